@@ -1,0 +1,64 @@
+// What a device offers: memory, streams, events and the operators. One Backend per process, chosen once in main.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/ops.h"
+#include "kernels/tensor.h"
+
+namespace lfm2 {
+
+// Owns one allocation; freed with the deleter it was made with.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(void* data, size_t bytes, void (*release)(void*)) : data_(data, release), bytes_(bytes) {}
+
+  std::byte* data() const { return static_cast<std::byte*>(data_.get()); }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::unique_ptr<void, void (*)(void*)> data_{nullptr, +[](void*) {}};
+  size_t bytes_ = 0;
+};
+
+// A point in a stream. Never recorded counts as done. Re-recording moves it to the new point.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual bool done() const = 0;
+};
+
+// Work in order. submit() may run the work at once (CUDA: the work itself enqueues kernels) or on a thread (CPU).
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual void submit(std::function<void()> work) = 0;
+  virtual void record(Event& event) = 0;  // `event` is done when everything submitted so far is done
+  virtual void wait(Event& event) = 0;    // later work starts when `event`, as recorded now, is done
+  virtual void check() = 0;               // throws the error of work that failed, if any did
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string description() const = 0;  // for the end table: "CPU, 2 threads, avx512"
+
+  virtual Buffer allocate(size_t bytes) = 0;       // on the device; Error(kUnavailable) where memory is short
+  virtual Buffer allocate_host(size_t bytes) = 0;  // host memory that the device copies from and to at full speed
+  virtual std::unique_ptr<Event> create_event() = 0;
+
+  virtual Stream& compute() = 0;  // the stream that Ops enqueues on
+  virtual Ops& ops() = 0;         // call only inside compute().submit(...)
+  // Enqueued like an operator.
+  virtual void copy_to_host(void* host, const Tensor& source) = 0;
+
+  // Loading, before any work is submitted. Writes `count` elements, converted from `from`, at element `first` of `target`.
+  virtual void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) = 0;
+};
+
+}  // namespace lfm2

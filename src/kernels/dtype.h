@@ -1,0 +1,104 @@
+// Element types and their conversions on the host. bf16 and fp16 are plain bit patterns here: g++ 12 has no type for them in C++.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace lfm2 {
+
+enum class DType : uint8_t { kF32, kBf16, kF16, kI32 };
+
+struct Bf16 {
+  uint16_t bits;
+};
+struct F16 {
+  uint16_t bits;
+};
+
+constexpr size_t size_bytes(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kI32: return 4;
+    case DType::kBf16:
+    case DType::kF16: return 2;
+  }
+  return 0;
+}
+
+constexpr std::string_view name(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return "fp32";
+    case DType::kBf16: return "bf16";
+    case DType::kF16: return "fp16";
+    case DType::kI32: return "int32";
+  }
+  return "?";
+}
+
+// "fp32", "bf16", "fp16"; nothing for any other text.
+constexpr std::optional<DType> parse_dtype(std::string_view text) {
+  for (DType dtype : {DType::kF32, DType::kBf16, DType::kF16})
+    if (text == name(dtype)) return dtype;
+  return std::nullopt;
+}
+
+inline float to_float(float x) { return x; }
+inline float to_float(Bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+inline float to_float(F16 x) {
+  const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
+  const uint32_t exponent = (x.bits >> 10) & 0x1fu, mantissa = x.bits & 0x3ffu;
+  if (exponent == 0) {  // zero and subnormals: mantissa * 2^-24 is exact
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
+  }
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
+  return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
+}
+
+// Round to nearest, ties to even; a NaN stays a (quiet) NaN.
+template <class T>
+T from_float(float x);
+template <>
+inline float from_float<float>(float x) {
+  return x;
+}
+template <>
+inline Bf16 from_float<Bf16>(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((bits >> 16) | 0x40u)};
+  return {static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
+}
+template <>
+inline F16 from_float<F16>(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return {static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu))};
+  if (magnitude >= 0x477ff000u) return {static_cast<uint16_t>(sign | 0x7c00u)};  // rounds to 65536 or beyond
+  if (magnitude < 0x38800000u) {  // below 2^-14: adding 0.5 aligns the mantissa at 2^-24, and the FPU rounds to even
+    const uint32_t rounded = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+    return {static_cast<uint16_t>(sign | rounded)};
+  }
+  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
+  return {static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13))};
+}
+
+// The type with which elements of a DType are stored, for generic code: with_float_type(dtype, [](auto zero) { ... }).
+template <class F>
+auto with_float_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kBf16: return f(Bf16{});
+    case DType::kF16: return f(F16{});
+    case DType::kF32:
+    case DType::kI32: break;
+  }
+  return f(float{});
+}
+
+// Converts `count` elements between the three float types; equal types are copied bit for bit.
+void convert(DType from, const void* source, DType to, void* target, size_t count);
+
+}  // namespace lfm2

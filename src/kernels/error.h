@@ -1,0 +1,51 @@
+// The one exception type of the project and the exit codes it carries. Thrown everywhere, caught once in each main.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace lfm2 {
+
+// sysexits.h where it has a name for it; the table is part of the command line's contract (README, "Exit codes").
+enum class ExitCode : int {
+  kOk = 0,
+  kInvalid = 1,       // --answers: the results differ
+  kUsage = 64,        // wrong options
+  kData = 65,         // bad input or weights
+  kNoInput = 66,      // a file that was named does not exist
+  kUnavailable = 69,  // no GPU, too few or too many ranks, not enough memory
+  kSoftware = 70,     // a bug, or a fault of the GPU
+  kCantCreate = 73,   // output cannot be created
+  kIo = 74,           // reading or writing failed
+  kStopped = 75,      // stopped on request, resumable
+  kLost = 76,         // a rank, GPU or connection lost or timed out
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const std::string& message, std::source_location where = std::source_location::current())
+      : std::runtime_error(message), code_(code), where_(where) {}
+
+  ExitCode code() const { return code_; }
+  // Where it was thrown, "file.cpp:42": shown with --verbose and for kSoftware, where the place is the message.
+  std::string where() const {
+    const std::string path = where_.file_name();
+    return fmt::format("{}:{}", path.substr(path.find_last_of('/') + 1), where_.line());
+  }
+
+ private:
+  ExitCode code_;
+  std::source_location where_;
+};
+
+// A condition that only a bug can break. Messages name the two values that disagree.
+inline void expect(bool condition, const char* message,
+                   std::source_location where = std::source_location::current()) {
+  if (!condition) throw Error(ExitCode::kSoftware, message, where);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,99 @@
+// The operators of the model: the one interface below which CPU and CUDA differ. The forward (src/stage) is written once over it.
+//
+// Activations are packed: [tokens, ...] of all samples of a micro-batch back to back, never padded. An output element depends only on
+// its own sample, and on that in an order of operations fixed by the model's dimensions: never by tokens, threads or neighbours.
+//
+// Types: "act" is the compute type (fp32, bf16, fp16), "weight" the stored type of a weight (any of the three; its values are used
+// exactly). Every operator computes in fp32 and rounds once, when it stores. Mathematics: Hugging Face transformers, Lfm2 and Lfm2Moe.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/tensor.h"
+
+namespace lfm2 {
+
+// One packed micro-batch.
+struct Batch {
+  Tensor positions;        // [tokens] int32: place of each token in its own sample; token t's sample starts at t - positions[t]
+  Tensor offsets;          // [sequences + 1] int32: first token of each sample, then tokens
+  int64_t tokens = 0;
+  int64_t sequences = 0;
+  int64_t max_length = 0;  // of the longest sample
+};
+
+struct AttentionShape {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
+};
+
+struct RouterRule {
+  int64_t top_k = 0;
+  bool normalize = false;  // divide the chosen weights by (their sum + 1e-6)
+  float scale = 1.0f;
+};
+
+// Which expert each (token, choice) goes to, and the same assignments sorted by expert (stable: token, then choice).
+struct Routing {
+  Tensor ids;             // [tokens, top_k] int32, best first
+  Tensor weights;         // [tokens, top_k] fp32
+  Tensor sources;         // [tokens * top_k] int32: the token that sorted row i comes from
+  Tensor rows;            // [tokens, top_k] int32: the sorted row of each assignment (inverse of the sort)
+  Tensor expert_offsets;  // [experts + 1] int32: first sorted row of each expert, then tokens * top_k
+};
+
+enum class Write { kStore, kAdd };  // out = value, or out = out + value (one rounding)
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // out[t] = table[ids[t]].  ids [tokens] int32, table [vocab, hidden] weight, out [tokens, hidden] act
+  virtual void embed(const Tensor& ids, const Tensor& table, const Tensor& out) = 0;
+
+  // out = x / sqrt(mean(x^2) + eps) * weight, a row at a time.  x, out [rows, n] act, weight [n] weight; out may be x
+  virtual void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) = 0;
+
+  // out (+)= a wᵀ + bias.  a [m, k] act, w [n, k] weight, bias [n] weight or empty, out [m, n] act or fp32
+  virtual void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) = 0;
+
+  // The gated short convolution between its two projections, B, C, z = columns of bcz:
+  //   u = B ∘ z;  v[t, c] = bias[c] + Σ_j weight[c, j] · u[t − (L−1) + j, c], zeros before the sample starts;  out = C ∘ v
+  // bcz [tokens, 3 hidden] act, weight [hidden, L] weight, bias [hidden] weight or empty, out [tokens, hidden] act
+  virtual void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                          const Tensor& out) = 0;
+
+  // RMSNorm over the head dimension of every query and key head, then RoPE (element i pairs with i + head_dim / 2), in place.
+  // qkv [tokens, (heads + 2 kv_heads) head_dim] act: query heads, key heads, value heads; weights [head_dim] weight
+  virtual void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
+                            AttentionShape shape, const Batch& batch) = 0;
+
+  // Causal softmax(q kᵀ / √head_dim) v within each sample; query head h reads key-value head h / (heads / kv_heads).
+  // qkv as above, out [tokens, heads head_dim] act
+  virtual void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) = 0;
+
+  // out = silu(gate) ∘ up.  gate_up [rows, 2 ffn] act: gate columns, then up columns; out [rows, ffn] act
+  virtual void swiglu(const Tensor& gate_up, const Tensor& out) = 0;
+
+  // p = sigmoid(logits); the top_k of p + bias, ties to the lower id; weights are p of the chosen, by the rule.
+  // logits [tokens, experts] fp32, bias [experts] fp32 or empty; fills routing.ids and .weights
+  virtual void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) = 0;
+
+  // Sorts the assignments by expert: fills routing.sources, .rows and .expert_offsets from routing.ids.
+  virtual void group_by_expert(const Routing& routing) = 0;
+
+  // out[i] = x[rows[i]].  x [any, n], rows [count] int32, out [count, n], same type
+  virtual void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) = 0;
+
+  // Rows expert_offsets[e] … expert_offsets[e + 1] of a times w[e]ᵀ.  a [rows, k] act, w [experts, n, k] weight, out [rows, n] act
+  virtual void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) = 0;
+
+  // residual[t] += Σ_j routing.weights[t, j] · y[routing.rows[t, j]], in the order of j.  y [tokens top_k, hidden], residual
+  // [tokens, hidden] act
+  virtual void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) = 0;
+
+  // The k largest of log_softmax(logits), ties to the lower id.  logits [rows, vocab] fp32; ids [rows, k] int32, log_probs [rows, k] fp32
+  virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;
+};
+
+}  // namespace lfm2

@@ -1,0 +1,69 @@
+// A non-owning view of a dense row-major array on some device. Passed by const reference everywhere; memory belongs to a Buffer.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+#include "kernels/dtype.h"
+#include "kernels/error.h"
+
+namespace lfm2 {
+
+struct Tensor {
+  static constexpr int kMaxRank = 4;
+
+  std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+  int rank = 0;
+  std::array<int64_t, kMaxRank> dims{};
+
+  Tensor() = default;
+  Tensor(void* data, DType dtype, std::initializer_list<int64_t> shape)
+      : data(static_cast<std::byte*>(data)), dtype(dtype), rank(static_cast<int>(shape.size())) {
+    expect(shape.size() <= kMaxRank, "Tensor: rank above 4");
+    int axis = 0;
+    for (int64_t extent : shape) dims[static_cast<size_t>(axis++)] = extent;
+  }
+
+  explicit operator bool() const { return data != nullptr; }
+  int64_t dim(int axis) const { return dims[static_cast<size_t>(axis)]; }
+  int64_t numel() const {
+    int64_t count = 1;
+    for (int axis = 0; axis < rank; ++axis) count *= dim(axis);
+    return count;
+  }
+  size_t bytes() const { return static_cast<size_t>(numel()) * size_bytes(dtype); }
+  // Elements in one step of the first axis.
+  int64_t row_numel() const { return rank == 0 ? 1 : (dim(0) == 0 ? 0 : numel() / dim(0)); }
+
+  template <class T>
+  T* as() const {
+    return reinterpret_cast<T*>(data);
+  }
+
+  // Rows [first, first + count) of the first axis.
+  Tensor rows(int64_t first, int64_t count) const {
+    expect(first >= 0 && count >= 0 && first + count <= dim(0), "Tensor::rows: outside the first axis");
+    Tensor view = *this;
+    view.data += static_cast<size_t>(first * row_numel()) * size_bytes(dtype);
+    view.dims[0] = count;
+    return view;
+  }
+  // The same elements under another shape.
+  Tensor reshape(std::initializer_list<int64_t> shape) const {
+    Tensor view(data, dtype, shape);
+    expect(view.numel() == numel(), "Tensor::reshape: another number of elements");
+    return view;
+  }
+  // Entry `index` of the first axis, one rank less.
+  Tensor at(int64_t index) const {
+    Tensor view = rows(index, 1);
+    for (int axis = 1; axis < rank; ++axis) view.dims[static_cast<size_t>(axis - 1)] = dim(axis);
+    --view.rank;
+    return view;
+  }
+};
+
+}  // namespace lfm2

@@ -1,0 +1,21 @@
+// Reads the reference cases under tests/golden. Used by every test that compares with transformers.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace lfm2::test {
+
+struct Array {
+  std::vector<int64_t> dims;
+  std::vector<double> values;  // fp32, fp64 and int32 are all exact in double
+  int64_t dim(size_t axis) const { return dims.at(axis); }
+};
+
+std::filesystem::path golden_dir();
+Array read_array(const std::filesystem::path& file, const std::string& dataset);
+bool has_dataset(const std::filesystem::path& file, const std::string& dataset);
+
+}  // namespace lfm2::test
