@@ -41,6 +41,9 @@ class Stream {
   virtual void record(Event& event) = 0;  // `event` is done when everything submitted so far is done
   virtual void wait(Event& event) = 0;    // later work starts when `event`, as recorded now, is done
   virtual void check() = 0;               // throws the error of work that failed, if any did
+  virtual double
+  busy_seconds() = 0;  // time spent in submitted work since the stream was made, as of the last finished work
+  virtual void drain() noexcept = 0;  // returns when nothing is queued or running; before memory in use is freed
 };
 
 class Backend {
@@ -57,7 +60,8 @@ class Backend {
   // Enqueued like an operator.
   virtual void copy_to_host(void* host, const Tensor& source) = 0;
 
-  // Loading, before any work is submitted. Writes `count` elements, converted from `from`, at element `first` of `target`.
+  // Loading, before any work is submitted. Writes `count` elements, converted from `from`, at element `first` of
+  // `target`.
   virtual void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) = 0;
 };
 

@@ -1,4 +1,5 @@
-// Element types and their conversions on the host. bf16 and fp16 are plain bit patterns here: g++ 12 has no type for them in C++.
+// Element types and their conversions on the host. bf16 and fp16 are plain bit patterns here: g++ 12 has no type for
+// them in C++.
 #pragma once
 
 #include <bit>
@@ -21,19 +22,25 @@ struct F16 {
 constexpr size_t size_bytes(DType dtype) {
   switch (dtype) {
     case DType::kF32:
-    case DType::kI32: return 4;
+    case DType::kI32:
+      return 4;
     case DType::kBf16:
-    case DType::kF16: return 2;
+    case DType::kF16:
+      return 2;
   }
   return 0;
 }
 
 constexpr std::string_view name(DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "fp32";
-    case DType::kBf16: return "bf16";
-    case DType::kF16: return "fp16";
-    case DType::kI32: return "int32";
+    case DType::kF32:
+      return "fp32";
+    case DType::kBf16:
+      return "bf16";
+    case DType::kF16:
+      return "fp16";
+    case DType::kI32:
+      return "int32";
   }
   return "?";
 }
@@ -90,10 +97,13 @@ inline F16 from_float<F16>(float x) {
 template <class F>
 auto with_float_type(DType dtype, F&& f) {
   switch (dtype) {
-    case DType::kBf16: return f(Bf16{});
-    case DType::kF16: return f(F16{});
+    case DType::kBf16:
+      return f(Bf16{});
+    case DType::kF16:
+      return f(F16{});
     case DType::kF32:
-    case DType::kI32: break;
+    case DType::kI32:
+      break;
   }
   return f(float{});
 }

@@ -43,8 +43,7 @@ class Error : public std::runtime_error {
 };
 
 // A condition that only a bug can break. Messages name the two values that disagree.
-inline void expect(bool condition, const char* message,
-                   std::source_location where = std::source_location::current()) {
+inline void expect(bool condition, const char* message, std::source_location where = std::source_location::current()) {
   if (!condition) throw Error(ExitCode::kSoftware, message, where);
 }
 

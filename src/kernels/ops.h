@@ -1,10 +1,13 @@
-// The operators of the model: the one interface below which CPU and CUDA differ. The forward (src/stage) is written once over it.
+// The operators of the model: the one interface below which CPU and CUDA differ. The forward (src/stage) is written
+// once over it.
 //
-// Activations are packed: [tokens, ...] of all samples of a micro-batch back to back, never padded. An output element depends only on
-// its own sample, and on that in an order of operations fixed by the model's dimensions: never by tokens, threads or neighbours.
+// Activations are packed: [tokens, ...] of all samples of a micro-batch back to back, never padded. An output element
+// depends only on its own sample, and on that in an order of operations fixed by the model's dimensions: never by
+// tokens, threads or neighbours.
 //
-// Types: "act" is the compute type (fp32, bf16, fp16), "weight" the stored type of a weight (any of the three; its values are used
-// exactly). Every operator computes in fp32 and rounds once, when it stores. Mathematics: Hugging Face transformers, Lfm2 and Lfm2Moe.
+// Types: "act" is the compute type (fp32, bf16, fp16), "weight" the stored type of a weight (any of the three; its
+// values are used exactly). Every operator computes in fp32 and rounds once, when it stores. Mathematics: Hugging Face
+// transformers, Lfm2 and Lfm2Moe.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +18,9 @@ namespace lfm2 {
 
 // One packed micro-batch.
 struct Batch {
-  Tensor positions;        // [tokens] int32: place of each token in its own sample; token t's sample starts at t - positions[t]
-  Tensor offsets;          // [sequences + 1] int32: first token of each sample, then tokens
+  Tensor
+      positions;   // [tokens] int32: place of each token in its own sample; token t's sample starts at t - positions[t]
+  Tensor offsets;  // [sequences + 1] int32: first token of each sample, then tokens
   int64_t tokens = 0;
   int64_t sequences = 0;
   int64_t max_length = 0;  // of the longest sample
@@ -58,15 +62,17 @@ class Ops {
   virtual void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) = 0;
 
   // The gated short convolution between its two projections, B, C, z = columns of bcz:
-  //   u = B ∘ z;  v[t, c] = bias[c] + Σ_j weight[c, j] · u[t − (L−1) + j, c], zeros before the sample starts;  out = C ∘ v
+  //   u = B ∘ z;  v[t, c] = bias[c] + Σ_j weight[c, j] · u[t − (L−1) + j, c], zeros before the sample starts;  out = C
+  //   ∘ v
   // bcz [tokens, 3 hidden] act, weight [hidden, L] weight, bias [hidden] weight or empty, out [tokens, hidden] act
   virtual void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                           const Tensor& out) = 0;
 
-  // RMSNorm over the head dimension of every query and key head, then RoPE (element i pairs with i + head_dim / 2), in place.
-  // qkv [tokens, (heads + 2 kv_heads) head_dim] act: query heads, key heads, value heads; weights [head_dim] weight
-  virtual void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
-                            AttentionShape shape, const Batch& batch) = 0;
+  // RMSNorm over the head dimension of every query and key head, then RoPE (element i pairs with i + head_dim / 2), in
+  // place. qkv [tokens, (heads + 2 kv_heads) head_dim] act: query heads, key heads, value heads; weights [head_dim]
+  // weight
+  virtual void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
+                            float rope_theta, AttentionShape shape, const Batch& batch) = 0;
 
   // Causal softmax(q kᵀ / √head_dim) v within each sample; query head h reads key-value head h / (heads / kv_heads).
   // qkv as above, out [tokens, heads head_dim] act
@@ -85,14 +91,16 @@ class Ops {
   // out[i] = x[rows[i]].  x [any, n], rows [count] int32, out [count, n], same type
   virtual void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) = 0;
 
-  // Rows expert_offsets[e] … expert_offsets[e + 1] of a times w[e]ᵀ.  a [rows, k] act, w [experts, n, k] weight, out [rows, n] act
+  // Rows expert_offsets[e] … expert_offsets[e + 1] of a times w[e]ᵀ.  a [rows, k] act, w [experts, n, k] weight, out
+  // [rows, n] act
   virtual void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) = 0;
 
-  // residual[t] += Σ_j routing.weights[t, j] · y[routing.rows[t, j]], in the order of j.  y [tokens top_k, hidden], residual
-  // [tokens, hidden] act
+  // residual[t] += Σ_j routing.weights[t, j] · y[routing.rows[t, j]], in the order of j.  y [tokens top_k, hidden],
+  // residual [tokens, hidden] act
   virtual void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) = 0;
 
-  // The k largest of log_softmax(logits), ties to the lower id.  logits [rows, vocab] fp32; ids [rows, k] int32, log_probs [rows, k] fp32
+  // The k largest of log_softmax(logits), ties to the lower id.  logits [rows, vocab] fp32; ids [rows, k] int32,
+  // log_probs [rows, k] fp32
   virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;
 };
 

@@ -1,4 +1,5 @@
-// A non-owning view of a dense row-major array on some device. Passed by const reference everywhere; memory belongs to a Buffer.
+// A non-owning view of a dense row-major array on some device. Passed by const reference everywhere; memory belongs to
+// a Buffer.
 #pragma once
 
 #include <array>
@@ -20,14 +21,14 @@ struct Tensor {
   std::array<int64_t, kMaxRank> dims{};
 
   Tensor() = default;
-  Tensor(void* data, DType dtype, std::initializer_list<int64_t> shape)
-      : data(static_cast<std::byte*>(data)), dtype(dtype), rank(static_cast<int>(shape.size())) {
+  Tensor(void* memory, DType type, std::initializer_list<int64_t> shape)
+      : data(static_cast<std::byte*>(memory)), dtype(type), rank(static_cast<int>(shape.size())) {
     expect(shape.size() <= kMaxRank, "Tensor: rank above 4");
     int axis = 0;
     for (int64_t extent : shape) dims[static_cast<size_t>(axis++)] = extent;
   }
 
-  explicit operator bool() const { return data != nullptr; }
+  explicit operator bool() const { return rank > 0; }  // a default-made Tensor stands for "none"
   int64_t dim(int axis) const { return dims[static_cast<size_t>(axis)]; }
   int64_t numel() const {
     int64_t count = 1;

@@ -1,0 +1,32 @@
+// One stage's two edges: hidden states come in from the stage before and go out to the stage after, in place, slot by
+// slot.
+#pragma once
+
+#include "kernels/backend.h"
+#include "kernels/tensor.h"
+
+namespace lfm2 {
+
+// Residual streams that a rank holds at once: one computes while the other is sent or received.
+inline constexpr int kSlots = 2;
+
+// Items of one edge arrive in the order in which they were sent. Nothing here blocks.
+class Channel {
+ public:
+  virtual ~Channel() = default;
+
+  // Starts receiving the next item into `into` [tokens, hidden]. The slot must be free.
+  virtual void receive(int slot, const Tensor& into) = 0;
+  // Whether work on the slot may be enqueued; order_after_arrival() then makes that work start after the data is there.
+  virtual bool arrived(int slot) = 0;
+  virtual void order_after_arrival(int slot, Stream& compute) = 0;
+
+  // Sends `from` [tokens, hidden] once `computed` is done; the slot must stay untouched until sent().
+  virtual void send(int slot, const Tensor& from, Event& computed) = 0;
+  virtual bool sent(int slot) = 0;  // also true where nothing was sent from the slot yet
+
+  virtual void progress() = 0;                 // starts what has become ready; throws what has failed
+  virtual double sending_seconds() const = 0;  // time during which at least one send was under way
+};
+
+}  // namespace lfm2

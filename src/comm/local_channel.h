@@ -1,0 +1,55 @@
+// Hidden states between stages that are threads of one process: for tests of the pipeline without MPI.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+
+#include "comm/channel.h"
+
+namespace lfm2 {
+
+// One edge: the sender's and the receiver's tensors meet here, in order, and whoever comes second copies.
+class LocalLink {
+ public:
+  using Ticket = uint64_t;
+  Ticket post_send(const Tensor& from);
+  Ticket post_receive(const Tensor& into);
+  bool done(Ticket ticket);  // of either side: the n-th send meets the n-th receive
+
+ private:
+  void match();
+
+  std::mutex mutex_;
+  std::deque<Tensor> sends_, receives_;
+  Ticket sends_posted_ = 0, receives_posted_ = 0, matched_ = 0;
+};
+
+class LocalChannel : public Channel {
+ public:
+  // Null at the ends of the pipeline.
+  LocalChannel(LocalLink* previous, LocalLink* next) : previous_(previous), next_(next) {}
+
+  void receive(int slot, const Tensor& into) override;
+  bool arrived(int slot) override;
+  void order_after_arrival(int, Stream&) override {}
+  void send(int slot, const Tensor& from, Event& computed) override;
+  bool sent(int slot) override;
+  void progress() override;
+  double sending_seconds() const override { return 0; }
+
+ private:
+  struct Outgoing {
+    Tensor from;
+    Event* computed = nullptr;
+    LocalLink::Ticket ticket = 0;  // of the last send
+  };
+  LocalLink* previous_;
+  LocalLink* next_;
+  std::array<LocalLink::Ticket, kSlots> incoming_{};
+  std::array<Outgoing, kSlots> outgoing_{};
+  std::deque<int> pending_;  // slots whose transfer has not begun, in the order of send()
+};
+
+}  // namespace lfm2

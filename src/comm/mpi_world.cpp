@@ -1,0 +1,144 @@
+// MPI start and end, collectives with deadlines.
+#include "comm/mpi_world.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "comm/wait.h"
+
+namespace lfm2 {
+
+void check_mpi(int result, const char* call) {
+  if (result == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = "unknown error";
+  int length = 0;
+  MPI_Error_string(result, text, &length);
+  throw Error(ExitCode::kLost, fmt::format("{} failed: {}", call, text));
+}
+
+MpiWorld::MpiWorld(int* argc, char*** argv) {
+  int provided = 0;
+  MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
+  MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
+  MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size_));
+  // Not from SLURM_LOCALID and the like: under mpirun inside a batch job those are 0 in every rank.
+  MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &local_));
+  MPI_CHECK(MPI_Comm_rank(local_, &local_rank_));
+  MPI_CHECK(MPI_Comm_size(local_, &local_size_));
+  char name[MPI_MAX_PROCESSOR_NAME] = "";
+  int length = 0;
+  MPI_CHECK(MPI_Get_processor_name(name, &length));
+  host_ = name;
+
+  const MPI_Aint bytes = local_rank_ == 0 ? static_cast<MPI_Aint>(sizeof(int32_t)) : 0;
+  MPI_CHECK(
+      MPI_Win_allocate_shared(bytes, sizeof(int32_t), MPI_INFO_NULL, local_, &failure_claimed_, &failure_window_));
+  MPI_Aint size = 0;
+  int unit = 0;
+  MPI_CHECK(MPI_Win_shared_query(failure_window_, 0, &size, &unit, &failure_claimed_));
+  if (local_rank_ == 0) *failure_claimed_ = 0;
+  MPI_CHECK(MPI_Barrier(local_));
+}
+
+MpiWorld::~MpiWorld() {
+  MPI_Win_free(&failure_window_);
+  MPI_Comm_free(&local_);
+  MPI_Finalize();
+}
+
+void MpiWorld::wait_for(MPI_Request request, double timeout_seconds, const char* what) const {
+  const Wait wait(timeout_seconds, [] {});
+  wait.until(
+      [&] {
+        int done = 0;
+        MPI_CHECK(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+        return done != 0;
+      },
+      [&] { return fmt::format("waiting for all ranks at \"{}\"", what); });
+}
+
+void MpiWorld::barrier(double timeout_seconds, const char* what) const {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_CHECK(MPI_Ibarrier(comm(), &request));
+  wait_for(request, timeout_seconds, what);
+}
+
+void MpiWorld::broadcast(void* data, size_t bytes, int root, double timeout_seconds, const char* what) const {
+  auto* next = static_cast<std::byte*>(data);
+  while (bytes > 0) {
+    const int piece = static_cast<int>(std::min<size_t>(bytes, INT_MAX));
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_CHECK(MPI_Ibcast(next, piece, MPI_BYTE, root, comm(), &request));
+    wait_for(request, timeout_seconds, what);
+    next += piece;
+    bytes -= static_cast<size_t>(piece);
+  }
+}
+
+std::string MpiWorld::broadcast(const std::string& text, int root, double timeout_seconds, const char* what) const {
+  uint64_t length = text.size();
+  broadcast(&length, sizeof length, root, timeout_seconds, what);
+  std::string result = text;
+  result.resize(length);
+  broadcast(result.data(), length, root, timeout_seconds, what);
+  return result;
+}
+
+std::vector<std::string> MpiWorld::gather(const std::string& text, int root, double timeout_seconds,
+                                          const char* what) const {
+  const int length = static_cast<int>(text.size());
+  std::vector<int> lengths(static_cast<size_t>(size_)), places(static_cast<size_t>(size_));
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_CHECK(MPI_Igather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, root, comm(), &request));
+  wait_for(request, timeout_seconds, what);
+  int total = 0;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    places[i] = total;
+    total += lengths[i];
+  }
+  std::string all(static_cast<size_t>(total), '\0');
+  MPI_CHECK(MPI_Igatherv(text.data(), length, MPI_CHAR, all.data(), lengths.data(), places.data(), MPI_CHAR, root,
+                         comm(), &request));
+  wait_for(request, timeout_seconds, what);
+  std::vector<std::string> texts;
+  if (rank_ != root) return texts;
+  for (size_t i = 0; i < lengths.size(); ++i)
+    texts.push_back(all.substr(static_cast<size_t>(places[i]), static_cast<size_t>(lengths[i])));
+  return texts;
+}
+
+int64_t MpiWorld::sum_on_host(int64_t value) const {
+  int64_t sum = 0;
+  MPI_CHECK(MPI_Allreduce(&value, &sum, 1, MPI_INT64_T, MPI_SUM, local_));
+  return sum;
+}
+
+int MpiWorld::fair_share_of_processors() const {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  sched_getaffinity(0, sizeof mine, &mine);
+  std::vector<cpu_set_t> all(static_cast<size_t>(local_size_));
+  MPI_CHECK(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, local_));
+  const auto sharing =
+      std::count_if(all.begin(), all.end(), [&](const cpu_set_t& other) { return CPU_EQUAL(&mine, &other) != 0; });
+  return std::max(1, CPU_COUNT(&mine) / static_cast<int>(sharing));
+}
+
+bool MpiWorld::claim_failure() { return std::atomic_ref<int32_t>(*failure_claimed_).exchange(1) == 0; }
+
+void MpiWorld::abort(ExitCode code) {
+  std::fflush(nullptr);
+  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  _exit(static_cast<int>(code));
+}
+
+}  // namespace lfm2

@@ -1,0 +1,57 @@
+// The MPI job: who this rank is, what all ranks share, and how all of them end together. Owned by main.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/error.h"
+
+namespace lfm2 {
+
+// Throws Error(kLost) with the failed call and MPI's own text.
+void check_mpi(int result, const char* call);
+#define MPI_CHECK(call) ::lfm2::check_mpi((call), #call)
+
+class MpiWorld {
+ public:
+  MpiWorld(int* argc, char*** argv);
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+  ~MpiWorld();  // MPI_Finalize
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int local_rank() const { return local_rank_; }  // among the ranks of this host
+  int local_size() const { return local_size_; }
+  const std::string& host() const { return host_; }
+  MPI_Comm comm() const { return MPI_COMM_WORLD; }
+  MPI_Comm local_comm() const { return local_; }
+
+  // Collectives over all ranks, each within `timeout_seconds` (0: no limit); Error(kLost) names `what`.
+  void barrier(double timeout_seconds, const char* what) const;
+  void broadcast(void* data, size_t bytes, int root, double timeout_seconds, const char* what) const;
+  std::string broadcast(const std::string& text, int root, double timeout_seconds, const char* what) const;
+  std::vector<std::string> gather(const std::string& text, int root, double timeout_seconds, const char* what) const;
+  int64_t sum_on_host(int64_t value) const;
+
+  // Processors this rank may use, shared out among the ranks of this host that may use the same ones.
+  int fair_share_of_processors() const;
+
+  // True for the first rank of this host that asks: it alone reports, so that one cause gives one line.
+  bool claim_failure();
+  [[noreturn]] void abort(ExitCode code);
+
+ private:
+  void wait_for(MPI_Request request, double timeout_seconds, const char* what) const;
+
+  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  std::string host_;
+  MPI_Comm local_ = MPI_COMM_NULL;
+  MPI_Win failure_window_ = MPI_WIN_NULL;
+  int32_t* failure_claimed_ = nullptr;  // in memory shared by the ranks of this host
+};
+
+}  // namespace lfm2

@@ -1,0 +1,28 @@
+// The CPU backend: mostly wiring.
+#include "kernels/cpu/cpu_backend.h"
+
+#include <cstring>
+
+namespace lfm2 {
+
+CpuBackend::CpuBackend(int threads) : simd_(*available_simd().front()), pool_(threads), ops_(pool_, simd_) {}
+
+std::string CpuBackend::description() const {
+  return fmt::format("CPU, {} thread{}, {}", pool_.threads(), pool_.threads() == 1 ? "" : "s", simd_.name);
+}
+
+Buffer CpuBackend::allocate(size_t bytes) { return allocate_aligned(bytes); }
+Buffer CpuBackend::allocate_host(size_t bytes) { return allocate_aligned(bytes); }
+std::unique_ptr<Event> CpuBackend::create_event() { return std::make_unique<CpuEvent>(); }
+
+void CpuBackend::copy_to_host(void* host, const Tensor& source) {
+  if (source.bytes() > 0) std::memcpy(host, source.data, source.bytes());
+}
+
+void CpuBackend::upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) {
+  expect(first >= 0 && count >= 0 && first + count <= target.numel(), "upload: outside the tensor");
+  std::byte* place = target.data + static_cast<size_t>(first) * size_bytes(target.dtype);
+  convert(from, source, target.dtype, place, static_cast<size_t>(count));
+}
+
+}  // namespace lfm2

@@ -1,0 +1,35 @@
+// The CPU as a device: memory, one compute stream, and the operators on a pool of threads. Made once in main.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/cpu_stream.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace lfm2 {
+
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(int threads);
+
+  std::string description() const override;
+  Buffer allocate(size_t bytes) override;
+  Buffer allocate_host(size_t bytes) override;
+  std::unique_ptr<Event> create_event() override;
+  Stream& compute() override { return stream_; }
+  Ops& ops() override { return ops_; }
+  void copy_to_host(void* host, const Tensor& source) override;
+  void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) override;
+
+ private:
+  const Simd& simd_;
+  ThreadPool pool_;
+  CpuOps ops_;
+  CpuStream stream_;  // last: its thread, which calls the operators, ends first
+};
+
+}  // namespace lfm2

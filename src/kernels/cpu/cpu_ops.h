@@ -1,0 +1,63 @@
+// The operators of the model on the CPU: the readable specification, and what the CUDA operators are compared with.
+// Made by CpuBackend; called on its compute stream only, one operator at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/rope_table.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/ops.h"
+
+namespace lfm2 {
+
+class CpuOps final : public Ops {
+ public:
+  CpuOps(ThreadPool& pool, const Simd& simd) : pool_(pool), simd_(simd) {}
+
+  void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override;
+  void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
+  void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override;
+  void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                  const Tensor& out) override;
+  void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
+                    AttentionShape shape, const Batch& batch) override;
+  void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override;
+  void swiglu(const Tensor& gate_up, const Tensor& out) override;
+  void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) override;
+  void group_by_expert(const Routing& routing) override;
+  void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) override;
+  void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;
+  void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) override;
+  void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
+
+ private:
+  struct Gemm;
+  void multiply_block(const Gemm& gemm, int64_t first_row, int64_t rows, int64_t first_column, int64_t columns) const;
+
+  // The elements as fp32: x itself where it is fp32, else a copy in the workspace. Null for an empty tensor.
+  const float* as_float(const Tensor& x, Workspace& workspace);
+  // f(row) for every row; cheap rows are shared out in groups.
+  template <class F>
+  void for_each_row(int64_t rows, int64_t row_numel, F&& f);
+
+  ThreadPool& pool_;
+  const Simd& simd_;
+  RopeTable rope_;
+  Workspace activations_, weights_, more_weights_, scratch_;
+};
+
+template <class F>
+void CpuOps::for_each_row(int64_t rows, int64_t row_numel, F&& f) {
+  constexpr int64_t kWorthSharing = 16384;  // elements: some microseconds, about what it takes to wake a thread
+  if (rows == 0) return;
+  const int64_t group = row_numel >= kWorthSharing ? 1 : kWorthSharing / (row_numel + 1) + 1;
+  const auto groups = static_cast<size_t>((rows + group - 1) / group);
+  pool_.parallel_for(groups, [&](size_t item, size_t) {
+    const int64_t first = static_cast<int64_t>(item) * group;
+    for (int64_t row = first; row < first + group && row < rows; ++row) f(row);
+  });
+}
+
+}  // namespace lfm2

@@ -1,0 +1,119 @@
+// The stream's thread and the tickets of its events.
+#include "kernels/cpu/cpu_stream.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace lfm2 {
+
+namespace {
+
+CpuEvent& as_cpu_event(Event& event) {
+  auto* cpu_event = dynamic_cast<CpuEvent*>(&event);
+  expect(cpu_event != nullptr, "CpuStream: an event of another backend");
+  return *cpu_event;
+}
+
+}  // namespace
+
+bool CpuEvent::done() const {
+  const std::lock_guard lock(mutex_);
+  return completed_ >= recorded_;
+}
+
+uint64_t CpuEvent::record() {
+  const std::lock_guard lock(mutex_);
+  return ++recorded_;
+}
+
+uint64_t CpuEvent::recorded() const {
+  const std::lock_guard lock(mutex_);
+  return recorded_;
+}
+
+void CpuEvent::complete(uint64_t ticket) {
+  // Notified under the lock: whoever sees done() may destroy the event, and takes this lock first.
+  const std::lock_guard lock(mutex_);
+  completed_ = std::max(completed_, ticket);
+  reached_.notify_all();
+}
+
+void CpuEvent::wait(uint64_t ticket) const {
+  std::unique_lock lock(mutex_);
+  reached_.wait(lock, [&] { return completed_ >= ticket; });
+}
+
+CpuStream::CpuStream() : worker_([this] { worker_loop(); }) {}
+
+CpuStream::~CpuStream() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  pushed_.notify_one();
+  worker_.join();
+}
+
+void CpuStream::submit(std::function<void()> work) { push({std::move(work), false}); }
+
+void CpuStream::record(Event& event) {
+  CpuEvent& recorded = as_cpu_event(event);
+  push({[&recorded, ticket = recorded.record()] { recorded.complete(ticket); }, true});
+}
+
+// Cannot hang: a ticket's record is in a queue before anybody can wait for it, so waits never form a cycle.
+void CpuStream::wait(Event& event) {
+  const CpuEvent& awaited = as_cpu_event(event);
+  push({[&awaited, ticket = awaited.recorded()] { awaited.wait(ticket); }, false});
+}
+
+void CpuStream::check() {
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+}
+
+double CpuStream::busy_seconds() {
+  const std::lock_guard lock(mutex_);
+  return busy_seconds_;
+}
+
+void CpuStream::drain() noexcept {
+  CpuEvent reached;
+  record(reached);
+  reached.wait(reached.recorded());
+}
+
+void CpuStream::push(Item item) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(item));
+  }
+  pushed_.notify_one();
+}
+
+void CpuStream::worker_loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    pushed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Item item = std::move(queue_.front());
+    queue_.pop_front();
+    if (error_ && !item.always) continue;
+    lock.unlock();
+    std::exception_ptr failure;
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      item.work();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    item.work = nullptr;  // what it captured goes before anybody can see it as done
+    const std::chrono::duration<double> busy = std::chrono::steady_clock::now() - start;
+    lock.lock();
+    busy_seconds_ += busy.count();
+    if (failure && !error_) error_ = failure;
+  }
+}
+
+}  // namespace lfm2

@@ -1,0 +1,72 @@
+// The vector kernels for AVX-512 (F, VL, BW, DQ): one register holds the 16 lanes.
+#if defined(__GNUC__) && \
+    !defined(__clang__)  // g++ 12's header: _mm512_undefined_ps() warns about itself wherever it is inlined
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#include "kernels/cpu/simd.h"
+
+namespace lfm2 {
+namespace {
+
+using Vec = __m512;
+constexpr size_t kWidth = 16, kParts = 1, kTileColumns = 8;
+
+Vec zero() { return _mm512_setzero_ps(); }
+Vec broadcast(float x) { return _mm512_set1_ps(x); }
+Vec load(const float* x) {
+  Vec value = _mm512_loadu_ps(x);
+  asm("" : "+v"(value));  // stays in its register: g++ would read it from memory again for each multiply-add
+  return value;
+}
+Vec load(const Bf16* x) {
+  const __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+}
+Vec load(const F16* x) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))); }
+void store(float* x, Vec value) { _mm512_storeu_ps(x, value); }
+Vec fma(Vec a, Vec b, Vec sum) { return _mm512_fmadd_ps(a, b, sum); }
+
+// Eight columns fold together, halving at each step the lanes of a column and doubling the columns of a register.
+inline __attribute__((always_inline)) __m256 fold(const Vec (&lanes)[8][kParts]) {
+  Vec eight[4], four[2];
+  for (size_t i = 0; i < 4; ++i) {  // [column 2i: 8 lanes, column 2i + 1: 8 lanes]
+    const Vec x = lanes[2 * i][0], y = lanes[2 * i + 1][0];
+    eight[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+  }
+  for (size_t i = 0; i < 2; ++i) {  // [columns 4i … 4i + 3: 4 lanes each]
+    const Vec x = eight[2 * i], y = eight[2 * i + 1];
+    four[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+  }
+  // [columns 0 4, 1 5, 2 6, 3 7: 2 lanes each], then their sums in the even lanes
+  const Vec two = _mm512_add_ps(_mm512_shuffle_ps(four[0], four[1], 0x44), _mm512_shuffle_ps(four[0], four[1], 0xee));
+  const Vec one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);
+  return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, one));
+}
+
+float fold(Vec lanes) {
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(lanes), _mm512_extractf32x8_ps(lanes, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+template <size_t columns>
+void lane_sums(const Vec (&lanes)[columns][kParts], float* sums) {
+  if constexpr (columns == 8)
+    _mm256_storeu_ps(sums, _mm256_add_ps(_mm256_loadu_ps(sums), fold(lanes)));
+  else
+    for (size_t c = 0; c < columns; ++c) sums[c] += fold(lanes[c][0]);
+}
+
+}  // namespace
+}  // namespace lfm2
+
+#include "kernels/cpu/simd_body.h"
+
+namespace lfm2 {
+constinit const Simd kSimdAvx512{"avx512", multiply, mix};
+}

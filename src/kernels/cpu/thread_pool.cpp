@@ -1,0 +1,75 @@
+// Workers sleep until a task opens, take items from a shared counter, and leave; the caller closes the task and waits
+// for those inside.
+#include "kernels/cpu/thread_pool.h"
+
+#include "kernels/error.h"
+
+namespace lfm2 {
+
+ThreadPool::ThreadPool(int threads) {
+  expect(threads >= 1, "ThreadPool: at least one thread");
+  for (size_t worker = 1; worker < static_cast<size_t>(threads); ++worker)
+    workers_.emplace_back([this, worker] { worker_loop(worker); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  work_ready_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(size_t count, Task task) {
+  if (workers_.empty() || count <= 1) {
+    for (size_t item = 0; item < count; ++item) task.call(task.context, item, 0);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    expect(task_.call == nullptr, "ThreadPool: parallel_for inside parallel_for");
+    task_ = task;
+    count_ = count;
+    next_ = 0;
+    ++generation_;
+  }
+  work_ready_.notify_all();
+  take_items(count, task, 0);
+
+  // All items are taken. A worker that wakes only now finds the task closed, so nobody waits for late sleepers.
+  std::unique_lock lock(mutex_);
+  task_ = Task{};
+  work_left_.wait(lock, [this] { return active_ == 0; });
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void ThreadPool::worker_loop(size_t worker) {
+  size_t seen = 0;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    work_ready_.wait(lock, [&] { return stopping_ || (task_.call != nullptr && generation_ != seen); });
+    if (stopping_) return;
+    seen = generation_;
+    ++active_;
+    const Task task = task_;
+    const size_t count = count_;
+    lock.unlock();
+    take_items(count, task, worker);
+    lock.lock();
+    if (--active_ == 0) work_left_.notify_one();
+  }
+}
+
+void ThreadPool::take_items(size_t count, Task task, size_t worker) {
+  try {
+    for (size_t item = next_.fetch_add(1); item < count; item = next_.fetch_add(1))
+      task.call(task.context, item, worker);
+  } catch (...) {
+    next_ = count;  // the others stop after the item they are at
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::current_exception();
+  }
+}
+
+}  // namespace lfm2

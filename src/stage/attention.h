@@ -1,0 +1,25 @@
+// The attention block (self_attn.*): fused q, k, v projection, QK-norm and RoPE, causal grouped-query attention,
+// out_proj.
+#pragma once
+
+#include "stage/model_config.h"
+#include "stage/scratch.h"
+#include "stage/weight_source.h"
+
+namespace lfm2 {
+
+class Attention {
+ public:
+  Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
+  // residual += block(x).  x, residual [tokens, hidden] act
+  void forward(Ops& ops, const Tensor& x, const Batch& batch, Scratch& scratch, const Tensor& residual) const;
+
+ private:
+  AttentionShape shape_;
+  float eps_, rope_theta_;
+  Tensor qkv_proj_;         // [(heads + 2 kv_heads) head_dim, hidden]: q rows, k rows, v rows
+  Tensor q_norm_, k_norm_;  // [head_dim]
+  Tensor out_proj_;         // [hidden, heads head_dim]
+};
+
+}  // namespace lfm2

@@ -1,0 +1,173 @@
+// Readers of sample files; every one ends in check_sample, the only place that knows what a valid sample is.
+#include "stage/input_file.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "stage/checked_file.h"
+#include "stage/h5.h"
+#include "stage/json.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr size_t kMaxLineBytes = size_t{16} << 20;
+constexpr int64_t kMaxTokens = int64_t{1} << 31;  // of a whole job
+
+void check_sample(const Samples& samples, const InputLimits& limits, const std::string& where) {
+  const auto first = static_cast<size_t>(samples.offsets[samples.offsets.size() - 2]);
+  const auto length = static_cast<int64_t>(samples.ids.size() - first);
+  if (length < 1 || length > limits.max_positions)
+    throw Error(ExitCode::kData, fmt::format("{}: {} tokens, expected 1 to max_position_embeddings = {}", where, length,
+                                             limits.max_positions));
+  for (size_t i = first; i < samples.ids.size(); ++i)
+    if (samples.ids[i] < 0 || samples.ids[i] >= limits.vocab)
+      throw Error(ExitCode::kData, fmt::format("{}: token {} is {}, expected 0 to {}", where, i - first, samples.ids[i],
+                                               limits.vocab - 1));
+}
+
+bool enough(const Samples& samples, const InputLimits& limits) {
+  return limits.max_samples > 0 && samples.count() >= limits.max_samples;
+}
+
+void finish_sample(Samples& samples, const InputLimits& limits, const std::string& where) {
+  if (samples.ids.size() > static_cast<size_t>(kMaxTokens))
+    throw Error(ExitCode::kData, fmt::format("{}: more than 2^31 tokens in one job", where));
+  samples.offsets.push_back(static_cast<int64_t>(samples.ids.size()));
+  check_sample(samples, limits, where);
+}
+
+Samples read_bin(const std::filesystem::path& path, const InputLimits& limits) {
+  const CheckedFile file(path);
+  std::array<int32_t, 2> header{};
+  file.read(0, std::as_writable_bytes(std::span(header)));
+  const auto [count, length] = header;
+  if (count < 0 || length < 0)
+    throw Error(ExitCode::kData, fmt::format("{}: {} samples of {} tokens", path.string(), count, length));
+  const uint64_t expected =
+      8 + checked_multiply(static_cast<uint64_t>(count) * 4, static_cast<uint64_t>(length), path.string());
+  if (file.size() != expected)
+    throw Error(ExitCode::kData, fmt::format("{}: {} bytes, but {} samples of {} tokens need {}", path.string(),
+                                             file.size(), count, length, expected));
+  Samples samples{.ids = {}, .offsets = {0}, .names = {}};
+  std::vector<int32_t> row(static_cast<size_t>(length));
+  for (int32_t sample = 0; sample < count && !enough(samples, limits); ++sample) {
+    file.read(8 + static_cast<uint64_t>(sample) * row.size() * 4, std::as_writable_bytes(std::span(row)));
+    samples.ids.insert(samples.ids.end(), row.begin(), row.end());
+    finish_sample(samples, limits, fmt::format("{}: sample {}", path.string(), sample));
+  }
+  return samples;
+}
+
+Samples read_h5(const std::filesystem::path& path, const InputLimits& limits) {
+  const h5::File file = h5::File::open(path);
+  if (!file.has("input_ids")) throw Error(ExitCode::kData, fmt::format("{}: no dataset input_ids", path.string()));
+  const std::vector<uint64_t> dims = file.info("input_ids").dims;
+  const std::vector<int64_t> ids = file.read_i64("input_ids");
+  std::vector<int64_t> offsets;
+  if (dims.size() == 2 && !file.has("offsets")) {
+    for (uint64_t sample = 0; sample <= dims[0]; ++sample) offsets.push_back(static_cast<int64_t>(sample * dims[1]));
+  } else if (dims.size() == 1 && file.has("offsets")) {
+    offsets = file.read_i64("offsets");
+  } else {
+    throw Error(
+        ExitCode::kData,
+        fmt::format("{}: input_ids has {} dimensions, expected [samples, length], or flat with a dataset offsets",
+                    path.string(), dims.size()));
+  }
+  if (offsets.empty() || offsets.front() != 0 || offsets.back() != static_cast<int64_t>(ids.size()) ||
+      !std::is_sorted(offsets.begin(), offsets.end()))
+    throw Error(ExitCode::kData,
+                fmt::format("{}: offsets do not rise from 0 to the {} ids of input_ids", path.string(), ids.size()));
+  Samples samples{.ids = {}, .offsets = {0}, .names = {}};
+  for (size_t sample = 0; sample + 1 < offsets.size() && !enough(samples, limits); ++sample) {
+    for (int64_t i = offsets[sample]; i < offsets[sample + 1]; ++i)  // out-of-range values stay out of range
+      samples.ids.push_back(static_cast<int32_t>(
+          std::clamp<int64_t>(ids[static_cast<size_t>(i)], -1, std::numeric_limits<int32_t>::max())));
+    finish_sample(samples, limits, fmt::format("{}: sample {}", path.string(), sample));
+  }
+  return samples;
+}
+
+void read_jsonl_line(std::string_view line, const InputLimits& limits, const std::string& where, Samples& samples) {
+  const Json json = parse_json(line, where);
+  if (!json.is_object() || !json.contains("input_ids") || !json["input_ids"].is_array())
+    throw Error(ExitCode::kData, fmt::format("{}: expected an object with \"input_ids\": [...]", where));
+  for (const auto& [key, value] : json.items())
+    if (key != "input_ids" && key != "id")
+      throw Error(ExitCode::kData, fmt::format("{}: unknown key \"{}\", expected input_ids and id", where, key));
+  for (const Json& id : json["input_ids"])
+    samples.ids.push_back(
+        static_cast<int32_t>(json_unsigned(id, static_cast<uint64_t>(limits.vocab - 1), where, "input_ids")));
+  if (json.contains("id") && !json["id"].is_string() && !json["id"].is_number_integer())
+    throw Error(ExitCode::kData, fmt::format("{}: \"id\" is neither text nor integer", where));
+  samples.names.push_back(json.contains("id") ? json["id"].dump() : "");
+  finish_sample(samples, limits, where);
+}
+
+Samples read_jsonl(const std::filesystem::path& path, const InputLimits& limits) {
+  const CheckedFile file(path);
+  Samples samples{.ids = {}, .offsets = {0}, .names = {}};
+  std::string text;  // what was read and not yet parsed
+  uint64_t offset = 0;
+  for (int64_t line = 1; !enough(samples, limits); ++line) {
+    size_t end = text.find('\n');
+    while (end == std::string::npos && offset < file.size() && text.size() <= kMaxLineBytes) {
+      const size_t old = text.size();
+      text.resize(old + std::min<uint64_t>(size_t{1} << 20, file.size() - offset));
+      file.read(offset, std::as_writable_bytes(std::span(text).subspan(old)));
+      offset += text.size() - old;
+      end = text.find('\n', old);
+    }
+    const std::string where = fmt::format("{}: line {}", path.string(), line);
+    if (end == std::string::npos && text.size() > kMaxLineBytes)
+      throw Error(ExitCode::kData, fmt::format("{}: longer than {} bytes", where, kMaxLineBytes));
+    if (end == std::string::npos && text.empty()) break;
+    const std::string_view view = std::string_view(text).substr(0, end);
+    if (view.find_first_not_of(" \t\r") != std::string_view::npos) read_jsonl_line(view, limits, where, samples);
+    text.erase(0, end == std::string::npos ? end : end + 1);
+  }
+  return samples;
+}
+
+// splitmix64: one well-mixed value for each counter.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+Samples read_samples(const std::filesystem::path& path, const InputLimits& limits) {
+  Samples samples;
+  if (path.extension() == ".bin")
+    samples = read_bin(path, limits);
+  else if (path.extension() == ".h5")
+    samples = read_h5(path, limits);
+  else if (path.extension() == ".jsonl")
+    samples = read_jsonl(path, limits);
+  else
+    throw Error(ExitCode::kUsage,
+                fmt::format("--input {}: expected a name ending in .bin, .h5 or .jsonl", path.string()));
+  if (samples.count() == 0)
+    throw Error(ExitCode::kData, fmt::format("{}: no samples, expected at least 1", path.string()));
+  return samples;
+}
+
+Samples random_samples(int64_t count, int64_t length, uint64_t seed, int64_t vocab) {
+  Samples samples{.ids = {}, .offsets = {0}, .names = {}};
+  samples.ids.reserve(static_cast<size_t>(count * length));
+  for (int64_t sample = 0; sample < count; ++sample) {
+    const uint64_t stream = mix(mix(seed) + static_cast<uint64_t>(sample));
+    for (int64_t i = 0; i < length; ++i)
+      samples.ids.push_back(
+          static_cast<int32_t>(mix(stream + static_cast<uint64_t>(i)) % static_cast<uint64_t>(vocab)));
+    samples.offsets.push_back(static_cast<int64_t>(samples.ids.size()));
+  }
+  return samples;
+}
+
+}  // namespace lfm2

@@ -1,0 +1,32 @@
+// The samples of a job: read from .bin, .h5 or .jsonl, or made at random. Rank 0 reads; what the other ranks need is
+// broadcast.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace lfm2 {
+
+struct Samples {
+  std::vector<int32_t> ids;        // all samples back to back
+  std::vector<int64_t> offsets;    // [samples + 1]
+  std::vector<std::string> names;  // .jsonl: each sample's "id" as JSON text, "" where it has none; otherwise empty
+  int64_t count() const { return static_cast<int64_t>(offsets.size()) - 1; }
+};
+
+struct InputLimits {
+  int64_t vocab = 0;          // ids lie in [0, vocab)
+  int64_t max_positions = 0;  // no sample is longer
+  int64_t max_samples = 0;    // take the first ones; 0: all
+};
+
+// The ending chooses the form. Error(kNoInput) for a missing file; Error(kData) naming file, sample (or line), found
+// and expected for anything that is not exactly as interface and limits say; Error(kUsage) for another ending.
+Samples read_samples(const std::filesystem::path& path, const InputLimits& limits);
+
+// The built-in job: `count` samples of `length` ids, uniform in [0, vocab). Sample i depends on `seed` and i alone.
+Samples random_samples(int64_t count, int64_t length, uint64_t seed, int64_t vocab);
+
+}  // namespace lfm2

@@ -1,0 +1,222 @@
+// The order of a run: check everything that can be checked cheaply, load, compute, write, report.
+#include "stage/job.h"
+
+#include <chrono>
+#include <cstdio>
+
+#include "stage/backend_choice.h"
+#include "stage/json.h"
+#include "stage/memory_plan.h"
+#include "stage/version.h"
+
+namespace lfm2 {
+
+namespace {
+
+// Loading from a cold disk may take minutes where a step takes milliseconds.
+constexpr double kLoadTimeoutFactor = 10;
+// Larger matrix products bring a CPU nothing more.
+constexpr int64_t kLargestTargetTokens = 512;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+ExitCode Job::run() {
+  check_inputs();
+  share_samples();
+  choose_plan();
+  backend_ = make_backend(options_, world_);
+  channel_ = make_channel(options_, world_);
+  check_memory();
+  load_weights();
+  world_.barrier(load_timeout(), "weights loaded");
+  pipeline_.emplace(*backend_, *stage_, channel_.get(), world_.rank(), world_.size(), plan_, compute_, options_.results,
+                    options_.timeout_seconds);
+  open_results();
+  run_pipeline();
+  return finish();
+}
+
+double Job::load_timeout() const { return kLoadTimeoutFactor * options_.timeout_seconds; }
+
+void Job::say(const std::string& line) const {
+  if (options_.verbose) fmt::print(stderr, "lfm2_stage: rank {} ({}): {}\n", world_.rank(), world_.host(), line);
+}
+
+void Job::check_inputs() {
+  if (world_.rank() == 0) {
+    shards_ = ShardSet::open(options_.weights);
+    const ModelConfig& config = shards_->config();
+    if (!options_.layer_counts.empty() && options_.layer_counts.size() != static_cast<size_t>(world_.size()))
+      throw Error(ExitCode::kUsage, fmt::format("--layers names {} stages, expected one for each of the {} ranks",
+                                                options_.layer_counts.size(), world_.size()));
+    if (world_.size() > config.layers)
+      throw Error(ExitCode::kUnavailable,
+                  fmt::format("{} ranks for the {} layers of {}, expected at most a rank a layer", world_.size(),
+                              config.layers, options_.weights.string()));
+    if (options_.input.empty()) {
+      if (options_.length > config.max_positions)
+        throw Error(ExitCode::kData, fmt::format("--length {}: expected at most max_position_embeddings = {}",
+                                                 options_.length, config.max_positions));
+      samples_ = random_samples(options_.samples, options_.length, options_.seed, config.vocab);
+    } else {
+      samples_ = read_samples(options_.input, {config.vocab, config.max_positions, options_.samples});
+    }
+    if (options_.results.top_k > config.vocab)
+      throw Error(ExitCode::kUsage, fmt::format("--top-logprobs {}: expected at most vocab_size = {}",
+                                                options_.results.top_k, config.vocab));
+    if (!options_.report.empty()) check_output_place(options_.report);
+  }
+  world_.barrier(load_timeout(), "inputs checked");
+  if (world_.rank() != 0) shards_ = ShardSet::open(options_.weights);
+  if (world_.broadcast(shards_->split_id(), 0, load_timeout(), "split id") != shards_->split_id())
+    throw Error(ExitCode::kData,
+                fmt::format("{}: holds another split here than on rank 0's host", options_.weights.string()));
+  const int64_t layers = shards_->config().layers;
+  stages_ = options_.layer_counts.empty() ? equal_partition(layers, world_.size())
+                                          : explicit_partition(layers, options_.layer_counts);
+  if (is_last() && !options_.output.empty()) check_output_place(options_.output);
+}
+
+void Job::share_samples() {
+  uint64_t offsets = samples_.offsets.size();
+  world_.broadcast(&offsets, sizeof offsets, 0, load_timeout(), "samples");
+  samples_.offsets.resize(offsets);
+  world_.broadcast(samples_.offsets.data(), offsets * sizeof(int64_t), 0, load_timeout(), "samples");
+  if (options_.input.extension() == ".jsonl" && options_.output.extension() == ".jsonl")
+    samples_.names = Json::parse(world_.broadcast(Json(samples_.names).dump(), 0, load_timeout(), "sample ids"))
+                         .get<std::vector<std::string>>();
+}
+
+void Job::choose_plan() {
+  const int64_t target = choose_target_tokens(samples_.offsets.back(), world_.size(), kLargestTargetTokens);
+  plan_ = make_plan(samples_.offsets, options_.micro_batch, target);
+  compute_ = options_.dtype.value_or(shards_->dtype());
+  say(fmt::format("layers {} to {}, {} micro-batches of up to {} tokens", layers().first, layers().end() - 1,
+                  plan_.items.size(), plan_.max_tokens));
+}
+
+void Job::check_memory() const {
+  const bool all = options_.results.positions == Positions::kAll;
+  StageCost cost = measure_stage(shards_->config(), layers(), compute_, compute_, plan_.max_tokens,
+                                 options_.results.positions == Positions::kNone ? 0
+                                 : all                                          ? plan_.max_tokens
+                                                                                : plan_.max_samples);
+  cost.weight_bytes = 0;
+  for (const ShardTensor* tensor : tensors())
+    cost.weight_bytes +=
+        numel(tensor->spec.dims) * size_bytes(held_dtype(tensor->dtype, compute_, tensor->spec.keep_fp32));
+  const auto needed = static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes())));
+  const uint64_t available = available_host_memory();
+  if (available > 0 && needed > available)
+    throw Error(ExitCode::kUnavailable,
+                fmt::format("{} ranks on {} need {:.2f} GB of memory, {:.2f} GB are available: use more hosts, or a "
+                            "smaller --micro-batch",
+                            world_.local_size(), world_.host(), static_cast<double>(needed) / 1e9,
+                            static_cast<double>(available) / 1e9));
+}
+
+void Job::load_weights() {
+  const auto start = std::chrono::steady_clock::now();
+  uint64_t bytes = 0;
+  for (const ShardTensor* tensor : tensors()) bytes += tensor->bytes;
+  Progress progress("load", bytes, Progress::Unit::kBytes, world_.rank() == 0 ? options_.progress : ProgressMode::kOff);
+  weights_.emplace(*shards_, *backend_, compute_, progress);
+  stage_.emplace(*weights_, shards_->config(), layers());
+  weights_->expect_all_loaded(tensors());
+  report_.load_seconds = seconds_since(start);
+  report_.weight_bytes = weights_->bytes();
+  say(fmt::format("loaded {:.2f} GB in {:.2f} s", static_cast<double>(bytes) / 1e9, report_.load_seconds));
+}
+
+void Job::open_results() {
+  if (!is_last()) return;
+  const ModelConfig& config = shards_->config();
+  if (!options_.answers.empty())
+    validation_.emplace(open_answers(options_.answers, options_.results.positions, plan_.offsets, config.vocab),
+                        config.vocab, options_.tolerance);
+  if (!options_.output.empty())
+    output_ = create_output(options_.output, {.kind = options_.results,
+                                              .vocab = config.vocab,
+                                              .offsets = &plan_.offsets,
+                                              .names = &samples_.names,
+                                              .facts = {std::string(config.type_name()), std::string(name(compute_)),
+                                                        shards_->split_id(), kVersionText}});
+}
+
+void Job::run_pipeline() {
+  const int runs = options_.benchmark ? options_.warmup + options_.repeat : 1;
+  for (int run = 0; run < runs; ++run) {
+    hash_.emplace();
+    std::vector<ResultConsumer*> consumers{&*hash_};
+    if (output_) consumers.push_back(output_.get());
+    if (validation_) consumers.push_back(&*validation_);
+    world_.barrier(options_.timeout_seconds, "start of a run");
+    const auto start = std::chrono::steady_clock::now();
+    {
+      // The last stage knows what is done; one bar, on its side.
+      Progress progress("run", static_cast<uint64_t>(plan_.samples()), Progress::Unit::kSamples,
+                        is_last() ? options_.progress : ProgressMode::kOff);
+      pipeline_->run(samples_.ids, consumers,
+                     [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); });
+    }
+    world_.barrier(options_.timeout_seconds, "end of a run");
+    if (!options_.benchmark || run >= options_.warmup) seconds_.push_back(seconds_since(start));
+  }
+}
+
+ExitCode Job::finish() {
+  if (output_) output_->commit();
+  report_.stage = world_.rank();
+  report_.layers = layers();
+  report_.host = world_.host();
+  report_.device = backend_->description();
+  report_.activation_bytes = pipeline_->activation_bytes();
+  report_.peak_host_bytes = peak_host_bytes();
+  report_.times = pipeline_->times();
+
+  // What only the last rank knows travels to rank 0, which prints, and the verdict to all, which exit alike.
+  const int last = world_.size() - 1;
+  struct LastRank {
+    Verdict verdict;
+    char results_xxh3[33];
+  } from_last{};
+  if (is_last() && validation_) from_last.verdict = validation_->verdict();
+  if (is_last() && options_.results.positions != Positions::kNone)
+    fmt::format_to_n(from_last.results_xxh3, 32, "{}", hash_->hex());
+  world_.broadcast(&from_last, sizeof from_last, last, options_.timeout_seconds, "verdict");
+  const std::vector<std::string> stages = world_.gather(to_json(report_), 0, options_.timeout_seconds, "figures");
+  const bool validated = !options_.answers.empty();
+  if (world_.rank() == 0) {
+    JobReport job{.model_type = std::string(shards_->config().type_name()),
+                  .dtype = std::string(name(compute_)),
+                  .transport = transport_name(world_),
+                  .version = kVersionText,
+                  .layers = shards_->config().layers,
+                  .samples = plan_.samples(),
+                  .tokens = plan_.tokens(),
+                  .micro_batches = static_cast<int64_t>(plan_.items.size()),
+                  .largest_micro_batch = plan_.max_samples,
+                  .results = options_.results,
+                  .seconds = seconds_,
+                  .stages = {},
+                  .results_xxh3 = from_last.results_xxh3,
+                  .verdict = validated ? std::optional(from_last.verdict) : std::nullopt};
+    for (const std::string& stage : stages) job.stages.push_back(stage_report_from_json(stage));
+    if (!options_.report.empty()) {
+      const std::string text = to_json(job);
+      AtomicFile file(options_.report);
+      file.write(std::as_bytes(std::span(text)));
+      file.commit();
+    }
+    if (!options_.quiet) fmt::print("{}", end_table(job));
+    std::fflush(stdout);
+  }
+  world_.barrier(options_.timeout_seconds, "end");
+  return validated && !from_last.verdict.valid() ? ExitCode::kInvalid : ExitCode::kOk;
+}
+
+}  // namespace lfm2

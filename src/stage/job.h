@@ -1,0 +1,62 @@
+// One run of the program on one rank, from the checked options to the exit code. main owns it and ends all ranks where
+// it throws.
+#pragma once
+
+#include <memory>
+
+#include "comm/mpi_world.h"
+#include "stage/input_file.h"
+#include "stage/options.h"
+#include "stage/output_file.h"
+#include "stage/pipeline.h"
+#include "stage/report.h"
+#include "stage/shard_weights.h"
+#include "stage/validation.h"
+
+namespace lfm2 {
+
+class Job {
+ public:
+  Job(const Options& options, MpiWorld& world) : options_(options), world_(world) {}
+
+  ExitCode run();
+  void discard_output() { output_.reset(); }  // after an error: the members that may still be in use stay alive
+
+ private:
+  void check_inputs();  // rank 0 alone first, so that a bad file is reported once
+  void share_samples();
+  void choose_plan();
+  void check_memory() const;
+  void load_weights();
+  void open_results();  // last rank
+  void run_pipeline();
+  ExitCode finish();
+
+  bool is_last() const { return world_.rank() + 1 == world_.size(); }
+  LayerRange layers() const { return stages_[static_cast<size_t>(world_.rank())]; }
+  std::vector<const ShardTensor*> tensors() const {
+    return stage_tensors(*shards_, layers(), world_.rank() == 0, is_last());
+  }
+  double load_timeout() const;
+  void say(const std::string& line) const;  // --verbose
+
+  const Options& options_;
+  MpiWorld& world_;
+  std::optional<ShardSet> shards_;
+  std::vector<LayerRange> stages_;
+  Samples samples_;  // ids on rank 0 only
+  BatchPlan plan_;
+  DType compute_ = DType::kF32;
+  std::unique_ptr<Backend> backend_;
+  std::optional<ShardWeights> weights_;
+  std::optional<Stage> stage_;
+  std::unique_ptr<Channel> channel_;
+  std::optional<Pipeline> pipeline_;
+  std::unique_ptr<OutputFile> output_;
+  std::optional<Validation> validation_;
+  std::optional<ResultHash> hash_;  // of the last run
+  StageReport report_;
+  std::vector<double> seconds_;
+};
+
+}  // namespace lfm2

@@ -1,0 +1,47 @@
+// Lfm2DecoderLayer over the blocks.
+#include "stage/layer.h"
+
+#include "stage/tensor_table.h"
+
+namespace lfm2 {
+
+namespace {
+
+std::variant<ShortConv, Attention> make_mixer(WeightSource& weights, const ModelConfig& config, int64_t index) {
+  switch (config.layer_types[static_cast<size_t>(index)]) {
+    case LayerType::kConv:
+      return ShortConv(weights, config, layer_prefix(index));
+    case LayerType::kAttention:
+      break;
+  }
+  return Attention(weights, config, layer_prefix(index));
+}
+
+std::variant<Mlp, Moe> make_feed_forward(WeightSource& weights, const ModelConfig& config, int64_t index) {
+  if (config.is_dense(index)) return Mlp(weights, config, layer_prefix(index));
+  return Moe(weights, config, layer_prefix(index));
+}
+
+}  // namespace
+
+Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index)
+    : eps_(config.norm_eps),
+      operator_norm_(weights.load({layer_prefix(index) + "operator_norm.weight"}, {config.hidden})),
+      ffn_norm_(weights.load({layer_prefix(index) + "ffn_norm.weight"}, {config.hidden})),
+      mixer_(make_mixer(weights, config, index)),
+      feed_forward_(make_feed_forward(weights, config, index)) {}
+
+void Layer::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch) const {
+  scratch.reset();
+  const Tensor normed = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});
+  ops.rms_norm(residual, operator_norm_, eps_, normed);
+  std::visit([&](const auto& mixer) { mixer.forward(ops, normed, batch, scratch, residual); }, mixer_);
+
+  scratch.reset();
+  const Tensor normed_again = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});
+  ops.rms_norm(residual, ffn_norm_, eps_, normed_again);
+  std::visit([&](const auto& feed_forward) { feed_forward.forward(ops, normed_again, scratch, residual); },
+             feed_forward_);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,22 @@
+// The dense feed-forward (feed_forward.w1, w2, w3): a SwiGLU whose gate and up projections are one matrix.
+#pragma once
+
+#include "stage/model_config.h"
+#include "stage/scratch.h"
+#include "stage/weight_source.h"
+
+namespace lfm2 {
+
+class Mlp {
+ public:
+  Mlp(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
+  // residual += block(x).  x, residual [tokens, hidden] act
+  void forward(Ops& ops, const Tensor& x, Scratch& scratch, const Tensor& residual) const;
+
+ private:
+  int64_t ffn_;
+  Tensor gate_up_;  // [2 ffn, hidden]: w1 rows, w3 rows
+  Tensor down_;     // [hidden, ffn]
+};
+
+}  // namespace lfm2

@@ -1,0 +1,264 @@
+// config.json of Lfm2MoeConfig and Lfm2Config (transformers), older spellings included.
+#include "stage/model_config.h"
+
+#include <cmath>
+#include <set>
+
+#include "stage/json.h"
+
+namespace lfm2 {
+
+namespace {
+
+// Limits far above any model of the family: sizes stay inside 64 bits, and an absurd file is named as such.
+constexpr uint64_t kLargestDimension = uint64_t{1} << 24;
+constexpr uint64_t kMostLayers = 4096;
+constexpr uint64_t kMostExperts = 4096;
+
+class ConfigReader {
+ public:
+  ConfigReader(const Json& json, const std::string& what) : json_(json), what_(what) {}
+
+  // The value under the first of `keys` that is present and not null.
+  const Json* find(std::initializer_list<std::string_view> keys) const {
+    for (std::string_view key : keys) {
+      const auto at = json_.find(key);
+      if (at != json_.end() && !at->is_null()) return &*at;
+    }
+    return nullptr;
+  }
+  int64_t integer(std::string_view key, uint64_t limit = kLargestDimension) const {
+    const Json* value = find({key});
+    if (value == nullptr) fail(fmt::format("\"{}\" is missing", key));
+    const uint64_t number = json_unsigned(*value, limit, what_, key);
+    if (number == 0) fail(fmt::format("\"{}\" is 0, expected at least 1", key));
+    return static_cast<int64_t>(number);
+  }
+  bool boolean(std::initializer_list<std::string_view> keys, bool otherwise) const {
+    const Json* value = find(keys);
+    if (value == nullptr) return otherwise;
+    if (!value->is_boolean()) fail(fmt::format("\"{}\" is {}, expected true or false", *keys.begin(), dump(*value)));
+    return value->get<bool>();
+  }
+  double real(const Json& value, std::string_view key) const {
+    if (!value.is_number()) fail(fmt::format("\"{}\" is {}, expected a number", key, dump(value)));
+    const double number = value.get<double>();
+    if (!std::isfinite(number) || number <= 0)
+      fail(fmt::format("\"{}\" is {}, expected a positive number", key, number));
+    return number;
+  }
+  double real(std::string_view key, double otherwise) const {
+    const Json* value = find({key});
+    return value == nullptr ? otherwise : real(*value, key);
+  }
+  static std::string dump(const Json& value) {
+    std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    if (text.size() > 80) text = text.substr(0, 80) + "…";
+    return text;
+  }
+  const std::string& what() const { return what_; }
+  [[noreturn]] void fail(const std::string& message) const { throw Error(ExitCode::kData, what_ + ": " + message); }
+
+ private:
+  const Json& json_;
+  const std::string& what_;
+};
+
+std::vector<LayerType> read_layer_types(const ConfigReader& reader, int64_t layers) {
+  std::vector<LayerType> types;
+  if (const Json* named = reader.find({"layer_types"})) {
+    if (!named->is_array()) reader.fail("\"layer_types\" is no list");
+    for (const Json& entry : *named) {
+      if (entry == "full_attention")
+        types.push_back(LayerType::kAttention);
+      else if (entry == "conv")
+        types.push_back(LayerType::kConv);
+      else
+        reader.fail(fmt::format("\"layer_types\" holds {}, expected \"conv\" or \"full_attention\"",
+                                ConfigReader::dump(entry)));
+    }
+  } else if (const Json* indices = reader.find({"full_attn_idxs"})) {
+    if (!indices->is_array()) reader.fail("\"full_attn_idxs\" is no list");
+    types.assign(static_cast<size_t>(layers), LayerType::kConv);
+    for (const Json& index : *indices) {
+      if (!index.is_number_unsigned() || index.get<uint64_t>() >= static_cast<uint64_t>(layers))
+        reader.fail(
+            fmt::format("\"full_attn_idxs\" holds {}, expected layers below {}", ConfigReader::dump(index), layers));
+      types[index.get<size_t>()] = LayerType::kAttention;
+    }
+  } else {
+    types.assign(static_cast<size_t>(layers), LayerType::kAttention);  // the published default of Lfm2Config
+  }
+  if (types.size() != static_cast<size_t>(layers))
+    reader.fail(fmt::format("\"layer_types\" has {} entries, expected num_hidden_layers = {}", types.size(), layers));
+  return types;
+}
+
+double read_rope_theta(const ConfigReader& reader) {
+  const Json* parameters = reader.find({"rope_parameters", "rope_scaling"});
+  if (parameters != nullptr && parameters->is_object()) {
+    const auto type = parameters->find("rope_type");
+    if (type != parameters->end() && *type != "default")
+      reader.fail(fmt::format("rope_type is {}, expected \"default\"", ConfigReader::dump(*type)));
+    const auto theta = parameters->find("rope_theta");
+    if (theta != parameters->end()) return reader.real(*theta, "rope_theta");
+  } else if (parameters != nullptr) {
+    reader.fail(fmt::format("rope parameters are {}, expected an object", ConfigReader::dump(*parameters)));
+  }
+  return reader.real("rope_theta", 1000000.0);
+}
+
+// Lfm2MLP: ff = int(2 ff / 3), times block_ffn_dim_multiplier where given, rounded up to block_multiple_of.
+int64_t read_dense_ffn(const ConfigReader& reader, bool moe) {
+  int64_t ffn = reader.find({"block_ff_dim"}) != nullptr && !moe ? reader.integer("block_ff_dim")
+                                                                 : reader.integer("intermediate_size");
+  if (moe || !reader.boolean({"block_auto_adjust_ff_dim"}, true)) return ffn;
+  ffn = 2 * ffn / 3;
+  ffn = static_cast<int64_t>(reader.real("block_ffn_dim_multiplier", 1.0) * static_cast<double>(ffn));
+  const int64_t multiple = reader.find({"block_multiple_of"}) != nullptr ? reader.integer("block_multiple_of") : 256;
+  return (ffn + multiple - 1) / multiple * multiple;
+}
+
+void read_moe(const ConfigReader& reader, ModelConfig& config) {
+  const Json* dense = reader.find({"num_dense_layers"});  // may be 0
+  config.dense_layers =
+      dense == nullptr ? 2
+                       : static_cast<int64_t>(json_unsigned(*dense, kMostLayers, reader.what(), "num_dense_layers"));
+  config.experts = reader.integer("num_experts", kMostExperts);
+  config.top_k = reader.integer("num_experts_per_tok", kMostExperts);
+  config.moe_ffn = reader.integer("moe_intermediate_size");
+  config.expert_bias = reader.boolean({"use_expert_bias"}, true);
+  config.norm_topk_prob = reader.boolean({"norm_topk_prob"}, true);
+  config.routed_scaling_factor = static_cast<float>(reader.real("routed_scaling_factor", 1.0));
+  if (config.top_k > config.experts)
+    reader.fail(
+        fmt::format("num_experts_per_tok is {}, expected at most num_experts = {}", config.top_k, config.experts));
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view json_text, const std::string& what) {
+  const Json json = parse_json(json_text, what);
+  if (!json.is_object()) throw Error(ExitCode::kData, what + ": no JSON object");
+  const ConfigReader reader(json, what);
+  ModelConfig config;
+  const Json* type = reader.find({"model_type"});
+  if (type == nullptr || (*type != "lfm2_moe" && *type != "lfm2"))
+    reader.fail(fmt::format("model_type is {}, expected \"lfm2_moe\" or \"lfm2\"",
+                            type == nullptr ? "missing" : ConfigReader::dump(*type)));
+  config.moe = *type == "lfm2_moe";
+  config.vocab = reader.integer("vocab_size");
+  config.hidden = reader.integer("hidden_size");
+  config.layers = reader.integer("num_hidden_layers", kMostLayers);
+  config.layer_types = read_layer_types(reader, config.layers);
+  config.heads = reader.integer("num_attention_heads");
+  config.kv_heads = reader.integer("num_key_value_heads");
+  config.head_dim = config.hidden / config.heads;
+  if (config.hidden % config.heads != 0 || config.heads % config.kv_heads != 0 || config.head_dim % 2 != 0)
+    reader.fail(fmt::format("{} attention heads and {} key-value heads do not divide hidden_size {} into even heads",
+                            config.heads, config.kv_heads, config.hidden));
+  if (const Json* head_dim = reader.find({"head_dim"}); head_dim != nullptr && *head_dim != config.head_dim)
+    reader.fail(fmt::format("head_dim is {}, expected hidden_size / num_attention_heads = {}",
+                            ConfigReader::dump(*head_dim), config.head_dim));
+  config.ffn = read_dense_ffn(reader, config.moe);
+  config.dense_layers = config.layers;
+  if (config.moe) read_moe(reader, config);
+  config.conv_length = reader.find({"conv_L_cache"}) != nullptr ? reader.integer("conv_L_cache", 1024) : 3;
+  config.conv_bias = reader.boolean({"conv_bias"}, false);
+  config.norm_eps = static_cast<float>(reader.real("norm_eps", 1e-5));
+  config.rope_theta = static_cast<float>(read_rope_theta(reader));
+  config.max_positions = reader.integer("max_position_embeddings");
+  config.tied_embedding = reader.boolean({"tie_word_embeddings", "tie_embedding"}, true);
+  return config;
+}
+
+std::string_view builtin_model_config(std::string_view name) {
+  if (name == "lfm2-8b-a1b")
+    return R"({
+  "architectures": ["Lfm2MoeForCausalLM"],
+  "bos_token_id": 1,
+  "conv_L_cache": 3,
+  "conv_bias": false,
+  "eos_token_id": 7,
+  "hidden_size": 2048,
+  "intermediate_size": 7168,
+  "layer_types": ["conv", "conv", "full_attention", "conv", "conv", "conv", "full_attention", "conv", "conv", "conv",
+                  "full_attention", "conv", "conv", "conv", "full_attention", "conv", "conv", "conv", "full_attention",
+                  "conv", "conv", "full_attention", "conv", "conv"],
+  "max_position_embeddings": 128000,
+  "model_type": "lfm2_moe",
+  "moe_intermediate_size": 1792,
+  "norm_eps": 1e-05,
+  "norm_topk_prob": true,
+  "num_attention_heads": 32,
+  "num_dense_layers": 2,
+  "num_experts": 32,
+  "num_experts_per_tok": 4,
+  "num_hidden_layers": 24,
+  "num_key_value_heads": 8,
+  "pad_token_id": 0,
+  "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+  "routed_scaling_factor": 1.0,
+  "tie_word_embeddings": true,
+  "use_expert_bias": true,
+  "vocab_size": 65536
+}
+)";
+  if (name == "lfm2-350m")
+    return R"({
+  "architectures": ["Lfm2ForCausalLM"],
+  "block_auto_adjust_ff_dim": true,
+  "block_ffn_dim_multiplier": 1.0,
+  "block_multiple_of": 256,
+  "bos_token_id": 1,
+  "conv_L_cache": 3,
+  "conv_bias": false,
+  "eos_token_id": 7,
+  "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+  "hidden_size": 1024,
+  "intermediate_size": 6656,
+  "max_position_embeddings": 128000,
+  "model_type": "lfm2",
+  "norm_eps": 1e-05,
+  "num_attention_heads": 16,
+  "num_hidden_layers": 16,
+  "num_key_value_heads": 8,
+  "pad_token_id": 0,
+  "rope_theta": 1000000.0,
+  "tie_embedding": true,
+  "vocab_size": 65536
+}
+)";
+  if (name == "lfm2-tiny")
+    return R"({
+  "architectures": ["Lfm2MoeForCausalLM"],
+  "bos_token_id": 1,
+  "conv_L_cache": 3,
+  "conv_bias": false,
+  "eos_token_id": 7,
+  "hidden_size": 64,
+  "intermediate_size": 224,
+  "layer_types": ["conv", "conv", "full_attention", "conv", "conv", "full_attention", "conv", "conv"],
+  "max_position_embeddings": 4096,
+  "model_type": "lfm2_moe",
+  "moe_intermediate_size": 56,
+  "norm_eps": 1e-05,
+  "norm_topk_prob": true,
+  "num_attention_heads": 4,
+  "num_dense_layers": 2,
+  "num_experts": 8,
+  "num_experts_per_tok": 2,
+  "num_hidden_layers": 8,
+  "num_key_value_heads": 2,
+  "pad_token_id": 0,
+  "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+  "routed_scaling_factor": 1.0,
+  "tie_word_embeddings": true,
+  "use_expert_bias": true,
+  "vocab_size": 1024
+}
+)";
+  return {};
+}
+
+}  // namespace lfm2

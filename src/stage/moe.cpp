@@ -1,0 +1,44 @@
+// Lfm2MoeSparseMoeBlock over the operators.
+#include "stage/moe.h"
+
+namespace lfm2 {
+
+Moe::Moe(WeightSource& weights, const ModelConfig& config, const std::string& prefix)
+    : rule_(config.router()), experts_(config.experts), ffn_(config.moe_ffn) {
+  const std::string block = prefix + "feed_forward.";
+  gate_ = weights.load({block + "gate.weight"}, {experts_, config.hidden});
+  if (config.expert_bias) expert_bias_ = weights.load({block + "expert_bias"}, {experts_});
+  std::vector<std::string> gate_up, down;
+  for (int64_t expert = 0; expert < experts_; ++expert) {
+    const std::string name = fmt::format("{}experts.{}.", block, expert);
+    gate_up.push_back(name + "w1.weight");
+    gate_up.push_back(name + "w3.weight");
+    down.push_back(name + "w2.weight");
+  }
+  gate_up_ = weights.load(gate_up, {experts_, 2 * ffn_, config.hidden});
+  down_ = weights.load(down, {experts_, config.hidden, ffn_});
+}
+
+void Moe::forward(Ops& ops, const Tensor& x, Scratch& scratch, const Tensor& residual) const {
+  const int64_t tokens = x.dim(0), hidden = x.dim(1), rows = tokens * rule_.top_k;
+  const Tensor logits = scratch.take(DType::kF32, {tokens, experts_});
+  const Routing routing{.ids = scratch.take(DType::kI32, {tokens, rule_.top_k}),
+                        .weights = scratch.take(DType::kF32, {tokens, rule_.top_k}),
+                        .sources = scratch.take(DType::kI32, {rows}),
+                        .rows = scratch.take(DType::kI32, {tokens, rule_.top_k}),
+                        .expert_offsets = scratch.take(DType::kI32, {experts_ + 1})};
+  const Tensor sorted = scratch.take(x.dtype, {rows, hidden});
+  const Tensor gate_up = scratch.take(x.dtype, {rows, 2 * ffn_});
+  const Tensor product = scratch.take(x.dtype, {rows, ffn_});
+  const Tensor output = scratch.take(x.dtype, {rows, hidden});
+  ops.matmul(x, gate_, {}, logits, Write::kStore);
+  ops.route(logits, expert_bias_, rule_, routing);
+  ops.group_by_expert(routing);
+  ops.gather_rows(x, routing.sources, sorted);
+  ops.grouped_matmul(sorted, gate_up_, routing.expert_offsets, gate_up);
+  ops.swiglu(gate_up, product);
+  ops.grouped_matmul(product, down_, routing.expert_offsets, output);
+  ops.combine_experts(output, routing, residual);
+}
+
+}  // namespace lfm2

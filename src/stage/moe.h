@@ -1,0 +1,26 @@
+// The mixture of experts (feed_forward.gate, expert_bias, experts.*): routing, tokens sorted by expert, grouped SwiGLU,
+// weighted sum.
+#pragma once
+
+#include "stage/model_config.h"
+#include "stage/scratch.h"
+#include "stage/weight_source.h"
+
+namespace lfm2 {
+
+class Moe {
+ public:
+  Moe(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
+  // residual += block(x).  x, residual [tokens, hidden] act
+  void forward(Ops& ops, const Tensor& x, Scratch& scratch, const Tensor& residual) const;
+
+ private:
+  RouterRule rule_;
+  int64_t experts_, ffn_;
+  Tensor gate_;         // [experts, hidden]: the router
+  Tensor expert_bias_;  // [experts] fp32 or empty
+  Tensor gate_up_;      // [experts, 2 ffn, hidden]: w1 rows, w3 rows of each expert
+  Tensor down_;         // [experts, hidden, ffn]
+};
+
+}  // namespace lfm2

@@ -1,0 +1,153 @@
+// CLI11 and the checks between options.
+#include "stage/options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "kernels/error.h"
+#include "stage/output_file.h"
+#include "stage/version.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int64_t kMost = int64_t{1} << 31;
+
+void add_job_options(CLI::App& app, Options& options) {
+  app.add_option("--weights", options.weights, "Folder of shards made by weights-tools split")
+      ->required()
+      ->envname("LFM2_WEIGHTS")
+      ->type_name("DIR");
+  app.add_option("--input", options.input, "Samples: .bin, .h5 or .jsonl; without it random ones")->type_name("FILE");
+  app.add_option("--samples", options.samples, "Number of random samples (1024), or only the first N of the input")
+      ->check(CLI::Range(int64_t{1}, kMost));
+  app.add_option("--length", options.length, "Tokens in each random sample")
+      ->check(CLI::Range(int64_t{1}, kMost))
+      ->capture_default_str();
+  app.add_option("--seed", options.seed, "Seed of the random samples")->capture_default_str();
+  app.add_option("--output", options.output,
+                 "Results: .bin (last-position logits), .h5 or .jsonl; written by the last rank")
+      ->type_name("FILE");
+  const std::map<std::string, Positions> positions{
+      {"last", Positions::kLast}, {"all", Positions::kAll}, {"none", Positions::kNone}};
+  app.add_option("--logits", options.results.positions,
+                 "Positions whose logits are computed and written: last, all or none")
+      ->transform(CLI::CheckedTransformer(positions))
+      ->type_name("WHICH")
+      ->default_str("last");
+  app.add_option("--top-logprobs", options.results.top_k, "Only the K best log-probabilities of each position")
+      ->check(CLI::Range(int64_t{1}, kMost))
+      ->type_name("K");
+  app.add_option("--answers", options.answers,
+                 "Reference logits (.bin or .h5) to compare with: VALID or INVALID (exit code 1)")
+      ->type_name("FILE");
+  app.add_option("--tolerance", options.tolerance, "Largest difference that is VALID")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
+void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
+  app.add_option("--dtype", dtype, "Compute type: auto (the shards' own), fp32, bf16 or fp16")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}))
+      ->type_name("TYPE")
+      ->capture_default_str();
+  app.add_flag_callback(
+      "--fp16", [&] { dtype = "fp16"; }, "Same as --dtype fp16");
+  const std::map<std::string, DeviceChoice> devices{
+      {"auto", DeviceChoice::kAuto}, {"cuda", DeviceChoice::kCuda}, {"cpu", DeviceChoice::kCpu}};
+  app.add_option("--device", options.device, "auto (CUDA where every rank finds a GPU), cuda or cpu")
+      ->transform(CLI::CheckedTransformer(devices))
+      ->type_name("DEVICE")
+      ->default_str("auto");
+  const std::map<std::string, TransportChoice> transports{
+      {"auto", TransportChoice::kAuto}, {"nccl", TransportChoice::kNccl}, {"mpi", TransportChoice::kMpi}};
+  app.add_option("--transport", options.transport, "auto (NCCL where each rank has a GPU of its own), nccl or mpi")
+      ->transform(CLI::CheckedTransformer(transports))
+      ->type_name("TRANSPORT")
+      ->default_str("auto");
+  app.add_option("--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen")
+      ->check(CLI::Range(int64_t{0}, kMost))
+      ->capture_default_str();
+  app.add_option("--layers", options.layer_counts, "Layers of each stage, as in 7,6,6,5; default equal")
+      ->delimiter(',')
+      ->type_name("N,N,...");
+  app.add_option("--threads", options.threads, "Threads per rank on the CPU; 0: its share of the processors")
+      ->check(CLI::Range(0, 4096))
+      ->capture_default_str();
+  app.add_option("--timeout", options.timeout_seconds, "Seconds without progress that end the run; 0: never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
+void add_report_options(CLI::App& app, Options& options) {
+  auto* benchmark = app.add_flag("--benchmark", options.benchmark, "Repeat the job and report median and spread");
+  app.add_option("--warmup", options.warmup, "Runs before those that count")
+      ->check(CLI::Range(0, 1000000))
+      ->needs(benchmark)
+      ->capture_default_str();
+  app.add_option("--repeat", options.repeat, "Runs that count")
+      ->check(CLI::Range(1, 1000000))
+      ->needs(benchmark)
+      ->capture_default_str();
+  app.add_option("--report", options.report, "Everything the end table says, as JSON")->type_name("FILE.json");
+  const std::map<std::string, ProgressMode> modes{
+      {"auto", ProgressMode::kAuto}, {"on", ProgressMode::kOn}, {"off", ProgressMode::kOff}};
+  app.add_option("--progress", options.progress, "Progress bar on stderr: auto (on a terminal), on or off")
+      ->transform(CLI::CheckedTransformer(modes))
+      ->type_name("MODE")
+      ->default_str("auto");
+  auto* quiet = app.add_flag("-q,--quiet", options.quiet, "No end table");
+  app.add_flag("-v,--verbose", options.verbose, "Say what each rank does, and where errors were thrown")
+      ->excludes(quiet);
+}
+
+void check_together(const Options& options) {
+  if (!options.output.empty()) check_output_form(options.output, options.results);
+  if (options.results.positions == Positions::kNone && options.results.top_k > 0)
+    throw Error(ExitCode::kUsage, "--top-logprobs with --logits none: no position has log-probabilities");
+  if (!options.answers.empty() && (options.results.positions == Positions::kNone || options.results.top_k > 0))
+    throw Error(ExitCode::kUsage, "--answers compares logits: expected --logits last or all, and no --top-logprobs");
+  if (options.transport == TransportChoice::kNccl && options.device == DeviceChoice::kCpu)
+    throw Error(ExitCode::kUsage,
+                "--transport nccl with --device cpu: NCCL moves GPU memory, expected --transport mpi");
+}
+
+}  // namespace
+
+ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
+  ParsedCommandLine parsed;
+  Options& options = parsed.options;
+  std::string dtype = "auto";
+  CLI::App app{
+      "Scores samples with LFM2 models over a pipeline of MPI ranks.\nExample: mpirun -np 4 lfm2_stage --weights "
+      "shards/",
+      "lfm2_stage"};
+  app.set_version_flag("--version", kVersionText);
+  app.footer(
+      "Exit codes: 0 done; 1 validation failed; 64 usage; 65 bad input or weights; 66 missing file; 69 no GPU, ranks "
+      "or\n"
+      "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 76 a rank was lost or timed out.");
+  add_job_options(app, options);
+  add_machine_options(app, options, dtype);
+  add_report_options(app, options);
+  try {
+    app.parse(argc, argv);
+    if (dtype != "auto") options.dtype = parse_dtype(dtype);
+    if (options.samples == 0 && options.input.empty()) options.samples = 1024;
+    check_together(options);
+    parsed.run = true;
+  } catch (const CLI::CallForHelp&) {
+    parsed.text = app.help();
+  } catch (const CLI::CallForVersion&) {
+    parsed.text = std::string(kVersionText) + "\n";
+  } catch (const CLI::ParseError& error) {
+    parsed.exit_code = static_cast<int>(ExitCode::kUsage);
+    parsed.text = fmt::format("lfm2_stage: {} (see --help)\n", error.what());
+  } catch (const Error& error) {
+    parsed.exit_code = static_cast<int>(error.code());
+    parsed.text = fmt::format("lfm2_stage: {}\n", error.what());
+  }
+  return parsed;
+}
+
+}  // namespace lfm2

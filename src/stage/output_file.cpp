@@ -1,0 +1,167 @@
+// The three forms: .bin (last logits), .h5 (anything), .jsonl (anything, a line a sample).
+#include "stage/output_file.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+
+#include "stage/checked_file.h"
+#include "stage/h5.h"
+
+namespace lfm2 {
+
+namespace {
+
+// i32 samples, i32 vocab, then a row of fp32 logits a sample.
+class BinOutput : public OutputFile {
+ public:
+  BinOutput(const std::filesystem::path& path, const OutputJob& job) : file_(path), vocab_(job.vocab) {
+    const std::array<int32_t, 2> header{static_cast<int32_t>(job.samples()), static_cast<int32_t>(job.vocab)};
+    file_.write_at(0, std::as_bytes(std::span(header)));
+  }
+  void take(const ResultRows& rows) override {
+    file_.write_at(8 + static_cast<uint64_t>(rows.first * vocab_) * sizeof(float), std::as_bytes(rows.logits));
+  }
+  void commit() override { file_.commit(); }
+
+ private:
+  AtomicFile file_;
+  int64_t vocab_;
+};
+
+class H5Output : public OutputFile {
+ public:
+  H5Output(const std::filesystem::path& path, const OutputJob& job)
+      : pending_(path), file_(h5::File::create(pending_.temporary_path())) {
+    const auto rows = static_cast<uint64_t>(job.rows());
+    if (job.kind.top_k > 0) {
+      file_.create_dataset("top_ids", DType::kI32, {rows, static_cast<uint64_t>(job.kind.top_k)});
+      file_.create_dataset("top_logprobs", DType::kF32, {rows, static_cast<uint64_t>(job.kind.top_k)});
+    } else {
+      file_.create_dataset("logits", DType::kF32, {rows, static_cast<uint64_t>(job.vocab)});
+    }
+    file_.write_i64("offsets", *job.offsets);
+    file_.set_attribute("format", "lfm2-stage-output");
+    file_.set_attribute("positions", job.kind.positions == Positions::kAll ? "all" : "last");
+    file_.set_attribute("dtype", job.facts.dtype);
+    file_.set_attribute("model_type", job.facts.model_type);
+    file_.set_attribute("weights_split_id", job.facts.split_id);
+    file_.set_attribute("created_by", job.facts.created_by);
+  }
+  void take(const ResultRows& rows) override {
+    const auto first = static_cast<uint64_t>(rows.first), count = static_cast<uint64_t>(rows.count);
+    if (!rows.logits.empty()) file_.write_rows("logits", first, count, H5T_NATIVE_FLOAT, rows.logits.data());
+    if (rows.top_ids.empty()) return;
+    file_.write_rows("top_ids", first, count, H5T_NATIVE_INT32, rows.top_ids.data());
+    file_.write_rows("top_logprobs", first, count, H5T_NATIVE_FLOAT, rows.top_log_probs.data());
+  }
+  void commit() override {
+    file_.close();
+    pending_.commit();
+  }
+
+ private:
+  PendingPath pending_;
+  h5::File file_;
+};
+
+// One object a sample: "id" (the input's, else its number), then "logits" or "top_ids" and "top_logprobs": of the last
+// position a list, of all positions a list of lists.
+class JsonlOutput : public OutputFile {
+ public:
+  JsonlOutput(const std::filesystem::path& path, const OutputJob& job) : file_(path), job_(job) {}
+
+  void take(const ResultRows& rows) override {
+    if (rows.first == 0) start_over();
+    const int64_t vocab = job_.vocab, top_k = job_.kind.top_k;
+    for (int64_t row = 0; row < rows.count; ++row) {
+      if (top_k > 0) {
+        append(first_, rows.top_ids.subspan(static_cast<size_t>(row * top_k), static_cast<size_t>(top_k)));
+        append(second_, rows.top_log_probs.subspan(static_cast<size_t>(row * top_k), static_cast<size_t>(top_k)));
+      } else {
+        append(first_, rows.logits.subspan(static_cast<size_t>(row * vocab), static_cast<size_t>(vocab)));
+      }
+      const int64_t next = rows.first + row + 1;
+      if (next == (all() ? (*job_.offsets)[static_cast<size_t>(sample_ + 1)] : sample_ + 1)) write_line();
+    }
+  }
+  void commit() override { file_.commit(); }
+
+ private:
+  bool all() const { return job_.kind.positions == Positions::kAll; }
+
+  // A benchmark hands out the rows of the job again: the file holds one pass.
+  void start_over() {
+    sample_ = 0;
+    written_ = 0;
+    first_.clear();
+    second_.clear();
+  }
+
+  // Shortest text that reads back as the same float; JSON has no infinities or NaN: null.
+  template <class T>
+  void append(std::string& text, std::span<const T> values) const {
+    if (!text.empty()) text += ',';
+    if (all()) text += '[';
+    bool first = true;
+    for (T value : values) {
+      if (!first) text += ',';
+      first = false;
+      if (value - value == T{})
+        fmt::format_to(std::back_inserter(text), "{}", value);
+      else
+        text += "null";
+    }
+    if (all()) text += ']';
+  }
+
+  void write_line() {
+    const std::string name = job_.names->empty() || (*job_.names)[static_cast<size_t>(sample_)].empty()
+                                 ? std::to_string(sample_)
+                                 : (*job_.names)[static_cast<size_t>(sample_)];
+    const std::string line = job_.kind.top_k > 0 ? fmt::format("{{\"id\":{},\"top_ids\":[{}],\"top_logprobs\":[{}]}}\n",
+                                                               name, first_, second_)
+                                                 : fmt::format("{{\"id\":{},\"logits\":[{}]}}\n", name, first_);
+    file_.write_at(written_, std::as_bytes(std::span(line)));
+    written_ += line.size();
+    first_.clear();
+    second_.clear();
+    ++sample_;
+  }
+
+  AtomicFile file_;
+  OutputJob job_;
+  int64_t sample_ = 0;
+  uint64_t written_ = 0;
+  std::string first_, second_;  // the current sample's values so far
+};
+
+}  // namespace
+
+void check_output_form(const std::filesystem::path& path, const ResultKind& kind) {
+  const std::string ending = path.extension();
+  if (ending != ".bin" && ending != ".h5" && ending != ".jsonl")
+    throw Error(ExitCode::kUsage,
+                fmt::format("--output {}: expected a name ending in .bin, .h5 or .jsonl", path.string()));
+  if (kind.positions == Positions::kNone)
+    throw Error(ExitCode::kUsage,
+                fmt::format("--output {} with --logits none: nothing would be written", path.string()));
+  if (ending == ".bin" && (kind.positions != Positions::kLast || kind.top_k > 0))
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("--output {}: .bin holds last-position logits only, expected .h5 or .jsonl", path.string()));
+}
+
+void check_output_place(const std::filesystem::path& path) {
+  if (std::filesystem::is_directory(path))
+    throw Error(ExitCode::kCantCreate, fmt::format("{}: is a folder, expected a file name", path.string()));
+  const AtomicFile probe(path);
+}
+
+std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, const OutputJob& job) {
+  if (path.extension() == ".bin") return std::make_unique<BinOutput>(path, job);
+  if (path.extension() == ".h5") return std::make_unique<H5Output>(path, job);
+  return std::make_unique<JsonlOutput>(path, job);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,23 @@
+// Which layers each stage owns. Pure; used by split, plan and the pipeline.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lfm2 {
+
+struct LayerRange {
+  int64_t first = 0, count = 0;
+  int64_t end() const { return first + count; }
+  bool operator==(const LayerRange&) const = default;
+};
+
+// Contiguous ranges, as equal as can be, the longer ones first. Error(kUnavailable) where there are more stages than
+// layers.
+std::vector<LayerRange> equal_partition(int64_t layers, int64_t stages);
+
+// From counts as in --layers 7,6,6,5. Error(kUsage) where a count is below 1 or they do not add up to `layers`.
+std::vector<LayerRange> explicit_partition(int64_t layers, const std::vector<int64_t>& counts);
+
+}  // namespace lfm2

@@ -1,0 +1,84 @@
+// Runs a job through one stage: interprets the schedule with two slots, a channel and the backend's compute stream.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/channel.h"
+#include "comm/wait.h"
+#include "stage/plan.h"
+#include "stage/result_ring.h"
+#include "stage/schedule.h"
+
+namespace lfm2 {
+
+// Seconds of one run on this rank. What is left of the total is waiting for the fill, the drain and the host.
+struct PipelineTimes {
+  double total = 0;
+  double busy = 0;       // the compute stream had work and was doing it
+  double sending = 0;    // a send was under way (overlaps with busy)
+  double receiving = 0;  // stood still until the next micro-batch had arrived
+};
+
+class Pipeline {
+ public:
+  // `channel` may be null for a single stage; `stages` counts all of them, this one is number `index`. Everything the
+  // run needs is allocated here. `timeout_seconds` bounds every wait (0: none).
+  Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64_t index, int64_t stages, const BatchPlan& plan,
+           DType compute, ResultKind kind, double timeout_seconds);
+
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+  ~Pipeline() { backend_.compute().drain(); }  // the memory below is in use until then
+
+  // One pass over the job. `ids` [tokens of the job] int32, used by the first stage; consumers are used by the last.
+  // `on_item` is told after each micro-batch that this stage has passed on, for progress.
+  void run(const std::vector<int32_t>& ids, const std::vector<ResultConsumer*>& consumers,
+           const std::function<void(const MicroBatch&)>& on_item);
+
+  PipelineTimes times() const { return times_; }  // of the last run
+  uint64_t activation_bytes() const { return activation_bytes_; }
+
+ private:
+  struct Slot {
+    Tensor residual;                  // [max_tokens, hidden] act
+    std::unique_ptr<Event> computed;  // the layers of the item in it are done
+    std::unique_ptr<Event> taken;     // last stage: its rows were read by the head
+  };
+
+  Tensor allocate(DType dtype, std::initializer_list<int64_t> dims);
+  Tensor upload_indices(const std::vector<int32_t>& values);
+  void build_batches();
+  const MicroBatch& item_of(const Action& action) const { return plan_.items[static_cast<size_t>(action.item)]; }
+  Slot& slot_of(const Action& action) { return slots_[static_cast<size_t>(action.slot)]; }
+  Tensor residual_of(const Action& action) { return slot_of(action).residual.rows(0, item_of(action).tokens); }
+
+  void wait_for_free_slot(const Action& action);
+  void forward(const Action& action);
+  void give_result(const Action& action, const std::vector<ResultConsumer*>& consumers);
+  double wait(const std::function<bool()>& done, std::string_view what, int64_t item) const;
+
+  Backend& backend_;
+  const Stage& stage_;
+  Channel* channel_;
+  int64_t index_, stages_;
+  const BatchPlan& plan_;
+  DType compute_;
+  ResultKind kind_;
+  std::vector<Action> schedule_;
+  Wait waiter_;
+  uint64_t activation_bytes_ = 0;
+
+  std::vector<Buffer> buffers_;
+  std::array<Slot, kSlots> slots_;
+  Tensor ids_;                  // [tokens of the job], first stage
+  Tensor last_rows_;            // [samples of the job]: each sample's last token within its item
+  std::vector<Batch> batches_;  // one per item
+  Scratch scratch_;
+  std::optional<ResultRing> results_;
+  PipelineTimes times_;
+};
+
+}  // namespace lfm2

@@ -1,0 +1,34 @@
+// A progress bar on a terminal, and nothing in a log: one line on stderr, redrawn at most ten times a second. The units
+// are bytes or samples; no C++ library for this is packaged in Debian or Ubuntu.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace lfm2 {
+
+enum class ProgressMode { kAuto, kOn, kOff };  // auto: where stderr is a terminal
+
+class Progress {
+ public:
+  enum class Unit { kBytes, kSamples };
+
+  Progress(std::string title, uint64_t total, Unit unit, ProgressMode mode = ProgressMode::kAuto);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress();  // ends the line
+
+  void add(uint64_t amount);
+
+ private:
+  void draw(std::chrono::steady_clock::time_point now);
+
+  std::string title_;
+  uint64_t total_, done_ = 0;
+  Unit unit_;
+  bool shown_;
+  std::chrono::steady_clock::time_point start_, drawn_;
+};
+
+}  // namespace lfm2

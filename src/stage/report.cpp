@@ -1,0 +1,179 @@
+// Text and JSON forms of the figures.
+#include "stage/report.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "stage/json.h"
+
+namespace lfm2 {
+
+namespace {
+
+std::string bytes_text(uint64_t bytes) {
+  const auto amount = static_cast<double>(bytes);
+  return amount < 1e9 ? fmt::format("{:.1f} MB", amount / 1e6) : fmt::format("{:.2f} GB", amount / 1e9);
+}
+
+OrderedJson as_json(const StageReport& report) {
+  return {{"stage", report.stage},
+          {"layer_first", report.layers.first},
+          {"layer_count", report.layers.count},
+          {"host", report.host},
+          {"device", report.device},
+          {"load_seconds", report.load_seconds},
+          {"weight_bytes", report.weight_bytes},
+          {"activation_bytes", report.activation_bytes},
+          {"peak_host_bytes", report.peak_host_bytes},
+          {"total_seconds", report.times.total},
+          {"busy_seconds", report.times.busy},
+          {"sending_seconds", report.times.sending},
+          {"receiving_seconds", report.times.receiving}};
+}
+
+std::string_view positions_name(Positions positions) {
+  switch (positions) {
+    case Positions::kLast:
+      return "last";
+    case Positions::kAll:
+      return "all";
+    case Positions::kNone:
+      return "none";
+  }
+  return "?";
+}
+
+std::string results_text(const ResultKind& kind) {
+  if (kind.positions == Positions::kNone) return "no logits";
+  const std::string what = kind.top_k > 0 ? fmt::format("top-{} log-probabilities", kind.top_k) : "logits";
+  return fmt::format("{}-position {}", positions_name(kind.positions), what);
+}
+
+std::string verdict_line(const Verdict& verdict) {
+  return fmt::format("{:<10} top-1 {}/{}, largest difference {:.3g} (tolerance {:g}), mean KL divergence {:.3g}\n",
+                     verdict.valid() ? "VALID" : "INVALID", verdict.top1_equal, verdict.rows,
+                     verdict.largest_difference, verdict.tolerance, verdict.mean_kl);
+}
+
+}  // namespace
+
+double JobReport::median_seconds() const {
+  std::vector<double> sorted = seconds;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+double JobReport::load_seconds() const {
+  double slowest = 0;
+  for (const StageReport& stage : stages) slowest = std::max(slowest, stage.load_seconds);
+  return slowest;
+}
+
+double JobReport::lost_share() const {
+  double busy = 0, total = 0;
+  for (const StageReport& stage : stages) {
+    busy += stage.times.busy;
+    total += stage.times.total;
+  }
+  return total > 0 ? std::max(0.0, 1 - busy / total) : 0;
+}
+
+double JobReport::ideal_lost_share() const {
+  const auto others = static_cast<double>(stages.size()) - 1;
+  return others / (static_cast<double>(micro_batches) + others);
+}
+
+std::string to_json(const StageReport& report) { return as_json(report).dump(); }
+
+StageReport stage_report_from_json(const std::string& text) {
+  const Json json = Json::parse(text);
+  StageReport report;
+  report.stage = json.at("stage");
+  report.layers = {json.at("layer_first"), json.at("layer_count")};
+  report.host = json.at("host");
+  report.device = json.at("device");
+  report.load_seconds = json.at("load_seconds");
+  report.weight_bytes = json.at("weight_bytes");
+  report.activation_bytes = json.at("activation_bytes");
+  report.peak_host_bytes = json.at("peak_host_bytes");
+  report.times = {.total = json.at("total_seconds"),
+                  .busy = json.at("busy_seconds"),
+                  .sending = json.at("sending_seconds"),
+                  .receiving = json.at("receiving_seconds")};
+  return report;
+}
+
+std::string to_json(const JobReport& report) {
+  const double seconds = report.median_seconds();
+  OrderedJson json = {{"version", report.version},
+                      {"model_type", report.model_type},
+                      {"layers", report.layers},
+                      {"dtype", report.dtype},
+                      {"transport", report.transport},
+                      {"samples", report.samples},
+                      {"tokens", report.tokens},
+                      {"micro_batches", report.micro_batches},
+                      {"largest_micro_batch", report.largest_micro_batch},
+                      {"positions", positions_name(report.results.positions)},
+                      {"top_logprobs", report.results.top_k},
+                      {"seconds", report.seconds},
+                      {"median_seconds", seconds},
+                      {"samples_per_second", static_cast<double>(report.samples) / seconds},
+                      {"tokens_per_second", static_cast<double>(report.tokens) / seconds},
+                      {"load_seconds", report.load_seconds()},
+                      {"lost_share", report.lost_share()},
+                      {"ideal_lost_share", report.ideal_lost_share()},
+                      {"results_xxh3", report.results_xxh3}};
+  for (const StageReport& stage : report.stages) json["stages"].push_back(as_json(stage));
+  if (report.verdict) {
+    const Verdict& verdict = *report.verdict;
+    json["validation"] = {{"valid", verdict.valid()},         {"rows", verdict.rows},
+                          {"top1_equal", verdict.top1_equal}, {"largest_difference", verdict.largest_difference},
+                          {"tolerance", verdict.tolerance},   {"mean_kl_divergence", verdict.mean_kl}};
+  }
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
+
+std::string end_table(const JobReport& report) {
+  const double seconds = report.median_seconds();
+  const auto size = static_cast<double>(report.samples), tokens = static_cast<double>(report.tokens);
+  std::string text = fmt::format("{:<10} {}, {} layers in {} stage{}, {} on {}, {}\n", "model", report.model_type,
+                                 report.layers, report.stages.size(), report.stages.size() == 1 ? "" : "s",
+                                 report.dtype, report.stages.front().device, report.transport);
+  text += fmt::format("{:<10} {} samples, {} tokens, {} in {:.3f} s: {} micro-batches of up to {} samples\n", "job",
+                      report.samples, report.tokens, results_text(report.results), seconds, report.micro_batches,
+                      report.largest_micro_batch);
+  text += fmt::format("{:<10} {:.1f} samples/s, {:.0f} tokens/s\n", "speed", size / seconds, tokens / seconds);
+  if (report.seconds.size() > 1) {
+    const auto [fastest, slowest] = std::minmax_element(report.seconds.begin(), report.seconds.end());
+    text += fmt::format("{:<10} median of {} runs; from {:.1f} to {:.1f} samples/s\n", "benchmark",
+                        report.seconds.size(), size / *slowest, size / *fastest);
+  }
+  text += fmt::format("{:<10} {:.3f} s\n", "load", report.load_seconds());
+  text += fmt::format("{:<10} {:.1f} % of the stages' time; fill and drain alone cost {:.1f} %\n", "idle",
+                      report.lost_share() * 100, report.ideal_lost_share() * 100);
+  text +=
+      fmt::format("{:>5}  {:>7}  {:>8}  {:>8}  {:>9}  {:>11}  {:>9}  {:>10}  {:>11}  {:>10}  host\n", "stage", "layers",
+                  "load s", "busy s", "sending s", "receiving s", "waiting s", "weights", "activations", "peak host");
+  for (const StageReport& stage : report.stages) {
+    const PipelineTimes& times = stage.times;
+    text += fmt::format("{:>5}  {:>7}  {:>8.3f}  {:>8.3f}  {:>9.3f}  {:>11.3f}  {:>9.3f}  {:>10}  {:>11}  {:>10}  {}\n",
+                        stage.stage, fmt::format("{}-{}", stage.layers.first, stage.layers.end() - 1),
+                        stage.load_seconds, times.busy, times.sending, times.receiving,
+                        std::max(0.0, times.total - times.busy - times.receiving), bytes_text(stage.weight_bytes),
+                        bytes_text(stage.activation_bytes), bytes_text(stage.peak_host_bytes), stage.host);
+  }
+  if (!report.results_xxh3.empty()) text += fmt::format("{:<10} {} (XXH3-128)\n", "results", report.results_xxh3);
+  if (report.verdict) text += verdict_line(*report.verdict);
+  return text;
+}
+
+uint64_t peak_host_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace lfm2

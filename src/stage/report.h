@@ -1,0 +1,46 @@
+// The figures of a run: gathered from every rank, printed as the end table by rank 0, written as JSON by --report.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stage/partition.h"
+#include "stage/pipeline.h"
+#include "stage/validation.h"
+
+namespace lfm2 {
+
+// One rank's part.
+struct StageReport {
+  int64_t stage = 0;
+  LayerRange layers;
+  std::string host, device;
+  double load_seconds = 0;
+  uint64_t weight_bytes = 0, activation_bytes = 0, peak_host_bytes = 0;
+  PipelineTimes times;  // of the last run
+};
+
+struct JobReport {
+  std::string model_type, dtype, transport, version;
+  int64_t layers = 0, samples = 0, tokens = 0, micro_batches = 0, largest_micro_batch = 0;  // the last in samples
+  ResultKind results;
+  std::vector<double> seconds;  // of each run that counts
+  std::vector<StageReport> stages;
+  std::string results_xxh3;  // of what was handed out; empty where nothing was
+  std::optional<Verdict> verdict;
+
+  double median_seconds() const;
+  double load_seconds() const;      // of the slowest stage
+  double lost_share() const;        // 1 - mean busy / total, of the last run
+  double ideal_lost_share() const;  // (S - 1) / (M + S - 1)
+};
+
+std::string to_json(const StageReport& report);
+StageReport stage_report_from_json(const std::string& text);
+std::string to_json(const JobReport& report);
+std::string end_table(const JobReport& report);
+
+uint64_t peak_host_bytes();  // of this process so far
+
+}  // namespace lfm2

@@ -1,0 +1,32 @@
+// The activations inside a layer: taken in order from one buffer, given back all at once. Sized by a run that only
+// measures.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/backend.h"
+
+namespace lfm2 {
+
+class Scratch {
+ public:
+  Scratch() = default;  // measures: its tensors have no memory
+  explicit Scratch(Buffer buffer) : buffer_(std::move(buffer)) {}
+
+  Tensor take(DType dtype, std::initializer_list<int64_t> dims) {
+    Tensor tensor(buffer_.data() == nullptr ? nullptr : buffer_.data() + used_, dtype, dims);
+    used_ += (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    peak_ = std::max(peak_, used_);
+    expect(buffer_.data() == nullptr || used_ <= buffer_.bytes(), "Scratch: smaller than what was measured");
+    return tensor;
+  }
+  void reset() { used_ = 0; }
+  size_t peak_bytes() const { return peak_; }
+
+ private:
+  static constexpr size_t kAlignment = 256;
+  Buffer buffer_;
+  size_t used_ = 0, peak_ = 0;
+};
+
+}  // namespace lfm2

@@ -1,0 +1,168 @@
+// Reads shard metadata through HDF5 and tensors by plain positioned reads.
+#include "stage/shard_reader.h"
+
+#include <algorithm>
+
+#include "stage/checksum.h"
+#include "stage/h5.h"
+#include "stage/shard_format.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr size_t kPieceBytes = size_t{8} << 20;
+
+std::vector<std::filesystem::path> list_shards(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error))
+    throw Error(ExitCode::kNoInput,
+                fmt::format("{}: no such folder, expected one made by weights-tools split", folder.string()));
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    if (entry.path().extension() == ".h5") paths.push_back(entry.path());
+  if (error) throw Error(ExitCode::kIo, fmt::format("{}: cannot be listed: {}", folder.string(), error.message()));
+  if (paths.empty())
+    throw Error(ExitCode::kNoInput,
+                fmt::format("{}: no .h5 file found, expected the shards of weights-tools split", folder.string()));
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// The dataset's place and type, checked so that a plain read of its bytes is safe.
+ShardTensor describe(const h5::File& file, const std::string& tensor, const CheckedFile& raw, size_t file_index) {
+  const h5::DatasetInfo info = file.info(tensor);
+  const auto refuse = [&](const std::string& message) {
+    throw Error(ExitCode::kData, fmt::format("{}: tensor {}: {}", file.path().string(), tensor, message));
+  };
+  if (!info.dtype || *info.dtype == DType::kI32)
+    refuse(fmt::format("type is {}, expected fp32, bf16 or fp16", info.stored_type));
+  if (!info.plain) refuse("not stored as one contiguous block without filters");
+  ShardTensor result;
+  result.spec.name = tensor;
+  result.spec.dims = info.dims;
+  result.dtype = *info.dtype;
+  result.file = file_index;
+  result.offset = info.offset;
+  result.bytes = checked_multiply(numel(info.dims), size_bytes(*info.dtype), tensor);
+  if (result.bytes != info.bytes)
+    refuse(fmt::format("{} bytes stored, shape {} needs {}", info.bytes, dims_text(info.dims), result.bytes));
+  if (checked_add(result.offset, result.bytes, tensor) > raw.size())
+    refuse(fmt::format("ends at byte {}, but the file has {}", result.offset + result.bytes, raw.size()));
+  result.checksum = file.text_attribute(shard::kChecksumAttribute, tensor);
+  return result;
+}
+
+}  // namespace
+
+void ShardSet::open_file(const std::filesystem::path& path, std::map<std::string, ShardTensor>& found) {
+  const h5::File file = h5::File::open(path);
+  if (!file.has_attribute(shard::kFormatAttribute) || file.text_attribute(shard::kFormatAttribute) != shard::kFormat)
+    throw Error(ExitCode::kData, fmt::format("{}: no shard: attribute \"{}\" is not \"{}\"", path.string(),
+                                             shard::kFormatAttribute, shard::kFormat));
+  if (const int64_t version = file.int_attribute(shard::kVersionAttribute); version != shard::kVersion)
+    throw Error(ExitCode::kData, fmt::format("{}: {} is {}, expected {}", path.string(), shard::kVersionAttribute,
+                                             version, shard::kVersion));
+  const auto require_same = [&](const char* attribute, std::string& ours) {
+    std::string text = file.text_attribute(attribute);
+    if (!files_.empty() && text != ours)
+      throw Error(ExitCode::kData, fmt::format("{}: {} differs from that of {}: shards of different splits",
+                                               path.string(), attribute, files_.front().path().filename().string()));
+    ours = std::move(text);
+  };
+  require_same(shard::kSplitIdAttribute, split_id_);
+  require_same(shard::kConfigAttribute, config_text_);
+  const int64_t stage = file.int_attribute(shard::kStageAttribute),
+                stages = file.int_attribute(shard::kStagesAttribute);
+  if (stage != static_cast<int64_t>(files_.size()))
+    throw Error(ExitCode::kData, fmt::format("{}: holds stage {} of {}, expected stage {}", path.string(), stage,
+                                             stages, files_.size()));
+  stages_.push_back({file.int_attribute(shard::kLayerFirstAttribute), file.int_attribute(shard::kLayerCountAttribute)});
+  const size_t index = files_.size();
+  files_.emplace_back(path);
+  for (const std::string& tensor : file.names()) {
+    if (!found.emplace(tensor, describe(file, tensor, files_[index], index)).second)
+      throw Error(ExitCode::kData, fmt::format("{}: tensor {} stands in another shard too", path.string(), tensor));
+  }
+}
+
+void ShardSet::match_model(std::map<std::string, ShardTensor>& found) {
+  int64_t next_layer = 0;
+  for (size_t stage = 0; stage < stages_.size(); ++stage) {
+    if (stages_[stage].first != next_layer || stages_[stage].count < 1 ||
+        stages_[stage].count > config_.layers - next_layer)
+      throw Error(ExitCode::kData, fmt::format("{}: holds {} layers from {}, expected them to start at {} of {}",
+                                               files_[stage].path().string(), stages_[stage].count,
+                                               stages_[stage].first, next_layer, config_.layers));
+    next_layer = stages_[stage].end();
+  }
+  if (next_layer != config_.layers)
+    throw Error(ExitCode::kData, fmt::format("{}: the shards end with layer {}, expected {}: a stage is missing",
+                                             files_.back().path().string(), next_layer - 1, config_.layers - 1));
+  for (TensorSpec& spec : model_tensors(config_)) {
+    const auto at = found.find(spec.name);
+    const std::string folder = files_.front().path().parent_path().string();
+    if (at == found.end())
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: tensor {} is missing, expected shape {}", folder, spec.name, dims_text(spec.dims)));
+    ShardTensor tensor = std::move(at->second);
+    found.erase(at);
+    if (tensor.spec.dims != spec.dims)
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: tensor {} has shape {}, expected {}", files_[tensor.file].path().string(), spec.name,
+                              dims_text(tensor.spec.dims), dims_text(spec.dims)));
+    tensor.spec = std::move(spec);
+    index_.emplace(tensor.spec.name, tensors_.size());
+    tensors_.push_back(std::move(tensor));
+  }
+  if (!found.empty())
+    throw Error(ExitCode::kData,
+                fmt::format("{}: tensor {} belongs to no part of the model: {} such tensors",
+                            files_[found.begin()->second.file].path().string(), found.begin()->first, found.size()));
+}
+
+ShardSet ShardSet::open(const std::filesystem::path& folder) {
+  ShardSet set;
+  std::map<std::string, ShardTensor> found;
+  for (const auto& path : list_shards(folder)) set.open_file(path, found);
+  set.config_ = parse_model_config(set.config_text_,
+                                   fmt::format("{}: {}", set.files_.front().path().string(), shard::kConfigAttribute));
+  set.match_model(found);
+  return set;
+}
+
+const ShardTensor& ShardSet::find(const std::string& name) const {
+  const auto at = index_.find(name);
+  expect(at != index_.end(), "ShardSet::find: no such tensor in the model");
+  return tensors_[at->second];
+}
+
+DType ShardSet::dtype() const {
+  std::map<DType, uint64_t> bytes;
+  for (const ShardTensor& tensor : tensors_) bytes[tensor.dtype] += tensor.bytes;
+  return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
+
+uint64_t ShardSet::total_bytes() const {
+  uint64_t total = 0;
+  for (const ShardTensor& tensor : tensors_) total += tensor.bytes;
+  return total;
+}
+
+void ShardSet::read(const ShardTensor& tensor, const Sink& sink) const {
+  const CheckedFile& file = files_[tensor.file];
+  std::vector<std::byte> piece(std::min<uint64_t>(kPieceBytes, tensor.bytes));
+  Checksum checksum;
+  for (uint64_t done = 0; done < tensor.bytes; done += piece.size()) {
+    piece.resize(std::min<uint64_t>(piece.size(), tensor.bytes - done));
+    file.read(tensor.offset + done, piece);
+    checksum.add(piece);
+    sink(done, piece);
+  }
+  if (const std::string found = checksum.hex(); found != tensor.checksum)
+    throw Error(ExitCode::kData, fmt::format("{}: tensor {} is damaged: checksum {}, expected {}", file.path().string(),
+                                             tensor.spec.name, found, tensor.checksum));
+}
+
+}  // namespace lfm2

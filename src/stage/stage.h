@@ -1,0 +1,36 @@
+// What one rank computes: its layers and, at the ends of the pipeline, the embedding, the final norm and the LM head.
+#pragma once
+
+#include <vector>
+
+#include "stage/layer.h"
+#include "stage/partition.h"
+
+namespace lfm2 {
+
+class Stage {
+ public:
+  Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers);
+
+  bool first() const { return layers_range_.first == 0; }
+  bool last() const { return layers_range_.end() == config_.layers; }
+  const ModelConfig& config() const { return config_; }
+  LayerRange layers() const { return layers_range_; }
+
+  // First stage: residual[t] = embedding[ids[t]].  ids [tokens] int32, residual [tokens, hidden] act
+  void embed(Ops& ops, const Tensor& ids, const Tensor& residual) const;
+  // The layers, in place.  residual [tokens, hidden] act
+  void forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch) const;
+  // Last stage: final norm and LM head of chosen rows.  rows [count] int32 or empty for all, logits [count, vocab] fp32
+  void head(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch, const Tensor& logits) const;
+
+ private:
+  ModelConfig config_;
+  LayerRange layers_range_;
+  Tensor embedding_;  // [vocab, hidden], first stage
+  std::vector<Layer> layers_;
+  Tensor final_norm_;  // [hidden], last stage
+  Tensor lm_head_;     // [vocab, hidden], last stage; the embedding where tied
+};
+
+}  // namespace lfm2
