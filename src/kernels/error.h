@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -27,24 +26,27 @@ enum class ExitCode : int {
 
 class Error : public std::runtime_error {
  public:
-  Error(ExitCode code, const std::string& message, std::source_location where = std::source_location::current())
-      : std::runtime_error(message), code_(code), where_(where) {}
+  // The place is the caller's: std::source_location is missing in clang 14 with Debian 12's library.
+  Error(ExitCode code, const std::string& message, const char* file = __builtin_FILE(), int line = __builtin_LINE())
+      : std::runtime_error(message), code_(code), file_(file), line_(line) {}
 
   ExitCode code() const { return code_; }
   // Where it was thrown, "file.cpp:42": shown with --verbose and for kSoftware, where the place is the message.
   std::string where() const {
-    const std::string path = where_.file_name();
-    return fmt::format("{}:{}", path.substr(path.find_last_of('/') + 1), where_.line());
+    const std::string path = file_;
+    return fmt::format("{}:{}", path.substr(path.find_last_of('/') + 1), line_);
   }
 
  private:
   ExitCode code_;
-  std::source_location where_;
+  const char* file_;
+  int line_;
 };
 
-// A condition that only a bug can break. Messages name the two values that disagree.
-inline void expect(bool condition, const char* message, std::source_location where = std::source_location::current()) {
-  if (!condition) throw Error(ExitCode::kSoftware, message, where);
+// A condition that only a bug can break.
+inline void expect(bool condition, const char* message, const char* file = __builtin_FILE(),
+                   int line = __builtin_LINE()) {
+  if (!condition) throw Error(ExitCode::kSoftware, message, file, line);
 }
 
 }  // namespace lfm2

@@ -1,6 +1,8 @@
 // The CPU backend: mostly wiring.
 #include "kernels/cpu/cpu_backend.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 namespace lfm2 {

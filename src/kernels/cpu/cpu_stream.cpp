@@ -112,7 +112,7 @@ void CpuStream::worker_loop() {
     const std::chrono::duration<double> busy = std::chrono::steady_clock::now() - start;
     lock.lock();
     busy_seconds_ += busy.count();
-    if (failure && !error_) error_ = failure;
+    if (failure) error_ = failure;  // the first: after it no work runs
   }
 }
 

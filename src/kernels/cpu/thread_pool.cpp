@@ -2,6 +2,8 @@
 // for those inside.
 #include "kernels/cpu/thread_pool.h"
 
+#include <utility>
+
 #include "kernels/error.h"
 
 namespace lfm2 {
