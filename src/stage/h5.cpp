@@ -10,6 +10,8 @@ namespace lfm2::h5 {
 
 namespace {
 
+constexpr size_t kLongestText = size_t{1} << 20;  // of a text attribute
+
 // The innermost record of the error stack: what really failed, "truncated file: eof = 7, sblock->base_addr = 0, …".
 std::string library_message() {
   std::string text;
@@ -19,6 +21,7 @@ std::string library_message() {
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, visit, &text);
   H5Eclear2(H5E_DEFAULT);
+  std::replace(text.begin(), text.end(), '\n', ' ');  // ctime() inside the library's text
   return text.empty() ? "HDF5 gave no reason" : text;
 }
 
@@ -168,10 +171,14 @@ bool File::has_attribute(const std::string& name, const std::string& object) con
 std::string File::text_attribute(const std::string& name, const std::string& object) const {
   const Id attribute{H5Aopen_by_name(file_.get(), object.c_str(), name.c_str(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose};
   if (!attribute) fail(ExitCode::kData, fmt::format("attribute {} of {} is missing or unreadable", name, object));
-  const Id type{H5Aget_type(attribute.get()), H5Tclose};
-  if (H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0)
+  const Id type{H5Aget_type(attribute.get()), H5Tclose}, space{H5Aget_space(attribute.get()), H5Sclose};
+  if (H5Tget_class(type.get()) != H5T_STRING || H5Tis_variable_str(type.get()) != 0 ||
+      H5Sget_simple_extent_npoints(space.get()) != 1)
     throw Error(ExitCode::kData,
                 fmt::format("{}: attribute {} of {} is no fixed-length text", path_.string(), name, object));
+  if (H5Tget_size(type.get()) > kLongestText)
+    throw Error(ExitCode::kData, fmt::format("{}: attribute {} of {} has {} bytes, expected at most {}", path_.string(),
+                                             name, object, H5Tget_size(type.get()), kLongestText));
   std::string text(H5Tget_size(type.get()), '\0');
   if (H5Aread(attribute.get(), type.get(), text.data()) < 0)
     fail(ExitCode::kData, fmt::format("attribute {} of {} cannot be read", name, object));

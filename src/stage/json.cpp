@@ -16,7 +16,8 @@ constexpr int kMaxDepth = 16;
 Json parse_json(std::string_view text, const std::string& what) {
   std::vector<std::set<std::string>> keys;
   const auto callback = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxDepth)
+    const bool opens = event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
+    if (opens && depth >= kMaxDepth)  // the outermost has depth 0
       throw Error(ExitCode::kData, fmt::format("{}: JSON nested deeper than {} levels", what, kMaxDepth));
     switch (event) {
       case Json::parse_event_t::object_start:
@@ -37,6 +38,8 @@ Json parse_json(std::string_view text, const std::string& what) {
     }
     return true;
   };
+  if (text.find('\0') != std::string_view::npos)  // would end the text for the parser
+    throw Error(ExitCode::kData, fmt::format("{}: not valid JSON: a NUL character", what));
   try {
     return Json::parse(text, callback);
   } catch (const Json::exception& error) {

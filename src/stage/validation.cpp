@@ -134,10 +134,10 @@ void Validation::take(const ResultRows& rows) {
     const auto at = static_cast<size_t>(row * vocab_), columns = static_cast<size_t>(vocab_);
     const std::span<const float> ours = rows.logits.subspan(at, columns),
                                  reference = std::span<const float>(reference_).subspan(at, columns);
-    for (size_t i = 0; i < columns; ++i) {
+    double& largest = sums_.largest_difference;
+    for (size_t i = 0; i < columns && !std::isnan(largest); ++i) {  // a NaN stays
       const double distance = difference(ours[i], reference[i]);
-      if (!(distance <= sums_.largest_difference)) sums_.largest_difference = distance;  // a NaN is kept
-      if (std::isnan(sums_.largest_difference)) break;
+      if (!(distance <= largest)) largest = distance;
     }
     const auto best = [](std::span<const float> x) { return std::max_element(x.begin(), x.end()) - x.begin(); };
     if (best(ours) == best(reference)) ++sums_.top1_equal;

@@ -1,0 +1,169 @@
+// The command line of weights-tools: options in, one command called, errors turned into one line and an exit code.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <functional>
+#include <iostream>
+#include <map>
+
+#include "kernels/error.h"
+#include "weights-tools/commands.h"
+#include "weights-tools/interrupt.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr const char* kDescription =
+    "Prepares model weights for lfm2_stage: MODEL is model.bin, model.safetensors, a Hugging Face folder\n"
+    "(config.json with one or many safetensors) or a folder of shards.";
+
+struct Program {
+  SplitOptions split;
+  SynthOptions synth;
+  MergeOptions merge;
+  VerifyOptions verify;
+  InspectOptions inspect;
+  PlanOptions plan;
+  Console console;
+  std::function<void()> run;
+};
+
+void add_console(CLI::App& command, Console& console) {
+  static const std::map<std::string, ProgressMode> modes = {
+      {"auto", ProgressMode::kAuto}, {"on", ProgressMode::kOn}, {"off", ProgressMode::kOff}};
+  command.add_flag("-q,--quiet", console.quiet, "Say nothing but errors");
+  command.add_option("--progress", console.progress, "auto (on a terminal), on or off")
+      ->transform(CLI::CheckedTransformer(modes, CLI::ignore_case));
+}
+
+void add_stages(CLI::App& command, std::optional<int64_t>& stages, std::vector<int64_t>& layers) {
+  auto* by_count = command.add_option("--stages", stages, "Number of stages, as equal as can be (default 4)");
+  command.add_option("--layers", layers, "Layers of each stage, e.g. 7,6,6,5")->delimiter(',')->excludes(by_count);
+}
+
+void add_split(CLI::App& app, Program& program) {
+  CLI::App* command = app.add_subcommand("split", "Cut a model into one HDF5 shard for each stage");
+  SplitOptions& options = program.split;
+  command->add_option("MODEL", options.model, "The model")->required();
+  command->add_option("--out", options.out, "Folder for the shards")->required();
+  add_stages(*command, options.stages, options.layers);
+  command->add_option("--dtype", options.dtype, "keep, fp32, bf16 or fp16")->capture_default_str();
+  command->add_option("--config", options.config, "Configuration to use instead of the config.json beside the model");
+  command->add_flag("--force", options.force, "Replace shards that are there");
+  add_console(*command, program.console);
+  command->callback([&program] { program.run = [&program] { run_split(program.split, program.console); }; });
+}
+
+void add_synth(CLI::App& app, Program& program) {
+  CLI::App* command = app.add_subcommand("synth", "Make a model with random weights");
+  SynthOptions& options = program.synth;
+  command->add_option("--config", options.config, "lfm2-8b-a1b, lfm2-350m, lfm2-tiny or a config.json")->required();
+  command->add_option("--seed", options.seed, "Of the random numbers")->capture_default_str();
+  command->add_option("--dtype", options.dtype, "fp32, bf16 or fp16")->capture_default_str();
+  command->add_option("--out", options.out, "A .bin or .safetensors file, or a folder")->required();
+  command->add_flag("--force", options.force, "Replace a model that is there");
+  add_console(*command, program.console);
+  command->callback([&program] { program.run = [&program] { run_synth(program.synth, program.console); }; });
+}
+
+void add_merge(CLI::App& app, Program& program) {
+  CLI::App* command = app.add_subcommand("merge", "Put shards together again");
+  MergeOptions& options = program.merge;
+  command->add_option("DIR", options.shards, "Folder of the shards")->required();
+  command->add_option("--out", options.out, "A .bin or .safetensors file, or a folder")->required();
+  command->add_flag("--force", options.force, "Replace a model that is there");
+  add_console(*command, program.console);
+  command->callback([&program] { program.run = [&program] { run_merge(program.merge, program.console); }; });
+}
+
+void add_verify(CLI::App& app, Program& program) {
+  CLI::App* command = app.add_subcommand("verify", "Check every checksum, and with --against every element");
+  VerifyOptions& options = program.verify;
+  command->add_option("DIR", options.shards, "Folder of the shards")->required();
+  command->add_option("--against", options.against, "The model that the shards must equal");
+  command->add_option("--config", options.config, "Configuration of the model of --against");
+  add_console(*command, program.console);
+  command->callback([&program] { program.run = [&program] { run_verify(program.verify, program.console); }; });
+}
+
+void add_inspect(CLI::App& app, Program& program) {
+  CLI::App* command = app.add_subcommand("inspect", "Show configuration, stages, layers, tensors and bytes");
+  InspectOptions& options = program.inspect;
+  command->add_option("MODEL", options.model, "The model, or a folder of shards")->required();
+  command->add_option("--config", options.config, "Configuration to use instead of the config.json beside the model");
+  command->add_flag("--json", options.json, "For programs");
+  command->callback([&program] { program.run = [&program] { run_inspect(program.inspect); }; });
+}
+
+void add_plan(CLI::App& app, Program& program) {
+  CLI::App* command = app.add_subcommand("plan", "Memory and cost of each stage, without a GPU");
+  PlanOptions& options = program.plan;
+  command
+      ->add_option("MODEL", options.model,
+                   "A model, a folder of shards, a config.json, or lfm2-8b-a1b, lfm2-350m, lfm2-tiny")
+      ->required();
+  add_stages(*command, options.stages, options.layers);
+  command->add_option("--gpu-memory", options.gpu_memory, "Say whether each stage fits, e.g. 80GB");
+  command->add_option("--dtype", options.dtype, "Type of the weights on the GPU: keep, fp32, bf16 or fp16")
+      ->capture_default_str();
+  command
+      ->add_option("--micro-batch", options.micro_batch, "Samples in one micro-batch; 0: as many as give 2048 tokens")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 1 << 20));
+  command->add_option("--length", options.length, "Tokens in one sample")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  command->add_option("--config", options.config, "Configuration to use instead of the config.json beside the model");
+  command->add_flag("--json", options.json, "For programs");
+  command->callback([&program] { program.run = [&program] { run_plan(program.plan); }; });
+}
+
+int report(ExitCode code, const std::string& message) {
+  fmt::print(stderr, "weights-tools: {}\n", message);
+  return static_cast<int>(code);
+}
+
+int run(int argc, char** argv) {
+  Program program;
+  CLI::App app(kDescription, "weights-tools");
+  app.set_version_flag("--version", "weights-tools " LFM2_VERSION);
+  app.require_subcommand(1);
+  add_split(app, program);
+  add_synth(app, program);
+  add_merge(app, program);
+  add_verify(app, program);
+  add_inspect(app, program);
+  add_plan(app, program);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return app.exit(asked);
+  } catch (const CLI::Error& error) {
+    std::string message = error.what();
+    message.resize(std::min(message.find('\n'), message.size()));
+    return report(ExitCode::kUsage, message + " (see --help)");
+  }
+  catch_interrupts();
+  program.run();
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return report(ExitCode::kIo, "stdout cannot be written");
+  return static_cast<int>(ExitCode::kOk);
+}
+
+}  // namespace
+
+}  // namespace lfm2
+
+int main(int argc, char** argv) {
+  try {
+    return lfm2::run(argc, argv);
+  } catch (const lfm2::Error& error) {
+    const bool bug = error.code() == lfm2::ExitCode::kSoftware;
+    return lfm2::report(error.code(), bug ? error.what() + (" at " + error.where()) : error.what());
+  } catch (const std::bad_alloc&) {
+    return lfm2::report(lfm2::ExitCode::kUnavailable, "not enough memory");
+  } catch (const std::exception& error) {
+    return lfm2::report(lfm2::ExitCode::kSoftware, error.what());
+  }
+}

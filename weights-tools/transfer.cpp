@@ -1,0 +1,59 @@
+// split, synth and merge: one model read, one written.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "kernels/error.h"
+#include "weights-tools/commands.h"
+#include "weights-tools/copy.h"
+#include "weights-tools/shard_writer.h"
+#include "weights-tools/stage_options.h"
+#include "weights-tools/synth.h"
+
+namespace lfm2 {
+
+namespace {
+
+void transfer(const std::string& title, const ModelSource& source, ModelWriter& writer, const std::string& out,
+              const Console& console) {
+  const auto start = std::chrono::steady_clock::now();
+  {
+    Progress progress(title, writer.total_bytes(), Progress::Unit::kBytes, console.progress);
+    copy_model(source, writer, progress);
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double gigabytes = static_cast<double>(writer.total_bytes()) / 1e9;
+  if (!console.quiet)
+    fmt::print(stderr, "{}: {} tensors, {:.3f} GB in {:.2f} s, {:.2f} GB/s: {}\n", title, writer.tensors().size(),
+               gigabytes, seconds, gigabytes / seconds, out);
+}
+
+}  // namespace
+
+void run_split(const SplitOptions& options, const Console& console) {
+  const std::optional<DType> dtype = wanted_dtype(options.dtype);
+  const auto source = open_model(options.model, options.config);
+  ShardWriter writer(*source, choose_stages(source->config().layers, options.stages, options.layers), dtype,
+                     options.out, options.force);
+  transfer("split", *source, writer, options.out, console);
+}
+
+void run_synth(const SynthOptions& options, const Console& console) {
+  const std::optional<DType> dtype = wanted_dtype(options.dtype);
+  const SynthSource source(named_config_text(options.config), options.config, options.seed,
+                           dtype.value_or(DType::kBf16));
+  const auto writer = create_model(source, options.out, options.force);
+  transfer("synth", source, *writer, options.out, console);
+}
+
+void run_merge(const MergeOptions& options, const Console& console) {
+  if (!is_shard_folder(options.shards))
+    throw Error(ExitCode::kNoInput,
+                fmt::format("{}: no .h5 file found, expected the shards of weights-tools split", options.shards));
+  const auto source = open_model(options.shards);
+  const auto writer = create_model(*source, options.out, options.force);
+  transfer("merge", *source, *writer, options.out, console);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,104 @@
+// verify: every checksum of a folder of shards, and every element against another model.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "kernels/error.h"
+#include "weights-tools/commands.h"
+#include "weights-tools/copy.h"
+#include "weights-tools/interrupt.h"
+#include "weights-tools/stage_options.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr size_t kPieceBytes = size_t{8} << 20;
+
+double element_value(DType dtype, const std::byte* at) {
+  float value = 0;
+  convert(dtype, at, DType::kF32, &value, 1);
+  return value;
+}
+
+// "[3, 17]" of the element with that number in row-major order.
+std::string index_text(uint64_t element, const std::vector<uint64_t>& dims) {
+  std::vector<uint64_t> index(dims.size());
+  for (size_t axis = dims.size(); axis-- > 0;) {
+    index[axis] = element % dims[axis];
+    element /= dims[axis];
+  }
+  return dims_text(index);
+}
+
+[[noreturn]] void report_difference(const ModelSource& shards, const ModelSource& other, size_t tensor,
+                                    uint64_t first_byte, std::span<const std::byte> ours,
+                                    std::span<const std::byte> theirs) {
+  const SourceTensor& spec = shards.tensors()[tensor];
+  const size_t element_bytes = size_bytes(spec.dtype);
+  size_t at = 0;
+  while (std::memcmp(ours.data() + at, theirs.data() + at, element_bytes) == 0) at += element_bytes;
+  throw Error(ExitCode::kData,
+              fmt::format("{}: tensor {} differs first at {}: {:.9g}, expected {:.9g} as in {}", shards.file_of(tensor),
+                          spec.spec.name, index_text((first_byte + at) / element_bytes, spec.spec.dims),
+                          element_value(spec.dtype, ours.data() + at), element_value(spec.dtype, theirs.data() + at),
+                          other.file_of(tensor)));
+}
+
+// Both in the shards' type: what split made of the other model's elements.
+void compare_tensor(const ModelSource& shards, const ModelSource& other, size_t tensor, std::span<std::byte> ours,
+                    std::span<std::byte> theirs, Progress& progress) {
+  const DType dtype = shards.tensors()[tensor].dtype;
+  TensorReader our_reader(shards, tensor, dtype), their_reader(other, tensor, dtype);
+  for (uint64_t done = 0; our_reader.left_bytes() > 0;) {
+    throw_if_interrupted();
+    const size_t count = our_reader.next(ours);
+    expect(their_reader.next(theirs) == count, "verify: tensors of one shape have different sizes");
+    if (std::memcmp(ours.data(), theirs.data(), count) != 0)
+      report_difference(shards, other, tensor, done, ours.first(count), theirs.first(count));
+    done += count;
+    progress.add(count);
+  }
+}
+
+void check_tensor(const ModelSource& shards, size_t tensor, std::span<std::byte> piece, Progress& progress) {
+  TensorReader reader(shards, tensor, shards.tensors()[tensor].dtype);
+  while (reader.left_bytes() > 0) {
+    throw_if_interrupted();
+    progress.add(reader.next(piece));
+  }
+}
+
+}  // namespace
+
+void run_verify(const VerifyOptions& options, const Console& console) {
+  if (!is_shard_folder(options.shards))
+    throw Error(ExitCode::kNoInput,
+                fmt::format("{}: no .h5 file found, expected the shards of weights-tools split", options.shards));
+  if (options.config && !options.against)
+    throw Error(ExitCode::kUsage, "--config describes the model of --against, which is not given");
+  const auto shards = open_model(options.shards);
+  std::unique_ptr<ModelSource> other;
+  if (options.against) {
+    other = open_model(*options.against, options.config);
+    if (other->config() != shards->config())
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: the configuration differs from that of {}", options.shards, *options.against));
+  }
+  std::vector<std::byte> ours(kPieceBytes), theirs(other ? kPieceBytes : 0);
+  {
+    Progress progress("verify", shards->total_bytes(), Progress::Unit::kBytes, console.progress);
+    for (size_t tensor = 0; tensor < shards->tensors().size(); ++tensor) {
+      if (other)
+        compare_tensor(*shards, *other, tensor, ours, theirs, progress);
+      else
+        check_tensor(*shards, tensor, ours, progress);
+    }
+  }
+  if (!console.quiet)
+    fmt::print("{}: {} tensors, {}: every checksum is right{}\n", options.shards, shards->tensors().size(),
+               bytes_text(shards->total_bytes()),
+               other ? fmt::format(", every element is that of {}", *options.against) : std::string());
+}
+
+}  // namespace lfm2
