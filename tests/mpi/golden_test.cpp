@@ -1,0 +1,128 @@
+// The program under mpirun over every golden case: right against fp64, and the same bits whatever the ranks and
+// micro-batches.
+#include "support/golden.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "stage/checked_file.h"
+#include "stage/json.h"
+#include "support/program.h"
+#include "support/shards.h"
+
+namespace lfm2::test {
+namespace {
+
+class GoldenRunTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenRunTest, RightAndTheSameBitsEverywhere) {
+  const std::filesystem::path golden = golden_dir() / GetParam() / "golden.h5";
+  const Array expected = read_array(golden, "logits_f64"), reference = read_array(golden, "logits");
+  double own_error = 0;
+  for (size_t i = 0; i < expected.values.size(); ++i)
+    own_error = std::max(own_error, std::abs(reference.values[i] - expected.values[i]));
+  const TemporaryFolder folder;
+  std::vector<double> first;
+  for (int ranks : {1, 2, 3, 4, 8})
+    for (const char* micro_batch : {"1", "2", "5"}) {
+      SCOPED_TRACE(testing::Message() << ranks << " ranks, micro-batch " << micro_batch);
+      const std::string output = folder / "out.h5";
+      // Shards split for four stages and for one, alike.
+      const std::string shards = golden_shards(GetParam(), ranks % 2 == 0 ? 4 : 1);
+      const Outcome outcome = run_stage(
+          ranks, {"--weights", shards, "--input", golden, "--logits", "all", "--dtype", "fp32", "--device", "cpu",
+                  "--micro-batch", micro_batch, "--output", output, "--answers", golden, "--tolerance", "1e-3"});
+      if (GetParam() == "tiny-dense" && ranks == 8) {
+        EXPECT_EQ(outcome.exit_code, 69) << outcome.err;
+        continue;
+      }
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+      EXPECT_NE(outcome.out.find("\nVALID"), std::string::npos) << outcome.out;
+      const Array found = read_array(output, "logits");
+      ASSERT_EQ(found.values.size(), expected.values.size());
+      if (first.empty()) {
+        first = found.values;
+        double error = 0;
+        for (size_t i = 0; i < first.size(); ++i) error = std::max(error, std::abs(first[i] - expected.values[i]));
+        EXPECT_LE(error, 3 * own_error);
+        RecordProperty("error_over_reference_error", std::to_string(error / own_error));
+      }
+      EXPECT_EQ(std::memcmp(first.data(), found.values.data(), first.size() * sizeof(double)), 0) << "other bits";
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenRunTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
+  std::string name = tested.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(ProgramTest, BuiltInJobWithNothingElse) {
+  const Outcome outcome = run_stage(4, {"--weights", golden_shards("tiny-moe", 4)});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("1024 samples, 32768 tokens, last-position logits"), std::string::npos) << outcome.out;
+  EXPECT_TRUE(outcome.error_lines().empty()) << outcome.err;
+}
+
+TEST(ProgramTest, UnevenLayersGiveTheSameResults) {
+  const std::string golden = golden_dir() / "mini-24" / "golden.h5";
+  const auto hash_of = [&](int ranks, const std::vector<std::string>& more) {
+    const TemporaryFolder folder;
+    std::vector<std::string> arguments = {"--weights", golden_shards("mini-24", 4), "--input", golden,
+                                          "--report",  folder / "r.json",           "--quiet"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run_stage(ranks, arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    return Json::parse(read_text_file(folder / "r.json", 1 << 20)).at("results_xxh3").get<std::string>();
+  };
+  const std::string equal = hash_of(4, {});
+  EXPECT_EQ(equal.size(), 32u);
+  EXPECT_EQ(hash_of(4, {"--layers", "1,2,20,1"}), equal);
+  EXPECT_EQ(hash_of(2, {"--layers", "23,1"}), equal);
+  EXPECT_EQ(hash_of(1, {"--threads", "3"}), equal);
+  EXPECT_EQ(hash_of(3, {"--benchmark", "--warmup", "1", "--repeat", "2"}), equal);
+  EXPECT_NE(hash_of(4, {"--dtype", "bf16"}), equal);
+}
+
+TEST(ProgramTest, TopLogProbsAreTheLogitsOwn) {
+  const TemporaryFolder folder;
+  const std::string golden = golden_dir() / "tiny-moe" / "golden.h5", shards = golden_shards("tiny-moe", 4);
+  ASSERT_EQ(run_stage(2, {"--weights", shards, "--input", golden, "--output", folder / "logits.h5"}).exit_code, 0);
+  ASSERT_EQ(
+      run_stage(3, {"--weights", shards, "--input", golden, "--output", folder / "top.jsonl", "--top-logprobs", "5"})
+          .exit_code,
+      0);
+  const Array logits = read_array(folder / "logits.h5", "logits");
+  const std::string lines = read_text_file(folder / "top.jsonl", 1 << 20);
+  size_t start = 0;
+  for (int64_t sample = 0; sample < logits.dim(0); ++sample) {
+    const size_t end = lines.find('\n', start);
+    const Json line = Json::parse(lines.substr(start, end - start));
+    start = end + 1;
+    const auto row = logits.values.begin() + sample * logits.dim(1);
+    double sum = 0;
+    for (int64_t i = 0; i < logits.dim(1); ++i) sum += std::exp(row[i]);
+    EXPECT_EQ(line.at("id"), sample);
+    ASSERT_EQ(line.at("top_ids").size(), 5u);
+    EXPECT_EQ(line.at("top_ids")[0], std::max_element(row, row + logits.dim(1)) - row);
+    for (size_t k = 0; k < 5; ++k)
+      EXPECT_NEAR(line.at("top_logprobs")[k].get<double>(), row[line.at("top_ids")[k].get<int64_t>()] - std::log(sum),
+                  1e-5);
+  }
+  EXPECT_EQ(start, lines.size());
+}
+
+TEST(ProgramTest, WrongAnswersAreInvalid) {
+  const std::string golden = golden_dir() / "tiny-moe" / "golden.h5";
+  const Outcome outcome = run_stage(
+      2, {"--weights", golden_shards("tiny-moe", 4), "--input", golden, "--answers", golden, "--tolerance", "1e-9"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.out.find("\nINVALID"), std::string::npos) << outcome.out;
+}
+
+}  // namespace
+}  // namespace lfm2::test

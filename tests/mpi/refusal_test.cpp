@@ -1,0 +1,191 @@
+// What the program refuses, as its users see it: exit code, one line that names the cause, all ranks gone, nothing left
+// behind.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "stage/h5.h"
+#include "stage/shard_format.h"
+#include "stage/shard_reader.h"
+#include "support/golden.h"
+#include "support/program.h"
+#include "support/shards.h"
+
+namespace lfm2::test {
+namespace {
+
+constexpr double kLongestRefusalSeconds = 5;
+
+class RefusalTest : public testing::Test {
+ protected:
+  RefusalTest() {
+    std::filesystem::copy(golden_shards("tiny-moe", 4), shards(), std::filesystem::copy_options::recursive);
+  }
+
+  std::filesystem::path shards() const { return folder_ / "shards"; }
+  std::filesystem::path shard(int stage) const { return shards() / shard::file_name(stage, 4); }
+  std::string golden() const { return golden_dir() / "tiny-moe" / "golden.h5"; }
+
+  void flip_byte(const std::filesystem::path& path, uint64_t offset) const {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(offset));
+    const char byte = static_cast<char>(file.get() ^ 0x10);
+    file.seekp(static_cast<std::streamoff>(offset));
+    file.put(byte);
+  }
+
+  void write_input(const std::string& text) const { std::ofstream(folder_ / "in.jsonl") << text; }
+
+  // Runs with an output file and expects it not to be there afterwards, nor anything beside it.
+  void expect_refused(int code, const std::vector<std::string>& reasons, std::vector<std::string> arguments = {},
+                      int ranks = 4) {
+    const std::filesystem::path results = folder_ / "results";
+    std::filesystem::create_directory(results);
+    const auto add_unless_given = [&](const std::string& option, const std::string& value) {
+      if (std::find(arguments.begin(), arguments.end(), option) == arguments.end())
+        arguments.insert(arguments.end(), {option, value});
+    };
+    add_unless_given("--weights", shards());
+    add_unless_given("--output", results / "out.h5");
+    const Outcome outcome = run_stage(ranks, arguments);
+    EXPECT_EQ(outcome.exit_code, code) << outcome.err;
+    ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
+    for (const std::string& reason : reasons)
+      EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_LT(outcome.seconds, kLongestRefusalSeconds);
+    EXPECT_TRUE(std::filesystem::is_empty(results));
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(RefusalTest, FlippedBitNamesTheTensor) {
+  const ShardSet set = ShardSet::open(shards());
+  for (const char* name : {"model.embed_tokens.weight", "model.layers.3.feed_forward.experts.5.w2.weight",
+                           "model.embedding_norm.weight"}) {
+    const ShardTensor& tensor = set.find(name);
+    const std::filesystem::path file = set.files()[tensor.file].path();
+    flip_byte(file, tensor.offset + tensor.bytes / 2);
+    expect_refused(65, {name, "is damaged: checksum", tensor.checksum, file.filename()});
+    flip_byte(file, tensor.offset + tensor.bytes / 2);
+  }
+}
+
+TEST_F(RefusalTest, TruncatedShards) {
+  for (int stage : {0, 3}) {
+    const auto size = std::filesystem::file_size(shard(stage));
+    for (double share : {0.0, 0.3, 0.999}) {
+      std::filesystem::copy_file(golden_shards("tiny-moe", 4) / shard::file_name(stage, 4), shard(stage),
+                                 std::filesystem::copy_options::overwrite_existing);
+      std::filesystem::resize_file(shard(stage), static_cast<uintmax_t>(static_cast<double>(size) * share));
+      expect_refused(65, {shard::file_name(stage, 4)});
+    }
+    std::filesystem::copy_file(golden_shards("tiny-moe", 4) / shard::file_name(stage, 4), shard(stage),
+                               std::filesystem::copy_options::overwrite_existing);
+  }
+}
+
+TEST_F(RefusalTest, MissingStage) {
+  std::filesystem::remove(shard(1));
+  expect_refused(65, {"stage-02-of-04.h5", "stage 2 of 4, expected stage 1"});
+  std::filesystem::remove(shard(3));
+  std::filesystem::copy_file(golden_shards("tiny-moe", 4) / shard::file_name(1, 4), shard(1));
+  expect_refused(65, {"a stage is missing"});
+}
+
+TEST_F(RefusalTest, ShardsOfAnotherModelOrSchema) {
+  std::filesystem::copy_file(golden_shards("mini-24", 4) / shard::file_name(2, 4), shard(2),
+                             std::filesystem::copy_options::overwrite_existing);
+  expect_refused(65, {"stage-02-of-04.h5", "shards of different splits"});
+  std::filesystem::copy_file(golden(), shard(2), std::filesystem::copy_options::overwrite_existing);
+  expect_refused(65, {"stage-02-of-04.h5", "no shard"});
+}
+
+TEST_F(RefusalTest, MissingUnreadAndMisshapenTensors) {
+  const auto edit = [&](const std::function<void(hid_t)>& change) {
+    std::filesystem::copy(golden_shards("tiny-moe", 4), shards(),
+                          std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+    const h5::Id file{H5Fopen(shard(1).c_str(), H5F_ACC_RDWR, H5P_DEFAULT), H5Fclose};
+    change(file.get());
+  };
+  const char* name = "model.layers.2.operator_norm.weight";
+  edit([&](hid_t file) { H5Ldelete(file, name, H5P_DEFAULT); });
+  expect_refused(65, {name, "is missing", "[64]"});
+  edit([&](hid_t file) { H5Lmove(file, name, file, "model.layers.2.other.weight", H5P_DEFAULT, H5P_DEFAULT); });
+  expect_refused(65, {name, "is missing"});
+  edit([&](hid_t file) { H5Lcreate_hard(file, name, file, "model.layers.2.stray.weight", H5P_DEFAULT, H5P_DEFAULT); });
+  expect_refused(65, {"model.layers.2.stray.weight", "belongs to no part of the model"});
+  edit([&](hid_t file) { H5Lcreate_soft(name, file, "model.layers.2.soft.weight", H5P_DEFAULT, H5P_DEFAULT); });
+  expect_refused(65, {"model.layers.2.soft.weight", "soft or external link"});
+  edit([&](hid_t file) {
+    H5Ldelete(file, name, H5P_DEFAULT);
+    H5Lcreate_hard(file, "model.layers.2.self_attn.q_layernorm.weight", file, name, H5P_DEFAULT, H5P_DEFAULT);
+  });
+  expect_refused(65, {name, "has shape [16], expected [64]"});
+}
+
+TEST_F(RefusalTest, BadInputs) {
+  const std::string input = folder_ / "in.jsonl";
+  write_input("{\"input_ids\": [1, 256]}\n");
+  expect_refused(65, {"in.jsonl: line 1", "256", "0 to 255"}, {"--input", input});
+  write_input("");
+  expect_refused(65, {"in.jsonl", "no samples"}, {"--input", input});
+  std::string long_line = "{\"input_ids\": [1";
+  for (int i = 0; i < 4096; ++i) long_line += ",1";
+  write_input(long_line + "]}\n");
+  expect_refused(65, {"line 1", "4097 tokens", "max_position_embeddings = 4096"}, {"--input", input});
+  expect_refused(65, {"--length 5000", "max_position_embeddings = 4096"}, {"--length", "5000"});
+  expect_refused(66, {"nowhere.bin"}, {"--input", folder_ / "nowhere.bin"});
+  expect_refused(66, {"nowhere.bin"}, {"--input", golden(), "--answers", folder_ / "nowhere.bin"});
+}
+
+TEST_F(RefusalTest, Ranks) {
+  expect_refused(69, {"9 ranks for the 8 layers"}, {}, 9);
+  expect_refused(64, {"--layers names 2 stages", "4 ranks"}, {"--layers", "4,4"});
+  expect_refused(64, {"--layers 4,2,1,2", "8 layers"}, {"--layers", "4,2,1,2"});
+}
+
+TEST_F(RefusalTest, Usage) {
+  expect_refused(64, {"--no-such-option"}, {"--no-such-option"});
+  expect_refused(64, {"--dtype"}, {"--dtype", "int4"});
+  expect_refused(66, {"no/such/shards"}, {"--weights", "no/such/shards"});
+}
+
+TEST_F(RefusalTest, Weights) {
+  std::filesystem::create_directory(folder_ / "empty");
+  expect_refused(66, {"empty", "no .h5 file"}, {"--weights", folder_ / "empty"});
+}
+
+TEST_F(RefusalTest, Devices) { expect_refused(69, {"--device cuda"}, {"--device", "cuda"}); }
+
+TEST_F(RefusalTest, UnwritableOutput) {
+  expect_refused(73, {"no/such/folder/out.h5"}, {"--output", folder_ / "no/such/folder/out.h5"});
+  std::filesystem::create_directory(folder_ / "folder.h5");
+  expect_refused(73, {"folder.h5", "is a folder"}, {"--output", folder_ / "folder.h5"});
+}
+
+// A file system of one megabyte, where this user may mount one.
+TEST_F(RefusalTest, FullDisk) {
+  const std::filesystem::path small = folder_ / "small";
+  std::filesystem::create_directory(small);
+  if (mount("none", small.c_str(), "tmpfs", 0, "size=1m") != 0) GTEST_SKIP() << "no right to mount a small file system";
+  for (const char* name : {"out.bin", "out.h5", "out.jsonl"}) {
+    const Outcome outcome =
+        run_stage(3, {"--weights", shards(), "--samples", "4096", "--length", "2", "--output", small / name});
+    EXPECT_EQ(outcome.exit_code, 74) << outcome.err;
+    ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
+    EXPECT_NE(outcome.error_lines()[0].find(name), std::string::npos) << outcome.error_lines()[0];
+    EXPECT_NE(outcome.error_lines()[0].find("No space left on device"), std::string::npos) << outcome.error_lines()[0];
+    EXPECT_LT(outcome.seconds, kLongestRefusalSeconds);
+    EXPECT_TRUE(std::filesystem::is_empty(small)) << name;
+  }
+  umount(small.c_str());
+}
+
+}  // namespace
+}  // namespace lfm2::test

@@ -1,0 +1,81 @@
+// fork, exec, and two files for what is printed.
+#include "support/program.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <thread>
+
+#include "support/shards.h"
+
+namespace lfm2::test {
+
+namespace {
+
+std::string read_all(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+[[noreturn]] void become(const std::vector<std::string>& arguments, const std::filesystem::path& out,
+                         const std::filesystem::path& err) {
+  setpgid(0, 0);
+  dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+  dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
+  dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
+  std::vector<char*> pointers;
+  for (const std::string& argument : arguments) pointers.push_back(const_cast<char*>(argument.c_str()));
+  pointers.push_back(nullptr);
+  execvp(pointers[0], pointers.data());
+  _exit(127);
+}
+
+}  // namespace
+
+std::vector<std::string> Outcome::error_lines() const {
+  std::vector<std::string> lines;
+  std::istringstream stream(err);
+  for (std::string line; std::getline(stream, line);)
+    if (line.rfind("lfm2_stage: ", 0) == 0 || line.rfind("weights-tools: ", 0) == 0) lines.push_back(line);
+  return lines;
+}
+
+Outcome run_program(const std::vector<std::string>& arguments) {
+  const TemporaryFolder folder;
+  const auto start = std::chrono::steady_clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+  const pid_t child = fork();
+  if (child == 0) become(arguments, folder / "out", folder / "err");
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    if (elapsed() > kProgramTimeoutSeconds) kill(-child, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  Outcome outcome;
+  outcome.seconds = elapsed();
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  outcome.out = read_all(folder / "out");
+  outcome.err = read_all(folder / "err");
+  return outcome;
+}
+
+Outcome run_stage(int ranks, const std::vector<std::string>& arguments) {
+  setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+  setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  std::vector<std::string> command = {LFM2_MPIEXEC, "-np",  std::to_string(ranks), "--oversubscribe",
+                                      "--bind-to",  "none", LFM2_STAGE_PROGRAM};
+  if (std::find(arguments.begin(), arguments.end(), "--threads") == arguments.end())
+    command.insert(command.end(), {"--threads", "1"});
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run_program(command);
+}
+
+}  // namespace lfm2::test

@@ -1,0 +1,25 @@
+// Runs a program as a user would, under a time limit, and keeps what it said.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace lfm2::test {
+
+struct Outcome {
+  int exit_code = 0;
+  std::string out, err;
+  double seconds = 0;
+
+  // Lines of stderr that the program itself wrote: the launcher adds its own.
+  std::vector<std::string> error_lines() const;
+};
+
+inline constexpr double kProgramTimeoutSeconds = 120;
+
+// `arguments` are passed on unchanged, with no shell between.
+Outcome run_program(const std::vector<std::string>& arguments);
+// mpirun with `ranks` ranks of lfm2_stage.
+Outcome run_stage(int ranks, const std::vector<std::string>& arguments);
+
+}  // namespace lfm2::test

@@ -1,0 +1,28 @@
+// Shards of the golden cases, made by weights-tools before the tests run (a ctest fixture).
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace lfm2::test {
+
+// Split into `stages` files: 1 and 4 are there.
+std::filesystem::path golden_shards(const std::string& golden_case, int stages);
+inline const std::vector<std::string> kGoldenCases = {"tiny-moe", "mini-24", "tiny-bf16", "tiny-dense"};
+
+// A folder for a test's own files, empty at the start and removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  ~TemporaryFolder();
+  std::filesystem::path path() const { return path_; }
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace lfm2::test

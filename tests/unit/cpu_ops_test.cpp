@@ -1,0 +1,269 @@
+// The row-wise operators of the CPU backend: against transformers' results and double precision.
+#include "kernels/cpu/cpu_ops.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "support/golden.h"
+#include "support/host_tensor.h"
+
+namespace lfm2 {
+namespace {
+
+using test::HostTensor;
+
+constexpr std::initializer_list<DType> kTypes = {DType::kF32, DType::kBf16, DType::kF16};
+
+struct CpuOpsFixture : ::testing::Test {
+  ThreadPool pool{3};
+  CpuOps ops{pool, *available_simd().front()};
+};
+using EmbedTest = CpuOpsFixture;
+using RmsNormTest = CpuOpsFixture;
+using ShortConvTest = CpuOpsFixture;
+using SwigluTest = CpuOpsFixture;
+using GatherRowsTest = CpuOpsFixture;
+using TopLogProbsTest = CpuOpsFixture;
+
+test::Array golden(const std::string& dataset) {
+  return test::read_array(test::golden_dir() / "operators.h5", dataset);
+}
+
+// Samples of the given lengths, back to back.
+struct TestBatch {
+  explicit TestBatch(const std::vector<int64_t>& lengths)
+      : tokens(std::accumulate(lengths.begin(), lengths.end(), int64_t{0})),
+        positions(DType::kI32, {tokens}),
+        offsets(DType::kI32, {static_cast<int64_t>(lengths.size()) + 1}) {
+    size_t token = 0, sequence = 0;
+    offsets.set(0, 0);
+    for (const int64_t length : lengths) {
+      for (int64_t position = 0; position < length; ++position) positions.set(token++, static_cast<double>(position));
+      offsets.set(++sequence, static_cast<double>(token));
+      longest = std::max(longest, length);
+    }
+    batch = {positions, offsets, tokens, static_cast<int64_t>(lengths.size()), longest};
+  }
+  int64_t tokens, longest = 0;
+  HostTensor positions, offsets;
+  Batch batch;
+};
+
+TEST_F(EmbedTest, CopiesOrConvertsTheRows) {
+  HostTensor ids(DType::kI32, {4});
+  ids.fill({2, 0, 2, 4});
+  for (const DType from : kTypes) {
+    HostTensor table(from, {5, 33});
+    table.fill_random(1);
+    for (const DType to : kTypes) {
+      HostTensor out(to, {4, 33});
+      ops.embed(ids, table, out);
+      std::vector<double> expected, tolerance;
+      for (const size_t id : {2u, 0u, 2u, 4u})
+        for (size_t c = 0; c < 33; ++c) {
+          expected.push_back(table.get(id * 33 + c));
+          tolerance.push_back(from == to ? 0 : test::store_error(to, expected.back()));
+        }
+      test::expect_close(out, expected, tolerance);
+    }
+  }
+  HostTensor table(DType::kF32, {4, 33}), out(DType::kF32, {4, 33});
+  EXPECT_THROW(ops.embed(ids, table, out), Error);  // id 4 of 4
+}
+
+TEST_F(RmsNormTest, AgreesWithTransformers) {
+  const auto x = golden("rms_norm/x"), weight = golden("rms_norm/weight"), y = golden("rms_norm/y");
+  HostTensor in(DType::kF32, {7, 64}), scale(DType::kF32, {64}), out(DType::kF32, {7, 64});
+  in.fill(x.values);
+  scale.fill(weight.values);
+  ops.rms_norm(in, scale, 1e-5f, out);
+  std::vector<double> tolerance;
+  for (const double value : y.values) tolerance.push_back(8 * 0x1p-24 * std::fabs(value));
+  test::expect_close(out, y.values, tolerance);
+}
+
+TEST_F(RmsNormTest, EveryTypeInPlaceAndOddWidths) {
+  for (const DType act : kTypes)
+    for (const DType weight : kTypes)
+      for (const int64_t n : {1, 17, 2048, 2500}) {
+        HostTensor x(act, {5, n}), scale(weight, {n});
+        x.fill_random(1, 3.0f);
+        scale.fill_random(2);
+        for (int64_t c = 0; c < n; ++c) x.set(static_cast<size_t>(c), 0);  // a row of zeros stays zero
+        std::vector<double> expected, tolerance;
+        for (size_t r = 0; r < 5; ++r) {
+          double sum = 0;
+          const auto width = static_cast<size_t>(n);
+          for (size_t c = 0; c < width; ++c) sum += std::pow(x.get(r * width + c), 2);
+          for (size_t c = 0; c < width; ++c) {
+            const double value = x.get(r * width + c) / std::sqrt(sum / static_cast<double>(n) + 1e-5) * scale.get(c);
+            expected.push_back(value);
+            // Half of the sum's error (64 additions in a lane, then the fold) and six roundings after it.
+            tolerance.push_back((70.0 / 2 + 6) * 0x1p-24 * std::fabs(value) + test::store_error(act, value));
+          }
+        }
+        SCOPED_TRACE(fmt::format("{} {} {}", name(act), name(weight), n));
+        ops.rms_norm(x, scale, 1e-5f, x);
+        test::expect_close(x, expected, tolerance);
+      }
+}
+
+TEST_F(ShortConvTest, AgreesWithTransformers) {
+  for (const std::string kind : {"k3", "k3_bias", "k4", "k4_bias"}) {
+    SCOPED_TRACE(kind);
+    const auto x = golden("causal_conv1d/" + kind + "/x"), w = golden("causal_conv1d/" + kind + "/w");
+    const auto y = golden("causal_conv1d/" + kind + "/y");
+    const int64_t samples = x.dim(0), channels = x.dim(1), length = x.dim(2), taps = w.dim(1);
+    const TestBatch packed(std::vector<int64_t>(static_cast<size_t>(samples), length));
+    HostTensor bcz(DType::kF32, {samples * length, 3 * channels}), weight(DType::kF32, {channels, taps});
+    HostTensor out(DType::kF32, {samples * length, channels}), bias(DType::kF32, {channels});
+    bcz.fill(1.0);
+    weight.fill(w.values);
+    const bool has_bias = kind.size() > 2;
+    if (has_bias) bias.fill(golden("causal_conv1d/" + kind + "/bias").values);
+    std::vector<double> expected(y.values.size());
+    for (int64_t i = 0; i < samples; ++i)
+      for (int64_t c = 0; c < channels; ++c)
+        for (int64_t t = 0; t < length; ++t) {
+          const auto from = static_cast<size_t>((i * channels + c) * length + t);
+          bcz.set(static_cast<size_t>((i * length + t) * 3 * channels + 2 * channels + c), x.values[from]);
+          expected[static_cast<size_t>((i * length + t) * channels + c)] = y.values[from];
+        }
+    ops.short_conv(bcz, weight, has_bias ? bias.view() : Tensor{}, packed.batch, out);
+    test::expect_close(out, expected, std::vector<double>(expected.size(), 2 * 5 * 0x1p-24 * 10));
+  }
+}
+
+TEST_F(ShortConvTest, GatesAndSamplesOfAnyLength) {
+  const TestBatch packed({1, 2, 0, 7, 3});
+  const int64_t hidden = 37;
+  for (const DType act : kTypes)
+    for (const int64_t taps : {1, 3, 5}) {
+      SCOPED_TRACE(fmt::format("{} taps {}", name(act), taps));
+      HostTensor bcz(act, {packed.tokens, 3 * hidden}), weight(DType::kBf16, {hidden, 1, taps}),
+          bias(DType::kBf16, {hidden});
+      HostTensor out(act, {packed.tokens, hidden});
+      bcz.fill_random(1);
+      weight.fill_random(2);
+      bias.fill_random(3);
+      ops.short_conv(bcz, weight, bias, packed.batch, out);
+      std::vector<double> expected, tolerance;
+      for (int64_t t = 0; t < packed.tokens; ++t)
+        for (int64_t c = 0; c < hidden; ++c) {
+          const auto at = [&](int64_t row, int64_t part) {
+            return bcz.get(static_cast<size_t>((row * 3 + part) * hidden + c));
+          };
+          double sum = bias.get(static_cast<size_t>(c)), magnitude = std::fabs(sum);
+          for (int64_t j = 0; j < taps; ++j) {
+            const int64_t back = taps - 1 - j;
+            if (static_cast<double>(back) > packed.positions.get(static_cast<size_t>(t))) continue;
+            const double term = weight.get(static_cast<size_t>(c * taps + j)) * at(t - back, 0) * at(t - back, 2);
+            sum += term;
+            magnitude += std::fabs(term);
+          }
+          expected.push_back(at(t, 1) * sum);
+          tolerance.push_back(static_cast<double>(taps + 4) * 0x1p-24 * magnitude * std::fabs(at(t, 1)) +
+                              test::store_error(act, expected.back()));
+        }
+      test::expect_close(out, expected, tolerance);
+    }
+}
+
+TEST_F(SwigluTest, AgreesWithTransformers) {
+  const auto x = golden("map/silu/a"), y = golden("map/silu/y");
+  HostTensor gate_up(DType::kF32, {6, 18}), out(DType::kF32, {6, 9});
+  gate_up.fill(1.0);
+  for (size_t i = 0; i < x.values.size(); ++i) gate_up.set(i / 9 * 18 + i % 9, x.values[i]);
+  ops.swiglu(gate_up, out);
+  std::vector<double> tolerance;
+  for (const double value : y.values) tolerance.push_back(6 * 0x1p-24 * std::fabs(value));
+  test::expect_close(out, y.values, tolerance);
+}
+
+TEST_F(SwigluTest, EveryTypeAndLargeValues) {
+  for (const DType act : kTypes) {
+    HostTensor gate_up(act, {3, 2 * 41}), out(act, {3, 41});
+    gate_up.fill_random(1, 4.0f);
+    gate_up.set(0, 1000);
+    gate_up.set(1, -1000);
+    std::vector<double> expected, tolerance;
+    for (size_t r = 0; r < 3; ++r)
+      for (size_t c = 0; c < 41; ++c) {
+        const double gate = gate_up.get(r * 82 + c), up = gate_up.get(r * 82 + 41 + c);
+        expected.push_back(gate / (1 + std::exp(-gate)) * up);
+        tolerance.push_back(6 * 0x1p-24 * std::fabs(expected.back()) + test::store_error(act, expected.back()));
+      }
+    ops.swiglu(gate_up, out);
+    test::expect_close(out, expected, tolerance);
+  }
+}
+
+TEST_F(GatherRowsTest, CopiesTheRowsAndRefusesOthers) {
+  HostTensor rows(DType::kI32, {3});
+  rows.fill({4, 0, 4});
+  for (const DType dtype : kTypes) {
+    HostTensor x(dtype, {5, 21}), out(dtype, {3, 21});
+    x.fill_random(1);
+    ops.gather_rows(x, rows, out);
+    for (const auto& [to, from] : {std::pair{0, 4}, {1, 0}, {2, 4}})
+      EXPECT_TRUE(test::same_bits(out->rows(to, 1), x->rows(from, 1)));
+    rows.set(1, 5);
+    EXPECT_THROW(ops.gather_rows(x, rows, out), Error);
+    rows.set(1, 0);
+  }
+}
+
+TEST_F(TopLogProbsTest, AgreesWithSoftmaxAlsoFarFromZero) {
+  const auto x = golden("softmax/x"), y = golden("softmax/y");
+  const int64_t rows = x.dim(0), vocab = x.dim(1);
+  HostTensor logits(DType::kF32, {rows, vocab}), ids(DType::kI32, {rows, vocab}), log_probs(DType::kF32, {rows, vocab});
+  logits.fill(x.values);
+  ops.top_log_probs(logits, ids, log_probs);
+  HostTensor probabilities(DType::kF32, {rows, vocab});
+  std::vector<double> tolerance(y.values.size());
+  for (size_t i = 0; i < log_probs.size(); ++i) {
+    const size_t place = i / static_cast<size_t>(vocab) * static_cast<size_t>(vocab) + static_cast<size_t>(ids.get(i));
+    probabilities.set(place, std::exp(log_probs.get(i)));
+    // The log's own rounding is relative to the log, so absolute in the probability's relative error; softmax in fp32
+    // has 8 units.
+    tolerance[place] = y.values[place] * 0x1p-24 * (8 + std::fabs(log_probs.get(i))) + 0x1p-148;
+  }
+  test::expect_close(probabilities, y.values, tolerance);
+}
+
+TEST_F(TopLogProbsTest, BestFirstTiesToTheLowerId) {
+  HostTensor logits(DType::kF32, {2, 6}), ids(DType::kI32, {2, 4}), log_probs(DType::kF32, {2, 4});
+  logits.fill({1, 5, -2, 5, 1, 0, 0, 0, 0, 0, 0, 0});
+  ops.top_log_probs(logits, ids, log_probs);
+  EXPECT_EQ(ids.values(), (std::vector<double>{1, 3, 0, 4, 0, 1, 2, 3}));
+  EXPECT_NEAR(log_probs.get(4), -std::log(6.0), 1e-7);
+  EXPECT_EQ(log_probs.get(0), log_probs.get(1));
+}
+
+TEST_F(TopLogProbsTest, NanAndInfinityKeepTheIdsValid) {
+  HostTensor logits(DType::kF32, {4, 3}), ids(DType::kI32, {4, 3}), log_probs(DType::kF32, {4, 3});
+  logits.fill({NAN, 1, NAN, NAN, NAN, NAN, -HUGE_VAL, 0, -HUGE_VAL, 1, HUGE_VAL, 2});
+  ops.top_log_probs(logits, ids, log_probs);
+  EXPECT_EQ(ids.values(), (std::vector<double>{1, 0, 2, 0, 1, 2, 1, 0, 2, 1, 2, 0}));
+  EXPECT_TRUE(std::isnan(log_probs.get(0)));
+  EXPECT_EQ(log_probs.get(6), 0);
+  EXPECT_EQ(log_probs.get(7), -HUGE_VAL);
+}
+
+TEST_F(RmsNormTest, NoTokensIsFineForEveryRowOperator) {
+  const TestBatch none({});
+  HostTensor x(DType::kF32, {0, 6}), out(DType::kF32, {0, 2}), weight(DType::kF32, {6}), taps(DType::kF32, {2, 3});
+  HostTensor ids(DType::kI32, {0}), table(DType::kF32, {4, 6}), logits(DType::kF32, {0, 2}), top(DType::kI32, {0, 2});
+  HostTensor half(DType::kF32, {0, 3});
+  ops.embed(ids, table, x);
+  ops.rms_norm(x, weight, 1e-5f, x);
+  ops.short_conv(x, taps, {}, none.batch, out);
+  ops.swiglu(x, half);
+  ops.gather_rows(table, ids, x);
+  ops.top_log_probs(logits, top, out);
+}
+
+}  // namespace
+}  // namespace lfm2

@@ -1,0 +1,70 @@
+// The thread pool of the CPU operators: every item once, exceptions, reuse.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+
+#include "kernels/cpu/thread_pool.h"
+
+namespace lfm2 {
+namespace {
+
+TEST(ThreadPoolTest, EveryItemRunsOnceWhateverTheCounts) {
+  for (const int threads : {1, 2, 3, 5}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.threads(), static_cast<size_t>(threads));
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{2}, size_t{7}, size_t{1000}}) {
+      std::vector<std::atomic<int>> runs(count);
+      pool.parallel_for(count, [&](size_t item, size_t worker) {
+        ASSERT_LT(worker, static_cast<size_t>(threads));
+        ++runs[item];
+      });
+      for (const auto& times : runs) ASSERT_EQ(times, 1) << threads << " threads, " << count << " items";
+    }
+  }
+}
+
+TEST(ThreadPoolTest, ResultsAreVisibleAfterManyShortCalls) {
+  ThreadPool pool(3);
+  std::vector<size_t> sums(4);
+  for (size_t round = 1; round <= 2000; ++round) {
+    pool.parallel_for(sums.size(), [&](size_t item, size_t) { sums[item] += round; });
+    for (const size_t sum : sums) ASSERT_EQ(sum, round * (round + 1) / 2);
+  }
+}
+
+TEST(ThreadPoolTest, ItemsRunAtTheSameTimeWithDifferentWorkers) {
+  ThreadPool pool(2);
+  std::atomic<int> inside{0};
+  std::atomic<bool> met{false};
+  std::vector<size_t> workers(2);
+  pool.parallel_for(2, [&](size_t item, size_t worker) {
+    workers[item] = worker;
+    ++inside;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (inside < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    if (inside == 2) met = true;
+  });
+  EXPECT_TRUE(met);
+  EXPECT_NE(workers[0], workers[1]);
+}
+
+TEST(ThreadPoolTest, AnExceptionReachesTheCallerAndThePoolGoesOn) {
+  for (const int threads : {1, 3}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 50; ++round) {
+      EXPECT_THROW(pool.parallel_for(100,
+                                     [](size_t item, size_t) {
+                                       if (item % 10 == 3) throw std::runtime_error("item");
+                                     }),
+                   std::runtime_error);
+      std::atomic<int> runs{0};
+      pool.parallel_for(100, [&](size_t, size_t) { ++runs; });
+      ASSERT_EQ(runs, 100);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lfm2

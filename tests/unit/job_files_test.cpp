@@ -1,0 +1,313 @@
+// Inputs, outputs and answers: what is read, what is refused, what is written.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <limits>
+
+#include "stage/h5.h"
+#include "stage/input_file.h"
+#include "stage/json.h"
+#include "stage/output_file.h"
+#include "stage/validation.h"
+#include "support/shards.h"
+
+namespace lfm2::test {
+namespace {
+
+constexpr InputLimits kLimits{.vocab = 100, .max_positions = 8, .max_samples = 0};
+
+template <class T>
+void write_values(const std::filesystem::path& path, const std::vector<T>& values) {
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
+}
+
+void write_text(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+void expect_refused(const std::filesystem::path& path, ExitCode code, const std::string& reason) {
+  try {
+    read_samples(path, kLimits);
+    ADD_FAILURE() << path << " was accepted, expected: " << reason;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find(path.filename()), std::string::npos) << error.what();
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << "more than one line";
+  }
+}
+
+class InputFileTest : public testing::Test {
+ protected:
+  TemporaryFolder folder_;
+};
+
+TEST_F(InputFileTest, Bin) {
+  write_values<int32_t>(folder_ / "a.bin", {2, 3, 1, 2, 3, 4, 5, 99});
+  const Samples samples = read_samples(folder_ / "a.bin", kLimits);
+  EXPECT_EQ(samples.ids, (std::vector<int32_t>{1, 2, 3, 4, 5, 99}));
+  EXPECT_EQ(samples.offsets, (std::vector<int64_t>{0, 3, 6}));
+  const Samples first = read_samples(folder_ / "a.bin", {100, 8, 1});
+  EXPECT_EQ(first.offsets, (std::vector<int64_t>{0, 3}));
+}
+
+TEST_F(InputFileTest, BinRefused) {
+  const std::vector<std::tuple<std::vector<int32_t>, std::string>> cases = {
+      {{2}, "8 bytes expected"},
+      {{2, 3, 1, 2, 3, 4, 5}, "28 bytes, but 2 samples of 3 tokens need 32"},
+      {{1, 1, 1, 1}, "need 12"},
+      {{-1, 3}, "-1 samples"},
+      {{2000000000, 2000000000, 1}, "need 16000000000000000008"},
+      {{0, 5}, "no samples"},
+      {{1, 0}, "0 tokens, expected 1 to max_position_embeddings = 8"},
+      {{1, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1}, "9 tokens"},
+      {{1, 2, 5, 100}, "sample 0: token 1 is 100, expected 0 to 99"},
+      {{2, 1, 5, -7}, "sample 1: token 0 is -7"}};
+  for (const auto& [values, reason] : cases) {
+    write_values(folder_ / "bad.bin", values);
+    expect_refused(folder_ / "bad.bin", ExitCode::kData, reason);
+  }
+  write_text(folder_ / "empty.bin", "");
+  expect_refused(folder_ / "empty.bin", ExitCode::kData, "the file has 0 bytes");
+  expect_refused(folder_ / "missing.bin", ExitCode::kNoInput, "No such file");
+  std::filesystem::create_directory(folder_ / "folder.bin");
+  expect_refused(folder_ / "folder.bin", ExitCode::kData, "not a regular file");
+  expect_refused(folder_ / "inputs.txt", ExitCode::kUsage, "expected a name ending in");
+}
+
+TEST_F(InputFileTest, Jsonl) {
+  write_text(
+      folder_ / "a.jsonl",
+      "{\"input_ids\": [1, 2], \"id\": \"x\\n\\u00e9\"}\n\n{\"id\": 7, \"input_ids\": [3]}\r\n{\"input_ids\": [4]}");
+  const Samples samples = read_samples(folder_ / "a.jsonl", kLimits);
+  EXPECT_EQ(samples.ids, (std::vector<int32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(samples.offsets, (std::vector<int64_t>{0, 2, 3, 4}));
+  EXPECT_EQ(samples.names, (std::vector<std::string>{"\"x\\né\"", "7", ""}));
+}
+
+TEST_F(InputFileTest, JsonlLongerThanOneRead) {
+  std::string text;
+  for (int i = 0; i < 90000; ++i) text += "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, " + std::to_string(i % 100) + "]}\n";
+  write_text(folder_ / "long.jsonl", text);
+  const Samples samples = read_samples(folder_ / "long.jsonl", kLimits);
+  ASSERT_EQ(samples.count(), 90000);
+  for (int i = 0; i < 90000; ++i) ASSERT_EQ(samples.ids[static_cast<size_t>(i) * 8 + 7], i % 100);
+}
+
+TEST_F(InputFileTest, JsonlRefused) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"{\"input_ids\": [1]}\nnonsense\n", "line 2: not valid JSON"},
+      {"{\"input_ids\": [100]}", "line 1: \"input_ids\" is 100, expected an integer from 0 to 99"},
+      {"{\"input_ids\": [-1]}", "\"input_ids\" is -1"},
+      {"{\"input_ids\": [1.5]}", "\"input_ids\" is 1.5"},
+      {"{\"input_ids\": [99999999999999999999]}", "expected an integer"},
+      {"{\"input_ids\": []}", "line 1: 0 tokens"},
+      {"{\"input_ids\": 5}", "expected an object with \"input_ids\""},
+      {"[1, 2]", "expected an object with \"input_ids\""},
+      {"{\"ids\": [1]}", "expected an object with \"input_ids\""},
+      {"{\"input_ids\": [1], \"max\": 3}", "unknown key \"max\""},
+      {"{\"input_ids\": [1], \"input_ids\": [2]}", "stands twice"},
+      {"{\"input_ids\": [1], \"id\": [2]}", "\"id\" is neither text nor integer"},
+      {"{\"input_ids\": [1], \"id\": \"\xff\"}", "not valid JSON"},
+      {std::string(100, '[') + std::string(100, ']'), "nested deeper"},
+      {"", "no samples"},
+      {"\n\n", "no samples"}};
+  for (const auto& [text, reason] : cases) {
+    write_text(folder_ / "bad.jsonl", text);
+    expect_refused(folder_ / "bad.jsonl", ExitCode::kData, reason);
+  }
+}
+
+TEST_F(InputFileTest, H5FlatWithOffsets) {
+  {
+    h5::File file = h5::File::create(folder_ / "a.h5");
+    file.write_i64("input_ids", {1, 2, 3, 4});
+    file.write_i64("offsets", {0, 1, 4});
+    file.close();
+  }
+  const Samples samples = read_samples(folder_ / "a.h5", kLimits);
+  EXPECT_EQ(samples.ids, (std::vector<int32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(samples.offsets, (std::vector<int64_t>{0, 1, 4}));
+}
+
+TEST_F(InputFileTest, H5Refused) {
+  const auto refused = [&](const std::vector<int64_t>& ids, const std::vector<int64_t>& offsets,
+                           const std::string& reason) {
+    {
+      h5::File file = h5::File::create(folder_ / "bad.h5");
+      if (!ids.empty()) file.write_i64("input_ids", ids);
+      if (!offsets.empty()) file.write_i64("offsets", offsets);
+      file.close();
+    }
+    expect_refused(folder_ / "bad.h5", ExitCode::kData, reason);
+  };
+  refused({}, {0}, "no dataset input_ids");
+  refused({1, 2}, {}, "input_ids has 1 dimensions");
+  refused({1, 2}, {0, 1}, "offsets do not rise from 0 to the 2 ids");
+  refused({1, 2}, {1, 2}, "offsets do not rise");
+  refused({1, 2, 3}, {0, 2, 1, 3}, "offsets do not rise");
+  refused({1, 2}, {0, 0, 2}, "sample 0: 0 tokens");
+  refused({1, 5000000000}, {0, 2}, "token 1 is");
+  write_text(folder_ / "text.h5", "this is no HDF5 file");
+  expect_refused(folder_ / "text.h5", ExitCode::kData, "cannot be opened as HDF5");
+}
+
+TEST(RandomSamplesTest, EachSampleDependsOnSeedAndNumber) {
+  const Samples many = random_samples(50, 20, 3, 77), few = random_samples(10, 20, 3, 77),
+                other = random_samples(50, 20, 4, 77);
+  EXPECT_TRUE(std::equal(few.ids.begin(), few.ids.end(), many.ids.begin()));
+  EXPECT_NE(many.ids, other.ids);
+  for (int32_t id : many.ids) EXPECT_TRUE(id >= 0 && id < 77);
+}
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+class OutputFileTest : public testing::Test {
+ protected:
+  OutputJob job(ResultKind kind) const {
+    return {.kind = kind, .vocab = 3, .offsets = &offsets_, .names = &names_, .facts = {"lfm2", "fp32", "00", "test"}};
+  }
+  static std::string read_text(const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  bool folder_is_empty() const { return std::filesystem::is_empty(folder_.path()); }
+
+  TemporaryFolder folder_;
+  std::vector<int64_t> offsets_{0, 2, 3};
+  std::vector<std::string> names_;
+  std::vector<float> logits_{1, 2.5f, -3, 4, 5, 0.1f, 7, kInfinity, 9};
+};
+
+TEST_F(OutputFileTest, BinIsWrittenInPiecesAndAppearsWhole) {
+  auto file = create_output(folder_ / "o.bin", job({}));
+  const std::span<const float> logits = logits_;
+  file->take({.first = 1, .count = 1, .logits = logits.subspan(3, 3), .top_ids = {}, .top_log_probs = {}});
+  file->take({.first = 0, .count = 1, .logits = logits.subspan(0, 3), .top_ids = {}, .top_log_probs = {}});
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "o.bin"));
+  file->commit();
+  const std::string text = read_text(folder_ / "o.bin");
+  ASSERT_EQ(text.size(), 8 + 6 * sizeof(float));
+  std::array<int32_t, 2> header{};
+  std::memcpy(header.data(), text.data(), 8);
+  EXPECT_EQ(header, (std::array<int32_t, 2>{2, 3}));
+  EXPECT_EQ(std::memcmp(text.data() + 8, logits_.data(), 24), 0);
+}
+
+TEST_F(OutputFileTest, NothingIsLeftWithoutCommit) {
+  for (const char* name : {"o.bin", "o.h5", "o.jsonl"}) {
+    create_output(folder_ / name, job({}))
+        ->take({.first = 0,
+                .count = 1,
+                .logits = std::span<const float>(logits_).subspan(0, 3),
+                .top_ids = {},
+                .top_log_probs = {}});
+    EXPECT_TRUE(folder_is_empty()) << name;
+  }
+}
+
+TEST_F(OutputFileTest, JsonlOfAllPositions) {
+  names_ = {"\"first\"", ""};
+  auto file = create_output(folder_ / "o.jsonl", job({.positions = Positions::kAll}));
+  file->take({.first = 0, .count = 3, .logits = logits_, .top_ids = {}, .top_log_probs = {}});
+  file->commit();
+  EXPECT_EQ(read_text(folder_ / "o.jsonl"),
+            "{\"id\":\"first\",\"logits\":[[1,2.5,-3],[4,5,0.1]]}\n{\"id\":1,\"logits\":[[7,null,9]]}\n");
+}
+
+TEST_F(OutputFileTest, JsonlOfTopLogProbs) {
+  const std::vector<int32_t> ids{2, 0, 1, 2};
+  const std::vector<float> log_probs{-0.5f, -1, -0.25f, -2};
+  auto file = create_output(folder_ / "o.jsonl", job({.top_k = 2}));
+  for (int pass = 0; pass < 2; ++pass)  // a benchmark hands the rows out again
+    file->take({.first = 0, .count = 2, .logits = {}, .top_ids = ids, .top_log_probs = log_probs});
+  file->commit();
+  EXPECT_EQ(read_text(folder_ / "o.jsonl"),
+            "{\"id\":0,\"top_ids\":[2,0],\"top_logprobs\":[-0.5,-1]}\n{\"id\":1,\"top_ids\":[1,2],\"top_logprobs\":[-0."
+            "25,-2]}\n");
+}
+
+TEST_F(OutputFileTest, H5HoldsLogitsOffsetsAndFacts) {
+  auto file = create_output(folder_ / "o.h5", job({.positions = Positions::kAll}));
+  file->take({.first = 0, .count = 3, .logits = logits_, .top_ids = {}, .top_log_probs = {}});
+  file->commit();
+  const h5::File read = h5::File::open(folder_ / "o.h5");
+  EXPECT_EQ(read.info("logits").dims, (std::vector<uint64_t>{3, 3}));
+  EXPECT_EQ(read.read_i64("offsets"), offsets_);
+  EXPECT_EQ(read.text_attribute("dtype"), "fp32");
+  std::vector<float> rows(6);
+  read.read_rows("logits", 1, 2, H5T_NATIVE_FLOAT, rows.data());
+  EXPECT_EQ(std::memcmp(rows.data(), logits_.data() + 3, 24), 0);
+}
+
+TEST_F(OutputFileTest, ImpossiblePlacesAndForms) {
+  const auto code_of = [](const std::function<void()>& f) {
+    try {
+      f();
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ExitCode::kOk;
+  };
+  EXPECT_EQ(code_of([&] { check_output_place(folder_ / "no/such/o.bin"); }), ExitCode::kCantCreate);
+  EXPECT_EQ(code_of([&] { check_output_place(folder_.path()); }), ExitCode::kCantCreate);
+  EXPECT_EQ(code_of([&] { check_output_place(folder_ / "fine.bin"); }), ExitCode::kOk);
+  EXPECT_TRUE(folder_is_empty());
+  EXPECT_EQ(code_of([] { check_output_form("o.txt", {}); }), ExitCode::kUsage);
+  EXPECT_EQ(code_of([] { check_output_form("o.bin", {.positions = Positions::kAll}); }), ExitCode::kUsage);
+  EXPECT_EQ(code_of([] { check_output_form("o.bin", {.top_k = 3}); }), ExitCode::kUsage);
+  EXPECT_EQ(code_of([] { check_output_form("o.h5", {.positions = Positions::kNone}); }), ExitCode::kUsage);
+  EXPECT_EQ(code_of([] { check_output_form("o.h5", {.positions = Positions::kAll, .top_k = 3}); }), ExitCode::kOk);
+}
+
+class ValidationTest : public OutputFileTest {
+ protected:
+  Verdict compare(const std::vector<float>& ours, double tolerance) {
+    std::vector<int32_t> file{2, 3};
+    for (size_t i = 0; i < 6; ++i) file.push_back(std::bit_cast<int32_t>(logits_[i]));
+    write_values(folder_ / "answers.bin", file);
+    Validation validation(open_answers(folder_ / "answers.bin", Positions::kLast, offsets_, 3), 3, tolerance);
+    const std::span<const float> rows = ours;
+    validation.take({.first = 0, .count = 1, .logits = rows.subspan(0, 3), .top_ids = {}, .top_log_probs = {}});
+    validation.take({.first = 1, .count = 1, .logits = rows.subspan(3, 3), .top_ids = {}, .top_log_probs = {}});
+    return validation.verdict();
+  }
+};
+
+TEST_F(ValidationTest, EqualIsValid) {
+  const Verdict verdict = compare({1, 2.5f, -3, 4, 5, 0.1f}, 0);
+  EXPECT_TRUE(verdict.valid());
+  EXPECT_EQ(verdict.top1_equal, 2);
+  EXPECT_NEAR(verdict.mean_kl, 0, 1e-15);
+}
+
+TEST_F(ValidationTest, LargestDifferenceAndTop1AndKl) {
+  const Verdict verdict = compare({1, 2.5f, -3, 4, 3, 0.1f}, 1.5);
+  EXPECT_FALSE(verdict.valid());
+  EXPECT_EQ(verdict.largest_difference, 2);
+  EXPECT_EQ(verdict.top1_equal, 1);
+  // KL of one row by hand: p = softmax(4, 5, 0.1), q = softmax(4, 3, 0.1).
+  const double zp = std::exp(4) + std::exp(5) + std::exp(0.1), zq = std::exp(4) + std::exp(3) + std::exp(0.1);
+  const double kl = std::log(zq / zp) + std::exp(5) / zp * 2;
+  EXPECT_NEAR(verdict.mean_kl, kl / 2, 1e-6);
+}
+
+TEST_F(ValidationTest, NanIsInvalidAtAnyTolerance) {
+  EXPECT_FALSE(compare({1, std::nanf(""), -3, 4, 5, 0.1f}, 1e30).valid());
+}
+
+TEST_F(ValidationTest, AnswersOfAnotherShapeAreRefused) {
+  write_values<int32_t>(folder_ / "a.bin", {3, 3});
+  EXPECT_THROW(open_answers(folder_ / "a.bin", Positions::kLast, offsets_, 3), Error);
+  write_values<int32_t>(folder_ / "a.bin", {2, 3, 0, 0});
+  EXPECT_THROW(open_answers(folder_ / "a.bin", Positions::kLast, offsets_, 3), Error);
+}
+
+}  // namespace
+}  // namespace lfm2::test

@@ -1,0 +1,178 @@
+// The pipeline over threads and the pipeline of one stage give the same bits, however the samples are cut, ordered and
+// accompanied.
+#include "stage/pipeline.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "comm/local_channel.h"
+#include "stage/input_file.h"
+#include "support/golden.h"
+#include "support/loaded_stage.h"
+
+namespace lfm2::test {
+namespace {
+
+constexpr double kTimeout = 60;
+
+// Runs `samples` through one thread a stage; returns the logits of all rows.
+std::vector<float> run_pipeline(const std::string& golden_case, const std::vector<LayerRange>& stages,
+                                const Samples& samples, int64_t micro_batch, Positions positions,
+                                DType compute = DType::kF32, int threads = 1) {
+  const BatchPlan plan = make_plan(samples.offsets, micro_batch, 0);
+  std::vector<LocalLink> links(stages.size());
+  LogitsCollector collector;
+  std::vector<std::thread> ranks;
+  std::vector<std::exception_ptr> errors(stages.size());
+  for (size_t rank = 0; rank < stages.size(); ++rank)
+    ranks.emplace_back([&, rank] {
+      try {
+        LoadedStage loaded(golden_case, stages[rank], compute, threads);
+        LocalChannel channel(rank == 0 ? nullptr : &links[rank - 1],
+                             rank + 1 == stages.size() ? nullptr : &links[rank]);
+        Pipeline pipeline(loaded.backend, loaded.stage, &channel, static_cast<int64_t>(rank),
+                          static_cast<int64_t>(stages.size()), plan, compute, {.positions = positions}, kTimeout);
+        pipeline.run(samples.ids, {&collector}, [](const MicroBatch&) {});
+      } catch (...) {
+        errors[rank] = std::current_exception();
+      }
+    });
+  for (std::thread& rank : ranks) rank.join();
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+  return collector.logits;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+Samples golden_samples(const std::string& golden_case) {
+  return read_samples(golden_dir() / golden_case / "golden.h5", {1 << 20, 1 << 20, 0});
+}
+
+Samples ragged_samples(int64_t vocab) {
+  Samples all{.ids = {}, .offsets = {0}, .names = {}};
+  for (int64_t length : {1, 7, 2, 30, 1, 3, 12}) {
+    const Samples one = random_samples(1, length, static_cast<uint64_t>(length), vocab);
+    all.ids.insert(all.ids.end(), one.ids.begin(), one.ids.end());
+    all.offsets.push_back(static_cast<int64_t>(all.ids.size()));
+  }
+  return all;
+}
+
+class PipelineTest : public testing::TestWithParam<std::string> {
+ protected:
+  int64_t layers() const { return ShardSet::open(golden_shards(GetParam(), 4)).config().layers; }
+  int64_t vocab() const { return ShardSet::open(golden_shards(GetParam(), 4)).config().vocab; }
+};
+
+TEST_P(PipelineTest, EveryCutIntoStagesGivesTheSameBits) {
+  const Samples samples = golden_samples(GetParam());
+  const std::vector<float> alone = run_pipeline(GetParam(), equal_partition(layers(), 1), samples, 0, Positions::kAll);
+  for (int64_t stages : {int64_t{2}, int64_t{3}, int64_t{4}, layers()})
+    for (int64_t micro_batch : {1, 2, 5}) {
+      SCOPED_TRACE(testing::Message() << stages << " stages, micro-batch " << micro_batch);
+      EXPECT_TRUE(same_bits(
+          alone, run_pipeline(GetParam(), equal_partition(layers(), stages), samples, micro_batch, Positions::kAll)));
+    }
+  const std::vector<LayerRange> uneven = {{0, 1}, {1, layers() - 2}, {layers() - 1, 1}};
+  EXPECT_TRUE(same_bits(alone, run_pipeline(GetParam(), uneven, samples, 1, Positions::kAll)));
+}
+
+TEST_P(PipelineTest, LogitsAreTheReferences) {
+  const Array expected = read_array(golden_dir() / GetParam() / "golden.h5", "logits_f64");
+  const Array reference = read_array(golden_dir() / GetParam() / "golden.h5", "logits");
+  const std::vector<float> found =
+      run_pipeline(GetParam(), equal_partition(layers(), 4), golden_samples(GetParam()), 2, Positions::kAll);
+  ASSERT_EQ(found.size(), expected.values.size());
+  double own_error = 0, error = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    own_error = std::max(own_error, std::abs(reference.values[i] - expected.values[i]));
+    error = std::max(error, std::abs(static_cast<double>(found[i]) - expected.values[i]));
+  }
+  EXPECT_LE(error, 3 * own_error);
+  RecordProperty("error", std::to_string(error));
+  RecordProperty("reference_error", std::to_string(own_error));
+}
+
+TEST_P(PipelineTest, ASampleDependsOnItselfAlone) {
+  const Samples all = ragged_samples(vocab());
+  for (DType compute : {DType::kF32, DType::kBf16}) {
+    const std::vector<float> together =
+        run_pipeline(GetParam(), equal_partition(layers(), 1), all, 0, Positions::kLast, compute);
+    ASSERT_EQ(together.size(), static_cast<size_t>(all.count() * vocab()));
+    EXPECT_TRUE(
+        same_bits(together, run_pipeline(GetParam(), equal_partition(layers(), 3), all, 2, Positions::kLast, compute)));
+    EXPECT_TRUE(same_bits(
+        together, run_pipeline(GetParam(), equal_partition(layers(), 2), all, 3, Positions::kLast, compute, 3)));
+    for (int64_t sample = 0; sample < all.count(); ++sample) {
+      const auto first = all.offsets[static_cast<size_t>(sample)], end = all.offsets[static_cast<size_t>(sample + 1)];
+      const Samples one{
+          .ids = {all.ids.begin() + first, all.ids.begin() + end}, .offsets = {0, end - first}, .names = {}};
+      const std::vector<float> alone =
+          run_pipeline(GetParam(), equal_partition(layers(), 1), one, 0, Positions::kLast, compute);
+      EXPECT_EQ(std::memcmp(alone.data(), together.data() + sample * vocab(), alone.size() * sizeof(float)), 0)
+          << "sample " << sample;
+    }
+  }
+}
+
+// The yardstick is transformers' own bf16 run: routing near-ties that fall the other way make any bf16 run of a small
+// random MoE differ from fp64 by whole logits.
+TEST_P(PipelineTest, Bf16IsAsCloseAsTransformersOwnBf16) {
+  const std::filesystem::path golden = golden_dir() / GetParam();
+  const Array expected = read_array(golden / "golden.h5", "logits_f64"),
+              theirs = read_array(golden / "bf16.h5", "logits_bf16");
+  const std::vector<float> ours = run_pipeline(GetParam(), equal_partition(layers(), 2), golden_samples(GetParam()), 2,
+                                               Positions::kAll, DType::kBf16);
+  double their_error = 0, our_error = 0;
+  for (size_t i = 0; i < ours.size(); ++i) {
+    their_error = std::max(their_error, std::abs(theirs.values[i] - expected.values[i]));
+    our_error = std::max(our_error, std::abs(static_cast<double>(ours[i]) - expected.values[i]));
+  }
+  EXPECT_LE(our_error, their_error);
+  EXPECT_GT(our_error, 1e-3) << "this was no bf16 run";
+  const auto columns = static_cast<size_t>(vocab());
+  for (size_t row = 0; row < ours.size() / columns; ++row) {
+    std::vector<double> sorted(expected.values.begin() + static_cast<std::ptrdiff_t>(row * columns),
+                               expected.values.begin() + static_cast<std::ptrdiff_t>((row + 1) * columns));
+    const auto best = std::max_element(sorted.begin(), sorted.end()) - sorted.begin();
+    std::sort(sorted.rbegin(), sorted.rend());
+    if (sorted[0] - sorted[1] <= their_error) continue;
+    EXPECT_EQ(std::max_element(&ours[row * columns], &ours[row * columns] + columns) - &ours[row * columns], best)
+        << "token " << row;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, PipelineTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
+  std::string name = tested.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+TEST(PipelineErrorTest, AStageThatNeverHearsEndsWithItsName) {
+  const Samples samples = golden_samples("tiny-moe");
+  const BatchPlan plan = make_plan(samples.offsets, 1, 0);
+  LocalLink silent;
+  LoadedStage loaded("tiny-moe", {4, 4}, DType::kF32);
+  LocalChannel channel(&silent, nullptr);
+  Pipeline pipeline(loaded.backend, loaded.stage, &channel, 1, 2, plan, DType::kF32, {}, 0.2);
+  try {
+    pipeline.run(samples.ids, {}, [](const MicroBatch&) {});
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kLost);
+    EXPECT_NE(std::string(error.what()).find("stage 1 of 2 waits until micro-batch 0 comes from stage 0"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace lfm2::test

@@ -1,0 +1,95 @@
+// Per-rank tests: the reference's hidden state in at stage r, the reference's hidden state out at its boundary.
+#include "stage/stage.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "stage/memory_plan.h"
+#include "support/golden.h"
+#include "support/loaded_stage.h"
+
+namespace lfm2::test {
+namespace {
+
+class StageTest : public testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  std::filesystem::path golden() const { return golden_dir() / std::get<0>(GetParam()) / "golden.h5"; }
+};
+
+// Rounding of `layers` layers of two blocks, each a few sums of `hidden` products, on values up to `largest`.
+double fp32_tolerance(int64_t layers, int64_t hidden, double largest) {
+  return 4 * 2 * static_cast<double>(layers) * std::sqrt(static_cast<double>(hidden)) * 0x1p-24 * largest;
+}
+
+void expect_near(const float* found, const Array& expected, double tolerance) {
+  double worst = 0;
+  size_t at = 0;
+  for (size_t i = 0; i < expected.values.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(found[i]) - expected.values[i]);
+    if (!(difference <= worst)) {
+      worst = difference;
+      at = i;
+    }
+  }
+  EXPECT_LE(worst, tolerance) << "token " << at / static_cast<size_t>(expected.dims.back()) << ", element "
+                              << at % static_cast<size_t>(expected.dims.back());
+}
+
+TEST_P(StageTest, ReferenceInReferenceOut) {
+  const auto& [golden_case, rank] = GetParam();
+  const ModelConfig config = ShardSet::open(golden_shards(golden_case, 4)).config();
+  const LayerRange range = equal_partition(config.layers, 4)[static_cast<size_t>(rank)];
+  LoadedStage loaded(golden_case, range, DType::kF32);
+  const Array ids = read_array(golden(), "input_ids");
+  const int64_t samples = ids.dim(0), length = ids.dim(1), tokens = samples * length;
+
+  std::vector<float> residual(static_cast<size_t>(tokens * config.hidden));
+  const Tensor hidden(residual.data(), DType::kF32, {tokens, config.hidden});
+  std::vector<int32_t> id_values(ids.values.begin(), ids.values.end()), positions, offsets;
+  for (int64_t token = 0; token < tokens; ++token) positions.push_back(static_cast<int32_t>(token % length));
+  for (int64_t sample = 0; sample <= samples; ++sample) offsets.push_back(static_cast<int32_t>(sample * length));
+  const Batch batch{.positions = Tensor(positions.data(), DType::kI32, {tokens}),
+                    .offsets = Tensor(offsets.data(), DType::kI32, {samples + 1}),
+                    .tokens = tokens,
+                    .sequences = samples,
+                    .max_length = length};
+  const StageCost cost = measure_stage(config, range, DType::kF32, DType::kF32, tokens, tokens);
+  Scratch scratch(loaded.backend.allocate(cost.scratch_bytes));
+  Ops& ops = loaded.backend.ops();
+  if (loaded.stage.first()) {
+    loaded.stage.embed(ops, Tensor(id_values.data(), DType::kI32, {tokens}), hidden);
+    expect_near(residual.data(), read_array(golden(), "hidden_states/00"), 0);
+  } else {
+    const Array in = read_array(golden(), fmt::format("hidden_states/{:02}", range.first));
+    std::transform(in.values.begin(), in.values.end(), residual.begin(),
+                   [](double x) { return static_cast<float>(x); });
+  }
+  loaded.stage.forward(ops, hidden, batch, scratch);
+  if (loaded.stage.last()) {
+    const Array expected = read_array(golden(), "logits_f64"), reference = read_array(golden(), "logits");
+    double own_error = 0;
+    for (size_t i = 0; i < expected.values.size(); ++i)
+      own_error = std::max(own_error, std::abs(expected.values[i] - reference.values[i]));
+    std::vector<float> logits(expected.values.size());
+    loaded.stage.head(ops, hidden, {}, scratch, Tensor(logits.data(), DType::kF32, {tokens, config.vocab}));
+    expect_near(logits.data(), expected, 3 * own_error);
+  } else {
+    const Array expected = read_array(golden(), fmt::format("hidden_states/{:02}", range.end()));
+    const double largest = std::abs(*std::max_element(expected.values.begin(), expected.values.end(),
+                                                      [](double a, double b) { return std::abs(a) < std::abs(b); }));
+    expect_near(residual.data(), expected, fp32_tolerance(range.count, config.hidden, largest));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, StageTest, testing::Combine(testing::ValuesIn(kGoldenCases), testing::Range(0, 4)),
+                         [](const auto& tested) {
+                           std::string name =
+                               std::get<0>(tested.param) + "_rank" + std::to_string(std::get<1>(tested.param));
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace lfm2::test
