@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Sourced by demo.sh and test.sh: installs what is missing on Debian and Ubuntu, saying so first; elsewhere it says what is needed.
+
+lfm2_packages=(build-essential cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libcli11-dev nlohmann-json3-dev
+  libfmt-dev libxxhash-dev)
+lfm2_test_packages=(libgtest-dev libopenblas-dev hdf5-tools python3 python3-h5py python3-numpy)
+
+# install_packages NAME...: asks nothing; needs root or sudo only where something is missing.
+install_packages() {
+  local missing=() name
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    echo "This is neither Debian nor Ubuntu. Needed, by their Debian names: $*" >&2
+    return 0
+  fi
+  for name in "$@"; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null)" = installed ] || missing+=("$name")
+  done
+  [ ${#missing[@]} -eq 0 ] && return 0
+  echo "Installing Debian packages: ${missing[*]}"
+  local as_root=()
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "Neither root nor sudo: please have these installed: ${missing[*]}" >&2; return 69; }
+    as_root=(sudo)
+  fi
+  local install=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}")
+  "${install[@]}" >/dev/null 2>&1 || { "${as_root[@]}" apt-get update -q >/dev/null && "${install[@]}" >/dev/null; } ||
+    { echo "apt-get could not install: ${missing[*]}" >&2; return 69; }
+}
+
+# build PRESET [CMAKE_OPTION...]: configures where needed and builds into build/PRESET; output only where something fails.
+build() {
+  local preset=$1 log
+  shift
+  log=$(mktemp)
+  echo "Building build/$preset"
+  if ! { cmake --preset "$preset" "$@" && cmake --build --preset "$preset"; } >"$log" 2>&1; then
+    cat "$log" >&2
+    rm -f "$log"
+    return 1
+  fi
+  rm -f "$log"
+}

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Every test that this machine can run: installs what is missing, builds, runs ctest. Says what it skips and why.
+# LFM2_TEST_PRESET=cpu-asan runs the same under AddressSanitizer and UBSan.
+set -eu
+cd "$(dirname "$0")/.."
+. launch/packages.sh
+install_packages "${lfm2_packages[@]}" "${lfm2_test_packages[@]}"
+preset=${LFM2_TEST_PRESET:-cpu}
+build "$preset" -DLFM2_TESTS=ON ${CI:+-DLFM2_WERROR=ON}
+command -v nvidia-smi >/dev/null 2>&1 || echo "No GPU on this machine: the CUDA tests are skipped."
+ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$(nproc)"
