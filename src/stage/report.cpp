@@ -16,6 +16,8 @@ std::string bytes_text(uint64_t bytes) {
   return amount < 1e9 ? fmt::format("{:.1f} MB", amount / 1e6) : fmt::format("{:.2f} GB", amount / 1e9);
 }
 
+const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
+
 OrderedJson as_json(const StageReport& report) {
   return {{"stage", report.stage},
           {"layer_first", report.layers.first},
@@ -139,12 +141,13 @@ std::string to_json(const JobReport& report) {
 std::string end_table(const JobReport& report) {
   const double seconds = report.median_seconds();
   const auto size = static_cast<double>(report.samples), tokens = static_cast<double>(report.tokens);
-  std::string text = fmt::format("{:<10} {}, {} layers in {} stage{}, {} on {}, {}\n", "model", report.model_type,
-                                 report.layers, report.stages.size(), report.stages.size() == 1 ? "" : "s",
-                                 report.dtype, report.stages.front().device, report.transport);
-  text += fmt::format("{:<10} {} samples, {} tokens, {} in {:.3f} s: {} micro-batches of up to {} samples\n", "job",
+  std::string text =
+      fmt::format("{:<10} {}, {} layers in {} stage{}, {} on {}, {}\n", "model", report.model_type, report.layers,
+                  report.stages.size(), plural(static_cast<int64_t>(report.stages.size())), report.dtype,
+                  report.stages.front().device, report.transport);
+  text += fmt::format("{:<10} {} samples, {} tokens, {} in {:.3f} s: {} micro-batch{} of up to {} sample{}\n", "job",
                       report.samples, report.tokens, results_text(report.results), seconds, report.micro_batches,
-                      report.largest_micro_batch);
+                      plural(report.micro_batches), report.largest_micro_batch, plural(report.largest_micro_batch));
   text += fmt::format("{:<10} {:.1f} samples/s, {:.0f} tokens/s\n", "speed", size / seconds, tokens / seconds);
   if (report.seconds.size() > 1) {
     const auto [fastest, slowest] = std::minmax_element(report.seconds.begin(), report.seconds.end());
