@@ -4,6 +4,10 @@
 #include <algorithm>
 #include <climits>
 
+#if defined(OPEN_MPI)
+#include <mpi-ext.h>
+#endif
+
 namespace lfm2 {
 
 namespace {
@@ -26,29 +30,70 @@ int element_count(const Tensor& tensor) {
 
 }  // namespace
 
-MpiChannel::MpiChannel(MPI_Comm comm, int previous, int next) : previous_(previous), next_(next) {
-  MPI_CHECK(MPI_Comm_dup(comm, &comm_));
-  incoming_.fill(MPI_REQUEST_NULL);
+bool mpi_is_cuda_aware() {
+#if defined(OPEN_MPI) && defined(MPIX_CUDA_AWARE_SUPPORT) && MPIX_CUDA_AWARE_SUPPORT
+  return MPIX_Query_cuda_support() == 1;
+#else
+  return false;
+#endif
 }
 
-MpiChannel::~MpiChannel() { MPI_Comm_free(&comm_); }
+MpiChannel::MpiChannel(MPI_Comm comm, int previous, int next, Backend& backend, size_t slot_bytes)
+    : previous_(previous), next_(next), backend_(backend) {
+  MPI_CHECK(MPI_Comm_dup(comm, &comm_));
+  if (backend.memory_is_host_memory() || mpi_is_cuda_aware()) return;
+  to_device_ = backend.create_stream();
+  to_host_ = backend.create_stream();
+  for (int slot = 0; slot < kSlots; ++slot) {
+    const auto at = static_cast<size_t>(slot);
+    if (previous != kNoPeer) incoming_[at].host = backend.allocate_host(slot_bytes);
+    if (next != kNoPeer) outgoing_[at].host = backend.allocate_host(slot_bytes);
+    incoming_[at].copied = backend.create_event();
+    outgoing_[at].copied = backend.create_event();
+  }
+}
+
+MpiChannel::~MpiChannel() {
+  if (to_device_) to_device_->drain();
+  if (to_host_) to_host_->drain();
+  MPI_Comm_free(&comm_);
+}
 
 void MpiChannel::receive(int slot, const Tensor& into) {
-  MPI_CHECK(MPI_Irecv(into.data, element_count(into), element_type(into), previous_, kHiddenTag, comm_,
-                      &incoming_[static_cast<size_t>(slot)]));
+  Incoming& in = incoming_[static_cast<size_t>(slot)];
+  in.into = into;
+  in.copying = false;
+  void* target = to_device_ ? in.host.data() : into.data;
+  MPI_CHECK(MPI_Irecv(target, element_count(into), element_type(into), previous_, kHiddenTag, comm_, &in.request));
 }
 
 bool MpiChannel::arrived(int slot) {
+  Incoming& in = incoming_[static_cast<size_t>(slot)];
   int done = 0;
-  MPI_CHECK(MPI_Test(&incoming_[static_cast<size_t>(slot)], &done, MPI_STATUS_IGNORE));
+  MPI_CHECK(MPI_Test(&in.request, &done, MPI_STATUS_IGNORE));
+  if (done != 0 && to_device_ && !in.copying) {
+    backend_.copy(*to_device_, in.into.data, in.host.data(), in.into.bytes());
+    to_device_->record(*in.copied);
+    in.copying = true;
+  }
   return done != 0;
+}
+
+void MpiChannel::order_after_arrival(int slot, Stream& compute) {
+  if (to_device_) compute.wait(*incoming_[static_cast<size_t>(slot)].copied);
 }
 
 void MpiChannel::send(int slot, const Tensor& from, Event& computed) {
   expect(sent(slot), "MpiChannel::send: the slot is still being sent");
   Outgoing& out = outgoing_[static_cast<size_t>(slot)];
   out.from = from;
-  out.computed = &computed;
+  out.ready = &computed;
+  if (to_host_) {
+    to_host_->wait(computed);
+    backend_.copy(*to_host_, out.host.data(), from.data, from.bytes());
+    to_host_->record(*out.copied);
+    out.ready = out.copied.get();
+  }
   pending_.push_back(slot);
   progress();
 }
@@ -61,9 +106,9 @@ bool MpiChannel::sent(int slot) {
 void MpiChannel::progress() {
   while (!pending_.empty()) {
     Outgoing& out = outgoing_[static_cast<size_t>(pending_.front())];
-    if (!out.computed->done()) break;
-    MPI_CHECK(MPI_Isend(out.from.data, element_count(out.from), element_type(out.from), next_, kHiddenTag, comm_,
-                        &out.request));
+    if (!out.ready->done()) break;
+    MPI_CHECK(MPI_Isend(to_host_ ? out.host.data() : out.from.data, element_count(out.from), element_type(out.from),
+                        next_, kHiddenTag, comm_, &out.request));
     out.started = MPI_Wtime();
     pending_.pop_front();
   }

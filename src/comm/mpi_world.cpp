@@ -122,6 +122,12 @@ int64_t MpiWorld::sum_on_host(int64_t value) const {
   return sum;
 }
 
+bool MpiWorld::all_ranks(bool value) const {
+  int mine = value ? 1 : 0, all = 0;
+  MPI_CHECK(MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_LAND, comm()));
+  return all != 0;
+}
+
 int MpiWorld::fair_share_of_processors() const {
   cpu_set_t mine;
   CPU_ZERO(&mine);

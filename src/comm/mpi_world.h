@@ -36,6 +36,7 @@ class MpiWorld {
   std::string broadcast(const std::string& text, int root, double timeout_seconds, const char* what) const;
   std::vector<std::string> gather(const std::string& text, int root, double timeout_seconds, const char* what) const;
   int64_t sum_on_host(int64_t value) const;
+  bool all_ranks(bool value) const;
 
   // Processors this rank may use, shared out among the ranks of this host that may use the same ones.
   int fair_share_of_processors() const;

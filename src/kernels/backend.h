@@ -54,9 +54,13 @@ class Backend {
   virtual Buffer allocate(size_t bytes) = 0;       // on the device; Error(kUnavailable) where memory is short
   virtual Buffer allocate_host(size_t bytes) = 0;  // host memory that the device copies from and to at full speed
   virtual std::unique_ptr<Event> create_event() = 0;
+  virtual std::unique_ptr<Stream> create_stream() = 0;
+  virtual bool memory_is_host_memory() const = 0;  // of allocate(): MPI and the host may touch it
 
   virtual Stream& compute() = 0;  // the stream that Ops enqueues on
   virtual Ops& ops() = 0;         // call only inside compute().submit(...)
+  // Enqueued on `stream`, between host and device memory in any direction.
+  virtual void copy(Stream& stream, void* to, const void* from, size_t bytes) = 0;
   // Enqueued like an operator.
   virtual void copy_to_host(void* host, const Tensor& source) = 0;
 

@@ -1,32 +1,87 @@
-// The CPU backend and MPI transport; a build with CUDA adds its own.
+// The CPU backend over MPI; in a build with CUDA also GPUs, over NCCL or MPI.
 #include "stage/backend_choice.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "comm/mpi_channel.h"
 #include "kernels/cpu/cpu_backend.h"
+#if LFM2_HAS_CUDA
+#include "comm/nccl_channel.h"
+#include "kernels/cuda/cuda_backend.h"
+#endif
 
 namespace lfm2 {
 
-std::unique_ptr<Backend> make_backend(const Options& options, const MpiWorld& world) {
+namespace {
+
+Machine cpu_machine(const Options& options, const MpiWorld& world) {
+  if (options.transport == TransportChoice::kNccl)
+    throw Error(
+        ExitCode::kUnavailable,
+        "--transport nccl: the ranks compute on the CPU, NCCL needs a GPU each: expected --transport mpi or auto");
+  const int threads = options.threads > 0 ? options.threads : world.fair_share_of_processors();
+  return {.backend = std::make_unique<CpuBackend>(threads)};
+}
+
+#if LFM2_HAS_CUDA
+constexpr double kStartTimeout = 120;  // CUDA and NCCL on a busy machine take tens of seconds at most
+
+// NCCL cannot join two ranks that share a GPU.
+bool gpus_are_distinct(const MpiWorld& world, const std::string& uuid) {
+  std::vector<std::string> uuids = world.gather(uuid, 0, kStartTimeout, "GPUs");
+  std::sort(uuids.begin(), uuids.end());
+  const bool distinct = std::adjacent_find(uuids.begin(), uuids.end()) == uuids.end();
+  return world.all_ranks(world.rank() != 0 || distinct);
+}
+
+Machine cuda_machine(const Options& options, const MpiWorld& world, int devices) {
+  // One visible device may be a launcher's choice for this rank; more ranks than devices share them.
+  const int device = world.local_rank() % devices;
+  Machine machine{.backend = make_cuda_backend(device), .cuda = true};
+  const bool distinct = gpus_are_distinct(world, cuda_device_facts(device).uuid);
+  if (options.transport == TransportChoice::kNccl && !distinct)
+    throw Error(ExitCode::kUnavailable,
+                fmt::format("--transport nccl: {} ranks on {} see {} GPU{}, NCCL needs one for each rank: expected "
+                            "--transport mpi or auto",
+                            world.local_size(), world.host(), devices, devices == 1 ? "" : "s"));
+  machine.nccl = options.transport != TransportChoice::kMpi && distinct && world.size() > 1;
+  return machine;
+}
+#endif
+
+}  // namespace
+
+std::string Machine::transport_name() const { return nccl ? "NCCL" : "MPI"; }
+
+Machine choose_machine(const Options& options, const MpiWorld& world) {
+#if LFM2_HAS_CUDA
+  if (options.device != DeviceChoice::kCpu) {
+    const int devices = cuda_device_count();
+    if (world.all_ranks(devices > 0)) return cuda_machine(options, world, devices);
+    if (options.device == DeviceChoice::kCuda)
+      throw Error(ExitCode::kUnavailable,
+                  fmt::format("--device cuda: {} GPUs here and none for at least one rank, expected one for each rank",
+                              devices));
+  }
+#else
   if (options.device == DeviceChoice::kCuda)
     throw Error(ExitCode::kUnavailable,
                 "--device cuda: this program was built without CUDA, expected --device cpu or auto");
-  const int threads = options.threads > 0 ? options.threads : world.fair_share_of_processors();
-  return std::make_unique<CpuBackend>(threads);
+#endif
+  return cpu_machine(options, world);
 }
 
-std::unique_ptr<Channel> make_channel(const Options& options, const MpiWorld& world) {
-  if (options.transport == TransportChoice::kNccl)
-    throw Error(ExitCode::kUnavailable,
-                "--transport nccl: this program was built without NCCL, expected --transport mpi or auto");
+std::unique_ptr<Channel> make_channel(const MpiWorld& world, const Machine& machine, size_t slot_bytes,
+                                      [[maybe_unused]] double timeout_seconds) {
   if (world.size() == 1) return nullptr;
+#if LFM2_HAS_CUDA
+  if (machine.nccl) return make_nccl_channel(world, *machine.backend, timeout_seconds);
+#endif
   const int previous = world.rank() == 0 ? MpiChannel::kNoPeer : world.rank() - 1;
   const int next = world.rank() + 1 == world.size() ? MpiChannel::kNoPeer : world.rank() + 1;
-  return std::make_unique<MpiChannel>(world.comm(), previous, next);
+  return std::make_unique<MpiChannel>(world.comm(), previous, next, *machine.backend, slot_bytes);
 }
-
-std::string transport_name(const MpiWorld& world) { return world.size() == 1 ? "no transport" : "MPI"; }
 
 uint64_t available_host_memory() {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/meminfo", "r"), &std::fclose);

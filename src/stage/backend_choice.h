@@ -12,12 +12,20 @@
 
 namespace lfm2 {
 
-// Error(kUnavailable) where the wanted device is not there.
-std::unique_ptr<Backend> make_backend(const Options& options, const MpiWorld& world);
+struct Machine {
+  std::unique_ptr<Backend> backend;
+  bool cuda = false;
+  bool nccl = false;  // else MPI
+  std::string transport_name() const;
+};
 
-// Null for a single stage. `previous` and `next` are ranks, MpiChannel::kNoPeer at the ends.
-std::unique_ptr<Channel> make_channel(const Options& options, const MpiWorld& world);
-std::string transport_name(const MpiWorld& world);
+// Collective. Error(kUnavailable) where the wanted device or transport is not there.
+Machine choose_machine(const Options& options, const MpiWorld& world);
+
+// Null for a single stage. `slot_bytes` of the largest micro-batch; NCCL gets `timeout_seconds` (0: no limit) to
+// connect.
+std::unique_ptr<Channel> make_channel(const MpiWorld& world, const Machine& machine, size_t slot_bytes,
+                                      double timeout_seconds);
 
 // Memory of this host that could be used now, page cache included; 0 where the system does not say.
 uint64_t available_host_memory();

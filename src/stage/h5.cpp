@@ -25,7 +25,12 @@ std::string library_message() {
   return text.empty() ? "HDF5 gave no reason" : text;
 }
 
-void silence_library() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+// Before any other call to the library. Its own clean-up at exit crashes where a write had failed (a full disk): every
+// file is closed by its owner here, so nothing is left for it to do.
+void silence_library() {
+  H5dont_atexit();
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
 
 std::string describe_type(hid_t type) {
   const size_t bits = H5Tget_size(type) * 8;

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdio>
 
-#include "stage/backend_choice.h"
 #include "stage/json.h"
 #include "stage/memory_plan.h"
 #include "stage/version.h"
@@ -28,13 +27,14 @@ ExitCode Job::run() {
   check_inputs();
   share_samples();
   choose_plan();
-  backend_ = make_backend(options_, world_);
-  channel_ = make_channel(options_, world_);
+  machine_ = choose_machine(options_, world_);
   check_memory();
   load_weights();
   world_.barrier(load_timeout(), "weights loaded");
-  pipeline_.emplace(*backend_, *stage_, channel_.get(), world_.rank(), world_.size(), plan_, compute_, options_.results,
-                    options_.timeout_seconds);
+  const auto slot_elements = static_cast<size_t>(plan_.max_tokens * shards_->config().hidden);
+  channel_ = make_channel(world_, machine_, slot_elements * size_bytes(compute_), options_.timeout_seconds);
+  pipeline_.emplace(*machine_.backend, *stage_, channel_.get(), world_.rank(), world_.size(), plan_, compute_,
+                    options_.results, options_.timeout_seconds);
   open_results();
   run_pipeline();
   return finish();
@@ -100,6 +100,7 @@ void Job::choose_plan() {
 }
 
 void Job::check_memory() const {
+  if (machine_.cuda) return;  // a GPU says so itself when an allocation fails: its memory is not overcommitted
   const bool all = options_.results.positions == Positions::kAll;
   StageCost cost = measure_stage(shards_->config(), layers(), compute_, compute_, plan_.max_tokens,
                                  options_.results.positions == Positions::kNone ? 0
@@ -124,7 +125,7 @@ void Job::load_weights() {
   uint64_t bytes = 0;
   for (const ShardTensor* tensor : tensors()) bytes += tensor->bytes;
   Progress progress("load", bytes, Progress::Unit::kBytes, world_.rank() == 0 ? options_.progress : ProgressMode::kOff);
-  weights_.emplace(*shards_, *backend_, compute_, progress);
+  weights_.emplace(*shards_, *machine_.backend, compute_, progress);
   stage_.emplace(*weights_, shards_->config(), layers());
   weights_->expect_all_loaded(tensors());
   report_.load_seconds = seconds_since(start);
@@ -173,7 +174,7 @@ ExitCode Job::finish() {
   report_.stage = world_.rank();
   report_.layers = layers();
   report_.host = world_.host();
-  report_.device = backend_->description();
+  report_.device = machine_.backend->description();
   report_.activation_bytes = pipeline_->activation_bytes();
   report_.peak_host_bytes = peak_host_bytes();
   report_.times = pipeline_->times();
@@ -193,7 +194,7 @@ ExitCode Job::finish() {
   if (world_.rank() == 0) {
     JobReport job{.model_type = std::string(shards_->config().type_name()),
                   .dtype = std::string(name(compute_)),
-                  .transport = transport_name(world_),
+                  .transport = world_.size() == 1 ? "no transport" : machine_.transport_name(),
                   .version = kVersionText,
                   .layers = shards_->config().layers,
                   .samples = plan_.samples(),

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "comm/mpi_world.h"
+#include "stage/backend_choice.h"
 #include "stage/input_file.h"
 #include "stage/options.h"
 #include "stage/output_file.h"
@@ -47,7 +48,7 @@ class Job {
   Samples samples_;  // ids on rank 0 only
   BatchPlan plan_;
   DType compute_ = DType::kF32;
-  std::unique_ptr<Backend> backend_;
+  Machine machine_;
   std::optional<ShardWeights> weights_;
   std::optional<Stage> stage_;
   std::unique_ptr<Channel> channel_;

@@ -147,7 +147,8 @@ std::string end_table(const JobReport& report) {
                   report.stages.front().device, report.transport);
   text += fmt::format("{:<10} {} samples, {} tokens, {} in {:.3f} s: {} micro-batch{} of up to {} sample{}\n", "job",
                       report.samples, report.tokens, results_text(report.results), seconds, report.micro_batches,
-                      plural(report.micro_batches), report.largest_micro_batch, plural(report.largest_micro_batch));
+                      report.micro_batches == 1 ? "" : "es", report.largest_micro_batch,
+                      plural(report.largest_micro_batch));
   text += fmt::format("{:<10} {:.1f} samples/s, {:.0f} tokens/s\n", "speed", size / seconds, tokens / seconds);
   if (report.seconds.size() > 1) {
     const auto [fastest, slowest] = std::minmax_element(report.seconds.begin(), report.seconds.end());

@@ -67,13 +67,27 @@ Outcome run_program(const std::vector<std::string>& arguments) {
   return outcome;
 }
 
+std::vector<std::string> machine_options() {
+  const char* text = std::getenv("LFM2_TEST_MACHINE");
+  std::istringstream stream(text == nullptr ? "--device cpu" : text);
+  std::vector<std::string> options;
+  for (std::string option; stream >> option;) options.push_back(option);
+  return options;
+}
+
 Outcome run_stage(int ranks, const std::vector<std::string>& arguments) {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   std::vector<std::string> command = {LFM2_MPIEXEC, "-np",  std::to_string(ranks), "--oversubscribe",
                                       "--bind-to",  "none", LFM2_STAGE_PROGRAM};
-  if (std::find(arguments.begin(), arguments.end(), "--threads") == arguments.end())
-    command.insert(command.end(), {"--threads", "1"});
+  const auto given = [&](const std::string& option) {
+    return std::find(arguments.begin(), arguments.end(), option) != arguments.end();
+  };
+  if (!given("--threads")) command.insert(command.end(), {"--threads", "1"});
+  if (!given("--device") && !given("--transport")) {
+    const std::vector<std::string> machine = machine_options();
+    command.insert(command.end(), machine.begin(), machine.end());
+  }
   command.insert(command.end(), arguments.begin(), arguments.end());
   return run_program(command);
 }

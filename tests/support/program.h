@@ -19,7 +19,9 @@ inline constexpr double kProgramTimeoutSeconds = 120;
 
 // `arguments` are passed on unchanged, with no shell between.
 Outcome run_program(const std::vector<std::string>& arguments);
-// mpirun with `ranks` ranks of lfm2_stage.
+// mpirun with `ranks` ranks of lfm2_stage. Where LFM2_TEST_MACHINE is set ("--device cuda --transport nccl") its
+// options come first: the same tests then run on GPUs; without it they run on the CPU.
+std::vector<std::string> machine_options();
 Outcome run_stage(int ranks, const std::vector<std::string>& arguments);
 
 }  // namespace lfm2::test

@@ -17,6 +17,12 @@ Buffer CpuBackend::allocate(size_t bytes) { return allocate_aligned(bytes); }
 Buffer CpuBackend::allocate_host(size_t bytes) { return allocate_aligned(bytes); }
 std::unique_ptr<Event> CpuBackend::create_event() { return std::make_unique<CpuEvent>(); }
 
+std::unique_ptr<Stream> CpuBackend::create_stream() { return std::make_unique<CpuStream>(); }
+
+void CpuBackend::copy(Stream& stream, void* to, const void* from, size_t bytes) {
+  stream.submit([=] { std::memcpy(to, from, bytes); });
+}
+
 void CpuBackend::copy_to_host(void* host, const Tensor& source) {
   if (source.bytes() > 0) std::memcpy(host, source.data, source.bytes());
 }

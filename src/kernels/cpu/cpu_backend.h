@@ -20,8 +20,11 @@ class CpuBackend final : public Backend {
   Buffer allocate(size_t bytes) override;
   Buffer allocate_host(size_t bytes) override;
   std::unique_ptr<Event> create_event() override;
+  std::unique_ptr<Stream> create_stream() override;
+  bool memory_is_host_memory() const override { return true; }
   Stream& compute() override { return stream_; }
   Ops& ops() override { return ops_; }
+  void copy(Stream& stream, void* to, const void* from, size_t bytes) override;
   void copy_to_host(void* host, const Tensor& source) override;
   void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) override;
 

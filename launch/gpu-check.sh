@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# gpu-check.sh [FOLDER]: everything that needs GPUs, as one command and one summary: builds, the CUDA and MPI tests over both transports,
+# compute-sanitizer, then the full-size model against transformers. FOLDER (default /tmp/lfm2-gpu-check) takes about 40 GB.
+# LFM2_SKIP="sanitizer full-size" leaves parts out. Extra options for CMake: LFM2_CMAKE_OPTIONS.
+set -u
+cd "$(dirname "$0")/.."
+folder=${1:-/tmp/lfm2-gpu-check}
+skip=" ${LFM2_SKIP:-} "
+mkdir -p "$folder"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
+gpus=$(nvidia-smi --list-gpus | wc -l)
+ranks=$((gpus < 4 ? gpus : 4))
+bin=build/cuda/bin
+summary=()
+failed=0
+
+# step NAME COMMAND...: runs it, keeps its log, remembers how it ended.
+step() {
+  local name=$1 log="$folder/${1// /-}.log" start=$SECONDS
+  shift
+  if "$@" >"$log" 2>&1; then
+    summary+=("$(printf 'ok      %-28s %4d s' "$name" $((SECONDS - start)))")
+  else
+    summary+=("$(printf 'FAILED  %-28s %4d s  %s' "$name" $((SECONDS - start)) "$log")")
+    failed=1
+    tail -n 40 "$log"
+  fi
+}
+skipped() { summary+=("$(printf 'skipped %-28s %s' "$1" "$2")"); }
+stage() { mpirun --bind-to none -np "$ranks" "$bin/lfm2_stage" "$@"; }
+
+configure_and_build() {
+  # shellcheck disable=SC2086  # a list of options
+  cmake --preset cuda ${LFM2_CMAKE_OPTIONS:-} && cmake --build --preset cuda -j "$(nproc)"
+}
+mpi_tests() { LFM2_TEST_MACHINE="--device cuda --transport $1" ctest --test-dir build/cuda -L mpi --output-on-failure --no-tests=error; }
+full_size() {
+  [ -f "$folder/reference.h5" ] || python3 tests/reference/full_size.py make "$folder" || return 1
+  [ -d "$folder/shards" ] || "$bin/weights-tools" split "$folder/model" --out "$folder/shards" || return 1
+  for dtype in fp32 bf16; do
+    stage --weights "$folder/shards" --input "$folder/inputs.h5" --dtype "$dtype" --output "$folder/$dtype.h5" || return 1
+  done
+  python3 tests/reference/full_size.py compare "$folder" "$folder/fp32.h5" "$folder/bf16.h5"
+}
+headline() {
+  for dtype in bf16 fp32; do
+    stage --weights "$folder/shards" --dtype "$dtype" --output "$folder/headline.bin" --benchmark --warmup 1 --repeat 5 \
+      --report "$folder/headline-$dtype.json" || return 1
+  done
+}
+
+step "build" configure_and_build
+step "cuda tests" ctest --test-dir build/cuda -L cuda --output-on-failure --no-tests=error
+if [ "$gpus" -ge 4 ]; then
+  step "mpi tests over NCCL" mpi_tests nccl
+else
+  skipped "mpi tests over NCCL" "$gpus GPUs, 4 are needed"
+fi
+step "mpi tests over MPI" mpi_tests mpi
+if [[ $skip == *" sanitizer "* ]]; then
+  skipped "compute-sanitizer" "as asked"
+else
+  for tool in memcheck racecheck; do
+    step "$tool" compute-sanitizer --tool "$tool" --error-exitcode 70 "$bin/cuda_tests" --gtest_filter='-*Long*:*Invariance*'
+  done
+fi
+if [[ $skip == *" full-size "* ]]; then
+  skipped "full size" "as asked"
+else
+  step "full size" full_size
+  step "headline" headline
+  tail -n 3 "$folder/full-size.log"
+  cat "$folder/headline.log"
+fi
+printf '%s\n' "${summary[@]}"
+exit $failed
