@@ -38,9 +38,9 @@ void add_console(CLI::App& command, Console& console) {
       ->transform(CLI::CheckedTransformer(modes, CLI::ignore_case));
 }
 
-void add_stages(CLI::App& command, std::optional<int64_t>& stages, std::vector<int64_t>& layers) {
+void add_stages(CLI::App& command, std::optional<int64_t>& stages, std::string& layers) {
   auto* by_count = command.add_option("--stages", stages, "Number of stages, as equal as can be (default 4)");
-  command.add_option("--layers", layers, "Layers of each stage, e.g. 7,6,6,5")->delimiter(',')->excludes(by_count);
+  command.add_option("--layers", layers, "Layers of each stage, e.g. 7,6,6,5")->excludes(by_count);
 }
 
 void add_split(CLI::App& app, Program& program) {
@@ -60,7 +60,9 @@ void add_synth(CLI::App& app, Program& program) {
   CLI::App* command = app.add_subcommand("synth", "Make a model with random weights");
   SynthOptions& options = program.synth;
   command->add_option("--config", options.config, "lfm2-8b-a1b, lfm2-350m, lfm2-tiny or a config.json")->required();
-  command->add_option("--seed", options.seed, "Of the random numbers")->capture_default_str();
+  command->add_option("--seed", options.seed, "Of the random numbers")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--dtype", options.dtype, "fp32, bf16 or fp16")->capture_default_str();
   command->add_option("--out", options.out, "A .bin or .safetensors file, or a folder")->required();
   command->add_flag("--force", options.force, "Replace a model that is there");

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <regex>
 #include <set>
 
 #include "stage/checksum.h"
@@ -29,20 +28,41 @@ size_t stage_of(const TensorSpec& spec, const std::vector<LayerRange>& stages) {
   return static_cast<size_t>(at - stages.begin());
 }
 
-// Shards that are already in the folder. Another .h5 file would be taken for one, so it is refused.
+bool take_text(std::string_view& rest, std::string_view text) {
+  if (!rest.starts_with(text)) return false;
+  rest.remove_prefix(text.size());
+  return true;
+}
+
+bool take_digits(std::string_view& rest) {
+  const size_t count = std::min(rest.find_first_not_of("0123456789"), rest.size());
+  rest.remove_prefix(count);
+  return count > 0;
+}
+
+// stage-00-of-04.h5, of any split, and what that is called while it is written.
+bool is_shard_name(std::string_view rest) {
+  if (!take_text(rest, "stage-") || !take_digits(rest) || !take_text(rest, "-of-") || !take_digits(rest) ||
+      !take_text(rest, ".h5"))
+    return false;
+  return rest.empty() || (take_text(rest, ".tmp.") && take_digits(rest) && rest.empty());
+}
+
+// What earlier splits left in the folder under other names than the new shards will have, killed ones included. Another
+// .h5 file would be taken for a shard, so it is refused.
 std::vector<fs::path> find_older_shards(const fs::path& folder, size_t stages) {
-  static const std::regex ours("stage-[0-9]+-of-[0-9]+\\.h5");
   std::set<std::string> replaced;
   for (size_t stage = 0; stage < stages; ++stage)
     replaced.insert(shard::file_name(static_cast<int64_t>(stage), static_cast<int64_t>(stages)));
   std::vector<fs::path> older;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string file = entry.path().filename().string();
-    if (entry.path().extension() != ".h5" || replaced.contains(file)) continue;
-    if (!std::regex_match(file, ours))
+    if (is_shard_name(file)) {
+      if (!replaced.contains(file)) older.push_back(entry.path());
+    } else if (entry.path().extension() == ".h5") {
       throw Error(ExitCode::kCantCreate,
                   fmt::format("{}: is no shard, expected a folder for shards only", entry.path().string()));
-    older.push_back(entry.path());
+    }
   }
   return older;
 }

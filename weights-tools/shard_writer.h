@@ -30,7 +30,7 @@ class ShardWriter : public ModelWriter {
   const ModelSource& source_;
   std::vector<LayerRange> stages_;
   OutputFolder folder_;
-  std::vector<std::filesystem::path> older_;  // shards of an earlier split under other names
+  std::vector<std::filesystem::path> older_;  // what earlier splits left under other names
   std::vector<StageFile> files_;
   std::vector<std::string> checksums_;  // one for each target
 };

@@ -1,4 +1,4 @@
-// What a stage will need, from the configuration alone: the figures behind plan.
+// What a stage will need: the figures behind plan.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +21,15 @@ struct StageNeeds {
   int64_t attention_layers = 0;
   uint64_t parameters = 0;
   uint64_t weight_bytes = 0;     // a tied embedding counts in the first and in the last stage
-  uint64_t slot_bytes = 0;       // two residual streams [tokens, hidden]
-  uint64_t workspace_bytes = 0;  // the largest intermediate results of a layer
-  uint64_t logits_bytes = 0;     // [samples, vocab] fp32, twice: one is copied out while the next is made
+  uint64_t slot_bytes = 0;       // residual streams
+  uint64_t workspace_bytes = 0;  // activations inside a layer
+  uint64_t logits_bytes = 0;     // on their way out, in the last stage
   double gflop_per_token = 0;    // of the layers, attention at this length included
   uint64_t total_bytes() const { return weight_bytes + slot_bytes + workspace_bytes + logits_bytes; }
 };
 
 std::vector<StageNeeds> stage_needs(const ModelSource& model, const std::vector<LayerRange>& stages,
-                                   const NeedsInput& input);
+                                    const NeedsInput& input);
 
 // Of one position that goes through the LM head.
 double head_gflop(const ModelConfig& config);

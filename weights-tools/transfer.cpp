@@ -34,15 +34,15 @@ void transfer(const std::string& title, const ModelSource& source, ModelWriter& 
 void run_split(const SplitOptions& options, const Console& console) {
   const std::optional<DType> dtype = wanted_dtype(options.dtype);
   const auto source = open_model(options.model, options.config);
-  ShardWriter writer(*source, choose_stages(source->config().layers, options.stages, options.layers), dtype,
-                     options.out, options.force);
+  ShardWriter writer(*source, choose_stages(source->config().layers, options.stages, parse_layers(options.layers)),
+                     dtype, options.out, options.force);
   transfer("split", *source, writer, options.out, console);
 }
 
 void run_synth(const SynthOptions& options, const Console& console) {
   const std::optional<DType> dtype = wanted_dtype(options.dtype);
-  const SynthSource source(named_config_text(options.config), options.config, options.seed,
-                           dtype.value_or(DType::kBf16));
+  if (!dtype) throw Error(ExitCode::kUsage, "--dtype is \"keep\", but synth has nothing to keep: fp32, bf16 or fp16");
+  const SynthSource source(named_config_text(options.config), options.config, options.seed, *dtype);
   const auto writer = create_model(source, options.out, options.force);
   transfer("synth", source, *writer, options.out, console);
 }

@@ -14,8 +14,9 @@ namespace {
 
 // Loading from a cold disk may take minutes where a step takes milliseconds.
 constexpr double kLoadTimeoutFactor = 10;
-// Larger matrix products bring a CPU nothing more.
-constexpr int64_t kLargestTargetTokens = 512;
+// Tokens of a micro-batch beyond which the matrix products are no faster, while the pipeline fills more slowly.
+constexpr int64_t kLargestCpuTarget = 512;
+constexpr int64_t kLargestCudaTarget = 4096;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -26,8 +27,8 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 ExitCode Job::run() {
   check_inputs();
   share_samples();
-  choose_plan();
   machine_ = choose_machine(options_, world_);
+  choose_plan();
   check_memory();
   load_weights();
   world_.barrier(load_timeout(), "weights loaded");
@@ -92,7 +93,8 @@ void Job::share_samples() {
 }
 
 void Job::choose_plan() {
-  const int64_t target = choose_target_tokens(samples_.offsets.back(), world_.size(), kLargestTargetTokens);
+  const int64_t target = choose_target_tokens(samples_.offsets.back(), world_.size(),
+                                              machine_.cuda ? kLargestCudaTarget : kLargestCpuTarget);
   plan_ = make_plan(samples_.offsets, options_.micro_batch, target);
   compute_ = options_.dtype.value_or(shards_->dtype());
   say(fmt::format("layers {} to {}, {} micro-batches of up to {} tokens", layers().first, layers().end() - 1,

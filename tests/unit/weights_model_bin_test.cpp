@@ -56,7 +56,7 @@ TEST(ModelBinTest, RefusesLies) {
       {"no tensors", little_endian(0, 4), {"counts 0"}},
       {"too many tensors", little_endian(65537, 4) + std::string(64, 'x'), {"65537", "65536"}},
       {"2^32 - 1 tensors", little_endian(UINT32_MAX, 4) + std::string(64, 'x'), {"4294967295"}},
-      {"table cut off", little_endian(2, 4) + entry("a", {1}, 64, 4), {"past the end"}},
+      {"table cut off", little_endian(2, 4) + entry("a", {1}, 8, 4), {"past the end"}},
       {"name of 2^32 - 1 bytes", little_endian(1, 4) + little_endian(UINT32_MAX, 4) + "a", {"4294967295", "256"}},
       {"name of 257 bytes", single(entry(std::string(257, 'a'), {1}, 400, 4)), {"257"}},
       {"empty name", single(entry("", {1}, 40, 4)), {"0 bytes"}},

@@ -2,6 +2,7 @@
 // the tests of weights-tools and of the files below it.
 #pragma once
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -62,12 +63,6 @@ struct HandTensor {
   std::string bytes;
 };
 
-inline std::string join(const std::vector<uint64_t>& values) {
-  std::string text;
-  for (uint64_t value : values) text += (text.empty() ? "" : ",") + std::to_string(value);
-  return text;
-}
-
 inline std::string safetensors_text(const std::string& header, const std::string& data) {
   return little_endian(header.size(), 8) + header + data;
 }
@@ -77,9 +72,9 @@ inline std::string safetensors_text(const std::vector<HandTensor>& tensors) {
   std::string header = "{", data;
   for (const HandTensor& tensor : tensors) {
     if (header.size() > 1) header += ',';
-    header += "\"" + tensor.name + "\":{\"dtype\":\"" + tensor.dtype + "\",\"shape\":[" + join(tensor.dims) +
-              "],\"data_offsets\":[" + std::to_string(data.size()) + "," +
-              std::to_string(data.size() + tensor.bytes.size()) + "]}";
+    header += "\"" + tensor.name + "\":{\"dtype\":\"" + tensor.dtype + "\",\"shape\":[" +
+              fmt::format("{}", fmt::join(tensor.dims, ",")) + "],\"data_offsets\":[" + std::to_string(data.size()) +
+              "," + std::to_string(data.size() + tensor.bytes.size()) + "]}";
     data += tensor.bytes;
   }
   return safetensors_text(header + "}", data);

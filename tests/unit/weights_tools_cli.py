@@ -1,0 +1,410 @@
+#!/usr/bin/env python3
+"""weights_tools_cli.py PROGRAM GOLDEN_DIR: the command line of weights-tools as a user meets it, and its shards through h5py."""
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import h5py
+import numpy
+
+PROGRAM, GOLDEN = sys.argv[1], pathlib.Path(sys.argv[2])
+CASES = ["tiny-moe", "mini-24", "tiny-bf16", "tiny-dense"]
+TIMEOUT = 120
+
+
+def run(*arguments, **options):
+    result = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, timeout=TIMEOUT, **options)
+    result.stdout, result.stderr = result.stdout.decode(), result.stderr.decode()  # not text=True, which hides \r
+    return result
+
+
+def read_safetensors(path):
+    """Name -> (dtype, shape, bytes), by the format's description."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    return {
+        name: (entry["dtype"], entry["shape"], data[8 + length + entry["data_offsets"][0] : 8 + length + entry["data_offsets"][1]])
+        for name, entry in header.items()
+    }
+
+
+def as_float32(dtype, data):
+    if dtype == "BF16":
+        return (numpy.frombuffer(data, "<u2").astype(numpy.uint32) << 16).view(numpy.float32)
+    return numpy.frombuffer(data, {"F32": "<f4", "F16": "<f2"}[dtype]).astype(numpy.float32)
+
+
+class CliTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lfm2-cli-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+
+    def succeed(self, *arguments):
+        result = run(*arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result
+
+    def refuse(self, code, parts, *arguments, **options):
+        """The exit code, one line on stderr that holds every part, and nothing on stdout."""
+        result = run(*arguments, **options)
+        self.assertEqual(result.returncode, code, result.stderr)
+        self.assertEqual(result.stdout, "")
+        self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        self.assertTrue(result.stderr.startswith("weights-tools: "), result.stderr)
+        for part in parts:
+            self.assertIn(part, result.stderr)
+
+    def split(self, case="tiny-moe", name="shards", *arguments):
+        self.succeed("split", GOLDEN / case, "--out", self.folder / name, *arguments)
+        return self.folder / name
+
+    def names(self, folder=None):
+        return sorted(path.name for path in (folder or self.folder).iterdir())
+
+
+class UsageTest(CliTest):
+    def test_help_and_version(self):
+        self.assertRegex(self.succeed("--version").stdout, r"^weights-tools \d+\.\d+\.\d+\n$")
+        whole = self.succeed("--help").stdout
+        for command in ["split", "synth", "inspect", "verify", "merge", "plan"]:
+            self.assertIn(command, whole)
+            self.assertIn("--help", self.succeed(command, "--help").stdout)
+
+    def test_wrong_usage(self):
+        model, out = GOLDEN / "tiny-moe", self.folder / "out"
+        cases = [
+            ([], "subcommand"),
+            (["slice"], "subcommand"),
+            (["split"], "MODEL"),
+            (["split", model], "--out"),
+            (["split", model, "--out"], "--out"),
+            (["split", model, "--out", out, "--color"], "--color"),
+            (["split", model, "--out", out, "--stages", "x"], "--stages"),
+            (["split", model, "--out", out, "--stages", "0"], "--stages"),
+            (["split", model, "--out", out, "--stages", "9"], "1 to 8"),
+            (["split", model, "--out", out, "--stages", "-1"], "--stages"),
+            (["split", model, "--out", out, "--stages", "99999999999999999999"], "--stages"),
+            (["split", model, "--out", out, "--layers", "4,5"], "4,5"),
+            (["split", model, "--out", out, "--layers", "4,,4"], "--layers"),
+            (["split", model, "--out", out, "--layers", "4,4", "--stages", "2"], "--stages"),
+            (["split", model, "--out", out, "--dtype", "int8"], "int8"),
+            (["split", model, "--out", out, "--progress", "maybe"], "--progress"),
+            (["synth", "--out", out], "--config"),
+            (["synth", "--config", "lfm2-tiny", "--out", out, "--seed", "-1"], "--seed"),
+            (["synth", "--config", "lfm2-tiny", "--out", out, "--dtype", "keep"], "--dtype"),
+            (["plan", "lfm2-tiny", "--gpu-memory", "80XB"], "80XB"),
+            (["plan", "lfm2-tiny", "--length", "0"], "--length"),
+            (["verify", self.folder, "--config", model / "config.json"], "shards"),
+        ]
+        for arguments, part in cases:
+            with self.subTest(arguments=arguments):
+                code = 66 if arguments[0:1] == ["verify"] else 64  # there the missing shards come first
+                self.refuse(code, [part if code == 64 else ".h5"], *arguments)
+        self.assertEqual(self.names(), [])
+
+    def test_missing_input(self):
+        out = self.folder / "out"
+        for arguments in [
+            ["split", self.folder / "no.bin", "--out", out],
+            ["inspect", self.folder / "no.safetensors"],
+            ["verify", self.folder / "no"],
+            ["merge", self.folder / "no", "--out", out],
+            ["plan", self.folder / "no"],
+            ["synth", "--config", self.folder / "no.json", "--out", out],
+            ["split", GOLDEN / "tiny-moe", "--config", self.folder / "no.json", "--out", out],
+        ]:
+            with self.subTest(arguments=arguments):
+                self.refuse(66, [str(self.folder / "no")], *arguments)
+        self.assertEqual(self.names(), [])
+
+    def test_existing_output_needs_force(self):
+        shards = self.split()
+        before = (shards / "stage-00-of-04.h5").read_bytes()
+        self.refuse(73, [str(shards), "--force"], "split", GOLDEN / "tiny-dense", "--out", shards)
+        self.assertEqual((shards / "stage-00-of-04.h5").read_bytes(), before)
+        self.split("tiny-dense", "shards", "--force", "--stages", "2")
+        self.assertEqual(self.names(shards), ["stage-00-of-02.h5", "stage-01-of-02.h5"])
+        self.succeed("verify", shards, "--against", GOLDEN / "tiny-dense")
+        for name in ["m.bin", "m.safetensors", "hf"]:
+            self.succeed("merge", shards, "--out", self.folder / name)
+            self.refuse(73, [name, "--force"], "merge", shards, "--out", self.folder / name)
+            self.succeed("merge", shards, "--out", self.folder / name, "--force")
+        self.refuse(73, ["no/such"], "merge", shards, "--out", self.folder / "no/such/m.bin")
+        self.refuse(73, ["no/such"], "split", GOLDEN / "tiny-moe", "--out", self.folder / "no/such")
+
+    def test_talks_only_where_it_should(self):
+        quiet = self.succeed("split", GOLDEN / "tiny-moe", "--out", self.folder / "a", "--quiet")
+        self.assertEqual(quiet.stdout + quiet.stderr, "")
+        plain = self.succeed("split", GOLDEN / "tiny-moe", "--out", self.folder / "b")
+        self.assertEqual(plain.stdout, "")
+        self.assertEqual(plain.stderr.count("\n"), 1)
+        self.assertNotIn("\r", plain.stderr)  # no bar in a log
+        bar = self.succeed("split", GOLDEN / "tiny-moe", "--out", self.folder / "c", "--progress", "on")
+        self.assertIn("\r", bar.stderr)
+        self.assertIn("100 %", bar.stderr)
+
+
+class RoundTripTest(CliTest):
+    def test_split_verify_merge(self):
+        for case in CASES:
+            with self.subTest(case=case):
+                shards = self.split(case, case + "-shards")
+                self.assertIn("every element", self.succeed("verify", shards, "--against", GOLDEN / case).stdout)
+                back = self.folder / case
+                self.succeed("merge", shards, "--out", back)
+                for name in ["model.safetensors", "config.json"]:
+                    self.assertEqual((back / name).read_bytes(), (GOLDEN / case / name).read_bytes())
+
+    def test_synth_is_one_model_in_every_form(self):
+        for name in ["a.bin", "a.safetensors", "hf"]:
+            self.succeed("synth", "--config", "lfm2-tiny", "--seed", "5", "--out", self.folder / name)
+        self.assertEqual(self.names(), ["a.bin", "a.safetensors", "config.json", "hf"])
+        self.assertEqual((self.folder / "a.safetensors").read_bytes(), (self.folder / "hf/model.safetensors").read_bytes())
+        self.succeed("split", self.folder / "a.bin", "--out", self.folder / "shards", "--dtype", "bf16")
+        self.succeed("verify", self.folder / "shards", "--against", self.folder / "hf")
+        self.succeed("synth", "--config", "lfm2-tiny", "--seed", "6", "--out", self.folder / "other")
+        self.refuse(65, ["differs first at ["], "verify", self.folder / "shards", "--against", self.folder / "other")
+
+    def test_verify_names_the_first_difference(self):
+        shards = self.split("tiny-bf16")
+        model = self.folder / "model"
+        shutil.copytree(GOLDEN / "tiny-bf16", model)
+        data = bytearray((model / "model.safetensors").read_bytes())
+        (length,) = struct.unpack("<Q", data[:8])
+        name = "model.layers.3.feed_forward.w1.weight".replace("w1", "experts.5.w2")
+        entry = json.loads(data[8 : 8 + length])[name]
+        at = 8 + length + entry["data_offsets"][0] + 2 * (7 * entry["shape"][1] + 11)
+        struct.pack_into("<H", data, at, 0x4049)  # 3.140625
+        (model / "model.safetensors").write_bytes(data)
+        self.refuse(65, [name, "[7, 11]", "3.140625"], "verify", shards, "--against", model)
+        self.refuse(65, ["configuration differs"], "verify", shards, "--against", GOLDEN / "tiny-dense")
+
+    def test_verify_finds_a_flipped_bit(self):
+        shards = self.split("mini-24")
+        tensor = json.loads(self.succeed("inspect", shards, "--json").stdout)["tensors"][1000]
+        path = shards / self.names(shards)[tensor["stage"]]
+        with open(path, "r+b") as file:
+            file.seek(tensor["offset"] + 17)
+            byte = file.read(1)[0]
+            file.seek(tensor["offset"] + 17)
+            file.write(bytes([byte ^ 32]))
+        self.refuse(65, [path.name, tensor["name"], "checksum"], "verify", shards)
+        self.refuse(65, [path.name, tensor["name"], "checksum"], "merge", shards, "--out", self.folder / "m.bin")
+        self.assertEqual(self.names(), ["shards"])
+
+
+class ReportTest(CliTest):
+    def test_inspect(self):
+        shards = self.split("tiny-bf16", "shards", "--layers", "3,5")
+        text = self.succeed("inspect", shards).stdout
+        for part in ["8 layers", "8 experts", "stage-01-of-02.h5", "attention + moe", "bf16+fp32", "630064"]:
+            self.assertIn(part, text)
+        report = json.loads(self.succeed("inspect", shards, "--json").stdout)
+        self.assertEqual([s["layer_count"] for s in report["stages"]], [3, 5])
+        self.assertEqual(report["config"], json.loads((GOLDEN / "tiny-bf16/config.json").read_text()))
+        original = read_safetensors(GOLDEN / "tiny-bf16/model.safetensors")
+        self.assertEqual({t["name"]: t["shape"] for t in report["tensors"]}, {n: t[1] for n, t in original.items()})
+        self.assertEqual(report["bytes"], sum(len(t[2]) for t in original.values()))
+        self.assertEqual(report["parameters"], 630064)
+        for tensor in report["tensors"]:
+            data = (shards / report["stages"][tensor["stage"]]["file"]).read_bytes()
+            self.assertEqual(data[tensor["offset"] : tensor["offset"] + tensor["bytes"]], original[tensor["name"]][2])
+        model = json.loads(self.succeed("inspect", GOLDEN / "tiny-dense", "--json").stdout)
+        self.assertEqual(model["form"], "safetensors")
+        self.assertNotIn("stages", model)
+
+    def test_plan(self):
+        plan = json.loads(self.succeed("plan", "lfm2-8b-a1b", "--stages", "4", "--gpu-memory", "4.7GB", "--json").stdout)
+        self.assertEqual([s["layer_count"] for s in plan["stages"]], [6, 6, 6, 6])
+        self.assertAlmostEqual(sum(s["gflop_per_token"] for s in plan["stages"]), 2.85, delta=0.01)
+        self.assertEqual([s["fits"] for s in plan["stages"]], [s["total_bytes"] <= 4.7e9 for s in plan["stages"]])
+        self.assertEqual(len({s["fits"] for s in plan["stages"]}), 2)  # the figure above was chosen so
+        self.assertIn("does NOT fit", self.succeed("plan", "lfm2-8b-a1b", "--gpu-memory", "1GB").stdout)
+        self.assertIn("fits in 80.00 GB", self.succeed("plan", "lfm2-8b-a1b", "--gpu-memory", "80GB").stdout)
+        for model in [GOLDEN / "tiny-moe", GOLDEN / "tiny-moe/config.json", self.split()]:
+            self.assertIn("0-1", self.succeed("plan", model).stdout)
+
+    def test_full_stdout_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([PROGRAM, "inspect", GOLDEN / "tiny-moe"], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual(result.returncode, 74)
+        self.assertEqual(result.stderr, "weights-tools: stdout cannot be written\n")
+
+
+class OtherReadersTest(CliTest):
+    def test_h5py_reads_what_is_in_the_checkpoint(self):
+        for case, dtype in [("tiny-bf16", "keep"), ("tiny-moe", "keep"), ("tiny-moe", "fp16"), ("tiny-dense", "bf16")]:
+            with self.subTest(case=case, dtype=dtype):
+                shards = self.split(case, f"{case}-{dtype}", "--stages", "3", "--dtype", dtype)
+                original = read_safetensors(GOLDEN / case / "model.safetensors")
+                seen = set()
+                for stage, path in enumerate(sorted(shards.iterdir())):
+                    with h5py.File(path) as file:
+                        self.assertEqual(file.attrs["format"], b"lfm2-stage-shard")
+                        self.assertEqual((file.attrs["stage"], file.attrs["stages"]), (stage, 3))
+                        self.assertEqual(file.attrs["config_json"].decode(), (GOLDEN / case / "config.json").read_text())
+                        for name, dataset in file.items():
+                            seen.add(name)
+                            self.check_dataset(dataset, original[name], dtype)
+                self.assertEqual(seen, set(original))
+
+    def check_dataset(self, dataset, original, dtype):
+        stored, shape, data = original
+        self.assertEqual(list(dataset.shape), shape)
+        self.assertRegex(dataset.attrs["xxh3_128"].decode(), "^[0-9a-f]{32}$")
+        expected = as_float32(stored, data)
+        if dtype == "fp16" and not dataset.name.endswith("expert_bias"):
+            self.assertEqual(dataset.dtype, numpy.float16)
+            expected = expected.astype(numpy.float16).astype(numpy.float32)
+        elif dtype == "bf16" and not dataset.name.endswith("expert_bias"):
+            bits = expected.view(numpy.uint32)
+            bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+            expected = bits.view(numpy.float32)
+        if dtype != "fp16":
+            self.assertEqual(dataset.dtype, numpy.float32)
+        numpy.testing.assert_array_equal(dataset[()].astype(numpy.float32).ravel(), expected)
+
+    @unittest.skipUnless(shutil.which("h5dump"), "h5dump is not installed (hdf5-tools)")
+    def test_h5dump_prints_bf16_as_numbers(self):
+        shards = self.split("tiny-bf16")
+        name = "model.layers.0.ffn_norm.weight"
+        dump = subprocess.run(["h5dump", "-d", name, "-m", "%.9g", "-y", "-w", "1", shards / "stage-00-of-04.h5"],
+                              capture_output=True, text=True, check=True).stdout  # fmt: skip
+        printed = dump[dump.index("DATA {") :].split("}")[0].split("{")[1].replace(",", " ").split()
+        expected = as_float32("BF16", read_safetensors(GOLDEN / "tiny-bf16/model.safetensors")[name][2])
+        self.assertEqual([numpy.float32(x) for x in printed], list(expected))
+
+
+class InterruptionTest(CliTest):
+    def interrupt(self, which, *arguments):
+        """Sends the signal as soon as a temporary file is there; returns exit code and stderr."""
+        with subprocess.Popen([PROGRAM, *map(str, arguments)], stderr=subprocess.PIPE, text=True) as process:
+            deadline = time.monotonic() + TIMEOUT
+            while not list(self.folder.rglob("*.tmp.*")):
+                self.assertIsNone(process.poll(), "ended before it could be interrupted")
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.001)
+            process.send_signal(which)
+            _, errors = process.communicate(timeout=TIMEOUT)
+        return process.returncode, errors
+
+    def test_a_stop_request_leaves_nothing(self):
+        for which in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]:
+            for out in ["m.safetensors", "m.bin", "hf"]:
+                with self.subTest(signal=which, out=out):
+                    code, errors = self.interrupt(which, "synth", "--config", "lfm2-350m", "--out", self.folder / out)
+                    self.assertEqual(code, 75, errors)
+                    self.assertEqual(errors, f"weights-tools: stopped by signal {which.value}, nothing was written\n")
+                    self.assertEqual(self.names(), [])
+
+    def test_a_kill_leaves_no_final_name(self):
+        self.succeed("synth", "--config", "lfm2-350m", "--out", self.folder / "model")
+        shards = self.folder / "shards"
+        code, _ = self.interrupt(signal.SIGKILL, "split", self.folder / "model", "--out", shards)
+        self.assertEqual(code, -signal.SIGKILL)
+        self.assertEqual([name for name in self.names(shards) if name.endswith(".h5")], [])
+        self.refuse(66, [str(shards)], "verify", shards)
+        self.refuse(73, ["--force"], "split", GOLDEN / "tiny-moe", "--out", shards)
+        self.succeed("split", GOLDEN / "tiny-moe", "--out", shards, "--force", "--stages", "2")
+        self.assertEqual(self.names(shards), ["stage-00-of-02.h5", "stage-01-of-02.h5"])  # leftovers are gone
+
+
+@contextlib.contextmanager
+def small_disk(folder, size):
+    folder.mkdir()
+    mount = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, text=True)
+    if mount.returncode != 0:
+        raise unittest.SkipTest("a small disk cannot be mounted here: " + mount.stderr.strip())
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+        folder.rmdir()
+
+
+class FullDiskTest(CliTest):
+    def test_a_full_disk_is_named_and_nothing_stays(self):
+        shards = self.split("tiny-moe", "shards")  # 2.5 MB
+        commands = {
+            "s": ["split", GOLDEN / "tiny-moe"],
+            "m.bin": ["merge", shards],
+            "m.safetensors": ["merge", shards],
+            "hf": ["merge", shards],
+            "big": ["synth", "--config", "lfm2-8b-a1b"],
+        }
+        for size in ["16k", "40k", "64k", "120k", "500k", "1m", "2m"]:
+            for out, command in commands.items():
+                with self.subTest(size=size, out=out), small_disk(self.folder / "disk", size) as disk:
+                    self.refuse(74, [str(disk / out), "No space left"], *command, "--out", disk / out)
+                    self.assertEqual(self.names(disk), [])
+
+    def test_a_full_disk_keeps_the_earlier_split(self):
+        with small_disk(self.folder / "disk", "4m") as disk:
+            self.succeed("split", GOLDEN / "tiny-moe", "--out", disk / "s")
+            self.refuse(74, [str(disk / "s")], "split", GOLDEN / "tiny-moe", "--out", disk / "s", "--force", "--stages", "3")
+            self.succeed("verify", disk / "s", "--against", GOLDEN / "tiny-moe")
+            self.assertEqual(len(self.names(disk / "s")), 4)
+
+
+class DamagedInputTest(CliTest):
+    """One of each kind through the program: the tables of lies are in the C++ tests."""
+
+    def test_exit_codes(self):
+        def write(name, data):
+            folder = self.folder / name
+            folder.mkdir()
+            shutil.copy(GOLDEN / "tiny-moe/config.json", folder)
+            return folder, data
+
+        good = (GOLDEN / "tiny-moe/model.safetensors").read_bytes()
+        files = {
+            "huge.safetensors": struct.pack("<Q", 2**63) + good[8:],
+            "deep.safetensors": struct.pack("<Q", 200000) + b'{"a":' + b"[" * 199995,
+            "cut.safetensors": good[:-1],
+            "longer.safetensors": good + b"x",
+            "empty.safetensors": b"",
+            "count.bin": struct.pack("<I", 2**32 - 1) + bytes(100),
+            "name.bin": struct.pack("<II", 1, 2**31) + bytes(100),
+            "empty.bin": b"",
+        }
+        shutil.copy(GOLDEN / "tiny-moe/config.json", self.folder)
+        for name, data in files.items():
+            with self.subTest(name=name):
+                (self.folder / name).write_bytes(data)
+                self.refuse(65, [name], "split", self.folder / name, "--out", self.folder / "out")
+                self.refuse(65, [name], "inspect", self.folder / name)
+        (self.folder / "shards").mkdir()
+        (self.folder / "shards/stage-00-of-01.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(4000))
+        for command in [["verify"], ["inspect"], ["merge", "--out", self.folder / "m"], ["split", "--out", self.folder / "o"]]:
+            with self.subTest(command=command):
+                self.refuse(65, ["stage-00-of-01.h5"], command[0], self.folder / "shards", *command[1:])
+        self.assertNotIn("out", self.names())
+
+    def test_bad_configuration(self):
+        model = self.folder / "model"
+        shutil.copytree(GOLDEN / "tiny-moe", model)
+        for text, part in [("{", "JSON"), ('{"model_type": "llama"}', "llama"), ("[" * 100000, "deeper")]:
+            (model / "config.json").write_text(text)
+            self.refuse(65, ["config.json", part], "inspect", model)
+            self.refuse(65, ["config.json", part], "synth", "--config", model / "config.json", "--out", self.folder / "x")
+
+    @unittest.skipIf(os.geteuid() == 0, "root may read and write everything")
+    def test_permissions(self):
+        locked = self.folder / "locked"
+        locked.mkdir(mode=0o500)
+        self.refuse(73, [str(locked)], "split", GOLDEN / "tiny-moe", "--out", locked / "out")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)
