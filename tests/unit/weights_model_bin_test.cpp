@@ -73,6 +73,7 @@ TEST(ModelBinTest, RefusesLies) {
       {"past the end", single(entry("a", {16}, one + 4, 64)), {"offset", "bytes"}},
       {"offset past the end", single(entry("a", {1}, 10000, 4)), {"offset 10000"}},
       {"offset wraps around", single(entry("a", {2}, UINT64_MAX - 3, 8)), {"offset"}},
+      {"size wraps around", single(entry("a", {2147483647, 2147483649}, 60, UINT64_MAX - 3)), {"18446744073709551612"}},
       {"inside the table", single(entry("a", {1}, 4, 4)), {"offset 4", std::to_string(one)}},
       {"overlap",
        little_endian(2, 4) + entry("a", {2}, two, 8) + entry("b", {2}, two + 4, 8) + std::string(64, 'x'),

@@ -1,0 +1,159 @@
+// The CUDA backend: the device, its memory, one compute stream, and the operators on it.
+#include "kernels/cuda/cuda_backend.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <thread>
+
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/uploader.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr size_t kSmallestAllocation = 256;  // also for 0 bytes: never null
+
+double gigabytes(size_t bytes) { return static_cast<double>(bytes) * 1e-9; }
+
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU-";
+  for (size_t i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return text;
+}
+
+// Makes `device` the calling thread's, or says why it cannot be.
+int select(int device) {
+  const int count = cuda_device_count();
+  if (device < 0 || device >= count)
+    throw Error(ExitCode::kUnavailable, count == 0 ? std::string("no GPU: CUDA finds no device or no driver")
+                                                   : fmt::format("no GPU {}: this process sees {}", device, count));
+  const cudaError_t error = cudaSetDevice(device);
+  if (error != cudaSuccess)
+    throw Error(ExitCode::kUnavailable, fmt::format("GPU {} cannot be used: {}", device, cudaGetErrorString(error)));
+  return device;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(int device)
+      : device_(select(device)),
+        facts_(cuda_device_facts(device)),
+        ops_(stream_.native(), allocate(kGroupWorkspaceInts * sizeof(int32_t)), allocate(LtMatmul::kWorkspaceBytes)),
+        uploader_(allocate_host(Uploader::kPieces * Uploader::kPieceBytes), allocate(Uploader::kPieceBytes),
+                  static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 4u))) {
+    const cudaError_t error = probe_kernels();
+    if (error != cudaSuccess)
+      throw Error(ExitCode::kUnavailable,
+                  fmt::format("GPU {} ({}, compute capability {}.{}): this program has no code for it: {}", device_,
+                              facts_.name, facts_.compute_capability / 10, facts_.compute_capability % 10,
+                              cudaGetErrorString(error)));
+  }
+
+  std::string description() const override { return fmt::format("CUDA, GPU {}, {}", device_, facts_.name); }
+
+  Buffer allocate(size_t bytes) override {
+    void* data = nullptr;
+    const cudaError_t error = cudaMalloc(&data, std::max(bytes, kSmallestAllocation));
+    if (error == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());  // else a later check finds it
+      size_t free_bytes = 0, total_bytes = 0;
+      CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+      throw Error(
+          ExitCode::kUnavailable,
+          fmt::format("GPU {} ({}) is out of memory: an allocation needs {:.3f} GB, {:.3f} GB of {:.3f} GB free",
+                      device_, facts_.name, gigabytes(bytes), gigabytes(free_bytes), gigabytes(total_bytes)));
+    }
+    CUDA_CHECK(error);
+    return Buffer(data, bytes, [](void* memory) { static_cast<void>(cudaFree(memory)); });
+  }
+
+  Buffer allocate_host(size_t bytes) override {
+    void* data = nullptr;
+    const cudaError_t error = cudaHostAlloc(&data, std::max(bytes, kSmallestAllocation), cudaHostAllocPortable);
+    if (error == cudaErrorMemoryAllocation) {
+      static_cast<void>(cudaGetLastError());
+      throw Error(
+          ExitCode::kUnavailable,
+          fmt::format("not enough host memory that the GPU can copy from: {:.3f} GB were asked for", gigabytes(bytes)));
+    }
+    CUDA_CHECK(error);
+    return Buffer(data, bytes, [](void* memory) { static_cast<void>(cudaFreeHost(memory)); });
+  }
+
+  std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(); }
+  std::unique_ptr<Stream> create_stream() override { return std::make_unique<CudaStream>(); }
+  bool memory_is_host_memory() const override { return false; }
+  Stream& compute() override { return stream_; }
+  Ops& ops() override { return ops_; }
+
+  void copy(Stream& stream, void* to, const void* from, size_t bytes) override {
+    if (bytes == 0) return;
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, dynamic_cast<CudaStream&>(stream).native()));
+  }
+
+  void copy_to_host(void* host, const Tensor& source) override {
+    if (source.bytes() == 0) return;
+    CUDA_CHECK(cudaMemcpyAsync(host, source.data, source.bytes(), cudaMemcpyDeviceToHost, stream_.native()));
+  }
+
+  void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) override {
+    expect(first >= 0 && count >= 0 && first + count <= target.numel(), "upload: outside the tensor");
+    std::byte* place = target.data + static_cast<size_t>(first) * size_bytes(target.dtype);
+    uploader_.upload(stream_, place, target.dtype, from, source, count);
+  }
+
+ private:
+  int device_;
+  CudaDeviceFacts facts_;
+  CudaStream stream_;
+  CudaOps ops_;
+  Uploader uploader_;
+};
+
+}  // namespace
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return 0;
+  }
+  return count;
+}
+
+CudaDeviceFacts cuda_device_facts(int device) {
+  const int count = cuda_device_count();
+  if (device < 0 || device >= count)
+    throw Error(ExitCode::kUnavailable, fmt::format("no GPU {}: this process sees {}", device, count));
+  int before = 0;
+  CUDA_CHECK(cudaGetDevice(&before));
+  cudaDeviceProp properties;
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
+  CudaDeviceFacts facts;
+  facts.name = properties.name;
+  facts.uuid = uuid_text(properties.uuid);
+  facts.compute_capability = properties.major * 10 + properties.minor;
+  facts.multiprocessors = properties.multiProcessorCount;
+  std::array<char, 32> bus_id{};
+  CUDA_CHECK(cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device));
+  facts.bus_id = bus_id.data();
+  size_t free_bytes = 0, total_bytes = 0;
+  CUDA_CHECK(cudaSetDevice(device));
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  facts.free_bytes = free_bytes;
+  facts.total_bytes = total_bytes;
+  CUDA_CHECK(cudaSetDevice(before));
+  return facts;
+}
+
+std::unique_ptr<Backend> make_cuda_backend(int device) { return std::make_unique<CudaBackend>(device); }
+
+}  // namespace lfm2

@@ -1,0 +1,32 @@
+// The GPU as a backend, and the facts about each GPU: what main, the tests and the transports need to know of CUDA
+// without its headers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/backend.h"
+
+namespace lfm2 {
+
+struct CudaDeviceFacts {
+  std::string name;            // "NVIDIA H200"
+  std::string uuid;            // "GPU-8f3b…", as nvidia-smi prints it; tells whether two ranks share a GPU
+  std::string bus_id;          // "0000:1B:00.0"
+  int compute_capability = 0;  // 90 for 9.0
+  int multiprocessors = 0;
+  uint64_t free_bytes = 0, total_bytes = 0;  // as of the call
+};
+
+// GPUs that this process sees; 0 without a driver.
+int cuda_device_count();
+
+// Error(kUnavailable) where there is no such device.
+CudaDeviceFacts cuda_device_facts(int device);
+
+// Chooses `device` for the calling thread, which must be the one that uses the backend.
+// Error(kUnavailable) where there is no such device or this build has no code for it.
+std::unique_ptr<Backend> make_cuda_backend(int device);
+
+}  // namespace lfm2

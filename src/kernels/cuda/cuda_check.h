@@ -1,0 +1,31 @@
+// The one place that turns a failed CUDA or cuBLASLt call into an Error. For code below src/kernels/cuda and for
+// channels.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+namespace lfm2 {
+
+// Throw Error(kSoftware) with the call, CUDA's message, file and line. Never inlined into kernels' sources: no fmt
+// here.
+[[noreturn]] void throw_cuda_error(cudaError_t error, const char* call, const char* file, int line);
+[[noreturn]] void throw_cublas_error(cublasStatus_t status, const char* call, const char* file, int line);
+
+// After a launch: throws where it was refused (too much shared memory, no code for this GPU).
+void check_launch(const char* kernel);
+
+}  // namespace lfm2
+
+#define CUDA_CHECK(call)                                                                                        \
+  do {                                                                                                          \
+    const cudaError_t cuda_check_error = (call);                                                                \
+    if (cuda_check_error != cudaSuccess) ::lfm2::throw_cuda_error(cuda_check_error, #call, __FILE__, __LINE__); \
+  } while (false)
+
+#define CUBLAS_CHECK(call)                                                        \
+  do {                                                                            \
+    const cublasStatus_t cublas_check_status = (call);                            \
+    if (cublas_check_status != CUBLAS_STATUS_SUCCESS)                             \
+      ::lfm2::throw_cublas_error(cublas_check_status, #call, __FILE__, __LINE__); \
+  } while (false)

@@ -1,0 +1,218 @@
+// The operators of the GPU: the same checks as the CPU's, then a launch.
+#include "kernels/cuda/cuda_ops.h"
+
+#include <cmath>
+#include <limits>
+
+namespace lfm2 {
+
+namespace {
+
+AnyArray any(const Tensor& x) { return {x ? x.data : nullptr, x.dtype}; }
+
+bool on_16_bytes(const Tensor& x) { return (reinterpret_cast<uintptr_t>(x.data) & 15u) == 0; }
+
+bool is_float(const Tensor& x) { return x.dtype != DType::kI32; }
+
+void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batch) {
+  expect(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim % 2 == 0,
+         "attention: heads");
+  expect(shape.head_dim >= 2 && shape.head_dim <= kMaxHeadDim, "attention: a head dimension above 256");
+  expect(shape.heads / shape.kv_heads <= kMaxQueriesPerKey, "attention: more than 64 query heads for a key head");
+  expect(qkv.rank == 2 && qkv.dim(0) == batch.tokens && qkv.dim(1) == shape.qkv_columns() && is_float(qkv),
+         "attention: qkv");
+  expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "attention: positions");
+}
+
+}  // namespace
+
+void CudaOps::embed(const Tensor& ids, const Tensor& table, const Tensor& out) {
+  expect(ids.dtype == DType::kI32 && out.dim(0) == ids.numel() && out.dim(1) == table.dim(1), "embed: shapes");
+  launch_embed(stream_, ids.as<const int32_t>(), out.dim(0), any(table), table.dim(0), table.dim(1), out.data,
+               out.dtype);
+}
+
+void CudaOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) {
+  const int64_t n = weight.numel();
+  expect(x.rank == 2 && x.dim(1) == n && out.dims == x.dims && out.dtype == x.dtype, "rms_norm: shapes");
+  launch_rms_norm(stream_, x.data, any(weight), eps, x.dim(0), n, out.data, x.dtype);
+}
+
+void CudaOps::multiply(GemmPath path, const GemmArgs& args, const GemmProblem& problem) {
+  switch (path) {
+    case GemmPath::kCublasLt:
+      if (!lt_.multiply(stream_, args, problem)) multiply(choose_grouped(problem), args, problem);
+      return;
+    case GemmPath::kMma:
+      return launch_gemm_mma(stream_, args, problem.act, problem.out);
+    case GemmPath::kSimt:
+      return launch_gemm_simt(stream_, args);
+  }
+}
+
+void CudaOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) {
+  const int64_t m = a.dim(0), n = w.dim(0), k = w.dim(1);
+  expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == k && out.dim(0) == m && out.dim(1) == n &&
+             (!bias || bias.numel() == n),
+         "matmul: shapes");
+  const GemmProblem problem{
+      .act = a.dtype,
+      .weight = w.dtype,
+      .out = out.dtype,
+      .n = n,
+      .k = k,
+      .bias = static_cast<bool>(bias),
+      .add = write == Write::kAdd,
+      .aligned = on_16_bytes(a) && on_16_bytes(w) && on_16_bytes(out) && (!bias || on_16_bytes(bias))};
+  expect(gemm_supported(problem) && (!bias || is_float(bias)), "matmul: this combination of types");
+  if (m == 0 || n == 0) return;
+  const GemmArgs args{a.data, any(w), any(bias), out.data, nullptr, m, n, k, 1, write == Write::kAdd};
+  const bool same_bias = !bias || bias.dtype == w.dtype;
+  multiply(same_bias ? choose_dense(problem) : choose_grouped(problem), args, problem);
+}
+
+void CudaOps::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
+  const int64_t experts = w.dim(0), n = w.dim(1), k = w.dim(2);
+  expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == k && out.dim(0) == a.dim(0) && out.dim(1) == n &&
+             expert_offsets.dtype == DType::kI32 && expert_offsets.numel() == experts + 1,
+         "grouped_matmul: shapes");
+  const GemmProblem problem{.act = a.dtype, .weight = w.dtype, .out = out.dtype, .n = n, .k = k};
+  expect(gemm_supported(problem), "grouped_matmul: this combination of types");
+  if (a.dim(0) == 0 || n == 0) return;
+  const GemmArgs args{a.data, any(w), {}, out.data, expert_offsets.as<const int32_t>(), a.dim(0), n, k, experts, false};
+  multiply(choose_grouped(problem), args, problem);
+}
+
+void CudaOps::short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                         const Tensor& out) {
+  const int64_t hidden = weight.dim(0), length = hidden > 0 ? weight.numel() / hidden : 0;
+  expect(bcz.dim(0) == batch.tokens && bcz.dim(1) == 3 * hidden && out.dim(0) == batch.tokens && out.dim(1) == hidden &&
+             out.dtype == bcz.dtype && (!bias || bias.numel() == hidden) && length > 0,
+         "short_conv: shapes");
+  expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "short_conv: positions");
+  launch_short_conv(
+      stream_,
+      {bcz.data, any(weight), any(bias), batch.positions.as<const int32_t>(), out.data, batch.tokens, hidden, length},
+      out.dtype);
+}
+
+// As RopeTable of the CPU, which rounds where transformers rounds.
+const RopeFrequencies& CudaOps::frequencies(float theta, int64_t head_dim) {
+  if (theta == theta_ && head_dim == head_dim_) return frequencies_;
+  for (int64_t i = 0; i < head_dim / 2; ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
+    const auto power = static_cast<float>(std::pow(static_cast<double>(theta), static_cast<double>(exponent)));
+    frequencies_.values[i] = 1.0f / power;
+  }
+  theta_ = theta;
+  head_dim_ = head_dim;
+  return frequencies_;
+}
+
+void CudaOps::qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
+                           float rope_theta, AttentionShape shape, const Batch& batch) {
+  check_qkv(qkv, shape, batch);
+  expect(q_weight.numel() == shape.head_dim && k_weight.numel() == shape.head_dim, "qk_norm_rope: weights");
+  const QkNormRopeArgs args{.qkv = qkv.data,
+                            .q_weight = any(q_weight),
+                            .k_weight = any(k_weight),
+                            .positions = batch.positions.as<const int32_t>(),
+                            .eps = eps,
+                            .tokens = batch.tokens,
+                            .heads = static_cast<int>(shape.heads),
+                            .kv_heads = static_cast<int>(shape.kv_heads),
+                            .head_dim = static_cast<int>(shape.head_dim)};
+  launch_qk_norm_rope(stream_, args, frequencies(rope_theta, shape.head_dim), qkv.dtype);
+}
+
+void CudaOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) {
+  check_qkv(qkv, shape, batch);
+  expect(out.dim(0) == batch.tokens && out.dim(1) == shape.heads * shape.head_dim && out.dtype == qkv.dtype,
+         "attention: out");
+  const AttentionArgs args{.qkv = qkv.data,
+                           .positions = batch.positions.as<const int32_t>(),
+                           .out = out.data,
+                           .tokens = batch.tokens,
+                           .heads = static_cast<int>(shape.heads),
+                           .kv_heads = static_cast<int>(shape.kv_heads),
+                           .head_dim = static_cast<int>(shape.head_dim),
+                           .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim))};
+  if (qkv.dtype == DType::kF32)
+    launch_attention_simt(stream_, args);
+  else
+    launch_attention_mma(stream_, args, qkv.dtype);
+}
+
+void CudaOps::swiglu(const Tensor& gate_up, const Tensor& out) {
+  const int64_t ffn = out.dim(1);
+  expect(gate_up.dim(0) == out.dim(0) && gate_up.dim(1) == 2 * ffn && gate_up.dtype == out.dtype, "swiglu: shapes");
+  launch_swiglu(stream_, gate_up.data, out.dim(0), ffn, out.data, out.dtype);
+}
+
+void CudaOps::route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) {
+  const int64_t tokens = logits.dim(0), experts = logits.dim(1);
+  expect(logits.dtype == DType::kF32 && rule.top_k >= 1 && rule.top_k <= experts && experts <= kMaxExperts &&
+             (!bias || (bias.dtype == DType::kF32 && bias.numel() == experts)),
+         "route: logits");
+  expect(routing.ids.numel() == tokens * rule.top_k && routing.weights.numel() == tokens * rule.top_k,
+         "route: routing");
+  launch_route(stream_, {.logits = logits.as<const float>(),
+                         .bias = bias ? bias.as<const float>() : nullptr,
+                         .ids = routing.ids.as<int32_t>(),
+                         .weights = routing.weights.as<float>(),
+                         .tokens = tokens,
+                         .experts = static_cast<int>(experts),
+                         .top_k = static_cast<int>(rule.top_k),
+                         .normalize = rule.normalize,
+                         .scale = rule.scale});
+}
+
+void CudaOps::group_by_expert(const Routing& routing) {
+  const int64_t assignments = routing.ids.numel(), experts = routing.expert_offsets.numel() - 1;
+  expect(routing.ids.rank == 2 && routing.rows.numel() == assignments && routing.sources.numel() == assignments &&
+             experts >= 1 && experts <= kMaxExperts,
+         "group_by_expert: shapes");
+  launch_group_by_expert(stream_, {.ids = routing.ids.as<const int32_t>(),
+                                   .sources = routing.sources.as<int32_t>(),
+                                   .rows = routing.rows.as<int32_t>(),
+                                   .offsets = routing.expert_offsets.as<int32_t>(),
+                                   .workspace = reinterpret_cast<int32_t*>(group_workspace_.data()),
+                                   .assignments = assignments,
+                                   .experts = static_cast<int>(experts),
+                                   .top_k = static_cast<int>(routing.ids.dim(1))});
+}
+
+void CudaOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) {
+  expect(rows.dtype == DType::kI32 && out.dim(0) == rows.numel() && out.dim(1) == x.dim(1) && out.dtype == x.dtype,
+         "gather_rows: shapes");
+  launch_gather_rows(stream_, x.data, x.dim(0), rows.as<const int32_t>(), out.dim(0),
+                     x.dim(1) * static_cast<int64_t>(size_bytes(x.dtype)), out.data);
+}
+
+void CudaOps::combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) {
+  const int64_t hidden = residual.dim(1);
+  expect(y.dim(1) == hidden && routing.rows.dim(0) == residual.dim(0) &&
+             routing.weights.numel() == routing.rows.numel() && y.dim(0) == routing.rows.numel() &&
+             y.dtype == residual.dtype,
+         "combine_experts: shapes");
+  launch_combine_experts(stream_,
+                         {.y = y.data,
+                          .rows = routing.rows.as<const int32_t>(),
+                          .weights = routing.weights.as<const float>(),
+                          .residual = residual.data,
+                          .tokens = residual.dim(0),
+                          .hidden = hidden,
+                          .top_k = static_cast<int>(routing.rows.dim(1))},
+                         y.dtype);
+}
+
+void CudaOps::top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) {
+  const int64_t rows = logits.dim(0), vocab = logits.dim(1), k = ids.dim(1);
+  expect(logits.dtype == DType::kF32 && ids.dtype == DType::kI32 && log_probs.dtype == DType::kF32 && vocab > 0 &&
+             vocab <= std::numeric_limits<int32_t>::max() / 2 && k <= vocab && ids.dim(0) == rows &&
+             ids.dims == log_probs.dims,
+         "top_log_probs: shapes");
+  launch_top_log_probs(stream_, logits.as<const float>(), rows, vocab, k, ids.as<int32_t>(), log_probs.as<float>());
+}
+
+}  // namespace lfm2

@@ -1,0 +1,48 @@
+// The operators on the GPU: checks shapes and types, chooses kernels, launches them. Made by CudaBackend; nothing here
+// allocates on the device or waits for it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/lt_matmul.h"
+#include "kernels/ops.h"
+
+namespace lfm2 {
+
+class CudaOps final : public Ops {
+ public:
+  // Device memory: `group_workspace` kGroupWorkspaceInts int32, `lt_workspace` LtMatmul::kWorkspaceBytes.
+  CudaOps(cudaStream_t stream, Buffer group_workspace, Buffer lt_workspace)
+      : stream_(stream), group_workspace_(std::move(group_workspace)), lt_(std::move(lt_workspace)) {}
+
+  void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override;
+  void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
+  void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override;
+  void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                  const Tensor& out) override;
+  void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
+                    AttentionShape shape, const Batch& batch) override;
+  void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override;
+  void swiglu(const Tensor& gate_up, const Tensor& out) override;
+  void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) override;
+  void group_by_expert(const Routing& routing) override;
+  void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) override;
+  void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;
+  void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) override;
+  void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
+
+ private:
+  const RopeFrequencies& frequencies(float theta, int64_t head_dim);
+  void multiply(GemmPath path, const GemmArgs& args, const GemmProblem& problem);
+
+  cudaStream_t stream_;
+  Buffer group_workspace_;
+  LtMatmul lt_;
+  RopeFrequencies frequencies_{};
+  float theta_ = 0;
+  int64_t head_dim_ = 0;  // for which frequencies_ are
+};
+
+}  // namespace lfm2

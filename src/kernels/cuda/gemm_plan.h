@@ -1,0 +1,43 @@
+// Which kernel multiplies what: pure functions, tested without a GPU. A row's bits may depend on what is chosen here,
+// so it is chosen by the model's dimensions and types, never by the number of rows.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+namespace lfm2 {
+
+struct GemmProblem {
+  DType act, weight, out;
+  int64_t n = 0, k = 0;
+  bool bias = false;
+  bool add = false;
+  bool aligned = true;  // every base pointer on 16 bytes
+};
+
+enum class GemmPath {
+  kCublasLt,  // dense, regular types and sizes
+  kMma,       // bf16 and fp16: mma.sync, sm_80 and later; dense and grouped
+  kSimt,      // fp32 activations: FFMA; dense and grouped
+};
+
+// Whether any path takes these types.
+bool gemm_supported(const GemmProblem& problem);
+
+GemmPath choose_dense(const GemmProblem& problem);
+GemmPath choose_grouped(const GemmProblem& problem);
+
+// What one thread block computes.
+struct GemmTile {
+  int rows = 0, columns = 0;
+};
+constexpr GemmTile kMmaTile{128, 256}, kSimtTile{128, 128};
+
+// The most row tiles that `rows` can need when split over `groups` groups in any way: the grid, without asking the GPU.
+constexpr int64_t row_tile_bound(int64_t rows, int64_t groups, int tile_rows) {
+  const int64_t filled = rows < groups ? rows : groups;
+  return (rows + filled * (tile_rows - 1)) / tile_rows;
+}
+
+}  // namespace lfm2

@@ -1,0 +1,228 @@
+// Speed of the CUDA operators at LFM2-8B-A1B's shapes, one line a shape, beside cuBLAS' bf16 8192^3 in the same run.
+// Run by hand on a machine with a GPU.
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/cuda_stream.h"
+
+namespace {
+
+using namespace lfm2;
+
+class Bench {
+ public:
+  Bench() : backend_(make_cuda_backend(0)), stream_(dynamic_cast<CudaStream&>(backend_->compute()).native()) {
+    std::mt19937 generator(1);
+    std::normal_distribution<float> normal;
+    noise_.resize(size_t{1} << 22);
+    for (float& x : noise_) x = normal(generator);
+    CUDA_CHECK(cudaEventCreate(&start_));
+    CUDA_CHECK(cudaEventCreate(&end_));
+  }
+  ~Bench() {
+    static_cast<void>(cudaEventDestroy(start_));
+    static_cast<void>(cudaEventDestroy(end_));
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+
+  Ops& ops() { return backend_->ops(); }
+  Backend& backend() { return *backend_; }
+
+  Tensor random(DType dtype, std::initializer_list<int64_t> shape) {
+    const Tensor tensor = empty(dtype, shape);
+    const auto piece = static_cast<int64_t>(noise_.size());
+    for (int64_t first = 0; first < tensor.numel(); first += piece)
+      backend_->upload(tensor, first, DType::kF32, noise_.data(), std::min(piece, tensor.numel() - first));
+    return tensor;
+  }
+  Tensor integers(const std::vector<int32_t>& values) {
+    const Tensor tensor = empty(DType::kI32, {static_cast<int64_t>(values.size())});
+    backend_->upload(tensor, 0, DType::kI32, values.data(), tensor.numel());
+    return tensor;
+  }
+  Tensor empty(DType dtype, std::initializer_list<int64_t> shape) {
+    Tensor tensor(nullptr, dtype, shape);
+    memory_.push_back(backend_->allocate(tensor.bytes()));
+    tensor.data = memory_.back().data();
+    return tensor;
+  }
+  void forget() {
+    backend_->compute().drain();
+    memory_.clear();
+  }
+
+  // The median of several runs, each the mean of some calls; work(i) gets the number of the call.
+  double seconds(const std::function<void(int)>& work) {
+    constexpr int kRuns = 7;
+    int calls = 4, number = 0;
+    std::vector<double> times;
+    for (int run = -1; run < kRuns; ++run) {  // the first one warms up and says how many calls fill 2 ms
+      CUDA_CHECK(cudaEventRecord(start_, stream_));
+      for (int i = 0; i < calls; ++i) work(number++);
+      CUDA_CHECK(cudaEventRecord(end_, stream_));
+      CUDA_CHECK(cudaEventSynchronize(end_));
+      float milliseconds = 0;
+      CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start_, end_));
+      const double each = static_cast<double>(milliseconds) * 1e-3 / calls;
+      if (run >= 0) times.push_back(each);
+      if (run < 0) calls = std::clamp(static_cast<int>(2e-3 / each), 2, 200);
+    }
+    std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
+    return times[kRuns / 2];
+  }
+
+  void print(const std::string& what, double seconds, double flops, double bytes) const {
+    std::printf("%-44s %9.1f us", what.c_str(), seconds * 1e6);
+    if (flops > 0) std::printf("  %6.1f TFLOP/s", flops / seconds * 1e-12);
+    if (flops > 0 && peak_ > 0) std::printf("  %5.1f %% of peak", 100 * flops / seconds / peak_);
+    if (bytes > 0) std::printf("  %6.0f GB/s", bytes / seconds * 1e-9);
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+  void set_peak(double flops) { peak_ = flops; }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  cudaStream_t stream_;
+  std::vector<float> noise_;
+  std::vector<Buffer> memory_;
+  cudaEvent_t start_ = nullptr, end_ = nullptr;
+  double peak_ = 0;
+};
+
+double product(int64_t m, int64_t n, int64_t k) {
+  return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+}
+double bytes_of(std::initializer_list<Tensor> tensors) {
+  double bytes = 0;
+  for (const Tensor& tensor : tensors) bytes += static_cast<double>(tensor.bytes());
+  return bytes;
+}
+
+void dense(Bench& bench, int64_t m, int64_t n, int64_t k, DType act, DType weight) {
+  constexpr int kCopies = 4;  // of the weights, in turn: not from the cache
+  std::vector<Tensor> w;
+  for (int i = 0; i < kCopies; ++i) w.push_back(bench.random(weight, {n, k}));
+  const Tensor a = bench.random(act, {m, k}), out = bench.empty(act, {m, n});
+  const double seconds =
+      bench.seconds([&](int i) { bench.ops().matmul(a, w[static_cast<size_t>(i % kCopies)], {}, out, Write::kStore); });
+  const double flops = product(m, n, k);
+  if (m == 8192 && n == 8192) bench.set_peak(flops / seconds);
+  bench.print(fmt::format("dense {}x{} m {} n {} k {}", name(act), name(weight), m, n, k), seconds, flops, 0);
+  bench.forget();
+}
+
+void grouped(Bench& bench, int64_t each, int64_t n, int64_t k, DType act, DType weight) {
+  const int64_t experts = 32, m = experts * each;
+  const Tensor a = bench.random(act, {m, k}), w = bench.random(weight, {experts, n, k}), out = bench.empty(act, {m, n});
+  // Mildly uneven, as real routing: even experts have a fifth more, odd ones a fifth less.
+  std::vector<int32_t> offsets = {0};
+  for (int64_t e = 0; e < experts; ++e)
+    offsets.push_back(offsets.back() + static_cast<int32_t>(e % 2 == 0 ? each + each / 5 : each - each / 5));
+  const Tensor device_offsets = bench.integers(offsets);
+  const double seconds = bench.seconds([&](int) { bench.ops().grouped_matmul(a, w, device_offsets, out); });
+  bench.print(fmt::format("grouped {}x{} rows {} n {} k {}", name(act), name(weight), each, n, k), seconds,
+              product(m, n, k), 0);
+  bench.forget();
+}
+
+Batch batch_of(Bench& bench, int64_t samples, int64_t length) {
+  std::vector<int32_t> positions, offsets = {0};
+  for (int64_t s = 0; s < samples; ++s) {
+    for (int64_t i = 0; i < length; ++i) positions.push_back(static_cast<int32_t>(i));
+    offsets.push_back(static_cast<int32_t>(positions.size()));
+  }
+  return {bench.integers(positions), bench.integers(offsets), samples * length, samples, length};
+}
+
+void attention(Bench& bench, int64_t samples, int64_t length, DType act) {
+  const AttentionShape shape{32, 8, 64};
+  const Batch batch = batch_of(bench, samples, length);
+  const Tensor qkv = bench.random(act, {batch.tokens, shape.qkv_columns()}),
+               out = bench.empty(act, {batch.tokens, shape.heads * shape.head_dim});
+  const double seconds = bench.seconds([&](int) { bench.ops().attention(qkv, shape, batch, out); });
+  const double flops = 2.0 * static_cast<double>(samples * length * (length + 1) * shape.heads * shape.head_dim);
+  bench.print(fmt::format("attention {} {} x {}", name(act), samples, length), seconds, flops, 0);
+  bench.forget();
+}
+
+void rows(Bench& bench, int64_t tokens, DType act) {
+  const int64_t hidden = 2048, ffn = 1792, top_k = 4, experts = 32;
+  const AttentionShape shape{32, 8, 64};
+  const Batch batch = batch_of(bench, tokens / 32, 32);
+  const Tensor x = bench.random(act, {tokens, hidden}), y = bench.random(act, {tokens * top_k, hidden}),
+               bcz = bench.random(act, {tokens, 3 * hidden}), weight = bench.random(act, {hidden}),
+               taps = bench.random(act, {hidden, 3}), head = bench.random(act, {64}),
+               qkv = bench.random(act, {tokens, shape.qkv_columns()}),
+               gate_up = bench.random(act, {tokens * top_k, 2 * ffn}), half = bench.empty(act, {tokens * top_k, ffn}),
+               logits = bench.random(DType::kF32, {tokens, experts});
+  const Routing routing{bench.empty(DType::kI32, {tokens, top_k}), bench.empty(DType::kF32, {tokens, top_k}),
+                        bench.empty(DType::kI32, {tokens * top_k}), bench.empty(DType::kI32, {tokens, top_k}),
+                        bench.empty(DType::kI32, {experts + 1})};
+  Ops& ops = bench.ops();
+  const auto line = [&](const char* what, double bytes, const std::function<void()>& work) {
+    bench.print(fmt::format("{} {} tokens {}", what, name(act), tokens), bench.seconds([&](int) { work(); }), 0, bytes);
+  };
+  line("rms_norm", 2 * bytes_of({x}), [&] { ops.rms_norm(x, weight, 1e-5f, x); });
+  line("short_conv", bytes_of({bcz, x}), [&] { ops.short_conv(bcz, taps, {}, batch, x); });
+  line("qk_norm_rope", 2 * bytes_of({qkv}), [&] { ops.qk_norm_rope(qkv, head, head, 1e-5f, 1e6f, shape, batch); });
+  line("route", bytes_of({logits}), [&] { ops.route(logits, {}, {top_k, true, 1.0f}, routing); });
+  line("group_by_expert", bytes_of({routing.ids, routing.rows, routing.sources}),
+       [&] { ops.group_by_expert(routing); });
+  line("gather_rows", 2 * bytes_of({y}), [&] { ops.gather_rows(x, routing.sources, y); });
+  line("swiglu", bytes_of({gate_up, half}), [&] { ops.swiglu(gate_up, half); });
+  line("combine_experts", bytes_of({y, x, x}), [&] { ops.combine_experts(y, routing, x); });
+  bench.forget();
+}
+
+void top(Bench& bench, int64_t rows, int64_t k) {
+  const Tensor logits = bench.random(DType::kF32, {rows, 65536}), ids = bench.empty(DType::kI32, {rows, k}),
+               log_probs = bench.empty(DType::kF32, {rows, k});
+  const double seconds = bench.seconds([&](int) { bench.ops().top_log_probs(logits, ids, log_probs); });
+  bench.print(fmt::format("top_log_probs rows {} k {}", rows, k), seconds, 0, bytes_of({logits}));
+  bench.forget();
+}
+
+}  // namespace
+
+int main() {
+  const DType f32 = DType::kF32, bf16 = DType::kBf16, f16 = DType::kF16;
+  if (cuda_device_count() == 0) {
+    std::puts("no GPU");
+    return 77;
+  }
+  Bench bench;
+  std::printf("%s\n", bench.backend().description().c_str());
+  dense(bench, 8192, 8192, 8192, bf16, bf16);
+  for (const int64_t m : {256, 1024, 2048, 4096})
+    for (const int64_t n : {6144, 2048, 3072}) dense(bench, m, n, 2048, bf16, bf16);
+  dense(bench, 64, 65536, 2048, bf16, bf16);
+  for (const int64_t m : {1024, 2048})
+    for (const int64_t n : {6144, 2048, 3072}) dense(bench, m, n, 2048, f32, f32);
+  dense(bench, 2048, 6144, 2048, f32, bf16);
+  for (const int64_t each : {1, 8, 64, 128, 256, 512, 1024}) {
+    grouped(bench, each, 3584, 2048, bf16, bf16);
+    grouped(bench, each, 2048, 1792, bf16, bf16);
+  }
+  grouped(bench, 256, 3584, 2048, f16, f16);
+  for (const int64_t each : {64, 256, 1024}) {
+    grouped(bench, each, 3584, 2048, f32, f32);
+    grouped(bench, each, 2048, 1792, f32, f32);
+  }
+  grouped(bench, 256, 3584, 2048, f32, bf16);
+  for (const DType act : {bf16, f32}) {
+    attention(bench, 64, 32, act);
+    attention(bench, 1, 4096, act);
+    attention(bench, 1, 32768, act);
+  }
+  rows(bench, 2048, bf16);
+  rows(bench, 2048, f32);
+  for (const int64_t k : {1, 8, 64}) top(bench, 256, k);
+  return 0;
+}

@@ -1,0 +1,123 @@
+// The GPU under test, and device twins of host tensors between guard areas. Used by every test of the CUDA backend.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "support/host_tensor.h"
+
+namespace lfm2::test {
+
+constexpr std::initializer_list<DType> kFloatTypes = {DType::kF32, DType::kBf16, DType::kF16};
+
+// Made by main, which ends before any test runs where there is no GPU.
+Backend& gpu();
+
+// A copy of a host tensor on the GPU, 0xff around it: reading too far gives NaN, writing too far is noticed by fetch().
+class DeviceTensor {
+ public:
+  explicit DeviceTensor(const HostTensor& host) : view_(host.view()) {
+    const std::vector<std::byte> guard(kGuard, std::byte{0xff});
+    memory_ = gpu().allocate(view_.bytes() + 2 * kGuard);
+    view_.data = memory_.data() + kGuard;
+    put(0, guard.data(), kGuard);
+    put(kGuard, host->data, view_.bytes());
+    put(kGuard + view_.bytes(), guard.data(), kGuard);
+  }
+
+  operator const Tensor&() const { return view_; }
+  const Tensor* operator->() const { return &view_; }
+
+  // Waits for the GPU and copies the elements back.
+  void fetch(const HostTensor& into) const {
+    std::vector<std::byte> bytes(view_.bytes() + 2 * kGuard);
+    gpu().copy_to_host(bytes.data(), raw(0, bytes.size()));
+    gpu().compute().drain();
+    gpu().compute().check();
+    const auto is_guard = [](std::byte b) { return b == std::byte{0xff}; };
+    EXPECT_TRUE(std::all_of(bytes.begin(), bytes.begin() + kGuard, is_guard)) << "written before the tensor";
+    EXPECT_TRUE(std::all_of(bytes.end() - kGuard, bytes.end(), is_guard)) << "written behind the tensor";
+    ASSERT_EQ(into->bytes(), view_.bytes());
+    if (view_.bytes() > 0) std::memcpy(into->data, bytes.data() + kGuard, view_.bytes());
+  }
+
+ private:
+  static constexpr std::ptrdiff_t kGuard = 256;
+
+  Tensor raw(size_t first, size_t bytes) const {  // every size here is a multiple of 2
+    return Tensor(memory_.data() + first, DType::kF16, {static_cast<int64_t>(bytes / 2)});
+  }
+  void put(size_t first, const std::byte* source, size_t bytes) {
+    if (bytes == 0) return;
+    const Tensor target = raw(first, bytes);
+    gpu().upload(target, 0, DType::kF16, source, target.numel());
+  }
+
+  Buffer memory_;
+  Tensor view_;
+};
+
+inline void on_gpu(const std::function<void(Ops&)>& work) {
+  gpu().compute().submit([&] { work(gpu().ops()); });
+}
+
+// The operators of the CPU, to compare with.
+struct CpuReference {
+  ThreadPool pool{static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))};
+  CpuOps ops{pool, *available_simd().front()};
+};
+
+// Samples of the given lengths, back to back: on the host, and on the GPU.
+struct PackedSamples {
+  explicit PackedSamples(const std::vector<int64_t>& lengths) {
+    starts.push_back(0);
+    for (const int64_t length : lengths) {
+      for (int64_t i = 0; i < length; ++i) places.push_back(static_cast<double>(i));
+      starts.push_back(static_cast<double>(places.size()));
+      longest = std::max(longest, length);
+    }
+    upload();
+  }
+  // After a change of `places`.
+  void upload() {
+    const auto tokens = static_cast<int64_t>(places.size()), count = static_cast<int64_t>(starts.size());
+    host_positions = std::make_unique<HostTensor>(DType::kI32, std::initializer_list<int64_t>{tokens});
+    host_offsets = std::make_unique<HostTensor>(DType::kI32, std::initializer_list<int64_t>{count});
+    host_positions->fill(places);
+    host_offsets->fill(starts);
+    device_positions = std::make_unique<DeviceTensor>(*host_positions);
+    device_offsets = std::make_unique<DeviceTensor>(*host_offsets);
+    host = {*host_positions, *host_offsets, tokens, count - 1, longest};
+    device = {*device_positions, *device_offsets, tokens, count - 1, longest};
+  }
+  int64_t tokens() const { return static_cast<int64_t>(places.size()); }
+
+  std::vector<double> places, starts;
+  int64_t longest = 0;
+  std::unique_ptr<HostTensor> host_positions, host_offsets;
+  std::unique_ptr<DeviceTensor> device_positions, device_offsets;
+  Batch host, device;
+};
+
+// What the CPU gave, and `units` of fp32 rounding of `magnitude`, and both sides' rounding to the type.
+inline void expect_close_to_cpu(const HostTensor& actual, const HostTensor& cpu, const std::vector<double>& magnitude,
+                                double units) {
+  std::vector<double> tolerance(cpu.size());
+  for (size_t i = 0; i < cpu.size(); ++i)
+    tolerance[i] = units * 0x1p-24 * magnitude[i] + 2 * store_error(cpu->dtype, cpu.get(i));
+  expect_close(actual, cpu.values(), tolerance);
+}
+
+inline std::vector<double> magnitudes(const HostTensor& x) {
+  std::vector<double> values = x.values();
+  for (double& value : values) value = std::fabs(value);
+  return values;
+}
+
+}  // namespace lfm2::test

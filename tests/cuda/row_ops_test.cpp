@@ -1,0 +1,240 @@
+// The row-wise operators of the GPU: against transformers' results and the CPU's operators.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cuda/gpu.h"
+#include "support/golden.h"
+
+namespace lfm2 {
+namespace {
+
+using namespace test;
+
+struct CudaOpsFixture : ::testing::Test {
+  CpuReference cpu;
+};
+// The part of a routing that combine_experts reads.
+Routing weighted_rows(const Tensor& weights, const Tensor& rows) { return {{}, weights, {}, rows, {}}; }
+
+using CudaEmbedTest = CudaOpsFixture;
+using CudaRmsNormTest = CudaOpsFixture;
+using CudaShortConvTest = CudaOpsFixture;
+using CudaSwigluTest = CudaOpsFixture;
+using CudaGatherRowsTest = CudaOpsFixture;
+using CudaCombineExpertsTest = CudaOpsFixture;
+
+Array golden(const std::string& dataset) { return read_array(golden_dir() / "operators.h5", dataset); }
+
+HostTensor rms_norm(const HostTensor& x, const HostTensor& weight) {
+  const DeviceTensor in(x), scale(weight);
+  on_gpu([&](Ops& ops) { ops.rms_norm(in, scale, 1e-5f, in); });
+  HostTensor out(x->dtype, {x->dim(0), x->dim(1)});
+  in.fetch(out);
+  return out;
+}
+
+TEST_F(CudaEmbedTest, CopiesOrConvertsTheRows) {
+  for (const int64_t hidden : {1, 33, 64, 2048})
+    for (const DType from : kFloatTypes)
+      for (const DType to : kFloatTypes) {
+        HostTensor ids(DType::kI32, {4}), table(from, {5, hidden}), expected(to, {4, hidden}), out(to, {4, hidden});
+        ids.fill({2, 0, 2, 4});
+        table.fill_random(1);
+        const DeviceTensor device_ids(ids), device_table(table), device_out(out);
+        on_gpu([&](Ops& ops) { ops.embed(device_ids, device_table, device_out); });
+        device_out.fetch(out);
+        cpu.ops.embed(ids, table, expected);
+        EXPECT_TRUE(same_bits(out, expected)) << name(from) << " to " << name(to) << ", " << hidden;
+      }
+}
+
+TEST_F(CudaRmsNormTest, AgreesWithTransformers) {
+  const auto x = golden("rms_norm/x"), weight = golden("rms_norm/weight"), y = golden("rms_norm/y");
+  HostTensor in(DType::kF32, {7, 64}), scale(DType::kF32, {64});
+  in.fill(x.values);
+  scale.fill(weight.values);
+  std::vector<double> tolerance;
+  for (const double value : y.values) tolerance.push_back(8 * 0x1p-24 * std::fabs(value));
+  expect_close(rms_norm(in, scale), y.values, tolerance);
+}
+
+TEST_F(CudaRmsNormTest, EveryTypeInPlaceAndOddWidths) {
+  for (const DType act : kFloatTypes)
+    for (const DType weight : kFloatTypes)
+      for (const int64_t n : {1, 8, 17, 64, 1000, 2048, 2500, 7168}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", name(act), name(weight), n));
+        HostTensor x(act, {5, n}), scale(weight, {n}), expected(act, {5, n});
+        x.fill_random(1, 3.0f);
+        scale.fill_random(2);
+        for (int64_t c = 0; c < n; ++c) x.set(static_cast<size_t>(c), 0);  // a row of zeros stays zero
+        cpu.ops.rms_norm(x, scale, 1e-5f, expected);
+        // Half of each side's sum (an octet's and a lane's additions, then the folds) and six roundings after it.
+        expect_close_to_cpu(rms_norm(x, scale), expected, magnitudes(expected), 70 + 12);
+      }
+}
+
+TEST_F(CudaRmsNormTest, ARowsBitsAreItsOwn) {
+  HostTensor x(DType::kBf16, {300, 2048}), scale(DType::kBf16, {2048});
+  x.fill_random(1);
+  scale.fill_random(2);
+  const HostTensor all = rms_norm(x, scale);
+  for (const int64_t row : {0, 1, 150, 299}) {
+    HostTensor one(DType::kBf16, {1, 2048});
+    std::memcpy(one->data, x->rows(row, 1).data, one->bytes());
+    EXPECT_TRUE(same_bits(rms_norm(one, scale), all->rows(row, 1)));
+  }
+}
+
+HostTensor short_conv(const HostTensor& bcz, const HostTensor& weight, const HostTensor* bias, const Batch& batch) {
+  const DeviceTensor in(bcz), taps(weight);
+  std::unique_ptr<DeviceTensor> offset;
+  if (bias != nullptr) offset = std::make_unique<DeviceTensor>(*bias);
+  HostTensor out(bcz->dtype, {bcz->dim(0), bcz->dim(1) / 3});
+  const DeviceTensor device_out(out);
+  on_gpu([&](Ops& ops) { ops.short_conv(in, taps, offset ? Tensor(*offset) : Tensor(), batch, device_out); });
+  device_out.fetch(out);
+  return out;
+}
+
+TEST_F(CudaShortConvTest, AgreesWithTransformers) {
+  for (const std::string kind : {"k3", "k3_bias", "k4", "k4_bias"}) {
+    SCOPED_TRACE(kind);
+    const auto x = golden("causal_conv1d/" + kind + "/x"), w = golden("causal_conv1d/" + kind + "/w");
+    const auto y = golden("causal_conv1d/" + kind + "/y");
+    const int64_t samples = x.dim(0), channels = x.dim(1), length = x.dim(2), taps = w.dim(1);
+    const PackedSamples packed(std::vector<int64_t>(static_cast<size_t>(samples), length));
+    HostTensor bcz(DType::kF32, {samples * length, 3 * channels}), weight(DType::kF32, {channels, taps});
+    HostTensor bias(DType::kF32, {channels});
+    bcz.fill(1.0);
+    weight.fill(w.values);
+    const bool has_bias = kind.size() > 2;
+    if (has_bias) bias.fill(golden("causal_conv1d/" + kind + "/bias").values);
+    std::vector<double> expected(y.values.size());
+    for (int64_t i = 0; i < samples; ++i)
+      for (int64_t c = 0; c < channels; ++c)
+        for (int64_t t = 0; t < length; ++t) {
+          const auto from = static_cast<size_t>((i * channels + c) * length + t);
+          bcz.set(static_cast<size_t>((i * length + t) * 3 * channels + 2 * channels + c), x.values[from]);
+          expected[static_cast<size_t>((i * length + t) * channels + c)] = y.values[from];
+        }
+    expect_close(short_conv(bcz, weight, has_bias ? &bias : nullptr, packed.device), expected,
+                 std::vector<double>(expected.size(), 2 * 5 * 0x1p-24 * 10));
+  }
+}
+
+TEST_F(CudaShortConvTest, EveryTypeAndLength) {
+  const PackedSamples packed({1, 2, 0, 7, 3, 33, 1, 1});
+  for (const int64_t hidden : {37, 64, 1032})
+    for (const DType act : kFloatTypes)
+      for (const DType weight_type : {act, DType::kBf16})
+        for (const int64_t taps : {1, 2, 3, 5}) {
+          SCOPED_TRACE(fmt::format("{} {} taps {} hidden {}", name(act), name(weight_type), taps, hidden));
+          HostTensor bcz(act, {packed.tokens(), 3 * hidden}), weight(weight_type, {hidden, 1, taps});
+          HostTensor bias(weight_type, {hidden}), expected(act, {packed.tokens(), hidden});
+          bcz.fill_random(1);
+          weight.fill_random(2);
+          bias.fill_random(3);
+          cpu.ops.short_conv(bcz, weight, bias, packed.host, expected);
+          const HostTensor out = short_conv(bcz, weight, &bias, packed.device);
+          // The magnitude of the terms: the same operator on absolute values.
+          HostTensor all(act, {packed.tokens(), 3 * hidden}), most(DType::kF32, {packed.tokens(), hidden});
+          HostTensor wide(DType::kF32, {packed.tokens(), 3 * hidden});
+          wide.fill(magnitudes(bcz));
+          weight.fill(magnitudes(weight));
+          bias.fill(magnitudes(bias));
+          cpu.ops.short_conv(wide, weight, bias, packed.host, most);
+          expect_close_to_cpu(out, expected, most.values(), 2 * static_cast<double>(taps + 4));
+        }
+}
+
+TEST_F(CudaSwigluTest, EveryTypeAndLargeValues) {
+  for (const DType act : kFloatTypes)
+    for (const int64_t ffn : {1, 41, 64, 1792}) {
+      SCOPED_TRACE(fmt::format("{} {}", name(act), ffn));
+      HostTensor gate_up(act, {3, 2 * ffn}), out(act, {3, ffn}), expected(act, {3, ffn});
+      gate_up.fill_random(1, 4.0f);
+      gate_up.set(0, 1000);
+      gate_up.set(static_cast<size_t>(2 * ffn), -1000);
+      const DeviceTensor in(gate_up), device_out(out);
+      on_gpu([&](Ops& ops) { ops.swiglu(in, device_out); });
+      device_out.fetch(out);
+      cpu.ops.swiglu(gate_up, expected);
+      expect_close_to_cpu(out, expected, magnitudes(expected), 12);
+    }
+}
+
+TEST_F(CudaSwigluTest, AgreesWithTransformers) {
+  const auto x = golden("map/silu/a"), y = golden("map/silu/y");
+  HostTensor gate_up(DType::kF32, {6, 18}), out(DType::kF32, {6, 9});
+  gate_up.fill(1.0);
+  for (size_t i = 0; i < x.values.size(); ++i) gate_up.set(i / 9 * 18 + i % 9, x.values[i]);
+  const DeviceTensor in(gate_up), device_out(out);
+  on_gpu([&](Ops& ops) { ops.swiglu(in, device_out); });
+  device_out.fetch(out);
+  std::vector<double> tolerance;
+  for (const double value : y.values) tolerance.push_back(6 * 0x1p-24 * std::fabs(value));
+  expect_close(out, y.values, tolerance);
+}
+
+TEST_F(CudaGatherRowsTest, CopiesTheRows) {
+  for (const int64_t n : {1, 21, 64, 2048})
+    for (const DType dtype : kFloatTypes) {
+      HostTensor rows(DType::kI32, {3}), x(dtype, {5, n}), out(dtype, {3, n}), expected(dtype, {3, n});
+      rows.fill({4, 0, 4});
+      x.fill_random(1);
+      const DeviceTensor device_rows(rows), device_x(x), device_out(out);
+      on_gpu([&](Ops& ops) { ops.gather_rows(device_x, device_rows, device_out); });
+      device_out.fetch(out);
+      cpu.ops.gather_rows(x, rows, expected);
+      EXPECT_TRUE(same_bits(out, expected)) << name(dtype) << " " << n;
+    }
+}
+
+TEST_F(CudaCombineExpertsTest, AddsTheWeightedRowsToTheResidual) {
+  const int64_t tokens = 9, top_k = 3;
+  for (const int64_t hidden : {1, 45, 64, 2048})
+    for (const DType act : kFloatTypes) {
+      SCOPED_TRACE(fmt::format("{} {}", name(act), hidden));
+      HostTensor y(act, {tokens * top_k, hidden}), residual(act, {tokens, hidden}), out(act, {tokens, hidden});
+      HostTensor weights(DType::kF32, {tokens, top_k}), rows(DType::kI32, {tokens, top_k});
+      y.fill_random(1);
+      residual.fill_random(2, 4.0f);
+      weights.fill_random(3);
+      for (size_t i = 0; i < 27; ++i) rows.set(i, static_cast<double>(i * 10 % 27));
+      const DeviceTensor device_y(y), device_residual(residual), device_weights(weights), device_rows(rows);
+      on_gpu([&](Ops& ops) {
+        ops.combine_experts(device_y, weighted_rows(device_weights, device_rows), device_residual);
+      });
+      device_residual.fetch(out);
+      HostTensor most(DType::kF32, {tokens, hidden}), wide(DType::kF32, {tokens * top_k, hidden});
+      most.fill(magnitudes(residual));
+      wide.fill(magnitudes(y));
+      cpu.ops.combine_experts(y, weighted_rows(weights, rows), residual);
+      weights.fill(magnitudes(weights));
+      cpu.ops.combine_experts(wide, weighted_rows(weights, rows), most);
+      expect_close_to_cpu(out, residual, most.values(), 10);
+    }
+}
+
+TEST_F(CudaRmsNormTest, NoTokensIsFineForEveryRowOperator) {
+  const PackedSamples none({});
+  const HostTensor host_x(DType::kF32, {0, 6}), host_out(DType::kF32, {0, 2}), host_weight(DType::kF32, {6});
+  const HostTensor host_taps(DType::kF32, {2, 3}), host_ids(DType::kI32, {0}), host_table(DType::kF32, {4, 6});
+  const HostTensor host_half(DType::kF32, {0, 3}), host_choices(DType::kI32, {0, 2});
+  const DeviceTensor x(host_x), out(host_out), weight(host_weight), taps(host_taps), ids(host_ids), table(host_table),
+      half(host_half), choices(host_choices);
+  on_gpu([&](Ops& ops) {
+    ops.embed(ids, table, x);
+    ops.rms_norm(x, weight, 1e-5f, x);
+    ops.short_conv(x, taps, {}, none.device, out);
+    ops.swiglu(x, half);
+    ops.gather_rows(table, ids, x);
+    ops.combine_experts(x, weighted_rows(choices, choices), x);
+    ops.top_log_probs(out, choices, out);
+  });
+  x.fetch(host_x);
+}
+
+}  // namespace
+}  // namespace lfm2
