@@ -43,7 +43,13 @@ TEST(GemmPlanTest, RegularDenseProductsGoToCublas) {
   odd.out = kF32;
   EXPECT_EQ(choose_dense(odd), GemmPath::kCublasLt);
   EXPECT_EQ(choose_dense({.act = kF32, .weight = kF32, .out = kF32, .n = 8, .k = 8}), GemmPath::kCublasLt);
-  EXPECT_EQ(choose_dense({.act = kF32, .weight = kBf16, .out = kF32, .n = 8, .k = 8}), GemmPath::kSimt);
+  const GemmProblem exact{.act = kF32, .weight = kBf16, .out = kF32, .n = 8, .k = 8};
+  EXPECT_EQ(choose_dense(exact), GemmPath::kPlanes);
+  EXPECT_EQ(choose_grouped(exact), GemmPath::kPlanes);
+  odd = exact;
+  odd.k = 9;
+  EXPECT_EQ(choose_grouped(odd), GemmPath::kSimt);
+  EXPECT_EQ(choose_grouped({.act = kF32, .weight = kF16, .out = kF32, .n = 8, .k = 8}), GemmPath::kSimt);
 }
 
 // Row tiles of one split of the rows.

@@ -45,6 +45,8 @@ void CudaOps::multiply(GemmPath path, const GemmArgs& args, const GemmProblem& p
       return;
     case GemmPath::kMma:
       return launch_gemm_mma(stream_, args, problem.act, problem.out);
+    case GemmPath::kPlanes:
+      return launch_gemm_planes(stream_, args);
     case GemmPath::kSimt:
       return launch_gemm_simt(stream_, args);
   }
@@ -76,7 +78,8 @@ void CudaOps::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& exp
   expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == k && out.dim(0) == a.dim(0) && out.dim(1) == n &&
              expert_offsets.dtype == DType::kI32 && expert_offsets.numel() == experts + 1,
          "grouped_matmul: shapes");
-  const GemmProblem problem{.act = a.dtype, .weight = w.dtype, .out = out.dtype, .n = n, .k = k};
+  const GemmProblem problem{
+      .act = a.dtype, .weight = w.dtype, .out = out.dtype, .n = n, .k = k, .aligned = on_16_bytes(a) && on_16_bytes(w)};
   expect(gemm_supported(problem), "grouped_matmul: this combination of types");
   if (a.dim(0) == 0 || n == 0) return;
   const GemmArgs args{a.data, any(w), {}, out.data, expert_offsets.as<const int32_t>(), a.dim(0), n, k, experts, false};

@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
   };
   // The four warps of the same rows are on four schedulers: where a tile's second half has no rows, the first half's
   // warps have all tensor cores to themselves.
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
   const int warp_row = warp / 4 * kWarpRows, warp_column = warp % 4 * kWarpColumns;
   const auto load_parts = [&](Fragments& parts, int64_t block, int step) {
     const uint32_t stage = shared_address(stage_of(block));
@@ -142,27 +142,12 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
 
   // Through shared memory, so that rows are written in whole octets.
   float* staged = reinterpret_cast<float*>(shared);
-#pragma unroll
-  for (int i = 0; i < kWarpRows / 16; ++i)
-#pragma unroll
-    for (int j = 0; j < kWarpColumns / 8; ++j) {
-      float* target = staged + (warp_row + i * 16 + lane / 4) * kSumStride + warp_column + j * 8 + lane % 4 * 2;
-      *reinterpret_cast<float2*>(target) = {sums[i][j][0], sums[i][j][1]};
-      *reinterpret_cast<float2*>(target + 8 * kSumStride) = {sums[i][j][2], sums[i][j][3]};
-    }
+  stage_sums<kSumStride>(staged, warp_row, warp_column, sums);
   __syncthreads();
-  for (int item = threadIdx.x; item < kRows * (kColumns / kOctet); item += kThreads) {
-    const int64_t row = place.first_row + item / (kColumns / kOctet);
-    const int local_column = item % (kColumns / kOctet) * kOctet;
-    const int64_t column = place.first_column + local_column;
-    if (row >= place.end_row) break;
-    if (column >= args.n) continue;
-    const Octet octet = load_octet(staged + item / (kColumns / kOctet) * kSumStride + local_column, kOctet, true);
-    if (float_out)
-      finish_octet<float>(args, row, column, octet, vector_out);
-    else
-      finish_octet<T>(args, row, column, octet, vector_out);
-  }
+  if (float_out)
+    write_staged<kThreads, float>(args, place, kMmaTile, staged, kSumStride, vector_out);
+  else
+    write_staged<kThreads, T>(args, place, kMmaTile, staged, kSumStride, vector_out);
 }
 
 template <class T, bool vector>

@@ -3,6 +3,10 @@
 
 namespace lfm2 {
 
+namespace {
+constexpr int64_t kVector = 8;  // elements: rows start on 16 bytes in every type
+}
+
 bool gemm_supported(const GemmProblem& problem) {
   if (problem.act == DType::kI32 || problem.weight == DType::kI32) return false;
   if (problem.out != problem.act && problem.out != DType::kF32) return false;
@@ -10,11 +14,12 @@ bool gemm_supported(const GemmProblem& problem) {
 }
 
 GemmPath choose_grouped(const GemmProblem& problem) {
-  return problem.act == DType::kF32 ? GemmPath::kSimt : GemmPath::kMma;
+  if (problem.act != DType::kF32) return GemmPath::kMma;
+  const bool planes = problem.weight == DType::kBf16 && problem.aligned && problem.k > 0 && problem.k % kVector == 0;
+  return planes ? GemmPath::kPlanes : GemmPath::kSimt;
 }
 
 GemmPath choose_dense(const GemmProblem& problem) {
-  constexpr int64_t kVector = 8;  // elements: rows start on 16 bytes in every type
   // cuBLASLt's Hopper kernels round a 16-bit product before they add the old value to it: two roundings.
   const bool rounds_twice = problem.add && problem.out != DType::kF32;
   const bool regular = problem.aligned && !rounds_twice && problem.n > 0 && problem.k > 0 && problem.n % kVector == 0 &&

@@ -19,6 +19,7 @@ struct GemmProblem {
 enum class GemmPath {
   kCublasLt,  // dense, regular types and sizes
   kMma,       // bf16 and fp16: mma.sync, sm_80 and later; dense and grouped
+  kPlanes,    // fp32 activations, bf16 weights: three bf16 products, exact; dense and grouped
   kSimt,      // fp32 activations: FFMA; dense and grouped
 };
 
@@ -32,7 +33,7 @@ GemmPath choose_grouped(const GemmProblem& problem);
 struct GemmTile {
   int rows = 0, columns = 0;
 };
-constexpr GemmTile kMmaTile{128, 256}, kSimtTile{128, 128};
+constexpr GemmTile kMmaTile{128, 256}, kPlanesTile{128, 128}, kSimtTile{128, 128};
 
 // The most row tiles that `rows` can need when split over `groups` groups in any way: the grid, without asking the GPU.
 constexpr int64_t row_tile_bound(int64_t rows, int64_t groups, int tile_rows) {

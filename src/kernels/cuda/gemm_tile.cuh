@@ -67,6 +67,38 @@ __device__ void finish_octet(const GemmArgs& args, int64_t row, int64_t column, 
   store_octet(out, sums, count, whole);
 }
 
+// What mma.sync left in a warp's registers, into the block's sums [rows, columns] in shared memory: lane l holds of
+// each 16 x 8 piece row l / 4, columns 2 (l % 4) + {0, 1}, and row + 8.
+template <int stride, int row_pieces, int column_pieces>
+__device__ inline void stage_sums(float* staged, int warp_row, int warp_column,
+                                  const float (&sums)[row_pieces][column_pieces][4]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < row_pieces; ++i)
+#pragma unroll
+    for (int j = 0; j < column_pieces; ++j) {
+      float* target = staged + (warp_row + i * 16 + lane / 4) * stride + warp_column + j * 8 + lane % 4 * 2;
+      *reinterpret_cast<float2*>(target) = {sums[i][j][0], sums[i][j][1]};
+      *reinterpret_cast<float2*>(target + 8 * stride) = {sums[i][j][2], sums[i][j][3]};
+    }
+}
+
+// The block's sums from shared memory to out, in whole octets of rows.
+template <int threads, class Out>
+__device__ inline void write_staged(const GemmArgs& args, const TilePlace& place, GemmTile tile, const float* staged,
+                                    int stride, bool vector) {
+  const int row_octets = tile.columns / kOctet;
+  for (int item = threadIdx.x; item < tile.rows * row_octets; item += threads) {
+    const int64_t row = place.first_row + item / row_octets;
+    const int local_column = item % row_octets * kOctet;
+    const int64_t column = place.first_column + local_column;
+    if (row >= place.end_row) break;
+    if (column >= args.n) continue;
+    finish_octet<Out>(args, row, column, load_octet(staged + item / row_octets * stride + local_column, kOctet, true),
+                      vector);
+  }
+}
+
 // Rows of out, and bias, that finish_octet may treat as vectors.
 inline bool vector_output(const GemmArgs& args) {
   return args.n % kOctet == 0 && on_16_bytes(args.out) && (args.bias.data == nullptr || on_16_bytes(args.bias.data));

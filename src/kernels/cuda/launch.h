@@ -123,6 +123,8 @@ struct GemmArgs {
   bool add;
 };
 void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);  // act 16 bits, w as act
-void launch_gemm_simt(cudaStream_t stream, const GemmArgs& args);                       // a and out fp32, w any type
+void launch_gemm_planes(cudaStream_t stream,
+                        const GemmArgs& args);  // a and out fp32, w bf16, k in octets, all on 16 bytes
+void launch_gemm_simt(cudaStream_t stream, const GemmArgs& args);  // a and out fp32, w any type
 
 }  // namespace lfm2
