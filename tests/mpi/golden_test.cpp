@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 
 #include "stage/checked_file.h"
 #include "stage/json.h"
@@ -55,6 +56,60 @@ TEST_P(GoldenRunTest, RightAndTheSameBitsEverywhere) {
       }
       EXPECT_EQ(std::memcmp(first.data(), found.values.data(), first.size() * sizeof(double)), 0) << "other bits";
     }
+}
+
+TEST_P(GoldenRunTest, Bf16IsAsCloseAsTransformersOwn) {
+  const std::filesystem::path golden = golden_dir() / GetParam();
+  const Array expected = read_array(golden / "golden.h5", "logits_f64"),
+              theirs = read_array(golden / "bf16.h5", "logits_bf16");
+  const TemporaryFolder folder;
+  const Outcome outcome = run_stage(4, {"--weights", golden_shards(GetParam(), 4), "--input", golden / "golden.h5",
+                                        "--logits", "all", "--dtype", "bf16", "--output", folder / "out.h5"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Array ours = read_array(folder / "out.h5", "logits");
+  double their_error = 0, our_error = 0;
+  for (size_t i = 0; i < ours.values.size(); ++i) {
+    their_error = std::max(their_error, std::abs(theirs.values[i] - expected.values[i]));
+    our_error = std::max(our_error, std::abs(ours.values[i] - expected.values[i]));
+  }
+  EXPECT_LE(our_error, their_error);
+  const auto columns = expected.dims.back();
+  for (auto row = expected.values.begin(), our_row = ours.values.begin(); row != expected.values.end();
+       row += columns, our_row += columns) {
+    const auto best = std::max_element(row, row + columns);
+    double second = -1e30;
+    for (auto other = row; other != row + columns; ++other)
+      if (other != best) second = std::max(second, *other);
+    if (*best - second <= their_error) continue;  // rounding alone may choose another
+    EXPECT_EQ(std::max_element(our_row, our_row + columns) - our_row, best - row);
+  }
+}
+
+TEST_P(GoldenRunTest, TheOrderOfSamplesChangesNoBits) {
+  const std::filesystem::path golden = golden_dir() / GetParam() / "golden.h5";
+  const Array ids = read_array(golden, "input_ids");
+  const TemporaryFolder folder;
+  const auto rows_of = [&](bool reversed) {
+    std::ofstream input(folder / "in.jsonl");
+    for (int64_t i = 0; i < ids.dim(0); ++i) {
+      const int64_t sample = reversed ? ids.dim(0) - 1 - i : i;
+      Json line;
+      for (int64_t t = 0; t < ids.dim(1); ++t)
+        line["input_ids"].push_back(static_cast<int>(ids.values[static_cast<size_t>(sample * ids.dim(1) + t)]));
+      input << line << "\n";
+    }
+    input.close();
+    const Outcome outcome = run_stage(3, {"--weights", golden_shards(GetParam(), 4), "--input", folder / "in.jsonl",
+                                          "--dtype", "fp32", "--micro-batch", "2", "--output", folder / "out.h5"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return read_array(folder / "out.h5", "logits");
+  };
+  const Array forward = rows_of(false), backward = rows_of(true);
+  const int64_t columns = forward.dim(1);
+  for (int64_t i = 0; i < ids.dim(0); ++i)
+    EXPECT_TRUE(std::equal(forward.values.begin() + i * columns, forward.values.begin() + (i + 1) * columns,
+                           backward.values.begin() + (ids.dim(0) - 1 - i) * columns))
+        << "sample " << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenRunTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
