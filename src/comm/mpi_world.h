@@ -28,7 +28,6 @@ class MpiWorld {
   int local_size() const { return local_size_; }
   const std::string& host() const { return host_; }
   MPI_Comm comm() const { return MPI_COMM_WORLD; }
-  MPI_Comm local_comm() const { return local_; }
 
   // Collectives over all ranks, each within `timeout_seconds` (0: no limit); Error(kLost) names `what`.
   void barrier(double timeout_seconds, const char* what) const;

@@ -39,7 +39,6 @@ class CheckedFile {
 
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }
-  int fd() const { return fd_.get(); }
   void read(uint64_t offset, std::span<std::byte> into) const;  // exactly into.size() bytes
 
  private:

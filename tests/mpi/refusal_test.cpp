@@ -22,6 +22,10 @@ namespace {
 constexpr double kLongestRefusalSeconds = 5;
 constexpr double kGpuStartSeconds = 15;  // CUDA takes seconds to start on a machine with several GPUs
 
+bool on_gpus() { return std::getenv("LFM2_TEST_MACHINE") != nullptr; }
+
+double longest_refusal_seconds() { return kLongestRefusalSeconds + (on_gpus() ? kGpuStartSeconds : 0); }
+
 class RefusalTest : public testing::Test {
  protected:
   RefusalTest() {
@@ -59,8 +63,7 @@ class RefusalTest : public testing::Test {
     for (const std::string& reason : reasons)
       EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
     EXPECT_EQ(outcome.out, "");
-    EXPECT_LT(outcome.seconds,
-              kLongestRefusalSeconds + (std::getenv("LFM2_TEST_MACHINE") != nullptr ? kGpuStartSeconds : 0));
+    EXPECT_LT(outcome.seconds, longest_refusal_seconds());
     EXPECT_TRUE(std::filesystem::is_empty(results));
   }
 
@@ -172,8 +175,6 @@ TEST_F(RefusalTest, NoGpu) {
   unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
-bool on_gpus() { return std::getenv("LFM2_TEST_MACHINE") != nullptr; }
-
 TEST_F(RefusalTest, TwoRanksOfNcclOnOneGpu) {
   if (!on_gpus()) GTEST_SKIP() << "needs a GPU (LFM2_TEST_MACHINE)";
   expect_refused(69, {"--transport nccl", "NCCL needs one for each rank"}, {"--device", "cuda", "--transport", "nccl"},
@@ -204,6 +205,7 @@ TEST_F(RefusalTest, FullDisk) {
     ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
     EXPECT_NE(outcome.error_lines()[0].find(name), std::string::npos) << outcome.error_lines()[0];
     EXPECT_NE(outcome.error_lines()[0].find("No space left on device"), std::string::npos) << outcome.error_lines()[0];
+    EXPECT_LT(outcome.seconds, longest_refusal_seconds());
     EXPECT_TRUE(std::filesystem::is_empty(small)) << name;
   }
   umount(small.c_str());

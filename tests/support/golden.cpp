@@ -45,12 +45,4 @@ Array read_array(const std::filesystem::path& file, const std::string& dataset) 
   return array;
 }
 
-bool has_dataset(const std::filesystem::path& file, const std::string& dataset) {
-  const Id opened(H5Fopen(file.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose, file.string());
-  // H5Lexists wants every group on the way to exist: ask from the top down.
-  for (size_t slash = dataset.find('/', 1); slash != std::string::npos; slash = dataset.find('/', slash + 1))
-    if (H5Lexists(opened, dataset.substr(0, slash).c_str(), H5P_DEFAULT) <= 0) return false;
-  return H5Lexists(opened, dataset.c_str(), H5P_DEFAULT) > 0;
-}
-
 }  // namespace lfm2::test

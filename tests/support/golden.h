@@ -16,6 +16,5 @@ struct Array {
 
 std::filesystem::path golden_dir();
 Array read_array(const std::filesystem::path& file, const std::string& dataset);
-bool has_dataset(const std::filesystem::path& file, const std::string& dataset);
 
 }  // namespace lfm2::test
