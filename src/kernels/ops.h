@@ -16,6 +16,10 @@
 
 namespace lfm2 {
 
+// A gate and an up projection are one matrix whose rows alternate: this many gate rows, then the same up rows, and so
+// on (the last blocks are shorter where ffn is no multiple). A product's sums for both then end in the same hands.
+inline constexpr int64_t kGateUpBlock = 8;
+
 // One packed micro-batch.
 struct Batch {
   Tensor

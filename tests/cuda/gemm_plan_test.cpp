@@ -38,7 +38,7 @@ TEST(GemmPlanTest, RegularDenseProductsGoToCublas) {
   odd.out = kF32;  // the bias would have another type than the output
   EXPECT_EQ(choose_dense(odd), GemmPath::kMma);
   odd = regular;
-  odd.add = true;  // one rounding
+  odd.epilogue = Epilogue::kAdd;  // one rounding
   EXPECT_EQ(choose_dense(odd), GemmPath::kMma);
   odd.out = kF32;
   EXPECT_EQ(choose_dense(odd), GemmPath::kCublasLt);

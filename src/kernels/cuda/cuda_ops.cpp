@@ -57,6 +57,7 @@ void CudaOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const
   expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == k && out.dim(0) == m && out.dim(1) == n &&
              (!bias || bias.numel() == n),
          "matmul: shapes");
+  const Epilogue epilogue = write == Write::kAdd ? Epilogue::kAdd : Epilogue::kStore;
   const GemmProblem problem{
       .act = a.dtype,
       .weight = w.dtype,
@@ -64,11 +65,11 @@ void CudaOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const
       .n = n,
       .k = k,
       .bias = static_cast<bool>(bias),
-      .add = write == Write::kAdd,
+      .epilogue = epilogue,
       .aligned = on_16_bytes(a) && on_16_bytes(w) && on_16_bytes(out) && (!bias || on_16_bytes(bias))};
   expect(gemm_supported(problem) && (!bias || is_float(bias)), "matmul: this combination of types");
   if (m == 0 || n == 0) return;
-  const GemmArgs args{a.data, any(w), any(bias), out.data, nullptr, m, n, k, 1, write == Write::kAdd};
+  const GemmArgs args{a.data, any(w), any(bias), out.data, nullptr, m, n, k, 1, epilogue};
   const bool same_bias = !bias || bias.dtype == w.dtype;
   multiply(same_bias ? choose_dense(problem) : choose_grouped(problem), args, problem);
 }
@@ -82,7 +83,7 @@ void CudaOps::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& exp
       .act = a.dtype, .weight = w.dtype, .out = out.dtype, .n = n, .k = k, .aligned = on_16_bytes(a) && on_16_bytes(w)};
   expect(gemm_supported(problem), "grouped_matmul: this combination of types");
   if (a.dim(0) == 0 || n == 0) return;
-  const GemmArgs args{a.data, any(w), {}, out.data, expert_offsets.as<const int32_t>(), a.dim(0), n, k, experts, false};
+  const GemmArgs args{a.data, any(w), {}, out.data, expert_offsets.as<const int32_t>(), a.dim(0), n, k, experts, Epilogue::kStore};
   multiply(choose_grouped(problem), args, problem);
 }
 

@@ -21,7 +21,7 @@ GemmPath choose_grouped(const GemmProblem& problem) {
 
 GemmPath choose_dense(const GemmProblem& problem) {
   // cuBLASLt's Hopper kernels round a 16-bit product before they add the old value to it: two roundings.
-  const bool rounds_twice = problem.add && problem.out != DType::kF32;
+  const bool rounds_twice = problem.epilogue == Epilogue::kAdd && problem.out != DType::kF32;
   const bool regular = problem.aligned && !rounds_twice && problem.n > 0 && problem.k > 0 && problem.n % kVector == 0 &&
                        problem.k % kVector == 0 && problem.act == problem.weight &&
                        (!problem.bias || problem.out == problem.weight);

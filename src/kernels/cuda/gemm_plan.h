@@ -8,11 +8,18 @@
 
 namespace lfm2 {
 
+// What happens to a product's sums before they are rounded, once, and stored.
+enum class Epilogue {
+  kStore,
+  kAdd,     // + the old out
+  kSwiglu,  // silu(gate) ∘ up: rows of w alternate, kGateUpBlock gate rows, then as many up rows; out has n / 2 columns
+};
+
 struct GemmProblem {
   DType act, weight, out;
   int64_t n = 0, k = 0;
   bool bias = false;
-  bool add = false;
+  Epilogue epilogue = Epilogue::kStore;
   bool aligned = true;  // every base pointer on 16 bytes
 };
 

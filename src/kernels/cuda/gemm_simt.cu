@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_simt_kernel(GemmArgs args, b
       for (int j = 0; j < kPart; ++j) {
         if (column + j >= args.n) continue;
         if (args.bias.data != nullptr) values[j] += load_one(args.bias, column + j);
-        if (args.add) values[j] += out[column + j];
+        if (args.epilogue == Epilogue::kAdd) values[j] += out[column + j];
         if (!vector_out) out[column + j] = values[j];
       }
       if (vector_out && column < args.n) *reinterpret_cast<float4*>(out + column) = sum;

@@ -59,7 +59,7 @@ __device__ void finish_octet(const GemmArgs& args, int64_t row, int64_t column, 
 #pragma unroll
     for (int i = 0; i < kOctet; ++i) sums.v[i] += bias.v[i];
   }
-  if (args.add) {
+  if (args.epilogue == Epilogue::kAdd) {
     const Octet old = load_octet(out, count, whole);
 #pragma unroll
     for (int i = 0; i < kOctet; ++i) sums.v[i] += old.v[i];

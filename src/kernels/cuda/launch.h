@@ -116,11 +116,11 @@ struct GemmArgs {
   const void* a;           // [m, k]
   AnyArray w;              // [groups, n, k]
   AnyArray bias;           // [n] or none
-  void* out;               // [m, n]
+  void* out;               // [m, n]; [m, n / 2] after kSwiglu
   const int32_t* offsets;  // [groups + 1] on the device, or null: one group of m rows
   int64_t m, n, k;
   int64_t groups;
-  bool add;
+  Epilogue epilogue;
 };
 void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);  // act 16 bits, w as act
 void launch_gemm_planes(cudaStream_t stream,

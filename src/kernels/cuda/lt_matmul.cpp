@@ -138,7 +138,7 @@ bool LtMatmul::multiply(cudaStream_t stream, const GemmArgs& args, const GemmPro
     CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(&plan.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &args.bias.data,
                                                 sizeof args.bias.data));
   Layouts layouts(problem, args.m);
-  const float one = 1.0f, old = args.add ? 1.0f : 0.0f;
+  const float one = 1.0f, old = args.epilogue == Epilogue::kAdd ? 1.0f : 0.0f;
   CUBLAS_CHECK(cublasLtMatmul(handle_, &plan.operation, &one, args.w.data, &layouts.w, args.a, &layouts.a, &old,
                               args.out, &layouts.out, args.out, &layouts.out, &*plan.algorithm, workspace_.data(),
                               workspace_.bytes(), stream));
