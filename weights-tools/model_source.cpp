@@ -76,8 +76,7 @@ class ShardSource : public ModelSource {
   }
   std::string_view form() const override { return "shards"; }
   void read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const override {
-    const ShardTensor& place = shards_.tensors()[tensor];
-    shards_.files()[place.file].read(place.offset + first_byte, into);
+    shards_.read(shards_.tensors()[tensor], first_byte, into);
   }
   std::string file_of(size_t tensor) const override {
     return shards_.files()[shards_.tensors()[tensor].file].path().string();

@@ -2,6 +2,8 @@
 // slot.
 #pragma once
 
+#include <vector>
+
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
 
@@ -26,7 +28,12 @@ class Channel {
   virtual bool sent(int slot) = 0;  // also true where nothing was sent from the slot yet
 
   virtual void progress() = 0;                 // starts what has become ready; throws what has failed
-  virtual double sending_seconds() const = 0;  // time during which at least one send was under way
+  // Transfers that ended since the last call, each direction in its order; tags are not set. A receive begins when it is
+  // posted, a send when its data is ready.
+  struct Transfers {
+    std::vector<Span> sent, received;
+  };
+  virtual Transfers take_finished() = 0;
 };
 
 }  // namespace lfm2

@@ -37,7 +37,7 @@ class LocalChannel : public Channel {
   void send(int slot, const Tensor& from, Event& computed) override;
   bool sent(int slot) override;
   void progress() override;
-  double sending_seconds() const override { return 0; }
+  Transfers take_finished() override { return {}; }  // for tests: nobody looks at its times
 
  private:
   struct Outgoing {

@@ -63,6 +63,7 @@ void MpiChannel::receive(int slot, const Tensor& into) {
   Incoming& in = incoming_[static_cast<size_t>(slot)];
   in.into = into;
   in.copying = false;
+  in.started = steady_seconds();
   void* target = to_device_ ? in.host.data() : into.data;
   MPI_CHECK(MPI_Irecv(target, element_count(into), element_type(into), previous_, kHiddenTag, comm_, &in.request));
 }
@@ -75,6 +76,10 @@ bool MpiChannel::arrived(int slot) {
     backend_.copy(*to_device_, in.into.data, in.host.data(), in.into.bytes());
     to_device_->record(*in.copied);
     in.copying = true;
+  }
+  if (done != 0 && in.started > 0) {
+    finished_.received.push_back({0, in.started, steady_seconds()});
+    in.started = 0;
   }
   return done != 0;
 }
@@ -109,14 +114,14 @@ void MpiChannel::progress() {
     if (!out.ready->done()) break;
     MPI_CHECK(MPI_Isend(to_host_ ? out.host.data() : out.from.data, element_count(out.from), element_type(out.from),
                         next_, kHiddenTag, comm_, &out.request));
-    out.started = MPI_Wtime();
+    out.started = steady_seconds();
     pending_.pop_front();
   }
   for (Outgoing& out : outgoing_) {
     if (out.request == MPI_REQUEST_NULL) continue;
     int done = 0;
     MPI_CHECK(MPI_Test(&out.request, &done, MPI_STATUS_IGNORE));
-    if (done != 0) sending_seconds_ += MPI_Wtime() - out.started;
+    if (done != 0) finished_.sent.push_back({0, out.started, steady_seconds()});
   }
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "comm/channel.h"
 #include "comm/mpi_world.h"
@@ -27,7 +28,7 @@ class MpiChannel : public Channel {
   void send(int slot, const Tensor& from, Event& computed) override;
   bool sent(int slot) override;
   void progress() override;
-  double sending_seconds() const override { return sending_seconds_; }
+  Transfers take_finished() override { return std::exchange(finished_, {}); }
 
  private:
   struct Incoming {
@@ -35,6 +36,7 @@ class MpiChannel : public Channel {
     Buffer host;  // empty where MPI writes into the slot itself
     MPI_Request request = MPI_REQUEST_NULL;
     bool copying = false;  // the message is here, its copy to the device is enqueued
+    double started = 0;    // 0: its arrival was seen
     std::unique_ptr<Event> copied;
   };
   struct Outgoing {
@@ -54,7 +56,7 @@ class MpiChannel : public Channel {
   std::array<Incoming, kSlots> incoming_;
   std::array<Outgoing, kSlots> outgoing_;
   std::deque<int> pending_;  // slots whose transfer has not begun, in the order of send(): the receiver counts on it
-  double sending_seconds_ = 0;
+  Transfers finished_;
 };
 
 // Whether MPI_Send takes GPU memory: what the library says of itself (MPIX_Query_cuda_support).

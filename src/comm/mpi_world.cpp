@@ -5,14 +5,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <climits>
+#include <limits>
 #include <cstdio>
 #include <cstring>
 #include <thread>
 
 #include "comm/wait.h"
+#include "kernels/backend.h"
 
 namespace lfm2 {
 
@@ -126,6 +129,49 @@ bool MpiWorld::all_ranks(bool value) const {
   int mine = value ? 1 : 0, all = 0;
   MPI_CHECK(MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_LAND, comm()));
   return all != 0;
+}
+
+double MpiWorld::smallest(double value, double timeout_seconds) const {
+  double least = 0;
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_CHECK(MPI_Iallreduce(&value, &least, 1, MPI_DOUBLE, MPI_MIN, comm(), &request));
+  wait_for(request, timeout_seconds, "smallest value");
+  return least;
+}
+
+double MpiWorld::clock_difference(double timeout_seconds) const {
+  constexpr int kExchanges = 50, kTag = 2;
+  const auto exchange = [&](int peer, double mine) {
+    double theirs = 0;
+    std::array<MPI_Request, 2> requests{};
+    MPI_CHECK(MPI_Irecv(&theirs, 1, MPI_DOUBLE, peer, kTag, comm(), &requests[0]));
+    MPI_CHECK(MPI_Isend(&mine, 1, MPI_DOUBLE, peer, kTag, comm(), &requests[1]));
+    for (const MPI_Request request : requests) wait_for(request, timeout_seconds, "clock comparison");
+    return theirs;
+  };
+  const auto answer = [&](int peer) {  // rank 0's side: the time at which the question came
+    double question = 0;
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_CHECK(MPI_Irecv(&question, 1, MPI_DOUBLE, peer, kTag, comm(), &request));
+    wait_for(request, timeout_seconds, "clock comparison");
+    const double now = steady_seconds();
+    MPI_CHECK(MPI_Isend(&now, 1, MPI_DOUBLE, peer, kTag, comm(), &request));
+    wait_for(request, timeout_seconds, "clock comparison");
+  };
+  const std::string root_host = broadcast(host_, 0, timeout_seconds, "clock comparison");
+  const bool same_clock = all_ranks(root_host == host_);  // a steady clock is the machine's
+  if (same_clock) return 0;
+  double difference = 0, fastest = std::numeric_limits<double>::infinity();
+  for (int peer = 1; peer < size_; ++peer)
+    for (int i = 0; i < kExchanges; ++i) {
+      if (rank_ == 0) answer(peer);
+      if (rank_ != peer) continue;
+      const double asked = steady_seconds(), theirs = exchange(0, asked), answered = steady_seconds();
+      if (answered - asked >= fastest) continue;
+      fastest = answered - asked;
+      difference = theirs - (asked + answered) / 2;
+    }
+  return difference;
 }
 
 int MpiWorld::fair_share_of_processors() const {

@@ -36,6 +36,11 @@ class MpiWorld {
   std::vector<std::string> gather(const std::string& text, int root, double timeout_seconds, const char* what) const;
   int64_t sum_on_host(int64_t value) const;
   bool all_ranks(bool value) const;
+  double smallest(double value, double timeout_seconds) const;  // of all ranks
+
+  // What to add to this rank's steady_seconds() to get rank 0's: from the fastest of some exchanged messages, good to
+  // half their time. Collective.
+  double clock_difference(double timeout_seconds) const;
 
   // Processors this rank may use, shared out among the ranks of this host that may use the same ones.
   int fair_share_of_processors() const;

@@ -5,7 +5,8 @@
 #include <nccl.h>
 
 #include <array>
-#include <cstring>
+#include <utility>
+#include <vector>
 
 #include "comm/wait.h"
 #include "kernels/cuda/cuda_check.h"
@@ -47,13 +48,10 @@ class Edge {
  public:
   static constexpr int kSender = 0, kReceiver = 1;
 
-  Edge() : stream_(kUrgent) {
-    for (CudaTiming& timing : timing_) timing.create();
-  }
+  Edge() : stream_(kUrgent) {}
   Edge(const Edge&) = delete;
   Edge& operator=(const Edge&) = delete;
   ~Edge() {
-    for (CudaTiming& timing : timing_) timing.destroy();
     if (comm_ != nullptr) ncclCommDestroy(comm_);
   }
 
@@ -76,14 +74,15 @@ class Edge {
   // recorded on the stream counts only after that, so this waits for it.
   void transfer(int slot, const Tensor& tensor, const Wait& wait) {
     const auto count = static_cast<size_t>(tensor.numel());
-    const CudaTiming& timing = timing_[static_cast<size_t>(slot)];
-    CUDA_CHECK(cudaEventRecord(timing.start, stream_.native()));
+    const Timing& timing = timing_[static_cast<size_t>(slot)];
+    expect(done(slot), "NcclChannel: the slot is in flight");
+    CUDA_CHECK(cudaEventRecord(timing.start.native(), stream_.native()));
     if (rank_ == kSender)
       NCCL_CHECK(comm_, ncclSend(tensor.data, count, nccl_type(tensor.dtype), kReceiver, comm_, stream_.native()));
     else
       NCCL_CHECK(comm_, ncclRecv(tensor.data, count, nccl_type(tensor.dtype), kSender, comm_, stream_.native()));
     settle(wait);
-    CUDA_CHECK(cudaEventRecord(timing.end, stream_.native()));
+    CUDA_CHECK(cudaEventRecord(timing.end.native(), stream_.native()));
     in_flight_[static_cast<size_t>(slot)] = true;
   }
   void settle(const Wait& wait) const {
@@ -94,38 +93,27 @@ class Edge {
   bool done(int slot) {
     const auto at = static_cast<size_t>(slot);
     if (!in_flight_[at]) return true;
-    const cudaError_t state = cudaEventQuery(timing_[at].end);
-    if (state == cudaErrorNotReady) return false;
-    CUDA_CHECK(state);
-    float milliseconds = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, timing_[at].start, timing_[at].end));
-    seconds_ += static_cast<double>(milliseconds) * 1e-3;
+    const Timing& timing = timing_[at];
+    if (!timing.end.done()) return false;
+    finished_.push_back({0, stream_.clock().seconds_of(timing.start), stream_.clock().seconds_of(timing.end)});
     in_flight_[at] = false;
     return true;
   }
-  cudaEvent_t end_of(int slot) const { return timing_[static_cast<size_t>(slot)].end; }
+  std::vector<Span> take_finished() { return std::exchange(finished_, {}); }
+  cudaEvent_t end_of(int slot) const { return timing_[static_cast<size_t>(slot)].end.native(); }
   CudaStream& stream() { return stream_; }
-  double seconds() const { return seconds_; }
 
  private:
-  struct CudaTiming {
-    cudaEvent_t start = nullptr, end = nullptr;
-    void create() {
-      CUDA_CHECK(cudaEventCreate(&start));
-      CUDA_CHECK(cudaEventCreate(&end));
-    }
-    void destroy() {
-      cudaEventDestroy(start);
-      cudaEventDestroy(end);
-    }
+  struct Timing {
+    CudaTimingEvent start, end;
   };
 
   int rank_ = kSender;
   ncclComm_t comm_ = nullptr;
   CudaStream stream_;
-  std::array<CudaTiming, kSlots> timing_;
+  std::array<Timing, kSlots> timing_;
   std::array<bool, kSlots> in_flight_{};
-  double seconds_ = 0;
+  std::vector<Span> finished_;
 };
 
 class NcclChannel : public Channel {
@@ -146,7 +134,11 @@ class NcclChannel : public Channel {
     if (previous_) previous_->settled();
     if (next_) next_->settled();
   }
-  double sending_seconds() const override { return next_ ? next_->seconds() : 0; }
+  Transfers take_finished() override {
+    for (int slot = 0; previous_ && slot < kSlots; ++slot) previous_->done(slot);
+    return {.sent = next_ ? next_->take_finished() : std::vector<Span>(),
+            .received = previous_ ? previous_->take_finished() : std::vector<Span>()};
+  }
 
  private:
   Wait wait_;

@@ -1,11 +1,14 @@
 // What a device offers: memory, streams, events and the operators. One Backend per process, chosen once in main.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
@@ -33,17 +36,44 @@ class Event {
   virtual bool done() const = 0;
 };
 
+// A finished piece of work, in seconds of the host's steady clock (steady_seconds()).
+struct Span {
+  int64_t tag = 0;  // as given to submit()
+  double start = 0, end = 0;
+};
+inline double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 // Work in order. submit() may run the work at once (CUDA: the work itself enqueues kernels) or on a thread (CPU).
 class Stream {
  public:
   virtual ~Stream() = default;
-  virtual void submit(std::function<void()> work) = 0;
+  virtual void submit(std::function<void()> work, int64_t tag = 0) = 0;
   virtual void record(Event& event) = 0;  // `event` is done when everything submitted so far is done
   virtual void wait(Event& event) = 0;    // later work starts when `event`, as recorded now, is done
   virtual void check() = 0;               // throws the error of work that failed, if any did
-  virtual double
-  busy_seconds() = 0;  // time spent in submitted work since the stream was made, as of the last finished work
+  virtual std::vector<Span> take_finished() = 0;  // submitted work that ended since the last call, in order
   virtual void drain() noexcept = 0;  // returns when nothing is queued or running; before memory in use is freed
+};
+
+// Which elements of a tensor a weight fills: from `first` on `block` of its elements, the next `block` one `stride`
+// further, and so on. A block of 0: all behind one another.
+struct Placement {
+  int64_t first = 0, block = 0, stride = 0;
+};
+
+// A reader thread's way to bring bytes to the device: it fills a piece, hands it over, fills the next meanwhile.
+class Loader {
+ public:
+  static constexpr size_t kPieceBytes = size_t{8} << 20;
+
+  virtual ~Loader() = default;
+  virtual std::span<std::byte> piece() = 0;  // kPieceBytes to fill; waits until nothing is copied out of them any more
+  // Writes the first `count` elements of the piece, converted from `from`, as elements `element` … of what `place`
+  // says, in whole blocks.
+  virtual void put(const Tensor& target, const Placement& place, int64_t element, DType from, int64_t count) = 0;
+  virtual void finish() = 0;  // returns when all that was put has arrived
 };
 
 class Backend {
@@ -64,8 +94,9 @@ class Backend {
   // Enqueued like an operator.
   virtual void copy_to_host(void* host, const Tensor& source) = 0;
 
-  // Loading, before any work is submitted. Writes `count` elements, converted from `from`, at element `first` of
-  // `target`.
+  // For the calling thread alone.
+  virtual std::unique_ptr<Loader> create_loader() = 0;
+  // Writes `count` elements, converted from `from`, at element `first` of `target`; returns when they are there.
   virtual void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) = 0;
 };
 

@@ -145,6 +145,21 @@ Id File::open_dataset(const std::string& name) const {
   return dataset;
 }
 
+namespace {
+
+// A filter of another's making would be code that HDF5 loads from a path.
+bool own_filters_only(hid_t creation) {
+  for (int i = 0; i < H5Pget_nfilters(creation); ++i) {
+    unsigned flags = 0, config = 0;
+    size_t values = 0;
+    const H5Z_filter_t filter = H5Pget_filter2(creation, static_cast<unsigned>(i), &flags, &values, nullptr, 0, nullptr, &config);
+    if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE && filter != H5Z_FILTER_FLETCHER32) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 DatasetInfo File::info(const std::string& name) const {
   const Id dataset = open_dataset(name);
   const Id space{H5Dget_space(dataset.get()), H5Sclose}, type{H5Dget_type(dataset.get()), H5Tclose};
@@ -165,6 +180,8 @@ DatasetInfo File::info(const std::string& name) const {
     info.offset = info.plain ? offset : 0;
     info.bytes = H5Dget_storage_size(dataset.get());
   }
+  info.readable = info.plain || (H5Pget_layout(creation.get()) == H5D_CHUNKED &&
+                                 H5Pget_external_count(creation.get()) == 0 && own_filters_only(creation.get()));
   H5Eclear2(H5E_DEFAULT);
   return info;
 }

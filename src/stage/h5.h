@@ -49,6 +49,7 @@ struct DatasetInfo {
   std::string stored_type;         // for messages: "64-bit float"
   bool plain = false;              // contiguous, no filters, no external storage: its bytes lie at `offset` in the file
   uint64_t offset = 0, bytes = 0;  // where plain
+  bool readable = false;           // by HDF5 alone: plain, or chunked with its own filters at most
 };
 
 // The type that elements are stored as: little-endian; bf16 is a custom 16-bit float (1 sign, 8 exponent, 7 mantissa

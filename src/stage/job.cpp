@@ -1,6 +1,7 @@
 // The order of a run: check everything that can be checked cheaply, load, compute, write, report.
 #include "stage/job.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 
@@ -17,6 +18,8 @@ constexpr double kLoadTimeoutFactor = 10;
 // Tokens of a micro-batch beyond which the matrix products are no faster, while the pipeline fills more slowly.
 constexpr int64_t kLargestCpuTarget = 512;
 constexpr int64_t kLargestCudaTarget = 4096;
+// Threads that read shards: by then memory, not a processor, is the limit.
+constexpr int kMostReaders = 16;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -35,7 +38,7 @@ ExitCode Job::run() {
   const auto slot_elements = static_cast<size_t>(plan_.max_tokens * shards_->config().hidden);
   channel_ = make_channel(world_, machine_, slot_elements * size_bytes(compute_), options_.timeout_seconds);
   pipeline_.emplace(*machine_.backend, *stage_, channel_.get(), world_.rank(), world_.size(), plan_, compute_,
-                    options_.results, options_.timeout_seconds);
+                    options_.results, options_.timeout_seconds, !options_.trace.empty());
   open_results();
   run_pipeline();
   return finish();
@@ -69,7 +72,8 @@ void Job::check_inputs() {
     if (options_.results.top_k > config.vocab)
       throw Error(ExitCode::kUsage, fmt::format("--top-logprobs {}: expected at most vocab_size = {}",
                                                 options_.results.top_k, config.vocab));
-    if (!options_.report.empty()) check_output_place(options_.report);
+    for (const auto& path : {options_.report, options_.trace})
+      if (!path.empty()) check_output_place(path);
   }
   world_.barrier(load_timeout(), "inputs checked");
   if (world_.rank() != 0) shards_ = ShardSet::open(options_.weights);
@@ -127,8 +131,10 @@ void Job::load_weights() {
   uint64_t bytes = 0;
   for (const ShardTensor* tensor : tensors()) bytes += tensor->bytes;
   Progress progress("load", bytes, Progress::Unit::kBytes, world_.rank() == 0 ? options_.progress : ProgressMode::kOff);
-  weights_.emplace(*shards_, *machine_.backend, compute_, progress);
+  const int readers = std::min(world_.fair_share_of_processors(), kMostReaders);
+  weights_.emplace(*shards_, *machine_.backend, compute_, progress, readers);
   stage_.emplace(*weights_, shards_->config(), layers());
+  weights_->finish();
   weights_->expect_all_loaded(tensors());
   report_.load_seconds = seconds_since(start);
   report_.weight_bytes = weights_->bytes();
@@ -173,6 +179,8 @@ void Job::run_pipeline() {
 
 ExitCode Job::finish() {
   if (output_) output_->commit();
+  if (!options_.trace.empty())
+    write_trace(world_, pipeline_->trace(), machine_.backend->description(), options_.trace, options_.timeout_seconds);
   report_.stage = world_.rank();
   report_.layers = layers();
   report_.host = world_.host();

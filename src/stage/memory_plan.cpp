@@ -14,7 +14,7 @@ namespace {
 class CountedWeights : public WeightSource {
  public:
   explicit CountedWeights(DType held) : held_(held) {}
-  Tensor load(const std::vector<std::string>&, std::initializer_list<int64_t> dims) override {
+  Tensor load(const std::vector<std::string>&, std::initializer_list<int64_t> dims, Rows) override {
     const Tensor tensor(nullptr, held_, dims);
     bytes_ += tensor.bytes();
     return tensor;

@@ -90,6 +90,8 @@ void add_report_options(CLI::App& app, Options& options) {
       ->needs(benchmark)
       ->capture_default_str();
   app.add_option("--report", options.report, "Everything the end table says, as JSON")->type_name("FILE.json");
+  app.add_option("--trace", options.trace, "A timeline of all ranks for Perfetto: what ran when, by micro-batch")
+      ->type_name("FILE.json");
   const std::map<std::string, ProgressMode> modes{
       {"auto", ProgressMode::kAuto}, {"on", ProgressMode::kOn}, {"off", ProgressMode::kOff}};
   app.add_option("--progress", options.progress, "Progress bar on stderr: auto (on a terminal), on or off")

@@ -21,7 +21,7 @@ struct Options {
   std::filesystem::path input;   // empty: the built-in random job
   std::filesystem::path output;  // empty: results are only counted
   std::filesystem::path answers;
-  std::filesystem::path report;
+  std::filesystem::path report, trace;
   double tolerance = 1e-3;
   int64_t samples = 0;  // 0: 1024 random ones, or the whole input
   int64_t length = 32;

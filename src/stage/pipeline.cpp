@@ -10,7 +10,8 @@
 namespace lfm2 {
 
 Pipeline::Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64_t index, int64_t stages,
-                   const BatchPlan& plan, DType compute, ResultKind kind, double timeout_seconds)
+                   const BatchPlan& plan, DType compute, ResultKind kind, double timeout_seconds,
+                   bool traced)
     : backend_(backend),
       stage_(stage),
       channel_(channel),
@@ -19,6 +20,7 @@ Pipeline::Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64
       plan_(plan),
       compute_(compute),
       kind_(kind),
+      traced_(traced),
       schedule_(make_schedule(index, stages, static_cast<int64_t>(plan.items.size()))),
       waiter_(timeout_seconds, [this] {
         backend_.compute().check();
@@ -80,9 +82,29 @@ void Pipeline::build_batches() {
   }
 }
 
-double Pipeline::wait(const std::function<bool()>& done, std::string_view what, int64_t item) const {
-  return waiter_.until(
+double Pipeline::wait(const std::function<bool()>& done, std::string_view what, int64_t item) {
+  const double start = traced_ ? steady_seconds() : 0;
+  const double waited = waiter_.until(
       done, [&] { return fmt::format("stage {} of {} waits until micro-batch {} {}", index_, stages_, item, what); });
+  trace(TraceKind::kWait, item, start, start + waited);
+  return waited;
+}
+
+// What has ended on the device and on the channel since the last call.
+void Pipeline::collect_times() {
+  for (const Span& span : backend_.compute().take_finished()) {
+    times_.busy += span.end - span.start;
+    computing_.push_back(span);
+    trace(span.tag % 2 == 0 ? TraceKind::kCompute : TraceKind::kHead, span.tag / 2, span.start, span.end);
+  }
+  if (channel_ == nullptr) return;
+  const Channel::Transfers transfers = channel_->take_finished();
+  for (const Span& span : transfers.sent) {
+    trace(TraceKind::kSend, static_cast<int64_t>(sending_.size()), span.start, span.end);
+    times_.sending += span.end - span.start;
+    sending_.push_back(span);
+  }
+  for (const Span& span : transfers.received) trace(TraceKind::kReceive, received_++, span.start, span.end);
 }
 
 void Pipeline::wait_for_free_slot(const Action& action) {
@@ -104,7 +126,7 @@ void Pipeline::forward(const Action& action) {
     if (stage_.first())
       stage_.embed(backend_.ops(), ids_.rows(item_of(action).first_token, item_of(action).tokens), residual);
     stage_.forward(backend_.ops(), residual, batches_[static_cast<size_t>(action.item)], scratch_);
-  });
+  }, 2 * action.item);
   backend_.compute().record(*slot_of(action).computed);
 }
 
@@ -114,7 +136,8 @@ void Pipeline::give_result(const Action& action, const std::vector<ResultConsume
     const bool all = kind_.positions == Positions::kAll;
     const Tensor rows = all ? Tensor() : last_rows_.rows(item.first_sample, item.samples);
     const auto until = [&](const std::function<bool()>& done) { wait(done, "gives its logits", action.item); };
-    results_->give(residual_of(action), rows, all ? item.first_token : item.first_sample, scratch_, until, consumers);
+    results_->give(residual_of(action), rows, all ? item.first_token : item.first_sample, scratch_, until, consumers,
+                   2 * action.item + 1);
   }
   backend_.compute().record(*slot_of(action).taken);
 }
@@ -122,9 +145,12 @@ void Pipeline::give_result(const Action& action, const std::vector<ResultConsume
 void Pipeline::run(const std::vector<int32_t>& ids, const std::vector<ResultConsumer*>& consumers,
                    const std::function<void(const MicroBatch&)>& on_item) {
   const auto start = std::chrono::steady_clock::now();
-  const double busy_before = backend_.compute().busy_seconds(),
-               sending_before = channel_ == nullptr ? 0 : channel_->sending_seconds();
+  collect_times();  // of the run before, and of connecting: not of this one
   times_ = {};
+  computing_.clear();
+  sending_.clear();
+  trace_.clear();
+  received_ = 0;
   if (stage_.first()) backend_.upload(ids_, 0, DType::kI32, ids.data(), ids_.numel());
   for (const Action& action : schedule_) {
     switch (action.kind) {
@@ -147,6 +173,7 @@ void Pipeline::run(const std::vector<int32_t>& ids, const std::vector<ResultCons
         on_item(item_of(action));
         break;
     }
+    collect_times();
   }
   const auto last_item = static_cast<int64_t>(plan_.items.size()) - 1;
   if (results_) results_->finish([&](const auto& done) { wait(done, "gives its logits", last_item); }, consumers);
@@ -156,8 +183,8 @@ void Pipeline::run(const std::vector<int32_t>& ids, const std::vector<ResultCons
       wait([&] { return channel_->sent(static_cast<int>(&slot - slots_.data())); }, "is sent", last_item);
   }
   times_.total = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  times_.busy = backend_.compute().busy_seconds() - busy_before;
-  if (channel_ != nullptr) times_.sending = channel_->sending_seconds() - sending_before;
+  collect_times();
+  times_.hidden = seconds_within(sending_, computing_);
 }
 
 }  // namespace lfm2

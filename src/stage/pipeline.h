@@ -11,6 +11,7 @@
 #include "stage/plan.h"
 #include "stage/result_ring.h"
 #include "stage/schedule.h"
+#include "stage/trace.h"
 
 namespace lfm2 {
 
@@ -18,7 +19,8 @@ namespace lfm2 {
 struct PipelineTimes {
   double total = 0;
   double busy = 0;       // the compute stream had work and was doing it
-  double sending = 0;    // a send was under way (overlaps with busy)
+  double sending = 0;    // of all sends
+  double hidden = 0;     // of those, while the compute stream was busy
   double receiving = 0;  // stood still until the next micro-batch had arrived
 };
 
@@ -27,7 +29,7 @@ class Pipeline {
   // `channel` may be null for a single stage; `stages` counts all of them, this one is number `index`. Everything the
   // run needs is allocated here. `timeout_seconds` bounds every wait (0: none).
   Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64_t index, int64_t stages, const BatchPlan& plan,
-           DType compute, ResultKind kind, double timeout_seconds);
+           DType compute, ResultKind kind, double timeout_seconds, bool traced = false);
 
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -38,7 +40,8 @@ class Pipeline {
   void run(const std::vector<int32_t>& ids, const std::vector<ResultConsumer*>& consumers,
            const std::function<void(const MicroBatch&)>& on_item);
 
-  PipelineTimes times() const { return times_; }  // of the last run
+  PipelineTimes times() const { return times_; }                       // of the last run
+  const std::vector<TraceEvent>& trace() const { return trace_; }  // of the last run; empty unless asked for
   uint64_t activation_bytes() const { return activation_bytes_; }
 
  private:
@@ -58,7 +61,11 @@ class Pipeline {
   void wait_for_free_slot(const Action& action);
   void forward(const Action& action);
   void give_result(const Action& action, const std::vector<ResultConsumer*>& consumers);
-  double wait(const std::function<bool()>& done, std::string_view what, int64_t item) const;
+  double wait(const std::function<bool()>& done, std::string_view what, int64_t item);
+  void collect_times();
+  void trace(TraceKind kind, int64_t item, double start, double end) {
+    if (traced_) trace_.push_back({kind, item, start, end});
+  }
 
   Backend& backend_;
   const Stage& stage_;
@@ -67,6 +74,7 @@ class Pipeline {
   const BatchPlan& plan_;
   DType compute_;
   ResultKind kind_;
+  bool traced_;
   std::vector<Action> schedule_;
   Wait waiter_;
   uint64_t activation_bytes_ = 0;
@@ -79,6 +87,9 @@ class Pipeline {
   Scratch scratch_;
   std::optional<ResultRing> results_;
   PipelineTimes times_;
+  std::vector<Span> computing_, sending_;  // of this run
+  int64_t received_ = 0;                   // items whose arrival is in the trace
+  std::vector<TraceEvent> trace_;
 };
 
 }  // namespace lfm2

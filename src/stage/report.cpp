@@ -31,6 +31,7 @@ OrderedJson as_json(const StageReport& report) {
           {"total_seconds", report.times.total},
           {"busy_seconds", report.times.busy},
           {"sending_seconds", report.times.sending},
+          {"sending_under_compute_seconds", report.times.hidden},
           {"receiving_seconds", report.times.receiving}};
 }
 
@@ -103,6 +104,7 @@ StageReport stage_report_from_json(const std::string& text) {
   report.times = {.total = json.at("total_seconds"),
                   .busy = json.at("busy_seconds"),
                   .sending = json.at("sending_seconds"),
+                  .hidden = json.at("sending_under_compute_seconds"),
                   .receiving = json.at("receiving_seconds")};
   return report;
 }

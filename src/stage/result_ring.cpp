@@ -28,7 +28,7 @@ ResultRing::ResultRing(Backend& backend, const Stage& stage, ResultKind kind, in
 }
 
 void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch,
-                      const WaitUntil& wait, const std::vector<ResultConsumer*>& consumers) {
+                      const WaitUntil& wait, const std::vector<ResultConsumer*>& consumers, int64_t tag) {
   const int64_t count = rows ? rows.dim(0) : residual.dim(0);
   for (int64_t done = 0; done < count; done += kHeadRows) {
     Piece& piece = pieces_[next_];
@@ -38,7 +38,7 @@ void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_
     const Tensor some_rows = rows ? rows.rows(done, piece.count) : Tensor();
     const Tensor some_residual = rows ? residual : residual.rows(done, piece.count);
     backend_.compute().submit(
-        [this, &piece, some_residual, some_rows, &scratch] { enqueue(piece, some_residual, some_rows, scratch); });
+        [this, &piece, some_residual, some_rows, &scratch] { enqueue(piece, some_residual, some_rows, scratch); }, tag);
     backend_.compute().record(*piece.ready);
     next_ = 1 - next_;
   }

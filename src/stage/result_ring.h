@@ -20,9 +20,9 @@ class ResultRing {
   ResultRing(Backend& backend, const Stage& stage, ResultKind kind, int64_t largest_rows);
 
   // Enqueues norm, head and copies for rows of `residual`; `rows` [count] int32, or empty for all of them. Row
-  // `first_row` of the job comes first. Hands finished pieces to `consumers` while it waits for a free buffer.
+  // `first_row` of the job comes first; `tag` is for Stream::submit(). Hands finished pieces to `consumers` while it waits for a free buffer.
   void give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch, const WaitUntil& wait,
-            const std::vector<ResultConsumer*>& consumers);
+            const std::vector<ResultConsumer*>& consumers, int64_t tag = 0);
   // Hands over what is still in flight.
   void finish(const WaitUntil& wait, const std::vector<ResultConsumer*>& consumers);
 

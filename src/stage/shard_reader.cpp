@@ -1,7 +1,9 @@
-// Reads shard metadata through HDF5 and tensors by plain positioned reads.
+// Reads shard metadata through HDF5 and tensors by plain positioned reads; chunked ones through HDF5.
 #include "stage/shard_reader.h"
 
 #include <algorithm>
+#include <cstring>
+#include <mutex>
 
 #include "stage/checksum.h"
 #include "stage/h5.h"
@@ -37,7 +39,8 @@ ShardTensor describe(const h5::File& file, const std::string& tensor, const Chec
   };
   if (!info.dtype || *info.dtype == DType::kI32)
     refuse(fmt::format("type is {}, expected fp32, bf16 or fp16", info.stored_type));
-  if (!info.plain) refuse("not stored as one contiguous block without filters");
+  if (!info.plain && !info.readable)
+    refuse("stored neither contiguously nor in chunks with HDF5's own filters: virtual, external or foreign");
   ShardTensor result;
   result.spec.name = tensor;
   result.spec.dims = info.dims;
@@ -45,15 +48,21 @@ ShardTensor describe(const h5::File& file, const std::string& tensor, const Chec
   result.file = file_index;
   result.offset = info.offset;
   result.bytes = checked_multiply(numel(info.dims), size_bytes(*info.dtype), tensor);
-  if (result.bytes != info.bytes)
+  result.contiguous = info.plain;
+  if (info.plain && result.bytes != info.bytes)
     refuse(fmt::format("{} bytes stored, shape {} needs {}", info.bytes, dims_text(info.dims), result.bytes));
-  if (checked_add(result.offset, result.bytes, tensor) > raw.size())
+  if (info.plain && checked_add(result.offset, result.bytes, tensor) > raw.size())
     refuse(fmt::format("ends at byte {}, but the file has {}", result.offset + result.bytes, raw.size()));
   result.checksum = file.text_attribute(shard::kChecksumAttribute, tensor);
   return result;
 }
 
 }  // namespace
+
+struct ShardSet::Handles {
+  std::mutex mutex;
+  std::map<size_t, h5::File> files;
+};
 
 void ShardSet::open_file(const std::filesystem::path& path, std::map<std::string, ShardTensor>& found) {
   const h5::File file = h5::File::open(path);
@@ -123,6 +132,7 @@ void ShardSet::match_model(std::map<std::string, ShardTensor>& found) {
 
 ShardSet ShardSet::open(const std::filesystem::path& folder) {
   ShardSet set;
+  set.handles_ = std::make_shared<Handles>();
   std::map<std::string, ShardTensor> found;
   for (const auto& path : list_shards(folder)) set.open_file(path, found);
   set.config_ = parse_model_config(set.config_text_,
@@ -150,19 +160,42 @@ uint64_t ShardSet::total_bytes() const {
   return total;
 }
 
-void ShardSet::read(const ShardTensor& tensor, const Sink& sink) const {
+void ShardSet::read(const ShardTensor& tensor, uint64_t first_byte, std::span<std::byte> into) const {
   const CheckedFile& file = files_[tensor.file];
+  if (tensor.contiguous) return file.read(tensor.offset + first_byte, into);
+  if (into.empty()) return;
+  expect(checked_add(first_byte, into.size(), tensor.spec.name) <= tensor.bytes, "ShardSet::read: outside the tensor");
+  const std::lock_guard lock(handles_->mutex);
+  auto at = handles_->files.find(tensor.file);
+  if (at == handles_->files.end()) at = handles_->files.emplace(tensor.file, h5::File::open(file.path())).first;
+  const auto read_rows = [&](uint64_t row, uint64_t rows, std::byte* target) {  // in the stored type: no conversion
+    at->second.read_rows(tensor.spec.name, row, rows, h5::file_type(tensor.dtype).get(), target);
+  };
+  const uint64_t row_bytes = tensor.bytes / tensor.spec.dims.front();
+  const uint64_t first_row = first_byte / row_bytes, end_row = (first_byte + into.size() - 1) / row_bytes + 1;
+  if (first_byte % row_bytes == 0 && into.size() % row_bytes == 0)
+    return read_rows(first_row, end_row - first_row, into.data());
+  std::vector<std::byte> rows((end_row - first_row) * row_bytes);
+  read_rows(first_row, end_row - first_row, rows.data());
+  std::memcpy(into.data(), rows.data() + (first_byte - first_row * row_bytes), into.size());
+}
+
+void ShardSet::expect_checksum(const ShardTensor& tensor, const Checksum& found) const {
+  if (const std::string hex = found.hex(); hex != tensor.checksum)
+    throw Error(ExitCode::kData, fmt::format("{}: tensor {} is damaged: checksum {}, expected {}",
+                                             files_[tensor.file].path().string(), tensor.spec.name, hex, tensor.checksum));
+}
+
+void ShardSet::read(const ShardTensor& tensor, const Sink& sink) const {
   std::vector<std::byte> piece(std::min<uint64_t>(kPieceBytes, tensor.bytes));
   Checksum checksum;
   for (uint64_t done = 0; done < tensor.bytes; done += piece.size()) {
     piece.resize(std::min<uint64_t>(piece.size(), tensor.bytes - done));
-    file.read(tensor.offset + done, piece);
+    read(tensor, done, piece);
     checksum.add(piece);
     sink(done, piece);
   }
-  if (const std::string found = checksum.hex(); found != tensor.checksum)
-    throw Error(ExitCode::kData, fmt::format("{}: tensor {} is damaged: checksum {}, expected {}", file.path().string(),
-                                             tensor.spec.name, found, tensor.checksum));
+  expect_checksum(tensor, checksum);
 }
 
 }  // namespace lfm2

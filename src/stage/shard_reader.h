@@ -7,11 +7,13 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "stage/checked_file.h"
+#include "stage/checksum.h"
 #include "stage/model_config.h"
 #include "stage/partition.h"
 #include "stage/tensor_table.h"
@@ -22,6 +24,7 @@ struct ShardTensor {
   TensorSpec spec;
   DType dtype = DType::kF32;
   size_t file = 0;                 // index into ShardSet::files()
+  bool contiguous = true;          // its bytes lie behind one another at `offset`; else HDF5 collects them
   uint64_t offset = 0, bytes = 0;  // in that file
   std::string checksum;
 };
@@ -30,7 +33,7 @@ class ShardSet {
  public:
   // Opens every shard of `folder`, reads all metadata and no tensor. Error(kNoInput) where there is no shard;
   // Error(kData) naming file, found and expected where a stage is missing, files are of different splits, or a tensor
-  // is missing, unknown, of another shape or type, not contiguous, or outside its file.
+  // is missing, unknown, of another shape or type, or outside its file.
   static ShardSet open(const std::filesystem::path& folder);
 
   const ModelConfig& config() const { return config_; }
@@ -44,6 +47,10 @@ class ShardSet {
   DType dtype() const;
   uint64_t total_bytes() const;
 
+  // `into.size()` bytes of the tensor from `first_byte` on. From any thread.
+  void read(const ShardTensor& tensor, uint64_t first_byte, std::span<std::byte> into) const;
+  // Error(kData) naming file and tensor where `found`, over all of the tensor's bytes, is not what the shard says.
+  void expect_checksum(const ShardTensor& tensor, const Checksum& found) const;
   // Passes the tensor's bytes to `sink` in order, in pieces, then compares the checksum: Error(kData) naming file and
   // tensor.
   using Sink = std::function<void(uint64_t first_byte, std::span<const std::byte> bytes)>;
@@ -59,6 +66,9 @@ class ShardSet {
   std::vector<CheckedFile> files_;
   std::vector<ShardTensor> tensors_;
   std::map<std::string, size_t> index_;
+  // For tensors that are not contiguous: open handles by file, under one lock, for HDF5 may not be thread-safe.
+  struct Handles;
+  std::shared_ptr<Handles> handles_;
 };
 
 }  // namespace lfm2

@@ -1,5 +1,7 @@
-// Reads tensors piece by piece, checks them, hands them to the backend.
+// Tensors are laid out here and filled by the reader threads.
 #include "stage/shard_weights.h"
+
+#include <algorithm>
 
 namespace lfm2 {
 
@@ -8,7 +10,18 @@ DType held_dtype(DType stored, DType compute, bool keep_fp32) {
   return compute == DType::kF32 ? stored : compute;
 }
 
-Tensor ShardWeights::load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims) {
+ShardWeights::ShardWeights(const ShardSet& shards, Backend& backend, DType compute, Progress& progress, int readers)
+    : shards_(shards), backend_(backend), compute_(compute), progress_(progress) {
+  for (int i = 0; i < readers; ++i) readers_.emplace_back([this] { reader_loop(); });
+}
+
+ShardWeights::~ShardWeights() {
+  stop(nullptr);
+  for (std::thread& reader : readers_)
+    if (reader.joinable()) reader.join();
+}
+
+Tensor ShardWeights::load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims, Rows rows) {
   std::vector<const ShardTensor*> parts;
   DType dtype = DType::kF32;
   for (const std::string& name : names) {
@@ -22,24 +35,92 @@ Tensor ShardWeights::load(const std::vector<std::string>& names, std::initialize
   buffers_.push_back(backend_.allocate(tensor.bytes()));
   tensor.data = buffers_.back().data();
   int64_t first = 0;
-  for (const ShardTensor* part : parts) {
-    const auto element = static_cast<int64_t>(size_bytes(part->dtype));
-    shards_.read(*part, [&](uint64_t first_byte, std::span<const std::byte> bytes) {
-      backend_.upload(tensor, first + static_cast<int64_t>(first_byte) / element, part->dtype, bytes.data(),
-                      static_cast<int64_t>(bytes.size()) / element);
-      progress_.add(bytes.size());
-    });
-    first += static_cast<int64_t>(numel(part->spec.dims));
-    loaded_.insert(part->spec.name);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Task task{parts[i], tensor, {}};
+    const auto count = static_cast<int64_t>(numel(parts[i]->spec.dims));
+    if (rows == Rows::kBehindOneAnother) {
+      task.segments = {{count, {.first = first}}};
+      first += count;
+    } else {
+      const int64_t columns = tensor.dim(tensor.rank - 1), block = kGateUpBlock * columns;
+      const int64_t whole = count / block * block, rest = count - whole;
+      const bool up = i % 2 == 1;
+      task.segments = {{whole, {.first = first + (up ? block : 0), .block = block, .stride = 2 * block}},
+                       {rest, {.first = first + 2 * whole + (up ? rest : 0)}}};
+      if (up) first += 2 * count;
+    }
+    asked_for_.insert(parts[i]->spec.name);
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    changed_.notify_one();
   }
   expect(first == tensor.numel(), "ShardWeights::load: the parts do not fill the tensor");
   bytes_ += tensor.bytes();
   return tensor;
 }
 
+void ShardWeights::finish() {
+  {
+    const std::lock_guard lock(mutex_);
+    complete_ = true;
+    changed_.notify_all();
+  }
+  for (std::thread& reader : readers_) reader.join();
+  if (error_) std::rethrow_exception(error_);
+}
+
+void ShardWeights::stop(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (error && !error_) error_ = error;
+  complete_ = true;
+  tasks_.clear();
+  changed_.notify_all();
+}
+
+bool ShardWeights::take(Task& task) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return complete_ || !tasks_.empty(); });
+  if (tasks_.empty()) return false;
+  task = std::move(tasks_.front());
+  tasks_.pop_front();
+  return true;
+}
+
+void ShardWeights::reader_loop() try {
+  const std::unique_ptr<Loader> loader = backend_.create_loader();
+  for (Task task; take(task);) read(task, *loader);
+  loader->finish();
+} catch (...) {
+  stop(std::current_exception());
+}
+
+void ShardWeights::read(const Task& task, Loader& loader) {
+  const auto element_bytes = static_cast<int64_t>(size_bytes(task.source->dtype));
+  Checksum checksum;
+  int64_t first = 0;  // element of the stored tensor
+  for (const Segment& segment : task.segments) {
+    const int64_t unit = std::max<int64_t>(segment.place.block, 1);
+    const int64_t most = static_cast<int64_t>(Loader::kPieceBytes) / element_bytes / unit * unit;
+    if (most == 0 && segment.count > 0)
+      throw Error(ExitCode::kData, fmt::format("tensor {}: {} rows are longer than the {} bytes of a piece",
+                                               task.source->spec.name, kGateUpBlock, Loader::kPieceBytes));
+    for (int64_t done = 0; done < segment.count; done += most) {
+      const int64_t count = std::min(most, segment.count - done);
+      const std::span<std::byte> bytes = loader.piece().first(static_cast<size_t>(count * element_bytes));
+      shards_.read(*task.source, static_cast<uint64_t>((first + done) * element_bytes), bytes);
+      checksum.add(bytes);
+      loader.put(task.target, segment.place, done, task.source->dtype, count);
+      const std::lock_guard lock(mutex_);
+      progress_.add(bytes.size());
+    }
+    first += segment.count;
+  }
+  shards_.expect_checksum(*task.source, checksum);
+}
+
 void ShardWeights::expect_all_loaded(const std::vector<const ShardTensor*>& tensors) const {
   for (const ShardTensor* tensor : tensors)
-    if (!loaded_.contains(tensor->spec.name))
+    if (!asked_for_.contains(tensor->spec.name))
       throw Error(ExitCode::kSoftware, fmt::format("tensor {} was never read", tensor->spec.name));
 }
 

@@ -2,7 +2,12 @@
 // for like the rest.
 #pragma once
 
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
 #include <set>
+#include <thread>
 
 #include "kernels/backend.h"
 #include "stage/progress.h"
@@ -15,25 +20,53 @@ namespace lfm2 {
 // compute type. The expert bias, which only ranks experts, stays fp32.
 DType held_dtype(DType stored, DType compute, bool keep_fp32);
 
+// Reader threads take tensors one by one: each reads its bytes into a Loader's pieces, adds them to the checksum and
+// hands them to the device.
 class ShardWeights : public WeightSource {
  public:
-  ShardWeights(const ShardSet& shards, Backend& backend, DType compute, Progress& progress)
-      : shards_(shards), backend_(backend), compute_(compute), progress_(progress) {}
+  ShardWeights(const ShardSet& shards, Backend& backend, DType compute, Progress& progress, int readers);
+  ShardWeights(const ShardWeights&) = delete;
+  ShardWeights& operator=(const ShardWeights&) = delete;
+  ~ShardWeights() override;  // ends the readers, whatever they have left to do
 
-  Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims) override;
+  Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims, Rows rows) override;
+  // Returns when everything asked for is on the device, or throws the first error of a reader.
+  void finish();
 
   // Error(kSoftware) where one of `tensors` was not asked for: then the forward would be another model's.
   void expect_all_loaded(const std::vector<const ShardTensor*>& tensors) const;
   uint64_t bytes() const { return bytes_; }
 
  private:
+  // `count` elements of a stored tensor and where they go.
+  struct Segment {
+    int64_t count = 0;
+    Placement place;
+  };
+  struct Task {
+    const ShardTensor* source = nullptr;
+    Tensor target;
+    std::vector<Segment> segments;  // all of the source, in order
+  };
+  void reader_loop();
+  void read(const Task& task, Loader& loader);
+  bool take(Task& task);  // false: there is none and none will come
+  void stop(std::exception_ptr error);
+
   const ShardSet& shards_;
   Backend& backend_;
   DType compute_;
-  Progress& progress_;
   std::vector<Buffer> buffers_;
-  std::set<std::string> loaded_;
+  std::set<std::string> asked_for_;
   uint64_t bytes_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> tasks_;
+  bool complete_ = false;  // no task will be added
+  std::exception_ptr error_;
+  Progress& progress_;                // all above from mutex_ on are guarded by it
+  std::vector<std::thread> readers_;  // last: they use all of the above
 };
 
 // The tensors of a stage: its layers and, at the ends, embedding, final norm and head. A tied embedding is in the first

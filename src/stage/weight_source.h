@@ -11,8 +11,15 @@ namespace lfm2 {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  // The named tensors of the checkpoint behind one another as one tensor of shape `dims` (a single name: that tensor).
-  virtual Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims) = 0;
+  // How the rows of several tensors become those of one.
+  enum class Rows {
+    kBehindOneAnother,
+    kGateUp  // the names come in pairs, gate and up, whose rows alternate (kGateUpBlock, kernels/ops.h)
+  };
+  // The named tensors of the checkpoint as one tensor of shape `dims` (a single name: that tensor). Its content may
+  // still be on its way.
+  virtual Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
+                      Rows rows = Rows::kBehindOneAnother) = 0;
 };
 
 }  // namespace lfm2

@@ -17,8 +17,10 @@ struct LoadedStage {
         compute(compute_type),
         backend(threads),
         progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff),
-        weights(shards, backend, compute_type, progress),
-        stage(weights, shards.config(), range) {}
+        weights(shards, backend, compute_type, progress, threads),
+        stage(weights, shards.config(), range) {
+    weights.finish();
+  }
 
   ShardSet shards;
   DType compute;

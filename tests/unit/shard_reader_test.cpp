@@ -75,20 +75,23 @@ void replace_text(hid_t file, const char* name, const std::string& value) {
   add_text(file, "/", name, value);
 }
 
-void add_dataset(hid_t file, const std::string& name, hid_t type, std::vector<hsize_t> dims, bool chunked = false) {
+enum class Storage { kContiguous, kCompact, kExternal };
+
+void add_dataset(hid_t file, const std::string& name, hid_t type, std::vector<hsize_t> dims, Storage storage = Storage::kContiguous) {
   const h5::Id space{H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose};
   const h5::Id creation{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
-  H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
-  if (chunked) H5Pset_chunk(creation.get(), static_cast<int>(dims.size()), dims.data());
+  if (storage != Storage::kExternal) H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
+  if (storage == Storage::kCompact) H5Pset_layout(creation.get(), H5D_COMPACT);
+  if (storage == Storage::kExternal) H5Pset_external(creation.get(), "/etc/passwd", 0, H5F_UNLIMITED);
   const h5::Id dataset{H5Dcreate2(file, name.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
                        H5Dclose};
   ASSERT_TRUE(dataset) << name;
   add_text(file, name.c_str(), shard::kChecksumAttribute, std::string(32, '0'));
 }
 
-void replace_dataset(hid_t file, hid_t type, std::vector<hsize_t> dims, bool chunked = false) {
+void replace_dataset(hid_t file, hid_t type, std::vector<hsize_t> dims, Storage storage = Storage::kContiguous) {
   ASSERT_GE(H5Ldelete(file, kNorm.c_str(), H5P_DEFAULT), 0);
-  add_dataset(file, kNorm, type, std::move(dims), chunked);
+  add_dataset(file, kNorm, type, std::move(dims), storage);
 }
 
 class ShardReaderTest : public ::testing::Test {
@@ -124,6 +127,65 @@ TEST_F(ShardReaderTest, ReadsWhatWasSplit) {
     EXPECT_EQ(tensor.checksum, fmt::format("{:016x}{:016x}", hash.high64, hash.low64));  // as xxhsum prints it
   }
   expect_error([&] { shards_read.find("model.nothing"); }, ExitCode::kSoftware, {});
+}
+
+// As h5repack does: the same dataset and attributes in chunks, compressed.
+void store_in_chunks(hid_t file, const std::string& name) {
+  const h5::Id old{H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose};
+  const h5::Id type{H5Dget_type(old.get()), H5Tclose}, space{H5Dget_space(old.get()), H5Sclose};
+  std::vector<hsize_t> dims(static_cast<size_t>(H5Sget_simple_extent_ndims(space.get())));
+  H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr);
+  std::vector<std::byte> bytes(static_cast<size_t>(H5Dget_storage_size(old.get())));
+  ASSERT_GE(H5Dread(old.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), 0);
+  for (hsize_t& extent : dims) extent = extent / 3 + 1;
+  const h5::Id creation{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
+  H5Pset_chunk(creation.get(), static_cast<int>(dims.size()), dims.data());
+  H5Pset_shuffle(creation.get());
+  H5Pset_deflate(creation.get(), 1);
+  H5Pset_fletcher32(creation.get());
+  const h5::Id fresh{H5Dcreate2(file, "fresh", type.get(), space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), H5Dclose};
+  ASSERT_GE(H5Dwrite(fresh.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), 0);
+  const h5::Id attribute{H5Aopen(old.get(), shard::kChecksumAttribute, H5P_DEFAULT), H5Aclose};
+  const h5::Id text{H5Aget_type(attribute.get()), H5Tclose};
+  std::string checksum(H5Tget_size(text.get()), ' ');
+  H5Aread(attribute.get(), text.get(), checksum.data());
+  add_text(file, "fresh", shard::kChecksumAttribute, checksum.c_str());
+  ASSERT_GE(H5Ldelete(file, name.c_str(), H5P_DEFAULT), 0);
+  ASSERT_GE(H5Lmove(file, "fresh", file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT), 0);
+}
+
+TEST_F(ShardReaderTest, ChunkedTensorsAreReadThroughHdf5) {
+  const ShardSet before = ShardSet::open(shards());
+  std::map<std::string, std::string> expected;
+  for (const ShardTensor& tensor : before.tensors()) expected[tensor.spec.name] = read(before, tensor);
+  for (int64_t number = 0; number < 3; ++number) {
+    const std::vector<std::string> names = h5::File::open(stage(number)).names();
+    edit(stage(number), [&](hid_t file) {
+      for (const std::string& name : names) store_in_chunks(file, name);
+    });
+  }
+  const ShardSet after = ShardSet::open(shards());
+  for (const ShardTensor& tensor : after.tensors()) {
+    EXPECT_FALSE(tensor.contiguous) << tensor.spec.name;
+    EXPECT_EQ(read(after, tensor), expected[tensor.spec.name]) << tensor.spec.name;
+    std::vector<std::byte> middle(static_cast<size_t>(tensor.bytes) - 3);  // no whole rows
+    after.read(tensor, 2, middle);
+    EXPECT_EQ(std::memcmp(middle.data(), expected[tensor.spec.name].data() + 2, middle.size()), 0) << tensor.spec.name;
+  }
+}
+
+TEST_F(ShardReaderTest, ADamagedChunkNamesTheTensor) {
+  edit(stage(0), [&](hid_t file) {
+    store_in_chunks(file, kNorm);
+    const h5::Id dataset{H5Dopen2(file, kNorm.c_str(), H5P_DEFAULT), H5Dclose};
+    const float other = 1;
+    const h5::Id memory{H5Screate(H5S_SCALAR), H5Sclose}, space{H5Dget_space(dataset.get()), H5Sclose};
+    const hsize_t first = 40, count = 1;
+    H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, &first, nullptr, &count, nullptr);
+    ASSERT_GE(H5Dwrite(dataset.get(), H5T_NATIVE_FLOAT, memory.get(), space.get(), H5P_DEFAULT, &other), 0);
+  });
+  const ShardSet set = ShardSet::open(shards());
+  expect_error([&] { read(set, set.find(kNorm)); }, ExitCode::kData, {kNorm, "damaged", "stage"});
 }
 
 TEST_F(ShardReaderTest, RefusesFoldersWithoutShards) {
@@ -192,7 +254,8 @@ TEST_F(ShardReaderTest, RefusesEdits) {
       {"double", [](hid_t f) { replace_dataset(f, H5T_IEEE_F64LE, {48}); }, {kNorm, "64-bit float", "expected fp32"}},
       {"integer", [](hid_t f) { replace_dataset(f, H5T_STD_I32LE, {48}); }, {kNorm, "expected fp32"}},
       {"big-endian", [](hid_t f) { replace_dataset(f, H5T_IEEE_F32BE, {48}); }, {kNorm, "expected fp32"}},
-      {"chunked", [](hid_t f) { replace_dataset(f, H5T_IEEE_F32LE, {48}, true); }, {kNorm, "contiguous"}},
+      {"compact", [](hid_t f) { replace_dataset(f, H5T_IEEE_F32LE, {48}, Storage::kCompact); }, {kNorm, "contiguously"}},
+      {"external file", [](hid_t f) { replace_dataset(f, H5T_IEEE_F32LE, {48}, Storage::kExternal); }, {kNorm, "external"}},
       {"soft link",
        [](hid_t f) { H5Lcreate_soft(kNorm.c_str(), f, "alias", H5P_DEFAULT, H5P_DEFAULT); },
        {"alias", "link"}},

@@ -7,6 +7,31 @@
 
 namespace lfm2 {
 
+namespace {
+
+class CpuLoader final : public Loader {
+ public:
+  std::span<std::byte> piece() override { return {piece_.data(), kPieceBytes}; }
+
+  void put(const Tensor& target, const Placement& place, int64_t element, DType from, int64_t count) override {
+    const int64_t block = place.block == 0 ? count : place.block;
+    expect(place.block == 0 || (element % block == 0 && count % block == 0), "Loader::put: a part of a block");
+    for (int64_t done = 0; done < count; done += block) {
+      const int64_t first = place.block == 0 ? place.first + element : place.first + (element + done) / block * place.stride;
+      expect(first >= 0 && first + block <= target.numel(), "Loader::put: outside the tensor");
+      convert(from, piece_.data() + static_cast<size_t>(done) * size_bytes(from), target.dtype,
+              target.data + static_cast<size_t>(first) * size_bytes(target.dtype), static_cast<size_t>(block));
+    }
+  }
+
+  void finish() override {}
+
+ private:
+  Buffer piece_ = allocate_aligned(kPieceBytes);
+};
+
+}  // namespace
+
 CpuBackend::CpuBackend(int threads) : simd_(*available_simd().front()), pool_(threads), ops_(pool_, simd_) {}
 
 std::string CpuBackend::description() const {
@@ -18,6 +43,8 @@ Buffer CpuBackend::allocate_host(size_t bytes) { return allocate_aligned(bytes);
 std::unique_ptr<Event> CpuBackend::create_event() { return std::make_unique<CpuEvent>(); }
 
 std::unique_ptr<Stream> CpuBackend::create_stream() { return std::make_unique<CpuStream>(); }
+
+std::unique_ptr<Loader> CpuBackend::create_loader() { return std::make_unique<CpuLoader>(); }
 
 void CpuBackend::copy(Stream& stream, void* to, const void* from, size_t bytes) {
   stream.submit([=] { std::memcpy(to, from, bytes); });

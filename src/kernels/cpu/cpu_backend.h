@@ -24,6 +24,7 @@ class CpuBackend final : public Backend {
   bool memory_is_host_memory() const override { return true; }
   Stream& compute() override { return stream_; }
   Ops& ops() override { return ops_; }
+  std::unique_ptr<Loader> create_loader() override;
   void copy(Stream& stream, void* to, const void* from, size_t bytes) override;
   void copy_to_host(void* host, const Tensor& source) override;
   void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) override;

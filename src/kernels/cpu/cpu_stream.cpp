@@ -2,7 +2,6 @@
 #include "kernels/cpu/cpu_stream.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 namespace lfm2 {
@@ -55,17 +54,17 @@ CpuStream::~CpuStream() {
   worker_.join();
 }
 
-void CpuStream::submit(std::function<void()> work) { push({std::move(work), false}); }
+void CpuStream::submit(std::function<void()> work, int64_t tag) { push({std::move(work), false, tag}); }
 
 void CpuStream::record(Event& event) {
   CpuEvent& recorded = as_cpu_event(event);
-  push({[&recorded, ticket = recorded.record()] { recorded.complete(ticket); }, true});
+  push({[&recorded, ticket = recorded.record()] { recorded.complete(ticket); }, true, {}});
 }
 
 // Cannot hang: a ticket's record is in a queue before anybody can wait for it, so waits never form a cycle.
 void CpuStream::wait(Event& event) {
   const CpuEvent& awaited = as_cpu_event(event);
-  push({[&awaited, ticket = awaited.recorded()] { awaited.wait(ticket); }, false});
+  push({[&awaited, ticket = awaited.recorded()] { awaited.wait(ticket); }, false, {}});
 }
 
 void CpuStream::check() {
@@ -73,9 +72,9 @@ void CpuStream::check() {
   if (error_) std::rethrow_exception(error_);
 }
 
-double CpuStream::busy_seconds() {
+std::vector<Span> CpuStream::take_finished() {
   const std::lock_guard lock(mutex_);
-  return busy_seconds_;
+  return std::exchange(finished_, {});
 }
 
 void CpuStream::drain() noexcept {
@@ -102,16 +101,16 @@ void CpuStream::worker_loop() {
     if (error_ && !item.always) continue;
     lock.unlock();
     std::exception_ptr failure;
-    const auto start = std::chrono::steady_clock::now();
+    const double start = steady_seconds();
     try {
       item.work();
     } catch (...) {
       failure = std::current_exception();
     }
     item.work = nullptr;  // what it captured goes before anybody can see it as done
-    const std::chrono::duration<double> busy = std::chrono::steady_clock::now() - start;
+    const double end = steady_seconds();
     lock.lock();
-    busy_seconds_ += busy.count();
+    if (item.tag) finished_.push_back({*item.tag, start, end});
     if (failure) error_ = failure;  // the first: after it no work runs
   }
 }

@@ -8,7 +8,9 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "kernels/backend.h"
 
@@ -41,17 +43,18 @@ class CpuStream final : public Stream {
   CpuStream(const CpuStream&) = delete;
   CpuStream& operator=(const CpuStream&) = delete;
 
-  void submit(std::function<void()> work) override;
+  void submit(std::function<void()> work, int64_t tag = 0) override;
   void record(Event& event) override;  // a CpuEvent, as every event of the CPU backend
   void wait(Event& event) override;
   void check() override;
-  double busy_seconds() override;
+  std::vector<Span> take_finished() override;
   void drain() noexcept override;
 
  private:
   struct Item {
     std::function<void()> work;
     bool always = false;  // also after an error: completes an event
+    std::optional<int64_t> tag;  // submitted work
   };
 
   void push(Item item);
@@ -61,7 +64,7 @@ class CpuStream final : public Stream {
   std::condition_variable pushed_;
   std::deque<Item> queue_;
   std::exception_ptr error_;
-  double busy_seconds_ = 0;
+  std::vector<Span> finished_;
   bool stopping_ = false;  // all above are guarded by mutex_
   std::thread worker_;     // last: it uses all of the above
 };

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <thread>
+#include <cstring>
 
 #include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/cuda_loader.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_stream.h"
-#include "kernels/cuda/uploader.h"
 
 namespace lfm2 {
 
@@ -47,8 +47,7 @@ class CudaBackend final : public Backend {
       : device_(select(device)),
         facts_(cuda_device_facts(device)),
         ops_(stream_.native(), allocate(kGroupWorkspaceInts * sizeof(int32_t)), allocate(LtMatmul::kWorkspaceBytes)),
-        uploader_(allocate_host(Uploader::kPieces * Uploader::kPieceBytes), allocate(Uploader::kPieceBytes),
-                  static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 4u))) {
+        uploader_(*this) {
     const cudaError_t error = probe_kernels();
     if (error != cudaSuccess)
       throw Error(ExitCode::kUnavailable,
@@ -106,8 +105,19 @@ class CudaBackend final : public Backend {
 
   void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) override {
     expect(first >= 0 && count >= 0 && first + count <= target.numel(), "upload: outside the tensor");
-    std::byte* place = target.data + static_cast<size_t>(first) * size_bytes(target.dtype);
-    uploader_.upload(stream_, place, target.dtype, from, source, count);
+    const auto piece_count = static_cast<int64_t>(Loader::kPieceBytes / size_bytes(from));
+    for (int64_t done = 0; done < count; done += piece_count) {
+      const int64_t now = std::min(piece_count, count - done);
+      std::memcpy(uploader_.piece().data(), static_cast<const std::byte*>(source) + static_cast<size_t>(done) * size_bytes(from),
+                  static_cast<size_t>(now) * size_bytes(from));
+      uploader_.put(target, {.first = first}, done, from, now);
+    }
+    uploader_.finish();
+  }
+
+  std::unique_ptr<Loader> create_loader() override {
+    CUDA_CHECK(cudaSetDevice(device_));  // the calling thread may be a new one
+    return std::make_unique<CudaLoader>(*this);
   }
 
  private:
@@ -115,7 +125,7 @@ class CudaBackend final : public Backend {
   CudaDeviceFacts facts_;
   CudaStream stream_;
   CudaOps ops_;
-  Uploader uploader_;
+  CudaLoader uploader_;
 };
 
 }  // namespace

@@ -1,7 +1,8 @@
-// Streams, events, and the busy time between timing events: read when they are done, never waited for.
+// Streams and events. Times are read from events that are done: nothing here waits for them.
 #include "kernels/cuda/cuda_stream.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cuda/cuda_check.h"
 
@@ -29,33 +30,61 @@ CudaEvent::CudaEvent() { CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventD
 CudaEvent::~CudaEvent() { static_cast<void>(cudaEventDestroy(event_)); }
 bool CudaEvent::done() const { return is_done(cudaEventQuery(event_), "cudaEventQuery"); }
 
+CudaTimingEvent::CudaTimingEvent() { CUDA_CHECK(cudaEventCreate(&event_)); }
+CudaTimingEvent::~CudaTimingEvent() { static_cast<void>(cudaEventDestroy(event_)); }
+bool CudaTimingEvent::done() const { return is_done(cudaEventQuery(event_), "work on the GPU"); }
+void CudaTimingEvent::wait() const { CUDA_CHECK(cudaEventSynchronize(event_)); }
+
+CudaClock::CudaClock(cudaStream_t stream) : stream_(stream) {
+  CUDA_CHECK(cudaEventRecord(anchors_[anchor_].native(), stream_));
+  anchors_[anchor_].wait();
+  anchor_seconds_ = steady_seconds();
+}
+
+double CudaClock::seconds_of(const CudaTimingEvent& event) {
+  constexpr float kFarMilliseconds = 4000;  // up to here a float tells half a microsecond
+  const auto since_anchor = [&](const CudaTimingEvent& later) {
+    float milliseconds = 0;
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, anchors_[anchor_].native(), later.native()));
+    return milliseconds;
+  };
+  CudaTimingEvent& next = anchors_[1 - anchor_];
+  if (next_recorded_ && next.done()) {
+    anchor_seconds_ += static_cast<double>(since_anchor(next)) * 1e-3;
+    anchor_ = 1 - anchor_;
+    next_recorded_ = false;
+  }
+  const float milliseconds = since_anchor(event);
+  if (milliseconds > kFarMilliseconds && !next_recorded_) {
+    CUDA_CHECK(cudaEventRecord(anchors_[1 - anchor_].native(), stream_));
+    next_recorded_ = true;
+  }
+  return anchor_seconds_ + static_cast<double>(milliseconds) * 1e-3;
+}
+
 CudaStream::CudaStream(int priority) {
   int lowest = 0, highest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
   // Non-blocking: independent of the legacy default stream, which libraries may use.
   CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, std::clamp(priority, highest, lowest)));
-  for (Interval& interval : intervals_) {
-    CUDA_CHECK(cudaEventCreate(&interval.start));
-    CUDA_CHECK(cudaEventCreate(&interval.end));
-  }
+  clock_.emplace(stream_);
 }
 
 CudaStream::~CudaStream() {
   drain();
-  for (const Interval& interval : intervals_) {
-    static_cast<void>(cudaEventDestroy(interval.start));
-    static_cast<void>(cudaEventDestroy(interval.end));
-  }
   static_cast<void>(cudaStreamDestroy(stream_));
 }
 
-void CudaStream::submit(std::function<void()> work) {
+void CudaStream::submit(std::function<void()> work, int64_t tag) {
   collect_finished();
   const bool extend = count_ == kIntervals;  // very far ahead of the GPU: the newest interval takes this work in too
   Interval& interval = intervals_[(first_ + count_ - (extend ? 1 : 0)) % kIntervals];
-  if (!extend) CUDA_CHECK(cudaEventRecord(interval.start, stream_));
+  if (!extend) {
+    interval.tag = tag;
+    CUDA_CHECK(cudaEventRecord(interval.start.native(), stream_));
+  }
   work();
-  CUDA_CHECK(cudaEventRecord(interval.end, stream_));
+  CUDA_CHECK(cudaEventRecord(interval.end.native(), stream_));
   if (!extend) ++count_;
 }
 
@@ -71,18 +100,16 @@ void CudaStream::check() {
 void CudaStream::collect_finished() {
   while (count_ > 0) {
     const Interval& interval = intervals_[first_];
-    if (!is_done(cudaEventQuery(interval.end), "work on the GPU")) return;
-    float milliseconds = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, interval.start, interval.end));
-    busy_seconds_ += static_cast<double>(milliseconds) * 1e-3;
+    if (!interval.end.done()) return;
+    finished_.push_back({interval.tag, clock_->seconds_of(interval.start), clock_->seconds_of(interval.end)});
     first_ = (first_ + 1) % kIntervals;
     --count_;
   }
 }
 
-double CudaStream::busy_seconds() {
+std::vector<Span> CudaStream::take_finished() {
   collect_finished();
-  return busy_seconds_;
+  return std::exchange(finished_, {});
 }
 
 void CudaStream::drain() noexcept { static_cast<void>(cudaStreamSynchronize(stream_)); }

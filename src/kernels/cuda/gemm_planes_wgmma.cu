@@ -1,0 +1,577 @@
+// Matrix products of fp32 activations on Hopper's tensor cores, at fp32's accuracy and better; dense and grouped.
+//
+// As gemm_planes.cu: an fp32 value is exactly the sum of three bf16 planes, tensor cores truncate as they add, so every
+// 64 of k are summed on their own, smallest plane first, and added to the running sum with rounding to nearest. bf16
+// weights need three products, which are exact; fp32 weights are split too and need six (what is left out is below
+// 2^-24 of a product). The order of the sum depends on k alone, so the bits of a row do not depend on the rows beside
+// it.
+//
+// Two thread blocks of a cluster compute 128 rows x 256 columns, each 128 of the columns. Each loads half of the rows'
+// fp32 values for both, and its own weights; one warp does that, running ahead through a ring of stages. Two warpgroups
+// multiply, 64 rows each: they split the values in registers, from where the tensor cores take them, so planes of
+// activations are never stored. Planes of fp32 weights are made by one more warpgroup, in shared memory.
+#include <cuda.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/cuda/device_types.cuh"
+#ifdef DRAFT
+#include "draft_hopper.cuh"
+#endif
+
+namespace lfm2 {
+
+void launch_gemm_planes_wgmma(cudaStream_t stream, const GemmArgs& args);
+
+namespace {
+
+using namespace draft;
+
+#ifndef ORDER
+#define ORDER 1
+#endif
+
+constexpr int kCluster = 2;  // thread blocks, side by side
+constexpr int kRows = 128, kColumns = 128;
+constexpr int kWarpgroup = 128;               // threads
+constexpr int kGroupRows = 64;                // of a multiplying warpgroup
+constexpr int kDepth = 64, kStepDepth = 16;   // of k: in one stage and between roundings; in one instruction
+constexpr int kSteps = kDepth / kStepDepth;
+constexpr int kPlanes = 3;
+constexpr int kSums = kGroupRows * kColumns / kWarpgroup;  // of a thread
+constexpr int kBoxBytes = 128 * 128;          // every tile is made of boxes: 128 rows of 128 bytes, swizzled
+constexpr int kBoxFloats = 32;                // of k, in a box of fp32
+constexpr int kABoxes = kDepth / kBoxFloats;
+
+static_assert(kABoxes == kCluster, "each block of a cluster loads one box for both");
+
+template <bool float_weights>
+struct Shape {
+  static constexpr int kWBoxes = float_weights ? 2 : 1;
+  static constexpr int kStageBoxes = kABoxes + kWBoxes;
+  static constexpr int kStages = float_weights ? 2 : 4;
+  static constexpr int kWPlanes = float_weights ? kPlanes : 1;
+  static constexpr int kPlaneStages = float_weights ? 2 : 0;  // of converted weights
+  static constexpr int kBoxes = kStages * kStageBoxes + kPlaneStages * kWPlanes;
+  static constexpr int kSharedBytes = kBoxes * kBoxBytes + 1024;  // to start on 1024
+  static constexpr int kWarpgroups = float_weights ? 4 : 3;
+  static constexpr int kThreads = kWarpgroups * kWarpgroup;
+  static constexpr int kFirstMultiplier = kWarpgroups - 2;
+  static constexpr int kLoaderRegisters = 24, kSplitterRegisters = 72, kMultiplierRegisters = float_weights ? 208 : 240;
+  // Arrivals that free a stage: every multiplying warp of the cluster; every splitting warp of the block.
+  static constexpr int kReaders = 2 * 4 * kCluster + (float_weights ? 4 : 0);
+};
+
+// Which planes are multiplied, smallest products first.
+template <bool float_weights>
+struct Products;
+template <>
+struct Products<false> {
+  static constexpr int kCount = 3;
+  static constexpr int kA[kCount] = {2, 1, 0}, kW[kCount] = {0, 0, 0};
+};
+template <>
+struct Products<true> {
+  static constexpr int kCount = 6;
+  static constexpr int kA[kCount] = {2, 1, 0, 1, 0, 0}, kW[kCount] = {0, 1, 2, 0, 1, 0};
+};
+
+struct Barriers {
+  uint64_t full[4], free[4];  // stages
+  uint64_t planes_full[2], planes_free[2];
+};
+
+// A ring's next stage, and the parity of this round through it.
+template <int stages>
+struct Turn {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void next() {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+};
+
+// One tile of a cluster: kRows rows and 2 kColumns columns.
+struct Place {
+  int first_row, end_row;  // end_row is the group's end, not the tile's
+  int first_column;
+  int group;  // -1: no such tile
+};
+
+// Tiles are counted group by group, then two columns' width by two columns' width, then row by row: clusters that run
+// together share columns of w. Every warp finds the place by itself: a prefix sum over the groups, 32 at a time.
+__device__ Place find_place(const GemmArgs& args, int64_t index) {
+  const int columns = static_cast<int>((args.n + kCluster * kColumns - 1) / (kCluster * kColumns));
+  const auto tiles_of = [](int rows) { return (rows + kRows - 1) / kRows; };
+  const auto place_in = [&](int first_row, int end_row, int local, int group) {
+    const int rows = tiles_of(end_row - first_row);
+    return Place{first_row + local % rows * kRows, end_row, local / rows * kCluster * kColumns, group};
+  };
+  if (args.offsets == nullptr) {
+    const int m = static_cast<int>(args.m);
+    if (index >= int64_t{tiles_of(m)} * columns) return {0, 0, 0, -1};
+    return place_in(0, m, static_cast<int>(index), 0);
+  }
+  const int lane = threadIdx.x % 32;
+  for (int base = 0; base < args.groups; base += 32) {
+    const bool real = base + lane < args.groups;
+    const int first = real ? args.offsets[base + lane] : 0, end = real ? args.offsets[base + lane + 1] : 0;
+    const int64_t tiles = int64_t{tiles_of(end - first)} * columns;
+    int64_t upto = tiles;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int64_t left = __shfl_up_sync(0xffffffffu, upto, step);
+      if (lane >= step) upto += left;
+    }
+    const unsigned reached = __ballot_sync(0xffffffffu, upto > index);
+    if (reached != 0) {
+      const int owner = __ffs(reached) - 1;
+      const auto local = static_cast<int>(index - __shfl_sync(0xffffffffu, upto - tiles, owner));
+      return place_in(__shfl_sync(0xffffffffu, first, owner), __shfl_sync(0xffffffffu, end, owner), local,
+                      base + owner);
+    }
+    index -= __shfl_sync(0xffffffffu, upto, 31);
+  }
+  return {0, 0, 0, -1};
+}
+
+// f(place) for every tile of this cluster.
+template <class F>
+__device__ void for_each_tile(const GemmArgs& args, F&& f) {
+  for (int64_t index = blockIdx.x / kCluster;; index += gridDim.x / kCluster) {
+    const Place place = find_place(args, index);
+    if (place.group < 0) return;
+    f(place);
+  }
+}
+
+// The three planes of two values, each plane's pair packed. Cut, not rounded: nothing overflows, and the third is
+// exact. An infinity leaves NaN in the others: redo_nonfinite.
+__device__ void split(float even, float odd, uint32_t& first, uint32_t& second, uint32_t& third) {
+  const auto cut = [](float x) { return __uint_as_float(__float_as_uint(x) & 0xffff0000u); };
+  const auto pack = [](float x, float y) { return __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632); };
+  first = pack(even, odd);
+  even -= cut(even);
+  odd -= cut(odd);
+  second = pack(even, odd);
+  third = pack(even - cut(even), odd - cut(odd));
+}
+
+struct Block {
+  char* shared;
+  Barriers* barriers;
+  uint32_t rank;  // in the cluster
+  int blocks;     // of k
+
+  __device__ int first_column(const Place& place) const {
+    return place.first_column + static_cast<int>(rank) * kColumns;
+  }
+  __device__ static uint32_t place_of(uint64_t& barrier) { return saddr(&barrier); }
+};
+
+template <bool float_weights>
+__device__ char* stage_of(const Block& block, int stage) {
+  return block.shared + stage * Shape<float_weights>::kStageBoxes * kBoxBytes;
+}
+template <bool float_weights>
+__device__ char* planes_of(const Block& block, int stage) {
+  using S = Shape<float_weights>;
+  return block.shared + (S::kStages * S::kStageBoxes + stage * S::kWPlanes) * kBoxBytes;
+}
+
+// One warp: brings a and w, stage after stage.
+template <bool float_weights>
+__device__ void load_tiles(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
+                           const Block& block) {
+  using S = Shape<float_weights>;
+  Turn<S::kStages> turn;
+  const int rank = static_cast<int>(block.rank);
+  for_each_tile(args, [&](const Place& place) {
+    const int column = block.first_column(place);
+    const bool has_columns = column < args.n;
+    const int w_row = place.group * static_cast<int>(args.n) + column;
+    for (int b = 0; b < block.blocks; ++b, turn.next()) {
+      const uint32_t full = saddr(&block.barriers->full[turn.stage]);
+      bar_wait(saddr(&block.barriers->free[turn.stage]), turn.parity ^ 1);
+      if (threadIdx.x % 32 == 0) {
+        const uint32_t stage = saddr(stage_of<float_weights>(block, turn.stage));
+        bar_expect(full, (kABoxes + (has_columns ? S::kWBoxes : 0)) * kBoxBytes);
+        tma_2d_multicast(stage + rank * kBoxBytes, a_map, b * kDepth + rank * kBoxFloats, place.first_row, full,
+                         (1 << kCluster) - 1);
+        if (has_columns)
+#pragma unroll
+          for (int i = 0; i < S::kWBoxes; ++i)
+            tma_2d(stage + (kABoxes + i) * kBoxBytes, w_map, b * kDepth + i * (kDepth / S::kWBoxes), w_row, full);
+      }
+      __syncwarp();
+    }
+  });
+}
+
+// One warpgroup: splits fp32 weights into planes, a row a thread.
+__device__ void split_weights(const GemmArgs& args, const Block& block) {
+  using S = Shape<true>;
+  Turn<S::kStages> turn;
+  Turn<S::kPlaneStages> planes_turn;
+  const int row = threadIdx.x % kWarpgroup, swizzle = row & 7;
+  for_each_tile(args, [&](const Place&) {
+    for (int b = 0; b < block.blocks; ++b, turn.next(), planes_turn.next()) {
+      bar_wait(saddr(&block.barriers->full[turn.stage]), turn.parity);
+      bar_wait(saddr(&block.barriers->planes_free[planes_turn.stage]), planes_turn.parity ^ 1);
+      const char* from = stage_of<true>(block, turn.stage) + kABoxes * kBoxBytes + row * 128;
+      char* to = planes_of<true>(block, planes_turn.stage) + row * 128;
+#pragma unroll
+      for (int octet = 0; octet < kDepth / kOctet; ++octet) {
+        const char* box = from + octet / 4 * kBoxBytes;
+        const int chunk = octet % 4 * 2;
+        const float4 low = *reinterpret_cast<const float4*>(box + (chunk ^ swizzle) * 16),
+                     high = *reinterpret_cast<const float4*>(box + ((chunk + 1) ^ swizzle) * 16);
+        uint4 plane[kPlanes];
+        split(low.x, low.y, plane[0].x, plane[1].x, plane[2].x);
+        split(low.z, low.w, plane[0].y, plane[1].y, plane[2].y);
+        split(high.x, high.y, plane[0].z, plane[1].z, plane[2].z);
+        split(high.z, high.w, plane[0].w, plane[1].w, plane[2].w);
+#pragma unroll
+        for (int p = 0; p < kPlanes; ++p)
+          *reinterpret_cast<uint4*>(to + p * kBoxBytes + (octet ^ swizzle) * 16) = plane[p];
+      }
+      fence_async();
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) {
+        bar_arrive(saddr(&block.barriers->free[turn.stage]));
+        bar_arrive(saddr(&block.barriers->planes_full[planes_turn.stage]));
+      }
+    }
+  });
+}
+
+// A thread's share of 64 x 16 values, in the layout in which wgmma takes them from registers: lane l holds row l / 4
+// and that + 8, columns 2 (l % 4) + {0, 1} and those + 8. Which row of the tile that is, is ours to choose: with the
+// even rows first, each half of a warp reads 32 different banks.
+__device__ int lane_row(int lane) { return lane / 4 % 4 * 2 + lane / 16; }
+
+struct Values {
+  float2 v[4];
+
+  // `place`: of this thread's first value in the stage's first box.
+  __device__ void load(const char* stage, int place, int step) {
+    const char* box = stage + step / 2 * kBoxBytes;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      v[i] = *reinterpret_cast<const float2*>(box + (place ^ (step % 2 * 64 + i / 2 * 32)) + i % 2 * 8 * 128);
+  }
+};
+
+struct Fragments {
+  uint32_t plane[kPlanes][4];
+
+  __device__ void split_from(const Values& values) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) split(values.v[i].x, values.v[i].y, plane[0][i], plane[1][i], plane[2][i]);
+  }
+};
+
+// The products of one step of 16, into `sums`; `first`: which until then are nothing.
+template <bool float_weights>
+__device__ void multiply_step(float (&sums)[kSums], const Fragments& a, uint64_t w, int step) {
+  using P = Products<float_weights>;
+#pragma unroll
+  for (int i = 0; i < P::kCount; ++i)
+    wgmma_ra(sums, a.plane[P::kA[i]], w + ((P::kW[i] * kBoxBytes + step * kStepDepth * 2) >> 4), step + i > 0);
+}
+
+// Where tensor cores gave infinity or NaN: what a chain of fp32 multiply-adds gives, as infinite inputs have no planes.
+template <class W>
+__device__ void redo_nonfinite(const GemmArgs& args, int group, int row0, int end_row, int column0,
+                               float (&sums)[kSums]) {
+  float probe = 0;
+#pragma unroll
+  for (int i = 0; i < kSums; ++i) probe = fmaf(sums[i], 0.0f, probe);
+  if (!isnan(probe)) return;
+#pragma unroll 1
+  for (int i = 0; i < kSums; ++i) {
+    const int row = row0 + i / 2 % 2 * 8, column = column0 + i / 4 * 8 + i % 2;
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kSums; ++j)
+      if (j == i) sum = sums[j];
+    if (isfinite(sum) || row >= end_row || column >= args.n) continue;
+    const float* a = static_cast<const float*>(args.a) + row * args.k;
+    const W* w = static_cast<const W*>(args.w.data) + (group * args.n + column) * args.k;
+    sum = 0;
+#pragma unroll 4
+    for (int64_t k = 0; k < args.k; ++k) sum = fmaf(a[k], to_f32(w[k]), sum);
+#pragma unroll
+    for (int j = 0; j < kSums; ++j)
+      if (j == i) sums[j] = sum;
+  }
+}
+
+template <class B>
+__device__ void add_bias(const B* bias, int column0, int n, float (&sums)[kSums]) {
+#pragma unroll
+  for (int j = 0; j < kSums / 4; ++j) {
+    const int column = column0 + j * 8;
+    if (column >= n) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[j * 4 + i] += to_f32(bias[column + i % 2]);
+  }
+}
+
+// A thread's sums: 16 pieces of 8 columns, of each two neighbouring columns in two rows, 8 apart.
+template <bool float_weights>
+__device__ void finish(const GemmArgs& args, const Place& place, int row0, int column0, float (&sums)[kSums]) {
+  const int n = static_cast<int>(args.n);
+  using W = std::conditional_t<float_weights, float, __nv_bfloat16>;
+  redo_nonfinite<W>(args, place.group, row0, place.end_row, column0, sums);
+  if (args.bias.data != nullptr) {
+    switch (args.bias.dtype) {
+      case DType::kBf16:
+        add_bias(static_cast<const __nv_bfloat16*>(args.bias.data), column0, n, sums);
+        break;
+      case DType::kF16:
+        add_bias(static_cast<const __half*>(args.bias.data), column0, n, sums);
+        break;
+      case DType::kF32:
+      case DType::kI32:
+        add_bias(static_cast<const float*>(args.bias.data), column0, n, sums);
+        break;
+    }
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = row0 + half * 8;
+    if (row >= place.end_row) continue;
+    if (args.epilogue == Epilogue::kSwiglu) {
+      float* out = static_cast<float*>(args.out) + row * (args.n / 2) + (column0 / 16 * 8 + column0 % 8);
+#pragma unroll
+      for (int j = 0; j < kSums / 8; ++j) {
+        if (column0 + j * 16 >= n) break;
+        const float* gate = sums + j * 8 + half * 2;
+        const float* up = gate + 4;
+        *reinterpret_cast<float2*>(out + j * 8) = {gate[0] / (1.0f + expf(-gate[0])) * up[0],
+                                                   gate[1] / (1.0f + expf(-gate[1])) * up[1]};
+      }
+    } else {
+      float* out = static_cast<float*>(args.out) + row * args.n + column0;
+      if (args.epilogue == Epilogue::kAdd) {
+#pragma unroll
+        for (int j = 0; j < kSums / 4; ++j) {
+          if (column0 + j * 8 >= n) break;
+          const float2 old = *reinterpret_cast<const float2*>(out + j * 8);
+          sums[j * 4 + half * 2] += old.x;
+          sums[j * 4 + half * 2 + 1] += old.y;
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kSums / 4; ++j) {
+        if (column0 + j * 8 >= n) break;
+        *reinterpret_cast<float2*>(out + j * 8) = {sums[j * 4 + half * 2], sums[j * 4 + half * 2 + 1]};
+      }
+    }
+  }
+}
+
+// One of the two multiplying warpgroups.
+template <bool float_weights>
+__device__ void multiply_tiles(const GemmArgs& args, const Block& block, int warpgroup) {
+  using S = Shape<float_weights>;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroup / 32;
+  const int local_row = warpgroup * kGroupRows + warp * 16 + lane_row(lane);
+  const int a_place = local_row * 128 + (((lane & 3) / 2) ^ (local_row & 7)) * 16 + lane % 2 * 8;
+  Turn<S::kStages> turn;
+  Turn<S::kPlaneStages> planes_turn;
+  const auto free_stage = [&](int stage) {
+    __syncwarp();
+    if (lane < kCluster) bar_arrive_cluster(saddr(&block.barriers->free[stage]), lane);
+  };
+  const auto free_planes = [&](int stage) {
+    if constexpr (float_weights) {
+      __syncwarp();
+      if (lane == 0) bar_arrive(saddr(&block.barriers->planes_free[stage]));
+    }
+  };
+  const auto wait_stage = [&] { bar_wait(saddr(&block.barriers->full[turn.stage]), turn.parity); };
+  const auto wait_planes = [&] {
+    if constexpr (float_weights) bar_wait(saddr(&block.barriers->planes_full[planes_turn.stage]), planes_turn.parity);
+  };
+  for_each_tile(args, [&](const Place& place) {
+    const int column = block.first_column(place);
+    const bool busy = place.first_row + warpgroup * kGroupRows < place.end_row && column < args.n;
+    if (!busy) {
+      for (int b = 0; b < block.blocks; ++b, turn.next(), planes_turn.next()) {
+        wait_stage();
+        free_stage(turn.stage);
+        wait_planes();
+        free_planes(planes_turn.stage);
+      }
+      return;
+    }
+    float sums[kSums] = {};
+    if (block.blocks > 0) {
+      const bool both = place.first_row + kGroupRows < place.end_row && (ORDER == 2 || block.blocks >= S::kStages);
+      float part[kSums];
+      Fragments a[kSteps];
+      Values values;
+      wait_stage();
+      values.load(stage_of<float_weights>(block, turn.stage), a_place, 0);
+      a[0].split_from(values);
+      for (int b = 0; b < block.blocks; ++b) {
+        const char* stage = stage_of<float_weights>(block, turn.stage);
+        const uint64_t w = desc_of(
+            saddr(float_weights ? planes_of<float_weights>(block, planes_turn.stage) : stage + kABoxes * kBoxBytes));
+        wait_planes();
+#if ORDER == 2
+#pragma unroll
+        for (int step = 1; step < kSteps; ++step) {
+          values.load(stage, a_place, step);
+          a[step].split_from(values);
+        }
+        if (both) {
+          if (warpgroup == 0)
+            named_sync<1>(256);
+          else
+            named_sync<2>(256);
+        }
+        keep(part);
+        wg_fence();
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          multiply_step<float_weights>(part, a[step], w, step);
+        }
+        wg_commit();
+        if (both) {
+          if (warpgroup == 0)
+            asm volatile("bar.arrive 2, 256;" ::: "memory");
+          else
+            asm volatile("bar.arrive 1, 256;" ::: "memory");
+        }
+        if constexpr (float_weights) free_stage(turn.stage);
+        const int this_stage = turn.stage;
+        turn.next();
+        wg_wait<0>();
+#else
+#pragma unroll
+        for (int step = 0; step < kSteps; ++step) {
+          if (step > 0) {
+            values.load(stage, a_place, step);
+            a[step].split_from(values);
+          }
+#if ORDER == 1
+          if (b == 0 && step == 0 && both && warpgroup == 1) named_sync<1>(256);
+#endif
+          keep(part);
+          wg_fence();
+          multiply_step<float_weights>(part, a[step], w, step);
+          wg_commit();
+#if ORDER == 1
+          if (b == 0 && step == 1 && both && warpgroup == 0) asm volatile("bar.arrive 1, 256;" ::: "memory");
+#endif
+        }
+        if constexpr (float_weights) free_stage(turn.stage);
+        const int this_stage = turn.stage;
+        turn.next();
+        if (b + 1 < block.blocks) {  // the next block's first fragments, while this one's last products are made
+          wait_stage();
+          values.load(stage_of<float_weights>(block, turn.stage), a_place, 0);
+          wg_wait<1>();
+          a[0].split_from(values);
+        }
+        wg_wait<0>();
+#endif
+        keep(part);
+        if constexpr (!float_weights) free_stage(this_stage);
+        free_planes(planes_turn.stage);
+        planes_turn.next();
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) sums[i] += part[i];
+#if ORDER == 2
+        if (b + 1 < block.blocks) {
+          wait_stage();
+          values.load(stage_of<float_weights>(block, turn.stage), a_place, 0);
+          a[0].split_from(values);
+        }
+#endif
+      }
+    }
+    finish<float_weights>(args, place, place.first_row + local_row, column + lane % 4 * 2, sums);
+  });
+}
+
+template <bool float_weights>
+__global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Shape<float_weights>::kThreads, 1)
+    gemm_planes_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
+                             const __grid_constant__ GemmArgs args) {
+  using S = Shape<float_weights>;
+  extern __shared__ char raw_shared[];
+  __shared__ Barriers barriers;
+  const uint32_t start = saddr(raw_shared);
+  const Block block{raw_shared + ((start + 1023) / 1024 * 1024 - start), &barriers, cluster_rank(),
+                    static_cast<int>((args.k + kDepth - 1) / kDepth)};
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < S::kStages; ++i) {
+      bar_init(saddr(&barriers.full[i]), 1);
+      bar_init(saddr(&barriers.free[i]), S::kReaders);
+    }
+    for (int i = 0; i < S::kPlaneStages; ++i) {
+      bar_init(saddr(&barriers.planes_full[i]), kWarpgroup / 32);
+      bar_init(saddr(&barriers.planes_free[i]), 2 * kWarpgroup / 32);
+    }
+    fence_init();
+  }
+  cluster_sync();
+  const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0);
+  if (warpgroup == 0) {
+    regs_dec<S::kLoaderRegisters>();
+    if (threadIdx.x < 32) load_tiles<float_weights>(args, &a_map, &w_map, block);
+  } else if (float_weights && warpgroup == 1) {
+    if constexpr (float_weights) {
+      regs_dec<S::kSplitterRegisters>();
+      split_weights(args, block);
+    }
+  } else {
+    regs_inc<S::kMultiplierRegisters>();
+#if ORDER == 2
+    if (warpgroup - S::kFirstMultiplier == 1) asm volatile("bar.arrive 1, 256;" ::: "memory");
+#endif
+    multiply_tiles<float_weights>(args, block, warpgroup - S::kFirstMultiplier);
+  }
+  __syncwarp();
+  cluster_sync();  // neither block may end while the other writes to it
+}
+
+template <bool float_weights>
+void launch(cudaStream_t stream, const GemmArgs& args) {
+  using S = Shape<float_weights>;
+  CUtensorMap a_map{}, w_map{};
+  if (args.k > 0) {
+    a_map = make_map(args.a, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, args.k, args.m, kBoxFloats, kRows);
+    w_map = float_weights ? make_map(args.w.data, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, args.k, args.groups * args.n,
+                                     kBoxFloats, kColumns)
+                          : make_map(args.w.data, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, args.k, args.groups * args.n,
+                                     kDepth, kColumns);
+  }
+  int device = 0, multiprocessors = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  const int64_t tiles = row_tile_bound(args.m, args.groups, kRows) * ceil_divide(args.n, kCluster * kColumns);
+  const auto clusters = static_cast<unsigned>(std::min<int64_t>(tiles, multiprocessors / kCluster));
+  CUDA_CHECK(cudaFuncSetAttribute(gemm_planes_wgmma_kernel<float_weights>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  S::kSharedBytes));
+  gemm_planes_wgmma_kernel<float_weights>
+      <<<clusters * kCluster, S::kThreads, S::kSharedBytes, stream>>>(a_map, w_map, args);
+  check_launch("gemm_planes_wgmma_kernel");
+}
+
+}  // namespace
+
+void launch_gemm_planes_wgmma(cudaStream_t stream, const GemmArgs& args) {
+  if (args.m == 0 || args.n == 0) return;
+  if (args.w.dtype == DType::kBf16)
+    launch<false>(stream, args);
+  else
+    launch<true>(stream, args);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,37 @@
+// What each rank did when, micro-batch by micro-batch: collected by the pipeline, written by --trace as one timeline in
+// Chrome's trace event format, which Perfetto and chrome://tracing show.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "comm/mpi_world.h"
+#include "kernels/backend.h"
+
+namespace lfm2 {
+
+enum class TraceKind : uint8_t {
+  kCompute,  // the layers, on the device
+  kHead,     // final norm, LM head and copies to the host, on the device
+  kSend,     // from "computed" to "gone"
+  kReceive,  // from "posted" to "arrived": it may wait for the sender
+  kWait,     // the host stood still
+  kOutput    // the host handed results on
+};
+
+struct TraceEvent {
+  TraceKind kind = TraceKind::kCompute;
+  int64_t item = 0;
+  double start = 0, end = 0;  // steady_seconds()
+};
+
+// Seconds that lie in one of `spans` (each in order of time) and in one of `others`.
+double seconds_within(const std::vector<Span>& spans, const std::vector<Span>& others);
+
+// Collective: rank 0 writes the events of all ranks, on its own clock. Error(kCantCreate, kIo) as AtomicFile.
+void write_trace(const MpiWorld& world, const std::vector<TraceEvent>& events, const std::string& device,
+                 const std::filesystem::path& path, double timeout_seconds);
+
+}  // namespace lfm2
