@@ -2,6 +2,7 @@
 # gpu-check.sh [FOLDER]: everything that needs GPUs, as one command and one summary: builds, the CUDA and MPI tests over both transports,
 # compute-sanitizer, then the full-size model against transformers. FOLDER (default /tmp/lfm2-gpu-check) takes about 40 GB.
 # LFM2_SKIP leaves parts out, of "nccl mpi sanitizer full-size". Extra options for CMake: LFM2_CMAKE_OPTIONS.
+# With four GPUs the checks run side by side, and the headline job alone, after them.
 set -u
 cd "$(dirname "$0")/.."
 folder=${1:-/tmp/lfm2-gpu-check}
@@ -11,23 +12,44 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_NVLS_ENABL
 gpus=$(nvidia-smi --list-gpus | wc -l)
 ranks=$((gpus < 4 ? gpus : 4))
 bin=build/cuda/bin
-summary=()
-failed=0
+names=()
 
-# step NAME COMMAND...: runs it, keeps its log, remembers how it ended.
-step() {
-  local name=$1 log="$folder/${1// /-}.log" start=$SECONDS
+# start NAME COMMAND...: runs it beside the others where there are GPUs enough, keeps its log and how it ended.
+start() {
+  local name=$1 log="$folder/${1// /-}.log" result="$folder/${1// /-}.result"
   shift
-  if "$@" >"$log" 2>&1; then
-    summary+=("$(printf 'ok      %-28s %4d s' "$name" $((SECONDS - start)))")
+  names+=("$name")
+  rm -f "$result"
+  if [ "$gpus" -ge 4 ]; then
+    run_step "$name" "$log" "$result" "$@" &
   else
-    summary+=("$(printf 'FAILED  %-28s %4d s  %s' "$name" $((SECONDS - start)) "$log")")
-    failed=1
-    tail -n 40 "$log"
+    run_step "$name" "$log" "$result" "$@"
   fi
 }
-skipped() { summary+=("$(printf 'skipped %-28s %s' "$1" "$2")"); }
-stage() { mpirun --bind-to none -np "$ranks" "$bin/lfm2_stage" "$@"; }
+run_step() {
+  local name=$1 log=$2 result=$3 begin=$SECONDS word=FAILED
+  shift 3
+  if "$@" >"$log" 2>&1; then word=ok; else tail -n 40 "$log"; fi
+  printf '%-7s %-28s %4d s\n' "$word" "$name" $((SECONDS - begin)) >"$result"
+}
+# What must have ended before the next step begins.
+all_done() {
+  wait
+  for name in "${names[@]}"; do
+    grep -qE '^(ok|skipped)' "$folder/${name// /-}.result" || return 1
+  done
+}
+skipped() {
+  names+=("$1")
+  printf 'skipped %-28s %s\n' "$1" "$2" >"$folder/${1// /-}.result"
+}
+stage() { timeout 300 mpirun --bind-to none -np "$ranks" "$bin/lfm2_stage" "$@"; }
+
+with_gpu() {
+  local -x CUDA_VISIBLE_DEVICES=$1
+  shift
+  "$@"
+}
 
 # One test runs out of memory on purpose: failed API calls are its business. The large ones would take hours.
 sanitize() {
@@ -48,45 +70,77 @@ configure_and_build() {
   # shellcheck disable=SC2086  # a list of options
   cmake --preset cuda ${LFM2_CMAKE_OPTIONS:-} && cmake --build --preset cuda -j "$(nproc)"
 }
-mpi_tests() { LFM2_TEST_MACHINE="--device cuda --transport $1" ctest --test-dir build/cuda -L mpi --output-on-failure --no-tests=error; }
-full_size() {
+mpi_tests() {
+  LFM2_TEST_MACHINE="--device cuda --transport $1" \
+    ctest --test-dir build/cuda -L mpi -j "$(nproc)" --output-on-failure --no-tests=error
+}
+full_size_reference() {
   [ -f "$folder/reference.h5" ] || python3 tests/reference/full_size.py make "$folder" || return 1
-  [ -d "$folder/shards" ] || "$bin/weights-tools" split "$folder/model" --out "$folder/shards" || return 1
+  [ -d "$folder/shards" ] || "$bin/weights-tools" split "$folder/model" --out "$folder/shards"
+}
+full_size() {
   for dtype in fp32 bf16; do
     stage --weights "$folder/shards" --input "$folder/inputs.h5" --dtype "$dtype" --output "$folder/$dtype.h5" || return 1
   done
   python3 tests/reference/full_size.py compare "$folder" "$folder/fp32.h5" "$folder/bf16.h5"
 }
+# What allocates or waits for the device must not be called more often because there are more micro-batches.
+calls_in_the_loop() {
+  local counter=build/cuda/tests/libcuda_call_counter.so rank
+  for samples in 256 1024; do
+    rm -f "$folder/calls-$samples".*
+    LFM2_CUDA_CALLS="$folder/calls-$samples" CUDA_INJECTION64_PATH="$PWD/$counter" \
+      stage --weights "$folder/shards" --samples "$samples" --micro-batch 16 --quiet || return 1
+  done
+  local waits='^cu(Mem(Alloc|Free|HostAlloc|AllocHost|FreeHost|HostRegister|Create|Map|AddressReserve)|Ctx(Synchronize|Create)|StreamSynchronize|EventSynchronize|ModuleLoad|LibraryLoad|Memcpy[A-Za-z0-9]*_v2(_ptds)? )'
+  for ((rank = 0; rank < ranks; ++rank)); do
+    echo "rank $rank, calls with 16 and with 64 micro-batches:"
+    grep -E 'cuLaunchKernel|cuEventRecord' "$folder/calls-256.$rank" "$folder/calls-1024.$rank" | sed 's/.*calls-/  /'
+    diff <(grep -E "$waits" "$folder/calls-256.$rank" | grep -v Async) <(grep -E "$waits" "$folder/calls-1024.$rank" | grep -v Async) || return 1
+    grep -E "$waits" "$folder/calls-1024.$rank" | grep -v Async | sed 's/^/  equal: /'
+  done
+}
 headline() {
   for dtype in bf16 fp32; do
     stage --weights "$folder/shards" --dtype "$dtype" --output "$folder/headline.bin" --benchmark --warmup 1 --repeat 5 \
-      --report "$folder/headline-$dtype.json" || return 1
+      --report "$folder/headline-$dtype.json" --trace "$folder/trace-$dtype.json" || return 1
   done
 }
 
-step "build" configure_and_build
-step "cuda tests" ctest --test-dir build/cuda -L cuda --output-on-failure --no-tests=error
+run_step "build" "$folder/build.log" "$folder/build.result" configure_and_build
+names+=("build")
+all_done || { cat "$folder/build.result"; exit 1; }
+if [[ $skip == *" full-size "* ]]; then skipped "full size reference" "as asked"; else start "full size reference" full_size_reference; fi
+start "cuda tests" ctest --test-dir build/cuda -L cuda --output-on-failure --no-tests=error
 if [[ $skip == *" nccl "* ]]; then
   skipped "mpi tests over NCCL" "as asked"
 elif [ "$gpus" -ge 4 ]; then
-  step "mpi tests over NCCL" mpi_tests nccl
+  start "mpi tests over NCCL" mpi_tests nccl
 else
   skipped "mpi tests over NCCL" "$gpus GPUs, 4 are needed"
 fi
-if [[ $skip == *" mpi "* ]]; then skipped "mpi tests over MPI" "as asked"; else step "mpi tests over MPI" mpi_tests mpi; fi
 if [[ $skip == *" sanitizer "* ]]; then
-  skipped "compute-sanitizer" "as asked"
+  skipped "memcheck" "as asked"
+  skipped "racecheck" "as asked"
 else
-  step "memcheck" sanitize memcheck --error-exitcode 70
-  step "racecheck" racecheck
+  start "memcheck" with_gpu $((gpus > 2 ? 2 : 0)) sanitize memcheck --error-exitcode 70
+  start "racecheck" with_gpu $((gpus > 3 ? 3 : 0)) racecheck
 fi
+wait  # both write the same files
+if [[ $skip == *" mpi "* ]]; then skipped "mpi tests over MPI" "as asked"; else start "mpi tests over MPI" mpi_tests mpi; fi
 if [[ $skip == *" full-size "* ]]; then
   skipped "full size" "as asked"
 else
-  step "full size" full_size
-  step "headline" headline
+  start "full size" full_size
+  wait
+  start "calls in the loop" calls_in_the_loop
+  wait
+  start "headline" headline
+  wait
   tail -n 3 "$folder/full-size.log"
   cat "$folder/headline.log"
 fi
-printf '%s\n' "${summary[@]}"
+all_done
+failed=$?
+for name in "${names[@]}"; do cat "$folder/${name// /-}.result"; done
 exit $failed

@@ -12,13 +12,10 @@
 
 #include <cstdint>
 
+#include "kernels/gate_up.h"
 #include "kernels/tensor.h"
 
 namespace lfm2 {
-
-// A gate and an up projection are one matrix whose rows alternate: this many gate rows, then the same up rows, and so
-// on (the last blocks are shorter where ffn is no multiple). A product's sums for both then end in the same hands.
-inline constexpr int64_t kGateUpBlock = 8;
 
 // One packed micro-batch.
 struct Batch {
@@ -82,8 +79,9 @@ class Ops {
   // qkv as above, out [tokens, heads head_dim] act
   virtual void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) = 0;
 
-  // out = silu(gate) ∘ up.  gate_up [rows, 2 ffn] act: gate columns, then up columns; out [rows, ffn] act
-  virtual void swiglu(const Tensor& gate_up, const Tensor& out) = 0;
+  // out = silu(gate) ∘ up of a wᵀ, whose gate and up rows alternate (kGateUpBlock).  a [m, k] act, w [2 ffn, k] weight,
+  // out [m, ffn] act
+  virtual void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) = 0;
 
   // p = sigmoid(logits); the top_k of p + bias, ties to the lower id; weights are p of the chosen, by the rule.
   // logits [tokens, experts] fp32, bias [experts] fp32 or empty; fills routing.ids and .weights
@@ -98,6 +96,9 @@ class Ops {
   // Rows expert_offsets[e] … expert_offsets[e + 1] of a times w[e]ᵀ.  a [rows, k] act, w [experts, n, k] weight, out
   // [rows, n] act
   virtual void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) = 0;
+
+  // matmul_swiglu of each expert's rows, as grouped_matmul.  w [experts, 2 ffn, k] weight, out [rows, ffn] act
+  virtual void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) = 0;
 
   // residual[t] += Σ_j routing.weights[t, j] · y[routing.rows[t, j]], in the order of j.  y [tokens top_k, hidden],
   // residual [tokens, hidden] act

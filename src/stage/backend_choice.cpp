@@ -38,7 +38,7 @@ bool gpus_are_distinct(const MpiWorld& world, const std::string& uuid) {
 Machine cuda_machine(const Options& options, const MpiWorld& world, int devices) {
   // One visible device may be a launcher's choice for this rank; more ranks than devices share them.
   const int device = world.local_rank() % devices;
-  Machine machine{.backend = make_cuda_backend(device), .cuda = true};
+  Machine machine{.backend = make_cuda_backend(device, {.plain_fp32 = options.plain_fp32}), .cuda = true};
   const bool distinct = gpus_are_distinct(world, cuda_device_facts(device).uuid);
   if (options.transport == TransportChoice::kNccl && !distinct)
     throw Error(ExitCode::kUnavailable,

@@ -1,6 +1,8 @@
 // Positioned reads with bounds, and files written under a temporary name.
 #include "stage/checked_file.h"
 
+#include "kernels/cpu/thread_pool.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -81,6 +83,26 @@ void PendingPath::commit() {
   temporary_.clear();
 }
 
+void write_fully(const FileDescriptor& file, uint64_t offset, std::span<const std::byte> bytes, const std::filesystem::path& path,
+                 ThreadPool* threads) {
+  constexpr size_t kSlice = size_t{2} << 20;
+  const auto write = [&](uint64_t place, std::span<const std::byte> part) {
+    while (!part.empty()) {
+      const ssize_t put =
+          ::pwrite(file.get(), part.data(), std::min(part.size(), kLargestTransfer), static_cast<off_t>(place));
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) fail(ExitCode::kIo, "write", path, errno);
+      place += static_cast<uint64_t>(put);
+      part = part.subspan(static_cast<size_t>(put));
+    }
+  };
+  if (threads == nullptr || bytes.size() <= kSlice) return write(offset, bytes);
+  threads->parallel_for((bytes.size() + kSlice - 1) / kSlice, [&](size_t slice, size_t) {
+    const size_t first = slice * kSlice;
+    write(offset + first, bytes.subspan(first, std::min(kSlice, bytes.size() - first)));
+  });
+}
+
 AtomicFile::AtomicFile(std::filesystem::path path) : pending_(std::move(path)) {
   fd_ = FileDescriptor(::open(pending_.temporary_path().c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (fd_.get() < 0) fail(ExitCode::kCantCreate, "cannot be created: open", pending_.path(), errno);
@@ -88,16 +110,9 @@ AtomicFile::AtomicFile(std::filesystem::path path) : pending_(std::move(path)) {
 
 void AtomicFile::write(std::span<const std::byte> bytes) { write_at(end_, bytes); }
 
-void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t put =
-        ::pwrite(fd_.get(), bytes.data(), std::min(bytes.size(), kLargestTransfer), static_cast<off_t>(offset));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail(ExitCode::kIo, "write", path(), errno);
-    offset += static_cast<uint64_t>(put);
-    bytes = bytes.subspan(static_cast<size_t>(put));
-  }
-  end_ = std::max(end_, offset);
+void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes, ThreadPool* threads) {
+  write_fully(fd_, offset, bytes, path(), threads);
+  end_ = std::max(end_, offset + bytes.size());
 }
 
 void AtomicFile::reserve(uint64_t bytes) {
@@ -118,6 +133,12 @@ void AtomicFile::sync() {
 void AtomicFile::commit() {
   if (fd_.close() != 0) fail(ExitCode::kIo, "close", path(), errno);
   pending_.commit();
+}
+
+FileDescriptor open_for_writing(const std::filesystem::path& path) {
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (file.get() < 0) fail(ExitCode::kIo, "open", path, errno);
+  return file;
 }
 
 void sync_path(const std::filesystem::path& path) {

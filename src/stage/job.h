@@ -53,6 +53,7 @@ class Job {
   std::optional<Stage> stage_;
   std::unique_ptr<Channel> channel_;
   std::optional<Pipeline> pipeline_;
+  std::optional<ThreadPool> result_threads_;  // last rank: for hash and output
   std::unique_ptr<OutputFile> output_;
   std::optional<Validation> validation_;
   std::optional<ResultHash> hash_;  // of the last run

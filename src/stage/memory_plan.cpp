@@ -38,11 +38,14 @@ class CountingOps : public Ops {
   void short_conv(const Tensor&, const Tensor&, const Tensor&, const Batch&, const Tensor&) override {}
   void qk_norm_rope(const Tensor&, const Tensor&, const Tensor&, float, float, AttentionShape, const Batch&) override {}
   void attention(const Tensor&, AttentionShape, const Batch&, const Tensor&) override {}
-  void swiglu(const Tensor&, const Tensor&) override {}
+  void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor&) override { count(a.dim(0), w.dim(0), w.dim(1)); }
   void route(const Tensor&, const Tensor&, RouterRule, const Routing&) override {}
   void group_by_expert(const Routing&) override {}
   void gather_rows(const Tensor&, const Tensor&, const Tensor&) override {}
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor&, const Tensor&) override {
+    count(a.dim(0), w.dim(1), w.dim(2));
+  }
+  void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor&, const Tensor&) override {
     count(a.dim(0), w.dim(1), w.dim(2));
   }
   void combine_experts(const Tensor&, const Routing&, const Tensor&) override {}
@@ -70,7 +73,7 @@ StageCost measure_stage(const ModelConfig& config, LayerRange layers, DType comp
     const int64_t rows = std::min(result_rows, kHeadRows);
     const Tensor logits(nullptr, DType::kF32, {rows, config.vocab});
     stage.head(head_ops, residual, Tensor(nullptr, DType::kI32, {rows}), scratch, logits);
-    cost.result_bytes = 2 * 2 * logits.bytes();  // two buffers, on the device and on the host
+    cost.result_bytes = 2 * kResultPieces * logits.bytes();  // on the device and on the host
     cost.head_flops = head_ops.flops() / static_cast<double>(rows);
   }
   cost.weight_bytes = weights.bytes();

@@ -10,6 +10,8 @@ namespace lfm2 {
 
 // Rows of logits that are computed and handed over at a time.
 inline constexpr int64_t kHeadRows = 256;
+// Buffers of that many rows: one computed, one copied or waiting, one with the consumers.
+inline constexpr size_t kResultPieces = 3;
 
 struct StageCost {
   uint64_t weight_bytes = 0;

@@ -4,17 +4,15 @@
 namespace lfm2 {
 
 Mlp::Mlp(WeightSource& weights, const ModelConfig& config, const std::string& prefix) : ffn_(config.ffn) {
-  gate_up_ =
-      weights.load({prefix + "feed_forward.w1.weight", prefix + "feed_forward.w3.weight"}, {2 * ffn_, config.hidden});
+  gate_up_ = weights.load({prefix + "feed_forward.w1.weight", prefix + "feed_forward.w3.weight"},
+                          {2 * ffn_, config.hidden}, WeightSource::Rows::kGateUp);
   down_ = weights.load({prefix + "feed_forward.w2.weight"}, {config.hidden, ffn_});
 }
 
 void Mlp::forward(Ops& ops, const Tensor& x, Scratch& scratch, const Tensor& residual) const {
   const int64_t tokens = x.dim(0);
-  const Tensor gate_up = scratch.take(x.dtype, {tokens, 2 * ffn_});
   const Tensor product = scratch.take(x.dtype, {tokens, ffn_});
-  ops.matmul(x, gate_up_, {}, gate_up, Write::kStore);
-  ops.swiglu(gate_up, product);
+  ops.matmul_swiglu(x, gate_up_, product);
   ops.matmul(product, down_, {}, residual, Write::kAdd);
 }
 

@@ -15,7 +15,7 @@ class Mlp {
 
  private:
   int64_t ffn_;
-  Tensor gate_up_;  // [2 ffn, hidden]: w1 rows, w3 rows
+  Tensor gate_up_;  // [2 ffn, hidden]: w1 and w3 rows, alternating
   Tensor down_;     // [hidden, ffn]
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "kernels/gate_up.h"
 #include "stage/json.h"
 
 namespace lfm2 {
@@ -119,6 +120,12 @@ int64_t read_dense_ffn(const ConfigReader& reader, bool moe) {
   return (ffn + multiple - 1) / multiple * multiple;
 }
 
+// The operators take gate and up rows in blocks.
+void check_ffn(const ConfigReader& reader, int64_t ffn) {
+  if (ffn % kGateUpBlock != 0)
+    reader.fail(fmt::format("a feed-forward has {} columns, expected a multiple of {}", ffn, kGateUpBlock));
+}
+
 void read_moe(const ConfigReader& reader, ModelConfig& config) {
   const Json* dense = reader.find({"num_dense_layers"});  // may be 0
   config.dense_layers =
@@ -127,6 +134,7 @@ void read_moe(const ConfigReader& reader, ModelConfig& config) {
   config.experts = reader.integer("num_experts", kMostExperts);
   config.top_k = reader.integer("num_experts_per_tok", kMostExperts);
   config.moe_ffn = reader.integer("moe_intermediate_size");
+  check_ffn(reader, config.moe_ffn);
   config.expert_bias = reader.boolean({"use_expert_bias"}, true);
   config.norm_topk_prob = reader.boolean({"norm_topk_prob"}, true);
   config.routed_scaling_factor = static_cast<float>(reader.real("routed_scaling_factor", 1.0));
@@ -161,6 +169,7 @@ ModelConfig parse_model_config(std::string_view json_text, const std::string& wh
     reader.fail(fmt::format("head_dim is {}, expected hidden_size / num_attention_heads = {}",
                             ConfigReader::dump(*head_dim), config.head_dim));
   config.ffn = read_dense_ffn(reader, config.moe);
+  check_ffn(reader, config.ffn);
   config.dense_layers = config.layers;
   if (config.moe) read_moe(reader, config);
   config.conv_length = reader.find({"conv_L_cache"}) != nullptr ? reader.integer("conv_L_cache", 1024) : 3;

@@ -15,7 +15,7 @@ Moe::Moe(WeightSource& weights, const ModelConfig& config, const std::string& pr
     gate_up.push_back(name + "w3.weight");
     down.push_back(name + "w2.weight");
   }
-  gate_up_ = weights.load(gate_up, {experts_, 2 * ffn_, config.hidden});
+  gate_up_ = weights.load(gate_up, {experts_, 2 * ffn_, config.hidden}, WeightSource::Rows::kGateUp);
   down_ = weights.load(down, {experts_, config.hidden, ffn_});
 }
 
@@ -28,15 +28,13 @@ void Moe::forward(Ops& ops, const Tensor& x, Scratch& scratch, const Tensor& res
                         .rows = scratch.take(DType::kI32, {tokens, rule_.top_k}),
                         .expert_offsets = scratch.take(DType::kI32, {experts_ + 1})};
   const Tensor sorted = scratch.take(x.dtype, {rows, hidden});
-  const Tensor gate_up = scratch.take(x.dtype, {rows, 2 * ffn_});
   const Tensor product = scratch.take(x.dtype, {rows, ffn_});
   const Tensor output = scratch.take(x.dtype, {rows, hidden});
   ops.matmul(x, gate_, {}, logits, Write::kStore);
   ops.route(logits, expert_bias_, rule_, routing);
   ops.group_by_expert(routing);
   ops.gather_rows(x, routing.sources, sorted);
-  ops.grouped_matmul(sorted, gate_up_, routing.expert_offsets, gate_up);
-  ops.swiglu(gate_up, product);
+  ops.grouped_swiglu(sorted, gate_up_, routing.expert_offsets, product);
   ops.grouped_matmul(product, down_, routing.expert_offsets, output);
   ops.combine_experts(output, routing, residual);
 }

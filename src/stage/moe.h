@@ -19,7 +19,7 @@ class Moe {
   int64_t experts_, ffn_;
   Tensor gate_;         // [experts, hidden]: the router
   Tensor expert_bias_;  // [experts] fp32 or empty
-  Tensor gate_up_;      // [experts, 2 ffn, hidden]: w1 rows, w3 rows of each expert
+  Tensor gate_up_;      // [experts, 2 ffn, hidden]: each expert's w1 and w3 rows, alternating
   Tensor down_;         // [experts, hidden, ffn]
 };
 

@@ -53,6 +53,12 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->capture_default_str();
   app.add_flag_callback(
       "--fp16", [&] { dtype = "fp16"; }, "Same as --dtype fp16");
+  const std::map<std::string, bool> fp32_ways{{"auto", false}, {"simt", true}};
+  app.add_option("--fp32", options.plain_fp32,
+                 "fp32 products on a GPU: auto (tensor cores, exact bf16 products) or simt (plain fp32)")
+      ->transform(CLI::CheckedTransformer(fp32_ways))
+      ->type_name("WAY")
+      ->default_str("auto");
   const std::map<std::string, DeviceChoice> devices{
       {"auto", DeviceChoice::kAuto}, {"cuda", DeviceChoice::kCuda}, {"cpu", DeviceChoice::kCpu}};
   app.add_option("--device", options.device, "auto (CUDA where every rank finds a GPU), cuda or cpu")

@@ -28,6 +28,7 @@ struct Options {
   uint64_t seed = 0;
   ResultKind results;
   std::optional<DType> dtype;  // nothing: the shards' own
+  bool plain_fp32 = false;     // --fp32 simt
   DeviceChoice device = DeviceChoice::kAuto;
   TransportChoice transport = TransportChoice::kAuto;
   int64_t micro_batch = 0;            // samples; 0: chosen

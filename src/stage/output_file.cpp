@@ -4,6 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
 
 #include "stage/checked_file.h"
 #include "stage/h5.h"
@@ -15,30 +18,32 @@ namespace {
 // i32 samples, i32 vocab, then a row of fp32 logits a sample.
 class BinOutput : public OutputFile {
  public:
-  BinOutput(const std::filesystem::path& path, const OutputJob& job) : file_(path), vocab_(job.vocab) {
+  BinOutput(const std::filesystem::path& path, const OutputJob& job) : file_(path), vocab_(job.vocab), threads_(job.threads) {
     const std::array<int32_t, 2> header{static_cast<int32_t>(job.samples()), static_cast<int32_t>(job.vocab)};
     file_.write_at(0, std::as_bytes(std::span(header)));
   }
   void take(const ResultRows& rows) override {
-    file_.write_at(8 + static_cast<uint64_t>(rows.first * vocab_) * sizeof(float), std::as_bytes(rows.logits));
+    file_.write_at(8 + static_cast<uint64_t>(rows.first * vocab_) * sizeof(float), std::as_bytes(rows.logits),
+                   threads_);
   }
   void commit() override { file_.commit(); }
 
  private:
   AtomicFile file_;
   int64_t vocab_;
+  ThreadPool* threads_;
 };
 
 class H5Output : public OutputFile {
  public:
   H5Output(const std::filesystem::path& path, const OutputJob& job)
-      : pending_(path), file_(h5::File::create(pending_.temporary_path())) {
+      : job_(job), pending_(path), file_(h5::File::create(pending_.temporary_path())) {
     const auto rows = static_cast<uint64_t>(job.rows());
     if (job.kind.top_k > 0) {
-      file_.create_dataset("top_ids", DType::kI32, {rows, static_cast<uint64_t>(job.kind.top_k)});
-      file_.create_dataset("top_logprobs", DType::kF32, {rows, static_cast<uint64_t>(job.kind.top_k)});
+      first_ = file_.create_dataset("top_ids", DType::kI32, {rows, static_cast<uint64_t>(job.kind.top_k)});
+      second_ = file_.create_dataset("top_logprobs", DType::kF32, {rows, static_cast<uint64_t>(job.kind.top_k)});
     } else {
-      file_.create_dataset("logits", DType::kF32, {rows, static_cast<uint64_t>(job.vocab)});
+      first_ = file_.create_dataset("logits", DType::kF32, {rows, static_cast<uint64_t>(job.vocab)});
     }
     file_.write_i64("offsets", *job.offsets);
     file_.set_attribute("format", "lfm2-stage-output");
@@ -47,22 +52,33 @@ class H5Output : public OutputFile {
     file_.set_attribute("model_type", job.facts.model_type);
     file_.set_attribute("weights_split_id", job.facts.split_id);
     file_.set_attribute("created_by", job.facts.created_by);
+    raw_ = open_for_writing(pending_.temporary_path());
   }
+  // Past HDF5, which would copy on one thread: the datasets are contiguous, of this machine's own types.
   void take(const ResultRows& rows) override {
-    const auto first = static_cast<uint64_t>(rows.first), count = static_cast<uint64_t>(rows.count);
-    if (!rows.logits.empty()) file_.write_rows("logits", first, count, H5T_NATIVE_FLOAT, rows.logits.data());
+    static_assert(std::endian::native == std::endian::little);
+    const auto write = [&](uint64_t dataset, auto values, int64_t columns) {
+      const uint64_t place = dataset + static_cast<uint64_t>(rows.first * columns) * sizeof(float);
+      write_fully(raw_, place, std::as_bytes(values), pending_.path(), job_.threads);
+    };
+    if (!rows.logits.empty()) write(first_, rows.logits, job_.vocab);
     if (rows.top_ids.empty()) return;
-    file_.write_rows("top_ids", first, count, H5T_NATIVE_INT32, rows.top_ids.data());
-    file_.write_rows("top_logprobs", first, count, H5T_NATIVE_FLOAT, rows.top_log_probs.data());
+    write(first_, rows.top_ids, job_.kind.top_k);
+    write(second_, rows.top_log_probs, job_.kind.top_k);
   }
   void commit() override {
+    if (raw_.close() != 0)
+      throw Error(ExitCode::kIo, fmt::format("{}: cannot be closed: {}", pending_.path().string(), std::strerror(errno)));
     file_.close();
     pending_.commit();
   }
 
  private:
+  OutputJob job_;
   PendingPath pending_;
   h5::File file_;
+  FileDescriptor raw_;
+  uint64_t first_ = 0, second_ = 0;  // where the datasets begin in the file
 };
 
 // One object a sample: "id" (the input's, else its number), then "logits" or "top_ids" and "top_logprobs": of the last

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/thread_pool.h"
 #include "stage/results.h"
 
 namespace lfm2 {
@@ -22,6 +23,7 @@ struct OutputJob {
   const std::vector<int64_t>* offsets = nullptr;    // [samples + 1], tokens
   const std::vector<std::string>* names = nullptr;  // .jsonl: see Samples::names
   OutputFacts facts;
+  ThreadPool* threads = nullptr;  // that write large results side by side
 
   int64_t samples() const { return static_cast<int64_t>(offsets->size()) - 1; }
   int64_t rows() const { return kind.positions == Positions::kAll ? offsets->back() : samples(); }

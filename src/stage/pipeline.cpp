@@ -25,6 +25,7 @@ Pipeline::Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64
       waiter_(timeout_seconds, [this] {
         backend_.compute().check();
         if (channel_ != nullptr) channel_->progress();
+        if (results_) results_->advance();
       }) {
   for (Slot& slot : slots_) {
     slot.residual = allocate(compute, {plan.max_tokens, stage.config().hidden});
@@ -97,6 +98,8 @@ void Pipeline::collect_times() {
     computing_.push_back(span);
     trace(span.tag % 2 == 0 ? TraceKind::kCompute : TraceKind::kHead, span.tag / 2, span.start, span.end);
   }
+  if (results_)
+    for (const Span& span : results_->take_finished()) trace(TraceKind::kOutput, span.tag / 2, span.start, span.end);
   if (channel_ == nullptr) return;
   const Channel::Transfers transfers = channel_->take_finished();
   for (const Span& span : transfers.sent) {
@@ -130,14 +133,13 @@ void Pipeline::forward(const Action& action) {
   backend_.compute().record(*slot_of(action).computed);
 }
 
-void Pipeline::give_result(const Action& action, const std::vector<ResultConsumer*>& consumers) {
+void Pipeline::give_result(const Action& action) {
   const MicroBatch& item = item_of(action);
   if (results_) {
     const bool all = kind_.positions == Positions::kAll;
     const Tensor rows = all ? Tensor() : last_rows_.rows(item.first_sample, item.samples);
     const auto until = [&](const std::function<bool()>& done) { wait(done, "gives its logits", action.item); };
-    results_->give(residual_of(action), rows, all ? item.first_token : item.first_sample, scratch_, until, consumers,
-                   2 * action.item + 1);
+    results_->give(residual_of(action), rows, all ? item.first_token : item.first_sample, scratch_, until, 2 * action.item + 1);
   }
   backend_.compute().record(*slot_of(action).taken);
 }
@@ -151,6 +153,7 @@ void Pipeline::run(const std::vector<int32_t>& ids, const std::vector<ResultCons
   sending_.clear();
   trace_.clear();
   received_ = 0;
+  if (results_) results_->start(consumers);
   if (stage_.first()) backend_.upload(ids_, 0, DType::kI32, ids.data(), ids_.numel());
   for (const Action& action : schedule_) {
     switch (action.kind) {
@@ -169,14 +172,15 @@ void Pipeline::run(const std::vector<int32_t>& ids, const std::vector<ResultCons
         on_item(item_of(action));
         break;
       case ActionKind::kGiveResult:
-        give_result(action, consumers);
+        give_result(action);
         on_item(item_of(action));
         break;
     }
+    if (results_) results_->advance();
     collect_times();
   }
   const auto last_item = static_cast<int64_t>(plan_.items.size()) - 1;
-  if (results_) results_->finish([&](const auto& done) { wait(done, "gives its logits", last_item); }, consumers);
+  if (results_) results_->finish([&](const auto& done) { wait(done, "gives its logits", last_item); });
   for (const Slot& slot : slots_) {
     wait([&] { return slot.computed->done() && slot.taken->done(); }, "is computed", last_item);
     if (!stage_.last())

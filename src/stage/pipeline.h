@@ -60,7 +60,7 @@ class Pipeline {
 
   void wait_for_free_slot(const Action& action);
   void forward(const Action& action);
-  void give_result(const Action& action, const std::vector<ResultConsumer*>& consumers);
+  void give_result(const Action& action);
   double wait(const std::function<bool()>& done, std::string_view what, int64_t item);
   void collect_times();
   void trace(TraceKind kind, int64_t item, double start, double end) {

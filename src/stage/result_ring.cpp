@@ -1,9 +1,8 @@
-// Two buffers of logits between the device and the consumers.
+// Buffers of logits between the device and the consumers.
 #include "stage/result_ring.h"
 
 #include <algorithm>
-
-#include "stage/memory_plan.h"
+#include <utility>
 
 namespace lfm2 {
 
@@ -25,22 +24,37 @@ ResultRing::ResultRing(Backend& backend, const Stage& stage, ResultKind kind, in
     }
     piece.ready = backend.create_event();
   }
+  consumer_ = std::thread([this] { consumer_loop(); });
 }
 
+ResultRing::~ResultRing() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  consumer_.join();
+}
+
+void ResultRing::start(const std::vector<ResultConsumer*>& consumers) { consumers_ = consumers; }
+
 void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch,
-                      const WaitUntil& wait, const std::vector<ResultConsumer*>& consumers, int64_t tag) {
+                      const WaitUntil& wait, int64_t tag) {
   const int64_t count = rows ? rows.dim(0) : residual.dim(0);
   for (int64_t done = 0; done < count; done += kHeadRows) {
     Piece& piece = pieces_[next_];
-    hand_over(piece, wait, consumers);
+    wait([&] { return is_free(piece); });
     piece.first_row = first_row + done;
     piece.count = std::min(kHeadRows, count - done);
+    piece.tag = tag;
+    piece.free = false;  // nobody else looks at it until it has arrived
     const Tensor some_rows = rows ? rows.rows(done, piece.count) : Tensor();
     const Tensor some_residual = rows ? residual : residual.rows(done, piece.count);
     backend_.compute().submit(
         [this, &piece, some_residual, some_rows, &scratch] { enqueue(piece, some_residual, some_rows, scratch); }, tag);
     backend_.compute().record(*piece.ready);
-    next_ = 1 - next_;
+    in_flight_.push_back(&piece);
+    next_ = (next_ + 1) % kResultPieces;
   }
 }
 
@@ -54,9 +68,31 @@ void ResultRing::enqueue(Piece& piece, const Tensor& residual, const Tensor& row
   backend_.copy_to_host(piece.host_log_probs, log_probs);
 }
 
-void ResultRing::hand_over(Piece& piece, const WaitUntil& wait, const std::vector<ResultConsumer*>& consumers) {
-  if (piece.count == 0) return;
-  wait([&] { return piece.ready->done(); });
+void ResultRing::advance() {
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+  while (!in_flight_.empty() && in_flight_.front()->ready->done()) {
+    arrived_.push_back(in_flight_.front());
+    in_flight_.pop_front();
+    changed_.notify_all();
+  }
+}
+
+bool ResultRing::is_free(const Piece& piece) {
+  const std::lock_guard lock(mutex_);
+  return piece.free;
+}
+
+void ResultRing::finish(const WaitUntil& wait) {
+  wait([this] { return std::all_of(pieces_.begin(), pieces_.end(), [this](const Piece& piece) { return is_free(piece); }); });
+}
+
+std::vector<Span> ResultRing::take_finished() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(finished_, {});
+}
+
+void ResultRing::consume(const Piece& piece) const {
   ResultRows rows{.first = piece.first_row, .count = piece.count, .logits = {}, .top_ids = {}, .top_log_probs = {}};
   if (kind_.top_k == 0) {
     rows.logits = {piece.host_logits, static_cast<size_t>(piece.count * stage_.config().vocab)};
@@ -64,13 +100,34 @@ void ResultRing::hand_over(Piece& piece, const WaitUntil& wait, const std::vecto
     rows.top_ids = {piece.host_ids, static_cast<size_t>(piece.count * kind_.top_k)};
     rows.top_log_probs = {piece.host_log_probs, static_cast<size_t>(piece.count * kind_.top_k)};
   }
-  for (ResultConsumer* consumer : consumers) consumer->take(rows);
-  piece.count = 0;
+  for (ResultConsumer* consumer : consumers_) consumer->take(rows);
 }
 
-void ResultRing::finish(const WaitUntil& wait, const std::vector<ResultConsumer*>& consumers) {
-  hand_over(pieces_[next_], wait, consumers);  // the older one first
-  hand_over(pieces_[1 - next_], wait, consumers);
+// After an error nothing more is handed out: the run is over, and advance() says so.
+void ResultRing::consumer_loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || !arrived_.empty(); });
+    if (stopping_) return;
+    Piece& piece = *arrived_.front();
+    arrived_.pop_front();
+    lock.unlock();
+    const double start = steady_seconds();
+    std::exception_ptr failure;
+    try {
+      consume(piece);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    const Span span{piece.tag, start, steady_seconds()};
+    lock.lock();
+    finished_.push_back(span);
+    if (failure) {
+      error_ = failure;
+      return;
+    }
+    piece.free = true;
+  }
 }
 
 }  // namespace lfm2

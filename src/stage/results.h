@@ -3,7 +3,10 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
+#include "kernels/cpu/thread_pool.h"
 #include "stage/checksum.h"
 
 namespace lfm2 {
@@ -30,18 +33,17 @@ class ResultConsumer {
   virtual void take(const ResultRows& rows) = 0;
 };
 
-// XXH3-128 over everything handed out: equal for equal bits, whatever the ranks and micro-batches.
+// XXH3-128 over the XXH3-128 of each row: equal for equal bits, whatever the ranks and micro-batches.
 class ResultHash : public ResultConsumer {
  public:
-  void take(const ResultRows& rows) override {
-    checksum_.add(std::as_bytes(rows.logits));
-    checksum_.add(std::as_bytes(rows.top_ids));
-    checksum_.add(std::as_bytes(rows.top_log_probs));
-  }
+  explicit ResultHash(ThreadPool* threads = nullptr) : threads_(threads) {}
+  void take(const ResultRows& rows) override;
   std::string hex() const { return checksum_.hex(); }
 
  private:
+  ThreadPool* threads_;
   Checksum checksum_;
+  std::vector<XXH128_hash_t> rows_;
 };
 
 }  // namespace lfm2

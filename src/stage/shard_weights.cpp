@@ -39,14 +39,12 @@ Tensor ShardWeights::load(const std::vector<std::string>& names, std::initialize
     Task task{parts[i], tensor, {}};
     const auto count = static_cast<int64_t>(numel(parts[i]->spec.dims));
     if (rows == Rows::kBehindOneAnother) {
-      task.segments = {{count, {.first = first}}};
+      task.place = {.first = first};
       first += count;
     } else {
       const int64_t columns = tensor.dim(tensor.rank - 1), block = kGateUpBlock * columns;
-      const int64_t whole = count / block * block, rest = count - whole;
       const bool up = i % 2 == 1;
-      task.segments = {{whole, {.first = first + (up ? block : 0), .block = block, .stride = 2 * block}},
-                       {rest, {.first = first + 2 * whole + (up ? rest : 0)}}};
+      task.place = {.first = first + (up ? block : 0), .block = block, .stride = 2 * block};
       if (up) first += 2 * count;
     }
     asked_for_.insert(parts[i]->spec.name);
@@ -97,23 +95,20 @@ void ShardWeights::reader_loop() try {
 void ShardWeights::read(const Task& task, Loader& loader) {
   const auto element_bytes = static_cast<int64_t>(size_bytes(task.source->dtype));
   Checksum checksum;
-  int64_t first = 0;  // element of the stored tensor
-  for (const Segment& segment : task.segments) {
-    const int64_t unit = std::max<int64_t>(segment.place.block, 1);
-    const int64_t most = static_cast<int64_t>(Loader::kPieceBytes) / element_bytes / unit * unit;
-    if (most == 0 && segment.count > 0)
-      throw Error(ExitCode::kData, fmt::format("tensor {}: {} rows are longer than the {} bytes of a piece",
-                                               task.source->spec.name, kGateUpBlock, Loader::kPieceBytes));
-    for (int64_t done = 0; done < segment.count; done += most) {
-      const int64_t count = std::min(most, segment.count - done);
-      const std::span<std::byte> bytes = loader.piece().first(static_cast<size_t>(count * element_bytes));
-      shards_.read(*task.source, static_cast<uint64_t>((first + done) * element_bytes), bytes);
-      checksum.add(bytes);
-      loader.put(task.target, segment.place, done, task.source->dtype, count);
-      const std::lock_guard lock(mutex_);
-      progress_.add(bytes.size());
-    }
-    first += segment.count;
+  const auto total = static_cast<int64_t>(numel(task.source->spec.dims));
+  const int64_t unit = std::max<int64_t>(task.place.block, 1);
+  const int64_t most = static_cast<int64_t>(Loader::kPieceBytes) / element_bytes / unit * unit;
+  if (most == 0)
+    throw Error(ExitCode::kData, fmt::format("tensor {}: {} rows are longer than the {} bytes of a piece",
+                                             task.source->spec.name, kGateUpBlock, Loader::kPieceBytes));
+  for (int64_t done = 0; done < total; done += most) {
+    const int64_t count = std::min(most, total - done);
+    const std::span<std::byte> bytes = loader.piece().first(static_cast<size_t>(count * element_bytes));
+    shards_.read(*task.source, static_cast<uint64_t>(done * element_bytes), bytes);
+    checksum.add(bytes);
+    loader.put(task.target, task.place, done, task.source->dtype, count);
+    const std::lock_guard lock(mutex_);
+    progress_.add(bytes.size());
   }
   shards_.expect_checksum(*task.source, checksum);
 }

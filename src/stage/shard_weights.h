@@ -38,15 +38,10 @@ class ShardWeights : public WeightSource {
   uint64_t bytes() const { return bytes_; }
 
  private:
-  // `count` elements of a stored tensor and where they go.
-  struct Segment {
-    int64_t count = 0;
-    Placement place;
-  };
   struct Task {
     const ShardTensor* source = nullptr;
     Tensor target;
-    std::vector<Segment> segments;  // all of the source, in order
+    Placement place;
   };
   void reader_loop();
   void read(const Task& task, Loader& loader);

@@ -14,7 +14,7 @@ class WeightSource {
   // How the rows of several tensors become those of one.
   enum class Rows {
     kBehindOneAnother,
-    kGateUp  // the names come in pairs, gate and up, whose rows alternate (kGateUpBlock, kernels/ops.h)
+    kGateUp  // the names come in pairs, gate and up, whose rows alternate (kernels/gate_up.h)
   };
   // The named tensors of the checkpoint as one tensor of shape `dims` (a single name: that tensor). Its content may
   // still be on its way.

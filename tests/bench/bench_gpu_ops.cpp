@@ -118,16 +118,22 @@ void dense(Bench& bench, int64_t m, int64_t n, int64_t k, DType act, DType weigh
   bench.forget();
 }
 
-void grouped(Bench& bench, int64_t each, int64_t n, int64_t k, DType act, DType weight) {
+// `swiglu`: n gate and up rows, n / 2 columns of output.
+void grouped(Bench& bench, int64_t each, int64_t n, int64_t k, DType act, DType weight, bool swiglu = false) {
   const int64_t experts = 32, m = experts * each;
-  const Tensor a = bench.random(act, {m, k}), w = bench.random(weight, {experts, n, k}), out = bench.empty(act, {m, n});
+  const Tensor a = bench.random(act, {m, k}), w = bench.random(weight, {experts, n, k}), out = bench.empty(act, {m, swiglu ? n / 2 : n});
   // Mildly uneven, as real routing: even experts have a fifth more, odd ones a fifth less.
   std::vector<int32_t> offsets = {0};
   for (int64_t e = 0; e < experts; ++e)
     offsets.push_back(offsets.back() + static_cast<int32_t>(e % 2 == 0 ? each + each / 5 : each - each / 5));
   const Tensor device_offsets = bench.integers(offsets);
-  const double seconds = bench.seconds([&](int) { bench.ops().grouped_matmul(a, w, device_offsets, out); });
-  bench.print(fmt::format("grouped {}x{} rows {} n {} k {}", name(act), name(weight), each, n, k), seconds,
+  const double seconds = bench.seconds([&](int) {
+    if (swiglu)
+      bench.ops().grouped_swiglu(a, w, device_offsets, out);
+    else
+      bench.ops().grouped_matmul(a, w, device_offsets, out);
+  });
+  bench.print(fmt::format("grouped{} {}x{} rows {} n {} k {}", swiglu ? "_swiglu" : "", name(act), name(weight), each, n, k), seconds,
               product(m, n, k), 0);
   bench.forget();
 }
@@ -153,14 +159,13 @@ void attention(Bench& bench, int64_t samples, int64_t length, DType act) {
 }
 
 void rows(Bench& bench, int64_t tokens, DType act) {
-  const int64_t hidden = 2048, ffn = 1792, top_k = 4, experts = 32;
+  const int64_t hidden = 2048, top_k = 4, experts = 32;
   const AttentionShape shape{32, 8, 64};
   const Batch batch = batch_of(bench, tokens / 32, 32);
   const Tensor x = bench.random(act, {tokens, hidden}), y = bench.random(act, {tokens * top_k, hidden}),
                bcz = bench.random(act, {tokens, 3 * hidden}), weight = bench.random(act, {hidden}),
                taps = bench.random(act, {hidden, 3}), head = bench.random(act, {64}),
                qkv = bench.random(act, {tokens, shape.qkv_columns()}),
-               gate_up = bench.random(act, {tokens * top_k, 2 * ffn}), half = bench.empty(act, {tokens * top_k, ffn}),
                logits = bench.random(DType::kF32, {tokens, experts});
   const Routing routing{bench.empty(DType::kI32, {tokens, top_k}), bench.empty(DType::kF32, {tokens, top_k}),
                         bench.empty(DType::kI32, {tokens * top_k}), bench.empty(DType::kI32, {tokens, top_k}),
@@ -176,7 +181,6 @@ void rows(Bench& bench, int64_t tokens, DType act) {
   line("group_by_expert", bytes_of({routing.ids, routing.rows, routing.sources}),
        [&] { ops.group_by_expert(routing); });
   line("gather_rows", 2 * bytes_of({y}), [&] { ops.gather_rows(x, routing.sources, y); });
-  line("swiglu", bytes_of({gate_up, half}), [&] { ops.swiglu(gate_up, half); });
   line("combine_experts", bytes_of({y, x, x}), [&] { ops.combine_experts(y, routing, x); });
   bench.forget();
 }
@@ -207,15 +211,15 @@ int main() {
     for (const int64_t n : {6144, 2048, 3072}) dense(bench, m, n, 2048, f32, f32);
   dense(bench, 2048, 6144, 2048, f32, bf16);
   for (const int64_t each : {1, 8, 64, 128, 256, 512, 1024}) {
-    grouped(bench, each, 3584, 2048, bf16, bf16);
+    grouped(bench, each, 3584, 2048, bf16, bf16, true);
     grouped(bench, each, 2048, 1792, bf16, bf16);
   }
-  grouped(bench, 256, 3584, 2048, f16, f16);
+  grouped(bench, 256, 3584, 2048, f16, f16, true);
   for (const int64_t each : {64, 256, 1024}) {
-    grouped(bench, each, 3584, 2048, f32, f32);
+    grouped(bench, each, 3584, 2048, f32, f32, true);
     grouped(bench, each, 2048, 1792, f32, f32);
   }
-  grouped(bench, 256, 3584, 2048, f32, bf16);
+  grouped(bench, 256, 3584, 2048, f32, bf16, true);
   for (const DType act : {bf16, f32}) {
     attention(bench, 64, 32, act);
     attention(bench, 1, 4096, act);

@@ -160,11 +160,11 @@ TEST(CudaStreamTest, OperatorsCanBeCaptured) {
         host_mixed(act, {tokens, 64}), host_logits(DType::kF32, {tokens, experts}),
         host_ids(DType::kI32, {tokens, top_k}), host_weights(DType::kF32, {tokens, top_k}),
         host_sources(DType::kI32, {rows}), host_offsets(DType::kI32, {experts + 1}), host_sorted(act, {rows, hidden}),
-        host_gate_up(act, {rows, 2 * ffn}), host_product(act, {rows, ffn}), host_y(act, {rows, hidden});
+        host_product(act, {rows, ffn}), host_y(act, {rows, hidden});
     const DeviceTensor d_x(x), d_norm(norm), d_qkv_w(qkv_w), d_head_norm(head_norm), d_out_w(out_w), d_gate(gate),
         d_gate_up_w(gate_up_w), d_down_w(down_w), normed(host_normed), qkv(host_qkv), mixed(host_mixed),
         logits(host_logits), ids(host_ids), weights(host_weights), sources(host_sources), sorted_rows(host_ids),
-        offsets(host_offsets), sorted(host_sorted), gate_up(host_gate_up), product(host_product), y(host_y);
+        offsets(host_offsets), sorted(host_sorted), product(host_product), y(host_y);
     const Routing routing{ids, weights, sources, sorted_rows, offsets};
     const auto layer = [&](Ops& ops) {
       ops.rms_norm(d_x, d_norm, 1e-5f, normed);
@@ -177,8 +177,7 @@ TEST(CudaStreamTest, OperatorsCanBeCaptured) {
       ops.route(logits, {}, {top_k, true, 1.0f}, routing);
       ops.group_by_expert(routing);
       ops.gather_rows(normed, sources, sorted);
-      ops.grouped_matmul(sorted, d_gate_up_w, offsets, gate_up);
-      ops.swiglu(gate_up, product);
+      ops.grouped_swiglu(sorted, d_gate_up_w, offsets, product);
       ops.grouped_matmul(product, d_down_w, offsets, y);
       ops.combine_experts(y, routing, d_x);
     };

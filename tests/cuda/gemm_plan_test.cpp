@@ -52,6 +52,30 @@ TEST(GemmPlanTest, RegularDenseProductsGoToCublas) {
   EXPECT_EQ(choose_grouped({.act = kF32, .weight = kF16, .out = kF32, .n = 8, .k = 8}), GemmPath::kSimt);
 }
 
+TEST(GemmPlanTest, HopperHasKernelsOfItsOwn) {
+  const GemmProblem bf16{.act = kBf16, .weight = kBf16, .out = kBf16, .n = 2048, .k = 1792, .hopper = true};
+  EXPECT_EQ(choose_grouped(bf16), GemmPath::kWgmma);
+  GemmProblem other = bf16;
+  other.k = 1796;
+  EXPECT_EQ(choose_grouped(other), GemmPath::kMma);
+  other = bf16;
+  other.epilogue = Epilogue::kAdd;
+  EXPECT_EQ(choose_dense(other), GemmPath::kWgmma);
+  other.epilogue = Epilogue::kSwiglu;
+  EXPECT_EQ(choose_dense(other), GemmPath::kWgmma);
+  other.n = 2056;
+  EXPECT_EQ(choose_grouped(other), GemmPath::kMma);
+  for (const DType weight : {kF32, kBf16, kF16}) {
+    const GemmPath own = weight == kF16 ? GemmPath::kSimt : GemmPath::kPlanesWgmma;
+    GemmProblem fp32{.act = kF32, .weight = weight, .out = kF32, .n = 8, .k = 8, .hopper = true};
+    EXPECT_EQ(choose_dense(fp32), own);
+    EXPECT_EQ(choose_grouped(fp32), own);
+    fp32.plain_fp32 = true;
+    EXPECT_EQ(choose_grouped(fp32), GemmPath::kSimt);
+    EXPECT_EQ(choose_dense(fp32), weight == kF32 ? GemmPath::kCublasLt : GemmPath::kSimt);
+  }
+}
+
 // Row tiles of one split of the rows.
 int64_t tiles_of(const std::vector<int64_t>& rows, int tile_rows) {
   int64_t tiles = 0;

@@ -20,7 +20,6 @@ Routing weighted_rows(const Tensor& weights, const Tensor& rows) { return {{}, w
 using CudaEmbedTest = CudaOpsFixture;
 using CudaRmsNormTest = CudaOpsFixture;
 using CudaShortConvTest = CudaOpsFixture;
-using CudaSwigluTest = CudaOpsFixture;
 using CudaGatherRowsTest = CudaOpsFixture;
 using CudaCombineExpertsTest = CudaOpsFixture;
 
@@ -148,35 +147,6 @@ TEST_F(CudaShortConvTest, EveryTypeAndLength) {
         }
 }
 
-TEST_F(CudaSwigluTest, EveryTypeAndLargeValues) {
-  for (const DType act : kFloatTypes)
-    for (const int64_t ffn : {1, 41, 64, 1792}) {
-      SCOPED_TRACE(fmt::format("{} {}", name(act), ffn));
-      HostTensor gate_up(act, {3, 2 * ffn}), out(act, {3, ffn}), expected(act, {3, ffn});
-      gate_up.fill_random(1, 4.0f);
-      gate_up.set(0, 1000);
-      gate_up.set(static_cast<size_t>(2 * ffn), -1000);
-      const DeviceTensor in(gate_up), device_out(out);
-      on_gpu([&](Ops& ops) { ops.swiglu(in, device_out); });
-      device_out.fetch(out);
-      cpu.ops.swiglu(gate_up, expected);
-      expect_close_to_cpu(out, expected, magnitudes(expected), 12);
-    }
-}
-
-TEST_F(CudaSwigluTest, AgreesWithTransformers) {
-  const auto x = golden("map/silu/a"), y = golden("map/silu/y");
-  HostTensor gate_up(DType::kF32, {6, 18}), out(DType::kF32, {6, 9});
-  gate_up.fill(1.0);
-  for (size_t i = 0; i < x.values.size(); ++i) gate_up.set(i / 9 * 18 + i % 9, x.values[i]);
-  const DeviceTensor in(gate_up), device_out(out);
-  on_gpu([&](Ops& ops) { ops.swiglu(in, device_out); });
-  device_out.fetch(out);
-  std::vector<double> tolerance;
-  for (const double value : y.values) tolerance.push_back(6 * 0x1p-24 * std::fabs(value));
-  expect_close(out, y.values, tolerance);
-}
-
 TEST_F(CudaGatherRowsTest, CopiesTheRows) {
   for (const int64_t n : {1, 21, 64, 2048})
     for (const DType dtype : kFloatTypes) {
@@ -221,14 +191,13 @@ TEST_F(CudaRmsNormTest, NoTokensIsFineForEveryRowOperator) {
   const PackedSamples none({});
   const HostTensor host_x(DType::kF32, {0, 6}), host_out(DType::kF32, {0, 2}), host_weight(DType::kF32, {6});
   const HostTensor host_taps(DType::kF32, {2, 3}), host_ids(DType::kI32, {0}), host_table(DType::kF32, {4, 6});
-  const HostTensor host_half(DType::kF32, {0, 3}), host_choices(DType::kI32, {0, 2});
+  const HostTensor host_choices(DType::kI32, {0, 2});
   const DeviceTensor x(host_x), out(host_out), weight(host_weight), taps(host_taps), ids(host_ids), table(host_table),
-      half(host_half), choices(host_choices);
+      choices(host_choices);
   on_gpu([&](Ops& ops) {
     ops.embed(ids, table, x);
     ops.rms_norm(x, weight, 1e-5f, x);
     ops.short_conv(x, taps, {}, none.device, out);
-    ops.swiglu(x, half);
     ops.gather_rows(table, ids, x);
     ops.combine_experts(x, weighted_rows(choices, choices), x);
     ops.top_log_probs(out, choices, out);

@@ -170,15 +170,16 @@ TEST(CpuBackendTest, UploadConvertsIntoItsPlaceOnly) {
 TEST(CpuBackendTest, OperatorsRunOnTheComputeStream) {
   CpuBackend backend(2);
   EXPECT_NE(backend.description().find("CPU, 2 threads"), std::string::npos) << backend.description();
-  HostTensor gate_up(DType::kF32, {3, 8}), out(DType::kF32, {3, 4}), wrong(DType::kF32, {3, 5});
-  gate_up.fill(0.0);
+  HostTensor x(DType::kF32, {3, 4}), weight(DType::kF32, {4}), out(DType::kF32, {3, 4}), wrong(DType::kF32, {3, 5});
+  x.fill(0.0);
+  weight.fill(1.0);
   const auto event = backend.create_event();
-  backend.compute().submit([&] { backend.ops().swiglu(gate_up, out); });
+  backend.compute().submit([&] { backend.ops().rms_norm(x, weight, 1e-5f, out); });
   backend.compute().record(*event);
   EXPECT_TRUE(becomes_done(*event));
   EXPECT_EQ(out.values(), std::vector<double>(12, 0.0));
   EXPECT_NO_THROW(backend.compute().check());
-  backend.compute().submit([&] { backend.ops().swiglu(gate_up, wrong); });
+  backend.compute().submit([&] { backend.ops().rms_norm(x, weight, 1e-5f, wrong); });
   backend.compute().record(*event);
   EXPECT_TRUE(becomes_done(*event));
   EXPECT_THROW(backend.compute().check(), Error);

@@ -171,32 +171,53 @@ TEST_F(ShortConvTest, GatesAndSamplesOfAnyLength) {
     }
 }
 
+// Products with a unit matrix: the activations themselves.
 TEST_F(SwigluTest, AgreesWithTransformers) {
   const auto x = golden("map/silu/a"), y = golden("map/silu/y");
-  HostTensor gate_up(DType::kF32, {6, 18}), out(DType::kF32, {6, 9});
-  gate_up.fill(1.0);
-  for (size_t i = 0; i < x.values.size(); ++i) gate_up.set(i / 9 * 18 + i % 9, x.values[i]);
-  ops.swiglu(gate_up, out);
-  std::vector<double> tolerance;
-  for (const double value : y.values) tolerance.push_back(6 * 0x1p-24 * std::fabs(value));
-  test::expect_close(out, y.values, tolerance);
+  ASSERT_EQ(x.values.size(), 54u);
+  HostTensor a(DType::kF32, {54, 16}), w(DType::kF32, {16, 16}), out(DType::kF32, {54, 8});
+  a.fill(0.0);
+  w.fill(0.0);
+  for (size_t i = 0; i < 16; ++i) w.set(i * 16 + i, 1.0);
+  for (size_t i = 0; i < 54; ++i) {
+    a.set(i * 16 + 3, x.values[i]);
+    a.set(i * 16 + 8 + 3, 1.0);
+  }
+  ops.matmul_swiglu(a, w, out);
+  for (size_t i = 0; i < 54; ++i) EXPECT_NEAR(out.get(i * 8 + 3), y.values[i], 6 * 0x1p-24 * std::fabs(y.values[i]));
 }
 
-TEST_F(SwigluTest, EveryTypeAndLargeValues) {
+TEST_F(SwigluTest, EveryTypeGroupAndLargeValues) {
+  const int64_t experts = 3, ffn = 24, k = 20, rows = 9;
+  HostTensor offsets(DType::kI32, {experts + 1});
+  offsets.fill({0, 4, 4, 9});
   for (const DType act : kTypes) {
-    HostTensor gate_up(act, {3, 2 * 41}), out(act, {3, 41});
-    gate_up.fill_random(1, 4.0f);
-    gate_up.set(0, 1000);
-    gate_up.set(1, -1000);
+    HostTensor a(act, {rows, k}), w(act, {experts, 2 * ffn, k}), out(act, {rows, ffn}), dense(act, {rows, ffn});
+    a.fill_random(1, 2.0f);
+    w.fill_random(2, 2.0f);
+    a.set(0, 60);
+    a.set(static_cast<size_t>(k), -60);
+    ops.grouped_swiglu(a, w, offsets, out);
     std::vector<double> expected, tolerance;
-    for (size_t r = 0; r < 3; ++r)
-      for (size_t c = 0; c < 41; ++c) {
-        const double gate = gate_up.get(r * 82 + c), up = gate_up.get(r * 82 + 41 + c);
-        expected.push_back(gate / (1 + std::exp(-gate)) * up);
-        tolerance.push_back(6 * 0x1p-24 * std::fabs(expected.back()) + test::store_error(act, expected.back()));
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t expert = r < 4 ? 0 : 2;
+      for (int64_t c = 0; c < ffn; ++c) {
+        double sums[2] = {}, magnitudes[2] = {};
+        for (int64_t part = 0; part < 2; ++part)
+          for (int64_t i = 0; i < k; ++i) {
+            const int64_t row = expert * 2 * ffn + c / 8 * 16 + part * 8 + c % 8;
+            const double term = a.get(static_cast<size_t>(r * k + i)) * w.get(static_cast<size_t>(row * k + i));
+            sums[part] += term;
+            magnitudes[part] += std::fabs(term);
+          }
+        expected.push_back(sums[0] / (1 + std::exp(-sums[0])) * sums[1]);
+        tolerance.push_back(static_cast<double>(k + 8) * 0x1p-24 * (2 * magnitudes[0] * std::fabs(sums[1]) + std::fabs(sums[0]) * magnitudes[1]) +
+                            1e-30 + test::store_error(act, expected.back()));
       }
-    ops.swiglu(gate_up, out);
+    }
     test::expect_close(out, expected, tolerance);
+    ops.matmul_swiglu(a, w->at(2), dense);
+    EXPECT_TRUE(test::same_bits(dense->rows(4, 5), out->rows(4, 5)));
   }
 }
 
@@ -256,11 +277,9 @@ TEST_F(RmsNormTest, NoTokensIsFineForEveryRowOperator) {
   const TestBatch none({});
   HostTensor x(DType::kF32, {0, 6}), out(DType::kF32, {0, 2}), weight(DType::kF32, {6}), taps(DType::kF32, {2, 3});
   HostTensor ids(DType::kI32, {0}), table(DType::kF32, {4, 6}), logits(DType::kF32, {0, 2}), top(DType::kI32, {0, 2});
-  HostTensor half(DType::kF32, {0, 3});
   ops.embed(ids, table, x);
   ops.rms_norm(x, weight, 1e-5f, x);
   ops.short_conv(x, taps, {}, none.batch, out);
-  ops.swiglu(x, half);
   ops.gather_rows(table, ids, x);
   ops.top_log_probs(logits, top, out);
 }

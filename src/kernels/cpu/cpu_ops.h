@@ -24,11 +24,12 @@ class CpuOps final : public Ops {
   void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
                     AttentionShape shape, const Batch& batch) override;
   void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override;
-  void swiglu(const Tensor& gate_up, const Tensor& out) override;
+  void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override;
   void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) override;
   void group_by_expert(const Routing& routing) override;
   void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) override;
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;
+  void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;
   void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) override;
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
 
@@ -38,6 +39,7 @@ class CpuOps final : public Ops {
 
   // The elements as fp32: x itself where it is fp32, else a copy in the workspace. Null for an empty tensor.
   const float* as_float(const Tensor& x, Workspace& workspace);
+  void alternating_swiglu(const Tensor& products, const Tensor& out);
   // f(row) for every row; cheap rows are shared out in groups.
   template <class F>
   void for_each_row(int64_t rows, int64_t row_numel, F&& f);
@@ -45,7 +47,7 @@ class CpuOps final : public Ops {
   ThreadPool& pool_;
   const Simd& simd_;
   RopeTable rope_;
-  Workspace activations_, weights_, more_weights_, scratch_;
+  Workspace activations_, weights_, more_weights_, scratch_, products_;
 };
 
 template <class F>

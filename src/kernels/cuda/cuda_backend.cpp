@@ -43,10 +43,11 @@ int select(int device) {
 
 class CudaBackend final : public Backend {
  public:
-  explicit CudaBackend(int device)
+  CudaBackend(int device, CudaOptions options)
       : device_(select(device)),
         facts_(cuda_device_facts(device)),
-        ops_(stream_.native(), allocate(kGroupWorkspaceInts * sizeof(int32_t)), allocate(LtMatmul::kWorkspaceBytes)),
+        ops_(stream_.native(), {LFM2_HAS_SM90A && !options.portable && facts_.compute_capability == 90, options.plain_fp32},
+             allocate(kGroupWorkspaceInts * sizeof(int32_t)), allocate(LtMatmul::kWorkspaceBytes)),
         uploader_(*this) {
     const cudaError_t error = probe_kernels();
     if (error != cudaSuccess)
@@ -164,6 +165,8 @@ CudaDeviceFacts cuda_device_facts(int device) {
   return facts;
 }
 
-std::unique_ptr<Backend> make_cuda_backend(int device) { return std::make_unique<CudaBackend>(device); }
+std::unique_ptr<Backend> make_cuda_backend(int device, CudaOptions options) {
+  return std::make_unique<CudaBackend>(device, options);
+}
 
 }  // namespace lfm2

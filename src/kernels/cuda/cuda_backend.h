@@ -25,8 +25,13 @@ int cuda_device_count();
 // Error(kUnavailable) where there is no such device.
 CudaDeviceFacts cuda_device_facts(int device);
 
+struct CudaOptions {
+  bool plain_fp32 = false;  // --fp32 simt: no tensor cores for fp32
+  bool portable = false;    // tests: only what every GPU from sm_80 on has
+};
+
 // Chooses `device` for the calling thread, which must be the one that uses the backend.
 // Error(kUnavailable) where there is no such device or this build has no code for it.
-std::unique_ptr<Backend> make_cuda_backend(int device);
+std::unique_ptr<Backend> make_cuda_backend(int device, CudaOptions options = {});
 
 }  // namespace lfm2

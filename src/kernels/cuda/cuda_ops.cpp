@@ -47,6 +47,17 @@ void CudaOps::multiply(GemmPath path, const GemmArgs& args, const GemmProblem& p
       return launch_gemm_mma(stream_, args, problem.act, problem.out);
     case GemmPath::kPlanes:
       return launch_gemm_planes(stream_, args);
+#if LFM2_HAS_SM90A
+    case GemmPath::kWgmma:
+      return launch_gemm_wgmma(stream_, args, problem.act, problem.out);
+    case GemmPath::kPlanesWgmma:
+      return launch_gemm_planes_wgmma(stream_, args);
+#else
+    case GemmPath::kWgmma:
+    case GemmPath::kPlanesWgmma:
+      expect(false, "this build has no code for sm_90a");
+      return;
+#endif
     case GemmPath::kSimt:
       return launch_gemm_simt(stream_, args);
   }
@@ -66,7 +77,9 @@ void CudaOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const
       .k = k,
       .bias = static_cast<bool>(bias),
       .epilogue = epilogue,
-      .aligned = on_16_bytes(a) && on_16_bytes(w) && on_16_bytes(out) && (!bias || on_16_bytes(bias))};
+      .aligned = on_16_bytes(a) && on_16_bytes(w) && on_16_bytes(out) && (!bias || on_16_bytes(bias)),
+      .hopper = features_.hopper,
+      .plain_fp32 = features_.plain_fp32};
   expect(gemm_supported(problem) && (!bias || is_float(bias)), "matmul: this combination of types");
   if (m == 0 || n == 0) return;
   const GemmArgs args{a.data, any(w), any(bias), out.data, nullptr, m, n, k, 1, epilogue};
@@ -74,16 +87,41 @@ void CudaOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const
   multiply(same_bias ? choose_dense(problem) : choose_grouped(problem), args, problem);
 }
 
+void CudaOps::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) {
+  expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == w.dim(1) && out.dim(0) == a.dim(0), "matmul_swiglu: shapes");
+  multiply_groups(a, w.reshape({1, w.dim(0), w.dim(1)}), {}, out, Epilogue::kSwiglu);
+}
+
 void CudaOps::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
-  const int64_t experts = w.dim(0), n = w.dim(1), k = w.dim(2);
-  expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == k && out.dim(0) == a.dim(0) && out.dim(1) == n &&
-             expert_offsets.dtype == DType::kI32 && expert_offsets.numel() == experts + 1,
-         "grouped_matmul: shapes");
-  const GemmProblem problem{
-      .act = a.dtype, .weight = w.dtype, .out = out.dtype, .n = n, .k = k, .aligned = on_16_bytes(a) && on_16_bytes(w)};
-  expect(gemm_supported(problem), "grouped_matmul: this combination of types");
+  expect(expert_offsets.dtype == DType::kI32 && expert_offsets.numel() == w.dim(0) + 1, "grouped_matmul: offsets");
+  multiply_groups(a, w, expert_offsets, out, Epilogue::kStore);
+}
+
+void CudaOps::grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
+  expect(expert_offsets.dtype == DType::kI32 && expert_offsets.numel() == w.dim(0) + 1, "grouped_swiglu: offsets");
+  multiply_groups(a, w, expert_offsets, out, Epilogue::kSwiglu);
+}
+
+// No offsets: one group of all rows.
+void CudaOps::multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
+                              Epilogue epilogue) {
+  const int64_t groups = w.dim(0), n = w.dim(1), k = w.dim(2), out_columns = epilogue == Epilogue::kSwiglu ? n / 2 : n;
+  expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == k && out.dim(0) == a.dim(0) && out.dim(1) == out_columns,
+         "grouped product: shapes");
+  expect(epilogue != Epilogue::kSwiglu || n % (2 * kGateUpBlock) == 0, "swiglu: a part of a block of gate and up rows");
+  const GemmProblem problem{.act = a.dtype,
+                            .weight = w.dtype,
+                            .out = out.dtype,
+                            .n = n,
+                            .k = k,
+                            .epilogue = epilogue,
+                            .aligned = on_16_bytes(a) && on_16_bytes(w) && on_16_bytes(out),
+                            .hopper = features_.hopper,
+                            .plain_fp32 = features_.plain_fp32};
+  expect(gemm_supported(problem), "grouped product: this combination of types");
   if (a.dim(0) == 0 || n == 0) return;
-  const GemmArgs args{a.data, any(w), {}, out.data, expert_offsets.as<const int32_t>(), a.dim(0), n, k, experts, Epilogue::kStore};
+  const int32_t* offsets = expert_offsets ? expert_offsets.as<const int32_t>() : nullptr;
+  const GemmArgs args{a.data, any(w), {}, out.data, offsets, a.dim(0), n, k, groups, epilogue};
   multiply(choose_grouped(problem), args, problem);
 }
 
@@ -145,12 +183,6 @@ void CudaOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& ba
     launch_attention_simt(stream_, args);
   else
     launch_attention_mma(stream_, args, qkv.dtype);
-}
-
-void CudaOps::swiglu(const Tensor& gate_up, const Tensor& out) {
-  const int64_t ffn = out.dim(1);
-  expect(gate_up.dim(0) == out.dim(0) && gate_up.dim(1) == 2 * ffn && gate_up.dtype == out.dtype, "swiglu: shapes");
-  launch_swiglu(stream_, gate_up.data, out.dim(0), ffn, out.data, out.dtype);
 }
 
 void CudaOps::route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) {

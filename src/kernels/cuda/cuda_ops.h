@@ -11,11 +11,17 @@
 
 namespace lfm2 {
 
+// Which kernels may be chosen.
+struct CudaFeatures {
+  bool hopper = false;      // sm_90a: the GPU has its instructions and this build its code
+  bool plain_fp32 = false;  // fp32 by FFMA alone
+};
+
 class CudaOps final : public Ops {
  public:
   // Device memory: `group_workspace` kGroupWorkspaceInts int32, `lt_workspace` LtMatmul::kWorkspaceBytes.
-  CudaOps(cudaStream_t stream, Buffer group_workspace, Buffer lt_workspace)
-      : stream_(stream), group_workspace_(std::move(group_workspace)), lt_(std::move(lt_workspace)) {}
+  CudaOps(cudaStream_t stream, CudaFeatures features, Buffer group_workspace, Buffer lt_workspace)
+      : stream_(stream), features_(features), group_workspace_(std::move(group_workspace)), lt_(std::move(lt_workspace)) {}
 
   void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override;
   void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
@@ -25,19 +31,22 @@ class CudaOps final : public Ops {
   void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
                     AttentionShape shape, const Batch& batch) override;
   void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override;
-  void swiglu(const Tensor& gate_up, const Tensor& out) override;
+  void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override;
   void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) override;
   void group_by_expert(const Routing& routing) override;
   void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) override;
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;
+  void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;
   void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) override;
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
 
  private:
   const RopeFrequencies& frequencies(float theta, int64_t head_dim);
+  void multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out, Epilogue epilogue);
   void multiply(GemmPath path, const GemmArgs& args, const GemmProblem& problem);
 
   cudaStream_t stream_;
+  CudaFeatures features_;
   Buffer group_workspace_;
   LtMatmul lt_;
   RopeFrequencies frequencies_{};

@@ -54,6 +54,9 @@ __device__ inline __half rounded<__half>(float x) {
   return __float2half_rn(x);
 }
 
+// silu(gate) up, as the CPU computes it.
+__device__ inline float swiglu(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
+
 // Only a bug can break it: stops the kernel, and the host's next call reports a GPU fault.
 __device__ inline void device_expect(bool condition) {
   if (!condition) __trap();

@@ -14,18 +14,24 @@ bool gemm_supported(const GemmProblem& problem) {
 }
 
 GemmPath choose_grouped(const GemmProblem& problem) {
-  if (problem.act != DType::kF32) return GemmPath::kMma;
-  const bool planes = problem.weight == DType::kBf16 && problem.aligned && problem.k > 0 && problem.k % kVector == 0;
-  return planes ? GemmPath::kPlanes : GemmPath::kSimt;
+  const int64_t columns = problem.epilogue == Epilogue::kSwiglu ? 2 * kVector : kVector;
+  const bool regular = problem.aligned && problem.k > 0 && problem.k % kVector == 0;
+  const bool hopper = problem.hopper && regular && problem.n > 0 && problem.n % columns == 0;
+  if (problem.act != DType::kF32) return hopper ? GemmPath::kWgmma : GemmPath::kMma;
+  if (problem.plain_fp32 || problem.weight == DType::kF16) return GemmPath::kSimt;
+  if (hopper) return GemmPath::kPlanesWgmma;
+  return problem.weight == DType::kBf16 && regular ? GemmPath::kPlanes : GemmPath::kSimt;
 }
 
 GemmPath choose_dense(const GemmProblem& problem) {
+  const GemmPath own = choose_grouped(problem);
+  if (own == GemmPath::kPlanesWgmma) return own;
   // cuBLASLt's Hopper kernels round a 16-bit product before they add the old value to it: two roundings.
   const bool rounds_twice = problem.epilogue == Epilogue::kAdd && problem.out != DType::kF32;
-  const bool regular = problem.aligned && !rounds_twice && problem.n > 0 && problem.k > 0 && problem.n % kVector == 0 &&
-                       problem.k % kVector == 0 && problem.act == problem.weight &&
-                       (!problem.bias || problem.out == problem.weight);
-  return regular ? GemmPath::kCublasLt : choose_grouped(problem);
+  const bool regular = problem.aligned && !rounds_twice && problem.epilogue != Epilogue::kSwiglu && problem.n > 0 &&
+                       problem.k > 0 && problem.n % kVector == 0 && problem.k % kVector == 0 &&
+                       problem.act == problem.weight && (!problem.bias || problem.out == problem.weight);
+  return regular ? GemmPath::kCublasLt : own;
 }
 
 }  // namespace lfm2

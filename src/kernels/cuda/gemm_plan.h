@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/dtype.h"
+#include "kernels/gate_up.h"
 
 namespace lfm2 {
 
@@ -21,13 +22,17 @@ struct GemmProblem {
   bool bias = false;
   Epilogue epilogue = Epilogue::kStore;
   bool aligned = true;  // every base pointer on 16 bytes
+  bool hopper = false;  // sm_90's own instructions are there
+  bool plain_fp32 = false;  // fp32 by FFMA alone
 };
 
 enum class GemmPath {
-  kCublasLt,  // dense, regular types and sizes
-  kMma,       // bf16 and fp16: mma.sync, sm_80 and later; dense and grouped
-  kPlanes,    // fp32 activations, bf16 weights: three bf16 products, exact; dense and grouped
-  kSimt,      // fp32 activations: FFMA; dense and grouped
+  kCublasLt,     // dense, regular types and sizes
+  kWgmma,        // bf16 and fp16, regular sizes: Hopper; dense and grouped
+  kMma,          // bf16 and fp16: mma.sync, sm_80 and later; dense and grouped
+  kPlanesWgmma,  // fp32 activations, bf16 or fp32 weights: exact bf16 products, Hopper; dense and grouped
+  kPlanes,       // fp32 activations, bf16 weights: three bf16 products, exact, mma.sync; dense and grouped
+  kSimt,         // fp32 activations: FFMA; dense and grouped
 };
 
 // Whether any path takes these types.

@@ -10,26 +10,28 @@
 // fp32 values for both, and its own weights; one warp does that, running ahead through a ring of stages. Two warpgroups
 // multiply, 64 rows each: they split the values in registers, from where the tensor cores take them, so planes of
 // activations are never stored. Planes of fp32 weights are made by one more warpgroup, in shared memory.
-#include <cuda.h>
-
 #include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/device_types.cuh"
-#ifdef DRAFT
-#include "draft_hopper.cuh"
-#endif
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/tensor_map.h"
 
 namespace lfm2 {
 
-void launch_gemm_planes_wgmma(cudaStream_t stream, const GemmArgs& args);
-
 namespace {
 
-using namespace draft;
-
 #ifndef ORDER
-#define ORDER 1
+#define ORDER 0
+#endif
+#ifndef STAGES
+#define STAGES 3
+#endif
+#ifndef SPLIT
+#define SPLIT 3
+#endif
+#ifdef CLOCKS
+__device__ unsigned long long clocks[4];
 #endif
 
 constexpr int kCluster = 2;  // thread blocks, side by side
@@ -39,10 +41,11 @@ constexpr int kGroupRows = 64;                // of a multiplying warpgroup
 constexpr int kDepth = 64, kStepDepth = 16;   // of k: in one stage and between roundings; in one instruction
 constexpr int kSteps = kDepth / kStepDepth;
 constexpr int kPlanes = 3;
-constexpr int kSums = kGroupRows * kColumns / kWarpgroup;  // of a thread
 constexpr int kBoxBytes = 128 * 128;          // every tile is made of boxes: 128 rows of 128 bytes, swizzled
 constexpr int kBoxFloats = 32;                // of k, in a box of fp32
 constexpr int kABoxes = kDepth / kBoxFloats;
+constexpr int kSums = kGroupRows * kColumns / kWarpgroup;  // of a thread
+constexpr int kStagedRow = kColumns * 4 + 16;              // bytes; the 16 spread rows over the banks
 
 static_assert(kABoxes == kCluster, "each block of a cluster loads one box for both");
 
@@ -50,36 +53,56 @@ template <bool float_weights>
 struct Shape {
   static constexpr int kWBoxes = float_weights ? 2 : 1;
   static constexpr int kStageBoxes = kABoxes + kWBoxes;
-  static constexpr int kStages = float_weights ? 2 : 4;
+  static constexpr int kStages = float_weights ? 2 : STAGES;
   static constexpr int kWPlanes = float_weights ? kPlanes : 1;
   static constexpr int kPlaneStages = float_weights ? 2 : 0;  // of converted weights
   static constexpr int kBoxes = kStages * kStageBoxes + kPlaneStages * kWPlanes;
-  static constexpr int kSharedBytes = kBoxes * kBoxBytes + 1024;  // to start on 1024
+  static constexpr bool kStaged = !float_weights && STAGES == 3;  // results go through shared memory
+  static constexpr int kStagedBytes = kStaged ? 2 * kGroupRows * kStagedRow : 0;
+  static constexpr int kSharedBytes = kBoxes * kBoxBytes + kStagedBytes + 1024;  // to start on 1024
   static constexpr int kWarpgroups = float_weights ? 4 : 3;
   static constexpr int kThreads = kWarpgroups * kWarpgroup;
   static constexpr int kFirstMultiplier = kWarpgroups - 2;
-  static constexpr int kLoaderRegisters = 24, kSplitterRegisters = 72, kMultiplierRegisters = float_weights ? 208 : 240;
+  // Of a thread; together what a multiprocessor has.
+  static constexpr int kLoaderRegisters = 40, kSplitterRegisters = 56, kMultiplierRegisters = float_weights ? 208 : 232;
   // Arrivals that free a stage: every multiplying warp of the cluster; every splitting warp of the block.
   static constexpr int kReaders = 2 * 4 * kCluster + (float_weights ? 4 : 0);
 };
 
-// Which planes are multiplied, smallest products first.
-template <bool float_weights>
-struct Products;
-template <>
-struct Products<false> {
-  static constexpr int kCount = 3;
-  static constexpr int kA[kCount] = {2, 1, 0}, kW[kCount] = {0, 0, 0};
-};
-template <>
-struct Products<true> {
-  static constexpr int kCount = 6;
-  static constexpr int kA[kCount] = {2, 1, 0, 1, 0, 0}, kW[kCount] = {0, 1, 2, 0, 1, 0};
+// Without the fences over the whole GPU that the cluster's scope brings: only what the copy engine wrote is read behind
+// these waits, and nothing is written that another block reads.
+__device__ void release_at(uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+__device__ void wait_for(uint32_t barrier, uint32_t parity) {
+  constexpr int kPatience = 1 << 24;  // a wait that a bug makes endless becomes a GPU fault
+  for (int tries = 0;; ++tries) {
+    uint32_t done;
+    asm volatile(
+        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    if (done != 0) return;
+    if (tries == kPatience) __trap();
+  }
+}
+
+// One tile of a cluster: kRows rows and 2 kColumns columns.
+struct __align__(16) Place {
+  int first_row, end_row;  // end_row is the group's end, not the tile's
+  int first_column;
+  int group;  // -1: no such tile
 };
 
 struct Barriers {
-  uint64_t full[4], free[4];  // stages
+  uint64_t full[4], free[4];                 // stages
   uint64_t planes_full[2], planes_free[2];
+  Place places[4];  // of the tile that begins with this stage; behind the last one a stage that says so
 };
 
 // A ring's next stage, and the parity of this round through it.
@@ -92,15 +115,8 @@ struct Turn {
   }
 };
 
-// One tile of a cluster: kRows rows and 2 kColumns columns.
-struct Place {
-  int first_row, end_row;  // end_row is the group's end, not the tile's
-  int first_column;
-  int group;  // -1: no such tile
-};
-
 // Tiles are counted group by group, then two columns' width by two columns' width, then row by row: clusters that run
-// together share columns of w. Every warp finds the place by itself: a prefix sum over the groups, 32 at a time.
+// together share columns of w. One warp: a prefix sum over the groups, 32 at a time.
 __device__ Place find_place(const GemmArgs& args, int64_t index) {
   const int columns = static_cast<int>((args.n + kCluster * kColumns - 1) / (kCluster * kColumns));
   const auto tiles_of = [](int rows) { return (rows + kRows - 1) / kRows; };
@@ -136,16 +152,6 @@ __device__ Place find_place(const GemmArgs& args, int64_t index) {
   return {0, 0, 0, -1};
 }
 
-// f(place) for every tile of this cluster.
-template <class F>
-__device__ void for_each_tile(const GemmArgs& args, F&& f) {
-  for (int64_t index = blockIdx.x / kCluster;; index += gridDim.x / kCluster) {
-    const Place place = find_place(args, index);
-    if (place.group < 0) return;
-    f(place);
-  }
-}
-
 // The three planes of two values, each plane's pair packed. Cut, not rounded: nothing overflows, and the third is
 // exact. An infinity leaves NaN in the others: redo_nonfinite.
 __device__ void split(float even, float odd, uint32_t& first, uint32_t& second, uint32_t& third) {
@@ -167,7 +173,6 @@ struct Block {
   __device__ int first_column(const Place& place) const {
     return place.first_column + static_cast<int>(rank) * kColumns;
   }
-  __device__ static uint32_t place_of(uint64_t& barrier) { return saddr(&barrier); }
 };
 
 template <bool float_weights>
@@ -180,323 +185,365 @@ __device__ char* planes_of(const Block& block, int stage) {
   return block.shared + (S::kStages * S::kStageBoxes + stage * S::kWPlanes) * kBoxBytes;
 }
 
-// One warp: brings a and w, stage after stage.
+// One warp: finds the tiles, and brings a and w, stage after stage.
 template <bool float_weights>
 __device__ void load_tiles(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
                            const Block& block) {
   using S = Shape<float_weights>;
   Turn<S::kStages> turn;
   const int rank = static_cast<int>(block.rank);
-  for_each_tile(args, [&](const Place& place) {
+  for (int64_t index = blockIdx.x / kCluster;; index += gridDim.x / kCluster) {
+    const Place place = find_place(args, index);
     const int column = block.first_column(place);
     const bool has_columns = column < args.n;
     const int w_row = place.group * static_cast<int>(args.n) + column;
     for (int b = 0; b < block.blocks; ++b, turn.next()) {
-      const uint32_t full = saddr(&block.barriers->full[turn.stage]);
-      bar_wait(saddr(&block.barriers->free[turn.stage]), turn.parity ^ 1);
+      const uint32_t full = shared_address(&block.barriers->full[turn.stage]);
+      wait_for(shared_address(&block.barriers->free[turn.stage]), turn.parity ^ 1);
       if (threadIdx.x % 32 == 0) {
-        const uint32_t stage = saddr(stage_of<float_weights>(block, turn.stage));
-        bar_expect(full, (kABoxes + (has_columns ? S::kWBoxes : 0)) * kBoxBytes);
-        tma_2d_multicast(stage + rank * kBoxBytes, a_map, b * kDepth + rank * kBoxFloats, place.first_row, full,
-                         (1 << kCluster) - 1);
-        if (has_columns)
+        const uint32_t stage = shared_address(stage_of<float_weights>(block, turn.stage));
+        if (b == 0) block.barriers->places[turn.stage] = place;
+        if (place.group < 0 || args.k == 0) {
+          barrier_arrive(full);
+        } else {
+          barrier_expect(full, (kABoxes + (has_columns ? S::kWBoxes : 0)) * kBoxBytes);
+          load_box_multicast(stage + rank * kBoxBytes, a_map, full, (1 << kCluster) - 1,
+                             b * kDepth + rank * kBoxFloats, place.first_row);
+          if (has_columns)
 #pragma unroll
-          for (int i = 0; i < S::kWBoxes; ++i)
-            tma_2d(stage + (kABoxes + i) * kBoxBytes, w_map, b * kDepth + i * (kDepth / S::kWBoxes), w_row, full);
+            for (int i = 0; i < S::kWBoxes; ++i)
+              load_box(stage + (kABoxes + i) * kBoxBytes, w_map, full, b * kDepth + i * (kDepth / S::kWBoxes), w_row);
+        }
       }
       __syncwarp();
+      if (place.group < 0) return;
     }
-  });
+  }
 }
 
 // One warpgroup: splits fp32 weights into planes, a row a thread.
-__device__ void split_weights(const GemmArgs& args, const Block& block) {
+__device__ void split_weights(const Block& block) {
   using S = Shape<true>;
   Turn<S::kStages> turn;
   Turn<S::kPlaneStages> planes_turn;
   const int row = threadIdx.x % kWarpgroup, swizzle = row & 7;
-  for_each_tile(args, [&](const Place&) {
-    for (int b = 0; b < block.blocks; ++b, turn.next(), planes_turn.next()) {
-      bar_wait(saddr(&block.barriers->full[turn.stage]), turn.parity);
-      bar_wait(saddr(&block.barriers->planes_free[planes_turn.stage]), planes_turn.parity ^ 1);
-      const char* from = stage_of<true>(block, turn.stage) + kABoxes * kBoxBytes + row * 128;
-      char* to = planes_of<true>(block, planes_turn.stage) + row * 128;
+  for (int b = 0;; b = b + 1 == block.blocks ? 0 : b + 1, turn.next(), planes_turn.next()) {
+    wait_for(shared_address(&block.barriers->full[turn.stage]), turn.parity);
+    if (b == 0 && block.barriers->places[turn.stage].group < 0) return;
+    wait_for(shared_address(&block.barriers->planes_free[planes_turn.stage]), planes_turn.parity ^ 1);
+    const char* from = stage_of<true>(block, turn.stage) + kABoxes * kBoxBytes + row * 128;
+    char* to = planes_of<true>(block, planes_turn.stage) + row * 128;
 #pragma unroll
-      for (int octet = 0; octet < kDepth / kOctet; ++octet) {
-        const char* box = from + octet / 4 * kBoxBytes;
-        const int chunk = octet % 4 * 2;
-        const float4 low = *reinterpret_cast<const float4*>(box + (chunk ^ swizzle) * 16),
-                     high = *reinterpret_cast<const float4*>(box + ((chunk + 1) ^ swizzle) * 16);
-        uint4 plane[kPlanes];
-        split(low.x, low.y, plane[0].x, plane[1].x, plane[2].x);
-        split(low.z, low.w, plane[0].y, plane[1].y, plane[2].y);
-        split(high.x, high.y, plane[0].z, plane[1].z, plane[2].z);
-        split(high.z, high.w, plane[0].w, plane[1].w, plane[2].w);
+    for (int octet = 0; octet < kDepth / kOctet; ++octet) {
+      const char* box = from + octet / 4 * kBoxBytes;
+      const int chunk = octet % 4 * 2;
+      const float4 low = *reinterpret_cast<const float4*>(box + (chunk ^ swizzle) * 16),
+                   high = *reinterpret_cast<const float4*>(box + ((chunk + 1) ^ swizzle) * 16);
+      uint4 plane[kPlanes];
+      split(low.x, low.y, plane[0].x, plane[1].x, plane[2].x);
+      split(low.z, low.w, plane[0].y, plane[1].y, plane[2].y);
+      split(high.x, high.y, plane[0].z, plane[1].z, plane[2].z);
+      split(high.z, high.w, plane[0].w, plane[1].w, plane[2].w);
 #pragma unroll
-        for (int p = 0; p < kPlanes; ++p)
-          *reinterpret_cast<uint4*>(to + p * kBoxBytes + (octet ^ swizzle) * 16) = plane[p];
-      }
-      fence_async();
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) {
-        bar_arrive(saddr(&block.barriers->free[turn.stage]));
-        bar_arrive(saddr(&block.barriers->planes_full[planes_turn.stage]));
-      }
+      for (int p = 0; p < kPlanes; ++p)
+        *reinterpret_cast<uint4*>(to + p * kBoxBytes + (octet ^ swizzle) * 16) = plane[p];
     }
-  });
+    fence_proxy_async();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+      barrier_arrive(shared_address(&block.barriers->free[turn.stage]));
+      barrier_arrive(shared_address(&block.barriers->planes_full[planes_turn.stage]));
+    }
+  }
 }
 
-// A thread's share of 64 x 16 values, in the layout in which wgmma takes them from registers: lane l holds row l / 4
-// and that + 8, columns 2 (l % 4) + {0, 1} and those + 8. Which row of the tile that is, is ours to choose: with the
-// even rows first, each half of a warp reads 32 different banks.
+// A thread's share of 64 rows and a stage's depth, in the layout in which wgmma takes it from registers: of each step
+// lane l holds row l / 4 and that + 8, columns 2 (l % 4) + {0, 1} and those + 8. Which row of the tile that is, is ours
+// to choose: with the even rows first, each half of a warp reads 32 different banks.
 __device__ int lane_row(int lane) { return lane / 4 % 4 * 2 + lane / 16; }
 
-struct Values {
-  float2 v[4];
+struct Fragments {  // of one plane
+  uint32_t step[kSteps][4];
 
-  // `place`: of this thread's first value in the stage's first box.
-  __device__ void load(const char* stage, int place, int step) {
-    const char* box = stage + step / 2 * kBoxBytes;
+  // Behind a wait: until then these registers are not used for anything else, which would wait by itself.
+  __device__ void keep() {
 #pragma unroll
-    for (int i = 0; i < 4; ++i)
-      v[i] = *reinterpret_cast<const float2*>(box + (place ^ (step % 2 * 64 + i / 2 * 32)) + i % 2 * 8 * 128);
+    for (int i = 0; i < kSteps * 4; ++i) asm volatile("" : "+r"(step[i / 4][i % 4])::"memory");
   }
 };
 
-struct Fragments {
-  uint32_t plane[kPlanes][4];
-
-  __device__ void split_from(const Values& values) {
+// One step of a stage; `place`: of this thread's first value in the stage's first box.
+__device__ void split_step(const char* stage, int place, int step, uint32_t (&first)[4], uint32_t (&second)[4],
+                           uint32_t (&third)[4]) {
+  const char* box = stage + step / 2 * kBoxBytes;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) split(values.v[i].x, values.v[i].y, plane[0][i], plane[1][i], plane[2][i]);
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair =
+        *reinterpret_cast<const float2*>(box + (place ^ (step % 2 * 64 + i / 2 * 32)) + i % 2 * 8 * 128);
+    split(pair.x, pair.y, first[i], second[i], third[i]);
   }
-};
+}
 
-// The products of one step of 16, into `sums`; `first`: which until then are nothing.
+// Starts sums = the products of one stage, the smallest first, as three groups: behind the first, plane 2 of a is free,
+// behind the second plane 1.
 template <bool float_weights>
-__device__ void multiply_step(float (&sums)[kSums], const Fragments& a, uint64_t w, int step) {
-  using P = Products<float_weights>;
+__device__ void start_products(float (&sums)[kSums], const Fragments (&a)[kPlanes], uint64_t w) {
+  constexpr int kCount = float_weights ? 6 : 3;
+  constexpr int kA[] = {2, 1, 0, 1, 0, 0}, kW[] = {0, 1, 2, 0, 1, 0};
+  constexpr int kExactA[] = {2, 1, 0};
+  wgmma_keep(sums);
+  wgmma_fence();
 #pragma unroll
-  for (int i = 0; i < P::kCount; ++i)
-    wgmma_ra(sums, a.plane[P::kA[i]], w + ((P::kW[i] * kBoxBytes + step * kStepDepth * 2) >> 4), step + i > 0);
+  for (int i = 0; i < kCount; ++i) {
+    const int a_plane = float_weights ? kA[i] : kExactA[i], w_plane = float_weights ? kW[i] : 0;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      wgmma_128<__nv_bfloat16>(sums, a[a_plane].step[step], w + (w_plane * kBoxBytes >> 4) + step * kWgmmaStep,
+                               i + step > 0);
+    if (i == 0 || i == (float_weights ? 3 : 1)) wgmma_commit();
+  }
+  wgmma_commit();
 }
 
 // Where tensor cores gave infinity or NaN: what a chain of fp32 multiply-adds gives, as infinite inputs have no planes.
-template <class W>
+template <class W, int size>
 __device__ void redo_nonfinite(const GemmArgs& args, int group, int row0, int end_row, int column0,
-                               float (&sums)[kSums]) {
+                               int end_column, float (&sums)[size]) {
   float probe = 0;
 #pragma unroll
-  for (int i = 0; i < kSums; ++i) probe = fmaf(sums[i], 0.0f, probe);
+  for (int i = 0; i < size; ++i) probe = fmaf(sums[i], 0.0f, probe);
   if (!isnan(probe)) return;
 #pragma unroll 1
-  for (int i = 0; i < kSums; ++i) {
+  for (int i = 0; i < size; ++i) {
     const int row = row0 + i / 2 % 2 * 8, column = column0 + i / 4 * 8 + i % 2;
     float sum = 0;
 #pragma unroll
-    for (int j = 0; j < kSums; ++j)
+    for (int j = 0; j < size; ++j)
       if (j == i) sum = sums[j];
-    if (isfinite(sum) || row >= end_row || column >= args.n) continue;
+    if (isfinite(sum) || row >= end_row || column >= end_column) continue;
     const float* a = static_cast<const float*>(args.a) + row * args.k;
     const W* w = static_cast<const W*>(args.w.data) + (group * args.n + column) * args.k;
     sum = 0;
 #pragma unroll 4
     for (int64_t k = 0; k < args.k; ++k) sum = fmaf(a[k], to_f32(w[k]), sum);
 #pragma unroll
-    for (int j = 0; j < kSums; ++j)
+    for (int j = 0; j < size; ++j)
       if (j == i) sums[j] = sum;
   }
 }
 
-template <class B>
-__device__ void add_bias(const B* bias, int column0, int n, float (&sums)[kSums]) {
+template <class B, int size>
+__device__ void add_bias(const B* bias, int columns, float (&sums)[size]) {
 #pragma unroll
-  for (int j = 0; j < kSums / 4; ++j) {
-    const int column = column0 + j * 8;
-    if (column >= n) return;
+  for (int j = 0; j < size / 4; ++j)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sums[j * 4 + i] += to_f32(bias[column + i % 2]);
-  }
+    for (int i = 0; i < 2; ++i) {
+      const float x = j * 8 < columns ? to_f32(bias[j * 8 + i]) : 0;
+      sums[j * 4 + i] += x;
+      sums[j * 4 + i + 2] += x;
+    }
 }
 
-// A thread's sums: 16 pieces of 8 columns, of each two neighbouring columns in two rows, 8 apart.
+__device__ void store_row(void* target, uint32_t source, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(target), "r"(source), "r"(bytes)
+               : "memory");
+}
+
+// A warpgroup's results: of a thread 16 pieces of 8 columns, of each two neighbouring columns in two rows, 8 apart.
+// row0, column0: the warpgroup's; `staged`: its own shared memory, from which the copy engine writes rows.
 template <bool float_weights>
-__device__ void finish(const GemmArgs& args, const Place& place, int row0, int column0, float (&sums)[kSums]) {
-  const int n = static_cast<int>(args.n);
+__device__ void finish(const GemmArgs& args, const Place& place, int row0, int column0, char* staged, int warpgroup,
+                       float (&sums)[kSums]) {
   using W = std::conditional_t<float_weights, float, __nv_bfloat16>;
-  redo_nonfinite<W>(args, place.group, row0, place.end_row, column0, sums);
-  if (args.bias.data != nullptr) {
-    switch (args.bias.dtype) {
-      case DType::kBf16:
-        add_bias(static_cast<const __nv_bfloat16*>(args.bias.data), column0, n, sums);
-        break;
-      case DType::kF16:
-        add_bias(static_cast<const __half*>(args.bias.data), column0, n, sums);
-        break;
-      case DType::kF32:
-      case DType::kI32:
-        add_bias(static_cast<const float*>(args.bias.data), column0, n, sums);
-        break;
-    }
+  const int lane = threadIdx.x % 32;
+  const int local_row = threadIdx.x % kWarpgroup / 32 * 16 + lane_row(lane), local_column = lane % 4 * 2;
+  const int row = row0 + local_row, column = column0 + local_column, n = static_cast<int>(args.n);
+  redo_nonfinite<W>(args, place.group, row, place.end_row, column, n, sums);
+  const int columns = n - column;
+  switch (args.bias.data == nullptr ? DType::kI32 : args.bias.dtype) {
+    case DType::kBf16:
+      add_bias(static_cast<const __nv_bfloat16*>(args.bias.data) + column, columns, sums);
+      break;
+    case DType::kF16:
+      add_bias(static_cast<const __half*>(args.bias.data) + column, columns, sums);
+      break;
+    case DType::kF32:
+      add_bias(static_cast<const float*>(args.bias.data) + column, columns, sums);
+      break;
+    case DType::kI32:
+      break;
+  }
+  const bool gated = args.epilogue == Epilogue::kSwiglu;
+  const int64_t out_columns = gated ? n / 2 : n;
+  const int out_column0 = gated ? column0 / 2 : column0;
+  float* const out = static_cast<float*>(args.out) + row * out_columns + out_column0 + local_column;
+  char* place_staged = staged + local_row * kStagedRow + local_column * 4;
+  if constexpr (Shape<float_weights>::kStaged) {
+    if (threadIdx.x % kWarpgroup < kGroupRows) wait_stores_read<0>();
+    named_barrier_sync(1 + warpgroup, kWarpgroup);
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = row0 + half * 8;
-    if (row >= place.end_row) continue;
-    if (args.epilogue == Epilogue::kSwiglu) {
-      float* out = static_cast<float*>(args.out) + row * (args.n / 2) + (column0 / 16 * 8 + column0 % 8);
+    const bool valid = row + half * 8 < place.end_row;
+    float* const out_row = out + half * 8 * out_columns;
+    const auto put = [&](int piece, int piece_columns, float2 value) {
+      if constexpr (Shape<float_weights>::kStaged)
+        *reinterpret_cast<float2*>(place_staged + half * 8 * kStagedRow + piece * 32) = value;
+      else if (valid && piece * piece_columns < columns)
+        *reinterpret_cast<float2*>(out_row + piece * 8) = value;
+    };
+    if (gated) {
 #pragma unroll
       for (int j = 0; j < kSums / 8; ++j) {
-        if (column0 + j * 16 >= n) break;
         const float* gate = sums + j * 8 + half * 2;
         const float* up = gate + 4;
-        *reinterpret_cast<float2*>(out + j * 8) = {gate[0] / (1.0f + expf(-gate[0])) * up[0],
-                                                   gate[1] / (1.0f + expf(-gate[1])) * up[1]};
+        put(j, 16, {swiglu(gate[0], up[0]), swiglu(gate[1], up[1])});
       }
     } else {
-      float* out = static_cast<float*>(args.out) + row * args.n + column0;
-      if (args.epilogue == Epilogue::kAdd) {
+      constexpr int kTogether = 8;  // loads in flight
 #pragma unroll
-        for (int j = 0; j < kSums / 4; ++j) {
-          if (column0 + j * 8 >= n) break;
-          const float2 old = *reinterpret_cast<const float2*>(out + j * 8);
-          sums[j * 4 + half * 2] += old.x;
-          sums[j * 4 + half * 2 + 1] += old.y;
+      for (int first = 0; first < kSums / 4; first += kTogether) {
+        if (args.epilogue == Epilogue::kAdd) {
+          float2 old[kTogether];
+#pragma unroll
+          for (int j = 0; j < kTogether; ++j)
+            old[j] = valid && (first + j) * 8 < columns ? *reinterpret_cast<const float2*>(out_row + (first + j) * 8)
+                                                        : float2{};
+#pragma unroll
+          for (int j = 0; j < kTogether; ++j) {
+            sums[(first + j) * 4 + half * 2] += old[j].x;
+            sums[(first + j) * 4 + half * 2 + 1] += old[j].y;
+          }
         }
-      }
 #pragma unroll
-      for (int j = 0; j < kSums / 4; ++j) {
-        if (column0 + j * 8 >= n) break;
-        *reinterpret_cast<float2*>(out + j * 8) = {sums[j * 4 + half * 2], sums[j * 4 + half * 2 + 1]};
+        for (int j = 0; j < kTogether; ++j)
+          put(first + j, 8, {sums[(first + j) * 4 + half * 2], sums[(first + j) * 4 + half * 2 + 1]});
       }
+    }
+  }
+  if constexpr (Shape<float_weights>::kStaged) {
+    fence_proxy_async();
+    named_barrier_sync(1 + warpgroup, kWarpgroup);
+    const int local = threadIdx.x % kWarpgroup;
+    if (local < kGroupRows && row0 + local < place.end_row) {
+      const int count = min(gated ? kColumns / 2 : kColumns, static_cast<int>(out_columns) - out_column0);
+      store_row(static_cast<float*>(args.out) + (row0 + local) * out_columns + out_column0,
+                shared_address(staged + local * kStagedRow), count * 4);
+      commit_stores();
     }
   }
 }
 
-// One of the two multiplying warpgroups.
+// One of the two multiplying warpgroups, each half of a tile's rows. While products are made in the background, the
+// next stage is split.
 template <bool float_weights>
 __device__ void multiply_tiles(const GemmArgs& args, const Block& block, int warpgroup) {
   using S = Shape<float_weights>;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroup / 32;
-  const int local_row = warpgroup * kGroupRows + warp * 16 + lane_row(lane);
+  const int lane = threadIdx.x % 32;
+  const int local_row = warpgroup * kGroupRows + threadIdx.x % kWarpgroup / 32 * 16 + lane_row(lane);
   const int a_place = local_row * 128 + (((lane & 3) / 2) ^ (local_row & 7)) * 16 + lane % 2 * 8;
   Turn<S::kStages> turn;
   Turn<S::kPlaneStages> planes_turn;
+  const auto wait_stage = [&] { wait_for(shared_address(&block.barriers->full[turn.stage]), turn.parity); };
+  const auto wait_planes = [&] {
+    if constexpr (float_weights)
+      wait_for(shared_address(&block.barriers->planes_full[planes_turn.stage]), planes_turn.parity);
+  };
   const auto free_stage = [&](int stage) {
     __syncwarp();
-    if (lane < kCluster) bar_arrive_cluster(saddr(&block.barriers->free[stage]), lane);
+    if (lane < kCluster) release_at(shared_address(&block.barriers->free[stage]), lane);
   };
-  const auto free_planes = [&](int stage) {
+  const auto free_planes = [&] {
     if constexpr (float_weights) {
       __syncwarp();
-      if (lane == 0) bar_arrive(saddr(&block.barriers->planes_free[stage]));
+      if (lane == 0) barrier_arrive(shared_address(&block.barriers->planes_free[planes_turn.stage]));
+      planes_turn.next();
     }
   };
-  const auto wait_stage = [&] { bar_wait(saddr(&block.barriers->full[turn.stage]), turn.parity); };
-  const auto wait_planes = [&] {
-    if constexpr (float_weights) bar_wait(saddr(&block.barriers->planes_full[planes_turn.stage]), planes_turn.parity);
-  };
-  for_each_tile(args, [&](const Place& place) {
-    const int column = block.first_column(place);
-    const bool busy = place.first_row + warpgroup * kGroupRows < place.end_row && column < args.n;
-    if (!busy) {
-      for (int b = 0; b < block.blocks; ++b, turn.next(), planes_turn.next()) {
+  for (;;) {
+    wait_stage();
+    const Place place = block.barriers->places[turn.stage];
+    if (place.group < 0) break;
+    const int row0 = place.first_row + warpgroup * kGroupRows, column0 = block.first_column(place);
+    float sums[kSums] = {};
+    if (row0 >= place.end_row || column0 >= args.n || args.k == 0) {
+      for (int b = 0; b < block.blocks; ++b) {
         wait_stage();
         free_stage(turn.stage);
+        turn.next();
         wait_planes();
-        free_planes(planes_turn.stage);
+        free_planes();
       }
-      return;
-    }
-    float sums[kSums] = {};
-    if (block.blocks > 0) {
+    } else {
       const bool both = place.first_row + kGroupRows < place.end_row && (ORDER == 2 || block.blocks >= S::kStages);
       float part[kSums];
-      Fragments a[kSteps];
-      Values values;
-      wait_stage();
-      values.load(stage_of<float_weights>(block, turn.stage), a_place, 0);
-      a[0].split_from(values);
+      Fragments a[kPlanes];
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step)
+        split_step(stage_of<float_weights>(block, turn.stage), a_place, step, a[0].step[step], a[1].step[step],
+                   a[2].step[step]);
+      if constexpr (float_weights) free_stage(turn.stage);
       for (int b = 0; b < block.blocks; ++b) {
-        const char* stage = stage_of<float_weights>(block, turn.stage);
-        const uint64_t w = desc_of(
-            saddr(float_weights ? planes_of<float_weights>(block, planes_turn.stage) : stage + kABoxes * kBoxBytes));
         wait_planes();
-#if ORDER == 2
-#pragma unroll
-        for (int step = 1; step < kSteps; ++step) {
-          values.load(stage, a_place, step);
-          a[step].split_from(values);
-        }
-        if (both) {
-          if (warpgroup == 0)
-            named_sync<1>(256);
-          else
-            named_sync<2>(256);
-        }
-        keep(part);
-        wg_fence();
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          multiply_step<float_weights>(part, a[step], w, step);
-        }
-        wg_commit();
-        if (both) {
-          if (warpgroup == 0)
-            asm volatile("bar.arrive 2, 256;" ::: "memory");
-          else
-            asm volatile("bar.arrive 1, 256;" ::: "memory");
-        }
-        if constexpr (float_weights) free_stage(turn.stage);
-        const int this_stage = turn.stage;
-        turn.next();
-        wg_wait<0>();
-#else
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          if (step > 0) {
-            values.load(stage, a_place, step);
-            a[step].split_from(values);
-          }
+        const uint32_t w =
+            shared_address(float_weights ? planes_of<float_weights>(block, planes_turn.stage)
+                                         : stage_of<float_weights>(block, turn.stage) + kABoxes * kBoxBytes);
 #if ORDER == 1
-          if (b == 0 && step == 0 && both && warpgroup == 1) named_sync<1>(256);
+        if (b == 0 && both && warpgroup == 1) named_barrier_sync(4, 256);
+#elif ORDER == 2
+        if (both) named_barrier_sync(4 + warpgroup, 256);
 #endif
-          keep(part);
-          wg_fence();
-          multiply_step<float_weights>(part, a[step], w, step);
-          wg_commit();
+        start_products<float_weights>(part, a, wgmma_operand(w));
 #if ORDER == 1
-          if (b == 0 && step == 1 && both && warpgroup == 0) asm volatile("bar.arrive 1, 256;" ::: "memory");
+        if (b == 0 && both && warpgroup == 0) named_barrier_arrive(4, 256);
+#elif ORDER == 2
+        if (both) named_barrier_arrive(5 - warpgroup, 256);
 #endif
-        }
-        if constexpr (float_weights) free_stage(turn.stage);
-        const int this_stage = turn.stage;
+        [[maybe_unused]] const int stage = turn.stage;
         turn.next();
-        if (b + 1 < block.blocks) {  // the next block's first fragments, while this one's last products are made
-          wait_stage();
-          values.load(stage_of<float_weights>(block, turn.stage), a_place, 0);
-          wg_wait<1>();
-          a[0].split_from(values);
-        }
-        wg_wait<0>();
-#endif
-        keep(part);
-        if constexpr (!float_weights) free_stage(this_stage);
-        free_planes(planes_turn.stage);
-        planes_turn.next();
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) sums[i] += part[i];
-#if ORDER == 2
+        Fragments first = a[0];
         if (b + 1 < block.blocks) {
           wait_stage();
-          values.load(stage_of<float_weights>(block, turn.stage), a_place, 0);
-          a[0].split_from(values);
+          const char* next = stage_of<float_weights>(block, turn.stage);
+          if constexpr (float_weights || SPLIT == 2) {
+            wgmma_wait<1>();
+            a[1].keep();
+            a[2].keep();
+#pragma unroll
+            for (int step = 0; step < kSteps; ++step)
+              split_step(next, a_place, step, first.step[step], a[1].step[step], a[2].step[step]);
+          } else {
+            uint32_t second[kSteps / 2][4];
+            wgmma_wait<2>();
+            a[2].keep();
+#pragma unroll
+            for (int step = 0; step < kSteps / 2; ++step)
+              split_step(next, a_place, step, first.step[step], second[step], a[2].step[step]);
+            wgmma_wait<1>();
+            a[1].keep();
+#pragma unroll
+            for (int step = kSteps / 2; step < kSteps; ++step)
+              split_step(next, a_place, step, first.step[step], a[1].step[step], a[2].step[step]);
+#pragma unroll
+            for (int i = 0; i < kSteps / 2 * 4; ++i) a[1].step[i / 4][i % 4] = second[i / 4][i % 4];
+          }
+          if constexpr (float_weights) free_stage(turn.stage);
         }
-#endif
+        wgmma_wait<0>();
+        a[0].keep();
+        wgmma_keep(part);
+        if constexpr (!float_weights) free_stage(stage);
+        free_planes();
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) sums[i] += part[i];
+        a[0] = first;
       }
     }
-    finish<float_weights>(args, place, place.first_row + local_row, column + lane % 4 * 2, sums);
-  });
+    if (row0 < place.end_row && column0 < args.n)
+      finish<float_weights>(args, place, row0, column0,
+                            block.shared + S::kBoxes * kBoxBytes + warpgroup * kGroupRows * kStagedRow, warpgroup, sums);
+  }
+  if constexpr (S::kStaged) wait_stores<0>();
 }
 
 template <bool float_weights>
@@ -506,39 +553,51 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Shape<float_w
   using S = Shape<float_weights>;
   extern __shared__ char raw_shared[];
   __shared__ Barriers barriers;
-  const uint32_t start = saddr(raw_shared);
+  const uint32_t start = shared_address(raw_shared);
   const Block block{raw_shared + ((start + 1023) / 1024 * 1024 - start), &barriers, cluster_rank(),
-                    static_cast<int>((args.k + kDepth - 1) / kDepth)};
+                    max(1, static_cast<int>((args.k + kDepth - 1) / kDepth))};
+#ifdef CLOCKS
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    clocks[0] = clock64();
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(clocks[1]));
+  }
+#endif
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i) {
-      bar_init(saddr(&barriers.full[i]), 1);
-      bar_init(saddr(&barriers.free[i]), S::kReaders);
+      barrier_init(shared_address(&barriers.full[i]), 1);
+      barrier_init(shared_address(&barriers.free[i]), S::kReaders);
     }
     for (int i = 0; i < S::kPlaneStages; ++i) {
-      bar_init(saddr(&barriers.planes_full[i]), kWarpgroup / 32);
-      bar_init(saddr(&barriers.planes_free[i]), 2 * kWarpgroup / 32);
+      barrier_init(shared_address(&barriers.planes_full[i]), kWarpgroup / 32);
+      barrier_init(shared_address(&barriers.planes_free[i]), 2 * kWarpgroup / 32);
     }
-    fence_init();
+    barrier_init_fence();
   }
   cluster_sync();
   const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0);
   if (warpgroup == 0) {
-    regs_dec<S::kLoaderRegisters>();
+    give_registers<S::kLoaderRegisters>();
     if (threadIdx.x < 32) load_tiles<float_weights>(args, &a_map, &w_map, block);
   } else if (float_weights && warpgroup == 1) {
     if constexpr (float_weights) {
-      regs_dec<S::kSplitterRegisters>();
-      split_weights(args, block);
+      give_registers<S::kSplitterRegisters>();
+      split_weights(block);
     }
   } else {
-    regs_inc<S::kMultiplierRegisters>();
+    take_registers<S::kMultiplierRegisters>();
 #if ORDER == 2
-    if (warpgroup - S::kFirstMultiplier == 1) asm volatile("bar.arrive 1, 256;" ::: "memory");
+    if (warpgroup - S::kFirstMultiplier == 1) named_barrier_arrive(4, 256);
 #endif
     multiply_tiles<float_weights>(args, block, warpgroup - S::kFirstMultiplier);
   }
   __syncwarp();
   cluster_sync();  // neither block may end while the other writes to it
+#ifdef CLOCKS
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    clocks[2] = clock64();
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(clocks[3]));
+  }
+#endif
 }
 
 template <bool float_weights>
@@ -546,11 +605,8 @@ void launch(cudaStream_t stream, const GemmArgs& args) {
   using S = Shape<float_weights>;
   CUtensorMap a_map{}, w_map{};
   if (args.k > 0) {
-    a_map = make_map(args.a, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, args.k, args.m, kBoxFloats, kRows);
-    w_map = float_weights ? make_map(args.w.data, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 4, args.k, args.groups * args.n,
-                                     kBoxFloats, kColumns)
-                          : make_map(args.w.data, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, args.k, args.groups * args.n,
-                                     kDepth, kColumns);
+    a_map = matrix_map(args.a, DType::kF32, args.m, args.k, kRows, kBoxFloats);
+    w_map = matrix_map(args.w.data, args.w.dtype, args.groups * args.n, args.k, kColumns, kDepth / S::kWBoxes);
   }
   int device = 0, multiprocessors = 0;
   CUDA_CHECK(cudaGetDevice(&device));
@@ -565,6 +621,10 @@ void launch(cudaStream_t stream, const GemmArgs& args) {
 }
 
 }  // namespace
+
+#ifdef CLOCKS
+void planes_clocks(unsigned long long (&c)[4]) { CUDA_CHECK(cudaMemcpyFromSymbol(c, clocks, sizeof c)); }
+#endif
 
 void launch_gemm_planes_wgmma(cudaStream_t stream, const GemmArgs& args) {
   if (args.m == 0 || args.n == 0) return;

@@ -65,6 +65,34 @@ __device__ void multiply_stage(const float* a_rows, const float* w_columns, floa
   }
 }
 
+// Of sixteen columns four lanes hold four each: two of gate, then two of up. The up columns come over two lanes.
+__device__ void write_swiglu(const GemmArgs& args, const TilePlace& place, int row0, int column0, float (&sums)[8][8],
+                             bool vector_out) {
+  const bool gate = column0 / kGateUpBlock % 2 == 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int64_t row = place.first_row + row0 + i % kPart + i / kPart * (kRows / 2);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float4 result;
+      float* values = reinterpret_cast<float*>(&result);
+#pragma unroll
+      for (int j = 0; j < kPart; ++j)
+        values[j] = swiglu(sums[i][half * 4 + j], __shfl_down_sync(0xffffffffu, sums[i][half * 4 + j], 2));
+      const int64_t column = place.first_column + column0 + half * (kColumns / 2);
+      if (!gate || row >= place.end_row || column >= args.n) continue;
+      float* out = static_cast<float*>(args.out) + row * (args.n / 2) + column / (2 * kGateUpBlock) * kGateUpBlock +
+                   column % kGateUpBlock;
+      if (vector_out) {
+        *reinterpret_cast<float4*>(out) = result;
+      } else {
+#pragma unroll
+        for (int j = 0; j < kPart; ++j) out[j] = values[j];
+      }
+    }
+  }
+}
+
 template <class W>
 __global__ void __launch_bounds__(kThreads, 2) gemm_simt_kernel(GemmArgs args, bool vector, bool vector_out) {
   __shared__ __align__(16) float a_stage[2][kDepth * kStride], w_stage[2][kDepth * kStride];
@@ -95,6 +123,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_simt_kernel(GemmArgs args, b
       multiply_stage<false>(a_now + row0, w_now + column0, sums);
   }
 
+  if (args.epilogue == Epilogue::kSwiglu) return write_swiglu(args, place, row0, column0, sums, vector_out);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int64_t row = place.first_row + row0 + i % kPart + i / kPart * (kRows / 2);

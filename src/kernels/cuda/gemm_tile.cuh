@@ -67,6 +67,16 @@ __device__ void finish_octet(const GemmArgs& args, int64_t row, int64_t column, 
   store_octet(out, sums, count, whole);
 }
 
+// silu(gate) ∘ up, one rounding, for eight columns of one row of out [rows, n / 2].
+template <class Out>
+__device__ void finish_swiglu(const GemmArgs& args, int64_t row, int64_t column, const Octet& gate, const Octet& up,
+                              bool vector) {
+  Octet result;
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) result.v[i] = swiglu(gate.v[i], up.v[i]);
+  store_octet(static_cast<Out*>(args.out) + row * (args.n / 2) + column, result, kOctet, vector);
+}
+
 // What mma.sync left in a warp's registers, into the block's sums [rows, columns] in shared memory: lane l holds of
 // each 16 x 8 piece row l / 4, columns 2 (l % 4) + {0, 1}, and row + 8.
 template <int stride, int row_pieces, int column_pieces>
@@ -87,21 +97,26 @@ __device__ inline void stage_sums(float* staged, int warp_row, int warp_column,
 template <int threads, class Out>
 __device__ inline void write_staged(const GemmArgs& args, const TilePlace& place, GemmTile tile, const float* staged,
                                     int stride, bool vector) {
-  const int row_octets = tile.columns / kOctet;
+  static_assert(kOctet == kGateUpBlock);
+  const int step = args.epilogue == Epilogue::kSwiglu ? 2 * kOctet : kOctet, row_octets = tile.columns / step;
   for (int item = threadIdx.x; item < tile.rows * row_octets; item += threads) {
     const int64_t row = place.first_row + item / row_octets;
-    const int local_column = item % row_octets * kOctet;
+    const int local_column = item % row_octets * step;
     const int64_t column = place.first_column + local_column;
     if (row >= place.end_row) break;
     if (column >= args.n) continue;
-    finish_octet<Out>(args, row, column, load_octet(staged + item / row_octets * stride + local_column, kOctet, true),
-                      vector);
+    const float* sums = staged + item / row_octets * stride + local_column;
+    if (args.epilogue == Epilogue::kSwiglu)
+      finish_swiglu<Out>(args, row, column / 2, load_octet(sums, kOctet, true), load_octet(sums + kOctet, kOctet, true),
+                         vector);
+    else
+      finish_octet<Out>(args, row, column, load_octet(sums, kOctet, true), vector);
   }
 }
 
 // Rows of out, and bias, that finish_octet may treat as vectors.
 inline bool vector_output(const GemmArgs& args) {
-  return args.n % kOctet == 0 && on_16_bytes(args.out) && (args.bias.data == nullptr || on_16_bytes(args.bias.data));
+  return args.n % (args.epilogue == Epilogue::kSwiglu ? 2 * kOctet : kOctet) == 0 && on_16_bytes(args.out) && (args.bias.data == nullptr || on_16_bytes(args.bias.data));
 }
 
 }  // namespace lfm2

@@ -123,6 +123,9 @@ struct GemmArgs {
   Epilogue epilogue;
 };
 void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);  // act 16 bits, w as act
+// sm_90a alone; n and k in octets (kSwiglu: n in sixteens), all on 16 bytes.
+void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);  // act 16 bits, w as act
+void launch_gemm_planes_wgmma(cudaStream_t stream, const GemmArgs& args);  // a and out fp32, w bf16 or fp32
 void launch_gemm_planes(cudaStream_t stream,
                         const GemmArgs& args);  // a and out fp32, w bf16, k in octets, all on 16 bytes
 void launch_gemm_simt(cudaStream_t stream, const GemmArgs& args);  // a and out fp32, w any type
