@@ -50,6 +50,7 @@ MpiWorld::MpiWorld(int* argc, char*** argv) {
   MPI_CHECK(MPI_Win_shared_query(failure_window_, 0, &size, &unit, &failure_claimed_));
   if (local_rank_ == 0) *failure_claimed_ = 0;
   MPI_CHECK(MPI_Barrier(local_));
+  processors_ = count_processors();
 }
 
 MpiWorld::~MpiWorld() {
@@ -174,7 +175,7 @@ double MpiWorld::clock_difference(double timeout_seconds) const {
   return difference;
 }
 
-int MpiWorld::fair_share_of_processors() const {
+int MpiWorld::count_processors() const {
   cpu_set_t mine;
   CPU_ZERO(&mine);
   sched_getaffinity(0, sizeof mine, &mine);

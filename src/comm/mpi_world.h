@@ -43,7 +43,7 @@ class MpiWorld {
   double clock_difference(double timeout_seconds) const;
 
   // Processors this rank may use, shared out among the ranks of this host that may use the same ones.
-  int fair_share_of_processors() const;
+  int fair_share_of_processors() const { return processors_; }
 
   // True for the first rank of this host that asks: it alone reports, so that one cause gives one line.
   bool claim_failure();
@@ -52,7 +52,9 @@ class MpiWorld {
  private:
   void wait_for(MPI_Request request, double timeout_seconds, const char* what) const;
 
-  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  int count_processors() const;  // collective
+
+  int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1, processors_ = 1;
   std::string host_;
   MPI_Comm local_ = MPI_COMM_NULL;
   MPI_Win failure_window_ = MPI_WIN_NULL;
