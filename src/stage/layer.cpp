@@ -29,19 +29,20 @@ Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index)
       operator_norm_(weights.load({layer_prefix(index) + "operator_norm.weight"}, {config.hidden})),
       ffn_norm_(weights.load({layer_prefix(index) + "ffn_norm.weight"}, {config.hidden})),
       mixer_(make_mixer(weights, config, index)),
-      feed_forward_(make_feed_forward(weights, config, index)) {}
+      ffn_(make_feed_forward(weights, config, index)) {}
 
-void Layer::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch) const {
+void Layer::mix_tokens(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch) const {
   scratch.reset();
   const Tensor normed = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});
   ops.rms_norm(residual, operator_norm_, eps_, normed);
   std::visit([&](const auto& mixer) { mixer.forward(ops, normed, batch, scratch, residual); }, mixer_);
+}
 
+void Layer::feed_forward(Ops& ops, const Tensor& residual, Scratch& scratch) const {
   scratch.reset();
-  const Tensor normed_again = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});
-  ops.rms_norm(residual, ffn_norm_, eps_, normed_again);
-  std::visit([&](const auto& feed_forward) { feed_forward.forward(ops, normed_again, scratch, residual); },
-             feed_forward_);
+  const Tensor normed = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});
+  ops.rms_norm(residual, ffn_norm_, eps_, normed);
+  std::visit([&](const auto& ffn) { ffn.forward(ops, normed, scratch, residual); }, ffn_);
 }
 
 }  // namespace lfm2

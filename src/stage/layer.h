@@ -13,14 +13,15 @@ namespace lfm2 {
 class Layer {
  public:
   Layer(WeightSource& weights, const ModelConfig& config, int64_t index);
-  // residual [tokens, hidden] act
-  void forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch) const;
+  // The two halves, in this order. residual [tokens, hidden] act
+  void mix_tokens(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch) const;
+  void feed_forward(Ops& ops, const Tensor& residual, Scratch& scratch) const;
 
  private:
   float eps_;
   Tensor operator_norm_, ffn_norm_;  // [hidden]
   std::variant<ShortConv, Attention> mixer_;
-  std::variant<Mlp, Moe> feed_forward_;
+  std::variant<Mlp, Moe> ffn_;
 };
 
 }  // namespace lfm2

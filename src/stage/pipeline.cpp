@@ -27,12 +27,17 @@ Pipeline::Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64
         if (channel_ != nullptr) channel_->progress();
         if (results_) results_->advance();
       }) {
+  const int64_t cut = last_attention_layer(stage.config());
+  tail_length_ = kind.positions == Positions::kLast ? tail_length(stage.config()) : 0;
+  cuts_tails_ = tail_length_ > 0 && cut >= stage.layers().first && cut < stage.layers().end();
   for (Slot& slot : slots_) {
     slot.residual = allocate(compute, {plan.max_tokens, stage.config().hidden});
+    if (cuts_tails_)
+      slot.tail = allocate(compute, {std::min(plan.max_tokens, plan.max_samples * tail_length_), stage.config().hidden});
     slot.computed = backend.create_event();
     slot.taken = backend.create_event();
   }
-  build_batches();
+  build_items();
   if (stage.first()) ids_ = allocate(DType::kI32, {plan.tokens()});
   const bool gives = stage.last() && kind.positions != Positions::kNone;
   const int64_t rows = !gives ? 0 : kind.positions == Positions::kAll ? plan.max_tokens : plan.max_samples;
@@ -57,29 +62,67 @@ Tensor Pipeline::upload_indices(const std::vector<int32_t>& values) {
 }
 
 // The index arrays of the whole job, uploaded once: taking an item is then arithmetic on pointers.
-void Pipeline::build_batches() {
-  std::vector<int32_t> positions, offsets, last_rows;
+void Pipeline::build_items() {
+  struct Arrays {
+    std::vector<int32_t> positions, offsets;
+    // A sample's first `length` places behind the others of its item.
+    void add(int64_t length) {
+      for (int64_t position = 0; position < length; ++position) positions.push_back(static_cast<int32_t>(position));
+      offsets.push_back(static_cast<int32_t>(offsets.back() + length));
+    }
+  };
+  const bool behind_cut = tail_length_ > 0 && last_attention_layer(stage_.config()) < stage_.layers().first;
+  const auto kept = [&](int64_t sample) { return std::min(plan_.length(sample), tail_length_); };
+  Arrays whole, tails;
+  std::vector<int32_t> tail_rows, last_rows;
   for (const MicroBatch& item : plan_.items) {
-    offsets.push_back(0);
+    whole.offsets.push_back(0);
+    tails.offsets.push_back(0);
     for (int64_t sample = item.first_sample; sample < item.first_sample + item.samples; ++sample) {
-      for (int64_t position = 0; position < plan_.length(sample); ++position)
-        positions.push_back(static_cast<int32_t>(position));
-      offsets.push_back(static_cast<int32_t>(offsets.back() + plan_.length(sample)));
-      last_rows.push_back(offsets.back() - 1);
+      whole.add(behind_cut ? kept(sample) : plan_.length(sample));
+      if (cuts_tails_) {
+        tails.add(kept(sample));
+        for (int64_t row = kept(sample); row > 0; --row)
+          tail_rows.push_back(static_cast<int32_t>(whole.offsets.back() - row));
+      }
+      last_rows.push_back((cuts_tails_ ? tails : whole).offsets.back() - 1);
     }
   }
-  const Tensor all_positions = upload_indices(positions), all_offsets = upload_indices(offsets);
   last_rows_ = upload_indices(last_rows);
-  int64_t first_offset = 0;
-  for (const MicroBatch& item : plan_.items) {
-    Batch batch{.positions = all_positions.rows(item.first_token, item.tokens),
-                .offsets = all_offsets.rows(first_offset, item.samples + 1),
-                .tokens = item.tokens,
-                .sequences = item.samples};
-    for (int64_t sample = item.first_sample; sample < item.first_sample + item.samples; ++sample)
-      batch.max_length = std::max(batch.max_length, plan_.length(sample));
-    first_offset += item.samples + 1;
-    batches_.push_back(batch);
+  const Tensor all_tail_rows = cuts_tails_ ? upload_indices(tail_rows) : Tensor();
+  const auto batch_maker = [&](const Arrays& arrays) {
+    const Tensor positions = upload_indices(arrays.positions), offsets = upload_indices(arrays.offsets);
+    return [positions, offsets, token = int64_t{0}, offset = int64_t{0}](int64_t tokens, const MicroBatch& item) mutable {
+      const Batch batch{.positions = positions.rows(token, tokens),
+                        .offsets = offsets.rows(offset, item.samples + 1),
+                        .tokens = tokens,
+                        .sequences = item.samples,
+                        .max_length = 0};
+      token += tokens;
+      offset += item.samples + 1;
+      return batch;
+    };
+  };
+  auto next_batch = batch_maker(whole);
+  auto next_tail = cuts_tails_ ? std::optional(batch_maker(tails)) : std::nullopt;
+  int64_t tail_row = 0;
+  for (const MicroBatch& micro_batch : plan_.items) {
+    Item item;
+    int64_t kept_tokens = 0;
+    for (int64_t sample = micro_batch.first_sample; sample < micro_batch.first_sample + micro_batch.samples; ++sample) {
+      kept_tokens += kept(sample);
+      item.batch.max_length = std::max(item.batch.max_length, plan_.length(sample));
+    }
+    const int64_t longest = item.batch.max_length;
+    item.batch = next_batch(behind_cut ? kept_tokens : micro_batch.tokens, micro_batch);
+    item.batch.max_length = behind_cut ? std::min(longest, tail_length_) : longest;
+    if (cuts_tails_) {
+      item.tail_rows = all_tail_rows.rows(tail_row, kept_tokens);
+      item.tail = (*next_tail)(kept_tokens, micro_batch);
+      item.tail.max_length = std::min(longest, tail_length_);
+      tail_row += kept_tokens;
+    }
+    items_.push_back(item);
   }
 }
 
@@ -125,10 +168,12 @@ void Pipeline::forward(const Action& action) {
     channel_->order_after_arrival(action.slot, backend_.compute());
   }
   backend_.compute().submit([this, &action] {
-    const Tensor residual = residual_of(action);
+    const Tensor residual = input_of(action);
+    const Item& item = shape_of(action);
     if (stage_.first())
       stage_.embed(backend_.ops(), ids_.rows(item_of(action).first_token, item_of(action).tokens), residual);
-    stage_.forward(backend_.ops(), residual, batches_[static_cast<size_t>(action.item)], scratch_);
+    const Tail tail{item.tail_rows, cuts_tails_ ? output_of(action) : Tensor(), item.tail};
+    stage_.forward(backend_.ops(), residual, item.batch, scratch_, cuts_tails_ ? &tail : nullptr);
   }, 2 * action.item);
   backend_.compute().record(*slot_of(action).computed);
 }
@@ -139,7 +184,7 @@ void Pipeline::give_result(const Action& action) {
     const bool all = kind_.positions == Positions::kAll;
     const Tensor rows = all ? Tensor() : last_rows_.rows(item.first_sample, item.samples);
     const auto until = [&](const std::function<bool()>& done) { wait(done, "gives its logits", action.item); };
-    results_->give(residual_of(action), rows, all ? item.first_token : item.first_sample, scratch_, until, 2 * action.item + 1);
+    results_->give(output_of(action), rows, all ? item.first_token : item.first_sample, scratch_, until, 2 * action.item + 1);
   }
   backend_.compute().record(*slot_of(action).taken);
 }
@@ -162,13 +207,13 @@ void Pipeline::run(const std::vector<int32_t>& ids, const std::vector<ResultCons
         break;
       case ActionKind::kReceive:
         wait_for_free_slot(action);
-        channel_->receive(action.slot, residual_of(action));
+        channel_->receive(action.slot, input_of(action));
         break;
       case ActionKind::kForward:
         forward(action);
         break;
       case ActionKind::kSend:
-        channel_->send(action.slot, residual_of(action), *slot_of(action).computed);
+        channel_->send(action.slot, output_of(action), *slot_of(action).computed);
         on_item(item_of(action));
         break;
       case ActionKind::kGiveResult:

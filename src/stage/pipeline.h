@@ -47,16 +47,29 @@ class Pipeline {
  private:
   struct Slot {
     Tensor residual;                  // [max_tokens, hidden] act
+    Tensor tail;                      // the same for the stage that cuts the tails, else empty
     std::unique_ptr<Event> computed;  // the layers of the item in it are done
     std::unique_ptr<Event> taken;     // last stage: its rows were read by the head
   };
 
+  // What a micro-batch looks like on this stage.
+  struct Item {
+    Batch batch;       // as it comes in
+    Tensor tail_rows;  // of the stage that cuts the tails
+    Batch tail;
+  };
+
   Tensor allocate(DType dtype, std::initializer_list<int64_t> dims);
   Tensor upload_indices(const std::vector<int32_t>& values);
-  void build_batches();
+  void build_items();
   const MicroBatch& item_of(const Action& action) const { return plan_.items[static_cast<size_t>(action.item)]; }
   Slot& slot_of(const Action& action) { return slots_[static_cast<size_t>(action.slot)]; }
-  Tensor residual_of(const Action& action) { return slot_of(action).residual.rows(0, item_of(action).tokens); }
+  const Item& shape_of(const Action& action) const { return items_[static_cast<size_t>(action.item)]; }
+  Tensor input_of(const Action& action) { return slot_of(action).residual.rows(0, shape_of(action).batch.tokens); }
+  Tensor output_of(const Action& action) {
+    const Item& item = shape_of(action);
+    return cuts_tails_ ? slot_of(action).tail.rows(0, item.tail.tokens) : input_of(action);
+  }
 
   void wait_for_free_slot(const Action& action);
   void forward(const Action& action);
@@ -75,6 +88,8 @@ class Pipeline {
   DType compute_;
   ResultKind kind_;
   bool traced_;
+  int64_t tail_length_ = 0;   // 0: every token goes all the way
+  bool cuts_tails_ = false;  // here; a stage behind that one gets tails alone
   std::vector<Action> schedule_;
   Wait waiter_;
   uint64_t activation_bytes_ = 0;
@@ -82,8 +97,8 @@ class Pipeline {
   std::vector<Buffer> buffers_;
   std::array<Slot, kSlots> slots_;
   Tensor ids_;                  // [tokens of the job], first stage
-  Tensor last_rows_;            // [samples of the job]: each sample's last token within its item
-  std::vector<Batch> batches_;  // one per item
+  Tensor last_rows_;            // [samples of the job]: each sample's last token within its item, as it goes out
+  std::vector<Item> items_;
   Scratch scratch_;
   std::optional<ResultRing> results_;
   PipelineTimes times_;

@@ -3,6 +3,17 @@
 
 namespace lfm2 {
 
+int64_t last_attention_layer(const ModelConfig& config) {
+  for (int64_t layer = config.layers - 1; layer >= 0; --layer)
+    if (config.layer_types[static_cast<size_t>(layer)] == LayerType::kAttention) return layer;
+  return -1;
+}
+
+int64_t tail_length(const ModelConfig& config) {
+  const int64_t attention = last_attention_layer(config);
+  return attention < 0 ? 0 : 1 + (config.layers - 1 - attention) * (config.conv_length - 1);
+}
+
 Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers)
     : config_(config), layers_range_(layers) {
   const std::string embedding = "model.embed_tokens.weight";
@@ -18,8 +29,21 @@ Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers
 
 void Stage::embed(Ops& ops, const Tensor& ids, const Tensor& residual) const { ops.embed(ids, embedding_, residual); }
 
-void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch) const {
-  for (const Layer& layer : layers_) layer.forward(ops, residual, batch, scratch);
+void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail) const {
+  const int64_t cut = tail == nullptr ? -1 : last_attention_layer(config_);
+  expect(tail == nullptr || (cut >= layers_range_.first && cut < layers_range_.end()), "Stage::forward: a tail cut elsewhere");
+  Tensor current = residual;
+  Batch current_batch = batch;
+  for (int64_t index = layers_range_.first; index < layers_range_.end(); ++index) {
+    const Layer& layer = layers_[static_cast<size_t>(index - layers_range_.first)];
+    layer.mix_tokens(ops, current, current_batch, scratch);
+    if (index == cut) {
+      ops.gather_rows(current, tail->rows, tail->residual);
+      current = tail->residual;
+      current_batch = tail->batch;
+    }
+    layer.feed_forward(ops, current, scratch);
+  }
 }
 
 void Stage::head(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch, const Tensor& logits) const {

@@ -113,6 +113,48 @@ TEST_P(GoldenRunTest, TheOrderOfSamplesChangesNoBits) {
         << "sample " << i;
 }
 
+// Behind the last attention layer only each sample's last tokens go on where only last positions are wanted: the same
+// bits as from every token. Samples of one token and more, cut in any stage.
+TEST_P(GoldenRunTest, LastPositionsAreThoseOfAllPositions) {
+  const Array ids = read_array(golden_dir() / GetParam() / "golden.h5", "input_ids");
+  const TemporaryFolder folder;
+  std::vector<int64_t> ends;
+  {
+    std::ofstream input(folder / "in.jsonl");
+    for (int64_t length = 1; length <= std::min<int64_t>(ids.dim(1), 11); ++length) {
+      Json line;
+      for (int64_t t = 0; t < length; ++t)
+        line["input_ids"].push_back(static_cast<int>(ids.values[static_cast<size_t>(length % ids.dim(0) * ids.dim(1) + t)]));
+      input << line << "\n";
+      ends.push_back((ends.empty() ? 0 : ends.back()) + length);
+    }
+  }
+  const std::vector<std::string> machine = machine_options();
+  const bool nccl = std::find(machine.begin(), machine.end(), "nccl") != machine.end();
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const auto logits = [&](int ranks, const char* positions) {
+      const Outcome outcome = run_stage(
+          ranks, {"--weights", golden_shards(GetParam(), 4), "--input", folder / "in.jsonl", "--dtype", dtype, "--logits",
+                  positions, "--micro-batch", "3", "--output", folder / "out.h5"});
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+      return read_array(folder / "out.h5", "logits");
+    };
+    const Array all = logits(1, "all");
+    const auto columns = all.dim(1);
+    const int most = GetParam() == "tiny-dense" ? 5 : nccl ? 4 : GetParam() == "mini-24" ? 24 : 6;
+    for (const int ranks : {1, 2, 4, most}) {
+      SCOPED_TRACE(testing::Message() << ranks << " ranks, " << dtype);
+      const Array last = logits(ranks, "last");
+      ASSERT_EQ(last.dim(0), static_cast<int64_t>(ends.size()));
+      for (size_t sample = 0; sample < ends.size(); ++sample)
+        EXPECT_TRUE(std::equal(last.values.begin() + static_cast<int64_t>(sample) * columns,
+                               last.values.begin() + (static_cast<int64_t>(sample) + 1) * columns,
+                               all.values.begin() + (ends[sample] - 1) * columns))
+            << "sample " << sample;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, GoldenRunTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
   std::string name = tested.param;
   std::replace(name.begin(), name.end(), '-', '_');
