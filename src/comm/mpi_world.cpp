@@ -27,10 +27,21 @@ void check_mpi(int result, const char* call) {
   throw Error(ExitCode::kLost, fmt::format("{} failed: {}", call, text));
 }
 
+MpiGroup::MpiGroup(const MpiGroup& parent, int color) : host_(parent.host()) {
+  MPI_CHECK(MPI_Comm_split(parent.comm(), color, parent.rank(), &comm_));
+  MPI_CHECK(MPI_Comm_rank(comm_, &rank_));
+  MPI_CHECK(MPI_Comm_size(comm_, &size_));
+}
+
+MpiGroup::~MpiGroup() {
+  if (comm_ != MPI_COMM_NULL && comm_ != MPI_COMM_WORLD) MPI_Comm_free(&comm_);
+}
+
 MpiWorld::MpiWorld(int* argc, char*** argv) {
   int provided = 0;
   MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
   MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  comm_ = MPI_COMM_WORLD;
   MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
   MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size_));
   // Not from SLURM_LOCALID and the like: under mpirun inside a batch job those are 0 in every rank.
@@ -59,7 +70,7 @@ MpiWorld::~MpiWorld() {
   MPI_Finalize();
 }
 
-void MpiWorld::wait_for(MPI_Request request, double timeout_seconds, const char* what) const {
+void MpiGroup::wait_for(MPI_Request request, double timeout_seconds, const char* what) const {
   const Wait wait(timeout_seconds, [] {});
   wait.until(
       [&] {
@@ -70,13 +81,13 @@ void MpiWorld::wait_for(MPI_Request request, double timeout_seconds, const char*
       [&] { return fmt::format("waiting for all ranks at \"{}\"", what); });
 }
 
-void MpiWorld::barrier(double timeout_seconds, const char* what) const {
+void MpiGroup::barrier(double timeout_seconds, const char* what) const {
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_CHECK(MPI_Ibarrier(comm(), &request));
   wait_for(request, timeout_seconds, what);
 }
 
-void MpiWorld::broadcast(void* data, size_t bytes, int root, double timeout_seconds, const char* what) const {
+void MpiGroup::broadcast(void* data, size_t bytes, int root, double timeout_seconds, const char* what) const {
   auto* next = static_cast<std::byte*>(data);
   while (bytes > 0) {
     const int piece = static_cast<int>(std::min<size_t>(bytes, INT_MAX));
@@ -88,7 +99,7 @@ void MpiWorld::broadcast(void* data, size_t bytes, int root, double timeout_seco
   }
 }
 
-std::string MpiWorld::broadcast(const std::string& text, int root, double timeout_seconds, const char* what) const {
+std::string MpiGroup::broadcast(const std::string& text, int root, double timeout_seconds, const char* what) const {
   uint64_t length = text.size();
   broadcast(&length, sizeof length, root, timeout_seconds, what);
   std::string result = text;
@@ -97,7 +108,7 @@ std::string MpiWorld::broadcast(const std::string& text, int root, double timeou
   return result;
 }
 
-std::vector<std::string> MpiWorld::gather(const std::string& text, int root, double timeout_seconds,
+std::vector<std::string> MpiGroup::gather(const std::string& text, int root, double timeout_seconds,
                                           const char* what) const {
   const int length = static_cast<int>(text.size());
   std::vector<int> lengths(static_cast<size_t>(size_)), places(static_cast<size_t>(size_));
@@ -126,13 +137,13 @@ int64_t MpiWorld::sum_on_host(int64_t value) const {
   return sum;
 }
 
-bool MpiWorld::all_ranks(bool value) const {
+bool MpiGroup::all_ranks(bool value) const {
   int mine = value ? 1 : 0, all = 0;
   MPI_CHECK(MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_LAND, comm()));
   return all != 0;
 }
 
-double MpiWorld::smallest(double value, double timeout_seconds) const {
+double MpiGroup::smallest(double value, double timeout_seconds) const {
   double least = 0;
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_CHECK(MPI_Iallreduce(&value, &least, 1, MPI_DOUBLE, MPI_MIN, comm(), &request));
@@ -140,7 +151,7 @@ double MpiWorld::smallest(double value, double timeout_seconds) const {
   return least;
 }
 
-double MpiWorld::clock_difference(double timeout_seconds) const {
+double MpiGroup::clock_difference(double timeout_seconds) const {
   constexpr int kExchanges = 50, kTag = 2;
   const auto exchange = [&](int peer, double mine) {
     double theirs = 0;

@@ -118,7 +118,7 @@ class Edge {
 
 class NcclChannel : public Channel {
  public:
-  NcclChannel(const MpiWorld& world, Backend& backend, double timeout_seconds);
+  NcclChannel(const MpiGroup& group, Backend& backend, double timeout_seconds);
 
   void receive(int slot, const Tensor& into) override { previous_->transfer(slot, into, wait_); }
   bool arrived(int) override { return true; }  // the compute stream waits, not the host
@@ -145,37 +145,37 @@ class NcclChannel : public Channel {
   std::unique_ptr<Edge> previous_, next_;
 };
 
-NcclChannel::NcclChannel(const MpiWorld& world, Backend& backend, double timeout_seconds)
+NcclChannel::NcclChannel(const MpiGroup& group, Backend& backend, double timeout_seconds)
     : wait_(timeout_seconds, [] {}) {
   // The id of edge r is made by rank r; everybody takes part in every broadcast, which is simpler than it is slow.
-  std::vector<ncclUniqueId> ids(static_cast<size_t>(world.size()));
-  for (int rank = 0; rank + 1 < world.size(); ++rank) {
+  std::vector<ncclUniqueId> ids(static_cast<size_t>(group.size()));
+  for (int rank = 0; rank + 1 < group.size(); ++rank) {
     ncclUniqueId& id = ids[static_cast<size_t>(rank)];
-    if (world.rank() == rank) check_nccl(ncclGetUniqueId(&id), nullptr, "ncclGetUniqueId");
-    world.broadcast(&id, sizeof id, rank, timeout_seconds, "NCCL ids");
+    if (group.rank() == rank) check_nccl(ncclGetUniqueId(&id), nullptr, "ncclGetUniqueId");
+    group.broadcast(&id, sizeof id, rank, timeout_seconds, "NCCL ids");
   }
-  if (world.rank() > 0) {
+  if (group.rank() > 0) {
     previous_ = std::make_unique<Edge>();
-    previous_->start(ids[static_cast<size_t>(world.rank() - 1)], Edge::kReceiver);
+    previous_->start(ids[static_cast<size_t>(group.rank() - 1)], Edge::kReceiver);
   }
-  if (world.rank() + 1 < world.size()) {
+  if (group.rank() + 1 < group.size()) {
     next_ = std::make_unique<Edge>();
-    next_->start(ids[static_cast<size_t>(world.rank())], Edge::kSender);
+    next_->start(ids[static_cast<size_t>(group.rank())], Edge::kSender);
   }
   wait_.until([&] { return (!previous_ || previous_->settled()) && (!next_ || next_->settled()); },
-              [&] { return fmt::format("rank {} waits for NCCL to connect to its neighbours", world.rank()); });
+              [&] { return fmt::format("rank {} waits for NCCL to connect to its neighbours", group.rank()); });
   // One element each way, so that the first micro-batch finds everything connected.
   const Buffer element = backend.allocate(2 * sizeof(float));
   if (next_) next_->transfer(0, Tensor(element.data(), DType::kF32, {1}), wait_);
   if (previous_) previous_->transfer(0, Tensor(element.data() + sizeof(float), DType::kF32, {1}), wait_);
   wait_.until([&] { return (!previous_ || previous_->done(0)) && (!next_ || next_->done(0)); },
-              [&] { return fmt::format("rank {} waits for the first element over NCCL", world.rank()); });
+              [&] { return fmt::format("rank {} waits for the first element over NCCL", group.rank()); });
 }
 
 }  // namespace
 
-std::unique_ptr<Channel> make_nccl_channel(const MpiWorld& world, Backend& backend, double timeout_seconds) {
-  return std::make_unique<NcclChannel>(world, backend, timeout_seconds);
+std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backend, double timeout_seconds) {
+  return std::make_unique<NcclChannel>(group, backend, timeout_seconds);
 }
 
 }  // namespace lfm2

@@ -11,6 +11,6 @@ namespace lfm2 {
 
 // The edges of this rank to the ranks before and after it. Collective over all ranks. Error(kLost) where the
 // communicators are not up after `timeout_seconds`; Error(kUnavailable) where NCCL refuses them.
-std::unique_ptr<Channel> make_nccl_channel(const MpiWorld& world, Backend& backend, double timeout_seconds);
+std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backend, double timeout_seconds);
 
 }  // namespace lfm2

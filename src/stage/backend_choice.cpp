@@ -45,7 +45,7 @@ Machine cuda_machine(const Options& options, const MpiWorld& world, int devices)
                 fmt::format("--transport nccl: {} ranks on {} see {} GPU{}, NCCL needs one for each rank: expected "
                             "--transport mpi or auto",
                             world.local_size(), world.host(), devices, devices == 1 ? "" : "s"));
-  machine.nccl = options.transport != TransportChoice::kMpi && distinct && world.size() > 1;
+  machine.nccl = options.transport != TransportChoice::kMpi && distinct && world.size() > options.replicas;
   return machine;
 }
 #endif
@@ -72,15 +72,15 @@ Machine choose_machine(const Options& options, const MpiWorld& world) {
   return cpu_machine(options, world);
 }
 
-std::unique_ptr<Channel> make_channel(const MpiWorld& world, const Machine& machine, size_t slot_bytes,
+std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t slot_bytes,
                                       [[maybe_unused]] double timeout_seconds) {
-  if (world.size() == 1) return nullptr;
+  if (pipeline.size() == 1) return nullptr;
 #if LFM2_HAS_CUDA
-  if (machine.nccl) return make_nccl_channel(world, *machine.backend, timeout_seconds);
+  if (machine.nccl) return make_nccl_channel(pipeline, *machine.backend, timeout_seconds);
 #endif
-  const int previous = world.rank() == 0 ? MpiChannel::kNoPeer : world.rank() - 1;
-  const int next = world.rank() + 1 == world.size() ? MpiChannel::kNoPeer : world.rank() + 1;
-  return std::make_unique<MpiChannel>(world.comm(), previous, next, *machine.backend, slot_bytes);
+  const int previous = pipeline.rank() == 0 ? MpiChannel::kNoPeer : pipeline.rank() - 1;
+  const int next = pipeline.rank() + 1 == pipeline.size() ? MpiChannel::kNoPeer : pipeline.rank() + 1;
+  return std::make_unique<MpiChannel>(pipeline.comm(), previous, next, *machine.backend, slot_bytes);
 }
 
 uint64_t available_host_memory() {

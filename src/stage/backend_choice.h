@@ -24,7 +24,7 @@ Machine choose_machine(const Options& options, const MpiWorld& world);
 
 // Null for a single stage. `slot_bytes` of the largest micro-batch; NCCL gets `timeout_seconds` (0: no limit) to
 // connect.
-std::unique_ptr<Channel> make_channel(const MpiWorld& world, const Machine& machine, size_t slot_bytes,
+std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t slot_bytes,
                                       double timeout_seconds);
 
 // Memory of this host that could be used now, page cache included; 0 where the system does not say.

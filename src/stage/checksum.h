@@ -14,7 +14,6 @@ class Checksum {
  public:
   Checksum() : state_(XXH3_createState()) { XXH3_128bits_reset(state_.get()); }
   void add(std::span<const std::byte> bytes) { XXH3_128bits_update(state_.get(), bytes.data(), bytes.size()); }
-  XXH128_hash_t digest() const { return XXH3_128bits_digest(state_.get()); }
   std::string hex() const;
 
  private:

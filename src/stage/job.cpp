@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <numeric>
+#include <span>
 
+#include "stage/cost_model.h"
 #include "stage/json.h"
 #include "stage/memory_plan.h"
 #include "stage/version.h"
@@ -18,6 +21,7 @@ constexpr double kLoadTimeoutFactor = 10;
 // Tokens of a micro-batch beyond which the matrix products are no faster, while the pipeline fills more slowly.
 constexpr int64_t kLargestCpuTarget = 512;
 constexpr int64_t kLargestCudaTarget = 4096;
+constexpr int64_t kLargestMeasuredTarget = 8192;  // where the cost was measured
 // Threads that read shards: by then memory, not a processor, is the limit.
 constexpr int kMostReaders = 16;
 // Threads that hash and write results: each fills fresh memory at about 2.7 GB/s, the bus brings 55.
@@ -30,18 +34,24 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 ExitCode Job::run() {
+  form_pipelines();
   check_inputs();
   share_samples();
   machine_ = choose_machine(options_, world_);
-  choose_plan();
+  compute_ = options_.dtype.value_or(shards_->dtype());
+  choose_cut();
+  const int64_t share = samples_.offsets.back() / options_.replicas;
+  choose_plan(choose_target_tokens(share, pipeline_ranks_->size(), machine_.cuda ? kLargestCudaTarget : kLargestCpuTarget));
   check_memory();
   load_weights();
   world_.barrier(load_timeout(), "weights loaded");
+  if (machine_.cuda && options_.micro_batch == 0) measure_and_replan();
   const auto slot_elements = static_cast<size_t>(plan_.max_tokens * shards_->config().hidden);
-  channel_ = make_channel(world_, machine_, slot_elements * size_bytes(compute_), options_.timeout_seconds);
-  pipeline_.emplace(*machine_.backend, *stage_, channel_.get(), world_.rank(), world_.size(), plan_, compute_,
+  channel_ = make_channel(*pipeline_ranks_, machine_, slot_elements * size_bytes(compute_), options_.timeout_seconds);
+  pipeline_.emplace(*machine_.backend, *stage_, channel_.get(), pipeline_ranks_->rank(), pipeline_ranks_->size(), plan_, compute_,
                     options_.results, options_.timeout_seconds, !options_.trace.empty());
   open_results();
+  open_output();
   run_pipeline();
   return finish();
 }
@@ -52,16 +62,25 @@ void Job::say(const std::string& line) const {
   if (options_.verbose) fmt::print(stderr, "lfm2_stage: rank {} ({}): {}\n", world_.rank(), world_.host(), line);
 }
 
+void Job::form_pipelines() {
+  const int replicas = options_.replicas;
+  if (world_.size() % replicas != 0)
+    throw Error(ExitCode::kUsage, fmt::format("{} ranks for --replicas {}: expected as many ranks for each", world_.size(),
+                                              replicas));
+  pipeline_ranks_.emplace(world_, world_.rank() / (world_.size() / replicas));
+}
+
 void Job::check_inputs() {
+  const int stages = pipeline_ranks_->size();
   if (world_.rank() == 0) {
     shards_ = ShardSet::open(options_.weights);
     const ModelConfig& config = shards_->config();
-    if (!options_.layer_counts.empty() && options_.layer_counts.size() != static_cast<size_t>(world_.size()))
+    if (!options_.layer_counts.empty() && options_.layer_counts.size() != static_cast<size_t>(stages))
       throw Error(ExitCode::kUsage, fmt::format("--layers names {} stages, expected one for each of the {} ranks",
-                                                options_.layer_counts.size(), world_.size()));
-    if (world_.size() > config.layers)
+                                                options_.layer_counts.size(), stages));
+    if (stages > config.layers)
       throw Error(ExitCode::kUnavailable,
-                  fmt::format("{} ranks for the {} layers of {}, expected at most a rank a layer", world_.size(),
+                  fmt::format("{} ranks for the {} layers of {}, expected at most a rank a layer", stages,
                               config.layers, options_.weights.string()));
     if (options_.input.empty()) {
       if (options_.length > config.max_positions)
@@ -82,29 +101,76 @@ void Job::check_inputs() {
   if (world_.broadcast(shards_->split_id(), 0, load_timeout(), "split id") != shards_->split_id())
     throw Error(ExitCode::kData,
                 fmt::format("{}: holds another split here than on rank 0's host", options_.weights.string()));
-  const int64_t layers = shards_->config().layers;
-  stages_ = options_.layer_counts.empty() ? equal_partition(layers, world_.size())
-                                          : explicit_partition(layers, options_.layer_counts);
-  if (is_last() && !options_.output.empty()) check_output_place(options_.output);
+  if (makes_output() && !options_.output.empty()) check_output_place(options_.output);
+}
+
+// Cut before anything is loaded, so by an estimate; equal unless asked.
+void Job::choose_cut() {
+  const ModelConfig& config = shards_->config();
+  const int64_t stages = pipeline_ranks_->size();
+  if (!options_.layer_counts.empty()) {
+    stages_ = explicit_partition(config.layers, options_.layer_counts);
+  } else if (options_.balance) {
+    const int64_t tokens = choose_target_tokens(samples_.offsets.back() / options_.replicas, stages, kLargestCudaTarget);
+    const int64_t samples = std::max<int64_t>(1, tokens / mean_length());
+    const bool tails = options_.results.positions == Positions::kLast;
+    const int64_t kept = tails ? samples * std::min(mean_length(), tail_length(config)) : 0;
+    stages_ = balanced_partition(estimate_layer_seconds(config, compute_, tokens, kept), stages);
+  } else {
+    stages_ = equal_partition(config.layers, stages);
+  }
 }
 
 void Job::share_samples() {
   uint64_t offsets = samples_.offsets.size();
   world_.broadcast(&offsets, sizeof offsets, 0, load_timeout(), "samples");
   samples_.offsets.resize(offsets);
+  if (options_.replicas > 1) {
+    const MpiGroup firsts(world_, is_first() ? 0 : 1);
+    if (is_first()) {
+      uint64_t ids = samples_.ids.size();
+      firsts.broadcast(&ids, sizeof ids, 0, load_timeout(), "samples");
+      samples_.ids.resize(ids);
+      firsts.broadcast(samples_.ids.data(), ids * sizeof(int32_t), 0, load_timeout(), "samples");
+    }
+  }
   world_.broadcast(samples_.offsets.data(), offsets * sizeof(int64_t), 0, load_timeout(), "samples");
   if (options_.input.extension() == ".jsonl" && options_.output.extension() == ".jsonl")
     samples_.names = Json::parse(world_.broadcast(Json(samples_.names).dump(), 0, load_timeout(), "sample ids"))
                          .get<std::vector<std::string>>();
 }
 
-void Job::choose_plan() {
-  const int64_t target = choose_target_tokens(samples_.offsets.back(), world_.size(),
-                                              machine_.cuda ? kLargestCudaTarget : kLargestCpuTarget);
-  plan_ = make_plan(samples_.offsets, options_.micro_batch, target);
-  compute_ = options_.dtype.value_or(shards_->dtype());
+void Job::choose_plan(int64_t target_tokens) {
+  plan_ = make_plan(samples_.offsets, replica_samples(samples_.offsets, options_.replicas, replica()), options_.micro_batch,
+                    target_tokens);
   say(fmt::format("layers {} to {}, {} micro-batches of up to {} tokens", layers().first, layers().end() - 1,
                   plan_.items.size(), plan_.max_tokens));
+}
+
+void Job::measure_and_replan() {
+  const int64_t length = mean_length(), tail = tail_length(shards_->config());
+  double tail_share = 1;
+  if (options_.results.positions == Positions::kLast && tail > 0) {
+    const std::vector<double> all = estimate_layer_seconds(shards_->config(), compute_, kLargestCudaTarget, 0);
+    const std::vector<double> cut = estimate_layer_seconds(
+        shards_->config(), compute_, kLargestCudaTarget, std::max<int64_t>(1, kLargestCudaTarget / length * std::min(length, tail)));
+    const auto sum = [this](const std::vector<double>& seconds) {
+      return std::accumulate(seconds.begin() + layers().first, seconds.begin() + layers().end(), 0.0);
+    };
+    tail_share = sum(cut) / sum(all);
+  }
+  const StageCostModel mine = measure_stage_cost(*machine_.backend, *stage_, compute_, length, tail_share);
+  say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms", mine.fixed * 1e3, mine.per_token * 1e3));
+  const std::string text = Json{{"fixed", mine.fixed}, {"per_token", mine.per_token}}.dump();
+  std::vector<StageCostModel> stages;
+  for (const std::string& line : pipeline_ranks_->gather(text, 0, options_.timeout_seconds, "speeds")) {
+    const Json json = Json::parse(line);
+    stages.push_back({.fixed = json.at("fixed"), .per_token = json.at("per_token")});
+  }
+  int64_t target = 0;
+  if (is_first()) target = best_target_tokens(stages, plan_.tokens(), length, kLargestMeasuredTarget);
+  pipeline_ranks_->broadcast(&target, sizeof target, 0, options_.timeout_seconds, "size of micro-batch");
+  choose_plan(target);
 }
 
 void Job::check_memory() const {
@@ -148,16 +214,26 @@ void Job::open_results() {
   result_threads_.emplace(std::min(world_.fair_share_of_processors(), kMostResultThreads));
   const ModelConfig& config = shards_->config();
   if (!options_.answers.empty())
-    validation_.emplace(open_answers(options_.answers, options_.results.positions, plan_.offsets, config.vocab),
+    validation_.emplace(open_answers(options_.answers, options_.results.positions, samples_.offsets, config.vocab),
                         config.vocab, options_.tolerance);
-  if (!options_.output.empty())
-    output_ = create_output(options_.output, {.kind = options_.results,
-                                              .vocab = config.vocab,
-                                              .offsets = &plan_.offsets,
-                                              .names = &samples_.names,
-                                              .facts = {std::string(config.type_name()), std::string(name(compute_)),
-                                                        shards_->split_id(), kVersionText},
-                                              .threads = &*result_threads_});
+}
+
+// The first replica makes the file, the others write their rows into it.
+void Job::open_output() {
+  if (options_.output.empty()) return;
+  const ModelConfig& config = shards_->config();
+  const OutputJob job{.kind = options_.results,
+                      .vocab = config.vocab,
+                      .offsets = &samples_.offsets,
+                      .names = &samples_.names,
+                      .facts = {std::string(config.type_name()), std::string(name(compute_)), shards_->split_id(),
+                                kVersionText},
+                      .threads = is_last() ? &*result_threads_ : nullptr};
+  if (makes_output()) output_ = create_output(options_.output, job);
+  if (options_.replicas == 1) return;
+  const std::string shared = world_.broadcast(makes_output() ? output_->shared() : "", pipeline_ranks_->size() - 1,
+                                              options_.timeout_seconds, "output file");
+  if (is_last() && !makes_output()) output_ = join_output(shared, job);
 }
 
 void Job::run_pipeline() {
@@ -172,8 +248,10 @@ void Job::run_pipeline() {
     {
       // The last stage knows what is done; one bar, on its side.
       Progress progress("run", static_cast<uint64_t>(plan_.samples()), Progress::Unit::kSamples,
-                        is_last() ? options_.progress : ProgressMode::kOff);
-      pipeline_->run(samples_.ids, consumers,
+                        makes_output() ? options_.progress : ProgressMode::kOff);
+      pipeline_->run(std::span(samples_.ids).subspan(is_first() ? static_cast<size_t>(plan_.first_token) : 0,
+                                                     is_first() ? static_cast<size_t>(plan_.tokens()) : 0),
+                     consumers,
                      [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); });
     }
     world_.barrier(options_.timeout_seconds, "end of a run");
@@ -182,7 +260,9 @@ void Job::run_pipeline() {
 }
 
 ExitCode Job::finish() {
-  if (output_) output_->commit();
+  if (output_ && !makes_output()) output_->commit();
+  world_.barrier(load_timeout(), "results written");
+  if (output_ && makes_output()) output_->commit();
   if (!options_.trace.empty())
     write_trace(world_, pipeline_->trace(), machine_.backend->description(), options_.trace, options_.timeout_seconds);
   report_.stage = world_.rank();
@@ -193,34 +273,30 @@ ExitCode Job::finish() {
   report_.peak_host_bytes = peak_host_bytes();
   report_.times = pipeline_->times();
 
-  // What only the last rank knows travels to rank 0, which prints, and the verdict to all, which exit alike.
-  const int last = world_.size() - 1;
-  struct LastRank {
-    Verdict verdict;
-    char results_xxh3[33];
-  } from_last{};
-  if (is_last() && validation_) from_last.verdict = validation_->verdict();
-  if (is_last() && options_.results.positions != Positions::kNone)
-    fmt::format_to_n(from_last.results_xxh3, 32, "{}", hash_->hex());
-  world_.broadcast(&from_last, sizeof from_last, last, options_.timeout_seconds, "verdict");
+  if (is_last() && validation_) report_.verdict = validation_->verdict();
+  if (is_last() && options_.results.positions != Positions::kNone) report_.results_xxh3 = hash_->hex();
   const std::vector<std::string> stages = world_.gather(to_json(report_), 0, options_.timeout_seconds, "figures");
-  const bool validated = !options_.answers.empty();
+  int32_t valid = 1;
   if (world_.rank() == 0) {
     JobReport job{.model_type = std::string(shards_->config().type_name()),
                   .dtype = std::string(name(compute_)),
-                  .transport = world_.size() == 1 ? "no transport" : machine_.transport_name(),
+                  .transport = pipeline_ranks_->size() == 1 ? "no transport" : machine_.transport_name(),
                   .version = kVersionText,
                   .layers = shards_->config().layers,
-                  .samples = plan_.samples(),
-                  .tokens = plan_.tokens(),
+                  .samples = samples_.count(),
+                  .tokens = samples_.offsets.back(),
+                  .replicas = options_.replicas,
                   .micro_batches = static_cast<int64_t>(plan_.items.size()),
                   .largest_micro_batch = plan_.max_samples,
                   .results = options_.results,
                   .seconds = seconds_,
                   .stages = {},
-                  .results_xxh3 = from_last.results_xxh3,
-                  .verdict = validated ? std::optional(from_last.verdict) : std::nullopt};
+                  .results_xxh3 = {},
+                  .verdict = {}};
     for (const std::string& stage : stages) job.stages.push_back(stage_report_from_json(stage));
+    job.results_xxh3 = merged_results_xxh3(job.stages);
+    job.verdict = merged_verdict(job.stages);
+    valid = !job.verdict || job.verdict->valid() ? 1 : 0;
     if (!options_.report.empty()) {
       const std::string text = to_json(job);
       AtomicFile file(options_.report);
@@ -230,8 +306,8 @@ ExitCode Job::finish() {
     if (!options_.quiet) fmt::print("{}", end_table(job));
     std::fflush(stdout);
   }
-  world_.barrier(options_.timeout_seconds, "end");
-  return validated && !from_last.verdict.valid() ? ExitCode::kInvalid : ExitCode::kOk;
+  world_.broadcast(&valid, sizeof valid, 0, options_.timeout_seconds, "verdict");  // all exit alike
+  return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
 }
 
 }  // namespace lfm2

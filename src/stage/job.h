@@ -2,6 +2,7 @@
 // it throws.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "comm/mpi_world.h"
@@ -25,27 +26,36 @@ class Job {
 
  private:
   void check_inputs();  // rank 0 alone first, so that a bad file is reported once
+  void form_pipelines();
   void share_samples();
-  void choose_plan();
+  void choose_cut();
+  void choose_plan(int64_t target_tokens);
+  void measure_and_replan();  // the size of micro-batch, once the weights are there
   void check_memory() const;
   void load_weights();
-  void open_results();  // last rank
+  void open_results();  // last stages
+  void open_output();
   void run_pipeline();
   ExitCode finish();
 
-  bool is_last() const { return world_.rank() + 1 == world_.size(); }
-  LayerRange layers() const { return stages_[static_cast<size_t>(world_.rank())]; }
+  bool is_first() const { return pipeline_ranks_->rank() == 0; }
+  bool is_last() const { return pipeline_ranks_->rank() + 1 == pipeline_ranks_->size(); }
+  int64_t replica() const { return world_.rank() / pipeline_ranks_->size(); }
+  bool makes_output() const { return is_last() && replica() == 0; }
+  LayerRange layers() const { return stages_[static_cast<size_t>(pipeline_ranks_->rank())]; }
   std::vector<const ShardTensor*> tensors() const {
-    return stage_tensors(*shards_, layers(), world_.rank() == 0, is_last());
+    return stage_tensors(*shards_, layers(), is_first(), is_last());
   }
+  int64_t mean_length() const { return std::max<int64_t>(1, samples_.offsets.back() / samples_.count()); }
   double load_timeout() const;
   void say(const std::string& line) const;  // --verbose
 
   const Options& options_;
   MpiWorld& world_;
+  std::optional<MpiGroup> pipeline_ranks_;  // those that are one pipeline: all, or a replica's
   std::optional<ShardSet> shards_;
   std::vector<LayerRange> stages_;
-  Samples samples_;  // ids on rank 0 only
+  Samples samples_;  // of the whole job; ids on the first stages only
   BatchPlan plan_;
   DType compute_ = DType::kF32;
   Machine machine_;

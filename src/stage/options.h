@@ -32,7 +32,9 @@ struct Options {
   DeviceChoice device = DeviceChoice::kAuto;
   TransportChoice transport = TransportChoice::kAuto;
   int64_t micro_batch = 0;            // samples; 0: chosen
-  std::vector<int64_t> layer_counts;  // empty: equal
+  std::vector<int64_t> layer_counts;  // empty: equal, or balanced
+  bool balance = false;
+  int replicas = 1;
   int threads = 0;                    // of the CPU backend, per rank; 0: this rank's share of the processors
   bool benchmark = false;
   int warmup = 1, repeat = 5;

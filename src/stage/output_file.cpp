@@ -2,6 +2,7 @@
 #include "stage/output_file.h"
 
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <array>
 #include <bit>
@@ -10,40 +11,75 @@
 
 #include "stage/checked_file.h"
 #include "stage/h5.h"
+#include "stage/json.h"
 
 namespace lfm2 {
 
 namespace {
 
+// Rows at known places of a file: every rank that has rows writes its own.
+class RowPlaces {
+ public:
+  RowPlaces() = default;
+  // `first` and `second`: where the logits begin, or the ids and the log-probabilities.
+  RowPlaces(const std::filesystem::path& path, const OutputJob& job, uint64_t first, uint64_t second)
+      : path_(path), file_(open_for_writing(path)), job_(job), first_(first), second_(second) {}
+
+  void write(const ResultRows& rows) const {
+    static_assert(std::endian::native == std::endian::little);
+    const auto write = [&](uint64_t begin, auto values, int64_t columns) {
+      const uint64_t place = begin + static_cast<uint64_t>(rows.first * columns) * sizeof(float);
+      write_fully(file_, place, std::as_bytes(values), path_, job_.threads);
+    };
+    if (!rows.logits.empty()) write(first_, rows.logits, job_.vocab);
+    if (rows.top_ids.empty()) return;
+    write(first_, rows.top_ids, job_.kind.top_k);
+    write(second_, rows.top_log_probs, job_.kind.top_k);
+  }
+  void close() {
+    if (::fsync(file_.get()) != 0 || file_.close() != 0)
+      throw Error(ExitCode::kIo, fmt::format("{}: cannot be written: {}", path_.string(), std::strerror(errno)));
+  }
+  std::string text() const { return Json{{"path", path_.string()}, {"first", first_}, {"second", second_}}.dump(); }
+
+ private:
+  std::filesystem::path path_;
+  FileDescriptor file_;
+  OutputJob job_;
+  uint64_t first_ = 0, second_ = 0;
+};
+
 // i32 samples, i32 vocab, then a row of fp32 logits a sample.
 class BinOutput : public OutputFile {
  public:
-  BinOutput(const std::filesystem::path& path, const OutputJob& job) : file_(path), vocab_(job.vocab), threads_(job.threads) {
+  BinOutput(const std::filesystem::path& path, const OutputJob& job) : file_(path) {
     const std::array<int32_t, 2> header{static_cast<int32_t>(job.samples()), static_cast<int32_t>(job.vocab)};
     file_.write_at(0, std::as_bytes(std::span(header)));
+    places_ = RowPlaces(file_.temporary_path(), job, sizeof header, 0);
   }
-  void take(const ResultRows& rows) override {
-    file_.write_at(8 + static_cast<uint64_t>(rows.first * vocab_) * sizeof(float), std::as_bytes(rows.logits),
-                   threads_);
+  void take(const ResultRows& rows) override { places_.write(rows); }
+  void commit() override {
+    places_.close();
+    file_.commit();
   }
-  void commit() override { file_.commit(); }
+  std::string shared() const override { return places_.text(); }
 
  private:
   AtomicFile file_;
-  int64_t vocab_;
-  ThreadPool* threads_;
+  RowPlaces places_;
 };
 
 class H5Output : public OutputFile {
  public:
   H5Output(const std::filesystem::path& path, const OutputJob& job)
-      : job_(job), pending_(path), file_(h5::File::create(pending_.temporary_path())) {
+      : pending_(path), file_(h5::File::create(pending_.temporary_path())) {
     const auto rows = static_cast<uint64_t>(job.rows());
+    uint64_t first = 0, second = 0;
     if (job.kind.top_k > 0) {
-      first_ = file_.create_dataset("top_ids", DType::kI32, {rows, static_cast<uint64_t>(job.kind.top_k)});
-      second_ = file_.create_dataset("top_logprobs", DType::kF32, {rows, static_cast<uint64_t>(job.kind.top_k)});
+      first = file_.create_dataset("top_ids", DType::kI32, {rows, static_cast<uint64_t>(job.kind.top_k)});
+      second = file_.create_dataset("top_logprobs", DType::kF32, {rows, static_cast<uint64_t>(job.kind.top_k)});
     } else {
-      first_ = file_.create_dataset("logits", DType::kF32, {rows, static_cast<uint64_t>(job.vocab)});
+      first = file_.create_dataset("logits", DType::kF32, {rows, static_cast<uint64_t>(job.vocab)});
     }
     file_.write_i64("offsets", *job.offsets);
     file_.set_attribute("format", "lfm2-stage-output");
@@ -52,33 +88,33 @@ class H5Output : public OutputFile {
     file_.set_attribute("model_type", job.facts.model_type);
     file_.set_attribute("weights_split_id", job.facts.split_id);
     file_.set_attribute("created_by", job.facts.created_by);
-    raw_ = open_for_writing(pending_.temporary_path());
+    places_ = RowPlaces(pending_.temporary_path(), job, first, second);
   }
   // Past HDF5, which would copy on one thread: the datasets are contiguous, of this machine's own types.
-  void take(const ResultRows& rows) override {
-    static_assert(std::endian::native == std::endian::little);
-    const auto write = [&](uint64_t dataset, auto values, int64_t columns) {
-      const uint64_t place = dataset + static_cast<uint64_t>(rows.first * columns) * sizeof(float);
-      write_fully(raw_, place, std::as_bytes(values), pending_.path(), job_.threads);
-    };
-    if (!rows.logits.empty()) write(first_, rows.logits, job_.vocab);
-    if (rows.top_ids.empty()) return;
-    write(first_, rows.top_ids, job_.kind.top_k);
-    write(second_, rows.top_log_probs, job_.kind.top_k);
-  }
+  void take(const ResultRows& rows) override { places_.write(rows); }
   void commit() override {
-    if (raw_.close() != 0)
-      throw Error(ExitCode::kIo, fmt::format("{}: cannot be closed: {}", pending_.path().string(), std::strerror(errno)));
+    places_.close();
     file_.close();
     pending_.commit();
   }
+  std::string shared() const override { return places_.text(); }
 
  private:
-  OutputJob job_;
   PendingPath pending_;
   h5::File file_;
-  FileDescriptor raw_;
-  uint64_t first_ = 0, second_ = 0;  // where the datasets begin in the file
+  RowPlaces places_;
+};
+
+// The rows of another replica, into the file that the first one made.
+class JoinedOutput : public OutputFile {
+ public:
+  explicit JoinedOutput(RowPlaces places) : places_(std::move(places)) {}
+  void take(const ResultRows& rows) override { places_.write(rows); }
+  void commit() override { places_.close(); }
+  std::string shared() const override { return places_.text(); }
+
+ private:
+  RowPlaces places_;
 };
 
 // One object a sample: "id" (the input's, else its number), then "logits" or "top_ids" and "top_logprobs": of the last
@@ -102,6 +138,7 @@ class JsonlOutput : public OutputFile {
     }
   }
   void commit() override { file_.commit(); }
+  std::string shared() const override { return {}; }
 
  private:
   bool all() const { return job_.kind.positions == Positions::kAll; }
@@ -178,6 +215,12 @@ std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, con
   if (path.extension() == ".bin") return std::make_unique<BinOutput>(path, job);
   if (path.extension() == ".h5") return std::make_unique<H5Output>(path, job);
   return std::make_unique<JsonlOutput>(path, job);
+}
+
+std::unique_ptr<OutputFile> join_output(const std::string& shared, const OutputJob& job) {
+  const Json places = Json::parse(shared);
+  return std::make_unique<JoinedOutput>(
+      RowPlaces(places.at("path").get<std::string>(), job, places.at("first"), places.at("second")));
 }
 
 }  // namespace lfm2

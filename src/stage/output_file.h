@@ -31,7 +31,8 @@ struct OutputJob {
 
 class OutputFile : public ResultConsumer {
  public:
-  virtual void commit() = 0;  // the file is whole: give it its name
+  virtual void commit() = 0;                // the file is whole: give it its name
+  virtual std::string shared() const = 0;  // what join_output() needs
 };
 
 // Refuses endings and combinations that the form cannot hold: Error(kUsage). Call before MPI and weights.
@@ -39,5 +40,8 @@ void check_output_form(const std::filesystem::path& path, const ResultKind& kind
 // Creates and removes a file there: Error(kCantCreate) now rather than after the job.
 void check_output_place(const std::filesystem::path& path);
 std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, const OutputJob& job);
+// Writes rows into a .bin or .h5 that another rank is making, on a file system that both see. Its commit() only makes
+// sure of them: it must come before the maker's.
+std::unique_ptr<OutputFile> join_output(const std::string& shared, const OutputJob& job);
 
 }  // namespace lfm2

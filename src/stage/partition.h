@@ -17,6 +17,10 @@ struct LayerRange {
 // layers.
 std::vector<LayerRange> equal_partition(int64_t layers, int64_t stages);
 
+// Contiguous ranges for which the largest sum of `layer_costs` over a range is smallest; of equal ones the first found.
+// Error(kUnavailable) as above.
+std::vector<LayerRange> balanced_partition(const std::vector<double>& layer_costs, int64_t stages);
+
 // From counts as in --layers 7,6,6,5. Error(kUsage) where a count is below 1 or they do not add up to `layers`.
 std::vector<LayerRange> explicit_partition(int64_t layers, const std::vector<int64_t>& counts);
 

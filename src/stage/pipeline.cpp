@@ -184,12 +184,13 @@ void Pipeline::give_result(const Action& action) {
     const bool all = kind_.positions == Positions::kAll;
     const Tensor rows = all ? Tensor() : last_rows_.rows(item.first_sample, item.samples);
     const auto until = [&](const std::function<bool()>& done) { wait(done, "gives its logits", action.item); };
-    results_->give(output_of(action), rows, all ? item.first_token : item.first_sample, scratch_, until, 2 * action.item + 1);
+    results_->give(output_of(action), rows,
+                   all ? plan_.first_token + item.first_token : plan_.first_sample + item.first_sample, scratch_, until, 2 * action.item + 1);
   }
   backend_.compute().record(*slot_of(action).taken);
 }
 
-void Pipeline::run(const std::vector<int32_t>& ids, const std::vector<ResultConsumer*>& consumers,
+void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
                    const std::function<void(const MicroBatch&)>& on_item) {
   const auto start = std::chrono::steady_clock::now();
   collect_times();  // of the run before, and of connecting: not of this one

@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "comm/channel.h"
@@ -37,7 +38,7 @@ class Pipeline {
 
   // One pass over the job. `ids` [tokens of the job] int32, used by the first stage; consumers are used by the last.
   // `on_item` is told after each micro-batch that this stage has passed on, for progress.
-  void run(const std::vector<int32_t>& ids, const std::vector<ResultConsumer*>& consumers,
+  void run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
            const std::function<void(const MicroBatch&)>& on_item);
 
   PipelineTimes times() const { return times_; }                       // of the last run

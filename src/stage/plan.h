@@ -13,6 +13,7 @@ struct MicroBatch {
 };
 
 struct BatchPlan {
+  int64_t first_sample = 0, first_token = 0;  // of these samples in the job: a replica has a part of them
   std::vector<int64_t> offsets;   // [samples + 1]: first token of each sample
   std::vector<MicroBatch> items;  // in the order of the samples
   int64_t max_tokens = 0;         // of one item
@@ -26,9 +27,16 @@ struct BatchPlan {
   }
 };
 
-// `micro_batch` samples each, or, where it is 0, samples up to about `target_tokens` tokens. `offsets` as in BatchPlan,
-// at least one sample.
-BatchPlan make_plan(std::vector<int64_t> offsets, int64_t micro_batch, int64_t target_tokens);
+// The samples of one of `replicas` pipelines, as equal in tokens as whole samples allow; every pipeline gets some.
+// Error(kUsage) where there are fewer samples than pipelines.
+struct SampleRange {
+  int64_t first = 0, count = 0;
+};
+SampleRange replica_samples(const std::vector<int64_t>& offsets, int64_t replicas, int64_t replica);
+
+// `micro_batch` samples each, or, where it is 0, samples up to about `target_tokens` tokens. `offsets` of the
+// whole job, at least one sample in `range`.
+BatchPlan make_plan(const std::vector<int64_t>& offsets, SampleRange range, int64_t micro_batch, int64_t target_tokens);
 
 // Tokens per micro-batch that keep `stages` stages busy (the fill costs at most a sixth of the steady time) without
 // making the matrix products needlessly small: at most `largest` tokens.

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "stage/json.h"
 
@@ -18,8 +19,20 @@ std::string bytes_text(uint64_t bytes) {
 
 const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
 
+OrderedJson as_json(const Verdict& verdict) {
+  return {{"valid", verdict.valid()},
+          {"rows", verdict.rows},
+          {"top1_equal", verdict.top1_equal},
+          {"largest_difference", verdict.largest_difference},
+          {"tolerance", verdict.tolerance},
+          {"mean_kl_divergence", verdict.mean_kl}};
+}
+
+// JSON has no NaN: it comes back as null.
+double number_or_nan(const Json& json) { return json.is_number() ? json.get<double>() : std::nan(""); }
+
 OrderedJson as_json(const StageReport& report) {
-  return {{"stage", report.stage},
+  OrderedJson json = {{"stage", report.stage},
           {"layer_first", report.layers.first},
           {"layer_count", report.layers.count},
           {"host", report.host},
@@ -33,6 +46,9 @@ OrderedJson as_json(const StageReport& report) {
           {"sending_seconds", report.times.sending},
           {"sending_under_compute_seconds", report.times.hidden},
           {"receiving_seconds", report.times.receiving}};
+  if (!report.results_xxh3.empty()) json["results_xxh3"] = report.results_xxh3;
+  if (report.verdict) json["validation"] = as_json(*report.verdict);
+  return json;
 }
 
 std::string_view positions_name(Positions positions) {
@@ -84,8 +100,36 @@ double JobReport::lost_share() const {
 }
 
 double JobReport::ideal_lost_share() const {
-  const auto others = static_cast<double>(stages.size()) - 1;
+  const auto others = static_cast<double>(stages.size()) / static_cast<double>(replicas) - 1;
   return others / (static_cast<double>(micro_batches) + others);
+}
+
+std::string merged_results_xxh3(const std::vector<StageReport>& stages) {
+  ResultHash sum;
+  bool any = false;
+  for (const StageReport& stage : stages) {
+    if (stage.results_xxh3.empty()) continue;
+    sum.add(ResultHash::from_hex(stage.results_xxh3));
+    any = true;
+  }
+  return any ? sum.hex() : "";
+}
+
+std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages) {
+  std::optional<Verdict> all;
+  for (const StageReport& stage : stages) {
+    if (!stage.verdict) continue;
+    if (!all) all = Verdict{.tolerance = stage.verdict->tolerance};
+    const Verdict& part = *stage.verdict;
+    const double kl = all->mean_kl * static_cast<double>(all->rows) + part.mean_kl * static_cast<double>(part.rows);
+    all->rows += part.rows;
+    all->top1_equal += part.top1_equal;
+    // NaN stays: it says that one side is NaN and the other is not.
+    if (std::isnan(part.largest_difference) || part.largest_difference > all->largest_difference)
+      all->largest_difference = part.largest_difference;
+    all->mean_kl = all->rows > 0 ? kl / static_cast<double>(all->rows) : 0;
+  }
+  return all;
 }
 
 std::string to_json(const StageReport& report) { return as_json(report).dump(); }
@@ -106,6 +150,15 @@ StageReport stage_report_from_json(const std::string& text) {
                   .sending = json.at("sending_seconds"),
                   .hidden = json.at("sending_under_compute_seconds"),
                   .receiving = json.at("receiving_seconds")};
+  report.results_xxh3 = json.value("results_xxh3", "");
+  if (json.contains("validation")) {
+    const Json& verdict = json.at("validation");
+    report.verdict = Verdict{.rows = verdict.at("rows"),
+                             .top1_equal = verdict.at("top1_equal"),
+                             .largest_difference = number_or_nan(verdict.at("largest_difference")),
+                             .mean_kl = number_or_nan(verdict.at("mean_kl_divergence")),
+                             .tolerance = verdict.at("tolerance")};
+  }
   return report;
 }
 
@@ -118,6 +171,7 @@ std::string to_json(const JobReport& report) {
                       {"transport", report.transport},
                       {"samples", report.samples},
                       {"tokens", report.tokens},
+                      {"replicas", report.replicas},
                       {"micro_batches", report.micro_batches},
                       {"largest_micro_batch", report.largest_micro_batch},
                       {"positions", positions_name(report.results.positions)},
@@ -131,22 +185,18 @@ std::string to_json(const JobReport& report) {
                       {"ideal_lost_share", report.ideal_lost_share()},
                       {"results_xxh3", report.results_xxh3}};
   for (const StageReport& stage : report.stages) json["stages"].push_back(as_json(stage));
-  if (report.verdict) {
-    const Verdict& verdict = *report.verdict;
-    json["validation"] = {{"valid", verdict.valid()},         {"rows", verdict.rows},
-                          {"top1_equal", verdict.top1_equal}, {"largest_difference", verdict.largest_difference},
-                          {"tolerance", verdict.tolerance},   {"mean_kl_divergence", verdict.mean_kl}};
-  }
+  if (report.verdict) json["validation"] = as_json(*report.verdict);
   return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 std::string end_table(const JobReport& report) {
+  const auto stages = static_cast<int64_t>(report.stages.size()) / report.replicas;
   const double seconds = report.median_seconds();
   const auto size = static_cast<double>(report.samples), tokens = static_cast<double>(report.tokens);
   std::string text =
-      fmt::format("{:<10} {}, {} layers in {} stage{}, {} on {}, {}\n", "model", report.model_type, report.layers,
-                  report.stages.size(), plural(static_cast<int64_t>(report.stages.size())), report.dtype,
-                  report.stages.front().device, report.transport);
+      fmt::format("{:<10} {}, {} layers in {} stage{}{}, {} on {}, {}\n", "model", report.model_type, report.layers,
+                  stages, plural(stages), report.replicas > 1 ? fmt::format(", {} times", report.replicas) : "",
+                  report.dtype, report.stages.front().device, report.transport);
   text += fmt::format("{:<10} {} samples, {} tokens, {} in {:.3f} s: {} micro-batch{} of up to {} sample{}\n", "job",
                       report.samples, report.tokens, results_text(report.results), seconds, report.micro_batches,
                       report.micro_batches == 1 ? "" : "es", report.largest_micro_batch,

@@ -19,11 +19,14 @@ struct StageReport {
   double load_seconds = 0;
   uint64_t weight_bytes = 0, activation_bytes = 0, peak_host_bytes = 0;
   PipelineTimes times;  // of the last run
+  std::string results_xxh3;        // last stages that gave results
+  std::optional<Verdict> verdict;  // last stages with answers
 };
 
 struct JobReport {
   std::string model_type, dtype, transport, version;
-  int64_t layers = 0, samples = 0, tokens = 0, micro_batches = 0, largest_micro_batch = 0;  // the last in samples
+  int64_t layers = 0, samples = 0, tokens = 0, replicas = 1;
+  int64_t micro_batches = 0, largest_micro_batch = 0;  // of the first replica; in samples
   ResultKind results;
   std::vector<double> seconds;  // of each run that counts
   std::vector<StageReport> stages;
@@ -35,6 +38,10 @@ struct JobReport {
   double lost_share() const;        // 1 - mean busy / total, of the last run
   double ideal_lost_share() const;  // (S - 1) / (M + S - 1)
 };
+
+// Of all last stages together.
+std::string merged_results_xxh3(const std::vector<StageReport>& stages);
+std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages);
 
 std::string to_json(const StageReport& report);
 StageReport stage_report_from_json(const std::string& text);

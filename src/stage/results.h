@@ -33,16 +33,19 @@ class ResultConsumer {
   virtual void take(const ResultRows& rows) = 0;
 };
 
-// XXH3-128 over the XXH3-128 of each row: equal for equal bits, whatever the ranks and micro-batches.
+// The sum of the XXH3-128 of all rows, each with its number as the seed: equal for equal bits, whatever the ranks,
+// replicas and micro-batches.
 class ResultHash : public ResultConsumer {
  public:
   explicit ResultHash(ThreadPool* threads = nullptr) : threads_(threads) {}
   void take(const ResultRows& rows) override;
-  std::string hex() const { return checksum_.hex(); }
+  void add(const ResultHash& other);  // rows of another rank
+  std::string hex() const;
+  static ResultHash from_hex(const std::string& text);
 
  private:
   ThreadPool* threads_;
-  Checksum checksum_;
+  XXH128_hash_t sum_{};
   std::vector<XXH128_hash_t> rows_;
 };
 

@@ -83,15 +83,15 @@ double seconds_within(const std::vector<Span>& spans, const std::vector<Span>& o
   return seconds;
 }
 
-void write_trace(const MpiWorld& world, const std::vector<TraceEvent>& events, const std::string& device,
+void write_trace(const MpiGroup& group, const std::vector<TraceEvent>& events, const std::string& device,
                  const std::filesystem::path& path, double timeout_seconds) {
-  const double clock = world.clock_difference(timeout_seconds);
+  const double clock = group.clock_difference(timeout_seconds);
   double first = std::numeric_limits<double>::infinity();
   for (const TraceEvent& event : events) first = std::min(first, event.start + clock);
-  const double origin = world.smallest(first, timeout_seconds);
+  const double origin = group.smallest(first, timeout_seconds);
   const std::vector<std::string> parts =
-      world.gather(events_text(events, device, world.rank(), clock, origin), 0, timeout_seconds, "trace");
-  if (world.rank() != 0) return;
+      group.gather(events_text(events, device, group.rank(), clock, origin), 0, timeout_seconds, "trace");
+  if (group.rank() != 0) return;
   const std::string text = fmt::format("{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n{}\n]}}\n", fmt::join(parts, ",\n"));
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(text)));

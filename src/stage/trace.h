@@ -31,7 +31,7 @@ struct TraceEvent {
 double seconds_within(const std::vector<Span>& spans, const std::vector<Span>& others);
 
 // Collective: rank 0 writes the events of all ranks, on its own clock. Error(kCantCreate, kIo) as AtomicFile.
-void write_trace(const MpiWorld& world, const std::vector<TraceEvent>& events, const std::string& device,
+void write_trace(const MpiGroup& group, const std::vector<TraceEvent>& events, const std::string& device,
                  const std::filesystem::path& path, double timeout_seconds);
 
 }  // namespace lfm2

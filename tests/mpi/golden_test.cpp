@@ -2,6 +2,7 @@
 // micro-batches.
 #include "support/golden.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -187,6 +188,43 @@ TEST(ProgramTest, UnevenLayersGiveTheSameResults) {
   EXPECT_EQ(hash_of(1, {"--threads", "3"}), equal);
   EXPECT_EQ(hash_of(3, {"--benchmark", "--warmup", "1", "--repeat", "2"}), equal);
   EXPECT_NE(hash_of(4, {"--dtype", "bf16"}), equal);
+}
+
+// Pipelines side by side, and cuts of other sizes: the same file, byte for byte.
+TEST(ProgramTest, ReplicasAndBalanceGiveTheSameFile) {
+  const TemporaryFolder folder;
+  const std::string shards = golden_shards("tiny-moe", 4);
+  const auto file_of = [&](int ranks, const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"--weights", shards,  "--dtype",  "fp32",          "--samples", "13",
+                                       "--length",  "6",     "--output", folder / name,   "--quiet"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run_stage(ranks, arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return read_text_file(folder / name, 1 << 24);
+  };
+  for (const std::vector<std::string>& kind : {std::vector<std::string>{}, {"--logits", "all"}, {"--top-logprobs", "3"}}) {
+    const std::string plain = file_of(2, "plain.h5", kind);
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.end(), kind.begin(), kind.end());
+      return more;
+    };
+    EXPECT_TRUE(file_of(4, "two.h5", with({"--replicas", "2"})) == plain);
+    EXPECT_TRUE(file_of(3, "three.h5", with({"--replicas", "3"})) == plain);
+    EXPECT_TRUE(file_of(4, "balanced.h5", with({"--balance"})) == plain);
+  }
+  EXPECT_TRUE(file_of(4, "b.bin", {"--replicas", "4"}) == file_of(1, "a.bin", {}));
+  EXPECT_EQ(run_stage(3, {"--weights", shards, "--replicas", "2"}).exit_code, 64);
+  EXPECT_EQ(run_stage(4, {"--weights", shards, "--replicas", "4", "--samples", "3"}).exit_code, 64);
+  EXPECT_EQ(run_stage(2, {"--weights", shards, "--replicas", "2", "--output", folder / "x.jsonl"}).exit_code, 64);
+}
+
+TEST(ProgramTest, ReplicasJudgeTogether) {
+  const std::string golden = golden_dir() / "tiny-moe" / "golden.h5";
+  const Outcome outcome = run_stage(4, {"--weights", golden_shards("tiny-moe", 4), "--input", golden, "--logits", "all", "--dtype",
+                                        "fp32", "--answers", golden, "--replicas", "2"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Array ids = read_array(golden, "input_ids");
+  EXPECT_NE(outcome.out.find(fmt::format("VALID      top-1 {0}/{0}", ids.values.size())), std::string::npos) << outcome.out;
 }
 
 // Every micro-batch of every rank, on one clock, with an arrow for each transfer.

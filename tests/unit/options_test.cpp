@@ -94,11 +94,32 @@ TEST(ReportTest, StageReportSurvivesItsJson) {
                            .weight_bytes = 1ull << 40,
                            .activation_bytes = 7,
                            .peak_host_bytes = 9,
-                           .times = {.total = 4, .busy = 3, .sending = 2, .receiving = 0.5}};
+                           .times = {.total = 4, .busy = 3, .sending = 2, .hidden = 1, .receiving = 0.5},
+                           .results_xxh3 = std::string(32, 'a'),
+                           .verdict = Verdict{.rows = 3, .top1_equal = 2, .largest_difference = 0.25, .tolerance = 1}};
   const StageReport back = stage_report_from_json(to_json(report));
   EXPECT_EQ(to_json(back), to_json(report));
   EXPECT_EQ(back.layers, report.layers);
   EXPECT_EQ(back.times.receiving, 0.5);
+}
+
+TEST(ReportTest, ReplicasAreAddedUp) {
+  std::vector<StageReport> stages(4);
+  EXPECT_EQ(merged_results_xxh3(stages), "");
+  EXPECT_FALSE(merged_verdict(stages));
+  stages[1].results_xxh3 = "00000000000000020000000000000001";
+  stages[3].results_xxh3 = "0000000000000003ffffffffffffffff";  // carries
+  EXPECT_EQ(merged_results_xxh3(stages), "00000000000000060000000000000000");
+  stages[1].verdict = Verdict{.rows = 1, .top1_equal = 1, .largest_difference = 0.5, .mean_kl = 4, .tolerance = 1};
+  stages[3].verdict = Verdict{.rows = 3, .top1_equal = 2, .largest_difference = 0.25, .mean_kl = 0, .tolerance = 1};
+  EXPECT_EQ(merged_verdict(stages)->rows, 4);
+  EXPECT_EQ(merged_verdict(stages)->top1_equal, 3);
+  EXPECT_EQ(merged_verdict(stages)->largest_difference, 0.5);
+  EXPECT_EQ(merged_verdict(stages)->mean_kl, 1);
+  EXPECT_TRUE(merged_verdict(stages)->valid());
+  stages[1].verdict->largest_difference = std::nan("");
+  EXPECT_FALSE(merged_verdict(stages)->valid());
+  EXPECT_FALSE(stage_report_from_json(to_json(stages[1])).verdict->valid());
 }
 
 TEST(ReportTest, FiguresOfTheJob) {
@@ -116,8 +137,12 @@ TEST(ReportTest, FiguresOfTheJob) {
                 .stages = {},
                 .results_xxh3 = "ab",
                 .verdict = Verdict{.rows = 10, .top1_equal = 9, .largest_difference = 2, .tolerance = 1}};
-  job.stages.push_back({.stage = 0, .layers = {0, 2}, .host = "h", .device = "CPU", .times = {.total = 2, .busy = 1}});
-  job.stages.push_back({.stage = 1, .layers = {2, 2}, .host = "h", .device = "CPU", .times = {.total = 2, .busy = 2}});
+  for (const int64_t stage : {0, 1}) {
+    job.stages.emplace_back();
+    job.stages.back().stage = stage;
+    job.stages.back().layers = {2 * stage, 2};
+    job.stages.back().times = {.total = 2, .busy = static_cast<double>(stage + 1)};
+  }
   EXPECT_EQ(job.median_seconds(), 2);
   EXPECT_EQ(job.lost_share(), 0.25);
   EXPECT_DOUBLE_EQ(job.ideal_lost_share(), 1.0 / 6);

@@ -12,6 +12,7 @@
 
 #include "comm/local_channel.h"
 #include "stage/input_file.h"
+#include "support/plans.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
 
@@ -24,7 +25,7 @@ constexpr double kTimeout = 60;
 std::vector<float> run_pipeline(const std::string& golden_case, const std::vector<LayerRange>& stages,
                                 const Samples& samples, int64_t micro_batch, Positions positions,
                                 DType compute = DType::kF32, int threads = 1) {
-  const BatchPlan plan = make_plan(samples.offsets, micro_batch, 0);
+  const BatchPlan plan = plan_of(samples.offsets, micro_batch, 0);
   std::vector<LocalLink> links(stages.size());
   LogitsCollector collector;
   std::vector<std::thread> ranks;
@@ -158,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, PipelineTest, testing::ValuesIn(kGoldenCases), 
 
 TEST(PipelineErrorTest, AStageThatNeverHearsEndsWithItsName) {
   const Samples samples = golden_samples("tiny-moe");
-  const BatchPlan plan = make_plan(samples.offsets, 1, 0);
+  const BatchPlan plan = plan_of(samples.offsets, 1, 0);
   LocalLink silent;
   LoadedStage loaded("tiny-moe", {4, 4}, DType::kF32);
   LocalChannel channel(&silent, nullptr);

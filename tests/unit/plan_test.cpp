@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/error.h"
+#include "support/plans.h"
+
 #include <numeric>
 
 namespace lfm2 {
@@ -30,7 +33,7 @@ void expect_covers(const BatchPlan& plan) {
 }
 
 TEST(PlanTest, GivenSamplesPerMicroBatch) {
-  const BatchPlan plan = make_plan(offsets_of({3, 1, 4, 1, 5}), 2, 0);
+  const BatchPlan plan = test::plan_of(offsets_of({3, 1, 4, 1, 5}), 2, 0);
   ASSERT_EQ(plan.items.size(), 3u);
   EXPECT_EQ(plan.items[0].tokens, 4);
   EXPECT_EQ(plan.items[1].tokens, 5);
@@ -40,7 +43,7 @@ TEST(PlanTest, GivenSamplesPerMicroBatch) {
 }
 
 TEST(PlanTest, ChosenMicroBatchesHoldTheTarget) {
-  const BatchPlan plan = make_plan(offsets_of({10, 200, 3, 3, 3, 90, 20}), 0, 100);
+  const BatchPlan plan = test::plan_of(offsets_of({10, 200, 3, 3, 3, 90, 20}), 0, 100);
   for (const MicroBatch& item : plan.items) EXPECT_TRUE(item.tokens <= 100 || item.samples == 1);
   expect_covers(plan);
 }
@@ -50,7 +53,7 @@ TEST(PlanTest, CoversEveryCountAndSize) {
     for (int64_t size = 0; size < 22; ++size) {
       std::vector<int64_t> lengths(static_cast<size_t>(samples));
       std::iota(lengths.begin(), lengths.end(), 1);
-      expect_covers(make_plan(offsets_of(lengths), size, 8));
+      expect_covers(test::plan_of(offsets_of(lengths), size, 8));
     }
 }
 
@@ -60,6 +63,34 @@ TEST(PlanTest, TargetKeepsStagesBusy) {
   EXPECT_EQ(choose_target_tokens(1, 8, 512), 1);
   const int64_t target = choose_target_tokens(3200, 4, 512);
   EXPECT_GE((3200 + target - 1) / target, 15);  // at least five micro-batches for each step of the fill
+}
+
+TEST(ReplicaSamplesTest, EveryPipelineGetsItsShareInOrder) {
+  for (const std::vector<int64_t>& lengths :
+       {std::vector<int64_t>{1, 1, 1, 1}, {100, 1, 1, 1, 1}, {1, 1, 1, 1, 100}, {5, 7, 3, 9, 2, 8, 1, 1, 30, 4}}) {
+    const std::vector<int64_t> offsets = offsets_of(lengths);
+    for (int64_t replicas = 1; replicas <= 4; ++replicas) {
+      int64_t next = 0;
+      for (int64_t replica = 0; replica < replicas; ++replica) {
+        const SampleRange range = replica_samples(offsets, replicas, replica);
+        EXPECT_EQ(range.first, next);
+        EXPECT_GE(range.count, 1);
+        next += range.count;
+      }
+      EXPECT_EQ(next, static_cast<int64_t>(lengths.size()));
+    }
+  }
+  const std::vector<int64_t> even = offsets_of(std::vector<int64_t>(1024, 32));
+  for (int64_t replica = 0; replica < 4; ++replica) EXPECT_EQ(replica_samples(even, 4, replica).count, 256);
+  EXPECT_THROW(replica_samples(offsets_of({3, 3}), 3, 0), Error);
+}
+
+TEST(ReplicaSamplesTest, APlanOfAPartKnowsWhereItStands) {
+  const BatchPlan plan = make_plan(offsets_of({3, 1, 4, 1, 5}), {2, 3}, 2, 0);
+  EXPECT_EQ(plan.first_sample, 2);
+  EXPECT_EQ(plan.first_token, 4);
+  EXPECT_EQ(plan.offsets, (std::vector<int64_t>{0, 4, 5, 10}));
+  EXPECT_EQ(plan.items.size(), 2u);
 }
 
 }  // namespace
