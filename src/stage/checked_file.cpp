@@ -1,9 +1,8 @@
 // Positioned reads with bounds, and files written under a temporary name.
 #include "stage/checked_file.h"
 
-#include "kernels/cpu/thread_pool.h"
-
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/error.h"
 
 namespace lfm2 {
@@ -83,24 +83,45 @@ void PendingPath::commit() {
   temporary_.clear();
 }
 
-void write_fully(const FileDescriptor& file, uint64_t offset, std::span<const std::byte> bytes, const std::filesystem::path& path,
-                 ThreadPool* threads) {
-  constexpr size_t kSlice = size_t{2} << 20;
-  const auto write = [&](uint64_t place, std::span<const std::byte> part) {
-    while (!part.empty()) {
-      const ssize_t put =
-          ::pwrite(file.get(), part.data(), std::min(part.size(), kLargestTransfer), static_cast<off_t>(place));
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) fail(ExitCode::kIo, "write", path, errno);
-      place += static_cast<uint64_t>(put);
-      part = part.subspan(static_cast<size_t>(put));
-    }
-  };
-  if (threads == nullptr || bytes.size() <= kSlice) return write(offset, bytes);
+void write_fully(const FileDescriptor& file, uint64_t offset, std::span<const std::byte> bytes,
+                 const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t put =
+        ::pwrite(file.get(), bytes.data(), std::min(bytes.size(), kLargestTransfer), static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail(ExitCode::kIo, "write", path, errno);
+    offset += static_cast<uint64_t>(put);
+    bytes = bytes.subspan(static_cast<size_t>(put));
+  }
+}
+
+FileMapping::~FileMapping() {
+  if (data_ != nullptr) ::munmap(data_, bytes_);
+}
+
+void FileMapping::write(uint64_t offset, std::span<const std::byte> bytes, ThreadPool* threads) const {
+  constexpr size_t kSlice = size_t{1} << 20;
+  expect(offset <= bytes_ && bytes.size() <= bytes_ - offset, "FileMapping::write: outside the mapping");
+  if (threads == nullptr || bytes.size() <= kSlice) {
+    std::memcpy(data_ + offset, bytes.data(), bytes.size());
+    return;
+  }
   threads->parallel_for((bytes.size() + kSlice - 1) / kSlice, [&](size_t slice, size_t) {
     const size_t first = slice * kSlice;
-    write(offset + first, bytes.subspan(first, std::min(kSlice, bytes.size() - first)));
+    std::memcpy(data_ + offset + first, bytes.data() + first, std::min(kSlice, bytes.size() - first));
   });
+}
+
+FileMapping map_for_writing(const FileDescriptor& file, uint64_t bytes, const std::filesystem::path& path) {
+  if (bytes == 0) return {};
+  int error = 0;
+  do {
+    error = ::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  if (error == EOPNOTSUPP || error == ENOSYS) return {};
+  if (error != 0) fail(ExitCode::kIo, fmt::format("reserving {} bytes", bytes).c_str(), path, error);
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  return data == MAP_FAILED ? FileMapping() : FileMapping(static_cast<std::byte*>(data), bytes);
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path) : pending_(std::move(path)) {
@@ -110,8 +131,8 @@ AtomicFile::AtomicFile(std::filesystem::path path) : pending_(std::move(path)) {
 
 void AtomicFile::write(std::span<const std::byte> bytes) { write_at(end_, bytes); }
 
-void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes, ThreadPool* threads) {
-  write_fully(fd_, offset, bytes, path(), threads);
+void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
+  write_fully(fd_, offset, bytes, path());
   end_ = std::max(end_, offset + bytes.size());
 }
 
@@ -136,7 +157,7 @@ void AtomicFile::commit() {
 }
 
 FileDescriptor open_for_writing(const std::filesystem::path& path) {
-  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (file.get() < 0) fail(ExitCode::kIo, "open", path, errno);
   return file;
 }

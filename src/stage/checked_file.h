@@ -49,10 +49,35 @@ class CheckedFile {
   uint64_t size_ = 0;
 };
 
-// All of `bytes` at `offset` of an open file, in slices by `threads` where given: one thread fills memory that was never
-// touched at a few GB/s. Error(kIo) names `path`.
+// All of `bytes` at `offset` of an open file. Error(kIo) names `path`.
 void write_fully(const FileDescriptor& file, uint64_t offset, std::span<const std::byte> bytes,
-                 const std::filesystem::path& path, ThreadPool* threads = nullptr);
+                 const std::filesystem::path& path);
+
+// A file as memory. Owns the mapping, not the file.
+class FileMapping {
+ public:
+  FileMapping() = default;
+  FileMapping(std::byte* data, uint64_t bytes) : data_(data), bytes_(bytes) {}
+  FileMapping(FileMapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  FileMapping& operator=(FileMapping&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~FileMapping();
+
+  explicit operator bool() const { return data_ != nullptr; }
+  // In slices by `threads` where given: one thread fills memory that was never touched at a few GB/s.
+  void write(uint64_t offset, std::span<const std::byte> bytes, ThreadPool* threads) const;
+
+ private:
+  std::byte* data_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+// The first `bytes` of a file that is open for writing, their disk space taken. Empty where the file system does not
+// promise space or does not map; Error(kIo) where there is no space.
+FileMapping map_for_writing(const FileDescriptor& file, uint64_t bytes, const std::filesystem::path& path);
 
 // The whole of a small text file; kData above `limit_bytes`.
 std::string read_text_file(const std::filesystem::path& path, uint64_t limit_bytes);
@@ -88,7 +113,7 @@ class AtomicFile {
   const std::filesystem::path& path() const { return pending_.path(); }
   const std::filesystem::path& temporary_path() const { return pending_.temporary_path(); }
   void write(std::span<const std::byte> bytes);                      // at the end
-  void write_at(uint64_t offset, std::span<const std::byte> bytes, ThreadPool* threads = nullptr);  // anywhere
+  void write_at(uint64_t offset, std::span<const std::byte> bytes);  // anywhere
   void reserve(uint64_t bytes);  // disk space for that many; nothing where the file system cannot
   void start_writeback(uint64_t offset, uint64_t bytes);  // sends what was written there to the disk, without waiting
   void sync();
@@ -102,7 +127,7 @@ class AtomicFile {
 
 // The name under which `path` is written until it is whole.
 std::filesystem::path temporary_name(const std::filesystem::path& path);
-// An existing file; Error(kIo).
+// An existing file, for reading too; Error(kIo).
 FileDescriptor open_for_writing(const std::filesystem::path& path);
 // fsync of a file or folder by name; Error(kIo).
 void sync_path(const std::filesystem::path& path);

@@ -76,7 +76,8 @@ int64_t best_target_tokens(const std::vector<StageCostModel>& stages, int64_t to
     // Whole samples, as make_plan cuts them.
     const int64_t samples = (tokens + length * items - 1) / (length * items), target = samples * length;
     if (target > std::max(largest, length)) continue;
-    const auto number = static_cast<double>((tokens + target - 1) / target + static_cast<int64_t>(stages.size()) - 1);
+    // Handing out the results is one more stage, if a quick one, that fills and drains.
+    const auto number = static_cast<double>((tokens + target - 1) / target + static_cast<int64_t>(stages.size()));
     double slowest = 0;
     for (const StageCostModel& stage : stages) slowest = std::max(slowest, stage.seconds(static_cast<double>(target)));
     if (number * slowest < best_seconds) {

@@ -17,19 +17,28 @@ namespace lfm2 {
 
 namespace {
 
-// Rows at known places of a file: every rank that has rows writes its own.
+// Rows at known places of a file: every rank that has rows writes its own, through a mapping of the file, for writing
+// with pwrite is one thread at a time for a file. Its blocks are taken first, so that a full disk is an error here and
+// not a signal later; where the file system cannot promise them, or map, rows are written with pwrite after all.
 class RowPlaces {
  public:
   RowPlaces() = default;
   // `first` and `second`: where the logits begin, or the ids and the log-probabilities.
   RowPlaces(const std::filesystem::path& path, const OutputJob& job, uint64_t first, uint64_t second)
-      : path_(path), file_(open_for_writing(path)), job_(job), first_(first), second_(second) {}
+      : path_(path), file_(open_for_writing(path)), job_(job), first_(first), second_(second) {
+    const int64_t columns = job.kind.top_k > 0 ? job.kind.top_k : job.vocab;
+    const uint64_t end = std::max(first, second) + static_cast<uint64_t>(job.rows() * columns) * sizeof(float);
+    mapping_ = map_for_writing(file_, end, path);
+  }
 
   void write(const ResultRows& rows) const {
     static_assert(std::endian::native == std::endian::little);
     const auto write = [&](uint64_t begin, auto values, int64_t columns) {
       const uint64_t place = begin + static_cast<uint64_t>(rows.first * columns) * sizeof(float);
-      write_fully(file_, place, std::as_bytes(values), path_, job_.threads);
+      if (mapping_)
+        mapping_.write(place, std::as_bytes(values), job_.threads);
+      else
+        write_fully(file_, place, std::as_bytes(values), path_);
     };
     if (!rows.logits.empty()) write(first_, rows.logits, job_.vocab);
     if (rows.top_ids.empty()) return;
@@ -37,6 +46,7 @@ class RowPlaces {
     write(second_, rows.top_log_probs, job_.kind.top_k);
   }
   void close() {
+    mapping_ = {};
     if (::fsync(file_.get()) != 0 || file_.close() != 0)
       throw Error(ExitCode::kIo, fmt::format("{}: cannot be written: {}", path_.string(), std::strerror(errno)));
   }
@@ -45,6 +55,7 @@ class RowPlaces {
  private:
   std::filesystem::path path_;
   FileDescriptor file_;
+  FileMapping mapping_;
   OutputJob job_;
   uint64_t first_ = 0, second_ = 0;
 };

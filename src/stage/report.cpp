@@ -210,6 +210,14 @@ std::string end_table(const JobReport& report) {
   text += fmt::format("{:<10} {:.3f} s\n", "load", report.load_seconds());
   text += fmt::format("{:<10} {:.1f} % of the stages' time; fill and drain alone cost {:.1f} %\n", "idle",
                       report.lost_share() * 100, report.ideal_lost_share() * 100);
+  double sending = 0, hidden = 0;
+  for (const StageReport& stage : report.stages) {
+    sending += stage.times.sending;
+    hidden += stage.times.hidden;
+  }
+  if (sending > 0)
+    text += fmt::format("{:<10} {:.1f} % of the time of sending lay under the sender's own computation\n", "transfers",
+                        100 * hidden / sending);
   text +=
       fmt::format("{:>5}  {:>7}  {:>8}  {:>8}  {:>9}  {:>11}  {:>9}  {:>10}  {:>11}  {:>10}  host\n", "stage", "layers",
                   "load s", "busy s", "sending s", "receiving s", "waiting s", "weights", "activations", "peak host");

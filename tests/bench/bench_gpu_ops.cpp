@@ -1,7 +1,8 @@
 // Speed of the CUDA operators at LFM2-8B-A1B's shapes, one line a shape, beside cuBLAS' bf16 8192^3 in the same run.
-// Run by hand on a machine with a GPU.
+// bench_gpu_ops [FILE.jsonl]: the file gets a line of JSON a shape. Run by hand on a machine with a GPU.
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <functional>
 #include <random>
 #include <vector>
@@ -82,10 +83,18 @@ class Bench {
     if (flops > 0) std::printf("  %6.1f TFLOP/s", flops / seconds * 1e-12);
     if (flops > 0 && peak_ > 0) std::printf("  %5.1f %% of peak", 100 * flops / seconds / peak_);
     if (bytes > 0) std::printf("  %6.0f GB/s", bytes / seconds * 1e-9);
+    if (bytes > 0 && copy_ > 0) std::printf("  %5.1f %% of a copy", 100 * bytes / seconds / copy_);
     std::printf("\n");
     std::fflush(stdout);
+    if (!json_.is_open()) return;
+    json_ << fmt::format("{{\"bench\": \"{}\", \"seconds\": {:.9f}", what, seconds);
+    if (flops > 0 && peak_ > 0) json_ << fmt::format(", \"share\": {:.4f}", flops / seconds / peak_);
+    if (bytes > 0 && copy_ > 0) json_ << fmt::format(", \"share\": {:.4f}", bytes / seconds / copy_);
+    json_ << "}\n";
   }
   void set_peak(double flops) { peak_ = flops; }
+  void set_copy(double bytes_per_second) { copy_ = bytes_per_second; }
+  void write_json(const char* path) { json_.open(path, std::ios::app); }
 
  private:
   std::unique_ptr<Backend> backend_;
@@ -93,8 +102,20 @@ class Bench {
   std::vector<float> noise_;
   std::vector<Buffer> memory_;
   cudaEvent_t start_ = nullptr, end_ = nullptr;
-  double peak_ = 0;
+  double peak_ = 0, copy_ = 0;
+  mutable std::ofstream json_;
 };
+
+// The device's copy bandwidth, read and written bytes, far beyond the cache.
+void copy(Bench& bench) {
+  const int64_t count = int64_t{1} << 30;
+  const Tensor from = bench.random(DType::kBf16, {count}), to = bench.empty(DType::kBf16, {count});
+  auto& stream = bench.backend().compute();
+  const double seconds = bench.seconds([&](int) { bench.backend().copy(stream, to.data, from.data, from.bytes()); });
+  bench.set_copy(2.0 * static_cast<double>(from.bytes()) / seconds);
+  bench.print("device copy 2 GiB", seconds, 0, 2.0 * static_cast<double>(from.bytes()));
+  bench.forget();
+}
 
 double product(int64_t m, int64_t n, int64_t k) {
   return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
@@ -195,14 +216,16 @@ void top(Bench& bench, int64_t rows, int64_t k) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   const DType f32 = DType::kF32, bf16 = DType::kBf16, f16 = DType::kF16;
   if (cuda_device_count() == 0) {
     std::puts("no GPU");
     return 77;
   }
   Bench bench;
+  if (argc > 1) bench.write_json(argv[1]);
   std::printf("%s\n", bench.backend().description().c_str());
+  copy(bench);
   dense(bench, 8192, 8192, 8192, bf16, bf16);
   for (const int64_t m : {256, 1024, 2048, 4096})
     for (const int64_t n : {6144, 2048, 3072}) dense(bench, m, n, 2048, bf16, bf16);

@@ -1,5 +1,7 @@
 // The Hopper product of 16-bit types, called by its launcher: against fp64, with every epilogue, split and edge, and
 // the independence of each row's bits from the rows beside it and from the tile.
+#include "kernels/cuda/gemm_wgmma.h"
+
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +11,6 @@
 
 #include "cuda/gpu.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/gemm_wgmma.h"
 
 namespace lfm2 {
 namespace {
@@ -50,7 +51,7 @@ struct Operands {
 };
 
 // tile.columns of 0: as launch_gemm_wgmma chooses.
-HostTensor run(const Product& p, const Operands& in, WgmmaTile tile = {0}) {
+HostTensor run(const Product& p, const Operands& in, WgmmaTile tile = {0, 0}) {
   const DeviceTensor a(in.a), w(in.w), bias(in.bias), out(in.old), offsets(in.offsets);
   const GemmArgs args{.a = a->data,
                       .w = {w->data, w->dtype},
@@ -82,8 +83,8 @@ Sum sum_of(const Product& p, const Operands& in, int64_t row, int64_t column) {
   while (group + 1 < p.groups() && static_cast<double>(row) >= p.split[static_cast<size_t>(group) + 1]) ++group;
   Sum sum;
   for (int64_t k = 0; k < p.k; ++k) {
-    const double term = in.a.get(static_cast<size_t>(row * p.k + k)) *
-                        in.w.get(static_cast<size_t>((group * p.n + column) * p.k + k));
+    const double term =
+        in.a.get(static_cast<size_t>(row * p.k + k)) * in.w.get(static_cast<size_t>((group * p.n + column) * p.k + k));
     sum.exact += term;
     sum.magnitude += std::fabs(term);
   }
@@ -98,8 +99,8 @@ Sum sum_of(const Product& p, const Operands& in, int64_t row, int64_t column) {
 double silu(double x) { return x / (1 + std::exp(-x)); }
 
 std::vector<WgmmaTile> tiles_for(const Product& p) {
-  if (p.epilogue == Epilogue::kSwiglu) return {{256}, {128}};
-  return {{256}, {192}, {128}};
+  if (p.epilogue == Epilogue::kSwiglu) return {{256, 2}};
+  return {{256, 2}, {256, 1}, {192, 1}, {128, 1}};
 }
 
 struct CudaGemmWgmmaTest : ::testing::Test {
@@ -122,8 +123,9 @@ struct CudaGemmWgmmaTest : ::testing::Test {
           const int64_t gate_column = column / kGateUpBlock * 2 * kGateUpBlock + column % kGateUpBlock;
           const Sum gate = sum_of(p, in, row, gate_column), up = sum_of(p, in, row, gate_column + kGateUpBlock);
           expected[i] = silu(gate.exact) * up.exact;
-          tolerance[i] = unit * (1.1 * gate.magnitude * std::fabs(up.exact) + up.magnitude * std::fabs(silu(gate.exact))) +
-                         0x1p-20 * std::fabs(expected[i]);
+          tolerance[i] =
+              unit * (1.1 * gate.magnitude * std::fabs(up.exact) + up.magnitude * std::fabs(silu(gate.exact))) +
+              0x1p-20 * std::fabs(expected[i]);
         } else {
           const Sum sum = sum_of(p, in, row, column);
           const double old = p.epilogue == Epilogue::kAdd ? in.old.get(i) : 0;
@@ -134,7 +136,8 @@ struct CudaGemmWgmmaTest : ::testing::Test {
       }
     expect_close(out, expected, tolerance);
     for (const WgmmaTile tile : tiles_for(p))
-      EXPECT_TRUE(same_bits(run(p, in, tile), out)) << tile.columns << " columns give other bits";
+      EXPECT_TRUE(same_bits(run(p, in, tile), out))
+          << tile.columns << " columns, clusters of " << tile.cluster << " give other bits";
   }
 };
 
@@ -167,7 +170,8 @@ TEST_F(CudaGemmWgmmaTest, EverySplit) {
 TEST_F(CudaGemmWgmmaTest, ManyGroups) {
   std::vector<double> split = {0};
   for (int group = 0; group < 1024; ++group) split.push_back(split.back() + (group % 7 == 0 ? group % 5 : 0));
-  check({static_cast<int64_t>(split.back()), 48, 72, DType::kBf16, DType::kBf16, Epilogue::kSwiglu, DType::kI32, split});
+  check(
+      {static_cast<int64_t>(split.back()), 48, 72, DType::kBf16, DType::kBf16, Epilogue::kSwiglu, DType::kI32, split});
 }
 
 TEST_F(CudaGemmWgmmaTest, NothingToDo) {

@@ -13,15 +13,15 @@ namespace lfm2 {
 namespace {
 
 TEST(BestTargetTokensTest, WeighsTheFillAgainstTheFixedCost) {
-  // t(T) = a + b T over S stages and N = tokens / T items: (N + S - 1) t is least near N² = (S - 1) b tokens / a.
+  // t(T) = a + b T over S stages and N = tokens / T items: (N + S) t is least near N² = S b tokens / a.
   const std::vector<StageCostModel> stages(4, {.fixed = 0.5e-3, .per_token = 1e-6});
   const int64_t target = best_target_tokens(stages, 32768, 32, 8192);
-  const double items = std::sqrt(3 * 1e-6 * 32768 / 0.5e-3);
+  const double items = std::sqrt(4 * 1e-6 * 32768 / 0.5e-3);
   EXPECT_NEAR(static_cast<double>(target), 32768 / items, 0.15 * 32768 / items);
   EXPECT_EQ(target % 32, 0);
-  // No fixed cost: as small as a sample. No other stages: as large as allowed.
+  // No fixed cost: as small as a sample. Hardly another cost: as large as allowed.
   EXPECT_EQ(best_target_tokens({4, {.fixed = 0, .per_token = 1e-6}}, 32768, 32, 8192), 32);
-  EXPECT_EQ(best_target_tokens({1, {.fixed = 1e-3, .per_token = 1e-6}}, 32768, 32, 8192), 8192);
+  EXPECT_EQ(best_target_tokens({{.fixed = 1, .per_token = 1e-6}}, 32768, 32, 8192), 8192);
   // The slowest stage counts; a sample longer than allowed goes alone.
   EXPECT_EQ(best_target_tokens({{.fixed = 0, .per_token = 1e-9}, {.fixed = 1, .per_token = 0}}, 100, 10, 8192), 100);
   EXPECT_EQ(best_target_tokens(stages, 100000, 50000, 8192), 50000);

@@ -1,6 +1,7 @@
-// Kernels that only move elements, converting where types differ: convert, embed, gather_rows.
+// Kernels that only move elements, converting where types differ: convert, embed, gather_rows, scatter_rows.
 #include <algorithm>
 
+#include "kernels/cuda/dependent_launch.cuh"
 #include "kernels/cuda/device_types.cuh"
 
 namespace lfm2 {
@@ -16,29 +17,64 @@ __global__ void convert_kernel(AnyArray source, T* target, int64_t count, bool v
   }
 }
 
-// One block a token.
+// One block a token, where the table has another type.
 template <class T>
 __global__ void embed_kernel(const int32_t* ids, AnyArray table, int64_t vocab, int64_t hidden, T* out, bool vector) {
-  const int64_t token = blockIdx.x, id = ids[token];
+  const int64_t token = blockIdx.x;
+  wait_for_previous();
+  let_next_start();
+  const int64_t id = ids[token];
   device_expect(id >= 0 && id < vocab);
   for (int64_t c = threadIdx.x * kOctet; c < hidden; c += blockDim.x * kOctet)
     store_octet(out + token * hidden + c, load_octet(table, id * hidden + c, hidden - c, vector), hidden - c, vector);
 }
 
-// One block a row, counted in words of the widest type that divides the row.
+// A warp takes a row, counted in words of the widest type that divides it, and has kRowWords of each lane in flight.
+constexpr int kRowWarps = 8, kRowWords = 8;
 template <class Word>
-__global__ void gather_rows_kernel(const Word* x, int64_t x_rows, const int32_t* rows, int64_t words, Word* out) {
-  const int64_t i = blockIdx.x, row = rows[i];
+__global__ void __launch_bounds__(kRowWarps * 32)
+    gather_rows_kernel(const Word* x, int64_t x_rows, const int32_t* rows, int64_t count, int64_t words, Word* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
+  wait_for_previous();
+  let_next_start();
+  if (i >= count) return;
+  const int64_t row = rows[i];
   device_expect(row >= 0 && row < x_rows);
-  for (int64_t c = threadIdx.x; c < words; c += blockDim.x) out[i * words + c] = x[row * words + c];
+  for (int64_t first = threadIdx.x % 32; first < words; first += 32 * kRowWords) {
+    Word flying[kRowWords];
+#pragma unroll
+    for (int k = 0; k < kRowWords; ++k)
+      if (first + 32 * k < words) flying[k] = x[row * words + first + 32 * k];
+#pragma unroll
+    for (int k = 0; k < kRowWords; ++k)
+      if (first + 32 * k < words) out[i * words + first + 32 * k] = flying[k];
+  }
+}
+
+// One block a token: its row is read once, and stored in top_k places.
+template <class Word>
+__global__ void scatter_rows_kernel(const Word* x, const int32_t* rows, int64_t out_rows, int top_k, int64_t words,
+                                    Word* out) {
+  const int64_t token = blockIdx.x;
+  wait_for_previous();
+  let_next_start();
+  for (int64_t c = threadIdx.x; c < words; c += blockDim.x) {
+    const Word word = x[token * words + c];
+    for (int j = 0; j < top_k; ++j) {
+      const int64_t row = rows[token * top_k + j];
+      device_expect(row >= 0 && row < out_rows);
+      out[row * words + c] = word;
+    }
+  }
 }
 
 template <class Word>
 void launch_gather_words(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
                          int64_t row_bytes, void* out) {
-  const int64_t words = row_bytes / static_cast<int64_t>(sizeof(Word));
-  gather_rows_kernel<<<static_cast<unsigned>(count), row_threads(words), 0, stream>>>(
-      static_cast<const Word*>(x), x_rows, rows, words, static_cast<Word*>(out));
+  launch_dependent("gather_rows_kernel", gather_rows_kernel<Word>,
+                   {static_cast<unsigned>(ceil_divide(count, kRowWarps)), kRowWarps * 32}, stream,
+                   static_cast<const Word*>(x), x_rows, rows, count, row_bytes / static_cast<int64_t>(sizeof(Word)),
+                   static_cast<Word*>(out));
 }
 
 }  // namespace
@@ -64,13 +100,16 @@ void launch_convert(cudaStream_t stream, AnyArray source, void* target, DType to
 void launch_embed(cudaStream_t stream, const int32_t* ids, int64_t tokens, AnyArray table, int64_t vocab,
                   int64_t hidden, void* out, DType act) {
   if (tokens == 0 || hidden == 0) return;
+  if (table.dtype == act)
+    return launch_gather_rows(stream, table.data, vocab, ids, tokens, hidden * static_cast<int64_t>(size_bytes(act)),
+                              out);
   const bool vector = hidden % kOctet == 0 && on_16_bytes(table.data) && on_16_bytes(out);
   with_device_type(act, [&](auto zero) {
     using T = decltype(zero);
-    embed_kernel<<<static_cast<unsigned>(tokens), row_threads(ceil_divide(hidden, kOctet)), 0, stream>>>(
-        ids, table, vocab, hidden, static_cast<T*>(out), vector);
+    launch_dependent("embed_kernel", embed_kernel<T>,
+                     {static_cast<unsigned>(tokens), row_threads(ceil_divide(hidden, kOctet))}, stream, ids, table,
+                     vocab, hidden, static_cast<T*>(out), vector);
   });
-  check_launch("embed_kernel");
 }
 
 void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
@@ -80,7 +119,22 @@ void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, cons
     launch_gather_words<uint4>(stream, x, x_rows, rows, count, row_bytes, out);
   else
     launch_gather_words<uint16_t>(stream, x, x_rows, rows, count, row_bytes, out);
-  check_launch("gather_rows_kernel");
+}
+
+void launch_scatter_rows(cudaStream_t stream, const void* x, int64_t tokens, const int32_t* rows, int top_k,
+                         int64_t row_bytes, void* out) {
+  if (tokens == 0 || top_k == 0 || row_bytes == 0) return;
+  const auto launch = [&](auto word) {
+    using Word = decltype(word);
+    const int64_t words = row_bytes / static_cast<int64_t>(sizeof(Word));
+    launch_dependent("scatter_rows_kernel", scatter_rows_kernel<Word>,
+                     {static_cast<unsigned>(tokens), row_threads(words)}, stream, static_cast<const Word*>(x), rows,
+                     tokens * top_k, top_k, words, static_cast<Word*>(out));
+  };
+  if (row_bytes % 16 == 0 && on_16_bytes(x) && on_16_bytes(out))
+    launch(uint4{});
+  else
+    launch(uint16_t{});
 }
 
 }  // namespace lfm2

@@ -21,19 +21,6 @@ namespace lfm2 {
 
 namespace {
 
-#ifndef ORDER
-#define ORDER 0
-#endif
-#ifndef STAGES
-#define STAGES 3
-#endif
-#ifndef SPLIT
-#define SPLIT 3
-#endif
-#ifdef CLOCKS
-__device__ unsigned long long clocks[4];
-#endif
-
 constexpr int kCluster = 2;  // thread blocks, side by side
 constexpr int kRows = 128, kColumns = 128;
 constexpr int kWarpgroup = 128;               // threads
@@ -45,7 +32,6 @@ constexpr int kBoxBytes = 128 * 128;          // every tile is made of boxes: 12
 constexpr int kBoxFloats = 32;                // of k, in a box of fp32
 constexpr int kABoxes = kDepth / kBoxFloats;
 constexpr int kSums = kGroupRows * kColumns / kWarpgroup;  // of a thread
-constexpr int kStagedRow = kColumns * 4 + 16;              // bytes; the 16 spread rows over the banks
 
 static_assert(kABoxes == kCluster, "each block of a cluster loads one box for both");
 
@@ -53,13 +39,11 @@ template <bool float_weights>
 struct Shape {
   static constexpr int kWBoxes = float_weights ? 2 : 1;
   static constexpr int kStageBoxes = kABoxes + kWBoxes;
-  static constexpr int kStages = float_weights ? 2 : STAGES;
+  static constexpr int kStages = float_weights ? 2 : 4;
   static constexpr int kWPlanes = float_weights ? kPlanes : 1;
   static constexpr int kPlaneStages = float_weights ? 2 : 0;  // of converted weights
   static constexpr int kBoxes = kStages * kStageBoxes + kPlaneStages * kWPlanes;
-  static constexpr bool kStaged = !float_weights && STAGES == 3;  // results go through shared memory
-  static constexpr int kStagedBytes = kStaged ? 2 * kGroupRows * kStagedRow : 0;
-  static constexpr int kSharedBytes = kBoxes * kBoxBytes + kStagedBytes + 1024;  // to start on 1024
+  static constexpr int kSharedBytes = kBoxes * kBoxBytes + 1024;  // to start on 1024
   static constexpr int kWarpgroups = float_weights ? 4 : 3;
   static constexpr int kThreads = kWarpgroups * kWarpgroup;
   static constexpr int kFirstMultiplier = kWarpgroups - 2;
@@ -78,31 +62,20 @@ __device__ void release_at(uint32_t barrier, uint32_t rank) {
       "r"(rank)
       : "memory");
 }
+// The loop is out of the compiler's sight, which else runs out of registers around it. A wait that a bug makes endless
+// becomes a GPU fault after some seconds.
 __device__ void wait_for(uint32_t barrier, uint32_t parity) {
-  constexpr int kPatience = 1 << 24;  // a wait that a bug makes endless becomes a GPU fault
-  for (int tries = 0;; ++tries) {
-    uint32_t done;
-    asm volatile(
-        "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
-        : "=r"(done)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-    if (done != 0) return;
-    if (tries == kPatience) __trap();
-  }
+  asm volatile(
+      "{\n.reg .pred done, on;\n.reg .u32 tries;\nmov.u32 tries, 0;\n"
+      "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra came;\n"
+      "add.u32 tries, tries, 1;\nsetp.lt.u32 on, tries, 16777216;\n@on bra again;\ntrap;\ncame:\n}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
 }
-
-// One tile of a cluster: kRows rows and 2 kColumns columns.
-struct __align__(16) Place {
-  int first_row, end_row;  // end_row is the group's end, not the tile's
-  int first_column;
-  int group;  // -1: no such tile
-};
 
 struct Barriers {
   uint64_t full[4], free[4];                 // stages
   uint64_t planes_full[2], planes_free[2];
-  Place places[4];  // of the tile that begins with this stage; behind the last one a stage that says so
 };
 
 // A ring's next stage, and the parity of this round through it.
@@ -115,8 +88,15 @@ struct Turn {
   }
 };
 
+// One tile of a cluster: kRows rows and 2 kColumns columns.
+struct Place {
+  int first_row, end_row;  // end_row is the group's end, not the tile's
+  int first_column;
+  int group;  // -1: no such tile
+};
+
 // Tiles are counted group by group, then two columns' width by two columns' width, then row by row: clusters that run
-// together share columns of w. One warp: a prefix sum over the groups, 32 at a time.
+// together share columns of w. Every warp finds the place by itself: a prefix sum over the groups, 32 at a time.
 __device__ Place find_place(const GemmArgs& args, int64_t index) {
   const int columns = static_cast<int>((args.n + kCluster * kColumns - 1) / (kCluster * kColumns));
   const auto tiles_of = [](int rows) { return (rows + kRows - 1) / kRows; };
@@ -152,6 +132,16 @@ __device__ Place find_place(const GemmArgs& args, int64_t index) {
   return {0, 0, 0, -1};
 }
 
+// f(place) for every tile of this cluster.
+template <class F>
+__device__ void for_each_tile(const GemmArgs& args, F&& f) {
+  for (int64_t index = blockIdx.x / kCluster;; index += gridDim.x / kCluster) {
+    const Place place = find_place(args, index);
+    if (place.group < 0) return;
+    f(place);
+  }
+}
+
 // The three planes of two values, each plane's pair packed. Cut, not rounded: nothing overflows, and the third is
 // exact. An infinity leaves NaN in the others: redo_nonfinite.
 __device__ void split(float even, float odd, uint32_t& first, uint32_t& second, uint32_t& third) {
@@ -162,6 +152,20 @@ __device__ void split(float even, float odd, uint32_t& first, uint32_t& second, 
   odd -= cut(odd);
   second = pack(even, odd);
   third = pack(even - cut(even), odd - cut(odd));
+}
+
+// The same, rounded: what the six products leave out becomes a third of it, of either sign.
+__device__ void split_rounded(float even, float odd, uint32_t& first, uint32_t& second, uint32_t& third) {
+  const auto next = [&] {
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(odd), "f"(even));
+    even -= __uint_as_float(pair << 16);
+    odd -= __uint_as_float(pair & 0xffff0000u);
+    return pair;
+  };
+  first = next();
+  second = next();
+  third = next();
 }
 
 struct Block {
@@ -185,15 +189,14 @@ __device__ char* planes_of(const Block& block, int stage) {
   return block.shared + (S::kStages * S::kStageBoxes + stage * S::kWPlanes) * kBoxBytes;
 }
 
-// One warp: finds the tiles, and brings a and w, stage after stage.
+// One warp: brings a and w, stage after stage.
 template <bool float_weights>
 __device__ void load_tiles(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
                            const Block& block) {
   using S = Shape<float_weights>;
   Turn<S::kStages> turn;
   const int rank = static_cast<int>(block.rank);
-  for (int64_t index = blockIdx.x / kCluster;; index += gridDim.x / kCluster) {
-    const Place place = find_place(args, index);
+  for_each_tile(args, [&](const Place& place) {
     const int column = block.first_column(place);
     const bool has_columns = column < args.n;
     const int w_row = place.group * static_cast<int>(args.n) + column;
@@ -202,59 +205,54 @@ __device__ void load_tiles(const GemmArgs& args, const CUtensorMap* a_map, const
       wait_for(shared_address(&block.barriers->free[turn.stage]), turn.parity ^ 1);
       if (threadIdx.x % 32 == 0) {
         const uint32_t stage = shared_address(stage_of<float_weights>(block, turn.stage));
-        if (b == 0) block.barriers->places[turn.stage] = place;
-        if (place.group < 0 || args.k == 0) {
-          barrier_arrive(full);
-        } else {
-          barrier_expect(full, (kABoxes + (has_columns ? S::kWBoxes : 0)) * kBoxBytes);
-          load_box_multicast(stage + rank * kBoxBytes, a_map, full, (1 << kCluster) - 1,
-                             b * kDepth + rank * kBoxFloats, place.first_row);
-          if (has_columns)
+        barrier_expect(full, (kABoxes + (has_columns ? S::kWBoxes : 0)) * kBoxBytes);
+        load_box_multicast(stage + rank * kBoxBytes, a_map, full, (1 << kCluster) - 1, b * kDepth + rank * kBoxFloats,
+                           place.first_row);
+        if (has_columns)
 #pragma unroll
-            for (int i = 0; i < S::kWBoxes; ++i)
-              load_box(stage + (kABoxes + i) * kBoxBytes, w_map, full, b * kDepth + i * (kDepth / S::kWBoxes), w_row);
-        }
+          for (int i = 0; i < S::kWBoxes; ++i)
+            load_box(stage + (kABoxes + i) * kBoxBytes, w_map, full, b * kDepth + i * (kDepth / S::kWBoxes), w_row);
       }
       __syncwarp();
-      if (place.group < 0) return;
     }
-  }
+  });
 }
 
 // One warpgroup: splits fp32 weights into planes, a row a thread.
-__device__ void split_weights(const Block& block) {
+__device__ void split_weights(const GemmArgs& args, const Block& block) {
   using S = Shape<true>;
   Turn<S::kStages> turn;
   Turn<S::kPlaneStages> planes_turn;
   const int row = threadIdx.x % kWarpgroup, swizzle = row & 7;
-  for (int b = 0;; b = b + 1 == block.blocks ? 0 : b + 1, turn.next(), planes_turn.next()) {
-    wait_for(shared_address(&block.barriers->full[turn.stage]), turn.parity);
-    if (b == 0 && block.barriers->places[turn.stage].group < 0) return;
-    wait_for(shared_address(&block.barriers->planes_free[planes_turn.stage]), planes_turn.parity ^ 1);
-    const char* from = stage_of<true>(block, turn.stage) + kABoxes * kBoxBytes + row * 128;
-    char* to = planes_of<true>(block, planes_turn.stage) + row * 128;
+  for_each_tile(args, [&](const Place&) {
+    for (int b = 0; b < block.blocks; ++b, turn.next(), planes_turn.next()) {
+      wait_for(shared_address(&block.barriers->full[turn.stage]), turn.parity);
+      wait_for(shared_address(&block.barriers->planes_free[planes_turn.stage]), planes_turn.parity ^ 1);
+      const char* from = stage_of<true>(block, turn.stage) + kABoxes * kBoxBytes + row * 128;
+      char* to = planes_of<true>(block, planes_turn.stage) + row * 128;
 #pragma unroll
-    for (int octet = 0; octet < kDepth / kOctet; ++octet) {
-      const char* box = from + octet / 4 * kBoxBytes;
-      const int chunk = octet % 4 * 2;
-      const float4 low = *reinterpret_cast<const float4*>(box + (chunk ^ swizzle) * 16),
-                   high = *reinterpret_cast<const float4*>(box + ((chunk + 1) ^ swizzle) * 16);
-      uint4 plane[kPlanes];
-      split(low.x, low.y, plane[0].x, plane[1].x, plane[2].x);
-      split(low.z, low.w, plane[0].y, plane[1].y, plane[2].y);
-      split(high.x, high.y, plane[0].z, plane[1].z, plane[2].z);
-      split(high.z, high.w, plane[0].w, plane[1].w, plane[2].w);
+      for (int octet = 0; octet < kDepth / kOctet; ++octet) {
+        const char* box = from + octet / 4 * kBoxBytes;
+        const int chunk = octet % 4 * 2;
+        const float4 low = *reinterpret_cast<const float4*>(box + (chunk ^ swizzle) * 16),
+                     high = *reinterpret_cast<const float4*>(box + ((chunk + 1) ^ swizzle) * 16);
+        uint4 plane[kPlanes];
+        split_rounded(low.x, low.y, plane[0].x, plane[1].x, plane[2].x);
+        split_rounded(low.z, low.w, plane[0].y, plane[1].y, plane[2].y);
+        split_rounded(high.x, high.y, plane[0].z, plane[1].z, plane[2].z);
+        split_rounded(high.z, high.w, plane[0].w, plane[1].w, plane[2].w);
 #pragma unroll
-      for (int p = 0; p < kPlanes; ++p)
-        *reinterpret_cast<uint4*>(to + p * kBoxBytes + (octet ^ swizzle) * 16) = plane[p];
+        for (int p = 0; p < kPlanes; ++p)
+          *reinterpret_cast<uint4*>(to + p * kBoxBytes + (octet ^ swizzle) * 16) = plane[p];
+      }
+      fence_proxy_async();
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) {
+        barrier_arrive(shared_address(&block.barriers->free[turn.stage]));
+        barrier_arrive(shared_address(&block.barriers->planes_full[planes_turn.stage]));
+      }
     }
-    fence_proxy_async();
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-      barrier_arrive(shared_address(&block.barriers->free[turn.stage]));
-      barrier_arrive(shared_address(&block.barriers->planes_full[planes_turn.stage]));
-    }
-  }
+  });
 }
 
 // A thread's share of 64 rows and a stage's depth, in the layout in which wgmma takes it from registers: of each step
@@ -325,7 +323,7 @@ __device__ void redo_nonfinite(const GemmArgs& args, int group, int row0, int en
     const W* w = static_cast<const W*>(args.w.data) + (group * args.n + column) * args.k;
     sum = 0;
 #pragma unroll 4
-    for (int64_t k = 0; k < args.k; ++k) sum = fmaf(a[k], to_f32(w[k]), sum);
+    for (int64_t k = 0; k < args.k && !isnan(sum); ++k) sum = fmaf(a[k], to_f32(w[k]), sum);
 #pragma unroll
     for (int j = 0; j < size; ++j)
       if (j == i) sums[j] = sum;
@@ -344,92 +342,61 @@ __device__ void add_bias(const B* bias, int columns, float (&sums)[size]) {
     }
 }
 
-__device__ void store_row(void* target, uint32_t source, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(target), "r"(source), "r"(bytes)
-               : "memory");
-}
-
-// A warpgroup's results: of a thread 16 pieces of 8 columns, of each two neighbouring columns in two rows, 8 apart.
-// row0, column0: the warpgroup's; `staged`: its own shared memory, from which the copy engine writes rows.
+// A thread's sums: 16 pieces of 8 columns, of each two neighbouring columns in two rows, 8 apart; row0, column0: the
+// first.
 template <bool float_weights>
-__device__ void finish(const GemmArgs& args, const Place& place, int row0, int column0, char* staged, int warpgroup,
-                       float (&sums)[kSums]) {
+__device__ void finish(const GemmArgs& args, const Place& place, int row0, int column0, float (&sums)[kSums]) {
   using W = std::conditional_t<float_weights, float, __nv_bfloat16>;
-  const int lane = threadIdx.x % 32;
-  const int local_row = threadIdx.x % kWarpgroup / 32 * 16 + lane_row(lane), local_column = lane % 4 * 2;
-  const int row = row0 + local_row, column = column0 + local_column, n = static_cast<int>(args.n);
-  redo_nonfinite<W>(args, place.group, row, place.end_row, column, n, sums);
-  const int columns = n - column;
+  const int n = static_cast<int>(args.n), columns = n - column0;
+  redo_nonfinite<W>(args, place.group, row0, place.end_row, column0, n, sums);
   switch (args.bias.data == nullptr ? DType::kI32 : args.bias.dtype) {
     case DType::kBf16:
-      add_bias(static_cast<const __nv_bfloat16*>(args.bias.data) + column, columns, sums);
+      add_bias(static_cast<const __nv_bfloat16*>(args.bias.data) + column0, columns, sums);
       break;
     case DType::kF16:
-      add_bias(static_cast<const __half*>(args.bias.data) + column, columns, sums);
+      add_bias(static_cast<const __half*>(args.bias.data) + column0, columns, sums);
       break;
     case DType::kF32:
-      add_bias(static_cast<const float*>(args.bias.data) + column, columns, sums);
+      add_bias(static_cast<const float*>(args.bias.data) + column0, columns, sums);
       break;
     case DType::kI32:
       break;
   }
-  const bool gated = args.epilogue == Epilogue::kSwiglu;
-  const int64_t out_columns = gated ? n / 2 : n;
-  const int out_column0 = gated ? column0 / 2 : column0;
-  float* const out = static_cast<float*>(args.out) + row * out_columns + out_column0 + local_column;
-  char* place_staged = staged + local_row * kStagedRow + local_column * 4;
-  if constexpr (Shape<float_weights>::kStaged) {
-    if (threadIdx.x % kWarpgroup < kGroupRows) wait_stores_read<0>();
-    named_barrier_sync(1 + warpgroup, kWarpgroup);
-  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const bool valid = row + half * 8 < place.end_row;
-    float* const out_row = out + half * 8 * out_columns;
-    const auto put = [&](int piece, int piece_columns, float2 value) {
-      if constexpr (Shape<float_weights>::kStaged)
-        *reinterpret_cast<float2*>(place_staged + half * 8 * kStagedRow + piece * 32) = value;
-      else if (valid && piece * piece_columns < columns)
-        *reinterpret_cast<float2*>(out_row + piece * 8) = value;
-    };
-    if (gated) {
+    const int64_t row = row0 + half * 8;
+    if (row >= place.end_row) continue;
+    if (args.epilogue == Epilogue::kSwiglu) {
+      float* out = static_cast<float*>(args.out) + row * (n / 2) + column0 / 16 * 8 + column0 % 8;
 #pragma unroll
       for (int j = 0; j < kSums / 8; ++j) {
         const float* gate = sums + j * 8 + half * 2;
         const float* up = gate + 4;
-        put(j, 16, {swiglu(gate[0], up[0]), swiglu(gate[1], up[1])});
+        if (j * 16 < columns)
+          *reinterpret_cast<float2*>(out + j * 8) = {swiglu(gate[0], up[0]), swiglu(gate[1], up[1])};
       }
-    } else {
-      constexpr int kTogether = 8;  // loads in flight
+      continue;
+    }
+    float* out = static_cast<float*>(args.out) + row * n + column0;
+    constexpr int kTogether = 8;  // loads in flight
 #pragma unroll
-      for (int first = 0; first < kSums / 4; first += kTogether) {
-        if (args.epilogue == Epilogue::kAdd) {
-          float2 old[kTogether];
-#pragma unroll
-          for (int j = 0; j < kTogether; ++j)
-            old[j] = valid && (first + j) * 8 < columns ? *reinterpret_cast<const float2*>(out_row + (first + j) * 8)
-                                                        : float2{};
-#pragma unroll
-          for (int j = 0; j < kTogether; ++j) {
-            sums[(first + j) * 4 + half * 2] += old[j].x;
-            sums[(first + j) * 4 + half * 2 + 1] += old[j].y;
-          }
-        }
+    for (int first = 0; first < kSums / 4; first += kTogether) {
+      if (args.epilogue == Epilogue::kAdd) {
+        float2 old[kTogether];
 #pragma unroll
         for (int j = 0; j < kTogether; ++j)
-          put(first + j, 8, {sums[(first + j) * 4 + half * 2], sums[(first + j) * 4 + half * 2 + 1]});
+          old[j] = (first + j) * 8 < columns ? *reinterpret_cast<const float2*>(out + (first + j) * 8) : float2{};
+#pragma unroll
+        for (int j = 0; j < kTogether; ++j) {
+          sums[(first + j) * 4 + half * 2] += old[j].x;
+          sums[(first + j) * 4 + half * 2 + 1] += old[j].y;
+        }
       }
-    }
-  }
-  if constexpr (Shape<float_weights>::kStaged) {
-    fence_proxy_async();
-    named_barrier_sync(1 + warpgroup, kWarpgroup);
-    const int local = threadIdx.x % kWarpgroup;
-    if (local < kGroupRows && row0 + local < place.end_row) {
-      const int count = min(gated ? kColumns / 2 : kColumns, static_cast<int>(out_columns) - out_column0);
-      store_row(static_cast<float*>(args.out) + (row0 + local) * out_columns + out_column0,
-                shared_address(staged + local * kStagedRow), count * 4);
-      commit_stores();
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j)
+        if ((first + j) * 8 < columns)
+          *reinterpret_cast<float2*>(out + (first + j) * 8) = {sums[(first + j) * 4 + half * 2],
+                                                               sums[(first + j) * 4 + half * 2 + 1]};
     }
   }
 }
@@ -460,13 +427,9 @@ __device__ void multiply_tiles(const GemmArgs& args, const Block& block, int war
       planes_turn.next();
     }
   };
-  for (;;) {
-    wait_stage();
-    const Place place = block.barriers->places[turn.stage];
-    if (place.group < 0) break;
+  for_each_tile(args, [&](const Place& place) {
     const int row0 = place.first_row + warpgroup * kGroupRows, column0 = block.first_column(place);
-    float sums[kSums] = {};
-    if (row0 >= place.end_row || column0 >= args.n || args.k == 0) {
+    if (row0 >= place.end_row || column0 >= args.n) {  // nothing to do here, but the stages come
       for (int b = 0; b < block.blocks; ++b) {
         wait_stage();
         free_stage(turn.stage);
@@ -474,10 +437,13 @@ __device__ void multiply_tiles(const GemmArgs& args, const Block& block, int war
         wait_planes();
         free_planes();
       }
-    } else {
-      const bool both = place.first_row + kGroupRows < place.end_row && (ORDER == 2 || block.blocks >= S::kStages);
+      return;
+    }
+    float sums[kSums] = {};
+    if (block.blocks > 0) {
       float part[kSums];
       Fragments a[kPlanes];
+      wait_stage();
 #pragma unroll
       for (int step = 0; step < kSteps; ++step)
         split_step(stage_of<float_weights>(block, turn.stage), a_place, step, a[0].step[step], a[1].step[step],
@@ -488,24 +454,15 @@ __device__ void multiply_tiles(const GemmArgs& args, const Block& block, int war
         const uint32_t w =
             shared_address(float_weights ? planes_of<float_weights>(block, planes_turn.stage)
                                          : stage_of<float_weights>(block, turn.stage) + kABoxes * kBoxBytes);
-#if ORDER == 1
-        if (b == 0 && both && warpgroup == 1) named_barrier_sync(4, 256);
-#elif ORDER == 2
-        if (both) named_barrier_sync(4 + warpgroup, 256);
-#endif
         start_products<float_weights>(part, a, wgmma_operand(w));
-#if ORDER == 1
-        if (b == 0 && both && warpgroup == 0) named_barrier_arrive(4, 256);
-#elif ORDER == 2
-        if (both) named_barrier_arrive(5 - warpgroup, 256);
-#endif
         [[maybe_unused]] const int stage = turn.stage;
         turn.next();
         Fragments first = a[0];
+        [[maybe_unused]] uint32_t second[kSteps / 2][4] = {};
         if (b + 1 < block.blocks) {
           wait_stage();
           const char* next = stage_of<float_weights>(block, turn.stage);
-          if constexpr (float_weights || SPLIT == 2) {
+          if constexpr (float_weights) {
             wgmma_wait<1>();
             a[1].keep();
             a[2].keep();
@@ -513,7 +470,6 @@ __device__ void multiply_tiles(const GemmArgs& args, const Block& block, int war
             for (int step = 0; step < kSteps; ++step)
               split_step(next, a_place, step, first.step[step], a[1].step[step], a[2].step[step]);
           } else {
-            uint32_t second[kSteps / 2][4];
             wgmma_wait<2>();
             a[2].keep();
 #pragma unroll
@@ -524,8 +480,6 @@ __device__ void multiply_tiles(const GemmArgs& args, const Block& block, int war
 #pragma unroll
             for (int step = kSteps / 2; step < kSteps; ++step)
               split_step(next, a_place, step, first.step[step], a[1].step[step], a[2].step[step]);
-#pragma unroll
-            for (int i = 0; i < kSteps / 2 * 4; ++i) a[1].step[i / 4][i % 4] = second[i / 4][i % 4];
           }
           if constexpr (float_weights) free_stage(turn.stage);
         }
@@ -537,13 +491,13 @@ __device__ void multiply_tiles(const GemmArgs& args, const Block& block, int war
 #pragma unroll
         for (int i = 0; i < kSums; ++i) sums[i] += part[i];
         a[0] = first;
+        if constexpr (!float_weights)
+#pragma unroll
+          for (int i = 0; i < kSteps / 2 * 4; ++i) a[1].step[i / 4][i % 4] = second[i / 4][i % 4];
       }
     }
-    if (row0 < place.end_row && column0 < args.n)
-      finish<float_weights>(args, place, row0, column0,
-                            block.shared + S::kBoxes * kBoxBytes + warpgroup * kGroupRows * kStagedRow, warpgroup, sums);
-  }
-  if constexpr (S::kStaged) wait_stores<0>();
+    finish<float_weights>(args, place, place.first_row + local_row, column0 + lane % 4 * 2, sums);
+  });
 }
 
 template <bool float_weights>
@@ -555,13 +509,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Shape<float_w
   __shared__ Barriers barriers;
   const uint32_t start = shared_address(raw_shared);
   const Block block{raw_shared + ((start + 1023) / 1024 * 1024 - start), &barriers, cluster_rank(),
-                    max(1, static_cast<int>((args.k + kDepth - 1) / kDepth))};
-#ifdef CLOCKS
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    clocks[0] = clock64();
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(clocks[1]));
-  }
-#endif
+                    static_cast<int>((args.k + kDepth - 1) / kDepth)};
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::kStages; ++i) {
       barrier_init(shared_address(&barriers.full[i]), 1);
@@ -581,23 +529,14 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Shape<float_w
   } else if (float_weights && warpgroup == 1) {
     if constexpr (float_weights) {
       give_registers<S::kSplitterRegisters>();
-      split_weights(block);
+      split_weights(args, block);
     }
   } else {
     take_registers<S::kMultiplierRegisters>();
-#if ORDER == 2
-    if (warpgroup - S::kFirstMultiplier == 1) named_barrier_arrive(4, 256);
-#endif
     multiply_tiles<float_weights>(args, block, warpgroup - S::kFirstMultiplier);
   }
   __syncwarp();
   cluster_sync();  // neither block may end while the other writes to it
-#ifdef CLOCKS
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    clocks[2] = clock64();
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(clocks[3]));
-  }
-#endif
 }
 
 template <bool float_weights>
@@ -622,9 +561,6 @@ void launch(cudaStream_t stream, const GemmArgs& args) {
 
 }  // namespace
 
-#ifdef CLOCKS
-void planes_clocks(unsigned long long (&c)[4]) { CUDA_CHECK(cudaMemcpyFromSymbol(c, clocks, sizeof c)); }
-#endif
 
 void launch_gemm_planes_wgmma(cudaStream_t stream, const GemmArgs& args) {
   if (args.m == 0 || args.n == 0) return;

@@ -5,9 +5,11 @@
 // warpgroups that multiply. The two blocks of a cluster work on two tiles that share columns of w, or rows of a; each
 // loads half of what is shared for both.
 #include <algorithm>
+#include <type_traits>
 
-#include "kernels/cuda/device_types.cuh"
 #include "kernels/cuda/gemm_wgmma.h"
+#include "kernels/cuda/gemm_wgmma_out.cuh"
+#include "kernels/cuda/gemm_wgmma_walk.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/tensor_map.h"
 
@@ -15,27 +17,22 @@ namespace lfm2 {
 
 namespace {
 
-constexpr int kRows = 128;        // of a tile; the last tile of a group may have half of them
-constexpr int kWarpgroupRows = 64;
-constexpr int kDepth = 64;        // of k, in one stage: 128 bytes, one swizzled row
+constexpr int kDepth = 64;  // of k, in one stage: 128 bytes, one swizzled row
 constexpr int kSteps = kDepth / 16;
 constexpr int kRowBytes = kDepth * 2;
-constexpr int kWarpgroup = 128;   // threads
-constexpr int kMultipliers = 2;   // warpgroups
+constexpr int kWarpgroup = 128;  // threads
+constexpr int kMultipliers = 2;  // warpgroups
 constexpr int kThreads = (kMultipliers + 1) * kWarpgroup;
-constexpr int kLoaderRegisters = 40, kMultiplierRegisters = 232;
-constexpr int kBandRows = 2048;   // tiles of so many rows take turns at each piece of w, which then stays in L2
-constexpr int kPassColumns = 64;  // of out, in one pass through a warp's shared memory: 16 rows of 128 bytes
-constexpr int kPassBytes = 16 * kPassColumns * 2;
+constexpr int kLoaderRegisters = 56, kMultiplierRegisters = 224;
 constexpr int kOutBytes = kMultipliers * 4 * 2 * kPassBytes;  // two passes a warp, in turn
 constexpr int kSharedLimit = 227 * 1024;
 
 template <int columns>
 struct Stage {
-  static constexpr int kABytes = kRows * kRowBytes, kBytes = kABytes + columns * kRowBytes;
-  static constexpr int kBarrierBytes = 16;  // full and free
-  static constexpr int kCount = (kSharedLimit - 1024 - kOutBytes) / (kBytes + kBarrierBytes);
-  static constexpr int kSharedBytes = kCount * (kBytes + kBarrierBytes) + kOutBytes + 1024;  // to begin on 1024
+  static constexpr int kABytes = kWgmmaRows * kRowBytes, kBytes = kABytes + columns * kRowBytes;
+  static constexpr int kNoteBytes = 32;  // a tile's place, and the barriers full and free
+  static constexpr int kCount = (kSharedLimit - 1024 - kOutBytes) / (kBytes + kNoteBytes);
+  static constexpr int kSharedBytes = kCount * (kBytes + kNoteBytes) + kOutBytes + 1024;  // to begin on 1024
 };
 
 // A stage of the ring, and the parity of this round through it.
@@ -51,134 +48,55 @@ struct Turn {
   }
 };
 
-// What one block computes: kRows rows, or half of them, and `columns` columns.
-struct Work {
-  int group;
-  int first_row, end_row;  // of a and out; end_row is the group's end, not the tile's
-  int first_column;
-  bool half;         // at most kRows / 2 rows: the warpgroups split the columns
-  bool same_columns;  // as the other block of the cluster, which has the next rows; otherwise the next columns
-};
+// What the multiplying warps must know of a tile; comes with its first stage.
+struct Place {
+  int first_row, end_row, first_column;
+  int kind;  // 0: whole, 1: half; 2: there are no more tiles
 
-// Units of work, one for each cluster in turn, are counted group by group; in a group first pairs of row tiles, band by
-// band, then column by column, then row by row; then the one or two row tiles that are left, for pairs of column tiles.
-// Every warp finds its unit by itself: a prefix sum over the groups, 32 at a time, kept in the lanes.
-template <int columns, int cluster>
-class Walk {
- public:
-  __device__ explicit Walk(const GemmArgs& args)
-      : offsets_(args.offsets),
-        groups_(static_cast<int>(args.groups)),
-        rows_(static_cast<int>(args.m)),
-        column_tiles_(static_cast<int>((args.n + columns - 1) / columns)) {
-    read_groups();
+  __device__ static Place load(uint32_t address) {
+    const uint4 bits = load_shared(address);
+    return {static_cast<int>(bits.x), static_cast<int>(bits.y), static_cast<int>(bits.z), static_cast<int>(bits.w)};
   }
-
-  // Units are asked for in rising order. False behind the last.
-  __device__ bool find(int unit, int rank, Work& work) {
-    while (true) {
-      const unsigned reached = __ballot_sync(0xffffffffu, before_ + upto_ > unit);
-      if (reached != 0) {
-        const int owner = __ffs(reached) - 1;
-        const int first = __shfl_sync(0xffffffffu, first_, owner), end = __shfl_sync(0xffffffffu, end_, owner);
-        const int previous = __shfl_sync(0xffffffffu, upto_, owner > 0 ? owner - 1 : 0);
-        place(unit - before_ - (owner > 0 ? previous : 0), rank, first, end, work);
-        work.group = base_ + owner;
-        return true;
-      }
-      before_ += __shfl_sync(0xffffffffu, upto_, 31);
-      base_ += 32;
-      if (base_ >= groups_) return false;
-      read_groups();
-    }
+  __device__ void store(uint32_t address) const {
+    store_shared(address, {static_cast<uint32_t>(first_row), static_cast<uint32_t>(end_row),
+                           static_cast<uint32_t>(first_column), static_cast<uint32_t>(kind)});
   }
-
- private:
-  static constexpr int kPairRows = kRows * cluster;
-  static constexpr int kBand = kBandRows / kPairRows;
-
-  // A second tile that would be half empty is better off alone.
-  __device__ static int pairs_of(int rows) {
-    return cluster == 1 ? (rows + kRows - 1) / kRows : (rows + kWarpgroupRows - 1) / kPairRows;
-  }
-  __device__ static int singles_of(int rows, int pairs) {
-    const int left = rows - pairs * kPairRows;
-    return cluster == 1 || left <= 0 ? 0 : (left + kRows - 1) / kRows;
-  }
-
-  __device__ void read_groups() {
-    const int group = base_ + static_cast<int>(threadIdx.x % 32);
-    first_ = end_ = 0;
-    if (group < groups_) {
-      first_ = offsets_ == nullptr ? 0 : offsets_[group];
-      end_ = offsets_ == nullptr ? rows_ : offsets_[group + 1];
-    }
-    const int pairs = pairs_of(end_ - first_);
-    upto_ = pairs * column_tiles_ + singles_of(end_ - first_, pairs) * ((column_tiles_ + cluster - 1) / cluster);
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int left = __shfl_up_sync(0xffffffffu, upto_, step);
-      if (threadIdx.x % 32 >= step) upto_ += left;
-    }
-  }
-
-  __device__ void place(int unit, int rank, int first, int end, Work& work) const {
-    const int pairs = pairs_of(end - first);
-    int column_tile;
-    work.same_columns = unit < pairs * column_tiles_;
-    if (work.same_columns) {
-      const int band = unit / (kBand * column_tiles_), in_band = unit - band * kBand * column_tiles_;
-      const int height = min(kBand, pairs - band * kBand);
-      column_tile = in_band / height;
-      work.first_row = first + (band * kBand + in_band - column_tile * height) * kPairRows + rank * kRows;
-    } else {
-      const int local = unit - pairs * column_tiles_, singles = singles_of(end - first, pairs);
-      column_tile = local / singles;
-      work.first_row = first + pairs * kPairRows + (local - column_tile * singles) * kRows;
-      column_tile = column_tile * cluster + rank;
-    }
-    work.first_column = column_tile * columns;
-    work.end_row = end;
-    work.half = end - work.first_row <= kWarpgroupRows && (cluster == 1 || !work.same_columns);
-  }
-
-  const int32_t* offsets_;
-  int groups_, rows_, column_tiles_;
-  int base_ = 0, before_ = 0;    // the lanes' first group; units before it
-  int first_ = 0, end_ = 0;      // rows of the lane's group
-  int upto_ = 0;                 // units of the lanes' groups up to this one's
 };
 
 struct Block {
-  uint32_t stages, full, free;  // in shared memory; free: where all multiplying warps of the cluster say so
-  int rank;                     // in the cluster
-  int unit, units;              // the first one; from one to the next
-  int depths;                   // stages of k
+  uint32_t stages, places;  // in shared memory, one for each stage
+  uint32_t full, free;      // barriers; free: where all multiplying warps of the cluster say so
+  int rank;                 // in the cluster
+  int unit, units;          // the first one; from one to the next
+  int depths;               // stages of k
 };
 
 template <int columns, int cluster>
 __device__ void load_stages(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
                             const Block& block) {
   using S = Stage<columns>;
-  constexpr int kHalfA = kWarpgroupRows * kRowBytes, kWBox = columns / cluster, kWBytes = kWBox * kRowBytes;
+  constexpr int kHalfA = kWgmmaHalfRows * kRowBytes, kWBox = columns / cluster, kWBytes = kWBox * kRowBytes;
   constexpr uint16_t kBoth = 3;
-  Walk<columns, cluster> walk(args);
+  TileWalk<columns, cluster> walk(args);
   Turn<S::kCount> turn;
-  Work work;
+  TileWork work;
+  const auto wait_free = [&] { barrier_wait(block.free + turn.stage * 8, turn.parity ^ 1); };
   for (int unit = block.unit; walk.find(unit, block.rank, work); unit += block.units) {
     for (int depth = 0; depth < block.depths; ++depth, turn.next()) {
-      barrier_wait(block.free + turn.stage * 8, turn.parity ^ 1);
+      wait_free();
       if (threadIdx.x % 32 == 0) {
         const uint32_t full = block.full + turn.stage * 8, a = block.stages + turn.stage * S::kBytes;
         const uint32_t w = a + S::kABytes;
         const int x = depth * kDepth;
+        if (depth == 0)
+          Place{work.first_row, work.end_row, work.first_column, work.half}.store(block.places + turn.stage * 16);
         barrier_expect(full, S::kBytes - (work.half ? kHalfA : 0));
         if (cluster == 2 && !work.same_columns && !work.half) {
           load_box_multicast(a + block.rank * kHalfA, a_map, full, kBoth, x,
-                             work.first_row + block.rank * kWarpgroupRows);
+                             work.first_row + block.rank * kWgmmaHalfRows);
         } else {
           load_box(a, a_map, full, x, work.first_row);
-          if (!work.half) load_box(a + kHalfA, a_map, full, x, work.first_row + kWarpgroupRows);
+          if (!work.half) load_box(a + kHalfA, a_map, full, x, work.first_row + kWgmmaHalfRows);
         }
         if (cluster == 2 && work.same_columns) {
           load_box_multicast(w + block.rank * kWBytes, w_map, full, kBoth, x, work.first_column + block.rank * kWBox,
@@ -192,20 +110,23 @@ __device__ void load_stages(const GemmArgs& args, const CUtensorMap* a_map, cons
       __syncwarp();
     }
   }
+  wait_free();
+  if (threadIdx.x == 0) {
+    Place{0, 0, 0, 2}.store(block.places + turn.stage * 16);
+    barrier_arrive(block.full + turn.stage * 8);
+  }
 }
 
-// The sums of one warpgroup: 64 rows, `width` columns. `lead`: how many stages the first warpgroup goes ahead.
-template <class T, int columns, int cluster, int width, int lead, class Meanwhile>
+// The sums of one warpgroup: 64 rows, `width` columns; the first stage is there.
+template <class T, int columns, int cluster, int width>
 __device__ void multiply(float (&sums)[columns / 2], const Block& block, Turn<Stage<columns>::kCount>& turn,
-                         int a_offset, int w_offset, Meanwhile&& meanwhile) {
+                         int a_offset, int w_offset) {
   using S = Stage<columns>;
-  const int warpgroup = threadIdx.x / kWarpgroup - 1, lane = threadIdx.x % 32;
-  const bool staggered = lead > 0 && block.depths >= 2 * S::kCount;
+  const int lane = threadIdx.x % 32;
   const auto release = [&](int stage) {
     if (lane < cluster) barrier_arrive_at(block.free + stage * 8, lane);
   };
   const auto multiply_stage = [&](bool first) {
-    barrier_wait(block.full + turn.stage * 8, turn.parity);
     const uint32_t stage = block.stages + turn.stage * S::kBytes;
     const uint64_t a = wgmma_operand(stage + a_offset), w = wgmma_operand(stage + S::kABytes + w_offset);
     wgmma_fence();
@@ -214,224 +135,59 @@ __device__ void multiply(float (&sums)[columns / 2], const Block& block, Turn<St
       wgmma<T, width>(sums, a + step * kWgmmaStep, w + step * kWgmmaStep, !first || step > 0);
     wgmma_commit();
   };
-  const auto let_second_go = [&](int depth) {
-    if (staggered && warpgroup == 0 && depth == lead - 1) named_barrier_arrive(1, kMultipliers * kWarpgroup);
-  };
-  if (staggered && warpgroup == 1) named_barrier_sync(1, kMultipliers * kWarpgroup);
   multiply_stage(true);
-  let_second_go(0);
   int previous = turn.stage;
   turn.next();
   for (int depth = 1; depth < block.depths; ++depth) {
+    barrier_wait(block.full + turn.stage * 8, turn.parity);
     multiply_stage(false);
-    let_second_go(depth);
     wgmma_wait<1>();
     release(previous);
     previous = turn.stage;
     turn.next();
   }
-  meanwhile();
   wgmma_wait<0>();
   release(previous);
 }
 
-// exp's and the division's last bits are far below the rounding to 16 bits. -inf gives NaN, as x / (1 + exp(-x)) does.
-__device__ inline float silu(float x) {
-  float inverse;
-  asm("rcp.approx.f32 %0, %1;\n" : "=f"(inverse) : "f"(1.0f + __expf(-x)));
-  return x * inverse;
-}
-
-template <class T>
-__device__ uint32_t pack(float even, float odd) {
-  const T pair[2] = {rounded<T>(even), rounded<T>(odd)};
-  return *reinterpret_cast<const uint32_t*>(pair);
-}
-template <>
-__device__ inline uint32_t pack<__nv_bfloat16>(float even, float odd) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(even, odd);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-template <>
-__device__ inline uint32_t pack<__half>(float even, float odd) {
-  const __half2 pair = __floats2half2_rn(even, odd);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-__device__ inline float2 unpack(uint32_t bits, __nv_bfloat16) {
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&bits));
-}
-__device__ inline float2 unpack(uint32_t bits, __half) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
-}
-
-// A warp's 16 rows and where they go.
-struct Strip {
-  int first_row, rows;  // rows below 16: the rest belongs to others
-  int first_column;     // of the sums
-};
-
-template <class B, int width, int size>
-__device__ void add_bias(const B* bias, int n, const Strip& strip, float (&sums)[size]) {
-  const int lane_column = strip.first_column + threadIdx.x % 4 * 2;
-#pragma unroll
-  for (int i = 0; i < width / 2; ++i) {
-    const int column = lane_column + i / 4 * 8 + i % 2;
-    if (column < n) sums[i] += to_f32(bias[column]);
-  }
-}
-
-template <int width, int size>
-__device__ void add_bias(const GemmArgs& args, const Strip& strip, float (&sums)[size]) {
-  const int n = static_cast<int>(args.n);
-  if (args.bias.dtype == DType::kBf16)
-    add_bias<__nv_bfloat16, width>(static_cast<const __nv_bfloat16*>(args.bias.data), n, strip, sums);
-  else if (args.bias.dtype == DType::kF16)
-    add_bias<__half, width>(static_cast<const __half*>(args.bias.data), n, strip, sums);
-  else
-    add_bias<float, width>(static_cast<const float*>(args.bias.data), n, strip, sums);
-}
-
-// fp32: straight from the registers, 32 bytes of a row at a time.
-template <int width, int size>
-__device__ void write_floats(const GemmArgs& args, const Strip& strip, const float (&sums)[size]) {
-  const int lane = threadIdx.x % 32, column = strip.first_column + lane % 4 * 2;
-  const bool add = args.epilogue == Epilogue::kAdd;
-#pragma unroll
-  for (int lower = 0; lower < 2; ++lower) {
-    const int row = lane / 4 + lower * 8;
-    if (row >= strip.rows) continue;
-    float* out = static_cast<float*>(args.out) + static_cast<int64_t>(strip.first_row + row) * args.n + column;
-#pragma unroll
-    for (int j = 0; j < width / 8; ++j) {
-      if (column + j * 8 >= args.n) continue;
-      float2 value = {sums[j * 4 + lower * 2], sums[j * 4 + lower * 2 + 1]};
-      float2* target = reinterpret_cast<float2*>(out + j * 8);
-      if (add) {
-        const float2 old = *target;
-        value = {value.x + old.x, value.y + old.y};
-      }
-      *target = value;
-    }
-  }
-}
-
-// 16 bits: a few columns at a time through the warp's shared memory, so that rows are written in pieces of 128 bytes.
-template <class T, int width, bool swiglu, int size>
-__device__ void write_halves(const GemmArgs& args, const Strip& strip, uint32_t staged, const float (&sums)[size]) {
-  constexpr int kWidth = swiglu ? width / 2 : width, kPasses = (kWidth + kPassColumns - 1) / kPassColumns;
-  constexpr int kPassRows = 4;  // of out, in one instruction
-  const int lane = threadIdx.x % 32;
-  const int n = static_cast<int>(swiglu ? args.n / 2 : args.n);
-  const int chunk = lane % 8, row0 = lane / 8;
-  const int first_column = (swiglu ? strip.first_column / 2 : strip.first_column) + chunk * 8;
-  T* out = static_cast<T*>(args.out) + static_cast<int64_t>(strip.first_row + row0) * n + first_column;
-  // Of 16 rows of eight chunks; where the lane's row of the four matrices begins that are stored together, and the
-  // chunk's swizzle.
-  const uint32_t matrix_row = staged + lane % 16 * 128;
-  const int matrix_chunk = lane / 16, swizzle = lane % 8;
-  const bool add = !swiglu && args.epilogue == Epilogue::kAdd;
-  const auto valid = [&](int pass, int i) {
-    return row0 + i * kPassRows < strip.rows && pass * kPassColumns + chunk * 8 < kWidth &&
-           first_column + pass * kPassColumns < n;
-  };
-  const auto slot = [&](int pass) { return static_cast<uint32_t>(pass % 2 * kPassBytes); };
-  const auto row_address = [&](int pass, int i) {
-    const int row = row0 + i * kPassRows;
-    return staged + slot(pass) + row * 128 + (chunk ^ (row & 7)) * 16;
-  };
-  const auto target = [&](int pass, int i) {
-    return reinterpret_cast<uint4*>(out + static_cast<int64_t>(i) * kPassRows * n + pass * kPassColumns);
-  };
-  uint4 old[16 / kPassRows] = {};
-  const auto load_old = [&](int pass) {
-#pragma unroll
-    for (int i = 0; i < 16 / kPassRows; ++i)
-      if (valid(pass, i)) old[i] = *target(pass, i);
-  };
-  if (add) load_old(0);
-#pragma unroll
-  for (int pass = 0; pass < kPasses; ++pass) {
-    if (add) {
-#pragma unroll
-      for (int i = 0; i < 16 / kPassRows; ++i) store_shared(row_address(pass, i), old[i]);
-      if (pass + 1 < kPasses) load_old(pass + 1);
-      __syncwarp();
-    }
-#pragma unroll
-    for (int piece = 0; piece < kPassColumns / 16; ++piece) {
-      const int column = pass * kPassColumns + piece * 16;
-      if (column >= kWidth) continue;
-      const uint32_t address = matrix_row + slot(pass) + ((piece * 2 + matrix_chunk) ^ swizzle) * 16;
-      uint32_t words[4];  // upper and lower rows of the first eight columns, then of the other eight
-      if constexpr (swiglu) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int gate = (column + i / 2 * 8) + i % 2 * 2, up = gate + 4;
-          words[i] = pack<T>(silu(sums[gate]) * sums[up], silu(sums[gate + 1]) * sums[up + 1]);
-        }
-      } else {
-        uint32_t before[4];
-        if (add) load_matrices(before, address);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int first = column / 2 + i * 2;
-          const float2 more = add ? unpack(before[i], T{}) : float2{0, 0};
-          words[i] = add ? pack<T>(sums[first] + more.x, sums[first + 1] + more.y)
-                         : pack<T>(sums[first], sums[first + 1]);
-        }
-      }
-      store_matrices(address, words);
-    }
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < 16 / kPassRows; ++i)
-      if (valid(pass, i)) *target(pass, i) = load_shared(row_address(pass, i));
-  }
-  __syncwarp();
-}
-
-template <class T, int columns, int cluster, bool swiglu, int lead>
+template <class T, int columns, int cluster, bool swiglu>
 __device__ void multiply_tiles(const GemmArgs& args, bool float_out, const Block& block, uint32_t staged) {
   const int warpgroup = threadIdx.x / kWarpgroup - 1, warp = threadIdx.x % kWarpgroup / 32;
-  Walk<columns, cluster> walk(args);
   Turn<Stage<columns>::kCount> turn;
-  float sums[columns / 2];
-  Work work, next;
-  int unit = block.unit;
-  bool more = walk.find(unit, block.rank, next);
-  const auto find_next = [&] { more = walk.find(unit += block.units, block.rank, next); };
-  const auto write = [&](auto width, const Strip& strip) {
+  const bool add_halves = !swiglu && !float_out && args.epilogue == Epilogue::kAdd;
+  // `width` columns of the stage's w, from column w_first on, and the rows from a_first on.
+  const auto compute = [&](auto width, const Place& place, int a_first, int w_first) {
+    const Strip strip{place.first_row + a_first + warp * 16, place.end_row - (place.first_row + a_first + warp * 16),
+                      place.first_column + w_first};
+    const Writer<T, width(), Epilogue::kAdd> adder(args, strip, staged);
+    if (add_halves) adder.load_old();
+    float sums[columns / 2] = {};
+    multiply<T, columns, cluster, width()>(sums, block, turn, a_first * kRowBytes, w_first * kRowBytes);
     if (strip.rows <= 0) return;
     if constexpr (swiglu) {
-      write_halves<T, width(), true>(args, strip, staged, sums);
+      Writer<T, width(), Epilogue::kSwiglu>(args, strip, staged).write(sums);
     } else {
       if (args.bias.data != nullptr) add_bias<width()>(args, strip, sums);
       if (float_out)
         write_floats<width()>(args, strip, sums);
+      else if (add_halves)
+        adder.write(sums);
       else
-        write_halves<T, width(), false>(args, strip, staged, sums);
+        Writer<T, width(), Epilogue::kStore>(args, strip, staged).write(sums);
     }
   };
-  while (more) {
-    work = next;
-    Strip strip{work.first_row + warp * 16, 0, work.first_column};
-    if (work.half) {
-      multiply<T, columns, cluster, columns / 2, lead>(sums, block, turn, 0, warpgroup * columns / 2 * kRowBytes,
-                                                       find_next);
-      strip.first_column += warpgroup * columns / 2;
-      strip.rows = work.end_row - strip.first_row;
-      write(std::integral_constant<int, columns / 2>{}, strip);
-    } else {
-      multiply<T, columns, cluster, columns, lead>(sums, block, turn, warpgroup * kWarpgroupRows * kRowBytes, 0,
-                                                   find_next);
-      strip.first_row += warpgroup * kWarpgroupRows;
-      strip.rows = work.end_row - strip.first_row;
-      write(std::integral_constant<int, columns>{}, strip);
-    }
+  while (true) {
+    barrier_wait(block.full + turn.stage * 8, turn.parity);
+    const Place place = Place::load(block.places + turn.stage * 16);
+    if (place.kind == 2) return;
+    if (place.kind == 1)
+      compute(std::integral_constant<int, columns / 2>{}, place, 0, warpgroup * columns / 2);
+    else
+      compute(std::integral_constant<int, columns>{}, place, warpgroup * kWgmmaHalfRows, 0);
   }
 }
 
-template <class T, int columns, int cluster, bool swiglu, int lead>
+template <class T, int columns, int cluster, bool swiglu>
 __global__ void __launch_bounds__(kThreads, 1)
     gemm_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
                       const __grid_constant__ GemmArgs args, bool float_out) {
@@ -440,7 +196,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   Block block;
   block.stages = (shared_address(shared) + 1023) / 1024 * 1024;
   const uint32_t out = block.stages + S::kCount * S::kBytes;
-  block.full = out + kOutBytes;
+  block.places = out + kOutBytes;
+  block.full = block.places + S::kCount * 16;
   block.free = block.full + S::kCount * 8;
   block.rank = cluster == 1 ? 0 : static_cast<int>(cluster_rank());
   block.unit = static_cast<int>(blockIdx.x) / cluster;
@@ -459,13 +216,15 @@ __global__ void __launch_bounds__(kThreads, 1)
     cluster_sync();
   else
     __syncthreads();
+  wait_for_previous_kernel();
+  let_next_kernel_begin();
   if (threadIdx.x < kWarpgroup) {
     give_registers<kLoaderRegisters>();
     if (threadIdx.x < 32) load_stages<columns, cluster>(args, &a_map, &w_map, block);
   } else {
     take_registers<kMultiplierRegisters>();
     const uint32_t warp = threadIdx.x / 32 - kWarpgroup / 32;
-    multiply_tiles<T, columns, cluster, swiglu, lead>(args, float_out, block, out + warp * 2 * kPassBytes);
+    multiply_tiles<T, columns, cluster, swiglu>(args, float_out, block, out + warp * 2 * kPassBytes);
   }
   if constexpr (cluster > 1) cluster_sync();  // the other block's copies and arrivals come here
 }
@@ -477,40 +236,59 @@ int multiprocessors() {
   return count;
 }
 
-template <class T, int columns, int cluster, bool swiglu, int lead>
+template <class T, int columns, int cluster, bool swiglu>
 void launch_tile(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out) {
   using S = Stage<columns>;
-  const auto kernel = gemm_wgmma_kernel<T, columns, cluster, swiglu, lead>;
+  const auto kernel = gemm_wgmma_kernel<T, columns, cluster, swiglu>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes));
-  const int64_t k = std::max<int64_t>(args.k, 8);  // a map needs columns, also where none is read
-  const CUtensorMap a_map = matrix_map(args.a, act, args.m, k, kWarpgroupRows, kDepth);
-  const CUtensorMap w_map = matrices_map(args.w.data, act, args.groups, args.n, k, columns / cluster, kDepth);
+  const CUtensorMap a_map = matrix_map(args.a, act, args.m, args.k, kWgmmaHalfRows, kDepth);
+  const CUtensorMap w_map = matrices_map(args.w.data, act, args.groups, args.n, args.k, columns / cluster, kDepth);
   // Every group may leave two row tiles that fill no pair.
-  const int64_t row_units = args.m / (kRows * cluster) + 2 * std::min(args.m, args.groups);
+  const int64_t row_units = args.m / (kWgmmaRows * cluster) + 2 * std::min(args.m, args.groups);
   const int64_t units = row_units * ceil_divide(args.n, columns);
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {cluster, 1, 1};
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {cluster, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // setting up takes a microsecond
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(std::min<int64_t>(units, multiprocessors() / cluster) * cluster);
   config.blockDim = kThreads;
   config.dynamicSmemBytes = S::kSharedBytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, a_map, w_map, args, float_out));
 }
 
 }  // namespace
+
+WgmmaTile choose_wgmma_tile(const GemmArgs& args, int multiprocessors) {
+  const bool grouped = args.offsets != nullptr;
+  // Clusters save memory traffic, which counts where many groups' weights are read, and lose time where there is little
+  // to do.
+  const WgmmaTile wide{256, grouped || args.epilogue == Epilogue::kSwiglu ? 2 : 1};
+  if (args.epilogue == Epilogue::kSwiglu) return wide;
+  const int64_t row_tiles = std::max(ceil_divide(args.m, kWgmmaRows), std::min(args.m, args.groups));
+  const auto cost = [&](int columns) {  // measured: a tile takes time for its columns and for about 24 more
+    return ceil_divide(row_tiles * ceil_divide(args.n, columns), multiprocessors) * (columns + 24);
+  };
+  WgmmaTile best = wide;
+  for (const WgmmaTile tile : {WgmmaTile{192, 1}, WgmmaTile{128, 1}})
+    if (!(grouped && tile.columns == 192) && cost(tile.columns) < cost(best.columns)) best = tile;
+  return best;
+}
 
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out, WgmmaTile tile) {
   if (args.m == 0 || args.n == 0 || args.groups == 0) return;
   const bool float_out = out == DType::kF32;
   const auto launch = [&](auto zero) {
     using T = decltype(zero);
-    if (args.epilogue == Epilogue::kSwiglu) return launch_tile<T, 256, 2, true, 2>(stream, args, act, false);
-    if (tile.columns == 256) return launch_tile<T, 256, 2, false, 2>(stream, args, act, float_out);
-    launch_tile<T, 128, 2, false, 2>(stream, args, act, float_out);
+    if (args.epilogue == Epilogue::kSwiglu) return launch_tile<T, 256, 2, true>(stream, args, act, false);
+    if (tile.columns == 128) return launch_tile<T, 128, 1, false>(stream, args, act, float_out);
+    if (tile.columns == 192) return launch_tile<T, 192, 1, false>(stream, args, act, float_out);
+    if (tile.cluster == 1) return launch_tile<T, 256, 1, false>(stream, args, act, float_out);
+    launch_tile<T, 256, 2, false>(stream, args, act, float_out);
   };
   if (act == DType::kBf16)
     launch(__nv_bfloat16{});
@@ -519,7 +297,7 @@ void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DTy
 }
 
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out) {
-  launch_gemm_wgmma(stream, args, act, out, {256});
+  launch_gemm_wgmma(stream, args, act, out, choose_wgmma_tile(args, multiprocessors()));
 }
 
 }  // namespace lfm2

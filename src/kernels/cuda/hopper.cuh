@@ -45,30 +45,15 @@ __device__ inline bool barrier_try_wait(uint32_t barrier, uint32_t parity) {
       : "memory");
   return done != 0;
 }
-// A wait that a bug makes endless becomes a GPU fault after some seconds.
+// No limit and no trap: where the ways of two warpgroups could meet, if only in a trap, ptxas no longer gives each its
+// own number of registers.
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
-  constexpr uint64_t kPatience = 10'000'000'000;  // nanoseconds
-  if (barrier_try_wait(barrier, parity)) return;
-  const auto now = [] {
-    uint64_t time;
-    asm volatile("mov.u64 %0, %%globaltimer;\n" : "=l"(time));
-    return time;
-  };
-  const uint64_t start = now();
-  while (!barrier_try_wait(barrier, parity))
-    if (now() - start > kPatience) __trap();
-}
-
-// Barriers of the block by number (0 is __syncthreads'); `threads`: a multiple of 32, counting those that only arrive.
-__device__ inline void named_barrier_sync(int id, int threads) {
-  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ inline void named_barrier_arrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+  while (!barrier_try_wait(barrier, parity)) {
+  }
 }
 
 // Copies of a box of a tensor map (tensor_map.h) by one thread, in the background. x counts elements along a row, y
-// rows, z matrices; what lies outside the tensor becomes zeros, or is not written. Loads are told to `barrier`.
+// rows, z matrices; what lies outside the tensor becomes zeros. The bytes are counted by `barrier`.
 __device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
 }
@@ -103,21 +88,6 @@ __device__ inline void load_box_multicast(uint32_t target, const CUtensorMap* ma
       "l"(map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-// From shared memory, which may change again after wait_stores_read.
-__device__ inline void store_box(const CUtensorMap* map, uint32_t source, int x, int y) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];\n" ::"l"(map), "r"(source),
-               "r"(x), "r"(y)
-               : "memory");
-}
-__device__ inline void commit_stores() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
-template <int pending>
-__device__ inline void wait_stores_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(pending) : "memory");
-}
-template <int pending>
-__device__ inline void wait_stores() {
-  asm volatile("cp.async.bulk.wait_group %0;\n" ::"n"(pending) : "memory");
-}
 // In each thread that wrote shared memory, before the barrier behind which tensor cores or the copy engine read it.
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
@@ -131,6 +101,11 @@ __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
 }
 
+// Of kernels launched with programmatic stream serialization: such a kernel may begin while the one before it still
+// runs; what the other wrote is there behind the wait. Everything global is touched behind it.
+__device__ inline void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;\n" ::: "memory"); }
+__device__ inline void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory"); }
+
 // Moves registers between the warpgroups of a block; all four warps of one call it. Multiples of 8, 24 … 240.
 template <int registers>
 __device__ inline void take_registers() {
@@ -143,8 +118,8 @@ __device__ inline void give_registers() {
 
 // Eight-by-eight matrices of 16-bit elements, four at a time, as load_matrices takes them.
 __device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(r[0]), "r"(r[1]),
-               "r"(r[2]), "r"(r[3])
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
 

@@ -28,6 +28,7 @@ void launch_embed(cudaStream_t stream, const int32_t* ids, int64_t tokens, AnyAr
 void launch_rms_norm(cudaStream_t stream, const void* x, AnyArray weight, float eps, int64_t rows, int64_t n, void* out,
                      DType act);
 
+// Batch positions, here and below, are the host's: no kernel writes them (dependent_launch.cuh).
 struct ShortConvArgs {
   const void* bcz;           // [tokens, 3 hidden]
   AnyArray weight, bias;     // [hidden, taps], [hidden] or none
@@ -67,8 +68,6 @@ struct AttentionArgs {
 void launch_attention_mma(cudaStream_t stream, const AttentionArgs& args, DType act);  // bf16, fp16
 void launch_attention_simt(cudaStream_t stream, const AttentionArgs& args);            // fp32
 
-void launch_swiglu(cudaStream_t stream, const void* gate_up, int64_t rows, int64_t ffn, void* out, DType act);
-
 struct RouteArgs {
   const float* logits;  // [tokens, experts]
   const float* bias;    // [experts] or null
@@ -81,6 +80,24 @@ struct RouteArgs {
 };
 constexpr int kMaxExperts = 1024;
 void launch_route(cudaStream_t stream, const RouteArgs& args);
+
+// The router in one: logits = x gateᵀ in fp32, then route. With normed, x is normed first, to the bits of
+// launch_rms_norm.
+struct RouterArgs {
+  const void* x;      // [tokens, hidden]
+  AnyArray gate;      // [experts, hidden]
+  const float* bias;  // [experts] or null
+  int32_t* ids;       // [tokens, top_k]
+  float* weights;     // [tokens, top_k]
+  int64_t tokens, hidden;
+  int experts, top_k;
+  bool normalize;
+  float scale;
+  void* normed = nullptr;     // [tokens, hidden] or none; may be x
+  AnyArray norm_weight = {};  // [hidden]
+  float eps = 0;
+};
+void launch_router(cudaStream_t stream, const RouterArgs& args, DType act);
 
 struct GroupByExpertArgs {
   const int32_t* ids;  // [assignments]
@@ -98,6 +115,10 @@ void launch_group_by_expert(cudaStream_t stream, const GroupByExpertArgs& args);
 void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
                         int64_t row_bytes, void* out);
 
+// out[rows[t, j]] = x[t], rows [tokens, top_k] a permutation: what gather_rows makes of its inverse, with x read once.
+void launch_scatter_rows(cudaStream_t stream, const void* x, int64_t tokens, const int32_t* rows, int top_k,
+                         int64_t row_bytes, void* out);
+
 struct CombineExpertsArgs {
   const void* y;         // [tokens top_k, hidden]
   const int32_t* rows;   // [tokens, top_k]
@@ -105,6 +126,10 @@ struct CombineExpertsArgs {
   void* residual;        // [tokens, hidden]
   int64_t tokens, hidden;
   int top_k;
+  // With normed: normed = rms_norm(residual), of the new, rounded residual, the bits that launch_rms_norm gives.
+  void* normed = nullptr;     // [tokens, hidden] or none
+  AnyArray norm_weight = {};  // [hidden]
+  float eps = 0;
 };
 void launch_combine_experts(cudaStream_t stream, const CombineExpertsArgs& args, DType act);
 

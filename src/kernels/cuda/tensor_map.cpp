@@ -46,10 +46,9 @@ CUtensorMap encode(cuuint32_t rank, const void* data, DType dtype, int64_t matri
   const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows), 1};
   const cuuint32_t steps[] = {1, 1, 1};
   CUtensorMap map{};
-  const CUresult result =
-      function(&map, map_type(dtype), rank, const_cast<void*>(data), dims, strides, box, steps,
-               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = function(&map, map_type(dtype), rank, const_cast<void*>(data), dims, strides, box, steps,
+                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   expect(result == CUDA_SUCCESS, "tensor map: the driver refuses this matrix");
   return map;
 }

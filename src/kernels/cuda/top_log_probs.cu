@@ -186,8 +186,10 @@ __device__ bool small_top(const float* logits, int vocab, int k, uint64_t best, 
   if (threadIdx.x < kGroups && orders[threadIdx.x] != 0 && rank_among(orders[threadIdx.x], orders, kGroups) == k - 1)
     bound = orders[threadIdx.x];
   __syncthreads();
+  const float lowest = from_order_key(static_cast<uint32_t>(bound >> 32));  // without a bound a NaN
 #pragma unroll 8
   for (int id = threadIdx.x; id < vocab; id += kThreads) {
+    if (logits[id] < lowest) continue;  // most of them; not a NaN
     const uint64_t order = order_of(logits, id);
     if (order < bound) continue;
     const int place = atomicAdd(&collected, 1);  // in any order: they are ranked next

@@ -1,0 +1,134 @@
+// Hidden states from stage to stage: every edge busy at once, by message size, beside the plain peer copy of the first
+// two GPUs in the same run. mpirun -np 4 bench_channel [nccl|mpi] [FILE.jsonl]. Run by hand on a machine with GPUs.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "comm/mpi_channel.h"
+#include "comm/nccl_channel.h"
+#include "comm/wait.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/cuda_stream.h"
+
+namespace {
+
+using namespace lfm2;
+
+constexpr double kTimeout = 60;
+constexpr int64_t kHidden = 2048;
+constexpr int kWarmUp = 10, kItems = 60, kRuns = 5;
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+// Seconds for one copy of `bytes` from GPU 0 to GPU 1 by the copy engine.
+double peer_copy_seconds(size_t bytes) {
+  void* there = nullptr;
+  void* here = nullptr;
+  CUDA_CHECK(cudaSetDevice(1));
+  CUDA_CHECK(cudaMalloc(&there, bytes));
+  CUDA_CHECK(cudaSetDevice(0));
+  const cudaError_t peer = cudaDeviceEnablePeerAccess(1, 0);
+  if (peer != cudaSuccess && peer != cudaErrorPeerAccessAlreadyEnabled) CUDA_CHECK(peer);
+  static_cast<void>(cudaGetLastError());
+  CUDA_CHECK(cudaMalloc(&here, bytes));
+  std::vector<double> seconds;
+  {
+    CudaStream stream;
+    CudaTimingEvent start, end;
+    for (int run = 0; run <= kRuns; ++run) {
+      CUDA_CHECK(cudaEventRecord(start.native(), stream.native()));
+      for (int i = 0; i < kItems; ++i) CUDA_CHECK(cudaMemcpyPeerAsync(there, 1, here, 0, bytes, stream.native()));
+      CUDA_CHECK(cudaEventRecord(end.native(), stream.native()));
+      end.wait();
+      float milliseconds = 0;
+      CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.native(), end.native()));
+      if (run > 0) seconds.push_back(static_cast<double>(milliseconds) * 1e-3 / kItems);
+    }
+  }
+  CUDA_CHECK(cudaFree(here));
+  CUDA_CHECK(cudaFree(there));
+  return median(seconds);
+}
+
+// Every rank hands `items` on; nothing is computed between.
+double seconds_per_item(const MpiWorld& world, Backend& backend, Channel& channel, const std::vector<Buffer>& slots,
+                        int64_t tokens, int items) {
+  const bool first = world.rank() == 0, last = world.rank() + 1 == world.size();
+  const Wait wait(kTimeout, [&] { channel.progress(); });
+  const std::unique_ptr<Event> ready = backend.create_event();
+  world.barrier(kTimeout, "run");
+  const double start = steady_seconds();
+  for (int item = 0; item < items; ++item) {
+    const int slot = item % kSlots;
+    const Tensor tensor(slots[static_cast<size_t>(slot)].data(), DType::kBf16, {tokens, kHidden});
+    wait.until([&] { return last || channel.sent(slot); }, [] { return "slot"; });
+    if (!first) {
+      channel.receive(slot, tensor);
+      wait.until([&] { return channel.arrived(slot); }, [] { return "arrival"; });
+      channel.order_after_arrival(slot, backend.compute());
+    }
+    backend.compute().record(*ready);
+    if (!last) channel.send(slot, tensor, *ready);
+    if (last) wait.until([&] { return ready->done(); }, [] { return "end"; });
+  }
+  for (int slot = 0; slot < kSlots; ++slot)
+    wait.until([&] { return last || channel.sent(slot); }, [] { return "end"; });
+  backend.compute().drain();
+  world.barrier(kTimeout, "end of a run");
+  return (steady_seconds() - start) / items;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  MpiWorld world(&argc, &argv);
+  const std::string transport = argc > 1 ? argv[1] : "nccl";
+  const int devices = cuda_device_count();
+  if (devices == 0 || world.size() < 2) {
+    std::puts("bench_channel: needs a GPU and at least two ranks");
+    return 77;
+  }
+  std::ofstream json;
+  if (argc > 2 && world.rank() == 0) json.open(argv[2], std::ios::app);
+  const std::unique_ptr<Backend> backend = make_cuda_backend(world.local_rank() % devices);
+  constexpr int64_t kMostTokens = 8192;
+  const size_t slot_bytes = static_cast<size_t>(kMostTokens * kHidden) * 2;
+  std::vector<Buffer> slots;
+  for (int slot = 0; slot < kSlots; ++slot) slots.push_back(backend->allocate(slot_bytes));
+  std::unique_ptr<Channel> channel;
+  if (transport == "nccl") {
+    channel = make_nccl_channel(world, *backend, kTimeout);
+  } else {
+    const int previous = world.rank() == 0 ? MpiChannel::kNoPeer : world.rank() - 1;
+    const int next = world.rank() + 1 == world.size() ? MpiChannel::kNoPeer : world.rank() + 1;
+    channel = std::make_unique<MpiChannel>(world.comm(), previous, next, *backend, slot_bytes);
+  }
+  for (const int64_t tokens : {1, 16, 256, 1024, 2048, 4096, 8192}) {
+    seconds_per_item(world, *backend, *channel, slots, tokens, kWarmUp);
+    std::vector<double> seconds;
+    for (int run = 0; run < kRuns; ++run)
+      seconds.push_back(seconds_per_item(world, *backend, *channel, slots, tokens, kItems));
+    if (world.rank() != 0) continue;
+    const auto bytes = static_cast<double>(tokens * kHidden * 2);
+    const double each = median(seconds);
+    const double copy = devices > 1 ? peer_copy_seconds(static_cast<size_t>(bytes)) : 0;
+    fmt::print("{:<5} {:>5} tokens {:>9.3f} MB  {:>9.1f} us  {:>6.1f} GB/s  peer copy {:>6.1f} GB/s, share {:.2f}\n", transport, tokens,
+               bytes * 1e-6, each * 1e6, bytes / each * 1e-9, copy > 0 ? bytes / copy * 1e-9 : 0, copy / each);
+    if (json.is_open())
+      json << fmt::format("{{\"bench\": \"channel {} {} tokens\", \"seconds\": {:.9f}, \"share\": {:.4f}}}\n", transport, tokens, each,
+                          copy / each);
+    std::fflush(stdout);
+  }
+  return 0;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "bench_channel: {}\n", error.what());
+  MPI_Abort(MPI_COMM_WORLD, 70);
+}
