@@ -4,7 +4,7 @@
 # LFM2_SKIP leaves parts out, of "nccl mpi sanitizer full-size". Extra options for CMake: LFM2_CMAKE_OPTIONS.
 # With four GPUs the checks run side by side, and the headline job alone, after them.
 set -u
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 folder=${1:-/tmp/lfm2-gpu-check}
 skip=" ${LFM2_SKIP:-} "
 mkdir -p "$folder"
