@@ -108,6 +108,12 @@ bool MpiChannel::sent(int slot) {
   return out.request == MPI_REQUEST_NULL && std::find(pending_.begin(), pending_.end(), slot) == pending_.end();
 }
 
+Channel::Transfers MpiChannel::take_finished() {
+  for (std::vector<Span>* spans : {&finished_.sent, &finished_.received})
+    std::sort(spans->begin(), spans->end(), [](const Span& a, const Span& b) { return a.start < b.start; });
+  return std::exchange(finished_, {});
+}
+
 void MpiChannel::progress() {
   while (!pending_.empty()) {
     Outgoing& out = outgoing_[static_cast<size_t>(pending_.front())];

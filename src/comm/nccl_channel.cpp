@@ -4,6 +4,7 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 #include <vector>
@@ -99,7 +100,10 @@ class Edge {
     in_flight_[at] = false;
     return true;
   }
-  std::vector<Span> take_finished() { return std::exchange(finished_, {}); }
+  std::vector<Span> take_finished() {  // in the order in which they began, whichever slot was looked at first
+    std::sort(finished_.begin(), finished_.end(), [](const Span& a, const Span& b) { return a.start < b.start; });
+    return std::exchange(finished_, {});
+  }
   cudaEvent_t end_of(int slot) const { return timing_[static_cast<size_t>(slot)].end.native(); }
   CudaStream& stream() { return stream_; }
 
@@ -135,7 +139,10 @@ class NcclChannel : public Channel {
     if (next_) next_->settled();
   }
   Transfers take_finished() override {
-    for (int slot = 0; previous_ && slot < kSlots; ++slot) previous_->done(slot);
+    for (int slot = 0; slot < kSlots; ++slot) {
+      if (previous_) previous_->done(slot);
+      if (next_) next_->done(slot);
+    }
     return {.sent = next_ ? next_->take_finished() : std::vector<Span>(),
             .received = previous_ ? previous_->take_finished() : std::vector<Span>()};
   }
