@@ -40,9 +40,7 @@ void Layer::mix_tokens(Ops& ops, const Tensor& residual, const Batch& batch, Scr
 
 void Layer::feed_forward(Ops& ops, const Tensor& residual, Scratch& scratch) const {
   scratch.reset();
-  const Tensor normed = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});
-  ops.rms_norm(residual, ffn_norm_, eps_, normed);
-  std::visit([&](const auto& ffn) { ffn.forward(ops, normed, scratch, residual); }, ffn_);
+  std::visit([&](const auto& ffn) { ffn.forward(ops, {ffn_norm_, eps_}, scratch, residual); }, ffn_);
 }
 
 }  // namespace lfm2

@@ -10,8 +10,8 @@ namespace lfm2 {
 class Mlp {
  public:
   Mlp(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // residual += block(x).  x, residual [tokens, hidden] act
-  void forward(Ops& ops, const Tensor& x, Scratch& scratch, const Tensor& residual) const;
+  // residual += block(norm(residual)).  residual [tokens, hidden] act
+  void forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual) const;
 
  private:
   int64_t ffn_;

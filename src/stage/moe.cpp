@@ -19,9 +19,9 @@ Moe::Moe(WeightSource& weights, const ModelConfig& config, const std::string& pr
   down_ = weights.load(down, {experts_, config.hidden, ffn_});
 }
 
-void Moe::forward(Ops& ops, const Tensor& x, Scratch& scratch, const Tensor& residual) const {
-  const int64_t tokens = x.dim(0), hidden = x.dim(1), rows = tokens * rule_.top_k;
-  const Tensor logits = scratch.take(DType::kF32, {tokens, experts_});
+void Moe::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual) const {
+  const int64_t tokens = residual.dim(0), hidden = residual.dim(1), rows = tokens * rule_.top_k;
+  const Tensor x = scratch.take(residual.dtype, {tokens, hidden});
   const Routing routing{.ids = scratch.take(DType::kI32, {tokens, rule_.top_k}),
                         .weights = scratch.take(DType::kF32, {tokens, rule_.top_k}),
                         .sources = scratch.take(DType::kI32, {rows}),
@@ -30,8 +30,7 @@ void Moe::forward(Ops& ops, const Tensor& x, Scratch& scratch, const Tensor& res
   const Tensor sorted = scratch.take(x.dtype, {rows, hidden});
   const Tensor product = scratch.take(x.dtype, {rows, ffn_});
   const Tensor output = scratch.take(x.dtype, {rows, hidden});
-  ops.matmul(x, gate_, {}, logits, Write::kStore);
-  ops.route(logits, expert_bias_, rule_, routing);
+  ops.norm_route(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, x, routing);
   ops.group_by_expert(routing);
   ops.gather_rows(x, routing.sources, sorted);
   ops.grouped_swiglu(sorted, gate_up_, routing.expert_offsets, product);

@@ -8,6 +8,12 @@
 
 namespace lfm2 {
 
+// An RMSNorm in front of a block.
+struct Norm {
+  Tensor weight;  // [hidden]
+  float eps = 0;
+};
+
 class WeightSource {
  public:
   virtual ~WeightSource() = default;

@@ -15,17 +15,16 @@ void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batch) {
 }
 
 // scores = exp(scale * scores - the largest): the softmax before its division by the returned sum.
-double exponentiate(float* scores, int64_t count, float scale) {
+double exponentiate(const Simd& simd, float* scores, int64_t count, float scale) {
   float largest = scores[0] * scale;
   for (int64_t i = 0; i < count; ++i) {
     scores[i] *= scale;
     largest = std::max(largest, scores[i]);
   }
+  for (int64_t i = 0; i < count; ++i) scores[i] -= largest;
+  simd.exponentials(scores, scores, static_cast<size_t>(count));
   double sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    scores[i] = std::exp(scores[i] - largest);
-    sum += static_cast<double>(scores[i]);
-  }
+  for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(scores[i]);
   return sum;
 }
 
@@ -89,11 +88,11 @@ void CpuOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& bat
       const float* values = keys + shape.kv_heads * d;
       const auto stride = static_cast<size_t>(columns), width = static_cast<size_t>(d),
                  count = static_cast<size_t>(length);
-      for (size_t key = 0; key < count; key += kPanelColumns)
-        simd_.multiply({query, width, static_cast<size_t>(queries), keys + key * stride, DType::kF32, stride,
-                        std::min(kPanelColumns, count - key), width, scores + key, count});
+      for (size_t key = 0; key < count; key += kDotColumns)
+        simd_.dots({query, width, static_cast<size_t>(queries), keys + key * stride, stride,
+                    std::min(kDotColumns, count - key), width, scores + key, count});
       for (int64_t q = 0; q < queries; ++q) {
-        const double sum = exponentiate(scores + q * length, length, scale);
+        const double sum = exponentiate(simd_, scores + q * length, length, scale);
         simd_.mix({scores + q * length, values, count, stride, width, head_out});
         for (int64_t i = 0; i < d; ++i) head_out[i] = static_cast<float>(static_cast<double>(head_out[i]) / sum);
         convert(DType::kF32, head_out, out.dtype, heads_out.rows(token * shape.heads + kv * queries + q, 1).data,

@@ -54,6 +54,15 @@ void CpuOps::route(const Tensor& logits, const Tensor& bias, RouterRule rule, co
   });
 }
 
+void CpuOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
+                        RouterRule rule, const Tensor& normed, const Routing& routing) {
+  const int64_t tokens = x.dim(0), experts = gate.dim(0);
+  rms_norm(x, norm_weight, eps, normed);
+  const Tensor logits(logits_.reserve<float>(static_cast<size_t>(tokens * experts)), DType::kF32, {tokens, experts});
+  matmul(normed, gate, {}, logits, Write::kStore);
+  route(logits, bias, rule, routing);
+}
+
 void CpuOps::group_by_expert(const Routing& routing) {
   const int64_t assignments = routing.ids.numel(), experts = routing.expert_offsets.numel() - 1;
   expect(routing.ids.rank == 2 && routing.rows.numel() == assignments && routing.sources.numel() == assignments,

@@ -1,6 +1,7 @@
-// matmul and grouped_matmul: blocks of rows times groups of columns, handed to the vector kernels panel by panel.
+// The matrix products: rows of a are packed once, tiles of w as they come by, and each work item makes a block of rows
+// by a group of columns of the output.
 #include <algorithm>
-#include <array>
+#include <cstring>
 
 #include "kernels/cpu/cpu_ops.h"
 
@@ -8,102 +9,252 @@ namespace lfm2 {
 
 namespace {
 
-constexpr int64_t kColumns = static_cast<int64_t>(kPanelColumns);
-constexpr int64_t kGroupColumns =
-    8 * kColumns;                       // in one work item: long enough to be worth taking, short enough to share out
-constexpr int64_t kMaxBlockRows = 126;  // a multiple of kTileRows
+constexpr int64_t kMostBlockRows = 576;  // their packed block of k, and the sums, stay in the L2 cache
+constexpr int64_t kMostGroupColumns = 256;
+constexpr int64_t kFewBytes = 512 * 1024;  // of packed rows, over all of k: they stay in the L2 cache anyway
+constexpr int64_t kItemsPerThread = 4;     // at least, where the columns allow: threads end at about the same time
+constexpr int64_t kGateUpColumns = 2 * kGateUpBlock;
 
 int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
+int64_t round_up(int64_t x, int64_t unit) { return ceil_divide(x, unit) * unit; }
 
-// Rows of a that one work item goes through for each panel of w: even blocks, whole register tiles, and small enough
-// that a's block stays in the L2 cache while the panels of w pass by.
-int64_t block_rows(int64_t rows, int64_t k) {
-  constexpr int64_t kTile = static_cast<int64_t>(kTileRows), kCacheElements = 256 * 1024;
-  const int64_t most = std::clamp(kCacheElements / std::max<int64_t>(k, 1) / kTile * kTile, 4 * kTile, kMaxBlockRows);
-  const int64_t blocks = std::max<int64_t>(1, ceil_divide(rows, most));
-  return std::max(kTile, ceil_divide(ceil_divide(rows, blocks), kTile) * kTile);
+RowsView view_of(const Tensor& matrix, int64_t first, int64_t rows, int64_t first_k, int64_t k) {
+  return {matrix.rows(first, rows).data + static_cast<size_t>(first_k) * size_bytes(matrix.dtype), matrix.dtype,
+          static_cast<size_t>(matrix.dim(1)), static_cast<size_t>(rows), static_cast<size_t>(k)};
 }
 
-// out[r, c] = sums[r, c] + bias[c] + (the old out[r, c]), one rounding.
+Fetch fetch_of(const RowsView& view, bool to_write) {
+  return {static_cast<const std::byte*>(view.data), view.stride * size_bytes(view.type), view.rows,
+          view.k * size_bytes(view.type), to_write};
+}
+
+// out[c] = sums[c] + bias[c] + (the old out[c]), one rounding.
 template <class T>
-void write_panel(const float* sums, int64_t rows, int64_t columns, const float* bias, bool add, T* out,
-                 int64_t stride) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < columns; ++c) {
-      float value = sums[r * kColumns + c];
-      if (bias != nullptr) value += bias[c];
-      if (add) value += to_float(out[r * stride + c]);
-      out[r * stride + c] = from_float<T>(value);
-    }
+void write_row(const float* sums, int64_t columns, const float* bias, bool add, T* out) {
+  for (int64_t c = 0; c < columns; ++c) {
+    float value = sums[c];
+    if (bias != nullptr) value += bias[c];
+    if (add) value += to_float(out[c]);
+    out[c] = from_float<T>(value);
   }
 }
 
 }  // namespace
 
-struct CpuOps::Gemm {
-  const float* a = nullptr;  // [m, k]
-  Tensor w;                  // [n, k]
-  const float* bias = nullptr;
-  Tensor out;  // [m, n]
-  bool add = false;
+struct CpuOps::Product {
+  Tensor a, w;                  // [rows, k], [matrices, n, k]
+  const float* bias = nullptr;  // [n]
+  Tensor out;
+  bool add = false, swiglu = false;
+  const std::byte* packed = nullptr;  // what pack_rows made of a
+  int64_t n() const { return w.dim(1); }
+  int64_t k() const { return w.dim(2); }
 };
 
-void CpuOps::multiply_block(const Gemm& gemm, int64_t first_row, int64_t rows, int64_t first_column,
-                            int64_t columns) const {
-  alignas(64) std::array<float, static_cast<size_t>(kMaxBlockRows * kColumns)> sums;
-  const int64_t k = gemm.w.dim(1), n = gemm.w.dim(0);
-  for (int64_t c = first_column; c < first_column + columns; c += kColumns) {
-    const int64_t width = std::min(kColumns, first_column + columns - c);
-    Panel panel;
-    panel.a = gemm.a + first_row * k;
-    panel.a_stride = panel.w_stride = panel.k = static_cast<size_t>(k);
-    panel.rows = static_cast<size_t>(rows);
-    panel.w = gemm.w.rows(c, width).data;
-    panel.w_type = gemm.w.dtype;
-    panel.columns = static_cast<size_t>(width);
-    panel.sums = sums.data();
-    panel.sums_stride = kPanelColumns;
-    simd_.multiply(panel);
-    with_float_type(gemm.out.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      const float* bias = gemm.bias == nullptr ? nullptr : gemm.bias + c;
-      write_panel(sums.data(), rows, width, bias, gemm.add, gemm.out.as<T>() + first_row * n + c, n);
-    });
+// Adds blocks for the rows [first, last) of a, which meet matrix `matrix`.
+void CpuOps::cut_rows(int64_t matrix, int64_t first, int64_t last) {
+  const auto tile = static_cast<int64_t>(simd_.matmul->tile_rows);
+  const int64_t blocks = ceil_divide(last - first, kMostBlockRows);
+  const int64_t most = blocks == 0 ? tile : round_up(ceil_divide(last - first, blocks), tile);
+  for (int64_t row = first; row < last; row += most) {
+    const int64_t first_tile = row_blocks_.empty() ? 0 : row_blocks_.back().end_tile, rows = std::min(most, last - row);
+    row_blocks_.push_back({matrix, row, rows, first_tile, first_tile + ceil_divide(rows, tile)});
   }
+}
+
+// Every tile of rows, for each block of k: [blocks of k, tiles].
+const std::byte* CpuOps::pack_rows(const Tensor& a) {
+  const MatmulKernel& kernel = *simd_.matmul;
+  const auto tile_rows = static_cast<int64_t>(kernel.tile_rows), block_k = static_cast<int64_t>(kernel.block_k);
+  const int64_t tiles = row_blocks_.back().end_tile, k = a.dim(1), k_blocks = ceil_divide(k, block_k);
+  const size_t tile_bytes = kernel.a_bytes(a.dtype);
+  auto* packed = packed_.reserve<std::byte>(static_cast<size_t>(tiles * k_blocks) * tile_bytes);
+  pool_.parallel_for(static_cast<size_t>(tiles), [&](size_t item, size_t) {
+    const auto tile = static_cast<int64_t>(item);
+    const RowBlock& block = *std::partition_point(row_blocks_.begin(), row_blocks_.end(),
+                                                  [&](const RowBlock& other) { return other.end_tile <= tile; });
+    const int64_t offset = (tile - block.first_tile) * tile_rows, rows = std::min(tile_rows, block.rows - offset);
+    for (int64_t b = 0; b < k_blocks; ++b)
+      kernel.pack_a(view_of(a, block.first_row + offset, rows, b * block_k, std::min(block_k, k - b * block_k)),
+                    packed + static_cast<size_t>(b * tiles + tile) * tile_bytes);
+  });
+  return packed;
+}
+
+// One block of rows by the columns [first_column, end_column), with a thread's own memory for a tile of w and the sums:
+// [tiles of columns, rows in whole tiles, tile_columns].
+void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64_t first_column, int64_t end_column,
+                            std::byte* w_tile, float* sums) const {
+  const MatmulKernel& kernel = *simd_.matmul;
+  const auto tile_rows = static_cast<int64_t>(kernel.tile_rows),
+             tile_columns = static_cast<int64_t>(kernel.tile_columns);
+  const auto block_k = static_cast<int64_t>(kernel.block_k);
+  const int64_t k = product.k(), k_blocks = std::max<int64_t>(1, ceil_divide(k, block_k));
+  const int64_t column_tiles = ceil_divide(end_column - first_column, tile_columns);
+  const int64_t tiles = row_blocks_.back().end_tile, block_tiles = block.end_tile - block.first_tile;
+  const int64_t tile_sums = block_tiles * tile_rows * tile_columns;
+  const size_t a_bytes = kernel.a_bytes(product.a.dtype);
+  const Tensor w = product.w.at(block.matrix);
+  // Many rows: all tiles of w for one block of k, whose packed rows so stay in the cache. Few rows: all of k for one
+  // tile of w, whose rows so are read from end to end.
+  const bool few = block_tiles * k_blocks * static_cast<int64_t>(a_bytes) <= kFewBytes;
+  struct Step {
+    int64_t b, tile;  // block of k, tile of w
+  };
+  const auto step_of = [&](int64_t i) -> Step {
+    return few ? Step{i % k_blocks, i / k_blocks} : Step{i / column_tiles, i % column_tiles};
+  };
+  const auto column_of = [&](int64_t tile) { return first_column + tile * tile_columns; };
+  const auto width_of = [&](int64_t tile) { return std::min(tile_columns, end_column - column_of(tile)); };
+  const auto w_of = [&](Step step) {
+    return view_of(w, column_of(step.tile), width_of(step.tile), step.b * block_k,
+                   std::min(block_k, k - step.b * block_k));
+  };
+  const int64_t steps = k_blocks * column_tiles;
+  for (int64_t i = 0; i < steps; ++i) {
+    const auto [b, tile] = step_of(i);
+    kernel.pack_w(w_of({b, tile}), w_tile);
+    PackedProduct part;
+    part.a = product.packed + static_cast<size_t>(b * tiles + block.first_tile) * a_bytes;
+    part.w = w_tile;
+    part.a_type = product.a.dtype;
+    part.w_type = product.w.dtype;
+    part.rows = static_cast<size_t>(block.rows);
+    part.k = static_cast<size_t>(std::min(block_k, k - b * block_k));
+    part.sums = sums + tile * tile_sums;
+    part.first = b == 0;
+    part.last = b + 1 == k_blocks;
+    if (i + 1 < steps && !few) part.next_w = fetch_of(w_of(step_of(i + 1)), false);  // few: the processor does it
+    const int64_t share = product.swiglu ? 2 : 1;
+    if (part.last)
+      part.out = fetch_of(
+          view_of(product.out, block.first_row, block.rows, column_of(tile) / share, width_of(tile) / share), true);
+    kernel.multiply(part);
+  }
+  for (int64_t r = 0; r < block.rows; ++r)
+    write_sums(product, block.first_row + r, first_column, end_column - first_column, sums + r * tile_columns,
+               tile_sums);
+}
+
+void CpuOps::multiply_blocks(Product product) {
+  if (row_blocks_.empty() || product.n() == 0) return;
+  const MatmulKernel& kernel = *simd_.matmul;
+  const auto tile_columns = static_cast<int64_t>(kernel.tile_columns);
+  const auto blocks = static_cast<int64_t>(row_blocks_.size()), threads = static_cast<int64_t>(pool_.threads());
+  const int64_t n = product.n();
+  // Whole tiles, and whole blocks of gate and up rows.
+  const int64_t group_columns =
+      round_up(std::clamp<int64_t>(n * blocks / (kItemsPerThread * threads), 1, kMostGroupColumns),
+               std::max(tile_columns, kGateUpColumns));
+  const int64_t groups = ceil_divide(n, group_columns);
+  int64_t most_tiles = 0;
+  for (const RowBlock& block : row_blocks_) most_tiles = std::max(most_tiles, block.end_tile - block.first_tile);
+
+  product.packed = pack_rows(product.a);
+  const size_t w_bytes = kernel.w_bytes(product.w.dtype);
+  const size_t sums_bytes = static_cast<size_t>(most_tiles) * kernel.tile_rows *
+                            static_cast<size_t>(round_up(group_columns, tile_columns)) * sizeof(float);
+  auto* scratch = scratch_.reserve<std::byte>(pool_.threads() * (w_bytes + sums_bytes));
+  pool_.parallel_for(static_cast<size_t>(blocks * groups), [&](size_t item, size_t worker) {
+    const int64_t first_column = static_cast<int64_t>(item) % groups * group_columns;
+    std::byte* w_tile = scratch + worker * (w_bytes + sums_bytes);
+    multiply_group(product, row_blocks_[item / static_cast<size_t>(groups)], first_column,
+                   std::min(n, first_column + group_columns), w_tile, reinterpret_cast<float*>(w_tile + w_bytes));
+  });
+}
+
+// The columns [first, first + columns) of a row of the output; their sums lie in tiles `step` floats apart.
+void CpuOps::write_sums(const Product& product, int64_t row, int64_t first, int64_t columns, const float* sums,
+                        int64_t step) const {
+  const auto tile_columns = static_cast<int64_t>(simd_.matmul->tile_columns);
+  const auto copy_sums = [&](float* target) {
+    for (int64_t c = 0; c < columns; c += tile_columns, sums += step)
+      std::memcpy(target + c, sums, static_cast<size_t>(std::min(tile_columns, columns - c)) * sizeof(float));
+  };
+  const Tensor& out = product.out;
+  const bool fp32 = out.dtype == DType::kF32;
+  std::byte* target =
+      out.data + static_cast<size_t>(row * out.dim(1) + (product.swiglu ? first / 2 : first)) * size_bytes(out.dtype);
+  if (fp32 && !product.swiglu && !product.add && product.bias == nullptr)
+    return copy_sums(reinterpret_cast<float*>(target));
+  float values[kMostGroupColumns];
+  copy_sums(values);
+  if (product.swiglu) return write_swiglu(values, columns, out.dtype, target);
+  if (fp32 && product.add && product.bias == nullptr) {
+    auto* old = reinterpret_cast<float*>(target);
+    return simd_.add(old, values, old, static_cast<size_t>(columns));
+  }
+  with_float_type(out.dtype, [&](auto zero) {
+    write_row(values, columns, product.bias == nullptr ? nullptr : product.bias + first, product.add,
+              reinterpret_cast<decltype(zero)*>(target));
+  });
+}
+
+// Columns of gate and up in turn; they begin with a whole block.
+void CpuOps::write_swiglu(const float* sums, int64_t columns, DType type, std::byte* target) const {
+  float gate[kMostGroupColumns / 2], up[kMostGroupColumns / 2];
+  int64_t count = 0;
+  for (int64_t c = 0; c < columns; c += kGateUpColumns, count += kGateUpBlock) {
+    std::memcpy(gate + count, sums + c, kGateUpBlock * sizeof(float));
+    std::memcpy(up + count, sums + c + kGateUpBlock, kGateUpBlock * sizeof(float));
+  }
+  auto* result = type == DType::kF32 ? reinterpret_cast<float*>(target) : gate;
+  simd_.silu_multiply(gate, up, result, static_cast<size_t>(count));
+  if (type != DType::kF32) convert(DType::kF32, gate, type, target, static_cast<size_t>(count));
 }
 
 void CpuOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) {
   const int64_t m = a.dim(0), n = w.dim(0);
   expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == w.dim(1) && out.dim(0) == m && out.dim(1) == n &&
-             (!bias || bias.numel() == n) && w.dtype != DType::kI32,
+             (!bias || bias.numel() == n) && a.dtype != DType::kI32 && w.dtype != DType::kI32,
          "matmul: shapes");
-  const Gemm gemm{as_float(a, activations_), w, as_float(bias, weights_), out, write == Write::kAdd};
-  const int64_t block = block_rows(m, a.dim(1)), blocks = ceil_divide(m, block), groups = ceil_divide(n, kGroupColumns);
-  pool_.parallel_for(static_cast<size_t>(blocks * groups), [&](size_t item, size_t) {
-    const int64_t row = static_cast<int64_t>(item) / groups * block;
-    const int64_t column = static_cast<int64_t>(item) % groups * kGroupColumns;
-    multiply_block(gemm, row, std::min(block, m - row), column, std::min(kGroupColumns, n - column));
-  });
+  row_blocks_.clear();
+  cut_rows(0, 0, m);
+  multiply_blocks({.a = a,
+                   .w = w.reshape({1, n, w.dim(1)}),
+                   .bias = as_float(bias, weights_),
+                   .out = out,
+                   .add = write == Write::kAdd});
+}
+
+void CpuOps::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) {
+  const int64_t m = a.dim(0), n = w.dim(0);
+  expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == w.dim(1) && out.dim(0) == m &&
+             2 * out.dim(1) == n && n % kGateUpColumns == 0 && out.dtype == a.dtype && a.dtype != DType::kI32 &&
+             w.dtype != DType::kI32,
+         "matmul_swiglu: shapes");
+  row_blocks_.clear();
+  cut_rows(0, 0, m);
+  multiply_blocks({.a = a, .w = w.reshape({1, n, w.dim(1)}), .out = out, .swiglu = true});
+}
+
+// Each expert's rows meet its own matrix.
+void CpuOps::cut_experts(const Tensor& a, const Tensor& w, const Tensor& expert_offsets) {
+  const auto* offsets = expert_offsets.as<const int32_t>();
+  row_blocks_.clear();
+  for (int64_t expert = 0; expert < w.dim(0); ++expert) {
+    const int64_t first = offsets[expert], last = offsets[expert + 1];
+    expect(first >= 0 && first <= last && last <= a.dim(0), "expert_offsets");
+    cut_rows(expert, first, last);
+  }
 }
 
 void CpuOps::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
-  const int64_t experts = w.dim(0), n = w.dim(1);
   expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == w.dim(2) && out.dim(0) == a.dim(0) &&
-             out.dim(1) == n && expert_offsets.numel() == experts + 1 && w.dtype != DType::kI32,
+             out.dim(1) == w.dim(1) && expert_offsets.numel() == w.dim(0) + 1 && a.dtype != DType::kI32 &&
+             w.dtype != DType::kI32,
          "grouped_matmul: shapes");
-  const float* activations = as_float(a, activations_);
-  const auto* offsets = expert_offsets.as<const int32_t>();
-  const int64_t groups = ceil_divide(n, kGroupColumns);
-  pool_.parallel_for(static_cast<size_t>(experts * groups), [&](size_t item, size_t) {
-    const int64_t expert = static_cast<int64_t>(item) / groups;
-    const int64_t column = static_cast<int64_t>(item) % groups * kGroupColumns;
-    const int64_t first = offsets[expert], last = offsets[expert + 1];
-    expect(first >= 0 && first <= last && last <= a.dim(0), "grouped_matmul: expert_offsets");
-    const Gemm gemm{activations, w.at(expert), nullptr, out, false};
-    const int64_t block = block_rows(last - first, a.dim(1));
-    for (int64_t row = first; row < last; row += block)
-      multiply_block(gemm, row, std::min(block, last - row), column, std::min(kGroupColumns, n - column));
-  });
+  cut_experts(a, w, expert_offsets);
+  multiply_blocks({.a = a, .w = w, .out = out});
+}
+
+void CpuOps::grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
+  expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == w.dim(2) && out.dim(0) == a.dim(0) &&
+             2 * out.dim(1) == w.dim(1) && w.dim(1) % kGateUpColumns == 0 && out.dtype == a.dtype &&
+             expert_offsets.numel() == w.dim(0) + 1 && a.dtype != DType::kI32 && w.dtype != DType::kI32,
+         "grouped_swiglu: shapes");
+  cut_experts(a, w, expert_offsets);
+  multiply_blocks({.a = a, .w = w, .out = out, .swiglu = true});
 }
 
 }  // namespace lfm2

@@ -73,37 +73,6 @@ void CpuOps::short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& b
   });
 }
 
-void CpuOps::alternating_swiglu(const Tensor& products, const Tensor& out) {
-  const int64_t ffn = out.dim(1);
-  with_float_type(out.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for_each_row(out.dim(0), 8 * ffn, [&](int64_t row) {
-      const float* sums = products.as<const float>() + row * 2 * ffn;
-      T* target = out.as<T>() + row * ffn;
-      for (int64_t c = 0; c < ffn; ++c) {
-        const float* gate = sums + c / kGateUpBlock * 2 * kGateUpBlock + c % kGateUpBlock;
-        target[c] = from_float<T>(gate[0] / (1.0f + std::exp(-gate[0])) * gate[kGateUpBlock]);
-      }
-    });
-  });
-}
-
-void CpuOps::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) {
-  const Tensor products(products_.reserve<float>(static_cast<size_t>(a.dim(0) * w.dim(0))), DType::kF32,
-                        {a.dim(0), w.dim(0)});
-  expect(out.dim(0) == a.dim(0) && 2 * out.dim(1) == w.dim(0) && out.dtype == a.dtype, "matmul_swiglu: shapes");
-  matmul(a, w, {}, products, Write::kStore);
-  alternating_swiglu(products, out);
-}
-
-void CpuOps::grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
-  const Tensor products(products_.reserve<float>(static_cast<size_t>(a.dim(0) * w.dim(1))), DType::kF32,
-                        {a.dim(0), w.dim(1)});
-  expect(out.dim(0) == a.dim(0) && 2 * out.dim(1) == w.dim(1) && out.dtype == a.dtype, "grouped_swiglu: shapes");
-  grouped_matmul(a, w, expert_offsets, products);
-  alternating_swiglu(products, out);
-}
-
 void CpuOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) {
   expect(rows.dtype == DType::kI32 && out.dim(0) == rows.numel() && out.dim(1) == x.dim(1) && out.dtype == x.dtype,
          "gather_rows: shapes");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/simd.h"
@@ -19,13 +20,15 @@ class CpuOps final : public Ops {
   void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override;
   void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override;
+  void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override;
   void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                   const Tensor& out) override;
   void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
                     AttentionShape shape, const Batch& batch) override;
   void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override;
-  void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override;
   void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) override;
+  void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
+                  RouterRule rule, const Tensor& normed, const Routing& routing) override;
   void group_by_expert(const Routing& routing) override;
   void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) override;
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;
@@ -34,12 +37,23 @@ class CpuOps final : public Ops {
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
 
  private:
-  struct Gemm;
-  void multiply_block(const Gemm& gemm, int64_t first_row, int64_t rows, int64_t first_column, int64_t columns) const;
+  // A matrix product, and the blocks of rows it is cut into: each meets one matrix and is packed in whole tiles.
+  struct Product;
+  struct RowBlock {
+    int64_t matrix = 0, first_row = 0, rows = 0, first_tile = 0, end_tile = 0;
+  };
+  void cut_rows(int64_t matrix, int64_t first, int64_t last);
+  void cut_experts(const Tensor& a, const Tensor& w, const Tensor& expert_offsets);
+  const std::byte* pack_rows(const Tensor& a);
+  void multiply_blocks(Product product);
+  void multiply_group(const Product& product, const RowBlock& block, int64_t first_column, int64_t end_column,
+                      std::byte* w_tile, float* sums) const;
+  void write_sums(const Product& product, int64_t row, int64_t first, int64_t columns, const float* sums,
+                  int64_t step) const;
+  void write_swiglu(const float* sums, int64_t columns, DType type, std::byte* target) const;
 
   // The elements as fp32: x itself where it is fp32, else a copy in the workspace. Null for an empty tensor.
   const float* as_float(const Tensor& x, Workspace& workspace);
-  void alternating_swiglu(const Tensor& products, const Tensor& out);
   // f(row) for every row; cheap rows are shared out in groups.
   template <class F>
   void for_each_row(int64_t rows, int64_t row_numel, F&& f);
@@ -47,7 +61,8 @@ class CpuOps final : public Ops {
   ThreadPool& pool_;
   const Simd& simd_;
   RopeTable rope_;
-  Workspace activations_, weights_, more_weights_, scratch_, products_;
+  std::vector<RowBlock> row_blocks_;
+  Workspace activations_, weights_, more_weights_, logits_, packed_, scratch_;
 };
 
 template <class F>

@@ -7,7 +7,7 @@ namespace lfm2 {
 namespace {
 
 using Vec = __m256;
-constexpr size_t kWidth = 8, kParts = 2, kTileColumns = 2;
+constexpr size_t kWidth = 8, kParts = 2, kDotTileColumns = 2, kTileRows = 6;
 
 Vec zero() { return _mm256_setzero_ps(); }
 Vec broadcast(float x) { return _mm256_set1_ps(x); }
@@ -19,6 +19,23 @@ Vec load(const Bf16* x) {
 Vec load(const F16* x) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))); }
 void store(float* x, Vec value) { _mm256_storeu_ps(x, value); }
 Vec fma(Vec a, Vec b, Vec sum) { return _mm256_fmadd_ps(a, b, sum); }
+
+inline __attribute__((always_inline)) void transpose(Vec (&x)[kWidth]) {
+  Vec two[kWidth], four[kWidth];
+  for (size_t i = 0; i < kWidth; i += 2) {
+    two[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+    two[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+  }
+  for (size_t i = 0; i < kWidth; i += 4)
+    for (size_t j = 0; j < 2; ++j) {
+      four[i + 2 * j] = _mm256_shuffle_ps(two[i + j], two[i + j + 2], 0x44);
+      four[i + 2 * j + 1] = _mm256_shuffle_ps(two[i + j], two[i + j + 2], 0xee);
+    }
+  for (size_t i = 0; i < 4; ++i) {
+    x[i] = _mm256_permute2f128_ps(four[i], four[i + 4], 0x20);
+    x[i + 4] = _mm256_permute2f128_ps(four[i], four[i + 4], 0x31);
+  }
+}
 
 template <size_t columns>
 void lane_sums(const Vec (&lanes)[columns][kParts], float* sums) {
@@ -36,5 +53,5 @@ void lane_sums(const Vec (&lanes)[columns][kParts], float* sums) {
 #include "kernels/cpu/simd_body.h"
 
 namespace lfm2 {
-constinit const Simd kSimdAvx2{"avx2", multiply, mix};
+constinit const Simd kSimdAvx2{"avx2", &kMatmul, dots, mix, exponentials, silu_multiply, add};
 }

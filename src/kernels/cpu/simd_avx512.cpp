@@ -12,7 +12,7 @@ namespace lfm2 {
 namespace {
 
 using Vec = __m512;
-constexpr size_t kWidth = 16, kParts = 1, kTileColumns = 8;
+constexpr size_t kWidth = 16, kParts = 1, kDotTileColumns = 8, kTileRows = 14;
 
 Vec zero() { return _mm512_setzero_ps(); }
 Vec broadcast(float x) { return _mm512_set1_ps(x); }
@@ -28,6 +28,29 @@ Vec load(const Bf16* x) {
 Vec load(const F16* x) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))); }
 void store(float* x, Vec value) { _mm512_storeu_ps(x, value); }
 Vec fma(Vec a, Vec b, Vec sum) { return _mm512_fmadd_ps(a, b, sum); }
+
+inline __attribute__((always_inline)) void transpose(Vec (&x)[kWidth]) {
+  Vec two[kWidth], four[kWidth];
+  for (size_t i = 0; i < kWidth; i += 2) {
+    two[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
+    two[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
+  }
+  for (size_t i = 0; i < kWidth; i += 4)  // four[i + j]: column j of each 4 x 4 block of rows i … i + 3
+    for (size_t j = 0; j < 2; ++j) {
+      four[i + 2 * j] = _mm512_shuffle_ps(two[i + j], two[i + j + 2], 0x44);
+      four[i + 2 * j + 1] = _mm512_shuffle_ps(two[i + j], two[i + j + 2], 0xee);
+    }
+  for (size_t j = 0; j < 4; ++j) {
+    const Vec a = _mm512_shuffle_f32x4(four[j], four[j + 4], 0x88),
+              b = _mm512_shuffle_f32x4(four[j + 8], four[j + 12], 0x88);
+    const Vec c = _mm512_shuffle_f32x4(four[j], four[j + 4], 0xdd),
+              d = _mm512_shuffle_f32x4(four[j + 8], four[j + 12], 0xdd);
+    x[j] = _mm512_shuffle_f32x4(a, b, 0x88);
+    x[j + 4] = _mm512_shuffle_f32x4(c, d, 0x88);
+    x[j + 8] = _mm512_shuffle_f32x4(a, b, 0xdd);
+    x[j + 12] = _mm512_shuffle_f32x4(c, d, 0xdd);
+  }
+}
 
 // Eight columns fold together, halving at each step the lanes of a column and doubling the columns of a register.
 inline __attribute__((always_inline)) __m256 fold(const Vec (&lanes)[8][kParts]) {
@@ -68,5 +91,6 @@ void lane_sums(const Vec (&lanes)[columns][kParts], float* sums) {
 #include "kernels/cpu/simd_body.h"
 
 namespace lfm2 {
-constinit const Simd kSimdAvx512{"avx512", multiply, mix};
-}
+constinit const Simd kSimdAvx512{"avx512", &kMatmul, dots, mix, exponentials, silu_multiply, add};
+constinit const Simd kSimdAmx{"amx", &kMatmulAmx, dots, mix, exponentials, silu_multiply, add};
+}  // namespace lfm2

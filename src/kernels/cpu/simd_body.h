@@ -3,9 +3,11 @@
 // Those files are compiled with flags that other processors cannot run, so everything here has internal linkage and no
 // inline function of another header is called: the linker could keep this file's copy of it for the whole program.
 //
-// Defined before: Vec (one register), kWidth (its floats), kParts (registers per 16 lanes), kTileColumns, load(const
-// T*) (kWidth elements as fp32; T = float, Bf16, F16), store(float*, Vec), zero(), broadcast(float), fma(a, b, sum),
-// lane_sums<columns>(lanes, sums): folds the 16 lanes of each column and adds them to its sum.
+// Defined before: Vec (one register, a GCC vector of floats), kWidth (its floats), kParts (registers per 16 lanes),
+// kDotTileColumns, kTileRows (of a register tile of the matrix product; it is two registers wide), load(const T*)
+// (kWidth elements as fp32; T = float, Bf16, F16), store(float*, Vec), zero(), broadcast(float), fma(a, b, sum),
+// transpose(Vec (&)[kWidth]), lane_sums<columns>(lanes, sums): folds the 16 lanes of each column and adds them to its
+// sum.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -13,112 +15,223 @@
 namespace lfm2 {
 namespace {
 
+// ---------------------------------------------------------------------------------------------------- matrix product
+
+constexpr size_t kTileVecs = 2, kTileColumns = kTileVecs * kWidth;
+// A packed row of a: its length keeps the rows of a tile out of each other's cache sets.
+constexpr size_t kPackedStride = kMatmulBlockK + 16;
+
+size_t packed_a_bytes(DType) { return kTileRows * kPackedStride * sizeof(float); }
+size_t packed_w_bytes(DType) { return kMatmulBlockK * kTileColumns * sizeof(float); }
+
+// Rows that the kernel for `rows` rows computes.
+constexpr size_t kernel_rows(size_t rows) {
+  return rows > 8 ? kTileRows : rows > 4 ? (kTileRows < 8 ? kTileRows : 8) : rows > 2 ? 4 : rows;
+}
+
+// f(T{}) for the stored type.
+template <class F>
+void with_type(DType type, F&& f) {
+  switch (type) {
+    case DType::kF32:
+      return f(float{});
+    case DType::kBf16:
+      return f(Bf16{});
+    case DType::kF16:
+      return f(F16{});
+    case DType::kI32:
+      return;  // refused by the operators
+  }
+}
+
+// x[0 … count) and zeros behind it; count < kWidth.
+template <class T>
+Vec load_some(const T* x, size_t count) {
+  T copy[kWidth] = {};  // all bits zero is 0 in each of the types
+  for (size_t i = 0; i < count; ++i) copy[i] = x[i];
+  return load(copy);
+}
+
+// As fp32: [rows, kPackedStride].
+void pack_a(const RowsView& a, std::byte* packed) {
+  with_type(a.type, [&](auto type) {
+    using T = decltype(type);
+    auto* target = reinterpret_cast<float*>(packed);
+    for (size_t r = 0; r < kernel_rows(a.rows); ++r, target += kPackedStride) {
+      const T* row = static_cast<const T*>(a.data) + r * a.stride;
+      size_t i = 0;
+      if (r < a.rows) {
+        for (; i + kWidth <= a.k; i += kWidth) store(target + i, load(row + i));
+        if (i < a.k) store(target + i, load_some(row + i, a.k - i));
+      } else {
+        for (; i < a.k; i += kWidth) store(target + i, zero());
+      }
+    }
+  });
+}
+
+// As fp32, transposed: [k, kTileColumns].
+void pack_w(const RowsView& w, std::byte* packed) {
+  with_type(w.type, [&](auto type) {
+    using T = decltype(type);
+    for (size_t c = 0; c < kTileColumns; c += kWidth) {
+      auto* target = reinterpret_cast<float*>(packed) + c;
+      const T* first = static_cast<const T*>(w.data) + c * w.stride;
+      const size_t columns = w.rows <= c ? 0 : (w.rows - c < kWidth ? w.rows - c : kWidth);
+      for (size_t i = 0; i < w.k; i += kWidth) {
+        const size_t count = w.k - i < kWidth ? w.k - i : kWidth;
+        Vec block[kWidth];
+        if (columns == kWidth && count == kWidth) {
+          for (size_t j = 0; j < kWidth; ++j) block[j] = load(first + j * w.stride + i);
+        } else {
+          for (size_t j = 0; j < kWidth; ++j)
+            block[j] = j < columns ? load_some(first + j * w.stride + i, count) : zero();
+        }
+        transpose(block);
+        for (size_t j = 0; j < count; ++j) store(target + (i + j) * kTileColumns, block[j]);
+      }
+    }
+  });
+}
+
+template <size_t rows>
+void multiply_tile(const float* a, const float* w, size_t k, float* sums, bool first) {
+  Vec tile[rows][kTileVecs];
+#pragma GCC unroll 16
+  for (size_t r = 0; r < rows; ++r)
+    for (size_t v = 0; v < kTileVecs; ++v) tile[r][v] = zero();
+  for (size_t i = 0; i < k; ++i, w += kTileColumns) {
+    Vec columns[kTileVecs];
+    for (size_t v = 0; v < kTileVecs; ++v) columns[v] = load(w + v * kWidth);
+#pragma GCC unroll 16
+    for (size_t r = 0; r < rows; ++r) {
+      const Vec x = broadcast(a[r * kPackedStride + i]);
+      for (size_t v = 0; v < kTileVecs; ++v) tile[r][v] = fma(x, columns[v], tile[r][v]);
+    }
+  }
+#pragma GCC unroll 16
+  for (size_t r = 0; r < rows; ++r)
+    for (size_t v = 0; v < kTileVecs; ++v) {
+      float* sum = sums + r * kTileColumns + v * kWidth;
+      store(sum, first ? tile[r][v] : load(sum) + tile[r][v]);
+    }
+}
+
+// Asks for its `part` of `parts` of the lines.
+inline __attribute__((always_inline)) void fetch_part(const Fetch& fetch, size_t part, size_t parts) {
+  for (size_t r = part; r < fetch.rows; r += parts) {
+    const std::byte* row = fetch.from + r * fetch.stride;
+    for (size_t byte = 0; byte < fetch.row_bytes; byte += 64) {
+      if (fetch.to_write)
+        __builtin_prefetch(row + byte, 1, 2);
+      else
+        __builtin_prefetch(row + byte, 0, 2);
+    }
+  }
+}
+
+void multiply(const PackedProduct& p) {
+  const auto* a = reinterpret_cast<const float*>(p.a);
+  const auto* w = reinterpret_cast<const float*>(p.w);
+  float* sums = p.sums;
+  const size_t tiles = (p.rows + kTileRows - 1) / kTileRows;
+  for (size_t tile = 0; tile < tiles; ++tile, a += kTileRows * kPackedStride, sums += kTileRows * kTileColumns) {
+    fetch_part(p.next_w, tile, tiles);
+    fetch_part(p.out, tile, tiles);
+    const size_t left = p.rows - tile * kTileRows, rows = kernel_rows(left < kTileRows ? left : kTileRows);
+    switch (rows) {
+      case 1:
+        multiply_tile<1>(a, w, p.k, sums, p.first);
+        break;
+      case 2:
+        multiply_tile<2>(a, w, p.k, sums, p.first);
+        break;
+      case 4:
+        multiply_tile<4>(a, w, p.k, sums, p.first);
+        break;
+      case 8:
+        multiply_tile<(kTileRows < 8 ? kTileRows : 8)>(a, w, p.k, sums, p.first);
+        break;
+      case kTileRows:
+        multiply_tile<kTileRows>(a, w, p.k, sums, p.first);
+        break;
+    }
+  }
+}
+
+[[maybe_unused]] constinit const MatmulKernel kMatmul{.tile_rows = kTileRows,
+                                                      .tile_columns = kTileColumns,
+                                                      .block_k = kMatmulBlockK,
+                                                      .a_bytes = packed_a_bytes,
+                                                      .w_bytes = packed_w_bytes,
+                                                      .pack_a = pack_a,
+                                                      .pack_w = pack_w,
+                                                      .multiply = multiply};
+
+// ------------------------------------------------------------------------------------------------------ dot products
+
 // One step of 16 elements for a tile of rows x columns.
-template <size_t rows, size_t columns, class T>
-inline __attribute__((always_inline)) void multiply_step(Vec (&lanes)[rows][columns][kParts], const float* a,
-                                                         size_t a_stride, const T* w, size_t w_stride) {
+template <size_t rows, size_t columns>
+inline __attribute__((always_inline)) void dots_step(Vec (&lanes)[rows][columns][kParts], const float* x,
+                                                     size_t x_stride, const float* y, size_t y_stride) {
   for (size_t p = 0; p < kParts; ++p) {
     Vec row[rows];
-    for (size_t r = 0; r < rows; ++r) row[r] = load(a + r * a_stride + p * kWidth);
+    for (size_t r = 0; r < rows; ++r) row[r] = load(x + r * x_stride + p * kWidth);
     for (size_t c = 0; c < columns; ++c) {
-      const Vec column = load(w + c * w_stride + p * kWidth);
+      const Vec column = load(y + c * y_stride + p * kWidth);
       for (size_t r = 0; r < rows; ++r) lanes[r][c][p] = fma(row[r], column, lanes[r][c][p]);
     }
   }
 }
 
-// A tile of sums over k <= kBlockK elements. Column c of w begins at w + c * w_column and continues, 16 elements at a
-// time, every w_step: that is both a plain row and a packed panel.
-template <size_t rows, size_t columns, class T>
-void multiply_tile(const float* a, size_t a_stride, const T* w, size_t w_column, size_t w_step, size_t k, float* sums,
-                   size_t sums_stride) {
+// A tile of sums over n <= kBlockK elements.
+template <size_t rows, size_t columns>
+void dots_tile(const float* x, size_t x_stride, const float* y, size_t y_stride, size_t n, float* sums,
+               size_t sums_stride) {
   Vec lanes[rows][columns][kParts];
   for (size_t r = 0; r < rows; ++r)
     for (size_t c = 0; c < columns; ++c)
       for (size_t p = 0; p < kParts; ++p) lanes[r][c][p] = zero();
 
-  for (; k >= kLanes; k -= kLanes, a += kLanes, w += w_step) multiply_step(lanes, a, a_stride, w, w_column);
-  if (k > 0) {  // the missing elements are zeros
-    alignas(64) float a_tail[rows * kLanes] = {};
-    alignas(64) T w_tail[columns * kLanes] = {};  // all bits zero is 0 in each of the types
-    for (size_t i = 0; i < k; ++i) {
-      for (size_t r = 0; r < rows; ++r) a_tail[r * kLanes + i] = a[r * a_stride + i];
-      for (size_t c = 0; c < columns; ++c) w_tail[c * kLanes + i] = w[c * w_column + i];
+  for (; n >= kLanes; n -= kLanes, x += kLanes, y += kLanes) dots_step(lanes, x, x_stride, y, y_stride);
+  if (n > 0) {  // the missing elements are zeros
+    alignas(64) float x_tail[rows * kLanes] = {};
+    alignas(64) float y_tail[columns * kLanes] = {};
+    for (size_t i = 0; i < n; ++i) {
+      for (size_t r = 0; r < rows; ++r) x_tail[r * kLanes + i] = x[r * x_stride + i];
+      for (size_t c = 0; c < columns; ++c) y_tail[c * kLanes + i] = y[c * y_stride + i];
     }
-    multiply_step(lanes, a_tail, kLanes, w_tail, kLanes);
+    dots_step(lanes, x_tail, kLanes, y_tail, kLanes);
   }
   for (size_t r = 0; r < rows; ++r) lane_sums<columns>(lanes[r], sums + r * sums_stride);
 }
 
-template <size_t rows, class T>
-void multiply_rows(const float* a, size_t a_stride, const T* w, size_t w_column, size_t w_step, size_t columns,
-                   size_t k, float* sums, size_t sums_stride) {
+template <size_t rows>
+void dots_rows(const Dots& dots, const float* x, size_t first, size_t n, float* sums) {
+  const float* y = dots.y + first;
   size_t c = 0;
-  for (; c + kTileColumns <= columns; c += kTileColumns)
-    multiply_tile<rows, kTileColumns>(a, a_stride, w + c * w_column, w_column, w_step, k, sums + c, sums_stride);
-  for (; c < columns; ++c)
-    multiply_tile<rows, 1>(a, a_stride, w + c * w_column, w_column, w_step, k, sums + c, sums_stride);
+  for (; c + kDotTileColumns <= dots.columns; c += kDotTileColumns)
+    dots_tile<rows, kDotTileColumns>(x, dots.x_stride, y + c * dots.y_stride, dots.y_stride, n, sums + c,
+                                     dots.sums_stride);
+  for (; c < dots.columns; ++c)
+    dots_tile<rows, 1>(x, dots.x_stride, y + c * dots.y_stride, dots.y_stride, n, sums + c, dots.sums_stride);
 }
 
-// All rows of a against one K block of the panel.
-template <class T>
-void multiply_block(const Panel& panel, size_t first_k, size_t k, const T* w, size_t w_column, size_t w_step) {
-  const float* a = panel.a + first_k;
-  size_t r = 0;
-  for (; r + kTileRows <= panel.rows; r += kTileRows)
-    multiply_rows<kTileRows>(a + r * panel.a_stride, panel.a_stride, w, w_column, w_step, panel.columns, k,
-                             panel.sums + r * panel.sums_stride, panel.sums_stride);
-  for (; r < panel.rows; ++r)
-    multiply_rows<1>(a + r * panel.a_stride, panel.a_stride, w, w_column, w_step, panel.columns, k,
-                     panel.sums + r * panel.sums_stride, panel.sums_stride);
-}
-
-// Columns as fp32, interleaved by 16 elements: [k / 16, columns, 16]. Converted once, then read many times from the L1
-// cache.
-template <class T>
-void pack(const T* w, size_t w_stride, size_t columns, size_t k, float* packed) {
-  for (size_t c = 0; c < columns; ++c) {
-    const T* column = w + c * w_stride;
-    float* target = packed + c * kLanes;
-    for (size_t step = 0; step < k / kLanes; ++step, column += kLanes, target += columns * kLanes)
-      for (size_t p = 0; p < kParts; ++p) store(target + p * kWidth, load(column + p * kWidth));
-    if (k % kLanes == 0) continue;
-    T tail[kLanes] = {};
-    for (size_t i = 0; i < k % kLanes; ++i) tail[i] = column[i];
-    for (size_t p = 0; p < kParts; ++p) store(target + p * kWidth, load(tail + p * kWidth));
+void dots(const Dots& dots) {
+  constexpr size_t kRows = 3;
+  for (size_t r = 0; r < dots.rows; ++r)
+    for (size_t c = 0; c < dots.columns; ++c) dots.sums[r * dots.sums_stride + c] = 0;
+  for (size_t first = 0; first < dots.n; first += kBlockK) {
+    const size_t n = dots.n - first < kBlockK ? dots.n - first : kBlockK;
+    const float* x = dots.x + first;
+    size_t r = 0;
+    for (; r + kRows <= dots.rows; r += kRows)
+      dots_rows<kRows>(dots, x + r * dots.x_stride, first, n, dots.sums + r * dots.sums_stride);
+    for (; r < dots.rows; ++r) dots_rows<1>(dots, x + r * dots.x_stride, first, n, dots.sums + r * dots.sums_stride);
   }
 }
 
-template <class T>
-void multiply_typed(const Panel& panel) {
-  constexpr size_t kDirectRows = 2 * kTileRows;  // up to here packing costs more than the repeated conversion
-  alignas(64) float packed[kPanelColumns * kBlockK];
-  for (size_t first_k = 0; first_k < panel.k; first_k += kBlockK) {
-    const size_t k = panel.k - first_k < kBlockK ? panel.k - first_k : kBlockK;
-    const T* w = static_cast<const T*>(panel.w) + first_k;
-    if (__is_same(T, float) || panel.rows <= kDirectRows) {
-      multiply_block(panel, first_k, k, w, panel.w_stride, kLanes);
-    } else {
-      pack(w, panel.w_stride, panel.columns, k, packed);
-      multiply_block(panel, first_k, k, packed, kLanes, panel.columns * kLanes);
-    }
-  }
-}
-
-void multiply(const Panel& panel) {
-  for (size_t r = 0; r < panel.rows; ++r)
-    for (size_t c = 0; c < panel.columns; ++c) panel.sums[r * panel.sums_stride + c] = 0;
-  switch (panel.w_type) {
-    case DType::kF32:
-      return multiply_typed<float>(panel);
-    case DType::kBf16:
-      return multiply_typed<Bf16>(panel);
-    case DType::kF16:
-      return multiply_typed<F16>(panel);
-    case DType::kI32:
-      return;  // refused by the operators
-  }
-}
+// ------------------------------------------------------------------------------------------------------ weighted sums
 
 // The `groups` x 16 elements of one stretch of the rows, over one block of rows; `width` of them exist.
 template <size_t groups>
@@ -150,6 +263,68 @@ void mix(const Mixture& mixture) {
     for (; d < mixture.n; d += kLanes)
       mix_columns<1>(mixture, row, rows, d, mixture.n - d < kLanes ? mixture.n - d : kLanes);
   }
+}
+
+// ------------------------------------------------------------------------------------------------------- exponentials
+
+constexpr float kExp3 = 0x1.5554a4p-3f, kExp4 = 0x1.555688p-5f, kExp5 = 0x1.122fc2p-7f, kExp6 = 0x1.6b6e18p-10f;
+
+using IntVec = int __attribute__((vector_size(sizeof(Vec))));
+
+// 2^n e^r with n the integer nearest to x / ln 2, so |r| <= ln 2 / 2, and e^r as a polynomial of degree 6 (minimax in
+// relative error). A NaN goes through every step.
+inline __attribute__((always_inline)) Vec exponential(Vec x) {
+  const Vec least = broadcast(-104.0f), largest = broadcast(89.0f);  // beyond: 0 and infinity
+  x = x < least ? least : x;
+  x = x > largest ? largest : x;
+  const Vec round = broadcast(0x1.8p23f);  // adding it leaves the integer in the low bits
+  const Vec shifted = fma(x, broadcast(0x1.715476p0f), round);
+  const Vec n = shifted - round;
+  Vec r = fma(n, broadcast(-0x1.62e4p-1f), x);  // ln 2 in two parts; n times the first is exact
+  r = fma(n, broadcast(-0x1.7f7d1cp-20f), r);
+  Vec p = broadcast(kExp6);
+  p = fma(p, r, broadcast(kExp5));
+  p = fma(p, r, broadcast(kExp4));
+  p = fma(p, r, broadcast(kExp3));
+  p = fma(p, r, broadcast(0.5f));
+  p = fma(p, r * r, r) + broadcast(1.0f);
+  // 2^n in two factors: one alone leaves the range of normal numbers before the result does.
+  const IntVec power = (IntVec)shifted - (IntVec)round, half = power >> 1;
+  const Vec low = (Vec)((half + 127) << 23), high = (Vec)((power - half + 127) << 23);
+  return p * low * high;
+}
+
+template <class F>
+inline __attribute__((always_inline)) void for_each_vector(size_t n, F&& f) {
+  size_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) f(i, kWidth);
+  if (i < n) f(i, n - i);
+}
+
+Vec load_up_to(const float* x, size_t count) { return count == kWidth ? load(x) : load_some(x, count); }
+void store_up_to(float* x, Vec value, size_t count) {
+  if (count == kWidth) return store(x, value);
+  float copy[kWidth];
+  store(copy, value);
+  for (size_t i = 0; i < count; ++i) x[i] = copy[i];
+}
+
+void exponentials(const float* x, float* out, size_t n) {
+  for_each_vector(n,
+                  [&](size_t i, size_t count) { store_up_to(out + i, exponential(load_up_to(x + i, count)), count); });
+}
+
+void add(const float* x, const float* y, float* out, size_t n) {
+  for_each_vector(n, [&](size_t i, size_t count) {
+    store_up_to(out + i, load_up_to(x + i, count) + load_up_to(y + i, count), count);
+  });
+}
+
+void silu_multiply(const float* gate, const float* up, float* out, size_t n) {
+  for_each_vector(n, [&](size_t i, size_t count) {
+    const Vec x = load_up_to(gate + i, count), y = load_up_to(up + i, count);
+    store_up_to(out + i, x / (broadcast(1.0f) + exponential(-x)) * y, count);
+  });
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace lfm2 {
 namespace {
 
 using Vec = float __attribute__((vector_size(16)));
-constexpr size_t kWidth = 4, kParts = 4, kTileColumns = 2;
+constexpr size_t kWidth = 4, kParts = 4, kDotTileColumns = 2, kTileRows = 6;
 
 Vec broadcast(float x) { return Vec{x, x, x, x}; }
 Vec zero() { return Vec{}; }
@@ -27,6 +27,15 @@ Vec fma(Vec a, Vec b, Vec sum) {
 #endif
 }
 
+void transpose(Vec (&x)[kWidth]) {
+  for (size_t i = 0; i < kWidth; ++i)
+    for (size_t j = 0; j < i; ++j) {
+      const float upper = x[j][i];
+      x[j][i] = x[i][j];
+      x[i][j] = upper;
+    }
+}
+
 template <size_t columns>
 void lane_sums(const Vec (&lanes)[columns][kParts], float* sums) {
   for (size_t c = 0; c < columns; ++c) {
@@ -41,5 +50,5 @@ void lane_sums(const Vec (&lanes)[columns][kParts], float* sums) {
 #include "kernels/cpu/simd_body.h"
 
 namespace lfm2 {
-constinit const Simd kSimdPortable{"portable", multiply, mix};
+constinit const Simd kSimdPortable{"portable", &kMatmul, dots, mix, exponentials, silu_multiply, add};
 }

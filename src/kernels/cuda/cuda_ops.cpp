@@ -203,6 +203,35 @@ void CudaOps::route(const Tensor& logits, const Tensor& bias, RouterRule rule, c
                          .scale = rule.scale});
 }
 
+void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
+                         RouterRule rule, const Tensor& normed, const Routing& routing) {
+  const int64_t tokens = x.dim(0), hidden = x.dim(1), experts = gate.dim(0);
+  expect(x.rank == 2 && gate.rank == 2 && gate.dim(1) == hidden && norm_weight.numel() == hidden &&
+             normed.dims == x.dims && normed.dtype == x.dtype && is_float(gate),
+         "norm_route: shapes");
+  expect(rule.top_k >= 1 && rule.top_k <= experts && experts <= kMaxExperts &&
+             (!bias || (bias.dtype == DType::kF32 && bias.numel() == experts)),
+         "norm_route: experts");
+  expect(routing.ids.numel() == tokens * rule.top_k && routing.weights.numel() == tokens * rule.top_k,
+         "norm_route: routing");
+  launch_router(stream_,
+                {.x = x.data,
+                 .gate = any(gate),
+                 .bias = bias ? bias.as<const float>() : nullptr,
+                 .ids = routing.ids.as<int32_t>(),
+                 .weights = routing.weights.as<float>(),
+                 .tokens = tokens,
+                 .hidden = hidden,
+                 .experts = static_cast<int>(experts),
+                 .top_k = static_cast<int>(rule.top_k),
+                 .normalize = rule.normalize,
+                 .scale = rule.scale,
+                 .normed = normed.data,
+                 .norm_weight = any(norm_weight),
+                 .eps = eps},
+                x.dtype);
+}
+
 void CudaOps::group_by_expert(const Routing& routing) {
   const int64_t assignments = routing.ids.numel(), experts = routing.expert_offsets.numel() - 1;
   expect(routing.ids.rank == 2 && routing.rows.numel() == assignments && routing.sources.numel() == assignments &&
