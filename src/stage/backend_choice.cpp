@@ -21,7 +21,7 @@ Machine cpu_machine(const Options& options, const MpiWorld& world) {
         ExitCode::kUnavailable,
         "--transport nccl: the ranks compute on the CPU, NCCL needs a GPU each: expected --transport mpi or auto");
   const int threads = options.threads > 0 ? options.threads : world.fair_share_of_processors();
-  return {.backend = std::make_unique<CpuBackend>(threads)};
+  return {.backend = std::make_unique<CpuBackend>(threads, options.simd)};
 }
 
 #if LFM2_HAS_CUDA

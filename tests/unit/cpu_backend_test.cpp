@@ -185,5 +185,12 @@ TEST(CpuBackendTest, OperatorsRunOnTheComputeStream) {
   EXPECT_THROW(backend.compute().check(), Error);
 }
 
+TEST(CpuBackendTest, InstructionsByName) {
+  for (const Simd* table : available_simd())
+    EXPECT_NE(CpuBackend(1, table->name).description().find(table->name), std::string::npos);
+  EXPECT_EQ(CpuBackend(1).description(), CpuBackend(1, available_simd().front()->name).description());
+  EXPECT_THROW(CpuBackend(1, "none"), Error);
+}
+
 }  // namespace
 }  // namespace lfm2

@@ -9,6 +9,15 @@ namespace lfm2 {
 
 namespace {
 
+const Simd& find_simd(std::string_view name) {
+  const std::vector<const Simd*> tables = available_simd();
+  for (const Simd* table : tables)
+    if (name == "auto" || name == table->name) return *table;
+  std::string names;
+  for (const Simd* table : tables) names += fmt::format("{}{}", names.empty() ? "" : ", ", table->name);
+  throw Error(ExitCode::kUnavailable, fmt::format("--simd {}: this processor has {}", name, names));
+}
+
 class CpuLoader final : public Loader {
  public:
   std::span<std::byte> piece() override { return {piece_.data(), kPieceBytes}; }
@@ -32,7 +41,8 @@ class CpuLoader final : public Loader {
 
 }  // namespace
 
-CpuBackend::CpuBackend(int threads) : simd_(*available_simd().front()), pool_(threads), ops_(pool_, simd_) {}
+CpuBackend::CpuBackend(int threads, std::string_view simd)
+    : simd_(find_simd(simd)), pool_(threads), ops_(pool_, simd_) {}
 
 std::string CpuBackend::description() const {
   return fmt::format("CPU, {} thread{}, {}", pool_.threads(), pool_.threads() == 1 ? "" : "s", simd_.name);

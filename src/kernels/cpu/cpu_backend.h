@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu_ops.h"
@@ -14,7 +15,9 @@ namespace lfm2 {
 
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int threads);
+  // `simd`: a set of instructions by name, or "auto" for the best this processor has. Error(kUnavailable) where it has
+  // not.
+  explicit CpuBackend(int threads, std::string_view simd = "auto");
 
   std::string description() const override;
   Buffer allocate(size_t bytes) override;
