@@ -109,6 +109,11 @@ class Ops {
   // residual [tokens, hidden] act
   virtual void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) = 0;
 
+  // combine_experts, then normed = rms_norm(residual): the same bits in one pass.  norm_weight [hidden] weight, normed
+  // [tokens, hidden] act
+  virtual void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual,
+                                    const Tensor& norm_weight, float eps, const Tensor& normed) = 0;
+
   // The k largest of log_softmax(logits), ties to the lower id.  logits [rows, vocab] fp32; ids [rows, k] int32,
   // log_probs [rows, k] fp32
   virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;

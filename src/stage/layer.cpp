@@ -31,16 +31,16 @@ Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index)
       mixer_(make_mixer(weights, config, index)),
       ffn_(make_feed_forward(weights, config, index)) {}
 
-void Layer::mix_tokens(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch) const {
+void Layer::mix_tokens(Ops& ops, const Tensor& normed, const Tensor& residual, const Batch& batch,
+                       Scratch& scratch) const {
   scratch.reset();
-  const Tensor normed = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});
-  ops.rms_norm(residual, operator_norm_, eps_, normed);
   std::visit([&](const auto& mixer) { mixer.forward(ops, normed, batch, scratch, residual); }, mixer_);
 }
 
-void Layer::feed_forward(Ops& ops, const Tensor& residual, Scratch& scratch) const {
+void Layer::feed_forward(Ops& ops, const Tensor& residual, const Norm* next, const Tensor& normed,
+                         Scratch& scratch) const {
   scratch.reset();
-  std::visit([&](const auto& ffn) { ffn.forward(ops, {ffn_norm_, eps_}, scratch, residual); }, ffn_);
+  std::visit([&](const auto& ffn) { ffn.forward(ops, {ffn_norm_, eps_}, scratch, residual, next, normed); }, ffn_);
 }
 
 }  // namespace lfm2

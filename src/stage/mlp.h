@@ -10,8 +10,10 @@ namespace lfm2 {
 class Mlp {
  public:
   Mlp(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // residual += block(norm(residual)).  residual [tokens, hidden] act
-  void forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual) const;
+  // residual += block(norm(residual)), then normed = next(residual) where there is a next norm.  residual, normed
+  // [tokens, hidden] act
+  void forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual, const Norm* next,
+               const Tensor& normed) const;
 
  private:
   int64_t ffn_;

@@ -19,7 +19,8 @@ Moe::Moe(WeightSource& weights, const ModelConfig& config, const std::string& pr
   down_ = weights.load(down, {experts_, config.hidden, ffn_});
 }
 
-void Moe::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual) const {
+void Moe::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual, const Norm* next,
+                  const Tensor& normed) const {
   const int64_t tokens = residual.dim(0), hidden = residual.dim(1), rows = tokens * rule_.top_k;
   const Tensor x = scratch.take(residual.dtype, {tokens, hidden});
   const Routing routing{.ids = scratch.take(DType::kI32, {tokens, rule_.top_k}),
@@ -35,7 +36,10 @@ void Moe::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual)
   ops.gather_rows(x, routing.sources, sorted);
   ops.grouped_swiglu(sorted, gate_up_, routing.expert_offsets, product);
   ops.grouped_matmul(product, down_, routing.expert_offsets, output);
-  ops.combine_experts(output, routing, residual);
+  if (next != nullptr)
+    ops.combine_experts_norm(output, routing, residual, next->weight, next->eps, normed);
+  else
+    ops.combine_experts(output, routing, residual);
 }
 
 }  // namespace lfm2

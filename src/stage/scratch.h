@@ -20,13 +20,16 @@ class Scratch {
     expect(buffer_.data() == nullptr || used_ <= buffer_.bytes(), "Scratch: smaller than what was measured");
     return tensor;
   }
-  void reset() { used_ = 0; }
+  void reset() { used_ = held_; }
+  // What was taken so far outlives reset(), until hold() or release().
+  void hold() { held_ = used_; }
+  void release() { used_ = held_ = 0; }
   size_t peak_bytes() const { return peak_; }
 
  private:
   static constexpr size_t kAlignment = 256;
   Buffer buffer_;
-  size_t used_ = 0, peak_ = 0;
+  size_t used_ = 0, held_ = 0, peak_ = 0;
 };
 
 }  // namespace lfm2

@@ -34,16 +34,24 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
   expect(tail == nullptr || (cut >= layers_range_.first && cut < layers_range_.end()), "Stage::forward: a tail cut elsewhere");
   Tensor current = residual;
   Batch current_batch = batch;
-  for (int64_t index = layers_range_.first; index < layers_range_.end(); ++index) {
-    const Layer& layer = layers_[static_cast<size_t>(index - layers_range_.first)];
-    layer.mix_tokens(ops, current, current_batch, scratch);
-    if (index == cut) {
+  scratch.release();
+  Tensor normed = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});  // goes from layer to layer
+  scratch.hold();
+  const Norm first = layers_.front().operator_norm();
+  ops.rms_norm(residual, first.weight, first.eps, normed);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    layers_[i].mix_tokens(ops, normed, current, current_batch, scratch);
+    if (layers_range_.first + static_cast<int64_t>(i) == cut) {
       ops.gather_rows(current, tail->rows, tail->residual);
       current = tail->residual;
       current_batch = tail->batch;
+      normed = normed.rows(0, current.dim(0));
     }
-    layer.feed_forward(ops, current, scratch);
+    const bool last = i + 1 == layers_.size();
+    const Norm next = layers_[last ? i : i + 1].operator_norm();
+    layers_[i].feed_forward(ops, current, last ? nullptr : &next, normed, scratch);
   }
+  scratch.release();
 }
 
 void Stage::head(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch, const Tensor& logits) const {

@@ -108,4 +108,10 @@ void CpuOps::combine_experts(const Tensor& y, const Routing& routing, const Tens
   });
 }
 
+void CpuOps::combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual,
+                                  const Tensor& norm_weight, float eps, const Tensor& normed) {
+  combine_experts(y, routing, residual);
+  rms_norm(residual, norm_weight, eps, normed);
+}
+
 }  // namespace lfm2

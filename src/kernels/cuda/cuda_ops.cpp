@@ -254,21 +254,34 @@ void CudaOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out
                      x.dim(1) * static_cast<int64_t>(size_bytes(x.dtype)), out.data);
 }
 
-void CudaOps::combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) {
+CombineExpertsArgs CudaOps::combine_args(const Tensor& y, const Routing& routing, const Tensor& residual) const {
   const int64_t hidden = residual.dim(1);
   expect(y.dim(1) == hidden && routing.rows.dim(0) == residual.dim(0) &&
              routing.weights.numel() == routing.rows.numel() && y.dim(0) == routing.rows.numel() &&
              y.dtype == residual.dtype,
          "combine_experts: shapes");
-  launch_combine_experts(stream_,
-                         {.y = y.data,
-                          .rows = routing.rows.as<const int32_t>(),
-                          .weights = routing.weights.as<const float>(),
-                          .residual = residual.data,
-                          .tokens = residual.dim(0),
-                          .hidden = hidden,
-                          .top_k = static_cast<int>(routing.rows.dim(1))},
-                         y.dtype);
+  return {.y = y.data,
+          .rows = routing.rows.as<const int32_t>(),
+          .weights = routing.weights.as<const float>(),
+          .residual = residual.data,
+          .tokens = residual.dim(0),
+          .hidden = hidden,
+          .top_k = static_cast<int>(routing.rows.dim(1))};
+}
+
+void CudaOps::combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) {
+  launch_combine_experts(stream_, combine_args(y, routing, residual), y.dtype);
+}
+
+void CudaOps::combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual,
+                                   const Tensor& norm_weight, float eps, const Tensor& normed) {
+  expect(norm_weight.numel() == residual.dim(1) && normed.dims == residual.dims && normed.dtype == residual.dtype,
+         "combine_experts_norm: shapes");
+  CombineExpertsArgs args = combine_args(y, routing, residual);
+  args.normed = normed.data;
+  args.norm_weight = any(norm_weight);
+  args.eps = eps;
+  launch_combine_experts(stream_, args, y.dtype);
 }
 
 void CudaOps::top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) {

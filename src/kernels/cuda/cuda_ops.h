@@ -40,10 +40,13 @@ class CudaOps final : public Ops {
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;
   void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;
   void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) override;
+  void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual, const Tensor& norm_weight,
+                            float eps, const Tensor& normed) override;
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
 
  private:
   const RopeFrequencies& frequencies(float theta, int64_t head_dim);
+  CombineExpertsArgs combine_args(const Tensor& y, const Routing& routing, const Tensor& residual) const;
   void multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out, Epilogue epilogue);
   void multiply(GemmPath path, const GemmArgs& args, const GemmProblem& problem);
 
