@@ -65,13 +65,13 @@ if [[ $skip != *" jobs "* ]]; then
   files=${LFM2_BENCH_TMPFS:-/dev/shm}
   out=$files/lfm2-out.bin
   job "headline bf16" samples/s 7 --weights "$shards" --dtype bf16 --output "$out"
-  job "steady bf16, 65536 samples" samples/s 3 --weights "$shards" --dtype bf16 --samples 65536 --output "$out"
+  job "steady bf16, 65536 samples" samples/s 5 --weights "$shards" --dtype bf16 --samples 65536 --output "$out"
   job "headline fp32, bf16-valued weights" samples/s 7 --weights "$shards" --dtype fp32 --output "$out"
   [ -d "$shards-fp32" ] && job "headline fp32, fp32 weights" samples/s 5 --weights "$shards-fp32" --dtype fp32 --output "$out"
-  job "headline fp32, plain" samples/s 3 --weights "$shards" --dtype fp32 --fp32 simt --output "$out"
+  job "headline fp32, plain" samples/s 5 --weights "$shards" --dtype fp32 --fp32 simt --output "$out"
   job "prefill 8 x 2048, bf16" tokens/s 7 --weights "$shards" --dtype bf16 --samples 8 --length 2048 --output "$out"
   job "1 x 65536, bf16" tokens/s 1 --weights "$shards" --dtype bf16 --samples 1 --length 65536 --output "$out"
-  job "all positions to .h5, bf16" samples/s 3 --weights "$shards" --dtype bf16 --logits all --output "$files/lfm2-all.h5"
+  job "all positions to .h5, bf16" samples/s 5 --weights "$shards" --dtype bf16 --logits all --output "$files/lfm2-all.h5"
   disk "$files"
   [ "$ranks" -gt 1 ] && job "headline bf16, a pipeline a GPU" samples/s 7 --weights "$shards" --dtype bf16 --replicas "$ranks" --output "$out"
   rm -f "$files/lfm2-all.h5" "$out"
