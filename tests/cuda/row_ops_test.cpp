@@ -24,7 +24,6 @@ using CudaRmsNormTest = CudaOpsFixture;
 using CudaShortConvTest = CudaOpsFixture;
 using CudaGatherRowsTest = CudaOpsFixture;
 using CudaCombineExpertsTest = CudaOpsFixture;
-using CudaScatterRowsTest = CudaOpsFixture;
 using CudaRouterTest = CudaOpsFixture;
 using CudaDependentLaunchTest = CudaOpsFixture;
 
@@ -225,29 +224,6 @@ TEST_F(CudaCombineExpertsTest, AddsTheWeightedRowsToTheResidual) {
       cpu.ops.combine_experts(wide, weighted_rows(weights, rows), most);
       expect_close_to_cpu(out, residual, most.values(), 10);
     }
-}
-
-TEST_F(CudaScatterRowsTest, IsTheGatherOfTheInverse) {
-  const int64_t tokens = 21;
-  for (const int64_t top_k : {1, 3, 4})
-    for (const int64_t n : {1, 21, 64, 2048, 5000})
-      for (const DType dtype : kFloatTypes) {
-        SCOPED_TRACE(fmt::format("{} {} times {}", name(dtype), n, top_k));
-        HostTensor x(dtype, {tokens, n}), rows(DType::kI32, {tokens, top_k}), sources(DType::kI32, {tokens * top_k});
-        HostTensor out(dtype, {tokens * top_k, n}), expected(dtype, {tokens * top_k, n});
-        x.fill_random(1);
-        for (int64_t i = 0; i < tokens * top_k; ++i) {
-          const int64_t row = i * 11 % (tokens * top_k);
-          rows.set(static_cast<size_t>(i), static_cast<double>(row));
-          sources.set(static_cast<size_t>(row), static_cast<double>(i / top_k));
-        }
-        const DeviceTensor in(x), places(rows), device_out(out);
-        launch_scatter_rows(gpu_stream(), in->data, tokens, places->as<const int32_t>(), static_cast<int>(top_k),
-                            n * static_cast<int64_t>(size_bytes(dtype)), device_out->data);
-        device_out.fetch(out);
-        cpu.ops.gather_rows(x, sources, expected);
-        EXPECT_TRUE(same_bits(out, expected));
-      }
 }
 
 TEST_F(CudaCombineExpertsTest, ANormInTheSamePassHasTheNormsBits) {

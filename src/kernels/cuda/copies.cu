@@ -1,4 +1,4 @@
-// Kernels that only move elements, converting where types differ: convert, embed, gather_rows, scatter_rows.
+// Kernels that only move elements, converting where types differ: convert, embed, gather_rows.
 #include <algorithm>
 
 #include "kernels/cuda/dependent_launch.cuh"
@@ -48,23 +48,6 @@ __global__ void __launch_bounds__(kRowWarps * 32)
 #pragma unroll
     for (int k = 0; k < kRowWords; ++k)
       if (first + 32 * k < words) out[i * words + first + 32 * k] = flying[k];
-  }
-}
-
-// One block a token: its row is read once, and stored in top_k places.
-template <class Word>
-__global__ void scatter_rows_kernel(const Word* x, const int32_t* rows, int64_t out_rows, int top_k, int64_t words,
-                                    Word* out) {
-  const int64_t token = blockIdx.x;
-  wait_for_previous();
-  let_next_start();
-  for (int64_t c = threadIdx.x; c < words; c += blockDim.x) {
-    const Word word = x[token * words + c];
-    for (int j = 0; j < top_k; ++j) {
-      const int64_t row = rows[token * top_k + j];
-      device_expect(row >= 0 && row < out_rows);
-      out[row * words + c] = word;
-    }
   }
 }
 
@@ -119,22 +102,6 @@ void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, cons
     launch_gather_words<uint4>(stream, x, x_rows, rows, count, row_bytes, out);
   else
     launch_gather_words<uint16_t>(stream, x, x_rows, rows, count, row_bytes, out);
-}
-
-void launch_scatter_rows(cudaStream_t stream, const void* x, int64_t tokens, const int32_t* rows, int top_k,
-                         int64_t row_bytes, void* out) {
-  if (tokens == 0 || top_k == 0 || row_bytes == 0) return;
-  const auto launch = [&](auto word) {
-    using Word = decltype(word);
-    const int64_t words = row_bytes / static_cast<int64_t>(sizeof(Word));
-    launch_dependent("scatter_rows_kernel", scatter_rows_kernel<Word>,
-                     {static_cast<unsigned>(tokens), row_threads(words)}, stream, static_cast<const Word*>(x), rows,
-                     tokens * top_k, top_k, words, static_cast<Word*>(out));
-  };
-  if (row_bytes % 16 == 0 && on_16_bytes(x) && on_16_bytes(out))
-    launch(uint4{});
-  else
-    launch(uint16_t{});
 }
 
 }  // namespace lfm2

@@ -115,10 +115,6 @@ void launch_group_by_expert(cudaStream_t stream, const GroupByExpertArgs& args);
 void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
                         int64_t row_bytes, void* out);
 
-// out[rows[t, j]] = x[t], rows [tokens, top_k] a permutation: what gather_rows makes of its inverse, with x read once.
-void launch_scatter_rows(cudaStream_t stream, const void* x, int64_t tokens, const int32_t* rows, int top_k,
-                         int64_t row_bytes, void* out);
-
 struct CombineExpertsArgs {
   const void* y;         // [tokens top_k, hidden]
   const int32_t* rows;   // [tokens, top_k]
