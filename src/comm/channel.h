@@ -27,9 +27,9 @@ class Channel {
   virtual void send(int slot, const Tensor& from, Event& computed) = 0;
   virtual bool sent(int slot) = 0;  // also true where nothing was sent from the slot yet
 
-  virtual void progress() = 0;                 // starts what has become ready; throws what has failed
-  // Transfers that ended since the last call, each direction in its order; tags are not set. A receive begins when it is
-  // posted, a send when its data is ready.
+  virtual void progress() = 0;  // starts what has become ready; throws what has failed
+  // Transfers that ended since the last call, each direction in its order; tags are not set. A receive begins when it
+  // is posted, a send when its data is ready.
   struct Transfers {
     std::vector<Span> sent, received;
   };

@@ -9,9 +9,9 @@
 #include <atomic>
 #include <chrono>
 #include <climits>
-#include <limits>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 #include "comm/wait.h"

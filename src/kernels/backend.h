@@ -50,9 +50,9 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual void submit(std::function<void()> work, int64_t tag = 0) = 0;
-  virtual void record(Event& event) = 0;  // `event` is done when everything submitted so far is done
-  virtual void wait(Event& event) = 0;    // later work starts when `event`, as recorded now, is done
-  virtual void check() = 0;               // throws the error of work that failed, if any did
+  virtual void record(Event& event) = 0;          // `event` is done when everything submitted so far is done
+  virtual void wait(Event& event) = 0;            // later work starts when `event`, as recorded now, is done
+  virtual void check() = 0;                       // throws the error of work that failed, if any did
   virtual std::vector<Span> take_finished() = 0;  // submitted work that ended since the last call, in order
   virtual void drain() noexcept = 0;  // returns when nothing is queued or running; before memory in use is freed
 };

@@ -21,7 +21,8 @@ StageCostModel measure_stage_cost(Backend& backend, const Stage& stage, DType co
                                   double tail_share);
 
 // Tokens of a micro-batch for which the job of `tokens` takes least time over these stages: every micro-batch passes
-// the slowest stage, and the pipeline and the way of the results to the host fill and drain once. Between `length` and `largest`.
+// the slowest stage, and the pipeline and the way of the results to the host fill and drain once. Between `length` and
+// `largest`.
 int64_t best_target_tokens(const std::vector<StageCostModel>& stages, int64_t tokens, int64_t length, int64_t largest);
 
 // An estimate, for cuts only their ratios matter: seconds of each layer for a micro-batch of `tokens` tokens, of which

@@ -152,7 +152,8 @@ bool own_filters_only(hid_t creation) {
   for (int i = 0; i < H5Pget_nfilters(creation); ++i) {
     unsigned flags = 0, config = 0;
     size_t values = 0;
-    const H5Z_filter_t filter = H5Pget_filter2(creation, static_cast<unsigned>(i), &flags, &values, nullptr, 0, nullptr, &config);
+    const H5Z_filter_t filter =
+        H5Pget_filter2(creation, static_cast<unsigned>(i), &flags, &values, nullptr, 0, nullptr, &config);
     if (filter != H5Z_FILTER_DEFLATE && filter != H5Z_FILTER_SHUFFLE && filter != H5Z_FILTER_FLETCHER32) return false;
   }
   return true;

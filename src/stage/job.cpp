@@ -41,15 +41,16 @@ ExitCode Job::run() {
   compute_ = options_.dtype.value_or(shards_->dtype());
   choose_cut();
   const int64_t share = samples_.offsets.back() / options_.replicas;
-  choose_plan(choose_target_tokens(share, pipeline_ranks_->size(), machine_.cuda ? kLargestCudaTarget : kLargestCpuTarget));
+  choose_plan(
+      choose_target_tokens(share, pipeline_ranks_->size(), machine_.cuda ? kLargestCudaTarget : kLargestCpuTarget));
   check_memory();
   load_weights();
   world_.barrier(load_timeout(), "weights loaded");
   if (machine_.cuda && options_.micro_batch == 0) measure_and_replan();
   const auto slot_elements = static_cast<size_t>(plan_.max_tokens * shards_->config().hidden);
   channel_ = make_channel(*pipeline_ranks_, machine_, slot_elements * size_bytes(compute_), options_.timeout_seconds);
-  pipeline_.emplace(*machine_.backend, *stage_, channel_.get(), pipeline_ranks_->rank(), pipeline_ranks_->size(), plan_, compute_,
-                    options_.results, options_.timeout_seconds, !options_.trace.empty());
+  pipeline_.emplace(*machine_.backend, *stage_, channel_.get(), pipeline_ranks_->rank(), pipeline_ranks_->size(), plan_,
+                    compute_, options_.results, options_.timeout_seconds, !options_.trace.empty());
   open_results();
   open_output();
   run_pipeline();
@@ -65,8 +66,8 @@ void Job::say(const std::string& line) const {
 void Job::form_pipelines() {
   const int replicas = options_.replicas;
   if (world_.size() % replicas != 0)
-    throw Error(ExitCode::kUsage, fmt::format("{} ranks for --replicas {}: expected as many ranks for each", world_.size(),
-                                              replicas));
+    throw Error(ExitCode::kUsage,
+                fmt::format("{} ranks for --replicas {}: expected as many ranks for each", world_.size(), replicas));
   pipeline_ranks_.emplace(world_, world_.rank() / (world_.size() / replicas));
 }
 
@@ -111,7 +112,8 @@ void Job::choose_cut() {
   if (!options_.layer_counts.empty()) {
     stages_ = explicit_partition(config.layers, options_.layer_counts);
   } else if (options_.balance) {
-    const int64_t tokens = choose_target_tokens(samples_.offsets.back() / options_.replicas, stages, kLargestCudaTarget);
+    const int64_t tokens =
+        choose_target_tokens(samples_.offsets.back() / options_.replicas, stages, kLargestCudaTarget);
     const int64_t samples = std::max<int64_t>(1, tokens / mean_length());
     const bool tails = options_.results.positions == Positions::kLast;
     const int64_t kept = tails ? samples * std::min(mean_length(), tail_length(config)) : 0;
@@ -141,8 +143,8 @@ void Job::share_samples() {
 }
 
 void Job::choose_plan(int64_t target_tokens) {
-  plan_ = make_plan(samples_.offsets, replica_samples(samples_.offsets, options_.replicas, replica()), options_.micro_batch,
-                    target_tokens);
+  plan_ = make_plan(samples_.offsets, replica_samples(samples_.offsets, options_.replicas, replica()),
+                    options_.micro_batch, target_tokens);
   say(fmt::format("layers {} to {}, {} micro-batches of up to {} tokens", layers().first, layers().end() - 1,
                   plan_.items.size(), plan_.max_tokens));
 }
@@ -152,8 +154,9 @@ void Job::measure_and_replan() {
   double tail_share = 1;
   if (options_.results.positions == Positions::kLast && tail > 0) {
     const std::vector<double> all = estimate_layer_seconds(shards_->config(), compute_, kLargestCudaTarget, 0);
-    const std::vector<double> cut = estimate_layer_seconds(
-        shards_->config(), compute_, kLargestCudaTarget, std::max<int64_t>(1, kLargestCudaTarget / length * std::min(length, tail)));
+    const std::vector<double> cut =
+        estimate_layer_seconds(shards_->config(), compute_, kLargestCudaTarget,
+                               std::max<int64_t>(1, kLargestCudaTarget / length * std::min(length, tail)));
     const auto sum = [this](const std::vector<double>& seconds) {
       return std::accumulate(seconds.begin() + layers().first, seconds.begin() + layers().end(), 0.0);
     };
@@ -222,13 +225,13 @@ void Job::open_results() {
 void Job::open_output() {
   if (options_.output.empty()) return;
   const ModelConfig& config = shards_->config();
-  const OutputJob job{.kind = options_.results,
-                      .vocab = config.vocab,
-                      .offsets = &samples_.offsets,
-                      .names = &samples_.names,
-                      .facts = {std::string(config.type_name()), std::string(name(compute_)), shards_->split_id(),
-                                kVersionText},
-                      .threads = is_last() ? &*result_threads_ : nullptr};
+  const OutputJob job{
+      .kind = options_.results,
+      .vocab = config.vocab,
+      .offsets = &samples_.offsets,
+      .names = &samples_.names,
+      .facts = {std::string(config.type_name()), std::string(name(compute_)), shards_->split_id(), kVersionText},
+      .threads = is_last() ? &*result_threads_ : nullptr};
   if (makes_output()) output_ = create_output(options_.output, job);
   if (options_.replicas == 1) return;
   const std::string shared = world_.broadcast(makes_output() ? output_->shared() : "", pipeline_ranks_->size() - 1,
@@ -249,10 +252,10 @@ void Job::run_pipeline() {
       // The last stage knows what is done; one bar, on its side.
       Progress progress("run", static_cast<uint64_t>(plan_.samples()), Progress::Unit::kSamples,
                         makes_output() ? options_.progress : ProgressMode::kOff);
-      pipeline_->run(std::span(samples_.ids).subspan(is_first() ? static_cast<size_t>(plan_.first_token) : 0,
-                                                     is_first() ? static_cast<size_t>(plan_.tokens()) : 0),
-                     consumers,
-                     [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); });
+      pipeline_->run(std::span(samples_.ids)
+                         .subspan(is_first() ? static_cast<size_t>(plan_.first_token) : 0,
+                                  is_first() ? static_cast<size_t>(plan_.tokens()) : 0),
+                     consumers, [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); });
     }
     world_.barrier(options_.timeout_seconds, "end of a run");
     if (!options_.benchmark || run >= options_.warmup) seconds_.push_back(seconds_since(start));

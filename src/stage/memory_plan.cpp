@@ -53,8 +53,8 @@ class CountingOps : public Ops {
     count(a.dim(0), w.dim(1), w.dim(2));
   }
   void combine_experts(const Tensor&, const Routing&, const Tensor&) override {}
-  void combine_experts_norm(const Tensor&, const Routing&, const Tensor&, const Tensor&, float, const Tensor&) override {
-  }
+  void combine_experts_norm(const Tensor&, const Routing&, const Tensor&, const Tensor&, float,
+                            const Tensor&) override {}
   void top_log_probs(const Tensor&, const Tensor&, const Tensor&) override {}
 
  private:

@@ -79,7 +79,8 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->type_name("N,N,...");
   app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")
       ->excludes("--layers");
-  app.add_option("--replicas", options.replicas, "Pipelines side by side that share the samples; ranks = replicas x stages")
+  app.add_option("--replicas", options.replicas,
+                 "Pipelines side by side that share the samples; ranks = replicas x stages")
       ->check(CLI::Range(1, 65536))
       ->type_name("R")
       ->capture_default_str();
@@ -128,7 +129,8 @@ void check_together(const Options& options) {
   if (!options.answers.empty() && (options.results.positions == Positions::kNone || options.results.top_k > 0))
     throw Error(ExitCode::kUsage, "--answers compares logits: expected --logits last or all, and no --top-logprobs");
   if (options.replicas > 1 && options.output.extension() == ".jsonl")
-    throw Error(ExitCode::kUsage, "--replicas with a .jsonl output: lines have no places of their own, expected .bin or .h5");
+    throw Error(ExitCode::kUsage,
+                "--replicas with a .jsonl output: lines have no places of their own, expected .bin or .h5");
   if (options.transport == TransportChoice::kNccl && options.device == DeviceChoice::kCpu)
     throw Error(ExitCode::kUsage,
                 "--transport nccl with --device cpu: NCCL moves GPU memory, expected --transport mpi");

@@ -35,8 +35,8 @@ struct Options {
   std::vector<int64_t> layer_counts;  // empty: equal, or balanced
   bool balance = false;
   int replicas = 1;
-  std::string simd = "auto";          // of the CPU backend
-  int threads = 0;                    // of the CPU backend, per rank; 0: this rank's share of the processors
+  std::string simd = "auto";  // of the CPU backend
+  int threads = 0;            // of the CPU backend, per rank; 0: this rank's share of the processors
   bool benchmark = false;
   int warmup = 1, repeat = 5;
   double timeout_seconds = 300;

@@ -31,7 +31,7 @@ struct OutputJob {
 
 class OutputFile : public ResultConsumer {
  public:
-  virtual void commit() = 0;                // the file is whole: give it its name
+  virtual void commit() = 0;               // the file is whole: give it its name
   virtual std::string shared() const = 0;  // what join_output() needs
 };
 

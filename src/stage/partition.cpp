@@ -1,11 +1,10 @@
 // Cutting a stack of layers into stages.
 #include "stage/partition.h"
 
-#include <limits>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-
-#include <fmt/ranges.h>
+#include <limits>
 
 #include "kernels/error.h"
 

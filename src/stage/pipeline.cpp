@@ -10,8 +10,7 @@
 namespace lfm2 {
 
 Pipeline::Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64_t index, int64_t stages,
-                   const BatchPlan& plan, DType compute, ResultKind kind, double timeout_seconds,
-                   bool traced)
+                   const BatchPlan& plan, DType compute, ResultKind kind, double timeout_seconds, bool traced)
     : backend_(backend),
       stage_(stage),
       channel_(channel),
@@ -33,7 +32,8 @@ Pipeline::Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64
   for (Slot& slot : slots_) {
     slot.residual = allocate(compute, {plan.max_tokens, stage.config().hidden});
     if (cuts_tails_)
-      slot.tail = allocate(compute, {std::min(plan.max_tokens, plan.max_samples * tail_length_), stage.config().hidden});
+      slot.tail =
+          allocate(compute, {std::min(plan.max_tokens, plan.max_samples * tail_length_), stage.config().hidden});
     slot.computed = backend.create_event();
     slot.taken = backend.create_event();
   }
@@ -92,16 +92,17 @@ void Pipeline::build_items() {
   const Tensor all_tail_rows = cuts_tails_ ? upload_indices(tail_rows) : Tensor();
   const auto batch_maker = [&](const Arrays& arrays) {
     const Tensor positions = upload_indices(arrays.positions), offsets = upload_indices(arrays.offsets);
-    return [positions, offsets, token = int64_t{0}, offset = int64_t{0}](int64_t tokens, const MicroBatch& item) mutable {
-      const Batch batch{.positions = positions.rows(token, tokens),
-                        .offsets = offsets.rows(offset, item.samples + 1),
-                        .tokens = tokens,
-                        .sequences = item.samples,
-                        .max_length = 0};
-      token += tokens;
-      offset += item.samples + 1;
-      return batch;
-    };
+    return
+        [positions, offsets, token = int64_t{0}, offset = int64_t{0}](int64_t tokens, const MicroBatch& item) mutable {
+          const Batch batch{.positions = positions.rows(token, tokens),
+                            .offsets = offsets.rows(offset, item.samples + 1),
+                            .tokens = tokens,
+                            .sequences = item.samples,
+                            .max_length = 0};
+          token += tokens;
+          offset += item.samples + 1;
+          return batch;
+        };
   };
   auto next_batch = batch_maker(whole);
   auto next_tail = cuts_tails_ ? std::optional(batch_maker(tails)) : std::nullopt;
@@ -167,14 +168,16 @@ void Pipeline::forward(const Action& action) {
                              fmt::format("comes from stage {}", index_ - 1), action.item);
     channel_->order_after_arrival(action.slot, backend_.compute());
   }
-  backend_.compute().submit([this, &action] {
-    const Tensor residual = input_of(action);
-    const Item& item = shape_of(action);
-    if (stage_.first())
-      stage_.embed(backend_.ops(), ids_.rows(item_of(action).first_token, item_of(action).tokens), residual);
-    const Tail tail{item.tail_rows, cuts_tails_ ? output_of(action) : Tensor(), item.tail};
-    stage_.forward(backend_.ops(), residual, item.batch, scratch_, cuts_tails_ ? &tail : nullptr);
-  }, 2 * action.item);
+  backend_.compute().submit(
+      [this, &action] {
+        const Tensor residual = input_of(action);
+        const Item& item = shape_of(action);
+        if (stage_.first())
+          stage_.embed(backend_.ops(), ids_.rows(item_of(action).first_token, item_of(action).tokens), residual);
+        const Tail tail{item.tail_rows, cuts_tails_ ? output_of(action) : Tensor(), item.tail};
+        stage_.forward(backend_.ops(), residual, item.batch, scratch_, cuts_tails_ ? &tail : nullptr);
+      },
+      2 * action.item);
   backend_.compute().record(*slot_of(action).computed);
 }
 
@@ -185,7 +188,8 @@ void Pipeline::give_result(const Action& action) {
     const Tensor rows = all ? Tensor() : last_rows_.rows(item.first_sample, item.samples);
     const auto until = [&](const std::function<bool()>& done) { wait(done, "gives its logits", action.item); };
     results_->give(output_of(action), rows,
-                   all ? plan_.first_token + item.first_token : plan_.first_sample + item.first_sample, scratch_, until, 2 * action.item + 1);
+                   all ? plan_.first_token + item.first_token : plan_.first_sample + item.first_sample, scratch_, until,
+                   2 * action.item + 1);
   }
   backend_.compute().record(*slot_of(action).taken);
 }

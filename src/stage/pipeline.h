@@ -41,7 +41,7 @@ class Pipeline {
   void run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
            const std::function<void(const MicroBatch&)>& on_item);
 
-  PipelineTimes times() const { return times_; }                       // of the last run
+  PipelineTimes times() const { return times_; }                   // of the last run
   const std::vector<TraceEvent>& trace() const { return trace_; }  // of the last run; empty unless asked for
   uint64_t activation_bytes() const { return activation_bytes_; }
 
@@ -89,7 +89,7 @@ class Pipeline {
   DType compute_;
   ResultKind kind_;
   bool traced_;
-  int64_t tail_length_ = 0;   // 0: every token goes all the way
+  int64_t tail_length_ = 0;  // 0: every token goes all the way
   bool cuts_tails_ = false;  // here; a stage behind that one gets tails alone
   std::vector<Action> schedule_;
   Wait waiter_;
@@ -97,8 +97,8 @@ class Pipeline {
 
   std::vector<Buffer> buffers_;
   std::array<Slot, kSlots> slots_;
-  Tensor ids_;                  // [tokens of the job], first stage
-  Tensor last_rows_;            // [samples of the job]: each sample's last token within its item, as it goes out
+  Tensor ids_;        // [tokens of the job], first stage
+  Tensor last_rows_;  // [samples of the job]: each sample's last token within its item, as it goes out
   std::vector<Item> items_;
   Scratch scratch_;
   std::optional<ResultRing> results_;

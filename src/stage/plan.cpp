@@ -10,7 +10,8 @@ namespace lfm2 {
 SampleRange replica_samples(const std::vector<int64_t>& offsets, int64_t replicas, int64_t replica) {
   const auto samples = static_cast<int64_t>(offsets.size()) - 1;
   if (samples < replicas)
-    throw Error(ExitCode::kUsage, fmt::format("--replicas {} for {} samples: expected at most one a sample", replicas, samples));
+    throw Error(ExitCode::kUsage,
+                fmt::format("--replicas {} for {} samples: expected at most one a sample", replicas, samples));
   // Where replica r begins: at the sample nearest to its share of the tokens, leaving a sample at least for each.
   const auto begin = [&](int64_t r) {
     const int64_t share = offsets.back() / replicas * r + offsets.back() % replicas * r / replicas;
@@ -20,7 +21,8 @@ SampleRange replica_samples(const std::vector<int64_t>& offsets, int64_t replica
   return {begin(replica), begin(replica + 1) - begin(replica)};
 }
 
-BatchPlan make_plan(const std::vector<int64_t>& offsets, SampleRange range, int64_t micro_batch, int64_t target_tokens) {
+BatchPlan make_plan(const std::vector<int64_t>& offsets, SampleRange range, int64_t micro_batch,
+                    int64_t target_tokens) {
   expect(range.count >= 1 && range.first >= 0 && range.first + range.count < static_cast<int64_t>(offsets.size()),
          "make_plan: no samples");
   BatchPlan plan;

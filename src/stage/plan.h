@@ -14,11 +14,11 @@ struct MicroBatch {
 
 struct BatchPlan {
   int64_t first_sample = 0, first_token = 0;  // of these samples in the job: a replica has a part of them
-  std::vector<int64_t> offsets;   // [samples + 1]: first token of each sample
-  std::vector<MicroBatch> items;  // in the order of the samples
-  int64_t max_tokens = 0;         // of one item
-  int64_t max_samples = 0;        // of one item
-  int64_t max_length = 0;         // of one sample
+  std::vector<int64_t> offsets;               // [samples + 1]: first token of each sample
+  std::vector<MicroBatch> items;              // in the order of the samples
+  int64_t max_tokens = 0;                     // of one item
+  int64_t max_samples = 0;                    // of one item
+  int64_t max_length = 0;                     // of one sample
 
   int64_t samples() const { return static_cast<int64_t>(offsets.size()) - 1; }
   int64_t tokens() const { return offsets.back(); }

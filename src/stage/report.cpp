@@ -20,12 +20,9 @@ std::string bytes_text(uint64_t bytes) {
 const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
 
 OrderedJson as_json(const Verdict& verdict) {
-  return {{"valid", verdict.valid()},
-          {"rows", verdict.rows},
-          {"top1_equal", verdict.top1_equal},
-          {"largest_difference", verdict.largest_difference},
-          {"tolerance", verdict.tolerance},
-          {"mean_kl_divergence", verdict.mean_kl}};
+  return {{"valid", verdict.valid()},         {"rows", verdict.rows},
+          {"top1_equal", verdict.top1_equal}, {"largest_difference", verdict.largest_difference},
+          {"tolerance", verdict.tolerance},   {"mean_kl_divergence", verdict.mean_kl}};
 }
 
 // JSON has no NaN: it comes back as null.
@@ -33,19 +30,19 @@ double number_or_nan(const Json& json) { return json.is_number() ? json.get<doub
 
 OrderedJson as_json(const StageReport& report) {
   OrderedJson json = {{"stage", report.stage},
-          {"layer_first", report.layers.first},
-          {"layer_count", report.layers.count},
-          {"host", report.host},
-          {"device", report.device},
-          {"load_seconds", report.load_seconds},
-          {"weight_bytes", report.weight_bytes},
-          {"activation_bytes", report.activation_bytes},
-          {"peak_host_bytes", report.peak_host_bytes},
-          {"total_seconds", report.times.total},
-          {"busy_seconds", report.times.busy},
-          {"sending_seconds", report.times.sending},
-          {"sending_under_compute_seconds", report.times.hidden},
-          {"receiving_seconds", report.times.receiving}};
+                      {"layer_first", report.layers.first},
+                      {"layer_count", report.layers.count},
+                      {"host", report.host},
+                      {"device", report.device},
+                      {"load_seconds", report.load_seconds},
+                      {"weight_bytes", report.weight_bytes},
+                      {"activation_bytes", report.activation_bytes},
+                      {"peak_host_bytes", report.peak_host_bytes},
+                      {"total_seconds", report.times.total},
+                      {"busy_seconds", report.times.busy},
+                      {"sending_seconds", report.times.sending},
+                      {"sending_under_compute_seconds", report.times.hidden},
+                      {"receiving_seconds", report.times.receiving}};
   if (!report.results_xxh3.empty()) json["results_xxh3"] = report.results_xxh3;
   if (report.verdict) json["validation"] = as_json(*report.verdict);
   return json;

@@ -84,7 +84,9 @@ bool ResultRing::is_free(const Piece& piece) {
 }
 
 void ResultRing::finish(const WaitUntil& wait) {
-  wait([this] { return std::all_of(pieces_.begin(), pieces_.end(), [this](const Piece& piece) { return is_free(piece); }); });
+  wait([this] {
+    return std::all_of(pieces_.begin(), pieces_.end(), [this](const Piece& piece) { return is_free(piece); });
+  });
 }
 
 std::vector<Span> ResultRing::take_finished() {

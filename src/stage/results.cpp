@@ -45,7 +45,8 @@ std::string ResultHash::hex() const { return fmt::format("{:016x}{:016x}", sum_.
 ResultHash ResultHash::from_hex(const std::string& text) {
   expect(text.size() == 32, "ResultHash::from_hex: not 32 digits");
   ResultHash hash;
-  hash.sum_ = {.low64 = std::stoull(text.substr(16), nullptr, 16), .high64 = std::stoull(text.substr(0, 16), nullptr, 16)};
+  hash.sum_ = {.low64 = std::stoull(text.substr(16), nullptr, 16),
+               .high64 = std::stoull(text.substr(0, 16), nullptr, 16)};
   return hash;
 }
 

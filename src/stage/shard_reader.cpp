@@ -182,8 +182,9 @@ void ShardSet::read(const ShardTensor& tensor, uint64_t first_byte, std::span<st
 
 void ShardSet::expect_checksum(const ShardTensor& tensor, const Checksum& found) const {
   if (const std::string hex = found.hex(); hex != tensor.checksum)
-    throw Error(ExitCode::kData, fmt::format("{}: tensor {} is damaged: checksum {}, expected {}",
-                                             files_[tensor.file].path().string(), tensor.spec.name, hex, tensor.checksum));
+    throw Error(ExitCode::kData,
+                fmt::format("{}: tensor {} is damaged: checksum {}, expected {}", files_[tensor.file].path().string(),
+                            tensor.spec.name, hex, tensor.checksum));
 }
 
 void ShardSet::read(const ShardTensor& tensor, const Sink& sink) const {

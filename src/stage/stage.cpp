@@ -31,7 +31,8 @@ void Stage::embed(Ops& ops, const Tensor& ids, const Tensor& residual) const { o
 
 void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail) const {
   const int64_t cut = tail == nullptr ? -1 : last_attention_layer(config_);
-  expect(tail == nullptr || (cut >= layers_range_.first && cut < layers_range_.end()), "Stage::forward: a tail cut elsewhere");
+  expect(tail == nullptr || (cut >= layers_range_.first && cut < layers_range_.end()),
+         "Stage::forward: a tail cut elsewhere");
   Tensor current = residual;
   Batch current_batch = batch;
   scratch.release();

@@ -42,7 +42,8 @@ std::string events_text(const std::vector<TraceEvent>& events, const std::string
                   {"args", {{"name", fmt::format("rank {}: {}", rank, device)}}}});
   list.push_back({{"ph", "M"}, {"name", "process_sort_index"}, {"pid", rank}, {"args", {{"sort_index", rank}}}});
   for (const Row& row : kRows)
-    list.push_back({{"ph", "M"}, {"name", "thread_name"}, {"pid", rank}, {"tid", row.order}, {"args", {{"name", row.name}}}});
+    list.push_back(
+        {{"ph", "M"}, {"name", "thread_name"}, {"pid", rank}, {"tid", row.order}, {"args", {{"name", row.name}}}});
   for (const TraceEvent& event : events) {
     const Row& row = row_of(event.kind);
     const double start = (event.start + clock - origin) * 1e6, duration = (event.end - event.start) * 1e6;
@@ -92,7 +93,8 @@ void write_trace(const MpiGroup& group, const std::vector<TraceEvent>& events, c
   const std::vector<std::string> parts =
       group.gather(events_text(events, device, group.rank(), clock, origin), 0, timeout_seconds, "trace");
   if (group.rank() != 0) return;
-  const std::string text = fmt::format("{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n{}\n]}}\n", fmt::join(parts, ",\n"));
+  const std::string text =
+      fmt::format("{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n{}\n]}}\n", fmt::join(parts, ",\n"));
   AtomicFile file(path);
   file.write(std::as_bytes(std::span(text)));
   file.commit();

@@ -120,11 +120,12 @@ int main(int argc, char** argv) try {
     const auto bytes = static_cast<double>(tokens * kHidden * 2);
     const double each = median(seconds);
     const double copy = devices > 1 ? peer_copy_seconds(static_cast<size_t>(bytes)) : 0;
-    fmt::print("{:<5} {:>5} tokens {:>9.3f} MB  {:>9.1f} us  {:>6.1f} GB/s  peer copy {:>6.1f} GB/s, share {:.2f}\n", transport, tokens,
-               bytes * 1e-6, each * 1e6, bytes / each * 1e-9, copy > 0 ? bytes / copy * 1e-9 : 0, copy / each);
+    fmt::print("{:<5} {:>5} tokens {:>9.3f} MB  {:>9.1f} us  {:>6.1f} GB/s  peer copy {:>6.1f} GB/s, share {:.2f}\n",
+               transport, tokens, bytes * 1e-6, each * 1e6, bytes / each * 1e-9, copy > 0 ? bytes / copy * 1e-9 : 0,
+               copy / each);
     if (json.is_open())
-      json << fmt::format("{{\"bench\": \"channel {} {} tokens\", \"seconds\": {:.9f}, \"share\": {:.4f}}}\n", transport, tokens, each,
-                          copy / each);
+      json << fmt::format("{{\"bench\": \"channel {} {} tokens\", \"seconds\": {:.9f}, \"share\": {:.4f}}}\n",
+                          transport, tokens, each, copy / each);
     std::fflush(stdout);
   }
   return 0;

@@ -142,7 +142,8 @@ void dense(Bench& bench, int64_t m, int64_t n, int64_t k, DType act, DType weigh
 // `swiglu`: n gate and up rows, n / 2 columns of output.
 void grouped(Bench& bench, int64_t each, int64_t n, int64_t k, DType act, DType weight, bool swiglu = false) {
   const int64_t experts = 32, m = experts * each;
-  const Tensor a = bench.random(act, {m, k}), w = bench.random(weight, {experts, n, k}), out = bench.empty(act, {m, swiglu ? n / 2 : n});
+  const Tensor a = bench.random(act, {m, k}), w = bench.random(weight, {experts, n, k}),
+               out = bench.empty(act, {m, swiglu ? n / 2 : n});
   // Mildly uneven, as real routing: even experts have a fifth more, odd ones a fifth less.
   std::vector<int32_t> offsets = {0};
   for (int64_t e = 0; e < experts; ++e)
@@ -154,8 +155,9 @@ void grouped(Bench& bench, int64_t each, int64_t n, int64_t k, DType act, DType 
     else
       bench.ops().grouped_matmul(a, w, device_offsets, out);
   });
-  bench.print(fmt::format("grouped{} {}x{} rows {} n {} k {}", swiglu ? "_swiglu" : "", name(act), name(weight), each, n, k), seconds,
-              product(m, n, k), 0);
+  bench.print(
+      fmt::format("grouped{} {}x{} rows {} n {} k {}", swiglu ? "_swiglu" : "", name(act), name(weight), each, n, k),
+      seconds, product(m, n, k), 0);
   bench.forget();
 }
 

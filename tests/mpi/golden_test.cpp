@@ -125,7 +125,8 @@ TEST_P(GoldenRunTest, LastPositionsAreThoseOfAllPositions) {
     for (int64_t length = 1; length <= std::min<int64_t>(ids.dim(1), 11); ++length) {
       Json line;
       for (int64_t t = 0; t < length; ++t)
-        line["input_ids"].push_back(static_cast<int>(ids.values[static_cast<size_t>(length % ids.dim(0) * ids.dim(1) + t)]));
+        line["input_ids"].push_back(
+            static_cast<int>(ids.values[static_cast<size_t>(length % ids.dim(0) * ids.dim(1) + t)]));
       input << line << "\n";
       ends.push_back((ends.empty() ? 0 : ends.back()) + length);
     }
@@ -135,9 +136,9 @@ TEST_P(GoldenRunTest, LastPositionsAreThoseOfAllPositions) {
   for (const char* dtype : {"fp32", "bf16", "fp16"}) {
     if (dtype == std::string("fp16") && GetParam() != "tiny-moe") continue;
     const auto logits = [&](int ranks, const char* positions) {
-      const Outcome outcome = run_stage(
-          ranks, {"--weights", golden_shards(GetParam(), 4), "--input", folder / "in.jsonl", "--dtype", dtype, "--logits",
-                  positions, "--micro-batch", "3", "--output", folder / "out.h5"});
+      const Outcome outcome =
+          run_stage(ranks, {"--weights", golden_shards(GetParam(), 4), "--input", folder / "in.jsonl", "--dtype", dtype,
+                            "--logits", positions, "--micro-batch", "3", "--output", folder / "out.h5"});
       EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
       return read_array(folder / "out.h5", "logits");
     };
@@ -196,14 +197,15 @@ TEST(ProgramTest, ReplicasAndBalanceGiveTheSameFile) {
   const TemporaryFolder folder;
   const std::string shards = golden_shards("tiny-moe", 4);
   const auto file_of = [&](int ranks, const std::string& name, const std::vector<std::string>& more) {
-    std::vector<std::string> arguments{"--weights", shards,  "--dtype",  "fp32",          "--samples", "13",
-                                       "--length",  "6",     "--output", folder / name,   "--quiet"};
+    std::vector<std::string> arguments{"--weights", shards, "--dtype",  "fp32",        "--samples", "13",
+                                       "--length",  "6",    "--output", folder / name, "--quiet"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Outcome outcome = run_stage(ranks, arguments);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return read_text_file(folder / name, 1 << 24);
   };
-  for (const std::vector<std::string>& kind : {std::vector<std::string>{}, {"--logits", "all"}, {"--top-logprobs", "3"}}) {
+  for (const std::vector<std::string>& kind :
+       {std::vector<std::string>{}, {"--logits", "all"}, {"--top-logprobs", "3"}}) {
     const std::string plain = file_of(2, "plain.h5", kind);
     const auto with = [&](std::vector<std::string> more) {
       more.insert(more.end(), kind.begin(), kind.end());
@@ -221,19 +223,21 @@ TEST(ProgramTest, ReplicasAndBalanceGiveTheSameFile) {
 
 TEST(ProgramTest, ReplicasJudgeTogether) {
   const std::string golden = golden_dir() / "tiny-moe" / "golden.h5";
-  const Outcome outcome = run_stage(4, {"--weights", golden_shards("tiny-moe", 4), "--input", golden, "--logits", "all", "--dtype",
-                                        "fp32", "--answers", golden, "--replicas", "2"});
+  const Outcome outcome = run_stage(4, {"--weights", golden_shards("tiny-moe", 4), "--input", golden, "--logits", "all",
+                                        "--dtype", "fp32", "--answers", golden, "--replicas", "2"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   const Array ids = read_array(golden, "input_ids");
-  EXPECT_NE(outcome.out.find(fmt::format("VALID      top-1 {0}/{0}", ids.values.size())), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find(fmt::format("VALID      top-1 {0}/{0}", ids.values.size())), std::string::npos)
+      << outcome.out;
 }
 
 // Every micro-batch of every rank, on one clock, with an arrow for each transfer.
 TEST(ProgramTest, TraceShowsEveryMicroBatch) {
   const TemporaryFolder folder;
   const int ranks = 4, items = 6;
-  const Outcome run = run_stage(ranks, {"--weights", golden_shards("tiny-moe", 4).string(), "--samples", "12", "--length", "5",
-                                              "--micro-batch", "2", "--trace", (folder / "trace.json").string(), "--quiet"});
+  const Outcome run =
+      run_stage(ranks, {"--weights", golden_shards("tiny-moe", 4).string(), "--samples", "12", "--length", "5",
+                        "--micro-batch", "2", "--trace", (folder / "trace.json").string(), "--quiet"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Json trace = Json::parse(read_text_file(folder / "trace.json", 1 << 24));
   std::map<std::pair<int, std::string>, int> count;
@@ -256,7 +260,8 @@ TEST(ProgramTest, TraceShowsEveryMicroBatch) {
                                                     {"head", rank == ranks - 1 ? items : 0},
                                                     {"send", rank == ranks - 1 ? 0 : items},
                                                     {"rece", rank == 0 ? 0 : items}};
-    for (const auto& [name, number] : expected) EXPECT_EQ((count[{rank, name}]), number) << "rank " << rank << " " << name;
+    for (const auto& [name, number] : expected)
+      EXPECT_EQ((count[{rank, name}]), number) << "rank " << rank << " " << name;
   }
   ASSERT_EQ(sent.size(), static_cast<size_t>(items * (ranks - 1)));
   for (const auto& [id, start] : sent) {

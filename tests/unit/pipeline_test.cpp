@@ -12,9 +12,9 @@
 
 #include "comm/local_channel.h"
 #include "stage/input_file.h"
-#include "support/plans.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
+#include "support/plans.h"
 
 namespace lfm2::test {
 namespace {

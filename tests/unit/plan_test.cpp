@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "kernels/error.h"
 #include "support/plans.h"
-
-#include <numeric>
 
 namespace lfm2 {
 namespace {

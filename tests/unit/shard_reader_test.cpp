@@ -77,7 +77,8 @@ void replace_text(hid_t file, const char* name, const std::string& value) {
 
 enum class Storage { kContiguous, kCompact, kExternal };
 
-void add_dataset(hid_t file, const std::string& name, hid_t type, std::vector<hsize_t> dims, Storage storage = Storage::kContiguous) {
+void add_dataset(hid_t file, const std::string& name, hid_t type, std::vector<hsize_t> dims,
+                 Storage storage = Storage::kContiguous) {
   const h5::Id space{H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), H5Sclose};
   const h5::Id creation{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
   if (storage != Storage::kExternal) H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
@@ -143,7 +144,8 @@ void store_in_chunks(hid_t file, const std::string& name) {
   H5Pset_shuffle(creation.get());
   H5Pset_deflate(creation.get(), 1);
   H5Pset_fletcher32(creation.get());
-  const h5::Id fresh{H5Dcreate2(file, "fresh", type.get(), space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), H5Dclose};
+  const h5::Id fresh{H5Dcreate2(file, "fresh", type.get(), space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT),
+                     H5Dclose};
   ASSERT_GE(H5Dwrite(fresh.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, bytes.data()), 0);
   const h5::Id attribute{H5Aopen(old.get(), shard::kChecksumAttribute, H5P_DEFAULT), H5Aclose};
   const h5::Id text{H5Aget_type(attribute.get()), H5Tclose};
@@ -254,8 +256,12 @@ TEST_F(ShardReaderTest, RefusesEdits) {
       {"double", [](hid_t f) { replace_dataset(f, H5T_IEEE_F64LE, {48}); }, {kNorm, "64-bit float", "expected fp32"}},
       {"integer", [](hid_t f) { replace_dataset(f, H5T_STD_I32LE, {48}); }, {kNorm, "expected fp32"}},
       {"big-endian", [](hid_t f) { replace_dataset(f, H5T_IEEE_F32BE, {48}); }, {kNorm, "expected fp32"}},
-      {"compact", [](hid_t f) { replace_dataset(f, H5T_IEEE_F32LE, {48}, Storage::kCompact); }, {kNorm, "contiguously"}},
-      {"external file", [](hid_t f) { replace_dataset(f, H5T_IEEE_F32LE, {48}, Storage::kExternal); }, {kNorm, "external"}},
+      {"compact",
+       [](hid_t f) { replace_dataset(f, H5T_IEEE_F32LE, {48}, Storage::kCompact); },
+       {kNorm, "contiguously"}},
+      {"external file",
+       [](hid_t f) { replace_dataset(f, H5T_IEEE_F32LE, {48}, Storage::kExternal); },
+       {kNorm, "external"}},
       {"soft link",
        [](hid_t f) { H5Lcreate_soft(kNorm.c_str(), f, "alias", H5P_DEFAULT, H5P_DEFAULT); },
        {"alias", "link"}},

@@ -26,7 +26,8 @@ class CpuLoader final : public Loader {
     const int64_t block = place.block == 0 ? count : place.block;
     expect(place.block == 0 || (element % block == 0 && count % block == 0), "Loader::put: a part of a block");
     for (int64_t done = 0; done < count; done += block) {
-      const int64_t first = place.block == 0 ? place.first + element : place.first + (element + done) / block * place.stride;
+      const int64_t first =
+          place.block == 0 ? place.first + element : place.first + (element + done) / block * place.stride;
       expect(first >= 0 && first + block <= target.numel(), "Loader::put: outside the tensor");
       convert(from, piece_.data() + static_cast<size_t>(done) * size_bytes(from), target.dtype,
               target.data + static_cast<size_t>(first) * size_bytes(target.dtype), static_cast<size_t>(block));

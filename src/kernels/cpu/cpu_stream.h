@@ -53,7 +53,7 @@ class CpuStream final : public Stream {
  private:
   struct Item {
     std::function<void()> work;
-    bool always = false;  // also after an error: completes an event
+    bool always = false;         // also after an error: completes an event
     std::optional<int64_t> tag;  // submitted work
   };
 

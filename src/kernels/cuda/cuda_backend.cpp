@@ -46,7 +46,8 @@ class CudaBackend final : public Backend {
   CudaBackend(int device, CudaOptions options)
       : device_(select(device)),
         facts_(cuda_device_facts(device)),
-        ops_(stream_.native(), {LFM2_HAS_SM90A && !options.portable && facts_.compute_capability == 90, options.plain_fp32},
+        ops_(stream_.native(),
+             {LFM2_HAS_SM90A && !options.portable && facts_.compute_capability == 90, options.plain_fp32},
              allocate(kGroupWorkspaceInts * sizeof(int32_t)), allocate(LtMatmul::kWorkspaceBytes)),
         uploader_(*this) {
     const cudaError_t error = probe_kernels();
@@ -109,7 +110,8 @@ class CudaBackend final : public Backend {
     const auto piece_count = static_cast<int64_t>(Loader::kPieceBytes / size_bytes(from));
     for (int64_t done = 0; done < count; done += piece_count) {
       const int64_t now = std::min(piece_count, count - done);
-      std::memcpy(uploader_.piece().data(), static_cast<const std::byte*>(source) + static_cast<size_t>(done) * size_bytes(from),
+      std::memcpy(uploader_.piece().data(),
+                  static_cast<const std::byte*>(source) + static_cast<size_t>(done) * size_bytes(from),
                   static_cast<size_t>(now) * size_bytes(from));
       uploader_.put(target, {.first = first}, done, from, now);
     }

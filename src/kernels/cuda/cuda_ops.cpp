@@ -88,7 +88,8 @@ void CudaOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const
 }
 
 void CudaOps::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) {
-  expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == w.dim(1) && out.dim(0) == a.dim(0), "matmul_swiglu: shapes");
+  expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == w.dim(1) && out.dim(0) == a.dim(0),
+         "matmul_swiglu: shapes");
   multiply_groups(a, w.reshape({1, w.dim(0), w.dim(1)}), {}, out, Epilogue::kSwiglu);
 }
 
@@ -106,7 +107,8 @@ void CudaOps::grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& exp
 void CudaOps::multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
                               Epilogue epilogue) {
   const int64_t groups = w.dim(0), n = w.dim(1), k = w.dim(2), out_columns = epilogue == Epilogue::kSwiglu ? n / 2 : n;
-  expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == k && out.dim(0) == a.dim(0) && out.dim(1) == out_columns,
+  expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == k && out.dim(0) == a.dim(0) &&
+             out.dim(1) == out_columns,
          "grouped product: shapes");
   expect(epilogue != Epilogue::kSwiglu || n % (2 * kGateUpBlock) == 0, "swiglu: a part of a block of gate and up rows");
   const GemmProblem problem{.act = a.dtype,

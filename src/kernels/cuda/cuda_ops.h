@@ -21,7 +21,10 @@ class CudaOps final : public Ops {
  public:
   // Device memory: `group_workspace` kGroupWorkspaceInts int32, `lt_workspace` LtMatmul::kWorkspaceBytes.
   CudaOps(cudaStream_t stream, CudaFeatures features, Buffer group_workspace, Buffer lt_workspace)
-      : stream_(stream), features_(features), group_workspace_(std::move(group_workspace)), lt_(std::move(lt_workspace)) {}
+      : stream_(stream),
+        features_(features),
+        group_workspace_(std::move(group_workspace)),
+        lt_(std::move(lt_workspace)) {}
 
   void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override;
   void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
@@ -47,7 +50,8 @@ class CudaOps final : public Ops {
  private:
   const RopeFrequencies& frequencies(float theta, int64_t head_dim);
   CombineExpertsArgs combine_args(const Tensor& y, const Routing& routing, const Tensor& residual) const;
-  void multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out, Epilogue epilogue);
+  void multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
+                       Epilogue epilogue);
   void multiply(GemmPath path, const GemmArgs& args, const GemmProblem& problem);
 
   cudaStream_t stream_;

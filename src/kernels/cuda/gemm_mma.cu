@@ -13,7 +13,7 @@ constexpr int kWarpRows = 64, kWarpColumns = 64;  // 2 x 4 warps
 constexpr int kDepth = 64;                        // of k, in one stage
 constexpr int kSteps = kDepth / 16;               // of the mma instruction
 constexpr int kRowChunks = kDepth / 8;            // 16-byte chunks in a row of a stage
-constexpr int kStages = 3;  // 144 KB: what a multiprocessor of sm_80 has is 164
+constexpr int kStages = 3;                        // 144 KB: what a multiprocessor of sm_80 has is 164
 constexpr int kStageBytes = (kRows + kColumns) * kDepth * 2;
 constexpr int kLoadRows = kThreads / kRowChunks;  // rows that the block loads in one go
 constexpr int kSumStride = kColumns + 8;          // floats; the sums are staged there before they are written

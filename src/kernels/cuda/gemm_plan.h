@@ -21,8 +21,8 @@ struct GemmProblem {
   int64_t n = 0, k = 0;
   bool bias = false;
   Epilogue epilogue = Epilogue::kStore;
-  bool aligned = true;  // every base pointer on 16 bytes
-  bool hopper = false;  // sm_90's own instructions are there
+  bool aligned = true;      // every base pointer on 16 bytes
+  bool hopper = false;      // sm_90's own instructions are there
   bool plain_fp32 = false;  // fp32 by FFMA alone
 };
 

@@ -116,7 +116,8 @@ __device__ inline void write_staged(const GemmArgs& args, const TilePlace& place
 
 // Rows of out, and bias, that finish_octet may treat as vectors.
 inline bool vector_output(const GemmArgs& args) {
-  return args.n % (args.epilogue == Epilogue::kSwiglu ? 2 * kOctet : kOctet) == 0 && on_16_bytes(args.out) && (args.bias.data == nullptr || on_16_bytes(args.bias.data));
+  return args.n % (args.epilogue == Epilogue::kSwiglu ? 2 * kOctet : kOctet) == 0 && on_16_bytes(args.out) &&
+         (args.bias.data == nullptr || on_16_bytes(args.bias.data));
 }
 
 }  // namespace lfm2
