@@ -304,15 +304,6 @@ void File::read_rows(const std::string& name, uint64_t first, uint64_t count, hi
     fail(ExitCode::kData, fmt::format("rows {} to {} of dataset {} cannot be read", first, first + count, name));
 }
 
-void File::write_rows(const std::string& name, uint64_t first, uint64_t count, hid_t memory, const void* from) {
-  if (count == 0) return;
-  const Id dataset = open_dataset(name);
-  const Id space{H5Dget_space(dataset.get()), H5Sclose};
-  const Id selected = select_rows(space.get(), first, count);
-  if (!selected || H5Dwrite(dataset.get(), memory, selected.get(), space.get(), H5P_DEFAULT, from) < 0)
-    fail(ExitCode::kIo, fmt::format("rows {} to {} of dataset {} cannot be written", first, first + count, name));
-}
-
 std::vector<int64_t> File::read_i64(const std::string& name) const {
   const Id dataset = open_dataset(name);
   const Id space{H5Dget_space(dataset.get()), H5Sclose}, type{H5Dget_type(dataset.get()), H5Tclose};

@@ -85,7 +85,6 @@ class File {
 
   // Rows [first, first + count) of the first axis, converted by the library to `memory` (a native type).
   void read_rows(const std::string& name, uint64_t first, uint64_t count, hid_t memory, void* into) const;
-  void write_rows(const std::string& name, uint64_t first, uint64_t count, hid_t memory, const void* from);
   std::vector<int64_t> read_i64(
       const std::string& name) const;  // a whole integer dataset; refuses floats and 2^31 elements
 

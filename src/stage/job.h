@@ -22,7 +22,11 @@ class Job {
   Job(const Options& options, MpiWorld& world) : options_(options), world_(world) {}
 
   ExitCode run();
-  void discard_output() { output_.reset(); }  // after an error: the members that may still be in use stay alive
+  // After an error: no half-written file stays. The other members, which may still be in use, stay alive.
+  void discard_output() {
+    if (pipeline_) pipeline_->stop_results();
+    output_.reset();
+  }
 
  private:
   void check_inputs();  // rank 0 alone first, so that a bad file is reported once

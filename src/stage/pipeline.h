@@ -41,6 +41,11 @@ class Pipeline {
   void run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
            const std::function<void(const MicroBatch&)>& on_item);
 
+  // After an error: returns when no consumer is being called any more, so that they may go.
+  void stop_results() {
+    if (results_) results_->stop();
+  }
+
   PipelineTimes times() const { return times_; }                   // of the last run
   const std::vector<TraceEvent>& trace() const { return trace_; }  // of the last run; empty unless asked for
   uint64_t activation_bytes() const { return activation_bytes_; }

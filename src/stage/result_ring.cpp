@@ -27,13 +27,13 @@ ResultRing::ResultRing(Backend& backend, const Stage& stage, ResultKind kind, in
   consumer_ = std::thread([this] { consumer_loop(); });
 }
 
-ResultRing::~ResultRing() {
+void ResultRing::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
   }
-  consumer_.join();
+  if (consumer_.joinable()) consumer_.join();
 }
 
 void ResultRing::start(const std::vector<ResultConsumer*>& consumers) { consumers_ = consumers; }

@@ -27,7 +27,7 @@ class ResultRing {
   ResultRing(Backend& backend, const Stage& stage, ResultKind kind, int64_t largest_rows);
   ResultRing(const ResultRing&) = delete;
   ResultRing& operator=(const ResultRing&) = delete;
-  ~ResultRing();
+  ~ResultRing() { stop(); }
 
   void start(const std::vector<ResultConsumer*>& consumers);  // of the run that begins
   // Enqueues norm, head and copies for rows of `residual`; `rows` [count] int32, or empty for all of them. Row
@@ -38,6 +38,8 @@ class ResultRing {
   void advance();
   void finish(const WaitUntil& wait);  // returns when the consumers have everything
   std::vector<Span> take_finished();   // what the consumers did, piece by piece
+  // After this no consumer is being called or will be: they may go. The ring takes no more work.
+  void stop();
 
  private:
   struct Piece {
