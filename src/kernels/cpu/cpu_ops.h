@@ -26,6 +26,12 @@ class CpuOps final : public Ops {
   void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
                     AttentionShape shape, const Batch& batch) override;
   void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override;
+  void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
+                          const KeyValueCache& cache) override;
+  void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
+                        const Tensor& out) override;
+  void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                         const Tensor& states, const Tensor& out) override;
   void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) override;
   void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
                   RouterRule rule, const Tensor& normed, const Routing& routing) override;
@@ -37,6 +43,8 @@ class CpuOps final : public Ops {
   void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual, const Tensor& norm_weight,
                             float eps, const Tensor& normed) override;
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
+  void sample(const Tensor& logits, const Tensor& draws, const SamplingRule& rule, const Tensor& ids,
+              const Tensor& log_probs) override;
 
  private:
   // A matrix product, and the blocks of rows it is cut into: each meets one matrix and is packed in whole tiles.
