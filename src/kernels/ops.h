@@ -27,10 +27,10 @@ struct Batch {
   int64_t max_length = 0;  // of the longest sample, its cached past included
 
   // With caches alone:
-  int64_t singles = 0;  // so many sequences at the front have one token each
-  Tensor sequence_of;   // [tokens] int32: the sequence of each token
-  Tensor page_table;    // [sequences, most pages] int32: the pages of each sequence in order; the rest is not read
-  Tensor states;        // [sequences, 2] int32: the row of conv states from before these tokens, and the one after them
+  int64_t singles = 0;   // so many sequences at the front have one token each
+  Tensor sequence_of{};  // [tokens] int32: the sequence of each token
+  Tensor page_table{};   // [sequences, most pages] int32: the pages of each sequence in order; the rest is not read
+  Tensor states{};  // [sequences, 2] int32: the row of conv states from before these tokens, and the one after them
 };
 
 // What one attention layer knows of all sequences: position p is place p % page of the sequence's page p / page.

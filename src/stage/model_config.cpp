@@ -143,6 +143,17 @@ void read_moe(const ConfigReader& reader, ModelConfig& config) {
         fmt::format("num_experts_per_tok is {}, expected at most num_experts = {}", config.top_k, config.experts));
 }
 
+// One id or a list of them.
+std::vector<int32_t> read_eos_tokens(const ConfigReader& reader) {
+  constexpr std::string_view kKey = "eos_token_id";
+  const Json* value = reader.find({kKey});
+  if (value == nullptr) return {};
+  std::vector<int32_t> tokens;
+  for (const Json& token : value->is_array() ? *value : Json::array({*value}))
+    tokens.push_back(static_cast<int32_t>(json_unsigned(token, INT32_MAX, reader.what(), kKey)));
+  return tokens;
+}
+
 }  // namespace
 
 ModelConfig parse_model_config(std::string_view json_text, const std::string& what) {
@@ -178,6 +189,7 @@ ModelConfig parse_model_config(std::string_view json_text, const std::string& wh
   config.rope_theta = static_cast<float>(read_rope_theta(reader));
   config.max_positions = reader.integer("max_position_embeddings");
   config.tied_embedding = reader.boolean({"tie_word_embeddings", "tie_embedding"}, true);
+  config.eos_tokens = read_eos_tokens(reader);
   return config;
 }
 

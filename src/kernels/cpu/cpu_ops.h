@@ -62,6 +62,15 @@ class CpuOps final : public Ops {
                   int64_t step) const;
   void write_swiglu(const float* sums, int64_t columns, DType type, std::byte* target) const;
 
+  // Some tokens of one sequence.
+  struct TokenRange {
+    int64_t sequence = 0, first = 0, end = 0;
+  };
+  void cut_tokens(const Batch& batch);
+
+  // log of the sum of exp(logits).
+  static double log_sum(const float* logits, int64_t vocab);
+
   // The elements as fp32: x itself where it is fp32, else a copy in the workspace. Null for an empty tensor.
   const float* as_float(const Tensor& x, Workspace& workspace);
   // f(row) for every row; cheap rows are shared out in groups.
@@ -72,6 +81,7 @@ class CpuOps final : public Ops {
   const Simd& simd_;
   RopeTable rope_;
   std::vector<RowBlock> row_blocks_;
+  std::vector<TokenRange> token_ranges_;
   Workspace activations_, weights_, more_weights_, logits_, packed_, scratch_;
 };
 

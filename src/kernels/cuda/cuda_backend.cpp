@@ -10,6 +10,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/cuda_loader.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_recording.h"
 #include "kernels/cuda/cuda_stream.h"
 
 namespace lfm2 {
@@ -89,6 +90,10 @@ class CudaBackend final : public Backend {
     return Buffer(data, bytes, [](void* memory) { static_cast<void>(cudaFreeHost(memory)); });
   }
 
+  uint64_t free_bytes() const override { return cuda_device_facts(device_).free_bytes; }
+  std::unique_ptr<Recording> record(const std::function<void()>& work) override {
+    return std::make_unique<CudaRecording>(stream_.native(), work);
+  }
   std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(); }
   std::unique_ptr<Stream> create_stream() override { return std::make_unique<CudaStream>(); }
   bool memory_is_host_memory() const override { return false; }
