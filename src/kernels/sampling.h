@@ -12,7 +12,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 
 #ifdef __CUDACC__
 #define LFM2_HOST_DEVICE __host__ __device__
@@ -29,7 +28,7 @@ constexpr int64_t kMostSampled = (int64_t{1} << (64 - kMassBits)) - 1;
 // Ascending with the logit; a NaN counts as -infinity, and the zeros are equal.
 LFM2_HOST_DEVICE inline uint32_t sampling_key(float logit) {
   uint32_t bits;
-  const float x = logit != logit ? -std::numeric_limits<float>::infinity() : logit + 0.0f;
+  const float x = logit != logit ? -INFINITY : logit + 0.0f;
   memcpy(&bits, &x, sizeof bits);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }

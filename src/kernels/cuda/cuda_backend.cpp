@@ -48,8 +48,9 @@ class CudaBackend final : public Backend {
       : device_(select(device)),
         facts_(cuda_device_facts(device)),
         ops_(stream_.native(),
-             {LFM2_HAS_SM90A && !options.portable && facts_.compute_capability == 90, options.plain_fp32},
-             allocate(kGroupWorkspaceInts * sizeof(int32_t)), allocate(LtMatmul::kWorkspaceBytes)),
+             {LFM2_HAS_SM90A && !options.portable && facts_.compute_capability == 90, options.plain_fp32,
+              facts_.multiprocessors},
+             workspaces()),
         uploader_(*this) {
     const cudaError_t error = probe_kernels();
     if (error != cudaSuccess)
@@ -129,6 +130,13 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  CudaWorkspaces workspaces() {
+    CudaWorkspaces made{allocate(kGroupWorkspaceInts * sizeof(int32_t)), allocate(kDecodePartialFloats * sizeof(float)),
+                        allocate(kDecodeCounters * sizeof(int32_t)), allocate(LtMatmul::kWorkspaceBytes)};
+    CUDA_CHECK(cudaMemset(made.decode_counters.data(), 0, made.decode_counters.bytes()));
+    return made;
+  }
+
   int device_;
   CudaDeviceFacts facts_;
   CudaStream stream_;

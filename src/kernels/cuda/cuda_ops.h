@@ -15,16 +15,21 @@ namespace lfm2 {
 struct CudaFeatures {
   bool hopper = false;      // sm_90a: the GPU has its instructions and this build its code
   bool plain_fp32 = false;  // fp32 by FFMA alone
+  int multiprocessors = 1;
+};
+
+// Device memory of the operators.
+struct CudaWorkspaces {
+  Buffer group;            // kGroupWorkspaceInts int32
+  Buffer decode_partials;  // kDecodePartialFloats floats
+  Buffer decode_counters;  // kDecodeCounters int32, zero
+  Buffer lt;               // LtMatmul::kWorkspaceBytes
 };
 
 class CudaOps final : public Ops {
  public:
-  // Device memory: `group_workspace` kGroupWorkspaceInts int32, `lt_workspace` LtMatmul::kWorkspaceBytes.
-  CudaOps(cudaStream_t stream, CudaFeatures features, Buffer group_workspace, Buffer lt_workspace)
-      : stream_(stream),
-        features_(features),
-        group_workspace_(std::move(group_workspace)),
-        lt_(std::move(lt_workspace)) {}
+  CudaOps(cudaStream_t stream, CudaFeatures features, CudaWorkspaces workspaces)
+      : stream_(stream), features_(features), workspaces_(std::move(workspaces)), lt_(std::move(workspaces_.lt)) {}
 
   void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override;
   void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
@@ -64,7 +69,7 @@ class CudaOps final : public Ops {
 
   cudaStream_t stream_;
   CudaFeatures features_;
-  Buffer group_workspace_;
+  CudaWorkspaces workspaces_;  // lt: lt_ has it
   LtMatmul lt_;
   RopeFrequencies frequencies_{};
   float theta_ = 0;
