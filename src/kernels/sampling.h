@@ -39,29 +39,30 @@ LFM2_HOST_DEVICE inline float sampling_logit(uint32_t key) {
   return x;
 }
 
-// floor(2^40 exp((logit - largest) coldness)), exp within 2 ulp: of logits that are no NaN (sampling_logit of their key).
+// floor(2^40 exp((logit - largest) coldness)), exp within 3 ulp: of logits that are no NaN (sampling_logit of their key).
 // The largest has mass 2^40 also where it is infinite. coldness: 1 / temperature, rounded to fp32.
 LFM2_HOST_DEVICE inline uint64_t mass_of(float logit, float largest, float coldness) {
   if (logit == largest) return uint64_t{1} << kMassBits;
   const float x = (logit - largest) * coldness;
   if (!(x > -30.0f)) return 0;  // 2^40 exp(-30) = 0.1
-  const float n = rintf(x * 1.44269504f);
+  // n = x / ln 2 to the nearest integer: added to 1.5 2^23 it is rounded to one, in the lowest bits.
+  const float shifted = fmaf(x, 1.44269504f, 12582912.0f), n = shifted - 12582912.0f;
   float r = fmaf(n, -0.693359375f, x);  // ln 2 in two parts, the first of few bits: n times it is exact
   r = fmaf(n, 2.12194440e-4f, r);
-  float p = 1.0f / 5040;
-  p = fmaf(p, r, 1.0f / 720);
+  float p = 1.0f / 720;
   p = fmaf(p, r, 1.0f / 120);
   p = fmaf(p, r, 1.0f / 24);
   p = fmaf(p, r, 1.0f / 6);
   p = fmaf(p, r, 0.5f);
   p = fmaf(p, r, 1.0f);
-  p = fmaf(p, r, 1.0f);  // exp(r), of |r| <= ln 2 / 2
-  // p 2^(40 + n): the power's exponent field, and an exact product.
-  const uint32_t power_bits = static_cast<uint32_t>(127 + kMassBits + static_cast<int32_t>(n)) << 23;
-  float power;
-  memcpy(&power, &power_bits, sizeof power);
-  const uint64_t mass = static_cast<uint64_t>(p * power);
-  return mass < uint64_t{1} << kMassBits ? mass : uint64_t{1} << kMassBits;
+  p = fmaf(p, r, 1.0f);  // exp(r), of |r| <= ln 2 / 2: from 0.7 to 1.5, at most 1 where n is 0
+  // p 2^(40 + n) in integers: p is its 24 bits times 2^(exponent - 150).
+  uint32_t bits, shifted_bits;
+  memcpy(&bits, &p, sizeof bits);
+  memcpy(&shifted_bits, &shifted, sizeof shifted_bits);
+  const int32_t shift = static_cast<int32_t>(bits >> 23) - 150 + kMassBits + static_cast<int32_t>(shifted_bits - 0x4b400000u);
+  const uint32_t digits = (bits & 0x7fffffu) | 0x800000u;
+  return shift >= 0 ? static_cast<uint64_t>(digits) << shift : digits >> -shift;
 }
 
 // The least mass that holds a share top_p of `total`, at least 1.
