@@ -75,7 +75,7 @@ if [[ $skip != *" jobs "* ]]; then
   disk "$files"
   [ "$ranks" -gt 1 ] && job "headline bf16, a pipeline a GPU" samples/s 7 --weights "$shards" --dtype bf16 --replicas "$ranks" --output "$out"
   texts=$files/lfm2-out.jsonl
-  generate=(--weights "$shards" --dtype bf16 --ignore-eos --output "$texts")
+  generate=(--weights "$shards" --dtype bf16 --balance --ignore-eos --output "$texts")
   job "generate 1 x 64, bf16" new/s 5 "${generate[@]}" --samples 1 --length 32 --generate 64
   job "generate 256 x 64, bf16" new/s 5 "${generate[@]}" --samples 256 --length 32 --generate 64
   job "generate 1024 x 64, bf16" new/s 5 "${generate[@]}" --samples 1024 --length 32 --generate 64
@@ -87,7 +87,7 @@ with open(sys.argv[1], "w") as out:
     for _ in range(4096):
         out.write(json.dumps({"input_ids": [random.randrange(65536) for _ in range(random.randint(16, 1024))]}) + "\n")
 PY
-  job "generate 4096 ragged, bf16" new/s 1 --weights "$shards" --dtype bf16 --output "$texts" --input "$files/lfm2-ragged.jsonl" \
+  job "generate 4096 ragged, bf16" new/s 1 --weights "$shards" --dtype bf16 --balance --output "$texts" --input "$files/lfm2-ragged.jsonl" \
     --generate 512 --temperature 1 --eos "$(seq -s, 0 128 65535)"
   rm -f "$files/lfm2-all.h5" "$files/lfm2-ragged.jsonl" "$texts" "$out"
   echo "---"

@@ -39,8 +39,8 @@ LFM2_HOST_DEVICE inline float sampling_logit(uint32_t key) {
   return x;
 }
 
-// floor(2^40 exp((logit - largest) coldness)), exp within 3 ulp: of logits that are no NaN (sampling_logit of their key).
-// The largest has mass 2^40 also where it is infinite. coldness: 1 / temperature, rounded to fp32.
+// floor(2^40 exp((logit - largest) coldness)), exp within 2^-22 of itself: of logits that are no NaN (sampling_logit of
+// their key). The largest has mass 2^40 also where it is infinite. coldness: 1 / temperature, rounded to fp32.
 LFM2_HOST_DEVICE inline uint64_t mass_of(float logit, float largest, float coldness) {
   if (logit == largest) return uint64_t{1} << kMassBits;
   const float x = (logit - largest) * coldness;
@@ -60,7 +60,8 @@ LFM2_HOST_DEVICE inline uint64_t mass_of(float logit, float largest, float coldn
   uint32_t bits, shifted_bits;
   memcpy(&bits, &p, sizeof bits);
   memcpy(&shifted_bits, &shifted, sizeof shifted_bits);
-  const int32_t shift = static_cast<int32_t>(bits >> 23) - 150 + kMassBits + static_cast<int32_t>(shifted_bits - 0x4b400000u);
+  const auto power = static_cast<int32_t>(shifted_bits - 0x4b400000u);
+  const int32_t shift = static_cast<int32_t>(bits >> 23) - 150 + kMassBits + power;
   const uint32_t digits = (bits & 0x7fffffu) | 0x800000u;
   return shift >= 0 ? static_cast<uint64_t>(digits) << shift : digits >> -shift;
 }

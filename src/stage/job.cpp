@@ -40,11 +40,10 @@ ExitCode Job::run() {
   share_samples();
   machine_ = choose_machine(options_, world_);
   compute_ = options_.dtype.value_or(shards_->dtype());
+  if (generates()) limit_steps();
   choose_cut();
   const int64_t share = samples_.offsets.back() / options_.replicas;
-  if (generates())
-    limit_steps();
-  else
+  if (!generates())
     choose_plan(
         choose_target_tokens(share, pipeline_ranks_->size(), machine_.cuda ? kLargestCudaTarget : kLargestCpuTarget));
   check_memory();
@@ -120,6 +119,10 @@ void Job::choose_cut() {
   const int64_t stages = pipeline_ranks_->size();
   if (!options_.layer_counts.empty()) {
     stages_ = explicit_partition(config.layers, options_.layer_counts);
+  } else if (options_.balance && generates()) {
+    std::vector<double> costs = estimate_layer_seconds(config, compute_, generation_.limits.most_sequences, 0);
+    costs.back() += estimate_head_seconds(config, compute_);
+    stages_ = balanced_partition(costs, stages);
   } else if (options_.balance) {
     const int64_t tokens =
         choose_target_tokens(samples_.offsets.back() / options_.replicas, stages, kLargestCudaTarget);

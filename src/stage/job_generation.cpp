@@ -12,7 +12,7 @@ namespace {
 
 // In one step: more sequences than this make a step longer in proportion and no cheaper for each.
 constexpr int64_t kMostSequencesInStep = 512;
-constexpr int64_t kCudaPromptTokens = 1024, kCpuPromptTokens = 128;
+constexpr int64_t kCudaPromptTokens = 2048, kCpuPromptTokens = 128;
 constexpr double kCacheShare = 0.9;  // of what is free: libraries allocate too
 
 }  // namespace

@@ -44,10 +44,6 @@ bool Scheduler::admit(Step& step) {
   return true;
 }
 
-void Scheduler::feed(int32_t slot, int64_t count, std::vector<StepEntry>& entries) {
-  entries.push_back({slot, static_cast<int32_t>(count)});
-}
-
 std::optional<ScheduledStep> Scheduler::next() {
   if (static_cast<int64_t>(in_flight_.size()) >= limits_.steps_in_flight) return std::nullopt;
   const int64_t could_run = active_ + std::min(waiting(), static_cast<int64_t>(free_slots_.size()));
@@ -58,7 +54,7 @@ std::optional<ScheduledStep> Scheduler::next() {
   std::vector<StepEntry> singles, chunks;
   const auto chosen = [&] { return static_cast<int64_t>(singles.size() + chunks.size()); };
   while (!ready_.empty() && chosen() < share) {
-    feed(ready_.front(), 1, singles);
+    singles.push_back({ready_.front(), 1});
     ready_.pop_front();
   }
   int64_t budget = limits_.prompt_tokens;
@@ -68,7 +64,7 @@ std::optional<ScheduledStep> Scheduler::next() {
     prompts_.pop_front();
     const Slot& sequence = slots_[static_cast<size_t>(slot)];
     const int64_t count = std::min(budget, sequence.prompt - sequence.fed);
-    feed(slot, count, count == 1 ? singles : chunks);
+    (count == 1 ? singles : chunks).push_back({slot, static_cast<int32_t>(count)});
     budget -= count;
     if (sequence.fed + count < sequence.prompt) unfinished.push_back(slot);
   }
@@ -90,7 +86,6 @@ std::optional<ScheduledStep> Scheduler::next() {
     if (sequence.fed >= sequence.prompt) drawing.push_back(entry.slot);
   }
   in_flight_.push_back(std::move(drawing));
-  admitted_ = step.admitted;
   return scheduled;
 }
 

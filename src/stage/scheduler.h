@@ -49,14 +49,12 @@ class Scheduler {
   void take(const std::vector<DrawnToken>& tokens);
   bool finished() const { return waiting() == 0 && active_ == 0; }
 
-  // Samples whose first token, and all tokens, came with take() so far: of the last call to it.
+  // What came with the last take(), one for each token.
   struct Arrival {
     int32_t sample = 0;
     bool first = false;
   };
   const std::vector<Arrival>& arrivals() const { return arrivals_; }
-  // Those that entered with the last next().
-  const std::vector<Admission>& admitted() const { return admitted_; }
 
  private:
   struct Slot {
@@ -69,7 +67,6 @@ class Scheduler {
   int64_t waiting() const { return range_.count - admitted_count_; }
   int64_t prompt_length(int64_t sample) const;
   bool admit(Step& step);
-  void feed(int32_t slot, int64_t count, std::vector<StepEntry>& entries);
 
   const Samples& samples_;
   SampleRange range_;
@@ -80,7 +77,6 @@ class Scheduler {
   int64_t free_pages_ = 0, admitted_count_ = 0, active_ = 0;
   std::deque<int32_t> ready_, prompts_;         // slots: a token came back; a part of the prompt is left
   std::deque<std::vector<int32_t>> in_flight_;  // the slots that draw in each step
-  std::vector<Admission> admitted_;
   std::vector<Arrival> arrivals_;
 };
 

@@ -1,8 +1,10 @@
 // What the attention kernels for sequences of one new token share. A block takes some query heads of one key-value
-// head, and one split of the keys, or all splits in order. Within a split its workers (warps) each take a tile of keys
+// head, and of the splits of its keys every gridDim.x-th. Within a split its workers (warps) each take a tile of keys
 // at a time; their results join in the order of the tiles, so that the bits are those of the kernels over query tiles,
 // where one warp does all that alone.
 #pragma once
+
+#include <algorithm>
 
 #include "kernels/cuda/attention_tile.cuh"
 #include "kernels/cuda/dependent_launch.cuh"
@@ -56,9 +58,11 @@ struct DecodeRows {
 // out = fma(out, shrink, part) for the tiles of this round, in their order; the same for the totals.
 template <int width, int lanes>
 __device__ void join_tiles(const DecodeState& s, int rows, int tiles, bool first_round) {
+#pragma unroll 1
   for (int e = threadIdx.x; e < rows * (width / 4); e += blockDim.x) {
     const int row = e / (width / 4);
     float4 out = first_round ? float4{0, 0, 0, 0} : reinterpret_cast<const float4*>(s.out)[e];
+#pragma unroll 2
     for (int tile = 0; tile < tiles; ++tile) {
       const float shrink = s.shrinks[tile * rows + row];
       const float4 part = reinterpret_cast<const float4*>(s.parts)[tile * rows * (width / 4) + e];
@@ -67,9 +71,11 @@ __device__ void join_tiles(const DecodeState& s, int rows, int tiles, bool first
     }
     reinterpret_cast<float4*>(s.out)[e] = out;
   }
+#pragma unroll 1
   for (int e = threadIdx.x; e < rows * lanes; e += blockDim.x) {
     const int row = e / lanes;
     float total = first_round ? 0 : s.totals[e];
+#pragma unroll 2
     for (int tile = 0; tile < tiles; ++tile)
       total = fmaf(total, s.shrinks[tile * rows + row], s.sums[tile * rows * lanes + e]);
     s.totals[e] = total;
@@ -101,13 +107,15 @@ __device__ inline float4 merged(float4 x, float x_weight, float4 y, float y_weig
 }
 
 // The end of a split, all of whose tiles have joined, after a barrier: to the output where the row has no other, to
-// `earlier` where this block does all splits, else to args.partials, and the block that comes last merges them.
+// `earlier` where this block does all splits, else to args.partials, and the block that comes last merges them. Ends
+// with a barrier unless the block is done.
 template <class T, int width, int lanes, class Rule>
 __device__ void finish_split(const DecodeArgs& args, const DecodeRows& rows, const DecodeState& s, const Rule& rule,
                              int split) {
   constexpr int kFours = width / 4;
   const int splits = splits_of(rows.keys);
   if (gridDim.x == 1) {
+#pragma unroll 1
     for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x) {
       const int row = e / kFours;
       float4 out = reinterpret_cast<const float4*>(s.out)[e];
@@ -139,6 +147,7 @@ __device__ void finish_split(const DecodeArgs& args, const DecodeRows& rows, con
     return;
   }
   if (splits == 1) {
+#pragma unroll 1
     for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x)
       store_out<T>(args.attention, rows, e / kFours, e % kFours * 4, reinterpret_cast<const float4*>(s.out)[e],
                    row_total<lanes>(s.totals + e / kFours * lanes));
@@ -147,9 +156,11 @@ __device__ void finish_split(const DecodeArgs& args, const DecodeRows& rows, con
   constexpr int kStride = width + kPartialTail;
   const auto partial = [&](int row, int at) {
     return args.partials +
-           ((rows.token * args.attention.heads + rows.first_head + row) * static_cast<int64_t>(gridDim.x) + at) *
+           ((rows.token * args.attention.heads + rows.first_head + row) * splits_of(static_cast<int>(args.max_length)) +
+            at) *
                kStride;
   };
+#pragma unroll 1
   for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x) {
     const int row = e / kFours;
     reinterpret_cast<float4*>(partial(row, split))[e % kFours] = reinterpret_cast<const float4*>(s.out)[e];
@@ -168,6 +179,7 @@ __device__ void finish_split(const DecodeArgs& args, const DecodeRows& rows, con
   __syncthreads();
   if (!last) return;
   __threadfence();
+#pragma unroll 1
   for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x) {
     const int row = e / kFours;
     const float* from = partial(row, 0);
@@ -192,6 +204,7 @@ struct Running {
 };
 __device__ inline Running running_largest(const DecodeState& s, int rows, int row, int worker, float before_round) {
   Running running{before_round, before_round};
+#pragma unroll 2
   for (int other = 0; other <= worker; ++other) {
     running.before = running.with;
     running.with = fmaxf(running.with, s.most[other * rows + row]);
@@ -199,19 +212,23 @@ __device__ inline Running running_largest(const DecodeState& s, int rows, int ro
   return running;
 }
 
-// How a launch cuts its rows: grid (splits or 1, key-value heads times groups of rows, sequences).
+// How a launch cuts its rows: grid (workers, key-value heads times groups of rows, sequences).
 struct DecodeGrid {
-  int groups;  // of rows, of one key-value head
-  int splits;  // of the grid; 1: a block does all splits of its rows
+  int groups;   // of rows, of one key-value head
+  int workers;  // blocks that share the splits of a row; 1: no row is merged between blocks
 };
-inline DecodeGrid decode_grid(const DecodeArgs& args, int most_rows, int width) {
+constexpr int kMostSerial = 8;  // splits of one worker, where the partials fit
+
+// `resident`: so many blocks run at a time.
+inline DecodeGrid decode_grid(const DecodeArgs& args, int most_rows, int width, int resident) {
   const AttentionArgs& a = args.attention;
-  const int groups = static_cast<int>(ceil_divide(a.heads / a.kv_heads, most_rows));
-  const int splits = splits_of(static_cast<int>(args.max_length));
-  const int64_t singles = a.pages.singles;
+  const int64_t groups = ceil_divide(a.heads / a.kv_heads, most_rows);
+  const int64_t splits = splits_of(static_cast<int>(args.max_length)), singles = a.pages.singles;
   const bool fits = singles * a.heads * splits * (width + kPartialTail) <= kDecodePartialFloats &&
                     singles * a.kv_heads * groups <= kDecodeCounters;
-  return {groups, fits ? splits : 1};
+  const int64_t filling = ceil_divide(resident, singles * a.kv_heads * groups);
+  const int64_t wanted = std::min(splits, std::max(filling, ceil_divide(splits, kMostSerial)));
+  return {static_cast<int>(groups), fits ? static_cast<int>(wanted) : 1};
 }
 
 }  // namespace lfm2

@@ -13,6 +13,7 @@ namespace {
 constexpr int kRows = 16, kLanes = 4;  // of a tile; that share a row of scores
 template <int width>
 constexpr int kMostWarps = 512 / width;
+constexpr int kSharedPerProcessor = 220 << 10;  // sm_90; on other GPUs the number of warps fits less well
 
 template <int width>
 int shared_bytes(int rows, int warps, bool all_splits) {
@@ -20,23 +21,29 @@ int shared_bytes(int rows, int warps, bool all_splits) {
          decode_floats(rows, width, kLanes, warps, all_splits) * static_cast<int>(sizeof(float));
 }
 
-// A warp's tile of keys or values from its rows in the cache: lane l knows rows l and l + 32, -1: none.
-template <class T, int width>
-__device__ void load_tile(char* target, const T* head, int64_t stride, const int (&rows)[2], int head_dim,
-                          bool vector) {
+// A warp's tile of keys or values from its rows in the cache: lane l knows rows l and l + 32, -1: none. `vector`: whole
+// chunks on 16 bytes.
+template <class T, int width, bool vector>
+__device__ void load_tile(char* target, const T* head, int64_t stride, const int (&rows)[2], int head_dim) {
   constexpr int kChunks = width / 8, kEach = kKeyTile * kChunks / 32;
-  const int lane = threadIdx.x % 32;
-#pragma unroll
+  const int lane = threadIdx.x % 32, chunk = lane % kChunks, row0 = lane / kChunks;
+  const uint32_t base = shared_address(target);
+  if constexpr (vector) head += chunk * 8;
+#pragma unroll(vector ? kEach : 1)
   for (int i = 0; i < kEach; ++i) {
-    const int row = (lane + 32 * i) / kChunks, chunk = (lane + 32 * i) % kChunks;
+    const int row = row0 + i * (32 / kChunks);
     const int at = __shfl_sync(0xffffffffu, rows[i / (kEach / 2)], row % 32);
-    load_chunk(target + chunk_offset(row, chunk, kChunks), head + (at < 0 ? 0 : at) * stride, chunk, head_dim, at >= 0,
-               vector);
+    if constexpr (vector)
+      copy_async(base + chunk_offset(row, chunk, kChunks), head + (at < 0 ? 0 : at) * stride,
+                 at >= 0 && chunk * 8 < head_dim);
+    else
+      load_chunk(target + chunk_offset(row, chunk, kChunks), head + (at < 0 ? 0 : at) * stride, chunk, head_dim,
+                 at >= 0, false);
   }
 }
 
-template <class T, int width, int halves>
-__global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(DecodeArgs args, bool vector) {
+template <class T, int width, int halves, bool vector>
+__global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(DecodeArgs args) {
   using Step = KeyStep<T, width>;
   constexpr int kChunks = width / 8;
   extern __shared__ __align__(128) char shared[];
@@ -65,8 +72,13 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
       found[i] = position < block.keys ? cache_row(a.pages, sequence, position) : -1;
     }
   };
-  const int first_split = blockIdx.x, end_split = gridDim.x == 1 ? splits : min(first_split + 1, splits);
-  const int end_tile = min((block.keys + kKeyTile - 1) / kKeyTile, end_split * kSplitTiles);
+  // The block's splits: every gridDim.x-th. A warp's tiles: of a split, every `warps`-th, a divisor of kSplitTiles.
+  const int first_split = blockIdx.x, end_tile = (block.keys + kKeyTile - 1) / kKeyTile;
+  const auto tile_after = [&](int tile) {
+    const int next = tile + warps;
+    return next / kSplitTiles == tile / kSplitTiles ? next
+                                                    : next + (static_cast<int>(gridDim.x) - 1) * kSplitTiles;
+  };
   int tile = first_split * kSplitTiles + warp, ready[2];
   cache_rows(tile < end_tile ? tile : end_tile, ready);
   wait_for_previous();
@@ -81,21 +93,21 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
                    static_cast<int64_t>(block.first_head + row) * a.head_dim,
                chunk, a.head_dim, true, vector);
   }
-  if (tile < end_tile) load_tile<T, width>(keys, all_keys, stride, ready, a.head_dim, vector);
+  if (tile < end_tile) load_tile<T, width, vector>(keys, all_keys, stride, ready, a.head_dim);
   commit_copies();
-  if (tile < end_tile) load_tile<T, width>(values, all_values, stride, ready, a.head_dim, vector);
+  if (tile < end_tile) load_tile<T, width, vector>(values, all_values, stride, ready, a.head_dim);
   commit_copies();
   const int row0 = lane / 4;
   const uint32_t query_base = shared_address(queries);
   const int query_row = min(lane & 15, rows - 1);  // rows behind the last are copies of it, and of no use
 
-  for (int split = first_split; split < end_split; ++split) {
+  for (int split = first_split; split < splits; split += gridDim.x) {
     const int split_end = min(end_tile, (split + 1) * kSplitTiles);
     float largest[2] = {-INFINITY, -INFINITY};  // up to this round
     for (int round = split * kSplitTiles; round < split_end; round += warps) {
       const int tiles = min(warps, split_end - round);  // of this round; this warp's is `tile` if it has one
       const bool mine = warp < tiles;
-      const int next = mine ? tile + warps : tile;  // the number of warps divides kSplitTiles
+      const int next = mine ? tile_after(tile) : tile;
       if (mine && next < end_tile) cache_rows(next, ready);
       wait_copies<1>();  // keys
       if (round == first_split * kSplitTiles)
@@ -106,7 +118,7 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
       if (mine) {
         Step::multiply_keys(query_base, query_row, shared_address(keys), scores);
         __syncwarp();
-        if (next < end_tile) load_tile<T, width>(keys, all_keys, stride, ready, a.head_dim, vector);
+        if (next < end_tile) load_tile<T, width, vector>(keys, all_keys, stride, ready, a.head_dim);
         const int positions[2] = {block.keys - 1, block.keys - 1};
         if ((tile + 1) * kKeyTile > block.keys) Step::mask(tile * kKeyTile, positions, scores);
 #pragma unroll
@@ -148,7 +160,7 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
                                            lane % 4 * 2) = {part[j][2 * r], part[j][2 * r + 1]};
         }
         __syncwarp();
-        if (next < end_tile) load_tile<T, width>(values, all_values, stride, ready, a.head_dim, vector);
+        if (next < end_tile) load_tile<T, width, vector>(values, all_values, stride, ready, a.head_dim);
         tile = next;
       }
       commit_copies();
@@ -168,34 +180,38 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
   wait_copies<0>();
 }
 
-template <class T, int width, int halves>
-void launch_halves(cudaStream_t stream, const DecodeArgs& args) {
+template <class T, int width, int halves, bool vector>
+void launch_kernel(cudaStream_t stream, const DecodeArgs& args) {
   const AttentionArgs& a = args.attention;
-  const DecodeGrid grid = decode_grid(args, kRows, width);
+  const int rows = std::min(kRows, a.heads / a.kv_heads);
   // As many warps a row as fill the GPU, no more than a split has tiles.
-  const int64_t units = a.pages.singles * a.kv_heads * grid.groups * grid.splits;
-  const int64_t wanted = ceil_divide(int64_t{args.multiprocessors} * 8, units);
+  const int resident = args.multiprocessors * (kSharedPerProcessor / shared_bytes<width>(rows, 1, true));
+  const DecodeGrid grid = decode_grid(args, kRows, width, resident);
+  const int64_t units = a.pages.singles * a.kv_heads * grid.groups * grid.workers;
   const int64_t tiles = std::min<int64_t>(kSplitTiles, ceil_divide(args.max_length, kKeyTile));
   int warps = 1;
-  while (warps < kMostWarps<width> && warps < wanted && warps < tiles) warps *= 2;
-  const bool vector = a.head_dim % 8 == 0 && on_16_bytes(a.qkv) && on_16_bytes(a.pages.keys) &&
-                      on_16_bytes(a.pages.values);
-  const int rows = std::min(kRows, a.heads / a.kv_heads);
-  const int bytes = shared_bytes<width>(rows, warps, grid.splits == 1);
-  const auto kernel = decode_mma_kernel<T, width, halves>;
+  while (warps < kMostWarps<width> && warps < tiles && units * warps < resident) warps *= 2;
+#ifdef LFM2_TUNE
+  if (const char* forced = getenv("DECODE_WARPS")) warps = atoi(forced);
+#endif
+  const int bytes = shared_bytes<width>(rows, warps, grid.workers == 1);
+  const auto kernel = decode_mma_kernel<T, width, halves, vector>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   shared_bytes<width>(rows, kMostWarps<width>, true)));
   launch_dependent("decode_mma_kernel", kernel,
-                   {dim3(static_cast<unsigned>(grid.splits), static_cast<unsigned>(a.kv_heads * grid.groups),
+                   {dim3(static_cast<unsigned>(grid.workers), static_cast<unsigned>(a.kv_heads * grid.groups),
                          static_cast<unsigned>(a.pages.singles)),
                     dim3(static_cast<unsigned>(warps) * 32), static_cast<size_t>(bytes)},
-                   stream, args, vector);
+                   stream, args);
 }
 
 template <class T, int width>
 void launch_width(cudaStream_t stream, const DecodeArgs& args) {
-  if (args.attention.heads / args.attention.kv_heads <= 8) return launch_halves<T, width, 1>(stream, args);
-  launch_halves<T, width, 2>(stream, args);
+  const AttentionArgs& a = args.attention;
+  if (a.head_dim % 8 != 0 || !on_16_bytes(a.qkv) || !on_16_bytes(a.pages.keys) || !on_16_bytes(a.pages.values))
+    return launch_kernel<T, width, 2, false>(stream, args);
+  if (a.heads / a.kv_heads <= 8) return launch_kernel<T, width, 1, true>(stream, args);
+  launch_kernel<T, width, 2, true>(stream, args);
 }
 
 template <class T>

@@ -42,8 +42,7 @@ __global__ void __launch_bounds__(kThreads) decode_simt_kernel(DecodeArgs args, 
       static_cast<const float*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim;
   wait_for_previous();
   let_next_start();
-  const int first_split = blockIdx.x, end_split = gridDim.x == 1 ? splits : min(first_split + 1, splits);
-  if (first_split >= splits) return;
+  if (static_cast<int>(blockIdx.x) >= splits) return;
 
   const QkvColumns columns(a);
   for (int e = threadIdx.x; e < kEach * width; e += kThreads) {
@@ -54,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) decode_simt_kernel(DecodeArgs args, 
                      : 0;
   }
   __syncthreads();
-  for (int split = first_split; split < end_split; ++split) {
+  for (int split = blockIdx.x; split < splits; split += gridDim.x) {
     const int first_key = split * kSplitKeys + worker * kKeyTile;
     const int tiles = min(kWorkers, (block.keys - split * kSplitKeys + kKeyTile - 1) / kKeyTile);
     // Keys that the sequence does not have count as its last one, and are masked.
@@ -143,7 +142,7 @@ __global__ void __launch_bounds__(kThreads) decode_simt_kernel(DecodeArgs args, 
 template <int width>
 void launch_width(cudaStream_t stream, const DecodeArgs& args) {
   const AttentionArgs& a = args.attention;
-  const DecodeGrid grid = decode_grid(args, kEach, width);
+  const DecodeGrid grid = decode_grid(args, kEach, width, args.multiprocessors * 2);
   constexpr int kFloats = kEach * width + kWorkers * kEach * kScoreStride +
                           decode_floats(kEach, width, kLanes, kWorkers, true);
   constexpr int kBytes = kFloats * static_cast<int>(sizeof(float));
@@ -151,7 +150,7 @@ void launch_width(cudaStream_t stream, const DecodeArgs& args) {
   const auto kernel = decode_simt_kernel<width>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   launch_dependent("decode_simt_kernel", kernel,
-                   {dim3(static_cast<unsigned>(grid.splits), static_cast<unsigned>(a.kv_heads * grid.groups),
+                   {dim3(static_cast<unsigned>(grid.workers), static_cast<unsigned>(a.kv_heads * grid.groups),
                          static_cast<unsigned>(a.pages.singles)),
                     kThreads, kBytes},
                    stream, args, vector);

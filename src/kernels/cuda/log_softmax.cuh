@@ -28,18 +28,24 @@ struct Survey {
 __device__ inline Survey survey(const float* logits, int vocab) {
   constexpr int kRun = 8;
   Survey result;
-  float best = -INFINITY;
+  float best = -INFINITY, next[kRun];
   int best_id = threadIdx.x;
+  const auto load = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) next[i] = first + i * kRowThreads < vocab ? logits[first + i * kRowThreads] : -INFINITY;
+  };
+  load(threadIdx.x);
   for (int first = threadIdx.x; first < vocab; first += kRun * kRowThreads) {
     float x[kRun], largest = result.largest;
 #pragma unroll
+    for (int i = 0; i < kRun; ++i) x[i] = next[i];
+    load(first + kRun * kRowThreads);
+#pragma unroll
     for (int i = 0; i < kRun; ++i) {
-      const int id = first + i * kRowThreads;
-      x[i] = id < vocab ? logits[id] : -INFINITY;
       largest = fmaxf(largest, x[i]);
       if (x[i] > best) {
         best = x[i];
-        best_id = id;
+        best_id = first + i * kRowThreads;
       }
     }
     const float base = largest == -INFINITY ? 0.0f : largest;

@@ -64,7 +64,7 @@ __device__ float* state_at(const ShortConvArgs& args, const CachedConvArgs& cach
 
 // Three taps, the published models. Every load of a thread is in flight before the first is used.
 template <class T, int kRun, bool cached>
-__global__ void __launch_bounds__(kLanes* kWarps, kRun == 1 ? 4 : 2)
+__global__ void __launch_bounds__(kLanes* kWarps, 2)
     short_conv3_kernel(ShortConvArgs args, CachedConvArgs cache, bool vector) {
   const int64_t c = (static_cast<int64_t>(blockIdx.y) * kLanes + threadIdx.x) * kOctet;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kRun;
@@ -169,14 +169,15 @@ template <class T, bool cached>
 void launch(cudaStream_t stream, const ShortConvArgs& args, const CachedConvArgs& cache) {
   const bool vector = args.hidden % kOctet == 0 && on_16_bytes(args.bcz) && on_16_bytes(args.out) &&
                       on_16_bytes(args.weight.data) && on_16_bytes(args.bias.data) && on_16_bytes(cache.states);
-  const bool few = cached && args.taps == 3 && args.tokens <= kFewTokens;
-  const int64_t run = few ? 1 : kTokens<T>;
-  const dim3 blocks(static_cast<unsigned>(ceil_divide(args.tokens, kWarps * run)),
-                    static_cast<unsigned>(ceil_divide(args.hidden, kLanes * kOctet)));
-  const auto kernel = few              ? short_conv3_kernel<T, 1, cached>
-                      : args.taps == 3 ? short_conv3_kernel<T, kTokens<T>, cached>
-                                       : short_conv_kernel<T, cached>;
-  launch_dependent("short_conv_kernel", kernel, {blocks, dim3(kLanes, kWarps)}, stream, args, cache, vector);
+  const auto start = [&](auto kernel, int64_t run) {
+    const dim3 blocks(static_cast<unsigned>(ceil_divide(args.tokens, kWarps * run)),
+                      static_cast<unsigned>(ceil_divide(args.hidden, kLanes * kOctet)));
+    launch_dependent("short_conv_kernel", kernel, {blocks, dim3(kLanes, kWarps)}, stream, args, cache, vector);
+  };
+  if (args.taps != 3) return start(short_conv_kernel<T, cached>, kTokens<T>);
+  if constexpr (cached)
+    if (args.tokens <= kFewTokens) return start(short_conv3_kernel<T, 1, true>, 1);
+  start(short_conv3_kernel<T, kTokens<T>, cached>, kTokens<T>);
 }
 
 }  // namespace
