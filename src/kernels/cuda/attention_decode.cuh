@@ -1,5 +1,5 @@
 // What the attention kernels for sequences of one new token share. A block takes some query heads of one key-value
-// head, and of the splits of its keys every gridDim.x-th. Within a split its workers (warps) each take a tile of keys
+// head, and of the splits of its keys every gridDim.y-th. Within a split its workers (warps) each take a tile of keys
 // at a time; their results join in the order of the tiles, so that the bits are those of the kernels over query tiles,
 // where one warp does all that alone.
 #pragma once
@@ -114,7 +114,7 @@ __device__ void finish_split(const DecodeArgs& args, const DecodeRows& rows, con
                              int split) {
   constexpr int kFours = width / 4;
   const int splits = splits_of(rows.keys);
-  if (gridDim.x == 1) {
+  if (gridDim.y == 1) {
 #pragma unroll 1
     for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x) {
       const int row = e / kFours;
@@ -172,7 +172,7 @@ __device__ void finish_split(const DecodeArgs& args, const DecodeRows& rows, con
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    int32_t& counter = args.counters[blockIdx.z * gridDim.y + blockIdx.y];
+    int32_t& counter = args.counters[blockIdx.x];
     last = atomicAdd(&counter, 1) == splits - 1;
     if (last) counter = 0;  // for the next launch
   }
@@ -212,23 +212,40 @@ __device__ inline Running running_largest(const DecodeState& s, int rows, int ro
   return running;
 }
 
-// How a launch cuts its rows: grid (workers, key-value heads times groups of rows, sequences).
+// How a launch cuts its rows: blocks of (key-value head and group of its query heads, sequence) times workers. Workers
+// without keys come last, as do the later splits of long sequences.
 struct DecodeGrid {
   int groups;   // of rows, of one key-value head
   int workers;  // blocks that share the splits of a row; 1: no row is merged between blocks
+  dim3 blocks(const AttentionArgs& a) const {
+    return dim3(static_cast<unsigned>(a.pages.singles * a.kv_heads * groups), static_cast<unsigned>(workers));
+  }
 };
-constexpr int kMostSerial = 8;  // splits of one worker, where the partials fit
+// More than fill any GPU, so that splits of a few long sequences among short ones run side by side; blocks without keys
+// cost little, but not nothing.
+constexpr int64_t kDecodeBlocks = 32768;
 
-// `resident`: so many blocks run at a time.
-inline DecodeGrid decode_grid(const DecodeArgs& args, int most_rows, int width, int resident) {
+inline DecodeGrid decode_grid(const DecodeArgs& args, int most_rows, int width) {
   const AttentionArgs& a = args.attention;
-  const int64_t groups = ceil_divide(a.heads / a.kv_heads, most_rows);
-  const int64_t splits = splits_of(static_cast<int>(args.max_length)), singles = a.pages.singles;
-  const bool fits = singles * a.heads * splits * (width + kPartialTail) <= kDecodePartialFloats &&
-                    singles * a.kv_heads * groups <= kDecodeCounters;
-  const int64_t filling = ceil_divide(resident, singles * a.kv_heads * groups);
-  const int64_t wanted = std::min(splits, std::max(filling, ceil_divide(splits, kMostSerial)));
-  return {static_cast<int>(groups), fits ? static_cast<int>(wanted) : 1};
+  const int64_t groups = ceil_divide(a.heads / a.kv_heads, most_rows), units = a.pages.singles * a.kv_heads * groups;
+  const int64_t splits = splits_of(static_cast<int>(args.max_length));
+  const bool fits = a.pages.singles * a.heads * splits * (width + kPartialTail) <= kDecodePartialFloats &&
+                    units <= kDecodeCounters;
+  const int64_t workers = std::min(splits, std::max<int64_t>(kDecodeBlocks / units, 1));
+  return {static_cast<int>(groups), fits ? static_cast<int>(workers) : 1};
 }
+
+// What a block is to do.
+struct DecodeBlock {
+  int64_t sequence;
+  int kv_head, first_row;  // of its query heads
+  __device__ DecodeBlock(const AttentionArgs& a, int most_rows) {
+    const int groups = (a.heads / a.kv_heads + most_rows - 1) / most_rows;
+    const unsigned per_sequence = static_cast<unsigned>(a.kv_heads * groups), place = blockIdx.x % per_sequence;
+    sequence = blockIdx.x / per_sequence;
+    kv_head = static_cast<int>(place) / groups;
+    first_row = static_cast<int>(place) % groups * most_rows;
+  }
+};
 
 }  // namespace lfm2

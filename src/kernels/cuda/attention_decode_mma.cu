@@ -21,24 +21,31 @@ int shared_bytes(int rows, int warps, bool all_splits) {
          decode_floats(rows, width, kLanes, warps, all_splits) * static_cast<int>(sizeof(float));
 }
 
-// A warp's tile of keys or values from its rows in the cache: lane l knows rows l and l + 32, -1: none. `vector`: whole
-// chunks on 16 bytes.
+// A warp's tile of keys or values, `count` of which there are: lane l knows the cache's rows of numbers l and l + 32.
 template <class T, int width, bool vector>
-__device__ void load_tile(char* target, const T* head, int64_t stride, const int (&rows)[2], int head_dim) {
-  constexpr int kChunks = width / 8, kEach = kKeyTile * kChunks / 32;
+__device__ void load_tile(char* target, const T* head, int stride, const int (&rows)[2], int count, int head_dim) {
+  constexpr int kChunks = width / 8, kStep = 32 / kChunks, kEach = kKeyTile / kStep;  // rows at a time, times
   const int lane = threadIdx.x % 32, chunk = lane % kChunks, row0 = lane / kChunks;
-  const uint32_t base = shared_address(target);
-  if constexpr (vector) head += chunk * 8;
-#pragma unroll(vector ? kEach : 1)
-  for (int i = 0; i < kEach; ++i) {
-    const int row = row0 + i * (32 / kChunks);
-    const int at = __shfl_sync(0xffffffffu, rows[i / (kEach / 2)], row % 32);
-    if constexpr (vector)
-      copy_async(base + chunk_offset(row, chunk, kChunks), head + (at < 0 ? 0 : at) * stride,
-                 at >= 0 && chunk * 8 < head_dim);
-    else
-      load_chunk(target + chunk_offset(row, chunk, kChunks), head + (at < 0 ? 0 : at) * stride, chunk, head_dim,
-                 at >= 0, false);
+  if constexpr (vector) {
+    // chunk_offset of row row0 + i kStep: row0 is below kStep, so that their bits are apart.
+    const uint32_t base = shared_address(target) + row0 * kChunks * 16, place = (chunk ^ row0) * 16;
+    const char* const source = reinterpret_cast<const char*>(head + chunk * 8);
+    const int row_bytes = stride * static_cast<int>(sizeof(T));
+    if (chunk * 8 >= head_dim) count = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = __shfl_sync(0xffffffffu, rows[i / (kEach / 2)], row0 + i * kStep % 32);
+      copy_async(base + (place ^ (i * kStep % 8 * 16)) + i * kStep * kChunks * 16,
+                 source + static_cast<int64_t>(at) * row_bytes, row0 + i * kStep < count);
+    }
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < kEach; ++i) {
+      const int row = row0 + i * kStep;
+      const int at = __shfl_sync(0xffffffffu, i < kEach / 2 ? rows[0] : rows[1], row % 32);
+      load_chunk<false>(target + chunk_offset(row, chunk, kChunks), head + static_cast<int64_t>(at) * stride, chunk,
+                        head_dim, row < count);
+    }
   }
 }
 
@@ -49,10 +56,10 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
   extern __shared__ __align__(128) char shared[];
   const AttentionArgs& a = args.attention;
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int group = a.heads / a.kv_heads, groups = gridDim.y / a.kv_heads;
-  const int kv_head = blockIdx.y / groups, first_row = blockIdx.y % groups * kRows;
-  const int64_t sequence = blockIdx.z;
-  const DecodeRows block{sequence, kv_head * group + first_row, min(kRows, group - first_row),
+  const DecodeBlock place(a, kRows);
+  const int group = a.heads / a.kv_heads, kv_head = place.kv_head;
+  const int64_t sequence = place.sequence;
+  const DecodeRows block{sequence, kv_head * group + place.first_row, min(kRows, group - place.first_row),
                          a.positions[sequence] + 1};
   const int rows = block.rows, splits = splits_of(block.keys);
   char* const keys = shared + warp * 2 * Step::kKeyBytes;
@@ -61,7 +68,7 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
   const DecodeState s =
       decode_state(reinterpret_cast<float*>(queries + rows * width * 2), rows, width, kLanes, warps);
   const RawScores rule(a.scale);
-  const int64_t stride = static_cast<int64_t>(a.kv_heads) * a.head_dim;
+  const int stride = a.kv_heads * a.head_dim;
   const T* const all_keys = static_cast<const T*>(a.pages.keys) + static_cast<int64_t>(kv_head) * a.head_dim;
   const T* const all_values = static_cast<const T*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim;
 
@@ -69,15 +76,21 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int position = tile * kKeyTile + lane + 32 * i;
-      found[i] = position < block.keys ? cache_row(a.pages, sequence, position) : -1;
+      found[i] = position < block.keys ? cache_row(a.pages, sequence, position) : 0;
     }
   };
-  // The block's splits: every gridDim.x-th. A warp's tiles: of a split, every `warps`-th, a divisor of kSplitTiles.
-  const int first_split = blockIdx.x, end_tile = (block.keys + kKeyTile - 1) / kKeyTile;
+  const auto load_keys = [&](int tile, const int (&from)[2]) {
+    load_tile<T, width, vector>(keys, all_keys, stride, from, block.keys - tile * kKeyTile, a.head_dim);
+  };
+  const auto load_values = [&](int tile, const int (&from)[2]) {
+    load_tile<T, width, vector>(values, all_values, stride, from, block.keys - tile * kKeyTile, a.head_dim);
+  };
+  // The block's splits: every gridDim.y-th. A warp's tiles: of a split, every `warps`-th, a divisor of kSplitTiles.
+  const int first_split = blockIdx.y, end_tile = (block.keys + kKeyTile - 1) / kKeyTile;
   const auto tile_after = [&](int tile) {
     const int next = tile + warps;
     return next / kSplitTiles == tile / kSplitTiles ? next
-                                                    : next + (static_cast<int>(gridDim.x) - 1) * kSplitTiles;
+                                                    : next + (static_cast<int>(gridDim.y) - 1) * kSplitTiles;
   };
   int tile = first_split * kSplitTiles + warp, ready[2];
   cache_rows(tile < end_tile ? tile : end_tile, ready);
@@ -88,20 +101,20 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
   for (int item = threadIdx.x; item < rows * kChunks; item += blockDim.x) {
     const QkvColumns columns(a);
     const int row = item / kChunks, chunk = item % kChunks;
-    load_chunk(queries + chunk_offset(row, chunk, kChunks),
-               static_cast<const T*>(a.qkv) + sequence * columns.stride +
-                   static_cast<int64_t>(block.first_head + row) * a.head_dim,
-               chunk, a.head_dim, true, vector);
+    load_chunk<vector>(queries + chunk_offset(row, chunk, kChunks),
+                       static_cast<const T*>(a.qkv) + sequence * columns.stride +
+                           static_cast<int64_t>(block.first_head + row) * a.head_dim,
+                       chunk, a.head_dim, true);
   }
-  if (tile < end_tile) load_tile<T, width, vector>(keys, all_keys, stride, ready, a.head_dim);
+  if (tile < end_tile) load_keys(tile, ready);
   commit_copies();
-  if (tile < end_tile) load_tile<T, width, vector>(values, all_values, stride, ready, a.head_dim);
+  if (tile < end_tile) load_values(tile, ready);
   commit_copies();
   const int row0 = lane / 4;
   const uint32_t query_base = shared_address(queries);
   const int query_row = min(lane & 15, rows - 1);  // rows behind the last are copies of it, and of no use
 
-  for (int split = first_split; split < splits; split += gridDim.x) {
+  for (int split = first_split; split < splits; split += gridDim.y) {
     const int split_end = min(end_tile, (split + 1) * kSplitTiles);
     float largest[2] = {-INFINITY, -INFINITY};  // up to this round
     for (int round = split * kSplitTiles; round < split_end; round += warps) {
@@ -118,7 +131,7 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
       if (mine) {
         Step::multiply_keys(query_base, query_row, shared_address(keys), scores);
         __syncwarp();
-        if (next < end_tile) load_tile<T, width, vector>(keys, all_keys, stride, ready, a.head_dim);
+        if (next < end_tile) load_keys(next, ready);
         const int positions[2] = {block.keys - 1, block.keys - 1};
         if ((tile + 1) * kKeyTile > block.keys) Step::mask(tile * kKeyTile, positions, scores);
 #pragma unroll
@@ -160,7 +173,7 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
                                            lane % 4 * 2) = {part[j][2 * r], part[j][2 * r + 1]};
         }
         __syncwarp();
-        if (next < end_tile) load_tile<T, width, vector>(values, all_values, stride, ready, a.head_dim);
+        if (next < end_tile) load_values(next, ready);
         tile = next;
       }
       commit_copies();
@@ -186,7 +199,7 @@ void launch_kernel(cudaStream_t stream, const DecodeArgs& args) {
   const int rows = std::min(kRows, a.heads / a.kv_heads);
   // As many warps a row as fill the GPU, no more than a split has tiles.
   const int resident = args.multiprocessors * (kSharedPerProcessor / shared_bytes<width>(rows, 1, true));
-  const DecodeGrid grid = decode_grid(args, kRows, width, resident);
+  const DecodeGrid grid = decode_grid(args, kRows, width);
   const int64_t units = a.pages.singles * a.kv_heads * grid.groups * grid.workers;
   const int64_t tiles = std::min<int64_t>(kSplitTiles, ceil_divide(args.max_length, kKeyTile));
   int warps = 1;
@@ -199,10 +212,7 @@ void launch_kernel(cudaStream_t stream, const DecodeArgs& args) {
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   shared_bytes<width>(rows, kMostWarps<width>, true)));
   launch_dependent("decode_mma_kernel", kernel,
-                   {dim3(static_cast<unsigned>(grid.workers), static_cast<unsigned>(a.kv_heads * grid.groups),
-                         static_cast<unsigned>(a.pages.singles)),
-                    dim3(static_cast<unsigned>(warps) * 32), static_cast<size_t>(bytes)},
-                   stream, args);
+                   {grid.blocks(a), dim3(static_cast<unsigned>(warps) * 32), static_cast<size_t>(bytes)}, stream, args);
 }
 
 template <class T, int width>

@@ -25,10 +25,10 @@ __global__ void __launch_bounds__(kThreads) decode_simt_kernel(DecodeArgs args, 
   constexpr int kColumns = width / 16;  // of a thread: runs of 4, 64 apart
   const AttentionArgs& a = args.attention;
   const int worker = threadIdx.x / kLanes, tx = threadIdx.x % kLanes;
-  const int group = a.heads / a.kv_heads, groups = gridDim.y / a.kv_heads;
-  const int kv_head = blockIdx.y / groups, first_row = blockIdx.y % groups * kEach;
-  const int64_t sequence = blockIdx.z;
-  const DecodeRows block{sequence, kv_head * group + first_row, min(kEach, group - first_row),
+  const DecodeBlock place(a, kEach);
+  const int group = a.heads / a.kv_heads, kv_head = place.kv_head;
+  const int64_t sequence = place.sequence;
+  const DecodeRows block{sequence, kv_head * group + place.first_row, min(kEach, group - place.first_row),
                          a.positions[sequence] + 1};
   const int rows = block.rows, splits = splits_of(block.keys);
   float* const queries = shared_floats;  // [kEach, width]
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads) decode_simt_kernel(DecodeArgs args, 
       static_cast<const float*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim;
   wait_for_previous();
   let_next_start();
-  if (static_cast<int>(blockIdx.x) >= splits) return;
+  if (static_cast<int>(blockIdx.y) >= splits) return;
 
   const QkvColumns columns(a);
   for (int e = threadIdx.x; e < kEach * width; e += kThreads) {
@@ -53,15 +53,17 @@ __global__ void __launch_bounds__(kThreads) decode_simt_kernel(DecodeArgs args, 
                      : 0;
   }
   __syncthreads();
-  for (int split = blockIdx.x; split < splits; split += gridDim.x) {
+  for (int split = blockIdx.y; split < splits; split += gridDim.y) {
     const int first_key = split * kSplitKeys + worker * kKeyTile;
     const int tiles = min(kWorkers, (block.keys - split * kSplitKeys + kKeyTile - 1) / kKeyTile);
-    // Keys that the sequence does not have count as its last one, and are masked.
-    const auto row_of = [&](int key) { return cache_row(a.pages, sequence, min(key, block.keys - 1)) * stride; };
     float p[kEach][kEach] = {};  // rows, keys
+    int cache_rows[kEach];       // keys that the sequence does not have count as its last one, and are masked
     const float* key_rows[kEach];
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) key_rows[j] = all_keys + row_of(first_key + tx + 16 * j);
+    for (int j = 0; j < kEach; ++j) {
+      cache_rows[j] = cache_row(a.pages, sequence, min(first_key + tx + 16 * j, block.keys - 1));
+      key_rows[j] = all_keys + cache_rows[j] * stride;
+    }
 #pragma unroll 4
     for (int d = 0; d < width; d += 4) {
       float4 query[kEach], key[kEach];
@@ -106,20 +108,26 @@ __global__ void __launch_bounds__(kThreads) decode_simt_kernel(DecodeArgs args, 
     __syncwarp();
     if (worker < tiles) {
       float part[kEach][kColumns] = {};
-      const int keys = min(kKeyTile, block.keys - first_key);
+      const unsigned lanes = 0xffffu << (threadIdx.x & 16u);  // this worker's
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        const int keys = min(16, block.keys - first_key - 16 * j);
 #pragma unroll 4
-      for (int key = 0; key < keys; ++key) {
-        const float* value_row = all_values + row_of(first_key + key);
+        for (int key = 0; key < keys; ++key) {
+          const float* value_row = all_values + __shfl_sync(lanes, cache_rows[j], key, 16) * stride;
+          float weight[kEach];
 #pragma unroll
-        for (int c = 0; c < kColumns; c += 4) {
-          const float4 value = load_four(value_row, c / 4 * 64 + tx * 4, a.head_dim, vector);
+          for (int i = 0; i < kEach; ++i) weight[i] = scores[i * kScoreStride + 16 * j + key];
 #pragma unroll
-          for (int i = 0; i < kEach; ++i) {
-            const float w = scores[i * kScoreStride + key];
-            part[i][c] = fmaf(w, value.x, part[i][c]);
-            part[i][c + 1] = fmaf(w, value.y, part[i][c + 1]);
-            part[i][c + 2] = fmaf(w, value.z, part[i][c + 2]);
-            part[i][c + 3] = fmaf(w, value.w, part[i][c + 3]);
+          for (int c = 0; c < kColumns; c += 4) {
+            const float4 value = load_four(value_row, c / 4 * 64 + tx * 4, a.head_dim, vector);
+#pragma unroll
+            for (int i = 0; i < kEach; ++i) {
+              part[i][c] = fmaf(weight[i], value.x, part[i][c]);
+              part[i][c + 1] = fmaf(weight[i], value.y, part[i][c + 1]);
+              part[i][c + 2] = fmaf(weight[i], value.z, part[i][c + 2]);
+              part[i][c + 3] = fmaf(weight[i], value.w, part[i][c + 3]);
+            }
           }
         }
       }
@@ -142,7 +150,7 @@ __global__ void __launch_bounds__(kThreads) decode_simt_kernel(DecodeArgs args, 
 template <int width>
 void launch_width(cudaStream_t stream, const DecodeArgs& args) {
   const AttentionArgs& a = args.attention;
-  const DecodeGrid grid = decode_grid(args, kEach, width, args.multiprocessors * 2);
+  const DecodeGrid grid = decode_grid(args, kEach, width);
   constexpr int kFloats = kEach * width + kWorkers * kEach * kScoreStride +
                           decode_floats(kEach, width, kLanes, kWorkers, true);
   constexpr int kBytes = kFloats * static_cast<int>(sizeof(float));
@@ -150,10 +158,7 @@ void launch_width(cudaStream_t stream, const DecodeArgs& args) {
   const auto kernel = decode_simt_kernel<width>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   launch_dependent("decode_simt_kernel", kernel,
-                   {dim3(static_cast<unsigned>(grid.workers), static_cast<unsigned>(a.kv_heads * grid.groups),
-                         static_cast<unsigned>(a.pages.singles)),
-                    kThreads, kBytes},
-                   stream, args, vector);
+                   {grid.blocks(a), kThreads, kBytes}, stream, args, vector);
 }
 
 }  // namespace

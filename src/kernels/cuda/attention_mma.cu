@@ -7,7 +7,7 @@ namespace lfm2 {
 
 namespace {
 
-template <class T, int width>
+template <class T, int width, bool vector>
 struct Tile {
   using Step = KeyStep<T, width>;
   static constexpr int kThreads = width == 256 ? 128 : 256, kRows = kThreads / 2;  // a warp takes 16 rows of the tile
@@ -19,7 +19,6 @@ struct Tile {
   const AttentionArgs& args;
   const QueryTile& tile;
   char* shared;
-  bool vector;
 
   __device__ char* keys(int step) const { return shared + kQueryBytes + step % 2 * 2 * kKeyBytes; }
   // Element i of this lane's part of 16 rows of output.
@@ -30,32 +29,35 @@ struct Tile {
 
   __device__ void load_queries() const {
     const QkvColumns columns(args);
-    for (int item = threadIdx.x; item < kRows * kChunks; item += kThreads) {
-      const int row = item / kChunks, chunk = item % kChunks;
+#pragma unroll(vector ? 4 : 1)
+    for (int i = 0; i < kRows * kChunks / kThreads; ++i) {
+      const int item = static_cast<int>(threadIdx.x) + i * kThreads, row = item / kChunks, chunk = item % kChunks;
       const int64_t token = tile.first_token + row / tile.group;
       const int64_t head = tile.kv_head * tile.group + row % tile.group;
-      load_chunk(shared + chunk_offset(row, chunk, kChunks),
-                 static_cast<const T*>(args.qkv) + token * columns.stride + head * args.head_dim, chunk, args.head_dim,
-                 tile.row_valid(row), vector);
+      load_chunk<vector>(shared + chunk_offset(row, chunk, kChunks),
+                         static_cast<const T*>(args.qkv) + token * columns.stride + head * args.head_dim, chunk,
+                         args.head_dim, tile.row_valid(row));
     }
   }
   template <class Rows>
   __device__ void load_keys(const Rows& rows, int step) const {
-    for (int item = threadIdx.x; item < kKeyTile * kChunks; item += kThreads) {
-      const int row = item / kChunks, chunk = item % kChunks, key = step * kKeyTile + row;
+#pragma unroll(vector ? 4 : 1)
+    for (int i = 0; i < kKeyTile * kChunks / kThreads; ++i) {
+      const int item = static_cast<int>(threadIdx.x) + i * kThreads, row = item / kChunks, chunk = item % kChunks;
+      const int key = step * kKeyTile + row;
       const bool valid = key < tile.keys();
       const int64_t offset = valid ? rows.offset(key) : 0;
       char* target = keys(step) + chunk_offset(row, chunk, kChunks);
-      load_chunk(target, rows.keys + offset, chunk, args.head_dim, valid, vector);
-      load_chunk(target + kKeyBytes, rows.values + offset, chunk, args.head_dim, valid, vector);
+      load_chunk<vector>(target, rows.keys + offset, chunk, args.head_dim, valid);
+      load_chunk<vector>(target + kKeyBytes, rows.values + offset, chunk, args.head_dim, valid);
     }
   }
 };
 
-template <class T, int width, bool paged>
-__device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared, bool vector) {
+template <class T, int width, bool paged, bool vector>
+__device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared) {
   using Step = KeyStep<T, width>;
-  const Tile<T, width> work{args, tile, shared, vector};
+  const Tile<T, width, vector> work{args, tile, shared};
   const KeyRows<T, paged> rows(args, tile);
   const RawScores rule(args.scale);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -172,25 +174,30 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* s
   }
 }
 
-template <class T, int width, bool paged>
-__global__ void __launch_bounds__(Tile<T, width>::kThreads, width == 64 ? 2 : 1)
-    attention_mma_kernel(AttentionArgs args, int tile_positions, bool vector) {
+template <class T, int width, bool paged, bool vector>
+__global__ void __launch_bounds__(Tile<T, width, vector>::kThreads, width == 64 ? 2 : 1)
+    attention_mma_kernel(AttentionArgs args, int tile_positions) {
   extern __shared__ __align__(128) char shared[];
   for_each_query_tile<paged>(args, tile_positions,
-                             [&](const QueryTile& tile) { attend<T, width, paged>(args, tile, shared, vector); });
+                             [&](const QueryTile& tile) { attend<T, width, paged, vector>(args, tile, shared); });
+}
+
+template <class T, int width, bool paged, bool vector>
+void launch_kernel(cudaStream_t stream, const AttentionArgs& args) {
+  using Work = Tile<T, width, vector>;
+  const auto kernel = attention_mma_kernel<T, width, paged, vector>;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Work::kSharedBytes));
+  const int tile_positions = Work::kRows / (args.heads / args.kv_heads);
+  kernel<<<attention_grid(args, tile_positions), Work::kThreads, Work::kSharedBytes, stream>>>(args, tile_positions);
+  check_launch("attention_mma_kernel");
 }
 
 template <class T, int width, bool paged>
 void launch_width(cudaStream_t stream, const AttentionArgs& args) {
-  using Work = Tile<T, width>;
-  const auto kernel = attention_mma_kernel<T, width, paged>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Work::kSharedBytes));
-  const int tile_positions = Work::kRows / (args.heads / args.kv_heads);
-  const bool vector = args.head_dim % 8 == 0 && on_16_bytes(args.qkv) && on_16_bytes(args.pages.keys) &&
-                      on_16_bytes(args.pages.values);
-  kernel<<<attention_grid(args, tile_positions), Work::kThreads, Work::kSharedBytes, stream>>>(args, tile_positions,
-                                                                                              vector);
-  check_launch("attention_mma_kernel");
+  if (args.head_dim % 8 == 0 && on_16_bytes(args.qkv) && on_16_bytes(args.pages.keys) && on_16_bytes(args.pages.values))
+    launch_kernel<T, width, paged, true>(stream, args);
+  else
+    launch_kernel<T, width, paged, false>(stream, args);
 }
 
 template <class T, bool paged>

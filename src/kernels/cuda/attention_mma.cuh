@@ -24,10 +24,11 @@ __device__ float residue(float x) {
 }
 
 // Eight elements of a row of head_dim into shared memory; zeros beyond head_dim and for rows not `valid`.
-template <class T>
-__device__ void load_chunk(char* target, const T* row, int chunk, int head_dim, bool valid, bool vector) {
+// `vector`: head_dim in octets, rows on 16 bytes.
+template <bool vector, class T>
+__device__ void load_chunk(char* target, const T* row, int chunk, int head_dim, bool valid) {
   const int column = chunk * 8;
-  if (vector) return copy_async(shared_address(target), row + column, valid && column < head_dim);
+  if constexpr (vector) return copy_async(shared_address(target), row + column, valid && column < head_dim);
   uint4 bits = {0, 0, 0, 0};
   T* elements = reinterpret_cast<T*>(&bits);
   for (int e = 0; e < 8; ++e)
@@ -96,7 +97,7 @@ struct KeyStep {
     for (int j = 0; j < kScoreParts; ++j) {
 #pragma unroll
       for (int i = 0; i < 2 * halves; ++i) {
-        scores[j][i] = exp2f(fmaf(scores[j][i], log2_scale, -offset[i / 2]));
+        scores[j][i] = power_of_two(fmaf(scores[j][i], log2_scale, -offset[i / 2]));
         sums[i / 2] += scores[j][i];
       }
 #pragma unroll

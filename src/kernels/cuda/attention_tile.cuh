@@ -19,11 +19,18 @@ __device__ inline float merged(float x, float x_weight, float y, float y_weight)
   return fmaf(x, x_weight, __fmul_rn(y, y_weight));
 }
 
+// 2^x; results below 2^-126 are 0.
+__device__ inline float power_of_two(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 // 2^(x scale) with scale = log2(e) / sqrt(head_dim), for raw scores; and e^x, for scores that are scaled already.
 struct RawScores {
   float log2_scale;
   __device__ explicit RawScores(float scale) : log2_scale(scale * 1.4426950408889634f) {}
-  __device__ float weight(float score, float largest) const { return exp2f((score - largest) * log2_scale); }
+  __device__ float weight(float score, float largest) const { return power_of_two((score - largest) * log2_scale); }
 };
 struct ScaledScores {
   __device__ float weight(float score, float largest) const { return expf(score - largest); }
