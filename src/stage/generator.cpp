@@ -1,5 +1,5 @@
 // The loop over steps. Ids, positions and pages of a step are one copy to the device; a step of decoding alone is one
-// recorded piece of work from its second time on.
+// recorded piece of work where it comes again.
 #include "stage/generator.h"
 
 #include <algorithm>
@@ -15,6 +15,9 @@ namespace {
 // Attention over caches launches for the longest sequence, rounded up to this, so that a recording lasts.
 constexpr int64_t kLengthStep = 1024;
 constexpr size_t kMostRecordings = 256;
+// A shape is recorded when it comes for this time: recording takes as long as some steps, and where sequences end
+// one after the other most shapes do not come again.
+constexpr int64_t kRecordedTime = 4;
 // A rank that has a GPU has a processor too: it looks for messages without pause for as long as a step may take.
 constexpr double kEagerSeconds = 0.02;
 
@@ -220,13 +223,13 @@ void Generator::enqueue(const StepArrays& arrays, int slot_index, int64_t step) 
       arrays.singles == arrays.tokens && static_cast<int64_t>(arrays.draw_rows.size()) == arrays.tokens;
   if (decodes) {
     const Shape shape{slot_index, layout.batch.tokens, layout.batch.max_length};
-    if (const auto at = recordings_.find(shape); at == recordings_.end()) {
-      if (recordings_.size() >= kMostRecordings) recordings_.clear();
-      recordings_.emplace(shape, nullptr);
-    } else {
-      if (at->second == nullptr) at->second = backend_.record([&] { compute(layout, slot); });
-      recording = at->second.get();
+    if (recordings_.size() >= kMostRecordings && !recordings_.contains(shape)) {
+      backend_.compute().drain();  // they may be running
+      recordings_.clear();
     }
+    Recorded& recorded = recordings_[shape];
+    if (++recorded.times == kRecordedTime) recorded.work = backend_.record([&] { compute(layout, slot); });
+    recording = recorded.work.get();
   }
   backend_.compute().submit(
       [this, layout, &slot, recording] {

@@ -125,7 +125,11 @@ class Generator {
   Buffer drawn_;   // device, last stage
   Tensor logits_;  // [kHeadRows, vocab] fp32, last stage
   Scratch scratch_;
-  std::map<Shape, std::unique_ptr<Recording>> recordings_;  // null: seen once
+  struct Recorded {
+    int64_t times = 0;  // that the shape came
+    std::unique_ptr<Recording> work;
+  };
+  std::map<Shape, Recorded> recordings_;
 
   // Of the run that goes on:
   std::optional<SequenceTable> table_;
