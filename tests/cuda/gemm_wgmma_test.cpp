@@ -16,11 +16,6 @@ namespace {
 
 using namespace test;
 
-Product half_product(int64_t m, int64_t n, int64_t k, DType act = DType::kBf16, DType out = DType::kBf16,
-                     Epilogue epilogue = Epilogue::kStore, DType bias = DType::kI32, std::vector<double> split = {}) {
-  return {m, n, k, act, act, out, epilogue, bias, std::move(split)};
-}
-
 Operands operands(const Product& p) { return Operands(p, 2 / std::sqrt(static_cast<float>(p.k))); }
 
 // tile.columns of 0: as launch_gemm_wgmma chooses.

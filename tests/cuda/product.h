@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/gpu.h"
@@ -30,6 +31,12 @@ struct Product {
                        name(out), static_cast<int>(epilogue), has_bias() ? name(bias) : "none", groups());
   }
 };
+
+inline Product half_product(int64_t m, int64_t n, int64_t k, DType act = DType::kBf16, DType out = DType::kBf16,
+                            Epilogue epilogue = Epilogue::kStore, DType bias = DType::kI32,
+                            std::vector<double> split = {}) {
+  return {m, n, k, act, act, out, epilogue, bias, std::move(split)};
+}
 
 struct Operands {
   Operands(const Product& p, float weight_spread)

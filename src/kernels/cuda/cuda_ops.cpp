@@ -31,6 +31,8 @@ void CudaOps::multiply(GemmPath path, const GemmArgs& args, const GemmProblem& p
       return launch_gemm_planes(stream_, args);
 #if LFM2_HAS_SM90A
     case GemmPath::kWgmma:
+      if (prefers_few_rows(args.m, args.n, args.offsets != nullptr))
+        return launch_gemm_few_rows(stream_, args, problem.act, problem.out);
       return launch_gemm_wgmma(stream_, args, problem.act, problem.out);
     case GemmPath::kPlanesWgmma:
       return launch_gemm_planes_wgmma(stream_, args);

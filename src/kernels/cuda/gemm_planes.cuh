@@ -89,8 +89,8 @@ struct SumPlaces {
   }
 };
 
-// Whether any of the warp's sums is doubtful, in few instructions; also where only one outside the columns is, or in the
-// rows beyond a thread's first sixteen.
+// Whether any of the warp's sums is doubtful, in few instructions; also where only one outside the columns is, or in
+// the rows beyond a thread's first sixteen.
 template <int column_pieces, int size>
 __device__ bool any_doubtful(const SumPlaces<column_pieces>& places, const float (&sums)[size]) {
   constexpr int kChains = 4;  // two for a row
@@ -105,8 +105,8 @@ __device__ bool any_doubtful(const SumPlaces<column_pieces>& places, const float
   const auto doubtful_row = [&](int chain) {
     return !(fminf(least[chain], least[chain + 1]) + (probe[chain] + probe[chain + 1]) >= kSmall);
   };
-  const bool any = (places.row < places.end_row && doubtful_row(0)) ||
-                   (places.row + 8 < places.end_row && doubtful_row(2));
+  const bool any =
+      (places.row < places.end_row && doubtful_row(0)) || (places.row + 8 < places.end_row && doubtful_row(2));
   return __any_sync(0xffffffffu, any);
 }
 

@@ -199,9 +199,8 @@ struct GemmArgs {
 void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);  // act 16 bits, w as act
 // sm_90a alone; n and k in octets (kSwiglu: n in sixteens), all on 16 bytes.
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);  // act 16 bits, w as act
-// As launch_gemm_wgmma, with its bits, faster where few rows meet each matrix. early_offsets: the kernel before in the
-// stream is not the one that writes them.
-void launch_gemm_few_rows(cudaStream_t stream, const GemmArgs& args, DType act, DType out, bool early_offsets = false);
+// As launch_gemm_wgmma, with its bits, for prefers_few_rows().
+void launch_gemm_few_rows(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
 void launch_gemm_planes_wgmma(cudaStream_t stream, const GemmArgs& args);  // a and out fp32, w bf16 or fp32
 void launch_gemm_planes(cudaStream_t stream,
                         const GemmArgs& args);  // a and out fp32, w bf16, k in octets, all on 16 bytes
