@@ -24,11 +24,27 @@ enum class ExitCode : int {
   kLost = 76,         // a rank, GPU or connection lost or timed out
 };
 
+// One line for a terminal, whatever a file's content brought into it: control characters as \xNN, and an end.
+inline std::string printable(const std::string& text) {
+  constexpr size_t kLongest = 4096;
+  std::string line;
+  for (size_t i = 0; i < text.size() && line.size() < kLongest; ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0u;
+    const bool c1 = byte == 0xc2 && next >= 0x80 && next < 0xa0;  // the control characters of Latin-1, in UTF-8
+    if (byte < 0x20 || byte == 0x7f || c1)
+      line += fmt::format("\\x{:02x}", c1 ? static_cast<unsigned char>(text[++i]) : byte);
+    else
+      line += text[i];
+  }
+  return line.size() < kLongest ? line : line + "…";
+}
+
 class Error : public std::runtime_error {
  public:
   // The place is the caller's: std::source_location is missing in clang 14 with Debian 12's library.
   Error(ExitCode code, const std::string& message, const char* file = __builtin_FILE(), int line = __builtin_LINE())
-      : std::runtime_error(message), code_(code), file_(file), line_(line) {}
+      : std::runtime_error(printable(message)), code_(code), file_(file), line_(line) {}
 
   ExitCode code() const { return code_; }
   // Where it was thrown, "file.cpp:42": shown with --verbose and for kSoftware, where the place is the message.

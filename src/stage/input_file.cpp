@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "stage/checked_file.h"
 #include "stage/h5.h"
@@ -51,7 +52,7 @@ Samples read_bin(const std::filesystem::path& path, const InputLimits& limits) {
     throw Error(ExitCode::kData, fmt::format("{}: {} bytes, but {} samples of {} tokens need {}", path.string(),
                                              file.size(), count, length, expected));
   Samples samples{.ids = {}, .offsets = {0}, .names = {}};
-  std::vector<int32_t> row(static_cast<size_t>(length));
+  std::vector<int32_t> row(count > 0 ? static_cast<size_t>(length) : 0);
   for (int32_t sample = 0; sample < count && !enough(samples, limits); ++sample) {
     file.read(8 + static_cast<uint64_t>(sample) * row.size() * 4, std::as_writable_bytes(std::span(row)));
     samples.ids.insert(samples.ids.end(), row.begin(), row.end());
@@ -61,9 +62,12 @@ Samples read_bin(const std::filesystem::path& path, const InputLimits& limits) {
 }
 
 Samples read_h5(const std::filesystem::path& path, const InputLimits& limits) {
-  const h5::File file = h5::File::open(path);
+  const h5::File file = h5::File::open_scanned(path, {"input_ids", "offsets"});
   if (!file.has("input_ids")) throw Error(ExitCode::kData, fmt::format("{}: no dataset input_ids", path.string()));
   const std::vector<uint64_t> dims = file.info("input_ids").dims;
+  if (dims.size() == 2 && dims[1] == 0)  // of any number of samples
+    throw Error(ExitCode::kData, fmt::format("{}: input_ids has shape [{}, 0], expected samples of 1 token or more",
+                                             path.string(), dims[0]));
   const std::vector<int64_t> ids = file.read_i64("input_ids");
   std::vector<int64_t> offsets;
   if (dims.size() == 2 && !file.has("offsets")) {
@@ -109,11 +113,13 @@ void read_jsonl_line(std::string_view line, const InputLimits& limits, const std
 Samples read_jsonl(const std::filesystem::path& path, const InputLimits& limits) {
   const CheckedFile file(path);
   Samples samples{.ids = {}, .offsets = {0}, .names = {}};
-  std::string text;  // what was read and not yet parsed
+  std::string text;  // what was read; parsed up to `first`
+  size_t first = 0;
   uint64_t offset = 0;
   for (int64_t line = 1; !enough(samples, limits); ++line) {
-    size_t end = text.find('\n');
-    while (end == std::string::npos && offset < file.size() && text.size() <= kMaxLineBytes) {
+    size_t end = text.find('\n', first);
+    while (end == std::string::npos && offset < file.size() && text.size() - first <= kMaxLineBytes) {
+      text.erase(0, std::exchange(first, 0));
       const size_t old = text.size();
       text.resize(old + std::min<uint64_t>(size_t{1} << 20, file.size() - offset));
       file.read(offset, std::as_writable_bytes(std::span(text).subspan(old)));
@@ -121,12 +127,12 @@ Samples read_jsonl(const std::filesystem::path& path, const InputLimits& limits)
       end = text.find('\n', old);
     }
     const std::string where = fmt::format("{}: line {}", path.string(), line);
-    if (end == std::string::npos && text.size() > kMaxLineBytes)
+    if (end == std::string::npos && text.size() - first > kMaxLineBytes)
       throw Error(ExitCode::kData, fmt::format("{}: longer than {} bytes", where, kMaxLineBytes));
-    if (end == std::string::npos && text.empty()) break;
-    const std::string_view view = std::string_view(text).substr(0, end);
+    if (end == std::string::npos && first == text.size()) break;
+    const std::string_view view = std::string_view(text).substr(first, end - first);
     if (view.find_first_not_of(" \t\r") != std::string_view::npos) read_jsonl_line(view, limits, where, samples);
-    text.erase(0, end == std::string::npos ? end : end + 1);
+    first = end == std::string::npos ? text.size() : end + 1;
   }
   return samples;
 }
