@@ -390,6 +390,7 @@ Block FractalHeap::object(std::span<const std::byte> id) const {
   if (kind == 1) {
     const auto found = huge_.find(cursor.number(std::min<size_t>(8, id_bytes_ - 1)));
     if (found == huge_.end()) cursor.refuse("names an object that is not there");
+    blocks_.charge(found->second.size(), address_, what_);  // many ids may name one object
     return found->second;
   }
   if (kind != 0) cursor.refuse(fmt::format("an id of kind {}", kind));
@@ -401,6 +402,7 @@ Block FractalHeap::object(std::span<const std::byte> id) const {
   const uint64_t inside = offset - at->first;
   if (inside < block_header_bytes_ || inside > block.size() || length > block.size() - inside)
     cursor.refuse(fmt::format("no block holds its bytes from {} to {}", offset, offset + length));
+  blocks_.charge(length, address_, what_);
   const auto first = block.begin() + static_cast<ptrdiff_t>(inside);
   return {first, first + static_cast<ptrdiff_t>(length)};
 }

@@ -64,11 +64,12 @@ class Blocks {
   Block read_checked(uint64_t address, uint64_t bytes, const std::string& what);
   void verify(std::span<const std::byte> block, uint32_t stored, uint64_t address, const std::string& what) const;
 
+  // Counts bytes that were read or copied: there is an end to what one file may ask for.
+  void charge(uint64_t bytes, uint64_t address, const std::string& what);
+
   std::vector<Extent> extents() const;
 
  private:
-  void charge(uint64_t bytes, uint64_t address, const std::string& what);
-
   const CheckedFile& file_;
   std::map<uint64_t, Extent> extents_;  // by first byte
   uint64_t read_bytes_ = 0;

@@ -316,8 +316,9 @@ void Scanner::read_symbol_node(uint64_t address, const Block& names, Links& link
     cursor.skip(4 + 16);
     if (name_at >= names.size()) cursor.refuse(fmt::format("a name at byte {} of {}", name_at, names.size()));
     const auto first = names.begin() + static_cast<ptrdiff_t>(name_at);
-    const auto end = std::find(first, names.end(), std::byte{0});
-    if (end == names.end()) cursor.refuse("a name without an end");
+    const auto last = first + static_cast<ptrdiff_t>(std::min<uint64_t>(kLongestName + 1, names.size() - name_at));
+    const auto end = std::find(first, last, std::byte{0});  // no further: many entries may share one long name
+    if (end == last) cursor.refuse(fmt::format("an object's name without an end in {} bytes", last - first));
     std::string name;
     for (auto at = first; at != end; ++at) name += static_cast<char>(*at);
     if (kind > 1 && wanted(name))

@@ -220,6 +220,23 @@ TEST(H5ScanTest, RefusesByName) {
   }
 }
 
+TEST(H5ScanTest, RefusesNamesThatAreNone) {
+  const TemporaryFolder folder;
+  for (const Format& format : kFormats) {
+    for (const size_t length : {4096u, 4097u, 20000u}) {
+      {
+        const Id file = create(folder / "f.h5", format.low);
+        for (const char end : {'a', 'b'})
+          add_dataset(file.get(), std::string(length - 1, 'n') + end, H5T_IEEE_F32LE, {4});
+      }
+      if (length <= 4096)
+        EXPECT_EQ(h5::scan(CheckedFile(folder / "f.h5")).datasets.size(), 2u) << format.name;
+      else
+        expect_error([&] { h5::scan(CheckedFile(folder / "f.h5")); }, ExitCode::kData, {"f.h5", "name"});
+    }
+  }
+}
+
 // An input may hold more than what is read: only what is read must be plain.
 TEST(H5ScanTest, LooksOnlyAtWhatIsAskedFor) {
   const TemporaryFolder folder;
