@@ -72,7 +72,7 @@ void expect_only_errors(F&& parse) {
   } catch (const Error& error) {
     const std::string message = error.what();
     const bool right_code = error.code() == ExitCode::kData || error.code() == ExitCode::kNoInput;
-    const bool one_line = message.find_first_of(std::string_view("\n\r\x1b\0", 4)) == std::string::npos;
+    const bool one_line = printable(message) == message || message.ends_with("…");
     if (right_code && one_line && !message.empty() && message.size() < 5000) return;
     fmt::print(stderr, "exit code {}: {} ({})\n", static_cast<int>(error.code()), message, error.where());
     std::abort();
