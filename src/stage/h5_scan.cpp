@@ -613,6 +613,7 @@ Scan Scanner::run() {
   const ObjectHeader root = read_header(read_superblock(), "the root group");
   const Links links = read_links(root);
   if (rules_.only.empty()) scan_.attributes = read_attributes(root);
+  if (rules_.check_root) rules_.check_root(scan_.attributes);
   for (const auto& [name, address] : links) {
     if (!wanted(name)) continue;
     const ObjectHeader header = read_header(address, "dataset " + name);

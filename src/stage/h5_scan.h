@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -66,6 +67,8 @@ struct ScanRules {
   // The root group's datasets to look at; others are neither followed nor refused. Empty: all, and the root group may
   // hold nothing else.
   std::set<std::string> only;
+  // Called with the root group's attributes before any dataset is looked at; throws where this is another kind of file.
+  std::function<void(const ScannedAttributes&)> check_root = {};
 };
 
 // Error(kData), naming file, structure and place, for damage and for everything outside the whitelist: superblock 0 to

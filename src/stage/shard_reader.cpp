@@ -66,13 +66,15 @@ struct ShardSet::Handles {
 
 void ShardSet::open_file(const std::filesystem::path& path, std::map<std::string, ShardTensor>& found) {
   CheckedFile file(path);
-  h5::Scan scan = h5::scan(file);
   const std::string where = path.string();
+  const auto expect_shard = [&](const h5::ScannedAttributes& root) {
+    if (!root.contains(shard::kFormatAttribute) || h5::text_of(root, shard::kFormatAttribute, where) != shard::kFormat)
+      throw Error(ExitCode::kData, fmt::format("{}: no shard: attribute \"{}\" is not \"{}\"", where,
+                                               shard::kFormatAttribute, shard::kFormat));
+  };
+  h5::Scan scan = h5::scan(file, {.only = {}, .check_root = expect_shard});
   const auto text = [&](const char* name) { return h5::text_of(scan.attributes, name, where); };
   const auto integer = [&](const char* name) { return h5::integer_of(scan.attributes, name, where); };
-  if (!scan.attributes.contains(shard::kFormatAttribute) || text(shard::kFormatAttribute) != shard::kFormat)
-    throw Error(ExitCode::kData, fmt::format("{}: no shard: attribute \"{}\" is not \"{}\"", where,
-                                             shard::kFormatAttribute, shard::kFormat));
   if (const int64_t version = integer(shard::kVersionAttribute); version != shard::kVersion)
     throw Error(ExitCode::kData,
                 fmt::format("{}: {} is {}, expected {}", where, shard::kVersionAttribute, version, shard::kVersion));
