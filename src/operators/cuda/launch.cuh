@@ -1,0 +1,173 @@
+// What every kernel file of the operators shares: element types, launches that return their own error, the walk through
+// strided tensors on the device.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "operators/gpu.h"
+#include "operators/walk.h"
+
+namespace lfm2::operators::gpu {
+
+inline Status status_of(cudaError_t error) {
+  return error == cudaSuccess ? Status::kOk
+                              : static_cast<Status>(static_cast<int>(Status::kCudaError) + static_cast<int>(error));
+}
+
+// Makes a tensor's device the current one, and the caller's again at the end.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    error_ = cudaGetDevice(&before_);
+    if (error_ != cudaSuccess || before_ == device) return;
+    error_ = cudaSetDevice(device);
+    changed_ = error_ == cudaSuccess;
+    if (!changed_) static_cast<void>(cudaGetLastError());
+  }
+  ~OnDevice() {
+    if (changed_) static_cast<void>(cudaSetDevice(before_));
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  Status status() const { return status_of(error_); }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+  cudaError_t error_;
+};
+
+// The launch's own error: an earlier one of somebody else's is neither reported nor cleared where this launch succeeds.
+template <class... Parameters>
+Status launch(void (*kernel)(Parameters...), int64_t blocks, dim3 threads, void* stream,
+              std::type_identity_t<Parameters>... arguments) {
+  if (blocks == 0) return Status::kOk;
+  if (blocks > 0x7fffffff) return Status::kInvalid;  // more than 2^31 blocks: beyond any memory
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = threads;
+  config.stream = static_cast<cudaStream_t>(stream);
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return status_of(error);
+}
+
+inline int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
+inline bool on_bytes(const void* pointer, size_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
+
+// f(T{}) with the kernels' type of a dtype; f returns a Status.
+template <class F>
+Status with_device_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kBf16:
+      return f(__nv_bfloat16{});
+    case DType::kF16:
+      return f(__half{});
+    case DType::kF32:
+      return f(float{});
+    case DType::kI32:
+      break;
+  }
+  return Status::kInvalid;
+}
+
+__device__ inline float to_f32(float x) { return x; }
+__device__ inline float to_f32(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float to_f32(__half x) { return __half2float(x); }
+template <class T>
+__device__ inline T rounded(float x) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    return __float2bfloat16_rn(x);
+  else if constexpr (std::is_same_v<T, __half>)
+    return __float2half_rn(x);
+  else
+    return x;
+}
+
+// A unit: 16 bytes of elements.
+template <class T>
+constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
+
+template <class T>
+union Unit {
+  uint4 bits;
+  T elements[kUnit<T>];
+  __device__ Unit() {}
+};
+
+template <class T>
+__device__ inline void unpack(const Unit<T>& unit, float (&x)[kUnit<T>]) {
+#pragma unroll
+  for (int i = 0; i < kUnit<T>; ++i) x[i] = to_f32(unit.elements[i]);
+}
+template <class T>
+__device__ inline void pack(const float (&x)[kUnit<T>], Unit<T>& unit) {
+#pragma unroll
+  for (int i = 0; i < kUnit<T>; ++i) unit.elements[i] = rounded<T>(x[i]);
+}
+
+// A walk as a kernel's parameter. The innermost loop counts steps of `group` elements, so that a thread can take a
+// unit.
+template <int kOperands>
+struct Loops {
+  int rank;
+  Divider steps[kMaxRank];  // of each loop; the innermost one's in groups
+  int64_t inner;            // elements of the innermost loop
+  int64_t strides[kOperands][kMaxRank];
+
+  Loops(const Walk<kOperands>& walk, int group) : rank(walk.rank), inner(walk.rank > 0 ? walk.dims[0] : 1) {
+    for (int loop = 0; loop < kMaxRank; ++loop) {
+      steps[loop] = Divider(loop < rank ? (loop == 0 ? ceil_divide(walk.dims[0], group) : walk.dims[loop]) : 1);
+      for (int operand = 0; operand < kOperands; ++operand)
+        strides[operand][loop] = loop < rank ? walk.strides[operand][loop] : 0;
+    }
+  }
+  int64_t count() const {
+    int64_t steps_in_all = 1;
+    for (int loop = 0; loop < rank; ++loop) steps_in_all *= steps[loop].divisor;
+    return steps_in_all;
+  }
+
+  // The positions of step `ordinal`; returns its first element's place in the innermost loop.
+  __device__ int64_t find(int64_t ordinal, int group, int64_t (&positions)[kOperands]) const {
+#pragma unroll
+    for (int operand = 0; operand < kOperands; ++operand) positions[operand] = 0;
+    if (rank == 0) return 0;
+    int64_t place = ordinal;
+    if (rank > 1) {
+      int64_t rest = steps[0].quotient(ordinal);
+      place = ordinal - rest * steps[0].divisor;
+#pragma unroll 1
+      for (int loop = 1; loop < rank; ++loop) {
+        int64_t index = rest;
+        if (loop + 1 < rank) {
+          rest = steps[loop].quotient(index);
+          index -= rest * steps[loop].divisor;
+        }
+#pragma unroll
+        for (int operand = 0; operand < kOperands; ++operand) positions[operand] += index * strides[operand][loop];
+      }
+    }
+    place *= group;
+#pragma unroll
+    for (int operand = 0; operand < kOperands; ++operand) positions[operand] += place * strides[operand][0];
+    return place;
+  }
+};
+
+// Whether every unit of the walk lies on 16 bytes in an operand that goes forward one by one.
+template <int kOperands>
+bool in_units(const Walk<kOperands>& walk, int operand, const void* data, int unit, size_t size) {
+  if (walk.rank == 0 || walk.strides[operand][0] != 1) return false;
+  for (int loop = 1; loop < walk.rank; ++loop)
+    if (walk.strides[operand][loop] % unit != 0) return false;
+  return on_bytes(static_cast<const std::byte*>(data) + walk.start[operand] * static_cast<int64_t>(size), 16);
+}
+
+}  // namespace lfm2::operators::gpu
