@@ -60,9 +60,9 @@ Status check_output(const TensorView& view) {
 }
 
 bool is_dense(const TensorView& view) {
+  if (view.numel() == 0) return true;
   int64_t step = 1;
   for (int axis = view.rank - 1; axis >= 0; --axis) {
-    if (view.dim(axis) == 0) return true;
     if (view.dim(axis) > 1 && view.stride(axis) != step) return false;
     step *= view.dim(axis);
   }
