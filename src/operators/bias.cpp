@@ -57,7 +57,7 @@ Status bias(const TensorView& input, const TensorView& bias, const TensorView& o
         const int64_t i = row * columns + column;
         const int64_t own = layout.rows_per_sample == 0 ? column : row % layout.rows_per_sample;
         float x[1] = {to_float(in[i]) + to_float(shift[own])};
-        apply(unary(activation), x);
+        apply(activation, x);
         out[i] = from_float<T>(x[0]);
       }
     }

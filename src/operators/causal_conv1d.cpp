@@ -43,7 +43,7 @@ void convolve_on_cpu(const TensorView& x, const TensorView& w, const TensorView*
         for (int64_t j = std::max<int64_t>(0, filter - 1 - t); j < filter; ++j)
           sum[0] += to_float(taps[j * w.stride(1)]) * to_float(in[(t - (filter - 1) + j) * x.stride(2)]);
         sum[0] += shift;
-        apply(unary(activation), sum);
+        apply(activation, sum);
         out[t * y.stride(2)] = from_float<T>(sum[0]);
       }
     }
@@ -161,7 +161,18 @@ Status causal_conv1d_gemm(const TensorView& x, const TensorView& w, const Tensor
   STATUS_CHECK(matmul(expanded, transposed, y, stream));
   const TensorView rows(y.data, y.dtype, {samples * channels, time}, y.device);
   if (bias != nullptr) return operators::bias(rows, *bias, rows, {channels}, activation, stream);
-  return activation == Activation::kNone ? Status::kOk : map(unary(activation), rows, rows, stream);
+  switch (activation) {
+    case Activation::kNone:
+    case Activation::kCount:
+      break;
+    case Activation::kRelu:
+      return map(UnaryFunction::kRelu, rows, rows, stream);
+    case Activation::kSilu:
+      return map(UnaryFunction::kSilu, rows, rows, stream);
+    case Activation::kGelu:
+      return map(UnaryFunction::kGelu, rows, rows, stream);
+  }
+  return Status::kOk;
 }
 
 }  // namespace lfm2::operators

@@ -36,10 +36,70 @@ enum class ReduceFunction : int { kSum = 0, kProd, kMax, kMin, kMean, kCount };
 
 enum class Activation : int { kNone = 0, kRelu, kSilu, kGelu, kCount };
 
-LFM2_HOST_DEVICE inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 LFM2_HOST_DEVICE inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
-LFM2_HOST_DEVICE inline float silu(float x) { return x / (1.0f + expf(-x)); }
-LFM2_HOST_DEVICE inline float gelu(float x) { return 0.5f * x * erfcf(-0.707106781186547524f * x); }
+
+// How functions are computed where the result keeps the precision of fp32.
+struct Accurate {
+  LFM2_HOST_DEVICE static float exp(float x) { return expf(x); }
+  LFM2_HOST_DEVICE static float tanh(float x) { return tanhf(x); }
+  LFM2_HOST_DEVICE static float share(float x, float one_and_more) {
+#ifdef __CUDA_ARCH__
+    return __fdividef(x, one_and_more);  // within 2 units in the last place; 0 for divisors beyond 2^126
+#else
+    return x / one_and_more;
+#endif
+  }
+};
+
+LFM2_HOST_DEVICE inline float gelu_exact(float x) { return 0.5f * x * erfcf(-0.707106781186547524f * x); }
+
+#ifdef __CUDACC__
+// And on a GPU where it is rounded to 16 bits: relative errors near 2^-20.
+struct Quick {
+  __device__ static float exp(float x) { return __expf(x); }
+  __device__ static float share(float x, float one_and_more) { return __fdividef(x, one_and_more); }
+  __device__ static float tanh(float x) {
+    const float near = x - x * x * x * (1.0f / 3.0f);
+    return fabsf(x) < 0.02f ? near : 1.0f - share(2.0f, 1.0f + exp(2.0f * x));
+  }
+};
+
+// erfc(z) = t exp(P(t) - z^2) with t = 1 / (1 + z / 2), for z >= 0: P is a least-maximum fit of degree 9 to
+// log(erfc(z) exp(z^2) / t) over z = 0 to 10, its error below 5e-8. x Phi(x) comes within 6e-8 absolutely.
+template <class Math>
+__device__ inline float gelu_fitted(float x) {
+  const float z = fminf(0.707106781186547524f * fabsf(x), 20.0f), t = Math::share(1.0f, 1.0f + 0.5f * z);
+  float p = 0.1421949863433838f;
+  p = fmaf(p, t, -0.6660670638084412f);
+  p = fmaf(p, t, 1.1224101781845093f);
+  p = fmaf(p, t, -0.651260495185852f);
+  p = fmaf(p, t, -0.11677780002355576f);
+  p = fmaf(p, t, 0.020190969109535217f);
+  p = fmaf(p, t, 0.02835875190794468f);
+  p = fmaf(p, t, 0.38789939880371094f);
+  p = fmaf(p, t, 0.9984925389289856f);
+  p = fmaf(p, t, -1.2654414176940918f);
+  const float tail = 0.5f * x * t * Math::exp(fmaf(-z, z, p));
+  return x > 0.0f ? x - (z < 20.0f ? tail : 0.0f) : z < 20.0f || x != x ? tail : -0.0f;
+}
+#endif
+
+template <class Math>
+LFM2_HOST_DEVICE inline float sigmoid(float x) {
+  return Math::share(1.0f, 1.0f + Math::exp(-x));
+}
+template <class Math>
+LFM2_HOST_DEVICE inline float silu(float x) {
+  return Math::share(x, 1.0f + Math::exp(-x));
+}
+template <class Math>
+LFM2_HOST_DEVICE inline float gelu(float x) {
+#ifdef __CUDA_ARCH__
+  return gelu_fitted<Math>(x);
+#else
+  return gelu_exact(x);
+#endif
+}
 LFM2_HOST_DEVICE inline float larger(float a, float b) { return a >= b || a != a ? a : b; }
 LFM2_HOST_DEVICE inline float smaller(float a, float b) { return a <= b || a != a ? a : b; }
 
@@ -53,7 +113,7 @@ LFM2_HOST_DEVICE inline void each(float (&x)[count], const float (&y)[count], F 
 }
 
 // x = f(x). The choice stands outside the loop over the elements.
-template <int count>
+template <class Math = Accurate, int count>
 LFM2_HOST_DEVICE inline void apply(UnaryFunction function, float (&x)[count]) {
   switch (function) {
     case UnaryFunction::kIdentity:
@@ -74,7 +134,7 @@ LFM2_HOST_DEVICE inline void apply(UnaryFunction function, float (&x)[count]) {
     case UnaryFunction::kInv:
       return each(x, [](float v) { return 1.0f / v; });
     case UnaryFunction::kExp:
-      return each(x, [](float v) { return expf(v); });
+      return each(x, [](float v) { return Math::exp(v); });
     case UnaryFunction::kLog:
       return each(x, [](float v) { return logf(v); });
     case UnaryFunction::kSin:
@@ -82,15 +142,15 @@ LFM2_HOST_DEVICE inline void apply(UnaryFunction function, float (&x)[count]) {
     case UnaryFunction::kCos:
       return each(x, [](float v) { return cosf(v); });
     case UnaryFunction::kTanh:
-      return each(x, [](float v) { return tanhf(v); });
+      return each(x, [](float v) { return Math::tanh(v); });
     case UnaryFunction::kSigmoid:
-      return each(x, [](float v) { return sigmoid(v); });
+      return each(x, [](float v) { return sigmoid<Math>(v); });
     case UnaryFunction::kRelu:
       return each(x, [](float v) { return relu(v); });
     case UnaryFunction::kSilu:
-      return each(x, [](float v) { return silu(v); });
+      return each(x, [](float v) { return silu<Math>(v); });
     case UnaryFunction::kGelu:
-      return each(x, [](float v) { return gelu(v); });
+      return each(x, [](float v) { return gelu<Math>(v); });
   }
 }
 
@@ -129,19 +189,19 @@ LFM2_HOST_DEVICE inline void apply(BinaryFunction function, float (&x)[count], c
   }
 }
 
-constexpr UnaryFunction unary(Activation activation) {
+template <class Math = Accurate, int count>
+LFM2_HOST_DEVICE inline void apply(Activation activation, float (&x)[count]) {
   switch (activation) {
     case Activation::kNone:
     case Activation::kCount:
-      return UnaryFunction::kIdentity;
+      return;
     case Activation::kRelu:
-      return UnaryFunction::kRelu;
+      return each(x, [](float v) { return relu(v); });
     case Activation::kSilu:
-      return UnaryFunction::kSilu;
+      return each(x, [](float v) { return silu<Math>(v); });
     case Activation::kGelu:
-      return UnaryFunction::kGelu;
+      return each(x, [](float v) { return gelu<Math>(v); });
   }
-  return UnaryFunction::kIdentity;
 }
 
 template <class Enum>

@@ -53,10 +53,9 @@ void cut_reduce(ReducePlan& plan) {
   if (plan.rows) {
     const int64_t inner = plan.reduced.rank > 0 ? plan.reduced.dims[0] : 1;
     const int64_t units = inner == 0 ? 0 : units_of(inner, plan.unit) * (plan.length / inner);
-    if (units <= 32)
-      plan.lanes = static_cast<int>(power_of_two_from(std::max<int64_t>(1, units)));
-    else
-      plan.lanes = units <= 256 || plan.outputs >= 4 * kBlocksWanted ? 32 : static_cast<int>(kBlockThreads);
+    // Four loads a thread, then more threads, at most a warp; a block where outputs are few and long.
+    plan.lanes = static_cast<int>(std::min<int64_t>(32, power_of_two_from((units + 3) / 4)));
+    if (units > 256 && plan.outputs < 4 * kBlocksWanted) plan.lanes = static_cast<int>(kBlockThreads);
     plan.slices = 1;
     plan.per_slice = units;
     if (plan.lanes == kBlockThreads) cut_slices(plan, units, kBlockThreads * kStepsAtLeast, plan.outputs);

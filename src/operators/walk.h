@@ -14,7 +14,8 @@ namespace lfm2::operators {
 struct Divider {
   uint64_t magic = 0;
   int64_t divisor = 1;
-  int shift = 0;  // s - 1
+  uint32_t small_magic = 0;  // the same for n < 2^31 and 31 for 63
+  int shift = 0;             // s - 1
 
   Divider() = default;
   explicit Divider(int64_t d) : divisor(d) {
@@ -31,6 +32,7 @@ struct Divider {
       if (bit < 63) rest <<= 1;
     }
     magic = quotient + (rest != 0 ? 1 : 0);
+    if (d < (int64_t{1} << 31)) small_magic = static_cast<uint32_t>(((uint64_t{1} << (31 + s)) + by - 1) / by);
   }
 
   LFM2_HOST_DEVICE int64_t quotient(int64_t n) const {
@@ -39,6 +41,15 @@ struct Divider {
     return static_cast<int64_t>(__umul64hi(static_cast<uint64_t>(n), magic) >> shift);
 #else
     return n / divisor;
+#endif
+  }
+  // n and divisor below 2^31.
+  LFM2_HOST_DEVICE uint32_t quotient(uint32_t n) const {
+    if (divisor == 1) return n;
+#ifdef __CUDA_ARCH__
+    return __umulhi(n, small_magic) >> shift;
+#else
+    return static_cast<uint32_t>(n / divisor);
 #endif
   }
 };

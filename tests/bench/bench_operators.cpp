@@ -198,10 +198,18 @@ void concats(Bench& bench) {
           std::vector<TensorView>{bench.random(dtype, {rows, columns}), bench.random(dtype, {rows, columns})},
           bench.empty(dtype, {rows, 2 * columns}), 1, kStreaming);
     }
-    const int64_t odd = 16 * wide + 1, rows = int64_t{1} << 20;
-    run("last axis, 2 x odd columns",
-        std::vector<TensorView>{bench.random(dtype, {rows, odd}), bench.random(dtype, {rows, odd})},
-        bench.empty(dtype, {rows, 2 * odd}), 1, 0);
+    // Rows that begin at any element: 68 or 66 bytes, about 260, about 4100.
+    for (const int64_t columns : {4 * wide + 1, 16 * wide + 1, 256 * wide + 1}) {
+      const int64_t rows = (int64_t{1} << 28) / (columns * static_cast<int64_t>(size_bytes(dtype)));
+      run("last axis, 2 x " + std::to_string(columns) + " elements",
+          std::vector<TensorView>{bench.random(dtype, {rows, columns}), bench.random(dtype, {rows, columns})},
+          bench.empty(dtype, {rows, 2 * columns}), 1, 0);
+    }
+    {
+      const int64_t odd = (int64_t{1} << 26) + 1;  // the second input begins at an odd element
+      run("axis 0, 2 odd lengths", std::vector<TensorView>{bench.random(dtype, {odd}), bench.random(dtype, {odd + 2})},
+          bench.empty(dtype, {2 * odd + 2}), 0, 0);
+    }
   }
 }
 

@@ -19,7 +19,7 @@ struct Conv {
   Divider channels, runs_of_row;
   int64_t count;
   bool channels_first;  // neighbouring threads take neighbouring channels, else neighbouring times
-  bool units;           // a run of x and of y is one aligned piece of memory
+  bool pieces;          // a run of y is one aligned piece of memory; kTaps > 0: and of x
   Activation activation;
 };
 
@@ -28,7 +28,9 @@ struct alignas(sizeof(T) * kRun) Piece {
   T v[kRun];
 };
 
-template <class T>
+// kTaps: the length of the filter where it is known, at most kRun + 1, and x comes in whole runs; 0: any, element by
+// element.
+template <class T, int kTaps>
 __global__ void __launch_bounds__(kThreads) causal_conv1d_kernel(const __grid_constant__ Conv<T> args) {
   const int64_t ordinal = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (ordinal >= args.count) return;
@@ -50,26 +52,42 @@ __global__ void __launch_bounds__(kThreads) causal_conv1d_kernel(const __grid_co
   const int64_t t0 = run * kRun, step = args.x_strides[2];
   const int count = static_cast<int>(min(static_cast<int64_t>(kRun), args.time - t0));
 
-  // The window slides over the taps: before tap j, window[i] is x at t0 + i - (filter - 1) + j.
-  const auto at = [&](int64_t t) { return t >= 0 && t < args.time ? to_f32(x[t * step]) : 0.0f; };
-  float sums[kRun] = {}, window[kRun];
-  const int64_t first = t0 - (args.filter - 1);
+  float sums[kRun] = {};
+  if constexpr (kTaps > 0) {  // this run and the one before it
+    const Piece<T> now = *reinterpret_cast<const Piece<T>*>(x + t0);
+    Piece<T> before = {};
+    if (run > 0) before = *reinterpret_cast<const Piece<T>*>(x + t0 - kRun);
+    float window[2 * kRun];
 #pragma unroll
-  for (int i = 0; i < kRun - 1; ++i) window[i + 1] = at(first + i);
+    for (int i = 0; i < kRun; ++i)
+      window[i] = run > 0 ? to_f32(before.v[i]) : 0.0f, window[kRun + i] = to_f32(now.v[i]);
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) {
+      const float tap = to_f32(w[j * args.w_strides[1]]);
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) sums[i] = fmaf(tap, window[kRun + i - (kTaps - 1) + j], sums[i]);
+    }
+  } else {  // the window slides over the taps: before tap j, window[i] is x at t0 + i - (filter - 1) + j
+    const auto at = [&](int64_t t) { return t >= 0 && t < args.time ? to_f32(x[t * step]) : 0.0f; };
+    float window[kRun];
+    const int64_t first = t0 - (args.filter - 1);
+#pragma unroll
+    for (int i = 0; i < kRun - 1; ++i) window[i + 1] = at(first + i);
 #pragma unroll 4
-  for (int64_t j = 0; j < args.filter; ++j) {
+    for (int64_t j = 0; j < args.filter; ++j) {
 #pragma unroll
-    for (int i = 0; i < kRun - 1; ++i) window[i] = window[i + 1];
-    window[kRun - 1] = at(first + kRun - 1 + j);
-    const float tap = to_f32(w[j * args.w_strides[1]]);
+      for (int i = 0; i < kRun - 1; ++i) window[i] = window[i + 1];
+      window[kRun - 1] = at(first + kRun - 1 + j);
+      const float tap = to_f32(w[j * args.w_strides[1]]);
 #pragma unroll
-    for (int i = 0; i < kRun; ++i) sums[i] = fmaf(tap, window[i], sums[i]);
+      for (int i = 0; i < kRun; ++i) sums[i] = fmaf(tap, window[i], sums[i]);
+    }
   }
   const float shift = args.bias != nullptr ? to_f32(args.bias[channel * args.bias_stride]) : 0.0f;
 #pragma unroll
   for (int i = 0; i < kRun; ++i) sums[i] += shift;
-  apply(unary(args.activation), sums);
-  if (args.units && count == kRun) {
+  apply<MathFor<T>>(args.activation, sums);
+  if (args.pieces && count == kRun) {
     Piece<T> piece;
 #pragma unroll
     for (int i = 0; i < kRun; ++i) piece.v[i] = rounded<T>(sums[i]);
@@ -158,10 +176,16 @@ Status causal_conv1d(const TensorView& x, const TensorView& w, const TensorView*
     args.runs_of_row = Divider(args.runs);
     args.count = x.dim(0) * x.dim(1) * args.runs;
     args.channels_first = y.stride(1) == 1 && y.stride(2) != 1;
-    args.units =
+    args.pieces =
         y.stride(2) == 1 && y.stride(0) % kRun == 0 && y.stride(1) % kRun == 0 && on_bytes(args.y, sizeof(T) * kRun);
     args.activation = activation;
-    return launch(causal_conv1d_kernel<T>, ceil_divide(args.count, kThreads), kThreads, stream, args);
+    const bool whole = args.pieces && args.time % kRun == 0 && x.stride(2) == 1 && x.stride(0) % kRun == 0 &&
+                       x.stride(1) % kRun == 0 && on_bytes(args.x, sizeof(T) * kRun);
+    auto* kernel = causal_conv1d_kernel<T, 0>;
+    if (whole && args.filter == 2) kernel = causal_conv1d_kernel<T, 2>;
+    if (whole && args.filter == 3) kernel = causal_conv1d_kernel<T, 3>;
+    if (whole && args.filter == 4) kernel = causal_conv1d_kernel<T, 4>;
+    return launch(kernel, ceil_divide(args.count, kThreads), kThreads, stream, args);
   });
 }
 

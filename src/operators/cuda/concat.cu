@@ -1,4 +1,5 @@
-// concat and its gradient: one kernel, one launch for up to kMostParts tensors.
+// concat and its gradient: one kernel each, one launch for up to kMostParts tensors. Threads own units of 16 bytes of
+// what is written, the whole or the parts, and gather them from what is read, whatever its alignment.
 #include "operators/cuda/launch.cuh"
 
 namespace lfm2::operators::gpu {
@@ -8,147 +9,235 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kSteps = 4;         // units of a thread
 constexpr int kFewParts = 32;     // a small parameter block for the usual case
-constexpr int kMostParts = 1024;  // 16 KiB of parameters
+constexpr int kMostParts = 1024;  // 24 KiB of parameters
 
-// Some of the parts: their row is `row` elements of the whole's `whole_row`, from `first` on.
+// Some of the parts: their row is `row` elements of the whole's `whole_row`, from `first` on. None is empty.
 template <class T, int kParts>
 struct Table {
   T* whole;
-  int64_t elements;  // outer * row
-  int64_t whole_row, first;
+  int64_t outer, whole_row, first;
   Divider row;
   int count;
-  bool dense;  // row is whole_row, and the whole on 16 bytes: units of the whole are units of memory
+  bool dense;     // row is whole_row, and the whole on 16 bytes: units of the whole are units of memory
+  int64_t units;  // to write
   T* parts[kParts];
-  int64_t ends[kParts];  // of each part in the row
+  int64_t ends[kParts];       // of each part in the row
+  int64_t unit_ends[kParts];  // split: of each part among the units
 };
 
-// A place in the whole, and in the part that it belongs to.
-template <class T>
-struct Place {
-  T* whole;
-  T* part;
-  int64_t run;  // elements from here on that lie side by side in both
-};
-
-template <class T, int kParts>
-__device__ Place<T> find(const Table<T, kParts>& table, int64_t element) {
-  const int64_t outer = table.row.quotient(element), column = element - outer * table.row.divisor;
-  int low = 0, high = table.count - 1;
+// The first of `ends` behind `place`.
+template <int kParts>
+__device__ int search(const int64_t (&ends)[kParts], int count, int64_t place) {
+  int low = 0, high = count - 1;
   while (low < high) {
     const int middle = (low + high) / 2;
-    if (column < table.ends[middle])
+    if (place < ends[middle])
       high = middle;
     else
       low = middle + 1;
   }
-  const int64_t begin = low > 0 ? table.ends[low - 1] : 0;
-  const int64_t length = table.ends[low] - begin;
-  return {table.whole + outer * table.whole_row + table.first + column,
-          table.parts[low] + outer * length + (column - begin), table.ends[low] - column};
+  return low;
 }
 
+// The unit at `from`, at any element's address, all of it inside [begin, end): two units of memory where those are
+// inside too, else single elements.
 template <class T>
-__device__ void transfer(T* whole, T* part, ConcatWay way) {
-  if (way == ConcatWay::kJoin)
-    *whole = *part;
-  else
-    *part = way == ConcatWay::kSplitAdd ? rounded<T>(to_f32(*part) + to_f32(*whole)) : *whole;
+__device__ Unit<T> gather(const T* from, const T* begin, const T* end) {
+  Unit<T> unit;
+  const auto misaligned = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from) % 16);
+  if (misaligned == 0) {
+    unit.bits = *reinterpret_cast<const uint4*>(from);
+    return unit;
+  }
+  const T* base = from - misaligned / sizeof(T);
+  if (base >= begin && base + 2 * kUnit<T> <= end) {
+    const uint4 low = reinterpret_cast<const uint4*>(base)[0], high = reinterpret_cast<const uint4*>(base)[1];
+    // Words w to w + 4 of eight, then half a word on where elements are halves of words.
+    const bool by_two = (misaligned & 8u) != 0, by_one = (misaligned & 4u) != 0;
+    uint32_t a[6] = {by_two ? low.z : low.x,  by_two ? low.w : low.y,   by_two ? high.x : low.z,
+                     by_two ? high.y : low.w, by_two ? high.z : high.x, by_two ? high.w : high.y};
+#pragma unroll
+    for (int i = 0; i < 5; ++i) a[i] = by_one ? a[i + 1] : a[i];
+    if constexpr (sizeof(T) == 4) {
+      unit.bits = make_uint4(a[0], a[1], a[2], a[3]);
+    } else {
+      const unsigned bits = misaligned % 4 * 8;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) unit.words[i] = __funnelshift_r(a[i], a[i + 1], bits);
+    }
+    return unit;
+  }
+#pragma unroll
+  for (int i = 0; i < kUnit<T>; ++i) unit.elements[i] = from[i];
+  return unit;
 }
 
-template <class T, int kParts, ConcatWay way>
-__global__ void __launch_bounds__(kThreads) concat_kernel(const __grid_constant__ Table<T, kParts> table) {
-  const int64_t begin = (static_cast<int64_t>(blockIdx.x) * kSteps * kThreads + threadIdx.x) * kUnit<T>;
-  Place<T> places[kSteps];
-  Unit<T> from[kSteps], sum[kSteps];
-  bool whole_unit[kSteps];
+// A place in a row of the whole and in its part.
+struct Place {
+  int64_t outer;
+  int part;
+  int64_t begin, column, end;  // the part's bounds in the row
+
+  template <class T, int kParts>
+  __device__ void enter(const Table<T, kParts>& table, int new_part) {
+    part = new_part;
+    begin = part > 0 ? table.ends[part - 1] : 0;
+    end = table.ends[part];
+  }
+  template <class T, int kParts>
+  __device__ void step(const Table<T, kParts>& table) {
+    if (++column < end) return;
+    if (part + 1 < table.count) return enter(table, part + 1);
+    ++outer;
+    column = 0;
+    enter(table, 0);
+  }
+  template <class T, int kParts>
+  __device__ T* in_part(const Table<T, kParts>& table) const {
+    return table.parts[part] + outer * (end - begin) + (column - begin);
+  }
+};
+
+template <class T, int kParts>
+__global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ Table<T, kParts> table) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kSteps * kThreads) + threadIdx.x;
+  const int64_t row = table.row.divisor, elements = table.outer * row;
+  Unit<T> units[kSteps];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const int64_t element = begin + static_cast<int64_t>(step) * kThreads * kUnit<T>;
-    whole_unit[step] = false;
-    if (element >= table.elements) continue;
-    places[step] = find(table, element);
-    whole_unit[step] =
-        table.dense && places[step].run >= kUnit<T> && reinterpret_cast<uintptr_t>(places[step].part) % 16 == 0;
-    if (!whole_unit[step]) continue;
-    const T* source = way == ConcatWay::kJoin ? places[step].part : places[step].whole;
-    from[step].bits = *reinterpret_cast<const uint4*>(source);
-    if constexpr (way == ConcatWay::kSplitAdd) sum[step].bits = *reinterpret_cast<const uint4*>(places[step].part);
+    const int64_t element = (first + step * kThreads) * kUnit<T>;
+    if (element >= elements) continue;
+    Place place;
+    place.outer = table.row.quotient(element);
+    place.column = element - place.outer * row;
+    place.enter(table, search(table.ends, table.count, place.column));
+    if (place.column + kUnit<T> <= place.end) {
+      const T* part = table.parts[place.part];
+      units[step] = gather<T>(place.in_part(table), part, part + table.outer * (place.end - place.begin));
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < kUnit<T>; ++i) {
+      if (element + i >= elements) continue;
+      units[step].elements[i] = *place.in_part(table);
+      place.step(table);
+    }
   }
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    if (whole_unit[step]) {
-      if constexpr (way == ConcatWay::kSplitAdd) {
-        float x[kUnit<T>], y[kUnit<T>];
-        unpack(from[step], x);
-        unpack(sum[step], y);
-#pragma unroll
-        for (int i = 0; i < kUnit<T>; ++i) x[i] = y[i] + x[i];
-        pack(x, from[step]);
-      }
-      T* target = way == ConcatWay::kJoin ? places[step].whole : places[step].part;
-      *reinterpret_cast<uint4*>(target) = from[step].bits;
+    const int64_t element = (first + step * kThreads) * kUnit<T>;
+    if (element >= elements) return;
+    if (table.dense && element + kUnit<T> <= elements) {
+      *reinterpret_cast<uint4*>(table.whole + element) = units[step].bits;
       continue;
     }
-    // A unit across several parts or between two units of a part: element by element; the whole's side, where it is
-    // written, still as a unit.
-    const int64_t element = begin + static_cast<int64_t>(step) * kThreads * kUnit<T>;
-    if (element >= table.elements) continue;
-    const int count = static_cast<int>(min(static_cast<int64_t>(kUnit<T>), table.elements - element));
-    Place<T> place = places[step];
-    T* const start = place.whole;
-    Unit<T> joined;
+    int64_t outer = table.row.quotient(element), column = element - outer * row;
 #pragma unroll
     for (int i = 0; i < kUnit<T>; ++i) {
-      if (i >= count) continue;
-      if (place.run == 0) place = find(table, element + i);
-      if (way == ConcatWay::kJoin && table.dense)
-        joined.elements[i] = *place.part;
-      else
-        transfer(place.whole, place.part, way);
-      ++place.whole, ++place.part, --place.run;
+      if (element + i >= elements) continue;
+      table.whole[outer * table.whole_row + table.first + column] = units[step].elements[i];
+      if (++column == row) column = 0, ++outer;
     }
-    if (way != ConcatWay::kJoin || !table.dense) continue;
-    if (count == kUnit<T>) {
-      *reinterpret_cast<uint4*>(start) = joined.bits;
+  }
+}
+
+// Units of the parts, one part behind the other. add: what is there is added to.
+template <class T, int kParts, bool add>
+__global__ void __launch_bounds__(kThreads) split_kernel(const __grid_constant__ Table<T, kParts> table) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kSteps * kThreads) + threadIdx.x;
+  const T* const whole_end = table.whole + table.outer * table.whole_row;
+  Unit<T> units[kSteps], sums[kSteps];
+  T* targets[kSteps];
+  int counts[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const int64_t ordinal = first + step * kThreads;
+    counts[step] = 0;
+    if (ordinal >= table.units) continue;
+    const int part = search(table.unit_ends, table.count, ordinal);
+    const int64_t begin = part > 0 ? table.ends[part - 1] : 0, length = table.ends[part] - begin;
+    const int64_t element = (ordinal - (part > 0 ? table.unit_ends[part - 1] : 0)) * kUnit<T>;
+    const int64_t left = table.outer * length - element;
+    targets[step] = table.parts[part] + element;
+    counts[step] = static_cast<int>(min(left, static_cast<int64_t>(kUnit<T>)));
+    int64_t outer, column;
+    if (element < (int64_t{1} << 32) && length < (int64_t{1} << 32)) {
+      outer = static_cast<uint32_t>(element) / static_cast<uint32_t>(length);
+    } else {
+      outer = element / length;
+    }
+    column = element - outer * length;
+    const T* from = table.whole + outer * table.whole_row + table.first + begin + column;
+    if (column + kUnit<T> <= length) {
+      units[step] = gather<T>(from, table.whole, whole_end);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kUnit<T>; ++i) {
+        if (i >= counts[step]) continue;
+        units[step].elements[i] = *from;
+        ++from;
+        if (++column == length) column = 0, from += table.whole_row - length;
+      }
+    }
+    if constexpr (add) {
+      if (counts[step] == kUnit<T> && reinterpret_cast<uintptr_t>(targets[step]) % 16 == 0) {
+        sums[step].bits = *reinterpret_cast<const uint4*>(targets[step]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kUnit<T>; ++i)
+          if (i < counts[step]) sums[step].elements[i] = targets[step][i];
+      }
+    }
+  }
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    if (counts[step] == 0) return;
+    if constexpr (add) {
+      float x[kUnit<T>], y[kUnit<T>];
+      unpack(units[step], x);
+      unpack(sums[step], y);
+#pragma unroll
+      for (int i = 0; i < kUnit<T>; ++i) x[i] = y[i] + x[i];
+      pack(x, units[step]);
+    }
+    if (counts[step] == kUnit<T> && reinterpret_cast<uintptr_t>(targets[step]) % 16 == 0) {
+      *reinterpret_cast<uint4*>(targets[step]) = units[step].bits;
     } else {
 #pragma unroll
       for (int i = 0; i < kUnit<T>; ++i)
-        if (i < count) start[i] = joined.elements[i];
+        if (i < counts[step]) targets[step][i] = units[step].elements[i];
     }
   }
 }
 
+// Parts first_part to end_part - 1, whose row begins at `first` in the whole's; moves `first` behind them.
 template <class T, int kParts>
-Status launch_parts(const ConcatArgs& args, ConcatWay way, int64_t first_part, int64_t end_part, int64_t first,
-                    void* stream, int64_t& next) {
+Status launch_parts(const ConcatArgs& args, ConcatWay way, int64_t first_part, int64_t end_part, int64_t& first,
+                    void* stream) {
   Table<T, kParts> table{};
-  int64_t end = 0;
+  int64_t end = 0, units = 0;
   for (int64_t i = first_part; i < end_part; ++i) {
     const int64_t length = args.parts[i].dim(args.axis) * args.inner;
     if (length == 0) continue;
     end += length;
+    units += ceil_divide(args.outer * length, kUnit<T>);
     table.parts[table.count] = static_cast<T*>(args.parts[i].data);
-    table.ends[table.count++] = end;
+    table.ends[table.count] = end;
+    table.unit_ends[table.count++] = units;
   }
-  next = first + end;
   if (end == 0) return Status::kOk;
   table.whole = static_cast<T*>(args.whole);
-  table.elements = args.outer * end;
+  table.outer = args.outer;
   table.whole_row = args.row;
   table.first = first;
   table.row = Divider(end);
   table.dense = end == args.row && on_bytes(args.whole, 16);
-  const int64_t blocks = ceil_divide(table.elements, int64_t{kThreads} * kSteps * kUnit<T>);
-  switch (way) {
-    case ConcatWay::kJoin:
-      return launch(concat_kernel<T, kParts, ConcatWay::kJoin>, blocks, kThreads, stream, table);
-    case ConcatWay::kSplitAdd:
-      return launch(concat_kernel<T, kParts, ConcatWay::kSplitAdd>, blocks, kThreads, stream, table);
-    case ConcatWay::kSplitOverwrite:
-      return launch(concat_kernel<T, kParts, ConcatWay::kSplitOverwrite>, blocks, kThreads, stream, table);
-  }
-  return Status::kInvalid;
+  table.units = way == ConcatWay::kJoin ? ceil_divide(args.outer * end, kUnit<T>) : units;
+  first += end;
+  const auto kernel = way == ConcatWay::kJoin       ? join_kernel<T, kParts>
+                      : way == ConcatWay::kSplitAdd ? split_kernel<T, kParts, true>
+                                                    : split_kernel<T, kParts, false>;
+  return launch(kernel, ceil_divide(table.units, int64_t{kThreads} * kSteps), kThreads, stream, table);
 }
 
 }  // namespace
@@ -159,10 +248,10 @@ Status concat(const ConcatArgs& args, ConcatWay way, void* stream) {
   return with_device_type(args.dtype, [&](auto zero) {
     using T = decltype(zero);
     int64_t first = 0;
-    if (args.count <= kFewParts) return launch_parts<T, kFewParts>(args, way, 0, args.count, first, stream, first);
+    if (args.count <= kFewParts) return launch_parts<T, kFewParts>(args, way, 0, args.count, first, stream);
     for (int64_t part = 0; part < args.count; part += kMostParts) {
       const int64_t end = std::min<int64_t>(part + kMostParts, args.count);
-      STATUS_CHECK((launch_parts<T, kMostParts>(args, way, part, end, first, stream, first)));
+      STATUS_CHECK((launch_parts<T, kMostParts>(args, way, part, end, first, stream)));
     }
     return Status::kOk;
   });

@@ -97,19 +97,41 @@ constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
 template <class T>
 union Unit {
   uint4 bits;
+  uint32_t words[4];
   T elements[kUnit<T>];
   __device__ Unit() {}
 };
 
+// Functions of 16-bit results need not be better than those.
+template <class T>
+using MathFor = std::conditional_t<sizeof(T) == 4, Accurate, Quick>;
+
 template <class T>
 __device__ inline void unpack(const Unit<T>& unit, float (&x)[kUnit<T>]) {
 #pragma unroll
-  for (int i = 0; i < kUnit<T>; ++i) x[i] = to_f32(unit.elements[i]);
+  for (int word = 0; word < 4; ++word) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+      x[2 * word] = __uint_as_float(unit.words[word] << 16);
+      x[2 * word + 1] = __uint_as_float(unit.words[word] & 0xffff0000u);
+    } else if constexpr (std::is_same_v<T, __half>) {
+      const float2 pair = __half22float2(reinterpret_cast<const __half2&>(unit.words[word]));
+      x[2 * word] = pair.x, x[2 * word + 1] = pair.y;
+    } else {
+      x[word] = __uint_as_float(unit.words[word]);
+    }
+  }
 }
 template <class T>
 __device__ inline void pack(const float (&x)[kUnit<T>], Unit<T>& unit) {
 #pragma unroll
-  for (int i = 0; i < kUnit<T>; ++i) unit.elements[i] = rounded<T>(x[i]);
+  for (int word = 0; word < 4; ++word) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+      reinterpret_cast<__nv_bfloat162&>(unit.words[word]) = __floats2bfloat162_rn(x[2 * word], x[2 * word + 1]);
+    else if constexpr (std::is_same_v<T, __half>)
+      reinterpret_cast<__half2&>(unit.words[word]) = __floats2half2_rn(x[2 * word], x[2 * word + 1]);
+    else
+      unit.words[word] = __float_as_uint(x[word]);
+  }
 }
 
 // A walk as a kernel's parameter. The innermost loop counts steps of `group` elements, so that a thread can take a
@@ -134,32 +156,36 @@ struct Loops {
     return steps_in_all;
   }
 
-  // The positions of step `ordinal`; returns its first element's place in the innermost loop.
-  __device__ int64_t find(int64_t ordinal, int group, int64_t (&positions)[kOperands]) const {
+  // The positions of step `ordinal`; returns its first element's place in the innermost loop. Index: uint32_t where
+  // there are fewer than 2^31 steps, which is quicker, or int64_t.
+  template <class Index>
+  __device__ int64_t find(Index ordinal, int group, int64_t (&positions)[kOperands]) const {
 #pragma unroll
     for (int operand = 0; operand < kOperands; ++operand) positions[operand] = 0;
     if (rank == 0) return 0;
-    int64_t place = ordinal;
+    Index place = ordinal;
     if (rank > 1) {
-      int64_t rest = steps[0].quotient(ordinal);
-      place = ordinal - rest * steps[0].divisor;
+      Index rest = steps[0].quotient(ordinal);
+      place = ordinal - rest * static_cast<Index>(steps[0].divisor);
 #pragma unroll 1
       for (int loop = 1; loop < rank; ++loop) {
-        int64_t index = rest;
+        Index index = rest;
         if (loop + 1 < rank) {
           rest = steps[loop].quotient(index);
-          index -= rest * steps[loop].divisor;
+          index -= rest * static_cast<Index>(steps[loop].divisor);
         }
 #pragma unroll
         for (int operand = 0; operand < kOperands; ++operand) positions[operand] += index * strides[operand][loop];
       }
     }
-    place *= group;
+    const int64_t first = static_cast<int64_t>(place) * group;
 #pragma unroll
-    for (int operand = 0; operand < kOperands; ++operand) positions[operand] += place * strides[operand][0];
-    return place;
+    for (int operand = 0; operand < kOperands; ++operand) positions[operand] += first * strides[operand][0];
+    return first;
   }
 };
+
+constexpr int64_t kSmall = int64_t{1} << 31;
 
 // Whether every unit of the walk lies on 16 bytes in an operand that goes forward one by one.
 template <int kOperands>

@@ -21,22 +21,22 @@ struct Elementwise {
 
 template <class T, int kCount>
 __device__ void compute(int function, float (&x)[1][kCount]) {
-  apply(static_cast<UnaryFunction>(function), x[0]);
+  apply<MathFor<T>>(static_cast<UnaryFunction>(function), x[0]);
 }
 template <class T, int kCount>
 __device__ void compute(int function, float (&x)[2][kCount]) {
   apply(static_cast<BinaryFunction>(function), x[0], x[1]);
 }
 
-template <class T, int kInputs>
+template <class T, int kInputs, class Index>
 __global__ void __launch_bounds__(kThreads) units_kernel(const __grid_constant__ Elementwise<T, kInputs> args) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kSteps * kThreads + threadIdx.x;
+  const Index first = static_cast<Index>(blockIdx.x) * (kSteps * kThreads) + threadIdx.x;
   Unit<T> units[kSteps][kInputs];
   int64_t targets[kSteps];
   int counts[kSteps];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const int64_t ordinal = first + step * kThreads;
+    const Index ordinal = first + step * kThreads;
     counts[step] = 0;
     if (ordinal >= args.count) continue;
     int64_t positions[1 + kInputs];
@@ -83,14 +83,14 @@ __global__ void __launch_bounds__(kThreads) units_kernel(const __grid_constant__
   }
 }
 
-template <class T, int kInputs>
+template <class T, int kInputs, class Index>
 __global__ void __launch_bounds__(kThreads) elements_kernel(const __grid_constant__ Elementwise<T, kInputs> args) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kSteps * kThreads + threadIdx.x;
+  const Index first = static_cast<Index>(blockIdx.x) * (kSteps * kThreads) + threadIdx.x;
   float x[kInputs][kSteps];
   int64_t targets[kSteps];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const int64_t ordinal = first + step * kThreads;
+    const Index ordinal = first + step * kThreads;
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) x[i][step] = 0;
     if (ordinal >= args.count) continue;
@@ -108,67 +108,116 @@ __global__ void __launch_bounds__(kThreads) elements_kernel(const __grid_constan
 
 constexpr int kTile = 64;
 
-// Tiles of the innermost loop and of one other loop, along which turned inputs run fastest.
+// Tiles of the innermost loop ("columns") and of one other loop ("rows"), along which turned inputs run one by one.
 template <class T, int kInputs>
 struct Turning {
   T* output;
   const T* inputs[kInputs];
   bool turned[kInputs];
   Loops<1 + kInputs> rest;  // all other loops
-  int64_t columns, rows;    // of the innermost loop, of the other one
+  int64_t columns, rows;
   int64_t column_strides[1 + kInputs], row_strides[1 + kInputs];
   Divider column_tiles, row_tiles;
   int function;
 };
 
-template <class T, int kInputs>
+// What one element, or 16 bytes, of every thread of a block covers of a tile.
+template <class T, bool kUnits>
+struct TileWay {
+  static constexpr int kEach = kUnits ? kUnit<T> : 1;                     // elements side by side in a thread
+  static constexpr int kAcross = kTile / kEach;                           // threads along them
+  static constexpr int kAtOnce = kThreads / kAcross;                      // lines of a tile in one step
+  static constexpr int kLines = kTile / kAtOnce;                          // steps
+  static constexpr int kPitch = kTile + 4 / static_cast<int>(sizeof(T));  // an odd number of 4-byte words
+};
+
+// kUnits: rows of turned inputs and columns of everything else come and go as 16 aligned bytes.
+template <class T, int kInputs, bool kUnits>
 __global__ void __launch_bounds__(kThreads) turning_kernel(const __grid_constant__ Turning<T, kInputs> args) {
-  constexpr int kRowsAtOnce = kThreads / kTile, kEach = kTile / kRowsAtOnce;
-  // An odd number of 4-byte words in a row keeps columns out of one bank; for 2-byte elements 33 words.
-  __shared__ T tiles[kInputs][kTile][kTile + (sizeof(T) == 4 ? 1 : 2)];
+  using Way = TileWay<T, kUnits>;
+  constexpr int kEach = Way::kEach, kAtOnce = Way::kAtOnce, kLines = Way::kLines;
+  __shared__ __align__(16) T tiles[kInputs][kTile][Way::kPitch];  // [column, row]
   const int64_t tile = blockIdx.x, row_tile = args.column_tiles.quotient(tile);
   const int64_t column0 = (tile - row_tile * args.column_tiles.divisor) * kTile;
   const int64_t outer = args.row_tiles.quotient(row_tile);
   const int64_t row0 = (row_tile - outer * args.row_tiles.divisor) * kTile;
+  const int columns = static_cast<int>(min(args.columns - column0, static_cast<int64_t>(kTile)));
+  const int rows = static_cast<int>(min(args.rows - row0, static_cast<int64_t>(kTile)));
   int64_t positions[1 + kInputs];
   args.rest.find(outer, 1, positions);
-  const int lane = static_cast<int>(threadIdx.x) % kTile, part = static_cast<int>(threadIdx.x) / kTile;
+  const int along = static_cast<int>(threadIdx.x) % Way::kAcross * kEach,
+            line = static_cast<int>(threadIdx.x) / Way::kAcross;
+
+  // Turned inputs: threads along the rows, a line is a column.
 #pragma unroll
   for (int i = 0; i < kInputs; ++i) {
-    if (!args.turned[i]) continue;
-    const T* from = args.inputs[i] + positions[1 + i] + (row0 + lane) * args.row_strides[1 + i];
+    if (!args.turned[i] || along >= rows) continue;
+    const T* from = args.inputs[i] + positions[1 + i] + (row0 + along) * args.row_strides[1 + i] +
+                    (column0 + line) * args.column_strides[1 + i];
+    const int64_t step = kAtOnce * args.column_strides[1 + i];
+    if constexpr (kUnits) {
+      Unit<T> units[kLines];
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) {  // lanes along the rows: side by side in a turned input
-      const int64_t column = column0 + part + j * kRowsAtOnce;
-      if (row0 + lane < args.rows && column < args.columns)
-        tiles[i][part + j * kRowsAtOnce][lane] = from[column * args.column_strides[1 + i]];
+      for (int j = 0; j < kLines; ++j, from += step)
+        if (line + j * kAtOnce < columns) units[j].bits = *reinterpret_cast<const uint4*>(from);
+#pragma unroll
+      for (int j = 0; j < kLines; ++j)
+#pragma unroll
+        for (int word = 0; word < 4; ++word)
+          reinterpret_cast<uint32_t*>(&tiles[i][line + j * kAtOnce][along])[word] = units[j].words[word];
+    } else {
+      T elements[kLines];
+#pragma unroll
+      for (int j = 0; j < kLines; ++j, from += step)
+        if (line + j * kAtOnce < columns) elements[j] = *from;
+#pragma unroll
+      for (int j = 0; j < kLines; ++j) tiles[i][line + j * kAtOnce][along] = elements[j];
     }
   }
   __syncthreads();
-  const int64_t column = column0 + lane;
-  if (column >= args.columns) return;
+
+  // The output: threads along the columns, a line is a row.
+  if (along >= columns) return;
+  T* to = args.output + positions[0] + (row0 + line) * args.row_strides[0] + (column0 + along) * args.column_strides[0];
+  const int64_t to_step = kAtOnce * args.row_strides[0];
+  constexpr int kTogether = kUnits ? 1 : kSteps;  // lines for one choice of the function
 #pragma unroll
-  for (int j0 = 0; j0 < kEach; j0 += kSteps) {
-    float x[kInputs][kSteps];
+  for (int j0 = 0; j0 < kLines; j0 += kTogether) {
+    float x[kInputs][kTogether * kEach];
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) {
+      const T* from = args.inputs[i] + positions[1 + i] + (row0 + line + j0 * kAtOnce) * args.row_strides[1 + i] +
+                      (column0 + along) * args.column_strides[1 + i];
 #pragma unroll
-      for (int j = 0; j < kSteps; ++j) {
-        const int in_tile = part + (j0 + j) * kRowsAtOnce;
-        const int64_t row = row0 + in_tile;
-        x[i][j] = 0;
-        if (row >= args.rows) continue;
-        x[i][j] = to_f32(args.turned[i] ? tiles[i][lane][in_tile]
-                                        : args.inputs[i][positions[1 + i] + row * args.row_strides[1 + i] +
-                                                         column * args.column_strides[1 + i]]);
+      for (int j = 0; j < kTogether; ++j) {
+        const int row = line + (j0 + j) * kAtOnce;
+        if (args.turned[i]) {
+#pragma unroll
+          for (int e = 0; e < kEach; ++e) x[i][j * kEach + e] = to_f32(tiles[i][along + e][row]);
+          continue;
+        }
+        const T* here = from + j * kAtOnce * args.row_strides[1 + i];
+        if constexpr (kUnits) {
+          Unit<T> unit;
+          unit.bits = make_uint4(0, 0, 0, 0);
+          if (row < rows) unit.bits = *reinterpret_cast<const uint4*>(here);
+          unpack(unit, x[i]);
+        } else {
+          x[i][j] = row < rows ? to_f32(*here) : 0.0f;
+        }
       }
     }
     compute<T>(args.function, x);
 #pragma unroll
-    for (int j = 0; j < kSteps; ++j) {
-      const int64_t row = row0 + part + (j0 + j) * kRowsAtOnce;
-      if (row < args.rows)
-        args.output[positions[0] + row * args.row_strides[0] + column * args.column_strides[0]] = rounded<T>(x[0][j]);
+    for (int j = 0; j < kTogether; ++j, to += to_step) {
+      if (line + (j0 + j) * kAtOnce >= rows) continue;
+      if constexpr (kUnits) {
+        Unit<T> unit;
+        pack(x[0], unit);
+        *reinterpret_cast<uint4*>(to) = unit.bits;
+      } else {
+        *to = rounded<T>(x[0][j]);
+      }
     }
   }
 }
@@ -210,8 +259,19 @@ Status launch_turning(int function, T* output, const T* const (&inputs)[kInputs]
   }
   args.column_tiles = Divider(ceil_divide(args.columns, kTile));
   args.row_tiles = Divider(ceil_divide(args.rows, kTile));
+  // 16 bytes: along the rows in turned inputs, along the columns elsewhere; nothing ends within a unit.
+  bool units = args.columns % kUnit<T> == 0 && args.rows % kUnit<T> == 0;
+  for (int i = 0; i < kOperands; ++i) {
+    const bool turned = i > 0 && args.turned[i - 1];
+    const int fast = turned ? row_loop : 0;
+    units = units && walk.strides[i][fast] == 1 &&
+            on_bytes(i == 0 ? static_cast<const T*>(output) : inputs[i > 0 ? i - 1 : 0], 16);
+    for (int loop = 0; loop < walk.rank; ++loop)
+      units = units && (loop == fast || walk.strides[i][loop] % kUnit<T> == 0);
+  }
   const int64_t blocks = args.column_tiles.divisor * args.row_tiles.divisor * rest.numel();
-  return launch(turning_kernel<T, kInputs>, blocks, kThreads, stream, args);
+  return launch(units ? turning_kernel<T, kInputs, true> : turning_kernel<T, kInputs, false>, blocks, kThreads, stream,
+                args);
 }
 
 template <class T, int kInputs>
@@ -239,7 +299,10 @@ Status run(int function, void* output_data, const void* const (&input_data)[kInp
     args.repeated[i] = repeated[i];
   }
   const int64_t blocks = ceil_divide(args.count, int64_t{kThreads} * kSteps);
-  return launch(units ? units_kernel<T, kInputs> : elements_kernel<T, kInputs>, blocks, kThreads, stream, args);
+  const bool small = args.count < kSmall;
+  const auto kernel = units ? (small ? units_kernel<T, kInputs, uint32_t> : units_kernel<T, kInputs, int64_t>)
+                            : (small ? elements_kernel<T, kInputs, uint32_t> : elements_kernel<T, kInputs, int64_t>);
+  return launch(kernel, blocks, kThreads, stream, args);
 }
 
 }  // namespace

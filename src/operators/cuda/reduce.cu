@@ -56,19 +56,19 @@ struct Reduction {
   int64_t per_slice;
   Divider blocks_across;  // blocks of a slice
   int lanes;
-  bool units;  // a unit is 16 aligned bytes
 };
 
-// The unit at `from`: `count` of its elements are there.
-template <class Op, class In>
-__device__ void load(const In* from, int64_t stride, int count, bool whole, float (&x)[kUnit<In>]) {
-  if (whole && count == kUnit<In>) {
+// The unit at `from`: `count` of its elements are there. kWhole: all of them, on 16 bytes.
+template <class Op, bool kWhole, class In>
+__device__ void load(const In* from, int64_t stride, int count, float (&x)[kUnit<In>]) {
+  if constexpr (kWhole) {
     Unit<In> unit;
     unit.bits = *reinterpret_cast<const uint4*>(from);
-    return unpack(unit, x);
-  }
+    unpack(unit, x);
+  } else {
 #pragma unroll
-  for (int i = 0; i < kUnit<In>; ++i) x[i] = i < count ? to_f32(from[i * stride]) : Op::neutral();
+    for (int i = 0; i < kUnit<In>; ++i) x[i] = i < count ? to_f32(from[i * stride]) : Op::neutral();
+  }
 }
 
 template <class Op, int count>
@@ -89,66 +89,50 @@ __device__ float fold(float (&sum)[count], int lanes) {
   return value;
 }
 
-template <class Op, class In, class T>
-__device__ void load_along(const Reduction<In, T>& args, int64_t base, int64_t unit, int64_t end,
-                           float (&x)[kUnit<In>]) {
-  if (unit >= end) {
+// begin, begin + step, ... below end: kSteps loads in flight, combined in order.
+template <class Op, class Index, int count, class Load>
+__device__ void walk_through(Index begin, Index end, Index step, float (&sum)[count], const Load& load_at) {
+  Index place = begin;
+  for (; place + (kSteps - 1) * step < end; place += kSteps * step) {
+    float x[kSteps][count];
 #pragma unroll
-    for (int i = 0; i < kUnit<In>; ++i) x[i] = Op::neutral();
-    return;
+    for (int i = 0; i < kSteps; ++i) load_at(place + i * step, x[i]);
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) combine_all<Op>(sum, x[i]);
   }
-  int64_t position[1];
-  const int64_t place = args.reduced.find(unit, kUnit<In>, position);
-  const int count = static_cast<int>(min(static_cast<int64_t>(kUnit<In>), args.reduced.inner - place));
-  load<Op>(args.input + base + position[0], args.reduced.strides[0][0], count, args.units, x);
-}
-
-// Short rows: a group of at most 32 lanes takes kSteps outputs, every lane one unit of each.
-template <class Op, class In, class T>
-__global__ void __launch_bounds__(kThreads) reduce_short_rows_kernel(const __grid_constant__ Reduction<In, T> args) {
-  const int groups = kThreads / args.lanes, lane = static_cast<int>(threadIdx.x) % args.lanes;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kSteps * groups + threadIdx.x / args.lanes;
-  float sums[kSteps][kUnit<In>];
-  int64_t targets[kSteps];
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int64_t output = first + step * groups;
-    int64_t positions[2] = {0, 0};
-    if (output < args.outputs) args.kept.find(output, 1, positions);
-    targets[step] = positions[1];
-    load_along<Op>(args, positions[0], lane, output < args.outputs ? args.steps : 0, sums[step]);
-  }
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int64_t output = first + step * groups;
-    const float value = fold<Op>(sums[step], args.lanes);
-    if (lane == 0 && output < args.outputs) args.target.store(0, args.outputs, output, targets[step], value);
+  for (; place < end; place += step) {
+    float x[count];
+    load_at(place, x);
+    combine_all<Op>(sum, x);
   }
 }
 
-// A warp or a block for an output, or for a slice of it.
-template <class Op, class In, class T>
+// `lanes` threads to an output, or to a slice of it: a part of a warp or a block. kWhole: every unit is 16 aligned
+// bytes and there are fewer than 2^31.
+template <class Op, bool kWhole, class In, class T>
 __global__ void __launch_bounds__(kThreads) reduce_rows_kernel(const __grid_constant__ Reduction<In, T> args) {
+  using Index = std::conditional_t<kWhole, uint32_t, int64_t>;
   __shared__ float warps[kThreads / 32];
   const int groups = kThreads / args.lanes, lane = static_cast<int>(threadIdx.x) % args.lanes;
-  const int64_t slice = args.blocks_across.quotient(blockIdx.x);
+  const int64_t slice = args.blocks_across.quotient(static_cast<int64_t>(blockIdx.x));
   const int64_t block = blockIdx.x - slice * args.blocks_across.divisor;
   const int64_t output = block * groups + threadIdx.x / args.lanes;
   const bool mine = output < args.outputs;
   int64_t positions[2] = {0, 0};
   if (mine) args.kept.find(output, 1, positions);
+  const In* from = args.input + positions[0];
   const int64_t begin = slice * args.per_slice, end = mine ? min(begin + args.per_slice, args.steps) : 0;
   float sum[kUnit<In>];
 #pragma unroll
   for (float& x : sum) x = Op::neutral();
-  for (int64_t unit = begin + lane; unit < end; unit += static_cast<int64_t>(args.lanes) * kSteps) {
-    float x[kSteps][kUnit<In>];
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-      load_along<Op>(args, positions[0], unit + static_cast<int64_t>(step) * args.lanes, end, x[step]);
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) combine_all<Op>(sum, x[step]);
-  }
+  const auto load_at = [&](Index unit, float(&x)[kUnit<In>]) {
+    int64_t position[1];
+    const int64_t place = args.reduced.find(unit, kUnit<In>, position);
+    const int count = static_cast<int>(min(static_cast<int64_t>(kUnit<In>), args.reduced.inner - place));
+    load<Op, kWhole>(from + position[0], args.reduced.strides[0][0], count, x);
+  };
+  walk_through<Op>(static_cast<Index>(begin + lane), static_cast<Index>(end), static_cast<Index>(args.lanes), sum,
+                   load_at);
   float value = fold<Op>(sum, min(args.lanes, 32));
   if (args.lanes > 32) {
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
@@ -161,36 +145,32 @@ __global__ void __launch_bounds__(kThreads) reduce_rows_kernel(const __grid_cons
   if (lane == 0 && mine) args.target.store(slice, args.outputs, output, positions[1], value);
 }
 
-// `lanes` units of outputs side by side, kThreads / lanes threads to each.
-template <class Op, class In, class T>
+// `lanes` units of outputs side by side, kThreads / lanes threads to each. kWhole: every unit is 16 aligned bytes,
+// there are fewer than 2^31 reduced elements.
+template <class Op, bool kWhole, class In, class T>
 __global__ void __launch_bounds__(kThreads) reduce_columns_kernel(const __grid_constant__ Reduction<In, T> args) {
+  using Index = std::conditional_t<kWhole, uint32_t, int64_t>;
   __shared__ float sums[kUnit<In>][kThreads];
-  const int64_t slice = args.blocks_across.quotient(blockIdx.x);
+  const int64_t slice = args.blocks_across.quotient(static_cast<int64_t>(blockIdx.x));
   const int64_t block = blockIdx.x - slice * args.blocks_across.divisor;
   const int64_t unit = block * args.lanes + threadIdx.x % args.lanes;
   const int rows = kThreads / args.lanes, row = static_cast<int>(threadIdx.x) / args.lanes;
   const int64_t outer = args.kept.steps[0].quotient(unit);
-  const bool mine = unit * kUnit<In> < args.outputs * kUnit<In> && outer * args.kept.inner < args.outputs;
+  const bool mine = outer * args.kept.inner < args.outputs;
   int64_t positions[2] = {0, 0};
   const int64_t place = mine ? args.kept.find(unit, kUnit<In>, positions) : 0;
   const int count = mine ? static_cast<int>(min(static_cast<int64_t>(kUnit<In>), args.kept.inner - place)) : 0;
   const int64_t begin = slice * args.per_slice, end = mine ? min(begin + args.per_slice, args.steps) : 0;
+  const In* from = args.input + positions[0];
   float sum[kUnit<In>];
 #pragma unroll
   for (float& x : sum) x = Op::neutral();
-  for (int64_t first = begin + row; first < end; first += static_cast<int64_t>(rows) * kSteps) {
-    float x[kSteps][kUnit<In>];
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const int64_t element = first + static_cast<int64_t>(step) * rows;
-      int64_t position[1] = {0};
-      if (element < end) args.reduced.find(element, 1, position);
-      load<Op>(args.input + positions[0] + position[0], args.kept.strides[0][0], element < end ? count : 0, args.units,
-               x[step]);
-    }
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) combine_all<Op>(sum, x[step]);
-  }
+  const auto load_at = [&](Index element, float(&x)[kUnit<In>]) {
+    int64_t position[1];
+    args.reduced.find(element, 1, position);
+    load<Op, kWhole>(from + position[0], args.kept.strides[0][0], count, x);
+  };
+  walk_through<Op>(static_cast<Index>(begin + row), static_cast<Index>(end), static_cast<Index>(rows), sum, load_at);
 #pragma unroll
   for (int i = 0; i < kUnit<In>; ++i) sums[i][threadIdx.x] = sum[i];
   for (int half = rows / 2; half > 0; half /= 2) {
@@ -220,29 +200,29 @@ Status launch_stage(const ReducePlan& plan, const Target<T>& target, void* strea
                         0,
                         plan.per_slice,
                         Divider(),
-                        plan.lanes,
-                        false};
+                        plan.lanes};
   args.steps = plan.length == 0 ? 0 : args.reduced.count();
-  const auto even = [](const int64_t* strides, int from, int rank) {
+  const auto even = [](const int64_t* numbers, int from, int rank) {
     bool fits = true;
-    for (int loop = from; loop < rank; ++loop) fits = fits && strides[loop] % kUnit<In> == 0;
+    for (int loop = from; loop < rank; ++loop) fits = fits && numbers[loop] % kUnit<In> == 0;
     return fits;
   };
-  const bool aligned = on_bytes(args.input, 16);
-  const int64_t groups = kThreads / plan.lanes;
+  // A step below kSmall may go beyond by kSteps blocks before it is compared.
+  bool whole = on_bytes(args.input, 16) && args.steps < kSmall - 4 * kSteps * kThreads;
   if (plan.rows) {
-    args.units = aligned && plan.reduced.rank > 0 && plan.reduced.strides[0][0] == 1 &&
-                 even(plan.reduced.strides[0], 1, plan.reduced.rank) && even(plan.kept.strides[0], 0, plan.kept.rank);
-    if (args.steps <= plan.lanes && plan.lanes <= 32)
-      return launch(reduce_short_rows_kernel<Op, In, T>, ceil_divide(plan.outputs, groups * kSteps), kThreads, stream,
-                    args);
-    args.blocks_across = Divider(ceil_divide(plan.outputs, groups));
-    return launch(reduce_rows_kernel<Op, In, T>, args.blocks_across.divisor * plan.slices, kThreads, stream, args);
+    whole = whole && plan.reduced.rank > 0 && plan.reduced.strides[0][0] == 1 &&
+            plan.reduced.dims[0] % kUnit<In> == 0 && even(plan.reduced.strides[0], 1, plan.reduced.rank) &&
+            even(plan.kept.strides[0], 0, plan.kept.rank);
+    args.blocks_across = Divider(ceil_divide(plan.outputs, kThreads / plan.lanes));
+  } else {
+    whole = whole && plan.kept.strides[0][0] == 1 && plan.kept.dims[0] % kUnit<In> == 0 &&
+            even(plan.kept.strides[0], 1, plan.kept.rank) && even(plan.reduced.strides[0], 0, plan.reduced.rank);
+    args.blocks_across = Divider(ceil_divide(args.kept.count(), plan.lanes));
   }
-  args.units = aligned && plan.kept.strides[0][0] == 1 && even(plan.kept.strides[0], 1, plan.kept.rank) &&
-               even(plan.reduced.strides[0], 0, plan.reduced.rank);
-  args.blocks_across = Divider(ceil_divide(args.kept.count(), plan.lanes));
-  return launch(reduce_columns_kernel<Op, In, T>, args.blocks_across.divisor * plan.slices, kThreads, stream, args);
+  const auto kernel = plan.rows
+                          ? (whole ? reduce_rows_kernel<Op, true, In, T> : reduce_rows_kernel<Op, false, In, T>)
+                          : (whole ? reduce_columns_kernel<Op, true, In, T> : reduce_columns_kernel<Op, false, In, T>);
+  return launch(kernel, args.blocks_across.divisor * plan.slices, kThreads, stream, args);
 }
 
 // Over the slices of [slices, outputs]: always by columns, so that its order needs nothing but sizes.
