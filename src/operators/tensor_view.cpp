@@ -95,7 +95,6 @@ Status broadcast_shape(const TensorView& a, const TensorView& b, TensorView& out
     if (x != y && x != 1 && y != 1) return Status::kShapeMismatch;
     out.dims[at(axis)] = x == 1 ? y : x;
   }
-  out.set_dense_strides();
   return Status::kOk;
 }
 

@@ -66,7 +66,7 @@ bool same_kind(const TensorView& a, const TensorView& b);
 // The strides with which `from` is read at the indices of a tensor of shape `to` (NumPy's rules: aligned at the last
 // axis, an extent of 1 is repeated by stride 0); kShapeMismatch where the shapes do not fit.
 Status broadcast_strides(const TensorView& from, const TensorView& to, Extents& strides);
-// The shape of a (op) b; kShapeMismatch where there is none. `out` gets rank and dims, and dense strides.
+// The shape of a (op) b; kShapeMismatch where there is none. `out` gets rank and dims.
 Status broadcast_shape(const TensorView& a, const TensorView& b, TensorView& out);
 
 // Index and position. The ordinal counts elements in row-major order; the position is in elements from `data`.

@@ -15,9 +15,10 @@ float memory[64];
 lfm2_tensor dense(const std::vector<int64_t>& dims, void* data = memory, int dtype = LFM2_FP32, int device = LFM2_CPU) {
   lfm2_tensor tensor{data, dtype, device, static_cast<int32_t>(dims.size()), {}, {}};
   int64_t step = 1;
-  for (size_t axis = dims.size(); axis-- > 0; step *= dims[axis]) {
+  for (size_t axis = dims.size(); axis-- > 0;) {
     tensor.dims[axis] = dims[axis];
     tensor.strides[axis] = step;
+    if (axis > 0) step *= dims[axis];
   }
   return tensor;
 }
@@ -27,7 +28,7 @@ lfm2_tensor with(lfm2_tensor tensor, int axis, int64_t stride) {
 }
 
 TEST(CApiTest, ConcatRefuses) {
-  const lfm2_tensor a = dense({2, 3}), b = dense({2, 4}), y = dense({2, 7});
+  const lfm2_tensor a = dense({2, 3}), b = dense({2, 4}, memory + 8), y = dense({2, 7}, memory + 32);
   const lfm2_tensor both[2] = {a, b};
   const auto status = [&](const lfm2_tensor& first, const lfm2_tensor& second, const lfm2_tensor& out, int axis = 1) {
     const lfm2_tensor inputs[2] = {first, second};
