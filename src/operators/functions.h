@@ -38,13 +38,22 @@ enum class Activation : int { kNone = 0, kRelu, kSilu, kGelu, kCount };
 
 LFM2_HOST_DEVICE inline float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
+#ifdef __CUDACC__
+// 1 / x within one unit in the last place; 0 for x beyond 2^126.
+__device__ inline float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
+
 // How functions are computed where the result keeps the precision of fp32.
 struct Accurate {
   LFM2_HOST_DEVICE static float exp(float x) { return expf(x); }
   LFM2_HOST_DEVICE static float tanh(float x) { return tanhf(x); }
   LFM2_HOST_DEVICE static float share(float x, float one_and_more) {
 #ifdef __CUDA_ARCH__
-    return __fdividef(x, one_and_more);  // within 2 units in the last place; 0 for divisors beyond 2^126
+    return x * reciprocal(one_and_more);
 #else
     return x / one_and_more;
 #endif
@@ -57,18 +66,17 @@ LFM2_HOST_DEVICE inline float gelu_exact(float x) { return 0.5f * x * erfcf(-0.7
 // And on a GPU where it is rounded to 16 bits: relative errors near 2^-20.
 struct Quick {
   __device__ static float exp(float x) { return __expf(x); }
-  __device__ static float share(float x, float one_and_more) { return __fdividef(x, one_and_more); }
+  __device__ static float share(float x, float one_and_more) { return x * reciprocal(one_and_more); }
   __device__ static float tanh(float x) {
     const float near = x - x * x * x * (1.0f / 3.0f);
     return fabsf(x) < 0.02f ? near : 1.0f - share(2.0f, 1.0f + exp(2.0f * x));
   }
 };
 
-// erfc(z) = t exp(P(t) - z^2) with t = 1 / (1 + z / 2), for z >= 0: P is a least-maximum fit of degree 9 to
-// log(erfc(z) exp(z^2) / t) over z = 0 to 10, its error below 5e-8. x Phi(x) comes within 6e-8 absolutely.
-template <class Math>
-__device__ inline float gelu_fitted(float x) {
-  const float z = fminf(0.707106781186547524f * fabsf(x), 20.0f), t = Math::share(1.0f, 1.0f + 0.5f * z);
+// erfc(z) = t exp(P(t) - z^2) with t = 1 / (1 + z / 2), for z >= 0: P is a least-maximum fit to log(erfc(z) exp(z^2) /
+// t) over z = 0 to 10. Degree 9: its error is below 5e-8, and x Phi(x) comes within 6e-8 absolutely; degree 5: below
+// 8e-6.
+__device__ inline float erfc_exponent(Accurate, float t) {
   float p = 0.1421949863433838f;
   p = fmaf(p, t, -0.6660670638084412f);
   p = fmaf(p, t, 1.1224101781845093f);
@@ -78,9 +86,24 @@ __device__ inline float gelu_fitted(float x) {
   p = fmaf(p, t, 0.02835875190794468f);
   p = fmaf(p, t, 0.38789939880371094f);
   p = fmaf(p, t, 0.9984925389289856f);
-  p = fmaf(p, t, -1.2654414176940918f);
-  const float tail = 0.5f * x * t * Math::exp(fmaf(-z, z, p));
-  return x > 0.0f ? x - (z < 20.0f ? tail : 0.0f) : z < 20.0f || x != x ? tail : -0.0f;
+  return fmaf(p, t, -1.2654414176940918f);
+}
+__device__ inline float erfc_exponent(Quick, float t) {
+  float p = 0.22879153490066528f;
+  p = fmaf(p, t, -0.7091946601867676f);
+  p = fmaf(p, t, 0.47449761629104614f);
+  p = fmaf(p, t, 0.2544407844543457f);
+  p = fmaf(p, t, 1.0180141925811768f);
+  return fmaf(p, t, -1.266541838645935f);
+}
+template <class Math>
+__device__ inline float gelu_fitted(float x) {
+  // Beyond 14 the tail is 0 in fp32; without the bound, infinity times 0 would be NaN.
+  const float bounded = fmaxf(x, -20.0f), z = fminf(0.707106781186547524f * fabsf(bounded), 14.0f);
+  const float t = reciprocal(fmaf(0.5f, z, 1.0f));
+  const float half_tail = 0.5f * t * Math::exp(fmaf(-z, z, erfc_exponent(Math{}, t)));
+  const float product = (x > 0.0f ? 1.0f - half_tail : half_tail) * bounded;
+  return x != x ? x : product;
 }
 #endif
 
@@ -112,11 +135,25 @@ LFM2_HOST_DEVICE inline void each(float (&x)[count], const float (&y)[count], F 
   for (int i = 0; i < count; ++i) x[i] = f(x[i], y[i]);
 }
 
-// x = f(x). The choice stands outside the loop over the elements.
+// sin and cos reduce large arguments in local memory: kernels keep them apart from the others.
+constexpr bool is_trigonometric(UnaryFunction function) {
+  return function == UnaryFunction::kSin || function == UnaryFunction::kCos;
+}
+template <int count>
+LFM2_HOST_DEVICE inline void apply_trigonometric(UnaryFunction function, float (&x)[count]) {
+  if (function == UnaryFunction::kSin)
+    each(x, [](float v) { return sinf(v); });
+  else
+    each(x, [](float v) { return cosf(v); });
+}
+
+// x = f(x), all but the trigonometric ones. The choice stands outside the loop over the elements.
 template <class Math = Accurate, int count>
 LFM2_HOST_DEVICE inline void apply(UnaryFunction function, float (&x)[count]) {
   switch (function) {
     case UnaryFunction::kIdentity:
+    case UnaryFunction::kSin:
+    case UnaryFunction::kCos:
     case UnaryFunction::kCount:
       return;
     case UnaryFunction::kNeg:
@@ -137,10 +174,6 @@ LFM2_HOST_DEVICE inline void apply(UnaryFunction function, float (&x)[count]) {
       return each(x, [](float v) { return Math::exp(v); });
     case UnaryFunction::kLog:
       return each(x, [](float v) { return logf(v); });
-    case UnaryFunction::kSin:
-      return each(x, [](float v) { return sinf(v); });
-    case UnaryFunction::kCos:
-      return each(x, [](float v) { return cosf(v); });
     case UnaryFunction::kTanh:
       return each(x, [](float v) { return Math::tanh(v); });
     case UnaryFunction::kSigmoid:

@@ -63,8 +63,9 @@ Status map(UnaryFunction function, const TensorView& input, const TensorView& ou
   if (output.numel() == 0) return Status::kOk;
   if (output.on_gpu()) return gpu::map(function, input, output, walk, stream);
   with_float_type(output.dtype, [&](auto zero) {
-    run_on_cpu<decltype(zero)>(walk, output, input,
-                               [&](float(&x)[kPiece], const int64_t(&)[2], int64_t, int64_t) { apply(function, x); });
+    run_on_cpu<decltype(zero)>(walk, output, input, [&](float(&x)[kPiece], const int64_t(&)[2], int64_t, int64_t) {
+      is_trigonometric(function) ? apply_trigonometric(function, x) : apply(function, x);
+    });
   });
   return Status::kOk;
 }

@@ -146,7 +146,8 @@ TEST_P(BiasTest, RandomShapes) {
         const auto i = static_cast<size_t>(r * columns + c);
         const auto own = static_cast<size_t>(per_sample == 0 ? c : r % per_sample);
         expected[i] = functions[activation](in[i] + add[own]);
-        tolerance[i] = store_error(dtype, expected[i]) + 8 * 0x1p-24 * (std::fabs(in[i]) + std::fabs(add[own]));
+        tolerance[i] = (dtype == DType::kF32 ? 0 : 0x1p-16 * std::fabs(expected[i])) + store_error(dtype, expected[i]) +
+                       8 * 0x1p-24 * (std::fabs(in[i]) + std::fabs(add[own]));
         sums[own] += result[i];
         magnitude[own] += std::fabs(result[i]);
       }
@@ -200,7 +201,8 @@ TEST_P(MapTest, EveryFunctionAndRandomShapes) {
     std::vector<double> expected(in.size()), tolerance(in.size());
     for (size_t i = 0; i < in.size(); ++i) {
       expected[i] = functions[function](in[i]);
-      tolerance[i] = store_error(dtype, expected[i]) + 8 * 0x1p-24 * (std::fabs(expected[i]) + 0.1);
+      tolerance[i] = (dtype == DType::kF32 ? 0 : 0x1p-16 * std::fabs(expected[i])) + store_error(dtype, expected[i]) +
+                     8 * 0x1p-24 * (std::fabs(expected[i]) + 0.1);
     }
     expect_close(in_order(y), expected, tolerance,
                  "function " + std::to_string(function) + " " + text_of(x.view) + " to " + text_of(y.view));

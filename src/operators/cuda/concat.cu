@@ -39,36 +39,17 @@ __device__ int search(const int64_t (&ends)[kParts], int count, int64_t place) {
   return low;
 }
 
-// The unit at `from`, at any element's address, all of it inside [begin, end): two units of memory where those are
-// inside too, else single elements.
+// `first` where it begins, the elements of `second` from number `count` on: a unit across two runs.
 template <class T>
-__device__ Unit<T> gather(const T* from, const T* begin, const T* end) {
+__device__ Unit<T> spliced(const Unit<T>& first, const Unit<T>& second, int count) {
+  constexpr int kInWord = 4 / static_cast<int>(sizeof(T));
   Unit<T> unit;
-  const auto misaligned = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from) % 16);
-  if (misaligned == 0) {
-    unit.bits = *reinterpret_cast<const uint4*>(from);
-    return unit;
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    const int there = count - word * kInWord;  // elements of this word from `first`
+    const uint32_t mask = there >= kInWord ? 0xffffffffu : there <= 0 ? 0u : 0xffffu;
+    unit.words[word] = (first.words[word] & mask) | (second.words[word] & ~mask);
   }
-  const T* base = from - misaligned / sizeof(T);
-  if (base >= begin && base + 2 * kUnit<T> <= end) {
-    const uint4 low = reinterpret_cast<const uint4*>(base)[0], high = reinterpret_cast<const uint4*>(base)[1];
-    // Words w to w + 4 of eight, then half a word on where elements are halves of words.
-    const bool by_two = (misaligned & 8u) != 0, by_one = (misaligned & 4u) != 0;
-    uint32_t a[6] = {by_two ? low.z : low.x,  by_two ? low.w : low.y,   by_two ? high.x : low.z,
-                     by_two ? high.y : low.w, by_two ? high.z : high.x, by_two ? high.w : high.y};
-#pragma unroll
-    for (int i = 0; i < 5; ++i) a[i] = by_one ? a[i + 1] : a[i];
-    if constexpr (sizeof(T) == 4) {
-      unit.bits = make_uint4(a[0], a[1], a[2], a[3]);
-    } else {
-      const unsigned bits = misaligned % 4 * 8;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) unit.words[i] = __funnelshift_r(a[i], a[i + 1], bits);
-    }
-    return unit;
-  }
-#pragma unroll
-  for (int i = 0; i < kUnit<T>; ++i) unit.elements[i] = from[i];
   return unit;
 }
 
@@ -111,10 +92,25 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ 
     place.outer = table.row.quotient(element);
     place.column = element - place.outer * row;
     place.enter(table, search(table.ends, table.count, place.column));
-    if (place.column + kUnit<T> <= place.end) {
-      const T* part = table.parts[place.part];
-      units[step] = gather<T>(place.in_part(table), part, part + table.outer * (place.end - place.begin));
+    const auto left = static_cast<int>(min(place.end - place.column, static_cast<int64_t>(kUnit<T>)));
+    const T* const part = table.parts[place.part];
+    const T* const part_end = part + table.outer * (place.end - place.begin);
+    const T* const from = place.in_part(table);
+    if (left == kUnit<T>) {
+      units[step] = gather<T>(from, part, part_end);
       continue;
+    }
+    Place next = place;
+    next.column = place.end - 1;
+    next.step(table);
+    if (next.outer < table.outer && next.end - next.begin >= kUnit<T>) {  // the rest lies in one run
+      const T* const other = table.parts[next.part];
+      const T* const other_end = other + table.outer * (next.end - next.begin);
+      const T* const rest = next.in_part(table) - left;
+      if (from + kUnit<T> <= part_end && rest >= other) {
+        units[step] = spliced(gather<T>(from, part, part_end), gather<T>(rest, other, other_end), left);
+        continue;
+      }
     }
 #pragma unroll
     for (int i = 0; i < kUnit<T>; ++i) {
@@ -168,8 +164,12 @@ __global__ void __launch_bounds__(kThreads) split_kernel(const __grid_constant__
     }
     column = element - outer * length;
     const T* from = table.whole + outer * table.whole_row + table.first + begin + column;
+    const T* const rest = from + table.whole_row - length;  // of the unit's elements behind the row's end
     if (column + kUnit<T> <= length) {
       units[step] = gather<T>(from, table.whole, whole_end);
+    } else if (counts[step] == kUnit<T> && length >= kUnit<T> && from + kUnit<T> <= whole_end) {
+      units[step] = spliced(gather<T>(from, table.whole, whole_end), gather<T>(rest, table.whole, whole_end),
+                            static_cast<int>(length - column));
     } else {
 #pragma unroll
       for (int i = 0; i < kUnit<T>; ++i) {

@@ -134,6 +134,39 @@ __device__ inline void pack(const float (&x)[kUnit<T>], Unit<T>& unit) {
   }
 }
 
+// The unit at `from`, at any element's address, all of it inside [begin, end): two units of memory where those are
+// inside too, else single elements.
+template <class T>
+__device__ Unit<T> gather(const T* from, const T* begin, const T* end) {
+  Unit<T> unit;
+  const auto misaligned = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from) % 16);
+  if (misaligned == 0) {
+    unit.bits = *reinterpret_cast<const uint4*>(from);
+    return unit;
+  }
+  const T* base = from - misaligned / sizeof(T);
+  if (base >= begin && base + 2 * kUnit<T> <= end) {
+    const uint4 low = reinterpret_cast<const uint4*>(base)[0], high = reinterpret_cast<const uint4*>(base)[1];
+    // Words w to w + 4 of eight, then half a word on where elements are halves of words.
+    const bool by_two = (misaligned & 8u) != 0, by_one = (misaligned & 4u) != 0;
+    uint32_t a[6] = {by_two ? low.z : low.x,  by_two ? low.w : low.y,   by_two ? high.x : low.z,
+                     by_two ? high.y : low.w, by_two ? high.z : high.x, by_two ? high.w : high.y};
+#pragma unroll
+    for (int i = 0; i < 5; ++i) a[i] = by_one ? a[i + 1] : a[i];
+    if constexpr (sizeof(T) == 4) {
+      unit.bits = make_uint4(a[0], a[1], a[2], a[3]);
+    } else {
+      const unsigned bits = misaligned % 4 * 8;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) unit.words[i] = __funnelshift_r(a[i], a[i + 1], bits);
+    }
+    return unit;
+  }
+#pragma unroll
+  for (int i = 0; i < kUnit<T>; ++i) unit.elements[i] = from[i];
+  return unit;
+}
+
 // A walk as a kernel's parameter. The innermost loop counts steps of `group` elements, so that a thread can take a
 // unit.
 template <int kOperands>

@@ -19,16 +19,22 @@ struct Elementwise {
   int function;
 };
 
-template <class T, int kCount>
+// Which functions a kernel has.
+enum class Family { kUnary, kTrigonometric, kBinary };
+
+template <class T, Family family, int kCount>
 __device__ void compute(int function, float (&x)[1][kCount]) {
-  apply<MathFor<T>>(static_cast<UnaryFunction>(function), x[0]);
+  if constexpr (family == Family::kTrigonometric)
+    apply_trigonometric(static_cast<UnaryFunction>(function), x[0]);
+  else
+    apply<MathFor<T>>(static_cast<UnaryFunction>(function), x[0]);
 }
-template <class T, int kCount>
+template <class T, Family family, int kCount>
 __device__ void compute(int function, float (&x)[2][kCount]) {
   apply(static_cast<BinaryFunction>(function), x[0], x[1]);
 }
 
-template <class T, int kInputs, class Index>
+template <class T, int kInputs, Family family, class Index>
 __global__ void __launch_bounds__(kThreads) units_kernel(const __grid_constant__ Elementwise<T, kInputs> args) {
   const Index first = static_cast<Index>(blockIdx.x) * (kSteps * kThreads) + threadIdx.x;
   Unit<T> units[kSteps][kInputs];
@@ -70,7 +76,7 @@ __global__ void __launch_bounds__(kThreads) units_kernel(const __grid_constant__
         unpack(units[step][i], x[i]);
       }
     }
-    compute<T>(args.function, x);
+    compute<T, family>(args.function, x);
     pack(x[0], units[step][0]);
     T* target = args.output + targets[step];
     if (counts[step] == kUnit<T>) {
@@ -83,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) units_kernel(const __grid_constant__
   }
 }
 
-template <class T, int kInputs, class Index>
+template <class T, int kInputs, Family family, class Index>
 __global__ void __launch_bounds__(kThreads) elements_kernel(const __grid_constant__ Elementwise<T, kInputs> args) {
   const Index first = static_cast<Index>(blockIdx.x) * (kSteps * kThreads) + threadIdx.x;
   float x[kInputs][kSteps];
@@ -100,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) elements_kernel(const __grid_constan
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) x[i][step] = to_f32(args.inputs[i][positions[1 + i]]);
   }
-  compute<T>(args.function, x);
+  compute<T, family>(args.function, x);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step)
     if (first + step * kThreads < args.count) args.output[targets[step]] = rounded<T>(x[0][step]);
@@ -132,7 +138,7 @@ struct TileWay {
 };
 
 // kUnits: rows of turned inputs and columns of everything else come and go as 16 aligned bytes.
-template <class T, int kInputs, bool kUnits>
+template <class T, int kInputs, Family family, bool kUnits>
 __global__ void __launch_bounds__(kThreads) turning_kernel(const __grid_constant__ Turning<T, kInputs> args) {
   using Way = TileWay<T, kUnits>;
   constexpr int kEach = Way::kEach, kAtOnce = Way::kAtOnce, kLines = Way::kLines;
@@ -207,7 +213,7 @@ __global__ void __launch_bounds__(kThreads) turning_kernel(const __grid_constant
         }
       }
     }
-    compute<T>(args.function, x);
+    compute<T, family>(args.function, x);
 #pragma unroll
     for (int j = 0; j < kTogether; ++j, to += to_step) {
       if (line + (j0 + j) * kAtOnce >= rows) continue;
@@ -236,7 +242,7 @@ int turned_loop(const Walk<kOperands>& walk) {
   return 0;
 }
 
-template <class T, int kInputs>
+template <class T, int kInputs, Family family>
 Status launch_turning(int function, T* output, const T* const (&inputs)[kInputs], const Walk<1 + kInputs>& walk,
                       int row_loop, void* stream) {
   constexpr int kOperands = 1 + kInputs;
@@ -270,11 +276,11 @@ Status launch_turning(int function, T* output, const T* const (&inputs)[kInputs]
       units = units && (loop == fast || walk.strides[i][loop] % kUnit<T> == 0);
   }
   const int64_t blocks = args.column_tiles.divisor * args.row_tiles.divisor * rest.numel();
-  return launch(units ? turning_kernel<T, kInputs, true> : turning_kernel<T, kInputs, false>, blocks, kThreads, stream,
-                args);
+  return launch(units ? turning_kernel<T, kInputs, family, true> : turning_kernel<T, kInputs, family, false>, blocks,
+                kThreads, stream, args);
 }
 
-template <class T, int kInputs>
+template <class T, int kInputs, Family family>
 Status run(int function, void* output_data, const void* const (&input_data)[kInputs], const Walk<1 + kInputs>& walk,
            void* stream) {
   T* output = static_cast<T*>(output_data) + walk.start[0];
@@ -290,7 +296,7 @@ Status run(int function, void* output_data, const void* const (&input_data)[kInp
   if (walk.rank > 1 && walk.dims[0] < kUnit<T>) units = false;
   if (!units)
     if (const int loop = turned_loop(walk))
-      return launch_turning<T, kInputs>(function, output, inputs, walk, loop, stream);
+      return launch_turning<T, kInputs, family>(function, output, inputs, walk, loop, stream);
 
   Elementwise<T, kInputs> args{output, {}, Loops<1 + kInputs>(walk, units ? kUnit<T> : 1), 0, {}, function};
   args.count = args.loops.count();
@@ -300,8 +306,9 @@ Status run(int function, void* output_data, const void* const (&input_data)[kInp
   }
   const int64_t blocks = ceil_divide(args.count, int64_t{kThreads} * kSteps);
   const bool small = args.count < kSmall;
-  const auto kernel = units ? (small ? units_kernel<T, kInputs, uint32_t> : units_kernel<T, kInputs, int64_t>)
-                            : (small ? elements_kernel<T, kInputs, uint32_t> : elements_kernel<T, kInputs, int64_t>);
+  const auto kernel =
+      units ? (small ? units_kernel<T, kInputs, family, uint32_t> : units_kernel<T, kInputs, family, int64_t>)
+            : (small ? elements_kernel<T, kInputs, family, uint32_t> : elements_kernel<T, kInputs, family, int64_t>);
   return launch(kernel, blocks, kThreads, stream, args);
 }
 
@@ -312,7 +319,11 @@ Status map(UnaryFunction function, const TensorView& input, const TensorView& ou
   const OnDevice on_device(output.device);
   STATUS_CHECK(on_device.status());
   return with_device_type(output.dtype, [&](auto zero) {
-    return run<decltype(zero), 1>(static_cast<int>(function), output.data, {input.data}, walk, stream);
+    using T = decltype(zero);
+    const auto number = static_cast<int>(function);
+    return is_trigonometric(function)
+               ? run<T, 1, Family::kTrigonometric>(number, output.data, {input.data}, walk, stream)
+               : run<T, 1, Family::kUnary>(number, output.data, {input.data}, walk, stream);
   });
 }
 
@@ -321,7 +332,8 @@ Status zip(BinaryFunction function, const TensorView& a, const TensorView& b, co
   const OnDevice on_device(output.device);
   STATUS_CHECK(on_device.status());
   return with_device_type(output.dtype, [&](auto zero) {
-    return run<decltype(zero), 2>(static_cast<int>(function), output.data, {a.data, b.data}, walk, stream);
+    return run<decltype(zero), 2, Family::kBinary>(static_cast<int>(function), output.data, {a.data, b.data}, walk,
+                                                   stream);
   });
 }
 

@@ -41,7 +41,7 @@ struct Target {
     if (partials != nullptr)
       partials[slice * outputs + ordinal] = value;
     else
-      output[position] = rounded<T>(value / divisor);
+      output[position] = rounded<T>(divisor == 1.0f ? value : value / divisor);
   }
 };
 
@@ -56,19 +56,32 @@ struct Reduction {
   int64_t per_slice;
   Divider blocks_across;  // blocks of a slice
   int lanes;
+  const In* begin = nullptr;  // of the memory that the input reaches, and its end: kShifted
+  const In* end = nullptr;
 };
 
-// The unit at `from`: `count` of its elements are there. kWhole: all of them, on 16 bytes.
-template <class Op, bool kWhole, class In>
-__device__ void load(const In* from, int64_t stride, int count, float (&x)[kUnit<In>]) {
-  if constexpr (kWhole) {
+// How a unit is read. kWhole: 16 aligned bytes, all of its elements there, and fewer than 2^31 steps. kShifted:
+// elements side by side at any address. kScattered: element by element.
+enum class Reading { kWhole, kShifted, kScattered };
+
+// The unit at `from`, of which `count` elements are there.
+template <class Op, Reading reading, class In>
+__device__ void load(const In* from, int64_t stride, int count, const In* begin, const In* end, float (&x)[kUnit<In>]) {
+  if constexpr (reading == Reading::kWhole) {
     Unit<In> unit;
     unit.bits = *reinterpret_cast<const uint4*>(from);
-    unpack(unit, x);
-  } else {
-#pragma unroll
-    for (int i = 0; i < kUnit<In>; ++i) x[i] = i < count ? to_f32(from[i * stride]) : Op::neutral();
+    return unpack(unit, x);
   }
+  if (reading == Reading::kShifted && from + kUnit<In> <= end) {
+    const Unit<In> unit = gather<In>(from, begin, end);
+    unpack(unit, x);
+    if (count == kUnit<In>) return;
+#pragma unroll
+    for (int i = 0; i < kUnit<In>; ++i) x[i] = i < count ? x[i] : Op::neutral();
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kUnit<In>; ++i) x[i] = i < count ? to_f32(from[i * stride]) : Op::neutral();
 }
 
 template <class Op, int count>
@@ -100,26 +113,28 @@ __device__ void walk_through(Index begin, Index end, Index step, float (&sum)[co
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) combine_all<Op>(sum, x[i]);
   }
-  for (; place < end; place += step) {
-    float x[count];
-    load_at(place, x);
-    combine_all<Op>(sum, x);
-  }
+  if (place >= end) return;
+  float x[kSteps][count];
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i)
+    if (place + i * step < end) load_at(place + i * step, x[i]);
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i)
+    if (place + i * step < end) combine_all<Op>(sum, x[i]);
 }
 
-// `lanes` threads to an output, or to a slice of it: a part of a warp or a block. kWhole: every unit is 16 aligned
-// bytes and there are fewer than 2^31.
-template <class Op, bool kWhole, class In, class T>
+// `lanes` threads to an output, or to a slice of it: a part of a warp or a block.
+template <class Op, Reading reading, class In, class T>
 __global__ void __launch_bounds__(kThreads) reduce_rows_kernel(const __grid_constant__ Reduction<In, T> args) {
-  using Index = std::conditional_t<kWhole, uint32_t, int64_t>;
+  using Index = std::conditional_t<reading == Reading::kWhole, uint32_t, int64_t>;
   __shared__ float warps[kThreads / 32];
   const int groups = kThreads / args.lanes, lane = static_cast<int>(threadIdx.x) % args.lanes;
-  const int64_t slice = args.blocks_across.quotient(static_cast<int64_t>(blockIdx.x));
-  const int64_t block = blockIdx.x - slice * args.blocks_across.divisor;
+  const uint32_t slice = args.blocks_across.quotient(static_cast<uint32_t>(blockIdx.x));
+  const int64_t block = blockIdx.x - slice * static_cast<uint32_t>(args.blocks_across.divisor);
   const int64_t output = block * groups + threadIdx.x / args.lanes;
   const bool mine = output < args.outputs;
   int64_t positions[2] = {0, 0};
-  if (mine) args.kept.find(output, 1, positions);
+  if (mine) args.kept.find(static_cast<Index>(output), 1, positions);
   const In* from = args.input + positions[0];
   const int64_t begin = slice * args.per_slice, end = mine ? min(begin + args.per_slice, args.steps) : 0;
   float sum[kUnit<In>];
@@ -129,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) reduce_rows_kernel(const __grid_cons
     int64_t position[1];
     const int64_t place = args.reduced.find(unit, kUnit<In>, position);
     const int count = static_cast<int>(min(static_cast<int64_t>(kUnit<In>), args.reduced.inner - place));
-    load<Op, kWhole>(from + position[0], args.reduced.strides[0][0], count, x);
+    load<Op, reading>(from + position[0], args.reduced.strides[0][0], count, args.begin, args.end, x);
   };
   walk_through<Op>(static_cast<Index>(begin + lane), static_cast<Index>(end), static_cast<Index>(args.lanes), sum,
                    load_at);
@@ -145,14 +160,13 @@ __global__ void __launch_bounds__(kThreads) reduce_rows_kernel(const __grid_cons
   if (lane == 0 && mine) args.target.store(slice, args.outputs, output, positions[1], value);
 }
 
-// `lanes` units of outputs side by side, kThreads / lanes threads to each. kWhole: every unit is 16 aligned bytes,
-// there are fewer than 2^31 reduced elements.
-template <class Op, bool kWhole, class In, class T>
+// `lanes` units of outputs side by side, kThreads / lanes threads to each.
+template <class Op, Reading reading, class In, class T>
 __global__ void __launch_bounds__(kThreads) reduce_columns_kernel(const __grid_constant__ Reduction<In, T> args) {
-  using Index = std::conditional_t<kWhole, uint32_t, int64_t>;
+  using Index = std::conditional_t<reading == Reading::kWhole, uint32_t, int64_t>;
   __shared__ float sums[kUnit<In>][kThreads];
-  const int64_t slice = args.blocks_across.quotient(static_cast<int64_t>(blockIdx.x));
-  const int64_t block = blockIdx.x - slice * args.blocks_across.divisor;
+  const uint32_t slice = args.blocks_across.quotient(static_cast<uint32_t>(blockIdx.x));
+  const int64_t block = blockIdx.x - slice * static_cast<uint32_t>(args.blocks_across.divisor);
   const int64_t unit = block * args.lanes + threadIdx.x % args.lanes;
   const int rows = kThreads / args.lanes, row = static_cast<int>(threadIdx.x) / args.lanes;
   const int64_t outer = args.kept.steps[0].quotient(unit);
@@ -168,7 +182,7 @@ __global__ void __launch_bounds__(kThreads) reduce_columns_kernel(const __grid_c
   const auto load_at = [&](Index element, float(&x)[kUnit<In>]) {
     int64_t position[1];
     args.reduced.find(element, 1, position);
-    load<Op, kWhole>(from + position[0], args.kept.strides[0][0], count, x);
+    load<Op, reading>(from + position[0], args.kept.strides[0][0], count, args.begin, args.end, x);
   };
   walk_through<Op>(static_cast<Index>(begin + row), static_cast<Index>(end), static_cast<Index>(rows), sum, load_at);
 #pragma unroll
@@ -208,7 +222,13 @@ Status launch_stage(const ReducePlan& plan, const Target<T>& target, void* strea
     return fits;
   };
   // A step below kSmall may go beyond by kSteps blocks before it is compared.
-  bool whole = on_bytes(args.input, 16) && args.steps < kSmall - 4 * kSteps * kThreads;
+  bool whole = on_bytes(args.input, 16) && args.steps < kSmall - 4 * kSteps * kThreads && args.outputs < kSmall;
+  int64_t reach = 1;  // no stride is negative in a tidy walk
+  for (int loop = 0; loop < plan.reduced.rank; ++loop)
+    reach += plan.reduced.strides[0][loop] * (plan.reduced.dims[loop] - 1);
+  for (int loop = 0; loop < plan.kept.rank; ++loop) reach += plan.kept.strides[0][loop] * (plan.kept.dims[loop] - 1);
+  args.begin = args.input;
+  args.end = args.input + reach;
   if (plan.rows) {
     whole = whole && plan.reduced.rank > 0 && plan.reduced.strides[0][0] == 1 &&
             plan.reduced.dims[0] % kUnit<In> == 0 && even(plan.reduced.strides[0], 1, plan.reduced.rank) &&
@@ -219,9 +239,14 @@ Status launch_stage(const ReducePlan& plan, const Target<T>& target, void* strea
             even(plan.kept.strides[0], 1, plan.kept.rank) && even(plan.reduced.strides[0], 0, plan.reduced.rank);
     args.blocks_across = Divider(ceil_divide(args.kept.count(), plan.lanes));
   }
-  const auto kernel = plan.rows
-                          ? (whole ? reduce_rows_kernel<Op, true, In, T> : reduce_rows_kernel<Op, false, In, T>)
-                          : (whole ? reduce_columns_kernel<Op, true, In, T> : reduce_columns_kernel<Op, false, In, T>);
+  const bool side_by_side =
+      plan.rows ? plan.reduced.rank > 0 && plan.reduced.strides[0][0] == 1 : plan.kept.strides[0][0] == 1;
+  const auto pick = [&](auto rows, auto columns) { return plan.rows ? rows : columns; };
+  constexpr auto kWhole = Reading::kWhole, kShifted = Reading::kShifted, kScattered = Reading::kScattered;
+  const auto kernel =
+      whole          ? pick(reduce_rows_kernel<Op, kWhole, In, T>, reduce_columns_kernel<Op, kWhole, In, T>)
+      : side_by_side ? pick(reduce_rows_kernel<Op, kShifted, In, T>, reduce_columns_kernel<Op, kShifted, In, T>)
+                     : pick(reduce_rows_kernel<Op, kScattered, In, T>, reduce_columns_kernel<Op, kScattered, In, T>);
   return launch(kernel, args.blocks_across.divisor * plan.slices, kThreads, stream, args);
 }
 
