@@ -55,7 +55,10 @@ disk() {
   rm -f "$1"/lfm2-disk-*
 }
 
-if [[ $skip != *" ops "* ]]; then "$bin/bench_gpu_ops" "$folder/bench.jsonl" | tee "$folder/ops.txt" || failed=1; fi
+if [[ $skip != *" ops "* ]]; then
+  "$bin/bench_gpu_ops" "$folder/bench.jsonl" | tee "$folder/ops.txt" || failed=1
+  "$bin/bench_operators" "$folder/bench.jsonl" | tee "$folder/operators.txt" || failed=1
+fi
 if [[ $skip != *" channel "* && $gpus -gt 1 ]]; then
   for transport in nccl mpi; do
     timeout 120 mpirun --bind-to none -np "$ranks" "$bin/bench_channel" "$transport" "$folder/bench.jsonl" | tee -a "$folder/channel.txt" || failed=1
