@@ -22,6 +22,8 @@ class Channel {
   // Whether work on the slot may be enqueued; order_after_arrival() then makes that work start after the data is there.
   virtual bool arrived(int slot) = 0;
   virtual void order_after_arrival(int slot, Stream& compute) = 0;
+  // Whether the data is there: where a GPU's stream waits for it, later than arrived().
+  virtual bool delivered(int slot) { return arrived(slot); }
 
   // Sends `from` [tokens, hidden] once `computed` is done; the slot must stay untouched until sent().
   virtual void send(int slot, const Tensor& from, Event& computed) = 0;

@@ -12,12 +12,17 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <thread>
 
 #include "comm/wait.h"
 #include "kernels/backend.h"
 
 namespace lfm2 {
+
+namespace {
+constexpr auto kLongestAbort = std::chrono::seconds(3);
+}
 
 void check_mpi(int result, const char* call) {
   if (result == MPI_SUCCESS) return;
@@ -27,7 +32,7 @@ void check_mpi(int result, const char* call) {
   throw Error(ExitCode::kLost, fmt::format("{} failed: {}", call, text));
 }
 
-MpiGroup::MpiGroup(const MpiGroup& parent, int color) : host_(parent.host()) {
+MpiGroup::MpiGroup(const MpiGroup& parent, int color) : host_(parent.host()), watchdog_(parent.watchdog_) {
   MPI_CHECK(MPI_Comm_split(parent.comm(), color, parent.rank(), &comm_));
   MPI_CHECK(MPI_Comm_rank(comm_, &rank_));
   MPI_CHECK(MPI_Comm_size(comm_, &size_));
@@ -37,7 +42,13 @@ MpiGroup::~MpiGroup() {
   if (comm_ != MPI_COMM_NULL && comm_ != MPI_COMM_WORLD) MPI_Comm_free(&comm_);
 }
 
-MpiWorld::MpiWorld(int* argc, char*** argv) {
+// At the start of the window, followed by the stamps of each rank.
+struct MpiWorld::Shared {
+  std::atomic<int32_t> failure_claimed;
+  char rest[64 - sizeof(std::atomic<int32_t>)];
+};
+
+MpiWorld::MpiWorld(int* argc, char*** argv, Watchdog::Settings settings) {
   int provided = 0;
   MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
   MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
@@ -53,32 +64,53 @@ MpiWorld::MpiWorld(int* argc, char*** argv) {
   MPI_CHECK(MPI_Get_processor_name(name, &length));
   host_ = name;
 
-  const MPI_Aint bytes = local_rank_ == 0 ? static_cast<MPI_Aint>(sizeof(int32_t)) : 0;
-  MPI_CHECK(
-      MPI_Win_allocate_shared(bytes, sizeof(int32_t), MPI_INFO_NULL, local_, &failure_claimed_, &failure_window_));
+  share_memory();
+  processors_ = count_processors();
+  if (local_size_ < size_) settings.stamps_file += "." + host_;
+  auto* board = reinterpret_cast<RankStamps*>(shared_ + 1);
+  owned_watchdog_ = std::make_unique<Watchdog>(
+      std::span(board, static_cast<size_t>(local_size_)), static_cast<size_t>(local_rank_), std::move(settings),
+      Watchdog::Ending{.claim = [this] { return claim_failure(); },
+                       .say = [this](const std::string& text) { say_failure(text); },
+                       .end = [this] { abort(ExitCode::kLost); }});
+  watchdog_ = owned_watchdog_.get();
+}
+
+void MpiWorld::share_memory() {
+  const size_t bytes = sizeof(Shared) + static_cast<size_t>(local_size_) * sizeof(RankStamps);
+  MPI_CHECK(MPI_Win_allocate_shared(local_rank_ == 0 ? static_cast<MPI_Aint>(bytes) : 0, 1, MPI_INFO_NULL, local_,
+                                    &shared_, &window_));
   MPI_Aint size = 0;
   int unit = 0;
-  MPI_CHECK(MPI_Win_shared_query(failure_window_, 0, &size, &unit, &failure_claimed_));
-  if (local_rank_ == 0) *failure_claimed_ = 0;
+  MPI_CHECK(MPI_Win_shared_query(window_, 0, &size, &unit, &shared_));
+  if (local_rank_ == 0) new (shared_) Shared{};
+  (new (reinterpret_cast<RankStamps*>(shared_ + 1) + local_rank_) RankStamps)->start(rank_);
   MPI_CHECK(MPI_Barrier(local_));
-  processors_ = count_processors();
 }
 
 MpiWorld::~MpiWorld() {
-  MPI_Win_free(&failure_window_);
+  try {
+    barrier(0, "end of the job");  // after it nobody reads another one's stamps
+  } catch (const Error& error) {
+    if (claim_failure()) say_failure(error.what());
+    abort(error.code());
+  }
+  watchdog_->enter({.phase = Phase::kEnd});
+  watchdog_->leave_board();
+  MPI_Win_free(&window_);
   MPI_Comm_free(&local_);
   MPI_Finalize();
 }
 
 void MpiGroup::wait_for(MPI_Request request, double timeout_seconds, const char* what) const {
-  const Wait wait(timeout_seconds, [] {});
+  const Wait wait(*watchdog_, [] {});
   wait.until(
       [&] {
         int done = 0;
         MPI_CHECK(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
         return done != 0;
       },
-      [&] { return fmt::format("waiting for all ranks at \"{}\"", what); });
+      {.phase = Phase::kMeet, .label = what, .limit_seconds = timeout_seconds});
 }
 
 void MpiGroup::barrier(double timeout_seconds, const char* what) const {
@@ -133,13 +165,17 @@ std::vector<std::string> MpiGroup::gather(const std::string& text, int root, dou
 
 int64_t MpiWorld::sum_on_host(int64_t value) const {
   int64_t sum = 0;
-  MPI_CHECK(MPI_Allreduce(&value, &sum, 1, MPI_INT64_T, MPI_SUM, local_));
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_CHECK(MPI_Iallreduce(&value, &sum, 1, MPI_INT64_T, MPI_SUM, local_, &request));
+  wait_for(request, 0, "sum on the host");
   return sum;
 }
 
 bool MpiGroup::all_ranks(bool value) const {
   int mine = value ? 1 : 0, all = 0;
-  MPI_CHECK(MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_LAND, comm()));
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_CHECK(MPI_Iallreduce(&mine, &all, 1, MPI_INT, MPI_LAND, comm(), &request));
+  wait_for(request, 0, "agreement");
   return all != 0;
 }
 
@@ -197,9 +233,18 @@ int MpiWorld::count_processors() const {
   return std::max(1, CPU_COUNT(&mine) / static_cast<int>(sharing));
 }
 
-bool MpiWorld::claim_failure() { return std::atomic_ref<int32_t>(*failure_claimed_).exchange(1) == 0; }
+bool MpiWorld::claim_failure() { return shared_->failure_claimed.exchange(1) == 0; }
+
+void MpiWorld::say_failure(const std::string& text) const {
+  fmt::print(stderr, "lfm2_stage: rank {} ({}): {}\n", rank_, host_, text);
+}
 
 void MpiWorld::abort(ExitCode code) {
+  // MPI, or a lock that another thread holds for ever, may not let this thread go.
+  std::thread([code] {
+    std::this_thread::sleep_for(kLongestAbort);
+    _exit(static_cast<int>(code));
+  }).detach();
   std::fflush(nullptr);
   MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   _exit(static_cast<int>(code));

@@ -4,9 +4,11 @@
 #include <mpi.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "comm/watchdog.h"
 #include "kernels/error.h"
 
 namespace lfm2 {
@@ -15,8 +17,9 @@ namespace lfm2 {
 void check_mpi(int result, const char* call);
 #define MPI_CHECK(call) ::lfm2::check_mpi((call), #call)
 
-// Some ranks of the job in order, and what they do together. Each collective ends within `timeout_seconds` (0: no
-// limit); Error(kLost) names `what`.
+// Some ranks of the job in order, and what they do together. While a collective goes on the rank stands at `what`;
+// where it does nothing else for `timeout_seconds` (0: the watchdog's own limit) and waits for nobody who gets on, the
+// watchdog ends it with Error(kLost).
 class MpiGroup {
  public:
   // The ranks of `parent` with the same `color`, in their order there. Collective over `parent`.
@@ -29,6 +32,7 @@ class MpiGroup {
   int size() const { return size_; }
   const std::string& host() const { return host_; }
   MPI_Comm comm() const { return comm_; }
+  Watchdog& watchdog() const { return *watchdog_; }
 
   void barrier(double timeout_seconds, const char* what) const;
   void broadcast(void* data, size_t bytes, int root, double timeout_seconds, const char* what) const;
@@ -48,13 +52,15 @@ class MpiGroup {
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   std::string host_;
+  Watchdog* watchdog_ = nullptr;
 };
 
 // All ranks.
 class MpiWorld : public MpiGroup {
  public:
-  MpiWorld(int* argc, char*** argv);
-  ~MpiWorld() override;  // MPI_Finalize
+  // The watchdog starts here; where ranks are on several hosts, each host's goes to a file of its own.
+  MpiWorld(int* argc, char*** argv, Watchdog::Settings watchdog);
+  ~MpiWorld() override;  // once all ranks are there: MPI_Finalize
 
   int local_rank() const { return local_rank_; }  // among the ranks of this host
   int local_size() const { return local_size_; }
@@ -65,15 +71,20 @@ class MpiWorld : public MpiGroup {
 
   // True for the first rank of this host that asks: it alone reports, so that one cause gives one line.
   bool claim_failure();
+  void say_failure(const std::string& text) const;  // one line on stderr, with this rank's name
+  // Ends all ranks. Returns to nobody, not even where MPI hangs.
   [[noreturn]] void abort(ExitCode code);
 
  private:
+  struct Shared;                 // by the ranks of this host
   int count_processors() const;  // collective
+  void share_memory();
 
   int local_rank_ = 0, local_size_ = 1, processors_ = 1;
   MPI_Comm local_ = MPI_COMM_NULL;
-  MPI_Win failure_window_ = MPI_WIN_NULL;
-  int32_t* failure_claimed_ = nullptr;  // in memory shared by the ranks of this host
+  MPI_Win window_ = MPI_WIN_NULL;
+  Shared* shared_ = nullptr;
+  std::unique_ptr<Watchdog> owned_watchdog_;  // last: its thread uses the above
 };
 
 }  // namespace lfm2

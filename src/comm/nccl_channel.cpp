@@ -6,6 +6,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -20,9 +25,10 @@ namespace {
 // Two thread blocks move 35 GB/s, four 67 GB/s, the default 300 GB/s on NVLink; each takes a multiprocessor from the
 // matrix products.
 constexpr int kMostThreadBlocks = 4;
+constexpr auto kLongestAbort = std::chrono::seconds(1);
 constexpr int kUrgent = -5;  // stream priority: transfers are short and others wait for them
 
-void check_nccl(ncclResult_t result, ncclComm_t comm, const char* call) {
+void check_nccl(ncclResult_t result, ncclComm_t comm, std::string_view call) {
   if (result == ncclSuccess || result == ncclInProgress) return;
   const char* detail = ncclGetLastError(comm);
   throw Error(ExitCode::kLost, fmt::format("{} failed: {}{}{}", call, ncclGetErrorString(result),
@@ -49,25 +55,36 @@ class Edge {
  public:
   static constexpr int kSender = 0, kReceiver = 1;
 
-  Edge() : stream_(kUrgent) {}
+  Edge(Watchdog& watchdog, int rank)
+      : rank_(rank), peer_(watchdog.rank() + (rank == kSender ? 1 : -1)), stream_(kUrgent) {}
   Edge(const Edge&) = delete;
   Edge& operator=(const Edge&) = delete;
   ~Edge() {
     if (comm_ != nullptr) ncclCommDestroy(comm_);
   }
 
-  void start(const ncclUniqueId& id, int rank) {
-    rank_ = rank;
+  void start(const ncclUniqueId& id) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.maxCTAs = kMostThreadBlocks;
-    check_nccl(ncclCommInitRankConfig(&comm_, 2, id, rank, &config), nullptr, "ncclCommInitRankConfig");
+    check_nccl(ncclCommInitRankConfig(&comm_, 2, id, rank_, &config), nullptr, "ncclCommInitRankConfig");
   }
+  // Lets go of the other side, and waits no longer for it than kLongestAbort.
+  void abort() {
+    if (comm_ == nullptr) return;
+    const auto aborted = std::make_shared<std::promise<void>>();
+    std::thread([comm = comm_, aborted] {
+      ncclCommAbort(comm);
+      aborted->set_value();
+    }).detach();
+    aborted->get_future().wait_for(kLongestAbort);
+  }
+
   // False while NCCL is still at it; throws what went wrong on either side of the edge.
-  bool settled() const {
+  bool settled() {
     ncclResult_t state = ncclSuccess;
     check_nccl(ncclCommGetAsyncError(comm_, &state), comm_, "ncclCommGetAsyncError");
-    check_nccl(state, comm_, rank_ == kSender ? "NCCL to the next stage" : "NCCL from the previous stage");
+    check_nccl(state, comm_, fmt::format("NCCL {} rank {}", rank_ == kSender ? "to" : "from", peer_));
     return state != ncclInProgress;
   }
 
@@ -86,11 +103,10 @@ class Edge {
     CUDA_CHECK(cudaEventRecord(timing.end.native(), stream_.native()));
     in_flight_[static_cast<size_t>(slot)] = true;
   }
-  void settle(const Wait& wait) const {
-    wait.until(
-        [&] { return settled(); },
-        [&] { return rank_ == kSender ? "NCCL connects to the next stage" : "NCCL connects to the previous stage"; });
+  void settle(const Wait& wait) {
+    wait.until([&] { return settled(); }, connecting());
   }
+  Place connecting() const { return {.phase = Phase::kConnect, .peer = peer_}; }
   bool done(int slot) {
     const auto at = static_cast<size_t>(slot);
     if (!in_flight_[at]) return true;
@@ -112,7 +128,7 @@ class Edge {
     CudaTimingEvent start, end;
   };
 
-  int rank_ = kSender;
+  int rank_, peer_;  // in the communicator, in the job
   ncclComm_t comm_ = nullptr;
   CudaStream stream_;
   std::array<Timing, kSlots> timing_;
@@ -122,10 +138,18 @@ class Edge {
 
 class NcclChannel : public Channel {
  public:
-  NcclChannel(const MpiGroup& group, Backend& backend, double timeout_seconds);
+  NcclChannel(const MpiGroup& group, Backend& backend)
+      : wait_(group.watchdog(), [] {}), element_(backend.allocate(2 * sizeof(float))) {}
+
+  void connect(const MpiGroup& group);
+  void abort() {
+    for (Edge* edge : {previous_.get(), next_.get()})
+      if (edge != nullptr) edge->abort();
+  }
 
   void receive(int slot, const Tensor& into) override { previous_->transfer(slot, into, wait_); }
   bool arrived(int) override { return true; }  // the compute stream waits, not the host
+  bool delivered(int slot) override { return previous_->done(slot); }
   void order_after_arrival(int slot, Stream& compute) override {
     CUDA_CHECK(cudaStreamWaitEvent(dynamic_cast<CudaStream&>(compute).native(), previous_->end_of(slot)));
   }
@@ -149,40 +173,49 @@ class NcclChannel : public Channel {
 
  private:
   Wait wait_;
+  Buffer element_;  // two fp32, of the first transfers
   std::unique_ptr<Edge> previous_, next_;
 };
 
-NcclChannel::NcclChannel(const MpiGroup& group, Backend& backend, double timeout_seconds)
-    : wait_(timeout_seconds, [] {}) {
+void NcclChannel::connect(const MpiGroup& group) {
   // The id of edge r is made by rank r; everybody takes part in every broadcast, which is simpler than it is slow.
   std::vector<ncclUniqueId> ids(static_cast<size_t>(group.size()));
   for (int rank = 0; rank + 1 < group.size(); ++rank) {
     ncclUniqueId& id = ids[static_cast<size_t>(rank)];
     if (group.rank() == rank) check_nccl(ncclGetUniqueId(&id), nullptr, "ncclGetUniqueId");
-    group.broadcast(&id, sizeof id, rank, timeout_seconds, "NCCL ids");
+    group.broadcast(&id, sizeof id, rank, 0, "NCCL ids");
   }
   if (group.rank() > 0) {
-    previous_ = std::make_unique<Edge>();
-    previous_->start(ids[static_cast<size_t>(group.rank() - 1)], Edge::kReceiver);
+    previous_ = std::make_unique<Edge>(group.watchdog(), Edge::kReceiver);
+    previous_->start(ids[static_cast<size_t>(group.rank() - 1)]);
   }
   if (group.rank() + 1 < group.size()) {
-    next_ = std::make_unique<Edge>();
-    next_->start(ids[static_cast<size_t>(group.rank())], Edge::kSender);
+    next_ = std::make_unique<Edge>(group.watchdog(), Edge::kSender);
+    next_->start(ids[static_cast<size_t>(group.rank())]);
   }
-  wait_.until([&] { return (!previous_ || previous_->settled()) && (!next_ || next_->settled()); },
-              [&] { return fmt::format("rank {} waits for NCCL to connect to its neighbours", group.rank()); });
+  const auto wait_for_edges = [&](const auto& done) {
+    for (Edge* edge : {previous_.get(), next_.get()})
+      if (edge != nullptr) wait_.until([&] { return done(*edge); }, edge->connecting());
+  };
+  wait_for_edges([](Edge& edge) { return edge.settled(); });
   // One element each way, so that the first micro-batch finds everything connected.
-  const Buffer element = backend.allocate(2 * sizeof(float));
-  if (next_) next_->transfer(0, Tensor(element.data(), DType::kF32, {1}), wait_);
-  if (previous_) previous_->transfer(0, Tensor(element.data() + sizeof(float), DType::kF32, {1}), wait_);
-  wait_.until([&] { return (!previous_ || previous_->done(0)) && (!next_ || next_->done(0)); },
-              [&] { return fmt::format("rank {} waits for the first element over NCCL", group.rank()); });
+  if (next_) next_->transfer(0, Tensor(element_.data(), DType::kF32, {1}), wait_);
+  if (previous_) previous_->transfer(0, Tensor(element_.data() + sizeof(float), DType::kF32, {1}), wait_);
+  wait_for_edges([](Edge& edge) { return edge.settled() && edge.done(0); });
 }
 
 }  // namespace
 
-std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backend, double timeout_seconds) {
-  return std::make_unique<NcclChannel>(group, backend, timeout_seconds);
+std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backend) {
+  auto channel = std::make_unique<NcclChannel>(group, backend);
+  try {
+    channel->connect(group);
+  } catch (...) {
+    // The process is about to end. What is left of the channel stays: taking it down may wait for ever.
+    channel.release()->abort();
+    throw;
+  }
+  return channel;
 }
 
 }  // namespace lfm2

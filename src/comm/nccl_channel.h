@@ -9,8 +9,8 @@
 
 namespace lfm2 {
 
-// The edges of this rank to the ranks before and after it. Collective over all ranks. Error(kLost) where the
-// communicators are not up after `timeout_seconds`; Error(kUnavailable) where NCCL refuses them.
-std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backend, double timeout_seconds);
+// The edges of this rank to the ranks before and after it, connected. Collective over all ranks. Error(kLost) where
+// NCCL fails, or where the watchdog sees it stall.
+std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backend);
 
 }  // namespace lfm2

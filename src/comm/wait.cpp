@@ -5,22 +5,26 @@
 
 #include <thread>
 
-#include "kernels/error.h"
-
 namespace lfm2 {
 
 namespace {
 constexpr auto kNap = std::chrono::microseconds(50);
 }  // namespace
 
-double Wait::until(const std::function<bool()>& done, const std::function<std::string()>& what) const {
+double Wait::until(const std::function<bool()>& done, const Place& place) const {
   const auto start = std::chrono::steady_clock::now();
+  const Place before = watchdog_.place();
+  bool stamped = false;  // most waits end at the first look
   while (true) {
     poll_();
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
-    if (done()) return waited.count();
-    if (timeout_seconds_ > 0 && waited.count() > timeout_seconds_)
-      throw Error(ExitCode::kLost, fmt::format("no progress for {:g} s (--timeout): {}", timeout_seconds_, what()));
+    if (done()) {
+      if (stamped) watchdog_.enter(before);
+      return waited.count();
+    }
+    if (!stamped) watchdog_.enter(place);
+    stamped = true;
+    watchdog_.check();
     if (waited < eager_)
       sched_yield();
     else

@@ -94,6 +94,8 @@ class Backend {
   virtual std::unique_ptr<Event> create_event() = 0;
   virtual std::unique_ptr<Stream> create_stream() = 0;
   virtual bool memory_is_host_memory() const = 0;  // of allocate(): MPI and the host may touch it
+  // Changes while operators get on that may take minutes; of any thread. A GPU's never does: its take milliseconds.
+  virtual uint64_t activity() const { return 0; }
 
   virtual Stream& compute() = 0;  // the stream that Ops enqueues on
   virtual Ops& ops() = 0;         // call only inside compute().submit(...)

@@ -73,11 +73,10 @@ Machine choose_machine(const Options& options, const MpiWorld& world) {
   return cpu_machine(options, world);
 }
 
-std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t slot_bytes,
-                                      [[maybe_unused]] double timeout_seconds) {
+std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t slot_bytes) {
   if (pipeline.size() == 1) return nullptr;
 #if LFM2_HAS_CUDA
-  if (machine.nccl) return make_nccl_channel(pipeline, *machine.backend, timeout_seconds);
+  if (machine.nccl) return make_nccl_channel(pipeline, *machine.backend);
 #endif
   const int previous = pipeline.rank() == 0 ? MpiChannel::kNoPeer : pipeline.rank() - 1;
   const int next = pipeline.rank() + 1 == pipeline.size() ? MpiChannel::kNoPeer : pipeline.rank() + 1;

@@ -23,9 +23,7 @@ struct Machine {
 // Collective. Error(kUnavailable) where the wanted device or transport is not there.
 Machine choose_machine(const Options& options, const MpiWorld& world);
 
-// Null for a single stage. `slot_bytes` of the largest micro-batch; NCCL gets `timeout_seconds` (0: no limit) to
-// connect.
-std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t slot_bytes,
-                                      double timeout_seconds);
+// Null for a single stage. `slot_bytes` of the largest micro-batch.
+std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t slot_bytes);
 
 }  // namespace lfm2

@@ -68,7 +68,7 @@ Generator::Drawn::Drawn(std::byte* memory, int64_t draws, int64_t top_k) {
 }
 
 Generator::Generator(Backend& backend, const Stage& stage, Channel* channel, ControlLink& control, int64_t index,
-                     int64_t stages, const GenerationPlan& plan, DType compute, double timeout_seconds, bool traced)
+                     int64_t stages, const GenerationPlan& plan, DType compute, Watchdog& watchdog, bool traced)
     : backend_(backend),
       stage_(stage),
       channel_(channel),
@@ -77,11 +77,13 @@ Generator::Generator(Backend& backend, const Stage& stage, Channel* channel, Con
       stages_(stages),
       plan_(plan),
       compute_(compute),
+      watchdog_(watchdog),
       traced_(traced),
       waiter_(
-          timeout_seconds,
+          watchdog,
           [this] {
             backend_.compute().check();
+            watchdog_.note(backend_.activity());
             control_.progress();
             if (channel_ != nullptr) channel_->progress();
             collect_results();
@@ -117,11 +119,12 @@ Tensor Generator::allocate(DType dtype, std::initializer_list<int64_t> dims) {
   return tensor;
 }
 
-double Generator::wait(const std::function<bool()>& done, std::string_view what) {
+double Generator::wait(const std::function<bool()>& done, Phase phase, int64_t step, int64_t peer_stage) {
   const double start = traced_ ? steady_seconds() : 0;
-  const double waited = waiter_.until(
-      done, [&] { return fmt::format("stage {} of {} waits until step {} {}", index_, stages_, steps_, what); });
-  trace(TraceKind::kWait, steps_, start, start + waited);
+  const int peer =
+      peer_stage == Place::kNobody ? Place::kNobody : watchdog_.rank() + static_cast<int>(peer_stage - index_);
+  const double waited = waiter_.until(done, {.phase = phase, .item = step, .step = true, .peer = peer});
+  trace(TraceKind::kWait, step, start, start + waited);
   return waited;
 }
 
@@ -146,7 +149,7 @@ ScheduledStep Generator::next_step() {
   ScheduledStep scheduled;
   if (!stage_.first()) {
     std::vector<int32_t> words;
-    wait([&] { return control_.receive_step(words); }, "is announced by stage 0");
+    wait([&] { return control_.receive_step(words); }, Phase::kStep, steps_, 0);
     scheduled.step = step_from_words(words);
     return scheduled;
   }
@@ -161,17 +164,22 @@ ScheduledStep Generator::next_step() {
       break;
     }
     if (scheduler_->finished()) break;
-    wait([&] { return take_tokens(); }, fmt::format("can be made of tokens from stage {}", stages_ - 1));
+    if (stage_.last())
+      wait([&] { return take_tokens(); }, Phase::kCompute, steps_ - 1);
+    else
+      wait([&] { return take_tokens(); }, Phase::kTokens, steps_, stages_ - 1);
   }
   control_.send_step(to_words(scheduled.step));
   return scheduled;
 }
 
-void Generator::wait_for_free_slot(int slot) {
-  if (stage_.last())
-    wait([&] { return !slots_[static_cast<size_t>(slot)].pending; }, "finds its slot's tokens drawn");
-  else
-    wait([&] { return channel_->sent(slot); }, fmt::format("finds its slot taken by stage {}", index_ + 1));
+// In steps, so that a stall is blamed on whoever is late: the stage before, this one's device, the stage behind.
+void Generator::wait_for_free_slot(int slot_index, int64_t previous) {
+  if (previous < 0) return;  // nothing was in it in this run
+  const Slot& slot = slots_[static_cast<size_t>(slot_index)];
+  if (!stage_.first()) wait([&] { return channel_->delivered(slot_index); }, Phase::kReceive, previous, index_ - 1);
+  wait([&] { return slot.computed->done() && !slot.pending; }, Phase::kCompute, previous);
+  if (!stage_.last()) wait([&] { return channel_->sent(slot_index); }, Phase::kSend, previous, index_ + 1);
 }
 
 void Generator::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, Slot& slot) {
@@ -325,7 +333,8 @@ void Generator::run(const Samples& samples, const std::vector<CompletionConsumer
     if (step.last()) break;
     const int slot_index = static_cast<int>(steps_ % kSlots);
     Slot& slot = slots_[static_cast<size_t>(slot_index)];
-    wait_for_free_slot(slot_index);
+    watchdog_.enter({.phase = Phase::kCompute, .item = steps_, .step = true});
+    wait_for_free_slot(slot_index, steps_ - kSlots);
     table_->apply(step, plan_.table_width(), arrays);
     if (stage_.last())
       for (const Admission& one : step.admitted) {
@@ -336,8 +345,7 @@ void Generator::run(const Samples& samples, const std::vector<CompletionConsumer
     if (!stage_.first()) channel_->receive(slot_index, slot.residual.rows(0, arrays.tokens));
     upload(arrays, scheduled.ids, slot);
     if (!stage_.first()) {
-      times_.receiving +=
-          wait([&] { return channel_->arrived(slot_index); }, fmt::format("comes from stage {}", index_ - 1));
+      times_.receiving += wait([&] { return channel_->arrived(slot_index); }, Phase::kReceive, steps_, index_ - 1);
       channel_->order_after_arrival(slot_index, backend_.compute());
     }
     enqueue(arrays, slot_index, steps_);
@@ -352,8 +360,8 @@ void Generator::run(const Samples& samples, const std::vector<CompletionConsumer
     largest_step_ = std::max(largest_step_, arrays.sequences());
     collect_times();
   }
-  for (int slot = 0; slot < kSlots; ++slot) wait_for_free_slot(slot);
-  wait([&] { return slots_[0].computed->done() && slots_[1].computed->done(); }, "is computed");
+  for (int64_t step = steps_; step < steps_ + kSlots; ++step)
+    wait_for_free_slot(static_cast<int>(step % kSlots), step - kSlots);
   times_.total = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   collect_times();
   times_.hidden = seconds_within(sending_, computing_);

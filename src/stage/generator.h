@@ -45,7 +45,7 @@ class Generator {
  public:
   // `channel` may be null for a single stage. Everything a run needs is allocated here.
   Generator(Backend& backend, const Stage& stage, Channel* channel, ControlLink& control, int64_t index, int64_t stages,
-            const GenerationPlan& plan, DType compute, double timeout_seconds, bool traced = false);
+            const GenerationPlan& plan, DType compute, Watchdog& watchdog, bool traced = false);
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
   ~Generator() { backend_.compute().drain(); }
@@ -95,13 +95,13 @@ class Generator {
   ScheduledStep next_step();
   bool take_tokens();
   void upload(const StepArrays& arrays, const std::vector<int32_t>& ids, Slot& slot);
-  void wait_for_free_slot(int slot);
+  void wait_for_free_slot(int slot_index, int64_t previous);
   void enqueue(const StepArrays& arrays, int slot, int64_t step);
   void compute(const Layout& layout, const Slot& slot);
   void draw(const Layout& layout, const Tensor& residual, const Slot& slot);
   void collect_results();  // last stage
   void hand_out(Slot& slot);
-  double wait(const std::function<bool()>& done, std::string_view what);
+  double wait(const std::function<bool()>& done, Phase phase, int64_t step, int64_t peer_stage = Place::kNobody);
   void collect_times();
   void trace(TraceKind kind, int64_t item, double start, double end) {
     if (traced_) trace_.push_back({kind, item, start, end});
@@ -114,6 +114,7 @@ class Generator {
   int64_t index_, stages_;
   GenerationPlan plan_;
   DType compute_;
+  Watchdog& watchdog_;
   bool traced_;
   Wait waiter_;
   uint64_t activation_bytes_ = 0;

@@ -35,6 +35,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 ExitCode Job::run() {
+  at(Phase::kRead);
   form_pipelines();
   check_inputs();
   share_samples();
@@ -48,6 +49,7 @@ ExitCode Job::run() {
         choose_target_tokens(share, pipeline_ranks_->size(), machine_.cuda ? kLargestCudaTarget : kLargestCpuTarget));
   check_memory();
   load_weights();
+  at(Phase::kPrepare);
   world_.barrier(load_timeout(), "weights loaded");
   if (generates()) {
     open_generation();
@@ -56,14 +58,17 @@ ExitCode Job::run() {
   }
   if (machine_.cuda && options_.micro_batch == 0) measure_and_replan();
   const auto slot_elements = static_cast<size_t>(plan_.max_tokens * shards_->config().hidden);
-  channel_ = make_channel(*pipeline_ranks_, machine_, slot_elements * size_bytes(compute_), options_.timeout_seconds);
+  channel_ = make_channel(*pipeline_ranks_, machine_, slot_elements * size_bytes(compute_));
   pipeline_.emplace(*machine_.backend, *stage_, channel_.get(), pipeline_ranks_->rank(), pipeline_ranks_->size(), plan_,
-                    compute_, options_.results, options_.timeout_seconds, !options_.trace.empty());
+                    compute_, options_.results, world_.watchdog(), !options_.trace.empty());
   open_results();
   open_output();
   run_pipeline();
   return finish();
 }
+
+// Work of the host that may take as long as loading.
+void Job::at(Phase phase) const { world_.watchdog().enter({.phase = phase, .limit_seconds = load_timeout()}); }
 
 double Job::load_timeout() const { return kLoadTimeoutFactor * options_.timeout_seconds; }
 
@@ -212,10 +217,12 @@ void Job::check_memory() const {
 }
 
 void Job::load_weights() {
+  at(Phase::kLoad);
   const auto start = std::chrono::steady_clock::now();
   uint64_t bytes = 0;
   for (const ShardTensor* tensor : tensors()) bytes += tensor->bytes;
-  Progress progress("load", bytes, Progress::Unit::kBytes, world_.rank() == 0 ? options_.progress : ProgressMode::kOff);
+  Progress progress("load", bytes, Progress::Unit::kBytes, world_.rank() == 0 ? options_.progress : ProgressMode::kOff,
+                    [this] { world_.watchdog().pulse(); });
   const int readers = std::min(world_.fair_share_of_processors(), kMostReaders);
   weights_.emplace(*shards_, *machine_.backend, compute_, progress, readers);
   stage_.emplace(*weights_, shards_->config(), layers());
@@ -282,6 +289,7 @@ void Job::run_pipeline() {
 }
 
 ExitCode Job::finish() {
+  at(Phase::kWrite);
   if (output_ && !makes_output()) output_->commit();
   world_.barrier(load_timeout(), "results written");
   if (output_ && makes_output()) output_->commit();
@@ -338,6 +346,7 @@ ExitCode Job::finish() {
     std::fflush(stdout);
   }
   world_.broadcast(&valid, sizeof valid, 0, options_.timeout_seconds, "verdict");  // all exit alike
+  at(Phase::kEnd);
   return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
 }
 

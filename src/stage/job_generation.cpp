@@ -94,10 +94,10 @@ void Job::open_generation() {
                   generation_.limits.caches.slots, generation_.limits.most_sequences, generation_.limits.caches.pages,
                   generation_.limits.caches.page));
   const auto slot_elements = static_cast<size_t>(generation_.most_tokens() * shards_->config().hidden);
-  channel_ = make_channel(*pipeline_ranks_, machine_, slot_elements * size_bytes(compute_), options_.timeout_seconds);
+  channel_ = make_channel(*pipeline_ranks_, machine_, slot_elements * size_bytes(compute_));
   control_ = std::make_unique<MpiControlLink>(*pipeline_ranks_);
   generator_.emplace(*machine_.backend, *stage_, channel_.get(), *control_, pipeline_ranks_->rank(),
-                     pipeline_ranks_->size(), generation_, compute_, options_.timeout_seconds, !options_.trace.empty());
+                     pipeline_ranks_->size(), generation_, compute_, world_.watchdog(), !options_.trace.empty());
   if (options_.output.empty() || !makes_output()) return;
   completions_ = create_completion_file(
       options_.output, {.kind = options_.results,

@@ -47,11 +47,16 @@ Failure describe(std::exception_ptr error, bool verbose) {
   }
 }
 
+// Beside the output, else in the working directory.
+std::filesystem::path stamps_file(const Options& options) {
+  return options.output.empty() ? "lfm2_stage.stall.txt" : options.output.string() + ".stall.txt";
+}
+
 [[noreturn]] void end_all_ranks(MpiWorld& world, const Failure& failure) {
   if (world.claim_failure())
-    fmt::print(stderr, "lfm2_stage: rank {} ({}): {}\n", world.rank(), world.host(), failure.text);
-  else
-    std::this_thread::sleep_for(std::chrono::seconds(2));  // the rank that spoke is ending all of them
+    world.say_failure(failure.text);
+  else  // the rank that spoke is ending all of them; where that is this one, the others remove what they were making
+    std::this_thread::sleep_for(std::chrono::milliseconds(world.watchdog().spoke() ? 300 : 2000));
   world.abort(failure.code);
 }
 
@@ -61,7 +66,8 @@ int main(int argc, char** argv) {
   const ParsedCommandLine parsed = parse_command_line(argc, argv);
   if (!parsed.run) return end_without_mpi(parsed);
   try {
-    MpiWorld world(&argc, &argv);
+    MpiWorld world(&argc, &argv,
+                   {.timeout_seconds = parsed.options.timeout_seconds, .stamps_file = stamps_file(parsed.options)});
     Job job(parsed.options, world);
     try {
       return static_cast<int>(job.run());

@@ -10,7 +10,7 @@
 namespace lfm2 {
 
 Pipeline::Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64_t index, int64_t stages,
-                   const BatchPlan& plan, DType compute, ResultKind kind, double timeout_seconds, bool traced)
+                   const BatchPlan& plan, DType compute, ResultKind kind, Watchdog& watchdog, bool traced)
     : backend_(backend),
       stage_(stage),
       channel_(channel),
@@ -19,10 +19,12 @@ Pipeline::Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64
       plan_(plan),
       compute_(compute),
       kind_(kind),
+      watchdog_(watchdog),
       traced_(traced),
       schedule_(make_schedule(index, stages, static_cast<int64_t>(plan.items.size()))),
-      waiter_(timeout_seconds, [this] {
+      waiter_(watchdog, [this] {
         backend_.compute().check();
+        watchdog_.note(backend_.activity());
         if (channel_ != nullptr) channel_->progress();
         if (results_) results_->advance();
       }) {
@@ -127,10 +129,11 @@ void Pipeline::build_items() {
   }
 }
 
-double Pipeline::wait(const std::function<bool()>& done, std::string_view what, int64_t item) {
+double Pipeline::wait(const std::function<bool()>& done, Phase phase, int64_t item, int64_t peer_stage) {
   const double start = traced_ ? steady_seconds() : 0;
-  const double waited = waiter_.until(
-      done, [&] { return fmt::format("stage {} of {} waits until micro-batch {} {}", index_, stages_, item, what); });
+  const int peer =
+      peer_stage == Place::kNobody ? Place::kNobody : watchdog_.rank() + static_cast<int>(peer_stage - index_);
+  const double waited = waiter_.until(done, {.phase = phase, .item = item, .peer = peer});
   trace(TraceKind::kWait, item, start, start + waited);
   return waited;
 }
@@ -154,18 +157,18 @@ void Pipeline::collect_times() {
   for (const Span& span : transfers.received) trace(TraceKind::kReceive, received_++, span.start, span.end);
 }
 
-void Pipeline::wait_for_free_slot(const Action& action) {
-  const int64_t previous = action.item - kSlots;
-  if (stage_.last())
-    wait([&] { return slot_of(action).taken->done(); }, "is computed", previous);
-  else
-    wait([&] { return channel_->sent(action.slot); }, fmt::format("is taken by stage {}", index_ + 1), previous);
+// In steps, so that a stall is blamed on whoever is late: the stage before, this one's device, the stage behind.
+void Pipeline::wait_for_free_slot(int slot_index, int64_t previous) {
+  if (previous < 0) return;  // nothing was in it in this run
+  const Slot& slot = slots_[static_cast<size_t>(slot_index)];
+  if (!stage_.first()) wait([&] { return channel_->delivered(slot_index); }, Phase::kReceive, previous, index_ - 1);
+  wait([&] { return slot.computed->done() && slot.taken->done(); }, Phase::kCompute, previous);
+  if (!stage_.last()) wait([&] { return channel_->sent(slot_index); }, Phase::kSend, previous, index_ + 1);
 }
 
 void Pipeline::forward(const Action& action) {
   if (!stage_.first()) {
-    times_.receiving += wait([&] { return channel_->arrived(action.slot); },
-                             fmt::format("comes from stage {}", index_ - 1), action.item);
+    times_.receiving += wait([&] { return channel_->arrived(action.slot); }, Phase::kReceive, action.item, index_ - 1);
     channel_->order_after_arrival(action.slot, backend_.compute());
   }
   backend_.compute().submit(
@@ -186,7 +189,7 @@ void Pipeline::give_result(const Action& action) {
   if (results_) {
     const bool all = kind_.positions == Positions::kAll;
     const Tensor rows = all ? Tensor() : last_rows_.rows(item.first_sample, item.samples);
-    const auto until = [&](const std::function<bool()>& done) { wait(done, "gives its logits", action.item); };
+    const auto until = [&](const std::function<bool()>& done, Phase phase) { wait(done, phase, action.item); };
     results_->give(output_of(action), rows,
                    all ? plan_.first_token + item.first_token : plan_.first_sample + item.first_sample, scratch_, until,
                    2 * action.item + 1);
@@ -206,12 +209,13 @@ void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsume
   if (results_) results_->start(consumers);
   if (stage_.first()) backend_.upload(ids_, 0, DType::kI32, ids.data(), ids_.numel());
   for (const Action& action : schedule_) {
+    watchdog_.enter({.phase = Phase::kCompute, .item = action.item});
     switch (action.kind) {
       case ActionKind::kTakeTokens:
-        wait_for_free_slot(action);
+        wait_for_free_slot(action.slot, action.item - kSlots);
         break;
       case ActionKind::kReceive:
-        wait_for_free_slot(action);
+        wait_for_free_slot(action.slot, action.item - kSlots);
         channel_->receive(action.slot, input_of(action));
         break;
       case ActionKind::kForward:
@@ -230,12 +234,9 @@ void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsume
     collect_times();
   }
   const auto last_item = static_cast<int64_t>(plan_.items.size()) - 1;
-  if (results_) results_->finish([&](const auto& done) { wait(done, "gives its logits", last_item); });
-  for (const Slot& slot : slots_) {
-    wait([&] { return slot.computed->done() && slot.taken->done(); }, "is computed", last_item);
-    if (!stage_.last())
-      wait([&] { return channel_->sent(static_cast<int>(&slot - slots_.data())); }, "is sent", last_item);
-  }
+  if (results_) results_->finish([&](const auto& done, Phase phase) { wait(done, phase, last_item); });
+  for (int64_t item = std::max<int64_t>(0, last_item + 1 - kSlots); item <= last_item; ++item)
+    wait_for_free_slot(static_cast<int>(item % kSlots), item);
   times_.total = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   collect_times();
   times_.hidden = seconds_within(sending_, computing_);

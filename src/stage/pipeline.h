@@ -28,9 +28,9 @@ struct PipelineTimes {
 class Pipeline {
  public:
   // `channel` may be null for a single stage; `stages` counts all of them, this one is number `index`. Everything the
-  // run needs is allocated here. `timeout_seconds` bounds every wait (0: none).
+  // run needs is allocated here.
   Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64_t index, int64_t stages, const BatchPlan& plan,
-           DType compute, ResultKind kind, double timeout_seconds, bool traced = false);
+           DType compute, ResultKind kind, Watchdog& watchdog, bool traced = false);
 
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
@@ -77,10 +77,10 @@ class Pipeline {
     return cuts_tails_ ? slot_of(action).tail.rows(0, item.tail.tokens) : input_of(action);
   }
 
-  void wait_for_free_slot(const Action& action);
+  void wait_for_free_slot(int slot_index, int64_t previous);
   void forward(const Action& action);
   void give_result(const Action& action);
-  double wait(const std::function<bool()>& done, std::string_view what, int64_t item);
+  double wait(const std::function<bool()>& done, Phase phase, int64_t item, int64_t peer_stage = Place::kNobody);
   void collect_times();
   void trace(TraceKind kind, int64_t item, double start, double end) {
     if (traced_) trace_.push_back({kind, item, start, end});
@@ -93,6 +93,7 @@ class Pipeline {
   const BatchPlan& plan_;
   DType compute_;
   ResultKind kind_;
+  Watchdog& watchdog_;
   bool traced_;
   int64_t tail_length_ = 0;  // 0: every token goes all the way
   bool cuts_tails_ = false;  // here; a stage behind that one gets tails alone

@@ -27,11 +27,12 @@ std::string amount_text(double amount, Progress::Unit unit) {
 
 }  // namespace
 
-Progress::Progress(std::string title, uint64_t total, Unit unit, ProgressMode mode)
+Progress::Progress(std::string title, uint64_t total, Unit unit, ProgressMode mode, std::function<void()> pulse)
     : title_(std::move(title)),
       total_(total),
       unit_(unit),
       shown_(mode == ProgressMode::kOn || (mode == ProgressMode::kAuto && ::isatty(STDERR_FILENO) == 1)),
+      pulse_(std::move(pulse)),
       start_(std::chrono::steady_clock::now()),
       drawn_(start_) {}
 
@@ -42,6 +43,7 @@ Progress::~Progress() {
 }
 
 void Progress::add(uint64_t amount) {
+  if (pulse_) pulse_();
   done_ = std::min(done_ + amount, total_);
   const auto now = std::chrono::steady_clock::now();
   if (shown_ && now - drawn_ >= kRedrawInterval) draw(now);

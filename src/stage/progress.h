@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace lfm2 {
@@ -14,7 +15,9 @@ class Progress {
  public:
   enum class Unit { kBytes, kSamples, kTokens };
 
-  Progress(std::string title, uint64_t total, Unit unit, ProgressMode mode = ProgressMode::kAuto);
+  // `pulse` is called whenever something was done, by whichever thread does it.
+  Progress(std::string title, uint64_t total, Unit unit, ProgressMode mode = ProgressMode::kAuto,
+           std::function<void()> pulse = {});
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress();  // ends the line
@@ -28,6 +31,7 @@ class Progress {
   uint64_t total_, done_ = 0;
   Unit unit_;
   bool shown_;
+  std::function<void()> pulse_;
   std::chrono::steady_clock::time_point start_, drawn_;
 };
 

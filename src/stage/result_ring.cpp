@@ -43,7 +43,8 @@ void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_
   const int64_t count = rows ? rows.dim(0) : residual.dim(0);
   for (int64_t done = 0; done < count; done += kHeadRows) {
     Piece& piece = pieces_[next_];
-    wait([&] { return is_free(piece); });
+    wait([&] { return piece.ready->done(); }, Phase::kCompute);
+    wait([&] { return is_free(piece); }, Phase::kWrite);
     piece.first_row = first_row + done;
     piece.count = std::min(kHeadRows, count - done);
     piece.tag = tag;
@@ -84,9 +85,12 @@ bool ResultRing::is_free(const Piece& piece) {
 }
 
 void ResultRing::finish(const WaitUntil& wait) {
-  wait([this] {
-    return std::all_of(pieces_.begin(), pieces_.end(), [this](const Piece& piece) { return is_free(piece); });
-  });
+  wait([this] { return in_flight_.empty(); }, Phase::kCompute);
+  wait(
+      [this] {
+        return std::all_of(pieces_.begin(), pieces_.end(), [this](const Piece& piece) { return is_free(piece); });
+      },
+      Phase::kWrite);
 }
 
 std::vector<Span> ResultRing::take_finished() {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/stamps.h"
 #include "kernels/backend.h"
 #include "stage/memory_plan.h"
 #include "stage/results.h"
@@ -21,8 +22,9 @@ namespace lfm2 {
 
 class ResultRing {
  public:
-  // `wait` blocks until its argument is true, calling advance() meanwhile.
-  using WaitUntil = std::function<void(const std::function<bool()>& done)>;
+  // Blocks until `done` is true, calling advance() meanwhile. The phase says what is waited for: the device
+  // (kCompute) or the consumers (kWrite).
+  using WaitUntil = std::function<void(const std::function<bool()>& done, Phase phase)>;
   // `largest_rows` of one micro-batch.
   ResultRing(Backend& backend, const Stage& stage, ResultKind kind, int64_t largest_rows);
   ResultRing(const ResultRing&) = delete;

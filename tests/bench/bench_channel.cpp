@@ -19,7 +19,7 @@ namespace {
 
 using namespace lfm2;
 
-constexpr double kTimeout = 60;
+constexpr double kTimeout = 60;  // seconds
 constexpr int64_t kHidden = 2048;
 constexpr int kWarmUp = 10, kItems = 60, kRuns = 5;
 
@@ -62,34 +62,34 @@ double peer_copy_seconds(size_t bytes) {
 double seconds_per_item(const MpiWorld& world, Backend& backend, Channel& channel, const std::vector<Buffer>& slots,
                         int64_t tokens, int items) {
   const bool first = world.rank() == 0, last = world.rank() + 1 == world.size();
-  const Wait wait(kTimeout, [&] { channel.progress(); });
+  const Wait wait(world.watchdog(), [&] { channel.progress(); });
+  const Place here{.phase = Phase::kCompute};
   const std::unique_ptr<Event> ready = backend.create_event();
-  world.barrier(kTimeout, "run");
+  world.barrier(0, "run");
   const double start = steady_seconds();
   for (int item = 0; item < items; ++item) {
     const int slot = item % kSlots;
     const Tensor tensor(slots[static_cast<size_t>(slot)].data(), DType::kBf16, {tokens, kHidden});
-    wait.until([&] { return last || channel.sent(slot); }, [] { return "slot"; });
+    wait.until([&] { return last || channel.sent(slot); }, here);
     if (!first) {
       channel.receive(slot, tensor);
-      wait.until([&] { return channel.arrived(slot); }, [] { return "arrival"; });
+      wait.until([&] { return channel.arrived(slot); }, here);
       channel.order_after_arrival(slot, backend.compute());
     }
     backend.compute().record(*ready);
     if (!last) channel.send(slot, tensor, *ready);
-    if (last) wait.until([&] { return ready->done(); }, [] { return "end"; });
+    if (last) wait.until([&] { return ready->done(); }, here);
   }
-  for (int slot = 0; slot < kSlots; ++slot)
-    wait.until([&] { return last || channel.sent(slot); }, [] { return "end"; });
+  for (int slot = 0; slot < kSlots; ++slot) wait.until([&] { return last || channel.sent(slot); }, here);
   backend.compute().drain();
-  world.barrier(kTimeout, "end of a run");
+  world.barrier(0, "end of a run");
   return (steady_seconds() - start) / items;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
-  MpiWorld world(&argc, &argv);
+  MpiWorld world(&argc, &argv, {.timeout_seconds = kTimeout, .stamps_file = "bench_channel.stall.txt"});
   const std::string transport = argc > 1 ? argv[1] : "nccl";
   const int devices = cuda_device_count();
   if (devices == 0 || world.size() < 2) {
@@ -105,7 +105,7 @@ int main(int argc, char** argv) try {
   for (int slot = 0; slot < kSlots; ++slot) slots.push_back(backend->allocate(slot_bytes));
   std::unique_ptr<Channel> channel;
   if (transport == "nccl") {
-    channel = make_nccl_channel(world, *backend, kTimeout);
+    channel = make_nccl_channel(world, *backend);
   } else {
     const int previous = world.rank() == 0 ? MpiChannel::kNoPeer : world.rank() - 1;
     const int next = world.rank() + 1 == world.size() ? MpiChannel::kNoPeer : world.rank() + 1;

@@ -2,19 +2,17 @@
 #include "support/program.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <thread>
-
-#include "support/shards.h"
 
 namespace lfm2::test {
 
@@ -48,24 +46,43 @@ std::vector<std::string> Outcome::error_lines() const {
   return lines;
 }
 
-Outcome run_program(const std::vector<std::string>& arguments) {
-  const TemporaryFolder folder;
-  const auto start = std::chrono::steady_clock::now();
-  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
-  const pid_t child = fork();
-  if (child == 0) become(arguments, folder / "out", folder / "err");
+RunningProgram::RunningProgram(const std::vector<std::string>& arguments) : child_(fork()) {
+  if (child_ == 0) become(arguments, folder_ / "out", folder_ / "err");
+}
+
+RunningProgram::~RunningProgram() {
+  if (child_ == 0) return;
+  kill(-child_, SIGKILL);
+  waitpid(child_, nullptr, 0);
+}
+
+std::string RunningProgram::err() const { return read_all(folder_ / "err"); }
+
+pid_t RunningProgram::process_of(int rank) const {
+  const std::string parent = fmt::format("\nPPid:\t{}\n", child_);
+  const std::string variable = fmt::format("OMPI_COMM_WORLD_RANK={}", rank) + '\0';
+  for (const auto& entry : std::filesystem::directory_iterator("/proc"))
+    if (read_all(entry.path() / "status").find(parent) != std::string::npos &&
+        read_all(entry.path() / "environ").find(variable) != std::string::npos)
+      return std::stoi(entry.path().filename());
+  return 0;
+}
+
+Outcome RunningProgram::wait() {
+  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); };
   int status = 0;
-  while (waitpid(child, &status, WNOHANG) == 0) {
-    if (elapsed() > kProgramTimeoutSeconds) kill(-child, SIGKILL);
+  while (waitpid(child_, &status, WNOHANG) == 0) {
+    if (elapsed() > kProgramTimeoutSeconds) kill(-child_, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  Outcome outcome;
-  outcome.seconds = elapsed();
-  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  outcome.out = read_all(folder / "out");
-  outcome.err = read_all(folder / "err");
-  return outcome;
+  child_ = 0;
+  return {.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
+          .out = read_all(folder_ / "out"),
+          .err = read_all(folder_ / "err"),
+          .seconds = elapsed()};
 }
+
+Outcome run_program(const std::vector<std::string>& arguments) { return RunningProgram(arguments).wait(); }
 
 std::vector<std::string> machine_options() {
   const char* text = std::getenv("LFM2_TEST_MACHINE");
@@ -75,7 +92,7 @@ std::vector<std::string> machine_options() {
   return options;
 }
 
-Outcome run_stage(int ranks, const std::vector<std::string>& arguments) {
+std::vector<std::string> stage_command(int ranks, const std::vector<std::string>& arguments) {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   std::vector<std::string> command = {LFM2_MPIEXEC, "-np",  std::to_string(ranks), "--oversubscribe",
@@ -89,7 +106,11 @@ Outcome run_stage(int ranks, const std::vector<std::string>& arguments) {
     command.insert(command.end(), machine.begin(), machine.end());
   }
   command.insert(command.end(), arguments.begin(), arguments.end());
-  return run_program(command);
+  return command;
+}
+
+Outcome run_stage(int ranks, const std::vector<std::string>& arguments) {
+  return run_program(stage_command(ranks, arguments));
 }
 
 }  // namespace lfm2::test

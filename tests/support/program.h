@@ -1,8 +1,13 @@
 // Runs a program as a user would, under a time limit, and keeps what it said.
 #pragma once
 
+#include <sys/types.h>
+
+#include <chrono>
 #include <string>
 #include <vector>
+
+#include "support/shards.h"
 
 namespace lfm2::test {
 
@@ -17,11 +22,29 @@ struct Outcome {
 
 inline constexpr double kProgramTimeoutSeconds = 120;
 
-// `arguments` are passed on unchanged, with no shell between.
+// A program that runs beside the test, in its working directory. `arguments` are passed on unchanged, with no shell
+// between.
+class RunningProgram {
+ public:
+  explicit RunningProgram(const std::vector<std::string>& arguments);
+  RunningProgram(const RunningProgram&) = delete;
+  RunningProgram& operator=(const RunningProgram&) = delete;
+  ~RunningProgram();  // kills what still runs
+
+  std::string err() const;           // so far
+  pid_t process_of(int rank) const;  // where it is a launcher; 0: there is none
+  Outcome wait();                    // for its end, kProgramTimeoutSeconds at most
+
+ private:
+  TemporaryFolder folder_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  pid_t child_ = 0;  // 0: waited for
+};
 Outcome run_program(const std::vector<std::string>& arguments);
 // mpirun with `ranks` ranks of lfm2_stage. Where LFM2_TEST_MACHINE is set ("--device cuda --transport nccl") its
 // options come first: the same tests then run on GPUs; without it they run on the CPU.
 std::vector<std::string> machine_options();
+std::vector<std::string> stage_command(int ranks, const std::vector<std::string>& arguments);
 Outcome run_stage(int ranks, const std::vector<std::string>& arguments);
 
 }  // namespace lfm2::test

@@ -13,11 +13,10 @@
 #include "stage/input_file.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
+#include "support/local_watchdogs.h"
 
 namespace lfm2::test {
 namespace {
-
-constexpr double kTimeout = 60;
 
 class Collected : public CompletionConsumer {
  public:
@@ -59,6 +58,7 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
   std::vector<LocalLink> links(ranges.size());
   LocalControlHub hub(ranges.size());
   Collected collected;
+  LocalBoard board(ranges.size());
   std::vector<std::thread> ranks;
   std::vector<std::exception_ptr> errors(ranges.size());
   for (size_t rank = 0; rank < ranges.size(); ++rank)
@@ -68,8 +68,9 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
         LocalChannel channel(rank == 0 ? nullptr : &links[rank - 1],
                              rank + 1 == ranges.size() ? nullptr : &links[rank]);
         LocalControlLink control(hub, rank);
+        Watchdog watchdog = board.watchdog(rank);
         Generator generator(loaded.backend, loaded.stage, &channel, control, static_cast<int64_t>(rank),
-                            settings.stages, plan, settings.compute, kTimeout);
+                            settings.stages, plan, settings.compute, watchdog);
         generator.run(samples, {&collected}, [](int64_t) {});
       } catch (...) {
         errors[rank] = std::current_exception();
@@ -206,13 +207,16 @@ TEST(GenerationTest, AStageThatNeverHearsEndsWithItsName) {
                                        .most_sequences = 1,
                                        .prompt_tokens = 8,
                                        .caches = {.slots = 1, .pages = 1, .page = 16}}};
-  Generator generator(loaded.backend, loaded.stage, &channel, control, 1, 2, plan, DType::kF32, 0.2);
+  LocalBoard board(2);
+  Watchdog silent_one = board.watchdog(0, 0.4), watchdog = board.watchdog(1, 0.4);
+  Generator generator(loaded.backend, loaded.stage, &channel, control, 1, 2, plan, DType::kF32, watchdog);
   try {
     generator.run({}, {}, [](int64_t) {});
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kLost);
-    EXPECT_NE(std::string(error.what()).find("stage 1 of 2 waits until step 0 is announced by stage 0"),
+    EXPECT_NE(std::string(error.what())
+                  .find("rank 0 starts and does not come out of it; rank 1 waits for rank 0 to announce step 0"),
               std::string::npos)
         << error.what();
   }

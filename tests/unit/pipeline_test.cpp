@@ -14,12 +14,11 @@
 #include "stage/input_file.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
+#include "support/local_watchdogs.h"
 #include "support/plans.h"
 
 namespace lfm2::test {
 namespace {
-
-constexpr double kTimeout = 60;
 
 // Runs `samples` through one thread a stage; returns the logits of all rows.
 std::vector<float> run_pipeline(const std::string& golden_case, const std::vector<LayerRange>& stages,
@@ -28,6 +27,7 @@ std::vector<float> run_pipeline(const std::string& golden_case, const std::vecto
   const BatchPlan plan = plan_of(samples.offsets, micro_batch, 0);
   std::vector<LocalLink> links(stages.size());
   LogitsCollector collector;
+  LocalBoard board(stages.size());
   std::vector<std::thread> ranks;
   std::vector<std::exception_ptr> errors(stages.size());
   for (size_t rank = 0; rank < stages.size(); ++rank)
@@ -36,8 +36,9 @@ std::vector<float> run_pipeline(const std::string& golden_case, const std::vecto
         LoadedStage loaded(golden_case, stages[rank], compute, threads);
         LocalChannel channel(rank == 0 ? nullptr : &links[rank - 1],
                              rank + 1 == stages.size() ? nullptr : &links[rank]);
+        Watchdog watchdog = board.watchdog(rank);
         Pipeline pipeline(loaded.backend, loaded.stage, &channel, static_cast<int64_t>(rank),
-                          static_cast<int64_t>(stages.size()), plan, compute, {.positions = positions}, kTimeout);
+                          static_cast<int64_t>(stages.size()), plan, compute, {.positions = positions}, watchdog);
         pipeline.run(samples.ids, {&collector}, [](const MicroBatch&) {});
       } catch (...) {
         errors[rank] = std::current_exception();
@@ -163,13 +164,18 @@ TEST(PipelineErrorTest, AStageThatNeverHearsEndsWithItsName) {
   LocalLink silent;
   LoadedStage loaded("tiny-moe", {4, 4}, DType::kF32);
   LocalChannel channel(&silent, nullptr);
-  Pipeline pipeline(loaded.backend, loaded.stage, &channel, 1, 2, plan, DType::kF32, {}, 0.2);
+  LocalBoard board(2);
+  Watchdog silent_one = board.watchdog(0, 0.4), watchdog = board.watchdog(1, 0.4);
+  silent_one.enter({.phase = Phase::kCompute, .item = 3});
+  Pipeline pipeline(loaded.backend, loaded.stage, &channel, 1, 2, plan, DType::kF32, {}, watchdog);
   try {
     pipeline.run(samples.ids, {}, [](const MicroBatch&) {});
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kLost);
-    EXPECT_NE(std::string(error.what()).find("stage 1 of 2 waits until micro-batch 0 comes from stage 0"),
+    EXPECT_NE(std::string(error.what())
+                  .find("rank 0 computes micro-batch 3 and does not come out of it; rank 1 waits for micro-batch "
+                        "0 from rank 0"),
               std::string::npos)
         << error.what();
   }

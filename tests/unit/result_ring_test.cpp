@@ -33,7 +33,8 @@ TEST(ResultRingTest, AfterStopNoConsumerIsAtWork) {
   ResultRing ring(loaded.backend, loaded.stage, {}, kRows);
   SlowConsumer consumer;
   ring.start({&consumer});
-  ring.give(Tensor(memory.data(), DType::kF32, {kRows, hidden}), {}, 0, scratch, [](const auto&) {}, 0);
+  ring.give(
+      Tensor(memory.data(), DType::kF32, {kRows, hidden}), {}, 0, scratch, [](const auto&, Phase) {}, 0);
   while (!consumer.entered) ring.advance();
   ring.stop();
   EXPECT_TRUE(consumer.left);

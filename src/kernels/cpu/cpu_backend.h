@@ -28,6 +28,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Event> create_event() override;
   std::unique_ptr<Stream> create_stream() override;
   bool memory_is_host_memory() const override { return true; }
+  uint64_t activity() const override { return pool_.activity(); }
   Stream& compute() override { return stream_; }
   Ops& ops() override { return ops_; }
   std::unique_ptr<Loader> create_loader() override;

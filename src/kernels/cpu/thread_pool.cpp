@@ -25,7 +25,10 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(size_t count, Task task) {
   if (workers_.empty() || count <= 1) {
-    for (size_t item = 0; item < count; ++item) task.call(task.context, item, 0);
+    for (size_t item = 0; item < count; ++item) {
+      next_.store(item, std::memory_order_relaxed);
+      task.call(task.context, item, 0);
+    }
     return;
   }
   {

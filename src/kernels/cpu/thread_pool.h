@@ -21,6 +21,7 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   size_t threads() const { return workers_.size() + 1; }
+  size_t activity() const { return next_.load(std::memory_order_relaxed); }  // changes with every item that is taken
 
   // Calls f(item, worker) once for every item in [0, count), in any order; worker < threads() tells concurrent calls
   // apart. Returns when all are done; throws the first exception of f, and then some items may not have run. Not

@@ -1,0 +1,68 @@
+// Follows who waits for whom to the rank that waits for nobody.
+#include "comm/stall.h"
+
+#include <algorithm>
+
+namespace lfm2 {
+
+namespace {
+
+// A rank of another host may itself be waiting for a stalled one: the watchdog over there sees more, and speaks first.
+constexpr double kUnseenFactor = 2;
+
+double limit_of(const RankView& view, double timeout) {
+  return view.place.limit_seconds > 0 ? view.place.limit_seconds : timeout;
+}
+
+bool is_stopped(const RankView& view, double timeout) {
+  return view.silent_seconds >= timeout && view.idle_seconds >= timeout;
+}
+
+const RankView* view_of(std::span<const RankView> ranks, int rank) {
+  const auto found = std::find_if(ranks.begin(), ranks.end(), [&](const RankView& view) { return view.rank == rank; });
+  return found == ranks.end() ? nullptr : &*found;
+}
+
+// Whom a waiting rank waits for: of those who did not come to a meeting, the one that did nothing for longest.
+const RankView* awaited(std::span<const RankView> ranks, const RankView& view) {
+  if (view.place.phase != Phase::kMeet) return view_of(ranks, view.place.peer);
+  const RankView* missing = nullptr;
+  for (const RankView& other : ranks)
+    if (other.place.phase != Phase::kMeet && (missing == nullptr || other.idle_seconds > missing->idle_seconds))
+      missing = &other;
+  return missing;
+}
+
+std::optional<Stall> follow(std::span<const RankView> ranks, const RankView& first, double timeout) {
+  const RankView* at = &first;
+  for (size_t steps = 0; steps <= ranks.size(); ++steps) {
+    if (at->idle_seconds < limit_of(*at, timeout)) return {};
+    if (!at->place.waits()) return Stall{at->rank, at->idle_seconds, Stall::Kind::kHangs};
+    const RankView* next = awaited(ranks, *at);
+    if (next == nullptr) {  // beyond this host
+      if (at->idle_seconds < kUnseenFactor * limit_of(*at, timeout)) return {};
+      const bool meets = at->place.phase == Phase::kMeet;
+      return Stall{meets ? at->rank : at->place.peer, at->idle_seconds,
+                   meets ? Stall::Kind::kMeeting : Stall::Kind::kUnseen};
+    }
+    at = next;
+  }
+  return Stall{at->rank, at->idle_seconds, Stall::Kind::kCircle};
+}
+
+}  // namespace
+
+std::optional<Stall> find_stall(std::span<const RankView> ranks, double timeout_seconds) {
+  std::optional<Stall> worst;
+  const auto take = [&](const std::optional<Stall>& stall) {
+    if (stall && (!worst || stall->seconds > worst->seconds)) worst = stall;
+  };
+  // A stopped process holds the others up whatever it waited for.
+  for (const RankView& view : ranks)
+    if (is_stopped(view, timeout_seconds)) take(Stall{view.rank, view.idle_seconds, Stall::Kind::kStopped});
+  if (worst) return worst;
+  for (const RankView& view : ranks) take(follow(ranks, view, timeout_seconds));
+  return worst;
+}
+
+}  // namespace lfm2

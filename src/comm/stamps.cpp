@@ -1,0 +1,96 @@
+// The ring of stamps, and places as words.
+#include "comm/stamps.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/backend.h"
+
+namespace lfm2 {
+
+namespace {
+constexpr auto kRelaxed = std::memory_order_relaxed;
+}
+
+std::string to_text(const Place& place) {
+  const std::string item = place.item < 0 ? "" : fmt::format("{} {}", place.step ? "step" : "micro-batch", place.item);
+  const std::string of_item = item.empty() ? "" : " of " + item;
+  switch (place.phase) {
+    case Phase::kStart:
+      return "starts";
+    case Phase::kRead:
+      return "reads its inputs";
+    case Phase::kLoad:
+      return "loads weights";
+    case Phase::kPrepare:
+      return "prepares the run";
+    case Phase::kConnect:
+      return fmt::format("waits for rank {} to connect", place.peer);
+    case Phase::kCompute:
+      return item.empty() ? "computes" : "computes " + item;
+    case Phase::kReceive:
+      return fmt::format("waits for {} from rank {}", item, place.peer);
+    case Phase::kSend:
+      return fmt::format("waits until rank {} takes {}", place.peer, item);
+    case Phase::kStep:
+      return fmt::format("waits for rank {} to announce {}", place.peer, item);
+    case Phase::kTokens:
+      return fmt::format("waits for tokens from rank {} to make {}", place.peer, item);
+    case Phase::kWrite:
+      return fmt::format("writes results{}", of_item);
+    case Phase::kMeet:
+      return fmt::format("waits for all ranks at \"{}\"", place.label);
+    case Phase::kEnd:
+      return "ends";
+  }
+  return "?";
+}
+
+void RankStamps::start(int rank) {
+  rank_.store(rank, kRelaxed);
+  pid_.store(getpid(), kRelaxed);
+  for (std::atomic<uint64_t>* count : {&entered_, &pulses_, &beats_}) count->store(0, kRelaxed);
+  enter({.phase = Phase::kStart});
+}
+
+void RankStamps::enter(const Place& place) {
+  const uint64_t number = entered_.load(kRelaxed);
+  Slot& slot = slots_[number % kKept];
+  std::array<uint64_t, kLabelBytes / sizeof(uint64_t)> label{};
+  std::memcpy(label.data(), place.label.data(), std::min(place.label.size(), kLabelBytes));
+  for (size_t i = 0; i < label.size(); ++i) slot.label[i].store(label[i], kRelaxed);
+  slot.seconds.store(steady_seconds(), kRelaxed);
+  slot.limit.store(place.limit_seconds, kRelaxed);
+  slot.item.store(place.item, kRelaxed);
+  slot.peer.store(place.peer, kRelaxed);
+  slot.phase.store(place.phase, kRelaxed);
+  slot.step.store(place.step, kRelaxed);
+  entered_.store(number + 1, std::memory_order_release);
+}
+
+std::vector<RankStamps::Entry> RankStamps::entries() const {
+  const uint64_t end = entered_.load(std::memory_order_acquire);
+  std::vector<Entry> entries;
+  for (uint64_t number = end - std::min<uint64_t>(end, kKept); number < end; ++number) {
+    const Slot& slot = slots_[number % kKept];
+    std::array<uint64_t, kLabelBytes / sizeof(uint64_t)> words{};
+    for (size_t i = 0; i < words.size(); ++i) words[i] = slot.label[i].load(kRelaxed);
+    std::array<char, kLabelBytes + 1> text{};
+    std::memcpy(text.data(), words.data(), kLabelBytes);
+    entries.push_back({.seconds = slot.seconds.load(kRelaxed),
+                       .place = {.phase = slot.phase.load(kRelaxed),
+                                 .item = slot.item.load(kRelaxed),
+                                 .step = slot.step.load(kRelaxed),
+                                 .peer = slot.peer.load(kRelaxed),
+                                 .label = {},
+                                 .limit_seconds = slot.limit.load(kRelaxed)},
+                       .label = text.data()});
+  }
+  for (Entry& entry : entries) entry.place.label = entry.label;  // only now: they have their place
+  return entries;
+}
+
+}  // namespace lfm2

@@ -1,0 +1,89 @@
+// What a rank is at, written by itself and read by the watchdogs of all ranks of its host: in memory that they share.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lfm2 {
+
+enum class Phase : uint8_t {
+  kStart,
+  kRead,  // inputs and the structure of shards
+  kLoad,
+  kPrepare,
+  kConnect,  // waits for the peer to take part in NCCL's start
+  kCompute,
+  kReceive,  // waits for hidden states from the peer
+  kSend,     // waits until the peer has taken hidden states
+  kStep,     // waits for the peer to say what the next step is
+  kTokens,   // waits for the peer to draw tokens
+  kWrite,    // results
+  kMeet,     // waits for all others at `label`
+  kEnd,
+};
+
+// A point in a rank's run. Ranks are those of the whole job.
+struct Place {
+  static constexpr int kNobody = -1;
+
+  Phase phase = Phase::kStart;
+  int64_t item = -1;  // micro-batch or step; -1: none
+  bool step = false;  // which of them
+  int peer = kNobody;
+  std::string_view label = {};  // of a meeting; the first kLabelBytes are kept
+  double limit_seconds = 0;     // without progress here; 0: the watchdog's own
+  bool waits() const { return peer != kNobody || phase == Phase::kMeet; }
+};
+
+// As in "rank 2 ...": "computes micro-batch 3", "waits for step 5 from rank 1".
+std::string to_text(const Place& place);
+
+// One rank's part of the shared memory. One thread at a time writes stamps, any thread pulses; readers may see a stamp
+// half written, which spoils a line of a report and nothing else.
+class RankStamps {
+ public:
+  static constexpr size_t kKept = 32;  // of the newest stamps
+  static constexpr size_t kLabelBytes = 24;
+
+  // A stamp as it is read.
+  struct Entry {
+    double seconds = 0;  // steady_seconds()
+    Place place;
+    std::string label;  // what place.label points to
+  };
+
+  void start(int rank);                                              // by the owner, before anybody reads
+  void enter(const Place& place);                                    // counts as progress
+  void pulse() { pulses_.fetch_add(1, std::memory_order_relaxed); }  // progress within the place
+  void beat() { beats_.fetch_add(1, std::memory_order_relaxed); }    // the process runs
+
+  int rank() const { return rank_.load(std::memory_order_relaxed); }
+  int pid() const { return pid_.load(std::memory_order_relaxed); }
+  uint64_t beats() const { return beats_.load(std::memory_order_relaxed); }
+  uint64_t progress() const {
+    return pulses_.load(std::memory_order_relaxed) + entered_.load(std::memory_order_relaxed);
+  }
+  std::vector<Entry> entries() const;  // the oldest first; never empty after start()
+
+ private:
+  struct Slot {
+    std::atomic<double> seconds, limit;
+    std::atomic<int64_t> item;
+    std::atomic<int32_t> peer;
+    std::atomic<Phase> phase;
+    std::atomic<bool> step;
+    std::array<std::atomic<uint64_t>, kLabelBytes / sizeof(uint64_t)> label;
+  };
+
+  std::atomic<int32_t> rank_, pid_;
+  std::atomic<uint64_t> entered_, pulses_, beats_;
+  std::array<Slot, kKept> slots_;
+};
+static_assert(std::atomic<double>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free,
+              "stamps are shared between processes");
+
+}  // namespace lfm2

@@ -1,0 +1,32 @@
+// Watchdogs of ranks that are threads of one process: what MpiWorld makes for processes.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "comm/watchdog.h"
+
+namespace lfm2::test {
+
+struct LocalBoard {
+  explicit LocalBoard(size_t ranks) : stamps(ranks) {
+    for (size_t rank = 0; rank < ranks; ++rank) stamps[rank].start(static_cast<int>(rank));
+  }
+  // Watches until it goes; what it does when a rank stalls is kept here.
+  Watchdog watchdog(size_t rank, double timeout_seconds = 60, const std::filesystem::path& file = "/dev/null") {
+    return {stamps,
+            rank,
+            {.timeout_seconds = timeout_seconds, .stamps_file = file},
+            {.claim = [this] { return !claimed.exchange(true); },
+             .say = [this](const std::string& text) { said = text; },
+             .end = [this] { ended = true; }}};
+  }
+
+  std::vector<RankStamps> stamps;
+  std::atomic<bool> claimed = false, ended = false;
+  std::string said;
+};
+
+}  // namespace lfm2::test
