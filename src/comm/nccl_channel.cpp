@@ -84,8 +84,9 @@ class Edge {
   bool settled() {
     ncclResult_t state = ncclSuccess;
     check_nccl(ncclCommGetAsyncError(comm_, &state), comm_, "ncclCommGetAsyncError");
+    if (state == ncclSuccess || state == ncclInProgress) return state == ncclSuccess;
     check_nccl(state, comm_, fmt::format("NCCL {} rank {}", rank_ == kSender ? "to" : "from", peer_));
-    return state != ncclInProgress;
+    return true;
   }
 
   // Starts sending or receiving. The first time NCCL connects the two sides in the background (ncclInProgress): what is

@@ -92,11 +92,14 @@ std::vector<std::string> machine_options() {
   return options;
 }
 
-std::vector<std::string> stage_command(int ranks, const std::vector<std::string>& arguments) {
+std::vector<std::string> mpi_command(int ranks, const std::string& program) {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-  std::vector<std::string> command = {LFM2_MPIEXEC, "-np",  std::to_string(ranks), "--oversubscribe",
-                                      "--bind-to",  "none", LFM2_STAGE_PROGRAM};
+  return {LFM2_MPIEXEC, "-np", std::to_string(ranks), "--oversubscribe", "--bind-to", "none", program};
+}
+
+std::vector<std::string> stage_command(int ranks, const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = mpi_command(ranks, LFM2_STAGE_PROGRAM);
   const auto given = [&](const std::string& option) {
     return std::find(arguments.begin(), arguments.end(), option) != arguments.end();
   };

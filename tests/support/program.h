@@ -44,6 +44,7 @@ Outcome run_program(const std::vector<std::string>& arguments);
 // mpirun with `ranks` ranks of lfm2_stage. Where LFM2_TEST_MACHINE is set ("--device cuda --transport nccl") its
 // options come first: the same tests then run on GPUs; without it they run on the CPU.
 std::vector<std::string> machine_options();
+std::vector<std::string> mpi_command(int ranks, const std::string& program);
 std::vector<std::string> stage_command(int ranks, const std::vector<std::string>& arguments);
 Outcome run_stage(int ranks, const std::vector<std::string>& arguments);
 

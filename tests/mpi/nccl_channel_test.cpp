@@ -1,0 +1,74 @@
+// NcclChannel over the fake NCCL: transfers, and what becomes of a job whose NCCL is slow, fails or hangs.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "support/program.h"
+#include "support/shards.h"
+
+namespace lfm2::test {
+namespace {
+
+constexpr double kFewSeconds = 5;
+
+class NcclChannelTest : public testing::Test {
+ protected:
+  Outcome run(const char* faults, int ranks = 3, int items = 50) const {
+    setenv("FAKE_NCCL", faults, 1);
+    std::vector<std::string> command = mpi_command(ranks, LFM2_CHANNEL_RANKS_PROGRAM);
+    command.insert(command.end(), {std::to_string(items), "2", folder_ / "stamps.txt"});
+    Outcome outcome = run_program(command);
+    unsetenv("FAKE_NCCL");
+    return outcome;
+  }
+  // Ends with 76 in time, and its one line says `reasons`.
+  void expect_lost(const char* faults, const std::vector<std::string>& reasons, bool aborts) const {
+    SCOPED_TRACE(faults);
+    const Outcome outcome = run(faults);
+    EXPECT_EQ(outcome.exit_code, 76) << outcome.err;
+    EXPECT_LT(outcome.seconds, 2 + kFewSeconds);
+    ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
+    for (const std::string& reason : reasons)
+      EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
+    EXPECT_EQ(outcome.err.find("fake NCCL: ncclCommAbort") != std::string::npos, aborts) << outcome.err;
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(NcclChannelTest, HandsOn) {
+  for (const int ranks : {2, 3, 4}) {
+    const Outcome outcome = run("", ranks, 200);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "200 items through " + std::to_string(ranks) + " ranks\n");
+  }
+}
+
+TEST_F(NcclChannelTest, ASlowStartIsNoFailure) {
+  const Outcome outcome = run("1:init-delay:1");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_GE(outcome.seconds, 1);
+}
+
+TEST_F(NcclChannelTest, AStartThatNeverEnds) {
+  expect_lost("1:init-never", {"no progress for", "to connect"}, true);
+  expect_lost("0:init-never,1:init-never,2:init-never,0:abort-never,1:abort-never,2:abort-never",
+              {"no progress for", "to connect"}, true);
+}
+
+TEST_F(NcclChannelTest, AStartThatFails) {
+  expect_lost("2:init-error", {"rank 2", "NCCL from rank 1 failed: unhandled system error: injected"}, true);
+  expect_lost("2:init-error,2:abort-never", {"rank 2", "NCCL from rank 1 failed"}, true);
+}
+
+TEST_F(NcclChannelTest, AnErrorInTheMiddle) {
+  expect_lost("1:async-error:20", {"rank 1", "failed: remote process exited"}, false);
+  expect_lost("0:transfer-error:20", {"rank 0", "ncclSend", "failed: internal error"}, false);
+}
+
+TEST_F(NcclChannelTest, ATransferThatNeverEnds) {
+  expect_lost("1:transfer-never:20", {"no progress for", "rank 1 "}, false);
+  expect_lost("0:transfer-never:20", {"no progress for", "rank 0 "}, false);
+}
+
+}  // namespace
+}  // namespace lfm2::test

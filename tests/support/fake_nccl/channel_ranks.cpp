@@ -1,0 +1,82 @@
+// channel_ranks ITEMS TIMEOUT STAMPS_FILE: ranks hand ITEMS blocks of numbers on over NcclChannel, each adding one; the
+// last checks them. Ends as lfm2_stage does: the exit code, one line.
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "comm/nccl_channel.h"
+#include "comm/wait.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/cuda_stream.h"
+
+namespace {
+
+using namespace lfm2;
+
+constexpr int64_t kNumbers = 1000;
+
+// As lfm2_stage's job: after an error it stays, for transfers may still be using it.
+class Job {
+ public:
+  explicit Job(const MpiWorld& world) : world_(world) {
+    for (Buffer& slot : slots_) slot = memory_.allocate(kNumbers * sizeof(int32_t));
+  }
+  void run(int64_t items);
+
+ private:
+  const MpiWorld& world_;
+  CpuBackend memory_{1};
+  CudaStream compute_;
+  CudaEvent computed_;
+  std::array<Buffer, kSlots> slots_;
+  std::unique_ptr<Channel> channel_;
+};
+
+void Job::run(int64_t items) {
+  const int rank = world_.rank();
+  const bool first = rank == 0, last = rank + 1 == world_.size();
+  channel_ = make_nccl_channel(world_, memory_);
+  const Wait wait(world_.watchdog(), [this] { channel_->progress(); });
+  for (int64_t item = 0; item < items; ++item) {
+    const int slot = static_cast<int>(item % kSlots);
+    const Tensor tensor(slots_[static_cast<size_t>(slot)].data(), DType::kI32, {kNumbers});
+    auto* numbers = tensor.as<int32_t>();
+    world_.watchdog().enter({.phase = Phase::kCompute, .item = item});
+    if (!last)
+      wait.until([&] { return channel_->sent(slot); },
+                 {.phase = Phase::kSend, .item = item - kSlots, .peer = rank + 1});
+    if (!first) {
+      channel_->receive(slot, tensor);
+      channel_->order_after_arrival(slot, compute_);
+      wait.until([&] { return channel_->delivered(slot); }, {.phase = Phase::kReceive, .item = item, .peer = rank - 1});
+    }
+    for (int64_t i = 0; i < kNumbers; ++i) numbers[i] = first ? static_cast<int32_t>(item + i) : numbers[i] + 1;
+    compute_.record(computed_);
+    if (!last) channel_->send(slot, tensor, computed_);
+    for (int64_t i = 0; last && i < kNumbers; ++i)
+      if (numbers[i] != static_cast<int32_t>(item + i + rank)) throw Error(ExitCode::kInvalid, "numbers differ");
+  }
+  for (int slot = 0; !last && slot < kSlots; ++slot)
+    wait.until([&] { return channel_->sent(slot); }, {.phase = Phase::kSend, .item = items - 1, .peer = rank + 1});
+  world_.barrier(0, "end of a run");
+  if (last) fmt::print("{} items through {} ranks\n", items, world_.size());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  MpiWorld world(&argc, &argv, {.timeout_seconds = std::atof(argv[2]), .stamps_file = argv[3]});
+  Job job(world);
+  try {
+    job.run(std::atoi(argv[1]));
+    return 0;
+  } catch (const Error& error) {
+    if (world.claim_failure())
+      world.say_failure(error.what());
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds(world.watchdog().spoke() ? 300 : 2000));
+    world.abort(error.code());
+  }
+}

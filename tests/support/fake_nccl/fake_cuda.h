@@ -1,0 +1,9 @@
+// How the fake NCCL puts work on a stream of the fake CUDA.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+
+// `work` is called, when it is its turn, until it returns true.
+void enqueue_fake_work(cudaStream_t stream, std::function<bool()> work);
