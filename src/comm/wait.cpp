@@ -19,7 +19,8 @@ double Wait::until(const std::function<bool()>& done, const Place& place) const 
     poll_();
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
     if (done()) {
-      if (stamped) watchdog_.enter(before);
+      if (!stamped) return 0;
+      watchdog_.enter(before);
       return waited.count();
     }
     if (!stamped) watchdog_.enter(place);

@@ -36,9 +36,10 @@ class Event {
   virtual bool done() const = 0;
 };
 
+inline constexpr int64_t kUntagged = -1;
 // A finished piece of work, in seconds of the host's steady clock (steady_seconds()).
 struct Span {
-  int64_t tag = 0;  // as given to submit()
+  int64_t tag = 0;  // as given to submit(), kUntagged where none was
   double start = 0, end = 0;
 };
 inline double steady_seconds() {
@@ -49,7 +50,7 @@ inline double steady_seconds() {
 class Stream {
  public:
   virtual ~Stream() = default;
-  virtual void submit(std::function<void()> work, int64_t tag = 0) = 0;
+  virtual void submit(std::function<void()> work, int64_t tag = kUntagged) = 0;
   virtual void record(Event& event) = 0;          // `event` is done when everything submitted so far is done
   virtual void wait(Event& event) = 0;            // later work starts when `event`, as recorded now, is done
   virtual void check() = 0;                       // throws the error of work that failed, if any did

@@ -3,7 +3,6 @@
 #include "stage/generator.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 #include "stage/memory_plan.h"
@@ -124,7 +123,7 @@ double Generator::wait(const std::function<bool()>& done, Phase phase, int64_t s
   const int peer =
       peer_stage == Place::kNobody ? Place::kNobody : watchdog_.rank() + static_cast<int>(peer_stage - index_);
   const double waited = waiter_.until(done, {.phase = phase, .item = step, .step = true, .peer = peer});
-  trace(TraceKind::kWait, step, start, start + waited);
+  if (traced_ && waited > 0) trace_.push_back({TraceKind::kWait, step, start, start + waited, phase});
   return waited;
 }
 
@@ -255,7 +254,9 @@ void Generator::collect_results() {
     Slot& slot = slots_[static_cast<size_t>(unread_.front())];
     if (!slot.computed->done()) return;
     unread_.pop_front();
+    const double start = steady_seconds();
     hand_out(slot);
+    trace(TraceKind::kOutput, slot.step, start, steady_seconds());
     slot.pending = false;
   }
 }
@@ -293,6 +294,7 @@ void Generator::hand_out(Slot& slot) {
 
 void Generator::collect_times() {
   for (const Span& span : backend_.compute().take_finished()) {
+    if (span.tag == kUntagged) continue;  // a step's index arrays on their way
     times_.busy += span.end - span.start;
     computing_.push_back(span);
     trace(TraceKind::kCompute, span.tag / 2, span.start, span.end);
@@ -309,12 +311,13 @@ void Generator::collect_times() {
 
 void Generator::run(const Samples& samples, const std::vector<CompletionConsumer*>& consumers,
                     const std::function<void(int64_t)>& on_tokens) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = steady_seconds();
   collect_times();  // of before: not of this run
   times_ = {};
   generation_times_ = {};
   computing_.clear();
   sending_.clear();
+  receiving_.clear();
   trace_.clear();
   steps_ = largest_step_ = received_ = 0;
   consumers_ = consumers;
@@ -345,13 +348,16 @@ void Generator::run(const Samples& samples, const std::vector<CompletionConsumer
     if (!stage_.first()) channel_->receive(slot_index, slot.residual.rows(0, arrays.tokens));
     upload(arrays, scheduled.ids, slot);
     if (!stage_.first()) {
-      times_.receiving += wait([&] { return channel_->arrived(slot_index); }, Phase::kReceive, steps_, index_ - 1);
+      const double waited = wait([&] { return channel_->arrived(slot_index); }, Phase::kReceive, steps_, index_ - 1);
+      const double now = steady_seconds();
+      receiving_.push_back({0, now - waited, now});
       channel_->order_after_arrival(slot_index, backend_.compute());
     }
     enqueue(arrays, slot_index, steps_);
     if (stage_.last()) {
       slot.drawing_slots = arrays.draw_slots;
       slot.pending = true;
+      slot.step = steps_;
       unread_.push_back(slot_index);
     } else {
       channel_->send(slot_index, slot.residual.rows(0, arrays.tokens), *slot.computed);
@@ -362,9 +368,12 @@ void Generator::run(const Samples& samples, const std::vector<CompletionConsumer
   }
   for (int64_t step = steps_; step < steps_ + kSlots; ++step)
     wait_for_free_slot(static_cast<int>(step % kSlots), step - kSlots);
-  times_.total = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double end = steady_seconds();
+  times_.total = end - start;
   collect_times();
+  trace(TraceKind::kRun, 0, start, end);
   times_.hidden = seconds_within(sending_, computing_);
+  times_.receiving = seconds_of(receiving_) - seconds_within(receiving_, computing_);
 }
 
 }  // namespace lfm2

@@ -83,6 +83,7 @@ class Generator {
     Buffer results;   // host, last stage: Drawn
     std::unique_ptr<Event> computed;
     bool pending = false;                // last stage: its results were not looked at yet
+    int64_t step = 0;                    // whose they are
     std::vector<int32_t> drawing_slots;  // of sequences
   };
   // Steps of this shape enqueue the same work: recorded when they come again.
@@ -104,7 +105,7 @@ class Generator {
   double wait(const std::function<bool()>& done, Phase phase, int64_t step, int64_t peer_stage = Place::kNobody);
   void collect_times();
   void trace(TraceKind kind, int64_t item, double start, double end) {
-    if (traced_) trace_.push_back({kind, item, start, end});
+    if (traced_) trace_.push_back({.kind = kind, .item = item, .start = start, .end = end});
   }
 
   Backend& backend_;
@@ -144,7 +145,7 @@ class Generator {
   std::vector<double> token_time_;  // first stage, [samples of this pipeline]: of the newest
   PipelineTimes times_;
   GenerationTimes generation_times_;
-  std::vector<Span> computing_, sending_;
+  std::vector<Span> computing_, sending_, receiving_;
   std::vector<TraceEvent> trace_;
 };
 

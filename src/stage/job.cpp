@@ -295,7 +295,11 @@ ExitCode Job::finish() {
   if (output_ && makes_output()) output_->commit();
   if (completions_) completions_->commit();
   if (!options_.trace.empty())
-    write_trace(world_, generates() ? generator_->trace() : pipeline_->trace(), machine_.backend->description(),
+    write_trace(world_,
+                {.rank = world_.rank(),
+                 .device = machine_.backend->description(),
+                 .unit = generates() ? "step" : "micro-batch",
+                 .events = generates() ? generator_->trace() : pipeline_->trace()},
                 options_.trace, options_.timeout_seconds);
   report_.stage = world_.rank();
   report_.layers = layers();

@@ -3,7 +3,6 @@
 #include "stage/pipeline.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "stage/memory_plan.h"
 
@@ -134,7 +133,7 @@ double Pipeline::wait(const std::function<bool()>& done, Phase phase, int64_t it
   const int peer =
       peer_stage == Place::kNobody ? Place::kNobody : watchdog_.rank() + static_cast<int>(peer_stage - index_);
   const double waited = waiter_.until(done, {.phase = phase, .item = item, .peer = peer});
-  trace(TraceKind::kWait, item, start, start + waited);
+  if (traced_ && waited > 0) trace_.push_back({TraceKind::kWait, item, start, start + waited, phase});
   return waited;
 }
 
@@ -168,7 +167,10 @@ void Pipeline::wait_for_free_slot(int slot_index, int64_t previous) {
 
 void Pipeline::forward(const Action& action) {
   if (!stage_.first()) {
-    times_.receiving += wait([&] { return channel_->arrived(action.slot); }, Phase::kReceive, action.item, index_ - 1);
+    const double waited =
+        wait([&] { return channel_->arrived(action.slot); }, Phase::kReceive, action.item, index_ - 1);
+    const double now = steady_seconds();
+    receiving_.push_back({0, now - waited, now});
     channel_->order_after_arrival(action.slot, backend_.compute());
   }
   backend_.compute().submit(
@@ -199,11 +201,12 @@ void Pipeline::give_result(const Action& action) {
 
 void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
                    const std::function<void(const MicroBatch&)>& on_item) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = steady_seconds();
   collect_times();  // of the run before, and of connecting: not of this one
   times_ = {};
   computing_.clear();
   sending_.clear();
+  receiving_.clear();
   trace_.clear();
   received_ = 0;
   if (results_) results_->start(consumers);
@@ -237,9 +240,12 @@ void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsume
   if (results_) results_->finish([&](const auto& done, Phase phase) { wait(done, phase, last_item); });
   for (int64_t item = std::max<int64_t>(0, last_item + 1 - kSlots); item <= last_item; ++item)
     wait_for_free_slot(static_cast<int>(item % kSlots), item);
-  times_.total = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double end = steady_seconds();
+  times_.total = end - start;
   collect_times();
+  trace(TraceKind::kRun, 0, start, end);
   times_.hidden = seconds_within(sending_, computing_);
+  times_.receiving = seconds_of(receiving_) - seconds_within(receiving_, computing_);
 }
 
 }  // namespace lfm2

@@ -22,7 +22,7 @@ struct PipelineTimes {
   double busy = 0;       // the compute stream had work and was doing it
   double sending = 0;    // of all sends
   double hidden = 0;     // of those, while the compute stream was busy
-  double receiving = 0;  // stood still until the next micro-batch had arrived
+  double receiving = 0;  // stood still, and computed nothing, until the next micro-batch had arrived
 };
 
 class Pipeline {
@@ -83,7 +83,7 @@ class Pipeline {
   double wait(const std::function<bool()>& done, Phase phase, int64_t item, int64_t peer_stage = Place::kNobody);
   void collect_times();
   void trace(TraceKind kind, int64_t item, double start, double end) {
-    if (traced_) trace_.push_back({kind, item, start, end});
+    if (traced_) trace_.push_back({.kind = kind, .item = item, .start = start, .end = end});
   }
 
   Backend& backend_;
@@ -109,8 +109,8 @@ class Pipeline {
   Scratch scratch_;
   std::optional<ResultRing> results_;
   PipelineTimes times_;
-  std::vector<Span> computing_, sending_;  // of this run
-  int64_t received_ = 0;                   // items whose arrival is in the trace
+  std::vector<Span> computing_, sending_, receiving_;  // of this run; the last: waits for arrivals
+  int64_t received_ = 0;                               // items whose arrival is in the trace
   std::vector<TraceEvent> trace_;
 };
 

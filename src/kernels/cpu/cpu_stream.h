@@ -43,7 +43,7 @@ class CpuStream final : public Stream {
   CpuStream(const CpuStream&) = delete;
   CpuStream& operator=(const CpuStream&) = delete;
 
-  void submit(std::function<void()> work, int64_t tag = 0) override;
+  void submit(std::function<void()> work, int64_t tag = kUntagged) override;
   void record(Event& event) override;  // a CpuEvent, as every event of the CPU backend
   void wait(Event& event) override;
   void check() override;

@@ -68,7 +68,7 @@ class CudaStream final : public Stream {
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 
-  void submit(std::function<void()> work, int64_t tag = 0) override;
+  void submit(std::function<void()> work, int64_t tag = kUntagged) override;
   void record(Event& event) override;  // a CudaEvent
   void wait(Event& event) override;
   void check() override;

@@ -1,0 +1,140 @@
+// The timeline that --trace writes: a form that Perfetto shows in full, and the figures of the end table.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "stage/json.h"
+#include "support/program.h"
+#include "support/shards.h"
+
+namespace lfm2::test {
+namespace {
+
+constexpr int kRanks = 4;
+constexpr double kRounding = 0.01;  // microseconds
+
+struct Job {
+  const char* name;
+  const char* unit;
+  std::vector<std::string> options;
+};
+void PrintTo(const Job& job, std::ostream* stream) { *stream << job.name; }
+
+class TraceRunTest : public testing::TestWithParam<Job> {
+ protected:
+  void run() {
+    std::vector<std::string> arguments{"--weights", golden_shards("mini-24", 4), "--trace",  folder_ / "trace.json",
+                                       "--report",  folder_ / "report.json",     "--output", folder_ / "out.h5"};
+    arguments.insert(arguments.end(), GetParam().options.begin(), GetParam().options.end());
+    const Outcome outcome = run_stage(kRanks, arguments);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    std::ifstream(folder_ / "trace.json") >> trace_;
+    std::ifstream(folder_ / "report.json") >> report_;
+  }
+  TemporaryFolder folder_;
+  Json trace_, report_;
+};
+
+TEST_P(TraceRunTest, IsWhatPerfettoShows) {
+  ASSERT_NO_FATAL_FAILURE(run());
+  EXPECT_EQ(trace_.at("displayTimeUnit"), "ms");
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> lines;  // [process, thread]: start, end
+  std::map<int64_t, Json> starts, ends;                                         // of arrows
+  std::set<std::pair<int, int>> named;
+  std::set<std::string> kinds;
+  double earliest = 1e18;
+  for (const Json& event : trace_.at("traceEvents")) {
+    const std::string form = event.at("ph");
+    const int process = event.at("pid");
+    ASSERT_TRUE(event.at("name").is_string());
+    ASSERT_TRUE(process >= 0 && process < kRanks);
+    if (form == "M") {
+      if (event.at("name") == "thread_name") named.emplace(process, event.at("tid").get<int>());
+      continue;
+    }
+    const double start = event.at("ts");
+    const int thread = event.at("tid");
+    if (form == "X") {
+      ASSERT_GE(event.at("dur").get<double>(), 0);
+      lines[{process, thread}].emplace_back(start, start + event.at("dur").get<double>());
+      kinds.insert(event.at("cat").get<std::string>());
+      earliest = std::min(earliest, start);
+      EXPECT_TRUE(event.at("cat") == "run" || event.at("args").at(GetParam().unit).get<int64_t>() >= 0);
+    } else {
+      ASSERT_TRUE(form == "s" || form == "f") << form;
+      auto& side = form == "s" ? starts : ends;
+      EXPECT_TRUE(side.emplace(event.at("id").get<int64_t>(), event).second) << "an arrow's end twice";
+      EXPECT_EQ(event.value("bp", ""), form == "f" ? "e" : "");
+    }
+  }
+  EXPECT_NEAR(earliest, 0, kRounding);
+  for (const char* kind : {"run", "compute", "send", "receive", "output"}) EXPECT_TRUE(kinds.count(kind)) << kind;
+  for (const auto& [line, spans] : lines) {
+    EXPECT_TRUE(named.count(line));
+    for (size_t i = 1; i < spans.size(); ++i)
+      EXPECT_GE(spans[i].first, spans[i - 1].second - kRounding) << "rank " << line.first << ", line " << line.second;
+  }
+  const int64_t items = report_.at("micro_batches");
+  EXPECT_EQ(static_cast<int64_t>(starts.size()), items * (kRanks - 1));
+  ASSERT_EQ(starts.size(), ends.size());
+  for (const auto& [id, from] : starts) {
+    ASSERT_TRUE(ends.count(id));
+    const Json& to = ends.at(id);
+    EXPECT_EQ(to.at("pid").get<int>(), from.at("pid").get<int>() + 1);
+    EXPECT_GE(to.at("ts").get<double>(), from.at("ts").get<double>());
+  }
+}
+
+TEST_P(TraceRunTest, HoldsTheFiguresOfTheEndTable) {
+  ASSERT_NO_FATAL_FAILURE(run());
+  std::vector<double> busy(kRanks, 0), total(kRanks, 0), sending(kRanks, 0);
+  for (const Json& event : trace_.at("traceEvents")) {
+    if (event.at("ph") != "X") continue;
+    const auto rank = event.at("pid").get<size_t>();
+    const std::string kind = event.at("cat");
+    const double seconds = event.at("dur").get<double>() * 1e-6;
+    if (kind == "compute" || kind == "head") busy[rank] += seconds;
+    if (kind == "send") sending[rank] += seconds;
+    if (kind == "run") total[rank] += seconds;
+  }
+  double all_busy = 0, all_total = 0;
+  for (size_t rank = 0; rank < kRanks; ++rank) {
+    const Json& stage = report_.at("stages")[rank];
+    EXPECT_NEAR(busy[rank], stage.at("busy_seconds").get<double>(), 1e-6);
+    EXPECT_NEAR(sending[rank], stage.at("sending_seconds").get<double>(), 1e-6);
+    EXPECT_NEAR(total[rank], stage.at("total_seconds").get<double>(), 1e-6);
+    EXPECT_LE(busy[rank] + stage.at("receiving_seconds").get<double>(), total[rank] + 1e-3);
+    all_busy += busy[rank];
+    all_total += total[rank];
+  }
+  EXPECT_NEAR(1 - all_busy / all_total, report_.at("lost_share").get<double>(), 1e-4);
+}
+
+TEST_P(TraceRunTest, CanBeDrawn) {
+  ASSERT_NO_FATAL_FAILURE(run());
+  for (const char* name : {"picture.svg", "picture.png"}) {
+    const Outcome outcome = run_program({LFM2_PYTHON, LFM2_PLOT_TRACE, folder_ / "trace.json", folder_ / name});
+    if (outcome.exit_code == 69) {
+      EXPECT_NE(outcome.err.find("plot-trace: matplotlib is not there"), std::string::npos) << outcome.err;
+      GTEST_SKIP() << "needs matplotlib";
+    }
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_GT(std::filesystem::file_size(folder_ / name), 10000u);
+  }
+  EXPECT_EQ(run_program({LFM2_PYTHON, LFM2_PLOT_TRACE, folder_ / "report.json", folder_ / "other.svg"}).exit_code, 65);
+  EXPECT_EQ(run_program({LFM2_PYTHON, LFM2_PLOT_TRACE, folder_ / "no.json", folder_ / "other.svg"}).exit_code, 66);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "other.svg"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, TraceRunTest,
+    testing::Values(
+        Job{"Scoring", "micro-batch", {"--samples", "40", "--length", "24", "--micro-batch", "3"}},
+        Job{"Generation", "step", {"--samples", "12", "--length", "9", "--generate", "12", "--ignore-eos"}}),
+    [](const auto& tested) { return std::string(tested.param.name); });
+
+}  // namespace
+}  // namespace lfm2::test
