@@ -97,6 +97,7 @@ MpiWorld::~MpiWorld() {
   }
   watchdog_->enter({.phase = Phase::kEnd});
   watchdog_->leave_board();
+  shared_ = nullptr;
   MPI_Win_free(&window_);
   MPI_Comm_free(&local_);
   MPI_Finalize();
@@ -233,7 +234,7 @@ int MpiWorld::count_processors() const {
   return std::max(1, CPU_COUNT(&mine) / static_cast<int>(sharing));
 }
 
-bool MpiWorld::claim_failure() { return shared_->failure_claimed.exchange(1) == 0; }
+bool MpiWorld::claim_failure() { return shared_ == nullptr || shared_->failure_claimed.exchange(1) == 0; }
 
 void MpiWorld::say_failure(const std::string& text) const {
   fmt::print(stderr, "lfm2_stage: rank {} ({}): {}\n", rank_, host_, text);

@@ -83,7 +83,7 @@ class MpiWorld : public MpiGroup {
   int local_rank_ = 0, local_size_ = 1, processors_ = 1;
   MPI_Comm local_ = MPI_COMM_NULL;
   MPI_Win window_ = MPI_WIN_NULL;
-  Shared* shared_ = nullptr;
+  Shared* shared_ = nullptr;                  // null once each rank speaks for itself alone
   std::unique_ptr<Watchdog> owned_watchdog_;  // last: its thread uses the above
 };
 

@@ -14,8 +14,11 @@ double limit_of(const RankView& view, double timeout) {
   return view.place.limit_seconds > 0 ? view.place.limit_seconds : timeout;
 }
 
+// The last heartbeat may be younger than the last progress.
+constexpr double kSilentShare = 0.8;
+
 bool is_stopped(const RankView& view, double timeout) {
-  return view.silent_seconds >= timeout && view.idle_seconds >= timeout;
+  return view.silent_seconds >= kSilentShare * timeout && view.idle_seconds >= timeout;
 }
 
 const RankView* view_of(std::span<const RankView> ranks, int rank) {
@@ -37,7 +40,8 @@ std::optional<Stall> follow(std::span<const RankView> ranks, const RankView& fir
   const RankView* at = &first;
   for (size_t steps = 0; steps <= ranks.size(); ++steps) {
     if (at->idle_seconds < limit_of(*at, timeout)) return {};
-    if (!at->place.waits()) return Stall{at->rank, at->idle_seconds, Stall::Kind::kHangs};
+    if (!at->place.waits() || at->deaf_seconds >= limit_of(*at, timeout))
+      return Stall{at->rank, at->idle_seconds, Stall::Kind::kHangs};
     const RankView* next = awaited(ranks, *at);
     if (next == nullptr) {  // beyond this host
       if (at->idle_seconds < kUnseenFactor * limit_of(*at, timeout)) return {};

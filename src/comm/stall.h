@@ -14,6 +14,7 @@ struct RankView {
   int rank = 0;
   Place place;
   double idle_seconds = 0;    // without a stamp or a pulse
+  double deaf_seconds = 0;    // without a look around: a wait that long hangs in a call
   double silent_seconds = 0;  // without a heartbeat: the process does not run
 };
 

@@ -52,7 +52,7 @@ std::string to_text(const Place& place) {
 void RankStamps::start(int rank) {
   rank_.store(rank, kRelaxed);
   pid_.store(getpid(), kRelaxed);
-  for (std::atomic<uint64_t>* count : {&entered_, &pulses_, &beats_}) count->store(0, kRelaxed);
+  for (std::atomic<uint64_t>* count : {&entered_, &pulses_, &looks_, &beats_}) count->store(0, kRelaxed);
   enter({.phase = Phase::kStart});
 }
 
@@ -71,6 +71,17 @@ void RankStamps::enter(const Place& place) {
   entered_.store(number + 1, std::memory_order_release);
 }
 
+Place RankStamps::Slot::place() const {
+  return {.phase = phase.load(kRelaxed),
+          .item = item.load(kRelaxed),
+          .step = step.load(kRelaxed),
+          .peer = peer.load(kRelaxed),
+          .label = {},
+          .limit_seconds = limit.load(kRelaxed)};
+}
+
+Place RankStamps::newest() const { return slots_[(entered_.load(std::memory_order_acquire) - 1) % kKept].place(); }
+
 std::vector<RankStamps::Entry> RankStamps::entries() const {
   const uint64_t end = entered_.load(std::memory_order_acquire);
   std::vector<Entry> entries;
@@ -80,14 +91,7 @@ std::vector<RankStamps::Entry> RankStamps::entries() const {
     for (size_t i = 0; i < words.size(); ++i) words[i] = slot.label[i].load(kRelaxed);
     std::array<char, kLabelBytes + 1> text{};
     std::memcpy(text.data(), words.data(), kLabelBytes);
-    entries.push_back({.seconds = slot.seconds.load(kRelaxed),
-                       .place = {.phase = slot.phase.load(kRelaxed),
-                                 .item = slot.item.load(kRelaxed),
-                                 .step = slot.step.load(kRelaxed),
-                                 .peer = slot.peer.load(kRelaxed),
-                                 .label = {},
-                                 .limit_seconds = slot.limit.load(kRelaxed)},
-                       .label = text.data()});
+    entries.push_back({.seconds = slot.seconds.load(kRelaxed), .place = slot.place(), .label = text.data()});
   }
   for (Entry& entry : entries) entry.place.label = entry.label;  // only now: they have their place
   return entries;

@@ -59,14 +59,17 @@ class RankStamps {
   void start(int rank);                                              // by the owner, before anybody reads
   void enter(const Place& place);                                    // counts as progress
   void pulse() { pulses_.fetch_add(1, std::memory_order_relaxed); }  // progress within the place
+  void look() { looks_.fetch_add(1, std::memory_order_relaxed); }    // a wait that is not over looked around
   void beat() { beats_.fetch_add(1, std::memory_order_relaxed); }    // the process runs
 
   int rank() const { return rank_.load(std::memory_order_relaxed); }
   int pid() const { return pid_.load(std::memory_order_relaxed); }
+  uint64_t looks() const { return looks_.load(std::memory_order_relaxed); }
   uint64_t beats() const { return beats_.load(std::memory_order_relaxed); }
   uint64_t progress() const {
     return pulses_.load(std::memory_order_relaxed) + entered_.load(std::memory_order_relaxed);
   }
+  Place newest() const;                // without its label
   std::vector<Entry> entries() const;  // the oldest first; never empty after start()
 
  private:
@@ -77,10 +80,11 @@ class RankStamps {
     std::atomic<Phase> phase;
     std::atomic<bool> step;
     std::array<std::atomic<uint64_t>, kLabelBytes / sizeof(uint64_t)> label;
+    Place place() const;  // without its label
   };
 
   std::atomic<int32_t> rank_, pid_;
-  std::atomic<uint64_t> entered_, pulses_, beats_;
+  std::atomic<uint64_t> entered_, pulses_, looks_, beats_;
   std::array<Slot, kKept> slots_;
 };
 static_assert(std::atomic<double>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free,

@@ -25,6 +25,7 @@ double Wait::until(const std::function<bool()>& done, const Place& place) const 
     }
     if (!stamped) watchdog_.enter(place);
     stamped = true;
+    watchdog_.look();
     watchdog_.check();
     if (waited < eager_)
       sched_yield();

@@ -17,8 +17,8 @@ class Wait {
       : watchdog_(watchdog), poll_(std::move(poll)), eager_(eager_seconds) {}
   static constexpr double kEagerSeconds = 300e-6;
 
-  // Returns the seconds waited once `done` is true: 0 where it was at the first look. The rank stands at `place` meanwhile; Error(kLost) where the
-  // watchdog finds that nobody gets on any more.
+  // Returns the seconds waited once `done` is true: 0 where it was at the first look. The rank stands at `place`
+  // meanwhile; Error(kLost) where the watchdog finds that nobody gets on any more.
   double until(const std::function<bool()>& done, const Place& place) const;
 
  private:

@@ -1,4 +1,4 @@
-// Ten looks a second; nothing here allocates or waits before a stall is found.
+// Ten looks a second at some words for each rank; texts and files only once a stall is found.
 #include "comm/watchdog.h"
 
 #include <fcntl.h>
@@ -81,11 +81,13 @@ std::vector<RankView> Watchdog::look(double elapsed) {
   std::vector<RankView> views;
   for (size_t i = 0; i < board_.size(); ++i) {
     Seen& seen = seen_[i];
-    const uint64_t progress = board_[i].progress(), beats = board_[i].beats();
-    seen.idle = progress == std::exchange(seen.progress, progress) ? seen.idle + elapsed : 0;
-    seen.silent = beats == std::exchange(seen.beats, beats) ? seen.silent + elapsed : 0;
-    views.push_back({board_[i].rank(), board_[i].entries().back().place, seen.idle, seen.silent});
-    views.back().place.label = {};  // whose text is gone
+    const auto since_change = [&](uint64_t now, uint64_t& before, double& seconds) {
+      seconds = now == std::exchange(before, now) ? seconds + elapsed : 0;
+    };
+    since_change(board_[i].progress(), seen.progress, seen.idle);
+    since_change(board_[i].looks(), seen.looks, seen.deaf);
+    since_change(board_[i].beats(), seen.beats, seen.silent);
+    views.push_back({board_[i].rank(), board_[i].newest(), seen.idle, seen.deaf, seen.silent});
   }
   return views;
 }
@@ -141,8 +143,9 @@ std::string Watchdog::stamps_text() const {
   const double now = steady_seconds();
   for (size_t i = 0; i < board_.size(); ++i) {
     const RankStamps& stamps = board_[i];
-    text += fmt::format("rank {}, process {}: idle for {:.1f} s, last heartbeat {:.1f} s ago\n", stamps.rank(),
-                        stamps.pid(), seen_[i].idle, seen_[i].silent);
+    text += fmt::format(
+        "rank {}, process {}: idle for {:.1f} s, last look around {:.1f} s ago, last heartbeat {:.1f} s ago\n",
+        stamps.rank(), stamps.pid(), seen_[i].idle, seen_[i].deaf, seen_[i].silent);
     for (const RankStamps::Entry& entry : stamps.entries())
       text += fmt::format("  {:10.3f}  {}\n", now - entry.seconds, to_text(entry.place));
   }

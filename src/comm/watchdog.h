@@ -53,6 +53,7 @@ class Watchdog {
     activity_ = activity;
   }
   void pulse() { self_->pulse(); }  // by any thread
+  void look() { self_->look(); }
 
   void check() const;  // Error(kLost) once a stall was found
   bool spoke() const { return spoke_; }
@@ -62,8 +63,8 @@ class Watchdog {
  private:
   // What is remembered of a rank between two looks.
   struct Seen {
-    uint64_t progress = 0, beats = 0;
-    double idle = 0, silent = 0;
+    uint64_t progress = 0, looks = 0, beats = 0;
+    double idle = 0, deaf = 0, silent = 0;
   };
 
   void loop();

@@ -255,7 +255,10 @@ void Generator::collect_results() {
     if (!slot.computed->done()) return;
     unread_.pop_front();
     const double start = steady_seconds();
+    const Place before = watchdog_.place();  // some wait looks around
+    watchdog_.enter({.phase = Phase::kWrite, .item = slot.step, .step = true});
     hand_out(slot);
+    watchdog_.enter(before);
     trace(TraceKind::kOutput, slot.step, start, steady_seconds());
     slot.pending = false;
   }

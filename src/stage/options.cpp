@@ -133,7 +133,8 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->check(CLI::IsMember({"auto", "amx", "avx512", "avx2", "portable"}))
       ->type_name("NAME")
       ->capture_default_str();
-  app.add_option("--timeout", options.timeout_seconds, "Seconds without progress that end the run; 0: never")
+  app.add_option("--timeout", options.timeout_seconds,
+                 "Seconds without progress of a rank that end the run (ten times as many while it loads); 0: never")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
 }

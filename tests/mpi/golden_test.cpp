@@ -9,7 +9,6 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <map>
 
 #include "stage/checked_file.h"
 #include "stage/json.h"
@@ -232,44 +231,6 @@ TEST(ProgramTest, ReplicasJudgeTogether) {
 }
 
 // Every micro-batch of every rank, on one clock, with an arrow for each transfer.
-TEST(ProgramTest, TraceShowsEveryMicroBatch) {
-  const TemporaryFolder folder;
-  const int ranks = 4, items = 6;
-  const Outcome run =
-      run_stage(ranks, {"--weights", golden_shards("tiny-moe", 4).string(), "--samples", "12", "--length", "5",
-                        "--micro-batch", "2", "--trace", (folder / "trace.json").string(), "--quiet"});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
-  const Json trace = Json::parse(read_text_file(folder / "trace.json", 1 << 24));
-  std::map<std::pair<int, std::string>, int> count;
-  std::map<int64_t, double> sent, received;
-  for (const Json& event : trace.at("traceEvents")) {
-    const std::string phase = event.at("ph");
-    if (phase == "X") {
-      ++count[{event.at("pid"), event.at("name").get<std::string>().substr(0, 4)}];
-      EXPECT_GE(event.at("ts").get<double>(), 0);
-      EXPECT_GE(event.at("dur").get<double>(), 0);
-      EXPECT_LT(event.at("args").at("micro_batch").get<int>(), items);
-    } else if (phase == "s") {
-      sent[event.at("id")] = event.at("ts");
-    } else if (phase == "f") {
-      received[event.at("id")] = event.at("ts");
-    }
-  }
-  for (int rank = 0; rank < ranks; ++rank) {
-    const std::pair<const char*, int> expected[] = {{"micr", items},
-                                                    {"head", rank == ranks - 1 ? items : 0},
-                                                    {"send", rank == ranks - 1 ? 0 : items},
-                                                    {"rece", rank == 0 ? 0 : items}};
-    for (const auto& [name, number] : expected)
-      EXPECT_EQ((count[{rank, name}]), number) << "rank " << rank << " " << name;
-  }
-  ASSERT_EQ(sent.size(), static_cast<size_t>(items * (ranks - 1)));
-  for (const auto& [id, start] : sent) {
-    ASSERT_TRUE(received.contains(id));
-    EXPECT_LE(start, received[id]);
-  }
-}
-
 TEST(ProgramTest, TopLogProbsAreTheLogitsOwn) {
   const TemporaryFolder folder;
   const std::string golden = golden_dir() / "tiny-moe" / "golden.h5", shards = golden_shards("tiny-moe", 4);

@@ -44,7 +44,7 @@ TEST_P(TraceRunTest, IsWhatPerfettoShows) {
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> lines;  // [process, thread]: start, end
   std::map<int64_t, Json> starts, ends;                                         // of arrows
   std::set<std::pair<int, int>> named;
-  std::set<std::string> kinds;
+  std::map<std::pair<std::string, int>, int64_t> count;  // [kind, rank]
   double earliest = 1e18;
   for (const Json& event : trace_.at("traceEvents")) {
     const std::string form = event.at("ph");
@@ -60,7 +60,7 @@ TEST_P(TraceRunTest, IsWhatPerfettoShows) {
     if (form == "X") {
       ASSERT_GE(event.at("dur").get<double>(), 0);
       lines[{process, thread}].emplace_back(start, start + event.at("dur").get<double>());
-      kinds.insert(event.at("cat").get<std::string>());
+      ++count[{event.at("cat"), process}];
       earliest = std::min(earliest, start);
       EXPECT_TRUE(event.at("cat") == "run" || event.at("args").at(GetParam().unit).get<int64_t>() >= 0);
     } else {
@@ -71,13 +71,20 @@ TEST_P(TraceRunTest, IsWhatPerfettoShows) {
     }
   }
   EXPECT_NEAR(earliest, 0, kRounding);
-  for (const char* kind : {"run", "compute", "send", "receive", "output"}) EXPECT_TRUE(kinds.count(kind)) << kind;
   for (const auto& [line, spans] : lines) {
     EXPECT_TRUE(named.count(line));
     for (size_t i = 1; i < spans.size(); ++i)
       EXPECT_GE(spans[i].first, spans[i - 1].second - kRounding) << "rank " << line.first << ", line " << line.second;
   }
   const int64_t items = report_.at("micro_batches");
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const bool last = rank + 1 == kRanks;
+    EXPECT_EQ((count[{"run", rank}]), 1);
+    EXPECT_EQ((count[{"compute", rank}]), items) << "rank " << rank;
+    EXPECT_EQ((count[{"send", rank}]), last ? 0 : items) << "rank " << rank;
+    EXPECT_EQ((count[{"receive", rank}]), rank == 0 ? 0 : items) << "rank " << rank;
+    EXPECT_EQ((count[{"output", rank}]), last ? items : 0) << "rank " << rank;
+  }
   EXPECT_EQ(static_cast<int64_t>(starts.size()), items * (kRanks - 1));
   ASSERT_EQ(starts.size(), ends.size());
   for (const auto& [id, from] : starts) {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -20,13 +21,23 @@ struct LocalBoard {
             rank,
             {.timeout_seconds = timeout_seconds, .stamps_file = file},
             {.claim = [this] { return !claimed.exchange(true); },
-             .say = [this](const std::string& text) { said = text; },
+             .say =
+                 [this](const std::string& text) {
+                   const std::lock_guard lock(mutex);
+                   line = text;
+                 },
              .end = [this] { ended = true; }}};
+  }
+
+  std::string said() {
+    const std::lock_guard lock(mutex);
+    return line;
   }
 
   std::vector<RankStamps> stamps;
   std::atomic<bool> claimed = false, ended = false;
-  std::string said;
+  std::mutex mutex;
+  std::string line;  // guarded by it
 };
 
 }  // namespace lfm2::test

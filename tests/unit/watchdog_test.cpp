@@ -51,6 +51,17 @@ TEST(FindStallTest, TheRankThatOthersWaitForIsBlamed) {
 TEST(FindStallTest, AStoppedProcessIsBlamedWhateverItWaitedFor) {
   expect_stall({sends(0, 1, 11), stopped(receives(1, 0, 11)), receives(2, 1, 30)}, 1, Kind::kStopped);
   expect_stall({meets(0, 11), stopped(meets(1, 11)), meets(2, 12)}, 1, Kind::kStopped);
+  RankView late = receives(1, 0, 10);  // its last heartbeat came a little after its last look around
+  late.deaf_seconds = 10;
+  late.silent_seconds = 9.9;
+  expect_stall({sends(0, 1, 10), late}, 1, Kind::kStopped);
+}
+
+// A driver's call, say, that a wait makes to look around and that does not return.
+TEST(FindStallTest, AWaitThatDoesNotLookAroundHangs) {
+  RankView deaf = receives(1, 0, 12);
+  deaf.deaf_seconds = 12;
+  expect_stall({sends(0, 1, 12), deaf, receives(2, 1, 12)}, 1, Kind::kHangs);
 }
 
 TEST(FindStallTest, WhoeverWaitsForARankThatGetsOnIsNotStalled) {
@@ -113,7 +124,7 @@ TEST(WatchdogTest, NamesTheRankOnceAndWritesTheStamps) {
   EXPECT_GE(steady_seconds() - start, 0.4);
   EXPECT_LT(steady_seconds() - start, 2);
   sleep(0.3);
-  EXPECT_NE(board.said.find("stamps.txt"), std::string::npos) << board.said;
+  EXPECT_NE(board.said().find("stamps.txt"), std::string::npos) << board.said();
   EXPECT_NE(first.spoke(), second.spoke());
   EXPECT_FALSE(board.ended);
   std::ifstream file(folder / "stamps.txt");
@@ -129,11 +140,32 @@ TEST(WatchdogTest, PulsesAndActivityAreProgress) {
   second.enter({.phase = Phase::kReceive, .item = 0, .peer = 0});
   for (uint64_t i = 0; i < 12; ++i) {
     first.note(i / 2);
+    second.look();
     if (i > 6) first.pulse();
     sleep(0.1);
   }
-  EXPECT_FALSE(board.claimed) << board.said;
+  EXPECT_FALSE(board.claimed) << board.said();
   EXPECT_NO_THROW(second.check());
+}
+
+TEST(WatchdogTest, ACallInAWaitThatDoesNotReturn) {
+  LocalBoard board(2);
+  Watchdog first = board.watchdog(0, 0.5), second = board.watchdog(1, 0.5);
+  second.enter({.phase = Phase::kCompute, .item = 1});
+  std::thread other([&] {  // polls, and waits for the rank that hangs
+    const Wait wait(first, [] {});
+    EXPECT_THROW(wait.until([] { return false; }, {.phase = Phase::kSend, .item = 1, .peer = 1}), Error);
+  });
+  bool begun = false;
+  const Wait wait(second, [&] {
+    if (begun) sleep(1.5);
+    begun = true;
+  });
+  EXPECT_THROW(wait.until([] { return false; }, {.phase = Phase::kReceive, .item = 2, .peer = 0}), Error);
+  other.join();
+  EXPECT_NE(board.said().find("rank 1 waits for micro-batch 2 from rank 0 and does not come out of it"),
+            std::string::npos)
+      << board.said();
 }
 
 // A rank that never looks, because a call does not return: the watchdog ends the job by itself.
@@ -145,7 +177,7 @@ TEST(WatchdogTest, EndsTheJobWhereTheRankDoesNot) {
   while (!board.ended && steady_seconds() - start < 6) sleep(0.05);
   EXPECT_TRUE(board.ended);
   EXPECT_LT(steady_seconds() - start, 4);
-  EXPECT_NE(board.said.find("rank 0 writes results of micro-batch 2 and does not come out of it"), std::string::npos);
+  EXPECT_NE(board.said().find("rank 0 writes results of micro-batch 2 and does not come out of it"), std::string::npos);
 }
 
 TEST(WatchdogTest, WithoutATimeoutNobodyStalls) {
