@@ -56,7 +56,7 @@ sanitize() {
   local tool=$1
   shift
   compute-sanitizer --tool "$tool" --report-api-errors no "$@" "$bin/cuda_tests" --gtest_brief=1 \
-    --gtest_filter='-*Long*:*Invariance*:*Bits*:*FarPositions:*ShapeAndLength:*AnyK*:*OddSizes*:*ManyBlocks:*DeathTest*:*LoseNoMore*:*Upload*:*LargeScores:*WgmmaTest.EverySplit:*WgmmaTest.Many*:*LosesNoMore*'
+    --gtest_filter='-*Long*:*Invariance*:*Bits*:*FarPositions:*ShapeAndLength:*AnyK*:*OddSizes*:*ManyBlocks:*DeathTest*:*LoseNoMore*:*Upload*:*LargeScores:*WgmmaTest.EverySplit:*WgmmaTest.Many*:*LosesNoMore*:*ShapeAndPage*:*ManySequences*:CudaSampleTest.AgreesWithSorting:CudaSampleTest.InfinitiesAndNans:*DenormalsInEvery*'
 }
 # racecheck does not follow the barriers of cuBLASLt's kernels (nvjet) and reports hazards inside them; any other hazard is ours. (Its own
 # way of leaving kernels out breaks the test that captures a graph.)
