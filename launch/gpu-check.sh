@@ -142,12 +142,6 @@ else
   start "racecheck" with_gpu $((gpus > 3 ? 3 : 0)) racecheck
 fi
 wait  # both write the same files
-if [ -x "$bin/bench_operators" ]; then
-  start "operators' speed" "$bin/bench_operators"
-  wait
-else
-  skipped "operators' speed" "LFM2_CMAKE_OPTIONS=-DLFM2_BENCH=ON builds it"
-fi
 if [[ $skip == *" mpi "* ]]; then skipped "mpi tests over MPI" "as asked"; else start "mpi tests over MPI" mpi_tests mpi; fi
 if [[ $skip == *" full-size "* ]]; then
   skipped "full size" "as asked"
