@@ -28,13 +28,15 @@ install_packages() {
     { echo "apt-get could not install: ${missing[*]}" >&2; return 69; }
 }
 
-# build PRESET [CMAKE_OPTION...]: configures where needed and builds into build/PRESET; output only where something fails.
+# build PRESET [CMAKE_OPTION...]: configures where needed and builds into build/PRESET all of the preset's targets, or those in LFM2_TARGETS;
+# output only where something fails.
 build() {
   local preset=$1 log
   shift
   log=$(mktemp)
   echo "Building build/$preset"
-  if ! { cmake --preset "$preset" "$@" && cmake --build --preset "$preset"; } >"$log" 2>&1; then
+  # shellcheck disable=SC2086  # a list of targets
+  if ! { cmake --preset "$preset" "$@" && cmake --build --preset "$preset" ${LFM2_TARGETS:+--target $LFM2_TARGETS}; } >"$log" 2>&1; then
     cat "$log" >&2
     rm -f "$log"
     return 1
