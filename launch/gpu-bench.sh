@@ -28,12 +28,12 @@ job() {
   python3 - "$report.json" "$name" "$unit" "$folder/bench.jsonl" <<'PY' | tee -a "$folder/table.txt"
 import json, sys
 report, name, unit, lines = json.load(open(sys.argv[1])), *sys.argv[2:5]
-rate = report["samples_per_second" if unit == "samples/s" else "tokens_per_second"]
-amount = report["samples" if unit == "samples/s" else "tokens"]
+rate = report[{"samples/s": "samples_per_second", "tokens/s": "tokens_per_second", "new/s": "generated_tokens_per_second"}[unit]]
+amount = report["generation"]["tokens"] if unit == "new/s" else report["samples" if unit == "samples/s" else "tokens"]
 spread = [amount / max(report["seconds"]), amount / min(report["seconds"])]
 sending = sum(s["sending_seconds"] for s in report["stages"])
 hidden = sum(s["sending_under_compute_seconds"] for s in report["stages"])
-memory = max(s["weight_bytes"] + s["activation_bytes"] for s in report["stages"]) / 1e9
+memory = max(s["weight_bytes"] + s["activation_bytes"] + s["cache_bytes"] for s in report["stages"]) / 1e9
 print(f"{name:<44} {rate:>10.0f} {unit:<9} ({spread[0]:.0f} to {spread[1]:.0f})  load {report['load_seconds']:.2f} s  idle {100 * report['lost_share']:.1f} %"
       f"  sends under compute {100 * hidden / sending if sending else 100:.0f} %  {memory:.1f} GB a rank  {report['micro_batches']} x {report['largest_micro_batch']}")
 open(lines, "a").write(json.dumps({"bench": name, "seconds": report["median_seconds"]}) + "\n")
@@ -55,7 +55,10 @@ disk() {
   rm -f "$1"/lfm2-disk-*
 }
 
-if [[ $skip != *" ops "* ]]; then "$bin/bench_gpu_ops" "$folder/bench.jsonl" | tee "$folder/ops.txt" || failed=1; fi
+if [[ $skip != *" ops "* ]]; then
+  "$bin/bench_gpu_ops" "$folder/bench.jsonl" | tee "$folder/ops.txt" || failed=1
+  "$bin/bench_operators" "$folder/bench.jsonl" | tee "$folder/operators.txt" || failed=1
+fi
 if [[ $skip != *" channel "* && $gpus -gt 1 ]]; then
   for transport in nccl mpi; do
     timeout 120 mpirun --bind-to none -np "$ranks" "$bin/bench_channel" "$transport" "$folder/bench.jsonl" | tee -a "$folder/channel.txt" || failed=1
@@ -74,7 +77,22 @@ if [[ $skip != *" jobs "* ]]; then
   job "all positions to .h5, bf16" samples/s 5 --weights "$shards" --dtype bf16 --logits all --output "$files/lfm2-all.h5"
   disk "$files"
   [ "$ranks" -gt 1 ] && job "headline bf16, a pipeline a GPU" samples/s 7 --weights "$shards" --dtype bf16 --replicas "$ranks" --output "$out"
-  rm -f "$files/lfm2-all.h5" "$out"
+  texts=$files/lfm2-out.jsonl
+  generate=(--weights "$shards" --dtype bf16 --balance --ignore-eos --output "$texts")
+  job "generate 1 x 64, bf16" new/s 5 "${generate[@]}" --samples 1 --length 32 --generate 64
+  job "generate 256 x 64, bf16" new/s 5 "${generate[@]}" --samples 256 --length 32 --generate 64
+  job "generate 1024 x 64, bf16" new/s 5 "${generate[@]}" --samples 1024 --length 32 --generate 64
+  # Prompts of 16 to 1024 tokens; where each of 4096 texts ends is drawn: a token in 128 of the vocabulary ends it, at most 512 come.
+  python3 - "$files/lfm2-ragged.jsonl" <<'PY'
+import json, random, sys
+random.seed(1)
+with open(sys.argv[1], "w") as out:
+    for _ in range(4096):
+        out.write(json.dumps({"input_ids": [random.randrange(65536) for _ in range(random.randint(16, 1024))]}) + "\n")
+PY
+  job "generate 4096 ragged, bf16" new/s 1 --weights "$shards" --dtype bf16 --balance --output "$texts" --input "$files/lfm2-ragged.jsonl" \
+    --generate 512 --temperature 1 --eos "$(seq -s, 0 128 65535)"
+  rm -f "$files/lfm2-all.h5" "$files/lfm2-ragged.jsonl" "$texts" "$out"
   echo "---"
   cat "$folder/table.txt"
 fi

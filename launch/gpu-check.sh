@@ -66,6 +66,18 @@ racecheck() {
   cat "$log"
   grep -q 'RACECHECK SUMMARY' "$log" && ! grep 'Race reported' "$log" | grep -v nvjet
 }
+# The general operators: both devices' tests, Python with many examples, the sanitizers over all but the sizes past 2^31, the check program.
+operators_tests() {
+  local library=$PWD/build/cuda/lib/liblfm2_kernels.so tool
+  "$bin/operator_tests" cuda --gtest_brief=1 || return 1
+  LFM2_EXAMPLES=${LFM2_EXAMPLES:-1000} python3 tests/python/operators_test.py "$library" cuda tests/golden || [ $? -eq 77 ] || return 1
+  "$bin/causal_conv1d_check" --channels 64 --length 2048 --filter 4 --device cuda || return 1
+  [[ $skip == *" sanitizer "* ]] && return 0
+  for tool in memcheck racecheck; do
+    compute-sanitizer --tool "$tool" --report-api-errors no --error-exitcode 70 "$bin/operator_tests" cuda --gtest_brief=1 \
+      --gtest_filter='Cuda/*:CudaGraph*:CudaBits*' || return 1
+  done
+}
 configure_and_build() {
   # shellcheck disable=SC2086  # a list of options
   cmake --preset cuda ${LFM2_CMAKE_OPTIONS:-} && cmake --build --preset cuda -j "$(nproc)"
@@ -113,7 +125,8 @@ run_step "build" "$folder/build.log" "$folder/build.result" configure_and_build
 names+=("build")
 all_done || { cat "$folder/build.result"; exit 1; }
 if [[ $skip == *" full-size "* ]]; then skipped "full size reference" "as asked"; else start "full size reference" full_size_reference; fi
-start "cuda tests" ctest --test-dir build/cuda -L cuda --output-on-failure --no-tests=error
+start "cuda tests" ctest --test-dir build/cuda -L cuda -E operator --output-on-failure --no-tests=error
+start "operators' cuda tests" operators_tests
 if [[ $skip == *" nccl "* ]]; then
   skipped "mpi tests over NCCL" "as asked"
 elif [ "$gpus" -ge 4 ]; then
@@ -129,6 +142,12 @@ else
   start "racecheck" with_gpu $((gpus > 3 ? 3 : 0)) racecheck
 fi
 wait  # both write the same files
+if [ -x "$bin/bench_operators" ]; then
+  start "operators' speed" "$bin/bench_operators"
+  wait
+else
+  skipped "operators' speed" "LFM2_CMAKE_OPTIONS=-DLFM2_BENCH=ON builds it"
+fi
 if [[ $skip == *" mpi "* ]]; then skipped "mpi tests over MPI" "as asked"; else start "mpi tests over MPI" mpi_tests mpi; fi
 if [[ $skip == *" full-size "* ]]; then
   skipped "full size" "as asked"

@@ -5,6 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . launch/packages.sh
 install_packages "${lfm2_packages[@]}" "${lfm2_test_packages[@]}"
+install_packages "${lfm2_fuzz_packages[@]}" || echo "No clang with libFuzzer: the fuzzers are skipped, their corpus is not."
 # Not on a machine that belongs to a Slurm cluster already.
 if [ ! -e /etc/slurm/slurm.conf ]; then install_packages "${lfm2_cluster_packages[@]}" || echo "Without them the tests under Slurm are skipped."; fi
 preset=${LFM2_TEST_PRESET:-cpu}

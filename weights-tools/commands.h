@@ -29,8 +29,9 @@ struct MergeOptions {
 };
 
 struct VerifyOptions {
-  std::string shards;
+  std::string model;  // a folder of shards; any model where `untrusted`
   std::optional<std::string> against, config;
+  bool untrusted = false;  // read in a child process with limits
 };
 
 struct InspectOptions {

@@ -11,7 +11,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr uint64_t kLargestIndex = 100'000'000;
+constexpr uint64_t kLargestIndex = uint64_t{16} << 20;
 constexpr std::string_view kEnding = ".safetensors";
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const std::string& message) {

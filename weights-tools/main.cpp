@@ -83,9 +83,11 @@ void add_merge(CLI::App& app, Program& program) {
 void add_verify(CLI::App& app, Program& program) {
   CLI::App* command = app.add_subcommand("verify", "Check every checksum, and with --against every element");
   VerifyOptions& options = program.verify;
-  command->add_option("DIR", options.shards, "Folder of the shards")->required();
+  command->add_option("DIR", options.model, "Folder of the shards; with --untrusted any model")->required();
   command->add_option("--against", options.against, "The model that the shards must equal");
   command->add_option("--config", options.config, "Configuration of the model of --against");
+  command->add_flag("--untrusted", options.untrusted,
+                    "For files from strangers: read them in a child process with limits");
   add_console(*command, program.console);
   command->callback([&program] { program.run = [&program] { run_verify(program.verify, program.console); }; });
 }

@@ -8,7 +8,7 @@
 
 namespace lfm2 {
 
-// The tensors of one file; `file_index` goes into each. Checked: header at most 100 MB and inside the file, strict
+// The tensors of one file; `file_index` goes into each. Checked: header at most 16 MiB and inside the file, strict
 // JSON, sizes equal to shape x dtype, no hole, no overlap, nothing after the last tensor. Error(kData).
 RawTensors read_safetensors_header(const CheckedFile& file, size_t file_index);
 

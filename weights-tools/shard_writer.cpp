@@ -8,6 +8,7 @@
 #include <set>
 
 #include "stage/checksum.h"
+#include "stage/h5_scan.h"
 #include "stage/shard_format.h"
 
 namespace lfm2 {
@@ -104,6 +105,7 @@ ShardWriter::StageFile ShardWriter::create_stage(size_t stage) {
   file.set_attribute(shard::kLayerFirstAttribute, stages_[stage].first);
   file.set_attribute(shard::kLayerCountAttribute, stages_[stage].count);
   file.set_attribute(shard::kCreatedByAttribute, "weights-tools " LFM2_VERSION);
+  file.set_attribute(shard::kGapsAttribute, shard::kZeroGaps);
   file.set_attribute(shard::kSplitIdAttribute, kNoChecksum);
   file.set_attribute(shard::kConfigAttribute, source_.config_text());
   return {std::move(bytes), std::move(file)};
@@ -125,6 +127,19 @@ std::string ShardWriter::split_id() const {
   return id.hex();
 }
 
+// HDF5 leaves what it no longer uses as it was. Writes only where a byte is not 0.
+void ShardWriter::clear_gaps(StageFile& stage) {
+  const CheckedFile file(stage.bytes.temporary_path());
+  std::vector<std::byte> bytes;
+  for (const h5::Extent& gap : h5::scan(file).gaps(file.size())) {
+    bytes.resize(gap.bytes);
+    file.read(gap.first, bytes);
+    if (std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; })) continue;
+    std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    stage.bytes.write_at(gap.first, bytes);
+  }
+}
+
 void ShardWriter::commit() {
   const std::string id = split_id();
   for (size_t i = 0; i < tensors_.size(); ++i)
@@ -133,6 +148,7 @@ void ShardWriter::commit() {
   for (StageFile& file : files_) {
     file.h5.set_attribute(shard::kSplitIdAttribute, id);
     file.h5.close();
+    clear_gaps(file);
   }
   for (StageFile& file : files_) file.bytes.sync();
   for (StageFile& file : files_) file.bytes.commit();

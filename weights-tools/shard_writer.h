@@ -25,6 +25,7 @@ class ShardWriter : public ModelWriter {
   };
 
   StageFile create_stage(size_t stage);
+  static void clear_gaps(StageFile& stage);
   std::string split_id() const;
 
   const ModelSource& source_;

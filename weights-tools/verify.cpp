@@ -1,12 +1,15 @@
 // verify: every checksum of a folder of shards, and every element against another model.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 
 #include "kernels/error.h"
 #include "weights-tools/commands.h"
 #include "weights-tools/copy.h"
 #include "weights-tools/interrupt.h"
+#include "weights-tools/limited_child.h"
 #include "weights-tools/stage_options.h"
 
 namespace lfm2 {
@@ -69,36 +72,68 @@ void check_tensor(const ModelSource& shards, size_t tensor, std::span<std::byte>
   }
 }
 
-}  // namespace
+// The limits of the child leave time for a slow disk.
+ChildLimits limits_for(const VerifyOptions& options) {
+  constexpr uint64_t kSlowBytesPerSecond = 20'000'000, kMostSeconds = 4 * 3600;
+  uint64_t bytes = 0;
+  std::error_code ignored;
+  const std::filesystem::path path = options.model;
+  if (std::filesystem::is_directory(path, ignored)) {
+    for (std::filesystem::directory_iterator at(path, ignored), end; !ignored && at != end; at.increment(ignored))
+      if (at->is_regular_file(ignored)) bytes += std::min(at->file_size(ignored), uint64_t{1} << 50);
+  } else if (std::filesystem::is_regular_file(path, ignored)) {
+    bytes = std::filesystem::file_size(path, ignored);
+  }
+  ChildLimits limits;
+  limits.cpu_seconds = std::min(60 + bytes / kSlowBytesPerSecond, kMostSeconds);
+  limits.wall_seconds = 2 * limits.cpu_seconds;
+  return limits;
+}
 
-void run_verify(const VerifyOptions& options, const Console& console) {
-  if (!is_shard_folder(options.shards))
+// What was found to be right, in one line.
+std::string verify(const VerifyOptions& options, ProgressMode mode) {
+  const bool is_shards = is_shard_folder(options.model);
+  if (!is_shards && !options.untrusted)
     throw Error(ExitCode::kNoInput,
-                fmt::format("{}: no .h5 file found, expected the shards of weights-tools split", options.shards));
-  if (options.config && !options.against)
+                fmt::format("{}: no .h5 file found, expected the shards of weights-tools split", options.model));
+  if (options.config && !options.against && is_shards)
     throw Error(ExitCode::kUsage, "--config describes the model of --against, which is not given");
-  const auto shards = open_model(options.shards);
+  const bool own_config = options.config && !options.against;
+  const auto model = open_model(options.model, own_config ? options.config : std::nullopt);
   std::unique_ptr<ModelSource> other;
   if (options.against) {
     other = open_model(*options.against, options.config);
-    if (other->config() != shards->config())
+    if (other->config() != model->config())
       throw Error(ExitCode::kData,
-                  fmt::format("{}: the configuration differs from that of {}", options.shards, *options.against));
+                  fmt::format("{}: the configuration differs from that of {}", options.model, *options.against));
   }
   std::vector<std::byte> ours(kPieceBytes), theirs(other ? kPieceBytes : 0);
   {
-    Progress progress("verify", shards->total_bytes(), Progress::Unit::kBytes, console.progress);
-    for (size_t tensor = 0; tensor < shards->tensors().size(); ++tensor) {
+    Progress progress("verify", model->total_bytes(), Progress::Unit::kBytes, mode);
+    for (size_t tensor = 0; tensor < model->tensors().size(); ++tensor) {
       if (other)
-        compare_tensor(*shards, *other, tensor, ours, theirs, progress);
+        compare_tensor(*model, *other, tensor, ours, theirs, progress);
       else
-        check_tensor(*shards, tensor, ours, progress);
+        check_tensor(*model, tensor, ours, progress);
     }
   }
-  if (!console.quiet)
-    fmt::print("{}: {} tensors, {}: every checksum is right{}\n", options.shards, shards->tensors().size(),
-               bytes_text(shards->total_bytes()),
-               other ? fmt::format(", every element is that of {}", *options.against) : std::string());
+  return fmt::format("{}: {} tensors, {}: {}{}", options.model, model->tensors().size(),
+                     bytes_text(model->total_bytes()),
+                     model->form() == "shards" ? "every checksum is right" : "well formed, in a form that has no checksums",
+                     other ? fmt::format(", every element is that of {}", *options.against) : std::string());
+}
+
+}  // namespace
+
+void run_verify(const VerifyOptions& options, const Console& console) {
+  std::string found;
+  if (options.untrusted) {  // it may not write, not even progress into a file
+    const ProgressMode mode = ::isatty(STDERR_FILENO) != 0 ? console.progress : ProgressMode::kOff;
+    found = run_limited(options.model, limits_for(options), [&] { return verify(options, mode); });
+  } else {
+    found = verify(options, console.progress);
+  }
+  if (!console.quiet) fmt::print("{}\n", found);
 }
 
 }  // namespace lfm2

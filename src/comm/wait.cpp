@@ -1,4 +1,4 @@
-// Polls eagerly at first, then politely: ranks may share cores with the threads they wait for.
+// Polls eagerly at first, then politely.
 #include "comm/wait.h"
 
 #include <sched.h>
@@ -10,7 +10,6 @@
 namespace lfm2 {
 
 namespace {
-constexpr std::chrono::duration<double> kEager(300e-6);
 constexpr auto kNap = std::chrono::microseconds(50);
 }  // namespace
 
@@ -22,7 +21,7 @@ double Wait::until(const std::function<bool()>& done, const std::function<std::s
     if (done()) return waited.count();
     if (timeout_seconds_ > 0 && waited.count() > timeout_seconds_)
       throw Error(ExitCode::kLost, fmt::format("no progress for {:g} s (--timeout): {}", timeout_seconds_, what()));
-    if (waited < kEager)
+    if (waited < eager_)
       sched_yield();
     else
       std::this_thread::sleep_for(kNap);

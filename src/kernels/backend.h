@@ -76,6 +76,13 @@ class Loader {
   virtual void finish() = 0;  // returns when all that was put has arrived
 };
 
+// Work that was enqueued once while it was recorded, to be enqueued again at once.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void replay() = 0;  // call only inside compute().submit(...)
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -83,12 +90,16 @@ class Backend {
 
   virtual Buffer allocate(size_t bytes) = 0;       // on the device; Error(kUnavailable) where memory is short
   virtual Buffer allocate_host(size_t bytes) = 0;  // host memory that the device copies from and to at full speed
+  virtual uint64_t free_bytes() const = 0;         // of device memory, now; shared with whoever else uses the device
   virtual std::unique_ptr<Event> create_event() = 0;
   virtual std::unique_ptr<Stream> create_stream() = 0;
   virtual bool memory_is_host_memory() const = 0;  // of allocate(): MPI and the host may touch it
 
   virtual Stream& compute() = 0;  // the stream that Ops enqueues on
   virtual Ops& ops() = 0;         // call only inside compute().submit(...)
+  // What `work` enqueues on compute(), without running it; null where the device cannot record. `work` must have run
+  // before with the same shapes, and the memory it names must stay.
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
   // Enqueued on `stream`, between host and device memory in any direction.
   virtual void copy(Stream& stream, void* to, const void* from, size_t bytes) = 0;
   // Enqueued like an operator.

@@ -5,6 +5,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace lfm2 {
@@ -24,11 +25,42 @@ enum class ExitCode : int {
   kLost = 76,         // a rank, GPU or connection lost or timed out
 };
 
+// Bytes of the UTF-8 character at the front of `text`; 0 where there is none that a terminal may print.
+inline size_t printable_bytes(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const unsigned first = byte(0);
+  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
+  const size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  unsigned code = first & (0xffu >> (length + 1));
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+    code = code << 6 | (byte(i) & 0x3fu);
+  }
+  constexpr unsigned kSmallest[] = {0, 0, 0xa0, 0x800, 0x10000};  // below 0xa0: the control characters of Latin-1
+  const bool surrogate = code >= 0xd800 && code < 0xe000;
+  return first >= 0xc2 && first < 0xf5 && code >= kSmallest[length] && code < 0x110000 && !surrogate ? length : 0;
+}
+
+// One line of UTF-8, whatever a file's content brought into it: other bytes as \xNN, and an end.
+inline std::string printable(std::string_view text) {
+  constexpr size_t kLongest = 4096;
+  std::string line;
+  while (!text.empty() && line.size() < kLongest) {
+    const size_t bytes = printable_bytes(text);
+    if (bytes == 0)
+      line += fmt::format("\\x{:02x}", static_cast<unsigned char>(text.front()));
+    else
+      line += text.substr(0, bytes);
+    text.remove_prefix(bytes == 0 ? 1 : bytes);
+  }
+  return text.empty() ? line : line + "…";
+}
+
 class Error : public std::runtime_error {
  public:
   // The place is the caller's: std::source_location is missing in clang 14 with Debian 12's library.
   Error(ExitCode code, const std::string& message, const char* file = __builtin_FILE(), int line = __builtin_LINE())
-      : std::runtime_error(message), code_(code), file_(file), line_(line) {}
+      : std::runtime_error(printable(message)), code_(code), file_(file), line_(line) {}
 
   ExitCode code() const { return code_; }
   // Where it was thrown, "file.cpp:42": shown with --verbose and for kSoftware, where the place is the message.

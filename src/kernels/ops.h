@@ -17,14 +17,34 @@
 
 namespace lfm2 {
 
-// One packed micro-batch.
+// One packed micro-batch. Of whole samples, or, with caches, of the next tokens of sequences whose past is cached.
 struct Batch {
-  Tensor
-      positions;   // [tokens] int32: place of each token in its own sample; token t's sample starts at t - positions[t]
-  Tensor offsets;  // [sequences + 1] int32: first token of each sample, then tokens
+  Tensor positions;  // [tokens] int32: place of each token in its own sample; of whole samples, token t's starts at
+                     // t - positions[t]
+  Tensor offsets;    // [sequences + 1] int32: first token of each sequence, then tokens
   int64_t tokens = 0;
   int64_t sequences = 0;
-  int64_t max_length = 0;  // of the longest sample
+  int64_t max_length = 0;  // of the longest sample, its cached past included
+
+  // With caches alone:
+  int64_t singles = 0;   // so many sequences at the front have one token each
+  Tensor sequence_of{};  // [tokens] int32: the sequence of each token
+  Tensor page_table{};   // [sequences, most pages] int32: the pages of each sequence in order; the rest is not read
+  Tensor states{};  // [sequences, 2] int32: the row of conv states from before these tokens, and the one after them
+};
+
+// What one attention layer knows of all sequences: position p is place p % page of the sequence's page p / page.
+struct KeyValueCache {
+  Tensor keys, values;  // [pages, page, kv_heads, head_dim] act
+};
+
+// How a token is drawn from logits: softmax(logits / temperature), of the top_k largest (0: all), of those the largest
+// that together hold at least top_p; ties to the lower id. Temperature 0: the largest.
+struct SamplingRule {
+  float temperature = 0;
+  int64_t top_k = 0;
+  float top_p = 1;
+  uint64_t seed = 0;
 };
 
 struct AttentionShape {
@@ -79,6 +99,20 @@ class Ops {
   // qkv as above, out [tokens, heads head_dim] act
   virtual void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) = 0;
 
+  // Writes keys and values of qkv, after qk_norm_rope, to their positions in the cache.
+  virtual void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
+                                  const KeyValueCache& cache) = 0;
+
+  // attention of each token over its sequence's positions in the cache, up to its own: the bits of attention over the
+  // whole sample, whatever the pages and however the sample was cut into batches.
+  virtual void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
+                                const Tensor& out) = 0;
+
+  // short_conv where u of the last L − 1 positions of a sequence (those it has) is kept from batch to batch: the same
+  // bits.  states [rows, L − 1, hidden] fp32, oldest first; read from and written to other rows (batch.states)
+  virtual void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                                 const Tensor& states, const Tensor& out) = 0;
+
   // out = silu(gate) ∘ up of a wᵀ, whose gate and up rows alternate (kGateUpBlock).  a [m, k] act, w [2 ffn, k] weight,
   // out [m, ffn] act
   virtual void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) = 0;
@@ -117,6 +151,12 @@ class Ops {
   // The k largest of log_softmax(logits), ties to the lower id.  logits [rows, vocab] fp32; ids [rows, k] int32,
   // log_probs [rows, k] fp32
   virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;
+
+  // One token a row by the rule, and its log_softmax(logits). The draw depends on the rule's seed and the row's own
+  // draws and logits alone.  logits [rows, vocab] fp32, draws [rows, 2] int32: the sample's number and the token's
+  // place in it, ids [rows] int32, log_probs [rows] fp32
+  virtual void sample(const Tensor& logits, const Tensor& draws, const SamplingRule& rule, const Tensor& ids,
+                      const Tensor& log_probs) = 0;
 };
 
 }  // namespace lfm2

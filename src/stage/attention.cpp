@@ -13,13 +13,19 @@ Attention::Attention(WeightSource& weights, const ModelConfig& config, const std
   out_proj_ = weights.load({block + "out_proj.weight"}, {config.hidden, shape_.heads * shape_.head_dim});
 }
 
-void Attention::forward(Ops& ops, const Tensor& x, const Batch& batch, Scratch& scratch, const Tensor& residual) const {
+void Attention::forward(Ops& ops, const Tensor& x, const Batch& batch, const LayerCache* cache, Scratch& scratch,
+                        const Tensor& residual) const {
   const int64_t tokens = x.dim(0);
   const Tensor qkv = scratch.take(x.dtype, {tokens, shape_.qkv_columns()});
   const Tensor mixed = scratch.take(x.dtype, {tokens, shape_.heads * shape_.head_dim});
   ops.matmul(x, qkv_proj_, {}, qkv, Write::kStore);
   ops.qk_norm_rope(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, batch);
-  ops.attention(qkv, shape_, batch, mixed);
+  if (cache == nullptr) {
+    ops.attention(qkv, shape_, batch, mixed);
+  } else {
+    ops.append_keys_values(qkv, shape_, batch, cache->key_values);
+    ops.cached_attention(qkv, shape_, batch, cache->key_values, mixed);
+  }
   ops.matmul(mixed, out_proj_, {}, residual, Write::kAdd);
 }
 

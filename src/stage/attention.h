@@ -2,6 +2,7 @@
 // out_proj.
 #pragma once
 
+#include "stage/caches.h"
 #include "stage/model_config.h"
 #include "stage/scratch.h"
 #include "stage/weight_source.h"
@@ -11,8 +12,9 @@ namespace lfm2 {
 class Attention {
  public:
   Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // residual += block(x).  x, residual [tokens, hidden] act
-  void forward(Ops& ops, const Tensor& x, const Batch& batch, Scratch& scratch, const Tensor& residual) const;
+  // residual += block(x).  x, residual [tokens, hidden] act. With a cache, the tokens continue what is in it.
+  void forward(Ops& ops, const Tensor& x, const Batch& batch, const LayerCache* cache, Scratch& scratch,
+               const Tensor& residual) const;
 
  private:
   AttentionShape shape_;

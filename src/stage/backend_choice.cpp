@@ -2,7 +2,6 @@
 #include "stage/backend_choice.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "comm/mpi_channel.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -21,7 +20,7 @@ Machine cpu_machine(const Options& options, const MpiWorld& world) {
         ExitCode::kUnavailable,
         "--transport nccl: the ranks compute on the CPU, NCCL needs a GPU each: expected --transport mpi or auto");
   const int threads = options.threads > 0 ? options.threads : world.fair_share_of_processors();
-  return {.backend = std::make_unique<CpuBackend>(threads, options.simd)};
+  return {.backend = std::make_unique<CpuBackend>(threads, options.simd), .sharing = world.local_size()};
 }
 
 #if LFM2_HAS_CUDA
@@ -38,7 +37,9 @@ bool gpus_are_distinct(const MpiWorld& world, const std::string& uuid) {
 Machine cuda_machine(const Options& options, const MpiWorld& world, int devices) {
   // One visible device may be a launcher's choice for this rank; more ranks than devices share them.
   const int device = world.local_rank() % devices;
-  Machine machine{.backend = make_cuda_backend(device, {.plain_fp32 = options.plain_fp32}), .cuda = true};
+  Machine machine{.backend = make_cuda_backend(device, {.plain_fp32 = options.plain_fp32}),
+                  .cuda = true,
+                  .sharing = (world.local_size() + devices - 1) / devices};
   const bool distinct = gpus_are_distinct(world, cuda_device_facts(device).uuid);
   if (options.transport == TransportChoice::kNccl && !distinct)
     throw Error(ExitCode::kUnavailable,
@@ -81,15 +82,6 @@ std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& m
   const int previous = pipeline.rank() == 0 ? MpiChannel::kNoPeer : pipeline.rank() - 1;
   const int next = pipeline.rank() + 1 == pipeline.size() ? MpiChannel::kNoPeer : pipeline.rank() + 1;
   return std::make_unique<MpiChannel>(pipeline.comm(), previous, next, *machine.backend, slot_bytes);
-}
-
-uint64_t available_host_memory() {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/meminfo", "r"), &std::fclose);
-  char line[128];
-  unsigned long long kilobytes = 0;
-  while (file && std::fgets(line, sizeof line, file.get()) != nullptr)
-    if (std::sscanf(line, "MemAvailable: %llu kB", &kilobytes) == 1) return kilobytes * 1024;
-  return 0;
 }
 
 }  // namespace lfm2

@@ -16,6 +16,7 @@ struct Machine {
   std::unique_ptr<Backend> backend;
   bool cuda = false;
   bool nccl = false;  // else MPI
+  int sharing = 1;    // ranks that share the device's memory, or may
   std::string transport_name() const;
 };
 
@@ -26,8 +27,5 @@ Machine choose_machine(const Options& options, const MpiWorld& world);
 // connect.
 std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t slot_bytes,
                                       double timeout_seconds);
-
-// Memory of this host that could be used now, page cache included; 0 where the system does not say.
-uint64_t available_host_memory();
 
 }  // namespace lfm2

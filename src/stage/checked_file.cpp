@@ -32,8 +32,9 @@ int FileDescriptor::close() {
   return fd >= 0 ? ::close(fd) : 0;
 }
 
+// Without O_NONBLOCK a named pipe would hold the program up until someone writes to it.
 CheckedFile::CheckedFile(std::filesystem::path path)
-    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (fd_.get() < 0)
     fail(errno == ENOENT || errno == ENOTDIR ? ExitCode::kNoInput : ExitCode::kIo, "open", path_, errno);
   struct stat status {};

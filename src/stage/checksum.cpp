@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "kernels/error.h"
+
 namespace lfm2 {
 
 std::string Checksum::hex() const {
@@ -11,6 +13,16 @@ std::string Checksum::hex() const {
   std::string text;
   for (unsigned char byte : canonical.digest) text += fmt::format("{:02x}", byte);
   return text;
+}
+
+std::string HashSum::hex() const { return fmt::format("{:016x}{:016x}", sum_.high64, sum_.low64); }
+
+HashSum HashSum::from_hex(const std::string& text) {
+  expect(text.size() == 32, "HashSum::from_hex: not 32 digits");
+  HashSum sum;
+  sum.sum_ = {.low64 = std::stoull(text.substr(16), nullptr, 16),
+              .high64 = std::stoull(text.substr(0, 16), nullptr, 16)};
+  return sum;
 }
 
 }  // namespace lfm2

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,6 +22,24 @@ class Checksum {
     void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
   };
   std::unique_ptr<XXH3_state_t, Free> state_;
+};
+
+// A sum of XXH3-128 hashes, each with a seed of its own: the same whatever the order in which they were added.
+class HashSum {
+ public:
+  void add(std::span<const std::byte> bytes, uint64_t seed) {
+    add(XXH3_128bits_withSeed(bytes.data(), bytes.size(), seed));
+  }
+  void add(const HashSum& other) { add(other.sum_); }
+  std::string hex() const;
+  static HashSum from_hex(const std::string& text);  // of 32 digits
+
+ private:
+  void add(XXH128_hash_t more) {
+    sum_.low64 += more.low64;
+    sum_.high64 += more.high64 + (sum_.low64 < more.low64 ? 1 : 0);
+  }
+  XXH128_hash_t sum_{};
 };
 
 }  // namespace lfm2

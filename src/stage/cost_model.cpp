@@ -89,6 +89,10 @@ int64_t best_target_tokens(const std::vector<StageCostModel>& stages, int64_t to
   return best;
 }
 
+double estimate_head_seconds(const ModelConfig& config, DType compute) {
+  return static_cast<double>(config.vocab * config.hidden) * static_cast<double>(size_bytes(compute)) / kBytesPerSecond;
+}
+
 std::vector<double> estimate_layer_seconds(const ModelConfig& config, DType compute, int64_t tokens, int64_t kept) {
   std::vector<double> seconds;
   const int64_t cut = kept > 0 ? last_attention_layer(config) : config.layers;

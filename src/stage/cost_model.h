@@ -29,4 +29,7 @@ int64_t best_target_tokens(const std::vector<StageCostModel>& stages, int64_t to
 // `kept` go on behind the last attention layer (0: all).
 std::vector<double> estimate_layer_seconds(const ModelConfig& config, DType compute, int64_t tokens, int64_t kept);
 
+// The same of the LM head for a few rows: reading it.
+double estimate_head_seconds(const ModelConfig& config, DType compute);
+
 }  // namespace lfm2

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "stage/h5_scan.h"
+
 namespace lfm2::h5 {
 
 namespace {
@@ -100,6 +102,11 @@ File File::open(const std::filesystem::path& path) {
                 fmt::format("{}: cannot be opened as HDF5: {}", path.string(), reason));
   }
   return File(path, std::move(id));
+}
+
+File File::open_scanned(const std::filesystem::path& path, const std::set<std::string>& datasets) {
+  scan(CheckedFile(path), {.only = datasets});
+  return open(path);
 }
 
 File File::create(const std::filesystem::path& path) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,6 +62,9 @@ Id file_type(DType dtype);
 class File {
  public:
   static File open(const std::filesystem::path& path);
+  // The same once h5::scan has accepted what the file says about these datasets, for the library is not made for files
+  // from strangers. Other datasets are for nobody.
+  static File open_scanned(const std::filesystem::path& path, const std::set<std::string>& datasets);
   // Truncates. Format V110 (every metadata block has a checksum of its own), no time stamps: equal content gives equal
   // bytes.
   static File create(const std::filesystem::path& path);

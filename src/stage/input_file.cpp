@@ -2,15 +2,22 @@
 #include "stage/input_file.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <limits>
+#include <utility>
 
 #include "stage/checked_file.h"
 #include "stage/h5.h"
+#include "stage/h5_scan.h"
 #include "stage/json.h"
+#include "stage/tensor_table.h"
 
 namespace lfm2 {
 
 namespace {
+
+static_assert(std::endian::native == std::endian::little, "the files are little-endian, and so is the code here");
 
 constexpr size_t kMaxLineBytes = size_t{16} << 20;
 constexpr int64_t kMaxTokens = int64_t{1} << 31;  // of a whole job
@@ -51,7 +58,7 @@ Samples read_bin(const std::filesystem::path& path, const InputLimits& limits) {
     throw Error(ExitCode::kData, fmt::format("{}: {} bytes, but {} samples of {} tokens need {}", path.string(),
                                              file.size(), count, length, expected));
   Samples samples{.ids = {}, .offsets = {0}, .names = {}};
-  std::vector<int32_t> row(static_cast<size_t>(length));
+  std::vector<int32_t> row(count > 0 ? static_cast<size_t>(length) : 0);
   for (int32_t sample = 0; sample < count && !enough(samples, limits); ++sample) {
     file.read(8 + static_cast<uint64_t>(sample) * row.size() * 4, std::as_writable_bytes(std::span(row)));
     samples.ids.insert(samples.ids.end(), row.begin(), row.end());
@@ -60,22 +67,56 @@ Samples read_bin(const std::filesystem::path& path, const InputLimits& limits) {
   return samples;
 }
 
+// A whole dataset of integers; the HDF5 library is asked only where it is stored in chunks.
+std::vector<int64_t> read_integers(const CheckedFile& file, const std::string& name,
+                                   const h5::ScannedDataset& dataset) {
+  constexpr uint64_t kMost = uint64_t{1} << 31;
+  const std::string where = fmt::format("{}: dataset {}", file.path().string(), name);
+  const uint64_t count = numel(dataset.dims);
+  const size_t width = dataset.type.bytes;
+  if (dataset.type.kind != h5::ScannedType::Class::kInteger || width < 1 || width > 8)
+    throw Error(ExitCode::kData, fmt::format("{} holds {}, expected integers", where, dataset.type.text()));
+  if (count >= kMost)
+    throw Error(ExitCode::kData, fmt::format("{} has {} elements, expected fewer than 2^31", where, count));
+  if (dataset.storage != h5::ScannedDataset::Storage::kContiguous || !dataset.type.little_endian)
+    return h5::File::open(file.path()).read_i64(name);
+  std::vector<std::byte> bytes(dataset.bytes);
+  file.read(dataset.offset, bytes);
+  std::vector<int64_t> values(count);
+  const int unused = 64 - 8 * static_cast<int>(width);
+  for (size_t i = 0; i < count; ++i) {
+    uint64_t value = 0;
+    std::memcpy(&value, bytes.data() + i * width, width);
+    if (dataset.type.is_signed)
+      values[i] = static_cast<int64_t>(value << unused) >> unused;
+    else  // as the library converts it
+      values[i] = static_cast<int64_t>(std::min<uint64_t>(value, std::numeric_limits<int64_t>::max()));
+  }
+  return values;
+}
+
 Samples read_h5(const std::filesystem::path& path, const InputLimits& limits) {
-  const h5::File file = h5::File::open(path);
-  if (!file.has("input_ids")) throw Error(ExitCode::kData, fmt::format("{}: no dataset input_ids", path.string()));
-  const std::vector<uint64_t> dims = file.info("input_ids").dims;
-  const std::vector<int64_t> ids = file.read_i64("input_ids");
-  std::vector<int64_t> offsets;
-  if (dims.size() == 2 && !file.has("offsets")) {
-    for (uint64_t sample = 0; sample <= dims[0]; ++sample) offsets.push_back(static_cast<int64_t>(sample * dims[1]));
-  } else if (dims.size() == 1 && file.has("offsets")) {
-    offsets = file.read_i64("offsets");
-  } else {
+  const CheckedFile file(path);
+  const h5::Scan scan = h5::scan(file, {.only = {"input_ids", "offsets"}});
+  const auto input_ids = scan.datasets.find("input_ids"), packed = scan.datasets.find("offsets");
+  if (input_ids == scan.datasets.end())
+    throw Error(ExitCode::kData, fmt::format("{}: no dataset input_ids", path.string()));
+  const std::vector<uint64_t>& dims = input_ids->second.dims;
+  const bool flat = packed != scan.datasets.end();
+  if (dims.size() != (flat ? 1u : 2u))
     throw Error(
         ExitCode::kData,
         fmt::format("{}: input_ids has {} dimensions, expected [samples, length], or flat with a dataset offsets",
                     path.string(), dims.size()));
-  }
+  if (!flat && dims[1] == 0)  // of any number of samples
+    throw Error(ExitCode::kData, fmt::format("{}: input_ids has shape [{}, 0], expected samples of 1 token or more",
+                                             path.string(), dims[0]));
+  const std::vector<int64_t> ids = read_integers(file, "input_ids", input_ids->second);
+  std::vector<int64_t> offsets;
+  if (flat)
+    offsets = read_integers(file, "offsets", packed->second);
+  else
+    for (uint64_t sample = 0; sample <= dims[0]; ++sample) offsets.push_back(static_cast<int64_t>(sample * dims[1]));
   if (offsets.empty() || offsets.front() != 0 || offsets.back() != static_cast<int64_t>(ids.size()) ||
       !std::is_sorted(offsets.begin(), offsets.end()))
     throw Error(ExitCode::kData,
@@ -109,11 +150,13 @@ void read_jsonl_line(std::string_view line, const InputLimits& limits, const std
 Samples read_jsonl(const std::filesystem::path& path, const InputLimits& limits) {
   const CheckedFile file(path);
   Samples samples{.ids = {}, .offsets = {0}, .names = {}};
-  std::string text;  // what was read and not yet parsed
+  std::string text;  // what was read; parsed up to `first`
+  size_t first = 0;
   uint64_t offset = 0;
   for (int64_t line = 1; !enough(samples, limits); ++line) {
-    size_t end = text.find('\n');
-    while (end == std::string::npos && offset < file.size() && text.size() <= kMaxLineBytes) {
+    size_t end = text.find('\n', first);
+    while (end == std::string::npos && offset < file.size() && text.size() - first <= kMaxLineBytes) {
+      text.erase(0, std::exchange(first, 0));
       const size_t old = text.size();
       text.resize(old + std::min<uint64_t>(size_t{1} << 20, file.size() - offset));
       file.read(offset, std::as_writable_bytes(std::span(text).subspan(old)));
@@ -121,12 +164,12 @@ Samples read_jsonl(const std::filesystem::path& path, const InputLimits& limits)
       end = text.find('\n', old);
     }
     const std::string where = fmt::format("{}: line {}", path.string(), line);
-    if (end == std::string::npos && text.size() > kMaxLineBytes)
+    if (end == std::string::npos && text.size() - first > kMaxLineBytes)
       throw Error(ExitCode::kData, fmt::format("{}: longer than {} bytes", where, kMaxLineBytes));
-    if (end == std::string::npos && text.empty()) break;
-    const std::string_view view = std::string_view(text).substr(0, end);
+    if (end == std::string::npos && first == text.size()) break;
+    const std::string_view view = std::string_view(text).substr(first, end - first);
     if (view.find_first_not_of(" \t\r") != std::string_view::npos) read_jsonl_line(view, limits, where, samples);
-    text.erase(0, end == std::string::npos ? end : end + 1);
+    first = end == std::string::npos ? text.size() : end + 1;
   }
   return samples;
 }

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <span>
 
+#include "kernels/cpu/host_memory.h"
 #include "stage/cost_model.h"
 #include "stage/json.h"
 #include "stage/memory_plan.h"
@@ -39,13 +40,20 @@ ExitCode Job::run() {
   share_samples();
   machine_ = choose_machine(options_, world_);
   compute_ = options_.dtype.value_or(shards_->dtype());
+  if (generates()) limit_steps();
   choose_cut();
   const int64_t share = samples_.offsets.back() / options_.replicas;
-  choose_plan(
-      choose_target_tokens(share, pipeline_ranks_->size(), machine_.cuda ? kLargestCudaTarget : kLargestCpuTarget));
+  if (!generates())
+    choose_plan(
+        choose_target_tokens(share, pipeline_ranks_->size(), machine_.cuda ? kLargestCudaTarget : kLargestCpuTarget));
   check_memory();
   load_weights();
   world_.barrier(load_timeout(), "weights loaded");
+  if (generates()) {
+    open_generation();
+    run_generation();
+    return finish();
+  }
   if (machine_.cuda && options_.micro_batch == 0) measure_and_replan();
   const auto slot_elements = static_cast<size_t>(plan_.max_tokens * shards_->config().hidden);
   channel_ = make_channel(*pipeline_ranks_, machine_, slot_elements * size_bytes(compute_), options_.timeout_seconds);
@@ -111,6 +119,10 @@ void Job::choose_cut() {
   const int64_t stages = pipeline_ranks_->size();
   if (!options_.layer_counts.empty()) {
     stages_ = explicit_partition(config.layers, options_.layer_counts);
+  } else if (options_.balance && generates()) {
+    std::vector<double> costs = estimate_layer_seconds(config, compute_, generation_.limits.most_sequences, 0);
+    costs.back() += estimate_head_seconds(config, compute_);
+    stages_ = balanced_partition(costs, stages);
   } else if (options_.balance) {
     const int64_t tokens =
         choose_target_tokens(samples_.offsets.back() / options_.replicas, stages, kLargestCudaTarget);
@@ -179,9 +191,11 @@ void Job::measure_and_replan() {
 void Job::check_memory() const {
   if (machine_.cuda) return;  // a GPU says so itself when an allocation fails: its memory is not overcommitted
   const bool all = options_.results.positions == Positions::kAll;
-  StageCost cost = measure_stage(shards_->config(), layers(), compute_, compute_, plan_.max_tokens,
+  const int64_t tokens = generates() ? generation_.most_tokens() : plan_.max_tokens;
+  StageCost cost = measure_stage(shards_->config(), layers(), compute_, compute_, tokens,
                                  options_.results.positions == Positions::kNone ? 0
-                                 : all                                          ? plan_.max_tokens
+                                 : all                                          ? tokens
+                                 : generates()                                  ? generation_.limits.most_sequences
                                                                                 : plan_.max_samples);
   cost.weight_bytes = 0;
   for (const ShardTensor* tensor : tensors())
@@ -239,45 +253,57 @@ void Job::open_output() {
   if (is_last() && !makes_output()) output_ = join_output(shared, job);
 }
 
-void Job::run_pipeline() {
+// Times `run` as often as --benchmark asks, all ranks together.
+void Job::run_repeatedly(const std::function<void()>& run_once) {
   const int runs = options_.benchmark ? options_.warmup + options_.repeat : 1;
   for (int run = 0; run < runs; ++run) {
+    world_.barrier(options_.timeout_seconds, "start of a run");
+    const auto start = std::chrono::steady_clock::now();
+    run_once();
+    world_.barrier(options_.timeout_seconds, "end of a run");
+    if (!options_.benchmark || run >= options_.warmup) seconds_.push_back(seconds_since(start));
+  }
+}
+
+void Job::run_pipeline() {
+  run_repeatedly([this] {
     hash_.emplace(is_last() ? &*result_threads_ : nullptr);
     std::vector<ResultConsumer*> consumers{&*hash_};
     if (output_) consumers.push_back(output_.get());
     if (validation_) consumers.push_back(&*validation_);
-    world_.barrier(options_.timeout_seconds, "start of a run");
-    const auto start = std::chrono::steady_clock::now();
-    {
-      // The last stage knows what is done; one bar, on its side.
-      Progress progress("run", static_cast<uint64_t>(plan_.samples()), Progress::Unit::kSamples,
-                        makes_output() ? options_.progress : ProgressMode::kOff);
-      pipeline_->run(std::span(samples_.ids)
-                         .subspan(is_first() ? static_cast<size_t>(plan_.first_token) : 0,
-                                  is_first() ? static_cast<size_t>(plan_.tokens()) : 0),
-                     consumers, [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); });
-    }
-    world_.barrier(options_.timeout_seconds, "end of a run");
-    if (!options_.benchmark || run >= options_.warmup) seconds_.push_back(seconds_since(start));
-  }
+    // The last stage knows what is done; one bar, on its side.
+    Progress progress("run", static_cast<uint64_t>(plan_.samples()), Progress::Unit::kSamples,
+                      makes_output() ? options_.progress : ProgressMode::kOff);
+    pipeline_->run(std::span(samples_.ids)
+                       .subspan(is_first() ? static_cast<size_t>(plan_.first_token) : 0,
+                                is_first() ? static_cast<size_t>(plan_.tokens()) : 0),
+                   consumers, [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); });
+  });
 }
 
 ExitCode Job::finish() {
   if (output_ && !makes_output()) output_->commit();
   world_.barrier(load_timeout(), "results written");
   if (output_ && makes_output()) output_->commit();
+  if (completions_) completions_->commit();
   if (!options_.trace.empty())
-    write_trace(world_, pipeline_->trace(), machine_.backend->description(), options_.trace, options_.timeout_seconds);
+    write_trace(world_, generates() ? generator_->trace() : pipeline_->trace(), machine_.backend->description(),
+                options_.trace, options_.timeout_seconds);
   report_.stage = world_.rank();
   report_.layers = layers();
   report_.host = world_.host();
   report_.device = machine_.backend->description();
-  report_.activation_bytes = pipeline_->activation_bytes();
+  report_.activation_bytes = generates() ? generator_->activation_bytes() : pipeline_->activation_bytes();
   report_.peak_host_bytes = peak_host_bytes();
-  report_.times = pipeline_->times();
+  report_.times = generates() ? generator_->times() : pipeline_->times();
 
   if (is_last() && validation_) report_.verdict = validation_->verdict();
-  if (is_last() && options_.results.positions != Positions::kNone) report_.results_xxh3 = hash_->hex();
+  if (is_last() && options_.results.positions != Positions::kNone)
+    report_.results_xxh3 = generates() ? completion_hash_.hex() : hash_->hex();
+  if (generates()) {
+    report_.cache_bytes = generator_->cache_bytes();
+    if (is_first()) report_.generation = summarize(generator_->generation_times());
+  }
   const std::vector<std::string> stages = world_.gather(to_json(report_), 0, options_.timeout_seconds, "figures");
   int32_t valid = 1;
   if (world_.rank() == 0) {
@@ -289,9 +315,10 @@ ExitCode Job::finish() {
                   .samples = samples_.count(),
                   .tokens = samples_.offsets.back(),
                   .replicas = options_.replicas,
-                  .micro_batches = static_cast<int64_t>(plan_.items.size()),
-                  .largest_micro_batch = plan_.max_samples,
+                  .micro_batches = generates() ? generator_->steps() : static_cast<int64_t>(plan_.items.size()),
+                  .largest_micro_batch = generates() ? generator_->largest_step() : plan_.max_samples,
                   .results = options_.results,
+                  .generation = {},
                   .seconds = seconds_,
                   .stages = {},
                   .results_xxh3 = {},
@@ -299,6 +326,7 @@ ExitCode Job::finish() {
     for (const std::string& stage : stages) job.stages.push_back(stage_report_from_json(stage));
     job.results_xxh3 = merged_results_xxh3(job.stages);
     job.verdict = merged_verdict(job.stages);
+    job.generation = merged_generation(job.stages);
     valid = !job.verdict || job.verdict->valid() ? 1 : 0;
     if (!options_.report.empty()) {
       const std::string text = to_json(job);

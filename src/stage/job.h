@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <memory>
 
+#include "comm/control_link.h"
 #include "comm/mpi_world.h"
 #include "stage/backend_choice.h"
+#include "stage/generator.h"
 #include "stage/input_file.h"
 #include "stage/options.h"
 #include "stage/output_file.h"
@@ -26,6 +28,7 @@ class Job {
   void discard_output() {
     if (pipeline_) pipeline_->stop_results();
     output_.reset();
+    completions_.reset();
   }
 
  private:
@@ -40,8 +43,14 @@ class Job {
   void open_results();  // last stages
   void open_output();
   void run_pipeline();
+  void limit_steps();
+  CacheShape fit_caches() const;  // once the weights are there
+  void open_generation();
+  void run_generation();
+  void run_repeatedly(const std::function<void()>& run);
   ExitCode finish();
 
+  bool generates() const { return options_.generation.most_new > 0; }
   bool is_first() const { return pipeline_ranks_->rank() == 0; }
   bool is_last() const { return pipeline_ranks_->rank() + 1 == pipeline_ranks_->size(); }
   int64_t replica() const { return world_.rank() / pipeline_ranks_->size(); }
@@ -59,12 +68,17 @@ class Job {
   std::vector<LayerRange> stages_;
   Samples samples_;  // of the whole job; ids on the first stages only
   BatchPlan plan_;
+  GenerationPlan generation_;
   DType compute_ = DType::kF32;
   Machine machine_;
   std::optional<ShardWeights> weights_;
   std::optional<Stage> stage_;
   std::unique_ptr<Channel> channel_;
   std::optional<Pipeline> pipeline_;
+  std::unique_ptr<ControlLink> control_;
+  std::optional<Generator> generator_;
+  std::unique_ptr<CompletionFile> completions_;
+  CompletionHash completion_hash_;            // of the last run
   std::optional<ThreadPool> result_threads_;  // last rank: for hash and output
   std::unique_ptr<OutputFile> output_;
   std::optional<Validation> validation_;

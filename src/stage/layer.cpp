@@ -32,9 +32,9 @@ Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index)
       ffn_(make_feed_forward(weights, config, index)) {}
 
 void Layer::mix_tokens(Ops& ops, const Tensor& normed, const Tensor& residual, const Batch& batch,
-                       Scratch& scratch) const {
+                       const LayerCache* cache, Scratch& scratch) const {
   scratch.reset();
-  std::visit([&](const auto& mixer) { mixer.forward(ops, normed, batch, scratch, residual); }, mixer_);
+  std::visit([&](const auto& mixer) { mixer.forward(ops, normed, batch, cache, scratch, residual); }, mixer_);
 }
 
 void Layer::feed_forward(Ops& ops, const Tensor& residual, const Norm* next, const Tensor& normed,

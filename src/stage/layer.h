@@ -16,7 +16,8 @@ class Layer {
   // The two halves, in this order. `normed` is what operator_norm() makes of the residual, before the first half; the
   // second half leaves there what `next`, the norm of the layer behind, makes of it, where there is one. All [tokens,
   // hidden] act.
-  void mix_tokens(Ops& ops, const Tensor& normed, const Tensor& residual, const Batch& batch, Scratch& scratch) const;
+  void mix_tokens(Ops& ops, const Tensor& normed, const Tensor& residual, const Batch& batch, const LayerCache* cache,
+                  Scratch& scratch) const;
   void feed_forward(Ops& ops, const Tensor& residual, const Norm* next, const Tensor& normed, Scratch& scratch) const;
   Norm operator_norm() const { return {operator_norm_, eps_}; }
 

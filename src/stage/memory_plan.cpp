@@ -38,6 +38,10 @@ class CountingOps : public Ops {
   void short_conv(const Tensor&, const Tensor&, const Tensor&, const Batch&, const Tensor&) override {}
   void qk_norm_rope(const Tensor&, const Tensor&, const Tensor&, float, float, AttentionShape, const Batch&) override {}
   void attention(const Tensor&, AttentionShape, const Batch&, const Tensor&) override {}
+  void append_keys_values(const Tensor&, AttentionShape, const Batch&, const KeyValueCache&) override {}
+  void cached_attention(const Tensor&, AttentionShape, const Batch&, const KeyValueCache&, const Tensor&) override {}
+  void cached_short_conv(const Tensor&, const Tensor&, const Tensor&, const Batch&, const Tensor&,
+                         const Tensor&) override {}
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor&) override { count(a.dim(0), w.dim(0), w.dim(1)); }
   void route(const Tensor&, const Tensor&, RouterRule, const Routing&) override {}
   void norm_route(const Tensor& x, const Tensor&, float, const Tensor& gate, const Tensor&, RouterRule, const Tensor&,
@@ -56,6 +60,7 @@ class CountingOps : public Ops {
   void combine_experts_norm(const Tensor&, const Routing&, const Tensor&, const Tensor&, float,
                             const Tensor&) override {}
   void top_log_probs(const Tensor&, const Tensor&, const Tensor&) override {}
+  void sample(const Tensor&, const Tensor&, const SamplingRule&, const Tensor&, const Tensor&) override {}
 
  private:
   void count(int64_t m, int64_t n, int64_t k) {

@@ -1,7 +1,7 @@
 // config.json of Lfm2MoeConfig and Lfm2Config (transformers), older spellings included.
 #include "stage/model_config.h"
 
-#include <cmath>
+#include <limits>
 #include <set>
 
 #include "kernels/gate_up.h"
@@ -15,6 +15,7 @@ namespace {
 constexpr uint64_t kLargestDimension = uint64_t{1} << 24;
 constexpr uint64_t kMostLayers = 4096;
 constexpr uint64_t kMostExperts = 4096;
+constexpr int64_t kMostExpertsInAll = 65536;  // of all layers: each has three tensors to be listed
 
 class ConfigReader {
  public:
@@ -44,8 +45,8 @@ class ConfigReader {
   double real(const Json& value, std::string_view key) const {
     if (!value.is_number()) fail(fmt::format("\"{}\" is {}, expected a number", key, dump(value)));
     const double number = value.get<double>();
-    if (!std::isfinite(number) || number <= 0)
-      fail(fmt::format("\"{}\" is {}, expected a positive number", key, number));
+    const bool fits = number <= double{std::numeric_limits<float>::max()} && static_cast<float>(number) > 0;
+    if (!fits) fail(fmt::format("\"{}\" is {}, expected a positive number that fp32 holds", key, number));
     return number;
   }
   double real(std::string_view key, double otherwise) const {
@@ -115,14 +116,17 @@ int64_t read_dense_ffn(const ConfigReader& reader, bool moe) {
                                                                  : reader.integer("intermediate_size");
   if (moe || !reader.boolean({"block_auto_adjust_ff_dim"}, true)) return ffn;
   ffn = 2 * ffn / 3;
-  ffn = static_cast<int64_t>(reader.real("block_ffn_dim_multiplier", 1.0) * static_cast<double>(ffn));
+  const double scaled = reader.real("block_ffn_dim_multiplier", 1.0) * static_cast<double>(ffn);
+  if (scaled > static_cast<double>(kLargestDimension))
+    reader.fail(fmt::format("a feed-forward has {} columns, expected at most {}", scaled, kLargestDimension));
+  ffn = static_cast<int64_t>(scaled);
   const int64_t multiple = reader.find({"block_multiple_of"}) != nullptr ? reader.integer("block_multiple_of") : 256;
   return (ffn + multiple - 1) / multiple * multiple;
 }
 
 // The operators take gate and up rows in blocks.
 void check_ffn(const ConfigReader& reader, int64_t ffn) {
-  if (ffn % kGateUpBlock != 0)
+  if (ffn < 1 || ffn % kGateUpBlock != 0)
     reader.fail(fmt::format("a feed-forward has {} columns, expected a multiple of {}", ffn, kGateUpBlock));
 }
 
@@ -138,9 +142,23 @@ void read_moe(const ConfigReader& reader, ModelConfig& config) {
   config.expert_bias = reader.boolean({"use_expert_bias"}, true);
   config.norm_topk_prob = reader.boolean({"norm_topk_prob"}, true);
   config.routed_scaling_factor = static_cast<float>(reader.real("routed_scaling_factor", 1.0));
+  if ((config.layers - config.dense_layers) * config.experts > kMostExpertsInAll)
+    reader.fail(fmt::format("{} layers of {} experts, expected at most {} experts in all",
+                            config.layers - config.dense_layers, config.experts, kMostExpertsInAll));
   if (config.top_k > config.experts)
     reader.fail(
         fmt::format("num_experts_per_tok is {}, expected at most num_experts = {}", config.top_k, config.experts));
+}
+
+// One id or a list of them.
+std::vector<int32_t> read_eos_tokens(const ConfigReader& reader) {
+  constexpr std::string_view kKey = "eos_token_id";
+  const Json* value = reader.find({kKey});
+  if (value == nullptr) return {};
+  std::vector<int32_t> tokens;
+  for (const Json& token : value->is_array() ? *value : Json::array({*value}))
+    tokens.push_back(static_cast<int32_t>(json_unsigned(token, INT32_MAX, reader.what(), kKey)));
+  return tokens;
 }
 
 }  // namespace
@@ -178,6 +196,7 @@ ModelConfig parse_model_config(std::string_view json_text, const std::string& wh
   config.rope_theta = static_cast<float>(read_rope_theta(reader));
   config.max_positions = reader.integer("max_position_embeddings");
   config.tied_embedding = reader.boolean({"tie_word_embeddings", "tie_embedding"}, true);
+  config.eos_tokens = read_eos_tokens(reader);
   return config;
 }
 

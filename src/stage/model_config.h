@@ -28,7 +28,8 @@ struct ModelConfig {
   float norm_eps = 0.0f;
   float rope_theta = 0.0f;
   int64_t max_positions = 0;
-  bool tied_embedding = false;  // the LM head is the embedding
+  bool tied_embedding = false;      // the LM head is the embedding
+  std::vector<int32_t> eos_tokens;  // any of them ends a text; may be empty
 
   bool is_dense(int64_t layer) const { return layer < dense_layers; }
   AttentionShape attention() const { return {heads, kv_heads, head_dim}; }

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "kernels/error.h"
+#include "stage/completions.h"
 #include "stage/output_file.h"
 #include "stage/version.h"
 
@@ -24,7 +25,7 @@ void add_job_options(CLI::App& app, Options& options) {
   app.add_option("--length", options.length, "Tokens in each random sample")
       ->check(CLI::Range(int64_t{1}, kMost))
       ->capture_default_str();
-  app.add_option("--seed", options.seed, "Seed of the random samples")->capture_default_str();
+  app.add_option("--seed", options.seed, "Seed of the random samples, and of drawing tokens")->capture_default_str();
   app.add_option("--output", options.output,
                  "Results: .bin (last-position logits), .h5 or .jsonl; written by the last rank")
       ->type_name("FILE");
@@ -43,6 +44,45 @@ void add_job_options(CLI::App& app, Options& options) {
       ->type_name("FILE");
   app.add_option("--tolerance", options.tolerance, "Largest difference that is VALID")
       ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
+void add_generation_options(CLI::App& app, GenerationOptions& generation) {
+  auto* generate =
+      app.add_option("--generate", generation.most_new, "Continue each sample by up to N tokens instead of scoring it")
+          ->check(CLI::Range(int64_t{1}, kMost))
+          ->type_name("N");
+  app.add_option("--temperature", generation.rule.temperature, "0: always the likeliest token; above: draw")
+      ->check(CLI::Range(0.0f, 1e6f))
+      ->needs(generate)
+      ->capture_default_str();
+  app.add_option("--top-k", generation.rule.top_k, "Draw from the K likeliest tokens only; 0: from all")
+      ->check(CLI::Range(int64_t{0}, kMost))
+      ->needs(generate)
+      ->capture_default_str();
+  app.add_option("--top-p", generation.rule.top_p, "Draw from the likeliest tokens that together have probability P")
+      ->check(CLI::Range(0.0f, 1.0f))
+      ->needs(generate)
+      ->capture_default_str();
+  app.add_option("--eos", generation.eos_tokens, "Token ids that end a text; default: the model's own")
+      ->check(CLI::Range(int64_t{0}, kMost - 1))
+      ->needs(generate)
+      ->delimiter(',')
+      ->type_name("ID...");
+  app.add_flag("--ignore-eos", generation.ignore_eos, "No token ends a text: all become equally long")
+      ->needs(generate)
+      ->excludes("--eos");
+  app.add_option("--max-sequences", generation.most_sequences, "Sequences generated at a time; 0: chosen")
+      ->check(CLI::Range(int64_t{0}, kMost))
+      ->needs(generate)
+      ->capture_default_str();
+  app.add_option("--prefill-chunk", generation.prompt_tokens, "Tokens of prompts in one step; 0: chosen")
+      ->check(CLI::Range(int64_t{0}, kMost))
+      ->needs(generate)
+      ->capture_default_str();
+  app.add_option("--cache-page", generation.page, "Positions in one page of the key-value cache")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->needs(generate)
       ->capture_default_str();
 }
 
@@ -123,7 +163,23 @@ void add_report_options(CLI::App& app, Options& options) {
 }
 
 void check_together(const Options& options) {
-  if (!options.output.empty()) check_output_form(options.output, options.results);
+  const bool generates = options.generation.most_new > 0;
+  if (!options.output.empty()) {
+    if (generates)
+      check_completion_form(options.output);
+    else
+      check_output_form(options.output, options.results);
+  }
+  if (generates && !options.answers.empty())
+    throw Error(ExitCode::kUsage,
+                "--answers with --generate: answers are logits of whole samples, expected no --generate");
+  if (generates && options.results.positions != Positions::kLast)
+    throw Error(ExitCode::kUsage,
+                "--logits with --generate: a generation hands out tokens, expected --top-logprobs at most");
+  if (generates && options.replicas > 1 && !options.output.empty())
+    throw Error(
+        ExitCode::kUsage,
+        "--replicas with --generate and --output: each pipeline would need a file of its own, expected one pipeline");
   if (options.results.positions == Positions::kNone && options.results.top_k > 0)
     throw Error(ExitCode::kUsage, "--top-logprobs with --logits none: no position has log-probabilities");
   if (!options.answers.empty() && (options.results.positions == Positions::kNone || options.results.top_k > 0))
@@ -143,7 +199,8 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   Options& options = parsed.options;
   std::string dtype = "auto";
   CLI::App app{
-      "Scores samples with LFM2 models over a pipeline of MPI ranks.\nExample: mpirun -np 4 lfm2_stage --weights "
+      "Scores and continues samples with LFM2 models over a pipeline of MPI ranks.\nExample: mpirun -np 4 lfm2_stage "
+      "--weights "
       "shards/",
       "lfm2_stage"};
   app.set_version_flag("--version", kVersionText);
@@ -152,12 +209,14 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
       "or\n"
       "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 76 a rank was lost or timed out.");
   add_job_options(app, options);
+  add_generation_options(app, options.generation);
   add_machine_options(app, options, dtype);
   add_report_options(app, options);
   try {
     app.parse(argc, argv);
     if (dtype != "auto") options.dtype = parse_dtype(dtype);
     if (options.samples == 0 && options.input.empty()) options.samples = 1024;
+    options.generation.rule.seed = options.seed;
     check_together(options);
     parsed.run = true;
   } catch (const CLI::CallForHelp&) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/dtype.h"
+#include "kernels/ops.h"
 #include "stage/progress.h"
 #include "stage/results.h"
 
@@ -15,6 +16,17 @@ namespace lfm2 {
 
 enum class DeviceChoice : uint8_t { kAuto, kCuda, kCpu };
 enum class TransportChoice : uint8_t { kAuto, kNccl, kMpi };
+
+// --generate and what goes with it.
+struct GenerationOptions {
+  int64_t most_new = 0;  // tokens of each sample; 0: the job scores
+  SamplingRule rule;
+  std::vector<int32_t> eos_tokens;  // empty: the model's own
+  bool ignore_eos = false;
+  int64_t prompt_tokens = 0;   // of prompts in one step; 0: chosen
+  int64_t most_sequences = 0;  // at a time; 0: chosen
+  int64_t page = 256;          // positions in a page of the cache
+};
 
 struct Options {
   std::filesystem::path weights;
@@ -27,6 +39,7 @@ struct Options {
   int64_t length = 32;
   uint64_t seed = 0;
   ResultKind results;
+  GenerationOptions generation;
   std::optional<DType> dtype;  // nothing: the shards' own
   bool plain_fp32 = false;     // --fp32 simt
   DeviceChoice device = DeviceChoice::kAuto;

@@ -1,6 +1,7 @@
 // The three forms: .bin (last logits), .h5 (anything), .jsonl (anything, a line a sample).
 #include "stage/output_file.h"
 
+#include <fcntl.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 
@@ -219,7 +220,15 @@ void check_output_form(const std::filesystem::path& path, const ResultKind& kind
 void check_output_place(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path))
     throw Error(ExitCode::kCantCreate, fmt::format("{}: is a folder, expected a file name", path.string()));
-  const AtomicFile probe(path);
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const FileDescriptor probe(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
+  if (probe.get() >= 0) return;
+  int error = errno;
+  // EISDIR: from kernels that do not know the flag.
+  if (error == EOPNOTSUPP || error == EISDIR) error = ::access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
+  if (error != 0)
+    throw Error(ExitCode::kCantCreate,
+                fmt::format("{}: cannot be created: open failed: {}", path.string(), std::strerror(error)));
 }
 
 std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, const OutputJob& job) {

@@ -37,7 +37,8 @@ class OutputFile : public ResultConsumer {
 
 // Refuses endings and combinations that the form cannot hold: Error(kUsage). Call before MPI and weights.
 void check_output_form(const std::filesystem::path& path, const ResultKind& kind);
-// Creates and removes a file there: Error(kCantCreate) now rather than after the job.
+// Whether a file can be made there: Error(kCantCreate) now rather than after the job. Makes a file without a name, so
+// that nothing is left whatever ends this process meanwhile.
 void check_output_place(const std::filesystem::path& path);
 std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, const OutputJob& job);
 // Writes rows into a .bin or .h5 that another rank is making, on a file system that both see. Its commit() only makes

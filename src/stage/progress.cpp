@@ -19,6 +19,8 @@ std::string amount_text(double amount, Progress::Unit unit) {
       return amount < 1e9 ? fmt::format("{:.0f} MB", amount / 1e6) : fmt::format("{:.2f} GB", amount / 1e9);
     case Progress::Unit::kSamples:
       return amount < 100 ? fmt::format("{:.1f} samples", amount) : fmt::format("{:.0f} samples", amount);
+    case Progress::Unit::kTokens:
+      return fmt::format("{:.0f} tokens", amount);
   }
   return {};
 }

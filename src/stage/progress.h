@@ -1,5 +1,5 @@
 // A progress bar on a terminal, and nothing in a log: one line on stderr, redrawn at most ten times a second. The units
-// are bytes or samples; no C++ library for this is packaged in Debian or Ubuntu.
+// are bytes, samples or tokens; no C++ library for this is packaged in Debian or Ubuntu.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@ enum class ProgressMode { kAuto, kOn, kOff };  // auto: where stderr is a termin
 
 class Progress {
  public:
-  enum class Unit { kBytes, kSamples };
+  enum class Unit { kBytes, kSamples, kTokens };
 
   Progress(std::string title, uint64_t total, Unit unit, ProgressMode mode = ProgressMode::kAuto);
   Progress(const Progress&) = delete;

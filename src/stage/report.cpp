@@ -25,6 +25,21 @@ OrderedJson as_json(const Verdict& verdict) {
           {"tolerance", verdict.tolerance},   {"mean_kl_divergence", verdict.mean_kl}};
 }
 
+OrderedJson as_json(const GenerationReport& generation) {
+  return {{"tokens", generation.tokens},
+          {"first_token_seconds", {{"median", generation.first_token_median}, {"p95", generation.first_token_p95}}},
+          {"next_token_seconds", {{"median", generation.next_token_median}, {"p95", generation.next_token_p95}}}};
+}
+
+GenerationReport generation_from_json(const Json& json) {
+  const Json &first = json.at("first_token_seconds"), &next = json.at("next_token_seconds");
+  return {.tokens = json.at("tokens"),
+          .first_token_median = first.at("median"),
+          .first_token_p95 = first.at("p95"),
+          .next_token_median = next.at("median"),
+          .next_token_p95 = next.at("p95")};
+}
+
 // JSON has no NaN: it comes back as null.
 double number_or_nan(const Json& json) { return json.is_number() ? json.get<double>() : std::nan(""); }
 
@@ -37,6 +52,7 @@ OrderedJson as_json(const StageReport& report) {
                       {"load_seconds", report.load_seconds},
                       {"weight_bytes", report.weight_bytes},
                       {"activation_bytes", report.activation_bytes},
+                      {"cache_bytes", report.cache_bytes},
                       {"peak_host_bytes", report.peak_host_bytes},
                       {"total_seconds", report.times.total},
                       {"busy_seconds", report.times.busy},
@@ -45,6 +61,7 @@ OrderedJson as_json(const StageReport& report) {
                       {"receiving_seconds", report.times.receiving}};
   if (!report.results_xxh3.empty()) json["results_xxh3"] = report.results_xxh3;
   if (report.verdict) json["validation"] = as_json(*report.verdict);
+  if (report.generation) json["generation"] = as_json(*report.generation);
   return json;
 }
 
@@ -102,14 +119,30 @@ double JobReport::ideal_lost_share() const {
 }
 
 std::string merged_results_xxh3(const std::vector<StageReport>& stages) {
-  ResultHash sum;
+  HashSum sum;
   bool any = false;
   for (const StageReport& stage : stages) {
     if (stage.results_xxh3.empty()) continue;
-    sum.add(ResultHash::from_hex(stage.results_xxh3));
+    sum.add(HashSum::from_hex(stage.results_xxh3));
     any = true;
   }
   return any ? sum.hex() : "";
+}
+
+// The latencies are those of the slowest pipeline.
+std::optional<GenerationReport> merged_generation(const std::vector<StageReport>& stages) {
+  std::optional<GenerationReport> all;
+  for (const StageReport& stage : stages) {
+    if (!stage.generation) continue;
+    if (!all) all.emplace();
+    const GenerationReport& part = *stage.generation;
+    all->tokens += part.tokens;
+    all->first_token_median = std::max(all->first_token_median, part.first_token_median);
+    all->first_token_p95 = std::max(all->first_token_p95, part.first_token_p95);
+    all->next_token_median = std::max(all->next_token_median, part.next_token_median);
+    all->next_token_p95 = std::max(all->next_token_p95, part.next_token_p95);
+  }
+  return all;
 }
 
 std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages) {
@@ -129,6 +162,20 @@ std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages) {
   return all;
 }
 
+GenerationReport summarize(GenerationTimes times) {
+  const auto quantile = [](std::vector<float>& list, double share) {
+    if (list.empty()) return 0.0;
+    const auto at = static_cast<std::ptrdiff_t>(share * static_cast<double>(list.size() - 1) + 0.5);
+    std::nth_element(list.begin(), list.begin() + at, list.end());
+    return static_cast<double>(list[static_cast<size_t>(at)]);
+  };
+  return {.tokens = static_cast<int64_t>(times.to_first_token.size() + times.between_tokens.size()),
+          .first_token_median = quantile(times.to_first_token, 0.5),
+          .first_token_p95 = quantile(times.to_first_token, 0.95),
+          .next_token_median = quantile(times.between_tokens, 0.5),
+          .next_token_p95 = quantile(times.between_tokens, 0.95)};
+}
+
 std::string to_json(const StageReport& report) { return as_json(report).dump(); }
 
 StageReport stage_report_from_json(const std::string& text) {
@@ -141,6 +188,7 @@ StageReport stage_report_from_json(const std::string& text) {
   report.load_seconds = json.at("load_seconds");
   report.weight_bytes = json.at("weight_bytes");
   report.activation_bytes = json.at("activation_bytes");
+  report.cache_bytes = json.at("cache_bytes");
   report.peak_host_bytes = json.at("peak_host_bytes");
   report.times = {.total = json.at("total_seconds"),
                   .busy = json.at("busy_seconds"),
@@ -148,6 +196,7 @@ StageReport stage_report_from_json(const std::string& text) {
                   .hidden = json.at("sending_under_compute_seconds"),
                   .receiving = json.at("receiving_seconds")};
   report.results_xxh3 = json.value("results_xxh3", "");
+  if (json.contains("generation")) report.generation = generation_from_json(json.at("generation"));
   if (json.contains("validation")) {
     const Json& verdict = json.at("validation");
     report.verdict = Verdict{.rows = verdict.at("rows"),
@@ -181,6 +230,10 @@ std::string to_json(const JobReport& report) {
                       {"lost_share", report.lost_share()},
                       {"ideal_lost_share", report.ideal_lost_share()},
                       {"results_xxh3", report.results_xxh3}};
+  if (report.generation) {
+    json["generation"] = as_json(*report.generation);
+    json["generated_tokens_per_second"] = static_cast<double>(report.generation->tokens) / seconds;
+  }
   for (const StageReport& stage : report.stages) json["stages"].push_back(as_json(stage));
   if (report.verdict) json["validation"] = as_json(*report.verdict);
   return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
@@ -194,11 +247,25 @@ std::string end_table(const JobReport& report) {
       fmt::format("{:<10} {}, {} layers in {} stage{}{}, {} on {}, {}\n", "model", report.model_type, report.layers,
                   stages, plural(stages), report.replicas > 1 ? fmt::format(", {} times", report.replicas) : "",
                   report.dtype, report.stages.front().device, report.transport);
-  text += fmt::format("{:<10} {} samples, {} tokens, {} in {:.3f} s: {} micro-batch{} of up to {} sample{}\n", "job",
-                      report.samples, report.tokens, results_text(report.results), seconds, report.micro_batches,
-                      report.micro_batches == 1 ? "" : "es", report.largest_micro_batch,
-                      plural(report.largest_micro_batch));
-  text += fmt::format("{:<10} {:.1f} samples/s, {:.0f} tokens/s\n", "speed", size / seconds, tokens / seconds);
+  if (report.generation) {
+    const GenerationReport& generation = *report.generation;
+    const auto generated = static_cast<double>(generation.tokens);
+    text += fmt::format(
+        "{:<10} {} prompts of {} tokens, {} tokens generated in {:.3f} s: {} step{} of up to {} sequence{}\n", "job",
+        report.samples, report.tokens, generation.tokens, seconds, report.micro_batches, plural(report.micro_batches),
+        report.largest_micro_batch, plural(report.largest_micro_batch));
+    text += fmt::format("{:<10} {:.0f} generated tokens/s, {:.0f} tokens/s with the prompts', {:.1f} samples/s\n",
+                        "speed", generated / seconds, (generated + tokens) / seconds, size / seconds);
+    text += fmt::format("{:<10} first token {:.1f} ms (median; p95 {:.1f}), each further one {:.2f} ms (p95 {:.2f})\n",
+                        "latency", generation.first_token_median * 1e3, generation.first_token_p95 * 1e3,
+                        generation.next_token_median * 1e3, generation.next_token_p95 * 1e3);
+  } else {
+    text += fmt::format("{:<10} {} samples, {} tokens, {} in {:.3f} s: {} micro-batch{} of up to {} sample{}\n", "job",
+                        report.samples, report.tokens, results_text(report.results), seconds, report.micro_batches,
+                        report.micro_batches == 1 ? "" : "es", report.largest_micro_batch,
+                        plural(report.largest_micro_batch));
+    text += fmt::format("{:<10} {:.1f} samples/s, {:.0f} tokens/s\n", "speed", size / seconds, tokens / seconds);
+  }
   if (report.seconds.size() > 1) {
     const auto [fastest, slowest] = std::minmax_element(report.seconds.begin(), report.seconds.end());
     text += fmt::format("{:<10} median of {} runs; from {:.1f} to {:.1f} samples/s\n", "benchmark",
@@ -215,16 +282,17 @@ std::string end_table(const JobReport& report) {
   if (sending > 0)
     text += fmt::format("{:<10} {:.1f} % of the time of sending lay under the sender's own computation\n", "transfers",
                         100 * hidden / sending);
-  text +=
-      fmt::format("{:>5}  {:>7}  {:>8}  {:>8}  {:>9}  {:>11}  {:>9}  {:>10}  {:>11}  {:>10}  host\n", "stage", "layers",
-                  "load s", "busy s", "sending s", "receiving s", "waiting s", "weights", "activations", "peak host");
+  text += fmt::format("{:>5}  {:>7}  {:>8}  {:>8}  {:>9}  {:>11}  {:>9}  {:>10}  {:>11}  {:>9}  {:>10}  host\n",
+                      "stage", "layers", "load s", "busy s", "sending s", "receiving s", "waiting s", "weights",
+                      "activations", "cache", "peak host");
   for (const StageReport& stage : report.stages) {
     const PipelineTimes& times = stage.times;
-    text += fmt::format("{:>5}  {:>7}  {:>8.3f}  {:>8.3f}  {:>9.3f}  {:>11.3f}  {:>9.3f}  {:>10}  {:>11}  {:>10}  {}\n",
-                        stage.stage, fmt::format("{}-{}", stage.layers.first, stage.layers.end() - 1),
-                        stage.load_seconds, times.busy, times.sending, times.receiving,
-                        std::max(0.0, times.total - times.busy - times.receiving), bytes_text(stage.weight_bytes),
-                        bytes_text(stage.activation_bytes), bytes_text(stage.peak_host_bytes), stage.host);
+    text += fmt::format(
+        "{:>5}  {:>7}  {:>8.3f}  {:>8.3f}  {:>9.3f}  {:>11.3f}  {:>9.3f}  {:>10}  {:>11}  {:>9}  {:>10}  {}\n",
+        stage.stage, fmt::format("{}-{}", stage.layers.first, stage.layers.end() - 1), stage.load_seconds, times.busy,
+        times.sending, times.receiving, std::max(0.0, times.total - times.busy - times.receiving),
+        bytes_text(stage.weight_bytes), bytes_text(stage.activation_bytes),
+        stage.cache_bytes > 0 ? bytes_text(stage.cache_bytes) : "-", bytes_text(stage.peak_host_bytes), stage.host);
   }
   if (!report.results_xxh3.empty()) text += fmt::format("{:<10} {} (XXH3-128)\n", "results", report.results_xxh3);
   if (report.verdict) text += verdict_line(*report.verdict);

@@ -5,11 +5,21 @@
 #include <string>
 #include <vector>
 
+#include "stage/generator.h"
 #include "stage/partition.h"
 #include "stage/pipeline.h"
 #include "stage/validation.h"
 
 namespace lfm2 {
+
+// What the first stage of a generation saw.
+struct GenerationReport {
+  int64_t tokens = 0;                                  // generated
+  double first_token_median = 0, first_token_p95 = 0;  // seconds from a sample's entry into the pipeline on
+  double next_token_median = 0, next_token_p95 = 0;    // seconds between two tokens of a sample
+};
+// Of all first stages; lists are reordered.
+GenerationReport summarize(GenerationTimes times);
 
 // One rank's part.
 struct StageReport {
@@ -17,10 +27,11 @@ struct StageReport {
   LayerRange layers;
   std::string host, device;
   double load_seconds = 0;
-  uint64_t weight_bytes = 0, activation_bytes = 0, peak_host_bytes = 0;
-  PipelineTimes times;             // of the last run
-  std::string results_xxh3;        // last stages that gave results
-  std::optional<Verdict> verdict;  // last stages with answers
+  uint64_t weight_bytes = 0, activation_bytes = 0, cache_bytes = 0, peak_host_bytes = 0;
+  PipelineTimes times;                         // of the last run
+  std::string results_xxh3;                    // last stages that gave results
+  std::optional<Verdict> verdict;              // last stages with answers
+  std::optional<GenerationReport> generation;  // first stages
 };
 
 struct JobReport {
@@ -28,6 +39,7 @@ struct JobReport {
   int64_t layers = 0, samples = 0, tokens = 0, replicas = 1;
   int64_t micro_batches = 0, largest_micro_batch = 0;  // of the first replica; in samples
   ResultKind results;
+  std::optional<GenerationReport> generation;
   std::vector<double> seconds;  // of each run that counts
   std::vector<StageReport> stages;
   std::string results_xxh3;  // of what was handed out; empty where nothing was
@@ -42,6 +54,7 @@ struct JobReport {
 // Of all last stages together.
 std::string merged_results_xxh3(const std::vector<StageReport>& stages);
 std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages);
+std::optional<GenerationReport> merged_generation(const std::vector<StageReport>& stages);
 
 std::string to_json(const StageReport& report);
 StageReport stage_report_from_json(const std::string& text);

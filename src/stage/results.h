@@ -39,14 +39,12 @@ class ResultHash : public ResultConsumer {
  public:
   explicit ResultHash(ThreadPool* threads = nullptr) : threads_(threads) {}
   void take(const ResultRows& rows) override;
-  void add(const ResultHash& other);  // rows of another rank
-  std::string hex() const;
-  static ResultHash from_hex(const std::string& text);
+  std::string hex() const { return sum_.hex(); }
 
  private:
   ThreadPool* threads_;
-  XXH128_hash_t sum_{};
-  std::vector<XXH128_hash_t> rows_;
+  HashSum sum_;
+  std::vector<HashSum> rows_;
 };
 
 }  // namespace lfm2

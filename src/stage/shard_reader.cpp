@@ -1,4 +1,5 @@
-// Reads shard metadata through HDF5 and tensors by plain positioned reads; chunked ones through HDF5.
+// Reads shard metadata by our own scan and tensors by plain positioned reads; the HDF5 library is asked for chunked
+// tensors only.
 #include "stage/shard_reader.h"
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include "stage/checksum.h"
 #include "stage/h5.h"
+#include "stage/h5_scan.h"
 #include "stage/shard_format.h"
 
 namespace lfm2 {
@@ -32,28 +34,26 @@ std::vector<std::filesystem::path> list_shards(const std::filesystem::path& fold
 }
 
 // The dataset's place and type, checked so that a plain read of its bytes is safe.
-ShardTensor describe(const h5::File& file, const std::string& tensor, const CheckedFile& raw, size_t file_index) {
-  const h5::DatasetInfo info = file.info(tensor);
+ShardTensor describe(const std::string& tensor, const h5::ScannedDataset& found, const CheckedFile& raw,
+                     size_t file_index) {
+  const std::string where = fmt::format("{}: tensor {}", raw.path().string(), tensor);
   const auto refuse = [&](const std::string& message) {
-    throw Error(ExitCode::kData, fmt::format("{}: tensor {}: {}", file.path().string(), tensor, message));
+    throw Error(ExitCode::kData, fmt::format("{}: {}", where, message));
   };
-  if (!info.dtype || *info.dtype == DType::kI32)
-    refuse(fmt::format("type is {}, expected fp32, bf16 or fp16", info.stored_type));
-  if (!info.plain && !info.readable)
-    refuse("stored neither contiguously nor in chunks with HDF5's own filters: virtual, external or foreign");
+  if (!found.type.dtype || *found.type.dtype == DType::kI32)
+    refuse(fmt::format("type is {}, expected fp32, bf16 or fp16", found.type.text()));
+  const bool contiguous = found.storage == h5::ScannedDataset::Storage::kContiguous;
+  if (!contiguous && found.storage != h5::ScannedDataset::Storage::kChunked)
+    refuse("stored neither contiguously nor in chunks: compact, or no space allocated");
   ShardTensor result;
   result.spec.name = tensor;
-  result.spec.dims = info.dims;
-  result.dtype = *info.dtype;
+  result.spec.dims = found.dims;
+  result.dtype = *found.type.dtype;
   result.file = file_index;
-  result.offset = info.offset;
-  result.bytes = checked_multiply(numel(info.dims), size_bytes(*info.dtype), tensor);
-  result.contiguous = info.plain;
-  if (info.plain && result.bytes != info.bytes)
-    refuse(fmt::format("{} bytes stored, shape {} needs {}", info.bytes, dims_text(info.dims), result.bytes));
-  if (info.plain && checked_add(result.offset, result.bytes, tensor) > raw.size())
-    refuse(fmt::format("ends at byte {}, but the file has {}", result.offset + result.bytes, raw.size()));
-  result.checksum = file.text_attribute(shard::kChecksumAttribute, tensor);
+  result.offset = found.offset;
+  result.bytes = checked_multiply(numel(found.dims), size_bytes(result.dtype), tensor);
+  result.contiguous = contiguous;
+  result.checksum = h5::text_of(found.attributes, shard::kChecksumAttribute, where);
   return result;
 }
 
@@ -65,34 +65,53 @@ struct ShardSet::Handles {
 };
 
 void ShardSet::open_file(const std::filesystem::path& path, std::map<std::string, ShardTensor>& found) {
-  const h5::File file = h5::File::open(path);
-  if (!file.has_attribute(shard::kFormatAttribute) || file.text_attribute(shard::kFormatAttribute) != shard::kFormat)
-    throw Error(ExitCode::kData, fmt::format("{}: no shard: attribute \"{}\" is not \"{}\"", path.string(),
-                                             shard::kFormatAttribute, shard::kFormat));
-  if (const int64_t version = file.int_attribute(shard::kVersionAttribute); version != shard::kVersion)
-    throw Error(ExitCode::kData, fmt::format("{}: {} is {}, expected {}", path.string(), shard::kVersionAttribute,
-                                             version, shard::kVersion));
+  CheckedFile file(path);
+  const std::string where = path.string();
+  const auto expect_shard = [&](const h5::ScannedAttributes& root) {
+    if (!root.contains(shard::kFormatAttribute) || h5::text_of(root, shard::kFormatAttribute, where) != shard::kFormat)
+      throw Error(ExitCode::kData, fmt::format("{}: no shard: attribute \"{}\" is not \"{}\"", where,
+                                               shard::kFormatAttribute, shard::kFormat));
+  };
+  h5::Scan scan = h5::scan(file, {.only = {}, .check_root = expect_shard});
+  const auto text = [&](const char* name) { return h5::text_of(scan.attributes, name, where); };
+  const auto integer = [&](const char* name) { return h5::integer_of(scan.attributes, name, where); };
+  if (const int64_t version = integer(shard::kVersionAttribute); version != shard::kVersion)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: {} is {}, expected {}", where, shard::kVersionAttribute, version, shard::kVersion));
   const auto require_same = [&](const char* attribute, std::string& ours) {
-    std::string text = file.text_attribute(attribute);
-    if (!files_.empty() && text != ours)
-      throw Error(ExitCode::kData, fmt::format("{}: {} differs from that of {}: shards of different splits",
-                                               path.string(), attribute, files_.front().path().filename().string()));
-    ours = std::move(text);
+    std::string theirs = text(attribute);
+    if (!files_.empty() && theirs != ours)
+      throw Error(ExitCode::kData, fmt::format("{}: {} differs from that of {}: shards of different splits", where,
+                                               attribute, files_.front().path().filename().string()));
+    ours = std::move(theirs);
   };
   require_same(shard::kSplitIdAttribute, split_id_);
   require_same(shard::kConfigAttribute, config_text_);
-  const int64_t stage = file.int_attribute(shard::kStageAttribute),
-                stages = file.int_attribute(shard::kStagesAttribute);
+  const int64_t stage = integer(shard::kStageAttribute), stages = integer(shard::kStagesAttribute);
   if (stage != static_cast<int64_t>(files_.size()))
-    throw Error(ExitCode::kData, fmt::format("{}: holds stage {} of {}, expected stage {}", path.string(), stage,
-                                             stages, files_.size()));
-  stages_.push_back({file.int_attribute(shard::kLayerFirstAttribute), file.int_attribute(shard::kLayerCountAttribute)});
-  const size_t index = files_.size();
-  files_.emplace_back(path);
-  for (const std::string& tensor : file.names()) {
-    if (!found.emplace(tensor, describe(file, tensor, files_[index], index)).second)
-      throw Error(ExitCode::kData, fmt::format("{}: tensor {} stands in another shard too", path.string(), tensor));
+    throw Error(ExitCode::kData,
+                fmt::format("{}: holds stage {} of {}, expected stage {}", where, stage, stages, files_.size()));
+  stages_.push_back({integer(shard::kLayerFirstAttribute), integer(shard::kLayerCountAttribute)});
+  for (const auto& [tensor, dataset] : scan.datasets) {
+    if (!found.emplace(tensor, describe(tensor, dataset, file, files_.size())).second)
+      throw Error(ExitCode::kData, fmt::format("{}: tensor {} stands in another shard too", where, tensor));
   }
+  files_.push_back(std::move(file));
+  scans_.push_back(std::move(scan));
+}
+
+// What no checksum of HDF5 or of ours covers. Last, so that a change with a better name is found by that.
+void ShardSet::check_gaps() {
+  for (size_t file = 0; file < files_.size(); ++file) {
+    const h5::Scan& scan = scans_[file];
+    if (!scan.complete || !scan.attributes.contains(shard::kGapsAttribute)) continue;
+    const std::string where = files_[file].path().string();
+    if (const std::string gaps = h5::text_of(scan.attributes, shard::kGapsAttribute, where); gaps != shard::kZeroGaps)
+      throw Error(ExitCode::kData, fmt::format("{}: {} is \"{}\", expected \"{}\"", where, shard::kGapsAttribute, gaps,
+                                               shard::kZeroGaps));
+    h5::expect_empty_gaps(files_[file], scan);
+  }
+  scans_.clear();
 }
 
 void ShardSet::match_model(std::map<std::string, ShardTensor>& found) {
@@ -138,6 +157,7 @@ ShardSet ShardSet::open(const std::filesystem::path& folder) {
   set.config_ = parse_model_config(set.config_text_,
                                    fmt::format("{}: {}", set.files_.front().path().string(), shard::kConfigAttribute));
   set.match_model(found);
+  set.check_gaps();
   return set;
 }
 
@@ -162,9 +182,9 @@ uint64_t ShardSet::total_bytes() const {
 
 void ShardSet::read(const ShardTensor& tensor, uint64_t first_byte, std::span<std::byte> into) const {
   const CheckedFile& file = files_[tensor.file];
+  expect(checked_add(first_byte, into.size(), tensor.spec.name) <= tensor.bytes, "ShardSet::read: outside the tensor");
   if (tensor.contiguous) return file.read(tensor.offset + first_byte, into);
   if (into.empty()) return;
-  expect(checked_add(first_byte, into.size(), tensor.spec.name) <= tensor.bytes, "ShardSet::read: outside the tensor");
   const std::lock_guard lock(handles_->mutex);
   auto at = handles_->files.find(tensor.file);
   if (at == handles_->files.end()) at = handles_->files.emplace(tensor.file, h5::File::open(file.path())).first;

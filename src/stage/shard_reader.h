@@ -14,6 +14,7 @@
 
 #include "stage/checked_file.h"
 #include "stage/checksum.h"
+#include "stage/h5_scan.h"
 #include "stage/model_config.h"
 #include "stage/partition.h"
 #include "stage/tensor_table.h"
@@ -59,11 +60,13 @@ class ShardSet {
  private:
   void open_file(const std::filesystem::path& path, std::map<std::string, ShardTensor>& found);
   void match_model(std::map<std::string, ShardTensor>& found);
+  void check_gaps();
 
   ModelConfig config_;
   std::string config_text_, split_id_;
   std::vector<LayerRange> stages_;
   std::vector<CheckedFile> files_;
+  std::vector<h5::Scan> scans_;  // of each file, while it is opened
   std::vector<ShardTensor> tensors_;
   std::map<std::string, size_t> index_;
   // For tensors that are not contiguous: open handles by file, under one lock, for HDF5 may not be thread-safe.

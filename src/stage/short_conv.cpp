@@ -14,12 +14,16 @@ ShortConv::ShortConv(WeightSource& weights, const ModelConfig& config, const std
   out_bias_ = weights.load({prefix + "conv.out_proj.bias"}, {hidden});
 }
 
-void ShortConv::forward(Ops& ops, const Tensor& x, const Batch& batch, Scratch& scratch, const Tensor& residual) const {
+void ShortConv::forward(Ops& ops, const Tensor& x, const Batch& batch, const LayerCache* cache, Scratch& scratch,
+                        const Tensor& residual) const {
   const int64_t tokens = x.dim(0), hidden = x.dim(1);
   const Tensor bcz = scratch.take(x.dtype, {tokens, 3 * hidden});
   const Tensor gated = scratch.take(x.dtype, {tokens, hidden});
   ops.matmul(x, in_proj_, in_bias_, bcz, Write::kStore);
-  ops.short_conv(bcz, conv_, conv_bias_, batch, gated);
+  if (cache == nullptr)
+    ops.short_conv(bcz, conv_, conv_bias_, batch, gated);
+  else
+    ops.cached_short_conv(bcz, conv_, conv_bias_, batch, cache->conv_states, gated);
   ops.matmul(gated, out_proj_, out_bias_, residual, Write::kAdd);
 }
 

@@ -1,6 +1,7 @@
 // The gated short convolution block (conv.*): in_proj, causal depthwise convolution between two gates, out_proj.
 #pragma once
 
+#include "stage/caches.h"
 #include "stage/model_config.h"
 #include "stage/scratch.h"
 #include "stage/weight_source.h"
@@ -10,8 +11,9 @@ namespace lfm2 {
 class ShortConv {
  public:
   ShortConv(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // residual += block(x).  x, residual [tokens, hidden] act
-  void forward(Ops& ops, const Tensor& x, const Batch& batch, Scratch& scratch, const Tensor& residual) const;
+  // residual += block(x).  x, residual [tokens, hidden] act. With a cache, the tokens continue what is in it.
+  void forward(Ops& ops, const Tensor& x, const Batch& batch, const LayerCache* cache, Scratch& scratch,
+               const Tensor& residual) const;
 
  private:
   Tensor in_proj_, in_bias_;    // [3 hidden, hidden], [3 hidden] or empty

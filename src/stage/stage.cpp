@@ -29,7 +29,8 @@ Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers
 
 void Stage::embed(Ops& ops, const Tensor& ids, const Tensor& residual) const { ops.embed(ids, embedding_, residual); }
 
-void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail) const {
+void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail,
+                    const Caches* caches) const {
   const int64_t cut = tail == nullptr ? -1 : last_attention_layer(config_);
   expect(tail == nullptr || (cut >= layers_range_.first && cut < layers_range_.end()),
          "Stage::forward: a tail cut elsewhere");
@@ -41,7 +42,8 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
   const Norm first = layers_.front().operator_norm();
   ops.rms_norm(residual, first.weight, first.eps, normed);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    layers_[i].mix_tokens(ops, normed, current, current_batch, scratch);
+    const LayerCache* cache = caches == nullptr ? nullptr : &caches->layers()[i];
+    layers_[i].mix_tokens(ops, normed, current, current_batch, cache, scratch);
     if (layers_range_.first + static_cast<int64_t>(i) == cut) {
       ops.gather_rows(current, tail->rows, tail->residual);
       current = tail->residual;

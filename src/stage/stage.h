@@ -34,9 +34,9 @@ class Stage {
   // First stage: residual[t] = embedding[ids[t]].  ids [tokens] int32, residual [tokens, hidden] act
   void embed(Ops& ops, const Tensor& ids, const Tensor& residual) const;
   // The layers, in place.  residual [tokens, hidden] act. With a tail, what comes out of the last attention layer goes
-  // to its residual, and so does the result.
-  void forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch,
-               const Tail* tail = nullptr) const;
+  // to its residual, and so does the result. With caches, the tokens continue the sequences that are in them.
+  void forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail = nullptr,
+               const Caches* caches = nullptr) const;
   // Last stage: final norm and LM head of chosen rows.  rows [count] int32 or empty for all, logits [count, vocab] fp32
   void head(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch, const Tensor& logits) const;
 

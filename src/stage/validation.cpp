@@ -41,7 +41,7 @@ class BinAnswers : public Answers {
 class H5Answers : public Answers {
  public:
   H5Answers(const std::filesystem::path& path, Positions positions, const std::vector<int64_t>& offsets, int64_t vocab)
-      : file_(h5::File::open(path)), vocab_(vocab) {
+      : file_(h5::File::open_scanned(path, {"logits"})), vocab_(vocab) {
     if (!file_.has("logits")) refuse(path, "no dataset logits", "reference logits");
     const std::vector<uint64_t> dims = file_.info("logits").dims;
     const auto samples = static_cast<uint64_t>(offsets.size() - 1), tokens = static_cast<uint64_t>(offsets.back());

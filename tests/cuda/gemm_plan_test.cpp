@@ -55,6 +55,7 @@ TEST(GemmPlanTest, RegularDenseProductsGoToCublas) {
 TEST(GemmPlanTest, HopperHasKernelsOfItsOwn) {
   const GemmProblem bf16{.act = kBf16, .weight = kBf16, .out = kBf16, .n = 2048, .k = 1792, .hopper = true};
   EXPECT_EQ(choose_grouped(bf16), GemmPath::kWgmma);
+  EXPECT_EQ(choose_dense(bf16), GemmPath::kWgmma);
   GemmProblem other = bf16;
   other.k = 1796;
   EXPECT_EQ(choose_grouped(other), GemmPath::kMma);

@@ -2,11 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 #include <string>
 #include <utility>
 
-#include "cuda/gpu.h"
+#include "cuda/planes_check.h"
 #include "support/golden.h"
 
 namespace lfm2 {
@@ -116,68 +115,6 @@ TEST_F(CudaMatmulTest, AgreesWithTransformers) {
   expect_close(run(c, in), y.values, std::vector<double>(y.values.size(), 70 * 0x1p-24 * 9));
 }
 
-// Three bf16 planes against the plain chain of fp32 multiply-adds, both against fp64, on inputs that are hard to add:
-// the exact path may not lose more. The same values as fp32 weights (k odd, so that cuBLAS does not take them) give the
-// plain chain.
-TEST_F(CudaMatmulTest, ExactPlanesLoseNoMoreThanPlainFp32) {
-  constexpr int64_t kM = 48, kN = 64, kK = 2048;
-  for (const char* kind : {"normal", "outliers", "cancellation", "tiny", "huge"}) {
-    SCOPED_TRACE(kind);
-    const std::string name = kind;
-    HostTensor a(DType::kF32, {kM, kK}), w(DType::kBf16, {kN, kK}), plain_a(DType::kF32, {kM, kK + 1}),
-        plain_w(DType::kF32, {kN, kK + 1});
-    a.fill_random(11);
-    w.fill_random(12, 0.03f);
-    plain_a.fill(0);
-    plain_w.fill(0);
-    for (size_t i = 0; i < a.size(); ++i) {
-      const size_t column = i % kK;
-      if (name == "outliers" && column % 700 == 3) a.set(i, 60 * a.get(i));
-      if (name == "cancellation" && column % 2 == 1) a.set(i, -a.get(i - 1) * (1 + 1e-4 * a.get(i)));
-      if (name == "tiny") a.set(i, a.get(i) * 1e-30);
-      if (name == "huge") a.set(i, a.get(i) * 1e30);
-    }
-    if (name == "cancellation")
-      for (size_t i = 1; i < w.size(); i += 2) w.set(i, w.get(i - 1));
-    for (size_t i = 0; i < a.size(); ++i) plain_a.set(i / kK * (kK + 1) + i % kK, a.get(i));
-    for (size_t i = 0; i < w.size(); ++i) plain_w.set(i / kK * (kK + 1) + i % kK, w.get(i));
-    const auto error = [&](const HostTensor& left, const HostTensor& right) {
-      HostTensor out(DType::kF32, {kM, kN});
-      const DeviceTensor device_a(left), device_w(right), device_out(out);
-      on_gpu([&](Ops& ops) { ops.matmul(device_a, device_w, {}, device_out, Write::kStore); });
-      device_out.fetch(out);
-      double sum = 0;
-      for (int64_t m = 0; m < kM; ++m)
-        for (int64_t n = 0; n < kN; ++n) {
-          double exact = 0;
-          for (int64_t k = 0; k < kK; ++k)
-            exact += a.get(static_cast<size_t>(m * kK + k)) * w.get(static_cast<size_t>(n * kK + k));
-          sum += std::pow(out.get(static_cast<size_t>(m * kN + n)) - exact, 2);
-        }
-      return std::sqrt(sum / (kM * kN));
-    };
-    const double planes = error(a, w), plain = error(plain_a, plain_w);
-    EXPECT_LE(planes, plain);
-    EXPECT_GT(plain, 0);
-    std::printf("%s: rms error of the planes %.3g, of plain fp32 %.3g\n", kind, planes, plain);
-  }
-}
-
-TEST_F(CudaMatmulTest, ExactPlanesPassInfinitiesAndNansThrough) {
-  HostTensor a(DType::kF32, {3, 64}), w(DType::kBf16, {1, 64}), out(DType::kF32, {3, 1});
-  a.fill(1);
-  w.fill(1);
-  a.set(5, INFINITY);
-  a.set(64 + 7, -INFINITY);
-  a.set(128 + 9, NAN);
-  const DeviceTensor device_a(a), device_w(w), device_out(out);
-  on_gpu([&](Ops& ops) { ops.matmul(device_a, device_w, {}, device_out, Write::kStore); });
-  device_out.fetch(out);
-  EXPECT_EQ(out.get(0), INFINITY);
-  EXPECT_EQ(out.get(1), -INFINITY);
-  EXPECT_TRUE(std::isnan(out.get(2)));
-}
-
 TEST_F(CudaMatmulTest, RefusesShapesAndTypesThatDisagree) {
   const HostTensor host_a(DType::kF32, {3, 40}), host_w(DType::kF32, {9, 41}), host_out(DType::kF32, {3, 9});
   const HostTensor host_half(DType::kBf16, {3, 41});
@@ -232,6 +169,35 @@ TEST_F(CudaMatmulTest, InvarianceOfARowsBits) {
     }
   }
 }
+
+// The mma.sync version of the exact fp32 product, which other GPUs choose, by its launcher.
+struct CudaGemmPlanesTest : ::testing::Test {
+  static void launch(const GemmArgs& args) { launch_gemm_planes(nullptr, args); }
+  static void check(const Product& p) { check_planes(p, launch); }
+};
+
+TEST_F(CudaGemmPlanesTest, EveryEpilogueSplitAndEdge) {
+  for (const int64_t k : {8, 72, 264})
+    for (const int64_t m : {1, 64, 65, 130})
+      for (const int64_t n : {1, 19, 40, 136}) check(fp32_product(m, n, k, DType::kBf16));
+  for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kSwiglu})
+    for (const auto& split : {std::vector<double>{0, 3, 3, 10, 150, 151}, {0, 0, 0, 151, 151, 151}})
+      for (const int64_t k : {0, 136})
+        check(fp32_product(151, 144, k, DType::kBf16, epilogue, bias_before(epilogue), split));
+}
+
+TEST_F(CudaGemmPlanesTest, LosesNoMoreThanPlainFp32) {
+  for (const Kind& kind : kUsualKinds) expect_no_more_loss_than_plain_fp32(kind, DType::kBf16, launch);
+  for (const Kind& kind : kDenormalKinds) expect_no_more_loss_than_plain_fp32(kind, DType::kBf16, launch);
+}
+
+TEST_F(CudaGemmPlanesTest, DenormalsInEveryEpilogue) { check_denormals_in_epilogues(DType::kBf16, launch); }
+
+TEST_F(CudaGemmPlanesTest, RowsDoNotFeelDenormalNeighbours) {
+  expect_rows_do_not_feel_denormal_neighbours(DType::kBf16, launch);
+}
+
+TEST_F(CudaGemmPlanesTest, PassesInfinitiesAndNansThrough) { check_infinities_and_nans(DType::kBf16, launch); }
 
 struct CudaGroupedMatmulTest : CudaMatmulTest {
   HostTensor grouped(const HostTensor& a, const HostTensor& w, const std::vector<double>& split) {

@@ -2,14 +2,13 @@
 // the independence of each row's bits from the rows beside it and from the tile.
 #include "kernels/cuda/gemm_wgmma.h"
 
-#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
-#include <string>
+#include <utility>
 
-#include "cuda/gpu.h"
+#include "cuda/product.h"
 #include "kernels/cuda/cuda_backend.h"
 
 namespace lfm2 {
@@ -17,86 +16,17 @@ namespace {
 
 using namespace test;
 
-struct Product {
-  int64_t m, n, k;
-  DType act = DType::kBf16, out = DType::kBf16;
-  Epilogue epilogue = Epilogue::kStore;
-  DType bias = DType::kI32;        // kI32: none
-  std::vector<double> split = {};  // offsets of the groups; none: dense
-
-  int64_t groups() const { return split.empty() ? 1 : static_cast<int64_t>(split.size()) - 1; }
-  int64_t columns() const { return epilogue == Epilogue::kSwiglu ? n / 2 : n; }
-  bool has_bias() const { return bias != DType::kI32; }
-  std::string text() const {
-    return fmt::format("m {} n {} k {} {} to {} epilogue {} bias {} groups {}", m, n, k, name(act), name(out),
-                       static_cast<int>(epilogue), has_bias() ? name(bias) : "none", groups());
-  }
-};
-
-struct Operands {
-  explicit Operands(const Product& p)
-      : a(p.act, {p.m, p.k}),
-        w(p.act, {p.groups(), p.n, p.k}),
-        bias(p.has_bias() ? p.bias : DType::kF32, {p.n}),
-        old(p.out, {p.m, p.columns()}),
-        offsets(DType::kI32, {p.groups() + 1}) {
-    a.fill_random(1);
-    w.fill_random(2, 2 / std::sqrt(static_cast<float>(p.k)));
-    bias.fill_random(3);
-    old.fill_random(4);
-    if (p.epilogue != Epilogue::kAdd) old.fill(NAN);  // what was not written shows
-    if (!p.split.empty()) offsets.fill(p.split);
-  }
-  HostTensor a, w, bias, old, offsets;
-};
+Operands operands(const Product& p) { return Operands(p, 2 / std::sqrt(static_cast<float>(p.k))); }
 
 // tile.columns of 0: as launch_gemm_wgmma chooses.
-HostTensor run(const Product& p, const Operands& in, WgmmaTile tile = {0, 0}) {
-  const DeviceTensor a(in.a), w(in.w), bias(in.bias), out(in.old), offsets(in.offsets);
-  const GemmArgs args{.a = a->data,
-                      .w = {w->data, w->dtype},
-                      .bias = p.has_bias() ? AnyArray{bias->data, bias->dtype} : AnyArray{},
-                      .out = out->data,
-                      .offsets = p.split.empty() ? nullptr : offsets->as<const int32_t>(),
-                      .m = p.m,
-                      .n = p.n,
-                      .k = p.k,
-                      .groups = p.groups(),
-                      .epilogue = p.epilogue};
-  gpu().compute().drain();
-  if (tile.columns == 0)
-    launch_gemm_wgmma(nullptr, args, p.act, p.out);
-  else
-    launch_gemm_wgmma(nullptr, args, p.act, p.out, tile);
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  HostTensor result(p.out, {p.m, p.columns()});
-  out.fetch(result);
-  return result;
+HostTensor run_wgmma(const Product& p, const Operands& in, WgmmaTile tile = {0, 0}) {
+  return run(p, in, [&](const GemmArgs& args) {
+    if (tile.columns == 0)
+      launch_gemm_wgmma(nullptr, args, p.act, p.out);
+    else
+      launch_gemm_wgmma(nullptr, args, p.act, p.out, tile);
+  });
 }
-
-struct Sum {
-  double exact = 0, magnitude = 0;
-};
-
-Sum sum_of(const Product& p, const Operands& in, int64_t row, int64_t column) {
-  int64_t group = 0;
-  while (group + 1 < p.groups() && static_cast<double>(row) >= p.split[static_cast<size_t>(group) + 1]) ++group;
-  Sum sum;
-  for (int64_t k = 0; k < p.k; ++k) {
-    const double term =
-        in.a.get(static_cast<size_t>(row * p.k + k)) * in.w.get(static_cast<size_t>((group * p.n + column) * p.k + k));
-    sum.exact += term;
-    sum.magnitude += std::fabs(term);
-  }
-  if (p.has_bias()) {
-    const double bias = in.bias.get(static_cast<size_t>(column));
-    sum.exact += bias;
-    sum.magnitude += std::fabs(bias);
-  }
-  return sum;
-}
-
-double silu(double x) { return x / (1 + std::exp(-x)); }
 
 std::vector<WgmmaTile> tiles_for(const Product& p) {
   if (p.epilogue == Epilogue::kSwiglu) return {{256, 2}};
@@ -111,8 +41,8 @@ struct CudaGemmWgmmaTest : ::testing::Test {
   // Every element near fp64's, and the same bits with every tile.
   void check(const Product& p) {
     SCOPED_TRACE(p.text());
-    const Operands in(p);
-    const HostTensor out = run(p, in);
+    const Operands in = operands(p);
+    const HostTensor out = run_wgmma(p, in);
     // Tensor cores cut off instead of rounding: every step of 16 may lose a unit in the same direction.
     const double unit = (2 * static_cast<double>(p.k) / 16 + 16) * 0x1p-24;
     std::vector<double> expected(out.size()), tolerance(out.size());
@@ -120,8 +50,7 @@ struct CudaGemmWgmmaTest : ::testing::Test {
       for (int64_t column = 0; column < p.columns(); ++column) {
         const auto i = static_cast<size_t>(row * p.columns() + column);
         if (p.epilogue == Epilogue::kSwiglu) {
-          const int64_t gate_column = column / kGateUpBlock * 2 * kGateUpBlock + column % kGateUpBlock;
-          const Sum gate = sum_of(p, in, row, gate_column), up = sum_of(p, in, row, gate_column + kGateUpBlock);
+          const auto [gate, up] = gate_up_of(p, in, row, column);
           expected[i] = silu(gate.exact) * up.exact;
           tolerance[i] =
               unit * (1.1 * gate.magnitude * std::fabs(up.exact) + up.magnitude * std::fabs(silu(gate.exact))) +
@@ -136,7 +65,7 @@ struct CudaGemmWgmmaTest : ::testing::Test {
       }
     expect_close(out, expected, tolerance);
     for (const WgmmaTile tile : tiles_for(p))
-      EXPECT_TRUE(same_bits(run(p, in, tile), out))
+      EXPECT_TRUE(same_bits(run_wgmma(p, in, tile), out))
           << tile.columns << " columns, clusters of " << tile.cluster << " give other bits";
   }
 };
@@ -146,15 +75,16 @@ TEST_F(CudaGemmWgmmaTest, EveryEpilogueAndEdge) {
     for (const int64_t m : {1, 17, 64, 65, 128, 129, 193, 300})
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{8, 8}, {16, 64}, {272, 72}, {304, 584}}) {
         for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd})
-          for (const DType out : {act, DType::kF32}) check({m, n, k, act, out, epilogue});
-        if (n % 16 == 0) check({m, n, k, act, act, Epilogue::kSwiglu});
+          for (const DType out : {act, DType::kF32}) check(half_product(m, n, k, act, out, epilogue));
+        if (n % 16 == 0) check(half_product(m, n, k, act, act, Epilogue::kSwiglu));
       }
 }
 
 TEST_F(CudaGemmWgmmaTest, Bias) {
   for (const DType bias : kFloatTypes)
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd})
-      for (const DType out : {DType::kBf16, DType::kF32}) check({70, 264, 136, DType::kBf16, out, epilogue, bias});
+      for (const DType out : {DType::kBf16, DType::kF32})
+        check(half_product(70, 264, 136, DType::kBf16, out, epilogue, bias));
 }
 
 TEST_F(CudaGemmWgmmaTest, EverySplit) {
@@ -164,30 +94,31 @@ TEST_F(CudaGemmWgmmaTest, EverySplit) {
                                            {0, 64, 128, 320, 513, 700},
                                            {0, 1, 2, 3, 4}})
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kSwiglu})
-      check({static_cast<int64_t>(split.back()), 272, 136, DType::kBf16, DType::kBf16, epilogue, DType::kI32, split});
+      check(half_product(static_cast<int64_t>(split.back()), 272, 136, DType::kBf16, DType::kBf16, epilogue,
+                         DType::kI32, split));
 }
 
 TEST_F(CudaGemmWgmmaTest, ManyGroups) {
   std::vector<double> split = {0};
   for (int group = 0; group < 1024; ++group) split.push_back(split.back() + (group % 7 == 0 ? group % 5 : 0));
-  check(
-      {static_cast<int64_t>(split.back()), 48, 72, DType::kBf16, DType::kBf16, Epilogue::kSwiglu, DType::kI32, split});
+  check(half_product(static_cast<int64_t>(split.back()), 48, 72, DType::kBf16, DType::kBf16, Epilogue::kSwiglu,
+                     DType::kI32, split));
 }
 
 TEST_F(CudaGemmWgmmaTest, NothingToDo) {
-  check({0, 16, 64});
-  check({0, 16, 64, DType::kBf16, DType::kBf16, Epilogue::kSwiglu, DType::kI32, {0, 0, 0}});
+  check(half_product(0, 16, 64));
+  check(half_product(0, 16, 64, DType::kBf16, DType::kBf16, Epilogue::kSwiglu, DType::kI32, {0, 0, 0}));
 }
 
 TEST_F(CudaGemmWgmmaTest, InfinitiesAndNansStayInTheirRows) {
-  const Product p{5, 16, 64};
-  Operands in(p);
+  const Product p = half_product(5, 16, 64);
+  Operands in = operands(p);
   in.w.fill(1);
   in.a.fill(1);
   in.a.set(5, INFINITY);
   in.a.set(64 + 7, -INFINITY);
   in.a.set(128 + 9, NAN);
-  const HostTensor out = run(p, in);
+  const HostTensor out = run_wgmma(p, in);
   for (size_t column = 0; column < 16; ++column) {
     EXPECT_EQ(out.get(column), INFINITY);
     EXPECT_EQ(out.get(16 + column), -INFINITY);
@@ -200,30 +131,30 @@ TEST_F(CudaGemmWgmmaTest, InfinitiesAndNansStayInTheirRows) {
 // Every m gives the first m rows of the whole; so does every split into groups with the same weights.
 TEST_F(CudaGemmWgmmaTest, InvarianceOfARowsBits) {
   for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kSwiglu}) {
-    const Product whole{700, 528, 1096, DType::kBf16, DType::kBf16, epilogue};
-    const Operands in(whole);
-    const HostTensor expected = run(whole, in);
+    const Product whole = half_product(700, 528, 1096, DType::kBf16, DType::kBf16, epilogue);
+    const Operands in = operands(whole);
+    const HostTensor expected = run_wgmma(whole, in);
     const auto rows_of = [](const HostTensor& from, const HostTensor& to) {
       std::memcpy(to->data, from->data, to->bytes());
     };
     for (const int64_t m : {1, 2, 63, 64, 65, 100, 128, 129, 192, 193, 256, 257, 513}) {
       Product part = whole;
       part.m = m;
-      const Operands few(part);
+      const Operands few = operands(part);
       rows_of(in.a, few.a);
       rows_of(in.w, few.w);
       rows_of(in.old, few.old);
-      EXPECT_TRUE(same_bits(run(part, few), expected->rows(0, m))) << m << " rows";
+      EXPECT_TRUE(same_bits(run_wgmma(part, few), expected->rows(0, m))) << m << " rows";
     }
     for (const std::vector<double>& split : {std::vector<double>{0, 1, 130, 131, 700}, {0, 200, 201, 601, 700}}) {
       Product grouped = whole;
       grouped.split = split;
-      const Operands same(grouped);
+      const Operands same = operands(grouped);
       rows_of(in.a, same.a);
       rows_of(in.old, same.old);
       for (int64_t group = 0; group < grouped.groups(); ++group)
         std::memcpy(same.w->at(group).data, in.w->data, in.w->bytes());
-      EXPECT_TRUE(same_bits(run(grouped, same), expected)) << grouped.text();
+      EXPECT_TRUE(same_bits(run_wgmma(grouped, same), expected)) << grouped.text();
     }
   }
 }

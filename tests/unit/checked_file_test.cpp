@@ -105,6 +105,27 @@ TEST(AtomicFileTest, NamesTheFileThatCannotBeMade) {
   expect_error([&] { AtomicFile file(folder / "absent/f"); }, ExitCode::kCantCreate, {"absent/f"});
 }
 
+// Nobody writes to it: opening must not wait.
+TEST(CheckedFileTest, RefusesANamedPipe) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  expect_error([&] { CheckedFile file(folder / "pipe"); }, ExitCode::kData, {"pipe", "not a regular file"});
+}
+
+TEST(ErrorTest, MessagesAreOneLineForATerminal) {
+  EXPECT_EQ(printable("tensor a.b: 2.5 …"), "tensor a.b: 2.5 …");
+  EXPECT_EQ(printable("\x1b[2J\n\r\x7f"), "\\x1b[2J\\x0a\\x0d\\x7f");
+  EXPECT_EQ(printable("\xc2\x9b\xc2\xa0"), "\\xc2\\x9b\xc2\xa0");  // a control character of Latin-1
+  for (const char* right : {"ä", "…", "\xf0\x9f\x98\x80", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"})
+    EXPECT_EQ(printable(right), right);
+  for (const char* wrong : {"\xe9", "\xe9t\xe9", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff",
+                            "\x80", "\xe2\x80"})
+    EXPECT_TRUE(printable(wrong).starts_with("\\x")) << printable(wrong);
+  EXPECT_EQ(printable(std::string("a\0b", 3)), "a\\x00b");
+  EXPECT_LT(printable(std::string(1 << 20, 'x')).size(), 5000u);
+  EXPECT_STREQ(Error(ExitCode::kData, "a\nb").what(), "a\\x0ab");
+}
+
 TEST(CheckedArithmeticTest, RefusesOverflow) {
   EXPECT_EQ(checked_multiply(UINT64_C(1) << 32, (UINT64_C(1) << 32) - 1, "t"), 0xffffffff00000000u);
   EXPECT_EQ(checked_add(UINT64_MAX - 1, 1, "t"), UINT64_MAX);

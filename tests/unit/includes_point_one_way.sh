@@ -9,6 +9,10 @@ forbid() { # PATTERN WHERE... : no line of the pattern in these files
 }
 forbid '#include "(comm|stage|weights-tools)/' src/kernels
 forbid '#include <(mpi|hdf5)\.h>' src/kernels
+forbid '#include "(comm|stage|weights-tools)/' src/operators
+forbid '#include "kernels/[^d]' src/operators
+forbid '#include <(mpi|hdf5|fmt/.*)\.h>' src/operators
+forbid '#include <cuda' src/operators/*.h src/operators/*.cpp
 forbid '#include "(stage|weights-tools)/' src/comm/*.h src/comm/*.cpp
 forbid '#include <hdf5\.h>' src/comm
 forbid '#include "weights-tools/' src/stage

@@ -158,6 +158,52 @@ TEST_F(InputFileTest, H5Refused) {
   expect_refused(folder_ / "text.h5", ExitCode::kData, "cannot be opened as HDF5");
 }
 
+// Small files whose numbers once asked for gigabytes or hours.
+TEST_F(InputFileTest, NumbersInAFileCostNothing) {
+  write_values<int32_t>(folder_ / "wide.bin", {0, std::numeric_limits<int32_t>::max()});
+  expect_refused(folder_ / "wide.bin", ExitCode::kData, "no samples");
+  write_values<int32_t>(folder_ / "tall.bin", {std::numeric_limits<int32_t>::max(), 0});
+  expect_refused(folder_ / "tall.bin", ExitCode::kData, "sample 0: 0 tokens");
+  for (const bool chunked : {false, true}) {
+    {
+      const h5::File file = h5::File::create(folder_ / "f.h5");
+      const hsize_t dims[2] = {hsize_t{1} << (chunked ? 30 : 40), chunked ? 1u : 0u}, chunk[2] = {1, 1};
+      const h5::Id space{H5Screate_simple(2, dims, nullptr), H5Sclose}, list{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
+      if (chunked) H5Pset_chunk(list.get(), 2, chunk);
+      const h5::Id set{
+          H5Dcreate2(file.id(), "input_ids", H5T_STD_I32LE, space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
+          H5Dclose};
+      ASSERT_TRUE(set);
+    }
+    expect_refused(folder_ / "f.h5", ExitCode::kData, chunked ? "which no file of" : "has shape [1099511627776, 0]");
+  }
+  write_text(folder_ / "lines.jsonl", std::string(4 << 20, '\n') + "{}");
+  expect_refused(folder_ / "lines.jsonl", ExitCode::kData, "line 4194305: expected an object");
+}
+
+// Contiguous integers are read without the library, and mean what it says.
+TEST_F(InputFileTest, H5IntegersOfEveryType) {
+  for (const hid_t type : {H5T_STD_I8LE, H5T_STD_U8LE, H5T_STD_I16LE, H5T_STD_U16LE, H5T_STD_I32LE, H5T_STD_U32LE,
+                           H5T_STD_I64LE, H5T_STD_U64LE, H5T_STD_I32BE}) {
+    const auto write = [&](int64_t last) {
+      const h5::File file = h5::File::create(folder_ / "f.h5");
+      const hsize_t dims[2] = {2, 2};
+      const int64_t values[4] = {0, 99, 7, last};
+      const h5::Id space{H5Screate_simple(2, dims, nullptr), H5Sclose};
+      const h5::Id set{H5Dcreate2(file.id(), "input_ids", type, space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+                       H5Dclose};
+      ASSERT_GE(H5Dwrite(set.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), 0);
+    };
+    write(12);
+    EXPECT_EQ(read_samples(folder_ / "f.h5", kLimits).ids, (std::vector<int32_t>{0, 99, 7, 12}));
+    write(100);
+    expect_refused(folder_ / "f.h5", ExitCode::kData, "sample 1: token 1 is 100");
+    if (H5Tget_sign(type) == H5T_SGN_NONE) continue;
+    write(-1);
+    expect_refused(folder_ / "f.h5", ExitCode::kData, "sample 1: token 1 is -1");
+  }
+}
+
 TEST(RandomSamplesTest, EachSampleDependsOnSeedAndNumber) {
   const Samples many = random_samples(50, 20, 3, 77), few = random_samples(10, 20, 3, 77),
                 other = random_samples(50, 20, 4, 77);

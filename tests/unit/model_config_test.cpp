@@ -78,6 +78,24 @@ TEST(ModelConfigTest, AcceptsOlderSpellings) {
   EXPECT_FALSE(parse(old).tied_embedding);
 }
 
+// Numbers that are impossible only together, or only after a conversion.
+TEST(ModelConfigTest, RefusesWhatNoModelCanBe) {
+  const auto refused = [](std::string_view model, const std::vector<std::pair<std::string, OrderedJson>>& changes,
+                          const std::string& part) {
+    OrderedJson json = OrderedJson::parse(builtin_model_config(model));
+    for (const auto& [key, value] : changes) json[key] = value;
+    test::expect_error([&] { parse_model_config(json.dump(), "config.json"); }, ExitCode::kData, {"config.json", part});
+  };
+  refused("lfm2-350m", {{"block_ffn_dim_multiplier", 1e300}}, "fp32");
+  refused("lfm2-350m", {{"block_ffn_dim_multiplier", 1e30}}, "columns");
+  refused("lfm2-350m", {{"block_ffn_dim_multiplier", 1e-30}}, "columns");
+  refused("lfm2-350m", {{"norm_eps", 1e300}}, "fp32");
+  refused("lfm2-350m", {{"norm_eps", 1e-300}}, "fp32");
+  refused("lfm2-350m", {{"rope_theta", 1e39}}, "fp32");
+  std::vector<std::string> types(4000, "conv");
+  refused("lfm2-tiny", {{"num_hidden_layers", 4000}, {"layer_types", types}, {"num_experts", 4000}}, "experts in all");
+}
+
 TEST(ModelConfigTest, RefusesWhatItDoesNotKnow) {
   struct Case {
     std::string key;

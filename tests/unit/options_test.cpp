@@ -96,7 +96,8 @@ TEST(ReportTest, StageReportSurvivesItsJson) {
                            .peak_host_bytes = 9,
                            .times = {.total = 4, .busy = 3, .sending = 2, .hidden = 1, .receiving = 0.5},
                            .results_xxh3 = std::string(32, 'a'),
-                           .verdict = Verdict{.rows = 3, .top1_equal = 2, .largest_difference = 0.25, .tolerance = 1}};
+                           .verdict = Verdict{.rows = 3, .top1_equal = 2, .largest_difference = 0.25, .tolerance = 1},
+                           .generation = GenerationReport{.tokens = 5, .first_token_median = 0.5}};
   const StageReport back = stage_report_from_json(to_json(report));
   EXPECT_EQ(to_json(back), to_json(report));
   EXPECT_EQ(back.layers, report.layers);
@@ -133,6 +134,7 @@ TEST(ReportTest, FiguresOfTheJob) {
                 .micro_batches = 5,
                 .largest_micro_batch = 2,
                 .results = {},
+                .generation = GenerationReport{.tokens = 50, .first_token_median = 0.25, .next_token_p95 = 0.125},
                 .seconds = {4, 1, 2},
                 .stages = {},
                 .results_xxh3 = "ab",

@@ -207,6 +207,21 @@ class RoundTripTest(CliTest):
         self.refuse(65, [path.name, tensor["name"], "checksum"], "merge", shards, "--out", self.folder / "m.bin")
         self.assertEqual(self.names(), ["shards"])
 
+    def test_verify_of_files_from_strangers(self):
+        shards = self.split("tiny-dense")
+        with open(self.folder / "out", "wb") as out:  # the child may not write to files, its answer must get there
+            subprocess.run([PROGRAM, "verify", "--untrusted", shards], stdout=out, stderr=out, check=True, timeout=TIMEOUT)
+        self.assertIn("every checksum is right", (self.folder / "out").read_text())
+        self.assertIn("no checksums", self.succeed("verify", "--untrusted", GOLDEN / "tiny-moe").stdout)
+        path = shards / self.names(shards)[0]
+        path.write_bytes(path.read_bytes()[:1000])
+        self.refuse(65, [path.name, "truncated"], "verify", "--untrusted", shards)
+        (self.folder / "out").unlink()
+        odd = self.folder / "odd"
+        odd.mkdir()
+        (odd / "\x1b[31m.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+        self.refuse(65, ["\\x1b[31m.h5"], "verify", "--untrusted", odd)
+
 
 class ReportTest(CliTest):
     def test_inspect(self):

@@ -1,6 +1,7 @@
-// qk_norm_rope and attention: each token and head alone.
+// qk_norm_rope, attention, and attention over cached keys and values: each token and head alone.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/cpu/cpu_ops.h"
 
@@ -26,6 +27,64 @@ double exponentiate(const Simd& simd, float* scores, int64_t count, float scale)
   double sum = 0;
   for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(scores[i]);
   return sum;
+}
+
+// The query heads of one token that share a key head, and that head's keys and values up to the token.
+struct HeadGroup {
+  const float* query = nullptr;                    // [queries, d]
+  const float *keys = nullptr, *values = nullptr;  // [length, d], a row each stride elements
+  size_t queries = 0, d = 0, length = 0, stride = 0;
+  size_t scratch_floats() const { return queries * length + d; }
+};
+
+// out [queries, d] of `type`
+void attend(const Simd& simd, const HeadGroup& group, float* scratch, DType type, std::byte* out) {
+  const size_t length = group.length, d = group.d;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  float* scores = scratch;  // [queries, length]
+  float* head_out = scratch + group.queries * length;
+  for (size_t key = 0; key < length; key += kDotColumns)
+    simd.dots({group.query, d, group.queries, group.keys + key * group.stride, group.stride,
+               std::min(kDotColumns, length - key), d, scores + key, length});
+  for (size_t q = 0; q < group.queries; ++q) {
+    const double sum = exponentiate(simd, scores + q * length, static_cast<int64_t>(length), scale);
+    simd.mix({scores + q * length, group.values, length, group.stride, d, head_out});
+    for (size_t i = 0; i < d; ++i) head_out[i] = static_cast<float>(static_cast<double>(head_out[i]) / sum);
+    convert(DType::kF32, head_out, type, out + q * d * size_bytes(type), d);
+  }
+}
+
+// A group without its pointers, whose key rows are `stride` elements apart.
+HeadGroup group_of(AttentionShape shape, int64_t length, int64_t stride) {
+  HeadGroup group;
+  group.queries = static_cast<size_t>(shape.heads / shape.kv_heads);
+  group.d = static_cast<size_t>(shape.head_dim);
+  group.length = static_cast<size_t>(length);
+  group.stride = static_cast<size_t>(stride);
+  return group;
+}
+
+// Workers' scratch starts at cache lines.
+constexpr int64_t whole_lines(size_t floats) { return static_cast<int64_t>((floats + 15) / 16 * 16); }
+
+void check_cache(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache) {
+  check_qkv(qkv, shape, batch);
+  const Tensor& keys = cache.keys;
+  expect(keys.rank == 4 && keys.dim(2) == shape.kv_heads && keys.dim(3) == shape.head_dim && keys.dtype == qkv.dtype &&
+             cache.values.dims == keys.dims && cache.values.dtype == keys.dtype,
+         "KeyValueCache: shapes");
+  expect(batch.offsets.numel() == batch.sequences + 1 && batch.sequence_of.numel() == batch.tokens &&
+             batch.page_table.rank == 2 && batch.page_table.dim(0) == batch.sequences,
+         "Batch: no caches");
+}
+
+// The row of [pages * page, kv_heads * head_dim] that holds this position.
+int64_t cache_row(const Batch& batch, const KeyValueCache& cache, int64_t sequence, int64_t position) {
+  const int64_t pages = cache.keys.dim(0), page = cache.keys.dim(1), width = batch.page_table.dim(1);
+  expect(position >= 0 && position / page < width, "KeyValueCache: a position beyond the page table");
+  const int32_t id = batch.page_table.as<const int32_t>()[sequence * width + position / page];
+  expect(id >= 0 && id < pages, "KeyValueCache: a page that does not exist");
+  return id * page + position % page;
 }
 
 }  // namespace
@@ -71,33 +130,94 @@ void CpuOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& bat
   const Tensor heads_out = out.reshape({batch.tokens * shape.heads, d});
   const float* in = as_float(qkv, activations_);
   const auto* positions = batch.positions.as<const int32_t>();
-  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
-  // Per worker: the scores of the query heads that share a key head, and one head's result.
-  const int64_t worker_floats = (queries * batch.max_length + d + 15) / 16 * 16;
+  const HeadGroup largest = group_of(shape, batch.max_length, columns);
+  const int64_t worker_floats = whole_lines(largest.scratch_floats());
   auto* scratch = scratch_.reserve<float>(pool_.threads() * static_cast<size_t>(worker_floats));
 
   pool_.parallel_for(static_cast<size_t>(batch.tokens), [&](size_t item, size_t worker) {
     const auto token = static_cast<int64_t>(item);
     const int64_t length = positions[token] + 1;  // keys: this token and all before it in its sample
     expect(length >= 1 && length <= batch.max_length && length <= token + 1, "attention: a position beyond its sample");
-    float* scores = scratch + static_cast<int64_t>(worker) * worker_floats;  // [queries, length]
-    float* head_out = scores + queries * length;
+    HeadGroup group = largest;
+    group.length = static_cast<size_t>(length);
     for (int64_t kv = 0; kv < shape.kv_heads; ++kv) {
-      const float* query = in + token * columns + kv * queries * d;
-      const float* keys = in + (token + 1 - length) * columns + (shape.heads + kv) * d;
-      const float* values = keys + shape.kv_heads * d;
-      const auto stride = static_cast<size_t>(columns), width = static_cast<size_t>(d),
-                 count = static_cast<size_t>(length);
-      for (size_t key = 0; key < count; key += kDotColumns)
-        simd_.dots({query, width, static_cast<size_t>(queries), keys + key * stride, stride,
-                    std::min(kDotColumns, count - key), width, scores + key, count});
-      for (int64_t q = 0; q < queries; ++q) {
-        const double sum = exponentiate(simd_, scores + q * length, length, scale);
-        simd_.mix({scores + q * length, values, count, stride, width, head_out});
-        for (int64_t i = 0; i < d; ++i) head_out[i] = static_cast<float>(static_cast<double>(head_out[i]) / sum);
-        convert(DType::kF32, head_out, out.dtype, heads_out.rows(token * shape.heads + kv * queries + q, 1).data,
-                width);
-      }
+      group.query = in + token * columns + kv * queries * d;
+      group.keys = in + (token + 1 - length) * columns + (shape.heads + kv) * d;
+      group.values = group.keys + shape.kv_heads * d;
+      attend(simd_, group, scratch + static_cast<int64_t>(worker) * worker_floats, out.dtype,
+             heads_out.rows(token * shape.heads + kv * queries, queries).data);
+    }
+  });
+}
+
+void CpuOps::append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
+                                const KeyValueCache& cache) {
+  check_cache(qkv, shape, batch, cache);
+  const int64_t row = shape.kv_heads * shape.head_dim;
+  const size_t bytes = static_cast<size_t>(row) * size_bytes(qkv.dtype);
+  const auto* positions = batch.positions.as<const int32_t>();
+  const auto* sequence_of = batch.sequence_of.as<const int32_t>();
+  for_each_row(batch.tokens, 2 * row, [&](int64_t token) {
+    const int32_t sequence = sequence_of[token];
+    expect(sequence >= 0 && sequence < batch.sequences, "append_keys_values: a sequence that does not exist");
+    const auto target = static_cast<size_t>(cache_row(batch, cache, sequence, positions[token])) * bytes;
+    const std::byte* keys =
+        qkv.rows(token, 1).data + static_cast<size_t>(shape.heads * shape.head_dim) * size_bytes(qkv.dtype);
+    std::memcpy(cache.keys.data + target, keys, bytes);
+    std::memcpy(cache.values.data + target, keys + bytes, bytes);
+  });
+}
+
+// The batch's tokens, cut so that some threads can share a long stretch of one sequence: each gathers its keys anew,
+// which is little beside its tokens' products with them.
+void CpuOps::cut_tokens(const Batch& batch) {
+  constexpr int64_t kTokens = 16;
+  token_ranges_.clear();
+  const auto* offsets = batch.offsets.as<const int32_t>();
+  for (int64_t sequence = 0; sequence < batch.sequences; ++sequence)
+    for (int64_t first = offsets[sequence]; first < offsets[sequence + 1]; first += kTokens)
+      token_ranges_.push_back({sequence, first, std::min<int64_t>(first + kTokens, offsets[sequence + 1])});
+}
+
+void CpuOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
+                              const Tensor& out) {
+  check_cache(qkv, shape, batch, cache);
+  const int64_t d = shape.head_dim, columns = shape.qkv_columns(), queries = shape.heads / shape.kv_heads;
+  expect(out.dim(0) == batch.tokens && out.dim(1) == shape.heads * d && out.dtype == qkv.dtype,
+         "cached_attention: out");
+  const Tensor heads_out = out.reshape({batch.tokens * shape.heads, d});
+  const Tensor key_heads = cache.keys.reshape({cache.keys.numel() / d, d});
+  const Tensor value_heads = cache.values.reshape({cache.values.numel() / d, d});
+  const float* in = as_float(qkv, activations_);
+  const auto* positions = batch.positions.as<const int32_t>();
+  cut_tokens(batch);
+  const HeadGroup largest = group_of(shape, batch.max_length, d);
+  // Per worker: the keys and values of one head as fp32, back to back, then what attend needs.
+  const int64_t head_floats = batch.max_length * d;
+  const int64_t worker_floats = whole_lines(static_cast<size_t>(2 * head_floats) + largest.scratch_floats());
+  auto* scratch = scratch_.reserve<float>(pool_.threads() * static_cast<size_t>(worker_floats));
+
+  pool_.parallel_for(token_ranges_.size() * static_cast<size_t>(shape.kv_heads), [&](size_t item, size_t worker) {
+    const TokenRange& range = token_ranges_[item / static_cast<size_t>(shape.kv_heads)];
+    const auto kv = static_cast<int64_t>(item) % shape.kv_heads;
+    const int64_t length = positions[range.end - 1] + 1;  // of the last token; it needs all that the others need
+    expect(length >= range.end - range.first && length <= batch.max_length,
+           "cached_attention: a position beyond its sample");
+    float* keys = scratch + static_cast<int64_t>(worker) * worker_floats;
+    float* values = keys + head_floats;
+    for (int64_t position = 0; position < length; ++position) {
+      const int64_t row = cache_row(batch, cache, range.sequence, position) * shape.kv_heads + kv;
+      convert(qkv.dtype, key_heads.rows(row, 1).data, DType::kF32, keys + position * d, static_cast<size_t>(d));
+      convert(qkv.dtype, value_heads.rows(row, 1).data, DType::kF32, values + position * d, static_cast<size_t>(d));
+    }
+    HeadGroup group = largest;
+    group.keys = keys, group.values = values;
+    for (int64_t token = range.first; token < range.end; ++token) {
+      expect(positions[token] == length - (range.end - token), "cached_attention: positions with a gap");
+      group.query = in + token * columns + kv * queries * d;
+      group.length = static_cast<size_t>(positions[token]) + 1;
+      attend(simd_, group, values + head_floats, out.dtype,
+             heads_out.rows(token * shape.heads + kv * queries, queries).data);
     }
   });
 }

@@ -8,6 +8,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/cpu_stream.h"
+#include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -22,6 +23,8 @@ class CpuBackend final : public Backend {
   std::string description() const override;
   Buffer allocate(size_t bytes) override;
   Buffer allocate_host(size_t bytes) override;
+  uint64_t free_bytes() const override { return available_host_memory(); }
+  std::unique_ptr<Recording> record(const std::function<void()>&) override { return nullptr; }
   std::unique_ptr<Event> create_event() override;
   std::unique_ptr<Stream> create_stream() override;
   bool memory_is_host_memory() const override { return true; }

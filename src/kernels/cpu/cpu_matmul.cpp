@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kMostBlockRows = 576;  // their packed block of k, and the sums, stay in the L2 cache
 constexpr int64_t kMostGroupColumns = 256;
 constexpr int64_t kFewBytes = 512 * 1024;  // of packed rows, over all of k: they stay in the L2 cache anyway
+constexpr int64_t kFewTiles = 3;           // of rows, for which packing tiles of w anew is faster than keeping them
 constexpr int64_t kItemsPerThread = 4;     // at least, where the columns allow: threads end at about the same time
 constexpr int64_t kGateUpColumns = 2 * kGateUpBlock;
 
@@ -110,10 +111,25 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
     return view_of(w, column_of(step.tile), width_of(step.tile), step.b * block_k,
                    std::min(block_k, k - step.b * block_k));
   };
-  const int64_t steps = k_blocks * column_tiles;
+  const bool straight = kernel.multiply_few != nullptr && block_tiles <= kFewTiles && k > 0;
+  for (int64_t tile = 0; straight && tile < column_tiles; ++tile) {
+    const int64_t next = tile + 1 < column_tiles ? tile + 1 : tile;
+    for (int64_t row_tile = 0; row_tile < block_tiles; ++row_tile) {
+      const int64_t row = row_tile * tile_rows;
+      kernel.multiply_few(
+          {.a = product.packed + static_cast<size_t>(block.first_tile + row_tile) * a_bytes,
+           .a_stride = static_cast<size_t>(tiles) * a_bytes,
+           .a_rows = view_of(product.a, block.first_row + row, std::min(tile_rows, block.rows - row), 0, k),
+           .w = view_of(w, column_of(tile), width_of(tile), 0, k),
+           .next_w = w.rows(column_of(next), 1).data,
+           .sums = sums + tile * tile_sums + row * tile_columns});
+    }
+  }
+  const int64_t steps = straight ? 0 : k_blocks * column_tiles;
   for (int64_t i = 0; i < steps; ++i) {
     const auto [b, tile] = step_of(i);
-    kernel.pack_w(w_of({b, tile}), w_tile);
+    const RowsView w_rows = w_of({b, tile});
+    kernel.pack_w(w_rows, w_tile);
     PackedProduct part;
     part.a = product.packed + static_cast<size_t>(b * tiles + block.first_tile) * a_bytes;
     part.w = w_tile;
@@ -121,6 +137,8 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
     part.w_type = product.w.dtype;
     part.rows = static_cast<size_t>(block.rows);
     part.k = static_cast<size_t>(std::min(block_k, k - b * block_k));
+    part.a_rows = view_of(product.a, block.first_row, block.rows, b * block_k, std::min(block_k, k - b * block_k));
+    part.w_rows = w_rows;
     part.sums = sums + tile * tile_sums;
     part.first = b == 0;
     part.last = b + 1 == k_blocks;
@@ -168,8 +186,12 @@ void CpuOps::write_sums(const Product& product, int64_t row, int64_t first, int6
                         int64_t step) const {
   const auto tile_columns = static_cast<int64_t>(simd_.matmul->tile_columns);
   const auto copy_sums = [&](float* target) {
+    constexpr int64_t kUsual = 32;  // columns of a tile: a copy of known size is not a call
     for (int64_t c = 0; c < columns; c += tile_columns, sums += step)
-      std::memcpy(target + c, sums, static_cast<size_t>(std::min(tile_columns, columns - c)) * sizeof(float));
+      if (const int64_t count = std::min(tile_columns, columns - c); count == kUsual)
+        std::memcpy(target + c, sums, kUsual * sizeof(float));
+      else
+        std::memcpy(target + c, sums, static_cast<size_t>(count) * sizeof(float));
   };
   const Tensor& out = product.out;
   const bool fp32 = out.dtype == DType::kF32;

@@ -46,33 +46,6 @@ void CpuOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Te
   });
 }
 
-void CpuOps::short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
-                        const Tensor& out) {
-  const int64_t hidden = weight.dim(0), length = weight.numel() / std::max<int64_t>(hidden, 1);
-  expect(bcz.dim(0) == batch.tokens && bcz.dim(1) == 3 * hidden && out.dim(0) == batch.tokens && out.dim(1) == hidden &&
-             out.dtype == bcz.dtype && (!bias || bias.numel() == hidden),
-         "short_conv: shapes");
-  const float* taps = as_float(weight, weights_);       // [hidden, length]
-  const float* offset = as_float(bias, more_weights_);  // [hidden] or null
-  const auto* positions = batch.positions.as<const int32_t>();
-  with_float_type(out.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for_each_row(batch.tokens, hidden * (length + 1), [&](int64_t token) {
-      const T* row = bcz.as<const T>() + token * 3 * hidden;  // B, C, z
-      T* target = out.as<T>() + token * hidden;
-      const int64_t first_tap = std::max<int64_t>(0, length - 1 - positions[token]);  // earlier ones see zeros
-      for (int64_t c = 0; c < hidden; ++c) {
-        float sum = offset != nullptr ? offset[c] : 0.0f;
-        for (int64_t j = first_tap; j < length; ++j) {
-          const T* past = row - (length - 1 - j) * 3 * hidden;
-          sum += taps[c * length + j] * (to_float(past[c]) * to_float(past[2 * hidden + c]));
-        }
-        target[c] = from_float<T>(to_float(row[hidden + c]) * sum);
-      }
-    });
-  });
-}
-
 void CpuOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) {
   expect(rows.dtype == DType::kI32 && out.dim(0) == rows.numel() && out.dim(1) == x.dim(1) && out.dtype == x.dtype,
          "gather_rows: shapes");

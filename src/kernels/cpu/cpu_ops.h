@@ -26,6 +26,12 @@ class CpuOps final : public Ops {
   void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
                     AttentionShape shape, const Batch& batch) override;
   void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override;
+  void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
+                          const KeyValueCache& cache) override;
+  void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
+                        const Tensor& out) override;
+  void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                         const Tensor& states, const Tensor& out) override;
   void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) override;
   void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
                   RouterRule rule, const Tensor& normed, const Routing& routing) override;
@@ -37,6 +43,8 @@ class CpuOps final : public Ops {
   void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual, const Tensor& norm_weight,
                             float eps, const Tensor& normed) override;
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
+  void sample(const Tensor& logits, const Tensor& draws, const SamplingRule& rule, const Tensor& ids,
+              const Tensor& log_probs) override;
 
  private:
   // A matrix product, and the blocks of rows it is cut into: each meets one matrix and is packed in whole tiles.
@@ -54,6 +62,15 @@ class CpuOps final : public Ops {
                   int64_t step) const;
   void write_swiglu(const float* sums, int64_t columns, DType type, std::byte* target) const;
 
+  // Some tokens of one sequence.
+  struct TokenRange {
+    int64_t sequence = 0, first = 0, end = 0;
+  };
+  void cut_tokens(const Batch& batch);
+
+  // log of the sum of exp(logits).
+  static double log_sum(const float* logits, int64_t vocab);
+
   // The elements as fp32: x itself where it is fp32, else a copy in the workspace. Null for an empty tensor.
   const float* as_float(const Tensor& x, Workspace& workspace);
   // f(row) for every row; cheap rows are shared out in groups.
@@ -64,6 +81,7 @@ class CpuOps final : public Ops {
   const Simd& simd_;
   RopeTable rope_;
   std::vector<RowBlock> row_blocks_;
+  std::vector<TokenRange> token_ranges_;
   Workspace activations_, weights_, more_weights_, logits_, packed_, scratch_;
 };
 

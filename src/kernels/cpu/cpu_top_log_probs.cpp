@@ -8,6 +8,13 @@
 
 namespace lfm2 {
 
+double CpuOps::log_sum(const float* logits, int64_t vocab) {
+  const auto largest = static_cast<double>(*std::max_element(logits, logits + vocab));
+  double sum = 0;
+  for (int64_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(logits[i]) - largest);
+  return largest + std::log(sum);
+}
+
 void CpuOps::top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1), k = ids.dim(1);
   expect(logits.dtype == DType::kF32 && ids.dtype == DType::kI32 && log_probs.dtype == DType::kF32 && vocab > 0 &&
@@ -27,13 +34,10 @@ void CpuOps::top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor
     std::iota(order, order + vocab, 0);
     std::partial_sort(order, order + k, order + vocab, better);
 
-    const auto largest = static_cast<double>(*std::max_element(logit, logit + vocab));
-    double sum = 0;
-    for (int64_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(logit[i]) - largest);
-    const double log_sum = largest + std::log(sum);
+    const double row_log_sum = log_sum(logit, vocab);
     for (int64_t j = 0; j < k; ++j) {
       ids.as<int32_t>()[row * k + j] = order[j];
-      log_probs.as<float>()[row * k + j] = static_cast<float>(static_cast<double>(logit[order[j]]) - log_sum);
+      log_probs.as<float>()[row * k + j] = static_cast<float>(static_cast<double>(logit[order[j]]) - row_log_sum);
     }
   });
 }

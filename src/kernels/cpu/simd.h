@@ -39,15 +39,25 @@ struct PackedProduct {
   const std::byte* w = nullptr;
   DType a_type = DType::kF32, w_type = DType::kF32;
   size_t rows = 0, k = 0;
+  RowsView a_rows, w_rows;           // what was packed, as it is stored
   float* sums = nullptr;             // [rows, tile_columns], rows in whole tiles; sums only after the last block
   bool first = false, last = false;  // of the blocks of k
   Fetch next_w, out;                 // what is packed next, and what the sums are written to
 };
 
+// The same for at most tile_rows rows of a over all of k, with rows of w as they are stored.
+struct FewProduct {
+  const std::byte* a = nullptr;  // a packed tile for each block of k, one each a_stride bytes
+  size_t a_stride = 0;
+  RowsView a_rows, w;            // at most tile_rows and tile_columns rows
+  const void* next_w = nullptr;  // what is multiplied next, as far apart as the rows of w
+  float* sums = nullptr;         // [tile_rows, tile_columns]
+};
+
 // A matrix product in register tiles over packed operands. k is cut into blocks of block_k; a block is summed from zero
 // and added to the sums of those before it. How, is the kernel's own, and the same for every element:
 //   - by vector registers: one fused multiply-add after the other, in order of k; block_k is kMatmulBlockK;
-//   - by AMX tiles: see simd_amx.cpp.
+//   - by AMX tiles: see simd_amx.cpp, which also says when it makes a block's sum by multiply-adds.
 constexpr size_t kMatmulBlockK = 256;
 struct MatmulKernel {
   size_t tile_rows, tile_columns;  // of a register tile: what one packed tile of a or w holds
@@ -58,6 +68,7 @@ struct MatmulKernel {
                  std::byte* packed);  // at most tile_rows rows and block_k columns; the rest is zeros
   void (*pack_w)(const RowsView& w, std::byte* packed);  // at most tile_columns rows and block_k columns
   void (*multiply)(const PackedProduct& product);
+  void (*multiply_few)(const FewProduct& product) = nullptr;  // the same bits, faster for few rows; may be missing
 };
 
 // sums[r, c] = x[r] · y[c]: some rows of x against at most kDotColumns rows of y.

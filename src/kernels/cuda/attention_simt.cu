@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kThreads = 256, kRows = 64;
 constexpr int kEach = 4;  // a thread's rows (consecutive), and its keys (16 apart): 16 x 16 threads
-constexpr int kScoreStride = kKeyTile + 4;
+constexpr int kScoreStride = kKeyTile + 4;  // rows start 4 banks apart
 
 template <int width>  // head_dim rounded up to 64, 128 or 256
 struct Layout {
@@ -39,20 +39,37 @@ __device__ void load_rows(float* target, int stride, int rows, int head_dim, boo
   }
 }
 
-__device__ float dot(float sum, float4 a, float4 b) {
-  return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
-}
-
-template <int width>
+template <int width, bool paged>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* shared, bool vector) {
   using L = Layout<width>;
   constexpr int kColumns = width / 16;  // of a thread: runs of 4, 64 apart
   const float* qkv = static_cast<const float*>(args.qkv);
   const QkvColumns columns(args);
+  const KeyRows<float, paged> keys(args, tile);
+  const ScaledScores rule;
   const int tx = threadIdx.x % 16, row0 = threadIdx.x / 16 * kEach;
   float* scores = shared + L::kScores + row0 * kScoreStride;  // rows of this half warp: only its lanes use them
   float out[kEach][kColumns] = {}, largest[kEach], total[kEach] = {};
   for (int r = 0; r < kEach; ++r) largest[r] = -INFINITY;
+  float earlier_out[kEach][kColumns] = {}, earlier_largest[kEach] = {}, earlier_total[kEach] = {};  // splits before
+
+  // Joins the split that begins at `first_key` to those before it. Rows before `first_key` keep what they have.
+  const auto close_split = [&](int first_key) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+      for (int step = 1; step < 16; step *= 2) total[i] += __shfl_xor_sync(0xffffffffu, total[i], step);
+      if (first_key == 0) continue;
+      const bool has_keys = tile.row_position(row0 + i) >= first_key;
+      const float most = fmaxf(earlier_largest[i], largest[i]);
+      const float weights[2] = {rule.weight(earlier_largest[i], most), rule.weight(largest[i], most)};
+      largest[i] = has_keys ? most : earlier_largest[i];
+      total[i] = has_keys ? merged(earlier_total[i], weights[0], total[i], weights[1]) : earlier_total[i];
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c)
+        out[i][c] = has_keys ? merged(earlier_out[i][c], weights[0], out[i][c], weights[1]) : earlier_out[i][c];
+    }
+  };
 
   load_rows<width>(shared + L::kQueries, L::kStride, kRows, args.head_dim, vector, [&](int row) -> const float* {
     if (!tile.row_valid(row)) return nullptr;
@@ -60,14 +77,28 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
     return qkv + (tile.first_token + row / tile.group) * columns.stride + head * args.head_dim;
   });
   for (int first_key = 0; first_key < tile.keys(); first_key += kKeyTile) {
-    const auto token_at = [&](int row, int64_t column) -> const float* {
-      if (first_key + row >= tile.keys()) return nullptr;
-      return qkv + (tile.sample_start() + first_key + row) * columns.stride + column + tile.kv_head * args.head_dim;
+    if (first_key > 0 && first_key % kSplitKeys == 0) {
+      close_split(first_key - kSplitKeys);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        earlier_largest[i] = largest[i];
+        earlier_total[i] = total[i];
+        largest[i] = -INFINITY;
+        total[i] = 0;
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          earlier_out[i][c] = out[i][c];
+          out[i][c] = 0;
+        }
+      }
+    }
+    const auto row_of = [&](const float* rows, int row) -> const float* {
+      return first_key + row < tile.keys() ? rows + keys.offset(first_key + row) : nullptr;
     };
     load_rows<width>(shared + L::kKeys, L::kStride, kKeyTile, args.head_dim, vector,
-                     [&](int row) { return token_at(row, columns.key); });
+                     [&](int row) { return row_of(keys.keys, row); });
     load_rows<width>(shared + L::kValues, width, kKeyTile, args.head_dim, vector,
-                     [&](int row) { return token_at(row, columns.value); });
+                     [&](int row) { return row_of(keys.values, row); });
     __syncthreads();
 
     float p[kEach][kEach] = {};  // rows, keys
@@ -91,17 +122,17 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
       float most = -INFINITY, sum = 0;
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
-        p[i][j] = first_key + tx + 16 * j <= position ? p[i][j] * args.scale : -INFINITY;
+        p[i][j] = first_key + tx + 16 * j <= position ? __fmul_rn(p[i][j], args.scale) : -INFINITY;
         most = fmaxf(most, p[i][j]);
       }
 #pragma unroll
       for (int step = 1; step < 16; step *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
       const float next = fmaxf(largest[i], most);
-      shrink[i] = expf(largest[i] - next);
+      shrink[i] = rule.weight(largest[i], next);
       largest[i] = next;
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
-        p[i][j] = expf(p[i][j] - next);
+        p[i][j] = rule.weight(p[i][j], next);
         sum += p[i][j];
         scores[i * kScoreStride + tx + 16 * j] = p[i][j];
       }
@@ -138,8 +169,8 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
     __syncthreads();  // before the next keys are loaded
   }
 
+  close_split((tile.keys() - 1) / kSplitKeys * kSplitKeys);
   for (int i = 0; i < kEach; ++i) {
-    for (int step = 1; step < 16; step *= 2) total[i] += __shfl_xor_sync(0xffffffffu, total[i], step);
     if (!tile.row_valid(row0 + i)) continue;
     const int64_t token = tile.first_token + (row0 + i) / tile.group;
     const int64_t head = tile.kv_head * tile.group + (row0 + i) % tile.group;
@@ -152,31 +183,41 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
   }
 }
 
-template <int width>
-__global__ void __launch_bounds__(kThreads) attention_simt_kernel(AttentionArgs args, int tile_positions, bool vector) {
+template <int width, bool paged>
+__global__ void __launch_bounds__(kThreads, width == 64 ? 2 : 1)
+    attention_simt_kernel(AttentionArgs args, int tile_positions, bool vector) {
   extern __shared__ __align__(16) float shared_floats[];
-  for_each_query_tile(args, tile_positions,
-                      [&](const QueryTile& tile) { attend<width>(args, tile, shared_floats, vector); });
+  for_each_query_tile<paged>(args, tile_positions,
+                             [&](const QueryTile& tile) { attend<width, paged>(args, tile, shared_floats, vector); });
 }
 
-template <int width>
+template <int width, bool paged>
 void launch_width(cudaStream_t stream, const AttentionArgs& args) {
-  const auto kernel = attention_simt_kernel<width>;
+  const auto kernel = attention_simt_kernel<width, paged>;
   constexpr int kSharedBytes = Layout<width>::kFloats * static_cast<int>(sizeof(float));
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   const int tile_positions = kRows / (args.heads / args.kv_heads);
-  const bool vector = args.head_dim % 4 == 0 && on_16_bytes(args.qkv);
+  const bool vector = args.head_dim % 4 == 0 && on_16_bytes(args.qkv) && on_16_bytes(args.pages.keys) &&
+                      on_16_bytes(args.pages.values);
   kernel<<<attention_grid(args, tile_positions), kThreads, kSharedBytes, stream>>>(args, tile_positions, vector);
   check_launch("attention_simt_kernel");
+}
+
+template <bool paged>
+void launch(cudaStream_t stream, const AttentionArgs& args) {
+  if (args.head_dim <= 64) return launch_width<64, paged>(stream, args);
+  if (args.head_dim <= 128) return launch_width<128, paged>(stream, args);
+  launch_width<256, paged>(stream, args);
 }
 
 }  // namespace
 
 void launch_attention_simt(cudaStream_t stream, const AttentionArgs& args) {
-  if (args.tokens == 0) return;
-  if (args.head_dim <= 64) return launch_width<64>(stream, args);
-  if (args.head_dim <= 128) return launch_width<128>(stream, args);
-  launch_width<256>(stream, args);
+  if (args.tokens == args.pages.singles) return;
+  if (args.pages.keys != nullptr)
+    launch<true>(stream, args);
+  else
+    launch<false>(stream, args);
 }
 
 }  // namespace lfm2

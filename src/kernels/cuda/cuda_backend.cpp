@@ -10,6 +10,7 @@
 #include "kernels/cuda/cuda_check.h"
 #include "kernels/cuda/cuda_loader.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_recording.h"
 #include "kernels/cuda/cuda_stream.h"
 
 namespace lfm2 {
@@ -47,8 +48,9 @@ class CudaBackend final : public Backend {
       : device_(select(device)),
         facts_(cuda_device_facts(device)),
         ops_(stream_.native(),
-             {LFM2_HAS_SM90A && !options.portable && facts_.compute_capability == 90, options.plain_fp32},
-             allocate(kGroupWorkspaceInts * sizeof(int32_t)), allocate(LtMatmul::kWorkspaceBytes)),
+             {LFM2_HAS_SM90A && !options.portable && facts_.compute_capability == 90, options.plain_fp32,
+              facts_.multiprocessors},
+             workspaces()),
         uploader_(*this) {
     const cudaError_t error = probe_kernels();
     if (error != cudaSuccess)
@@ -89,6 +91,10 @@ class CudaBackend final : public Backend {
     return Buffer(data, bytes, [](void* memory) { static_cast<void>(cudaFreeHost(memory)); });
   }
 
+  uint64_t free_bytes() const override { return cuda_device_facts(device_).free_bytes; }
+  std::unique_ptr<Recording> record(const std::function<void()>& work) override {
+    return std::make_unique<CudaRecording>(stream_.native(), work);
+  }
   std::unique_ptr<Event> create_event() override { return std::make_unique<CudaEvent>(); }
   std::unique_ptr<Stream> create_stream() override { return std::make_unique<CudaStream>(); }
   bool memory_is_host_memory() const override { return false; }
@@ -124,6 +130,13 @@ class CudaBackend final : public Backend {
   }
 
  private:
+  CudaWorkspaces workspaces() {
+    CudaWorkspaces made{allocate(kGroupWorkspaceInts * sizeof(int32_t)), allocate(kDecodePartialFloats * sizeof(float)),
+                        allocate(kDecodeCounters * sizeof(int32_t)), allocate(LtMatmul::kWorkspaceBytes)};
+    CUDA_CHECK(cudaMemset(made.decode_counters.data(), 0, made.decode_counters.bytes()));
+    return made;
+  }
+
   int device_;
   CudaDeviceFacts facts_;
   CudaStream stream_;

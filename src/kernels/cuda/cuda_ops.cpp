@@ -4,27 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cuda/op_checks.h"
+
 namespace lfm2 {
-
-namespace {
-
-AnyArray any(const Tensor& x) { return {x ? x.data : nullptr, x.dtype}; }
-
-bool on_16_bytes(const Tensor& x) { return (reinterpret_cast<uintptr_t>(x.data) & 15u) == 0; }
-
-bool is_float(const Tensor& x) { return x.dtype != DType::kI32; }
-
-void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batch) {
-  expect(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim % 2 == 0,
-         "attention: heads");
-  expect(shape.head_dim >= 2 && shape.head_dim <= kMaxHeadDim, "attention: a head dimension above 256");
-  expect(shape.heads / shape.kv_heads <= kMaxQueriesPerKey, "attention: more than 64 query heads for a key head");
-  expect(qkv.rank == 2 && qkv.dim(0) == batch.tokens && qkv.dim(1) == shape.qkv_columns() && is_float(qkv),
-         "attention: qkv");
-  expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "attention: positions");
-}
-
-}  // namespace
 
 void CudaOps::embed(const Tensor& ids, const Tensor& table, const Tensor& out) {
   expect(ids.dtype == DType::kI32 && out.dim(0) == ids.numel() && out.dim(1) == table.dim(1), "embed: shapes");
@@ -49,6 +31,8 @@ void CudaOps::multiply(GemmPath path, const GemmArgs& args, const GemmProblem& p
       return launch_gemm_planes(stream_, args);
 #if LFM2_HAS_SM90A
     case GemmPath::kWgmma:
+      if (prefers_few_rows(args.m, args.n, args.offsets != nullptr))
+        return launch_gemm_few_rows(stream_, args, problem.act, problem.out);
       return launch_gemm_wgmma(stream_, args, problem.act, problem.out);
     case GemmPath::kPlanesWgmma:
       return launch_gemm_planes_wgmma(stream_, args);
@@ -129,15 +113,7 @@ void CudaOps::multiply_groups(const Tensor& a, const Tensor& w, const Tensor& ex
 
 void CudaOps::short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                          const Tensor& out) {
-  const int64_t hidden = weight.dim(0), length = hidden > 0 ? weight.numel() / hidden : 0;
-  expect(bcz.dim(0) == batch.tokens && bcz.dim(1) == 3 * hidden && out.dim(0) == batch.tokens && out.dim(1) == hidden &&
-             out.dtype == bcz.dtype && (!bias || bias.numel() == hidden) && length > 0,
-         "short_conv: shapes");
-  expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "short_conv: positions");
-  launch_short_conv(
-      stream_,
-      {bcz.data, any(weight), any(bias), batch.positions.as<const int32_t>(), out.data, batch.tokens, hidden, length},
-      out.dtype);
+  launch_short_conv(stream_, short_conv_args(bcz, weight, bias, batch, out), out.dtype);
 }
 
 // As RopeTable of the CPU, which rounds where transformers rounds.
@@ -173,14 +149,7 @@ void CudaOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& ba
   check_qkv(qkv, shape, batch);
   expect(out.dim(0) == batch.tokens && out.dim(1) == shape.heads * shape.head_dim && out.dtype == qkv.dtype,
          "attention: out");
-  const AttentionArgs args{.qkv = qkv.data,
-                           .positions = batch.positions.as<const int32_t>(),
-                           .out = out.data,
-                           .tokens = batch.tokens,
-                           .heads = static_cast<int>(shape.heads),
-                           .kv_heads = static_cast<int>(shape.kv_heads),
-                           .head_dim = static_cast<int>(shape.head_dim),
-                           .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim))};
+  const AttentionArgs args = attention_args(qkv, shape, batch, out);
   if (qkv.dtype == DType::kF32)
     launch_attention_simt(stream_, args);
   else
@@ -243,7 +212,7 @@ void CudaOps::group_by_expert(const Routing& routing) {
                                    .sources = routing.sources.as<int32_t>(),
                                    .rows = routing.rows.as<int32_t>(),
                                    .offsets = routing.expert_offsets.as<int32_t>(),
-                                   .workspace = reinterpret_cast<int32_t*>(group_workspace_.data()),
+                                   .workspace = reinterpret_cast<int32_t*>(workspaces_.group.data()),
                                    .assignments = assignments,
                                    .experts = static_cast<int>(experts),
                                    .top_k = static_cast<int>(routing.ids.dim(1))});

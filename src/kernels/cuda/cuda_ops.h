@@ -15,16 +15,21 @@ namespace lfm2 {
 struct CudaFeatures {
   bool hopper = false;      // sm_90a: the GPU has its instructions and this build its code
   bool plain_fp32 = false;  // fp32 by FFMA alone
+  int multiprocessors = 1;
+};
+
+// Device memory of the operators.
+struct CudaWorkspaces {
+  Buffer group;            // kGroupWorkspaceInts int32
+  Buffer decode_partials;  // kDecodePartialFloats floats
+  Buffer decode_counters;  // kDecodeCounters int32, zero
+  Buffer lt;               // LtMatmul::kWorkspaceBytes
 };
 
 class CudaOps final : public Ops {
  public:
-  // Device memory: `group_workspace` kGroupWorkspaceInts int32, `lt_workspace` LtMatmul::kWorkspaceBytes.
-  CudaOps(cudaStream_t stream, CudaFeatures features, Buffer group_workspace, Buffer lt_workspace)
-      : stream_(stream),
-        features_(features),
-        group_workspace_(std::move(group_workspace)),
-        lt_(std::move(lt_workspace)) {}
+  CudaOps(cudaStream_t stream, CudaFeatures features, CudaWorkspaces workspaces)
+      : stream_(stream), features_(features), workspaces_(std::move(workspaces)), lt_(std::move(workspaces_.lt)) {}
 
   void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override;
   void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
@@ -34,6 +39,12 @@ class CudaOps final : public Ops {
   void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
                     AttentionShape shape, const Batch& batch) override;
   void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override;
+  void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
+                          const KeyValueCache& cache) override;
+  void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
+                        const Tensor& out) override;
+  void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                         const Tensor& states, const Tensor& out) override;
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override;
   void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) override;
   void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
@@ -46,6 +57,8 @@ class CudaOps final : public Ops {
   void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual, const Tensor& norm_weight,
                             float eps, const Tensor& normed) override;
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
+  void sample(const Tensor& logits, const Tensor& draws, const SamplingRule& rule, const Tensor& ids,
+              const Tensor& log_probs) override;
 
  private:
   const RopeFrequencies& frequencies(float theta, int64_t head_dim);
@@ -56,7 +69,7 @@ class CudaOps final : public Ops {
 
   cudaStream_t stream_;
   CudaFeatures features_;
-  Buffer group_workspace_;
+  CudaWorkspaces workspaces_;  // lt: lt_ has it
   LtMatmul lt_;
   RopeFrequencies frequencies_{};
   float theta_ = 0;

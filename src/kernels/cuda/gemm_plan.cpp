@@ -25,7 +25,9 @@ GemmPath choose_grouped(const GemmProblem& problem) {
 
 GemmPath choose_dense(const GemmProblem& problem) {
   const GemmPath own = choose_grouped(problem);
-  if (own == GemmPath::kPlanesWgmma) return own;
+  // Level with cuBLASLt in large products, and in small ones, where cuBLASLt would have to keep to the algorithm of the
+  // large ones for the sake of the bits, twice as fast.
+  if (own == GemmPath::kPlanesWgmma || own == GemmPath::kWgmma) return own;
   // cuBLASLt's Hopper kernels round a 16-bit product before they add the old value to it: two roundings.
   const bool rounds_twice = problem.epilogue == Epilogue::kAdd && problem.out != DType::kF32;
   const bool regular = problem.aligned && !rounds_twice && problem.epilogue != Epilogue::kSwiglu && problem.n > 0 &&

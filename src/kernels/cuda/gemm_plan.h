@@ -28,7 +28,7 @@ struct GemmProblem {
 
 enum class GemmPath {
   kCublasLt,     // dense, regular types and sizes
-  kWgmma,        // bf16 and fp16, regular sizes: Hopper; dense and grouped
+  kWgmma,        // bf16 and fp16, regular sizes: Hopper; dense and grouped; few rows by mma.sync, the same bits
   kMma,          // bf16 and fp16: mma.sync, sm_80 and later; dense and grouped
   kPlanesWgmma,  // fp32 activations, bf16 or fp32 weights: exact bf16 products, Hopper; dense and grouped
   kPlanes,       // fp32 activations, bf16 weights: three bf16 products, exact, mma.sync; dense and grouped
@@ -40,6 +40,9 @@ bool gemm_supported(const GemmProblem& problem);
 
 GemmPath choose_dense(const GemmProblem& problem);
 GemmPath choose_grouped(const GemmProblem& problem);
+
+// Which of kWgmma's two kernels, whose bits are the same, is faster on an H200 with weights that are not in its cache.
+constexpr bool prefers_few_rows(int64_t m, int64_t n, bool grouped) { return grouped ? m <= 4 : m <= 16 && n <= 32768; }
 
 // What one thread block computes.
 struct GemmTile {

@@ -3,9 +3,10 @@
 //
 // An fp32 value is exactly the sum of three bf16 planes (8 + 8 + 8 significant bits), so three bf16 products with an
 // exact bf16 weight are the exact products. Tensor cores truncate as they add; therefore every 64 of k are summed on
-// their own, the smallest plane first, and added to the running sum with rounding to nearest. Against fp64 the error is
+// their own, all of the smallest plane first, and added to the running sum with rounding to nearest. Against fp64 the error is
 // a quarter of plain fp32's (docs/performance.md). The order of the sum depends on k alone, so the bits of a row do not
-// depend on the rows beside it.
+// depend on the rows beside it. Sums that planes may have got wrong are made again (gemm_planes.cuh).
+#include "kernels/cuda/gemm_planes.cuh"
 #include "kernels/cuda/gemm_tile.cuh"
 #include "kernels/cuda/mma.cuh"
 
@@ -13,13 +14,14 @@ namespace lfm2 {
 
 namespace {
 
+using namespace planes;
+
 constexpr int kThreads = 256;
 constexpr int kRows = kPlanesTile.rows, kColumns = kPlanesTile.columns;
 constexpr int kWarpRows = 64, kWarpColumns = 32;  // 2 x 4 warps; two sets of sums leave no registers for more
 constexpr int kDepth = 64;                        // of k, in one stage and between roundings
 constexpr int kSteps = kDepth / 16;
 constexpr int kRowChunks = kDepth / 8;
-constexpr int kPlanes = 3;
 constexpr int kPlaneBytes = kRows * kDepth * 2, kAStageBytes = kPlanes * kPlaneBytes,
               kWStageBytes = kColumns * kDepth * 2;
 constexpr int kAStages = 2, kWStages = 3;
@@ -29,20 +31,6 @@ constexpr int kLoads = kRows / kLoadRows;  // octets of a that a thread brings t
 constexpr int kSumStride = kColumns + 8;
 
 static_assert(kRows == kColumns && kRows * kSumStride * 4 <= kSharedBytes);
-
-// The planes of x, as fp32 bit patterns whose low halves are zero. Cut, not rounded: nothing overflows, and the third
-// is exact.
-__device__ void split(float x, uint32_t (&planes)[kPlanes]) {
-  planes[0] = __float_as_uint(x) & 0xffff0000u;
-  if (!isfinite(x)) {  // passes through as itself
-    if (isnan(x)) planes[0] |= 0x00400000u;
-    planes[1] = planes[2] = 0;
-    return;
-  }
-  const float rest = x - __uint_as_float(planes[0]);
-  planes[1] = __float_as_uint(rest) & 0xffff0000u;
-  planes[2] = __float_as_uint(rest - __uint_as_float(planes[1]));
-}
 
 // Octets of a for one stage: from memory to registers while the stage before is multiplied, then split into the stage.
 struct APart {
@@ -62,13 +50,8 @@ struct APart {
     for (int i = 0; i < kLoads; ++i) {
       uint32_t words[kPlanes][kOctet / 2];
 #pragma unroll
-      for (int pair = 0; pair < kOctet / 2; ++pair) {
-        uint32_t even[kPlanes], odd[kPlanes];
-        split(octets[i].v[2 * pair], even);
-        split(octets[i].v[2 * pair + 1], odd);
-#pragma unroll
-        for (int p = 0; p < kPlanes; ++p) words[p][pair] = __byte_perm(even[p], odd[p], 0x7632);
-      }
+      for (int pair = 0; pair < kOctet / 2; ++pair)
+        split(octets[i].v[2 * pair], octets[i].v[2 * pair + 1], words[0][pair], words[1][pair], words[2][pair]);
 #pragma unroll
       for (int p = 0; p < kPlanes; ++p)
         *reinterpret_cast<uint4*>(stage + p * kPlaneBytes + chunk_offset(row0 + i * kLoadRows, chunk, kRowChunks)) = {
@@ -95,17 +78,17 @@ __device__ void multiply_stage(uint32_t a_rows, uint32_t w_rows, float (&sums)[k
   const int lane = threadIdx.x % 32, swizzle = lane & 7;
   float block[kWarpRows / 16][kWarpColumns / 8][4] = {};
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int a_chunk = (2 * step + (lane >> 4)) ^ swizzle, w_chunk = (2 * step + ((lane >> 3) & 1)) ^ swizzle;
-    const uint32_t w_place =
-        w_rows + static_cast<uint32_t>((((lane & 7) + (lane >> 4) * 8) * kRowChunks + w_chunk) * 16);
-    uint32_t w[kWarpColumns / 16][4];
+  for (int plane = kPlanes - 1; plane >= 0; --plane) {
 #pragma unroll
-    for (int j = 0; j < kWarpColumns / 16; ++j) load_matrices(w[j], w_place + j * kSixteenRows);
-#pragma unroll
-    for (int plane = kPlanes - 1; plane >= 0; --plane) {
+    for (int step = 0; step < kSteps; ++step) {
+      const int a_chunk = (2 * step + (lane >> 4)) ^ swizzle, w_chunk = (2 * step + ((lane >> 3) & 1)) ^ swizzle;
+      const uint32_t w_place =
+          w_rows + static_cast<uint32_t>((((lane & 7) + (lane >> 4) * 8) * kRowChunks + w_chunk) * 16);
       const uint32_t a_place =
           a_rows + static_cast<uint32_t>(plane * kPlaneBytes + ((lane & 15) * kRowChunks + a_chunk) * 16);
+      uint32_t w[kWarpColumns / 16][4];
+#pragma unroll
+      for (int j = 0; j < kWarpColumns / 16; ++j) load_matrices(w[j], w_place + j * kSixteenRows);
 #pragma unroll
       for (int i = 0; i < kWarpRows / 16; ++i) {
         uint32_t a[4];
@@ -157,6 +140,15 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_planes_kernel(GemmArgs args,
       multiply_stage(shared_address(a_stage(block)) + warp_row * kDepth * 2,
                      shared_address(w_stage(block)) + warp_column * kDepth * 2, sums);
     if (block + 1 < blocks) part.store(a_stage(block + 1));
+  }
+  if (busy) {
+    constexpr int kColumnPieces = kWarpColumns / 8;
+    const int lane = threadIdx.x % 32;
+    const SumPlaces<kColumnPieces> places{static_cast<int>(place.first_row) + warp_row + lane / 4,
+                                          static_cast<int>(place.end_row),
+                                          static_cast<int>(place.first_column) + warp_column + lane % 4 * 2};
+    redo_doubtful<__nv_bfloat16>(args, place.group, places,
+                                 reinterpret_cast<float(&)[kWarpRows / 16 * kColumnPieces * 4]>(sums));
   }
   wait_copies<0>();
   __syncthreads();

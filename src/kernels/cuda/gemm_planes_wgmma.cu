@@ -4,7 +4,7 @@
 // 64 of k are summed on their own, smallest plane first, and added to the running sum with rounding to nearest. bf16
 // weights need three products, which are exact; fp32 weights are split too and need six (what is left out is below
 // 2^-24 of a product). The order of the sum depends on k alone, so the bits of a row do not depend on the rows beside
-// it.
+// it. Sums that planes may have got wrong are made again (gemm_planes.cuh).
 //
 // Two thread blocks of a cluster compute 128 rows x 256 columns, each 128 of the columns. Each loads half of the rows'
 // fp32 values for both, and its own weights; one warp does that, running ahead through a ring of stages. Two warpgroups
@@ -13,148 +13,17 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/cuda/device_types.cuh"
-#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/gemm_planes.cuh"
+#include "kernels/cuda/gemm_planes_wgmma_tiles.cuh"
 #include "kernels/cuda/tensor_map.h"
 
 namespace lfm2 {
 
 namespace {
 
-constexpr int kCluster = 2;  // thread blocks, side by side
-constexpr int kRows = 128, kColumns = 128;
-constexpr int kWarpgroup = 128;               // threads
-constexpr int kGroupRows = 64;                // of a multiplying warpgroup
-constexpr int kDepth = 64, kStepDepth = 16;   // of k: in one stage and between roundings; in one instruction
-constexpr int kSteps = kDepth / kStepDepth;
-constexpr int kPlanes = 3;
-constexpr int kBoxBytes = 128 * 128;          // every tile is made of boxes: 128 rows of 128 bytes, swizzled
-constexpr int kBoxFloats = 32;                // of k, in a box of fp32
-constexpr int kABoxes = kDepth / kBoxFloats;
-constexpr int kSums = kGroupRows * kColumns / kWarpgroup;  // of a thread
+using namespace planes;
 
-static_assert(kABoxes == kCluster, "each block of a cluster loads one box for both");
-
-template <bool float_weights>
-struct Shape {
-  static constexpr int kWBoxes = float_weights ? 2 : 1;
-  static constexpr int kStageBoxes = kABoxes + kWBoxes;
-  static constexpr int kStages = float_weights ? 2 : 4;
-  static constexpr int kWPlanes = float_weights ? kPlanes : 1;
-  static constexpr int kPlaneStages = float_weights ? 2 : 0;  // of converted weights
-  static constexpr int kBoxes = kStages * kStageBoxes + kPlaneStages * kWPlanes;
-  static constexpr int kSharedBytes = kBoxes * kBoxBytes + 1024;  // to start on 1024
-  static constexpr int kWarpgroups = float_weights ? 4 : 3;
-  static constexpr int kThreads = kWarpgroups * kWarpgroup;
-  static constexpr int kFirstMultiplier = kWarpgroups - 2;
-  // Of a thread; together what a multiprocessor has.
-  static constexpr int kLoaderRegisters = 40, kSplitterRegisters = 56, kMultiplierRegisters = float_weights ? 208 : 232;
-  // Arrivals that free a stage: every multiplying warp of the cluster; every splitting warp of the block.
-  static constexpr int kReaders = 2 * 4 * kCluster + (float_weights ? 4 : 0);
-};
-
-// Without the fences over the whole GPU that the cluster's scope brings: only what the copy engine wrote is read behind
-// these waits, and nothing is written that another block reads.
-__device__ void release_at(uint32_t barrier, uint32_t rank) {
-  asm volatile(
-      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
-// The loop is out of the compiler's sight, which else runs out of registers around it. A wait that a bug makes endless
-// becomes a GPU fault after some seconds.
-__device__ void wait_for(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done, on;\n.reg .u32 tries;\nmov.u32 tries, 0;\n"
-      "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra came;\n"
-      "add.u32 tries, tries, 1;\nsetp.lt.u32 on, tries, 16777216;\n@on bra again;\ntrap;\ncame:\n}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
-struct Barriers {
-  uint64_t full[4], free[4];                 // stages
-  uint64_t planes_full[2], planes_free[2];
-};
-
-// A ring's next stage, and the parity of this round through it.
-template <int stages>
-struct Turn {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ void next() {
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
-};
-
-// One tile of a cluster: kRows rows and 2 kColumns columns.
-struct Place {
-  int first_row, end_row;  // end_row is the group's end, not the tile's
-  int first_column;
-  int group;  // -1: no such tile
-};
-
-// Tiles are counted group by group, then two columns' width by two columns' width, then row by row: clusters that run
-// together share columns of w. Every warp finds the place by itself: a prefix sum over the groups, 32 at a time.
-__device__ Place find_place(const GemmArgs& args, int64_t index) {
-  const int columns = static_cast<int>((args.n + kCluster * kColumns - 1) / (kCluster * kColumns));
-  const auto tiles_of = [](int rows) { return (rows + kRows - 1) / kRows; };
-  const auto place_in = [&](int first_row, int end_row, int local, int group) {
-    const int rows = tiles_of(end_row - first_row);
-    return Place{first_row + local % rows * kRows, end_row, local / rows * kCluster * kColumns, group};
-  };
-  if (args.offsets == nullptr) {
-    const int m = static_cast<int>(args.m);
-    if (index >= int64_t{tiles_of(m)} * columns) return {0, 0, 0, -1};
-    return place_in(0, m, static_cast<int>(index), 0);
-  }
-  const int lane = threadIdx.x % 32;
-  for (int base = 0; base < args.groups; base += 32) {
-    const bool real = base + lane < args.groups;
-    const int first = real ? args.offsets[base + lane] : 0, end = real ? args.offsets[base + lane + 1] : 0;
-    const int64_t tiles = int64_t{tiles_of(end - first)} * columns;
-    int64_t upto = tiles;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int64_t left = __shfl_up_sync(0xffffffffu, upto, step);
-      if (lane >= step) upto += left;
-    }
-    const unsigned reached = __ballot_sync(0xffffffffu, upto > index);
-    if (reached != 0) {
-      const int owner = __ffs(reached) - 1;
-      const auto local = static_cast<int>(index - __shfl_sync(0xffffffffu, upto - tiles, owner));
-      return place_in(__shfl_sync(0xffffffffu, first, owner), __shfl_sync(0xffffffffu, end, owner), local,
-                      base + owner);
-    }
-    index -= __shfl_sync(0xffffffffu, upto, 31);
-  }
-  return {0, 0, 0, -1};
-}
-
-// f(place) for every tile of this cluster.
-template <class F>
-__device__ void for_each_tile(const GemmArgs& args, F&& f) {
-  for (int64_t index = blockIdx.x / kCluster;; index += gridDim.x / kCluster) {
-    const Place place = find_place(args, index);
-    if (place.group < 0) return;
-    f(place);
-  }
-}
-
-// The three planes of two values, each plane's pair packed. Cut, not rounded: nothing overflows, and the third is
-// exact. An infinity leaves NaN in the others: redo_nonfinite.
-__device__ void split(float even, float odd, uint32_t& first, uint32_t& second, uint32_t& third) {
-  const auto cut = [](float x) { return __uint_as_float(__float_as_uint(x) & 0xffff0000u); };
-  const auto pack = [](float x, float y) { return __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632); };
-  first = pack(even, odd);
-  even -= cut(even);
-  odd -= cut(odd);
-  second = pack(even, odd);
-  third = pack(even - cut(even), odd - cut(odd));
-}
-
-// The same, rounded: what the six products leave out becomes a third of it, of either sign.
+// As planes::split, but rounded: what the six products leave out becomes a third of it, of either sign.
 __device__ void split_rounded(float even, float odd, uint32_t& first, uint32_t& second, uint32_t& third) {
   const auto next = [&] {
     uint32_t pair;
@@ -166,27 +35,6 @@ __device__ void split_rounded(float even, float odd, uint32_t& first, uint32_t& 
   first = next();
   second = next();
   third = next();
-}
-
-struct Block {
-  char* shared;
-  Barriers* barriers;
-  uint32_t rank;  // in the cluster
-  int blocks;     // of k
-
-  __device__ int first_column(const Place& place) const {
-    return place.first_column + static_cast<int>(rank) * kColumns;
-  }
-};
-
-template <bool float_weights>
-__device__ char* stage_of(const Block& block, int stage) {
-  return block.shared + stage * Shape<float_weights>::kStageBoxes * kBoxBytes;
-}
-template <bool float_weights>
-__device__ char* planes_of(const Block& block, int stage) {
-  using S = Shape<float_weights>;
-  return block.shared + (S::kStages * S::kStageBoxes + stage * S::kWPlanes) * kBoxBytes;
 }
 
 // One warp: brings a and w, stage after stage.
@@ -303,33 +151,6 @@ __device__ void start_products(float (&sums)[kSums], const Fragments (&a)[kPlane
   wgmma_commit();
 }
 
-// Where tensor cores gave infinity or NaN: what a chain of fp32 multiply-adds gives, as infinite inputs have no planes.
-template <class W, int size>
-__device__ void redo_nonfinite(const GemmArgs& args, int group, int row0, int end_row, int column0,
-                               int end_column, float (&sums)[size]) {
-  float probe = 0;
-#pragma unroll
-  for (int i = 0; i < size; ++i) probe = fmaf(sums[i], 0.0f, probe);
-  if (!isnan(probe)) return;
-#pragma unroll 1
-  for (int i = 0; i < size; ++i) {
-    const int row = row0 + i / 2 % 2 * 8, column = column0 + i / 4 * 8 + i % 2;
-    float sum = 0;
-#pragma unroll
-    for (int j = 0; j < size; ++j)
-      if (j == i) sum = sums[j];
-    if (isfinite(sum) || row >= end_row || column >= end_column) continue;
-    const float* a = static_cast<const float*>(args.a) + row * args.k;
-    const W* w = static_cast<const W*>(args.w.data) + (group * args.n + column) * args.k;
-    sum = 0;
-#pragma unroll 4
-    for (int64_t k = 0; k < args.k && !isnan(sum); ++k) sum = fmaf(a[k], to_f32(w[k]), sum);
-#pragma unroll
-    for (int j = 0; j < size; ++j)
-      if (j == i) sums[j] = sum;
-  }
-}
-
 template <class B, int size>
 __device__ void add_bias(const B* bias, int columns, float (&sums)[size]) {
 #pragma unroll
@@ -348,7 +169,7 @@ template <bool float_weights>
 __device__ void finish(const GemmArgs& args, const Place& place, int row0, int column0, float (&sums)[kSums]) {
   using W = std::conditional_t<float_weights, float, __nv_bfloat16>;
   const int n = static_cast<int>(args.n), columns = n - column0;
-  redo_nonfinite<W>(args, place.group, row0, place.end_row, column0, n, sums);
+  redo_doubtful<W>(args, place.group, SumPlaces<kColumns / 8>{row0, place.end_row, column0}, sums);
   switch (args.bias.data == nullptr ? DType::kI32 : args.bias.dtype) {
     case DType::kBf16:
       add_bias(static_cast<const __nv_bfloat16*>(args.bias.data) + column0, columns, sums);
@@ -418,7 +239,7 @@ __device__ void multiply_tiles(const GemmArgs& args, const Block& block, int war
   };
   const auto free_stage = [&](int stage) {
     __syncwarp();
-    if (lane < kCluster) release_at(shared_address(&block.barriers->free[stage]), lane);
+    if (lane < kCluster) barrier_arrive_at(shared_address(&block.barriers->free[stage]), lane);
   };
   const auto free_planes = [&] {
     if constexpr (float_weights) {
@@ -524,11 +345,11 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Shape<float_w
   cluster_sync();
   const int warpgroup = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup, 0);
   if (warpgroup == 0) {
-    give_registers<S::kLoaderRegisters>();
+    give_registers<kLoaderRegisters>();
     if (threadIdx.x < 32) load_tiles<float_weights>(args, &a_map, &w_map, block);
   } else if (float_weights && warpgroup == 1) {
     if constexpr (float_weights) {
-      give_registers<S::kSplitterRegisters>();
+      give_registers<kSplitterRegisters>();
       split_weights(args, block);
     }
   } else {
@@ -560,7 +381,6 @@ void launch(cudaStream_t stream, const GemmArgs& args) {
 }
 
 }  // namespace
-
 
 void launch_gemm_planes_wgmma(cudaStream_t stream, const GemmArgs& args) {
   if (args.m == 0 || args.n == 0) return;

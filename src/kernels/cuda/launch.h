@@ -57,6 +57,32 @@ struct QkNormRopeArgs {
 void launch_qk_norm_rope(cudaStream_t stream, const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
                          DType act);
 
+struct CachedConvArgs {
+  const int32_t *sequence_of, *offsets;  // [tokens], [sequences + 1]
+  const int32_t* rows;                   // [sequences, 2]: read from, written to
+  float* states;                         // [rows, taps - 1, hidden]
+};
+void launch_cached_short_conv(cudaStream_t stream, const ShortConvArgs& args, const CachedConvArgs& cache, DType act);
+
+// A batch of sequences with a cache: kernels/ops.h. No kernel writes its arrays.
+struct KeyPages {
+  void *keys, *values;         // [pages, page, kv_heads, head_dim]
+  const int32_t* page_table;   // [sequences, most_pages]
+  const int32_t* sequence_of;  // [tokens]
+  const int32_t* offsets;      // [sequences + 1]
+  int most_pages, page;
+  int64_t singles;
+};
+
+struct AppendArgs {
+  const void* qkv;
+  const int32_t* positions;
+  KeyPages pages;
+  int64_t tokens;
+  int heads, kv_heads, head_dim;
+};
+void launch_append_keys_values(cudaStream_t stream, const AppendArgs& args, DType act);
+
 struct AttentionArgs {
   const void* qkv;
   const int32_t* positions;
@@ -64,9 +90,25 @@ struct AttentionArgs {
   int64_t tokens;
   int heads, kv_heads, head_dim;
   float scale;  // 1 / sqrt(head_dim)
+  // Without pages: whole samples, keys and values in qkv. With them: the tokens from pages.singles on.
+  KeyPages pages = {};
 };
 void launch_attention_mma(cudaStream_t stream, const AttentionArgs& args, DType act);  // bf16, fp16
 void launch_attention_simt(cudaStream_t stream, const AttentionArgs& args);            // fp32
+
+// The first pages.singles tokens, a sequence each.
+struct DecodeArgs {
+  AttentionArgs attention;
+  int64_t max_length;  // of a sequence, at most
+  // Results of parts of long sequences: [kDecodePartialFloats], [kDecodeCounters], the latter 0 between launches.
+  float* partials;
+  int32_t* counters;
+  int multiprocessors;
+};
+constexpr int64_t kDecodePartialFloats = int64_t{8} << 20;
+constexpr int64_t kDecodeCounters = int64_t{1} << 16;
+void launch_decode_attention_mma(cudaStream_t stream, const DecodeArgs& args, DType act);  // bf16, fp16
+void launch_decode_attention_simt(cudaStream_t stream, const DecodeArgs& args);            // fp32
 
 struct RouteArgs {
   const float* logits;  // [tokens, experts]
@@ -132,6 +174,17 @@ void launch_combine_experts(cudaStream_t stream, const CombineExpertsArgs& args,
 void launch_top_log_probs(cudaStream_t stream, const float* logits, int64_t rows, int64_t vocab, int64_t k,
                           int32_t* ids, float* log_probs);
 
+struct SampleArgs {
+  const float* logits;   // [rows, vocab]
+  const int32_t* draws;  // [rows, 2]
+  int32_t* ids;          // [rows]
+  float* log_probs;      // [rows]
+  int64_t rows, vocab, top_k;
+  float temperature, top_p;
+  uint64_t seed;
+};
+void launch_sample(cudaStream_t stream, const SampleArgs& args);
+
 // Matrix products: of every row, or of expert e's rows offsets[e] … offsets[e + 1] with w[e].
 struct GemmArgs {
   const void* a;           // [m, k]
@@ -146,6 +199,8 @@ struct GemmArgs {
 void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);  // act 16 bits, w as act
 // sm_90a alone; n and k in octets (kSwiglu: n in sixteens), all on 16 bytes.
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);  // act 16 bits, w as act
+// As launch_gemm_wgmma, with its bits, for prefers_few_rows().
+void launch_gemm_few_rows(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
 void launch_gemm_planes_wgmma(cudaStream_t stream, const GemmArgs& args);  // a and out fp32, w bf16 or fp32
 void launch_gemm_planes(cudaStream_t stream,
                         const GemmArgs& args);  // a and out fp32, w bf16, k in octets, all on 16 bytes

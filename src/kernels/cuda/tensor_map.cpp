@@ -34,23 +34,33 @@ CUtensorMapDataType map_type(DType dtype) {
   return CU_TENSOR_MAP_DATA_TYPE_INT32;
 }
 
-CUtensorMap encode(cuuint32_t rank, const void* data, DType dtype, int64_t matrices, int64_t rows, int64_t columns,
-                   int box_rows, int box_columns) {
+struct Shape {
+  cuuint32_t rank;
+  cuuint64_t dims[4], strides[3];  // strides in bytes, of all dimensions but the first
+  cuuint32_t box[4];
+};
+
+CUtensorMap encode(const void* data, DType dtype, const Shape& shape) {
   static const Encode function = find_encode();
-  expect(static_cast<size_t>(box_columns) * size_bytes(dtype) == 128 && box_rows > 0 && box_rows <= 256,
-         "tensor map: box");
-  const auto row_bytes = static_cast<cuuint64_t>(columns) * size_bytes(dtype);
-  const cuuint64_t dims[] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows),
-                             static_cast<cuuint64_t>(matrices)};
-  const cuuint64_t strides[] = {row_bytes, row_bytes * static_cast<cuuint64_t>(rows)};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows), 1};
-  const cuuint32_t steps[] = {1, 1, 1};
+  expect(shape.box[0] * size_bytes(dtype) == 128 && shape.box[1] > 0 && shape.box[1] <= 256, "tensor map: box");
+  const cuuint32_t steps[] = {1, 1, 1, 1};
   CUtensorMap map{};
-  const CUresult result = function(&map, map_type(dtype), rank, const_cast<void*>(data), dims, strides, box, steps,
-                                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      function(&map, map_type(dtype), shape.rank, const_cast<void*>(data), shape.dims, shape.strides, shape.box, steps,
+               CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+               CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   expect(result == CUDA_SUCCESS, "tensor map: the driver refuses this matrix");
   return map;
+}
+
+CUtensorMap encode(cuuint32_t rank, const void* data, DType dtype, int64_t matrices, int64_t rows, int64_t columns,
+                   int box_rows, int box_columns) {
+  const auto row_bytes = static_cast<cuuint64_t>(columns) * size_bytes(dtype);
+  return encode(data, dtype,
+                {rank,
+                 {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(matrices)},
+                 {row_bytes, row_bytes * static_cast<cuuint64_t>(rows)},
+                 {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows), 1}});
 }
 
 }  // namespace
@@ -62,6 +72,22 @@ CUtensorMap matrix_map(const void* data, DType dtype, int64_t rows, int64_t colu
 CUtensorMap matrices_map(const void* data, DType dtype, int64_t matrices, int64_t rows, int64_t columns, int box_rows,
                          int box_columns) {
   return encode(3, data, dtype, matrices, rows, columns, box_rows, box_columns);
+}
+
+CUtensorMap pieces_map(const void* data, DType dtype, int64_t matrices, int64_t rows, int64_t columns, int box_rows,
+                       int box_columns, int box_pieces) {
+  const bool whole = columns % box_columns == 0;
+  expect(whole || box_pieces == 1, "tensor map: pieces");
+  const int64_t piece = whole ? box_columns : columns;
+  const auto row_bytes = static_cast<cuuint64_t>(columns) * size_bytes(dtype);
+  return encode(
+      data, dtype,
+      {4,
+       {static_cast<cuuint64_t>(piece), static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(columns / piece),
+        static_cast<cuuint64_t>(matrices)},
+       {row_bytes, static_cast<cuuint64_t>(piece) * size_bytes(dtype), row_bytes * static_cast<cuuint64_t>(rows)},
+       {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_pieces),
+        1}});
 }
 
 }  // namespace lfm2

@@ -19,4 +19,10 @@ CUtensorMap matrix_map(const void* data, DType dtype, int64_t rows, int64_t colu
 CUtensorMap matrices_map(const void* data, DType dtype, int64_t matrices, int64_t rows, int64_t columns, int box_rows,
                          int box_columns);
 
+// The same with the rows cut into pieces of box_columns columns: a box takes up to box_pieces pieces of box_rows rows,
+// which lie piece by piece in shared memory, each as above. Coordinates: column in a piece (0), row, piece, matrix.
+// Where box_columns does not divide the columns there is one piece, as long as the row, and box_pieces is 1.
+CUtensorMap pieces_map(const void* data, DType dtype, int64_t matrices, int64_t rows, int64_t columns, int box_rows,
+                       int box_columns, int box_pieces);
+
 }  // namespace lfm2

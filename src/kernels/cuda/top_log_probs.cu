@@ -2,88 +2,15 @@
 // entries bound the k-th largest from below, and few entries lie above that bound; otherwise radix selection finds it.
 #include <cmath>
 
-#include "kernels/cuda/device_types.cuh"
+#include "kernels/cuda/log_softmax.cuh"
 
 namespace lfm2 {
 
 namespace {
 
-constexpr int kThreads = 512, kWarps = kThreads / 32;
 constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits;
 constexpr int kSmallTop = 64;     // up to this k the bound is tried first
 constexpr int kSharedTop = 1024;  // up to this many entries are ordered in shared memory, beyond in the outputs
-constexpr unsigned kAllLanes = 0xffffffffu;
-
-// Ascending with x; a NaN counts as -infinity, and the zeros are equal.
-__device__ uint32_t order_key(float x) {
-  const uint32_t bits = __float_as_uint(isnan(x) ? -INFINITY : x + 0.0f);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-__device__ float from_order_key(uint32_t key) {
-  return __uint_as_float((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
-}
-// Unique within a row: of equal logits the lower id is the larger.
-__device__ uint64_t order_of(const float* logits, int id) {
-  return (static_cast<uint64_t>(order_key(logits[id])) << 32) | ~static_cast<uint32_t>(id);
-}
-
-// What one thread, and then the block, knows of a row: its largest logit, the sum of exp(logit - largest), the best
-// entry.
-struct Survey {
-  float largest = -INFINITY, sum = 0;
-  uint64_t best = 0;  // order_of(entry); 0 where the thread had none
-};
-
-// Runs of kRun entries: one rescaling of the sum for all of them. A NaN comes into the sum, and makes every result NaN.
-__device__ Survey survey(const float* logits, int vocab) {
-  constexpr int kRun = 8;
-  Survey result;
-  float best = -INFINITY;
-  int best_id = threadIdx.x;
-  for (int first = threadIdx.x; first < vocab; first += kRun * kThreads) {
-    float x[kRun], largest = result.largest;
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) {
-      const int id = first + i * kThreads;
-      x[i] = id < vocab ? logits[id] : -INFINITY;
-      largest = fmaxf(largest, x[i]);
-      if (x[i] > best) {
-        best = x[i];
-        best_id = id;
-      }
-    }
-    const float base = largest == -INFINITY ? 0.0f : largest;
-    result.sum *= expf(result.largest - base);
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) result.sum += expf(x[i] - base);
-    result.largest = largest;
-  }
-  if (best_id < vocab) result.best = order_of(logits, best_id);
-  return result;
-}
-
-// log(sum of exp) over the row, in an order fixed by the threads.
-__device__ double log_sum_of(const Survey& mine) {
-  __shared__ float warp_largest[kWarps];
-  __shared__ double warp_sums[kWarps];
-  float largest = mine.largest;
-  for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
-  if (threadIdx.x % 32 == 0) warp_largest[threadIdx.x / 32] = largest;
-  __syncthreads();
-  for (int warp = 0; warp < kWarps; ++warp) largest = fmaxf(largest, warp_largest[warp]);
-  // Infinite largest values give NaN here, as the log-softmax of such a row is.
-  double sum = static_cast<double>(mine.sum) * static_cast<double>(expf(mine.largest - largest));
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;
-  __syncthreads();
-  sum = 0;
-  for (int warp = 0; warp < kWarps; ++warp) sum += warp_sums[warp];
-  return static_cast<double>(largest) + log(sum);
-}
-
-__device__ float log_prob(uint32_t key, double log_sum) {
-  return static_cast<float>(static_cast<double>(from_order_key(key)) - log_sum);
-}
 
 // How many of `count` orders are larger.
 __device__ int rank_among(uint64_t order, const uint64_t* orders, int count) {
@@ -128,12 +55,12 @@ __device__ void select_top(const float* logits, int vocab, int k, int* histogram
   if (threadIdx.x == 0) selection = {0, 64, k, k == vocab};
   __syncthreads();
   while (!selection.all) {
-    for (int i = threadIdx.x; i < kDigits; i += kThreads) histogram[i] = 0;
+    for (int i = threadIdx.x; i < kDigits; i += kRowThreads) histogram[i] = 0;
     if (threadIdx.x == 0) selection.shift -= kDigitBits;
     __syncthreads();
     const int shift = selection.shift;
     const uint64_t prefix = selection.prefix;
-    for (int id = threadIdx.x; id < vocab; id += kThreads) {
+    for (int id = threadIdx.x; id < vocab; id += kRowThreads) {
       const uint64_t order = order_of(logits, id);
       const bool same_prefix = shift + kDigitBits == 64 || (order ^ prefix) >> (shift + kDigitBits) == 0;
       if (same_prefix) atomicAdd(&histogram[(order >> shift) & (kDigits - 1)], 1);  // integers: any order is the same
@@ -159,10 +86,10 @@ __device__ void sort_pairs(uint32_t* keys, int32_t* ids, int k) {
   };
   for (int size = 2; size < 2 * k; size *= 2) {
     __syncthreads();
-    for (int i = threadIdx.x; i < k; i += kThreads) compare(i, i ^ (size - 1));
+    for (int i = threadIdx.x; i < k; i += kRowThreads) compare(i, i ^ (size - 1));
     for (int step = size / 4; step > 0; step /= 2) {
       __syncthreads();
-      for (int i = threadIdx.x; i < k; i += kThreads) compare(i, i ^ step);
+      for (int i = threadIdx.x; i < k; i += kRowThreads) compare(i, i ^ step);
     }
   }
   __syncthreads();
@@ -171,7 +98,7 @@ __device__ void sort_pairs(uint32_t* keys, int32_t* ids, int k) {
 // The k best for small k; false where too many entries lie above the bound. `orders`: kSharedTop of them.
 __device__ bool small_top(const float* logits, int vocab, int k, uint64_t best, double log_sum, uint64_t* orders,
                           int32_t* out_ids, float* out_log_probs) {
-  constexpr int kGroup = 4, kGroups = kThreads / kGroup;  // of threads; the bound is the k-th of the groups' best
+  constexpr int kGroup = 4, kGroups = kRowThreads / kGroup;  // of threads; the bound is the k-th of the groups' best
   static_assert(kGroups >= kSmallTop && kGroup * kSmallTop <= kSharedTop);
   __shared__ uint64_t bound;
   __shared__ int collected;
@@ -186,9 +113,9 @@ __device__ bool small_top(const float* logits, int vocab, int k, uint64_t best, 
   if (threadIdx.x < kGroups && orders[threadIdx.x] != 0 && rank_among(orders[threadIdx.x], orders, kGroups) == k - 1)
     bound = orders[threadIdx.x];
   __syncthreads();
-  const float lowest = from_order_key(static_cast<uint32_t>(bound >> 32));  // without a bound a NaN
+  const float lowest = sampling_logit(static_cast<uint32_t>(bound >> 32));  // without a bound a NaN
 #pragma unroll 8
-  for (int id = threadIdx.x; id < vocab; id += kThreads) {
+  for (int id = threadIdx.x; id < vocab; id += kRowThreads) {
     if (logits[id] < lowest) continue;  // most of them; not a NaN
     const uint64_t order = order_of(logits, id);
     if (order < bound) continue;
@@ -197,7 +124,7 @@ __device__ bool small_top(const float* logits, int vocab, int k, uint64_t best, 
   }
   __syncthreads();
   if (collected > kSharedTop) return false;
-  for (int i = threadIdx.x; i < collected; i += kThreads) {
+  for (int i = threadIdx.x; i < collected; i += kRowThreads) {
     const int rank = rank_among(orders[i], orders, collected);
     if (rank >= k) continue;
     out_ids[rank] = static_cast<int32_t>(~static_cast<uint32_t>(orders[i]));
@@ -217,7 +144,7 @@ __device__ void any_top(const float* logits, int vocab, int k, double log_sum, u
   int32_t* ids = k <= kSharedTop ? shared_ids : out_ids;
   const int shift = selection.shift;
   const uint64_t threshold = shift < 64 ? selection.prefix >> shift : 0;
-  for (int id = threadIdx.x; id < vocab; id += kThreads) {
+  for (int id = threadIdx.x; id < vocab; id += kRowThreads) {
     const uint64_t order = order_of(logits, id);
     if (shift < 64 && order >> shift < threshold) continue;
     const int place = atomicAdd(&collected, 1);  // in any order: they are sorted next
@@ -225,14 +152,14 @@ __device__ void any_top(const float* logits, int vocab, int k, double log_sum, u
     ids[place] = id;
   }
   sort_pairs(keys, ids, k);
-  for (int j = threadIdx.x; j < k; j += kThreads) {
+  for (int j = threadIdx.x; j < k; j += kRowThreads) {
     const uint32_t key = keys[j];  // may be the place that is written
     out_ids[j] = ids[j];
     out_log_probs[j] = log_prob(key, log_sum);
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kRowThreads, 2)
     top_log_probs_kernel(const float* all_logits, int vocab, int k, int32_t* all_ids, float* all_log_probs) {
   __shared__ uint64_t memory[kSharedTop];  // orders, or keys and ids
   const float* logits = all_logits + static_cast<int64_t>(blockIdx.x) * vocab;
@@ -251,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 void launch_top_log_probs(cudaStream_t stream, const float* logits, int64_t rows, int64_t vocab, int64_t k,
                           int32_t* ids, float* log_probs) {
   if (rows == 0 || k == 0) return;
-  top_log_probs_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(logits, static_cast<int>(vocab),
+  top_log_probs_kernel<<<static_cast<unsigned>(rows), kRowThreads, 0, stream>>>(logits, static_cast<int>(vocab),
                                                                              static_cast<int>(k), ids, log_probs);
   check_launch("top_log_probs_kernel");
 }

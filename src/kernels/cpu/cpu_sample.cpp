@@ -1,0 +1,76 @@
+// sample: one token a row, by the functions of sampling.h.
+#include <algorithm>
+#include <functional>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/sampling.h"
+
+namespace lfm2 {
+
+namespace {
+
+// Descending in the order in which tokens are kept: unique within a row, and larger for the lower of two ids.
+uint64_t order_of(float logit, int64_t id) {
+  return uint64_t{sampling_key(logit)} << 32 | (~static_cast<uint64_t>(id) & 0xffffffffu);
+}
+float logit_of(uint64_t order) { return sampling_logit(static_cast<uint32_t>(order >> 32)); }
+int32_t id_of(uint64_t order) { return static_cast<int32_t>(~static_cast<uint32_t>(order)); }
+
+// scratch [2 vocab]
+int32_t draw(const float* logits, int64_t vocab, const SamplingRule& rule, const int32_t* draws, uint64_t* scratch) {
+  uint64_t* orders = scratch;
+  uint64_t* masses = scratch + vocab;  // by id, of what is kept
+  for (int64_t id = 0; id < vocab; ++id) orders[id] = order_of(logits[id], id);
+  const uint64_t best = *std::max_element(orders, orders + vocab);
+  if (rule.temperature == 0.0f) return id_of(best);
+
+  uint64_t* end = orders + vocab;  // kept: [orders, end), in any order
+  uint64_t least = 0;              // of them
+  if (rule.top_k > 0 && rule.top_k < vocab) {
+    end = orders + rule.top_k;
+    std::nth_element(orders, end - 1, orders + vocab, std::greater<>());
+    least = *(end - 1);
+  }
+  const float coldness = 1.0f / rule.temperature;
+  uint64_t total = 0;
+  for (const uint64_t* order = orders; order != end; ++order)
+    total += masses[id_of(*order)] = mass_of(logit_of(*order), logit_of(best), coldness);
+  if (rule.top_p < 1.0f) {
+    const uint64_t enough = nucleus_mass(rule.top_p, total);
+    std::make_heap(orders, end);
+    for (total = 0; total < enough; total += masses[id_of(least)]) {
+      least = *orders;
+      std::pop_heap(orders, end--);
+    }
+  }
+
+  const uint64_t target = draw_below(total, rule.seed, draws[0], draws[1]);
+  uint64_t upto = 0;
+  for (int64_t id = 0; id < vocab; ++id) {
+    if (order_of(logits[id], id) < least) continue;
+    upto += masses[id];
+    if (upto > target) return static_cast<int32_t>(id);
+  }
+  throw Error(ExitCode::kSoftware, "sample: a place beyond the kept masses");
+}
+
+}  // namespace
+
+void CpuOps::sample(const Tensor& logits, const Tensor& draws, const SamplingRule& rule, const Tensor& ids,
+                    const Tensor& log_probs) {
+  const int64_t rows = logits.dim(0), vocab = logits.dim(1);
+  expect(logits.dtype == DType::kF32 && draws.dtype == DType::kI32 && ids.dtype == DType::kI32 &&
+             log_probs.dtype == DType::kF32 && vocab > 0 && vocab <= kMostSampled && draws.numel() == 2 * rows &&
+             ids.numel() == rows && log_probs.numel() == rows,
+         "sample: shapes");
+  auto* scratch = scratch_.reserve<uint64_t>(pool_.threads() * static_cast<size_t>(2 * vocab));
+  pool_.parallel_for(static_cast<size_t>(rows), [&](size_t row, size_t worker) {
+    const float* logit = logits.as<const float>() + static_cast<int64_t>(row) * vocab;
+    const int32_t id = draw(logit, vocab, rule, draws.as<const int32_t>() + 2 * row,
+                            scratch + static_cast<int64_t>(worker) * 2 * vocab);
+    ids.as<int32_t>()[row] = id;
+    log_probs.as<float>()[row] = static_cast<float>(static_cast<double>(logit[id]) - log_sum(logit, vocab));
+  });
+}
+
+}  // namespace lfm2

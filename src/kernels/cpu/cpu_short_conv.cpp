@@ -1,0 +1,117 @@
+// short_conv, of whole samples and of sequences whose last inputs are kept: each token alone.
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/cpu_ops.h"
+
+namespace lfm2 {
+
+namespace {
+
+struct Taps {
+  const float* weight = nullptr;  // [hidden, length]
+  const float* bias = nullptr;    // [hidden] or null
+  int64_t hidden = 0, length = 0;
+};
+
+// What a channel's taps read: B ∘ z of a row of B, C, z.
+template <class T>
+float gated_input(const T* row, int64_t hidden, int64_t c) {
+  return to_float(row[c]) * to_float(row[2 * hidden + c]);
+}
+
+// One token, whose row of bcz this is. Tap j reads the input length - 1 - j positions before: below first_tap that lies
+// before the sample, below first_row in `past` [.., hidden] at row j + past_row, from there on in bcz.
+struct Reach {
+  int64_t first_tap = 0, first_row = 0;
+  const float* past = nullptr;
+  int64_t past_row = 0;
+};
+template <class T>
+void convolve(const Taps& taps, const T* row, const Reach& reach, T* target) {
+  const int64_t hidden = taps.hidden, length = taps.length;
+  for (int64_t c = 0; c < hidden; ++c) {
+    const float* weight = taps.weight + c * length;
+    float sum = taps.bias != nullptr ? taps.bias[c] : 0.0f;
+    for (int64_t j = reach.first_tap; j < reach.first_row; ++j)
+      sum += weight[j] * reach.past[(j + reach.past_row) * hidden + c];
+    for (int64_t j = reach.first_row; j < length; ++j)
+      sum += weight[j] * gated_input(row - (length - 1 - j) * 3 * hidden, hidden, c);
+    target[c] = from_float<T>(to_float(row[hidden + c]) * sum);
+  }
+}
+
+Taps check_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch, const Tensor& out) {
+  const int64_t hidden = weight.dim(0), length = weight.numel() / std::max<int64_t>(hidden, 1);
+  expect(bcz.dim(0) == batch.tokens && bcz.dim(1) == 3 * hidden && out.dim(0) == batch.tokens && out.dim(1) == hidden &&
+             out.dtype == bcz.dtype && (!bias || bias.numel() == hidden),
+         "short_conv: shapes");
+  return {nullptr, nullptr, hidden, length};
+}
+
+}  // namespace
+
+void CpuOps::short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                        const Tensor& out) {
+  Taps taps = check_conv(bcz, weight, bias, batch, out);
+  taps.weight = as_float(weight, weights_);
+  taps.bias = as_float(bias, more_weights_);
+  const auto* positions = batch.positions.as<const int32_t>();
+  with_float_type(out.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for_each_row(batch.tokens, taps.hidden * (taps.length + 1), [&](int64_t token) {
+      const int64_t first = std::max<int64_t>(0, taps.length - 1 - positions[token]);
+      convolve(taps, bcz.as<const T>() + token * 3 * taps.hidden, {first, first, nullptr, 0},
+               out.as<T>() + token * taps.hidden);
+    });
+  });
+}
+
+void CpuOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                               const Tensor& states, const Tensor& out) {
+  Taps taps = check_conv(bcz, weight, bias, batch, out);
+  taps.weight = as_float(weight, weights_);
+  taps.bias = as_float(bias, more_weights_);
+  const int64_t hidden = taps.hidden, kept = taps.length - 1;
+  expect(states.rank == 3 && states.dim(1) == kept && states.dim(2) == hidden && states.dtype == DType::kF32 &&
+             batch.states.numel() == 2 * batch.sequences && batch.offsets.numel() == batch.sequences + 1 &&
+             batch.sequence_of.numel() == batch.tokens,
+         "cached_short_conv: shapes");
+  const auto* positions = batch.positions.as<const int32_t>();
+  const auto* offsets = batch.offsets.as<const int32_t>();
+  const auto* sequence_of = batch.sequence_of.as<const int32_t>();
+  const auto* rows = batch.states.as<const int32_t>();
+  with_float_type(out.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* in = bcz.as<const T>();
+    for_each_row(batch.tokens, hidden * (taps.length + 1), [&](int64_t token) {
+      const int32_t sequence = sequence_of[token];
+      expect(sequence >= 0 && sequence < batch.sequences, "cached_short_conv: a sequence that does not exist");
+      const int64_t place = token - offsets[sequence];  // so many rows of the sequence lie before this one in bcz
+      expect(place >= 0 && place <= positions[token], "cached_short_conv: a position beyond its sample");
+      const int64_t first_tap = std::max<int64_t>(0, kept - positions[token]);
+      const int64_t first_row = std::max<int64_t>(0, kept - place);
+      convolve(taps, in + token * 3 * hidden,
+               {first_tap, first_row, states.rows(rows[2 * sequence], 1).as<const float>(), place},
+               out.as<T>() + token * hidden);
+    });
+    // The state behind the batch: of its last rows, and where those are fewer, of what the state before held.
+    for_each_row(batch.sequences, kept * hidden, [&](int64_t sequence) {
+      const int64_t tokens = offsets[sequence + 1] - offsets[sequence], last = offsets[sequence + 1] - 1;
+      expect(tokens > 0 && rows[2 * sequence] != rows[2 * sequence + 1], "cached_short_conv: sequences");
+      const auto* before = states.rows(rows[2 * sequence], 1).as<const float>();
+      auto* after = states.rows(rows[2 * sequence + 1], 1).as<float>();
+      for (int64_t entry = std::max<int64_t>(0, kept - 1 - positions[last]); entry < kept; ++entry) {
+        const int64_t back = kept - 1 - entry;  // from the last position
+        float* target = after + entry * hidden;
+        if (back < tokens) {
+          for (int64_t c = 0; c < hidden; ++c) target[c] = gated_input(in + (last - back) * 3 * hidden, hidden, c);
+        } else {
+          std::memcpy(target, before + (entry + tokens) * hidden, static_cast<size_t>(hidden) * sizeof(float));
+        }
+      }
+    });
+  });
+}
+
+}  // namespace lfm2

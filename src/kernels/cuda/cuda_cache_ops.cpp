@@ -1,0 +1,114 @@
+// The operators of generation on the GPU: appending to the caches, reading them, drawing tokens.
+#include <limits>
+
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/op_checks.h"
+#include "kernels/sampling.h"
+
+namespace lfm2 {
+
+namespace {
+
+void check_cached(const Batch& batch) {
+  expect(batch.offsets.dtype == DType::kI32 && batch.offsets.numel() == batch.sequences + 1 &&
+             batch.sequence_of.dtype == DType::kI32 && batch.sequence_of.numel() == batch.tokens &&
+             batch.singles >= 0 && batch.singles <= batch.sequences && batch.singles <= batch.tokens,
+         "a batch with caches: its sequences");
+}
+
+KeyPages key_pages(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache) {
+  check_cached(batch);
+  expect(cache.keys.rank == 4 && cache.keys.dims == cache.values.dims && cache.keys.dtype == qkv.dtype &&
+             cache.values.dtype == qkv.dtype && cache.keys.dim(2) == shape.kv_heads &&
+             cache.keys.dim(3) == shape.head_dim && cache.keys.dim(1) > 0,
+         "cached attention: the cache");
+  expect(cache.keys.dim(0) * cache.keys.dim(1) <= std::numeric_limits<int32_t>::max(),
+         "cached attention: more positions in the cache than an int32 counts");
+  expect(batch.page_table.dtype == DType::kI32 && batch.page_table.rank == 2 &&
+             batch.page_table.dim(0) == batch.sequences,
+         "cached attention: the page table");
+  return {.keys = cache.keys.data,
+          .values = cache.values.data,
+          .page_table = batch.page_table.as<const int32_t>(),
+          .sequence_of = batch.sequence_of.as<const int32_t>(),
+          .offsets = batch.offsets.as<const int32_t>(),
+          .most_pages = static_cast<int>(batch.page_table.dim(1)),
+          .page = static_cast<int>(cache.keys.dim(1)),
+          .singles = batch.singles};
+}
+
+}  // namespace
+
+void CudaOps::append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
+                                 const KeyValueCache& cache) {
+  check_qkv(qkv, shape, batch);
+  launch_append_keys_values(stream_,
+                            {.qkv = qkv.data,
+                             .positions = batch.positions.as<const int32_t>(),
+                             .pages = key_pages(qkv, shape, batch, cache),
+                             .tokens = batch.tokens,
+                             .heads = static_cast<int>(shape.heads),
+                             .kv_heads = static_cast<int>(shape.kv_heads),
+                             .head_dim = static_cast<int>(shape.head_dim)},
+                            qkv.dtype);
+}
+
+void CudaOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
+                               const Tensor& out) {
+  check_qkv(qkv, shape, batch);
+  expect(out.dim(0) == batch.tokens && out.dim(1) == shape.heads * shape.head_dim && out.dtype == qkv.dtype,
+         "cached attention: out");
+  expect(batch.max_length > 0 || batch.tokens == 0, "cached attention: the longest sequence");
+  AttentionArgs args = attention_args(qkv, shape, batch, out);
+  args.pages = key_pages(qkv, shape, batch, cache);
+  const DecodeArgs singles{.attention = args,
+                           .max_length = batch.max_length,
+                           .partials = reinterpret_cast<float*>(workspaces_.decode_partials.data()),
+                           .counters = reinterpret_cast<int32_t*>(workspaces_.decode_counters.data()),
+                           .multiprocessors = features_.multiprocessors};
+  if (qkv.dtype == DType::kF32) {
+    launch_decode_attention_simt(stream_, singles);
+    launch_attention_simt(stream_, args);
+  } else {
+    launch_decode_attention_mma(stream_, singles, qkv.dtype);
+    launch_attention_mma(stream_, args, qkv.dtype);
+  }
+}
+
+void CudaOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                                const Tensor& states, const Tensor& out) {
+  check_cached(batch);
+  const ShortConvArgs args = short_conv_args(bcz, weight, bias, batch, out);
+  expect(batch.states.dtype == DType::kI32 && batch.states.numel() == 2 * batch.sequences, "cached_short_conv: batch");
+  expect(states.rank == 3 && states.dtype == DType::kF32 && states.dim(1) == args.taps - 1 &&
+             states.dim(2) == args.hidden,
+         "cached_short_conv: states");
+  launch_cached_short_conv(stream_, args,
+                           {.sequence_of = batch.sequence_of.as<const int32_t>(),
+                            .offsets = batch.offsets.as<const int32_t>(),
+                            .rows = batch.states.as<const int32_t>(),
+                            .states = states.as<float>()},
+                           out.dtype);
+}
+
+void CudaOps::sample(const Tensor& logits, const Tensor& draws, const SamplingRule& rule, const Tensor& ids,
+                     const Tensor& log_probs) {
+  const int64_t rows = logits.dim(0), vocab = logits.dim(1);
+  expect(logits.rank == 2 && logits.dtype == DType::kF32 && vocab > 0 && vocab <= kMostSampled, "sample: logits");
+  expect(draws.dtype == DType::kI32 && draws.numel() == 2 * rows && ids.dtype == DType::kI32 && ids.numel() == rows &&
+             log_probs.dtype == DType::kF32 && log_probs.numel() == rows,
+         "sample: shapes");
+  expect(rule.temperature >= 0 && rule.top_k >= 0, "sample: rule");
+  launch_sample(stream_, {.logits = logits.as<const float>(),
+                          .draws = draws.as<const int32_t>(),
+                          .ids = ids.as<int32_t>(),
+                          .log_probs = log_probs.as<float>(),
+                          .rows = rows,
+                          .vocab = vocab,
+                          .top_k = rule.top_k,
+                          .temperature = rule.temperature,
+                          .top_p = rule.top_p,
+                          .seed = rule.seed});
+}
+
+}  // namespace lfm2

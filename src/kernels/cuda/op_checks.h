@@ -1,0 +1,49 @@
+// What the operators of the GPU check and pass on in the same way. Included by cuda_ops.cpp and cuda_cache_ops.cpp.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/ops.h"
+
+namespace lfm2 {
+
+inline AnyArray any(const Tensor& x) { return {x ? x.data : nullptr, x.dtype}; }
+
+inline bool on_16_bytes(const Tensor& x) { return (reinterpret_cast<uintptr_t>(x.data) & 15u) == 0; }
+
+inline bool is_float(const Tensor& x) { return x.dtype != DType::kI32; }
+
+inline void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batch) {
+  expect(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim % 2 == 0,
+         "attention: heads");
+  expect(shape.head_dim >= 2 && shape.head_dim <= kMaxHeadDim, "attention: a head dimension above 256");
+  expect(shape.heads / shape.kv_heads <= kMaxQueriesPerKey, "attention: more than 64 query heads for a key head");
+  expect(qkv.rank == 2 && qkv.dim(0) == batch.tokens && qkv.dim(1) == shape.qkv_columns() && is_float(qkv),
+         "attention: qkv");
+  expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "attention: positions");
+}
+
+inline AttentionArgs attention_args(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) {
+  return {.qkv = qkv.data,
+          .positions = batch.positions.as<const int32_t>(),
+          .out = out.data,
+          .tokens = batch.tokens,
+          .heads = static_cast<int>(shape.heads),
+          .kv_heads = static_cast<int>(shape.kv_heads),
+          .head_dim = static_cast<int>(shape.head_dim),
+          .scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim))};
+}
+
+inline ShortConvArgs short_conv_args(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                                     const Tensor& out) {
+  const int64_t hidden = weight.dim(0), length = hidden > 0 ? weight.numel() / hidden : 0;
+  expect(bcz.dim(0) == batch.tokens && bcz.dim(1) == 3 * hidden && out.dim(0) == batch.tokens && out.dim(1) == hidden &&
+             out.dtype == bcz.dtype && (!bias || bias.numel() == hidden) && length > 0,
+         "short_conv: shapes");
+  expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "short_conv: positions");
+  return {bcz.data, any(weight), any(bias), batch.positions.as<const int32_t>(), out.data, batch.tokens, hidden,
+          length};
+}
+
+}  // namespace lfm2

@@ -1,0 +1,109 @@
+// What `sample` computes, in functions of which CPU and GPU give the same bits: integers, and floats by operations that
+// IEEE rounds (every product that is added to something is an explicit fmaf, so that no compiler contracts others).
+//
+// Greedy (temperature 0): the largest sampling_key, ties to the lower id. Else, in the order of (sampling_key
+// descending, id ascending):
+//   top_k  keeps the first k (0, or k >= vocab: all);
+//   top_p  of those, with masses m, keeps each before which less than nucleus_mass(top_p, Σ m) lies;
+//   then the one token, in the order of ids, up to and with which the kept masses first exceed
+//   draw_below(seed, draws, Σ of the kept masses).
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#ifdef __CUDACC__
+#define LFM2_HOST_DEVICE __host__ __device__
+#else
+#define LFM2_HOST_DEVICE
+#endif
+
+namespace lfm2 {
+
+constexpr int kMassBits = 40;  // of the most likely token
+// Sums of masses fit in 64 bits.
+constexpr int64_t kMostSampled = (int64_t{1} << (64 - kMassBits)) - 1;
+
+// Ascending with the logit; a NaN counts as -infinity, and the zeros are equal.
+LFM2_HOST_DEVICE inline uint32_t sampling_key(float logit) {
+  uint32_t bits;
+  const float x = logit != logit ? -INFINITY : logit + 0.0f;
+  memcpy(&bits, &x, sizeof bits);
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+LFM2_HOST_DEVICE inline float sampling_logit(uint32_t key) {
+  const uint32_t bits = (key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key;
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// floor(2^40 exp((logit - largest) coldness)), exp within 2^-22 of itself: of logits that are no NaN (sampling_logit of
+// their key). The largest has mass 2^40 also where it is infinite. coldness: 1 / temperature, rounded to fp32.
+LFM2_HOST_DEVICE inline uint64_t mass_of(float logit, float largest, float coldness) {
+  if (logit == largest) return uint64_t{1} << kMassBits;
+  const float x = (logit - largest) * coldness;
+  if (!(x > -30.0f)) return 0;  // 2^40 exp(-30) = 0.1
+  // n = x / ln 2 to the nearest integer: added to 1.5 2^23 it is rounded to one, in the lowest bits.
+  const float shifted = fmaf(x, 1.44269504f, 12582912.0f), n = shifted - 12582912.0f;
+  float r = fmaf(n, -0.693359375f, x);  // ln 2 in two parts, the first of few bits: n times it is exact
+  r = fmaf(n, 2.12194440e-4f, r);
+  float p = 1.0f / 720;
+  p = fmaf(p, r, 1.0f / 120);
+  p = fmaf(p, r, 1.0f / 24);
+  p = fmaf(p, r, 1.0f / 6);
+  p = fmaf(p, r, 0.5f);
+  p = fmaf(p, r, 1.0f);
+  p = fmaf(p, r, 1.0f);  // exp(r), of |r| <= ln 2 / 2: from 0.7 to 1.5, at most 1 where n is 0
+  // p 2^(40 + n) in integers: p is its 24 bits times 2^(exponent - 150).
+  uint32_t bits, shifted_bits;
+  memcpy(&bits, &p, sizeof bits);
+  memcpy(&shifted_bits, &shifted, sizeof shifted_bits);
+  const auto power = static_cast<int32_t>(shifted_bits - 0x4b400000u);
+  const int32_t shift = static_cast<int32_t>(bits >> 23) - 150 + kMassBits + power;
+  const uint32_t digits = (bits & 0x7fffffu) | 0x800000u;
+  return shift >= 0 ? static_cast<uint64_t>(digits) << shift : digits >> -shift;
+}
+
+// The least mass that holds a share top_p of `total`, at least 1.
+LFM2_HOST_DEVICE inline uint64_t nucleus_mass(float top_p, uint64_t total) {
+  if (top_p >= 1.0f) return total;
+  const double mass = ceil(static_cast<double>(top_p) * static_cast<double>(total));
+  if (!(mass > 1.0)) return 1;
+  if (mass >= 18446744073709551616.0) return total;
+  const uint64_t whole = static_cast<uint64_t>(mass);
+  return whole < total ? whole : total;
+}
+
+struct Philox {
+  uint32_t words[4];
+};
+
+// Philox4x32 with 10 rounds (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3).
+LFM2_HOST_DEVICE inline Philox philox(Philox counter, uint32_t key0, uint32_t key1) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = uint64_t{0xD2511F53u} * counter.words[0], b = uint64_t{0xCD9E8D57u} * counter.words[2];
+    counter = {{static_cast<uint32_t>(b >> 32) ^ counter.words[1] ^ key0, static_cast<uint32_t>(b),
+                static_cast<uint32_t>(a >> 32) ^ counter.words[3] ^ key1, static_cast<uint32_t>(a)}};
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  return counter;
+}
+
+// floor(a b / 2^64)
+LFM2_HOST_DEVICE inline uint64_t multiply_high(uint64_t a, uint64_t b) {
+  const uint64_t a0 = a & 0xffffffffu, a1 = a >> 32, b0 = b & 0xffffffffu, b1 = b >> 32;
+  const uint64_t low = a0 * b0, mid = a1 * b0 + (low >> 32), other = a0 * b1 + (mid & 0xffffffffu);
+  return a1 * b1 + (mid >> 32) + (other >> 32);
+}
+
+// Below `total`: which place in the kept masses is drawn. sample, place: the row's `draws`.
+LFM2_HOST_DEVICE inline uint64_t draw_below(uint64_t total, uint64_t seed, int32_t sample, int32_t place) {
+  const Philox random = philox({{static_cast<uint32_t>(sample), static_cast<uint32_t>(place), 0, 0}},
+                               static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+  return multiply_high(uint64_t{random.words[0]} << 32 | random.words[1], total);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,232 @@
+// What every kernel file of the operators shares: element types, launches that return their own error, the walk through
+// strided tensors on the device.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "operators/gpu.h"
+#include "operators/walk.h"
+
+namespace lfm2::operators::gpu {
+
+inline Status status_of(cudaError_t error) {
+  return error == cudaSuccess ? Status::kOk
+                              : static_cast<Status>(static_cast<int>(Status::kCudaError) + static_cast<int>(error));
+}
+
+// Makes a tensor's device the current one, and the caller's again at the end.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    error_ = cudaGetDevice(&before_);
+    if (error_ != cudaSuccess || before_ == device) return;
+    error_ = cudaSetDevice(device);
+    changed_ = error_ == cudaSuccess;
+    if (!changed_) static_cast<void>(cudaGetLastError());
+  }
+  ~OnDevice() {
+    if (changed_) static_cast<void>(cudaSetDevice(before_));
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+  Status status() const { return status_of(error_); }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+  cudaError_t error_;
+};
+
+// The launch's own error: an earlier one of somebody else's is neither reported nor cleared where this launch succeeds.
+template <class... Parameters>
+Status launch(void (*kernel)(Parameters...), int64_t blocks, dim3 threads, void* stream,
+              std::type_identity_t<Parameters>... arguments) {
+  if (blocks == 0) return Status::kOk;
+  if (blocks > 0x7fffffff) return Status::kInvalid;  // more than 2^31 blocks: beyond any memory
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = threads;
+  config.stream = static_cast<cudaStream_t>(stream);
+  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
+  if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
+  return status_of(error);
+}
+
+inline int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
+inline bool on_bytes(const void* pointer, size_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
+
+// f(T{}) with the kernels' type of a dtype; f returns a Status.
+template <class F>
+Status with_device_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kBf16:
+      return f(__nv_bfloat16{});
+    case DType::kF16:
+      return f(__half{});
+    case DType::kF32:
+      return f(float{});
+    case DType::kI32:
+      break;
+  }
+  return Status::kInvalid;
+}
+
+__device__ inline float to_f32(float x) { return x; }
+__device__ inline float to_f32(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float to_f32(__half x) { return __half2float(x); }
+template <class T>
+__device__ inline T rounded(float x) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16>)
+    return __float2bfloat16_rn(x);
+  else if constexpr (std::is_same_v<T, __half>)
+    return __float2half_rn(x);
+  else
+    return x;
+}
+
+// A unit: 16 bytes of elements.
+template <class T>
+constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
+
+template <class T>
+union Unit {
+  uint4 bits;
+  uint32_t words[4];
+  T elements[kUnit<T>];
+  __device__ Unit() {}
+};
+
+// Functions of 16-bit results need not be better than those.
+template <class T>
+using MathFor = std::conditional_t<sizeof(T) == 4, Accurate, Quick>;
+
+template <class T>
+__device__ inline void unpack(const Unit<T>& unit, float (&x)[kUnit<T>]) {
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+      x[2 * word] = __uint_as_float(unit.words[word] << 16);
+      x[2 * word + 1] = __uint_as_float(unit.words[word] & 0xffff0000u);
+    } else if constexpr (std::is_same_v<T, __half>) {
+      const float2 pair = __half22float2(reinterpret_cast<const __half2&>(unit.words[word]));
+      x[2 * word] = pair.x, x[2 * word + 1] = pair.y;
+    } else {
+      x[word] = __uint_as_float(unit.words[word]);
+    }
+  }
+}
+template <class T>
+__device__ inline void pack(const float (&x)[kUnit<T>], Unit<T>& unit) {
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+      reinterpret_cast<__nv_bfloat162&>(unit.words[word]) = __floats2bfloat162_rn(x[2 * word], x[2 * word + 1]);
+    else if constexpr (std::is_same_v<T, __half>)
+      reinterpret_cast<__half2&>(unit.words[word]) = __floats2half2_rn(x[2 * word], x[2 * word + 1]);
+    else
+      unit.words[word] = __float_as_uint(x[word]);
+  }
+}
+
+// The unit at `from`, at any element's address, all of it inside [begin, end): two units of memory where those are
+// inside too, else single elements.
+template <class T>
+__device__ Unit<T> gather(const T* from, const T* begin, const T* end) {
+  Unit<T> unit;
+  const auto misaligned = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from) % 16);
+  if (misaligned == 0) {
+    unit.bits = *reinterpret_cast<const uint4*>(from);
+    return unit;
+  }
+  const T* base = from - misaligned / sizeof(T);
+  if (base >= begin && base + 2 * kUnit<T> <= end) {
+    const uint4 low = reinterpret_cast<const uint4*>(base)[0], high = reinterpret_cast<const uint4*>(base)[1];
+    // Words w to w + 4 of eight, then half a word on where elements are halves of words.
+    const bool by_two = (misaligned & 8u) != 0, by_one = (misaligned & 4u) != 0;
+    uint32_t a[6] = {by_two ? low.z : low.x,  by_two ? low.w : low.y,   by_two ? high.x : low.z,
+                     by_two ? high.y : low.w, by_two ? high.z : high.x, by_two ? high.w : high.y};
+#pragma unroll
+    for (int i = 0; i < 5; ++i) a[i] = by_one ? a[i + 1] : a[i];
+    if constexpr (sizeof(T) == 4) {
+      unit.bits = make_uint4(a[0], a[1], a[2], a[3]);
+    } else {
+      const unsigned bits = misaligned % 4 * 8;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) unit.words[i] = __funnelshift_r(a[i], a[i + 1], bits);
+    }
+    return unit;
+  }
+#pragma unroll
+  for (int i = 0; i < kUnit<T>; ++i) unit.elements[i] = from[i];
+  return unit;
+}
+
+// A walk as a kernel's parameter. The innermost loop counts steps of `group` elements, so that a thread can take a
+// unit.
+template <int kOperands>
+struct Loops {
+  int rank;
+  Divider steps[kMaxRank];  // of each loop; the innermost one's in groups
+  int64_t inner;            // elements of the innermost loop
+  int64_t strides[kOperands][kMaxRank];
+
+  Loops(const Walk<kOperands>& walk, int group) : rank(walk.rank), inner(walk.rank > 0 ? walk.dims[0] : 1) {
+    for (int loop = 0; loop < kMaxRank; ++loop) {
+      steps[loop] = Divider(loop < rank ? (loop == 0 ? ceil_divide(walk.dims[0], group) : walk.dims[loop]) : 1);
+      for (int operand = 0; operand < kOperands; ++operand)
+        strides[operand][loop] = loop < rank ? walk.strides[operand][loop] : 0;
+    }
+  }
+  int64_t count() const {
+    int64_t steps_in_all = 1;
+    for (int loop = 0; loop < rank; ++loop) steps_in_all *= steps[loop].divisor;
+    return steps_in_all;
+  }
+
+  // The positions of step `ordinal`; returns its first element's place in the innermost loop. Index: uint32_t where
+  // there are fewer than 2^31 steps, which is quicker, or int64_t.
+  template <class Index>
+  __device__ int64_t find(Index ordinal, int group, int64_t (&positions)[kOperands]) const {
+#pragma unroll
+    for (int operand = 0; operand < kOperands; ++operand) positions[operand] = 0;
+    if (rank == 0) return 0;
+    Index place = ordinal;
+    if (rank > 1) {
+      Index rest = steps[0].quotient(ordinal);
+      place = ordinal - rest * static_cast<Index>(steps[0].divisor);
+#pragma unroll 1
+      for (int loop = 1; loop < rank; ++loop) {
+        Index index = rest;
+        if (loop + 1 < rank) {
+          rest = steps[loop].quotient(index);
+          index -= rest * static_cast<Index>(steps[loop].divisor);
+        }
+#pragma unroll
+        for (int operand = 0; operand < kOperands; ++operand) positions[operand] += index * strides[operand][loop];
+      }
+    }
+    const int64_t first = static_cast<int64_t>(place) * group;
+#pragma unroll
+    for (int operand = 0; operand < kOperands; ++operand) positions[operand] += first * strides[operand][0];
+    return first;
+  }
+};
+
+constexpr int64_t kSmall = int64_t{1} << 31;
+
+// Whether every unit of the walk lies on 16 bytes in an operand that goes forward one by one.
+template <int kOperands>
+bool in_units(const Walk<kOperands>& walk, int operand, const void* data, int unit, size_t size) {
+  if (walk.rank == 0 || walk.strides[operand][0] != 1) return false;
+  for (int loop = 1; loop < walk.rank; ++loop)
+    if (walk.strides[operand][loop] % unit != 0) return false;
+  return on_bytes(static_cast<const std::byte*>(data) + walk.start[operand] * static_cast<int64_t>(size), 16);
+}
+
+}  // namespace lfm2::operators::gpu

@@ -1,0 +1,340 @@
+// map and zip: one kernel that takes units of 16 bytes where every tensor allows it and single elements where not, and
+// one that turns tiles in shared memory where an input runs fastest along another axis than the output.
+#include "operators/cuda/launch.cuh"
+
+namespace lfm2::operators::gpu {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kSteps = 4;  // units or elements of a thread
+
+template <class T, int kInputs>
+struct Elementwise {
+  T* output;
+  const T* inputs[kInputs];
+  Loops<1 + kInputs> loops;
+  int64_t count;           // steps
+  bool repeated[kInputs];  // in units: an operand that is the same element for the whole innermost loop
+  int function;
+};
+
+// Which functions a kernel has.
+enum class Family { kUnary, kTrigonometric, kBinary };
+
+template <class T, Family family, int kCount>
+__device__ void compute(int function, float (&x)[1][kCount]) {
+  if constexpr (family == Family::kTrigonometric)
+    apply_trigonometric(static_cast<UnaryFunction>(function), x[0]);
+  else
+    apply<MathFor<T>>(static_cast<UnaryFunction>(function), x[0]);
+}
+template <class T, Family family, int kCount>
+__device__ void compute(int function, float (&x)[2][kCount]) {
+  apply(static_cast<BinaryFunction>(function), x[0], x[1]);
+}
+
+template <class T, int kInputs, Family family, class Index>
+__global__ void __launch_bounds__(kThreads) units_kernel(const __grid_constant__ Elementwise<T, kInputs> args) {
+  const Index first = static_cast<Index>(blockIdx.x) * (kSteps * kThreads) + threadIdx.x;
+  Unit<T> units[kSteps][kInputs];
+  int64_t targets[kSteps];
+  int counts[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const Index ordinal = first + step * kThreads;
+    counts[step] = 0;
+    if (ordinal >= args.count) continue;
+    int64_t positions[1 + kInputs];
+    const int64_t place = args.loops.find(ordinal, kUnit<T>, positions);
+    targets[step] = positions[0];
+    counts[step] = static_cast<int>(min(static_cast<int64_t>(kUnit<T>), args.loops.inner - place));
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) {
+      const T* from = args.inputs[i] + positions[1 + i];
+      if (args.repeated[i]) {
+        units[step][i].elements[0] = *from;
+      } else if (counts[step] == kUnit<T>) {
+        units[step][i].bits = *reinterpret_cast<const uint4*>(from);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kUnit<T>; ++j)
+          if (j < counts[step]) units[step][i].elements[j] = from[j];
+      }
+    }
+  }
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    if (counts[step] == 0) return;
+    float x[kInputs][kUnit<T>];
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) {
+      if (args.repeated[i]) {
+#pragma unroll
+        for (int j = 0; j < kUnit<T>; ++j) x[i][j] = to_f32(units[step][i].elements[0]);
+      } else {
+        unpack(units[step][i], x[i]);
+      }
+    }
+    compute<T, family>(args.function, x);
+    pack(x[0], units[step][0]);
+    T* target = args.output + targets[step];
+    if (counts[step] == kUnit<T>) {
+      *reinterpret_cast<uint4*>(target) = units[step][0].bits;
+    } else {
+#pragma unroll
+      for (int j = 0; j < kUnit<T>; ++j)
+        if (j < counts[step]) target[j] = units[step][0].elements[j];
+    }
+  }
+}
+
+template <class T, int kInputs, Family family, class Index>
+__global__ void __launch_bounds__(kThreads) elements_kernel(const __grid_constant__ Elementwise<T, kInputs> args) {
+  const Index first = static_cast<Index>(blockIdx.x) * (kSteps * kThreads) + threadIdx.x;
+  float x[kInputs][kSteps];
+  int64_t targets[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step) {
+    const Index ordinal = first + step * kThreads;
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) x[i][step] = 0;
+    if (ordinal >= args.count) continue;
+    int64_t positions[1 + kInputs];
+    args.loops.find(ordinal, 1, positions);
+    targets[step] = positions[0];
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) x[i][step] = to_f32(args.inputs[i][positions[1 + i]]);
+  }
+  compute<T, family>(args.function, x);
+#pragma unroll
+  for (int step = 0; step < kSteps; ++step)
+    if (first + step * kThreads < args.count) args.output[targets[step]] = rounded<T>(x[0][step]);
+}
+
+constexpr int kTile = 64;
+
+// Tiles of the innermost loop ("columns") and of one other loop ("rows"), along which turned inputs run one by one.
+template <class T, int kInputs>
+struct Turning {
+  T* output;
+  const T* inputs[kInputs];
+  bool turned[kInputs];
+  Loops<1 + kInputs> rest;  // all other loops
+  int64_t columns, rows;
+  int64_t column_strides[1 + kInputs], row_strides[1 + kInputs];
+  Divider column_tiles, row_tiles;
+  int function;
+};
+
+// What one element, or 16 bytes, of every thread of a block covers of a tile.
+template <class T, bool kUnits>
+struct TileWay {
+  static constexpr int kEach = kUnits ? kUnit<T> : 1;                     // elements side by side in a thread
+  static constexpr int kAcross = kTile / kEach;                           // threads along them
+  static constexpr int kAtOnce = kThreads / kAcross;                      // lines of a tile in one step
+  static constexpr int kLines = kTile / kAtOnce;                          // steps
+  static constexpr int kPitch = kTile + 4 / static_cast<int>(sizeof(T));  // an odd number of 4-byte words
+};
+
+// kUnits: rows of turned inputs and columns of everything else come and go as 16 aligned bytes.
+template <class T, int kInputs, Family family, bool kUnits>
+__global__ void __launch_bounds__(kThreads) turning_kernel(const __grid_constant__ Turning<T, kInputs> args) {
+  using Way = TileWay<T, kUnits>;
+  constexpr int kEach = Way::kEach, kAtOnce = Way::kAtOnce, kLines = Way::kLines;
+  __shared__ __align__(16) T tiles[kInputs][kTile][Way::kPitch];  // [column, row]
+  const int64_t tile = blockIdx.x, row_tile = args.column_tiles.quotient(tile);
+  const int64_t column0 = (tile - row_tile * args.column_tiles.divisor) * kTile;
+  const int64_t outer = args.row_tiles.quotient(row_tile);
+  const int64_t row0 = (row_tile - outer * args.row_tiles.divisor) * kTile;
+  const int columns = static_cast<int>(min(args.columns - column0, static_cast<int64_t>(kTile)));
+  const int rows = static_cast<int>(min(args.rows - row0, static_cast<int64_t>(kTile)));
+  int64_t positions[1 + kInputs];
+  args.rest.find(outer, 1, positions);
+  const int along = static_cast<int>(threadIdx.x) % Way::kAcross * kEach,
+            line = static_cast<int>(threadIdx.x) / Way::kAcross;
+
+  // Turned inputs: threads along the rows, a line is a column.
+#pragma unroll
+  for (int i = 0; i < kInputs; ++i) {
+    if (!args.turned[i] || along >= rows) continue;
+    const T* from = args.inputs[i] + positions[1 + i] + (row0 + along) * args.row_strides[1 + i] +
+                    (column0 + line) * args.column_strides[1 + i];
+    const int64_t step = kAtOnce * args.column_strides[1 + i];
+    if constexpr (kUnits) {
+      Unit<T> units[kLines];
+#pragma unroll
+      for (int j = 0; j < kLines; ++j, from += step)
+        if (line + j * kAtOnce < columns) units[j].bits = *reinterpret_cast<const uint4*>(from);
+#pragma unroll
+      for (int j = 0; j < kLines; ++j)
+#pragma unroll
+        for (int word = 0; word < 4; ++word)
+          reinterpret_cast<uint32_t*>(&tiles[i][line + j * kAtOnce][along])[word] = units[j].words[word];
+    } else {
+      T elements[kLines];
+#pragma unroll
+      for (int j = 0; j < kLines; ++j, from += step)
+        if (line + j * kAtOnce < columns) elements[j] = *from;
+#pragma unroll
+      for (int j = 0; j < kLines; ++j) tiles[i][line + j * kAtOnce][along] = elements[j];
+    }
+  }
+  __syncthreads();
+
+  // The output: threads along the columns, a line is a row.
+  if (along >= columns) return;
+  T* to = args.output + positions[0] + (row0 + line) * args.row_strides[0] + (column0 + along) * args.column_strides[0];
+  const int64_t to_step = kAtOnce * args.row_strides[0];
+  constexpr int kTogether = kUnits ? 1 : kSteps;  // lines for one choice of the function
+#pragma unroll
+  for (int j0 = 0; j0 < kLines; j0 += kTogether) {
+    float x[kInputs][kTogether * kEach];
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) {
+      const T* from = args.inputs[i] + positions[1 + i] + (row0 + line + j0 * kAtOnce) * args.row_strides[1 + i] +
+                      (column0 + along) * args.column_strides[1 + i];
+#pragma unroll
+      for (int j = 0; j < kTogether; ++j) {
+        const int row = line + (j0 + j) * kAtOnce;
+        if (args.turned[i]) {
+#pragma unroll
+          for (int e = 0; e < kEach; ++e) x[i][j * kEach + e] = to_f32(tiles[i][along + e][row]);
+          continue;
+        }
+        const T* here = from + j * kAtOnce * args.row_strides[1 + i];
+        if constexpr (kUnits) {
+          Unit<T> unit;
+          unit.bits = make_uint4(0, 0, 0, 0);
+          if (row < rows) unit.bits = *reinterpret_cast<const uint4*>(here);
+          unpack(unit, x[i]);
+        } else {
+          x[i][j] = row < rows ? to_f32(*here) : 0.0f;
+        }
+      }
+    }
+    compute<T, family>(args.function, x);
+#pragma unroll
+    for (int j = 0; j < kTogether; ++j, to += to_step) {
+      if (line + (j0 + j) * kAtOnce >= rows) continue;
+      if constexpr (kUnits) {
+        Unit<T> unit;
+        pack(x[0], unit);
+        *reinterpret_cast<uint4*>(to) = unit.bits;
+      } else {
+        *to = rounded<T>(x[0][j]);
+      }
+    }
+  }
+}
+
+// The loop along which some input runs one by one while the output and its own innermost step do not; 0 where there is
+// none.
+template <int kOperands>
+int turned_loop(const Walk<kOperands>& walk) {
+  constexpr int64_t kWorthIt = 16;
+  if (walk.rank < 2 || walk.strides[0][0] != 1 || walk.dims[0] < kWorthIt) return 0;
+  for (int operand = 1; operand < kOperands; ++operand) {
+    if (walk.strides[operand][0] == 1 || walk.strides[operand][0] == 0) continue;
+    for (int loop = 1; loop < walk.rank; ++loop)
+      if (walk.strides[operand][loop] == 1 && walk.dims[loop] >= kWorthIt) return loop;
+  }
+  return 0;
+}
+
+template <class T, int kInputs, Family family>
+Status launch_turning(int function, T* output, const T* const (&inputs)[kInputs], const Walk<1 + kInputs>& walk,
+                      int row_loop, void* stream) {
+  constexpr int kOperands = 1 + kInputs;
+  Walk<kOperands> rest;
+  for (int loop = 1; loop < walk.rank; ++loop) {
+    if (loop == row_loop) continue;
+    rest.dims[rest.rank] = walk.dims[loop];
+    for (int i = 0; i < kOperands; ++i) rest.strides[i][rest.rank] = walk.strides[i][loop];
+    ++rest.rank;
+  }
+  Turning<T, kInputs> args{output, {}, {},      Loops<kOperands>(rest, 1), walk.dims[0], walk.dims[row_loop], {}, {},
+                           {},     {}, function};
+  for (int i = 0; i < kInputs; ++i) {
+    args.inputs[i] = inputs[i];
+    args.turned[i] = walk.strides[1 + i][row_loop] == 1 && walk.strides[1 + i][0] != 1 && walk.strides[1 + i][0] != 0;
+  }
+  for (int i = 0; i < kOperands; ++i) {
+    args.column_strides[i] = walk.strides[i][0];
+    args.row_strides[i] = walk.strides[i][row_loop];
+  }
+  args.column_tiles = Divider(ceil_divide(args.columns, kTile));
+  args.row_tiles = Divider(ceil_divide(args.rows, kTile));
+  // 16 bytes: along the rows in turned inputs, along the columns elsewhere; nothing ends within a unit.
+  bool units = args.columns % kUnit<T> == 0 && args.rows % kUnit<T> == 0;
+  for (int i = 0; i < kOperands; ++i) {
+    const bool turned = i > 0 && args.turned[i - 1];
+    const int fast = turned ? row_loop : 0;
+    units = units && walk.strides[i][fast] == 1 &&
+            on_bytes(i == 0 ? static_cast<const T*>(output) : inputs[i > 0 ? i - 1 : 0], 16);
+    for (int loop = 0; loop < walk.rank; ++loop)
+      units = units && (loop == fast || walk.strides[i][loop] % kUnit<T> == 0);
+  }
+  const int64_t blocks = args.column_tiles.divisor * args.row_tiles.divisor * rest.numel();
+  return launch(units ? turning_kernel<T, kInputs, family, true> : turning_kernel<T, kInputs, family, false>, blocks,
+                kThreads, stream, args);
+}
+
+template <class T, int kInputs, Family family>
+Status run(int function, void* output_data, const void* const (&input_data)[kInputs], const Walk<1 + kInputs>& walk,
+           void* stream) {
+  T* output = static_cast<T*>(output_data) + walk.start[0];
+  const T* inputs[kInputs];
+  for (int i = 0; i < kInputs; ++i) inputs[i] = static_cast<const T*>(input_data[i]) + walk.start[1 + i];
+
+  bool units = in_units(walk, 0, output_data, kUnit<T>, sizeof(T)), repeated[kInputs];
+  for (int i = 0; i < kInputs; ++i) {
+    repeated[i] = walk.rank > 0 && walk.strides[1 + i][0] == 0;
+    units = units && (repeated[i] || in_units(walk, 1 + i, input_data[i], kUnit<T>, sizeof(T)));
+  }
+  // Rows shorter than a unit would leave threads with little to do.
+  if (walk.rank > 1 && walk.dims[0] < kUnit<T>) units = false;
+  if (!units)
+    if (const int loop = turned_loop(walk))
+      return launch_turning<T, kInputs, family>(function, output, inputs, walk, loop, stream);
+
+  Elementwise<T, kInputs> args{output, {}, Loops<1 + kInputs>(walk, units ? kUnit<T> : 1), 0, {}, function};
+  args.count = args.loops.count();
+  for (int i = 0; i < kInputs; ++i) {
+    args.inputs[i] = inputs[i];
+    args.repeated[i] = repeated[i];
+  }
+  const int64_t blocks = ceil_divide(args.count, int64_t{kThreads} * kSteps);
+  const bool small = args.count < kSmall;
+  const auto kernel =
+      units ? (small ? units_kernel<T, kInputs, family, uint32_t> : units_kernel<T, kInputs, family, int64_t>)
+            : (small ? elements_kernel<T, kInputs, family, uint32_t> : elements_kernel<T, kInputs, family, int64_t>);
+  return launch(kernel, blocks, kThreads, stream, args);
+}
+
+}  // namespace
+
+Status map(UnaryFunction function, const TensorView& input, const TensorView& output, const Walk<2>& walk,
+           void* stream) {
+  const OnDevice on_device(output.device);
+  STATUS_CHECK(on_device.status());
+  return with_device_type(output.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto number = static_cast<int>(function);
+    return is_trigonometric(function)
+               ? run<T, 1, Family::kTrigonometric>(number, output.data, {input.data}, walk, stream)
+               : run<T, 1, Family::kUnary>(number, output.data, {input.data}, walk, stream);
+  });
+}
+
+Status zip(BinaryFunction function, const TensorView& a, const TensorView& b, const TensorView& output,
+           const Walk<3>& walk, void* stream) {
+  const OnDevice on_device(output.device);
+  STATUS_CHECK(on_device.status());
+  return with_device_type(output.dtype, [&](auto zero) {
+    return run<decltype(zero), 2, Family::kBinary>(static_cast<int>(function), output.data, {a.data, b.data}, walk,
+                                                   stream);
+  });
+}
+
+}  // namespace lfm2::operators::gpu

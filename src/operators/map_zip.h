@@ -1,0 +1,18 @@
+// Elementwise functions of one and of two strided tensors, with broadcasting.
+#pragma once
+
+#include "operators/functions.h"
+#include "operators/tensor_view.h"
+
+namespace lfm2::operators {
+
+// output[i] = f(input[i]) for every index of the output; the input is broadcast to the output's shape. One dtype and
+// device; any strides (an output's elements must lie apart). Computed in fp32, rounded once. The output may be the
+// input, element for element; any other overlap gives undefined values. kShapeMismatch where the input cannot be
+// broadcast.
+Status map(UnaryFunction function, const TensorView& input, const TensorView& output, void* stream);
+
+// output[i] = f(a[i], b[i]); both inputs are broadcast to the output's shape, which may be larger than theirs.
+Status zip(BinaryFunction function, const TensorView& a, const TensorView& b, const TensorView& output, void* stream);
+
+}  // namespace lfm2::operators

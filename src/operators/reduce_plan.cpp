@@ -1,0 +1,98 @@
+// The cutting of reductions.
+#include "operators/reduce_plan.h"
+
+#include <algorithm>
+
+namespace lfm2::operators {
+
+namespace {
+
+constexpr int64_t kBlockThreads = 256;
+constexpr int64_t kBlocksWanted = 2048;  // enough for any GPU of today; fixed, so that every GPU sums in the same order
+constexpr int64_t kStepsAtLeast = 8;     // loads of a thread in a slice
+
+int64_t power_of_two_from(int64_t x) {
+  int64_t power = 1;
+  while (power < x) power *= 2;
+  return power;
+}
+
+// Whether `output` is the input's shape with the reduced axes as 1 or without them; its strides at the input's axes.
+Status output_strides(const TensorView& input, const TensorView& output, uint32_t axes, Extents& strides) {
+  strides.fill(0);
+  const bool keeps = output.rank == input.rank;
+  int next = 0;
+  for (int axis = 0; axis < input.rank; ++axis) {
+    const bool reduced = (axes >> axis & 1u) != 0;
+    if (reduced && !keeps) continue;
+    if (next >= output.rank || output.dim(next) != (reduced ? 1 : input.dim(axis))) return Status::kShapeMismatch;
+    if (!reduced) strides[static_cast<size_t>(axis)] = output.stride(next);
+    ++next;
+  }
+  return next == output.rank ? Status::kOk : Status::kShapeMismatch;
+}
+
+// Slices of equal length, none empty: `steps` in all, at least `smallest` each, for `others` blocks a slice.
+void cut_slices(ReducePlan& plan, int64_t steps, int64_t smallest, int64_t others) {
+  const int64_t wanted = std::max<int64_t>(1, kBlocksWanted / std::max<int64_t>(1, others));
+  const int64_t slices = std::clamp<int64_t>(steps / smallest, 1, wanted);
+  plan.per_slice = std::max<int64_t>(1, (steps + slices - 1) / slices);
+  plan.slices = std::max<int64_t>(1, (steps + plan.per_slice - 1) / plan.per_slice);
+}
+
+}  // namespace
+
+void cut_reduce(ReducePlan& plan) {
+  plan.unit = 16 / static_cast<int>(size_bytes(plan.dtype));
+  const auto step = [](const auto& walk) {
+    const int64_t stride = walk.rank > 0 ? walk.strides[0][0] : 0;
+    return stride < 0 ? -stride : stride;
+  };
+  const int64_t across = step(plan.reduced), along = step(plan.kept);
+  plan.rows = plan.kept.rank == 0 || (plan.reduced.rank > 0 && across != 0 && (along == 0 || across < along));
+  if (plan.rows) {
+    const int64_t inner = plan.reduced.rank > 0 ? plan.reduced.dims[0] : 1;
+    const int64_t units = inner == 0 ? 0 : units_of(inner, plan.unit) * (plan.length / inner);
+    // Four loads a thread, then more threads, at most a warp; a block where outputs are few and long.
+    plan.lanes = static_cast<int>(std::min<int64_t>(32, power_of_two_from((units + 3) / 4)));
+    if (units > 256 && plan.outputs < 4 * kBlocksWanted) plan.lanes = static_cast<int>(kBlockThreads);
+    plan.slices = 1;
+    plan.per_slice = units;
+    if (plan.lanes == kBlockThreads) cut_slices(plan, units, kBlockThreads * kStepsAtLeast, plan.outputs);
+  } else {
+    const int64_t inner = plan.kept.dims[0];
+    const int64_t units = inner == 0 ? 0 : units_of(inner, plan.unit) * (plan.outputs / inner);
+    plan.lanes = static_cast<int>(std::min<int64_t>(32, power_of_two_from(std::max<int64_t>(1, units))));
+    cut_slices(plan, plan.length, kBlockThreads / plan.lanes * kStepsAtLeast, units_of(units, plan.lanes));
+  }
+}
+
+Status plan_reduce(const TensorView& input, const TensorView* output, uint32_t axes, ReducePlan& plan) {
+  STATUS_CHECK(check_view(input));
+  if (axes >> input.rank != 0) return Status::kInvalid;
+  Extents out_strides{};
+  if (output != nullptr) {
+    STATUS_CHECK(check_output(*output));
+    if (!same_kind(input, *output)) return Status::kInvalid;
+    STATUS_CHECK(output_strides(input, *output, axes, out_strides));
+  }
+  for (int axis = input.rank - 1; axis >= 0; --axis) {
+    const auto a = static_cast<size_t>(axis);
+    if ((axes >> axis & 1u) != 0) {
+      plan.length *= input.dims[a];
+      add_loop<1>(plan.reduced, input.dims[a], {input.strides[a]});
+    } else {
+      plan.outputs *= input.dims[a];
+      add_loop<2>(plan.kept, input.dims[a], {input.strides[a], out_strides[a]});
+    }
+  }
+  tidy(plan.reduced);
+  tidy(plan.kept);
+  plan.dtype = input.dtype;
+  plan.device = input.device;
+  plan.input = input.data;
+  cut_reduce(plan);
+  return Status::kOk;
+}
+
+}  // namespace lfm2::operators

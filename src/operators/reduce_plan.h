@@ -1,0 +1,43 @@
+// How a reduction is cut up, decided from shape, strides and dtype alone: pure code, so that the order of summation is
+// the same in every run and on every GPU, and so that workspaces can be sized ahead.
+#pragma once
+
+#include "operators/functions.h"
+#include "operators/tensor_view.h"
+#include "operators/walk.h"
+
+namespace lfm2::operators {
+
+struct ReducePlan {
+  ReduceFunction function = ReduceFunction::kSum;
+  DType dtype = DType::kF32;
+  int device = kCpu;
+  const void* input = nullptr;
+  void* output = nullptr;
+  Walk<2> kept;     // operands: input, output
+  Walk<1> reduced;  // of the input
+  int64_t outputs = 1, length = 1;
+
+  // On a GPU a thread takes units of 16 bytes. `rows`: the units lie along the reduced loops, `lanes` threads share an
+  // output (a power of two up to 32, or 256), unit u belongs to lane u mod lanes. Otherwise the units lie along the
+  // kept loops; a block has `lanes` units side by side and 256 / lanes threads to each, which take the reduced elements
+  // in turn.
+  bool rows = false;
+  int lanes = 1;
+  int unit = 4;           // elements
+  int64_t slices = 1;     // > 1: partial results [slices, outputs] in fp32, then a second stage over them
+  int64_t per_slice = 0;  // units (rows) or reduced elements (columns)
+
+  size_t workspace_bytes() const {
+    return slices > 1 ? static_cast<size_t>(slices) * static_cast<size_t>(outputs) * sizeof(float) : 0;
+  }
+};
+
+// Fills all but `function` and `output`'s start; `output` may be null where only the workspace is wanted.
+Status plan_reduce(const TensorView& input, const TensorView* output, uint32_t axes, ReducePlan& plan);
+// lanes, slices and per_slice for a plan whose walks are known. Also used for the second stage.
+void cut_reduce(ReducePlan& plan);
+
+inline int64_t units_of(int64_t elements, int unit) { return (elements + unit - 1) / unit; }
+
+}  // namespace lfm2::operators

@@ -1,0 +1,26 @@
+// What every operator returns: done, or why not. Operators never throw; a Status goes through the C API as an int.
+#pragma once
+
+namespace lfm2::operators {
+
+enum class Status : int {
+  kOk = 0,
+  kInvalid = 1,        // a null pointer, an unknown dtype, device, layout, rank, axis or function
+  kShapeMismatch = 2,  // each tensor is well formed, but their shapes do not belong together
+  kNoCuda = 3,         // a tensor on a GPU, and a build without CUDA
+  kCudaError = 1000,   // kCudaError + n: CUDA's error n, of the launch itself or of a copy or allocation
+};
+
+constexpr bool ok(Status status) { return status == Status::kOk; }
+
+// One line in English, never null. Errors of CUDA have CUDA's own text.
+const char* status_text(Status status);
+
+}  // namespace lfm2::operators
+
+// Leaves the function with the first status that is not kOk.
+#define STATUS_CHECK(call)                                                       \
+  do {                                                                           \
+    const ::lfm2::operators::Status status_check_result = (call);                \
+    if (!::lfm2::operators::ok(status_check_result)) return status_check_result; \
+  } while (false)

@@ -1,0 +1,76 @@
+// A strided tensor in memory that somebody else owns: the argument of every operator. Element (i0, i1, ...) lies at
+// data + (i0 strides[0] + i1 strides[1] + ...) elements; a stride may be zero (the same element again) or negative.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+
+#include "kernels/dtype.h"
+#include "operators/status.h"
+
+namespace lfm2::operators {
+
+inline constexpr int kMaxRank = 8;
+inline constexpr int kCpu = -1;  // the device; 0, 1, ... is a GPU, as CUDA numbers them
+
+using Extents = std::array<int64_t, kMaxRank>;
+
+struct TensorView {
+  void* data = nullptr;  // of the element with index 0, 0, ...; may be null where there are no elements
+  DType dtype = DType::kF32;
+  int device = kCpu;
+  int rank = 0;  // 0 to kMaxRank; a tensor of rank 0 has one element
+  Extents dims{};
+  Extents strides{};  // in elements
+
+  TensorView() = default;
+  // Dense and row-major. More than kMaxRank extents give a view that check_view refuses.
+  TensorView(void* memory, DType type, std::initializer_list<int64_t> shape, int on = kCpu)
+      : data(memory), dtype(type), device(on), rank(static_cast<int>(shape.size())) {
+    if (rank > kMaxRank) return;
+    int axis = 0;
+    for (const int64_t extent : shape) dims[static_cast<size_t>(axis++)] = extent;
+    set_dense_strides();
+  }
+
+  int64_t dim(int axis) const { return dims[static_cast<size_t>(axis)]; }
+  int64_t stride(int axis) const { return strides[static_cast<size_t>(axis)]; }
+  bool on_gpu() const { return device != kCpu; }
+  int64_t numel() const {  // no overflow after check_view
+    int64_t count = 1;
+    for (int axis = 0; axis < rank; ++axis) count *= dim(axis);
+    return count;
+  }
+  void set_dense_strides() {
+    int64_t step = 1;
+    for (int axis = rank - 1; axis >= 0; --axis) {
+      strides[static_cast<size_t>(axis)] = step;
+      step *= dim(axis) > 0 ? dim(axis) : 1;
+    }
+  }
+};
+
+// kInvalid unless rank, dtype and device exist, no extent is negative, the positions fit into 63 bits, and data is
+// there (where there are elements) and aligned to one element.
+Status check_view(const TensorView& view);
+// The same, and no two elements in one place: what is written to.
+Status check_output(const TensorView& view);
+// Row-major without gaps. Strides of extents of 1 say nothing.
+bool is_dense(const TensorView& view);
+bool same_shape(const TensorView& a, const TensorView& b);
+// Both on one device and of one dtype.
+bool same_kind(const TensorView& a, const TensorView& b);
+
+// The strides with which `from` is read at the indices of a tensor of shape `to` (NumPy's rules: aligned at the last
+// axis, an extent of 1 is repeated by stride 0); kShapeMismatch where the shapes do not fit.
+Status broadcast_strides(const TensorView& from, const TensorView& to, Extents& strides);
+// The shape of a (op) b; kShapeMismatch where there is none. `out` gets rank and dims.
+Status broadcast_shape(const TensorView& a, const TensorView& b, TensorView& out);
+
+// Index and position. The ordinal counts elements in row-major order; the position is in elements from `data`.
+Status index_of_ordinal(const TensorView& view, int64_t ordinal, Extents& index);
+Status position_of_index(const TensorView& view, const Extents& index, int64_t& position);
+
+}  // namespace lfm2::operators

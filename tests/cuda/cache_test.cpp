@@ -1,0 +1,426 @@
+// The operators of generation on the GPU: caches give the bits of whole samples, however those are cut; and tokens are
+// drawn as kernels/sampling.h says.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "cuda/gpu.h"
+#include "kernels/sampling.h"
+
+namespace lfm2 {
+namespace {
+
+using namespace test;
+
+size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+HostTensor ints(const std::vector<double>& values, int64_t rows, int64_t columns = 0) {
+  HostTensor tensor = columns > 0 ? HostTensor(DType::kI32, {rows, columns}) : HostTensor(DType::kI32, {rows});
+  tensor.fill(values);
+  return tensor;
+}
+
+// Samples of given lengths whose tokens come in any portions, and the batches of it.
+class Sequences {
+ public:
+  Sequences(const std::vector<int64_t>& lengths, int64_t page, uint32_t seed)
+      : packed(lengths), lengths_(lengths), page_(page), generator_(seed), done_(lengths.size()), states_(lengths.size()) {
+    int64_t pages = 0;
+    for (const int64_t length : lengths) {
+      most_pages_ = std::max(most_pages_, (length + page - 1) / page);
+      pages += (length + page - 1) / page;
+    }
+    free_.resize(at(pages + 3));
+    std::iota(free_.begin(), free_.end(), 0);
+    std::shuffle(free_.begin(), free_.end(), generator_);
+    pages_of_.resize(lengths.size());
+  }
+
+  int64_t pages() const { return static_cast<int64_t>(free_.size()) + taken_; }
+  int64_t slots() const { return static_cast<int64_t>(lengths_.size()); }
+  bool finished() const {
+    for (size_t s = 0; s < done_.size(); ++s)
+      if (done_[s] < lengths_[s]) return false;
+    return true;
+  }
+  int64_t left(int64_t s) const { return lengths_[at(s)] - done_[at(s)]; }
+  int64_t random(int64_t most) { return std::uniform_int_distribution<int64_t>(1, most)(generator_); }
+
+  struct Part {
+    int64_t sequence, count;
+  };
+  // Some of the unfinished sequences: one token, a few or many.
+  std::vector<Part> random_parts(int64_t most) {
+    std::vector<Part> parts;
+    for (int64_t s = 0; s < slots(); ++s) {
+      if (left(s) == 0) continue;
+      const int64_t kind = random(5);
+      if (kind == 1) continue;
+      parts.push_back({s, kind <= 3 ? 1 : std::min(left(s), random(kind == 4 ? 5 : most))});
+    }
+    std::shuffle(parts.begin(), parts.end(), generator_);
+    return parts;
+  }
+
+  // The next tokens of these sequences as a batch. Of the parts with one token, those at the front are singles, but
+  // for the last `plain` of them.
+  void next(std::vector<Part> parts, size_t plain = 0) {
+    std::stable_sort(parts.begin(), parts.end(), [](Part a, Part b) { return (a.count == 1) > (b.count == 1); });
+    std::vector<double> positions, offsets{0}, sequence_of, table, states;
+    tokens.clear();
+    longest = 0;
+    singles = 0;
+    for (const Part& part : parts) {
+      auto& pages = pages_of_[at(part.sequence)];
+      int64_t& done = done_[at(part.sequence)];
+      for (int64_t i = 0; i < part.count; ++i) {
+        positions.push_back(static_cast<double>(done + i));
+        sequence_of.push_back(static_cast<double>(offsets.size() - 1));
+        tokens.push_back(static_cast<int64_t>(packed.starts[at(part.sequence)]) + done + i);
+      }
+      done += part.count;
+      longest = std::max(longest, done);
+      while (static_cast<int64_t>(pages.size()) * page_ < done) {
+        pages.push_back(free_.back());
+        free_.pop_back();
+        ++taken_;
+      }
+      for (int64_t i = 0; i < most_pages_; ++i)
+        table.push_back(i < static_cast<int64_t>(pages.size()) ? static_cast<double>(pages[at(i)]) : 2e9);
+      offsets.push_back(static_cast<double>(positions.size()));
+      int& turn = states_[at(part.sequence)];
+      states.push_back(static_cast<double>(2 * part.sequence + turn));
+      turn = 1 - turn;
+      states.push_back(static_cast<double>(2 * part.sequence + turn));
+      if (part.count == 1) ++singles;
+    }
+    singles -= std::min(singles, static_cast<int64_t>(plain));
+    const auto count = static_cast<int64_t>(positions.size()), sequences = static_cast<int64_t>(parts.size());
+    memory_.clear();
+    for (const auto& host : {ints(positions, count), ints(offsets, sequences + 1), ints(sequence_of, count)})
+      memory_.push_back(std::make_unique<DeviceTensor>(host));
+    memory_.push_back(std::make_unique<DeviceTensor>(ints(table, sequences, most_pages_)));
+    memory_.push_back(std::make_unique<DeviceTensor>(ints(states, sequences, 2)));
+    batch = {.positions = *memory_[0],
+             .offsets = *memory_[1],
+             .tokens = count,
+             .sequences = sequences,
+             .max_length = longest,
+             .singles = singles,
+             .sequence_of = *memory_[2],
+             .page_table = *memory_[3],
+             .states = *memory_[4]};
+  }
+
+  // The batch's rows of a tensor over all tokens; and back.
+  HostTensor take(const HostTensor& all) const {
+    HostTensor rows(all->dtype, {static_cast<int64_t>(tokens.size()), all->dim(1)});
+    const size_t bytes = all->rows(0, 1).bytes();
+    for (size_t i = 0; i < tokens.size(); ++i)
+      std::memcpy(rows->data + i * bytes, all->data + at(tokens[i]) * bytes, bytes);
+    return rows;
+  }
+  void put(const HostTensor& rows, const HostTensor& all) const {
+    const size_t bytes = all->rows(0, 1).bytes();
+    for (size_t i = 0; i < tokens.size(); ++i)
+      std::memcpy(all->data + at(tokens[i]) * bytes, rows->data + i * bytes, bytes);
+  }
+
+  PackedSamples packed;
+  Batch batch;
+  std::vector<int64_t> tokens;  // of the batch, in `packed`
+  int64_t longest = 0, singles = 0;
+
+ private:
+  std::vector<int64_t> lengths_;
+  int64_t page_, most_pages_ = 0, taken_ = 0;
+  std::mt19937 generator_;
+  std::vector<int64_t> done_;
+  std::vector<int> states_;
+  std::vector<int64_t> free_;
+  std::vector<std::vector<int64_t>> pages_of_;
+  std::vector<std::unique_ptr<DeviceTensor>> memory_;
+};
+
+HostTensor nans(DType dtype, std::initializer_list<int64_t> shape) {
+  HostTensor tensor(dtype, shape);
+  std::memset(tensor->data, 0xff, tensor->bytes());
+  return tensor;
+}
+
+class CachedAttentionTest : public ::testing::Test {
+ protected:
+  void start(Sequences& sequences, int64_t page, AttentionShape shape, DType act, const HostTensor& qkv) {
+    shape_ = shape;
+    keys_ = std::make_unique<DeviceTensor>(nans(act, {sequences.pages(), page, shape.kv_heads, shape.head_dim}));
+    values_ = std::make_unique<DeviceTensor>(nans(act, {sequences.pages(), page, shape.kv_heads, shape.head_dim}));
+    expected_ = std::make_unique<HostTensor>(act, std::initializer_list<int64_t>{qkv->dim(0), shape.heads * shape.head_dim});
+    const DeviceTensor device(qkv), out(*expected_);
+    on_gpu([&](Ops& ops) { ops.attention(device, shape, sequences.packed.device, out); });
+    out.fetch(*expected_);
+  }
+  // Whether the batch has the bits of the whole samples. `bound`: of its longest sequence, or 0: exactly.
+  bool step(Sequences& sequences, const HostTensor& qkv, int64_t bound = 0) {
+    const HostTensor rows = sequences.take(qkv), expected = sequences.take(*expected_);
+    HostTensor out = nans(qkv->dtype, {expected->dim(0), expected->dim(1)});
+    const DeviceTensor device(rows), device_out(out);
+    const KeyValueCache cache{*keys_, *values_};
+    Batch batch = sequences.batch;
+    batch.max_length = std::max(batch.max_length, bound);
+    on_gpu([&](Ops& ops) {
+      ops.append_keys_values(device, shape_, batch, cache);
+      ops.cached_attention(device, shape_, batch, cache, device_out);
+    });
+    device_out.fetch(out);
+    if (same_bits(out, expected)) return true;
+    for (size_t i = 0; i < out.size(); ++i)
+      if (out.get(i) != expected.get(i)) {
+        const size_t row = i / at(out->dim(1));
+        ADD_FAILURE() << "token " << row << " of " << sequences.tokens.size() << " (" << sequences.singles
+                      << " singles), position " << sequences.packed.places[at(sequences.tokens[row])] << ", column "
+                      << i % at(out->dim(1)) << ": " << out.get(i) << ", whole sample " << expected.get(i);
+        break;
+      }
+    return false;
+  }
+
+  AttentionShape shape_;
+  std::unique_ptr<DeviceTensor> keys_, values_;
+  std::unique_ptr<HostTensor> expected_;
+};
+
+TEST_F(CachedAttentionTest, EveryTypeShapeAndPageInRandomPortions) {
+  const std::vector<int64_t> lengths = {1, 200, 2, 63, 64, 65, 130, 33, 1, 90};
+  uint32_t seed = 0;
+  for (const DType act : kFloatTypes)
+    for (const AttentionShape shape : {AttentionShape{4, 2, 8},
+                                       {32, 8, 64},
+                                       {4, 4, 16},
+                                       {6, 1, 24},
+                                       {3, 3, 82},
+                                       {8, 1, 128},
+                                       {2, 1, 256},
+                                       {40, 1, 128},
+                                       {12, 1, 64},
+                                       {5, 1, 2}})
+      for (const int64_t page : {1, 16, 256, 50}) {
+        SCOPED_TRACE(fmt::format("{} heads {} {} {}, pages of {}", name(act), shape.heads, shape.kv_heads,
+                                 shape.head_dim, page));
+        Sequences sequences(lengths, page, ++seed);
+        HostTensor qkv(act, {sequences.packed.tokens(), shape.qkv_columns()});
+        qkv.fill_random(seed, 1.5f);
+        start(sequences, page, shape, act, qkv);
+        while (!sequences.finished()) {
+          const auto parts = sequences.random_parts(100);
+          if (parts.empty()) continue;
+          sequences.next(parts, seed % 3);
+          ASSERT_TRUE(step(sequences, qkv));
+        }
+      }
+}
+
+TEST_F(CachedAttentionTest, LongSamplesInRandomPortions) {
+  const std::vector<int64_t> lengths = {5000, 1023, 1024, 1025, 2049, 2100, 70};
+  uint32_t seed = 100;
+  for (const DType act : kFloatTypes)
+    for (const AttentionShape shape : {AttentionShape{4, 1, 64}, {3, 1, 128}, {2, 1, 256}, {6, 2, 16}})
+      for (const int64_t page : {1, 16, 256}) {
+        if (page == 1 && shape.head_dim != 64) continue;
+        SCOPED_TRACE(fmt::format("{} head dim {}, pages of {}", name(act), shape.head_dim, page));
+        Sequences sequences(lengths, page, ++seed);
+        HostTensor qkv(act, {sequences.packed.tokens(), shape.qkv_columns()});
+        qkv.fill_random(seed, 1.5f);
+        start(sequences, page, shape, act, qkv);
+        while (!sequences.finished()) {
+          const auto parts = sequences.random_parts(1500);
+          if (parts.empty()) continue;
+          sequences.next(parts);
+          // The bound decides which blocks compute what: exact, rounded up, so long that no workspace holds the parts.
+          const int64_t bounds[] = {0, 16384, int64_t{1} << 26};
+          ASSERT_TRUE(step(sequences, qkv, bounds[sequences.random(3) - 1]));
+        }
+      }
+}
+
+TEST_F(CachedAttentionTest, ManySequencesOfOneToken) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 300; ++i) lengths.push_back(i % 50 == 0 ? 1100 + i : 1 + i * 37 % 180);
+  for (const DType act : kFloatTypes)
+    for (const int64_t count : {3, 30, 90, 300}) {
+      SCOPED_TRACE(fmt::format("{}, {} sequences", name(act), count));
+      const AttentionShape shape{32, 8, 64};
+      Sequences sequences({lengths.begin(), lengths.begin() + count}, 16, 7);
+      HostTensor qkv(act, {sequences.packed.tokens(), shape.qkv_columns()});
+      qkv.fill_random(3, 1.5f);
+      start(sequences, 16, shape, act, qkv);
+      std::vector<Sequences::Part> most, last;
+      for (int64_t s = 0; s < count; ++s) {
+        if (lengths[at(s)] > 3) most.push_back({s, lengths[at(s)] - 3});
+        last.push_back({s, 1});
+      }
+      sequences.next(most);
+      ASSERT_TRUE(step(sequences, qkv));
+      for (const int64_t bound : {int64_t{0}, int64_t{2048}, int64_t{1} << 26}) {
+        std::erase_if(last, [&](const auto& part) { return sequences.left(part.sequence) == 0; });
+        sequences.next(last);
+        ASSERT_TRUE(step(sequences, qkv, bound));
+      }
+    }
+}
+
+class CachedShortConvTest : public ::testing::Test {};
+
+TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
+  const std::vector<int64_t> lengths = {1, 2, 3, 40, 5, 700, 9, 1, 64, 33, 2500};
+  uint32_t seed = 0;
+  for (const DType act : kFloatTypes)
+    for (const int64_t hidden : {264, 33, 8})
+      for (const int64_t taps : {3, 1, 2, 4, 7})
+        for (const bool with_bias : {false, true}) {
+          SCOPED_TRACE(fmt::format("{} hidden {}, {} taps", name(act), hidden, taps));
+          Sequences sequences(lengths, 16, ++seed);
+          const int64_t tokens = sequences.packed.tokens();
+          HostTensor bcz(act, {tokens, 3 * hidden}), weight(act, {hidden, taps}), bias(DType::kF32, {hidden});
+          HostTensor whole(act, {tokens, hidden});
+          bcz.fill_random(seed);
+          weight.fill_random(seed + 1);
+          bias.fill_random(seed + 2);
+          const HostTensor no_states = nans(DType::kF32, {2 * sequences.slots(), taps - 1, hidden});
+          const DeviceTensor in(bcz), device_weight(weight), device_bias(bias), device_whole(whole), states(no_states);
+          const Tensor& bias_or_none = with_bias ? static_cast<const Tensor&>(device_bias) : Tensor();
+          on_gpu([&](Ops& ops) {
+            ops.short_conv(in, device_weight, bias_or_none, sequences.packed.device, device_whole);
+          });
+          device_whole.fetch(whole);
+          while (!sequences.finished()) {
+            const auto parts = sequences.random_parts(1200);
+            if (parts.empty()) continue;
+            sequences.next(parts);
+            const HostTensor expected = sequences.take(whole);
+            HostTensor out = nans(act, {expected->dim(0), hidden});
+            const DeviceTensor rows(sequences.take(bcz)), device_out(out);
+            on_gpu([&](Ops& ops) {
+              ops.cached_short_conv(rows, device_weight, bias_or_none, sequences.batch, states, device_out);
+            });
+            device_out.fetch(out);
+            ASSERT_TRUE(same_bits(out, expected));
+          }
+          states.fetch(no_states);
+        }
+}
+
+class CudaSampleTest : public ::testing::Test {
+ protected:
+  // By sorting.
+  static int32_t reference(const std::vector<float>& logits, const SamplingRule& rule, int32_t sample, int32_t place) {
+    std::vector<int64_t> order(logits.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+      return sampling_key(logits[at(a)]) > sampling_key(logits[at(b)]);
+    });
+    if (rule.temperature == 0) return static_cast<int32_t>(order[0]);
+    const auto value = [&](int64_t id) { return sampling_logit(sampling_key(logits[at(id)])); };
+    if (rule.top_k > 0 && rule.top_k < static_cast<int64_t>(order.size())) order.resize(at(rule.top_k));
+    std::vector<uint64_t> masses(logits.size());
+    uint64_t total = 0;
+    for (const int64_t id : order)
+      total += masses[at(id)] = mass_of(value(id), value(order[0]), 1.0f / rule.temperature);
+    if (rule.top_p < 1) {
+      const uint64_t enough = nucleus_mass(rule.top_p, total);
+      total = 0;
+      size_t kept = 0;
+      while (total < enough) total += masses[at(order[kept++])];
+      order.resize(kept);
+    }
+    std::sort(order.begin(), order.end());
+    uint64_t target = draw_below(total, rule.seed, sample, place);
+    for (const int64_t id : order) {
+      if (target < masses[at(id)]) return static_cast<int32_t>(id);
+      target -= masses[at(id)];
+    }
+    return -1;
+  }
+
+  static void check(const HostTensor& logits, const SamplingRule& rule) {
+    SCOPED_TRACE(fmt::format("vocab {}, temperature {}, top_k {}, top_p {}", logits->dim(1), rule.temperature,
+                             rule.top_k, rule.top_p));
+    const int64_t rows = logits->dim(0), vocab = logits->dim(1);
+    HostTensor draws(DType::kI32, {rows, 2}), ids(DType::kI32, {rows}), log_probs(DType::kF32, {rows});
+    for (int64_t row = 0; row < rows; ++row) {
+      draws.set(at(2 * row), static_cast<double>(row * 7919));
+      draws.set(at(2 * row + 1), static_cast<double>(row % 3));
+    }
+    const int64_t k = std::min<int64_t>(vocab, 64);  // of which top_log_probs says its own
+    const HostTensor top_ids(DType::kI32, {rows, k}), top(DType::kF32, {rows, k});
+    const DeviceTensor device(logits), device_draws(draws), device_ids(ids), device_log_probs(log_probs),
+        device_top_ids(top_ids), device_top(top);
+    on_gpu([&](Ops& ops) {
+      ops.sample(device, device_draws, rule, device_ids, device_log_probs);
+      ops.top_log_probs(device, device_top_ids, device_top);
+    });
+    device_ids.fetch(ids);
+    device_log_probs.fetch(log_probs);
+    device_top_ids.fetch(top_ids);
+    device_top.fetch(top);
+    for (int64_t row = 0; row < rows; ++row) {
+      std::vector<float> values(at(vocab));
+      for (int64_t i = 0; i < vocab; ++i) values[at(i)] = static_cast<float>(logits.get(at(row * vocab + i)));
+      const int32_t id = ids->as<int32_t>()[row];
+      ASSERT_EQ(id, reference(values, rule, static_cast<int32_t>(row * 7919), static_cast<int32_t>(row % 3)))
+          << "row " << row;
+      for (int64_t i = 0; i < k; ++i)
+        if (top_ids->as<int32_t>()[row * k + i] == id) {
+          EXPECT_EQ(std::bit_cast<uint32_t>(log_probs->as<float>()[row]),
+                    std::bit_cast<uint32_t>(top->as<float>()[row * k + i]));
+        }
+    }
+  }
+};
+
+TEST_F(CudaSampleTest, AgreesWithSorting) {
+  for (const int64_t vocab : {1, 2, 31, 33, 1000, 65536, 70001}) {
+    const int64_t rows = vocab < 2000 ? 12 : 4;
+    for (const float spread : {0.0f, 0.5f, 3.0f, 30.0f}) {
+      HostTensor logits(DType::kF32, {rows, vocab});
+      logits.fill_random(static_cast<uint32_t>(vocab), spread);
+      for (int64_t row = 1; row < rows; row += 2)  // ties
+        for (int64_t i = 0; i < vocab; ++i)
+          logits.set(at(row * vocab + i), std::round(logits.get(at(row * vocab + i)) * 2) / 2);
+      for (const float temperature : {0.0f, 0.3f, 1.0f, 5.0f})
+        for (const int64_t top_k : {int64_t{0}, int64_t{1}, int64_t{50}, vocab / 2, vocab + 5})
+          for (const float top_p : {1.0f, 0.95f, 0.3f, 1e-9f}) {
+            if (temperature == 0 && (top_k > 0 || top_p < 1)) continue;
+            check(logits, {temperature, top_k, top_p, 0x123456789abcdefu + static_cast<uint64_t>(top_k)});
+            if (HasFatalFailure()) return;
+          }
+    }
+  }
+}
+
+TEST_F(CudaSampleTest, InfinitiesAndNans) {
+  const int64_t vocab = 5000, rows = 8;
+  HostTensor logits(DType::kF32, {rows, vocab});
+  logits.fill_random(1, 3.0f);
+  const auto fill = [&](int64_t row, double value, int64_t step) {
+    for (int64_t i = 0; i < vocab; i += step) logits.set(at(row * vocab + i), value);
+  };
+  fill(0, -HUGE_VAL, 1);
+  fill(1, -HUGE_VAL, 2);
+  fill(2, std::nan(""), 1);
+  fill(3, std::nan(""), 3);
+  fill(4, HUGE_VAL, 1700);
+  fill(5, 0.0, 1);
+  fill(5, -0.0, 2);
+  fill(6, 1e30, 1000);
+  fill(7, -1e30, 2);
+  for (const float temperature : {0.0f, 1.0f, 1e-30f, 1e30f})
+    for (const int64_t top_k : {0, 3, 2500})
+      for (const float top_p : {1.0f, 0.5f}) check(logits, {temperature, top_k, top_p, 5});
+}
+
+}  // namespace
+}  // namespace lfm2

@@ -1,0 +1,238 @@
+// The parsers take files, so each input is written into a folder of its own process, in memory where there is /dev/shm.
+#include "fuzz/targets.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "kernels/error.h"
+#include "stage/checked_file.h"
+#include "stage/h5_scan.h"
+#include "stage/input_file.h"
+#include "stage/json.h"
+#include "stage/model_config.h"
+#include "stage/shard_format.h"
+#include "stage/shard_reader.h"
+#include "stage/tensor_table.h"
+#include "weights-tools/hf_index.h"
+#include "weights-tools/model_bin.h"
+#include "weights-tools/model_source.h"
+#include "weights-tools/safetensors.h"
+
+namespace lfm2::fuzz {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Bytes = std::span<const std::byte>;
+
+class Folder {
+ public:
+  Folder() {
+    std::error_code error;
+    const fs::path in_memory = "/dev/shm";
+    std::string name =
+        ((fs::is_directory(in_memory, error) ? in_memory : fs::temp_directory_path()) / "lfm2-fuzz-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) std::abort();
+    path_ = name;
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  fs::path write(const std::string& name, Bytes bytes) const {
+    const fs::path path = path_ / name;
+    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    if (!file.flush().good()) std::abort();
+    return path;
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+Bytes bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
+
+// The one way in which a parser may end early.
+template <class F>
+void expect_only_errors(F&& parse) {
+  try {
+    parse();
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    const bool right_code = error.code() == ExitCode::kData || error.code() == ExitCode::kNoInput;
+    const bool one_line = printable(message) == message || message.ends_with("…");
+    if (right_code && one_line && !message.empty() && message.size() < 5000) return;
+    fmt::print(stderr, "exit code {}: {} ({})\n", static_cast<int>(error.code()), message, error.where());
+    std::abort();
+  }
+}
+
+void read_everything(const CheckedFile& file, const RawTensors& tensors) {
+  std::vector<std::byte> bytes;
+  for (const auto& [name, tensor] : tensors) {
+    bytes.resize(tensor.bytes);
+    file.read(tensor.offset, bytes);
+  }
+}
+
+void read_everything(const ModelSource& model) {
+  std::vector<std::byte> bytes;
+  for (size_t i = 0; i < model.tensors().size(); ++i) {
+    bytes.resize(model.tensors()[i].bytes);
+    model.read(i, 0, bytes);
+  }
+}
+
+// Small enough that a mutated file can still match it.
+constexpr std::string_view kConfig = R"({"model_type": "lfm2_moe", "vocab_size": 16, "hidden_size": 8,
+  "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"], "num_attention_heads": 2,
+  "num_key_value_heads": 1, "intermediate_size": 8, "num_dense_layers": 1, "num_experts": 2, "num_experts_per_tok": 1,
+  "moe_intermediate_size": 8, "max_position_embeddings": 64})";
+
+const Folder& model_folder() {
+  static const Folder folder;
+  [[maybe_unused]] static const fs::path config = folder.write("config.json", bytes_of(kConfig));
+  return folder;
+}
+
+void model_bin(Bytes bytes) {
+  const fs::path path = model_folder().write("model.bin", bytes);
+  expect_only_errors([&] {
+    const CheckedFile file(path);
+    read_everything(file, read_model_bin_header(file));
+  });
+  expect_only_errors([&] { read_everything(*open_model(path)); });
+}
+
+void safetensors(Bytes bytes) {
+  const fs::path path = model_folder().write("one.safetensors", bytes);
+  expect_only_errors([&] {
+    const CheckedFile file(path);
+    read_everything(file, read_safetensors_header(file, 0));
+  });
+  expect_only_errors([&] { read_everything(*open_model(path)); });
+}
+
+void index_json(Bytes bytes) {
+  static const Folder folder;
+  [[maybe_unused]] static const fs::path part = [] {
+    const std::string_view header =
+        R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F16","shape":[2],"data_offsets":[4,8]}})";
+    std::string text(1, static_cast<char>(header.size()));
+    text.append(7, '\0').append(header).append(8, 'x');
+    return folder.write("part.safetensors", bytes_of(text));
+  }();
+  const fs::path path = folder.write("model.safetensors.index.json", bytes);
+  expect_only_errors([&] {
+    const IndexedCheckpoint checkpoint = open_indexed_checkpoint(path);
+    for (const auto& [name, tensor] : checkpoint.tensors) {
+      std::vector<std::byte> data(tensor.bytes);
+      checkpoint.files.at(tensor.file).read(tensor.offset, data);
+    }
+  });
+}
+
+void config_json(Bytes bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  expect_only_errors([&] {
+    const ModelConfig config = parse_model_config(text, "config.json");
+    uint64_t total = 0;
+    for (const TensorSpec& spec : model_tensors(config)) total = checked_add(total, numel(spec.dims), spec.name);
+    if (config.layer_types.size() != static_cast<size_t>(config.layers) || total == 0) std::abort();
+  });
+}
+
+void read_input(const char* name, Bytes bytes) {
+  static const Folder folder;
+  const fs::path path = folder.write(name, bytes);
+  for (const InputLimits& limits : {InputLimits{1000, 100, 0}, InputLimits{10, 4, 2}}) {
+    expect_only_errors([&] {
+      const Samples samples = read_samples(path, limits);
+      if (samples.offsets.back() != static_cast<int64_t>(samples.ids.size())) std::abort();
+      for (const int32_t id : samples.ids)
+        if (id < 0 || id >= limits.vocab) std::abort();
+      for (size_t i = 1; i < samples.offsets.size(); ++i) {
+        const int64_t length = samples.offsets[i] - samples.offsets[i - 1];
+        if (length < 1 || length > limits.max_positions) std::abort();
+      }
+    });
+  }
+}
+
+void inputs_bin(Bytes bytes) { read_input("inputs.bin", bytes); }
+void inputs_jsonl(Bytes bytes) { read_input("inputs.jsonl", bytes); }
+
+// Not through the library, which reads chunks: its bugs are known, and why the scan stands before it.
+void inputs_h5(Bytes bytes) {
+  static const Folder folder;
+  const fs::path path = folder.write("inputs.h5", bytes);
+  bool chunked = true;
+  expect_only_errors([&] {
+    const CheckedFile file(path);
+    chunked = false;
+    for (const auto& [name, dataset] : h5::scan(file, {.only = {"input_ids", "offsets"}}).datasets)
+      chunked |= dataset.storage != h5::ScannedDataset::Storage::kContiguous || !dataset.type.little_endian;
+  });
+  if (!chunked) read_input("inputs.h5", bytes);
+}
+
+void h5_scan(Bytes bytes) {
+  static const Folder folder;
+  const fs::path path = folder.write("any.h5", bytes);
+  expect_only_errors([&] {
+    const CheckedFile file(path);
+    const h5::Scan scan = h5::scan(file);
+    uint64_t end = 0;
+    for (const h5::Extent& extent : scan.extents) {
+      if (extent.first < end || extent.end() > file.size()) std::abort();
+      end = extent.end();
+    }
+    for (const auto& [name, dataset] : scan.datasets) {
+      std::vector<std::byte> data(dataset.bytes);
+      file.read(dataset.offset, data);
+    }
+    h5::expect_empty_gaps(file, scan);
+  });
+}
+
+void shards(Bytes bytes) {
+  static const Folder folder;
+  folder.write(shard::file_name(0, 1), bytes);
+  expect_only_errors([&] {
+    const ShardSet set = ShardSet::open(folder.path());
+    for (const ShardTensor& tensor : set.tensors()) {
+      if (!tensor.contiguous) continue;
+      expect_only_errors([&] { set.read(tensor, [](uint64_t, Bytes) {}); });
+    }
+  });
+}
+
+constexpr std::array kTargets = {
+    Target{"model_bin", model_bin},     Target{"safetensors", safetensors}, Target{"index_json", index_json},
+    Target{"config_json", config_json}, Target{"inputs_bin", inputs_bin},   Target{"inputs_jsonl", inputs_jsonl},
+    Target{"inputs_h5", inputs_h5},     Target{"h5_scan", h5_scan},         Target{"shards", shards},
+};
+
+}  // namespace
+
+std::span<const Target> targets() { return kTargets; }
+
+const Target& find_target(std::string_view name) {
+  for (const Target& target : kTargets)
+    if (target.name == name) return target;
+  std::abort();
+}
+
+}  // namespace lfm2::fuzz

@@ -1,0 +1,160 @@
+// The program generating under mpirun: transformers' greedy texts for any number of ranks, the bits of scoring, and
+// what the files hold.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "stage/json.h"
+#include "support/golden.h"
+#include "support/program.h"
+#include "support/shards.h"
+
+namespace lfm2::test {
+namespace {
+
+std::vector<Json> read_lines(const std::string& path) {
+  std::vector<Json> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+class GenerationRunTest : public testing::TestWithParam<std::string> {
+ protected:
+  std::string golden() const { return golden_dir() / GetParam() / "golden.h5"; }
+  TemporaryFolder folder_;
+};
+
+TEST_P(GenerationRunTest, GreedyIsTransformersGreedy) {
+  const Array greedy = read_array(golden(), "greedy"), ids = read_array(golden(), "input_ids");
+  const int64_t length = ids.dim(1), whole = greedy.dim(1);
+  struct Way {
+    int ranks;
+    std::vector<std::string> options;
+  };
+  for (const Way& way :
+       {Way{1, {}}, Way{2, {"--cache-page", "1"}}, Way{3, {"--cache-page", "16", "--micro-batch", "1"}},
+        Way{4, {"--max-sequences", "2", "--prefill-chunk", "3"}}}) {
+    SCOPED_TRACE(testing::Message() << way.ranks << " ranks");
+    std::vector<std::string> arguments{"--weights",
+                                       golden_shards(GetParam(), 4),
+                                       "--input",
+                                       golden(),
+                                       "--dtype",
+                                       "fp32",
+                                       "--generate",
+                                       std::to_string(whole - length),
+                                       "--ignore-eos",
+                                       "--output",
+                                       folder_ / "out.jsonl"};
+    arguments.insert(arguments.end(), way.options.begin(), way.options.end());
+    const Outcome outcome = run_stage(way.ranks, arguments);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const std::vector<Json> lines = read_lines(folder_ / "out.jsonl");
+    ASSERT_EQ(static_cast<int64_t>(lines.size()), greedy.dim(0));
+    for (int64_t sample = 0; sample < greedy.dim(0); ++sample) {
+      const Json& line = lines[static_cast<size_t>(sample)];
+      const auto first = greedy.values.begin() + sample * whole + length;
+      EXPECT_EQ(line.at("id"), sample);
+      EXPECT_EQ(line.at("finish_reason"), "length");
+      EXPECT_EQ(line.at("token_ids").get<std::vector<int32_t>>(),
+                std::vector<int32_t>(first, first + (whole - length)));
+    }
+  }
+}
+
+// The log-probabilities of generated tokens are those that scoring the finished texts gives, bit for bit.
+TEST_P(GenerationRunTest, LogProbabilitiesAreThoseOfScoring) {
+  const Array greedy = read_array(golden(), "greedy"), ids = read_array(golden(), "input_ids");
+  const int64_t length = ids.dim(1), whole = greedy.dim(1), samples = greedy.dim(0);
+  const std::vector<std::string> common{"--weights", golden_shards(GetParam(), 4), "--dtype", "fp32", "--top-logprobs",
+                                        "3"};
+  std::vector<std::string> generate = common, score = common;
+  generate.insert(generate.end(), {"--input", golden(), "--generate", std::to_string(whole - length), "--ignore-eos",
+                                   "--output", folder_ / "out.h5"});
+  Outcome outcome = run_stage(2, generate);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Array tokens = read_array(folder_ / "out.h5", "token_ids"),
+              log_probs = read_array(folder_ / "out.h5", "logprobs"),
+              top = read_array(folder_ / "out.h5", "top_logprobs"), offsets = read_array(folder_ / "out.h5", "offsets");
+  ASSERT_EQ(offsets.values.back(), static_cast<double>(samples * (whole - length)));
+
+  std::ofstream input(folder_ / "texts.jsonl");
+  for (int64_t sample = 0; sample < samples; ++sample) {
+    Json line;
+    for (int64_t t = 0; t + 1 < whole; ++t)
+      line["input_ids"].push_back(
+          static_cast<int>(t < length ? ids.values[static_cast<size_t>(sample * length + t)]
+                                      : tokens.values[static_cast<size_t>(sample * (whole - length) + t - length)]));
+    input << line << "\n";
+  }
+  input.close();
+  score.insert(score.end(), {"--input", folder_ / "texts.jsonl", "--logits", "all", "--output", folder_ / "scores.h5"});
+  outcome = run_stage(1, score);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Array scored = read_array(folder_ / "scores.h5", "top_logprobs");
+  for (int64_t sample = 0; sample < samples; ++sample)
+    for (int64_t token = 0; token < whole - length; ++token) {
+      const auto generated = static_cast<size_t>(sample * (whole - length) + token);
+      const auto row = static_cast<size_t>(sample * (whole - 1) + length - 1 + token);
+      EXPECT_EQ(log_probs.values[generated], scored.values[3 * row]) << "sample " << sample << ", token " << token;
+      for (size_t k = 0; k < 3; ++k) EXPECT_EQ(top.values[3 * generated + k], scored.values[3 * row + k]);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, GenerationRunTest, testing::Values("tiny-moe", "tiny-dense", "tiny-bf16", "mini-24"),
+                         [](const auto& tested) {
+                           std::string name = tested.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(GenerationRunTest, DrawnTextsAreTheSameForAnyRanks) {
+  const TemporaryFolder folder;
+  std::vector<Json> first;
+  for (const int ranks : {1, 2, 4})
+    for (const char* most : {"3", "64"}) {
+      const Outcome outcome = run_stage(ranks, {"--weights",       golden_shards("tiny-moe", 4),
+                                                "--samples",       "20",
+                                                "--length",        "9",
+                                                "--seed",          "11",
+                                                "--generate",      "30",
+                                                "--eos",           "3,5,7",
+                                                "--temperature",   "1.3",
+                                                "--top-k",         "50",
+                                                "--top-p",         "0.95",
+                                                "--max-sequences", most,
+                                                "--output",        folder / "out.jsonl"});
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+      const std::vector<Json> lines = read_lines(folder / "out.jsonl");
+      if (first.empty()) first = lines;
+      EXPECT_EQ(lines, first) << ranks << " ranks, " << most << " at a time";
+    }
+  const auto stopped =
+      std::count_if(first.begin(), first.end(), [](const Json& line) { return line.at("finish_reason") == "stop"; });
+  EXPECT_GT(stopped, 0);
+  EXPECT_LT(stopped, 20);
+}
+
+TEST(GenerationRunTest, Refusals) {
+  const TemporaryFolder folder;
+  const std::string shards = golden_shards("tiny-moe", 4);
+  const auto refused = [&](const std::vector<std::string>& options, int exit_code, const std::string& reason) {
+    std::vector<std::string> arguments{"--weights", shards, "--generate", "4"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Outcome outcome = run_stage(2, arguments);
+    EXPECT_EQ(outcome.exit_code, exit_code) << outcome.err;
+    ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
+    EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.err;
+  };
+  refused({"--output", folder / "out.bin"}, 64, "expected a name ending in .h5 or .jsonl");
+  refused({"--answers", "a.bin"}, 64, "--answers with --generate");
+  refused({"--eos", "3", "--ignore-eos"}, 64, "--eos excludes --ignore-eos");
+  refused({"--top-p", "1.5"}, 64, "--top-p");
+  refused({"--length", "4096"}, 65, "expected");
+  EXPECT_TRUE(std::filesystem::is_empty(folder / ""));
+}
+
+}  // namespace
+}  // namespace lfm2::test

@@ -1,0 +1,296 @@
+// The operators of the CPU backend that continue cached sequences: the bits of their whole-sample twins, however the
+// samples are cut into batches.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "support/host_tensor.h"
+
+namespace lfm2 {
+namespace {
+
+using test::HostTensor;
+
+struct CacheFixture : ::testing::Test {
+  ThreadPool pool{3};
+  CpuOps ops{pool, *available_simd().front()};
+};
+using AppendKeysValuesTest = CacheFixture;
+using CachedAttentionTest = CacheFixture;
+using CachedShortConvTest = CacheFixture;
+
+size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+// A view of these, in one row or several of the same length.
+Tensor ints(std::vector<int32_t>& values) {
+  return Tensor(values.data(), DType::kI32, {static_cast<int64_t>(values.size())});
+}
+Tensor ints(std::vector<int32_t>& values, int64_t rows) {
+  return ints(values).reshape({rows, rows == 0 ? 0 : static_cast<int64_t>(values.size()) / rows});
+}
+
+// Samples back to back, as the operators of whole samples take them.
+struct Samples {
+  explicit Samples(const std::vector<int32_t>& all_lengths) : lengths(all_lengths) {
+    for (const int32_t length : lengths) {
+      for (int32_t i = 0; i < length; ++i) positions.push_back(i);
+      first.push_back(static_cast<int32_t>(positions.size()));
+    }
+    batch.positions = ints(positions), batch.offsets = ints(first);
+    batch.tokens = tokens(), batch.sequences = static_cast<int64_t>(lengths.size());
+    batch.max_length = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  }
+  int64_t tokens() const { return first.back(); }
+  std::vector<int32_t> lengths, positions, first{0};
+  Batch batch;
+};
+
+// The next `counts[s]` tokens of sample s, of which `done[s]` are cached; those of one token first, zero: not in it.
+struct Step {
+  Step(const Samples& samples, const std::vector<int32_t>& done, const std::vector<int32_t>& counts,
+       const std::vector<std::vector<int32_t>>& pages, int64_t page, const std::vector<int32_t>& state_rows) {
+    size_t width = 1;  // an entry more than any needs
+    for (const auto& list : pages) width = std::max(width, list.size() + 1);
+    for (const bool single : {true, false})
+      for (size_t s = 0; s < counts.size(); ++s) {
+        if (counts[s] == 0 || (counts[s] == 1) != single) continue;
+        for (int32_t i = 0; i < counts[s]; ++i) {
+          positions.push_back(done[s] + i);
+          tokens.push_back(samples.first[s] + done[s] + i);
+          sequence_of.push_back(static_cast<int32_t>(batch.sequences));
+        }
+        offsets.push_back(static_cast<int32_t>(tokens.size()));
+        const auto used = static_cast<size_t>((done[s] + counts[s] + page - 1) / page);
+        for (size_t i = 0; i < width; ++i) page_table.push_back(i < used ? pages[s][i] : -1);  // the rest is not read
+        states.insert(states.end(), {state_rows[2 * s], state_rows[2 * s + 1]});
+        batch.max_length = std::max<int64_t>(batch.max_length, done[s] + counts[s]);
+        batch.singles += single ? 1 : 0;
+        ++batch.sequences;
+      }
+    batch.tokens = static_cast<int64_t>(tokens.size());
+    batch.positions = ints(positions), batch.offsets = ints(offsets), batch.sequence_of = ints(sequence_of);
+    batch.page_table = ints(page_table, batch.sequences), batch.states = ints(states, batch.sequences);
+  }
+  Step(const Step&) = delete;  // the batch points into it
+  // These tokens' rows of the samples' rows, and back.
+  HostTensor take(const HostTensor& all) const {
+    HostTensor some(all->dtype, {batch.tokens, all->dim(1)});
+    copy(all, some, false);
+    return some;
+  }
+  void give(const HostTensor& some, HostTensor& all) const { copy(all, some, true); }
+  void copy(const Tensor& all, const Tensor& some, bool back) const {
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const Tensor whole = all.rows(tokens[i], 1), part = some.rows(static_cast<int64_t>(i), 1);
+      std::memcpy(back ? whole.data : part.data, back ? part.data : whole.data, part.bytes());
+    }
+  }
+  std::vector<int64_t> tokens;  // their rows among all samples'
+  std::vector<int32_t> positions, offsets{0}, sequence_of, page_table, states;
+  Batch batch;
+};
+
+// How for_each_step cuts samples into steps, at random.
+struct Cut {
+  int64_t page = 16;
+  int longest_chunk = 8;
+  uint32_t seed = 1;
+};
+int64_t pages_of(const Samples& samples, int64_t page) {
+  int64_t count = 1;  // one that nobody has
+  for (const int32_t length : samples.lengths) count += (length + page - 1) / page;
+  return count;
+}
+void for_each_step(const Samples& samples, const Cut& cut, const std::function<void(const Step&)>& f) {
+  std::mt19937 generator(cut.seed);
+  const auto random = [&](int below) { return std::uniform_int_distribution<int32_t>(0, below - 1)(generator); };
+  std::vector<int32_t> free_pages(at(pages_of(samples, cut.page))), rows(2 * samples.lengths.size());
+  std::iota(free_pages.begin(), free_pages.end(), 0);
+  std::iota(rows.begin(), rows.end(), 0);
+  std::shuffle(free_pages.begin(), free_pages.end(), generator);
+  std::shuffle(rows.begin(), rows.end(), generator);
+  std::vector<std::vector<int32_t>> pages(samples.lengths.size());
+  for (size_t s = 0; s < pages.size(); ++s)
+    for (int64_t i = 0; i < samples.lengths[s]; i += cut.page) {
+      pages[s].push_back(free_pages.back());
+      free_pages.pop_back();
+    }
+  std::vector<int32_t> done(pages.size(), 0), counts(pages.size());
+  while (done != samples.lengths) {
+    for (size_t s = 0; s < pages.size(); ++s) {
+      const int kind = random(4);  // rests, one token, several
+      counts[s] = kind == 0 ? 0 : std::min(samples.lengths[s] - done[s], kind == 1 ? 1 : 1 + random(cut.longest_chunk));
+    }
+    if (std::accumulate(counts.begin(), counts.end(), 0) == 0) continue;
+    f(Step(samples, done, counts, pages, cut.page, rows));
+    for (size_t s = 0; s < pages.size(); ++s) {
+      done[s] += counts[s];
+      if (counts[s] > 0) std::swap(rows[2 * s], rows[2 * s + 1]);
+    }
+  }
+}
+
+const std::vector<Cut> kCuts = {{1, 1, 1},   {1, 9, 2},    {16, 3, 3},   {16, 40, 4},
+                                {5, 500, 5}, {256, 20, 6}, {256, 500, 7}};
+
+TEST_F(CachedAttentionTest, HasTheBitsOfWholeSamples) {
+  const Samples samples({1, 300, 17, 2, 33, 64});
+  ThreadPool one(1);
+  for (const DType act : {DType::kF32, DType::kBf16, DType::kF16})
+    for (const AttentionShape shape : {AttentionShape{8, 2, 24}, {4, 1, 64}, {3, 3, 10}})
+      for (const Simd* simd : available_simd()) {
+        HostTensor qkv(act, {samples.tokens(), shape.qkv_columns()});
+        HostTensor expected(act, {samples.tokens(), shape.heads * shape.head_dim});
+        qkv.fill_random(1, 1.5f);
+        CpuOps(pool, *simd).attention(qkv, shape, samples.batch, expected);
+        for (const Cut& cut : kCuts) {
+          ThreadPool& threads = cut.seed % 2 == 0 ? one : pool;
+          CpuOps some(threads, *simd);
+          HostTensor out(act, {samples.tokens(), shape.heads * shape.head_dim});
+          const int64_t pages = pages_of(samples, cut.page);
+          HostTensor keys(act, {pages, cut.page, shape.kv_heads, shape.head_dim});
+          HostTensor values(act, {pages, cut.page, shape.kv_heads, shape.head_dim});
+          for_each_step(samples, cut, [&](const Step& step) {
+            const HostTensor some_qkv = step.take(qkv);
+            HostTensor some_out(act, {step.batch.tokens, out->dim(1)});
+            some.append_keys_values(some_qkv, shape, step.batch, {keys, values});
+            some.cached_attention(some_qkv, shape, step.batch, {keys, values}, some_out);
+            step.give(some_out, out);
+          });
+          EXPECT_TRUE(test::same_bits(out, expected))
+              << name(act) << ", heads of " << shape.head_dim << ", pages of " << cut.page << ", chunks up to "
+              << cut.longest_chunk << ", " << threads.threads() << " threads, " << simd->name;
+        }
+      }
+}
+
+TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
+  const Samples samples({1, 60, 7, 2, 3, 4, 23, 5});
+  const int64_t hidden = 37;
+  ThreadPool one(1);
+  for (const DType act : {DType::kF32, DType::kBf16, DType::kF16})
+    for (const int64_t length : {1, 2, 3, 5})
+      for (const bool with_bias : {false, true}) {
+        HostTensor bcz(act, {samples.tokens(), 3 * hidden}), expected(act, {samples.tokens(), hidden});
+        HostTensor weight(DType::kBf16, {hidden, 1, length}), bias(DType::kBf16, {hidden});
+        bcz.fill_random(1);
+        weight.fill_random(2);
+        bias.fill_random(3);
+        const Tensor offset = with_bias ? bias.view() : Tensor{};
+        ops.short_conv(bcz, weight, offset, samples.batch, expected);
+        for (const Cut& cut : kCuts) {
+          ThreadPool& threads = cut.seed % 2 == 0 ? one : pool;
+          CpuOps some(threads, *available_simd().front());
+          HostTensor out(act, {samples.tokens(), hidden});
+          // NaNs: an entry from before a sample's start would spoil the result.
+          HostTensor states(DType::kF32, {2 * samples.batch.sequences, length - 1, hidden});
+          for_each_step(samples, cut, [&](const Step& step) {
+            HostTensor some_out(act, {step.batch.tokens, hidden});
+            some.cached_short_conv(step.take(bcz), weight, offset, step.batch, states, some_out);
+            step.give(some_out, out);
+          });
+          EXPECT_TRUE(test::same_bits(out, expected)) << name(act) << ", " << length << " taps, chunks up to "
+                                                      << cut.longest_chunk << ", " << threads.threads() << " threads";
+        }
+      }
+}
+
+TEST_F(CachedShortConvTest, KeepsTheGatedInputsOldestFirst) {
+  const Samples samples({4});
+  HostTensor bcz(DType::kF32, {4, 3}), weight(DType::kF32, {1, 4}), states(DType::kF32, {2, 3, 1});
+  bcz.fill({2, 1, 10, 3, 1, 10, 4, 1, 10, 5, 1, 10});  // B, C, z: u = 20, 30, 40, 50
+  weight.fill({1, 0, 0, 0});
+  const auto forward = [&](int32_t done, int32_t count, const std::vector<int32_t>& rows) {
+    const Step step(samples, {done}, {count}, {{0}}, 8, rows);
+    HostTensor out(DType::kF32, {count, 1});
+    ops.cached_short_conv(step.take(bcz), weight, {}, step.batch, states, out);
+    return out.values();
+  };
+  EXPECT_EQ(forward(0, 2, {0, 1}), (std::vector<double>{0, 0}));
+  EXPECT_TRUE(std::isnan(states.get(3)));  // before the sample's start: neither read nor written
+  EXPECT_EQ(states.get(4), 20);
+  EXPECT_EQ(states.get(5), 30);
+  EXPECT_EQ(forward(2, 1, {1, 0}), (std::vector<double>{0}));
+  EXPECT_EQ(forward(3, 1, {0, 1}), (std::vector<double>{20}));
+  EXPECT_EQ(states.values(), (std::vector<double>{20, 30, 40, 30, 40, 50}));
+}
+
+TEST_F(AppendKeysValuesTest, WritesItsPositionsAlone) {
+  const Samples samples({3, 7});
+  const AttentionShape shape{2, 2, 4};
+  for (const DType act : {DType::kF32, DType::kBf16, DType::kF16}) {
+    HostTensor qkv(act, {10, shape.qkv_columns()}), keys(act, {6, 2, 2, 4}), values(act, {6, 2, 2, 4});
+    qkv.fill_random(1);
+    // Sample 0 from its start, sample 1 from position 3, in the middle of its second page.
+    const Step step(samples, {0, 3}, {1, 3}, {{4}, {5, 0, 2}}, 2, {0, 1, 2, 3});
+    ops.append_keys_values(step.take(qkv), shape, step.batch, {keys, values});
+    std::vector<int64_t> from(12, -1);  // per place of the cache: the token that is written to it
+    from[8] = 0;                        // page 4, place 0
+    from[1] = 3 + 3, from[4] = 3 + 4, from[5] = 3 + 5;
+    for (int64_t place = 0; place < 12; ++place)
+      for (size_t i = 0; i < 8; ++i) {
+        const size_t target = at(place) * 8 + i;
+        if (from[at(place)] < 0) {
+          EXPECT_TRUE(std::isnan(keys.get(target)) && std::isnan(values.get(target))) << place;
+          continue;
+        }
+        const size_t row = at(from[at(place)] * shape.qkv_columns());
+        EXPECT_EQ(keys.get(target), qkv.get(row + 8 + i)) << place;
+        EXPECT_EQ(values.get(target), qkv.get(row + 16 + i)) << place;
+      }
+  }
+}
+
+TEST_F(CachedAttentionTest, RefusesWhatIsOutside) {
+  const Samples samples({4});
+  const AttentionShape shape{2, 1, 4};
+  HostTensor qkv(DType::kF32, {4, 16}), out(DType::kF32, {4, 8}), keys(DType::kF32, {2, 2, 1, 4}),
+      values(DType::kF32, {2, 2, 1, 4});
+  qkv.fill_random(1);
+  const KeyValueCache cache{keys, values};
+  for (const int page : {2, -1}) {
+    const Step step(samples, {0}, {4}, {{0, page}}, 2, {0, 1});
+    EXPECT_THROW(ops.append_keys_values(qkv, shape, step.batch, cache), Error);
+    EXPECT_THROW(ops.cached_attention(qkv, shape, step.batch, cache, out), Error);
+  }
+  Step step(samples, {0}, {4}, {{0, 1}}, 2, {0, 1});
+  ops.append_keys_values(qkv, shape, step.batch, cache);
+  ops.cached_attention(qkv, shape, step.batch, cache, out);
+  step.positions[3] = 4;
+  EXPECT_THROW(ops.cached_attention(qkv, shape, step.batch, cache, out), Error);  // beyond max_length
+  step.positions[3] = 1;
+  EXPECT_THROW(ops.cached_attention(qkv, shape, step.batch, cache, out), Error);  // does not follow the one before
+}
+
+TEST_F(CachedShortConvTest, RefusesOneRowForBothStates) {
+  const Samples samples({2});
+  HostTensor bcz(DType::kF32, {2, 6}), weight(DType::kF32, {2, 3}), out(DType::kF32, {2, 2}),
+      states(DType::kF32, {2, 2, 2});
+  bcz.fill_random(1);
+  weight.fill_random(2);
+  for (const std::vector<int32_t>& rows : {std::vector<int32_t>{0, 0}, {0, 2}, {-1, 0}}) {
+    const Step step(samples, {0}, {2}, {{0}}, 2, rows);
+    EXPECT_THROW(ops.cached_short_conv(bcz, weight, {}, step.batch, states, out), Error);
+  }
+}
+
+TEST_F(CachedAttentionTest, NoTokens) {
+  const Samples none({});
+  const AttentionShape shape{2, 1, 4};
+  const Step step(none, {}, {}, {}, 2, {});
+  HostTensor qkv(DType::kF32, {0, 16}), out(DType::kF32, {0, 8}), keys(DType::kF32, {1, 2, 1, 4}),
+      values(DType::kF32, {1, 2, 1, 4});
+  HostTensor bcz(DType::kF32, {0, 6}), weight(DType::kF32, {2, 3}), mixed(DType::kF32, {0, 2}),
+      states(DType::kF32, {2, 2, 2});
+  ops.append_keys_values(qkv, shape, step.batch, {keys, values});
+  ops.cached_attention(qkv, shape, step.batch, {keys, values}, out);
+  ops.cached_short_conv(bcz, weight, {}, step.batch, states, mixed);
+}
+
+}  // namespace
+}  // namespace lfm2

@@ -1,0 +1,267 @@
+// sample of the CPU backend, and the functions of sampling.h that it shares with the GPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/sampling.h"
+#include "support/host_tensor.h"
+
+namespace lfm2 {
+namespace {
+
+using test::HostTensor;
+__extension__ using Wide = unsigned __int128;
+
+struct SampleTest : ::testing::Test {
+  ThreadPool pool{3};
+  CpuOps ops{pool, *available_simd().front()};
+
+  // Draws `count` tokens from the same logits: of sample 0, 1, …, each at `place`.
+  std::vector<int> draw(const std::vector<double>& logits, const SamplingRule& rule, int64_t count, int64_t place = 0) {
+    const auto vocab = static_cast<int64_t>(logits.size());
+    HostTensor rows(DType::kF32, {count, vocab}), draws(DType::kI32, {count, 2}), ids(DType::kI32, {count}),
+        log_probs(DType::kF32, {count});
+    for (size_t i = 0; i < rows.size(); ++i) rows.set(i, logits[i % logits.size()]);
+    for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i % 2 == 0 ? i / 2 : place));
+    ops.sample(rows, draws, rule, ids, log_probs);
+    const auto* found = ids->as<int32_t>();
+    return {found, found + count};
+  }
+  std::set<int> drawn(const std::vector<double>& logits, const SamplingRule& rule) {
+    const std::vector<int> ids = draw(logits, rule, 2000);
+    return {ids.begin(), ids.end()};
+  }
+};
+using SamplingTest = SampleTest;
+
+std::vector<uint32_t> philox_words(Philox counter, uint32_t key0, uint32_t key1) {
+  const Philox result = philox(counter, key0, key1);
+  return {result.words, result.words + 4};
+}
+
+TEST_F(SamplingTest, PhiloxGivesItsKnownAnswers) {  // of Random123's kat_vectors
+  using Words = std::vector<uint32_t>;
+  const uint32_t ones = 0xffffffffu;
+  EXPECT_EQ(philox_words({{0, 0, 0, 0}}, 0, 0), (Words{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
+  EXPECT_EQ(philox_words({{ones, ones, ones, ones}}, ones, ones),
+            (Words{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}));
+  EXPECT_EQ(philox_words({{0x243f6a88u, 0x85a308d3u, 0x13198a2eu, 0x03707344u}}, 0xa4093822u, 0x299f31d0u),
+            (Words{0xd16cfe09u, 0x94fdccebu, 0x5001e420u, 0x24126ea1u}));
+}
+
+TEST_F(SamplingTest, DrawsAPlaceFromTheFirstTwoWords) {
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 1000; ++i) {
+    const uint64_t seed = random(), total = random() >> (i % 64);
+    const auto sample = static_cast<int32_t>(random() >> 33), place = static_cast<int32_t>(random() >> 33);
+    const auto words = philox_words({{static_cast<uint32_t>(sample), static_cast<uint32_t>(place), 0, 0}},
+                                    static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));
+    const uint64_t number = uint64_t{words[0]} << 32 | words[1];
+    EXPECT_EQ(draw_below(total, seed, sample, place), static_cast<uint64_t>(Wide{number} * total >> 64));
+  }
+}
+
+TEST_F(SamplingTest, MassIsTheExponential) {
+  EXPECT_EQ(mass_of(3.0f, 3.0f, 0.7f), uint64_t{1} << kMassBits);
+  EXPECT_EQ(mass_of(HUGE_VALF, HUGE_VALF, 0.7f), uint64_t{1} << kMassBits);
+  EXPECT_EQ(mass_of(1.0f, HUGE_VALF, 0.7f), 0u);
+  EXPECT_EQ(mass_of(-HUGE_VALF, 1.0f, 0.7f), 0u);
+  EXPECT_EQ(mass_of(0.0f, 1.0f, HUGE_VALF), 0u);
+  uint64_t before = uint64_t{1} << kMassBits;
+  for (float x = 0.0f; x > -31.0f; x -= 0x1p-9f) {
+    const uint64_t mass = mass_of(x, 0.0f, 1.0f);
+    const double exact = std::ldexp(std::exp(static_cast<double>(x)), kMassBits);
+    EXPECT_NEAR(static_cast<double>(mass), exact, 1 + exact * 0x1p-22) << x;
+    EXPECT_LE(mass, before) << x;
+    before = mass;
+  }
+}
+
+TEST_F(SamplingTest, KeysOrderAsLogits) {
+  const std::vector<float> ascending = {-HUGE_VALF, -3e38f, -1.0f, -1e-45f, 0.0f, 1e-45f, 1.0f, 3e38f, HUGE_VALF};
+  for (size_t i = 0; i + 1 < ascending.size(); ++i) {
+    EXPECT_LT(sampling_key(ascending[i]), sampling_key(ascending[i + 1]));
+    EXPECT_EQ(sampling_logit(sampling_key(ascending[i])), ascending[i]);
+  }
+  EXPECT_EQ(sampling_key(-0.0f), sampling_key(0.0f));
+  for (const float nan : {NAN, -NAN}) EXPECT_EQ(sampling_key(nan), sampling_key(-HUGE_VALF));
+}
+
+TEST_F(SamplingTest, NucleusHoldsTheShare) {
+  EXPECT_EQ(nucleus_mass(1.0f, 1000), 1000u);
+  EXPECT_EQ(nucleus_mass(0.5f, 1000), 500u);
+  EXPECT_EQ(nucleus_mass(0.5f, 1001), 501u);
+  EXPECT_EQ(nucleus_mass(1e-30f, 1000), 1u);
+  EXPECT_EQ(nucleus_mass(0.0f, 1000), 1u);
+  EXPECT_EQ(nucleus_mass(std::nextafter(1.0f, 0.0f), 1000), 1000u);
+}
+
+TEST_F(SampleTest, GreedyTakesTheLargestAndOfTiesTheLowerId) {
+  HostTensor logits(DType::kF32, {6, 4}), draws(DType::kI32, {6, 2}), ids(DType::kI32, {6}),
+      log_probs(DType::kF32, {6});
+  draws.fill(7);
+  logits.fill({1,    5,   -2,  5,     //
+               -3,   -3,  -3,  -3,    //
+               NAN,  -9,  NAN, 0,     //
+               NAN,  NAN, NAN, NAN,   //
+               -0.0, 0.0, -1,  -5e9,  //
+               1,    2,   3,   HUGE_VAL});
+  ops.sample(logits, draws, {0, 2, 0.1f, 5}, ids, log_probs);
+  EXPECT_EQ(ids.values(), (std::vector<double>{1, 0, 3, 0, 0, 3}));
+  EXPECT_NEAR(log_probs.get(1), -std::log(4.0), 1e-7);
+  EXPECT_TRUE(std::isnan(log_probs.get(2)));  // a NaN spoils log_softmax of its row, not the token
+}
+
+// The rule in plain words, over a sorted list.
+int reference(const float* logits, int64_t vocab, const SamplingRule& rule, int32_t sample, int32_t place) {
+  std::vector<int> order(static_cast<size_t>(vocab));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits[a] > logits[b]; });
+  if (rule.temperature == 0.0f) return order[0];
+  const float largest = logits[order[0]];
+  const auto mass = [&](int id) { return mass_of(logits[id], largest, 1.0f / rule.temperature); };
+  if (rule.top_k > 0 && rule.top_k < vocab) order.resize(static_cast<size_t>(rule.top_k));
+  uint64_t total = 0, before = 0;
+  for (const int id : order) total += mass(id);
+  const auto enough = ceill(static_cast<long double>(rule.top_p) * static_cast<long double>(total));
+  std::vector<int> kept;
+  for (const int id : order) {
+    if (kept.empty() || static_cast<long double>(before) < enough) kept.push_back(id);
+    before += mass(id);
+  }
+  std::sort(kept.begin(), kept.end());
+  total = 0;
+  for (const int id : kept) total += mass(id);
+  uint64_t target = draw_below(total, rule.seed, sample, place);
+  for (const int id : kept) {
+    if (target < mass(id)) return id;
+    target -= mass(id);
+  }
+  return -1;
+}
+
+TEST_F(SampleTest, AgreesWithTheRuleInPlainWords) {
+  const int64_t rows = 12;
+  for (const int64_t vocab : {1, 2, 37, 1000}) {
+    HostTensor logits(DType::kF32, {rows, vocab}), draws(DType::kI32, {rows, 2}), ids(DType::kI32, {rows}),
+        log_probs(DType::kF32, {rows});
+    logits.fill_random(3, 3.0f);
+    for (size_t i = 0; i < logits.size() / 2; ++i) logits.set(i, std::round(logits.get(i)));  // many ties
+    if (vocab > 2) logits.set(1, -HUGE_VAL);
+    for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i * i % 13));
+    HostTensor all_ids(DType::kI32, {rows, vocab}), all_log_probs(DType::kF32, {rows, vocab});
+    ops.top_log_probs(logits, all_ids, all_log_probs);
+    for (const float temperature : {0.0f, 1e-6f, 0.5f, 1.0f, 8.0f})
+      for (const int64_t top_k : {int64_t{0}, int64_t{1}, int64_t{5}, vocab - 1, vocab, vocab + 5})
+        for (const float top_p : {1.0f, 0.95f, 0.3f, 1e-6f, 1e-40f}) {
+          const SamplingRule rule{temperature, top_k, top_p, 0x123456789abcdefu};
+          ops.sample(logits, draws, rule, ids, log_probs);
+          for (int64_t row = 0; row < rows; ++row) {
+            const auto r = static_cast<size_t>(row);
+            const auto* numbers = draws->as<int32_t>() + 2 * row;
+            const int id = ids->as<int32_t>()[row];
+            EXPECT_EQ(id, reference(logits->as<float>() + row * vocab, vocab, rule, numbers[0], numbers[1]))
+                << "vocab " << vocab << ", temperature " << temperature << ", top_k " << top_k << ", top_p " << top_p
+                << ", row " << row;
+            const auto* best = all_ids->as<int32_t>() + row * vocab;
+            const auto place = static_cast<size_t>(std::find(best, best + vocab, id) - best);
+            EXPECT_EQ(log_probs.get(r), all_log_probs.get(r * static_cast<size_t>(vocab) + place));
+          }
+        }
+  }
+}
+
+TEST_F(SampleTest, ARowHasTheSameTokenAloneAndAmongOthersAndWithAnyThreads) {
+  const int64_t rows = 9, vocab = 500;
+  HostTensor logits(DType::kF32, {rows, vocab}), draws(DType::kI32, {rows, 2}), ids(DType::kI32, {rows}),
+      log_probs(DType::kF32, {rows}), one_id(DType::kI32, {1}), one_log_prob(DType::kF32, {1});
+  logits.fill_random(1, 2.0f);
+  for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i));
+  const SamplingRule rule{0.9f, 100, 0.9f, 11};
+  ops.sample(logits, draws, rule, ids, log_probs);
+  ThreadPool one(1);
+  for (int64_t row = 0; row < rows; ++row) {
+    CpuOps(one, *available_simd().back()).sample(logits->rows(row, 1), draws->rows(row, 1), rule, one_id, one_log_prob);
+    EXPECT_TRUE(test::same_bits(one_id, ids->rows(row, 1)));
+    EXPECT_TRUE(test::same_bits(one_log_prob, log_probs->rows(row, 1)));
+  }
+}
+
+TEST_F(SampleTest, KeepsWhatTransformersKeeps) {
+  std::vector<double> logits;  // ids 1, 3, 0, 2 in order
+  for (const double share : {0.2, 0.4, 0.1, 0.3}) logits.push_back(std::log(share));
+  using Ids = std::set<int>;
+  EXPECT_EQ(drawn(logits, {1, 0, 1.0f, 1}), (Ids{0, 1, 2, 3}));
+  EXPECT_EQ(drawn(logits, {1, 0, 0.95f, 1}), (Ids{0, 1, 2, 3}));  // 0.9 lies before the last one
+  EXPECT_EQ(drawn(logits, {1, 0, 0.85f, 1}), (Ids{0, 1, 3}));
+  EXPECT_EQ(drawn(logits, {1, 0, 0.8f, 1}), (Ids{0, 1, 3}));
+  EXPECT_EQ(drawn(logits, {1, 0, 0.65f, 1}), (Ids{1, 3}));
+  EXPECT_EQ(drawn(logits, {1, 0, 0.35f, 1}), (Ids{1}));
+  EXPECT_EQ(drawn(logits, {1, 0, 1e-9f, 1}), (Ids{1}));
+  EXPECT_EQ(drawn(logits, {1, 2, 1.0f, 1}), (Ids{1, 3}));
+  EXPECT_EQ(drawn(logits, {1, 9, 1.0f, 1}), (Ids{0, 1, 2, 3}));
+  EXPECT_EQ(drawn(logits, {1, 3, 0.75f, 1}), (Ids{1, 3}));    // of the three, 7/9 lies before the last one
+  EXPECT_EQ(drawn(logits, {0.5f, 0, 0.8f, 1}), (Ids{1, 3}));  // 16, 9, 4 and 1 of 30: the temperature comes first
+  // Equal logits: exactly half of them, of the lower ids.
+  EXPECT_EQ(drawn({2, 2, 2, 2}, {1, 0, 0.5f, 1}), (Ids{0, 1}));
+  EXPECT_EQ(drawn({2, 2, 2, 2}, {1, 3, 1.0f, 1}), (Ids{0, 1, 2}));
+}
+
+TEST_F(SampleTest, NeverDrawsWhatIsImpossible) {
+  using Ids = std::set<int>;
+  EXPECT_EQ(drawn({-HUGE_VAL, 1, NAN, 1, -HUGE_VAL}, {1, 0, 1.0f, 1}), (Ids{1, 3}));
+  EXPECT_EQ(drawn({-HUGE_VAL, 1, NAN, 1, -HUGE_VAL}, {1, 4, 0.999f, 1}), (Ids{1, 3}));
+  EXPECT_EQ(drawn({0, HUGE_VAL, 5}, {1, 0, 1.0f, 1}), (Ids{1}));
+  EXPECT_EQ(drawn({-HUGE_VAL, -HUGE_VAL}, {1, 0, 1.0f, 1}), (Ids{0, 1}));  // all alike
+  EXPECT_EQ(drawn({NAN, NAN, NAN}, {1, 2, 1.0f, 1}), (Ids{0, 1}));
+}
+
+// The squares of what was drawn too often or too rarely, over what was expected.
+double chi_square(const std::vector<int>& ids, const std::vector<double>& shares) {
+  std::vector<double> counts(shares.size(), 0);
+  for (const int id : ids) counts[static_cast<size_t>(id)] += 1;
+  double sum = 0;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const double expected = shares[i] * static_cast<double>(ids.size());
+    sum += expected > 0 ? std::pow(counts[i] - expected, 2) / expected : counts[i] > 0 ? HUGE_VAL : 0;
+  }
+  return sum;
+}
+
+TEST_F(SampleTest, DrawsAsOftenAsTheSharesSay) {
+  const std::vector<double> logits = {0.3, -1.2, 2.0, 0.9, -0.4, 1.1, 1.9, 0.0};
+  const auto shares_of = [&](const std::vector<size_t>& kept, double temperature) {
+    std::vector<double> shares(logits.size(), 0);
+    double sum = 0;
+    for (const size_t id : kept) sum += shares[id] = std::exp(logits[id] / temperature);
+    for (double& share : shares) share /= sum;
+    return shares;
+  };
+  const std::vector<size_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
+  constexpr double kLimit = 24.3;  // of 7 degrees of freedom, exceeded once in a thousand
+  for (const uint64_t seed : {uint64_t{1}, uint64_t{2}, uint64_t{0xfeedfacecafebeef}}) {
+    EXPECT_LT(chi_square(draw(logits, {1.0f, 0, 1.0f, seed}, 40000), shares_of(all, 1.0)), kLimit);
+    EXPECT_LT(chi_square(draw(logits, {0.6f, 0, 1.0f, seed}, 40000), shares_of(all, 0.6)), kLimit);
+    EXPECT_LT(chi_square(draw(logits, {1.0f, 4, 1.0f, seed}, 40000), shares_of({2, 3, 5, 6}, 1.0)), kLimit);
+    std::vector<int> along;  // one sample, place after place
+    for (int64_t place = 0; place < 4000; ++place) along.push_back(draw(logits, {1.0f, 0, 1.0f, seed}, 1, place)[0]);
+    EXPECT_LT(chi_square(along, shares_of(all, 1.0)), kLimit);
+  }
+  EXPECT_NE(draw(logits, {1.0f, 0, 1.0f, 1}, 50), draw(logits, {1.0f, 0, 1.0f, 2}, 50));
+  EXPECT_NE(draw(logits, {1.0f, 0, 1.0f, 1}, 50, 0), draw(logits, {1.0f, 0, 1.0f, 1}, 50, 1));
+}
+
+TEST_F(SampleTest, NoRows) {
+  HostTensor logits(DType::kF32, {0, 4}), draws(DType::kI32, {0, 2}), ids(DType::kI32, {0}),
+      log_probs(DType::kF32, {0});
+  ops.sample(logits, draws, {1, 0, 1, 1}, ids, log_probs);
+}
+
+}  // namespace
+}  // namespace lfm2

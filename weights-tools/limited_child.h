@@ -1,0 +1,22 @@
+// Work on files from strangers, done in a process that can do little harm when it goes wrong.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace lfm2 {
+
+struct ChildLimits {
+  uint64_t memory_bytes = uint64_t{1} << 30;  // of address space; not under AddressSanitizer, which maps terabytes
+  uint64_t cpu_seconds = 60, wall_seconds = 120;
+  uint64_t open_files = 1024;
+};
+
+// Calls `work` in a forked process under these limits and returns what it returned, control characters escaped. The
+// process has no core, no further processes and no writable files; on Linux for x86-64 and arm64, a filter leaves it
+// only the system calls of a reader. An Error of `work` is thrown here. Where the process dies, exceeds a limit or
+// answers nonsense: Error(kData), beginning with `what`. Call it from a process with one thread.
+std::string run_limited(const std::string& what, const ChildLimits& limits, const std::function<std::string()>& work);
+
+}  // namespace lfm2
