@@ -3,6 +3,7 @@
 # other option goes to lfm2_stage unchanged.
 #   launch/run.sh -n 4 --weights shards/ --input inputs.bin --output outputs.bin
 #   launch/run.sh --hosts node1:4,node2:4 --weights /shared/shards --output outputs.bin
+#   launch/run.sh -n 4 doctor --weights shards/
 # Hosts are reached by ssh without a password; program and shards lie at the same place on each. From the environment: LFM2_STAGE (the program),
 # LFM2_WRAP (a command before it: each-rank.sh), LFM2_MPIRUN_OPTIONS.
 set -eu
@@ -36,7 +37,7 @@ if [ ${#places[@]} -gt 0 ]; then  # other hosts get no environment by themselves
   done
 fi
 progress=()
-if [ -t 2 ]; then progress=(--progress on); fi  # ranks see a pipe, not the terminal
+if [ -t 2 ] && [ "${1:-}" != doctor ]; then progress=(--progress on); fi  # ranks see a pipe, not the terminal
 for option in "$@"; do
   case $option in --progress | --progress=*) progress=() ;; esac
 done

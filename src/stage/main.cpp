@@ -6,6 +6,7 @@
 #include <new>
 #include <thread>
 
+#include "stage/doctor.h"
 #include "stage/job.h"
 
 namespace {
@@ -55,6 +56,18 @@ Failure describe(std::exception_ptr error, bool verbose) {
   world.abort(failure.code);
 }
 
+// All ranks end from inside here, not further out: threads and devices may still be using what the work owns.
+template <class Run, class Discard>
+int run_or_end_all(MpiWorld& world, bool verbose, const Run& run, const Discard& discard) {
+  try {
+    return static_cast<int>(run());
+  } catch (...) {
+    const Failure failure = describe(std::current_exception(), verbose);
+    discard();
+    end_all_ranks(world, failure);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -62,15 +75,15 @@ int main(int argc, char** argv) {
   if (!parsed.run) return end_without_mpi(parsed);
   try {
     MpiWorld world(&argc, &argv);
-    Job job(parsed.options, world);
-    try {
-      return static_cast<int>(job.run());
-    } catch (...) {
-      // Here, not further out: threads and devices may still be using what the job owns.
-      const Failure failure = describe(std::current_exception(), parsed.options.verbose);
-      job.discard_output();
-      end_all_ranks(world, failure);
+    const bool verbose = parsed.options.verbose;
+    if (parsed.doctor) {
+      Doctor doctor(parsed.options, world);
+      return run_or_end_all(
+          world, verbose, [&] { return doctor.run(); }, [] {});
     }
+    Job job(parsed.options, world);
+    return run_or_end_all(
+        world, verbose, [&] { return job.run(); }, [&] { job.discard_output(); });
   } catch (const Error& error) {
     fmt::print(stderr, "lfm2_stage: {}\n", error.what());
     return static_cast<int>(error.code());

@@ -66,6 +66,11 @@ cmp "$folder/one.bin" "$folder/two.bin"
 sent=$(nsenter --target "${agents[0]}" --net awk -v "device=va:" '$1 == device { print $10 }' /proc/net/dev)
 [ "$sent" -gt $((24 * 32 * 64 * 4)) ]  # at least the hidden states of each token, fp32
 echo "host-a and host-b: the same bytes as one rank alone; $sent bytes went over the cable"
+# doctor sees two hosts, and measures the way between them.
+on_a doctor --weights "$shards" --device cpu --threads 1 >"$folder/doctor"
+for wanted in '0 to 1  same host' '1 to 2  other host' '2 to 3  same host' ' host-b$'; do
+  grep -q "$wanted" "$folder/doctor" || { cat "$folder/doctor"; echo "doctor does not say: $wanted"; exit 1; }
+done
 # An error on the other host has its code and its host's name.
 code=0
 on_a --weights "$folder/nowhere" 2>"$folder/error" || code=$?

@@ -139,6 +139,15 @@ class ResultsTest(JobTest):
             with self.subTest(code=code, launcher=launcher):
                 self.assertEqual(done.returncode, code, done.stderr + self.logs())
 
+    def test_doctor(self):
+        ends = self.together([lambda n=launcher: self.batch("doctor", "--weights", shards, "--device", "cpu", launcher=n, options=["--nodes=2", "--ntasks-per-node=2"])
+                              for launcher in LAUNCHERS])
+        for launcher, done in zip(LAUNCHERS, ends):
+            with self.subTest(launcher=launcher):
+                self.assertEqual(done.returncode, 0, done.stderr + self.logs())
+        for link in ("0 to 1  same host", "1 to 2  other host", "2 to 3  same host"):
+            self.assertEqual(self.logs().count(link), len(LAUNCHERS), self.logs())
+
     def test_more_ranks_than_layers(self):
         done = self.batch(*self.common(), options=["--nodes=2", "--ntasks-per-node=8"])
         self.assertEqual(done.returncode, 69, done.stderr + self.logs())
