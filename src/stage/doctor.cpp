@@ -1,9 +1,10 @@
-// Facts first, then trials, so that a trial that fails cannot hide the facts.
+// Facts first, then trials, so that a trial that fails or hangs cannot hide the facts.
 #include "stage/doctor.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <map>
 
 #include "stage/bytes_text.h"
 #include "stage/version.h"
@@ -15,6 +16,12 @@ namespace {
 // The item of the link test where no weights tell it, and the most that it moves at a time.
 constexpr int64_t kItemTokens = 512, kItemRowBytes = 4096;
 constexpr int64_t kMostItemBytes = int64_t{16} << 20;
+
+// A rank whose trial failed waits this long for those that wait for it.
+double trial_timeout(const Options& options) {
+  if (options.timeout_seconds == 0) return 0;
+  return 3 * options.timeout_seconds + (options.device == DeviceChoice::kCpu ? 0 : kStartTimeout);
+}
 
 std::string limit_text(uint64_t limit, bool bytes) {
   if (limit == std::numeric_limits<uint64_t>::max()) return "no limit";
@@ -34,16 +41,14 @@ std::string versions_line(const RankFacts& first) {
 }
 
 std::string rank_rows(const Examination& e) {
-  std::string text = fmt::format("\n{:>4}  {:>7}  {:>10}  {:>11}  {:>10}  {:<32}  host\n", "rank", "layers", "weights",
-                                 "activations", "processors", "device");
-  for (size_t i = 0; i < e.ranks.size(); ++i) {
-    const RankFacts& rank = e.ranks[i];
+  std::string text = fmt::format("\n{:>4}  {:>7}  {:>10}  {:>11}  {:>10}  host\n", "rank", "layers", "weights",
+                                 "activations", "processors");
+  for (const RankFacts& rank : e.ranks) {
     const bool planned = rank.layer_count > 0;
-    text += fmt::format("{:>4}  {:>7}  {:>10}  {:>11}  {:>10}  {:<32}  {}\n", rank.rank,
+    text += fmt::format("{:>4}  {:>7}  {:>10}  {:>11}  {:>10}  {}\n", rank.rank,
                         planned ? fmt::format("{}-{}", rank.first_layer, rank.first_layer + rank.layer_count - 1) : "-",
                         planned ? bytes_text(rank.weight_bytes) : "-",
-                        planned ? bytes_text(rank.activation_bytes) : "-", rank.processors,
-                        e.trials.empty() || e.trials[i].device.empty() ? "-" : e.trials[i].device, rank.host);
+                        planned ? bytes_text(rank.activation_bytes) : "-", rank.processors, rank.host);
   }
   if (const RankFacts& first = e.ranks.front(); first.layer_count > 0)
     text += fmt::format("planned for scoring {} samples of {} tokens in {}, micro-batches of up to {} tokens\n",
@@ -79,6 +84,17 @@ std::string host_rows(const Examination& e) {
   return text;
 }
 
+std::string device_rows(const Examination& e) {
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (size_t rank = 0; rank < e.trials.size(); ++rank)
+    if (const std::string& device = e.trials[rank].device; !device.empty())
+      ranks_of[device].push_back(static_cast<int>(rank));
+  std::string text = "\n";
+  for (const auto& [device, ranks] : ranks_of)
+    text += fmt::format("rank{} {}: {}\n", ranks.size() == 1 ? "" : "s", processor_list(ranks), device);
+  return text;
+}
+
 std::string link_rows(const Examination& e) {
   std::string text;
   for (size_t rank = 0; rank < e.trials.size(); ++rank) {
@@ -106,14 +122,14 @@ std::string finding_rows(const std::vector<Finding>& findings) {
 
 }  // namespace
 
-std::string doctor_table(const Examination& e, const std::vector<Finding>& findings) {
-  return versions_line(e.ranks.front()) + rank_rows(e) + gpu_rows(e) + host_rows(e) + link_rows(e) +
-         finding_rows(findings);
+double longest_doctor_seconds(const Options& options) { return 2 * options.timeout_seconds + trial_timeout(options); }
+
+std::string facts_table(const Examination& e) {
+  return versions_line(e.ranks.front()) + rank_rows(e) + gpu_rows(e) + host_rows(e);
 }
 
-// A rank whose trial failed waits here for those that wait for it.
-double Doctor::trial_timeout() const {
-  return options_.timeout_seconds > 0 ? kStartTimeout + 3 * options_.timeout_seconds : 0;
+std::string trials_table(const Examination& e, const std::vector<Finding>& findings) {
+  return device_rows(e) + link_rows(e) + finding_rows(findings);
 }
 
 Doctor::Item Doctor::choose_item(const RankFacts& first) {
@@ -128,15 +144,19 @@ ExitCode Doctor::run() {
   for (const std::string& text : talk_.gather(mine.dump(), 0, options_.timeout_seconds, "facts"))
     examination.ranks.push_back(Json::parse(text));
   Item item;
-  if (world_.rank() == 0) item = choose_item(examination.ranks.front());
+  if (world_.rank() == 0) {
+    item = choose_item(examination.ranks.front());
+    fmt::print("{}", facts_table(examination));  // now: the trials may hang
+    std::fflush(stdout);
+  }
   talk_.broadcast(&item, sizeof item, 0, options_.timeout_seconds, "item of the link test");
 
   const Json trial = try_machine(item);
-  for (const std::string& text : talk_.gather(trial.dump(), 0, trial_timeout(), "trials"))
+  for (const std::string& text : talk_.gather(trial.dump(), 0, trial_timeout(options_), "trials"))
     examination.trials.push_back(Json::parse(text));
   if (world_.rank() == 0) {
     const std::vector<Finding> findings = diagnose(examination);
-    fmt::print("{}", doctor_table(examination, findings));
+    fmt::print("{}", trials_table(examination, findings));
     std::fflush(stdout);
     const auto stops = std::count_if(findings.begin(), findings.end(), [](const Finding& each) { return each.stops; });
     if (stops > 0)

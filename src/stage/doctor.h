@@ -28,7 +28,6 @@ class Doctor {
   static Item choose_item(const RankFacts& first);
   TrialFacts try_machine(Item item);
   void try_links(Item item, TrialFacts& facts);
-  double trial_timeout() const;
 
   const Options& options_;
   MpiWorld& world_;
@@ -40,6 +39,10 @@ class Doctor {
   std::optional<LinkTest> link_test_;
 };
 
-std::string doctor_table(const Examination& examination, const std::vector<Finding>& findings);
+// After which something hangs that has no deadline of its own; 0: never.
+double longest_doctor_seconds(const Options& options);
+
+std::string facts_table(const Examination& examination);
+std::string trials_table(const Examination& examination, const std::vector<Finding>& findings);
 
 }  // namespace lfm2

@@ -146,7 +146,7 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
 
 // What decides which rank computes what, and where.
 void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
-  constexpr double kDoctorTimeout = 60;
+  constexpr double kDoctorTimeout = 30;
   options.timeout_seconds = kDoctorTimeout;
   add_weights(app, options)->description("Folder of shards whose memory is planned");
   add_sample_sizes(app, options);

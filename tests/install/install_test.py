@@ -121,7 +121,8 @@ class Deb(Case):
 
 if __name__ == "__main__":
     build, shards = sys.argv[1:3]
-    if "Deb" in sys.argv and shutil.which("dpkg-shlibdeps") is None:
-        print("Skipped: no dpkg-shlibdeps here (Debian package dpkg-dev)")
+    missing = [tool for tool in ("dpkg-shlibdeps", "file") if shutil.which(tool) is None]
+    if "Deb" in sys.argv and missing:
+        print(f"Skipped: no {', '.join(missing)} here (Debian packages dpkg-dev, file)")
         sys.exit(77)
     unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=2)

@@ -86,6 +86,15 @@ TEST(DoctorTest, OtherShardsOnOtherRanks) {
   expect_stops(outcome, "other shards from host to host");
 }
 
+TEST(DoctorTest, RankThatNeverComesEndsIt) {
+  const Outcome outcome = run_program(mpirun(1) + Words{LFM2_STAGE_PROGRAM, "doctor", "--device", "cpu", "--timeout"} +
+                                      Words{"0.5", ":", "-np", "1", "sleep", "60"});
+  EXPECT_EQ(outcome.exit_code, 76) << outcome.out << outcome.err;
+  ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
+  EXPECT_NE(outcome.error_lines()[0].find("a rank is stopped or missing"), std::string::npos);
+  EXPECT_LT(outcome.seconds, 10);
+}
+
 TEST(DoctorTest, WrongUsageIsOneLine) {
   const Outcome outcome = run_program(mpirun(2) + doctor({"--balance"}));
   EXPECT_EQ(outcome.exit_code, 64);
