@@ -95,7 +95,9 @@ void look_at_hosts(const Examination& e, Findings& found) {
     const std::string& device = e.trials[rank].device;  // its last part: instructions, or the GPU's name
     return device.substr(device.find_last_of(',') + 1);
   });
-  if (!kinds.empty())
+  const bool all_tried =
+      std::none_of(e.trials.begin(), e.trials.end(), [](const TrialFacts& trial) { return trial.device.empty(); });
+  if (!kinds.empty() && all_tried)
     found.push_back({false, "unequal devices:" + kinds + ": the bits of results depend on which stage runs where",
                      e.on_gpus() ? "GPUs of one kind" : "--simd avx2 on all"});
   for (size_t first = 0; first < e.ranks.size(); first += e.stages()) {

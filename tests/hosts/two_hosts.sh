@@ -57,23 +57,25 @@ timeout 60 "$run" -n 1 "${options[@]}" --output "$folder/one.bin" >/dev/null
 on_a() {
   timeout 60 nsenter --target "${agents[0]}" --net --uts --mount env \
     LFM2_MPIRUN_OPTIONS="--mca plm_rsh_agent $folder/ssh --mca btl tcp,self,vader --mca btl_tcp_if_include 10.213.77.0/24 --mca oob_tcp_if_include 10.213.77.0/24" \
-    "$run" --hosts 10.213.77.1:2,10.213.77.2:2 "$@"
+    "$run" "$@"
 }
-on_a "${options[@]}" --output "$folder/two.bin" --report "$folder/report.json" | tee "$folder/table"
+hosts=(--hosts '10.213.77.1:2,10.213.77.2:2')
+on_a "${hosts[@]}" "${options[@]}" --output "$folder/two.bin" --report "$folder/report.json" | tee "$folder/table"
 cmp "$folder/one.bin" "$folder/two.bin"
 [ "$(grep -c 'host-a$' "$folder/table")" = 2 ]
 [ "$(grep -c 'host-b$' "$folder/table")" = 2 ]
-sent=$(nsenter --target "${agents[0]}" --net awk -v "device=va:" '$1 == device { print $10 }' /proc/net/dev)
+sent=$(nsenter --target "${agents[0]}" --net awk '$1 == "va:" { print $10 }' /proc/net/dev)
 [ "$sent" -gt $((24 * 32 * 64 * 4)) ]  # at least the hidden states of each token, fp32
 echo "host-a and host-b: the same bytes as one rank alone; $sent bytes went over the cable"
-# doctor sees two hosts, and measures the way between them.
-on_a doctor --weights "$shards" --device cpu --threads 1 >"$folder/doctor"
+# doctor sees two hosts, here of a hostfile, and measures the way between them.
+printf '10.213.77.%s slots=2\n' 1 2 >"$folder/hosts"
+on_a -n 4 --hostfile "$folder/hosts" doctor --weights "$shards" --device cpu --threads 1 >"$folder/doctor"
 for wanted in '0 to 1  same host' '1 to 2  other host' '2 to 3  same host' ' host-b$'; do
   grep -q "$wanted" "$folder/doctor" || { cat "$folder/doctor"; echo "doctor does not say: $wanted"; exit 1; }
 done
-# An error on the other host has its code and its host's name.
+# An error keeps its code and names its host.
 code=0
-on_a --weights "$folder/nowhere" 2>"$folder/error" || code=$?
+on_a "${hosts[@]}" --weights "$folder/nowhere" 2>"$folder/error" || code=$?
 if [ "$code" -ne 66 ] || ! grep -q 'host-a.*nowhere' "$folder/error"; then
   cat "$folder/error"
   echo "ended with $code, expected 66"
