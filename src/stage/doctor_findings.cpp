@@ -73,12 +73,17 @@ void look_at_problems(const Examination& e, Findings& found) {
   add_once_for_all(found, trials, "NCCL_DEBUG=WARN, --transport mpi or --device cpu tell where it comes from");
 }
 
-void look_at_hosts(const Examination& e, Findings& found) {
-  const std::string splits = differences(e, [&](size_t rank) {
-    return e.ranks[rank].problems.empty() ? e.ranks[rank].split_id : e.ranks.front().split_id;
-  });
+void look_at_shards(const Examination& e, Findings& found) {
+  std::string any;  // for ranks that have none: that is a problem of its own
+  for (const RankFacts& rank : e.ranks)
+    if (any.empty()) any = rank.split_id;
+  const std::string splits =
+      differences(e, [&](size_t rank) { return e.ranks[rank].split_id.empty() ? any : e.ranks[rank].split_id; });
   if (!splits.empty())
     found.push_back({true, "other shards from host to host: split " + splits, "the same folder on all hosts"});
+}
+
+void look_at_versions(const Examination& e, Findings& found) {
   std::set<std::string> names;
   for (const RankFacts& rank : e.ranks)
     for (const auto& [name, version] : rank.versions) names.insert(name);
@@ -90,6 +95,9 @@ void look_at_hosts(const Examination& e, Findings& found) {
     const bool must_match = name == "lfm2_stage" || name == "MPI" || name == "NCCL";
     if (!versions.empty()) found.push_back({must_match, fmt::format("{}: {}", name, versions), "the same everywhere"});
   }
+}
+
+void look_at_devices(const Examination& e, Findings& found) {
   const std::string kinds = differences(e, [&](size_t rank) {
     if (e.trials.empty()) return std::string();
     const std::string& device = e.trials[rank].device;  // its last part: instructions, or the GPU's name
@@ -100,6 +108,9 @@ void look_at_hosts(const Examination& e, Findings& found) {
   if (!kinds.empty() && all_tried)
     found.push_back({false, "unequal devices:" + kinds + ": the bits of results depend on which stage runs where",
                      e.on_gpus() ? "GPUs of one kind" : "--simd avx2 on all"});
+}
+
+void look_at_order(const Examination& e, Findings& found) {
   for (size_t first = 0; first < e.ranks.size(); first += e.stages()) {
     std::set<std::string> hosts{e.ranks[first].host};
     size_t crossings = 0;
@@ -270,8 +281,9 @@ std::string Examination::way_to_next(size_t rank) const {
 
 std::vector<Finding> diagnose(const Examination& examination) {
   Findings found;
-  for (const auto look : {look_at_launch, look_at_problems, look_at_hosts, look_at_memory, look_at_processors,
-                          look_at_gpus, look_at_limits, look_at_links})
+  for (const auto look :
+       {look_at_launch, look_at_problems, look_at_shards, look_at_versions, look_at_devices, look_at_order,
+        look_at_memory, look_at_processors, look_at_gpus, look_at_limits, look_at_links})
     look(examination, found);
   std::stable_partition(found.begin(), found.end(), [](const Finding& finding) { return finding.stops; });
   return found;

@@ -83,6 +83,11 @@ TEST(DoctorFindingsTest, EachFaultIsNamedOnceWithWhatToDo) {
       {false, true, "4 ranks for the 3 layers", "", [](Examination& e) { e.ranks[0].model_layers = 3; }},
       {false, true, "ranks 1,3: no such folder", "",
        [](Examination& e) { e.ranks[1].problems = e.ranks[3].problems = {"no such folder"}; }},
+      {false, true, "rank 0: no such file", "",
+       [](Examination& e) {
+         e.ranks[0].problems = {"no such file"};
+         e.ranks[0].split_id = "";
+       }},
       {true, true, "rank 2: NCCL failed", "NCCL_DEBUG",
        [](Examination& e) { e.trials[2] = {.device = "", .transport = "", .problem = "NCCL failed"}; }},
       {false, true, "other on b; split on a", "same folder",
