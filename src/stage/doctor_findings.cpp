@@ -20,6 +20,7 @@ constexpr uint64_t kLeastFiles = 128;
 constexpr double kNearlyFull = 0.9;
 constexpr double kSlowLink = 1.0 / 3;      // of the fastest of its kind
 constexpr double kSlowNetwork = 1e9;       // bytes a second: less than 10 Gbit/s
+constexpr double kSlowAnswer = 1e-3;       // seconds, on one host
 constexpr uint64_t kGpuContext = 1 << 30;  // CUDA itself, NCCL and the workspaces of the operators
 
 using Findings = std::vector<Finding>;
@@ -43,11 +44,6 @@ std::string differences(const Examination& e, const std::function<std::string(si
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
-void add_once_for_all(Findings& found, const std::map<std::string, std::vector<size_t>>& ranks_of,
-                      const std::string& todo) {
-  for (const auto& [text, ranks] : ranks_of) found.push_back({true, ranks_text(ranks) + ": " + text, todo});
-}
-
 void look_at_launch(const Examination& e, Findings& found) {
   const RankFacts& first = e.ranks.front();
   if (const int size = static_cast<int>(e.ranks.size()); first.launched > size)
@@ -64,13 +60,16 @@ void look_at_launch(const Examination& e, Findings& found) {
 }
 
 void look_at_problems(const Examination& e, Findings& found) {
-  std::map<std::string, std::vector<size_t>> problems, trials;
+  std::map<std::string, std::vector<size_t>> ranks_of;  // each problem once
   for (size_t rank = 0; rank < e.ranks.size(); ++rank)
-    for (const std::string& problem : e.ranks[rank].problems) problems[problem].push_back(rank);
+    for (const std::string& problem : e.ranks[rank].problems) ranks_of[problem].push_back(rank);
   for (size_t rank = 0; rank < e.trials.size(); ++rank)
-    if (!e.trials[rank].problem.empty()) trials[e.trials[rank].problem].push_back(rank);
-  add_once_for_all(found, problems, "");
-  add_once_for_all(found, trials, "NCCL_DEBUG=WARN, --transport mpi or --device cpu tell where it comes from");
+    if (!e.trials[rank].problem.empty()) ranks_of[e.trials[rank].problem].push_back(rank);
+  for (const auto& [problem, ranks] : ranks_of) {
+    const bool nccl = problem.find("NCCL") != std::string::npos || problem.find("nccl") != std::string::npos;
+    found.push_back({true, ranks_text(ranks) + ": " + problem,
+                     nccl ? "NCCL_DEBUG=WARN says more; --transport mpi does without NCCL" : ""});
+  }
 }
 
 void look_at_shards(const Examination& e, Findings& found) {
@@ -238,6 +237,11 @@ void look_at_links(const Examination& e, Findings& found) {
     if (crosses && speed(rank) < kSlowNetwork)
       found.push_back({false, link + " between hosts",
                        "NCCL_SOCKET_IFNAME, or mpirun --mca btl_tcp_if_include, names the fast network"});
+    else if (!crosses && e.trials[rank].round_trip_seconds > kSlowAnswer)
+      found.push_back({false,
+                       fmt::format("rank {} to {}: {:.1f} ms there and back on one host", rank, rank + 1,
+                                   e.trials[rank].round_trip_seconds * 1e3),
+                       "other programs use the ranks' processors (top)"});
     else if (speed(rank) < kSlowLink * fastest[e.way_to_next(rank)])
       found.push_back({false, fmt::format("{}, others of this kind {:.2f}", link, fastest[e.way_to_next(rank)] / 1e9),
                        "other load on this host, or a damaged link"});

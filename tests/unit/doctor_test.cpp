@@ -127,6 +127,8 @@ TEST(DoctorFindingsTest, EachFaultIsNamedOnceWithWhatToDo) {
        [&](Examination& e) { on_host_b(e, [](RankFacts& rank) { rank.open_files = 64; }); }},
       {false, false, "rank 1 to 2: 0.10 GB/s between hosts", "NCCL_SOCKET_IFNAME",
        [](Examination& e) { e.trials[1].bytes_per_second = 1e8; }},
+      {false, false, "rank 0 to 1: 4.0 ms there and back", "top",
+       [](Examination& e) { e.trials[0].round_trip_seconds = 4e-3; }},
       {false, false, "rank 2 to 3: 3.00 GB/s, others of this kind 10.00", "load",
        [](Examination& e) { e.trials[2].bytes_per_second = 3e9; }},
       {false, false, "avx2 on b", "--simd avx2",
