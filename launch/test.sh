@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 . launch/packages.sh
 install_packages "${lfm2_packages[@]}" "${lfm2_test_packages[@]}"
 install_packages "${lfm2_fuzz_packages[@]}" || echo "No clang with libFuzzer: the fuzzers are skipped, their corpus is not."
+# Not on a machine that belongs to a Slurm cluster already.
+if [ ! -e /etc/slurm/slurm.conf ]; then install_packages "${lfm2_cluster_packages[@]}" || echo "Without them the tests under Slurm are skipped."; fi
 preset=${LFM2_TEST_PRESET:-cpu}
 build "$preset" -DLFM2_TESTS=ON ${CI:+-DLFM2_WERROR=ON}
 command -v nvidia-smi >/dev/null 2>&1 || echo "No GPU on this machine: the CUDA tests are skipped."

@@ -19,10 +19,6 @@ namespace {
 
 // Loading from a cold disk may take minutes where a step takes milliseconds.
 constexpr double kLoadTimeoutFactor = 10;
-// Tokens of a micro-batch beyond which the matrix products are no faster, while the pipeline fills more slowly.
-constexpr int64_t kLargestCpuTarget = 512;
-constexpr int64_t kLargestCudaTarget = 4096;
-constexpr int64_t kLargestMeasuredTarget = 8192;  // where the cost was measured
 // Threads that read shards: by then memory, not a processor, is the limit.
 constexpr int kMostReaders = 16;
 // Threads that hash and write results: each fills fresh memory at about 2.7 GB/s, the bus brings 55.
@@ -197,10 +193,7 @@ void Job::check_memory() const {
                                  : all                                          ? tokens
                                  : generates()                                  ? generation_.limits.most_sequences
                                                                                 : plan_.max_samples);
-  cost.weight_bytes = 0;
-  for (const ShardTensor* tensor : tensors())
-    cost.weight_bytes +=
-        numel(tensor->spec.dims) * size_bytes(held_dtype(tensor->dtype, compute_, tensor->spec.keep_fp32));
+  cost.weight_bytes = held_bytes(tensors(), compute_);
   const auto needed = static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes())));
   const uint64_t available = available_host_memory();
   if (available > 0 && needed > available)

@@ -6,16 +6,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "stage/bytes_text.h"
 #include "stage/json.h"
 
 namespace lfm2 {
 
 namespace {
-
-std::string bytes_text(uint64_t bytes) {
-  const auto amount = static_cast<double>(bytes);
-  return amount < 1e9 ? fmt::format("{:.1f} MB", amount / 1e6) : fmt::format("{:.2f} GB", amount / 1e9);
-}
 
 const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
 
