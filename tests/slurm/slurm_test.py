@@ -179,7 +179,8 @@ class StopTest(JobTest):
 
     def expect_queued_again_and_resumed(self, job, job_folder, signal):
         wait_for(lambda: state(job)[1] == 1, f"requeue: {state(job)} {self.logs()}")
-        self.assertEqual({path.read_text() for path in job_folder.glob("signals-*")}, {f"{signal}\n"})
+        # Slurm and mpirun both pass TERM on: a rank may get it twice.
+        self.assertEqual({line for path in job_folder.glob("signals-*") for line in path.read_text().splitlines()}, {signal})
         # Slurm lets a requeued job wait for two minutes; within the second of its end its credential still counts as revoked.
         wait_for(lambda: state(job)[0] == "PENDING" and run("squeue", "-h", "-j", job, "-o", "%T").stdout == "PENDING\n", "pending job")
         wait_for(lambda: not list(spool().glob(f"spool.*/stepd.*.{state(job)[3]}.*")), "end of the first run's daemons")
