@@ -1,6 +1,8 @@
 // CLI11 and the checks between options.
 #include "stage/options.h"
 
+#include <cmath>
+
 #include "kernels/error.h"
 #include "stage/choice.h"
 #include "stage/completions.h"
@@ -187,6 +189,10 @@ void check_together(const Options& options) {
     else
       check_output_form(options.output, options.results);
   }
+  if (std::isnan(options.generation.rule.temperature))
+    throw Error(ExitCode::kUsage, "--temperature nan: expected a number from 0 up");
+  if (std::isnan(options.generation.rule.top_p))
+    throw Error(ExitCode::kUsage, "--top-p nan: expected a number from 0 to 1");
   if (generates && !options.answers.empty())
     throw Error(ExitCode::kUsage,
                 "--answers with --generate: answers are logits of whole samples, expected no --generate");
