@@ -94,7 +94,7 @@ TEST(CApiTest, OthersRefuse) {
   EXPECT_EQ(lfm2_map(LFM2_EXP, &odd, &x, nullptr), LFM2_INVALID);
   const lfm2_tensor huge = dense({int64_t{1} << 40, int64_t{1} << 40});
   EXPECT_EQ(lfm2_map(LFM2_EXP, &huge, &huge, nullptr), LFM2_INVALID);
-  const lfm2_tensor empty_but_huge = dense({0, int64_t{1} << 31, int64_t{1} << 32}, nullptr);
+  const lfm2_tensor empty_but_huge = dense({0, int64_t{1} << 30, int64_t{1} << 31}, nullptr);
   size_t bytes = 0;
   EXPECT_EQ(lfm2_reduce_workspace(&empty_but_huge, 6u, &bytes), LFM2_INVALID);
   void* none = nullptr;
