@@ -11,6 +11,7 @@ namespace lfm2::h5 {
 namespace {
 
 constexpr uint64_t kLargestHeader = uint64_t{1} << 24;  // of one object
+constexpr size_t kMostMessages = size_t{1} << 17;       // of one object
 constexpr size_t kMostLinks = size_t{1} << 20;
 constexpr size_t kMostAttributes = size_t{1} << 16;
 constexpr size_t kLongestName = 4096;
@@ -104,8 +105,14 @@ class Scanner {
 
   bool wanted(const std::string& name) const { return rules_.only.empty() || rules_.only.contains(name); }
 
+  struct SymbolTable {
+    uint64_t tree, heap;
+    bool operator==(const SymbolTable&) const = default;
+  };
+
   Blocks blocks_;
   const ScanRules& rules_;
+  std::optional<SymbolTable> cached_table_;  // the root group's, as the superblock repeats it
   Scan scan_;
 };
 
@@ -148,7 +155,11 @@ uint64_t Scanner::read_superblock_0(Cursor& cursor, uint8_t version) {
   const uint64_t end = cursor.u64(), driver = cursor.u64();
   cursor.skip(8);  // the root group's name
   const uint64_t root = cursor.u64();
-  cursor.skip(4 + 4 + 16);  // what the root group's header says too
+  const uint32_t cached = cursor.u32();  // whether the addresses that follow are those in the root group's header
+  cursor.skip(4);
+  const SymbolTable table{cursor.u64(), cursor.u64()};
+  if (cached > 1) cursor.refuse(fmt::format("the root group's entry is of type {}", cached));
+  if (cached == 1) cached_table_ = table;
   if (offset_bytes != 8 || length_bytes != 8)
     cursor.refuse(fmt::format("offsets of {} and lengths of {} bytes, expected 8", offset_bytes, length_bytes));
   if (base != 0) cursor.refuse(fmt::format("the base address is {}, expected 0", base));
@@ -178,9 +189,8 @@ void Scanner::take_message(Cursor& cursor, RawMessage message, size_t bytes, Obj
     case kOldTime:
     case kTime:
     case kReferenceCount:
-    case kOldFillValue:
-    case kFillValue:
     case kGroupInfo:
+      if (message.shared) cursor.refuse("has a shared message");
       return;
     case kContinuation: {
       Cursor place(body, cursor.where());
@@ -191,12 +201,16 @@ void Scanner::take_message(Cursor& cursor, RawMessage message, size_t bytes, Obj
     case kDataspace:
     case kLinkInfo:
     case kDatatype:
+    case kOldFillValue:
+    case kFillValue:
     case kLink:
     case kLayout:
     case kFilters:
     case kAttribute:
     case kSymbolTable:
     case kAttributeInfo:
+      if (header.messages.size() >= kMostMessages)
+        cursor.refuse(fmt::format("has more than {} messages", kMostMessages));
       message.data.assign(body.begin(), body.end());
       header.messages.push_back(std::move(message));
       return;
@@ -209,19 +223,20 @@ void Scanner::read_header_1(ObjectHeader& header, const Block& start) {
   Cursor prefix(start, blocks_.where(header.address, header.what));
   prefix.expect_version(1);
   prefix.skip(1);
-  size_t messages_left = prefix.u16();
+  const size_t expected = prefix.u16();
   prefix.skip(4);  // reference count
   const uint64_t first_bytes = prefix.u32();
-  constexpr uint64_t kPrefixBytes = 16;
-  if (first_bytes > kLargestHeader) prefix.refuse(fmt::format("a header of {} bytes", first_bytes));
+  constexpr uint64_t kPrefixBytes = 16, kMessageHeader = 8;
   std::vector<std::pair<uint64_t, uint64_t>> chunks = {{header.address + kPrefixBytes, first_bytes}};
   blocks_.claim(header.address, kPrefixBytes, header.what);
+  size_t count = 0;  // the library reads each chunk to its end, whatever the prefix says
   for (size_t i = 0; i < chunks.size(); ++i) {
     const auto [address, bytes] = chunks[i];
-    if (bytes > kLargestHeader) prefix.refuse(fmt::format("a header of {} bytes", bytes));
+    if (bytes < kMessageHeader || bytes > kLargestHeader)
+      prefix.refuse(fmt::format("a part of its header has {} bytes", bytes));
     const Block chunk = blocks_.read(address, bytes, header.what);
     Cursor cursor(chunk, blocks_.where(address, header.what));
-    for (; cursor.left() >= 8 && messages_left > 0; --messages_left) {
+    for (; cursor.left() >= kMessageHeader; ++count) {
       RawMessage message;
       message.type = cursor.u16();
       const uint16_t size = cursor.u16();
@@ -230,7 +245,7 @@ void Scanner::read_header_1(ObjectHeader& header, const Block& start) {
       take_message(cursor, std::move(message), size, header, chunks);
     }
   }
-  if (messages_left != 0) prefix.refuse(fmt::format("{} messages are missing", messages_left));
+  if (count != expected) prefix.refuse(fmt::format("its header has {} messages, expected {}", count, expected));
 }
 
 void Scanner::read_header_2(ObjectHeader& header, const Block& start) {
@@ -248,6 +263,8 @@ void Scanner::read_header_2(ObjectHeader& header, const Block& start) {
     Cursor cursor(std::span<const std::byte>(chunk).first(chunk.size() - kChecksumBytes),
                   blocks_.where(address, header.what));
     cursor.skip(skipped);
+    if (cursor.left() > 0 && cursor.left() < message_header)
+      cursor.refuse(fmt::format("{} bytes of messages", cursor.left()));
     while (cursor.left() >= message_header) {
       RawMessage message;
       message.type = cursor.u8();
@@ -319,6 +336,7 @@ void Scanner::read_symbol_node(uint64_t address, const Block& names, Links& link
     const auto last = first + static_cast<ptrdiff_t>(std::min<uint64_t>(kLongestName + 1, names.size() - name_at));
     const auto end = std::find(first, last, std::byte{0});  // no further: many entries may share one long name
     if (end == last) cursor.refuse(fmt::format("an object's name without an end in {} bytes", last - first));
+    blocks_.charge(static_cast<uint64_t>(end - first), address, what);
     std::string name;
     for (auto at = first; at != end; ++at) name += static_cast<char>(*at);
     if (kind > 1 && wanted(name))
@@ -353,6 +371,8 @@ void Scanner::read_symbol_tree(uint64_t address, uint64_t level_limit, const Blo
 void Scanner::read_symbol_table(const Block& message, const std::string& where, Links& links) {
   Cursor cursor(message, where);
   const uint64_t tree = cursor.u64(), heap = cursor.u64();
+  if (cached_table_ && *cached_table_ != SymbolTable{tree, heap})
+    cursor.refuse("the superblock names another symbol table");
   const std::string what = "name heap of the group";
   const Block header = blocks_.read(heap, 32, what);
   Cursor names(header, blocks_.where(heap, what));
@@ -368,6 +388,7 @@ void Scanner::read_symbol_table(const Block& message, const std::string& where, 
 
 Links Scanner::read_links(const ObjectHeader& group) {
   constexpr uint8_t kByName = 5;
+  constexpr size_t kIdBytes = 7;
   Links links;
   const std::string where = blocks_.where(group.address, group.what);
   for (const RawMessage& message : group.messages) {
@@ -382,11 +403,11 @@ Links Scanner::read_links(const ObjectHeader& group) {
     const uint64_t heap_address = cursor.u64(), by_name = cursor.u64();
     const uint64_t by_order = (flags & 2) != 0 ? cursor.u64() : kUndefined;
     if (heap_address == kUndefined) continue;
-    const FractalHeap heap(blocks_, heap_address, "links");
+    const FractalHeap heap(blocks_, heap_address, kIdBytes, "links");
     for (const Block& record : read_btree2(blocks_, by_name, kByName, "links")) {
       Cursor entry(record, where);
       entry.skip(4);  // hash of the name
-      read_link(heap.object(entry.take(heap.id_bytes())), where, links);
+      read_link(heap.object(entry.take(kIdBytes)), where, links);
     }
     if (by_order != kUndefined) read_btree2(blocks_, by_order, kByName + 1, "links in order of creation");
   }
@@ -402,11 +423,11 @@ ScannedType parse_type(Cursor cursor) {
   if (version < 1 || version > 4) cursor.refuse(fmt::format("a type of version {}", version));
   if (kind == 3) type.kind = ScannedType::Class::kText;
   if (kind == 0) {
-    type.kind = ScannedType::Class::kInteger;
+    const uint16_t first = cursor.u16(), precision = cursor.u16();
+    if (first == 0 && type.bytes > 0 && precision == uint64_t{type.bytes} * 8) type.kind = ScannedType::Class::kInteger;
     type.little_endian = (bits[0] & 1) == 0;
     type.is_signed = (bits[0] & 8) != 0;
-    const uint16_t first = cursor.u16(), precision = cursor.u16();
-    if (type.bytes == 4 && bits[0] == 8 && bits[1] == 0 && bits[2] == 0 && first == 0 && precision == 32)
+    if (type.bytes == 4 && bits[0] == 8 && bits[1] == 0 && bits[2] == 0 && type.kind == ScannedType::Class::kInteger)
       type.dtype = DType::kI32;
   }
   if (kind == 1) {
@@ -484,6 +505,7 @@ std::pair<std::string, ScannedAttribute> parse_attribute(const Block& message, c
 
 ScannedAttributes Scanner::read_attributes(const ObjectHeader& header) {
   constexpr uint8_t kByName = 8;
+  constexpr size_t kIdBytes = 8;
   ScannedAttributes attributes;
   const std::string where = blocks_.where(header.address, header.what);
   const auto add = [&](const Block& message) {
@@ -507,10 +529,10 @@ ScannedAttributes Scanner::read_attributes(const ObjectHeader& header) {
     const uint64_t by_order = (flags & 2) != 0 ? cursor.u64() : kUndefined;
     if (heap_address == kUndefined) continue;
     const std::string what = "attributes of " + header.what;
-    const FractalHeap heap(blocks_, heap_address, what);
+    const FractalHeap heap(blocks_, heap_address, kIdBytes, what);
     for (const Block& record : read_btree2(blocks_, by_name, kByName, what)) {
       Cursor entry(record, where);
-      const auto id = entry.take(heap.id_bytes());
+      const auto id = entry.take(kIdBytes);
       if ((entry.u8() & 2) != 0) entry.refuse("a shared attribute");
       add(heap.object(id));
     }
@@ -538,6 +560,25 @@ void check_filters(Cursor cursor) {
   }
 }
 
+void check_fill_value(const RawMessage& message, uint64_t type_bytes, const std::string& where) {
+  constexpr uint32_t kNoValue = ~uint32_t{0};
+  Cursor cursor(message.data, where);
+  bool present = true;
+  if (message.type == kFillValue) {
+    const uint8_t version = cursor.u8();
+    if (version < 1 || version > 3) cursor.refuse(fmt::format("a fill value of version {}", version));
+    if (version < 3) cursor.skip(2);  // when space is allocated and filled
+    const uint8_t flags = cursor.u8();
+    if (version == 2) present = flags != 0;
+    if (version == 3) present = (flags & 0x20) != 0;
+  }
+  if (message.shared) cursor.refuse("has a fill value that is shared");
+  const uint32_t bytes = present ? cursor.u32() : 0;
+  if (bytes == kNoValue) return;
+  if (bytes != 0 && bytes != type_bytes) cursor.refuse(fmt::format("a fill value of {} bytes", bytes));
+  cursor.skip(bytes);
+}
+
 ScannedDataset Scanner::read_dataset(const ObjectHeader& header) {
   constexpr uint64_t kLargestChunk = uint64_t{1} << 32;
   constexpr uint64_t kMostDeflated = 1100;  // bytes that one byte can unfold to: deflate stops at 1032
@@ -558,6 +599,9 @@ ScannedDataset Scanner::read_dataset(const ObjectHeader& header) {
   const auto dims = parse_space(only(kDataspace, "shape"));
   if (!dims) blocks_.refuse(header.address, header.what, "has no simple shape");
   dataset.dims = *dims;
+  for (const RawMessage& message : header.messages)
+    if (message.type == kOldFillValue || message.type == kFillValue)
+      check_fill_value(message, dataset.type.bytes, blocks_.where(header.address, header.what));
   const uint64_t bytes = checked_multiply(product(dataset.dims, header.what), dataset.type.bytes, header.what);
   Cursor layout = only(kLayout, "layout");
   const uint8_t version = layout.u8(), kind = layout.u8();
@@ -573,6 +617,7 @@ ScannedDataset Scanner::read_dataset(const ObjectHeader& header) {
     case 1: {
       const uint64_t address = layout.u64(), stored = layout.u64();
       if (filtered) layout.refuse("filters without chunks");
+      if (address == kUndefined && bytes > 0) layout.refuse("has no space allocated: nothing was written to it");
       if (address == kUndefined) break;
       if (stored != bytes) layout.refuse(fmt::format("{} bytes stored, its shape needs {}", stored, bytes));
       dataset.storage = ScannedDataset::Storage::kContiguous;

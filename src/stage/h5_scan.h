@@ -38,7 +38,7 @@ std::string text_of(const ScannedAttributes& attributes, const std::string& name
 int64_t integer_of(const ScannedAttributes& attributes, const std::string& name, const std::string& where);
 
 struct ScannedDataset {
-  enum class Storage : uint8_t { kContiguous, kChunked, kCompact, kAbsent };  // absent: no space allocated yet
+  enum class Storage : uint8_t { kContiguous, kChunked, kCompact, kAbsent };  // absent: no elements, no space
   std::vector<uint64_t> dims;
   ScannedType type;
   Storage storage = Storage::kAbsent;

@@ -243,8 +243,14 @@ TEST_F(InputFileTest, H5RefusesWhatIsNotThere) {
                      H5Dclose};
     ASSERT_TRUE(set);
   };
+  write(hsize_t{1} << 30, H5T_STD_I32LE, false);
+  expect_refused(folder_ / "f.h5", ExitCode::kData, "no space allocated: nothing was written");
   write(9, H5T_STD_I32LE, true);
   expect_refused(folder_ / "f.h5", ExitCode::kData, "sample 0: 9 tokens, expected 1 to");
+  const h5::Id narrow{H5Tcopy(H5T_STD_I32LE), H5Tclose};
+  H5Tset_precision(narrow.get(), 12);
+  write(4, narrow.get(), true);
+  expect_refused(folder_ / "f.h5", ExitCode::kData, "holds another type, expected integers");
 }
 
 TEST(RandomSamplesTest, EachSampleDependsOnSeedAndNumber) {
