@@ -581,6 +581,7 @@ void check_fill_value(const RawMessage& message, uint64_t type_bytes, const std:
 
 ScannedDataset Scanner::read_dataset(const ObjectHeader& header) {
   constexpr uint64_t kLargestChunk = uint64_t{1} << 32;
+  constexpr const char* kNothingWritten = "has no space allocated: nothing was written to it";
   constexpr uint64_t kMostDeflated = 1100;  // bytes that one byte can unfold to: deflate stops at 1032
   const auto only = [&](uint16_t type, const char* what) {
     const RawMessage* found = nullptr;
@@ -617,7 +618,7 @@ ScannedDataset Scanner::read_dataset(const ObjectHeader& header) {
     case 1: {
       const uint64_t address = layout.u64(), stored = layout.u64();
       if (filtered) layout.refuse("filters without chunks");
-      if (address == kUndefined && bytes > 0) layout.refuse("has no space allocated: nothing was written to it");
+      if (address == kUndefined && bytes > 0) layout.refuse(kNothingWritten);
       if (address == kUndefined) break;
       if (stored != bytes) layout.refuse(fmt::format("{} bytes stored, its shape needs {}", stored, bytes));
       dataset.storage = ScannedDataset::Storage::kContiguous;
@@ -630,7 +631,7 @@ ScannedDataset Scanner::read_dataset(const ObjectHeader& header) {
       dataset.storage = ScannedDataset::Storage::kChunked;
       const uint8_t flags = version == 4 ? layout.u8() : 0, rank = layout.u8();
       const size_t extent_bytes = version == 4 ? layout.u8() : 4;
-      if (version == 3) layout.skip(8);  // address of the index
+      uint64_t index = version == 3 ? layout.u64() : kUndefined;
       if (rank != dataset.dims.size() + 1 || flags > 3 || extent_bytes < 1 || extent_bytes > 8)
         layout.refuse(fmt::format("chunks of rank {} for a shape of rank {}", rank, dataset.dims.size()));
       std::vector<uint64_t> chunk(rank);
@@ -642,6 +643,15 @@ ScannedDataset Scanner::read_dataset(const ObjectHeader& header) {
       if (bytes / kMostDeflated > blocks_.file().size())
         layout.refuse(
             fmt::format("{} bytes of data, which no file of {} bytes can hold", bytes, blocks_.file().size()));
+      if (version == 4) {
+        const uint8_t index_type = layout.u8();
+        if (index_type < 1 || index_type > 5) layout.refuse(fmt::format("an index of type {}", index_type));
+        constexpr std::array<size_t, 6> kFacts = {0, 0, 0, 1, 5, 6};  // bytes that describe each
+        const bool filtered_chunk = index_type == 1 && (flags & 2) != 0;
+        layout.skip(filtered_chunk ? 8 + 4 : kFacts[index_type]);
+        index = layout.u64();
+      }
+      if (index == kUndefined && bytes > 0) layout.refuse(kNothingWritten);
       scan_.complete = false;
       break;
     }

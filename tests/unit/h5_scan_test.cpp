@@ -129,6 +129,41 @@ TEST(H5ScanTest, ReadsIntegersOfEverySize) {
   expect_error([&] { h5::text_of(scan.attributes, "i8", "f"); }, ExitCode::kData, {"f: ", "i8", "text"});
 }
 
+// One chunk, a row of chunks, rows that may grow in one direction or in two: each has an index of its own form.
+TEST(H5ScanTest, ChunksUnderEveryIndex) {
+  const TemporaryFolder folder;
+  for (const Format& format : kFormats) {
+    for (const bool filtered : {false, true}) {
+      SCOPED_TRACE(std::string(format.name) + (filtered ? " filtered" : ""));
+      {
+        const Id file = create(folder / "f.h5", format.low);
+        const auto add = [&](const char* name, hsize_t chunk_rows, std::vector<hsize_t> largest,
+                             H5D_alloc_time_t when) {
+          const hsize_t dims[2] = {4, 2}, chunk[2] = {chunk_rows, 2};
+          const int32_t values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+          const Id space{H5Screate_simple(2, dims, largest.data()), H5Sclose};
+          const Id list{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
+          H5Pset_chunk(list.get(), 2, chunk);
+          H5Pset_alloc_time(list.get(), when);
+          if (filtered) H5Pset_deflate(list.get(), 1);
+          const Id dataset{
+              H5Dcreate2(file.get(), name, H5T_STD_I32LE, space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT), H5Dclose};
+          ASSERT_GE(H5Dwrite(dataset.get(), H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), 0);
+        };
+        add("one", 4, {4, 2}, H5D_ALLOC_TIME_LATE);
+        add("row", 1, {4, 2}, H5D_ALLOC_TIME_LATE);
+        add("implicit", 1, {4, 2}, H5D_ALLOC_TIME_EARLY);
+        add("grows", 1, {H5S_UNLIMITED, 2}, H5D_ALLOC_TIME_LATE);
+        add("grows twice", 1, {H5S_UNLIMITED, H5S_UNLIMITED}, H5D_ALLOC_TIME_LATE);
+      }
+      const h5::Scan scan = h5::scan(CheckedFile(folder / "f.h5"));
+      EXPECT_EQ(scan.datasets.size(), 5u);
+      for (const auto& [name, dataset] : scan.datasets)
+        EXPECT_EQ(dataset.storage, ScannedDataset::Storage::kChunked) << name;
+    }
+  }
+}
+
 // Integers are read by width alone.
 TEST(H5ScanTest, IntegersWithUnusedBitsAreNone) {
   const TemporaryFolder folder;
@@ -245,6 +280,14 @@ const std::vector<Hostile> kHostile = {
      kFilters},
     {"nothing written",
      [](hid_t f) { add_dataset(f, "a", H5T_IEEE_F32LE, {4}, properties([](hid_t) {}).get()); },
+     {"dataset a", "no space allocated"}},
+    {"no chunk written",
+     [](hid_t f) {
+       add_dataset(f, "a", H5T_IEEE_F32LE, {4}, properties([](hid_t p) {
+                                                  const hsize_t chunk[1] = {2};
+                                                  H5Pset_chunk(p, 1, chunk);
+                                                }).get());
+     },
      {"dataset a", "no space allocated"}},
     {"virtual dataset",
      [](hid_t f) {

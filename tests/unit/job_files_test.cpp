@@ -239,6 +239,7 @@ TEST_F(InputFileTest, H5RefusesWhatIsNotThere) {
     const hsize_t dims[2] = {2, length};
     const h5::Id space{H5Screate_simple(2, dims, nullptr), H5Sclose}, list{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
     if (chunked) H5Pset_chunk(list.get(), 2, dims);
+    if (chunked) H5Pset_alloc_time(list.get(), H5D_ALLOC_TIME_EARLY);
     const h5::Id set{H5Dcreate2(file.id(), "input_ids", type, space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
                      H5Dclose};
     ASSERT_TRUE(set);
