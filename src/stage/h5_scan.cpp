@@ -99,6 +99,7 @@ class Scanner {
   void read_symbol_table(const Block& message, const std::string& where, Links& links);
   void read_symbol_tree(uint64_t address, uint64_t level_limit, const Block& names, Links& links);
   void read_symbol_node(uint64_t address, const Block& names, Links& links);
+  std::string name_in(const Block& heap, uint64_t at, const Cursor& from);
 
   ScannedAttributes read_attributes(const ObjectHeader& header);
   ScannedDataset read_dataset(const ObjectHeader& header);
@@ -112,6 +113,8 @@ class Scanner {
 
   Blocks blocks_;
   const ScanRules& rules_;
+  uint64_t most_in_node_ = 8,
+           most_children_ = 32;              // of symbol tables; a superblock of version 0 or 1 may say otherwise
   std::optional<SymbolTable> cached_table_;  // the root group's, as the superblock repeats it
   Scan scan_;
 };
@@ -148,7 +151,10 @@ uint64_t Scanner::read_superblock() {
 uint64_t Scanner::read_superblock_0(Cursor& cursor, uint8_t version) {
   cursor.skip(4);  // versions of parts
   const uint8_t offset_bytes = cursor.u8(), length_bytes = cursor.u8();
-  cursor.skip(1 + 2 + 2 + 4);  // sizes of groups' trees, flags
+  cursor.skip(1);
+  most_in_node_ = 2 * uint64_t{cursor.u16()};
+  most_children_ = 2 * uint64_t{cursor.u16()};
+  cursor.skip(4);  // flags
   if (version == 1) cursor.skip(4);
   const uint64_t base = cursor.u64();
   cursor.skip(8);  // free space
@@ -315,6 +321,18 @@ void Scanner::read_link(const Block& message, const std::string& where, Links& l
   if (type == 0) add_link(name, cursor.u64(), where, links);
 }
 
+// Charged for, and sought no further than a name may be long: many entries may share one.
+std::string Scanner::name_in(const Block& heap, uint64_t at, const Cursor& from) {
+  if (at >= heap.size()) from.refuse(fmt::format("a name at byte {} of {}", at, heap.size()));
+  const auto first = heap.begin() + static_cast<ptrdiff_t>(at);
+  const auto last = first + static_cast<ptrdiff_t>(std::min<uint64_t>(kLongestName + 1, heap.size() - at));
+  const auto end = std::find(first, last, std::byte{0});
+  if (end == last) from.refuse(fmt::format("an object's name without an end in {} bytes", last - first));
+  const auto bytes = static_cast<uint64_t>(end - first);
+  blocks_.charge(bytes, at, "name in the heap of the group");
+  return {reinterpret_cast<const char*>(heap.data()) + at, bytes};
+}
+
 void Scanner::read_symbol_node(uint64_t address, const Block& names, Links& links) {
   const std::string what = "symbol table node";
   constexpr uint64_t kPrefixBytes = 8, kEntryBytes = 40;
@@ -324,6 +342,7 @@ void Scanner::read_symbol_node(uint64_t address, const Block& names, Links& link
   prefix.expect_version(1);
   prefix.skip(1);
   const uint64_t count = prefix.u16();
+  if (count > most_in_node_) prefix.refuse(fmt::format("{} entries, expected at most {}", count, most_in_node_));
   const Block node = blocks_.read(address, kPrefixBytes + count * kEntryBytes, what);
   Cursor cursor(node, blocks_.where(address, what));
   cursor.skip(kPrefixBytes);
@@ -331,14 +350,7 @@ void Scanner::read_symbol_node(uint64_t address, const Block& names, Links& link
     const uint64_t name_at = cursor.u64(), object = cursor.u64();
     const uint32_t kind = cursor.u32();
     cursor.skip(4 + 16);
-    if (name_at >= names.size()) cursor.refuse(fmt::format("a name at byte {} of {}", name_at, names.size()));
-    const auto first = names.begin() + static_cast<ptrdiff_t>(name_at);
-    const auto last = first + static_cast<ptrdiff_t>(std::min<uint64_t>(kLongestName + 1, names.size() - name_at));
-    const auto end = std::find(first, last, std::byte{0});  // no further: many entries may share one long name
-    if (end == last) cursor.refuse(fmt::format("an object's name without an end in {} bytes", last - first));
-    blocks_.charge(static_cast<uint64_t>(end - first), address, what);
-    std::string name;
-    for (auto at = first; at != end; ++at) name += static_cast<char>(*at);
+    const std::string name = name_in(names, name_at, cursor);
     if (kind > 1 && wanted(name))
       throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is a soft or external link, expected only datasets",
                                                blocks_.file().path().string(), name));
@@ -355,17 +367,19 @@ void Scanner::read_symbol_tree(uint64_t address, uint64_t level_limit, const Blo
   const uint8_t type = prefix.u8(), level = prefix.u8();
   const uint64_t count = prefix.u16();
   if (type != 0 || level >= level_limit) prefix.refuse(fmt::format("type {} and level {}", type, level));
+  if (count > most_children_) prefix.refuse(fmt::format("{} children, expected at most {}", count, most_children_));
   const Block node = blocks_.read(address, kPrefixBytes + count * 16 + 8, what);
   Cursor cursor(node, blocks_.where(address, what));
   cursor.skip(kPrefixBytes);
   for (uint64_t child = 0; child < count; ++child) {
-    cursor.skip(8);  // key
+    name_in(names, cursor.u64(), cursor);  // a key
     const uint64_t below = cursor.u64();
     if (level == 0)
       read_symbol_node(below, names, links);
     else
       read_symbol_tree(below, level, names, links);
   }
+  name_in(names, cursor.u64(), cursor);
 }
 
 void Scanner::read_symbol_table(const Block& message, const std::string& where, Links& links) {
@@ -415,6 +429,7 @@ Links Scanner::read_links(const ObjectHeader& group) {
 }
 
 ScannedType parse_type(Cursor cursor) {
+  constexpr uint32_t kLargestNumber = 8;
   ScannedType type;
   const uint8_t head = cursor.u8();
   const uint8_t version = head >> 4, kind = head & 0x0f;
@@ -424,23 +439,26 @@ ScannedType parse_type(Cursor cursor) {
   if (kind == 3) type.kind = ScannedType::Class::kText;
   if (kind == 0) {
     const uint16_t first = cursor.u16(), precision = cursor.u16();
-    if (first == 0 && type.bytes > 0 && precision == uint64_t{type.bytes} * 8) type.kind = ScannedType::Class::kInteger;
+    const bool whole = type.bytes > 0 && type.bytes <= kLargestNumber && first == 0 && precision == type.bytes * 8;
+    if (whole) type.kind = ScannedType::Class::kInteger;
     type.little_endian = (bits[0] & 1) == 0;
     type.is_signed = (bits[0] & 8) != 0;
-    if (type.bytes == 4 && bits[0] == 8 && bits[1] == 0 && bits[2] == 0 && type.kind == ScannedType::Class::kInteger)
-      type.dtype = DType::kI32;
+    if (whole && type.bytes == 4 && bits[0] == 8 && bits[1] == 0 && bits[2] == 0) type.dtype = DType::kI32;
   }
   if (kind == 1) {
-    type.kind = ScannedType::Class::kFloat;
     type.little_endian = (bits[0] & 0x41) == 0;
     const uint16_t first = cursor.u16(), precision = cursor.u16();
     const uint8_t exponent_at = cursor.u8(), exponent = cursor.u8(), mantissa_at = cursor.u8(), mantissa = cursor.u8();
     const uint32_t bias = cursor.u32();
+    // Mantissa, exponent, sign, and nothing between: the library's conversion trusts these numbers.
+    const bool whole = type.bytes <= kLargestNumber && first == 0 && precision == type.bytes * 8 && mantissa_at == 0 &&
+                       mantissa > 0 && exponent > 0 && exponent_at == mantissa &&
+                       mantissa + exponent + 1 == precision && bits[1] == precision - 1;
+    if (whole) type.kind = ScannedType::Class::kFloat;
     const auto is = [&](uint32_t bytes, uint8_t exponent_bits, uint8_t mantissa_bits, uint32_t with_bias) {
-      return type.bytes == bytes && precision == 8 * bytes && exponent == exponent_bits && mantissa == mantissa_bits &&
-             exponent_at == mantissa_bits && bias == with_bias && bits[1] == 8 * bytes - 1;
+      return type.bytes == bytes && exponent == exponent_bits && mantissa == mantissa_bits && bias == with_bias;
     };
-    if (bits[0] == 0x20 && bits[2] == 0 && first == 0 && mantissa_at == 0) {  // little-endian, implied leading bit
+    if (whole && bits[0] == 0x20 && bits[2] == 0) {  // little-endian, implied leading bit
       if (is(4, 8, 23, 127)) type.dtype = DType::kF32;
       if (is(2, 8, 7, 127)) type.dtype = DType::kBf16;
       if (is(2, 5, 10, 15)) type.dtype = DType::kF16;

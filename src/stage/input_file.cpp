@@ -76,7 +76,7 @@ std::vector<int64_t> read_integers(const CheckedFile& file, const std::string& n
   const std::string where = fmt::format("{}: dataset {}", file.path().string(), name);
   const uint64_t count = checked_multiply(rows, dataset.dims.size() == 2 ? dataset.dims[1] : 1, where);
   const size_t width = dataset.type.bytes;
-  if (dataset.type.kind != h5::ScannedType::Class::kInteger || width < 1 || width > 8)
+  if (dataset.type.kind != h5::ScannedType::Class::kInteger)
     throw Error(ExitCode::kData, fmt::format("{} holds {}, expected integers", where, dataset.type.text()));
   if (count >= kMost)
     throw Error(ExitCode::kData, fmt::format("{}: {} elements to read, expected fewer than 2^31", where, count));

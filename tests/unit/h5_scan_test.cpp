@@ -181,6 +181,24 @@ TEST(H5ScanTest, IntegersWithUnusedBitsAreNone) {
   EXPECT_EQ(kind_of(24, 8), h5::ScannedType::Class::kOther);
 }
 
+TEST(H5ScanTest, FloatsWithOtherFieldsAreNone) {
+  const TemporaryFolder folder;
+  const auto kind_of = [&](hid_t like, const std::function<void(hid_t)>& change) {
+    {
+      const Id file = create(folder / "f.h5", H5F_LIBVER_V110), type{H5Tcopy(like), H5Tclose};
+      change(type.get());
+      add_dataset(file.get(), "x", type.get(), {4});
+    }
+    return h5::scan(CheckedFile(folder / "f.h5")).datasets.at("x").type.kind;
+  };
+  using Class = h5::ScannedType::Class;
+  for (const hid_t like : {H5T_IEEE_F32LE, H5T_IEEE_F64LE, H5T_IEEE_F32BE, H5T_IEEE_F64BE})
+    EXPECT_EQ(kind_of(like, [](hid_t) {}), Class::kFloat);
+  EXPECT_EQ(kind_of(h5::file_type(DType::kBf16).get(), [](hid_t) {}), Class::kFloat);
+  EXPECT_EQ(kind_of(H5T_IEEE_F32LE, [](hid_t type) { H5Tset_size(type, 16); }), Class::kOther);
+  EXPECT_EQ(kind_of(H5T_IEEE_F32LE, [](hid_t type) { H5Tset_fields(type, 31, 24, 7, 0, 23); }), Class::kOther);
+}
+
 uint64_t number_at(const std::string& bytes, size_t at, size_t count) {
   uint64_t value = 0;
   std::memcpy(&value, bytes.data() + at, count);
@@ -366,6 +384,16 @@ TEST(H5ScanTest, RefusesWhatOnlyTheLibraryReads) {
   constexpr size_t kCachedTree = 80;  // in the superblock's entry of the root group
   expect_refused(H5F_LIBVER_EARLIEST, [](std::string& bytes) { bytes[kCachedTree] ^= 8; },
                  {"root group", "symbol table"});
+  for (const char* name : {"TREE", "SNOD"}) {  // more than a node has room for
+    const auto overfill = [&](std::string& bytes) {
+      bytes.replace(bytes.find(name) + 6, 2, test::little_endian(name[0] == 'T' ? 33 : 9, 2));
+    };
+    expect_refused(H5F_LIBVER_EARLIEST, overfill, {"expected at most"});
+  }
+  const auto key_nowhere = [](std::string& bytes) {
+    bytes.replace(bytes.find("TREE") + 24, 8, test::little_endian(1 << 20, 8));
+  };
+  expect_refused(H5F_LIBVER_EARLIEST, key_nowhere, {"B-tree of the group", "a name at byte 1048576"});
   constexpr uint64_t kFillValue = 5, kShared = 2;
   expect_refused(H5F_LIBVER_EARLIEST,
                  [](std::string& bytes) { bytes[find_message(bytes, kFillValue).message + 4] |= kShared; },
@@ -400,7 +428,7 @@ TEST(H5ScanTest, NamesAreBoundedInSum) {
   const size_t bytes = kHeapData + names.size() + nodes.size();
   const std::string signature = "\x89HDF\r\n\x1a\n", nowhere(8, '\xff');
   const std::string superblock = signature + little_endian(0, 5) + little_endian(8, 1) + little_endian(8, 2) +
-                                 little_endian(4, 2) + little_endian(16, 6) + little_endian(0, 8) + nowhere +
+                                 little_endian(32768, 2) + little_endian(16, 6) + little_endian(0, 8) + nowhere +
                                  little_endian(bytes, 8) + nowhere + little_endian(0, 8) + little_endian(kRoot, 8) +
                                  std::string(24, '\0');
   const std::string root = little_endian(1, 2) + little_endian(1, 2) + little_endian(1, 4) + little_endian(24, 8) +
@@ -411,7 +439,7 @@ TEST(H5ScanTest, NamesAreBoundedInSum) {
                                          little_endian(names.size(), 8) + nowhere + little_endian(kHeapData, 8) +
                                          names + nodes);
   expect_error([&] { h5::scan(CheckedFile(folder / "f.h5"), {.only = {"x"}}); }, ExitCode::kData,
-               {"symbol table node", "bytes of metadata"});
+               {"name in the heap", "bytes of metadata"});
 }
 
 TEST(H5ScanTest, RefusesNamesThatAreNone) {
