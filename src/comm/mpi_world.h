@@ -17,6 +17,8 @@ namespace lfm2 {
 void check_mpi(int result, const char* call);
 #define MPI_CHECK(call) ::lfm2::check_mpi((call), #call)
 
+std::string mpi_library_version();  // as the library names itself: "Open MPI v4.1.4"
+
 // Some ranks of the job in order, and what they do together. While a collective goes on the rank stands at `what`;
 // where it does nothing else for `timeout_seconds` (0: the watchdog's own limit) and waits for nobody who gets on, the
 // watchdog ends it with Error(kLost).

@@ -207,6 +207,12 @@ void NcclChannel::connect(const MpiGroup& group) {
 
 }  // namespace
 
+std::string nccl_version() {
+  int version = 0;
+  check_nccl(ncclGetVersion(&version), nullptr, "ncclGetVersion");
+  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+}
+
 std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backend) {
   auto channel = std::make_unique<NcclChannel>(group, backend);
   try {

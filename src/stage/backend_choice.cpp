@@ -24,8 +24,6 @@ Machine cpu_machine(const Options& options, const MpiWorld& world) {
 }
 
 #if LFM2_HAS_CUDA
-constexpr double kStartTimeout = 120;  // CUDA and NCCL on a busy machine take tens of seconds at most
-
 // NCCL cannot join two ranks that share a GPU.
 bool gpus_are_distinct(const MpiWorld& world, const std::string& uuid) {
   std::vector<std::string> uuids = world.gather(uuid, 0, kStartTimeout, "GPUs");
@@ -35,19 +33,18 @@ bool gpus_are_distinct(const MpiWorld& world, const std::string& uuid) {
 }
 
 Machine cuda_machine(const Options& options, const MpiWorld& world, int devices) {
-  // One visible device may be a launcher's choice for this rank; more ranks than devices share them.
-  const int device = world.local_rank() % devices;
-  Machine machine{.backend = make_cuda_backend(device, {.plain_fp32 = options.plain_fp32}),
-                  .cuda = true,
-                  .sharing = (world.local_size() + devices - 1) / devices};
+  const int device = device_of(world, devices);
   const bool distinct = gpus_are_distinct(world, cuda_device_facts(device).uuid);
   if (options.transport == TransportChoice::kNccl && !distinct)
     throw Error(ExitCode::kUnavailable,
                 fmt::format("--transport nccl: {} ranks on {} see {} GPU{}, NCCL needs one for each rank: expected "
                             "--transport mpi or auto",
                             world.local_size(), world.host(), devices, devices == 1 ? "" : "s"));
-  machine.nccl = options.transport != TransportChoice::kMpi && distinct && world.size() > options.replicas;
-  return machine;
+  // Last: a rank where this fails leaves nobody waiting here.
+  return {.backend = make_cuda_backend(device, {.plain_fp32 = options.plain_fp32}),
+          .cuda = true,
+          .nccl = options.transport != TransportChoice::kMpi && distinct && world.size() > options.replicas,
+          .sharing = (world.local_size() + devices - 1) / devices};
 }
 #endif
 
