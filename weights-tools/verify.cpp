@@ -6,11 +6,11 @@
 #include <filesystem>
 
 #include "kernels/error.h"
+#include "stage/bytes_text.h"
 #include "weights-tools/commands.h"
 #include "weights-tools/copy.h"
 #include "weights-tools/interrupt.h"
 #include "weights-tools/limited_child.h"
-#include "weights-tools/stage_options.h"
 
 namespace lfm2 {
 
@@ -129,7 +129,9 @@ void run_verify(const VerifyOptions& options, const Console& console) {
   std::string found;
   if (options.untrusted) {  // it may not write, not even progress into a file
     const ProgressMode mode = ::isatty(STDERR_FILENO) != 0 ? console.progress : ProgressMode::kOff;
-    found = run_limited(options.model, limits_for(options), [&] { return verify(options, mode); });
+    ChildLimits limits = limits_for(options);
+    limits.progress = mode != ProgressMode::kOff;
+    found = run_limited(options.model, limits, [&] { return verify(options, mode); });
   } else {
     found = verify(options, console.progress);
   }

@@ -61,7 +61,9 @@ struct Accurate {
   }
 };
 
-LFM2_HOST_DEVICE inline float gelu_exact(float x) { return 0.5f * x * erfcf(-0.707106781186547524f * x); }
+LFM2_HOST_DEVICE inline float gelu_exact(float x) {
+  return x < -20.0f ? -0.0f : 0.5f * x * erfcf(-0.707106781186547524f * x);  // not infinity times 0
+}
 
 #ifdef __CUDACC__
 // 2^x; 0 where that is below 2^-126.

@@ -41,6 +41,7 @@ class CheckedFile {
 
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }
+  int descriptor() const { return fd_.get(); }
   void read(uint64_t offset, std::span<std::byte> into) const;  // exactly into.size() bytes
 
  private:

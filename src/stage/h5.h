@@ -6,14 +6,13 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/dtype.h"
 #include "kernels/error.h"
+#include "stage/checked_file.h"
 
 namespace lfm2::h5 {
 
@@ -44,14 +43,7 @@ class Id {
   herr_t (*close_)(hid_t) = nullptr;
 };
 
-struct DatasetInfo {
-  std::vector<uint64_t> dims;
-  std::optional<DType> dtype;      // nothing where the stored type is none of ours
-  std::string stored_type;         // for messages: "64-bit float"
-  bool plain = false;              // contiguous, no filters, no external storage: its bytes lie at `offset` in the file
-  uint64_t offset = 0, bytes = 0;  // where plain
-  bool readable = false;           // by HDF5 alone: plain, or chunked with its own filters at most
-};
+std::string library_version();  // "1.10.8"
 
 // The type that elements are stored as: little-endian; bf16 is a custom 16-bit float (1 sign, 8 exponent, 7 mantissa
 // bits), which h5dump prints as numbers and h5py reads as float32.
@@ -61,10 +53,8 @@ Id file_type(DType dtype);
 // with the path.
 class File {
  public:
-  static File open(const std::filesystem::path& path);
-  // The same once h5::scan has accepted what the file says about these datasets, for the library is not made for files
-  // from strangers. Other datasets are for nobody.
-  static File open_scanned(const std::filesystem::path& path, const std::set<std::string>& datasets);
+  // The library is not made for files from strangers: h5::scan comes first, of the same CheckedFile, which may go then.
+  static File open(const CheckedFile& file);
   // Truncates. Format V110 (every metadata block has a checksum of its own), no time stamps: equal content gives equal
   // bytes.
   static File create(const std::filesystem::path& path);
@@ -72,13 +62,6 @@ class File {
   const std::filesystem::path& path() const { return path_; }
   hid_t id() const { return file_.get(); }
 
-  std::vector<std::string> names() const;  // links of the root group, sorted; only hard links to datasets are accepted
-  bool has(const std::string& name) const;
-  DatasetInfo info(const std::string& name) const;
-
-  std::string text_attribute(const std::string& name, const std::string& object = "/") const;
-  int64_t int_attribute(const std::string& name, const std::string& object = "/") const;
-  bool has_attribute(const std::string& name, const std::string& object = "/") const;
   void set_attribute(const std::string& name, const std::string& value, const std::string& object = "/");
   void set_attribute(const std::string& name, int64_t value, const std::string& object = "/");
 
@@ -89,9 +72,6 @@ class File {
 
   // Rows [first, first + count) of the first axis, converted by the library to `memory` (a native type).
   void read_rows(const std::string& name, uint64_t first, uint64_t count, hid_t memory, void* into) const;
-  std::vector<int64_t> read_i64(
-      const std::string& name) const;  // a whole integer dataset; refuses floats and 2^31 elements
-
   void flush();
   void close();  // with its error, unlike the destructor
 

@@ -164,6 +164,24 @@ namespace {
 constexpr uint64_t kBtreeHeaderBytes = 38;
 constexpr size_t kNodePrefixBytes = 6;  // signature, version, type
 
+// The library takes records for this long, whatever the file says.
+uint64_t record_bytes_of(uint8_t type) {
+  switch (type) {
+    case 1:  // huge objects: address, length, number
+      return 8 + 8 + 8;
+    case 5:  // links by name: hash, id
+      return 4 + 7;
+    case 6:  // links in order of creation: number, id
+      return 8 + 7;
+    case 8:  // attributes by name: id, flags, number, hash
+      return 8 + 1 + 4 + 4;
+    case 9:  // attributes in order of creation: id, flags, number
+      return 8 + 1 + 4;
+    default:
+      return 0;
+  }
+}
+
 class Btree2 {
  public:
   Btree2(Blocks& blocks, uint64_t address, uint8_t type, const std::string& what)
@@ -181,7 +199,7 @@ class Btree2 {
     const uint64_t root = cursor.u64();
     const uint16_t root_records = cursor.u16();
     const uint64_t total = cursor.u64();
-    if (record_bytes_ == 0 || node_bytes_ > kLargestNode ||
+    if (record_bytes_ != record_bytes_of(type) || node_bytes_ > kLargestNode ||
         node_bytes_ < kNodePrefixBytes + kChecksumBytes + record_bytes_)
       cursor.refuse(fmt::format("nodes of {} bytes with records of {}", node_bytes_, record_bytes_));
     if (depth > kMostDepth || total > kMostRecords)
@@ -270,13 +288,15 @@ bool is_power_of_2(uint64_t value) { return std::has_single_bit(value); }
 
 }  // namespace
 
-FractalHeap::FractalHeap(Blocks& blocks, uint64_t address, const std::string& what)
-    : blocks_(blocks), address_(address), what_("heap of " + what) {
+FractalHeap::FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, const std::string& what)
+    : blocks_(blocks), address_(address), what_("heap of " + what), id_bytes_(id_bytes) {
   const Block header = blocks_.read_checked(address, kHeapHeaderBytes, what_);
   Cursor cursor(header, blocks_.where(address, what_));
   cursor.expect_signature("FRHP");
   cursor.expect_version(0);
-  id_bytes_ = cursor.u16();
+  // Of another length the library would take ids for something else: for addresses, from 17 bytes on.
+  if (const uint16_t found = cursor.u16(); found != id_bytes)
+    cursor.refuse(fmt::format("ids of {} bytes, expected {}", found, id_bytes));
   if (cursor.u16() != 0) cursor.refuse("its blocks have filters");
   const uint8_t flags = cursor.u8();
   direct_checksums_ = (flags & 2) != 0;
@@ -293,10 +313,10 @@ FractalHeap::FractalHeap(Blocks& blocks, uint64_t address, const std::string& wh
   cursor.skip(2);  // rows to start with
   const uint64_t root = cursor.u64();
   const uint64_t root_rows = cursor.u16();
-  if (id_bytes_ < 2 || id_bytes_ > 64 || !is_power_of_2(width_) || width_ > 256 || !is_power_of_2(start_bytes_) ||
-      !is_power_of_2(most_direct_bytes_) || start_bytes_ > most_direct_bytes_ || most_direct_bytes_ > kLargestDirect ||
-      most_bits < 8 || most_bits > 64 || root_rows > kMostRows)
-    cursor.refuse("impossible sizes of ids, blocks or rows");
+  if (!is_power_of_2(width_) || width_ > 256 || !is_power_of_2(start_bytes_) || !is_power_of_2(most_direct_bytes_) ||
+      start_bytes_ > most_direct_bytes_ || most_direct_bytes_ > kLargestDirect || most_bits < 8 || most_bits > 64 ||
+      root_rows > kMostRows)
+    cursor.refuse("impossible sizes of blocks or rows");
   offset_bytes_ = (most_bits + 7) / 8;
   length_bytes_ = std::min<size_t>((log2_of(most_direct_bytes_) + 7) / 8, bytes_for(most_managed));
   block_header_bytes_ = 4 + 1 + 8 + offset_bytes_ + (direct_checksums_ ? kChecksumBytes : 0);

@@ -81,9 +81,8 @@ std::vector<Block> read_btree2(Blocks& blocks, uint64_t address, uint8_t type, c
 // A fractal heap: objects by id.
 class FractalHeap {
  public:
-  FractalHeap(Blocks& blocks, uint64_t address, const std::string& what);
+  FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, const std::string& what);
 
-  size_t id_bytes() const { return id_bytes_; }
   Block object(std::span<const std::byte> id) const;
 
  private:

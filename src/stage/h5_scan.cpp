@@ -11,6 +11,7 @@ namespace lfm2::h5 {
 namespace {
 
 constexpr uint64_t kLargestHeader = uint64_t{1} << 24;  // of one object
+constexpr size_t kMostMessages = size_t{1} << 17;       // of one object
 constexpr size_t kMostLinks = size_t{1} << 20;
 constexpr size_t kMostAttributes = size_t{1} << 16;
 constexpr size_t kLongestName = 4096;
@@ -98,14 +99,23 @@ class Scanner {
   void read_symbol_table(const Block& message, const std::string& where, Links& links);
   void read_symbol_tree(uint64_t address, uint64_t level_limit, const Block& names, Links& links);
   void read_symbol_node(uint64_t address, const Block& names, Links& links);
+  std::string name_in(const Block& heap, uint64_t at, const Cursor& from);
 
   ScannedAttributes read_attributes(const ObjectHeader& header);
   ScannedDataset read_dataset(const ObjectHeader& header);
 
   bool wanted(const std::string& name) const { return rules_.only.empty() || rules_.only.contains(name); }
 
+  struct SymbolTable {
+    uint64_t tree, heap;
+    bool operator==(const SymbolTable&) const = default;
+  };
+
   Blocks blocks_;
   const ScanRules& rules_;
+  uint64_t most_in_node_ = 8,
+           most_children_ = 32;              // of symbol tables; a superblock of version 0 or 1 may say otherwise
+  std::optional<SymbolTable> cached_table_;  // the root group's, as the superblock repeats it
   Scan scan_;
 };
 
@@ -141,14 +151,21 @@ uint64_t Scanner::read_superblock() {
 uint64_t Scanner::read_superblock_0(Cursor& cursor, uint8_t version) {
   cursor.skip(4);  // versions of parts
   const uint8_t offset_bytes = cursor.u8(), length_bytes = cursor.u8();
-  cursor.skip(1 + 2 + 2 + 4);  // sizes of groups' trees, flags
+  cursor.skip(1);
+  most_in_node_ = 2 * uint64_t{cursor.u16()};
+  most_children_ = 2 * uint64_t{cursor.u16()};
+  cursor.skip(4);  // flags
   if (version == 1) cursor.skip(4);
   const uint64_t base = cursor.u64();
   cursor.skip(8);  // free space
   const uint64_t end = cursor.u64(), driver = cursor.u64();
   cursor.skip(8);  // the root group's name
   const uint64_t root = cursor.u64();
-  cursor.skip(4 + 4 + 16);  // what the root group's header says too
+  const uint32_t cached = cursor.u32();  // whether the addresses that follow are those in the root group's header
+  cursor.skip(4);
+  const SymbolTable table{cursor.u64(), cursor.u64()};
+  if (cached > 1) cursor.refuse(fmt::format("the root group's entry is of type {}", cached));
+  if (cached == 1) cached_table_ = table;
   if (offset_bytes != 8 || length_bytes != 8)
     cursor.refuse(fmt::format("offsets of {} and lengths of {} bytes, expected 8", offset_bytes, length_bytes));
   if (base != 0) cursor.refuse(fmt::format("the base address is {}, expected 0", base));
@@ -178,9 +195,8 @@ void Scanner::take_message(Cursor& cursor, RawMessage message, size_t bytes, Obj
     case kOldTime:
     case kTime:
     case kReferenceCount:
-    case kOldFillValue:
-    case kFillValue:
     case kGroupInfo:
+      if (message.shared) cursor.refuse("has a shared message");
       return;
     case kContinuation: {
       Cursor place(body, cursor.where());
@@ -191,12 +207,16 @@ void Scanner::take_message(Cursor& cursor, RawMessage message, size_t bytes, Obj
     case kDataspace:
     case kLinkInfo:
     case kDatatype:
+    case kOldFillValue:
+    case kFillValue:
     case kLink:
     case kLayout:
     case kFilters:
     case kAttribute:
     case kSymbolTable:
     case kAttributeInfo:
+      if (header.messages.size() >= kMostMessages)
+        cursor.refuse(fmt::format("has more than {} messages", kMostMessages));
       message.data.assign(body.begin(), body.end());
       header.messages.push_back(std::move(message));
       return;
@@ -209,19 +229,20 @@ void Scanner::read_header_1(ObjectHeader& header, const Block& start) {
   Cursor prefix(start, blocks_.where(header.address, header.what));
   prefix.expect_version(1);
   prefix.skip(1);
-  size_t messages_left = prefix.u16();
+  const size_t expected = prefix.u16();
   prefix.skip(4);  // reference count
   const uint64_t first_bytes = prefix.u32();
-  constexpr uint64_t kPrefixBytes = 16;
-  if (first_bytes > kLargestHeader) prefix.refuse(fmt::format("a header of {} bytes", first_bytes));
+  constexpr uint64_t kPrefixBytes = 16, kMessageHeader = 8;
   std::vector<std::pair<uint64_t, uint64_t>> chunks = {{header.address + kPrefixBytes, first_bytes}};
   blocks_.claim(header.address, kPrefixBytes, header.what);
+  size_t count = 0;  // the library reads each chunk to its end, whatever the prefix says
   for (size_t i = 0; i < chunks.size(); ++i) {
     const auto [address, bytes] = chunks[i];
-    if (bytes > kLargestHeader) prefix.refuse(fmt::format("a header of {} bytes", bytes));
+    if (bytes < kMessageHeader || bytes > kLargestHeader)
+      prefix.refuse(fmt::format("a part of its header has {} bytes", bytes));
     const Block chunk = blocks_.read(address, bytes, header.what);
     Cursor cursor(chunk, blocks_.where(address, header.what));
-    for (; cursor.left() >= 8 && messages_left > 0; --messages_left) {
+    for (; cursor.left() >= kMessageHeader; ++count) {
       RawMessage message;
       message.type = cursor.u16();
       const uint16_t size = cursor.u16();
@@ -230,7 +251,7 @@ void Scanner::read_header_1(ObjectHeader& header, const Block& start) {
       take_message(cursor, std::move(message), size, header, chunks);
     }
   }
-  if (messages_left != 0) prefix.refuse(fmt::format("{} messages are missing", messages_left));
+  if (count != expected) prefix.refuse(fmt::format("its header has {} messages, expected {}", count, expected));
 }
 
 void Scanner::read_header_2(ObjectHeader& header, const Block& start) {
@@ -248,6 +269,8 @@ void Scanner::read_header_2(ObjectHeader& header, const Block& start) {
     Cursor cursor(std::span<const std::byte>(chunk).first(chunk.size() - kChecksumBytes),
                   blocks_.where(address, header.what));
     cursor.skip(skipped);
+    if (cursor.left() > 0 && cursor.left() < message_header)
+      cursor.refuse(fmt::format("{} bytes of messages", cursor.left()));
     while (cursor.left() >= message_header) {
       RawMessage message;
       message.type = cursor.u8();
@@ -298,6 +321,18 @@ void Scanner::read_link(const Block& message, const std::string& where, Links& l
   if (type == 0) add_link(name, cursor.u64(), where, links);
 }
 
+// Charged for, and sought no further than a name may be long: many entries may share one.
+std::string Scanner::name_in(const Block& heap, uint64_t at, const Cursor& from) {
+  if (at >= heap.size()) from.refuse(fmt::format("a name at byte {} of {}", at, heap.size()));
+  const auto first = heap.begin() + static_cast<ptrdiff_t>(at);
+  const auto last = first + static_cast<ptrdiff_t>(std::min<uint64_t>(kLongestName + 1, heap.size() - at));
+  const auto end = std::find(first, last, std::byte{0});
+  if (end == last) from.refuse(fmt::format("an object's name without an end in {} bytes", last - first));
+  const auto bytes = static_cast<uint64_t>(end - first);
+  blocks_.charge(bytes, at, "name in the heap of the group");
+  return {reinterpret_cast<const char*>(heap.data()) + at, bytes};
+}
+
 void Scanner::read_symbol_node(uint64_t address, const Block& names, Links& links) {
   const std::string what = "symbol table node";
   constexpr uint64_t kPrefixBytes = 8, kEntryBytes = 40;
@@ -307,6 +342,7 @@ void Scanner::read_symbol_node(uint64_t address, const Block& names, Links& link
   prefix.expect_version(1);
   prefix.skip(1);
   const uint64_t count = prefix.u16();
+  if (count > most_in_node_) prefix.refuse(fmt::format("{} entries, expected at most {}", count, most_in_node_));
   const Block node = blocks_.read(address, kPrefixBytes + count * kEntryBytes, what);
   Cursor cursor(node, blocks_.where(address, what));
   cursor.skip(kPrefixBytes);
@@ -314,13 +350,7 @@ void Scanner::read_symbol_node(uint64_t address, const Block& names, Links& link
     const uint64_t name_at = cursor.u64(), object = cursor.u64();
     const uint32_t kind = cursor.u32();
     cursor.skip(4 + 16);
-    if (name_at >= names.size()) cursor.refuse(fmt::format("a name at byte {} of {}", name_at, names.size()));
-    const auto first = names.begin() + static_cast<ptrdiff_t>(name_at);
-    const auto last = first + static_cast<ptrdiff_t>(std::min<uint64_t>(kLongestName + 1, names.size() - name_at));
-    const auto end = std::find(first, last, std::byte{0});  // no further: many entries may share one long name
-    if (end == last) cursor.refuse(fmt::format("an object's name without an end in {} bytes", last - first));
-    std::string name;
-    for (auto at = first; at != end; ++at) name += static_cast<char>(*at);
+    const std::string name = name_in(names, name_at, cursor);
     if (kind > 1 && wanted(name))
       throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is a soft or external link, expected only datasets",
                                                blocks_.file().path().string(), name));
@@ -337,22 +367,26 @@ void Scanner::read_symbol_tree(uint64_t address, uint64_t level_limit, const Blo
   const uint8_t type = prefix.u8(), level = prefix.u8();
   const uint64_t count = prefix.u16();
   if (type != 0 || level >= level_limit) prefix.refuse(fmt::format("type {} and level {}", type, level));
+  if (count > most_children_) prefix.refuse(fmt::format("{} children, expected at most {}", count, most_children_));
   const Block node = blocks_.read(address, kPrefixBytes + count * 16 + 8, what);
   Cursor cursor(node, blocks_.where(address, what));
   cursor.skip(kPrefixBytes);
   for (uint64_t child = 0; child < count; ++child) {
-    cursor.skip(8);  // key
+    name_in(names, cursor.u64(), cursor);  // a key
     const uint64_t below = cursor.u64();
     if (level == 0)
       read_symbol_node(below, names, links);
     else
       read_symbol_tree(below, level, names, links);
   }
+  name_in(names, cursor.u64(), cursor);
 }
 
 void Scanner::read_symbol_table(const Block& message, const std::string& where, Links& links) {
   Cursor cursor(message, where);
   const uint64_t tree = cursor.u64(), heap = cursor.u64();
+  if (cached_table_ && *cached_table_ != SymbolTable{tree, heap})
+    cursor.refuse("the superblock names another symbol table");
   const std::string what = "name heap of the group";
   const Block header = blocks_.read(heap, 32, what);
   Cursor names(header, blocks_.where(heap, what));
@@ -368,6 +402,7 @@ void Scanner::read_symbol_table(const Block& message, const std::string& where, 
 
 Links Scanner::read_links(const ObjectHeader& group) {
   constexpr uint8_t kByName = 5;
+  constexpr size_t kIdBytes = 7;
   Links links;
   const std::string where = blocks_.where(group.address, group.what);
   for (const RawMessage& message : group.messages) {
@@ -382,11 +417,11 @@ Links Scanner::read_links(const ObjectHeader& group) {
     const uint64_t heap_address = cursor.u64(), by_name = cursor.u64();
     const uint64_t by_order = (flags & 2) != 0 ? cursor.u64() : kUndefined;
     if (heap_address == kUndefined) continue;
-    const FractalHeap heap(blocks_, heap_address, "links");
+    const FractalHeap heap(blocks_, heap_address, kIdBytes, "links");
     for (const Block& record : read_btree2(blocks_, by_name, kByName, "links")) {
       Cursor entry(record, where);
       entry.skip(4);  // hash of the name
-      read_link(heap.object(entry.take(heap.id_bytes())), where, links);
+      read_link(heap.object(entry.take(kIdBytes)), where, links);
     }
     if (by_order != kUndefined) read_btree2(blocks_, by_order, kByName + 1, "links in order of creation");
   }
@@ -394,6 +429,7 @@ Links Scanner::read_links(const ObjectHeader& group) {
 }
 
 ScannedType parse_type(Cursor cursor) {
+  constexpr uint32_t kLargestNumber = 8;
   ScannedType type;
   const uint8_t head = cursor.u8();
   const uint8_t version = head >> 4, kind = head & 0x0f;
@@ -402,24 +438,27 @@ ScannedType parse_type(Cursor cursor) {
   if (version < 1 || version > 4) cursor.refuse(fmt::format("a type of version {}", version));
   if (kind == 3) type.kind = ScannedType::Class::kText;
   if (kind == 0) {
-    type.kind = ScannedType::Class::kInteger;
+    const uint16_t first = cursor.u16(), precision = cursor.u16();
+    const bool whole = type.bytes > 0 && type.bytes <= kLargestNumber && first == 0 && precision == type.bytes * 8;
+    if (whole) type.kind = ScannedType::Class::kInteger;
     type.little_endian = (bits[0] & 1) == 0;
     type.is_signed = (bits[0] & 8) != 0;
-    const uint16_t first = cursor.u16(), precision = cursor.u16();
-    if (type.bytes == 4 && bits[0] == 8 && bits[1] == 0 && bits[2] == 0 && first == 0 && precision == 32)
-      type.dtype = DType::kI32;
+    if (whole && type.bytes == 4 && bits[0] == 8 && bits[1] == 0 && bits[2] == 0) type.dtype = DType::kI32;
   }
   if (kind == 1) {
-    type.kind = ScannedType::Class::kFloat;
     type.little_endian = (bits[0] & 0x41) == 0;
     const uint16_t first = cursor.u16(), precision = cursor.u16();
     const uint8_t exponent_at = cursor.u8(), exponent = cursor.u8(), mantissa_at = cursor.u8(), mantissa = cursor.u8();
     const uint32_t bias = cursor.u32();
+    // Mantissa, exponent, sign, and nothing between: the library's conversion trusts these numbers.
+    const bool whole = type.bytes <= kLargestNumber && first == 0 && precision == type.bytes * 8 && mantissa_at == 0 &&
+                       mantissa > 0 && exponent > 0 && exponent_at == mantissa &&
+                       mantissa + exponent + 1 == precision && bits[1] == precision - 1;
+    if (whole) type.kind = ScannedType::Class::kFloat;
     const auto is = [&](uint32_t bytes, uint8_t exponent_bits, uint8_t mantissa_bits, uint32_t with_bias) {
-      return type.bytes == bytes && precision == 8 * bytes && exponent == exponent_bits && mantissa == mantissa_bits &&
-             exponent_at == mantissa_bits && bias == with_bias && bits[1] == 8 * bytes - 1;
+      return type.bytes == bytes && exponent == exponent_bits && mantissa == mantissa_bits && bias == with_bias;
     };
-    if (bits[0] == 0x20 && bits[2] == 0 && first == 0 && mantissa_at == 0) {  // little-endian, implied leading bit
+    if (whole && bits[0] == 0x20 && bits[2] == 0) {  // little-endian, implied leading bit
       if (is(4, 8, 23, 127)) type.dtype = DType::kF32;
       if (is(2, 8, 7, 127)) type.dtype = DType::kBf16;
       if (is(2, 5, 10, 15)) type.dtype = DType::kF16;
@@ -484,6 +523,7 @@ std::pair<std::string, ScannedAttribute> parse_attribute(const Block& message, c
 
 ScannedAttributes Scanner::read_attributes(const ObjectHeader& header) {
   constexpr uint8_t kByName = 8;
+  constexpr size_t kIdBytes = 8;
   ScannedAttributes attributes;
   const std::string where = blocks_.where(header.address, header.what);
   const auto add = [&](const Block& message) {
@@ -507,10 +547,10 @@ ScannedAttributes Scanner::read_attributes(const ObjectHeader& header) {
     const uint64_t by_order = (flags & 2) != 0 ? cursor.u64() : kUndefined;
     if (heap_address == kUndefined) continue;
     const std::string what = "attributes of " + header.what;
-    const FractalHeap heap(blocks_, heap_address, what);
+    const FractalHeap heap(blocks_, heap_address, kIdBytes, what);
     for (const Block& record : read_btree2(blocks_, by_name, kByName, what)) {
       Cursor entry(record, where);
-      const auto id = entry.take(heap.id_bytes());
+      const auto id = entry.take(kIdBytes);
       if ((entry.u8() & 2) != 0) entry.refuse("a shared attribute");
       add(heap.object(id));
     }
@@ -538,8 +578,28 @@ void check_filters(Cursor cursor) {
   }
 }
 
+void check_fill_value(const RawMessage& message, uint64_t type_bytes, const std::string& where) {
+  constexpr uint32_t kNoValue = ~uint32_t{0};
+  Cursor cursor(message.data, where);
+  bool present = true;
+  if (message.type == kFillValue) {
+    const uint8_t version = cursor.u8();
+    if (version < 1 || version > 3) cursor.refuse(fmt::format("a fill value of version {}", version));
+    if (version < 3) cursor.skip(2);  // when space is allocated and filled
+    const uint8_t flags = cursor.u8();
+    if (version == 2) present = flags != 0;
+    if (version == 3) present = (flags & 0x20) != 0;
+  }
+  if (message.shared) cursor.refuse("has a fill value that is shared");
+  const uint32_t bytes = present ? cursor.u32() : 0;
+  if (bytes == kNoValue) return;
+  if (bytes != 0 && bytes != type_bytes) cursor.refuse(fmt::format("a fill value of {} bytes", bytes));
+  cursor.skip(bytes);
+}
+
 ScannedDataset Scanner::read_dataset(const ObjectHeader& header) {
   constexpr uint64_t kLargestChunk = uint64_t{1} << 32;
+  constexpr const char* kNothingWritten = "has no space allocated: nothing was written to it";
   constexpr uint64_t kMostDeflated = 1100;  // bytes that one byte can unfold to: deflate stops at 1032
   const auto only = [&](uint16_t type, const char* what) {
     const RawMessage* found = nullptr;
@@ -558,6 +618,9 @@ ScannedDataset Scanner::read_dataset(const ObjectHeader& header) {
   const auto dims = parse_space(only(kDataspace, "shape"));
   if (!dims) blocks_.refuse(header.address, header.what, "has no simple shape");
   dataset.dims = *dims;
+  for (const RawMessage& message : header.messages)
+    if (message.type == kOldFillValue || message.type == kFillValue)
+      check_fill_value(message, dataset.type.bytes, blocks_.where(header.address, header.what));
   const uint64_t bytes = checked_multiply(product(dataset.dims, header.what), dataset.type.bytes, header.what);
   Cursor layout = only(kLayout, "layout");
   const uint8_t version = layout.u8(), kind = layout.u8();
@@ -573,6 +636,7 @@ ScannedDataset Scanner::read_dataset(const ObjectHeader& header) {
     case 1: {
       const uint64_t address = layout.u64(), stored = layout.u64();
       if (filtered) layout.refuse("filters without chunks");
+      if (address == kUndefined && bytes > 0) layout.refuse(kNothingWritten);
       if (address == kUndefined) break;
       if (stored != bytes) layout.refuse(fmt::format("{} bytes stored, its shape needs {}", stored, bytes));
       dataset.storage = ScannedDataset::Storage::kContiguous;
@@ -585,7 +649,7 @@ ScannedDataset Scanner::read_dataset(const ObjectHeader& header) {
       dataset.storage = ScannedDataset::Storage::kChunked;
       const uint8_t flags = version == 4 ? layout.u8() : 0, rank = layout.u8();
       const size_t extent_bytes = version == 4 ? layout.u8() : 4;
-      if (version == 3) layout.skip(8);  // address of the index
+      uint64_t index = version == 3 ? layout.u64() : kUndefined;
       if (rank != dataset.dims.size() + 1 || flags > 3 || extent_bytes < 1 || extent_bytes > 8)
         layout.refuse(fmt::format("chunks of rank {} for a shape of rank {}", rank, dataset.dims.size()));
       std::vector<uint64_t> chunk(rank);
@@ -597,6 +661,15 @@ ScannedDataset Scanner::read_dataset(const ObjectHeader& header) {
       if (bytes / kMostDeflated > blocks_.file().size())
         layout.refuse(
             fmt::format("{} bytes of data, which no file of {} bytes can hold", bytes, blocks_.file().size()));
+      if (version == 4) {
+        const uint8_t index_type = layout.u8();
+        if (index_type < 1 || index_type > 5) layout.refuse(fmt::format("an index of type {}", index_type));
+        constexpr std::array<size_t, 6> kFacts = {0, 0, 0, 1, 5, 6};  // bytes that describe each
+        const bool filtered_chunk = index_type == 1 && (flags & 2) != 0;
+        layout.skip(filtered_chunk ? 8 + 4 : kFacts[index_type]);
+        index = layout.u64();
+      }
+      if (index == kUndefined && bytes > 0) layout.refuse(kNothingWritten);
       scan_.complete = false;
       break;
     }

@@ -18,7 +18,7 @@ namespace lfm2::h5 {
 
 struct ScannedType {
   enum class Class : uint8_t { kInteger, kFloat, kText, kOther };
-  Class kind = Class::kOther;
+  Class kind = Class::kOther;  // integers and floats of up to 8 bytes, all bits used; otherwise other
   uint32_t bytes = 0;
   bool is_signed = false, little_endian = false;
   std::optional<DType> dtype;  // nothing where it is none of ours
@@ -38,7 +38,7 @@ std::string text_of(const ScannedAttributes& attributes, const std::string& name
 int64_t integer_of(const ScannedAttributes& attributes, const std::string& name, const std::string& where);
 
 struct ScannedDataset {
-  enum class Storage : uint8_t { kContiguous, kChunked, kCompact, kAbsent };  // absent: no space allocated yet
+  enum class Storage : uint8_t { kContiguous, kChunked, kCompact, kAbsent };  // absent: no elements, no space
   std::vector<uint64_t> dims;
   ScannedType type;
   Storage storage = Storage::kAbsent;

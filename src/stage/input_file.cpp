@@ -11,7 +11,6 @@
 #include "stage/h5.h"
 #include "stage/h5_scan.h"
 #include "stage/json.h"
-#include "stage/tensor_table.h"
 
 namespace lfm2 {
 
@@ -22,12 +21,15 @@ static_assert(std::endian::native == std::endian::little, "the files are little-
 constexpr size_t kMaxLineBytes = size_t{16} << 20;
 constexpr int64_t kMaxTokens = int64_t{1} << 31;  // of a whole job
 
-void check_sample(const Samples& samples, const InputLimits& limits, const std::string& where) {
-  const auto first = static_cast<size_t>(samples.offsets[samples.offsets.size() - 2]);
-  const auto length = static_cast<int64_t>(samples.ids.size() - first);
+void check_length(int64_t length, const InputLimits& limits, const std::string& where) {
   if (length < 1 || length > limits.max_positions)
     throw Error(ExitCode::kData, fmt::format("{}: {} tokens, expected 1 to max_position_embeddings = {}", where, length,
                                              limits.max_positions));
+}
+
+void check_sample(const Samples& samples, const InputLimits& limits, const std::string& where) {
+  const auto first = static_cast<size_t>(samples.offsets[samples.offsets.size() - 2]);
+  check_length(static_cast<int64_t>(samples.ids.size() - first), limits, where);
   for (size_t i = first; i < samples.ids.size(); ++i)
     if (samples.ids[i] < 0 || samples.ids[i] >= limits.vocab)
       throw Error(ExitCode::kData, fmt::format("{}: token {} is {}, expected 0 to {}", where, i - first, samples.ids[i],
@@ -67,22 +69,24 @@ Samples read_bin(const std::filesystem::path& path, const InputLimits& limits) {
   return samples;
 }
 
-// A whole dataset of integers; the HDF5 library is asked only where it is stored in chunks.
-std::vector<int64_t> read_integers(const CheckedFile& file, const std::string& name,
-                                   const h5::ScannedDataset& dataset) {
+// The first `rows` rows of a dataset of integers. The HDF5 library reads what is in chunks, compact or big-endian.
+std::vector<int64_t> read_integers(const CheckedFile& file, const std::string& name, const h5::ScannedDataset& dataset,
+                                   uint64_t rows) {
   constexpr uint64_t kMost = uint64_t{1} << 31;
   const std::string where = fmt::format("{}: dataset {}", file.path().string(), name);
-  const uint64_t count = numel(dataset.dims);
+  const uint64_t count = checked_multiply(rows, dataset.dims.size() == 2 ? dataset.dims[1] : 1, where);
   const size_t width = dataset.type.bytes;
-  if (dataset.type.kind != h5::ScannedType::Class::kInteger || width < 1 || width > 8)
+  if (dataset.type.kind != h5::ScannedType::Class::kInteger)
     throw Error(ExitCode::kData, fmt::format("{} holds {}, expected integers", where, dataset.type.text()));
   if (count >= kMost)
-    throw Error(ExitCode::kData, fmt::format("{} has {} elements, expected fewer than 2^31", where, count));
-  if (dataset.storage != h5::ScannedDataset::Storage::kContiguous || !dataset.type.little_endian)
-    return h5::File::open(file.path()).read_i64(name);
-  std::vector<std::byte> bytes(dataset.bytes);
-  file.read(dataset.offset, bytes);
+    throw Error(ExitCode::kData, fmt::format("{}: {} elements to read, expected fewer than 2^31", where, count));
   std::vector<int64_t> values(count);
+  if (dataset.storage != h5::ScannedDataset::Storage::kContiguous || !dataset.type.little_endian) {
+    h5::File::open(file).read_rows(name, 0, rows, H5T_NATIVE_INT64, values.data());
+    return values;
+  }
+  std::vector<std::byte> bytes(count * width);
+  file.read(dataset.offset, bytes);
   const int unused = 64 - 8 * static_cast<int>(width);
   for (size_t i = 0; i < count; ++i) {
     uint64_t value = 0;
@@ -111,22 +115,35 @@ Samples read_h5(const std::filesystem::path& path, const InputLimits& limits) {
   if (!flat && dims[1] == 0)  // of any number of samples
     throw Error(ExitCode::kData, fmt::format("{}: input_ids has shape [{}, 0], expected samples of 1 token or more",
                                              path.string(), dims[0]));
-  const std::vector<int64_t> ids = read_integers(file, "input_ids", input_ids->second);
-  std::vector<int64_t> offsets;
-  if (flat)
-    offsets = read_integers(file, "offsets", packed->second);
-  else
-    for (uint64_t sample = 0; sample <= dims[0]; ++sample) offsets.push_back(static_cast<int64_t>(sample * dims[1]));
-  if (offsets.empty() || offsets.front() != 0 || offsets.back() != static_cast<int64_t>(ids.size()) ||
-      !std::is_sorted(offsets.begin(), offsets.end()))
+  if (flat && packed->second.dims.size() != 1)
     throw Error(ExitCode::kData,
-                fmt::format("{}: offsets do not rise from 0 to the {} ids of input_ids", path.string(), ids.size()));
+                fmt::format("{}: offsets has {} dimensions, expected 1", path.string(), packed->second.dims.size()));
+  const uint64_t entries = flat ? packed->second.dims[0] : dims[0] + 1;
+  const uint64_t most = static_cast<uint64_t>(limits.max_samples) + 1;  // entries that are wanted
+  const uint64_t read = limits.max_samples > 0 ? std::min(entries, most) : entries;
+  std::vector<int64_t> offsets, ids;
+  const auto where_of = [&](size_t sample) { return fmt::format("{}: sample {}", path.string(), sample); };
+  if (flat) {
+    offsets = read_integers(file, "offsets", packed->second, read);
+    const bool all = read == entries;
+    if (offsets.empty() || offsets.front() != 0 || !std::is_sorted(offsets.begin(), offsets.end()) ||
+        static_cast<uint64_t>(offsets.back()) > dims[0] || (all && static_cast<uint64_t>(offsets.back()) != dims[0]))
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: offsets do not rise from 0 to the {} ids of input_ids", path.string(), dims[0]));
+    for (size_t sample = 0; sample + 1 < offsets.size(); ++sample)
+      check_length(offsets[sample + 1] - offsets[sample], limits, where_of(sample));
+    ids = read_integers(file, "input_ids", input_ids->second, static_cast<uint64_t>(offsets.back()));
+  } else {
+    if (dims[0] > 0) check_length(static_cast<int64_t>(std::min<uint64_t>(dims[1], INT64_MAX)), limits, where_of(0));
+    ids = read_integers(file, "input_ids", input_ids->second, read - 1);
+    for (uint64_t sample = 0; sample < read; ++sample) offsets.push_back(static_cast<int64_t>(sample * dims[1]));
+  }
   Samples samples{.ids = {}, .offsets = {0}, .names = {}};
-  for (size_t sample = 0; sample + 1 < offsets.size() && !enough(samples, limits); ++sample) {
+  for (size_t sample = 0; sample + 1 < offsets.size(); ++sample) {
     for (int64_t i = offsets[sample]; i < offsets[sample + 1]; ++i)  // out-of-range values stay out of range
       samples.ids.push_back(static_cast<int32_t>(
           std::clamp<int64_t>(ids[static_cast<size_t>(i)], -1, std::numeric_limits<int32_t>::max())));
-    finish_sample(samples, limits, fmt::format("{}: sample {}", path.string(), sample));
+    finish_sample(samples, limits, where_of(sample));
   }
   return samples;
 }

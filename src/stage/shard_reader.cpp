@@ -44,7 +44,7 @@ ShardTensor describe(const std::string& tensor, const h5::ScannedDataset& found,
     refuse(fmt::format("type is {}, expected fp32, bf16 or fp16", found.type.text()));
   const bool contiguous = found.storage == h5::ScannedDataset::Storage::kContiguous;
   if (!contiguous && found.storage != h5::ScannedDataset::Storage::kChunked)
-    refuse("stored neither contiguously nor in chunks: compact, or no space allocated");
+    refuse("stored neither contiguously nor in chunks");
   ShardTensor result;
   result.spec.name = tensor;
   result.spec.dims = found.dims;
@@ -187,7 +187,7 @@ void ShardSet::read(const ShardTensor& tensor, uint64_t first_byte, std::span<st
   if (into.empty()) return;
   const std::lock_guard lock(handles_->mutex);
   auto at = handles_->files.find(tensor.file);
-  if (at == handles_->files.end()) at = handles_->files.emplace(tensor.file, h5::File::open(file.path())).first;
+  if (at == handles_->files.end()) at = handles_->files.emplace(tensor.file, h5::File::open(file)).first;
   const auto read_rows = [&](uint64_t row, uint64_t rows, std::byte* target) {  // in the stored type: no conversion
     at->second.read_rows(tensor.spec.name, row, rows, h5::file_type(tensor.dtype).get(), target);
   };

@@ -8,6 +8,7 @@
 
 #include "stage/checked_file.h"
 #include "stage/h5.h"
+#include "stage/h5_scan.h"
 #include "stage/tensor_table.h"
 
 namespace lfm2 {
@@ -38,12 +39,23 @@ class BinAnswers : public Answers {
   int64_t vocab_;
 };
 
+h5::ScannedDataset scan_logits(const CheckedFile& file) {
+  using Class = h5::ScannedType::Class;
+  const h5::Scan scan = h5::scan(file, {.only = {"logits"}});
+  const auto logits = scan.datasets.find("logits");
+  if (logits == scan.datasets.end()) refuse(file.path(), "no dataset logits", "reference logits");
+  const h5::ScannedType& type = logits->second.type;
+  if (type.kind != Class::kFloat && type.kind != Class::kInteger)
+    refuse(file.path(), "logits of " + type.text(), "numbers");
+  return logits->second;
+}
+
 class H5Answers : public Answers {
  public:
-  H5Answers(const std::filesystem::path& path, Positions positions, const std::vector<int64_t>& offsets, int64_t vocab)
-      : file_(h5::File::open_scanned(path, {"logits"})), vocab_(vocab) {
-    if (!file_.has("logits")) refuse(path, "no dataset logits", "reference logits");
-    const std::vector<uint64_t> dims = file_.info("logits").dims;
+  H5Answers(const CheckedFile& file, Positions positions, const std::vector<int64_t>& offsets, int64_t vocab)
+      : dims_(scan_logits(file).dims), file_(h5::File::open(file)), vocab_(vocab) {
+    const std::vector<uint64_t>& dims = dims_;
+    const std::filesystem::path& path = file.path();
     const auto samples = static_cast<uint64_t>(offsets.size() - 1), tokens = static_cast<uint64_t>(offsets.back());
     rank3_ = dims.size() == 3;
     const bool last_columns = !dims.empty() && dims.back() == static_cast<uint64_t>(vocab);
@@ -77,6 +89,7 @@ class H5Answers : public Answers {
     std::copy_n(cache_.data() + row % length_ * vocab_, vocab_, into);
   }
 
+  std::vector<uint64_t> dims_;  // before file_: a file that the scan refuses is not opened
   h5::File file_;
   int64_t vocab_, length_ = 1;
   bool rank3_ = false;
@@ -123,7 +136,7 @@ std::unique_ptr<Answers> open_answers(const std::filesystem::path& path, Positio
           fmt::format("--answers {} with --logits all: .bin holds last positions only, expected .h5", path.string()));
     return std::make_unique<BinAnswers>(path, static_cast<int64_t>(offsets.size()) - 1, vocab);
   }
-  if (path.extension() == ".h5") return std::make_unique<H5Answers>(path, positions, offsets, vocab);
+  if (path.extension() == ".h5") return std::make_unique<H5Answers>(CheckedFile(path), positions, offsets, vocab);
   throw Error(ExitCode::kUsage, fmt::format("--answers {}: expected a name ending in .bin or .h5", path.string()));
 }
 

@@ -3,7 +3,9 @@
 
 #include <bit>
 #include <cmath>
+#include <functional>
 
+#include "stage/h5_scan.h"
 #include "weights_support.h"
 
 namespace lfm2 {
@@ -34,8 +36,9 @@ void expect_library_agrees(DType dtype) {
   put(folder / "f.h5", offset, raw);
   std::vector<float> ours(65536), theirs(65536);
   convert(dtype, raw.data(), DType::kF32, ours.data(), ours.size());
-  const h5::File file = h5::File::open(folder / "f.h5");
-  EXPECT_EQ(file.info("x").dtype, dtype);
+  const CheckedFile scanned(folder / "f.h5");
+  EXPECT_EQ(h5::scan(scanned).datasets.at("x").type.dtype, dtype);
+  const h5::File file = h5::File::open(scanned);
   file.read_rows("x", 0, 65536, H5T_NATIVE_FLOAT, theirs.data());
   for (size_t i = 0; i < ours.size(); ++i) {
     if (std::isnan(ours[i]))
@@ -55,15 +58,15 @@ TEST(H5Test, DatasetsArePlainAndAligned) {
   const uint64_t large = file.create_dataset("large", DType::kF32, {64, 64});
   file.close();
   EXPECT_EQ(large % 4096, 0u);
-  const h5::File again = h5::File::open(folder / "f.h5");
-  EXPECT_EQ(again.names(), (std::vector<std::string>{"large", "small"}));
-  const h5::DatasetInfo info = again.info("small");
-  EXPECT_EQ(info.dims, (std::vector<uint64_t>{3, 1, 2}));
-  EXPECT_EQ(info.dtype, DType::kBf16);
-  EXPECT_TRUE(info.plain);
-  EXPECT_EQ(info.offset, small);
-  EXPECT_EQ(info.bytes, 12u);
-  EXPECT_EQ(again.info("large").offset, large);
+  const h5::Scan scan = h5::scan(CheckedFile(folder / "f.h5"));
+  ASSERT_EQ(scan.datasets.size(), 2u);
+  const h5::ScannedDataset& found = scan.datasets.at("small");
+  EXPECT_EQ(found.dims, (std::vector<uint64_t>{3, 1, 2}));
+  EXPECT_EQ(found.type.dtype, DType::kBf16);
+  EXPECT_EQ(found.storage, h5::ScannedDataset::Storage::kContiguous);
+  EXPECT_EQ(found.offset, small);
+  EXPECT_EQ(found.bytes, 12u);
+  EXPECT_EQ(scan.datasets.at("large").offset, large);
 }
 
 TEST(H5Test, AttributesComeBackAndCanBeReplaced) {
@@ -81,17 +84,16 @@ TEST(H5Test, AttributesComeBackAndCanBeReplaced) {
     }
     file.close();
   }
-  const h5::File file = h5::File::open(folder / "f.h5");
-  for (const char* object : {"/", "x"}) {
-    EXPECT_EQ(file.text_attribute("text", object), "è other");
-    EXPECT_EQ(file.text_attribute("long", object), std::string(200000, 'y'));
-    EXPECT_EQ(file.int_attribute("number", object), -5);
-    EXPECT_EQ(file.text_attribute("empty", object), "");
-    EXPECT_TRUE(file.has_attribute("text", object));
-    EXPECT_FALSE(file.has_attribute("absent", object));
-    expect_error([&] { file.text_attribute("absent", object); }, ExitCode::kData, {"f.h5", "absent"});
-    expect_error([&] { file.text_attribute("number", object); }, ExitCode::kData, {"f.h5", "number"});
-    expect_error([&] { file.int_attribute("text", object); }, ExitCode::kData, {"f.h5", "text"});
+  const h5::Scan scan = h5::scan(CheckedFile(folder / "f.h5"));
+  for (const h5::ScannedAttributes& found : {scan.attributes, scan.datasets.at("x").attributes}) {
+    EXPECT_EQ(h5::text_of(found, "text", "f"), "è other");
+    EXPECT_EQ(h5::text_of(found, "long", "f"), std::string(200000, 'y'));
+    EXPECT_EQ(h5::integer_of(found, "number", "f"), -5);
+    EXPECT_EQ(h5::text_of(found, "empty", "f"), "");
+    EXPECT_EQ(found.size(), 4u);
+    for (const char* name : {"absent", "number"})
+      expect_error([&] { h5::text_of(found, name, "f"); }, ExitCode::kData, {"f: ", name});
+    expect_error([&] { h5::integer_of(found, "text", "f"); }, ExitCode::kData, {"f: ", "text"});
   }
 }
 
@@ -110,9 +112,9 @@ TEST(H5Test, RefusesAListOfTextsAndAHugeText) {
     file.set_attribute("huge", std::string((1 << 20) + 1, 'h'));
     file.close();
   }
-  const h5::File file = h5::File::open(folder / "f.h5");
-  expect_error([&] { file.text_attribute("list"); }, ExitCode::kData, {"f.h5", "list"});
-  expect_error([&] { file.text_attribute("huge"); }, ExitCode::kData, {"f.h5", "huge", "at most"});
+  const h5::Scan scan = h5::scan(CheckedFile(folder / "f.h5"));
+  expect_error([&] { h5::text_of(scan.attributes, "list", "f"); }, ExitCode::kData, {"f: ", "list"});
+  expect_error([&] { h5::text_of(scan.attributes, "huge", "f"); }, ExitCode::kData, {"f: ", "huge", "at most"});
 }
 
 TEST(H5Test, KnowsDatasetsThatAreNotPlain) {
@@ -121,48 +123,48 @@ TEST(H5Test, KnowsDatasetsThatAreNotPlain) {
     h5::File file = h5::File::create(folder / "f.h5");
     const hsize_t dims[1] = {1024};
     const h5::Id space{H5Screate_simple(1, dims, nullptr), H5Sclose};
-    const h5::Id chunked{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
-    H5Pset_chunk(chunked.get(), 1, dims);
-    const h5::Id external{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
-    H5Pset_external(external.get(), "/etc/hostname", 0, 4096);
-    const h5::Id compact{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
-    H5Pset_layout(compact.get(), H5D_COMPACT);
-    for (const auto& [name, list] :
-         {std::pair("chunked", chunked.get()), std::pair("external", external.get()),
-          std::pair("compact", compact.get()), std::pair("late", static_cast<hid_t>(H5P_DEFAULT))}) {
-      const h5::Id set{H5Dcreate2(file.id(), name, H5T_IEEE_F32LE, space.get(), H5P_DEFAULT, list, H5P_DEFAULT),
-                       H5Dclose};
-      ASSERT_TRUE(set) << name;
-    }
-    const h5::Id wide{
-        H5Dcreate2(file.id(), "double", H5T_IEEE_F64LE, space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Dclose};
-    const h5::Id big{
-        H5Dcreate2(file.id(), "big-endian", H5T_IEEE_F32BE, space.get(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
-        H5Dclose};
+    const auto add = [&](const char* name, hid_t type, const std::function<void(hid_t)>& set) {
+      const h5::Id list{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
+      H5Pset_alloc_time(list.get(), H5D_ALLOC_TIME_EARLY);
+      set(list.get());
+      const h5::Id dataset{H5Dcreate2(file.id(), name, type, space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
+                           H5Dclose};
+      ASSERT_TRUE(dataset) << name;
+    };
+    add("chunked", H5T_IEEE_F32LE, [&](hid_t list) { H5Pset_chunk(list, 1, dims); });
+    add("compact", H5T_IEEE_F32LE, [](hid_t list) { H5Pset_layout(list, H5D_COMPACT); });
+    add("double", H5T_IEEE_F64LE, [](hid_t) {});
+    add("big-endian", H5T_IEEE_F32BE, [](hid_t) {});
     file.close();
   }
-  const h5::File file = h5::File::open(folder / "f.h5");
-  for (const char* name : {"chunked", "external", "compact", "late"}) EXPECT_FALSE(file.info(name).plain) << name;
-  EXPECT_FALSE(file.info("double").dtype);
-  EXPECT_EQ(file.info("double").stored_type, "64-bit float");
-  EXPECT_FALSE(file.info("big-endian").dtype);
+  const h5::Scan scan = h5::scan(CheckedFile(folder / "f.h5"));
+  using Storage = h5::ScannedDataset::Storage;
+  EXPECT_EQ(scan.datasets.at("chunked").storage, Storage::kChunked);
+  EXPECT_EQ(scan.datasets.at("compact").storage, Storage::kCompact);
+  EXPECT_FALSE(scan.datasets.at("double").type.dtype);
+  EXPECT_EQ(scan.datasets.at("double").type.text(), "64-bit float");
+  EXPECT_FALSE(scan.datasets.at("big-endian").type.dtype);
 }
 
-TEST(H5Test, RefusesLinks) {
+// What was looked at is what is read, whatever lies under its name by then.
+TEST(H5Test, OpensTheFileThatWasScanned) {
   const TemporaryFolder folder;
-  for (const bool external : {false, true}) {
-    {
-      h5::File file = h5::File::create(folder / "f.h5");
-      file.create_dataset("x", DType::kF32, {4});
-      if (external)
-        H5Lcreate_external("/etc/passwd", "/x", file.id(), "alias", H5P_DEFAULT, H5P_DEFAULT);
-      else
-        H5Lcreate_soft("/x", file.id(), "alias", H5P_DEFAULT, H5P_DEFAULT);
-      file.close();
-    }
-    const h5::File file = h5::File::open(folder / "f.h5");
-    expect_error([&] { file.names(); }, ExitCode::kData, {"f.h5", "alias", "link"});
-  }
+  const auto write = [&](const char* name, int64_t value) {
+    h5::File file = h5::File::create(folder / name);
+    file.write_i64("x", {value});
+    file.close();
+  };
+  write("f.h5", 1);
+  write("other.h5", 2);
+  const CheckedFile scanned(folder / "f.h5");
+  std::filesystem::rename(folder / "f.h5", folder / "aside.h5");
+  std::filesystem::rename(folder / "other.h5", folder / "f.h5");
+  int64_t value = 0;
+  const h5::File file = h5::File::open(scanned);
+  file.read_rows("x", 0, 1, H5T_NATIVE_INT64, &value);
+  EXPECT_EQ(value, 1);
+  EXPECT_EQ(file.path(), folder / "f.h5");
+  expect_error([&] { file.read_rows("y", 0, 1, H5T_NATIVE_INT64, &value); }, ExitCode::kData, {"/f.h5", "dataset y"});
 }
 
 TEST(H5Test, RefusesWhatIsNoHdf5) {
@@ -170,9 +172,7 @@ TEST(H5Test, RefusesWhatIsNoHdf5) {
   test::write_bytes(folder / "text.h5", "not HDF5 at all");
   test::write_bytes(folder / "empty.h5", "");
   for (const char* name : {"text.h5", "empty.h5"})
-    expect_error([&] { h5::File::open(folder / name); }, ExitCode::kData, {name, "HDF5"});
-  expect_error([&] { h5::File::open(folder / "absent.h5"); }, ExitCode::kNoInput, {"absent.h5"});
-  expect_error([&] { h5::File::open(folder.path()); }, ExitCode::kData, {folder.path().string()});
+    expect_error([&] { h5::File::open(CheckedFile(folder / name)); }, ExitCode::kData, {name, "HDF5"});
   expect_error([&] { h5::File::create(folder / "absent/f.h5"); }, ExitCode::kCantCreate, {"absent/f.h5"});
 }
 

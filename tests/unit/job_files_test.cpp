@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "stage/h5.h"
+#include "stage/h5_scan.h"
 #include "stage/input_file.h"
 #include "stage/json.h"
 #include "stage/output_file.h"
@@ -204,6 +205,55 @@ TEST_F(InputFileTest, H5IntegersOfEveryType) {
   }
 }
 
+// Only as many rows as there are samples to take: what stands behind them is neither read nor checked.
+TEST_F(InputFileTest, H5ReadsOnlyTheSamplesAskedFor) {
+  const auto write = [&](bool chunked) {
+    const h5::File file = h5::File::create(folder_ / "f.h5");
+    const hsize_t dims[2] = {3, 2}, chunk[2] = {1, 2};
+    const int64_t values[6] = {1, 2, 3, 4, -5, 600};
+    const h5::Id space{H5Screate_simple(2, dims, nullptr), H5Sclose}, list{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
+    if (chunked) H5Pset_chunk(list.get(), 2, chunk);
+    const h5::Id set{
+        H5Dcreate2(file.id(), "input_ids", H5T_STD_I64LE, space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT), H5Dclose};
+    ASSERT_GE(H5Dwrite(set.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), 0);
+  };
+  for (const bool chunked : {false, true}) {
+    write(chunked);
+    EXPECT_EQ(read_samples(folder_ / "f.h5", {100, 8, 2}).ids, (std::vector<int32_t>{1, 2, 3, 4})) << chunked;
+    expect_refused(folder_ / "f.h5", ExitCode::kData, "sample 2: token 0 is -1");
+  }
+  {
+    h5::File file = h5::File::create(folder_ / "flat.h5");
+    file.write_i64("input_ids", {1, 2, 3, -4});
+    file.write_i64("offsets", {0, 1, 3, 4});
+    file.close();
+  }
+  EXPECT_EQ(read_samples(folder_ / "flat.h5", {100, 8, 2}).offsets, (std::vector<int64_t>{0, 1, 3}));
+  EXPECT_EQ(read_samples(folder_ / "flat.h5", {100, 8, 2}).ids, (std::vector<int32_t>{1, 2, 3}));
+}
+
+// A length that no sample has is refused before anything is read; so are values that were never written.
+TEST_F(InputFileTest, H5RefusesWhatIsNotThere) {
+  const auto write = [&](hsize_t length, hid_t type, bool chunked) {
+    const h5::File file = h5::File::create(folder_ / "f.h5");
+    const hsize_t dims[2] = {2, length};
+    const h5::Id space{H5Screate_simple(2, dims, nullptr), H5Sclose}, list{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
+    if (chunked) H5Pset_chunk(list.get(), 2, dims);
+    if (chunked) H5Pset_alloc_time(list.get(), H5D_ALLOC_TIME_EARLY);
+    const h5::Id set{H5Dcreate2(file.id(), "input_ids", type, space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
+                     H5Dclose};
+    ASSERT_TRUE(set);
+  };
+  write(hsize_t{1} << 30, H5T_STD_I32LE, false);
+  expect_refused(folder_ / "f.h5", ExitCode::kData, "no space allocated: nothing was written");
+  write(9, H5T_STD_I32LE, true);
+  expect_refused(folder_ / "f.h5", ExitCode::kData, "sample 0: 9 tokens, expected 1 to");
+  const h5::Id narrow{H5Tcopy(H5T_STD_I32LE), H5Tclose};
+  H5Tset_precision(narrow.get(), 12);
+  write(4, narrow.get(), true);
+  expect_refused(folder_ / "f.h5", ExitCode::kData, "holds another type, expected integers");
+}
+
 TEST(RandomSamplesTest, EachSampleDependsOnSeedAndNumber) {
   const Samples many = random_samples(50, 20, 3, 77), few = random_samples(10, 20, 3, 77),
                 other = random_samples(50, 20, 4, 77);
@@ -283,10 +333,14 @@ TEST_F(OutputFileTest, H5HoldsLogitsOffsetsAndFacts) {
   auto file = create_output(folder_ / "o.h5", job({.positions = Positions::kAll}));
   file->take({.first = 0, .count = 3, .logits = logits_, .top_ids = {}, .top_log_probs = {}});
   file->commit();
-  const h5::File read = h5::File::open(folder_ / "o.h5");
-  EXPECT_EQ(read.info("logits").dims, (std::vector<uint64_t>{3, 3}));
-  EXPECT_EQ(read.read_i64("offsets"), offsets_);
-  EXPECT_EQ(read.text_attribute("dtype"), "fp32");
+  const CheckedFile written(folder_ / "o.h5");
+  const h5::Scan scan = h5::scan(written);
+  EXPECT_EQ(scan.datasets.at("logits").dims, (std::vector<uint64_t>{3, 3}));
+  EXPECT_EQ(h5::text_of(scan.attributes, "dtype", "o.h5"), "fp32");
+  const h5::File read = h5::File::open(written);
+  std::vector<int64_t> offsets(3);
+  read.read_rows("offsets", 0, 3, H5T_NATIVE_INT64, offsets.data());
+  EXPECT_EQ(offsets, offsets_);
   std::vector<float> rows(6);
   read.read_rows("logits", 1, 2, H5T_NATIVE_FLOAT, rows.data());
   EXPECT_EQ(std::memcmp(rows.data(), logits_.data() + 3, 24), 0);

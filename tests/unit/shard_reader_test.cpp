@@ -7,6 +7,7 @@
 #include <random>
 
 #include "stage/h5.h"
+#include "stage/h5_scan.h"
 #include "stage/shard_format.h"
 #include "weights-tools/commands.h"
 #include "weights-tools/copy.h"
@@ -162,9 +163,9 @@ TEST_F(ShardReaderTest, ChunkedTensorsAreReadThroughHdf5) {
   std::map<std::string, std::string> expected;
   for (const ShardTensor& tensor : before.tensors()) expected[tensor.spec.name] = read(before, tensor);
   for (int64_t number = 0; number < 3; ++number) {
-    const std::vector<std::string> names = h5::File::open(stage(number)).names();
+    const h5::Scan scan = h5::scan(CheckedFile(stage(number)));
     edit(stage(number), [&](hid_t file) {
-      for (const std::string& name : names) store_in_chunks(file, name);
+      for (const auto& [name, dataset] : scan.datasets) store_in_chunks(file, name);
     });
   }
   const ShardSet after = ShardSet::open(shards());

@@ -1,10 +1,14 @@
 // The child process for files from strangers: what it may not do, and what its death looks like.
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
+#include <functional>
+#include <system_error>
 #include <thread>
 
 #include "stage/checked_file.h"
@@ -32,6 +36,16 @@ TEST(LimitedChildTest, ErrorsComeThrough) {
                {"odd"});
   expect_error([] { run_limited("f", {}, []() -> std::string { throw std::bad_alloc(); }); }, ExitCode::kData,
                {"memory"});
+}
+
+TEST(LimitedChildTest, ErrorsOfTheSystemAreNoErrorsOfTheFile) {
+  expect_error(
+      [] {
+        run_limited("f", {}, []() -> std::string {
+          throw std::filesystem::filesystem_error("g", std::make_error_code(std::errc::io_error));
+        });
+      },
+      ExitCode::kIo, {"g"});
 }
 
 TEST(LimitedChildTest, DeathIsOneLine) {
@@ -82,6 +96,33 @@ TEST(LimitedChildTest, TimeIsLimited) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
+// A child that says nothing more, or too much, and lives on.
+TEST(LimitedChildTest, NobodyWaitsForAChildThatDoesNotEnd) {
+  const auto start = std::chrono::steady_clock::now();
+  ChildLimits limits;
+  limits.wall_seconds = 1;
+  const auto stays = [&](const std::function<void(int)>& each_descriptor, const std::string& part) {
+    expect_error(
+        [&] {
+          run_limited("f", limits, [&]() -> std::string {
+            for (int fd = 3; fd < 64; ++fd) each_descriptor(fd);
+            for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+          });
+        },
+        ExitCode::kData, {"f: ", part});
+  };
+  stays([](int fd) { ::close(fd); }, "ended after 1 s");
+  stays(
+      [](int fd) {
+        struct stat status {};
+        if (::fstat(fd, &status) != 0 || !S_ISFIFO(status.st_mode)) return;  // a file that this test was started with
+        const std::string much(9000, '\0');
+        static_cast<void>(!::write(fd, much.data(), much.size()));
+      },
+      "makes no sense");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
 #if !defined(__SANITIZE_ADDRESS__)
 TEST(LimitedChildTest, MemoryIsLimited) {
   expect_error(
@@ -101,6 +142,7 @@ TEST(LimitedChildTest, NothingIsWrittenStartedOrSent) {
   const TemporaryFolder folder;
   const std::string path = folder / "f";
   test::write_bytes(path, "before");
+  const pid_t parent = ::getpid();
   const std::string answer = run_limited("f", {}, [&] {
     std::string done;
     for (const int flags : {O_WRONLY, O_RDWR, O_RDONLY | O_TRUNC, O_WRONLY | O_CREAT}) {
@@ -111,6 +153,9 @@ TEST(LimitedChildTest, NothingIsWrittenStartedOrSent) {
     if (::rename(path.c_str(), (path + "2").c_str()) == 0) done += "rename ";
     if (::socket(AF_INET, SOCK_STREAM, 0) >= 0) done += "socket ";
     if (::fork() >= 0) done += "fork ";
+    if (::syscall(SYS_tgkill, parent, parent, 0) == 0) done += "tgkill ";
+    if (::kill(parent, 0) == 0) done += "kill ";
+    if (const int fd = ::open(path.c_str(), O_RDONLY); fd < 0 || ::fcntl(fd, F_SETOWN, parent) == 0) done += "owner ";
     ::execl("/bin/true", "true", nullptr);
     return done + CheckedFile(path).path().filename().string();
   });
