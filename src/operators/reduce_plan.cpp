@@ -2,6 +2,7 @@
 #include "operators/reduce_plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace lfm2::operators {
 
@@ -10,6 +11,7 @@ namespace {
 constexpr int64_t kBlockThreads = 256;
 constexpr int64_t kBlocksWanted = 2048;  // enough for any GPU of today; fixed, so that every GPU sums in the same order
 constexpr int64_t kStepsAtLeast = 8;     // loads of a thread in a slice
+constexpr int64_t kFoldedRows = 64;      // at least, so that partial results of folded rows are few beside the input
 
 int64_t power_of_two_from(int64_t x) {
   int64_t power = 1;
@@ -32,6 +34,13 @@ Status output_strides(const TensorView& input, const TensorView& output, uint32_
   return next == output.rank ? Status::kOk : Status::kShapeMismatch;
 }
 
+// Units side by side in a block: few of its threads without one.
+int lanes_across(int64_t units) {
+  if (units % 32 == 0 || units > 1024) return 32;
+  const int64_t blocks = units_of(units, 64);
+  return static_cast<int>(std::max<int64_t>(1, units_of(units, static_cast<int>(blocks))));
+}
+
 // Slices of equal length, none empty: `steps` in all, at least `smallest` each, for `others` blocks a slice.
 void cut_slices(ReducePlan& plan, int64_t steps, int64_t smallest, int64_t others) {
   const int64_t wanted = std::max<int64_t>(1, kBlocksWanted / std::max<int64_t>(1, others));
@@ -40,8 +49,8 @@ void cut_slices(ReducePlan& plan, int64_t steps, int64_t smallest, int64_t other
   plan.slices = std::max<int64_t>(1, (steps + plan.per_slice - 1) / plan.per_slice);
 }
 
-// lanes, slices and per_slice for a plan whose walks are known. `kept` is the input's alone: whoever asks for the size
-// of a workspace does not know the output's strides.
+// lanes, fold, slices and per_slice for a plan whose walks are known. `kept` is the input's alone: whoever asks for the
+// size of a workspace does not know the output's strides.
 void cut_reduce(const Walk<1>& kept, ReducePlan& plan) {
   plan.unit = 16 / static_cast<int>(size_bytes(plan.dtype));
   const auto step = [](const auto& walk) {
@@ -53,17 +62,26 @@ void cut_reduce(const Walk<1>& kept, ReducePlan& plan) {
   if (plan.rows) {
     const int64_t inner = plan.reduced.rank > 0 ? plan.reduced.dims[0] : 1;
     const int64_t units = inner == 0 ? 0 : units_of(inner, plan.unit) * (plan.length / inner);
-    // Four loads a thread, then more threads, at most a warp; a block where outputs are few and long.
-    plan.lanes = static_cast<int>(std::min<int64_t>(32, power_of_two_from((units + 3) / 4)));
+    // A load a thread where that leaves few threads out, else up to four; then more threads, at most a warp; a block
+    // where outputs are few and long.
+    const int64_t each = power_of_two_from(units);
+    plan.lanes = static_cast<int>(
+        std::min<int64_t>(32, each <= 32 && 3 * each <= 4 * units ? each : power_of_two_from((units + 3) / 4)));
     if (units > 256 && plan.outputs < 4 * kBlocksWanted) plan.lanes = static_cast<int>(kBlockThreads);
     plan.slices = 1;
     plan.per_slice = units;
     if (plan.lanes == kBlockThreads) cut_slices(plan, units, kBlockThreads * kStepsAtLeast, plan.outputs);
   } else {
-    const int64_t inner = kept.dims[0];
-    const int64_t units = inner == 0 ? 0 : units_of(inner, plan.unit) * (plan.outputs / inner);
-    plan.lanes = static_cast<int>(std::min<int64_t>(32, power_of_two_from(std::max<int64_t>(1, units))));
-    cut_slices(plan, plan.length, kBlockThreads / plan.lanes * kStepsAtLeast, units_of(units, plan.lanes));
+    int64_t inner = kept.dims[0], length = plan.length;
+    const int64_t fold = plan.unit / std::gcd(inner, static_cast<int64_t>(plan.unit));
+    if (kept.rank == 1 && plan.reduced.rank == 1 && along == 1 && across == inner && length >= fold * kFoldedRows) {
+      plan.fold = fold;
+      inner *= fold;
+      length = (length + fold - 1) / fold;
+    }
+    const int64_t units = inner == 0 ? 0 : units_of(inner, plan.unit) * (plan.outputs * plan.fold / inner);
+    plan.lanes = lanes_across(units);
+    cut_slices(plan, length, kBlockThreads / plan.lanes * kStepsAtLeast, units_of(units, plan.lanes));
   }
 }
 

@@ -20,16 +20,20 @@ struct ReducePlan {
 
   // On a GPU a thread takes units of 16 bytes. `rows`: the units lie along the reduced loops, `lanes` threads share an
   // output (a power of two up to 32, or 256), unit u belongs to lane u mod lanes. Otherwise the units lie along the
-  // kept loops; a block has `lanes` units side by side and 256 / lanes threads to each, which take the reduced elements
-  // in turn.
+  // kept loops; a block has `lanes` units side by side (up to 64) and 256 / lanes threads to each, which take the
+  // reduced elements in turn.
   bool rows = false;
   int lanes = 1;
-  int unit = 4;           // elements
+  int unit = 4;  // elements
+  // Columns of a dense matrix whose rows are no whole units: as many rows are taken as one as make whole units, the
+  // last of these long rows perhaps in part. Their partial results are [slices x fold, outputs].
+  int64_t fold = 1;
   int64_t slices = 1;     // > 1: partial results [slices, outputs] in fp32, then a second stage over them
-  int64_t per_slice = 0;  // units (rows) or reduced elements (columns)
+  int64_t per_slice = 0;  // units (rows) or reduced elements, folded (columns)
 
   size_t workspace_bytes() const {
-    return slices > 1 ? static_cast<size_t>(slices) * static_cast<size_t>(outputs) * sizeof(float) : 0;
+    const auto partials = static_cast<size_t>(slices) * static_cast<size_t>(fold);
+    return partials > 1 ? partials * static_cast<size_t>(outputs) * sizeof(float) : 0;
   }
 };
 

@@ -151,29 +151,31 @@ TEST(CudaErrorTest, ReportsItsOwnAndOnlyItsOwn) {
 
 TEST(CudaBitsTest, SameBitsAtEveryAddress) {
   std::mt19937 generator(5);
-  for (const std::vector<int64_t>& dims : {std::vector<int64_t>{5, 100003}, {1000, 257}, {3, 4000, 40}}) {
-    for (int axis = 0; axis < static_cast<int>(dims.size()); ++axis) {
-      std::vector<int64_t> kept = dims;
-      kept[static_cast<size_t>(axis)] = 1;
-      std::vector<double> bits, values;
-      for (int64_t shift = 0; shift < 4; ++shift) {
-        Made x = make(0, DType::kF32, dims, Layout::kDense, nullptr, shift), y = make(0, DType::kF32, kept);
-        if (values.empty())
-          values = x.memory->fill_random(generator);
-        else
-          x.memory->fill(values);
-        size_t bytes = 0;
-        ASSERT_EQ(reduce_workspace(x.view, 1u << axis, bytes), Status::kOk);
-        Memory workspace(0, DType::kF32, static_cast<int64_t>(bytes / 4));
-        for (int run = 0; run < 2; ++run) {
-          ASSERT_EQ(reduce(ReduceFunction::kSum, x.view, y.view, 1u << axis, workspace.data(), bytes, nullptr),
-                    Status::kOk);
-          if (bits.empty()) bits = in_order(y);
-          EXPECT_EQ(in_order(y), bits) << "shift " << shift;
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16})
+    for (const std::vector<int64_t>& dims :
+         {std::vector<int64_t>{5, 100003}, {1000, 257}, {3, 4000, 40}, {3001, 70}, {4099, 3}, {64, 17}, {7, 30, 70}})
+      for (uint32_t axes = 1; axes < 1u << dims.size(); ++axes) {
+        std::vector<int64_t> kept = dims;
+        for (size_t axis = 0; axis < dims.size(); ++axis)
+          if ((axes >> axis & 1u) != 0) kept[axis] = 1;
+        std::vector<double> bits, values;
+        for (int64_t shift = 0; shift < 16 / static_cast<int64_t>(size_bytes(dtype)); ++shift) {
+          Made x = make(0, dtype, dims, Layout::kDense, nullptr, shift), y = make(0, dtype, kept);
+          if (values.empty())
+            values = x.memory->fill_random(generator);
+          else
+            x.memory->fill(values);
+          size_t bytes = 0;
+          ASSERT_EQ(reduce_workspace(x.view, axes, bytes), Status::kOk);
+          Memory workspace(0, DType::kF32, static_cast<int64_t>(bytes / 4));
+          for (int run = 0; run < 2; ++run) {
+            ASSERT_EQ(reduce(ReduceFunction::kSum, x.view, y.view, axes, workspace.data(), bytes, nullptr),
+                      Status::kOk);
+            if (bits.empty()) bits = in_order(y);
+            EXPECT_EQ(in_order(y), bits) << name(dtype) << " axes " << axes << " shift " << shift;
+          }
         }
       }
-    }
-  }
 }
 
 TEST(CudaLargeTest, PastTwoToThe31) {

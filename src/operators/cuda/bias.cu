@@ -1,4 +1,7 @@
-// bias: one pass over a dense matrix in units of 16 bytes, whatever its number of columns.
+// bias: one pass over a dense matrix in units of 16 bytes, whatever its number of columns. A thread's units lie apart
+// by whole rows where the bias goes by columns, so that all of them want the same elements of it.
+#include <numeric>
+
 #include "operators/cuda/launch.cuh"
 
 namespace lfm2::operators::gpu {
@@ -15,6 +18,7 @@ struct BiasArgs {
   T* output;
   int64_t elements;
   Divider columns, rows_per_sample;
+  Divider apart;   // units from one of a thread's to its next
   bool by_column;  // bias[column], else bias[row mod rows_per_sample]
   bool units;      // input and output on 16 bytes
   bool row_units;  // a unit never leaves a row; by column: and the bias on 16 bytes
@@ -22,9 +26,9 @@ struct BiasArgs {
   Activation activation;
 };
 
-// The biases of the `count` elements from `element` on.
+// The biases of the elements from `element` on.
 template <class T, class Index>
-__device__ void load_bias(const BiasArgs<T>& args, Index element, int count, float (&shift)[kUnit<T>]) {
+__device__ void load_bias(const BiasArgs<T>& args, Index element, float (&shift)[kUnit<T>]) {
   const Index columns = static_cast<Index>(args.columns.divisor), row = args.columns.quotient(element);
   Index column = element - row * columns;
   if (args.by_column) {
@@ -35,7 +39,7 @@ __device__ void load_bias(const BiasArgs<T>& args, Index element, int count, flo
     }
 #pragma unroll
     for (int i = 0; i < kUnit<T>; ++i) {
-      if (i < count) shift[i] = to_f32(args.bias[column]);
+      shift[i] = to_f32(args.bias[column]);
       column = column + 1 == columns ? 0 : column + 1;
     }
     return;
@@ -69,11 +73,15 @@ __device__ void load_bias(const BiasArgs<T>& args, Index element, int count, flo
 
 template <class T, class Index>
 __global__ void __launch_bounds__(kThreads) bias_kernel(const __grid_constant__ BiasArgs<T> args) {
-  const int64_t begin = (static_cast<int64_t>(blockIdx.x) * kSteps * kThreads + threadIdx.x) * kUnit<T>;
+  const Index thread = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x;
+  const Index chunk = args.apart.quotient(thread), apart = static_cast<Index>(args.apart.divisor);
+  const int64_t begin = (static_cast<int64_t>(chunk) * (kSteps - 1) * apart + thread) * kUnit<T>;
+  const int64_t step_elements = static_cast<int64_t>(apart) * kUnit<T>;
+  if (begin >= args.elements) return;
   Unit<T> units[kSteps];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const int64_t element = begin + static_cast<int64_t>(step) * kThreads * kUnit<T>;
+    const int64_t element = begin + step * step_elements;
     if (args.units && element + kUnit<T> <= args.elements) {
       units[step].bits = *reinterpret_cast<const uint4*>(args.input + element);
     } else {
@@ -82,13 +90,15 @@ __global__ void __launch_bounds__(kThreads) bias_kernel(const __grid_constant__ 
         if (element + i < args.elements) units[step].elements[i] = args.input[element + i];
     }
   }
+  float shift[kUnit<T>];
+  if (args.by_column) load_bias(args, static_cast<Index>(begin), shift);
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
-    const int64_t element = begin + static_cast<int64_t>(step) * kThreads * kUnit<T>;
+    const int64_t element = begin + step * step_elements;
     if (element >= args.elements) return;
     const int count = static_cast<int>(min(static_cast<int64_t>(kUnit<T>), args.elements - element));
-    float x[kUnit<T>], shift[kUnit<T>] = {};
-    load_bias(args, static_cast<Index>(element), count, shift);
+    float x[kUnit<T>];
+    if (!args.by_column) load_bias(args, static_cast<Index>(element), shift);
     unpack(units[step], x);
 #pragma unroll
     for (int i = 0; i < kUnit<T>; ++i) x[i] += shift[i];
@@ -124,7 +134,11 @@ Status bias(const TensorView& input, const TensorView& bias, const TensorView& o
     args.row_units = output.dim(1) % kUnit<T> == 0 && (!args.by_column || on_bytes(args.bias, 16));
     args.long_rows = output.dim(1) >= kUnit<T>;
     args.activation = activation;
-    const int64_t blocks = ceil_divide(args.elements, int64_t{kThreads} * kSteps * kUnit<T>);
+    const int64_t units = ceil_divide(args.elements, kUnit<T>);
+    const int64_t period = args.by_column ? output.dim(1) / std::gcd(output.dim(1), int64_t{kUnit<T>}) : 1;
+    args.apart = Divider(std::min(units, period * ceil_divide(kThreads, period)));
+    const int64_t threads = ceil_divide(units, args.apart.divisor * kSteps) * args.apart.divisor;
+    const int64_t blocks = ceil_divide(threads, kThreads);
     const auto kernel = args.elements < kSmall ? bias_kernel<T, uint32_t> : bias_kernel<T, int64_t>;
     return launch(kernel, blocks, kThreads, stream, args);
   });

@@ -1,5 +1,5 @@
-// concat and its gradient: one kernel each, one launch for up to kMostParts tensors. Threads own units of 16 bytes of
-// what is written, the whole or the parts, and gather them from what is read, whatever its alignment.
+// concat and its gradient: one launch for up to kMostParts tensors. Threads own units of 16 bytes of what is written,
+// the whole or the parts, and gather them from what is read, whatever its alignment.
 #include "operators/cuda/launch.cuh"
 
 namespace lfm2::operators::gpu {
@@ -7,9 +7,10 @@ namespace lfm2::operators::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSteps = 4;         // units of a thread
-constexpr int kFewParts = 32;     // a small parameter block for the usual case
-constexpr int kMostParts = 1024;  // 24 KiB of parameters
+template <bool kWhole>
+constexpr int kSteps = kWhole ? 4 : 2;  // units of a thread
+constexpr int kFewParts = 32;           // a small parameter block for the usual case
+constexpr int kMostParts = 1024;        // 24 KiB of parameters
 
 // Some of the parts: their row is `row` elements of the whole's `whole_row`, from `first` on. None is empty.
 template <class T, int kParts>
@@ -21,17 +22,17 @@ struct Table {
   bool dense;     // row is whole_row, and the whole on 16 bytes: units of the whole are units of memory
   int64_t units;  // to write
   T* parts[kParts];
-  int64_t ends[kParts];       // of each part in the row
-  int64_t unit_ends[kParts];  // split: of each part among the units
+  int64_t ends[kParts];    // of each part in the row
+  int64_t counts[kParts];  // join: elements of each part; split: units up to the end of each part
 };
 
-// The first of `ends` behind `place`.
-template <int kParts>
-__device__ int search(const int64_t (&ends)[kParts], int count, int64_t place) {
+// The first of `ends` behind `place`. Index: uint32_t where nothing reaches 2^31.
+template <class Index, int kParts>
+__device__ int search(const int64_t (&ends)[kParts], int count, Index place) {
   int low = 0, high = count - 1;
   while (low < high) {
     const int middle = (low + high) / 2;
-    if (place < ends[middle])
+    if (place < static_cast<Index>(ends[middle]))
       high = middle;
     else
       low = middle + 1;
@@ -53,17 +54,35 @@ __device__ Unit<T> spliced(const Unit<T>& first, const Unit<T>& second, int coun
   return unit;
 }
 
+// A unit of which `left` elements lie in one run and the others in a second; none: more runs than these.
+template <class T>
+struct Runs {
+  Shifted<T> first, second;
+  int left;
+
+  __device__ Unit<T> get() const {
+    const Unit<T> unit = first.get(0, left);
+    return left == kUnit<T> ? unit : spliced(unit, second.get(left, kUnit<T>), left);
+  }
+};
+// Whether `place` of `elements` is so far from either end that the units of memory around a unit there are inside.
+template <class T, class Index>
+__device__ bool inside(Index place, Index elements) {
+  return place >= Index{kUnit<T>} && place < elements && elements - place >= Index{2 * kUnit<T>};
+}
+
 // A place in a row of the whole and in its part.
+template <class Index>
 struct Place {
-  int64_t outer;
+  Index outer;
   int part;
-  int64_t begin, column, end;  // the part's bounds in the row
+  Index begin, column, end;  // the part's bounds in the row
 
   template <class T, int kParts>
   __device__ void enter(const Table<T, kParts>& table, int new_part) {
     part = new_part;
-    begin = part > 0 ? table.ends[part - 1] : 0;
-    end = table.ends[part];
+    begin = part > 0 ? static_cast<Index>(table.ends[part - 1]) : 0;
+    end = static_cast<Index>(table.ends[part]);
   }
   template <class T, int kParts>
   __device__ void step(const Table<T, kParts>& table) {
@@ -73,141 +92,188 @@ struct Place {
     column = 0;
     enter(table, 0);
   }
-  template <class T, int kParts>
-  __device__ T* in_part(const Table<T, kParts>& table) const {
-    return table.parts[part] + outer * (end - begin) + (column - begin);
-  }
+  __device__ Index in_part() const { return outer * (end - begin) + (column - begin); }
 };
 
-template <class T, int kParts>
+// kWhole: every run and every tensor consists of units of memory. Index: uint32_t for fewer than 2^31 elements.
+template <class T, int kParts, bool kWhole, class Index>
 __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ Table<T, kParts> table) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kSteps * kThreads) + threadIdx.x;
+  constexpr int kOwn = kSteps<kWhole>;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kOwn * kThreads) + threadIdx.x;
   const int64_t row = table.row.divisor, elements = table.outer * row;
-  Unit<T> units[kSteps];
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    const int64_t element = (first + step * kThreads) * kUnit<T>;
-    if (element >= elements) continue;
-    Place place;
-    place.outer = table.row.quotient(element);
-    place.column = element - place.outer * row;
+  const auto find = [&](int64_t element) {
+    Place<Index> place;
+    place.outer = table.row.quotient(static_cast<Index>(element));
+    place.column = static_cast<Index>(element) - place.outer * static_cast<Index>(row);
     place.enter(table, search(table.ends, table.count, place.column));
-    const auto left = static_cast<int>(min(place.end - place.column, static_cast<int64_t>(kUnit<T>)));
-    const T* const part = table.parts[place.part];
-    const T* const part_end = part + table.outer * (place.end - place.begin);
-    const T* const from = place.in_part(table);
-    if (left == kUnit<T>) {
-      units[step] = gather<T>(from, part, part_end);
-      continue;
-    }
-    Place next = place;
-    next.column = place.end - 1;
-    next.step(table);
-    if (next.outer < table.outer && next.end - next.begin >= kUnit<T>) {  // the rest lies in one run
-      const T* const other = table.parts[next.part];
-      const T* const other_end = other + table.outer * (next.end - next.begin);
-      const T* const rest = next.in_part(table) - left;
-      if (from + kUnit<T> <= part_end && rest >= other) {
-        units[step] = spliced(gather<T>(from, part, part_end), gather<T>(rest, other, other_end), left);
-        continue;
-      }
-    }
+    return place;
+  };
+  std::conditional_t<kWhole, Unit<T>, Runs<T>> units[kOwn];
 #pragma unroll
-    for (int i = 0; i < kUnit<T>; ++i) {
-      if (element + i >= elements) continue;
-      units[step].elements[i] = *place.in_part(table);
+  for (int step = 0; step < kOwn; ++step) {
+    const int64_t element = (first + step * kThreads) * kUnit<T>;
+    if constexpr (kWhole) {
+      if (element >= elements) continue;
+      const Place<Index> place = find(element);
+      units[step].bits = *reinterpret_cast<const uint4*>(table.parts[place.part] + place.in_part());
+    } else {
+      units[step].left = 0;
+      if (element + kUnit < T >> elements) continue;
+      Place<Index> place = find(element);
+      // Elements `from` to `to` of the unit, of which `from` lies at the place.
+      const auto fetch = [&](Shifted<T>& run, int from, int to) {
+        const Index begin = place.in_part();
+        run.fetch(table.parts[place.part] + begin - from, from, to,
+                  inside<T>(static_cast<Index>(begin - from), static_cast<Index>(table.counts[place.part])));
+      };
+      const auto left = static_cast<int>(min(place.end - place.column, Index{kUnit<T>}));
+      units[step].left = left;
+      fetch(units[step].first, 0, left);
+      if (left == kUnit<T>) continue;
+      place.column = place.end - 1;
       place.step(table);
+      if (place.end - place.begin >= static_cast<Index>(kUnit<T> - left))
+        fetch(units[step].second, left, kUnit<T>);
+      else
+        units[step].left = 0;
     }
   }
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kOwn; ++step) {
     const int64_t element = (first + step * kThreads) * kUnit<T>;
     if (element >= elements) return;
-    if (table.dense && element + kUnit<T> <= elements) {
+    if constexpr (kWhole) {
       *reinterpret_cast<uint4*>(table.whole + element) = units[step].bits;
       continue;
-    }
-    int64_t outer = table.row.quotient(element), column = element - outer * row;
+    } else {
+      Unit<T> unit;
+      if (units[step].left > 0) {
+        unit = units[step].get();
+      } else {
+        Place<Index> place = find(element);
 #pragma unroll
-    for (int i = 0; i < kUnit<T>; ++i) {
-      if (element + i >= elements) continue;
-      table.whole[outer * table.whole_row + table.first + column] = units[step].elements[i];
-      if (++column == row) column = 0, ++outer;
+        for (int i = 0; i < kUnit<T>; ++i) {
+          if (element + i >= elements) continue;
+          unit.elements[i] = table.parts[place.part][place.in_part()];
+          place.step(table);
+        }
+      }
+      if (table.dense && element + kUnit<T> <= elements) {
+        *reinterpret_cast<uint4*>(table.whole + element) = unit.bits;
+        continue;
+      }
+      int64_t outer = table.row.quotient(static_cast<Index>(element)), column = element - outer * row;
+#pragma unroll
+      for (int i = 0; i < kUnit<T>; ++i) {
+        if (element + i >= elements) continue;
+        table.whole[outer * table.whole_row + table.first + column] = unit.elements[i];
+        if (++column == row) column = 0, ++outer;
+      }
     }
   }
 }
 
 // Units of the parts, one part behind the other. add: what is there is added to.
-template <class T, int kParts, bool add>
+template <class T, int kParts, bool kWhole, bool add, class Index>
 __global__ void __launch_bounds__(kThreads) split_kernel(const __grid_constant__ Table<T, kParts> table) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kSteps * kThreads) + threadIdx.x;
-  const T* const whole_end = table.whole + table.outer * table.whole_row;
-  Unit<T> units[kSteps], sums[kSteps];
-  T* targets[kSteps];
-  int counts[kSteps];
+  constexpr int kOwn = kSteps<kWhole>;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kOwn * kThreads) + threadIdx.x;
+  std::conditional_t<kWhole, Unit<T>, Runs<T>> units[kOwn];
+  Unit<T> sums[kOwn];
+  T* targets[kOwn];
+  const T* sources[kOwn];
+  Index columns[kOwn], lengths[kOwn];
+  int counts[kOwn];
+  const auto aligned = [](const T* target, int count) {
+    return kWhole || (count == kUnit<T> && reinterpret_cast<uintptr_t>(target) % 16 == 0);
+  };
 #pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < kOwn; ++step) {
     const int64_t ordinal = first + step * kThreads;
     counts[step] = 0;
     if (ordinal >= table.units) continue;
-    const int part = search(table.unit_ends, table.count, ordinal);
-    const int64_t begin = part > 0 ? table.ends[part - 1] : 0, length = table.ends[part] - begin;
-    const int64_t element = (ordinal - (part > 0 ? table.unit_ends[part - 1] : 0)) * kUnit<T>;
-    const int64_t left = table.outer * length - element;
+    const int part = search(table.counts, table.count, static_cast<Index>(ordinal));
+    const Index begin = part > 0 ? static_cast<Index>(table.ends[part - 1]) : 0;
+    const Index length = static_cast<Index>(table.ends[part]) - begin;
+    const Index unit = static_cast<Index>(ordinal) - (part > 0 ? static_cast<Index>(table.counts[part - 1]) : 0);
+    const Index element = unit * kUnit<T>, outer = element / length, column = element - outer * length;
     targets[step] = table.parts[part] + element;
-    counts[step] = static_cast<int>(min(left, static_cast<int64_t>(kUnit<T>)));
-    int64_t outer, column;
-    if (element < (int64_t{1} << 32) && length < (int64_t{1} << 32)) {
-      outer = static_cast<uint32_t>(element) / static_cast<uint32_t>(length);
+    counts[step] = static_cast<int>(min(static_cast<Index>(table.outer) * length - element, Index{kUnit<T>}));
+    const Index whole_row = static_cast<Index>(table.whole_row);
+    const Index from = outer * whole_row + static_cast<Index>(table.first) + begin + column;
+    if constexpr (kWhole) {
+      units[step].bits = *reinterpret_cast<const uint4*>(table.whole + from);
     } else {
-      outer = element / length;
+      sources[step] = table.whole + from;
+      columns[step] = column;
+      lengths[step] = length;
+      const auto here = static_cast<int>(min(length - column, Index{kUnit<T>}));
+      units[step].left = 0;
+      if (counts[step] == kUnit<T> && here + length >= Index{kUnit<T>}) {
+        const Index elements = static_cast<Index>(table.outer) * whole_row;
+        units[step].left = here;
+        units[step].first.fetch(sources[step], 0, here, inside<T>(from, elements));
+        if (here < kUnit<T>) {  // the next row's elements, behind what is between
+          const Index rest = from + (whole_row - length);
+          units[step].second.fetch(table.whole + rest, here, kUnit<T>, inside<T>(rest, elements));
+        }
+      }
     }
-    column = element - outer * length;
-    const T* from = table.whole + outer * table.whole_row + table.first + begin + column;
-    const T* const rest = from + table.whole_row - length;  // of the unit's elements behind the row's end
-    if (column + kUnit<T> <= length) {
-      units[step] = gather<T>(from, table.whole, whole_end);
-    } else if (counts[step] == kUnit<T> && length >= kUnit<T> && from + kUnit<T> <= whole_end) {
-      units[step] = spliced(gather<T>(from, table.whole, whole_end), gather<T>(rest, table.whole, whole_end),
-                            static_cast<int>(length - column));
+    if constexpr (add)
+      if (aligned(targets[step], counts[step])) sums[step].bits = *reinterpret_cast<const uint4*>(targets[step]);
+  }
+#pragma unroll
+  for (int step = 0; step < kOwn; ++step) {
+    if (counts[step] == 0) return;
+    Unit<T> unit;
+    if constexpr (kWhole) {
+      unit = units[step];
+    } else if (units[step].left > 0) {
+      unit = units[step].get();
     } else {
+      const T* from = sources[step];
+      Index column = columns[step];
 #pragma unroll
       for (int i = 0; i < kUnit<T>; ++i) {
         if (i >= counts[step]) continue;
-        units[step].elements[i] = *from;
+        unit.elements[i] = *from;
         ++from;
-        if (++column == length) column = 0, from += table.whole_row - length;
+        if (++column == lengths[step]) column = 0, from += static_cast<Index>(table.whole_row) - lengths[step];
       }
     }
     if constexpr (add) {
-      if (counts[step] == kUnit<T> && reinterpret_cast<uintptr_t>(targets[step]) % 16 == 0) {
-        sums[step].bits = *reinterpret_cast<const uint4*>(targets[step]);
-      } else {
+      if (!aligned(targets[step], counts[step])) {
 #pragma unroll
         for (int i = 0; i < kUnit<T>; ++i)
           if (i < counts[step]) sums[step].elements[i] = targets[step][i];
       }
-    }
-  }
-#pragma unroll
-  for (int step = 0; step < kSteps; ++step) {
-    if (counts[step] == 0) return;
-    if constexpr (add) {
       float x[kUnit<T>], y[kUnit<T>];
-      unpack(units[step], x);
+      unpack(unit, x);
       unpack(sums[step], y);
 #pragma unroll
       for (int i = 0; i < kUnit<T>; ++i) x[i] = y[i] + x[i];
-      pack(x, units[step]);
+      pack(x, unit);
     }
-    if (counts[step] == kUnit<T> && reinterpret_cast<uintptr_t>(targets[step]) % 16 == 0) {
-      *reinterpret_cast<uint4*>(targets[step]) = units[step].bits;
+    if (aligned(targets[step], counts[step])) {
+      *reinterpret_cast<uint4*>(targets[step]) = unit.bits;
     } else {
 #pragma unroll
       for (int i = 0; i < kUnit<T>; ++i)
-        if (i < counts[step]) targets[step][i] = units[step].elements[i];
+        if (i < counts[step]) targets[step][i] = unit.elements[i];
     }
   }
+}
+
+template <class T, int kParts, bool kWhole>
+Status launch_table(const Table<T, kParts>& table, ConcatWay way, void* stream) {
+  const bool small = table.outer * table.whole_row < kSmall;
+  const auto pick = [small](auto if_small, auto if_large) { return small ? if_small : if_large; };
+  const auto kernel =
+      way == ConcatWay::kJoin ? pick(join_kernel<T, kParts, kWhole, uint32_t>, join_kernel<T, kParts, kWhole, int64_t>)
+      : way == ConcatWay::kSplitAdd
+          ? pick(split_kernel<T, kParts, kWhole, true, uint32_t>, split_kernel<T, kParts, kWhole, true, int64_t>)
+          : pick(split_kernel<T, kParts, kWhole, false, uint32_t>, split_kernel<T, kParts, kWhole, false, int64_t>);
+  return launch(kernel, ceil_divide(table.units, int64_t{kThreads} * kSteps<kWhole>), kThreads, stream, table);
 }
 
 // Parts first_part to end_part - 1, whose row begins at `first` in the whole's; moves `first` behind them.
@@ -216,14 +282,16 @@ Status launch_parts(const ConcatArgs& args, ConcatWay way, int64_t first_part, i
                     void* stream) {
   Table<T, kParts> table{};
   int64_t end = 0, units = 0;
+  bool whole = on_bytes(args.whole, 16);
   for (int64_t i = first_part; i < end_part; ++i) {
     const int64_t length = args.parts[i].dim(args.axis) * args.inner;
     if (length == 0) continue;
     end += length;
     units += ceil_divide(args.outer * length, kUnit<T>);
+    whole = whole && length % kUnit<T> == 0 && on_bytes(args.parts[i].data, 16);
     table.parts[table.count] = static_cast<T*>(args.parts[i].data);
     table.ends[table.count] = end;
-    table.unit_ends[table.count++] = units;
+    table.counts[table.count++] = way == ConcatWay::kJoin ? args.outer * length : units;
   }
   if (end == 0) return Status::kOk;
   table.whole = static_cast<T*>(args.whole);
@@ -234,10 +302,8 @@ Status launch_parts(const ConcatArgs& args, ConcatWay way, int64_t first_part, i
   table.dense = end == args.row && on_bytes(args.whole, 16);
   table.units = way == ConcatWay::kJoin ? ceil_divide(args.outer * end, kUnit<T>) : units;
   first += end;
-  const auto kernel = way == ConcatWay::kJoin       ? join_kernel<T, kParts>
-                      : way == ConcatWay::kSplitAdd ? split_kernel<T, kParts, true>
-                                                    : split_kernel<T, kParts, false>;
-  return launch(kernel, ceil_divide(table.units, int64_t{kThreads} * kSteps), kThreads, stream, table);
+  whole = whole && end == args.row;
+  return whole ? launch_table<T, kParts, true>(table, way, stream) : launch_table<T, kParts, false>(table, way, stream);
 }
 
 }  // namespace

@@ -134,38 +134,85 @@ __device__ inline void pack(const float (&x)[kUnit<T>], Unit<T>& unit) {
   }
 }
 
-// The unit at `from`, at any element's address, all of it inside [begin, end): two units of memory where those are
-// inside too, else single elements.
+// The elements by which an address misses a multiple of 16 bytes.
 template <class T>
-__device__ Unit<T> gather(const T* from, const T* begin, const T* end) {
-  Unit<T> unit;
-  const auto misaligned = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from) % 16);
-  if (misaligned == 0) {
-    unit.bits = *reinterpret_cast<const uint4*>(from);
-    return unit;
-  }
-  const T* base = from - misaligned / sizeof(T);
-  if (base >= begin && base + 2 * kUnit<T> <= end) {
-    const uint4 low = reinterpret_cast<const uint4*>(base)[0], high = reinterpret_cast<const uint4*>(base)[1];
-    // Words w to w + 4 of eight, then half a word on where elements are halves of words.
-    const bool by_two = (misaligned & 8u) != 0, by_one = (misaligned & 4u) != 0;
-    uint32_t a[6] = {by_two ? low.z : low.x,  by_two ? low.w : low.y,   by_two ? high.x : low.z,
-                     by_two ? high.y : low.w, by_two ? high.z : high.x, by_two ? high.w : high.y};
-#pragma unroll
-    for (int i = 0; i < 5; ++i) a[i] = by_one ? a[i + 1] : a[i];
-    if constexpr (sizeof(T) == 4) {
-      unit.bits = make_uint4(a[0], a[1], a[2], a[3]);
-    } else {
-      const unsigned bits = misaligned % 4 * 8;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) unit.words[i] = __funnelshift_r(a[i], a[i + 1], bits);
-    }
-    return unit;
-  }
-#pragma unroll
-  for (int i = 0; i < kUnit<T>; ++i) unit.elements[i] = from[i];
-  return unit;
+__device__ int misaligned(const T* pointer) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(pointer) % 16 / sizeof(T));
 }
+
+// The units of memory that lie inside a tensor: `bytes` from the first one's address to the last one's.
+struct WholeUnits {
+  uintptr_t first = 0, bytes = 0;
+
+  WholeUnits() = default;
+  template <class T>
+  LFM2_HOST_DEVICE WholeUnits(const T* begin, const T* end) {
+    first = (reinterpret_cast<uintptr_t>(begin) + 15) / 16 * 16;
+    const uintptr_t last = reinterpret_cast<uintptr_t>(end) / 16 * 16;
+    bytes = last > first ? last - first - 16 : 0;
+  }
+  // The unit at an aligned address, where the tensor has any; and that in which an address lies with the next.
+  template <class T>
+  __device__ bool holds(const T* unit) const {
+    return reinterpret_cast<uintptr_t>(unit) - first <= bytes;
+  }
+  template <class T>
+  __device__ bool holds_two(const T* element) const {
+    return reinterpret_cast<uintptr_t>(element) / 16 * 16 - first < bytes;
+  }
+};
+
+// A unit of elements side by side at any address. Fetching and getting are two steps, and nothing in the first waits
+// for a load, so that a thread has all its loads under way before it uses one.
+template <class T>
+class Shifted {
+ public:
+  // Elements first to last - 1 of the unit at `from` are there. inside: so are the unit of memory in which it begins
+  // and the next one.
+  __device__ void fetch(const T* from, int first, int last, bool inside) {
+    if constexpr (sizeof(T) == 4) {
+#pragma unroll
+      for (int i = 0; i < kUnit<T>; ++i)
+        if (i >= first && i < last) low_.elements[i] = from[i];
+    } else {
+      from_ = from;
+      inside_ = inside;
+      if (inside_) {
+        const auto* base = reinterpret_cast<const uint4*>(from - misaligned<T>(from));
+        low_.bits = base[0];
+        high_.bits = base[1];
+      }
+    }
+  }
+  __device__ Unit<T> get(int first, int last) const {
+    if constexpr (sizeof(T) == 4) {
+      return low_;
+    } else {
+      Unit<T> unit;
+      if (inside_) {  // words w to w + 4 of eight, then half a word on
+        const int elements = misaligned<T>(from_);
+        const bool by_four = (elements & 4) != 0, by_two = (elements & 2) != 0;
+        const uint4 low = low_.bits, high = high_.bits;
+        uint32_t a[6] = {by_four ? low.z : low.x,  by_four ? low.w : low.y,   by_four ? high.x : low.z,
+                         by_four ? high.y : low.w, by_four ? high.z : high.x, by_four ? high.w : high.y};
+#pragma unroll
+        for (int i = 0; i < 5; ++i) a[i] = by_two ? a[i + 1] : a[i];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) unit.words[i] = __funnelshift_r(a[i], a[i + 1], elements % 2 * 16);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kUnit<T>; ++i)
+          if (i >= first && i < last) unit.elements[i] = from_[i];
+      }
+      return unit;
+    }
+  }
+
+ private:
+  const T* from_;
+  bool inside_;
+  Unit<T> low_, high_;
+};
 
 // A walk as a kernel's parameter. The innermost loop counts steps of `group` elements, so that a thread can take a
 // unit.

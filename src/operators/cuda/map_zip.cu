@@ -125,105 +125,166 @@ struct Turning {
   int64_t column_strides[1 + kInputs], row_strides[1 + kInputs];
   Divider column_tiles, row_tiles;
   int function;
+  WholeUnits memory[kInputs];
 };
 
-// What one element, or 16 bytes, of every thread of a block covers of a tile.
-template <class T, bool kUnits>
-struct TileWay {
-  static constexpr int kEach = kUnits ? kUnit<T> : 1;                     // elements side by side in a thread
-  static constexpr int kAcross = kTile / kEach;                           // threads along them
-  static constexpr int kAtOnce = kThreads / kAcross;                      // lines of a tile in one step
-  static constexpr int kLines = kTile / kAtOnce;                          // steps
-  static constexpr int kPitch = kTile + 4 / static_cast<int>(sizeof(T));  // an odd number of 4-byte words
+// A block's.
+struct Tile {
+  int64_t outer, column0, row0;
+  int columns, rows;
+
+  template <class T, int kInputs>
+  __device__ explicit Tile(const Turning<T, kInputs>& args) {
+    const int64_t tile = blockIdx.x, row_tile = args.column_tiles.quotient(tile);
+    outer = args.row_tiles.quotient(row_tile);
+    column0 = (tile - row_tile * args.column_tiles.divisor) * kTile;
+    row0 = (row_tile - outer * args.row_tiles.divisor) * kTile;
+    columns = static_cast<int>(min(args.columns - column0, static_cast<int64_t>(kTile)));
+    rows = static_cast<int>(min(args.rows - row0, static_cast<int64_t>(kTile)));
+  }
 };
 
-// kUnits: rows of turned inputs and columns of everything else come and go as 16 aligned bytes.
-template <class T, int kInputs, Family family, bool kUnits>
+// Rows of turned inputs and columns of everything else come and go as 16 aligned bytes.
+template <class T, int kInputs, Family family>
 __global__ void __launch_bounds__(kThreads) turning_kernel(const __grid_constant__ Turning<T, kInputs> args) {
-  using Way = TileWay<T, kUnits>;
-  constexpr int kEach = Way::kEach, kAtOnce = Way::kAtOnce, kLines = Way::kLines;
-  __shared__ __align__(16) T tiles[kInputs][kTile][Way::kPitch];  // [column, row]
-  const int64_t tile = blockIdx.x, row_tile = args.column_tiles.quotient(tile);
-  const int64_t column0 = (tile - row_tile * args.column_tiles.divisor) * kTile;
-  const int64_t outer = args.row_tiles.quotient(row_tile);
-  const int64_t row0 = (row_tile - outer * args.row_tiles.divisor) * kTile;
-  const int columns = static_cast<int>(min(args.columns - column0, static_cast<int64_t>(kTile)));
-  const int rows = static_cast<int>(min(args.rows - row0, static_cast<int64_t>(kTile)));
+  constexpr int kAcross = kTile / kUnit<T>;                        // threads along a line of a tile
+  constexpr int kAtOnce = kThreads / kAcross;                      // lines in one step
+  constexpr int kLines = kTile / kAtOnce;                          // steps
+  constexpr int kPitch = kTile + 4 / static_cast<int>(sizeof(T));  // an odd number of 4-byte words
+  __shared__ __align__(16) T tiles[kInputs][kTile][kPitch];        // [column, row]
+  const Tile tile(args);
   int64_t positions[1 + kInputs];
-  args.rest.find(outer, 1, positions);
-  const int along = static_cast<int>(threadIdx.x) % Way::kAcross * kEach,
-            line = static_cast<int>(threadIdx.x) / Way::kAcross;
+  args.rest.find(tile.outer, 1, positions);
+  const int along = static_cast<int>(threadIdx.x) % kAcross * kUnit<T>, line = static_cast<int>(threadIdx.x) / kAcross;
 
   // Turned inputs: threads along the rows, a line is a column.
 #pragma unroll
   for (int i = 0; i < kInputs; ++i) {
-    if (!args.turned[i] || along >= rows) continue;
-    const T* from = args.inputs[i] + positions[1 + i] + (row0 + along) * args.row_strides[1 + i] +
-                    (column0 + line) * args.column_strides[1 + i];
+    if (!args.turned[i] || along >= tile.rows) continue;
+    const T* from =
+        args.inputs[i] + positions[1 + i] + tile.row0 + along + (tile.column0 + line) * args.column_strides[1 + i];
     const int64_t step = kAtOnce * args.column_strides[1 + i];
-    if constexpr (kUnits) {
-      Unit<T> units[kLines];
+    Unit<T> units[kLines];
 #pragma unroll
-      for (int j = 0; j < kLines; ++j, from += step)
-        if (line + j * kAtOnce < columns) units[j].bits = *reinterpret_cast<const uint4*>(from);
+    for (int j = 0; j < kLines; ++j, from += step)
+      if (line + j * kAtOnce < tile.columns) units[j].bits = *reinterpret_cast<const uint4*>(from);
 #pragma unroll
-      for (int j = 0; j < kLines; ++j)
+    for (int j = 0; j < kLines; ++j)
 #pragma unroll
-        for (int word = 0; word < 4; ++word)
-          reinterpret_cast<uint32_t*>(&tiles[i][line + j * kAtOnce][along])[word] = units[j].words[word];
-    } else {
-      T elements[kLines];
-#pragma unroll
-      for (int j = 0; j < kLines; ++j, from += step)
-        if (line + j * kAtOnce < columns) elements[j] = *from;
-#pragma unroll
-      for (int j = 0; j < kLines; ++j) tiles[i][line + j * kAtOnce][along] = elements[j];
-    }
+      for (int word = 0; word < 4; ++word)
+        reinterpret_cast<uint32_t*>(&tiles[i][line + j * kAtOnce][along])[word] = units[j].words[word];
   }
   __syncthreads();
 
   // The output: threads along the columns, a line is a row.
-  if (along >= columns) return;
-  T* to = args.output + positions[0] + (row0 + line) * args.row_strides[0] + (column0 + along) * args.column_strides[0];
-  const int64_t to_step = kAtOnce * args.row_strides[0];
-  constexpr int kTogether = kUnits ? 1 : kSteps;  // lines for one choice of the function
+  if (along >= tile.columns) return;
 #pragma unroll
-  for (int j0 = 0; j0 < kLines; j0 += kTogether) {
-    float x[kInputs][kTogether * kEach];
+  for (int j = 0; j < kLines; ++j) {
+    const int row = line + j * kAtOnce;
+    if (row >= tile.rows) return;
+    float x[kInputs][kUnit<T>];
+    Unit<T> unit;
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) {
-      const T* from = args.inputs[i] + positions[1 + i] + (row0 + line + j0 * kAtOnce) * args.row_strides[1 + i] +
-                      (column0 + along) * args.column_strides[1 + i];
+      if (args.turned[i]) {
 #pragma unroll
-      for (int j = 0; j < kTogether; ++j) {
-        const int row = line + (j0 + j) * kAtOnce;
-        if (args.turned[i]) {
-#pragma unroll
-          for (int e = 0; e < kEach; ++e) x[i][j * kEach + e] = to_f32(tiles[i][along + e][row]);
-          continue;
-        }
-        const T* here = from + j * kAtOnce * args.row_strides[1 + i];
-        if constexpr (kUnits) {
-          Unit<T> unit;
-          unit.bits = make_uint4(0, 0, 0, 0);
-          if (row < rows) unit.bits = *reinterpret_cast<const uint4*>(here);
-          unpack(unit, x[i]);
-        } else {
-          x[i][j] = row < rows ? to_f32(*here) : 0.0f;
-        }
+        for (int e = 0; e < kUnit<T>; ++e) x[i][e] = to_f32(tiles[i][along + e][row]);
+      } else {
+        unit.bits = *reinterpret_cast<const uint4*>(args.inputs[i] + positions[1 + i] + tile.column0 + along +
+                                                    (tile.row0 + row) * args.row_strides[1 + i]);
+        unpack(unit, x[i]);
       }
     }
     compute<T, family>(args.function, x);
+    pack(x[0], unit);
+    *reinterpret_cast<uint4*>(args.output + positions[0] + tile.column0 + along +
+                              (tile.row0 + row) * args.row_strides[0]) = unit.bits;
+  }
+}
+
+// The same at any address. Lines of turned inputs are read from the unit of memory on in which the tile begins; rows of
+// the output begin as many columns before the tile as lets them begin with a unit of memory.
+template <class T, int kInputs, Family family>
+__global__ void __launch_bounds__(kThreads) shifted_turning_kernel(const __grid_constant__ Turning<T, kInputs> args) {
+  constexpr int kMore = kUnit<T> - 1;  // columns before the tile
+  constexpr int kLines = kTile + kMore, kOfLine = kTile / kUnit<T> + 1, kAcross = kTile / kUnit<T>;
+  constexpr int kPitch = kTile + kUnit<T> + 4 / static_cast<int>(sizeof(T));  // an odd number of 4-byte words
+  constexpr int kLoads = (kLines * kOfLine + kThreads - 1) / kThreads;
+  __shared__ __align__(16) T tiles[kInputs][kLines][kPitch];  // [column, row], from a unit of memory on
+  const Tile tile(args);
+  int64_t positions[1 + kInputs];
+  args.rest.find(tile.outer, 1, positions);
+
 #pragma unroll
-    for (int j = 0; j < kTogether; ++j, to += to_step) {
-      if (line + (j0 + j) * kAtOnce >= rows) continue;
-      if constexpr (kUnits) {
-        Unit<T> unit;
-        pack(x[0], unit);
-        *reinterpret_cast<uint4*>(to) = unit.bits;
+  for (int i = 0; i < kInputs; ++i) {
+    if (!args.turned[i]) continue;
+    Unit<T> units[kLoads];
+    const T* from[kLoads];
+    int rows[kLoads];  // of the unit's first element in the tile
+    bool inside[kLoads];
+#pragma unroll
+    for (int load = 0; load < kLoads; ++load) {
+      const int ordinal = load * kThreads + static_cast<int>(threadIdx.x), line = ordinal / kOfLine;
+      const int64_t column = tile.column0 + line - kMore;
+      rows[load] = kTile;
+      inside[load] = false;
+      if (line >= kLines || column < 0 || column >= args.columns) continue;
+      const T* begin = args.inputs[i] + positions[1 + i] + tile.row0 + column * args.column_strides[1 + i];
+      rows[load] = ordinal % kOfLine * kUnit<T> - misaligned<T>(begin);
+      from[load] = begin + rows[load];
+      inside[load] = args.memory[i].holds(from[load]);
+      if (inside[load] && rows[load] < tile.rows) units[load].bits = *reinterpret_cast<const uint4*>(from[load]);
+    }
+#pragma unroll
+    for (int load = 0; load < kLoads; ++load) {
+      if (rows[load] >= tile.rows) continue;
+      const int ordinal = load * kThreads + static_cast<int>(threadIdx.x);
+      T* to = &tiles[i][ordinal / kOfLine][ordinal % kOfLine * kUnit<T>];
+      if (inside[load]) {
+#pragma unroll
+        for (int word = 0; word < 4; ++word) reinterpret_cast<uint32_t*>(to)[word] = units[load].words[word];
       } else {
-        *to = rounded<T>(x[0][j]);
+#pragma unroll
+        for (int e = 0; e < kUnit<T>; ++e)
+          if (rows[load] + e >= 0 && rows[load] + e < tile.rows) to[e] = from[load][e];
       }
+    }
+  }
+  __syncthreads();
+
+#pragma unroll
+  for (int step = 0; step < kTile * kAcross / kThreads; ++step) {
+    const int ordinal = step * kThreads + static_cast<int>(threadIdx.x), row = ordinal / kAcross;
+    if (row >= tile.rows) return;
+    T* to = args.output + positions[0] + tile.column0 + (tile.row0 + row) * args.row_strides[0];
+    const int along = ordinal % kAcross * kUnit<T> - misaligned<T>(to);
+    const int64_t column = tile.column0 + along;
+    to += along;
+    const auto there = [&](int e) { return column + e >= 0 && column + e < args.columns; };
+    float x[kInputs][kUnit<T>];
+#pragma unroll
+    for (int i = 0; i < kInputs; ++i) {
+      const T* from = args.inputs[i] + positions[1 + i] + (tile.row0 + row) * args.row_strides[1 + i] +
+                      column * args.column_strides[1 + i];
+      // A turned line's misalignment at the tile's first row grows with the column by the stride.
+      const int first = misaligned<T>(from) - row, stride = static_cast<int>(args.column_strides[1 + i]);
+#pragma unroll
+      for (int e = 0; e < kUnit<T>; ++e) {
+        if (args.turned[i])
+          x[i][e] = to_f32(tiles[i][along + kMore + e][row + ((first + e * stride) & kMore)]);
+        else
+          x[i][e] = there(e) ? to_f32(from[e * args.column_strides[1 + i]]) : 0.0f;
+      }
+    }
+    compute<T, family>(args.function, x);
+    Unit<T> unit;
+    pack(x[0], unit);
+    if (there(0) && there(kUnit<T> - 1)) {
+      *reinterpret_cast<uint4*>(to) = unit.bits;
+    } else {
+#pragma unroll
+      for (int e = 0; e < kUnit<T>; ++e)
+        if (there(e)) to[e] = unit.elements[e];
     }
   }
 }
@@ -253,17 +314,22 @@ Status launch_turning(int function, T* output, const T* const (&inputs)[kInputs]
     for (int i = 0; i < kOperands; ++i) rest.strides[i][rest.rank] = walk.strides[i][loop];
     ++rest.rank;
   }
-  Turning<T, kInputs> args{output, {}, {},      Loops<kOperands>(rest, 1), walk.dims[0], walk.dims[row_loop], {}, {},
-                           {},     {}, function};
+  Turning<T, kInputs> args{
+      output, {}, {}, Loops<kOperands>(rest, 1), walk.dims[0], walk.dims[row_loop], {}, {}, {}, {}, function, {}};
   for (int i = 0; i < kInputs; ++i) {
     args.inputs[i] = inputs[i];
     args.turned[i] = walk.strides[1 + i][row_loop] == 1 && walk.strides[1 + i][0] != 1 && walk.strides[1 + i][0] != 0;
+    int64_t low = 0, high = 1;
+    for (int loop = 0; loop < walk.rank; ++loop) {
+      const int64_t way = walk.strides[1 + i][loop] * (walk.dims[loop] - 1);
+      (way < 0 ? low : high) += way;
+    }
+    args.memory[i] = WholeUnits(inputs[i] + low, inputs[i] + high);
   }
   for (int i = 0; i < kOperands; ++i) {
     args.column_strides[i] = walk.strides[i][0];
     args.row_strides[i] = walk.strides[i][row_loop];
   }
-  args.column_tiles = Divider(ceil_divide(args.columns, kTile));
   args.row_tiles = Divider(ceil_divide(args.rows, kTile));
   // 16 bytes: along the rows in turned inputs, along the columns elsewhere; nothing ends within a unit.
   bool units = args.columns % kUnit<T> == 0 && args.rows % kUnit<T> == 0;
@@ -275,8 +341,9 @@ Status launch_turning(int function, T* output, const T* const (&inputs)[kInputs]
     for (int loop = 0; loop < walk.rank; ++loop)
       units = units && (loop == fast || walk.strides[i][loop] % kUnit<T> == 0);
   }
+  args.column_tiles = Divider(ceil_divide(args.columns + (units ? 0 : kUnit<T> - 1), kTile));
   const int64_t blocks = args.column_tiles.divisor * args.row_tiles.divisor * rest.numel();
-  return launch(units ? turning_kernel<T, kInputs, family, true> : turning_kernel<T, kInputs, family, false>, blocks,
+  return launch(units ? turning_kernel<T, kInputs, family> : shifted_turning_kernel<T, kInputs, family>, blocks,
                 kThreads, stream, args);
 }
 

@@ -37,11 +37,14 @@ struct Target {
   T* output;
   float divisor;  // of the output: mean
 
+  __device__ void store(int64_t position, float value) const {
+    output[position] = rounded<T>(divisor == 1.0f ? value : value / divisor);
+  }
   __device__ void store(int64_t slice, int64_t outputs, int64_t ordinal, int64_t position, float value) const {
     if (partials != nullptr)
       partials[slice * outputs + ordinal] = value;
     else
-      output[position] = rounded<T>(divisor == 1.0f ? value : value / divisor);
+      store(position, value);
   }
 };
 
@@ -56,33 +59,48 @@ struct Reduction {
   int64_t per_slice;
   Divider blocks_across;  // blocks of a slice
   int lanes;
-  const In* begin = nullptr;  // of the memory that the input reaches, and its end: kShifted
-  const In* end = nullptr;
+  bool folded = false;
+  const In* end = nullptr;  // behind the last element
+  WholeUnits memory{};
 };
 
-// How a unit is read. kWhole: 16 aligned bytes, all of its elements there, and fewer than 2^31 steps. kShifted:
-// elements side by side at any address. kScattered: element by element.
+// How a unit is read. kWhole: 16 aligned bytes, all of its elements there. kShifted: elements side by side at any
+// address. Both: fewer than 2^31 steps. kScattered: element by element.
 enum class Reading { kWhole, kShifted, kScattered };
+template <Reading reading>
+using IndexFor = std::conditional_t<reading == Reading::kScattered, int64_t, uint32_t>;
 
-// The unit at `from`, of which `count` elements are there.
-template <class Op, Reading reading, class In>
-__device__ void load(const In* from, int64_t stride, int count, const In* begin, const In* end, float (&x)[kUnit<In>]) {
-  if constexpr (reading == Reading::kWhole) {
-    Unit<In> unit;
-    unit.bits = *reinterpret_cast<const uint4*>(from);
-    return unpack(unit, x);
-  }
-  if (reading == Reading::kShifted && from + kUnit<In> <= end) {
-    const Unit<In> unit = gather<In>(from, begin, end);
-    unpack(unit, x);
-    if (count == kUnit<In>) return;
+// A unit on its way, of which `count` elements are there.
+template <Reading reading, class In>
+struct Fetched {
+  std::conditional_t<reading == Reading::kShifted, Shifted<In>, Unit<In>> unit;
+  int count;
+
+  __device__ void fetch(const In* from, int64_t stride, int there, const WholeUnits& memory) {
+    count = there;
+    if constexpr (reading == Reading::kWhole) {
+      unit.bits = *reinterpret_cast<const uint4*>(from);
+    } else if constexpr (reading == Reading::kShifted) {
+      unit.fetch(from, 0, count, memory.holds_two(from));
+    } else {
 #pragma unroll
-    for (int i = 0; i < kUnit<In>; ++i) x[i] = i < count ? x[i] : Op::neutral();
-    return;
+      for (int i = 0; i < kUnit<In>; ++i)
+        if (i < count) unit.elements[i] = from[i * stride];
+    }
   }
+  template <class Op>
+  __device__ void get(float (&x)[kUnit<In>]) const {
+    if constexpr (reading == Reading::kShifted)
+      unpack(unit.get(0, count), x);
+    else
+      unpack(unit, x);
+    if constexpr (reading != Reading::kWhole) {
+      if (count == kUnit<In>) return;
 #pragma unroll
-  for (int i = 0; i < kUnit<In>; ++i) x[i] = i < count ? to_f32(from[i * stride]) : Op::neutral();
-}
+      for (int i = 0; i < kUnit<In>; ++i) x[i] = i < count ? x[i] : Op::neutral();
+    }
+  }
+};
 
 template <class Op, int count>
 __device__ void combine_all(float (&sum)[count], const float (&x)[count]) {
@@ -90,48 +108,70 @@ __device__ void combine_all(float (&sum)[count], const float (&x)[count]) {
   for (int i = 0; i < count; ++i) sum[i] = Op::combine(sum[i], x[i]);
 }
 
-// The elements of a unit by a tree, then those of neighbouring lanes.
+// The elements of a unit, by a tree.
 template <class Op, int count>
-__device__ float fold(float (&sum)[count], int lanes) {
+__device__ float fold(float (&x)[count]) {
 #pragma unroll
   for (int half = count / 2; half > 0; half /= 2)
 #pragma unroll
-    for (int i = 0; i < half; ++i) sum[i] = Op::combine(sum[i], sum[i + half]);
-  float value = sum[0];
-  for (int step = lanes / 2; step > 0; step /= 2) value = Op::combine(value, __shfl_xor_sync(kAllLanes, value, step));
-  return value;
+    for (int i = 0; i < half; ++i) x[i] = Op::combine(x[i], x[i + half]);
+  return x[0];
+}
+// Those of neighbouring lanes.
+template <class Op, int count>
+__device__ void fold_lanes(float (&values)[count], int lanes) {
+  for (int step = lanes / 2; step > 0; step /= 2)
+#pragma unroll
+    for (float& value : values) value = Op::combine(value, __shfl_xor_sync(kAllLanes, value, step));
 }
 
 // begin, begin + step, ... below end: kSteps loads in flight, combined in order.
-template <class Op, class Index, int count, class Load>
-__device__ void walk_through(Index begin, Index end, Index step, float (&sum)[count], const Load& load_at) {
-  Index place = begin;
+template <class Op, Reading reading, class In, class Fetch>
+__device__ void walk_through(IndexFor<reading> begin, IndexFor<reading> end, IndexFor<reading> step,
+                             float (&sum)[kUnit<In>], const Fetch& fetch) {
+  Fetched<reading, In> units[kSteps];
+  float x[kUnit<In>];
+  auto place = begin;
   for (; place + (kSteps - 1) * step < end; place += kSteps * step) {
-    float x[kSteps][count];
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) load_at(place + i * step, x[i]);
+    for (int i = 0; i < kSteps; ++i) fetch(place + i * step, units[i]);
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i) combine_all<Op>(sum, x[i]);
+    for (int i = 0; i < kSteps; ++i) {
+      units[i].template get<Op>(x);
+      combine_all<Op>(sum, x);
+    }
   }
   if (place >= end) return;
-  float x[kSteps][count];
 #pragma unroll
   for (int i = 0; i < kSteps; ++i)
-    if (place + i * step < end) load_at(place + i * step, x[i]);
+    if (place + i * step < end) fetch(place + i * step, units[i]);
 #pragma unroll
-  for (int i = 0; i < kSteps; ++i)
-    if (place + i * step < end) combine_all<Op>(sum, x[i]);
+  for (int i = 0; i < kSteps; ++i) {
+    if (place + i * step >= end) return;
+    units[i].template get<Op>(x);
+    combine_all<Op>(sum, x);
+  }
+}
+
+// Unit `ordinal` of an output's elements, which begin at `from`.
+template <Reading reading, class In, class T>
+__device__ void fetch_along(const Reduction<In, T>& args, const In* from, IndexFor<reading> ordinal,
+                            Fetched<reading, In>& unit) {
+  int64_t position[1];
+  const int64_t place = args.reduced.find(ordinal, kUnit<In>, position);
+  const int count = static_cast<int>(min(static_cast<int64_t>(kUnit<In>), args.reduced.inner - place));
+  unit.fetch(from + position[0], args.reduced.strides[0][0], count, args.memory);
 }
 
 // `lanes` threads to an output, or to a slice of it: a part of a warp or a block.
 template <class Op, Reading reading, class In, class T>
-__global__ void __launch_bounds__(kThreads) reduce_rows_kernel(const __grid_constant__ Reduction<In, T> args) {
-  using Index = std::conditional_t<reading == Reading::kWhole, uint32_t, int64_t>;
+__global__ void __launch_bounds__(kThreads, 3) reduce_rows_kernel(const __grid_constant__ Reduction<In, T> args) {
+  using Index = IndexFor<reading>;
   __shared__ float warps[kThreads / 32];
-  const int groups = kThreads / args.lanes, lane = static_cast<int>(threadIdx.x) % args.lanes;
+  const int bits = __ffs(args.lanes) - 1, lane = static_cast<int>(threadIdx.x) & (args.lanes - 1);
   const uint32_t slice = args.blocks_across.quotient(static_cast<uint32_t>(blockIdx.x));
   const int64_t block = blockIdx.x - slice * static_cast<uint32_t>(args.blocks_across.divisor);
-  const int64_t output = block * groups + threadIdx.x / args.lanes;
+  const int64_t output = block * (kThreads >> bits) + (threadIdx.x >> bits);
   const bool mine = output < args.outputs;
   int64_t positions[2] = {0, 0};
   if (mine) args.kept.find(static_cast<Index>(output), 1, positions);
@@ -140,15 +180,12 @@ __global__ void __launch_bounds__(kThreads) reduce_rows_kernel(const __grid_cons
   float sum[kUnit<In>];
 #pragma unroll
   for (float& x : sum) x = Op::neutral();
-  const auto load_at = [&](Index unit, float(&x)[kUnit<In>]) {
-    int64_t position[1];
-    const int64_t place = args.reduced.find(unit, kUnit<In>, position);
-    const int count = static_cast<int>(min(static_cast<int64_t>(kUnit<In>), args.reduced.inner - place));
-    load<Op, reading>(from + position[0], args.reduced.strides[0][0], count, args.begin, args.end, x);
-  };
-  walk_through<Op>(static_cast<Index>(begin + lane), static_cast<Index>(end), static_cast<Index>(args.lanes), sum,
-                   load_at);
-  float value = fold<Op>(sum, min(args.lanes, 32));
+  walk_through<Op, reading, In>(
+      static_cast<Index>(begin + lane), static_cast<Index>(end), static_cast<Index>(args.lanes), sum,
+      [&](Index ordinal, Fetched<reading, In>& unit) { fetch_along<reading>(args, from, ordinal, unit); });
+  float values[1] = {fold<Op>(sum)};
+  fold_lanes<Op>(values, min(args.lanes, 32));
+  float value = values[0];
   if (args.lanes > 32) {
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value;
     __syncthreads();
@@ -160,17 +197,50 @@ __global__ void __launch_bounds__(kThreads) reduce_rows_kernel(const __grid_cons
   if (lane == 0 && mine) args.target.store(slice, args.outputs, output, positions[1], value);
 }
 
+// The same where a lane has at most one unit of an output, and one slice: kSteps outputs of a thread. Whoever has
+// nothing to do reads what another one reads, so that no load waits for a branch.
+template <class Op, Reading reading, class In, class T>
+__global__ void __launch_bounds__(kThreads) reduce_short_rows_kernel(const __grid_constant__ Reduction<In, T> args) {
+  using Index = IndexFor<reading>;
+  const int bits = __ffs(args.lanes) - 1, lane = static_cast<int>(threadIdx.x) & (args.lanes - 1);
+  const Index groups = kThreads >> bits, outputs = static_cast<Index>(args.outputs);
+  const Index first = static_cast<Index>(blockIdx.x) * (kSteps * groups) + (threadIdx.x >> bits);
+  const bool idle = lane >= args.steps;
+  int64_t position[1];
+  const int64_t place = args.reduced.find(static_cast<Index>(idle ? 0 : lane), kUnit<In>, position);
+  const int count = static_cast<int>(min(static_cast<int64_t>(kUnit<In>), args.reduced.inner - place));
+  Fetched<reading, In> units[kSteps];
+  int64_t positions[kSteps][2];
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    args.kept.find(min(first + i * groups, outputs - 1), 1, positions[i]);
+    units[i].fetch(args.input + positions[i][0] + position[0], args.reduced.strides[0][0], count, args.memory);
+  }
+  float values[kSteps];
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    float x[kUnit<In>];
+    units[i].template get<Op>(x);
+    values[i] = idle ? Op::neutral() : fold<Op>(x);
+  }
+  fold_lanes<Op>(values, args.lanes);
+  if (lane != 0) return;
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i)
+    if (first + i * groups < outputs) args.target.store(positions[i][1], values[i]);
+}
+
 // `lanes` units of outputs side by side, kThreads / lanes threads to each.
 template <class Op, Reading reading, class In, class T>
 __global__ void __launch_bounds__(kThreads) reduce_columns_kernel(const __grid_constant__ Reduction<In, T> args) {
-  using Index = std::conditional_t<reading == Reading::kWhole, uint32_t, int64_t>;
+  using Index = IndexFor<reading>;
   __shared__ float sums[kUnit<In>][kThreads];
   const uint32_t slice = args.blocks_across.quotient(static_cast<uint32_t>(blockIdx.x));
   const int64_t block = blockIdx.x - slice * static_cast<uint32_t>(args.blocks_across.divisor);
-  const int64_t unit = block * args.lanes + threadIdx.x % args.lanes;
   const int rows = kThreads / args.lanes, row = static_cast<int>(threadIdx.x) / args.lanes;
+  const int64_t unit = block * args.lanes + (static_cast<int>(threadIdx.x) - row * args.lanes);
   const int64_t outer = args.kept.steps[0].quotient(unit);
-  const bool mine = outer * args.kept.inner < args.outputs;
+  const bool mine = row < rows && outer * args.kept.inner < args.outputs;
   int64_t positions[2] = {0, 0};
   const int64_t place = mine ? args.kept.find(unit, kUnit<In>, positions) : 0;
   const int count = mine ? static_cast<int>(min(static_cast<int64_t>(kUnit<In>), args.kept.inner - place)) : 0;
@@ -179,17 +249,26 @@ __global__ void __launch_bounds__(kThreads) reduce_columns_kernel(const __grid_c
   float sum[kUnit<In>];
 #pragma unroll
   for (float& x : sum) x = Op::neutral();
-  const auto load_at = [&](Index element, float(&x)[kUnit<In>]) {
-    int64_t position[1];
-    args.reduced.find(element, 1, position);
-    load<Op, reading>(from + position[0], args.kept.strides[0][0], count, args.begin, args.end, x);
-  };
-  walk_through<Op>(static_cast<Index>(begin + row), static_cast<Index>(end), static_cast<Index>(rows), sum, load_at);
+  // The last of folded rows may end before this unit does.
+  const In* const last = from + (end - 1) * args.reduced.strides[0][0];
+  const bool cut = args.folded && mine && end == args.steps && args.end - last < count;
+  walk_through<Op, reading, In>(static_cast<Index>(begin + row), static_cast<Index>(cut ? end - 1 : end),
+                                static_cast<Index>(rows), sum, [&](Index element, Fetched<reading, In>& fetched) {
+                                  int64_t position[1];
+                                  args.reduced.find(element, 1, position);
+                                  fetched.fetch(from + position[0], args.kept.strides[0][0], count, args.memory);
+                                });
+  if (cut && (end - 1 - begin) % rows == row) {
+#pragma unroll
+    for (int i = 0; i < kUnit<In>; ++i)
+      if (last + i < args.end) sum[i] = Op::combine(sum[i], to_f32(last[i]));
+  }
 #pragma unroll
   for (int i = 0; i < kUnit<In>; ++i) sums[i][threadIdx.x] = sum[i];
-  for (int half = rows / 2; half > 0; half /= 2) {
+  for (int left = rows, half; left > 1; left = half) {
+    half = (left + 1) / 2;
     __syncthreads();
-    if (row >= half) continue;
+    if (row + half >= left) continue;
 #pragma unroll
     for (int i = 0; i < kUnit<In>; ++i) {
       sum[i] = Op::combine(sum[i], sums[i][threadIdx.x + half * args.lanes]);
@@ -204,7 +283,8 @@ __global__ void __launch_bounds__(kThreads) reduce_columns_kernel(const __grid_c
                         positions[1] + i * args.kept.strides[1][0], sum[i]);
 }
 
-template <class Op, class In, class T>
+// kSecond: always by columns, and partials lie side by side.
+template <class Op, class In, class T, bool kSecond>
 Status launch_stage(const ReducePlan& plan, const Target<T>& target, void* stream) {
   Reduction<In, T> args{static_cast<const In*>(plan.input) + plan.kept.start[0] + plan.reduced.start[0],
                         target,
@@ -221,36 +301,49 @@ Status launch_stage(const ReducePlan& plan, const Target<T>& target, void* strea
     for (int loop = from; loop < rank; ++loop) fits = fits && numbers[loop] % kUnit<In> == 0;
     return fits;
   };
-  // A step below kSmall may go beyond by kSteps blocks before it is compared.
-  bool whole = on_bytes(args.input, 16) && args.steps < kSmall - 4 * kSteps * kThreads && args.outputs < kSmall;
   int64_t reach = 1;  // no stride is negative in a tidy walk
   for (int loop = 0; loop < plan.reduced.rank; ++loop)
     reach += plan.reduced.strides[0][loop] * (plan.reduced.dims[loop] - 1);
   for (int loop = 0; loop < plan.kept.rank; ++loop) reach += plan.kept.strides[0][loop] * (plan.kept.dims[loop] - 1);
-  args.begin = args.input;
-  args.end = args.input + reach;
+  args.folded = plan.fold > 1;
+  args.end = args.input + (args.folded ? plan.length * (plan.outputs / plan.fold) : reach);
+  args.memory = WholeUnits(args.input, args.end);
+  // Steps below kSmall may go beyond by kSteps blocks before they are compared.
+  const bool small = args.steps < kSmall - 4 * kSteps * kThreads && args.outputs < kSmall;
+  bool side_by_side, whole;
   if (plan.rows) {
-    whole = whole && plan.reduced.rank > 0 && plan.reduced.strides[0][0] == 1 &&
-            plan.reduced.dims[0] % kUnit<In> == 0 && even(plan.reduced.strides[0], 1, plan.reduced.rank) &&
-            even(plan.kept.strides[0], 0, plan.kept.rank);
-    args.blocks_across = Divider(ceil_divide(plan.outputs, kThreads / plan.lanes));
+    side_by_side = plan.reduced.rank > 0 && plan.reduced.strides[0][0] == 1;
+    whole = side_by_side && plan.reduced.dims[0] % kUnit<In> == 0 &&
+            even(plan.reduced.strides[0], 1, plan.reduced.rank) && even(plan.kept.strides[0], 0, plan.kept.rank);
   } else {
-    whole = whole && plan.kept.strides[0][0] == 1 && plan.kept.dims[0] % kUnit<In> == 0 &&
-            even(plan.kept.strides[0], 1, plan.kept.rank) && even(plan.reduced.strides[0], 0, plan.reduced.rank);
-    args.blocks_across = Divider(ceil_divide(args.kept.count(), plan.lanes));
+    side_by_side = plan.kept.strides[0][0] == 1;
+    whole = side_by_side && plan.kept.dims[0] % kUnit<In> == 0 && even(plan.kept.strides[0], 1, plan.kept.rank) &&
+            even(plan.reduced.strides[0], 0, plan.reduced.rank);
   }
-  const bool side_by_side =
-      plan.rows ? plan.reduced.rank > 0 && plan.reduced.strides[0][0] == 1 : plan.kept.strides[0][0] == 1;
-  const auto pick = [&](auto rows, auto columns) { return plan.rows ? rows : columns; };
+  whole = whole && small && on_bytes(args.input, 16);
   constexpr auto kWhole = Reading::kWhole, kShifted = Reading::kShifted, kScattered = Reading::kScattered;
-  const auto kernel =
-      whole          ? pick(reduce_rows_kernel<Op, kWhole, In, T>, reduce_columns_kernel<Op, kWhole, In, T>)
-      : side_by_side ? pick(reduce_rows_kernel<Op, kShifted, In, T>, reduce_columns_kernel<Op, kShifted, In, T>)
-                     : pick(reduce_rows_kernel<Op, kScattered, In, T>, reduce_columns_kernel<Op, kScattered, In, T>);
-  return launch(kernel, args.blocks_across.divisor * plan.slices, kThreads, stream, args);
+  const auto pick = [&](auto if_whole, auto if_shifted, auto if_scattered) {
+    return whole ? if_whole : side_by_side && small ? if_shifted : if_scattered;
+  };
+  auto kernel = pick(reduce_columns_kernel<Op, kWhole, In, T>, reduce_columns_kernel<Op, kShifted, In, T>,
+                     reduce_columns_kernel<Op, kScattered, In, T>);
+  int64_t across = ceil_divide(args.kept.count(), plan.lanes);
+  if constexpr (!kSecond) {
+    if (plan.rows) {
+      const bool is_short = plan.slices == 1 && plan.lanes <= 32 && args.steps > 0 && args.steps <= plan.lanes;
+      across = ceil_divide(plan.outputs, kThreads / plan.lanes * (is_short ? kSteps : 1));
+      kernel = is_short
+                   ? pick(reduce_short_rows_kernel<Op, kWhole, In, T>, reduce_short_rows_kernel<Op, kShifted, In, T>,
+                          reduce_short_rows_kernel<Op, kScattered, In, T>)
+                   : pick(reduce_rows_kernel<Op, kWhole, In, T>, reduce_rows_kernel<Op, kShifted, In, T>,
+                          reduce_rows_kernel<Op, kScattered, In, T>);
+    }
+  }
+  args.blocks_across = Divider(across);
+  return launch(kernel, across * plan.slices, kThreads, stream, args);
 }
 
-// Over the slices of [slices, outputs]: always by columns, so that its order needs nothing but sizes.
+// Over the slices of [slices, outputs]: by columns, so that its order needs nothing but sizes.
 ReducePlan second_stage(const ReducePlan& plan, const float* partials) {
   ReducePlan second = plan;
   second.dtype = DType::kF32;
@@ -268,26 +361,41 @@ ReducePlan second_stage(const ReducePlan& plan, const float* partials) {
     second.kept.strides[1][0] = 1;
   }
   second.reduced = Walk<1>();
-  add_loop<1>(second.reduced, plan.slices, {plan.outputs});
-  second.length = plan.slices;
+  second.length = plan.slices * plan.fold;
+  add_loop<1>(second.reduced, second.length, {plan.outputs});
+  second.fold = 1;
   second.rows = false;
   second.unit = kUnit<float>;
   // Few outputs: one unit a block, and many threads to each.
   const int64_t units = units_of(plan.outputs, kUnit<float>);
   second.lanes = units >= 2048 ? 32 : units >= 512 ? 8 : 1;
   second.slices = 1;
-  second.per_slice = plan.slices;
+  second.per_slice = second.length;
   return second;
+}
+
+// The first stage: over fewer and longer rows where a plan folds them.
+ReducePlan folded(const ReducePlan& plan) {
+  ReducePlan first = plan;
+  if (plan.fold == 1) return first;
+  first.outputs *= plan.fold;
+  first.kept.rank = 1;  // of the input's memory, whatever the output's strides
+  first.kept.dims[0] = first.outputs;
+  first.kept.strides[0][0] = 1;
+  first.reduced.dims[0] = ceil_divide(plan.length, plan.fold);
+  first.reduced.strides[0][0] *= plan.fold;
+  return first;
 }
 
 template <class Op, class T>
 Status run(const ReducePlan& plan, void* workspace, void* stream) {
   const float divisor = plan.function == ReduceFunction::kMean ? static_cast<float>(plan.length) : 1.0f;
   auto* output = static_cast<T*>(plan.output) + plan.kept.start[1];
-  if (plan.slices <= 1) return launch_stage<Op, T, T>(plan, Target<T>{nullptr, output, divisor}, stream);
+  if (plan.workspace_bytes() == 0)
+    return launch_stage<Op, T, T, false>(plan, Target<T>{nullptr, output, divisor}, stream);
   auto* partials = static_cast<float*>(workspace);
-  STATUS_CHECK((launch_stage<Op, T, T>(plan, Target<T>{partials, output, divisor}, stream)));
-  return launch_stage<Op, float, T>(second_stage(plan, partials), Target<T>{nullptr, output, divisor}, stream);
+  STATUS_CHECK((launch_stage<Op, T, T, false>(folded(plan), Target<T>{partials, output, divisor}, stream)));
+  return launch_stage<Op, float, T, true>(second_stage(plan, partials), Target<T>{nullptr, output, divisor}, stream);
 }
 
 }  // namespace
