@@ -4,7 +4,7 @@
 namespace lfm2 {
 
 namespace {
-constexpr int kStepTag = 1, kTokensTag = 2;
+constexpr int kStepTag = 1, kTokensTag = 2, kStopTag = 3;
 }
 
 MpiControlLink::MpiControlLink(const MpiGroup& group) : rank_(group.rank()), size_(group.size()) {
@@ -38,6 +38,13 @@ void MpiControlLink::send_step(const std::vector<int32_t>& words) { send(words, 
 bool MpiControlLink::receive_step(std::vector<int32_t>& words) { return receive(words, 0, kStepTag); }
 void MpiControlLink::send_tokens(const std::vector<int32_t>& words) { send(words, 0, 0, kTokensTag); }
 bool MpiControlLink::receive_tokens(std::vector<int32_t>& words) { return receive(words, size_ - 1, kTokensTag); }
+
+void MpiControlLink::ask_to_stop() { send({}, 0, 0, kStopTag); }
+
+bool MpiControlLink::asked_to_stop() {
+  std::vector<int32_t> words;
+  return receive(words, MPI_ANY_SOURCE, kStopTag);
+}
 
 void MpiControlLink::progress() {
   while (!outgoing_.empty()) {

@@ -19,6 +19,8 @@ class MpiControlLink : public ControlLink {
   bool receive_step(std::vector<int32_t>& words) override;
   void send_tokens(const std::vector<int32_t>& words) override;
   bool receive_tokens(std::vector<int32_t>& words) override;
+  void ask_to_stop() override;
+  bool asked_to_stop() override;
   void progress() override;
 
  private:

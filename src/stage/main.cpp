@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "stage/job.h"
+#include "stage/stop.h"
 
 namespace {
 
@@ -60,6 +61,7 @@ Failure describe(std::exception_ptr error, bool verbose) {
 int main(int argc, char** argv) {
   const ParsedCommandLine parsed = parse_command_line(argc, argv);
   if (!parsed.run) return end_without_mpi(parsed);
+  catch_stop_signals();
   try {
     MpiWorld world(&argc, &argv);
     Job job(parsed.options, world);
@@ -68,7 +70,7 @@ int main(int argc, char** argv) {
     } catch (...) {
       // Here, not further out: threads and devices may still be using what the job owns.
       const Failure failure = describe(std::current_exception(), parsed.options.verbose);
-      job.discard_output();
+      job.leave_output();
       end_all_ranks(world, failure);
     }
   } catch (const Error& error) {

@@ -10,10 +10,12 @@
 namespace lfm2 {
 
 Pipeline::Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64_t index, int64_t stages,
-                   const BatchPlan& plan, DType compute, ResultKind kind, double timeout_seconds, bool traced)
+                   const BatchPlan& plan, DType compute, ResultKind kind, double timeout_seconds, bool traced,
+                   ControlLink* control)
     : backend_(backend),
       stage_(stage),
       channel_(channel),
+      control_(control),
       index_(index),
       stages_(stages),
       plan_(plan),
@@ -25,6 +27,7 @@ Pipeline::Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64
         backend_.compute().check();
         if (channel_ != nullptr) channel_->progress();
         if (results_) results_->advance();
+        pass_on_stop();
       }) {
   const int64_t cut = last_attention_layer(stage.config());
   tail_length_ = kind.positions == Positions::kLast ? tail_length(stage.config()) : 0;
@@ -154,6 +157,30 @@ void Pipeline::collect_times() {
   for (const Span& span : transfers.received) trace(TraceKind::kReceive, received_++, span.start, span.end);
 }
 
+// The first stage decides, and every other one is told before it waits for hidden states: nobody waits for what never
+// comes. The message is ahead of the micro-batch by two stages' work.
+bool Pipeline::goes_on(int64_t item) {
+  if (stage_.first()) {
+    const bool stop = (stop_ && stop_()) || (control_ != nullptr && control_->asked_to_stop());
+    if (control_ != nullptr) control_->send_step({stop ? 0 : 1});
+    return !stop;
+  }
+  if (control_ == nullptr) return true;
+  std::vector<int32_t> words;
+  if (!control_->receive_step(words))
+    wait([&] { return control_->receive_step(words); }, "is announced by stage 0", item);
+  return words.at(0) != 0;
+}
+
+// A signal may reach any of the ranks.
+void Pipeline::pass_on_stop() {
+  if (control_ == nullptr) return;
+  control_->progress();
+  if (stage_.first() || asked_to_stop_ || !stop_ || !stop_()) return;
+  asked_to_stop_ = true;
+  control_->ask_to_stop();
+}
+
 void Pipeline::wait_for_free_slot(const Action& action) {
   const int64_t previous = action.item - kSlots;
   if (stage_.last())
@@ -195,7 +222,7 @@ void Pipeline::give_result(const Action& action) {
 }
 
 void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
-                   const std::function<void(const MicroBatch&)>& on_item) {
+                   const std::function<void(const MicroBatch&)>& on_item, const std::function<bool()>& stop) {
   const auto start = std::chrono::steady_clock::now();
   collect_times();  // of the run before, and of connecting: not of this one
   times_ = {};
@@ -203,9 +230,17 @@ void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsume
   sending_.clear();
   trace_.clear();
   received_ = 0;
+  stop_ = stop;
+  asked_to_stop_ = false;
+  finished_ = true;
   if (results_) results_->start(consumers);
   if (stage_.first()) backend_.upload(ids_, 0, DType::kI32, ids.data(), ids_.numel());
   for (const Action& action : schedule_) {
+    const bool begins = action.kind == ActionKind::kTakeTokens || action.kind == ActionKind::kReceive;
+    if (begins && !goes_on(action.item)) {
+      finished_ = false;
+      break;
+    }
     switch (action.kind) {
       case ActionKind::kTakeTokens:
         wait_for_free_slot(action);
@@ -227,6 +262,7 @@ void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsume
         break;
     }
     if (results_) results_->advance();
+    pass_on_stop();
     collect_times();
   }
   const auto last_item = static_cast<int64_t>(plan_.items.size()) - 1;

@@ -25,6 +25,13 @@ std::string read_all(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+std::vector<pid_t> children_of(pid_t parent) {
+  std::ifstream list("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
+  std::vector<pid_t> children(std::istream_iterator<pid_t>(list), {});
+  std::sort(children.begin(), children.end());
+  return children;
+}
+
 [[noreturn]] void become(const std::vector<std::string>& arguments, const std::filesystem::path& out,
                          const std::filesystem::path& err) {
   setpgid(0, 0);
@@ -48,15 +55,22 @@ std::vector<std::string> Outcome::error_lines() const {
   return lines;
 }
 
-Outcome run_program(const std::vector<std::string>& arguments) {
+Outcome run_program(const std::vector<std::string>& arguments, const Interruption& interruption) {
   const TemporaryFolder folder;
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   const pid_t child = fork();
   if (child == 0) become(arguments, folder / "out", folder / "err");
   int status = 0;
+  bool interrupted = false;
   while (waitpid(child, &status, WNOHANG) == 0) {
     if (elapsed() > kProgramTimeoutSeconds) kill(-child, SIGKILL);
+    if (!interrupted && interruption.signal != 0 && elapsed() > interruption.after_seconds) {
+      interrupted = true;
+      if (interruption.child < 0) kill(child, interruption.signal);
+      if (const std::vector<pid_t> children = children_of(child); interruption.child >= 0 && !children.empty())
+        kill(children[static_cast<size_t>(interruption.child) % children.size()], interruption.signal);
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   Outcome outcome;
@@ -75,7 +89,7 @@ std::vector<std::string> machine_options() {
   return options;
 }
 
-Outcome run_stage(int ranks, const std::vector<std::string>& arguments) {
+Outcome run_stage(int ranks, const std::vector<std::string>& arguments, const Interruption& interruption) {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   std::vector<std::string> command = {LFM2_MPIEXEC, "-np",  std::to_string(ranks), "--oversubscribe",
@@ -89,7 +103,7 @@ Outcome run_stage(int ranks, const std::vector<std::string>& arguments) {
     command.insert(command.end(), machine.begin(), machine.end());
   }
   command.insert(command.end(), arguments.begin(), arguments.end());
-  return run_program(command);
+  return run_program(command, interruption);
 }
 
 }  // namespace lfm2::test
