@@ -1,11 +1,11 @@
 /* General tensor operators on CPU and CUDA: concat, bias, map, zip, reduce, matmul, causal convolution.
  *
  * Every function returns a status: LFM2_OK, or why nothing was done (lfm2_status_string says it in a line). Tensors are
- * views of memory that the caller owns; nothing here allocates but lfm2_allocate. Calls with tensors of a GPU are
- * queued on `stream` (a cudaStream_t; NULL: the default stream) and return at once; they may be captured into a CUDA
- * graph. Calls with tensors of the CPU ignore it. All tensors of a call have one dtype and one device. Elements are
- * computed in fp32 (the CPU sums in double where it says so) and rounded once, to nearest even. Results have the same
- * bits in every run.
+ * views of memory that the caller owns; nothing here allocates memory of a GPU but lfm2_allocate. Calls with tensors of
+ * a GPU are queued on `stream` (a cudaStream_t; NULL: the default stream) and return at once; they may be captured into
+ * a CUDA graph. Calls with tensors of the CPU ignore it. All tensors of a call have one dtype and one device. Elements
+ * are computed in fp32 (the CPU sums in double where it says so) and rounded once, to nearest even. Results have the
+ * same bits in every run.
  *
  * The library keeps no state; every function may be called from any thread. */
 #ifndef LFM2_KERNELS_H
@@ -31,6 +31,7 @@ enum {
   LFM2_INVALID = 1,        /* a null pointer, or a dtype, device, layout, rank, axis or function that is not allowed */
   LFM2_SHAPE_MISMATCH = 2, /* each tensor is well formed, but their shapes do not belong together */
   LFM2_NO_CUDA = 3,        /* a tensor on a GPU, and a library built without CUDA */
+  LFM2_NO_MEMORY = 4,      /* not enough memory on the host */
   LFM2_CUDA_ERROR = 1000   /* LFM2_CUDA_ERROR + n: CUDA's error n, of the launch itself, a copy or an allocation */
 };
 
@@ -150,7 +151,10 @@ LFM2_API int lfm2_matmul(const lfm2_tensor* a, const lfm2_tensor* b, const lfm2_
 /* y[n, c, t] = activation(bias[c] + sum over j of w[c, j] x[n, c, t - (filter - 1) + j]), x being 0 before time 0. */
 LFM2_API int lfm2_causal_conv1d(const lfm2_tensor* x, const lfm2_tensor* w, const lfm2_tensor* bias,
                                 const lfm2_tensor* y, int activation, void* stream);
-/* The same as a matrix product, dense tensors only; needs a workspace on either device. */
+/* The same as a matrix product, dense tensors only; needs a workspace on either device. The sums are rounded to the
+ * dtype before bias and activation, then again; and an infinity or NaN of x reaches every channel at its times, through
+ * 0 * x.
+ */
 LFM2_API int lfm2_causal_conv1d_gemm(const lfm2_tensor* x, const lfm2_tensor* w, const lfm2_tensor* bias,
                                      const lfm2_tensor* y, int activation, void* workspace, size_t workspace_bytes,
                                      void* stream);

@@ -56,7 +56,7 @@ sanitize() {
   local tool=$1
   shift
   compute-sanitizer --tool "$tool" --report-api-errors no "$@" "$bin/cuda_tests" --gtest_brief=1 \
-    --gtest_filter='-*Long*:*Invariance*:*Bits*:*FarPositions:*ShapeAndLength:*AnyK*:*OddSizes*:*ManyBlocks:*DeathTest*:*LoseNoMore*:*Upload*:*LargeScores:*WgmmaTest.EverySplit:*WgmmaTest.Many*:*LosesNoMore*'
+    --gtest_filter='-*Long*:*Invariance*:*Bits*:*FarPositions:*ShapeAndLength:*AnyK*:*OddSizes*:*ManyBlocks:*DeathTest*:*LoseNoMore*:*Upload*:*LargeScores:*WgmmaTest.EverySplit:*WgmmaTest.Many*:*LosesNoMore*:*ShapeAndPage*:*ManySequences*:CudaSampleTest.AgreesWithSorting:CudaSampleTest.InfinitiesAndNans:*DenormalsInEvery*'
 }
 # racecheck does not follow the barriers of cuBLASLt's kernels (nvjet) and reports hazards inside them; any other hazard is ours. (Its own
 # way of leaving kernels out breaks the test that captures a graph.)
@@ -142,12 +142,6 @@ else
   start "racecheck" with_gpu $((gpus > 3 ? 3 : 0)) racecheck
 fi
 wait  # both write the same files
-if [ -x "$bin/bench_operators" ]; then
-  start "operators' speed" "$bin/bench_operators"
-  wait
-else
-  skipped "operators' speed" "LFM2_CMAKE_OPTIONS=-DLFM2_BENCH=ON builds it"
-fi
 if [[ $skip == *" mpi "* ]]; then skipped "mpi tests over MPI" "as asked"; else start "mpi tests over MPI" mpi_tests mpi; fi
 if [[ $skip == *" full-size "* ]]; then
   skipped "full size" "as asked"

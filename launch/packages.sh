@@ -3,8 +3,10 @@
 
 lfm2_packages=(build-essential cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libcli11-dev nlohmann-json3-dev
   libfmt-dev libxxhash-dev)
-lfm2_test_packages=(libgtest-dev libopenblas-dev hdf5-tools python3 python3-h5py python3-hypothesis python3-numpy)
+lfm2_test_packages=(file libgtest-dev libopenblas-dev hdf5-tools python3 python3-h5py python3-hypothesis python3-numpy)
 lfm2_fuzz_packages=(clang libclang-rt-dev)
+# Without these some tests are skipped.
+lfm2_cluster_packages=(slurm-wlm munge iproute2)
 
 # install_packages NAME...: asks nothing; needs root or sudo only where something is missing.
 install_packages() {
@@ -28,13 +30,15 @@ install_packages() {
     { echo "apt-get could not install: ${missing[*]}" >&2; return 69; }
 }
 
-# build PRESET [CMAKE_OPTION...]: configures where needed and builds into build/PRESET; output only where something fails.
+# build PRESET [CMAKE_OPTION...]: configures where needed and builds into build/PRESET all of the preset's targets, or those in LFM2_TARGETS;
+# output only where something fails.
 build() {
   local preset=$1 log
   shift
   log=$(mktemp)
   echo "Building build/$preset"
-  if ! { cmake --preset "$preset" "$@" && cmake --build --preset "$preset"; } >"$log" 2>&1; then
+  # shellcheck disable=SC2086  # a list of targets
+  if ! { cmake --preset "$preset" "$@" && cmake --build --preset "$preset" ${LFM2_TARGETS:+--target $LFM2_TARGETS}; } >"$log" 2>&1; then
     cat "$log" >&2
     rm -f "$log"
     return 1

@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
-# run.sh [-n RANKS] [OPTION...]: lfm2_stage under mpirun on this host; every option goes to lfm2_stage unchanged.
+# run.sh [-n RANKS] [--hosts HOST:RANKS,...| --hostfile FILE] [OPTION...]: lfm2_stage under Open MPI's mpirun, here or on the hosts named; every
+# other option goes to lfm2_stage unchanged.
 #   launch/run.sh -n 4 --weights shards/ --input inputs.bin --output outputs.bin
-# For hosts in a hostfile: LFM2_MPIRUN_OPTIONS="--hostfile hosts" launch/run.sh -n 8 ...
+#   launch/run.sh --hosts node1:4,node2:4 --weights /shared/shards --output outputs.bin
+#   launch/run.sh -n 4 doctor --weights shards/
+# Hosts are reached by ssh without a password; program and shards lie at the same place on each. From the environment: LFM2_STAGE (the program),
+# LFM2_WRAP (a command before it: each-rank.sh), LFM2_MPIRUN_OPTIONS.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 program=${LFM2_STAGE:-}
@@ -9,19 +13,33 @@ for candidate in "$here"/build/cuda/bin/lfm2_stage "$here"/build/cpu/bin/lfm2_st
   [ -n "$program" ] || { [ -x "$candidate" ] && program=$candidate; } || true
 done
 [ -n "$program" ] || program=$(command -v lfm2_stage) || { echo "run.sh: lfm2_stage is not built: launch/demo.sh does it" >&2; exit 69; }
-ranks=4
-if [ "${1:-}" = -n ]; then
-  ranks=${2:?run.sh: -n needs a number of ranks}
+ranks='' places=()
+while :; do
+  case ${1:-} in
+    -n) ranks=${2:?run.sh: -n needs a number of ranks} ;;
+    --hosts) places=(--host "${2:?run.sh: --hosts needs names, as in node1:4,node2:4}") ;;
+    --hostfile) places=(--hostfile "${2:?run.sh: --hostfile needs a file}") ;;
+    *) break ;;
+  esac
   shift 2
+done
+options=(--bind-to none)
+if [ ${#places[@]} -eq 0 ]; then
+  ranks=${ranks:-4}
+  # More ranks than cores is fine on the CPU.
+  [ "$ranks" -le "$(nproc)" ] || options+=(--oversubscribe)
 fi
-options=(-np "$ranks" --bind-to none)
-# More ranks than cores is fine on the CPU; root is usual in containers.
-[ "$ranks" -le "$(nproc)" ] || options+=(--oversubscribe)
-[ "$(id -u)" -ne 0 ] || options+=(--allow-run-as-root)
+[ -z "$ranks" ] || options+=(-np "$ranks")  # else as many as the hosts have places
+[ "$(id -u)" -ne 0 ] || options+=(--allow-run-as-root)  # usual in containers
+if [ ${#places[@]} -gt 0 ]; then  # other hosts get no environment by themselves
+  for name in PATH LD_LIBRARY_PATH $(compgen -e | grep -E '^(NCCL_|LFM2_|CUDA_)' || true); do
+    [ -z "${!name+set}" ] || options+=(-x "$name")
+  done
+fi
 progress=()
-if [ -t 2 ]; then progress=(--progress on); fi  # ranks see a pipe, not the terminal
+if [ -t 2 ] && [ "${1:-}" != doctor ]; then progress=(--progress on); fi  # ranks see a pipe, not the terminal
 for option in "$@"; do
   case $option in --progress | --progress=*) progress=() ;; esac
 done
-# shellcheck disable=SC2086  # a list of options
-exec mpirun "${options[@]}" ${LFM2_MPIRUN_OPTIONS:-} "$program" "${progress[@]}" "$@"
+# shellcheck disable=SC2086  # lists of options
+exec mpirun "${options[@]}" "${places[@]}" ${LFM2_MPIRUN_OPTIONS:-} ${LFM2_WRAP:-} "$program" "${progress[@]}" "$@"

@@ -159,7 +159,7 @@ class DeviceArray:
         return {"shape": self.shape, "typestr": typestr, "data": (self.memory.pointer, False), "strides": None, "version": 3}
 
     def numpy(self):
-        """A copy on the host."""
+        """A copy on the host. Waits for the default stream alone: synchronize() first where work went to another."""
         array = np.empty(self.shape, self.dtype)
         _run("lfm2_copy", self.device, array.ctypes.data, self.memory.pointer, array.nbytes, None)
         return array
@@ -266,7 +266,8 @@ class _View:
 class _Call:
     """One call of an operator: its arguments brought to one device, and the results brought back."""
 
-    def __init__(self, arrays, out, device, stream):
+    def __init__(self, arrays, out, device, stream, first=None):
+        """first: the number of the argument whose library and dtype the results have; None: the first that is there."""
         arrays = [array if array is None or _is_device_array(array) else np.asarray(array) for array in arrays]
         if out is not None and not _is_device_array(out) and not isinstance(out, np.ndarray):
             raise TypeError(f"out must be an array, not {type(out).__name__}")
@@ -274,7 +275,7 @@ class _Call:
         present = [view for view in self.views if view is not None]
         if not present:
             raise ValueError("no arrays")
-        self.first = present[0]
+        self.first = present[0] if first is None else self.views[first]
         for view in present + ([_View(out)] if out is not None else []):
             if view.dtype != self.first.dtype:
                 raise TypeError(f"arrays of {_NAMES[view.dtype]} and {_NAMES[self.first.dtype]}: one dtype is needed")
@@ -443,6 +444,10 @@ def concat(arrays, axis=0, *, out=None, device=None, stream=None):
 
 def concat_backward(output_gradient, input_gradients, axis=0, *, overwrite=False, device=None, stream=None):
     """Adds each input's slice of `output_gradient` to its gradient in place; with `overwrite` sets it. Returns the gradients."""
+    input_gradients = list(input_gradients)
+    for array in input_gradients:
+        if not _is_device_array(array) and not isinstance(array, np.ndarray):
+            raise TypeError(f"input gradients must be arrays, not {type(array).__name__}")
     call = _Call([output_gradient, *input_gradients], None, device, stream)
     whole, parts = call.views[0], call.views[1:]
     if not parts:
@@ -451,7 +456,7 @@ def concat_backward(output_gradient, input_gradients, axis=0, *, overwrite=False
     _need_shape(whole, shape, "the output's gradient")
     _need_dense(whole, "the output's gradient")
     call.run("lfm2_concat_backward", call.tensor(0), call.tensors(parts, written=True), len(parts), axis, int(overwrite))
-    return list(input_gradients)
+    return input_gradients
 
 
 def _check_bias(matrix, rows_per_sample):
@@ -501,11 +506,12 @@ def map(function, x, *, out=None, device=None, stream=None):
 def zip(function, a, b, *, out=None, device=None, stream=None):
     """function(a, b) element by element with NumPy's broadcasting; function: one of BINARY. Comparisons give 1 or 0."""
     function = _number_of(function, BINARY, "function")
+    first = None
     if isinstance(a, (int, float)):
-        a = _scalar(a, b)
+        a, first = _scalar(a, b), 1
     elif isinstance(b, (int, float)):
         b = _scalar(b, a)
-    call = _Call([a, b], out, device, stream)
+    call = _Call([a, b], out, device, stream, first)
     shape = np.broadcast_shapes(call.views[0].shape, call.views[1].shape)
     if out is not None:
         wanted = tuple(_View(out).shape)

@@ -5,11 +5,11 @@
 #include <map>
 
 #include "kernels/error.h"
+#include "stage/bytes_text.h"
 #include "stage/json.h"
 #include "stage/shard_reader.h"
 #include "weights-tools/commands.h"
 #include "weights-tools/model_source.h"
-#include "weights-tools/stage_options.h"
 
 namespace lfm2 {
 

@@ -1,13 +1,12 @@
 // The command line of weights-tools: options in, one command called, errors turned into one line and an exit code.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <functional>
 #include <iostream>
-#include <map>
 
 #include "kernels/error.h"
+#include "stage/choice.h"
 #include "weights-tools/commands.h"
 #include "weights-tools/interrupt.h"
 
@@ -31,11 +30,13 @@ struct Program {
 };
 
 void add_console(CLI::App& command, Console& console) {
-  static const std::map<std::string, ProgressMode> modes = {
+  const std::vector<std::pair<std::string, ProgressMode>> modes = {
       {"auto", ProgressMode::kAuto}, {"on", ProgressMode::kOn}, {"off", ProgressMode::kOff}};
   command.add_flag("-q,--quiet", console.quiet, "Say nothing but errors");
   command.add_option("--progress", console.progress, "auto (on a terminal), on or off")
-      ->transform(CLI::CheckedTransformer(modes, CLI::ignore_case));
+      ->transform(one_of(modes))
+      ->type_name("MODE")
+      ->default_str("auto");
 }
 
 void add_stages(CLI::App& command, std::optional<int64_t>& stages, std::string& layers) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kernels/error.h"
+#include "stage/bytes_text.h"
 #include "stage/json.h"
 #include "weights-tools/commands.h"
 #include "weights-tools/stage_needs.h"

@@ -79,12 +79,4 @@ uint64_t parse_bytes(const std::string& text) {
   return static_cast<uint64_t>(bytes);
 }
 
-std::string bytes_text(uint64_t bytes) {
-  const auto value = static_cast<double>(bytes);
-  if (bytes >= 1'000'000'000) return fmt::format("{:.2f} GB", value / 1e9);
-  if (bytes >= 1'000'000) return fmt::format("{:.2f} MB", value / 1e6);
-  if (bytes >= 1000) return fmt::format("{:.2f} kB", value / 1e3);
-  return fmt::format("{} B", bytes);
-}
-
 }  // namespace lfm2

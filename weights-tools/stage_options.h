@@ -24,6 +24,4 @@ std::vector<int64_t> parse_layers(const std::string& text);
 // "80GB", "512 MiB", "1.5TB", or plain bytes: decimal units count 1000, binary ones 1024. Error(kUsage).
 uint64_t parse_bytes(const std::string& text);
 
-std::string bytes_text(uint64_t bytes);  // "16.68 GB"
-
 }  // namespace lfm2

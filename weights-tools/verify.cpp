@@ -6,11 +6,11 @@
 #include <filesystem>
 
 #include "kernels/error.h"
+#include "stage/bytes_text.h"
 #include "weights-tools/commands.h"
 #include "weights-tools/copy.h"
 #include "weights-tools/interrupt.h"
 #include "weights-tools/limited_child.h"
-#include "weights-tools/stage_options.h"
 
 namespace lfm2 {
 

@@ -1,4 +1,4 @@
-// Control messages between stages that are threads of one process, and of a pipeline of one stage.
+// Control messages between stages that are threads of one process: for tests.
 #pragma once
 
 #include <deque>

@@ -1,17 +1,38 @@
-// MPI_Isend with the message kept until it has left; matched probes, since only the sender knows how long it is.
+// MPI_Isend with the message kept until it has left; matched probes, since only the sender knows how long it is. What
+// is announced may still be on its way, and its sender stopped: receiving is asked for and tested, never waited for.
 #include "comm/mpi_control_link.h"
+
+#include <chrono>
 
 namespace lfm2 {
 
 namespace {
 constexpr int kStepTag = 1, kTokensTag = 2, kStopTag = 3;
-}
+// All that was sent has been received when a link goes, but MPI may have to be asked before it knows.
+constexpr std::chrono::seconds kLongestFarewell{1};
+}  // namespace
 
-MpiControlLink::MpiControlLink(const MpiGroup& group) : rank_(group.rank()), size_(group.size()) {
+MpiControlLink::MpiControlLink(const MpiGroup& group)
+    : rank_(group.rank()),
+      size_(group.size()),
+      step_{0, kStepTag, {}},
+      tokens_{group.size() - 1, kTokensTag, {}},
+      stop_{MPI_ANY_SOURCE, kStopTag, {}} {
   MPI_CHECK(MPI_Comm_dup(group.comm(), &comm_));
 }
 
-MpiControlLink::~MpiControlLink() { MPI_Comm_free(&comm_); }
+MpiControlLink::~MpiControlLink() {
+  const auto until = std::chrono::steady_clock::now() + kLongestFarewell;
+  while (!outgoing_.empty() && std::chrono::steady_clock::now() < until) {
+    Outgoing& out = outgoing_.front();
+    int done = 0;
+    if (MPI_Testall(static_cast<int>(out.requests.size()), out.requests.data(), &done, MPI_STATUSES_IGNORE) !=
+        MPI_SUCCESS)
+      break;
+    if (done != 0) outgoing_.pop_front();
+  }
+  MPI_Comm_free(&comm_);
+}
 
 void MpiControlLink::send(const std::vector<int32_t>& words, int first, int last, int tag) {
   Outgoing& out = outgoing_.emplace_back(Outgoing{words, {}});
@@ -22,28 +43,34 @@ void MpiControlLink::send(const std::vector<int32_t>& words, int first, int last
   }
 }
 
-bool MpiControlLink::receive(std::vector<int32_t>& words, int from, int tag) {
-  int found = 0, count = 0;
-  MPI_Message message = MPI_MESSAGE_NULL;
-  MPI_Status status;
-  MPI_CHECK(MPI_Improbe(from, tag, comm_, &found, &message, &status));
-  if (found == 0) return false;
-  MPI_CHECK(MPI_Get_count(&status, MPI_INT32_T, &count));
-  words.resize(static_cast<size_t>(count));
-  MPI_CHECK(MPI_Mrecv(words.data(), count, MPI_INT32_T, &message, MPI_STATUS_IGNORE));
+bool MpiControlLink::receive(std::vector<int32_t>& words, Incoming& incoming) {
+  if (incoming.request == MPI_REQUEST_NULL) {
+    int found = 0, count = 0;
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    MPI_CHECK(MPI_Improbe(incoming.from, incoming.tag, comm_, &found, &message, &status));
+    if (found == 0) return false;
+    MPI_CHECK(MPI_Get_count(&status, MPI_INT32_T, &count));
+    incoming.words.resize(static_cast<size_t>(count));
+    MPI_CHECK(MPI_Imrecv(incoming.words.data(), count, MPI_INT32_T, &message, &incoming.request));
+  }
+  int done = 0;
+  MPI_CHECK(MPI_Test(&incoming.request, &done, MPI_STATUS_IGNORE));
+  if (done == 0) return false;
+  words.swap(incoming.words);
   return true;
 }
 
 void MpiControlLink::send_step(const std::vector<int32_t>& words) { send(words, 1, size_ - 1, kStepTag); }
-bool MpiControlLink::receive_step(std::vector<int32_t>& words) { return receive(words, 0, kStepTag); }
+bool MpiControlLink::receive_step(std::vector<int32_t>& words) { return receive(words, step_); }
 void MpiControlLink::send_tokens(const std::vector<int32_t>& words) { send(words, 0, 0, kTokensTag); }
-bool MpiControlLink::receive_tokens(std::vector<int32_t>& words) { return receive(words, size_ - 1, kTokensTag); }
+bool MpiControlLink::receive_tokens(std::vector<int32_t>& words) { return receive(words, tokens_); }
 
 void MpiControlLink::ask_to_stop() { send({}, 0, 0, kStopTag); }
 
 bool MpiControlLink::asked_to_stop() {
   std::vector<int32_t> words;
-  return receive(words, MPI_ANY_SOURCE, kStopTag);
+  return receive(words, stop_);
 }
 
 void MpiControlLink::progress() {

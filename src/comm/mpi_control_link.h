@@ -28,12 +28,18 @@ class MpiControlLink : public ControlLink {
     std::vector<int32_t> words;
     std::vector<MPI_Request> requests;
   };
+  struct Incoming {
+    int from, tag;
+    std::vector<int32_t> words;
+    MPI_Request request = MPI_REQUEST_NULL;  // where a message has been seen that is not all there yet
+  };
   void send(const std::vector<int32_t>& words, int first, int last, int tag);
-  bool receive(std::vector<int32_t>& words, int from, int tag);
+  bool receive(std::vector<int32_t>& words, Incoming& incoming);
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   std::deque<Outgoing> outgoing_;
+  Incoming step_, tokens_, stop_;
 };
 
 }  // namespace lfm2

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <string_view>
 #include <thread>
 
 #include "comm/wait.h"
@@ -25,6 +26,14 @@ void check_mpi(int result, const char* call) {
   int length = 0;
   MPI_Error_string(result, text, &length);
   throw Error(ExitCode::kLost, fmt::format("{} failed: {}", call, text));
+}
+
+std::string mpi_library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_CHECK(MPI_Get_library_version(text, &length));
+  const std::string_view all(text);  // the rest says who built it, and when
+  return std::string(all.substr(0, all.find_first_of(",\n")));
 }
 
 MpiGroup::MpiGroup(const MpiGroup& parent, int color) : host_(parent.host()) {

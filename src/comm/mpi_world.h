@@ -15,6 +15,8 @@ namespace lfm2 {
 void check_mpi(int result, const char* call);
 #define MPI_CHECK(call) ::lfm2::check_mpi((call), #call)
 
+std::string mpi_library_version();  // as the library names itself: "Open MPI v4.1.4"
+
 // Some ranks of the job in order, and what they do together. Each collective ends within `timeout_seconds` (0: no
 // limit); Error(kLost) names `what`.
 class MpiGroup {

@@ -181,6 +181,12 @@ NcclChannel::NcclChannel(const MpiGroup& group, Backend& backend, double timeout
 
 }  // namespace
 
+std::string nccl_version() {
+  int version = 0;
+  check_nccl(ncclGetVersion(&version), nullptr, "ncclGetVersion");
+  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+}
+
 std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backend, double timeout_seconds) {
   return std::make_unique<NcclChannel>(group, backend, timeout_seconds);
 }

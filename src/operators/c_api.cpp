@@ -27,7 +27,8 @@ static_assert(static_cast<int>(UnaryFunction::kGelu) == LFM2_MAP_GELU &&
               static_cast<int>(BinaryFunction::kLt) == LFM2_LT &&
               static_cast<int>(ReduceFunction::kMean) == LFM2_MEAN && static_cast<int>(Activation::kGelu) == LFM2_GELU);
 static_assert(static_cast<int>(Status::kCudaError) == LFM2_CUDA_ERROR &&
-              static_cast<int>(Status::kNoCuda) == LFM2_NO_CUDA);
+              static_cast<int>(Status::kNoCuda) == LFM2_NO_CUDA &&
+              static_cast<int>(Status::kNoMemory) == LFM2_NO_MEMORY);
 
 // What is null or out of range becomes a view that every check refuses.
 TensorView view_of(const lfm2_tensor* tensor) {
@@ -45,13 +46,13 @@ TensorView view_of(const lfm2_tensor* tensor) {
   return view;
 }
 
-// Views of `n` tensors. Few ones need no allocation; std::bad_alloc is the only exception of the API.
+// Views of `n` tensors. Few ones need no allocation.
 class Views {
  public:
   Views(const lfm2_tensor* tensors, int64_t n) {
     if (tensors == nullptr || n < 1) return;
     views_ = few_;
-    if (n > kFew) views_ = many_ = new (std::nothrow) TensorView[static_cast<size_t>(n)];
+    if (n > kFew) views_ = many_ = new TensorView[static_cast<size_t>(n)];
     for (int64_t i = 0; views_ != nullptr && i < n; ++i) views_[i] = view_of(tensors + i);
   }
   ~Views() { delete[] many_; }
@@ -71,8 +72,8 @@ template <class F>
 int guarded(F&& f) noexcept {
   try {
     return static_cast<int>(f());
-  } catch (...) {
-    return LFM2_INVALID;  // out of memory on the host: the only exception there is
+  } catch (const std::bad_alloc&) {
+    return LFM2_NO_MEMORY;
   }
 }
 
@@ -223,9 +224,9 @@ int lfm2_allocate(int device, size_t bytes, void** memory) {
   if (memory == nullptr || device < LFM2_CPU) return LFM2_INVALID;
   *memory = nullptr;
   if (device != LFM2_CPU) return static_cast<int>(gpu::allocate(device, bytes, memory));
-  if (bytes > SIZE_MAX - 256) return LFM2_INVALID;
+  if (bytes > SIZE_MAX - 256) return LFM2_NO_MEMORY;
   *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  return *memory != nullptr || bytes == 0 ? LFM2_OK : LFM2_INVALID;
+  return *memory != nullptr || bytes == 0 ? LFM2_OK : LFM2_NO_MEMORY;
 }
 
 int lfm2_release(int device, void* memory) {

@@ -189,6 +189,13 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 64;
   }
+  constexpr double kMostResults = 1e11;
+  if (static_cast<double>(problem.samples) * static_cast<double>(problem.channels) *
+          static_cast<double>(problem.length) >
+      kMostResults) {
+    std::fprintf(stderr, "causal_conv1d_check: samples x channels x length are more than %g results\n", kMostResults);
+    return 64;
+  }
   problem.with_bias = !no_bias;
   problem.with_silu = !no_silu;
   const int gpus = lfm2_device_count();
@@ -205,7 +212,7 @@ int main(int argc, char** argv) {
     return run(problem, device, seed, !no_host);
   } catch (const Failure& failure) {
     std::fprintf(stderr, "causal_conv1d_check: %s\n", lfm2_status_string(failure.status));
-    return 70;
+    return failure.status == LFM2_NO_MEMORY ? 69 : 70;
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "causal_conv1d_check: not enough memory\n");
     return 69;

@@ -60,7 +60,9 @@ struct Accurate {
   }
 };
 
-LFM2_HOST_DEVICE inline float gelu_exact(float x) { return 0.5f * x * erfcf(-0.707106781186547524f * x); }
+LFM2_HOST_DEVICE inline float gelu_exact(float x) {
+  return x < -20.0f ? -0.0f : 0.5f * x * erfcf(-0.707106781186547524f * x);  // not infinity times 0
+}
 
 #ifdef __CUDACC__
 // And on a GPU where it is rounded to 16 bits: relative errors near 2^-20.

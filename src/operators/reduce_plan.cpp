@@ -40,16 +40,16 @@ void cut_slices(ReducePlan& plan, int64_t steps, int64_t smallest, int64_t other
   plan.slices = std::max<int64_t>(1, (steps + plan.per_slice - 1) / plan.per_slice);
 }
 
-}  // namespace
-
-void cut_reduce(ReducePlan& plan) {
+// lanes, slices and per_slice for a plan whose walks are known. `kept` is the input's alone: whoever asks for the size
+// of a workspace does not know the output's strides.
+void cut_reduce(const Walk<1>& kept, ReducePlan& plan) {
   plan.unit = 16 / static_cast<int>(size_bytes(plan.dtype));
   const auto step = [](const auto& walk) {
     const int64_t stride = walk.rank > 0 ? walk.strides[0][0] : 0;
     return stride < 0 ? -stride : stride;
   };
-  const int64_t across = step(plan.reduced), along = step(plan.kept);
-  plan.rows = plan.kept.rank == 0 || (plan.reduced.rank > 0 && across != 0 && (along == 0 || across < along));
+  const int64_t across = step(plan.reduced), along = step(kept);
+  plan.rows = kept.rank == 0 || (plan.reduced.rank > 0 && across != 0 && (along == 0 || across < along));
   if (plan.rows) {
     const int64_t inner = plan.reduced.rank > 0 ? plan.reduced.dims[0] : 1;
     const int64_t units = inner == 0 ? 0 : units_of(inner, plan.unit) * (plan.length / inner);
@@ -60,12 +60,14 @@ void cut_reduce(ReducePlan& plan) {
     plan.per_slice = units;
     if (plan.lanes == kBlockThreads) cut_slices(plan, units, kBlockThreads * kStepsAtLeast, plan.outputs);
   } else {
-    const int64_t inner = plan.kept.dims[0];
+    const int64_t inner = kept.dims[0];
     const int64_t units = inner == 0 ? 0 : units_of(inner, plan.unit) * (plan.outputs / inner);
     plan.lanes = static_cast<int>(std::min<int64_t>(32, power_of_two_from(std::max<int64_t>(1, units))));
     cut_slices(plan, plan.length, kBlockThreads / plan.lanes * kStepsAtLeast, units_of(units, plan.lanes));
   }
 }
+
+}  // namespace
 
 Status plan_reduce(const TensorView& input, const TensorView* output, uint32_t axes, ReducePlan& plan) {
   STATUS_CHECK(check_view(input));
@@ -76,6 +78,7 @@ Status plan_reduce(const TensorView& input, const TensorView* output, uint32_t a
     if (!same_kind(input, *output)) return Status::kInvalid;
     STATUS_CHECK(output_strides(input, *output, axes, out_strides));
   }
+  Walk<1> kept;
   for (int axis = input.rank - 1; axis >= 0; --axis) {
     const auto a = static_cast<size_t>(axis);
     if ((axes >> axis & 1u) != 0) {
@@ -83,15 +86,17 @@ Status plan_reduce(const TensorView& input, const TensorView* output, uint32_t a
       add_loop<1>(plan.reduced, input.dims[a], {input.strides[a]});
     } else {
       plan.outputs *= input.dims[a];
+      add_loop<1>(kept, input.dims[a], {input.strides[a]});
       add_loop<2>(plan.kept, input.dims[a], {input.strides[a], out_strides[a]});
     }
   }
   tidy(plan.reduced);
   tidy(plan.kept);
+  tidy(kept);
   plan.dtype = input.dtype;
   plan.device = input.device;
   plan.input = input.data;
-  cut_reduce(plan);
+  cut_reduce(kept, plan);
   return Status::kOk;
 }
 

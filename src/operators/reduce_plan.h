@@ -35,9 +35,6 @@ struct ReducePlan {
 
 // Fills all but `function` and `output`'s start; `output` may be null where only the workspace is wanted.
 Status plan_reduce(const TensorView& input, const TensorView* output, uint32_t axes, ReducePlan& plan);
-// lanes, slices and per_slice for a plan whose walks are known. Also used for the second stage.
-void cut_reduce(ReducePlan& plan);
-
 inline int64_t units_of(int64_t elements, int unit) { return (elements + unit - 1) / unit; }
 
 }  // namespace lfm2::operators

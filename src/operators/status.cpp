@@ -17,6 +17,8 @@ const char* status_text(Status status) {
       return "the shapes do not belong together";
     case Status::kNoCuda:
       return "a tensor on a GPU, but this library was built without CUDA";
+    case Status::kNoMemory:
+      return "not enough memory on the host";
     case Status::kCudaError:
       break;
   }

@@ -1,4 +1,5 @@
-// What every operator returns: done, or why not. Operators never throw; a Status goes through the C API as an int.
+// What every operator returns: done, or why not; a Status goes through the C API as an int. On the CPU operators that
+// need memory throw std::bad_alloc, which the C API returns as kNoMemory.
 #pragma once
 
 namespace lfm2::operators {
@@ -8,6 +9,7 @@ enum class Status : int {
   kInvalid = 1,        // a null pointer, an unknown dtype, device, layout, rank, axis or function
   kShapeMismatch = 2,  // each tensor is well formed, but their shapes do not belong together
   kNoCuda = 3,         // a tensor on a GPU, and a build without CUDA
+  kNoMemory = 4,       // of the host
   kCudaError = 1000,   // kCudaError + n: CUDA's error n, of the launch itself or of a copy or allocation
 };
 

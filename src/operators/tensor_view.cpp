@@ -23,10 +23,10 @@ Status check_view(const TensorView& view) {
     if (view.dim(axis) < 0) return Status::kInvalid;
     empty = empty || view.dim(axis) == 0;
   }
-  if (empty) return Status::kOk;
+  // Extents of 0 count as 1, so that no partial product overflows in empty tensors either.
   int64_t count = 1, reach = 0;
   for (int axis = 0; axis < view.rank; ++axis) {
-    const int64_t extent = view.dim(axis), stride = view.stride(axis);
+    const int64_t extent = std::max<int64_t>(1, view.dim(axis)), stride = view.stride(axis);
     if (extent > kMostElements / count) return Status::kInvalid;
     count *= extent;
     if (extent == 1) continue;
@@ -36,6 +36,7 @@ Status check_view(const TensorView& view) {
     reach += step * (extent - 1);
     if (reach > kMostElements) return Status::kInvalid;
   }
+  if (empty) return Status::kOk;
   if (view.data == nullptr) return Status::kInvalid;
   return reinterpret_cast<uintptr_t>(view.data) % size_bytes(view.dtype) == 0 ? Status::kOk : Status::kInvalid;
 }

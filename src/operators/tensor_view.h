@@ -52,8 +52,8 @@ struct TensorView {
   }
 };
 
-// kInvalid unless rank, dtype and device exist, no extent is negative, the positions fit into 63 bits, and data is
-// there (where there are elements) and aligned to one element.
+// kInvalid unless rank, dtype and device exist, no extent is negative, the positions fit into 63 bits (of empty tensors
+// too, as if extents of 0 were 1), and data is there (where there are elements) and aligned to one element.
 Status check_view(const TensorView& view);
 // The same, and no two elements in one place: what is written to.
 Status check_output(const TensorView& view);

@@ -24,8 +24,6 @@ Machine cpu_machine(const Options& options, const MpiWorld& world) {
 }
 
 #if LFM2_HAS_CUDA
-constexpr double kStartTimeout = 120;  // CUDA and NCCL on a busy machine take tens of seconds at most
-
 // NCCL cannot join two ranks that share a GPU.
 bool gpus_are_distinct(const MpiWorld& world, const std::string& uuid) {
   std::vector<std::string> uuids = world.gather(uuid, 0, kStartTimeout, "GPUs");
@@ -35,8 +33,7 @@ bool gpus_are_distinct(const MpiWorld& world, const std::string& uuid) {
 }
 
 Machine cuda_machine(const Options& options, const MpiWorld& world, int devices) {
-  // One visible device may be a launcher's choice for this rank; more ranks than devices share them.
-  const int device = world.local_rank() % devices;
+  const int device = device_of(world, devices);
   Machine machine{.backend = make_cuda_backend(device, {.plain_fp32 = options.plain_fp32}),
                   .cuda = true,
                   .sharing = (world.local_size() + devices - 1) / devices};

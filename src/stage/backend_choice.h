@@ -20,6 +20,13 @@ struct Machine {
   std::string transport_name() const;
 };
 
+// CUDA and NCCL on a busy machine take tens of seconds at most to start.
+inline constexpr double kStartTimeout = 120;
+
+// The GPU of this rank among the `devices` that it sees. One visible device may be a launcher's choice for this rank;
+// more ranks than devices share them.
+inline int device_of(const MpiWorld& world, int devices) { return world.local_rank() % devices; }
+
 // Collective. Error(kUnavailable) where the wanted device or transport is not there.
 Machine choose_machine(const Options& options, const MpiWorld& world);
 

@@ -227,6 +227,13 @@ void Generator::draw(const Layout& layout, const Tensor& residual, const Slot& s
                           Tensor(drawn_.data(), DType::kI32, {static_cast<int64_t>(drawn.bytes / sizeof(int32_t))}));
 }
 
+void Generator::make_room_for_recordings() {
+  std::erase_if(recordings_, [](const auto& one) { return one.second.work == nullptr; });
+  if (recordings_.size() < kMostRecordings) return;
+  wait([&] { return slots_[0].computed->done() && slots_[1].computed->done(); }, "can drop the recordings of others");
+  recordings_.clear();
+}
+
 void Generator::enqueue(const StepArrays& arrays, int slot_index, int64_t step) {
   Slot& slot = slots_[static_cast<size_t>(slot_index)];
   const Layout layout(arrays_.data(), arrays, plan_.table_width());
@@ -235,10 +242,7 @@ void Generator::enqueue(const StepArrays& arrays, int slot_index, int64_t step) 
       arrays.singles == arrays.tokens && static_cast<int64_t>(arrays.draw_rows.size()) == arrays.tokens;
   if (decodes) {
     const Shape shape{slot_index, layout.batch.tokens, layout.batch.max_length};
-    if (recordings_.size() >= kMostRecordings && !recordings_.contains(shape)) {
-      backend_.compute().drain();  // they may be running
-      recordings_.clear();
-    }
+    if (recordings_.size() >= kMostRecordings && !recordings_.contains(shape)) make_room_for_recordings();
     Recorded& recorded = recordings_[shape];
     if (++recorded.times == kRecordedTime) recorded.work = backend_.record([&] { compute(layout, slot); });
     recording = recorded.work.get();

@@ -87,7 +87,7 @@ class Generator {
     bool pending = false;                // last stage: its results were not looked at yet
     std::vector<int32_t> drawing_slots;  // of sequences
   };
-  // Steps of this shape enqueue the same work: recorded when they come again.
+  // Steps of this shape enqueue the same work: recorded when they have come some times.
   struct Shape {
     int64_t slot, tokens, length_bound;
     auto operator<=>(const Shape&) const = default;
@@ -100,6 +100,7 @@ class Generator {
   bool take_tokens();
   void upload(const StepArrays& arrays, const std::vector<int32_t>& ids, Slot& slot);
   void wait_for_free_slot(int slot);
+  void make_room_for_recordings();
   void enqueue(const StepArrays& arrays, int slot, int64_t step);
   void compute(const Layout& layout, const Slot& slot);
   void draw(const Layout& layout, const Tensor& residual, const Slot& slot);

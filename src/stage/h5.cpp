@@ -60,6 +60,12 @@ std::optional<DType> match_type(hid_t type) {
 
 }  // namespace
 
+std::string library_version() {
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
 Id file_type(DType dtype) {
   switch (dtype) {
     case DType::kF32:

@@ -44,6 +44,8 @@ class Id {
   herr_t (*close_)(hid_t) = nullptr;
 };
 
+std::string library_version();  // "1.10.8"
+
 struct DatasetInfo {
   std::vector<uint64_t> dims;
   std::optional<DType> dtype;      // nothing where the stored type is none of ours

@@ -21,10 +21,6 @@ namespace {
 
 // Loading from a cold disk may take minutes where a step takes milliseconds.
 constexpr double kLoadTimeoutFactor = 10;
-// Tokens of a micro-batch beyond which the matrix products are no faster, while the pipeline fills more slowly.
-constexpr int64_t kLargestCpuTarget = 512;
-constexpr int64_t kLargestCudaTarget = 4096;
-constexpr int64_t kLargestMeasuredTarget = 8192;  // where the cost was measured
 // Threads that read shards: by then memory, not a processor, is the limit.
 constexpr int kMostReaders = 16;
 
@@ -105,6 +101,10 @@ void Job::check_inputs() {
     if (options_.results.top_k > config.vocab)
       throw Error(ExitCode::kUsage, fmt::format("--top-logprobs {}: expected at most vocab_size = {}",
                                                 options_.results.top_k, config.vocab));
+    for (const int32_t token : options_.generation.eos_tokens)
+      if (token >= config.vocab)
+        throw Error(ExitCode::kUsage,
+                    fmt::format("--eos {}: expected at most vocab_size - 1 = {}", token, config.vocab - 1));
     for (const auto& path : {options_.report, options_.trace})
       if (!path.empty()) check_output_place(path);
   }
@@ -200,18 +200,16 @@ void Job::check_memory() const {
                                  : all                                          ? tokens
                                  : generates()                                  ? generation_.limits.most_sequences
                                                                                 : plan_.max_samples);
-  cost.weight_bytes = 0;
-  for (const ShardTensor* tensor : tensors())
-    cost.weight_bytes +=
-        numel(tensor->spec.dims) * size_bytes(held_dtype(tensor->dtype, compute_, tensor->spec.keep_fp32));
+  cost.weight_bytes = held_bytes(tensors(), compute_);
   const auto needed = static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes())));
   const uint64_t available = available_host_memory();
   if (available > 0 && needed > available)
     throw Error(ExitCode::kUnavailable,
                 fmt::format("{} ranks on {} need {:.2f} GB of memory, {:.2f} GB are available: use more hosts, or a "
-                            "smaller --micro-batch",
+                            "smaller {}",
                             world_.local_size(), world_.host(), static_cast<double>(needed) / 1e9,
-                            static_cast<double>(available) / 1e9));
+                            static_cast<double>(available) / 1e9,
+                            generates() ? "--max-sequences or --prefill-chunk" : "--micro-batch"));
 }
 
 void Job::load_weights() {
@@ -255,7 +253,8 @@ void Job::run_repeatedly(const std::function<bool()>& run_once) {
     world_.barrier(options_.timeout_seconds, "start of a run");
     const auto start = std::chrono::steady_clock::now();
     const bool whole = run_once();
-    world_.barrier(options_.timeout_seconds, "end of a run");
+    // Pipelines side by side may end far apart; a rank that hangs is noticed by those of its own.
+    world_.barrier(options_.replicas > 1 ? 0 : options_.timeout_seconds, "end of a run");
     if (!options_.benchmark || run >= options_.warmup) seconds_.push_back(seconds_since(start));
     stopped_ = world_.smallest(whole ? 1 : 0, options_.timeout_seconds) == 0;
   }
@@ -314,7 +313,7 @@ ExitCode Job::finish() {
     report_.cache_bytes = generator_->cache_bytes();
     if (is_first()) report_.generation = summarize(generator_->generation_times());
   }
-  const std::vector<std::string> stages = world_.gather(to_json(report_), 0, options_.timeout_seconds, "figures");
+  const std::vector<std::string> stages = world_.gather(to_json(report_), 0, load_timeout(), "figures");
   int32_t valid = 1;
   if (world_.rank() == 0) {
     JobReport job{.model_type = std::string(shards_->config().type_name()),
@@ -348,7 +347,7 @@ ExitCode Job::finish() {
     if (!options_.quiet) fmt::print("{}", end_table(job));
     std::fflush(stdout);
   }
-  world_.broadcast(&valid, sizeof valid, 0, options_.timeout_seconds, "verdict");  // all exit alike
+  world_.broadcast(&valid, sizeof valid, 0, load_timeout(), "verdict");  // all exit alike
   return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
 }
 

@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kMostSequencesInStep = 512;
 constexpr int64_t kCudaPromptTokens = 2048, kCpuPromptTokens = 128;
 constexpr double kCacheShare = 0.9;  // of what is free: libraries allocate too
+constexpr double kUnlimited = 1e9;   // pages
 
 }  // namespace
 
@@ -45,12 +46,15 @@ void Job::limit_steps() {
   ScheduleLimits& limits = generation_.limits;
   limits.steps_in_flight = stages;
   limits.caches.slots = std::min(samples, at_a_time);
-  limits.caches.page = wanted.page;
+  limits.caches.page = std::min(wanted.page, std::max<int64_t>(1, generation_.longest));
   limits.most_sequences = (limits.caches.slots + stages - 1) / stages;
   if (options_.micro_batch > 0) limits.most_sequences = std::min(limits.most_sequences, options_.micro_batch);
-  limits.prompt_tokens = wanted.prompt_tokens > 0 ? wanted.prompt_tokens
-                         : machine_.cuda          ? kCudaPromptTokens
-                                                  : kCpuPromptTokens;
+  const SampleRange range = generation_.samples;
+  const int64_t prompts = samples_.offsets[static_cast<size_t>(range.first + range.count)] -
+                          samples_.offsets[static_cast<size_t>(range.first)];
+  limits.prompt_tokens = std::min(prompts, wanted.prompt_tokens > 0 ? wanted.prompt_tokens
+                                           : machine_.cuda          ? kCudaPromptTokens
+                                                                    : kCpuPromptTokens);
 }
 
 // As many pages as the longest sequences could fill at the same time, or as fit on the fullest rank.
@@ -73,17 +77,21 @@ CacheShape Job::fit_caches() const {
   const StageCost cost = measure_stage(config, layers(), compute_, compute_, generation_.most_tokens(), rows);
   const uint64_t others = cost.slot_bytes + cost.scratch_bytes + cost.result_bytes +
                           static_cast<uint64_t>(shape.slots) * slot_bytes(config, layers());
-  const double free = static_cast<double>(machine_.backend->free_bytes()) / machine_.sharing * kCacheShare;
+  const uint64_t free = machine_.backend->free_bytes();
   const double page = static_cast<double>(page_bytes(config, layers(), compute_, shape.page));
-  const double left = free - static_cast<double>(others);
-  const double fit = page > 0 ? std::max(0.0, left / page) : 1e18;
-  const auto fitting = static_cast<int64_t>(pipeline_ranks_->smallest(std::min(fit, 1e9), options_.timeout_seconds));
-  if (fitting < pages.front())
+  const double left = static_cast<double>(free) / machine_.sharing * kCacheShare - static_cast<double>(others);
+  const bool unknown = free == 0 && !machine_.cuda;  // a host that does not say
+  const double fit = unknown ? kUnlimited : left < 0 ? 0 : page > 0 ? std::min(left / page, kUnlimited) : kUnlimited;
+  const double least = pipeline_ranks_->smallest(fit, options_.timeout_seconds);
+  const auto fitting = static_cast<int64_t>(least);
+  if (fitting < pages.front()) {
+    if (fit > least) pipeline_ranks_->barrier(options_.timeout_seconds, "the fullest rank ends all");
     throw Error(
         ExitCode::kUnavailable,
         fmt::format("{} ({}): a sequence of {} positions needs {} pages of the key-value cache, {} fit into the "
                     "memory that is free: expected shorter samples, a smaller --generate or more ranks",
                     world_.host(), machine_.backend->description(), generation_.longest, pages.front(), fitting));
+  }
   shape.pages = std::min(wanted, fitting);
   return shape;
 }

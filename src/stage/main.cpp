@@ -6,6 +6,8 @@
 #include <new>
 #include <thread>
 
+#include "comm/deadline.h"
+#include "stage/doctor.h"
 #include "stage/job.h"
 #include "stage/stop.h"
 
@@ -15,14 +17,14 @@ using namespace lfm2;
 
 // Set by every launcher that this program is started with (mpirun, srun with PMIx or PMI); a usage error is one line,
 // not one a rank.
-bool is_first_of_launch() {
+int rank_of_launch() {
   for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
-    if (const char* rank = std::getenv(variable); rank != nullptr) return std::string_view(rank) == "0";
-  return true;
+    if (const char* rank = std::getenv(variable); rank != nullptr) return std::atoi(rank);
+  return 0;
 }
 
 int end_without_mpi(const ParsedCommandLine& parsed) {
-  if (is_first_of_launch())
+  if (rank_of_launch() == 0)
     std::fputs(parsed.text.c_str(), parsed.exit_code == 0 ? stdout : stderr);
   else if (parsed.exit_code != 0)
     std::this_thread::sleep_for(
@@ -56,6 +58,30 @@ Failure describe(std::exception_ptr error, bool verbose) {
   world.abort(failure.code);
 }
 
+// A machine that needs a doctor may hang anywhere. The first rank speaks first, and with it the launcher ends the
+// others.
+Deadline doctors_deadline(const Options& options) {
+  constexpr double kHeadStart = 2;
+  const double seconds = longest_doctor_seconds(options);
+  const int rank = rank_of_launch();
+  return Deadline(seconds > 0 ? seconds + kHeadStart * rank : 0,
+                  fmt::format("lfm2_stage: rank {}: doctor: no end after {:g} s (--timeout {:g}): a rank is stopped or "
+                              "missing, or a library hangs",
+                              rank, seconds, options.timeout_seconds));
+}
+
+// All ranks end from inside here, not further out: threads and devices may still be using what the work owns.
+template <class Run, class Discard>
+int run_or_end_all(MpiWorld& world, bool verbose, const Run& run, const Discard& discard) {
+  try {
+    return static_cast<int>(run());
+  } catch (...) {
+    const Failure failure = describe(std::current_exception(), verbose);
+    discard();
+    end_all_ranks(world, failure);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -63,16 +89,17 @@ int main(int argc, char** argv) {
   if (!parsed.run) return end_without_mpi(parsed);
   catch_stop_signals();
   try {
+    const Deadline deadline = parsed.doctor ? doctors_deadline(parsed.options) : Deadline(0, "");
     MpiWorld world(&argc, &argv);
-    Job job(parsed.options, world);
-    try {
-      return static_cast<int>(job.run());
-    } catch (...) {
-      // Here, not further out: threads and devices may still be using what the job owns.
-      const Failure failure = describe(std::current_exception(), parsed.options.verbose);
-      job.leave_output();
-      end_all_ranks(world, failure);
+    const bool verbose = parsed.options.verbose;
+    if (parsed.doctor) {
+      Doctor doctor(parsed.options, world);
+      return run_or_end_all(
+          world, verbose, [&] { return doctor.run(); }, [] {});
     }
+    Job job(parsed.options, world);
+    return run_or_end_all(
+        world, verbose, [&] { return job.run(); }, [&] { job.leave_output(); });
   } catch (const Error& error) {
     fmt::print(stderr, "lfm2_stage: {}\n", error.what());
     return static_cast<int>(error.code());

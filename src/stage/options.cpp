@@ -1,9 +1,10 @@
 // CLI11 and the checks between options.
 #include "stage/options.h"
 
-#include <CLI/CLI.hpp>
+#include <cmath>
 
 #include "kernels/error.h"
+#include "stage/choice.h"
 #include "stage/completions.h"
 #include "stage/output_file.h"
 #include "stage/version.h"
@@ -14,28 +15,35 @@ namespace {
 
 constexpr int64_t kMost = int64_t{1} << 31;
 
-void add_job_options(CLI::App& app, Options& options) {
-  app.add_option("--weights", options.weights, "Folder of shards made by weights-tools split")
-      ->required()
+CLI::Option* add_weights(CLI::App& app, Options& options) {
+  return app.add_option("--weights", options.weights, "Folder of shards made by weights-tools split")
       ->envname("LFM2_WEIGHTS")
       ->type_name("DIR");
-  app.add_option("--input", options.input, "Samples: .bin, .h5 or .jsonl; without it random ones")->type_name("FILE");
+}
+
+void add_sample_sizes(CLI::App& app, Options& options) {
   app.add_option("--samples", options.samples, "Number of random samples (1024), or only the first N of the input")
       ->check(CLI::Range(int64_t{1}, kMost));
   app.add_option("--length", options.length, "Tokens in each random sample")
       ->check(CLI::Range(int64_t{1}, kMost))
       ->capture_default_str();
+}
+
+void add_job_options(CLI::App& app, Options& options) {
+  add_weights(app, options)->required();
+  app.add_option("--input", options.input, "Samples: .bin, .h5 or .jsonl; without it random ones")->type_name("FILE");
+  add_sample_sizes(app, options);
   app.add_option("--seed", options.seed, "Seed of the random samples, and of drawing tokens")->capture_default_str();
   app.add_option("--output", options.output,
                  "Results: .bin (last-position logits), .h5 or .jsonl; written by the last rank")
       ->type_name("FILE");
   app.add_flag("--resume", options.resume,
                "Go on with an --output that was interrupted: finished samples are kept and skipped");
-  const std::map<std::string, Positions> positions{
+  const std::vector<std::pair<std::string, Positions>> positions{
       {"last", Positions::kLast}, {"all", Positions::kAll}, {"none", Positions::kNone}};
   app.add_option("--logits", options.results.positions,
                  "Positions whose logits are computed and written: last, all or none")
-      ->transform(CLI::CheckedTransformer(positions))
+      ->transform(one_of(positions))
       ->type_name("WHICH")
       ->default_str("last");
   app.add_option("--top-logprobs", options.results.top_k, "Only the K best log-probabilities of each position")
@@ -95,22 +103,22 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->capture_default_str();
   app.add_flag_callback(
       "--fp16", [&] { dtype = "fp16"; }, "Same as --dtype fp16");
-  const std::map<std::string, bool> fp32_ways{{"auto", false}, {"simt", true}};
+  const std::vector<std::pair<std::string, bool>> fp32_ways{{"auto", false}, {"simt", true}};
   app.add_option("--fp32", options.plain_fp32,
                  "fp32 products on a GPU: auto (tensor cores, exact bf16 products) or simt (plain fp32)")
-      ->transform(CLI::CheckedTransformer(fp32_ways))
+      ->transform(one_of(fp32_ways))
       ->type_name("WAY")
       ->default_str("auto");
-  const std::map<std::string, DeviceChoice> devices{
+  const std::vector<std::pair<std::string, DeviceChoice>> devices{
       {"auto", DeviceChoice::kAuto}, {"cuda", DeviceChoice::kCuda}, {"cpu", DeviceChoice::kCpu}};
   app.add_option("--device", options.device, "auto (CUDA where every rank finds a GPU), cuda or cpu")
-      ->transform(CLI::CheckedTransformer(devices))
+      ->transform(one_of(devices))
       ->type_name("DEVICE")
       ->default_str("auto");
-  const std::map<std::string, TransportChoice> transports{
+  const std::vector<std::pair<std::string, TransportChoice>> transports{
       {"auto", TransportChoice::kAuto}, {"nccl", TransportChoice::kNccl}, {"mpi", TransportChoice::kMpi}};
   app.add_option("--transport", options.transport, "auto (NCCL where each rank has a GPU of its own), nccl or mpi")
-      ->transform(CLI::CheckedTransformer(transports))
+      ->transform(one_of(transports))
       ->type_name("TRANSPORT")
       ->default_str("auto");
   app.add_option("--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen")
@@ -140,6 +148,17 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->capture_default_str();
 }
 
+// What decides which rank computes what, and where.
+void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
+  constexpr double kDoctorTimeout = 30;
+  options.timeout_seconds = kDoctorTimeout;
+  add_weights(app, options)->description("Folder of shards whose memory is planned");
+  add_sample_sizes(app, options);
+  add_machine_options(app, options, dtype);
+  app.remove_option(app.get_option("--balance"));  // no doctor needs to know what layers cost
+  app.add_flag("-v,--verbose", options.verbose, "Say where errors were thrown");
+}
+
 void add_report_options(CLI::App& app, Options& options) {
   auto* benchmark = app.add_flag("--benchmark", options.benchmark, "Repeat the job and report median and spread");
   app.add_option("--warmup", options.warmup, "Runs before those that count")
@@ -153,10 +172,10 @@ void add_report_options(CLI::App& app, Options& options) {
   app.add_option("--report", options.report, "Everything the end table says, as JSON")->type_name("FILE.json");
   app.add_option("--trace", options.trace, "A timeline of all ranks for Perfetto: what ran when, by micro-batch")
       ->type_name("FILE.json");
-  const std::map<std::string, ProgressMode> modes{
+  const std::vector<std::pair<std::string, ProgressMode>> modes{
       {"auto", ProgressMode::kAuto}, {"on", ProgressMode::kOn}, {"off", ProgressMode::kOff}};
   app.add_option("--progress", options.progress, "Progress bar on stderr: auto (on a terminal), on or off")
-      ->transform(CLI::CheckedTransformer(modes))
+      ->transform(one_of(modes))
       ->type_name("MODE")
       ->default_str("auto");
   auto* quiet = app.add_flag("-q,--quiet", options.quiet, "No end table");
@@ -172,6 +191,10 @@ void check_together(const Options& options) {
     else
       check_output_form(options.output, options.results);
   }
+  if (std::isnan(options.generation.rule.temperature))
+    throw Error(ExitCode::kUsage, "--temperature nan: expected a number from 0 up");
+  if (std::isnan(options.generation.rule.top_p))
+    throw Error(ExitCode::kUsage, "--top-p nan: expected a number from 0 to 1");
   if (generates && !options.answers.empty())
     throw Error(ExitCode::kUsage,
                 "--answers with --generate: answers are logits of whole samples, expected no --generate");
@@ -209,23 +232,33 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   ParsedCommandLine parsed;
   Options& options = parsed.options;
   std::string dtype = "auto";
-  CLI::App app{
-      "Scores and continues samples with LFM2 models over a pipeline of MPI ranks.\nExample: mpirun -np 4 lfm2_stage "
-      "--weights "
-      "shards/",
-      "lfm2_stage"};
+  parsed.doctor = argc > 1 && std::string_view(argv[1]) == "doctor";
+  CLI::App app{parsed.doctor
+                   ? "Looks at the machine that a run would use, and says what is wrong and what to do.\nExample: "
+                     "mpirun -np 4 lfm2_stage doctor --weights shards/"
+                   : "Scores and continues samples with LFM2 models over a pipeline of MPI ranks.\nExample: mpirun "
+                     "-np 4 lfm2_stage --weights shards/",
+               parsed.doctor ? "lfm2_stage doctor" : "lfm2_stage"};
   app.set_version_flag("--version", kVersionText);
-  app.footer(
-      "Exit codes: 0 done; 1 validation failed; 64 usage; 65 bad input or weights; 66 missing file; 69 no GPU, ranks "
-      "or\n"
-      "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, TERM or INT:\n"
-      "--resume goes on; 76 a rank was lost or timed out.");
-  add_job_options(app, options);
-  add_generation_options(app, options.generation);
-  add_machine_options(app, options, dtype);
-  add_report_options(app, options);
+  if (parsed.doctor) {
+    app.footer(
+        "Exit codes: 0 nothing would stop a run; 64 usage; 69 something would; 76 a rank was lost or timed out.");
+    add_doctor_options(app, options, dtype);
+  } else {
+    app.footer(
+        "lfm2_stage doctor looks at the machine instead (lfm2_stage doctor --help).\n"
+        "Exit codes: 0 done; 1 validation failed; 64 usage; 65 bad input or weights; 66 missing file; 69 no GPU, ranks "
+        "or\n"
+        "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, TERM or INT:\n"
+        "--resume goes on; 76 a rank was lost or timed out.");
+    add_job_options(app, options);
+    add_generation_options(app, options.generation);
+    add_machine_options(app, options, dtype);
+    add_report_options(app, options);
+  }
   try {
-    app.parse(argc, argv);
+    const int words = parsed.doctor ? 1 : 0;
+    app.parse(argc - words, argv + words);
     if (dtype != "auto") options.dtype = parse_dtype(dtype);
     if (options.samples == 0 && options.input.empty()) options.samples = 1024;
     options.generation.rule.seed = options.seed;

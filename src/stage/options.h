@@ -62,6 +62,7 @@ struct Options {
 struct ParsedCommandLine {
   Options options;
   bool run = false;
+  bool doctor = false;  // look at the machine instead of doing the job
   int exit_code = 0;
   std::string text;  // help or version for stdout (exit code 0), or one line for stderr
 };

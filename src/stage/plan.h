@@ -38,6 +38,11 @@ SampleRange replica_samples(const std::vector<int64_t>& offsets, int64_t replica
 // whole job, at least one sample in `range`.
 BatchPlan make_plan(const std::vector<int64_t>& offsets, SampleRange range, int64_t micro_batch, int64_t target_tokens);
 
+// Tokens of a micro-batch beyond which the matrix products are no faster, while the pipeline fills more slowly.
+inline constexpr int64_t kLargestCpuTarget = 512;
+inline constexpr int64_t kLargestCudaTarget = 4096;
+inline constexpr int64_t kLargestMeasuredTarget = 8192;  // where the cost was measured
+
 // Tokens per micro-batch that keep `stages` stages busy (the fill costs at most a sixth of the steady time) without
 // making the matrix products needlessly small: at most `largest` tokens.
 int64_t choose_target_tokens(int64_t total_tokens, int64_t stages, int64_t largest);

@@ -6,16 +6,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "stage/bytes_text.h"
 #include "stage/json.h"
 
 namespace lfm2 {
 
 namespace {
-
-std::string bytes_text(uint64_t bytes) {
-  const auto amount = static_cast<double>(bytes);
-  return amount < 1e9 ? fmt::format("{:.1f} MB", amount / 1e6) : fmt::format("{:.2f} GB", amount / 1e9);
-}
 
 const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
 
@@ -257,9 +253,12 @@ std::string end_table(const JobReport& report) {
         report.largest_micro_batch, plural(report.largest_micro_batch));
     text += fmt::format("{:<10} {:.0f} generated tokens/s, {:.0f} tokens/s with the prompts', {:.1f} samples/s\n",
                         "speed", generated / seconds, (generated + tokens) / seconds, size / seconds);
-    text += fmt::format("{:<10} first token {:.1f} ms (median; p95 {:.1f}), each further one {:.2f} ms (p95 {:.2f})\n",
-                        "latency", generation.first_token_median * 1e3, generation.first_token_p95 * 1e3,
-                        generation.next_token_median * 1e3, generation.next_token_p95 * 1e3);
+    text += fmt::format("{:<10} first token {:.1f} ms after its prompt entered (median; p95 {:.1f})", "latency",
+                        generation.first_token_median * 1e3, generation.first_token_p95 * 1e3);
+    if (generation.tokens > report.samples)
+      text += fmt::format(", each further one {:.2f} ms (p95 {:.2f})", generation.next_token_median * 1e3,
+                          generation.next_token_p95 * 1e3);
+    text += "\n";
   } else {
     text += fmt::format("{:<10} {} samples, {} tokens, {} in {:.3f} s: {} micro-batch{} of up to {} sample{}\n", "job",
                         report.samples, report.tokens, results_text(report.results), seconds, report.micro_batches,

@@ -132,4 +132,11 @@ std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, LayerRange
   return tensors;
 }
 
+uint64_t held_bytes(const std::vector<const ShardTensor*>& tensors, DType compute) {
+  uint64_t bytes = 0;
+  for (const ShardTensor* tensor : tensors)
+    bytes += numel(tensor->spec.dims) * size_bytes(held_dtype(tensor->dtype, compute, tensor->spec.keep_fp32));
+  return bytes;
+}
+
 }  // namespace lfm2

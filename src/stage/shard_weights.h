@@ -69,4 +69,7 @@ class ShardWeights : public WeightSource {
 std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, LayerRange layers, bool first_stage,
                                               bool last_stage);
 
+// What they take on the device.
+uint64_t held_bytes(const std::vector<const ShardTensor*>& tensors, DType compute);
+
 }  // namespace lfm2

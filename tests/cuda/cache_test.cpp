@@ -28,7 +28,12 @@ HostTensor ints(const std::vector<double>& values, int64_t rows, int64_t columns
 class Sequences {
  public:
   Sequences(const std::vector<int64_t>& lengths, int64_t page, uint32_t seed)
-      : packed(lengths), lengths_(lengths), page_(page), generator_(seed), done_(lengths.size()), states_(lengths.size()) {
+      : packed(lengths),
+        lengths_(lengths),
+        page_(page),
+        generator_(seed),
+        done_(lengths.size()),
+        states_(lengths.size()) {
     int64_t pages = 0;
     for (const int64_t length : lengths) {
       most_pages_ = std::max(most_pages_, (length + page - 1) / page);
@@ -158,7 +163,8 @@ class CachedAttentionTest : public ::testing::Test {
     shape_ = shape;
     keys_ = std::make_unique<DeviceTensor>(nans(act, {sequences.pages(), page, shape.kv_heads, shape.head_dim}));
     values_ = std::make_unique<DeviceTensor>(nans(act, {sequences.pages(), page, shape.kv_heads, shape.head_dim}));
-    expected_ = std::make_unique<HostTensor>(act, std::initializer_list<int64_t>{qkv->dim(0), shape.heads * shape.head_dim});
+    expected_ =
+        std::make_unique<HostTensor>(act, std::initializer_list<int64_t>{qkv->dim(0), shape.heads * shape.head_dim});
     const DeviceTensor device(qkv), out(*expected_);
     on_gpu([&](Ops& ops) { ops.attention(device, shape, sequences.packed.device, out); });
     out.fetch(*expected_);
@@ -188,6 +194,27 @@ class CachedAttentionTest : public ::testing::Test {
     return false;
   }
 
+  // Samples whose tokens come in random portions of up to `most`, or, of the one sample there is, in these `portions`.
+  void in_portions(const std::vector<int64_t>& lengths, int64_t page, AttentionShape shape, DType act, uint32_t seed,
+                   int64_t most, const std::vector<int64_t>& bounds, size_t plain = 0,
+                   const std::vector<int64_t>& portions = {}) {
+    SCOPED_TRACE(
+        fmt::format("{} heads {} {} {}, pages of {}", name(act), shape.heads, shape.kv_heads, shape.head_dim, page));
+    Sequences sequences(lengths, page, seed);
+    HostTensor qkv(act, {sequences.packed.tokens(), shape.qkv_columns()});
+    qkv.fill_random(seed, 1.5f);
+    start(sequences, page, shape, act, qkv);
+    for (size_t turn = 0; !sequences.finished();) {
+      const auto parts =
+          portions.empty() ? sequences.random_parts(most) : std::vector<Sequences::Part>{{0, portions[turn]}};
+      if (parts.empty()) continue;
+      sequences.next(parts, plain);
+      const auto count = static_cast<int64_t>(bounds.size());
+      ASSERT_TRUE(step(sequences, qkv, bounds[portions.empty() ? at(sequences.random(count) - 1) : turn % at(count)]));
+      ++turn;
+    }
+  }
+
   AttentionShape shape_;
   std::unique_ptr<DeviceTensor> keys_, values_;
   std::unique_ptr<HostTensor> expected_;
@@ -208,19 +235,18 @@ TEST_F(CachedAttentionTest, EveryTypeShapeAndPageInRandomPortions) {
                                        {12, 1, 64},
                                        {5, 1, 2}})
       for (const int64_t page : {1, 16, 256, 50}) {
-        SCOPED_TRACE(fmt::format("{} heads {} {} {}, pages of {}", name(act), shape.heads, shape.kv_heads,
-                                 shape.head_dim, page));
-        Sequences sequences(lengths, page, ++seed);
-        HostTensor qkv(act, {sequences.packed.tokens(), shape.qkv_columns()});
-        qkv.fill_random(seed, 1.5f);
-        start(sequences, page, shape, act, qkv);
-        while (!sequences.finished()) {
-          const auto parts = sequences.random_parts(100);
-          if (parts.empty()) continue;
-          sequences.next(parts, seed % 3);
-          ASSERT_TRUE(step(sequences, qkv));
-        }
+        ++seed;
+        in_portions(lengths, page, shape, act, seed, 100, {0}, seed % 3);
       }
+}
+
+// Every kernel and the join of splits once, quickly enough for compute-sanitizer.
+TEST_F(CachedAttentionTest, AFewTokens) {
+  for (const DType act : {DType::kF32, DType::kBf16}) {
+    in_portions({1, 70, 33}, 16, {8, 2, 64}, act, 1, 60, {0});
+    in_portions({40, 3}, 16, {3, 3, 82}, act, 2, 60, {0});
+    in_portions({2060}, 256, {4, 1, 64}, act, 3, 2048, {4096, int64_t{1} << 26}, 0, {2056, 1, 1, 1, 1});
+  }
 }
 
 TEST_F(CachedAttentionTest, LongSamplesInRandomPortions) {
@@ -230,19 +256,8 @@ TEST_F(CachedAttentionTest, LongSamplesInRandomPortions) {
     for (const AttentionShape shape : {AttentionShape{4, 1, 64}, {3, 1, 128}, {2, 1, 256}, {6, 2, 16}})
       for (const int64_t page : {1, 16, 256}) {
         if (page == 1 && shape.head_dim != 64) continue;
-        SCOPED_TRACE(fmt::format("{} head dim {}, pages of {}", name(act), shape.head_dim, page));
-        Sequences sequences(lengths, page, ++seed);
-        HostTensor qkv(act, {sequences.packed.tokens(), shape.qkv_columns()});
-        qkv.fill_random(seed, 1.5f);
-        start(sequences, page, shape, act, qkv);
-        while (!sequences.finished()) {
-          const auto parts = sequences.random_parts(1500);
-          if (parts.empty()) continue;
-          sequences.next(parts);
-          // The bound decides which blocks compute what: exact, rounded up, so long that no workspace holds the parts.
-          const int64_t bounds[] = {0, 16384, int64_t{1} << 26};
-          ASSERT_TRUE(step(sequences, qkv, bounds[sequences.random(3) - 1]));
-        }
+        // The bound decides which blocks compute what: exact, rounded up, so long that no workspace holds the parts.
+        in_portions(lengths, page, shape, act, ++seed, 1500, {0, 16384, int64_t{1} << 26});
       }
 }
 
@@ -272,45 +287,52 @@ TEST_F(CachedAttentionTest, ManySequencesOfOneToken) {
     }
 }
 
-class CachedShortConvTest : public ::testing::Test {};
+class CachedShortConvTest : public ::testing::Test {
+ protected:
+  static void check(const std::vector<int64_t>& lengths, int64_t hidden, int64_t taps, bool with_bias, DType act,
+                    uint32_t seed) {
+    SCOPED_TRACE(fmt::format("{} hidden {}, {} taps", name(act), hidden, taps));
+    Sequences sequences(lengths, 16, seed);
+    const int64_t tokens = sequences.packed.tokens();
+    HostTensor bcz(act, {tokens, 3 * hidden}), weight(act, {hidden, taps}), bias(DType::kF32, {hidden});
+    HostTensor whole(act, {tokens, hidden});
+    bcz.fill_random(seed);
+    weight.fill_random(seed + 1);
+    bias.fill_random(seed + 2);
+    const HostTensor no_states = nans(DType::kF32, {2 * sequences.slots(), taps - 1, hidden});
+    const DeviceTensor in(bcz), device_weight(weight), device_bias(bias), device_whole(whole), states(no_states);
+    const Tensor& bias_or_none = with_bias ? static_cast<const Tensor&>(device_bias) : Tensor();
+    on_gpu([&](Ops& ops) { ops.short_conv(in, device_weight, bias_or_none, sequences.packed.device, device_whole); });
+    device_whole.fetch(whole);
+    while (!sequences.finished()) {
+      const auto parts = sequences.random_parts(1200);
+      if (parts.empty()) continue;
+      sequences.next(parts);
+      const HostTensor expected = sequences.take(whole);
+      HostTensor out = nans(act, {expected->dim(0), hidden});
+      const DeviceTensor rows(sequences.take(bcz)), device_out(out);
+      on_gpu([&](Ops& ops) {
+        ops.cached_short_conv(rows, device_weight, bias_or_none, sequences.batch, states, device_out);
+      });
+      device_out.fetch(out);
+      ASSERT_TRUE(same_bits(out, expected));
+    }
+    states.fetch(no_states);
+  }
+};
 
 TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
-  const std::vector<int64_t> lengths = {1, 2, 3, 40, 5, 700, 9, 1, 64, 33, 2500};
   uint32_t seed = 0;
   for (const DType act : kFloatTypes)
     for (const int64_t hidden : {264, 33, 8})
       for (const int64_t taps : {3, 1, 2, 4, 7})
-        for (const bool with_bias : {false, true}) {
-          SCOPED_TRACE(fmt::format("{} hidden {}, {} taps", name(act), hidden, taps));
-          Sequences sequences(lengths, 16, ++seed);
-          const int64_t tokens = sequences.packed.tokens();
-          HostTensor bcz(act, {tokens, 3 * hidden}), weight(act, {hidden, taps}), bias(DType::kF32, {hidden});
-          HostTensor whole(act, {tokens, hidden});
-          bcz.fill_random(seed);
-          weight.fill_random(seed + 1);
-          bias.fill_random(seed + 2);
-          const HostTensor no_states = nans(DType::kF32, {2 * sequences.slots(), taps - 1, hidden});
-          const DeviceTensor in(bcz), device_weight(weight), device_bias(bias), device_whole(whole), states(no_states);
-          const Tensor& bias_or_none = with_bias ? static_cast<const Tensor&>(device_bias) : Tensor();
-          on_gpu([&](Ops& ops) {
-            ops.short_conv(in, device_weight, bias_or_none, sequences.packed.device, device_whole);
-          });
-          device_whole.fetch(whole);
-          while (!sequences.finished()) {
-            const auto parts = sequences.random_parts(1200);
-            if (parts.empty()) continue;
-            sequences.next(parts);
-            const HostTensor expected = sequences.take(whole);
-            HostTensor out = nans(act, {expected->dim(0), hidden});
-            const DeviceTensor rows(sequences.take(bcz)), device_out(out);
-            on_gpu([&](Ops& ops) {
-              ops.cached_short_conv(rows, device_weight, bias_or_none, sequences.batch, states, device_out);
-            });
-            device_out.fetch(out);
-            ASSERT_TRUE(same_bits(out, expected));
-          }
-          states.fetch(no_states);
-        }
+        for (const bool with_bias : {false, true})
+          check({1, 2, 3, 40, 5, 700, 9, 1, 64, 33, 2500}, hidden, taps, with_bias, act, ++seed);
+}
+
+TEST_F(CachedShortConvTest, AFewTokens) {
+  for (const DType act : {DType::kF32, DType::kBf16})
+    for (const int64_t hidden : {64, 33}) check({1, 2, 40, 9}, hidden, 3, true, act, 1);
 }
 
 class CudaSampleTest : public ::testing::Test {
@@ -319,9 +341,8 @@ class CudaSampleTest : public ::testing::Test {
   static int32_t reference(const std::vector<float>& logits, const SamplingRule& rule, int32_t sample, int32_t place) {
     std::vector<int64_t> order(logits.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-      return sampling_key(logits[at(a)]) > sampling_key(logits[at(b)]);
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return sampling_key(logits[at(a)]) > sampling_key(logits[at(b)]); });
     if (rule.temperature == 0) return static_cast<int32_t>(order[0]);
     const auto value = [&](int64_t id) { return sampling_logit(sampling_key(logits[at(id)])); };
     if (rule.top_k > 0 && rule.top_k < static_cast<int64_t>(order.size())) order.resize(at(rule.top_k));
@@ -398,6 +419,16 @@ TEST_F(CudaSampleTest, AgreesWithSorting) {
             if (HasFatalFailure()) return;
           }
     }
+  }
+}
+
+TEST_F(CudaSampleTest, AFewRows) {
+  for (const int64_t vocab : {33, 9001}) {
+    HostTensor logits(DType::kF32, {3, vocab});
+    logits.fill_random(1, 3.0f);
+    for (const SamplingRule& rule :
+         {SamplingRule{0.0f, 0, 1.0f, 1}, {1.0f, 0, 1.0f, 2}, {1.0f, 0, 0.9f, 3}, {0.7f, 20, 0.9f, 4}})
+      check(logits, rule);
   }
 }
 

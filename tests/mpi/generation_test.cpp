@@ -137,6 +137,36 @@ TEST(GenerationRunTest, DrawnTextsAreTheSameForAnyRanks) {
   EXPECT_LT(stopped, 20);
 }
 
+// Sizes far beyond what there is to do cost nothing.
+TEST(GenerationRunTest, HugeChunksAndPages) {
+  const TemporaryFolder folder;
+  std::vector<std::string> written;
+  for (const std::vector<std::string>& sizes :
+       {std::vector<std::string>{}, {"--prefill-chunk", "200000000", "--cache-page", "1048576"}}) {
+    std::vector<std::string> arguments{
+        "--weights", golden_shards("tiny-moe", 4), "--samples", "6", "--length", "9", "--generate", "5",
+        "--output",  folder / "out.jsonl"};
+    arguments.insert(arguments.end(), sizes.begin(), sizes.end());
+    const Outcome outcome = run_stage(2, arguments);
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    std::ifstream file(folder / "out.jsonl");
+    written.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  EXPECT_EQ(written[0], written[1]);
+}
+
+// A pipeline that has little to do waits for the others as long as those make progress.
+TEST(GenerationRunTest, UnequalReplicas) {
+  const TemporaryFolder folder;
+  std::ofstream input(folder / "in.jsonl");
+  for (const int length : {400, 3})
+    input << Json{{"input_ids", std::vector<int>(static_cast<size_t>(length), 7)}} << "\n";
+  input.close();
+  const Outcome outcome = run_stage(2, {"--weights", golden_shards("mini-24", 4), "--input", folder / "in.jsonl",
+                                        "--replicas", "2", "--generate", "600", "--ignore-eos", "--timeout", "1"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+}
+
 TEST(GenerationRunTest, Refusals) {
   const TemporaryFolder folder;
   const std::string shards = golden_shards("tiny-moe", 4);
@@ -152,6 +182,9 @@ TEST(GenerationRunTest, Refusals) {
   refused({"--answers", "a.bin"}, 64, "--answers with --generate");
   refused({"--eos", "3", "--ignore-eos"}, 64, "--eos excludes --ignore-eos");
   refused({"--top-p", "1.5"}, 64, "--top-p");
+  refused({"--top-p", "nan"}, 64, "--top-p nan");
+  refused({"--temperature", "nan"}, 64, "--temperature nan");
+  refused({"--eos", "3,99999"}, 64, "--eos 99999: expected at most");
   refused({"--length", "4096"}, 65, "expected");
   EXPECT_TRUE(std::filesystem::is_empty(folder / ""));
 }

@@ -94,6 +94,12 @@ TEST(CApiTest, OthersRefuse) {
   EXPECT_EQ(lfm2_map(LFM2_EXP, &odd, &x, nullptr), LFM2_INVALID);
   const lfm2_tensor huge = dense({int64_t{1} << 40, int64_t{1} << 40});
   EXPECT_EQ(lfm2_map(LFM2_EXP, &huge, &huge, nullptr), LFM2_INVALID);
+  const lfm2_tensor empty_but_huge = dense({0, int64_t{1} << 30, int64_t{1} << 31}, nullptr);
+  size_t bytes = 0;
+  EXPECT_EQ(lfm2_reduce_workspace(&empty_but_huge, 6u, &bytes), LFM2_INVALID);
+  void* none = nullptr;
+  EXPECT_EQ(lfm2_allocate(LFM2_CPU, size_t{1} << 62, &none), LFM2_NO_MEMORY);
+  EXPECT_EQ(none, nullptr);
   EXPECT_EQ(lfm2_zip(LFM2_NE + 1, &x, &x, &x, nullptr), LFM2_INVALID);
   EXPECT_EQ(lfm2_zip(LFM2_PLUS, &x, nullptr, &x, nullptr), LFM2_INVALID);
   EXPECT_EQ(lfm2_zip(LFM2_PLUS, &x, &six, &x, nullptr), LFM2_SHAPE_MISMATCH);

@@ -8,6 +8,7 @@
 #include "operators/matmul.h"
 #include "operators/memory.h"
 #include "operators/reduce.h"
+#include "operators/reduce_plan.h"
 
 namespace lfm2::operators::test {
 
@@ -425,6 +426,22 @@ TEST_P(CausalConv1dTest, BothFormulationsAndTheirParts) {
               Status::kOk);
     expect_close(in_order(again), expected, tolerance, what + " as a product");
   }
+}
+
+// Who asks for its size does not know the output's strides.
+TEST(ReducePlanTest, TheWorkspaceDependsOnTheInputAlone) {
+  for (const auto& [x, y] : {std::pair<int64_t, int64_t>{5, 5}, {3, 70}, {1, 9}, {64, 2}})
+    for (const DType dtype : {DType::kF32, DType::kBf16}) {
+      float memory[4];  // never read
+      const TensorView input(memory, dtype, {100000, x, y});
+      TensorView output(memory, dtype, {x, y});
+      ReducePlan asked, called;
+      ASSERT_EQ(plan_reduce(input, nullptr, 1u, asked), Status::kOk);
+      EXPECT_GT(asked.workspace_bytes(), 0u);
+      output.strides = {2 * y + 1, 2};
+      ASSERT_EQ(plan_reduce(input, &output, 1u, called), Status::kOk);
+      EXPECT_EQ(called.workspace_bytes(), asked.workspace_bytes()) << x << " x " << y;
+    }
 }
 
 }  // namespace lfm2::operators::test

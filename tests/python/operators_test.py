@@ -290,6 +290,8 @@ class SpecialTest(unittest.TestCase):
             for name in ("exp", "tanh", "sigmoid", "relu", "abs", "neg", "sqrt", "log"):
                 expect_close(lk.map(name, special, device=DEVICE), FUNCTIONS[name](special.astype(np.float64)), 1e-6, a.dtype, name)
 
+        assert np.array_equal(lk.map("gelu", special[:3], device=DEVICE), [np.nan, np.inf, 0], equal_nan=True)
+
     def test_the_same_bits_again(self):
         rng = np.random.default_rng(5)
         x = values(rng, (3, 50001, 5), np.dtype(np.float32))
@@ -308,6 +310,7 @@ class SpecialTest(unittest.TestCase):
         f = np.ones((2, 3), np.float32)
         for call, kind in [
             (lambda: lk.map("neg", f.astype(np.float64)), TypeError),
+            (lambda: lk.concat_backward(f, [f.tolist(), f.tolist()]), TypeError),
             (lambda: lk.map("nothing", f), ValueError),
             (lambda: lk.zip("add", f, f.astype(np.float16)), TypeError),
             (lambda: lk.zip("add", f, np.ones(4, np.float32)), ValueError),
@@ -406,6 +409,9 @@ class DeviceArrayTest(unittest.TestCase):
         assert np.array_equal(fetch(lk.concat([x, x], 2)), np.concatenate([a, a], 2))
         expect_close(fetch(lk.reduce("sum", x)), exact(a).sum(), 1e-2, a.dtype, "reduce")
         expect_close(fetch(lk.zip("mul", x, make(a[0]))), exact(a) * exact(a[0]), 1e-6, a.dtype, "zip")
+        for result, wanted in ((lk.zip("sub", 1.0, x), 1 - exact(a)), (lk.zip("sub", x, 1.0), exact(a) - 1)):
+            assert type(result) is type(x)
+            expect_close(fetch(result), wanted, 1e-6, a.dtype, "zip with a number")
         same = lk.bias(make(b), make(b[0]), out=y)
         assert same is y
         expect_close(fetch(y), exact(b) + exact(b[0]), 1e-6, a.dtype, "bias")

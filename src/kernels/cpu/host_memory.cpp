@@ -1,18 +1,69 @@
-// From /proc/meminfo.
+// /proc/meminfo, and the memory controller of control groups, version 1 and 2.
 #include "kernels/cpu/host_memory.h"
 
-#include <cstdio>
-#include <memory>
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <string>
 
 namespace lfm2 {
 
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kNoLimit = uint64_t{1} << 60;  // version 1 says almost 2^63
+
+// The number behind `key` in a file of lines "key number", or the one that it begins with.
+std::optional<uint64_t> read_number(const fs::path& path, const std::string& key = "") {
+  std::ifstream file(path);
+  for (std::string word; !key.empty() && file >> word;)
+    if (word == key) break;
+  if (uint64_t value = 0; file >> value) return value;
+  return std::nullopt;  // also for "max"
+}
+
+struct Files {
+  const char *limit, *used, *reclaimable;
+};
+constexpr Files kVersion1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+constexpr Files kVersion2{"memory.max", "memory.current", "inactive_file"};
+
+std::optional<uint64_t> headroom(const fs::path& group, const Files& files) {
+  const std::optional<uint64_t> limit = read_number(group / files.limit);
+  if (!limit || *limit >= kNoLimit) return std::nullopt;
+  const uint64_t used = read_number(group / files.used).value_or(0);
+  const uint64_t cached = read_number(group / "memory.stat", files.reclaimable).value_or(0);
+  const uint64_t held = used - std::min(used, cached);
+  return *limit - std::min(*limit, held);
+}
+
+}  // namespace
+
+std::optional<uint64_t> control_group_headroom(const fs::path& membership, const fs::path& mount) {
+  std::optional<uint64_t> least;
+  std::ifstream file(membership);
+  for (std::string line; std::getline(file, line);) {  // "4:memory:/job" or "0::/job"
+    std::istringstream fields(line);
+    std::string id, controllers, place;
+    if (!std::getline(fields, id, ':') || !std::getline(fields, controllers, ':') || !std::getline(fields, place))
+      continue;
+    if (controllers != "memory" && !controllers.empty()) continue;
+    const fs::path top = controllers.empty() ? mount : mount / "memory";
+    // Inside a container the place may be the host's: then only the top is seen.
+    for (fs::path group = fs::path(place).relative_path();; group = group.parent_path()) {
+      if (const auto found = headroom(top / group, controllers.empty() ? kVersion2 : kVersion1))
+        least = std::min(*found, least.value_or(*found));
+      if (group.empty()) break;
+    }
+  }
+  return least;
+}
+
 uint64_t available_host_memory() {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/meminfo", "r"), &std::fclose);
-  char line[128];
-  unsigned long long kilobytes = 0;
-  while (file && std::fgets(line, sizeof line, file.get()) != nullptr)
-    if (std::sscanf(line, "MemAvailable: %llu kB", &kilobytes) == 1) return kilobytes * 1024;
-  return 0;
+  const uint64_t host = read_number("/proc/meminfo", "MemAvailable:").value_or(0) * 1024;
+  const auto group = control_group_headroom("/proc/self/cgroup", "/sys/fs/cgroup");
+  return host > 0 ? std::min(host, group.value_or(host)) : group.value_or(0);
 }
 
 }  // namespace lfm2

@@ -357,6 +357,8 @@ void multiply_block(const std::byte* w, const std::byte* a, size_t count, Fetche
   _tile_loadd(5, w + (planes_w + kFirst.w) * kTileBytes, kRowBytes);
   _tile_loadd(6, a + kFirst.a * kTileBytes, kRowBytes);
   if constexpr (both) _tile_loadd(7, a + (planes_a + kFirst.a) * kTileBytes, kRowBytes);
+  constexpr size_t kLines =
+      kSmall > 0 ? (kTilesA * kSide + kSmall - 1) / kSmall : 0;  // of a, that each product sees come
   for (size_t s = 0; kSmall > 0 && s < count; ++s) {
     const std::byte *w_step = w + s * kStepW, *a_step = a + s * kStepA;
     const auto product = [&]<size_t nth>(Constant<nth>) __attribute__((always_inline)) {
@@ -372,7 +374,6 @@ void multiply_block(const std::byte* w, const std::byte* a, size_t count, Fetche
               more ? w_step + kStepW + kFirst.w * kTileBytes : w_step,
               more ? a_step + kStepA + kFirst.a * kTileBytes : a_step);
         }
-        constexpr size_t kLines = (kTilesA * kSide + kSmall - 1) / kSmall;  // of a, that each product sees come
         if constexpr (planes_w > 1) prefetch_lines<kLines>(a_step + kStepA + nth * kLines * kRowBytes);
         fetch();
       }

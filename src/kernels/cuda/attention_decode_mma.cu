@@ -1,5 +1,5 @@
-// cached_attention of sequences with one new token, for bf16 and fp16: the query heads of one key-value head are rows of
-// a 16-row tile of tensor cores. Each warp streams tiles of keys and of values through shared memory of its own: the
+// cached_attention of sequences with one new token, for bf16 and fp16: the query heads of one key-value head are rows
+// of a 16-row tile of tensor cores. Each warp streams tiles of keys and of values through shared memory of its own: the
 // next keys come while it weighs the last ones, the next values while it multiplies keys.
 #include <algorithm>
 
@@ -65,32 +65,30 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
   char* const keys = shared + warp * 2 * Step::kKeyBytes;
   char* const values = keys + Step::kKeyBytes;
   char* const queries = shared + warps * 2 * Step::kKeyBytes;
-  const DecodeState s =
-      decode_state(reinterpret_cast<float*>(queries + rows * width * 2), rows, width, kLanes, warps);
+  const DecodeState s = decode_state(reinterpret_cast<float*>(queries + rows * width * 2), rows, width, kLanes, warps);
   const RawScores rule(a.scale);
   const int stride = a.kv_heads * a.head_dim;
   const T* const all_keys = static_cast<const T*>(a.pages.keys) + static_cast<int64_t>(kv_head) * a.head_dim;
   const T* const all_values = static_cast<const T*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim;
 
-  const auto cache_rows = [&](int tile, int (&found)[2]) {
+  const auto cache_rows = [&](int tile, int(&found)[2]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int position = tile * kKeyTile + lane + 32 * i;
       found[i] = position < block.keys ? cache_row(a.pages, sequence, position) : 0;
     }
   };
-  const auto load_keys = [&](int tile, const int (&from)[2]) {
+  const auto load_keys = [&](int tile, const int(&from)[2]) {
     load_tile<T, width, vector>(keys, all_keys, stride, from, block.keys - tile * kKeyTile, a.head_dim);
   };
-  const auto load_values = [&](int tile, const int (&from)[2]) {
+  const auto load_values = [&](int tile, const int(&from)[2]) {
     load_tile<T, width, vector>(values, all_values, stride, from, block.keys - tile * kKeyTile, a.head_dim);
   };
   // The block's splits: every gridDim.y-th. A warp's tiles: of a split, every `warps`-th, a divisor of kSplitTiles.
   const int first_split = blockIdx.y, end_tile = (block.keys + kKeyTile - 1) / kKeyTile;
   const auto tile_after = [&](int tile) {
     const int next = tile + warps;
-    return next / kSplitTiles == tile / kSplitTiles ? next
-                                                    : next + (static_cast<int>(gridDim.y) - 1) * kSplitTiles;
+    return next / kSplitTiles == tile / kSplitTiles ? next : next + (static_cast<int>(gridDim.y) - 1) * kSplitTiles;
   };
   int tile = first_split * kSplitTiles + warp, ready[2];
   cache_rows(tile < end_tile ? tile : end_tile, ready);
@@ -204,9 +202,6 @@ void launch_kernel(cudaStream_t stream, const DecodeArgs& args) {
   const int64_t tiles = std::min<int64_t>(kSplitTiles, ceil_divide(args.max_length, kKeyTile));
   int warps = 1;
   while (warps < kMostWarps<width> && warps < tiles && units * warps < resident) warps *= 2;
-#ifdef LFM2_TUNE
-  if (const char* forced = getenv("DECODE_WARPS")) warps = atoi(forced);
-#endif
   const int bytes = shared_bytes<width>(rows, warps, grid.workers == 1);
   const auto kernel = decode_mma_kernel<T, width, halves, vector>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

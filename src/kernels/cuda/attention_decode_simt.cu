@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kThreads) decode_simt_kernel(DecodeArgs args, 
   const int rows = block.rows, splits = splits_of(block.keys);
   float* const queries = shared_floats;  // [kEach, width]
   float* const scores = queries + kEach * width + worker * kEach * kScoreStride;
-  const DecodeState s = decode_state(queries + kEach * width + kWorkers * kEach * kScoreStride, rows, width, kLanes,
-                                     kWorkers);
+  const DecodeState s =
+      decode_state(queries + kEach * width + kWorkers * kEach * kScoreStride, rows, width, kLanes, kWorkers);
   const ScaledScores rule;
   const int64_t stride = static_cast<int64_t>(a.kv_heads) * a.head_dim;
   const float* const all_keys = static_cast<const float*>(a.pages.keys) + static_cast<int64_t>(kv_head) * a.head_dim;
@@ -47,10 +47,11 @@ __global__ void __launch_bounds__(kThreads) decode_simt_kernel(DecodeArgs args, 
   const QkvColumns columns(a);
   for (int e = threadIdx.x; e < kEach * width; e += kThreads) {
     const int row = e / width, column = e % width;
-    queries[e] = row < rows && column < a.head_dim
-                     ? static_cast<const float*>(a.qkv)[sequence * columns.stride +
-                                                        static_cast<int64_t>(block.first_head + row) * a.head_dim + column]
-                     : 0;
+    queries[e] =
+        row < rows && column < a.head_dim
+            ? static_cast<const float*>(
+                  a.qkv)[sequence * columns.stride + static_cast<int64_t>(block.first_head + row) * a.head_dim + column]
+            : 0;
   }
   __syncthreads();
   for (int split = blockIdx.y; split < splits; split += gridDim.y) {
@@ -151,14 +152,13 @@ template <int width>
 void launch_width(cudaStream_t stream, const DecodeArgs& args) {
   const AttentionArgs& a = args.attention;
   const DecodeGrid grid = decode_grid(args, kEach, width);
-  constexpr int kFloats = kEach * width + kWorkers * kEach * kScoreStride +
-                          decode_floats(kEach, width, kLanes, kWorkers, true);
+  constexpr int kFloats =
+      kEach * width + kWorkers * kEach * kScoreStride + decode_floats(kEach, width, kLanes, kWorkers, true);
   constexpr int kBytes = kFloats * static_cast<int>(sizeof(float));
   const bool vector = a.head_dim % 4 == 0 && on_16_bytes(a.pages.keys) && on_16_bytes(a.pages.values);
   const auto kernel = decode_simt_kernel<width>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  launch_dependent("decode_simt_kernel", kernel,
-                   {grid.blocks(a), kThreads, kBytes}, stream, args, vector);
+  launch_dependent("decode_simt_kernel", kernel, {grid.blocks(a), kThreads, kBytes}, stream, args, vector);
 }
 
 }  // namespace

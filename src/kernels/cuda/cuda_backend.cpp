@@ -180,6 +180,29 @@ CudaDeviceFacts cuda_device_facts(int device) {
   return facts;
 }
 
+std::string cuda_versions() {
+  int runtime = 0, driver = 0;
+  CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  CUDA_CHECK(cudaDriverGetVersion(&driver));
+  const auto text = [](int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); };
+  return fmt::format("{}, driver {}", text(runtime), text(driver));
+}
+
+std::vector<CudaPeer> cuda_peers(int device) {
+  std::vector<CudaPeer> peers;
+  for (int other = 0; other < cuda_device_count(); ++other) {
+    if (other == device) continue;
+    int direct = 0, atomics = 0;
+    CUDA_CHECK(cudaDeviceCanAccessPeer(&direct, device, other));
+    if (direct != 0)
+      CUDA_CHECK(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, device, other));
+    cudaDeviceProp properties;
+    CUDA_CHECK(cudaGetDeviceProperties(&properties, other));
+    peers.push_back({uuid_text(properties.uuid), direct != 0, atomics != 0});
+  }
+  return peers;
+}
+
 std::unique_ptr<Backend> make_cuda_backend(int device, CudaOptions options) {
   return std::make_unique<CudaBackend>(device, options);
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kernels/backend.h"
 
@@ -24,6 +25,17 @@ int cuda_device_count();
 
 // Error(kUnavailable) where there is no such device.
 CudaDeviceFacts cuda_device_facts(int device);
+
+// Versions of CUDA: what this program was built with, and what the driver knows: "13.0, driver 12.8".
+std::string cuda_versions();
+
+// Another GPU that this process sees, as reached from `device`.
+struct CudaPeer {
+  std::string uuid;
+  bool direct = false;   // one reads the other's memory without the host
+  bool atomics = false;  // and with atomic operations: NVLink has them, PCIe has not
+};
+std::vector<CudaPeer> cuda_peers(int device);
 
 struct CudaOptions {
   bool plain_fp32 = false;  // --fp32 simt: no tensor cores for fp32

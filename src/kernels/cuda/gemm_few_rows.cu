@@ -296,7 +296,7 @@ __device__ void multiply_units(const GemmArgs& args, bool float_out, const Layou
   const int w_bytes = layout.tiles * kTileBytes;  // of one piece
   while (true) {
     barrier_wait(block.full + turn.stage * 8, turn.parity);
-    const uint4 place = load_shared(block.places + turn.stage * 16);
+    const uint4 place = load_shared_by(0, block.places + turn.stage * 16);
     if (place.w != 0) return;
     Output<T, groups> output(args, float_out, static_cast<int>(place.x), static_cast<int>(place.y),
                              static_cast<int>(place.z) + warp * kTile);

@@ -3,9 +3,9 @@
 //
 // An fp32 value is exactly the sum of three bf16 planes (8 + 8 + 8 significant bits), so three bf16 products with an
 // exact bf16 weight are the exact products. Tensor cores truncate as they add; therefore every 64 of k are summed on
-// their own, all of the smallest plane first, and added to the running sum with rounding to nearest. Against fp64 the error is
-// a quarter of plain fp32's (docs/performance.md). The order of the sum depends on k alone, so the bits of a row do not
-// depend on the rows beside it. Sums that planes may have got wrong are made again (gemm_planes.cuh).
+// their own, all of the smallest plane first, and added to the running sum with rounding to nearest. Against fp64 the
+// error is a quarter of plain fp32's (docs/performance.md). The order of the sum depends on k alone, so the bits of a
+// row do not depend on the rows beside it. Sums that planes may have got wrong are made again (gemm_planes.cuh).
 #include "kernels/cuda/gemm_planes.cuh"
 #include "kernels/cuda/gemm_tile.cuh"
 #include "kernels/cuda/mma.cuh"

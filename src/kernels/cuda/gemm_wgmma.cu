@@ -53,8 +53,8 @@ struct Place {
   int first_row, end_row, first_column;
   int kind;  // 0: whole, 1: half; 2: there are no more tiles
 
-  __device__ static Place load(uint32_t address) {
-    const uint4 bits = load_shared(address);
+  __device__ static Place load(int reader, uint32_t address) {
+    const uint4 bits = load_shared_by(reader, address);
     return {static_cast<int>(bits.x), static_cast<int>(bits.y), static_cast<int>(bits.z), static_cast<int>(bits.w)};
   }
   __device__ void store(uint32_t address) const {
@@ -178,7 +178,7 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, const Block
   };
   while (true) {
     barrier_wait(block.full + turn.stage * 8, turn.parity);
-    const Place place = Place::load(block.places + turn.stage * 16);
+    const Place place = Place::load(block.rank, block.places + turn.stage * 16);
     if (place.kind == 2) return;
     if (place.kind == 1)
       compute(std::integral_constant<int, columns / 2>{}, place, 0, warpgroup * columns / 2);

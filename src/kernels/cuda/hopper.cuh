@@ -131,6 +131,14 @@ __device__ inline uint4 load_shared(uint32_t address) {
                : "memory");
   return v;
 }
+// For a whole warp, read by `reader` alone: the lane whose arrival at a barrier says later that it has been read. (The
+// others' reads would come before that arrival too, by __syncwarp, but racecheck does not follow that.)
+__device__ inline uint4 load_shared_by(int reader, uint32_t address) {
+  uint4 v{};
+  if (static_cast<int>(threadIdx.x % 32) == reader) v = load_shared(address);
+  for (uint32_t* word : {&v.x, &v.y, &v.z, &v.w}) *word = __shfl_sync(0xffffffffu, *word, reader);
+  return v;
+}
 __device__ inline void store_shared(uint32_t address, uint4 v) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                : "memory");

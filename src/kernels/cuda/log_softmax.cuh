@@ -32,7 +32,8 @@ __device__ inline Survey survey(const float* logits, int vocab) {
   int best_id = threadIdx.x;
   const auto load = [&](int first) {
 #pragma unroll
-    for (int i = 0; i < kRun; ++i) next[i] = first + i * kRowThreads < vocab ? logits[first + i * kRowThreads] : -INFINITY;
+    for (int i = 0; i < kRun; ++i)
+      next[i] = first + i * kRowThreads < vocab ? logits[first + i * kRowThreads] : -INFINITY;
   };
   load(threadIdx.x);
   for (int first = threadIdx.x; first < vocab; first += kRun * kRowThreads) {

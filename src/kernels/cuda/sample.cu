@@ -61,7 +61,8 @@ struct Entries {
 
 __device__ void fill(Histogram& histogram, const Row& row, const Entries& entries, uint32_t prefix, int shift,
                      int bits) {
-  for (int i = threadIdx.x; i < kDigits; i += kRowThreads) histogram.counts[i] = histogram.low[i] = histogram.high[i] = 0;
+  for (int i = threadIdx.x; i < kDigits; i += kRowThreads)
+    histogram.counts[i] = histogram.low[i] = histogram.high[i] = 0;
   __syncthreads();
   for_each_logit(entries.logits, entries.vector, 0, entries.count, threadIdx.x, kRowThreads, [&](float logit) {
     const uint32_t lag = row.lag(logit);
@@ -271,7 +272,7 @@ __device__ Kept keep(const SampleArgs& args, const Row& row, float lowest, Histo
   __shared__ int collected;
   if (threadIdx.x == 0) collected = 0;
   __syncthreads();
-  const bool by_mass = args.top_p < 1, by_count = args.top_k > 0 && args.top_k < args.vocab;
+  const bool by_mass = args.top_p<1, by_count = args.top_k> 0 && args.top_k < args.vocab;
   uint64_t row_mass = 0, mass = 0;
   uint64_t count = 0;
   for_each_logit(row.logits, row.vector, 0, row.vocab, threadIdx.x, kRowThreads, [&](float logit) {

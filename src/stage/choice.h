@@ -1,0 +1,31 @@
+// Options whose values are names.
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lfm2 {
+
+// For CLI::Option::transform(). CLI11's own prints the values behind the names, in --help and in messages: of a small
+// enum, characters that end the text.
+template <class T>
+CLI::Validator one_of(const std::vector<std::pair<std::string, T>>& choices) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : choices) names.push_back(name);
+  const auto check = [choices, names](std::string& text) {
+    for (const auto& [name, value] : choices)
+      if (text == name) {
+        text = std::to_string(static_cast<int>(value));
+        return std::string();
+      }
+    return fmt::format("\"{}\", expected {}", text, fmt::join(names, ", "));
+  };
+  return CLI::Validator(check, fmt::format("{{{}}}", fmt::join(names, ",")));
+}
+
+}  // namespace lfm2

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# two_hosts.sh RUN_SH LFM2_STAGE SHARDS: launch/run.sh --hosts over two "hosts", which are network namespaces of this machine with host names of their
+# own, joined by a virtual cable: Open MPI then has nothing but TCP between them. Ends with 77 where the kernel does not allow that.
+set -eu
+run=$1 program=$2 shards=$3
+skip() { echo "Skipped: $1"; exit 77; }
+[ "$(id -u)" -eq 0 ] || skip "network namespaces need root"
+for tool in ip unshare nsenter mpirun; do command -v $tool >/dev/null || skip "no $tool here"; done
+
+# Everything lives in namespaces that end with this process: nothing is left, whatever ends it.
+if [ "${LFM2_TEST_NAMESPACE:-}" != 1 ]; then
+  space=(unshare --mount --net --pid --fork --kill-child --mount-proc)
+  error=$("${space[@]}" true 2>&1) || skip "no namespaces: $error"
+  # A shell as their init: it reaps what mpirun leaves to it.
+  # shellcheck disable=SC2016  # expanded inside
+  LFM2_TEST_NAMESPACE=1 exec "${space[@]}" sh -c '"$@"; exit $?' init "$0" "$@"
+fi
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+ip link set lo up
+mkdir -p /run/netns
+mount -t tmpfs none /run/netns
+ip netns add a 2>"$folder/error" || skip "no network namespaces: $(cat "$folder/error")"
+ip netns add b
+ip link add va netns a type veth peer name vb netns b 2>"$folder/error" || skip "no veth devices: $(cat "$folder/error")"
+agents=()
+for side in a b; do
+  address=10.213.77.$([ $side = a ] && echo 1 || echo 2)
+  ip -n $side addr add "$address/24" dev v$side
+  ip -n $side link set v$side up
+  ip -n $side link set lo up
+  # A process that keeps the host name's namespace; shared memory is the host's own too.
+  # shellcheck disable=SC2016  # expanded inside
+  ip netns exec $side unshare --uts --mount sh -c 'hostname "$1" && mount -t tmpfs none /dev/shm && exec sleep 300' host "host-$side" &
+  agents+=($!)
+done
+for agent in "${agents[@]}"; do  # until it is the sleep, in its own namespaces
+  for ((i = 0; i < 100; ++i)); do
+    [ "$(cat "/proc/$agent/comm")" = sleep ] && break
+    sleep 0.05
+  done
+done
+
+# What ssh is to mpirun: a host by its address, a command.
+cat >"$folder/ssh" <<END
+#!/usr/bin/env bash
+while [ "\${1#-}" != "\$1" ]; do shift; done
+case \$1 in *.1) agent=${agents[0]} ;; *.2) agent=${agents[1]} ;; *) exit 255 ;; esac
+shift
+exec nsenter --target "\$agent" --net --uts --mount sh -c "\$*"
+END
+chmod +x "$folder/ssh"
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 LFM2_STAGE=$program
+options=(--weights "$shards" --samples 24 --threads 1 --device cpu)
+timeout 60 "$run" -n 1 "${options[@]}" --output "$folder/one.bin" >/dev/null
+on_a() {
+  timeout 60 nsenter --target "${agents[0]}" --net --uts --mount env \
+    LFM2_MPIRUN_OPTIONS="--mca plm_rsh_agent $folder/ssh --mca btl tcp,self,vader --mca btl_tcp_if_include 10.213.77.0/24 --mca oob_tcp_if_include 10.213.77.0/24" \
+    "$run" "$@"
+}
+hosts=(--hosts '10.213.77.1:2,10.213.77.2:2')
+on_a "${hosts[@]}" "${options[@]}" --output "$folder/two.bin" --report "$folder/report.json" | tee "$folder/table"
+cmp "$folder/one.bin" "$folder/two.bin"
+[ "$(grep -c 'host-a$' "$folder/table")" = 2 ]
+[ "$(grep -c 'host-b$' "$folder/table")" = 2 ]
+sent=$(nsenter --target "${agents[0]}" --net awk '$1 == "va:" { print $10 }' /proc/net/dev)
+[ "$sent" -gt $((24 * 32 * 64 * 4)) ]  # at least the hidden states of each token, fp32
+echo "host-a and host-b: the same bytes as one rank alone; $sent bytes went over the cable"
+# doctor sees two hosts, here of a hostfile, and measures the way between them.
+printf '10.213.77.%s slots=2\n' 1 2 >"$folder/hosts"
+on_a -n 4 --hostfile "$folder/hosts" doctor --weights "$shards" --device cpu --threads 1 >"$folder/doctor"
+for wanted in '0 to 1  same host' '1 to 2  other host' '2 to 3  same host' ' host-b$'; do
+  grep -q "$wanted" "$folder/doctor" || { cat "$folder/doctor"; echo "doctor does not say: $wanted"; exit 1; }
+done
+# An error keeps its code and names its host.
+code=0
+on_a "${hosts[@]}" --weights "$folder/nowhere" 2>"$folder/error" || code=$?
+if [ "$code" -ne 66 ] || ! grep -q 'host-a.*nowhere' "$folder/error"; then
+  cat "$folder/error"
+  echo "ended with $code, expected 66"
+  exit 1
+fi

@@ -1,0 +1,105 @@
+// doctor as users see it: a table, the links measured, what is wrong named, the right exit code.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <sstream>
+
+#include "support/program.h"
+#include "support/shards.h"
+
+namespace lfm2::test {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words mpirun(int ranks) {
+  setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+  setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  return {LFM2_MPIEXEC, "--oversubscribe", "--bind-to", "none", "-np", std::to_string(ranks)};
+}
+
+Words doctor(const Words& options) {
+  Words words{LFM2_STAGE_PROGRAM, "doctor"};
+  for (const Words& more : {machine_options(), options}) words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+int count(const std::string& text, const std::string& pattern) {
+  const std::regex regex(pattern);
+  int lines = 0;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines += std::regex_search(line, regex) ? 1 : 0;
+  return lines;
+}
+
+void expect_stops(const Outcome& outcome, const std::string& reason) {
+  EXPECT_EQ(outcome.exit_code, 69) << outcome.out << outcome.err;
+  EXPECT_EQ(count(outcome.out, "STOPS  .*" + reason), 1) << outcome.out;
+  ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
+  EXPECT_NE(outcome.error_lines()[0].find("would stop a run"), std::string::npos);
+}
+
+const Words kWeights = {"--weights", golden_shards("tiny-moe", 4)};
+
+TEST(DoctorTest, FourRanksArePlannedAndTheirLinksMeasured) {
+  const Outcome outcome = run_program(mpirun(4) + doctor(kWeights));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_EQ(outcome.error_lines().size(), 0u) << outcome.err;
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_EQ(count(outcome.out, fmt::format("^ +{}  +{}-{}  +[0-9.]+ [kM]B  ", rank, 2 * rank, 2 * rank + 1)), 1)
+        << outcome.out;
+  EXPECT_EQ(count(outcome.out, "^ +[0-2] to [1-3] .*  +[0-9]*[1-9][0-9]*\\.?[0-9]*"), 3) << outcome.out;
+  EXPECT_EQ(count(outcome.out, "STOPS"), 0) << outcome.out;
+  EXPECT_EQ(count(outcome.out, "lfm2_stage .*HDF5 [0-9].*MPI"), 1) << outcome.out;
+}
+
+TEST(DoctorTest, AloneAndWithoutALauncher) {
+  const Outcome outcome = run_program(doctor({}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_EQ(count(outcome.out, " to "), 0) << outcome.out;
+}
+
+TEST(DoctorTest, ReplicasHaveLinksOfTheirOwn) {
+  const Outcome outcome = run_program(mpirun(4) + doctor(kWeights + Words{"--replicas", "2"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_EQ(count(outcome.out, "^ +(0 to 1|2 to 3) "), 2) << outcome.out;
+  EXPECT_EQ(count(outcome.out, "1 to 2"), 0) << outcome.out;
+}
+
+TEST(DoctorTest, WhatWouldStopARun) {
+  expect_stops(run_program(mpirun(4) + doctor({"--weights", "/nowhere"})), "ranks 0-3: /nowhere: no such folder");
+  expect_stops(run_program(mpirun(3) + doctor(kWeights + Words{"--replicas", "2"})), "3 ranks for --replicas 2");
+  expect_stops(run_program(mpirun(9) + doctor(kWeights)), "9 ranks for the 8 layers");
+  expect_stops(run_program(mpirun(2) + doctor(kWeights + Words{"--layers", "3,3,2"})), "--layers names 3 stages");
+  expect_stops(run_program(Words{"env", "SLURM_STEP_NUM_TASKS=4"} + doctor({})), "each would run alone");
+}
+
+TEST(DoctorTest, OtherShardsOnOtherRanks) {
+  const Outcome outcome = run_program(mpirun(1) + doctor(kWeights) + Words{":", "-np", "1"} +
+                                      doctor({"--weights", golden_shards("tiny-moe", 1)}));
+  expect_stops(outcome, "other shards from host to host");
+}
+
+TEST(DoctorTest, RankThatNeverComesEndsIt) {
+  const Outcome outcome = run_program(mpirun(1) + Words{LFM2_STAGE_PROGRAM, "doctor", "--device", "cpu", "--timeout"} +
+                                      Words{"0.5", ":", "-np", "1", "sleep", "60"});
+  EXPECT_EQ(outcome.exit_code, 76) << outcome.out << outcome.err;
+  ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
+  EXPECT_NE(outcome.error_lines()[0].find("a rank is stopped or missing"), std::string::npos);
+  EXPECT_LT(outcome.seconds, 10);
+}
+
+TEST(DoctorTest, WrongUsageIsOneLine) {
+  const Outcome outcome = run_program(mpirun(2) + doctor({"--balance"}));
+  EXPECT_EQ(outcome.exit_code, 64);
+  EXPECT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
+}
+
+}  // namespace
+}  // namespace lfm2::test

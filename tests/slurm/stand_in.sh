@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# stand_in.sh FOLDER OPTION...: what the batch scripts need of a program, without its work. Writes what it was given to FOLDER, runs until it is told to
+# stop (USR1, TERM: ends with 75) and ends with 0 where it was resumed. LFM2_STAND_IN=plain: it knows nothing of stop and --resume.
+if [ "$1" = --help ]; then
+  [ "${LFM2_STAND_IN:-}" = plain ] || echo '--resume'
+  exit 0
+fi
+folder=$1
+rank=${OMPI_COMM_WORLD_RANK:-${PMIX_RANK:-${SLURM_PROCID:-0}}}
+shift
+# shellcheck disable=SC2317  # called by the traps
+stop() { echo "$1" >>"$folder/signals-$rank"; exit 75; }
+if [ "${LFM2_STAND_IN:-}" != plain ]; then
+  trap 'stop USR1' USR1
+  trap 'stop TERM' TERM
+fi
+echo "$* on ${SLURMD_NODENAME:-nowhere}" >>"$folder/runs-$rank"
+case " $* " in *" --resume "*) exit 0 ;; esac
+for ((i = 0; i < 600; ++i)); do
+  sleep 0.1
+  [ ! -e "$folder/finish" ] || exit 0
+done
+exit 1
