@@ -14,6 +14,7 @@ struct LocalControlHub {
   std::mutex mutex;
   std::vector<std::deque<std::vector<int32_t>>> steps;  // [stages]: not yet received by each
   std::deque<std::vector<int32_t>> tokens;
+  bool stop = false;
 };
 
 class LocalControlLink : public ControlLink {
@@ -30,6 +31,14 @@ class LocalControlLink : public ControlLink {
     hub_.tokens.push_back(words);
   }
   bool receive_tokens(std::vector<int32_t>& words) override { return take(hub_.tokens, words); }
+  void ask_to_stop() override {
+    const std::lock_guard lock(hub_.mutex);
+    hub_.stop = true;
+  }
+  bool asked_to_stop() override {
+    const std::lock_guard lock(hub_.mutex);
+    return hub_.stop;
+  }
   void progress() override {}
 
  private:

@@ -7,13 +7,17 @@
 namespace lfm2 {
 
 namespace {
-constexpr int kStepTag = 1, kTokensTag = 2;
+constexpr int kStepTag = 1, kTokensTag = 2, kStopTag = 3;
 // All that was sent has been received when a link goes, but MPI may have to be asked before it knows.
 constexpr std::chrono::seconds kLongestFarewell{1};
 }  // namespace
 
 MpiControlLink::MpiControlLink(const MpiGroup& group)
-    : rank_(group.rank()), size_(group.size()), step_{0, kStepTag, {}}, tokens_{group.size() - 1, kTokensTag, {}} {
+    : rank_(group.rank()),
+      size_(group.size()),
+      step_{0, kStepTag, {}},
+      tokens_{group.size() - 1, kTokensTag, {}},
+      stop_{MPI_ANY_SOURCE, kStopTag, {}} {
   MPI_CHECK(MPI_Comm_dup(group.comm(), &comm_));
 }
 
@@ -61,6 +65,13 @@ void MpiControlLink::send_step(const std::vector<int32_t>& words) { send(words, 
 bool MpiControlLink::receive_step(std::vector<int32_t>& words) { return receive(words, step_); }
 void MpiControlLink::send_tokens(const std::vector<int32_t>& words) { send(words, 0, 0, kTokensTag); }
 bool MpiControlLink::receive_tokens(std::vector<int32_t>& words) { return receive(words, tokens_); }
+
+void MpiControlLink::ask_to_stop() { send({}, 0, 0, kStopTag); }
+
+bool MpiControlLink::asked_to_stop() {
+  std::vector<int32_t> words;
+  return receive(words, stop_);
+}
 
 void MpiControlLink::progress() {
   while (!outgoing_.empty()) {

@@ -74,6 +74,9 @@ std::filesystem::path temporary_name(const std::filesystem::path& path) {
 
 PendingPath::PendingPath(std::filesystem::path path) : path_(std::move(path)), temporary_(temporary_name(path_)) {}
 
+PendingPath::PendingPath(std::filesystem::path path, std::filesystem::path temporary)
+    : path_(std::move(path)), temporary_(std::move(temporary)) {}
+
 PendingPath::~PendingPath() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
@@ -125,10 +128,8 @@ FileMapping map_for_writing(const FileDescriptor& file, uint64_t bytes, const st
   return data == MAP_FAILED ? FileMapping() : FileMapping(static_cast<std::byte*>(data), bytes);
 }
 
-AtomicFile::AtomicFile(std::filesystem::path path) : pending_(std::move(path)) {
-  fd_ = FileDescriptor(::open(pending_.temporary_path().c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (fd_.get() < 0) fail(ExitCode::kCantCreate, "cannot be created: open", pending_.path(), errno);
-}
+AtomicFile::AtomicFile(PendingPath pending)
+    : pending_(std::move(pending)), fd_(create_file(pending_.temporary_path())) {}
 
 void AtomicFile::write(std::span<const std::byte> bytes) { write_at(end_, bytes); }
 
@@ -155,6 +156,12 @@ void AtomicFile::sync() {
 void AtomicFile::commit() {
   if (fd_.close() != 0) fail(ExitCode::kIo, "close", path(), errno);
   pending_.commit();
+}
+
+FileDescriptor create_file(const std::filesystem::path& path) {
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (file.get() < 0) fail(ExitCode::kCantCreate, "cannot be created: open", path, errno);
+  return file;
 }
 
 FileDescriptor open_for_writing(const std::filesystem::path& path) {

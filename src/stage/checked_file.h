@@ -89,6 +89,7 @@ class PendingPath {
  public:
   PendingPath() = default;
   explicit PendingPath(std::filesystem::path path);  // creates nothing
+  PendingPath(std::filesystem::path path, std::filesystem::path temporary);
   PendingPath(PendingPath&& other) noexcept
       : path_(std::move(other.path_)), temporary_(std::exchange(other.temporary_, {})) {}
   PendingPath& operator=(PendingPath&& other) noexcept {
@@ -109,7 +110,8 @@ class PendingPath {
 // A PendingPath with its bytes written here. Errors: kCantCreate on opening, kIo after.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::filesystem::path path);
+  explicit AtomicFile(std::filesystem::path path) : AtomicFile(PendingPath(std::move(path))) {}
+  explicit AtomicFile(PendingPath pending);
 
   const std::filesystem::path& path() const { return pending_.path(); }
   const std::filesystem::path& temporary_path() const { return pending_.temporary_path(); }
@@ -128,6 +130,8 @@ class AtomicFile {
 
 // The name under which `path` is written until it is whole.
 std::filesystem::path temporary_name(const std::filesystem::path& path);
+// A new or emptied file, for reading too; Error(kCantCreate).
+FileDescriptor create_file(const std::filesystem::path& path);
 // An existing file, for reading too; Error(kIo).
 FileDescriptor open_for_writing(const std::filesystem::path& path);
 // fsync of a file or folder by name; Error(kIo).

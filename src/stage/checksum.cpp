@@ -19,10 +19,7 @@ std::string HashSum::hex() const { return fmt::format("{:016x}{:016x}", sum_.hig
 
 HashSum HashSum::from_hex(const std::string& text) {
   expect(text.size() == 32, "HashSum::from_hex: not 32 digits");
-  HashSum sum;
-  sum.sum_ = {.low64 = std::stoull(text.substr(16), nullptr, 16),
-              .high64 = std::stoull(text.substr(0, 16), nullptr, 16)};
-  return sum;
+  return from_words({std::stoull(text.substr(16), nullptr, 16), std::stoull(text.substr(0, 16), nullptr, 16)});
 }
 
 }  // namespace lfm2

@@ -3,6 +3,7 @@
 
 #include <xxhash.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,6 +34,13 @@ class HashSum {
   void add(const HashSum& other) { add(other.sum_); }
   std::string hex() const;
   static HashSum from_hex(const std::string& text);  // of 32 digits
+  std::array<uint64_t, 2> words() const { return {sum_.low64, sum_.high64}; }
+  static HashSum from_words(const std::array<uint64_t, 2>& words) {
+    HashSum sum;
+    sum.sum_ = {.low64 = words[0], .high64 = words[1]};
+    return sum;
+  }
+  bool operator==(const HashSum& other) const { return words() == other.words(); }
 
  private:
   void add(XXH128_hash_t more) {

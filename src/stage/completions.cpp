@@ -1,5 +1,7 @@
-// Lines are written as samples finish and put into the samples' order at the end; .h5 is written at the end.
+// Completions are written as they finish and put into the samples' order at the end.
 #include "stage/completions.h"
+
+#include <array>
 
 #include "stage/checked_file.h"
 #include "stage/h5.h"
@@ -9,15 +11,36 @@ namespace lfm2 {
 
 namespace {
 
-class JsonlCompletions : public CompletionFile {
+// Of both forms: completions are appended as they finish.
+class AppendedCompletions : public CompletionFile {
  public:
-  JsonlCompletions(const std::filesystem::path& path, const OutputJob& job)
-      : path_(path), unordered_(path.string() + ".unordered"), job_(job), lines_(static_cast<size_t>(job.samples())) {}
+  AppendedCompletions(const std::filesystem::path& path, const OutputJob& job, PartialFile::Open how)
+      : partial_(path, how), job_(job) {}
 
-  void start_over() override {
-    written_ = 0;
-    lines_.assign(lines_.size(), {});
+  void start_journal(const JournalContent& content) {
+    if (!job_.identity.empty()) partial_.start_journal(content);
   }
+  void resume(JournalContent& content) {
+    partial_.keep_intact(content);
+    start_journal(content);
+    partial_.drop_unfinished();
+  }
+  void start_over() override { partial_.start_over(); }
+  void keep() override { partial_.sync(); }
+
+ protected:
+  void append(const Completion& completion, std::span<const std::byte> bytes) {
+    partial_.append(completion.sample, 1, bytes, CompletionHash::of(completion));
+  }
+
+  PartialFile partial_;
+  OutputJob job_;
+};
+
+class JsonlCompletions : public AppendedCompletions {
+ public:
+  using AppendedCompletions::AppendedCompletions;
+
   void take(const Completion& completion) override {
     const auto sample = static_cast<size_t>(completion.sample);
     const bool named = !job_.names->empty() && !(*job_.names)[sample].empty();
@@ -35,27 +58,11 @@ class JsonlCompletions : public CompletionFile {
       append_rows(line, std::span(completion.top_log_probs), k);
     }
     line += "}\n";
-    unordered_.write_at(written_, std::as_bytes(std::span(line)));
-    lines_[sample] = {written_, line.size()};
-    written_ += line.size();
+    append(completion, std::as_bytes(std::span(line)));
   }
-  void commit() override {
-    const CheckedFile lines(unordered_.temporary_path());
-    AtomicFile ordered(path_);
-    std::vector<std::byte> block;
-    for (const Line& line : lines_) {
-      block.resize(line.bytes);
-      lines.read(line.first, block);
-      ordered.write(block);
-    }
-    ordered.commit();
-  }
+  void commit() override { commit_in_order(partial_); }
 
  private:
-  struct Line {
-    uint64_t first = 0;
-    size_t bytes = 0;
-  };
   // Shortest text that reads back as the same float; JSON has no infinities or NaN: null.
   template <class T>
   static void append_list(std::string& text, std::span<const T> values) {
@@ -75,38 +82,52 @@ class JsonlCompletions : public CompletionFile {
     }
     text += ']';
   }
-
-  std::filesystem::path path_;
-  AtomicFile unordered_;  // never committed
-  OutputJob job_;
-  std::vector<Line> lines_;  // [samples]: where each one's lies
-  uint64_t written_ = 0;
 };
 
-class H5Completions : public CompletionFile {
+// Each one as its reason, its number of tokens, and its lists; put together at the end.
+class H5Completions : public AppendedCompletions {
  public:
-  H5Completions(const std::filesystem::path& path, const OutputJob& job)
-      : pending_(path), job_(job), completions_(static_cast<size_t>(job.samples())) {}
+  using AppendedCompletions::AppendedCompletions;
 
-  void start_over() override { completions_.assign(completions_.size(), {}); }
   void take(const Completion& completion) override {
-    completions_[static_cast<size_t>(completion.sample)] = completion;
+    std::vector<std::byte> bytes;
+    const auto add = [&](auto list) {
+      const auto more = std::as_bytes(list);
+      bytes.insert(bytes.end(), more.begin(), more.end());
+    };
+    const std::array<int32_t, 2> head{completion.reason == FinishReason::kStop ? 0 : 1,
+                                      static_cast<int32_t>(completion.token_ids.size())};
+    add(std::span(head));
+    add(std::span(completion.token_ids));
+    if (job_.kind.top_k > 0) {
+      add(std::span(completion.log_probs));
+      add(std::span(completion.top_ids));
+      add(std::span(completion.top_log_probs));
+    }
+    append(completion, bytes);
   }
+
   void commit() override {
-    h5::File file = h5::File::create(pending_.temporary_path());
     std::vector<int64_t> offsets{0};
     std::vector<int32_t> reasons;
-    for (const Completion& completion : completions_) {
-      offsets.push_back(offsets.back() + static_cast<int64_t>(completion.token_ids.size()));
-      reasons.push_back(completion.reason == FinishReason::kStop ? 0 : 1);
+    const std::vector<JournalRecord> records = partial_.ordered();
+    for (const JournalRecord& record : records) {
+      std::array<int32_t, 2> head{};
+      partial_.read(record.offset, std::as_writable_bytes(std::span(head)));
+      reasons.push_back(head[0]);
+      offsets.push_back(offsets.back() + head[1]);
     }
+    PendingPath pending = pending_output(partial_.output(), partial_.output());
+    h5::File file = h5::File::create(pending.temporary_path());
     const auto tokens = static_cast<uint64_t>(offsets.back()), k = static_cast<uint64_t>(job_.kind.top_k);
-    std::vector<Pending> writes;
-    write(file, writes, "token_ids", DType::kI32, {tokens}, &Completion::token_ids);
+    struct List {
+      uint64_t place, token_bytes;
+    };
+    std::vector<List> lists{{file.create_dataset("token_ids", DType::kI32, {tokens}), sizeof(int32_t)}};
     if (k > 0) {
-      write(file, writes, "logprobs", DType::kF32, {tokens}, &Completion::log_probs);
-      write(file, writes, "top_ids", DType::kI32, {tokens, k}, &Completion::top_ids);
-      write(file, writes, "top_logprobs", DType::kF32, {tokens, k}, &Completion::top_log_probs);
+      lists.push_back({file.create_dataset("logprobs", DType::kF32, {tokens}), sizeof(float)});
+      lists.push_back({file.create_dataset("top_ids", DType::kI32, {tokens, k}), k * sizeof(int32_t)});
+      lists.push_back({file.create_dataset("top_logprobs", DType::kF32, {tokens, k}), k * sizeof(float)});
     }
     const uint64_t reasons_at = file.create_dataset("finish_reasons", DType::kI32, {reasons.size()});
     file.write_i64("offsets", offsets);
@@ -116,41 +137,39 @@ class H5Completions : public CompletionFile {
     file.set_attribute("model_type", job_.facts.model_type);
     file.set_attribute("weights_split_id", job_.facts.split_id);
     file.set_attribute("created_by", job_.facts.created_by);
-    const FileDescriptor raw = open_for_writing(pending_.temporary_path());
-    for (const Pending& pending : writes) write_fully(raw, pending.first, pending.bytes, pending_.temporary_path());
-    write_fully(raw, reasons_at, std::as_bytes(std::span(reasons)), pending_.temporary_path());
     file.close();
-    pending_.commit();
-  }
-
- private:
-  struct Pending {
-    uint64_t first = 0;
+    // Past HDF5, once its own metadata are there.
+    const FileDescriptor raw = open_for_writing(pending.temporary_path());
     std::vector<std::byte> bytes;
-  };
-  // The lists of all samples back to back. Past HDF5, once its own metadata are there.
-  template <class T>
-  void write(h5::File& file, std::vector<Pending>& writes, const std::string& dataset, DType dtype,
-             const std::vector<uint64_t>& dims, std::vector<T> Completion::*list) {
-    Pending pending{file.create_dataset(dataset, dtype, dims), {}};
-    for (const Completion& completion : completions_) {
-      const auto bytes = std::as_bytes(std::span(completion.*list));
-      pending.bytes.insert(pending.bytes.end(), bytes.begin(), bytes.end());
+    for (size_t i = 0; i < records.size(); ++i) {
+      const auto first = static_cast<uint64_t>(offsets[i]), count = static_cast<uint64_t>(offsets[i + 1]) - first;
+      uint64_t next = records[i].offset + sizeof(std::array<int32_t, 2>);
+      for (const List& list : lists) {
+        bytes.resize(count * list.token_bytes);
+        partial_.read(next, bytes);
+        write_fully(raw, list.place + first * list.token_bytes, bytes, pending.temporary_path());
+        next += bytes.size();
+      }
     }
-    if (!pending.bytes.empty()) writes.push_back(std::move(pending));
+    write_fully(raw, reasons_at, std::as_bytes(std::span(reasons)), pending.temporary_path());
+    pending.commit();
+    partial_.remove();
   }
-
-  PendingPath pending_;
-  OutputJob job_;
-  std::vector<Completion> completions_;  // [samples]
 };
 
 }  // namespace
 
 std::string_view name(FinishReason reason) { return reason == FinishReason::kStop ? "stop" : "length"; }
 
+HashSum CompletionHash::of(const Completion& completion) {
+  HashSum hash;
+  hash.add(std::as_bytes(std::span(completion.token_ids)), static_cast<uint64_t>(completion.sample));
+  return hash;
+}
+
 void CompletionHash::take(const Completion& completion) {
-  sum_.add(std::as_bytes(std::span(completion.token_ids)), static_cast<uint64_t>(completion.sample));
+  sum_.add(of(completion));
+  ++count_;
 }
 
 void check_completion_form(const std::filesystem::path& path) {
@@ -159,9 +178,27 @@ void check_completion_form(const std::filesystem::path& path) {
                 fmt::format("--output {} with --generate: expected a name ending in .h5 or .jsonl", path.string()));
 }
 
+namespace {
+
+std::unique_ptr<AppendedCompletions> open_completions(const std::filesystem::path& path, const OutputJob& job,
+                                                      PartialFile::Open how) {
+  if (path.extension() == ".h5") return std::make_unique<H5Completions>(path, job, how);
+  return std::make_unique<JsonlCompletions>(path, job, how);
+}
+
+}  // namespace
+
 std::unique_ptr<CompletionFile> create_completion_file(const std::filesystem::path& path, const OutputJob& job) {
-  if (path.extension() == ".h5") return std::make_unique<H5Completions>(path, job);
-  return std::make_unique<JsonlCompletions>(path, job);
+  auto file = open_completions(path, job, PartialFile::Open::kEmpty);
+  file->start_journal(new_journal(job, {}));
+  return file;
+}
+
+std::unique_ptr<CompletionFile> resume_completion_file(const std::filesystem::path& path, const OutputJob& job,
+                                                       JournalContent& content) {
+  auto file = open_completions(path, job, PartialFile::Open::kAsItIs);
+  file->resume(content);
+  return file;
 }
 
 }  // namespace lfm2

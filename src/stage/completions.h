@@ -37,17 +37,21 @@ class CompletionConsumer {
 // order in which they finished.
 class CompletionHash : public CompletionConsumer {
  public:
+  static HashSum of(const Completion& completion);
   void take(const Completion& completion) override;
+  void add(const HashSum& completions) { sum_.add(completions); }  // that were handed out before
   std::string hex() const { return sum_.hex(); }
-  void clear() { sum_ = HashSum(); }
+  int64_t count() const { return count_; }  // taken
 
  private:
   HashSum sum_;
+  int64_t count_ = 0;
 };
 
 class CompletionFile : public CompletionConsumer {
  public:
   virtual void start_over() = 0;  // a benchmark generates the same again: the file holds the last pass
+  virtual void keep() = 0;        // the run ends early: what is finished is durable
   virtual void commit() = 0;      // the file is whole, in the order of the samples: give it its name
 };
 
@@ -58,5 +62,8 @@ void check_completion_form(const std::filesystem::path& path);
 // [samples] (0 stop, 1 length), and with --top-logprobs logprobs [all tokens], top_ids and top_logprobs [all tokens,
 // k]. `job.kind.top_k` says how many; `job.samples()` are expected.
 std::unique_ptr<CompletionFile> create_completion_file(const std::filesystem::path& path, const OutputJob& job);
+// Goes on with what a run of the same job left; `content` becomes what of it is intact.
+std::unique_ptr<CompletionFile> resume_completion_file(const std::filesystem::path& path, const OutputJob& job,
+                                                       JournalContent& content);
 
 }  // namespace lfm2

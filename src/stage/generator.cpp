@@ -86,6 +86,7 @@ Generator::Generator(Backend& backend, const Stage& stage, Channel* channel, Con
             control_.progress();
             if (channel_ != nullptr) channel_->progress();
             collect_results();
+            pass_on_stop();
           },
           backend.memory_is_host_memory() ? Wait::kEagerSeconds : kEagerSeconds),
       caches_(backend, stage.config(), stage.layers(), compute, plan.limits.caches) {
@@ -135,7 +136,7 @@ bool Generator::take_tokens() {
   scheduler_->take(tokens);
   const double now = steady_seconds();
   for (const Scheduler::Arrival& arrival : scheduler_->arrivals()) {
-    double& before = token_time_[static_cast<size_t>(arrival.sample - plan_.samples.first)];
+    double& before = token_time_[static_cast<size_t>(arrival.slot)];
     auto& list = arrival.first ? generation_times_.to_first_token : generation_times_.between_tokens;
     list.push_back(static_cast<float>(now - before));
     before = now;
@@ -144,6 +145,13 @@ bool Generator::take_tokens() {
 }
 
 // First stage: decides; others: are told.
+void Generator::wait_for_tokens() {
+  if (stage_.last())
+    wait([&] { return take_tokens(); }, Phase::kCompute, steps_ - 1);
+  else
+    wait([&] { return take_tokens(); }, Phase::kTokens, steps_, stages_ - 1);
+}
+
 ScheduledStep Generator::next_step() {
   ScheduledStep scheduled;
   if (!stage_.first()) {
@@ -155,21 +163,29 @@ ScheduledStep Generator::next_step() {
   while (true) {
     while (take_tokens()) {
     }
+    if (is_stopped()) break;
     if (auto next = scheduler_->next()) {
       scheduled = std::move(*next);
       const double now = steady_seconds();
-      for (const Admission& one : scheduled.step.admitted)
-        token_time_[static_cast<size_t>(one.sample - plan_.samples.first)] = now;
+      for (const Admission& one : scheduled.step.admitted) token_time_[static_cast<size_t>(one.slot)] = now;
       break;
     }
     if (scheduler_->finished()) break;
-    if (stage_.last())
-      wait([&] { return take_tokens(); }, Phase::kCompute, steps_ - 1);
-    else
-      wait([&] { return take_tokens(); }, Phase::kTokens, steps_, stages_ - 1);
+    wait_for_tokens();
   }
   control_.send_step(to_words(scheduled.step));
+  if (scheduled.step.last())  // a run that was stopped: tokens of the steps in flight are still to come
+    while (scheduler_->in_flight()) wait_for_tokens();
   return scheduled;
+}
+
+bool Generator::is_stopped() { return (stop_ && stop_()) || control_.asked_to_stop(); }
+
+// A signal may reach any of the ranks.
+void Generator::pass_on_stop() {
+  if (stage_.first() || asked_to_stop_ || !stop_ || !stop_()) return;
+  asked_to_stop_ = true;
+  control_.ask_to_stop();
 }
 
 // In steps, so that a stall is blamed on whoever is late: the stage before, this one's device, the stage behind.
@@ -225,7 +241,7 @@ void Generator::draw(const Layout& layout, const Tensor& residual, const Slot& s
 void Generator::make_room_for_recordings() {
   std::erase_if(recordings_, [](const auto& one) { return one.second.work == nullptr; });
   if (recordings_.size() < kMostRecordings) return;
-  wait([&] { return slots_[0].computed->done() && slots_[1].computed->done(); }, "can drop the recordings of others");
+  wait([&] { return slots_[0].computed->done() && slots_[1].computed->done(); }, Phase::kCompute, steps_ - 1);
   recordings_.clear();
 }
 
@@ -317,7 +333,7 @@ void Generator::collect_times() {
 }
 
 void Generator::run(const Samples& samples, const std::vector<CompletionConsumer*>& consumers,
-                    const std::function<void(int64_t)>& on_tokens) {
+                    const std::function<void(int64_t)>& on_tokens, const std::function<bool()>& stop) {
   const double start = steady_seconds();
   collect_times();  // of before: not of this run
   times_ = {};
@@ -329,12 +345,14 @@ void Generator::run(const Samples& samples, const std::vector<CompletionConsumer
   steps_ = largest_step_ = received_ = 0;
   consumers_ = consumers;
   on_tokens_ = on_tokens;
+  stop_ = stop;
+  asked_to_stop_ = false;
   table_.emplace(plan_.limits.caches);
   open_.assign(static_cast<size_t>(plan_.limits.caches.slots), {});
   most_new_.assign(open_.size(), 0);
   if (stage_.first()) {
     scheduler_.emplace(samples, plan_.samples, plan_.most_new, plan_.max_positions, plan_.limits);
-    token_time_.assign(static_cast<size_t>(plan_.samples.count), 0);
+    token_time_.assign(open_.size(), 0);
   }
   StepArrays arrays;
   while (true) {
@@ -375,6 +393,7 @@ void Generator::run(const Samples& samples, const std::vector<CompletionConsumer
   }
   for (int64_t step = steps_; step < steps_ + kSlots; ++step)
     wait_for_free_slot(static_cast<int>(step % kSlots), step - kSlots);
+  finished_ = !stage_.first() || scheduler_->finished();
   const double end = steady_seconds();
   times_.total = end - start;
   collect_times();

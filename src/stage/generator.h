@@ -51,9 +51,11 @@ class Generator {
   ~Generator() { backend_.compute().drain(); }
 
   // One pass over the job. `samples`: the prompts, used by the first stage; consumers are used by the last, which tells
-  // `on_tokens` how many tokens were drawn, and of sequences that ended, how many more could have been.
+  // `on_tokens` how many tokens were drawn, and of sequences that ended, how many more could have been. Once `stop`
+  // says so on any stage, no step is begun any more, and sequences that have not ended are dropped.
   void run(const Samples& samples, const std::vector<CompletionConsumer*>& consumers,
-           const std::function<void(int64_t tokens)>& on_tokens);
+           const std::function<void(int64_t tokens)>& on_tokens, const std::function<bool()>& stop = {});
+  bool finished() const { return finished_; }  // the last run, as far as this stage knows: the first one decides
 
   PipelineTimes times() const { return times_; }  // of the last run
   const GenerationTimes& generation_times() const { return generation_times_; }
@@ -94,7 +96,10 @@ class Generator {
 
   Tensor allocate(DType dtype, std::initializer_list<int64_t> dims);
   ScheduledStep next_step();
+  bool is_stopped();
+  void pass_on_stop();
   bool take_tokens();
+  void wait_for_tokens();
   void upload(const StepArrays& arrays, const std::vector<int32_t>& ids, Slot& slot);
   void wait_for_free_slot(int slot_index, int64_t previous);
   void make_room_for_recordings();
@@ -139,11 +144,13 @@ class Generator {
   std::optional<Scheduler> scheduler_;  // first stage
   std::vector<CompletionConsumer*> consumers_;
   std::function<void(int64_t)> on_tokens_;
+  std::function<bool()> stop_;
+  bool asked_to_stop_ = false, finished_ = false;
   std::vector<Completion> open_;   // last stage, [slots]
   std::vector<int64_t> most_new_;  // last stage, [slots]
   std::deque<int> unread_;         // last stage: slots in the order of their steps
   int64_t steps_ = 0, largest_step_ = 0, received_ = 0;
-  std::vector<double> token_time_;  // first stage, [samples of this pipeline]: of the newest
+  std::vector<double> token_time_;  // first stage, [slots]: of the newest
   PipelineTimes times_;
   GenerationTimes generation_times_;
   std::vector<Span> computing_, sending_, receiving_;

@@ -10,9 +10,11 @@
 namespace lfm2 {
 
 struct Samples {
-  std::vector<int32_t> ids;        // all samples back to back
-  std::vector<int64_t> offsets;    // [samples + 1]
-  std::vector<std::string> names;  // .jsonl: each sample's "id" as JSON text, "" where it has none; otherwise empty
+  std::vector<int32_t> ids;           // all samples back to back
+  std::vector<int64_t> offsets;       // [samples + 1]
+  std::vector<std::string> names;     // .jsonl: each sample's "id" as JSON text, "" where it has none; otherwise empty
+  std::vector<int64_t> numbers = {};  // in the whole job, where some are left out; empty: all are there
+  int64_t number(int64_t sample) const { return numbers.empty() ? sample : numbers[static_cast<size_t>(sample)]; }
   int64_t count() const { return static_cast<int64_t>(offsets.size()) - 1; }
 };
 

@@ -4,13 +4,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <numeric>
 #include <span>
 
+#include "comm/mpi_control_link.h"
 #include "kernels/cpu/host_memory.h"
 #include "stage/cost_model.h"
 #include "stage/json.h"
 #include "stage/memory_plan.h"
+#include "stage/stop.h"
 #include "stage/version.h"
 
 namespace lfm2 {
@@ -21,8 +24,6 @@ namespace {
 constexpr double kLoadTimeoutFactor = 10;
 // Threads that read shards: by then memory, not a processor, is the limit.
 constexpr int kMostReaders = 16;
-// Threads that hash and write results: each fills fresh memory at about 2.7 GB/s, the bus brings 55.
-constexpr int kMostResultThreads = 12;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -37,6 +38,8 @@ ExitCode Job::run() {
   share_samples();
   machine_ = choose_machine(options_, world_);
   compute_ = options_.dtype.value_or(shards_->dtype());
+  take_up();
+  if (samples_.count() == 0) return finish_without_run();
   if (generates()) limit_steps();
   choose_cut();
   const int64_t share = samples_.offsets.back() / options_.replicas;
@@ -55,8 +58,9 @@ ExitCode Job::run() {
   if (machine_.cuda && options_.micro_batch == 0) measure_and_replan();
   const auto slot_elements = static_cast<size_t>(plan_.max_tokens * shards_->config().hidden);
   channel_ = make_channel(*pipeline_ranks_, machine_, slot_elements * size_bytes(compute_));
+  control_ = std::make_unique<MpiControlLink>(*pipeline_ranks_);
   pipeline_.emplace(*machine_.backend, *stage_, channel_.get(), pipeline_ranks_->rank(), pipeline_ranks_->size(), plan_,
-                    compute_, options_.results, world_.watchdog(), !options_.trace.empty());
+                    compute_, options_.results, world_.watchdog(), !options_.trace.empty(), control_.get());
   open_results();
   open_output();
   run_pipeline();
@@ -233,61 +237,70 @@ void Job::load_weights() {
 
 void Job::open_results() {
   if (!is_last()) return;
-  result_threads_.emplace(std::min(world_.fair_share_of_processors(), kMostResultThreads));
-  const ModelConfig& config = shards_->config();
   if (!options_.answers.empty())
-    validation_.emplace(open_answers(options_.answers, options_.results.positions, samples_.offsets, config.vocab),
-                        config.vocab, options_.tolerance);
+    validation_.emplace(
+        open_answers(options_.answers, options_.results.positions, job_offsets_, shards_->config().vocab),
+        shards_->config().vocab, options_.tolerance);
 }
 
 // The first replica makes the file, the others write their rows into it.
 void Job::open_output() {
   if (options_.output.empty()) return;
-  const ModelConfig& config = shards_->config();
-  const OutputJob job{
-      .kind = options_.results,
-      .vocab = config.vocab,
-      .offsets = &samples_.offsets,
-      .names = &samples_.names,
-      .facts = {std::string(config.type_name()), std::string(name(compute_)), shards_->split_id(), kVersionText},
-      .threads = is_last() ? &*result_threads_ : nullptr};
-  if (makes_output()) output_ = create_output(options_.output, job);
+  const OutputJob job = output_job();
+  if (makes_output() && !output_) output_ = create_output(options_.output, job);
   if (options_.replicas == 1) return;
   const std::string shared = world_.broadcast(makes_output() ? output_->shared() : "", pipeline_ranks_->size() - 1,
                                               options_.timeout_seconds, "output file");
   if (is_last() && !makes_output()) output_ = join_output(shared, job);
 }
 
-// Times `run` as often as --benchmark asks, all ranks together.
-void Job::run_repeatedly(const std::function<void()>& run_once) {
+// Times `run_once` as often as --benchmark asks, all ranks together; until one of them says that it was stopped.
+void Job::run_repeatedly(const std::function<bool()>& run_once) {
   const int runs = options_.benchmark ? options_.warmup + options_.repeat : 1;
-  for (int run = 0; run < runs; ++run) {
+  for (int run = 0; run < runs && !stopped_; ++run) {
     world_.barrier(options_.timeout_seconds, "start of a run");
     const auto start = std::chrono::steady_clock::now();
-    run_once();
-    // Pipelines side by side may end far apart; a rank that hangs is noticed by those of its own.
-    world_.barrier(options_.replicas > 1 ? 0 : options_.timeout_seconds, "end of a run");
+    const bool whole = run_once();
+    // Pipelines side by side may end far apart, on hosts that do not see each other's stamps; a rank that hangs is noticed
+    // by those of its own.
+    world_.barrier(options_.replicas > 1 ? std::numeric_limits<double>::infinity() : options_.timeout_seconds,
+                   "end of a run");
     if (!options_.benchmark || run >= options_.warmup) seconds_.push_back(seconds_since(start));
+    stopped_ = world_.smallest(whole ? 1 : 0, options_.timeout_seconds) == 0;
   }
 }
 
 void Job::run_pipeline() {
   run_repeatedly([this] {
-    hash_.emplace(is_last() ? &*result_threads_ : nullptr);
+    hash_.emplace(result_threads_ ? &*result_threads_ : nullptr);
     std::vector<ResultConsumer*> consumers{&*hash_};
+    if (output_ && options_.benchmark) output_->start_over();
     if (output_) consumers.push_back(output_.get());
-    if (validation_) consumers.push_back(&*validation_);
+    if (validation_) {
+      validation_->start_over();
+      replay_kept();
+      consumers.push_back(&*validation_);
+    }
+    SampleCounter counter(options_.results.positions, job_offsets_, *hash_, output_.get());
+    consumers.push_back(&counter);
+    RenumberedRows renumbered(options_.results.positions, samples_.offsets, samples_.numbers, job_offsets_, consumers);
+    if (!samples_.numbers.empty()) consumers = {&renumbered};
     // The last stage knows what is done; one bar, on its side.
     Progress progress("run", static_cast<uint64_t>(plan_.samples()), Progress::Unit::kSamples,
                       makes_output() ? options_.progress : ProgressMode::kOff);
-    pipeline_->run(std::span(samples_.ids)
-                       .subspan(is_first() ? static_cast<size_t>(plan_.first_token) : 0,
-                                is_first() ? static_cast<size_t>(plan_.tokens()) : 0),
-                   consumers, [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); });
+    pipeline_->run(
+        std::span(samples_.ids)
+            .subspan(is_first() ? static_cast<size_t>(plan_.first_token) : 0,
+                     is_first() ? static_cast<size_t>(plan_.tokens()) : 0),
+        consumers, [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); }, stop_requested);
+    hash_->add(kept_results_);
+    handed_out_ = counter.count();
+    return pipeline_->finished();
   });
 }
 
 ExitCode Job::finish() {
+  if (stopped_) return finish_stopped();
   at(Phase::kWrite);
   if (output_ && !makes_output()) output_->commit();
   world_.barrier(load_timeout(), "results written");
@@ -326,6 +339,7 @@ ExitCode Job::finish() {
                   .samples = samples_.count(),
                   .tokens = samples_.offsets.back(),
                   .replicas = options_.replicas,
+                  .kept_samples = static_cast<int64_t>(job_offsets_.size()) - 1 - samples_.count(),
                   .micro_batches = generates() ? generator_->steps() : static_cast<int64_t>(plan_.items.size()),
                   .largest_micro_batch = generates() ? generator_->largest_step() : plan_.max_samples,
                   .results = options_.results,

@@ -19,13 +19,16 @@
 
 namespace lfm2 {
 
+// Threads that hash and write results: each fills fresh memory at about 2.7 GB/s, the bus brings 55.
+inline constexpr int kMostResultThreads = 12;
+
 class Job {
  public:
   Job(const Options& options, MpiWorld& world) : options_(options), world_(world) {}
 
   ExitCode run();
-  // After an error: no half-written file stays. The other members, which may still be in use, stay alive.
-  void discard_output() {
+  // After an error: what is finished stays, for --resume. The other members, which may still be in use, stay alive.
+  void leave_output() {
     if (pipeline_) pipeline_->stop_results();
     output_.reset();
     completions_.reset();
@@ -35,6 +38,11 @@ class Job {
   void check_inputs();  // rank 0 alone first, so that a bad file is reported once
   void form_pipelines();
   void share_samples();
+  void take_up();
+  void open_unfinished_output();
+  std::string identity() const;
+  OutputJob output_job();
+  void replay_kept();
   void choose_cut();
   void choose_plan(int64_t target_tokens);
   void measure_and_replan();  // the size of micro-batch, once the weights are there
@@ -47,8 +55,10 @@ class Job {
   CacheShape fit_caches() const;  // once the weights are there
   void open_generation();
   void run_generation();
-  void run_repeatedly(const std::function<void()>& run);
+  void run_repeatedly(const std::function<bool()>& run);
   ExitCode finish();
+  ExitCode finish_without_run();
+  ExitCode finish_stopped();
 
   bool generates() const { return options_.generation.most_new > 0; }
   bool is_first() const { return pipeline_ranks_->rank() == 0; }
@@ -67,7 +77,15 @@ class Job {
   std::optional<MpiGroup> pipeline_ranks_;  // those that are one pipeline: all, or a replica's
   std::optional<ShardSet> shards_;
   std::vector<LayerRange> stages_;
-  Samples samples_;  // of the whole job; ids on the first stages only
+  Samples samples_;                   // those to do; ids on the first stages only
+  std::vector<int64_t> job_offsets_;  // of the whole job, as for the next two
+  std::vector<std::string> job_names_;
+  std::string identity_;
+  std::vector<JournalRecord> kept_;  // --resume: what was finished before; where the output is made, as the next two
+  HashSum kept_results_;
+  int64_t kept_samples_ = 0;
+  int64_t handed_out_ = 0;  // last stages: samples finished by this run
+  bool stopped_ = false;    // by a signal
   BatchPlan plan_;
   GenerationPlan generation_;
   DType compute_ = DType::kF32;

@@ -4,7 +4,7 @@
 #include "comm/mpi_control_link.h"
 #include "stage/job.h"
 #include "stage/memory_plan.h"
-#include "stage/version.h"
+#include "stage/stop.h"
 
 namespace lfm2 {
 
@@ -106,23 +106,16 @@ void Job::open_generation() {
   control_ = std::make_unique<MpiControlLink>(*pipeline_ranks_);
   generator_.emplace(*machine_.backend, *stage_, channel_.get(), *control_, pipeline_ranks_->rank(),
                      pipeline_ranks_->size(), generation_, compute_, world_.watchdog(), !options_.trace.empty());
-  if (options_.output.empty() || !makes_output()) return;
-  completions_ = create_completion_file(
-      options_.output, {.kind = options_.results,
-                        .vocab = shards_->config().vocab,
-                        .offsets = &samples_.offsets,
-                        .names = &samples_.names,
-                        .facts = {std::string(shards_->config().type_name()), std::string(name(compute_)),
-                                  shards_->split_id(), kVersionText},
-                        .threads = nullptr});
+  if (!options_.output.empty() && makes_output() && !completions_)
+    completions_ = create_completion_file(options_.output, output_job());
 }
 
 void Job::run_generation() {
   run_repeatedly([this] {
-    completion_hash_.clear();
+    completion_hash_ = {};
     std::vector<CompletionConsumer*> consumers{&completion_hash_};
     if (completions_) {
-      completions_->start_over();
+      if (options_.benchmark) completions_->start_over();
       consumers.push_back(completions_.get());
     }
     uint64_t most_tokens = 0;
@@ -134,7 +127,11 @@ void Job::run_generation() {
     }
     Progress progress("generate", most_tokens, Progress::Unit::kTokens,
                       makes_output() ? options_.progress : ProgressMode::kOff);
-    generator_->run(samples_, consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); });
+    generator_->run(
+        samples_, consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); }, stop_requested);
+    completion_hash_.add(kept_results_);
+    handed_out_ = completion_hash_.count();
+    return generator_->finished();
   });
 }
 

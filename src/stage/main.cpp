@@ -9,6 +9,7 @@
 #include "comm/deadline.h"
 #include "stage/doctor.h"
 #include "stage/job.h"
+#include "stage/stop.h"
 
 namespace {
 
@@ -91,6 +92,7 @@ int run_or_end_all(MpiWorld& world, bool verbose, const Run& run, const Discard&
 int main(int argc, char** argv) {
   const ParsedCommandLine parsed = parse_command_line(argc, argv);
   if (!parsed.run) return end_without_mpi(parsed);
+  if (!parsed.doctor) catch_stop_signals();
   try {
     const Deadline deadline = parsed.doctor ? doctors_deadline(parsed.options) : Deadline(0, "");
     MpiWorld world(&argc, &argv,
@@ -103,7 +105,7 @@ int main(int argc, char** argv) {
     }
     Job job(parsed.options, world);
     return run_or_end_all(
-        world, verbose, [&] { return job.run(); }, [&] { job.discard_output(); });
+        world, verbose, [&] { return job.run(); }, [&] { job.leave_output(); });
   } catch (const Error& error) {
     fmt::print(stderr, "lfm2_stage: {}\n", error.what());
     return static_cast<int>(error.code());

@@ -37,6 +37,8 @@ void add_job_options(CLI::App& app, Options& options) {
   app.add_option("--output", options.output,
                  "Results: .bin (last-position logits), .h5 or .jsonl; written by the last rank")
       ->type_name("FILE");
+  app.add_flag("--resume", options.resume,
+               "Go on with an --output that was interrupted: finished samples are kept and skipped");
   const std::vector<std::pair<std::string, Positions>> positions{
       {"last", Positions::kLast}, {"all", Positions::kAll}, {"none", Positions::kNone}};
   app.add_option("--logits", options.results.positions,
@@ -204,6 +206,15 @@ void check_together(const Options& options) {
     throw Error(
         ExitCode::kUsage,
         "--replicas with --generate and --output: each pipeline would need a file of its own, expected one pipeline");
+  if (options.resume && options.output.empty())
+    throw Error(ExitCode::kUsage, "--resume without --output: nothing would be kept, expected --output");
+  if (options.resume && options.benchmark)
+    throw Error(ExitCode::kUsage, "--resume with --benchmark: a benchmark keeps nothing, expected one of them");
+  if (options.resume && !options.answers.empty() && options.output.extension() == ".jsonl")
+    throw Error(
+        ExitCode::kUsage,
+        "--resume with --answers and a .jsonl output: finished samples are not compared again, expected .bin or "
+        ".h5");
   if (options.results.positions == Positions::kNone && options.results.top_k > 0)
     throw Error(ExitCode::kUsage, "--top-logprobs with --logits none: no position has log-probabilities");
   if (!options.answers.empty() && (options.results.positions == Positions::kNone || options.results.top_k > 0))
@@ -239,7 +250,8 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
         "lfm2_stage doctor looks at the machine instead (lfm2_stage doctor --help).\n"
         "Exit codes: 0 done; 1 validation failed; 64 usage; 65 bad input or weights; 66 missing file; 69 no GPU, ranks "
         "or\n"
-        "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 76 a rank was lost or timed out.");
+        "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, TERM or INT:\n"
+        "--resume goes on; 76 a rank was lost or timed out.");
     add_job_options(app, options);
     add_generation_options(app, options.generation);
     add_machine_options(app, options, dtype);

@@ -50,6 +50,7 @@ struct Options {
   int replicas = 1;
   std::string simd = "auto";  // of the CPU backend
   int threads = 0;            // of the CPU backend, per rank; 0: this rank's share of the processors
+  bool resume = false;
   bool benchmark = false;
   int warmup = 1, repeat = 5;
   double timeout_seconds = 300;

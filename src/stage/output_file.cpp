@@ -5,10 +5,12 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <random>
 
 #include "stage/checked_file.h"
 #include "stage/h5.h"
@@ -30,6 +32,8 @@ class RowPlaces {
     const int64_t columns = job.kind.top_k > 0 ? job.kind.top_k : job.vocab;
     const uint64_t end = std::max(first, second) + static_cast<uint64_t>(job.rows() * columns) * sizeof(float);
     mapping_ = map_for_writing(file_, end, path);
+    if (!mapping_ && ::ftruncate(file_.get(), static_cast<off_t>(end)) != 0)  // so that all of it can be read
+      throw Error(ExitCode::kIo, fmt::format("{}: ftruncate failed: {}", path.string(), std::strerror(errno)));
   }
 
   void write(const ResultRows& rows) const {
@@ -46,12 +50,32 @@ class RowPlaces {
     write(first_, rows.top_ids, job_.kind.top_k);
     write(second_, rows.top_log_probs, job_.kind.top_k);
   }
+  void read(int64_t first, int64_t count, ResultConsumer& consumer, const PartialFile& partial) const {
+    const auto read = [&](uint64_t begin, auto& values, int64_t columns) {
+      values.resize(static_cast<size_t>(count * columns));
+      partial.read(begin + static_cast<uint64_t>(first * columns) * sizeof(float),
+                   std::as_writable_bytes(std::span(values)));
+    };
+    std::vector<float> floats;
+    std::vector<int32_t> ids;
+    ResultRows rows{.first = first, .count = count, .logits = {}, .top_ids = {}, .top_log_probs = {}};
+    if (job_.kind.top_k > 0) {
+      read(first_, ids, job_.kind.top_k);
+      read(second_, floats, job_.kind.top_k);
+      rows.top_ids = ids;
+      rows.top_log_probs = floats;
+    } else {
+      read(first_, floats, job_.vocab);
+      rows.logits = floats;
+    }
+    consumer.take(rows);
+  }
   void close() {
     mapping_ = {};
     if (::fsync(file_.get()) != 0 || file_.close() != 0)
       throw Error(ExitCode::kIo, fmt::format("{}: cannot be written: {}", path_.string(), std::strerror(errno)));
   }
-  std::string text() const { return Json{{"path", path_.string()}, {"first", first_}, {"second", second_}}.dump(); }
+  Json json() const { return {{"first", first_}, {"second", second_}}; }
 
  private:
   std::filesystem::path path_;
@@ -61,82 +85,96 @@ class RowPlaces {
   uint64_t first_ = 0, second_ = 0;
 };
 
+// .bin and .h5: rows at their places, in any order. Of replicas the first makes the file, the others join it.
+class RowsOutput : public OutputFile {
+ public:
+  RowsOutput(const std::filesystem::path& path, const OutputJob& job, PartialFile::Open how, const Json& places)
+      : partial_(path, how), job_(job), places_(partial_.path(), job, places.at("first"), places.at("second")) {}
+  RowsOutput(const std::filesystem::path& path, const OutputJob& job, const Json& places)
+      : partial_(PartialFile::joined(path, job.replica)),
+        job_(job),
+        places_(partial_.path(), job, places.at("first"), places.at("second")) {}
+
+  void start_journal(const JournalContent& content) {
+    if (!job_.identity.empty()) partial_.start_journal(content);
+  }
+  void take(const ResultRows& rows) override { places_.write(rows); }
+  void finished(int64_t first, int64_t count, const HashSum& results) override {
+    partial_.finished(first, count, results);
+  }
+  void keep() override { partial_.sync(); }
+  void commit() override {
+    places_.close();
+    if (job_.replica == 0)
+      partial_.commit();
+    else
+      partial_.sync();
+  }
+  std::string shared() const override {
+    return Json{{"output", partial_.output().string()}, {"places", places_.json()}, {"id", partial_.journal().id}}
+        .dump();
+  }
+  void replay(int64_t first, int64_t count, ResultConsumer& consumer) const override {
+    constexpr int64_t kRows = 256;  // at a time
+    const bool all = job_.kind.positions == Positions::kAll;
+    const auto row_of = [&](int64_t sample) { return all ? (*job_.offsets)[static_cast<size_t>(sample)] : sample; };
+    const int64_t end = row_of(first + count);
+    for (int64_t row = row_of(first); row < end; row += kRows)
+      places_.read(row, std::min(kRows, end - row), consumer, partial_);
+  }
+
+ private:
+  PartialFile partial_;
+  OutputJob job_;
+  RowPlaces places_;
+};
+
 // i32 samples, i32 vocab, then a row of fp32 logits a sample.
-class BinOutput : public OutputFile {
- public:
-  BinOutput(const std::filesystem::path& path, const OutputJob& job) : file_(path) {
-    const std::array<int32_t, 2> header{static_cast<int32_t>(job.samples()), static_cast<int32_t>(job.vocab)};
-    file_.write_at(0, std::as_bytes(std::span(header)));
-    places_ = RowPlaces(file_.temporary_path(), job, sizeof header, 0);
+Json make_bin(const std::filesystem::path& output, const OutputJob& job) {
+  const std::array<int32_t, 2> header{static_cast<int32_t>(job.samples()), static_cast<int32_t>(job.vocab)};
+  AtomicFile file(pending_output(partial_path(output), output));
+  file.write(std::as_bytes(std::span(header)));
+  file.commit();
+  return {{"first", sizeof header}, {"second", 0}};
+}
+
+// Everything but the rows: those go past HDF5, which would copy on one thread and leaves no readable file when the
+// process is killed. The datasets are contiguous, of this machine's own types.
+Json make_h5(const std::filesystem::path& output, const OutputJob& job) {
+  PendingPath pending = pending_output(partial_path(output), output);
+  h5::File file = h5::File::create(pending.temporary_path());
+  const auto rows = static_cast<uint64_t>(job.rows());
+  uint64_t first = 0, second = 0;
+  if (job.kind.top_k > 0) {
+    first = file.create_dataset("top_ids", DType::kI32, {rows, static_cast<uint64_t>(job.kind.top_k)});
+    second = file.create_dataset("top_logprobs", DType::kF32, {rows, static_cast<uint64_t>(job.kind.top_k)});
+  } else {
+    first = file.create_dataset("logits", DType::kF32, {rows, static_cast<uint64_t>(job.vocab)});
   }
-  void take(const ResultRows& rows) override { places_.write(rows); }
-  void commit() override {
-    places_.close();
-    file_.commit();
-  }
-  std::string shared() const override { return places_.text(); }
-
- private:
-  AtomicFile file_;
-  RowPlaces places_;
-};
-
-class H5Output : public OutputFile {
- public:
-  H5Output(const std::filesystem::path& path, const OutputJob& job)
-      : pending_(path), file_(h5::File::create(pending_.temporary_path())) {
-    const auto rows = static_cast<uint64_t>(job.rows());
-    uint64_t first = 0, second = 0;
-    if (job.kind.top_k > 0) {
-      first = file_.create_dataset("top_ids", DType::kI32, {rows, static_cast<uint64_t>(job.kind.top_k)});
-      second = file_.create_dataset("top_logprobs", DType::kF32, {rows, static_cast<uint64_t>(job.kind.top_k)});
-    } else {
-      first = file_.create_dataset("logits", DType::kF32, {rows, static_cast<uint64_t>(job.vocab)});
-    }
-    file_.write_i64("offsets", *job.offsets);
-    file_.set_attribute("format", "lfm2-stage-output");
-    file_.set_attribute("positions", job.kind.positions == Positions::kAll ? "all" : "last");
-    file_.set_attribute("dtype", job.facts.dtype);
-    file_.set_attribute("model_type", job.facts.model_type);
-    file_.set_attribute("weights_split_id", job.facts.split_id);
-    file_.set_attribute("created_by", job.facts.created_by);
-    places_ = RowPlaces(pending_.temporary_path(), job, first, second);
-  }
-  // Past HDF5, which would copy on one thread: the datasets are contiguous, of this machine's own types.
-  void take(const ResultRows& rows) override { places_.write(rows); }
-  void commit() override {
-    places_.close();
-    file_.close();
-    pending_.commit();
-  }
-  std::string shared() const override { return places_.text(); }
-
- private:
-  PendingPath pending_;
-  h5::File file_;
-  RowPlaces places_;
-};
-
-// The rows of another replica, into the file that the first one made.
-class JoinedOutput : public OutputFile {
- public:
-  explicit JoinedOutput(RowPlaces places) : places_(std::move(places)) {}
-  void take(const ResultRows& rows) override { places_.write(rows); }
-  void commit() override { places_.close(); }
-  std::string shared() const override { return places_.text(); }
-
- private:
-  RowPlaces places_;
-};
+  file.write_i64("offsets", *job.offsets);
+  file.set_attribute("format", "lfm2-stage-output");
+  file.set_attribute("positions", job.kind.positions == Positions::kAll ? "all" : "last");
+  file.set_attribute("dtype", job.facts.dtype);
+  file.set_attribute("model_type", job.facts.model_type);
+  file.set_attribute("weights_split_id", job.facts.split_id);
+  file.set_attribute("created_by", job.facts.created_by);
+  file.close();
+  pending.commit();
+  return {{"first", first}, {"second", second}};
+}
 
 // One object a sample: "id" (the input's, else its number), then "logits" or "top_ids" and "top_logprobs": of the last
 // position a list, of all positions a list of lists.
 class JsonlOutput : public OutputFile {
  public:
-  JsonlOutput(const std::filesystem::path& path, const OutputJob& job) : file_(path), job_(job) {}
+  JsonlOutput(const std::filesystem::path& path, const OutputJob& job, PartialFile::Open how)
+      : partial_(path, how), job_(job) {}
 
+  void start_journal(const JournalContent& content) {
+    if (!job_.identity.empty()) partial_.start_journal(content);
+  }
+  PartialFile& partial() { return partial_; }
   void take(const ResultRows& rows) override {
-    if (rows.first == 0) start_over();
     const int64_t vocab = job_.vocab, top_k = job_.kind.top_k;
     for (int64_t row = 0; row < rows.count; ++row) {
       if (top_k > 0) {
@@ -145,23 +183,28 @@ class JsonlOutput : public OutputFile {
       } else {
         append(first_, rows.logits.subspan(static_cast<size_t>(row * vocab), static_cast<size_t>(vocab)));
       }
-      const int64_t next = rows.first + row + 1;
-      if (next == (all() ? (*job_.offsets)[static_cast<size_t>(sample_ + 1)] : sample_ + 1)) write_line();
+      const int64_t place = rows.first + row;
+      if (!all())
+        add_line(place);
+      else if (const auto next = std::upper_bound(job_.offsets->begin(), job_.offsets->end(), place);
+               *next == place + 1)
+        add_line(next - job_.offsets->begin() - 1);
     }
   }
-  void commit() override { file_.commit(); }
+  void finished(int64_t first, int64_t count, const HashSum& results) override {
+    partial_.append(first, count, std::as_bytes(std::span(lines_)), results);
+    lines_.clear();
+  }
+  void keep() override { partial_.sync(); }
+  void commit() override { commit_in_order(partial_); }
   std::string shared() const override { return {}; }
+  void start_over() override { partial_.start_over(); }
+  void replay(int64_t, int64_t, ResultConsumer&) const override {
+    throw Error(ExitCode::kSoftware, "JsonlOutput: text is not read back");
+  }
 
  private:
   bool all() const { return job_.kind.positions == Positions::kAll; }
-
-  // A benchmark hands out the rows of the job again: the file holds one pass.
-  void start_over() {
-    sample_ = 0;
-    written_ = 0;
-    first_.clear();
-    second_.clear();
-  }
 
   // Shortest text that reads back as the same float; JSON has no infinities or NaN: null.
   template <class T>
@@ -180,24 +223,20 @@ class JsonlOutput : public OutputFile {
     if (all()) text += ']';
   }
 
-  void write_line() {
-    const std::string name = job_.names->empty() || (*job_.names)[static_cast<size_t>(sample_)].empty()
-                                 ? std::to_string(sample_)
-                                 : (*job_.names)[static_cast<size_t>(sample_)];
-    const std::string line = job_.kind.top_k > 0 ? fmt::format("{{\"id\":{},\"top_ids\":[{}],\"top_logprobs\":[{}]}}\n",
-                                                               name, first_, second_)
-                                                 : fmt::format("{{\"id\":{},\"logits\":[{}]}}\n", name, first_);
-    file_.write_at(written_, std::as_bytes(std::span(line)));
-    written_ += line.size();
+  void add_line(int64_t sample) {
+    const std::string name = job_.names->empty() || (*job_.names)[static_cast<size_t>(sample)].empty()
+                                 ? std::to_string(sample)
+                                 : (*job_.names)[static_cast<size_t>(sample)];
+    lines_ += job_.kind.top_k > 0
+                  ? fmt::format("{{\"id\":{},\"top_ids\":[{}],\"top_logprobs\":[{}]}}\n", name, first_, second_)
+                  : fmt::format("{{\"id\":{},\"logits\":[{}]}}\n", name, first_);
     first_.clear();
     second_.clear();
-    ++sample_;
   }
 
-  AtomicFile file_;
+  PartialFile partial_;
   OutputJob job_;
-  int64_t sample_ = 0;
-  uint64_t written_ = 0;
+  std::string lines_;           // of samples not yet said to be finished
   std::string first_, second_;  // the current sample's values so far
 };
 
@@ -231,16 +270,79 @@ void check_output_place(const std::filesystem::path& path) {
                 fmt::format("{}: cannot be created: open failed: {}", path.string(), std::strerror(error)));
 }
 
+PendingPath pending_output(const std::filesystem::path& path, const std::filesystem::path& output) {
+  return {path, output.string() + ".new"};
+}
+
+JournalContent new_journal(const OutputJob& job, const Json& places) {
+  std::random_device random;
+  return {.id = uint64_t{random()} << 32 | random(),
+          .text = Json{{"job", Json::parse(job.identity.empty() ? "{}" : job.identity)}, {"places", places}}.dump(),
+          .records = {}};
+}
+
+void leave_some_for_all(JournalContent& content, const OutputJob& job) {
+  int64_t left = job.samples();
+  for (const JournalRecord& record : content.records) left -= record.count;
+  while (left > 0 && left < job.replicas && !content.records.empty()) {
+    left += content.records.back().count;
+    content.records.pop_back();
+  }
+}
+
+void commit_in_order(PartialFile& partial) {
+  if (partial.is_ordered()) return partial.commit();
+  AtomicFile ordered(pending_output(partial.output(), partial.output()));
+  std::vector<std::byte> part;
+  for (const JournalRecord& record : partial.ordered()) {
+    part.resize(record.bytes);
+    partial.read(record.offset, part);
+    ordered.write(part);
+  }
+  ordered.commit();
+  partial.remove();
+}
+
 std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, const OutputJob& job) {
-  if (path.extension() == ".bin") return std::make_unique<BinOutput>(path, job);
-  if (path.extension() == ".h5") return std::make_unique<H5Output>(path, job);
-  return std::make_unique<JsonlOutput>(path, job);
+  const auto start = [](auto output, const JournalContent& content) {
+    output->start_journal(content);
+    return output;
+  };
+  if (path.extension() == ".jsonl")
+    return start(std::make_unique<JsonlOutput>(path, job, PartialFile::Open::kEmpty), new_journal(job, {}));
+  PartialFile::remove_journals(path);
+  const Json places = path.extension() == ".bin" ? make_bin(path, job) : make_h5(path, job);
+  return start(std::make_unique<RowsOutput>(path, job, PartialFile::Open::kAsItIs, places), new_journal(job, places));
+}
+
+std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, const OutputJob& job,
+                                          JournalContent& content) {
+  if (path.extension() == ".jsonl") {
+    auto output = std::make_unique<JsonlOutput>(path, job, PartialFile::Open::kAsItIs);
+    output->partial().keep_intact(content);
+    output->start_journal(content);
+    output->partial().drop_unfinished();
+    return output;
+  }
+  const Json places = Json::parse(content.text).at("places");
+  auto output = std::make_unique<RowsOutput>(path, job, PartialFile::Open::kAsItIs, places);
+  std::erase_if(content.records, [&](const JournalRecord& record) {
+    ResultHash hash(job.threads);
+    output->replay(record.first, record.count, hash);
+    return hash.sum() != record.results;
+  });
+  leave_some_for_all(content, job);
+  output->start_journal(content);
+  return output;
 }
 
 std::unique_ptr<OutputFile> join_output(const std::string& shared, const OutputJob& job) {
-  const Json places = Json::parse(shared);
-  return std::make_unique<JoinedOutput>(
-      RowPlaces(places.at("path").get<std::string>(), job, places.at("first"), places.at("second")));
+  const Json made = Json::parse(shared);
+  auto output = std::make_unique<RowsOutput>(made.at("output").get<std::string>(), job, made.at("places"));
+  JournalContent content = new_journal(job, made.at("places"));
+  content.id = made.at("id");
+  output->start_journal(content);
+  return output;
 }
 
 }  // namespace lfm2

@@ -1,4 +1,5 @@
-// Results on disk, in the form the ending names. Nothing stands under the final name until everything does.
+// Results on disk, in the form the ending names. Nothing stands under the final name until everything does; until then
+// finished samples lie in a PartialFile, from which another run may go on.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,8 @@
 #include <vector>
 
 #include "kernels/cpu/thread_pool.h"
+#include "stage/json.h"
+#include "stage/partial_file.h"
 #include "stage/results.h"
 
 namespace lfm2 {
@@ -24,15 +27,21 @@ struct OutputJob {
   const std::vector<std::string>* names = nullptr;  // .jsonl: see Samples::names
   OutputFacts facts;
   ThreadPool* threads = nullptr;  // that write large results side by side
+  std::string identity = {};      // JSON: a run goes on with what another one left if this is equal; empty: none may
+  int64_t replica = 0, replicas = 1;
 
   int64_t samples() const { return static_cast<int64_t>(offsets->size()) - 1; }
   int64_t rows() const { return kind.positions == Positions::kAll ? offsets->back() : samples(); }
 };
 
-class OutputFile : public ResultConsumer {
+class OutputFile : public ResultConsumer, public FinishedSamples {
  public:
+  virtual void keep() = 0;                 // the run ends early: what is finished is durable
   virtual void commit() = 0;               // the file is whole: give it its name
   virtual std::string shared() const = 0;  // what join_output() needs
+  virtual void start_over() {}             // a benchmark hands out the same rows again: the file holds the last pass
+  // Hands the rows of finished samples out again. Only where rows have places: .bin and .h5.
+  virtual void replay(int64_t first, int64_t count, ResultConsumer& consumer) const = 0;
 };
 
 // Refuses endings and combinations that the form cannot hold: Error(kUsage). Call before MPI and weights.
@@ -41,6 +50,17 @@ void check_output_form(const std::filesystem::path& path, const ResultKind& kind
 // that nothing is left whatever ends this process meanwhile.
 void check_output_place(const std::filesystem::path& path);
 std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, const OutputJob& job);
+// Goes on with what a run of the same job left; `content` becomes what of it is intact.
+std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, const OutputJob& job,
+                                          JournalContent& content);
+// A journal of `job` with nothing in it yet; `places`: what resuming needs to know besides.
+JournalContent new_journal(const OutputJob& job, const Json& places);
+// Where fewer samples are left than there are replicas, some are done again, so that each has one.
+void leave_some_for_all(JournalContent& content, const OutputJob& job);
+// Appended parts become the file, in the order of the samples.
+void commit_in_order(PartialFile& partial);
+// Where a file is made that is to appear at once, as NAME.partial or as NAME.
+PendingPath pending_output(const std::filesystem::path& path, const std::filesystem::path& output);
 // Writes rows into a .bin or .h5 that another rank is making, on a file system that both see. Its commit() only makes
 // sure of them: it must come before the maker's.
 std::unique_ptr<OutputFile> join_output(const std::string& shared, const OutputJob& job);

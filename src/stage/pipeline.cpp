@@ -9,10 +9,12 @@
 namespace lfm2 {
 
 Pipeline::Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64_t index, int64_t stages,
-                   const BatchPlan& plan, DType compute, ResultKind kind, Watchdog& watchdog, bool traced)
+                   const BatchPlan& plan, DType compute, ResultKind kind, Watchdog& watchdog, bool traced,
+                   ControlLink* control)
     : backend_(backend),
       stage_(stage),
       channel_(channel),
+      control_(control),
       index_(index),
       stages_(stages),
       plan_(plan),
@@ -26,6 +28,7 @@ Pipeline::Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64
         watchdog_.note(backend_.activity());
         if (channel_ != nullptr) channel_->progress();
         if (results_) results_->advance();
+        pass_on_stop();
       }) {
   const int64_t cut = last_attention_layer(stage.config());
   tail_length_ = kind.positions == Positions::kLast ? tail_length(stage.config()) : 0;
@@ -156,6 +159,30 @@ void Pipeline::collect_times() {
   for (const Span& span : transfers.received) trace(TraceKind::kReceive, received_++, span.start, span.end);
 }
 
+// The first stage decides, and every other one is told before it waits for hidden states: nobody waits for what never
+// comes. The message is ahead of the micro-batch by two stages' work.
+bool Pipeline::goes_on(int64_t item) {
+  if (stage_.first()) {
+    const bool stop = (stop_ && stop_()) || (control_ != nullptr && control_->asked_to_stop());
+    if (control_ != nullptr) control_->send_step({stop ? 0 : 1});
+    return !stop;
+  }
+  if (control_ == nullptr) return true;
+  std::vector<int32_t> words;
+  if (!control_->receive_step(words))
+    wait([&] { return control_->receive_step(words); }, Phase::kStep, item, 0);
+  return words.at(0) != 0;
+}
+
+// A signal may reach any of the ranks.
+void Pipeline::pass_on_stop() {
+  if (control_ == nullptr) return;
+  control_->progress();
+  if (stage_.first() || asked_to_stop_ || !stop_ || !stop_()) return;
+  asked_to_stop_ = true;
+  control_->ask_to_stop();
+}
+
 // In steps, so that a stall is blamed on whoever is late: the stage before, this one's device, the stage behind.
 void Pipeline::wait_for_free_slot(int slot_index, int64_t previous) {
   if (previous < 0) return;  // nothing was in it in this run
@@ -200,7 +227,7 @@ void Pipeline::give_result(const Action& action) {
 }
 
 void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
-                   const std::function<void(const MicroBatch&)>& on_item) {
+                   const std::function<void(const MicroBatch&)>& on_item, const std::function<bool()>& stop) {
   const double start = steady_seconds();
   collect_times();  // of the run before, and of connecting: not of this one
   times_ = {};
@@ -209,9 +236,19 @@ void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsume
   receiving_.clear();
   trace_.clear();
   received_ = 0;
+  stop_ = stop;
+  asked_to_stop_ = false;
+  finished_ = true;
   if (results_) results_->start(consumers);
   if (stage_.first()) backend_.upload(ids_, 0, DType::kI32, ids.data(), ids_.numel());
+  int64_t begun = 0;  // items
   for (const Action& action : schedule_) {
+    const bool begins = action.kind == ActionKind::kTakeTokens || action.kind == ActionKind::kReceive;
+    if (begins && !goes_on(action.item)) {
+      finished_ = false;
+      break;
+    }
+    begun = action.item + 1;
     watchdog_.enter({.phase = Phase::kCompute, .item = action.item});
     switch (action.kind) {
       case ActionKind::kTakeTokens:
@@ -234,11 +271,11 @@ void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsume
         break;
     }
     if (results_) results_->advance();
+    pass_on_stop();
     collect_times();
   }
-  const auto last_item = static_cast<int64_t>(plan_.items.size()) - 1;
-  if (results_) results_->finish([&](const auto& done, Phase phase) { wait(done, phase, last_item); });
-  for (int64_t item = std::max<int64_t>(0, last_item + 1 - kSlots); item <= last_item; ++item)
+  if (results_) results_->finish([&](const auto& done, Phase phase) { wait(done, phase, begun - 1); });
+  for (int64_t item = std::max<int64_t>(0, begun - kSlots); item < begun; ++item)
     wait_for_free_slot(static_cast<int>(item % kSlots), item);
   const double end = steady_seconds();
   times_.total = end - start;

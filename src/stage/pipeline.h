@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/channel.h"
+#include "comm/control_link.h"
 #include "comm/wait.h"
 #include "stage/plan.h"
 #include "stage/result_ring.h"
@@ -28,18 +29,21 @@ struct PipelineTimes {
 class Pipeline {
  public:
   // `channel` may be null for a single stage; `stages` counts all of them, this one is number `index`. Everything the
-  // run needs is allocated here.
+  // run needs is allocated here. Through `control` the first stage tells the others whether another micro-batch comes;
+  // without it a run of several stages cannot be stopped.
   Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64_t index, int64_t stages, const BatchPlan& plan,
-           DType compute, ResultKind kind, Watchdog& watchdog, bool traced = false);
+           DType compute, ResultKind kind, Watchdog& watchdog, bool traced = false, ControlLink* control = nullptr);
 
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
   ~Pipeline() { backend_.compute().drain(); }  // the memory below is in use until then
 
   // One pass over the job. `ids` [tokens of the job] int32, used by the first stage; consumers are used by the last.
-  // `on_item` is told after each micro-batch that this stage has passed on, for progress.
+  // `on_item` is told after each micro-batch that this stage has passed on, for progress. Once `stop` says so on any
+  // stage, no micro-batch is begun any more, and the run ends when those that were are through all stages.
   void run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
-           const std::function<void(const MicroBatch&)>& on_item);
+           const std::function<void(const MicroBatch&)>& on_item, const std::function<bool()>& stop = {});
+  bool finished() const { return finished_; }  // the last run: it was not stopped
 
   // After an error: returns when no consumer is being called any more, so that they may go.
   void stop_results() {
@@ -77,6 +81,8 @@ class Pipeline {
     return cuts_tails_ ? slot_of(action).tail.rows(0, item.tail.tokens) : input_of(action);
   }
 
+  bool goes_on(int64_t item);
+  void pass_on_stop();
   void wait_for_free_slot(int slot_index, int64_t previous);
   void forward(const Action& action);
   void give_result(const Action& action);
@@ -89,6 +95,7 @@ class Pipeline {
   Backend& backend_;
   const Stage& stage_;
   Channel* channel_;
+  ControlLink* control_;
   int64_t index_, stages_;
   const BatchPlan& plan_;
   DType compute_;
@@ -108,6 +115,8 @@ class Pipeline {
   std::vector<Item> items_;
   Scratch scratch_;
   std::optional<ResultRing> results_;
+  std::function<bool()> stop_;
+  bool asked_to_stop_ = false, finished_ = false;
   PipelineTimes times_;
   std::vector<Span> computing_, sending_, receiving_;  // of this run; the last: waits for arrivals
   int64_t received_ = 0;                               // items whose arrival is in the trace

@@ -213,6 +213,7 @@ std::string to_json(const JobReport& report) {
                       {"transport", report.transport},
                       {"samples", report.samples},
                       {"tokens", report.tokens},
+                      {"kept_samples", report.kept_samples},
                       {"replicas", report.replicas},
                       {"micro_batches", report.micro_batches},
                       {"largest_micro_batch", report.largest_micro_batch},
@@ -265,6 +266,8 @@ std::string end_table(const JobReport& report) {
                         plural(report.largest_micro_batch));
     text += fmt::format("{:<10} {:.1f} samples/s, {:.0f} tokens/s\n", "speed", size / seconds, tokens / seconds);
   }
+  if (report.kept_samples > 0)
+    text += fmt::format("{:<10} {} samples were finished before\n", "resumed", report.kept_samples);
   if (report.seconds.size() > 1) {
     const auto [fastest, slowest] = std::minmax_element(report.seconds.begin(), report.seconds.end());
     text += fmt::format("{:<10} median of {} runs; from {:.1f} to {:.1f} samples/s\n", "benchmark",

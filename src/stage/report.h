@@ -37,6 +37,7 @@ struct StageReport {
 struct JobReport {
   std::string model_type, dtype, transport, version;
   int64_t layers = 0, samples = 0, tokens = 0, replicas = 1;
+  int64_t kept_samples = 0;                            // --resume: finished before, not part of `samples`
   int64_t micro_batches = 0, largest_micro_batch = 0;  // of the first replica; in samples
   ResultKind results;
   std::optional<GenerationReport> generation;

@@ -1,7 +1,30 @@
 // Rows are hashed side by side: one thread would be slower than the bus.
 #include "stage/results.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace lfm2 {
+
+namespace {
+
+int64_t sample_of(const std::vector<int64_t>& offsets, int64_t token) {
+  return std::upper_bound(offsets.begin(), offsets.end(), token) - offsets.begin() - 1;
+}
+
+}  // namespace
+
+ResultRows some_rows(const ResultRows& rows, int64_t skip, int64_t count, int64_t first) {
+  const auto part = [&](auto values) {
+    const size_t columns = values.size() / static_cast<size_t>(rows.count);
+    return values.subspan(static_cast<size_t>(skip) * columns, static_cast<size_t>(count) * columns);
+  };
+  return {.first = first,
+          .count = count,
+          .logits = part(rows.logits),
+          .top_ids = part(rows.top_ids),
+          .top_log_probs = part(rows.top_log_probs)};
+}
 
 void ResultHash::take(const ResultRows& rows) {
   rows_.assign(static_cast<size_t>(rows.count), HashSum());
@@ -20,6 +43,37 @@ void ResultHash::take(const ResultRows& rows) {
   else
     for (size_t row = 0; row < rows_.size(); ++row) hash_row(row, 0);
   for (const HashSum& row : rows_) sum_.add(row);
+}
+
+int64_t RenumberedRows::number_of(int64_t row) const {
+  if (positions_ != Positions::kAll) return numbers_[static_cast<size_t>(row)];
+  const auto sample = static_cast<size_t>(sample_of(offsets_, row));
+  return all_offsets_[static_cast<size_t>(numbers_[sample])] + row - offsets_[sample];
+}
+
+void RenumberedRows::take(const ResultRows& rows) {
+  for (int64_t row = 0; row < rows.count;) {
+    const int64_t first = number_of(rows.first + row);
+    int64_t count = 1;
+    while (row + count < rows.count && number_of(rows.first + row + count) == first + count) ++count;
+    for (ResultConsumer* consumer : consumers_) consumer->take(some_rows(rows, row, count, first));
+    row += count;
+  }
+}
+
+void SampleCounter::take(const ResultRows& rows) {
+  const bool all = positions_ == Positions::kAll;
+  int64_t sample = all ? sample_of(offsets_, rows.first) : rows.first;
+  const int64_t first = sample;
+  HashSum whole;
+  for (int64_t row = 0; row < rows.count; ++row) {
+    open_.add(hash_.rows()[static_cast<size_t>(row)]);
+    if (all && rows.first + row + 1 < offsets_[static_cast<size_t>(sample + 1)]) continue;
+    whole.add(std::exchange(open_, {}));
+    ++sample;
+  }
+  count_ += sample - first;
+  if (sample > first && file_ != nullptr) file_->finished(first, sample - first, whole);
 }
 
 }  // namespace lfm2

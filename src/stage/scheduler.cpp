@@ -36,8 +36,8 @@ bool Scheduler::admit(Step& step) {
   const int32_t slot = free_slots_.back();
   free_slots_.pop_back();
   slots_[static_cast<size_t>(slot)] = {.sample = static_cast<int32_t>(sample), .prompt = prompt, .most_new = most_new};
-  step.admitted.push_back(
-      {slot, static_cast<int32_t>(sample), static_cast<int32_t>(prompt), static_cast<int32_t>(most_new)});
+  step.admitted.push_back({slot, static_cast<int32_t>(samples_.number(sample)), static_cast<int32_t>(prompt),
+                           static_cast<int32_t>(most_new)});
   prompts_.push_back(slot);
   ++admitted_count_;
   ++active_;
@@ -96,7 +96,7 @@ void Scheduler::take(const std::vector<DrawnToken>& tokens) {
     const int32_t slot = in_flight_.front()[i];
     Slot& sequence = slots_[static_cast<size_t>(slot)];
     sequence.newest = tokens[i].token;
-    arrivals_.push_back({sequence.sample, !std::exchange(sequence.seen_first, true)});
+    arrivals_.push_back({slot, !std::exchange(sequence.seen_first, true)});
     if (!tokens[i].ends) {
       ready_.push_back(slot);
       continue;

@@ -48,10 +48,11 @@ class Scheduler {
   // The tokens of the oldest step in flight, one for each of its sequences that drew (StepArrays::draw_slots).
   void take(const std::vector<DrawnToken>& tokens);
   bool finished() const { return waiting() == 0 && active_ == 0; }
+  bool in_flight() const { return !in_flight_.empty(); }  // steps whose tokens are still to come
 
   // What came with the last take(), one for each token.
   struct Arrival {
-    int32_t sample = 0;
+    int32_t slot = 0;
     bool first = false;
   };
   const std::vector<Arrival>& arrivals() const { return arrivals_; }

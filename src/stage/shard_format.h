@@ -22,8 +22,8 @@ inline constexpr const char* kStagesAttribute = "stages";           // int: file
 inline constexpr const char* kLayerFirstAttribute = "layer_first";  // int
 inline constexpr const char* kLayerCountAttribute = "layer_count";  // int
 inline constexpr const char* kSplitIdAttribute = "split_id";  // text, 32 hex digits, equal in all files of one split
-// text, kZeroGaps: every byte of the file that belongs to no structure is 0, and a reader refuses others. Shards without
-// it are older.
+// text, kZeroGaps: every byte of the file that belongs to no structure is 0, and a reader refuses others. Shards
+// without it are older.
 inline constexpr const char* kGapsAttribute = "gaps";
 inline constexpr const char* kZeroGaps = "zero";
 inline constexpr const char* kCreatedByAttribute = "created_by";  // text

@@ -23,6 +23,13 @@ std::string read_all(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+std::vector<pid_t> children_of(pid_t parent) {
+  std::ifstream list("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
+  std::vector<pid_t> children(std::istream_iterator<pid_t>(list), {});
+  std::sort(children.begin(), children.end());
+  return children;
+}
+
 [[noreturn]] void become(const std::vector<std::string>& arguments, const std::filesystem::path& out,
                          const std::filesystem::path& err) {
   setpgid(0, 0);
@@ -68,11 +75,18 @@ pid_t RunningProgram::process_of(int rank) const {
   return 0;
 }
 
-Outcome RunningProgram::wait() {
+Outcome RunningProgram::wait(const Interruption& interruption) {
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); };
   int status = 0;
+  bool interrupted = false;
   while (waitpid(child_, &status, WNOHANG) == 0) {
     if (elapsed() > kProgramTimeoutSeconds) kill(-child_, SIGKILL);
+    if (!interrupted && interruption.signal != 0 && elapsed() > interruption.after_seconds) {
+      interrupted = true;
+      if (interruption.child < 0) kill(child_, interruption.signal);
+      if (const std::vector<pid_t> children = children_of(child_); interruption.child >= 0 && !children.empty())
+        kill(children[static_cast<size_t>(interruption.child) % children.size()], interruption.signal);
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   child_ = 0;
@@ -82,7 +96,9 @@ Outcome RunningProgram::wait() {
           .seconds = elapsed()};
 }
 
-Outcome run_program(const std::vector<std::string>& arguments) { return RunningProgram(arguments).wait(); }
+Outcome run_program(const std::vector<std::string>& arguments, const Interruption& interruption) {
+  return RunningProgram(arguments).wait(interruption);
+}
 
 std::vector<std::string> machine_options() {
   const char* text = std::getenv("LFM2_TEST_MACHINE");
@@ -112,8 +128,8 @@ std::vector<std::string> stage_command(int ranks, const std::vector<std::string>
   return command;
 }
 
-Outcome run_stage(int ranks, const std::vector<std::string>& arguments) {
-  return run_program(stage_command(ranks, arguments));
+Outcome run_stage(int ranks, const std::vector<std::string>& arguments, const Interruption& interruption) {
+  return run_program(stage_command(ranks, arguments), interruption);
 }
 
 }  // namespace lfm2::test

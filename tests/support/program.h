@@ -22,6 +22,14 @@ struct Outcome {
 
 inline constexpr double kProgramTimeoutSeconds = 120;
 
+// A signal some time after the start: to the program itself (a launcher passes USR1 and TERM on), or to one of its
+// children, counted from 0 in the order of their ids.
+struct Interruption {
+  int signal = 0;  // 0: none
+  double after_seconds = 0;
+  int child = -1;
+};
+
 // A program that runs beside the test, in its working directory. `arguments` are passed on unchanged, with no shell
 // between.
 class RunningProgram {
@@ -33,19 +41,19 @@ class RunningProgram {
 
   std::string err() const;           // so far
   pid_t process_of(int rank) const;  // where it is a launcher; 0: there is none
-  Outcome wait();                    // for its end, kProgramTimeoutSeconds at most
+  Outcome wait(const Interruption& interruption = {});  // for its end, kProgramTimeoutSeconds at most
 
  private:
   TemporaryFolder folder_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   pid_t child_ = 0;  // 0: waited for
 };
-Outcome run_program(const std::vector<std::string>& arguments);
+Outcome run_program(const std::vector<std::string>& arguments, const Interruption& interruption = {});
 // mpirun with `ranks` ranks of lfm2_stage. Where LFM2_TEST_MACHINE is set ("--device cuda --transport nccl") its
 // options come first: the same tests then run on GPUs; without it they run on the CPU.
 std::vector<std::string> machine_options();
 std::vector<std::string> mpi_command(int ranks, const std::string& program);
 std::vector<std::string> stage_command(int ranks, const std::vector<std::string>& arguments);
-Outcome run_stage(int ranks, const std::vector<std::string>& arguments);
+Outcome run_stage(int ranks, const std::vector<std::string>& arguments, const Interruption& interruption = {});
 
 }  // namespace lfm2::test

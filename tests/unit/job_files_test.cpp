@@ -273,6 +273,13 @@ class OutputFileTest : public testing::Test {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
+  // As a run does: the counter tells the file what is finished.
+  void hand_out(OutputFile& file, ResultKind kind, const ResultRows& rows) const {
+    ResultHash hash;
+    SampleCounter counter(kind.positions, offsets_, hash, &file);
+    for (ResultConsumer* consumer : std::initializer_list<ResultConsumer*>{&hash, &file, &counter})
+      consumer->take(rows);
+  }
   bool folder_is_empty() const { return std::filesystem::is_empty(folder_.path()); }
 
   TemporaryFolder folder_;
@@ -311,7 +318,8 @@ TEST_F(OutputFileTest, NothingIsLeftWithoutCommit) {
 TEST_F(OutputFileTest, JsonlOfAllPositions) {
   names_ = {"\"first\"", ""};
   auto file = create_output(folder_ / "o.jsonl", job({.positions = Positions::kAll}));
-  file->take({.first = 0, .count = 3, .logits = logits_, .top_ids = {}, .top_log_probs = {}});
+  hand_out(*file, {.positions = Positions::kAll},
+           {.first = 0, .count = 3, .logits = logits_, .top_ids = {}, .top_log_probs = {}});
   file->commit();
   EXPECT_EQ(read_text(folder_ / "o.jsonl"),
             "{\"id\":\"first\",\"logits\":[[1,2.5,-3],[4,5,0.1]]}\n{\"id\":1,\"logits\":[[7,null,9]]}\n");
@@ -321,8 +329,10 @@ TEST_F(OutputFileTest, JsonlOfTopLogProbs) {
   const std::vector<int32_t> ids{2, 0, 1, 2};
   const std::vector<float> log_probs{-0.5f, -1, -0.25f, -2};
   auto file = create_output(folder_ / "o.jsonl", job({.top_k = 2}));
-  for (int pass = 0; pass < 2; ++pass)  // a benchmark hands the rows out again
-    file->take({.first = 0, .count = 2, .logits = {}, .top_ids = ids, .top_log_probs = log_probs});
+  for (int pass = 0; pass < 2; ++pass) {  // a benchmark hands the rows out again
+    file->start_over();
+    hand_out(*file, {.top_k = 2}, {.first = 0, .count = 2, .logits = {}, .top_ids = ids, .top_log_probs = log_probs});
+  }
   file->commit();
   EXPECT_EQ(read_text(folder_ / "o.jsonl"),
             "{\"id\":0,\"top_ids\":[2,0],\"top_logprobs\":[-0.5,-1]}\n{\"id\":1,\"top_ids\":[1,2],\"top_logprobs\":[-0."

@@ -1,0 +1,183 @@
+// What a run knows of the one before it: which samples are finished already, and whether that was the same job.
+#include <algorithm>
+#include <set>
+
+#include "stage/job.h"
+#include "stage/version.h"
+
+namespace lfm2 {
+
+namespace {
+
+std::string_view name(Positions positions) { return positions == Positions::kAll ? "all" : "last"; }
+
+// "CPU, 2 threads, avx512" or "CUDA, GPU 0, NVIDIA H200": without what leaves the bits as they are.
+std::string kind_of_machine(const std::string& description) {
+  const size_t first = description.find(", "), last = description.rfind(", ");
+  return first == last ? description : description.substr(0, first) + description.substr(last);
+}
+
+// One line that names the first difference.
+void expect_same_job(const std::filesystem::path& journal, const Json& begun, const Json& now) {
+  std::set<std::string> keys;
+  for (const Json* job : {&begun, &now})
+    for (const auto& [key, value] : job->items()) keys.insert(key);
+  for (const std::string& key : keys) {
+    const auto text = [&](const Json& job) { return job.contains(key) ? job.at(key).dump() : "nothing"; };
+    if (text(begun) == text(now)) continue;
+    const bool file = key == "input" || key == "weights";
+    throw Error(file ? ExitCode::kData : ExitCode::kUsage,
+                fmt::format("--resume: {} is of a run with other {}: {} {}, expected {}", journal.string(),
+                            file ? key : "options", key, text(begun), text(now)));
+  }
+}
+
+Samples left_of(const Samples& all, const std::vector<std::pair<int64_t, int64_t>>& finished) {
+  Samples left{.ids = {}, .offsets = {0}, .names = {}};
+  auto next = finished.begin();
+  for (int64_t sample = 0; sample < all.count(); ++sample) {
+    while (next != finished.end() && sample >= next->first + next->second) ++next;
+    if (next != finished.end() && sample >= next->first) continue;
+    const auto at = static_cast<size_t>(sample);
+    const auto first = all.offsets[at], end = all.offsets[at + 1];
+    if (!all.ids.empty()) left.ids.insert(left.ids.end(), all.ids.begin() + first, all.ids.begin() + end);
+    left.offsets.push_back(left.offsets.back() + end - first);
+    left.numbers.push_back(sample);
+  }
+  return left;
+}
+
+}  // namespace
+
+// On rank 0, which has the input. Everything that the results depend on, and nothing else.
+std::string Job::identity() const {
+  Checksum input;
+  input.add(std::as_bytes(std::span(samples_.ids)));
+  input.add(std::as_bytes(std::span(samples_.offsets)));
+  const std::string names = options_.output.extension() == ".jsonl" ? Json(samples_.names).dump() : "";
+  input.add(std::as_bytes(std::span(names)));
+  Json job{{"input", fmt::format("{} samples, {} tokens, {}", samples_.count(), samples_.offsets.back(), input.hex())},
+           {"weights", shards_->split_id()},
+           {"--dtype", lfm2::name(compute_)},
+           {"--device", kind_of_machine(machine_.backend->description())},
+           {"--output", options_.output.extension().string()},
+           {"--logits", name(options_.results.positions)},
+           {"--top-logprobs", options_.results.top_k},
+           {"version", kVersionText}};
+  if (machine_.cuda) job["--fp32"] = options_.plain_fp32 ? "simt" : "auto";
+  if (!generates()) return job.dump();
+  const GenerationOptions& generation = options_.generation;
+  job["--generate"] = generation.most_new;
+  job["--temperature"] = generation.rule.temperature;
+  job["--eos"] = generation.ignore_eos           ? std::vector<int32_t>{}
+                 : generation.eos_tokens.empty() ? shards_->config().eos_tokens
+                                                 : generation.eos_tokens;
+  if (generation.rule.temperature > 0) {
+    job["--seed"] = generation.rule.seed;
+    job["--top-k"] = generation.rule.top_k;
+    job["--top-p"] = generation.rule.top_p;
+  }
+  return job.dump();
+}
+
+OutputJob Job::output_job() {
+  if (is_last() && !result_threads_)
+    result_threads_.emplace(std::min(world_.fair_share_of_processors(), kMostResultThreads));
+  const ModelConfig& config = shards_->config();
+  return {
+      .kind = options_.results,
+      .vocab = config.vocab,
+      .offsets = &job_offsets_,
+      .names = &job_names_,
+      .facts = {std::string(config.type_name()), std::string(lfm2::name(compute_)), shards_->split_id(), kVersionText},
+      .threads = result_threads_ ? &*result_threads_ : nullptr,
+      .identity = options_.benchmark ? "" : identity_,
+      .replica = replica(),
+      .replicas = options_.replicas};
+}
+
+// On the rank that makes the output: what is there of it already. Nothing finished is overwritten unasked.
+void Job::open_unfinished_output() {
+  PartialFile::expect_unused(options_.output);
+  std::optional<JournalContent> content = read_journals(options_.output, samples_.count());
+  const bool finished = content && !content->records.empty() && std::filesystem::exists(partial_path(options_.output));
+  if (!finished) return;
+  if (!options_.resume) {
+    int64_t count = 0;
+    for (const JournalRecord& record : content->records) count += record.count;
+    throw Error(
+        ExitCode::kCantCreate,
+        fmt::format("{}: {} of {} samples of an earlier run are finished: expected --resume, or the file removed",
+                    journal_path(options_.output).string(), count, samples_.count()));
+  }
+  const Json begun = Json::parse(content->text).at("job");
+  expect_same_job(journal_path(options_.output), begun, Json::parse(identity_));
+  if (generates())
+    completions_ = resume_completion_file(options_.output, output_job(), *content);
+  else
+    output_ = resume_output(options_.output, output_job(), *content);
+  kept_ = std::move(content->records);
+}
+
+// Leaves out of the job what is finished. Collective.
+void Job::take_up() {
+  job_offsets_ = samples_.offsets;
+  job_names_ = samples_.names;
+  if (options_.output.empty()) return;
+  identity_ = world_.broadcast(world_.rank() == 0 ? identity() : "", 0, load_timeout(), "what the job is");
+  if (makes_output()) open_unfinished_output();
+  if (!options_.resume) return;
+  std::vector<std::pair<int64_t, int64_t>> finished;
+  for (const JournalRecord& record : kept_) {
+    finished.emplace_back(record.first, record.count);
+    kept_results_.add(record.results);
+    kept_samples_ += record.count;
+  }
+  const std::string text =
+      world_.broadcast(Json(finished).dump(), pipeline_ranks_->size() - 1, load_timeout(), "finished samples");
+  finished = Json::parse(text).get<decltype(finished)>();
+  if (!finished.empty()) samples_ = left_of(samples_, finished);
+}
+
+// Everything was finished but for the name: no weights are needed. Collective.
+ExitCode Job::finish_without_run() {
+  open_results();
+  int32_t valid = 1;
+  if (makes_output()) {
+    if (validation_) replay_kept();
+    if (output_) output_->commit();
+    if (completions_) completions_->commit();
+    if (validation_) valid = validation_->verdict().valid() ? 1 : 0;
+    if (!options_.quiet)
+      fmt::print("{}: all {} samples were finished before, {} (XXH3-128){}\n", options_.output.string(), kept_samples_,
+                 kept_results_.hex(),
+                 !validation_ ? ""
+                 : valid != 0 ? ", VALID"
+                              : ", INVALID");
+    std::fflush(stdout);
+  }
+  world_.broadcast(&valid, sizeof valid, pipeline_ranks_->size() - 1, load_timeout(), "verdict");
+  return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
+}
+
+void Job::replay_kept() {
+  for (const JournalRecord& record : kept_) output_->replay(record.first, record.count, *validation_);
+}
+
+// A signal came before the end: all ranks are here, between two micro-batches or steps. Collective.
+ExitCode Job::finish_stopped() {
+  if (output_) output_->keep();
+  if (completions_) completions_->keep();
+  const int64_t mine = is_last() ? kept_samples_ + handed_out_ : 0;
+  int64_t finished = 0;
+  for (const std::string& text : world_.gather(std::to_string(mine), 0, options_.timeout_seconds, "finished samples"))
+    finished += std::stoll(text);
+  const auto samples = static_cast<int64_t>(job_offsets_.size()) - 1;
+  if (world_.rank() == 0)
+    fmt::print(stderr, "lfm2_stage: stopped at {} of {} samples; {}\n", finished, samples,
+               options_.output.empty() || options_.benchmark ? "nothing was written" : "resume with --resume");
+  world_.barrier(options_.timeout_seconds, "stopped");
+  return ExitCode::kStopped;
+}
+
+}  // namespace lfm2

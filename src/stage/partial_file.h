@@ -1,0 +1,78 @@
+// An output in the making: NAME.partial, which becomes NAME when it is whole, and the journal that says what of it is
+// finished. Whatever ends the process, what the journal says can be read back.
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "stage/journal.h"
+
+namespace lfm2 {
+
+class PartialFile {
+ public:
+  enum class Open : uint8_t { kEmpty, kAsItIs };
+  // One run at a time: Error(kCantCreate) where another one has it open.
+  PartialFile(std::filesystem::path output, Open how);
+  // Another replica's share of the one that is made by the first.
+  static PartialFile joined(std::filesystem::path output, int64_t replica);
+  // Before anything is done for it: Error(kCantCreate) where another run is writing it.
+  static void remove_journals(const std::filesystem::path& output);
+  static void expect_unused(const std::filesystem::path& output);
+  PartialFile(PartialFile&&) = delete;
+  // Without commit(): stays where something is finished in it, else goes.
+  ~PartialFile();
+
+  // From here on finished() is written down, and made durable every kSyncSeconds. Without: for benchmarks, of which
+  // nothing is kept. Journals that were there before are replaced.
+  void start_journal(JournalContent content);
+  const JournalContent& journal() const { return content_; }
+
+  const std::filesystem::path& output() const { return output_; }
+  const std::filesystem::path& path() const { return path_; }
+
+  // The samples are in the file, at places that follow from their numbers.
+  void finished(int64_t first, int64_t count, const HashSum& results);
+  // Writes them behind what is there, and says so.
+  void append(int64_t first, int64_t count, std::span<const std::byte> bytes, const HashSum& results);
+  void read(uint64_t offset, std::span<std::byte> into) const;
+  // Of appended parts: leaves out of `content` what is not in the file as the journal says.
+  void keep_intact(JournalContent& content) const;
+  void drop_unfinished();  // what was appended behind the last of them
+  // What append() wrote, in the order of the samples.
+  std::vector<JournalRecord> ordered() const;
+  // Whether the file itself is in that order, without gaps.
+  bool is_ordered() const;
+  void start_over();  // a benchmark's next pass
+
+  void sync();    // what is finished is durable
+  void commit();  // the file is whole: it gets its name
+  void remove();  // its content stands elsewhere: it and its journals go
+
+ private:
+  PartialFile(std::filesystem::path output, std::filesystem::path path, int64_t replica, int flags);
+  void note(const JournalRecord& record);
+  void sync_loop();
+  void stop_syncing();
+  void sync_data();
+  bool holds(const JournalRecord& record, std::vector<std::byte>& buffer) const;
+
+  std::filesystem::path output_, path_;
+  int64_t replica_ = 0;
+  FileDescriptor file_;
+  uint64_t end_ = 0;        // of what was appended
+  JournalContent content_;  // with all records: those of this run too
+  std::optional<Journal> journal_;
+  bool done_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false, dirty_ = false;
+  std::exception_ptr error_;  // from mutex_ on: shared with the thread
+  std::thread syncing_;       // the disk may be slow: nobody waits for it
+};
+
+}  // namespace lfm2

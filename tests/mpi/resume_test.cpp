@@ -1,0 +1,132 @@
+// Runs that are stopped, killed or refused, and gone on with: the file at the end is that of a run left alone, byte for
+// byte.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <random>
+
+#include "support/golden.h"
+#include "support/program.h"
+#include "support/shards.h"
+
+namespace lfm2::test {
+namespace {
+
+std::string read_text(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class ResumeTest : public testing::Test {
+ protected:
+  // A job of a second or so, for interruptions to hit.
+  std::vector<std::string> job(const std::string& output, std::vector<std::string> more) const {
+    more.insert(more.begin(), {"--weights", golden_shards("tiny-moe", 4), "--output", folder_ / output});
+    return more;
+  }
+  static std::vector<std::string> with(std::vector<std::string> arguments, const std::vector<std::string>& more) {
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  // Interrupts and goes on until done; the last of the runs is left alone.
+  void expect_same_after(const std::vector<std::string>& arguments, const std::string& output, int ranks,
+                         const std::vector<int>& signals, int interruptions, unsigned seed) {
+    std::filesystem::remove(folder_ / output);
+    const Outcome whole = run_stage(ranks, arguments);
+    ASSERT_EQ(whole.exit_code, 0) << whole.err;
+    const std::string expected = read_text(folder_ / output);
+    std::filesystem::remove(folder_ / output);
+    std::mt19937 random(seed);
+    int stops = 0;
+    for (int i = 0; i <= interruptions && !std::filesystem::exists(folder_ / output); ++i) {
+      Interruption interruption;
+      if (i < interruptions) {
+        interruption.signal = signals[random() % signals.size()];
+        interruption.after_seconds = whole.seconds * (0.3 + 0.7 * static_cast<double>(random() % 1000) / 1000);
+        interruption.child = interruption.signal == SIGKILL ? static_cast<int>(random() % 8) : -1;
+      }
+      const Outcome outcome = run_stage(ranks, with(arguments, {"--resume"}), interruption);
+      if (outcome.exit_code == 75) ++stops;
+      const bool right = interruption.signal == 0         ? outcome.exit_code == 0
+                         : interruption.signal == SIGUSR1 ? outcome.exit_code == 75 || outcome.exit_code == 0 ||
+                                                                outcome.exit_code >= 128  // before main()
+                                                          : true;
+      EXPECT_TRUE(right) << outcome.exit_code << outcome.err;
+      EXPECT_EQ(outcome.exit_code == 75, outcome.err.find("; resume with --resume") != std::string::npos);
+    }
+    EXPECT_TRUE(read_text(folder_ / output) == expected) << output;
+    for (const char* ending : {".partial", ".journal", ".new"}) {
+      EXPECT_FALSE(std::filesystem::exists((folder_ / output).string() + ending)) << ending;
+    }
+    RecordProperty("stops", stops);
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(ResumeTest, ScoringStoppedAndKilled) {
+  unsigned seed = 1;
+  for (const char* output : {"o.bin", "o.h5", "o.jsonl"})
+    expect_same_after(job(output, {"--samples", "3000", "--micro-batch", "16"}), output, 3, {SIGUSR1, SIGKILL}, 4,
+                      ++seed);
+  expect_same_after(
+      job("all.h5", {"--samples", "1500", "--logits", "all", "--top-logprobs", "2", "--micro-batch", "7"}), "all.h5", 2,
+      {SIGUSR1, SIGKILL, SIGTERM}, 4, 9);
+}
+
+TEST_F(ResumeTest, ReplicasShareWhatIsLeft) {
+  for (const char* output : {"o.bin", "o.h5"})
+    expect_same_after(job(output, {"--samples", "3000", "--micro-batch", "16", "--replicas", "2"}), output, 4,
+                      {SIGUSR1, SIGKILL}, 4, 5);
+}
+
+TEST_F(ResumeTest, GenerationStoppedAndKilled) {
+  for (const char* output : {"o.jsonl", "o.h5"})
+    expect_same_after(job(output, {"--samples", "200", "--length", "5", "--generate", "40", "--temperature", "1.2",
+                                   "--max-sequences", "12", "--top-logprobs", "2"}),
+                      output, 2, {SIGUSR1, SIGKILL}, 4, 3);
+}
+
+class BegunTest : public ResumeTest {
+ protected:
+  BegunTest() {
+    for (const double after : {0.4, 0.6, 0.8, 1.0, 1.3, 1.7, 2.2}) {
+      const Outcome outcome = run_stage(2, options_, {.signal = SIGUSR1, .after_seconds = after});
+      if (std::filesystem::exists(folder_ / "o.bin.journal")) break;
+      std::filesystem::remove(folder_ / "o.bin");
+    }
+    before_ = read_text(folder_ / "o.bin.journal");
+  }
+  void expect_refused(const std::vector<std::string>& arguments, int code, const std::vector<std::string>& reasons) {
+    const Outcome outcome = run_stage(2, arguments);
+    EXPECT_EQ(outcome.exit_code, code) << outcome.err;
+    ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
+    for (const std::string& reason : reasons)
+      EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
+    EXPECT_EQ(read_text(folder_ / "o.bin.journal"), before_);
+  }
+  std::vector<std::string> options_ = job("o.bin", {"--samples", "6000", "--micro-batch", "16"});
+  std::string before_;
+};
+
+TEST_F(BegunTest, AnotherJobIsRefused) {
+  ASSERT_FALSE(before_.empty()) << "no run could be stopped";
+  expect_refused(options_, 73, {"o.bin.journal", "of 6000 samples", "expected --resume"});
+  const std::vector<std::string> resume = with(options_, {"--resume"});
+  expect_refused(with(resume, {"--seed", "4"}), 65, {"o.bin.journal", "other input", "6000 samples"});
+  expect_refused(with(resume, {"--dtype", "bf16"}), 64, {"other options", "--dtype", "\"bf16\"", "\"fp32\""});
+  std::vector<std::string> model = resume;
+  model[1] = golden_shards("tiny-moe", 1);
+  expect_refused(model, 65, {"other weights"});
+}
+
+TEST_F(ResumeTest, WithNothingToResumeItStarts) {
+  const std::vector<std::string> options = job("o.bin", {"--samples", "20", "--resume"});
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(run_stage(2, options).exit_code, 0);
+  EXPECT_EQ(run_stage(2, {"--weights", golden_shards("tiny-moe", 4), "--resume"}).exit_code, 64);
+  EXPECT_EQ(run_stage(2, with(options, {"--benchmark"})).exit_code, 64);
+}
+
+}  // namespace
+}  // namespace lfm2::test

@@ -1,0 +1,70 @@
+/* Preloaded into the program under test: makes writing, fsync or reading of certain files fail or slow, as a disk would.
+   IO_FAULT = "enospc|eio|fsync|slow:PART_OF_PATH:N": from the Nth such call on a file whose path contains the part. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int hits(const char* kind, int fd) {
+  static int calls = 0;
+  char fault[512], path[512], link[64];
+  const char* text = getenv("IO_FAULT");
+  if (text == NULL || strlen(text) >= sizeof fault) return 0;
+  strcpy(fault, text);
+  char* part = strchr(fault, ':');
+  if (part == NULL) return 0;
+  *part++ = 0;
+  char* from = strrchr(part, ':');
+  if (from == NULL || strcmp(fault, kind) != 0) return 0;
+  *from++ = 0;
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t length = readlink(link, path, sizeof path - 1);
+  if (length < 0) return 0;
+  path[length] = 0;
+  return strstr(path, part) != NULL && __sync_add_and_fetch(&calls, 1) >= atoi(from);
+}
+
+static int fails(const char* kind, int fd, int error) {
+  if (!hits(kind, fd)) return 0;
+  errno = error;
+  return 1;
+}
+
+ssize_t pwrite64(int fd, const void* data, size_t bytes, off64_t at) {
+  static ssize_t (*real)(int, const void*, size_t, off64_t);
+  if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "pwrite64");
+  if (fails("enospc", fd, ENOSPC) || fails("eio", fd, EIO)) return -1;
+  return real(fd, data, bytes, at);
+}
+ssize_t pwrite(int fd, const void* data, size_t bytes, off_t at) { return pwrite64(fd, data, bytes, at); }
+
+ssize_t pread64(int fd, void* data, size_t bytes, off64_t at) {
+  static ssize_t (*real)(int, void*, size_t, off64_t);
+  if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "pread64");
+  if (fails("read", fd, EIO)) return -1;
+  if (hits("slow", fd)) usleep(2000);
+  return real(fd, data, bytes, at);
+}
+ssize_t pread(int fd, void* data, size_t bytes, off_t at) { return pread64(fd, data, bytes, at); }
+
+int fallocate64(int fd, int mode, off64_t at, off64_t bytes) {
+  static int (*real)(int, int, off64_t, off64_t);
+  if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "fallocate64");
+  return fails("enospc", fd, ENOSPC) ? -1 : real(fd, mode, at, bytes);
+}
+int fallocate(int fd, int mode, off_t at, off_t bytes) { return fallocate64(fd, mode, at, bytes); }
+
+int fsync(int fd) {
+  static int (*real)(int);
+  if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "fsync");
+  return fails("fsync", fd, EIO) ? -1 : real(fd);
+}
+int fdatasync(int fd) {
+  static int (*real)(int);
+  if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "fdatasync");
+  return fails("fsync", fd, EIO) ? -1 : real(fd);
+}
