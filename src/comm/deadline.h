@@ -26,11 +26,18 @@ class Deadline {
 
  private:
   static void watch(double seconds, const std::string& line, const std::stop_token& stop) {
+    using Clock = std::chrono::steady_clock;
+    constexpr auto kOverslept = std::chrono::seconds(1), kGrace = std::chrono::seconds(3);
     std::mutex mutex;
     std::condition_variable_any changed;
     std::unique_lock lock(mutex);
-    changed.wait_for(lock, stop, std::chrono::duration<double>(seconds), [] { return false; });
-    if (stop.stop_requested()) return;
+    auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    while (!stop.stop_requested()) {
+      changed.wait_until(lock, stop, end, [] { return false; });
+      if (stop.stop_requested()) return;
+      if (Clock::now() < end + kOverslept) break;
+      end = Clock::now() + kGrace;  // this process itself was stopped: those that were not speak, and end it
+    }
     fmt::print(stderr, "{}\n", line);
     _exit(static_cast<int>(ExitCode::kLost));
   }

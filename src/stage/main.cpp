@@ -1,8 +1,10 @@
 // lfm2_stage: one rank of the pipeline. Parses, starts MPI, runs the job; every error ends here, in one line and for
 // all ranks.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <new>
 #include <thread>
 
@@ -63,16 +65,24 @@ std::filesystem::path stamps_file(const Options& options) {
   world.abort(failure.code);
 }
 
-// A machine that needs a doctor may hang anywhere. The first rank speaks first, and with it the launcher ends the
-// others.
-Deadline doctors_deadline(const Options& options) {
+// What begins before the watchdog does. The first rank speaks first, and with it the launcher ends the others.
+Deadline deadline_of(const char* work, double seconds, const Options& options) {
   constexpr double kHeadStart = 2;
-  const double seconds = longest_doctor_seconds(options);
   const int rank = rank_of_launch();
-  return Deadline(seconds > 0 ? seconds + kHeadStart * rank : 0,
-                  fmt::format("lfm2_stage: rank {}: doctor: no end after {:g} s (--timeout {:g}): a rank is stopped or "
+  return Deadline(options.timeout_seconds > 0 ? seconds + kHeadStart * rank : 0,
+                  fmt::format("lfm2_stage: rank {}: {}: no end after {:g} s (--timeout {:g}): a rank is stopped or "
                               "missing, or a library hangs",
-                              rank, seconds, options.timeout_seconds));
+                              rank, work, seconds, options.timeout_seconds));
+}
+
+// A machine that needs a doctor may hang anywhere.
+Deadline doctors_deadline(const Options& options) {
+  return deadline_of("doctor", longest_doctor_seconds(options), options);
+}
+
+Deadline start_deadline(const Options& options) {
+  constexpr double kLeastSeconds = 10;  // a busy machine
+  return deadline_of("start of MPI", std::max(options.timeout_seconds, kLeastSeconds), options);
 }
 
 // All ranks end from inside here, not further out: threads and devices may still be using what the work owns.
@@ -94,7 +104,8 @@ int main(int argc, char** argv) {
   if (!parsed.run) return end_without_mpi(parsed);
   if (!parsed.doctor) catch_stop_signals();
   try {
-    const Deadline deadline = parsed.doctor ? doctors_deadline(parsed.options) : Deadline(0, "");
+    auto deadline = std::make_unique<Deadline>(parsed.doctor ? doctors_deadline(parsed.options)
+                                                             : start_deadline(parsed.options));
     MpiWorld world(&argc, &argv,
                    {.timeout_seconds = parsed.options.timeout_seconds, .stamps_file = stamps_file(parsed.options)});
     const bool verbose = parsed.options.verbose;
@@ -103,6 +114,7 @@ int main(int argc, char** argv) {
       return run_or_end_all(
           world, verbose, [&] { return doctor.run(); }, [] {});
     }
+    deadline.reset();
     Job job(parsed.options, world);
     return run_or_end_all(
         world, verbose, [&] { return job.run(); }, [&] { job.leave_output(); });

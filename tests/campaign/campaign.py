@@ -6,11 +6,14 @@ final name unless it is whole, at most one line that names the cause; then --res
 was left alone. The result is JSON; the exit code is 1 where a case failed.
 
     campaign.py --stage PROGRAM --shards DIR --work DIR [--seed N] [--cases N | --kills N] [--faults PRELOADED.so]
+    tests/slurm/cluster.py campaign.py --launchers mpirun,srun,none ...     # a Slurm of its own
 """
-import argparse, filecmp, json, os, pathlib, random, shutil, signal, subprocess, sys, time
+import argparse, filecmp, json, os, pathlib, random, re, shutil, signal, subprocess, sys, time
 
 LIMIT = 60         # seconds that a run may take
 END_LIMIT = 10     # from the fault to the end of the launcher, and of every process
+GPU_LIMIT = 15      # until GPU memory is as it was before
+SLOW_PAUSES = 20
 STOP_SIGNALS = {"usr1": signal.SIGUSR1, "term": signal.SIGTERM, "int": signal.SIGINT}
 # name: output, ranks, options
 JOBS = {
@@ -21,10 +24,17 @@ JOBS = {
     "text": ("o.jsonl", 2, "--samples 160 --length 5 --generate 40 --temperature 1.1 --max-sequences 12"),
     "text.h5": ("o.h5", 3, "--samples 160 --length 5 --generate 40 --max-sequences 12 --top-logprobs 2"),
 }
+EXIT = 9  # of a rank that ends by itself
 # fault: (exit codes, part of the path that it hits)
-IO_FAULTS = {"enospc": ({73, 74}, "/o."), "eio": ({74}, "/o."), "fsync": ({74}, "/o."), "slow": ({0}, "stage-")}
-FILE_FAULTS = {"flip": {65}, "truncate": {65}, "missing shard": {65, 66}, "no folder": {73}, "bad line": {65},
-               "missing input": {66}}
+IO_FAULTS = {"enospc": ({73, 74}, "/o."), "eio": ({73, 74}, "/o."), "fsync": ({74}, "/o."), "slow disk": ({0}, "stage-"),
+             "exit while loading": ({EXIT}, "stage-"), "exit while writing": ({EXIT}, "/o.")}
+FILE_FAULTS = {"flip": {65}, "truncate": {65}, "missing shard": {65, 66}, "swapped shards": {65}, "no folder": {73},
+               "bad line": {65}, "missing input": {66}, "output not writable": {73}, "shard not readable": {74},
+               "input not readable": {74}}
+NOBODY_NOTICES = ("kill the launcher", "stop for good")  # without a launcher
+NOBODY = 65534  # root may read and write everything
+SRUN_JOBS = ["bin", "text"]  # a step of Slurm's takes long to start
+ONE_RANK_JOBS = ["bin", "text"]
 PHASES = {"start": (0.02, 0.35), "run": (0.35, 0.9), "end": (0.9, 1.05)}
 
 
@@ -35,11 +45,16 @@ class Campaign:
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
         self.seconds = {}
+        self.victim = None  # the rank that was stopped for good
+        self.on_gpus = "cuda" in args.machine
+        self.gpu_memory_before = self.gpu_mebibytes()
 
-    def command(self, job, output, extra=(), weights=None):
+    def command(self, job, output, extra=(), weights=None, launcher="mpirun"):
         _, ranks, options = JOBS[job]
-        return ([self.args.mpirun, "-np", str(ranks), "--oversubscribe", "--bind-to", "none", self.args.stage,
-                 "--weights", str(weights or self.args.shards), "--device", "cpu", "--threads", "1", "-q",
+        options = re.sub(r"(?<=--samples )\d+", lambda number: str(int(number[0]) * self.args.scale), options)
+        launch = {"mpirun": [self.args.mpirun, "-np", str(ranks), "--oversubscribe", "--bind-to", "none"],
+                  "srun": ["srun", "--mpi=pmix", "--nodes=1", f"--ntasks={ranks}", "--quiet"], "none": []}[launcher]
+        return ([*launch, self.args.stage, "--weights", str(weights or self.args.shards), *self.args.machine.split(), "-q",
                  "--output", str(output), *options.split(), *extra])
 
     def start(self, command, env=None):
@@ -48,24 +63,41 @@ class Campaign:
                                    env={**os.environ, **(env or {})})
         return process, log
 
-    def finish(self, process, log, limit=LIMIT):
-        """Exit code, what was said by the program, and whether it ended in time with all its processes."""
+    def only_has_to_exit(self, victim, output):
+        """A process that was stopped behind its last word to the others: they have ended, only its launcher waits for it."""
+        return victim is not None and self.ranks() == [victim] and output.exists()
+
+    def finish(self, process, log, limit=LIMIT, output=None):
+        """Exit code, what was said by the program, and whether it ended in time with all its processes. None as exit code: the
+        launcher was left waiting for a process that was stopped for good when it had nothing left to do."""
+        victim, self.victim = self.victim, None
         try:
             code, in_time = process.wait(limit), True
         except subprocess.TimeoutExpired:
-            in_time = False
+            in_time = self.only_has_to_exit(victim, output)
             for pid in self.processes():
                 os.kill(pid, signal.SIGKILL)
             code = process.wait()
+            code = None if in_time else code
         until = time.time() + END_LIMIT
         while (left := self.processes()) and time.time() < until:
             time.sleep(0.01)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
+        until = time.time() + GPU_LIMIT
+        while (memory_left := self.gpu_mebibytes() > self.gpu_memory_before + 64) and time.time() < until:
+            time.sleep(0.2)
         log.seek(0)
         lines = [line for line in log.read().decode(errors="replace").splitlines() if line.startswith("lfm2_stage: ")]
         log.close()
-        return code if code >= 0 else 128 - code, lines, in_time and not left
+        return code if code is None or code >= 0 else 128 - code, lines, in_time and not left and not memory_left
+
+    def gpu_mebibytes(self):
+        if not self.on_gpus:
+            return 0
+        told = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], text=True,
+                              capture_output=True, check=True)
+        return sum(map(int, told.stdout.split()))
 
     def processes(self):
         """Of this campaign: those that write into its folder."""
@@ -80,12 +112,13 @@ class Campaign:
                 found.append(int(entry.name))
         return found
 
-    def ranks_of(self, process):
-        try:
-            children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-            return sorted(map(int, children.split()))
-        except OSError:
-            return []
+    def ranks(self):
+        def program(pid):
+            try:
+                return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+            except OSError:
+                return ""
+        return sorted(pid for pid in self.processes() if program(pid) == self.args.stage)
 
     def reference(self, job):
         path = self.work / f"reference-{job}{pathlib.Path(JOBS[job][0]).suffix}"
@@ -129,10 +162,10 @@ class Campaign:
     def interrupt(self, process, fault, job, phase, rank):
         low, high = PHASES[phase]
         time.sleep(self.seconds[job] * self.random.uniform(low, high))
-        if fault in STOP_SIGNALS:
-            process.send_signal(STOP_SIGNALS[fault])
+        if fault in STOP_SIGNALS or fault == "kill the launcher":
+            process.send_signal(STOP_SIGNALS.get(fault, signal.SIGKILL))
             return
-        ranks = self.ranks_of(process)
+        ranks = self.ranks()
         if not ranks:
             return
         victim = ranks[rank % len(ranks)]
@@ -141,28 +174,42 @@ class Campaign:
                 os.kill(victim, signal.SIGKILL)
             elif fault == "usr1 to one rank":
                 os.kill(victim, signal.SIGUSR1)
-            else:  # stop and go on
-                os.kill(victim, signal.SIGSTOP)
-                time.sleep(0.3)
-                os.kill(victim, signal.SIGCONT)
+            else:  # stopped, and gone on with unless for good
+                for _ in range(SLOW_PAUSES if fault == "slow rank" else 1):
+                    os.kill(victim, signal.SIGSTOP)
+                    time.sleep(0.3 if fault == "pause" else 0.05)
+                    if fault == "stop for good":
+                        self.victim = victim
+                        return
+                    os.kill(victim, signal.SIGCONT)
+                    time.sleep(0.02)
         except ProcessLookupError:
             pass
 
-    # Before main() has its handlers a signal ends a rank as the system says: 128 and more under mpirun.
+    # 1: mpirun's after TERM and INT. Before main() has its handlers a signal ends a rank as the system says: 128 and more.
     CODES = {"usr1": {0, 75}, "usr1 to one rank": {0, 75}, "term": {0, 1, 75}, "int": {0, 1, 75}, "kill": {0},
-             "pause": {0}}
+             "pause": {0}, "slow rank": {0}, "stop for good": {0, 76}, "kill the launcher": {0}}
+    OF_ONE_RANK = ("kill", "pause", "usr1 to one rank", "slow rank", "stop for good")
 
-    def signal_case(self, job, fault, phase, rank):
-        case = {"job": job, "fault": fault, "phase": phase, "rank": rank, "launcher": "mpirun", "failures": []}
+    def signal_case(self, job, fault, phase, rank, launcher):
+        case = {"job": job, "fault": fault, "phase": phase, "rank": rank, "launcher": launcher, "failures": []}
         self.reference(job)
         output = self.fresh() / JOBS[job][0]
-        process, log = self.start(self.command(job, output))
+        extra = ["--timeout", str(self.args.stall)] if fault == "stop for good" else []
+        process, log = self.start(self.command(job, output, extra, launcher=launcher))
         self.interrupt(process, fault, job, phase, rank)
         at = time.time()
-        code, lines, in_time = self.finish(process, log, END_LIMIT + 5 * self.seconds[job])
+        code, lines, in_time = self.finish(process, log, END_LIMIT + self.args.stall + 5 * self.seconds[job], output)
         case["seconds"] = round(time.time() - at, 3)
-        killed = {c for c in range(128, 166)} if phase == "start" or fault == "kill" else set()
-        self.check(case, code, self.CODES[fault] | killed | ({1} if killed else set()), lines, in_time, output, job)
+        killed = phase == "start" or "kill" in fault or (launcher == "srun" and fault in ("term", "int"))
+        case["stopped at the exit"] = code is None
+        self.check(case, 0 if code is None else code, self.CODES[fault] | ({1, *range(128, 166)} if killed else set()), lines, in_time, output,
+                   job)
+        if fault == "stop for good" and code == 76:
+            stamps = output.with_name(output.name + ".stall.txt")
+            if lines and "no progress" in lines[0] and not stamps.exists():
+                case["failures"].append("no stamps")
+            stamps.unlink(missing_ok=True)
         self.resume(job, output, case)
         return case
 
@@ -172,10 +219,13 @@ class Campaign:
         self.reference(job)
         output = self.fresh() / JOBS[job][0]
         call = self.random.choice([1, 2, 3, 5, 20])
-        env = {"LD_PRELOAD": self.args.faults, "IO_FAULT": f"{fault}:{part}:{call}"}
+        env = {"LD_PRELOAD": self.args.faults, "IO_FAULT": f"{fault.split()[0]}:{part}:{call}"}
         code, lines, in_time = self.finish(*self.start(self.command(job, output), env))
         case["call"] = call
-        self.check(case, code, codes | {0}, lines, in_time, output, job)  # 0: fewer such calls than that
+        codes = codes | {0}  # fewer such calls than that
+        if fault.startswith("exit"):
+            codes |= {1, 137}  # the launcher's word on the others
+        self.check(case, code, codes, lines, in_time, output, job)
         self.resume(job, output, case)
         return case
 
@@ -199,11 +249,31 @@ class Campaign:
         elif fault == "bad line":
             (self.work / "in.jsonl").write_text('{"input_ids": [1, 2]}\n{"input_ids": [-1]}\n')
             extra = ["--input", str(self.work / "in.jsonl")]
-        else:
+        elif fault == "missing input":
             extra = ["--input", str(self.work / "nowhere.jsonl")]
-        code, lines, in_time = self.finish(*self.start(self.command("bin", output, extra, shards)))
+        elif fault == "swapped shards":
+            other = self.random.choice([path for path in shards.glob("*.h5") if path != shard])
+            shard.rename(shards / "third")
+            other.rename(shard)
+            (shards / "third").rename(other)
+        elif fault == "output not writable":
+            output.parent.chmod(0o555)
+        elif fault == "shard not readable":
+            shard.chmod(0)
+        else:
+            (self.work / "in.jsonl").write_text('{"input_ids": [1, 2]}\n')
+            (self.work / "in.jsonl").chmod(0)
+            extra = ["--input", str(self.work / "in.jsonl")]
+        command = self.command("bin", output, extra, shards)
+        if fault.endswith("able") and os.geteuid() == 0:
+            if not fault.startswith("output"):
+                output.parent.chmod(0o777)
+            command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env", f"HOME={output.parent}",
+                       *command]
+        code, lines, in_time = self.finish(*self.start(command))
         codes = FILE_FAULTS[fault] | ({0} if fault == "flip" else set())  # 0: between two tensors
         self.check(case, code, codes, lines, in_time, output, "bin")
+        (self.work / "in.jsonl").unlink(missing_ok=True)
         if code != 0 and output.parent.exists() and self.leftovers(output):
             case["failures"].append(f"left behind: {self.leftovers(output)}")
         return case
@@ -239,11 +309,15 @@ class Campaign:
         return case
 
     def all_cases(self):
-        cases = [("signal", job, fault, phase, rank) for job in JOBS for fault in self.CODES for phase in PHASES
-                 for rank in (range(JOBS[job][1]) if fault in ("kill", "pause", "usr1 to one rank") else [0])]
+        cases = [("signal", job, fault, phase, rank, launcher) for launcher in self.args.launchers.split(",")
+                 for job in (JOBS if launcher == "mpirun" else ONE_RANK_JOBS if launcher == "none" else SRUN_JOBS)
+                 for fault in self.CODES for phase in PHASES if launcher != "none" or fault not in NOBODY_NOTICES
+                 for rank in (range(JOBS[job][1]) if fault in self.OF_ONE_RANK and launcher != "none" else [0])]
         cases += [("file", fault) for fault in FILE_FAULTS for _ in range(3)]
         if self.args.faults:
             cases += [("io", job, fault) for job in JOBS for fault in IO_FAULTS for _ in range(3)]
+        if self.args.only:
+            cases = [case for case in cases if case[1] == self.args.only or case[2:] and case[2] == self.args.only]
         self.random.shuffle(cases)
         return cases
 
@@ -275,7 +349,12 @@ def main():
     parser.add_argument("--shards", required=True)
     parser.add_argument("--work", required=True, help="a folder of this campaign's own: it is emptied")
     parser.add_argument("--mpirun", default="mpirun")
+    parser.add_argument("--launchers", default="mpirun,none", help="of mpirun, srun, none")
+    parser.add_argument("--machine", default="--device cpu --threads 1", help="options of every run")
     parser.add_argument("--faults", help="the library of tests/support/io_faults.c")
+    parser.add_argument("--stall", type=float, default=2, help="--timeout of runs with a rank that is stopped for good")
+    parser.add_argument("--scale", type=int, default=1, help="so many times the samples of each job")
+    parser.add_argument("--only", help="a single fault, by its name")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cases", type=int, default=0, help="only so many, drawn from all")
     parser.add_argument("--seconds", type=float, default=0, help="begin no case after so many")

@@ -1,5 +1,5 @@
-/* Preloaded into the program under test: makes writing, fsync or reading of certain files fail or slow, as a disk would.
-   IO_FAULT = "enospc|eio|fsync|slow:PART_OF_PATH:N": from the Nth such call on a file whose path contains the part. */
+/* Preloaded into the program under test: makes writing, fsync or reading of certain files fail or slow, as a disk would, or ends the process.
+   IO_FAULT = "enospc|eio|fsync|read|slow|exit:PART_OF_PATH:N": from the Nth such call on a file whose path contains the part. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -38,6 +38,7 @@ ssize_t pwrite64(int fd, const void* data, size_t bytes, off64_t at) {
   static ssize_t (*real)(int, const void*, size_t, off64_t);
   if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "pwrite64");
   if (fails("enospc", fd, ENOSPC) || fails("eio", fd, EIO)) return -1;
+  if (hits("exit", fd)) _exit(9);
   return real(fd, data, bytes, at);
 }
 ssize_t pwrite(int fd, const void* data, size_t bytes, off_t at) { return pwrite64(fd, data, bytes, at); }
@@ -47,6 +48,7 @@ ssize_t pread64(int fd, void* data, size_t bytes, off64_t at) {
   if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "pread64");
   if (fails("read", fd, EIO)) return -1;
   if (hits("slow", fd)) usleep(2000);
+  if (hits("exit", fd)) _exit(9);
   return real(fd, data, bytes, at);
 }
 ssize_t pread(int fd, void* data, size_t bytes, off_t at) { return pread64(fd, data, bytes, at); }

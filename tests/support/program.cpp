@@ -65,6 +65,8 @@ RunningProgram::~RunningProgram() {
 
 std::string RunningProgram::err() const { return read_all(folder_ / "err"); }
 
+void RunningProgram::signal(int number) const { kill(child_, number); }
+
 pid_t RunningProgram::process_of(int rank) const {
   const std::string parent = fmt::format("\nPPid:\t{}\n", child_);
   const std::string variable = fmt::format("OMPI_COMM_WORLD_RANK={}", rank) + '\0';

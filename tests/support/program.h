@@ -40,6 +40,7 @@ class RunningProgram {
   ~RunningProgram();  // kills what still runs
 
   std::string err() const;           // so far
+  void signal(int number) const;
   pid_t process_of(int rank) const;  // where it is a launcher; 0: there is none
   Outcome wait(const Interruption& interruption = {});  // for its end, kProgramTimeoutSeconds at most
 
