@@ -70,11 +70,12 @@ class Campaign:
     def finish(self, process, log, limit=LIMIT, output=None):
         """Exit code, what was said by the program, and whether it ended in time with all its processes. None as exit code: the
         launcher was left waiting for a process that was stopped for good when it had nothing left to do."""
-        victim, self.victim = self.victim, None
+        victim, self.victim, self.hanging = self.victim, None, []
         try:
             code, in_time = process.wait(limit), True
         except subprocess.TimeoutExpired:
             in_time = self.only_has_to_exit(victim, output)
+            self.hanging = [self.describe(pid) for pid in self.processes()]
             for pid in self.processes():
                 os.kill(pid, signal.SIGKILL)
             code = process.wait()
@@ -82,6 +83,7 @@ class Campaign:
         until = time.time() + END_LIMIT
         while (left := self.processes()) and time.time() < until:
             time.sleep(0.01)
+        self.hanging += [self.describe(pid) for pid in left]
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         until = time.time() + GPU_LIMIT
@@ -111,6 +113,19 @@ class Campaign:
             if state != "Z" and mark in line:
                 found.append(int(entry.name))
         return found
+
+    @staticmethod
+    def describe(pid):
+        """Program, rank, state and, where the kernel tells it, the call that each thread waits in."""
+        try:
+            entry = pathlib.Path(f"/proc/{pid}")
+            rank = re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", (entry / "environ").read_bytes())
+            waits = [(task / "wchan").read_text() for task in (entry / "task").iterdir()]
+            name = (entry / "cmdline").read_bytes().split(b"\0")[0].decode()
+            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            return f"{pid} {name} rank {rank[1].decode() if rank else '-'} {state} {waits}"
+        except OSError as error:
+            return f"{pid} {error}"
 
     def ranks(self):
         def program(pid):
@@ -153,7 +168,7 @@ class Campaign:
         if code not in codes:
             case["failures"].append(f"exit code {code}, expected one of {sorted(codes)}: {lines}")
         if not in_time:
-            case["failures"].append("not all processes ended in time")
+            case["failures"].append(f"not all processes ended in time: {self.hanging}")
         if len(lines) > 1:
             case["failures"].append(f"{len(lines)} lines: {lines}")
         if output.exists() and not filecmp.cmp(output, self.reference(job), shallow=False):
@@ -294,7 +309,7 @@ class Campaign:
                 case["runs"] += 1
                 case["kills"] += code != 0
                 if not in_time or (code != 0 and (code < 128 or lines)):
-                    case["failures"].append(f"exit code {code}: {lines}")
+                    case["failures"].append(f"exit code {code}: {lines} {self.hanging}")
             hit += case["kills"]
             if not output.exists():
                 self.resume(job, output, case)
