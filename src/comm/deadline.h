@@ -18,13 +18,15 @@ namespace lfm2 {
 
 class Deadline {
  public:
-  // After `seconds` (0: never) prints `line` and ends with kLost, unless it was destroyed before.
+  // After `seconds` (0, or more than a century: never) prints `line` and ends with kLost, unless it was destroyed before.
   Deadline(double seconds, std::string line) {
-    if (seconds > 0)
+    if (seconds > 0 && seconds < kCentury)
       thread_ = std::jthread([seconds, line](const std::stop_token& stop) { watch(seconds, line, stop); });
   }
 
  private:
+  static constexpr double kCentury = 3.2e9;
+
   static void watch(double seconds, const std::string& line, const std::stop_token& stop) {
     using Clock = std::chrono::steady_clock;
     constexpr auto kOverslept = std::chrono::seconds(1), kGrace = std::chrono::seconds(3);

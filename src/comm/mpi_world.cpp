@@ -104,8 +104,8 @@ MpiWorld::~MpiWorld() {
     if (claim_failure()) say_failure(error.what());
     abort(error.code());
   }
-  watchdog_->enter({.phase = Phase::kEnd});
   watchdog_->leave_board();
+  watchdog_->enter({.phase = Phase::kEnd});
   shared_ = nullptr;
   MPI_Win_free(&window_);
   MPI_Comm_free(&local_);
@@ -150,27 +150,35 @@ std::string MpiGroup::broadcast(const std::string& text, int root, double timeou
   return result;
 }
 
+// Rank after rank: one may have more to say than MPI counts in a message.
 std::vector<std::string> MpiGroup::gather(const std::string& text, int root, double timeout_seconds,
                                           const char* what) const {
-  const int length = static_cast<int>(text.size());
-  std::vector<int> lengths(static_cast<size_t>(size_)), places(static_cast<size_t>(size_));
-  MPI_Request request = MPI_REQUEST_NULL;
-  MPI_CHECK(MPI_Igather(&length, 1, MPI_INT, lengths.data(), 1, MPI_INT, root, comm(), &request));
-  wait_for(request, timeout_seconds, what);
-  int total = 0;
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    places[i] = total;
-    total += lengths[i];
+  if (rank_ != root) {
+    std::string mine = text;
+    move_text(mine, root, timeout_seconds, what, MPI_Isend);
+    return {};
   }
-  std::string all(static_cast<size_t>(total), '\0');
-  MPI_CHECK(MPI_Igatherv(text.data(), length, MPI_CHAR, all.data(), lengths.data(), places.data(), MPI_CHAR, root,
-                         comm(), &request));
-  wait_for(request, timeout_seconds, what);
-  std::vector<std::string> texts;
-  if (rank_ != root) return texts;
-  for (size_t i = 0; i < lengths.size(); ++i)
-    texts.push_back(all.substr(static_cast<size_t>(places[i]), static_cast<size_t>(lengths[i])));
+  std::vector<std::string> texts(static_cast<size_t>(size_));
+  texts[static_cast<size_t>(root)] = text;
+  for (int rank = 0; rank < size_; ++rank)
+    if (rank != root) move_text(texts[static_cast<size_t>(rank)], rank, timeout_seconds, what, MPI_Irecv);
   return texts;
+}
+
+// Its length, then pieces. `move`: MPI_Isend or MPI_Irecv.
+template <class Move>
+void MpiGroup::move_text(std::string& text, int peer, double timeout_seconds, const char* what, Move move) const {
+  constexpr int kTag = 3, kPiece = 1 << 30;
+  const auto piece = [&](void* data, int bytes) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_CHECK(move(data, bytes, MPI_BYTE, peer, kTag, comm(), &request));
+    wait_for(request, timeout_seconds, what);
+  };
+  uint64_t length = text.size();
+  piece(&length, sizeof length);
+  text.resize(length);
+  for (uint64_t done = 0; done < length; done += kPiece)
+    piece(text.data() + done, static_cast<int>(std::min<uint64_t>(kPiece, length - done)));
 }
 
 int64_t MpiWorld::sum_on_host(int64_t value) const {

@@ -50,6 +50,8 @@ class MpiGroup {
  protected:
   MpiGroup() = default;  // MpiWorld fills it in
   void wait_for(MPI_Request request, double timeout_seconds, const char* what) const;
+  template <class Move>
+  void move_text(std::string& text, int peer, double timeout_seconds, const char* what, Move move) const;
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;

@@ -11,7 +11,9 @@ namespace {
 constexpr double kUnseenFactor = 2;
 
 double limit_of(const RankView& view, double timeout) {
-  return view.place.limit_seconds > 0 ? view.place.limit_seconds : timeout;
+  if (view.place.limit_seconds > 0) return view.place.limit_seconds;
+  const Phase phase = view.place.phase;
+  return phase == Phase::kRead || phase == Phase::kLoad || phase == Phase::kWrite ? kDiskFactor * timeout : timeout;
 }
 
 // The last heartbeat may be younger than the last progress.

@@ -9,6 +9,9 @@
 
 namespace lfm2 {
 
+// Reading and writing may stand still that much longer than anything else: disks do.
+inline constexpr double kDiskFactor = 10;
+
 // A rank as a watchdog sees it. Seconds count while the watchdog itself runs, so that a host that slept blames nobody.
 struct RankView {
   int rank = 0;

@@ -35,7 +35,7 @@ struct Place {
   bool step = false;  // which of them
   int peer = kNobody;
   std::string_view label = {};  // of a meeting; the first kLabelBytes are kept
-  double limit_seconds = 0;     // without progress here; 0: the watchdog's own
+  double limit_seconds = 0;     // without progress here; 0: --timeout, of disks kDiskFactor times that
   bool waits() const { return peer != kNobody || phase == Phase::kMeet; }
 };
 

@@ -39,7 +39,6 @@ class Watchdog {
   ~Watchdog();
 
   int rank() const { return self_->rank(); }
-  double timeout_seconds() const { return settings_.timeout_seconds; }
 
   // By the rank's main thread.
   void enter(const Place& place) {

@@ -169,6 +169,7 @@ ExitCode Doctor::run() {
 
 TrialFacts Doctor::try_machine(Item item) {
   TrialFacts facts;
+  world_.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = trial_timeout(options_)});
   try {
     machine_ = choose_machine(options_, world_);
     facts.device = machine_.backend->description();

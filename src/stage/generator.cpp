@@ -156,7 +156,11 @@ ScheduledStep Generator::next_step() {
   ScheduledStep scheduled;
   if (!stage_.first()) {
     std::vector<int32_t> words;
-    wait([&] { return control_.receive_step(words); }, Phase::kStep, steps_, 0);
+    // In steps: a device that hangs is to blame before the rank that waits for its tokens.
+    bool received = false;
+    const auto computed = [&] { return slots_[0].computed->done() && slots_[1].computed->done(); };
+    wait([&] { return (received = control_.receive_step(words)) || computed(); }, Phase::kCompute, steps_ - 1);
+    if (!received) wait([&] { return control_.receive_step(words); }, Phase::kStep, steps_, 0);
     scheduled.step = step_from_words(words);
     return scheduled;
   }

@@ -20,8 +20,6 @@ namespace lfm2 {
 
 namespace {
 
-// Loading from a cold disk may take minutes where a step takes milliseconds.
-constexpr double kLoadTimeoutFactor = 10;
 // Threads that read shards: by then memory, not a processor, is the limit.
 constexpr int kMostReaders = 16;
 
@@ -32,7 +30,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 ExitCode Job::run() {
-  at(Phase::kRead);
+  at({.phase = Phase::kRead});
   form_pipelines();
   check_inputs();
   share_samples();
@@ -47,8 +45,9 @@ ExitCode Job::run() {
     choose_plan(
         choose_target_tokens(share, pipeline_ranks_->size(), machine_.cuda ? kLargestCudaTarget : kLargestCpuTarget));
   check_memory();
+  if (is_stopped_before_loading()) return finish_stopped();
   load_weights();
-  at(Phase::kPrepare);
+  at({.phase = Phase::kPrepare, .limit_seconds = load_timeout()});
   world_.barrier(load_timeout(), "weights loaded");
   if (generates()) {
     open_generation();
@@ -67,10 +66,9 @@ ExitCode Job::run() {
   return finish();
 }
 
-// Work of the host that may take as long as loading.
-void Job::at(Phase phase) const { world_.watchdog().enter({.phase = phase, .limit_seconds = load_timeout()}); }
+void Job::at(const Place& place) const { world_.watchdog().enter(place); }
 
-double Job::load_timeout() const { return kLoadTimeoutFactor * options_.timeout_seconds; }
+double Job::load_timeout() const { return kDiskFactor * options_.timeout_seconds; }
 
 void Job::say(const std::string& line) const {
   if (options_.verbose) fmt::print(stderr, "lfm2_stage: rank {} ({}): {}\n", world_.rank(), world_.host(), line);
@@ -219,7 +217,7 @@ void Job::check_memory() const {
 }
 
 void Job::load_weights() {
-  at(Phase::kLoad);
+  at({.phase = Phase::kLoad});
   const auto start = std::chrono::steady_clock::now();
   uint64_t bytes = 0;
   for (const ShardTensor* tensor : tensors()) bytes += tensor->bytes;
@@ -288,11 +286,17 @@ void Job::run_pipeline() {
     // The last stage knows what is done; one bar, on its side.
     Progress progress("run", static_cast<uint64_t>(plan_.samples()), Progress::Unit::kSamples,
                       makes_output() ? options_.progress : ProgressMode::kOff);
-    pipeline_->run(
-        std::span(samples_.ids)
-            .subspan(is_first() ? static_cast<size_t>(plan_.first_token) : 0,
-                     is_first() ? static_cast<size_t>(plan_.tokens()) : 0),
-        consumers, [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); }, stop_requested);
+    try {
+      pipeline_->run(
+          std::span(samples_.ids)
+              .subspan(is_first() ? static_cast<size_t>(plan_.first_token) : 0,
+                       is_first() ? static_cast<size_t>(plan_.tokens()) : 0),
+          consumers, [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); },
+          stop_requested);
+    } catch (...) {
+      pipeline_->stop_results();  // its thread uses what ends here
+      throw;
+    }
     hash_->add(kept_results_);
     handed_out_ = counter.count();
     return pipeline_->finished();
@@ -300,8 +304,8 @@ void Job::run_pipeline() {
 }
 
 ExitCode Job::finish() {
+  at({.phase = Phase::kWrite});
   if (stopped_) return finish_stopped();
-  at(Phase::kWrite);
   if (output_ && !makes_output()) output_->commit();
   world_.barrier(load_timeout(), "results written");
   if (output_ && makes_output()) output_->commit();
@@ -363,7 +367,7 @@ ExitCode Job::finish() {
     std::fflush(stdout);
   }
   world_.broadcast(&valid, sizeof valid, 0, load_timeout(), "verdict");  // all exit alike
-  at(Phase::kEnd);
+  at({.phase = Phase::kEnd});
   return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
 }
 

@@ -68,7 +68,8 @@ class Job {
   LayerRange layers() const { return stages_[static_cast<size_t>(pipeline_ranks_->rank())]; }
   std::vector<const ShardTensor*> tensors() const { return stage_tensors(*shards_, layers(), is_first(), is_last()); }
   int64_t mean_length() const { return std::max<int64_t>(1, samples_.offsets.back() / samples_.count()); }
-  void at(Phase phase) const;
+  void at(const Place& place) const;
+  bool is_stopped_before_loading();  // collective
   double load_timeout() const;
   void say(const std::string& line) const;  // --verbose
 

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "stage/job.h"
+#include "stage/stop.h"
 #include "stage/version.h"
 
 namespace lfm2 {
@@ -164,19 +165,24 @@ void Job::replay_kept() {
   for (const JournalRecord& record : kept_) output_->replay(record.first, record.count, *validation_);
 }
 
+bool Job::is_stopped_before_loading() {
+  stopped_ = world_.smallest(stop_requested() ? 0 : 1, load_timeout()) == 0;
+  return stopped_;
+}
+
 // A signal came before the end: all ranks are here, between two micro-batches or steps. Collective.
 ExitCode Job::finish_stopped() {
   if (output_) output_->keep();
   if (completions_) completions_->keep();
   const int64_t mine = is_last() ? kept_samples_ + handed_out_ : 0;
   int64_t finished = 0;
-  for (const std::string& text : world_.gather(std::to_string(mine), 0, options_.timeout_seconds, "finished samples"))
+  for (const std::string& text : world_.gather(std::to_string(mine), 0, load_timeout(), "finished samples"))
     finished += std::stoll(text);
   const auto samples = static_cast<int64_t>(job_offsets_.size()) - 1;
   if (world_.rank() == 0)
     fmt::print(stderr, "lfm2_stage: stopped at {} of {} samples; {}\n", finished, samples,
                options_.output.empty() || options_.benchmark ? "nothing was written" : "resume with --resume");
-  world_.barrier(options_.timeout_seconds, "stopped");
+  world_.barrier(load_timeout(), "stopped");
   return ExitCode::kStopped;
 }
 

@@ -57,10 +57,13 @@ std::filesystem::path stamps_file(const Options& options) {
   return options.output.empty() ? "lfm2_stage.stall.txt" : options.output.string() + ".stall.txt";
 }
 
-[[noreturn]] void end_all_ranks(MpiWorld& world, const Failure& failure) {
-  if (world.claim_failure())
-    world.say_failure(failure.text);
-  else  // the rank that spoke is ending all of them; where that is this one, the others remove what they were making
+// The cause is said first: letting go of what the work owns may take long.
+template <class Discard>
+[[noreturn]] void end_all_ranks(MpiWorld& world, const Failure& failure, const Discard& discard) {
+  const bool speaks = world.claim_failure();
+  if (speaks) world.say_failure(failure.text);
+  discard();
+  if (!speaks)  // the rank that spoke is ending all of them; where that is this one, the others remove what they were making
     std::this_thread::sleep_for(std::chrono::milliseconds(world.watchdog().spoke() ? 300 : 2000));
   world.abort(failure.code);
 }
@@ -92,8 +95,7 @@ int run_or_end_all(MpiWorld& world, bool verbose, const Run& run, const Discard&
     return static_cast<int>(run());
   } catch (...) {
     const Failure failure = describe(std::current_exception(), verbose);
-    discard();
-    end_all_ranks(world, failure);
+    end_all_ranks(world, failure, discard);
   }
 }
 

@@ -144,8 +144,8 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option("--timeout", options.timeout_seconds,
-                 "Seconds without progress of a rank that end the run (ten times as many while it loads); 0: never")
-      ->check(CLI::NonNegativeNumber)
+                 "Seconds without progress of a rank that end the run (ten times as many while it reads, loads or writes); 0: never")
+      ->check(CLI::Range(0.0, 1e9, "SECONDS"))
       ->capture_default_str();
 }
 

@@ -57,6 +57,14 @@ TEST(FindStallTest, AStoppedProcessIsBlamedWhateverItWaitedFor) {
   expect_stall({sends(0, 1, 10), late}, 1, Kind::kStopped);
 }
 
+TEST(FindStallTest, DisksMayTakeLonger) {
+  const auto writes = [](double idle) {
+    return RankView{.rank = 1, .place = {.phase = Phase::kWrite}, .idle_seconds = idle};
+  };
+  EXPECT_FALSE(find_stall(std::vector{sends(0, 1, 90), writes(99)}, kTimeout));
+  expect_stall({sends(0, 1, 90), writes(100)}, 1, Kind::kHangs);
+}
+
 // A driver's call, say, that a wait makes to look around and that does not return.
 TEST(FindStallTest, AWaitThatDoesNotLookAroundHangs) {
   RankView deaf = receives(1, 0, 12);
@@ -172,12 +180,12 @@ TEST(WatchdogTest, ACallInAWaitThatDoesNotReturn) {
 TEST(WatchdogTest, EndsTheJobWhereTheRankDoesNot) {
   LocalBoard board(1);
   Watchdog watchdog = board.watchdog(0, 0.3);
-  watchdog.enter({.phase = Phase::kWrite, .item = 2});
+  watchdog.enter({.phase = Phase::kCompute, .item = 2});
   const double start = steady_seconds();
   while (!board.ended && steady_seconds() - start < 6) sleep(0.05);
   EXPECT_TRUE(board.ended);
   EXPECT_LT(steady_seconds() - start, 4);
-  EXPECT_NE(board.said().find("rank 0 writes results of micro-batch 2 and does not come out of it"), std::string::npos);
+  EXPECT_NE(board.said().find("rank 0 computes micro-batch 2 and does not come out of it"), std::string::npos);
 }
 
 TEST(WatchdogTest, WithoutATimeoutNobodyStalls) {
