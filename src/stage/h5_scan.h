@@ -67,6 +67,8 @@ struct ScanRules {
   // The root group's datasets to look at; others are neither followed nor refused. Empty: all, and the root group may
   // hold nothing else.
   std::set<std::string> only;
+  bool wants(const std::string& name) const { return only.empty() || only.contains(name); }
+
   // Called with the root group's attributes before any dataset is looked at; throws where this is another kind of file.
   std::function<void(const ScannedAttributes&)> check_root = {};
 };
