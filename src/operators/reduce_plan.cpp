@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kBlockThreads = 256;
 constexpr int64_t kBlocksWanted = 2048;  // enough for any GPU of today; fixed, so that every GPU sums in the same order
+constexpr int64_t kStagedBlocks = 8192;  // the same where a block has little to do
 constexpr int64_t kStepsAtLeast = 8;     // loads of a thread in a slice
 constexpr int64_t kFoldedRows = 64;      // at least, so that partial results of folded rows are few beside the input
 
@@ -41,12 +42,33 @@ int lanes_across(int64_t units) {
   return static_cast<int>(std::max<int64_t>(1, units_of(units, static_cast<int>(blocks))));
 }
 
-// Slices of equal length, none empty: `steps` in all, at least `smallest` each, for `others` blocks a slice.
+// Slices of equal length, none empty: `steps` in all, at least `smallest` each, for `others` blocks a slice. Folded
+// rows leave so many partial results more.
 void cut_slices(ReducePlan& plan, int64_t steps, int64_t smallest, int64_t others) {
-  const int64_t wanted = std::max<int64_t>(1, kBlocksWanted / std::max<int64_t>(1, others));
+  const int64_t wanted = std::max<int64_t>(1, kBlocksWanted / std::max<int64_t>({1, others, plan.fold}));
   const int64_t slices = std::clamp<int64_t>(steps / smallest, 1, wanted);
   plan.per_slice = std::max<int64_t>(1, (steps + slices - 1) / slices);
   plan.slices = std::max<int64_t>(1, (steps + plan.per_slice - 1) / plan.per_slice);
+}
+
+// The same for dense rows that are no whole units, where some of them fit into a block's shared memory: a warp at most
+// to a row, so many lanes that every thread's share fits. False: others.
+bool cut_staged(const Walk<1>& kept, ReducePlan& plan) {
+  const Walk<1>& reduced = plan.reduced;
+  if (plan.length == 0 || plan.outputs == 0 || kept.rank != 1 || reduced.rank < 1 || reduced.rank > 2) return false;
+  const int64_t row = reduced.dims[0], samples = plan.length / row;
+  const int64_t bytes = row * static_cast<int64_t>(size_bytes(plan.dtype));
+  if (reduced.strides[0][0] != 1 || kept.strides[0][0] != row || row % plan.unit == 0) return false;
+  const int64_t lanes = power_of_two_from(units_of(bytes, static_cast<int>(kStagedBytes / kBlockThreads)));
+  int64_t rows = kBlockThreads / lanes;
+  if (lanes > 32 || (samples > 1 && plan.outputs < rows)) return false;
+  while (samples == 1 && 2 * rows * bytes <= kStagedBytes) rows *= 2;
+  plan.lanes = static_cast<int>(lanes);
+  plan.staged = rows;
+  const int64_t wanted = std::max<int64_t>(1, kStagedBlocks / units_of(plan.outputs, static_cast<int>(rows)));
+  plan.per_slice = (samples + std::min(samples, wanted) - 1) / std::min(samples, wanted);
+  plan.slices = (samples + plan.per_slice - 1) / plan.per_slice;
+  return true;
 }
 
 // lanes, fold, slices and per_slice for a plan whose walks are known. `kept` is the input's alone: whoever asks for the
@@ -59,6 +81,7 @@ void cut_reduce(const Walk<1>& kept, ReducePlan& plan) {
   };
   const int64_t across = step(plan.reduced), along = step(kept);
   plan.rows = kept.rank == 0 || (plan.reduced.rank > 0 && across != 0 && (along == 0 || across < along));
+  if (plan.rows && cut_staged(kept, plan)) return;
   if (plan.rows) {
     const int64_t inner = plan.reduced.rank > 0 ? plan.reduced.dims[0] : 1;
     const int64_t units = inner == 0 ? 0 : units_of(inner, plan.unit) * (plan.length / inner);

@@ -8,6 +8,8 @@
 
 namespace lfm2::operators {
 
+constexpr int64_t kStagedBytes = 256 * 144;  // of rows that a block takes to shared memory at once
+
 struct ReducePlan {
   ReduceFunction function = ReduceFunction::kSum;
   DType dtype = DType::kF32;
@@ -25,11 +27,15 @@ struct ReducePlan {
   bool rows = false;
   int lanes = 1;
   int unit = 4;  // elements
+  // Dense rows that are no whole units (0: others): a block takes so many side by side, element e of a row belongs to
+  // lane e mod lanes (a power of two up to 32). Where the rows are in several places ("samples": the outer of two
+  // reduced loops), slices are of these.
+  int64_t staged = 0;
   // Columns of a dense matrix whose rows are no whole units: as many rows are taken as one as make whole units, the
   // last of these long rows perhaps in part. Their partial results are [slices x fold, outputs].
   int64_t fold = 1;
   int64_t slices = 1;     // > 1: partial results [slices, outputs] in fp32, then a second stage over them
-  int64_t per_slice = 0;  // units (rows) or reduced elements, folded (columns)
+  int64_t per_slice = 0;  // units (rows), samples (staged) or reduced elements, folded (columns)
 
   size_t workspace_bytes() const {
     const auto partials = static_cast<size_t>(slices) * static_cast<size_t>(fold);

@@ -152,8 +152,16 @@ TEST(CudaErrorTest, ReportsItsOwnAndOnlyItsOwn) {
 TEST(CudaBitsTest, SameBitsAtEveryAddress) {
   std::mt19937 generator(5);
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16})
-    for (const std::vector<int64_t>& dims :
-         {std::vector<int64_t>{5, 100003}, {1000, 257}, {3, 4000, 40}, {3001, 70}, {4099, 3}, {64, 17}, {7, 30, 70}})
+    for (const std::vector<int64_t>& dims : {std::vector<int64_t>{5, 100003},
+                                             {1000, 257},
+                                             {3, 4000, 40},
+                                             {3001, 70},
+                                             {4099, 3},
+                                             {64, 17},
+                                             {7, 30, 70},
+                                             {5, 600, 70},
+                                             {100, 1024},
+                                             {20, 4611}})
       for (uint32_t axes = 1; axes < 1u << dims.size(); ++axes) {
         std::vector<int64_t> kept = dims;
         for (size_t axis = 0; axis < dims.size(); ++axis)

@@ -1,44 +1,16 @@
 // concat and its gradient: one launch for up to kMostParts tensors. Threads own units of 16 bytes of what is written,
-// the whole or the parts, and gather them from what is read, whatever its alignment.
-#include "operators/cuda/launch.cuh"
+// the whole or the parts, and gather them from what is read, whatever its alignment: from shared memory where many rows
+// end within units.
+#include "operators/cuda/concat_staged.cuh"
 
 namespace lfm2::operators::gpu {
 
 namespace {
 
-constexpr int kThreads = 256;
 template <bool kWhole>
 constexpr int kSteps = kWhole ? 4 : 2;  // units of a thread
 constexpr int kFewParts = 32;           // a small parameter block for the usual case
 constexpr int kMostParts = 1024;        // 24 KiB of parameters
-
-// Some of the parts: their row is `row` elements of the whole's `whole_row`, from `first` on. None is empty.
-template <class T, int kParts>
-struct Table {
-  T* whole;
-  int64_t outer, whole_row, first;
-  Divider row;
-  int count;
-  bool dense;     // row is whole_row, and the whole on 16 bytes: units of the whole are units of memory
-  int64_t units;  // to write
-  T* parts[kParts];
-  int64_t ends[kParts];    // of each part in the row
-  int64_t counts[kParts];  // join: elements of each part; split: units up to the end of each part
-};
-
-// The first of `ends` behind `place`. Index: uint32_t where nothing reaches 2^31.
-template <class Index, int kParts>
-__device__ int search(const int64_t (&ends)[kParts], int count, Index place) {
-  int low = 0, high = count - 1;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (place < static_cast<Index>(ends[middle]))
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
-}
 
 // `first` where it begins, the elements of `second` from number `count` on: a unit across two runs.
 template <class T>
@@ -264,6 +236,15 @@ __global__ void __launch_bounds__(kThreads) split_kernel(const __grid_constant__
   }
 }
 
+template <class T, int kParts>
+Status launch_staged(const Table<T, kParts>& table, ConcatWay way, void* stream) {
+  const auto kernel = way == ConcatWay::kJoin       ? staged_join_kernel<T, kParts>
+                      : way == ConcatWay::kSplitAdd ? staged_split_kernel<T, kParts, true>
+                                                    : staged_split_kernel<T, kParts, false>;
+  const auto shared_bytes = static_cast<size_t>(table.own_units.divisor * table.row.divisor * 16);
+  return launch_with_shared(kernel, ceil_divide(table.outer, table.rows), kThreads, shared_bytes, stream, table);
+}
+
 template <class T, int kParts, bool kWhole>
 Status launch_table(const Table<T, kParts>& table, ConcatWay way, void* stream) {
   const bool small = table.outer * table.whole_row < kSmall;
@@ -303,6 +284,10 @@ Status launch_parts(const ConcatArgs& args, ConcatWay way, int64_t first_part, i
   table.units = way == ConcatWay::kJoin ? ceil_divide(args.outer * end, kUnit<T>) : units;
   first += end;
   whole = whole && end == args.row;
+  // Elements of fp32 come one by one as quickly where nothing but reading is to do.
+  if (!whole && (sizeof(T) == 2 || way != ConcatWay::kJoin)) table.rows = staged_rows(table, way);
+  table.own_units = Divider(table.rows / kUnit<T>);
+  if (table.rows > 0) return launch_staged(table, way, stream);
   return whole ? launch_table<T, kParts, true>(table, way, stream) : launch_table<T, kParts, false>(table, way, stream);
 }
 

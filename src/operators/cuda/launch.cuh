@@ -45,17 +45,27 @@ class OnDevice {
 
 // The launch's own error: an earlier one of somebody else's is neither reported nor cleared where this launch succeeds.
 template <class... Parameters>
-Status launch(void (*kernel)(Parameters...), int64_t blocks, dim3 threads, void* stream,
-              std::type_identity_t<Parameters>... arguments) {
+Status launch_with_shared(void (*kernel)(Parameters...), int64_t blocks, dim3 threads, size_t shared_bytes,
+                          void* stream, std::type_identity_t<Parameters>... arguments) {
+  constexpr size_t kAlwaysThere = 48 * 1024;
   if (blocks == 0) return Status::kOk;
   if (blocks > 0x7fffffff) return Status::kInvalid;  // more than 2^31 blocks: beyond any memory
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = threads;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
-  const cudaError_t error = cudaLaunchKernelEx(&config, kernel, arguments...);
+  cudaError_t error = cudaSuccess;
+  if (shared_bytes > kAlwaysThere)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  if (error == cudaSuccess) error = cudaLaunchKernelEx(&config, kernel, arguments...);
   if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
   return status_of(error);
+}
+template <class... Parameters>
+Status launch(void (*kernel)(Parameters...), int64_t blocks, dim3 threads, void* stream,
+              std::type_identity_t<Parameters>... arguments) {
+  return launch_with_shared(kernel, blocks, threads, 0, stream, arguments...);
 }
 
 inline int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
@@ -140,18 +150,22 @@ __device__ int misaligned(const T* pointer) {
   return static_cast<int>(reinterpret_cast<uintptr_t>(pointer) % 16 / sizeof(T));
 }
 
-// The units of memory that lie inside a tensor: `bytes` from the first one's address to the last one's.
+// The units of memory that lie inside a tensor: `bytes` from the first one's address to the last one's. None: no
+// address is at `first` or behind it.
 struct WholeUnits {
-  uintptr_t first = 0, bytes = 0;
+  uintptr_t first = UINTPTR_MAX, bytes = 0;
 
   WholeUnits() = default;
   template <class T>
   LFM2_HOST_DEVICE WholeUnits(const T* begin, const T* end) {
     first = (reinterpret_cast<uintptr_t>(begin) + 15) / 16 * 16;
     const uintptr_t last = reinterpret_cast<uintptr_t>(end) / 16 * 16;
-    bytes = last > first ? last - first - 16 : 0;
+    if (last > first)
+      bytes = last - first - 16;
+    else
+      first = UINTPTR_MAX;
   }
-  // The unit at an aligned address, where the tensor has any; and that in which an address lies with the next.
+  // The unit at an aligned address; and that in which an address lies with the next.
   template <class T>
   __device__ bool holds(const T* unit) const {
     return reinterpret_cast<uintptr_t>(unit) - first <= bytes;
@@ -161,6 +175,15 @@ struct WholeUnits {
     return reinterpret_cast<uintptr_t>(element) / 16 * 16 - first < bytes;
   }
 };
+
+// 16 aligned bytes to shared memory, without a register; wait_for_copies() and a barrier before anyone reads them.
+__device__ inline void copy_unit(uint4* shared, const void* from) {
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+      "l"(from)
+      : "memory");
+}
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // A unit of elements side by side at any address. Fetching and getting are two steps, and nothing in the first waits
 // for a load, so that a thread has all its loads under way before it uses one.

@@ -130,15 +130,16 @@ struct Turning {
 
 // A block's.
 struct Tile {
-  int64_t outer, column0, row0;
+  uint32_t outer;
+  int64_t column0, row0;
   int columns, rows;
 
   template <class T, int kInputs>
   __device__ explicit Tile(const Turning<T, kInputs>& args) {
-    const int64_t tile = blockIdx.x, row_tile = args.column_tiles.quotient(tile);
+    const uint32_t tile = blockIdx.x, row_tile = args.column_tiles.quotient(tile);
     outer = args.row_tiles.quotient(row_tile);
-    column0 = (tile - row_tile * args.column_tiles.divisor) * kTile;
-    row0 = (row_tile - outer * args.row_tiles.divisor) * kTile;
+    column0 = static_cast<int64_t>(tile - row_tile * static_cast<uint32_t>(args.column_tiles.divisor)) * kTile;
+    row0 = static_cast<int64_t>(row_tile - outer * static_cast<uint32_t>(args.row_tiles.divisor)) * kTile;
     columns = static_cast<int>(min(args.columns - column0, static_cast<int64_t>(kTile)));
     rows = static_cast<int>(min(args.rows - row0, static_cast<int64_t>(kTile)));
   }
@@ -202,89 +203,100 @@ __global__ void __launch_bounds__(kThreads) turning_kernel(const __grid_constant
   }
 }
 
-// The same at any address. Lines of turned inputs are read from the unit of memory on in which the tile begins; rows of
-// the output begin as many columns before the tile as lets them begin with a unit of memory.
+// The same at any address. Rows of the output begin as many columns before the tile as lets them begin with a unit of
+// memory. Lines of turned inputs are read in units of memory, and each is put so far before its place in shared memory
+// as its first unit begins before the tile; the pitch has the parity of the lines' distance, so that these places are
+// even and units of 16-bit elements come in words.
 template <class T, int kInputs, Family family>
 __global__ void __launch_bounds__(kThreads) shifted_turning_kernel(const __grid_constant__ Turning<T, kInputs> args) {
-  constexpr int kMore = kUnit<T> - 1;  // columns before the tile
+  constexpr int kMore = kUnit<T> - 1, kInWord = 4 / static_cast<int>(sizeof(T));  // kMore: columns before the tile
   constexpr int kLines = kTile + kMore, kOfLine = kTile / kUnit<T> + 1, kAcross = kTile / kUnit<T>;
-  constexpr int kPitch = kTile + kUnit<T> + 4 / static_cast<int>(sizeof(T));  // an odd number of 4-byte words
   constexpr int kLoads = (kLines * kOfLine + kThreads - 1) / kThreads;
-  __shared__ __align__(16) T tiles[kInputs][kLines][kPitch];  // [column, row], from a unit of memory on
+  constexpr int kPitch = (kTile + 2 * kMore) | 1;  // at most; odd: few conflicts of banks
+  constexpr int kElements = (kLines * kPitch / kUnit<T> + 3) * kUnit<T>;
+  __shared__ __align__(16) T tiles[kInputs][kElements];
   const Tile tile(args);
   int64_t positions[1 + kInputs];
   args.rest.find(tile.outer, 1, positions);
+  // Lines and columns that are there, from kMore columns before the tile on.
+  const int first_there = static_cast<int>(max(int64_t{0}, kMore - tile.column0));
+  const int end_there = static_cast<int>(min(args.columns - tile.column0, int64_t{kTile})) + kMore;
+  const int thread = static_cast<int>(threadIdx.x);
+  int starts[kInputs], pitches[kInputs];  // of lines in shared memory
 
 #pragma unroll
   for (int i = 0; i < kInputs; ++i) {
     if (!args.turned[i]) continue;
+    const int64_t stride = args.column_strides[1 + i];
+    const T* first = args.inputs[i] + positions[1 + i] + tile.row0 + (tile.column0 - kMore) * stride;
+    const auto shift = static_cast<uint32_t>(misaligned<T>(first)), low_stride = static_cast<uint32_t>(stride);
+    pitches[i] = kPitch - (kInWord > 1 && low_stride % 2 == 0 ? 1 : 0);
+    starts[i] = kUnit<T> + static_cast<int>(shift % kInWord);
     Unit<T> units[kLoads];
-    const T* from[kLoads];
     int rows[kLoads];  // of the unit's first element in the tile
-    bool inside[kLoads];
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
-      const int ordinal = load * kThreads + static_cast<int>(threadIdx.x), line = ordinal / kOfLine;
-      const int64_t column = tile.column0 + line - kMore;
-      rows[load] = kTile;
-      inside[load] = false;
-      if (line >= kLines || column < 0 || column >= args.columns) continue;
-      const T* begin = args.inputs[i] + positions[1 + i] + tile.row0 + column * args.column_strides[1 + i];
-      rows[load] = ordinal % kOfLine * kUnit<T> - misaligned<T>(begin);
-      from[load] = begin + rows[load];
-      inside[load] = args.memory[i].holds(from[load]);
-      if (inside[load] && rows[load] < tile.rows) units[load].bits = *reinterpret_cast<const uint4*>(from[load]);
+      const int ordinal = load * kThreads + thread, line = ordinal / kOfLine;
+      rows[load] = ordinal % kOfLine * kUnit<T> - static_cast<int>((shift + line * low_stride) & kMore);
+      if (line < first_there || line >= end_there) rows[load] = kTile;
+      if (rows[load] >= tile.rows) continue;
+      const T* from = first + line * stride + rows[load];
+      if (args.memory[i].holds(from)) {
+        units[load].bits = *reinterpret_cast<const uint4*>(from);
+      } else {
+#pragma unroll
+        for (int e = 0; e < kUnit<T>; ++e)
+          if (rows[load] + e >= 0 && rows[load] + e < tile.rows) units[load].elements[e] = from[e];
+      }
     }
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
       if (rows[load] >= tile.rows) continue;
-      const int ordinal = load * kThreads + static_cast<int>(threadIdx.x);
-      T* to = &tiles[i][ordinal / kOfLine][ordinal % kOfLine * kUnit<T>];
-      if (inside[load]) {
+      const int line = (load * kThreads + thread) / kOfLine;
+      auto* to = reinterpret_cast<uint32_t*>(tiles[i] + starts[i] + line * pitches[i] + rows[load]);
 #pragma unroll
-        for (int word = 0; word < 4; ++word) reinterpret_cast<uint32_t*>(to)[word] = units[load].words[word];
-      } else {
-#pragma unroll
-        for (int e = 0; e < kUnit<T>; ++e)
-          if (rows[load] + e >= 0 && rows[load] + e < tile.rows) to[e] = from[load][e];
-      }
+      for (int word = 0; word < 4; ++word) to[word] = units[load].words[word];
     }
   }
   __syncthreads();
 
+  const int64_t row_stride = args.row_strides[0];
+  T* const target = args.output + positions[0] + tile.column0 - kMore + tile.row0 * row_stride;
+  const auto shift = static_cast<uint32_t>(misaligned<T>(target)), low_stride = static_cast<uint32_t>(row_stride);
 #pragma unroll
   for (int step = 0; step < kTile * kAcross / kThreads; ++step) {
-    const int ordinal = step * kThreads + static_cast<int>(threadIdx.x), row = ordinal / kAcross;
-    if (row >= tile.rows) return;
-    T* to = args.output + positions[0] + tile.column0 + (tile.row0 + row) * args.row_strides[0];
-    const int along = ordinal % kAcross * kUnit<T> - misaligned<T>(to);
-    const int64_t column = tile.column0 + along;
-    to += along;
-    const auto there = [&](int e) { return column + e >= 0 && column + e < args.columns; };
+    // The remainder changes nothing but the machine code, and that by a tenth of the time.
+    const int ordinal = step * kThreads + thread, row = ordinal / kAcross % kTile;
+    if (row >= tile.rows) continue;
+    // The unit's first line: 0 to kMore where the row begins.
+    const int line =
+        ordinal % kAcross * kUnit<T> + kMore - static_cast<int>((shift + kMore + row * low_stride) & kMore);
     float x[kInputs][kUnit<T>];
 #pragma unroll
     for (int i = 0; i < kInputs; ++i) {
-      const T* from = args.inputs[i] + positions[1 + i] + (tile.row0 + row) * args.row_strides[1 + i] +
-                      column * args.column_strides[1 + i];
-      // A turned line's misalignment at the tile's first row grows with the column by the stride.
-      const int first = misaligned<T>(from) - row, stride = static_cast<int>(args.column_strides[1 + i]);
+      if (args.turned[i]) {
+        const T* from = tiles[i] + starts[i] + line * pitches[i] + row;
 #pragma unroll
-      for (int e = 0; e < kUnit<T>; ++e) {
-        if (args.turned[i])
-          x[i][e] = to_f32(tiles[i][along + kMore + e][row + ((first + e * stride) & kMore)]);
-        else
-          x[i][e] = there(e) ? to_f32(from[e * args.column_strides[1 + i]]) : 0.0f;
+        for (int e = 0; e < kUnit<T>; ++e) x[i][e] = to_f32(from[e * pitches[i]]);
+      } else {
+        const int64_t stride = args.column_strides[1 + i];
+        const T* from = args.inputs[i] + positions[1 + i] + (tile.row0 + row) * args.row_strides[1 + i] +
+                        (tile.column0 - kMore + line) * stride;
+#pragma unroll
+        for (int e = 0; e < kUnit<T>; ++e)
+          x[i][e] = line + e >= first_there && line + e < end_there ? to_f32(from[e * stride]) : 0.0f;
       }
     }
     compute<T, family>(args.function, x);
     Unit<T> unit;
     pack(x[0], unit);
-    if (there(0) && there(kUnit<T> - 1)) {
+    T* to = target + line + row * row_stride;
+    if (line >= first_there && line + kMore < end_there) {
       *reinterpret_cast<uint4*>(to) = unit.bits;
     } else {
 #pragma unroll
       for (int e = 0; e < kUnit<T>; ++e)
-        if (there(e)) to[e] = unit.elements[e];
+        if (line + e >= first_there && line + e < end_there) to[e] = unit.elements[e];
     }
   }
 }
@@ -330,7 +342,6 @@ Status launch_turning(int function, T* output, const T* const (&inputs)[kInputs]
     args.column_strides[i] = walk.strides[i][0];
     args.row_strides[i] = walk.strides[i][row_loop];
   }
-  args.row_tiles = Divider(ceil_divide(args.rows, kTile));
   // 16 bytes: along the rows in turned inputs, along the columns elsewhere; nothing ends within a unit.
   bool units = args.columns % kUnit<T> == 0 && args.rows % kUnit<T> == 0;
   for (int i = 0; i < kOperands; ++i) {
@@ -341,6 +352,7 @@ Status launch_turning(int function, T* output, const T* const (&inputs)[kInputs]
     for (int loop = 0; loop < walk.rank; ++loop)
       units = units && (loop == fast || walk.strides[i][loop] % kUnit<T> == 0);
   }
+  args.row_tiles = Divider(ceil_divide(args.rows, kTile));
   args.column_tiles = Divider(ceil_divide(args.columns + (units ? 0 : kUnit<T> - 1), kTile));
   const int64_t blocks = args.column_tiles.divisor * args.row_tiles.divisor * rest.numel();
   return launch(units ? turning_kernel<T, kInputs, family> : shifted_turning_kernel<T, kInputs, family>, blocks,

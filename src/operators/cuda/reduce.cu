@@ -1,157 +1,11 @@
-// reduce: a kernel whose lanes lie along the reduced axis and one whose lanes lie across it; partial results of slices
+// reduce: kernels whose lanes lie along the reduced axis and one whose lanes lie across it; partial results of slices
 // go through the second once more. The order of combination is the plan's: lanes and slices, never which thread is
 // first.
-#include <cmath>
-
-#include "operators/cuda/launch.cuh"
-#include "operators/reduce_plan.h"
+#include "operators/cuda/reduce_staged.cuh"
 
 namespace lfm2::operators::gpu {
 
 namespace {
-
-constexpr int kThreads = 256;
-constexpr int kSteps = 4;  // loads of a thread in flight
-constexpr unsigned kAllLanes = 0xffffffffu;
-
-struct Sum {
-  static __device__ float neutral() { return 0.0f; }
-  static __device__ float combine(float a, float b) { return a + b; }
-};
-struct Prod {
-  static __device__ float neutral() { return 1.0f; }
-  static __device__ float combine(float a, float b) { return a * b; }
-};
-struct Max {
-  static __device__ float neutral() { return -INFINITY; }
-  static __device__ float combine(float a, float b) { return larger(a, b); }
-};
-struct Min {
-  static __device__ float neutral() { return INFINITY; }
-  static __device__ float combine(float a, float b) { return smaller(a, b); }
-};
-
-template <class T>
-struct Target {
-  float* partials;  // [slices, outputs], or null: the output
-  T* output;
-  float divisor;  // of the output: mean
-
-  __device__ void store(int64_t position, float value) const {
-    output[position] = rounded<T>(divisor == 1.0f ? value : value / divisor);
-  }
-  __device__ void store(int64_t slice, int64_t outputs, int64_t ordinal, int64_t position, float value) const {
-    if (partials != nullptr)
-      partials[slice * outputs + ordinal] = value;
-    else
-      store(position, value);
-  }
-};
-
-template <class In, class T>
-struct Reduction {
-  const In* input;
-  Target<T> target;
-  Loops<2> kept;
-  Loops<1> reduced;
-  int64_t outputs;
-  int64_t steps;  // along the reduced axes: units in the row kernel, elements in the column kernel
-  int64_t per_slice;
-  Divider blocks_across;  // blocks of a slice
-  int lanes;
-  bool folded = false;
-  const In* end = nullptr;  // behind the last element
-  WholeUnits memory{};
-};
-
-// How a unit is read. kWhole: 16 aligned bytes, all of its elements there. kShifted: elements side by side at any
-// address. Both: fewer than 2^31 steps. kScattered: element by element.
-enum class Reading { kWhole, kShifted, kScattered };
-template <Reading reading>
-using IndexFor = std::conditional_t<reading == Reading::kScattered, int64_t, uint32_t>;
-
-// A unit on its way, of which `count` elements are there.
-template <Reading reading, class In>
-struct Fetched {
-  std::conditional_t<reading == Reading::kShifted, Shifted<In>, Unit<In>> unit;
-  int count;
-
-  __device__ void fetch(const In* from, int64_t stride, int there, const WholeUnits& memory) {
-    count = there;
-    if constexpr (reading == Reading::kWhole) {
-      unit.bits = *reinterpret_cast<const uint4*>(from);
-    } else if constexpr (reading == Reading::kShifted) {
-      unit.fetch(from, 0, count, memory.holds_two(from));
-    } else {
-#pragma unroll
-      for (int i = 0; i < kUnit<In>; ++i)
-        if (i < count) unit.elements[i] = from[i * stride];
-    }
-  }
-  template <class Op>
-  __device__ void get(float (&x)[kUnit<In>]) const {
-    if constexpr (reading == Reading::kShifted)
-      unpack(unit.get(0, count), x);
-    else
-      unpack(unit, x);
-    if constexpr (reading != Reading::kWhole) {
-      if (count == kUnit<In>) return;
-#pragma unroll
-      for (int i = 0; i < kUnit<In>; ++i) x[i] = i < count ? x[i] : Op::neutral();
-    }
-  }
-};
-
-template <class Op, int count>
-__device__ void combine_all(float (&sum)[count], const float (&x)[count]) {
-#pragma unroll
-  for (int i = 0; i < count; ++i) sum[i] = Op::combine(sum[i], x[i]);
-}
-
-// The elements of a unit, by a tree.
-template <class Op, int count>
-__device__ float fold(float (&x)[count]) {
-#pragma unroll
-  for (int half = count / 2; half > 0; half /= 2)
-#pragma unroll
-    for (int i = 0; i < half; ++i) x[i] = Op::combine(x[i], x[i + half]);
-  return x[0];
-}
-// Those of neighbouring lanes.
-template <class Op, int count>
-__device__ void fold_lanes(float (&values)[count], int lanes) {
-  for (int step = lanes / 2; step > 0; step /= 2)
-#pragma unroll
-    for (float& value : values) value = Op::combine(value, __shfl_xor_sync(kAllLanes, value, step));
-}
-
-// begin, begin + step, ... below end: kSteps loads in flight, combined in order.
-template <class Op, Reading reading, class In, class Fetch>
-__device__ void walk_through(IndexFor<reading> begin, IndexFor<reading> end, IndexFor<reading> step,
-                             float (&sum)[kUnit<In>], const Fetch& fetch) {
-  Fetched<reading, In> units[kSteps];
-  float x[kUnit<In>];
-  auto place = begin;
-  for (; place + (kSteps - 1) * step < end; place += kSteps * step) {
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) fetch(place + i * step, units[i]);
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      units[i].template get<Op>(x);
-      combine_all<Op>(sum, x);
-    }
-  }
-  if (place >= end) return;
-#pragma unroll
-  for (int i = 0; i < kSteps; ++i)
-    if (place + i * step < end) fetch(place + i * step, units[i]);
-#pragma unroll
-  for (int i = 0; i < kSteps; ++i) {
-    if (place + i * step >= end) return;
-    units[i].template get<Op>(x);
-    combine_all<Op>(sum, x);
-  }
-}
 
 // Unit `ordinal` of an output's elements, which begin at `from`.
 template <Reading reading, class In, class T>
@@ -163,9 +17,38 @@ __device__ void fetch_along(const Reduction<In, T>& args, const In* from, IndexF
   unit.fetch(from + position[0], args.reduced.strides[0][0], count, args.memory);
 }
 
+// The sums of a lane's units, from units of memory: those which a thread finds are the sums of other lanes' or other
+// places, since the first unit of memory begins before the first element; but each has the same elements in the same
+// order as ever, and then goes where it belongs.
+template <class Op, class In, class T>
+__device__ void sum_memory(const Reduction<In, T>& args, const In* from, int count, int lane, float (&sum)[kUnit<In>]) {
+  __shared__ float exchanged[kUnit<In>][kThreads];
+  const int shift = misaligned<In>(from), last = shift + count;
+  const int units = count > 0 ? (last + kUnit<In> - 1) / kUnit<In> : 0;
+  walk_through<Op, Reading::kMemory, In>(
+      static_cast<uint32_t>(lane), static_cast<uint32_t>(units), static_cast<uint32_t>(args.lanes), sum,
+      [&](uint32_t ordinal, Fetched<Reading::kMemory, In>& unit) {
+        const int place = static_cast<int>(ordinal) * kUnit<In>;
+        unit.fetch_memory(from - shift + place, shift - place, last - place, args.memory);
+      });
+  const int thread = static_cast<int>(threadIdx.x), mask = args.lanes * kUnit<In> - 1;
+#pragma unroll
+  for (int i = 0; i < kUnit<In>; ++i) {
+    const int number = (lane * kUnit<In> + i - shift) & mask;
+    exchanged[number % kUnit<In>][thread - lane + number / kUnit<In>] = sum[i];
+  }
+  if (args.lanes > 32)
+    __syncthreads();
+  else
+    __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kUnit<In>; ++i) sum[i] = exchanged[i][thread];
+}
+
 // `lanes` threads to an output, or to a slice of it: a part of a warp or a block.
 template <class Op, Reading reading, class In, class T>
-__global__ void __launch_bounds__(kThreads, 3) reduce_rows_kernel(const __grid_constant__ Reduction<In, T> args) {
+__global__ void __launch_bounds__(kThreads, reading == Reading::kMemory ? 4 : 3)
+    reduce_rows_kernel(const __grid_constant__ Reduction<In, T> args) {
   using Index = IndexFor<reading>;
   __shared__ float warps[kThreads / 32];
   const int bits = __ffs(args.lanes) - 1, lane = static_cast<int>(threadIdx.x) & (args.lanes - 1);
@@ -180,9 +63,15 @@ __global__ void __launch_bounds__(kThreads, 3) reduce_rows_kernel(const __grid_c
   float sum[kUnit<In>];
 #pragma unroll
   for (float& x : sum) x = Op::neutral();
-  walk_through<Op, reading, In>(
-      static_cast<Index>(begin + lane), static_cast<Index>(end), static_cast<Index>(args.lanes), sum,
-      [&](Index ordinal, Fetched<reading, In>& unit) { fetch_along<reading>(args, from, ordinal, unit); });
+  if constexpr (reading == Reading::kMemory) {
+    const In* first = from + begin * kUnit<In>;
+    const auto count = static_cast<int>(mine ? min(end * kUnit<In>, args.reduced.inner) - begin * kUnit<In> : 0);
+    sum_memory<Op>(args, first, count, lane, sum);
+  } else {
+    walk_through<Op, reading, In>(
+        static_cast<Index>(begin + lane), static_cast<Index>(end), static_cast<Index>(args.lanes), sum,
+        [&](Index ordinal, Fetched<reading, In>& unit) { fetch_along<reading>(args, from, ordinal, unit); });
+  }
   float values[1] = {fold<Op>(sum)};
   fold_lanes<Op>(values, min(args.lanes, 32));
   float value = values[0];
@@ -289,7 +178,7 @@ Status launch_stage(const ReducePlan& plan, const Target<T>& target, void* strea
   Reduction<In, T> args{static_cast<const In*>(plan.input) + plan.kept.start[0] + plan.reduced.start[0],
                         target,
                         Loops<2>(plan.kept, plan.rows ? 1 : kUnit<In>),
-                        Loops<1>(plan.reduced, plan.rows ? kUnit<In> : 1),
+                        Loops<1>(plan.reduced, plan.rows && plan.staged == 0 ? kUnit<In> : 1),
                         plan.outputs,
                         0,
                         plan.per_slice,
@@ -321,7 +210,8 @@ Status launch_stage(const ReducePlan& plan, const Target<T>& target, void* strea
             even(plan.reduced.strides[0], 0, plan.reduced.rank);
   }
   whole = whole && small && on_bytes(args.input, 16);
-  constexpr auto kWhole = Reading::kWhole, kShifted = Reading::kShifted, kScattered = Reading::kScattered;
+  constexpr auto kWhole = Reading::kWhole, kShifted = Reading::kShifted, kMemory = Reading::kMemory,
+                 kScattered = Reading::kScattered;
   const auto pick = [&](auto if_whole, auto if_shifted, auto if_scattered) {
     return whole ? if_whole : side_by_side && small ? if_shifted : if_scattered;
   };
@@ -329,14 +219,22 @@ Status launch_stage(const ReducePlan& plan, const Target<T>& target, void* strea
                      reduce_columns_kernel<Op, kScattered, In, T>);
   int64_t across = ceil_divide(args.kept.count(), plan.lanes);
   if constexpr (!kSecond) {
-    if (plan.rows) {
+    if (plan.staged > 0) {
+      args.rows = static_cast<int>(plan.staged);
+      args.steps = plan.reduced.rank > 1 ? plan.reduced.dims[1] : 1;
+      across = ceil_divide(plan.outputs, plan.staged);
+      kernel = plan.reduced.rank > 1 ? reduce_staged_kernel<Op, In, true> : reduce_staged_kernel<Op, In, false>;
+    } else if (plan.rows) {
       const bool is_short = plan.slices == 1 && plan.lanes <= 32 && args.steps > 0 && args.steps <= plan.lanes;
       across = ceil_divide(plan.outputs, kThreads / plan.lanes * (is_short ? kSteps : 1));
-      kernel = is_short
-                   ? pick(reduce_short_rows_kernel<Op, kWhole, In, T>, reduce_short_rows_kernel<Op, kShifted, In, T>,
-                          reduce_short_rows_kernel<Op, kScattered, In, T>)
-                   : pick(reduce_rows_kernel<Op, kWhole, In, T>, reduce_rows_kernel<Op, kShifted, In, T>,
-                          reduce_rows_kernel<Op, kScattered, In, T>);
+      kernel =
+          is_short
+              ? pick(reduce_short_rows_kernel<Op, kWhole, In, T>, reduce_short_rows_kernel<Op, kShifted, In, T>,
+                     reduce_short_rows_kernel<Op, kScattered, In, T>)
+              : pick(reduce_rows_kernel<Op, kWhole, In, T>,
+                     plan.reduced.rank == 1 && plan.per_slice < kSmall / 16 ? reduce_rows_kernel<Op, kMemory, In, T>
+                                                                            : reduce_rows_kernel<Op, kShifted, In, T>,
+                     reduce_rows_kernel<Op, kScattered, In, T>);
     }
   }
   args.blocks_across = Divider(across);
@@ -364,6 +262,7 @@ ReducePlan second_stage(const ReducePlan& plan, const float* partials) {
   second.length = plan.slices * plan.fold;
   add_loop<1>(second.reduced, second.length, {plan.outputs});
   second.fold = 1;
+  second.staged = 0;
   second.rows = false;
   second.unit = kUnit<float>;
   // Few outputs: one unit a block, and many threads to each.
