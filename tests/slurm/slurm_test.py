@@ -72,14 +72,15 @@ class JobTest(unittest.TestCase):
         tails = [f"{log.name}: {''.join(log.read_text().splitlines(keepends=True)[-40:])}" for log in sorted((spool() / "log").glob("slurm*.log"))]
         return "\n".join([f"{log.name}: {log.read_text()}" for log in sorted(self.folder.glob("job-*.log"))] + tails)
 
-    def plain_run(self, output, *arguments):
-        done = run(mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "1", program, *self.common(), "--output", output, *arguments)
+    def plain_run(self, output, *arguments, samples=24):
+        done = run(mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "1", program, *self.common(samples), "--output", output,
+                   *arguments)
         self.assertEqual(done.returncode, 0, done.stderr)
         return output
 
     @staticmethod
-    def common():
-        return ["--weights", shards, "--samples", "24", "--threads", "1", "--device", "cpu", "--quiet"]
+    def common(samples=24):
+        return ["--weights", shards, "--samples", samples, "--threads", "1", "--device", "cpu", "--quiet"]
 
     def together(self, calls):
         with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
@@ -165,7 +166,7 @@ class ResultsTest(JobTest):
 
 
 class StopTest(JobTest):
-    """Stop, requeue and resume, with a stand-in for the program."""
+    """Stop, requeue and resume: with a stand-in for the program, which tells what it was given, and with the program itself."""
 
     def start(self, launcher="srun", options=(), plain=False, arguments=()):
         job_folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
@@ -177,10 +178,7 @@ class StopTest(JobTest):
     def wait_for_ranks(self, job_folder):
         wait_for(lambda: len(list(job_folder.glob("runs-*"))) == 4, "start of the ranks")
 
-    def expect_queued_again_and_resumed(self, job, job_folder, signal):
-        wait_for(lambda: state(job)[1] == 1, f"requeue: {state(job)} {self.logs()}")
-        # Slurm and mpirun both pass TERM on: a rank may get it twice.
-        self.assertEqual({line for path in job_folder.glob("signals-*") for line in path.read_text().splitlines()}, {signal})
+    def expect_completed_after_requeue(self, job):
         # Slurm lets a requeued job wait for two minutes; within the second of its end its credential still counts as revoked.
         wait_for(lambda: state(job)[0] == "PENDING" and run("squeue", "-h", "-j", job, "-o", "%T").stdout == "PENDING\n", "pending job")
         wait_for(lambda: not list(spool().glob(f"spool.*/stepd.*.{state(job)[3]}.*")), "end of the first run's daemons")
@@ -188,6 +186,12 @@ class StopTest(JobTest):
         self.assertEqual(run("scontrol", "update", f"JobId={job}", "StartTime=now").returncode, 0)
         wait_for(lambda: ended(job), "end")
         self.assertEqual(state(job)[0], "COMPLETED", self.logs())
+
+    def expect_queued_again_and_resumed(self, job, job_folder, signal):
+        wait_for(lambda: state(job)[1] == 1, f"requeue: {state(job)} {self.logs()}")
+        # Slurm and mpirun both pass TERM on: a rank may get it twice.
+        self.assertEqual({line for path in job_folder.glob("signals-*") for line in path.read_text().splitlines()}, {signal})
+        self.expect_completed_after_requeue(job)
         for rank in range(4):
             lines = (job_folder / f"runs-{rank}").read_text().splitlines()
             self.assertEqual([line.split(" on ")[0] for line in lines], ["--output out.bin", "--output out.bin --resume"], f"rank {rank}\n{self.logs()}")
@@ -199,6 +203,35 @@ class StopTest(JobTest):
             run("scancel", "--batch", "--signal=USR1", job)
         for job, job_folder in jobs:
             self.expect_queued_again_and_resumed(job, job_folder, "USR1")
+
+    def test_the_program_itself_ends_with_the_same_file(self):
+        samples = 60000  # until a job with more priority comes
+        reference = self.plain_run(self.folder / "reference.bin", samples=samples)
+
+        def job(launcher, how):
+            output = self.folder / f"{launcher}-{how}.bin"
+            place = ["--exclusive", f"--nodelist=n{LAUNCHERS.index(launcher)}"] if how == "preemption" else []
+            done = self.batch(*self.common(samples), "--micro-batch", "16", "--output", output, launcher=launcher, options=["--nodes=1", *place],
+                              wait=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stdout.strip(), output
+
+        for how in ("usr1", "preemption"):
+            jobs = self.together([lambda n=launcher: job(n, how) for launcher in LAUNCHERS])
+            for number, output in jobs:
+                journal = output.with_name(output.name + ".journal")
+                wait_for(lambda j=journal: j.exists() and j.stat().st_size > 2000, f"first results of {output.name}\n{self.logs()}")
+                if how == "usr1":
+                    run("scancel", "--batch", "--signal=USR1", number)
+                else:
+                    run("sbatch", "--partition=high", f"--nodelist=n{jobs.index((number, output))}", "--exclusive", "--output=/dev/null", "--wrap=true")
+            for number, output in jobs:
+                with self.subTest(output=output.name):
+                    wait_for(lambda n=number: state(n)[1] == 1, f"requeue: {state(number)} {self.logs()}")
+                    self.assertFalse(output.exists())
+                    self.expect_completed_after_requeue(number)
+                    self.assertTrue(filecmp.cmp(reference, output, shallow=False))
+                    self.assertEqual([path.name for path in self.folder.glob(output.name + ".*")], [])
 
     def test_time_limit(self):
         jobs = self.together([lambda n=launcher: self.start(n, ["--time=1", "--signal=B:USR1@55"]) for launcher in LAUNCHERS])
