@@ -60,7 +60,7 @@ void RankStamps::enter(const Place& place) {
   const uint64_t number = entered_.load(kRelaxed);
   Slot& slot = slots_[number % kKept];
   std::array<uint64_t, kLabelBytes / sizeof(uint64_t)> label{};
-  std::memcpy(label.data(), place.label.data(), std::min(place.label.size(), kLabelBytes));
+  place.label.copy(reinterpret_cast<char*>(label.data()), kLabelBytes);
   for (size_t i = 0; i < label.size(); ++i) slot.label[i].store(label[i], kRelaxed);
   slot.seconds.store(steady_seconds(), kRelaxed);
   slot.limit.store(place.limit_seconds, kRelaxed);
