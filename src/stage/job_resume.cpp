@@ -1,5 +1,6 @@
 // What a run knows of the one before it: which samples are finished already, and whether that was the same job.
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "stage/job.h"
@@ -93,30 +94,31 @@ OutputJob Job::output_job() {
       .threads = result_threads_ ? &*result_threads_ : nullptr,
       .identity = options_.benchmark ? "" : identity_,
       .replica = replica(),
-      .replicas = options_.replicas};
+      .replicas = options_.replicas,
+      .pulse = [this] { world_.watchdog().pulse(); }};
 }
 
-// On the rank that makes the output: what is there of it already. Nothing finished is overwritten unasked.
+// On the rank that makes the output: what is there of it already. Nothing finished is overwritten unasked. What is
+// found is locked until this run ends.
 void Job::open_unfinished_output() {
-  PartialFile::expect_unused(options_.output);
-  std::optional<JournalContent> content = read_journals(options_.output, samples_.count());
-  const bool finished = content && !content->records.empty() && std::filesystem::exists(partial_path(options_.output));
-  if (!finished) return;
+  std::optional<Unfinished> begun = find_unfinished(options_.output, samples_.count());
+  if (!begun) return;
+  const std::filesystem::path journal = journal_path(options_.output);
   if (!options_.resume) {
     int64_t count = 0;
-    for (const JournalRecord& record : content->records) count += record.count;
+    leave_out_impossible(begun->content, std::numeric_limits<int64_t>::max());
+    for (const JournalRecord& record : begun->content.records) count += record.count;
     throw Error(
         ExitCode::kCantCreate,
         fmt::format("{}: {} of {} samples of an earlier run are finished: expected --resume, or the file removed",
-                    journal_path(options_.output).string(), count, samples_.count()));
+                    journal.string(), count, samples_.count()));
   }
-  const Json begun = Json::parse(content->text).at("job");
-  expect_same_job(journal_path(options_.output), begun, Json::parse(identity_));
+  expect_same_job(journal, job_of(begun->content, journal), Json::parse(identity_));
   if (generates())
-    completions_ = resume_completion_file(options_.output, output_job(), *content);
+    completions_ = resume_completion_file(options_.output, output_job(), *begun);
   else
-    output_ = resume_output(options_.output, output_job(), *content);
-  kept_ = std::move(content->records);
+    output_ = resume_output(options_.output, output_job(), *begun);
+  kept_ = std::move(begun->content.records);
 }
 
 // Leaves out of the job what is finished. Collective.
