@@ -1,4 +1,6 @@
 // What a run knows of the one before it: which samples are finished already, and whether that was the same job.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -48,10 +50,21 @@ Samples left_of(const Samples& all, const std::vector<std::pair<int64_t, int64_t
   return left;
 }
 
+// They tell of a run.
+void say_what_is_not_made(const Options& options) {
+  std::vector<std::string> files;
+  for (const std::filesystem::path& file : {options.report, options.trace})
+    if (!file.empty()) files.push_back(file.string());
+  if (!files.empty())
+    fmt::print(stderr, "lfm2_stage: {}: not made, for all samples were finished before and nothing ran\n",
+               fmt::join(files, ", "));
+}
+
 }  // namespace
 
 // On rank 0, which has the input. Everything that the results depend on, and nothing else.
-std::string Job::identity() const {
+std::string Job::identity(const std::vector<std::string>& machines) const {
+  const std::set<std::string> kinds(machines.begin(), machines.end());
   Checksum input;
   input.add(std::as_bytes(std::span(samples_.ids)));
   input.add(std::as_bytes(std::span(samples_.offsets)));
@@ -60,7 +73,7 @@ std::string Job::identity() const {
   Json job{{"input", fmt::format("{} samples, {} tokens, {}", samples_.count(), samples_.offsets.back(), input.hex())},
            {"weights", shards_->split_id()},
            {"--dtype", lfm2::name(compute_)},
-           {"--device", kind_of_machine(machine_.backend->description())},
+           {"--device", fmt::format("{}", fmt::join(kinds, " and "))},
            {"--output", options_.output.extension().string()},
            {"--logits", name(options_.results.positions)},
            {"--top-logprobs", options_.results.top_k},
@@ -126,7 +139,9 @@ void Job::take_up() {
   job_offsets_ = samples_.offsets;
   job_names_ = samples_.names;
   if (options_.output.empty()) return;
-  identity_ = world_.broadcast(world_.rank() == 0 ? identity() : "", 0, load_timeout(), "what the job is");
+  const std::vector<std::string> machines =
+      world_.gather(kind_of_machine(machine_.backend->description()), 0, load_timeout(), "machines");
+  identity_ = world_.broadcast(world_.rank() == 0 ? identity(machines) : "", 0, load_timeout(), "what the job is");
   if (makes_output()) open_unfinished_output();
   if (!options_.resume) return;
   std::vector<std::pair<int64_t, int64_t>> finished;
@@ -143,6 +158,7 @@ void Job::take_up() {
 
 // Everything was finished but for the name: no weights are needed. Collective.
 ExitCode Job::finish_without_run() {
+  if (world_.rank() == 0) say_what_is_not_made(options_);
   open_results();
   int32_t valid = 1;
   if (makes_output()) {
