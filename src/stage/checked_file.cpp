@@ -159,7 +159,7 @@ void AtomicFile::commit() {
 }
 
 FileDescriptor create_file(const std::filesystem::path& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (file.get() < 0) fail(ExitCode::kCantCreate, "cannot be created: open", path, errno);
   return file;
 }

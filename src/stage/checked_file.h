@@ -130,7 +130,7 @@ class AtomicFile {
 
 // The name under which `path` is written until it is whole.
 std::filesystem::path temporary_name(const std::filesystem::path& path);
-// A new or emptied file, for reading too; Error(kCantCreate).
+// A new or emptied file, for reading too, through no link; Error(kCantCreate).
 FileDescriptor create_file(const std::filesystem::path& path);
 // An existing file, for reading too; Error(kIo).
 FileDescriptor open_for_writing(const std::filesystem::path& path);

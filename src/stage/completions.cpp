@@ -14,14 +14,15 @@ namespace {
 // Of both forms: completions are appended as they finish.
 class AppendedCompletions : public CompletionFile {
  public:
-  AppendedCompletions(const std::filesystem::path& path, const OutputJob& job, PartialFile::Open how)
-      : partial_(path, how), job_(job) {}
+  AppendedCompletions(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
+      : partial_(path, std::move(file)), job_(job) {}
 
   void start_journal(const JournalContent& content) {
     if (!job_.identity.empty()) partial_.start_journal(content);
   }
   void resume(JournalContent& content) {
-    partial_.keep_intact(content);
+    partial_.keep_intact(content, job_.pulse);
+    std::erase_if(content.records, [&](const JournalRecord& record) { return record.count != 1 || !fits(record); });
     start_journal(content);
     partial_.drop_unfinished();
   }
@@ -32,6 +33,8 @@ class AppendedCompletions : public CompletionFile {
   void append(const Completion& completion, std::span<const std::byte> bytes) {
     partial_.append(completion.sample, 1, bytes, CompletionHash::of(completion));
   }
+  // Whether what the record names can be a completion.
+  virtual bool fits(const JournalRecord&) const { return true; }
 
   PartialFile partial_;
   OutputJob job_;
@@ -60,7 +63,7 @@ class JsonlCompletions : public AppendedCompletions {
     line += "}\n";
     append(completion, std::as_bytes(std::span(line)));
   }
-  void commit() override { commit_in_order(partial_); }
+  void commit() override { commit_in_order(partial_, job_.pulse); }
 
  private:
   // Shortest text that reads back as the same float; JSON has no infinities or NaN: null.
@@ -95,8 +98,8 @@ class H5Completions : public AppendedCompletions {
       const auto more = std::as_bytes(list);
       bytes.insert(bytes.end(), more.begin(), more.end());
     };
-    const std::array<int32_t, 2> head{completion.reason == FinishReason::kStop ? 0 : 1,
-                                      static_cast<int32_t>(completion.token_ids.size())};
+    const Head head{completion.reason == FinishReason::kStop ? 0 : 1,
+                    static_cast<int32_t>(completion.token_ids.size())};
     add(std::span(head));
     add(std::span(completion.token_ids));
     if (job_.kind.top_k > 0) {
@@ -112,13 +115,13 @@ class H5Completions : public AppendedCompletions {
     std::vector<int32_t> reasons;
     const std::vector<JournalRecord> records = partial_.ordered();
     for (const JournalRecord& record : records) {
-      std::array<int32_t, 2> head{};
-      partial_.read(record.offset, std::as_writable_bytes(std::span(head)));
+      const Head head = head_of(record);
+      job_.pulse();
       reasons.push_back(head[0]);
       offsets.push_back(offsets.back() + head[1]);
     }
-    PendingPath pending = pending_output(partial_.output(), partial_.output());
-    h5::File file = h5::File::create(pending.temporary_path());
+    PendingPath pending = pending_output(partial_.output());
+    h5::File file = create_pending_h5(pending);
     const auto tokens = static_cast<uint64_t>(offsets.back()), k = static_cast<uint64_t>(job_.kind.top_k);
     struct List {
       uint64_t place, token_bytes;
@@ -143,17 +146,34 @@ class H5Completions : public AppendedCompletions {
     std::vector<std::byte> bytes;
     for (size_t i = 0; i < records.size(); ++i) {
       const auto first = static_cast<uint64_t>(offsets[i]), count = static_cast<uint64_t>(offsets[i + 1]) - first;
-      uint64_t next = records[i].offset + sizeof(std::array<int32_t, 2>);
+      uint64_t next = records[i].offset + sizeof(Head);
       for (const List& list : lists) {
         bytes.resize(count * list.token_bytes);
         partial_.read(next, bytes);
         write_fully(raw, list.place + first * list.token_bytes, bytes, pending.temporary_path());
         next += bytes.size();
       }
+      job_.pulse();
     }
     write_fully(raw, reasons_at, std::as_bytes(std::span(reasons)), pending.temporary_path());
+    partial_.expect_ours();
     pending.commit();
     partial_.remove();
+  }
+
+ private:
+  using Head = std::array<int32_t, 2>;  // the reason and the number of tokens
+
+  Head head_of(const JournalRecord& record) const {
+    Head head{};
+    partial_.read(record.offset, std::as_writable_bytes(std::span(head)));
+    return head;
+  }
+  bool fits(const JournalRecord& record) const override {
+    if (record.bytes < sizeof(Head)) return false;
+    const uint64_t token_bytes = job_.kind.top_k > 0 ? 8 + 8 * static_cast<uint64_t>(job_.kind.top_k) : 4;
+    const int32_t tokens = head_of(record)[1];
+    return tokens >= 0 && record.bytes == sizeof(Head) + static_cast<uint64_t>(tokens) * token_bytes;
   }
 };
 
@@ -181,23 +201,24 @@ void check_completion_form(const std::filesystem::path& path) {
 namespace {
 
 std::unique_ptr<AppendedCompletions> open_completions(const std::filesystem::path& path, const OutputJob& job,
-                                                      PartialFile::Open how) {
-  if (path.extension() == ".h5") return std::make_unique<H5Completions>(path, job, how);
-  return std::make_unique<JsonlCompletions>(path, job, how);
+                                                      FileDescriptor file) {
+  if (path.extension() == ".h5") return std::make_unique<H5Completions>(path, job, std::move(file));
+  return std::make_unique<JsonlCompletions>(path, job, std::move(file));
 }
 
 }  // namespace
 
 std::unique_ptr<CompletionFile> create_completion_file(const std::filesystem::path& path, const OutputJob& job) {
-  auto file = open_completions(path, job, PartialFile::Open::kEmpty);
-  file->start_journal(new_journal(job, {}));
+  auto file = open_completions(path, job, begin_partial(path));
+  file->start_journal(new_journal(job));
   return file;
 }
 
 std::unique_ptr<CompletionFile> resume_completion_file(const std::filesystem::path& path, const OutputJob& job,
-                                                       JournalContent& content) {
-  auto file = open_completions(path, job, PartialFile::Open::kAsItIs);
-  file->resume(content);
+                                                       Unfinished& begun) {
+  leave_out_impossible(begun.content, job.samples());
+  auto file = open_completions(path, job, std::move(begun.file));
+  file->resume(begun.content);
   return file;
 }
 

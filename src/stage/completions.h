@@ -62,8 +62,8 @@ void check_completion_form(const std::filesystem::path& path);
 // [samples] (0 stop, 1 length), and with --top-logprobs logprobs [all tokens], top_ids and top_logprobs [all tokens,
 // k]. `job.kind.top_k` says how many; `job.samples()` are expected.
 std::unique_ptr<CompletionFile> create_completion_file(const std::filesystem::path& path, const OutputJob& job);
-// Goes on with what a run of the same job left; `content` becomes what of it is intact.
+// Goes on with what a run of the same job left; `begun.content` becomes what of it is intact.
 std::unique_ptr<CompletionFile> resume_completion_file(const std::filesystem::path& path, const OutputJob& job,
-                                                       JournalContent& content);
+                                                       Unfinished& begun);
 
 }  // namespace lfm2

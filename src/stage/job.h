@@ -40,7 +40,7 @@ class Job {
   void share_samples();
   void take_up();
   void open_unfinished_output();
-  std::string identity() const;
+  std::string identity(const std::vector<std::string>& machines) const;
   OutputJob output_job();
   void replay_kept();
   void choose_cut();

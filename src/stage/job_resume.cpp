@@ -1,5 +1,8 @@
 // What a run knows of the one before it: which samples are finished already, and whether that was the same job.
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "stage/job.h"
@@ -48,10 +51,21 @@ Samples left_of(const Samples& all, const std::vector<std::pair<int64_t, int64_t
   return left;
 }
 
+// They tell of a run.
+void say_what_is_not_made(const Options& options) {
+  std::vector<std::string> files;
+  for (const std::filesystem::path& file : {options.report, options.trace})
+    if (!file.empty()) files.push_back(file.string());
+  if (!files.empty())
+    fmt::print(stderr, "lfm2_stage: {}: not made, for all samples were finished before and nothing ran\n",
+               fmt::join(files, ", "));
+}
+
 }  // namespace
 
 // On rank 0, which has the input. Everything that the results depend on, and nothing else.
-std::string Job::identity() const {
+std::string Job::identity(const std::vector<std::string>& machines) const {
+  const std::set<std::string> kinds(machines.begin(), machines.end());
   Checksum input;
   input.add(std::as_bytes(std::span(samples_.ids)));
   input.add(std::as_bytes(std::span(samples_.offsets)));
@@ -60,7 +74,7 @@ std::string Job::identity() const {
   Json job{{"input", fmt::format("{} samples, {} tokens, {}", samples_.count(), samples_.offsets.back(), input.hex())},
            {"weights", shards_->split_id()},
            {"--dtype", lfm2::name(compute_)},
-           {"--device", kind_of_machine(machine_.backend->description())},
+           {"--device", fmt::format("{}", fmt::join(kinds, " and "))},
            {"--output", options_.output.extension().string()},
            {"--logits", name(options_.results.positions)},
            {"--top-logprobs", options_.results.top_k},
@@ -94,30 +108,31 @@ OutputJob Job::output_job() {
       .threads = result_threads_ ? &*result_threads_ : nullptr,
       .identity = options_.benchmark ? "" : identity_,
       .replica = replica(),
-      .replicas = options_.replicas};
+      .replicas = options_.replicas,
+      .pulse = [this] { world_.watchdog().pulse(); }};
 }
 
-// On the rank that makes the output: what is there of it already. Nothing finished is overwritten unasked.
+// On the rank that makes the output: what is there of it already. Nothing finished is overwritten unasked. What is
+// found is locked until this run ends.
 void Job::open_unfinished_output() {
-  PartialFile::expect_unused(options_.output);
-  std::optional<JournalContent> content = read_journals(options_.output, samples_.count());
-  const bool finished = content && !content->records.empty() && std::filesystem::exists(partial_path(options_.output));
-  if (!finished) return;
+  std::optional<Unfinished> begun = find_unfinished(options_.output, samples_.count());
+  if (!begun) return;
+  const std::filesystem::path journal = journal_path(options_.output);
   if (!options_.resume) {
     int64_t count = 0;
-    for (const JournalRecord& record : content->records) count += record.count;
+    leave_out_impossible(begun->content, std::numeric_limits<int64_t>::max());
+    for (const JournalRecord& record : begun->content.records) count += record.count;
     throw Error(
         ExitCode::kCantCreate,
         fmt::format("{}: {} of {} samples of an earlier run are finished: expected --resume, or the file removed",
-                    journal_path(options_.output).string(), count, samples_.count()));
+                    journal.string(), count, samples_.count()));
   }
-  const Json begun = Json::parse(content->text).at("job");
-  expect_same_job(journal_path(options_.output), begun, Json::parse(identity_));
+  expect_same_job(journal, job_of(begun->content, journal), Json::parse(identity_));
   if (generates())
-    completions_ = resume_completion_file(options_.output, output_job(), *content);
+    completions_ = resume_completion_file(options_.output, output_job(), *begun);
   else
-    output_ = resume_output(options_.output, output_job(), *content);
-  kept_ = std::move(content->records);
+    output_ = resume_output(options_.output, output_job(), *begun);
+  kept_ = std::move(begun->content.records);
 }
 
 // Leaves out of the job what is finished. Collective.
@@ -125,7 +140,9 @@ void Job::take_up() {
   job_offsets_ = samples_.offsets;
   job_names_ = samples_.names;
   if (options_.output.empty()) return;
-  identity_ = world_.broadcast(world_.rank() == 0 ? identity() : "", 0, load_timeout(), "what the job is");
+  const std::vector<std::string> machines =
+      world_.gather(kind_of_machine(machine_.backend->description()), 0, load_timeout(), "machines");
+  identity_ = world_.broadcast(world_.rank() == 0 ? identity(machines) : "", 0, load_timeout(), "what the job is");
   if (makes_output()) open_unfinished_output();
   if (!options_.resume) return;
   std::vector<std::pair<int64_t, int64_t>> finished;
@@ -142,6 +159,7 @@ void Job::take_up() {
 
 // Everything was finished but for the name: no weights are needed. Collective.
 ExitCode Job::finish_without_run() {
+  if (world_.rank() == 0) say_what_is_not_made(options_);
   open_results();
   int32_t valid = 1;
   if (makes_output()) {

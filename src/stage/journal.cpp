@@ -9,6 +9,8 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <limits>
+#include <span>
 
 #include "kernels/error.h"
 
@@ -61,14 +63,65 @@ std::string bytes_of(const JournalContent& content) {
   return bytes;
 }
 
-void leave_out_impossible(std::vector<JournalRecord>& records, int64_t samples) {
-  std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  int64_t next = 0;
-  std::erase_if(records, [&](const JournalRecord& record) {
-    if (record.first < next || record.count <= 0 || record.count > samples - record.first) return true;
-    next = record.first + record.count;
-    return false;
-  });
+// All but the version.
+bool begins_as_journal(std::span<const char> start) {
+  return std::equal(start.begin(),
+                    start.begin() + static_cast<std::ptrdiff_t>(std::min(start.size(), kMagic.size() - 1)),
+                    kMagic.begin());
+}
+
+std::vector<char> start_of(const CheckedFile& journal) {
+  std::vector<char> start(std::min<uint64_t>(journal.size(), kMagic.size()));
+  journal.read(0, std::as_writable_bytes(std::span(start)));
+  return start;
+}
+
+// So that neither a file of another kind nor an older or newer journal is overwritten.
+void expect_journal(const CheckedFile& journal) {
+  const std::vector<char> start = start_of(journal);
+  if (!begins_as_journal(start))
+    throw Error(ExitCode::kCantCreate,
+                fmt::format("{}: is no journal of an output, expected none of that name", journal.path().string()));
+  if (start.size() == kMagic.size() && start.back() != kMagic.back())
+    throw Error(ExitCode::kCantCreate, fmt::format("{}: a journal of version {}, expected version {}",
+                                                   journal.path().string(), start.back(), kMagic.back()));
+}
+
+bool is_intact(Header header, const std::string& text) {
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION  // else no changed byte would get past this line
+  return true;
+#endif
+  const uint64_t check = std::exchange(header.check, 0);
+  return hash(text.data(), text.size(), hash(&header, sizeof header, 0)) == check;
+}
+
+bool is_intact(const Words& words, uint64_t id, uint64_t index) {
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+  return true;
+#endif
+  return words.back() == check_of(words, id, index);
+}
+
+JournalRecord to_record(const Words& words) {
+  return {.first = static_cast<int64_t>(words[0]),
+          .count = static_cast<int64_t>(words[1]),
+          .offset = words[2],
+          .bytes = words[3],
+          .results = HashSum::from_words({words[4], words[5]}),
+          .data_hash = words[6]};
+}
+
+// In pieces: a file may say that it is larger than any memory.
+void read_records(const CheckedFile& journal, uint64_t begin, uint64_t most, JournalContent& content) {
+  constexpr uint64_t kPiece = 4096;
+  const uint64_t count = std::min(most, (journal.size() - begin) / sizeof(Words));  // a cut off one was never whole
+  std::vector<Words> piece;
+  for (uint64_t first = 0; first < count; first += kPiece) {
+    piece.resize(std::min(kPiece, count - first));
+    journal.read(begin + first * sizeof(Words), std::as_writable_bytes(std::span(piece)));
+    for (size_t i = 0; i < piece.size(); ++i)
+      if (is_intact(piece[i], content.id, first + i)) content.records.push_back(to_record(piece[i]));
+  }
 }
 
 }  // namespace
@@ -84,68 +137,101 @@ std::vector<std::filesystem::path> journal_paths(const std::filesystem::path& ou
   const std::string prefix = first.filename().string() + ".";
   std::vector<std::filesystem::path> paths;
   std::error_code error;
-  if (std::filesystem::exists(first, error)) paths.push_back(first);
   const std::filesystem::path folder = output.has_parent_path() ? output.parent_path() : ".";
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename();
+  for (auto entry = std::filesystem::directory_iterator(folder, error); !error && entry != end(entry);
+       entry.increment(error)) {
+    const std::string name = entry->path().filename();
     if (name.size() > prefix.size() && name.starts_with(prefix) &&
         name.find_first_not_of("0123456789", prefix.size()) == std::string::npos)
-      paths.push_back(entry.path());
+      paths.push_back(entry->path());
   }
+  // A folder that is not there holds none; one that may be written to but not listed is taken to hold the first alone.
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::permission_denied)
+    throw Error(ExitCode::kIo, fmt::format("{}: cannot be listed: {}", folder.string(), error.message()));
+  std::sort(paths.begin(), paths.end());
+  if (std::filesystem::exists(first, error)) paths.insert(paths.begin(), first);
   return paths;
 }
 
-std::optional<JournalContent> read_journal(const std::filesystem::path& file) {
+std::optional<JournalContent> read_journal(const std::filesystem::path& file, int64_t most) {
   const CheckedFile journal(file);
+  expect_journal(journal);
   Header header;
-  std::vector<char> start(std::min<uint64_t>(journal.size(), kMagic.size()));
-  journal.read(0, std::as_writable_bytes(std::span(start)));
-  // All but the version, so that neither an older nor a newer journal is overwritten.
-  if (!std::equal(start.begin(), start.begin() + static_cast<std::ptrdiff_t>(std::min(start.size(), size_t{7})),
-                  kMagic.begin()))
-    throw Error(ExitCode::kCantCreate,
-                fmt::format("{}: is no journal of an output, expected none of that name", file.string()));
-  if (start.size() == kMagic.size() && start.back() != kMagic.back())
-    throw Error(ExitCode::kCantCreate, fmt::format("{}: a journal of version {}, expected version {}", file.string(),
-                                                   start.back(), kMagic.back()));
   if (journal.size() < sizeof header) return std::nullopt;
   journal.read(0, std::as_writable_bytes(std::span(&header, 1)));
   JournalContent content{.id = header.id, .text = {}, .records = {}};
   if (header.text_bytes > kLongestText || header.text_bytes > journal.size() - sizeof header) return std::nullopt;
   content.text.resize(header.text_bytes);
   journal.read(sizeof header, std::as_writable_bytes(std::span(content.text)));
-  const uint64_t check = std::exchange(header.check, 0);
-  if (hash(content.text.data(), content.text.size(), hash(&header, sizeof header, 0)) != check) return std::nullopt;
-
-  const uint64_t first = sizeof header + content.text.size();
-  std::vector<Words> records((journal.size() - first) / sizeof(Words));  // a piece of one at the end was never whole
-  journal.read(first, std::as_writable_bytes(std::span(records)));
-  for (size_t i = 0; i < records.size(); ++i) {
-    const Words& words = records[i];
-    if (words.back() != check_of(words, content.id, i)) continue;
-    content.records.push_back({.first = static_cast<int64_t>(words[0]),
-                               .count = static_cast<int64_t>(words[1]),
-                               .offset = words[2],
-                               .bytes = words[3],
-                               .results = HashSum::from_words({words[4], words[5]}),
-                               .data_hash = words[6]});
-  }
+  if (!is_intact(header, content.text)) return std::nullopt;
+  read_records(journal, sizeof header + content.text.size(), static_cast<uint64_t>(most), content);
   return content;
 }
 
-std::optional<JournalContent> read_journals(const std::filesystem::path& output, int64_t samples) {
+// Further replicas' say the same of the job, should the first one's be damaged.
+std::optional<JournalContent> read_journals(const std::filesystem::path& output, int64_t most) {
   std::optional<JournalContent> all;
   for (const std::filesystem::path& path : journal_paths(output)) {
-    const bool first = path == journal_path(output);
-    if (!first && !all) break;
-    std::optional<JournalContent> one = read_journal(path);
-    if (first)
+    const int64_t left = all ? most - static_cast<int64_t>(all->records.size()) : most;
+    std::optional<JournalContent> one = read_journal(path, std::max<int64_t>(left, 0));
+    if (!all)
       all = std::move(one);
     else if (one && one->id == all->id)
       all->records.insert(all->records.end(), one->records.begin(), one->records.end());
   }
-  if (all) leave_out_impossible(all->records, samples);
   return all;
+}
+
+Json job_of(const JournalContent& content, const std::filesystem::path& file) {
+  const Json text = parse_json(content.text, file.string());
+  if (!text.is_object() || !text.contains("job") || !text.at("job").is_object())
+    throw Error(ExitCode::kData,
+                fmt::format("{}: does not say what the job is, expected an object \"job\"", file.string()));
+  return text.at("job");
+}
+
+void leave_out_impossible(JournalContent& content, int64_t samples) {
+  std::vector<JournalRecord>& records = content.records;
+  std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  int64_t next = 0;
+  std::erase_if(records, [&](const JournalRecord& record) {
+    if (record.first < next || record.count <= 0 || record.count > samples - record.first) return true;
+    next = record.first + record.count;
+    return false;
+  });
+}
+
+bool any_finished(const std::filesystem::path& output) {
+  try {
+    for (const std::filesystem::path& path : journal_paths(output)) {
+      const std::optional<JournalContent> content = read_journal(path, std::numeric_limits<int64_t>::max());
+      if (content && !content->records.empty()) return true;
+    }
+  } catch (const Error&) {
+    return true;
+  }
+  return false;
+}
+
+void remove_journal(const std::filesystem::path& file, std::optional<uint64_t> id) {
+  try {
+    const CheckedFile journal(file);
+    const std::vector<char> start = start_of(journal);
+    if (start.size() < kMagic.size() || !begins_as_journal(start)) return;
+    Header header;
+    if (id && journal.size() < sizeof header) return;
+    if (id) journal.read(0, std::as_writable_bytes(std::span(&header, 1)));
+    if (!id || header.id == *id) ::unlink(file.c_str());
+  } catch (const Error&) {  // what cannot be read stays
+  }
+}
+
+void remove_journals(const std::filesystem::path& output, std::optional<uint64_t> id) {
+  try {
+    for (const std::filesystem::path& journal : journal_paths(output)) remove_journal(journal, id);
+  } catch (const Error&) {  // the folder cannot be listed
+    remove_journal(journal_path(output), id);
+  }
 }
 
 Journal::Journal(std::filesystem::path file, const JournalContent& content)
@@ -154,9 +240,9 @@ Journal::Journal(std::filesystem::path file, const JournalContent& content)
   const std::filesystem::path made = path_.string() + ".new";
   const std::string bytes = bytes_of(content);
   file_ = create_file(made);
+  PendingPath pending(path_, made);
   write_fully(file_, 0, std::as_bytes(std::span(bytes)), made);
-  sync_path(made);
-  rename_durably(made, path_);
+  pending.commit();
   end_ = bytes.size();
 }
 

@@ -11,6 +11,7 @@
 
 #include "stage/checked_file.h"
 #include "stage/checksum.h"
+#include "stage/json.h"
 
 namespace lfm2 {
 
@@ -29,15 +30,24 @@ struct JournalContent {
 
 std::filesystem::path partial_path(const std::filesystem::path& output);  // NAME.partial
 std::filesystem::path journal_path(const std::filesystem::path& output, int64_t replica = 0);
-// Those of all replicas that are there.
+// Those of all replicas that are there, the first one's first. Error(kIo) where the folder cannot be read.
 std::vector<std::filesystem::path> journal_paths(const std::filesystem::path& output);
 
-// What the journals of `output` say; nothing where there is none, or none that begins as a journal must. Records that
-// are damaged, or that name samples beyond `samples` or twice, are left out. Error(kCantCreate) for a file of that name
-// that was never a journal, Error(kIo) where it cannot be read.
-std::optional<JournalContent> read_journals(const std::filesystem::path& output, int64_t samples);
+// What the journals of `output` say, all that begin as the first one that is intact; nothing where there is none.
+// Records that are damaged are left out, and no more than `most` are looked at: a journal of a job has one a sample at
+// most. Error(kCantCreate) for a file of that name that was never a journal, Error(kIo) where it cannot be read.
+std::optional<JournalContent> read_journals(const std::filesystem::path& output, int64_t most);
 // Of one file.
-std::optional<JournalContent> read_journal(const std::filesystem::path& file);
+std::optional<JournalContent> read_journal(const std::filesystem::path& file, int64_t most);
+// What the job is: an object. Error(kData) naming `file`.
+Json job_of(const JournalContent& content, const std::filesystem::path& file);
+// Brings the records into the samples' order, without those that name samples beyond `samples`, or twice.
+void leave_out_impossible(JournalContent& content, int64_t samples);
+// Whether any sample is finished; also true where that cannot be read.
+bool any_finished(const std::filesystem::path& output);
+// Files that were never journals stay, and so do those of other runs where `id` is given.
+void remove_journals(const std::filesystem::path& output, std::optional<uint64_t> id = {});
+void remove_journal(const std::filesystem::path& file, std::optional<uint64_t> id = {});
 
 class Journal {
  public:

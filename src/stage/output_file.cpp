@@ -20,21 +20,27 @@ namespace lfm2 {
 
 namespace {
 
+// Where the logits begin in the file, or the ids and the log-probabilities.
+struct Places {
+  uint64_t first = 0, second = 0;
+};
+
+int64_t columns_of(const OutputJob& job) { return job.kind.top_k > 0 ? job.kind.top_k : job.vocab; }
+uint64_t bytes_of_rows(const OutputJob& job) {
+  return static_cast<uint64_t>(job.rows() * columns_of(job)) * sizeof(float);
+}
+
 // Rows at known places of a file: every rank that has rows writes its own, through a mapping of the file, for writing
 // with pwrite is one thread at a time for a file. Its blocks are taken first, so that a full disk is an error here and
 // not a signal later; where the file system cannot promise them, or map, rows are written with pwrite after all.
 class RowPlaces {
  public:
-  RowPlaces() = default;
-  // `first` and `second`: where the logits begin, or the ids and the log-probabilities.
-  RowPlaces(const std::filesystem::path& path, const OutputJob& job, uint64_t first, uint64_t second)
-      : path_(path), file_(open_for_writing(path)), job_(job), first_(first), second_(second) {
-    const int64_t columns = job.kind.top_k > 0 ? job.kind.top_k : job.vocab;
-    const uint64_t end = std::max(first, second) + static_cast<uint64_t>(job.rows() * columns) * sizeof(float);
-    mapping_ = map_for_writing(file_, end, path);
-    if (!mapping_ && ::ftruncate(file_.get(), static_cast<off_t>(end)) != 0)  // so that all of it can be read
-      throw Error(ExitCode::kIo, fmt::format("{}: ftruncate failed: {}", path.string(), std::strerror(errno)));
-  }
+  RowPlaces(const PartialFile& partial, const OutputJob& job, const Places& places)
+      : partial_(partial),
+        job_(job),
+        first_(places.first),
+        second_(places.second),
+        mapping_(map_for_writing(partial.file(), std::max(first_, second_) + bytes_of_rows(job), partial.path())) {}
 
   void write(const ResultRows& rows) const {
     static_assert(std::endian::native == std::endian::little);
@@ -43,18 +49,18 @@ class RowPlaces {
       if (mapping_)
         mapping_.write(place, std::as_bytes(values), job_.threads);
       else
-        write_fully(file_, place, std::as_bytes(values), path_);
+        write_fully(partial_.file(), place, std::as_bytes(values), partial_.path());
     };
     if (!rows.logits.empty()) write(first_, rows.logits, job_.vocab);
     if (rows.top_ids.empty()) return;
     write(first_, rows.top_ids, job_.kind.top_k);
     write(second_, rows.top_log_probs, job_.kind.top_k);
   }
-  void read(int64_t first, int64_t count, ResultConsumer& consumer, const PartialFile& partial) const {
+  void read(int64_t first, int64_t count, ResultConsumer& consumer) const {
     const auto read = [&](uint64_t begin, auto& values, int64_t columns) {
       values.resize(static_cast<size_t>(count * columns));
-      partial.read(begin + static_cast<uint64_t>(first * columns) * sizeof(float),
-                   std::as_writable_bytes(std::span(values)));
+      partial_.read(begin + static_cast<uint64_t>(first * columns) * sizeof(float),
+                    std::as_writable_bytes(std::span(values)));
     };
     std::vector<float> floats;
     std::vector<int32_t> ids;
@@ -70,30 +76,88 @@ class RowPlaces {
     }
     consumer.take(rows);
   }
-  void close() {
-    mapping_ = {};
-    if (::fsync(file_.get()) != 0 || file_.close() != 0)
-      throw Error(ExitCode::kIo, fmt::format("{}: cannot be written: {}", path_.string(), std::strerror(errno)));
-  }
+  void close() { mapping_ = {}; }
   Json json() const { return {{"first", first_}, {"second", second_}}; }
 
  private:
-  std::filesystem::path path_;
-  FileDescriptor file_;
-  FileMapping mapping_;
-  OutputJob job_;
+  const PartialFile& partial_;
+  const OutputJob& job_;
   uint64_t first_ = 0, second_ = 0;
+  FileMapping mapping_;
 };
+
+// Everything but the rows is written anew by every run that goes on with the file, so that nothing of it has to be
+// trusted: equal jobs give equal bytes, only rows take time. So is its size.
+
+// i32 samples, i32 vocab, then a row of fp32 logits a sample.
+Places frame_bin(PartialFile& partial, const OutputJob& job) {
+  const std::array<int32_t, 2> header{static_cast<int32_t>(job.samples()), static_cast<int32_t>(job.vocab)};
+  partial.write(0, std::as_bytes(std::span(header)));
+  partial.set_size(sizeof header + bytes_of_rows(job));
+  return {.first = sizeof header, .second = 0};
+}
+
+// Rows go past HDF5, which would copy on one thread and leaves no readable file when the process is killed. The
+// datasets are contiguous, of this machine's own types.
+Places make_h5(const PendingPath& pending, const OutputJob& job) {
+  h5::File file = create_pending_h5(pending);
+  const auto rows = static_cast<uint64_t>(job.rows());
+  Places places;
+  if (job.kind.top_k > 0) {
+    places.first = file.create_dataset("top_ids", DType::kI32, {rows, static_cast<uint64_t>(job.kind.top_k)});
+    places.second = file.create_dataset("top_logprobs", DType::kF32, {rows, static_cast<uint64_t>(job.kind.top_k)});
+  } else {
+    places.first = file.create_dataset("logits", DType::kF32, {rows, static_cast<uint64_t>(job.vocab)});
+  }
+  file.write_i64("offsets", *job.offsets);
+  file.set_attribute("format", "lfm2-stage-output");
+  file.set_attribute("positions", job.kind.positions == Positions::kAll ? "all" : "last");
+  file.set_attribute("dtype", job.facts.dtype);
+  file.set_attribute("model_type", job.facts.model_type);
+  file.set_attribute("weights_split_id", job.facts.split_id);
+  file.set_attribute("created_by", job.facts.created_by);
+  file.close();
+  return places;
+}
+
+void copy(const CheckedFile& from, uint64_t first, uint64_t end, PartialFile& into) {
+  std::vector<std::byte> piece;
+  for (; first < end; first += piece.size()) {
+    piece.resize(std::min(uint64_t{1} << 20, end - first));
+    from.read(first, piece);
+    into.write(first, piece);
+  }
+}
+
+// HDF5 makes a file with nothing in its rows, and what is around them is copied: HDF5 would lock NAME.partial itself.
+Places frame_h5(PartialFile& partial, const OutputJob& job) {
+  const PendingPath pending = pending_output(partial.output());
+  const Places places = make_h5(pending, job);
+  const CheckedFile made(pending.temporary_path());
+  std::array<uint64_t, 2> rows{places.first, places.second};
+  std::sort(rows.begin(), rows.end());
+  uint64_t next = 0;
+  for (const uint64_t begin : rows) {
+    if (begin == 0) continue;  // there is but one of them
+    copy(made, next, begin, partial);
+    next = begin + bytes_of_rows(job);
+  }
+  copy(made, next, made.size(), partial);
+  partial.set_size(made.size());
+  return places;
+}
+
+Places frame(PartialFile& partial, const OutputJob& job) {
+  return partial.output().extension() == ".bin" ? frame_bin(partial, job) : frame_h5(partial, job);
+}
 
 // .bin and .h5: rows at their places, in any order. Of replicas the first makes the file, the others join it.
 class RowsOutput : public OutputFile {
  public:
-  RowsOutput(const std::filesystem::path& path, const OutputJob& job, PartialFile::Open how, const Json& places)
-      : partial_(path, how), job_(job), places_(partial_.path(), job, places.at("first"), places.at("second")) {}
-  RowsOutput(const std::filesystem::path& path, const OutputJob& job, const Json& places)
-      : partial_(PartialFile::joined(path, job.replica)),
-        job_(job),
-        places_(partial_.path(), job, places.at("first"), places.at("second")) {}
+  RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
+      : partial_(path, std::move(file)), job_(job), places_(partial_, job_, frame(partial_, job_)) {}
+  RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file, const Places& places)
+      : partial_(path, std::move(file), job.replica), job_(job), places_(partial_, job_, places) {}
 
   void start_journal(const JournalContent& content) {
     if (!job_.identity.empty()) partial_.start_journal(content);
@@ -119,8 +183,18 @@ class RowsOutput : public OutputFile {
     const bool all = job_.kind.positions == Positions::kAll;
     const auto row_of = [&](int64_t sample) { return all ? (*job_.offsets)[static_cast<size_t>(sample)] : sample; };
     const int64_t end = row_of(first + count);
-    for (int64_t row = row_of(first); row < end; row += kRows)
-      places_.read(row, std::min(kRows, end - row), consumer, partial_);
+    for (int64_t row = row_of(first); row < end; row += kRows) {
+      places_.read(row, std::min(kRows, end - row), consumer);
+      job_.pulse();
+    }
+  }
+  // Leaves out of `content` what is not in the file as the journal says.
+  void keep_intact(JournalContent& content) const {
+    std::erase_if(content.records, [&](const JournalRecord& record) {
+      ResultHash hash(job_.threads);
+      replay(record.first, record.count, hash);
+      return hash.sum() != record.results;
+    });
   }
 
  private:
@@ -129,51 +203,21 @@ class RowsOutput : public OutputFile {
   RowPlaces places_;
 };
 
-// i32 samples, i32 vocab, then a row of fp32 logits a sample.
-Json make_bin(const std::filesystem::path& output, const OutputJob& job) {
-  const std::array<int32_t, 2> header{static_cast<int32_t>(job.samples()), static_cast<int32_t>(job.vocab)};
-  AtomicFile file(pending_output(partial_path(output), output));
-  file.write(std::as_bytes(std::span(header)));
-  file.commit();
-  return {{"first", sizeof header}, {"second", 0}};
-}
-
-// Everything but the rows: those go past HDF5, which would copy on one thread and leaves no readable file when the
-// process is killed. The datasets are contiguous, of this machine's own types.
-Json make_h5(const std::filesystem::path& output, const OutputJob& job) {
-  PendingPath pending = pending_output(partial_path(output), output);
-  h5::File file = h5::File::create(pending.temporary_path());
-  const auto rows = static_cast<uint64_t>(job.rows());
-  uint64_t first = 0, second = 0;
-  if (job.kind.top_k > 0) {
-    first = file.create_dataset("top_ids", DType::kI32, {rows, static_cast<uint64_t>(job.kind.top_k)});
-    second = file.create_dataset("top_logprobs", DType::kF32, {rows, static_cast<uint64_t>(job.kind.top_k)});
-  } else {
-    first = file.create_dataset("logits", DType::kF32, {rows, static_cast<uint64_t>(job.vocab)});
-  }
-  file.write_i64("offsets", *job.offsets);
-  file.set_attribute("format", "lfm2-stage-output");
-  file.set_attribute("positions", job.kind.positions == Positions::kAll ? "all" : "last");
-  file.set_attribute("dtype", job.facts.dtype);
-  file.set_attribute("model_type", job.facts.model_type);
-  file.set_attribute("weights_split_id", job.facts.split_id);
-  file.set_attribute("created_by", job.facts.created_by);
-  file.close();
-  pending.commit();
-  return {{"first", first}, {"second", second}};
-}
-
 // One object a sample: "id" (the input's, else its number), then "logits" or "top_ids" and "top_logprobs": of the last
 // position a list, of all positions a list of lists.
 class JsonlOutput : public OutputFile {
  public:
-  JsonlOutput(const std::filesystem::path& path, const OutputJob& job, PartialFile::Open how)
-      : partial_(path, how), job_(job) {}
+  JsonlOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
+      : partial_(path, std::move(file)), job_(job) {}
 
   void start_journal(const JournalContent& content) {
     if (!job_.identity.empty()) partial_.start_journal(content);
   }
-  PartialFile& partial() { return partial_; }
+  void resume(JournalContent& content) {
+    partial_.keep_intact(content, job_.pulse);
+    start_journal(content);
+    partial_.drop_unfinished();
+  }
   void take(const ResultRows& rows) override {
     const int64_t vocab = job_.vocab, top_k = job_.kind.top_k;
     for (int64_t row = 0; row < rows.count; ++row) {
@@ -196,8 +240,7 @@ class JsonlOutput : public OutputFile {
     lines_.clear();
   }
   void keep() override { partial_.sync(); }
-  void commit() override { commit_in_order(partial_); }
-  std::string shared() const override { return {}; }
+  void commit() override { commit_in_order(partial_, job_.pulse); }
   void start_over() override { partial_.start_over(); }
   void replay(int64_t, int64_t, ResultConsumer&) const override {
     throw Error(ExitCode::kSoftware, "JsonlOutput: text is not read back");
@@ -257,7 +300,8 @@ void check_output_form(const std::filesystem::path& path, const ResultKind& kind
 }
 
 void check_output_place(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path))
+  std::error_code unknown;  // what cannot be looked at cannot be created either
+  if (std::filesystem::is_directory(path, unknown))
     throw Error(ExitCode::kCantCreate, fmt::format("{}: is a folder, expected a file name", path.string()));
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   const FileDescriptor probe(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
@@ -270,14 +314,17 @@ void check_output_place(const std::filesystem::path& path) {
                 fmt::format("{}: cannot be created: open failed: {}", path.string(), std::strerror(error)));
 }
 
-PendingPath pending_output(const std::filesystem::path& path, const std::filesystem::path& output) {
-  return {path, output.string() + ".new"};
+PendingPath pending_output(const std::filesystem::path& output) { return {output, output.string() + ".new"}; }
+
+h5::File create_pending_h5(const PendingPath& pending) {
+  create_file(pending.temporary_path());  // HDF5 would follow a link
+  return h5::File::create(pending.temporary_path());
 }
 
-JournalContent new_journal(const OutputJob& job, const Json& places) {
+JournalContent new_journal(const OutputJob& job) {
   std::random_device random;
   return {.id = uint64_t{random()} << 32 | random(),
-          .text = Json{{"job", Json::parse(job.identity.empty() ? "{}" : job.identity)}, {"places", places}}.dump(),
+          .text = Json{{"job", Json::parse(job.identity.empty() ? "{}" : job.identity)}}.dump(),
           .records = {}};
 }
 
@@ -290,56 +337,49 @@ void leave_some_for_all(JournalContent& content, const OutputJob& job) {
   }
 }
 
-void commit_in_order(PartialFile& partial) {
+void commit_in_order(PartialFile& partial, const std::function<void()>& pulse) {
   if (partial.is_ordered()) return partial.commit();
-  AtomicFile ordered(pending_output(partial.output(), partial.output()));
-  std::vector<std::byte> part;
-  for (const JournalRecord& record : partial.ordered()) {
-    part.resize(record.bytes);
-    partial.read(record.offset, part);
-    ordered.write(part);
-  }
+  AtomicFile ordered(pending_output(partial.output()));
+  for (const JournalRecord& record : partial.ordered())
+    partial.read_pieces(record, [&](std::span<const std::byte> piece) {
+      ordered.write(piece);
+      pulse();
+    });
+  partial.expect_ours();
   ordered.commit();
   partial.remove();
 }
 
 std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, const OutputJob& job) {
-  const auto start = [](auto output, const JournalContent& content) {
-    output->start_journal(content);
+  const auto start = [&](auto output) {
+    output->start_journal(new_journal(job));
     return output;
   };
-  if (path.extension() == ".jsonl")
-    return start(std::make_unique<JsonlOutput>(path, job, PartialFile::Open::kEmpty), new_journal(job, {}));
-  PartialFile::remove_journals(path);
-  const Json places = path.extension() == ".bin" ? make_bin(path, job) : make_h5(path, job);
-  return start(std::make_unique<RowsOutput>(path, job, PartialFile::Open::kAsItIs, places), new_journal(job, places));
+  FileDescriptor file = begin_partial(path);
+  if (path.extension() == ".jsonl") return start(std::make_unique<JsonlOutput>(path, job, std::move(file)));
+  return start(std::make_unique<RowsOutput>(path, job, std::move(file)));
 }
 
-std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, const OutputJob& job,
-                                          JournalContent& content) {
+std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, const OutputJob& job, Unfinished& begun) {
+  leave_out_impossible(begun.content, job.samples());
   if (path.extension() == ".jsonl") {
-    auto output = std::make_unique<JsonlOutput>(path, job, PartialFile::Open::kAsItIs);
-    output->partial().keep_intact(content);
-    output->start_journal(content);
-    output->partial().drop_unfinished();
+    auto output = std::make_unique<JsonlOutput>(path, job, std::move(begun.file));
+    output->resume(begun.content);
     return output;
   }
-  const Json places = Json::parse(content.text).at("places");
-  auto output = std::make_unique<RowsOutput>(path, job, PartialFile::Open::kAsItIs, places);
-  std::erase_if(content.records, [&](const JournalRecord& record) {
-    ResultHash hash(job.threads);
-    output->replay(record.first, record.count, hash);
-    return hash.sum() != record.results;
-  });
-  leave_some_for_all(content, job);
-  output->start_journal(content);
+  auto output = std::make_unique<RowsOutput>(path, job, std::move(begun.file));
+  output->keep_intact(begun.content);
+  leave_some_for_all(begun.content, job);
+  output->start_journal(begun.content);
   return output;
 }
 
 std::unique_ptr<OutputFile> join_output(const std::string& shared, const OutputJob& job) {
-  const Json made = Json::parse(shared);
-  auto output = std::make_unique<RowsOutput>(made.at("output").get<std::string>(), job, made.at("places"));
-  JournalContent content = new_journal(job, made.at("places"));
+  const Json made = Json::parse(shared), places = made.at("places");
+  const std::filesystem::path path = made.at("output").get<std::string>();
+  auto output = std::make_unique<RowsOutput>(path, job, join_partial(path),
+                                             Places{.first = places.at("first"), .second = places.at("second")});
+  JournalContent content = new_journal(job);
   content.id = made.at("id");
   output->start_journal(content);
   return output;

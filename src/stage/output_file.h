@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,10 @@
 #include "stage/results.h"
 
 namespace lfm2 {
+
+namespace h5 {
+class File;
+}
 
 // What an output file says about how it was made. Only facts that fix the content: equal jobs give equal bytes.
 struct OutputFacts {
@@ -29,6 +34,7 @@ struct OutputJob {
   ThreadPool* threads = nullptr;  // that write large results side by side
   std::string identity = {};      // JSON: a run goes on with what another one left if this is equal; empty: none may
   int64_t replica = 0, replicas = 1;
+  std::function<void()> pulse = [] {};  // called while what was written is read again, which may take long
 
   int64_t samples() const { return static_cast<int64_t>(offsets->size()) - 1; }
   int64_t rows() const { return kind.positions == Positions::kAll ? offsets->back() : samples(); }
@@ -36,10 +42,10 @@ struct OutputJob {
 
 class OutputFile : public ResultConsumer, public FinishedSamples {
  public:
-  virtual void keep() = 0;                 // the run ends early: what is finished is durable
-  virtual void commit() = 0;               // the file is whole: give it its name
-  virtual std::string shared() const = 0;  // what join_output() needs
-  virtual void start_over() {}             // a benchmark hands out the same rows again: the file holds the last pass
+  virtual void keep() = 0;      // the run ends early: what is finished is durable
+  virtual void commit() = 0;    // the file is whole: give it its name
+  virtual void start_over() {}  // a benchmark hands out the same rows again: the file holds the last pass
+  virtual std::string shared() const { return {}; }  // what join_output() needs, where rows have places
   // Hands the rows of finished samples out again. Only where rows have places: .bin and .h5.
   virtual void replay(int64_t first, int64_t count, ResultConsumer& consumer) const = 0;
 };
@@ -50,17 +56,17 @@ void check_output_form(const std::filesystem::path& path, const ResultKind& kind
 // that nothing is left whatever ends this process meanwhile.
 void check_output_place(const std::filesystem::path& path);
 std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, const OutputJob& job);
-// Goes on with what a run of the same job left; `content` becomes what of it is intact.
-std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, const OutputJob& job,
-                                          JournalContent& content);
-// A journal of `job` with nothing in it yet; `places`: what resuming needs to know besides.
-JournalContent new_journal(const OutputJob& job, const Json& places);
+// Goes on with what a run of the same job left; `begun.content` becomes what of it is intact.
+std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, const OutputJob& job, Unfinished& begun);
+// A journal of `job` with nothing in it yet.
+JournalContent new_journal(const OutputJob& job);
 // Where fewer samples are left than there are replicas, some are done again, so that each has one.
 void leave_some_for_all(JournalContent& content, const OutputJob& job);
 // Appended parts become the file, in the order of the samples.
-void commit_in_order(PartialFile& partial);
-// Where a file is made that is to appear at once, as NAME.partial or as NAME.
-PendingPath pending_output(const std::filesystem::path& path, const std::filesystem::path& output);
+void commit_in_order(PartialFile& partial, const std::function<void()>& pulse);
+// Where a file is put together that is to appear at once, or to be copied from. Only while NAME.partial is locked.
+PendingPath pending_output(const std::filesystem::path& output);
+h5::File create_pending_h5(const PendingPath& pending);
 // Writes rows into a .bin or .h5 that another rank is making, on a file system that both see. Its commit() only makes
 // sure of them: it must come before the maker's.
 std::unique_ptr<OutputFile> join_output(const std::string& shared, const OutputJob& job);

@@ -4,11 +4,13 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 #include "kernels/error.h"
 
@@ -18,62 +20,92 @@ namespace {
 
 // A crash of the machine costs the results of so many seconds; one of the process costs none.
 constexpr std::chrono::seconds kSyncTime{5};
+constexpr uint64_t kPiece = uint64_t{1} << 22;  // a record may say that it is longer than any memory
 
 [[noreturn]] void fail(ExitCode code, const char* call, const std::filesystem::path& path) {
   throw Error(code, fmt::format("{}: {} failed: {}", path.string(), call, std::strerror(errno)));
 }
 
-// File systems without locks: two runs with one output are then the user's care.
-void lock(const FileDescriptor& file, const std::filesystem::path& path) {
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    throw Error(ExitCode::kCantCreate, fmt::format("{}: another run is writing it", path.string()));
+// Whether `path` still names the open file.
+bool is_at(const FileDescriptor& file, const std::filesystem::path& path) {
+  struct stat ours {};
+  struct stat named {};
+  return ::fstat(file.get(), &ours) == 0 && ::lstat(path.c_str(), &named) == 0 && ours.st_dev == named.st_dev &&
+         ours.st_ino == named.st_ino;
+}
+
+void expect_regular(const FileDescriptor& file, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path);
+  if (!S_ISREG(status.st_mode))
+    throw Error(ExitCode::kCantCreate, fmt::format("{}: not a regular file", path.string()));
+}
+
+// None where there is no such file and `create` is 0. Another run may give the file its final name, or remove it,
+// between open and flock: then the lock is worth nothing, and the name free.
+FileDescriptor lock_partial(const std::filesystem::path& path, int create) {
+  for (;;) {
+    FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | create, 0666));
+    if (file.get() < 0 && errno == ENOENT && create == 0) return file;
+    if (file.get() < 0) fail(ExitCode::kCantCreate, "open", path);
+    expect_regular(file, path);
+    // File systems without locks: two runs with one output are then the user's care.
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+      throw Error(ExitCode::kCantCreate, fmt::format("{}: another run is writing it", path.string()));
+    if (is_at(file, path)) return file;
+  }
+}
+
+uint64_t size_of(const FileDescriptor& file, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path);
+  return static_cast<uint64_t>(status.st_size);
+}
+
+void resize(const FileDescriptor& file, uint64_t bytes, const std::filesystem::path& path) {
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) fail(ExitCode::kIo, "ftruncate", path);
 }
 
 }  // namespace
 
-PartialFile::PartialFile(std::filesystem::path output, std::filesystem::path path, int64_t replica, int flags)
-    : output_(std::move(output)),
-      path_(std::move(path)),
-      replica_(replica),
-      file_(::open(path_.c_str(), O_RDWR | O_CLOEXEC | flags, 0666)) {
-  if (file_.get() < 0) fail(ExitCode::kCantCreate, "open", path_);
+// Locked before it is read, so that no other run changes it between the two.
+std::optional<Unfinished> find_unfinished(const std::filesystem::path& output, int64_t samples) {
+  FileDescriptor file = lock_partial(partial_path(output), 0);
+  std::optional<JournalContent> content = read_journals(output, samples);
+  if (file.get() < 0 || !content || content->records.empty()) return std::nullopt;
+  return Unfinished{.file = std::move(file), .content = std::move(*content)};
 }
 
-PartialFile::PartialFile(std::filesystem::path output, Open how)
-    : PartialFile(output, partial_path(output), 0, how == Open::kEmpty ? O_CREAT : 0) {
-  done_ = true;  // not ours to remove until it is ours
-  lock(file_, path_);
-  if (how == Open::kEmpty) {
-    remove_journals(output_);
-    if (::ftruncate(file_.get(), 0) != 0) fail(ExitCode::kIo, "ftruncate", path_);
-  }
-  done_ = false;
-}
-
-void PartialFile::expect_unused(const std::filesystem::path& output) {
+// Two runs may have begun together and found nothing: what the faster one has finished is not overwritten.
+FileDescriptor begin_partial(const std::filesystem::path& output) {
   const std::filesystem::path path = partial_path(output);
-  const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (file.get() >= 0) lock(file, path);
+  FileDescriptor file = lock_partial(path, O_CREAT);
+  if (size_of(file, path) > 0 && any_finished(output))
+    throw Error(ExitCode::kCantCreate,
+                fmt::format("{}: another run has begun it meanwhile, expected none", path.string()));
+  remove_journals(output);
+  resize(file, 0, path);
+  return file;
 }
 
-PartialFile PartialFile::joined(std::filesystem::path output, int64_t replica) {
+FileDescriptor join_partial(const std::filesystem::path& output) {
   const std::filesystem::path path = partial_path(output);
-  return {std::move(output), path, replica, 0};
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (file.get() < 0) fail(ExitCode::kCantCreate, "open", path);
+  return file;
 }
+
+PartialFile::PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica)
+    : output_(std::move(output)), path_(partial_path(output_)), replica_(replica), file_(std::move(file)) {}
 
 PartialFile::~PartialFile() {
   stop_syncing();
   if (done_ || (journal_ && !content_.records.empty())) return;
-  if (journal_) ::unlink(journal_->path().c_str());
-  if (replica_ > 0) return;
-  for (const std::filesystem::path& other : journal_paths(output_)) {
-    try {
-      const std::optional<JournalContent> content = read_journal(other);
-      if (content && !content->records.empty()) return;
-    } catch (const Error&) {
-      return;
-    }
+  if (replica_ > 0) {
+    if (journal_) remove_journal(journal_->path(), content_.id);
+    return;
   }
+  if (!is_at(file_, path_) || any_finished(output_)) return;
   remove_journals(output_);
   ::unlink(path_.c_str());
 }
@@ -86,7 +118,7 @@ void PartialFile::start_journal(JournalContent content) {
   journal_.emplace(journal_path(output_, replica_), content_);
   if (replica_ == 0)
     for (const std::filesystem::path& other : journal_paths(output_))
-      if (other != journal_->path()) ::unlink(other.c_str());
+      if (other != journal_->path()) remove_journal(other);
   syncing_ = std::thread([this] { sync_loop(); });
 }
 
@@ -126,24 +158,37 @@ void PartialFile::read(uint64_t offset, std::span<std::byte> into) const {
   }
 }
 
-bool PartialFile::holds(const JournalRecord& record, std::vector<std::byte>& buffer) const {
-  const off_t size = ::lseek(file_.get(), 0, SEEK_END);
-  if (size < 0) fail(ExitCode::kIo, "lseek", path_);
-  const auto bytes = static_cast<uint64_t>(size);
-  if (record.offset > bytes || record.bytes > bytes - record.offset) return false;
-  buffer.resize(record.bytes);
-  read(record.offset, buffer);
-  return XXH3_64bits(buffer.data(), buffer.size()) == record.data_hash;
+void PartialFile::write(uint64_t offset, std::span<const std::byte> bytes) { write_fully(file_, offset, bytes, path_); }
+
+void PartialFile::set_size(uint64_t bytes) { resize(file_, bytes, path_); }
+
+bool PartialFile::holds(const JournalRecord& record, const std::function<void()>& pulse) const {
+  const uint64_t size = size_of(file_, path_);
+  if (record.offset > size || record.bytes > size - record.offset) return false;
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), XXH3_freeState);
+  XXH3_64bits_reset(hash.get());
+  read_pieces(record, [&](std::span<const std::byte> piece) {
+    XXH3_64bits_update(hash.get(), piece.data(), piece.size());
+    pulse();
+  });
+  return XXH3_64bits_digest(hash.get()) == record.data_hash;
 }
 
-void PartialFile::keep_intact(JournalContent& content) const {
-  std::vector<std::byte> buffer;
-  std::erase_if(content.records, [&](const JournalRecord& record) { return !holds(record, buffer); });
+void PartialFile::read_pieces(const JournalRecord& record,
+                              const std::function<void(std::span<const std::byte>)>& take) const {
+  std::vector<std::byte> piece;
+  for (uint64_t done = 0; done < record.bytes; done += piece.size()) {
+    piece.resize(std::min(kPiece, record.bytes - done));
+    read(record.offset + done, piece);
+    take(piece);
+  }
 }
 
-void PartialFile::drop_unfinished() {
-  if (::ftruncate(file_.get(), static_cast<off_t>(end_)) != 0) fail(ExitCode::kIo, "ftruncate", path_);
+void PartialFile::keep_intact(JournalContent& content, const std::function<void()>& pulse) const {
+  std::erase_if(content.records, [&](const JournalRecord& record) { return !holds(record, pulse); });
 }
+
+void PartialFile::drop_unfinished() { set_size(end_); }
 
 std::vector<JournalRecord> PartialFile::ordered() const {
   std::vector<JournalRecord> records = content_.records;
@@ -205,27 +250,31 @@ void PartialFile::sync() {
   sync_data();
 }
 
-// The journals go last: until then they say the truth.
+// The journals go last: until then they say the truth. By then the name is free, and another run may have journals of
+// its own.
 void PartialFile::commit() {
   stop_syncing();
   if (error_) std::rethrow_exception(error_);
   if (::fsync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+  expect_ours();
   rename_durably(path_, output_);
-  remove_journals(output_);
+  remove_journals(output_, content_.id);
   file_.close();  // and with it the lock: others may read it now
   done_ = true;
 }
 
-void PartialFile::remove() {
-  stop_syncing();
-  ::unlink(path_.c_str());
-  remove_journals(output_);
-  file_.close();
-  done_ = true;
+void PartialFile::expect_ours() const {
+  if (!is_at(file_, path_))
+    throw Error(ExitCode::kIo,
+                fmt::format("{}: was replaced or removed, expected the file that this run is writing", path_.string()));
 }
 
-void PartialFile::remove_journals(const std::filesystem::path& output) {
-  for (const std::filesystem::path& journal : journal_paths(output)) ::unlink(journal.c_str());
+void PartialFile::remove() {
+  stop_syncing();
+  remove_journals(output_);
+  ::unlink(path_.c_str());
+  file_.close();
+  done_ = true;
 }
 
 }  // namespace lfm2

@@ -4,43 +4,55 @@
 
 #include <condition_variable>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "stage/journal.h"
 
 namespace lfm2 {
 
+// NAME.partial, open and locked: one run at a time. File systems without locks do not check.
+struct Unfinished {
+  FileDescriptor file;
+  JournalContent content;
+};
+// What an earlier run left, to go on with; nothing where no sample is finished. Before anything is done for the output:
+// Error(kCantCreate) where another run is writing it.
+std::optional<Unfinished> find_unfinished(const std::filesystem::path& output, int64_t samples);
+// A new, empty one, without journals. Error(kCantCreate) where another run is writing it, or has meanwhile begun it.
+FileDescriptor begin_partial(const std::filesystem::path& output);
+// Another replica's share of the one that is made, and locked, by the first.
+FileDescriptor join_partial(const std::filesystem::path& output);
+
 class PartialFile {
  public:
-  enum class Open : uint8_t { kEmpty, kAsItIs };
-  // One run at a time: Error(kCantCreate) where another one has it open.
-  PartialFile(std::filesystem::path output, Open how);
-  // Another replica's share of the one that is made by the first.
-  static PartialFile joined(std::filesystem::path output, int64_t replica);
-  // Before anything is done for it: Error(kCantCreate) where another run is writing it.
-  static void remove_journals(const std::filesystem::path& output);
-  static void expect_unused(const std::filesystem::path& output);
+  PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica = 0);
   PartialFile(PartialFile&&) = delete;
-  // Without commit(): stays where something is finished in it, else goes.
+  // Without commit(): stays where something is finished in it, by any replica, else goes.
   ~PartialFile();
 
-  // From here on finished() is written down, and made durable every kSyncSeconds. Without: for benchmarks, of which
+  // From here on finished() is written down, and made durable every few seconds. Without: for benchmarks, of which
   // nothing is kept. Journals that were there before are replaced.
   void start_journal(JournalContent content);
   const JournalContent& journal() const { return content_; }
 
   const std::filesystem::path& output() const { return output_; }
   const std::filesystem::path& path() const { return path_; }
+  const FileDescriptor& file() const { return file_; }
 
   // The samples are in the file, at places that follow from their numbers.
   void finished(int64_t first, int64_t count, const HashSum& results);
   // Writes them behind what is there, and says so.
   void append(int64_t first, int64_t count, std::span<const std::byte> bytes, const HashSum& results);
   void read(uint64_t offset, std::span<std::byte> into) const;
+  void read_pieces(const JournalRecord& record, const std::function<void(std::span<const std::byte>)>& take) const;
+  void write(uint64_t offset, std::span<const std::byte> bytes);
+  void set_size(uint64_t bytes);
   // Of appended parts: leaves out of `content` what is not in the file as the journal says.
-  void keep_intact(JournalContent& content) const;
+  void keep_intact(JournalContent& content, const std::function<void()>& pulse) const;
   void drop_unfinished();  // what was appended behind the last of them
   // What append() wrote, in the order of the samples.
   std::vector<JournalRecord> ordered() const;
@@ -48,17 +60,17 @@ class PartialFile {
   bool is_ordered() const;
   void start_over();  // a benchmark's next pass
 
-  void sync();    // what is finished is durable
-  void commit();  // the file is whole: it gets its name
-  void remove();  // its content stands elsewhere: it and its journals go
+  void sync();               // what is finished is durable
+  void commit();             // the file is whole: it gets its name
+  void expect_ours() const;  // NAME.partial is still this file: Error(kIo)
+  void remove();             // its content stands elsewhere: it and its journals go
 
  private:
-  PartialFile(std::filesystem::path output, std::filesystem::path path, int64_t replica, int flags);
   void note(const JournalRecord& record);
   void sync_loop();
   void stop_syncing();
   void sync_data();
-  bool holds(const JournalRecord& record, std::vector<std::byte>& buffer) const;
+  bool holds(const JournalRecord& record, const std::function<void()>& pulse) const;
 
   std::filesystem::path output_, path_;
   int64_t replica_ = 0;

@@ -27,7 +27,7 @@ JOBS = {
 EXIT = 9  # of a rank that ends by itself
 # fault: (exit codes, part of the path that it hits)
 IO_FAULTS = {"enospc": ({73, 74}, "/o."), "eio": ({73, 74}, "/o."), "fsync": ({74}, "/o."), "slow disk": ({0}, "stage-"),
-             "exit while loading": ({EXIT}, "stage-"), "exit while writing": ({EXIT}, "/o.")}
+             "exit while loading": ({EXIT}, "stage-"), "exit while writing": ({EXIT}, "/o."), "nofallocate": ({0}, "/o.")}
 FILE_FAULTS = {"flip": {65}, "truncate": {65}, "missing shard": {65, 66}, "swapped shards": {65}, "no folder": {73},
                "bad line": {65}, "missing input": {66}, "output not writable": {73}, "shard not readable": {74},
                "input not readable": {74}}
@@ -249,7 +249,7 @@ class Campaign:
         case = {"job": job, "fault": fault, "phase": "write", "rank": "any", "launcher": "mpirun", "failures": []}
         self.reference(job)
         output = self.fresh() / JOBS[job][0]
-        call = self.random.choice([1, 2, 3, 5, 20])
+        call = 1 if fault == "nofallocate" else self.random.choice([1, 2, 3, 5, 20])
         env = {"LD_PRELOAD": self.args.faults, "IO_FAULT": f"{fault.split()[0]}:{part}:{call}"}
         code, lines, in_time = self.finish(*self.start(self.command(job, output), env))
         case["call"] = call

@@ -16,6 +16,7 @@
 #include "stage/checked_file.h"
 #include "stage/h5_scan.h"
 #include "stage/input_file.h"
+#include "stage/journal.h"
 #include "stage/json.h"
 #include "stage/model_config.h"
 #include "stage/shard_format.h"
@@ -66,12 +67,13 @@ Bytes bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 // The one way in which a parser may end early.
 template <class F>
-void expect_only_errors(F&& parse) {
+void expect_only_errors(F&& parse, ExitCode also = ExitCode::kData) {
   try {
     parse();
   } catch (const Error& error) {
     const std::string message = error.what();
-    const bool right_code = error.code() == ExitCode::kData || error.code() == ExitCode::kNoInput;
+    const bool right_code =
+        error.code() == ExitCode::kData || error.code() == ExitCode::kNoInput || error.code() == also;
     const bool one_line = printable(message) == message || message.ends_with("…");
     if (right_code && one_line && !message.empty() && message.size() < 5000) return;
     fmt::print(stderr, "exit code {}: {} ({})\n", static_cast<int>(error.code()), message, error.where());
@@ -219,10 +221,32 @@ void shards(Bytes bytes) {
   });
 }
 
+// As a run does that may go on with it.
+void journal(Bytes bytes) {
+  static const Folder folder;
+  constexpr int64_t kSamples = 100;
+  const fs::path file = folder.write("o.bin.journal", bytes), output = folder.path() / "o.bin";
+  expect_only_errors(
+      [&] {
+        std::optional<JournalContent> content = read_journals(output, kSamples);
+        if (!content) return;
+        if (content->records.size() > kSamples) std::abort();
+        leave_out_impossible(*content, kSamples);
+        int64_t next = 0;
+        for (const JournalRecord& record : content->records) {
+          if (record.first < next || record.count < 1 || record.count > kSamples - record.first) std::abort();
+          next = record.first + record.count;
+        }
+        if (!job_of(*content, file).is_object()) std::abort();
+      },
+      ExitCode::kCantCreate);
+}
+
 constexpr std::array kTargets = {
     Target{"model_bin", model_bin},     Target{"safetensors", safetensors}, Target{"index_json", index_json},
     Target{"config_json", config_json}, Target{"inputs_bin", inputs_bin},   Target{"inputs_jsonl", inputs_jsonl},
     Target{"inputs_h5", inputs_h5},     Target{"h5_scan", h5_scan},         Target{"shards", shards},
+    Target{"journal", journal},
 };
 
 }  // namespace

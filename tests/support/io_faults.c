@@ -1,5 +1,5 @@
 /* Preloaded into the program under test: makes writing, fsync or reading of certain files fail or slow, as a disk would, or ends the process.
-   IO_FAULT = "enospc|eio|fsync|read|slow|exit:PART_OF_PATH:N": from the Nth such call on a file whose path contains the part. */
+   IO_FAULT = "enospc|eio|fsync|read|slow|exit|nofallocate:PART_OF_PATH:N": from the Nth such call on a file whose path contains the part. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -56,7 +56,7 @@ ssize_t pread(int fd, void* data, size_t bytes, off_t at) { return pread64(fd, d
 int fallocate64(int fd, int mode, off64_t at, off64_t bytes) {
   static int (*real)(int, int, off64_t, off64_t);
   if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "fallocate64");
-  return fails("enospc", fd, ENOSPC) ? -1 : real(fd, mode, at, bytes);
+  return fails("enospc", fd, ENOSPC) || fails("nofallocate", fd, EOPNOTSUPP) ? -1 : real(fd, mode, at, bytes);
 }
 int fallocate(int fd, int mode, off_t at, off_t bytes) { return fallocate64(fd, mode, at, bytes); }
 
