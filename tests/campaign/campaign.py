@@ -12,6 +12,7 @@ import argparse, filecmp, json, os, pathlib, random, re, shutil, signal, subproc
 
 LIMIT = 60         # seconds that a run may take
 END_LIMIT = 10     # from the fault to the end of the launcher, and of every process
+START_LIMIT = 14    # until another rank says that MPI does not start
 GPU_LIMIT = 15      # until GPU memory is as it was before
 SLOW_PAUSES = 20
 STOP_SIGNALS = {"usr1": signal.SIGUSR1, "term": signal.SIGTERM, "int": signal.SIGINT}
@@ -230,7 +231,8 @@ class Campaign:
         process, log = self.start(self.command(job, output, extra, launcher=launcher))
         self.interrupt(process, fault, job, phase, rank)
         at = time.time()
-        code, lines, in_time = self.finish(process, log, END_LIMIT + self.args.stall + 5 * self.seconds[job], output)
+        code, lines, in_time = self.finish(process, log, END_LIMIT + self.args.stall + 5 * self.seconds[job] +
+                                          (START_LIMIT if phase == "start" else 0), output)
         case["seconds"] = round(time.time() - at, 3)
         killed = phase == "start" or "kill" in fault or (launcher == "srun" and fault in ("term", "int"))
         case["stopped at the exit"] = code is None
