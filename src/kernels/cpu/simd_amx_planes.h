@@ -1,0 +1,225 @@
+// For simd_amx.cpp: numbers cut into bf16 planes, and rows of them packed as the tiles take them.
+//
+// Compiled with flags that other processors cannot run: see simd_body.h for why everything here, and in
+// simd_amx_tiles.h and simd_amx_sums.h, has internal linkage.
+#pragma once
+
+#if defined(__GNUC__) && \
+    !defined(__clang__)  // g++ 12's header: _mm512_undefined_ps() warns about itself wherever it is inlined
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#include <immintrin.h>
+
+#include "kernels/cpu/simd.h"
+
+namespace lfm2 {
+namespace {
+
+constexpr size_t kSide = 16;         // rows of a tile; also its columns of fp32
+constexpr size_t kStep = 2 * kSide;  // elements of k in a tile of bf16
+constexpr size_t kHalves = 2;        // tiles along each side of a register tile
+constexpr size_t kBlock = 256;       // of k
+constexpr size_t kTileBytes = 1024;
+constexpr size_t kRowBytes = 64;
+constexpr size_t kHeadBytes = 64;    // before packed tiles: a Head
+constexpr unsigned kLarge = 0x4e80;  // 2^30 as bf16
+
+constexpr size_t planes(DType type) {
+  switch (type) {
+    case DType::kF32:
+      return 3;
+    case DType::kF16:
+      return 2;
+    case DType::kBf16:
+    case DType::kI32:
+      return 1;
+  }
+  return 0;
+}
+
+// What a packed tile of a or w begins with.
+struct Head {
+  bool large;  // a number of kLarge or more
+};
+
+size_t packed_bytes(DType type) { return kHeadBytes + kHalves * kBlock / kStep * planes(type) * kTileBytes; }
+
+constexpr size_t steps(size_t k) { return (k + kStep - 1) / kStep; }
+
+// 16 elements as fp32; only those that `mask` names are read, the others are zeros.
+__m512 load(const float* x, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, x); }
+__m512 load(const F16* x, __mmask16 mask) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, x)); }
+__m512 load(const Bf16* x, __mmask16 mask) {
+  const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, x));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
+}
+
+__mmask16 mask_of(size_t count) { return static_cast<__mmask16>(count >= kSide ? 0xffffu : (1u << count) - 1); }
+
+// The same 32 bits in each lane; stays in its register: g++ would make it anew for each use.
+inline __attribute__((always_inline)) __m512i constant(unsigned bits) {
+  __m512i value = _mm512_set1_epi32(static_cast<int>(bits));
+  asm("" : "+v"(value));
+  return value;
+}
+
+// The first 32 of the `left` elements of a row as planes: element i in the low half of lane i, element i + 16 in the
+// high half.
+template <size_t count, class T>
+inline __attribute__((always_inline)) void load_planes(const T* row, size_t left, __m512i (&plane)[count]) {
+  __m512 low, high;
+  if (left >= kStep) {
+    low = load(row, 0xffff);
+    high = load(row + kSide, 0xffff);
+  } else {
+    low = load(row, mask_of(left));
+    high = load(row + kSide, mask_of(left > kSide ? left - kSide : 0));
+  }
+  const __m512i upper = constant(0xffff0000u), half = constant(0x8000);
+  for (size_t p = 0; p < count; ++p) {
+    __m512i low_bits = _mm512_castps_si512(low), high_bits = _mm512_castps_si512(high);
+    if (p + 1 < count) {  // to the nearest; the last plane is exact
+      low_bits = _mm512_and_si512(_mm512_add_epi32(low_bits, half), upper);
+      high_bits = _mm512_and_si512(_mm512_add_epi32(high_bits, half), upper);
+      low = _mm512_sub_ps(low, _mm512_castsi512_ps(low_bits));
+      high = _mm512_sub_ps(high, _mm512_castsi512_ps(high_bits));
+    }
+    constexpr int kSelect = 0xd8;  // the bits of b where c has ones, else those of a
+    plane[p] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(low_bits, 16), high_bits, upper, kSelect);
+  }
+}
+
+// bf16 is its own plane.
+inline __attribute__((always_inline)) void load_planes(const Bf16* row, size_t left, __m512i (&plane)[1]) {
+  const auto mask = static_cast<__mmask32>(left >= kStep ? 0xffffffffu : (1u << left) - 1);
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+  const __m512i order = _mm512_or_si512(low, _mm512_slli_epi32(_mm512_add_epi32(low, _mm512_set1_epi32(kSide)), 16));
+  plane[0] = _mm512_permutexvar_epi16(order, _mm512_maskz_loadu_epi16(mask, row));
+}
+
+// The largest magnitudes that went by, in planes 0.
+class Largest {
+ public:
+  inline __attribute__((always_inline)) void see(__m512i plane) {
+    most_ = _mm512_max_epu16(most_, _mm512_and_si512(plane, magnitude_));
+  }
+  void take(const Largest& other) { most_ = _mm512_max_epu16(most_, other.most_); }
+  bool large() const { return _mm512_cmpge_epu16_mask(most_, _mm512_set1_epi16(kLarge)) != 0; }
+
+ private:
+  __m512i most_ = _mm512_setzero_si512();
+  const __m512i magnitude_ = constant(0x7fff7fffu);
+};
+
+inline __attribute__((always_inline)) void transpose(__m512i (&x)[kSide]) {
+  __m512i two[kSide], four[kSide];
+  for (size_t i = 0; i < kSide; i += 2) {
+    two[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
+    two[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
+  }
+  for (size_t i = 0; i < kSide; i += 4)
+    for (size_t j = 0; j < 2; ++j) {
+      four[i + 2 * j] = _mm512_unpacklo_epi64(two[i + j], two[i + j + 2]);
+      four[i + 2 * j + 1] = _mm512_unpackhi_epi64(two[i + j], two[i + j + 2]);
+    }
+  for (size_t j = 0; j < 4; ++j) {
+    const __m512i a = _mm512_shuffle_i32x4(four[j], four[j + 4], 0x88);
+    const __m512i b = _mm512_shuffle_i32x4(four[j + 8], four[j + 12], 0x88);
+    const __m512i c = _mm512_shuffle_i32x4(four[j], four[j + 4], 0xdd);
+    const __m512i d = _mm512_shuffle_i32x4(four[j + 8], four[j + 12], 0xdd);
+    x[j] = _mm512_shuffle_i32x4(a, b, 0x88);
+    x[j + 4] = _mm512_shuffle_i32x4(c, d, 0x88);
+    x[j + 8] = _mm512_shuffle_i32x4(a, b, 0xdd);
+    x[j + 12] = _mm512_shuffle_i32x4(c, d, 0xdd);
+  }
+}
+
+// f(T{}, number of planes as a constant) for the stored type.
+template <size_t value>
+struct Constant {
+  static constexpr size_t kValue = value;
+};
+template <class F>
+void with_type(DType type, F&& f) {
+  switch (type) {
+    case DType::kF32:
+      return f(float{}, Constant<3>{});
+    case DType::kBf16:
+      return f(Bf16{}, Constant<1>{});
+    case DType::kF16:
+      return f(F16{}, Constant<2>{});
+    case DType::kI32:
+      return;  // refused by the operators
+  }
+}
+
+// f(T{}, planes of w, planes of a, whether there are two halves of a), all but T as constants; T is the type of w.
+template <class F>
+void with_types(DType w_type, DType a_type, bool both, F&& f) {
+  with_type(w_type, [&](auto type, auto planes_w) {
+    with_type(a_type, [&](auto, auto planes_a) {
+      if (both)
+        f(type, planes_w, planes_a, Constant<1>{});
+      else
+        f(type, planes_w, planes_a, Constant<0>{});
+    });
+  });
+}
+
+// A Head and [steps, halves, planes, tile], where a tile is 16 rows of w by 32 elements.
+void pack_w(const RowsView& w, std::byte* packed) {
+  auto* head = reinterpret_cast<Head*>(packed);
+  packed += kHeadBytes;
+  with_type(w.type, [&](auto type, auto planes_constant) {
+    using T = decltype(type);
+    constexpr size_t kPlanes = decltype(planes_constant)::kValue;
+    Largest largest;
+    for (size_t r = 0; r < kHalves * kSide; ++r) {
+      std::byte* target = packed + r / kSide * kPlanes * kTileBytes + r % kSide * kRowBytes;
+      const T* row = static_cast<const T*>(w.data) + r * w.stride;
+      for (size_t i = 0; i < w.k; i += kStep, target += kHalves * kPlanes * kTileBytes) {
+        __m512i plane[kPlanes] = {};
+        if (r < w.rows) load_planes(row + i, w.k - i, plane);
+        largest.see(plane[0]);
+        for (size_t p = 0; p < kPlanes; ++p) _mm512_storeu_si512(target + p * kTileBytes, plane[p]);
+      }
+    }
+    head->large = largest.large();
+  });
+}
+
+// A Head and [steps, halves, planes, tile], where a tile is 16 pairs of elements by 16 rows of a. A half without rows
+// is left out.
+void pack_a(const RowsView& a, std::byte* packed) {
+  auto* head = reinterpret_cast<Head*>(packed);
+  packed += kHeadBytes;
+  with_type(a.type, [&](auto type, auto planes_constant) {
+    using T = decltype(type);
+    constexpr size_t kPlanes = decltype(planes_constant)::kValue;
+    Largest largest;
+    for (size_t i = 0; i < a.k; i += kStep)
+      for (size_t first = 0; first < a.rows; first += kSide, packed += kPlanes * kTileBytes) {
+        const size_t rows = a.rows - first < kSide ? a.rows - first : kSide;
+        __m512i tile[kPlanes][kSide];
+        for (size_t r = 0; r < kSide; ++r) {
+          __m512i plane[kPlanes] = {};
+          if (r < rows) {
+            const T* row = static_cast<const T*>(a.data) + (first + r) * a.stride + i;
+            __builtin_prefetch(row + 2 * kStep);
+            load_planes(row, a.k - i, plane);
+            largest.see(plane[0]);
+          }
+          for (size_t p = 0; p < kPlanes; ++p) tile[p][r] = plane[p];
+        }
+        for (size_t p = 0; p < kPlanes; ++p) {
+          transpose(tile[p]);
+          for (size_t r = 0; r < kSide; ++r) _mm512_storeu_si512(packed + p * kTileBytes + r * kRowBytes, tile[p][r]);
+        }
+      }
+    head->large = largest.large();
+  });
+}
+
+}  // namespace
+}  // namespace lfm2

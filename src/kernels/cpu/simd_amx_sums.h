@@ -1,0 +1,154 @@
+// For simd_amx.cpp: what the tiles summed over one block of k, put right by plain multiply-adds where it has to be, and
+// added to the blocks before.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/cpu/simd_amx_planes.h"
+
+namespace lfm2 {
+namespace {
+
+constexpr float kLeast = 0x1p-55f;  // of sums over a block
+constexpr float kMost = 0x1p100f;   // sums of numbers below kLarge stay far below it
+
+RowsView part_of(const RowsView& view, size_t first, size_t rows, size_t first_k, size_t k) {
+  const size_t element = view.type == DType::kF32 ? 4 : 2;
+  return {static_cast<const std::byte*>(view.data) + (first * view.stride + first_k) * element, view.type, view.stride,
+          rows, k};
+}
+
+// The bits of the largest magnitude in each of at most 16 rows.
+void largest_of_rows(const RowsView& view, unsigned (&largest)[kSide]) {
+  with_type(view.type, [&](auto type, auto) {
+    using T = decltype(type);
+    for (size_t r = 0; r < view.rows; ++r) {
+      const T* row = static_cast<const T*>(view.data) + r * view.stride;
+      __m512i most = _mm512_setzero_si512();
+      for (size_t i = 0; i < view.k; i += kSide) {
+        const __m512i bits = _mm512_castps_si512(load(row + i, mask_of(view.k - i)));
+        most = _mm512_max_epu32(most, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
+      }
+      largest[r] = _mm512_reduce_max_epu32(most);
+    }
+  });
+}
+
+// Which of those rows are zeros throughout, and which hold a number that is kLarge or more when rounded to bf16.
+struct Kinds {
+  explicit Kinds(const RowsView& view) {
+    unsigned largest[kSide];
+    largest_of_rows(view, largest);
+    for (size_t r = 0; r < view.rows; ++r) {
+      if (largest[r] == 0) zeros |= 1u << r;
+      if (largest[r] >= (kLarge << 16) - 0x8000u) large |= 1u << r;
+    }
+  }
+  unsigned zeros = 0, large = 0;
+};
+
+// At most 16 rows as fp32, transposed: [k, 16].
+void transpose_rows(const RowsView& view, float* target) {
+  with_type(view.type, [&](auto type, auto) {
+    using T = decltype(type);
+    for (size_t i = 0; i < view.k; i += kSide) {
+      const size_t count = view.k - i < kSide ? view.k - i : kSide;
+      __m512i block[kSide];
+      for (size_t r = 0; r < kSide; ++r)
+        block[r] =
+            r < view.rows
+                ? _mm512_castps_si512(load(static_cast<const T*>(view.data) + r * view.stride + i, mask_of(count)))
+                : _mm512_setzero_si512();
+      transpose(block);
+      for (size_t j = 0; j < count; ++j) _mm512_store_si512(target + (i + j) * kSide, block[j]);
+    }
+  });
+}
+
+// Whether a sum of the tile [columns, rows] may have to be made otherwise, of those that exist.
+bool doubtful(const float* tile, size_t columns, size_t rows) {
+  const __m512i least = _mm512_castps_si512(_mm512_set1_ps(kLeast)), magnitude = _mm512_set1_epi32(0x7fffffff);
+  __m512i most = _mm512_setzero_si512();  // of bits counted from kLeast's: what is below it wraps
+  for (size_t c = 0; c < columns; ++c) {
+    const __m512i bits = _mm512_and_si512(_mm512_load_si512(tile + c * kSide), magnitude);
+    most = _mm512_max_epu32(most, _mm512_sub_epi32(bits, least));
+  }
+  const __m512i range = _mm512_sub_epi32(_mm512_castps_si512(_mm512_set1_ps(kMost)), least);
+  return _mm512_mask_cmpgt_epu32_mask(mask_of(rows), most, range) != 0;
+}
+
+// Makes the sums of one tile [columns, rows] that are not the tiles' (see simd_amx.cpp) by plain multiply-adds, in
+// order of k. Sums of zeros are left: tiles make them right.
+__attribute__((noinline)) void make_plain(const RowsView& a, const RowsView& w, float* tile) {
+  const Kinds a_kinds(a), w_kinds(w);
+  const unsigned rows = mask_of(a.rows);
+  __mmask16 wanted[kSide];
+  unsigned any = 0;
+  for (size_t c = 0; c < kSide; ++c) {
+    wanted[c] = 0;
+    if (c >= w.rows) continue;
+    const __m512 magnitude = _mm512_abs_ps(_mm512_load_ps(tile + c * kSide));
+    const unsigned least = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(kLeast), _CMP_LT_OQ);
+    const unsigned beyond = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(kMost), _CMP_NLE_UQ);
+    const bool zeros = (w_kinds.zeros >> c & 1u) != 0, large = (w_kinds.large >> c & 1u) != 0;
+    const unsigned these = beyond | a_kinds.large | (large ? rows : 0) | (zeros ? 0 : least & ~a_kinds.zeros);
+    wanted[c] = static_cast<__mmask16>(these & rows);
+    any |= wanted[c];
+  }
+  if (any == 0) return;
+  constexpr size_t kTogether = 8;  // columns, so that one's multiply-adds need not wait for each other
+  alignas(64) float columns_of_a[kBlock * kSide], columns_of_w[kBlock * kSide];
+  transpose_rows(a, columns_of_a);
+  transpose_rows(w, columns_of_w);
+  for (size_t first = 0; first < kSide; first += kTogether) {
+    any = 0;
+    for (size_t c = 0; c < kTogether; ++c) any |= wanted[first + c];
+    if (any == 0) continue;
+    __m512 sums[kTogether];
+    for (size_t c = 0; c < kTogether; ++c) sums[c] = _mm512_setzero_ps();
+    for (size_t i = 0; i < a.k; ++i) {
+      const __m512 x = _mm512_load_ps(columns_of_a + i * kSide);
+#pragma GCC unroll 8
+      for (size_t c = 0; c < kTogether; ++c)
+        sums[c] = _mm512_fmadd_ps(x, _mm512_set1_ps(columns_of_w[i * kSide + first + c]), sums[c]);
+    }
+    for (size_t c = 0; c < kTogether; ++c) _mm512_mask_store_ps(tile + (first + c) * kSide, wanted[first + c], sums[c]);
+  }
+}
+
+// Adds a tile [columns, rows] to the sums, which keep that shape until the last block: then it becomes [rows, columns].
+inline __attribute__((always_inline)) void add_tile(const float* tile, bool first, bool last, float* sums) {
+  constexpr size_t kStride = kHalves * kSide;
+  __m512i x[kSide];
+  for (size_t c = 0; c < kSide; ++c) {
+    __m512 sum = _mm512_load_ps(tile + c * kSide);
+    if (!first) sum = _mm512_add_ps(_mm512_loadu_ps(sums + c * kStride), sum);
+    x[c] = _mm512_castps_si512(sum);
+  }
+  if (last) transpose(x);
+  for (size_t r = 0; r < kSide; ++r) _mm512_storeu_ps(sums + r * kStride, _mm512_castsi512_ps(x[r]));
+}
+
+// What the tiles summed over a block of k, put right and added to the sums of one register tile; a and w as they are
+// stored, over the block.
+void add_block(const RowsView& a, const RowsView& w, bool large, bool first, bool last, float* sums) {
+  alignas(64) float tile[kHalves * kHalves][kSide * kSide];
+  const bool both = a.rows > kSide;
+  _tile_stored(0, tile[0], kRowBytes);
+  if (both) _tile_stored(1, tile[1], kRowBytes);
+  _tile_stored(2, tile[2], kRowBytes);
+  if (both) _tile_stored(3, tile[3], kRowBytes);
+  for (size_t half_a = 0; half_a < (both ? kHalves : 1); ++half_a)
+    for (size_t half_w = 0; half_w < kHalves; ++half_w) {
+      float* part = tile[half_w * kHalves + half_a];
+      const size_t row = half_a * kSide, column = half_w * kSide;
+      const size_t rows = a.rows - row < kSide ? a.rows - row : kSide;
+      const size_t columns = w.rows <= column ? 0 : w.rows - column < kSide ? w.rows - column : kSide;
+      if (columns > 0 && (large || doubtful(part, columns, rows)))
+        make_plain(part_of(a, row, rows, 0, a.k), part_of(w, column, columns, 0, w.k), part);
+      add_tile(part, first, last, sums + row * kHalves * kSide + column);
+    }
+}
+
+}  // namespace
+}  // namespace lfm2

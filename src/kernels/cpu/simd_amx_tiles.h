@@ -1,0 +1,197 @@
+// For simd_amx.cpp: the tile registers, and the products of planes that they sum over one block of k.
+#pragma once
+
+#include <immintrin.h>
+
+#include "kernels/cpu/simd_amx_planes.h"
+
+namespace lfm2 {
+namespace {
+
+struct alignas(64) TileConfig {
+  unsigned char palette = 1, start_row = 0, reserved[14] = {};
+  unsigned short row_bytes[16] = {};
+  unsigned char rows[16] = {};
+};
+
+void configure_tiles() {
+  TileConfig config;
+  for (size_t tile = 0; tile < 8; ++tile) {
+    config.row_bytes[tile] = kRowBytes;
+    config.rows[tile] = kSide;
+  }
+  asm volatile("" ::: "memory");  // what was packed and the configuration are in memory
+  _tile_loadconfig(&config);
+}
+
+// Asks for the lines of every parts-th row from row `part` on, one a call: more at once would hold up the tiles.
+class Fetcher {
+ public:
+  Fetcher(const Fetch& fetch, size_t part, size_t parts) : fetch_(fetch), row_(part), parts_(parts) {}
+  inline __attribute__((always_inline)) void next() {
+    if (row_ >= fetch_.rows) return;
+    const std::byte* line = fetch_.from + row_ * fetch_.stride + byte_;
+    if (fetch_.to_write)
+      __builtin_prefetch(line, 1, 2);
+    else
+      __builtin_prefetch(line, 0, 2);
+    byte_ += kRowBytes;
+    if (byte_ < fetch_.row_bytes) return;
+    byte_ = 0;
+    row_ += parts_;
+  }
+
+ private:
+  const Fetch fetch_;
+  size_t row_, parts_, byte_ = 0;
+};
+
+// The rows of a that come next, from the L2 to the L1 cache; asking for what lies behind the last is harmless.
+template <size_t lines>
+inline __attribute__((always_inline)) void prefetch_lines(const std::byte* from) {
+#pragma GCC unroll 64
+  for (size_t line = 0; line < lines; ++line) __builtin_prefetch(from + line * kRowBytes, 0, 3);
+}
+
+// The registers: tiles 0 … 3 are sums, [half of w][half of a]; 4 and 5 the halves of w, 6 and 7 those of a.
+inline __attribute__((always_inline)) void zero_tiles() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
+// Products of planes for an element, but for the first planes'.
+constexpr size_t small_products(size_t planes_w, size_t planes_a) {
+  return planes_w * planes_a == 9 ? 5 : planes_w * planes_a == 6 ? 4 : planes_w * planes_a - 1;
+}
+
+// Adds the product of planes i of w and j of a over one step of k; w(i, half) is where a tile lies. A plane that the
+// product before it had is still loaded.
+template <size_t planes_a, bool both, class W>
+inline __attribute__((always_inline)) void multiply_planes(W&& w, const std::byte* a, size_t i, size_t j, bool load_w,
+                                                           bool load_a) {
+  if (load_w) {
+    _tile_loadd(4, w(i, 0), kRowBytes);
+    _tile_loadd(5, w(i, 1), kRowBytes);
+  }
+  if (load_a) {
+    _tile_loadd(6, a + j * kTileBytes, kRowBytes);
+    if constexpr (both) _tile_loadd(7, a + (planes_a + j) * kTileBytes, kRowBytes);
+  }
+  _tile_dpbf16ps(0, 4, 6);
+  if constexpr (both) _tile_dpbf16ps(1, 4, 7);
+  _tile_dpbf16ps(2, 5, 6);
+  if constexpr (both) _tile_dpbf16ps(3, 5, 7);
+}
+
+// Adds the small products over one step of k; after each of them, between(its number).
+template <size_t planes_w, size_t planes_a, bool both, class W, class F>
+inline __attribute__((always_inline)) void multiply_small(W&& w, const std::byte* a, F&& between) {
+  const auto multiply = [&](size_t i, size_t j, bool load_w, bool load_a, size_t nth) __attribute__((always_inline)) {
+    multiply_planes<planes_a, both>(w, a, i, j, load_w, load_a);
+    between(nth);
+  };
+  size_t nth = 0;  // neighbours in this order share a plane
+  if constexpr (planes_a > 2) multiply(0, 2, true, true, nth++);
+  if constexpr (planes_a > 1) multiply(0, 1, planes_a == 2, true, nth++);
+  if constexpr (planes_w > 1 && planes_a > 1) multiply(1, 1, true, false, nth++);
+  if constexpr (planes_w > 1) multiply(1, 0, planes_a == 1, true, nth++);
+  if constexpr (planes_w > 2) multiply(2, 0, true, false, nth++);
+}
+
+// The order of the first planes' products: backwards, so that they find the last steps in the cache. Without small
+// products nothing has been there before.
+constexpr size_t step_of(size_t nth, size_t count, size_t small) { return small > 0 ? count - 1 - nth : nth; }
+
+// The planes of w and a in the small product `nth` of a step, in the order of multiply_small.
+struct Planes {
+  size_t w, a;
+};
+template <size_t planes_w, size_t planes_a>
+constexpr Planes small_product(size_t nth) {
+  Planes all[small_products(planes_w, planes_a) + 1] = {};
+  size_t count = 0;
+  if (planes_a > 2) all[count++] = {0, 2};
+  if (planes_a > 1) all[count++] = {0, 1};
+  if (planes_w > 1 && planes_a > 1) all[count++] = {1, 1};
+  if (planes_w > 1) all[count++] = {1, 0};
+  if (planes_w > 2) all[count++] = {2, 0};
+  return all[nth];
+}
+
+// Adds the product of the loaded planes, and loads those of the next one as soon as their registers are free.
+template <size_t planes_w, size_t planes_a, bool both, bool load_w, bool load_a>
+inline __attribute__((always_inline)) void multiply_loaded(const std::byte* w, const std::byte* a) {
+  constexpr size_t kHalfW = planes_w * kTileBytes, kHalfA = planes_a * kTileBytes;
+  _tile_dpbf16ps(0, 4, 6);
+  if constexpr (load_a) {
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_loadd(6, a, kRowBytes);
+    if constexpr (both) _tile_dpbf16ps(1, 4, 7);
+    if constexpr (load_w) _tile_loadd(4, w, kRowBytes);
+    if constexpr (both) _tile_dpbf16ps(3, 5, 7);
+    if constexpr (both) _tile_loadd(7, a + kHalfA, kRowBytes);
+    if constexpr (load_w) _tile_loadd(5, w + kHalfW, kRowBytes);
+  } else {
+    if constexpr (both) _tile_dpbf16ps(1, 4, 7);
+    if constexpr (load_w) _tile_loadd(4, w, kRowBytes);
+    _tile_dpbf16ps(2, 5, 6);
+    if constexpr (both) _tile_dpbf16ps(3, 5, 7);
+    if constexpr (load_w) _tile_loadd(5, w + kHalfW, kRowBytes);
+  }
+}
+
+// The sums of one register tile over one block of k.
+template <size_t planes_w, size_t planes_a, bool both>
+void multiply_block(const std::byte* w, const std::byte* a, size_t count, Fetcher& w_lines, Fetcher& out_lines) {
+  constexpr size_t kStepW = kHalves * planes_w * kTileBytes, kTilesA = (both ? 2 : 1) * planes_a;
+  constexpr size_t kStepA = kTilesA * kTileBytes, kSmall = small_products(planes_w, planes_a);
+  const auto fetch = [&]() __attribute__((always_inline)) {
+    w_lines.next();
+    out_lines.next();
+    out_lines.next();
+  };
+  zero_tiles();
+  if (count == 0) return;
+  constexpr Planes kFirst = small_product<planes_w, planes_a>(0);  // the first planes where there are no small products
+  _tile_loadd(4, w + kFirst.w * kTileBytes, kRowBytes);
+  _tile_loadd(5, w + (planes_w + kFirst.w) * kTileBytes, kRowBytes);
+  _tile_loadd(6, a + kFirst.a * kTileBytes, kRowBytes);
+  if constexpr (both) _tile_loadd(7, a + (planes_a + kFirst.a) * kTileBytes, kRowBytes);
+  constexpr size_t kLines =
+      kSmall > 0 ? (kTilesA * kSide + kSmall - 1) / kSmall : 0;  // of a, that each product sees come
+  for (size_t s = 0; kSmall > 0 && s < count; ++s) {
+    const std::byte *w_step = w + s * kStepW, *a_step = a + s * kStepA;
+    const auto product = [&]<size_t nth>(Constant<nth>) __attribute__((always_inline)) {
+      if constexpr (nth < kSmall) {
+        constexpr Planes kThis = small_product<planes_w, planes_a>(nth);
+        if constexpr (nth + 1 < kSmall) {
+          constexpr Planes kNext = small_product<planes_w, planes_a>(nth + 1);
+          multiply_loaded<planes_w, planes_a, both, kThis.w != kNext.w, kThis.a != kNext.a>(
+              w_step + kNext.w * kTileBytes, a_step + kNext.a * kTileBytes);
+        } else {  // the next step's first, or the last step's first planes
+          const bool more = s + 1 < count;
+          multiply_loaded<planes_w, planes_a, both, true, true>(
+              more ? w_step + kStepW + kFirst.w * kTileBytes : w_step,
+              more ? a_step + kStepA + kFirst.a * kTileBytes : a_step);
+        }
+        if constexpr (planes_w > 1) prefetch_lines<kLines>(a_step + kStepA + nth * kLines * kRowBytes);
+        fetch();
+      }
+    };
+    product(Constant<0>{});
+    product(Constant<1>{});
+    product(Constant<2>{});
+    product(Constant<3>{});
+    product(Constant<4>{});
+  }
+  for (size_t nth = 0; nth < count; ++nth) {
+    const size_t next = step_of(nth + 1 < count ? nth + 1 : nth, count, kSmall);
+    multiply_loaded<planes_w, planes_a, both, true, true>(w + next * kStepW, a + next * kStepA);
+    fetch();
+  }
+}
+
+}  // namespace
+}  // namespace lfm2
