@@ -18,6 +18,8 @@ namespace lfm2::h5 {
 inline constexpr uint64_t kUndefined = ~uint64_t{0};  // an address that leads nowhere
 inline constexpr size_t kChecksumBytes = 4;
 
+size_t bytes_for(uint64_t limit);  // that hold every number up to `limit`
+
 // Reads little-endian numbers from front to back. Error(kData) at the end of its bytes.
 class Cursor {
  public:
@@ -73,37 +75,6 @@ class Blocks {
   const CheckedFile& file_;
   std::map<uint64_t, Extent> extents_;  // by first byte
   uint64_t read_bytes_ = 0;
-};
-
-// All records of a version 2 B-tree, in order.
-std::vector<Block> read_btree2(Blocks& blocks, uint64_t address, uint8_t type, const std::string& what);
-
-// A fractal heap: objects by id.
-class FractalHeap {
- public:
-  FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, const std::string& what);
-
-  Block object(std::span<const std::byte> id) const;
-
- private:
-  struct DirectBlock {
-    uint64_t address;
-    Block bytes;
-  };
-
-  void read_free_space(uint64_t address);
-  void read_direct(uint64_t address, uint64_t heap_offset, uint64_t bytes);
-  void read_indirect(uint64_t address, uint64_t heap_offset, uint64_t rows);
-  uint64_t row_bytes(uint64_t row) const;
-
-  Blocks& blocks_;
-  uint64_t address_;
-  std::string what_;
-  size_t id_bytes_ = 0, offset_bytes_ = 0, length_bytes_ = 0, block_header_bytes_ = 0;
-  bool direct_checksums_ = false;
-  uint64_t width_ = 0, start_bytes_ = 0, most_direct_bytes_ = 0, direct_rows_ = 0;
-  std::map<uint64_t, DirectBlock> direct_;  // by offset in the heap
-  std::map<uint64_t, Block> huge_;          // by number
 };
 
 }  // namespace lfm2::h5

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "stage/h5_btree.h"
+
 namespace lfm2::h5 {
 
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "stage/h5_blocks.h"
+#include "stage/h5_heap.h"
 
 namespace lfm2::h5 {
 
