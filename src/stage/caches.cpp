@@ -25,22 +25,16 @@ uint64_t slot_bytes(const ModelConfig& config, LayerRange layers) {
   return static_cast<uint64_t>(count_layers(config, layers, LayerType::kConv) * elements) * sizeof(float);
 }
 
-Caches::Caches(Backend& backend, const ModelConfig& config, LayerRange layers, DType compute, CacheShape shape) {
-  const auto allocate = [&](DType dtype, std::initializer_list<int64_t> dims) {
-    Tensor tensor(nullptr, dtype, dims);
-    buffers_.push_back(backend.allocate(tensor.bytes()));
-    tensor.data = buffers_.back().data();
-    bytes_ += tensor.bytes();
-    return tensor;
-  };
+Caches::Caches(Backend& backend, const ModelConfig& config, LayerRange layers, DType compute, CacheShape shape)
+    : memory_(backend) {
   const AttentionShape heads = config.attention();
   for (int64_t layer = layers.first; layer < layers.end(); ++layer) {
     LayerCache cache;
     if (config.layer_types[static_cast<size_t>(layer)] == LayerType::kAttention) {
-      cache.key_values.keys = allocate(compute, {shape.pages, shape.page, heads.kv_heads, heads.head_dim});
-      cache.key_values.values = allocate(compute, {shape.pages, shape.page, heads.kv_heads, heads.head_dim});
+      cache.key_values.keys = memory_.allocate(compute, {shape.pages, shape.page, heads.kv_heads, heads.head_dim});
+      cache.key_values.values = memory_.allocate(compute, {shape.pages, shape.page, heads.kv_heads, heads.head_dim});
     } else {
-      cache.conv_states = allocate(DType::kF32, {2 * shape.slots, config.conv_length - 1, config.hidden});
+      cache.conv_states = memory_.allocate(DType::kF32, {2 * shape.slots, config.conv_length - 1, config.hidden});
     }
     layers_.push_back(cache);
   }

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/tensor_memory.h"
 #include "stage/model_config.h"
 #include "stage/partition.h"
 
@@ -27,12 +27,11 @@ class Caches {
   Caches(Backend& backend, const ModelConfig& config, LayerRange layers, DType compute, CacheShape shape);
 
   const std::vector<LayerCache>& layers() const { return layers_; }
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return memory_.bytes(); }
 
  private:
   std::vector<LayerCache> layers_;  // in the order of the stage's
-  std::vector<Buffer> buffers_;
-  uint64_t bytes_ = 0;
+  TensorMemory memory_;
 };
 
 // Bytes of one page in all attention layers of a stage, and of one slot in all its short convolutions.

@@ -53,12 +53,13 @@ class JsonlCompletions : public AppendedCompletions {
     line += fmt::format(",\"finish_reason\":\"{}\"", name(completion.reason));
     if (job_.kind.top_k > 0) {
       const auto k = static_cast<size_t>(job_.kind.top_k);
-      line += ",\"logprobs\":";
-      append_list(line, std::span(completion.log_probs));
-      line += ",\"top_ids\":";
+      line += ",\"logprobs\":[";
+      append_values(line, std::span(completion.log_probs));
+      line += "],\"top_ids\":[";
       append_rows(line, std::span(completion.top_ids), k);
-      line += ",\"top_logprobs\":";
+      line += "],\"top_logprobs\":[";
       append_rows(line, std::span(completion.top_log_probs), k);
+      line += ']';
     }
     line += "}\n";
     append(completion, std::as_bytes(std::span(line)));
@@ -66,24 +67,13 @@ class JsonlCompletions : public AppendedCompletions {
   void commit() override { commit_in_order(partial_, job_.pulse); }
 
  private:
-  // Shortest text that reads back as the same float; JSON has no infinities or NaN: null.
-  template <class T>
-  static void append_list(std::string& text, std::span<const T> values) {
-    text += '[';
-    for (const T& value : values) {
-      if (&value != values.data()) text += ',';
-      text += value - value == T{} ? fmt::format("{}", value) : "null";
-    }
-    text += ']';
-  }
   template <class T>
   static void append_rows(std::string& text, std::span<const T> values, size_t columns) {
-    text += '[';
     for (size_t at = 0; at < values.size(); at += columns) {
-      if (at > 0) text += ',';
-      append_list(text, values.subspan(at, columns));
+      text += at > 0 ? ",[" : "[";
+      append_values(text, values.subspan(at, columns));
+      text += ']';
     }
-    text += ']';
   }
 };
 

@@ -66,37 +66,25 @@ Generator::Drawn::Drawn(std::byte* memory, int64_t draws, int64_t top_k) {
   top_log_probs = take(DType::kF32, {draws, top_k});
 }
 
-Generator::Generator(Backend& backend, const Stage& stage, Channel* channel, ControlLink& control, int64_t index,
-                     int64_t stages, const GenerationPlan& plan, DType compute, Watchdog& watchdog, bool traced)
-    : backend_(backend),
-      stage_(stage),
-      channel_(channel),
-      control_(control),
-      index_(index),
-      stages_(stages),
+Generator::Generator(const StageLinks& links, const GenerationPlan& plan, DType compute, bool traced)
+    : links_(links),
+      control_(*links.control),
       plan_(plan),
       compute_(compute),
-      watchdog_(watchdog),
-      traced_(traced),
-      waiter_(
-          watchdog,
-          [this] {
-            backend_.compute().check();
-            watchdog_.note(backend_.activity());
-            control_.progress();
-            if (channel_ != nullptr) channel_->progress();
-            collect_results();
-            pass_on_stop();
-          },
-          backend.memory_is_host_memory() ? Wait::kEagerSeconds : kEagerSeconds),
-      caches_(backend, stage.config(), stage.layers(), compute, plan.limits.caches) {
+      caches_(links.backend, links.stage.config(), links.stage.layers(), compute, plan.limits.caches),
+      memory_(links.backend),
+      run_(
+          links, true, traced, [this] { collect_results(); },
+          links.backend.memory_is_host_memory() ? Wait::kEagerSeconds : kEagerSeconds) {
+  Backend& backend = links.backend;
+  const Stage& stage = links.stage;
   const int64_t most_tokens = plan.most_tokens(), most_sequences = plan.limits.most_sequences;
   const size_t array_bytes =
       static_cast<size_t>(most_words(most_tokens, most_sequences, plan.table_width())) * sizeof(int32_t);
   arrays_ = backend.allocate(array_bytes);
   const size_t drawn_bytes = Drawn(nullptr, most_sequences, plan.top_k).bytes;
   for (Slot& slot : slots_) {
-    slot.residual = allocate(compute, {most_tokens, stage.config().hidden});
+    slot.residual = memory_.allocate(compute, {most_tokens, stage.config().hidden});
     slot.staging = backend.allocate_host(array_bytes);
     slot.computed = backend.create_event();
     if (stage.last()) slot.results = backend.allocate_host(drawn_bytes);
@@ -104,28 +92,11 @@ Generator::Generator(Backend& backend, const Stage& stage, Channel* channel, Con
   const int64_t rows = stage.last() ? std::min(most_sequences, kHeadRows) : 0;
   if (stage.last()) {
     drawn_ = backend.allocate(drawn_bytes);
-    logits_ = allocate(DType::kF32, {rows, stage.config().vocab});
+    logits_ = memory_.allocate(DType::kF32, {rows, stage.config().vocab});
   }
   const StageCost cost = measure_stage(stage.config(), stage.layers(), compute, compute, most_tokens, rows);
   scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
-  activation_bytes_ += cost.scratch_bytes + array_bytes + (stage.last() ? drawn_bytes : 0);
-}
-
-Tensor Generator::allocate(DType dtype, std::initializer_list<int64_t> dims) {
-  Tensor tensor(nullptr, dtype, dims);
-  buffers_.push_back(backend_.allocate(tensor.bytes()));
-  tensor.data = buffers_.back().data();
-  activation_bytes_ += tensor.bytes();
-  return tensor;
-}
-
-double Generator::wait(const std::function<bool()>& done, Phase phase, int64_t step, int64_t peer_stage) {
-  const double start = traced_ ? steady_seconds() : 0;
-  const int peer =
-      peer_stage == Place::kNobody ? Place::kNobody : watchdog_.rank() + static_cast<int>(peer_stage - index_);
-  const double waited = waiter_.until(done, {.phase = phase, .item = step, .step = true, .peer = peer});
-  if (traced_ && waited > 0) trace_.push_back({TraceKind::kWait, step, start, start + waited, phase});
-  return waited;
+  working_bytes_ += cost.scratch_bytes + array_bytes + (stage.last() ? drawn_bytes : 0);
 }
 
 bool Generator::take_tokens() {
@@ -146,28 +117,28 @@ bool Generator::take_tokens() {
 
 // First stage: decides; others: are told.
 void Generator::wait_for_tokens() {
-  if (stage_.last())
-    wait([&] { return take_tokens(); }, Phase::kCompute, steps_ - 1);
+  if (links_.stage.last())
+    run_.wait([&] { return take_tokens(); }, Phase::kCompute, steps_ - 1);
   else
-    wait([&] { return take_tokens(); }, Phase::kTokens, steps_, stages_ - 1);
+    run_.wait([&] { return take_tokens(); }, Phase::kTokens, steps_, links_.stages - 1);
 }
 
 ScheduledStep Generator::next_step() {
   ScheduledStep scheduled;
-  if (!stage_.first()) {
+  if (!links_.stage.first()) {
     std::vector<int32_t> words;
     // In steps: a device that hangs is to blame before the rank that waits for its tokens.
     bool received = false;
     const auto computed = [&] { return slots_[0].computed->done() && slots_[1].computed->done(); };
-    wait([&] { return (received = control_.receive_step(words)) || computed(); }, Phase::kCompute, steps_ - 1);
-    if (!received) wait([&] { return control_.receive_step(words); }, Phase::kStep, steps_, 0);
+    run_.wait([&] { return (received = control_.receive_step(words)) || computed(); }, Phase::kCompute, steps_ - 1);
+    if (!received) run_.wait([&] { return control_.receive_step(words); }, Phase::kStep, steps_, 0);
     scheduled.step = step_from_words(words);
     return scheduled;
   }
   while (true) {
     while (take_tokens()) {
     }
-    if (is_stopped()) break;
+    if (run_.first_is_asked_to_stop()) break;
     if (auto next = scheduler_->next()) {
       scheduled = std::move(*next);
       const double now = steady_seconds();
@@ -183,22 +154,9 @@ ScheduledStep Generator::next_step() {
   return scheduled;
 }
 
-bool Generator::is_stopped() { return (stop_ && stop_()) || control_.asked_to_stop(); }
-
-// A signal may reach any of the ranks.
-void Generator::pass_on_stop() {
-  if (stage_.first() || asked_to_stop_ || !stop_ || !stop_()) return;
-  asked_to_stop_ = true;
-  control_.ask_to_stop();
-}
-
-// In steps, so that a stall is blamed on whoever is late: the stage before, this one's device, the stage behind.
 void Generator::wait_for_free_slot(int slot_index, int64_t previous) {
-  if (previous < 0) return;  // nothing was in it in this run
   const Slot& slot = slots_[static_cast<size_t>(slot_index)];
-  if (!stage_.first()) wait([&] { return channel_->delivered(slot_index); }, Phase::kReceive, previous, index_ - 1);
-  wait([&] { return slot.computed->done() && !slot.pending; }, Phase::kCompute, previous);
-  if (!stage_.last()) wait([&] { return channel_->sent(slot_index); }, Phase::kSend, previous, index_ + 1);
+  run_.wait_for_free_slot(slot_index, previous, [&] { return slot.computed->done() && !slot.pending; });
 }
 
 void Generator::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, Slot& slot) {
@@ -214,15 +172,15 @@ void Generator::upload(const StepArrays& arrays, const std::vector<int32_t>& ids
   fill(host.draws, arrays.draws);
   fill(host.draw_rows, arrays.draw_rows);
   fill(host.batch.page_table, arrays.page_table);
-  backend_.copy(backend_.compute(), arrays_.data(), slot.staging.data(), host.bytes);
+  links_.backend.copy(links_.backend.compute(), arrays_.data(), slot.staging.data(), host.bytes);
 }
 
 // Everything of a step between what comes in and what goes out.
 void Generator::compute(const Layout& layout, const Slot& slot) {
   const Tensor residual = slot.residual.rows(0, layout.batch.tokens);
-  if (stage_.first()) stage_.embed(backend_.ops(), layout.ids, residual);
-  stage_.forward(backend_.ops(), residual, layout.batch, scratch_, nullptr, &caches_);
-  if (stage_.last()) draw(layout, residual, slot);
+  if (links_.stage.first()) links_.stage.embed(links_.backend.ops(), layout.ids, residual);
+  links_.stage.forward(links_.backend.ops(), residual, layout.batch, scratch_, nullptr, &caches_);
+  if (links_.stage.last()) draw(layout, residual, slot);
 }
 
 void Generator::draw(const Layout& layout, const Tensor& residual, const Slot& slot) {
@@ -231,21 +189,22 @@ void Generator::draw(const Layout& layout, const Tensor& residual, const Slot& s
   for (int64_t first = 0; first < draws; first += kHeadRows) {
     const int64_t count = std::min(kHeadRows, draws - first);
     const Tensor logits = logits_.rows(0, count);
-    stage_.head(backend_.ops(), residual, layout.draw_rows.rows(first, count), scratch_, logits);
-    backend_.ops().sample(logits, layout.draws.rows(first, count), plan_.rule, drawn.ids.rows(first, count),
-                          drawn.log_probs.rows(first, count));
+    links_.stage.head(links_.backend.ops(), residual, layout.draw_rows.rows(first, count), scratch_, logits);
+    links_.backend.ops().sample(logits, layout.draws.rows(first, count), plan_.rule, drawn.ids.rows(first, count),
+                                drawn.log_probs.rows(first, count));
     if (plan_.top_k > 0)
-      backend_.ops().top_log_probs(logits, drawn.top_ids.rows(first, count), drawn.top_log_probs.rows(first, count));
+      links_.backend.ops().top_log_probs(logits, drawn.top_ids.rows(first, count),
+                                         drawn.top_log_probs.rows(first, count));
   }
   if (draws > 0)
-    backend_.copy_to_host(slot.results.data(),
-                          Tensor(drawn_.data(), DType::kI32, {static_cast<int64_t>(drawn.bytes / sizeof(int32_t))}));
+    links_.backend.copy_to_host(
+        slot.results.data(), Tensor(drawn_.data(), DType::kI32, {static_cast<int64_t>(drawn.bytes / sizeof(int32_t))}));
 }
 
 void Generator::make_room_for_recordings() {
   std::erase_if(recordings_, [](const auto& one) { return one.second.work == nullptr; });
   if (recordings_.size() < kMostRecordings) return;
-  wait([&] { return slots_[0].computed->done() && slots_[1].computed->done(); }, Phase::kCompute, steps_ - 1);
+  run_.wait([&] { return slots_[0].computed->done() && slots_[1].computed->done(); }, Phase::kCompute, steps_ - 1);
   recordings_.clear();
 }
 
@@ -259,10 +218,10 @@ void Generator::enqueue(const StepArrays& arrays, int slot_index, int64_t step) 
     const Shape shape{slot_index, layout.batch.tokens, layout.batch.max_length};
     if (recordings_.size() >= kMostRecordings && !recordings_.contains(shape)) make_room_for_recordings();
     Recorded& recorded = recordings_[shape];
-    if (++recorded.times == kRecordedTime) recorded.work = backend_.record([&] { compute(layout, slot); });
+    if (++recorded.times == kRecordedTime) recorded.work = links_.backend.record([&] { compute(layout, slot); });
     recording = recorded.work.get();
   }
-  backend_.compute().submit(
+  links_.backend.compute().submit(
       [this, layout, &slot, recording] {
         if (recording != nullptr)
           recording->replay();
@@ -270,7 +229,7 @@ void Generator::enqueue(const StepArrays& arrays, int slot_index, int64_t step) 
           compute(layout, slot);
       },
       2 * step);
-  backend_.compute().record(*slot.computed);
+  links_.backend.compute().record(*slot.computed);
 }
 
 void Generator::collect_results() {
@@ -279,11 +238,11 @@ void Generator::collect_results() {
     if (!slot.computed->done()) return;
     unread_.pop_front();
     const double start = steady_seconds();
-    const Place before = watchdog_.place();  // some wait looks around
-    watchdog_.enter({.phase = Phase::kWrite, .item = slot.step, .step = true});
+    const Place before = links_.watchdog.place();  // some wait looks around
+    run_.enter(Phase::kWrite, slot.step);
     hand_out(slot);
-    watchdog_.enter(before);
-    trace(TraceKind::kOutput, slot.step, start, steady_seconds());
+    links_.watchdog.enter(before);
+    run_.trace(TraceKind::kOutput, slot.step, start, steady_seconds());
     slot.pending = false;
   }
 }
@@ -319,42 +278,17 @@ void Generator::hand_out(Slot& slot) {
   on_tokens_(told);
 }
 
-void Generator::collect_times() {
-  for (const Span& span : backend_.compute().take_finished()) {
-    if (span.tag == kUntagged) continue;  // a step's index arrays on their way
-    times_.busy += span.end - span.start;
-    computing_.push_back(span);
-    trace(TraceKind::kCompute, span.tag / 2, span.start, span.end);
-  }
-  if (channel_ == nullptr) return;
-  const Channel::Transfers transfers = channel_->take_finished();
-  for (const Span& span : transfers.sent) {
-    trace(TraceKind::kSend, static_cast<int64_t>(sending_.size()), span.start, span.end);
-    times_.sending += span.end - span.start;
-    sending_.push_back(span);
-  }
-  for (const Span& span : transfers.received) trace(TraceKind::kReceive, received_++, span.start, span.end);
-}
-
 void Generator::run(const Samples& samples, const std::vector<CompletionConsumer*>& consumers,
                     const std::function<void(int64_t)>& on_tokens, const std::function<bool()>& stop) {
-  const double start = steady_seconds();
-  collect_times();  // of before: not of this run
-  times_ = {};
+  run_.begin(stop);
   generation_times_ = {};
-  computing_.clear();
-  sending_.clear();
-  receiving_.clear();
-  trace_.clear();
-  steps_ = largest_step_ = received_ = 0;
+  steps_ = largest_step_ = 0;
   consumers_ = consumers;
   on_tokens_ = on_tokens;
-  stop_ = stop;
-  asked_to_stop_ = false;
   table_.emplace(plan_.limits.caches);
   open_.assign(static_cast<size_t>(plan_.limits.caches.slots), {});
   most_new_.assign(open_.size(), 0);
-  if (stage_.first()) {
+  if (links_.stage.first()) {
     scheduler_.emplace(samples, plan_.samples, plan_.most_new, plan_.max_positions, plan_.limits);
     token_time_.assign(open_.size(), 0);
   }
@@ -365,45 +299,35 @@ void Generator::run(const Samples& samples, const std::vector<CompletionConsumer
     if (step.last()) break;
     const int slot_index = static_cast<int>(steps_ % kSlots);
     Slot& slot = slots_[static_cast<size_t>(slot_index)];
-    watchdog_.enter({.phase = Phase::kCompute, .item = steps_, .step = true});
+    run_.enter(Phase::kCompute, steps_);
     wait_for_free_slot(slot_index, steps_ - kSlots);
     table_->apply(step, plan_.table_width(), arrays);
-    if (stage_.last())
+    if (links_.stage.last())
       for (const Admission& one : step.admitted) {
         open_[static_cast<size_t>(one.slot)] = {
             .sample = one.sample, .token_ids = {}, .log_probs = {}, .top_ids = {}, .top_log_probs = {}};
         most_new_[static_cast<size_t>(one.slot)] = one.most_new;
       }
-    if (!stage_.first()) channel_->receive(slot_index, slot.residual.rows(0, arrays.tokens));
+    if (!links_.stage.first()) links_.channel->receive(slot_index, slot.residual.rows(0, arrays.tokens));
     upload(arrays, scheduled.ids, slot);
-    if (!stage_.first()) {
-      const double waited = wait([&] { return channel_->arrived(slot_index); }, Phase::kReceive, steps_, index_ - 1);
-      const double now = steady_seconds();
-      receiving_.push_back({0, now - waited, now});
-      channel_->order_after_arrival(slot_index, backend_.compute());
-    }
+    if (!links_.stage.first()) run_.wait_for_arrival(slot_index, steps_);
     enqueue(arrays, slot_index, steps_);
-    if (stage_.last()) {
+    if (links_.stage.last()) {
       slot.drawing_slots = arrays.draw_slots;
       slot.pending = true;
       slot.step = steps_;
       unread_.push_back(slot_index);
     } else {
-      channel_->send(slot_index, slot.residual.rows(0, arrays.tokens), *slot.computed);
+      links_.channel->send(slot_index, slot.residual.rows(0, arrays.tokens), *slot.computed);
     }
     ++steps_;
     largest_step_ = std::max(largest_step_, arrays.sequences());
-    collect_times();
+    run_.collect_times();
   }
   for (int64_t step = steps_; step < steps_ + kSlots; ++step)
     wait_for_free_slot(static_cast<int>(step % kSlots), step - kSlots);
-  finished_ = !stage_.first() || scheduler_->finished();
-  const double end = steady_seconds();
-  times_.total = end - start;
-  collect_times();
-  trace(TraceKind::kRun, 0, start, end);
-  times_.hidden = seconds_within(sending_, computing_);
-  times_.receiving = seconds_of(receiving_) - seconds_within(receiving_, computing_);
+  finished_ = !links_.stage.first() || scheduler_->finished();
+  run_.end();
 }
 
 }  // namespace lfm2

@@ -11,13 +11,10 @@
 #include <optional>
 #include <vector>
 
-#include "comm/channel.h"
-#include "comm/control_link.h"
-#include "comm/wait.h"
 #include "stage/completions.h"
-#include "stage/pipeline.h"
+#include "stage/schedule.h"
 #include "stage/scheduler.h"
-#include "stage/stage.h"
+#include "stage/stage_run.h"
 
 namespace lfm2 {
 
@@ -43,12 +40,11 @@ struct GenerationTimes {
 
 class Generator {
  public:
-  // `channel` may be null for a single stage. Everything a run needs is allocated here.
-  Generator(Backend& backend, const Stage& stage, Channel* channel, ControlLink& control, int64_t index, int64_t stages,
-            const GenerationPlan& plan, DType compute, Watchdog& watchdog, bool traced = false);
+  // Everything a run needs is allocated here. There is a control link, also for a single stage.
+  Generator(const StageLinks& links, const GenerationPlan& plan, DType compute, bool traced = false);
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
-  ~Generator() { backend_.compute().drain(); }
+  ~Generator() { links_.backend.compute().drain(); }
 
   // One pass over the job. `samples`: the prompts, used by the first stage; consumers are used by the last, which tells
   // `on_tokens` how many tokens were drawn, and of sequences that ended, how many more could have been. Once `stop`
@@ -57,12 +53,12 @@ class Generator {
            const std::function<void(int64_t tokens)>& on_tokens, const std::function<bool()>& stop = {});
   bool finished() const { return finished_; }  // the last run, as far as this stage knows: the first one decides
 
-  PipelineTimes times() const { return times_; }  // of the last run
+  StageTimes times() const { return run_.times(); }  // of the last run
   const GenerationTimes& generation_times() const { return generation_times_; }
-  const std::vector<TraceEvent>& trace() const { return trace_; }  // of the last run; empty unless asked for
+  const std::vector<TraceEvent>& trace() const { return run_.trace(); }  // of the last run; empty unless asked for
   int64_t steps() const { return steps_; }
   int64_t largest_step() const { return largest_step_; }  // sequences
-  uint64_t activation_bytes() const { return activation_bytes_; }
+  uint64_t activation_bytes() const { return memory_.bytes() + working_bytes_; }
   uint64_t cache_bytes() const { return caches_.bytes(); }
 
  private:
@@ -94,10 +90,7 @@ class Generator {
     auto operator<=>(const Shape&) const = default;
   };
 
-  Tensor allocate(DType dtype, std::initializer_list<int64_t> dims);
   ScheduledStep next_step();
-  bool is_stopped();
-  void pass_on_stop();
   bool take_tokens();
   void wait_for_tokens();
   void upload(const StepArrays& arrays, const std::vector<int32_t>& ids, Slot& slot);
@@ -108,26 +101,15 @@ class Generator {
   void draw(const Layout& layout, const Tensor& residual, const Slot& slot);
   void collect_results();  // last stage
   void hand_out(Slot& slot);
-  double wait(const std::function<bool()>& done, Phase phase, int64_t step, int64_t peer_stage = Place::kNobody);
-  void collect_times();
-  void trace(TraceKind kind, int64_t item, double start, double end) {
-    if (traced_) trace_.push_back({.kind = kind, .item = item, .start = start, .end = end});
-  }
 
-  Backend& backend_;
-  const Stage& stage_;
-  Channel* channel_;
+  const StageLinks links_;
   ControlLink& control_;
-  int64_t index_, stages_;
   GenerationPlan plan_;
   DType compute_;
-  Watchdog& watchdog_;
-  bool traced_;
-  Wait waiter_;
-  uint64_t activation_bytes_ = 0;
 
   Caches caches_;
-  std::vector<Buffer> buffers_;
+  TensorMemory memory_;
+  uint64_t working_bytes_ = 0;  // of the scratch, and of the arrays of a step
   std::array<Slot, kSlots> slots_;
   Buffer arrays_;  // device: of the step that computes
   Buffer drawn_;   // device, last stage
@@ -144,17 +126,14 @@ class Generator {
   std::optional<Scheduler> scheduler_;  // first stage
   std::vector<CompletionConsumer*> consumers_;
   std::function<void(int64_t)> on_tokens_;
-  std::function<bool()> stop_;
-  bool asked_to_stop_ = false, finished_ = false;
+  bool finished_ = false;
   std::vector<Completion> open_;   // last stage, [slots]
   std::vector<int64_t> most_new_;  // last stage, [slots]
   std::deque<int> unread_;         // last stage: slots in the order of their steps
-  int64_t steps_ = 0, largest_step_ = 0, received_ = 0;
+  int64_t steps_ = 0, largest_step_ = 0;
   std::vector<double> token_time_;  // first stage, [slots]: of the newest
-  PipelineTimes times_;
   GenerationTimes generation_times_;
-  std::vector<Span> computing_, sending_, receiving_;
-  std::vector<TraceEvent> trace_;
+  StageRun run_;
 };
 
 }  // namespace lfm2

@@ -55,15 +55,24 @@ ExitCode Job::run() {
     return finish();
   }
   if (machine_.cuda && options_.micro_batch == 0) measure_and_replan();
-  const auto slot_elements = static_cast<size_t>(plan_.max_tokens * shards_->config().hidden);
-  channel_ = make_channel(*pipeline_ranks_, machine_, slot_elements * size_bytes(compute_));
-  control_ = std::make_unique<MpiControlLink>(*pipeline_ranks_);
-  pipeline_.emplace(*machine_.backend, *stage_, channel_.get(), pipeline_ranks_->rank(), pipeline_ranks_->size(), plan_,
-                    compute_, options_.results, world_.watchdog(), !options_.trace.empty(), control_.get());
+  pipeline_.emplace(link_stages(plan_.max_tokens), plan_, compute_, options_.results, !options_.trace.empty());
   open_results();
   open_output();
   run_pipeline();
   return finish();
+}
+
+StageLinks Job::link_stages(int64_t most_tokens) {
+  const auto slot_elements = static_cast<size_t>(most_tokens * shards_->config().hidden);
+  channel_ = make_channel(*pipeline_ranks_, machine_, slot_elements * size_bytes(compute_));
+  control_ = std::make_unique<MpiControlLink>(*pipeline_ranks_);
+  return {.backend = *machine_.backend,
+          .stage = *stage_,
+          .channel = channel_.get(),
+          .control = control_.get(),
+          .index = pipeline_ranks_->rank(),
+          .stages = pipeline_ranks_->size(),
+          .watchdog = world_.watchdog()};
 }
 
 void Job::at(const Place& place) const { world_.watchdog().enter(place); }
@@ -259,8 +268,8 @@ void Job::run_repeatedly(const std::function<bool()>& run_once) {
     world_.barrier(options_.timeout_seconds, "start of a run");
     const auto start = std::chrono::steady_clock::now();
     const bool whole = run_once();
-    // Pipelines side by side may end far apart, on hosts that do not see each other's stamps; a rank that hangs is noticed
-    // by those of its own.
+    // Pipelines side by side may end far apart, on hosts that do not see each other's stamps; a rank that hangs is
+    // noticed by those of its own.
     world_.barrier(options_.replicas > 1 ? std::numeric_limits<double>::infinity() : options_.timeout_seconds,
                    "end of a run");
     if (!options_.benchmark || run >= options_.warmup) seconds_.push_back(seconds_since(start));

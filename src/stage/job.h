@@ -68,6 +68,7 @@ class Job {
   LayerRange layers() const { return stages_[static_cast<size_t>(pipeline_ranks_->rank())]; }
   std::vector<const ShardTensor*> tensors() const { return stage_tensors(*shards_, layers(), is_first(), is_last()); }
   int64_t mean_length() const { return std::max<int64_t>(1, samples_.offsets.back() / samples_.count()); }
+  StageLinks link_stages(int64_t most_tokens);  // of one micro-batch or step; makes channel and control link
   void at(const Place& place) const;
   bool is_stopped_before_loading();  // collective
   double load_timeout() const;
@@ -94,8 +95,8 @@ class Job {
   std::optional<ShardWeights> weights_;
   std::optional<Stage> stage_;
   std::unique_ptr<Channel> channel_;
-  std::optional<Pipeline> pipeline_;
   std::unique_ptr<ControlLink> control_;
+  std::optional<Pipeline> pipeline_;
   std::optional<Generator> generator_;
   std::unique_ptr<CompletionFile> completions_;
   CompletionHash completion_hash_;            // of the last run

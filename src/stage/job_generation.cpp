@@ -1,7 +1,6 @@
 // The generating half of Job: how many sequences at a time, what fits into the caches, and the run.
 #include <algorithm>
 
-#include "comm/mpi_control_link.h"
 #include "stage/job.h"
 #include "stage/memory_plan.h"
 #include "stage/stop.h"
@@ -101,11 +100,7 @@ void Job::open_generation() {
   say(fmt::format("up to {} sequences at a time, {} in a step; caches of {} pages of {} positions",
                   generation_.limits.caches.slots, generation_.limits.most_sequences, generation_.limits.caches.pages,
                   generation_.limits.caches.page));
-  const auto slot_elements = static_cast<size_t>(generation_.most_tokens() * shards_->config().hidden);
-  channel_ = make_channel(*pipeline_ranks_, machine_, slot_elements * size_bytes(compute_));
-  control_ = std::make_unique<MpiControlLink>(*pipeline_ranks_);
-  generator_.emplace(*machine_.backend, *stage_, channel_.get(), *control_, pipeline_ranks_->rank(),
-                     pipeline_ranks_->size(), generation_, compute_, world_.watchdog(), !options_.trace.empty());
+  generator_.emplace(link_stages(generation_.most_tokens()), generation_, compute_, !options_.trace.empty());
   if (!options_.output.empty() && makes_output() && !completions_)
     completions_ = create_completion_file(options_.output, output_job());
 }

@@ -1,8 +1,12 @@
 // Strict JSON for files that strangers wrote: one place for the limits under all JSON that the project reads.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -17,5 +21,19 @@ Json parse_json(std::string_view text, const std::string& what);
 
 // A non-negative integer of at most `limit`; Error(kData) naming `what` and `key` otherwise.
 uint64_t json_unsigned(const Json& value, uint64_t limit, const std::string& what, std::string_view key);
+
+// Appends "1.5,null,3": the shortest texts that read back as the same numbers. JSON has no infinities and no NaN.
+template <class T>
+void append_values(std::string& text, std::span<const T> values) {
+  bool first = true;
+  for (const T value : values) {
+    if (!first) text += ',';
+    first = false;
+    if (value - value == T{})
+      fmt::format_to(std::back_inserter(text), "{}", value);
+    else
+      text += "null";
+  }
+}
 
 }  // namespace lfm2

@@ -249,20 +249,11 @@ class JsonlOutput : public OutputFile {
  private:
   bool all() const { return job_.kind.positions == Positions::kAll; }
 
-  // Shortest text that reads back as the same float; JSON has no infinities or NaN: null.
   template <class T>
   void append(std::string& text, std::span<const T> values) const {
     if (!text.empty()) text += ',';
     if (all()) text += '[';
-    bool first = true;
-    for (T value : values) {
-      if (!first) text += ',';
-      first = false;
-      if (value - value == T{})
-        fmt::format_to(std::back_inserter(text), "{}", value);
-      else
-        text += "null";
-    }
+    append_values(text, values);
     if (all()) text += ']';
   }
 

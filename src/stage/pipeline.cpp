@@ -8,60 +8,42 @@
 
 namespace lfm2 {
 
-Pipeline::Pipeline(Backend& backend, const Stage& stage, Channel* channel, int64_t index, int64_t stages,
-                   const BatchPlan& plan, DType compute, ResultKind kind, Watchdog& watchdog, bool traced,
-                   ControlLink* control)
-    : backend_(backend),
-      stage_(stage),
-      channel_(channel),
-      control_(control),
-      index_(index),
-      stages_(stages),
+Pipeline::Pipeline(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced)
+    : links_(links),
       plan_(plan),
       compute_(compute),
       kind_(kind),
-      watchdog_(watchdog),
-      traced_(traced),
-      schedule_(make_schedule(index, stages, static_cast<int64_t>(plan.items.size()))),
-      waiter_(watchdog, [this] {
-        backend_.compute().check();
-        watchdog_.note(backend_.activity());
-        if (channel_ != nullptr) channel_->progress();
+      schedule_(make_schedule(links.index, links.stages, static_cast<int64_t>(plan.items.size()))),
+      memory_(links.backend),
+      run_(links, false, traced, [this] {
         if (results_) results_->advance();
-        pass_on_stop();
       }) {
+  Backend& backend = links.backend;
+  const Stage& stage = links.stage;
   const int64_t cut = last_attention_layer(stage.config());
   tail_length_ = kind.positions == Positions::kLast ? tail_length(stage.config()) : 0;
   cuts_tails_ = tail_length_ > 0 && cut >= stage.layers().first && cut < stage.layers().end();
   for (Slot& slot : slots_) {
-    slot.residual = allocate(compute, {plan.max_tokens, stage.config().hidden});
+    slot.residual = memory_.allocate(compute, {plan.max_tokens, stage.config().hidden});
     if (cuts_tails_)
-      slot.tail =
-          allocate(compute, {std::min(plan.max_tokens, plan.max_samples * tail_length_), stage.config().hidden});
+      slot.tail = memory_.allocate(compute,
+                                   {std::min(plan.max_tokens, plan.max_samples * tail_length_), stage.config().hidden});
     slot.computed = backend.create_event();
     slot.taken = backend.create_event();
   }
   build_items();
-  if (stage.first()) ids_ = allocate(DType::kI32, {plan.tokens()});
+  if (stage.first()) ids_ = memory_.allocate(DType::kI32, {plan.tokens()});
   const bool gives = stage.last() && kind.positions != Positions::kNone;
   const int64_t rows = !gives ? 0 : kind.positions == Positions::kAll ? plan.max_tokens : plan.max_samples;
   const StageCost cost = measure_stage(stage.config(), stage.layers(), compute, compute, plan.max_tokens, rows);
   scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
-  activation_bytes_ += cost.scratch_bytes + cost.result_bytes;
+  working_bytes_ += cost.scratch_bytes + cost.result_bytes;
   if (gives) results_.emplace(backend, stage, kind, rows);
 }
 
-Tensor Pipeline::allocate(DType dtype, std::initializer_list<int64_t> dims) {
-  Tensor tensor(nullptr, dtype, dims);
-  buffers_.push_back(backend_.allocate(tensor.bytes()));
-  tensor.data = buffers_.back().data();
-  activation_bytes_ += tensor.bytes();
-  return tensor;
-}
-
 Tensor Pipeline::upload_indices(const std::vector<int32_t>& values) {
-  const Tensor tensor = allocate(DType::kI32, {static_cast<int64_t>(values.size())});
-  backend_.upload(tensor, 0, DType::kI32, values.data(), tensor.numel());
+  const Tensor tensor = memory_.allocate(DType::kI32, {static_cast<int64_t>(values.size())});
+  links_.backend.upload(tensor, 0, DType::kI32, values.data(), tensor.numel());
   return tensor;
 }
 
@@ -75,7 +57,7 @@ void Pipeline::build_items() {
       offsets.push_back(static_cast<int32_t>(offsets.back() + length));
     }
   };
-  const bool behind_cut = tail_length_ > 0 && last_attention_layer(stage_.config()) < stage_.layers().first;
+  const bool behind_cut = tail_length_ > 0 && last_attention_layer(links_.stage.config()) < links_.stage.layers().first;
   const auto kept = [&](int64_t sample) { return std::min(plan_.length(sample), tail_length_); };
   Arrays whole, tails;
   std::vector<int32_t> tail_rows, last_rows;
@@ -131,86 +113,46 @@ void Pipeline::build_items() {
   }
 }
 
-double Pipeline::wait(const std::function<bool()>& done, Phase phase, int64_t item, int64_t peer_stage) {
-  const double start = traced_ ? steady_seconds() : 0;
-  const int peer =
-      peer_stage == Place::kNobody ? Place::kNobody : watchdog_.rank() + static_cast<int>(peer_stage - index_);
-  const double waited = waiter_.until(done, {.phase = phase, .item = item, .peer = peer});
-  if (traced_ && waited > 0) trace_.push_back({TraceKind::kWait, item, start, start + waited, phase});
-  return waited;
-}
-
-// What has ended on the device and on the channel since the last call.
 void Pipeline::collect_times() {
-  for (const Span& span : backend_.compute().take_finished()) {
-    times_.busy += span.end - span.start;
-    computing_.push_back(span);
-    trace(span.tag % 2 == 0 ? TraceKind::kCompute : TraceKind::kHead, span.tag / 2, span.start, span.end);
-  }
-  if (results_)
-    for (const Span& span : results_->take_finished()) trace(TraceKind::kOutput, span.tag / 2, span.start, span.end);
-  if (channel_ == nullptr) return;
-  const Channel::Transfers transfers = channel_->take_finished();
-  for (const Span& span : transfers.sent) {
-    trace(TraceKind::kSend, static_cast<int64_t>(sending_.size()), span.start, span.end);
-    times_.sending += span.end - span.start;
-    sending_.push_back(span);
-  }
-  for (const Span& span : transfers.received) trace(TraceKind::kReceive, received_++, span.start, span.end);
+  run_.collect_times();
+  if (!results_) return;
+  for (const Span& span : results_->take_finished()) run_.trace(TraceKind::kOutput, span.tag / 2, span.start, span.end);
 }
 
 // The first stage decides, and every other one is told before it waits for hidden states: nobody waits for what never
 // comes. The message is ahead of the micro-batch by two stages' work.
 bool Pipeline::goes_on(int64_t item) {
-  if (stage_.first()) {
-    const bool stop = (stop_ && stop_()) || (control_ != nullptr && control_->asked_to_stop());
-    if (control_ != nullptr) control_->send_step({stop ? 0 : 1});
+  ControlLink* control = links_.control;
+  if (links_.stage.first()) {
+    const bool stop = run_.first_is_asked_to_stop();
+    if (control != nullptr) control->send_step({stop ? 0 : 1});
     return !stop;
   }
-  if (control_ == nullptr) return true;
+  if (control == nullptr) return true;
   std::vector<int32_t> words;
-  if (!control_->receive_step(words))
-    wait([&] { return control_->receive_step(words); }, Phase::kStep, item, 0);
+  if (!control->receive_step(words)) run_.wait([&] { return control->receive_step(words); }, Phase::kStep, item, 0);
   return words.at(0) != 0;
 }
 
-// A signal may reach any of the ranks.
-void Pipeline::pass_on_stop() {
-  if (control_ == nullptr) return;
-  control_->progress();
-  if (stage_.first() || asked_to_stop_ || !stop_ || !stop_()) return;
-  asked_to_stop_ = true;
-  control_->ask_to_stop();
-}
-
-// In steps, so that a stall is blamed on whoever is late: the stage before, this one's device, the stage behind.
 void Pipeline::wait_for_free_slot(int slot_index, int64_t previous) {
-  if (previous < 0) return;  // nothing was in it in this run
   const Slot& slot = slots_[static_cast<size_t>(slot_index)];
-  if (!stage_.first()) wait([&] { return channel_->delivered(slot_index); }, Phase::kReceive, previous, index_ - 1);
-  wait([&] { return slot.computed->done() && slot.taken->done(); }, Phase::kCompute, previous);
-  if (!stage_.last()) wait([&] { return channel_->sent(slot_index); }, Phase::kSend, previous, index_ + 1);
+  run_.wait_for_free_slot(slot_index, previous, [&] { return slot.computed->done() && slot.taken->done(); });
 }
 
 void Pipeline::forward(const Action& action) {
-  if (!stage_.first()) {
-    const double waited =
-        wait([&] { return channel_->arrived(action.slot); }, Phase::kReceive, action.item, index_ - 1);
-    const double now = steady_seconds();
-    receiving_.push_back({0, now - waited, now});
-    channel_->order_after_arrival(action.slot, backend_.compute());
-  }
-  backend_.compute().submit(
+  if (!links_.stage.first()) run_.wait_for_arrival(action.slot, action.item);
+  links_.backend.compute().submit(
       [this, &action] {
         const Tensor residual = input_of(action);
         const Item& item = shape_of(action);
-        if (stage_.first())
-          stage_.embed(backend_.ops(), ids_.rows(item_of(action).first_token, item_of(action).tokens), residual);
+        if (links_.stage.first())
+          links_.stage.embed(links_.backend.ops(), ids_.rows(item_of(action).first_token, item_of(action).tokens),
+                             residual);
         const Tail tail{item.tail_rows, cuts_tails_ ? output_of(action) : Tensor(), item.tail};
-        stage_.forward(backend_.ops(), residual, item.batch, scratch_, cuts_tails_ ? &tail : nullptr);
+        links_.stage.forward(links_.backend.ops(), residual, item.batch, scratch_, cuts_tails_ ? &tail : nullptr);
       },
       2 * action.item);
-  backend_.compute().record(*slot_of(action).computed);
+  links_.backend.compute().record(*slot_of(action).computed);
 }
 
 void Pipeline::give_result(const Action& action) {
@@ -218,29 +160,20 @@ void Pipeline::give_result(const Action& action) {
   if (results_) {
     const bool all = kind_.positions == Positions::kAll;
     const Tensor rows = all ? Tensor() : last_rows_.rows(item.first_sample, item.samples);
-    const auto until = [&](const std::function<bool()>& done, Phase phase) { wait(done, phase, action.item); };
+    const auto until = [&](const std::function<bool()>& done, Phase phase) { run_.wait(done, phase, action.item); };
     results_->give(output_of(action), rows,
                    all ? plan_.first_token + item.first_token : plan_.first_sample + item.first_sample, scratch_, until,
                    2 * action.item + 1);
   }
-  backend_.compute().record(*slot_of(action).taken);
+  links_.backend.compute().record(*slot_of(action).taken);
 }
 
 void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
                    const std::function<void(const MicroBatch&)>& on_item, const std::function<bool()>& stop) {
-  const double start = steady_seconds();
-  collect_times();  // of the run before, and of connecting: not of this one
-  times_ = {};
-  computing_.clear();
-  sending_.clear();
-  receiving_.clear();
-  trace_.clear();
-  received_ = 0;
-  stop_ = stop;
-  asked_to_stop_ = false;
+  run_.begin(stop);
   finished_ = true;
   if (results_) results_->start(consumers);
-  if (stage_.first()) backend_.upload(ids_, 0, DType::kI32, ids.data(), ids_.numel());
+  if (links_.stage.first()) links_.backend.upload(ids_, 0, DType::kI32, ids.data(), ids_.numel());
   int64_t begun = 0;  // items
   for (const Action& action : schedule_) {
     const bool begins = action.kind == ActionKind::kTakeTokens || action.kind == ActionKind::kReceive;
@@ -249,20 +182,20 @@ void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsume
       break;
     }
     begun = action.item + 1;
-    watchdog_.enter({.phase = Phase::kCompute, .item = action.item});
+    run_.enter(Phase::kCompute, action.item);
     switch (action.kind) {
       case ActionKind::kTakeTokens:
         wait_for_free_slot(action.slot, action.item - kSlots);
         break;
       case ActionKind::kReceive:
         wait_for_free_slot(action.slot, action.item - kSlots);
-        channel_->receive(action.slot, input_of(action));
+        links_.channel->receive(action.slot, input_of(action));
         break;
       case ActionKind::kForward:
         forward(action);
         break;
       case ActionKind::kSend:
-        channel_->send(action.slot, output_of(action), *slot_of(action).computed);
+        links_.channel->send(action.slot, output_of(action), *slot_of(action).computed);
         on_item(item_of(action));
         break;
       case ActionKind::kGiveResult:
@@ -271,18 +204,14 @@ void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsume
         break;
     }
     if (results_) results_->advance();
-    pass_on_stop();
+    run_.pass_on_stop();
     collect_times();
   }
-  if (results_) results_->finish([&](const auto& done, Phase phase) { wait(done, phase, begun - 1); });
+  if (results_) results_->finish([&](const auto& done, Phase phase) { run_.wait(done, phase, begun - 1); });
   for (int64_t item = std::max<int64_t>(0, begun - kSlots); item < begun; ++item)
     wait_for_free_slot(static_cast<int>(item % kSlots), item);
-  const double end = steady_seconds();
-  times_.total = end - start;
   collect_times();
-  trace(TraceKind::kRun, 0, start, end);
-  times_.hidden = seconds_within(sending_, computing_);
-  times_.receiving = seconds_of(receiving_) - seconds_within(receiving_, computing_);
+  run_.end();
 }
 
 }  // namespace lfm2

@@ -288,7 +288,7 @@ std::string end_table(const JobReport& report) {
                       "stage", "layers", "load s", "busy s", "sending s", "receiving s", "waiting s", "weights",
                       "activations", "cache", "peak host");
   for (const StageReport& stage : report.stages) {
-    const PipelineTimes& times = stage.times;
+    const StageTimes& times = stage.times;
     text += fmt::format(
         "{:>5}  {:>7}  {:>8.3f}  {:>8.3f}  {:>9.3f}  {:>11.3f}  {:>9.3f}  {:>10}  {:>11}  {:>9}  {:>10}  {}\n",
         stage.stage, fmt::format("{}-{}", stage.layers.first, stage.layers.end() - 1), stage.load_seconds, times.busy,

@@ -28,7 +28,7 @@ struct StageReport {
   std::string host, device;
   double load_seconds = 0;
   uint64_t weight_bytes = 0, activation_bytes = 0, cache_bytes = 0, peak_host_bytes = 0;
-  PipelineTimes times;                         // of the last run
+  StageTimes times;                            // of the last run
   std::string results_xxh3;                    // last stages that gave results
   std::optional<Verdict> verdict;              // last stages with answers
   std::optional<GenerationReport> generation;  // first stages

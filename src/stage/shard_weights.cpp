@@ -11,7 +11,7 @@ DType held_dtype(DType stored, DType compute, bool keep_fp32) {
 }
 
 ShardWeights::ShardWeights(const ShardSet& shards, Backend& backend, DType compute, Progress& progress, int readers)
-    : shards_(shards), backend_(backend), compute_(compute), progress_(progress) {
+    : shards_(shards), backend_(backend), compute_(compute), memory_(backend), progress_(progress) {
   for (int i = 0; i < readers; ++i) readers_.emplace_back([this] { reader_loop(); });
 }
 
@@ -31,9 +31,7 @@ Tensor ShardWeights::load(const std::vector<std::string>& names, std::initialize
     if (held != dtype) dtype = DType::kF32;  // parts of different types: fp32 holds both exactly
     parts.push_back(&part);
   }
-  Tensor tensor(nullptr, dtype, dims);
-  buffers_.push_back(backend_.allocate(tensor.bytes()));
-  tensor.data = buffers_.back().data();
+  const Tensor tensor = memory_.allocate(dtype, dims);
   int64_t first = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     Task task{parts[i], tensor, {}};
@@ -53,7 +51,6 @@ Tensor ShardWeights::load(const std::vector<std::string>& names, std::initialize
     changed_.notify_one();
   }
   expect(first == tensor.numel(), "ShardWeights::load: the parts do not fill the tensor");
-  bytes_ += tensor.bytes();
   return tensor;
 }
 

@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "kernels/backend.h"
+#include "kernels/tensor_memory.h"
 #include "stage/progress.h"
 #include "stage/shard_reader.h"
 #include "stage/weight_source.h"
@@ -35,7 +35,7 @@ class ShardWeights : public WeightSource {
 
   // Error(kSoftware) where one of `tensors` was not asked for: then the forward would be another model's.
   void expect_all_loaded(const std::vector<const ShardTensor*>& tensors) const;
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return memory_.bytes(); }
 
  private:
   struct Task {
@@ -51,9 +51,8 @@ class ShardWeights : public WeightSource {
   const ShardSet& shards_;
   Backend& backend_;
   DType compute_;
-  std::vector<Buffer> buffers_;
+  TensorMemory memory_;
   std::set<std::string> asked_for_;
-  uint64_t bytes_ = 0;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -69,8 +69,14 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
                              rank + 1 == ranges.size() ? nullptr : &links[rank]);
         LocalControlLink control(hub, rank);
         Watchdog watchdog = board.watchdog(rank);
-        Generator generator(loaded.backend, loaded.stage, &channel, control, static_cast<int64_t>(rank),
-                            settings.stages, plan, settings.compute, watchdog);
+        Generator generator({.backend = loaded.backend,
+                             .stage = loaded.stage,
+                             .channel = &channel,
+                             .control = &control,
+                             .index = static_cast<int64_t>(rank),
+                             .stages = settings.stages,
+                             .watchdog = watchdog},
+                            plan, settings.compute);
         generator.run(samples, {&collected}, [](int64_t) {});
       } catch (...) {
         errors[rank] = std::current_exception();
@@ -209,7 +215,7 @@ TEST(GenerationTest, AStageThatNeverHearsEndsWithItsName) {
                                        .caches = {.slots = 1, .pages = 1, .page = 16}}};
   LocalBoard board(2);
   Watchdog silent_one = board.watchdog(0, 0.4), watchdog = board.watchdog(1, 0.4);
-  Generator generator(loaded.backend, loaded.stage, &channel, control, 1, 2, plan, DType::kF32, watchdog);
+  Generator generator({loaded.backend, loaded.stage, &channel, &control, 1, 2, watchdog}, plan, DType::kF32);
   try {
     generator.run({}, {}, [](int64_t) {});
     FAIL() << "expected an error";

@@ -37,8 +37,14 @@ std::vector<float> run_pipeline(const std::string& golden_case, const std::vecto
         LocalChannel channel(rank == 0 ? nullptr : &links[rank - 1],
                              rank + 1 == stages.size() ? nullptr : &links[rank]);
         Watchdog watchdog = board.watchdog(rank);
-        Pipeline pipeline(loaded.backend, loaded.stage, &channel, static_cast<int64_t>(rank),
-                          static_cast<int64_t>(stages.size()), plan, compute, {.positions = positions}, watchdog);
+        Pipeline pipeline({.backend = loaded.backend,
+                           .stage = loaded.stage,
+                           .channel = &channel,
+                           .control = nullptr,
+                           .index = static_cast<int64_t>(rank),
+                           .stages = static_cast<int64_t>(stages.size()),
+                           .watchdog = watchdog},
+                          plan, compute, {.positions = positions});
         pipeline.run(samples.ids, {&collector}, [](const MicroBatch&) {});
       } catch (...) {
         errors[rank] = std::current_exception();
@@ -167,7 +173,7 @@ TEST(PipelineErrorTest, AStageThatNeverHearsEndsWithItsName) {
   LocalBoard board(2);
   Watchdog silent_one = board.watchdog(0, 0.4), watchdog = board.watchdog(1, 0.4);
   silent_one.enter({.phase = Phase::kCompute, .item = 3});
-  Pipeline pipeline(loaded.backend, loaded.stage, &channel, 1, 2, plan, DType::kF32, {}, watchdog);
+  Pipeline pipeline({loaded.backend, loaded.stage, &channel, nullptr, 1, 2, watchdog}, plan, DType::kF32, {});
   try {
     pipeline.run(samples.ids, {}, [](const MicroBatch&) {});
     FAIL() << "expected an error";
