@@ -48,6 +48,7 @@ class Campaign:
         self.seconds = {}
         self.launchers_left = 0  # alone, with all ranks gone
         self.victim = None  # the rank that was stopped for good
+        self.before_main = False  # the last signal came
         self.on_gpus = "cuda" in args.machine
         self.gpu_memory_before = self.gpu_mebibytes()
 
@@ -191,8 +192,15 @@ class Campaign:
         if output.exists() and not filecmp.cmp(output, self.reference(job), shallow=False):
             case["failures"].append("a file under the final name that is not whole")
 
+    @staticmethod
+    def handles(pid, number):
+        """Whether main() has set its handlers: with CUDA's libraries it takes a second until it begins."""
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        return int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> (number - 1) & 1
+
     def interrupt(self, process, fault, job, phase, rank):
         low, high = PHASES[phase]
+        self.before_main, self.victim = False, None
         time.sleep(self.seconds[job] * self.random.uniform(low, high))
         if fault in STOP_SIGNALS or fault == "kill the launcher":
             process.send_signal(STOP_SIGNALS.get(fault, signal.SIGKILL))
@@ -205,6 +213,7 @@ class Campaign:
             if fault == "kill":
                 os.kill(victim, signal.SIGKILL)
             elif fault == "usr1 to one rank":
+                self.before_main = not self.handles(victim, signal.SIGUSR1)
                 os.kill(victim, signal.SIGUSR1)
             else:  # stopped, and gone on with unless for good
                 for _ in range(SLOW_PAUSES if fault == "slow rank" else 1):
@@ -215,7 +224,7 @@ class Campaign:
                         return
                     os.kill(victim, signal.SIGCONT)
                     time.sleep(0.02)
-        except ProcessLookupError:
+        except (ProcessLookupError, FileNotFoundError):
             pass
 
     # 1: mpirun's after TERM and INT. Before main() has its handlers a signal ends a rank as the system says: 128 and more.
@@ -234,7 +243,7 @@ class Campaign:
         code, lines, in_time = self.finish(process, log, END_LIMIT + self.args.stall + 5 * self.seconds[job] +
                                           (START_LIMIT if phase == "start" else 0), output)
         case["seconds"] = round(time.time() - at, 3)
-        killed = phase == "start" or "kill" in fault or (launcher == "srun" and fault in ("term", "int"))
+        killed = phase == "start" or self.before_main or "kill" in fault or (launcher == "srun" and fault in ("term", "int"))
         case["stopped at the exit"] = code is None
         self.check(case, 0 if code is None else code, self.CODES[fault] | ({1, *range(128, 166)} if killed else set()), lines, in_time, output,
                    job)
@@ -301,8 +310,10 @@ class Campaign:
         if fault.endswith("able") and os.geteuid() == 0:
             if not fault.startswith("output"):
                 output.parent.chmod(0o777)
-            command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env", f"HOME={output.parent}",
-                       *command]
+            home = self.work / "home"  # CUDA writes there
+            home.mkdir(exist_ok=True)
+            home.chmod(0o777)
+            command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env", f"HOME={home}", *command]
         code, lines, in_time = self.finish(*self.start(command))
         codes = FILE_FAULTS[fault] | ({0} if fault == "flip" else set())  # 0: between two tensors
         self.check(case, code, codes, lines, in_time, output, "bin")

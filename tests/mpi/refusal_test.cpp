@@ -22,8 +22,6 @@ namespace {
 constexpr double kLongestRefusalSeconds = 5;
 constexpr double kGpuStartSeconds = 15;  // CUDA takes seconds to start on a machine with several GPUs
 
-bool on_gpus() { return std::getenv("LFM2_TEST_MACHINE") != nullptr; }
-
 double longest_refusal_seconds() { return kLongestRefusalSeconds + (on_gpus() ? kGpuStartSeconds : 0); }
 
 class RefusalTest : public testing::Test {

@@ -110,6 +110,8 @@ std::vector<std::string> machine_options() {
   return options;
 }
 
+bool on_gpus() { return std::getenv("LFM2_TEST_MACHINE") != nullptr; }
+
 std::vector<std::string> mpi_command(int ranks, const std::string& program) {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);

@@ -39,9 +39,9 @@ class RunningProgram {
   RunningProgram& operator=(const RunningProgram&) = delete;
   ~RunningProgram();  // kills what still runs
 
-  std::string err() const;           // so far
+  std::string err() const;  // so far
   void signal(int number) const;
-  pid_t process_of(int rank) const;  // where it is a launcher; 0: there is none
+  pid_t process_of(int rank) const;                     // where it is a launcher; 0: there is none
   Outcome wait(const Interruption& interruption = {});  // for its end, kProgramTimeoutSeconds at most
 
  private:
@@ -53,6 +53,7 @@ Outcome run_program(const std::vector<std::string>& arguments, const Interruptio
 // mpirun with `ranks` ranks of lfm2_stage. Where LFM2_TEST_MACHINE is set ("--device cuda --transport nccl") its
 // options come first: the same tests then run on GPUs; without it they run on the CPU.
 std::vector<std::string> machine_options();
+bool on_gpus();
 std::vector<std::string> mpi_command(int ranks, const std::string& program);
 std::vector<std::string> stage_command(int ranks, const std::vector<std::string>& arguments);
 Outcome run_stage(int ranks, const std::vector<std::string>& arguments, const Interruption& interruption = {});
