@@ -36,7 +36,13 @@ void catch_stop_signals() {
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGUSR1, SIGTERM, SIGINT}) ::sigaction(signal, &action, nullptr);
+  sigset_t caught{};
+  ::sigemptyset(&caught);
+  for (const int signal : {SIGUSR1, SIGTERM, SIGINT}) {
+    ::sigaction(signal, &action, nullptr);
+    ::sigaddset(&caught, signal);
+  }
+  ::pthread_sigmask(SIG_UNBLOCK, &caught, nullptr);
 }
 
 bool stop_requested() { return requested != 0; }

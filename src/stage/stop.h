@@ -4,7 +4,7 @@
 
 namespace lfm2 {
 
-void catch_stop_signals();  // from here on
+void catch_stop_signals();  // from here on, also where whoever started the program had blocked them
 bool stop_requested();
 
 }  // namespace lfm2

@@ -1,0 +1,59 @@
+// Each in a process of its own: what a signal did to one stays.
+#include "stage/stop.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+namespace lfm2::test {
+namespace {
+
+[[noreturn]] void say(bool right) { _exit(right ? 0 : 1); }
+
+TEST(StopSignalTest, EachOfThemAsksTheRunToStop) {
+  for (const int signal : {SIGUSR1, SIGTERM, SIGINT})
+    EXPECT_EXIT(
+        {
+          catch_stop_signals();
+          if (stop_requested()) say(false);
+          raise(signal);
+          say(stop_requested());
+        },
+        testing::ExitedWithCode(0), "");
+}
+
+TEST(StopSignalTest, AlsoWhereTheyWereBlocked) {
+  EXPECT_EXIT(
+      {
+        sigset_t all{};
+        sigfillset(&all);
+        sigprocmask(SIG_SETMASK, &all, nullptr);
+        catch_stop_signals();
+        raise(SIGUSR1);
+        say(stop_requested());
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+TEST(StopSignalTest, TheSameRequestByTwoWaysIsOneAndALaterOneEndsTheProcess) {
+  EXPECT_EXIT(
+      {
+        catch_stop_signals();
+        raise(SIGUSR1);
+        raise(SIGTERM);
+        say(stop_requested());
+      },
+      testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(
+      {
+        catch_stop_signals();
+        raise(SIGUSR1);
+        usleep(1'100'000);
+        raise(SIGUSR1);
+        say(false);
+      },
+      testing::ExitedWithCode(75), "");
+}
+
+}  // namespace
+}  // namespace lfm2::test
