@@ -74,7 +74,7 @@ Generator::Generator(const StageLinks& links, const GenerationPlan& plan, DType 
       caches_(links.backend, links.stage.config(), links.stage.layers(), compute, plan.limits.caches),
       memory_(links.backend),
       run_(
-          links, true, traced, [this] { collect_results(); },
+          links, RunItem::kStep, traced, [this] { collect_results(); },
           links.backend.memory_is_host_memory() ? Wait::kEagerSeconds : kEagerSeconds) {
   Backend& backend = links.backend;
   const Stage& stage = links.stage;

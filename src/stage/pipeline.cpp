@@ -15,7 +15,7 @@ Pipeline::Pipeline(const StageLinks& links, const BatchPlan& plan, DType compute
       kind_(kind),
       schedule_(make_schedule(links.index, links.stages, static_cast<int64_t>(plan.items.size()))),
       memory_(links.backend),
-      run_(links, false, traced, [this] {
+      run_(links, RunItem::kMicroBatch, traced, [this] {
         if (results_) results_->advance();
       }) {
   Backend& backend = links.backend;

@@ -2,10 +2,10 @@
 
 namespace lfm2 {
 
-StageRun::StageRun(const StageLinks& links, bool steps, bool traced, std::function<void()> look_around,
+StageRun::StageRun(const StageLinks& links, RunItem item, bool traced, std::function<void()> look_around,
                    double eager_seconds)
     : links_(links),
-      steps_(steps),
+      item_(item),
       traced_(traced),
       waiter_(
           links.watchdog,

@@ -32,11 +32,12 @@ struct StageLinks {
   Watchdog& watchdog;     // of this rank; those of the stages are in the stages' order
 };
 
+enum class RunItem : uint8_t { kMicroBatch, kStep };
+
 class StageRun {
  public:
-  // Items are steps of a generation where `steps`, micro-batches else. `look_around` is called in every wait, before
-  // each look at its condition.
-  StageRun(const StageLinks& links, bool steps, bool traced, std::function<void()> look_around,
+  // `item`: what the run is made of. `look_around` is called in every wait, before each look at its condition.
+  StageRun(const StageLinks& links, RunItem item, bool traced, std::function<void()> look_around,
            double eager_seconds = Wait::kEagerSeconds);
 
   void begin(const std::function<bool()>& stop);  // forgets the run before
@@ -65,11 +66,12 @@ class StageRun {
 
  private:
   Place place(Phase phase, int64_t item, int peer = Place::kNobody) const {
-    return {.phase = phase, .item = item, .step = steps_, .peer = peer};
+    return {.phase = phase, .item = item, .step = item_ == RunItem::kStep, .peer = peer};
   }
 
   StageLinks links_;
-  bool steps_, traced_;
+  RunItem item_;
+  bool traced_;
   Wait waiter_;
   std::function<bool()> stop_;
   bool passed_on_ = false;
