@@ -219,7 +219,12 @@ __global__ void __launch_bounds__(kThreads) split_kernel(const __grid_constant__
         for (int i = 0; i < kUnit<T>; ++i)
           if (i < counts[step]) sums[step].elements[i] = targets[step][i];
       }
-      unit = added(sums[step], unit);
+      float x[kUnit<T>], y[kUnit<T>];
+      unpack(unit, x);
+      unpack(sums[step], y);
+#pragma unroll
+      for (int i = 0; i < kUnit<T>; ++i) x[i] = y[i] + x[i];
+      pack(x, unit);
     }
     if (aligned(targets[step], counts[step])) {
       *reinterpret_cast<uint4*>(targets[step]) = unit.bits;

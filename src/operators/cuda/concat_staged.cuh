@@ -160,7 +160,12 @@ __global__ void __launch_bounds__(kThreads) staged_split_kernel(const __grid_con
       if (counts[step] <= 0) continue;
       Unit<T> unit = gathered(from[step], from[step] + gap[step], left[step]);
       if constexpr (add) {
-        unit = added(sums[step], unit);
+        float x[kUnit<T>], y[kUnit<T>];
+        unpack(unit, x);
+        unpack(sums[step], y);
+#pragma unroll
+        for (int i = 0; i < kUnit<T>; ++i) x[i] = y[i] + x[i];
+        pack(x, unit);
       }
       store_unit(targets[step], unit, counts[step]);
     }

@@ -144,19 +144,6 @@ __device__ inline void pack(const float (&x)[kUnit<T>], Unit<T>& unit) {
   }
 }
 
-// x + y, element by element, rounded once.
-template <class T>
-__device__ __forceinline__ Unit<T> added(const Unit<T>& x, const Unit<T>& y) {
-  float sums[kUnit<T>], others[kUnit<T>];
-  unpack(x, sums);
-  unpack(y, others);
-#pragma unroll
-  for (int i = 0; i < kUnit<T>; ++i) sums[i] += others[i];
-  Unit<T> unit;
-  pack(sums, unit);
-  return unit;
-}
-
 // The elements by which an address misses a multiple of 16 bytes.
 template <class T>
 __device__ int misaligned(const T* pointer) {
