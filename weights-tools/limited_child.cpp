@@ -36,11 +36,12 @@
 #include <vector>
 #endif
 
-#if defined(__SANITIZE_ADDRESS__)
-#define LFM2_ADDRESS_SANITIZER 1
+// Sanitizers map more addresses than any limit allows.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LFM2_SHADOW_MEMORY 1
 #elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define LFM2_ADDRESS_SANITIZER 1
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define LFM2_SHADOW_MEMORY 1
 #endif
 #endif
 
@@ -131,7 +132,7 @@ void limit_this_process(const ChildLimits& limits, pid_t parent) {
     if (!limits.progress) ::dup2(null, STDERR_FILENO);
     ::close(null);
   }
-#ifndef LFM2_ADDRESS_SANITIZER
+#ifndef LFM2_SHADOW_MEMORY
   set_limit(RLIMIT_AS, limits.memory_bytes);
 #endif
   set_limit(RLIMIT_CPU, limits.cpu_seconds);

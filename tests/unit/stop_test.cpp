@@ -10,7 +10,7 @@ namespace {
 
 [[noreturn]] void say(bool right) { _exit(right ? 0 : 1); }
 
-TEST(StopSignalTest, EachOfThemAsksTheRunToStop) {
+TEST(StopSignalDeathTest, EachOfThemAsksTheRunToStop) {
   for (const int signal : {SIGUSR1, SIGTERM, SIGINT})
     EXPECT_EXIT(
         {
@@ -22,7 +22,7 @@ TEST(StopSignalTest, EachOfThemAsksTheRunToStop) {
         testing::ExitedWithCode(0), "");
 }
 
-TEST(StopSignalTest, AlsoWhereTheyWereBlocked) {
+TEST(StopSignalDeathTest, AlsoWhereTheyWereBlocked) {
   EXPECT_EXIT(
       {
         sigset_t all{};
@@ -35,7 +35,7 @@ TEST(StopSignalTest, AlsoWhereTheyWereBlocked) {
       testing::ExitedWithCode(0), "");
 }
 
-TEST(StopSignalTest, TheSameRequestByTwoWaysIsOneAndALaterOneEndsTheProcess) {
+TEST(StopSignalDeathTest, TheSameRequestByTwoWaysIsOneAndALaterOneEndsTheProcess) {
   EXPECT_EXIT(
       {
         catch_stop_signals();

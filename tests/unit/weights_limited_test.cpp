@@ -123,7 +123,7 @@ TEST(LimitedChildTest, NobodyWaitsForAChildThatDoesNotEnd) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
-#if !defined(__SANITIZE_ADDRESS__)
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(LimitedChildTest, MemoryIsLimited) {
   expect_error(
       [] {
