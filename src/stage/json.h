@@ -1,4 +1,5 @@
-// Strict JSON for files that strangers wrote: one place for the limits under all JSON that the project reads.
+// Strict JSON for files that strangers wrote: one place for the limits under all JSON that the project reads, and for
+// the numbers in the lines that it writes.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// One Wait for all that the host stands still for: it looks after device, channel and stop meanwhile.
 #include "stage/stage_run.h"
 
 namespace lfm2 {
