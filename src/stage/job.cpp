@@ -126,7 +126,10 @@ void Job::check_inputs() {
   if (world_.broadcast(shards_->split_id(), 0, load_timeout(), "split id") != shards_->split_id())
     throw Error(ExitCode::kData,
                 fmt::format("{}: holds another split here than on rank 0's host", options_.weights.string()));
-  if (makes_output() && !options_.output.empty()) check_output_place(options_.output);
+  if (makes_output() && !options_.output.empty()) {
+    check_output_place(options_.output);
+    expect_names_are_ours(options_.output);
+  }
 }
 
 // Cut before anything is loaded, so by an estimate; equal unless asked.
@@ -250,7 +253,7 @@ void Job::open_results() {
         shards_->config().vocab, options_.tolerance);
 }
 
-// The first replica makes the file, the others write their rows into it.
+// The first replica makes the file, the others write their rows into it. Collective.
 void Job::open_output() {
   if (options_.output.empty()) return;
   const OutputJob job = output_job();
@@ -258,7 +261,29 @@ void Job::open_output() {
   if (options_.replicas == 1) return;
   const std::string shared = world_.broadcast(makes_output() ? output_->shared() : "", pipeline_ranks_->size() - 1,
                                               options_.timeout_seconds, "output file");
-  if (is_last() && !makes_output()) output_ = join_output(shared, job);
+  if (is_last() && !makes_output()) output_ = join_output(options_.output, shared, job);
+  const bool one_page_cache = world_.all_ranks(!output_ || output_->has_page_cache_of(shared));
+  if (output_) output_->write_with_others(first_rows_of_replicas(), one_page_cache);
+}
+
+std::vector<int64_t> Job::first_rows_of_replicas() const {
+  std::vector<int64_t> rows;
+  for (int64_t replica = 0; replica < options_.replicas; ++replica) {
+    const int64_t sample = samples_.number(replica_samples(samples_.offsets, options_.replicas, replica).first);
+    rows.push_back(options_.results.positions == Positions::kAll ? job_offsets_[static_cast<size_t>(sample)] : sample);
+  }
+  return rows;
+}
+
+// Where replicas on several hosts wrote one file. Collective.
+void Job::exchange_seams() {
+  if (options_.replicas == 1 || options_.output.empty()) return;
+  std::string all;
+  for (const std::string& seams :
+       world_.gather(output_ ? output_->take_seams() : "", 0, load_timeout(), "seams of the output"))
+    all += seams;
+  all = world_.broadcast(all, 0, load_timeout(), "seams of the output");
+  if (output_) output_->write_seams(all);
 }
 
 // Times `run_once` as often as --benchmark asks, all ranks together; until one of them says that it was stopped.
@@ -314,6 +339,7 @@ void Job::run_pipeline() {
 
 ExitCode Job::finish() {
   at({.phase = Phase::kWrite});
+  exchange_seams();
   if (stopped_) return finish_stopped();
   if (output_ && !makes_output()) output_->commit();
   world_.barrier(load_timeout(), "results written");

@@ -50,6 +50,8 @@ class Job {
   void load_weights();
   void open_results();  // last stages
   void open_output();
+  std::vector<int64_t> first_rows_of_replicas() const;
+  void exchange_seams();
   void run_pipeline();
   void limit_steps();
   CacheShape fit_caches() const;  // once the weights are there

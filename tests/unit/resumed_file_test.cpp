@@ -199,7 +199,7 @@ TEST_F(ResumedFileTest, WhatOneReplicaFinishedStays) {
     job.replicas = 2;
     auto first = create_output(output, job);
     job.replica = 1;
-    auto second = join_output(first->shared(), job);
+    auto second = join_output(output, first->shared(), job);
     hand_out(*second, {}, 5, 2);
     if (first_ends_first) first.reset();
     second.reset();
