@@ -44,7 +44,7 @@ Places make_h5(const PendingPath& pending, const OutputJob& job) {
   } else {
     places.first = file.create_dataset("logits", DType::kF32, {rows, static_cast<uint64_t>(job.vocab)});
   }
-  file.write_i64("offsets", *job.offsets);
+  file.write_i64("offsets", job.offsets->size(), [&](int64_t i) { return (*job.offsets)[i]; });
   file.set_attribute("format", "lfm2-stage-output");
   file.set_attribute("positions", job.kind.positions == Positions::kAll ? "all" : "last");
   file.set_attribute("dtype", job.facts.dtype);
@@ -90,14 +90,14 @@ Places frame(PartialFile& partial, const OutputJob& job) {
 class RowsOutput : public OutputFile {
  public:
   RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
-      : partial_(path, std::move(file)), job_(job), rows_(partial_, job_, frame(partial_, job_)) {
+      : partial_(path, std::move(file), 0, true), job_(job), rows_(partial_, job_, frame(partial_, job_)) {
     if (job.replicas > 1)
       partial_.write_tag();
     else
       rows_.write_from_one_host();
   }
   RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file, const Places& places)
-      : partial_(path, std::move(file), job.replica), job_(job), rows_(partial_, job_, places) {}
+      : partial_(path, std::move(file), job.replica, true), job_(job), rows_(partial_, job_, places) {}
 
   void start_journal(const JournalContent& content) {
     if (!job_.identity.empty()) partial_.start_journal(content);
@@ -135,7 +135,7 @@ class RowsOutput : public OutputFile {
   void replay(int64_t first, int64_t count, ResultConsumer& consumer) const override {
     constexpr int64_t kRows = 256;  // at a time
     const bool all = job_.kind.positions == Positions::kAll;
-    const auto row_of = [&](int64_t sample) { return all ? (*job_.offsets)[static_cast<size_t>(sample)] : sample; };
+    const auto row_of = [&](int64_t sample) { return all ? (*job_.offsets)[sample] : sample; };
     const int64_t end = row_of(first + count);
     for (int64_t row = row_of(first); row < end; row += kRows) {
       rows_.read(row, std::min(kRows, end - row), consumer);
@@ -162,7 +162,7 @@ class RowsOutput : public OutputFile {
 class JsonlOutput : public OutputFile {
  public:
   JsonlOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
-      : partial_(path, std::move(file)), job_(job) {}
+      : partial_(path, std::move(file), 0, true), job_(job) {}
 
   void start_journal(const JournalContent& content) {
     if (!job_.identity.empty()) partial_.start_journal(content);
@@ -184,9 +184,8 @@ class JsonlOutput : public OutputFile {
       const int64_t place = rows.first + row;
       if (!all())
         add_line(place);
-      else if (const auto next = std::upper_bound(job_.offsets->begin(), job_.offsets->end(), place);
-               *next == place + 1)
-        add_line(next - job_.offsets->begin() - 1);
+      else if (const int64_t sample = job_.offsets->sample_of(place); (*job_.offsets)[sample + 1] == place + 1)
+        add_line(sample);
     }
   }
   void finished(int64_t first, int64_t count, const HashSum& results) override {

@@ -28,7 +28,7 @@ struct OutputFacts {
 struct OutputJob {
   ResultKind kind;
   int64_t vocab = 0;
-  const std::vector<int64_t>* offsets = nullptr;    // [samples + 1], tokens
+  const SampleOffsets* offsets = nullptr;           // of the whole job
   const std::vector<std::string>* names = nullptr;  // .jsonl: see Samples::names
   OutputFacts facts;
   ThreadPool* threads = nullptr;  // that write large results side by side
@@ -36,7 +36,7 @@ struct OutputJob {
   int64_t replica = 0, replicas = 1;
   std::function<void()> pulse = [] {};  // called while what was written is read again, which may take long
 
-  int64_t samples() const { return static_cast<int64_t>(offsets->size()) - 1; }
+  int64_t samples() const { return offsets->samples(); }
   int64_t rows() const { return kind.positions == Positions::kAll ? offsets->back() : samples(); }
 };
 

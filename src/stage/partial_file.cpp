@@ -153,8 +153,12 @@ FileDescriptor join_partial(const std::filesystem::path& output, const PartialTa
   return file;
 }
 
-PartialFile::PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica)
-    : output_(std::move(output)), path_(partial_path(output_)), replica_(replica), file_(std::move(file)) {}
+PartialFile::PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica, bool joins_records)
+    : output_(std::move(output)),
+      path_(partial_path(output_)),
+      replica_(replica),
+      joins_(joins_records),
+      file_(std::move(file)) {}
 
 PartialFile::~PartialFile() {
   stop_syncing();
@@ -196,7 +200,15 @@ void PartialFile::append(int64_t first, int64_t count, std::span<const std::byte
 
 void PartialFile::note(const JournalRecord& record) {
   if (journal_) journal_->append(record);
-  content_.records.push_back(record);
+  JournalRecord* last = content_.records.empty() ? nullptr : &content_.records.back();
+  if (last != nullptr && joins_ && last->first + last->count == record.first &&
+      last->offset + last->bytes == record.offset) {
+    last->count += record.count;
+    last->bytes += record.bytes;
+    last->results.add(record.results);
+  } else {
+    content_.records.push_back(record);
+  }
   const std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(error_);
   dirty_ = true;

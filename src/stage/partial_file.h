@@ -46,7 +46,9 @@ FileDescriptor join_partial(const std::filesystem::path& output, const PartialTa
 
 class PartialFile {
  public:
-  PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica = 0);
+  // Where the parts of single samples are not asked for again before the next run, `joins_records`: records that follow
+  // one another are one in memory, though not in the journal.
+  PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica = 0, bool joins_records = false);
   PartialFile(PartialFile&&) = delete;
   // Without commit(): stays where something is finished in it, by any replica, else goes.
   ~PartialFile();
@@ -95,6 +97,7 @@ class PartialFile {
 
   std::filesystem::path output_, path_;
   int64_t replica_ = 0;
+  bool joins_ = false;
   FileDescriptor file_;
   PartialTag tag_;          // offset 0: there is none
   uint64_t end_ = 0;        // of what was appended

@@ -158,18 +158,12 @@ std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages) {
   return all;
 }
 
-GenerationReport summarize(GenerationTimes times) {
-  const auto quantile = [](std::vector<float>& list, double share) {
-    if (list.empty()) return 0.0;
-    const auto at = static_cast<std::ptrdiff_t>(share * static_cast<double>(list.size() - 1) + 0.5);
-    std::nth_element(list.begin(), list.begin() + at, list.end());
-    return static_cast<double>(list[static_cast<size_t>(at)]);
-  };
-  return {.tokens = static_cast<int64_t>(times.to_first_token.size() + times.between_tokens.size()),
-          .first_token_median = quantile(times.to_first_token, 0.5),
-          .first_token_p95 = quantile(times.to_first_token, 0.95),
-          .next_token_median = quantile(times.between_tokens, 0.5),
-          .next_token_p95 = quantile(times.between_tokens, 0.95)};
+GenerationReport summarize(const GenerationTimes& times) {
+  return {.tokens = times.to_first_token.count() + times.between_tokens.count(),
+          .first_token_median = times.to_first_token.quantile(0.5),
+          .first_token_p95 = times.to_first_token.quantile(0.95),
+          .next_token_median = times.between_tokens.quantile(0.5),
+          .next_token_p95 = times.between_tokens.quantile(0.95)};
 }
 
 std::string to_json(const StageReport& report) { return as_json(report).dump(); }

@@ -131,23 +131,6 @@ std::string events_text(const RankTrace& trace, int ranks, double origin) {
   return text.substr(1, text.size() - 2);
 }
 
-double seconds_of(const std::vector<Span>& spans) {
-  double seconds = 0;
-  for (const Span& span : spans) seconds += span.end - span.start;
-  return seconds;
-}
-
-double seconds_within(const std::vector<Span>& spans, const std::vector<Span>& others) {
-  double seconds = 0;
-  size_t first = 0;
-  for (const Span& span : spans) {
-    while (first < others.size() && others[first].end <= span.start) ++first;
-    for (size_t i = first; i < others.size() && others[i].start < span.end; ++i)
-      seconds += std::min(span.end, others[i].end) - std::max(span.start, others[i].start);
-  }
-  return seconds;
-}
-
 void write_trace(const MpiGroup& group, const RankTrace& trace, const std::filesystem::path& path,
                  double timeout_seconds) {
   const double clock = group.clock_difference(timeout_seconds);

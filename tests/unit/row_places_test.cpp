@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "kernels/error.h"
 #include "weights_support.h"
 
@@ -15,8 +13,7 @@ namespace {
 class RowPlacesTest : public testing::Test {
  protected:
   OutputJob job(ResultKind kind, int64_t samples, int64_t vocab) {
-    offsets_.resize(static_cast<size_t>(samples) + 1);
-    std::iota(offsets_.begin(), offsets_.end(), int64_t{0});
+    offsets_ = SampleOffsets::equally_long(samples, 1);
     return {.kind = kind,
             .vocab = vocab,
             .offsets = &offsets_,
@@ -27,7 +24,7 @@ class RowPlacesTest : public testing::Test {
   }
 
   TemporaryFolder folder_;
-  std::vector<int64_t> offsets_;
+  SampleOffsets offsets_;
   std::vector<std::string> names_;
 };
 
