@@ -172,7 +172,8 @@ void File::write_i64(const std::string& name, int64_t count, const std::function
     piece.clear();
     for (int64_t i = first; i < std::min(count, first + kPiece); ++i) piece.push_back(value_at(i));
     const Id selected = select_rows(space.get(), static_cast<uint64_t>(first), piece.size());
-    if (!selected || H5Dwrite(dataset.get(), H5T_NATIVE_INT64, selected.get(), space.get(), H5P_DEFAULT, piece.data()) < 0)
+    if (!selected ||
+        H5Dwrite(dataset.get(), H5T_NATIVE_INT64, selected.get(), space.get(), H5P_DEFAULT, piece.data()) < 0)
       fail_to_write();
   }
 }

@@ -53,7 +53,8 @@ void reserve_ids(std::vector<int32_t>& ids, uint64_t count, const std::string& w
 
 // Where their number is not known before: in steps of an eighth.
 void reserve_some_ids(std::vector<int32_t>& ids, size_t more, const std::string& what) {
-  if (ids.size() + more > ids.capacity()) reserve_ids(ids, std::max(ids.size() + more, ids.size() + ids.size() / 8), what);
+  if (ids.size() + more > ids.capacity())
+    reserve_ids(ids, std::max(ids.size() + more, ids.size() + ids.size() / 8), what);
 }
 
 bool enough(const Samples& samples, const InputLimits& limits) {

@@ -31,6 +31,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 ExitCode Job::run() {
   at({.phase = Phase::kRead});
+  expect_one_program();
   form_pipelines();
   check_inputs();
   share_samples();
@@ -82,6 +83,14 @@ double Job::load_timeout() const { return kDiskFactor * options_.timeout_seconds
 
 void Job::say(const std::string& line) const {
   if (options_.verbose) fmt::print(stderr, "lfm2_stage: rank {} ({}): {}\n", world_.rank(), world_.host(), line);
+}
+
+// Hosts may have programs of their own, each built from another state.
+void Job::expect_one_program() const {
+  const std::string mine = fmt::format("{}, bits {}", kVersionText, kBits);
+  if (const std::string first = world_.broadcast(mine, 0, options_.timeout_seconds, "version"); first != mine)
+    throw Error(ExitCode::kUnavailable,
+                fmt::format("this is {}, rank 0 is {}: expected the same program on all hosts", mine, first));
 }
 
 void Job::form_pipelines() {
@@ -249,8 +258,7 @@ void Job::check_memory() const {
                                  : generates()                                  ? generation_.limits.most_sequences
                                                                                 : plan_.max_samples);
   cost.weight_bytes = held_bytes(tensors(), compute_);
-  const auto needed =
-      static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes() + job_bytes())));
+  const auto needed = static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes() + job_bytes())));
   const uint64_t available = available_host_memory();
   if (available > 0 && needed > available)
     throw Error(ExitCode::kUnavailable,
@@ -355,8 +363,8 @@ void Job::run_pipeline() {
                       makes_output() ? options_.progress : ProgressMode::kOff);
     try {
       pipeline_->run(
-          is_first() ? samples_.tokens(plan_.first_token, plan_.tokens) : std::span<const int32_t>(), consumers, [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); },
-          stop_requested);
+          is_first() ? samples_.tokens(plan_.first_token, plan_.tokens) : std::span<const int32_t>(), consumers,
+          [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); }, stop_requested);
     } catch (...) {
       pipeline_->stop_results();  // its thread uses what ends here
       throw;

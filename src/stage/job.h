@@ -36,6 +36,7 @@ class Job {
 
  private:
   void check_inputs();  // rank 0 alone first, so that a bad file is reported once
+  void expect_one_program() const;
   void form_pipelines();
   void share_samples();
   void share_ids();
@@ -84,7 +85,7 @@ class Job {
   std::optional<MpiGroup> pipeline_ranks_;  // those that are one pipeline: all, or a replica's
   std::optional<ShardSet> shards_;
   std::vector<LayerRange> stages_;
-  Samples samples_;  // those to do; ids on the first stages only
+  Samples samples_;                             // those to do; ids on the first stages only
   std::optional<SampleOffsets> whole_offsets_;  // of the whole job, where some samples are left out of it
   std::vector<std::string> job_names_;
   std::string identity_;

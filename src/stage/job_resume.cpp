@@ -89,7 +89,8 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
            {"--output", options_.output.extension().string()},
            {"--logits", name(options_.results.positions)},
            {"--top-logprobs", options_.results.top_k},
-           {"version", kVersionText}};
+           {"version", kVersionText},
+           {"bits", kBits}};
   if (machine_.cuda) job["--fp32"] = options_.plain_fp32 ? "simt" : "auto";
   if (!generates()) return job.dump();
   const GenerationOptions& generation = options_.generation;

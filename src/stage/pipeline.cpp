@@ -17,7 +17,12 @@ int64_t aligned(int64_t ints) { return (ints + kAlignedInts - 1) / kAlignedInts 
 }  // namespace
 
 Pipeline::Pipeline(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced)
-    : links_(links), plan_(plan), compute_(compute), kind_(kind), memory_(links.backend), run_(links, RunItem::kMicroBatch, traced, [this] {
+    : links_(links),
+      plan_(plan),
+      compute_(compute),
+      kind_(kind),
+      memory_(links.backend),
+      run_(links, RunItem::kMicroBatch, traced, [this] {
         if (results_) results_->advance();
       }) {
   Backend& backend = links.backend;
@@ -88,8 +93,7 @@ void Pipeline::prepare(int64_t index, Slot& slot, std::span<const int32_t> ids) 
   const MicroBatch samples = plan_.item(index);
   const Item host = lay_out(samples, slot.staging.data());
   slot.item = lay_out(samples, slot.arrays.data());
-  if (links_.stage.first())
-    std::copy_n(ids.begin() + samples.first_token, samples.tokens, host.ids.as<int32_t>());
+  if (links_.stage.first()) std::copy_n(ids.begin() + samples.first_token, samples.tokens, host.ids.as<int32_t>());
   // A sample's first `length` positions, behind those of the others.
   const auto add = [](const Batch& batch, int64_t sample, int64_t& token, int64_t length) {
     for (int64_t position = 0; position < length; ++position)

@@ -53,9 +53,9 @@ class Pipeline {
     size_t bytes = 0;  // of all arrays
   };
   struct Slot {
-    Tensor residual;                  // [max_tokens, hidden] act
-    Tensor tail;                      // the same for the stage that cuts the tails, else empty
-    Buffer staging, arrays;           // of the item in it: on the host, on their way to the device; and there
+    Tensor residual;         // [max_tokens, hidden] act
+    Tensor tail;             // the same for the stage that cuts the tails, else empty
+    Buffer staging, arrays;  // of the item in it: on the host, on their way to the device; and there
     Item item;
     std::unique_ptr<Event> computed;  // the layers of the item in it are done
     std::unique_ptr<Event> taken;     // last stage: its rows were read by the head

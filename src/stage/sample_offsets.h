@@ -28,8 +28,9 @@ class SampleOffsets {
     return sample < samples_ ? sample * length_ : end_;
   }
   int64_t length(int64_t sample) const { return (*this)[sample + 1] - (*this)[sample]; }
-  int64_t sample_of(int64_t token) const;     // the one that the token belongs to
-  int64_t first_behind(int64_t token) const;  // the first one that begins at the token or later; samples() where none does
+  int64_t sample_of(int64_t token) const;  // the one that the token belongs to
+  int64_t first_behind(
+      int64_t token) const;  // the first one that begins at the token or later; samples() where none does
   bool all_have_length(int64_t length) const;
 
   uint64_t memory_bytes() const { return list_.capacity() * sizeof(int64_t); }

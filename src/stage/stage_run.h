@@ -109,8 +109,8 @@ class StageRun {
   double start_ = 0;
   StageTimes times_;
   OverlapClock overlaps_;
-  int64_t sends_ = 0;      // that have ended
-  int64_t received_ = 0;   // items whose arrival is in the trace
+  int64_t sends_ = 0;     // that have ended
+  int64_t received_ = 0;  // items whose arrival is in the trace
   std::vector<TraceEvent> trace_;
 };
 

@@ -8,8 +8,8 @@
 #include <random>
 #include <thread>
 
-#include "support/golden.h"
 #include "stage/journal.h"
+#include "support/golden.h"
 #include "support/program.h"
 #include "support/shards.h"
 

@@ -48,8 +48,7 @@ TEST(PlanTest, GivenSamplesPerMicroBatch) {
 TEST(PlanTest, ChosenMicroBatchesHoldTheTarget) {
   const SampleOffsets offsets = offsets_of({10, 200, 3, 3, 3, 90, 20});
   const BatchPlan plan = test::plan_of(offsets, 0, 100);
-  for (int64_t i = 0; i < plan.items(); ++i)
-    EXPECT_TRUE(plan.item(i).tokens <= 100 || plan.item(i).samples == 1);
+  for (int64_t i = 0; i < plan.items(); ++i) EXPECT_TRUE(plan.item(i).tokens <= 100 || plan.item(i).samples == 1);
   expect_covers(plan);
 }
 
