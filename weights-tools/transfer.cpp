@@ -34,7 +34,7 @@ void transfer(const std::string& title, const ModelSource& source, ModelWriter& 
 void run_split(const SplitOptions& options, const Console& console) {
   const std::optional<DType> dtype = wanted_dtype(options.dtype);
   const auto source = open_model(options.model, options.config);
-  ShardWriter writer(*source, choose_stages(source->config().layers, options.stages, parse_layers(options.layers)),
+  ShardWriter writer(*source, choose_stages(source->config().layers, options.stages, options.layers),
                      dtype, options.out, options.force);
   transfer("split", *source, writer, options.out, console);
 }

@@ -91,7 +91,7 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
            {"--top-logprobs", options_.results.top_k},
            {"version", kVersionText}};
   if (machine_.cuda) job["--fp32"] = options_.plain_fp32 ? "simt" : "auto";
-  if (!generates()) return job.dump();
+  if (!generates()) return json_text(job);
   const GenerationOptions& generation = options_.generation;
   job["--generate"] = generation.most_new;
   job["--temperature"] = generation.rule.temperature;
@@ -103,7 +103,7 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
     job["--top-k"] = generation.rule.top_k;
     job["--top-p"] = generation.rule.top_p;
   }
-  return job.dump();
+  return json_text(job);
 }
 
 OutputJob Job::output_job() {

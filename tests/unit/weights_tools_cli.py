@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import struct
@@ -116,6 +117,39 @@ class UsageTest(CliTest):
                 code = 66 if arguments[0:1] == ["verify"] else 64  # there the missing shards come first
                 self.refuse(code, [part if code == 64 else ".h5"], *arguments)
         self.assertEqual(self.names(), [])
+
+    def test_numbers(self):
+        """Every option of --help that takes a number and nothing else: decimal and in its range, or refused by its name."""
+        words = {
+            "split": [GOLDEN / "tiny-moe", "--out", self.folder / "out", "--quiet", "--force"],
+            "synth": ["--config", "lfm2-tiny", "--out", self.folder / "out.bin", "--quiet", "--force"],
+            "plan": [GOLDEN / "tiny-moe"],
+        }
+        found = set()
+        for command, rest in words.items():
+            for option in re.findall(r"^  (--[a-z-]+) [A-Z]", self.succeed(command, "--help").stdout, re.MULTILINE):
+                if option in map(str, rest) or run(command, *rest, option, "x").returncode == 0:
+                    continue
+                if run(command, *rest, option, "8").returncode != 0 or run(command, *rest, option, "8GB").returncode == 0:
+                    continue
+                found.add(f"{command} {option}")
+                with self.subTest(command=command, option=option):
+                    self.succeed(command, *rest, option, "08")
+                    for value in ["", " 8", "8 ", "+8", "0x8", "8e0", "8.0", "8x", "-8", "nan", "inf", "8,", "18446744073709551624"]:
+                        self.refuse(64, [f'{option}: "{value}", expected '], command, *rest, option, value)
+        self.assertEqual(found, {"split --layers", "split --stages", "synth --seed", "plan --layers", "plan --stages", "plan --length", "plan --micro-batch"})
+        plan = [json.loads(self.succeed("plan", "lfm2-8b-a1b", "--json", "--length", length).stdout)["length"] for length in ["010", "10", "8"]]
+        self.assertEqual(plan, [10, 10, 8])
+
+    def test_names_need_not_be_utf8(self):
+        folder = os.fsencode(self.folder) + b"/caf\xe9"
+        for arguments in [["split", GOLDEN / "tiny-moe", "--out", folder], ["verify", folder], ["inspect", folder], ["merge", folder, "--out", folder + b".bin"]]:
+            with self.subTest(arguments=arguments):
+                result = subprocess.run([PROGRAM, *arguments], capture_output=True, timeout=TIMEOUT)
+                self.assertEqual(result.returncode, 0, result.stderr)
+        result = subprocess.run([PROGRAM, "inspect", "--json", folder], capture_output=True, timeout=TIMEOUT)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue(json.loads(result.stdout)["path"].endswith("/caf\N{REPLACEMENT CHARACTER}"), result.stdout[:200])
 
     def test_missing_input(self):
         out = self.folder / "out"
