@@ -6,6 +6,7 @@
 #include "kernels/error.h"
 #include "stage/choice.h"
 #include "stage/completions.h"
+#include "stage/named_files.h"
 #include "stage/number_option.h"
 #include "stage/output_file.h"
 #include "stage/version.h"
@@ -246,6 +247,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     if (options.samples == 0 && options.input.empty()) options.samples = 1024;
     options.generation.rule.seed = options.seed;
     check_together(options);
+    if (!parsed.doctor) check_files(options);
     parsed.run = true;
   } catch (const CLI::CallForHelp&) {
     parsed.text = app.help();

@@ -181,6 +181,35 @@ class UsageTest(CliTest):
         self.refuse(73, ["no/such"], "merge", shards, "--out", self.folder / "no/such/m.bin")
         self.refuse(73, ["no/such"], "split", GOLDEN / "tiny-moe", "--out", self.folder / "no/such")
 
+    def test_input_is_not_replaced(self):
+        shards = self.split()
+        (self.folder / "link").symlink_to(shards)
+        config = self.folder / "hf/model.safetensors"
+        config.parent.mkdir()
+        shutil.copy(GOLDEN / "tiny-moe/config.json", config)
+        shutil.copy(GOLDEN / "tiny-moe/config.json", self.folder / "config.bin")
+
+        def contents():
+            return {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+
+        before = contents()
+        for out in [shards, self.folder / "link", self.folder / "hf/../shards"]:
+            for stages in ["2", "4"]:
+                self.refuse(64, [f"--out {out}: would replace"], "split", shards, "--out", out, "--stages", stages, "--force")
+        self.refuse(64, ["would replace"], "synth", "--config", config, "--out", config.parent, "--force")
+        self.refuse(64, ["would replace"], "synth", "--config", config, "--out", config, "--force")
+        self.refuse(64, ["would replace"], "synth", "--config", self.folder / "config.bin", "--out", self.folder / "config.bin", "--force")
+        self.assertEqual(contents(), before)
+
+        model = self.folder / "model"  # what stands beside the model is its own affair
+        shutil.copytree(GOLDEN / "tiny-moe", model, ignore=shutil.ignore_patterns("*.h5"))
+        before = contents()
+        self.succeed("split", model, "--out", model, "--force")
+        self.succeed("merge", shards, "--out", self.folder / "shards/..", "--force")
+        self.succeed("synth", "--config", model / "config.json", "--out", model / "m.bin")
+        after = contents()
+        self.assertEqual({path: after[path] for path in before}, before)
+
     def test_talks_only_where_it_should(self):
         quiet = self.succeed("split", GOLDEN / "tiny-moe", "--out", self.folder / "a", "--quiet")
         self.assertEqual(quiet.stdout + quiet.stderr, "")
