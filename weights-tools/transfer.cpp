@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "kernels/error.h"
+#include "stage/shard_reader.h"
 #include "weights-tools/commands.h"
 #include "weights-tools/copy.h"
 #include "weights-tools/shard_writer.h"
@@ -59,9 +60,7 @@ void run_synth(const SynthOptions& options, const Console& console) {
 }
 
 void run_merge(const MergeOptions& options, const Console& console) {
-  if (!is_shard_folder(options.shards))
-    throw Error(ExitCode::kNoInput,
-                fmt::format("{}: no .h5 file found, expected the shards of weights-tools split", options.shards));
+  if (!is_shard_folder(options.shards)) list_shards(options.shards);  // says what it is instead
   const auto source = open_model(options.shards);
   const auto writer = create_model(*source, options.out, options.force);
   transfer("merge", *source, *writer, options.out, console);

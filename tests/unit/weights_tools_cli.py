@@ -166,6 +166,18 @@ class UsageTest(CliTest):
                 self.refuse(66, [str(self.folder / "no")], *arguments)
         self.assertEqual(self.names(), [])
 
+    def test_models_where_shards_are_expected(self):
+        model = self.folder / "hf"
+        shutil.copytree(GOLDEN / "tiny-moe", model, ignore=shutil.ignore_patterns("*.h5"))
+        for path in [model, model / "model.safetensors"]:
+            hint = f"{path}: is a {'Hugging Face model' if path == model else 'model in one file'}, expected shards: weights-tools split {path} --out shards/"
+            self.refuse(65, [hint], "verify", path)
+            self.refuse(65, [hint], "merge", path, "--out", self.folder / "m.bin")
+            for command in ["inspect", "plan"]:
+                self.succeed(command, path)
+            self.succeed("verify", "--untrusted", path)
+        self.assertEqual(self.names(), ["hf"])
+
     def test_existing_output_needs_force(self):
         shards = self.split()
         before = (shards / "stage-00-of-04.h5").read_bytes()
