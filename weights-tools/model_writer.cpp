@@ -116,6 +116,12 @@ OutputFolder::OutputFolder(std::filesystem::path path, bool force) : path_(std::
                 fmt::format("{}: exists and is not empty, expected a new name or --force", path_.string()));
 }
 
+// What is in the folder is durable already; its own name stands in the folder above.
+void OutputFolder::keep() {
+  if (created_) sync_path(path_ / "..");
+  created_ = false;
+}
+
 OutputFolder::~OutputFolder() {
   std::error_code ignored;
   if (created_) std::filesystem::remove(path_, ignored);  // only where it is empty

@@ -68,7 +68,7 @@ class OutputFolder {
   OutputFolder& operator=(const OutputFolder&) = delete;
   ~OutputFolder();
   const std::filesystem::path& path() const { return path_; }
-  void keep() { created_ = false; }
+  void keep();  // durably: Error(kIo)
 
  private:
   std::filesystem::path path_;

@@ -493,6 +493,21 @@ class DamagedInputTest(CliTest):
             self.refuse(65, ["config.json", part], "inspect", model)
             self.refuse(65, ["config.json", part], "synth", "--config", model / "config.json", "--out", self.folder / "x")
 
+    @unittest.skipUnless(os.environ.get("LFM2_IO_FAULTS"), "LFM2_IO_FAULTS names no library that makes fsync fail")
+    def test_a_new_folder_is_durable(self):
+        """Its name stands in the folder above, which therefore must be synced: where that fails, the command does."""
+        shards = self.split()
+        self.folder.joinpath("above").mkdir()
+        above = os.fsencode(self.folder.resolve() / "above")
+        failing = {**os.environ, "LD_PRELOAD": os.environ["LFM2_IO_FAULTS"], "IO_FAULT": f"fsync:{os.fsdecode(above)}$:1"}
+        for command in [["split", GOLDEN / "tiny-moe"], ["merge", shards], ["synth", "--config", "lfm2-tiny"]]:
+            for out in [f"above/{command[0]}", f"above/{command[0]}-2/"]:
+                with self.subTest(command=command, out=out):
+                    self.refuse(74, ["fsync failed"], *command, "--out", out, cwd=self.folder, env=failing)
+                    # One that was there before needs nothing of the folder above.
+                    result = run(*command, "--out", out, "--force", "--quiet", cwd=self.folder, env=failing)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+
     @unittest.skipIf(os.geteuid() == 0, "root may read and write everything")
     def test_permissions(self):
         locked = self.folder / "locked"
