@@ -92,7 +92,7 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
            {"version", kVersionText},
            {"bits", kBits}};
   if (machine_.cuda) job["--fp32"] = options_.plain_fp32 ? "simt" : "auto";
-  if (!generates()) return job.dump();
+  if (!generates()) return json_text(job);
   const GenerationOptions& generation = options_.generation;
   job["--generate"] = generation.most_new;
   job["--temperature"] = generation.rule.temperature;
@@ -104,7 +104,7 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
     job["--top-k"] = generation.rule.top_k;
     job["--top-p"] = generation.rule.top_p;
   }
-  return job.dump();
+  return json_text(job);
 }
 
 OutputJob Job::output_job() {

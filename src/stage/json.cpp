@@ -52,8 +52,8 @@ Json parse_json(std::string_view text, const std::string& what) {
 
 uint64_t json_unsigned(const Json& value, uint64_t limit, const std::string& what, std::string_view key) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > limit)
-    throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is {}, expected an integer from 0 to {}", what, key,
-                                             value.dump(-1, ' ', false, Json::error_handler_t::replace), limit));
+    throw Error(ExitCode::kData,
+                fmt::format("{}: \"{}\" is {}, expected an integer from 0 to {}", what, key, json_text(value), limit));
   return value.get<uint64_t>();
 }
 

@@ -54,7 +54,7 @@ class ConfigReader {
     return value == nullptr ? otherwise : real(*value, key);
   }
   static std::string dump(const Json& value) {
-    std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    std::string text = json_text(value);
     if (text.size() > 80) text = text.substr(0, 80) + "…";
     return text;
   }

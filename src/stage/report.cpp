@@ -166,7 +166,7 @@ GenerationReport summarize(const GenerationTimes& times) {
           .next_token_p95 = times.between_tokens.quantile(0.95)};
 }
 
-std::string to_json(const StageReport& report) { return as_json(report).dump(); }
+std::string to_json(const StageReport& report) { return json_text(as_json(report)); }
 
 StageReport stage_report_from_json(const std::string& text) {
   const Json json = Json::parse(text);
@@ -227,7 +227,7 @@ std::string to_json(const JobReport& report) {
   }
   for (const StageReport& stage : report.stages) json["stages"].push_back(as_json(stage));
   if (report.verdict) json["validation"] = as_json(*report.verdict);
-  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 std::string end_table(const JobReport& report) {

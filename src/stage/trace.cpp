@@ -127,7 +127,7 @@ std::string events_text(const RankTrace& trace, int ranks, double origin) {
     if (!sends) flow["bp"] = "e";  // belongs to the event it ends in
     list.push_back(std::move(flow));
   }
-  std::string text = list.dump();
+  std::string text = json_text(list);
   return text.substr(1, text.size() - 2);
 }
 
