@@ -6,7 +6,6 @@
 #include <limits>
 #include <set>
 
-#include "kernels/gate_up.h"
 #include "stage/json.h"
 
 namespace lfm2 {
@@ -181,13 +180,9 @@ int64_t read_dense_ffn(const ConfigReader& reader, bool moe) {
     reader.fail(fmt::format("a feed-forward has {} columns, expected at most {}", scaled, kLargestDimension));
   ffn = static_cast<int64_t>(scaled);
   const int64_t multiple = reader.integer_or("block_multiple_of", 256);
-  return (ffn + multiple - 1) / multiple * multiple;
-}
-
-// The operators take gate and up rows in blocks.
-void check_ffn(const ConfigReader& reader, int64_t ffn) {
-  if (ffn < 1 || ffn % kGateUpBlock != 0)
-    reader.fail(fmt::format("a feed-forward has {} columns, expected a multiple of {}", ffn, kGateUpBlock));
+  ffn = (ffn + multiple - 1) / multiple * multiple;
+  if (ffn == 0) reader.fail("a feed-forward has 0 columns, expected at least 1");
+  return ffn;
 }
 
 void read_moe(const ConfigReader& reader, ModelConfig& config) {
@@ -198,7 +193,6 @@ void read_moe(const ConfigReader& reader, ModelConfig& config) {
   config.experts = reader.integer("num_experts", kMostExperts);
   config.top_k = reader.integer("num_experts_per_tok", kMostExperts);
   config.moe_ffn = reader.integer("moe_intermediate_size");
-  check_ffn(reader, config.moe_ffn);
   config.expert_bias = reader.boolean("use_expert_bias", true);
   config.norm_topk_prob = reader.boolean("norm_topk_prob", true);
   config.routed_scaling_factor = static_cast<float>(reader.real("routed_scaling_factor", 1.0));
@@ -249,7 +243,6 @@ ModelConfig parse_model_config(std::string_view json_text, const std::string& wh
     reader.fail(fmt::format("head_dim is {}, expected hidden_size / num_attention_heads = {}", json_excerpt(*head_dim),
                             config.head_dim));
   config.ffn = read_dense_ffn(reader, config.moe);
-  check_ffn(reader, config.ffn);
   config.dense_layers = config.layers;
   if (config.moe) read_moe(reader, config);
   config.conv_length = reader.integer_or("conv_L_cache", 3, 1024);
