@@ -39,7 +39,7 @@ std::vector<StageNeeds> stage_needs(const ModelSource& model, const std::vector<
     for (const SourceTensor& tensor : model.tensors()) {
       if (!belongs_to(tensor.spec, range, config)) continue;
       need.parameters += numel(tensor.spec.dims);
-      need.weight_bytes += numel(tensor.spec.dims) * size_bytes(target_dtype(tensor, input.dtype));
+      need.weight_bytes += held_elements(tensor.spec) * size_bytes(target_dtype(tensor, input.dtype));
     }
     for (int64_t layer = range.first; layer < range.end(); ++layer) {
       if (config.layer_types[static_cast<size_t>(layer)] != LayerType::kAttention) continue;

@@ -12,6 +12,7 @@
 #include "comm/mpi_channel.h"
 #include "kernels/cpu/host_memory.h"
 #include "stage/backend_choice.h"
+#include "stage/gpu_limits.h"
 #include "stage/h5.h"
 #include "stage/memory_plan.h"
 #include "stage/plan.h"
@@ -94,6 +95,8 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   const ModelConfig& config = shards.config();
   facts.split_id = shards.split_id();
   facts.model_layers = config.layers;
+  if (facts.visible_gpus > 0 && options.device != DeviceChoice::kCpu)
+    if (const std::string refusal = gpu_refusal(config); !refusal.empty()) facts.problems.push_back(refusal);
   if (world.size() % options.replicas != 0) return;
   const int stages = world.size() / options.replicas, stage = world.rank() % stages;
   if (stages > config.layers) return;

@@ -11,6 +11,7 @@
 #include "comm/mpi_control_link.h"
 #include "kernels/cpu/host_memory.h"
 #include "stage/cost_model.h"
+#include "stage/gpu_limits.h"
 #include "stage/json.h"
 #include "stage/memory_plan.h"
 #include "stage/stop.h"
@@ -36,6 +37,7 @@ ExitCode Job::run() {
   check_inputs();
   share_samples();
   machine_ = choose_machine(options_, world_);
+  if (machine_.cuda) expect_gpu_computes(shards_->config(), options_.weights.string());
   compute_ = options_.dtype.value_or(shards_->dtype());
   take_up();
   if (samples_.count() == 0) return finish_without_run();

@@ -50,10 +50,16 @@ Json parse_json(std::string_view text, const std::string& what) {
   }
 }
 
+std::string json_excerpt(const Json& value) {
+  std::string text = json_text(value);
+  if (text.size() > 80) text = text.substr(0, 80) + "…";
+  return text;
+}
+
 uint64_t json_unsigned(const Json& value, uint64_t limit, const std::string& what, std::string_view key) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > limit)
-    throw Error(ExitCode::kData,
-                fmt::format("{}: \"{}\" is {}, expected an integer from 0 to {}", what, key, json_text(value), limit));
+    throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is {}, expected an integer from 0 to {}", what, key,
+                                             json_excerpt(value), limit));
   return value.get<uint64_t>();
 }
 

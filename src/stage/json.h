@@ -20,6 +20,9 @@ using OrderedJson = nlohmann::ordered_json;
 // `what` names the file.
 Json parse_json(std::string_view text, const std::string& what);
 
+// The value as JSON on one line, for messages: the beginning of it where it is long.
+std::string json_excerpt(const Json& value);
+
 // A non-negative integer of at most `limit`; Error(kData) naming `what` and `key` otherwise.
 uint64_t json_unsigned(const Json& value, uint64_t limit, const std::string& what, std::string_view key);
 

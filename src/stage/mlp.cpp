@@ -3,7 +3,7 @@
 
 namespace lfm2 {
 
-Mlp::Mlp(WeightSource& weights, const ModelConfig& config, const std::string& prefix) : ffn_(config.ffn) {
+Mlp::Mlp(WeightSource& weights, const ModelConfig& config, const std::string& prefix) : ffn_(padded_ffn(config.ffn)) {
   gate_up_ = weights.load({prefix + "feed_forward.w1.weight", prefix + "feed_forward.w3.weight"},
                           {2 * ffn_, config.hidden}, WeightSource::Rows::kGateUp);
   down_ = weights.load({prefix + "feed_forward.w2.weight"}, {config.hidden, ffn_});

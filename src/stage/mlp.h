@@ -16,7 +16,7 @@ class Mlp {
                const Tensor& normed) const;
 
  private:
-  int64_t ffn_;
+  int64_t ffn_;     // padded
   Tensor gate_up_;  // [2 ffn, hidden]: w1 and w3 rows, alternating
   Tensor down_;     // [hidden, ffn]
 };

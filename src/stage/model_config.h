@@ -18,7 +18,7 @@ struct ModelConfig {
   int64_t vocab = 0, hidden = 0, layers = 0;
   std::vector<LayerType> layer_types;  // [layers]
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  int64_t ffn = 0;           // of dense layers, after block_auto_adjust_ff_dim
+  int64_t ffn = 0;           // of dense layers, after block_auto_adjust_ff_dim; a device holds padded_ffn(ffn)
   int64_t dense_layers = 0;  // the first ones; all of them where !moe
   int64_t experts = 0, top_k = 0, moe_ffn = 0;
   bool expert_bias = false, norm_topk_prob = false;

@@ -4,7 +4,7 @@
 namespace lfm2 {
 
 Moe::Moe(WeightSource& weights, const ModelConfig& config, const std::string& prefix)
-    : rule_(config.router()), experts_(config.experts), ffn_(config.moe_ffn) {
+    : rule_(config.router()), experts_(config.experts), ffn_(padded_ffn(config.moe_ffn)) {
   const std::string block = prefix + "feed_forward.";
   gate_ = weights.load({block + "gate.weight"}, {experts_, config.hidden});
   if (config.expert_bias) expert_bias_ = weights.load({block + "expert_bias"}, {experts_});

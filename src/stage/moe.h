@@ -18,11 +18,11 @@ class Moe {
 
  private:
   RouterRule rule_;
-  int64_t experts_, ffn_;
-  Tensor gate_;         // [experts, hidden]: the router
-  Tensor expert_bias_;  // [experts] fp32 or empty
-  Tensor gate_up_;      // [experts, 2 ffn, hidden]: each expert's w1 and w3 rows, alternating
-  Tensor down_;         // [experts, hidden, ffn]
+  int64_t experts_, ffn_;  // ffn padded
+  Tensor gate_;            // [experts, hidden]: the router
+  Tensor expert_bias_;     // [experts] fp32 or empty
+  Tensor gate_up_;         // [experts, 2 ffn, hidden]: each expert's w1 and w3 rows, alternating
+  Tensor down_;            // [experts, hidden, ffn]
 };
 
 }  // namespace lfm2

@@ -34,24 +34,42 @@ Tensor ShardWeights::load(const std::vector<std::string>& names, std::initialize
   const Tensor tensor = memory_.allocate(dtype, dims);
   int64_t first = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    Task task{parts[i], tensor, {}};
-    const auto count = static_cast<int64_t>(numel(parts[i]->spec.dims));
+    const int64_t room = static_cast<int64_t>(held_elements(parts[i]->spec));
     if (rows == Rows::kBehindOneAnother) {
-      task.place = {.first = first};
-      first += count;
+      add_part(*parts[i], tensor, first);
+      first += room;
     } else {
-      const int64_t columns = tensor.dim(tensor.rank - 1), block = kGateUpBlock * columns;
       const bool up = i % 2 == 1;
-      task.place = {.first = first + (up ? block : 0), .block = block, .stride = 2 * block};
-      if (up) first += 2 * count;
+      add_gate_or_up(*parts[i], tensor, first + (up ? kGateUpBlock * tensor.dim(tensor.rank - 1) : 0));
+      if (up) first += 2 * room;
     }
     asked_for_.insert(parts[i]->spec.name);
-    const std::lock_guard lock(mutex_);
-    tasks_.push_back(std::move(task));
-    changed_.notify_one();
   }
   expect(first == tensor.numel(), "ShardWeights::load: the parts do not fill the tensor");
   return tensor;
+}
+
+// The rows from element `first` on; where the tensor's are longer, zeros behind each.
+void ShardWeights::add_part(const ShardTensor& part, const Tensor& tensor, int64_t first) {
+  const auto count = static_cast<int64_t>(numel(part.spec.dims)), padding = static_cast<int64_t>(part.spec.padding);
+  if (padding == 0) return add({&part, tensor, {.first = first}, count});
+  const auto columns = static_cast<int64_t>(part.spec.dims.back()), held = tensor.dim(tensor.rank - 1);
+  add({&part, tensor, {.first = first, .block = columns, .stride = held}, count});
+  add({nullptr, tensor, {.first = first + columns, .block = held - columns, .stride = held}, padding});
+}
+
+// The rows in every other block from element `first` on, zeros behind them in the last one.
+void ShardWeights::add_gate_or_up(const ShardTensor& part, const Tensor& tensor, int64_t first) {
+  const auto count = static_cast<int64_t>(numel(part.spec.dims)), padding = static_cast<int64_t>(part.spec.padding);
+  const int64_t block = kGateUpBlock * tensor.dim(tensor.rank - 1);
+  add({&part, tensor, {.first = first, .block = block, .stride = 2 * block}, count});
+  if (padding > 0) add({nullptr, tensor, {.first = first + count / block * 2 * block + count % block}, padding});
+}
+
+void ShardWeights::add(Task task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.notify_one();
 }
 
 void ShardWeights::finish() {
@@ -83,31 +101,53 @@ bool ShardWeights::take(Task& task) {
 
 void ShardWeights::reader_loop() try {
   const std::unique_ptr<Loader> loader = backend_.create_loader();
-  for (Task task; take(task);) read(task, *loader);
+  for (Task task; take(task);)
+    if (task.source == nullptr)
+      clear(task, *loader);
+    else
+      read(task, *loader);
   loader->finish();
 } catch (...) {
   stop(std::current_exception());
 }
 
+// Whole blocks, as many as a piece holds; what is left of the last block comes by itself.
 void ShardWeights::read(const Task& task, Loader& loader) {
   const auto element_bytes = static_cast<int64_t>(size_bytes(task.source->dtype));
   Checksum checksum;
-  const auto total = static_cast<int64_t>(numel(task.source->spec.dims));
-  const int64_t unit = std::max<int64_t>(task.place.block, 1);
+  const int64_t unit = std::max<int64_t>(task.place.block, 1), whole = task.count / unit * unit;
   const int64_t most = static_cast<int64_t>(Loader::kPieceBytes) / element_bytes / unit * unit;
   if (most == 0)
-    throw Error(ExitCode::kData, fmt::format("tensor {}: {} rows are longer than the {} bytes of a piece",
-                                             task.source->spec.name, kGateUpBlock, Loader::kPieceBytes));
-  for (int64_t done = 0; done < total; done += most) {
-    const int64_t count = std::min(most, total - done);
+    throw Error(ExitCode::kData, fmt::format("tensor {}: {} elements that stand together are longer than the {} bytes "
+                                             "of a piece",
+                                             task.source->spec.name, unit, Loader::kPieceBytes));
+  for (int64_t done = 0, count = 0; done < task.count; done += count) {
+    count = done < whole ? std::min(most, whole - done) : task.count - done;
     const std::span<std::byte> bytes = loader.piece().first(static_cast<size_t>(count * element_bytes));
     shards_.read(*task.source, static_cast<uint64_t>(done * element_bytes), bytes);
     checksum.add(bytes);
-    loader.put(task.target, task.place, done, task.source->dtype, count);
+    if (done < whole)
+      loader.put(task.target, task.place, done, task.source->dtype, count);
+    else
+      loader.put(task.target, {.first = task.place.first + done / unit * task.place.stride}, 0, task.source->dtype,
+                 count);
     const std::lock_guard lock(mutex_);
     progress_.add(bytes.size());
   }
   shards_.expect_checksum(*task.source, checksum);
+}
+
+// In the target's own type: nothing is converted.
+void ShardWeights::clear(const Task& task, Loader& loader) {
+  const DType dtype = task.target.dtype;
+  const int64_t unit = std::max<int64_t>(task.place.block, 1);
+  const int64_t most = static_cast<int64_t>(Loader::kPieceBytes / size_bytes(dtype)) / unit * unit;
+  for (int64_t done = 0, count = 0; done < task.count; done += count) {
+    count = std::min(most, task.count - done);
+    const std::span<std::byte> bytes = loader.piece().first(static_cast<size_t>(count) * size_bytes(dtype));
+    std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    loader.put(task.target, task.place, done, dtype, count);
+  }
 }
 
 void ShardWeights::expect_all_loaded(const std::vector<const ShardTensor*>& tensors) const {
@@ -132,7 +172,7 @@ std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, LayerRange
 uint64_t held_bytes(const std::vector<const ShardTensor*>& tensors, DType compute) {
   uint64_t bytes = 0;
   for (const ShardTensor* tensor : tensors)
-    bytes += numel(tensor->spec.dims) * size_bytes(held_dtype(tensor->dtype, compute, tensor->spec.keep_fp32));
+    bytes += held_elements(tensor->spec) * size_bytes(held_dtype(tensor->dtype, compute, tensor->spec.keep_fp32));
   return bytes;
 }
 

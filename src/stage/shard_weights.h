@@ -39,12 +39,17 @@ class ShardWeights : public WeightSource {
 
  private:
   struct Task {
-    const ShardTensor* source = nullptr;
+    const ShardTensor* source = nullptr;  // null: zeros
     Tensor target;
     Placement place;
+    int64_t count = 0;  // elements
   };
+  void add(Task task);
+  void add_part(const ShardTensor& part, const Tensor& tensor, int64_t first);
+  void add_gate_or_up(const ShardTensor& part, const Tensor& tensor, int64_t first);
   void reader_loop();
   void read(const Task& task, Loader& loader);
+  static void clear(const Task& task, Loader& loader);
   bool take(Task& task);  // false: there is none and none will come
   void stop(std::exception_ptr error);
 

@@ -3,6 +3,7 @@
 
 #include <fmt/ranges.h>
 
+#include "kernels/gate_up.h"
 #include "stage/checked_file.h"
 
 namespace lfm2 {
@@ -16,8 +17,9 @@ class TableWriter {
     layer_ = layer;
     prefix_ = std::move(prefix);
   }
-  void add(const std::string& name, std::initializer_list<int64_t> dims, bool keep_fp32 = false) {
-    table_.push_back({prefix_ + name, std::vector<uint64_t>(dims.begin(), dims.end()), layer_, keep_fp32});
+  void add(const std::string& name, std::initializer_list<int64_t> dims, bool keep_fp32 = false, int64_t padding = 0) {
+    table_.push_back({prefix_ + name, std::vector<uint64_t>(dims.begin(), dims.end()), layer_, keep_fp32,
+                      static_cast<uint64_t>(padding)});
   }
 
  private:
@@ -45,9 +47,10 @@ void add_attention(TableWriter& table, const ModelConfig& c) {
 }
 
 void add_swiglu(TableWriter& table, const std::string& prefix, int64_t ffn, int64_t hidden) {
-  table.add(prefix + "w1.weight", {ffn, hidden});
-  table.add(prefix + "w3.weight", {ffn, hidden});
-  table.add(prefix + "w2.weight", {hidden, ffn});
+  const int64_t padding = (padded_ffn(ffn) - ffn) * hidden;
+  table.add(prefix + "w1.weight", {ffn, hidden}, false, padding);
+  table.add(prefix + "w3.weight", {ffn, hidden}, false, padding);
+  table.add(prefix + "w2.weight", {hidden, ffn}, false, padding);
 }
 
 void add_moe(TableWriter& table, const ModelConfig& c) {

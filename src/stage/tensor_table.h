@@ -20,6 +20,7 @@ struct TensorSpec {
   std::vector<uint64_t> dims;
   int64_t layer = 0;       // kEmbeddingLayer, a layer, or head_layer()
   bool keep_fp32 = false;  // expert_bias: fp32 in every checkpoint, never converted
+  uint64_t padding = 0;    // elements, all zero, that a device holds besides those of `dims`: padded_ffn()
 };
 
 // Every tensor of the model, in the order of the forward: embedding, layers, final norm, untied LM head. In an MoE
@@ -30,5 +31,6 @@ std::vector<TensorSpec> model_tensors(const ModelConfig& config);
 std::string layer_prefix(int64_t layer);                   // "model.layers.7."
 std::string dims_text(const std::vector<uint64_t>& dims);  // "[2048, 1792]"
 uint64_t numel(const std::vector<uint64_t>& dims);         // Error(kData) on overflow
+inline uint64_t held_elements(const TensorSpec& spec) { return numel(spec.dims) + spec.padding; }
 
 }  // namespace lfm2

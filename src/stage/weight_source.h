@@ -22,7 +22,8 @@ class WeightSource {
     kBehindOneAnother,
     kGateUp  // the names come in pairs, gate and up, whose rows alternate (kernels/gate_up.h)
   };
-  // The named tensors of the checkpoint as one tensor of shape `dims` (a single name: that tensor). Its content may
+  // The named tensors of the checkpoint as one tensor of shape `dims` (a single name: that tensor). What `dims` has
+  // more than they, columns or, of gate and up, rows behind each tensor's own, is zero: padded_ffn(). Its content may
   // still be on its way.
   virtual Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
                       Rows rows = Rows::kBehindOneAnother) = 0;

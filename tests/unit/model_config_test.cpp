@@ -78,6 +78,100 @@ TEST(ModelConfigTest, AcceptsOlderSpellings) {
   EXPECT_FALSE(parse(old).tied_embedding);
 }
 
+// Each row is read as transformers 5.17 reads it.
+TEST(ModelConfigTest, ReadsRopeInTheOrderOfTransformers) {
+  struct Case {
+    OrderedJson keys;  // put into a configuration without any of RoPE
+    float theta;
+  };
+  const OrderedJson null = nullptr, empty = OrderedJson::object();
+  const std::vector<Case> cases = {
+      {OrderedJson::object(), 1e6f},
+      {{{"rope_theta", 3}}, 3.0f},
+      {{{"rope_parameters", null}, {"rope_theta", 3}}, 3.0f},
+      {{{"rope_parameters", empty}, {"rope_theta", 3}}, 3.0f},
+      {{{"rope_parameters", {{"rope_theta", 7}}}, {"rope_theta", 3}}, 7.0f},
+      {{{"rope_parameters", {{"rope_theta", 7}}}, {"rope_theta", null}}, 7.0f},
+      {{{"rope_scaling", {{"rope_type", "default"}, {"rope_theta", 5e5}}}}, 5e5f},
+      {{{"rope_scaling", {{"type", "default"}}}}, 1e6f},
+      {{{"rope_scaling", {{"type", "default"}}}, {"rope_theta", 3}}, 3.0f},
+      {{{"rope_scaling", {{"type", "default"}}}, {"rope_parameters", {{"rope_theta", 7}}}}, 1e6f},
+      {{{"rope_scaling", {{"rope_theta", 5}}}, {"rope_parameters", {{"rope_theta", 7}}}}, 5.0f},
+      {{{"rope_scaling", empty}, {"rope_parameters", {{"rope_theta", 7}}}}, 7.0f},
+      {{{"rope_scaling", null}, {"rope_parameters", {{"rope_theta", 7}}}}, 7.0f},
+      {{{"rope_parameters", {{"rope_type", "default"}, {"type", "linear"}, {"rope_theta", 7}}}}, 7.0f},
+      {{{"rope_parameters", {{"partial_rotary_factor", 1.0}}}, {"partial_rotary_factor", 1.0}}, 1e6f},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.keys.dump());
+    OrderedJson json = golden("tiny-moe");
+    json.erase("rope_parameters");
+    for (const auto& [key, value] : c.keys.items()) json[key] = value;
+    EXPECT_EQ(parse(json).rope_theta, c.theta);
+  }
+}
+
+TEST(ModelConfigTest, RefusesRopeThatIsNotPlain) {
+  const auto refused = [](const OrderedJson& keys, const std::vector<std::string>& parts) {
+    SCOPED_TRACE(keys.dump());
+    OrderedJson json = golden("tiny-moe");
+    json.erase("rope_parameters");
+    for (const auto& [key, value] : keys.items()) json[key] = value;
+    expect_error([&] { parse(json); }, ExitCode::kData, parts);
+  };
+  for (const std::string type : {"linear", "dynamic", "yarn", "longrope", "llama3", "proportional"}) {
+    refused({{"rope_scaling", {{"type", type}, {"factor", 4.0}}}}, {"rope_scaling.type", type, "expected \"default\""});
+    refused({{"rope_parameters", {{"rope_type", type}, {"factor", 4.0}}}}, {"rope_parameters.rope_type", type});
+    refused({{"rope_scaling", {{"rope_type", type}}}, {"rope_parameters", {{"rope_type", "default"}}}}, {type});
+    refused({{"rope_parameters", {{"rope_type", type}, {"type", "default"}}}}, {type});
+  }
+  refused({{"rope_parameters", {{"rope_type", nullptr}}}}, {"rope_parameters.rope_type", "null"});
+  refused({{"rope_parameters", {{"rope_theta", nullptr}}}, {"rope_theta", 3}}, {"rope_parameters.rope_theta", "null"});
+  refused({{"rope_theta", nullptr}}, {"rope_theta", "null"});
+  refused({{"rope_parameters", {{"full_attention", {{"rope_type", "yarn"}}}, {"conv", nullptr}}}}, {"conv"});
+  refused({{"rope_parameters", {{"full_attention", {{"rope_theta", 5e5}}}}}}, {"rope_parameters.full_attention"});
+  refused({{"rope_parameters", {{"mrope_section", {1, 2}}}}}, {"rope_parameters.mrope_section"});
+  refused({{"rope_parameters", {{std::string(5000, 'x') + "\n", 1}}}}, {"rope_parameters.xxx"});
+  refused({{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}, {"partial_rotary_factor", "0.5"});
+  refused({{"partial_rotary_factor", 0.5}}, {"partial_rotary_factor", "0.5", "expected 1"});
+  refused({{"rope_scaling", 4.0}}, {"rope_scaling", "an object"});
+}
+
+TEST(ModelConfigTest, TieEmbeddingGoesBeforeTieWordEmbeddings) {
+  for (const bool tied : {false, true}) {
+    OrderedJson json = golden("tiny-moe");
+    json["tie_word_embeddings"] = !tied;
+    json["tie_embedding"] = tied;
+    EXPECT_EQ(parse(json).tied_embedding, tied);
+  }
+  OrderedJson json = golden("tiny-moe");
+  json["tie_embedding"] = nullptr;  // transformers takes the null, and refuses it
+  expect_error([&] { parse(json); }, ExitCode::kData, {"tie_embedding", "null"});
+}
+
+TEST(ModelConfigTest, EndsTextsWithTheTokensOfTheModelOrOfItsClass) {
+  for (const std::string name : {"tiny-moe", "tiny-dense"}) {
+    OrderedJson json = golden(name);
+    json["eos_token_id"] = 7;
+    EXPECT_EQ(parse(json).eos_tokens, std::vector<int32_t>{7});
+    json["eos_token_id"] = {7, 3};
+    EXPECT_EQ(parse(json).eos_tokens, (std::vector<int32_t>{7, 3}));
+    json["eos_token_id"] = nullptr;
+    EXPECT_EQ(parse(json).eos_tokens, std::vector<int32_t>{});
+    json.erase("eos_token_id");
+    EXPECT_EQ(parse(json).eos_tokens, std::vector<int32_t>{2});
+  }
+}
+
+// Lfm2Config makes every layer attention where nothing names them; Lfm2MoeConfig has no layers then.
+TEST(ModelConfigTest, NamesOfLayersAreNeededWhereTheClassHasNone) {
+  OrderedJson dense = golden("tiny-dense"), moe = golden("tiny-moe");
+  dense.erase("layer_types");
+  EXPECT_EQ(parse(dense).layer_types, std::vector<LayerType>(5, LayerType::kAttention));
+  moe.erase("layer_types");
+  expect_error([&] { parse(moe); }, ExitCode::kData, {"layer_types", "missing"});
+}
+
 // Numbers that are impossible only together, or only after a conversion.
 TEST(ModelConfigTest, RefusesWhatNoModelCanBe) {
   const auto refused = [](std::string_view model, const std::vector<std::pair<std::string, OrderedJson>>& changes,
@@ -126,7 +220,6 @@ TEST(ModelConfigTest, RefusesWhatItDoesNotKnow) {
       {"norm_eps", "tiny", "norm_eps"},
       {"conv_L_cache", 100000, "conv_L_cache"},
       {"conv_bias", 1, "conv_bias"},
-      {"rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 1e6}}, "yarn"},
       {"rope_parameters", {{"rope_theta", -1}}, "rope_theta"},
       {"rope_parameters", 5, "rope"},
       {"max_position_embeddings", 0, "max_position_embeddings"},

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/gemm_plan.h"
+#include "kernels/cuda/limits.h"
 #include "kernels/dtype.h"
 
 namespace lfm2 {
@@ -37,9 +38,6 @@ struct ShortConvArgs {
   int64_t tokens, hidden, taps;
 };
 void launch_short_conv(cudaStream_t stream, const ShortConvArgs& args, DType act);
-
-constexpr int kMaxHeadDim = 256;
-constexpr int kMaxQueriesPerKey = 64;  // query heads of one key-value head
 
 // Inverse frequencies, rounded as transformers rounds them; travels as a kernel argument.
 struct RopeFrequencies {
@@ -120,7 +118,6 @@ struct RouteArgs {
   bool normalize;
   float scale;
 };
-constexpr int kMaxExperts = 1024;
 void launch_route(cudaStream_t stream, const RouteArgs& args);
 
 // The router in one: logits = x gateᵀ in fp32, then route. With normed, x is normed first, to the bits of

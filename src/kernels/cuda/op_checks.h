@@ -17,8 +17,9 @@ inline bool is_float(const Tensor& x) { return x.dtype != DType::kI32; }
 inline void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batch) {
   expect(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim % 2 == 0,
          "attention: heads");
-  expect(shape.head_dim >= 2 && shape.head_dim <= kMaxHeadDim, "attention: a head dimension above 256");
-  expect(shape.heads / shape.kv_heads <= kMaxQueriesPerKey, "attention: more than 64 query heads for a key head");
+  expect(shape.head_dim >= 2 && shape.head_dim <= kMaxHeadDim, "attention: the head dimension");
+  expect(shape.heads / shape.kv_heads <= kMaxQueriesPerKey, "attention: query heads of a key head");
+  expect(shape.kv_heads <= kMaxKeyHeads, "attention: key heads");
   expect(qkv.rank == 2 && qkv.dim(0) == batch.tokens && qkv.dim(1) == shape.qkv_columns() && is_float(qkv),
          "attention: qkv");
   expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "attention: positions");
@@ -39,11 +40,11 @@ inline ShortConvArgs short_conv_args(const Tensor& bcz, const Tensor& weight, co
                                      const Tensor& out) {
   const int64_t hidden = weight.dim(0), length = hidden > 0 ? weight.numel() / hidden : 0;
   expect(bcz.dim(0) == batch.tokens && bcz.dim(1) == 3 * hidden && out.dim(0) == batch.tokens && out.dim(1) == hidden &&
-             out.dtype == bcz.dtype && (!bias || bias.numel() == hidden) && length > 0,
+             out.dtype == bcz.dtype && (!bias || bias.numel() == hidden) && length > 0 && hidden <= kMaxConvChannels,
          "short_conv: shapes");
   expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "short_conv: positions");
-  return {bcz.data, any(weight), any(bias), batch.positions.as<const int32_t>(), out.data, batch.tokens, hidden,
-          length};
+  return {bcz.data, any(weight),  any(bias), batch.positions.as<const int32_t>(),
+          out.data, batch.tokens, hidden,    length};
 }
 
 }  // namespace lfm2
