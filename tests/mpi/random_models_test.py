@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Small random models of many kinds through weights-tools and lfm2_stage, against an fp64 computation in NumPy.
+
+    random_models_test.py LFM2_STAGE WEIGHTS_TOOLS MPIRUN [--models 20] [--first 0]
+
+For each model: split, verify, merge; logits of all positions by 1, 2 and 3 ranks, whose output files must be equal byte for byte; no logit
+may differ from fp64 by more than three times what NumPy's own fp32 does. Where 8 does not divide a feed-forward's columns, the same
+model with zeros up to the next multiple must give the same bits. LFM2_TEST_MACHINE ("--device cuda --transport mpi") replaces --device cpu.
+Exit code 77: skipped, with the reason.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+try:
+    import h5py
+    import numpy as np
+except ImportError as error:
+    print(f"skipped: {error} (Debian: python3-numpy python3-h5py)")
+    sys.exit(77)
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "reference"))
+import lfm2_numpy  # noqa: E402
+from random_models import RandomModel  # noqa: E402
+
+MACHINE = os.environ.get("LFM2_TEST_MACHINE", "--device cpu --threads 1").split()
+ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+JOBS = 3  # models at a time: most of a run is the launcher's waiting
+
+
+class Failure(Exception):
+    pass
+
+
+def run(*command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+    if done.returncode != 0:
+        raise Failure(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def read_safetensors(path):
+    """{name: (dtype, shape, bytes)}."""
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    return {name: (entry["dtype"], entry["shape"], data[8 + length + entry["data_offsets"][0] : 8 + length + entry["data_offsets"][1]])
+            for name, entry in header.items()}
+
+
+class Programs:
+    def __init__(self, args, folder):
+        self.args, self.folder = args, folder
+
+    def tools(self, *command):
+        return run(self.args.tools, *command)
+
+    def shards(self, name, config, tensors, bf16, stages):
+        """Splits the model; returns the checkpoint's folder and the shards'."""
+        model, shards = self.folder / name, self.folder / f"{name}-shards"
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(config))
+        lfm2_numpy.write_safetensors(model / "model.safetensors", tensors, bf16)
+        self.tools("split", model, "--stages", stages, "--out", shards, "-q")
+        return model, shards
+
+    def logits(self, shards, samples, ranks):
+        """The output file's bytes, and its logits [tokens, vocab]."""
+        lines, output = self.folder / "samples.jsonl", self.folder / f"{shards.name}-{ranks}.h5"
+        lines.write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in samples))
+        launcher = [self.args.mpirun, "--oversubscribe", "--bind-to", "none", "-np", ranks] if ranks > 1 else []
+        run(*launcher, self.args.stage, *MACHINE, "--weights", shards, "--input", lines, "--dtype", "fp32", "--logits", "all", "--micro-batch", "2",
+            "--output", output, "--quiet")
+        with h5py.File(output) as file:
+            return output.read_bytes(), file["logits"][:]
+
+
+def check_files(programs, model, shards):
+    """What the other commands of weights-tools make of the model."""
+    programs.tools("verify", shards, "--against", model, "-q")
+    merged = programs.folder / "merged"
+    programs.tools("merge", shards, "--out", merged, "-q")
+    tensors = read_safetensors(model / "model.safetensors")
+    if read_safetensors(merged / "model.safetensors") != tensors:
+        raise Failure("merge: other tensors than were split")
+    shapes = {name: shape for name, (_, shape, _) in tensors.items()}
+    if {entry["name"]: entry["shape"] for entry in json.loads(programs.tools("inspect", model, "--json"))["tensors"]} != shapes:
+        raise Failure("inspect: other tensors than the model's")
+    programs.tools("plan", shards, "--stages", "2")
+    synthetic = programs.folder / "synthetic"
+    programs.tools("synth", "--config", model / "config.json", "--dtype", "fp32", "--out", synthetic, "-q")
+    if {name: shape for name, (_, shape, _) in read_safetensors(synthetic / "model.safetensors").items()} != shapes:
+        raise Failure("synth: other tensors than the model's")
+
+
+def check(number, args):
+    """Returns the largest error over that of NumPy's fp32."""
+    made = RandomModel(number)
+    with tempfile.TemporaryDirectory(prefix="lfm2-random-") as name:
+        programs = Programs(args, pathlib.Path(name))
+        model, shards = programs.shards("model", made.config, made.tensors, made.bf16, 3)
+        check_files(programs, model, shards)
+        first, logits = programs.logits(shards, made.samples, 1)
+        if logits.shape != made.exact.shape or logits.dtype != np.float32:
+            raise Failure(f"logits {logits.dtype} {logits.shape}, expected float32 {made.exact.shape}")
+        errors, plain = np.abs(logits - made.exact), np.abs(made.plain - made.exact).max()
+        worst = np.unravel_index(np.argmax(errors), errors.shape)
+        ratio = errors[worst] / plain
+        if not ratio <= 3:
+            raise Failure(f"token {worst[0]}, logit {worst[1]}: {logits[worst]}, expected {made.exact[worst]} within 3 x {plain:.2e}")
+        for ranks in (2, 3):
+            if programs.logits(shards, made.samples, ranks)[0] != first:
+                raise Failure(f"{ranks} ranks write another file than one")
+        if any(columns % 8 for columns in made.feed_forwards()):
+            _, padded = programs.shards("padded", *made.padded(), made.bf16, 1)
+            if programs.logits(padded, made.samples, 1)[1].tobytes() != logits.tobytes():
+                raise Failure("other bits than with the zeros in the file")
+        return ratio
+
+
+def expect_many_kinds(models):
+    """The models of a run cover what they are there for."""
+    def values(key):
+        return {model.config.get(key) for model in models}
+
+    kinds = {
+        "both classes": len(values("model_type")) == 2,
+        "numbers of taps": values("conv_L_cache") == {2, 3, 4, 5},
+        "with and without biases": values("conv_bias") == {False, True},
+        "tied and untied": {lfm2_numpy.is_tied(model.config) for model in models} == {False, True},
+        "expert biases": values("use_expert_bias") >= {False, True},
+        "weights not normalised": values("norm_topk_prob") >= {False, True},
+        "scaled weights": 2.5 in values("routed_scaling_factor"),
+        "bf16 and fp32": {bool(model.bf16) for model in models} == {False, True},
+        "odd feed-forwards": sum(any(columns % 8 for columns in model.feed_forwards()) for model in models) >= len(models) / 4,
+        "head sizes": len({model.config["hidden_size"] // model.config["num_attention_heads"] for model in models}) >= 4,
+        "query heads of a key head": len({model.config["num_attention_heads"] // model.config["num_key_value_heads"] for model in models}) >= 4,
+        "bases": len({lfm2_numpy.rope_theta(model.config) for model in models}) >= 3,
+    }
+    missing = [kind for kind, there in kinds.items() if not there]
+    if missing:
+        raise Failure(f"the models do not cover: {', '.join(missing)}")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("stage")
+    parser.add_argument("tools")
+    parser.add_argument("mpirun")
+    parser.add_argument("--models", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0)
+    args = parser.parse_args()
+    numbers = range(args.first, args.first + args.models)
+    if args.models >= 20:
+        expect_many_kinds([RandomModel(number) for number in numbers])
+
+    def outcome(number):
+        try:
+            return check(number, args)
+        except (Failure, subprocess.TimeoutExpired) as failure:
+            return f"FAILED: {failure}\n  {json.dumps(RandomModel(number).config)}"
+
+    failures, worst = 0, 0.0
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        for number, found in zip(numbers, pool.map(outcome, numbers)):
+            failed = isinstance(found, str)
+            failures += failed
+            worst = worst if failed else max(worst, found)
+            print(f"model {number}: {found if failed else f'error {found:.2f} times that of fp32 in NumPy'}", flush=True)
+    print(f"{args.models} models, {failures} failed, largest error {worst:.2f} times that of fp32 in NumPy")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
