@@ -8,6 +8,7 @@ lfm2_test_packages=(file libgtest-dev libopenblas-dev hdf5-tools python3 python3
 lfm2_fuzz_packages=(clang libclang-rt-dev)
 # Without these some tests are skipped.
 lfm2_cluster_packages=(slurm-wlm munge iproute2)
+lfm2_file_system_packages=(libfuse3-dev fuse3)
 
 # install_packages NAME...: asks nothing; needs root or sudo only where something is missing.
 install_packages() {

@@ -41,5 +41,32 @@ if [ -t 2 ] && [ "${1:-}" != doctor ]; then progress=(--progress on); fi  # rank
 for option in "$@"; do
   case $option in --progress | --progress=*) progress=() ;; esac
 done
+# mpirun explains in paragraphs between dashed lines that a program ended with an error, which the program has said in a line of its own. What only
+# mpirun can say stays: a rank that was killed, hosts that cannot be reached, a code that is none of ours.
+ours='(errorcode|Exit code:) +(1|6[4-9]|7[0-6])($|[^0-9])'
+without_echoes() {
+  trap '' HUP INT QUIT TERM USR1 USR2  # it ends when mpirun does
+  local line block='' within=no
+  while IFS= read -r line || [ -n "$line" ]; do
+    case $within:$line in
+      no:-----*) within=yes block=$line ;;
+      yes:-----*)
+        within=no
+        case $block in
+          *'Primary job  terminated normally'*) ;;
+          *'MPI_ABORT was invoked'* | *'exited with non-zero status'*) [[ $block =~ $ours ]] || printf '%s\n%s\n' "$block" "$line" ;;
+          *) printf '%s\n%s\n' "$block" "$line" ;;
+        esac ;;
+      yes:*) block+=$'\n'$line ;;
+      *'help-mpi-api.txt / mpi-abort'* | *'Set MCA parameter "orte_base_help_aggregate"'*) ;;
+      *) printf '%s\n' "$line" ;;
+    esac
+  done
+  [ $within = no ] || printf '%s\n' "$block"
+}
+# Open MPI 4 writes them where OPAL_OUTPUT_STDERR_FD says, apart from the ranks' stderr; ranks have files of their own under that number. Others ignore
+# it. mpirun takes this process over, so that signals reach it.
+export OPAL_OUTPUT_STDERR_FD=9
 # shellcheck disable=SC2086  # lists of options
-exec mpirun "${options[@]}" "${places[@]}" ${LFM2_MPIRUN_OPTIONS:-} ${LFM2_WRAP:-} "$program" "${progress[@]}" "$@"
+exec mpirun "${options[@]}" "${places[@]}" ${LFM2_MPIRUN_OPTIONS:-} env -u OPAL_OUTPUT_STDERR_FD ${LFM2_WRAP:-} "$program" "${progress[@]}" "$@" \
+  9> >(without_echoes >&2)

@@ -9,6 +9,7 @@ exclude=${LFM2_TEST_EXCLUDE:-}
 [[ $exclude == *fuzz* ]] || install_packages "${lfm2_fuzz_packages[@]}" || echo "No clang with libFuzzer: the fuzzers are skipped, their corpus is not."
 # Not on a machine that belongs to a Slurm cluster already.
 if [[ $exclude != *slurm* && ! -e /etc/slurm/slurm.conf ]]; then install_packages "${lfm2_cluster_packages[@]}" || echo "Without them the tests under Slurm are skipped."; fi
+install_packages "${lfm2_file_system_packages[@]}" || echo "Without them the test of two page caches is skipped."
 preset=${LFM2_TEST_PRESET:-cpu}
 python=()
 if [ -x /usr/bin/python3 ]; then python=(-DPython3_EXECUTABLE=/usr/bin/python3); fi  # the one that the packages belong to

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "stage/progress.h"
 
@@ -13,7 +14,7 @@ struct SplitOptions {
   std::string model, out, dtype = "keep";
   std::optional<std::string> config;
   std::optional<int64_t> stages;
-  std::string layers;
+  std::vector<int64_t> layers;
   bool force = false;
 };
 
@@ -44,7 +45,7 @@ struct PlanOptions {
   std::string model, dtype = "keep", gpu_memory;
   std::optional<std::string> config;
   std::optional<int64_t> stages;
-  std::string layers;
+  std::vector<int64_t> layers;
   int64_t micro_batch = 0, length = 32;  // micro-batch 0: as many samples as give 2048 tokens
   bool json = false;
 };

@@ -137,7 +137,7 @@ void run_inspect(const InspectOptions& options) {
   std::optional<ShardSet> shards;
   if (model->form() == "shards") shards = ShardSet::open(options.model);
   if (options.json) {
-    fmt::print("{}\n", describe(*model, options.model, shards ? &*shards : nullptr).dump(2));
+    fmt::print("{}\n", json_text(describe(*model, options.model, shards ? &*shards : nullptr), 2));
     return;
   }
   print_config(model->config());

@@ -4,15 +4,19 @@
 #include <cstdio>
 #include <functional>
 #include <iostream>
+#include <limits>
 
 #include "kernels/error.h"
 #include "stage/choice.h"
+#include "stage/number_option.h"
 #include "weights-tools/commands.h"
 #include "weights-tools/interrupt.h"
 
 namespace lfm2 {
 
 namespace {
+
+constexpr int64_t kMost = int64_t{1} << 20;
 
 constexpr const char* kDescription =
     "Prepares model weights for lfm2_stage: MODEL is model.bin, model.safetensors, a Hugging Face folder\n"
@@ -39,9 +43,12 @@ void add_console(CLI::App& command, Console& console) {
       ->default_str("auto");
 }
 
-void add_stages(CLI::App& command, std::optional<int64_t>& stages, std::string& layers) {
-  auto* by_count = command.add_option("--stages", stages, "Number of stages, as equal as can be (default 4)");
-  command.add_option("--layers", layers, "Layers of each stage, e.g. 7,6,6,5")->excludes(by_count);
+void add_stages(CLI::App& command, std::optional<int64_t>& stages, std::vector<int64_t>& layers) {
+  auto* by_count =
+      add_number(command, "--stages", stages, "Number of stages, as equal as can be (default 4)", 1, kMost);
+  add_numbers(command, "--layers", layers, "Layers of each stage, e.g. 7,6,6,5", 1, kMost)
+      ->expected(1)  // a word after it is the model
+      ->excludes(by_count);
 }
 
 void add_split(CLI::App& app, Program& program) {
@@ -61,9 +68,8 @@ void add_synth(CLI::App& app, Program& program) {
   CLI::App* command = app.add_subcommand("synth", "Make a model with random weights");
   SynthOptions& options = program.synth;
   command->add_option("--config", options.config, "lfm2-8b-a1b, lfm2-350m, lfm2-tiny or a config.json")->required();
-  command->add_option("--seed", options.seed, "Of the random numbers")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  add_number(*command, "--seed", options.seed, "Of the random numbers", 0, std::numeric_limits<uint64_t>::max())
+      ->capture_default_str();
   command->add_option("--dtype", options.dtype, "fp32, bf16 or fp16")->capture_default_str();
   command->add_option("--out", options.out, "A .bin or .safetensors file, or a folder")->required();
   command->add_flag("--force", options.force, "Replace a model that is there");
@@ -113,13 +119,10 @@ void add_plan(CLI::App& app, Program& program) {
   command->add_option("--gpu-memory", options.gpu_memory, "Say whether each stage fits, e.g. 80GB");
   command->add_option("--dtype", options.dtype, "Type of the weights on the GPU: keep, fp32, bf16 or fp16")
       ->capture_default_str();
-  command
-      ->add_option("--micro-batch", options.micro_batch, "Samples in one micro-batch; 0: as many as give 2048 tokens")
-      ->capture_default_str()
-      ->check(CLI::Range(0, 1 << 20));
-  command->add_option("--length", options.length, "Tokens in one sample")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1 << 20));
+  add_number(*command, "--micro-batch", options.micro_batch,
+             "Samples in one micro-batch; 0: as many as give 2048 tokens", 0, kMost)
+      ->capture_default_str();
+  add_number(*command, "--length", options.length, "Tokens in one sample", 1, kMost)->capture_default_str();
   command->add_option("--config", options.config, "Configuration to use instead of the config.json beside the model");
   command->add_flag("--json", options.json, "For programs");
   command->callback([&program] { program.run = [&program] { run_plan(program.plan); }; });

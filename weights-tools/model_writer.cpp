@@ -116,6 +116,12 @@ OutputFolder::OutputFolder(std::filesystem::path path, bool force) : path_(std::
                 fmt::format("{}: exists and is not empty, expected a new name or --force", path_.string()));
 }
 
+// What is in the folder is durable already; its own name stands in the folder above.
+void OutputFolder::keep() {
+  if (created_) sync_path(path_ / "..");
+  created_ = false;
+}
+
 OutputFolder::~OutputFolder() {
   std::error_code ignored;
   if (created_) std::filesystem::remove(path_, ignored);  // only where it is empty
@@ -129,10 +135,14 @@ void FileLayout::place_tensors() {
   }
 }
 
+std::filesystem::path model_file(const std::filesystem::path& path) {
+  const bool is_file = path.extension() == ".bin" || path.extension() == ".safetensors";
+  return is_file ? path : path / "model.safetensors";
+}
+
 std::unique_ptr<ModelWriter> create_model(const ModelSource& source, const std::filesystem::path& path, bool force) {
-  const std::string ending = path.extension().string();
-  const bool is_bin = ending == ".bin";
-  if (is_bin || ending == ".safetensors") {
+  if (model_file(path) == path) {
+    const bool is_bin = path.extension() == ".bin";
     refuse_existing(path, force);
     ConfigFile config(path.parent_path() / "config.json", source.config_text(), force);
     return std::make_unique<SingleFileWriter>(is_bin ? model_bin_layout(source) : safetensors_layout(source), path,
@@ -144,7 +154,7 @@ std::unique_ptr<ModelWriter> create_model(const ModelSource& source, const std::
     throw Error(ExitCode::kCantCreate,
                 fmt::format("{}: exists, expected a folder without a checkpoint in several files", index.string()));
   ConfigFile config(path / "config.json", source.config_text(), force);
-  return std::make_unique<SingleFileWriter>(safetensors_layout(source), path / "model.safetensors", std::move(config),
+  return std::make_unique<SingleFileWriter>(safetensors_layout(source), model_file(path), std::move(config),
                                             std::move(folder));
 }
 

@@ -68,7 +68,7 @@ class OutputFolder {
   OutputFolder& operator=(const OutputFolder&) = delete;
   ~OutputFolder();
   const std::filesystem::path& path() const { return path_; }
-  void keep() { created_ = false; }
+  void keep();  // durably: Error(kIo)
 
  private:
   std::filesystem::path path_;
@@ -87,5 +87,7 @@ struct FileLayout {
 // .bin and .safetensors make a file with config.json beside it, any other ending a Hugging Face folder. What exists is
 // refused without `force`: Error(kCantCreate).
 std::unique_ptr<ModelWriter> create_model(const ModelSource& source, const std::filesystem::path& path, bool force);
+// The file that create_model() puts the tensors into.
+std::filesystem::path model_file(const std::filesystem::path& path);
 
 }  // namespace lfm2

@@ -49,21 +49,6 @@ std::vector<LayerRange> choose_stages(int64_t layers, const std::optional<int64_
   return equal_partition(layers, stages.value_or(std::min(kDefaultStages, layers)));
 }
 
-std::vector<int64_t> parse_layers(const std::string& text) {
-  std::vector<int64_t> counts;
-  const char *at = text.data(), *const end = text.data() + text.size();
-  while (at != end) {
-    int64_t count = 0;
-    const auto [next, error] = std::from_chars(at, end, count);
-    const bool more = next != end && *next == ',' && next + 1 != end;
-    if (error != std::errc() || (next != end && !more))
-      throw Error(ExitCode::kUsage, fmt::format("--layers is \"{}\", expected counts as in 7,6,6,5", text));
-    counts.push_back(count);
-    at = more ? next + 1 : next;
-  }
-  return counts;
-}
-
 uint64_t parse_bytes(const std::string& text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);

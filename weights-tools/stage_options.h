@@ -18,9 +18,6 @@ std::optional<DType> wanted_dtype(const std::string& text);
 std::vector<LayerRange> choose_stages(int64_t layers, const std::optional<int64_t>& stages,
                                       const std::vector<int64_t>& counts);
 
-// "7,6,6,5"; nothing for an empty text. Error(kUsage) for anything but numbers.
-std::vector<int64_t> parse_layers(const std::string& text);
-
 // "80GB", "512 MiB", "1.5TB", or plain bytes: decimal units count 1000, binary ones 1024. Error(kUsage).
 uint64_t parse_bytes(const std::string& text);
 

@@ -3,8 +3,10 @@
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 
 #include "kernels/error.h"
+#include "stage/shard_reader.h"
 #include "weights-tools/commands.h"
 #include "weights-tools/copy.h"
 #include "weights-tools/shard_writer.h"
@@ -29,28 +31,36 @@ void transfer(const std::string& title, const ModelSource& source, ModelWriter& 
                gigabytes, seconds, gigabytes / seconds, out);
 }
 
+// With --force as well: what is read must not be replaced by what is made of it.
+void expect_another(const std::string& in, const std::filesystem::path& replaced, const std::string& out) {
+  std::error_code error;
+  if (std::filesystem::equivalent(in, replaced, error))
+    throw Error(ExitCode::kUsage,
+                fmt::format("--out {}: would replace {}, which is read, expected another name", out, in));
+}
+
 }  // namespace
 
 void run_split(const SplitOptions& options, const Console& console) {
   const std::optional<DType> dtype = wanted_dtype(options.dtype);
   const auto source = open_model(options.model, options.config);
-  ShardWriter writer(*source, choose_stages(source->config().layers, options.stages, parse_layers(options.layers)),
-                     dtype, options.out, options.force);
+  if (source->form() == "shards") expect_another(options.model, options.out, options.out);
+  ShardWriter writer(*source, choose_stages(source->config().layers, options.stages, options.layers), dtype,
+                     options.out, options.force);
   transfer("split", *source, writer, options.out, console);
 }
 
 void run_synth(const SynthOptions& options, const Console& console) {
   const std::optional<DType> dtype = wanted_dtype(options.dtype);
   if (!dtype) throw Error(ExitCode::kUsage, "--dtype is \"keep\", but synth has nothing to keep: fp32, bf16 or fp16");
+  expect_another(options.config, model_file(options.out), options.out);
   const SynthSource source(named_config_text(options.config), options.config, options.seed, *dtype);
   const auto writer = create_model(source, options.out, options.force);
   transfer("synth", source, *writer, options.out, console);
 }
 
 void run_merge(const MergeOptions& options, const Console& console) {
-  if (!is_shard_folder(options.shards))
-    throw Error(ExitCode::kNoInput,
-                fmt::format("{}: no .h5 file found, expected the shards of weights-tools split", options.shards));
+  if (!is_shard_folder(options.shards)) list_shards(options.shards);  // says what it is instead
   const auto source = open_model(options.shards);
   const auto writer = create_model(*source, options.out, options.force);
   transfer("merge", *source, *writer, options.out, console);

@@ -7,6 +7,7 @@
 
 #include "kernels/error.h"
 #include "stage/bytes_text.h"
+#include "stage/shard_reader.h"
 #include "weights-tools/commands.h"
 #include "weights-tools/copy.h"
 #include "weights-tools/interrupt.h"
@@ -93,9 +94,7 @@ ChildLimits limits_for(const VerifyOptions& options) {
 // What was found to be right, in one line.
 std::string verify(const VerifyOptions& options, ProgressMode mode) {
   const bool is_shards = is_shard_folder(options.model);
-  if (!is_shards && !options.untrusted)
-    throw Error(ExitCode::kNoInput,
-                fmt::format("{}: no .h5 file found, expected the shards of weights-tools split", options.model));
+  if (!is_shards && !options.untrusted) list_shards(options.model);  // says what it is instead
   if (options.config && !options.against && is_shards)
     throw Error(ExitCode::kUsage, "--config describes the model of --against, which is not given");
   const bool own_config = options.config && !options.against;

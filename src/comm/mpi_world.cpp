@@ -165,20 +165,40 @@ std::vector<std::string> MpiGroup::gather(const std::string& text, int root, dou
   return texts;
 }
 
-// Its length, then pieces. `move`: MPI_Isend or MPI_Irecv.
+// In pieces that MPI can count. `move`: MPI_Isend or MPI_Irecv.
+template <class Move>
+void MpiGroup::move_bytes(void* data, size_t bytes, int peer, double timeout_seconds, const char* what,
+                          Move move) const {
+  constexpr int kTag = 3;
+  constexpr size_t kPiece = size_t{1} << 30;
+  for (size_t done = 0; done < bytes; done += kPiece) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_CHECK(move(static_cast<std::byte*>(data) + done, static_cast<int>(std::min(kPiece, bytes - done)), MPI_BYTE,
+                   peer, kTag, comm(), &request));
+    wait_for(request, timeout_seconds, what);
+  }
+}
+
+// Its length first.
 template <class Move>
 void MpiGroup::move_text(std::string& text, int peer, double timeout_seconds, const char* what, Move move) const {
-  constexpr int kTag = 3, kPiece = 1 << 30;
-  const auto piece = [&](void* data, int bytes) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    MPI_CHECK(move(data, bytes, MPI_BYTE, peer, kTag, comm(), &request));
-    wait_for(request, timeout_seconds, what);
-  };
   uint64_t length = text.size();
-  piece(&length, sizeof length);
+  move_bytes(&length, sizeof length, peer, timeout_seconds, what, move);
   text.resize(length);
-  for (uint64_t done = 0; done < length; done += kPiece)
-    piece(text.data() + done, static_cast<int>(std::min<uint64_t>(kPiece, length - done)));
+  move_bytes(text.data(), text.size(), peer, timeout_seconds, what, move);
+}
+
+std::string MpiGroup::pass(std::string text, int from, int to, double timeout_seconds, const char* what) const {
+  if (from == to) return text;
+  if (rank_ == from) move_text(text, to, timeout_seconds, what, MPI_Isend);
+  if (rank_ == to) move_text(text, from, timeout_seconds, what, MPI_Irecv);
+  return text;
+}
+
+void MpiGroup::pass(void* data, size_t bytes, int from, int to, double timeout_seconds, const char* what) const {
+  if (from == to) return;
+  if (rank_ == from) move_bytes(data, bytes, to, timeout_seconds, what, MPI_Isend);
+  if (rank_ == to) move_bytes(data, bytes, from, timeout_seconds, what, MPI_Irecv);
 }
 
 int64_t MpiWorld::sum_on_host(int64_t value) const {

@@ -40,6 +40,10 @@ class MpiGroup {
   void broadcast(void* data, size_t bytes, int root, double timeout_seconds, const char* what) const;
   std::string broadcast(const std::string& text, int root, double timeout_seconds, const char* what) const;
   std::vector<std::string> gather(const std::string& text, int root, double timeout_seconds, const char* what) const;
+  // From one rank to another one, which both call it; the text that was sent, on the one that receives.
+  std::string pass(std::string text, int from, int to, double timeout_seconds, const char* what) const;
+  // The same for values, into place: no rank holds more than what it sends or receives.
+  void pass(void* data, size_t bytes, int from, int to, double timeout_seconds, const char* what) const;
   bool all_ranks(bool value) const;
   double smallest(double value, double timeout_seconds) const;  // of all ranks
 
@@ -50,6 +54,8 @@ class MpiGroup {
  protected:
   MpiGroup() = default;  // MpiWorld fills it in
   void wait_for(MPI_Request request, double timeout_seconds, const char* what) const;
+  template <class Move>
+  void move_bytes(void* data, size_t bytes, int peer, double timeout_seconds, const char* what, Move move) const;
   template <class Move>
   void move_text(std::string& text, int peer, double timeout_seconds, const char* what, Move move) const;
 

@@ -69,7 +69,11 @@ std::string read_text_file(const std::filesystem::path& path, uint64_t limit_byt
 }
 
 std::filesystem::path temporary_name(const std::filesystem::path& path) {
-  return path.string() + fmt::format(".tmp.{}", ::getpid());
+  const std::string name = path.string() + fmt::format(".tmp.{}", ::getpid());
+  std::string free = name;
+  struct stat status {};
+  for (int n = 1; ::lstat(free.c_str(), &status) == 0; ++n) free = fmt::format("{}.{}", name, n);
+  return free;
 }
 
 PendingPath::PendingPath(std::filesystem::path path) : path_(std::move(path)), temporary_(temporary_name(path_)) {}

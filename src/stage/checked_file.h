@@ -128,7 +128,7 @@ class AtomicFile {
   uint64_t end_ = 0;
 };
 
-// The name under which `path` is written until it is whole.
+// A name beside `path`, under which it is written until it is whole; no file has it.
 std::filesystem::path temporary_name(const std::filesystem::path& path);
 // A new or emptied file, for reading too, through no link; Error(kCantCreate).
 FileDescriptor create_file(const std::filesystem::path& path);

@@ -141,7 +141,7 @@ Doctor::Item Doctor::choose_item(const RankFacts& first) {
 ExitCode Doctor::run() {
   Examination examination{.ranks = {}, .trials = {}, .options = options_};
   const Json mine = find_facts(options_, world_);
-  for (const std::string& text : talk_.gather(mine.dump(), 0, options_.timeout_seconds, "facts"))
+  for (const std::string& text : talk_.gather(json_text(mine), 0, options_.timeout_seconds, "facts"))
     examination.ranks.push_back(Json::parse(text));
   Item item;
   if (world_.rank() == 0) {
@@ -152,7 +152,7 @@ ExitCode Doctor::run() {
   talk_.broadcast(&item, sizeof item, 0, options_.timeout_seconds, "item of the link test");
 
   const Json trial = try_machine(item);
-  for (const std::string& text : talk_.gather(trial.dump(), 0, trial_timeout(options_), "trials"))
+  for (const std::string& text : talk_.gather(json_text(trial), 0, trial_timeout(options_), "trials"))
     examination.trials.push_back(Json::parse(text));
   if (world_.rank() == 0) {
     const std::vector<Finding> findings = diagnose(examination);

@@ -106,8 +106,7 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   if (ranges.size() != static_cast<size_t>(stages))
     throw Error(ExitCode::kUsage,
                 fmt::format("--layers names {} stages, expected one for each of the {} ranks", ranges.size(), stages));
-  std::vector<int64_t> offsets;
-  for (int64_t i = 0; i <= options.samples; ++i) offsets.push_back(i * options.length);
+  const SampleOffsets offsets = SampleOffsets::equally_long(options.samples, options.length);
   const int64_t target = choose_target_tokens(offsets.back() / options.replicas, stages,
                                               facts.visible_gpus > 0 ? kLargestMeasuredTarget : kLargestCpuTarget);
   const BatchPlan plan = make_plan(offsets, replica_samples(offsets, options.replicas, 0), options.micro_batch, target);

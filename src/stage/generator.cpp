@@ -108,8 +108,7 @@ bool Generator::take_tokens() {
   const double now = steady_seconds();
   for (const Scheduler::Arrival& arrival : scheduler_->arrivals()) {
     double& before = token_time_[static_cast<size_t>(arrival.slot)];
-    auto& list = arrival.first ? generation_times_.to_first_token : generation_times_.between_tokens;
-    list.push_back(static_cast<float>(now - before));
+    (arrival.first ? generation_times_.to_first_token : generation_times_.between_tokens).add(now - before);
     before = now;
   }
   return true;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "stage/completions.h"
+#include "stage/duration_histogram.h"
 #include "stage/schedule.h"
 #include "stage/scheduler.h"
 #include "stage/stage_run.h"
@@ -34,8 +35,8 @@ struct GenerationPlan {
 
 // What the first stage saw of a run, in seconds.
 struct GenerationTimes {
-  std::vector<float> to_first_token;  // [samples]: from a sample's entry into the pipeline on
-  std::vector<float> between_tokens;  // [tokens that follow another]
+  DurationHistogram to_first_token;  // of each sample, from its entry into the pipeline on
+  DurationHistogram between_tokens;  // of each token that follows another
 };
 
 class Generator {

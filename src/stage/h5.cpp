@@ -158,9 +158,24 @@ uint64_t File::create_dataset(const std::string& name, DType dtype, const std::v
 }
 
 void File::write_i64(const std::string& name, const std::vector<int64_t>& values) {
-  const Id dataset = make_dataset(file_.get(), name, H5T_STD_I64LE, {values.size()});
-  if (!dataset || H5Dwrite(dataset.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) < 0)
-    fail(ExitCode::kIo, fmt::format("dataset {} cannot be written", name));
+  write_i64(name, static_cast<int64_t>(values.size()), [&](int64_t i) { return values[static_cast<size_t>(i)]; });
+}
+
+void File::write_i64(const std::string& name, int64_t count, const std::function<int64_t(int64_t)>& value_at) {
+  constexpr int64_t kPiece = 1 << 16;
+  const Id dataset = make_dataset(file_.get(), name, H5T_STD_I64LE, {static_cast<uint64_t>(count)});
+  const auto fail_to_write = [&] { fail(ExitCode::kIo, fmt::format("dataset {} cannot be written", name)); };
+  if (!dataset) fail_to_write();
+  const Id space{H5Dget_space(dataset.get()), H5Sclose};
+  std::vector<int64_t> piece;
+  for (int64_t first = 0; first < count; first += kPiece) {
+    piece.clear();
+    for (int64_t i = first; i < std::min(count, first + kPiece); ++i) piece.push_back(value_at(i));
+    const Id selected = select_rows(space.get(), static_cast<uint64_t>(first), piece.size());
+    if (!selected ||
+        H5Dwrite(dataset.get(), H5T_NATIVE_INT64, selected.get(), space.get(), H5P_DEFAULT, piece.data()) < 0)
+      fail_to_write();
+  }
 }
 
 void File::read_rows(const std::string& name, uint64_t first, uint64_t count, hid_t memory, void* into) const {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,6 +70,7 @@ class File {
   uint64_t create_dataset(const std::string& name, DType dtype, const std::vector<uint64_t>& dims);
   // The same for int64 (offsets of packed data).
   void write_i64(const std::string& name, const std::vector<int64_t>& values);
+  void write_i64(const std::string& name, int64_t count, const std::function<int64_t(int64_t)>& value_at);
 
   // Rows [first, first + count) of the first axis, converted by the library to `memory` (a native type).
   void read_rows(const std::string& name, uint64_t first, uint64_t count, hid_t memory, void* into) const;

@@ -4,18 +4,26 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
+
+#include "stage/sample_offsets.h"
 
 namespace lfm2 {
 
 struct Samples {
-  std::vector<int32_t> ids;           // all samples back to back
-  std::vector<int64_t> offsets;       // [samples + 1]
-  std::vector<std::string> names;     // .jsonl: each sample's "id" as JSON text, "" where it has none; otherwise empty
-  std::vector<int64_t> numbers = {};  // in the whole job, where some are left out; empty: all are there
-  int64_t number(int64_t sample) const { return numbers.empty() ? sample : numbers[static_cast<size_t>(sample)]; }
-  int64_t count() const { return static_cast<int64_t>(offsets.size()) - 1; }
+  std::vector<int32_t> ids;  // all samples back to back; of a replica its part of them
+  SampleOffsets offsets;
+  std::vector<std::string> names;  // .jsonl: each sample's "id" as JSON text, "" where it has none; otherwise empty
+  SampleNumbers numbers = {};      // in the whole job, where some are left out
+  int64_t ids_begin = 0;           // the token that ids[0] is
+
+  int64_t count() const { return offsets.samples(); }
+  // Tokens [first, first + count), of which the ids are here.
+  std::span<const int32_t> tokens(int64_t first, int64_t count) const {
+    return std::span(ids).subspan(static_cast<size_t>(first - ids_begin), static_cast<size_t>(count));
+  }
 };
 
 struct InputLimits {

@@ -32,6 +32,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 ExitCode Job::run() {
   at({.phase = Phase::kRead});
+  expect_one_program();
   form_pipelines();
   check_inputs();
   share_samples();
@@ -40,6 +41,7 @@ ExitCode Job::run() {
   compute_ = options_.dtype.value_or(shards_->dtype());
   take_up();
   if (samples_.count() == 0) return finish_without_run();
+  share_ids();
   if (generates()) limit_steps();
   choose_cut();
   const int64_t share = samples_.offsets.back() / options_.replicas;
@@ -85,6 +87,14 @@ void Job::say(const std::string& line) const {
   if (options_.verbose) fmt::print(stderr, "lfm2_stage: rank {} ({}): {}\n", world_.rank(), world_.host(), line);
 }
 
+// Hosts may have programs of their own, each built from another state.
+void Job::expect_one_program() const {
+  const std::string mine = fmt::format("{}, bits {}", kVersionText, kBits);
+  if (const std::string first = world_.broadcast(mine, 0, options_.timeout_seconds, "version"); first != mine)
+    throw Error(ExitCode::kUnavailable,
+                fmt::format("this is {}, rank 0 is {}: expected the same program on all hosts", mine, first));
+}
+
 void Job::form_pipelines() {
   const int replicas = options_.replicas;
   if (world_.size() % replicas != 0)
@@ -128,7 +138,10 @@ void Job::check_inputs() {
   if (world_.broadcast(shards_->split_id(), 0, load_timeout(), "split id") != shards_->split_id())
     throw Error(ExitCode::kData,
                 fmt::format("{}: holds another split here than on rank 0's host", options_.weights.string()));
-  if (makes_output() && !options_.output.empty()) check_output_place(options_.output);
+  if (makes_output() && !options_.output.empty()) {
+    check_output_place(options_.output);
+    expect_names_are_ours(options_.output);
+  }
 }
 
 // Cut before anything is loaded, so by an estimate; equal unless asked.
@@ -153,30 +166,47 @@ void Job::choose_cut() {
   }
 }
 
+// Every rank learns where the samples begin; who makes the output, what they are called. The ids stay on rank 0.
 void Job::share_samples() {
-  uint64_t offsets = samples_.offsets.size();
-  world_.broadcast(&offsets, sizeof offsets, 0, load_timeout(), "samples");
-  samples_.offsets.resize(offsets);
-  if (options_.replicas > 1) {
-    const MpiGroup firsts(world_, is_first() ? 0 : 1);
-    if (is_first()) {
-      uint64_t ids = samples_.ids.size();
-      firsts.broadcast(&ids, sizeof ids, 0, load_timeout(), "samples");
-      samples_.ids.resize(ids);
-      firsts.broadcast(samples_.ids.data(), ids * sizeof(int32_t), 0, load_timeout(), "samples");
-    }
+  const std::string offsets =
+      world_.broadcast(world_.rank() == 0 ? samples_.offsets.to_bytes() : "", 0, load_timeout(), "samples");
+  if (world_.rank() != 0) samples_.offsets = SampleOffsets::from_bytes(offsets);
+  if (options_.input.extension() != ".jsonl" || options_.output.extension() != ".jsonl") return;
+  const int writer = pipeline_ranks_->size() - 1;  // of the first pipeline, and .jsonl is written by one alone
+  std::string lines;                               // a name is JSON, so no line break is in it
+  if (world_.rank() == 0)
+    for (const std::string& name : samples_.names) lines += name + '\n';
+  lines = world_.pass(std::move(lines), 0, writer, load_timeout(), "sample ids");
+  if (world_.rank() != writer || writer == 0) return;
+  samples_.names.reserve(static_cast<size_t>(samples_.count()));
+  for (size_t at = 0; at < lines.size();) {
+    const size_t end = lines.find('\n', at);
+    samples_.names.push_back(lines.substr(at, end - at));
+    at = end + 1;
   }
-  world_.broadcast(samples_.offsets.data(), offsets * sizeof(int64_t), 0, load_timeout(), "samples");
-  if (options_.input.extension() == ".jsonl" && options_.output.extension() == ".jsonl")
-    samples_.names = Json::parse(world_.broadcast(Json(samples_.names).dump(), 0, load_timeout(), "sample ids"))
-                         .get<std::vector<std::string>>();
+}
+
+// Each pipeline's first stage gets the ids of its own samples.
+void Job::share_ids() {
+  for (int64_t replica = 1; replica < options_.replicas; ++replica) {
+    const int first = static_cast<int>(replica) * pipeline_ranks_->size();
+    if (world_.rank() != 0 && world_.rank() != first) continue;
+    const SampleRange range = replica_samples(samples_.offsets, options_.replicas, replica);
+    const int64_t begin = samples_.offsets[range.first], end = samples_.offsets[range.first + range.count];
+    if (world_.rank() == first) {
+      samples_.ids.resize(static_cast<size_t>(end - begin));
+      samples_.ids_begin = begin;
+    }
+    auto* ids = samples_.ids.data() + (begin - samples_.ids_begin);
+    world_.pass(ids, static_cast<size_t>(end - begin) * sizeof(int32_t), 0, first, load_timeout(), "samples");
+  }
 }
 
 void Job::choose_plan(int64_t target_tokens) {
   plan_ = make_plan(samples_.offsets, replica_samples(samples_.offsets, options_.replicas, replica()),
                     options_.micro_batch, target_tokens);
   say(fmt::format("layers {} to {}, {} micro-batches of up to {} tokens", layers().first, layers().end() - 1,
-                  plan_.items.size(), plan_.max_tokens));
+                  plan_.items(), plan_.max_tokens));
 }
 
 void Job::measure_and_replan() {
@@ -201,9 +231,23 @@ void Job::measure_and_replan() {
     stages.push_back({.fixed = json.at("fixed"), .per_token = json.at("per_token")});
   }
   int64_t target = 0;
-  if (is_first()) target = best_target_tokens(stages, plan_.tokens(), length, kLargestMeasuredTarget);
+  if (is_first()) target = best_target_tokens(stages, plan_.tokens, length, kLargestMeasuredTarget);
   pipeline_ranks_->broadcast(&target, sizeof target, 0, options_.timeout_seconds, "size of micro-batch");
   choose_plan(target);
+}
+
+// What grows with the job and is still to be allocated on this rank: the plan, and of an output what is known of each
+// finished sample until all are.
+uint64_t Job::job_bytes() const {
+  uint64_t bytes = plan_.item_offsets.memory_bytes();
+  if (makes_output() && !options_.output.empty()) {
+    // Completions are noted one by one, and put into the samples' order at the end; rows are noted as they follow one
+    // another, and as a rule there are few gaps.
+    const auto samples = static_cast<uint64_t>(samples_.count());
+    if (generates()) bytes += 2 * samples * sizeof(JournalRecord);
+    if (generates() && options_.output.extension() == ".h5") bytes += samples * (sizeof(int64_t) + sizeof(int32_t));
+  }
+  return bytes;
 }
 
 void Job::check_memory() const {
@@ -216,7 +260,7 @@ void Job::check_memory() const {
                                  : generates()                                  ? generation_.limits.most_sequences
                                                                                 : plan_.max_samples);
   cost.weight_bytes = held_bytes(tensors(), compute_);
-  const auto needed = static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes())));
+  const auto needed = static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes() + job_bytes())));
   const uint64_t available = available_host_memory();
   if (available > 0 && needed > available)
     throw Error(ExitCode::kUnavailable,
@@ -248,11 +292,11 @@ void Job::open_results() {
   if (!is_last()) return;
   if (!options_.answers.empty())
     validation_.emplace(
-        open_answers(options_.answers, options_.results.positions, job_offsets_, shards_->config().vocab),
+        open_answers(options_.answers, options_.results.positions, job_offsets(), shards_->config().vocab),
         shards_->config().vocab, options_.tolerance);
 }
 
-// The first replica makes the file, the others write their rows into it.
+// The first replica makes the file, the others write their rows into it. Collective.
 void Job::open_output() {
   if (options_.output.empty()) return;
   const OutputJob job = output_job();
@@ -260,7 +304,29 @@ void Job::open_output() {
   if (options_.replicas == 1) return;
   const std::string shared = world_.broadcast(makes_output() ? output_->shared() : "", pipeline_ranks_->size() - 1,
                                               options_.timeout_seconds, "output file");
-  if (is_last() && !makes_output()) output_ = join_output(shared, job);
+  if (is_last() && !makes_output()) output_ = join_output(options_.output, shared, job);
+  const bool one_page_cache = world_.all_ranks(!output_ || output_->has_page_cache_of(shared));
+  if (output_) output_->write_with_others(first_rows_of_replicas(), one_page_cache);
+}
+
+std::vector<int64_t> Job::first_rows_of_replicas() const {
+  std::vector<int64_t> rows;
+  for (int64_t replica = 0; replica < options_.replicas; ++replica) {
+    const int64_t sample = samples_.numbers[replica_samples(samples_.offsets, options_.replicas, replica).first];
+    rows.push_back(options_.results.positions == Positions::kAll ? job_offsets()[sample] : sample);
+  }
+  return rows;
+}
+
+// Where replicas on several hosts wrote one file. Collective.
+void Job::exchange_seams() {
+  if (options_.replicas == 1 || options_.output.empty()) return;
+  std::string all;
+  for (const std::string& seams :
+       world_.gather(output_ ? output_->take_seams() : "", 0, load_timeout(), "seams of the output"))
+    all += seams;
+  all = world_.broadcast(all, 0, load_timeout(), "seams of the output");
+  if (output_) output_->write_seams(all);
 }
 
 // Times `run_once` as often as --benchmark asks, all ranks together; until one of them says that it was stopped.
@@ -290,20 +356,17 @@ void Job::run_pipeline() {
       replay_kept();
       consumers.push_back(&*validation_);
     }
-    SampleCounter counter(options_.results.positions, job_offsets_, *hash_, output_.get());
+    SampleCounter counter(options_.results.positions, job_offsets(), *hash_, output_.get());
     consumers.push_back(&counter);
-    RenumberedRows renumbered(options_.results.positions, samples_.offsets, samples_.numbers, job_offsets_, consumers);
-    if (!samples_.numbers.empty()) consumers = {&renumbered};
+    RenumberedRows renumbered(options_.results.positions, samples_.offsets, samples_.numbers, job_offsets(), consumers);
+    if (!samples_.numbers.all_are_left()) consumers = {&renumbered};
     // The last stage knows what is done; one bar, on its side.
-    Progress progress("run", static_cast<uint64_t>(plan_.samples()), Progress::Unit::kSamples,
+    Progress progress("run", static_cast<uint64_t>(plan_.samples), Progress::Unit::kSamples,
                       makes_output() ? options_.progress : ProgressMode::kOff);
     try {
       pipeline_->run(
-          std::span(samples_.ids)
-              .subspan(is_first() ? static_cast<size_t>(plan_.first_token) : 0,
-                       is_first() ? static_cast<size_t>(plan_.tokens()) : 0),
-          consumers, [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); },
-          stop_requested);
+          is_first() ? samples_.tokens(plan_.first_token, plan_.tokens) : std::span<const int32_t>(), consumers,
+          [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); }, stop_requested);
     } catch (...) {
       pipeline_->stop_results();  // its thread uses what ends here
       throw;
@@ -316,6 +379,7 @@ void Job::run_pipeline() {
 
 ExitCode Job::finish() {
   at({.phase = Phase::kWrite});
+  exchange_seams();
   if (stopped_) return finish_stopped();
   if (output_ && !makes_output()) output_->commit();
   world_.barrier(load_timeout(), "results written");
@@ -354,8 +418,8 @@ ExitCode Job::finish() {
                   .samples = samples_.count(),
                   .tokens = samples_.offsets.back(),
                   .replicas = options_.replicas,
-                  .kept_samples = static_cast<int64_t>(job_offsets_.size()) - 1 - samples_.count(),
-                  .micro_batches = generates() ? generator_->steps() : static_cast<int64_t>(plan_.items.size()),
+                  .kept_samples = job_offsets().samples() - samples_.count(),
+                  .micro_batches = generates() ? generator_->steps() : plan_.items(),
                   .largest_micro_batch = generates() ? generator_->largest_step() : plan_.max_samples,
                   .results = options_.results,
                   .generation = {},

@@ -36,8 +36,12 @@ class Job {
 
  private:
   void check_inputs();  // rank 0 alone first, so that a bad file is reported once
+  void expect_one_program() const;
   void form_pipelines();
   void share_samples();
+  void share_ids();
+  const SampleOffsets& job_offsets() const { return whole_offsets_ ? *whole_offsets_ : samples_.offsets; }
+  uint64_t job_bytes() const;
   void take_up();
   void open_unfinished_output();
   std::string identity(const std::vector<std::string>& machines) const;
@@ -50,6 +54,8 @@ class Job {
   void load_weights();
   void open_results();  // last stages
   void open_output();
+  std::vector<int64_t> first_rows_of_replicas() const;
+  void exchange_seams();
   void run_pipeline();
   void limit_steps();
   CacheShape fit_caches() const;  // once the weights are there
@@ -79,8 +85,8 @@ class Job {
   std::optional<MpiGroup> pipeline_ranks_;  // those that are one pipeline: all, or a replica's
   std::optional<ShardSet> shards_;
   std::vector<LayerRange> stages_;
-  Samples samples_;                   // those to do; ids on the first stages only
-  std::vector<int64_t> job_offsets_;  // of the whole job, as for the next two
+  Samples samples_;                             // those to do; ids on the first stages only
+  std::optional<SampleOffsets> whole_offsets_;  // of the whole job, where some samples are left out of it
   std::vector<std::string> job_names_;
   std::string identity_;
   std::vector<JournalRecord> kept_;  // --resume: what was finished before; where the output is made, as the next two

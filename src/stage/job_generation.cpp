@@ -1,5 +1,6 @@
 // The generating half of Job: how many sequences at a time, what fits into the caches, and the run.
 #include <algorithm>
+#include <map>
 
 #include "stage/job.h"
 #include "stage/memory_plan.h"
@@ -28,8 +29,7 @@ void Job::limit_steps() {
   generation_.top_k = options_.results.top_k;
   generation_.samples = replica_samples(samples_.offsets, options_.replicas, replica());
   for (int64_t i = 0; i < samples_.count(); ++i) {
-    const auto at = static_cast<size_t>(i);
-    const int64_t prompt = samples_.offsets[at + 1] - samples_.offsets[at];
+    const int64_t prompt = samples_.offsets.length(i);
     if (prompt >= config.max_positions)
       throw Error(
           ExitCode::kData,
@@ -49,8 +49,7 @@ void Job::limit_steps() {
   limits.most_sequences = (limits.caches.slots + stages - 1) / stages;
   if (options_.micro_batch > 0) limits.most_sequences = std::min(limits.most_sequences, options_.micro_batch);
   const SampleRange range = generation_.samples;
-  const int64_t prompts = samples_.offsets[static_cast<size_t>(range.first + range.count)] -
-                          samples_.offsets[static_cast<size_t>(range.first)];
+  const int64_t prompts = samples_.offsets[range.first + range.count] - samples_.offsets[range.first];
   limits.prompt_tokens = std::min(prompts, wanted.prompt_tokens > 0 ? wanted.prompt_tokens
                                            : machine_.cuda          ? kCudaPromptTokens
                                                                     : kCpuPromptTokens);
@@ -60,17 +59,20 @@ void Job::limit_steps() {
 CacheShape Job::fit_caches() const {
   const ModelConfig& config = shards_->config();
   CacheShape shape = generation_.limits.caches;
-  std::vector<int64_t> pages;
+  std::map<int64_t, int64_t, std::greater<>> sequences_of;  // so many pages
   const SampleRange range = generation_.samples;
   for (int64_t i = range.first; i < range.first + range.count; ++i) {
-    const auto at = static_cast<size_t>(i);
-    const int64_t prompt = samples_.offsets[at + 1] - samples_.offsets[at];
+    const int64_t prompt = samples_.offsets.length(i);
     const int64_t most_new = most_new_tokens(prompt, generation_.most_new, generation_.max_positions);
-    pages.push_back(pages_for(cached_positions(prompt, most_new), shape.page));
+    ++sequences_of[pages_for(cached_positions(prompt, most_new), shape.page)];
   }
-  std::sort(pages.begin(), pages.end(), std::greater<>());
-  int64_t wanted = 0;
-  for (int64_t i = 0; i < shape.slots; ++i) wanted += pages[static_cast<size_t>(i)];
+  const int64_t largest = sequences_of.begin()->first;
+  int64_t wanted = 0, slots = shape.slots;
+  for (const auto& [pages, sequences] : sequences_of) {
+    const int64_t together = std::min(slots, sequences);
+    wanted += pages * together;
+    slots -= together;
+  }
 
   const int64_t rows = is_last() ? generation_.limits.most_sequences : 0;
   const StageCost cost = measure_stage(config, layers(), compute_, compute_, generation_.most_tokens(), rows);
@@ -83,13 +85,13 @@ CacheShape Job::fit_caches() const {
   const double fit = unknown ? kUnlimited : left < 0 ? 0 : page > 0 ? std::min(left / page, kUnlimited) : kUnlimited;
   const double least = pipeline_ranks_->smallest(fit, options_.timeout_seconds);
   const auto fitting = static_cast<int64_t>(least);
-  if (fitting < pages.front()) {
+  if (fitting < largest) {
     if (fit > least) pipeline_ranks_->barrier(options_.timeout_seconds, "the fullest rank ends all");
     throw Error(
         ExitCode::kUnavailable,
         fmt::format("{} ({}): a sequence of {} positions needs {} pages of the key-value cache, {} fit into the "
                     "memory that is free: expected shorter samples, a smaller --generate or more ranks",
-                    world_.host(), machine_.backend->description(), generation_.longest, pages.front(), fitting));
+                    world_.host(), machine_.backend->description(), generation_.longest, largest, fitting));
   }
   shape.pages = std::min(wanted, fitting);
   return shape;
@@ -116,9 +118,8 @@ void Job::run_generation() {
     uint64_t most_tokens = 0;
     const SampleRange range = generation_.samples;
     for (int64_t i = range.first; i < range.first + range.count; ++i) {
-      const auto at = static_cast<size_t>(i);
-      most_tokens += static_cast<uint64_t>(most_new_tokens(samples_.offsets[at + 1] - samples_.offsets[at],
-                                                           generation_.most_new, generation_.max_positions));
+      most_tokens += static_cast<uint64_t>(
+          most_new_tokens(samples_.offsets.length(i), generation_.most_new, generation_.max_positions));
     }
     Progress progress("generate", most_tokens, Progress::Unit::kTokens,
                       makes_output() ? options_.progress : ProgressMode::kOff);

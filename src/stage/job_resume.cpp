@@ -36,19 +36,27 @@ void expect_same_job(const std::filesystem::path& journal, const Json& begun, co
   }
 }
 
-Samples left_of(const Samples& all, const std::vector<std::pair<int64_t, int64_t>>& finished) {
-  Samples left{.ids = {}, .offsets = {0}, .names = {}};
+using Ranges = std::vector<std::pair<int64_t, int64_t>>;  // first sample and count, ascending
+
+// In place: the ids of a job may fill most of the memory.
+void leave_out(Samples& samples, const Ranges& finished) {
+  SampleOffsets offsets;
+  SampleNumbers numbers;
+  int64_t ids = 0;
   auto next = finished.begin();
-  for (int64_t sample = 0; sample < all.count(); ++sample) {
+  const int64_t all = samples.count();
+  for (int64_t sample = 0; sample < all; ++sample) {
     while (next != finished.end() && sample >= next->first + next->second) ++next;
     if (next != finished.end() && sample >= next->first) continue;
-    const auto at = static_cast<size_t>(sample);
-    const auto first = all.offsets[at], end = all.offsets[at + 1];
-    if (!all.ids.empty()) left.ids.insert(left.ids.end(), all.ids.begin() + first, all.ids.begin() + end);
-    left.offsets.push_back(left.offsets.back() + end - first);
-    left.numbers.push_back(sample);
+    const int64_t first = samples.offsets[sample], length = samples.offsets.length(sample);
+    if (!samples.ids.empty()) std::copy_n(samples.ids.begin() + first, length, samples.ids.begin() + ids);
+    ids += length;
+    offsets.push_back(ids);
+    numbers.add(sample, 1);
   }
-  return left;
+  if (!samples.ids.empty()) samples.ids.resize(static_cast<size_t>(ids));
+  samples.offsets = std::move(offsets);
+  samples.numbers = std::move(numbers);
 }
 
 // They tell of a run.
@@ -68,9 +76,12 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
   const std::set<std::string> kinds(machines.begin(), machines.end());
   Checksum input;
   input.add(std::as_bytes(std::span(samples_.ids)));
-  input.add(std::as_bytes(std::span(samples_.offsets)));
-  const std::string names = options_.output.extension() == ".jsonl" ? Json(samples_.names).dump() : "";
-  input.add(std::as_bytes(std::span(names)));
+  for (int64_t sample = 0; sample < samples_.count(); ++sample) {
+    const int64_t length = samples_.offsets.length(sample);
+    input.add(std::as_bytes(std::span(&length, 1)));
+  }
+  if (options_.output.extension() == ".jsonl")
+    for (const std::string& name : job_names_) input.add(std::as_bytes(std::span(name.data(), name.size() + 1)));
   Json job{{"input", fmt::format("{} samples, {} tokens, {}", samples_.count(), samples_.offsets.back(), input.hex())},
            {"weights", shards_->split_id()},
            {"--dtype", lfm2::name(compute_)},
@@ -78,9 +89,10 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
            {"--output", options_.output.extension().string()},
            {"--logits", name(options_.results.positions)},
            {"--top-logprobs", options_.results.top_k},
-           {"version", kVersionText}};
+           {"version", kVersionText},
+           {"bits", kBits}};
   if (machine_.cuda) job["--fp32"] = options_.plain_fp32 ? "simt" : "auto";
-  if (!generates()) return job.dump();
+  if (!generates()) return json_text(job);
   const GenerationOptions& generation = options_.generation;
   job["--generate"] = generation.most_new;
   job["--temperature"] = generation.rule.temperature;
@@ -92,7 +104,7 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
     job["--top-k"] = generation.rule.top_k;
     job["--top-p"] = generation.rule.top_p;
   }
-  return job.dump();
+  return json_text(job);
 }
 
 OutputJob Job::output_job() {
@@ -102,7 +114,7 @@ OutputJob Job::output_job() {
   return {
       .kind = options_.results,
       .vocab = config.vocab,
-      .offsets = &job_offsets_,
+      .offsets = &job_offsets(),
       .names = &job_names_,
       .facts = {std::string(config.type_name()), std::string(lfm2::name(compute_)), shards_->split_id(), kVersionText},
       .threads = result_threads_ ? &*result_threads_ : nullptr,
@@ -137,24 +149,30 @@ void Job::open_unfinished_output() {
 
 // Leaves out of the job what is finished. Collective.
 void Job::take_up() {
-  job_offsets_ = samples_.offsets;
-  job_names_ = samples_.names;
+  job_names_ = std::move(samples_.names);
   if (options_.output.empty()) return;
   const std::vector<std::string> machines =
       world_.gather(kind_of_machine(machine_.backend->description()), 0, load_timeout(), "machines");
   identity_ = world_.broadcast(world_.rank() == 0 ? identity(machines) : "", 0, load_timeout(), "what the job is");
+  if (!makes_output()) job_names_.clear();
+  if (options_.resume) whole_offsets_ = samples_.offsets;
   if (makes_output()) open_unfinished_output();
   if (!options_.resume) return;
-  std::vector<std::pair<int64_t, int64_t>> finished;
+  Ranges finished;
   for (const JournalRecord& record : kept_) {
-    finished.emplace_back(record.first, record.count);
+    if (!finished.empty() && finished.back().first + finished.back().second == record.first)
+      finished.back().second += record.count;
+    else
+      finished.emplace_back(record.first, record.count);
     kept_results_.add(record.results);
     kept_samples_ += record.count;
   }
-  const std::string text =
-      world_.broadcast(Json(finished).dump(), pipeline_ranks_->size() - 1, load_timeout(), "finished samples");
-  finished = Json::parse(text).get<decltype(finished)>();
-  if (!finished.empty()) samples_ = left_of(samples_, finished);
+  uint64_t count = finished.size();
+  const int writer = pipeline_ranks_->size() - 1;
+  world_.broadcast(&count, sizeof count, writer, load_timeout(), "finished samples");
+  finished.resize(count);
+  world_.broadcast(finished.data(), count * sizeof(Ranges::value_type), writer, load_timeout(), "finished samples");
+  if (!finished.empty()) leave_out(samples_, finished);
 }
 
 // Everything was finished but for the name: no weights are needed. Collective.
@@ -196,7 +214,7 @@ ExitCode Job::finish_stopped() {
   int64_t finished = 0;
   for (const std::string& text : world_.gather(std::to_string(mine), 0, load_timeout(), "finished samples"))
     finished += std::stoll(text);
-  const auto samples = static_cast<int64_t>(job_offsets_.size()) - 1;
+  const auto samples = job_offsets().samples();
   if (world_.rank() == 0)
     fmt::print(stderr, "lfm2_stage: stopped at {} of {} samples; {}\n", finished, samples,
                options_.output.empty() || options_.benchmark ? "nothing was written" : "resume with --resume");

@@ -70,6 +70,10 @@ bool begins_as_journal(std::span<const char> start) {
                     kMagic.begin());
 }
 
+// What a journal is written under until it is whole: a name that the next run takes again, so that a run killed
+// meanwhile leaves nothing for ever.
+std::filesystem::path new_journal_path(const std::filesystem::path& journal) { return journal.string() + ".new"; }
+
 std::vector<char> start_of(const CheckedFile& journal) {
   std::vector<char> start(std::min<uint64_t>(journal.size(), kMagic.size()));
   journal.read(0, std::as_writable_bytes(std::span(start)));
@@ -127,6 +131,8 @@ void read_records(const CheckedFile& journal, uint64_t begin, uint64_t most, Jou
 }  // namespace
 
 std::filesystem::path partial_path(const std::filesystem::path& output) { return output.string() + ".partial"; }
+
+std::filesystem::path pending_path(const std::filesystem::path& output) { return output.string() + ".new"; }
 
 std::filesystem::path journal_path(const std::filesystem::path& output, int64_t replica) {
   return output.string() + (replica == 0 ? ".journal" : fmt::format(".journal.{}", replica));
@@ -201,6 +207,24 @@ void leave_out_impossible(JournalContent& content, int64_t samples) {
   });
 }
 
+bool has_journal(const std::filesystem::path& output) {
+  try {
+    for (const std::filesystem::path& path : journal_paths(output)) {
+      const std::vector<char> start = start_of(CheckedFile(path));
+      if (start.size() == kMagic.size() && begins_as_journal(start)) return true;
+    }
+  } catch (const Error& error) {
+    return error.code() == ExitCode::kIo;
+  }
+  return false;
+}
+
+void expect_name_of_journal(const std::filesystem::path& journal) {
+  std::error_code unknown;
+  for (const std::filesystem::path& path : {journal, new_journal_path(journal)})
+    if (std::filesystem::exists(std::filesystem::symlink_status(path, unknown))) expect_journal(CheckedFile(path));
+}
+
 bool any_finished(const std::filesystem::path& output) {
   try {
     for (const std::filesystem::path& path : journal_paths(output)) {
@@ -236,8 +260,8 @@ void remove_journals(const std::filesystem::path& output, std::optional<uint64_t
 
 Journal::Journal(std::filesystem::path file, const JournalContent& content)
     : path_(std::move(file)), id_(content.id), records_(content.records.size()) {
-  // Under a name that the next run takes again, so that a run killed just here leaves nothing for ever.
-  const std::filesystem::path made = path_.string() + ".new";
+  expect_name_of_journal(path_);
+  const std::filesystem::path made = new_journal_path(path_);
   const std::string bytes = bytes_of(content);
   file_ = create_file(made);
   PendingPath pending(path_, made);

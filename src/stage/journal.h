@@ -29,6 +29,7 @@ struct JournalContent {
 };
 
 std::filesystem::path partial_path(const std::filesystem::path& output);  // NAME.partial
+std::filesystem::path pending_path(const std::filesystem::path& output);  // NAME.new: put together at the end
 std::filesystem::path journal_path(const std::filesystem::path& output, int64_t replica = 0);
 // Those of all replicas that are there, the first one's first. Error(kIo) where the folder cannot be read.
 std::vector<std::filesystem::path> journal_paths(const std::filesystem::path& output);
@@ -43,6 +44,10 @@ std::optional<JournalContent> read_journal(const std::filesystem::path& file, in
 Json job_of(const JournalContent& content, const std::filesystem::path& file);
 // Brings the records into the samples' order, without those that name samples beyond `samples`, or twice.
 void leave_out_impossible(JournalContent& content, int64_t samples);
+// Whether one of the files of these names was written as a journal, intact or not; also true where that cannot be read.
+bool has_journal(const std::filesystem::path& output);
+// Error(kCantCreate) where a file of that name, or of the name that it is written under, is no journal.
+void expect_name_of_journal(const std::filesystem::path& journal);
 // Whether any sample is finished; also true where that cannot be read.
 bool any_finished(const std::filesystem::path& output);
 // Files that were never journals stay, and so do those of other runs where `id` is given.

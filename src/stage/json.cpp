@@ -51,7 +51,7 @@ Json parse_json(std::string_view text, const std::string& what) {
 }
 
 std::string json_excerpt(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = json_text(value);
   if (text.size() > 80) text = text.substr(0, 80) + "…";
   return text;
 }

@@ -11,6 +11,7 @@
 #include "comm/deadline.h"
 #include "stage/doctor.h"
 #include "stage/job.h"
+#include "stage/named_files.h"
 #include "stage/stop.h"
 
 namespace {
@@ -50,11 +51,6 @@ Failure describe(std::exception_ptr error, bool verbose) {
   } catch (const std::exception& other) {
     return {ExitCode::kSoftware, other.what()};
   }
-}
-
-// Beside the output, else in the working directory.
-std::filesystem::path stamps_file(const Options& options) {
-  return options.output.empty() ? "lfm2_stage.stall.txt" : options.output.string() + ".stall.txt";
 }
 
 // The cause is said first: letting go of what the work owns may take long.

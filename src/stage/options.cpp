@@ -1,11 +1,13 @@
 // CLI11 and the checks between options.
 #include "stage/options.h"
 
-#include <cmath>
+#include <limits>
 
 #include "kernels/error.h"
 #include "stage/choice.h"
 #include "stage/completions.h"
+#include "stage/named_files.h"
+#include "stage/number_option.h"
 #include "stage/output_file.h"
 #include "stage/version.h"
 
@@ -22,18 +24,18 @@ CLI::Option* add_weights(CLI::App& app, Options& options) {
 }
 
 void add_sample_sizes(CLI::App& app, Options& options) {
-  app.add_option("--samples", options.samples, "Number of random samples (1024), or only the first N of the input")
-      ->check(CLI::Range(int64_t{1}, kMost));
-  app.add_option("--length", options.length, "Tokens in each random sample")
-      ->check(CLI::Range(int64_t{1}, kMost))
-      ->capture_default_str();
+  add_number(app, "--samples", options.samples, "Number of random samples (1024), or only the first N of the input", 1,
+             kMost);
+  add_number(app, "--length", options.length, "Tokens in each random sample", 1, kMost)->capture_default_str();
 }
 
 void add_job_options(CLI::App& app, Options& options) {
   add_weights(app, options)->required();
   app.add_option("--input", options.input, "Samples: .bin, .h5 or .jsonl; without it random ones")->type_name("FILE");
   add_sample_sizes(app, options);
-  app.add_option("--seed", options.seed, "Seed of the random samples, and of drawing tokens")->capture_default_str();
+  add_number(app, "--seed", options.seed, "Seed of the random samples, and of drawing tokens", 0,
+             std::numeric_limits<uint64_t>::max())
+      ->capture_default_str();
   app.add_option("--output", options.output,
                  "Results: .bin (last-position logits), .h5 or .jsonl; written by the last rank")
       ->type_name("FILE");
@@ -46,52 +48,45 @@ void add_job_options(CLI::App& app, Options& options) {
       ->transform(one_of(positions))
       ->type_name("WHICH")
       ->default_str("last");
-  app.add_option("--top-logprobs", options.results.top_k, "Only the K best log-probabilities of each position")
-      ->check(CLI::Range(int64_t{1}, kMost))
+  add_number(app, "--top-logprobs", options.results.top_k, "Only the K best log-probabilities of each position", 1,
+             kMost)
       ->type_name("K");
   app.add_option("--answers", options.answers,
                  "Reference logits (.bin or .h5) to compare with: VALID or INVALID (exit code 1)")
       ->type_name("FILE");
-  app.add_option("--tolerance", options.tolerance, "Largest difference that is VALID")
-      ->check(CLI::NonNegativeNumber)
+  add_number(app, "--tolerance", options.tolerance, "Largest difference that is VALID", 0,
+             std::numeric_limits<double>::max())
       ->capture_default_str();
 }
 
 void add_generation_options(CLI::App& app, GenerationOptions& generation) {
-  auto* generate =
-      app.add_option("--generate", generation.most_new, "Continue each sample by up to N tokens instead of scoring it")
-          ->check(CLI::Range(int64_t{1}, kMost))
-          ->type_name("N");
-  app.add_option("--temperature", generation.rule.temperature, "0: always the likeliest token; above: draw")
-      ->check(CLI::Range(0.0f, 1e6f))
+  auto* generate = add_number(app, "--generate", generation.most_new,
+                              "Continue each sample by up to N tokens instead of scoring it", 1, kMost)
+                       ->type_name("N");
+  add_number(app, "--temperature", generation.rule.temperature, "0: always the likeliest token; above: draw", 0.0f,
+             1e6f)
       ->needs(generate)
       ->capture_default_str();
-  app.add_option("--top-k", generation.rule.top_k, "Draw from the K likeliest tokens only; 0: from all")
-      ->check(CLI::Range(int64_t{0}, kMost))
+  add_number(app, "--top-k", generation.rule.top_k, "Draw from the K likeliest tokens only; 0: from all", 0, kMost)
       ->needs(generate)
       ->capture_default_str();
-  app.add_option("--top-p", generation.rule.top_p, "Draw from the likeliest tokens that together have probability P")
-      ->check(CLI::Range(0.0f, 1.0f))
+  add_number(app, "--top-p", generation.rule.top_p, "Draw from the likeliest tokens that together have probability P",
+             0.0f, 1.0f)
       ->needs(generate)
       ->capture_default_str();
-  app.add_option("--eos", generation.eos_tokens, "Token ids that end a text; default: the model's own")
-      ->check(CLI::Range(int64_t{0}, kMost - 1))
+  add_numbers(app, "--eos", generation.eos_tokens, "Token ids that end a text; default: the model's own", 0, kMost - 1)
       ->needs(generate)
-      ->delimiter(',')
-      ->type_name("ID...");
+      ->type_name("ID,ID,...");
   app.add_flag("--ignore-eos", generation.ignore_eos, "No token ends a text: all become equally long")
       ->needs(generate)
       ->excludes("--eos");
-  app.add_option("--max-sequences", generation.most_sequences, "Sequences generated at a time; 0: chosen")
-      ->check(CLI::Range(int64_t{0}, kMost))
+  add_number(app, "--max-sequences", generation.most_sequences, "Sequences generated at a time; 0: chosen", 0, kMost)
       ->needs(generate)
       ->capture_default_str();
-  app.add_option("--prefill-chunk", generation.prompt_tokens, "Tokens of prompts in one step; 0: chosen")
-      ->check(CLI::Range(int64_t{0}, kMost))
+  add_number(app, "--prefill-chunk", generation.prompt_tokens, "Tokens of prompts in one step; 0: chosen", 0, kMost)
       ->needs(generate)
       ->capture_default_str();
-  app.add_option("--cache-page", generation.page, "Positions in one page of the key-value cache")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+  add_number(app, "--cache-page", generation.page, "Positions in one page of the key-value cache", 1, 1 << 20)
       ->needs(generate)
       ->capture_default_str();
 }
@@ -121,21 +116,16 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->transform(one_of(transports))
       ->type_name("TRANSPORT")
       ->default_str("auto");
-  app.add_option("--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen")
-      ->check(CLI::Range(int64_t{0}, kMost))
+  add_number(app, "--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen", 0, kMost)
       ->capture_default_str();
-  app.add_option("--layers", options.layer_counts, "Layers of each stage, as in 7,6,6,5; default equal")
-      ->delimiter(',')
-      ->type_name("N,N,...");
+  add_numbers(app, "--layers", options.layer_counts, "Layers of each stage, as in 7,6,6,5; default equal", 1, kMost);
   app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")
       ->excludes("--layers");
-  app.add_option("--replicas", options.replicas,
-                 "Pipelines side by side that share the samples; ranks = replicas x stages")
-      ->check(CLI::Range(1, 65536))
+  add_number(app, "--replicas", options.replicas,
+             "Pipelines side by side that share the samples; ranks = replicas x stages", 1, 65536)
       ->type_name("R")
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "Threads per rank on the CPU; 0: its share of the processors")
-      ->check(CLI::Range(0, 4096))
+  add_number(app, "--threads", options.threads, "Threads per rank on the CPU; 0: its share of the processors", 0, 4096)
       ->capture_default_str();
   app.add_option("--simd", options.simd,
                  "Instructions on the CPU: auto (the best there are), amx, avx512, avx2 or portable; the same for all "
@@ -143,9 +133,10 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->check(CLI::IsMember({"auto", "amx", "avx512", "avx2", "portable"}))
       ->type_name("NAME")
       ->capture_default_str();
-  app.add_option("--timeout", options.timeout_seconds,
-                 "Seconds without progress of a rank that end the run (ten times as many while it reads, loads or writes); 0: never")
-      ->check(CLI::Range(0.0, 1e9, "SECONDS"))
+  add_number(app, "--timeout", options.timeout_seconds,
+             "Seconds without progress of a rank that end the run (ten times as many while it reads, loads or writes); "
+             "0: never",
+             0.0, 1e9)
       ->capture_default_str();
 }
 
@@ -162,14 +153,10 @@ void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
 
 void add_report_options(CLI::App& app, Options& options) {
   auto* benchmark = app.add_flag("--benchmark", options.benchmark, "Repeat the job and report median and spread");
-  app.add_option("--warmup", options.warmup, "Runs before those that count")
-      ->check(CLI::Range(0, 1000000))
+  add_number(app, "--warmup", options.warmup, "Runs before those that count", 0, 1000000)
       ->needs(benchmark)
       ->capture_default_str();
-  app.add_option("--repeat", options.repeat, "Runs that count")
-      ->check(CLI::Range(1, 1000000))
-      ->needs(benchmark)
-      ->capture_default_str();
+  add_number(app, "--repeat", options.repeat, "Runs that count", 1, 1000000)->needs(benchmark)->capture_default_str();
   app.add_option("--report", options.report, "Everything the end table says, as JSON")->type_name("FILE.json");
   app.add_option("--trace", options.trace, "A timeline of all ranks for Perfetto: what ran when, by micro-batch")
       ->type_name("FILE.json");
@@ -192,10 +179,6 @@ void check_together(const Options& options) {
     else
       check_output_form(options.output, options.results);
   }
-  if (std::isnan(options.generation.rule.temperature))
-    throw Error(ExitCode::kUsage, "--temperature nan: expected a number from 0 up");
-  if (std::isnan(options.generation.rule.top_p))
-    throw Error(ExitCode::kUsage, "--top-p nan: expected a number from 0 to 1");
   if (generates && !options.answers.empty())
     throw Error(ExitCode::kUsage,
                 "--answers with --generate: answers are logits of whole samples, expected no --generate");
@@ -264,6 +247,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     if (options.samples == 0 && options.input.empty()) options.samples = 1024;
     options.generation.rule.seed = options.seed;
     check_together(options);
+    if (!parsed.doctor) check_files(options);
     parsed.run = true;
   } catch (const CLI::CallForHelp&) {
     parsed.text = app.help();

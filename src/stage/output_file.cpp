@@ -15,76 +15,11 @@
 #include "stage/checked_file.h"
 #include "stage/h5.h"
 #include "stage/json.h"
+#include "stage/row_places.h"
 
 namespace lfm2 {
 
 namespace {
-
-// Where the logits begin in the file, or the ids and the log-probabilities.
-struct Places {
-  uint64_t first = 0, second = 0;
-};
-
-int64_t columns_of(const OutputJob& job) { return job.kind.top_k > 0 ? job.kind.top_k : job.vocab; }
-uint64_t bytes_of_rows(const OutputJob& job) {
-  return static_cast<uint64_t>(job.rows() * columns_of(job)) * sizeof(float);
-}
-
-// Rows at known places of a file: every rank that has rows writes its own, through a mapping of the file, for writing
-// with pwrite is one thread at a time for a file. Its blocks are taken first, so that a full disk is an error here and
-// not a signal later; where the file system cannot promise them, or map, rows are written with pwrite after all.
-class RowPlaces {
- public:
-  RowPlaces(const PartialFile& partial, const OutputJob& job, const Places& places)
-      : partial_(partial),
-        job_(job),
-        first_(places.first),
-        second_(places.second),
-        mapping_(map_for_writing(partial.file(), std::max(first_, second_) + bytes_of_rows(job), partial.path())) {}
-
-  void write(const ResultRows& rows) const {
-    static_assert(std::endian::native == std::endian::little);
-    const auto write = [&](uint64_t begin, auto values, int64_t columns) {
-      const uint64_t place = begin + static_cast<uint64_t>(rows.first * columns) * sizeof(float);
-      if (mapping_)
-        mapping_.write(place, std::as_bytes(values), job_.threads);
-      else
-        write_fully(partial_.file(), place, std::as_bytes(values), partial_.path());
-    };
-    if (!rows.logits.empty()) write(first_, rows.logits, job_.vocab);
-    if (rows.top_ids.empty()) return;
-    write(first_, rows.top_ids, job_.kind.top_k);
-    write(second_, rows.top_log_probs, job_.kind.top_k);
-  }
-  void read(int64_t first, int64_t count, ResultConsumer& consumer) const {
-    const auto read = [&](uint64_t begin, auto& values, int64_t columns) {
-      values.resize(static_cast<size_t>(count * columns));
-      partial_.read(begin + static_cast<uint64_t>(first * columns) * sizeof(float),
-                    std::as_writable_bytes(std::span(values)));
-    };
-    std::vector<float> floats;
-    std::vector<int32_t> ids;
-    ResultRows rows{.first = first, .count = count, .logits = {}, .top_ids = {}, .top_log_probs = {}};
-    if (job_.kind.top_k > 0) {
-      read(first_, ids, job_.kind.top_k);
-      read(second_, floats, job_.kind.top_k);
-      rows.top_ids = ids;
-      rows.top_log_probs = floats;
-    } else {
-      read(first_, floats, job_.vocab);
-      rows.logits = floats;
-    }
-    consumer.take(rows);
-  }
-  void close() { mapping_ = {}; }
-  Json json() const { return {{"first", first_}, {"second", second_}}; }
-
- private:
-  const PartialFile& partial_;
-  const OutputJob& job_;
-  uint64_t first_ = 0, second_ = 0;
-  FileMapping mapping_;
-};
 
 // Everything but the rows is written anew by every run that goes on with the file, so that nothing of it has to be
 // trusted: equal jobs give equal bytes, only rows take time. So is its size.
@@ -109,7 +44,7 @@ Places make_h5(const PendingPath& pending, const OutputJob& job) {
   } else {
     places.first = file.create_dataset("logits", DType::kF32, {rows, static_cast<uint64_t>(job.vocab)});
   }
-  file.write_i64("offsets", *job.offsets);
+  file.write_i64("offsets", job.offsets->size(), [&](int64_t i) { return (*job.offsets)[i]; });
   file.set_attribute("format", "lfm2-stage-output");
   file.set_attribute("positions", job.kind.positions == Positions::kAll ? "all" : "last");
   file.set_attribute("dtype", job.facts.dtype);
@@ -155,36 +90,55 @@ Places frame(PartialFile& partial, const OutputJob& job) {
 class RowsOutput : public OutputFile {
  public:
   RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
-      : partial_(path, std::move(file)), job_(job), places_(partial_, job_, frame(partial_, job_)) {}
+      : partial_(path, std::move(file), 0, true), job_(job), rows_(partial_, job_, frame(partial_, job_)) {
+    if (job.replicas > 1)
+      partial_.write_tag();
+    else
+      rows_.write_from_one_host();
+  }
   RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file, const Places& places)
-      : partial_(path, std::move(file), job.replica), job_(job), places_(partial_, job_, places) {}
+      : partial_(path, std::move(file), job.replica, true), job_(job), rows_(partial_, job_, places) {}
 
   void start_journal(const JournalContent& content) {
     if (!job_.identity.empty()) partial_.start_journal(content);
   }
-  void take(const ResultRows& rows) override { places_.write(rows); }
+  void take(const ResultRows& rows) override { rows_.write(rows); }
   void finished(int64_t first, int64_t count, const HashSum& results) override {
     partial_.finished(first, count, results);
   }
   void keep() override { partial_.sync(); }
   void commit() override {
-    places_.close();
+    rows_.close();
     if (job_.replica == 0)
       partial_.commit();
     else
       partial_.sync();
   }
+  void start_over() override { rows_.take_seams(); }
   std::string shared() const override {
-    return Json{{"output", partial_.output().string()}, {"places", places_.json()}, {"id", partial_.journal().id}}
+    return Json{{"first", rows_.places().first},       {"second", rows_.places().second},
+                {"id", partial_.journal().id},         {"tag", partial_.tag().hex()},
+                {"tag_offset", partial_.tag().offset}, {"cache", partial_.page_cache()}}
         .dump();
   }
+  bool has_page_cache_of(const std::string& shared) const override {
+    return partial_.page_cache() == Json::parse(shared).at("cache").get<std::string>();
+  }
+  void write_with_others(const std::vector<int64_t>& first_rows, bool one_page_cache) override {
+    if (one_page_cache)
+      rows_.write_from_one_host();
+    else
+      rows_.write_from_several_hosts(first_rows);
+  }
+  std::string take_seams() override { return rows_.take_seams(); }
+  void write_seams(std::string_view seams) override { rows_.write_seams(seams); }
   void replay(int64_t first, int64_t count, ResultConsumer& consumer) const override {
     constexpr int64_t kRows = 256;  // at a time
     const bool all = job_.kind.positions == Positions::kAll;
-    const auto row_of = [&](int64_t sample) { return all ? (*job_.offsets)[static_cast<size_t>(sample)] : sample; };
+    const auto row_of = [&](int64_t sample) { return all ? (*job_.offsets)[sample] : sample; };
     const int64_t end = row_of(first + count);
     for (int64_t row = row_of(first); row < end; row += kRows) {
-      places_.read(row, std::min(kRows, end - row), consumer);
+      rows_.read(row, std::min(kRows, end - row), consumer);
       job_.pulse();
     }
   }
@@ -200,7 +154,7 @@ class RowsOutput : public OutputFile {
  private:
   PartialFile partial_;
   OutputJob job_;
-  RowPlaces places_;
+  RowPlaces rows_;
 };
 
 // One object a sample: "id" (the input's, else its number), then "logits" or "top_ids" and "top_logprobs": of the last
@@ -208,7 +162,7 @@ class RowsOutput : public OutputFile {
 class JsonlOutput : public OutputFile {
  public:
   JsonlOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
-      : partial_(path, std::move(file)), job_(job) {}
+      : partial_(path, std::move(file), 0, true), job_(job) {}
 
   void start_journal(const JournalContent& content) {
     if (!job_.identity.empty()) partial_.start_journal(content);
@@ -230,9 +184,8 @@ class JsonlOutput : public OutputFile {
       const int64_t place = rows.first + row;
       if (!all())
         add_line(place);
-      else if (const auto next = std::upper_bound(job_.offsets->begin(), job_.offsets->end(), place);
-               *next == place + 1)
-        add_line(next - job_.offsets->begin() - 1);
+      else if (const int64_t sample = job_.offsets->sample_of(place); (*job_.offsets)[sample + 1] == place + 1)
+        add_line(sample);
     }
   }
   void finished(int64_t first, int64_t count, const HashSum& results) override {
@@ -305,7 +258,7 @@ void check_output_place(const std::filesystem::path& path) {
                 fmt::format("{}: cannot be created: open failed: {}", path.string(), std::strerror(error)));
 }
 
-PendingPath pending_output(const std::filesystem::path& output) { return {output, output.string() + ".new"}; }
+PendingPath pending_output(const std::filesystem::path& output) { return {output, pending_path(output)}; }
 
 h5::File create_pending_h5(const PendingPath& pending) {
   create_file(pending.temporary_path());  // HDF5 would follow a link
@@ -365,11 +318,12 @@ std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, con
   return output;
 }
 
-std::unique_ptr<OutputFile> join_output(const std::string& shared, const OutputJob& job) {
-  const Json made = Json::parse(shared), places = made.at("places");
-  const std::filesystem::path path = made.at("output").get<std::string>();
-  auto output = std::make_unique<RowsOutput>(path, job, join_partial(path),
-                                             Places{.first = places.at("first"), .second = places.at("second")});
+std::unique_ptr<OutputFile> join_output(const std::filesystem::path& path, const std::string& shared,
+                                        const OutputJob& job) {
+  const Json made = Json::parse(shared);
+  auto output = std::make_unique<RowsOutput>(
+      path, job, join_partial(path, PartialTag::from_hex(made.at("tag").get<std::string>(), made.at("tag_offset"))),
+      Places{.first = made.at("first"), .second = made.at("second")});
   JournalContent content = new_journal(job);
   content.id = made.at("id");
   output->start_journal(content);

@@ -28,7 +28,7 @@ struct OutputFacts {
 struct OutputJob {
   ResultKind kind;
   int64_t vocab = 0;
-  const std::vector<int64_t>* offsets = nullptr;    // [samples + 1], tokens
+  const SampleOffsets* offsets = nullptr;           // of the whole job
   const std::vector<std::string>* names = nullptr;  // .jsonl: see Samples::names
   OutputFacts facts;
   ThreadPool* threads = nullptr;  // that write large results side by side
@@ -36,7 +36,7 @@ struct OutputJob {
   int64_t replica = 0, replicas = 1;
   std::function<void()> pulse = [] {};  // called while what was written is read again, which may take long
 
-  int64_t samples() const { return static_cast<int64_t>(offsets->size()) - 1; }
+  int64_t samples() const { return offsets->samples(); }
   int64_t rows() const { return kind.positions == Positions::kAll ? offsets->back() : samples(); }
 };
 
@@ -45,7 +45,16 @@ class OutputFile : public ResultConsumer, public FinishedSamples {
   virtual void keep() = 0;      // the run ends early: what is finished is durable
   virtual void commit() = 0;    // the file is whole: give it its name
   virtual void start_over() {}  // a benchmark hands out the same rows again: the file holds the last pass
-  virtual std::string shared() const { return {}; }  // what join_output() needs, where rows have places
+  // Where replicas write one file, the first one makes it and the others join it, each with a rank of its own:
+  virtual std::string shared() const { return {}; }  // what join_output() needs
+  // Whether what this rank writes into the file is seen at once by the rank that made it.
+  virtual bool has_page_cache_of(const std::string&) const { return true; }
+  // Before the first rows. Writer w begins at row first_rows[w]; one_page_cache: for all writers.
+  virtual void write_with_others(const std::vector<int64_t>&, bool) {}
+  // After the last rows, before commit() and keep(): what belongs into blocks of other writers, and what of all
+  // writers' belongs into this one's.
+  virtual std::string take_seams() { return {}; }
+  virtual void write_seams(std::string_view) {}
   // Hands the rows of finished samples out again. Only where rows have places: .bin and .h5.
   virtual void replay(int64_t first, int64_t count, ResultConsumer& consumer) const = 0;
 };
@@ -67,8 +76,9 @@ void commit_in_order(PartialFile& partial, const std::function<void()>& pulse);
 // Where a file is put together that is to appear at once, or to be copied from. Only while NAME.partial is locked.
 PendingPath pending_output(const std::filesystem::path& output);
 h5::File create_pending_h5(const PendingPath& pending);
-// Writes rows into a .bin or .h5 that another rank is making, on a file system that both see. Its commit() only makes
-// sure of them: it must come before the maker's.
-std::unique_ptr<OutputFile> join_output(const std::string& shared, const OutputJob& job);
+// Writes rows into a .bin or .h5 that another rank is making, on a file system that both see: Error(kCantCreate) where
+// the file of that name is another one here. Its commit() only makes sure of the rows: it must come before the maker's.
+std::unique_ptr<OutputFile> join_output(const std::filesystem::path& path, const std::string& shared,
+                                        const OutputJob& job);
 
 }  // namespace lfm2

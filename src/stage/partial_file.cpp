@@ -10,7 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <random>
 
 #include "kernels/error.h"
 
@@ -56,6 +58,13 @@ FileDescriptor lock_partial(const std::filesystem::path& path, int create) {
   }
 }
 
+// 0 where there is no file of that name; a folder or device counts as content.
+uint64_t bytes_at(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return 0;
+  return S_ISREG(status.st_mode) ? static_cast<uint64_t>(status.st_size) : 1;
+}
+
 uint64_t size_of(const FileDescriptor& file, const std::filesystem::path& path) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path);
@@ -73,30 +82,83 @@ std::optional<Unfinished> find_unfinished(const std::filesystem::path& output, i
   FileDescriptor file = lock_partial(partial_path(output), 0);
   std::optional<JournalContent> content = read_journals(output, samples);
   if (file.get() < 0 || !content || content->records.empty()) return std::nullopt;
+  ::unlink(pending_path(output).c_str());  // of a run that was killed while it put the parts together
   return Unfinished{.file = std::move(file), .content = std::move(*content)};
 }
 
-// Two runs may have begun together and found nothing: what the faster one has finished is not overwritten.
+namespace {
+
+// Of replicas of earlier runs.
+void remove_journals_of_others(const std::filesystem::path& output) {
+  for (const std::filesystem::path& path : journal_paths(output))
+    if (path != journal_path(output)) remove_journal(path);
+}
+
+}  // namespace
+
+void expect_names_are_ours(const std::filesystem::path& output) {
+  for (const std::filesystem::path& path : {partial_path(output), pending_path(output)})
+    if (const uint64_t bytes = bytes_at(path); bytes > 0 && !has_journal(output))
+      throw Error(
+          ExitCode::kCantCreate,
+          fmt::format("{}: {} bytes that no journal of an earlier run tells of, expected no file of that name, or "
+                      "one that a run left beside {}",
+                      path.string(), bytes, journal_path(output).string()));
+  expect_name_of_journal(journal_path(output));
+}
+
+// Two runs may have begun together and found nothing: what the faster one has finished is not overwritten. The journal
+// comes before the first byte of content, so that a run that is killed at any instant leaves nothing that the next one
+// takes for a stranger's.
 FileDescriptor begin_partial(const std::filesystem::path& output) {
   const std::filesystem::path path = partial_path(output);
+  expect_names_are_ours(output);
   FileDescriptor file = lock_partial(path, O_CREAT);
   if (size_of(file, path) > 0 && any_finished(output))
     throw Error(ExitCode::kCantCreate,
                 fmt::format("{}: another run has begun it meanwhile, expected none", path.string()));
-  remove_journals(output);
+  expect_names_are_ours(output);
+  const Journal claim(journal_path(output), {.id = 0, .text = R"({"job":{}})", .records = {}});
+  remove_journals_of_others(output);
+  ::unlink(pending_path(output).c_str());
   resize(file, 0, path);
   return file;
 }
 
-FileDescriptor join_partial(const std::filesystem::path& output) {
+PartialTag PartialTag::make(uint64_t offset) {
+  std::random_device random;
+  const auto word = [&] { return uint64_t{random()} << 32 | random(); };
+  return {.offset = offset, .words = {word(), word()}};
+}
+
+PartialTag PartialTag::from_hex(const std::string& text, uint64_t offset) {
+  return {.offset = offset, .words = HashSum::from_hex(text).words()};
+}
+
+std::string PartialTag::hex() const { return HashSum::from_words(words).hex(); }
+
+FileDescriptor join_partial(const std::filesystem::path& output, const PartialTag& tag) {
   const std::filesystem::path path = partial_path(output);
-  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (file.get() < 0) fail(ExitCode::kCantCreate, "open", path);
+  expect_regular(file, path);
+  std::array<uint64_t, 2> found{};
+  const ssize_t got = ::pread(file.get(), found.data(), sizeof found, static_cast<off_t>(tag.offset));
+  if (got < 0) fail(ExitCode::kIo, "read", path);
+  if (got != sizeof found || found != tag.words)
+    throw Error(ExitCode::kCantCreate,
+                fmt::format("{}: is not the file that the first replica is writing: expected --output in a folder that "
+                            "the hosts of all replicas share",
+                            path.string()));
   return file;
 }
 
-PartialFile::PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica)
-    : output_(std::move(output)), path_(partial_path(output_)), replica_(replica), file_(std::move(file)) {}
+PartialFile::PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica, bool joins_records)
+    : output_(std::move(output)),
+      path_(partial_path(output_)),
+      replica_(replica),
+      joins_(joins_records),
+      file_(std::move(file)) {}
 
 PartialFile::~PartialFile() {
   stop_syncing();
@@ -116,9 +178,7 @@ void PartialFile::start_journal(JournalContent content) {
   for (const JournalRecord& record : content_.records) end_ = std::max(end_, record.offset + record.bytes);
   if (::fdatasync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
   journal_.emplace(journal_path(output_, replica_), content_);
-  if (replica_ == 0)
-    for (const std::filesystem::path& other : journal_paths(output_))
-      if (other != journal_->path()) remove_journal(other);
+  if (replica_ == 0) remove_journals_of_others(output_);
   syncing_ = std::thread([this] { sync_loop(); });
 }
 
@@ -140,7 +200,15 @@ void PartialFile::append(int64_t first, int64_t count, std::span<const std::byte
 
 void PartialFile::note(const JournalRecord& record) {
   if (journal_) journal_->append(record);
-  content_.records.push_back(record);
+  JournalRecord* last = content_.records.empty() ? nullptr : &content_.records.back();
+  if (last != nullptr && joins_ && last->first + last->count == record.first &&
+      last->offset + last->bytes == record.offset) {
+    last->count += record.count;
+    last->bytes += record.bytes;
+    last->results.add(record.results);
+  } else {
+    content_.records.push_back(record);
+  }
   const std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(error_);
   dirty_ = true;
@@ -161,6 +229,24 @@ void PartialFile::read(uint64_t offset, std::span<std::byte> into) const {
 void PartialFile::write(uint64_t offset, std::span<const std::byte> bytes) { write_fully(file_, offset, bytes, path_); }
 
 void PartialFile::set_size(uint64_t bytes) { resize(file_, bytes, path_); }
+
+void PartialFile::write_tag() {
+  tag_ = PartialTag::make(size_of(file_, path_));
+  write(tag_.offset, std::as_bytes(std::span(tag_.words)));
+  if (::fsync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+}
+
+// The pages of a file are cached once by a kernel for each file system that it has mounted.
+std::string PartialFile::page_cache() const {
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path_);
+  constexpr uint64_t kLongestId = 64;
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::string kernel(kLongestId, '\0');
+  boot.read(kernel.data(), static_cast<std::streamsize>(kernel.size()));
+  kernel.resize(static_cast<size_t>(boot.gcount()));
+  return fmt::format("{} {} {}", kernel.substr(0, kernel.find('\n')), status.st_dev, status.st_ino);
+}
 
 bool PartialFile::holds(const JournalRecord& record, const std::function<void()>& pulse) const {
   const uint64_t size = size_of(file_, path_);
@@ -255,6 +341,7 @@ void PartialFile::sync() {
 void PartialFile::commit() {
   stop_syncing();
   if (error_) std::rethrow_exception(error_);
+  if (tag_.offset > 0) set_size(tag_.offset);
   if (::fsync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
   expect_ours();
   rename_durably(path_, output_);

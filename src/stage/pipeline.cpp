@@ -8,12 +8,19 @@
 
 namespace lfm2 {
 
+namespace {
+
+constexpr int64_t kAlignedInts = 4;  // 16 bytes
+
+int64_t aligned(int64_t ints) { return (ints + kAlignedInts - 1) / kAlignedInts * kAlignedInts; }
+
+}  // namespace
+
 Pipeline::Pipeline(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced)
     : links_(links),
       plan_(plan),
       compute_(compute),
       kind_(kind),
-      schedule_(make_schedule(links.index, links.stages, static_cast<int64_t>(plan.items.size()))),
       memory_(links.backend),
       run_(links, RunItem::kMicroBatch, traced, [this] {
         if (results_) results_->advance();
@@ -23,94 +30,90 @@ Pipeline::Pipeline(const StageLinks& links, const BatchPlan& plan, DType compute
   const int64_t cut = last_attention_layer(stage.config());
   tail_length_ = kind.positions == Positions::kLast ? tail_length(stage.config()) : 0;
   cuts_tails_ = tail_length_ > 0 && cut >= stage.layers().first && cut < stage.layers().end();
+  gets_tails_ = tail_length_ > 0 && cut < stage.layers().first;
+  const size_t array_bytes = most_array_bytes();
   for (Slot& slot : slots_) {
     slot.residual = memory_.allocate(compute, {plan.max_tokens, stage.config().hidden});
     if (cuts_tails_)
       slot.tail = memory_.allocate(compute,
                                    {std::min(plan.max_tokens, plan.max_samples * tail_length_), stage.config().hidden});
+    slot.staging = backend.allocate_host(array_bytes);
+    slot.arrays = backend.allocate(array_bytes);
     slot.computed = backend.create_event();
     slot.taken = backend.create_event();
   }
-  build_items();
-  if (stage.first()) ids_ = memory_.allocate(DType::kI32, {plan.tokens()});
   const bool gives = stage.last() && kind.positions != Positions::kNone;
   const int64_t rows = !gives ? 0 : kind.positions == Positions::kAll ? plan.max_tokens : plan.max_samples;
   const StageCost cost = measure_stage(stage.config(), stage.layers(), compute, compute, plan.max_tokens, rows);
   scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
-  working_bytes_ += cost.scratch_bytes + cost.result_bytes;
+  working_bytes_ += cost.scratch_bytes + cost.result_bytes + kSlots * array_bytes;
   if (gives) results_.emplace(backend, stage, kind, rows);
 }
 
-Tensor Pipeline::upload_indices(const std::vector<int32_t>& values) {
-  const Tensor tensor = memory_.allocate(DType::kI32, {static_cast<int64_t>(values.size())});
-  links_.backend.upload(tensor, 0, DType::kI32, values.data(), tensor.numel());
-  return tensor;
+// At most: ids, positions, rows of tails and their positions for each token; two lists of offsets and the last rows for
+// each sample.
+size_t Pipeline::most_array_bytes() const {
+  return static_cast<size_t>(4 * aligned(plan_.max_tokens) + 3 * aligned(plan_.max_samples + 1)) * sizeof(int32_t);
 }
 
-// The index arrays of the whole job, uploaded once: taking an item is then arithmetic on pointers.
-void Pipeline::build_items() {
-  struct Arrays {
-    std::vector<int32_t> positions, offsets;
-    // A sample's first `length` places behind the others of its item.
-    void add(int64_t length) {
-      for (int64_t position = 0; position < length; ++position) positions.push_back(static_cast<int32_t>(position));
-      offsets.push_back(static_cast<int32_t>(offsets.back() + length));
-    }
-  };
-  const bool behind_cut = tail_length_ > 0 && last_attention_layer(links_.stage.config()) < links_.stage.layers().first;
-  const auto kept = [&](int64_t sample) { return std::min(plan_.length(sample), tail_length_); };
-  Arrays whole, tails;
-  std::vector<int32_t> tail_rows, last_rows;
-  for (const MicroBatch& item : plan_.items) {
-    whole.offsets.push_back(0);
-    tails.offsets.push_back(0);
-    for (int64_t sample = item.first_sample; sample < item.first_sample + item.samples; ++sample) {
-      whole.add(behind_cut ? kept(sample) : plan_.length(sample));
-      if (cuts_tails_) {
-        tails.add(kept(sample));
-        for (int64_t row = kept(sample); row > 0; --row)
-          tail_rows.push_back(static_cast<int32_t>(whole.offsets.back() - row));
-      }
-      last_rows.push_back((cuts_tails_ ? tails : whole).offsets.back() - 1);
-    }
+Pipeline::Item Pipeline::lay_out(const MicroBatch& samples, std::byte* memory) const {
+  Item item;
+  item.samples = samples;
+  int64_t kept_tokens = 0;
+  for (int64_t sample = samples.first_sample; sample < samples.first_sample + samples.samples; ++sample) {
+    const int64_t length = plan_.length(sample);
+    item.batch.max_length = std::max(item.batch.max_length, gets_tails_ ? kept(length) : length);
+    item.tail.max_length = std::max(item.tail.max_length, kept(length));
+    kept_tokens += kept(length);
   }
-  last_rows_ = upload_indices(last_rows);
-  const Tensor all_tail_rows = cuts_tails_ ? upload_indices(tail_rows) : Tensor();
-  const auto batch_maker = [&](const Arrays& arrays) {
-    const Tensor positions = upload_indices(arrays.positions), offsets = upload_indices(arrays.offsets);
-    return
-        [positions, offsets, token = int64_t{0}, offset = int64_t{0}](int64_t tokens, const MicroBatch& item) mutable {
-          const Batch batch{.positions = positions.rows(token, tokens),
-                            .offsets = offsets.rows(offset, item.samples + 1),
-                            .tokens = tokens,
-                            .sequences = item.samples,
-                            .max_length = 0};
-          token += tokens;
-          offset += item.samples + 1;
-          return batch;
-        };
+  const auto take = [&](int64_t ints) {
+    const Tensor tensor(memory + item.bytes, DType::kI32, {ints});
+    item.bytes += static_cast<size_t>(aligned(ints)) * sizeof(int32_t);
+    return tensor;
   };
-  auto next_batch = batch_maker(whole);
-  auto next_tail = cuts_tails_ ? std::optional(batch_maker(tails)) : std::nullopt;
-  int64_t tail_row = 0;
-  for (const MicroBatch& micro_batch : plan_.items) {
-    Item item;
-    int64_t kept_tokens = 0;
-    for (int64_t sample = micro_batch.first_sample; sample < micro_batch.first_sample + micro_batch.samples; ++sample) {
-      kept_tokens += kept(sample);
-      item.batch.max_length = std::max(item.batch.max_length, plan_.length(sample));
-    }
-    const int64_t longest = item.batch.max_length;
-    item.batch = next_batch(behind_cut ? kept_tokens : micro_batch.tokens, micro_batch);
-    item.batch.max_length = behind_cut ? std::min(longest, tail_length_) : longest;
+  const auto take_batch = [&](Batch& batch, int64_t tokens) {
+    batch.positions = take(tokens);
+    batch.offsets = take(samples.samples + 1);
+    batch.tokens = tokens;
+    batch.sequences = samples.samples;
+  };
+  if (links_.stage.first()) item.ids = take(samples.tokens);
+  take_batch(item.batch, gets_tails_ ? kept_tokens : samples.tokens);
+  if (cuts_tails_) {
+    item.tail_rows = take(kept_tokens);
+    take_batch(item.tail, kept_tokens);
+  }
+  item.last_rows = take(samples.samples);
+  return item;
+}
+
+// Fills the slot's index arrays for a micro-batch and sends them to the device, in front of its forward. The slot must
+// be free: nothing reads the arrays of the item before it any more.
+void Pipeline::prepare(int64_t index, Slot& slot, std::span<const int32_t> ids) {
+  const MicroBatch samples = plan_.item(index);
+  const Item host = lay_out(samples, slot.staging.data());
+  slot.item = lay_out(samples, slot.arrays.data());
+  if (links_.stage.first()) std::copy_n(ids.begin() + samples.first_token, samples.tokens, host.ids.as<int32_t>());
+  // A sample's first `length` positions, behind those of the others.
+  const auto add = [](const Batch& batch, int64_t sample, int64_t& token, int64_t length) {
+    for (int64_t position = 0; position < length; ++position)
+      batch.positions.as<int32_t>()[token++] = static_cast<int32_t>(position);
+    batch.offsets.as<int32_t>()[sample + 1] = static_cast<int32_t>(token);
+  };
+  int64_t token = 0, tail_token = 0, tail_row = 0;
+  host.batch.offsets.as<int32_t>()[0] = 0;
+  if (cuts_tails_) host.tail.offsets.as<int32_t>()[0] = 0;
+  for (int64_t sample = 0; sample < samples.samples; ++sample) {
+    const int64_t length = plan_.length(samples.first_sample + sample);
+    add(host.batch, sample, token, gets_tails_ ? kept(length) : length);
     if (cuts_tails_) {
-      item.tail_rows = all_tail_rows.rows(tail_row, kept_tokens);
-      item.tail = (*next_tail)(kept_tokens, micro_batch);
-      item.tail.max_length = std::min(longest, tail_length_);
-      tail_row += kept_tokens;
+      add(host.tail, sample, tail_token, kept(length));
+      for (int64_t row = kept(length); row > 0; --row)
+        host.tail_rows.as<int32_t>()[tail_row++] = static_cast<int32_t>(token - row);
     }
-    items_.push_back(item);
+    host.last_rows.as<int32_t>()[sample] = static_cast<int32_t>((cuts_tails_ ? tail_token : token) - 1);
   }
+  links_.backend.copy(links_.backend.compute(), slot.arrays.data(), slot.staging.data(), host.bytes);
 }
 
 void Pipeline::collect_times() {
@@ -141,31 +144,30 @@ void Pipeline::wait_for_free_slot(int slot_index, int64_t previous) {
 
 void Pipeline::forward(const Action& action) {
   if (!links_.stage.first()) run_.wait_for_arrival(action.slot, action.item);
+  Slot& slot = slot_of(action);
   links_.backend.compute().submit(
-      [this, &action] {
-        const Tensor residual = input_of(action);
-        const Item& item = shape_of(action);
-        if (links_.stage.first())
-          links_.stage.embed(links_.backend.ops(), ids_.rows(item_of(action).first_token, item_of(action).tokens),
-                             residual);
-        const Tail tail{item.tail_rows, cuts_tails_ ? output_of(action) : Tensor(), item.tail};
+      [this, &slot] {
+        const Tensor residual = input_of(slot);
+        const Item& item = slot.item;
+        if (links_.stage.first()) links_.stage.embed(links_.backend.ops(), item.ids, residual);
+        const Tail tail{item.tail_rows, cuts_tails_ ? output_of(slot) : Tensor(), item.tail};
         links_.stage.forward(links_.backend.ops(), residual, item.batch, scratch_, cuts_tails_ ? &tail : nullptr);
       },
       2 * action.item);
-  links_.backend.compute().record(*slot_of(action).computed);
+  links_.backend.compute().record(*slot.computed);
 }
 
 void Pipeline::give_result(const Action& action) {
-  const MicroBatch& item = item_of(action);
+  const Slot& slot = slot_of(action);
+  const MicroBatch& item = slot.item.samples;
   if (results_) {
     const bool all = kind_.positions == Positions::kAll;
-    const Tensor rows = all ? Tensor() : last_rows_.rows(item.first_sample, item.samples);
     const auto until = [&](const std::function<bool()>& done, Phase phase) { run_.wait(done, phase, action.item); };
-    results_->give(output_of(action), rows,
+    results_->give(output_of(slot), all ? Tensor() : slot.item.last_rows,
                    all ? plan_.first_token + item.first_token : plan_.first_sample + item.first_sample, scratch_, until,
                    2 * action.item + 1);
   }
-  links_.backend.compute().record(*slot_of(action).taken);
+  links_.backend.compute().record(*slot.taken);
 }
 
 void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
@@ -173,9 +175,9 @@ void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsume
   run_.begin(stop);
   finished_ = true;
   if (results_) results_->start(consumers);
-  if (links_.stage.first()) links_.backend.upload(ids_, 0, DType::kI32, ids.data(), ids_.numel());
   int64_t begun = 0;  // items
-  for (const Action& action : schedule_) {
+  for (int64_t index = 0; index < kActionsOfItem * plan_.items(); ++index) {
+    const Action action = scheduled_action(links_.index, links_.stages, index);
     const bool begins = action.kind == ActionKind::kTakeTokens || action.kind == ActionKind::kReceive;
     if (begins && !goes_on(action.item)) {
       finished_ = false;
@@ -183,24 +185,27 @@ void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsume
     }
     begun = action.item + 1;
     run_.enter(Phase::kCompute, action.item);
+    Slot& slot = slot_of(action);
     switch (action.kind) {
       case ActionKind::kTakeTokens:
         wait_for_free_slot(action.slot, action.item - kSlots);
+        prepare(action.item, slot, ids);
         break;
       case ActionKind::kReceive:
         wait_for_free_slot(action.slot, action.item - kSlots);
-        links_.channel->receive(action.slot, input_of(action));
+        prepare(action.item, slot, ids);
+        links_.channel->receive(action.slot, input_of(slot));
         break;
       case ActionKind::kForward:
         forward(action);
         break;
       case ActionKind::kSend:
-        links_.channel->send(action.slot, output_of(action), *slot_of(action).computed);
-        on_item(item_of(action));
+        links_.channel->send(action.slot, output_of(slot), *slot.computed);
+        on_item(slot.item.samples);
         break;
       case ActionKind::kGiveResult:
         give_result(action);
-        on_item(item_of(action));
+        on_item(slot.item.samples);
         break;
     }
     if (results_) results_->advance();

@@ -1,6 +1,7 @@
 // Runs a job through one stage: interprets the schedule with two slots, a channel and the backend's compute stream.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
@@ -24,7 +25,7 @@ class Pipeline {
   Pipeline& operator=(const Pipeline&) = delete;
   ~Pipeline() { links_.backend.compute().drain(); }  // the memory below is in use until then
 
-  // One pass over the job. `ids` [tokens of the job] int32, used by the first stage; consumers are used by the last.
+  // One pass over the job. `ids` [tokens of the plan] int32, used by the first stage; consumers are used by the last.
   // `on_item` is told after each micro-batch that this stage has passed on, for progress. Once `stop` says so on any
   // stage, no micro-batch is begun any more, and the run ends when those that were are through all stages.
   void run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
@@ -41,30 +42,34 @@ class Pipeline {
   uint64_t activation_bytes() const { return memory_.bytes() + working_bytes_; }
 
  private:
+  // What a micro-batch looks like on this stage, in index arrays: int32, in one piece of memory.
+  struct Item {
+    MicroBatch samples;
+    Tensor ids;        // [tokens], first stage
+    Batch batch;       // as it comes in
+    Tensor tail_rows;  // of the stage that cuts the tails
+    Batch tail;
+    Tensor last_rows;  // [samples]: each one's last token, as it goes out
+    size_t bytes = 0;  // of all arrays
+  };
   struct Slot {
-    Tensor residual;                  // [max_tokens, hidden] act
-    Tensor tail;                      // the same for the stage that cuts the tails, else empty
+    Tensor residual;         // [max_tokens, hidden] act
+    Tensor tail;             // the same for the stage that cuts the tails, else empty
+    Buffer staging, arrays;  // of the item in it: on the host, on their way to the device; and there
+    Item item;
     std::unique_ptr<Event> computed;  // the layers of the item in it are done
     std::unique_ptr<Event> taken;     // last stage: its rows were read by the head
   };
 
-  // What a micro-batch looks like on this stage.
-  struct Item {
-    Batch batch;       // as it comes in
-    Tensor tail_rows;  // of the stage that cuts the tails
-    Batch tail;
-  };
-
-  Tensor upload_indices(const std::vector<int32_t>& values);
-  void build_items();
-  const MicroBatch& item_of(const Action& action) const { return plan_.items[static_cast<size_t>(action.item)]; }
+  Item lay_out(const MicroBatch& samples, std::byte* memory) const;
+  size_t most_array_bytes() const;
+  void prepare(int64_t item, Slot& slot, std::span<const int32_t> ids);
   Slot& slot_of(const Action& action) { return slots_[static_cast<size_t>(action.slot)]; }
-  const Item& shape_of(const Action& action) const { return items_[static_cast<size_t>(action.item)]; }
-  Tensor input_of(const Action& action) { return slot_of(action).residual.rows(0, shape_of(action).batch.tokens); }
-  Tensor output_of(const Action& action) {
-    const Item& item = shape_of(action);
-    return cuts_tails_ ? slot_of(action).tail.rows(0, item.tail.tokens) : input_of(action);
+  static Tensor input_of(const Slot& slot) { return slot.residual.rows(0, slot.item.batch.tokens); }
+  Tensor output_of(const Slot& slot) const {
+    return cuts_tails_ ? slot.tail.rows(0, slot.item.tail.tokens) : input_of(slot);
   }
+  int64_t kept(int64_t length) const { return std::min(length, tail_length_); }
 
   bool goes_on(int64_t item);
   void wait_for_free_slot(int slot_index, int64_t previous);
@@ -78,14 +83,11 @@ class Pipeline {
   ResultKind kind_;
   int64_t tail_length_ = 0;  // 0: every token goes all the way
   bool cuts_tails_ = false;  // here; a stage behind that one gets tails alone
-  std::vector<Action> schedule_;
+  bool gets_tails_ = false;
 
   TensorMemory memory_;
   uint64_t working_bytes_ = 0;  // of the scratch and the results
   std::array<Slot, kSlots> slots_;
-  Tensor ids_;        // [tokens of the job], first stage
-  Tensor last_rows_;  // [samples of the job]: each sample's last token within its item, as it goes out
-  std::vector<Item> items_;
   Scratch scratch_;
   std::optional<ResultRing> results_;
   bool finished_ = false;

@@ -158,21 +158,15 @@ std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages) {
   return all;
 }
 
-GenerationReport summarize(GenerationTimes times) {
-  const auto quantile = [](std::vector<float>& list, double share) {
-    if (list.empty()) return 0.0;
-    const auto at = static_cast<std::ptrdiff_t>(share * static_cast<double>(list.size() - 1) + 0.5);
-    std::nth_element(list.begin(), list.begin() + at, list.end());
-    return static_cast<double>(list[static_cast<size_t>(at)]);
-  };
-  return {.tokens = static_cast<int64_t>(times.to_first_token.size() + times.between_tokens.size()),
-          .first_token_median = quantile(times.to_first_token, 0.5),
-          .first_token_p95 = quantile(times.to_first_token, 0.95),
-          .next_token_median = quantile(times.between_tokens, 0.5),
-          .next_token_p95 = quantile(times.between_tokens, 0.95)};
+GenerationReport summarize(const GenerationTimes& times) {
+  return {.tokens = times.to_first_token.count() + times.between_tokens.count(),
+          .first_token_median = times.to_first_token.quantile(0.5),
+          .first_token_p95 = times.to_first_token.quantile(0.95),
+          .next_token_median = times.between_tokens.quantile(0.5),
+          .next_token_p95 = times.between_tokens.quantile(0.95)};
 }
 
-std::string to_json(const StageReport& report) { return as_json(report).dump(); }
+std::string to_json(const StageReport& report) { return json_text(as_json(report)); }
 
 StageReport stage_report_from_json(const std::string& text) {
   const Json json = Json::parse(text);
@@ -233,7 +227,7 @@ std::string to_json(const JobReport& report) {
   }
   for (const StageReport& stage : report.stages) json["stages"].push_back(as_json(stage));
   if (report.verdict) json["validation"] = as_json(*report.verdict);
-  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+  return json_text(json, 2) + "\n";
 }
 
 std::string end_table(const JobReport& report) {

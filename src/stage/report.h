@@ -19,7 +19,7 @@ struct GenerationReport {
   double next_token_median = 0, next_token_p95 = 0;    // seconds between two tokens of a sample
 };
 // Of all first stages; lists are reordered.
-GenerationReport summarize(GenerationTimes times);
+GenerationReport summarize(const GenerationTimes& times);
 
 // One rank's part.
 struct StageReport {

@@ -6,14 +6,6 @@
 
 namespace lfm2 {
 
-namespace {
-
-int64_t sample_of(const std::vector<int64_t>& offsets, int64_t token) {
-  return std::upper_bound(offsets.begin(), offsets.end(), token) - offsets.begin() - 1;
-}
-
-}  // namespace
-
 ResultRows some_rows(const ResultRows& rows, int64_t skip, int64_t count, int64_t first) {
   const auto part = [&](auto values) {
     const size_t columns = values.size() / static_cast<size_t>(rows.count);
@@ -46,9 +38,9 @@ void ResultHash::take(const ResultRows& rows) {
 }
 
 int64_t RenumberedRows::number_of(int64_t row) const {
-  if (positions_ != Positions::kAll) return numbers_[static_cast<size_t>(row)];
-  const auto sample = static_cast<size_t>(sample_of(offsets_, row));
-  return all_offsets_[static_cast<size_t>(numbers_[sample])] + row - offsets_[sample];
+  if (positions_ != Positions::kAll) return numbers_[row];
+  const int64_t sample = offsets_.sample_of(row);
+  return all_offsets_[numbers_[sample]] + row - offsets_[sample];
 }
 
 void RenumberedRows::take(const ResultRows& rows) {
@@ -63,12 +55,12 @@ void RenumberedRows::take(const ResultRows& rows) {
 
 void SampleCounter::take(const ResultRows& rows) {
   const bool all = positions_ == Positions::kAll;
-  int64_t sample = all ? sample_of(offsets_, rows.first) : rows.first;
+  int64_t sample = all ? offsets_.sample_of(rows.first) : rows.first;
   const int64_t first = sample;
   HashSum whole;
   for (int64_t row = 0; row < rows.count; ++row) {
     open_.add(hash_.rows()[static_cast<size_t>(row)]);
-    if (all && rows.first + row + 1 < offsets_[static_cast<size_t>(sample + 1)]) continue;
+    if (all && rows.first + row + 1 < offsets_[sample + 1]) continue;
     whole.add(std::exchange(open_, {}));
     ++sample;
   }

@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/thread_pool.h"
 #include "stage/checksum.h"
+#include "stage/sample_offsets.h"
 
 namespace lfm2 {
 
@@ -57,8 +58,8 @@ class ResultHash : public ResultConsumer {
 class RenumberedRows : public ResultConsumer {
  public:
   // `offsets` of the samples that are left, `numbers` and `all_offsets`: theirs in the whole job.
-  RenumberedRows(Positions positions, const std::vector<int64_t>& offsets, const std::vector<int64_t>& numbers,
-                 const std::vector<int64_t>& all_offsets, std::vector<ResultConsumer*> consumers)
+  RenumberedRows(Positions positions, const SampleOffsets& offsets, const SampleNumbers& numbers,
+                 const SampleOffsets& all_offsets, std::vector<ResultConsumer*> consumers)
       : positions_(positions),
         offsets_(offsets),
         numbers_(numbers),
@@ -70,7 +71,9 @@ class RenumberedRows : public ResultConsumer {
   int64_t number_of(int64_t row) const;
 
   Positions positions_;
-  const std::vector<int64_t>&offsets_, &numbers_, &all_offsets_;
+  const SampleOffsets& offsets_;
+  const SampleNumbers& numbers_;
+  const SampleOffsets& all_offsets_;
   std::vector<ResultConsumer*> consumers_;
 };
 
@@ -84,14 +87,14 @@ class FinishedSamples {
 // The last consumer: counts the samples whose rows all the others have taken, and tells `file`, which may be null.
 class SampleCounter : public ResultConsumer {
  public:
-  SampleCounter(Positions positions, const std::vector<int64_t>& offsets, const ResultHash& hash, FinishedSamples* file)
+  SampleCounter(Positions positions, const SampleOffsets& offsets, const ResultHash& hash, FinishedSamples* file)
       : positions_(positions), offsets_(offsets), hash_(hash), file_(file) {}
   void take(const ResultRows& rows) override;
   int64_t count() const { return count_; }
 
  private:
   Positions positions_;
-  const std::vector<int64_t>& offsets_;
+  const SampleOffsets& offsets_;
   const ResultHash& hash_;
   FinishedSamples* file_;
   HashSum open_;  // of a sample of which rows are still to come

@@ -3,15 +3,12 @@
 
 namespace lfm2 {
 
-std::vector<Action> make_schedule(int64_t stage, int64_t stages, int64_t items) {
-  std::vector<Action> actions;
-  for (int64_t item = 0; item < items; ++item) {
-    const int slot = static_cast<int>(item % kSlots);
-    actions.push_back({stage == 0 ? ActionKind::kTakeTokens : ActionKind::kReceive, item, slot});
-    actions.push_back({ActionKind::kForward, item, slot});
-    actions.push_back({stage + 1 == stages ? ActionKind::kGiveResult : ActionKind::kSend, item, slot});
-  }
-  return actions;
+Action scheduled_action(int64_t stage, int64_t stages, int64_t index) {
+  const int64_t item = index / kActionsOfItem;
+  const ActionKind kinds[kActionsOfItem] = {stage == 0 ? ActionKind::kTakeTokens : ActionKind::kReceive,
+                                            ActionKind::kForward,
+                                            stage + 1 == stages ? ActionKind::kGiveResult : ActionKind::kSend};
+  return {kinds[index % kActionsOfItem], item, static_cast<int>(item % kSlots)};
 }
 
 }  // namespace lfm2

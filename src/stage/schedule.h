@@ -1,9 +1,8 @@
-// What a stage does, in order, as data: a pure function makes the list, Pipeline interprets it, a simulator in the
+// What a stage does, in order, as data: a pure function tells each action, Pipeline interprets it, a simulator in the
 // tests replays it.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "comm/channel.h"
 
@@ -27,6 +26,8 @@ struct Action {
 // A slot is free once the item before it in the same slot was sent, or its result taken. Receives run ahead of sends by
 // themselves: an action starts work, it waits only for the slot it needs, so item k + 1 is received while item k
 // computes and item k - 1 is sent.
-std::vector<Action> make_schedule(int64_t stage, int64_t stages, int64_t items);
+inline constexpr int64_t kActionsOfItem = 3;
+// Action `index` of kActionsOfItem x items: a job of any length has no list of them.
+Action scheduled_action(int64_t stage, int64_t stages, int64_t index);
 
 }  // namespace lfm2

@@ -21,9 +21,7 @@ Scheduler::Scheduler(const Samples& samples, SampleRange range, int64_t most_new
   for (int64_t slot = limits.caches.slots; slot-- > 0;) free_slots_.push_back(static_cast<int32_t>(slot));
 }
 
-int64_t Scheduler::prompt_length(int64_t sample) const {
-  return samples_.offsets[static_cast<size_t>(sample + 1)] - samples_.offsets[static_cast<size_t>(sample)];
-}
+int64_t Scheduler::prompt_length(int64_t sample) const { return samples_.offsets.length(sample); }
 
 // The sample that has waited longest, if there is room for all that it may become.
 bool Scheduler::admit(Step& step) {
@@ -36,7 +34,7 @@ bool Scheduler::admit(Step& step) {
   const int32_t slot = free_slots_.back();
   free_slots_.pop_back();
   slots_[static_cast<size_t>(slot)] = {.sample = static_cast<int32_t>(sample), .prompt = prompt, .most_new = most_new};
-  step.admitted.push_back({slot, static_cast<int32_t>(samples_.number(sample)), static_cast<int32_t>(prompt),
+  step.admitted.push_back({slot, static_cast<int32_t>(samples_.numbers[sample]), static_cast<int32_t>(prompt),
                            static_cast<int32_t>(most_new)});
   prompts_.push_back(slot);
   ++admitted_count_;
@@ -77,11 +75,12 @@ std::optional<ScheduledStep> Scheduler::next() {
   std::vector<int32_t> drawing;
   for (const StepEntry& entry : step.entries) {
     Slot& sequence = slots_[static_cast<size_t>(entry.slot)];
-    const auto* prompt = samples_.ids.data() + samples_.offsets[static_cast<size_t>(sequence.sample)];
-    if (sequence.fed < sequence.prompt)
-      scheduled.ids.insert(scheduled.ids.end(), prompt + sequence.fed, prompt + sequence.fed + entry.count);
-    else
+    if (sequence.fed < sequence.prompt) {
+      const auto piece = samples_.tokens(samples_.offsets[sequence.sample] + sequence.fed, entry.count);
+      scheduled.ids.insert(scheduled.ids.end(), piece.begin(), piece.end());
+    } else {
       scheduled.ids.push_back(sequence.newest);
+    }
     sequence.fed += entry.count;
     if (sequence.fed >= sequence.prompt) drawing.push_back(entry.slot);
   }

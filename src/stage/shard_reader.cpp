@@ -17,20 +17,13 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{8} << 20;
 
-std::vector<std::filesystem::path> list_shards(const std::filesystem::path& folder) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(folder, error))
-    throw Error(ExitCode::kNoInput,
-                fmt::format("{}: no such folder, expected one made by weights-tools split", folder.string()));
-  std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
-    if (entry.path().extension() == ".h5") paths.push_back(entry.path());
-  if (error) throw Error(ExitCode::kIo, fmt::format("{}: cannot be listed: {}", folder.string(), error.message()));
-  if (paths.empty())
-    throw Error(ExitCode::kNoInput,
-                fmt::format("{}: no .h5 file found, expected the shards of weights-tools split", folder.string()));
-  std::sort(paths.begin(), paths.end());
-  return paths;
+bool is_model_file(const std::filesystem::path& path) {
+  return path.extension() == ".safetensors" || path.filename() == "model.bin";
+}
+
+[[noreturn]] void refuse_model(const std::filesystem::path& model, const char* what) {
+  throw Error(ExitCode::kData,
+              fmt::format("{0}: is {1}, expected shards: weights-tools split {0} --out shards/", model.string(), what));
 }
 
 // The dataset's place and type, checked so that a plain read of its bytes is safe.
@@ -58,6 +51,32 @@ ShardTensor describe(const std::string& tensor, const h5::ScannedDataset& found,
 }
 
 }  // namespace
+
+std::vector<std::filesystem::path> list_shards(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(folder, error)) {
+    if (is_model_file(folder) || folder.extension() == ".bin") refuse_model(folder, "a model in one file");
+    throw Error(ExitCode::kNoInput, fmt::format("{}: is a file, expected the folder of the shards", folder.string()));
+  }
+  if (!std::filesystem::is_directory(folder, error))
+    throw Error(ExitCode::kNoInput,
+                fmt::format("{}: no such folder, expected one made by weights-tools split", folder.string()));
+  std::vector<std::filesystem::path> paths;
+  bool holds_model = false;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".h5") paths.push_back(entry.path());
+    holds_model = holds_model || is_model_file(entry.path());
+  }
+  if (error) throw Error(ExitCode::kIo, fmt::format("{}: cannot be listed: {}", folder.string(), error.message()));
+  if (paths.empty() && holds_model)
+    refuse_model(folder, std::filesystem::exists(folder / "model.bin", error) ? "the folder of a model.bin"
+                                                                              : "a Hugging Face model");
+  if (paths.empty())
+    throw Error(ExitCode::kNoInput,
+                fmt::format("{}: no .h5 file found, expected the shards of weights-tools split", folder.string()));
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
 
 struct ShardSet::Handles {
   std::mutex mutex;

@@ -30,6 +30,10 @@ struct ShardTensor {
   std::string checksum;
 };
 
+// The .h5 files of a folder, by name; there is one at least. Error(kNoInput) where there is none, Error(kData) with the
+// command that makes shards where `folder` is a model instead.
+std::vector<std::filesystem::path> list_shards(const std::filesystem::path& folder);
+
 class ShardSet {
  public:
   // Opens every shard of `folder`, reads all metadata and no tensor. Error(kNoInput) where there is no shard;

@@ -1,7 +1,37 @@
 // One Wait for all that the host stands still for: it looks after device, channel and stop meanwhile.
 #include "stage/stage_run.h"
 
+#include <algorithm>
+
 namespace lfm2 {
+
+void OverlapClock::computed(const Span& span) {
+  computing_.push_back(span);
+  if (computing_.size() <= kComputed) return;
+  for (Spans* spans : {&sending_, &waiting_})
+    while (!spans->open.empty() && spans->open.front().start < computing_.front().end) close_oldest(*spans);
+  computing_.pop_front();
+}
+
+void OverlapClock::add(Spans& spans, const Span& span) {
+  spans.total += span.end - span.start;
+  spans.open.push_back(span);
+  if (spans.open.size() > kOpen) close_oldest(spans);
+}
+
+void OverlapClock::close_oldest(Spans& spans) {
+  const Span span = spans.open.front();
+  spans.open.pop_front();
+  const auto first = std::partition_point(computing_.begin(), computing_.end(),
+                                          [&](const Span& computed) { return computed.end <= span.start; });
+  for (auto at = first; at != computing_.end() && at->start < span.end; ++at)
+    spans.hidden += std::min(at->end, span.end) - std::max(at->start, span.start);
+}
+
+void OverlapClock::finish() {
+  for (Spans* spans : {&sending_, &waiting_})
+    while (!spans->open.empty()) close_oldest(*spans);
+}
 
 StageRun::StageRun(const StageLinks& links, RunItem item, bool traced, std::function<void()> look_around,
                    double eager_seconds)
@@ -23,9 +53,8 @@ void StageRun::begin(const std::function<bool()>& stop) {
   start_ = steady_seconds();
   collect_times();  // of the run before, and of connecting: not of this one
   times_ = {};
-  computing_.clear();
-  sending_.clear();
-  receiving_.clear();
+  overlaps_ = {};
+  sends_ = 0;
   trace_.clear();
   received_ = 0;
   stop_ = stop;
@@ -37,8 +66,9 @@ void StageRun::end() {
   times_.total = end - start_;
   collect_times();
   trace(TraceKind::kRun, 0, start_, end);
-  times_.hidden = seconds_within(sending_, computing_);
-  times_.receiving = seconds_of(receiving_) - seconds_within(receiving_, computing_);
+  overlaps_.finish();
+  times_.hidden = overlaps_.hidden_sending();
+  times_.receiving = overlaps_.waiting() - overlaps_.hidden_waiting();
 }
 
 double StageRun::wait(const std::function<bool()>& done, Phase phase, int64_t item, int64_t peer_stage) {
@@ -61,7 +91,7 @@ void StageRun::wait_for_free_slot(int slot, int64_t previous, const std::functio
 void StageRun::wait_for_arrival(int slot, int64_t item) {
   const double waited = wait([&] { return links_.channel->arrived(slot); }, Phase::kReceive, item, links_.index - 1);
   const double now = steady_seconds();
-  receiving_.push_back({0, now - waited, now});
+  overlaps_.waited({0, now - waited, now});
   links_.channel->order_after_arrival(slot, links_.backend.compute());
 }
 
@@ -81,15 +111,15 @@ void StageRun::collect_times() {
   for (const Span& span : links_.backend.compute().take_finished()) {
     if (span.tag == kUntagged) continue;  // a step's index arrays on their way
     times_.busy += span.end - span.start;
-    computing_.push_back(span);
+    overlaps_.computed(span);
     trace(span.tag % 2 == 0 ? TraceKind::kCompute : TraceKind::kHead, span.tag / 2, span.start, span.end);
   }
   if (links_.channel == nullptr) return;
   const Channel::Transfers transfers = links_.channel->take_finished();
   for (const Span& span : transfers.sent) {
-    trace(TraceKind::kSend, static_cast<int64_t>(sending_.size()), span.start, span.end);
+    trace(TraceKind::kSend, sends_++, span.start, span.end);
     times_.sending += span.end - span.start;
-    sending_.push_back(span);
+    overlaps_.sent(span);
   }
   for (const Span& span : transfers.received) trace(TraceKind::kReceive, received_++, span.start, span.end);
 }

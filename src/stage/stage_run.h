@@ -2,6 +2,7 @@
 // late, the signal to stop on its way to the first stage, times, and the trace.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -20,6 +21,36 @@ struct StageTimes {
   double sending = 0;    // of all sends
   double hidden = 0;     // of those, while the compute stream was busy
   double receiving = 0;  // stood still, and computed nothing, until the next item had arrived
+};
+
+// How much of the sends, and of the waits for arrivals, lay under the stage's own computation. Spans come in the order
+// of their ends, each kind for itself; of a run of any length only the last ones are kept.
+class OverlapClock {
+ public:
+  void computed(const Span& span);
+  void sent(const Span& span) { add(sending_, span); }
+  void waited(const Span& span) { add(waiting_, span); }
+  void finish();  // everything has been told
+
+  double hidden_sending() const { return sending_.hidden; }
+  double waiting() const { return waiting_.total; }
+  double hidden_waiting() const { return waiting_.hidden; }
+  size_t kept() const { return computing_.size() + sending_.open.size() + waiting_.open.size(); }
+
+ private:
+  struct Spans {
+    std::deque<Span> open;  // computations that lie under them may still be going on
+    double total = 0, hidden = 0;
+  };
+  // A span is compared with what was computed until so many others have followed it: by then the two buffers of the
+  // stage have been through, and no computation that began before it can still be going on.
+  static constexpr size_t kOpen = 64, kComputed = 1024;
+
+  void add(Spans& spans, const Span& span);
+  void close_oldest(Spans& spans);
+
+  std::deque<Span> computing_;
+  Spans sending_, waiting_;
 };
 
 // The host's part of the pipeline around one stage.
@@ -77,8 +108,9 @@ class StageRun {
   bool passed_on_ = false;
   double start_ = 0;
   StageTimes times_;
-  std::vector<Span> computing_, sending_, receiving_;  // the last: waits for arrivals
-  int64_t received_ = 0;                               // items whose arrival is in the trace
+  OverlapClock overlaps_;
+  int64_t sends_ = 0;     // that have ended
+  int64_t received_ = 0;  // items whose arrival is in the trace
   std::vector<TraceEvent> trace_;
 };
 

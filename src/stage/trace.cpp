@@ -127,25 +127,8 @@ std::string events_text(const RankTrace& trace, int ranks, double origin) {
     if (!sends) flow["bp"] = "e";  // belongs to the event it ends in
     list.push_back(std::move(flow));
   }
-  std::string text = list.dump();
+  std::string text = json_text(list);
   return text.substr(1, text.size() - 2);
-}
-
-double seconds_of(const std::vector<Span>& spans) {
-  double seconds = 0;
-  for (const Span& span : spans) seconds += span.end - span.start;
-  return seconds;
-}
-
-double seconds_within(const std::vector<Span>& spans, const std::vector<Span>& others) {
-  double seconds = 0;
-  size_t first = 0;
-  for (const Span& span : spans) {
-    while (first < others.size() && others[first].end <= span.start) ++first;
-    for (size_t i = first; i < others.size() && others[i].start < span.end; ++i)
-      seconds += std::min(span.end, others[i].end) - std::max(span.start, others[i].start);
-  }
-  return seconds;
 }
 
 void write_trace(const MpiGroup& group, const RankTrace& trace, const std::filesystem::path& path,

@@ -31,10 +31,6 @@ struct TraceEvent {
   Phase phase = Phase::kCompute;  // kWait: what for
 };
 
-double seconds_of(const std::vector<Span>& spans);
-// Seconds that lie in one of `spans` (each in order of time) and in one of `others`.
-double seconds_within(const std::vector<Span>& spans, const std::vector<Span>& others);
-
 // One rank's part of it.
 struct RankTrace {
   int rank = 0;

@@ -52,11 +52,11 @@ h5::ScannedDataset scan_logits(const CheckedFile& file) {
 
 class H5Answers : public Answers {
  public:
-  H5Answers(const CheckedFile& file, Positions positions, const std::vector<int64_t>& offsets, int64_t vocab)
+  H5Answers(const CheckedFile& file, Positions positions, const SampleOffsets& offsets, int64_t vocab)
       : dims_(scan_logits(file).dims), file_(h5::File::open(file)), vocab_(vocab) {
     const std::vector<uint64_t>& dims = dims_;
     const std::filesystem::path& path = file.path();
-    const auto samples = static_cast<uint64_t>(offsets.size() - 1), tokens = static_cast<uint64_t>(offsets.back());
+    const auto samples = static_cast<uint64_t>(offsets.samples()), tokens = static_cast<uint64_t>(offsets.back());
     rank3_ = dims.size() == 3;
     const bool last_columns = !dims.empty() && dims.back() == static_cast<uint64_t>(vocab);
     const bool each_position = rank3_ ? last_columns && dims[0] * dims[1] == tokens && dims[0] == samples
@@ -64,18 +64,17 @@ class H5Answers : public Answers {
     const bool each_sample = last_columns && dims.size() == 2 && dims[0] == samples;
     if (rank3_ && each_position) length_ = static_cast<int64_t>(dims[1]);
     if (positions == Positions::kLast && !each_sample && each_position)
-      for (size_t sample = 1; sample < offsets.size(); ++sample) last_rows_.push_back(offsets[sample] - 1);
+      last_rows_of_ = &offsets;
     else if (positions == Positions::kLast ? !each_sample : !each_position)
       refuse(path, fmt::format("logits of shape {}", dims_text(dims)),
              fmt::format("{} samples, {} tokens, vocab {}", samples, tokens, vocab));
-    if (rank3_ && std::adjacent_find(offsets.begin(), offsets.end(),
-                                     [&](int64_t a, int64_t b) { return b - a != length_; }) != offsets.end())
+    if (rank3_ && !offsets.all_have_length(length_))
       refuse(path, fmt::format("samples of {} positions each", length_), "the lengths of the input's samples");
   }
   void read(int64_t first, int64_t count, std::vector<float>& into) const override {
     into.resize(static_cast<size_t>(count * vocab_));
     for (int64_t i = 0; i < count; ++i)
-      read_row(last_rows_.empty() ? first + i : last_rows_[static_cast<size_t>(first + i)], into.data() + i * vocab_);
+      read_row(last_rows_of_ == nullptr ? first + i : (*last_rows_of_)[first + i + 1] - 1, into.data() + i * vocab_);
   }
 
  private:
@@ -93,7 +92,7 @@ class H5Answers : public Answers {
   h5::File file_;
   int64_t vocab_, length_ = 1;
   bool rank3_ = false;
-  std::vector<int64_t> last_rows_;    // empty: rows are read as they are numbered
+  const SampleOffsets* last_rows_of_ = nullptr;  // null: rows are read as they are numbered
   mutable std::vector<float> cache_;  // rank 3: one sample
   mutable int64_t cached_sample_ = -1;
 };
@@ -128,13 +127,13 @@ double difference(float a, float b) {
 }  // namespace
 
 std::unique_ptr<Answers> open_answers(const std::filesystem::path& path, Positions positions,
-                                      const std::vector<int64_t>& offsets, int64_t vocab) {
+                                      const SampleOffsets& offsets, int64_t vocab) {
   if (path.extension() == ".bin") {
     if (positions != Positions::kLast)
       throw Error(
           ExitCode::kUsage,
           fmt::format("--answers {} with --logits all: .bin holds last positions only, expected .h5", path.string()));
-    return std::make_unique<BinAnswers>(path, static_cast<int64_t>(offsets.size()) - 1, vocab);
+    return std::make_unique<BinAnswers>(path, offsets.samples(), vocab);
   }
   if (path.extension() == ".h5") return std::make_unique<H5Answers>(CheckedFile(path), positions, offsets, vocab);
   throw Error(ExitCode::kUsage, fmt::format("--answers {}: expected a name ending in .bin or .h5", path.string()));

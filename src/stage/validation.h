@@ -30,7 +30,7 @@ class Answers {
 // file holds every position and the job wants the last ones, those are taken. Error(kData) where samples, positions or
 // vocab differ from the job's.
 std::unique_ptr<Answers> open_answers(const std::filesystem::path& path, Positions positions,
-                                      const std::vector<int64_t>& offsets, int64_t vocab);
+                                      const SampleOffsets& offsets, int64_t vocab);
 
 class Validation : public ResultConsumer {
  public:

@@ -325,8 +325,8 @@ class Campaign:
 
     def kills(self, count):
         """kill -9 of a random rank at random instants, resuming each time, until `count` kills have hit."""
-        results, hit = [], 0
-        while hit < count:
+        results, hit, begun = [], 0, time.time()
+        while hit < count and not self.is_late(begun):
             job = self.random.choice(sorted(JOBS))
             case = {"job": job, "fault": "kill", "launcher": "mpirun", "kills": 0, "runs": 0, "failures": []}
             self.reference(job)
@@ -337,7 +337,7 @@ class Campaign:
                                self.random.randrange(8))
                 code, lines, in_time = self.finish(process, log)
                 case["runs"] += 1
-                case["kills"] += code != 0
+                case["kills"] += code >= 128
                 if not in_time or (code != 0 and (code < 128 or lines)):
                     case["failures"].append(f"exit code {code}: {lines} {self.hanging}")
             hit += case["kills"]
@@ -371,10 +371,13 @@ class Campaign:
         """Each run may be done before its signal comes; not all of them."""
         found = []
         for fault in ("usr1", "usr1 to one rank"):
-            codes = [case["exit_code"] for case in results if (case["fault"], case["phase"]) == (fault, "run")]
+            codes = [case["exit_code"] for case in results if (case["fault"], case.get("phase")) == (fault, "run")]
             if len(codes) >= ENOUGH_STOPS and 75 not in codes:
-                found.append(self.told({"fault": fault, "failures": [f"stopped none of {len(codes)} runs"]}))
+                found.append(self.told({"fault": fault, "phase": "run", "failures": [f"stopped none of {len(codes)} runs"]}))
         return found
+
+    def is_late(self, begun):
+        return 0 < self.args.seconds < time.time() - begun
 
     def run(self):
         start = time.time()
@@ -384,18 +387,20 @@ class Campaign:
             kinds = {"signal": self.signal_case, "io": self.io_case, "file": self.file_case}
             results = []
             for kind, *rest in self.all_cases()[:self.args.cases or None]:
-                if self.args.seconds and time.time() - start > self.args.seconds:
+                if self.is_late(start):
                     break
                 results.append(self.told(kinds[kind](*rest)))
-        failed = [case for case in results if case["failures"]] + self.unanswered(results)
-        summary = {"seed": self.args.seed, "cases": len(results), "failed": len(failed),
+        cases = len(results)
+        results += self.unanswered(results)
+        failed = sum(bool(case["failures"]) for case in results)
+        summary = {"seed": self.args.seed, "cases": cases, "failed": failed,
                    "launchers left alone": self.launchers_left, "kills": sum(case.get("kills", 0) for case in results), "seconds": round(time.time() - start, 1),
                    "results": results}
         if self.args.json:
             pathlib.Path(self.args.json).write_text(json.dumps(summary, indent=1) + "\n")
         print({key: value for key, value in summary.items() if key != "results"})
         shutil.rmtree(self.work, ignore_errors=True)
-        return 1 if failed or not results else 0
+        return 1 if failed or not cases else 0
 
 
 def main():

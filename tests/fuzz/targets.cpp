@@ -165,7 +165,7 @@ void read_input(const char* name, Bytes bytes) {
       if (samples.offsets.back() != static_cast<int64_t>(samples.ids.size())) std::abort();
       for (const int32_t id : samples.ids)
         if (id < 0 || id >= limits.vocab) std::abort();
-      for (size_t i = 1; i < samples.offsets.size(); ++i) {
+      for (int64_t i = 1; i <= samples.count(); ++i) {
         const int64_t length = samples.offsets[i] - samples.offsets[i - 1];
         if (length < 1 || length > limits.max_positions) std::abort();
       }

@@ -163,6 +163,8 @@ TEST_F(RefusalTest, Usage) {
 TEST_F(RefusalTest, Weights) {
   std::filesystem::create_directory(folder_ / "empty");
   expect_refused(66, {"empty", "no .h5 file"}, {"--weights", folder_ / "empty"});
+  std::ofstream(folder_ / "empty/model.safetensors") << "x";
+  expect_refused(65, {"empty: is a Hugging Face model", "weights-tools split"}, {"--weights", folder_ / "empty"});
 }
 
 // Without CUDA in the build, or without a GPU in sight.

@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "stage/journal.h"
 #include "support/golden.h"
 #include "support/program.h"
 #include "support/shards.h"
@@ -95,18 +96,9 @@ TEST_F(ResumeTest, GenerationStoppedAndKilled) {
 class BegunTest : public ResumeTest {
  protected:
   BegunTest() {
-    // Once the journal grows.
     RunningProgram program(stage_command(2, options_));
-    const auto size = [&] {
-      std::error_code error;
-      const auto bytes = std::filesystem::file_size(folder_ / "o.bin.journal", error);
-      return error ? 0 : static_cast<int64_t>(bytes);
-    };
-    int64_t first = 0;
-    for (int i = 0; i < 20000 && (first == 0 || size() <= first); ++i) {
-      if (first == 0) first = size();
+    for (int i = 0; i < 20000 && !any_finished(folder_ / "o.bin"); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
     program.signal(SIGUSR1);
     EXPECT_EQ(program.wait().exit_code, 75);
     before_ = read_text(folder_ / "o.bin.journal");

@@ -1,5 +1,6 @@
 /* Preloaded into the program under test: makes writing, fsync or reading of certain files fail or slow, as a disk would, or ends the process.
-   IO_FAULT = "enospc|eio|fsync|read|slow|exit|nofallocate:PART_OF_PATH:N": from the Nth such call on a file whose path contains the part. */
+   IO_FAULT = "enospc|eio|fsync|read|slow|exit|nofallocate:PART_OF_PATH:N": from the Nth such call on a file whose path contains the part, or ends with
+   it where "$" stands behind it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -8,6 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+static int matches(const char* path, const char* part) {
+  const size_t length = strlen(path), wanted = strlen(part);
+  if (wanted == 0 || part[wanted - 1] != '$') return strstr(path, part) != NULL;
+  return length >= wanted - 1 && strncmp(path + length - (wanted - 1), part, wanted - 1) == 0;
+}
 
 static int hits(const char* kind, int fd) {
   static int calls = 0;
@@ -25,7 +32,7 @@ static int hits(const char* kind, int fd) {
   const ssize_t length = readlink(link, path, sizeof path - 1);
   if (length < 0) return 0;
   path[length] = 0;
-  return strstr(path, part) != NULL && __sync_add_and_fetch(&calls, 1) >= atoi(from);
+  return matches(path, part) && __sync_add_and_fetch(&calls, 1) >= atoi(from);
 }
 
 static int fails(const char* kind, int fd, int error) {

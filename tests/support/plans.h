@@ -5,8 +5,8 @@
 
 namespace lfm2::test {
 
-inline BatchPlan plan_of(const std::vector<int64_t>& offsets, int64_t micro_batch, int64_t target_tokens) {
-  return make_plan(offsets, {0, static_cast<int64_t>(offsets.size()) - 1}, micro_batch, target_tokens);
+inline BatchPlan plan_of(const SampleOffsets& offsets, int64_t micro_batch, int64_t target_tokens) {
+  return make_plan(offsets, {0, offsets.samples()}, micro_batch, target_tokens);
 }
 
 }  // namespace lfm2::test

@@ -53,9 +53,9 @@ TEST_F(InputFileTest, Bin) {
   write_values<int32_t>(folder_ / "a.bin", {2, 3, 1, 2, 3, 4, 5, 99});
   const Samples samples = read_samples(folder_ / "a.bin", kLimits);
   EXPECT_EQ(samples.ids, (std::vector<int32_t>{1, 2, 3, 4, 5, 99}));
-  EXPECT_EQ(samples.offsets, (std::vector<int64_t>{0, 3, 6}));
+  EXPECT_EQ(samples.offsets, (SampleOffsets{0, 3, 6}));
   const Samples first = read_samples(folder_ / "a.bin", {100, 8, 1});
-  EXPECT_EQ(first.offsets, (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(first.offsets, (SampleOffsets{0, 3}));
 }
 
 TEST_F(InputFileTest, BinRefused) {
@@ -88,7 +88,7 @@ TEST_F(InputFileTest, Jsonl) {
       "{\"input_ids\": [1, 2], \"id\": \"x\\n\\u00e9\"}\n\n{\"id\": 7, \"input_ids\": [3]}\r\n{\"input_ids\": [4]}");
   const Samples samples = read_samples(folder_ / "a.jsonl", kLimits);
   EXPECT_EQ(samples.ids, (std::vector<int32_t>{1, 2, 3, 4}));
-  EXPECT_EQ(samples.offsets, (std::vector<int64_t>{0, 2, 3, 4}));
+  EXPECT_EQ(samples.offsets, (SampleOffsets{0, 2, 3, 4}));
   EXPECT_EQ(samples.names, (std::vector<std::string>{"\"x\\né\"", "7", ""}));
 }
 
@@ -134,7 +134,7 @@ TEST_F(InputFileTest, H5FlatWithOffsets) {
   }
   const Samples samples = read_samples(folder_ / "a.h5", kLimits);
   EXPECT_EQ(samples.ids, (std::vector<int32_t>{1, 2, 3, 4}));
-  EXPECT_EQ(samples.offsets, (std::vector<int64_t>{0, 1, 4}));
+  EXPECT_EQ(samples.offsets, (SampleOffsets{0, 1, 4}));
 }
 
 TEST_F(InputFileTest, H5Refused) {
@@ -228,7 +228,7 @@ TEST_F(InputFileTest, H5ReadsOnlyTheSamplesAskedFor) {
     file.write_i64("offsets", {0, 1, 3, 4});
     file.close();
   }
-  EXPECT_EQ(read_samples(folder_ / "flat.h5", {100, 8, 2}).offsets, (std::vector<int64_t>{0, 1, 3}));
+  EXPECT_EQ(read_samples(folder_ / "flat.h5", {100, 8, 2}).offsets, (SampleOffsets{0, 1, 3}));
   EXPECT_EQ(read_samples(folder_ / "flat.h5", {100, 8, 2}).ids, (std::vector<int32_t>{1, 2, 3}));
 }
 
@@ -283,7 +283,7 @@ class OutputFileTest : public testing::Test {
   bool folder_is_empty() const { return std::filesystem::is_empty(folder_.path()); }
 
   TemporaryFolder folder_;
-  std::vector<int64_t> offsets_{0, 2, 3};
+  SampleOffsets offsets_{0, 2, 3};
   std::vector<std::string> names_;
   std::vector<float> logits_{1, 2.5f, -3, 4, 5, 0.1f, 7, kInfinity, 9};
 };
@@ -350,7 +350,7 @@ TEST_F(OutputFileTest, H5HoldsLogitsOffsetsAndFacts) {
   const h5::File read = h5::File::open(written);
   std::vector<int64_t> offsets(3);
   read.read_rows("offsets", 0, 3, H5T_NATIVE_INT64, offsets.data());
-  EXPECT_EQ(offsets, offsets_);
+  EXPECT_EQ(SampleOffsets(offsets), offsets_);
   std::vector<float> rows(6);
   read.read_rows("logits", 1, 2, H5T_NATIVE_FLOAT, rows.data());
   EXPECT_EQ(std::memcmp(rows.data(), logits_.data() + 3, 24), 0);

@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <sstream>
+
 #include "kernels/error.h"
 #include "stage/json.h"
 #include "stage/report.h"
@@ -75,6 +80,73 @@ TEST(OptionsTest, MistakesAreOneLineAndCode64) {
     EXPECT_EQ(parsed.text.find('\n'), parsed.text.size() - 1);
     EXPECT_EQ(parsed.text.find("lfm2_stage: "), 0u);
   }
+}
+
+// What stands in --help: a new option that takes a number is tested without being named here.
+std::vector<std::string> options_with_values() {
+  std::vector<std::string> names;
+  std::istringstream help(parse({"--help"}).text);
+  for (std::string line; std::getline(help, line);) {
+    const size_t name = line.find("--"), end = line.find(' ', name);
+    if (name != 2 || end == std::string::npos || line[end + 1] < 'A' || line[end + 1] > 'Z') continue;
+    if (line.compare(end + 1, 6, "Needs:") != 0 && line.compare(end + 1, 9, "Excludes:") != 0)
+      names.push_back(line.substr(name, end - name));
+  }
+  return names;
+}
+
+ParsedCommandLine parse_value(const std::string& option, const std::string& value) {
+  std::vector<const char*> arguments{"--weights", "s", option.c_str(), value.c_str(), "--benchmark"};
+  if (option != "--generate" && option != "--answers" && option != "--logits")
+    arguments.insert(arguments.end(), {"--generate", "1"});
+  return parse(arguments);
+}
+
+// Takes a number and nothing else.
+bool is_number(const std::string& option) { return parse_value(option, "1").run && !parse_value(option, "x").run; }
+
+TEST(OptionsTest, NumbersAreDecimalAndInRange) {
+  std::set<std::string> integers, fractions;
+  for (const std::string& option : options_with_values()) {
+    if (!is_number(option)) continue;
+    SCOPED_TRACE(option);
+    (parse_value(option, "0.5").run ? fractions : integers).insert(option);
+    std::vector<std::string> refused{"",   " 1",   "1 ",  "+1",   "0x1", "0b1", "1x",   "1;1",      "1 1",   "1,",
+                                     ",1", "1,,1", "nan", "-nan", "NaN", "inf", "-inf", "infinity", "1e400", "-1"};
+    if (integers.contains(option)) {
+      refused.insert(refused.end(), {"1e0", "1.0", "18446744073709551616", "18446744073709551617",
+                                     "-18446744073709551615", "99999999999999999999"});
+      EXPECT_TRUE(parse_value(option, "08").run) << parse_value(option, "08").text;
+    }
+    for (const std::string& value : refused) {
+      const ParsedCommandLine parsed = parse_value(option, value);
+      EXPECT_EQ(parsed.exit_code, 64) << '"' << value << '"';
+      EXPECT_EQ(parsed.text.find("lfm2_stage: " + option + ": \"" + value + "\", expected "), 0u) << parsed.text;
+      EXPECT_EQ(std::count(parsed.text.begin(), parsed.text.end(), '\n'), 1) << parsed.text;
+    }
+  }
+  EXPECT_EQ(fractions, (std::set<std::string>{"--temperature", "--timeout", "--tolerance", "--top-p"}));
+  for (const char* known : {"--samples", "--seed", "--eos", "--layers", "--replicas", "--threads", "--repeat"})
+    EXPECT_TRUE(integers.contains(known)) << known;
+}
+
+TEST(OptionsTest, NumbersMeanWhatTheySay) {
+  const ParsedCommandLine parsed =
+      parse({"--weights", "s", "--samples", "010", "--length", "0032", "--seed", "18446744073709551615", "--layers",
+             "010,07,08", "--generate", "0100", "--eos", "011", "12,-0", "--timeout", "1e-2", "--top-p", ".5"});
+  ASSERT_TRUE(parsed.run) << parsed.text;
+  EXPECT_EQ(parsed.options.samples, 10);
+  EXPECT_EQ(parsed.options.length, 32);
+  EXPECT_EQ(parsed.options.seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(parsed.options.layer_counts, (std::vector<int64_t>{10, 7, 8}));
+  EXPECT_EQ(parsed.options.generation.most_new, 100);
+  EXPECT_EQ(parsed.options.generation.eos_tokens, (std::vector<int32_t>{11, 12, 0}));
+  EXPECT_EQ(parsed.options.timeout_seconds, 0.01);
+  EXPECT_EQ(parsed.options.generation.rule.top_p, 0.5f);
+  EXPECT_EQ(parse({"--weights", "s", "--seed", "-1"}).text,
+            "lfm2_stage: --seed: \"-1\", expected an integer from 0 to 18446744073709551615 (see --help)\n");
+  EXPECT_EQ(parse({"--weights", "s", "--tolerance", "nan"}).text,
+            "lfm2_stage: --tolerance: \"nan\", expected a number from 0 up (see --help)\n");
 }
 
 TEST(OptionsTest, HelpAndVersionGoToStdout) {

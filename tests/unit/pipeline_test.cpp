@@ -120,7 +120,7 @@ TEST_P(PipelineTest, ASampleDependsOnItselfAlone) {
     EXPECT_TRUE(same_bits(
         together, run_pipeline(GetParam(), equal_partition(layers(), 2), all, 3, Positions::kLast, compute, 3)));
     for (int64_t sample = 0; sample < all.count(); ++sample) {
-      const auto first = all.offsets[static_cast<size_t>(sample)], end = all.offsets[static_cast<size_t>(sample + 1)];
+      const auto first = all.offsets[sample], end = all.offsets[static_cast<size_t>(sample + 1)];
       const Samples one{
           .ids = {all.ids.begin() + first, all.ids.begin() + end}, .offsets = {0, end - first}, .names = {}};
       const std::vector<float> alone =

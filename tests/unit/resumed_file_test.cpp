@@ -46,7 +46,7 @@ class ResumedFileTest : public testing::Test {
     file.commit();
   }
   int64_t rows_of(ResultKind kind, int64_t samples) const {
-    return kind.positions == Positions::kAll ? offsets_[static_cast<size_t>(samples)] : samples;
+    return kind.positions == Positions::kAll ? offsets_[samples] : samples;
   }
   // Rows of samples [first, first + count), as a run hands them out.
   void hand_out(OutputFile& file, ResultKind kind, int64_t first, int64_t count) {
@@ -77,7 +77,7 @@ class ResumedFileTest : public testing::Test {
     }
   }
   TemporaryFolder folder_;
-  std::vector<int64_t> offsets_{0};
+  SampleOffsets offsets_{0};
   std::vector<std::string> names_;
   std::vector<float> floats_;
   std::vector<int32_t> ids_;
@@ -199,7 +199,7 @@ TEST_F(ResumedFileTest, WhatOneReplicaFinishedStays) {
     job.replicas = 2;
     auto first = create_output(output, job);
     job.replica = 1;
-    auto second = join_output(first->shared(), job);
+    auto second = join_output(output, first->shared(), job);
     hand_out(*second, {}, 5, 2);
     if (first_ends_first) first.reset();
     second.reset();
@@ -283,12 +283,15 @@ TEST(RenumberedRowsTest, SplitsWhereSamplesAreLeftOut) {
       values.insert(values.end(), rows.logits.begin(), rows.logits.end());
     }
   } collector;
-  const std::vector<int64_t> all{0, 2, 3, 6, 7}, left{0, 1, 4, 5}, numbers{1, 2, 3};
+  const SampleOffsets all{0, 2, 3, 6, 7}, left{0, 1, 4, 5}, ends{0, 2, 3};
+  SampleNumbers numbers, some;
+  numbers.add(1, 3);
+  some.add(0, 1);
+  some.add(3, 1);
   const std::vector<float> logits{1, 2, 3, 4, 5};
   RenumberedRows rows(Positions::kAll, left, numbers, all, {&collector});
   rows.take({.first = 0, .count = 5, .logits = logits, .top_ids = {}, .top_log_probs = {}});
   EXPECT_EQ(collector.pieces, (std::vector<std::pair<int64_t, int64_t>>{{2, 5}}));
-  const std::vector<int64_t> ends{0, 2, 3}, some{0, 3};
   collector.pieces.clear();
   RenumberedRows others(Positions::kAll, ends, some, all, {&collector});
   others.take({.first = 1, .count = 2, .logits = std::span(logits).first(2), .top_ids = {}, .top_log_probs = {}});

@@ -9,6 +9,13 @@
 namespace lfm2 {
 namespace {
 
+std::vector<Action> make_schedule(int64_t stage, int64_t stages, int64_t items) {
+  std::vector<Action> actions;
+  for (int64_t index = 0; index < kActionsOfItem * items; ++index)
+    actions.push_back(scheduled_action(stage, stages, index));
+  return actions;
+}
+
 // What a stage's devices do with an action list: actions are issued in order, a slot must be free first; receives,
 // forwards and sends then wait in queues of their own (two streams and two edges). Times are in units of one forward.
 class StageSimulator {

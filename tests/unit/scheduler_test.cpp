@@ -86,7 +86,7 @@ struct Simulation {
         ASSERT_EQ(step.sequence_of[static_cast<size_t>(t)], s);
         if (position < sequence.prompt) {
           ++of_prompts;
-          ASSERT_EQ(id, samples.offsets[static_cast<size_t>(sequence.sample)] + position);
+          ASSERT_EQ(id, samples.offsets[sequence.sample] + position);
         } else {
           ASSERT_EQ(id, next_token(sequence.sample, position - sequence.prompt));
         }

@@ -196,7 +196,28 @@ TEST_F(ShardReaderTest, RefusesFoldersWithoutShards) {
   fs::create_directory(folder_ / "empty");
   expect_error([&] { ShardSet::open(folder_ / "empty"); }, ExitCode::kNoInput, {"/empty", "split"});
   expect_error([&] { ShardSet::open(folder_ / "absent"); }, ExitCode::kNoInput, {"/absent"});
-  expect_error([&] { ShardSet::open(stage(0)); }, ExitCode::kNoInput, {"stage-00"});
+  expect_error([&] { ShardSet::open(stage(0)); }, ExitCode::kNoInput, {"stage-00", "expected the folder"});
+}
+
+TEST_F(ShardReaderTest, SaysHowToSplitWhatIsAModel) {
+  const auto make = [&](const std::string& folder, const std::vector<std::string>& names) {
+    std::filesystem::create_directory(folder_ / folder);
+    for (const std::string& name : names) std::ofstream(folder_ / folder / name) << "{}";
+    return folder_ / folder;
+  };
+  const auto expect_hint = [&](const std::filesystem::path& model, const std::string& what) {
+    expect_error(
+        [&] { ShardSet::open(model); }, ExitCode::kData,
+        {fmt::format("{0}: is {1}, expected shards: weights-tools split {0} --out shards/", model.string(), what)});
+  };
+  expect_hint(make("one", {"config.json", "model.safetensors", "tokenizer.json"}), "a Hugging Face model");
+  expect_hint(make("parts", {"config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}),
+              "a Hugging Face model");
+  expect_hint(make("old", {"model.bin"}), "the folder of a model.bin");
+  expect_hint(folder_ / "one/model.safetensors", "a model in one file");
+  expect_hint(folder_ / "old/model.bin", "a model in one file");
+  const auto unrelated = make("unrelated", {"config.json", "notes.txt"});
+  expect_error([&] { ShardSet::open(unrelated); }, ExitCode::kNoInput, {"unrelated", "split"});
 }
 
 TEST_F(ShardReaderTest, RefusesMissingStages) {

@@ -67,14 +67,6 @@ TEST(StageOptionsTest, ChoosesStages) {
     expect_error([&] { choose_stages(24, bad, {}); }, ExitCode::kUsage, {"--stages", std::to_string(bad), "1 to 24"});
 }
 
-TEST(StageOptionsTest, ReadsLayers) {
-  EXPECT_EQ(parse_layers(""), std::vector<int64_t>{});
-  EXPECT_EQ(parse_layers("24"), std::vector<int64_t>{24});
-  EXPECT_EQ(parse_layers("7,6,6,5"), (std::vector<int64_t>{7, 6, 6, 5}));
-  for (const char* bad : {",", "4,", ",4", "4,,4", "4 4", "4;4", "a", "4,4x", "1.5", "99999999999999999999"})
-    expect_error([&] { parse_layers(bad); }, ExitCode::kUsage, {"--layers", bad});
-}
-
 TEST(StageOptionsTest, KnowsTypes) {
   EXPECT_EQ(wanted_dtype("keep"), std::nullopt);
   EXPECT_EQ(wanted_dtype("bf16"), DType::kBf16);

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import struct
@@ -117,6 +118,39 @@ class UsageTest(CliTest):
                 self.refuse(code, [part if code == 64 else ".h5"], *arguments)
         self.assertEqual(self.names(), [])
 
+    def test_numbers(self):
+        """Every option of --help that takes a number and nothing else: decimal and in its range, or refused by its name."""
+        words = {
+            "split": [GOLDEN / "tiny-moe", "--out", self.folder / "out", "--quiet", "--force"],
+            "synth": ["--config", "lfm2-tiny", "--out", self.folder / "out.bin", "--quiet", "--force"],
+            "plan": [GOLDEN / "tiny-moe"],
+        }
+        found = set()
+        for command, rest in words.items():
+            for option in re.findall(r"^  (--[a-z-]+) [A-Z]", self.succeed(command, "--help").stdout, re.MULTILINE):
+                if option in map(str, rest) or run(command, *rest, option, "x").returncode == 0:
+                    continue
+                if run(command, *rest, option, "8").returncode != 0 or run(command, *rest, option, "8GB").returncode == 0:
+                    continue
+                found.add(f"{command} {option}")
+                with self.subTest(command=command, option=option):
+                    self.succeed(command, *rest, option, "08")
+                    for value in ["", " 8", "8 ", "+8", "0x8", "8e0", "8.0", "8x", "-8", "nan", "inf", "8,", "18446744073709551624"]:
+                        self.refuse(64, [f'{option}: "{value}", expected '], command, *rest, option, value)
+        self.assertEqual(found, {"split --layers", "split --stages", "synth --seed", "plan --layers", "plan --stages", "plan --length", "plan --micro-batch"})
+        plan = [json.loads(self.succeed("plan", "lfm2-8b-a1b", "--json", "--length", length).stdout)["length"] for length in ["010", "10", "8"]]
+        self.assertEqual(plan, [10, 10, 8])
+
+    def test_names_need_not_be_utf8(self):
+        folder = os.fsencode(self.folder) + b"/caf\xe9"
+        for arguments in [["split", GOLDEN / "tiny-moe", "--out", folder], ["verify", folder], ["inspect", folder], ["merge", folder, "--out", folder + b".bin"]]:
+            with self.subTest(arguments=arguments):
+                result = subprocess.run([PROGRAM, *arguments], capture_output=True, timeout=TIMEOUT)
+                self.assertEqual(result.returncode, 0, result.stderr)
+        result = subprocess.run([PROGRAM, "inspect", "--json", folder], capture_output=True, timeout=TIMEOUT)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue(json.loads(result.stdout)["path"].endswith("/caf\N{REPLACEMENT CHARACTER}"), result.stdout[:200])
+
     def test_missing_input(self):
         out = self.folder / "out"
         for arguments in [
@@ -132,6 +166,18 @@ class UsageTest(CliTest):
                 self.refuse(66, [str(self.folder / "no")], *arguments)
         self.assertEqual(self.names(), [])
 
+    def test_models_where_shards_are_expected(self):
+        model = self.folder / "hf"
+        shutil.copytree(GOLDEN / "tiny-moe", model, ignore=shutil.ignore_patterns("*.h5"))
+        for path in [model, model / "model.safetensors"]:
+            hint = f"{path}: is a {'Hugging Face model' if path == model else 'model in one file'}, expected shards: weights-tools split {path} --out shards/"
+            self.refuse(65, [hint], "verify", path)
+            self.refuse(65, [hint], "merge", path, "--out", self.folder / "m.bin")
+            for command in ["inspect", "plan"]:
+                self.succeed(command, path)
+            self.succeed("verify", "--untrusted", path)
+        self.assertEqual(self.names(), ["hf"])
+
     def test_existing_output_needs_force(self):
         shards = self.split()
         before = (shards / "stage-00-of-04.h5").read_bytes()
@@ -146,6 +192,35 @@ class UsageTest(CliTest):
             self.succeed("merge", shards, "--out", self.folder / name, "--force")
         self.refuse(73, ["no/such"], "merge", shards, "--out", self.folder / "no/such/m.bin")
         self.refuse(73, ["no/such"], "split", GOLDEN / "tiny-moe", "--out", self.folder / "no/such")
+
+    def test_input_is_not_replaced(self):
+        shards = self.split()
+        (self.folder / "link").symlink_to(shards)
+        config = self.folder / "hf/model.safetensors"
+        config.parent.mkdir()
+        shutil.copy(GOLDEN / "tiny-moe/config.json", config)
+        shutil.copy(GOLDEN / "tiny-moe/config.json", self.folder / "config.bin")
+
+        def contents():
+            return {path: path.read_bytes() for path in self.folder.rglob("*") if path.is_file()}
+
+        before = contents()
+        for out in [shards, self.folder / "link", self.folder / "hf/../shards"]:
+            for stages in ["2", "4"]:
+                self.refuse(64, [f"--out {out}: would replace"], "split", shards, "--out", out, "--stages", stages, "--force")
+        self.refuse(64, ["would replace"], "synth", "--config", config, "--out", config.parent, "--force")
+        self.refuse(64, ["would replace"], "synth", "--config", config, "--out", config, "--force")
+        self.refuse(64, ["would replace"], "synth", "--config", self.folder / "config.bin", "--out", self.folder / "config.bin", "--force")
+        self.assertEqual(contents(), before)
+
+        model = self.folder / "model"  # what stands beside the model is its own affair
+        shutil.copytree(GOLDEN / "tiny-moe", model, ignore=shutil.ignore_patterns("*.h5"))
+        before = contents()
+        self.succeed("split", model, "--out", model, "--force")
+        self.succeed("merge", shards, "--out", self.folder / "shards/..", "--force")
+        self.succeed("synth", "--config", model / "config.json", "--out", model / "m.bin")
+        after = contents()
+        self.assertEqual({path: after[path] for path in before}, before)
 
     def test_talks_only_where_it_should(self):
         quiet = self.succeed("split", GOLDEN / "tiny-moe", "--out", self.folder / "a", "--quiet")
@@ -417,6 +492,21 @@ class DamagedInputTest(CliTest):
             (model / "config.json").write_text(text)
             self.refuse(65, ["config.json", part], "inspect", model)
             self.refuse(65, ["config.json", part], "synth", "--config", model / "config.json", "--out", self.folder / "x")
+
+    @unittest.skipUnless(os.environ.get("LFM2_IO_FAULTS"), "LFM2_IO_FAULTS names no library that makes fsync fail")
+    def test_a_new_folder_is_durable(self):
+        """Its name stands in the folder above, which therefore must be synced: where that fails, the command does."""
+        shards = self.split()
+        self.folder.joinpath("above").mkdir()
+        above = os.fsencode(self.folder.resolve() / "above")
+        failing = {**os.environ, "LD_PRELOAD": os.environ["LFM2_IO_FAULTS"], "IO_FAULT": f"fsync:{os.fsdecode(above)}$:1"}
+        for command in [["split", GOLDEN / "tiny-moe"], ["merge", shards], ["synth", "--config", "lfm2-tiny"]]:
+            for out in [f"above/{command[0]}", f"above/{command[0]}-2/"]:
+                with self.subTest(command=command, out=out):
+                    self.refuse(74, ["fsync failed"], *command, "--out", out, cwd=self.folder, env=failing)
+                    # One that was there before needs nothing of the folder above.
+                    result = run(*command, "--out", out, "--force", "--quiet", cwd=self.folder, env=failing)
+                    self.assertEqual(result.returncode, 0, result.stderr)
 
     @unittest.skipIf(os.geteuid() == 0, "root may read and write everything")
     def test_permissions(self):

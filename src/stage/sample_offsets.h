@@ -1,0 +1,65 @@
+// Where the samples of a job begin, in tokens, and which of them are left: in a few words where they are equally long,
+// eight bytes a sample otherwise. Every rank has it for the whole job.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lfm2 {
+
+// As a list [samples + 1]: the first token of each sample, then the number of all tokens. Lists of samples that are
+// equally long, but for the last one, take no memory.
+class SampleOffsets {
+ public:
+  SampleOffsets() = default;  // {0}: no samples
+  SampleOffsets(std::initializer_list<int64_t> offsets) : SampleOffsets(std::vector<int64_t>(offsets)) {}
+  explicit SampleOffsets(const std::vector<int64_t>& offsets);
+  static SampleOffsets equally_long(int64_t samples, int64_t length);
+
+  void push_back(int64_t end);  // of one more sample
+  int64_t size() const { return samples_ + 1; }
+  int64_t samples() const { return samples_; }
+  int64_t back() const { return end_; }
+  int64_t operator[](int64_t sample) const {
+    if (!list_.empty()) return list_[static_cast<size_t>(sample)];
+    return sample < samples_ ? sample * length_ : end_;
+  }
+  int64_t length(int64_t sample) const { return (*this)[sample + 1] - (*this)[sample]; }
+  int64_t sample_of(int64_t token) const;  // the one that the token belongs to
+  int64_t first_behind(
+      int64_t token) const;  // the first one that begins at the token or later; samples() where none does
+  bool all_have_length(int64_t length) const;
+
+  uint64_t memory_bytes() const { return list_.capacity() * sizeof(int64_t); }
+  // For messages to other ranks.
+  std::string to_bytes() const;
+  static SampleOffsets from_bytes(std::string_view bytes);
+  bool operator==(const SampleOffsets& other) const;
+
+ private:
+  bool is_even() const { return list_.empty() && end_ == samples_ * length_; }
+
+  int64_t samples_ = 0, end_ = 0;
+  int64_t length_ = 0;         // of each sample but the last, where list_ is empty
+  std::vector<int64_t> list_;  // empty, or all of it
+};
+
+// The samples that are left of a job, by their numbers in the whole job.
+class SampleNumbers {
+ public:
+  bool all_are_left() const { return runs_.empty(); }
+  void add(int64_t first_number, int64_t count);  // ascending
+  int64_t operator[](int64_t sample) const;       // the number of the sample-th one that is left
+
+ private:
+  struct Run {
+    int64_t sample, number;  // of its first one
+  };
+  std::vector<Run> runs_;  // each reaches to the next one
+  int64_t samples_ = 0;
+};
+
+}  // namespace lfm2

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# run_sh.sh RUN_SH LFM2_STAGE SHARDS: what launch/run.sh leaves on stderr of its own errors and of mpirun's, and that signals sent to it reach the ranks.
+set -eu
+run=$1 program=$2 shards=$3
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+export LFM2_STAGE=$program
+job=(--weights "$shards" --device cpu --threads 1 -q)
+endless=("${job[@]}" --samples 400000 --micro-batch 4 --output "$folder/o.bin")
+fail() { echo "$1; stderr was:"; cat "$folder/error"; exit 1; }
+expect_code() { [ "$code" = "$1" ] || fail "$2: exit code $code, expected $1"; }
+expect_lines() { [ "$(wc -l <"$folder/error")" = "$1" ] || fail "$2: $(wc -l <"$folder/error") lines, expected $1"; }
+expect_said() { grep -q -e "$1" "$folder/error" || fail "$2: nothing says \"$1\""; }
+
+# Through a pipe, whose end says that nothing more will come.
+foreground() {
+  code=0
+  { timeout 60 "$run" "$@" 2>&1 >/dev/null || echo $? >"$folder/code"; } | cat >"$folder/error"
+  [ ! -e "$folder/code" ] || { code=$(cat "$folder/code"); rm "$folder/code"; }
+}
+# SIGNAL, whom it is for (run.sh or a rank), then what to run; sent once the job has begun to write.
+interrupted() {
+  local signal=$1 whom=$2 rank
+  shift 2
+  rm -f "$folder"/o.bin*
+  mkfifo "$folder/stderr"
+  cat "$folder/stderr" >"$folder/error" &
+  local reader=$!
+  "$run" "$@" >/dev/null 2>"$folder/stderr" &
+  local launcher=$!
+  for ((i = 0; i < 600; ++i)); do
+    [ "$(stat -c %s "$folder/o.bin.journal" 2>/dev/null || echo 0)" -le 400 ] || break
+    sleep 0.05
+  done
+  rank=$(for entry in /proc/[0-9]*; do
+    grep -qz "^OMPI_COMM_WORLD_RANK=1" "$entry/environ" 2>/dev/null && grep -q "^PPid:[[:space:]]*$launcher$" "$entry/status" && basename "$entry"
+  done || true)
+  [ -n "$rank" ] || fail "mpirun does not run in the place of run.sh"
+  case $whom in launcher) kill "-$signal" "$launcher" ;; rank) kill "-$signal" "$rank" ;; esac
+  code=0
+  wait "$launcher" || code=$?
+  wait $reader
+  rm "$folder/stderr"
+}
+
+foreground -n 2 "${job[@]}" --samples 4
+expect_code 0 'a run'
+expect_lines 0 'a run'
+
+foreground -n 2 "${job[@]}" --no-such-option
+expect_code 64 'wrong usage'
+expect_lines 1 'wrong usage'
+echo nonsense >"$folder/in.jsonl"
+foreground -n 4 "${job[@]}" --input "$folder/in.jsonl"
+expect_code 65 'bad input'
+expect_lines 1 'bad input'
+expect_said '^lfm2_stage: .*in.jsonl: line 1' 'bad input'
+
+interrupted KILL rank -n 2 "${endless[@]}"
+expect_code 137 'a killed rank'
+expect_said 'process rank 1 .*exited on signal 9' 'a killed rank'
+! grep -q 'Primary job' "$folder/error" || fail 'a killed rank: an echo'
+
+interrupted USR1 launcher -n 2 "${endless[@]}"
+expect_code 75 USR1
+expect_lines 2 USR1  # mpirun's own: that it forwards the signal
+expect_said '^lfm2_stage: stopped at ' USR1
+for signal in TERM INT; do  # mpirun's own answer is 1, unless the ranks are faster
+  interrupted $signal launcher -n 2 "${endless[@]}"
+  case $code in 1 | 75) ;; *) fail "$signal: exit code $code, expected 1 or 75" ;; esac
+done
+
+printf '#!/bin/sh\nexit 9\n' >"$folder/nine"
+chmod +x "$folder/nine"
+LFM2_STAGE=$folder/nine foreground -n 2
+expect_code 9 'a code of another program'
+expect_said 'Exit code: *9' 'a code of another program'
+LFM2_MPIRUN_OPTIONS='--host localhost:1' foreground -n 2 "${job[@]}"
+expect_said 'not enough slots' 'too few places'
+
+# A number that mpirun uses is the ranks' own.
+# shellcheck disable=SC2016  # expanded when it runs
+printf '#!/bin/sh\n[ -z "$OPAL_OUTPUT_STDERR_FD" ] && [ ! -e /proc/self/fd/9 ]\n' >"$folder/look"
+chmod +x "$folder/look"
+LFM2_STAGE=$folder/look foreground -n 2
+expect_code 0 'what ranks inherit'
+echo "one line of ours, and what only mpirun can say"

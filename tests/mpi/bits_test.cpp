@@ -1,0 +1,68 @@
+// The results of every golden case on the CPU are, bit for bit, the ones that tests/golden/bits.json names for this
+// kBits. Where they are not, a change has given jobs other bits: kBits must be raised (src/stage/version.h.in), so that
+// --resume does not mix the two, and the table made anew:
+//   LFM2_NEW_BITS=tests/golden/bits.json build/cpu/bin/mpi_tests --gtest_filter='BitsTest.*'
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "stage/checked_file.h"
+#include "stage/json.h"
+#include "stage/version.h"
+#include "support/golden.h"
+#include "support/program.h"
+
+namespace lfm2::test {
+namespace {
+
+// One rank without a launcher. Empty where the processor has not these instructions.
+std::string results_of(const std::vector<std::string>& arguments) {
+  const TemporaryFolder folder;
+  std::vector<std::string> command{LFM2_STAGE_PROGRAM, "--device", "cpu", "-q", "--report", folder / "report.json"};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  const Outcome outcome = run_program(command);
+  if (outcome.exit_code == 69 && outcome.err.find("this processor cannot run") != std::string::npos) return {};
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  return Json::parse(read_text_file(folder / "report.json", 1 << 20)).at("results_xxh3");
+}
+
+TEST(BitsTest, AreThoseOfTheTable) {
+  const std::filesystem::path table = golden_dir() / "bits.json";
+  const char* make = std::getenv("LFM2_NEW_BITS");
+  const Json expected = make != nullptr ? Json{{"bits", kBits}} : Json::parse(read_text_file(table, 1 << 20));
+  ASSERT_EQ(expected.at("bits"), kBits) << table << " is of other bits: make it anew (see above)";
+  OrderedJson found{{"bits", kBits}, {"results", OrderedJson::object()}};
+  size_t compared = 0;
+  for (const std::string& golden_case : kGoldenCases)
+    for (const char* dtype : {"fp32", "bf16", "fp16"})
+      for (const char* simd : {"portable", "avx2"})
+        for (const char* job : {"scoring", "greedy", "drawn"}) {
+          if (job == std::string("drawn") && dtype != std::string("fp32"))
+            continue;  // each start takes a third of a second
+          if (job == std::string("greedy") && dtype != std::string("bf16")) continue;
+          const std::string name = fmt::format("{} {} {} {}", golden_case, dtype, simd, job);
+          std::vector<std::string> arguments{"--weights", golden_shards(golden_case, 1),
+                                             "--input",   golden_dir() / golden_case / "golden.h5",
+                                             "--dtype",   dtype,
+                                             "--simd",    simd};
+          if (std::string(job) == "scoring")
+            arguments.insert(arguments.end(), {"--logits", "all"});
+          else
+            arguments.insert(arguments.end(), {"--generate", "12", "--ignore-eos"});
+          if (std::string(job) == "drawn") arguments.insert(arguments.end(), {"--temperature", "1.2", "--top-k", "30"});
+          const std::string results = results_of(arguments);
+          if (results.empty()) continue;
+          found["results"][name] = results;
+          if (make != nullptr) continue;
+          EXPECT_EQ(results, expected.at("results").at(name)) << name << ": other bits, and kBits is still " << kBits;
+          ++compared;
+        }
+  if (make != nullptr)
+    std::ofstream(make) << found.dump(1) << "\n";
+  else
+    EXPECT_GE(compared, 20u);
+}
+
+}  // namespace
+}  // namespace lfm2::test
