@@ -70,7 +70,7 @@ for signal in TERM INT; do  # mpirun's own answer is 1, unless the ranks are fas
   case $code in 1 | 75) ;; *) fail "$signal: exit code $code, expected 1 or 75" ;; esac
 done
 
-printf '#!/bin/sh\nexit 9\n' >"$folder/nine"
+printf '#!/bin/sh\nsleep 0.7\nexit 9\n' >"$folder/nine"  # of one that ends at once mpirun says the code only sometimes
 chmod +x "$folder/nine"
 LFM2_STAGE=$folder/nine foreground -n 2
 expect_code 9 'a code of another program'
