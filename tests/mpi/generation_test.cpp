@@ -182,8 +182,8 @@ TEST(GenerationRunTest, Refusals) {
   refused({"--answers", "a.bin"}, 64, "--answers with --generate");
   refused({"--eos", "3", "--ignore-eos"}, 64, "--eos excludes --ignore-eos");
   refused({"--top-p", "1.5"}, 64, "--top-p");
-  refused({"--top-p", "nan"}, 64, "--top-p nan");
-  refused({"--temperature", "nan"}, 64, "--temperature nan");
+  refused({"--top-p", "nan"}, 64, "--top-p: \"nan\"");
+  refused({"--temperature", "nan"}, 64, "--temperature: \"nan\"");
   refused({"--eos", "3,99999"}, 64, "--eos 99999: expected at most");
   refused({"--length", "4096"}, 65, "expected");
   EXPECT_TRUE(std::filesystem::is_empty(folder / ""));
