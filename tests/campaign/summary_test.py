@@ -38,7 +38,7 @@ class SummaryTest(unittest.TestCase):
     def test_signals_that_stop_nothing_are_a_failure_with_an_entry(self):
         code, told = self.run_campaign([self.case(0)] * campaign.ENOUGH_STOPS)
         self.assertEqual((code, told["cases"], told["failed"]), (1, campaign.ENOUGH_STOPS, 1))
-        self.assertEqual([entry["failures"] for entry in told["results"] if entry["failures"]], [["stopped none of 4 runs"]])
+        self.assertEqual([entry["failures"] for entry in told["results"] if entry["failures"]], [[f"stopped none of {campaign.ENOUGH_STOPS} runs"]])
 
     def test_nothing_done_is_a_failure(self):
         self.assertEqual(self.run_campaign([])[0], 1)
