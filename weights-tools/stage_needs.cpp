@@ -2,6 +2,7 @@
 // operators that only count.
 #include "weights-tools/stage_needs.h"
 
+#include "comm/channel.h"
 #include "stage/memory_plan.h"
 #include "weights-tools/model_writer.h"
 
@@ -32,7 +33,7 @@ std::vector<StageNeeds> stage_needs(const ModelSource& model, const std::vector<
     const StageCost cost = measure_stage(config, range, input.act, input.act, tokens, input.samples);
     StageNeeds need;
     need.layers = range;
-    need.slot_bytes = cost.slot_bytes;
+    need.slot_bytes = kSlots * cost.residual_bytes;
     need.workspace_bytes = cost.scratch_bytes;
     need.logits_bytes = cost.result_bytes;
     need.gflop_per_token = cost.layer_flops / static_cast<double>(tokens) * 1e-9;

@@ -119,7 +119,7 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   facts.row_bytes = config.hidden * static_cast<int64_t>(size_bytes(compute));
   facts.dtype = name(compute);
   facts.weight_bytes = held_bytes(stage_tensors(shards, layers, stage == 0, stage + 1 == stages), compute);
-  facts.activation_bytes = cost.total_bytes() - cost.weight_bytes;
+  facts.activation_bytes = cost.total_bytes(kSlots) - cost.weight_bytes;
 }
 
 }  // namespace

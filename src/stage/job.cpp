@@ -260,7 +260,7 @@ void Job::check_memory() const {
                                  : generates()                                  ? generation_.limits.most_sequences
                                                                                 : plan_.max_samples);
   cost.weight_bytes = held_bytes(tensors(), compute_);
-  const auto needed = static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes() + job_bytes())));
+  const auto needed = static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes(kSlots) + job_bytes())));
   const uint64_t available = available_host_memory();
   if (available > 0 && needed > available)
     throw Error(ExitCode::kUnavailable,

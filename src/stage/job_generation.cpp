@@ -76,7 +76,7 @@ CacheShape Job::fit_caches() const {
 
   const int64_t rows = is_last() ? generation_.limits.most_sequences : 0;
   const StageCost cost = measure_stage(config, layers(), compute_, compute_, generation_.most_tokens(), rows);
-  const uint64_t others = cost.slot_bytes + cost.scratch_bytes + cost.result_bytes +
+  const uint64_t others = kSlots * cost.residual_bytes + cost.scratch_bytes + cost.result_bytes +
                           static_cast<uint64_t>(shape.slots) * slot_bytes(config, layers());
   const uint64_t free = machine_.backend->free_bytes();
   const double page = static_cast<double>(page_bytes(config, layers(), compute_, shape.page));

@@ -3,8 +3,7 @@
 
 #include <algorithm>
 
-#include "comm/channel.h"
-#include "stage/shard_weights.h"
+#include "stage/weight_source.h"
 #include "stage/stage.h"
 
 namespace lfm2 {
@@ -88,7 +87,7 @@ StageCost measure_stage(const ModelConfig& config, LayerRange layers, DType comp
     cost.head_flops = head_ops.flops() / static_cast<double>(rows);
   }
   cost.weight_bytes = weights.bytes();
-  cost.slot_bytes = kSlots * residual.bytes();
+  cost.residual_bytes = residual.bytes();
   cost.scratch_bytes = scratch.peak_bytes();
   cost.layer_flops = layer_ops.flops();
   return cost;

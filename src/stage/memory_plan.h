@@ -15,13 +15,16 @@ inline constexpr size_t kResultPieces = 3;
 
 struct StageCost {
   uint64_t weight_bytes = 0;
-  uint64_t slot_bytes = 0;     // the residual streams of kSlots micro-batches
+  uint64_t residual_bytes = 0;  // the residual stream of one micro-batch
   uint64_t scratch_bytes = 0;  // activations inside a layer
   uint64_t result_bytes = 0;   // logits on their way out, last stage
   double layer_flops = 0;      // of one micro-batch through the layers (attention scores not counted)
   double head_flops = 0;       // of one row through the LM head, last stage
 
-  uint64_t total_bytes() const { return weight_bytes + slot_bytes + scratch_bytes + result_bytes; }
+  // With so many micro-batches in the stage at a time.
+  uint64_t total_bytes(uint64_t micro_batches) const {
+    return weight_bytes + micro_batches * residual_bytes + scratch_bytes + result_bytes;
+  }
 };
 
 // A micro-batch of `tokens` tokens; `compute` as in --dtype; `held` the type that weights are held in.
