@@ -11,9 +11,9 @@
 #include <optional>
 #include <vector>
 
+#include "comm/channel.h"
 #include "stage/completions.h"
 #include "stage/duration_histogram.h"
-#include "stage/schedule.h"
 #include "stage/scheduler.h"
 #include "stage/stage_run.h"
 
