@@ -35,9 +35,6 @@ struct BatchPlan {
 
 // The samples of one of `replicas` pipelines, as equal in tokens as whole samples allow; every pipeline gets some.
 // Error(kUsage) where there are fewer samples than pipelines.
-struct SampleRange {
-  int64_t first = 0, count = 0;
-};
 SampleRange replica_samples(const SampleOffsets& offsets, int64_t replicas, int64_t replica);
 
 // `micro_batch` samples each, or, where it is 0, samples up to about `target_tokens` tokens. `offsets` of the

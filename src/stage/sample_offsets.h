@@ -10,6 +10,10 @@
 
 namespace lfm2 {
 
+struct SampleRange {
+  int64_t first = 0, count = 0;
+};
+
 // As a list [samples + 1]: the first token of each sample, then the number of all tokens. Lists of samples that are
 // equally long, but for the last one, take no memory.
 class SampleOffsets {

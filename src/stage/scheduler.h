@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "stage/input_file.h"
-#include "stage/plan.h"
 #include "stage/sequence_table.h"
 
 namespace lfm2 {
