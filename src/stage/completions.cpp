@@ -169,19 +169,6 @@ class H5Completions : public AppendedCompletions {
 
 }  // namespace
 
-std::string_view name(FinishReason reason) { return reason == FinishReason::kStop ? "stop" : "length"; }
-
-HashSum CompletionHash::of(const Completion& completion) {
-  HashSum hash;
-  hash.add(std::as_bytes(std::span(completion.token_ids)), static_cast<uint64_t>(completion.sample));
-  return hash;
-}
-
-void CompletionHash::take(const Completion& completion) {
-  sum_.add(of(completion));
-  ++count_;
-}
-
 void check_completion_form(const std::filesystem::path& path) {
   if (path.extension() != ".h5" && path.extension() != ".jsonl")
     throw Error(ExitCode::kUsage,

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm/channel.h"
-#include "stage/completions.h"
+#include "stage/completion.h"
 #include "stage/duration_histogram.h"
 #include "stage/scheduler.h"
 #include "stage/stage_run.h"
