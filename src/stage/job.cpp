@@ -15,6 +15,7 @@
 #include "stage/json.h"
 #include "stage/memory_plan.h"
 #include "stage/stop.h"
+#include "stage/trace_writer.h"
 #include "stage/version.h"
 
 namespace lfm2 {

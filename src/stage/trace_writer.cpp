@@ -1,5 +1,5 @@
 // Events as JSON: a process for each rank, a thread for each line of the picture, arrows from a send to its receive.
-#include "stage/trace.h"
+#include "stage/trace_writer.h"
 
 #include <fmt/format.h>
 
