@@ -5,13 +5,13 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kernels/error.h"
 #include "stage/checked_file.h"
-#include "stage/h5_scan.h"
 
 namespace lfm2::h5 {
 
@@ -44,6 +44,13 @@ class Cursor {
   std::span<const std::byte> bytes_;
   std::string where_;  // file, structure and address, for messages
   size_t position_ = 0;
+};
+
+// A part of the file that belongs to one structure.
+struct Extent {
+  uint64_t first = 0, bytes = 0;
+  std::string what;  // "dataset x", "object header of x"
+  uint64_t end() const { return first + bytes; }
 };
 
 using Block = std::vector<std::byte>;

@@ -13,6 +13,7 @@
 
 #include "kernels/dtype.h"
 #include "stage/checked_file.h"
+#include "stage/h5_blocks.h"
 
 namespace lfm2::h5 {
 
@@ -44,13 +45,6 @@ struct ScannedDataset {
   Storage storage = Storage::kAbsent;
   uint64_t offset = 0, bytes = 0;  // in the file, where contiguous; checked to lie inside it
   ScannedAttributes attributes;
-};
-
-// A part of the file that belongs to one structure.
-struct Extent {
-  uint64_t first = 0, bytes = 0;
-  std::string what;  // "dataset x", "object header of x"
-  uint64_t end() const { return first + bytes; }
 };
 
 struct Scan {
