@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/thread_pool.h"
 #include "kernels/error.h"
 
 namespace lfm2 {

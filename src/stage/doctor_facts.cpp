@@ -10,7 +10,7 @@
 #include <cstdlib>
 
 #include "comm/mpi_channel.h"
-#include "kernels/cpu/host_memory.h"
+#include "kernels/host_memory.h"
 #include "stage/backend_choice.h"
 #include "stage/gpu_limits.h"
 #include "stage/h5.h"

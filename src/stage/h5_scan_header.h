@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stage/h5_heap.h"
+#include "stage/h5_scan.h"
 
 namespace lfm2::h5 {
 

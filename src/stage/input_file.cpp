@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/cpu/host_memory.h"
+#include "kernels/host_memory.h"
 #include "stage/checked_file.h"
 #include "stage/h5.h"
 #include "stage/h5_scan.h"

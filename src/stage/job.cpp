@@ -9,7 +9,7 @@
 #include <span>
 
 #include "comm/mpi_control_link.h"
-#include "kernels/cpu/host_memory.h"
+#include "kernels/host_memory.h"
 #include "stage/cost_model.h"
 #include "stage/gpu_limits.h"
 #include "stage/json.h"

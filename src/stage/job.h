@@ -8,6 +8,7 @@
 #include "comm/control_link.h"
 #include "comm/mpi_world.h"
 #include "stage/backend_choice.h"
+#include "stage/completions.h"
 #include "stage/generator.h"
 #include "stage/input_file.h"
 #include "stage/options.h"

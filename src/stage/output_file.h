@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/thread_pool.h"
 #include "stage/json.h"
 #include "stage/partial_file.h"
 #include "stage/results.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/thread_pool.h"
 #include "stage/checksum.h"
 #include "stage/sample_offsets.h"
 

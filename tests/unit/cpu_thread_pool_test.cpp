@@ -5,7 +5,7 @@
 #include <chrono>
 #include <stdexcept>
 
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/thread_pool.h"
 
 namespace lfm2 {
 namespace {

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <functional>
 
-#include "kernels/cpu/host_memory.h"
+#include "kernels/host_memory.h"
 #include "support/shards.h"
 
 namespace lfm2 {

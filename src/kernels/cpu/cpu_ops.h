@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/thread_pool.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/ops.h"
 

@@ -1,5 +1,5 @@
 // /proc/meminfo, and the memory controller of control groups, version 1 and 2.
-#include "kernels/cpu/host_memory.h"
+#include "kernels/host_memory.h"
 
 #include <algorithm>
 #include <fstream>

@@ -1,6 +1,6 @@
 // Workers sleep until a task opens, take items from a shared counter, and leave; the caller closes the task and waits
 // for those inside.
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/thread_pool.h"
 
 #include <utility>
 
