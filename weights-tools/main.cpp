@@ -7,10 +7,10 @@
 #include <limits>
 
 #include "kernels/error.h"
-#include "stage/choice.h"
-#include "stage/number_option.h"
-#include "weights-tools/commands.h"
-#include "weights-tools/interrupt.h"
+#include "stage/support/choice.h"
+#include "stage/support/number_option.h"
+#include "weights-tools/commands/commands.h"
+#include "weights-tools/commands/interrupt.h"
 
 namespace lfm2 {
 

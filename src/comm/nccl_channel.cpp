@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "comm/wait.h"
-#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/common/cuda_check.h"
 #include "kernels/cuda/cuda_stream.h"
 
 namespace lfm2 {

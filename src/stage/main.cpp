@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "comm/deadline.h"
-#include "stage/doctor.h"
-#include "stage/job.h"
-#include "stage/named_files.h"
-#include "stage/stop.h"
+#include "stage/doctor/doctor.h"
+#include "stage/job/job.h"
+#include "stage/job/named_files.h"
+#include "stage/support/stop.h"
 
 namespace {
 

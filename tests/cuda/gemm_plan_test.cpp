@@ -1,5 +1,5 @@
 // The rules that choose kernels: no GPU needed.
-#include "kernels/cuda/gemm_plan.h"
+#include "kernels/cuda/gemm/gemm_plan.h"
 
 #include <gtest/gtest.h>
 

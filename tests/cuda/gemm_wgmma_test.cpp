@@ -1,6 +1,6 @@
 // The Hopper product of 16-bit types, called by its launcher: against fp64, with every epilogue, split and edge, and
 // the independence of each row's bits from the rows beside it and from the tile.
-#include "kernels/cuda/gemm_wgmma.h"
+#include "kernels/cuda/gemm/gemm_wgmma.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cuda/gpu.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/common/launch.h"
 
 namespace lfm2::test {
 

@@ -5,7 +5,7 @@
 
 #include "cuda/gpu.h"
 #include "kernels/cuda/cuda_stream.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/common/launch.h"
 #include "support/golden.h"
 
 namespace lfm2 {

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "stage/checked_file.h"
-#include "stage/json.h"
+#include "stage/support/checked_file.h"
+#include "stage/support/json.h"
 #include "stage/version.h"
 #include "support/golden.h"
 #include "support/program.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "stage/json.h"
+#include "stage/support/json.h"
 #include "support/golden.h"
 #include "support/program.h"
 #include "support/shards.h"

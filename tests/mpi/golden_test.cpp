@@ -10,8 +10,8 @@
 #include <cstring>
 #include <fstream>
 
-#include "stage/checked_file.h"
-#include "stage/json.h"
+#include "stage/support/checked_file.h"
+#include "stage/support/json.h"
 #include "support/program.h"
 #include "support/shards.h"
 

@@ -9,9 +9,9 @@
 #include <fstream>
 #include <functional>
 
-#include "stage/h5.h"
-#include "stage/shard_format.h"
-#include "stage/shard_reader.h"
+#include "stage/hdf5/h5.h"
+#include "stage/shards/shard_format.h"
+#include "stage/shards/shard_reader.h"
 #include "support/golden.h"
 #include "support/program.h"
 #include "support/shards.h"

@@ -8,7 +8,7 @@
 #include <random>
 #include <thread>
 
-#include "stage/journal.h"
+#include "stage/io/journal.h"
 #include "support/golden.h"
 #include "support/program.h"
 #include "support/shards.h"

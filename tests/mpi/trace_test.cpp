@@ -6,7 +6,7 @@
 #include <map>
 #include <set>
 
-#include "stage/json.h"
+#include "stage/support/json.h"
 #include "support/program.h"
 #include "support/shards.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "stage/pipeline.h"
-#include "stage/shard_weights.h"
+#include "stage/scoring/pipeline.h"
+#include "stage/shards/shard_weights.h"
 #include "support/shards.h"
 
 namespace lfm2::test {

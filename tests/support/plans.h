@@ -1,7 +1,7 @@
 // Plans over all samples of a job.
 #pragma once
 
-#include "stage/plan.h"
+#include "stage/scoring/plan.h"
 
 namespace lfm2::test {
 

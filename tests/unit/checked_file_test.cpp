@@ -1,5 +1,5 @@
 // Reads that stay inside the file, and files that are whole or absent.
-#include "stage/checked_file.h"
+#include "stage/support/checked_file.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

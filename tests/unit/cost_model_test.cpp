@@ -1,5 +1,5 @@
 // Sizes of micro-batches and cuts that follow from costs.
-#include "stage/cost_model.h"
+#include "stage/scoring/cost_model.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "kernels/error.h"
-#include "stage/partition.h"
+#include "stage/model/partition.h"
 
 namespace lfm2 {
 namespace {

@@ -1,5 +1,5 @@
 // What doctor makes of facts that no test machine has, and where the facts come from.
-#include "stage/doctor.h"
+#include "stage/doctor/doctor.h"
 
 #include <gtest/gtest.h>
 

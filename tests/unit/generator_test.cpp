@@ -1,6 +1,6 @@
 // Generation over threads: transformers' greedy texts, and the same texts however the sequences are cut into stages,
 // steps, chunks and pages, alone and among others.
-#include "stage/generator.h"
+#include "stage/generation/generator.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 
 #include "comm/local_channel.h"
 #include "comm/local_control_link.h"
-#include "stage/input_file.h"
+#include "stage/io/input_file.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
 #include "support/local_watchdogs.h"

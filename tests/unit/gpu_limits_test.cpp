@@ -1,7 +1,7 @@
 // Models that no GPU kernel takes are refused by their configuration alone.
-#include "stage/gpu_limits.h"
+#include "stage/job/gpu_limits.h"
 
-#include "stage/json.h"
+#include "stage/support/json.h"
 #include "weights_support.h"
 
 namespace lfm2 {

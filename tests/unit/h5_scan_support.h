@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "stage/h5.h"
-#include "stage/h5_scan.h"
+#include "stage/hdf5/h5.h"
+#include "stage/hdf5/h5_scan.h"
 #include "weights_support.h"
 
 namespace lfm2::test {

@@ -1,5 +1,5 @@
 // The scan of HDF5 files agrees with the library about files that it accepts.
-#include "stage/h5_scan.h"
+#include "stage/hdf5/h5_scan.h"
 
 #include "h5_scan_support.h"
 

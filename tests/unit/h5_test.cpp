@@ -1,11 +1,11 @@
 // The HDF5 layer: types that other readers understand, and files that are not what they seem.
-#include "stage/h5.h"
+#include "stage/hdf5/h5.h"
 
 #include <bit>
 #include <cmath>
 #include <functional>
 
-#include "stage/h5_scan.h"
+#include "stage/hdf5/h5_scan.h"
 #include "weights_support.h"
 
 namespace lfm2 {

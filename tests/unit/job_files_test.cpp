@@ -9,12 +9,12 @@
 #include <functional>
 #include <limits>
 
-#include "stage/h5.h"
-#include "stage/h5_scan.h"
-#include "stage/input_file.h"
-#include "stage/json.h"
-#include "stage/output_file.h"
-#include "stage/validation.h"
+#include "stage/hdf5/h5.h"
+#include "stage/hdf5/h5_scan.h"
+#include "stage/io/input_file.h"
+#include "stage/support/json.h"
+#include "stage/io/output_file.h"
+#include "stage/io/validation.h"
 #include "support/shards.h"
 
 namespace lfm2::test {

@@ -1,12 +1,12 @@
 // The journal: damaged anywhere it says less than was finished, never more.
-#include "stage/journal.h"
+#include "stage/io/journal.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "kernels/error.h"
-#include "stage/partial_file.h"
+#include "stage/io/partial_file.h"
 #include "support/shards.h"
 #include "weights_support.h"
 

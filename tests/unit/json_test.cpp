@@ -1,5 +1,5 @@
 // What strangers' JSON must not do.
-#include "stage/json.h"
+#include "stage/support/json.h"
 
 #include "weights_support.h"
 

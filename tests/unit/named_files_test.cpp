@@ -1,5 +1,5 @@
 // Which names a job may give to its files, by the command line that names them.
-#include "stage/named_files.h"
+#include "stage/job/named_files.h"
 
 #include <gtest/gtest.h>
 

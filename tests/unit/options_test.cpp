@@ -1,5 +1,5 @@
 // The command line: what runs, what is refused, and the report's JSON.
-#include "stage/options.h"
+#include "stage/job/options.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "kernels/error.h"
-#include "stage/json.h"
-#include "stage/report.h"
+#include "stage/support/json.h"
+#include "stage/job/report.h"
 
 namespace lfm2 {
 namespace {

@@ -1,5 +1,5 @@
 // Every layer in exactly one stage, whatever the numbers.
-#include "stage/partition.h"
+#include "stage/model/partition.h"
 
 #include "weights_support.h"
 

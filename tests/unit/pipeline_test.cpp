@@ -1,6 +1,6 @@
 // The pipeline over threads and the pipeline of one stage give the same bits, however the samples are cut, ordered and
 // accompanied.
-#include "stage/pipeline.h"
+#include "stage/scoring/pipeline.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "comm/local_channel.h"
-#include "stage/input_file.h"
+#include "stage/io/input_file.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
 #include "support/local_watchdogs.h"

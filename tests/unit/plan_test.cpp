@@ -1,5 +1,5 @@
 // Cutting samples into micro-batches.
-#include "stage/plan.h"
+#include "stage/scoring/plan.h"
 
 #include <gtest/gtest.h>
 

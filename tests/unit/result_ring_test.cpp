@@ -1,5 +1,5 @@
 // How the ring of results ends when a run fails while its consumers are at work.
-#include "stage/result_ring.h"
+#include "stage/scoring/result_ring.h"
 
 #include <gtest/gtest.h>
 

@@ -6,10 +6,10 @@
 #include <random>
 
 #include "kernels/error.h"
-#include "stage/completions.h"
-#include "stage/h5_scan.h"
-#include "stage/journal.h"
-#include "stage/output_file.h"
+#include "stage/io/completions.h"
+#include "stage/hdf5/h5_scan.h"
+#include "stage/io/journal.h"
+#include "stage/io/output_file.h"
 #include "support/shards.h"
 #include "weights_support.h"
 

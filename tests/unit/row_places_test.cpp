@@ -1,6 +1,6 @@
 // Several writers of one output: every block of the file has one of them, and whoever joins writes into the maker's
 // file alone. Files of those names that are somebody else's stay.
-#include "stage/row_places.h"
+#include "stage/io/row_places.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Lists of samples, equally long or not, beside plain lists of numbers.
-#include "stage/sample_offsets.h"
+#include "stage/io/sample_offsets.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "stage/plan.h"
+#include "stage/scoring/plan.h"
 
 namespace lfm2 {
 namespace {

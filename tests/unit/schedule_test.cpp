@@ -1,5 +1,5 @@
 // Replays all stages' action lists against each other: the schedule is right if no order of events can break it.
-#include "stage/schedule.h"
+#include "stage/pipeline/schedule.h"
 
 #include <gtest/gtest.h>
 

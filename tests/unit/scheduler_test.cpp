@@ -1,5 +1,5 @@
 // The schedule of a generation without devices: a model that answers by rule stands for the pipeline.
-#include "stage/scheduler.h"
+#include "stage/generation/scheduler.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "stage/step.h"
+#include "stage/pipeline/step.h"
 
 namespace lfm2::test {
 namespace {

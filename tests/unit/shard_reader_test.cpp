@@ -1,17 +1,17 @@
 // Shards that were damaged, mixed up or made by someone else: each is refused with its name, or says the truth.
-#include "stage/shard_reader.h"
+#include "stage/shards/shard_reader.h"
 
 #include <xxhash.h>
 
 #include <functional>
 #include <random>
 
-#include "stage/h5.h"
-#include "stage/h5_scan.h"
-#include "stage/shard_format.h"
-#include "weights-tools/commands.h"
-#include "weights-tools/copy.h"
-#include "weights-tools/shard_writer.h"
+#include "stage/hdf5/h5.h"
+#include "stage/hdf5/h5_scan.h"
+#include "stage/shards/shard_format.h"
+#include "weights-tools/commands/commands.h"
+#include "weights-tools/model/copy.h"
+#include "weights-tools/formats/shard_writer.h"
 #include "weights_support.h"
 
 #if defined(__SANITIZE_ADDRESS__)

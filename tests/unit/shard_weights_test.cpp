@@ -1,18 +1,18 @@
 // Where a stage's weights come to lie on the device: pairs of gate and up, and feed-forwards padded with zeros.
-#include "stage/shard_weights.h"
+#include "stage/shards/shard_weights.h"
 
 #include <malloc.h>
 
 #include <limits>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "stage/json.h"
-#include "stage/memory_plan.h"
-#include "stage/stage.h"
-#include "weights-tools/copy.h"
-#include "weights-tools/shard_writer.h"
-#include "weights-tools/stage_needs.h"
-#include "weights-tools/synth.h"
+#include "stage/support/json.h"
+#include "stage/model/memory_plan.h"
+#include "stage/model/stage.h"
+#include "weights-tools/model/copy.h"
+#include "weights-tools/formats/shard_writer.h"
+#include "weights-tools/commands/stage_needs.h"
+#include "weights-tools/model/synth.h"
 #include "weights_support.h"
 
 namespace lfm2 {

@@ -1,11 +1,11 @@
 // Shares of time of a run of any length.
-#include "stage/stage_run.h"
+#include "stage/pipeline/stage_run.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "stage/duration_histogram.h"
+#include "stage/generation/duration_histogram.h"
 
 namespace lfm2 {
 namespace {

@@ -1,12 +1,12 @@
 // Per-rank tests: the reference's hidden state in at stage r, the reference's hidden state out at its boundary.
-#include "stage/stage.h"
+#include "stage/model/stage.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "stage/memory_plan.h"
+#include "stage/model/memory_plan.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
 

@@ -1,5 +1,5 @@
 // Each in a process of its own: what a signal did to one stays.
-#include "stage/stop.h"
+#include "stage/support/stop.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

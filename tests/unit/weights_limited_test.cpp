@@ -11,9 +11,9 @@
 #include <system_error>
 #include <thread>
 
-#include "stage/checked_file.h"
-#include "weights-tools/commands.h"
-#include "weights-tools/limited_child.h"
+#include "stage/support/checked_file.h"
+#include "weights-tools/commands/commands.h"
+#include "weights-tools/commands/limited_child.h"
 #include "weights_support.h"
 
 namespace lfm2 {

@@ -1,5 +1,5 @@
 // Every lie that the table of a model.bin can tell, and the table that is written.
-#include "weights-tools/model_bin.h"
+#include "weights-tools/formats/model_bin.h"
 #include "weights_support.h"
 
 namespace lfm2 {

@@ -1,7 +1,7 @@
 // The figures of plan against those that are published or counted by hand.
-#include "weights-tools/stage_needs.h"
-#include "weights-tools/stage_options.h"
-#include "weights-tools/synth.h"
+#include "weights-tools/commands/stage_needs.h"
+#include "weights-tools/commands/stage_options.h"
+#include "weights-tools/model/synth.h"
 #include "weights_support.h"
 
 namespace lfm2 {

@@ -1,5 +1,5 @@
 // Every lie that a safetensors header can tell, and the header that Hugging Face's library would write.
-#include "weights-tools/safetensors.h"
+#include "weights-tools/formats/safetensors.h"
 #include "weights_support.h"
 
 namespace lfm2 {

@@ -1,6 +1,6 @@
 // What counts as a model: every form, older and fused names, and everything that must be refused.
-#include "stage/json.h"
-#include "weights-tools/model_source.h"
+#include "stage/support/json.h"
+#include "weights-tools/model/model_source.h"
 #include "weights_support.h"
 
 namespace lfm2 {

@@ -2,11 +2,11 @@
 #include <bit>
 #include <cmath>
 
-#include "stage/shard_format.h"
-#include "stage/shard_reader.h"
-#include "weights-tools/copy.h"
-#include "weights-tools/shard_writer.h"
-#include "weights-tools/stage_options.h"
+#include "stage/shards/shard_format.h"
+#include "stage/shards/shard_reader.h"
+#include "weights-tools/model/copy.h"
+#include "weights-tools/formats/shard_writer.h"
+#include "weights-tools/commands/stage_options.h"
 #include "weights_support.h"
 
 namespace lfm2 {

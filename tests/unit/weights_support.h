@@ -17,7 +17,7 @@
 #include "kernels/error.h"
 #include "support/golden.h"
 #include "support/shards.h"
-#include "weights-tools/model_source.h"
+#include "weights-tools/model/model_source.h"
 
 namespace lfm2::test {
 

@@ -1,7 +1,7 @@
 // Random weights: the same for the same seed however they are asked for, and spread as intended.
 #include <cmath>
 
-#include "weights-tools/synth.h"
+#include "weights-tools/model/synth.h"
 #include "weights_support.h"
 
 namespace lfm2 {

@@ -7,7 +7,7 @@
 #include <array>
 #include <cstring>
 
-#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/common/cuda_check.h"
 #include "kernels/cuda/cuda_loader.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_recording.h"

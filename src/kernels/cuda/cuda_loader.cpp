@@ -1,8 +1,8 @@
 // The two pieces, in turn.
 #include "kernels/cuda/cuda_loader.h"
 
-#include "kernels/cuda/cuda_check.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/common/cuda_check.h"
+#include "kernels/cuda/common/launch.h"
 
 namespace lfm2 {
 

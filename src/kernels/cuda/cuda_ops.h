@@ -5,8 +5,8 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/lt_matmul.h"
+#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/gemm/lt_matmul.h"
 #include "kernels/ops.h"
 
 namespace lfm2 {

@@ -1,7 +1,7 @@
 // Stream capture.
 #include "kernels/cuda/cuda_recording.h"
 
-#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/common/cuda_check.h"
 
 namespace lfm2 {
 

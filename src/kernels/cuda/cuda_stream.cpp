@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/cuda/cuda_check.h"
+#include "kernels/cuda/common/cuda_check.h"
 
 namespace lfm2 {
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/common/launch.h"
 #include "kernels/ops.h"
 
 namespace lfm2 {

@@ -1,0 +1,49 @@
+// append_keys_values: keys and values of a batch's tokens to their places in the cache.
+#include "kernels/cuda/attention/attention_tile.cuh"
+#include "kernels/cuda/common/dependent_launch.cuh"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+// Pieces of P, 16 bytes where everything is aligned to that, else one element. A row's keys and values are neighbours
+// in qkv, and so are they here: `pieces` of one of them.
+template <class P>
+__global__ void __launch_bounds__(kThreads) append_kernel(AppendArgs args, int pieces, int row_pieces) {
+  const int64_t item = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t token = item / (2 * pieces);
+  const int piece = static_cast<int>(item - token * 2 * pieces);
+  int64_t row = 0;
+  if (token < args.tokens) row = cache_row(args.pages, args.pages.sequence_of[token], args.positions[token]);
+  wait_for_previous();
+  let_next_start();
+  if (token >= args.tokens) return;
+  const P value = static_cast<const P*>(args.qkv)[token * row_pieces + (row_pieces - 2 * pieces) + piece];
+  P* const target = static_cast<P*>(piece < pieces ? args.pages.keys : args.pages.values);
+  target[row * pieces + (piece < pieces ? piece : piece - pieces)] = value;
+}
+
+template <class P>
+void launch(cudaStream_t stream, const AppendArgs& args, int element_bytes) {
+  const int each = static_cast<int>(sizeof(P)) / element_bytes;
+  const int pieces = args.kv_heads * args.head_dim / each;
+  launch_dependent("append_kernel", append_kernel<P>,
+                   {static_cast<unsigned>(ceil_divide(args.tokens * 2 * pieces, kThreads)), kThreads}, stream, args,
+                   pieces, (args.heads + 2 * args.kv_heads) * args.head_dim / each);
+}
+
+}  // namespace
+
+void launch_append_keys_values(cudaStream_t stream, const AppendArgs& args, DType act) {
+  if (args.tokens == 0) return;
+  const int bytes = static_cast<int>(size_bytes(act)), each = 16 / bytes;
+  const bool vector = args.kv_heads * args.head_dim % each == 0 && args.heads * args.head_dim % each == 0 &&
+                      on_16_bytes(args.qkv) && on_16_bytes(args.pages.keys) && on_16_bytes(args.pages.values);
+  if (vector) return launch<uint4>(stream, args, bytes);
+  if (bytes == 2) return launch<uint16_t>(stream, args, bytes);
+  launch<uint32_t>(stream, args, bytes);
+}
+
+}  // namespace lfm2

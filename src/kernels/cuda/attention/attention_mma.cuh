@@ -1,0 +1,136 @@
+// One warp's 16 query rows against a tile of 64 keys, for bf16 and fp16 on tensor cores: what the kernels over tiles of
+// queries and over single tokens share, to the bit.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cuda/attention/attention_tile.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
+
+namespace lfm2 {
+
+constexpr int kScoreParts = kKeyTile / 8;
+constexpr int kSlice = 32;    // output columns that are summed at a time
+constexpr float kLift = 10;  // probabilities are kept times 2^10: small ones stay above fp16's subnormals
+
+template <class T>
+__device__ uint32_t pack(float low, float high) {
+  const T pair[2] = {rounded<T>(low), rounded<T>(high)};
+  return *reinterpret_cast<const uint32_t*>(pair);
+}
+template <class T>
+__device__ float residue(float x) {
+  return x - to_f32(rounded<T>(x));
+}
+
+// Eight elements of a row of head_dim into shared memory; zeros beyond head_dim and for rows not `valid`.
+// `vector`: head_dim in octets, rows on 16 bytes.
+template <bool vector, class T>
+__device__ void load_chunk(char* target, const T* row, int chunk, int head_dim, bool valid) {
+  const int column = chunk * 8;
+  if constexpr (vector) return copy_async(shared_address(target), row + column, valid && column < head_dim);
+  uint4 bits = {0, 0, 0, 0};
+  T* elements = reinterpret_cast<T*>(&bits);
+  for (int e = 0; e < 8; ++e)
+    if (valid && column + e < head_dim) elements[e] = row[column + e];
+  *reinterpret_cast<uint4*>(target) = bits;
+}
+
+// Lane l has the rows l / 4 and l / 4 + 8 of the 16. `halves` 1: only the first eight rows count.
+template <class T, int width>  // width: head_dim rounded up to 64, 128 or 256
+struct KeyStep {
+  static constexpr int kChunks = width / 8, kKeyBytes = kKeyTile * width * 2;
+
+  // scores = queries times keys. The lane reads chunk offsets of row `query_row`.
+  static __device__ void multiply_keys(uint32_t queries, int query_row, uint32_t keys,
+                                       float (&scores)[kScoreParts][4]) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < kScoreParts; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[j][i] = 0;
+#pragma unroll
+    for (int d = 0; d < width / 16; ++d) {
+      uint32_t query[4];
+      load_matrices(query, queries + chunk_offset(query_row, 2 * d + (lane >> 4), kChunks));
+#pragma unroll
+      for (int j = 0; j < kKeyTile / 16; ++j) {
+        uint32_t key[4];
+        load_matrices(key,
+                      keys + chunk_offset(j * 16 + (lane & 7) + (lane >> 4) * 8, 2 * d + ((lane >> 3) & 1), kChunks));
+        multiply_add<T>(scores[2 * j], query, key[0], key[1]);
+        multiply_add<T>(scores[2 * j + 1], query, key[2], key[3]);
+      }
+    }
+  }
+
+  // -infinity for keys behind the lane's rows' positions.
+  static __device__ void mask(int first_key, const int (&positions)[2], float (&scores)[kScoreParts][4]) {
+#pragma unroll
+    for (int j = 0; j < kScoreParts; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (first_key + j * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2 > positions[i / 2])
+          scores[j][i] = -INFINITY;
+  }
+
+  static __device__ float largest(const float (&scores)[kScoreParts][4], int r) {
+    float most = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < kScoreParts; ++j) most = fmaxf(most, fmaxf(scores[j][2 * r], scores[j][2 * r + 1]));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+    return fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+  }
+
+  // The probabilities, times 2^kLift and relative to `most`, as two terms; sums: of this lane's.
+  template <int halves>
+  static __device__ void weigh(float (&scores)[kScoreParts][4], const float (&most)[2], float log2_scale,
+                               uint32_t (&high)[kKeyTile / 16][4], uint32_t (&low)[kKeyTile / 16][4],
+                               float (&sums)[2]) {
+    float offset[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      offset[r] = fmaf(most[r], log2_scale, -kLift);
+      sums[r] = 0;
+    }
+#pragma unroll
+    for (int j = 0; j < kScoreParts; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2 * halves; ++i) {
+        scores[j][i] = power_of_two(fmaf(scores[j][i], log2_scale, -offset[i / 2]));
+        sums[i / 2] += scores[j][i];
+      }
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float x = scores[j][2 * r], y = scores[j][2 * r + 1];
+        high[j / 2][j % 2 * 2 + r] = r < halves ? pack<T>(x, y) : 0;
+        low[j / 2][j % 2 * 2 + r] = r < halves ? pack<T>(residue<T>(x), residue<T>(y)) : 0;
+      }
+    }
+  }
+
+  // sums = probabilities (high + low) times values, columns [slice, slice + kSlice).
+  static __device__ void multiply_values(uint32_t values, int slice, const uint32_t (&high)[kKeyTile / 16][4],
+                                         const uint32_t (&low)[kKeyTile / 16][4], float (&sums)[kSlice / 8][4]) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < kSlice / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sums[j][i] = 0;
+#pragma unroll
+    for (int key = 0; key < kKeyTile / 16; ++key)
+#pragma unroll
+      for (int j = 0; j < kSlice / 16; ++j) {
+        uint32_t value[4];
+        load_matrices_transposed(
+            value, values + chunk_offset(key * 16 + (lane & 15), slice / 8 + 2 * j + (lane >> 4), kChunks));
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          multiply_add<T>(sums[2 * j + half], low[key], value[2 * half], value[2 * half + 1]);
+          multiply_add<T>(sums[2 * j + half], high[key], value[2 * half], value[2 * half + 1]);
+        }
+      }
+  }
+};
+
+}  // namespace lfm2

@@ -1,0 +1,223 @@
+// attention for fp32, in true fp32: tiles of 64 query rows against tiles of 64 keys with an online softmax. Each key
+// tile's products are summed apart before they join the output.
+#include <cmath>
+
+#include "kernels/cuda/attention/attention_tile.cuh"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int kThreads = 256, kRows = 64;
+constexpr int kEach = 4;  // a thread's rows (consecutive), and its keys (16 apart): 16 x 16 threads
+constexpr int kScoreStride = kKeyTile + 4;  // rows start 4 banks apart
+
+template <int width>  // head_dim rounded up to 64, 128 or 256
+struct Layout {
+  static constexpr int kStride = width + 4;  // rows start 4 banks apart
+  static constexpr int kQueries = 0, kKeys = kRows * kStride, kValues = kKeys + kKeyTile * kStride;
+  static constexpr int kScores = kValues + kKeyTile * width, kFloats = kScores + kRows * kScoreStride;
+};
+
+// `rows` rows of head_dim floats to shared memory; zeros beyond head_dim and where row_at gives null.
+template <int width, class RowAt>
+__device__ void load_rows(float* target, int stride, int rows, int head_dim, bool vector, RowAt&& row_at) {
+  for (int item = threadIdx.x; item < rows * (width / 4); item += kThreads) {
+    const int row = item / (width / 4), column = item % (width / 4) * 4;
+    const float* source = row_at(row);
+    float4 four = {0, 0, 0, 0};
+    if (source != nullptr && column < head_dim) {
+      if (vector) {
+        four = *reinterpret_cast<const float4*>(source + column);
+      } else {
+        float* elements = reinterpret_cast<float*>(&four);
+        for (int e = 0; e < 4; ++e)
+          if (column + e < head_dim) elements[e] = source[column + e];
+      }
+    }
+    *reinterpret_cast<float4*>(target + row * stride + column) = four;
+  }
+}
+
+template <int width, bool paged>
+__device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* shared, bool vector) {
+  using L = Layout<width>;
+  constexpr int kColumns = width / 16;  // of a thread: runs of 4, 64 apart
+  const float* qkv = static_cast<const float*>(args.qkv);
+  const QkvColumns columns(args);
+  const KeyRows<float, paged> keys(args, tile);
+  const ScaledScores rule;
+  const int tx = threadIdx.x % 16, row0 = threadIdx.x / 16 * kEach;
+  float* scores = shared + L::kScores + row0 * kScoreStride;  // rows of this half warp: only its lanes use them
+  float out[kEach][kColumns] = {}, largest[kEach], total[kEach] = {};
+  for (int r = 0; r < kEach; ++r) largest[r] = -INFINITY;
+  float earlier_out[kEach][kColumns] = {}, earlier_largest[kEach] = {}, earlier_total[kEach] = {};  // splits before
+
+  // Joins the split that begins at `first_key` to those before it. Rows before `first_key` keep what they have.
+  const auto close_split = [&](int first_key) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+#pragma unroll
+      for (int step = 1; step < 16; step *= 2) total[i] += __shfl_xor_sync(0xffffffffu, total[i], step);
+      if (first_key == 0) continue;
+      const bool has_keys = tile.row_position(row0 + i) >= first_key;
+      const float most = fmaxf(earlier_largest[i], largest[i]);
+      const float weights[2] = {rule.weight(earlier_largest[i], most), rule.weight(largest[i], most)};
+      largest[i] = has_keys ? most : earlier_largest[i];
+      total[i] = has_keys ? merged(earlier_total[i], weights[0], total[i], weights[1]) : earlier_total[i];
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c)
+        out[i][c] = has_keys ? merged(earlier_out[i][c], weights[0], out[i][c], weights[1]) : earlier_out[i][c];
+    }
+  };
+
+  load_rows<width>(shared + L::kQueries, L::kStride, kRows, args.head_dim, vector, [&](int row) -> const float* {
+    if (!tile.row_valid(row)) return nullptr;
+    const int64_t head = tile.kv_head * tile.group + row % tile.group;
+    return qkv + (tile.first_token + row / tile.group) * columns.stride + head * args.head_dim;
+  });
+  for (int first_key = 0; first_key < tile.keys(); first_key += kKeyTile) {
+    if (first_key > 0 && first_key % kSplitKeys == 0) {
+      close_split(first_key - kSplitKeys);
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        earlier_largest[i] = largest[i];
+        earlier_total[i] = total[i];
+        largest[i] = -INFINITY;
+        total[i] = 0;
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          earlier_out[i][c] = out[i][c];
+          out[i][c] = 0;
+        }
+      }
+    }
+    const auto row_of = [&](const float* rows, int row) -> const float* {
+      return first_key + row < tile.keys() ? rows + keys.offset(first_key + row) : nullptr;
+    };
+    load_rows<width>(shared + L::kKeys, L::kStride, kKeyTile, args.head_dim, vector,
+                     [&](int row) { return row_of(keys.keys, row); });
+    load_rows<width>(shared + L::kValues, width, kKeyTile, args.head_dim, vector,
+                     [&](int row) { return row_of(keys.values, row); });
+    __syncthreads();
+
+    float p[kEach][kEach] = {};  // rows, keys
+#pragma unroll 4
+    for (int d = 0; d < width; d += 4) {
+      float4 query[kEach], key[kEach];
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) {
+        query[i] = *reinterpret_cast<const float4*>(shared + L::kQueries + (row0 + i) * L::kStride + d);
+        key[i] = *reinterpret_cast<const float4*>(shared + L::kKeys + (tx + 16 * i) * L::kStride + d);
+      }
+#pragma unroll
+      for (int i = 0; i < kEach; ++i)
+#pragma unroll
+        for (int j = 0; j < kEach; ++j) p[i][j] = dot(p[i][j], query[i], key[j]);
+    }
+    float shrink[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int position = tile.row_position(row0 + i);
+      float most = -INFINITY, sum = 0;
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        p[i][j] = first_key + tx + 16 * j <= position ? __fmul_rn(p[i][j], args.scale) : -INFINITY;
+        most = fmaxf(most, p[i][j]);
+      }
+#pragma unroll
+      for (int step = 1; step < 16; step *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+      const float next = fmaxf(largest[i], most);
+      shrink[i] = rule.weight(largest[i], next);
+      largest[i] = next;
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) {
+        p[i][j] = rule.weight(p[i][j], next);
+        sum += p[i][j];
+        scores[i * kScoreStride + tx + 16 * j] = p[i][j];
+      }
+      total[i] = fmaf(total[i], shrink[i], sum);
+    }
+    __syncwarp();
+
+    float part[kEach][kColumns] = {};
+#pragma unroll 2
+    for (int key = 0; key < kKeyTile; key += 4) {
+      float4 weight[kEach];
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) weight[i] = *reinterpret_cast<const float4*>(scores + i * kScoreStride + key);
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+#pragma unroll
+        for (int c = 0; c < kColumns; c += 4) {
+          const float4 value =
+              *reinterpret_cast<const float4*>(shared + L::kValues + (key + e) * width + c / 4 * 64 + tx * 4);
+#pragma unroll
+          for (int i = 0; i < kEach; ++i) {
+            const float w = e == 0 ? weight[i].x : e == 1 ? weight[i].y : e == 2 ? weight[i].z : weight[i].w;
+            part[i][c] = fmaf(w, value.x, part[i][c]);
+            part[i][c + 1] = fmaf(w, value.y, part[i][c + 1]);
+            part[i][c + 2] = fmaf(w, value.z, part[i][c + 2]);
+            part[i][c + 3] = fmaf(w, value.w, part[i][c + 3]);
+          }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) out[i][c] = fmaf(out[i][c], shrink[i], part[i][c]);
+    __syncthreads();  // before the next keys are loaded
+  }
+
+  close_split((tile.keys() - 1) / kSplitKeys * kSplitKeys);
+  for (int i = 0; i < kEach; ++i) {
+    if (!tile.row_valid(row0 + i)) continue;
+    const int64_t token = tile.first_token + (row0 + i) / tile.group;
+    const int64_t head = tile.kv_head * tile.group + (row0 + i) % tile.group;
+    float* target = static_cast<float*>(args.out) + (token * args.heads + head) * args.head_dim;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const int column = c / 4 * 64 + tx * 4 + c % 4;
+      if (column < args.head_dim) target[column] = out[i][c] / total[i];
+    }
+  }
+}
+
+template <int width, bool paged>
+__global__ void __launch_bounds__(kThreads, width == 64 ? 2 : 1)
+    attention_simt_kernel(AttentionArgs args, int tile_positions, bool vector) {
+  extern __shared__ __align__(16) float shared_floats[];
+  for_each_query_tile<paged>(args, tile_positions,
+                             [&](const QueryTile& tile) { attend<width, paged>(args, tile, shared_floats, vector); });
+}
+
+template <int width, bool paged>
+void launch_width(cudaStream_t stream, const AttentionArgs& args) {
+  const auto kernel = attention_simt_kernel<width, paged>;
+  constexpr int kSharedBytes = Layout<width>::kFloats * static_cast<int>(sizeof(float));
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  const int tile_positions = kRows / (args.heads / args.kv_heads);
+  const bool vector = args.head_dim % 4 == 0 && on_16_bytes(args.qkv) && on_16_bytes(args.pages.keys) &&
+                      on_16_bytes(args.pages.values);
+  kernel<<<attention_grid(args, tile_positions), kThreads, kSharedBytes, stream>>>(args, tile_positions, vector);
+  check_launch("attention_simt_kernel");
+}
+
+template <bool paged>
+void launch(cudaStream_t stream, const AttentionArgs& args) {
+  if (args.head_dim <= 64) return launch_width<64, paged>(stream, args);
+  if (args.head_dim <= 128) return launch_width<128, paged>(stream, args);
+  launch_width<256, paged>(stream, args);
+}
+
+}  // namespace
+
+void launch_attention_simt(cudaStream_t stream, const AttentionArgs& args) {
+  if (args.tokens == args.pages.singles) return;
+  if (args.pages.keys != nullptr)
+    launch<true>(stream, args);
+  else
+    launch<false>(stream, args);
+}
+
+}  // namespace lfm2

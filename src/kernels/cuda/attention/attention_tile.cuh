@@ -1,0 +1,145 @@
+// How the attention kernels cut a batch into tiles, without asking the host: a block looks at a window of tokens and
+// takes the tiles that start in it. And how they cut a row's keys: the bits of a row follow from its keys alone,
+// whichever kernel computes it, in whatever tile.
+#pragma once
+
+#include "kernels/cuda/common/device_types.cuh"
+
+namespace lfm2 {
+
+constexpr int kKeyTile = 64;  // keys of one step of the online softmax, counted from the start of the sample
+// Each split of so many keys is an online softmax of its own; a row's splits are then merged in order. Of a long row
+// different blocks can so compute different splits.
+constexpr int kSplitKeys = 1024, kSplitTiles = kSplitKeys / kKeyTile;
+
+__host__ __device__ inline int splits_of(int keys) { return (keys + kSplitKeys - 1) / kSplitKeys; }
+
+// x and y of two splits, earlier first; the weights bring both to their common largest score.
+__device__ inline float merged(float x, float x_weight, float y, float y_weight) {
+  return fmaf(x, x_weight, __fmul_rn(y, y_weight));
+}
+
+// 2^x; results below 2^-126 are 0.
+__device__ inline float power_of_two(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// 2^(x scale) with scale = log2(e) / sqrt(head_dim), for raw scores; and e^x, for scores that are scaled already.
+struct RawScores {
+  float log2_scale;
+  __device__ explicit RawScores(float scale) : log2_scale(scale * 1.4426950408889634f) {}
+  __device__ float weight(float score, float largest) const { return power_of_two((score - largest) * log2_scale); }
+};
+struct ScaledScores {
+  __device__ float weight(float score, float largest) const { return expf(score - largest); }
+};
+
+// A step of a score in fp32, four elements of the head.
+__device__ inline float dot(float sum, float4 a, float4 b) {
+  return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
+}
+
+// The query heads of one key-value head, at some consecutive positions of a sample, are the rows of one tile: row r is
+// position r / group and head r % group.
+struct QueryTile {
+  int64_t first_token;  // of the tile
+  int first_position;   // in its sample
+  int positions;        // in the tile
+  int group;            // query heads of one key-value head
+  int kv_head;
+  int sequence;  // with pages
+
+  __device__ int64_t sample_start() const { return first_token - first_position; }
+  __device__ int keys() const { return first_position + positions; }
+  __device__ bool row_valid(int row) const { return row / group < positions; }
+  __device__ int row_position(int row) const { return first_position + row / group; }
+};
+
+// Columns of qkv, in elements.
+struct QkvColumns {
+  int64_t stride, key, value;  // a token's step; where the key and value heads begin
+  __device__ explicit QkvColumns(const AttentionArgs& args)
+      : stride(static_cast<int64_t>(args.heads + 2 * args.kv_heads) * args.head_dim),
+        key(static_cast<int64_t>(args.heads) * args.head_dim),
+        value(static_cast<int64_t>(args.heads + args.kv_heads) * args.head_dim) {}
+};
+
+// The row of the cache that holds a position of a sequence. Rows are counted in int32: the launchers' caller checks.
+__device__ inline int cache_row(const KeyPages& pages, int64_t sequence, int position) {
+  const int page = position / pages.page;
+  return pages.page_table[sequence * pages.most_pages + page] * pages.page + (position - page * pages.page);
+}
+
+// Where the keys of a tile lie: in qkv of the same sample, or in the cache.
+template <class T, bool paged>
+struct KeyRows {
+  const T *keys, *values;
+  int64_t stride;
+  const KeyPages& pages;
+  int sequence;
+
+  __device__ KeyRows(const AttentionArgs& args, const QueryTile& tile) : pages(args.pages), sequence(tile.sequence) {
+    const int64_t head = static_cast<int64_t>(tile.kv_head) * args.head_dim;
+    if constexpr (paged) {
+      stride = static_cast<int64_t>(args.kv_heads) * args.head_dim;
+      keys = static_cast<const T*>(pages.keys) + head;
+      values = static_cast<const T*>(pages.values) + head;
+    } else {
+      const QkvColumns columns(args);
+      stride = columns.stride;
+      const T* start = static_cast<const T*>(args.qkv) + tile.sample_start() * stride + head;
+      keys = start + columns.key;
+      values = start + columns.value;
+    }
+  }
+  // In elements of `keys` and of `values`; for positions in the sample only.
+  __device__ int64_t offset(int position) const {
+    if constexpr (paged) return cache_row(pages, sequence, position) * stride;
+    return position * stride;
+  }
+};
+
+// work(tile) for every tile that starts in this block's window of `tile_positions` (at most 128) tokens. Of whole
+// samples tiles start at fixed positions, with pages at fixed distances from the sequence's first token in the batch.
+// Windows are taken from the end: in a long sample those have the most keys. All threads of the block take part.
+template <bool paged, class Work>
+__device__ void for_each_query_tile(const AttentionArgs& args, int tile_positions, Work&& work) {
+  __shared__ uint32_t starts[4];
+  const int64_t first = paged ? args.pages.singles : 0;
+  const int64_t window = first + static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * tile_positions;
+  const int t = threadIdx.x;
+  const auto starts_tile = [&](int64_t token) {
+    if constexpr (paged) return (token - args.pages.offsets[args.pages.sequence_of[token]]) % tile_positions == 0;
+    return args.positions[token] % tile_positions == 0;
+  };
+  const unsigned ballot =
+      __ballot_sync(0xffffffffu, t < tile_positions && window + t < args.tokens && starts_tile(window + t));
+  if (t % 32 == 0 && t < 128) starts[t / 32] = ballot;
+  __syncthreads();
+  for (int word = 0; word < 4; ++word)
+    for (uint32_t left = starts[word]; left != 0; left &= left - 1) {
+      QueryTile tile;
+      tile.first_token = window + word * 32 + __ffs(left) - 1;
+      tile.first_position = args.positions[tile.first_token];
+      tile.sequence = paged ? args.pages.sequence_of[tile.first_token] : 0;
+      const int64_t token = tile.first_token + t;
+      const auto same_sample = [&] {
+        if constexpr (paged) return args.pages.sequence_of[token] == tile.sequence;
+        return args.positions[token] == tile.first_position + t;
+      };
+      // The count also says: the last tile's shared memory is free.
+      tile.positions = __syncthreads_count(t < tile_positions && token < args.tokens && same_sample());
+      tile.group = args.heads / args.kv_heads;
+      tile.kv_head = blockIdx.y;
+      work(tile);
+    }
+}
+
+inline dim3 attention_grid(const AttentionArgs& args, int tile_positions) {
+  return dim3(static_cast<unsigned>(ceil_divide(args.tokens - args.pages.singles, tile_positions)),
+              static_cast<unsigned>(args.kv_heads));
+}
+
+}  // namespace lfm2

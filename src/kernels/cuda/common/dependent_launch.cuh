@@ -1,0 +1,62 @@
+// Dependent launches, for kernels so short that starting them is much of their time: on sm_90 such a kernel may start
+// while the one before it in the stream still ends. Three rules keep that correct:
+// - every thread calls wait_for_previous() before it touches memory that another kernel writes, or writes any memory;
+// - let_next_start() comes after it: so all but the last kernel before have ended when a kernel starts, and before its
+//   wait it may read everything except what that last kernel writes: weights, and what the host has copied;
+// - an ordinary launch among them waits for everything before it, as ever.
+// The positions of a batch are copied by the host, never written by a kernel: kernels read them before they wait.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <type_traits>
+
+#include "kernels/cuda/common/cuda_check.h"
+
+namespace lfm2 {
+
+__device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+__device__ inline void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+struct LaunchShape {
+  dim3 blocks, threads;
+  size_t shared_bytes = 0;
+  unsigned cluster = 1;  // blocks that share their memory; more than one only where has_clusters()
+};
+
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
+inline bool has_clusters() { return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 9; }
+
+template <class... Parameters>
+void launch_dependent(const char* name, void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
+                      std::type_identity_t<Parameters>... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {shape.cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.blocks;
+  config.blockDim = shape.threads;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = !has_clusters() ? 0 : shape.cluster == 1 ? 1 : 2;
+  static_cast<void>(cudaLaunchKernelEx(&config, kernel, arguments...));
+  check_launch(name);  // also clears the error
+}
+
+}  // namespace lfm2

@@ -1,0 +1,145 @@
+// Element types in kernels, and octets: eight consecutive elements as fp32, the unit in which row kernels load and
+// store. Included by every kernel file.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/common/cuda_check.h"
+#include "kernels/cuda/common/launch.h"
+
+namespace lfm2 {
+
+// f(T{}) with the kernel type of an activation dtype.
+template <class F>
+void with_device_type(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kBf16:
+      return f(__nv_bfloat16{});
+    case DType::kF16:
+      return f(__half{});
+    case DType::kF32:
+    case DType::kI32:
+      break;
+  }
+  f(float{});
+}
+
+inline int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
+// Threads of a block that walks along a row of `items`: fixed by the row's length.
+inline unsigned row_threads(int64_t items) {
+  return static_cast<unsigned>(items >= 256 ? 256 : items <= 32 ? 32 : (items + 31) / 32 * 32);
+}
+inline bool on_16_bytes(const void* pointer) { return (reinterpret_cast<uintptr_t>(pointer) & 15u) == 0; }
+
+__device__ inline float to_f32(float x) { return x; }
+__device__ inline float to_f32(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float to_f32(__half x) { return __half2float(x); }
+
+template <class T>
+__device__ T rounded(float x);  // to nearest, ties to even
+template <>
+__device__ inline float rounded<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline __nv_bfloat16 rounded<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ inline __half rounded<__half>(float x) {
+  return __float2half_rn(x);
+}
+
+// silu(gate) up, as the CPU computes it.
+__device__ inline float swiglu(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
+
+// Only a bug can break it: stops the kernel, and the host's next call reports a GPU fault.
+__device__ inline void device_expect(bool condition) {
+  if (!condition) __trap();
+}
+
+constexpr int kOctet = 8;
+struct Octet {
+  float v[kOctet];
+};
+
+// Eight elements from p, or the first `count` of them and zeros. `vector`: p is on 16 bytes and all eight are there.
+template <class T>
+__device__ inline Octet load_octet(const T* p, int64_t count, bool vector) {
+  Octet octet;
+  if (vector) {
+    if constexpr (sizeof(T) == 4) {
+      const float4 low = reinterpret_cast<const float4*>(p)[0], high = reinterpret_cast<const float4*>(p)[1];
+      octet = {{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}};
+    } else {
+      const uint4 bits = *reinterpret_cast<const uint4*>(p);
+      const T* elements = reinterpret_cast<const T*>(&bits);
+#pragma unroll
+      for (int i = 0; i < kOctet; ++i) octet.v[i] = to_f32(elements[i]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) octet.v[i] = i < count ? to_f32(p[i]) : 0.0f;
+  }
+  return octet;
+}
+
+template <class T>
+__device__ inline void store_octet(T* p, const Octet& octet, int64_t count, bool vector) {
+  if (vector) {
+    if constexpr (sizeof(T) == 4) {
+      reinterpret_cast<float4*>(p)[0] = {octet.v[0], octet.v[1], octet.v[2], octet.v[3]};
+      reinterpret_cast<float4*>(p)[1] = {octet.v[4], octet.v[5], octet.v[6], octet.v[7]};
+    } else {
+      uint4 bits;
+      T* elements = reinterpret_cast<T*>(&bits);
+#pragma unroll
+      for (int i = 0; i < kOctet; ++i) elements[i] = rounded<T>(octet.v[i]);
+      *reinterpret_cast<uint4*>(p) = bits;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i)
+      if (i < count) p[i] = rounded<T>(octet.v[i]);
+  }
+}
+
+// The same from an array whose type is known at run time only; the branch is the same for the whole grid.
+__device__ inline Octet load_octet(AnyArray array, int64_t first, int64_t count, bool vector) {
+  switch (array.dtype) {
+    case DType::kBf16:
+      return load_octet(static_cast<const __nv_bfloat16*>(array.data) + first, count, vector);
+    case DType::kF16:
+      return load_octet(static_cast<const __half*>(array.data) + first, count, vector);
+    case DType::kF32:
+    case DType::kI32:
+      break;
+  }
+  return load_octet(static_cast<const float*>(array.data) + first, count, vector);
+}
+
+__device__ inline float load_one(AnyArray array, int64_t index) {
+  switch (array.dtype) {
+    case DType::kBf16:
+      return to_f32(static_cast<const __nv_bfloat16*>(array.data)[index]);
+    case DType::kF16:
+      return to_f32(static_cast<const __half*>(array.data)[index]);
+    case DType::kF32:
+    case DType::kI32:
+      break;
+  }
+  return static_cast<const float*>(array.data)[index];
+}
+
+// The sum of x over the warp, in an order fixed by the lanes; every lane gets it.
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
+}  // namespace lfm2

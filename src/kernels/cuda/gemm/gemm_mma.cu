@@ -1,0 +1,179 @@
+// Matrix products of bf16 and fp16 on tensor cores (mma.sync), dense and grouped. Each output is summed over k in steps
+// of 16 in order, whatever the tile: the bits of a row do not depend on the rows beside it.
+#include "kernels/cuda/gemm/gemm_tile.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRows = kMmaTile.rows, kColumns = kMmaTile.columns;
+constexpr int kWarpRows = 64, kWarpColumns = 64;  // 2 x 4 warps
+constexpr int kDepth = 64;                        // of k, in one stage
+constexpr int kSteps = kDepth / 16;               // of the mma instruction
+constexpr int kRowChunks = kDepth / 8;            // 16-byte chunks in a row of a stage
+constexpr int kStages = 3;                        // 144 KB: what a multiprocessor of sm_80 has is 164
+constexpr int kStageBytes = (kRows + kColumns) * kDepth * 2;
+constexpr int kLoadRows = kThreads / kRowChunks;  // rows that the block loads in one go
+constexpr int kSumStride = kColumns + 8;          // floats; the sums are staged there before they are written
+constexpr int kSharedBytes = kStages * kStageBytes;
+
+static_assert(kRows * kSumStride * 4 <= kSharedBytes, "the sums take the place of the stages");
+static_assert(kThreads / 32 == kRows / kWarpRows * (kColumns / kWarpColumns), "one piece of the tile a warp");
+
+// Rows [first, first + count) of a matrix [.., k] into a stage; zeros beyond `end` and beyond k. Not vector: rows that
+// do not start on 16 bytes, element by element.
+template <class T, bool vector, int count>
+__device__ void load_rows(char* stage, const T* matrix, int64_t first, int64_t end, int64_t k, int64_t first_k) {
+  const int chunk = threadIdx.x % kRowChunks, row0 = threadIdx.x / kRowChunks;
+  const int64_t column = first_k + chunk * 8;
+  const int64_t left = end - first;
+  const T* source = matrix + (first + row0) * k + column;
+  char* target = stage + chunk_offset(row0, chunk, kRowChunks);  // kLoadRows is a multiple of 8: the same place in each
+#pragma unroll
+  for (int i = 0; i < count / kLoadRows; ++i) {
+    const bool valid = row0 + i * kLoadRows < left;
+    if constexpr (vector) {
+      copy_async(shared_address(target), source, valid && column < k);
+    } else {
+      uint4 bits = {0, 0, 0, 0};
+      T* elements = reinterpret_cast<T*>(&bits);
+      for (int e = 0; e < 8; ++e)
+        if (valid && column + e < k) elements[e] = source[e];
+      *reinterpret_cast<uint4*>(target) = bits;
+    }
+    source += kLoadRows * k;
+    target += kLoadRows * kRowChunks * 16;
+  }
+}
+
+// A warp's rows of a and of w, for one step of 16 of k.
+struct Fragments {
+  uint32_t a[kWarpRows / 16][4], w[kWarpColumns / 16][4];
+
+  // `a_rows`, `w_rows`: where the warp's rows begin in a stage.
+  __device__ void load(uint32_t a_rows, uint32_t w_rows, int step) {
+    constexpr int kSixteenRows = 16 * kRowChunks * 16;  // in bytes
+    const int lane = threadIdx.x % 32, swizzle = lane & 7;
+    const int a_chunk = (2 * step + (lane >> 4)) ^ swizzle, w_chunk = (2 * step + ((lane >> 3) & 1)) ^ swizzle;
+    a_rows += static_cast<uint32_t>(((lane & 15) * kRowChunks + a_chunk) * 16);
+    w_rows += static_cast<uint32_t>((((lane & 7) + (lane >> 4) * 8) * kRowChunks + w_chunk) * 16);
+#pragma unroll
+    for (int i = 0; i < kWarpRows / 16; ++i) load_matrices(a[i], a_rows + i * kSixteenRows);
+#pragma unroll
+    for (int j = 0; j < kWarpColumns / 16; ++j) load_matrices(w[j], w_rows + j * kSixteenRows);
+  }
+};
+
+template <class T>
+__device__ void multiply_step(const Fragments& parts, float (&sums)[kWarpRows / 16][kWarpColumns / 8][4]) {
+#pragma unroll
+  for (int i = 0; i < kWarpRows / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < kWarpColumns / 8; ++j)
+      multiply_add<T>(sums[i][j], parts.a[i], parts.w[j / 2][j % 2 * 2], parts.w[j / 2][j % 2 * 2 + 1]);
+}
+
+template <class T, bool vector>
+__global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bool float_out, bool vector_out) {
+  extern __shared__ __align__(128) char shared[];
+  const TilePlace place = find_tile(args, kMmaTile);
+  if (place.group < 0) return;
+  const T* a = static_cast<const T*>(args.a);
+  const T* w = static_cast<const T*>(args.w.data) + place.group * args.n * args.k;
+  const int64_t blocks = (args.k + kDepth - 1) / kDepth;
+  const auto stage_of = [&](int64_t block) { return shared + block % kStages * kStageBytes; };
+  const auto load_a = [&](int64_t block) {
+    if (block < blocks)
+      load_rows<T, vector, kRows>(stage_of(block), a, place.first_row, place.end_row, args.k, block * kDepth);
+  };
+  const auto load_w = [&](int64_t block) {
+    if (block < blocks)
+      load_rows<T, vector, kColumns>(stage_of(block) + kRows * kDepth * 2, w, place.first_column, args.n, args.k,
+                                     block * kDepth);
+  };
+  // The four warps of the same rows are on four schedulers: where a tile's second half has no rows, the first half's
+  // warps have all tensor cores to themselves.
+  const int warp = threadIdx.x / 32;
+  const int warp_row = warp / 4 * kWarpRows, warp_column = warp % 4 * kWarpColumns;
+  const auto load_parts = [&](Fragments& parts, int64_t block, int step) {
+    const uint32_t stage = shared_address(stage_of(block));
+    parts.load(stage + warp_row * kDepth * 2, stage + (kRows + warp_column) * kDepth * 2, step);
+  };
+  float sums[kWarpRows / 16][kWarpColumns / 8][4] = {};
+
+  for (int64_t block = 0; block < kStages - 1; ++block) {
+    load_a(block);
+    load_w(block);
+    commit_copies();
+  }
+  const auto wait_for_next_stage = [] {
+    commit_copies();
+    wait_copies<kStages - 2>();  // the next block's stage has come,
+    named_barrier<kThreads>();   // for every thread; and every warp has read all of this block's stage
+  };
+  wait_copies<kStages - 2>();
+  __syncthreads();
+  if (place.first_row + warp_row < place.end_row) {
+    Fragments parts[2];  // one is loaded while the other is used
+    load_parts(parts[0], 0, 0);
+    for (int64_t block = 0; block < blocks; ++block) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        // Into the stage of block - 1, which every warp left at the last barrier.
+        if (step == 0) load_a(block + kStages - 1);
+        if (step == 1) load_w(block + kStages - 1);
+        if (step == kSteps - 1) wait_for_next_stage();
+        const bool last = step == kSteps - 1;  // behind the last block it loads what is not used
+        load_parts(parts[(step + 1) % 2], last ? block + 1 : block, last ? 0 : step + 1);
+        multiply_step<T>(parts[step % 2], sums);
+      }
+    }
+  } else {
+    for (int64_t block = 0; block < blocks; ++block) {
+      load_a(block + kStages - 1);
+      load_w(block + kStages - 1);
+      wait_for_next_stage();
+    }
+  }
+  wait_copies<0>();
+  __syncthreads();
+
+  // Through shared memory, so that rows are written in whole octets.
+  float* staged = reinterpret_cast<float*>(shared);
+  stage_sums<kSumStride>(staged, warp_row, warp_column, sums);
+  __syncthreads();
+  if (float_out)
+    write_staged<kThreads, float>(args, place, kMmaTile, staged, kSumStride, vector_out);
+  else
+    write_staged<kThreads, T>(args, place, kMmaTile, staged, kSumStride, vector_out);
+}
+
+template <class T, bool vector>
+void launch_type(cudaStream_t stream, const GemmArgs& args, bool float_out) {
+  const auto kernel = gemm_mma_kernel<T, vector>;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  kernel<<<tile_count(args, kMmaTile), kThreads, kSharedBytes, stream>>>(args, float_out, vector_output(args));
+  check_launch("gemm_mma_kernel");
+}
+
+}  // namespace
+
+void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType out) {
+  if (args.m == 0 || args.n == 0) return;
+  const bool vector = args.k % 8 == 0 && on_16_bytes(args.a) && on_16_bytes(args.w.data);
+  const auto launch = [&](auto zero) {
+    using T = decltype(zero);
+    if (vector)
+      launch_type<T, true>(stream, args, out == DType::kF32);
+    else
+      launch_type<T, false>(stream, args, out == DType::kF32);
+  };
+  if (act == DType::kBf16)
+    launch(__nv_bfloat16{});
+  else
+    launch(__half{});
+}
+
+}  // namespace lfm2

@@ -1,0 +1,39 @@
+// The rules.
+#include "kernels/cuda/gemm/gemm_plan.h"
+
+namespace lfm2 {
+
+namespace {
+constexpr int64_t kVector = 8;  // elements: rows start on 16 bytes in every type
+}
+
+bool gemm_supported(const GemmProblem& problem) {
+  if (problem.act == DType::kI32 || problem.weight == DType::kI32) return false;
+  if (problem.out != problem.act && problem.out != DType::kF32) return false;
+  return problem.act == DType::kF32 || problem.act == problem.weight;
+}
+
+GemmPath choose_grouped(const GemmProblem& problem) {
+  const int64_t columns = problem.epilogue == Epilogue::kSwiglu ? 2 * kVector : kVector;
+  const bool regular = problem.aligned && problem.k > 0 && problem.k % kVector == 0;
+  const bool hopper = problem.hopper && regular && problem.n > 0 && problem.n % columns == 0;
+  if (problem.act != DType::kF32) return hopper ? GemmPath::kWgmma : GemmPath::kMma;
+  if (problem.plain_fp32 || problem.weight == DType::kF16) return GemmPath::kSimt;
+  if (hopper) return GemmPath::kPlanesWgmma;
+  return problem.weight == DType::kBf16 && regular ? GemmPath::kPlanes : GemmPath::kSimt;
+}
+
+GemmPath choose_dense(const GemmProblem& problem) {
+  const GemmPath own = choose_grouped(problem);
+  // Level with cuBLASLt in large products, and in small ones, where cuBLASLt would have to keep to the algorithm of the
+  // large ones for the sake of the bits, twice as fast.
+  if (own == GemmPath::kPlanesWgmma || own == GemmPath::kWgmma) return own;
+  // cuBLASLt's Hopper kernels round a 16-bit product before they add the old value to it: two roundings.
+  const bool rounds_twice = problem.epilogue == Epilogue::kAdd && problem.out != DType::kF32;
+  const bool regular = problem.aligned && !rounds_twice && problem.epilogue != Epilogue::kSwiglu && problem.n > 0 &&
+                       problem.k > 0 && problem.n % kVector == 0 && problem.k % kVector == 0 &&
+                       problem.act == problem.weight && (!problem.bias || problem.out == problem.weight);
+  return regular ? GemmPath::kCublasLt : own;
+}
+
+}  // namespace lfm2

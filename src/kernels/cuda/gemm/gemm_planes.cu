@@ -1,0 +1,170 @@
+// Matrix products of fp32 activations with bf16 weights on tensor cores, at fp32's accuracy and better; dense and
+// grouped.
+//
+// An fp32 value is exactly the sum of three bf16 planes (8 + 8 + 8 significant bits), so three bf16 products with an
+// exact bf16 weight are the exact products. Tensor cores truncate as they add; therefore every 64 of k are summed on
+// their own, all of the smallest plane first, and added to the running sum with rounding to nearest. Against fp64 the
+// error is a quarter of plain fp32's (docs/performance.md). The order of the sum depends on k alone, so the bits of a
+// row do not depend on the rows beside it. Sums that planes may have got wrong are made again (gemm_planes.cuh).
+#include "kernels/cuda/gemm/gemm_planes.cuh"
+#include "kernels/cuda/gemm/gemm_tile.cuh"
+#include "kernels/cuda/ptx/mma.cuh"
+
+namespace lfm2 {
+
+namespace {
+
+using namespace planes;
+
+constexpr int kThreads = 256;
+constexpr int kRows = kPlanesTile.rows, kColumns = kPlanesTile.columns;
+constexpr int kWarpRows = 64, kWarpColumns = 32;  // 2 x 4 warps; two sets of sums leave no registers for more
+constexpr int kDepth = 64;                        // of k, in one stage and between roundings
+constexpr int kSteps = kDepth / 16;
+constexpr int kRowChunks = kDepth / 8;
+constexpr int kPlaneBytes = kRows * kDepth * 2, kAStageBytes = kPlanes * kPlaneBytes,
+              kWStageBytes = kColumns * kDepth * 2;
+constexpr int kAStages = 2, kWStages = 3;
+constexpr int kSharedBytes = kAStages * kAStageBytes + kWStages * kWStageBytes;
+constexpr int kLoadRows = kThreads / kRowChunks;
+constexpr int kLoads = kRows / kLoadRows;  // octets of a that a thread brings to a stage
+constexpr int kSumStride = kColumns + 8;
+
+static_assert(kRows == kColumns && kRows * kSumStride * 4 <= kSharedBytes);
+
+// Octets of a for one stage: from memory to registers while the stage before is multiplied, then split into the stage.
+struct APart {
+  Octet octets[kLoads];
+
+  __device__ void load(const float* a, int64_t first, int64_t end, int64_t k, int64_t first_k) {
+    const int64_t column = first_k + threadIdx.x % kRowChunks * kOctet;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int64_t row = first + threadIdx.x / kRowChunks + i * kLoadRows;
+      octets[i] = row < end && column < k ? load_octet(a + row * k + column, kOctet, true) : Octet{};
+    }
+  }
+  __device__ void store(char* stage) const {
+    const int chunk = threadIdx.x % kRowChunks, row0 = threadIdx.x / kRowChunks;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      uint32_t words[kPlanes][kOctet / 2];
+#pragma unroll
+      for (int pair = 0; pair < kOctet / 2; ++pair)
+        split(octets[i].v[2 * pair], octets[i].v[2 * pair + 1], words[0][pair], words[1][pair], words[2][pair]);
+#pragma unroll
+      for (int p = 0; p < kPlanes; ++p)
+        *reinterpret_cast<uint4*>(stage + p * kPlaneBytes + chunk_offset(row0 + i * kLoadRows, chunk, kRowChunks)) = {
+            words[p][0], words[p][1], words[p][2], words[p][3]};
+    }
+  }
+};
+
+__device__ void load_w(char* stage, const __nv_bfloat16* w, int64_t first, int64_t end, int64_t k, int64_t first_k) {
+  const int chunk = threadIdx.x % kRowChunks, row0 = threadIdx.x / kRowChunks;
+  const int64_t column = first_k + chunk * kOctet;
+#pragma unroll
+  for (int i = 0; i < kColumns / kLoadRows; ++i) {
+    const int64_t row = first + row0 + i * kLoadRows;
+    const bool valid = row < end && column < k;
+    copy_async(shared_address(stage + chunk_offset(row0 + i * kLoadRows, chunk, kRowChunks)),
+               valid ? w + row * k + column : w, valid);
+  }
+}
+
+// sums += the products over one stage, which are first summed on their own.
+__device__ void multiply_stage(uint32_t a_rows, uint32_t w_rows, float (&sums)[kWarpRows / 16][kWarpColumns / 8][4]) {
+  constexpr int kSixteenRows = 16 * kRowChunks * 16;  // in bytes
+  const int lane = threadIdx.x % 32, swizzle = lane & 7;
+  float block[kWarpRows / 16][kWarpColumns / 8][4] = {};
+#pragma unroll
+  for (int plane = kPlanes - 1; plane >= 0; --plane) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const int a_chunk = (2 * step + (lane >> 4)) ^ swizzle, w_chunk = (2 * step + ((lane >> 3) & 1)) ^ swizzle;
+      const uint32_t w_place =
+          w_rows + static_cast<uint32_t>((((lane & 7) + (lane >> 4) * 8) * kRowChunks + w_chunk) * 16);
+      const uint32_t a_place =
+          a_rows + static_cast<uint32_t>(plane * kPlaneBytes + ((lane & 15) * kRowChunks + a_chunk) * 16);
+      uint32_t w[kWarpColumns / 16][4];
+#pragma unroll
+      for (int j = 0; j < kWarpColumns / 16; ++j) load_matrices(w[j], w_place + j * kSixteenRows);
+#pragma unroll
+      for (int i = 0; i < kWarpRows / 16; ++i) {
+        uint32_t a[4];
+        load_matrices(a, a_place + i * kSixteenRows);
+#pragma unroll
+        for (int j = 0; j < kWarpColumns / 8; ++j)
+          multiply_add<__nv_bfloat16>(block[i][j], a, w[j / 2][j % 2 * 2], w[j / 2][j % 2 * 2 + 1]);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kWarpRows / 16; ++i)
+#pragma unroll
+    for (int j = 0; j < kWarpColumns / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[i][j][e] += block[i][j][e];
+}
+
+__global__ void __launch_bounds__(kThreads, 1) gemm_planes_kernel(GemmArgs args, bool vector_out) {
+  extern __shared__ __align__(128) char shared[];
+  const TilePlace place = find_tile(args, kPlanesTile);
+  if (place.group < 0) return;
+  const float* a = static_cast<const float*>(args.a);
+  const auto* w = static_cast<const __nv_bfloat16*>(args.w.data) + place.group * args.n * args.k;
+  const int64_t blocks = (args.k + kDepth - 1) / kDepth;
+  const auto a_stage = [&](int64_t block) { return shared + block % kAStages * kAStageBytes; };
+  const auto w_stage = [&](int64_t block) {
+    return shared + kAStages * kAStageBytes + block % kWStages * kWStageBytes;
+  };
+  const auto start_w = [&](int64_t block) {
+    if (block < blocks) load_w(w_stage(block), w, place.first_column, args.n, args.k, block * kDepth);
+    commit_copies();
+  };
+  const int warp = threadIdx.x / 32;
+  const int warp_row = warp / 4 * kWarpRows, warp_column = warp % 4 * kWarpColumns;
+  const bool busy = place.first_row + warp_row < place.end_row;
+  float sums[kWarpRows / 16][kWarpColumns / 8][4] = {};
+  APart part;
+  start_w(0);
+  start_w(1);
+  part.load(a, place.first_row, place.end_row, args.k, 0);
+  part.store(a_stage(0));
+  for (int64_t block = 0; block < blocks; ++block) {
+    wait_copies<1>();  // this block's w has come
+    __syncthreads();   // for every thread, and its a; and every warp has left the stages of block - 1
+    start_w(block + 2);
+    part.load(a, place.first_row, place.end_row, args.k, (block + 1) * kDepth);
+    if (busy)
+      multiply_stage(shared_address(a_stage(block)) + warp_row * kDepth * 2,
+                     shared_address(w_stage(block)) + warp_column * kDepth * 2, sums);
+    if (block + 1 < blocks) part.store(a_stage(block + 1));
+  }
+  if (busy) {
+    constexpr int kColumnPieces = kWarpColumns / 8;
+    const int lane = threadIdx.x % 32;
+    const SumPlaces<kColumnPieces> places{static_cast<int>(place.first_row) + warp_row + lane / 4,
+                                          static_cast<int>(place.end_row),
+                                          static_cast<int>(place.first_column) + warp_column + lane % 4 * 2};
+    redo_doubtful<__nv_bfloat16>(args, place.group, places,
+                                 reinterpret_cast<float(&)[kWarpRows / 16 * kColumnPieces * 4]>(sums));
+  }
+  wait_copies<0>();
+  __syncthreads();
+  float* staged = reinterpret_cast<float*>(shared);
+  stage_sums<kSumStride>(staged, warp_row, warp_column, sums);
+  __syncthreads();
+  write_staged<kThreads, float>(args, place, kPlanesTile, staged, kSumStride, vector_out);
+}
+
+}  // namespace
+
+void launch_gemm_planes(cudaStream_t stream, const GemmArgs& args) {
+  if (args.m == 0 || args.n == 0) return;
+  CUDA_CHECK(cudaFuncSetAttribute(gemm_planes_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  gemm_planes_kernel<<<tile_count(args, kPlanesTile), kThreads, kSharedBytes, stream>>>(args, vector_output(args));
+  check_launch("gemm_planes_kernel");
+}
+
+}  // namespace lfm2

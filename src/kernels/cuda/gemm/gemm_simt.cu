@@ -1,0 +1,163 @@
+// Matrix products of fp32 activations with weights of any type, in true fp32, dense and grouped. Each output is one
+// chain of fused multiply-adds over k in order, whatever the tile.
+#include "kernels/cuda/gemm/gemm_tile.cuh"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRows = kSimtTile.rows, kColumns = kSimtTile.columns;
+constexpr int kDepth = 16;          // of k, in one stage
+constexpr int kStride = kRows + 4;  // floats; stages are stored transposed: [kDepth, rows]
+constexpr int kPart = 4;            // a thread's 8 rows and 8 columns are two runs of 4, half a tile apart
+
+static_assert(kRows == kColumns && kRows * kDepth == kThreads * kOctet, "a thread loads one octet of each matrix");
+
+// This thread's way through a matrix: an octet of one row in every stage.
+template <class W>
+struct Walk {
+  const W* next;
+  int left;  // elements of the row from `next` on; none for a row outside
+  bool vector;
+
+  __device__ Walk(const W* matrix, int64_t first, int64_t end, int64_t k, bool vector_rows) : vector(vector_rows) {
+    const int64_t row = first + threadIdx.x / 2;
+    const int column = static_cast<int>(threadIdx.x % 2) * kOctet;
+    next = matrix + row * k + column;
+    left = row < end ? static_cast<int>(k) - column : 0;
+  }
+  __device__ Octet load() {
+    const Octet octet = left > 0 ? load_octet(next, left, vector) : Octet{};
+    next += kDepth;
+    left -= kDepth;
+    return octet;
+  }
+};
+
+__device__ void store_part(float* stage, const Octet& octet) {
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) stage[(threadIdx.x % 2 * kOctet + i) * kStride + threadIdx.x / 2] = octet.v[i];
+}
+
+// Two runs of four, half a tile apart; or only the first.
+template <bool half>
+__device__ void load_eight(float (&x)[8], const float* stage) {
+  const float4 low = *reinterpret_cast<const float4*>(stage);
+  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
+  if constexpr (half) return;
+  const float4 high = *reinterpret_cast<const float4*>(stage + kRows / 2);
+  x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
+}
+
+// One stage: sums += x yᵀ for this thread's rows and columns; only the first four rows where `half`.
+template <bool half>
+__device__ void multiply_stage(const float* a_rows, const float* w_columns, float (&sums)[8][8]) {
+#pragma unroll
+  for (int step = 0; step < kDepth; ++step) {
+    float x[8], y[8];
+    load_eight<half>(x, a_rows + step * kStride);
+    load_eight<false>(y, w_columns + step * kStride);
+#pragma unroll
+    for (int i = 0; i < (half ? kPart : 8); ++i)
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sums[i][j] = fmaf(x[i], y[j], sums[i][j]);
+  }
+}
+
+// Of sixteen columns four lanes hold four each: two of gate, then two of up. The up columns come over two lanes.
+__device__ void write_swiglu(const GemmArgs& args, const TilePlace& place, int row0, int column0, float (&sums)[8][8],
+                             bool vector_out) {
+  const bool gate = column0 / kGateUpBlock % 2 == 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int64_t row = place.first_row + row0 + i % kPart + i / kPart * (kRows / 2);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float4 result;
+      float* values = reinterpret_cast<float*>(&result);
+#pragma unroll
+      for (int j = 0; j < kPart; ++j)
+        values[j] = swiglu(sums[i][half * 4 + j], __shfl_down_sync(0xffffffffu, sums[i][half * 4 + j], 2));
+      const int64_t column = place.first_column + column0 + half * (kColumns / 2);
+      if (!gate || row >= place.end_row || column >= args.n) continue;
+      float* out = static_cast<float*>(args.out) + row * (args.n / 2) + column / (2 * kGateUpBlock) * kGateUpBlock +
+                   column % kGateUpBlock;
+      if (vector_out) {
+        *reinterpret_cast<float4*>(out) = result;
+      } else {
+#pragma unroll
+        for (int j = 0; j < kPart; ++j) out[j] = values[j];
+      }
+    }
+  }
+}
+
+template <class W>
+__global__ void __launch_bounds__(kThreads, 2) gemm_simt_kernel(GemmArgs args, bool vector, bool vector_out) {
+  __shared__ __align__(16) float a_stage[2][kDepth * kStride], w_stage[2][kDepth * kStride];
+  const TilePlace place = find_tile(args, kSimtTile);
+  if (place.group < 0) return;
+  const float* a = static_cast<const float*>(args.a);
+  const W* w = static_cast<const W*>(args.w.data) + place.group * args.n * args.k;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int row0 = (warp / 2 * 4 + lane / 8) * kPart, column0 = (warp % 2 * 8 + lane % 8) * kPart;
+  const bool half = place.end_row - place.first_row <= kRows / 2;  // the last tile of a group, often
+  float sums[8][8] = {};
+
+  Walk<float> a_walk(a, place.first_row, place.end_row, args.k, vector);
+  Walk<W> w_walk(w, place.first_column, args.n, args.k, vector);
+  Octet a_part = a_walk.load(), w_part = w_walk.load();
+  const int blocks = static_cast<int>((args.k + kDepth - 1) / kDepth);
+  for (int block = 0; block < blocks; ++block) {
+    float* a_now = a_stage[block % 2];
+    float* w_now = w_stage[block % 2];
+    store_part(a_now, a_part);
+    store_part(w_now, w_part);
+    __syncthreads();  // with two stages one barrier a block is enough: the other stage was read before it
+    a_part = a_walk.load();
+    w_part = w_walk.load();
+    if (half)
+      multiply_stage<true>(a_now + row0, w_now + column0, sums);
+    else
+      multiply_stage<false>(a_now + row0, w_now + column0, sums);
+  }
+
+  if (args.epilogue == Epilogue::kSwiglu) return write_swiglu(args, place, row0, column0, sums, vector_out);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int64_t row = place.first_row + row0 + i % kPart + i / kPart * (kRows / 2);
+    if (row >= place.end_row) continue;
+    float* out = static_cast<float*>(args.out) + row * args.n;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int64_t column = place.first_column + column0 + half * (kColumns / 2);
+      float4 sum = {sums[i][half * 4], sums[i][half * 4 + 1], sums[i][half * 4 + 2], sums[i][half * 4 + 3]};
+      float* values = reinterpret_cast<float*>(&sum);
+#pragma unroll
+      for (int j = 0; j < kPart; ++j) {
+        if (column + j >= args.n) continue;
+        if (args.bias.data != nullptr) values[j] += load_one(args.bias, column + j);
+        if (args.epilogue == Epilogue::kAdd) values[j] += out[column + j];
+        if (!vector_out) out[column + j] = values[j];
+      }
+      if (vector_out && column < args.n) *reinterpret_cast<float4*>(out + column) = sum;
+    }
+  }
+}
+
+template <class W>
+void launch_weight(cudaStream_t stream, const GemmArgs& args) {
+  const bool vector = args.k % kOctet == 0 && on_16_bytes(args.a) && on_16_bytes(args.w.data);
+  gemm_simt_kernel<W><<<tile_count(args, kSimtTile), kThreads, 0, stream>>>(args, vector, vector_output(args));
+  check_launch("gemm_simt_kernel");
+}
+
+}  // namespace
+
+void launch_gemm_simt(cudaStream_t stream, const GemmArgs& args) {
+  if (args.m == 0 || args.n == 0) return;
+  with_device_type(args.w.dtype, [&](auto zero) { launch_weight<decltype(zero)>(stream, args); });
+}
+
+}  // namespace lfm2

@@ -1,0 +1,123 @@
+// Which piece of which group's product a thread block computes. Shared by the GEMM kernels.
+#pragma once
+
+#include "kernels/cuda/common/device_types.cuh"
+
+namespace lfm2 {
+
+struct TilePlace {
+  int64_t first_row, end_row;  // of a and out; end_row is the group's end, not the tile's
+  int64_t first_column;
+  int64_t group;  // -1: nothing to do
+};
+
+// Tiles are counted group by group, then column by column, then row by row: blocks that run together share the same
+// columns of w. The grid is sized for the worst split of the rows over the groups; blocks behind the last tile get
+// none. Every warp finds the place by itself: a prefix sum over the groups, 32 at a time.
+__device__ inline TilePlace find_tile(const GemmArgs& args, GemmTile tile) {
+  const int64_t columns = (args.n + tile.columns - 1) / tile.columns;
+  int64_t index = blockIdx.x;
+  if (args.offsets == nullptr) {
+    const int64_t rows = (args.m + tile.rows - 1) / tile.rows;
+    return {index % rows * tile.rows, args.m, index / rows * tile.columns, 0};
+  }
+  const int lane = threadIdx.x % 32;
+  for (int64_t base = 0; base < args.groups; base += 32) {
+    const bool real = base + lane < args.groups;
+    const int first = real ? args.offsets[base + lane] : 0, end = real ? args.offsets[base + lane + 1] : 0;
+    const int64_t tiles = (end - first + tile.rows - 1) / tile.rows * columns;
+    int64_t upto = tiles;
+    for (int step = 1; step < 32; step *= 2) {
+      const int64_t left = __shfl_up_sync(0xffffffffu, upto, step);
+      if (lane >= step) upto += left;
+    }
+    const unsigned reached = __ballot_sync(0xffffffffu, upto > index);
+    if (reached != 0) {
+      const int owner = __ffs(reached) - 1;
+      const int64_t before = __shfl_sync(0xffffffffu, upto - tiles, owner);
+      const int64_t first_row = __shfl_sync(0xffffffffu, first, owner), end_row = __shfl_sync(0xffffffffu, end, owner);
+      const int64_t rows = (end_row - first_row + tile.rows - 1) / tile.rows, local = index - before;
+      return {first_row + local % rows * tile.rows, end_row, local / rows * tile.columns, base + owner};
+    }
+    index -= __shfl_sync(0xffffffffu, upto, 31);
+  }
+  return {0, 0, 0, -1};
+}
+
+inline unsigned tile_count(const GemmArgs& args, GemmTile tile) {
+  return static_cast<unsigned>(row_tile_bound(args.m, args.groups, tile.rows) * ceil_divide(args.n, tile.columns));
+}
+
+// out = sums + bias + (old out), one rounding, for eight columns of one row.
+template <class Out>
+__device__ void finish_octet(const GemmArgs& args, int64_t row, int64_t column, Octet sums, bool vector) {
+  const int64_t count = args.n - column;
+  Out* out = static_cast<Out*>(args.out) + row * args.n + column;
+  const bool whole = vector && count >= kOctet;
+  if (args.bias.data != nullptr) {
+    const Octet bias = load_octet(args.bias, column, count, whole);
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) sums.v[i] += bias.v[i];
+  }
+  if (args.epilogue == Epilogue::kAdd) {
+    const Octet old = load_octet(out, count, whole);
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) sums.v[i] += old.v[i];
+  }
+  store_octet(out, sums, count, whole);
+}
+
+// silu(gate) ∘ up, one rounding, for eight columns of one row of out [rows, n / 2].
+template <class Out>
+__device__ void finish_swiglu(const GemmArgs& args, int64_t row, int64_t column, const Octet& gate, const Octet& up,
+                              bool vector) {
+  Octet result;
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) result.v[i] = swiglu(gate.v[i], up.v[i]);
+  store_octet(static_cast<Out*>(args.out) + row * (args.n / 2) + column, result, kOctet, vector);
+}
+
+// What mma.sync left in a warp's registers, into the block's sums [rows, columns] in shared memory: lane l holds of
+// each 16 x 8 piece row l / 4, columns 2 (l % 4) + {0, 1}, and row + 8.
+template <int stride, int row_pieces, int column_pieces>
+__device__ inline void stage_sums(float* staged, int warp_row, int warp_column,
+                                  const float (&sums)[row_pieces][column_pieces][4]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < row_pieces; ++i)
+#pragma unroll
+    for (int j = 0; j < column_pieces; ++j) {
+      float* target = staged + (warp_row + i * 16 + lane / 4) * stride + warp_column + j * 8 + lane % 4 * 2;
+      *reinterpret_cast<float2*>(target) = {sums[i][j][0], sums[i][j][1]};
+      *reinterpret_cast<float2*>(target + 8 * stride) = {sums[i][j][2], sums[i][j][3]};
+    }
+}
+
+// The block's sums from shared memory to out, in whole octets of rows.
+template <int threads, class Out>
+__device__ inline void write_staged(const GemmArgs& args, const TilePlace& place, GemmTile tile, const float* staged,
+                                    int stride, bool vector) {
+  static_assert(kOctet == kGateUpBlock);
+  const int step = args.epilogue == Epilogue::kSwiglu ? 2 * kOctet : kOctet, row_octets = tile.columns / step;
+  for (int item = threadIdx.x; item < tile.rows * row_octets; item += threads) {
+    const int64_t row = place.first_row + item / row_octets;
+    const int local_column = item % row_octets * step;
+    const int64_t column = place.first_column + local_column;
+    if (row >= place.end_row) break;
+    if (column >= args.n) continue;
+    const float* sums = staged + item / row_octets * stride + local_column;
+    if (args.epilogue == Epilogue::kSwiglu)
+      finish_swiglu<Out>(args, row, column / 2, load_octet(sums, kOctet, true), load_octet(sums + kOctet, kOctet, true),
+                         vector);
+    else
+      finish_octet<Out>(args, row, column, load_octet(sums, kOctet, true), vector);
+  }
+}
+
+// Rows of out, and bias, that finish_octet may treat as vectors.
+inline bool vector_output(const GemmArgs& args) {
+  return args.n % (args.epilogue == Epilogue::kSwiglu ? 2 * kOctet : kOctet) == 0 && on_16_bytes(args.out) &&
+         (args.bias.data == nullptr || on_16_bytes(args.bias.data));
+}
+
+}  // namespace lfm2

@@ -1,0 +1,199 @@
+// From the tensor cores' sums, in the registers of a warp, to out: bias, SwiGLU, addition, rounding. For gemm_wgmma.cu.
+#pragma once
+
+#include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/ptx/hopper.cuh"
+
+namespace lfm2 {
+
+constexpr int kPassColumns = 64;  // of out, in one pass through a warp's shared memory: 16 rows of 128 bytes
+constexpr int kPassBytes = 16 * kPassColumns * 2;
+
+// What the fast exp and division lose is far below the rounding to 16 bits. -inf gives NaN, as x / (1 + exp(-x)) does.
+__device__ inline float silu(float x) {
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(x * -1.4426950408889634f));
+  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(inverse) : "f"(1.0f + power));
+  return x * inverse;
+}
+
+template <class T>
+__device__ inline uint32_t pack(float even, float odd) {
+  const T pair[2] = {rounded<T>(even), rounded<T>(odd)};
+  return *reinterpret_cast<const uint32_t*>(pair);
+}
+template <>
+__device__ inline uint32_t pack<__nv_bfloat16>(float even, float odd) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(even, odd);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+template <>
+__device__ inline uint32_t pack<__half>(float even, float odd) {
+  const __half2 pair = __floats2half2_rn(even, odd);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+__device__ inline float2 unpack(uint32_t bits, __nv_bfloat16) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&bits));
+}
+__device__ inline float2 unpack(uint32_t bits, __half) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
+}
+
+// A warp's 16 rows and where they go.
+struct Strip {
+  int first_row, rows;  // rows below 16: the rest belongs to others
+  int first_column;     // of the sums
+};
+
+template <class B, int width, int size>
+__device__ void add_bias(const B* bias, int n, const Strip& strip, float (&sums)[size]) {
+  const int lane_column = strip.first_column + threadIdx.x % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < width / 8; ++j) {
+    if (lane_column + j * 8 >= n) break;  // n is even, as is the column
+    const float even = to_f32(bias[lane_column + j * 8]), odd = to_f32(bias[lane_column + j * 8 + 1]);
+    sums[j * 4] += even;
+    sums[j * 4 + 1] += odd;
+    sums[j * 4 + 2] += even;
+    sums[j * 4 + 3] += odd;
+  }
+}
+
+template <int width, int size>
+__device__ void add_bias(const GemmArgs& args, const Strip& strip, float (&sums)[size]) {
+  const int n = static_cast<int>(args.n);
+  if (args.bias.dtype == DType::kBf16)
+    add_bias<__nv_bfloat16, width>(static_cast<const __nv_bfloat16*>(args.bias.data), n, strip, sums);
+  else if (args.bias.dtype == DType::kF16)
+    add_bias<__half, width>(static_cast<const __half*>(args.bias.data), n, strip, sums);
+  else
+    add_bias<float, width>(static_cast<const float*>(args.bias.data), n, strip, sums);
+}
+
+// fp32: straight from the registers, 32 bytes of a row at a time.
+template <int width, int size>
+__device__ void write_floats(const GemmArgs& args, const Strip& strip, const float (&sums)[size]) {
+  const int lane = threadIdx.x % 32, column = strip.first_column + lane % 4 * 2;
+  const bool add = args.epilogue == Epilogue::kAdd;
+#pragma unroll
+  for (int lower = 0; lower < 2; ++lower) {
+    const int row = lane / 4 + lower * 8;
+    if (row >= strip.rows) continue;
+    float* out = static_cast<float*>(args.out) + static_cast<int64_t>(strip.first_row + row) * args.n + column;
+#pragma unroll
+    for (int j = 0; j < width / 8; ++j) {
+      if (column + j * 8 >= args.n) continue;
+      float2 value = {sums[j * 4 + lower * 2], sums[j * 4 + lower * 2 + 1]};
+      float2* target = reinterpret_cast<float2*>(out + j * 8);
+      if (add) {
+        const float2 old = *target;
+        value = {value.x + old.x, value.y + old.y};
+      }
+      *target = value;
+    }
+  }
+}
+
+// Where a warp's 16 rows of 16-bit results go, and how they get there: 64 columns at a time through the warp's shared
+// memory, 16 rows of eight swizzled chunks, so that memory is read and written in rows of 128 bytes. Two such passes
+// have a place each.
+template <class T, int width, Epilogue epilogue>
+class Writer {
+ public:
+  __device__ Writer(const GemmArgs& args, const Strip& strip, uint32_t staged)
+      : staged_(staged),
+        rows_(strip.rows - row0()),
+        n_(static_cast<int>(kSwiglu ? args.n / 2 : args.n)),
+        columns_(n_ - (kSwiglu ? strip.first_column / 2 : strip.first_column) - chunk() * 8),
+        out_(static_cast<T*>(args.out) + static_cast<int64_t>(strip.first_row + row0()) * n_ + (n_ - columns_)) {}
+
+  // The old values of the first two passes come while the sums are computed.
+  __device__ void load_old() const {
+    if constexpr (epilogue == Epilogue::kAdd) {
+#pragma unroll
+      for (int pass = 0; pass < 2; ++pass) load_old(pass);
+    }
+  }
+
+  template <int size>
+  __device__ void write(const float (&sums)[size]) const {
+    // Where the lane's row of the four matrices begins that are stored together, and the chunk's swizzle.
+    const int lane = threadIdx.x % 32, matrix_chunk = lane / 16, swizzle = lane % 8;
+    const uint32_t matrix_row = staged_ + lane % 16 * 128;
+#pragma unroll
+    for (int pass = 0; pass < kPasses; ++pass) {
+      if constexpr (epilogue == Epilogue::kAdd) {
+        wait_copies<1>();
+        __syncwarp();
+      }
+#pragma unroll
+      for (int piece = 0; piece < kPassColumns / 16; ++piece) {
+        const int column = pass * kPassColumns + piece * 16;
+        if (column >= kWidth) continue;
+        const uint32_t address = matrix_row + place(pass) + ((piece * 2 + matrix_chunk) ^ swizzle) * 16;
+        uint32_t words[4];  // upper and lower rows of the first eight columns, then of the other eight
+        if constexpr (epilogue == Epilogue::kAdd) load_matrices(words, address);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (kSwiglu) {
+            const int gate = column + i / 2 * 8 + i % 2 * 2, up = gate + 4;
+            words[i] = pack<T>(silu(sums[gate]) * sums[up], silu(sums[gate + 1]) * sums[up + 1]);
+          } else {
+            float even = sums[column / 2 + i * 2], odd = sums[column / 2 + i * 2 + 1];
+            if constexpr (epilogue == Epilogue::kAdd) {
+              const float2 old = unpack(words[i], T{});
+              even += old.x;
+              odd += old.y;
+            }
+            words[i] = pack<T>(even, odd);
+          }
+        }
+        store_matrices(address, words);
+      }
+      __syncwarp();
+#pragma unroll
+      for (int i = 0; i < 16 / kPassRows; ++i)
+        if (valid(pass, i)) *target(pass, i) = load_shared(row_address(pass, i));
+      if constexpr (epilogue == Epilogue::kAdd) {
+        __syncwarp();
+        load_old(pass + 2);
+      }
+    }
+    __syncwarp();
+  }
+
+ private:
+  static constexpr bool kSwiglu = epilogue == Epilogue::kSwiglu;
+  static constexpr int kWidth = kSwiglu ? width / 2 : width, kPasses = (kWidth + kPassColumns - 1) / kPassColumns;
+  static constexpr int kPassRows = 4;  // of out, in one instruction
+
+  __device__ static int row0() { return threadIdx.x % 32 / 8; }
+  __device__ static int chunk() { return threadIdx.x % 8; }
+  __device__ static uint32_t place(int pass) { return static_cast<uint32_t>(pass % 2 * kPassBytes); }
+  __device__ bool valid(int pass, int i) const {
+    return i * kPassRows < rows_ && pass * kPassColumns < columns_ && pass * kPassColumns + chunk() * 8 < kWidth;
+  }
+  __device__ uint32_t row_address(int pass, int i) const {
+    const int row = row0() + i * kPassRows;
+    return staged_ + place(pass) + row * 128 + (chunk() ^ (row & 7)) * 16;
+  }
+  __device__ uint4* target(int pass, int i) const {
+    return reinterpret_cast<uint4*>(out_ + static_cast<int64_t>(i) * kPassRows * n_ + pass * kPassColumns);
+  }
+  __device__ void load_old(int pass) const {
+    if (pass < kPasses) {
+#pragma unroll
+      for (int i = 0; i < 16 / kPassRows; ++i)
+        if (valid(pass, i)) copy_async(row_address(pass, i), target(pass, i), true);
+    }
+    commit_copies();
+  }
+
+  uint32_t staged_;
+  int rows_;     // from the lane's first row on
+  int n_;        // of out
+  int columns_;  // from the lane's first column on
+  T* out_;
+};
+
+}  // namespace lfm2

@@ -1,0 +1,110 @@
+// Which tiles the thread blocks of gemm_wgmma.cu compute, and in which order.
+#pragma once
+
+#include "kernels/cuda/common/device_types.cuh"
+
+namespace lfm2 {
+
+constexpr int kWgmmaRows = 128;       // of a tile
+constexpr int kWgmmaHalfRows = 64;    // of a warpgroup; the last tile of a group may have no more
+constexpr int kWgmmaBandRows = 2048;  // tiles of so many rows take turns at each piece of w, which then stays in L2
+
+// What one block computes: kWgmmaRows rows, or half of them, and `columns` columns.
+struct TileWork {
+  int group;
+  int first_row, end_row;  // of a and out; end_row is the group's end, not the tile's
+  int first_column;
+  bool half;          // at most kWgmmaRows / 2 rows: the warpgroups split the columns
+  bool same_columns;  // as the other block of the cluster, which has the next rows; otherwise the next columns
+};
+
+// Units of work, one for each cluster in turn, are counted group by group; in a group first pairs of row tiles, band by
+// band, then column by column, then row by row; then the one or two row tiles that are left, for pairs of column tiles.
+// A warp finds its units by itself: a prefix sum over the groups, 32 at a time, kept in the lanes.
+template <int columns, int cluster>
+class TileWalk {
+ public:
+  __device__ explicit TileWalk(const GemmArgs& args)
+      : offsets_(args.offsets),
+        groups_(static_cast<int>(args.groups)),
+        rows_(static_cast<int>(args.m)),
+        column_tiles_(static_cast<int>((args.n + columns - 1) / columns)) {
+    read_groups();
+  }
+
+  // Units are asked for in rising order. False behind the last.
+  __device__ bool find(int unit, int rank, TileWork& work) {
+    while (true) {
+      const unsigned reached = __ballot_sync(0xffffffffu, before_ + upto_ > unit);
+      if (reached != 0) {
+        const int owner = __ffs(reached) - 1;
+        const int first = __shfl_sync(0xffffffffu, first_, owner), end = __shfl_sync(0xffffffffu, end_, owner);
+        const int previous = __shfl_sync(0xffffffffu, upto_, owner > 0 ? owner - 1 : 0);
+        place(unit - before_ - (owner > 0 ? previous : 0), rank, first, end, work);
+        work.group = base_ + owner;
+        return true;
+      }
+      before_ += __shfl_sync(0xffffffffu, upto_, 31);
+      base_ += 32;
+      if (base_ >= groups_) return false;
+      read_groups();
+    }
+  }
+
+ private:
+  static constexpr int kPairRows = kWgmmaRows * cluster;
+  static constexpr int kBand = kWgmmaBandRows / kPairRows;
+
+  // A second tile that would be half empty is better off alone.
+  __device__ static int pairs_of(int rows) {
+    return cluster == 1 ? (rows + kWgmmaRows - 1) / kWgmmaRows : (rows + kWgmmaHalfRows - 1) / kPairRows;
+  }
+  __device__ static int singles_of(int rows, int pairs) {
+    const int left = rows - pairs * kPairRows;
+    return cluster == 1 || left <= 0 ? 0 : (left + kWgmmaRows - 1) / kWgmmaRows;
+  }
+
+  __device__ void read_groups() {
+    const int group = base_ + static_cast<int>(threadIdx.x % 32);
+    first_ = end_ = 0;
+    if (group < groups_) {
+      first_ = offsets_ == nullptr ? 0 : offsets_[group];
+      end_ = offsets_ == nullptr ? rows_ : offsets_[group + 1];
+    }
+    const int pairs = pairs_of(end_ - first_);
+    upto_ = pairs * column_tiles_ + singles_of(end_ - first_, pairs) * ((column_tiles_ + cluster - 1) / cluster);
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int left = __shfl_up_sync(0xffffffffu, upto_, step);
+      if (threadIdx.x % 32 >= step) upto_ += left;
+    }
+  }
+
+  __device__ void place(int unit, int rank, int first, int end, TileWork& work) const {
+    const int pairs = pairs_of(end - first);
+    int column_tile;
+    work.same_columns = unit < pairs * column_tiles_;
+    if (work.same_columns) {
+      const int band = unit / (kBand * column_tiles_), in_band = unit - band * kBand * column_tiles_;
+      const int height = min(kBand, pairs - band * kBand);
+      column_tile = in_band / height;
+      work.first_row = first + (band * kBand + in_band - column_tile * height) * kPairRows + rank * kWgmmaRows;
+    } else {
+      const int local = unit - pairs * column_tiles_, singles = singles_of(end - first, pairs);
+      column_tile = local / singles;
+      work.first_row = first + pairs * kPairRows + (local - column_tile * singles) * kWgmmaRows;
+      column_tile = column_tile * cluster + rank;
+    }
+    work.first_column = column_tile * columns;
+    work.end_row = end;
+    work.half = end - work.first_row <= kWgmmaHalfRows && (cluster == 1 || !work.same_columns);
+  }
+
+  const int32_t* offsets_;
+  int groups_, rows_, column_tiles_;
+  int base_ = 0, before_ = 0;  // the lanes' first group; units before it
+  int first_ = 0, end_ = 0;    // rows of the lane's group
+  int upto_ = 0;               // units of the lanes' groups up to this one's
+};
+
+}  // namespace lfm2

@@ -1,0 +1,54 @@
+// Dense matrix products by cuBLASLt, with one algorithm for each (n, k, types) and every number of rows: the bits of a
+// row do not depend on the rows beside it. Used by CudaOps.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/gemm/gemm_plan.h"
+#include "kernels/cuda/common/launch.h"
+
+namespace lfm2 {
+
+class LtMatmul {
+ public:
+  // Hopper's kernels count their tiles in 4 bytes of workspace; partial sums over k would not fit.
+  static constexpr size_t kWorkspaceBytes = 4096;
+
+  explicit LtMatmul(Buffer workspace);
+  ~LtMatmul();
+  LtMatmul(const LtMatmul&) = delete;
+  LtMatmul& operator=(const LtMatmul&) = delete;
+
+  // False where cuBLASLt has no algorithm that adds k in one piece for any number of rows; that
+  // depends on n, k and types only. `problem` is one for which choose_dense gave kCublasLt.
+  bool multiply(cudaStream_t stream, const GemmArgs& args, const GemmProblem& problem);
+
+ private:
+  struct Key {
+    int64_t n, k;
+    DType act, out;
+    bool bias;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Plan {
+    cublasLtMatmulDescOpaque_t operation{};
+    std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: not possible
+  };
+
+  Plan& plan_for(const GemmProblem& problem);
+  std::optional<cublasLtMatmulAlgo_t> choose_algorithm(const GemmProblem& problem, Plan& plan) const;
+
+  Buffer workspace_;  // of the one stream that multiplies
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<Key, Plan> plans_;
+};
+
+}  // namespace lfm2

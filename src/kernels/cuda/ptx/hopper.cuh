@@ -1,0 +1,147 @@
+// Hopper's instructions (sm_90a) one by one: barriers in shared memory, the copy engine, clusters, register budgets.
+// The tensor cores': wgmma.cuh. Shared memory is named by its 32-bit address (shared_address of mma.cuh).
+#pragma once
+
+#include <cuda.h>
+
+#include "kernels/cuda/ptx/mma.cuh"
+#include "kernels/cuda/ptx/wgmma.cuh"
+
+namespace lfm2 {
+
+// A barrier is 8 bytes in shared memory. Its phase ends once `arrivals` threads have arrived and all bytes that were
+// announced have come; phases end in turn, and a wait names the parity of the one it waits for.
+__device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// Behind the last init: the copy engine and the other blocks of the cluster may see the barriers after the next sync.
+__device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
+
+__device__ inline void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
+}
+// At the barrier that block `rank` of the cluster has at the same address; the own one is fine too. It orders what the
+// tensor cores have read and the copy engine will write; ordinary memory is not made visible to the other block: that
+// costs a fence of the whole GPU, a microsecond.
+__device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+// Arrives, and announces `bytes` of copies that the phase waits for as well.
+__device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// True once the phase of this parity has ended; the hardware may sleep a while before it says no.
+__device__ inline bool barrier_try_wait(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+// No limit and no trap: where the ways of two warpgroups could meet, if only in a trap, ptxas no longer gives each its
+// own number of registers.
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+  while (!barrier_try_wait(barrier, parity)) {
+  }
+}
+
+// Copies of a box of a tensor map (tensor_map.h) by one thread, in the background. x counts elements along a row, y
+// rows, z matrices; what lies outside the tensor becomes zeros. The bytes are counted by `barrier`.
+__device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
+}
+__device__ inline void load_box(uint32_t target, const CUtensorMap* map, uint32_t barrier, int x, int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];\n" ::"r"(
+          target),
+      "l"(map), "r"(barrier), "r"(x), "r"(y)
+      : "memory");
+}
+__device__ inline void load_box(uint32_t target, const CUtensorMap* map, uint32_t barrier, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
+      "[%2];\n" ::"r"(target),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+// To the same place in every block of the cluster whose bit is in `blocks`, and told to each one's own barrier.
+__device__ inline void load_box_multicast(uint32_t target, const CUtensorMap* map, uint32_t barrier, uint16_t blocks,
+                                          int x, int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%4, "
+      "%5}], [%2], %3;\n" ::"r"(target),
+      "l"(map), "r"(barrier), "h"(blocks), "r"(x), "r"(y)
+      : "memory");
+}
+__device__ inline void load_box_multicast(uint32_t target, const CUtensorMap* map, uint32_t barrier, uint16_t blocks,
+                                          int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%4, "
+      "%5, %6}], [%2], %3;\n" ::"r"(target),
+      "l"(map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+// In each thread that wrote shared memory, before the barrier behind which tensor cores or the copy engine read it.
+__device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+
+__device__ inline uint32_t cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+  return rank;
+}
+// Of all threads of all blocks of the cluster; every warp reaches it converged.
+__device__ inline void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+}
+
+// Of kernels launched with programmatic stream serialization: such a kernel may begin while the one before it still
+// runs; what the other wrote is there behind the wait. Everything global is touched behind it.
+__device__ inline void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;\n" ::: "memory"); }
+__device__ inline void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory"); }
+
+// Moves registers between the warpgroups of a block; all four warps of one call it. Multiples of 8, 24 … 240.
+template <int registers>
+__device__ inline void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(registers));
+}
+template <int registers>
+__device__ inline void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(registers));
+}
+
+// Eight-by-eight matrices of 16-bit elements, four at a time, as load_matrices takes them.
+__device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+__device__ inline uint4 load_shared(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+// For a whole warp, read by `reader` alone: the lane whose arrival at a barrier says later that it has been read. (The
+// others' reads would come before that arrival too, by __syncwarp, but racecheck does not follow that.)
+__device__ inline uint4 load_shared_by(int reader, uint32_t address) {
+  uint4 v{};
+  if (static_cast<int>(threadIdx.x % 32) == reader) v = load_shared(address);
+  for (uint32_t* word : {&v.x, &v.y, &v.z, &v.w}) *word = __shfl_sync(0xffffffffu, *word, reader);
+  return v;
+}
+__device__ inline void store_shared(uint32_t address, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+}  // namespace lfm2

@@ -1,0 +1,89 @@
+// rms_norm: one block a row; the order of the sum depends on the row's length only (row_types.cuh).
+#include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/rows/row_types.cuh"
+
+namespace lfm2 {
+
+namespace {
+
+// Rows of up to kMostPartials octets. A thread takes kEach of them, blockDim.x apart, loaded once; its weights come
+// before the wait. x and out may be the same memory.
+constexpr int kThreads = kMostPartials / 2;
+template <class T, int kEach>
+__global__ void __launch_bounds__(kThreads)
+    rms_norm_kernel(const T* x, AnyArray weight, float eps, int64_t n, T* out, bool vector) {
+  __shared__ float trees[kMostTrees];
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * n;
+  const int trees_apart = static_cast<int>(blockDim.x) / 32;
+  Octet scale[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int64_t c = (threadIdx.x + i * blockDim.x) * kOctet;
+    if (c < n) scale[i] = load_octet(weight, c, n - c, vector);
+  }
+  wait_for_previous();
+  let_next_start();
+  Packed<T> elements[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int64_t c = (threadIdx.x + i * blockDim.x) * kOctet;
+    elements[i] = {};
+    if (c < n) elements[i] = load_packed(x + row + c, n - c, vector);
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const float tree = warp_sum(add_squares(0, unpack(elements[i])));
+    if (threadIdx.x % 32 == 0) trees[threadIdx.x / 32 + i * trees_apart] = tree;
+  }
+  __syncthreads();
+  float squares = 0;
+  for (int tree = 0; tree < trees_apart * kEach; ++tree) squares += trees[tree];
+  const float factor = rms_factor(squares, n, eps);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int64_t c = (threadIdx.x + i * blockDim.x) * kOctet;
+    if (c < n) store_packed(out + row + c, pack<T>(scaled(unpack(elements[i]), factor, scale[i])), n - c, vector);
+  }
+}
+
+// Longer rows. x and out may be the same memory: a thread reads again only what it writes itself.
+template <class T>
+__global__ void rms_norm_long_kernel(const T* x, AnyArray weight, float eps, int64_t n, T* out, bool vector) {
+  const T* source = x + blockIdx.x * n;
+  T* target = out + blockIdx.x * n;
+  wait_for_previous();
+  let_next_start();
+  float squares = 0;
+  for (int64_t c = threadIdx.x * kOctet; c < n; c += blockDim.x * kOctet)
+    squares = add_squares(squares, load_octet(source + c, n - c, vector));
+  const float factor = rms_factor(block_squares(squares), n, eps);
+  for (int64_t c = threadIdx.x * kOctet; c < n; c += blockDim.x * kOctet) {
+    const Octet octet = load_octet(source + c, n - c, vector), scale = load_octet(weight, c, n - c, vector);
+    store_octet(target + c, scaled(octet, factor, scale), n - c, vector);
+  }
+}
+
+}  // namespace
+
+void launch_rms_norm(cudaStream_t stream, const void* x, AnyArray weight, float eps, int64_t rows, int64_t n, void* out,
+                     DType act) {
+  if (rows == 0 || n == 0) return;
+  const bool vector = n % kOctet == 0 && on_16_bytes(x) && on_16_bytes(weight.data) && on_16_bytes(out);
+  const int64_t octets = ceil_divide(n, kOctet);
+  const auto blocks = static_cast<unsigned>(rows);
+  with_device_type(act, [&](auto zero) {
+    using T = decltype(zero);
+    const auto launch = [&](auto kernel, unsigned threads) {
+      launch_dependent("rms_norm_kernel", kernel, {blocks, threads}, stream, static_cast<const T*>(x), weight, eps, n,
+                       static_cast<T*>(out), vector);
+    };
+    if (octets <= kThreads)
+      launch(rms_norm_kernel<T, 1>, row_threads(octets));
+    else if (octets <= kMostPartials)
+      launch(rms_norm_kernel<T, 2>, kThreads);
+    else
+      launch(rms_norm_long_kernel<T>, row_threads(octets));
+  });
+}
+
+}  // namespace lfm2

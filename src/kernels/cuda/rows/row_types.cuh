@@ -1,0 +1,93 @@
+// What the row kernels share: octets as they are stored, and the one order in which a row's squares are summed, so that
+// every kernel with a norm in it gives a row the same bits.
+#pragma once
+
+#include "kernels/cuda/common/device_types.cuh"
+
+namespace lfm2 {
+
+// Eight elements as they are stored: in 16-bit types half the registers of an Octet.
+template <class T>
+struct Packed {
+  static constexpr int kWords = static_cast<int>(sizeof(T)) * kOctet / 16;
+  uint4 words[kWords];
+};
+
+template <class T>
+__device__ inline Packed<T> load_packed(const T* p, int64_t count, bool vector) {
+  Packed<T> packed;
+  if (vector) {
+#pragma unroll
+    for (int i = 0; i < Packed<T>::kWords; ++i) packed.words[i] = reinterpret_cast<const uint4*>(p)[i];
+  } else {
+    T* elements = reinterpret_cast<T*>(&packed);
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) elements[i] = i < count ? p[i] : rounded<T>(0.0f);
+  }
+  return packed;
+}
+
+template <class T>
+__device__ inline void store_packed(T* p, const Packed<T>& packed, int64_t count, bool vector) {
+  if (vector) {
+#pragma unroll
+    for (int i = 0; i < Packed<T>::kWords; ++i) reinterpret_cast<uint4*>(p)[i] = packed.words[i];
+  } else {
+    const T* elements = reinterpret_cast<const T*>(&packed);
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i)
+      if (i < count) p[i] = elements[i];
+  }
+}
+
+template <class T>
+__device__ inline Octet unpack(const Packed<T>& packed) {
+  const T* elements = reinterpret_cast<const T*>(&packed);
+  Octet octet;
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) octet.v[i] = to_f32(elements[i]);
+  return octet;
+}
+
+template <class T>
+__device__ inline Packed<T> pack(const Octet& octet) {
+  Packed<T> packed;
+  T* elements = reinterpret_cast<T*>(&packed);
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) elements[i] = rounded<T>(octet.v[i]);
+  return packed;
+}
+
+// The order of a row's sum of squares: row_threads(octets) partial sums, octet o in number o modulo that many, each
+// from its first octet's first element on; 32 neighbouring partial sums by a tree; the trees' results in order.
+constexpr int kMostPartials = 256;  // of row_threads
+constexpr int kMostTrees = kMostPartials / 32;
+
+__device__ inline float add_squares(float sum, const Octet& octet) {
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) sum = fmaf(octet.v[i], octet.v[i], sum);
+  return sum;
+}
+
+__device__ inline float rms_factor(float squares, int64_t n, float eps) {
+  return 1.0f / sqrtf(squares / static_cast<float>(n) + eps);
+}
+
+__device__ inline Octet scaled(Octet x, float factor, const Octet& weight) {
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) x.v[i] = x.v[i] * factor * weight.v[i];
+  return x;
+}
+
+// A block of row_threads(octets) threads, each with its partial sum: every thread gets the row's.
+__device__ inline float block_squares(float partial) {
+  __shared__ float trees[kMostTrees];
+  partial = warp_sum(partial);
+  if (threadIdx.x % 32 == 0) trees[threadIdx.x / 32] = partial;
+  __syncthreads();
+  float sum = 0;
+  for (unsigned tree = 0; tree < blockDim.x / 32; ++tree) sum += trees[tree];
+  return sum;
+}
+
+}  // namespace lfm2

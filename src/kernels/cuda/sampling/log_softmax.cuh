@@ -1,0 +1,85 @@
+// One pass over a row of logits by a block of kRowThreads: its log-sum-exp, to the same bits in every kernel, and its
+// largest entry.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/cuda/common/device_types.cuh"
+#include "kernels/sampling.h"
+
+namespace lfm2 {
+
+constexpr int kRowThreads = 512, kRowWarps = kRowThreads / 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Unique within a row: of equal logits the lower id is the larger.
+__device__ inline uint64_t order_of(const float* logits, int id) {
+  return (static_cast<uint64_t>(sampling_key(logits[id])) << 32) | ~static_cast<uint32_t>(id);
+}
+
+// What one thread, and then the block, knows of a row: its largest logit, the sum of exp(logit - largest), the best
+// entry.
+struct Survey {
+  float largest = -INFINITY, sum = 0;
+  uint64_t best = 0;  // order_of(entry); 0 where the thread had none
+};
+
+// Runs of kRun entries: one rescaling of the sum for all of them. A NaN comes into the sum, and makes every result NaN.
+__device__ inline Survey survey(const float* logits, int vocab) {
+  constexpr int kRun = 8;
+  Survey result;
+  float best = -INFINITY, next[kRun];
+  int best_id = threadIdx.x;
+  const auto load = [&](int first) {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i)
+      next[i] = first + i * kRowThreads < vocab ? logits[first + i * kRowThreads] : -INFINITY;
+  };
+  load(threadIdx.x);
+  for (int first = threadIdx.x; first < vocab; first += kRun * kRowThreads) {
+    float x[kRun], largest = result.largest;
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) x[i] = next[i];
+    load(first + kRun * kRowThreads);
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) {
+      largest = fmaxf(largest, x[i]);
+      if (x[i] > best) {
+        best = x[i];
+        best_id = first + i * kRowThreads;
+      }
+    }
+    const float base = largest == -INFINITY ? 0.0f : largest;
+    result.sum *= expf(result.largest - base);
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) result.sum += expf(x[i] - base);
+    result.largest = largest;
+  }
+  if (best_id < vocab) result.best = order_of(logits, best_id);
+  return result;
+}
+
+// log(sum of exp) over the row, in an order fixed by the threads.
+__device__ inline double log_sum_of(const Survey& mine) {
+  __shared__ float warp_largest[kRowWarps];
+  __shared__ double warp_sums[kRowWarps];
+  float largest = mine.largest;
+  for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, step));
+  if (threadIdx.x % 32 == 0) warp_largest[threadIdx.x / 32] = largest;
+  __syncthreads();
+  for (int warp = 0; warp < kRowWarps; ++warp) largest = fmaxf(largest, warp_largest[warp]);
+  // Infinite largest values give NaN here, as the log-softmax of such a row is.
+  double sum = static_cast<double>(mine.sum) * static_cast<double>(expf(mine.largest - largest));
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;
+  __syncthreads();
+  sum = 0;
+  for (int warp = 0; warp < kRowWarps; ++warp) sum += warp_sums[warp];
+  return static_cast<double>(largest) + log(sum);
+}
+
+__device__ inline float log_prob(uint32_t key, double log_sum) {
+  return static_cast<float>(static_cast<double>(sampling_logit(key)) - log_sum);
+}
+
+}  // namespace lfm2

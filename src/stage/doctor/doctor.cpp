@@ -1,0 +1,195 @@
+// Facts first, then trials, so that a trial that fails or hangs cannot hide the facts.
+#include "stage/doctor/doctor.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <map>
+
+#include "stage/support/bytes_text.h"
+#include "stage/version.h"
+
+namespace lfm2 {
+
+namespace {
+
+// The item of the link test where no weights tell it, and the most that it moves at a time.
+constexpr int64_t kItemTokens = 512, kItemRowBytes = 4096;
+constexpr int64_t kMostItemBytes = int64_t{16} << 20;
+
+// A rank whose trial failed waits this long for those that wait for it.
+double trial_timeout(const Options& options) {
+  if (options.timeout_seconds == 0) return 0;
+  return 3 * options.timeout_seconds + (options.device == DeviceChoice::kCpu ? 0 : kStartTimeout);
+}
+
+std::string limit_text(uint64_t limit, bool bytes) {
+  if (limit == std::numeric_limits<uint64_t>::max()) return "no limit";
+  return bytes ? bytes_text(limit) : fmt::format("{}", limit);
+}
+
+std::string versions_line(const RankFacts& first) {
+  std::string text = first.versions.at("lfm2_stage");
+  for (const auto& [name, version] : first.versions) {
+    if (name == "lfm2_stage") continue;
+    // Most MPI libraries name themselves.
+    text += fmt::format("; {}{}", version.find(name) == std::string::npos ? name + " " : "", version);
+    if (name == "MPI") text += first.mpi_takes_gpu_memory ? " (CUDA-aware)" : " (not CUDA-aware)";
+  }
+  if (!first.versions.contains("NCCL")) text += "; built without CUDA";
+  return text + "\n";
+}
+
+std::string rank_rows(const Examination& e) {
+  std::string text = fmt::format("\n{:>4}  {:>7}  {:>10}  {:>11}  {:>10}  host\n", "rank", "layers", "weights",
+                                 "activations", "processors");
+  for (const RankFacts& rank : e.ranks) {
+    const bool planned = rank.layer_count > 0;
+    text += fmt::format("{:>4}  {:>7}  {:>10}  {:>11}  {:>10}  {}\n", rank.rank,
+                        planned ? fmt::format("{}-{}", rank.first_layer, rank.first_layer + rank.layer_count - 1) : "-",
+                        planned ? bytes_text(rank.weight_bytes) : "-",
+                        planned ? bytes_text(rank.activation_bytes) : "-", rank.processors, rank.host);
+  }
+  if (const RankFacts& first = e.ranks.front(); first.layer_count > 0)
+    text += fmt::format("planned for scoring {} samples of {} tokens in {}, micro-batches of up to {} tokens\n",
+                        e.options.samples, e.options.length, first.dtype, first.tokens);
+  return text;
+}
+
+std::string gpu_rows(const Examination& e) {
+  std::string text;
+  for (const RankFacts& rank : e.ranks) {
+    if (rank.visible_gpus == 0) continue;
+    if (text.empty())
+      text = fmt::format("\n{:>4}  {:>7}  {:>10}  {:>10}  {:<14}  {}\n", "rank", "visible", "free", "memory", "bus",
+                         "GPU");
+    text += fmt::format("{:>4}  {:>7}  {:>10}  {:>10}  {:<14}  {}, {}\n", rank.rank, rank.visible_gpus,
+                        bytes_text(rank.free_gpu_bytes), bytes_text(rank.all_gpu_bytes), rank.gpu_bus, rank.gpu,
+                        rank.gpu_uuid);
+  }
+  return text;
+}
+
+std::string host_rows(const Examination& e) {
+  std::string text = fmt::format("\n{:>5}  {:>10}  {:>11}  {:>13}  {:>13}  {:>10}  {:>9}  host\n", "ranks",
+                                 "processors", "free memory", "/dev/shm", "of it free", "lockable", "open files");
+  for (const std::string& host : e.hosts()) {
+    const std::vector<size_t> ranks = e.ranks_of(host);
+    const RankFacts& first = e.ranks[ranks.front()];
+    text +=
+        fmt::format("{:>5}  {:>10}  {:>11}  {:>13}  {:>13}  {:>10}  {:>10}  {}\n", ranks.size(), first.all_processors,
+                    bytes_text(first.free_memory_bytes), bytes_text(first.shm_bytes), bytes_text(first.free_shm_bytes),
+                    limit_text(first.lockable_bytes, true), limit_text(first.open_files, false), host);
+  }
+  return text;
+}
+
+std::string device_rows(const Examination& e) {
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (size_t rank = 0; rank < e.trials.size(); ++rank)
+    if (const std::string& device = e.trials[rank].device; !device.empty())
+      ranks_of[device].push_back(static_cast<int>(rank));
+  std::string text = "\n";
+  for (const auto& [device, ranks] : ranks_of)
+    text += fmt::format("rank{} {}: {}\n", ranks.size() == 1 ? "" : "s", processor_list(ranks), device);
+  return text;
+}
+
+std::string link_rows(const Examination& e) {
+  std::string text;
+  for (size_t rank = 0; rank < e.trials.size(); ++rank) {
+    const TrialFacts& trial = e.trials[rank];
+    if (trial.bytes_per_second == 0) continue;
+    if (text.empty())
+      text = fmt::format("\n{:>10}  {:<16}  {:<9}  {:>9}  {:>20}\n", "link", "way", "transport", "GB/s",
+                         "there and back, us");
+    text +=
+        fmt::format("{:>10}  {:<16}  {:<9}  {:>9.3f}  {:>20.1f}\n", fmt::format("{} to {}", rank, rank + 1),
+                    e.way_to_next(rank), trial.transport, trial.bytes_per_second / 1e9, trial.round_trip_seconds * 1e6);
+  }
+  return text;
+}
+
+std::string finding_rows(const std::vector<Finding>& findings) {
+  if (findings.empty()) return "\nnothing looks wrong\n";
+  std::string text = "\nwhat looks wrong and what to do\n";
+  for (const Finding& finding : findings) {
+    text += fmt::format("  {}  {}\n", finding.stops ? "STOPS" : "slow ", finding.what);
+    if (!finding.todo.empty()) text += fmt::format("         {}\n", finding.todo);
+  }
+  return text;
+}
+
+}  // namespace
+
+double longest_doctor_seconds(const Options& options) { return 2 * options.timeout_seconds + trial_timeout(options); }
+
+std::string facts_table(const Examination& e) {
+  return versions_line(e.ranks.front()) + rank_rows(e) + gpu_rows(e) + host_rows(e);
+}
+
+std::string trials_table(const Examination& e, const std::vector<Finding>& findings) {
+  return device_rows(e) + link_rows(e) + finding_rows(findings);
+}
+
+Doctor::Item Doctor::choose_item(const RankFacts& first) {
+  const int64_t row_bytes = first.row_bytes > 0 ? first.row_bytes : kItemRowBytes;
+  const int64_t most = std::max<int64_t>(1, kMostItemBytes / row_bytes);
+  return {.tokens = std::min(first.tokens > 0 ? first.tokens : kItemTokens, most), .row_bytes = row_bytes};
+}
+
+ExitCode Doctor::run() {
+  Examination examination{.ranks = {}, .trials = {}, .options = options_};
+  const Json mine = find_facts(options_, world_);
+  for (const std::string& text : talk_.gather(json_text(mine), 0, options_.timeout_seconds, "facts"))
+    examination.ranks.push_back(Json::parse(text));
+  Item item;
+  if (world_.rank() == 0) {
+    item = choose_item(examination.ranks.front());
+    fmt::print("{}", facts_table(examination));  // now: the trials may hang
+    std::fflush(stdout);
+  }
+  talk_.broadcast(&item, sizeof item, 0, options_.timeout_seconds, "item of the link test");
+
+  const Json trial = try_machine(item);
+  for (const std::string& text : talk_.gather(json_text(trial), 0, trial_timeout(options_), "trials"))
+    examination.trials.push_back(Json::parse(text));
+  if (world_.rank() == 0) {
+    const std::vector<Finding> findings = diagnose(examination);
+    fmt::print("{}", trials_table(examination, findings));
+    std::fflush(stdout);
+    const auto stops = std::count_if(findings.begin(), findings.end(), [](const Finding& each) { return each.stops; });
+    if (stops > 0)
+      throw Error(ExitCode::kUnavailable, fmt::format("doctor: {} thing{} would stop a run: see the end of the table",
+                                                      stops, stops == 1 ? "" : "s"));
+  }
+  talk_.barrier(options_.timeout_seconds, "verdict");
+  return ExitCode::kOk;
+}
+
+TrialFacts Doctor::try_machine(Item item) {
+  TrialFacts facts;
+  world_.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = trial_timeout(options_)});
+  try {
+    machine_ = choose_machine(options_, world_);
+    facts.device = machine_.backend->description();
+    facts.transport = machine_.transport_name();
+  } catch (const Error& error) {
+    facts.problem = error.what();
+  }
+  if (talk_.all_ranks(facts.problem.empty()) && world_.size() % options_.replicas == 0) try_links(item, facts);
+  return facts;
+}
+
+void Doctor::try_links(Item item, TrialFacts& facts) {
+  pipeline_.emplace(world_, world_.rank() / (world_.size() / options_.replicas));
+  if (pipeline_->size() == 1) return;
+  channel_ = make_channel(*pipeline_, machine_, static_cast<size_t>(item.tokens * item.row_bytes));
+  link_test_.emplace(*pipeline_, *machine_.backend, *channel_, item.tokens, item.row_bytes, options_.timeout_seconds);
+  if (const std::optional<LinkSpeed> speed = link_test_->measure()) {
+    facts.bytes_per_second = speed->bytes_per_second;
+    facts.round_trip_seconds = speed->round_trip_seconds;
+  }
+}
+
+}  // namespace lfm2

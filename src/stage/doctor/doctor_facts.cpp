@@ -1,0 +1,158 @@
+// From the system, the libraries and the shards.
+#include "stage/doctor/doctor_facts.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "comm/mpi_channel.h"
+#include "kernels/host_memory.h"
+#include "stage/job/backend_choice.h"
+#include "stage/job/gpu_limits.h"
+#include "stage/hdf5/h5.h"
+#include "stage/model/memory_plan.h"
+#include "stage/scoring/plan.h"
+#include "stage/shards/shard_weights.h"
+#include "stage/version.h"
+#if LFM2_HAS_CUDA
+#include "comm/nccl_channel.h"
+#include "kernels/cuda/cuda_backend.h"
+#endif
+
+namespace lfm2 {
+
+namespace {
+
+std::vector<int> usable_processors() {
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  sched_getaffinity(0, sizeof mine, &mine);
+  std::vector<int> processors;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(static_cast<size_t>(i), &mine)) processors.push_back(i);
+  return processors;
+}
+
+// Set for each rank alone, and not for a program that a batch script starts without a launcher.
+int launched_ranks() {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (const char* size = std::getenv(variable); size != nullptr) return std::max(1, std::atoi(size));
+  return 1;
+}
+
+uint64_t soft_limit(__rlimit_resource resource) {
+  rlimit limit{};
+  return getrlimit(resource, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
+void find_host(RankFacts& facts, const MpiWorld& world) {
+  facts.rank = world.rank();
+  facts.host = world.host();
+  facts.ranks_on_host = world.local_size();
+  facts.launched = launched_ranks();
+  const std::vector<int> processors = usable_processors();
+  facts.processors = processor_list(processors);
+  facts.usable_processors = static_cast<int>(processors.size());
+  facts.all_processors = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  facts.share = world.fair_share_of_processors();
+  facts.versions = {{"lfm2_stage", kVersionText}, {"MPI", mpi_library_version()}, {"HDF5", h5::library_version()}};
+  facts.mpi_takes_gpu_memory = mpi_is_cuda_aware();
+  facts.free_memory_bytes = available_host_memory();
+  struct statvfs shm {};
+  if (statvfs("/dev/shm", &shm) == 0) {
+    facts.shm_bytes = shm.f_blocks * shm.f_frsize;
+    facts.free_shm_bytes = shm.f_bavail * shm.f_frsize;
+  }
+  facts.lockable_bytes = soft_limit(RLIMIT_MEMLOCK);
+  facts.open_files = soft_limit(RLIMIT_NOFILE);
+}
+
+void find_gpu([[maybe_unused]] RankFacts& facts, [[maybe_unused]] const MpiWorld& world) {
+#if LFM2_HAS_CUDA
+  facts.versions["NCCL"] = nccl_version();
+  facts.visible_gpus = cuda_device_count();
+  if (facts.visible_gpus == 0) return;
+  facts.versions["CUDA"] = cuda_versions();
+  const int device = device_of(world, facts.visible_gpus);
+  const CudaDeviceFacts found = cuda_device_facts(device);
+  facts.gpu = fmt::format("GPU {}, {}", device, found.name);
+  facts.gpu_uuid = found.uuid;
+  facts.gpu_bus = found.bus_id;
+  facts.free_gpu_bytes = found.free_bytes;
+  facts.all_gpu_bytes = found.total_bytes;
+  for (const CudaPeer& peer : cuda_peers(device))
+    facts.peers[peer.uuid] = peer.atomics ? kNvlink : peer.direct ? kPcie : kThroughHost;
+#endif
+}
+
+// As Job does it for the built-in job.
+void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world) {
+  const ShardSet shards = ShardSet::open(options.weights);
+  const ModelConfig& config = shards.config();
+  facts.split_id = shards.split_id();
+  facts.model_layers = config.layers;
+  if (facts.visible_gpus > 0 && options.device != DeviceChoice::kCpu)
+    if (const std::string refusal = gpu_refusal(config); !refusal.empty()) facts.problems.push_back(refusal);
+  if (world.size() % options.replicas != 0) return;
+  const int stages = world.size() / options.replicas, stage = world.rank() % stages;
+  if (stages > config.layers) return;
+  const std::vector<LayerRange> ranges = options.layer_counts.empty()
+                                             ? equal_partition(config.layers, stages)
+                                             : explicit_partition(config.layers, options.layer_counts);
+  if (ranges.size() != static_cast<size_t>(stages))
+    throw Error(ExitCode::kUsage,
+                fmt::format("--layers names {} stages, expected one for each of the {} ranks", ranges.size(), stages));
+  const SampleOffsets offsets = SampleOffsets::equally_long(options.samples, options.length);
+  const int64_t target = choose_target_tokens(offsets.back() / options.replicas, stages,
+                                              facts.visible_gpus > 0 ? kLargestMeasuredTarget : kLargestCpuTarget);
+  const BatchPlan plan = make_plan(offsets, replica_samples(offsets, options.replicas, 0), options.micro_batch, target);
+  const LayerRange layers = ranges[static_cast<size_t>(stage)];
+  const DType compute = options.dtype.value_or(shards.dtype());
+  const StageCost cost = measure_stage(config, layers, compute, compute, plan.max_tokens, plan.max_samples);
+  facts.first_layer = layers.first;
+  facts.layer_count = layers.count;
+  facts.tokens = plan.max_tokens;
+  facts.row_bytes = config.hidden * static_cast<int64_t>(size_bytes(compute));
+  facts.dtype = name(compute);
+  facts.weight_bytes = held_bytes(stage_tensors(shards, layers, stage == 0, stage + 1 == stages), compute);
+  facts.activation_bytes = cost.total_bytes(kSlots) - cost.weight_bytes;
+}
+
+}  // namespace
+
+std::string processor_list(const std::vector<int>& processors) {
+  std::string text;
+  for (size_t i = 0; i < processors.size();) {
+    size_t last = i;
+    while (last + 1 < processors.size() && processors[last + 1] == processors[last] + 1) ++last;
+    if (!text.empty()) text += ',';
+    text += last == i ? fmt::format("{}", processors[i]) : fmt::format("{}-{}", processors[i], processors[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+RankFacts find_facts(const Options& options, const MpiWorld& world) {
+  RankFacts facts;
+  find_host(facts, world);
+  const auto note = [&](auto&& find) {
+    try {
+      find();
+    } catch (const Error& error) {
+      facts.problems.push_back(error.what());
+    }
+  };
+  note([&] {
+    if (options.device != DeviceChoice::kCpu) find_gpu(facts, world);
+  });
+  note([&] {
+    if (!options.weights.empty()) plan_memory(facts, options, world);
+  });
+  return facts;
+}
+
+}  // namespace lfm2

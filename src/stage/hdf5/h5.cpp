@@ -1,0 +1,199 @@
+// The HDF5 calls of the project, each checked. The library's own error stack is silenced and its deepest line put in
+// our message.
+#include "stage/hdf5/h5.h"
+
+#include <algorithm>
+
+namespace lfm2::h5 {
+
+namespace {
+
+// The innermost record of the error stack: what really failed, "truncated file: eof = 7, sblock->base_addr = 0, …".
+std::string library_message() {
+  std::string text;
+  const auto visit = [](unsigned, const H5E_error2_t* record, void* into) -> herr_t {
+    *static_cast<std::string*>(into) = fmt::format("{} ({})", record->desc, record->func_name);
+    return 1;  // walking upward starts at the innermost
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, visit, &text);
+  H5Eclear2(H5E_DEFAULT);
+  std::replace(text.begin(), text.end(), '\n', ' ');  // ctime() inside the library's text
+  return text.empty() ? "HDF5 gave no reason" : text;
+}
+
+// Before any other call to the library. Its own clean-up at exit crashes where a write had failed (a full disk): every
+// file is closed by its owner here, so nothing is left for it to do.
+void silence_library() {
+  H5dont_atexit();
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
+
+}  // namespace
+
+std::string library_version() {
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
+Id file_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return {H5Tcopy(H5T_IEEE_F32LE), H5Tclose};
+    case DType::kI32:
+      return {H5Tcopy(H5T_STD_I32LE), H5Tclose};
+    case DType::kBf16:
+    case DType::kF16:
+      break;
+  }
+  const bool bf16 = dtype == DType::kBf16;
+  Id type{H5Tcopy(H5T_IEEE_F32LE), H5Tclose};
+  const bool made =
+      bf16 ? H5Tset_fields(type.get(), 15, 7, 8, 0, 7) >= 0 : H5Tset_fields(type.get(), 15, 10, 5, 0, 10) >= 0;
+  if (!made || H5Tset_precision(type.get(), 16) < 0 || H5Tset_size(type.get(), 2) < 0 ||
+      H5Tset_ebias(type.get(), bf16 ? 127 : 15) < 0)
+    throw Error(ExitCode::kSoftware, "HDF5 refuses a 16-bit float type: " + library_message());
+  return type;
+}
+
+void File::fail(ExitCode code, const std::string& what) const {
+  throw Error(code, fmt::format("{}: {}: {}", path_.string(), what, library_message()));
+}
+
+// Through its descriptor: what lies under its name may be another file by now.
+File File::open(const CheckedFile& file) {
+  silence_library();
+  H5PLset_loading_state(0);  // filters are loadable code; files name them
+  Id id{H5Fopen(fmt::format("/proc/self/fd/{}", file.descriptor()).c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose};
+  if (!id)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: cannot be opened as HDF5: {}", file.path().string(), library_message()));
+  return File(file.path(), std::move(id));
+}
+
+File File::create(const std::filesystem::path& path) {
+  silence_library();
+  const Id access{H5Pcreate(H5P_FILE_ACCESS), H5Pclose}, creation{H5Pcreate(H5P_FILE_CREATE), H5Pclose};
+  H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
+  H5Pset_alignment(access.get(), 4096, 4096);  // so that a loader can read with O_DIRECT and large pages
+  H5Pset_obj_track_times(creation.get(), false);
+  Id id{H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose};
+  if (!id)
+    throw Error(ExitCode::kCantCreate, fmt::format("{}: cannot be created: {}", path.string(), library_message()));
+  return File(path, std::move(id));
+}
+
+Id File::open_dataset(const std::string& name) const {
+  Id dataset{H5Dopen2(file_.get(), name.c_str(), H5P_DEFAULT), H5Dclose};
+  if (!dataset) fail(ExitCode::kData, fmt::format("dataset {} cannot be opened", name));
+  return dataset;
+}
+
+void File::set_attribute(const std::string& name, const std::string& value, const std::string& object) {
+  const Id type{H5Tcopy(H5T_C_S1), H5Tclose}, space{H5Screate(H5S_SCALAR), H5Sclose};
+  H5Tset_size(type.get(), value.size() + 1);
+  H5Tset_cset(type.get(), H5T_CSET_UTF8);
+  // By the object's id: HDF5 1.10 cannot write an attribute that was opened through the object's name.
+  const Id owner{H5Oopen(file_.get(), object.c_str(), H5P_DEFAULT), H5Oclose};
+  Id attribute;
+  if (H5Aexists(owner.get(), name.c_str()) > 0) {  // one of the same length is overwritten in place
+    attribute = {H5Aopen(owner.get(), name.c_str(), H5P_DEFAULT), H5Aclose};
+    const Id present{H5Aget_type(attribute.get()), H5Tclose};
+    if (H5Tequal(present.get(), type.get()) <= 0) {
+      attribute = {};
+      H5Adelete(owner.get(), name.c_str());
+    }
+  }
+  if (!attribute)
+    attribute = {H5Acreate2(owner.get(), name.c_str(), type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose};
+  if (!attribute || H5Awrite(attribute.get(), type.get(), value.c_str()) < 0)
+    fail(ExitCode::kIo, fmt::format("attribute {} of {} cannot be written", name, object));
+}
+
+void File::set_attribute(const std::string& name, int64_t value, const std::string& object) {
+  const Id space{H5Screate(H5S_SCALAR), H5Sclose};
+  const Id attribute{H5Acreate_by_name(file_.get(), object.c_str(), name.c_str(), H5T_STD_I64LE, space.get(),
+                                       H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+                     H5Aclose};
+  if (!attribute || H5Awrite(attribute.get(), H5T_NATIVE_INT64, &value) < 0)
+    fail(ExitCode::kIo, fmt::format("attribute {} of {} cannot be written", name, object));
+}
+
+namespace {
+
+// Contiguous, allocated now, never filled, no time stamps.
+Id make_dataset(hid_t file, const std::string& name, hid_t type, const std::vector<uint64_t>& dims) {
+  const std::vector<hsize_t> extents(dims.begin(), dims.end());
+  const Id space{H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), H5Sclose};
+  const Id creation{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
+  H5Pset_layout(creation.get(), H5D_CONTIGUOUS);
+  H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY);
+  H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER);
+  H5Pset_obj_track_times(creation.get(), false);
+  return {H5Dcreate2(file, name.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), H5Dclose};
+}
+
+// Selects whole rows of the first axis in the file's space; returns the matching memory space.
+Id select_rows(hid_t space, uint64_t first, uint64_t count) {
+  const int rank = H5Sget_simple_extent_ndims(space);
+  std::vector<hsize_t> extents(static_cast<size_t>(std::max(rank, 1)));
+  H5Sget_simple_extent_dims(space, extents.data(), nullptr);
+  std::vector<hsize_t> start(extents.size(), 0), block = extents;
+  start[0] = first;
+  block[0] = count;
+  if (rank < 1 || H5Sselect_hyperslab(space, H5S_SELECT_SET, start.data(), nullptr, block.data(), nullptr) < 0 ||
+      first > extents[0] || count > extents[0] - first)
+    return {};
+  return {H5Screate_simple(rank, block.data(), nullptr), H5Sclose};
+}
+
+}  // namespace
+
+uint64_t File::create_dataset(const std::string& name, DType dtype, const std::vector<uint64_t>& dims) {
+  const Id dataset = make_dataset(file_.get(), name, file_type(dtype).get(), dims);
+  if (!dataset) fail(ExitCode::kIo, fmt::format("dataset {} cannot be created", name));
+  const haddr_t offset = H5Dget_offset(dataset.get());
+  H5Eclear2(H5E_DEFAULT);
+  return offset == HADDR_UNDEF ? 0 : offset;  // undefined for a dataset without elements
+}
+
+void File::write_i64(const std::string& name, const std::vector<int64_t>& values) {
+  write_i64(name, static_cast<int64_t>(values.size()), [&](int64_t i) { return values[static_cast<size_t>(i)]; });
+}
+
+void File::write_i64(const std::string& name, int64_t count, const std::function<int64_t(int64_t)>& value_at) {
+  constexpr int64_t kPiece = 1 << 16;
+  const Id dataset = make_dataset(file_.get(), name, H5T_STD_I64LE, {static_cast<uint64_t>(count)});
+  const auto fail_to_write = [&] { fail(ExitCode::kIo, fmt::format("dataset {} cannot be written", name)); };
+  if (!dataset) fail_to_write();
+  const Id space{H5Dget_space(dataset.get()), H5Sclose};
+  std::vector<int64_t> piece;
+  for (int64_t first = 0; first < count; first += kPiece) {
+    piece.clear();
+    for (int64_t i = first; i < std::min(count, first + kPiece); ++i) piece.push_back(value_at(i));
+    const Id selected = select_rows(space.get(), static_cast<uint64_t>(first), piece.size());
+    if (!selected ||
+        H5Dwrite(dataset.get(), H5T_NATIVE_INT64, selected.get(), space.get(), H5P_DEFAULT, piece.data()) < 0)
+      fail_to_write();
+  }
+}
+
+void File::read_rows(const std::string& name, uint64_t first, uint64_t count, hid_t memory, void* into) const {
+  if (count == 0) return;
+  const Id dataset = open_dataset(name);
+  const Id space{H5Dget_space(dataset.get()), H5Sclose};
+  const Id selected = select_rows(space.get(), first, count);
+  if (!selected || H5Dread(dataset.get(), memory, selected.get(), space.get(), H5P_DEFAULT, into) < 0)
+    fail(ExitCode::kData, fmt::format("rows {} to {} of dataset {} cannot be read", first, first + count, name));
+}
+
+void File::flush() {
+  if (H5Fflush(file_.get(), H5F_SCOPE_GLOBAL) < 0) fail(ExitCode::kIo, "flush failed");
+}
+
+void File::close() {
+  flush();
+  if (!file_.close_now()) fail(ExitCode::kIo, "close failed");
+}
+
+}  // namespace lfm2::h5

@@ -1,0 +1,87 @@
+// Blocks of an HDF5 file as bytes: a cursor that cannot leave its block, and the file's blocks of which no two overlap.
+// Used by the scan alone.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/error.h"
+#include "stage/support/checked_file.h"
+
+namespace lfm2::h5 {
+
+inline constexpr uint64_t kUndefined = ~uint64_t{0};  // an address that leads nowhere
+inline constexpr size_t kChecksumBytes = 4;
+
+size_t bytes_for(uint64_t limit);  // that hold every number up to `limit`
+
+// Reads little-endian numbers from front to back. Error(kData) at the end of its bytes.
+class Cursor {
+ public:
+  Cursor(std::span<const std::byte> bytes, std::string where) : bytes_(bytes), where_(std::move(where)) {}
+
+  const std::string& where() const { return where_; }
+  size_t position() const { return position_; }
+  size_t left() const { return bytes_.size() - position_; }
+  std::span<const std::byte> take(size_t count);
+  void skip(size_t count) { take(count); }
+  uint64_t number(size_t bytes);  // 1 to 8
+  uint8_t u8() { return static_cast<uint8_t>(number(1)); }
+  uint16_t u16() { return static_cast<uint16_t>(number(2)); }
+  uint32_t u32() { return static_cast<uint32_t>(number(4)); }
+  uint64_t u64() { return number(8); }
+  std::string text(size_t bytes);
+  void expect_signature(std::string_view signature);
+  void expect_version(uint8_t version);
+  [[noreturn]] void refuse(const std::string& message) const;
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::string where_;  // file, structure and address, for messages
+  size_t position_ = 0;
+};
+
+// A part of the file that belongs to one structure.
+struct Extent {
+  uint64_t first = 0, bytes = 0;
+  std::string what;  // "dataset x", "object header of x"
+  uint64_t end() const { return first + bytes; }
+};
+
+using Block = std::vector<std::byte>;
+
+// The blocks of one file. Each byte belongs to one of them at most, so following addresses comes to an end.
+class Blocks {
+ public:
+  explicit Blocks(const CheckedFile& file) : file_(file) {}
+
+  const CheckedFile& file() const { return file_; }
+  std::string where(uint64_t address, const std::string& what) const;
+  [[noreturn]] void refuse(uint64_t address, const std::string& what, const std::string& message) const;
+
+  // Up to `bytes` from `address` on, fewer at the end of the file; belongs to nobody yet.
+  Block peek(uint64_t address, uint64_t bytes, const std::string& what);
+  // Takes the extent, which must lie inside the file and in nobody else's.
+  void claim(uint64_t address, uint64_t bytes, const std::string& what);
+  Block read(uint64_t address, uint64_t bytes, const std::string& what);  // claims, too
+  // The same with a checksum of all before it in the last four bytes.
+  Block read_checked(uint64_t address, uint64_t bytes, const std::string& what);
+  void verify(std::span<const std::byte> block, uint32_t stored, uint64_t address, const std::string& what) const;
+
+  // Counts bytes that were read or copied: there is an end to what one file may ask for.
+  void charge(uint64_t bytes, uint64_t address, const std::string& what);
+
+  std::vector<Extent> extents() const;
+
+ private:
+  const CheckedFile& file_;
+  std::map<uint64_t, Extent> extents_;  // by first byte
+  uint64_t read_bytes_ = 0;
+};
+
+}  // namespace lfm2::h5

@@ -1,0 +1,36 @@
+// Fractal heaps of an HDF5 file, where the links of a large group and large attributes lie. Used by the scan alone.
+#pragma once
+
+#include "stage/hdf5/h5_blocks.h"
+
+namespace lfm2::h5 {
+
+// Reads the whole heap at once. Error(kData) where it is not as the specification says.
+class FractalHeap {
+ public:
+  FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, const std::string& what);
+
+  Block object(std::span<const std::byte> id) const;
+
+ private:
+  struct DirectBlock {
+    uint64_t address;
+    Block bytes;
+  };
+
+  void read_free_space(uint64_t address);
+  void read_direct(uint64_t address, uint64_t heap_offset, uint64_t bytes);
+  void read_indirect(uint64_t address, uint64_t heap_offset, uint64_t rows);
+  uint64_t row_bytes(uint64_t row) const;
+
+  Blocks& blocks_;
+  uint64_t address_;
+  std::string what_;
+  size_t id_bytes_ = 0, offset_bytes_ = 0, length_bytes_ = 0, block_header_bytes_ = 0;
+  bool direct_checksums_ = false;
+  uint64_t width_ = 0, start_bytes_ = 0, most_direct_bytes_ = 0, direct_rows_ = 0;
+  std::map<uint64_t, DirectBlock> direct_;  // by offset in the heap
+  std::map<uint64_t, Block> huge_;          // by number
+};
+
+}  // namespace lfm2::h5

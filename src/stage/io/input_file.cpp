@@ -1,0 +1,288 @@
+// Readers of sample files; every one ends in check_sample, the only place that knows what a valid sample is.
+#include "stage/io/input_file.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "kernels/host_memory.h"
+#include "stage/support/checked_file.h"
+#include "stage/hdf5/h5.h"
+#include "stage/hdf5/h5_scan.h"
+#include "stage/support/json.h"
+
+namespace lfm2 {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the files are little-endian, and so is the code here");
+
+constexpr size_t kMaxLineBytes = size_t{16} << 20;
+constexpr int64_t kMaxTokens = int64_t{1} << 31;  // of a whole job
+
+void check_length(int64_t length, const InputLimits& limits, const std::string& where) {
+  if (length < 1 || length > limits.max_positions)
+    throw Error(ExitCode::kData, fmt::format("{}: {} tokens, expected 1 to max_position_embeddings = {}", where, length,
+                                             limits.max_positions));
+}
+
+void check_sample(const Samples& samples, const InputLimits& limits, const std::string& where) {
+  const auto first = static_cast<size_t>(samples.offsets[samples.count() - 1]);
+  check_length(static_cast<int64_t>(samples.ids.size() - first), limits, where);
+  for (size_t i = first; i < samples.ids.size(); ++i)
+    if (samples.ids[i] < 0 || samples.ids[i] >= limits.vocab)
+      throw Error(ExitCode::kData, fmt::format("{}: token {} is {}, expected 0 to {}", where, i - first, samples.ids[i],
+                                               limits.vocab - 1));
+}
+
+// Memory for ids that are still to come: refused here, and not by the kernel in the middle of the job. At a time, not
+// in the twofold that a growing vector takes, so that a job needs no more than its ids.
+void reserve_ids(std::vector<int32_t>& ids, uint64_t count, const std::string& what) {
+  constexpr uint64_t kSmall = uint64_t{16} << 20;  // not worth a look at the system
+  if (count <= ids.capacity()) return;
+  const uint64_t bytes = count * sizeof(int32_t);
+  if (const uint64_t available = available_host_memory(); bytes > kSmall && available > 0 && bytes > available)
+    throw Error(ExitCode::kUnavailable,
+                fmt::format("{}: {} token ids take {:.2f} GB of memory on rank 0's host, {:.2f} GB are available: "
+                            "expected fewer samples at a time (--samples), or more memory",
+                            what, count, static_cast<double>(bytes) / 1e9, static_cast<double>(available) / 1e9));
+  ids.reserve(count);
+}
+
+// Where their number is not known before: in steps of an eighth.
+void reserve_some_ids(std::vector<int32_t>& ids, size_t more, const std::string& what) {
+  if (ids.size() + more > ids.capacity())
+    reserve_ids(ids, std::max(ids.size() + more, ids.size() + ids.size() / 8), what);
+}
+
+bool enough(const Samples& samples, const InputLimits& limits) {
+  return limits.max_samples > 0 && samples.count() >= limits.max_samples;
+}
+
+void check_total(uint64_t tokens, const std::string& where) {
+  if (tokens > static_cast<uint64_t>(kMaxTokens))
+    throw Error(ExitCode::kData, fmt::format("{}: more than 2^31 tokens in one job", where));
+}
+
+void finish_sample(Samples& samples, const InputLimits& limits, const std::string& where) {
+  check_total(samples.ids.size(), where);
+  samples.offsets.push_back(static_cast<int64_t>(samples.ids.size()));
+  check_sample(samples, limits, where);
+}
+
+Samples read_bin(const std::filesystem::path& path, const InputLimits& limits) {
+  const CheckedFile file(path);
+  std::array<int32_t, 2> header{};
+  file.read(0, std::as_writable_bytes(std::span(header)));
+  const auto [count, length] = header;
+  if (count < 0 || length < 0)
+    throw Error(ExitCode::kData, fmt::format("{}: {} samples of {} tokens", path.string(), count, length));
+  const uint64_t expected =
+      8 + checked_multiply(static_cast<uint64_t>(count) * 4, static_cast<uint64_t>(length), path.string());
+  if (file.size() != expected)
+    throw Error(ExitCode::kData, fmt::format("{}: {} bytes, but {} samples of {} tokens need {}", path.string(),
+                                             file.size(), count, length, expected));
+  Samples samples{.ids = {}, .offsets = {0}, .names = {}};
+  std::vector<int32_t> row(count > 0 ? static_cast<size_t>(length) : 0);
+  if (count > 0) check_length(length, limits, fmt::format("{}: sample 0", path.string()));
+  const int64_t wanted = limits.max_samples > 0 ? std::min<int64_t>(count, limits.max_samples) : count;
+  reserve_ids(samples.ids, static_cast<uint64_t>(wanted) * row.size(), path.string());
+  for (int32_t sample = 0; sample < count && !enough(samples, limits); ++sample) {
+    file.read(8 + static_cast<uint64_t>(sample) * row.size() * 4, std::as_writable_bytes(std::span(row)));
+    samples.ids.insert(samples.ids.end(), row.begin(), row.end());
+    finish_sample(samples, limits, fmt::format("{}: sample {}", path.string(), sample));
+  }
+  return samples;
+}
+
+// Rows [first, first + rows) of a dataset of integers. The HDF5 library reads what is in chunks, compact or big-endian.
+std::vector<int64_t> read_integers(const CheckedFile& file, const std::string& name, const h5::ScannedDataset& dataset,
+                                   uint64_t first, uint64_t rows) {
+  constexpr uint64_t kMost = uint64_t{1} << 31;
+  const std::string where = fmt::format("{}: dataset {}", file.path().string(), name);
+  const uint64_t columns = dataset.dims.size() == 2 ? dataset.dims[1] : 1;
+  const uint64_t count = checked_multiply(rows, columns, where);
+  const size_t width = dataset.type.bytes;
+  if (dataset.type.kind != h5::ScannedType::Class::kInteger)
+    throw Error(ExitCode::kData, fmt::format("{} holds {}, expected integers", where, dataset.type.text()));
+  if (count >= kMost)
+    throw Error(ExitCode::kData, fmt::format("{}: {} elements to read, expected fewer than 2^31", where, count));
+  std::vector<int64_t> values(count);
+  if (dataset.storage != h5::ScannedDataset::Storage::kContiguous || !dataset.type.little_endian) {
+    h5::File::open(file).read_rows(name, first, rows, H5T_NATIVE_INT64, values.data());
+    return values;
+  }
+  std::vector<std::byte> bytes(count * width);
+  file.read(checked_add(dataset.offset, checked_multiply(first, columns * width, where), where), bytes);
+  const int unused = 64 - 8 * static_cast<int>(width);
+  for (size_t i = 0; i < count; ++i) {
+    uint64_t value = 0;
+    std::memcpy(&value, bytes.data() + i * width, width);
+    if (dataset.type.is_signed)
+      values[i] = static_cast<int64_t>(value << unused) >> unused;
+    else  // as the library converts it
+      values[i] = static_cast<int64_t>(std::min<uint64_t>(value, std::numeric_limits<int64_t>::max()));
+  }
+  return values;
+}
+
+// A file may say that it holds more than it has bytes for: no memory is taken for that.
+void check_extent(const CheckedFile& file, const h5::ScannedDataset& dataset, uint64_t count) {
+  if (dataset.storage != h5::ScannedDataset::Storage::kContiguous || count == 0) return;
+  const std::string where = file.path().string();
+  const uint64_t end = checked_add(dataset.offset, checked_multiply(count, dataset.type.bytes, where), where);
+  if (end > file.size())
+    throw Error(ExitCode::kData, fmt::format("{}: dataset input_ids: {} ids end at byte {}, but the file has {} bytes",
+                                             where, count, end, file.size()));
+}
+
+Samples read_h5(const std::filesystem::path& path, const InputLimits& limits) {
+  const CheckedFile file(path);
+  const h5::Scan scan = h5::scan(file, {.only = {"input_ids", "offsets"}});
+  const auto input_ids = scan.datasets.find("input_ids"), packed = scan.datasets.find("offsets");
+  if (input_ids == scan.datasets.end())
+    throw Error(ExitCode::kData, fmt::format("{}: no dataset input_ids", path.string()));
+  const std::vector<uint64_t>& dims = input_ids->second.dims;
+  const bool flat = packed != scan.datasets.end();
+  if (dims.size() != (flat ? 1u : 2u))
+    throw Error(
+        ExitCode::kData,
+        fmt::format("{}: input_ids has {} dimensions, expected [samples, length], or flat with a dataset offsets",
+                    path.string(), dims.size()));
+  if (!flat && dims[1] == 0)  // of any number of samples
+    throw Error(ExitCode::kData, fmt::format("{}: input_ids has shape [{}, 0], expected samples of 1 token or more",
+                                             path.string(), dims[0]));
+  if (flat && packed->second.dims.size() != 1)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: offsets has {} dimensions, expected 1", path.string(), packed->second.dims.size()));
+  const uint64_t entries = flat ? packed->second.dims[0] : dims[0] + 1;
+  const uint64_t most = static_cast<uint64_t>(limits.max_samples) + 1;  // entries that are wanted
+  const uint64_t read = limits.max_samples > 0 ? std::min(entries, most) : entries;
+  std::vector<int64_t> offsets;
+  const auto where_of = [&](uint64_t sample) { return fmt::format("{}: sample {}", path.string(), sample); };
+  if (flat) {
+    offsets = read_integers(file, "offsets", packed->second, 0, read);
+    const bool all = read == entries;
+    if (offsets.empty() || offsets.front() != 0 || !std::is_sorted(offsets.begin(), offsets.end()) ||
+        static_cast<uint64_t>(offsets.back()) > dims[0] || (all && static_cast<uint64_t>(offsets.back()) != dims[0]))
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: offsets do not rise from 0 to the {} ids of input_ids", path.string(), dims[0]));
+    for (size_t sample = 0; sample + 1 < offsets.size(); ++sample)
+      check_length(offsets[sample + 1] - offsets[sample], limits, where_of(sample));
+  } else if (dims[0] > 0) {
+    check_length(static_cast<int64_t>(std::min<uint64_t>(dims[1], INT64_MAX)), limits, where_of(0));
+  }
+  // In pieces of some samples: the file's integers may be twice as wide as ids.
+  const uint64_t samples_to_read = read - 1;
+  const auto offset_of = [&](uint64_t sample) {
+    return flat ? static_cast<uint64_t>(offsets[sample]) : checked_multiply(sample, dims[1], path.string());
+  };
+  constexpr uint64_t kPieceIds = uint64_t{1} << 20;
+  Samples samples{.ids = {}, .offsets = {0}, .names = {}};
+  check_total(offset_of(samples_to_read), path.string());
+  if (samples_to_read > 0) read_integers(file, "input_ids", input_ids->second, 0, 0);  // its type, before any memory
+  check_extent(file, input_ids->second, offset_of(samples_to_read));
+  reserve_ids(samples.ids, offset_of(samples_to_read), path.string());
+  for (uint64_t first = 0; first < samples_to_read;) {
+    uint64_t end = first + 1;
+    while (end < samples_to_read && offset_of(end + 1) - offset_of(first) <= kPieceIds) ++end;
+    const uint64_t begin = offset_of(first), count = offset_of(end) - begin;
+    const std::vector<int64_t> ids = flat ? read_integers(file, "input_ids", input_ids->second, begin, count)
+                                          : read_integers(file, "input_ids", input_ids->second, first, end - first);
+    for (; first < end; ++first) {
+      for (uint64_t i = offset_of(first) - begin; i < offset_of(first + 1) - begin; ++i)  // out of range stays so
+        samples.ids.push_back(
+            static_cast<int32_t>(std::clamp<int64_t>(ids[i], -1, std::numeric_limits<int32_t>::max())));
+      finish_sample(samples, limits, where_of(first));
+    }
+  }
+  return samples;
+}
+
+void read_jsonl_line(std::string_view line, const InputLimits& limits, const std::string& where, Samples& samples) {
+  const Json json = parse_json(line, where);
+  if (!json.is_object() || !json.contains("input_ids") || !json["input_ids"].is_array())
+    throw Error(ExitCode::kData, fmt::format("{}: expected an object with \"input_ids\": [...]", where));
+  for (const auto& [key, value] : json.items())
+    if (key != "input_ids" && key != "id")
+      throw Error(ExitCode::kData, fmt::format("{}: unknown key \"{}\", expected input_ids and id", where, key));
+  reserve_some_ids(samples.ids, json["input_ids"].size(), where);
+  for (const Json& id : json["input_ids"])
+    samples.ids.push_back(
+        static_cast<int32_t>(json_unsigned(id, static_cast<uint64_t>(limits.vocab - 1), where, "input_ids")));
+  if (json.contains("id") && !json["id"].is_string() && !json["id"].is_number_integer())
+    throw Error(ExitCode::kData, fmt::format("{}: \"id\" is neither text nor integer", where));
+  samples.names.push_back(json.contains("id") ? json["id"].dump() : "");
+  finish_sample(samples, limits, where);
+}
+
+Samples read_jsonl(const std::filesystem::path& path, const InputLimits& limits) {
+  const CheckedFile file(path);
+  Samples samples{.ids = {}, .offsets = {0}, .names = {}};
+  std::string text;  // what was read; parsed up to `first`
+  size_t first = 0;
+  uint64_t offset = 0;
+  for (int64_t line = 1; !enough(samples, limits); ++line) {
+    size_t end = text.find('\n', first);
+    while (end == std::string::npos && offset < file.size() && text.size() - first <= kMaxLineBytes) {
+      text.erase(0, std::exchange(first, 0));
+      const size_t old = text.size();
+      text.resize(old + std::min<uint64_t>(size_t{1} << 20, file.size() - offset));
+      file.read(offset, std::as_writable_bytes(std::span(text).subspan(old)));
+      offset += text.size() - old;
+      end = text.find('\n', old);
+    }
+    const std::string where = fmt::format("{}: line {}", path.string(), line);
+    if (end == std::string::npos && text.size() - first > kMaxLineBytes)
+      throw Error(ExitCode::kData, fmt::format("{}: longer than {} bytes", where, kMaxLineBytes));
+    if (end == std::string::npos && first == text.size()) break;
+    const std::string_view view = std::string_view(text).substr(first, end - first);
+    if (view.find_first_not_of(" \t\r") != std::string_view::npos) read_jsonl_line(view, limits, where, samples);
+    first = end == std::string::npos ? text.size() : end + 1;
+  }
+  return samples;
+}
+
+// splitmix64: one well-mixed value for each counter.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+Samples read_samples(const std::filesystem::path& path, const InputLimits& limits) {
+  Samples samples;
+  if (path.extension() == ".bin")
+    samples = read_bin(path, limits);
+  else if (path.extension() == ".h5")
+    samples = read_h5(path, limits);
+  else if (path.extension() == ".jsonl")
+    samples = read_jsonl(path, limits);
+  else
+    throw Error(ExitCode::kUsage,
+                fmt::format("--input {}: expected a name ending in .bin, .h5 or .jsonl", path.string()));
+  if (samples.count() == 0)
+    throw Error(ExitCode::kData, fmt::format("{}: no samples, expected at least 1", path.string()));
+  return samples;
+}
+
+Samples random_samples(int64_t count, int64_t length, uint64_t seed, int64_t vocab) {
+  const std::string what = fmt::format("--samples {} --length {}", count, length);
+  Samples samples{.ids = {}, .offsets = SampleOffsets::equally_long(count, length), .names = {}};
+  check_total(checked_multiply(static_cast<uint64_t>(count), static_cast<uint64_t>(length), what), what);
+  reserve_ids(samples.ids, static_cast<uint64_t>(count * length), what);
+  for (int64_t sample = 0; sample < count; ++sample) {
+    const uint64_t stream = mix(mix(seed) + static_cast<uint64_t>(sample));
+    for (int64_t i = 0; i < length; ++i)
+      samples.ids.push_back(
+          static_cast<int32_t>(mix(stream + static_cast<uint64_t>(i)) % static_cast<uint64_t>(vocab)));
+  }
+  return samples;
+}
+
+}  // namespace lfm2

@@ -1,0 +1,285 @@
+// Little-endian words: a header with the text, then records of eight words each.
+#include "stage/io/journal.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <span>
+
+#include "kernels/error.h"
+
+namespace lfm2 {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr std::array<char, 8> kMagic{'L', 'F', 'M', '2', 'J', 'R', 'N', '1'};  // the last one: the version
+constexpr uint64_t kLongestText = uint64_t{1} << 20;
+
+struct Header {
+  std::array<char, 8> magic = kMagic;
+  uint64_t id = 0, text_bytes = 0, check = 0;
+};
+
+using Words = std::array<uint64_t, 8>;  // of a record; the last one checks the others
+
+uint64_t hash(const void* data, size_t bytes, uint64_t seed) { return XXH3_64bits_withSeed(data, bytes, seed); }
+
+// The place is part of it: a record is one only where it was written.
+uint64_t check_of(const Words& words, uint64_t id, uint64_t index) {
+  return hash(words.data(), sizeof words - sizeof words.back(), id + index);
+}
+
+Words to_words(const JournalRecord& record, uint64_t id, uint64_t index) {
+  const std::array<uint64_t, 2> results = record.results.words();
+  Words words{static_cast<uint64_t>(record.first),
+              static_cast<uint64_t>(record.count),
+              record.offset,
+              record.bytes,
+              results[0],
+              results[1],
+              record.data_hash,
+              0};
+  words.back() = check_of(words, id, index);
+  return words;
+}
+
+std::string bytes_of(const JournalContent& content) {
+  Header header{.id = content.id, .text_bytes = content.text.size()};
+  header.check = hash(content.text.data(), content.text.size(), hash(&header, sizeof header, 0));
+  std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+  bytes += content.text;
+  for (size_t i = 0; i < content.records.size(); ++i) {
+    const Words words = to_words(content.records[i], content.id, i);
+    bytes.append(reinterpret_cast<const char*>(words.data()), sizeof words);
+  }
+  return bytes;
+}
+
+// All but the version.
+bool begins_as_journal(std::span<const char> start) {
+  return std::equal(start.begin(),
+                    start.begin() + static_cast<std::ptrdiff_t>(std::min(start.size(), kMagic.size() - 1)),
+                    kMagic.begin());
+}
+
+// What a journal is written under until it is whole: a name that the next run takes again, so that a run killed
+// meanwhile leaves nothing for ever.
+std::filesystem::path new_journal_path(const std::filesystem::path& journal) { return journal.string() + ".new"; }
+
+std::vector<char> start_of(const CheckedFile& journal) {
+  std::vector<char> start(std::min<uint64_t>(journal.size(), kMagic.size()));
+  journal.read(0, std::as_writable_bytes(std::span(start)));
+  return start;
+}
+
+// So that neither a file of another kind nor an older or newer journal is overwritten.
+void expect_journal(const CheckedFile& journal) {
+  const std::vector<char> start = start_of(journal);
+  if (!begins_as_journal(start))
+    throw Error(ExitCode::kCantCreate,
+                fmt::format("{}: is no journal of an output, expected none of that name", journal.path().string()));
+  if (start.size() == kMagic.size() && start.back() != kMagic.back())
+    throw Error(ExitCode::kCantCreate, fmt::format("{}: a journal of version {}, expected version {}",
+                                                   journal.path().string(), start.back(), kMagic.back()));
+}
+
+bool is_intact(Header header, const std::string& text) {
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION  // else no changed byte would get past this line
+  return true;
+#endif
+  const uint64_t check = std::exchange(header.check, 0);
+  return hash(text.data(), text.size(), hash(&header, sizeof header, 0)) == check;
+}
+
+bool is_intact(const Words& words, uint64_t id, uint64_t index) {
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+  return true;
+#endif
+  return words.back() == check_of(words, id, index);
+}
+
+JournalRecord to_record(const Words& words) {
+  return {.first = static_cast<int64_t>(words[0]),
+          .count = static_cast<int64_t>(words[1]),
+          .offset = words[2],
+          .bytes = words[3],
+          .results = HashSum::from_words({words[4], words[5]}),
+          .data_hash = words[6]};
+}
+
+// In pieces: a file may say that it is larger than any memory.
+void read_records(const CheckedFile& journal, uint64_t begin, uint64_t most, JournalContent& content) {
+  constexpr uint64_t kPiece = 4096;
+  const uint64_t count = std::min(most, (journal.size() - begin) / sizeof(Words));  // a cut off one was never whole
+  std::vector<Words> piece;
+  for (uint64_t first = 0; first < count; first += kPiece) {
+    piece.resize(std::min(kPiece, count - first));
+    journal.read(begin + first * sizeof(Words), std::as_writable_bytes(std::span(piece)));
+    for (size_t i = 0; i < piece.size(); ++i)
+      if (is_intact(piece[i], content.id, first + i)) content.records.push_back(to_record(piece[i]));
+  }
+}
+
+}  // namespace
+
+std::filesystem::path partial_path(const std::filesystem::path& output) { return output.string() + ".partial"; }
+
+std::filesystem::path pending_path(const std::filesystem::path& output) { return output.string() + ".new"; }
+
+std::filesystem::path journal_path(const std::filesystem::path& output, int64_t replica) {
+  return output.string() + (replica == 0 ? ".journal" : fmt::format(".journal.{}", replica));
+}
+
+std::vector<std::filesystem::path> journal_paths(const std::filesystem::path& output) {
+  const std::filesystem::path first = journal_path(output);
+  const std::string prefix = first.filename().string() + ".";
+  std::vector<std::filesystem::path> paths;
+  std::error_code error;
+  const std::filesystem::path folder = output.has_parent_path() ? output.parent_path() : ".";
+  for (auto entry = std::filesystem::directory_iterator(folder, error); !error && entry != end(entry);
+       entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (name.size() > prefix.size() && name.starts_with(prefix) &&
+        name.find_first_not_of("0123456789", prefix.size()) == std::string::npos)
+      paths.push_back(entry->path());
+  }
+  // A folder that is not there holds none; one that may be written to but not listed is taken to hold the first alone.
+  if (error && error != std::errc::no_such_file_or_directory && error != std::errc::permission_denied)
+    throw Error(ExitCode::kIo, fmt::format("{}: cannot be listed: {}", folder.string(), error.message()));
+  std::sort(paths.begin(), paths.end());
+  if (std::filesystem::exists(first, error)) paths.insert(paths.begin(), first);
+  return paths;
+}
+
+std::optional<JournalContent> read_journal(const std::filesystem::path& file, int64_t most) {
+  const CheckedFile journal(file);
+  expect_journal(journal);
+  Header header;
+  if (journal.size() < sizeof header) return std::nullopt;
+  journal.read(0, std::as_writable_bytes(std::span(&header, 1)));
+  JournalContent content{.id = header.id, .text = {}, .records = {}};
+  if (header.text_bytes > kLongestText || header.text_bytes > journal.size() - sizeof header) return std::nullopt;
+  content.text.resize(header.text_bytes);
+  journal.read(sizeof header, std::as_writable_bytes(std::span(content.text)));
+  if (!is_intact(header, content.text)) return std::nullopt;
+  read_records(journal, sizeof header + content.text.size(), static_cast<uint64_t>(most), content);
+  return content;
+}
+
+// Further replicas' say the same of the job, should the first one's be damaged.
+std::optional<JournalContent> read_journals(const std::filesystem::path& output, int64_t most) {
+  std::optional<JournalContent> all;
+  for (const std::filesystem::path& path : journal_paths(output)) {
+    const int64_t left = all ? most - static_cast<int64_t>(all->records.size()) : most;
+    std::optional<JournalContent> one = read_journal(path, std::max<int64_t>(left, 0));
+    if (!all)
+      all = std::move(one);
+    else if (one && one->id == all->id)
+      all->records.insert(all->records.end(), one->records.begin(), one->records.end());
+  }
+  return all;
+}
+
+Json job_of(const JournalContent& content, const std::filesystem::path& file) {
+  const Json text = parse_json(content.text, file.string());
+  if (!text.is_object() || !text.contains("job") || !text.at("job").is_object())
+    throw Error(ExitCode::kData,
+                fmt::format("{}: does not say what the job is, expected an object \"job\"", file.string()));
+  return text.at("job");
+}
+
+void leave_out_impossible(JournalContent& content, int64_t samples) {
+  std::vector<JournalRecord>& records = content.records;
+  std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  int64_t next = 0;
+  std::erase_if(records, [&](const JournalRecord& record) {
+    if (record.first < next || record.count <= 0 || record.count > samples - record.first) return true;
+    next = record.first + record.count;
+    return false;
+  });
+}
+
+bool has_journal(const std::filesystem::path& output) {
+  try {
+    for (const std::filesystem::path& path : journal_paths(output)) {
+      const std::vector<char> start = start_of(CheckedFile(path));
+      if (start.size() == kMagic.size() && begins_as_journal(start)) return true;
+    }
+  } catch (const Error& error) {
+    return error.code() == ExitCode::kIo;
+  }
+  return false;
+}
+
+void expect_name_of_journal(const std::filesystem::path& journal) {
+  std::error_code unknown;
+  for (const std::filesystem::path& path : {journal, new_journal_path(journal)})
+    if (std::filesystem::exists(std::filesystem::symlink_status(path, unknown))) expect_journal(CheckedFile(path));
+}
+
+bool any_finished(const std::filesystem::path& output) {
+  try {
+    for (const std::filesystem::path& path : journal_paths(output)) {
+      const std::optional<JournalContent> content = read_journal(path, std::numeric_limits<int64_t>::max());
+      if (content && !content->records.empty()) return true;
+    }
+  } catch (const Error&) {
+    return true;
+  }
+  return false;
+}
+
+void remove_journal(const std::filesystem::path& file, std::optional<uint64_t> id) {
+  try {
+    const CheckedFile journal(file);
+    const std::vector<char> start = start_of(journal);
+    if (start.size() < kMagic.size() || !begins_as_journal(start)) return;
+    Header header;
+    if (id && journal.size() < sizeof header) return;
+    if (id) journal.read(0, std::as_writable_bytes(std::span(&header, 1)));
+    if (!id || header.id == *id) ::unlink(file.c_str());
+  } catch (const Error&) {  // what cannot be read stays
+  }
+}
+
+void remove_journals(const std::filesystem::path& output, std::optional<uint64_t> id) {
+  try {
+    for (const std::filesystem::path& journal : journal_paths(output)) remove_journal(journal, id);
+  } catch (const Error&) {  // the folder cannot be listed
+    remove_journal(journal_path(output), id);
+  }
+}
+
+Journal::Journal(std::filesystem::path file, const JournalContent& content)
+    : path_(std::move(file)), id_(content.id), records_(content.records.size()) {
+  expect_name_of_journal(path_);
+  const std::filesystem::path made = new_journal_path(path_);
+  const std::string bytes = bytes_of(content);
+  file_ = create_file(made);
+  PendingPath pending(path_, made);
+  write_fully(file_, 0, std::as_bytes(std::span(bytes)), made);
+  pending.commit();
+  end_ = bytes.size();
+}
+
+void Journal::append(const JournalRecord& record) {
+  const Words words = to_words(record, id_, records_);
+  write_fully(file_, end_, std::as_bytes(std::span(words)), path_);
+  end_ += sizeof words;
+  ++records_;
+}
+
+void Journal::sync() {
+  if (::fdatasync(file_.get()) != 0)
+    throw Error(ExitCode::kIo, fmt::format("{}: fsync failed: {}", path_.string(), std::strerror(errno)));
+}
+
+}  // namespace lfm2

@@ -1,0 +1,333 @@
+// The three forms: .bin (last logits), .h5 (anything), .jsonl (anything, a line a sample).
+#include "stage/io/output_file.h"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include "stage/support/checked_file.h"
+#include "stage/hdf5/h5.h"
+#include "stage/support/json.h"
+#include "stage/io/row_places.h"
+
+namespace lfm2 {
+
+namespace {
+
+// Everything but the rows is written anew by every run that goes on with the file, so that nothing of it has to be
+// trusted: equal jobs give equal bytes, only rows take time. So is its size.
+
+// i32 samples, i32 vocab, then a row of fp32 logits a sample.
+Places frame_bin(PartialFile& partial, const OutputJob& job) {
+  const std::array<int32_t, 2> header{static_cast<int32_t>(job.samples()), static_cast<int32_t>(job.vocab)};
+  partial.write(0, std::as_bytes(std::span(header)));
+  partial.set_size(sizeof header + bytes_of_rows(job));
+  return {.first = sizeof header, .second = 0};
+}
+
+// Rows go past HDF5, which would copy on one thread and leaves no readable file when the process is killed. The
+// datasets are contiguous, of this machine's own types.
+Places make_h5(const PendingPath& pending, const OutputJob& job) {
+  h5::File file = create_pending_h5(pending);
+  const auto rows = static_cast<uint64_t>(job.rows());
+  Places places;
+  if (job.kind.top_k > 0) {
+    places.first = file.create_dataset("top_ids", DType::kI32, {rows, static_cast<uint64_t>(job.kind.top_k)});
+    places.second = file.create_dataset("top_logprobs", DType::kF32, {rows, static_cast<uint64_t>(job.kind.top_k)});
+  } else {
+    places.first = file.create_dataset("logits", DType::kF32, {rows, static_cast<uint64_t>(job.vocab)});
+  }
+  file.write_i64("offsets", job.offsets->size(), [&](int64_t i) { return (*job.offsets)[i]; });
+  file.set_attribute("format", "lfm2-stage-output");
+  file.set_attribute("positions", job.kind.positions == Positions::kAll ? "all" : "last");
+  file.set_attribute("dtype", job.facts.dtype);
+  file.set_attribute("model_type", job.facts.model_type);
+  file.set_attribute("weights_split_id", job.facts.split_id);
+  file.set_attribute("created_by", job.facts.created_by);
+  file.close();
+  return places;
+}
+
+void copy(const CheckedFile& from, uint64_t first, uint64_t end, PartialFile& into) {
+  std::vector<std::byte> piece;
+  for (; first < end; first += piece.size()) {
+    piece.resize(std::min(uint64_t{1} << 20, end - first));
+    from.read(first, piece);
+    into.write(first, piece);
+  }
+}
+
+// HDF5 makes a file with nothing in its rows, and what is around them is copied: HDF5 would lock NAME.partial itself.
+Places frame_h5(PartialFile& partial, const OutputJob& job) {
+  const PendingPath pending = pending_output(partial.output());
+  const Places places = make_h5(pending, job);
+  const CheckedFile made(pending.temporary_path());
+  std::array<uint64_t, 2> rows{places.first, places.second};
+  std::sort(rows.begin(), rows.end());
+  uint64_t next = 0;
+  for (const uint64_t begin : rows) {
+    if (begin == 0) continue;  // there is but one of them
+    copy(made, next, begin, partial);
+    next = begin + bytes_of_rows(job);
+  }
+  copy(made, next, made.size(), partial);
+  partial.set_size(made.size());
+  return places;
+}
+
+Places frame(PartialFile& partial, const OutputJob& job) {
+  return partial.output().extension() == ".bin" ? frame_bin(partial, job) : frame_h5(partial, job);
+}
+
+// .bin and .h5: rows at their places, in any order. Of replicas the first makes the file, the others join it.
+class RowsOutput : public OutputFile {
+ public:
+  RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
+      : partial_(path, std::move(file), 0, true), job_(job), rows_(partial_, job_, frame(partial_, job_)) {
+    if (job.replicas > 1)
+      partial_.write_tag();
+    else
+      rows_.write_from_one_host();
+  }
+  RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file, const Places& places)
+      : partial_(path, std::move(file), job.replica, true), job_(job), rows_(partial_, job_, places) {}
+
+  void start_journal(const JournalContent& content) {
+    if (!job_.identity.empty()) partial_.start_journal(content);
+  }
+  void take(const ResultRows& rows) override { rows_.write(rows); }
+  void finished(int64_t first, int64_t count, const HashSum& results) override {
+    partial_.finished(first, count, results);
+  }
+  void keep() override { partial_.sync(); }
+  void commit() override {
+    rows_.close();
+    if (job_.replica == 0)
+      partial_.commit();
+    else
+      partial_.sync();
+  }
+  void start_over() override { rows_.take_seams(); }
+  std::string shared() const override {
+    return Json{{"first", rows_.places().first},       {"second", rows_.places().second},
+                {"id", partial_.journal().id},         {"tag", partial_.tag().hex()},
+                {"tag_offset", partial_.tag().offset}, {"cache", partial_.page_cache()}}
+        .dump();
+  }
+  bool has_page_cache_of(const std::string& shared) const override {
+    return partial_.page_cache() == Json::parse(shared).at("cache").get<std::string>();
+  }
+  void write_with_others(const std::vector<int64_t>& first_rows, bool one_page_cache) override {
+    if (one_page_cache)
+      rows_.write_from_one_host();
+    else
+      rows_.write_from_several_hosts(first_rows);
+  }
+  std::string take_seams() override { return rows_.take_seams(); }
+  void write_seams(std::string_view seams) override { rows_.write_seams(seams); }
+  void replay(int64_t first, int64_t count, ResultConsumer& consumer) const override {
+    constexpr int64_t kRows = 256;  // at a time
+    const bool all = job_.kind.positions == Positions::kAll;
+    const auto row_of = [&](int64_t sample) { return all ? (*job_.offsets)[sample] : sample; };
+    const int64_t end = row_of(first + count);
+    for (int64_t row = row_of(first); row < end; row += kRows) {
+      rows_.read(row, std::min(kRows, end - row), consumer);
+      job_.pulse();
+    }
+  }
+  // Leaves out of `content` what is not in the file as the journal says.
+  void keep_intact(JournalContent& content) const {
+    std::erase_if(content.records, [&](const JournalRecord& record) {
+      ResultHash hash(job_.threads);
+      replay(record.first, record.count, hash);
+      return hash.sum() != record.results;
+    });
+  }
+
+ private:
+  PartialFile partial_;
+  OutputJob job_;
+  RowPlaces rows_;
+};
+
+// One object a sample: "id" (the input's, else its number), then "logits" or "top_ids" and "top_logprobs": of the last
+// position a list, of all positions a list of lists.
+class JsonlOutput : public OutputFile {
+ public:
+  JsonlOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
+      : partial_(path, std::move(file), 0, true), job_(job) {}
+
+  void start_journal(const JournalContent& content) {
+    if (!job_.identity.empty()) partial_.start_journal(content);
+  }
+  void resume(JournalContent& content) {
+    partial_.keep_intact(content, job_.pulse);
+    start_journal(content);
+    partial_.drop_unfinished();
+  }
+  void take(const ResultRows& rows) override {
+    const int64_t vocab = job_.vocab, top_k = job_.kind.top_k;
+    for (int64_t row = 0; row < rows.count; ++row) {
+      if (top_k > 0) {
+        append(first_, rows.top_ids.subspan(static_cast<size_t>(row * top_k), static_cast<size_t>(top_k)));
+        append(second_, rows.top_log_probs.subspan(static_cast<size_t>(row * top_k), static_cast<size_t>(top_k)));
+      } else {
+        append(first_, rows.logits.subspan(static_cast<size_t>(row * vocab), static_cast<size_t>(vocab)));
+      }
+      const int64_t place = rows.first + row;
+      if (!all())
+        add_line(place);
+      else if (const int64_t sample = job_.offsets->sample_of(place); (*job_.offsets)[sample + 1] == place + 1)
+        add_line(sample);
+    }
+  }
+  void finished(int64_t first, int64_t count, const HashSum& results) override {
+    partial_.append(first, count, std::as_bytes(std::span(lines_)), results);
+    lines_.clear();
+  }
+  void keep() override { partial_.sync(); }
+  void commit() override { commit_in_order(partial_, job_.pulse); }
+  void start_over() override { partial_.start_over(); }
+  void replay(int64_t, int64_t, ResultConsumer&) const override {
+    throw Error(ExitCode::kSoftware, "JsonlOutput: text is not read back");
+  }
+
+ private:
+  bool all() const { return job_.kind.positions == Positions::kAll; }
+
+  template <class T>
+  void append(std::string& text, std::span<const T> values) const {
+    if (!text.empty()) text += ',';
+    if (all()) text += '[';
+    append_values(text, values);
+    if (all()) text += ']';
+  }
+
+  void add_line(int64_t sample) {
+    const std::string name = job_.names->empty() || (*job_.names)[static_cast<size_t>(sample)].empty()
+                                 ? std::to_string(sample)
+                                 : (*job_.names)[static_cast<size_t>(sample)];
+    lines_ += job_.kind.top_k > 0
+                  ? fmt::format("{{\"id\":{},\"top_ids\":[{}],\"top_logprobs\":[{}]}}\n", name, first_, second_)
+                  : fmt::format("{{\"id\":{},\"logits\":[{}]}}\n", name, first_);
+    first_.clear();
+    second_.clear();
+  }
+
+  PartialFile partial_;
+  OutputJob job_;
+  std::string lines_;           // of samples not yet said to be finished
+  std::string first_, second_;  // the current sample's values so far
+};
+
+}  // namespace
+
+void check_output_form(const std::filesystem::path& path, const ResultKind& kind) {
+  const std::string ending = path.extension();
+  if (ending != ".bin" && ending != ".h5" && ending != ".jsonl")
+    throw Error(ExitCode::kUsage,
+                fmt::format("--output {}: expected a name ending in .bin, .h5 or .jsonl", path.string()));
+  if (kind.positions == Positions::kNone)
+    throw Error(ExitCode::kUsage,
+                fmt::format("--output {} with --logits none: nothing would be written", path.string()));
+  if (ending == ".bin" && (kind.positions != Positions::kLast || kind.top_k > 0))
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("--output {}: .bin holds last-position logits only, expected .h5 or .jsonl", path.string()));
+}
+
+void check_output_place(const std::filesystem::path& path) {
+  std::error_code unknown;  // what cannot be looked at cannot be created either
+  if (std::filesystem::is_directory(path, unknown))
+    throw Error(ExitCode::kCantCreate, fmt::format("{}: is a folder, expected a file name", path.string()));
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  const FileDescriptor probe(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
+  if (probe.get() >= 0) return;
+  int error = errno;
+  // EISDIR: from kernels that do not know the flag.
+  if (error == EOPNOTSUPP || error == EISDIR) error = ::access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
+  if (error != 0)
+    throw Error(ExitCode::kCantCreate,
+                fmt::format("{}: cannot be created: open failed: {}", path.string(), std::strerror(error)));
+}
+
+PendingPath pending_output(const std::filesystem::path& output) { return {output, pending_path(output)}; }
+
+h5::File create_pending_h5(const PendingPath& pending) {
+  create_file(pending.temporary_path());  // HDF5 would follow a link
+  return h5::File::create(pending.temporary_path());
+}
+
+JournalContent new_journal(const OutputJob& job) {
+  std::random_device random;
+  return {.id = uint64_t{random()} << 32 | random(),
+          .text = Json{{"job", Json::parse(job.identity.empty() ? "{}" : job.identity)}}.dump(),
+          .records = {}};
+}
+
+void leave_some_for_all(JournalContent& content, const OutputJob& job) {
+  int64_t left = job.samples();
+  for (const JournalRecord& record : content.records) left -= record.count;
+  while (left > 0 && left < job.replicas && !content.records.empty()) {
+    left += content.records.back().count;
+    content.records.pop_back();
+  }
+}
+
+void commit_in_order(PartialFile& partial, const std::function<void()>& pulse) {
+  if (partial.is_ordered()) return partial.commit();
+  AtomicFile ordered(pending_output(partial.output()));
+  for (const JournalRecord& record : partial.ordered())
+    partial.read_pieces(record, [&](std::span<const std::byte> piece) {
+      ordered.write(piece);
+      pulse();
+    });
+  partial.expect_ours();
+  ordered.commit();
+  partial.remove();
+}
+
+std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, const OutputJob& job) {
+  const auto start = [&](auto output) {
+    output->start_journal(new_journal(job));
+    return output;
+  };
+  FileDescriptor file = begin_partial(path);
+  if (path.extension() == ".jsonl") return start(std::make_unique<JsonlOutput>(path, job, std::move(file)));
+  return start(std::make_unique<RowsOutput>(path, job, std::move(file)));
+}
+
+std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, const OutputJob& job, Unfinished& begun) {
+  leave_out_impossible(begun.content, job.samples());
+  if (path.extension() == ".jsonl") {
+    auto output = std::make_unique<JsonlOutput>(path, job, std::move(begun.file));
+    output->resume(begun.content);
+    return output;
+  }
+  auto output = std::make_unique<RowsOutput>(path, job, std::move(begun.file));
+  output->keep_intact(begun.content);
+  leave_some_for_all(begun.content, job);
+  output->start_journal(begun.content);
+  return output;
+}
+
+std::unique_ptr<OutputFile> join_output(const std::filesystem::path& path, const std::string& shared,
+                                        const OutputJob& job) {
+  const Json made = Json::parse(shared);
+  auto output = std::make_unique<RowsOutput>(
+      path, job, join_partial(path, PartialTag::from_hex(made.at("tag").get<std::string>(), made.at("tag_offset"))),
+      Places{.first = made.at("first"), .second = made.at("second")});
+  JournalContent content = new_journal(job);
+  content.id = made.at("id");
+  output->start_journal(content);
+  return output;
+}
+
+}  // namespace lfm2

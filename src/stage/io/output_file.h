@@ -1,0 +1,84 @@
+// Results on disk, in the form the ending names. Nothing stands under the final name until everything does; until then
+// finished samples lie in a PartialFile, from which another run may go on.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/thread_pool.h"
+#include "stage/support/json.h"
+#include "stage/io/partial_file.h"
+#include "stage/io/results.h"
+
+namespace lfm2 {
+
+namespace h5 {
+class File;
+}
+
+// What an output file says about how it was made. Only facts that fix the content: equal jobs give equal bytes.
+struct OutputFacts {
+  std::string model_type, dtype, split_id, created_by;
+};
+
+struct OutputJob {
+  ResultKind kind;
+  int64_t vocab = 0;
+  const SampleOffsets* offsets = nullptr;           // of the whole job
+  const std::vector<std::string>* names = nullptr;  // .jsonl: see Samples::names
+  OutputFacts facts;
+  ThreadPool* threads = nullptr;  // that write large results side by side
+  std::string identity = {};      // JSON: a run goes on with what another one left if this is equal; empty: none may
+  int64_t replica = 0, replicas = 1;
+  std::function<void()> pulse = [] {};  // called while what was written is read again, which may take long
+
+  int64_t samples() const { return offsets->samples(); }
+  int64_t rows() const { return kind.positions == Positions::kAll ? offsets->back() : samples(); }
+};
+
+class OutputFile : public ResultConsumer, public FinishedSamples {
+ public:
+  virtual void keep() = 0;      // the run ends early: what is finished is durable
+  virtual void commit() = 0;    // the file is whole: give it its name
+  virtual void start_over() {}  // a benchmark hands out the same rows again: the file holds the last pass
+  // Where replicas write one file, the first one makes it and the others join it, each with a rank of its own:
+  virtual std::string shared() const { return {}; }  // what join_output() needs
+  // Whether what this rank writes into the file is seen at once by the rank that made it.
+  virtual bool has_page_cache_of(const std::string&) const { return true; }
+  // Before the first rows. Writer w begins at row first_rows[w]; one_page_cache: for all writers.
+  virtual void write_with_others(const std::vector<int64_t>&, bool) {}
+  // After the last rows, before commit() and keep(): what belongs into blocks of other writers, and what of all
+  // writers' belongs into this one's.
+  virtual std::string take_seams() { return {}; }
+  virtual void write_seams(std::string_view) {}
+  // Hands the rows of finished samples out again. Only where rows have places: .bin and .h5.
+  virtual void replay(int64_t first, int64_t count, ResultConsumer& consumer) const = 0;
+};
+
+// Refuses endings and combinations that the form cannot hold: Error(kUsage). Call before MPI and weights.
+void check_output_form(const std::filesystem::path& path, const ResultKind& kind);
+// Whether a file can be made there: Error(kCantCreate) now rather than after the job. Makes a file without a name, so
+// that nothing is left whatever ends this process meanwhile.
+void check_output_place(const std::filesystem::path& path);
+std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, const OutputJob& job);
+// Goes on with what a run of the same job left; `begun.content` becomes what of it is intact.
+std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, const OutputJob& job, Unfinished& begun);
+// A journal of `job` with nothing in it yet.
+JournalContent new_journal(const OutputJob& job);
+// Where fewer samples are left than there are replicas, some are done again, so that each has one.
+void leave_some_for_all(JournalContent& content, const OutputJob& job);
+// Appended parts become the file, in the order of the samples.
+void commit_in_order(PartialFile& partial, const std::function<void()>& pulse);
+// Where a file is put together that is to appear at once, or to be copied from. Only while NAME.partial is locked.
+PendingPath pending_output(const std::filesystem::path& output);
+h5::File create_pending_h5(const PendingPath& pending);
+// Writes rows into a .bin or .h5 that another rank is making, on a file system that both see: Error(kCantCreate) where
+// the file of that name is another one here. Its commit() only makes sure of the rows: it must come before the maker's.
+std::unique_ptr<OutputFile> join_output(const std::filesystem::path& path, const std::string& shared,
+                                        const OutputJob& job);
+
+}  // namespace lfm2

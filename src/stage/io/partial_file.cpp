@@ -1,0 +1,367 @@
+// Data first, then the journal; and the data's own hash in the journal, should the disk have done it the other way
+// round.
+#include "stage/io/partial_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <random>
+
+#include "kernels/error.h"
+
+namespace lfm2 {
+
+namespace {
+
+// A crash of the machine costs the results of so many seconds; one of the process costs none.
+constexpr std::chrono::seconds kSyncTime{5};
+constexpr uint64_t kPiece = uint64_t{1} << 22;  // a record may say that it is longer than any memory
+
+[[noreturn]] void fail(ExitCode code, const char* call, const std::filesystem::path& path) {
+  throw Error(code, fmt::format("{}: {} failed: {}", path.string(), call, std::strerror(errno)));
+}
+
+// Whether `path` still names the open file.
+bool is_at(const FileDescriptor& file, const std::filesystem::path& path) {
+  struct stat ours {};
+  struct stat named {};
+  return ::fstat(file.get(), &ours) == 0 && ::lstat(path.c_str(), &named) == 0 && ours.st_dev == named.st_dev &&
+         ours.st_ino == named.st_ino;
+}
+
+void expect_regular(const FileDescriptor& file, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path);
+  if (!S_ISREG(status.st_mode))
+    throw Error(ExitCode::kCantCreate, fmt::format("{}: not a regular file", path.string()));
+}
+
+// None where there is no such file and `create` is 0. Another run may give the file its final name, or remove it,
+// between open and flock: then the lock is worth nothing, and the name free.
+FileDescriptor lock_partial(const std::filesystem::path& path, int create) {
+  for (;;) {
+    FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | create, 0666));
+    if (file.get() < 0 && errno == ENOENT && create == 0) return file;
+    if (file.get() < 0) fail(ExitCode::kCantCreate, "open", path);
+    expect_regular(file, path);
+    // File systems without locks: two runs with one output are then the user's care.
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+      throw Error(ExitCode::kCantCreate, fmt::format("{}: another run is writing it", path.string()));
+    if (is_at(file, path)) return file;
+  }
+}
+
+// 0 where there is no file of that name; a folder or device counts as content.
+uint64_t bytes_at(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return 0;
+  return S_ISREG(status.st_mode) ? static_cast<uint64_t>(status.st_size) : 1;
+}
+
+uint64_t size_of(const FileDescriptor& file, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path);
+  return static_cast<uint64_t>(status.st_size);
+}
+
+void resize(const FileDescriptor& file, uint64_t bytes, const std::filesystem::path& path) {
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) fail(ExitCode::kIo, "ftruncate", path);
+}
+
+}  // namespace
+
+// Locked before it is read, so that no other run changes it between the two.
+std::optional<Unfinished> find_unfinished(const std::filesystem::path& output, int64_t samples) {
+  FileDescriptor file = lock_partial(partial_path(output), 0);
+  std::optional<JournalContent> content = read_journals(output, samples);
+  if (file.get() < 0 || !content || content->records.empty()) return std::nullopt;
+  ::unlink(pending_path(output).c_str());  // of a run that was killed while it put the parts together
+  return Unfinished{.file = std::move(file), .content = std::move(*content)};
+}
+
+namespace {
+
+// Of replicas of earlier runs.
+void remove_journals_of_others(const std::filesystem::path& output) {
+  for (const std::filesystem::path& path : journal_paths(output))
+    if (path != journal_path(output)) remove_journal(path);
+}
+
+}  // namespace
+
+void expect_names_are_ours(const std::filesystem::path& output) {
+  for (const std::filesystem::path& path : {partial_path(output), pending_path(output)})
+    if (const uint64_t bytes = bytes_at(path); bytes > 0 && !has_journal(output))
+      throw Error(
+          ExitCode::kCantCreate,
+          fmt::format("{}: {} bytes that no journal of an earlier run tells of, expected no file of that name, or "
+                      "one that a run left beside {}",
+                      path.string(), bytes, journal_path(output).string()));
+  expect_name_of_journal(journal_path(output));
+}
+
+// Two runs may have begun together and found nothing: what the faster one has finished is not overwritten. The journal
+// comes before the first byte of content, so that a run that is killed at any instant leaves nothing that the next one
+// takes for a stranger's.
+FileDescriptor begin_partial(const std::filesystem::path& output) {
+  const std::filesystem::path path = partial_path(output);
+  expect_names_are_ours(output);
+  FileDescriptor file = lock_partial(path, O_CREAT);
+  if (size_of(file, path) > 0 && any_finished(output))
+    throw Error(ExitCode::kCantCreate,
+                fmt::format("{}: another run has begun it meanwhile, expected none", path.string()));
+  expect_names_are_ours(output);
+  const Journal claim(journal_path(output), {.id = 0, .text = R"({"job":{}})", .records = {}});
+  remove_journals_of_others(output);
+  ::unlink(pending_path(output).c_str());
+  resize(file, 0, path);
+  return file;
+}
+
+PartialTag PartialTag::make(uint64_t offset) {
+  std::random_device random;
+  const auto word = [&] { return uint64_t{random()} << 32 | random(); };
+  return {.offset = offset, .words = {word(), word()}};
+}
+
+PartialTag PartialTag::from_hex(const std::string& text, uint64_t offset) {
+  return {.offset = offset, .words = HashSum::from_hex(text).words()};
+}
+
+std::string PartialTag::hex() const { return HashSum::from_words(words).hex(); }
+
+FileDescriptor join_partial(const std::filesystem::path& output, const PartialTag& tag) {
+  const std::filesystem::path path = partial_path(output);
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (file.get() < 0) fail(ExitCode::kCantCreate, "open", path);
+  expect_regular(file, path);
+  std::array<uint64_t, 2> found{};
+  const ssize_t got = ::pread(file.get(), found.data(), sizeof found, static_cast<off_t>(tag.offset));
+  if (got < 0) fail(ExitCode::kIo, "read", path);
+  if (got != sizeof found || found != tag.words)
+    throw Error(ExitCode::kCantCreate,
+                fmt::format("{}: is not the file that the first replica is writing: expected --output in a folder that "
+                            "the hosts of all replicas share",
+                            path.string()));
+  return file;
+}
+
+PartialFile::PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica, bool joins_records)
+    : output_(std::move(output)),
+      path_(partial_path(output_)),
+      replica_(replica),
+      joins_(joins_records),
+      file_(std::move(file)) {}
+
+PartialFile::~PartialFile() {
+  stop_syncing();
+  if (done_ || (journal_ && !content_.records.empty())) return;
+  if (replica_ > 0) {
+    if (journal_) remove_journal(journal_->path(), content_.id);
+    return;
+  }
+  if (!is_at(file_, path_) || any_finished(output_)) return;
+  remove_journals(output_);
+  ::unlink(path_.c_str());
+}
+
+void PartialFile::start_journal(JournalContent content) {
+  content_ = std::move(content);
+  end_ = 0;
+  for (const JournalRecord& record : content_.records) end_ = std::max(end_, record.offset + record.bytes);
+  if (::fdatasync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+  journal_.emplace(journal_path(output_, replica_), content_);
+  if (replica_ == 0) remove_journals_of_others(output_);
+  syncing_ = std::thread([this] { sync_loop(); });
+}
+
+void PartialFile::finished(int64_t first, int64_t count, const HashSum& results) {
+  note({.first = first, .count = count, .results = results});
+}
+
+void PartialFile::append(int64_t first, int64_t count, std::span<const std::byte> bytes, const HashSum& results) {
+  write_fully(file_, end_, bytes, path_);
+  const JournalRecord record{.first = first,
+                             .count = count,
+                             .offset = end_,
+                             .bytes = bytes.size(),
+                             .results = results,
+                             .data_hash = XXH3_64bits(bytes.data(), bytes.size())};
+  end_ += bytes.size();
+  note(record);
+}
+
+void PartialFile::note(const JournalRecord& record) {
+  if (journal_) journal_->append(record);
+  JournalRecord* last = content_.records.empty() ? nullptr : &content_.records.back();
+  if (last != nullptr && joins_ && last->first + last->count == record.first &&
+      last->offset + last->bytes == record.offset) {
+    last->count += record.count;
+    last->bytes += record.bytes;
+    last->results.add(record.results);
+  } else {
+    content_.records.push_back(record);
+  }
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+  dirty_ = true;
+}
+
+void PartialFile::read(uint64_t offset, std::span<std::byte> into) const {
+  while (!into.empty()) {
+    const ssize_t got = ::pread(file_.get(), into.data(), into.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(ExitCode::kIo, "read", path_);
+    if (got == 0)
+      throw Error(ExitCode::kIo, fmt::format("{}: ends at {} bytes, expected more", path_.string(), offset));
+    offset += static_cast<uint64_t>(got);
+    into = into.subspan(static_cast<size_t>(got));
+  }
+}
+
+void PartialFile::write(uint64_t offset, std::span<const std::byte> bytes) { write_fully(file_, offset, bytes, path_); }
+
+void PartialFile::set_size(uint64_t bytes) { resize(file_, bytes, path_); }
+
+void PartialFile::write_tag() {
+  tag_ = PartialTag::make(size_of(file_, path_));
+  write(tag_.offset, std::as_bytes(std::span(tag_.words)));
+  if (::fsync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+}
+
+// The pages of a file are cached once by a kernel for each file system that it has mounted.
+std::string PartialFile::page_cache() const {
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path_);
+  constexpr uint64_t kLongestId = 64;
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::string kernel(kLongestId, '\0');
+  boot.read(kernel.data(), static_cast<std::streamsize>(kernel.size()));
+  kernel.resize(static_cast<size_t>(boot.gcount()));
+  return fmt::format("{} {} {}", kernel.substr(0, kernel.find('\n')), status.st_dev, status.st_ino);
+}
+
+bool PartialFile::holds(const JournalRecord& record, const std::function<void()>& pulse) const {
+  const uint64_t size = size_of(file_, path_);
+  if (record.offset > size || record.bytes > size - record.offset) return false;
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), XXH3_freeState);
+  XXH3_64bits_reset(hash.get());
+  read_pieces(record, [&](std::span<const std::byte> piece) {
+    XXH3_64bits_update(hash.get(), piece.data(), piece.size());
+    pulse();
+  });
+  return XXH3_64bits_digest(hash.get()) == record.data_hash;
+}
+
+void PartialFile::read_pieces(const JournalRecord& record,
+                              const std::function<void(std::span<const std::byte>)>& take) const {
+  std::vector<std::byte> piece;
+  for (uint64_t done = 0; done < record.bytes; done += piece.size()) {
+    piece.resize(std::min(kPiece, record.bytes - done));
+    read(record.offset + done, piece);
+    take(piece);
+  }
+}
+
+void PartialFile::keep_intact(JournalContent& content, const std::function<void()>& pulse) const {
+  std::erase_if(content.records, [&](const JournalRecord& record) { return !holds(record, pulse); });
+}
+
+void PartialFile::drop_unfinished() { set_size(end_); }
+
+std::vector<JournalRecord> PartialFile::ordered() const {
+  std::vector<JournalRecord> records = content_.records;
+  std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return records;
+}
+
+bool PartialFile::is_ordered() const {
+  uint64_t next = 0;
+  for (const JournalRecord& record : ordered()) {
+    if (record.offset != next) return false;
+    next += record.bytes;
+  }
+  return next == end_;
+}
+
+void PartialFile::start_over() {
+  end_ = 0;
+  content_.records.clear();
+}
+
+void PartialFile::sync_data() {
+  if (::fdatasync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+  if (journal_) journal_->sync();
+}
+
+void PartialFile::sync_loop() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    changed_.wait_for(lock, kSyncTime, [this] { return stopping_; });
+    if (stopping_ || !std::exchange(dirty_, false)) continue;
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      sync_data();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    if (!failure) continue;
+    error_ = failure;
+    return;
+  }
+}
+
+void PartialFile::stop_syncing() {
+  if (!syncing_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  syncing_.join();
+}
+
+void PartialFile::sync() {
+  stop_syncing();
+  if (error_) std::rethrow_exception(error_);
+  sync_data();
+}
+
+// The journals go last: until then they say the truth. By then the name is free, and another run may have journals of
+// its own.
+void PartialFile::commit() {
+  stop_syncing();
+  if (error_) std::rethrow_exception(error_);
+  if (tag_.offset > 0) set_size(tag_.offset);
+  if (::fsync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+  expect_ours();
+  rename_durably(path_, output_);
+  remove_journals(output_, content_.id);
+  file_.close();  // and with it the lock: others may read it now
+  done_ = true;
+}
+
+void PartialFile::expect_ours() const {
+  if (!is_at(file_, path_))
+    throw Error(ExitCode::kIo,
+                fmt::format("{}: was replaced or removed, expected the file that this run is writing", path_.string()));
+}
+
+void PartialFile::remove() {
+  stop_syncing();
+  remove_journals(output_);
+  ::unlink(path_.c_str());
+  file_.close();
+  done_ = true;
+}
+
+}  // namespace lfm2

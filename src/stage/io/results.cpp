@@ -1,0 +1,71 @@
+// Rows are hashed side by side: one thread would be slower than the bus.
+#include "stage/io/results.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lfm2 {
+
+ResultRows some_rows(const ResultRows& rows, int64_t skip, int64_t count, int64_t first) {
+  const auto part = [&](auto values) {
+    const size_t columns = values.size() / static_cast<size_t>(rows.count);
+    return values.subspan(static_cast<size_t>(skip) * columns, static_cast<size_t>(count) * columns);
+  };
+  return {.first = first,
+          .count = count,
+          .logits = part(rows.logits),
+          .top_ids = part(rows.top_ids),
+          .top_log_probs = part(rows.top_log_probs)};
+}
+
+void ResultHash::take(const ResultRows& rows) {
+  rows_.assign(static_cast<size_t>(rows.count), HashSum());
+  const auto hash_row = [&](size_t row, size_t) {
+    const auto add = [&](auto values) {
+      const size_t columns = values.size() / rows_.size();
+      if (columns == 0) return;
+      rows_[row].add(std::as_bytes(values.subspan(row * columns, columns)), static_cast<uint64_t>(rows.first) + row);
+    };
+    add(rows.logits);
+    add(rows.top_ids);
+    add(rows.top_log_probs);
+  };
+  if (threads_ != nullptr)
+    threads_->parallel_for(rows_.size(), hash_row);
+  else
+    for (size_t row = 0; row < rows_.size(); ++row) hash_row(row, 0);
+  for (const HashSum& row : rows_) sum_.add(row);
+}
+
+int64_t RenumberedRows::number_of(int64_t row) const {
+  if (positions_ != Positions::kAll) return numbers_[row];
+  const int64_t sample = offsets_.sample_of(row);
+  return all_offsets_[numbers_[sample]] + row - offsets_[sample];
+}
+
+void RenumberedRows::take(const ResultRows& rows) {
+  for (int64_t row = 0; row < rows.count;) {
+    const int64_t first = number_of(rows.first + row);
+    int64_t count = 1;
+    while (row + count < rows.count && number_of(rows.first + row + count) == first + count) ++count;
+    for (ResultConsumer* consumer : consumers_) consumer->take(some_rows(rows, row, count, first));
+    row += count;
+  }
+}
+
+void SampleCounter::take(const ResultRows& rows) {
+  const bool all = positions_ == Positions::kAll;
+  int64_t sample = all ? offsets_.sample_of(rows.first) : rows.first;
+  const int64_t first = sample;
+  HashSum whole;
+  for (int64_t row = 0; row < rows.count; ++row) {
+    open_.add(hash_.rows()[static_cast<size_t>(row)]);
+    if (all && rows.first + row + 1 < offsets_[sample + 1]) continue;
+    whole.add(std::exchange(open_, {}));
+    ++sample;
+  }
+  count_ += sample - first;
+  if (sample > first && file_ != nullptr) file_->finished(first, sample - first, whole);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,104 @@
+// What the last stage hands out, row by row in order, and who takes it: files, validation, the hash of all logits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/thread_pool.h"
+#include "stage/support/checksum.h"
+#include "stage/io/sample_offsets.h"
+
+namespace lfm2 {
+
+enum class Positions : uint8_t { kLast, kAll, kNone };  // --logits: which positions become rows
+
+// What is handed out for each row: one is enough for a job.
+struct ResultKind {
+  Positions positions = Positions::kLast;
+  int64_t top_k = 0;  // --top-logprobs: the best top_k instead of all logits
+};
+
+// Consecutive rows. Row numbers count samples (kLast) or tokens of the whole job (kAll).
+struct ResultRows {
+  int64_t first = 0, count = 0;
+  std::span<const float> logits;         // [count, vocab]; empty where top_k > 0
+  std::span<const int32_t> top_ids;      // [count, top_k]
+  std::span<const float> top_log_probs;  // [count, top_k]
+};
+
+// `count` of `rows`, from its row `skip` on, as rows `first` of the job.
+ResultRows some_rows(const ResultRows& rows, int64_t skip, int64_t count, int64_t first);
+
+class ResultConsumer {
+ public:
+  virtual ~ResultConsumer() = default;
+  virtual void take(const ResultRows& rows) = 0;
+};
+
+// The sum of the XXH3-128 of all rows, each with its number as the seed: equal for equal bits, whatever the ranks,
+// replicas and micro-batches.
+class ResultHash : public ResultConsumer {
+ public:
+  explicit ResultHash(ThreadPool* threads = nullptr) : threads_(threads) {}
+  void take(const ResultRows& rows) override;
+  const std::vector<HashSum>& rows() const { return rows_; }  // of the last take(), each row alone
+  void add(const HashSum& rows) { sum_.add(rows); }           // of rows that were handed out before
+  const HashSum& sum() const { return sum_; }
+  std::string hex() const { return sum_.hex(); }
+
+ private:
+  ThreadPool* threads_;
+  HashSum sum_;
+  std::vector<HashSum> rows_;
+};
+
+// Hands the rows of a job of which some samples are left out on under their numbers in the whole job.
+class RenumberedRows : public ResultConsumer {
+ public:
+  // `offsets` of the samples that are left, `numbers` and `all_offsets`: theirs in the whole job.
+  RenumberedRows(Positions positions, const SampleOffsets& offsets, const SampleNumbers& numbers,
+                 const SampleOffsets& all_offsets, std::vector<ResultConsumer*> consumers)
+      : positions_(positions),
+        offsets_(offsets),
+        numbers_(numbers),
+        all_offsets_(all_offsets),
+        consumers_(std::move(consumers)) {}
+  void take(const ResultRows& rows) override;
+
+ private:
+  int64_t number_of(int64_t row) const;
+
+  Positions positions_;
+  const SampleOffsets& offsets_;
+  const SampleNumbers& numbers_;
+  const SampleOffsets& all_offsets_;
+  std::vector<ResultConsumer*> consumers_;
+};
+
+// Told of samples of which every row was handed out.
+class FinishedSamples {
+ public:
+  virtual ~FinishedSamples() = default;
+  virtual void finished(int64_t first, int64_t count, const HashSum& results) = 0;
+};
+
+// The last consumer: counts the samples whose rows all the others have taken, and tells `file`, which may be null.
+class SampleCounter : public ResultConsumer {
+ public:
+  SampleCounter(Positions positions, const SampleOffsets& offsets, const ResultHash& hash, FinishedSamples* file)
+      : positions_(positions), offsets_(offsets), hash_(hash), file_(file) {}
+  void take(const ResultRows& rows) override;
+  int64_t count() const { return count_; }
+
+ private:
+  Positions positions_;
+  const SampleOffsets& offsets_;
+  const ResultHash& hash_;
+  FinishedSamples* file_;
+  HashSum open_;  // of a sample of which rows are still to come
+  int64_t count_ = 0;
+};
+
+}  // namespace lfm2

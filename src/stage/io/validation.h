@@ -1,0 +1,51 @@
+// --answers: compares every row with a reference and sums up.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "stage/io/results.h"
+
+namespace lfm2 {
+
+struct Verdict {
+  int64_t rows = 0;
+  int64_t top1_equal = 0;         // rows whose largest logit (ties: lower id) is the reference's
+  double largest_difference = 0;  // NaN where one side is NaN and the other is not
+  double mean_kl = 0;             // mean over rows of KL(softmax(reference) || softmax(ours)), nats
+  double tolerance = 0;
+  bool valid() const { return rows > 0 && largest_difference <= tolerance; }
+};
+
+// Reference logits by row.
+class Answers {
+ public:
+  virtual ~Answers() = default;
+  virtual void read(int64_t first, int64_t count, std::vector<float>& into) const = 0;
+};
+
+// .bin as in outputs.bin; .h5 with `logits` [samples, vocab], [tokens, vocab] or [samples, length, vocab]: where the
+// file holds every position and the job wants the last ones, those are taken. Error(kData) where samples, positions or
+// vocab differ from the job's.
+std::unique_ptr<Answers> open_answers(const std::filesystem::path& path, Positions positions,
+                                      const SampleOffsets& offsets, int64_t vocab);
+
+class Validation : public ResultConsumer {
+ public:
+  Validation(std::unique_ptr<Answers> answers, int64_t vocab, double tolerance)
+      : answers_(std::move(answers)), vocab_(vocab), tolerance_(tolerance) {}
+  void start_over() { sums_ = {}; }  // a benchmark hands out the job again
+  void take(const ResultRows& rows) override;
+  Verdict verdict() const;
+
+ private:
+  std::unique_ptr<Answers> answers_;
+  int64_t vocab_;
+  double tolerance_;
+  Verdict sums_;  // mean_kl holds the sum until verdict()
+  std::vector<float> reference_;
+};
+
+}  // namespace lfm2

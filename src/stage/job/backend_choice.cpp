@@ -1,0 +1,83 @@
+// The CPU backend over MPI; in a build with CUDA also GPUs, over NCCL or MPI.
+#include "stage/job/backend_choice.h"
+
+#include <algorithm>
+
+#include "comm/mpi_channel.h"
+#include "kernels/cpu/cpu_backend.h"
+#if LFM2_HAS_CUDA
+#include "comm/nccl_channel.h"
+#include "kernels/cuda/cuda_backend.h"
+#endif
+
+namespace lfm2 {
+
+namespace {
+
+Machine cpu_machine(const Options& options, const MpiWorld& world) {
+  if (options.transport == TransportChoice::kNccl)
+    throw Error(
+        ExitCode::kUnavailable,
+        "--transport nccl: the ranks compute on the CPU, NCCL needs a GPU each: expected --transport mpi or auto");
+  const int threads = options.threads > 0 ? options.threads : world.fair_share_of_processors();
+  return {.backend = std::make_unique<CpuBackend>(threads, options.simd), .sharing = world.local_size()};
+}
+
+#if LFM2_HAS_CUDA
+// NCCL cannot join two ranks that share a GPU.
+bool gpus_are_distinct(const MpiWorld& world, const std::string& uuid) {
+  std::vector<std::string> uuids = world.gather(uuid, 0, kStartTimeout, "GPUs");
+  std::sort(uuids.begin(), uuids.end());
+  const bool distinct = std::adjacent_find(uuids.begin(), uuids.end()) == uuids.end();
+  return world.all_ranks(world.rank() != 0 || distinct);
+}
+
+Machine cuda_machine(const Options& options, const MpiWorld& world, int devices) {
+  const int device = device_of(world, devices);
+  const bool distinct = gpus_are_distinct(world, cuda_device_facts(device).uuid);
+  if (options.transport == TransportChoice::kNccl && !distinct)
+    throw Error(ExitCode::kUnavailable,
+                fmt::format("--transport nccl: {} ranks on {} see {} GPU{}, NCCL needs one for each rank: expected "
+                            "--transport mpi or auto",
+                            world.local_size(), world.host(), devices, devices == 1 ? "" : "s"));
+  // Last: a rank where this fails leaves nobody waiting here.
+  return {.backend = make_cuda_backend(device, {.plain_fp32 = options.plain_fp32}),
+          .cuda = true,
+          .nccl = options.transport != TransportChoice::kMpi && distinct && world.size() > options.replicas,
+          .sharing = (world.local_size() + devices - 1) / devices};
+}
+#endif
+
+}  // namespace
+
+std::string Machine::transport_name() const { return nccl ? "NCCL" : "MPI"; }
+
+Machine choose_machine(const Options& options, const MpiWorld& world) {
+#if LFM2_HAS_CUDA
+  if (options.device != DeviceChoice::kCpu) {
+    const int devices = cuda_device_count();
+    if (world.all_ranks(devices > 0)) return cuda_machine(options, world, devices);
+    if (options.device == DeviceChoice::kCuda)
+      throw Error(ExitCode::kUnavailable,
+                  fmt::format("--device cuda: {} GPUs here and none for at least one rank, expected one for each rank",
+                              devices));
+  }
+#else
+  if (options.device == DeviceChoice::kCuda)
+    throw Error(ExitCode::kUnavailable,
+                "--device cuda: this program was built without CUDA, expected --device cpu or auto");
+#endif
+  return cpu_machine(options, world);
+}
+
+std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t slot_bytes) {
+  if (pipeline.size() == 1) return nullptr;
+#if LFM2_HAS_CUDA
+  if (machine.nccl) return make_nccl_channel(pipeline, *machine.backend);
+#endif
+  const int previous = pipeline.rank() == 0 ? MpiChannel::kNoPeer : pipeline.rank() - 1;
+  const int next = pipeline.rank() + 1 == pipeline.size() ? MpiChannel::kNoPeer : pipeline.rank() + 1;
+  return std::make_unique<MpiChannel>(pipeline.comm(), previous, next, *machine.backend, slot_bytes);
+}
+
+}  // namespace lfm2

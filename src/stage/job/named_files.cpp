@@ -1,0 +1,107 @@
+// Names are compared as absolute paths with all links resolved that are there, existing files by device and inode.
+#include "stage/job/named_files.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "kernels/error.h"
+#include "stage/io/journal.h"
+
+namespace lfm2 {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct NamedFile {
+  const char* option;
+  fs::path path;
+  bool is_written;
+  std::string text() const { return fmt::format("{} {}", option, path.string()); }
+};
+
+std::vector<NamedFile> named_files(const Options& options) {
+  std::vector<NamedFile> files{{"--input", options.input, false},
+                               {"--answers", options.answers, false},
+                               {"--output", options.output, true},
+                               {"--report", options.report, true},
+                               {"--trace", options.trace, true}};
+  std::erase_if(files, [](const NamedFile& file) { return file.path.empty(); });
+  return files;
+}
+
+bool is_same(const fs::path& a, const fs::path& b) {
+  std::error_code error;
+  if (fs::exists(a, error) && fs::exists(b, error)) return fs::equivalent(a, b, error);
+  if (fs::absolute(a, error).lexically_normal() == fs::absolute(b, error).lexically_normal()) return true;
+  const fs::path real_a = fs::weakly_canonical(fs::absolute(a, error), error);
+  return !error && real_a == fs::weakly_canonical(fs::absolute(b, error), error) && !error;
+}
+
+// `path` is `first`, or that with a point and more behind it.
+bool begins_as(const fs::path& path, const fs::path& first) {
+  const std::string name = path.filename(), start = first.filename();
+  if (!name.starts_with(start) || (name.size() > start.size() && name[start.size()] != '.'))
+    return is_same(path, first);
+  return is_same(path, fs::path(first).replace_filename(name));
+}
+
+void check_named(const std::vector<NamedFile>& files) {
+  for (size_t i = 0; i < files.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      if ((files[i].is_written || files[j].is_written) && is_same(files[i].path, files[j].path))
+        throw Error(ExitCode::kUsage, fmt::format("{}: is the file of {} too, expected a file of its own",
+                                                  files[i].text(), files[j].text()));
+}
+
+// What comes and goes beside the output. Replicas and hosts add to the names of journals and stamps.
+void check_made(const std::vector<NamedFile>& files, const Options& options) {
+  std::vector<fs::path> exactly, beginnings{stamps_file(options)};
+  if (!options.output.empty()) {
+    exactly = {partial_path(options.output), pending_path(options.output)};
+    beginnings.push_back(journal_path(options.output));
+  }
+  const auto refuse = [](const NamedFile& file, const fs::path& made) {
+    throw Error(ExitCode::kUsage,
+                fmt::format("{}: the run makes {} itself, expected another name", file.text(), made.string()));
+  };
+  for (const NamedFile& file : files) {
+    for (const fs::path& made : exactly)
+      if (is_same(file.path, made)) refuse(file, made);
+    for (const fs::path& made : beginnings)
+      if (begins_as(file.path, made)) refuse(file, made);
+  }
+}
+
+// Every .h5 file of the folder is taken for a shard, one that is new as well.
+void check_shards(const std::vector<NamedFile>& files, const fs::path& weights) {
+  std::error_code error;
+  for (const NamedFile& file : files) {
+    if (!file.is_written) continue;
+    bool is_shard = file.path.extension() == ".h5" && is_same(fs::absolute(file.path, error).parent_path(), weights);
+    for (auto entry = fs::directory_iterator(weights, error); !is_shard && !error && entry != end(entry);
+         entry.increment(error))
+      is_shard = entry->path().extension() == ".h5" && is_same(file.path, entry->path());
+    if (is_shard)
+      throw Error(ExitCode::kUsage,
+                  fmt::format("{}: would be one of the shards of --weights {}, expected another folder", file.text(),
+                              weights.string()));
+  }
+}
+
+}  // namespace
+
+fs::path stamps_file(const Options& options) {
+  return options.output.empty() ? "lfm2_stage.stall.txt" : options.output.string() + ".stall.txt";
+}
+
+void check_files(const Options& options) {
+  const std::vector<NamedFile> files = named_files(options);
+  check_named(files);
+  check_made(files, options);
+  check_shards(files, options.weights);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,266 @@
+// CLI11 and the checks between options.
+#include "stage/job/options.h"
+
+#include <limits>
+
+#include "kernels/error.h"
+#include "stage/support/choice.h"
+#include "stage/io/completions.h"
+#include "stage/job/named_files.h"
+#include "stage/support/number_option.h"
+#include "stage/io/output_file.h"
+#include "stage/version.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int64_t kMost = int64_t{1} << 31;
+
+CLI::Option* add_weights(CLI::App& app, Options& options) {
+  return app.add_option("--weights", options.weights, "Folder of shards made by weights-tools split")
+      ->envname("LFM2_WEIGHTS")
+      ->type_name("DIR");
+}
+
+void add_sample_sizes(CLI::App& app, Options& options) {
+  add_number(app, "--samples", options.samples, "Number of random samples (1024), or only the first N of the input", 1,
+             kMost);
+  add_number(app, "--length", options.length, "Tokens in each random sample", 1, kMost)->capture_default_str();
+}
+
+void add_job_options(CLI::App& app, Options& options) {
+  add_weights(app, options)->required();
+  app.add_option("--input", options.input, "Samples: .bin, .h5 or .jsonl; without it random ones")->type_name("FILE");
+  add_sample_sizes(app, options);
+  add_number(app, "--seed", options.seed, "Seed of the random samples, and of drawing tokens", 0,
+             std::numeric_limits<uint64_t>::max())
+      ->capture_default_str();
+  app.add_option("--output", options.output,
+                 "Results: .bin (last-position logits), .h5 or .jsonl; written by the last rank")
+      ->type_name("FILE");
+  app.add_flag("--resume", options.resume,
+               "Go on with an --output that was interrupted: finished samples are kept and skipped");
+  const std::vector<std::pair<std::string, Positions>> positions{
+      {"last", Positions::kLast}, {"all", Positions::kAll}, {"none", Positions::kNone}};
+  app.add_option("--logits", options.results.positions,
+                 "Positions whose logits are computed and written: last, all or none")
+      ->transform(one_of(positions))
+      ->type_name("WHICH")
+      ->default_str("last");
+  add_number(app, "--top-logprobs", options.results.top_k, "Only the K best log-probabilities of each position", 1,
+             kMost)
+      ->type_name("K");
+  app.add_option("--answers", options.answers,
+                 "Reference logits (.bin or .h5) to compare with: VALID or INVALID (exit code 1)")
+      ->type_name("FILE");
+  add_number(app, "--tolerance", options.tolerance, "Largest difference that is VALID", 0,
+             std::numeric_limits<double>::max())
+      ->capture_default_str();
+}
+
+void add_generation_options(CLI::App& app, GenerationOptions& generation) {
+  auto* generate = add_number(app, "--generate", generation.most_new,
+                              "Continue each sample by up to N tokens instead of scoring it", 1, kMost)
+                       ->type_name("N");
+  add_number(app, "--temperature", generation.rule.temperature, "0: always the likeliest token; above: draw", 0.0f,
+             1e6f)
+      ->needs(generate)
+      ->capture_default_str();
+  add_number(app, "--top-k", generation.rule.top_k, "Draw from the K likeliest tokens only; 0: from all", 0, kMost)
+      ->needs(generate)
+      ->capture_default_str();
+  add_number(app, "--top-p", generation.rule.top_p, "Draw from the likeliest tokens that together have probability P",
+             0.0f, 1.0f)
+      ->needs(generate)
+      ->capture_default_str();
+  add_numbers(app, "--eos", generation.eos_tokens, "Token ids that end a text; default: the model's own", 0, kMost - 1)
+      ->needs(generate)
+      ->type_name("ID,ID,...");
+  app.add_flag("--ignore-eos", generation.ignore_eos, "No token ends a text: all become equally long")
+      ->needs(generate)
+      ->excludes("--eos");
+  add_number(app, "--max-sequences", generation.most_sequences, "Sequences generated at a time; 0: chosen", 0, kMost)
+      ->needs(generate)
+      ->capture_default_str();
+  add_number(app, "--prefill-chunk", generation.prompt_tokens, "Tokens of prompts in one step; 0: chosen", 0, kMost)
+      ->needs(generate)
+      ->capture_default_str();
+  add_number(app, "--cache-page", generation.page, "Positions in one page of the key-value cache", 1, 1 << 20)
+      ->needs(generate)
+      ->capture_default_str();
+}
+
+void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
+  app.add_option("--dtype", dtype, "Compute type: auto (the shards' own), fp32, bf16 or fp16")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp16"}))
+      ->type_name("TYPE")
+      ->capture_default_str();
+  app.add_flag_callback(
+      "--fp16", [&] { dtype = "fp16"; }, "Same as --dtype fp16");
+  const std::vector<std::pair<std::string, bool>> fp32_ways{{"auto", false}, {"simt", true}};
+  app.add_option("--fp32", options.plain_fp32,
+                 "fp32 products on a GPU: auto (tensor cores, exact bf16 products) or simt (plain fp32)")
+      ->transform(one_of(fp32_ways))
+      ->type_name("WAY")
+      ->default_str("auto");
+  const std::vector<std::pair<std::string, DeviceChoice>> devices{
+      {"auto", DeviceChoice::kAuto}, {"cuda", DeviceChoice::kCuda}, {"cpu", DeviceChoice::kCpu}};
+  app.add_option("--device", options.device, "auto (CUDA where every rank finds a GPU), cuda or cpu")
+      ->transform(one_of(devices))
+      ->type_name("DEVICE")
+      ->default_str("auto");
+  const std::vector<std::pair<std::string, TransportChoice>> transports{
+      {"auto", TransportChoice::kAuto}, {"nccl", TransportChoice::kNccl}, {"mpi", TransportChoice::kMpi}};
+  app.add_option("--transport", options.transport, "auto (NCCL where each rank has a GPU of its own), nccl or mpi")
+      ->transform(one_of(transports))
+      ->type_name("TRANSPORT")
+      ->default_str("auto");
+  add_number(app, "--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen", 0, kMost)
+      ->capture_default_str();
+  add_numbers(app, "--layers", options.layer_counts, "Layers of each stage, as in 7,6,6,5; default equal", 1, kMost);
+  app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")
+      ->excludes("--layers");
+  add_number(app, "--replicas", options.replicas,
+             "Pipelines side by side that share the samples; ranks = replicas x stages", 1, 65536)
+      ->type_name("R")
+      ->capture_default_str();
+  add_number(app, "--threads", options.threads, "Threads per rank on the CPU; 0: its share of the processors", 0, 4096)
+      ->capture_default_str();
+  app.add_option("--simd", options.simd,
+                 "Instructions on the CPU: auto (the best there are), amx, avx512, avx2 or portable; the same for all "
+                 "ranks gives the same bits on unequal processors (amx has bits of its own)")
+      ->check(CLI::IsMember({"auto", "amx", "avx512", "avx2", "portable"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  add_number(app, "--timeout", options.timeout_seconds,
+             "Seconds without progress of a rank that end the run (ten times as many while it reads, loads or writes); "
+             "0: never",
+             0.0, 1e9)
+      ->capture_default_str();
+}
+
+// What decides which rank computes what, and where.
+void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
+  constexpr double kDoctorTimeout = 30;
+  options.timeout_seconds = kDoctorTimeout;
+  add_weights(app, options)->description("Folder of shards whose memory is planned");
+  add_sample_sizes(app, options);
+  add_machine_options(app, options, dtype);
+  app.remove_option(app.get_option("--balance"));  // no doctor needs to know what layers cost
+  app.add_flag("-v,--verbose", options.verbose, "Say where errors were thrown");
+}
+
+void add_report_options(CLI::App& app, Options& options) {
+  auto* benchmark = app.add_flag("--benchmark", options.benchmark, "Repeat the job and report median and spread");
+  add_number(app, "--warmup", options.warmup, "Runs before those that count", 0, 1000000)
+      ->needs(benchmark)
+      ->capture_default_str();
+  add_number(app, "--repeat", options.repeat, "Runs that count", 1, 1000000)->needs(benchmark)->capture_default_str();
+  app.add_option("--report", options.report, "Everything the end table says, as JSON")->type_name("FILE.json");
+  app.add_option("--trace", options.trace, "A timeline of all ranks for Perfetto: what ran when, by micro-batch")
+      ->type_name("FILE.json");
+  const std::vector<std::pair<std::string, ProgressMode>> modes{
+      {"auto", ProgressMode::kAuto}, {"on", ProgressMode::kOn}, {"off", ProgressMode::kOff}};
+  app.add_option("--progress", options.progress, "Progress bar on stderr: auto (on a terminal), on or off")
+      ->transform(one_of(modes))
+      ->type_name("MODE")
+      ->default_str("auto");
+  auto* quiet = app.add_flag("-q,--quiet", options.quiet, "No end table");
+  app.add_flag("-v,--verbose", options.verbose, "Say what each rank does, and where errors were thrown")
+      ->excludes(quiet);
+}
+
+void check_together(const Options& options) {
+  const bool generates = options.generation.most_new > 0;
+  if (!options.output.empty()) {
+    if (generates)
+      check_completion_form(options.output);
+    else
+      check_output_form(options.output, options.results);
+  }
+  if (generates && !options.answers.empty())
+    throw Error(ExitCode::kUsage,
+                "--answers with --generate: answers are logits of whole samples, expected no --generate");
+  if (generates && options.results.positions != Positions::kLast)
+    throw Error(ExitCode::kUsage,
+                "--logits with --generate: a generation hands out tokens, expected --top-logprobs at most");
+  if (generates && options.replicas > 1 && !options.output.empty())
+    throw Error(
+        ExitCode::kUsage,
+        "--replicas with --generate and --output: each pipeline would need a file of its own, expected one pipeline");
+  if (options.resume && options.output.empty())
+    throw Error(ExitCode::kUsage, "--resume without --output: nothing would be kept, expected --output");
+  if (options.resume && options.benchmark)
+    throw Error(ExitCode::kUsage, "--resume with --benchmark: a benchmark keeps nothing, expected one of them");
+  if (options.resume && !options.answers.empty() && options.output.extension() == ".jsonl")
+    throw Error(
+        ExitCode::kUsage,
+        "--resume with --answers and a .jsonl output: finished samples are not compared again, expected .bin or "
+        ".h5");
+  if (options.results.positions == Positions::kNone && options.results.top_k > 0)
+    throw Error(ExitCode::kUsage, "--top-logprobs with --logits none: no position has log-probabilities");
+  if (!options.answers.empty() && (options.results.positions == Positions::kNone || options.results.top_k > 0))
+    throw Error(ExitCode::kUsage, "--answers compares logits: expected --logits last or all, and no --top-logprobs");
+  if (options.replicas > 1 && options.output.extension() == ".jsonl")
+    throw Error(ExitCode::kUsage,
+                "--replicas with a .jsonl output: lines have no places of their own, expected .bin or .h5");
+  if (options.transport == TransportChoice::kNccl && options.device == DeviceChoice::kCpu)
+    throw Error(ExitCode::kUsage,
+                "--transport nccl with --device cpu: NCCL moves GPU memory, expected --transport mpi");
+}
+
+}  // namespace
+
+ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
+  ParsedCommandLine parsed;
+  Options& options = parsed.options;
+  std::string dtype = "auto";
+  parsed.doctor = argc > 1 && std::string_view(argv[1]) == "doctor";
+  CLI::App app{parsed.doctor
+                   ? "Looks at the machine that a run would use, and says what is wrong and what to do.\nExample: "
+                     "mpirun -np 4 lfm2_stage doctor --weights shards/"
+                   : "Scores and continues samples with LFM2 models over a pipeline of MPI ranks.\nExample: mpirun "
+                     "-np 4 lfm2_stage --weights shards/",
+               parsed.doctor ? "lfm2_stage doctor" : "lfm2_stage"};
+  app.set_version_flag("--version", kVersionText);
+  if (parsed.doctor) {
+    app.footer(
+        "Exit codes: 0 nothing would stop a run; 64 usage; 69 something would; 76 a rank was lost or timed out.");
+    add_doctor_options(app, options, dtype);
+  } else {
+    app.footer(
+        "lfm2_stage doctor looks at the machine instead (lfm2_stage doctor --help).\n"
+        "Exit codes: 0 done; 1 validation failed; 64 usage; 65 bad input or weights; 66 missing file; 69 no GPU, ranks "
+        "or\n"
+        "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, TERM or INT:\n"
+        "--resume goes on; 76 a rank was lost or timed out.");
+    add_job_options(app, options);
+    add_generation_options(app, options.generation);
+    add_machine_options(app, options, dtype);
+    add_report_options(app, options);
+  }
+  try {
+    const int words = parsed.doctor ? 1 : 0;
+    app.parse(argc - words, argv + words);
+    if (dtype != "auto") options.dtype = parse_dtype(dtype);
+    if (options.samples == 0 && options.input.empty()) options.samples = 1024;
+    options.generation.rule.seed = options.seed;
+    check_together(options);
+    if (!parsed.doctor) check_files(options);
+    parsed.run = true;
+  } catch (const CLI::CallForHelp&) {
+    parsed.text = app.help();
+  } catch (const CLI::CallForVersion&) {
+    parsed.text = std::string(kVersionText) + "\n";
+  } catch (const CLI::ParseError& error) {
+    parsed.exit_code = static_cast<int>(ExitCode::kUsage);
+    parsed.text = fmt::format("lfm2_stage: {} (see --help)\n", error.what());
+  } catch (const Error& error) {
+    parsed.exit_code = static_cast<int>(error.code());
+    parsed.text = fmt::format("lfm2_stage: {}\n", error.what());
+  }
+  return parsed;
+}
+
+}  // namespace lfm2

@@ -1,0 +1,304 @@
+// Text and JSON forms of the figures.
+#include "stage/job/report.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "stage/support/bytes_text.h"
+#include "stage/support/json.h"
+
+namespace lfm2 {
+
+namespace {
+
+const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
+
+OrderedJson as_json(const Verdict& verdict) {
+  return {{"valid", verdict.valid()},         {"rows", verdict.rows},
+          {"top1_equal", verdict.top1_equal}, {"largest_difference", verdict.largest_difference},
+          {"tolerance", verdict.tolerance},   {"mean_kl_divergence", verdict.mean_kl}};
+}
+
+OrderedJson as_json(const GenerationReport& generation) {
+  return {{"tokens", generation.tokens},
+          {"first_token_seconds", {{"median", generation.first_token_median}, {"p95", generation.first_token_p95}}},
+          {"next_token_seconds", {{"median", generation.next_token_median}, {"p95", generation.next_token_p95}}}};
+}
+
+GenerationReport generation_from_json(const Json& json) {
+  const Json &first = json.at("first_token_seconds"), &next = json.at("next_token_seconds");
+  return {.tokens = json.at("tokens"),
+          .first_token_median = first.at("median"),
+          .first_token_p95 = first.at("p95"),
+          .next_token_median = next.at("median"),
+          .next_token_p95 = next.at("p95")};
+}
+
+// JSON has no NaN: it comes back as null.
+double number_or_nan(const Json& json) { return json.is_number() ? json.get<double>() : std::nan(""); }
+
+OrderedJson as_json(const StageReport& report) {
+  OrderedJson json = {{"stage", report.stage},
+                      {"layer_first", report.layers.first},
+                      {"layer_count", report.layers.count},
+                      {"host", report.host},
+                      {"device", report.device},
+                      {"load_seconds", report.load_seconds},
+                      {"weight_bytes", report.weight_bytes},
+                      {"activation_bytes", report.activation_bytes},
+                      {"cache_bytes", report.cache_bytes},
+                      {"peak_host_bytes", report.peak_host_bytes},
+                      {"total_seconds", report.times.total},
+                      {"busy_seconds", report.times.busy},
+                      {"sending_seconds", report.times.sending},
+                      {"sending_under_compute_seconds", report.times.hidden},
+                      {"receiving_seconds", report.times.receiving}};
+  if (!report.results_xxh3.empty()) json["results_xxh3"] = report.results_xxh3;
+  if (report.verdict) json["validation"] = as_json(*report.verdict);
+  if (report.generation) json["generation"] = as_json(*report.generation);
+  return json;
+}
+
+std::string_view positions_name(Positions positions) {
+  switch (positions) {
+    case Positions::kLast:
+      return "last";
+    case Positions::kAll:
+      return "all";
+    case Positions::kNone:
+      return "none";
+  }
+  return "?";
+}
+
+std::string results_text(const ResultKind& kind) {
+  if (kind.positions == Positions::kNone) return "no logits";
+  const std::string what = kind.top_k > 0 ? fmt::format("top-{} log-probabilities", kind.top_k) : "logits";
+  return fmt::format("{}-position {}", positions_name(kind.positions), what);
+}
+
+std::string verdict_line(const Verdict& verdict) {
+  return fmt::format("{:<10} top-1 {}/{}, largest difference {:.3g} (tolerance {:g}), mean KL divergence {:.3g}\n",
+                     verdict.valid() ? "VALID" : "INVALID", verdict.top1_equal, verdict.rows,
+                     verdict.largest_difference, verdict.tolerance, verdict.mean_kl);
+}
+
+}  // namespace
+
+double JobReport::median_seconds() const {
+  std::vector<double> sorted = seconds;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t middle = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+double JobReport::load_seconds() const {
+  double slowest = 0;
+  for (const StageReport& stage : stages) slowest = std::max(slowest, stage.load_seconds);
+  return slowest;
+}
+
+double JobReport::lost_share() const {
+  double busy = 0, total = 0;
+  for (const StageReport& stage : stages) {
+    busy += stage.times.busy;
+    total += stage.times.total;
+  }
+  return total > 0 ? std::max(0.0, 1 - busy / total) : 0;
+}
+
+double JobReport::ideal_lost_share() const {
+  const auto others = static_cast<double>(stages.size()) / static_cast<double>(replicas) - 1;
+  return others / (static_cast<double>(micro_batches) + others);
+}
+
+std::string merged_results_xxh3(const std::vector<StageReport>& stages) {
+  HashSum sum;
+  bool any = false;
+  for (const StageReport& stage : stages) {
+    if (stage.results_xxh3.empty()) continue;
+    sum.add(HashSum::from_hex(stage.results_xxh3));
+    any = true;
+  }
+  return any ? sum.hex() : "";
+}
+
+// The latencies are those of the slowest pipeline.
+std::optional<GenerationReport> merged_generation(const std::vector<StageReport>& stages) {
+  std::optional<GenerationReport> all;
+  for (const StageReport& stage : stages) {
+    if (!stage.generation) continue;
+    if (!all) all.emplace();
+    const GenerationReport& part = *stage.generation;
+    all->tokens += part.tokens;
+    all->first_token_median = std::max(all->first_token_median, part.first_token_median);
+    all->first_token_p95 = std::max(all->first_token_p95, part.first_token_p95);
+    all->next_token_median = std::max(all->next_token_median, part.next_token_median);
+    all->next_token_p95 = std::max(all->next_token_p95, part.next_token_p95);
+  }
+  return all;
+}
+
+std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages) {
+  std::optional<Verdict> all;
+  for (const StageReport& stage : stages) {
+    if (!stage.verdict) continue;
+    if (!all) all = Verdict{.tolerance = stage.verdict->tolerance};
+    const Verdict& part = *stage.verdict;
+    const double kl = all->mean_kl * static_cast<double>(all->rows) + part.mean_kl * static_cast<double>(part.rows);
+    all->rows += part.rows;
+    all->top1_equal += part.top1_equal;
+    // NaN stays: it says that one side is NaN and the other is not.
+    if (std::isnan(part.largest_difference) || part.largest_difference > all->largest_difference)
+      all->largest_difference = part.largest_difference;
+    all->mean_kl = all->rows > 0 ? kl / static_cast<double>(all->rows) : 0;
+  }
+  return all;
+}
+
+GenerationReport summarize(const GenerationTimes& times) {
+  return {.tokens = times.to_first_token.count() + times.between_tokens.count(),
+          .first_token_median = times.to_first_token.quantile(0.5),
+          .first_token_p95 = times.to_first_token.quantile(0.95),
+          .next_token_median = times.between_tokens.quantile(0.5),
+          .next_token_p95 = times.between_tokens.quantile(0.95)};
+}
+
+std::string to_json(const StageReport& report) { return json_text(as_json(report)); }
+
+StageReport stage_report_from_json(const std::string& text) {
+  const Json json = Json::parse(text);
+  StageReport report;
+  report.stage = json.at("stage");
+  report.layers = {json.at("layer_first"), json.at("layer_count")};
+  report.host = json.at("host");
+  report.device = json.at("device");
+  report.load_seconds = json.at("load_seconds");
+  report.weight_bytes = json.at("weight_bytes");
+  report.activation_bytes = json.at("activation_bytes");
+  report.cache_bytes = json.at("cache_bytes");
+  report.peak_host_bytes = json.at("peak_host_bytes");
+  report.times = {.total = json.at("total_seconds"),
+                  .busy = json.at("busy_seconds"),
+                  .sending = json.at("sending_seconds"),
+                  .hidden = json.at("sending_under_compute_seconds"),
+                  .receiving = json.at("receiving_seconds")};
+  report.results_xxh3 = json.value("results_xxh3", "");
+  if (json.contains("generation")) report.generation = generation_from_json(json.at("generation"));
+  if (json.contains("validation")) {
+    const Json& verdict = json.at("validation");
+    report.verdict = Verdict{.rows = verdict.at("rows"),
+                             .top1_equal = verdict.at("top1_equal"),
+                             .largest_difference = number_or_nan(verdict.at("largest_difference")),
+                             .mean_kl = number_or_nan(verdict.at("mean_kl_divergence")),
+                             .tolerance = verdict.at("tolerance")};
+  }
+  return report;
+}
+
+std::string to_json(const JobReport& report) {
+  const double seconds = report.median_seconds();
+  OrderedJson json = {{"version", report.version},
+                      {"model_type", report.model_type},
+                      {"layers", report.layers},
+                      {"dtype", report.dtype},
+                      {"transport", report.transport},
+                      {"samples", report.samples},
+                      {"tokens", report.tokens},
+                      {"kept_samples", report.kept_samples},
+                      {"replicas", report.replicas},
+                      {"micro_batches", report.micro_batches},
+                      {"largest_micro_batch", report.largest_micro_batch},
+                      {"positions", positions_name(report.results.positions)},
+                      {"top_logprobs", report.results.top_k},
+                      {"seconds", report.seconds},
+                      {"median_seconds", seconds},
+                      {"samples_per_second", static_cast<double>(report.samples) / seconds},
+                      {"tokens_per_second", static_cast<double>(report.tokens) / seconds},
+                      {"load_seconds", report.load_seconds()},
+                      {"lost_share", report.lost_share()},
+                      {"ideal_lost_share", report.ideal_lost_share()},
+                      {"results_xxh3", report.results_xxh3}};
+  if (report.generation) {
+    json["generation"] = as_json(*report.generation);
+    json["generated_tokens_per_second"] = static_cast<double>(report.generation->tokens) / seconds;
+  }
+  for (const StageReport& stage : report.stages) json["stages"].push_back(as_json(stage));
+  if (report.verdict) json["validation"] = as_json(*report.verdict);
+  return json_text(json, 2) + "\n";
+}
+
+std::string end_table(const JobReport& report) {
+  const auto stages = static_cast<int64_t>(report.stages.size()) / report.replicas;
+  const double seconds = report.median_seconds();
+  const auto size = static_cast<double>(report.samples), tokens = static_cast<double>(report.tokens);
+  std::string text =
+      fmt::format("{:<10} {}, {} layers in {} stage{}{}, {} on {}, {}\n", "model", report.model_type, report.layers,
+                  stages, plural(stages), report.replicas > 1 ? fmt::format(", {} times", report.replicas) : "",
+                  report.dtype, report.stages.front().device, report.transport);
+  if (report.generation) {
+    const GenerationReport& generation = *report.generation;
+    const auto generated = static_cast<double>(generation.tokens);
+    text += fmt::format(
+        "{:<10} {} prompts of {} tokens, {} tokens generated in {:.3f} s: {} step{} of up to {} sequence{}\n", "job",
+        report.samples, report.tokens, generation.tokens, seconds, report.micro_batches, plural(report.micro_batches),
+        report.largest_micro_batch, plural(report.largest_micro_batch));
+    text += fmt::format("{:<10} {:.0f} generated tokens/s, {:.0f} tokens/s with the prompts', {:.1f} samples/s\n",
+                        "speed", generated / seconds, (generated + tokens) / seconds, size / seconds);
+    text += fmt::format("{:<10} first token {:.1f} ms after its prompt entered (median; p95 {:.1f})", "latency",
+                        generation.first_token_median * 1e3, generation.first_token_p95 * 1e3);
+    if (generation.tokens > report.samples)
+      text += fmt::format(", each further one {:.2f} ms (p95 {:.2f})", generation.next_token_median * 1e3,
+                          generation.next_token_p95 * 1e3);
+    text += "\n";
+  } else {
+    text += fmt::format("{:<10} {} samples, {} tokens, {} in {:.3f} s: {} micro-batch{} of up to {} sample{}\n", "job",
+                        report.samples, report.tokens, results_text(report.results), seconds, report.micro_batches,
+                        report.micro_batches == 1 ? "" : "es", report.largest_micro_batch,
+                        plural(report.largest_micro_batch));
+    text += fmt::format("{:<10} {:.1f} samples/s, {:.0f} tokens/s\n", "speed", size / seconds, tokens / seconds);
+  }
+  if (report.kept_samples > 0)
+    text += fmt::format("{:<10} {} samples were finished before\n", "resumed", report.kept_samples);
+  if (report.seconds.size() > 1) {
+    const auto [fastest, slowest] = std::minmax_element(report.seconds.begin(), report.seconds.end());
+    text += fmt::format("{:<10} median of {} runs; from {:.1f} to {:.1f} samples/s\n", "benchmark",
+                        report.seconds.size(), size / *slowest, size / *fastest);
+  }
+  text += fmt::format("{:<10} {:.3f} s\n", "load", report.load_seconds());
+  text += fmt::format("{:<10} {:.1f} % of the stages' time; fill and drain alone cost {:.1f} %\n", "idle",
+                      report.lost_share() * 100, report.ideal_lost_share() * 100);
+  double sending = 0, hidden = 0;
+  for (const StageReport& stage : report.stages) {
+    sending += stage.times.sending;
+    hidden += stage.times.hidden;
+  }
+  if (sending > 0)
+    text += fmt::format("{:<10} {:.1f} % of the time of sending lay under the sender's own computation\n", "transfers",
+                        100 * hidden / sending);
+  text += fmt::format("{:>5}  {:>7}  {:>8}  {:>8}  {:>9}  {:>11}  {:>9}  {:>10}  {:>11}  {:>9}  {:>10}  host\n",
+                      "stage", "layers", "load s", "busy s", "sending s", "receiving s", "waiting s", "weights",
+                      "activations", "cache", "peak host");
+  for (const StageReport& stage : report.stages) {
+    const StageTimes& times = stage.times;
+    text += fmt::format(
+        "{:>5}  {:>7}  {:>8.3f}  {:>8.3f}  {:>9.3f}  {:>11.3f}  {:>9.3f}  {:>10}  {:>11}  {:>9}  {:>10}  {}\n",
+        stage.stage, fmt::format("{}-{}", stage.layers.first, stage.layers.end() - 1), stage.load_seconds, times.busy,
+        times.sending, times.receiving, std::max(0.0, times.total - times.busy - times.receiving),
+        bytes_text(stage.weight_bytes), bytes_text(stage.activation_bytes),
+        stage.cache_bytes > 0 ? bytes_text(stage.cache_bytes) : "-", bytes_text(stage.peak_host_bytes), stage.host);
+  }
+  if (!report.results_xxh3.empty()) text += fmt::format("{:<10} {} (XXH3-128)\n", "results", report.results_xxh3);
+  if (report.verdict) text += verdict_line(*report.verdict);
+  return text;
+}
+
+uint64_t peak_host_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace lfm2

@@ -1,0 +1,27 @@
+// The attention block (self_attn.*): fused q, k, v projection, QK-norm and RoPE, causal grouped-query attention,
+// out_proj.
+#pragma once
+
+#include "stage/model/caches.h"
+#include "stage/model/model_config.h"
+#include "stage/model/scratch.h"
+#include "stage/model/weight_source.h"
+
+namespace lfm2 {
+
+class Attention {
+ public:
+  Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
+  // residual += block(x).  x, residual [tokens, hidden] act. With a cache, the tokens continue what is in it.
+  void forward(Ops& ops, const Tensor& x, const Batch& batch, const LayerCache* cache, Scratch& scratch,
+               const Tensor& residual) const;
+
+ private:
+  AttentionShape shape_;
+  float eps_, rope_theta_;
+  Tensor qkv_proj_;         // [(heads + 2 kv_heads) head_dim, hidden]: q rows, k rows, v rows
+  Tensor q_norm_, k_norm_;  // [head_dim]
+  Tensor out_proj_;         // [hidden, heads head_dim]
+};
+
+}  // namespace lfm2

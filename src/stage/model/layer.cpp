@@ -1,0 +1,46 @@
+// Lfm2DecoderLayer over the blocks.
+#include "stage/model/layer.h"
+
+#include "stage/model/tensor_table.h"
+
+namespace lfm2 {
+
+namespace {
+
+std::variant<ShortConv, Attention> make_mixer(WeightSource& weights, const ModelConfig& config, int64_t index) {
+  switch (config.layer_types[static_cast<size_t>(index)]) {
+    case LayerType::kConv:
+      return ShortConv(weights, config, layer_prefix(index));
+    case LayerType::kAttention:
+      break;
+  }
+  return Attention(weights, config, layer_prefix(index));
+}
+
+std::variant<Mlp, Moe> make_feed_forward(WeightSource& weights, const ModelConfig& config, int64_t index) {
+  if (config.is_dense(index)) return Mlp(weights, config, layer_prefix(index));
+  return Moe(weights, config, layer_prefix(index));
+}
+
+}  // namespace
+
+Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index)
+    : eps_(config.norm_eps),
+      operator_norm_(weights.load({layer_prefix(index) + "operator_norm.weight"}, {config.hidden})),
+      ffn_norm_(weights.load({layer_prefix(index) + "ffn_norm.weight"}, {config.hidden})),
+      mixer_(make_mixer(weights, config, index)),
+      ffn_(make_feed_forward(weights, config, index)) {}
+
+void Layer::mix_tokens(Ops& ops, const Tensor& normed, const Tensor& residual, const Batch& batch,
+                       const LayerCache* cache, Scratch& scratch) const {
+  scratch.reset();
+  std::visit([&](const auto& mixer) { mixer.forward(ops, normed, batch, cache, scratch, residual); }, mixer_);
+}
+
+void Layer::feed_forward(Ops& ops, const Tensor& residual, const Norm* next, const Tensor& normed,
+                         Scratch& scratch) const {
+  scratch.reset();
+  std::visit([&](const auto& ffn) { ffn.forward(ops, {ffn_norm_, eps_}, scratch, residual, next, normed); }, ffn_);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,31 @@
+// One decoder layer: two norms, a token mixer and a feed-forward, both added into the residual stream in place.
+#pragma once
+
+#include <variant>
+
+#include "stage/model/attention.h"
+#include "stage/model/mlp.h"
+#include "stage/model/moe.h"
+#include "stage/model/short_conv.h"
+
+namespace lfm2 {
+
+class Layer {
+ public:
+  Layer(WeightSource& weights, const ModelConfig& config, int64_t index);
+  // The two halves, in this order. `normed` is what operator_norm() makes of the residual, before the first half; the
+  // second half leaves there what `next`, the norm of the layer behind, makes of it, where there is one. All [tokens,
+  // hidden] act.
+  void mix_tokens(Ops& ops, const Tensor& normed, const Tensor& residual, const Batch& batch, const LayerCache* cache,
+                  Scratch& scratch) const;
+  void feed_forward(Ops& ops, const Tensor& residual, const Norm* next, const Tensor& normed, Scratch& scratch) const;
+  Norm operator_norm() const { return {operator_norm_, eps_}; }
+
+ private:
+  float eps_;
+  Tensor operator_norm_, ffn_norm_;  // [hidden]
+  std::variant<ShortConv, Attention> mixer_;
+  std::variant<Mlp, Moe> ffn_;
+};
+
+}  // namespace lfm2

@@ -1,0 +1,96 @@
+// Counting operators and weights without memory.
+#include "stage/model/memory_plan.h"
+
+#include <algorithm>
+
+#include "stage/model/weight_source.h"
+#include "stage/model/stage.h"
+
+namespace lfm2 {
+
+namespace {
+
+class CountedWeights : public WeightSource {
+ public:
+  explicit CountedWeights(DType held) : held_(held) {}
+  Tensor load(const std::vector<std::string>&, std::initializer_list<int64_t> dims, Rows) override {
+    const Tensor tensor(nullptr, held_, dims);
+    bytes_ += tensor.bytes();
+    return tensor;
+  }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  DType held_;
+  uint64_t bytes_ = 0;
+};
+
+class CountingOps : public Ops {
+ public:
+  double flops() const { return flops_; }
+
+  void embed(const Tensor&, const Tensor&, const Tensor&) override {}
+  void rms_norm(const Tensor&, const Tensor&, float, const Tensor&) override {}
+  void matmul(const Tensor& a, const Tensor& w, const Tensor&, const Tensor&, Write) override {
+    count(a.dim(0), w.dim(0), w.dim(1));
+  }
+  void short_conv(const Tensor&, const Tensor&, const Tensor&, const Batch&, const Tensor&) override {}
+  void qk_norm_rope(const Tensor&, const Tensor&, const Tensor&, float, float, AttentionShape, const Batch&) override {}
+  void attention(const Tensor&, AttentionShape, const Batch&, const Tensor&) override {}
+  void append_keys_values(const Tensor&, AttentionShape, const Batch&, const KeyValueCache&) override {}
+  void cached_attention(const Tensor&, AttentionShape, const Batch&, const KeyValueCache&, const Tensor&) override {}
+  void cached_short_conv(const Tensor&, const Tensor&, const Tensor&, const Batch&, const Tensor&,
+                         const Tensor&) override {}
+  void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor&) override { count(a.dim(0), w.dim(0), w.dim(1)); }
+  void route(const Tensor&, const Tensor&, RouterRule, const Routing&) override {}
+  void norm_route(const Tensor& x, const Tensor&, float, const Tensor& gate, const Tensor&, RouterRule, const Tensor&,
+                  const Routing&) override {
+    count(x.dim(0), gate.dim(0), gate.dim(1));
+  }
+  void group_by_expert(const Routing&) override {}
+  void gather_rows(const Tensor&, const Tensor&, const Tensor&) override {}
+  void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor&, const Tensor&) override {
+    count(a.dim(0), w.dim(1), w.dim(2));
+  }
+  void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor&, const Tensor&) override {
+    count(a.dim(0), w.dim(1), w.dim(2));
+  }
+  void combine_experts(const Tensor&, const Routing&, const Tensor&) override {}
+  void combine_experts_norm(const Tensor&, const Routing&, const Tensor&, const Tensor&, float,
+                            const Tensor&) override {}
+  void top_log_probs(const Tensor&, const Tensor&, const Tensor&) override {}
+  void sample(const Tensor&, const Tensor&, const SamplingRule&, const Tensor&, const Tensor&) override {}
+
+ private:
+  void count(int64_t m, int64_t n, int64_t k) {
+    flops_ += 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  }
+  double flops_ = 0;
+};
+
+}  // namespace
+
+StageCost measure_stage(const ModelConfig& config, LayerRange layers, DType compute, DType held, int64_t tokens,
+                        int64_t result_rows) {
+  CountedWeights weights(held);
+  const Stage stage(weights, config, layers);
+  Scratch scratch;
+  CountingOps layer_ops, head_ops;
+  const Tensor residual(nullptr, compute, {tokens, config.hidden});
+  stage.forward(layer_ops, residual, {}, scratch);
+  StageCost cost;
+  if (stage.last() && result_rows > 0) {
+    const int64_t rows = std::min(result_rows, kHeadRows);
+    const Tensor logits(nullptr, DType::kF32, {rows, config.vocab});
+    stage.head(head_ops, residual, Tensor(nullptr, DType::kI32, {rows}), scratch, logits);
+    cost.result_bytes = 2 * kResultPieces * logits.bytes();  // on the device and on the host
+    cost.head_flops = head_ops.flops() / static_cast<double>(rows);
+  }
+  cost.weight_bytes = weights.bytes();
+  cost.residual_bytes = residual.bytes();
+  cost.scratch_bytes = scratch.peak_bytes();
+  cost.layer_flops = layer_ops.flops();
+  return cost;
+}
+
+}  // namespace lfm2

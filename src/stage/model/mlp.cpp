@@ -1,0 +1,23 @@
+// Lfm2MLP over the operators.
+#include "stage/model/mlp.h"
+
+namespace lfm2 {
+
+Mlp::Mlp(WeightSource& weights, const ModelConfig& config, const std::string& prefix) : ffn_(padded_ffn(config.ffn)) {
+  gate_up_ = weights.load({prefix + "feed_forward.w1.weight", prefix + "feed_forward.w3.weight"},
+                          {2 * ffn_, config.hidden}, WeightSource::Rows::kGateUp);
+  down_ = weights.load({prefix + "feed_forward.w2.weight"}, {config.hidden, ffn_});
+}
+
+void Mlp::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual, const Norm* next,
+                  const Tensor& normed) const {
+  const int64_t tokens = residual.dim(0);
+  const Tensor x = scratch.take(residual.dtype, {tokens, residual.dim(1)});
+  const Tensor product = scratch.take(x.dtype, {tokens, ffn_});
+  ops.rms_norm(residual, norm.weight, norm.eps, x);
+  ops.matmul_swiglu(x, gate_up_, product);
+  ops.matmul(product, down_, {}, residual, Write::kAdd);
+  if (next != nullptr) ops.rms_norm(residual, next->weight, next->eps, normed);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,24 @@
+// The dense feed-forward (feed_forward.w1, w2, w3): a SwiGLU whose gate and up projections are one matrix.
+#pragma once
+
+#include "stage/model/model_config.h"
+#include "stage/model/scratch.h"
+#include "stage/model/weight_source.h"
+
+namespace lfm2 {
+
+class Mlp {
+ public:
+  Mlp(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
+  // residual += block(norm(residual)), then normed = next(residual) where there is a next norm.  residual, normed
+  // [tokens, hidden] act
+  void forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual, const Norm* next,
+               const Tensor& normed) const;
+
+ private:
+  int64_t ffn_;     // padded
+  Tensor gate_up_;  // [2 ffn, hidden]: w1 and w3 rows, alternating
+  Tensor down_;     // [hidden, ffn]
+};
+
+}  // namespace lfm2

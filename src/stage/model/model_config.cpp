@@ -1,0 +1,348 @@
+// config.json of Lfm2MoeConfig and Lfm2Config, read as transformers reads it: the same defaults, precedence and older
+// spellings. Whatever would change the mathematics and is not computed is refused
+// (tests/unit/model_config_keys.json lists every key).
+#include "stage/model/model_config.h"
+
+#include <limits>
+#include <set>
+
+#include "kernels/sampling.h"
+#include "stage/support/json.h"
+
+namespace lfm2 {
+
+namespace {
+
+// Limits far above any model of the family: sizes stay inside 64 bits, and an absurd file is named as such.
+constexpr uint64_t kLargestDimension = uint64_t{1} << 24;
+constexpr uint64_t kMostLayers = 4096;
+constexpr uint64_t kMostExperts = 4096;
+constexpr int64_t kMostExpertsInAll = 65536;  // of all layers: each has three tensors to be listed
+
+// Of both classes.
+constexpr double kDefaultRopeTheta = 1000000.0;
+constexpr int32_t kDefaultEosToken = 2;
+
+// Keys of which one value alone is computed: they change what transformers computes or which files it reads, or they
+// name another computation. A value that equals this one, or no such key, is accepted.
+struct OnlyValue {
+  std::string_view key, json;
+};
+constexpr OnlyValue kOnlyValues[] = {{"attention_bias", "false"},
+                                     {"attention_chunk_size", "null"},
+                                     {"attribute_map", "null"},
+                                     {"block_use_swiglu", "true"},
+                                     {"configuration_files", "null"},
+                                     {"hidden_act", "\"silu\""},
+                                     {"is_causal", "true"},
+                                     {"is_encoder_decoder", "false"},
+                                     {"mlp_bias", "false"},
+                                     {"num_kv_shared_layers", "null"},
+                                     {"number_of_conv_states", "1"},
+                                     {"partial_rotary_factor", "1"},
+                                     {"per_layer_config", "null"},
+                                     {"quantization_config", "null"},
+                                     {"sliding_window", "null"},
+                                     {"sub_configs", "null"},
+                                     {"transformers_weights", "null"},
+                                     {"use_pos_enc", "true"}};
+
+class ConfigReader {
+ public:
+  ConfigReader(const Json& json, const std::string& what) : json_(json), what_(what) {}
+
+  // The value under `key`, which may be null: most keys refuse that, as transformers does.
+  const Json* find(std::string_view key) const {
+    const auto at = json_.find(key);
+    return at == json_.end() ? nullptr : &*at;
+  }
+  // For keys where null means the same as no key.
+  const Json* find_unless_null(std::string_view key) const {
+    const Json* value = find(key);
+    return value == nullptr || value->is_null() ? nullptr : value;
+  }
+  int64_t integer(std::string_view key, uint64_t limit = kLargestDimension) const {
+    const Json* value = find(key);
+    if (value == nullptr) fail(fmt::format("\"{}\" is missing", key));
+    const uint64_t number = json_unsigned(*value, limit, what_, key);
+    if (number == 0) fail(fmt::format("\"{}\" is 0, expected at least 1", key));
+    return static_cast<int64_t>(number);
+  }
+  int64_t integer_or(std::string_view key, int64_t otherwise, uint64_t limit = kLargestDimension) const {
+    return find(key) == nullptr ? otherwise : integer(key, limit);
+  }
+  bool boolean(std::string_view key, bool otherwise) const {
+    const Json* value = find(key);
+    if (value == nullptr) return otherwise;
+    if (!value->is_boolean()) fail(fmt::format("\"{}\" is {}, expected true or false", key, json_excerpt(*value)));
+    return value->get<bool>();
+  }
+  double real(const Json& value, std::string_view key) const {
+    if (!value.is_number()) fail(fmt::format("\"{}\" is {}, expected a number", key, json_excerpt(value)));
+    const double number = value.get<double>();
+    const bool fits = number <= double{std::numeric_limits<float>::max()} && static_cast<float>(number) > 0;
+    if (!fits) fail(fmt::format("\"{}\" is {}, expected a positive number that fp32 holds", key, number));
+    return number;
+  }
+  double real(std::string_view key, double otherwise) const {
+    const Json* value = find(key);
+    return value == nullptr ? otherwise : real(*value, key);
+  }
+  void expect_only_values() const {
+    for (const auto& [key, json] : kOnlyValues) {
+      const Json* value = find(key);
+      if (value != nullptr && *value != Json::parse(json))
+        fail(fmt::format("\"{}\" is {}, expected {}: nothing else is computed", key, json_excerpt(*value), json));
+    }
+  }
+  const std::string& what() const { return what_; }
+  [[noreturn]] void fail(const std::string& message) const { throw Error(ExitCode::kData, what_ + ": " + message); }
+
+ private:
+  const Json& json_;
+  const std::string& what_;
+};
+
+std::vector<LayerType> read_layer_types(const ConfigReader& reader, bool moe, int64_t layers) {
+  std::vector<LayerType> types;
+  if (const Json* named = reader.find_unless_null("layer_types")) {
+    if (!named->is_array()) reader.fail("\"layer_types\" is no list");
+    for (const Json& entry : *named) {
+      if (entry == "full_attention")
+        types.push_back(LayerType::kAttention);
+      else if (entry == "conv")
+        types.push_back(LayerType::kConv);
+      else
+        reader.fail(
+            fmt::format("\"layer_types\" holds {}, expected \"conv\" or \"full_attention\"", json_excerpt(entry)));
+    }
+  } else if (const Json* indices = reader.find_unless_null("full_attn_idxs")) {
+    if (!indices->is_array()) reader.fail("\"full_attn_idxs\" is no list");
+    types.assign(static_cast<size_t>(layers), LayerType::kConv);
+    for (const Json& index : *indices) {
+      if (!index.is_number_unsigned() || index.get<uint64_t>() >= static_cast<uint64_t>(layers))
+        reader.fail(fmt::format("\"full_attn_idxs\" holds {}, expected layers below {}", json_excerpt(index), layers));
+      types[index.get<size_t>()] = LayerType::kAttention;
+    }
+  } else if (moe) {
+    reader.fail("\"layer_types\" is missing");
+  } else {
+    types.assign(static_cast<size_t>(layers), LayerType::kAttention);  // the default of Lfm2Config
+  }
+  if (types.size() != static_cast<size_t>(layers))
+    reader.fail(fmt::format("\"layer_types\" has {} entries, expected num_hidden_layers = {}", types.size(), layers));
+  return types;
+}
+
+// The object that transformers takes: an empty one counts as absent.
+const Json* find_rope_object(const ConfigReader& reader, std::string_view& name) {
+  for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
+    const Json* value = reader.find_unless_null(key);
+    if (value == nullptr) continue;
+    if (!value->is_object()) reader.fail(fmt::format("\"{}\" is {}, expected an object", key, json_excerpt(*value)));
+    name = key;
+    if (!value->empty()) return value;
+  }
+  return nullptr;
+}
+
+// What the object holds goes before a rope_theta beside it, rope_type before the older key type.
+double read_rope_theta(const ConfigReader& reader) {
+  std::string_view name;
+  const Json* object = find_rope_object(reader, name);
+  if (object == nullptr) return reader.real("rope_theta", kDefaultRopeTheta);
+  for (const std::string_view key : {"rope_type", "type"}) {
+    const auto type = object->find(key);
+    if (type == object->end()) continue;
+    if (*type != "default")
+      reader.fail(fmt::format("\"{}.{}\" is {}, expected \"default\"", name, key, json_excerpt(*type)));
+    break;
+  }
+  for (const auto& [key, value] : object->items()) {
+    const bool plain =
+        key == "rope_theta" || key == "rope_type" || key == "type" || (key == "partial_rotary_factor" && value == 1);
+    if (!plain)
+      reader.fail(fmt::format("{} is {}, expected no such key: only plain RoPE over whole heads is computed",
+                              json_excerpt(fmt::format("{}.{}", name, key)), json_excerpt(value)));
+  }
+  const auto theta = object->find("rope_theta");
+  return theta == object->end() ? reader.real("rope_theta", kDefaultRopeTheta)
+                                : reader.real(*theta, fmt::format("{}.rope_theta", name));
+}
+
+// Lfm2MLP: ff = int(2 ff / 3), times block_ffn_dim_multiplier where given, rounded up to block_multiple_of.
+int64_t read_dense_ffn(const ConfigReader& reader, bool moe) {
+  int64_t ffn = reader.find("block_ff_dim") != nullptr && !moe ? reader.integer("block_ff_dim")
+                                                               : reader.integer("intermediate_size");
+  if (moe || !reader.boolean("block_auto_adjust_ff_dim", true)) return ffn;
+  ffn = 2 * ffn / 3;
+  const double scaled = reader.real("block_ffn_dim_multiplier", 1.0) * static_cast<double>(ffn);
+  if (scaled > static_cast<double>(kLargestDimension))
+    reader.fail(fmt::format("a feed-forward has {} columns, expected at most {}", scaled, kLargestDimension));
+  ffn = static_cast<int64_t>(scaled);
+  const int64_t multiple = reader.integer_or("block_multiple_of", 256);
+  ffn = (ffn + multiple - 1) / multiple * multiple;
+  if (ffn == 0) reader.fail("a feed-forward has 0 columns, expected at least 1");
+  return ffn;
+}
+
+void read_moe(const ConfigReader& reader, ModelConfig& config) {
+  const Json* dense = reader.find("num_dense_layers");  // may be 0
+  config.dense_layers =
+      dense == nullptr ? 2
+                       : static_cast<int64_t>(json_unsigned(*dense, kMostLayers, reader.what(), "num_dense_layers"));
+  config.experts = reader.integer("num_experts", kMostExperts);
+  config.top_k = reader.integer("num_experts_per_tok", kMostExperts);
+  config.moe_ffn = reader.integer("moe_intermediate_size");
+  config.expert_bias = reader.boolean("use_expert_bias", true);
+  config.norm_topk_prob = reader.boolean("norm_topk_prob", true);
+  config.routed_scaling_factor = static_cast<float>(reader.real("routed_scaling_factor", 1.0));
+  if ((config.layers - config.dense_layers) * config.experts > kMostExpertsInAll)
+    reader.fail(fmt::format("{} layers of {} experts, expected at most {} experts in all",
+                            config.layers - config.dense_layers, config.experts, kMostExpertsInAll));
+  if (config.top_k > config.experts)
+    reader.fail(
+        fmt::format("num_experts_per_tok is {}, expected at most num_experts = {}", config.top_k, config.experts));
+}
+
+// One id, a list of them, or null: none.
+std::vector<int32_t> read_eos_tokens(const ConfigReader& reader) {
+  constexpr std::string_view kKey = "eos_token_id";
+  const Json* value = reader.find(kKey);
+  if (value == nullptr) return {kDefaultEosToken};
+  if (value->is_null()) return {};
+  std::vector<int32_t> tokens;
+  for (const Json& token : value->is_array() ? *value : Json::array({*value}))
+    tokens.push_back(static_cast<int32_t>(json_unsigned(token, INT32_MAX, reader.what(), kKey)));
+  return tokens;
+}
+
+}  // namespace
+
+ModelConfig parse_model_config(std::string_view json_text, const std::string& what) {
+  const Json json = parse_json(json_text, what);
+  if (!json.is_object()) throw Error(ExitCode::kData, what + ": no JSON object");
+  const ConfigReader reader(json, what);
+  ModelConfig config;
+  const Json* type = reader.find("model_type");
+  if (type == nullptr || (*type != "lfm2_moe" && *type != "lfm2"))
+    reader.fail(fmt::format("model_type is {}, expected \"lfm2_moe\" or \"lfm2\"",
+                            type == nullptr ? "missing" : json_excerpt(*type)));
+  reader.expect_only_values();
+  config.moe = *type == "lfm2_moe";
+  config.vocab = reader.integer("vocab_size", kMostSampled);
+  config.hidden = reader.integer("hidden_size");
+  config.layers = reader.integer("num_hidden_layers", kMostLayers);
+  config.layer_types = read_layer_types(reader, config.moe, config.layers);
+  config.heads = reader.integer("num_attention_heads");
+  config.kv_heads = reader.integer("num_key_value_heads");
+  config.head_dim = config.hidden / config.heads;
+  if (config.hidden % config.heads != 0 || config.heads % config.kv_heads != 0 || config.head_dim % 2 != 0)
+    reader.fail(fmt::format("{} attention heads and {} key-value heads do not divide hidden_size {} into even heads",
+                            config.heads, config.kv_heads, config.hidden));
+  if (const Json* head_dim = reader.find("head_dim"); head_dim != nullptr && *head_dim != config.head_dim)
+    reader.fail(fmt::format("head_dim is {}, expected hidden_size / num_attention_heads = {}", json_excerpt(*head_dim),
+                            config.head_dim));
+  config.ffn = read_dense_ffn(reader, config.moe);
+  config.dense_layers = config.layers;
+  if (config.moe) read_moe(reader, config);
+  config.conv_length = reader.integer_or("conv_L_cache", 3, 1024);
+  config.conv_bias = reader.boolean("conv_bias", false);
+  config.norm_eps = static_cast<float>(reader.real("norm_eps", 1e-5));
+  config.rope_theta = static_cast<float>(read_rope_theta(reader));
+  config.max_positions = reader.integer("max_position_embeddings");
+  config.tied_embedding = reader.boolean("tie_embedding", reader.boolean("tie_word_embeddings", true));
+  config.eos_tokens = read_eos_tokens(reader);
+  return config;
+}
+
+std::string_view builtin_model_config(std::string_view name) {
+  if (name == "lfm2-8b-a1b")
+    return R"({
+  "architectures": ["Lfm2MoeForCausalLM"],
+  "bos_token_id": 1,
+  "conv_L_cache": 3,
+  "conv_bias": false,
+  "eos_token_id": 7,
+  "hidden_size": 2048,
+  "intermediate_size": 7168,
+  "layer_types": ["conv", "conv", "full_attention", "conv", "conv", "conv", "full_attention", "conv", "conv", "conv",
+                  "full_attention", "conv", "conv", "conv", "full_attention", "conv", "conv", "conv", "full_attention",
+                  "conv", "conv", "full_attention", "conv", "conv"],
+  "max_position_embeddings": 128000,
+  "model_type": "lfm2_moe",
+  "moe_intermediate_size": 1792,
+  "norm_eps": 1e-05,
+  "norm_topk_prob": true,
+  "num_attention_heads": 32,
+  "num_dense_layers": 2,
+  "num_experts": 32,
+  "num_experts_per_tok": 4,
+  "num_hidden_layers": 24,
+  "num_key_value_heads": 8,
+  "pad_token_id": 0,
+  "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+  "routed_scaling_factor": 1.0,
+  "tie_word_embeddings": true,
+  "use_expert_bias": true,
+  "vocab_size": 65536
+}
+)";
+  if (name == "lfm2-350m")
+    return R"({
+  "architectures": ["Lfm2ForCausalLM"],
+  "block_auto_adjust_ff_dim": true,
+  "block_ffn_dim_multiplier": 1.0,
+  "block_multiple_of": 256,
+  "bos_token_id": 1,
+  "conv_L_cache": 3,
+  "conv_bias": false,
+  "eos_token_id": 7,
+  "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+  "hidden_size": 1024,
+  "intermediate_size": 6656,
+  "max_position_embeddings": 128000,
+  "model_type": "lfm2",
+  "norm_eps": 1e-05,
+  "num_attention_heads": 16,
+  "num_hidden_layers": 16,
+  "num_key_value_heads": 8,
+  "pad_token_id": 0,
+  "rope_theta": 1000000.0,
+  "tie_embedding": true,
+  "vocab_size": 65536
+}
+)";
+  if (name == "lfm2-tiny")
+    return R"({
+  "architectures": ["Lfm2MoeForCausalLM"],
+  "bos_token_id": 1,
+  "conv_L_cache": 3,
+  "conv_bias": false,
+  "eos_token_id": 7,
+  "hidden_size": 64,
+  "intermediate_size": 224,
+  "layer_types": ["conv", "conv", "full_attention", "conv", "conv", "full_attention", "conv", "conv"],
+  "max_position_embeddings": 4096,
+  "model_type": "lfm2_moe",
+  "moe_intermediate_size": 56,
+  "norm_eps": 1e-05,
+  "norm_topk_prob": true,
+  "num_attention_heads": 4,
+  "num_dense_layers": 2,
+  "num_experts": 8,
+  "num_experts_per_tok": 2,
+  "num_hidden_layers": 8,
+  "num_key_value_heads": 2,
+  "pad_token_id": 0,
+  "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+  "routed_scaling_factor": 1.0,
+  "tie_word_embeddings": true,
+  "use_expert_bias": true,
+  "vocab_size": 1024
+}
+)";
+  return {};
+}
+
+}  // namespace lfm2

@@ -1,0 +1,45 @@
+// Lfm2MoeSparseMoeBlock over the operators.
+#include "stage/model/moe.h"
+
+namespace lfm2 {
+
+Moe::Moe(WeightSource& weights, const ModelConfig& config, const std::string& prefix)
+    : rule_(config.router()), experts_(config.experts), ffn_(padded_ffn(config.moe_ffn)) {
+  const std::string block = prefix + "feed_forward.";
+  gate_ = weights.load({block + "gate.weight"}, {experts_, config.hidden});
+  if (config.expert_bias) expert_bias_ = weights.load({block + "expert_bias"}, {experts_});
+  std::vector<std::string> gate_up, down;
+  for (int64_t expert = 0; expert < experts_; ++expert) {
+    const std::string name = fmt::format("{}experts.{}.", block, expert);
+    gate_up.push_back(name + "w1.weight");
+    gate_up.push_back(name + "w3.weight");
+    down.push_back(name + "w2.weight");
+  }
+  gate_up_ = weights.load(gate_up, {experts_, 2 * ffn_, config.hidden}, WeightSource::Rows::kGateUp);
+  down_ = weights.load(down, {experts_, config.hidden, ffn_});
+}
+
+void Moe::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual, const Norm* next,
+                  const Tensor& normed) const {
+  const int64_t tokens = residual.dim(0), hidden = residual.dim(1), rows = tokens * rule_.top_k;
+  const Tensor x = scratch.take(residual.dtype, {tokens, hidden});
+  const Routing routing{.ids = scratch.take(DType::kI32, {tokens, rule_.top_k}),
+                        .weights = scratch.take(DType::kF32, {tokens, rule_.top_k}),
+                        .sources = scratch.take(DType::kI32, {rows}),
+                        .rows = scratch.take(DType::kI32, {tokens, rule_.top_k}),
+                        .expert_offsets = scratch.take(DType::kI32, {experts_ + 1})};
+  const Tensor sorted = scratch.take(x.dtype, {rows, hidden});
+  const Tensor product = scratch.take(x.dtype, {rows, ffn_});
+  const Tensor output = scratch.take(x.dtype, {rows, hidden});
+  ops.norm_route(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, x, routing);
+  ops.group_by_expert(routing);
+  ops.gather_rows(x, routing.sources, sorted);
+  ops.grouped_swiglu(sorted, gate_up_, routing.expert_offsets, product);
+  ops.grouped_matmul(product, down_, routing.expert_offsets, output);
+  if (next != nullptr)
+    ops.combine_experts_norm(output, routing, residual, next->weight, next->eps, normed);
+  else
+    ops.combine_experts(output, routing, residual);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,28 @@
+// The mixture of experts (feed_forward.gate, expert_bias, experts.*): routing, tokens sorted by expert, grouped SwiGLU,
+// weighted sum.
+#pragma once
+
+#include "stage/model/model_config.h"
+#include "stage/model/scratch.h"
+#include "stage/model/weight_source.h"
+
+namespace lfm2 {
+
+class Moe {
+ public:
+  Moe(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
+  // residual += block(norm(residual)), then normed = next(residual) where there is a next norm.  residual, normed
+  // [tokens, hidden] act
+  void forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual, const Norm* next,
+               const Tensor& normed) const;
+
+ private:
+  RouterRule rule_;
+  int64_t experts_, ffn_;  // ffn padded
+  Tensor gate_;            // [experts, hidden]: the router
+  Tensor expert_bias_;     // [experts] fp32 or empty
+  Tensor gate_up_;         // [experts, 2 ffn, hidden]: each expert's w1 and w3 rows, alternating
+  Tensor down_;            // [experts, hidden, ffn]
+};
+
+}  // namespace lfm2

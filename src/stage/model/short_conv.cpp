@@ -1,0 +1,30 @@
+// Lfm2ShortConv over the operators.
+#include "stage/model/short_conv.h"
+
+namespace lfm2 {
+
+ShortConv::ShortConv(WeightSource& weights, const ModelConfig& config, const std::string& prefix) {
+  const int64_t hidden = config.hidden;
+  in_proj_ = weights.load({prefix + "conv.in_proj.weight"}, {3 * hidden, hidden});
+  conv_ = weights.load({prefix + "conv.conv.weight"}, {hidden, config.conv_length});
+  out_proj_ = weights.load({prefix + "conv.out_proj.weight"}, {hidden, hidden});
+  if (!config.conv_bias) return;
+  in_bias_ = weights.load({prefix + "conv.in_proj.bias"}, {3 * hidden});
+  conv_bias_ = weights.load({prefix + "conv.conv.bias"}, {hidden});
+  out_bias_ = weights.load({prefix + "conv.out_proj.bias"}, {hidden});
+}
+
+void ShortConv::forward(Ops& ops, const Tensor& x, const Batch& batch, const LayerCache* cache, Scratch& scratch,
+                        const Tensor& residual) const {
+  const int64_t tokens = x.dim(0), hidden = x.dim(1);
+  const Tensor bcz = scratch.take(x.dtype, {tokens, 3 * hidden});
+  const Tensor gated = scratch.take(x.dtype, {tokens, hidden});
+  ops.matmul(x, in_proj_, in_bias_, bcz, Write::kStore);
+  if (cache == nullptr)
+    ops.short_conv(bcz, conv_, conv_bias_, batch, gated);
+  else
+    ops.cached_short_conv(bcz, conv_, conv_bias_, batch, cache->conv_states, gated);
+  ops.matmul(gated, out_proj_, out_bias_, residual, Write::kAdd);
+}
+
+}  // namespace lfm2

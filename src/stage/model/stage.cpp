@@ -1,0 +1,72 @@
+// The forward of one pipeline stage, written once over the operators.
+#include "stage/model/stage.h"
+
+namespace lfm2 {
+
+int64_t last_attention_layer(const ModelConfig& config) {
+  for (int64_t layer = config.layers - 1; layer >= 0; --layer)
+    if (config.layer_types[static_cast<size_t>(layer)] == LayerType::kAttention) return layer;
+  return -1;
+}
+
+int64_t tail_length(const ModelConfig& config) {
+  const int64_t attention = last_attention_layer(config);
+  return attention < 0 ? 0 : 1 + (config.layers - 1 - attention) * (config.conv_length - 1);
+}
+
+Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers)
+    : config_(config), layers_range_(layers) {
+  const std::string embedding = "model.embed_tokens.weight";
+  if (first()) embedding_ = weights.load({embedding}, {config.vocab, config.hidden});
+  for (int64_t layer = layers.first; layer < layers.end(); ++layer) layers_.emplace_back(weights, config, layer);
+  if (!last()) return;
+  final_norm_ = weights.load({"model.embedding_norm.weight"}, {config.hidden});
+  if (!config.tied_embedding)
+    lm_head_ = weights.load({"lm_head.weight"}, {config.vocab, config.hidden});
+  else
+    lm_head_ = first() ? embedding_ : weights.load({embedding}, {config.vocab, config.hidden});
+}
+
+void Stage::embed(Ops& ops, const Tensor& ids, const Tensor& residual) const { ops.embed(ids, embedding_, residual); }
+
+void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail,
+                    const Caches* caches) const {
+  const int64_t cut = tail == nullptr ? -1 : last_attention_layer(config_);
+  expect(tail == nullptr || (cut >= layers_range_.first && cut < layers_range_.end()),
+         "Stage::forward: a tail cut elsewhere");
+  Tensor current = residual;
+  Batch current_batch = batch;
+  scratch.release();
+  Tensor normed = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});  // goes from layer to layer
+  scratch.hold();
+  const Norm first = layers_.front().operator_norm();
+  ops.rms_norm(residual, first.weight, first.eps, normed);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const LayerCache* cache = caches == nullptr ? nullptr : &caches->layers()[i];
+    layers_[i].mix_tokens(ops, normed, current, current_batch, cache, scratch);
+    if (layers_range_.first + static_cast<int64_t>(i) == cut) {
+      ops.gather_rows(current, tail->rows, tail->residual);
+      current = tail->residual;
+      current_batch = tail->batch;
+      normed = normed.rows(0, current.dim(0));
+    }
+    const bool last = i + 1 == layers_.size();
+    const Norm next = layers_[last ? i : i + 1].operator_norm();
+    layers_[i].feed_forward(ops, current, last ? nullptr : &next, normed, scratch);
+  }
+  scratch.release();
+}
+
+void Stage::head(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch, const Tensor& logits) const {
+  scratch.reset();
+  Tensor chosen = residual;
+  if (rows) {
+    chosen = scratch.take(residual.dtype, {rows.dim(0), config_.hidden});
+    ops.gather_rows(residual, rows, chosen);
+  }
+  const Tensor normed = scratch.take(residual.dtype, {chosen.dim(0), config_.hidden});
+  ops.rms_norm(chosen, final_norm_, config_.norm_eps, normed);
+  ops.matmul(normed, lm_head_, {}, logits, Write::kStore);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,73 @@
+// Steps turned into sizes, positions and pages.
+#include "stage/pipeline/sequence_table.h"
+
+#include <algorithm>
+
+#include "kernels/error.h"
+
+namespace lfm2 {
+
+SequenceTable::SequenceTable(CacheShape shape) : shape_(shape), sequences_(static_cast<size_t>(shape.slots)) {
+  for (int64_t page = shape.pages; page-- > 0;) free_pages_.push_back(static_cast<int32_t>(page));
+}
+
+Sequence& SequenceTable::used(int32_t slot) {
+  expect(slot >= 0 && slot < shape_.slots && sequences_[static_cast<size_t>(slot)].sample >= 0,
+         "SequenceTable: a step names a slot without a sequence");
+  return sequences_[static_cast<size_t>(slot)];
+}
+
+void SequenceTable::release(int32_t slot) {
+  Sequence& sequence = used(slot);
+  free_pages_.insert(free_pages_.end(), sequence.pages.rbegin(), sequence.pages.rend());
+  sequence = {};
+}
+
+void SequenceTable::admit(const Admission& one) {
+  expect(one.slot >= 0 && one.slot < shape_.slots && sequences_[static_cast<size_t>(one.slot)].sample < 0,
+         "SequenceTable: a step fills a slot that is taken");
+  const auto pages = static_cast<size_t>(pages_for(cached_positions(one.prompt, one.most_new), shape_.page));
+  expect(pages <= free_pages_.size(), "SequenceTable: a step takes more pages than there are");
+  Sequence& sequence = sequences_[static_cast<size_t>(one.slot)];
+  sequence = {.sample = one.sample, .prompt = one.prompt, .pages = {}};
+  sequence.pages.assign(free_pages_.rbegin(), free_pages_.rbegin() + static_cast<std::ptrdiff_t>(pages));
+  free_pages_.resize(free_pages_.size() - pages);
+}
+
+void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arrays) {
+  for (const int32_t slot : step.released) release(slot);
+  for (const Admission& one : step.admitted) admit(one);
+  arrays.tokens = arrays.singles = arrays.max_length = 0;
+  for (auto* list : {&arrays.positions, &arrays.offsets, &arrays.sequence_of, &arrays.states, &arrays.page_table,
+                     &arrays.draw_rows, &arrays.draws, &arrays.draw_slots})
+    list->clear();
+  arrays.offsets.push_back(0);
+  arrays.page_table.reserve(step.entries.size() * static_cast<size_t>(table_width));
+  for (const StepEntry& entry : step.entries) {
+    Sequence& sequence = used(entry.slot);
+    const int64_t end = sequence.cached + entry.count, pages = static_cast<int64_t>(sequence.pages.size());
+    expect(entry.count > 0 && end <= pages * shape_.page && pages <= table_width,
+           "SequenceTable: a step goes beyond a sequence's pages");
+    const auto index = static_cast<int32_t>(arrays.sequences());
+    if (entry.count == 1 && arrays.singles == index) ++arrays.singles;
+    for (int64_t position = sequence.cached; position < end; ++position) {
+      arrays.positions.push_back(static_cast<int32_t>(position));
+      arrays.sequence_of.push_back(index);
+    }
+    arrays.page_table.insert(arrays.page_table.end(), sequence.pages.begin(), sequence.pages.end());
+    arrays.page_table.resize(arrays.page_table.size() + static_cast<size_t>(table_width - pages), 0);
+    const auto even = static_cast<int32_t>(sequence.batches % 2);
+    arrays.states.insert(arrays.states.end(), {2 * entry.slot + even, 2 * entry.slot + 1 - even});
+    ++sequence.batches;
+    sequence.cached = end;
+    arrays.tokens += entry.count;
+    arrays.offsets.push_back(static_cast<int32_t>(arrays.tokens));
+    arrays.max_length = std::max(arrays.max_length, end);
+    if (!sequence.draws()) continue;
+    arrays.draw_rows.push_back(static_cast<int32_t>(arrays.tokens - 1));
+    arrays.draws.insert(arrays.draws.end(), {sequence.sample, static_cast<int32_t>(sequence.drawn())});
+    arrays.draw_slots.push_back(entry.slot);
+  }
+}
+
+}  // namespace lfm2

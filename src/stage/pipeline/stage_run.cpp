@@ -1,0 +1,127 @@
+// One Wait for all that the host stands still for: it looks after device, channel and stop meanwhile.
+#include "stage/pipeline/stage_run.h"
+
+#include <algorithm>
+
+namespace lfm2 {
+
+void OverlapClock::computed(const Span& span) {
+  computing_.push_back(span);
+  if (computing_.size() <= kComputed) return;
+  for (Spans* spans : {&sending_, &waiting_})
+    while (!spans->open.empty() && spans->open.front().start < computing_.front().end) close_oldest(*spans);
+  computing_.pop_front();
+}
+
+void OverlapClock::add(Spans& spans, const Span& span) {
+  spans.total += span.end - span.start;
+  spans.open.push_back(span);
+  if (spans.open.size() > kOpen) close_oldest(spans);
+}
+
+void OverlapClock::close_oldest(Spans& spans) {
+  const Span span = spans.open.front();
+  spans.open.pop_front();
+  const auto first = std::partition_point(computing_.begin(), computing_.end(),
+                                          [&](const Span& computed) { return computed.end <= span.start; });
+  for (auto at = first; at != computing_.end() && at->start < span.end; ++at)
+    spans.hidden += std::min(at->end, span.end) - std::max(at->start, span.start);
+}
+
+void OverlapClock::finish() {
+  for (Spans* spans : {&sending_, &waiting_})
+    while (!spans->open.empty()) close_oldest(*spans);
+}
+
+StageRun::StageRun(const StageLinks& links, RunItem item, bool traced, std::function<void()> look_around,
+                   double eager_seconds)
+    : links_(links),
+      item_(item),
+      traced_(traced),
+      waiter_(
+          links.watchdog,
+          [this, look_around = std::move(look_around)] {
+            links_.backend.compute().check();
+            links_.watchdog.note(links_.backend.activity());
+            if (links_.channel != nullptr) links_.channel->progress();
+            look_around();
+            pass_on_stop();
+          },
+          eager_seconds) {}
+
+void StageRun::begin(const std::function<bool()>& stop) {
+  start_ = steady_seconds();
+  collect_times();  // of the run before, and of connecting: not of this one
+  times_ = {};
+  overlaps_ = {};
+  sends_ = 0;
+  trace_.clear();
+  received_ = 0;
+  stop_ = stop;
+  passed_on_ = false;
+}
+
+void StageRun::end() {
+  const double end = steady_seconds();
+  times_.total = end - start_;
+  collect_times();
+  trace(TraceKind::kRun, 0, start_, end);
+  overlaps_.finish();
+  times_.hidden = overlaps_.hidden_sending();
+  times_.receiving = overlaps_.waiting() - overlaps_.hidden_waiting();
+}
+
+double StageRun::wait(const std::function<bool()>& done, Phase phase, int64_t item, int64_t peer_stage) {
+  const double start = traced_ ? steady_seconds() : 0;
+  const int peer = peer_stage == Place::kNobody ? Place::kNobody
+                                                : links_.watchdog.rank() + static_cast<int>(peer_stage - links_.index);
+  const double waited = waiter_.until(done, place(phase, item, peer));
+  if (waited > 0) trace(TraceKind::kWait, item, start, start + waited, phase);
+  return waited;
+}
+
+void StageRun::wait_for_free_slot(int slot, int64_t previous, const std::function<bool()>& computed) {
+  if (previous < 0) return;  // nothing was in it in this run
+  if (!links_.stage.first())
+    wait([&] { return links_.channel->delivered(slot); }, Phase::kReceive, previous, links_.index - 1);
+  wait(computed, Phase::kCompute, previous);
+  if (!links_.stage.last()) wait([&] { return links_.channel->sent(slot); }, Phase::kSend, previous, links_.index + 1);
+}
+
+void StageRun::wait_for_arrival(int slot, int64_t item) {
+  const double waited = wait([&] { return links_.channel->arrived(slot); }, Phase::kReceive, item, links_.index - 1);
+  const double now = steady_seconds();
+  overlaps_.waited({0, now - waited, now});
+  links_.channel->order_after_arrival(slot, links_.backend.compute());
+}
+
+bool StageRun::first_is_asked_to_stop() const {
+  return (stop_ && stop_()) || (links_.control != nullptr && links_.control->asked_to_stop());
+}
+
+void StageRun::pass_on_stop() {
+  if (links_.control == nullptr) return;
+  links_.control->progress();
+  if (links_.stage.first() || passed_on_ || !stop_ || !stop_()) return;
+  passed_on_ = true;
+  links_.control->ask_to_stop();
+}
+
+void StageRun::collect_times() {
+  for (const Span& span : links_.backend.compute().take_finished()) {
+    if (span.tag == kUntagged) continue;  // a step's index arrays on their way
+    times_.busy += span.end - span.start;
+    overlaps_.computed(span);
+    trace(span.tag % 2 == 0 ? TraceKind::kCompute : TraceKind::kHead, span.tag / 2, span.start, span.end);
+  }
+  if (links_.channel == nullptr) return;
+  const Channel::Transfers transfers = links_.channel->take_finished();
+  for (const Span& span : transfers.sent) {
+    trace(TraceKind::kSend, sends_++, span.start, span.end);
+    times_.sending += span.end - span.start;
+    overlaps_.sent(span);
+  }
+  for (const Span& span : transfers.received) trace(TraceKind::kReceive, received_++, span.start, span.end);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,139 @@
+// Buffers of logits between the device and the consumers.
+#include "stage/scoring/result_ring.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lfm2 {
+
+ResultRing::ResultRing(Backend& backend, const Stage& stage, ResultKind kind, int64_t largest_rows)
+    : backend_(backend), stage_(stage), kind_(kind) {
+  const int64_t rows = std::min(largest_rows, kHeadRows), vocab = stage.config().vocab;
+  for (Piece& piece : pieces_) {
+    const auto logits = static_cast<size_t>(rows * vocab), top = static_cast<size_t>(rows * kind.top_k);
+    piece.device = backend.allocate((logits + 2 * top) * sizeof(float));
+    piece.logits = Tensor(piece.device.data(), DType::kF32, {rows, vocab});
+    piece.host = backend.allocate_host((kind.top_k > 0 ? 2 * top : logits) * sizeof(float));
+    if (kind.top_k > 0) {
+      piece.ids = Tensor(piece.logits.data + logits * sizeof(float), DType::kI32, {rows, kind.top_k});
+      piece.log_probs = Tensor(piece.ids.data + top * sizeof(float), DType::kF32, {rows, kind.top_k});
+      piece.host_ids = reinterpret_cast<int32_t*>(piece.host.data());
+      piece.host_log_probs = reinterpret_cast<float*>(piece.host.data()) + top;
+    } else {
+      piece.host_logits = reinterpret_cast<float*>(piece.host.data());
+    }
+    piece.ready = backend.create_event();
+  }
+  consumer_ = std::thread([this] { consumer_loop(); });
+}
+
+void ResultRing::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  if (consumer_.joinable()) consumer_.join();
+}
+
+void ResultRing::start(const std::vector<ResultConsumer*>& consumers) { consumers_ = consumers; }
+
+void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch,
+                      const WaitUntil& wait, int64_t tag) {
+  const int64_t count = rows ? rows.dim(0) : residual.dim(0);
+  for (int64_t done = 0; done < count; done += kHeadRows) {
+    Piece& piece = pieces_[next_];
+    wait([&] { return piece.ready->done(); }, Phase::kCompute);
+    wait([&] { return is_free(piece); }, Phase::kWrite);
+    piece.first_row = first_row + done;
+    piece.count = std::min(kHeadRows, count - done);
+    piece.tag = tag;
+    piece.free = false;  // nobody else looks at it until it has arrived
+    const Tensor some_rows = rows ? rows.rows(done, piece.count) : Tensor();
+    const Tensor some_residual = rows ? residual : residual.rows(done, piece.count);
+    backend_.compute().submit(
+        [this, &piece, some_residual, some_rows, &scratch] { enqueue(piece, some_residual, some_rows, scratch); }, tag);
+    backend_.compute().record(*piece.ready);
+    in_flight_.push_back(&piece);
+    next_ = (next_ + 1) % kResultPieces;
+  }
+}
+
+void ResultRing::enqueue(Piece& piece, const Tensor& residual, const Tensor& rows, Scratch& scratch) {
+  const Tensor logits = piece.logits.rows(0, piece.count);
+  stage_.head(backend_.ops(), residual, rows, scratch, logits);
+  if (kind_.top_k == 0) return backend_.copy_to_host(piece.host_logits, logits);
+  const Tensor ids = piece.ids.rows(0, piece.count), log_probs = piece.log_probs.rows(0, piece.count);
+  backend_.ops().top_log_probs(logits, ids, log_probs);
+  backend_.copy_to_host(piece.host_ids, ids);
+  backend_.copy_to_host(piece.host_log_probs, log_probs);
+}
+
+void ResultRing::advance() {
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+  while (!in_flight_.empty() && in_flight_.front()->ready->done()) {
+    arrived_.push_back(in_flight_.front());
+    in_flight_.pop_front();
+    changed_.notify_all();
+  }
+}
+
+bool ResultRing::is_free(const Piece& piece) {
+  const std::lock_guard lock(mutex_);
+  return piece.free;
+}
+
+void ResultRing::finish(const WaitUntil& wait) {
+  wait([this] { return in_flight_.empty(); }, Phase::kCompute);
+  wait(
+      [this] {
+        return std::all_of(pieces_.begin(), pieces_.end(), [this](const Piece& piece) { return is_free(piece); });
+      },
+      Phase::kWrite);
+}
+
+std::vector<Span> ResultRing::take_finished() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(finished_, {});
+}
+
+void ResultRing::consume(const Piece& piece) const {
+  ResultRows rows{.first = piece.first_row, .count = piece.count, .logits = {}, .top_ids = {}, .top_log_probs = {}};
+  if (kind_.top_k == 0) {
+    rows.logits = {piece.host_logits, static_cast<size_t>(piece.count * stage_.config().vocab)};
+  } else {
+    rows.top_ids = {piece.host_ids, static_cast<size_t>(piece.count * kind_.top_k)};
+    rows.top_log_probs = {piece.host_log_probs, static_cast<size_t>(piece.count * kind_.top_k)};
+  }
+  for (ResultConsumer* consumer : consumers_) consumer->take(rows);
+}
+
+// After an error nothing more is handed out: the run is over, and advance() says so.
+void ResultRing::consumer_loop() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || !arrived_.empty(); });
+    if (stopping_) return;
+    Piece& piece = *arrived_.front();
+    arrived_.pop_front();
+    lock.unlock();
+    const double start = steady_seconds();
+    std::exception_ptr failure;
+    try {
+      consume(piece);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    const Span span{piece.tag, start, steady_seconds()};
+    lock.lock();
+    finished_.push_back(span);
+    if (failure) {
+      error_ = failure;
+      return;
+    }
+    piece.free = true;
+  }
+}
+
+}  // namespace lfm2

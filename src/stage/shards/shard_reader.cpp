@@ -1,0 +1,241 @@
+// Reads shard metadata by our own scan and tensors by plain positioned reads; the HDF5 library is asked for chunked
+// tensors only.
+#include "stage/shards/shard_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "stage/support/checksum.h"
+#include "stage/hdf5/h5.h"
+#include "stage/hdf5/h5_scan.h"
+#include "stage/shards/shard_format.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr size_t kPieceBytes = size_t{8} << 20;
+
+bool is_model_file(const std::filesystem::path& path) {
+  return path.extension() == ".safetensors" || path.filename() == "model.bin";
+}
+
+[[noreturn]] void refuse_model(const std::filesystem::path& model, const char* what) {
+  throw Error(ExitCode::kData,
+              fmt::format("{0}: is {1}, expected shards: weights-tools split {0} --out shards/", model.string(), what));
+}
+
+// The dataset's place and type, checked so that a plain read of its bytes is safe.
+ShardTensor describe(const std::string& tensor, const h5::ScannedDataset& found, const CheckedFile& raw,
+                     size_t file_index) {
+  const std::string where = fmt::format("{}: tensor {}", raw.path().string(), tensor);
+  const auto refuse = [&](const std::string& message) {
+    throw Error(ExitCode::kData, fmt::format("{}: {}", where, message));
+  };
+  if (!found.type.dtype || *found.type.dtype == DType::kI32)
+    refuse(fmt::format("type is {}, expected fp32, bf16 or fp16", found.type.text()));
+  const bool contiguous = found.storage == h5::ScannedDataset::Storage::kContiguous;
+  if (!contiguous && found.storage != h5::ScannedDataset::Storage::kChunked)
+    refuse("stored neither contiguously nor in chunks");
+  ShardTensor result;
+  result.spec.name = tensor;
+  result.spec.dims = found.dims;
+  result.dtype = *found.type.dtype;
+  result.file = file_index;
+  result.offset = found.offset;
+  result.bytes = checked_multiply(numel(found.dims), size_bytes(result.dtype), tensor);
+  result.contiguous = contiguous;
+  result.checksum = h5::text_of(found.attributes, shard::kChecksumAttribute, where);
+  return result;
+}
+
+}  // namespace
+
+std::vector<std::filesystem::path> list_shards(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(folder, error)) {
+    if (is_model_file(folder) || folder.extension() == ".bin") refuse_model(folder, "a model in one file");
+    throw Error(ExitCode::kNoInput, fmt::format("{}: is a file, expected the folder of the shards", folder.string()));
+  }
+  if (!std::filesystem::is_directory(folder, error))
+    throw Error(ExitCode::kNoInput,
+                fmt::format("{}: no such folder, expected one made by weights-tools split", folder.string()));
+  std::vector<std::filesystem::path> paths;
+  bool holds_model = false;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".h5") paths.push_back(entry.path());
+    holds_model = holds_model || is_model_file(entry.path());
+  }
+  if (error) throw Error(ExitCode::kIo, fmt::format("{}: cannot be listed: {}", folder.string(), error.message()));
+  if (paths.empty() && holds_model)
+    refuse_model(folder, std::filesystem::exists(folder / "model.bin", error) ? "the folder of a model.bin"
+                                                                              : "a Hugging Face model");
+  if (paths.empty())
+    throw Error(ExitCode::kNoInput,
+                fmt::format("{}: no .h5 file found, expected the shards of weights-tools split", folder.string()));
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+struct ShardSet::Handles {
+  std::mutex mutex;
+  std::map<size_t, h5::File> files;
+};
+
+void ShardSet::open_file(const std::filesystem::path& path, std::map<std::string, ShardTensor>& found) {
+  CheckedFile file(path);
+  const std::string where = path.string();
+  const auto expect_shard = [&](const h5::ScannedAttributes& root) {
+    if (!root.contains(shard::kFormatAttribute) || h5::text_of(root, shard::kFormatAttribute, where) != shard::kFormat)
+      throw Error(ExitCode::kData, fmt::format("{}: no shard: attribute \"{}\" is not \"{}\"", where,
+                                               shard::kFormatAttribute, shard::kFormat));
+  };
+  h5::Scan scan = h5::scan(file, {.only = {}, .check_root = expect_shard});
+  const auto text = [&](const char* name) { return h5::text_of(scan.attributes, name, where); };
+  const auto integer = [&](const char* name) { return h5::integer_of(scan.attributes, name, where); };
+  if (const int64_t version = integer(shard::kVersionAttribute); version != shard::kVersion)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: {} is {}, expected {}", where, shard::kVersionAttribute, version, shard::kVersion));
+  const auto require_same = [&](const char* attribute, std::string& ours) {
+    std::string theirs = text(attribute);
+    if (!files_.empty() && theirs != ours)
+      throw Error(ExitCode::kData, fmt::format("{}: {} differs from that of {}: shards of different splits", where,
+                                               attribute, files_.front().path().filename().string()));
+    ours = std::move(theirs);
+  };
+  require_same(shard::kSplitIdAttribute, split_id_);
+  require_same(shard::kConfigAttribute, config_text_);
+  const int64_t stage = integer(shard::kStageAttribute), stages = integer(shard::kStagesAttribute);
+  if (stage != static_cast<int64_t>(files_.size()))
+    throw Error(ExitCode::kData,
+                fmt::format("{}: holds stage {} of {}, expected stage {}", where, stage, stages, files_.size()));
+  stages_.push_back({integer(shard::kLayerFirstAttribute), integer(shard::kLayerCountAttribute)});
+  for (const auto& [tensor, dataset] : scan.datasets) {
+    if (!found.emplace(tensor, describe(tensor, dataset, file, files_.size())).second)
+      throw Error(ExitCode::kData, fmt::format("{}: tensor {} stands in another shard too", where, tensor));
+  }
+  files_.push_back(std::move(file));
+  scans_.push_back(std::move(scan));
+}
+
+// What no checksum of HDF5 or of ours covers. Last, so that a change with a better name is found by that.
+void ShardSet::check_gaps() {
+  for (size_t file = 0; file < files_.size(); ++file) {
+    const h5::Scan& scan = scans_[file];
+    if (!scan.complete || !scan.attributes.contains(shard::kGapsAttribute)) continue;
+    const std::string where = files_[file].path().string();
+    if (const std::string gaps = h5::text_of(scan.attributes, shard::kGapsAttribute, where); gaps != shard::kZeroGaps)
+      throw Error(ExitCode::kData, fmt::format("{}: {} is \"{}\", expected \"{}\"", where, shard::kGapsAttribute, gaps,
+                                               shard::kZeroGaps));
+    h5::expect_empty_gaps(files_[file], scan);
+  }
+  scans_.clear();
+}
+
+void ShardSet::match_model(std::map<std::string, ShardTensor>& found) {
+  int64_t next_layer = 0;
+  for (size_t stage = 0; stage < stages_.size(); ++stage) {
+    if (stages_[stage].first != next_layer || stages_[stage].count < 1 ||
+        stages_[stage].count > config_.layers - next_layer)
+      throw Error(ExitCode::kData, fmt::format("{}: holds {} layers from {}, expected them to start at {} of {}",
+                                               files_[stage].path().string(), stages_[stage].count,
+                                               stages_[stage].first, next_layer, config_.layers));
+    next_layer = stages_[stage].end();
+  }
+  if (next_layer != config_.layers)
+    throw Error(ExitCode::kData, fmt::format("{}: the shards end with layer {}, expected {}: a stage is missing",
+                                             files_.back().path().string(), next_layer - 1, config_.layers - 1));
+  for (TensorSpec& spec : model_tensors(config_)) {
+    const auto at = found.find(spec.name);
+    const std::string folder = files_.front().path().parent_path().string();
+    if (at == found.end())
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: tensor {} is missing, expected shape {}", folder, spec.name, dims_text(spec.dims)));
+    ShardTensor tensor = std::move(at->second);
+    found.erase(at);
+    if (tensor.spec.dims != spec.dims)
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: tensor {} has shape {}, expected {}", files_[tensor.file].path().string(), spec.name,
+                              dims_text(tensor.spec.dims), dims_text(spec.dims)));
+    tensor.spec = std::move(spec);
+    index_.emplace(tensor.spec.name, tensors_.size());
+    tensors_.push_back(std::move(tensor));
+  }
+  if (!found.empty())
+    throw Error(ExitCode::kData,
+                fmt::format("{}: tensor {} belongs to no part of the model: {} such tensors",
+                            files_[found.begin()->second.file].path().string(), found.begin()->first, found.size()));
+}
+
+ShardSet ShardSet::open(const std::filesystem::path& folder) {
+  ShardSet set;
+  set.handles_ = std::make_shared<Handles>();
+  std::map<std::string, ShardTensor> found;
+  for (const auto& path : list_shards(folder)) set.open_file(path, found);
+  set.config_ = parse_model_config(set.config_text_,
+                                   fmt::format("{}: {}", set.files_.front().path().string(), shard::kConfigAttribute));
+  set.match_model(found);
+  set.check_gaps();
+  return set;
+}
+
+const ShardTensor& ShardSet::find(const std::string& name) const {
+  const auto at = index_.find(name);
+  expect(at != index_.end(), "ShardSet::find: no such tensor in the model");
+  return tensors_[at->second];
+}
+
+DType ShardSet::dtype() const {
+  std::map<DType, uint64_t> bytes;
+  for (const ShardTensor& tensor : tensors_) bytes[tensor.dtype] += tensor.bytes;
+  return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
+
+uint64_t ShardSet::total_bytes() const {
+  uint64_t total = 0;
+  for (const ShardTensor& tensor : tensors_) total += tensor.bytes;
+  return total;
+}
+
+void ShardSet::read(const ShardTensor& tensor, uint64_t first_byte, std::span<std::byte> into) const {
+  const CheckedFile& file = files_[tensor.file];
+  expect(checked_add(first_byte, into.size(), tensor.spec.name) <= tensor.bytes, "ShardSet::read: outside the tensor");
+  if (tensor.contiguous) return file.read(tensor.offset + first_byte, into);
+  if (into.empty()) return;
+  const std::lock_guard lock(handles_->mutex);
+  auto at = handles_->files.find(tensor.file);
+  if (at == handles_->files.end()) at = handles_->files.emplace(tensor.file, h5::File::open(file)).first;
+  const auto read_rows = [&](uint64_t row, uint64_t rows, std::byte* target) {  // in the stored type: no conversion
+    at->second.read_rows(tensor.spec.name, row, rows, h5::file_type(tensor.dtype).get(), target);
+  };
+  const uint64_t row_bytes = tensor.bytes / tensor.spec.dims.front();
+  const uint64_t first_row = first_byte / row_bytes, end_row = (first_byte + into.size() - 1) / row_bytes + 1;
+  if (first_byte % row_bytes == 0 && into.size() % row_bytes == 0)
+    return read_rows(first_row, end_row - first_row, into.data());
+  std::vector<std::byte> rows((end_row - first_row) * row_bytes);
+  read_rows(first_row, end_row - first_row, rows.data());
+  std::memcpy(into.data(), rows.data() + (first_byte - first_row * row_bytes), into.size());
+}
+
+void ShardSet::expect_checksum(const ShardTensor& tensor, const Checksum& found) const {
+  if (const std::string hex = found.hex(); hex != tensor.checksum)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: tensor {} is damaged: checksum {}, expected {}", files_[tensor.file].path().string(),
+                            tensor.spec.name, hex, tensor.checksum));
+}
+
+void ShardSet::read(const ShardTensor& tensor, const Sink& sink) const {
+  std::vector<std::byte> piece(std::min<uint64_t>(kPieceBytes, tensor.bytes));
+  Checksum checksum;
+  for (uint64_t done = 0; done < tensor.bytes; done += piece.size()) {
+    piece.resize(std::min<uint64_t>(piece.size(), tensor.bytes - done));
+    read(tensor, done, piece);
+    checksum.add(piece);
+    sink(done, piece);
+  }
+  expect_checksum(tensor, checksum);
+}
+
+}  // namespace lfm2

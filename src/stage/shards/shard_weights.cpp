@@ -1,0 +1,179 @@
+// Tensors are laid out here and filled by the reader threads.
+#include "stage/shards/shard_weights.h"
+
+#include <algorithm>
+
+namespace lfm2 {
+
+DType held_dtype(DType stored, DType compute, bool keep_fp32) {
+  if (keep_fp32) return DType::kF32;
+  return compute == DType::kF32 ? stored : compute;
+}
+
+ShardWeights::ShardWeights(const ShardSet& shards, Backend& backend, DType compute, Progress& progress, int readers)
+    : shards_(shards), backend_(backend), compute_(compute), memory_(backend), progress_(progress) {
+  for (int i = 0; i < readers; ++i) readers_.emplace_back([this] { reader_loop(); });
+}
+
+ShardWeights::~ShardWeights() {
+  stop(nullptr);
+  for (std::thread& reader : readers_)
+    if (reader.joinable()) reader.join();
+}
+
+Tensor ShardWeights::load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims, Rows rows) {
+  std::vector<const ShardTensor*> parts;
+  DType dtype = DType::kF32;
+  for (const std::string& name : names) {
+    const ShardTensor& part = shards_.find(name);
+    const DType held = held_dtype(part.dtype, compute_, part.spec.keep_fp32);
+    if (parts.empty()) dtype = held;
+    if (held != dtype) dtype = DType::kF32;  // parts of different types: fp32 holds both exactly
+    parts.push_back(&part);
+  }
+  const Tensor tensor = memory_.allocate(dtype, dims);
+  int64_t first = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const int64_t room = static_cast<int64_t>(held_elements(parts[i]->spec));
+    if (rows == Rows::kBehindOneAnother) {
+      add_part(*parts[i], tensor, first);
+      first += room;
+    } else {
+      const bool up = i % 2 == 1;
+      add_gate_or_up(*parts[i], tensor, first + (up ? kGateUpBlock * tensor.dim(tensor.rank - 1) : 0));
+      if (up) first += 2 * room;
+    }
+    asked_for_.insert(parts[i]->spec.name);
+  }
+  expect(first == tensor.numel(), "ShardWeights::load: the parts do not fill the tensor");
+  return tensor;
+}
+
+// The rows from element `first` on; where the tensor's are longer, zeros behind each.
+void ShardWeights::add_part(const ShardTensor& part, const Tensor& tensor, int64_t first) {
+  const auto count = static_cast<int64_t>(numel(part.spec.dims)), padding = static_cast<int64_t>(part.spec.padding);
+  if (padding == 0) return add({&part, tensor, {.first = first}, count});
+  const auto columns = static_cast<int64_t>(part.spec.dims.back()), held = tensor.dim(tensor.rank - 1);
+  add({&part, tensor, {.first = first, .block = columns, .stride = held}, count});
+  add({nullptr, tensor, {.first = first + columns, .block = held - columns, .stride = held}, padding});
+}
+
+// The rows in every other block from element `first` on, zeros behind them in the last one.
+void ShardWeights::add_gate_or_up(const ShardTensor& part, const Tensor& tensor, int64_t first) {
+  const auto count = static_cast<int64_t>(numel(part.spec.dims)), padding = static_cast<int64_t>(part.spec.padding);
+  const int64_t block = kGateUpBlock * tensor.dim(tensor.rank - 1);
+  add({&part, tensor, {.first = first, .block = block, .stride = 2 * block}, count});
+  if (padding > 0) add({nullptr, tensor, {.first = first + count / block * 2 * block + count % block}, padding});
+}
+
+void ShardWeights::add(Task task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.notify_one();
+}
+
+void ShardWeights::finish() {
+  {
+    const std::lock_guard lock(mutex_);
+    complete_ = true;
+    changed_.notify_all();
+  }
+  for (std::thread& reader : readers_) reader.join();
+  if (error_) std::rethrow_exception(error_);
+}
+
+void ShardWeights::stop(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (error && !error_) error_ = error;
+  complete_ = true;
+  tasks_.clear();
+  changed_.notify_all();
+}
+
+bool ShardWeights::take(Task& task) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return complete_ || !tasks_.empty(); });
+  if (tasks_.empty()) return false;
+  task = std::move(tasks_.front());
+  tasks_.pop_front();
+  return true;
+}
+
+void ShardWeights::reader_loop() try {
+  const std::unique_ptr<Loader> loader = backend_.create_loader();
+  for (Task task; take(task);)
+    if (task.source == nullptr)
+      clear(task, *loader);
+    else
+      read(task, *loader);
+  loader->finish();
+} catch (...) {
+  stop(std::current_exception());
+}
+
+// Whole blocks, as many as a piece holds; what is left of the last block comes by itself.
+void ShardWeights::read(const Task& task, Loader& loader) {
+  const auto element_bytes = static_cast<int64_t>(size_bytes(task.source->dtype));
+  Checksum checksum;
+  const int64_t unit = std::max<int64_t>(task.place.block, 1), whole = task.count / unit * unit;
+  const int64_t most = static_cast<int64_t>(Loader::kPieceBytes) / element_bytes / unit * unit;
+  if (most == 0)
+    throw Error(ExitCode::kData, fmt::format("tensor {}: {} elements that stand together are longer than the {} bytes "
+                                             "of a piece",
+                                             task.source->spec.name, unit, Loader::kPieceBytes));
+  for (int64_t done = 0, count = 0; done < task.count; done += count) {
+    count = done < whole ? std::min(most, whole - done) : task.count - done;
+    const std::span<std::byte> bytes = loader.piece().first(static_cast<size_t>(count * element_bytes));
+    shards_.read(*task.source, static_cast<uint64_t>(done * element_bytes), bytes);
+    checksum.add(bytes);
+    if (done < whole)
+      loader.put(task.target, task.place, done, task.source->dtype, count);
+    else
+      loader.put(task.target, {.first = task.place.first + done / unit * task.place.stride}, 0, task.source->dtype,
+                 count);
+    const std::lock_guard lock(mutex_);
+    progress_.add(bytes.size());
+  }
+  shards_.expect_checksum(*task.source, checksum);
+}
+
+// In the target's own type: nothing is converted.
+void ShardWeights::clear(const Task& task, Loader& loader) {
+  const DType dtype = task.target.dtype;
+  const int64_t unit = std::max<int64_t>(task.place.block, 1);
+  const int64_t most = static_cast<int64_t>(Loader::kPieceBytes / size_bytes(dtype)) / unit * unit;
+  for (int64_t done = 0, count = 0; done < task.count; done += count) {
+    count = std::min(most, task.count - done);
+    const std::span<std::byte> bytes = loader.piece().first(static_cast<size_t>(count) * size_bytes(dtype));
+    std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    loader.put(task.target, task.place, done, dtype, count);
+  }
+}
+
+void ShardWeights::expect_all_loaded(const std::vector<const ShardTensor*>& tensors) const {
+  for (const ShardTensor* tensor : tensors)
+    if (!asked_for_.contains(tensor->spec.name))
+      throw Error(ExitCode::kSoftware, fmt::format("tensor {} was never read", tensor->spec.name));
+}
+
+std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, LayerRange layers, bool first_stage,
+                                              bool last_stage) {
+  std::vector<const ShardTensor*> tensors;
+  for (const ShardTensor& tensor : shards.tensors()) {
+    const int64_t layer = tensor.spec.layer;
+    const bool needed = layer == kEmbeddingLayer ? first_stage || (last_stage && shards.config().tied_embedding)
+                        : layer == head_layer(shards.config()) ? last_stage
+                                                               : layer >= layers.first && layer < layers.end();
+    if (needed) tensors.push_back(&tensor);
+  }
+  return tensors;
+}
+
+uint64_t held_bytes(const std::vector<const ShardTensor*>& tensors, DType compute) {
+  uint64_t bytes = 0;
+  for (const ShardTensor* tensor : tensors)
+    bytes += held_elements(tensor->spec) * size_bytes(held_dtype(tensor->dtype, compute, tensor->spec.keep_fp32));
+  return bytes;
+}
+
+}  // namespace lfm2

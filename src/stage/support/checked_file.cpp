@@ -1,0 +1,203 @@
+// Positioned reads with bounds, and files written under a temporary name.
+#include "stage/support/checked_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "kernels/thread_pool.h"
+#include "kernels/error.h"
+
+namespace lfm2 {
+
+namespace {
+
+[[noreturn]] void fail(ExitCode code, const char* call, const std::filesystem::path& path, int error) {
+  throw Error(code, fmt::format("{}: {} failed: {}", path.string(), call, std::strerror(error)));
+}
+
+constexpr size_t kLargestTransfer = size_t{1} << 30;  // one read(2) or write(2) moves at most 2 GiB - 4 KiB
+
+}  // namespace
+
+FileDescriptor::~FileDescriptor() { close(); }
+
+int FileDescriptor::close() {
+  const int fd = std::exchange(fd_, -1);
+  return fd >= 0 ? ::close(fd) : 0;
+}
+
+// Without O_NONBLOCK a named pipe would hold the program up until someone writes to it.
+CheckedFile::CheckedFile(std::filesystem::path path)
+    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (fd_.get() < 0)
+    fail(errno == ENOENT || errno == ENOTDIR ? ExitCode::kNoInput : ExitCode::kIo, "open", path_, errno);
+  struct stat status {};
+  if (::fstat(fd_.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path_, errno);
+  if (!S_ISREG(status.st_mode)) throw Error(ExitCode::kData, fmt::format("{}: not a regular file", path_.string()));
+  size_ = static_cast<uint64_t>(status.st_size);
+}
+
+void CheckedFile::read(uint64_t offset, std::span<std::byte> into) const {
+  if (offset > size_ || into.size() > size_ - offset)
+    throw Error(ExitCode::kData, fmt::format("{}: {} bytes expected at offset {}, but the file has {} bytes",
+                                             path_.string(), into.size(), offset, size_));
+  while (!into.empty()) {
+    const ssize_t got =
+        ::pread(fd_.get(), into.data(), std::min(into.size(), kLargestTransfer), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(ExitCode::kIo, "read", path_, errno);
+    if (got == 0) throw Error(ExitCode::kData, fmt::format("{}: shrank while it was read", path_.string()));
+    offset += static_cast<uint64_t>(got);
+    into = into.subspan(static_cast<size_t>(got));
+  }
+}
+
+std::string read_text_file(const std::filesystem::path& path, uint64_t limit_bytes) {
+  const CheckedFile file(path);
+  if (file.size() > limit_bytes)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: {} bytes, expected at most {}", path.string(), file.size(), limit_bytes));
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+std::filesystem::path temporary_name(const std::filesystem::path& path) {
+  const std::string name = path.string() + fmt::format(".tmp.{}", ::getpid());
+  std::string free = name;
+  struct stat status {};
+  for (int n = 1; ::lstat(free.c_str(), &status) == 0; ++n) free = fmt::format("{}.{}", name, n);
+  return free;
+}
+
+PendingPath::PendingPath(std::filesystem::path path) : path_(std::move(path)), temporary_(temporary_name(path_)) {}
+
+PendingPath::PendingPath(std::filesystem::path path, std::filesystem::path temporary)
+    : path_(std::move(path)), temporary_(std::move(temporary)) {}
+
+PendingPath::~PendingPath() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void PendingPath::commit() {
+  sync_path(temporary_);
+  rename_durably(temporary_, path_);
+  temporary_.clear();
+}
+
+void write_fully(const FileDescriptor& file, uint64_t offset, std::span<const std::byte> bytes,
+                 const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t put =
+        ::pwrite(file.get(), bytes.data(), std::min(bytes.size(), kLargestTransfer), static_cast<off_t>(offset));
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) fail(ExitCode::kIo, "write", path, errno);
+    offset += static_cast<uint64_t>(put);
+    bytes = bytes.subspan(static_cast<size_t>(put));
+  }
+}
+
+FileMapping::~FileMapping() {
+  if (data_ != nullptr) ::munmap(data_, bytes_);
+}
+
+void FileMapping::write(uint64_t offset, std::span<const std::byte> bytes, ThreadPool* threads) const {
+  constexpr size_t kSlice = size_t{1} << 20;
+  expect(offset <= bytes_ && bytes.size() <= bytes_ - offset, "FileMapping::write: outside the mapping");
+  if (threads == nullptr || bytes.size() <= kSlice) {
+    std::memcpy(data_ + offset, bytes.data(), bytes.size());
+    return;
+  }
+  threads->parallel_for((bytes.size() + kSlice - 1) / kSlice, [&](size_t slice, size_t) {
+    const size_t first = slice * kSlice;
+    std::memcpy(data_ + offset + first, bytes.data() + first, std::min(kSlice, bytes.size() - first));
+  });
+}
+
+FileMapping map_for_writing(const FileDescriptor& file, uint64_t bytes, const std::filesystem::path& path) {
+  if (bytes == 0) return {};
+  int error = 0;
+  do {
+    error = ::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  if (error == EOPNOTSUPP || error == ENOSYS) return {};
+  if (error != 0) fail(ExitCode::kIo, fmt::format("reserving {} bytes", bytes).c_str(), path, error);
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  return data == MAP_FAILED ? FileMapping() : FileMapping(static_cast<std::byte*>(data), bytes);
+}
+
+AtomicFile::AtomicFile(PendingPath pending)
+    : pending_(std::move(pending)), fd_(create_file(pending_.temporary_path())) {}
+
+void AtomicFile::write(std::span<const std::byte> bytes) { write_at(end_, bytes); }
+
+void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
+  write_fully(fd_, offset, bytes, path());
+  end_ = std::max(end_, offset + bytes.size());
+}
+
+void AtomicFile::reserve(uint64_t bytes) {
+  if (bytes == 0 || ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0) return;
+  if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR)
+    fail(ExitCode::kIo, fmt::format("reserving {} bytes", bytes).c_str(), path(), errno);
+}
+
+// Only a hint for the kernel: sync() sees the errors.
+void AtomicFile::start_writeback(uint64_t offset, uint64_t bytes) {
+  ::sync_file_range(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
+}
+
+void AtomicFile::sync() {
+  if (::fsync(fd_.get()) != 0) fail(ExitCode::kIo, "fsync", path(), errno);
+}
+
+void AtomicFile::commit() {
+  if (fd_.close() != 0) fail(ExitCode::kIo, "close", path(), errno);
+  pending_.commit();
+}
+
+FileDescriptor create_file(const std::filesystem::path& path) {
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (file.get() < 0) fail(ExitCode::kCantCreate, "cannot be created: open", path, errno);
+  return file;
+}
+
+FileDescriptor open_for_writing(const std::filesystem::path& path) {
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (file.get() < 0) fail(ExitCode::kIo, "open", path, errno);
+  return file;
+}
+
+void sync_path(const std::filesystem::path& path) {
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) fail(ExitCode::kIo, "open", path, errno);
+  if (::fsync(fd.get()) != 0) fail(ExitCode::kIo, "fsync", path, errno);
+}
+
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail(ExitCode::kIo, "rename", to, errno);
+  const auto folder = to.parent_path();
+  sync_path(folder.empty() ? "." : folder);
+}
+
+uint64_t checked_multiply(uint64_t a, uint64_t b, const std::string& what) {
+  uint64_t product = 0;
+  if (__builtin_mul_overflow(a, b, &product))
+    throw Error(ExitCode::kData, fmt::format("{}: {} x {} exceeds 64 bits", what, a, b));
+  return product;
+}
+
+uint64_t checked_add(uint64_t a, uint64_t b, const std::string& what) {
+  uint64_t sum = 0;
+  if (__builtin_add_overflow(a, b, &sum))
+    throw Error(ExitCode::kData, fmt::format("{}: {} + {} exceeds 64 bits", what, a, b));
+  return sum;
+}
+
+}  // namespace lfm2

@@ -1,0 +1,66 @@
+// What each command of weights-tools is told, and where it is done. main.cpp fills the options in and calls one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stage/support/progress.h"
+
+namespace lfm2 {
+
+struct SplitOptions {
+  std::string model, out, dtype = "keep";
+  std::optional<std::string> config;
+  std::optional<int64_t> stages;
+  std::vector<int64_t> layers;
+  bool force = false;
+};
+
+struct SynthOptions {
+  std::string config, out, dtype = "bf16";
+  uint64_t seed = 0;
+  bool force = false;
+};
+
+struct MergeOptions {
+  std::string shards, out;
+  bool force = false;
+};
+
+struct VerifyOptions {
+  std::string model;  // a folder of shards; any model where `untrusted`
+  std::optional<std::string> against, config;
+  bool untrusted = false;  // read in a child process with limits
+};
+
+struct InspectOptions {
+  std::string model;
+  std::optional<std::string> config;
+  bool json = false;
+};
+
+struct PlanOptions {
+  std::string model, dtype = "keep", gpu_memory;
+  std::optional<std::string> config;
+  std::optional<int64_t> stages;
+  std::vector<int64_t> layers;
+  int64_t micro_batch = 0, length = 32;  // micro-batch 0: as many samples as give 2048 tokens
+  bool json = false;
+};
+
+// Results go to stdout, messages (unless `quiet`) and progress to stderr. Errors are thrown.
+struct Console {
+  ProgressMode progress = ProgressMode::kAuto;
+  bool quiet = false;
+};
+
+void run_split(const SplitOptions& options, const Console& console);
+void run_synth(const SynthOptions& options, const Console& console);
+void run_merge(const MergeOptions& options, const Console& console);
+void run_verify(const VerifyOptions& options, const Console& console);
+void run_inspect(const InspectOptions& options);
+void run_plan(const PlanOptions& options);
+
+}  // namespace lfm2

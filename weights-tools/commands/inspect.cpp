@@ -1,0 +1,148 @@
+// inspect: what a model or a folder of shards holds, for people and for programs. Reads no tensor.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+
+#include "kernels/error.h"
+#include "stage/support/bytes_text.h"
+#include "stage/support/json.h"
+#include "stage/shards/shard_reader.h"
+#include "weights-tools/commands/commands.h"
+#include "weights-tools/model/model_source.h"
+
+namespace lfm2 {
+
+namespace {
+
+struct LayerSummary {
+  size_t tensors = 0;
+  uint64_t parameters = 0, bytes = 0;
+  std::map<std::string_view, uint64_t> dtype_bytes;
+
+  void add(const SourceTensor& tensor) {
+    ++tensors;
+    parameters += numel(tensor.spec.dims);
+    bytes += tensor.bytes;
+    dtype_bytes[name(tensor.dtype)] += tensor.bytes;
+  }
+  std::string dtypes() const {  // "bf16+fp32"
+    std::vector<std::string_view> names;
+    for (const auto& [dtype, count] : dtype_bytes) names.push_back(dtype);
+    return fmt::format("{}", fmt::join(names, "+"));
+  }
+};
+
+// By place in the model: embedding, layers, head.
+std::map<int64_t, LayerSummary> summarize(const ModelSource& model) {
+  std::map<int64_t, LayerSummary> layers;
+  for (const SourceTensor& tensor : model.tensors()) layers[tensor.spec.layer].add(tensor);
+  return layers;
+}
+
+LayerSummary total(const ModelSource& model) {
+  LayerSummary sum;
+  for (const SourceTensor& tensor : model.tensors()) sum.add(tensor);
+  return sum;
+}
+
+std::string layer_name(int64_t layer, const ModelConfig& config) {
+  if (layer == kEmbeddingLayer) return "embedding";
+  return layer == head_layer(config) ? "head" : fmt::format("{}", layer);
+}
+
+std::string layer_kind(int64_t layer, const ModelConfig& config) {
+  if (layer == kEmbeddingLayer) return "";
+  if (layer == head_layer(config)) return config.tied_embedding ? "norm (tied to the embedding)" : "norm, lm_head";
+  const bool conv = config.layer_types[static_cast<size_t>(layer)] == LayerType::kConv;
+  return fmt::format("{} + {}", conv ? "conv" : "attention", config.is_dense(layer) ? "dense" : "moe");
+}
+
+void print_config(const ModelConfig& c) {
+  fmt::print("model      {}: {} layers, hidden {}, vocab {}, LM head {}\n", c.type_name(), c.layers, c.hidden, c.vocab,
+             c.tied_embedding ? "tied" : "untied");
+  fmt::print("attention  {} heads of {}, {} key-value heads, rope base {}, up to {} positions\n", c.heads, c.head_dim,
+             c.kv_heads, c.rope_theta, c.max_positions);
+  fmt::print("conv       length {}{}\n", c.conv_length, c.conv_bias ? ", with bias" : "");
+  if (c.dense_layers > 0) fmt::print("dense      {} layers, ffn {}\n", c.dense_layers, c.ffn);
+  if (c.moe)
+    fmt::print("moe        {} layers, {} experts, {} for each token, ffn {}\n", c.layers - c.dense_layers, c.experts,
+               c.top_k, c.moe_ffn);
+}
+
+void print_stages(const ShardSet& shards) {
+  fmt::print("\nsplit      {}\n{:<24} {:>10} {:>8} {:>12}\n", shards.split_id(), "file", "layers", "tensors", "bytes");
+  for (size_t stage = 0; stage < shards.stages().size(); ++stage) {
+    const LayerRange range = shards.stages()[stage];
+    size_t tensors = 0;
+    uint64_t bytes = 0;
+    for (const ShardTensor& tensor : shards.tensors()) {
+      if (tensor.file != stage) continue;
+      ++tensors;
+      bytes += tensor.bytes;
+    }
+    fmt::print("{:<24} {:>10} {:>8} {:>12}\n", shards.files()[stage].path().filename().string(),
+               fmt::format("{}-{}", range.first, range.end() - 1), tensors, bytes_text(bytes));
+  }
+}
+
+void print_layers(const ModelSource& model) {
+  fmt::print("\n{:<10} {:<30} {:>8} {:>14} {:>12}  {}\n", "layer", "kind", "tensors", "parameters", "bytes", "type");
+  for (const auto& [layer, summary] : summarize(model))
+    fmt::print("{:<10} {:<30} {:>8} {:>14} {:>12}  {}\n", layer_name(layer, model.config()),
+               layer_kind(layer, model.config()), summary.tensors, summary.parameters, bytes_text(summary.bytes),
+               summary.dtypes());
+  const LayerSummary sum = total(model);
+  fmt::print("{:<10} {:<30} {:>8} {:>14} {:>12}  {}\n", "all", "", sum.tensors, sum.parameters, bytes_text(sum.bytes),
+             sum.dtypes());
+}
+
+OrderedJson describe(const ModelSource& model, const std::string& path, const ShardSet* shards) {
+  const LayerSummary sum = total(model);
+  OrderedJson json = {{"path", path},
+                      {"form", model.form()},
+                      {"parameters", sum.parameters},
+                      {"bytes", sum.bytes},
+                      {"config", OrderedJson::parse(model.config_text())}};
+  if (shards != nullptr) {
+    json["split_id"] = shards->split_id();
+    json["stages"] = OrderedJson::array();
+    for (size_t stage = 0; stage < shards->stages().size(); ++stage)
+      json["stages"].push_back({{"file", shards->files()[stage].path().filename().string()},
+                                {"layer_first", shards->stages()[stage].first},
+                                {"layer_count", shards->stages()[stage].count},
+                                {"file_bytes", shards->files()[stage].size()}});
+  }
+  json["tensors"] = OrderedJson::array();
+  for (size_t i = 0; i < model.tensors().size(); ++i) {
+    const SourceTensor& tensor = model.tensors()[i];
+    OrderedJson entry = {{"name", tensor.spec.name},
+                         {"dtype", name(tensor.dtype)},
+                         {"shape", tensor.spec.dims},
+                         {"bytes", tensor.bytes}};
+    if (shards != nullptr) {
+      entry["stage"] = shards->tensors()[i].file;
+      entry["offset"] = shards->tensors()[i].offset;
+      entry["xxh3_128"] = tensor.checksum;
+    }
+    json["tensors"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+}  // namespace
+
+void run_inspect(const InspectOptions& options) {
+  const auto model = open_model(options.model, options.config);
+  std::optional<ShardSet> shards;
+  if (model->form() == "shards") shards = ShardSet::open(options.model);
+  if (options.json) {
+    fmt::print("{}\n", json_text(describe(*model, options.model, shards ? &*shards : nullptr), 2));
+    return;
+  }
+  print_config(model->config());
+  if (shards) print_stages(*shards);
+  print_layers(*model);
+}
+
+}  // namespace lfm2

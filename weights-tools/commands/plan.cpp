@@ -1,0 +1,105 @@
+// plan: memory and work of each stage, for people and for programs.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/error.h"
+#include "stage/support/bytes_text.h"
+#include "stage/support/json.h"
+#include "weights-tools/commands/commands.h"
+#include "weights-tools/commands/stage_needs.h"
+#include "weights-tools/commands/stage_options.h"
+#include "weights-tools/model/synth.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int64_t kUsualTokens = 2048;  // of a micro-batch
+
+// A plan needs sizes, not weights: a configuration is enough, and counts as bf16.
+std::unique_ptr<ModelSource> open_for_plan(const PlanOptions& options) {
+  if (builtin_model_config(options.model).empty() && !options.model.ends_with(".json"))
+    return open_model(options.model, options.config);
+  if (options.config)
+    throw Error(ExitCode::kUsage,
+                fmt::format("--config {}: {} is a configuration itself", *options.config, options.model));
+  return std::make_unique<SynthSource>(named_config_text(options.model), options.model, 0, DType::kBf16);
+}
+
+// The type that most bytes of the weights have, which is what `--dtype auto` computes in.
+DType act_dtype(const ModelSource& model, std::optional<DType> wanted) {
+  if (wanted) return *wanted;
+  const auto largest = std::max_element(model.tensors().begin(), model.tensors().end(),
+                                        [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
+  return largest->dtype;
+}
+
+struct Plan {
+  std::vector<StageNeeds> stages;
+  NeedsInput input;
+  uint64_t gpu_bytes = 0;  // 0: not asked
+  bool fits(const StageNeeds& stage) const { return stage.total_bytes() <= gpu_bytes; }
+};
+
+void print_plan(const Plan& plan, const ModelConfig& config) {
+  fmt::print("{} samples of {} tokens in a micro-batch, activations in {}\n\n", plan.input.samples, plan.input.length,
+             name(plan.input.act));
+  fmt::print("{:>5} {:>8} {:>9} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>11}{}\n", "stage", "layers", "attention",
+             "parameters", "weights", "slots", "workspace", "logits", "total", "GFLOP/token",
+             plan.gpu_bytes > 0 ? "  fits" : "");
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const StageNeeds& s = plan.stages[i];
+    fmt::print("{:>5} {:>8} {:>9} {:>12} {:>12} {:>12} {:>12} {:>12} {:>12} {:>11.4f}{}\n", i,
+               fmt::format("{}-{}", s.layers.first, s.layers.end() - 1), s.attention_layers, s.parameters,
+               bytes_text(s.weight_bytes), bytes_text(s.slot_bytes), bytes_text(s.workspace_bytes),
+               bytes_text(s.logits_bytes), bytes_text(s.total_bytes()), s.gflop_per_token,
+               plan.gpu_bytes == 0 ? ""
+               : plan.fits(s)      ? "  yes"
+                                   : "  NO");
+  }
+  fmt::print("\nLM head: {:.4f} GFLOP for each position with logits, in the last stage\n", head_gflop(config));
+  if (plan.gpu_bytes == 0) return;
+  const bool all = std::all_of(plan.stages.begin(), plan.stages.end(), [&](const auto& s) { return plan.fits(s); });
+  fmt::print("{} in {} for each GPU\n", all ? "fits" : "does NOT fit", bytes_text(plan.gpu_bytes));
+}
+
+OrderedJson describe(const Plan& plan, const ModelConfig& config) {
+  OrderedJson json = {{"samples", plan.input.samples},
+                      {"length", plan.input.length},
+                      {"activation_dtype", name(plan.input.act)},
+                      {"head_gflop_per_position", head_gflop(config)},
+                      {"stages", OrderedJson::array()}};
+  if (plan.gpu_bytes > 0) json["gpu_memory_bytes"] = plan.gpu_bytes;
+  for (const StageNeeds& s : plan.stages) {
+    OrderedJson stage = {{"layer_first", s.layers.first},          {"layer_count", s.layers.count},
+                         {"attention_layers", s.attention_layers}, {"parameters", s.parameters},
+                         {"weight_bytes", s.weight_bytes},         {"slot_bytes", s.slot_bytes},
+                         {"workspace_bytes", s.workspace_bytes},   {"logits_bytes", s.logits_bytes},
+                         {"total_bytes", s.total_bytes()},         {"gflop_per_token", s.gflop_per_token}};
+    if (plan.gpu_bytes > 0) stage["fits"] = plan.fits(s);
+    json["stages"].push_back(std::move(stage));
+  }
+  return json;
+}
+
+}  // namespace
+
+void run_plan(const PlanOptions& options) {
+  Plan plan;
+  if (!options.gpu_memory.empty()) plan.gpu_bytes = parse_bytes(options.gpu_memory);
+  plan.input.dtype = wanted_dtype(options.dtype);
+  plan.input.length = options.length;
+  plan.input.samples =
+      options.micro_batch > 0 ? options.micro_batch : std::max<int64_t>(kUsualTokens / options.length, 1);
+  const auto model = open_for_plan(options);
+  plan.input.act = act_dtype(*model, plan.input.dtype);
+  plan.stages = stage_needs(*model, choose_stages(model->config().layers, options.stages, options.layers),
+                            plan.input);
+  if (options.json)
+    fmt::print("{}\n", describe(plan, model->config()).dump(2));
+  else
+    print_plan(plan, model->config());
+}
+
+}  // namespace lfm2

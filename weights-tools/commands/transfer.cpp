@@ -1,0 +1,69 @@
+// split, synth and merge: one model read, one written.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+
+#include "kernels/error.h"
+#include "stage/shards/shard_reader.h"
+#include "weights-tools/commands/commands.h"
+#include "weights-tools/model/copy.h"
+#include "weights-tools/formats/shard_writer.h"
+#include "weights-tools/commands/stage_options.h"
+#include "weights-tools/model/synth.h"
+
+namespace lfm2 {
+
+namespace {
+
+void transfer(const std::string& title, const ModelSource& source, ModelWriter& writer, const std::string& out,
+              const Console& console) {
+  const auto start = std::chrono::steady_clock::now();
+  {
+    Progress progress(title, writer.total_bytes(), Progress::Unit::kBytes, console.progress);
+    copy_model(source, writer, progress);
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double gigabytes = static_cast<double>(writer.total_bytes()) / 1e9;
+  if (!console.quiet)
+    fmt::print(stderr, "{}: {} tensors, {:.3f} GB in {:.2f} s, {:.2f} GB/s: {}\n", title, writer.tensors().size(),
+               gigabytes, seconds, gigabytes / seconds, out);
+}
+
+// With --force as well: what is read must not be replaced by what is made of it.
+void expect_another(const std::string& in, const std::filesystem::path& replaced, const std::string& out) {
+  std::error_code error;
+  if (std::filesystem::equivalent(in, replaced, error))
+    throw Error(ExitCode::kUsage,
+                fmt::format("--out {}: would replace {}, which is read, expected another name", out, in));
+}
+
+}  // namespace
+
+void run_split(const SplitOptions& options, const Console& console) {
+  const std::optional<DType> dtype = wanted_dtype(options.dtype);
+  const auto source = open_model(options.model, options.config);
+  if (source->form() == "shards") expect_another(options.model, options.out, options.out);
+  ShardWriter writer(*source, choose_stages(source->config().layers, options.stages, options.layers), dtype,
+                     options.out, options.force);
+  transfer("split", *source, writer, options.out, console);
+}
+
+void run_synth(const SynthOptions& options, const Console& console) {
+  const std::optional<DType> dtype = wanted_dtype(options.dtype);
+  if (!dtype) throw Error(ExitCode::kUsage, "--dtype is \"keep\", but synth has nothing to keep: fp32, bf16 or fp16");
+  expect_another(options.config, model_file(options.out), options.out);
+  const SynthSource source(named_config_text(options.config), options.config, options.seed, *dtype);
+  const auto writer = create_model(source, options.out, options.force);
+  transfer("synth", source, *writer, options.out, console);
+}
+
+void run_merge(const MergeOptions& options, const Console& console) {
+  if (!is_shard_folder(options.shards)) list_shards(options.shards);  // says what it is instead
+  const auto source = open_model(options.shards);
+  const auto writer = create_model(*source, options.out, options.force);
+  transfer("merge", *source, *writer, options.out, console);
+}
+
+}  // namespace lfm2

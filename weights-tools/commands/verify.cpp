@@ -1,0 +1,140 @@
+// verify: every checksum of a folder of shards, and every element against another model.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "kernels/error.h"
+#include "stage/support/bytes_text.h"
+#include "stage/shards/shard_reader.h"
+#include "weights-tools/commands/commands.h"
+#include "weights-tools/model/copy.h"
+#include "weights-tools/commands/interrupt.h"
+#include "weights-tools/commands/limited_child.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr size_t kPieceBytes = size_t{8} << 20;
+
+double element_value(DType dtype, const std::byte* at) {
+  float value = 0;
+  convert(dtype, at, DType::kF32, &value, 1);
+  return value;
+}
+
+// "[3, 17]" of the element with that number in row-major order.
+std::string index_text(uint64_t element, const std::vector<uint64_t>& dims) {
+  std::vector<uint64_t> index(dims.size());
+  for (size_t axis = dims.size(); axis-- > 0;) {
+    index[axis] = element % dims[axis];
+    element /= dims[axis];
+  }
+  return dims_text(index);
+}
+
+[[noreturn]] void report_difference(const ModelSource& shards, const ModelSource& other, size_t tensor,
+                                    uint64_t first_byte, std::span<const std::byte> ours,
+                                    std::span<const std::byte> theirs) {
+  const SourceTensor& spec = shards.tensors()[tensor];
+  const size_t element_bytes = size_bytes(spec.dtype);
+  size_t at = 0;
+  while (std::memcmp(ours.data() + at, theirs.data() + at, element_bytes) == 0) at += element_bytes;
+  throw Error(ExitCode::kData,
+              fmt::format("{}: tensor {} differs first at {}: {:.9g}, expected {:.9g} as in {}", shards.file_of(tensor),
+                          spec.spec.name, index_text((first_byte + at) / element_bytes, spec.spec.dims),
+                          element_value(spec.dtype, ours.data() + at), element_value(spec.dtype, theirs.data() + at),
+                          other.file_of(tensor)));
+}
+
+// Both in the shards' type: what split made of the other model's elements.
+void compare_tensor(const ModelSource& shards, const ModelSource& other, size_t tensor, std::span<std::byte> ours,
+                    std::span<std::byte> theirs, Progress& progress) {
+  const DType dtype = shards.tensors()[tensor].dtype;
+  TensorReader our_reader(shards, tensor, dtype), their_reader(other, tensor, dtype);
+  for (uint64_t done = 0; our_reader.left_bytes() > 0;) {
+    throw_if_interrupted();
+    const size_t count = our_reader.next(ours);
+    expect(their_reader.next(theirs) == count, "verify: tensors of one shape have different sizes");
+    if (std::memcmp(ours.data(), theirs.data(), count) != 0)
+      report_difference(shards, other, tensor, done, ours.first(count), theirs.first(count));
+    done += count;
+    progress.add(count);
+  }
+}
+
+void check_tensor(const ModelSource& shards, size_t tensor, std::span<std::byte> piece, Progress& progress) {
+  TensorReader reader(shards, tensor, shards.tensors()[tensor].dtype);
+  while (reader.left_bytes() > 0) {
+    throw_if_interrupted();
+    progress.add(reader.next(piece));
+  }
+}
+
+// The limits of the child leave time for a slow disk.
+ChildLimits limits_for(const VerifyOptions& options) {
+  constexpr uint64_t kSlowBytesPerSecond = 20'000'000, kMostSeconds = 4 * 3600;
+  uint64_t bytes = 0;
+  std::error_code ignored;
+  const std::filesystem::path path = options.model;
+  if (std::filesystem::is_directory(path, ignored)) {
+    for (std::filesystem::directory_iterator at(path, ignored), end; !ignored && at != end; at.increment(ignored))
+      if (at->is_regular_file(ignored)) bytes += std::min(at->file_size(ignored), uint64_t{1} << 50);
+  } else if (std::filesystem::is_regular_file(path, ignored)) {
+    bytes = std::filesystem::file_size(path, ignored);
+  }
+  ChildLimits limits;
+  limits.cpu_seconds = std::min(60 + bytes / kSlowBytesPerSecond, kMostSeconds);
+  limits.wall_seconds = 2 * limits.cpu_seconds;
+  return limits;
+}
+
+// What was found to be right, in one line.
+std::string verify(const VerifyOptions& options, ProgressMode mode) {
+  const bool is_shards = is_shard_folder(options.model);
+  if (!is_shards && !options.untrusted) list_shards(options.model);  // says what it is instead
+  if (options.config && !options.against && is_shards)
+    throw Error(ExitCode::kUsage, "--config describes the model of --against, which is not given");
+  const bool own_config = options.config && !options.against;
+  const auto model = open_model(options.model, own_config ? options.config : std::nullopt);
+  std::unique_ptr<ModelSource> other;
+  if (options.against) {
+    other = open_model(*options.against, options.config);
+    if (other->config() != model->config())
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: the configuration differs from that of {}", options.model, *options.against));
+  }
+  std::vector<std::byte> ours(kPieceBytes), theirs(other ? kPieceBytes : 0);
+  {
+    Progress progress("verify", model->total_bytes(), Progress::Unit::kBytes, mode);
+    for (size_t tensor = 0; tensor < model->tensors().size(); ++tensor) {
+      if (other)
+        compare_tensor(*model, *other, tensor, ours, theirs, progress);
+      else
+        check_tensor(*model, tensor, ours, progress);
+    }
+  }
+  return fmt::format("{}: {} tensors, {}: {}{}", options.model, model->tensors().size(),
+                     bytes_text(model->total_bytes()),
+                     model->form() == "shards" ? "every checksum is right" : "well formed, in a form that has no checksums",
+                     other ? fmt::format(", every element is that of {}", *options.against) : std::string());
+}
+
+}  // namespace
+
+void run_verify(const VerifyOptions& options, const Console& console) {
+  std::string found;
+  if (options.untrusted) {  // it may not write, not even progress into a file
+    const ProgressMode mode = ::isatty(STDERR_FILENO) != 0 ? console.progress : ProgressMode::kOff;
+    ChildLimits limits = limits_for(options);
+    limits.progress = mode != ProgressMode::kOff;
+    found = run_limited(options.model, limits, [&] { return verify(options, mode); });
+  } else {
+    found = verify(options, console.progress);
+  }
+  if (!console.quiet) fmt::print("{}\n", found);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,179 @@
+// u64 header length, JSON header, data. The checks are those of the reference implementation, which is in Rust.
+#include "weights-tools/formats/safetensors.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "kernels/error.h"
+#include "stage/support/json.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr uint64_t kLengthBytes = 8;
+// The format's own limit is 100 MB, of which the parsed JSON would take gigabytes. 10,000 tensors need 2 MB.
+constexpr uint64_t kLargestHeader = uint64_t{16} << 20;
+constexpr uint64_t kHeaderAlignment = 8;
+constexpr size_t kLargestRank = 8;
+
+struct DTypeName {
+  DType dtype;
+  std::string_view text;
+};
+constexpr std::array<DTypeName, 3> kDTypeNames = {
+    {{DType::kF32, "F32"}, {DType::kBf16, "BF16"}, {DType::kF16, "F16"}}};  // in the library's order in a file
+
+[[noreturn]] void refuse(const CheckedFile& file, const std::string& message) {
+  throw Error(ExitCode::kData, fmt::format("{}: {}", file.path().string(), message));
+}
+
+std::string read_header_text(const CheckedFile& file) {
+  std::array<unsigned char, kLengthBytes> raw{};
+  if (file.size() < kLengthBytes)
+    refuse(file, fmt::format("{} bytes, expected a safetensors file: 8 bytes of header length first", file.size()));
+  file.read(0, std::as_writable_bytes(std::span(raw)));
+  uint64_t length = 0;
+  for (size_t i = raw.size(); i-- > 0;) length = length << 8 | raw[i];
+  if (length > kLargestHeader)
+    refuse(file, fmt::format("header length is {}, expected at most {}", length, kLargestHeader));
+  if (length > file.size() - kLengthBytes)
+    refuse(file, fmt::format("header length is {}, but the file has {} bytes", length, file.size()));
+  std::string text(length, '\0');
+  file.read(kLengthBytes, std::as_writable_bytes(std::span(text)));
+  if (!text.starts_with('{')) refuse(file, "the header does not start with '{', expected JSON");
+  return text;
+}
+
+// [a, b, …] of unsigned integers.
+std::vector<uint64_t> read_integers(const Json& json, const CheckedFile& file, const std::string& what) {
+  if (!json.is_array() || json.size() > kLargestRank)
+    refuse(file, fmt::format("{} is no list of at most {} integers", what, kLargestRank));
+  std::vector<uint64_t> values;
+  for (const Json& entry : json) {
+    if (!entry.is_number_unsigned()) refuse(file, what + " holds something else than unsigned integers");
+    values.push_back(entry.get<uint64_t>());
+  }
+  return values;
+}
+
+RawTensor read_entry(const std::string& tensor, const Json& json, const CheckedFile& file) {
+  const std::string what = fmt::format("tensor {}", tensor);
+  if (!json.is_object() || json.size() != 3 || !json.contains("dtype") || !json.contains("shape") ||
+      !json.contains("data_offsets"))
+    refuse(file, what + " is not described by exactly dtype, shape and data_offsets");
+  RawTensor raw;
+  const Json& dtype = json["dtype"];
+  const auto known =
+      std::find_if(kDTypeNames.begin(), kDTypeNames.end(), [&](const DTypeName& name) { return dtype == name.text; });
+  if (known == kDTypeNames.end())
+    refuse(file, fmt::format("{} has dtype {}, expected F32, BF16 or F16", what,
+                             json_text(dtype).substr(0, 80)));
+  raw.dtype = known->dtype;
+  raw.dims = read_integers(json["shape"], file, what + ": shape");
+  const std::vector<uint64_t> offsets = read_integers(json["data_offsets"], file, what + ": data_offsets");
+  if (offsets.size() != 2 || offsets[1] < offsets[0])
+    refuse(file, fmt::format("{}: data_offsets are [{}], expected begin and end", what, fmt::join(offsets, ", ")));
+  raw.offset = offsets[0];
+  raw.bytes = offsets[1] - offsets[0];
+  uint64_t needed = size_bytes(raw.dtype);
+  for (uint64_t extent : raw.dims)
+    needed = checked_multiply(needed, extent, fmt::format("{}: {}: shape", file.path().string(), what));
+  if (raw.bytes != needed)
+    refuse(file, fmt::format("{} has {} bytes, but {} of shape {} needs {}", what, raw.bytes, known->text,
+                             dims_text(raw.dims), needed));
+  return raw;
+}
+
+void check_metadata(const Json& metadata, const CheckedFile& file) {
+  const bool texts = metadata.is_object() &&
+                     std::all_of(metadata.begin(), metadata.end(), [](const Json& value) { return value.is_string(); });
+  if (!texts) refuse(file, "__metadata__ is no object of texts");
+}
+
+// Every byte after the header belongs to exactly one tensor. Makes offsets count from the start of the file.
+void place(RawTensors& tensors, uint64_t data_first, const CheckedFile& file) {
+  std::vector<std::pair<const std::string*, RawTensor*>> order;
+  for (auto& [tensor, raw] : tensors) order.emplace_back(&tensor, &raw);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second->offset, a.second->bytes) < std::pair(b.second->offset, b.second->bytes);
+  });
+  uint64_t end = 0;
+  for (const auto& [tensor, raw] : order) {
+    if (raw->offset != end)
+      refuse(file, fmt::format("tensor {} begins at byte {} of the data, expected {}: {}", *tensor, raw->offset, end,
+                               raw->offset < end ? "tensors overlap" : "a hole lies before it"));
+    end = checked_add(end, raw->bytes, file.path().string());
+    raw->offset += data_first;
+  }
+  if (end != file.size() - data_first)
+    refuse(file, fmt::format("the tensors need {} bytes of data, but the file has {}", end, file.size() - data_first));
+}
+
+}  // namespace
+
+RawTensors read_safetensors_header(const CheckedFile& file, size_t file_index) {
+  const std::string text = read_header_text(file);
+  const Json json = parse_json(text, file.path().string() + ": header");
+  RawTensors tensors;
+  for (const auto& [key, value] : json.items()) {
+    if (key == "__metadata__") {
+      check_metadata(value, file);
+      continue;
+    }
+    RawTensor raw = read_entry(key, value, file);
+    raw.file = file_index;
+    tensors.emplace(key, std::move(raw));
+  }
+  place(tensors, kLengthBytes + text.size(), file);
+  return tensors;
+}
+
+namespace {
+
+size_t order_of(DType dtype) {
+  const auto at =
+      std::find_if(kDTypeNames.begin(), kDTypeNames.end(), [&](const DTypeName& name) { return name.dtype == dtype; });
+  expect(at != kDTypeNames.end(), "safetensors: a weight of an integer type");
+  return static_cast<size_t>(at - kDTypeNames.begin());
+}
+
+std::string header_text(const ModelSource& source, const std::vector<TargetTensor>& targets) {
+  std::string text = R"({"__metadata__":{"format":"pt"})";
+  uint64_t offset = 0;
+  for (const TargetTensor& target : targets) {
+    const TensorSpec& spec = source.tensors()[target.source].spec;
+    text +=
+        fmt::format(R"(,"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", spec.name,
+                    kDTypeNames[order_of(target.dtype)].text, fmt::join(spec.dims, ","), offset, offset + target.bytes);
+    offset += target.bytes;
+  }
+  text += '}';
+  text.append((kHeaderAlignment - text.size() % kHeaderAlignment) % kHeaderAlignment, ' ');
+  return text;
+}
+
+}  // namespace
+
+FileLayout safetensors_layout(const ModelSource& source) {
+  FileLayout layout;
+  for (size_t i = 0; i < source.tensors().size(); ++i)
+    layout.tensors.push_back({i, source.tensors()[i].dtype, source.tensors()[i].bytes});
+  std::sort(layout.tensors.begin(), layout.tensors.end(), [&](const TargetTensor& a, const TargetTensor& b) {
+    const auto key = [&](const TargetTensor& t) {
+      return std::pair(order_of(t.dtype), std::string_view(source.tensors()[t.source].spec.name));
+    };
+    return key(a) < key(b);
+  });
+  const std::string header = header_text(source, layout.tensors);
+  for (size_t i = 0; i < kLengthBytes; ++i) layout.header += static_cast<char>(header.size() >> (8 * i) & 0xff);
+  layout.header += header;
+  layout.place_tensors();
+  return layout;
+}
+
+}  // namespace lfm2
