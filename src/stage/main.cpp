@@ -59,7 +59,8 @@ template <class Discard>
   const bool speaks = world.claim_failure();
   if (speaks) world.say_failure(failure.text);
   discard();
-  if (!speaks)  // the rank that spoke is ending all of them; where that is this one, the others remove what they were making
+  if (!speaks)  // the rank that spoke is ending all of them; where that is this one, the others remove what they were
+                // making
     std::this_thread::sleep_for(std::chrono::milliseconds(world.watchdog().spoke() ? 300 : 2000));
   world.abort(failure.code);
 }
@@ -102,8 +103,8 @@ int main(int argc, char** argv) {
   if (!parsed.run) return end_without_mpi(parsed);
   if (!parsed.doctor) catch_stop_signals();
   try {
-    auto deadline = std::make_unique<Deadline>(parsed.doctor ? doctors_deadline(parsed.options)
-                                                             : start_deadline(parsed.options));
+    auto deadline =
+        std::make_unique<Deadline>(parsed.doctor ? doctors_deadline(parsed.options) : start_deadline(parsed.options));
     MpiWorld world(&argc, &argv,
                    {.timeout_seconds = parsed.options.timeout_seconds, .stamps_file = stamps_file(parsed.options)});
     const bool verbose = parsed.options.verbose;

@@ -11,8 +11,8 @@
 #include "comm/mpi_channel.h"
 #include "comm/nccl_channel.h"
 #include "comm/wait.h"
-#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/common/cuda_check.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_stream.h"
 
 namespace {

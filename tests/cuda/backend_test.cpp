@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "cuda/gpu.h"
-#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/common/cuda_check.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_stream.h"
 
 namespace lfm2 {

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "cuda/gpu.h"
-#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/cuda_stream.h"
 #include "support/golden.h"
 
 namespace lfm2 {

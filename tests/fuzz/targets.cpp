@@ -13,19 +13,19 @@
 #include <vector>
 
 #include "kernels/error.h"
-#include "stage/support/checked_file.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/io/input_file.h"
 #include "stage/io/journal.h"
-#include "stage/support/json.h"
 #include "stage/model/model_config.h"
+#include "stage/model/tensor_table.h"
 #include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
-#include "stage/model/tensor_table.h"
+#include "stage/support/checked_file.h"
+#include "stage/support/json.h"
 #include "weights-tools/formats/hf_index.h"
 #include "weights-tools/formats/model_bin.h"
-#include "weights-tools/model/model_source.h"
 #include "weights-tools/formats/safetensors.h"
+#include "weights-tools/model/model_source.h"
 
 namespace lfm2::fuzz {
 

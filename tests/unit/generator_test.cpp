@@ -46,9 +46,8 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
                       .samples = {0, samples.count()},
                       .limits = {}};
   for (int64_t i = 0; i < samples.count(); ++i)
-    plan.longest = std::max(plan.longest, cached_positions(samples.offsets[i + 1] -
-                                                               samples.offsets[i],
-                                                           settings.most_new));
+    plan.longest =
+        std::max(plan.longest, cached_positions(samples.offsets[i + 1] - samples.offsets[i], settings.most_new));
   const int64_t slots = std::min(settings.slots, samples.count());
   plan.limits = {
       .steps_in_flight = settings.stages,

@@ -12,9 +12,9 @@
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/io/input_file.h"
-#include "stage/support/json.h"
 #include "stage/io/output_file.h"
 #include "stage/io/validation.h"
+#include "stage/support/json.h"
 #include "support/shards.h"
 
 namespace lfm2::test {

@@ -1,8 +1,8 @@
 // config.json in the spellings that exist, and values that must be refused.
 #include "stage/model/model_config.h"
 
-#include "stage/support/json.h"
 #include "stage/model/tensor_table.h"
+#include "stage/support/json.h"
 #include "weights_support.h"
 
 namespace lfm2 {

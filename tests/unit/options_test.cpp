@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "kernels/error.h"
-#include "stage/support/json.h"
 #include "stage/job/report.h"
+#include "stage/support/json.h"
 
 namespace lfm2 {
 namespace {

@@ -6,8 +6,8 @@
 #include <random>
 
 #include "kernels/error.h"
-#include "stage/io/completions.h"
 #include "stage/hdf5/h5_scan.h"
+#include "stage/io/completions.h"
 #include "stage/io/journal.h"
 #include "stage/io/output_file.h"
 #include "support/shards.h"

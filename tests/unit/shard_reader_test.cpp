@@ -10,8 +10,8 @@
 #include "stage/hdf5/h5_scan.h"
 #include "stage/shards/shard_format.h"
 #include "weights-tools/commands/commands.h"
-#include "weights-tools/model/copy.h"
 #include "weights-tools/formats/shard_writer.h"
+#include "weights-tools/model/copy.h"
 #include "weights_support.h"
 
 #if defined(__SANITIZE_ADDRESS__)

@@ -6,12 +6,12 @@
 #include <limits>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "stage/support/json.h"
 #include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
-#include "weights-tools/model/copy.h"
-#include "weights-tools/formats/shard_writer.h"
+#include "stage/support/json.h"
 #include "weights-tools/commands/stage_needs.h"
+#include "weights-tools/formats/shard_writer.h"
+#include "weights-tools/model/copy.h"
 #include "weights-tools/model/synth.h"
 #include "weights_support.h"
 

@@ -4,9 +4,9 @@
 
 #include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
-#include "weights-tools/model/copy.h"
-#include "weights-tools/formats/shard_writer.h"
 #include "weights-tools/commands/stage_options.h"
+#include "weights-tools/formats/shard_writer.h"
+#include "weights-tools/model/copy.h"
 #include "weights_support.h"
 
 namespace lfm2 {

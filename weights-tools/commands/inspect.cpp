@@ -5,9 +5,9 @@
 #include <map>
 
 #include "kernels/error.h"
+#include "stage/shards/shard_reader.h"
 #include "stage/support/bytes_text.h"
 #include "stage/support/json.h"
-#include "stage/shards/shard_reader.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/model/model_source.h"
 

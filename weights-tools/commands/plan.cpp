@@ -94,8 +94,7 @@ void run_plan(const PlanOptions& options) {
       options.micro_batch > 0 ? options.micro_batch : std::max<int64_t>(kUsualTokens / options.length, 1);
   const auto model = open_for_plan(options);
   plan.input.act = act_dtype(*model, plan.input.dtype);
-  plan.stages = stage_needs(*model, choose_stages(model->config().layers, options.stages, options.layers),
-                            plan.input);
+  plan.stages = stage_needs(*model, choose_stages(model->config().layers, options.stages, options.layers), plan.input);
   if (options.json)
     fmt::print("{}\n", describe(plan, model->config()).dump(2));
   else

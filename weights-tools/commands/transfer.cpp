@@ -8,9 +8,9 @@
 #include "kernels/error.h"
 #include "stage/shards/shard_reader.h"
 #include "weights-tools/commands/commands.h"
-#include "weights-tools/model/copy.h"
-#include "weights-tools/formats/shard_writer.h"
 #include "weights-tools/commands/stage_options.h"
+#include "weights-tools/formats/shard_writer.h"
+#include "weights-tools/model/copy.h"
 #include "weights-tools/model/synth.h"
 
 namespace lfm2 {

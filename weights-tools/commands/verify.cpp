@@ -6,12 +6,12 @@
 #include <filesystem>
 
 #include "kernels/error.h"
-#include "stage/support/bytes_text.h"
 #include "stage/shards/shard_reader.h"
+#include "stage/support/bytes_text.h"
 #include "weights-tools/commands/commands.h"
-#include "weights-tools/model/copy.h"
 #include "weights-tools/commands/interrupt.h"
 #include "weights-tools/commands/limited_child.h"
+#include "weights-tools/model/copy.h"
 
 namespace lfm2 {
 
@@ -116,10 +116,10 @@ std::string verify(const VerifyOptions& options, ProgressMode mode) {
         check_tensor(*model, tensor, ours, progress);
     }
   }
-  return fmt::format("{}: {} tensors, {}: {}{}", options.model, model->tensors().size(),
-                     bytes_text(model->total_bytes()),
-                     model->form() == "shards" ? "every checksum is right" : "well formed, in a form that has no checksums",
-                     other ? fmt::format(", every element is that of {}", *options.against) : std::string());
+  return fmt::format(
+      "{}: {} tensors, {}: {}{}", options.model, model->tensors().size(), bytes_text(model->total_bytes()),
+      model->form() == "shards" ? "every checksum is right" : "well formed, in a form that has no checksums",
+      other ? fmt::format(", every element is that of {}", *options.against) : std::string());
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "stage/support/checked_file.h"
+#include "weights-tools/formats/raw_tensor.h"
 #include "weights-tools/model/model_source.h"
 #include "weights-tools/model/model_writer.h"
-#include "weights-tools/formats/raw_tensor.h"
 
 namespace lfm2 {
 

@@ -71,8 +71,7 @@ RawTensor read_entry(const std::string& tensor, const Json& json, const CheckedF
   const auto known =
       std::find_if(kDTypeNames.begin(), kDTypeNames.end(), [&](const DTypeName& name) { return dtype == name.text; });
   if (known == kDTypeNames.end())
-    refuse(file, fmt::format("{} has dtype {}, expected F32, BF16 or F16", what,
-                             json_text(dtype).substr(0, 80)));
+    refuse(file, fmt::format("{} has dtype {}, expected F32, BF16 or F16", what, json_text(dtype).substr(0, 80)));
   raw.dtype = known->dtype;
   raw.dims = read_integers(json["shape"], file, what + ": shape");
   const std::vector<uint64_t> offsets = read_integers(json["data_offsets"], file, what + ": data_offsets");

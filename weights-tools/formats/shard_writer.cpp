@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <set>
 
-#include "stage/support/checksum.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/shards/shard_format.h"
+#include "stage/support/checksum.h"
 
 namespace lfm2 {
 

@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "kernels/error.h"
-#include "stage/support/checked_file.h"
 #include "stage/shards/shard_reader.h"
+#include "stage/support/checked_file.h"
 #include "weights-tools/formats/hf_index.h"
 #include "weights-tools/formats/model_bin.h"
 #include "weights-tools/formats/safetensors.h"

@@ -7,9 +7,9 @@
 
 #include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/thread_pool.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/ops.h"
+#include "kernels/thread_pool.h"
 
 namespace lfm2 {
 

@@ -24,9 +24,9 @@ KeyPages key_pages(const Tensor& qkv, AttentionShape shape, const Batch& batch, 
          "cached attention: the cache");
   expect(cache.keys.dim(0) * cache.keys.dim(1) <= std::numeric_limits<int32_t>::max(),
          "cached attention: more positions in the cache than an int32 counts");
-  expect(batch.page_table.dtype == DType::kI32 && batch.page_table.rank == 2 &&
-             batch.page_table.dim(0) == batch.sequences,
-         "cached attention: the page table");
+  expect(
+      batch.page_table.dtype == DType::kI32 && batch.page_table.rank == 2 && batch.page_table.dim(0) == batch.sequences,
+      "cached attention: the page table");
   return {.keys = cache.keys.data,
           .values = cache.values.data,
           .page_table = batch.page_table.as<const int32_t>(),
@@ -80,9 +80,9 @@ void CudaOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const T
   check_cached(batch);
   const ShortConvArgs args = short_conv_args(bcz, weight, bias, batch, out);
   expect(batch.states.dtype == DType::kI32 && batch.states.numel() == 2 * batch.sequences, "cached_short_conv: batch");
-  expect(states.rank == 3 && states.dtype == DType::kF32 && states.dim(1) == args.taps - 1 &&
-             states.dim(2) == args.hidden,
-         "cached_short_conv: states");
+  expect(
+      states.rank == 3 && states.dtype == DType::kF32 && states.dim(1) == args.taps - 1 && states.dim(2) == args.hidden,
+      "cached_short_conv: states");
   launch_cached_short_conv(stream_, args,
                            {.sequence_of = batch.sequence_of.as<const int32_t>(),
                             .offsets = batch.offsets.as<const int32_t>(),

@@ -1,5 +1,6 @@
 // The largest models that the GPU's kernels take: their shared arrays, tiles and grids have these sizes. The operators
-// check them; src/stage/job/gpu_limits.cpp refuses a model that goes beyond them before its weights are read. No CUDA here.
+// check them; src/stage/job/gpu_limits.cpp refuses a model that goes beyond them before its weights are read. No CUDA
+// here.
 #pragma once
 
 #include <cstdint>

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "comm/mpi_world.h"
-#include "stage/job/backend_choice.h"
 #include "stage/doctor/doctor_findings.h"
 #include "stage/doctor/link_test.h"
+#include "stage/job/backend_choice.h"
 #include "stage/job/options.h"
 
 namespace lfm2 {

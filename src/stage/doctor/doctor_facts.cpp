@@ -11,9 +11,9 @@
 
 #include "comm/mpi_channel.h"
 #include "kernels/host_memory.h"
+#include "stage/hdf5/h5.h"
 #include "stage/job/backend_choice.h"
 #include "stage/job/gpu_limits.h"
-#include "stage/hdf5/h5.h"
 #include "stage/model/memory_plan.h"
 #include "stage/scoring/plan.h"
 #include "stage/shards/shard_weights.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "comm/mpi_world.h"
-#include "stage/support/json.h"
 #include "stage/job/options.h"
+#include "stage/support/json.h"
 
 namespace lfm2 {
 

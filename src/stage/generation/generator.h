@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "comm/channel.h"
-#include "stage/io/completion.h"
 #include "stage/generation/duration_histogram.h"
 #include "stage/generation/scheduler.h"
+#include "stage/io/completion.h"
 #include "stage/pipeline/stage_run.h"
 
 namespace lfm2 {

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "kernels/dtype.h"
-#include "stage/support/checked_file.h"
 #include "stage/hdf5/h5_blocks.h"
+#include "stage/support/checked_file.h"
 
 namespace lfm2::h5 {
 

@@ -3,8 +3,8 @@
 
 #include <array>
 
-#include "stage/support/checked_file.h"
 #include "stage/hdf5/h5.h"
+#include "stage/support/checked_file.h"
 #include "stage/support/json.h"
 
 namespace lfm2 {

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "kernels/host_memory.h"
-#include "stage/support/checked_file.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
+#include "stage/support/checked_file.h"
 #include "stage/support/json.h"
 
 namespace lfm2 {

@@ -12,10 +12,10 @@
 #include <cstring>
 #include <random>
 
-#include "stage/support/checked_file.h"
 #include "stage/hdf5/h5.h"
-#include "stage/support/json.h"
 #include "stage/io/row_places.h"
+#include "stage/support/checked_file.h"
+#include "stage/support/json.h"
 
 namespace lfm2 {
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "kernels/thread_pool.h"
-#include "stage/support/json.h"
 #include "stage/io/partial_file.h"
 #include "stage/io/results.h"
+#include "stage/support/json.h"
 
 namespace lfm2 {
 

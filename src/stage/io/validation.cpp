@@ -6,10 +6,10 @@
 #include <cmath>
 #include <limits>
 
-#include "stage/support/checked_file.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/model/tensor_table.h"
+#include "stage/support/checked_file.h"
 
 namespace lfm2 {
 
@@ -93,7 +93,7 @@ class H5Answers : public Answers {
   int64_t vocab_, length_ = 1;
   bool rank3_ = false;
   const SampleOffsets* last_rows_of_ = nullptr;  // null: rows are read as they are numbered
-  mutable std::vector<float> cache_;  // rank 3: one sample
+  mutable std::vector<float> cache_;             // rank 3: one sample
   mutable int64_t cached_sample_ = -1;
 };
 

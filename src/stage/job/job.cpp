@@ -10,12 +10,12 @@
 
 #include "comm/mpi_control_link.h"
 #include "kernels/host_memory.h"
-#include "stage/scoring/cost_model.h"
 #include "stage/job/gpu_limits.h"
-#include "stage/support/json.h"
 #include "stage/model/memory_plan.h"
-#include "stage/support/stop.h"
 #include "stage/pipeline/trace_writer.h"
+#include "stage/scoring/cost_model.h"
+#include "stage/support/json.h"
+#include "stage/support/stop.h"
 #include "stage/version.h"
 
 namespace lfm2 {
@@ -261,7 +261,8 @@ void Job::check_memory() const {
                                  : generates()                                  ? generation_.limits.most_sequences
                                                                                 : plan_.max_samples);
   cost.weight_bytes = held_bytes(tensors(), compute_);
-  const auto needed = static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes(kSlots) + job_bytes())));
+  const auto needed =
+      static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes(kSlots) + job_bytes())));
   const uint64_t available = available_host_memory();
   if (available > 0 && needed > available)
     throw Error(ExitCode::kUnavailable,

@@ -7,16 +7,16 @@
 
 #include "comm/control_link.h"
 #include "comm/mpi_world.h"
-#include "stage/job/backend_choice.h"
-#include "stage/io/completions.h"
 #include "stage/generation/generator.h"
+#include "stage/io/completions.h"
 #include "stage/io/input_file.h"
-#include "stage/job/options.h"
 #include "stage/io/output_file.h"
-#include "stage/scoring/pipeline.h"
-#include "stage/job/report.h"
-#include "stage/shards/shard_weights.h"
 #include "stage/io/validation.h"
+#include "stage/job/backend_choice.h"
+#include "stage/job/options.h"
+#include "stage/job/report.h"
+#include "stage/scoring/pipeline.h"
+#include "stage/shards/shard_weights.h"
 
 namespace lfm2 {
 

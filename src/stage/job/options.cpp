@@ -4,11 +4,11 @@
 #include <limits>
 
 #include "kernels/error.h"
-#include "stage/support/choice.h"
 #include "stage/io/completions.h"
-#include "stage/job/named_files.h"
-#include "stage/support/number_option.h"
 #include "stage/io/output_file.h"
+#include "stage/job/named_files.h"
+#include "stage/support/choice.h"
+#include "stage/support/number_option.h"
 #include "stage/version.h"
 
 namespace lfm2 {

@@ -9,8 +9,8 @@
 
 #include "kernels/dtype.h"
 #include "kernels/ops.h"
-#include "stage/support/progress.h"
 #include "stage/io/results.h"
+#include "stage/support/progress.h"
 
 namespace lfm2 {
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "stage/generation/generator.h"
+#include "stage/io/validation.h"
 #include "stage/model/partition.h"
 #include "stage/scoring/pipeline.h"
-#include "stage/io/validation.h"
 
 namespace lfm2 {
 

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "stage/model/weight_source.h"
 #include "stage/model/stage.h"
+#include "stage/model/weight_source.h"
 
 namespace lfm2 {
 

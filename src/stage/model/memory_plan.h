@@ -16,10 +16,10 @@ inline constexpr size_t kResultPieces = 3;
 struct StageCost {
   uint64_t weight_bytes = 0;
   uint64_t residual_bytes = 0;  // the residual stream of one micro-batch
-  uint64_t scratch_bytes = 0;  // activations inside a layer
-  uint64_t result_bytes = 0;   // logits on their way out, last stage
-  double layer_flops = 0;      // of one micro-batch through the layers (attention scores not counted)
-  double head_flops = 0;       // of one row through the LM head, last stage
+  uint64_t scratch_bytes = 0;   // activations inside a layer
+  uint64_t result_bytes = 0;    // logits on their way out, last stage
+  double layer_flops = 0;       // of one micro-batch through the layers (attention scores not counted)
+  double head_flops = 0;        // of one row through the LM head, last stage
 
   // With so many micro-batches in the stage at a time.
   uint64_t total_bytes(uint64_t micro_batches) const {

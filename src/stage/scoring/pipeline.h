@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "kernels/tensor_memory.h"
-#include "stage/scoring/plan.h"
-#include "stage/scoring/result_ring.h"
 #include "stage/pipeline/schedule.h"
 #include "stage/pipeline/stage_run.h"
+#include "stage/scoring/plan.h"
+#include "stage/scoring/result_ring.h"
 
 namespace lfm2 {
 

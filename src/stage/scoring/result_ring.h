@@ -14,8 +14,8 @@
 
 #include "comm/stamps.h"
 #include "kernels/backend.h"
-#include "stage/model/memory_plan.h"
 #include "stage/io/results.h"
+#include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
 
 namespace lfm2 {

@@ -6,10 +6,10 @@
 #include <cstring>
 #include <mutex>
 
-#include "stage/support/checksum.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/shards/shard_format.h"
+#include "stage/support/checksum.h"
 
 namespace lfm2 {
 

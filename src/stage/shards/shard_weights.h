@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "kernels/tensor_memory.h"
-#include "stage/support/progress.h"
-#include "stage/shards/shard_reader.h"
 #include "stage/model/weight_source.h"
+#include "stage/shards/shard_reader.h"
+#include "stage/support/progress.h"
 
 namespace lfm2 {
 

@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "kernels/thread_pool.h"
 #include "kernels/error.h"
+#include "kernels/thread_pool.h"
 
 namespace lfm2 {
 

@@ -26,8 +26,8 @@ std::string json_excerpt(const Json& value);
 // A non-negative integer of at most `limit`; Error(kData) naming `what` and `key` otherwise.
 uint64_t json_unsigned(const Json& value, uint64_t limit, const std::string& what, std::string_view key);
 
-// The text of a value that may hold names of files or hosts: these may be any bytes, but JSON is UTF-8. U+FFFD stands for
-// what is not, where nlohmann's dump() throws.
+// The text of a value that may hold names of files or hosts: these may be any bytes, but JSON is UTF-8. U+FFFD stands
+// for what is not, where nlohmann's dump() throws.
 template <class AnyJson>
 std::string json_text(const AnyJson& value, int indent = -1) {
   return value.dump(indent, ' ', false, AnyJson::error_handler_t::replace);

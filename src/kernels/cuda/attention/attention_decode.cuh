@@ -17,11 +17,11 @@ constexpr int kPartialTail = 4;
 
 // In shared memory, of `rows` query rows.
 struct DecodeState {
-  float *out, *totals;              // of the split so far: [rows, width]; [rows, lanes], lane by lane
-  float *largest;                   // [rows]
-  float *parts, *shrinks, *sums;    // of the workers' tiles: [workers, rows, width], [workers, rows], [.., rows, lanes]
-  float *most;                      // [workers, rows]: largest score of the worker's tile
-  float *earlier, *earlier_rows;    // splits before, of a block that does all: [rows, width], [rows, 2]
+  float *out, *totals;            // of the split so far: [rows, width]; [rows, lanes], lane by lane
+  float* largest;                 // [rows]
+  float *parts, *shrinks, *sums;  // of the workers' tiles: [workers, rows, width], [workers, rows], [.., rows, lanes]
+  float* most;                    // [workers, rows]: largest score of the worker's tile
+  float *earlier, *earlier_rows;  // splits before, of a block that does all: [rows, width], [rows, 2]
 };
 
 // Floats of a DecodeState; `lanes` divides 32.
@@ -166,7 +166,7 @@ __device__ void finish_split(const DecodeArgs& args, const DecodeRows& rows, con
     reinterpret_cast<float4*>(partial(row, split))[e % kFours] = reinterpret_cast<const float4*>(s.out)[e];
     if (e % kFours == 0)
       *reinterpret_cast<float2*>(partial(row, split) + width) = {s.largest[row],
-                                                                row_total<lanes>(s.totals + row * lanes)};
+                                                                 row_total<lanes>(s.totals + row * lanes)};
   }
   __shared__ bool last;
   __threadfence();
@@ -229,8 +229,8 @@ inline DecodeGrid decode_grid(const DecodeArgs& args, int most_rows, int width) 
   const AttentionArgs& a = args.attention;
   const int64_t groups = ceil_divide(a.heads / a.kv_heads, most_rows), units = a.pages.singles * a.kv_heads * groups;
   const int64_t splits = splits_of(static_cast<int>(args.max_length));
-  const bool fits = a.pages.singles * a.heads * splits * (width + kPartialTail) <= kDecodePartialFloats &&
-                    units <= kDecodeCounters;
+  const bool fits =
+      a.pages.singles * a.heads * splits * (width + kPartialTail) <= kDecodePartialFloats && units <= kDecodeCounters;
   const int64_t workers = std::min(splits, std::max<int64_t>(kDecodeBlocks / units, 1));
   return {static_cast<int>(groups), fits ? static_cast<int>(workers) : 1};
 }

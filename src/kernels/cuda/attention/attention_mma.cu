@@ -168,8 +168,7 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* s
     for (int j = 0; j < width / 8; ++j) {
       const int column = j * 8 + lane % 4 * 2;
       if (column < args.head_dim)
-        *reinterpret_cast<uint32_t*>(target + column) =
-            pack<T>(out[j][2 * r] / total[r], out[j][2 * r + 1] / total[r]);
+        *reinterpret_cast<uint32_t*>(target + column) = pack<T>(out[j][2 * r] / total[r], out[j][2 * r + 1] / total[r]);
     }
   }
 }

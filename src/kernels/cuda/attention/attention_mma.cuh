@@ -10,7 +10,7 @@
 namespace lfm2 {
 
 constexpr int kScoreParts = kKeyTile / 8;
-constexpr int kSlice = 32;    // output columns that are summed at a time
+constexpr int kSlice = 32;   // output columns that are summed at a time
 constexpr float kLift = 10;  // probabilities are kept times 2^10: small ones stay above fp16's subnormals
 
 template <class T>

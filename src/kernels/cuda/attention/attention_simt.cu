@@ -9,7 +9,7 @@ namespace lfm2 {
 namespace {
 
 constexpr int kThreads = 256, kRows = 64;
-constexpr int kEach = 4;  // a thread's rows (consecutive), and its keys (16 apart): 16 x 16 threads
+constexpr int kEach = 4;                    // a thread's rows (consecutive), and its keys (16 apart): 16 x 16 threads
 constexpr int kScoreStride = kKeyTile + 4;  // rows start 4 banks apart
 
 template <int width>  // head_dim rounded up to 64, 128 or 256
@@ -197,8 +197,8 @@ void launch_width(cudaStream_t stream, const AttentionArgs& args) {
   constexpr int kSharedBytes = Layout<width>::kFloats * static_cast<int>(sizeof(float));
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   const int tile_positions = kRows / (args.heads / args.kv_heads);
-  const bool vector = args.head_dim % 4 == 0 && on_16_bytes(args.qkv) && on_16_bytes(args.pages.keys) &&
-                      on_16_bytes(args.pages.values);
+  const bool vector =
+      args.head_dim % 4 == 0 && on_16_bytes(args.qkv) && on_16_bytes(args.pages.keys) && on_16_bytes(args.pages.values);
   kernel<<<attention_grid(args, tile_positions), kThreads, kSharedBytes, stream>>>(args, tile_positions, vector);
   check_launch("attention_simt_kernel");
 }

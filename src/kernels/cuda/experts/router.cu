@@ -1,8 +1,8 @@
 // router: the norm before it, the gate's product, and the choice of experts, in one kernel.
 #include <type_traits>
 
-#include "kernels/cuda/experts/choose_experts.cuh"
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/experts/choose_experts.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
 #include "kernels/cuda/rows/row_types.cuh"
 

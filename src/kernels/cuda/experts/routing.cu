@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cuda/experts/choose_experts.cuh"
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/experts/choose_experts.cuh"
 
 namespace lfm2 {
 

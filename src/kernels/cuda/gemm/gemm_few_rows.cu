@@ -10,8 +10,8 @@
 
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
-#include "kernels/cuda/ptx/hopper.cuh"
 #include "kernels/cuda/gemm/tensor_map.h"
+#include "kernels/cuda/ptx/hopper.cuh"
 
 namespace lfm2 {
 

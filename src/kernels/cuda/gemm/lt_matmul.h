@@ -12,8 +12,8 @@
 #include <optional>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/gemm/gemm_plan.h"
 #include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/gemm/gemm_plan.h"
 
 namespace lfm2 {
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kLanes = 32, kWarps = 8;  // a block: 32 octets of channels, and in its warps, runs of tokens
 static_assert(kLanes * kOctet == kConvBlockChannels);
-constexpr int64_t kFewTokens = 1024;    // up to so many a thread takes one
+constexpr int64_t kFewTokens = 1024;  // up to so many a thread takes one
 // Tokens of one thread. What it needs of the run before, its neighbour reads too.
 template <class T>
 constexpr int kTokens = 8 / static_cast<int>(sizeof(T));

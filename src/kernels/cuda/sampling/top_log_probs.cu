@@ -179,7 +179,7 @@ void launch_top_log_probs(cudaStream_t stream, const float* logits, int64_t rows
                           int32_t* ids, float* log_probs) {
   if (rows == 0 || k == 0) return;
   top_log_probs_kernel<<<static_cast<unsigned>(rows), kRowThreads, 0, stream>>>(logits, static_cast<int>(vocab),
-                                                                             static_cast<int>(k), ids, log_probs);
+                                                                                static_cast<int>(k), ids, log_probs);
   check_launch("top_log_probs_kernel");
 }
 
