@@ -10,7 +10,7 @@
 #include "stage/support/choice.h"
 #include "stage/support/number_option.h"
 #include "weights-tools/commands/commands.h"
-#include "weights-tools/commands/interrupt.h"
+#include "weights-tools/model/interrupt.h"
 
 namespace lfm2 {
 

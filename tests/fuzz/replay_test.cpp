@@ -4,7 +4,7 @@
 #include <random>
 
 #include "fuzz/targets.h"
-#include "unit/weights_support.h"
+#include "support/weights_support.h"
 
 namespace lfm2 {
 namespace {

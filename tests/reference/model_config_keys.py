@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lists every key of a config.json that transformers may read for lfm2 and lfm2_moe: tests/unit/model_config_keys.json.
+"""Lists every key of a config.json that transformers may read for lfm2 and lfm2_moe: tests/unit/model/model_config_keys.json.
 
     model_config_keys.py [FILE]
 
@@ -13,7 +13,7 @@ A row is one key of one class. `from` says why it is in the list:
     foreign    a key by which other families name a computation that this one does not have
 
 `verdict`, `example` and `without` are written by hand and kept when the list is made again; a new key gets an empty verdict, which
-tests/unit/model_config_keys_test.cpp does not accept until somebody has read what the key does:
+tests/unit/model/model_config_keys_test.cpp does not accept until somebody has read what the key does:
     computed   the example, put in place of the test's own value, gives another parsed model (or is refused)
     one value  the example is refused, by a message that names the key
     harmless   the example changes nothing: the key has no part in the logits and in the tokens that end a text
@@ -111,7 +111,7 @@ def rows_of(name, cls):
 
 
 def main():
-    file = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[1] / "unit" / "model_config_keys.json")
+    file = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parents[1] / "unit" / "model" / "model_config_keys.json")
     known = {(row["class"], row["key"]): row for row in json.loads(file.read_text())["keys"]} if file.exists() else {}
     rows = [row for name, cls in CLASSES.items() for row in rows_of(name, cls)]
     for row in rows:

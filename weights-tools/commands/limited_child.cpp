@@ -23,7 +23,7 @@
 
 #include "kernels/error.h"
 #include "stage/support/checked_file.h"
-#include "weights-tools/commands/interrupt.h"
+#include "weights-tools/model/interrupt.h"
 
 #if defined(__linux__) && (defined(__x86_64__) || defined(__aarch64__))
 #define LFM2_SYSCALL_FILTER 1

@@ -9,7 +9,7 @@
 #include "stage/shards/shard_reader.h"
 #include "stage/support/bytes_text.h"
 #include "weights-tools/commands/commands.h"
-#include "weights-tools/commands/interrupt.h"
+#include "weights-tools/model/interrupt.h"
 #include "weights-tools/commands/limited_child.h"
 #include "weights-tools/model/copy.h"
 

@@ -8,7 +8,7 @@
 
 #include "kernels/error.h"
 #include "stage/support/checksum.h"
-#include "weights-tools/commands/interrupt.h"
+#include "weights-tools/model/interrupt.h"
 
 namespace lfm2 {
 

@@ -1,9 +1,9 @@
-// Keys of config.json beside the limits of src/kernels/cuda/limits.h.
+// Keys of config.json beside the limits of src/kernels/cuda/common/limits.h.
 #include "stage/job/gpu_limits.h"
 
 #include <algorithm>
 
-#include "kernels/cuda/limits.h"
+#include "kernels/cuda/common/limits.h"
 
 namespace lfm2 {
 

@@ -1,6 +1,6 @@
 // config.json of Lfm2MoeConfig and Lfm2Config, read as transformers reads it: the same defaults, precedence and older
 // spellings. Whatever would change the mathematics and is not computed is refused
-// (tests/unit/model_config_keys.json lists every key).
+// (tests/unit/model/model_config_keys.json lists every key).
 #include "stage/model/model_config.h"
 
 #include <limits>

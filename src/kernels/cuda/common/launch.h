@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/gemm/gemm_plan.h"
-#include "kernels/cuda/limits.h"
+#include "kernels/cuda/common/limits.h"
 #include "kernels/dtype.h"
 
 namespace lfm2 {

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""includes_point_one_way.py SOURCE: every folder includes only from the folders that are named for it here; no circles, but for the one that is
+named. CUDA, MPI and HDF5 headers stand only where they belong. Then the same on a small tree with wrong includes, each of which must be found."""
+import pathlib, re, sys, tempfile
+
+# A folder may always include from itself. Rows of src/stage include from rows above their own.
+KERNELS = ["kernels"]
+ALLOWED = {
+    "kernels": [],
+    "kernels/cpu": ["kernels"],
+    "kernels/cuda/common": ["kernels", "kernels/cuda/gemm"],  # launch.h names gemm's plan: to be split by folder
+    "kernels/cuda/ptx": ["kernels"],
+    "kernels/cuda/gemm": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
+    "kernels/cuda/attention": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
+    "kernels/cuda/rows": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
+    "kernels/cuda/experts": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx", "kernels/cuda/rows"],
+    "kernels/cuda/sampling": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
+    "kernels/cuda": ["kernels", "kernels/cuda/common", "kernels/cuda/gemm"],
+    "operators": ["kernels"],
+    "operators/cuda": ["operators"],
+    "comm": ["kernels", "kernels/cuda", "kernels/cuda/common"],
+    "stage/support": KERNELS,
+    "stage/hdf5": KERNELS + ["stage/support"],
+    "stage/model": KERNELS + ["stage/support"],
+    "stage/shards": KERNELS + ["stage/support", "stage/hdf5", "stage/model"],
+    "stage/io": KERNELS + ["stage/support", "stage/hdf5", "stage/model"],  # results need no shards
+    "stage/pipeline": KERNELS + ["comm", "stage/support", "stage/model"],
+    "stage/scoring": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/pipeline"],
+    "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/pipeline"],  # not scoring, nor scoring it
+}
+STAGE = ["stage/support", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/pipeline", "stage/scoring", "stage/generation"]
+ALLOWED["stage/job"] = KERNELS + ["kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "stage", *STAGE]  # stage: version.h
+ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job"]
+ALLOWED["stage"] = ["comm", "stage/support", "stage/job", "stage/doctor"]  # main.cpp
+TOOLS = ["kernels", "stage/support", "stage/hdf5", "stage/model", "stage/shards"]
+ALLOWED["weights-tools/model"] = TOOLS + ["weights-tools/formats"]  # the circle: model_writer makes model_bin's files, model_bin is a writer
+ALLOWED["weights-tools/formats"] = TOOLS + ["weights-tools/model"]
+ALLOWED["weights-tools/commands"] = TOOLS + ["comm", "weights-tools/model", "weights-tools/formats"]  # comm: the number of buffers
+ALLOWED["weights-tools"] = TOOLS + ["weights-tools/commands", "weights-tools/model"]
+
+# Headers of libraries: where they may stand.
+LIBRARIES = {
+    r"<(cuda|cublas|nccl|nvtx|cupti)": r"kernels/cuda(/|$)|operators/cuda$|comm$",
+    r"<mpi(-ext)?\.h>": r"comm$",
+    r"<hdf5\.h>": r"stage/hdf5$",
+    r"<CLI/": r"operators$|stage/support$|stage/job$|weights-tools",
+}
+COMM_WITH_CUDA = "nccl_channel"
+
+
+def violations(root):
+    found = []
+    for top, prefix in (("src", ""), ("weights-tools", "weights-tools/")):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix not in (".h", ".cpp", ".cu", ".cuh"):
+                continue
+            folder = (prefix + str(path.parent.relative_to(root / top))).removesuffix("/.").removesuffix("/")
+            folder = "" if folder == "." else folder
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                where = f"{path.relative_to(root)}:{number}: {line.strip()}"
+                if include := re.match(r'\s*#\s*include "([^"]+)"', line):
+                    target = str(pathlib.PurePath(include[1]).parent)
+                    if target not in (folder, ".") and target not in ALLOWED.get(folder, []):
+                        found.append(f"{where}: {folder} may not include from {target}")
+                for header, places in LIBRARIES.items():
+                    if re.match(rf"\s*#\s*include {header}", line) and not re.match(places, folder):
+                        found.append(f"{where}: not in {folder}")
+                if folder == "comm" and re.match(r"\s*#\s*include <(cuda|nccl)", line) and not path.stem.startswith(COMM_WITH_CUDA):
+                    found.append(f"{where}: only in {COMM_WITH_CUDA}")
+    return found
+
+
+WRONG = {
+    "src/kernels/cpu/a.cpp": '#include "stage/model/stage.h"',
+    "src/kernels/cpu/b.cpp": '#include "kernels/cuda/cuda_backend.h"',
+    "src/kernels/ops.h": "#include <cuda_runtime.h>",
+    "src/comm/c.cpp": '#include "stage/io/results.h"',
+    "src/comm/d.cpp": "#include <nccl.h>",
+    "src/stage/model/e.cpp": '#include "stage/shards/shard_reader.h"',
+    "src/stage/model/f.cpp": '#include "comm/channel.h"',
+    "src/stage/scoring/g.cpp": '#include "stage/generation/generator.h"',
+    "src/stage/generation/h.h": '#include "stage/scoring/plan.h"',
+    "src/stage/io/i.cpp": '#include "stage/shards/shard_reader.h"',
+    "src/stage/io/j.cpp": "#include <hdf5.h>",
+    "src/stage/job/k.cpp": '#include "stage/doctor/doctor.h"',
+    "src/operators/l.cpp": '#include "kernels/cpu/simd.h"',
+    "weights-tools/model/m.cpp": '#include "weights-tools/commands/commands.h"',
+    "src/new_folder/n.cpp": '#include "kernels/ops.h"',
+}
+
+
+def main():
+    found = violations(pathlib.Path(sys.argv[1]))
+    print("\n".join(found))
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        (root / "weights-tools").mkdir()
+        for name, line in WRONG.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(line + "\n")
+        missed = [name for name in WRONG if not any(text.startswith(f"{name}:1:") for text in violations(root))]
+    if missed:
+        print("wrong includes that were not found:", *missed)
+    sys.exit(bool(found or missed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,244 @@
+// matmul of the CPU backend: against double precision and BLAS, and the independence of each result's bits.
+#include <cblas.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/cpu_gemm_support.h"
+#include "support/golden.h"
+
+namespace lfm2 {
+namespace {
+
+using namespace test;
+
+// The bound of the summation that simd.h describes: each product goes through one multiply-add (two roundings where the
+// target has none), the additions behind it in its block and those of the blocks; then bias, old value and store. On
+// AMX, six exact products instead of one, and what they leave out.
+double summation_steps(const Simd& simd, int64_t k) {
+  const auto block = static_cast<int64_t>(kMatmulBlockK);
+  const double in_block = static_cast<double>(std::min(k, block));
+  const bool amx = simd.matmul == &kMatmulAmx;
+  return (amx ? 6 * in_block + 2 : in_block) + 1 + static_cast<double>((k + block - 1) / block) + 2;
+}
+
+void check(const MatmulCase& c) {
+  SCOPED_TRACE(c.text());
+  const MatmulInputs in(c);
+  const std::vector<double> a = in.a.values(), w = in.w.values();
+  std::vector<double> expected, magnitudes;
+  for (int64_t i = 0; i < c.m; ++i) {
+    for (int64_t j = 0; j < c.n; ++j) {
+      double sum = 0, magnitude = 0;
+      const auto add = [&](double term) { sum += term, magnitude += std::fabs(term); };
+      for (int64_t x = 0; x < c.k; ++x) add(a[static_cast<size_t>(i * c.k + x)] * w[static_cast<size_t>(j * c.k + x)]);
+      if (c.bias) add(in.bias.get(static_cast<size_t>(j)));
+      if (c.write == Write::kAdd) add(in.old.get(static_cast<size_t>(i * c.n + j)));
+      expected.push_back(sum);
+      magnitudes.push_back(magnitude);
+    }
+  }
+  for (const Simd* simd : available_simd()) {
+    SCOPED_TRACE(simd->name);
+    std::vector<double> tolerance;
+    for (size_t i = 0; i < expected.size(); ++i)
+      tolerance.push_back(summation_steps(*simd, c.k) * 0x1p-24 * magnitudes[i] + store_error(c.out, expected[i]));
+    expect_close(run(*simd, 2, c, in), expected, tolerance);
+  }
+}
+
+TEST(MatmulTest, OddSizesAgainstDoublePrecision) {
+  for (const int64_t k : {1, 7, 16, 70, 256, 257, 333, 1025})
+    for (const int64_t m : {1, 2, 3, 5, 17, 65})
+      for (const int64_t n : {1, 3, 8, 17, 63, 65}) check({m, n, k});
+  check({64, 64, 2048});
+  check({260, 70, 130});
+  check({1200, 35, 40});   // several blocks of rows
+  check({20, 1100, 300});  // several groups of columns
+  check({5, 9, 9000});
+}
+
+TEST(MatmulTest, EveryTypeBiasAndAdd) {
+  for (const DType act : kTypes)
+    for (const DType weight : kTypes)
+      for (const DType out : {act, DType::kF32})
+        for (const bool bias : {false, true})
+          for (const Write write : {Write::kStore, Write::kAdd})
+            for (const int64_t k : {23, 1064}) check({7, 19, k, act, weight, out, bias, write});
+}
+
+TEST(MatmulTest, EmptyInputs) {
+  check({0, 5, 7});
+  check({3, 0, 7});
+  check({3, 5, 0, DType::kF32, DType::kF32, DType::kF32, true});
+}
+
+TEST(MatmulTest, AgreesWithTransformers) {
+  const auto file = golden_dir() / "operators.h5";
+  const auto a = read_array(file, "matmul/b_transposed/a"), w = read_array(file, "matmul/b_transposed/bt");
+  const auto y = read_array(file, "matmul/b_transposed/y");
+  const MatmulCase c{a.dim(0), w.dim(0), a.dim(1)};
+  MatmulInputs in(c);
+  in.a.fill(a.values);
+  in.w.fill(w.values);
+  for (const Simd* simd : available_simd())
+    expect_close(run(*simd, 1, c, in), y.values, std::vector<double>(y.values.size(), 70 * 0x1p-24 * 9));
+}
+
+// The root of the mean square error of each table, over that of BLAS in fp32.
+void expect_as_accurate_as_blas(const char* what, const MatmulInputs& in, const MatmulCase& c) {
+  const std::vector<double> a = in.a.values(), w = in.w.values();
+  const std::vector<float> a32(a.begin(), a.end()), w32(w.begin(), w.end());
+  std::vector<float> single(static_cast<size_t>(c.m * c.n));
+  std::vector<double> exact(single.size());
+  const int m = static_cast<int>(c.m), n = static_cast<int>(c.n), k = static_cast<int>(c.k);
+  openblas_set_num_threads(1);
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, m, n, k, 1, a32.data(), k, w32.data(), k, 0, single.data(), n);
+  cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, m, n, k, 1, a.data(), k, w.data(), k, 0, exact.data(), n);
+  for (const Simd* simd : available_simd()) {
+    const HostTensor out = run(*simd, 2, c, in);
+    double ours = 0, blas = 0;
+    for (size_t i = 0; i < exact.size(); ++i) {
+      ours += std::pow(out.get(i) - exact[i], 2);
+      blas += std::pow(static_cast<double>(single[i]) - exact[i], 2);
+    }
+    const double ratio = std::sqrt(ours / blas);
+    EXPECT_LE(ratio, 1.5) << simd->name << ", " << what << ", " << c.text();
+    testing::Test::RecordProperty(fmt::format("{}_{}_{}_{}_k{}", what, simd->name, name(c.act), name(c.weight), c.k),
+                                  std::to_string(ratio));
+  }
+}
+
+TEST(MatmulTest, EveryTypeIsAsAccurateAsBlas) {
+  for (const DType act : kTypes)
+    for (const DType weight : kTypes) {
+      const MatmulCase c{65, 100, 700, act, weight};
+      expect_as_accurate_as_blas("normal", MatmulInputs(c), c);
+    }
+}
+
+TEST(MatmulTest, IsAsAccurateAsBlas) {
+  for (const int64_t k : {64, 1024, 3000}) {
+    const MatmulCase c{130, 200, k};
+    MatmulInputs in(c);
+    expect_as_accurate_as_blas("normal", in, c);
+    const auto change = [&](auto&& scale) {
+      for (HostTensor* x : {&in.a, &in.w})
+        for (size_t i = 0; i < x->size(); ++i) x->set(i, x->get(i) * scale(i));
+    };
+    change([](size_t i) { return i % 97 == 5 ? 1000.0 : 1.0; });
+    expect_as_accurate_as_blas("outliers", in, c);
+    change([](size_t) { return 1e-12; });
+    expect_as_accurate_as_blas("tiny", in, c);
+    change([](size_t) { return 1e26; });
+    expect_as_accurate_as_blas("huge", in, c);
+    for (HostTensor* x : {&in.a, &in.w})
+      for (size_t i = 0; i < x->size(); ++i) x->set(i, 1 + std::fabs(x->get(i)) * 1e-14);
+    expect_as_accurate_as_blas("same_sign", in, c);
+    for (size_t i = 0; i < in.w.size(); i += 2) in.w.set(i, -in.w.get(i));
+    expect_as_accurate_as_blas("cancellation", in, c);
+  }
+}
+
+// Tables whose bits must agree: all with fused multiply-add, in vector registers.
+std::vector<const Simd*> fused_simd() {
+  std::vector<const Simd*> tables = available_simd();
+#if defined(__x86_64__)
+  if (tables.size() > 1) tables.pop_back();  // "portable"
+  if (tables.front()->matmul == &kMatmulAmx) tables.erase(tables.begin());
+#endif
+  return tables;
+}
+
+// The sum as simd.h defines it, one element at a time.
+float sum_in_order(const float* a, const float* w, size_t k) {
+  float sum = 0;
+  for (size_t block = 0; block < k; block += kMatmulBlockK) {
+    float part = 0;
+    for (size_t i = block; i < std::min(k, block + kMatmulBlockK); ++i) part = std::fma(a[i], w[i], part);
+    sum += part;
+  }
+  return sum;
+}
+
+TEST(MatmulTest, SumsInTheOrderThatSimdDefines) {
+  for (const int64_t k : {5, 16, 100, 256, 300, 1063}) {
+    const MatmulCase c{15, 35, k};
+    const MatmulInputs in(c);
+    for (const Simd* simd : fused_simd()) {
+      const HostTensor out = run(*simd, 1, c, in);
+      for (int64_t i = 0; i < c.m; ++i)
+        for (int64_t j = 0; j < c.n; ++j)
+          ASSERT_EQ(out->as<float>()[i * c.n + j],
+                    sum_in_order(in.a->as<float>() + i * k, in.w->as<float>() + j * k, static_cast<size_t>(k)))
+              << simd->name << " k " << k << " at " << i << ", " << j;
+    }
+  }
+}
+
+TEST(MatmulTest, BitsDependOnTheRowOnly) {
+  for (const DType weight : kTypes) {
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{150, 1100}, {11, 64}, {300, 290}}) {
+      const MatmulCase whole{140, n, k, DType::kF32, weight};
+      SCOPED_TRACE(whole.text());
+      const MatmulInputs in(whole);
+      for (const Simd* simd : available_simd()) {
+        SCOPED_TRACE(simd->name);
+        const HostTensor expected = run(*simd, 1, whole, in);
+        for (const int threads : {2, 3, 7})
+          EXPECT_TRUE(same_bits(run(*simd, threads, whole, in), expected)) << threads << " threads";
+
+        ThreadPool pool(2);
+        CpuOps ops(pool, *simd);
+        for (const int64_t rows : {1, 2, 3, 7, 13, 17, 33, 139}) {  // some rows alone
+          HostTensor part(DType::kF32, {rows, n});
+          for (int64_t first = 0; first + rows <= whole.m; first += 37) {
+            ops.matmul(in.a->rows(first, rows), in.w, {}, part, Write::kStore);
+            EXPECT_TRUE(same_bits(part, expected->rows(first, rows))) << "rows " << first << " + " << rows;
+          }
+        }
+        for (int64_t first = 0; first < n; first += 29) {  // some columns alone
+          const int64_t columns = std::min<int64_t>(29, n - first);
+          HostTensor part(DType::kF32, {whole.m, columns});
+          ops.matmul(in.a, in.w->rows(first, columns), {}, part, Write::kStore);
+          for (int64_t r = 0; r < whole.m; ++r)
+            for (int64_t c = 0; c < columns; ++c)
+              ASSERT_EQ(part.get(static_cast<size_t>(r * columns + c)),
+                        expected.get(static_cast<size_t>(r * n + first + c)));
+        }
+      }
+      for (const Simd* simd : fused_simd())
+        EXPECT_TRUE(same_bits(run(*simd, 1, whole, in), run(*fused_simd().front(), 1, whole, in))) << simd->name;
+    }
+  }
+}
+
+// A row among more rows than one block holds has the bits it has alone.
+TEST(MatmulTest, ManyRows) {
+  const MatmulCase whole{1300, 40, 70};
+  const MatmulInputs in(whole);
+  for (const Simd* simd : available_simd()) {
+    const HostTensor expected = run(*simd, 2, whole, in);
+    ThreadPool pool(1);
+    CpuOps ops(pool, *simd);
+    for (int64_t first = 0; first < whole.m; first += 101) {
+      HostTensor part(DType::kF32, {1, 40});
+      ops.matmul(in.a->rows(first, 1), in.w, {}, part, Write::kStore);
+      EXPECT_TRUE(same_bits(part, expected->rows(first, 1))) << simd->name << " row " << first;
+    }
+  }
+}
+
+TEST(MatmulTest, RefusesShapesThatDisagree) {
+  ThreadPool pool(1);
+  CpuOps ops(pool, *available_simd().front());
+  HostTensor a(DType::kF32, {3, 40}), w(DType::kF32, {9, 41}), out(DType::kF32, {3, 9});
+  EXPECT_THROW(ops.matmul(a, w, {}, out, Write::kStore), Error);
+}
+
+}  // namespace
+}  // namespace lfm2

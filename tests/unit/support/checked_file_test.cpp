@@ -1,0 +1,137 @@
+// Reads that stay inside the file, and files that are whole or absent.
+#include "stage/support/checked_file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "support/weights_support.h"
+
+namespace lfm2 {
+namespace {
+
+using test::expect_error;
+using test::read_bytes;
+using test::TemporaryFolder;
+using test::write_bytes;
+
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+std::string read(const CheckedFile& file, uint64_t offset, size_t count) {
+  std::string text(count, '\0');
+  file.read(offset, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+TEST(CheckedFileTest, ReadsWhatIsThere) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "f", "0123456789");
+  const CheckedFile file(folder / "f");
+  EXPECT_EQ(file.size(), 10u);
+  EXPECT_EQ(read(file, 0, 10), "0123456789");
+  EXPECT_EQ(read(file, 7, 3), "789");
+  EXPECT_EQ(read(file, 10, 0), "");
+}
+
+TEST(CheckedFileTest, RefusesReadsOutside) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "f", "0123456789");
+  const CheckedFile file(folder / "f");
+  for (const auto& [offset, count] :
+       std::vector<std::pair<uint64_t, size_t>>{{0, 11}, {10, 1}, {11, 0}, {UINT64_MAX, 1}, {UINT64_MAX - 4, 10}})
+    expect_error([&, offset = offset, count = count] { read(file, offset, count); }, ExitCode::kData,
+                 {"/f", "10 bytes"});
+}
+
+TEST(CheckedFileTest, NoticesAFileThatShrinks) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "f", "0123456789");
+  const CheckedFile file(folder / "f");
+  ASSERT_EQ(::truncate((folder / "f").c_str(), 4), 0);
+  expect_error([&] { read(file, 0, 10); }, ExitCode::kData, {"/f", "shrank"});
+}
+
+TEST(CheckedFileTest, RefusesWhatIsNoRegularFile) {
+  const TemporaryFolder folder;
+  expect_error([&] { CheckedFile file(folder / "absent"); }, ExitCode::kNoInput, {"/absent"});
+  expect_error([&] { CheckedFile file(folder.path()); }, ExitCode::kData, {folder.path().string(), "regular"});
+  expect_error([&] { CheckedFile file("/dev/null"); }, ExitCode::kData, {"/dev/null", "regular"});
+}
+
+TEST(CheckedFileTest, TextHasALimit) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "f", "0123456789");
+  EXPECT_EQ(read_text_file(folder / "f", 10), "0123456789");
+  expect_error([&] { read_text_file(folder / "f", 9); }, ExitCode::kData, {"/f", "10 bytes", "at most 9"});
+}
+
+TEST(AtomicFileTest, AppearsOnlyWithCommit) {
+  const TemporaryFolder folder;
+  AtomicFile file(folder / "f");
+  file.write(bytes_of("abc"));
+  file.write(bytes_of("def"));
+  file.write_at(1, bytes_of("X"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "f"));
+  file.commit();
+  EXPECT_EQ(test::file_names(folder.path()), std::set<std::string>{"f"});
+  EXPECT_EQ(read_bytes(folder / "f"), "aXcdef");
+}
+
+TEST(AtomicFileTest, LeavesNothingWithoutCommit) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "f", "old");
+  {
+    AtomicFile file(folder / "f");
+    file.write(bytes_of("new"));
+    AtomicFile moved(std::move(file));
+    EXPECT_EQ(test::file_names(folder.path()).size(), 2u);
+  }
+  EXPECT_EQ(test::file_names(folder.path()), std::set<std::string>{"f"});
+  EXPECT_EQ(read_bytes(folder / "f"), "old");
+}
+
+TEST(AtomicFileTest, ReservedSpaceIsNotPartOfTheFile) {
+  const TemporaryFolder folder;
+  AtomicFile file(folder / "f");
+  file.reserve(1 << 20);
+  file.write(bytes_of("abc"));
+  file.start_writeback(0, 3);
+  file.sync();
+  file.commit();
+  EXPECT_EQ(read_bytes(folder / "f"), "abc");
+}
+
+TEST(AtomicFileTest, NamesTheFileThatCannotBeMade) {
+  const TemporaryFolder folder;
+  expect_error([&] { AtomicFile file(folder / "absent/f"); }, ExitCode::kCantCreate, {"absent/f"});
+}
+
+// Nobody writes to it: opening must not wait.
+TEST(CheckedFileTest, RefusesANamedPipe) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  expect_error([&] { CheckedFile file(folder / "pipe"); }, ExitCode::kData, {"pipe", "not a regular file"});
+}
+
+TEST(ErrorTest, MessagesAreOneLineForATerminal) {
+  EXPECT_EQ(printable("tensor a.b: 2.5 …"), "tensor a.b: 2.5 …");
+  EXPECT_EQ(printable("\x1b[2J\n\r\x7f"), "\\x1b[2J\\x0a\\x0d\\x7f");
+  EXPECT_EQ(printable("\xc2\x9b\xc2\xa0"), "\\xc2\\x9b\xc2\xa0");  // a control character of Latin-1
+  for (const char* right : {"ä", "…", "\xf0\x9f\x98\x80", "\xed\x9f\xbf", "\xf4\x8f\xbf\xbf"})
+    EXPECT_EQ(printable(right), right);
+  for (const char* wrong : {"\xe9", "\xe9t\xe9", "\xc0\xaf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff",
+                            "\x80", "\xe2\x80"})
+    EXPECT_TRUE(printable(wrong).starts_with("\\x")) << printable(wrong);
+  EXPECT_EQ(printable(std::string("a\0b", 3)), "a\\x00b");
+  EXPECT_LT(printable(std::string(1 << 20, 'x')).size(), 5000u);
+  EXPECT_STREQ(Error(ExitCode::kData, "a\nb").what(), "a\\x0ab");
+}
+
+TEST(CheckedArithmeticTest, RefusesOverflow) {
+  EXPECT_EQ(checked_multiply(UINT64_C(1) << 32, (UINT64_C(1) << 32) - 1, "t"), 0xffffffff00000000u);
+  EXPECT_EQ(checked_add(UINT64_MAX - 1, 1, "t"), UINT64_MAX);
+  expect_error([] { checked_multiply(UINT64_C(1) << 32, UINT64_C(1) << 32, "t"); }, ExitCode::kData, {"t:", "64 bits"});
+  expect_error([] { checked_add(UINT64_MAX, 1, "t"); }, ExitCode::kData, {"t:", "64 bits"});
+}
+
+}  // namespace
+}  // namespace lfm2

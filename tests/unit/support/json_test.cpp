@@ -1,0 +1,62 @@
+// What strangers' JSON must not do.
+#include "stage/support/json.h"
+
+#include "support/weights_support.h"
+
+namespace lfm2 {
+namespace {
+
+using test::expect_error;
+
+TEST(JsonTest, ReadsOrdinaryText) {
+  const Json json = parse_json(R"({"a": [1, {"b": null}], "c": "é"})", "x.json");
+  EXPECT_EQ(json["a"][0], 1);
+  EXPECT_EQ(json["c"], "é");
+}
+
+TEST(JsonTest, AcceptsEqualKeysInDifferentObjects) {
+  EXPECT_NO_THROW(parse_json(R"({"a": {"k": 1}, "b": {"k": 1}, "k": [{"k": 1}, {"k": 1}]})", "x.json"));
+}
+
+TEST(JsonTest, RefusesBadText) {
+  struct Case {
+    std::string text, part;
+  };
+  const std::vector<Case> cases = {
+      {R"({"a": 1, "a": 2})", "\"a\" stands twice"},
+      {R"({"x": {"a": 1, "b": 2, "a": 3}})", "\"a\" stands twice"},
+      {R"({"a": 1, "\u0061": 2})", "stands twice"},
+      {std::string(17, '[') + std::string(17, ']'), "deeper than 16"},
+      {std::string(1000000, '['), "deeper than 16"},
+      {"", "not valid JSON"},
+      {"{", "not valid JSON"},
+      {"{} {}", "not valid JSON"},
+      {R"({"a": 1,})", "not valid JSON"},
+      {R"({"a": NaN})", "not valid JSON"},
+      {R"({"a": 1e999})", "not valid JSON"},
+      {"{\"a\": \"\xff\xfe\"}", "not valid JSON"},
+      {std::string("{}\0{\"a\": 1}", 11), "NUL"},
+      {"{\"a\":\n\n\"" + std::string(100000, 'x'), "not valid JSON"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.text.substr(0, 40));
+    expect_error([&] { parse_json(c.text, "x.json"); }, ExitCode::kData, {"x.json", c.part});
+  }
+}
+
+TEST(JsonTest, SixteenLevelsAreEnough) {
+  EXPECT_NO_THROW(parse_json(std::string(16, '[') + std::string(16, ']'), "x.json"));
+}
+
+TEST(JsonTest, UnsignedKeepsToItsLimit) {
+  EXPECT_EQ(json_unsigned(Json(7u), 7, "x.json", "k"), 7u);
+  EXPECT_EQ(json_unsigned(Json(UINT64_MAX), UINT64_MAX, "x.json", "k"), UINT64_MAX);
+  const std::vector<Json> bad = {Json(8u), Json(-1), Json(1.0), Json("7"), Json(true), Json(nullptr), Json::array()};
+  for (const Json& value : bad) {
+    SCOPED_TRACE(value.dump());
+    expect_error([&] { json_unsigned(value, 7, "x.json", "k"); }, ExitCode::kData, {"x.json", "\"k\"", "0 to 7"});
+  }
+}
+
+}  // namespace
+}  // namespace lfm2

@@ -1,0 +1,78 @@
+// The figures of plan against those that are published or counted by hand.
+#include "support/weights_support.h"
+#include "weights-tools/commands/stage_needs.h"
+#include "weights-tools/commands/stage_options.h"
+#include "weights-tools/model/synth.h"
+
+namespace lfm2 {
+namespace {
+
+using test::expect_error;
+
+TEST(StageNeedsTest, SumsToThePublishedFigures) {
+  const SynthSource model(std::string(builtin_model_config("lfm2-8b-a1b")), "built-in", 0, DType::kBf16);
+  const auto one = stage_needs(model, equal_partition(24, 1), {{}, DType::kBf16, 64, 32});
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].parameters, 8'339'930'560u);
+  EXPECT_EQ(one[0].weight_bytes, model.total_bytes());
+  EXPECT_NEAR(one[0].gflop_per_token, 2.85, 0.01);
+  EXPECT_NEAR(head_gflop(model.config()), 0.268, 0.001);
+  EXPECT_EQ(one[0].slot_bytes, 2u * 64 * 32 * 2048 * 2);
+  EXPECT_EQ(one[0].attention_layers, 6);
+}
+
+TEST(StageNeedsTest, StagesAddUpAndTheTiedEmbeddingCountsTwice) {
+  const SynthSource model(std::string(builtin_model_config("lfm2-8b-a1b")), "built-in", 0, DType::kBf16);
+  const auto one = stage_needs(model, equal_partition(24, 1), {{}, DType::kBf16, 64, 32});
+  for (int64_t stages = 2; stages <= 24; ++stages) {
+    uint64_t bytes = 0;
+    double gflop = 0;
+    int64_t attention = 0;
+    for (const StageNeeds& stage : stage_needs(model, equal_partition(24, stages), {{}, DType::kBf16, 64, 32})) {
+      bytes += stage.weight_bytes;
+      gflop += stage.gflop_per_token;
+      attention += stage.attention_layers;
+      EXPECT_EQ(stage.logits_bytes > 0, stage.layers.end() == 24);
+    }
+    EXPECT_EQ(bytes, one[0].weight_bytes + 65536u * 2048 * 2);
+    EXPECT_NEAR(gflop, one[0].gflop_per_token, 1e-9);
+    EXPECT_EQ(attention, 6);
+  }
+}
+
+TEST(StageNeedsTest, DtypeDecidesTheWeights) {
+  const auto model = open_model(test::golden_dir() / "tiny-bf16");
+  const auto kept = stage_needs(*model, equal_partition(8, 1), {{}, DType::kBf16, 1, 1});
+  const auto wide = stage_needs(*model, equal_partition(8, 1), {DType::kF32, DType::kF32, 1, 1});
+  EXPECT_EQ(kept[0].weight_bytes, model->total_bytes());
+  EXPECT_EQ(wide[0].weight_bytes, 4 * kept[0].parameters);
+}
+
+TEST(StageOptionsTest, ReadsAmountsOfMemory) {
+  EXPECT_EQ(parse_bytes("80GB"), 80'000'000'000u);
+  EXPECT_EQ(parse_bytes("80 GiB"), UINT64_C(80) << 30);
+  EXPECT_EQ(parse_bytes("1.5tb"), 1'500'000'000'000u);
+  EXPECT_EQ(parse_bytes("512MiB"), 512u << 20);
+  EXPECT_EQ(parse_bytes("4096"), 4096u);
+  for (const char* bad : {"", "GB", "80XB", "-1GB", "0GB", "nanGB", "infGB", "1e30GB", "80GB80", "8 0GB", "0.1"})
+    expect_error([&] { parse_bytes(bad); }, ExitCode::kUsage, {std::string("\"") + bad + "\"", "80GB"});
+}
+
+TEST(StageOptionsTest, ChoosesStages) {
+  EXPECT_EQ(choose_stages(24, {}, {}), equal_partition(24, 4));
+  EXPECT_EQ(choose_stages(3, {}, {}), equal_partition(3, 3));
+  EXPECT_EQ(choose_stages(24, 7, {}), equal_partition(24, 7));
+  EXPECT_EQ(choose_stages(24, {}, {20, 4}), explicit_partition(24, {20, 4}));
+  for (const int64_t bad : {-1, 0, 25})
+    expect_error([&] { choose_stages(24, bad, {}); }, ExitCode::kUsage, {"--stages", std::to_string(bad), "1 to 24"});
+}
+
+TEST(StageOptionsTest, KnowsTypes) {
+  EXPECT_EQ(wanted_dtype("keep"), std::nullopt);
+  EXPECT_EQ(wanted_dtype("bf16"), DType::kBf16);
+  for (const char* bad : {"", "float32", "BF16", "int32"})
+    expect_error([&] { wanted_dtype(bad); }, ExitCode::kUsage, {"--dtype", "fp16"});
+}
+
+}  // namespace
+}  // namespace lfm2
