@@ -23,7 +23,7 @@ constexpr auto kGrace = std::chrono::seconds(2);
 
 // What cannot be written is left out: the job ends with a cause that is worse.
 void write_text(const std::filesystem::path& path, const std::string& text) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd < 0) return;
   (void)!write(fd, text.data(), text.size());
   close(fd);

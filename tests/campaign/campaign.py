@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Faults against runs of lfm2_stage: every case is a job, a fault, an instant and a rank, drawn from a seed.
 
-After each fault: the exit code that the README's table says, within the limit, no process left, nothing under the
+After each fault: the exit code that docs/formats.md says, within the limit, no process left, nothing under the
 final name unless it is whole, at most one line that names the cause; then --resume until done, equal to the file of a run that
 was left alone. The result is JSON; the exit code is 1 where a case failed.
 

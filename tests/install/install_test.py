@@ -68,6 +68,8 @@ class Installed(Case):
         self.expect_running(self.folder / "prefix")
         for name in ("slurm/job.sbatch", "each-rank.sh", "README.md"):
             self.assertTrue((self.folder / "prefix/share/lfm2-stage/launch" / name).exists(), name)
+        for name in ("README.md", "LICENSE", "NOTICE", "copyright", "docs/formats.md"):
+            self.assertTrue((self.folder / "prefix/share/doc/lfm2-stage" / name).exists(), name)
 
     def test_manual_pages_name_every_option(self):
         for program, commands in PROGRAMS.items():

@@ -6,6 +6,8 @@ from spack.package import *
 class Lfm2Stage(CMakePackage, CudaPackage):
     """Scores and continues samples with LFM2 models over a pipeline of MPI ranks."""
 
+    license("Apache-2.0")
+
     # The checkout that this recipe lies in: spack develop -p CHECKOUT lfm2-stage@=main
     version("main")
 
