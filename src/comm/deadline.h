@@ -18,7 +18,8 @@ namespace lfm2 {
 
 class Deadline {
  public:
-  // After `seconds` (0, or more than a century: never) prints `line` and ends with kLost, unless it was destroyed before.
+  // After `seconds` (0, or more than a century: never) prints `line` and ends with kLost, unless it was destroyed
+  // before.
   Deadline(double seconds, std::string line) {
     if (seconds > 0 && seconds < kCentury)
       thread_ = std::jthread([seconds, line](const std::stop_token& stop) { watch(seconds, line, stop); });

@@ -55,7 +55,8 @@ TEST(BitsTest, AreThoseOfTheTable) {
           if (results.empty()) continue;
           found["results"][name] = results;
           if (make != nullptr) continue;
-          EXPECT_EQ(results, expected.at("results").at(name).get<std::string>()) << name << ": other bits, and kBits is still " << kBits;
+          EXPECT_EQ(results, expected.at("results").at(name).get<std::string>())
+              << name << ": other bits, and kBits is still " << kBits;
           ++compared;
         }
   if (make != nullptr)
