@@ -6,9 +6,10 @@ lfm2_packages=(build-essential cmake ninja-build pkg-config libopenmpi-dev openm
 lfm2_test_packages=(file libgtest-dev libopenblas-dev hdf5-tools python3 python3-h5py python3-hypothesis python3-matplotlib
   python3-numpy)
 lfm2_fuzz_packages=(clang libclang-rt-dev)
+lfm2_ci_packages=(ccache clang-format-14)
 # Without these some tests are skipped.
-lfm2_cluster_packages=(slurm-wlm munge iproute2)
-lfm2_file_system_packages=(libfuse3-dev fuse3)
+lfm2_cluster_packages=(slurm-wlm munge)
+lfm2_hosts_packages=(libfuse3-dev fuse3 iproute2)
 
 # install_packages NAME...: asks nothing; needs root or sudo only where something is missing.
 install_packages() {
@@ -33,10 +34,15 @@ install_packages() {
 }
 
 # build PRESET [CMAKE_OPTION...]: configures where needed and builds into build/PRESET all of the preset's targets, or those in LFM2_TARGETS;
-# output only where something fails.
+# output only where something fails. Through ccache where that is installed: what another build, here or before, compiled in the same way is
+# not compiled again.
 build() {
-  local preset=$1 log
+  local preset=$1 log language
   shift
+  if command -v ccache >/dev/null; then
+    export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}  # a clone elsewhere has the same objects
+    for language in C CXX CUDA; do set -- "-DCMAKE_${language}_COMPILER_LAUNCHER=ccache" "$@"; done
+  fi
   log=$(mktemp)
   echo "Building build/$preset"
   # shellcheck disable=SC2086  # a list of targets

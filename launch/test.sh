@@ -1,18 +1,31 @@
 #!/usr/bin/env bash
-# Every test that this machine can run: installs what is missing, builds, runs ctest. Says what it skips and why.
-# LFM2_TEST_PRESET=cpu-asan runs the same under AddressSanitizer and UBSan; LFM2_TEST_EXCLUDE="slurm|fuzz" leaves out tests by label.
+# test.sh [--all]: installs what is missing, builds, runs the tests that a change needs; with --all every test that this machine can run:
+# also a Slurm of its own, searching fuzzers and the whole campaign of faults, which take an hour more. Says what it skips and why.
+# LFM2_TEST_PRESET=cpu-asan runs the same under AddressSanitizer and UBSan.
 set -eu
+case $#,${1:-} in
+  0,) all= ;;
+  1,--all) all=yes ;;
+  *) echo "Usage: launch/test.sh [--all]" >&2; exit 64 ;;
+esac
 cd "$(dirname "$0")/.."
 . launch/packages.sh
 install_packages "${lfm2_packages[@]}" "${lfm2_test_packages[@]}"
-exclude=${LFM2_TEST_EXCLUDE:-}
-[[ $exclude == *fuzz* ]] || install_packages "${lfm2_fuzz_packages[@]}" || echo "No clang with libFuzzer: the fuzzers are skipped, their corpus is not."
-# Not on a machine that belongs to a Slurm cluster already.
-if [[ $exclude != *slurm* && ! -e /etc/slurm/slurm.conf ]]; then install_packages "${lfm2_cluster_packages[@]}" || echo "Without them the tests under Slurm are skipped."; fi
-install_packages "${lfm2_file_system_packages[@]}" || echo "Without them the test of two page caches is skipped."
+install_packages "${lfm2_hosts_packages[@]}" || echo "Without them the tests of two hosts and of two page caches are skipped."
+if [ "$all" ]; then
+  install_packages "${lfm2_fuzz_packages[@]}" || echo "No clang with libFuzzer: the fuzzers are skipped, their corpus is not."
+  # Not on a machine that belongs to a Slurm cluster already.
+  [ -e /etc/slurm/slurm.conf ] || install_packages "${lfm2_cluster_packages[@]}" || echo "Without them the tests under Slurm are skipped."
+fi
 preset=${LFM2_TEST_PRESET:-cpu}
 python=()
 if [ -x /usr/bin/python3 ]; then python=(-DPython3_EXECUTABLE=/usr/bin/python3); fi  # the one that the packages belong to
 build "$preset" -DLFM2_TESTS=ON "${python[@]}" ${CI:+-DLFM2_WERROR=ON}
 command -v nvidia-smi >/dev/null 2>&1 || echo "No GPU on this machine: the CUDA tests are skipped."
-ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j "$(nproc)" ${exclude:+-LE "$exclude"}
+# One more than there are cores: tests of several ranks often wait.
+selection=(-LE '^long$')
+[ -z "$all" ] || selection=()
+status=0
+ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j $(($(nproc) + 1)) "${selection[@]}" || status=$?
+[ "$all" ] || echo "Left out: the tests under a real Slurm, the searching fuzzers, the whole campaign of faults. launch/test.sh --all runs them too."
+exit $status

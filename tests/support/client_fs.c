@@ -1,5 +1,6 @@
-/* client_fs FOLDER MOUNT_POINT [OPTION...]: a FUSE file system that shows FOLDER. Each mount has a page cache of its own, as each host has
-   that mounts one NFS export; mmap and fallocate work. Two mounts of one folder stand in for two hosts in tests/hosts/two_clients.sh. */
+/* client_fs FOLDER MOUNT_POINT [OPTION...]: a FUSE file system that shows FOLDER. Each mount has a page cache of its
+   own, as each host has that mounts one NFS export; mmap and fallocate work. Two mounts of one folder stand in for two
+   hosts in tests/hosts/two_clients.sh. */
 #define FUSE_USE_VERSION 31
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -91,9 +92,20 @@ int main(int argc, char** argv) {
   if (argc < 3) return 64;
   folder = argv[1];
   argv[1] = argv[0];
-  const struct fuse_operations operations = {
-      .init = begin, .getattr = get_attributes, .open = open_file, .create = create_file, .release = close_file,
-      .read = read_file, .write = write_file, .fallocate = reserve, .fsync = sync_file, .truncate = resize,
-      .rename = rename_file, .unlink = remove_file, .access = may_access, .readdir = list_folder, .fsyncdir = sync_folder};
+  const struct fuse_operations operations = {.init = begin,
+                                             .getattr = get_attributes,
+                                             .open = open_file,
+                                             .create = create_file,
+                                             .release = close_file,
+                                             .read = read_file,
+                                             .write = write_file,
+                                             .fallocate = reserve,
+                                             .fsync = sync_file,
+                                             .truncate = resize,
+                                             .rename = rename_file,
+                                             .unlink = remove_file,
+                                             .access = may_access,
+                                             .readdir = list_folder,
+                                             .fsyncdir = sync_folder};
   return fuse_main(argc - 1, argv + 1, &operations, NULL);
 }

@@ -1,6 +1,6 @@
-/* Preloaded into the program under test: makes writing, fsync or reading of certain files fail or slow, as a disk would, or ends the process.
-   IO_FAULT = "enospc|eio|fsync|read|slow|exit|nofallocate:PART_OF_PATH:N": from the Nth such call on a file whose path contains the part, or ends with
-   it where "$" stands behind it. */
+/* Preloaded into the program under test: makes writing, fsync or reading of certain files fail or slow, as a disk
+   would, or ends the process. IO_FAULT = "enospc|eio|fsync|read|slow|exit|nofallocate:PART_OF_PATH:N": from the Nth
+   such call on a file whose path contains the part, or ends with it where "$" stands behind it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

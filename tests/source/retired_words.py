@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""Names that were retired: none of them comes back into code, scripts or documents. The glossary says what each thing is called now.
+
+Ends with 1 and the places where one is found. A name enters this list in the commit that renames it.
+"""
+import pathlib, re, sys
+
+# name: what it is called now. As whole words, in any of the files below; a trailing * stands for the rest of the word.
+RETIRED = {}
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDERS = ("src", "weights-tools", "include", "examples", "launch", "python", "packaging", "cmake", "docs", "tests")
+SUFFIXES = {".h", ".c", ".cpp", ".cu", ".cuh", ".py", ".sh", ".md", ".txt", ".cmake", ".in", ".json", ".sbatch"}
+ALLOWED = {"retired_words.py", "glossary.md"}
+
+
+def main():
+    pattern = "|".join(re.escape(name).replace(r"\*", r"\w*") for name in sorted(RETIRED)) or r"(?!)"
+    expression = re.compile(rf"(?<!\w)(?:{pattern})(?!\w)")
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")] + list(ROOT.glob("*"))
+    paths = [path for path in paths if path.is_file() and path.suffix in SUFFIXES and path.name not in ALLOWED]
+    found = 0
+    for path in sorted(paths):
+        where = path.relative_to(ROOT)
+        for number, line in enumerate([str(where)] + path.read_text(encoding="utf-8", errors="replace").splitlines()):
+            for match in expression.finditer(line):
+                word = next(name for name in RETIRED if re.fullmatch(re.escape(name).replace(r"\*", r"\w*"), match[0]))
+                print(f"{where}:{number}: {match[0]}, which is now: {RETIRED[word]}")
+                found += 1
+    if not found:
+        print(f"{len(RETIRED)} retired names, in none of {len(paths)} files")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
