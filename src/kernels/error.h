@@ -10,7 +10,8 @@
 
 namespace lfm2 {
 
-// sysexits.h where it has a name for it; the table is part of the command line's contract (docs/formats.md, "Exit codes").
+// sysexits.h where it has a name for it; the table is part of the command line's contract (docs/formats.md, "Exit
+// codes").
 enum class ExitCode : int {
   kOk = 0,
   kInvalid = 1,       // --answers: the results differ

@@ -9,9 +9,9 @@
 #include "stage/shards/shard_reader.h"
 #include "stage/support/bytes_text.h"
 #include "weights-tools/commands/commands.h"
-#include "weights-tools/model/interrupt.h"
 #include "weights-tools/commands/limited_child.h"
 #include "weights-tools/model/copy.h"
+#include "weights-tools/model/interrupt.h"
 
 namespace lfm2 {
 

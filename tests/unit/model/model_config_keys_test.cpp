@@ -51,8 +51,8 @@ Outcome parse(const OrderedJson& json) {
 
 class ModelConfigKeysTest : public testing::Test {
  protected:
-  const OrderedJson list_ =
-      OrderedJson::parse(test::read_bytes(test::golden_dir().parent_path() / "unit" / "model" / "model_config_keys.json"));
+  const OrderedJson list_ = OrderedJson::parse(
+      test::read_bytes(test::golden_dir().parent_path() / "unit" / "model" / "model_config_keys.json"));
 };
 
 TEST_F(ModelConfigKeysTest, TheListHoldsBothClasses) {

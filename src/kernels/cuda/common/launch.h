@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/gemm/gemm_plan.h"
 #include "kernels/cuda/common/limits.h"
+#include "kernels/cuda/gemm/gemm_plan.h"
 #include "kernels/dtype.h"
 
 namespace lfm2 {
