@@ -15,7 +15,7 @@ END_LIMIT = 10     # from the fault to the end of the launcher, and of every pro
 START_LIMIT = 14    # until another rank says that MPI does not start
 GPU_LIMIT = 15      # until GPU memory is as it was before
 SLOW_PAUSES = 20
-ENOUGH_STOPS = 12   # for one of them to hit, on fast machines too
+ENOUGH_STOPS = 8    # for one of them to hit, on fast machines too; a whole campaign has as many of each
 STOP_SIGNALS = {"usr1": signal.SIGUSR1, "term": signal.SIGTERM, "int": signal.SIGINT}
 # name: output, ranks, options
 JOBS = {
