@@ -1,7 +1,10 @@
-// What the attention kernels for sequences of one new token share. A block takes some query heads of one key-value
-// head, and of the splits of its keys every gridDim.y-th. Within a split its workers (warps) each take a tile of keys
-// at a time; their results join in the order of the tiles, so that the bits are those of the kernels over query tiles,
-// where one warp does all that alone.
+// What the two kernels for sequences of one new token share (attention_decode_mma.cu, attention_decode_simt.cu): the
+// state of a block, how results of tiles and of splits are joined, and how a launch cuts its rows.
+//
+// A block takes some query heads of one key-value head (its rows), and of the splits of that head's keys every
+// gridDim.y-th. Within a split each of the block's workers (a warp, or 16 threads) takes a tile of keys at a time, and
+// their results join in the order of the tiles. So the bits are those of the kernels over tiles of queries, where one
+// warp takes all tiles of keys by itself.
 #pragma once
 
 #include <algorithm>
@@ -11,17 +14,27 @@
 
 namespace lfm2 {
 
-// A long row's splits, on their way between blocks: [row of the sequence's heads, split] of width floats, then largest
-// score and total.
+// The result of a row's split travels between blocks through args.partials [row of the sequence's heads, split]:
+// `width` floats of output, then the largest score, the sum of the weights and two floats that keep the next one on 16
+// bytes.
 constexpr int kPartialTail = 4;
 
-// In shared memory, of `rows` query rows.
+// What a block keeps in shared memory of its `rows` query rows. A weight is e^(score - a largest score); the output is
+// the weighted sum of the values, and is divided by the sum of the weights at the very end. `lanes` threads have a part
+// of a row's sum of weights each.
 struct DecodeState {
-  float *out, *totals;            // of the split so far: [rows, width]; [rows, lanes], lane by lane
-  float* largest;                 // [rows]
-  float *parts, *shrinks, *sums;  // of the workers' tiles: [workers, rows, width], [workers, rows], [.., rows, lanes]
-  float* most;                    // [workers, rows]: largest score of the worker's tile
-  float *earlier, *earlier_rows;  // splits before, of a block that does all: [rows, width], [rows, 2]
+  // The tiles of this split that have joined.
+  float* out;      // [rows, width]
+  float* totals;   // [rows, lanes]: sums of weights
+  float* largest;  // [rows]: largest scores
+  // The tile that each worker has just done.
+  float* parts;         // [workers, rows, width]: weighted sums of its values
+  float* sums;          // [workers, rows, lanes]: sums of its weights
+  float* tile_largest;  // [workers, rows]: largest scores
+  float* shrinks;       // [workers, rows]: by what all tiles before it are multiplied, as their largest score was lower
+  // The earlier splits, already merged; only where the block takes all splits of its rows (gridDim.y is 1).
+  float* earlier;       // [rows, width]: output
+  float* earlier_rows;  // [rows, 2]: largest score and sum of weights
 };
 
 // Floats of a DecodeState; `lanes` divides 32.
@@ -42,7 +55,7 @@ __device__ inline DecodeState decode_state(float* memory, int rows, int width, i
   s.sums = take(workers * rows * lanes);
   s.largest = take((rows + 3) / 4 * 4);
   s.shrinks = take((workers * rows + 3) / 4 * 4);
-  s.most = take((workers * rows + 3) / 4 * 4);
+  s.tile_largest = take((workers * rows + 3) / 4 * 4);
   s.earlier = take(rows * width);  // not there in a block of one split
   s.earlier_rows = take(2 * rows);
   return s;
@@ -106,68 +119,81 @@ __device__ inline float4 merged(float4 x, float x_weight, float4 y, float y_weig
           merged(x.z, x_weight, y.z, y_weight), merged(x.w, x_weight, y.w, y_weight)};
 }
 
-// The end of a split, all of whose tiles have joined, after a barrier: to the output where the row has no other, to
-// `earlier` where this block does all splits, else to args.partials, and the block that comes last merges them. Ends
-// with a barrier unless the block is done.
+// A block that takes all splits of its rows: merges a finished split into the earlier ones, which it keeps in shared
+// memory, and writes the output behind the last split. Ends with a barrier unless that was the last.
 template <class T, int width, int lanes, class Rule>
-__device__ void finish_split(const DecodeArgs& args, const DecodeRows& rows, const DecodeState& s, const Rule& rule,
-                             int split) {
+__device__ __forceinline__ void merge_in_block(const DecodeArgs& args, const DecodeRows& rows, const DecodeState& s,
+                                               const Rule& rule, int split, int splits) {
   constexpr int kFours = width / 4;
-  const int splits = splits_of(rows.keys);
-  if (gridDim.y == 1) {
-#pragma unroll 1
-    for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x) {
-      const int row = e / kFours;
-      float4 out = reinterpret_cast<const float4*>(s.out)[e];
-      float total = row_total<lanes>(s.totals + row * lanes);
-      if (split > 0) {
-        const float before = s.earlier_rows[2 * row], now = s.largest[row], most = fmaxf(before, now);
-        const float weights[2] = {rule.weight(before, most), rule.weight(now, most)};
-        out = merged(reinterpret_cast<const float4*>(s.earlier)[e], weights[0], out, weights[1]);
-        total = merged(s.earlier_rows[2 * row + 1], weights[0], total, weights[1]);
-      }
-      if (split + 1 == splits)
-        store_out<T>(args.attention, rows, row, e % kFours * 4, out, total);
-      else
-        reinterpret_cast<float4*>(s.earlier)[e] = out;
-    }
-    if (split + 1 == splits) return;
-    __syncthreads();
-    for (int row = threadIdx.x; row < rows.rows; row += blockDim.x) {
-      float most = s.largest[row], total = row_total<lanes>(s.totals + row * lanes);
-      if (split > 0) {
-        const float before = s.earlier_rows[2 * row], now = most;
-        most = fmaxf(before, now);
-        total = merged(s.earlier_rows[2 * row + 1], rule.weight(before, most), total, rule.weight(now, most));
-      }
-      s.earlier_rows[2 * row] = most;
-      s.earlier_rows[2 * row + 1] = total;
-    }
-    __syncthreads();
-    return;
-  }
-  if (splits == 1) {
-#pragma unroll 1
-    for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x)
-      store_out<T>(args.attention, rows, e / kFours, e % kFours * 4, reinterpret_cast<const float4*>(s.out)[e],
-                   row_total<lanes>(s.totals + e / kFours * lanes));
-    return;
-  }
-  constexpr int kStride = width + kPartialTail;
-  const auto partial = [&](int row, int at) {
-    return args.partials +
-           ((rows.token * args.attention.heads + rows.first_head + row) * splits_of(static_cast<int>(args.max_length)) +
-            at) *
-               kStride;
-  };
 #pragma unroll 1
   for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x) {
     const int row = e / kFours;
-    reinterpret_cast<float4*>(partial(row, split))[e % kFours] = reinterpret_cast<const float4*>(s.out)[e];
-    if (e % kFours == 0)
-      *reinterpret_cast<float2*>(partial(row, split) + width) = {s.largest[row],
-                                                                 row_total<lanes>(s.totals + row * lanes)};
+    float4 out = reinterpret_cast<const float4*>(s.out)[e];
+    float total = row_total<lanes>(s.totals + row * lanes);
+    if (split > 0) {
+      const float before = s.earlier_rows[2 * row], now = s.largest[row], most = fmaxf(before, now);
+      const float weights[2] = {rule.weight(before, most), rule.weight(now, most)};
+      out = merged(reinterpret_cast<const float4*>(s.earlier)[e], weights[0], out, weights[1]);
+      total = merged(s.earlier_rows[2 * row + 1], weights[0], total, weights[1]);
+    }
+    if (split + 1 == splits)
+      store_out<T>(args.attention, rows, row, e % kFours * 4, out, total);
+    else
+      reinterpret_cast<float4*>(s.earlier)[e] = out;
   }
+  if (split + 1 == splits) return;
+  __syncthreads();
+  for (int row = threadIdx.x; row < rows.rows; row += blockDim.x) {
+    float most = s.largest[row], total = row_total<lanes>(s.totals + row * lanes);
+    if (split > 0) {
+      const float before = s.earlier_rows[2 * row], now = most;
+      most = fmaxf(before, now);
+      total = merged(s.earlier_rows[2 * row + 1], rule.weight(before, most), total, rule.weight(now, most));
+    }
+    s.earlier_rows[2 * row] = most;
+    s.earlier_rows[2 * row + 1] = total;
+  }
+  __syncthreads();
+}
+
+// Rows of one split: its result is the output.
+template <class T, int width, int lanes>
+__device__ __forceinline__ void store_only_split(const DecodeArgs& args, const DecodeRows& rows, const DecodeState& s) {
+  constexpr int kFours = width / 4;
+#pragma unroll 1
+  for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x)
+    store_out<T>(args.attention, rows, e / kFours, e % kFours * 4, reinterpret_cast<const float4*>(s.out)[e],
+                 row_total<lanes>(s.totals + e / kFours * lanes));
+}
+
+// Where the result of a row's split lies in args.partials.
+template <int width>
+__device__ __forceinline__ float* partial_of(const DecodeArgs& args, const DecodeRows& rows, int row, int split) {
+  return args.partials +
+         ((rows.token * args.attention.heads + rows.first_head + row) * splits_of(static_cast<int>(args.max_length)) +
+          split) *
+             (width + kPartialTail);
+}
+
+// Puts the results of a split where the block that ends last finds them.
+template <int width, int lanes>
+__device__ __forceinline__ void publish_split(const DecodeArgs& args, const DecodeRows& rows, const DecodeState& s,
+                                              int split) {
+  constexpr int kFours = width / 4;
+#pragma unroll 1
+  for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x) {
+    const int row = e / kFours;
+    reinterpret_cast<float4*>(partial_of<width>(args, rows, row, split))[e % kFours] =
+        reinterpret_cast<const float4*>(s.out)[e];
+    if (e % kFours == 0)
+      *reinterpret_cast<float2*>(partial_of<width>(args, rows, row, split) + width) = {
+          s.largest[row], row_total<lanes>(s.totals + row * lanes)};
+  }
+}
+
+// Counts the published splits of the block's rows; true, for every thread, in the block that published the last one,
+// which then sees what all of them have written.
+__device__ __forceinline__ bool published_last(const DecodeArgs& args, int splits) {
   __shared__ bool last;
   __threadfence();
   __syncthreads();
@@ -177,12 +203,20 @@ __device__ void finish_split(const DecodeArgs& args, const DecodeRows& rows, con
     if (last) counter = 0;  // for the next launch
   }
   __syncthreads();
-  if (!last) return;
+  if (!last) return false;
   __threadfence();
+  return true;
+}
+
+// Merges the published splits of the block's rows, in their order, and writes the output.
+template <class T, int width, class Rule>
+__device__ __forceinline__ void merge_published(const DecodeArgs& args, const DecodeRows& rows, const Rule& rule,
+                                                int splits) {
+  constexpr int kFours = width / 4, kStride = width + kPartialTail;
 #pragma unroll 1
   for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x) {
     const int row = e / kFours;
-    const float* from = partial(row, 0);
+    const float* from = partial_of<width>(args, rows, row, 0);
     float4 out = __ldcg(reinterpret_cast<const float4*>(from) + e % kFours);
     float2 tail = __ldcg(reinterpret_cast<const float2*>(from + width));
 #pragma unroll 8
@@ -198,7 +232,19 @@ __device__ void finish_split(const DecodeArgs& args, const DecodeRows& rows, con
   }
 }
 
-// The workers' largest scores are in s.most, after a barrier: the largest before worker's tile, and with it.
+// What becomes of a split all of whose tiles have joined; called behind a barrier. Ends with a barrier unless the block
+// is done with its rows or has other blocks beside it.
+template <class T, int width, int lanes, class Rule>
+__device__ void finish_split(const DecodeArgs& args, const DecodeRows& rows, const DecodeState& s, const Rule& rule,
+                             int split) {
+  const int splits = splits_of(rows.keys);
+  if (gridDim.y == 1) return merge_in_block<T, width, lanes>(args, rows, s, rule, split, splits);
+  if (splits == 1) return store_only_split<T, width, lanes>(args, rows, s);
+  publish_split<width, lanes>(args, rows, s, split);
+  if (published_last(args, splits)) merge_published<T, width>(args, rows, rule, splits);
+}
+
+// The workers' largest scores are in s.tile_largest, after a barrier: the largest before worker's tile, and with it.
 struct Running {
   float before, with;
 };
@@ -207,7 +253,7 @@ __device__ inline Running running_largest(const DecodeState& s, int rows, int ro
 #pragma unroll 2
   for (int other = 0; other <= worker; ++other) {
     running.before = running.with;
-    running.with = fmaxf(running.with, s.most[other * rows + row]);
+    running.with = fmaxf(running.with, s.tile_largest[other * rows + row]);
   }
   return running;
 }
@@ -225,9 +271,9 @@ struct DecodeGrid {
 // cost little, but not nothing.
 constexpr int64_t kDecodeBlocks = 32768;
 
-inline DecodeGrid decode_grid(const DecodeArgs& args, int most_rows, int width) {
+inline DecodeGrid decode_grid(const DecodeArgs& args, int max_rows, int width) {
   const AttentionArgs& a = args.attention;
-  const int64_t groups = ceil_divide(a.heads / a.kv_heads, most_rows), units = a.pages.singles * a.kv_heads * groups;
+  const int64_t groups = ceil_divide(a.heads / a.kv_heads, max_rows), units = a.pages.singles * a.kv_heads * groups;
   const int64_t splits = splits_of(static_cast<int>(args.max_length));
   const bool fits =
       a.pages.singles * a.heads * splits * (width + kPartialTail) <= kDecodePartialFloats && units <= kDecodeCounters;
@@ -235,16 +281,20 @@ inline DecodeGrid decode_grid(const DecodeArgs& args, int most_rows, int width) 
   return {static_cast<int>(groups), fits ? static_cast<int>(workers) : 1};
 }
 
-// What a block is to do.
+// What a block is to do: the sequence, its key-value head, and which of that head's query heads is the first.
 struct DecodeBlock {
   int64_t sequence;
-  int kv_head, first_row;  // of its query heads
-  __device__ DecodeBlock(const AttentionArgs& a, int most_rows) {
-    const int groups = (a.heads / a.kv_heads + most_rows - 1) / most_rows;
+  int kv_head, first_row;
+  __device__ DecodeBlock(const AttentionArgs& a, int max_rows) {
+    const int groups = (a.heads / a.kv_heads + max_rows - 1) / max_rows;
     const unsigned per_sequence = static_cast<unsigned>(a.kv_heads * groups), place = blockIdx.x % per_sequence;
     sequence = blockIdx.x / per_sequence;
     kv_head = static_cast<int>(place) / groups;
-    first_row = static_cast<int>(place) % groups * most_rows;
+    first_row = static_cast<int>(place) % groups * max_rows;
+  }
+  __device__ DecodeRows rows_of(const AttentionArgs& a, int max_rows) const {
+    const int group = a.heads / a.kv_heads;
+    return {sequence, kv_head * group + first_row, min(max_rows, group - first_row), a.positions[sequence] + 1};
   }
 };
 

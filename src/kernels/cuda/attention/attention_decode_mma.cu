@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kRows = 16, kLanes = 4;  // of a tile; that share a row of scores
 template <int width>
-constexpr int kMostWarps = 512 / width;
+constexpr int kMaxWarps = 512 / width;
 constexpr int kSharedPerProcessor = 220 << 10;  // sm_90; on other GPUs the number of warps fits less well
 
 template <int width>
@@ -49,68 +49,149 @@ __device__ void load_tile(char* target, const T* head, int stride, const int (&r
   }
 }
 
-template <class T, int width, int halves, bool vector>
-__global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(DecodeArgs args) {
-  using Step = KeyStep<T, width>;
+// The block's query rows into shared memory, 16 bytes a thread at a time.
+template <class T, int width, bool vector>
+__device__ __forceinline__ void load_queries(const AttentionArgs& a, const DecodeRows& block, char* queries) {
   constexpr int kChunks = width / 8;
+  for (int item = threadIdx.x; item < block.rows * kChunks; item += blockDim.x) {
+    const QkvColumns columns(a);
+    const int row = item / kChunks, chunk = item % kChunks;
+    load_chunk<vector>(queries + chunk_offset(row, chunk, kChunks),
+                       static_cast<const T*>(a.qkv) + block.token * columns.stride +
+                           static_cast<int64_t>(block.first_head + row) * a.head_dim,
+                       chunk, a.head_dim, true);
+  }
+}
+
+// A warp's way through the tiles of its block: of every split that the block takes every warps-th tile, where the
+// number of warps divides kSplitTiles. Its keys and values come through two tile buffers of its own.
+template <class T, int width, bool vector>
+struct TileStream {
+  const AttentionArgs& a;
+  const DecodeRows& block;
+  const T *all_keys, *all_values;  // of the key-value head
+  int stride, warps, end_tile;
+  char *keys, *values;  // the tile buffers
+
+  __device__ __forceinline__ TileStream(const AttentionArgs& args, const DecodeRows& rows, int kv_head, char* buffers)
+      : a(args),
+        block(rows),
+        all_keys(static_cast<const T*>(a.pages.keys) + static_cast<int64_t>(kv_head) * a.head_dim),
+        all_values(static_cast<const T*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim),
+        stride(a.kv_heads * a.head_dim),
+        warps(blockDim.x / 32),
+        end_tile((block.keys + kKeyTile - 1) / kKeyTile),
+        keys(buffers),
+        values(buffers + KeyStep<T, width>::kKeyBytes) {}
+
+  // The rows of the cache in which a tile's positions lane and lane + 32 lie.
+  __device__ __forceinline__ void find_rows(int tile, int (&found)[2]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int position = tile * kKeyTile + static_cast<int>(threadIdx.x % 32) + 32 * i;
+      found[i] = position < block.keys ? cache_row(a.pages, block.token, position) : 0;
+    }
+  }
+  __device__ __forceinline__ void load_keys(int tile, const int (&from)[2]) const {
+    load_tile<T, width, vector>(keys, all_keys, stride, from, block.keys - tile * kKeyTile, a.head_dim);
+  }
+  __device__ __forceinline__ void load_values(int tile, const int (&from)[2]) const {
+    load_tile<T, width, vector>(values, all_values, stride, from, block.keys - tile * kKeyTile, a.head_dim);
+  }
+  __device__ __forceinline__ int tile_after(int tile) const {
+    const int next = tile + warps;
+    return next / kSplitTiles == tile / kSplitTiles ? next : next + (static_cast<int>(gridDim.y) - 1) * kSplitTiles;
+  }
+};
+
+// Stores the largest score of each of the warp's rows in its tile.
+template <class Step, int halves>
+__device__ __forceinline__ void store_largest(const float (&scores)[kScoreParts][4], int rows, const DecodeState& s) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = lane / 4;
+#pragma unroll
+  for (int r = 0; r < halves; ++r) {
+    const float most = Step::largest(scores, r);
+    if (lane % 4 == 0 && row0 + 8 * r < rows) s.tile_largest[warp * rows + row0 + 8 * r] = most;
+  }
+}
+
+// Scores become weights relative to the largest score up to this tile, as two terms of the type (KeyStep::weigh).
+// Stores their sums, and by what the results of earlier tiles shrink. `largest`: of each row, before this round.
+template <class Step, int halves>
+__device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, const float (&largest)[2],
+                                           float (&scores)[kScoreParts][4], uint32_t (&high)[kKeyTile / 16][4],
+                                           uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = lane / 4;
+  float with[2] = {};
+#pragma unroll
+  for (int r = 0; r < halves; ++r) {
+    const int row = min(row0 + 8 * r, rows - 1);
+    const Running running = running_largest(s, rows, row, warp, largest[r]);
+    with[r] = running.with;
+    if (lane % 4 == 0 && row == row0 + 8 * r) s.shrinks[warp * rows + row] = rule.weight(running.before, running.with);
+  }
+  float sums[2];
+  Step::template weigh<halves>(scores, with, rule.log2_scale, high, low, sums);
+#pragma unroll
+  for (int r = 0; r < halves; ++r)
+    if (row0 + 8 * r < rows) s.sums[(warp * rows + row0 + 8 * r) * kLanes + lane % 4] = sums[r];
+}
+
+// Weights times the tile's values, stored as the warp's part, kSlice columns at a time.
+template <class Step, int width, int halves>
+__device__ __forceinline__ void multiply_tile(const char* values, int rows, const uint32_t (&high)[kKeyTile / 16][4],
+                                              const uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = lane / 4;
+#pragma unroll
+  for (int slice = 0; slice < width; slice += kSlice) {
+    float part[kSlice / 8][4];
+    Step::multiply_values(shared_address(values), slice, high, low, part);
+#pragma unroll
+    for (int j = 0; j < kSlice / 8; ++j)
+#pragma unroll
+      for (int r = 0; r < halves; ++r)
+        if (row0 + 8 * r < rows)
+          *reinterpret_cast<float2*>(s.parts + (warp * rows + row0 + 8 * r) * width + slice + j * 8 + lane % 4 * 2) = {
+              part[j][2 * r], part[j][2 * r + 1]};
+  }
+}
+
+// Operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a sequence
+// each; pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all of type T.
+// Block (x, y): up to 16 query heads of one key-value head of one sequence, as the rows of one tile, and of the splits
+// of its keys every gridDim.y-th from y on (DecodeBlock). blockDim.x / 32 warps take a tile of 64 keys each, a round at
+// a time; 1, 2, 4 … up to kMaxWarps. Thread: lane l of a warp has scores and output of rows l / 4 and l / 4 + 8, as
+// mma.sync leaves them. `halves` 1: no row beyond the eighth is used, and what belongs to those is left out. Alignment:
+// `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded up to 64, 128
+// or 256.
+template <class T, int width, int halves, bool vector>
+__global__ void __launch_bounds__(kMaxWarps<width> * 32) decode_mma_kernel(DecodeArgs args) {
+  using Step = KeyStep<T, width>;
   extern __shared__ __align__(128) char shared[];
   const AttentionArgs& a = args.attention;
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const DecodeBlock place(a, kRows);
-  const int group = a.heads / a.kv_heads, kv_head = place.kv_head;
-  const int64_t sequence = place.sequence;
-  const DecodeRows block{sequence, kv_head * group + place.first_row, min(kRows, group - place.first_row),
-                         a.positions[sequence] + 1};
-  const int rows = block.rows, splits = splits_of(block.keys);
-  char* const keys = shared + warp * 2 * Step::kKeyBytes;
-  char* const values = keys + Step::kKeyBytes;
+  const DecodeRows block = place.rows_of(a, kRows);
+  const TileStream<T, width, vector> stream(a, block, place.kv_head, shared + warp * 2 * Step::kKeyBytes);
+  const int rows = block.rows, splits = splits_of(block.keys), end_tile = stream.end_tile;
   char* const queries = shared + warps * 2 * Step::kKeyBytes;
   const DecodeState s = decode_state(reinterpret_cast<float*>(queries + rows * width * 2), rows, width, kLanes, warps);
   const RawScores rule(a.scale);
-  const int stride = a.kv_heads * a.head_dim;
-  const T* const all_keys = static_cast<const T*>(a.pages.keys) + static_cast<int64_t>(kv_head) * a.head_dim;
-  const T* const all_values = static_cast<const T*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim;
-
-  const auto cache_rows = [&](int tile, int(&found)[2]) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int position = tile * kKeyTile + lane + 32 * i;
-      found[i] = position < block.keys ? cache_row(a.pages, sequence, position) : 0;
-    }
-  };
-  const auto load_keys = [&](int tile, const int(&from)[2]) {
-    load_tile<T, width, vector>(keys, all_keys, stride, from, block.keys - tile * kKeyTile, a.head_dim);
-  };
-  const auto load_values = [&](int tile, const int(&from)[2]) {
-    load_tile<T, width, vector>(values, all_values, stride, from, block.keys - tile * kKeyTile, a.head_dim);
-  };
-  // The block's splits: every gridDim.y-th. A warp's tiles: of a split, every `warps`-th, a divisor of kSplitTiles.
-  const int first_split = blockIdx.y, end_tile = (block.keys + kKeyTile - 1) / kKeyTile;
-  const auto tile_after = [&](int tile) {
-    const int next = tile + warps;
-    return next / kSplitTiles == tile / kSplitTiles ? next : next + (static_cast<int>(gridDim.y) - 1) * kSplitTiles;
-  };
+  const int first_split = blockIdx.y;
   int tile = first_split * kSplitTiles + warp, ready[2];
-  cache_rows(tile < end_tile ? tile : end_tile, ready);
+  stream.find_rows(tile < end_tile ? tile : end_tile, ready);
   wait_for_previous();
   let_next_start();
   if (first_split >= splits) return;
 
-  for (int item = threadIdx.x; item < rows * kChunks; item += blockDim.x) {
-    const QkvColumns columns(a);
-    const int row = item / kChunks, chunk = item % kChunks;
-    load_chunk<vector>(queries + chunk_offset(row, chunk, kChunks),
-                       static_cast<const T*>(a.qkv) + sequence * columns.stride +
-                           static_cast<int64_t>(block.first_head + row) * a.head_dim,
-                       chunk, a.head_dim, true);
-  }
-  if (tile < end_tile) load_keys(tile, ready);
+  load_queries<T, width, vector>(a, block, queries);
+  if (tile < end_tile) stream.load_keys(tile, ready);
   commit_copies();
-  if (tile < end_tile) load_values(tile, ready);
+  if (tile < end_tile) stream.load_values(tile, ready);
   commit_copies();
   const int row0 = lane / 4;
   const uint32_t query_base = shared_address(queries);
-  const int query_row = min(lane & 15, rows - 1);  // rows behind the last are copies of it, and of no use
+  const int query_row = min(lane & 15, rows - 1);  // rows behind the last are copies of it, and nobody uses them
 
   for (int split = first_split; split < splits; split += gridDim.y) {
     const int split_end = min(end_tile, (split + 1) * kSplitTiles);
@@ -118,8 +199,8 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
     for (int round = split * kSplitTiles; round < split_end; round += warps) {
       const int tiles = min(warps, split_end - round);  // of this round; this warp's is `tile` if it has one
       const bool mine = warp < tiles;
-      const int next = mine ? tile_after(tile) : tile;
-      if (mine && next < end_tile) cache_rows(next, ready);
+      const int next = mine ? stream.tile_after(tile) : tile;
+      if (mine && next < end_tile) stream.find_rows(next, ready);
       wait_copies<1>();  // keys
       if (round == first_split * kSplitTiles)
         __syncthreads();  // and everyone's queries
@@ -127,51 +208,23 @@ __global__ void __launch_bounds__(kMostWarps<width> * 32) decode_mma_kernel(Deco
         __syncwarp();
       float scores[kScoreParts][4];
       if (mine) {
-        Step::multiply_keys(query_base, query_row, shared_address(keys), scores);
+        Step::multiply_keys(query_base, query_row, shared_address(stream.keys), scores);
         __syncwarp();
-        if (next < end_tile) load_keys(next, ready);
+        if (next < end_tile) stream.load_keys(next, ready);
         const int positions[2] = {block.keys - 1, block.keys - 1};
         if ((tile + 1) * kKeyTile > block.keys) Step::mask(tile * kKeyTile, positions, scores);
-#pragma unroll
-        for (int r = 0; r < halves; ++r) {
-          const float most = Step::largest(scores, r);
-          if (lane % 4 == 0 && row0 + 8 * r < rows) s.most[warp * rows + row0 + 8 * r] = most;
-        }
+        store_largest<Step, halves>(scores, rows, s);
       }
       commit_copies();
       __syncthreads();  // the round's largest scores; and everyone has joined the last round
       if (mine) {
-        float with[2] = {};
-#pragma unroll
-        for (int r = 0; r < halves; ++r) {
-          const int row = min(row0 + 8 * r, rows - 1);
-          const Running running = running_largest(s, rows, row, warp, largest[r]);
-          with[r] = running.with;
-          if (lane % 4 == 0 && row == row0 + 8 * r)
-            s.shrinks[warp * rows + row] = rule.weight(running.before, running.with);
-        }
         uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
-        float sums[2];
-        Step::template weigh<halves>(scores, with, rule.log2_scale, high, low, sums);
-#pragma unroll
-        for (int r = 0; r < halves; ++r)
-          if (row0 + 8 * r < rows) s.sums[(warp * rows + row0 + 8 * r) * kLanes + lane % 4] = sums[r];
+        weigh_tile<Step, halves>(rule, rows, largest, scores, high, low, s);
         wait_copies<1>();  // values
         __syncwarp();
-#pragma unroll
-        for (int slice = 0; slice < width; slice += kSlice) {
-          float part[kSlice / 8][4];
-          Step::multiply_values(shared_address(values), slice, high, low, part);
-#pragma unroll
-          for (int j = 0; j < kSlice / 8; ++j)
-#pragma unroll
-            for (int r = 0; r < halves; ++r)
-              if (row0 + 8 * r < rows)
-                *reinterpret_cast<float2*>(s.parts + (warp * rows + row0 + 8 * r) * width + slice + j * 8 +
-                                           lane % 4 * 2) = {part[j][2 * r], part[j][2 * r + 1]};
-        }
+        multiply_tile<Step, width, halves>(stream.values, rows, high, low, s);
         __syncwarp();
-        if (next < end_tile) load_values(next, ready);
+        if (next < end_tile) stream.load_values(next, ready);
         tile = next;
       }
       commit_copies();
@@ -201,11 +254,11 @@ void launch_kernel(cudaStream_t stream, const DecodeArgs& args) {
   const int64_t units = a.pages.singles * a.kv_heads * grid.groups * grid.workers;
   const int64_t tiles = std::min<int64_t>(kSplitTiles, ceil_divide(args.max_length, kKeyTile));
   int warps = 1;
-  while (warps < kMostWarps<width> && warps < tiles && units * warps < resident) warps *= 2;
+  while (warps < kMaxWarps<width> && warps < tiles && units * warps < resident) warps *= 2;
   const int bytes = shared_bytes<width>(rows, warps, grid.workers == 1);
   const auto kernel = decode_mma_kernel<T, width, halves, vector>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  shared_bytes<width>(rows, kMostWarps<width>, true)));
+                                  shared_bytes<width>(rows, kMaxWarps<width>, true)));
   launch_dependent("decode_mma_kernel", kernel,
                    {grid.blocks(a), dim3(static_cast<unsigned>(warps) * 32), static_cast<size_t>(bytes)}, stream, args);
 }

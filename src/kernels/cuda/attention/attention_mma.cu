@@ -1,18 +1,21 @@
-// attention for bf16 and fp16 on tensor cores: tiles of queries against tiles of keys with an online softmax. The
-// probabilities enter the second product as two terms of the type, and each key tile's products are summed apart before
-// they join the output: both keep the error at that of the result's own rounding, also over 128 000 keys.
+// attention and the part of cached_attention that takes several tokens of a sequence, for bf16 and fp16 on tensor
+// cores: tiles of queries against tiles of keys with an online softmax. The probabilities enter the second product as
+// two terms of the type, and each key tile's products are summed by themselves before they join the output. Both keep
+// the error at that of the result's own rounding, also over 128 000 keys.
 #include "kernels/cuda/attention/attention_mma.cuh"
 
 namespace lfm2 {
 
 namespace {
 
+// The shared memory of a block, and how a tile of queries and its keys and values come there.
 template <class T, int width, bool vector>
 struct Tile {
   using Step = KeyStep<T, width>;
   static constexpr int kThreads = width == 256 ? 128 : 256, kRows = kThreads / 2;  // a warp takes 16 rows of the tile
   static constexpr int kChunks = width / 8, kQueryBytes = kRows * width * 2, kKeyBytes = Step::kKeyBytes;
-  // After two stages of keys and values: what earlier splits gave, fp32; and of each row, largest score and total.
+  // Shared memory: the queries; two tile buffers of keys and values; the merged output of earlier splits, fp32; and of
+  // each row the largest score and the total of those splits.
   static constexpr int kMerged = kQueryBytes + 4 * kKeyBytes, kMergedRows = kMerged + kRows * width * 4;
   static constexpr int kSharedBytes = kMergedRows + kRows * 8;
 
@@ -54,26 +57,35 @@ struct Tile {
   }
 };
 
-template <class T, int width, bool paged, bool vector>
-__device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared) {
+// The online softmax of this lane's part of 16 query rows: rows row0 and row0 + 8 of the tile, as mma.sync leaves them.
+// A weight is 2^(score - largest, scaled), times 2^kLift; the output is divided by the weights' sum at the very end.
+template <class T, int width, bool vector>
+struct Rows {
   using Step = KeyStep<T, width>;
-  const Tile<T, width, vector> work{args, tile, shared};
-  const KeyRows<T, paged> rows(args, tile);
-  const RawScores rule(args.scale);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int row0 = warp * 16 + lane / 4;  // this lane's rows: row0 and row0 + 8
-  const int positions[2] = {tile.row_position(row0), tile.row_position(row0 + 8)};
-  const int last_position = min(tile.row_position(warp * 16 + 15), tile.keys() - 1);
+
+  const Tile<T, width, vector>& work;
+  RawScores rule;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = warp * 16 + lane / 4;
+  int positions[2];  // of the two rows, in their sample
   float out[width / 8][4] = {};
   float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};  // total: of this lane's columns only
 
-  // Joins the split that begins at `first_key` to those before it. Its rows before `first_key` keep what they have.
-  const auto close_split = [&](int first_key) {
+  __device__ __forceinline__ explicit Rows(const Tile<T, width, vector>& tile_work)
+      : work(tile_work), rule(work.args.scale) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) positions[r] = work.tile.row_position(row0 + 8 * r);
+  }
+
+  // Joins the split that begins at `first_key` to those before it. Rows before `first_key` keep what they have.
+  __device__ __forceinline__ void close_split(int first_key) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);
       total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);
-      if (first_key == 0) continue;
+    }
+    if (first_key == 0) return;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
       const float2 before = work.merged_row(row0 + 8 * r);
       const bool has_keys = positions[r] >= first_key;
       const float most = fmaxf(before.x, largest[r]);
@@ -88,8 +100,10 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* s
           out[j][i] = has_keys ? merged(kept, weights[0], out[j][i], weights[1]) : kept;
         }
     }
-  };
-  const auto set_aside = [&] {
+  }
+
+  // Puts what all splits so far gave into shared memory, and begins a new split.
+  __device__ __forceinline__ void set_aside() {
     __syncwarp();  // four lanes share a row
 #pragma unroll
     for (int r = 0; r < 2; ++r) work.merged_row(row0 + 8 * r) = {largest[r], total[r]};
@@ -106,28 +120,15 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* s
       total[r] = 0;
     }
     __syncwarp();
-  };
+  }
 
-  const int steps = (tile.keys() + kKeyTile - 1) / kKeyTile;
-  work.load_queries();
-  work.load_keys(rows, 0);
-  commit_copies();
-  for (int step = 0; step < steps; ++step) {
-    wait_copies<0>();
-    __syncthreads();  // this step's keys have come, and every warp is done with the stage filled next
-    if (step + 1 < steps) work.load_keys(rows, step + 1);
-    commit_copies();
+  // One tile of keys, which lies in shared memory together with its values.
+  __device__ __forceinline__ void add_tile(int step) {
     const int first_key = step * kKeyTile;
-    if (first_key > last_position) continue;  // all of this warp's rows come before these keys
-    if (step > 0 && step % kSplitTiles == 0) {
-      close_split(first_key - kSplitKeys);
-      set_aside();
-    }
-
     const uint32_t keys = shared_address(work.keys(step));
     float scores[kScoreParts][4];
-    Step::multiply_keys(shared_address(shared), warp * 16 + (lane & 15), keys, scores);
-    if (first_key + kKeyTile - 1 > tile.first_position)  // the causal mask cuts this tile, or it ends the sample
+    Step::multiply_keys(shared_address(work.shared), warp * 16 + (lane & 15), keys, scores);
+    if (first_key + kKeyTile - 1 > work.tile.first_position)  // the causal mask cuts this tile, or it ends the sample
       Step::mask(first_key, positions, scores);
     float shrink[2];
 #pragma unroll
@@ -154,25 +155,66 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* s
         }
     }
   }
-  wait_copies<0>();
-  close_split(last_position / kSplitKeys * kSplitKeys);
 
+  __device__ __forceinline__ void store() const {
+    const AttentionArgs& args = work.args;
+    const QueryTile& tile = work.tile;
 #pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const int row = row0 + 8 * r;
-    if (!tile.row_valid(row)) continue;
-    const int64_t token = tile.first_token + row / tile.group;
-    const int64_t head = tile.kv_head * tile.group + row % tile.group;
-    T* target = static_cast<T*>(args.out) + (token * args.heads + head) * args.head_dim;
+    for (int r = 0; r < 2; ++r) {
+      const int row = row0 + 8 * r;
+      if (!tile.row_valid(row)) continue;
+      const int64_t token = tile.first_token + row / tile.group;
+      const int64_t head = tile.kv_head * tile.group + row % tile.group;
+      T* target = static_cast<T*>(args.out) + (token * args.heads + head) * args.head_dim;
 #pragma unroll
-    for (int j = 0; j < width / 8; ++j) {
-      const int column = j * 8 + lane % 4 * 2;
-      if (column < args.head_dim)
-        *reinterpret_cast<uint32_t*>(target + column) = pack<T>(out[j][2 * r] / total[r], out[j][2 * r + 1] / total[r]);
+      for (int j = 0; j < width / 8; ++j) {
+        const int column = j * 8 + lane % 4 * 2;
+        if (column < args.head_dim)
+          *reinterpret_cast<uint32_t*>(target + column) =
+              pack<T>(out[j][2 * r] / total[r], out[j][2 * r + 1] / total[r]);
+      }
     }
   }
+};
+
+// The output of one tile of queries: tile after tile of keys, of which the next is loaded while one is used.
+template <class T, int width, bool paged, bool vector>
+__device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared) {
+  const Tile<T, width, vector> work{args, tile, shared};
+  const KeyRows<T, paged> keys(args, tile);
+  Rows<T, width, vector> rows(work);
+  const int warp = threadIdx.x / 32;
+  const int last_position = min(tile.row_position(warp * 16 + 15), tile.keys() - 1);
+
+  const int steps = (tile.keys() + kKeyTile - 1) / kKeyTile;
+  work.load_queries();
+  work.load_keys(keys, 0);
+  commit_copies();
+  for (int step = 0; step < steps; ++step) {
+    wait_copies<0>();
+    __syncthreads();  // this step's keys have come, and every warp is done with the tile buffer filled next
+    if (step + 1 < steps) work.load_keys(keys, step + 1);
+    commit_copies();
+    const int first_key = step * kKeyTile;
+    if (first_key > last_position) continue;  // all of this warp's rows come before these keys
+    if (step > 0 && step % kSplitTiles == 0) {
+      rows.close_split(first_key - kSplitKeys);
+      rows.set_aside();
+    }
+    rows.add_tile(step);
+  }
+  wait_copies<0>();
+  rows.close_split(last_position / kSplitKeys * kSplitKeys);
+  rows.store();
 }
 
+// Operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
+// pages pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all of type T, bf16 or
+// fp16. Block (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
+// key- value head y (for_each_query_tile). The rows of a tile are all query heads of that head at consecutive
+// positions. Thread: a warp takes 16 rows of the tile; lane l has scores and output of rows l / 4 and l / 4 + 8 of
+// them. Alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. out on 4 bytes,
+// head_dim even. width: head_dim rounded up to 64, 128 or 256.
 template <class T, int width, bool paged, bool vector>
 __global__ void __launch_bounds__(Tile<T, width, vector>::kThreads, width == 64 ? 2 : 1)
     attention_mma_kernel(AttentionArgs args, int tile_positions) {

@@ -1,5 +1,6 @@
-// attention for fp32, in true fp32: tiles of 64 query rows against tiles of 64 keys with an online softmax. Each key
-// tile's products are summed apart before they join the output.
+// attention and the part of cached_attention that takes several tokens of a sequence, in true fp32: tiles of 64 query
+// rows against tiles of 64 keys with an online softmax. Each key tile's products are summed by themselves before they
+// join the output.
 #include <cmath>
 
 #include "kernels/cuda/attention/attention_tile.cuh"
@@ -39,22 +40,33 @@ __device__ void load_rows(float* target, int stride, int rows, int head_dim, boo
   }
 }
 
-template <int width, bool paged>
-__device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* shared, bool vector) {
+// The online softmax of a thread's four query rows, row0 and those behind it, which 16 threads share: of the keys of a
+// tile every 16th, of the output's columns runs of four, 64 apart. A weight is e^(score - largest); the output is
+// divided by the weights' sum at the very end.
+template <int width>
+struct Rows {
   using L = Layout<width>;
-  constexpr int kColumns = width / 16;  // of a thread: runs of 4, 64 apart
-  const float* qkv = static_cast<const float*>(args.qkv);
-  const QkvColumns columns(args);
-  const KeyRows<float, paged> keys(args, tile);
-  const ScaledScores rule;
+  static constexpr int kColumns = width / 16;
+
+  const AttentionArgs& args;
+  const QueryTile& tile;
+  float* shared;
   const int tx = threadIdx.x % 16, row0 = threadIdx.x / 16 * kEach;
-  float* scores = shared + L::kScores + row0 * kScoreStride;  // rows of this half warp: only its lanes use them
+  float* const weights = shared + L::kScores + row0 * kScoreStride;  // [kEach, keys]: only these 16 threads use them
+  ScaledScores rule{};
+  // The split so far: total is of this thread's keys only, until the split is closed.
   float out[kEach][kColumns] = {}, largest[kEach], total[kEach] = {};
-  for (int r = 0; r < kEach; ++r) largest[r] = -INFINITY;
-  float earlier_out[kEach][kColumns] = {}, earlier_largest[kEach] = {}, earlier_total[kEach] = {};  // splits before
+  // All splits before it.
+  float earlier_out[kEach][kColumns] = {}, earlier_largest[kEach] = {}, earlier_total[kEach] = {};
+
+  __device__ __forceinline__ Rows(const AttentionArgs& arguments, const QueryTile& query_tile, float* shared_floats)
+      : args(arguments), tile(query_tile), shared(shared_floats) {
+#pragma unroll
+    for (int r = 0; r < kEach; ++r) largest[r] = -INFINITY;
+  }
 
   // Joins the split that begins at `first_key` to those before it. Rows before `first_key` keep what they have.
-  const auto close_split = [&](int first_key) {
+  __device__ __forceinline__ void close_split(int first_key) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
 #pragma unroll
@@ -62,46 +74,33 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
       if (first_key == 0) continue;
       const bool has_keys = tile.row_position(row0 + i) >= first_key;
       const float most = fmaxf(earlier_largest[i], largest[i]);
-      const float weights[2] = {rule.weight(earlier_largest[i], most), rule.weight(largest[i], most)};
+      const float scales[2] = {rule.weight(earlier_largest[i], most), rule.weight(largest[i], most)};
       largest[i] = has_keys ? most : earlier_largest[i];
-      total[i] = has_keys ? merged(earlier_total[i], weights[0], total[i], weights[1]) : earlier_total[i];
+      total[i] = has_keys ? merged(earlier_total[i], scales[0], total[i], scales[1]) : earlier_total[i];
 #pragma unroll
       for (int c = 0; c < kColumns; ++c)
-        out[i][c] = has_keys ? merged(earlier_out[i][c], weights[0], out[i][c], weights[1]) : earlier_out[i][c];
+        out[i][c] = has_keys ? merged(earlier_out[i][c], scales[0], out[i][c], scales[1]) : earlier_out[i][c];
     }
-  };
+  }
 
-  load_rows<width>(shared + L::kQueries, L::kStride, kRows, args.head_dim, vector, [&](int row) -> const float* {
-    if (!tile.row_valid(row)) return nullptr;
-    const int64_t head = tile.kv_head * tile.group + row % tile.group;
-    return qkv + (tile.first_token + row / tile.group) * columns.stride + head * args.head_dim;
-  });
-  for (int first_key = 0; first_key < tile.keys(); first_key += kKeyTile) {
-    if (first_key > 0 && first_key % kSplitKeys == 0) {
-      close_split(first_key - kSplitKeys);
+  // What all splits so far gave is put aside, and a new split begins.
+  __device__ __forceinline__ void set_aside() {
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        earlier_largest[i] = largest[i];
-        earlier_total[i] = total[i];
-        largest[i] = -INFINITY;
-        total[i] = 0;
+    for (int i = 0; i < kEach; ++i) {
+      earlier_largest[i] = largest[i];
+      earlier_total[i] = total[i];
+      largest[i] = -INFINITY;
+      total[i] = 0;
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-          earlier_out[i][c] = out[i][c];
-          out[i][c] = 0;
-        }
+      for (int c = 0; c < kColumns; ++c) {
+        earlier_out[i][c] = out[i][c];
+        out[i][c] = 0;
       }
     }
-    const auto row_of = [&](const float* rows, int row) -> const float* {
-      return first_key + row < tile.keys() ? rows + keys.offset(first_key + row) : nullptr;
-    };
-    load_rows<width>(shared + L::kKeys, L::kStride, kKeyTile, args.head_dim, vector,
-                     [&](int row) { return row_of(keys.keys, row); });
-    load_rows<width>(shared + L::kValues, width, kKeyTile, args.head_dim, vector,
-                     [&](int row) { return row_of(keys.values, row); });
-    __syncthreads();
+  }
 
-    float p[kEach][kEach] = {};  // rows, keys
+  // p = queries times keys, of this thread's rows and keys.
+  __device__ __forceinline__ void multiply_keys(float (&p)[kEach][kEach]) const {
 #pragma unroll 4
     for (int d = 0; d < width; d += 4) {
       float4 query[kEach], key[kEach];
@@ -115,7 +114,11 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
 #pragma unroll
         for (int j = 0; j < kEach; ++j) p[i][j] = dot(p[i][j], query[i], key[j]);
     }
-    float shrink[kEach];
+  }
+
+  // Products become scores, and those weights, for all 16 threads of these rows; `shrink`: what the new largest score
+  // leaves of the results before.
+  __device__ __forceinline__ void weigh(int first_key, float (&p)[kEach][kEach], float (&shrink)[kEach]) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int position = tile.row_position(row0 + i);
@@ -134,18 +137,20 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
       for (int j = 0; j < kEach; ++j) {
         p[i][j] = rule.weight(p[i][j], next);
         sum += p[i][j];
-        scores[i * kScoreStride + tx + 16 * j] = p[i][j];
+        weights[i * kScoreStride + tx + 16 * j] = p[i][j];
       }
       total[i] = fmaf(total[i], shrink[i], sum);
     }
-    __syncwarp();
+  }
 
+  // out = out shrink + weights times values; the tile's products are summed by themselves first.
+  __device__ __forceinline__ void multiply_values(const float (&shrink)[kEach]) {
     float part[kEach][kColumns] = {};
 #pragma unroll 2
     for (int key = 0; key < kKeyTile; key += 4) {
       float4 weight[kEach];
 #pragma unroll
-      for (int i = 0; i < kEach; ++i) weight[i] = *reinterpret_cast<const float4*>(scores + i * kScoreStride + key);
+      for (int i = 0; i < kEach; ++i) weight[i] = *reinterpret_cast<const float4*>(weights + i * kScoreStride + key);
 #pragma unroll
       for (int e = 0; e < 4; ++e)
 #pragma unroll
@@ -166,23 +171,67 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
     for (int i = 0; i < kEach; ++i)
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) out[i][c] = fmaf(out[i][c], shrink[i], part[i][c]);
-    __syncthreads();  // before the next keys are loaded
   }
 
-  close_split((tile.keys() - 1) / kSplitKeys * kSplitKeys);
-  for (int i = 0; i < kEach; ++i) {
-    if (!tile.row_valid(row0 + i)) continue;
-    const int64_t token = tile.first_token + (row0 + i) / tile.group;
-    const int64_t head = tile.kv_head * tile.group + (row0 + i) % tile.group;
-    float* target = static_cast<float*>(args.out) + (token * args.heads + head) * args.head_dim;
+  __device__ __forceinline__ void store() const {
+    for (int i = 0; i < kEach; ++i) {
+      if (!tile.row_valid(row0 + i)) continue;
+      const int64_t token = tile.first_token + (row0 + i) / tile.group;
+      const int64_t head = tile.kv_head * tile.group + (row0 + i) % tile.group;
+      float* target = static_cast<float*>(args.out) + (token * args.heads + head) * args.head_dim;
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      const int column = c / 4 * 64 + tx * 4 + c % 4;
-      if (column < args.head_dim) target[column] = out[i][c] / total[i];
+      for (int c = 0; c < kColumns; ++c) {
+        const int column = c / 4 * 64 + tx * 4 + c % 4;
+        if (column < args.head_dim) target[column] = out[i][c] / total[i];
+      }
     }
   }
+};
+
+// The output of one tile of queries: tile after tile of keys.
+template <int width, bool paged>
+__device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* shared, bool vector) {
+  using L = Layout<width>;
+  const float* qkv = static_cast<const float*>(args.qkv);
+  const QkvColumns columns(args);
+  const KeyRows<float, paged> keys(args, tile);
+  Rows<width> rows(args, tile, shared);
+  load_rows<width>(shared + L::kQueries, L::kStride, kRows, args.head_dim, vector, [&](int row) -> const float* {
+    if (!tile.row_valid(row)) return nullptr;
+    const int64_t head = tile.kv_head * tile.group + row % tile.group;
+    return qkv + (tile.first_token + row / tile.group) * columns.stride + head * args.head_dim;
+  });
+  for (int first_key = 0; first_key < tile.keys(); first_key += kKeyTile) {
+    if (first_key > 0 && first_key % kSplitKeys == 0) {
+      rows.close_split(first_key - kSplitKeys);
+      rows.set_aside();
+    }
+    const auto row_of = [&](const float* matrix, int row) -> const float* {
+      return first_key + row < tile.keys() ? matrix + keys.offset(first_key + row) : nullptr;
+    };
+    load_rows<width>(shared + L::kKeys, L::kStride, kKeyTile, args.head_dim, vector,
+                     [&](int row) { return row_of(keys.keys, row); });
+    load_rows<width>(shared + L::kValues, width, kKeyTile, args.head_dim, vector,
+                     [&](int row) { return row_of(keys.values, row); });
+    __syncthreads();
+    float p[kEach][kEach] = {}, shrink[kEach];  // p: rows, keys
+    rows.multiply_keys(p);
+    rows.weigh(first_key, p, shrink);
+    __syncwarp();
+    rows.multiply_values(shrink);
+    __syncthreads();  // before the next keys are loaded
+  }
+  rows.close_split((tile.keys() - 1) / kSplitKeys * kSplitKeys);
+  rows.store();
 }
 
+// Operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
+// pages pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all fp32. Block (x, y):
+// the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and key- value head y
+// (for_each_query_tile). The rows of a tile are all query heads of that head at consecutive positions. Thread: four
+// rows of the tile, with 15 others; of each tile of keys four keys, then width / 16 columns of the output. Alignment:
+// `vector`: head_dim in fours, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded up to 64, 128
+// or 256.
 template <int width, bool paged>
 __global__ void __launch_bounds__(kThreads, width == 64 ? 2 : 1)
     attention_simt_kernel(AttentionArgs args, int tile_positions, bool vector) {
