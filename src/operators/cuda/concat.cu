@@ -145,93 +145,109 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ 
   }
 }
 
-// Units of the parts, one part behind the other. add: what is there is added to.
+// A unit of a part, on its way from the whole. kWhole: as for join_kernel.
+template <class T, bool kWhole, class Index>
+struct PartUnit {
+  std::conditional_t<kWhole, Unit<T>, Runs<T>> unit;
+  T* target;
+  const T* source;       // of its first element
+  Index column, length;  // of the first element in the part's row; of that row
+  int count;             // of its elements; 0: there is no such unit
+
+  // Unit `ordinal` of all parts, counted one part behind the other. Nothing here waits for what it loads.
+  template <int kParts>
+  __device__ __forceinline__ void fetch(const Table<T, kParts>& table, int64_t ordinal) {
+    count = 0;
+    if (ordinal >= table.units) return;
+    const int part = search(table.counts, table.count, static_cast<Index>(ordinal));
+    const Index begin = part > 0 ? static_cast<Index>(table.ends[part - 1]) : 0;
+    length = static_cast<Index>(table.ends[part]) - begin;
+    const Index in_part = static_cast<Index>(ordinal) - (part > 0 ? static_cast<Index>(table.counts[part - 1]) : 0);
+    const Index element = in_part * kUnit<T>, outer = element / length;
+    column = element - outer * length;
+    target = table.parts[part] + element;
+    count = static_cast<int>(min(static_cast<Index>(table.outer) * length - element, Index{kUnit<T>}));
+    const Index whole_row = static_cast<Index>(table.whole_row);
+    const Index from = outer * whole_row + static_cast<Index>(table.first) + begin + column;
+    source = table.whole + from;
+    if constexpr (kWhole) {
+      unit.bits = *reinterpret_cast<const uint4*>(source);
+    } else {
+      const auto here = static_cast<int>(min(length - column, Index{kUnit<T>}));
+      unit.left = 0;
+      if (count == kUnit<T> && here + length >= Index{kUnit<T>}) {
+        const Index elements = static_cast<Index>(table.outer) * whole_row;
+        unit.left = here;
+        unit.first.fetch(source, 0, here, inside<T>(from, elements));
+        if (here < kUnit<T>) {  // the next row's elements, behind what is between
+          const Index rest = from + (whole_row - length);
+          unit.second.fetch(table.whole + rest, here, kUnit<T>, inside<T>(rest, elements));
+        }
+      }
+    }
+  }
+  // The target is one unit of memory.
+  __device__ __forceinline__ bool aligned() const {
+    return kWhole || (count == kUnit<T> && reinterpret_cast<uintptr_t>(target) % 16 == 0);
+  }
+  __device__ __forceinline__ Unit<T> get(Index whole_row) const {
+    if constexpr (kWhole) {
+      return unit;
+    } else {
+      if (unit.left > 0) return unit.get();
+      Unit<T> result;  // more runs than two, or an end: element by element
+      const T* from = source;
+      Index at = column;
+#pragma unroll
+      for (int i = 0; i < kUnit<T>; ++i) {
+        if (i >= count) continue;
+        result.elements[i] = *from;
+        ++from;
+        if (++at == length) at = 0, from += whole_row - length;
+      }
+      return result;
+    }
+  }
+};
+
+// Operands: table.whole [outer, whole_row], of whose rows table.row elements from table.first on are cut into the
+// parts [outer, length], which are written; add: added to.
+// Block: kThreads units in kSteps steps. Thread: kSteps units of 16 bytes of the parts, kThreads apart, all of whose
+// loads are under way before one is used. Alignment: any; kWhole: every run and every tensor consists of units of
+// memory.
 template <class T, int kParts, bool kWhole, bool add, class Index>
 __global__ void __launch_bounds__(kThreads) split_kernel(const __grid_constant__ Table<T, kParts> table) {
   constexpr int kOwn = kSteps<kWhole>;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kOwn * kThreads) + threadIdx.x;
-  std::conditional_t<kWhole, Unit<T>, Runs<T>> units[kOwn];
+  PartUnit<T, kWhole, Index> units[kOwn];
   Unit<T> sums[kOwn];
-  T* targets[kOwn];
-  const T* sources[kOwn];
-  Index columns[kOwn], lengths[kOwn];
-  int counts[kOwn];
-  const auto aligned = [](const T* target, int count) {
-    return kWhole || (count == kUnit<T> && reinterpret_cast<uintptr_t>(target) % 16 == 0);
-  };
 #pragma unroll
   for (int step = 0; step < kOwn; ++step) {
-    const int64_t ordinal = first + step * kThreads;
-    counts[step] = 0;
-    if (ordinal >= table.units) continue;
-    const int part = search(table.counts, table.count, static_cast<Index>(ordinal));
-    const Index begin = part > 0 ? static_cast<Index>(table.ends[part - 1]) : 0;
-    const Index length = static_cast<Index>(table.ends[part]) - begin;
-    const Index unit = static_cast<Index>(ordinal) - (part > 0 ? static_cast<Index>(table.counts[part - 1]) : 0);
-    const Index element = unit * kUnit<T>, outer = element / length, column = element - outer * length;
-    targets[step] = table.parts[part] + element;
-    counts[step] = static_cast<int>(min(static_cast<Index>(table.outer) * length - element, Index{kUnit<T>}));
-    const Index whole_row = static_cast<Index>(table.whole_row);
-    const Index from = outer * whole_row + static_cast<Index>(table.first) + begin + column;
-    if constexpr (kWhole) {
-      units[step].bits = *reinterpret_cast<const uint4*>(table.whole + from);
-    } else {
-      sources[step] = table.whole + from;
-      columns[step] = column;
-      lengths[step] = length;
-      const auto here = static_cast<int>(min(length - column, Index{kUnit<T>}));
-      units[step].left = 0;
-      if (counts[step] == kUnit<T> && here + length >= Index{kUnit<T>}) {
-        const Index elements = static_cast<Index>(table.outer) * whole_row;
-        units[step].left = here;
-        units[step].first.fetch(sources[step], 0, here, inside<T>(from, elements));
-        if (here < kUnit<T>) {  // the next row's elements, behind what is between
-          const Index rest = from + (whole_row - length);
-          units[step].second.fetch(table.whole + rest, here, kUnit<T>, inside<T>(rest, elements));
-        }
-      }
-    }
+    units[step].fetch(table, first + step * kThreads);
     if constexpr (add)
-      if (aligned(targets[step], counts[step])) sums[step].bits = *reinterpret_cast<const uint4*>(targets[step]);
+      if (units[step].count > 0 && units[step].aligned())
+        sums[step].bits = *reinterpret_cast<const uint4*>(units[step].target);
   }
 #pragma unroll
   for (int step = 0; step < kOwn; ++step) {
-    if (counts[step] == 0) return;
-    Unit<T> unit;
-    if constexpr (kWhole) {
-      unit = units[step];
-    } else if (units[step].left > 0) {
-      unit = units[step].get();
-    } else {
-      const T* from = sources[step];
-      Index column = columns[step];
-#pragma unroll
-      for (int i = 0; i < kUnit<T>; ++i) {
-        if (i >= counts[step]) continue;
-        unit.elements[i] = *from;
-        ++from;
-        if (++column == lengths[step]) column = 0, from += static_cast<Index>(table.whole_row) - lengths[step];
-      }
-    }
+    const int count = units[step].count;
+    T* const target = units[step].target;
+    if (count == 0) return;
+    Unit<T> unit = units[step].get(static_cast<Index>(table.whole_row));
     if constexpr (add) {
-      if (!aligned(targets[step], counts[step])) {
+      if (!units[step].aligned()) {
 #pragma unroll
         for (int i = 0; i < kUnit<T>; ++i)
-          if (i < counts[step]) sums[step].elements[i] = targets[step][i];
+          if (i < count) sums[step].elements[i] = target[i];
       }
-      float x[kUnit<T>], y[kUnit<T>];
-      unpack(unit, x);
-      unpack(sums[step], y);
-#pragma unroll
-      for (int i = 0; i < kUnit<T>; ++i) x[i] = y[i] + x[i];
-      pack(x, unit);
+      add_unit(sums[step], unit);
     }
-    if (aligned(targets[step], counts[step])) {
-      *reinterpret_cast<uint4*>(targets[step]) = unit.bits;
+    if (units[step].aligned()) {
+      *reinterpret_cast<uint4*>(target) = unit.bits;
     } else {
 #pragma unroll
       for (int i = 0; i < kUnit<T>; ++i)
-        if (i < counts[step]) targets[step][i] = unit.elements[i];
+        if (i < count) target[i] = unit.elements[i];
     }
   }
 }

@@ -59,6 +59,16 @@ __device__ void store_unit(T* to, const Unit<T>& unit, int count) {
       if (i < count) to[i] = unit.elements[i];
   }
 }
+// unit = sum + unit, rounded.
+template <class T>
+__device__ __forceinline__ void add_unit(const Unit<T>& sum, Unit<T>& unit) {
+  float x[kUnit<T>], y[kUnit<T>];
+  unpack(unit, x);
+  unpack(sum, y);
+#pragma unroll
+  for (int i = 0; i < kUnit<T>; ++i) x[i] = y[i] + x[i];
+  pack(x, unit);
+}
 // kUnit elements: `left` from `first` on, the others as if `second` had begun there too.
 template <class T>
 __device__ Unit<T> gathered(const T* first, const T* second, int left) {
@@ -159,14 +169,7 @@ __global__ void __launch_bounds__(kThreads) staged_split_kernel(const __grid_con
     for (int step = 0; step < kOwn; ++step) {
       if (counts[step] <= 0) continue;
       Unit<T> unit = gathered(from[step], from[step] + gap[step], left[step]);
-      if constexpr (add) {
-        float x[kUnit<T>], y[kUnit<T>];
-        unpack(unit, x);
-        unpack(sums[step], y);
-#pragma unroll
-        for (int i = 0; i < kUnit<T>; ++i) x[i] = y[i] + x[i];
-        pack(x, unit);
-      }
+      if constexpr (add) add_unit(sums[step], unit);
       store_unit(targets[step], unit, counts[step]);
     }
   }

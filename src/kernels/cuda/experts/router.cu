@@ -64,32 +64,35 @@ __device__ void forget(Packed<T>& x) {
     asm volatile("" : "+r"(x.words[i].x), "+r"(x.words[i].y), "+r"(x.words[i].z), "+r"(x.words[i].w));
 }
 
-// The products' rows are experts, their columns tokens. Lane (g, j) = (lane / 4, lane % 4) holds of token g of a tile,
-// and of experts g and g + 8 of another, elements 8 j … of each chunk: which of them meet in which product does not
-// matter, as long as both operands agree. All that a row's bits depend on is `hidden`.
+// The products' rows are experts, their columns tokens. Lane (g, j) = (lane / 4, lane % 4) of a warp holds of token g
+// of a tile, and of experts g and g + 8 of another, elements 8 j … of each of the warp's chunks. Which elements meet in
+// which product does not matter, as long as both operands agree.
 template <class T, class Gate, int kTokenTiles, int kExpertTiles>
-__global__ void __launch_bounds__(kWarps * 32, 2) router_kernel(RouterArgs args) {
-  constexpr int kTokens = kTokenTiles * kTileTokens, kExperts = kExpertTiles * kTileExperts;
-  __shared__ float trees[kTokens][kWarps];
-  __shared__ float parts[kWarps][kTokens][kExperts + 4];  // + 4: a warp's stores fall into different banks
+struct RouterWarp {
+  static constexpr int kTokens = kTokenTiles * kTileTokens, kExperts = kExpertTiles * kTileExperts;
+  using Sums = float[kTokenTiles][kExpertTiles][4];
+
+  const RouterArgs& args;
+  const int64_t hidden = args.hidden, first_token = static_cast<int64_t>(blockIdx.x) * kTokens;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4, j = lane % 4;
-  const int64_t first_token = static_cast<int64_t>(blockIdx.x) * kTokens, hidden = args.hidden;
   const int64_t warp_k = warp * kWarpK, first_k = warp_k + j * kOctet;
-  wait_for_previous();
-  let_next_start();
-
   Packed<T> x[kTokenTiles][kChunks];
-#pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile)
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int64_t token = first_token + tile * kTileTokens + g, k = first_k + c * kChunkK;
-      x[tile][c] = {};
-      if (token < args.tokens && k < hidden)
-        x[tile][c] = load_packed(static_cast<const T*>(args.x) + token * hidden + k, kOctet, true);
-    }
 
-  if (args.normed != nullptr) {
+  // x = the lane's elements of the tokens; zeros for those that are not there.
+  __device__ __forceinline__ void load_tokens() {
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; ++tile)
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        const int64_t token = first_token + tile * kTileTokens + g, k = first_k + c * kChunkK;
+        x[tile][c] = {};
+        if (token < args.tokens && k < hidden)
+          x[tile][c] = load_packed(static_cast<const T*>(args.x) + token * hidden + k, kOctet, true);
+      }
+  }
+
+  // trees = the sums of squares of a warp's elements of each token, each in the order of rms_norm (row_types.cuh).
+  __device__ __forceinline__ void sum_squares(float (&trees)[kTokens][kWarps]) {
 #pragma unroll
     for (int tile = 0; tile < kTokenTiles; ++tile) {
       float tree[kChunks];  // the octets of a quad's lane are those of partial sums j, j + 4, …
@@ -106,7 +109,10 @@ __global__ void __launch_bounds__(kWarps * 32, 2) router_kernel(RouterArgs args)
       tree[0] += __shfl_xor_sync(0xffffffffu, tree[0], 1);
       if (j == 0) trees[tile * kTileTokens + g][warp] = tree[0];
     }
-    __syncthreads();
+  }
+
+  // x = the normed tokens, which are written to args.normed as well.
+  __device__ __forceinline__ void norm_tokens(const float (&trees)[kTokens][kWarps]) {
     float factors[kTokenTiles];
 #pragma unroll
     for (int tile = 0; tile < kTokenTiles; ++tile) {
@@ -129,63 +135,103 @@ __global__ void __launch_bounds__(kWarps * 32, 2) router_kernel(RouterArgs args)
     }
   }
 
-  float total[kTokenTiles][kExpertTiles][4] = {}, part[kTokenTiles][kExpertTiles][4] = {};
+  // part += the gate's rows times the tokens, over one chunk.
+  __device__ __forceinline__ void multiply_chunk(int c, Sums& part) {
+    const auto* gate = static_cast<const Gate*>(args.gate.data) + first_k + c * kChunkK;
+    uint4 rows[kExpertTiles][2];
 #pragma unroll
-  for (int c = 0; c < kChunks; ++c) {
-    if (warp_k + c * kChunkK < hidden) {
-      const auto* gate = static_cast<const Gate*>(args.gate.data) + first_k + c * kChunkK;
-      uint4 rows[kExpertTiles][2];
+    for (int m = 0; m < kExpertTiles; ++m)
 #pragma unroll
-      for (int m = 0; m < kExpertTiles; ++m)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int expert = m * kTileExperts + half * 8 + g;
-          rows[m][half] = {};
-          if (expert < args.experts) rows[m][half] = *reinterpret_cast<const uint4*>(gate + expert * hidden);
-        }
-#pragma unroll
-      for (int tile = 0; tile < kTokenTiles; ++tile) {
-        uint4 planes[kPlanes<T, Gate>];
-        split<T, Gate>(x[tile][c], planes);
-#pragma unroll
-        for (int p = kPlanes<T, Gate> - 1; p >= 0; --p)  // the smallest first
-#pragma unroll
-          for (int m = 0; m < kExpertTiles; ++m) {
-            multiply_add<Gate>(part[tile][m], {rows[m][0].x, rows[m][1].x, rows[m][0].y, rows[m][1].y}, planes[p].x,
-                               planes[p].y);
-            multiply_add<Gate>(part[tile][m], {rows[m][0].z, rows[m][1].z, rows[m][0].w, rows[m][1].w}, planes[p].z,
-                               planes[p].w);
-          }
+      for (int half = 0; half < 2; ++half) {
+        const int expert = m * kTileExperts + half * 8 + g;
+        rows[m][half] = {};
+        if (expert < args.experts) rows[m][half] = *reinterpret_cast<const uint4*>(gate + expert * hidden);
       }
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; ++tile) {
+      uint4 planes[kPlanes<T, Gate>];
+      split<T, Gate>(x[tile][c], planes);
+#pragma unroll
+      for (int p = kPlanes<T, Gate> - 1; p >= 0; --p)  // the smallest first
+#pragma unroll
+        for (int m = 0; m < kExpertTiles; ++m) {
+          multiply_add<Gate>(part[tile][m], {rows[m][0].x, rows[m][1].x, rows[m][0].y, rows[m][1].y}, planes[p].x,
+                             planes[p].y);
+          multiply_add<Gate>(part[tile][m], {rows[m][0].z, rows[m][1].z, rows[m][0].w, rows[m][1].w}, planes[p].z,
+                             planes[p].w);
+        }
     }
-    if (c % kPromoted != kPromoted - 1) continue;
+  }
+
+  // total = the gate's rows times the tokens, over the warp's elements.
+  __device__ __forceinline__ void multiply_gate(Sums& total) {
+    Sums part = {};
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      if (warp_k + c * kChunkK < hidden) multiply_chunk(c, part);
+      if (c % kPromoted != kPromoted - 1) continue;
+#pragma unroll
+      for (int tile = 0; tile < kTokenTiles; ++tile)
+#pragma unroll
+        for (int m = 0; m < kExpertTiles; ++m)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            total[tile][m][i] += part[tile][m][i];
+            part[tile][m][i] = 0;
+          }
+    }
+  }
+
+  template <int stride>
+  __device__ __forceinline__ void store_sums(const Sums& total, float (&sums)[kTokens][stride]) const {
 #pragma unroll
     for (int tile = 0; tile < kTokenTiles; ++tile)
 #pragma unroll
       for (int m = 0; m < kExpertTiles; ++m)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          total[tile][m][i] += part[tile][m][i];
-          part[tile][m][i] = 0;
-        }
+        for (int i = 0; i < 4; ++i)
+          sums[tile * kTileTokens + 2 * j + i % 2][m * kTileExperts + i / 2 * 8 + g] = total[tile][m][i];
   }
-#pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile)
-#pragma unroll
-    for (int m = 0; m < kExpertTiles; ++m)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        parts[warp][tile * kTileTokens + 2 * j + i % 2][m * kTileExperts + i / 2 * 8 + g] = total[tile][m][i];
-  __syncthreads();
 
-  for (int t = warp; t < kTokens && first_token + t < args.tokens; t += warps) {
-    float logits[kExperts / 32] = {};
-    for (int w = 0; w < warps; ++w)
+  // The warp takes every warps-th token: adds the warps' sums up in their order, and chooses the token's experts.
+  template <int stride>
+  __device__ __forceinline__ void choose(const float (&sums)[kWarps][kTokens][stride]) const {
+    for (int t = warp; t < kTokens && first_token + t < args.tokens; t += warps) {
+      float logits[kExperts / 32] = {};
+      for (int w = 0; w < warps; ++w)
 #pragma unroll
-      for (int s = 0; s < kExperts / 32; ++s) logits[s] += parts[w][t][lane + 32 * s];
-    const int64_t first_choice = (first_token + t) * args.top_k;
-    choose_experts(logits, rule_of(args), args.ids + first_choice, args.weights + first_choice);
+        for (int s = 0; s < kExperts / 32; ++s) logits[s] += sums[w][t][lane + 32 * s];
+      const int64_t first_choice = (first_token + t) * args.top_k;
+      choose_experts(logits, rule_of(args), args.ids + first_choice, args.weights + first_choice);
+    }
   }
+};
+
+// Operands: x, normed [tokens, hidden] of type T (normed may be null: x is normed already), norm_weight [hidden] of any
+// type, gate [experts, hidden] of type Gate, bias [experts] fp32 or null; out ids, weights [tokens, top_k].
+// Block: kTokenTiles tiles of 8 tokens and all experts, up to kExpertTiles tiles of 16. Each of its warps, up to
+// kWarps, takes kWarpK elements of every token and of every row of the gate; then each takes whole tokens for the
+// choice. Thread: RouterWarp says which elements. All that the bits of a token's row depend on is `hidden`. Alignment:
+// x, normed, gate and norm_weight on 16 bytes, hidden a multiple of kChunkK.
+template <class T, class Gate, int kTokenTiles, int kExpertTiles>
+__global__ void __launch_bounds__(kWarps * 32, 2) router_kernel(RouterArgs args) {
+  using Warp = RouterWarp<T, Gate, kTokenTiles, kExpertTiles>;
+  __shared__ float trees[Warp::kTokens][kWarps];
+  __shared__ float sums[kWarps][Warp::kTokens][Warp::kExperts + 4];  // + 4: a warp's stores fall into different banks
+  wait_for_previous();
+  let_next_start();
+  Warp warp{args};
+  warp.load_tokens();
+  if (args.normed != nullptr) {
+    warp.sum_squares(trees);
+    __syncthreads();
+    warp.norm_tokens(trees);
+  }
+  typename Warp::Sums total = {};
+  warp.multiply_gate(total);
+  warp.store_sums(total, sums[warp.warp]);
+  __syncthreads();
+  warp.choose(sums);
 }
 
 // Any types and sizes, x normed already: a warp takes an expert for some tokens, then a token's choice.

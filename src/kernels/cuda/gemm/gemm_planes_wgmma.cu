@@ -222,102 +222,132 @@ __device__ void finish(const GemmArgs& args, const Place& place, int row0, int c
   }
 }
 
-// One of the two multiplying warpgroups, each half of a tile's rows. While products are made in the background, the
-// next stage is split.
+// One of the two multiplying warpgroups, which has half of a tile's rows, and where it is in the rings of stages.
 template <bool float_weights>
-__device__ void multiply_tiles(const GemmArgs& args, const Block& block, int warpgroup) {
+struct Multiplier {
   using S = Shape<float_weights>;
-  const int lane = threadIdx.x % 32;
-  const int local_row = warpgroup * kGroupRows + threadIdx.x % kWarpgroup / 32 * 16 + lane_row(lane);
-  const int a_place = local_row * 128 + (((lane & 3) / 2) ^ (local_row & 7)) * 16 + lane % 2 * 8;
-  Turn<S::kStages> turn;
-  Turn<S::kPlaneStages> planes_turn;
-  const auto wait_stage = [&] { wait_for(shared_address(&block.barriers->full[turn.stage]), turn.parity); };
-  const auto wait_planes = [&] {
+
+  const GemmArgs& args;
+  const Block& block;
+  const int warpgroup, lane, local_row, a_place;  // local_row: of the tile, the thread's first; a_place: split_step
+  Turn<S::kStages> turn{};
+  Turn<S::kPlaneStages> planes_turn{};
+
+  __device__ __forceinline__ Multiplier(const GemmArgs& arguments, const Block& thread_block, int group)
+      : args(arguments),
+        block(thread_block),
+        warpgroup(group),
+        lane(threadIdx.x % 32),
+        local_row(warpgroup * kGroupRows + threadIdx.x % kWarpgroup / 32 * 16 + lane_row(lane)),
+        a_place(local_row * 128 + (((lane & 3) / 2) ^ (local_row & 7)) * 16 + lane % 2 * 8) {}
+
+  __device__ __forceinline__ void wait_stage() const {
+    wait_for(shared_address(&block.barriers->full[turn.stage]), turn.parity);
+  }
+  __device__ __forceinline__ void wait_planes() const {
     if constexpr (float_weights)
       wait_for(shared_address(&block.barriers->planes_full[planes_turn.stage]), planes_turn.parity);
-  };
-  const auto free_stage = [&](int stage) {
+  }
+  __device__ __forceinline__ void free_stage(int stage) const {
     __syncwarp();
     if (lane < kCluster) barrier_arrive_at(shared_address(&block.barriers->free[stage]), lane);
-  };
-  const auto free_planes = [&] {
+  }
+  __device__ __forceinline__ void free_planes() {
     if constexpr (float_weights) {
       __syncwarp();
       if (lane == 0) barrier_arrive(shared_address(&block.barriers->planes_free[planes_turn.stage]));
       planes_turn.next();
     }
-  };
-  for_each_tile(args, [&](const Place& place) {
-    const int row0 = place.first_row + warpgroup * kGroupRows, column0 = block.first_column(place);
-    if (row0 >= place.end_row || column0 >= args.n) {  // nothing to do here, but the stages come
-      for (int b = 0; b < block.blocks; ++b) {
-        wait_stage();
-        free_stage(turn.stage);
-        turn.next();
-        wait_planes();
-        free_planes();
-      }
-      return;
+  }
+
+  // A tile of which this warpgroup has nothing: its stages come all the same.
+  __device__ __forceinline__ void skip_tile() {
+    for (int b = 0; b < block.blocks; ++b) {
+      wait_stage();
+      free_stage(turn.stage);
+      turn.next();
+      wait_planes();
+      free_planes();
     }
+  }
+
+  // Steps [first, last) of the stage that has come, as planes.
+  template <int first, int last, int size>
+  __device__ __forceinline__ void split_steps(uint32_t (&plane0)[kSteps][4], uint32_t (&plane1)[size][4],
+                                              uint32_t (&plane2)[kSteps][4]) const {
+#pragma unroll
+    for (int step = first; step < last; ++step)
+      split_step(stage_of<float_weights>(block, turn.stage), a_place, step, plane0[step], plane1[step], plane2[step]);
+  }
+
+  // Splits the next stage while products are made of the last one: each plane of `a` as soon as the products that read
+  // it are done. What becomes plane 0 waits in `first`; where plane 1 is free too late for all of it, half of it waits
+  // in `second`.
+  __device__ __forceinline__ void split_next(Fragments (&a)[kPlanes], Fragments& first,
+                                             uint32_t (&second)[kSteps / 2][4]) {
+    wait_stage();
+    if constexpr (float_weights) {
+      wgmma_wait<1>();
+      a[1].keep();
+      a[2].keep();
+      split_steps<0, kSteps>(first.step, a[1].step, a[2].step);
+    } else {
+      wgmma_wait<2>();
+      a[2].keep();
+      split_steps<0, kSteps / 2>(first.step, second, a[2].step);
+      wgmma_wait<1>();
+      a[1].keep();
+      split_steps<kSteps / 2, kSteps>(first.step, a[1].step, a[2].step);
+    }
+    if constexpr (float_weights) free_stage(turn.stage);
+  }
+
+  // sums += the products of one stage, whose planes are in `a`; behind it those of the next one are, if there is one.
+  __device__ __forceinline__ void multiply_stage(Fragments (&a)[kPlanes], bool has_next, float (&part)[kSums], float (&sums)[kSums]) {
+    wait_planes();
+    const uint32_t w = shared_address(float_weights ? planes_of<float_weights>(block, planes_turn.stage)
+                                                    : stage_of<float_weights>(block, turn.stage) + kABoxes * kBoxBytes);
+    start_products<float_weights>(part, a, wgmma_operand(w));
+    [[maybe_unused]] const int stage = turn.stage;
+    turn.next();
+    Fragments first = a[0];
+    [[maybe_unused]] uint32_t second[kSteps / 2][4] = {};
+    if (has_next) split_next(a, first, second);
+    wgmma_wait<0>();
+    a[0].keep();
+    wgmma_keep(part);
+    if constexpr (!float_weights) free_stage(stage);
+    free_planes();
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) sums[i] += part[i];
+    a[0] = first;
+    if constexpr (!float_weights)
+#pragma unroll
+      for (int i = 0; i < kSteps / 2 * 4; ++i) a[1].step[i / 4][i % 4] = second[i / 4][i % 4];
+  }
+
+  // a = the planes of a tile's first stage.
+  __device__ __forceinline__ void split_first(Fragments (&a)[kPlanes]) const {
+    wait_stage();
+    split_steps<0, kSteps>(a[0].step, a[1].step, a[2].step);
+    if constexpr (float_weights) free_stage(turn.stage);
+  }
+};
+
+template <bool float_weights>
+__device__ void multiply_tiles(const GemmArgs& args, const Block& block, int warpgroup) {
+  Multiplier<float_weights> multiplier(args, block, warpgroup);
+  for_each_tile(args, [&](const Place& place) {
+    const int column0 = block.first_column(place);
+    if (place.first_row + warpgroup * kGroupRows >= place.end_row || column0 >= args.n) return multiplier.skip_tile();
     float sums[kSums] = {};
     if (block.blocks > 0) {
       float part[kSums];
       Fragments a[kPlanes];
-      wait_stage();
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step)
-        split_step(stage_of<float_weights>(block, turn.stage), a_place, step, a[0].step[step], a[1].step[step],
-                   a[2].step[step]);
-      if constexpr (float_weights) free_stage(turn.stage);
-      for (int b = 0; b < block.blocks; ++b) {
-        wait_planes();
-        const uint32_t w =
-            shared_address(float_weights ? planes_of<float_weights>(block, planes_turn.stage)
-                                         : stage_of<float_weights>(block, turn.stage) + kABoxes * kBoxBytes);
-        start_products<float_weights>(part, a, wgmma_operand(w));
-        [[maybe_unused]] const int stage = turn.stage;
-        turn.next();
-        Fragments first = a[0];
-        [[maybe_unused]] uint32_t second[kSteps / 2][4] = {};
-        if (b + 1 < block.blocks) {
-          wait_stage();
-          const char* next = stage_of<float_weights>(block, turn.stage);
-          if constexpr (float_weights) {
-            wgmma_wait<1>();
-            a[1].keep();
-            a[2].keep();
-#pragma unroll
-            for (int step = 0; step < kSteps; ++step)
-              split_step(next, a_place, step, first.step[step], a[1].step[step], a[2].step[step]);
-          } else {
-            wgmma_wait<2>();
-            a[2].keep();
-#pragma unroll
-            for (int step = 0; step < kSteps / 2; ++step)
-              split_step(next, a_place, step, first.step[step], second[step], a[2].step[step]);
-            wgmma_wait<1>();
-            a[1].keep();
-#pragma unroll
-            for (int step = kSteps / 2; step < kSteps; ++step)
-              split_step(next, a_place, step, first.step[step], a[1].step[step], a[2].step[step]);
-          }
-          if constexpr (float_weights) free_stage(turn.stage);
-        }
-        wgmma_wait<0>();
-        a[0].keep();
-        wgmma_keep(part);
-        if constexpr (!float_weights) free_stage(stage);
-        free_planes();
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) sums[i] += part[i];
-        a[0] = first;
-        if constexpr (!float_weights)
-#pragma unroll
-          for (int i = 0; i < kSteps / 2 * 4; ++i) a[1].step[i / 4][i % 4] = second[i / 4][i % 4];
-      }
+      multiplier.split_first(a);
+      for (int b = 0; b < block.blocks; ++b) multiplier.multiply_stage(a, b + 1 < block.blocks, part, sums);
     }
-    finish<float_weights>(args, place, place.first_row + local_row, column0 + lane % 4 * 2, sums);
+    finish<float_weights>(args, place, place.first_row + multiplier.local_row, column0 + multiplier.lane % 4 * 2, sums);
   });
 }
 
