@@ -1,7 +1,8 @@
 // The layout of a SwiGLU's two projections: one matrix whose rows alternate, kGateUpBlock gate rows, then the up rows
-// of the same columns of the output, and so on. A product's sums for both then end in the same hands. A device holds
-// feed-forwards padded to whole blocks: the gate and up rows and the down projection's columns behind the model's own
-// are zero, so that they add silu(0) 0 · 0 to a sum: nothing.
+// of the same columns of the output, and so on. So the thread that has the sum of a gate column has that of its up
+// column too. kGateUpBlock must divide the number of columns, so a device holds feed-forwards that are padded to whole
+// blocks: the gate and up rows and the down projection's columns behind the model's own are zero, and add silu(0) 0 · 0
+// to a sum: nothing.
 #pragma once
 
 #include <cstdint>

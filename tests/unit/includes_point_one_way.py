@@ -8,16 +8,16 @@ KERNELS = ["kernels"]
 ALLOWED = {
     "kernels": [],
     "kernels/cpu": ["kernels"],
-    "kernels/cuda/common": ["kernels", "kernels/cuda/gemm"],  # launch.h names gemm's plan: to be split by folder
+    "kernels/cuda/common": ["kernels"],
     "kernels/cuda/ptx": ["kernels"],
     "kernels/cuda/gemm": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
     "kernels/cuda/attention": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
     "kernels/cuda/rows": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
     "kernels/cuda/experts": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx", "kernels/cuda/rows"],
     "kernels/cuda/sampling": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
-    "kernels/cuda": ["kernels", "kernels/cuda/common", "kernels/cuda/gemm"],
+    "kernels/cuda": ["kernels", *(f"kernels/cuda/{folder}" for folder in ("common", "gemm", "attention", "rows", "experts", "sampling"))],
     "operators": ["kernels"],
-    "operators/cuda": ["operators"],
+    "operators/cuda": ["operators", "kernels/cuda/common"],  # element types alone: everything else there is its own
     "comm": ["kernels", "kernels/cuda", "kernels/cuda/common"],
     "stage/support": KERNELS,
     "stage/hdf5": KERNELS + ["stage/support"],

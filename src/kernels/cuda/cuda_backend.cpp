@@ -7,11 +7,13 @@
 #include <array>
 #include <cstring>
 
+#include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/common/cuda_check.h"
 #include "kernels/cuda/cuda_loader.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_recording.h"
 #include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/experts/launch.h"
 
 namespace lfm2 {
 
@@ -48,9 +50,8 @@ class CudaBackend final : public Backend {
       : device_(select(device)),
         facts_(cuda_device_facts(device)),
         ops_(stream_.native(),
-             {LFM2_HAS_SM90A && !options.portable && facts_.compute_capability == 90, options.plain_fp32,
-              facts_.multiprocessors},
-             workspaces()),
+             {LFM2_HAS_SM90A && !options.portable && facts_.compute_capability == 90, options.plain_fp32},
+             facts_.multiprocessors, workspaces()),
         uploader_(*this) {
     const cudaError_t error = probe_kernels();
     if (error != cudaSuccess)

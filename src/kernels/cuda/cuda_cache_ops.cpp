@@ -1,8 +1,10 @@
 // The operators of generation on the GPU: appending to the caches, reading them, drawing tokens.
 #include <limits>
 
+#include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/op_checks.h"
+#include "kernels/cuda/sampling/launch.h"
 #include "kernels/sampling.h"
 
 namespace lfm2 {
@@ -32,7 +34,7 @@ KeyPages key_pages(const Tensor& qkv, AttentionShape shape, const Batch& batch, 
           .page_table = batch.page_table.as<const int32_t>(),
           .sequence_of = batch.sequence_of.as<const int32_t>(),
           .offsets = batch.offsets.as<const int32_t>(),
-          .most_pages = static_cast<int>(batch.page_table.dim(1)),
+          .max_pages = static_cast<int>(batch.page_table.dim(1)),
           .page = static_cast<int>(cache.keys.dim(1)),
           .singles = batch.singles};
 }
@@ -61,16 +63,16 @@ void CudaOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Ba
   expect(batch.max_length > 0 || batch.tokens == 0, "cached attention: the longest sequence");
   AttentionArgs args = attention_args(qkv, shape, batch, out);
   args.pages = key_pages(qkv, shape, batch, cache);
-  const DecodeArgs singles{.attention = args,
-                           .max_length = batch.max_length,
-                           .partials = reinterpret_cast<float*>(workspaces_.decode_partials.data()),
-                           .counters = reinterpret_cast<int32_t*>(workspaces_.decode_counters.data()),
-                           .multiprocessors = features_.multiprocessors};
+  const CachedAttentionDecodeArgs singles{.attention = args,
+                                          .max_length = batch.max_length,
+                                          .partials = reinterpret_cast<float*>(workspaces_.decode_partials.data()),
+                                          .counters = reinterpret_cast<int32_t*>(workspaces_.decode_counters.data()),
+                                          .multiprocessors = multiprocessors_};
   if (qkv.dtype == DType::kF32) {
-    launch_decode_attention_simt(stream_, singles);
+    launch_cached_attention_decode_simt(stream_, singles);
     launch_attention_simt(stream_, args);
   } else {
-    launch_decode_attention_mma(stream_, singles, qkv.dtype);
+    launch_cached_attention_decode_mma(stream_, singles, qkv.dtype);
     launch_attention_mma(stream_, args, qkv.dtype);
   }
 }

@@ -2,7 +2,7 @@
 #include "kernels/cuda/cuda_loader.h"
 
 #include "kernels/cuda/common/cuda_check.h"
-#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/rows/launch.h"
 
 namespace lfm2 {
 

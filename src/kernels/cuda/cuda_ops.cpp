@@ -4,7 +4,9 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cuda/experts/launch.h"
 #include "kernels/cuda/op_checks.h"
+#include "kernels/cuda/sampling/launch.h"
 
 namespace lfm2 {
 
@@ -18,97 +20,6 @@ void CudaOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const T
   const int64_t n = weight.numel();
   expect(x.rank == 2 && x.dim(1) == n && out.dims == x.dims && out.dtype == x.dtype, "rms_norm: shapes");
   launch_rms_norm(stream_, x.data, any(weight), eps, x.dim(0), n, out.data, x.dtype);
-}
-
-void CudaOps::multiply(GemmPath path, const GemmArgs& args, const GemmProblem& problem) {
-  switch (path) {
-    case GemmPath::kCublasLt:
-      if (!lt_.multiply(stream_, args, problem)) multiply(choose_grouped(problem), args, problem);
-      return;
-    case GemmPath::kMma:
-      return launch_gemm_mma(stream_, args, problem.act, problem.out);
-    case GemmPath::kPlanes:
-      return launch_gemm_planes(stream_, args);
-#if LFM2_HAS_SM90A
-    case GemmPath::kWgmma:
-      if (prefers_few_rows(args.m, args.n, args.offsets != nullptr))
-        return launch_gemm_few_rows(stream_, args, problem.act, problem.out);
-      return launch_gemm_wgmma(stream_, args, problem.act, problem.out);
-    case GemmPath::kPlanesWgmma:
-      return launch_gemm_planes_wgmma(stream_, args);
-#else
-    case GemmPath::kWgmma:
-    case GemmPath::kPlanesWgmma:
-      expect(false, "this build has no code for sm_90a");
-      return;
-#endif
-    case GemmPath::kSimt:
-      return launch_gemm_simt(stream_, args);
-  }
-}
-
-void CudaOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) {
-  const int64_t m = a.dim(0), n = w.dim(0), k = w.dim(1);
-  expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == k && out.dim(0) == m && out.dim(1) == n &&
-             (!bias || bias.numel() == n),
-         "matmul: shapes");
-  const Epilogue epilogue = write == Write::kAdd ? Epilogue::kAdd : Epilogue::kStore;
-  const GemmProblem problem{
-      .act = a.dtype,
-      .weight = w.dtype,
-      .out = out.dtype,
-      .n = n,
-      .k = k,
-      .bias = static_cast<bool>(bias),
-      .epilogue = epilogue,
-      .aligned = on_16_bytes(a) && on_16_bytes(w) && on_16_bytes(out) && (!bias || on_16_bytes(bias)),
-      .hopper = features_.hopper,
-      .plain_fp32 = features_.plain_fp32};
-  expect(gemm_supported(problem) && (!bias || is_float(bias)), "matmul: this combination of types");
-  if (m == 0 || n == 0) return;
-  const GemmArgs args{a.data, any(w), any(bias), out.data, nullptr, m, n, k, 1, epilogue};
-  const bool same_bias = !bias || bias.dtype == w.dtype;
-  multiply(same_bias ? choose_dense(problem) : choose_grouped(problem), args, problem);
-}
-
-void CudaOps::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) {
-  expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == w.dim(1) && out.dim(0) == a.dim(0),
-         "matmul_swiglu: shapes");
-  multiply_groups(a, w.reshape({1, w.dim(0), w.dim(1)}), {}, out, Epilogue::kSwiglu);
-}
-
-void CudaOps::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
-  expect(expert_offsets.dtype == DType::kI32 && expert_offsets.numel() == w.dim(0) + 1, "grouped_matmul: offsets");
-  multiply_groups(a, w, expert_offsets, out, Epilogue::kStore);
-}
-
-void CudaOps::grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
-  expect(expert_offsets.dtype == DType::kI32 && expert_offsets.numel() == w.dim(0) + 1, "grouped_swiglu: offsets");
-  multiply_groups(a, w, expert_offsets, out, Epilogue::kSwiglu);
-}
-
-// No offsets: one group of all rows.
-void CudaOps::multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
-                              Epilogue epilogue) {
-  const int64_t groups = w.dim(0), n = w.dim(1), k = w.dim(2), out_columns = epilogue == Epilogue::kSwiglu ? n / 2 : n;
-  expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == k && out.dim(0) == a.dim(0) &&
-             out.dim(1) == out_columns,
-         "grouped product: shapes");
-  expect(epilogue != Epilogue::kSwiglu || n % (2 * kGateUpBlock) == 0, "swiglu: a part of a block of gate and up rows");
-  const GemmProblem problem{.act = a.dtype,
-                            .weight = w.dtype,
-                            .out = out.dtype,
-                            .n = n,
-                            .k = k,
-                            .epilogue = epilogue,
-                            .aligned = on_16_bytes(a) && on_16_bytes(w) && on_16_bytes(out),
-                            .hopper = features_.hopper,
-                            .plain_fp32 = features_.plain_fp32};
-  expect(gemm_supported(problem), "grouped product: this combination of types");
-  if (a.dim(0) == 0 || n == 0) return;
-  const int32_t* offsets = expert_offsets ? expert_offsets.as<const int32_t>() : nullptr;
-  const GemmArgs args{a.data, any(w), {}, out.data, offsets, a.dim(0), n, k, groups, epilogue};
-  multiply(choose_grouped(problem), args, problem);
 }
 
 void CudaOps::short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
@@ -185,22 +96,22 @@ void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, 
          "norm_route: experts");
   expect(routing.ids.numel() == tokens * rule.top_k && routing.weights.numel() == tokens * rule.top_k,
          "norm_route: routing");
-  launch_router(stream_,
-                {.x = x.data,
-                 .gate = any(gate),
-                 .bias = bias ? bias.as<const float>() : nullptr,
-                 .ids = routing.ids.as<int32_t>(),
-                 .weights = routing.weights.as<float>(),
-                 .tokens = tokens,
-                 .hidden = hidden,
-                 .experts = static_cast<int>(experts),
-                 .top_k = static_cast<int>(rule.top_k),
-                 .normalize = rule.normalize,
-                 .scale = rule.scale,
-                 .normed = normed.data,
-                 .norm_weight = any(norm_weight),
-                 .eps = eps},
-                x.dtype);
+  launch_norm_route(stream_,
+                    {.x = x.data,
+                     .gate = any(gate),
+                     .bias = bias ? bias.as<const float>() : nullptr,
+                     .ids = routing.ids.as<int32_t>(),
+                     .weights = routing.weights.as<float>(),
+                     .tokens = tokens,
+                     .hidden = hidden,
+                     .experts = static_cast<int>(experts),
+                     .top_k = static_cast<int>(rule.top_k),
+                     .normalize = rule.normalize,
+                     .scale = rule.scale,
+                     .normed = normed.data,
+                     .norm_weight = any(norm_weight),
+                     .eps = eps},
+                    x.dtype);
 }
 
 void CudaOps::group_by_expert(const Routing& routing) {
@@ -225,7 +136,9 @@ void CudaOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out
                      x.dim(1) * static_cast<int64_t>(size_bytes(x.dtype)), out.data);
 }
 
-CombineExpertsArgs CudaOps::combine_args(const Tensor& y, const Routing& routing, const Tensor& residual) const {
+namespace {
+
+CombineExpertsArgs combine_args(const Tensor& y, const Routing& routing, const Tensor& residual) {
   const int64_t hidden = residual.dim(1);
   expect(y.dim(1) == hidden && routing.rows.dim(0) == residual.dim(0) &&
              routing.weights.numel() == routing.rows.numel() && y.dim(0) == routing.rows.numel() &&
@@ -240,6 +153,8 @@ CombineExpertsArgs CudaOps::combine_args(const Tensor& y, const Routing& routing
           .top_k = static_cast<int>(routing.rows.dim(1))};
 }
 
+}  // namespace
+
 void CudaOps::combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) {
   launch_combine_experts(stream_, combine_args(y, routing, residual), y.dtype);
 }
@@ -248,11 +163,12 @@ void CudaOps::combine_experts_norm(const Tensor& y, const Routing& routing, cons
                                    const Tensor& norm_weight, float eps, const Tensor& normed) {
   expect(norm_weight.numel() == residual.dim(1) && normed.dims == residual.dims && normed.dtype == residual.dtype,
          "combine_experts_norm: shapes");
-  CombineExpertsArgs args = combine_args(y, routing, residual);
-  args.normed = normed.data;
-  args.norm_weight = any(norm_weight);
-  args.eps = eps;
-  launch_combine_experts(stream_, args, y.dtype);
+  launch_combine_experts_norm(stream_,
+                              {.combine = combine_args(y, routing, residual),
+                               .normed = normed.data,
+                               .norm_weight = any(norm_weight),
+                               .eps = eps},
+                              y.dtype);
 }
 
 void CudaOps::top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) {

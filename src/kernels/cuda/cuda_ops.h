@@ -5,35 +5,33 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/common/launch.h"
-#include "kernels/cuda/gemm/lt_matmul.h"
+#include "kernels/cuda/gemm/products.h"
+#include "kernels/cuda/rows/launch.h"
 #include "kernels/ops.h"
 
 namespace lfm2 {
-
-// Which kernels may be chosen.
-struct CudaFeatures {
-  bool hopper = false;      // sm_90a: the GPU has its instructions and this build its code
-  bool plain_fp32 = false;  // fp32 by FFMA alone
-  int multiprocessors = 1;
-};
 
 // Device memory of the operators.
 struct CudaWorkspaces {
   Buffer group;            // kGroupWorkspaceInts int32
   Buffer decode_partials;  // kDecodePartialFloats floats
   Buffer decode_counters;  // kDecodeCounters int32, zero
-  Buffer lt;               // LtMatmul::kWorkspaceBytes
+  Buffer lt;               // LtMatmul::kWorkspaceBytes; Products takes it over
 };
 
 class CudaOps final : public Ops {
  public:
-  CudaOps(cudaStream_t stream, CudaFeatures features, CudaWorkspaces workspaces)
-      : stream_(stream), features_(features), workspaces_(std::move(workspaces)), lt_(std::move(workspaces_.lt)) {}
+  CudaOps(cudaStream_t stream, Products::Features features, int multiprocessors, CudaWorkspaces workspaces)
+      : stream_(stream),
+        multiprocessors_(multiprocessors),
+        workspaces_(std::move(workspaces)),
+        products_(stream, features, std::move(workspaces_.lt)) {}
 
   void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override;
   void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
-  void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override;
+  void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override {
+    products_.matmul(a, w, bias, out, write);
+  }
   void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                   const Tensor& out) override;
   void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
@@ -45,14 +43,20 @@ class CudaOps final : public Ops {
                         const Tensor& out) override;
   void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                          const Tensor& states, const Tensor& out) override;
-  void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override;
+  void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override {
+    products_.matmul_swiglu(a, w, out);
+  }
   void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) override;
   void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
                   RouterRule rule, const Tensor& normed, const Routing& routing) override;
   void group_by_expert(const Routing& routing) override;
   void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) override;
-  void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;
-  void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;
+  void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override {
+    products_.grouped_matmul(a, w, expert_offsets, out);
+  }
+  void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override {
+    products_.grouped_swiglu(a, w, expert_offsets, out);
+  }
   void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) override;
   void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual, const Tensor& norm_weight,
                             float eps, const Tensor& normed) override;
@@ -62,15 +66,11 @@ class CudaOps final : public Ops {
 
  private:
   const RopeFrequencies& frequencies(float theta, int64_t head_dim);
-  CombineExpertsArgs combine_args(const Tensor& y, const Routing& routing, const Tensor& residual) const;
-  void multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
-                       Epilogue epilogue);
-  void multiply(GemmPath path, const GemmArgs& args, const GemmProblem& problem);
 
   cudaStream_t stream_;
-  CudaFeatures features_;
-  CudaWorkspaces workspaces_;  // lt: lt_ has it
-  LtMatmul lt_;
+  int multiprocessors_;
+  CudaWorkspaces workspaces_;
+  Products products_;
   RopeFrequencies frequencies_{};
   float theta_ = 0;
   int64_t head_dim_ = 0;  // for which frequencies_ are

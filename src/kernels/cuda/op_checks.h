@@ -3,16 +3,13 @@
 
 #include <cmath>
 
-#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/attention/launch.h"
+#include "kernels/cuda/common/limits.h"
+#include "kernels/cuda/common/tensor_args.h"
+#include "kernels/cuda/rows/launch.h"
 #include "kernels/ops.h"
 
 namespace lfm2 {
-
-inline AnyArray any(const Tensor& x) { return {x ? x.data : nullptr, x.dtype}; }
-
-inline bool on_16_bytes(const Tensor& x) { return (reinterpret_cast<uintptr_t>(x.data) & 15u) == 0; }
-
-inline bool is_float(const Tensor& x) { return x.dtype != DType::kI32; }
 
 inline void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batch) {
   expect(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim % 2 == 0,

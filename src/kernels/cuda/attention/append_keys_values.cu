@@ -8,10 +8,15 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Pieces of P, 16 bytes where everything is aligned to that, else one element. A row's keys and values are neighbours
-// in qkv, and so are they here: `pieces` of one of them.
+// - operands: qkv [tokens, (heads + 2 kv_heads) head_dim], of which keys and values are copied to pages.keys and
+//   .values [pages, page, kv_heads, head_dim], in pieces of type P: 16 bytes, or one element; `row_pieces` of a
+//   token in qkv, `pieces` of its keys.
+// - block: kThreads pieces, those of a token side by side: first its keys, then its values.
+// - thread: one piece.
+// - alignment: that of P.
 template <class P>
-__global__ void __launch_bounds__(kThreads) append_kernel(AppendArgs args, int pieces, int row_pieces) {
+__global__ void __launch_bounds__(kThreads)
+    append_keys_values_kernel(AppendKeysValuesArgs args, int pieces, int row_pieces) {
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t token = item / (2 * pieces);
   const int piece = static_cast<int>(item - token * 2 * pieces);
@@ -26,17 +31,17 @@ __global__ void __launch_bounds__(kThreads) append_kernel(AppendArgs args, int p
 }
 
 template <class P>
-void launch(cudaStream_t stream, const AppendArgs& args, int element_bytes) {
+void launch(cudaStream_t stream, const AppendKeysValuesArgs& args, int element_bytes) {
   const int each = static_cast<int>(sizeof(P)) / element_bytes;
   const int pieces = args.kv_heads * args.head_dim / each;
-  launch_dependent("append_kernel", append_kernel<P>,
+  launch_dependent("append_keys_values_kernel", append_keys_values_kernel<P>,
                    {static_cast<unsigned>(ceil_divide(args.tokens * 2 * pieces, kThreads)), kThreads}, stream, args,
                    pieces, (args.heads + 2 * args.kv_heads) * args.head_dim / each);
 }
 
 }  // namespace
 
-void launch_append_keys_values(cudaStream_t stream, const AppendArgs& args, DType act) {
+void launch_append_keys_values(cudaStream_t stream, const AppendKeysValuesArgs& args, DType act) {
   if (args.tokens == 0) return;
   const int bytes = static_cast<int>(size_bytes(act)), each = 16 / bytes;
   const bool vector = args.kv_heads * args.head_dim % each == 0 && args.heads * args.head_dim % each == 0 &&

@@ -66,7 +66,7 @@ struct Rows {
   const Tile<T, width, vector>& work;
   RawScores rule;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = warp * 16 + lane / 4;
-  int positions[2];  // of the two rows, in their sample
+  int positions[2];  // where the two rows stand in their sample
   float out[width / 8][4] = {};
   float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};  // total: of this lane's columns only
 
@@ -208,13 +208,15 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* s
   rows.store();
 }
 
-// Operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
-// pages pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all of type T, bf16 or
-// fp16. Block (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
-// key- value head y (for_each_query_tile). The rows of a tile are all query heads of that head at consecutive
-// positions. Thread: a warp takes 16 rows of the tile; lane l has scores and output of rows l / 4 and l / 4 + 8 of
-// them. Alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. out on 4 bytes,
-// head_dim even. width: head_dim rounded up to 64, 128 or 256.
+// - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
+//   pages pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all of type T,
+//   bf16 or fp16.
+// - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
+//   key-value head y (for_each_query_tile); the rows of a tile are all query heads of that head at consecutive
+//   positions.
+// - thread: a warp takes 16 rows of the tile; lane l has scores and output of rows l / 4 and l / 4 + 8 of them.
+// - alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. out on 4 bytes,
+//   head_dim even. width: head_dim rounded up to 64, 128 or 256.
 template <class T, int width, bool paged, bool vector>
 __global__ void __launch_bounds__(Tile<T, width, vector>::kThreads, width == 64 ? 2 : 1)
     attention_mma_kernel(AttentionArgs args, int tile_positions) {
@@ -252,10 +254,13 @@ void launch(cudaStream_t stream, const AttentionArgs& args) {
 
 void launch_attention_mma(cudaStream_t stream, const AttentionArgs& args, DType act) {
   if (args.tokens == args.pages.singles) return;
-  const bool paged = args.pages.keys != nullptr;
-  if (act == DType::kBf16)
-    return paged ? launch<__nv_bfloat16, true>(stream, args) : launch<__nv_bfloat16, false>(stream, args);
-  return paged ? launch<__half, true>(stream, args) : launch<__half, false>(stream, args);
+  with_16_bit_type(act, [&](auto zero) {
+    using T = decltype(zero);
+    if (args.pages.keys != nullptr)
+      launch<T, true>(stream, args);
+    else
+      launch<T, false>(stream, args);
+  });
 }
 
 }  // namespace lfm2

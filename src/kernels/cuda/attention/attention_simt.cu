@@ -225,13 +225,15 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
   rows.store();
 }
 
-// Operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
-// pages pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all fp32. Block (x, y):
-// the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and key- value head y
-// (for_each_query_tile). The rows of a tile are all query heads of that head at consecutive positions. Thread: four
-// rows of the tile, with 15 others; of each tile of keys four keys, then width / 16 columns of the output. Alignment:
-// `vector`: head_dim in fours, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded up to 64, 128
-// or 256.
+// - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with
+//   pages pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all fp32.
+// - block: (x, y): the tiles of queries that start in a window of `tile_positions` tokens, counted from the end, and
+//   key-value head y (for_each_query_tile); the rows of a tile are all query heads of that head at consecutive
+//   positions.
+// - thread: four rows of the tile, which 16 threads share; of each tile of keys four keys, then width / 16 columns
+//   of the output.
+// - alignment: `vector`: head_dim in fours, qkv, keys and values on 16 bytes; otherwise any. width: head_dim rounded
+//   up to 64, 128 or 256.
 template <int width, bool paged>
 __global__ void __launch_bounds__(kThreads, width == 64 ? 2 : 1)
     attention_simt_kernel(AttentionArgs args, int tile_positions, bool vector) {

@@ -3,6 +3,7 @@
 // whichever kernel computes it, in whatever tile.
 #pragma once
 
+#include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/common/device_types.cuh"
 
 namespace lfm2 {
@@ -36,7 +37,7 @@ struct ScaledScores {
   __device__ float weight(float score, float largest) const { return expf(score - largest); }
 };
 
-// A step of a score in fp32, four elements of the head.
+// sum + a b, a step of a score in fp32: four elements of the head, in order.
 __device__ inline float dot(float sum, float4 a, float4 b) {
   return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
@@ -44,12 +45,12 @@ __device__ inline float dot(float sum, float4 a, float4 b) {
 // The query heads of one key-value head, at some consecutive positions of a sample, are the rows of one tile: row r is
 // position r / group and head r % group.
 struct QueryTile {
-  int64_t first_token;  // of the tile
+  int64_t first_token;  // the first of the tile
   int first_position;   // in its sample
   int positions;        // in the tile
   int group;            // query heads of one key-value head
   int kv_head;
-  int sequence;  // with pages
+  int sequence;  // set with pages alone
 
   __device__ int64_t sample_start() const { return first_token - first_position; }
   __device__ int keys() const { return first_position + positions; }
@@ -69,7 +70,7 @@ struct QkvColumns {
 // The row of the cache that holds a position of a sequence. Rows are counted in int32: the launchers' caller checks.
 __device__ inline int cache_row(const KeyPages& pages, int64_t sequence, int position) {
   const int page = position / pages.page;
-  return pages.page_table[sequence * pages.most_pages + page] * pages.page + (position - page * pages.page);
+  return pages.page_table[sequence * pages.max_pages + page] * pages.page + (position - page * pages.page);
 }
 
 // Where the keys of a tile lie: in qkv of the same sample, or in the cache.

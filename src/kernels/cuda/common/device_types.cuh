@@ -1,32 +1,16 @@
-// Element types in kernels, and octets: eight consecutive elements as fp32, the unit in which row kernels load and
-// store. Included by every kernel file.
+// Octets: eight consecutive elements as fp32, the unit in which row kernels load and store; and what else every kernel
+// file needs.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
+#include "kernels/cuda/common/any_array.h"
 #include "kernels/cuda/common/cuda_check.h"
-#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/common/element_types.cuh"
 
 namespace lfm2 {
-
-// f(T{}) with the kernel type of an activation dtype.
-template <class F>
-void with_device_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kBf16:
-      return f(__nv_bfloat16{});
-    case DType::kF16:
-      return f(__half{});
-    case DType::kF32:
-    case DType::kI32:
-      break;
-  }
-  f(float{});
-}
 
 inline int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
 // Threads of a block that walks along a row of `items`: fixed by the row's length.
@@ -34,25 +18,6 @@ inline unsigned row_threads(int64_t items) {
   return static_cast<unsigned>(items >= 256 ? 256 : items <= 32 ? 32 : (items + 31) / 32 * 32);
 }
 inline bool on_16_bytes(const void* pointer) { return (reinterpret_cast<uintptr_t>(pointer) & 15u) == 0; }
-
-__device__ inline float to_f32(float x) { return x; }
-__device__ inline float to_f32(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ inline float to_f32(__half x) { return __half2float(x); }
-
-template <class T>
-__device__ T rounded(float x);  // to nearest, ties to even
-template <>
-__device__ inline float rounded<float>(float x) {
-  return x;
-}
-template <>
-__device__ inline __nv_bfloat16 rounded<__nv_bfloat16>(float x) {
-  return __float2bfloat16_rn(x);
-}
-template <>
-__device__ inline __half rounded<__half>(float x) {
-  return __float2half_rn(x);
-}
 
 // silu(gate) up, as the CPU computes it.
 __device__ inline float swiglu(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
@@ -108,31 +73,25 @@ __device__ inline void store_octet(T* p, const Octet& octet, int64_t count, bool
   }
 }
 
-// The same from an array whose type is known at run time only; the branch is the same for the whole grid.
-__device__ inline Octet load_octet(AnyArray array, int64_t first, int64_t count, bool vector) {
+// f(data) with an array's elements as what they are; the branch is the same for the whole grid.
+template <class F>
+__device__ inline auto with_elements(AnyArray array, F&& f) {
   switch (array.dtype) {
     case DType::kBf16:
-      return load_octet(static_cast<const __nv_bfloat16*>(array.data) + first, count, vector);
+      return f(static_cast<const __nv_bfloat16*>(array.data));
     case DType::kF16:
-      return load_octet(static_cast<const __half*>(array.data) + first, count, vector);
+      return f(static_cast<const __half*>(array.data));
     case DType::kF32:
     case DType::kI32:
       break;
   }
-  return load_octet(static_cast<const float*>(array.data) + first, count, vector);
+  return f(static_cast<const float*>(array.data));
 }
-
+__device__ inline Octet load_octet(AnyArray array, int64_t first, int64_t count, bool vector) {
+  return with_elements(array, [&](const auto* data) { return load_octet(data + first, count, vector); });
+}
 __device__ inline float load_one(AnyArray array, int64_t index) {
-  switch (array.dtype) {
-    case DType::kBf16:
-      return to_f32(static_cast<const __nv_bfloat16*>(array.data)[index]);
-    case DType::kF16:
-      return to_f32(static_cast<const __half*>(array.data)[index]);
-    case DType::kF32:
-    case DType::kI32:
-      break;
-  }
-  return static_cast<const float*>(array.data)[index];
+  return with_elements(array, [&](const auto* data) { return to_f32(data[index]); });
 }
 
 // The sum of x over the warp, in an order fixed by the lanes; every lane gets it.

@@ -11,7 +11,7 @@ constexpr int kMaxHeadDim = 256;
 constexpr int kMaxQueriesPerKey = 64;       // query heads of one key-value head
 constexpr int kMaxGridRows = 65535;         // blocks in a grid's second dimension
 constexpr int kMaxKeyHeads = kMaxGridRows;  // key-value heads: a row of blocks each
-constexpr int kConvBlockChannels = 256;     // of a row of blocks of the convolution
+constexpr int kConvBlockChannels = 256;     // channels that a block of the convolution takes
 constexpr int64_t kMaxConvChannels = int64_t{kMaxGridRows} * kConvBlockChannels;
 constexpr int kMaxExperts = 1024;
 

@@ -7,7 +7,7 @@
 
 namespace lfm2 {
 
-// How the chosen weights are made, and where they go: of one token.
+// How experts are chosen and their weights made.
 struct ChoiceRule {
   const float* bias;  // [experts] or null
   int experts, top_k;
@@ -16,7 +16,7 @@ struct ChoiceRule {
 };
 
 __device__ inline float probability(float logit) { return 1.0f / (1.0f + expf(-logit)); }
-// By which experts are chosen; a NaN is chosen last.
+// The score by which experts are chosen; a NaN is chosen last.
 __device__ inline float choice_score(float p, const ChoiceRule& rule, int expert) {
   const float biased = rule.bias != nullptr ? p + rule.bias[expert] : p;
   return isnan(biased) ? -INFINITY : biased;
@@ -26,7 +26,7 @@ __device__ inline float choice_weight(float p, float sum, const ChoiceRule& rule
 }
 
 // Up to 32 kSets experts and 32 choices: lane l has the logits of experts l, l + 32, ….
-constexpr int kMostChoices = 32;
+constexpr int kMaxChoices = 32;
 template <int kSets>
 __device__ void choose_experts(const float (&logits)[kSets], const ChoiceRule& rule, int32_t* ids, float* weights) {
   constexpr unsigned kAllLanes = 0xffffffffu;
@@ -70,7 +70,8 @@ __device__ void choose_experts(const float (&logits)[kSets], const ChoiceRule& r
   weights[lane] = choice_weight(my_p, sum, rule);
 }
 
-// Any number of both; p [experts] holds the logits, and score [experts] is room, both in shared memory.
+// Any number of experts and choices; p [experts] holds the logits and becomes the probabilities, score [experts] is
+// scratch; both in shared memory.
 __device__ inline void choose_experts(float* p, float* score, const ChoiceRule& rule, int32_t* ids, float* weights) {
   constexpr unsigned kAllLanes = 0xffffffffu;
   const int lane = threadIdx.x % 32, experts = rule.experts;

@@ -10,27 +10,28 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRows = kMmaTile.rows, kColumns = kMmaTile.columns;
 constexpr int kWarpRows = 64, kWarpColumns = 64;  // 2 x 4 warps
-constexpr int kDepth = 64;                        // of k, in one stage
-constexpr int kSteps = kDepth / 16;               // of the mma instruction
-constexpr int kRowChunks = kDepth / 8;            // 16-byte chunks in a row of a stage
-constexpr int kStages = 3;                        // 144 KB: what a multiprocessor of sm_80 has is 164
-constexpr int kStageBytes = (kRows + kColumns) * kDepth * 2;
+constexpr int kDepth = 64;                        // elements of k in one tile buffer
+constexpr int kSteps = kDepth / 16;               // mma instructions along a tile buffer
+constexpr int kRowChunks = kDepth / 8;            // 16-byte chunks in a row of a tile buffer
+constexpr int kBuffers = 3;                       // 144 KB: what a multiprocessor of sm_80 has is 164
+constexpr int kBufferBytes = (kRows + kColumns) * kDepth * 2;
 constexpr int kLoadRows = kThreads / kRowChunks;  // rows that the block loads in one go
 constexpr int kSumStride = kColumns + 8;          // floats; the sums are staged there before they are written
-constexpr int kSharedBytes = kStages * kStageBytes;
+constexpr int kSharedBytes = kBuffers * kBufferBytes;
 
-static_assert(kRows * kSumStride * 4 <= kSharedBytes, "the sums take the place of the stages");
+static_assert(kRows * kSumStride * 4 <= kSharedBytes, "the sums take the place of the buffers");
 static_assert(kThreads / 32 == kRows / kWarpRows * (kColumns / kWarpColumns), "one piece of the tile a warp");
 
-// Rows [first, first + count) of a matrix [.., k] into a stage; zeros beyond `end` and beyond k. Not vector: rows that
-// do not start on 16 bytes, element by element.
+// Rows [first, first + count) of a matrix [.., k] into a tile buffer; zeros beyond `end` and beyond k. Not vector: rows
+// that do not start on 16 bytes, element by element.
 template <class T, bool vector, int count>
-__device__ void load_rows(char* stage, const T* matrix, int64_t first, int64_t end, int64_t k, int64_t first_k) {
+__device__ void load_rows(char* buffer, const T* matrix, int64_t first, int64_t end, int64_t k, int64_t first_k) {
   const int chunk = threadIdx.x % kRowChunks, row0 = threadIdx.x / kRowChunks;
   const int64_t column = first_k + chunk * 8;
   const int64_t left = end - first;
   const T* source = matrix + (first + row0) * k + column;
-  char* target = stage + chunk_offset(row0, chunk, kRowChunks);  // kLoadRows is a multiple of 8: the same place in each
+  char* target =
+      buffer + chunk_offset(row0, chunk, kRowChunks);  // kLoadRows is a multiple of 8: the same place in each
 #pragma unroll
   for (int i = 0; i < count / kLoadRows; ++i) {
     const bool valid = row0 + i * kLoadRows < left;
@@ -52,7 +53,7 @@ __device__ void load_rows(char* stage, const T* matrix, int64_t first, int64_t e
 struct Fragments {
   uint32_t a[kWarpRows / 16][4], w[kWarpColumns / 16][4];
 
-  // `a_rows`, `w_rows`: where the warp's rows begin in a stage.
+  // `a_rows`, `w_rows`: where the warp's rows begin in a tile buffer.
   __device__ void load(uint32_t a_rows, uint32_t w_rows, int step) {
     constexpr int kSixteenRows = 16 * kRowChunks * 16;  // in bytes
     const int lane = threadIdx.x % 32, swizzle = lane & 7;
@@ -75,6 +76,12 @@ __device__ void multiply_step(const Fragments& parts, float (&sums)[kWarpRows / 
       multiply_add<T>(sums[i][j], parts.a[i], parts.w[j / 2][j % 2 * 2], parts.w[j / 2][j % 2 * 2 + 1]);
 }
 
+// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and w of type T, out
+//   of type T or fp32 (`float_out`), bias of any type.
+// - block: a tile of kRows rows and kColumns columns of one group's product (find_tile), through a ring of kBuffers
+//   tile buffers of kDepth of k each.
+// - thread: a warp has 64 rows and 64 columns of the tile, in pieces as mma.sync leaves them (stage_sums).
+// - alignment: `vector`: k in octets, a and w on 16 bytes; `vector_out`: vector_output(); otherwise any.
 template <class T, bool vector>
 __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bool float_out, bool vector_out) {
   extern __shared__ __align__(128) char shared[];
@@ -83,14 +90,14 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
   const T* a = static_cast<const T*>(args.a);
   const T* w = static_cast<const T*>(args.w.data) + place.group * args.n * args.k;
   const int64_t blocks = (args.k + kDepth - 1) / kDepth;
-  const auto stage_of = [&](int64_t block) { return shared + block % kStages * kStageBytes; };
+  const auto buffer_of = [&](int64_t block) { return shared + block % kBuffers * kBufferBytes; };
   const auto load_a = [&](int64_t block) {
     if (block < blocks)
-      load_rows<T, vector, kRows>(stage_of(block), a, place.first_row, place.end_row, args.k, block * kDepth);
+      load_rows<T, vector, kRows>(buffer_of(block), a, place.first_row, place.end_row, args.k, block * kDepth);
   };
   const auto load_w = [&](int64_t block) {
     if (block < blocks)
-      load_rows<T, vector, kColumns>(stage_of(block) + kRows * kDepth * 2, w, place.first_column, args.n, args.k,
+      load_rows<T, vector, kColumns>(buffer_of(block) + kRows * kDepth * 2, w, place.first_column, args.n, args.k,
                                      block * kDepth);
   };
   // The four warps of the same rows are on four schedulers: where a tile's second half has no rows, the first half's
@@ -98,22 +105,22 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
   const int warp = threadIdx.x / 32;
   const int warp_row = warp / 4 * kWarpRows, warp_column = warp % 4 * kWarpColumns;
   const auto load_parts = [&](Fragments& parts, int64_t block, int step) {
-    const uint32_t stage = shared_address(stage_of(block));
-    parts.load(stage + warp_row * kDepth * 2, stage + (kRows + warp_column) * kDepth * 2, step);
+    const uint32_t buffer = shared_address(buffer_of(block));
+    parts.load(buffer + warp_row * kDepth * 2, buffer + (kRows + warp_column) * kDepth * 2, step);
   };
   float sums[kWarpRows / 16][kWarpColumns / 8][4] = {};
 
-  for (int64_t block = 0; block < kStages - 1; ++block) {
+  for (int64_t block = 0; block < kBuffers - 1; ++block) {
     load_a(block);
     load_w(block);
     commit_copies();
   }
-  const auto wait_for_next_stage = [] {
+  const auto wait_for_next_buffer = [] {
     commit_copies();
-    wait_copies<kStages - 2>();  // the next block's stage has come,
-    named_barrier<kThreads>();   // for every thread; and every warp has read all of this block's stage
+    wait_copies<kBuffers - 2>();  // the next block's tile buffer has come,
+    named_barrier<kThreads>();    // for every thread; and every warp has read all of this block's tile buffer
   };
-  wait_copies<kStages - 2>();
+  wait_copies<kBuffers - 2>();
   __syncthreads();
   if (place.first_row + warp_row < place.end_row) {
     Fragments parts[2];  // one is loaded while the other is used
@@ -121,10 +128,10 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
     for (int64_t block = 0; block < blocks; ++block) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        // Into the stage of block - 1, which every warp left at the last barrier.
-        if (step == 0) load_a(block + kStages - 1);
-        if (step == 1) load_w(block + kStages - 1);
-        if (step == kSteps - 1) wait_for_next_stage();
+        // Into the tile buffer of block - 1, which every warp left at the last barrier.
+        if (step == 0) load_a(block + kBuffers - 1);
+        if (step == 1) load_w(block + kBuffers - 1);
+        if (step == kSteps - 1) wait_for_next_buffer();
         const bool last = step == kSteps - 1;  // behind the last block it loads what is not used
         load_parts(parts[(step + 1) % 2], last ? block + 1 : block, last ? 0 : step + 1);
         multiply_step<T>(parts[step % 2], sums);
@@ -132,9 +139,9 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
     }
   } else {
     for (int64_t block = 0; block < blocks; ++block) {
-      load_a(block + kStages - 1);
-      load_w(block + kStages - 1);
-      wait_for_next_stage();
+      load_a(block + kBuffers - 1);
+      load_w(block + kBuffers - 1);
+      wait_for_next_buffer();
     }
   }
   wait_copies<0>();
@@ -163,17 +170,13 @@ void launch_type(cudaStream_t stream, const GemmArgs& args, bool float_out) {
 void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType out) {
   if (args.m == 0 || args.n == 0) return;
   const bool vector = args.k % 8 == 0 && on_16_bytes(args.a) && on_16_bytes(args.w.data);
-  const auto launch = [&](auto zero) {
+  with_16_bit_type(act, [&](auto zero) {
     using T = decltype(zero);
     if (vector)
       launch_type<T, true>(stream, args, out == DType::kF32);
     else
       launch_type<T, false>(stream, args, out == DType::kF32);
-  };
-  if (act == DType::kBf16)
-    launch(__nv_bfloat16{});
-  else
-    launch(__half{});
+  });
 }
 
 }  // namespace lfm2

@@ -1,4 +1,5 @@
-// The rules.
+// The rules by which a product gets its kernel: from its types, dimensions and alignment, and from what the GPU has.
+// Only Hopper's kernels and cuBLASLt ask for regular dimensions, aligned operands; the others take whatever is left.
 #include "kernels/cuda/gemm/gemm_plan.h"
 
 namespace lfm2 {

@@ -19,20 +19,21 @@ using namespace planes;
 constexpr int kThreads = 256;
 constexpr int kRows = kPlanesTile.rows, kColumns = kPlanesTile.columns;
 constexpr int kWarpRows = 64, kWarpColumns = 32;  // 2 x 4 warps; two sets of sums leave no registers for more
-constexpr int kDepth = 64;                        // of k, in one stage and between roundings
+constexpr int kDepth = 64;                        // elements of k in one tile buffer and between roundings
 constexpr int kSteps = kDepth / 16;
 constexpr int kRowChunks = kDepth / 8;
-constexpr int kPlaneBytes = kRows * kDepth * 2, kAStageBytes = kPlanes * kPlaneBytes,
-              kWStageBytes = kColumns * kDepth * 2;
-constexpr int kAStages = 2, kWStages = 3;
-constexpr int kSharedBytes = kAStages * kAStageBytes + kWStages * kWStageBytes;
+constexpr int kPlaneBytes = kRows * kDepth * 2, kABufferBytes = kPlanes * kPlaneBytes,
+              kWBufferBytes = kColumns * kDepth * 2;
+constexpr int kABuffers = 2, kWBuffers = 3;
+constexpr int kSharedBytes = kABuffers * kABufferBytes + kWBuffers * kWBufferBytes;
 constexpr int kLoadRows = kThreads / kRowChunks;
-constexpr int kLoads = kRows / kLoadRows;  // octets of a that a thread brings to a stage
+constexpr int kLoads = kRows / kLoadRows;  // octets of a that a thread brings to a tile buffer
 constexpr int kSumStride = kColumns + 8;
 
 static_assert(kRows == kColumns && kRows * kSumStride * 4 <= kSharedBytes);
 
-// Octets of a for one stage: from memory to registers while the stage before is multiplied, then split into the stage.
+// Octets of a for one tile buffer: from memory to registers while the tile buffer before is multiplied, then split into
+// the tile buffer.
 struct APart {
   Octet octets[kLoads];
 
@@ -44,7 +45,7 @@ struct APart {
       octets[i] = row < end && column < k ? load_octet(a + row * k + column, kOctet, true) : Octet{};
     }
   }
-  __device__ void store(char* stage) const {
+  __device__ void store(char* buffer) const {
     const int chunk = threadIdx.x % kRowChunks, row0 = threadIdx.x / kRowChunks;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
@@ -54,26 +55,26 @@ struct APart {
         split(octets[i].v[2 * pair], octets[i].v[2 * pair + 1], words[0][pair], words[1][pair], words[2][pair]);
 #pragma unroll
       for (int p = 0; p < kPlanes; ++p)
-        *reinterpret_cast<uint4*>(stage + p * kPlaneBytes + chunk_offset(row0 + i * kLoadRows, chunk, kRowChunks)) = {
+        *reinterpret_cast<uint4*>(buffer + p * kPlaneBytes + chunk_offset(row0 + i * kLoadRows, chunk, kRowChunks)) = {
             words[p][0], words[p][1], words[p][2], words[p][3]};
     }
   }
 };
 
-__device__ void load_w(char* stage, const __nv_bfloat16* w, int64_t first, int64_t end, int64_t k, int64_t first_k) {
+__device__ void load_w(char* buffer, const __nv_bfloat16* w, int64_t first, int64_t end, int64_t k, int64_t first_k) {
   const int chunk = threadIdx.x % kRowChunks, row0 = threadIdx.x / kRowChunks;
   const int64_t column = first_k + chunk * kOctet;
 #pragma unroll
   for (int i = 0; i < kColumns / kLoadRows; ++i) {
     const int64_t row = first + row0 + i * kLoadRows;
     const bool valid = row < end && column < k;
-    copy_async(shared_address(stage + chunk_offset(row0 + i * kLoadRows, chunk, kRowChunks)),
+    copy_async(shared_address(buffer + chunk_offset(row0 + i * kLoadRows, chunk, kRowChunks)),
                valid ? w + row * k + column : w, valid);
   }
 }
 
-// sums += the products over one stage, which are first summed on their own.
-__device__ void multiply_stage(uint32_t a_rows, uint32_t w_rows, float (&sums)[kWarpRows / 16][kWarpColumns / 8][4]) {
+// sums += the products over one tile buffer, which are first summed on their own.
+__device__ void multiply_buffer(uint32_t a_rows, uint32_t w_rows, float (&sums)[kWarpRows / 16][kWarpColumns / 8][4]) {
   constexpr int kSixteenRows = 16 * kRowChunks * 16;  // in bytes
   const int lane = threadIdx.x % 32, swizzle = lane & 7;
   float block[kWarpRows / 16][kWarpColumns / 8][4] = {};
@@ -107,6 +108,13 @@ __device__ void multiply_stage(uint32_t a_rows, uint32_t w_rows, float (&sums)[k
       for (int e = 0; e < 4; ++e) sums[i][j][e] += block[i][j][e];
 }
 
+// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and out fp32, w
+//   bf16, bias of any type.
+// - block: a tile of kRows rows and kColumns columns of one group's product (find_tile); planes of a go through two
+//   tile buffers, w through three, of kDepth of k each.
+// - thread: a warp has 64 rows and 32 columns of the tile, in pieces as mma.sync leaves them (stage_sums); every
+//   thread also splits octets of a into planes.
+// - alignment: k in octets, a and w on 16 bytes; `vector_out`: vector_output(), otherwise any.
 __global__ void __launch_bounds__(kThreads, 1) gemm_planes_kernel(GemmArgs args, bool vector_out) {
   extern __shared__ __align__(128) char shared[];
   const TilePlace place = find_tile(args, kPlanesTile);
@@ -114,12 +122,12 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_planes_kernel(GemmArgs args,
   const float* a = static_cast<const float*>(args.a);
   const auto* w = static_cast<const __nv_bfloat16*>(args.w.data) + place.group * args.n * args.k;
   const int64_t blocks = (args.k + kDepth - 1) / kDepth;
-  const auto a_stage = [&](int64_t block) { return shared + block % kAStages * kAStageBytes; };
-  const auto w_stage = [&](int64_t block) {
-    return shared + kAStages * kAStageBytes + block % kWStages * kWStageBytes;
+  const auto a_buffer = [&](int64_t block) { return shared + block % kABuffers * kABufferBytes; };
+  const auto w_buffer = [&](int64_t block) {
+    return shared + kABuffers * kABufferBytes + block % kWBuffers * kWBufferBytes;
   };
   const auto start_w = [&](int64_t block) {
-    if (block < blocks) load_w(w_stage(block), w, place.first_column, args.n, args.k, block * kDepth);
+    if (block < blocks) load_w(w_buffer(block), w, place.first_column, args.n, args.k, block * kDepth);
     commit_copies();
   };
   const int warp = threadIdx.x / 32;
@@ -130,16 +138,16 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_planes_kernel(GemmArgs args,
   start_w(0);
   start_w(1);
   part.load(a, place.first_row, place.end_row, args.k, 0);
-  part.store(a_stage(0));
+  part.store(a_buffer(0));
   for (int64_t block = 0; block < blocks; ++block) {
     wait_copies<1>();  // this block's w has come
-    __syncthreads();   // for every thread, and its a; and every warp has left the stages of block - 1
+    __syncthreads();   // for every thread, and its a; and every warp has left the tile buffers of block - 1
     start_w(block + 2);
     part.load(a, place.first_row, place.end_row, args.k, (block + 1) * kDepth);
     if (busy)
-      multiply_stage(shared_address(a_stage(block)) + warp_row * kDepth * 2,
-                     shared_address(w_stage(block)) + warp_column * kDepth * 2, sums);
-    if (block + 1 < blocks) part.store(a_stage(block + 1));
+      multiply_buffer(shared_address(a_buffer(block)) + warp_row * kDepth * 2,
+                      shared_address(w_buffer(block)) + warp_column * kDepth * 2, sums);
+    if (block + 1 < blocks) part.store(a_buffer(block + 1));
   }
   if (busy) {
     constexpr int kColumnPieces = kWarpColumns / 8;

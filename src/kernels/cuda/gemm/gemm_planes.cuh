@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/gemm/launch.h"
 
 namespace lfm2::planes {
 

@@ -1,41 +1,44 @@
-// Around the multiplication of gemm_planes_wgmma.cu: the tiles of a cluster, in which order they come, and the stages
-// of shared memory that they pass through.
+// Around the multiplication of gemm_planes_wgmma.cu: the tiles of a cluster, in which order they come, and the tile
+// buffers of shared memory that they pass through.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
 #include "kernels/cuda/gemm/gemm_planes.cuh"
+#include "kernels/cuda/gemm/launch.h"
 #include "kernels/cuda/ptx/hopper.cuh"
 
 namespace lfm2::planes {
 
 constexpr int kCluster = 2;  // thread blocks, side by side
 constexpr int kRows = 128, kColumns = 128;
-constexpr int kWarpgroup = 128;              // threads
-constexpr int kGroupRows = 64;               // of a multiplying warpgroup
-constexpr int kDepth = 64, kStepDepth = 16;  // of k: in one stage and between roundings; in one instruction
+constexpr int kWarpgroup = 128;  // threads
+constexpr int kGroupRows = 64;   // rows of a multiplying warpgroup
+constexpr int kDepth = 64;       // elements of k in one tile buffer and between roundings
+constexpr int kStepDepth = 16;   // elements of k in one instruction
 constexpr int kSteps = kDepth / kStepDepth;
 constexpr int kBoxBytes = 128 * 128;  // every tile is made of boxes: 128 rows of 128 bytes, swizzled
-constexpr int kBoxFloats = 32;        // of k, in a box of fp32
+constexpr int kBoxFloats = 32;        // elements of k in a box of fp32
 constexpr int kABoxes = kDepth / kBoxFloats;
-constexpr int kSums = kGroupRows * kColumns / kWarpgroup;      // of a thread
-constexpr int kLoaderRegisters = 40, kSplitterRegisters = 56;  // of a thread
+constexpr int kSums = kGroupRows * kColumns / kWarpgroup;      // sums of a thread
+constexpr int kLoaderRegisters = 40, kSplitterRegisters = 56;  // registers of a thread
 
 static_assert(kABoxes == kCluster, "each block of a cluster loads one box for both");
 
 template <bool float_weights>
 struct Shape {
   static constexpr int kWBoxes = float_weights ? 2 : 1;
-  static constexpr int kStageBoxes = kABoxes + kWBoxes;
-  static constexpr int kStages = float_weights ? 2 : 4;
+  static constexpr int kBufferBoxes = kABoxes + kWBoxes;
+  static constexpr int kBuffers = float_weights ? 2 : 4;
   static constexpr int kWPlanes = float_weights ? kPlanes : 1;
-  static constexpr int kPlaneStages = float_weights ? 2 : 0;  // of converted weights
-  static constexpr int kBoxes = kStages * kStageBoxes + kPlaneStages * kWPlanes;
+  static constexpr int kPlaneBuffers = float_weights ? 2 : 0;  // tile buffers of converted weights
+  static constexpr int kBoxes = kBuffers * kBufferBoxes + kPlaneBuffers * kWPlanes;
   static constexpr int kSharedBytes = kBoxes * kBoxBytes + 1024;  // to start on 1024
   static constexpr int kWarpgroups = float_weights ? 4 : 3;
   static constexpr int kThreads = kWarpgroups * kWarpgroup;
   static constexpr int kFirstMultiplier = kWarpgroups - 2;
-  static constexpr int kMultiplierRegisters = float_weights ? 208 : 232;  // with the others', what a multiprocessor has
-  // Arrivals that free a stage: every multiplying warp of the cluster; every splitting warp of the block.
+  static constexpr int kMultiplierRegisters =
+      float_weights ? 208 : 232;  // together with the others, all that a multiprocessor has
+  // Arrivals that free a tile buffer: every multiplying warp of the cluster; every splitting warp of the block.
   static constexpr int kReaders = 2 * 4 * kCluster + (float_weights ? 4 : 0);
 };
 
@@ -51,17 +54,17 @@ __device__ inline void wait_for(uint32_t barrier, uint32_t parity) {
 }
 
 struct Barriers {
-  uint64_t full[4], free[4];  // stages
+  uint64_t full[4], free[4];  // one for each tile buffer
   uint64_t planes_full[2], planes_free[2];
 };
 
-// A ring's next stage, and the parity of this round through it.
-template <int stages>
+// A ring's next tile buffer, and the parity of this round through it.
+template <int buffers>
 struct Turn {
-  int stage = 0;
+  int buffer = 0;
   uint32_t parity = 0;
   __device__ void next() {
-    if (++stage == stages) stage = 0, parity ^= 1;
+    if (++buffer == buffers) buffer = 0, parity ^= 1;
   }
 };
 
@@ -123,7 +126,7 @@ struct Block {
   char* shared;
   Barriers* barriers;
   uint32_t rank;  // in the cluster
-  int blocks;     // of k
+  int blocks;     // tile buffers that k fills
 
   __device__ int first_column(const Place& place) const {
     return place.first_column + static_cast<int>(rank) * kColumns;
@@ -131,13 +134,13 @@ struct Block {
 };
 
 template <bool float_weights>
-__device__ char* stage_of(const Block& block, int stage) {
-  return block.shared + stage * Shape<float_weights>::kStageBoxes * kBoxBytes;
+__device__ char* buffer_of(const Block& block, int buffer) {
+  return block.shared + buffer * Shape<float_weights>::kBufferBoxes * kBoxBytes;
 }
 template <bool float_weights>
-__device__ char* planes_of(const Block& block, int stage) {
+__device__ char* planes_of(const Block& block, int buffer) {
   using S = Shape<float_weights>;
-  return block.shared + (S::kStages * S::kStageBoxes + stage * S::kWPlanes) * kBoxBytes;
+  return block.shared + (S::kBuffers * S::kBufferBoxes + buffer * S::kWPlanes) * kBoxBytes;
 }
 
 }  // namespace lfm2::planes

@@ -8,13 +8,13 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kRows = kSimtTile.rows, kColumns = kSimtTile.columns;
-constexpr int kDepth = 16;          // of k, in one stage
-constexpr int kStride = kRows + 4;  // floats; stages are stored transposed: [kDepth, rows]
+constexpr int kDepth = 16;          // elements of k in one tile buffer
+constexpr int kStride = kRows + 4;  // floats; tile buffers are stored transposed: [kDepth, rows]
 constexpr int kPart = 4;            // a thread's 8 rows and 8 columns are two runs of 4, half a tile apart
 
 static_assert(kRows == kColumns && kRows * kDepth == kThreads * kOctet, "a thread loads one octet of each matrix");
 
-// This thread's way through a matrix: an octet of one row in every stage.
+// This thread's way through a matrix: an octet of one row in every tile buffer.
 template <class W>
 struct Walk {
   const W* next;
@@ -35,24 +35,24 @@ struct Walk {
   }
 };
 
-__device__ void store_part(float* stage, const Octet& octet) {
+__device__ void store_part(float* buffer, const Octet& octet) {
 #pragma unroll
-  for (int i = 0; i < kOctet; ++i) stage[(threadIdx.x % 2 * kOctet + i) * kStride + threadIdx.x / 2] = octet.v[i];
+  for (int i = 0; i < kOctet; ++i) buffer[(threadIdx.x % 2 * kOctet + i) * kStride + threadIdx.x / 2] = octet.v[i];
 }
 
-// Two runs of four, half a tile apart; or only the first.
+// x = two runs of four, half a tile apart; or only the first.
 template <bool half>
-__device__ void load_eight(float (&x)[8], const float* stage) {
-  const float4 low = *reinterpret_cast<const float4*>(stage);
+__device__ void load_eight(float (&x)[8], const float* buffer) {
+  const float4 low = *reinterpret_cast<const float4*>(buffer);
   x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
   if constexpr (half) return;
-  const float4 high = *reinterpret_cast<const float4*>(stage + kRows / 2);
+  const float4 high = *reinterpret_cast<const float4*>(buffer + kRows / 2);
   x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
-// One stage: sums += x yᵀ for this thread's rows and columns; only the first four rows where `half`.
+// One tile buffer: sums += x yᵀ for this thread's rows and columns; only the first four rows where `half`.
 template <bool half>
-__device__ void multiply_stage(const float* a_rows, const float* w_columns, float (&sums)[8][8]) {
+__device__ void multiply_buffer(const float* a_rows, const float* w_columns, float (&sums)[8][8]) {
 #pragma unroll
   for (int step = 0; step < kDepth; ++step) {
     float x[8], y[8];
@@ -93,9 +93,16 @@ __device__ void write_swiglu(const GemmArgs& args, const TilePlace& place, int r
   }
 }
 
+// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and out fp32, w of
+//   type W, bias of any type.
+// - block: a tile of kRows rows and kColumns columns of one group's product (find_tile), through two tile buffers of
+//   kDepth of k each, which are stored transposed.
+// - thread: of the tile eight rows and eight columns, each two runs of four, half a tile apart; where the group has
+//   at most half a tile of rows left, the first run of rows alone.
+// - alignment: `vector`: k in octets, a and w on 16 bytes; `vector_out`: vector_output(); otherwise any.
 template <class W>
 __global__ void __launch_bounds__(kThreads, 2) gemm_simt_kernel(GemmArgs args, bool vector, bool vector_out) {
-  __shared__ __align__(16) float a_stage[2][kDepth * kStride], w_stage[2][kDepth * kStride];
+  __shared__ __align__(16) float a_buffer[2][kDepth * kStride], w_buffer[2][kDepth * kStride];
   const TilePlace place = find_tile(args, kSimtTile);
   if (place.group < 0) return;
   const float* a = static_cast<const float*>(args.a);
@@ -110,17 +117,17 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_simt_kernel(GemmArgs args, b
   Octet a_part = a_walk.load(), w_part = w_walk.load();
   const int blocks = static_cast<int>((args.k + kDepth - 1) / kDepth);
   for (int block = 0; block < blocks; ++block) {
-    float* a_now = a_stage[block % 2];
-    float* w_now = w_stage[block % 2];
+    float* a_now = a_buffer[block % 2];
+    float* w_now = w_buffer[block % 2];
     store_part(a_now, a_part);
     store_part(w_now, w_part);
-    __syncthreads();  // with two stages one barrier a block is enough: the other stage was read before it
+    __syncthreads();  // with two tile buffers one barrier a block is enough: the other tile buffer was read before it
     a_part = a_walk.load();
     w_part = w_walk.load();
     if (half)
-      multiply_stage<true>(a_now + row0, w_now + column0, sums);
+      multiply_buffer<true>(a_now + row0, w_now + column0, sums);
     else
-      multiply_stage<false>(a_now + row0, w_now + column0, sums);
+      multiply_buffer<false>(a_now + row0, w_now + column0, sums);
   }
 
   if (args.epilogue == Epilogue::kSwiglu) return write_swiglu(args, place, row0, column0, sums, vector_out);

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/gemm/launch.h"
 
 namespace lfm2 {
 
 struct TilePlace {
-  int64_t first_row, end_row;  // of a and out; end_row is the group's end, not the tile's
+  int64_t first_row, end_row;  // rows of a and out; end_row is the group's end, not the tile's
   int64_t first_column;
   int64_t group;  // -1: nothing to do
 };
@@ -114,7 +115,7 @@ __device__ inline void write_staged(const GemmArgs& args, const TilePlace& place
   }
 }
 
-// Rows of out, and bias, that finish_octet may treat as vectors.
+// Whether finish_octet may treat rows of out, and bias, as vectors.
 inline bool vector_output(const GemmArgs& args) {
   return args.n % (args.epilogue == Epilogue::kSwiglu ? 2 * kOctet : kOctet) == 0 && on_16_bytes(args.out) &&
          (args.bias.data == nullptr || on_16_bytes(args.bias.data));

@@ -1,9 +1,9 @@
 // Matrix products of bf16 and fp16 on Hopper's tensor cores; dense and grouped. Each output is summed over k in steps
 // of 16 in order, in one fp32 accumulator, whatever the tile: the bits of a row do not depend on the rows beside it.
 //
-// Thread blocks stay, one on a multiprocessor, and walk through the tiles: one warp loads stages of k ahead of two
-// warpgroups that multiply. The two blocks of a cluster work on two tiles that share columns of w, or rows of a; each
-// loads half of what is shared for both.
+// Thread blocks stay, one on a multiprocessor, and walk through the tiles: one warp loads tile buffers of k ahead of
+// two warpgroups that multiply. The two blocks of a cluster work on two tiles that share columns of w, or rows of a;
+// each loads half of what is shared for both.
 #include <algorithm>
 #include <type_traits>
 
@@ -17,7 +17,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr int kDepth = 64;  // of k, in one stage: 128 bytes, one swizzled row
+constexpr int kDepth = 64;  // elements of k in one tile buffer: 128 bytes, one swizzled row
 constexpr int kSteps = kDepth / 16;
 constexpr int kRowBytes = kDepth * 2;
 constexpr int kWarpgroup = 128;  // threads
@@ -28,27 +28,27 @@ constexpr int kOutBytes = kMultipliers * 4 * 2 * kPassBytes;  // two passes a wa
 constexpr int kSharedLimit = 227 * 1024;
 
 template <int columns>
-struct Stage {
+struct TileBuffer {
   static constexpr int kABytes = kWgmmaRows * kRowBytes, kBytes = kABytes + columns * kRowBytes;
   static constexpr int kNoteBytes = 32;  // a tile's place, and the barriers full and free
   static constexpr int kCount = (kSharedLimit - 1024 - kOutBytes) / (kBytes + kNoteBytes);
   static constexpr int kSharedBytes = kCount * (kBytes + kNoteBytes) + kOutBytes + 1024;  // to begin on 1024
 };
 
-// A stage of the ring, and the parity of this round through it.
-template <int stages>
+// A tile buffer of the ring, and the parity of this round through it.
+template <int buffers>
 struct Turn {
-  int stage = 0;
+  int buffer = 0;
   uint32_t parity = 0;
   __device__ void next() {
-    if (++stage == stages) {
-      stage = 0;
+    if (++buffer == buffers) {
+      buffer = 0;
       parity ^= 1;
     }
   }
 };
 
-// What the multiplying warps must know of a tile; comes with its first stage.
+// What the multiplying warps must know of a tile; comes with its first tile buffer.
 struct Place {
   int first_row, end_row, first_column;
   int kind;  // 0: whole, 1: half; 2: there are no more tiles
@@ -64,32 +64,32 @@ struct Place {
 };
 
 struct Block {
-  uint32_t stages, places;  // in shared memory, one for each stage
-  uint32_t full, free;      // barriers; free: where all multiplying warps of the cluster say so
-  int rank;                 // in the cluster
-  int unit, units;          // the first one; from one to the next
-  int depths;               // stages of k
+  uint32_t buffers, places;  // in shared memory, one for each tile buffer
+  uint32_t full, free;       // barriers; free: where all multiplying warps of the cluster say so
+  int rank;                  // in the cluster
+  int unit, units;           // the first one; from one to the next
+  int depths;                // tile buffers of k
 };
 
 template <int columns, int cluster>
-__device__ void load_stages(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
-                            const Block& block) {
-  using S = Stage<columns>;
+__device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
+                             const Block& block) {
+  using S = TileBuffer<columns>;
   constexpr int kHalfA = kWgmmaHalfRows * kRowBytes, kWBox = columns / cluster, kWBytes = kWBox * kRowBytes;
   constexpr uint16_t kBoth = 3;
   TileWalk<columns, cluster> walk(args);
   Turn<S::kCount> turn;
   TileWork work;
-  const auto wait_free = [&] { barrier_wait(block.free + turn.stage * 8, turn.parity ^ 1); };
+  const auto wait_free = [&] { barrier_wait(block.free + turn.buffer * 8, turn.parity ^ 1); };
   for (int unit = block.unit; walk.find(unit, block.rank, work); unit += block.units) {
     for (int depth = 0; depth < block.depths; ++depth, turn.next()) {
       wait_free();
       if (threadIdx.x % 32 == 0) {
-        const uint32_t full = block.full + turn.stage * 8, a = block.stages + turn.stage * S::kBytes;
+        const uint32_t full = block.full + turn.buffer * 8, a = block.buffers + turn.buffer * S::kBytes;
         const uint32_t w = a + S::kABytes;
         const int x = depth * kDepth;
         if (depth == 0)
-          Place{work.first_row, work.end_row, work.first_column, work.half}.store(block.places + turn.stage * 16);
+          Place{work.first_row, work.end_row, work.first_column, work.half}.store(block.places + turn.buffer * 16);
         barrier_expect(full, S::kBytes - (work.half ? kHalfA : 0));
         if (cluster == 2 && !work.same_columns && !work.half) {
           load_box_multicast(a + block.rank * kHalfA, a_map, full, kBoth, x,
@@ -112,38 +112,38 @@ __device__ void load_stages(const GemmArgs& args, const CUtensorMap* a_map, cons
   }
   wait_free();
   if (threadIdx.x == 0) {
-    Place{0, 0, 0, 2}.store(block.places + turn.stage * 16);
-    barrier_arrive(block.full + turn.stage * 8);
+    Place{0, 0, 0, 2}.store(block.places + turn.buffer * 16);
+    barrier_arrive(block.full + turn.buffer * 8);
   }
 }
 
-// The sums of one warpgroup: 64 rows, `width` columns; the first stage is there.
+// The sums of one warpgroup: 64 rows, `width` columns; the first tile buffer is there.
 template <class T, int columns, int cluster, int width>
-__device__ void multiply(float (&sums)[columns / 2], const Block& block, Turn<Stage<columns>::kCount>& turn,
+__device__ void multiply(float (&sums)[columns / 2], const Block& block, Turn<TileBuffer<columns>::kCount>& turn,
                          int a_offset, int w_offset) {
-  using S = Stage<columns>;
+  using S = TileBuffer<columns>;
   const int lane = threadIdx.x % 32;
-  const auto release = [&](int stage) {
-    if (lane < cluster) barrier_arrive_at(block.free + stage * 8, lane);
+  const auto release = [&](int buffer) {
+    if (lane < cluster) barrier_arrive_at(block.free + buffer * 8, lane);
   };
-  const auto multiply_stage = [&](bool first) {
-    const uint32_t stage = block.stages + turn.stage * S::kBytes;
-    const uint64_t a = wgmma_operand(stage + a_offset), w = wgmma_operand(stage + S::kABytes + w_offset);
+  const auto multiply_buffer = [&](bool first) {
+    const uint32_t buffer = block.buffers + turn.buffer * S::kBytes;
+    const uint64_t a = wgmma_operand(buffer + a_offset), w = wgmma_operand(buffer + S::kABytes + w_offset);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
       wgmma<T, width>(sums, a + step * kWgmmaStep, w + step * kWgmmaStep, !first || step > 0);
     wgmma_commit();
   };
-  multiply_stage(true);
-  int previous = turn.stage;
+  multiply_buffer(true);
+  int previous = turn.buffer;
   turn.next();
   for (int depth = 1; depth < block.depths; ++depth) {
-    barrier_wait(block.full + turn.stage * 8, turn.parity);
-    multiply_stage(false);
+    barrier_wait(block.full + turn.buffer * 8, turn.parity);
+    multiply_buffer(false);
     wgmma_wait<1>();
     release(previous);
-    previous = turn.stage;
+    previous = turn.buffer;
     turn.next();
   }
   wgmma_wait<0>();
@@ -153,9 +153,9 @@ __device__ void multiply(float (&sums)[columns / 2], const Block& block, Turn<St
 template <class T, int columns, int cluster, bool swiglu>
 __device__ void multiply_tiles(const GemmArgs& args, bool float_out, const Block& block, uint32_t staged) {
   const int warpgroup = threadIdx.x / kWarpgroup - 1, warp = threadIdx.x % kWarpgroup / 32;
-  Turn<Stage<columns>::kCount> turn;
+  Turn<TileBuffer<columns>::kCount> turn;
   const bool add_halves = !swiglu && !float_out && args.epilogue == Epilogue::kAdd;
-  // `width` columns of the stage's w, from column w_first on, and the rows from a_first on.
+  // `width` columns of the tile buffer's w, from column w_first on, and the rows from a_first on.
   const auto compute = [&](auto width, const Place& place, int a_first, int w_first) {
     const Strip strip{place.first_row + a_first + warp * 16, place.end_row - (place.first_row + a_first + warp * 16),
                       place.first_column + w_first};
@@ -177,8 +177,8 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, const Block
     }
   };
   while (true) {
-    barrier_wait(block.full + turn.stage * 8, turn.parity);
-    const Place place = Place::load(block.rank, block.places + turn.stage * 16);
+    barrier_wait(block.full + turn.buffer * 8, turn.parity);
+    const Place place = Place::load(block.rank, block.places + turn.buffer * 16);
     if (place.kind == 2) return;
     if (place.kind == 1)
       compute(std::integral_constant<int, columns / 2>{}, place, 0, warpgroup * columns / 2);
@@ -187,15 +187,22 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, const Block
   }
 }
 
+// - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and w of type T, out
+//   of type T or fp32 (`float_out`), bias of any type; a_map and w_map describe a and w to the copy engine.
+// - block: stays on its multiprocessor and walks through tiles of kWgmmaRows rows and `columns` columns (TileWalk),
+//   together with the other block of its cluster where there are two.
+// - thread: the first warp loads (load_buffers); two warpgroups multiply, 64 rows each, and write (multiply_tiles);
+//   the other threads of the first warpgroup do nothing, as registers go by warpgroups.
+// - alignment: n and k in octets (kSwiglu: n in sixteens), everything on 16 bytes.
 template <class T, int columns, int cluster, bool swiglu>
 __global__ void __launch_bounds__(kThreads, 1)
     gemm_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
                       const __grid_constant__ GemmArgs args, bool float_out) {
-  using S = Stage<columns>;
+  using S = TileBuffer<columns>;
   extern __shared__ char shared[];
   Block block;
-  block.stages = (shared_address(shared) + 1023) / 1024 * 1024;
-  const uint32_t out = block.stages + S::kCount * S::kBytes;
+  block.buffers = (shared_address(shared) + 1023) / 1024 * 1024;
+  const uint32_t out = block.buffers + S::kCount * S::kBytes;
   block.places = out + kOutBytes;
   block.full = block.places + S::kCount * 16;
   block.free = block.full + S::kCount * 8;
@@ -220,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   let_next_kernel_begin();
   if (threadIdx.x < kWarpgroup) {
     give_registers<kLoaderRegisters>();
-    if (threadIdx.x < 32) load_stages<columns, cluster>(args, &a_map, &w_map, block);
+    if (threadIdx.x < 32) load_buffers<columns, cluster>(args, &a_map, &w_map, block);
   } else {
     take_registers<kMultiplierRegisters>();
     const uint32_t warp = threadIdx.x / 32 - kWarpgroup / 32;
@@ -238,7 +245,7 @@ int multiprocessors() {
 
 template <class T, int columns, int cluster, bool swiglu>
 void launch_tile(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out) {
-  using S = Stage<columns>;
+  using S = TileBuffer<columns>;
   const auto kernel = gemm_wgmma_kernel<T, columns, cluster, swiglu>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes));
   const CUtensorMap a_map = matrix_map(args.a, act, args.m, args.k, kWgmmaHalfRows, kDepth);
@@ -282,18 +289,14 @@ WgmmaTile choose_wgmma_tile(const GemmArgs& args, int multiprocessors) {
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out, WgmmaTile tile) {
   if (args.m == 0 || args.n == 0 || args.groups == 0) return;
   const bool float_out = out == DType::kF32;
-  const auto launch = [&](auto zero) {
+  with_16_bit_type(act, [&](auto zero) {
     using T = decltype(zero);
     if (args.epilogue == Epilogue::kSwiglu) return launch_tile<T, 256, 2, true>(stream, args, act, false);
     if (tile.columns == 128) return launch_tile<T, 128, 1, false>(stream, args, act, float_out);
     if (tile.columns == 192) return launch_tile<T, 192, 1, false>(stream, args, act, float_out);
     if (tile.cluster == 1) return launch_tile<T, 256, 1, false>(stream, args, act, float_out);
     launch_tile<T, 256, 2, false>(stream, args, act, float_out);
-  };
-  if (act == DType::kBf16)
-    launch(__nv_bfloat16{});
-  else
-    launch(__half{});
+  });
 }
 
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out) {

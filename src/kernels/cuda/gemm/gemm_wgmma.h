@@ -1,7 +1,7 @@
 // The tile of gemm_wgmma.cu: chosen for speed alone, it does not change any bit of the result.
 #pragma once
 
-#include "kernels/cuda/common/launch.h"
+#include "kernels/cuda/gemm/launch.h"
 
 namespace lfm2 {
 

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/gemm/launch.h"
 #include "kernels/cuda/ptx/hopper.cuh"
 
 namespace lfm2 {
 
-constexpr int kPassColumns = 64;  // of out, in one pass through a warp's shared memory: 16 rows of 128 bytes
+constexpr int kPassColumns = 64;  // columns of out in one pass through a warp's shared memory: 16 rows of 128 bytes
 constexpr int kPassBytes = 16 * kPassColumns * 2;
 
 // What the fast exp and division lose is far below the rounding to 16 bits. -inf gives NaN, as x / (1 + exp(-x)) does.
@@ -165,7 +166,7 @@ class Writer {
  private:
   static constexpr bool kSwiglu = epilogue == Epilogue::kSwiglu;
   static constexpr int kWidth = kSwiglu ? width / 2 : width, kPasses = (kWidth + kPassColumns - 1) / kPassColumns;
-  static constexpr int kPassRows = 4;  // of out, in one instruction
+  static constexpr int kPassRows = 4;  // rows of out that one instruction writes
 
   __device__ static int row0() { return threadIdx.x % 32 / 8; }
   __device__ static int chunk() { return threadIdx.x % 8; }
@@ -190,9 +191,9 @@ class Writer {
   }
 
   uint32_t staged_;
-  int rows_;     // from the lane's first row on
-  int n_;        // of out
-  int columns_;  // from the lane's first column on
+  int rows_;     // rows from the lane's first one on
+  int n_;        // columns of out
+  int columns_;  // columns from the lane's first one on
   T* out_;
 };
 

@@ -2,20 +2,21 @@
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/gemm/launch.h"
 
 namespace lfm2 {
 
-constexpr int kWgmmaRows = 128;       // of a tile
-constexpr int kWgmmaHalfRows = 64;    // of a warpgroup; the last tile of a group may have no more
+constexpr int kWgmmaRows = 128;       // rows of a tile
+constexpr int kWgmmaHalfRows = 64;    // rows of a warpgroup; the last tile of a group may have no more
 constexpr int kWgmmaBandRows = 2048;  // tiles of so many rows take turns at each piece of w, which then stays in L2
 
 // What one block computes: kWgmmaRows rows, or half of them, and `columns` columns.
 struct TileWork {
   int group;
-  int first_row, end_row;  // of a and out; end_row is the group's end, not the tile's
+  int first_row, end_row;  // rows of a and out; end_row is the group's end, not the tile's
   int first_column;
   bool half;          // at most kWgmmaRows / 2 rows: the warpgroups split the columns
-  bool same_columns;  // as the other block of the cluster, which has the next rows; otherwise the next columns
+  bool same_columns;  // the other block of the cluster has the same columns and the next rows; else the next columns
 };
 
 // Units of work, one for each cluster in turn, are counted group by group; in a group first pairs of row tiles, band by

@@ -12,8 +12,8 @@
 #include <optional>
 
 #include "kernels/backend.h"
-#include "kernels/cuda/common/launch.h"
 #include "kernels/cuda/gemm/gemm_plan.h"
+#include "kernels/cuda/gemm/launch.h"
 
 namespace lfm2 {
 
@@ -46,7 +46,7 @@ class LtMatmul {
   Plan& plan_for(const GemmProblem& problem);
   std::optional<cublasLtMatmulAlgo_t> choose_algorithm(const GemmProblem& problem, Plan& plan) const;
 
-  Buffer workspace_;  // of the one stream that multiplies
+  Buffer workspace_;  // for the one stream that multiplies
   cublasLtHandle_t handle_ = nullptr;
   std::map<Key, Plan> plans_;
 };

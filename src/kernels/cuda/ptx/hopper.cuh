@@ -96,13 +96,13 @@ __device__ inline uint32_t cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
   return rank;
 }
-// Of all threads of all blocks of the cluster; every warp reaches it converged.
+// A barrier of all threads of all blocks of the cluster; every warp reaches it converged.
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
 }
 
-// Of kernels launched with programmatic stream serialization: such a kernel may begin while the one before it still
-// runs; what the other wrote is there behind the wait. Everything global is touched behind it.
+// For kernels that are launched with programmatic stream serialization: such a kernel may begin while the one before it
+// still runs; what the other wrote is there behind the wait. So everything global is touched behind it.
 __device__ inline void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;\n" ::: "memory"); }
 __device__ inline void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory"); }
 

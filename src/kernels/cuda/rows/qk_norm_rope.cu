@@ -1,5 +1,6 @@
 // qk_norm_rope: RMSNorm of every query and key head, then the rotation, in place.
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/rows/launch.h"
 #include "kernels/cuda/rows/row_types.cuh"
 
 namespace lfm2 {
@@ -7,11 +8,12 @@ namespace lfm2 {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTokens = 8;                    // of one block: they share the work on sines
-constexpr int kPairs = kMaxHeadDim / 2 / 32;  // of one lane of the kernel for any head dimension
+constexpr int kTokens = 8;                    // a block takes so many: they share the work on sines
+constexpr int kPairs = kMaxHeadDim / 2 / 32;  // a lane of the kernel for any head dimension has up to so many
 constexpr int kItems = 5;                     // octet pairs that a thread has in flight
 
-// Of a block's tokens: the angle is rounded to fp32, its sine and cosine are not: as the CPU's table.
+// The rotations of a block's tokens. The angle is rounded to fp32 before its sine and cosine are taken in fp64, as for
+// the CPU's table.
 struct Turns {
   float cosines[kTokens][kMaxHeadDim / 2], sines[kTokens][kMaxHeadDim / 2];
 };
@@ -29,12 +31,17 @@ __device__ void fill_turns(Turns& turns, const QkNormRopeArgs& args, const RopeF
   }
 }
 
-// Heads of a power of two of octet pairs: lane j of a head has elements 8 j … and half + 8 j …, and so both ends of
-// its rotations. Everything that needs only constants and positions comes before the wait.
+// Heads of a power of two of octet pairs. Everything that needs only constants and positions comes before the wait.
+// - operands: qkv [tokens, (heads + 2 kv_heads) head_dim] of type T, changed in place; q_weight, k_weight [head_dim]
+//   of any type; positions [tokens] int32.
+// - block: kTokens tokens, which share the sines and cosines.
+// - thread: pairs of octets, kThreads apart: lane j of a head has elements 8 j … and head_dim / 2 + 8 j …, and so
+//   both ends of its rotations.
+// - alignment: qkv on 16 bytes, head_dim 16 times a power of two.
 template <class T>
 __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(QkNormRopeArgs args, RopeFrequencies frequencies) {
   __shared__ Turns turns;
-  __shared__ float weights[2][kMaxHeadDim];  // of queries, of keys
+  __shared__ float weights[2][kMaxHeadDim];  // those of queries, then those of keys
   const int half = args.head_dim / 2, lanes = half / kOctet, rotated = args.heads + args.kv_heads;
   const int64_t first_token = static_cast<int64_t>(blockIdx.x) * kTokens;
   const int tokens = static_cast<int>(min(static_cast<int64_t>(kTokens), args.tokens - first_token));
@@ -89,7 +96,11 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(QkNormRopeArgs a
   }
 }
 
-// Any head dimension: a warp takes a head; lane i rotates the pairs (i, i + head_dim / 2), (i + 32, …).
+// Any head dimension up to kMaxHeadDim.
+// - operands: those of qk_norm_rope_kernel.
+// - block: kTokens tokens, which share the sines and cosines; a warp takes a head at a time.
+// - thread: lane l of a head has the pairs (i, i + head_dim / 2) for i = l, l + 32, ….
+// - alignment: any.
 template <class T>
 __global__ void __launch_bounds__(kThreads) qk_norm_rope_any_kernel(QkNormRopeArgs args, RopeFrequencies frequencies) {
   __shared__ Turns turns;

@@ -1,18 +1,24 @@
 // rms_norm: one block a row; the order of the sum depends on the row's length only (row_types.cuh).
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/rows/launch.h"
 #include "kernels/cuda/rows/row_types.cuh"
 
 namespace lfm2 {
 
 namespace {
 
-// Rows of up to kMostPartials octets. A thread takes kEach of them, blockDim.x apart, loaded once; its weights come
+// Rows of up to kMaxPartials octets. A thread takes kEach of them, blockDim.x apart, loaded once; its weights come
 // before the wait. x and out may be the same memory.
-constexpr int kThreads = kMostPartials / 2;
+constexpr int kThreads = kMaxPartials / 2;
+// Rows of up to kMaxPartials octets.
+// - operands: x, out [rows, n] of type T, which may be the same memory; weight [n] of any type.
+// - block: one row.
+// - thread: kEach octets of it, blockDim.x apart, loaded once; their weights come before the wait.
+// - alignment: `vector`: n in octets, everything on 16 bytes; otherwise any.
 template <class T, int kEach>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_kernel(const T* x, AnyArray weight, float eps, int64_t n, T* out, bool vector) {
-  __shared__ float trees[kMostTrees];
+  __shared__ float trees[kMaxTrees];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * n;
   const int trees_apart = static_cast<int>(blockDim.x) / 32;
   Octet scale[kEach];
@@ -46,7 +52,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Longer rows. x and out may be the same memory: a thread reads again only what it writes itself.
+// Longer rows.
+// - operands: those of rms_norm_kernel; where x and out are the same memory, a thread reads again only what it
+//   writes itself.
+// - block: one row.
+// - thread: octets of it, blockDim.x apart, read once for the sum and once for the result.
+// - alignment: as for rms_norm_kernel.
 template <class T>
 __global__ void rms_norm_long_kernel(const T* x, AnyArray weight, float eps, int64_t n, T* out, bool vector) {
   const T* source = x + blockIdx.x * n;
@@ -79,7 +90,7 @@ void launch_rms_norm(cudaStream_t stream, const void* x, AnyArray weight, float 
     };
     if (octets <= kThreads)
       launch(rms_norm_kernel<T, 1>, row_threads(octets));
-    else if (octets <= kMostPartials)
+    else if (octets <= kMaxPartials)
       launch(rms_norm_kernel<T, 2>, kThreads);
     else
       launch(rms_norm_long_kernel<T>, row_threads(octets));

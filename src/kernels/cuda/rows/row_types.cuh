@@ -60,8 +60,8 @@ __device__ inline Packed<T> pack(const Octet& octet) {
 
 // The order of a row's sum of squares: row_threads(octets) partial sums, octet o in number o modulo that many, each
 // from its first octet's first element on; 32 neighbouring partial sums by a tree; the trees' results in order.
-constexpr int kMostPartials = 256;  // of row_threads
-constexpr int kMostTrees = kMostPartials / 32;
+constexpr int kMaxPartials = 256;  // what row_threads gives at most
+constexpr int kMaxTrees = kMaxPartials / 32;
 
 __device__ inline float add_squares(float sum, const Octet& octet) {
 #pragma unroll
@@ -81,7 +81,7 @@ __device__ inline Octet scaled(Octet x, float factor, const Octet& weight) {
 
 // A block of row_threads(octets) threads, each with its partial sum: every thread gets the row's.
 __device__ inline float block_squares(float partial) {
-  __shared__ float trees[kMostTrees];
+  __shared__ float trees[kMaxTrees];
   partial = warp_sum(partial);
   if (threadIdx.x % 32 == 0) trees[threadIdx.x / 32] = partial;
   __syncthreads();

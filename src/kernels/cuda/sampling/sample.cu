@@ -2,6 +2,7 @@
 // What is kept is found by radix selection on `lag`, how far an entry's key lies below the largest, over the entries
 // that have any mass.
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/sampling/launch.h"
 #include "kernels/cuda/sampling/log_softmax.cuh"
 
 namespace lfm2 {
@@ -18,7 +19,7 @@ struct Row {
   float largest, coldness;
   bool vector;  // the logits are on 16 bytes, and fours
 
-  // Of logits that are no NaN.
+  // For logits that are no NaN.
   __device__ uint64_t mass(float logit) const { return mass_of(logit, largest, coldness); }
   __device__ uint32_t lag(float logit) const { return best_key - sampling_key(logit); }
   // Every entry with mass lags by less than 2^this.
@@ -154,12 +155,13 @@ __device__ Crossing cross(const Scan& scanned, By by, uint64_t wanted) {
   return result;
 }
 
-// What is kept: entries that lag by less than `cut`, and of those that lag by just that, the first `ties` by id.
+// Which entries are kept: those that lag by less than `cut`, and of those that lag by just that, the first `ties` by
+// id.
 struct Kept {
   uint64_t cut = uint64_t{1} << 32;
   uint32_t ties = 0;
-  uint64_t tie_mass = 0;  // of one
-  uint64_t mass = 0;      // in all; 0: not known
+  uint64_t tie_mass = 0;  // the mass of one of them
+  uint64_t mass = 0;      // the mass of all that is kept; 0: not known
 };
 
 // Keeps the fewest entries, by lag and id, that amount to `wanted`, at most what `entries` amount to.
@@ -322,6 +324,10 @@ __device__ Kept keep(const SampleArgs& args, const Row& row, float lowest, Histo
   return kept;
 }
 
+// - operands: logits [rows, vocab] fp32, draws [rows, 2] int32; out ids [rows] int32, log_probs [rows] fp32.
+// - block: one row.
+// - thread: entries of the row, kRowThreads apart, or fours of them.
+// - alignment: `vector`: vocab in fours, logits on 16 bytes; otherwise any.
 __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs args, bool vector) {
   __shared__ Histogram histogram;
   __shared__ float window[kWindow];

@@ -2,6 +2,7 @@
 // entries bound the k-th largest from below, and few entries lie above that bound; otherwise radix selection finds it.
 #include <cmath>
 
+#include "kernels/cuda/sampling/launch.h"
 #include "kernels/cuda/sampling/log_softmax.cuh"
 
 namespace lfm2 {
@@ -22,9 +23,9 @@ __device__ int rank_among(uint64_t order, const uint64_t* orders, int count) {
 
 struct Selection {
   uint64_t prefix;  // the digits found so far, highest first
-  int shift;        // of the last digit found
+  int shift;        // the place, in bits, of the last digit found
   int remaining;    // entries still to be taken among those with this prefix
-  bool all;         // that is all of them
+  bool all;         // these are all that have this prefix
 };
 
 // Warp 0: the digit in which the `remaining`-th largest falls.
@@ -98,7 +99,8 @@ __device__ void sort_pairs(uint32_t* keys, int32_t* ids, int k) {
 // The k best for small k; false where too many entries lie above the bound. `orders`: kSharedTop of them.
 __device__ bool small_top(const float* logits, int vocab, int k, uint64_t best, double log_sum, uint64_t* orders,
                           int32_t* out_ids, float* out_log_probs) {
-  constexpr int kGroup = 4, kGroups = kRowThreads / kGroup;  // of threads; the bound is the k-th of the groups' best
+  constexpr int kGroup = 4,
+                kGroups = kRowThreads / kGroup;  // threads in groups; the bound is the k-th of the groups' best
   static_assert(kGroups >= kSmallTop && kGroup * kSmallTop <= kSharedTop);
   __shared__ uint64_t bound;
   __shared__ int collected;
@@ -159,6 +161,10 @@ __device__ void any_top(const float* logits, int vocab, int k, double log_sum, u
   }
 }
 
+// - operands: all_logits [rows, vocab] fp32; out all_ids [rows, k] int32, all_log_probs [rows, k] fp32.
+// - block: one row.
+// - thread: entries of the row, kRowThreads apart.
+// - alignment: any.
 __global__ void __launch_bounds__(kRowThreads, 2)
     top_log_probs_kernel(const float* all_logits, int vocab, int k, int32_t* all_ids, float* all_log_probs) {
   __shared__ uint64_t memory[kSharedTop];  // orders, or keys and ids

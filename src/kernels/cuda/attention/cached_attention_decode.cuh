@@ -1,0 +1,304 @@
+// What the two kernels for sequences of one new token share (cached_attention_decode_mma.cu,
+// cached_attention_decode_simt.cu): the state of a block, how results of tiles and of splits are joined, and how a
+// launch cuts its rows.
+//
+// A block takes some query heads of one key-value head (its rows), and of the splits of that head's keys every
+// gridDim.y-th. Within a split each of the block's workers (a warp, or 16 threads) takes a tile of keys at a time, and
+// their results join in the order of the tiles. So the bits are those of the kernels over tiles of queries, where one
+// warp takes all tiles of keys by itself.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/attention/attention_tile.cuh"
+#include "kernels/cuda/common/dependent_launch.cuh"
+
+namespace lfm2 {
+
+// The result of a row's split travels between blocks through args.partials [row of the sequence's heads, split]:
+// `width` floats of output, then the largest score, the sum of the weights and two floats that keep the next one on 16
+// bytes.
+constexpr int kPartialTail = 4;
+
+// What a block keeps in shared memory of its `rows` query rows. A weight is e^(score - a largest score); the output is
+// the weighted sum of the values, and is divided by the sum of the weights at the very end. `lanes` threads have a part
+// of a row's sum of weights each.
+struct DecodeState {
+  // The tiles of this split that have joined.
+  float* out;      // [rows, width]
+  float* totals;   // [rows, lanes]: sums of weights
+  float* largest;  // [rows]: largest scores
+  // The tile that each worker has just done.
+  float* parts;         // [workers, rows, width]: weighted sums of its values
+  float* sums;          // [workers, rows, lanes]: sums of its weights
+  float* tile_largest;  // [workers, rows]: largest scores
+  float* shrinks;       // [workers, rows]: by what all tiles before it are multiplied, as their largest score was lower
+  // The earlier splits, already merged; only where the block takes all splits of its rows (gridDim.y is 1).
+  float* earlier;       // [rows, width]: output
+  float* earlier_rows;  // [rows, 2]: largest score and sum of weights
+};
+
+// Floats of a DecodeState; `lanes` divides 32.
+constexpr int decode_floats(int rows, int width, int lanes, int workers, bool all_splits) {
+  return rows * (width + lanes + 1) + workers * rows * (width + 1 + lanes + 1) + (all_splits ? rows * (width + 2) : 0) +
+         64;
+}
+__device__ inline DecodeState decode_state(float* memory, int rows, int width, int lanes, int workers) {
+  DecodeState s{};
+  const auto take = [&](int floats) {
+    float* taken = memory;
+    memory += floats;
+    return taken;
+  };
+  s.out = take(rows * width);  // those on 16 bytes first
+  s.parts = take(workers * rows * width);
+  s.totals = take(rows * lanes);
+  s.sums = take(workers * rows * lanes);
+  s.largest = take((rows + 3) / 4 * 4);
+  s.shrinks = take((workers * rows + 3) / 4 * 4);
+  s.tile_largest = take((workers * rows + 3) / 4 * 4);
+  s.earlier = take(rows * width);  // not there in a block of one split
+  s.earlier_rows = take(2 * rows);
+  return s;
+}
+
+// The block's rows: heads first_head … of the sequence's only token.
+struct DecodeRows {
+  int64_t token;
+  int first_head, rows;
+  int keys;
+};
+
+// out = fma(out, shrink, part) for the tiles of this round, in their order; the same for the totals.
+template <int width, int lanes>
+__device__ void join_tiles(const DecodeState& s, int rows, int tiles, bool first_round) {
+#pragma unroll 1
+  for (int e = threadIdx.x; e < rows * (width / 4); e += blockDim.x) {
+    const int row = e / (width / 4);
+    float4 out = first_round ? float4{0, 0, 0, 0} : reinterpret_cast<const float4*>(s.out)[e];
+#pragma unroll 2
+    for (int tile = 0; tile < tiles; ++tile) {
+      const float shrink = s.shrinks[tile * rows + row];
+      const float4 part = reinterpret_cast<const float4*>(s.parts)[tile * rows * (width / 4) + e];
+      out = {fmaf(out.x, shrink, part.x), fmaf(out.y, shrink, part.y), fmaf(out.z, shrink, part.z),
+             fmaf(out.w, shrink, part.w)};
+    }
+    reinterpret_cast<float4*>(s.out)[e] = out;
+  }
+#pragma unroll 1
+  for (int e = threadIdx.x; e < rows * lanes; e += blockDim.x) {
+    const int row = e / lanes;
+    float total = first_round ? 0 : s.totals[e];
+#pragma unroll 2
+    for (int tile = 0; tile < tiles; ++tile)
+      total = fmaf(total, s.shrinks[tile * rows + row], s.sums[tile * rows * lanes + e]);
+    s.totals[e] = total;
+  }
+}
+
+// The sum of a row's lanes, as the shuffles of the kernels over query tiles add them.
+template <int lanes>
+__device__ float row_total(const float* totals) {
+  if constexpr (lanes == 1)
+    return totals[0];
+  else
+    return row_total<lanes / 2>(totals) + row_total<lanes / 2>(totals + lanes / 2);
+}
+
+template <class T>
+__device__ void store_out(const AttentionArgs& args, const DecodeRows& rows, int row, int column, float4 out,
+                          float total) {
+  T* target = static_cast<T*>(args.out) + (rows.token * args.heads + rows.first_head + row) * args.head_dim + column;
+  const float values[4] = {out.x, out.y, out.z, out.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    if (column + i < args.head_dim) target[i] = rounded<T>(values[i] / total);
+}
+
+__device__ inline float4 merged(float4 x, float x_weight, float4 y, float y_weight) {
+  return {merged(x.x, x_weight, y.x, y_weight), merged(x.y, x_weight, y.y, y_weight),
+          merged(x.z, x_weight, y.z, y_weight), merged(x.w, x_weight, y.w, y_weight)};
+}
+
+// A block that takes all splits of its rows: merges a finished split into the earlier ones, which it keeps in shared
+// memory, and writes the output behind the last split. Ends with a barrier unless that was the last.
+template <class T, int width, int lanes, class Rule>
+__device__ __forceinline__ void merge_in_block(const CachedAttentionDecodeArgs& args, const DecodeRows& rows,
+                                               const DecodeState& s, const Rule& rule, int split, int splits) {
+  constexpr int kFours = width / 4;
+#pragma unroll 1
+  for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x) {
+    const int row = e / kFours;
+    float4 out = reinterpret_cast<const float4*>(s.out)[e];
+    float total = row_total<lanes>(s.totals + row * lanes);
+    if (split > 0) {
+      const float before = s.earlier_rows[2 * row], now = s.largest[row], most = fmaxf(before, now);
+      const float weights[2] = {rule.weight(before, most), rule.weight(now, most)};
+      out = merged(reinterpret_cast<const float4*>(s.earlier)[e], weights[0], out, weights[1]);
+      total = merged(s.earlier_rows[2 * row + 1], weights[0], total, weights[1]);
+    }
+    if (split + 1 == splits)
+      store_out<T>(args.attention, rows, row, e % kFours * 4, out, total);
+    else
+      reinterpret_cast<float4*>(s.earlier)[e] = out;
+  }
+  if (split + 1 == splits) return;
+  __syncthreads();
+  for (int row = threadIdx.x; row < rows.rows; row += blockDim.x) {
+    float most = s.largest[row], total = row_total<lanes>(s.totals + row * lanes);
+    if (split > 0) {
+      const float before = s.earlier_rows[2 * row], now = most;
+      most = fmaxf(before, now);
+      total = merged(s.earlier_rows[2 * row + 1], rule.weight(before, most), total, rule.weight(now, most));
+    }
+    s.earlier_rows[2 * row] = most;
+    s.earlier_rows[2 * row + 1] = total;
+  }
+  __syncthreads();
+}
+
+// Rows of one split: its result is the output.
+template <class T, int width, int lanes>
+__device__ __forceinline__ void store_only_split(const CachedAttentionDecodeArgs& args, const DecodeRows& rows,
+                                                 const DecodeState& s) {
+  constexpr int kFours = width / 4;
+#pragma unroll 1
+  for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x)
+    store_out<T>(args.attention, rows, e / kFours, e % kFours * 4, reinterpret_cast<const float4*>(s.out)[e],
+                 row_total<lanes>(s.totals + e / kFours * lanes));
+}
+
+// Where the result of a row's split lies in args.partials.
+template <int width>
+__device__ __forceinline__ float* partial_of(const CachedAttentionDecodeArgs& args, const DecodeRows& rows, int row,
+                                             int split) {
+  return args.partials +
+         ((rows.token * args.attention.heads + rows.first_head + row) * splits_of(static_cast<int>(args.max_length)) +
+          split) *
+             (width + kPartialTail);
+}
+
+// Puts the results of a split where the block that ends last finds them.
+template <int width, int lanes>
+__device__ __forceinline__ void publish_split(const CachedAttentionDecodeArgs& args, const DecodeRows& rows,
+                                              const DecodeState& s, int split) {
+  constexpr int kFours = width / 4;
+#pragma unroll 1
+  for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x) {
+    const int row = e / kFours;
+    reinterpret_cast<float4*>(partial_of<width>(args, rows, row, split))[e % kFours] =
+        reinterpret_cast<const float4*>(s.out)[e];
+    if (e % kFours == 0)
+      *reinterpret_cast<float2*>(partial_of<width>(args, rows, row, split) + width) = {
+          s.largest[row], row_total<lanes>(s.totals + row * lanes)};
+  }
+}
+
+// Counts the published splits of the block's rows; true, for every thread, in the block that published the last one,
+// which then sees what all of them have written.
+__device__ __forceinline__ bool published_last(const CachedAttentionDecodeArgs& args, int splits) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int32_t& counter = args.counters[blockIdx.x];
+    last = atomicAdd(&counter, 1) == splits - 1;
+    if (last) counter = 0;  // for the next launch
+  }
+  __syncthreads();
+  if (!last) return false;
+  __threadfence();
+  return true;
+}
+
+// Merges the published splits of the block's rows, in their order, and writes the output.
+template <class T, int width, class Rule>
+__device__ __forceinline__ void merge_published(const CachedAttentionDecodeArgs& args, const DecodeRows& rows,
+                                                const Rule& rule, int splits) {
+  constexpr int kFours = width / 4, kStride = width + kPartialTail;
+#pragma unroll 1
+  for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x) {
+    const int row = e / kFours;
+    const float* from = partial_of<width>(args, rows, row, 0);
+    float4 out = __ldcg(reinterpret_cast<const float4*>(from) + e % kFours);
+    float2 tail = __ldcg(reinterpret_cast<const float2*>(from + width));
+#pragma unroll 8
+    for (int at = 1; at < splits; ++at) {
+      const float4 next_out = __ldcg(reinterpret_cast<const float4*>(from + at * kStride) + e % kFours);
+      const float2 next = __ldcg(reinterpret_cast<const float2*>(from + at * kStride + width));
+      const float most = fmaxf(tail.x, next.x);
+      const float weights[2] = {rule.weight(tail.x, most), rule.weight(next.x, most)};
+      out = merged(out, weights[0], next_out, weights[1]);
+      tail = {most, merged(tail.y, weights[0], next.y, weights[1])};
+    }
+    store_out<T>(args.attention, rows, row, e % kFours * 4, out, tail.y);
+  }
+}
+
+// What becomes of a split all of whose tiles have joined; called behind a barrier. Ends with a barrier unless the block
+// is done with its rows or has other blocks beside it.
+template <class T, int width, int lanes, class Rule>
+__device__ void finish_split(const CachedAttentionDecodeArgs& args, const DecodeRows& rows, const DecodeState& s,
+                             const Rule& rule, int split) {
+  const int splits = splits_of(rows.keys);
+  if (gridDim.y == 1) return merge_in_block<T, width, lanes>(args, rows, s, rule, split, splits);
+  if (splits == 1) return store_only_split<T, width, lanes>(args, rows, s);
+  publish_split<width, lanes>(args, rows, s, split);
+  if (published_last(args, splits)) merge_published<T, width>(args, rows, rule, splits);
+}
+
+// The workers' largest scores are in s.tile_largest, after a barrier: the largest before worker's tile, and with it.
+struct Running {
+  float before, with;
+};
+__device__ inline Running running_largest(const DecodeState& s, int rows, int row, int worker, float before_round) {
+  Running running{before_round, before_round};
+#pragma unroll 2
+  for (int other = 0; other <= worker; ++other) {
+    running.before = running.with;
+    running.with = fmaxf(running.with, s.tile_largest[other * rows + row]);
+  }
+  return running;
+}
+
+// How a launch cuts its rows: blocks of (key-value head and group of its query heads, sequence) times workers. Workers
+// without keys come last, as do the later splits of long sequences.
+struct DecodeGrid {
+  int groups;   // into so many the query heads of a key-value head are cut
+  int workers;  // blocks that share the splits of a row; 1: no row is merged between blocks
+  dim3 blocks(const AttentionArgs& a) const {
+    return dim3(static_cast<unsigned>(a.pages.singles * a.kv_heads * groups), static_cast<unsigned>(workers));
+  }
+};
+// More than fill any GPU, so that splits of a few long sequences among short ones run side by side; blocks without keys
+// cost little, but not nothing.
+constexpr int64_t kDecodeBlocks = 32768;
+
+inline DecodeGrid decode_grid(const CachedAttentionDecodeArgs& args, int max_rows, int width) {
+  const AttentionArgs& a = args.attention;
+  const int64_t groups = ceil_divide(a.heads / a.kv_heads, max_rows), units = a.pages.singles * a.kv_heads * groups;
+  const int64_t splits = splits_of(static_cast<int>(args.max_length));
+  const bool fits =
+      a.pages.singles * a.heads * splits * (width + kPartialTail) <= kDecodePartialFloats && units <= kDecodeCounters;
+  const int64_t workers = std::min(splits, std::max<int64_t>(kDecodeBlocks / units, 1));
+  return {static_cast<int>(groups), fits ? static_cast<int>(workers) : 1};
+}
+
+// What a block is to do: the sequence, its key-value head, and which of that head's query heads is the first.
+struct DecodeBlock {
+  int64_t sequence;
+  int kv_head, first_row;
+  __device__ DecodeBlock(const AttentionArgs& a, int max_rows) {
+    const int groups = (a.heads / a.kv_heads + max_rows - 1) / max_rows;
+    const unsigned per_sequence = static_cast<unsigned>(a.kv_heads * groups), place = blockIdx.x % per_sequence;
+    sequence = blockIdx.x / per_sequence;
+    kv_head = static_cast<int>(place) / groups;
+    first_row = static_cast<int>(place) % groups * max_rows;
+  }
+  __device__ DecodeRows rows_of(const AttentionArgs& a, int max_rows) const {
+    const int group = a.heads / a.kv_heads;
+    return {sequence, kv_head * group + first_row, min(max_rows, group - first_row), a.positions[sequence] + 1};
+  }
+};
+
+}  // namespace lfm2

@@ -1,0 +1,293 @@
+// cached_attention of sequences with one new token, for bf16 and fp16: the query heads of one key-value head are rows
+// of a 16-row tile of tensor cores. Each warp streams tiles of keys and of values through shared memory of its own: the
+// next keys come while it weighs the last ones, the next values while it multiplies keys.
+#include <algorithm>
+
+#include "kernels/cuda/attention/attention_mma.cuh"
+#include "kernels/cuda/attention/cached_attention_decode.cuh"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int kRows = 16;  // query rows in a tile
+constexpr int kLanes = 4;  // lanes that share a row of scores
+template <int width>
+constexpr int kMaxWarps = 512 / width;
+constexpr int kSharedPerProcessor = 220 << 10;  // sm_90; on other GPUs the number of warps fits less well
+
+template <int width>
+int shared_bytes(int rows, int warps, bool all_splits) {
+  return rows * width * 2 + warps * 4 * kKeyTile * width +
+         decode_floats(rows, width, kLanes, warps, all_splits) * static_cast<int>(sizeof(float));
+}
+
+// A warp's tile of keys or values, `count` of which there are: lane l knows the cache's rows of numbers l and l + 32.
+template <class T, int width, bool vector>
+__device__ void load_tile(char* target, const T* head, int stride, const int (&rows)[2], int count, int head_dim) {
+  constexpr int kChunks = width / 8, kStep = 32 / kChunks, kEach = kKeyTile / kStep;  // rows at a time, times
+  const int lane = threadIdx.x % 32, chunk = lane % kChunks, row0 = lane / kChunks;
+  if constexpr (vector) {
+    // chunk_offset of row row0 + i kStep: row0 is below kStep, so that their bits are apart.
+    const uint32_t base = shared_address(target) + row0 * kChunks * 16, place = (chunk ^ row0) * 16;
+    const char* const source = reinterpret_cast<const char*>(head + chunk * 8);
+    const int row_bytes = stride * static_cast<int>(sizeof(T));
+    if (chunk * 8 >= head_dim) count = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = __shfl_sync(0xffffffffu, rows[i / (kEach / 2)], row0 + i * kStep % 32);
+      copy_async(base + (place ^ (i * kStep % 8 * 16)) + i * kStep * kChunks * 16,
+                 source + static_cast<int64_t>(at) * row_bytes, row0 + i * kStep < count);
+    }
+  } else {
+#pragma unroll 1
+    for (int i = 0; i < kEach; ++i) {
+      const int row = row0 + i * kStep;
+      const int at = __shfl_sync(0xffffffffu, i < kEach / 2 ? rows[0] : rows[1], row % 32);
+      load_chunk<false>(target + chunk_offset(row, chunk, kChunks), head + static_cast<int64_t>(at) * stride, chunk,
+                        head_dim, row < count);
+    }
+  }
+}
+
+// The block's query rows into shared memory, 16 bytes a thread at a time.
+template <class T, int width, bool vector>
+__device__ __forceinline__ void load_queries(const AttentionArgs& a, const DecodeRows& block, char* queries) {
+  constexpr int kChunks = width / 8;
+  for (int item = threadIdx.x; item < block.rows * kChunks; item += blockDim.x) {
+    const QkvColumns columns(a);
+    const int row = item / kChunks, chunk = item % kChunks;
+    load_chunk<vector>(queries + chunk_offset(row, chunk, kChunks),
+                       static_cast<const T*>(a.qkv) + block.token * columns.stride +
+                           static_cast<int64_t>(block.first_head + row) * a.head_dim,
+                       chunk, a.head_dim, true);
+  }
+}
+
+// A warp's way through the tiles of its block: of every split that the block takes every warps-th tile, where the
+// number of warps divides kSplitTiles. Its keys and values come through two tile buffers of its own.
+template <class T, int width, bool vector>
+struct TileStream {
+  const AttentionArgs& a;
+  const DecodeRows& block;
+  const T *all_keys, *all_values;  // those of the key-value head, in the whole cache
+  int stride, warps, end_tile;
+  char *keys, *values;  // the tile buffers
+
+  __device__ __forceinline__ TileStream(const AttentionArgs& args, const DecodeRows& rows, int kv_head, char* buffers)
+      : a(args),
+        block(rows),
+        all_keys(static_cast<const T*>(a.pages.keys) + static_cast<int64_t>(kv_head) * a.head_dim),
+        all_values(static_cast<const T*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim),
+        stride(a.kv_heads * a.head_dim),
+        warps(blockDim.x / 32),
+        end_tile((block.keys + kKeyTile - 1) / kKeyTile),
+        keys(buffers),
+        values(buffers + KeyStep<T, width>::kKeyBytes) {}
+
+  // The rows of the cache in which a tile's positions lane and lane + 32 lie.
+  __device__ __forceinline__ void find_rows(int tile, int (&found)[2]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int position = tile * kKeyTile + static_cast<int>(threadIdx.x % 32) + 32 * i;
+      found[i] = position < block.keys ? cache_row(a.pages, block.token, position) : 0;
+    }
+  }
+  __device__ __forceinline__ void load_keys(int tile, const int (&from)[2]) const {
+    load_tile<T, width, vector>(keys, all_keys, stride, from, block.keys - tile * kKeyTile, a.head_dim);
+  }
+  __device__ __forceinline__ void load_values(int tile, const int (&from)[2]) const {
+    load_tile<T, width, vector>(values, all_values, stride, from, block.keys - tile * kKeyTile, a.head_dim);
+  }
+  __device__ __forceinline__ int tile_after(int tile) const {
+    const int next = tile + warps;
+    return next / kSplitTiles == tile / kSplitTiles ? next : next + (static_cast<int>(gridDim.y) - 1) * kSplitTiles;
+  }
+};
+
+// Stores the largest score of each of the warp's rows in its tile.
+template <class Step, int halves>
+__device__ __forceinline__ void store_largest(const float (&scores)[kScoreParts][4], int rows, const DecodeState& s) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = lane / 4;
+#pragma unroll
+  for (int r = 0; r < halves; ++r) {
+    const float most = Step::largest(scores, r);
+    if (lane % 4 == 0 && row0 + 8 * r < rows) s.tile_largest[warp * rows + row0 + 8 * r] = most;
+  }
+}
+
+// Scores become weights relative to the largest score up to this tile, as two terms of the type (KeyStep::weigh).
+// Stores their sums, and by what the results of earlier tiles shrink. `largest`: of each row, before this round.
+template <class Step, int halves>
+__device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, const float (&largest)[2],
+                                           float (&scores)[kScoreParts][4], uint32_t (&high)[kKeyTile / 16][4],
+                                           uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = lane / 4;
+  float with[2] = {};
+#pragma unroll
+  for (int r = 0; r < halves; ++r) {
+    const int row = min(row0 + 8 * r, rows - 1);
+    const Running running = running_largest(s, rows, row, warp, largest[r]);
+    with[r] = running.with;
+    if (lane % 4 == 0 && row == row0 + 8 * r) s.shrinks[warp * rows + row] = rule.weight(running.before, running.with);
+  }
+  float sums[2];
+  Step::template weigh<halves>(scores, with, rule.log2_scale, high, low, sums);
+#pragma unroll
+  for (int r = 0; r < halves; ++r)
+    if (row0 + 8 * r < rows) s.sums[(warp * rows + row0 + 8 * r) * kLanes + lane % 4] = sums[r];
+}
+
+// Weights times the tile's values, stored as the warp's part, kSlice columns at a time.
+template <class Step, int width, int halves>
+__device__ __forceinline__ void multiply_tile(const char* values, int rows, const uint32_t (&high)[kKeyTile / 16][4],
+                                              const uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = lane / 4;
+#pragma unroll
+  for (int slice = 0; slice < width; slice += kSlice) {
+    float part[kSlice / 8][4];
+    Step::multiply_values(shared_address(values), slice, high, low, part);
+#pragma unroll
+    for (int j = 0; j < kSlice / 8; ++j)
+#pragma unroll
+      for (int r = 0; r < halves; ++r)
+        if (row0 + 8 * r < rows)
+          *reinterpret_cast<float2*>(s.parts + (warp * rows + row0 + 8 * r) * width + slice + j * 8 + lane % 4 * 2) = {
+              part[j][2 * r], part[j][2 * r + 1]};
+  }
+}
+
+// - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
+//   sequence each; pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all of
+//   type T.
+// - block: (x, y): up to 16 query heads of one key-value head of one sequence, as the rows of one tile, and of the
+//   splits of its keys every gridDim.y-th from y on (DecodeBlock); blockDim.x / 32 warps, a power of two up to
+//   kMaxWarps, take a tile of 64 keys each, a round at a time.
+// - thread: lane l of a warp has scores and output of rows l / 4 and l / 4 + 8, as mma.sync leaves them; `halves` 1:
+//   no row beyond the eighth is used, and what belongs to those is left out.
+// - alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. width: head_dim
+//   rounded up to 64, 128 or 256.
+template <class T, int width, int halves, bool vector>
+__global__ void __launch_bounds__(kMaxWarps<width> * 32)
+    cached_attention_decode_mma_kernel(CachedAttentionDecodeArgs args) {
+  using Step = KeyStep<T, width>;
+  extern __shared__ __align__(128) char shared[];
+  const AttentionArgs& a = args.attention;
+  const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const DecodeBlock place(a, kRows);
+  const DecodeRows block = place.rows_of(a, kRows);
+  const TileStream<T, width, vector> stream(a, block, place.kv_head, shared + warp * 2 * Step::kKeyBytes);
+  const int rows = block.rows, splits = splits_of(block.keys), end_tile = stream.end_tile;
+  char* const queries = shared + warps * 2 * Step::kKeyBytes;
+  const DecodeState s = decode_state(reinterpret_cast<float*>(queries + rows * width * 2), rows, width, kLanes, warps);
+  const RawScores rule(a.scale);
+  const int first_split = blockIdx.y;
+  int tile = first_split * kSplitTiles + warp, ready[2];
+  stream.find_rows(tile < end_tile ? tile : end_tile, ready);
+  wait_for_previous();
+  let_next_start();
+  if (first_split >= splits) return;
+
+  load_queries<T, width, vector>(a, block, queries);
+  if (tile < end_tile) stream.load_keys(tile, ready);
+  commit_copies();
+  if (tile < end_tile) stream.load_values(tile, ready);
+  commit_copies();
+  const int row0 = lane / 4;
+  const uint32_t query_base = shared_address(queries);
+  const int query_row = min(lane & 15, rows - 1);  // rows behind the last are copies of it, and nobody uses them
+
+  for (int split = first_split; split < splits; split += gridDim.y) {
+    const int split_end = min(end_tile, (split + 1) * kSplitTiles);
+    float largest[2] = {-INFINITY, -INFINITY};  // up to this round
+    for (int round = split * kSplitTiles; round < split_end; round += warps) {
+      const int tiles = min(warps, split_end - round);  // in this round; this warp's is `tile` if it has one
+      const bool mine = warp < tiles;
+      const int next = mine ? stream.tile_after(tile) : tile;
+      if (mine && next < end_tile) stream.find_rows(next, ready);
+      wait_copies<1>();  // keys
+      if (round == first_split * kSplitTiles)
+        __syncthreads();  // and everyone's queries
+      else
+        __syncwarp();
+      float scores[kScoreParts][4];
+      if (mine) {
+        Step::multiply_keys(query_base, query_row, shared_address(stream.keys), scores);
+        __syncwarp();
+        if (next < end_tile) stream.load_keys(next, ready);
+        const int positions[2] = {block.keys - 1, block.keys - 1};
+        if ((tile + 1) * kKeyTile > block.keys) Step::mask(tile * kKeyTile, positions, scores);
+        store_largest<Step, halves>(scores, rows, s);
+      }
+      commit_copies();
+      __syncthreads();  // the round's largest scores; and everyone has joined the last round
+      if (mine) {
+        uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
+        weigh_tile<Step, halves>(rule, rows, largest, scores, high, low, s);
+        wait_copies<1>();  // values
+        __syncwarp();
+        multiply_tile<Step, width, halves>(stream.values, rows, high, low, s);
+        __syncwarp();
+        if (next < end_tile) stream.load_values(next, ready);
+        tile = next;
+      }
+      commit_copies();
+#pragma unroll
+      for (int r = 0; r < halves; ++r)
+        largest[r] = running_largest(s, rows, min(row0 + 8 * r, rows - 1), tiles - 1, largest[r]).with;
+      __syncthreads();  // the round's parts
+      join_tiles<width, kLanes>(s, rows, tiles, round == split * kSplitTiles);
+    }
+    if (warp == 0 && lane % 4 == 0)
+#pragma unroll
+      for (int r = 0; r < halves; ++r)
+        if (row0 + 8 * r < rows) s.largest[row0 + 8 * r] = largest[r];
+    __syncthreads();
+    finish_split<T, width, kLanes>(args, block, s, rule, split);
+  }
+  wait_copies<0>();
+}
+
+template <class T, int width, int halves, bool vector>
+void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
+  const AttentionArgs& a = args.attention;
+  const int rows = std::min(kRows, a.heads / a.kv_heads);
+  // As many warps a row as fill the GPU, no more than a split has tiles.
+  const int resident = args.multiprocessors * (kSharedPerProcessor / shared_bytes<width>(rows, 1, true));
+  const DecodeGrid grid = decode_grid(args, kRows, width);
+  const int64_t units = a.pages.singles * a.kv_heads * grid.groups * grid.workers;
+  const int64_t tiles = std::min<int64_t>(kSplitTiles, ceil_divide(args.max_length, kKeyTile));
+  int warps = 1;
+  while (warps < kMaxWarps<width> && warps < tiles && units * warps < resident) warps *= 2;
+  const int bytes = shared_bytes<width>(rows, warps, grid.workers == 1);
+  const auto kernel = cached_attention_decode_mma_kernel<T, width, halves, vector>;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  shared_bytes<width>(rows, kMaxWarps<width>, true)));
+  launch_dependent("cached_attention_decode_mma_kernel", kernel,
+                   {grid.blocks(a), dim3(static_cast<unsigned>(warps) * 32), static_cast<size_t>(bytes)}, stream, args);
+}
+
+template <class T, int width>
+void launch_width(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
+  const AttentionArgs& a = args.attention;
+  if (a.head_dim % 8 != 0 || !on_16_bytes(a.qkv) || !on_16_bytes(a.pages.keys) || !on_16_bytes(a.pages.values))
+    return launch_kernel<T, width, 2, false>(stream, args);
+  if (a.heads / a.kv_heads <= 8) return launch_kernel<T, width, 1, true>(stream, args);
+  launch_kernel<T, width, 2, true>(stream, args);
+}
+
+template <class T>
+void launch(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
+  if (args.attention.head_dim <= 64) return launch_width<T, 64>(stream, args);
+  if (args.attention.head_dim <= 128) return launch_width<T, 128>(stream, args);
+  launch_width<T, 256>(stream, args);
+}
+
+}  // namespace
+
+void launch_cached_attention_decode_mma(cudaStream_t stream, const CachedAttentionDecodeArgs& args, DType act) {
+  if (args.attention.pages.singles == 0) return;
+  with_16_bit_type(act, [&](auto zero) { launch<decltype(zero)>(stream, args); });
+}
+
+}  // namespace lfm2

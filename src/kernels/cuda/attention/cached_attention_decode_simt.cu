@@ -1,0 +1,220 @@
+// cached_attention of sequences with one new token, in true fp32: 16 threads take a tile of keys and four query heads
+// of its key-value head, and a block all tiles of a split at once.
+#include "kernels/cuda/attention/cached_attention_decode.cuh"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int kLanes = 16, kWorkers = kSplitTiles, kThreads = kLanes * kWorkers;
+constexpr int kEach = 4;  // query heads; and keys of a thread, 16 apart
+constexpr int kScoreStride = kKeyTile + 4;
+
+// Four elements of a row of head_dim floats; zeros beyond it.
+__device__ float4 load_four(const float* row, int column, int head_dim, bool vector) {
+  if (vector) return column < head_dim ? *reinterpret_cast<const float4*>(row + column) : float4{0, 0, 0, 0};
+  float four[4];
+#pragma unroll
+  for (int e = 0; e < 4; ++e) four[e] = column + e < head_dim ? row[column + e] : 0;
+  return {four[0], four[1], four[2], four[3]};
+}
+
+// The block's query rows into shared memory [kEach, width]; zeros in rows and columns that are not there.
+template <int width>
+__device__ __forceinline__ void load_queries(const AttentionArgs& a, const DecodeRows& block, float* queries) {
+  const QkvColumns columns(a);
+  for (int e = threadIdx.x; e < kEach * width; e += kThreads) {
+    const int row = e / width, column = e % width;
+    queries[e] =
+        row < block.rows && column < a.head_dim
+            ? static_cast<const float*>(a.qkv)[block.token * columns.stride +
+                                               static_cast<int64_t>(block.first_head + row) * a.head_dim + column]
+            : 0;
+  }
+}
+
+// p[i][j] = query row i times the thread's key j.
+template <int width>
+__device__ __forceinline__ void multiply_keys(const float* queries, const float* const (&key_rows)[kEach], int head_dim,
+                                              bool vector, float (&p)[kEach][kEach]) {
+#pragma unroll 4
+  for (int d = 0; d < width; d += 4) {
+    float4 query[kEach], key[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      query[i] = *reinterpret_cast<const float4*>(queries + i * width + d);
+      key[i] = load_four(key_rows[i], d, head_dim, vector);
+    }
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+#pragma unroll
+      for (int j = 0; j < kEach; ++j) p[i][j] = dot(p[i][j], query[i], key[j]);
+  }
+}
+
+// Products become scores: scaled, and -infinity for keys that the sequence does not have. Stores each row's largest.
+__device__ __forceinline__ void score_tile(const AttentionArgs& a, const DecodeRows& block, int first_key,
+                                           float (&p)[kEach][kEach], const DecodeState& s) {
+  const int worker = threadIdx.x / kLanes, tx = threadIdx.x % kLanes;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    float most = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      p[i][j] = first_key + tx + 16 * j < block.keys ? __fmul_rn(p[i][j], a.scale) : -INFINITY;
+      most = fmaxf(most, p[i][j]);
+    }
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2) most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+    if (tx == 0 && i < block.rows) s.tile_largest[worker * block.rows + i] = most;
+  }
+}
+
+// Scores become weights relative to the largest score up to this tile, in `weights` [kEach, kScoreStride]. Stores their
+// sums, and by what the results of earlier tiles shrink.
+__device__ __forceinline__ void weigh_tile(const ScaledScores& rule, int rows, int tiles, float (&p)[kEach][kEach],
+                                           float* weights, const DecodeState& s) {
+  const int worker = threadIdx.x / kLanes, tx = threadIdx.x % kLanes;
+  const int own = min(worker, tiles - 1);  // workers without a tile copy the last one's, and nobody reads theirs
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const Running running = running_largest(s, rows, min(i, rows - 1), own, -INFINITY);
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      p[i][j] = rule.weight(p[i][j], running.with);
+      sum += p[i][j];
+      weights[i * kScoreStride + tx + 16 * j] = p[i][j];
+    }
+    if (i >= rows) continue;
+    if (tx == 0) s.shrinks[worker * rows + i] = rule.weight(running.before, running.with);
+    s.sums[(worker * rows + i) * kLanes + tx] = sum;
+  }
+}
+
+// Weights times the tile's values, key by key, stored as the worker's part. `cache_rows`: of the thread's own keys,
+// which the others of its worker learn from it.
+template <int width>
+__device__ __forceinline__ void multiply_values(const AttentionArgs& a, const DecodeRows& block,
+                                                const float* all_values, int64_t stride, const int (&cache_rows)[kEach],
+                                                int first_key, const float* weights, bool vector,
+                                                const DecodeState& s) {
+  constexpr int kColumns = width / 16;  // a thread has so many: runs of 4, 64 apart
+  const int worker = threadIdx.x / kLanes, tx = threadIdx.x % kLanes;
+  float part[kEach][kColumns] = {};
+  const unsigned lanes = 0xffffu << (threadIdx.x & 16u);  // this worker's
+#pragma unroll
+  for (int j = 0; j < kEach; ++j) {
+    const int keys = min(16, block.keys - first_key - 16 * j);
+#pragma unroll 4
+    for (int key = 0; key < keys; ++key) {
+      const float* value_row = all_values + __shfl_sync(lanes, cache_rows[j], key, 16) * stride;
+      float weight[kEach];
+#pragma unroll
+      for (int i = 0; i < kEach; ++i) weight[i] = weights[i * kScoreStride + 16 * j + key];
+#pragma unroll
+      for (int c = 0; c < kColumns; c += 4) {
+        const float4 value = load_four(value_row, c / 4 * 64 + tx * 4, a.head_dim, vector);
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+          part[i][c] = fmaf(weight[i], value.x, part[i][c]);
+          part[i][c + 1] = fmaf(weight[i], value.y, part[i][c + 1]);
+          part[i][c + 2] = fmaf(weight[i], value.z, part[i][c + 2]);
+          part[i][c + 3] = fmaf(weight[i], value.w, part[i][c + 3]);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kEach; ++i)
+#pragma unroll
+    for (int c = 0; c < kColumns; c += 4)
+      if (i < block.rows)
+        *reinterpret_cast<float4*>(s.parts + (worker * block.rows + i) * width + c / 4 * 64 + tx * 4) = {
+            part[i][c], part[i][c + 1], part[i][c + 2], part[i][c + 3]};
+}
+
+// - operands: args.attention.qkv [tokens, (heads + 2 kv_heads) head_dim], whose first pages.singles tokens are a
+//   sequence each; pages.keys and .values [pages, page, kv_heads, head_dim]; out [tokens, heads head_dim]; all fp32.
+// - block: (x, y): up to four query heads of one key-value head of one sequence, and of the splits of its keys every
+//   gridDim.y-th from y on (DecodeBlock); kWorkers workers of 16 threads take a tile of 64 keys each: a whole split
+//   at once.
+// - thread: four keys of its worker's tile, 16 apart, against all rows; then of all rows width / 16 columns of the
+//   output.
+// - alignment: `vector`: head_dim in fours, keys and values on 16 bytes; otherwise any. width: head_dim rounded up
+//   to 64, 128 or 256.
+template <int width>
+__global__ void __launch_bounds__(kThreads)
+    cached_attention_decode_simt_kernel(CachedAttentionDecodeArgs args, bool vector) {
+  extern __shared__ __align__(16) float shared_floats[];
+  const AttentionArgs& a = args.attention;
+  const int worker = threadIdx.x / kLanes, tx = threadIdx.x % kLanes;
+  const DecodeBlock place(a, kEach);
+  const int kv_head = place.kv_head;
+  const int64_t sequence = place.sequence;
+  const DecodeRows block = place.rows_of(a, kEach);
+  const int rows = block.rows, splits = splits_of(block.keys);
+  float* const queries = shared_floats;
+  float* const weights = queries + kEach * width + worker * kEach * kScoreStride;
+  const DecodeState s =
+      decode_state(queries + kEach * width + kWorkers * kEach * kScoreStride, rows, width, kLanes, kWorkers);
+  const ScaledScores rule;
+  const int64_t stride = static_cast<int64_t>(a.kv_heads) * a.head_dim;
+  const float* const all_keys = static_cast<const float*>(a.pages.keys) + static_cast<int64_t>(kv_head) * a.head_dim;
+  const float* const all_values =
+      static_cast<const float*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim;
+  wait_for_previous();
+  let_next_start();
+  if (static_cast<int>(blockIdx.y) >= splits) return;
+
+  load_queries<width>(a, block, queries);
+  __syncthreads();
+  for (int split = blockIdx.y; split < splits; split += gridDim.y) {
+    const int first_key = split * kSplitKeys + worker * kKeyTile;
+    const int tiles = min(kWorkers, (block.keys - split * kSplitKeys + kKeyTile - 1) / kKeyTile);
+    float p[kEach][kEach] = {};  // rows, keys: products, then scores, then weights
+    int cache_rows[kEach];       // keys that the sequence does not have count as its last one, and are masked
+    const float* key_rows[kEach];
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      cache_rows[j] = cache_row(a.pages, sequence, min(first_key + tx + 16 * j, block.keys - 1));
+      key_rows[j] = all_keys + cache_rows[j] * stride;
+    }
+    multiply_keys<width>(queries, key_rows, a.head_dim, vector, p);
+    score_tile(a, block, first_key, p, s);
+    __syncthreads();  // the split's largest scores
+    weigh_tile(rule, rows, tiles, p, weights, s);
+    __syncwarp();
+    if (worker < tiles) multiply_values<width>(a, block, all_values, stride, cache_rows, first_key, weights, vector, s);
+    if (threadIdx.x < rows) s.largest[threadIdx.x] = running_largest(s, rows, threadIdx.x, tiles - 1, -INFINITY).with;
+    __syncthreads();  // the split's parts
+    join_tiles<width, kLanes>(s, rows, tiles, true);
+    __syncthreads();
+    finish_split<float, width, kLanes>(args, block, s, rule, split);
+  }
+}
+
+template <int width>
+void launch_width(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
+  const AttentionArgs& a = args.attention;
+  const DecodeGrid grid = decode_grid(args, kEach, width);
+  constexpr int kFloats =
+      kEach * width + kWorkers * kEach * kScoreStride + decode_floats(kEach, width, kLanes, kWorkers, true);
+  constexpr int kBytes = kFloats * static_cast<int>(sizeof(float));
+  const bool vector = a.head_dim % 4 == 0 && on_16_bytes(a.pages.keys) && on_16_bytes(a.pages.values);
+  const auto kernel = cached_attention_decode_simt_kernel<width>;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  launch_dependent("cached_attention_decode_simt_kernel", kernel, {grid.blocks(a), kThreads, kBytes}, stream, args,
+                   vector);
+}
+
+}  // namespace
+
+void launch_cached_attention_decode_simt(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
+  if (args.attention.pages.singles == 0) return;
+  if (args.attention.head_dim <= 64) return launch_width<64>(stream, args);
+  if (args.attention.head_dim <= 128) return launch_width<128>(stream, args);
+  launch_width<256>(stream, args);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,251 @@
+// group_by_expert: the stable counting sort of the assignments of tokens to experts.
+#include <cooperative_groups.h>
+
+#include <algorithm>
+
+#include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/experts/launch.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kGroupThreads = 256, kGroupWarps = kGroupThreads / 32;
+
+// One kernel for few experts: a cluster of blocks, whose warps take a run of chunks of 32 assignments each, first count
+// them, and then know where their rows begin. In a warp a chunk is one ballot for every bit of an expert's number.
+constexpr int kFewThreads = 1024;
+constexpr int kCluster = 8;
+constexpr int64_t kFewAssignments = int64_t{1} << 18;
+
+template <int kBits>
+struct Ballots {
+  // `expert`: of this lane's assignment, or -1.
+  __device__ explicit Ballots(int expert) : there(__ballot_sync(kAllLanes, expert >= 0)) {
+#pragma unroll
+    for (int b = 0; b < kBits; ++b) bits[b] = __ballot_sync(kAllLanes, ((expert >> b) & 1) != 0);
+  }
+  // The lanes whose assignment goes to `expert`.
+  __device__ unsigned lanes(int expert) const {
+    unsigned same = there;
+#pragma unroll
+    for (int b = 0; b < kBits; ++b) same &= ((expert >> b) & 1) != 0 ? bits[b] : ~bits[b];
+    return same;
+  }
+  unsigned there, bits[kBits];
+};
+
+// The sum of x over this lane and those before it.
+[[maybe_unused]] __device__ int upto(int x) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int left = __shfl_up_sync(kAllLanes, x, step);
+    if (lane >= step) x += left;
+  }
+  return x;
+}
+
+// Few experts, up to 32 kSets, and assignments, in one launch.
+// - operands: ids [assignments] int32; out rows, sources [assignments] and offsets [experts + 1] int32.
+// - block: one of the kCluster blocks of the only cluster; each warp takes `run` consecutive chunks of 32
+//   assignments: it counts them, learns from the other warps where its rows begin, and goes through them again.
+// - thread: one assignment of each chunk; between the two rounds, lane l looks after experts l, l + 32, ….
+// - alignment: any.
+template <int kSets>
+__global__ void __launch_bounds__(kFewThreads) group_few_kernel(GroupByExpertArgs args, int run) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int kBits = 4 + kSets, kExperts = 32 * kSets, kFewWarps = kFewThreads / 32;
+  __shared__ int before[kExperts][kFewWarps + 1];  // counts of the block's warps, then the sums over those before each
+  __shared__ int mine[kExperts];                   // the block's counts, which the cluster reads
+  __shared__ int counts[kCluster][kExperts];
+  const auto cluster = cooperative_groups::this_cluster();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = static_cast<int>(cluster.block_rank());
+  const int64_t first = (int64_t{rank} * kFewWarps + warp) * run * 32 + lane;
+  wait_for_previous();
+  let_next_start();
+  const auto expert_of = [&](int chunk) {
+    const int64_t i = first + chunk * 32;
+    return i < args.assignments ? args.ids[i] : -1;
+  };
+  int count[kSets] = {};
+  for (int chunk = 0; chunk < run; ++chunk) {
+    const int expert = expert_of(chunk);
+    device_expect(expert >= -1 && expert < args.experts);
+    const Ballots<kBits> ballots(expert);
+#pragma unroll
+    for (int s = 0; s < kSets; ++s) count[s] += __popc(ballots.lanes(lane + 32 * s));
+  }
+#pragma unroll
+  for (int s = 0; s < kSets; ++s) before[lane + 32 * s][warp] = count[s];
+  __syncthreads();
+#pragma unroll
+  for (int s = 0; s < kSets; ++s) {  // a warp takes an expert
+    const int e = warp + 32 * s, own = before[e][lane], sum = upto(own);
+    before[e][lane] = sum - own;
+    if (lane == 31) mine[e] = sum;
+  }
+  cluster.sync();
+  if (threadIdx.x < kCluster * kExperts) {
+    const int block = static_cast<int>(threadIdx.x) / kExperts, e = static_cast<int>(threadIdx.x) % kExperts;
+    counts[block][e] = cluster.map_shared_rank(mine, block)[e];
+  }
+  __syncthreads();
+  cluster.barrier_arrive();  // no block may end while another reads its counts
+
+  int experts_before = 0, next[kSets];  // the row of the warp's next assignment to each of the lane's experts
+#pragma unroll
+  for (int s = 0; s < kSets; ++s) {
+    const int e = lane + 32 * s;
+    int total = 0, blocks_before = 0;
+#pragma unroll
+    for (int block = 0; block < kCluster; ++block) {
+      if (block == rank) blocks_before = total;
+      total += counts[block][e];
+    }
+    const int end = experts_before + upto(total);
+    next[s] = end - total + blocks_before + before[e][warp];
+    if (rank == 0 && warp == 0 && e < args.experts) args.offsets[e + 1] = end;
+    experts_before = __shfl_sync(kAllLanes, end, 31);
+  }
+  if (rank == 0 && threadIdx.x == 0) args.offsets[0] = 0;
+  for (int chunk = 0; chunk < run; ++chunk) {
+    const int expert = expert_of(chunk);
+    const Ballots<kBits> ballots(expert);
+    int row = __shfl_sync(kAllLanes, next[0], expert & 31);
+    if constexpr (kSets == 2) {
+      const int high = __shfl_sync(kAllLanes, next[1], expert & 31);
+      if (expert >= 32) row = high;
+    }
+#pragma unroll
+    for (int s = 0; s < kSets; ++s) next[s] += __popc(ballots.lanes(lane + 32 * s));
+    if (expert < 0) continue;
+    row += __popc(ballots.lanes(expert) & ((1u << lane) - 1));
+    const int64_t i = first + chunk * 32;
+    args.rows[i] = row;
+    args.sources[row] = static_cast<int32_t>(i / args.top_k);
+  }
+  cluster.barrier_wait();
+#endif
+}
+
+struct Chunks {
+  int blocks;
+  int64_t size;  // assignments of a block; the last one may have fewer
+};
+
+// - operands: ids [assignments] int32; out workspace [blocks, experts] int32: how many assignments of the block's
+//   chunk go to each expert.
+// - block: one chunk of chunks.size assignments.
+// - thread: assignments, kGroupThreads apart.
+// - alignment: any.
+__global__ void count_experts_kernel(GroupByExpertArgs args, Chunks chunks) {
+  __shared__ int counts[kMaxExperts];
+  for (int e = threadIdx.x; e < args.experts; e += kGroupThreads) counts[e] = 0;
+  __syncthreads();
+  const int64_t first = blockIdx.x * chunks.size, end = min(first + chunks.size, args.assignments);
+  for (int64_t i = first + threadIdx.x; i < end; i += kGroupThreads) {
+    const int expert = args.ids[i];
+    device_expect(expert >= 0 && expert < args.experts);
+    atomicAdd(&counts[expert], 1);  // integers: any order gives the same counts
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e < args.experts; e += kGroupThreads)
+    args.workspace[static_cast<int64_t>(blockIdx.x) * args.experts + e] = counts[e];
+}
+
+// next[e] = the first row of expert e in this block's chunk; block 0 also writes the offsets.
+__device__ void first_rows(const GroupByExpertArgs& args, Chunks chunks, int* next, int* totals) {
+  for (int e = threadIdx.x; e < args.experts; e += kGroupThreads) next[e] = totals[e] = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < chunks.blocks * args.experts; i += kGroupThreads) {
+    const int count = args.workspace[i], expert = i % args.experts;
+    if (count == 0) continue;
+    atomicAdd(&totals[expert], count);
+    if (i / args.experts < static_cast<int>(blockIdx.x)) atomicAdd(&next[expert], count);
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    int before = 0;
+    for (int base = 0; base < args.experts; base += 32) {
+      const int e = base + static_cast<int>(threadIdx.x), total = e < args.experts ? totals[e] : 0;
+      int upto = total;
+      for (int step = 1; step < 32; step *= 2) {
+        const int left = __shfl_up_sync(kAllLanes, upto, step);
+        if (static_cast<int>(threadIdx.x) >= step) upto += left;
+      }
+      if (e < args.experts) {
+        next[e] += before + upto - total;
+        if (blockIdx.x == 0) args.offsets[e + 1] = before + upto;
+      }
+      before += __shfl_sync(kAllLanes, upto, 31);
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) args.offsets[0] = 0;
+  }
+  __syncthreads();
+}
+
+// Gives every assignment of a chunk its row, in the order of the assignments.
+// - operands: ids [assignments] and workspace [blocks, experts], as count_experts_kernel leaves it, int32; out rows,
+//   sources [assignments] and offsets [experts + 1] int32.
+// - block: one chunk, in rounds of one assignment a thread; within a round the warps come in order, and within a
+//   warp its lanes.
+// - thread: one assignment of each round.
+// - alignment: any.
+__global__ void group_by_expert_kernel(GroupByExpertArgs args, Chunks chunks) {
+  __shared__ int next[kMaxExperts];
+  __shared__ int warp_rows[kGroupWarps][kMaxExperts];  // counts of a warp, then its first rows
+  first_rows(args, chunks, next, warp_rows[0]);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t first = blockIdx.x * chunks.size, end = min(first + chunks.size, args.assignments);
+  for (int64_t round = first; round < end; round += kGroupThreads) {
+    for (int e = lane; e < args.experts; e += 32) warp_rows[warp][e] = 0;
+    __syncwarp();
+    const int64_t i = round + threadIdx.x;
+    const int expert = i < end ? args.ids[i] : -1;
+    const unsigned same = __match_any_sync(kAllLanes, expert);
+    const int rank = __popc(same & ((1u << lane) - 1));
+    if (expert >= 0 && rank == 0) warp_rows[warp][expert] = __popc(same);
+    __syncthreads();
+    for (int e = threadIdx.x; e < args.experts; e += kGroupThreads) {
+      int row = next[e];
+      for (int w = 0; w < kGroupWarps; ++w) {
+        const int count = warp_rows[w][e];
+        warp_rows[w][e] = row;
+        row += count;
+      }
+      next[e] = row;
+    }
+    __syncthreads();
+    if (expert >= 0) {
+      const int row = warp_rows[warp][expert] + rank;
+      args.rows[i] = row;
+      args.sources[row] = static_cast<int32_t>(i / args.top_k);
+    }
+    __syncwarp();  // before this warp's counts are cleared
+  }
+}
+
+}  // namespace
+
+void launch_group_by_expert(cudaStream_t stream, const GroupByExpertArgs& args) {
+  if (args.experts <= 64 && args.assignments <= kFewAssignments && has_clusters()) {
+    const int64_t run = std::max<int64_t>(1, ceil_divide(args.assignments, int64_t{kCluster} * kFewThreads));
+    launch_dependent("group_few_kernel", args.experts <= 32 ? group_few_kernel<1> : group_few_kernel<2>,
+                     {kCluster, kFewThreads, 0, kCluster}, stream, args, static_cast<int>(run));
+    return;
+  }
+  constexpr int64_t kSmallestChunk = 2048;
+  Chunks chunks;
+  chunks.blocks =
+      static_cast<int>(std::clamp<int64_t>(ceil_divide(args.assignments, kSmallestChunk), 1, kMaxGroupBlocks));
+  chunks.size = ceil_divide(ceil_divide(args.assignments, chunks.blocks), kGroupThreads) * kGroupThreads;
+  count_experts_kernel<<<static_cast<unsigned>(chunks.blocks), kGroupThreads, 0, stream>>>(args, chunks);
+  check_launch("count_experts_kernel");
+  group_by_expert_kernel<<<static_cast<unsigned>(chunks.blocks), kGroupThreads, 0, stream>>>(args, chunks);
+  check_launch("group_by_expert_kernel");
+}
+
+}  // namespace lfm2

@@ -1,0 +1,76 @@
+// The launchers of the kernels in this folder: each takes raw device pointers and sizes that CudaOps has checked,
+// enqueues on `stream` and returns; none allocates or waits, so that steps can be recorded as graphs. Mathematics:
+// kernels/ops.h.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/common/any_array.h"
+#include "kernels/cuda/common/limits.h"
+
+namespace lfm2 {
+
+struct RouteArgs {
+  const float* logits;  // [tokens, experts]
+  const float* bias;    // [experts] or null
+  int32_t* ids;         // [tokens, top_k]
+  float* weights;       // [tokens, top_k]
+  int64_t tokens;
+  int experts, top_k;
+  bool normalize;
+  float scale;
+};
+void launch_route(cudaStream_t stream, const RouteArgs& args);
+
+// normed = rms_norm(x), to the bits of launch_rms_norm; logits = normed gateᵀ in fp32; then route.
+struct NormRouteArgs {
+  const void* x;      // [tokens, hidden]
+  AnyArray gate;      // [experts, hidden]
+  const float* bias;  // [experts] or null
+  int32_t* ids;       // [tokens, top_k]
+  float* weights;     // [tokens, top_k]
+  int64_t tokens, hidden;
+  int experts, top_k;
+  bool normalize;
+  float scale;
+  void* normed;          // [tokens, hidden]; may be x
+  AnyArray norm_weight;  // [hidden]
+  float eps;
+};
+void launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act);
+
+struct GroupByExpertArgs {
+  const int32_t* ids;  // [assignments]
+  int32_t* sources;    // [assignments]
+  int32_t* rows;       // [assignments]
+  int32_t* offsets;    // [experts + 1]
+  int32_t* workspace;  // kGroupWorkspaceInts
+  int64_t assignments;
+  int experts, top_k;
+};
+constexpr int kMaxGroupBlocks = 256;
+constexpr int64_t kGroupWorkspaceInts = int64_t{kMaxGroupBlocks} * kMaxExperts;
+void launch_group_by_expert(cudaStream_t stream, const GroupByExpertArgs& args);
+
+struct CombineExpertsArgs {
+  const void* y;         // [tokens top_k, hidden]
+  const int32_t* rows;   // [tokens, top_k]
+  const float* weights;  // [tokens, top_k]
+  void* residual;        // [tokens, hidden]
+  int64_t tokens, hidden;
+  int top_k;
+};
+void launch_combine_experts(cudaStream_t stream, const CombineExpertsArgs& args, DType act);
+
+// normed = rms_norm(residual), of the new, rounded residual: the bits that launch_rms_norm gives.
+struct CombineExpertsNormArgs {
+  CombineExpertsArgs combine;
+  void* normed;          // [tokens, hidden]
+  AnyArray norm_weight;  // [hidden]
+  float eps;
+};
+void launch_combine_experts_norm(cudaStream_t stream, const CombineExpertsNormArgs& args, DType act);
+
+}  // namespace lfm2

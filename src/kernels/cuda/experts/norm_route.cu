@@ -1,0 +1,322 @@
+// norm_route: the norm before the router, the gate's product, and the choice of experts, in one kernel.
+#include <type_traits>
+
+#include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/experts/choose_experts.cuh"
+#include "kernels/cuda/experts/launch.h"
+#include "kernels/cuda/ptx/mma.cuh"
+#include "kernels/cuda/rows/launch.h"
+#include "kernels/cuda/rows/row_types.cuh"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int kWarps = kMaxTrees;    // at most: a warp takes the elements of one tree of a row's sum of squares
+constexpr int kWarpK = 32 * kOctet;  // elements of a row that a warp takes
+constexpr int kChunks = 8;           // pieces of a warp's elements: 32 each, 8 for each lane of a quad
+constexpr int kChunkK = kWarpK / kChunks;
+constexpr int kPromoted = 2;  // chunks after which the tensor cores' sums, which they truncate, are added to others
+constexpr int kTileTokens = 8, kTileExperts = 16;  // what one mma multiplies
+
+__device__ ChoiceRule rule_of(const NormRouteArgs& args) {
+  return {args.bias, args.experts, args.top_k, args.normalize, args.scale};
+}
+
+// x as a sum of values of the gate's type: itself, or three bf16 that are exactly an fp32. Those are cut, not rounded:
+// nothing overflows.
+template <class T, class Gate>
+constexpr int kPlanes = std::is_same_v<T, Gate> ? 1 : 3;
+
+template <class T, class Gate>
+__device__ void split(const Packed<T>& x, uint4 (&planes)[kPlanes<T, Gate>]) {
+  if constexpr (std::is_same_v<T, Gate>) {
+    planes[0] = x.words[0];
+  } else {
+    static_assert(std::is_same_v<T, float> && std::is_same_v<Gate, __nv_bfloat16>);
+    const auto* elements = reinterpret_cast<const uint32_t*>(&x);
+    uint32_t words[3][kOctet / 2];
+#pragma unroll
+    for (int pair = 0; pair < kOctet / 2; ++pair) {
+      uint32_t cut[2][3];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float rest = __uint_as_float(elements[2 * pair + i]);
+        const bool finite = isfinite(rest);  // others pass through as they are
+#pragma unroll
+        for (int p = 0; p < 3; ++p) {
+          cut[i][p] = __float_as_uint(rest) & 0xffff0000u;
+          rest = finite ? rest - __uint_as_float(cut[i][p]) : 0.0f;
+        }
+        if (!finite && elements[2 * pair + i] << 1 > 0xff000000u) cut[i][0] |= 0x00400000u;  // a NaN stays one
+      }
+#pragma unroll
+      for (int p = 0; p < 3; ++p) words[p][pair] = __byte_perm(cut[0][p], cut[1][p], 0x7632);
+    }
+#pragma unroll
+    for (int p = 0; p < 3; ++p) planes[p] = {words[p][0], words[p][1], words[p][2], words[p][3]};
+  }
+}
+
+// Hides from the compiler where x comes from: it would keep its fp32 form in twice the registers.
+template <class T>
+__device__ void forget(Packed<T>& x) {
+#pragma unroll
+  for (int i = 0; i < Packed<T>::kWords; ++i)
+    asm volatile("" : "+r"(x.words[i].x), "+r"(x.words[i].y), "+r"(x.words[i].z), "+r"(x.words[i].w));
+}
+
+// The products' rows are experts, their columns tokens. Lane (g, j) = (lane / 4, lane % 4) of a warp holds of token g
+// of a tile, and of experts g and g + 8 of another, elements 8 j … of each of the warp's chunks. Which elements meet in
+// which product does not matter, as long as both operands agree.
+template <class T, class Gate, int kTokenTiles, int kExpertTiles>
+struct NormRouteWarp {
+  static constexpr int kTokens = kTokenTiles * kTileTokens, kExperts = kExpertTiles * kTileExperts;
+  using Sums = float[kTokenTiles][kExpertTiles][4];
+
+  const NormRouteArgs& args;
+  const int64_t hidden = args.hidden, first_token = static_cast<int64_t>(blockIdx.x) * kTokens;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4, j = lane % 4;
+  const int64_t warp_k = warp * kWarpK, first_k = warp_k + j * kOctet;
+  Packed<T> x[kTokenTiles][kChunks];
+
+  // x = the lane's elements of the tokens; zeros for those that are not there.
+  __device__ __forceinline__ void load_tokens() {
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; ++tile)
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        const int64_t token = first_token + tile * kTileTokens + g, k = first_k + c * kChunkK;
+        x[tile][c] = {};
+        if (token < args.tokens && k < hidden)
+          x[tile][c] = load_packed(static_cast<const T*>(args.x) + token * hidden + k, kOctet, true);
+      }
+  }
+
+  // trees = the sums of squares of a warp's elements of each token, each in the order of rms_norm (row_types.cuh).
+  __device__ __forceinline__ void sum_squares(float (&trees)[kTokens][kWarps]) {
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; ++tile) {
+      float tree[kChunks];  // the octets of a quad's lane are those of partial sums j, j + 4, …
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        tree[c] = add_squares(0, unpack(x[tile][c]));
+        forget(x[tile][c]);
+      }
+#pragma unroll
+      for (int step = kChunks / 2; step > 0; step /= 2)
+#pragma unroll
+        for (int c = 0; c < step; ++c) tree[c] += tree[c + step];
+      tree[0] += __shfl_xor_sync(0xffffffffu, tree[0], 2);
+      tree[0] += __shfl_xor_sync(0xffffffffu, tree[0], 1);
+      if (j == 0) trees[tile * kTileTokens + g][warp] = tree[0];
+    }
+  }
+
+  // x = the normed tokens, which are written to args.normed as well.
+  __device__ __forceinline__ void norm_tokens(const float (&trees)[kTokens][kWarps]) {
+    float factors[kTokenTiles];
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; ++tile) {
+      float squares = 0;
+      for (int w = 0; w < warps; ++w) squares += trees[tile * kTileTokens + g][w];
+      factors[tile] = rms_factor(squares, hidden, args.eps);
+    }
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      const int64_t k = first_k + c * kChunkK;
+      if (k >= hidden) break;
+      const Octet scale = load_octet(args.norm_weight, k, kOctet, true);
+#pragma unroll
+      for (int tile = 0; tile < kTokenTiles; ++tile) {
+        const int64_t token = first_token + tile * kTileTokens + g;
+        x[tile][c] = pack<T>(scaled(unpack(x[tile][c]), factors[tile], scale));
+        if (token < args.tokens)
+          store_packed(static_cast<T*>(args.normed) + token * hidden + k, x[tile][c], kOctet, true);
+      }
+    }
+  }
+
+  // part += the gate's rows times the tokens, over one chunk.
+  __device__ __forceinline__ void multiply_chunk(int c, Sums& part) {
+    const auto* gate = static_cast<const Gate*>(args.gate.data) + first_k + c * kChunkK;
+    uint4 rows[kExpertTiles][2];
+#pragma unroll
+    for (int m = 0; m < kExpertTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int expert = m * kTileExperts + half * 8 + g;
+        rows[m][half] = {};
+        if (expert < args.experts) rows[m][half] = *reinterpret_cast<const uint4*>(gate + expert * hidden);
+      }
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; ++tile) {
+      uint4 planes[kPlanes<T, Gate>];
+      split<T, Gate>(x[tile][c], planes);
+#pragma unroll
+      for (int p = kPlanes<T, Gate> - 1; p >= 0; --p)  // the smallest first
+#pragma unroll
+        for (int m = 0; m < kExpertTiles; ++m) {
+          multiply_add<Gate>(part[tile][m], {rows[m][0].x, rows[m][1].x, rows[m][0].y, rows[m][1].y}, planes[p].x,
+                             planes[p].y);
+          multiply_add<Gate>(part[tile][m], {rows[m][0].z, rows[m][1].z, rows[m][0].w, rows[m][1].w}, planes[p].z,
+                             planes[p].w);
+        }
+    }
+  }
+
+  // total = the gate's rows times the tokens, over the warp's elements.
+  __device__ __forceinline__ void multiply_gate(Sums& total) {
+    Sums part = {};
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      if (warp_k + c * kChunkK < hidden) multiply_chunk(c, part);
+      if (c % kPromoted != kPromoted - 1) continue;
+#pragma unroll
+      for (int tile = 0; tile < kTokenTiles; ++tile)
+#pragma unroll
+        for (int m = 0; m < kExpertTiles; ++m)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            total[tile][m][i] += part[tile][m][i];
+            part[tile][m][i] = 0;
+          }
+    }
+  }
+
+  template <int stride>
+  __device__ __forceinline__ void store_sums(const Sums& total, float (&sums)[kTokens][stride]) const {
+#pragma unroll
+    for (int tile = 0; tile < kTokenTiles; ++tile)
+#pragma unroll
+      for (int m = 0; m < kExpertTiles; ++m)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          sums[tile * kTileTokens + 2 * j + i % 2][m * kTileExperts + i / 2 * 8 + g] = total[tile][m][i];
+  }
+
+  // The warp takes every warps-th token: adds the warps' sums up in their order, and chooses the token's experts.
+  template <int stride>
+  __device__ __forceinline__ void choose(const float (&sums)[kWarps][kTokens][stride]) const {
+    for (int t = warp; t < kTokens && first_token + t < args.tokens; t += warps) {
+      float logits[kExperts / 32] = {};
+      for (int w = 0; w < warps; ++w)
+#pragma unroll
+        for (int s = 0; s < kExperts / 32; ++s) logits[s] += sums[w][t][lane + 32 * s];
+      const int64_t first_choice = (first_token + t) * args.top_k;
+      choose_experts(logits, rule_of(args), args.ids + first_choice, args.weights + first_choice);
+    }
+  }
+};
+
+// All that the bits of a token's row depend on is `hidden`.
+// - operands: x, normed [tokens, hidden] of type T (they may be the same), norm_weight [hidden] of any type, gate
+//   [experts, hidden] of type Gate, bias [experts] fp32 or null; out ids, weights [tokens, top_k].
+// - block: kTokenTiles tiles of 8 tokens and all experts, up to kExpertTiles tiles of 16; each of its warps, up to
+//   kWarps, takes kWarpK elements of every token and of every row of the gate, then whole tokens for the choice.
+// - thread: NormRouteWarp says which elements.
+// - alignment: x, normed, gate and norm_weight on 16 bytes, hidden a multiple of kChunkK.
+template <class T, class Gate, int kTokenTiles, int kExpertTiles>
+__global__ void __launch_bounds__(kWarps * 32, 2) norm_route_kernel(NormRouteArgs args) {
+  using Warp = NormRouteWarp<T, Gate, kTokenTiles, kExpertTiles>;
+  __shared__ float trees[Warp::kTokens][kWarps];
+  __shared__ float sums[kWarps][Warp::kTokens][Warp::kExperts + 4];  // + 4: a warp's stores fall into different banks
+  wait_for_previous();
+  let_next_start();
+  Warp warp{args};
+  warp.load_tokens();
+  warp.sum_squares(trees);
+  __syncthreads();
+  warp.norm_tokens(trees);
+  typename Warp::Sums total = {};
+  warp.multiply_gate(total);
+  warp.store_sums(total, sums[warp.warp]);
+  __syncthreads();
+  warp.choose(sums);
+}
+
+// Any types and sizes; the norm is a launch of rms_norm before it.
+// Operands: normed [tokens, hidden] of type T, gate [experts, hidden] of any type, bias [experts] fp32 or null; out
+// ids, weights [tokens, top_k]. Block: kAnyTokens tokens and all experts: each warp takes every (kAnyThreads / 32)-th
+// expert for all of them, then one token's choice. Thread: octets of the rows, 32 apart. Alignment: `vector`: hidden in
+// octets, normed and gate on 16 bytes; otherwise any.
+constexpr int kAnyTokens = 4, kAnyThreads = 256;
+// Any types and sizes; the norm is a launch of rms_norm before it.
+// - operands: normed [tokens, hidden] of type T, gate [experts, hidden] of any type, bias [experts] fp32 or null;
+//   out ids, weights [tokens, top_k].
+// - block: kAnyTokens tokens and all experts: each warp takes every (kAnyThreads / 32)-th expert for all of them,
+//   then one token's choice.
+// - thread: octets of the rows, 32 apart.
+// - alignment: `vector`: hidden in octets, normed and gate on 16 bytes; otherwise any.
+template <class T>
+__global__ void __launch_bounds__(kAnyThreads) norm_route_any_kernel(NormRouteArgs args, bool vector) {
+  extern __shared__ float shared[];  // [tokens, experts] logits, then room
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, experts = args.experts;
+  const int64_t first_token = static_cast<int64_t>(blockIdx.x) * kAnyTokens, hidden = args.hidden;
+  wait_for_previous();
+  let_next_start();
+  for (int e = warp; e < experts; e += kAnyThreads / 32) {
+    float sums[kAnyTokens] = {};
+    for (int64_t k = lane * kOctet; k < hidden; k += 32 * kOctet) {
+      const Octet gate = load_octet(args.gate, e * hidden + k, hidden - k, vector);
+#pragma unroll
+      for (int t = 0; t < kAnyTokens; ++t) {
+        if (first_token + t >= args.tokens) break;
+        const Octet x =
+            load_octet(static_cast<const T*>(args.normed) + (first_token + t) * hidden + k, hidden - k, vector);
+#pragma unroll
+        for (int i = 0; i < kOctet; ++i) sums[t] = fmaf(x.v[i], gate.v[i], sums[t]);
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < kAnyTokens; ++t) {
+      const float logit = warp_sum(sums[t]);
+      if (lane == 0) shared[t * experts + e] = logit;
+    }
+  }
+  __syncthreads();
+  if (warp >= kAnyTokens || first_token + warp >= args.tokens) return;
+  choose_experts(shared + warp * experts, shared + (kAnyTokens + warp) * experts, rule_of(args),
+                 args.ids + (first_token + warp) * args.top_k, args.weights + (first_token + warp) * args.top_k);
+}
+
+template <class T, class Gate>
+void launch_tiles(cudaStream_t stream, const NormRouteArgs& args) {
+  const auto launch = [&](auto kernel, int64_t tokens) {
+    launch_dependent("norm_route_kernel", kernel,
+                     {static_cast<unsigned>(ceil_divide(args.tokens, tokens)),
+                      static_cast<unsigned>(ceil_divide(args.hidden, kWarpK)) * 32},
+                     stream, args);
+  };
+  // Two tiles of tokens read the gate half as often; one tile gives more blocks.
+  const bool few = args.tokens <= 2 * kTileTokens * device_attribute(cudaDevAttrMultiProcessorCount);
+  if constexpr (sizeof(T) == 2)
+    if (args.experts <= 2 * kTileExperts && !few) return launch(norm_route_kernel<T, Gate, 2, 2>, 2 * kTileTokens);
+  launch(args.experts <= 2 * kTileExperts ? norm_route_kernel<T, Gate, 1, 2> : norm_route_kernel<T, Gate, 1, 4>,
+         kTileTokens);
+}
+
+}  // namespace
+
+void launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act) {
+  if (args.tokens == 0) return;
+  const bool tiles = args.experts <= 4 * kTileExperts && args.top_k <= kMaxChoices && args.hidden > 0 &&
+                     args.hidden <= kWarps * kWarpK && args.hidden % kChunkK == 0 && on_16_bytes(args.x) &&
+                     on_16_bytes(args.gate.data) && on_16_bytes(args.normed) && on_16_bytes(args.norm_weight.data);
+  if (tiles && act == DType::kBf16 && args.gate.dtype == act)
+    return launch_tiles<__nv_bfloat16, __nv_bfloat16>(stream, args);
+  if (tiles && act == DType::kF16 && args.gate.dtype == act) return launch_tiles<__half, __half>(stream, args);
+  if (tiles && act == DType::kF32 && args.gate.dtype == DType::kBf16)
+    return launch_tiles<float, __nv_bfloat16>(stream, args);
+
+  launch_rms_norm(stream, args.x, args.norm_weight, args.eps, args.tokens, args.hidden, args.normed, act);
+  const bool vector = args.hidden % kOctet == 0 && on_16_bytes(args.normed) && on_16_bytes(args.gate.data);
+  const size_t shared_bytes = static_cast<size_t>(2 * kAnyTokens * args.experts) * sizeof(float);
+  with_device_type(act, [&](auto zero) {
+    launch_dependent("norm_route_any_kernel", norm_route_any_kernel<decltype(zero)>,
+                     {static_cast<unsigned>(ceil_divide(args.tokens, kAnyTokens)), kAnyThreads, shared_bytes}, stream,
+                     args, vector);
+  });
+}
+
+}  // namespace lfm2

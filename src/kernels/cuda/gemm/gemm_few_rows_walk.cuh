@@ -1,0 +1,76 @@
+// Which rows and columns the thread blocks of gemm_few_rows.cu compute, and in which order.
+#pragma once
+
+#include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/gemm/launch.h"
+
+namespace lfm2::few_rows {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// What a block does at a time: layout.tiles tiles of w, for `rows` rows of a, up to kRowGroup times `groups`.
+struct Unit {
+  int group, first_row, rows, first_column;
+};
+
+// Units are counted group by group, then by columns of out, then by rows. A warp finds its units by itself: a prefix
+// sum over the groups, 32 at a time, kept in the lanes.
+class Walk {
+ public:
+  __device__ Walk(const GemmArgs& args, int rows, int columns)
+      : offsets_(args.offsets),
+        groups_(static_cast<int>(args.groups)),
+        m_(static_cast<int>(args.m)),
+        rows_(rows),
+        columns_(columns),
+        across_((static_cast<int>(args.n) + columns - 1) / columns) {
+    read_groups();
+  }
+
+  // Units are asked for in rising order. False behind the last.
+  __device__ bool find(int index, Unit& unit) {
+    while (true) {
+      const unsigned reached = __ballot_sync(kAllLanes, before_ + upto_ > index);
+      if (reached != 0) {
+        const int owner = __ffs(reached) - 1;
+        const int first = __shfl_sync(kAllLanes, first_, owner), end = __shfl_sync(kAllLanes, end_, owner);
+        const int previous = __shfl_sync(kAllLanes, upto_, owner > 0 ? owner - 1 : 0);
+        const int local = index - before_ - (owner > 0 ? previous : 0), parts = (end - first + rows_ - 1) / rows_;
+        const int column = local / parts;
+        unit.group = base_ + owner;
+        unit.first_row = first + (local - column * parts) * rows_;
+        unit.rows = min(rows_, end - unit.first_row);
+        unit.first_column = column * columns_;
+        return true;
+      }
+      before_ += __shfl_sync(kAllLanes, upto_, 31);
+      base_ += 32;
+      if (base_ >= groups_) return false;
+      read_groups();
+    }
+  }
+
+ private:
+  __device__ void read_groups() {
+    const int group = base_ + static_cast<int>(threadIdx.x % 32);
+    first_ = end_ = 0;
+    if (group < groups_) {
+      first_ = offsets_ == nullptr ? 0 : offsets_[group];
+      end_ = offsets_ == nullptr ? m_ : offsets_[group + 1];
+    }
+    upto_ = (end_ - first_ + rows_ - 1) / rows_ * across_;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int left = __shfl_up_sync(kAllLanes, upto_, step);
+      if (threadIdx.x % 32 >= step) upto_ += left;
+    }
+  }
+
+  const int32_t* offsets_;
+  int groups_, m_, rows_, columns_, across_;
+  int base_ = 0, before_ = 0;  // the lanes' first group; units before it
+  int first_ = 0, end_ = 0;    // rows of the lane's group
+  int upto_ = 0;               // units of the lanes' groups up to this one's
+};
+
+}  // namespace lfm2::few_rows

@@ -1,0 +1,11 @@
+// grouped_matmul: each expert's product, of the rows that were sorted to it.
+#include "kernels/cuda/gemm/products.h"
+
+namespace lfm2 {
+
+void Products::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
+  expect(expert_offsets.dtype == DType::kI32 && expert_offsets.numel() == w.dim(0) + 1, "grouped_matmul: offsets");
+  multiply_groups(a, w, expert_offsets, out, Epilogue::kStore);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,11 @@
+// grouped_swiglu: the gate and up projections of each expert in one product, and their SwiGLU.
+#include "kernels/cuda/gemm/products.h"
+
+namespace lfm2 {
+
+void Products::grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
+  expect(expert_offsets.dtype == DType::kI32 && expert_offsets.numel() == w.dim(0) + 1, "grouped_swiglu: offsets");
+  multiply_groups(a, w, expert_offsets, out, Epilogue::kSwiglu);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,30 @@
+// matmul: one dense product, with a bias and an addition to the old output where they are wanted.
+#include "kernels/cuda/gemm/products.h"
+
+namespace lfm2 {
+
+void Products::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) {
+  const int64_t m = a.dim(0), n = w.dim(0), k = w.dim(1);
+  expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == k && out.dim(0) == m && out.dim(1) == n &&
+             (!bias || bias.numel() == n),
+         "matmul: shapes");
+  const Epilogue epilogue = write == Write::kAdd ? Epilogue::kAdd : Epilogue::kStore;
+  const GemmProblem problem{
+      .act = a.dtype,
+      .weight = w.dtype,
+      .out = out.dtype,
+      .n = n,
+      .k = k,
+      .bias = static_cast<bool>(bias),
+      .epilogue = epilogue,
+      .aligned = on_16_bytes(a) && on_16_bytes(w) && on_16_bytes(out) && (!bias || on_16_bytes(bias)),
+      .hopper = features_.hopper,
+      .plain_fp32 = features_.plain_fp32};
+  expect(gemm_supported(problem) && (!bias || is_float(bias)), "matmul: this combination of types");
+  if (m == 0 || n == 0) return;
+  const GemmArgs args{a.data, any(w), any(bias), out.data, nullptr, m, n, k, 1, epilogue};
+  const bool same_bias = !bias || bias.dtype == w.dtype;
+  multiply(same_bias ? choose_dense(problem) : choose_grouped(problem), args, problem);
+}
+
+}  // namespace lfm2

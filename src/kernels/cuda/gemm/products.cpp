@@ -1,0 +1,56 @@
+// What the four products share: the launch of the chosen kernel, and products of groups.
+#include "kernels/cuda/gemm/products.h"
+
+namespace lfm2 {
+
+void Products::multiply(GemmPath path, const GemmArgs& args, const GemmProblem& problem) {
+  switch (path) {
+    case GemmPath::kCublasLt:
+      if (!lt_.multiply(stream_, args, problem)) multiply(choose_grouped(problem), args, problem);
+      return;
+    case GemmPath::kMma:
+      return launch_gemm_mma(stream_, args, problem.act, problem.out);
+    case GemmPath::kPlanes:
+      return launch_gemm_planes(stream_, args);
+#if LFM2_HAS_SM90A
+    case GemmPath::kWgmma:
+      if (prefers_few_rows(args.m, args.n, args.offsets != nullptr))
+        return launch_gemm_few_rows(stream_, args, problem.act, problem.out);
+      return launch_gemm_wgmma(stream_, args, problem.act, problem.out);
+    case GemmPath::kPlanesWgmma:
+      return launch_gemm_planes_wgmma(stream_, args);
+#else
+    case GemmPath::kWgmma:
+    case GemmPath::kPlanesWgmma:
+      expect(false, "this build has no code for sm_90a");
+      return;
+#endif
+    case GemmPath::kSimt:
+      return launch_gemm_simt(stream_, args);
+  }
+}
+
+void Products::multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
+                               Epilogue epilogue) {
+  const int64_t groups = w.dim(0), n = w.dim(1), k = w.dim(2), out_columns = epilogue == Epilogue::kSwiglu ? n / 2 : n;
+  expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == k && out.dim(0) == a.dim(0) &&
+             out.dim(1) == out_columns,
+         "grouped product: shapes");
+  expect(epilogue != Epilogue::kSwiglu || n % (2 * kGateUpBlock) == 0, "swiglu: a part of a block of gate and up rows");
+  const GemmProblem problem{.act = a.dtype,
+                            .weight = w.dtype,
+                            .out = out.dtype,
+                            .n = n,
+                            .k = k,
+                            .epilogue = epilogue,
+                            .aligned = on_16_bytes(a) && on_16_bytes(w) && on_16_bytes(out),
+                            .hopper = features_.hopper,
+                            .plain_fp32 = features_.plain_fp32};
+  expect(gemm_supported(problem), "grouped product: this combination of types");
+  if (a.dim(0) == 0 || n == 0) return;
+  const int32_t* offsets = expert_offsets ? expert_offsets.as<const int32_t>() : nullptr;
+  const GemmArgs args{a.data, any(w), {}, out.data, offsets, a.dim(0), n, k, groups, epilogue};
+  multiply(choose_grouped(problem), args, problem);
+}
+
+}  // namespace lfm2

@@ -1,0 +1,44 @@
+// The matrix products of the model, as Ops has them: checks, the choice of a kernel (gemm_plan.h), the launch. Owned by
+// CudaOps, which hands its four products on.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <utility>
+
+#include "kernels/cuda/common/tensor_args.h"
+#include "kernels/cuda/gemm/launch.h"
+#include "kernels/cuda/gemm/lt_matmul.h"
+#include "kernels/ops.h"
+
+namespace lfm2 {
+
+class Products {
+ public:
+  struct Features {
+    bool hopper = false;      // sm_90a: the GPU has its instructions and this build its code
+    bool plain_fp32 = false;  // fp32 by FFMA alone
+  };
+
+  Products(cudaStream_t stream, Features features, Buffer lt_workspace)
+      : stream_(stream), features_(features), lt_(std::move(lt_workspace)) {}
+
+  // Each in the file of its name; what they compute: kernels/ops.h.
+  void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write);
+  void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out);
+  void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
+  void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
+
+ private:
+  // Of each group's rows with its matrix w[group]; without offsets, of all rows with the only one.
+  void multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
+                       Epilogue epilogue);
+  void multiply(GemmPath path, const GemmArgs& args, const GemmProblem& problem);
+
+  cudaStream_t stream_;
+  Features features_;
+  LtMatmul lt_;
+};
+
+}  // namespace lfm2

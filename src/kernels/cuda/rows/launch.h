@@ -1,0 +1,63 @@
+// The launchers of the kernels in this folder: each takes raw device pointers and sizes that CudaOps has checked,
+// enqueues on `stream` and returns; none allocates or waits, so that steps can be recorded as graphs. Mathematics:
+// kernels/ops.h.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/common/any_array.h"
+#include "kernels/cuda/common/limits.h"
+
+namespace lfm2 {
+
+void launch_embed(cudaStream_t stream, const int32_t* ids, int64_t tokens, AnyArray table, int64_t vocab,
+                  int64_t hidden, void* out, DType act);
+
+void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
+                        int64_t row_bytes, void* out);
+
+void launch_rms_norm(cudaStream_t stream, const void* x, AnyArray weight, float eps, int64_t rows, int64_t n, void* out,
+                     DType act);
+
+struct ShortConvArgs {
+  const void* bcz;           // [tokens, 3 hidden]
+  AnyArray weight, bias;     // [hidden, taps], [hidden] or none
+  const int32_t* positions;  // [tokens]; the host's: no kernel writes them (dependent_launch.cuh)
+  void* out;                 // [tokens, hidden]
+  int64_t tokens, hidden, taps;
+};
+void launch_short_conv(cudaStream_t stream, const ShortConvArgs& args, DType act);
+
+// The states of sequences that the convolution goes on from.
+struct CachedConvArgs {
+  const int32_t *sequence_of, *offsets;  // [tokens], [sequences + 1]
+  const int32_t* rows;                   // [sequences, 2]: read from, written to
+  float* states;                         // [rows, taps - 1, hidden]
+};
+void launch_cached_short_conv(cudaStream_t stream, const ShortConvArgs& args, const CachedConvArgs& cache, DType act);
+
+// Inverse frequencies, rounded as transformers rounds them; travels as a kernel argument.
+struct RopeFrequencies {
+  float values[kMaxHeadDim / 2];
+};
+
+struct QkNormRopeArgs {
+  void* qkv;  // [tokens, (heads + 2 kv_heads) head_dim], changed in place
+  AnyArray q_weight, k_weight;
+  const int32_t* positions;
+  float eps;
+  int64_t tokens;
+  int heads, kv_heads, head_dim;
+};
+void launch_qk_norm_rope(cudaStream_t stream, const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
+                         DType act);
+
+// Not an operator: weights are brought to another type when they are loaded.
+void launch_convert(cudaStream_t stream, AnyArray source, void* target, DType to, int64_t count);
+
+// What cudaFuncGetAttributes says of one of our kernels: an error where this build has no code for the GPU.
+cudaError_t probe_kernels();
+
+}  // namespace lfm2

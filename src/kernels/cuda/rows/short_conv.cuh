@@ -1,0 +1,194 @@
+// The kernels of short_conv and of cached_short_conv: gate, causal depthwise convolution, gate. A thread takes eight
+// channels of some consecutive tokens.
+#pragma once
+
+#include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/rows/launch.h"
+#include "kernels/cuda/rows/row_types.cuh"
+
+namespace lfm2::conv {
+
+constexpr int kLanes = 32, kWarps = 8;  // a block: 32 octets of channels, and in its warps, runs of tokens
+static_assert(kLanes * kOctet == kConvBlockChannels);
+constexpr int64_t kFewTokens = 1024;  // up to so many, a thread takes one token alone
+// The tokens of a thread's run. It also loads the inputs before its run, which its neighbour loads too.
+template <class T>
+constexpr int kTokens = 8 / static_cast<int>(sizeof(T));
+
+template <class T>
+__device__ Packed<T> load_part(const ShortConvArgs& args, int part, int64_t token, int64_t c, bool vector) {
+  const T* row = static_cast<const T*>(args.bcz) + (token * 3 + part) * args.hidden + c;
+  return load_packed(row, args.hidden - c, vector);
+}
+
+template <class T>
+__device__ Octet product(const Packed<T>& left, const Packed<T>& right) {
+  Octet x = unpack(left);
+  const Octet y = unpack(right);
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) x.v[i] *= y.v[i];
+  return x;
+}
+
+__device__ inline Octet bias_of(const ShortConvArgs& args, int64_t c, bool vector) {
+  return args.bias.data != nullptr ? load_octet(args.bias, c, args.hidden - c, vector) : Octet{};
+}
+
+template <class T>
+__device__ void store_gated(const ShortConvArgs& args, int64_t token, int64_t c, Octet sum, const Packed<T>& gate_bits,
+                            bool vector) {
+  const Octet gate = unpack(gate_bits);
+#pragma unroll
+  for (int i = 0; i < kOctet; ++i) sum.v[i] *= gate.v[i];
+  store_octet(static_cast<T*>(args.out) + token * args.hidden + c, sum, args.hidden - c, vector);
+}
+
+// Where a token stands in its sample, and in its sequence's part of this batch. What comes before is in the cache.
+struct Place {
+  int position;  // in the sample
+  int here;      // tokens of its sequence before it in the batch
+  int sequence;  // set with a cache alone
+  bool last;     // its sequence's last one in the batch; set with a cache alone
+};
+template <bool cached>
+__device__ Place place_of(const ShortConvArgs& args, const CachedConvArgs& cache, int64_t token) {
+  const int position = args.positions[token];
+  if constexpr (!cached) return {position, position, 0, false};
+  const int sequence = cache.sequence_of[token];
+  return {position, static_cast<int>(token) - cache.offsets[sequence], sequence,
+          token + 1 == cache.offsets[sequence + 1]};
+}
+// Entry i, the oldest first, of a sequence's state: the one from before the batch (which: 0), or the one after it (1).
+__device__ inline float* state_at(const ShortConvArgs& args, const CachedConvArgs& cache, int sequence, int which,
+                                  int64_t i, int64_t c) {
+  return cache.states + (cache.rows[2 * sequence + which] * (args.taps - 1) + i) * args.hidden + c;
+}
+
+// Three taps, as the published models have. Every load of a thread is in flight before the first is used.
+// - operands: bcz [tokens, 3 hidden] and out [tokens, hidden] of type T, weight [hidden, 3] and bias [hidden] of any
+//   type; cached: states [rows, 2, hidden] fp32, read from and written to other rows.
+// - block: kLanes octets of channels of kWarps runs of kRun consecutive tokens.
+// - thread: eight channels of one run; it also loads the two tokens before its run, which its neighbour loads too.
+// - alignment: `vector`: hidden in octets, everything on 16 bytes; otherwise any.
+template <class T, int kRun, bool cached>
+__global__ void __launch_bounds__(kLanes* kWarps, 2)
+    short_conv3_kernel(ShortConvArgs args, CachedConvArgs cache, bool vector) {
+  const int64_t c = (static_cast<int64_t>(blockIdx.y) * kLanes + threadIdx.x) * kOctet;
+  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kRun;
+  const bool mine = c < args.hidden && first < args.tokens;
+  // Constants, and the places, which are the host's: before the wait.
+  Octet taps[3];  // flat: [channel, tap]
+  Place places[kRun];
+  if (mine) {
+#pragma unroll
+    for (int j = 0; j < 3; ++j)
+      taps[j] = load_octet(args.weight, c * 3 + j * kOctet, (args.hidden - c) * 3 - j * kOctet, vector);
+#pragma unroll
+    for (int t = 0; t < kRun; ++t)
+      if (first + t < args.tokens) places[t] = place_of<cached>(args, cache, first + t);
+  }
+  wait_for_previous();
+  let_next_start();
+  if (!mine) return;
+  const Octet bias = bias_of(args, c, vector);
+  Packed<T> b[kRun + 2], z[kRun + 2], gates[kRun];  // b and z from two tokens back
+#pragma unroll
+  for (int t = 0; t < kRun + 2; ++t) {
+    const int64_t token = first + t - 2;
+    b[t] = z[t] = {};
+    if (t < 2 ? places[0].here >= 2 - t : token < args.tokens) {
+      b[t] = load_part<T>(args, 0, token, c, vector);
+      z[t] = load_part<T>(args, 2, token, c, vector);
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < kRun; ++t)
+    if (first + t < args.tokens) gates[t] = load_part<T>(args, 1, first + t, c, vector);
+  Octet past[2] = {product(b[0], z[0]), product(b[1], z[1])};  // two tokens back, and one
+#pragma unroll
+  for (int t = 0; t < kRun; ++t) {
+    if (first + t >= args.tokens) return;
+    const Octet now = product(b[t + 2], z[t + 2]);
+    const Place& place = places[t];
+    if constexpr (cached) {
+      const auto state = [&](int i) {
+        return load_octet(state_at(args, cache, place.sequence, 0, i, c), args.hidden - c, vector);
+      };
+      if (place.here < 2 && place.position >= 2) past[0] = state(place.here);
+      if (place.here < 1 && place.position >= 1) past[1] = state(1);
+    }
+    Octet sum = bias;
+#pragma unroll
+    for (int i = 0; i < kOctet; ++i) {
+      const auto tap = [&](int j) { return taps[(3 * i + j) / kOctet].v[(3 * i + j) % kOctet]; };
+      if (place.position >= 2) sum.v[i] = fmaf(tap(0), past[0].v[i], sum.v[i]);
+      if (place.position >= 1) sum.v[i] = fmaf(tap(1), past[1].v[i], sum.v[i]);
+      sum.v[i] = fmaf(tap(2), now.v[i], sum.v[i]);
+    }
+    store_gated(args, first + t, c, sum, gates[t], vector);
+    if constexpr (cached) {
+      if (place.last) {
+        if (place.position >= 1)
+          store_octet(state_at(args, cache, place.sequence, 1, 0, c), past[1], args.hidden - c, vector);
+        store_octet(state_at(args, cache, place.sequence, 1, 1, c), now, args.hidden - c, vector);
+      }
+    }
+    past[0] = past[1];
+    past[1] = now;
+  }
+}
+
+// Any number of taps: the past is read again for every token.
+// - operands: those of short_conv3_kernel, with weight [hidden, taps] and states [rows, taps - 1, hidden].
+// - block: kLanes octets of channels of kWarps runs of kTokens consecutive tokens.
+// - thread: eight channels of one run, token after token.
+// - alignment: as for short_conv3_kernel.
+template <class T, bool cached>
+__global__ void __launch_bounds__(kLanes* kWarps)
+    short_conv_kernel(ShortConvArgs args, CachedConvArgs cache, bool vector) {
+  const int64_t c = (static_cast<int64_t>(blockIdx.y) * kLanes + threadIdx.x) * kOctet;
+  wait_for_previous();
+  let_next_start();
+  if (c >= args.hidden) return;
+  const int64_t last = args.taps - 1;
+  for (int t = 0; t < kTokens<T>; ++t) {
+    const int64_t token = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kTokens<T> + t;
+    if (token >= args.tokens) return;
+    const Place place = place_of<cached>(args, cache, token);
+    const auto input = [&](int64_t back) {
+      if (cached && back > place.here)
+        return load_octet(state_at(args, cache, place.sequence, 0, last + place.here - back, c), args.hidden - c,
+                          vector);
+      return product(load_part<T>(args, 0, token - back, c, vector), load_part<T>(args, 2, token - back, c, vector));
+    };
+    Octet sum = bias_of(args, c, vector);
+    for (int64_t back = place.position < last ? place.position : last; back >= 0; --back) {
+      const Octet u = input(back);
+#pragma unroll
+      for (int i = 0; i < kOctet; ++i)
+        if (c + i < args.hidden)
+          sum.v[i] = fmaf(load_one(args.weight, (c + i) * args.taps + last - back), u.v[i], sum.v[i]);
+    }
+    store_gated(args, token, c, sum, load_part<T>(args, 1, token, c, vector), vector);
+    if (cached && place.last)
+      for (int64_t back = place.position < last - 1 ? place.position : last - 1; back >= 0; --back)
+        store_octet(state_at(args, cache, place.sequence, 1, last - 1 - back, c), input(back), args.hidden - c, vector);
+  }
+}
+
+template <class T, bool cached>
+void launch_kernels(cudaStream_t stream, const ShortConvArgs& args, const CachedConvArgs& cache) {
+  const bool vector = args.hidden % kOctet == 0 && on_16_bytes(args.bcz) && on_16_bytes(args.out) &&
+                      on_16_bytes(args.weight.data) && on_16_bytes(args.bias.data) && on_16_bytes(cache.states);
+  const auto start = [&](auto kernel, int64_t run) {
+    const dim3 blocks(static_cast<unsigned>(ceil_divide(args.tokens, kWarps * run)),
+                      static_cast<unsigned>(ceil_divide(args.hidden, kLanes * kOctet)));
+    launch_dependent("short_conv_kernel", kernel, {blocks, dim3(kLanes, kWarps)}, stream, args, cache, vector);
+  };
+  if (args.taps != 3) return start(short_conv_kernel<T, cached>, kTokens<T>);
+  if constexpr (cached)
+    if (args.tokens <= kFewTokens) return start(short_conv3_kernel<T, 1, true>, 1);
+  start(short_conv3_kernel<T, kTokens<T>, cached>, kTokens<T>);
+}
+
+}  // namespace lfm2::conv

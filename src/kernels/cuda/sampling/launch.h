@@ -1,0 +1,26 @@
+// The launchers of the kernels in this folder: each takes raw device pointers and sizes that CudaOps has checked,
+// enqueues on `stream` and returns; none allocates or waits, so that steps can be recorded as graphs. Mathematics:
+// kernels/ops.h.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace lfm2 {
+
+void launch_top_log_probs(cudaStream_t stream, const float* logits, int64_t rows, int64_t vocab, int64_t k,
+                          int32_t* ids, float* log_probs);
+
+struct SampleArgs {
+  const float* logits;   // [rows, vocab]
+  const int32_t* draws;  // [rows, 2]
+  int32_t* ids;          // [rows]
+  float* log_probs;      // [rows]
+  int64_t rows, vocab, top_k;
+  float temperature, top_p;
+  uint64_t seed;
+};
+void launch_sample(cudaStream_t stream, const SampleArgs& args);
+
+}  // namespace lfm2

@@ -1,0 +1,43 @@
+// combine_experts_norm on the GPU: the bits of its two operators one after the other.
+#include <gtest/gtest.h>
+
+#include "cuda/experts/weighted_rows.h"
+#include "cuda/gpu.h"
+
+namespace lfm2 {
+namespace {
+
+using namespace test;
+
+TEST(CudaCombineExpertsNormTest, HasTheBitsOfCombineExpertsAndRmsNorm) {
+  const int64_t tokens = 9, top_k = 4;
+  for (const int64_t hidden : {1, 45, 64, 1000, 2048, 7168})
+    for (const DType act : kFloatTypes) {
+      SCOPED_TRACE(fmt::format("{} {}", name(act), hidden));
+      HostTensor y(act, {tokens * top_k, hidden}), residual(act, {tokens, hidden}), normed(act, {tokens, hidden});
+      HostTensor weights(DType::kF32, {tokens, top_k}), rows(DType::kI32, {tokens, top_k}), scale(act, {hidden});
+      y.fill_random(1);
+      residual.fill_random(2, 4.0f);
+      weights.fill_random(3);
+      scale.fill_random(4);
+      for (size_t i = 0; i < 36; ++i) rows.set(i, static_cast<double>(i * 7 % 36));
+      const DeviceTensor device_y(y), apart(residual), together(residual), device_weights(weights), device_rows(rows);
+      const DeviceTensor device_scale(scale), apart_normed(normed), together_normed(normed);
+      on_gpu([&](Ops& ops) {
+        ops.combine_experts(device_y, weighted_rows(device_weights, device_rows), apart);
+        ops.rms_norm(apart, device_scale, 1e-5f, apart_normed);
+        ops.combine_experts_norm(device_y, weighted_rows(device_weights, device_rows), together, device_scale, 1e-5f,
+                                 together_normed);
+      });
+      HostTensor out(act, {tokens, hidden}), expected(act, {tokens, hidden});
+      apart.fetch(expected);
+      together.fetch(out);
+      EXPECT_TRUE(same_bits(out, expected));
+      apart_normed.fetch(expected);
+      together_normed.fetch(out);
+      EXPECT_TRUE(same_bits(out, expected)) << "the norm";
+    }
+}
+
+}  // namespace
+}  // namespace lfm2

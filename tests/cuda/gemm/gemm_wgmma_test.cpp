@@ -1,0 +1,163 @@
+// The Hopper product of 16-bit types, called by its launcher: against fp64, with every epilogue, split and edge, and
+// the independence of each row's bits from the rows beside it and from the tile.
+#include "kernels/cuda/gemm/gemm_wgmma.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "cuda/gemm/product.h"
+#include "kernels/cuda/cuda_backend.h"
+
+namespace lfm2 {
+namespace {
+
+using namespace test;
+
+Operands operands(const Product& p) { return Operands(p, 2 / std::sqrt(static_cast<float>(p.k))); }
+
+// tile.columns of 0: as launch_gemm_wgmma chooses.
+HostTensor run_wgmma(const Product& p, const Operands& in, WgmmaTile tile = {0, 0}) {
+  return run(p, in, [&](const GemmArgs& args) {
+    if (tile.columns == 0)
+      launch_gemm_wgmma(nullptr, args, p.act, p.out);
+    else
+      launch_gemm_wgmma(nullptr, args, p.act, p.out, tile);
+  });
+}
+
+std::vector<WgmmaTile> tiles_for(const Product& p) {
+  if (p.epilogue == Epilogue::kSwiglu) return {{256, 2}};
+  return {{256, 2}, {256, 1}, {192, 1}, {128, 1}};
+}
+
+struct CudaGemmWgmmaTest : ::testing::Test {
+  void SetUp() override {
+    if (cuda_device_facts(0).compute_capability != 90) GTEST_SKIP() << "needs a Hopper GPU";
+  }
+
+  // Every element near fp64's, and the same bits with every tile.
+  void check(const Product& p) {
+    SCOPED_TRACE(p.text());
+    const Operands in = operands(p);
+    const HostTensor out = run_wgmma(p, in);
+    // Tensor cores cut off instead of rounding: every step of 16 may lose a unit in the same direction.
+    const double unit = (2 * static_cast<double>(p.k) / 16 + 16) * 0x1p-24;
+    std::vector<double> expected(out.size()), tolerance(out.size());
+    for (int64_t row = 0; row < p.m; ++row)
+      for (int64_t column = 0; column < p.columns(); ++column) {
+        const auto i = static_cast<size_t>(row * p.columns() + column);
+        if (p.epilogue == Epilogue::kSwiglu) {
+          const auto [gate, up] = gate_up_of(p, in, row, column);
+          expected[i] = silu(gate.exact) * up.exact;
+          tolerance[i] =
+              unit * (1.1 * gate.magnitude * std::fabs(up.exact) + up.magnitude * std::fabs(silu(gate.exact))) +
+              0x1p-20 * std::fabs(expected[i]);
+        } else {
+          const Sum sum = sum_of(p, in, row, column);
+          const double old = p.epilogue == Epilogue::kAdd ? in.old.get(i) : 0;
+          expected[i] = sum.exact + old;
+          tolerance[i] = unit * (sum.magnitude + std::fabs(old));
+        }
+        tolerance[i] += 2 * store_error(p.out, expected[i]);
+      }
+    expect_close(out, expected, tolerance);
+    for (const WgmmaTile tile : tiles_for(p))
+      EXPECT_TRUE(same_bits(run_wgmma(p, in, tile), out))
+          << tile.columns << " columns, clusters of " << tile.cluster << " give other bits";
+  }
+};
+
+TEST_F(CudaGemmWgmmaTest, EveryEpilogueAndEdge) {
+  for (const DType act : {DType::kBf16, DType::kF16})
+    for (const int64_t m : {1, 17, 64, 65, 128, 129, 193, 300})
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{8, 8}, {16, 64}, {272, 72}, {304, 584}}) {
+        for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd})
+          for (const DType out : {act, DType::kF32}) check(half_product(m, n, k, act, out, epilogue));
+        if (n % 16 == 0) check(half_product(m, n, k, act, act, Epilogue::kSwiglu));
+      }
+}
+
+TEST_F(CudaGemmWgmmaTest, Bias) {
+  for (const DType bias : kFloatTypes)
+    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd})
+      for (const DType out : {DType::kBf16, DType::kF32})
+        check(half_product(70, 264, 136, DType::kBf16, out, epilogue, bias));
+}
+
+TEST_F(CudaGemmWgmmaTest, EverySplit) {
+  for (const std::vector<double>& split : {std::vector<double>{0, 3, 3, 133, 198, 199, 451},
+                                           {0, 0, 0, 300},
+                                           {0, 300, 300, 300},
+                                           {0, 64, 128, 320, 513, 700},
+                                           {0, 1, 2, 3, 4}})
+    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kSwiglu})
+      check(half_product(static_cast<int64_t>(split.back()), 272, 136, DType::kBf16, DType::kBf16, epilogue,
+                         DType::kI32, split));
+}
+
+TEST_F(CudaGemmWgmmaTest, ManyGroups) {
+  std::vector<double> split = {0};
+  for (int group = 0; group < 1024; ++group) split.push_back(split.back() + (group % 7 == 0 ? group % 5 : 0));
+  check(half_product(static_cast<int64_t>(split.back()), 48, 72, DType::kBf16, DType::kBf16, Epilogue::kSwiglu,
+                     DType::kI32, split));
+}
+
+TEST_F(CudaGemmWgmmaTest, NothingToDo) {
+  check(half_product(0, 16, 64));
+  check(half_product(0, 16, 64, DType::kBf16, DType::kBf16, Epilogue::kSwiglu, DType::kI32, {0, 0, 0}));
+}
+
+TEST_F(CudaGemmWgmmaTest, InfinitiesAndNansStayInTheirRows) {
+  const Product p = half_product(5, 16, 64);
+  Operands in = operands(p);
+  in.w.fill(1);
+  in.a.fill(1);
+  in.a.set(5, INFINITY);
+  in.a.set(64 + 7, -INFINITY);
+  in.a.set(128 + 9, NAN);
+  const HostTensor out = run_wgmma(p, in);
+  for (size_t column = 0; column < 16; ++column) {
+    EXPECT_EQ(out.get(column), INFINITY);
+    EXPECT_EQ(out.get(16 + column), -INFINITY);
+    EXPECT_TRUE(std::isnan(out.get(32 + column)));
+    EXPECT_EQ(out.get(48 + column), 64);
+    EXPECT_EQ(out.get(64 + column), 64);
+  }
+}
+
+// Every m gives the first m rows of the whole; so does every split into groups with the same weights.
+TEST_F(CudaGemmWgmmaTest, InvarianceOfARowsBits) {
+  for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kSwiglu}) {
+    const Product whole = half_product(700, 528, 1096, DType::kBf16, DType::kBf16, epilogue);
+    const Operands in = operands(whole);
+    const HostTensor expected = run_wgmma(whole, in);
+    const auto rows_of = [](const HostTensor& from, const HostTensor& to) {
+      std::memcpy(to->data, from->data, to->bytes());
+    };
+    for (const int64_t m : {1, 2, 63, 64, 65, 100, 128, 129, 192, 193, 256, 257, 513}) {
+      Product part = whole;
+      part.m = m;
+      const Operands few = operands(part);
+      rows_of(in.a, few.a);
+      rows_of(in.w, few.w);
+      rows_of(in.old, few.old);
+      EXPECT_TRUE(same_bits(run_wgmma(part, few), expected->rows(0, m))) << m << " rows";
+    }
+    for (const std::vector<double>& split : {std::vector<double>{0, 1, 130, 131, 700}, {0, 200, 201, 601, 700}}) {
+      Product grouped = whole;
+      grouped.split = split;
+      const Operands same = operands(grouped);
+      rows_of(in.a, same.a);
+      rows_of(in.old, same.old);
+      for (int64_t group = 0; group < grouped.groups(); ++group)
+        std::memcpy(same.w->at(group).data, in.w->data, in.w->bytes());
+      EXPECT_TRUE(same_bits(run_wgmma(grouped, same), expected)) << grouped.text();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lfm2

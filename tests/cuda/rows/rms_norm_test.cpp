@@ -1,0 +1,70 @@
+// rms_norm on the GPU: against transformers' results and the CPU's operator.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cuda/rows/rms_norm_support.h"
+#include "support/golden.h"
+
+namespace lfm2 {
+namespace {
+
+using namespace test;
+
+struct CudaRmsNormTest : ::testing::Test {
+  CpuReference cpu;
+};
+
+Array golden(const std::string& dataset) { return read_array(golden_dir() / "operators.h5", dataset); }
+
+TEST_F(CudaRmsNormTest, AgreesWithTransformers) {
+  const auto x = golden("rms_norm/x"), weight = golden("rms_norm/weight"), y = golden("rms_norm/y");
+  HostTensor in(DType::kF32, {7, 64}), scale(DType::kF32, {64});
+  in.fill(x.values);
+  scale.fill(weight.values);
+  std::vector<double> tolerance;
+  for (const double value : y.values) tolerance.push_back(8 * 0x1p-24 * std::fabs(value));
+  expect_close(rms_norm(in, scale), y.values, tolerance);
+}
+
+TEST_F(CudaRmsNormTest, EveryTypeInPlaceAndOddWidths) {
+  for (const DType act : kFloatTypes)
+    for (const DType weight : kFloatTypes)
+      for (const int64_t n : {1, 8, 17, 64, 1000, 2048, 2500, 7168}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", name(act), name(weight), n));
+        HostTensor x(act, {5, n}), scale(weight, {n}), expected(act, {5, n});
+        x.fill_random(1, 3.0f);
+        scale.fill_random(2);
+        for (int64_t c = 0; c < n; ++c) x.set(static_cast<size_t>(c), 0);  // a row of zeros stays zero
+        cpu.ops.rms_norm(x, scale, 1e-5f, expected);
+        // Half of each side's sum (an octet's and a lane's additions, then the folds) and six roundings after it.
+        expect_close_to_cpu(rms_norm(x, scale), expected, magnitudes(expected), 70 + 12);
+      }
+}
+
+TEST_F(CudaRmsNormTest, ARowsBitsAreItsOwn) {
+  HostTensor x(DType::kBf16, {300, 2048}), scale(DType::kBf16, {2048});
+  x.fill_random(1);
+  scale.fill_random(2);
+  const HostTensor all = rms_norm(x, scale);
+  for (const int64_t row : {0, 1, 150, 299}) {
+    HostTensor one(DType::kBf16, {1, 2048});
+    std::memcpy(one->data, x->rows(row, 1).data, one->bytes());
+    EXPECT_TRUE(same_bits(rms_norm(one, scale), all->rows(row, 1)));
+  }
+}
+
+TEST_F(CudaRmsNormTest, InPlaceOrNot) {
+  for (const int64_t n : {64, 2048, 7168}) {
+    HostTensor x(DType::kBf16, {9, n}), scale(DType::kBf16, {n}), out(DType::kBf16, {9, n});
+    x.fill_random(1);
+    scale.fill_random(2);
+    const DeviceTensor in(x), weight(scale), apart(out);
+    on_gpu([&](Ops& ops) { ops.rms_norm(in, weight, 1e-5f, apart); });
+    apart.fetch(out);
+    EXPECT_TRUE(same_bits(out, rms_norm(x, scale))) << n;
+  }
+}
+
+}  // namespace
+}  // namespace lfm2

@@ -1,0 +1,167 @@
+// Samples whose tokens come in portions, and the batches with caches that they make: for the tests of operators with
+// caches.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "cuda/gpu.h"
+
+namespace lfm2::test {
+
+inline size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+inline HostTensor ints(const std::vector<double>& values, int64_t rows, int64_t columns = 0) {
+  HostTensor tensor = columns > 0 ? HostTensor(DType::kI32, {rows, columns}) : HostTensor(DType::kI32, {rows});
+  tensor.fill(values);
+  return tensor;
+}
+
+// Samples of given lengths whose tokens come in any portions, and the batches of it.
+class Sequences {
+ public:
+  Sequences(const std::vector<int64_t>& lengths, int64_t page, uint32_t seed)
+      : packed(lengths),
+        lengths_(lengths),
+        page_(page),
+        generator_(seed),
+        done_(lengths.size()),
+        states_(lengths.size()) {
+    int64_t pages = 0;
+    for (const int64_t length : lengths) {
+      max_pages_ = std::max(max_pages_, (length + page - 1) / page);
+      pages += (length + page - 1) / page;
+    }
+    free_.resize(at(pages + 3));
+    std::iota(free_.begin(), free_.end(), 0);
+    std::shuffle(free_.begin(), free_.end(), generator_);
+    pages_of_.resize(lengths.size());
+  }
+
+  int64_t pages() const { return static_cast<int64_t>(free_.size()) + taken_; }
+  int64_t slots() const { return static_cast<int64_t>(lengths_.size()); }
+  bool finished() const {
+    for (size_t s = 0; s < done_.size(); ++s)
+      if (done_[s] < lengths_[s]) return false;
+    return true;
+  }
+  int64_t left(int64_t s) const { return lengths_[at(s)] - done_[at(s)]; }
+  int64_t random(int64_t most) { return std::uniform_int_distribution<int64_t>(1, most)(generator_); }
+
+  struct Part {
+    int64_t sequence, count;
+  };
+  // Some of the unfinished sequences: one token, a few or many.
+  std::vector<Part> random_parts(int64_t most) {
+    std::vector<Part> parts;
+    for (int64_t s = 0; s < slots(); ++s) {
+      if (left(s) == 0) continue;
+      const int64_t kind = random(5);
+      if (kind == 1) continue;
+      parts.push_back({s, kind <= 3 ? 1 : std::min(left(s), random(kind == 4 ? 5 : most))});
+    }
+    std::shuffle(parts.begin(), parts.end(), generator_);
+    return parts;
+  }
+
+  // The next tokens of these sequences as a batch. Of the parts with one token, those at the front are singles, but
+  // for the last `plain` of them.
+  void next(std::vector<Part> parts, size_t plain = 0) {
+    std::stable_sort(parts.begin(), parts.end(), [](Part a, Part b) { return (a.count == 1) > (b.count == 1); });
+    std::vector<double> positions, offsets{0}, sequence_of, table, states;
+    tokens.clear();
+    longest = 0;
+    singles = 0;
+    for (const Part& part : parts) {
+      auto& pages = pages_of_[at(part.sequence)];
+      int64_t& done = done_[at(part.sequence)];
+      for (int64_t i = 0; i < part.count; ++i) {
+        positions.push_back(static_cast<double>(done + i));
+        sequence_of.push_back(static_cast<double>(offsets.size() - 1));
+        tokens.push_back(static_cast<int64_t>(packed.starts[at(part.sequence)]) + done + i);
+      }
+      done += part.count;
+      longest = std::max(longest, done);
+      while (static_cast<int64_t>(pages.size()) * page_ < done) {
+        pages.push_back(free_.back());
+        free_.pop_back();
+        ++taken_;
+      }
+      for (int64_t i = 0; i < max_pages_; ++i)
+        table.push_back(i < static_cast<int64_t>(pages.size()) ? static_cast<double>(pages[at(i)]) : 2e9);
+      offsets.push_back(static_cast<double>(positions.size()));
+      int& turn = states_[at(part.sequence)];
+      states.push_back(static_cast<double>(2 * part.sequence + turn));
+      turn = 1 - turn;
+      states.push_back(static_cast<double>(2 * part.sequence + turn));
+      if (part.count == 1) ++singles;
+    }
+    singles -= std::min(singles, static_cast<int64_t>(plain));
+    const auto count = static_cast<int64_t>(positions.size()), sequences = static_cast<int64_t>(parts.size());
+    memory_.clear();
+    for (const auto& host : {ints(positions, count), ints(offsets, sequences + 1), ints(sequence_of, count)})
+      memory_.push_back(std::make_unique<DeviceTensor>(host));
+    memory_.push_back(std::make_unique<DeviceTensor>(ints(table, sequences, max_pages_)));
+    memory_.push_back(std::make_unique<DeviceTensor>(ints(states, sequences, 2)));
+    batch = {.positions = *memory_[0],
+             .offsets = *memory_[1],
+             .tokens = count,
+             .sequences = sequences,
+             .max_length = longest,
+             .singles = singles,
+             .sequence_of = *memory_[2],
+             .page_table = *memory_[3],
+             .states = *memory_[4]};
+  }
+
+  // The row of the cache that keeps the batch's token i: positions of all pages, page by page.
+  int64_t cache_row(size_t i) const {
+    const auto token = static_cast<double>(tokens[i]);
+    size_t sequence = 0;
+    while (packed.starts[sequence + 1] <= token) ++sequence;
+    const int64_t position = tokens[i] - static_cast<int64_t>(packed.starts[sequence]);
+    return pages_of_[sequence][at(position / page_)] * page_ + position % page_;
+  }
+
+  // The batch's rows of a tensor over all tokens; and back.
+  HostTensor take(const HostTensor& all) const {
+    HostTensor rows(all->dtype, {static_cast<int64_t>(tokens.size()), all->dim(1)});
+    const size_t bytes = all->rows(0, 1).bytes();
+    for (size_t i = 0; i < tokens.size(); ++i)
+      std::memcpy(rows->data + i * bytes, all->data + at(tokens[i]) * bytes, bytes);
+    return rows;
+  }
+  void put(const HostTensor& rows, const HostTensor& all) const {
+    const size_t bytes = all->rows(0, 1).bytes();
+    for (size_t i = 0; i < tokens.size(); ++i)
+      std::memcpy(all->data + at(tokens[i]) * bytes, rows->data + i * bytes, bytes);
+  }
+
+  PackedSamples packed;
+  Batch batch;
+  std::vector<int64_t> tokens;  // of the batch, in `packed`
+  int64_t longest = 0, singles = 0;
+
+ private:
+  std::vector<int64_t> lengths_;
+  int64_t page_, max_pages_ = 0, taken_ = 0;
+  std::mt19937 generator_;
+  std::vector<int64_t> done_;
+  std::vector<int> states_;
+  std::vector<int64_t> free_;
+  std::vector<std::vector<int64_t>> pages_of_;
+  std::vector<std::unique_ptr<DeviceTensor>> memory_;
+};
+
+// All bits set: NaN in every float type.
+inline HostTensor nans(DType dtype, std::initializer_list<int64_t> shape) {
+  HostTensor tensor(dtype, shape);
+  std::memset(tensor->data, 0xff, tensor->bytes());
+  return tensor;
+}
+
+}  // namespace lfm2::test
