@@ -189,11 +189,11 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 64;
   }
-  constexpr double kMostResults = 1e11;
+  constexpr double kMaxResults = 1e11;
   if (static_cast<double>(problem.samples) * static_cast<double>(problem.channels) *
           static_cast<double>(problem.length) >
-      kMostResults) {
-    std::fprintf(stderr, "causal_conv1d_check: samples x channels x length are more than %g results\n", kMostResults);
+      kMaxResults) {
+    std::fprintf(stderr, "causal_conv1d_check: samples x channels x length are more than %g results\n", kMaxResults);
     return 64;
   }
   problem.with_bias = !no_bias;

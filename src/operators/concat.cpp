@@ -9,11 +9,11 @@ namespace lfm2::operators {
 
 namespace {
 
-constexpr int kMostAxes = 4;
+constexpr int kMaxAxes = 4;
 
 Status check_one(const TensorView& view) {
   STATUS_CHECK(check_view(view));
-  return view.rank >= 1 && view.rank <= kMostAxes && is_dense(view) ? Status::kOk : Status::kInvalid;
+  return view.rank >= 1 && view.rank <= kMaxAxes && is_dense(view) ? Status::kOk : Status::kInvalid;
 }
 
 Status check_all(const TensorView* parts, int64_t n, const TensorView& whole, int axis) {

@@ -13,6 +13,8 @@ constexpr int64_t kBlocksWanted = 2048;  // enough for any GPU of today; fixed, 
 constexpr int64_t kStagedBlocks = 8192;  // the same where a block has little to do
 constexpr int64_t kStepsAtLeast = 8;     // loads of a thread in a slice
 constexpr int64_t kFoldedRows = 64;      // at least, so that partial results of folded rows are few beside the input
+constexpr int64_t kFoldedOutputs = int64_t{1}
+                                   << 31;  // fewer than this: the stage over partial results counts in 32 bits
 
 int64_t power_of_two_from(int64_t x) {
   int64_t power = 1;
@@ -97,7 +99,8 @@ void cut_reduce(const Walk<1>& kept, ReducePlan& plan) {
   } else {
     int64_t inner = kept.dims[0], length = plan.length;
     const int64_t fold = plan.unit / std::gcd(inner, static_cast<int64_t>(plan.unit));
-    if (kept.rank == 1 && plan.reduced.rank == 1 && along == 1 && across == inner && length >= fold * kFoldedRows) {
+    if (kept.rank == 1 && plan.reduced.rank == 1 && along == 1 && across == inner && length >= fold * kFoldedRows &&
+        plan.outputs < kFoldedOutputs) {
       plan.fold = fold;
       inner *= fold;
       length = (length + fold - 1) / fold;
@@ -139,6 +142,50 @@ Status plan_reduce(const TensorView& input, const TensorView* output, uint32_t a
   plan.input = input.data;
   cut_reduce(kept, plan);
   return Status::kOk;
+}
+
+ReducePlan folded(const ReducePlan& plan) {
+  ReducePlan first = plan;
+  if (plan.fold == 1) return first;
+  first.outputs *= plan.fold;
+  first.kept.rank = 1;  // one loop over the input's memory, whatever the output's strides
+  first.kept.dims[0] = first.outputs;
+  first.kept.strides[0][0] = 1;
+  first.reduced.dims[0] = (plan.length + plan.fold - 1) / plan.fold;
+  first.reduced.strides[0][0] *= plan.fold;
+  return first;
+}
+
+ReducePlan second_stage(const ReducePlan& plan, const float* partials) {
+  constexpr int kUnit = 16 / static_cast<int>(sizeof(float));
+  ReducePlan second = plan;
+  second.dtype = DType::kF32;
+  second.input = partials;
+  int64_t step = 1;
+  second.kept.start[0] = 0;
+  for (int loop = 0; loop < second.kept.rank; ++loop) {
+    second.kept.strides[0][loop] = step;
+    step *= second.kept.dims[loop];
+  }
+  if (second.kept.rank == 0) {
+    second.kept.rank = 1;
+    second.kept.dims[0] = 1;
+    second.kept.strides[0][0] = 1;
+    second.kept.strides[1][0] = 1;
+  }
+  second.reduced = Walk<1>();
+  second.length = plan.slices * plan.fold;
+  add_loop<1>(second.reduced, second.length, {plan.outputs});
+  second.fold = 1;
+  second.staged = 0;
+  second.rows = false;
+  second.unit = kUnit;
+  // Few outputs: one unit a block, and many threads to each.
+  const int64_t units = units_of(plan.outputs, kUnit);
+  second.lanes = units >= 2048 ? 32 : units >= 512 ? 8 : 1;
+  second.slices = 1;
+  second.per_slice = second.length;
+  return second;
 }
 
 }  // namespace lfm2::operators

@@ -8,7 +8,7 @@
 
 namespace lfm2::operators {
 
-constexpr int64_t kStagedBytes = 256 * 144;  // of rows that a block takes to shared memory at once
+constexpr int64_t kStagedBytes = 256 * 144;  // rows of so many bytes go to a block's shared memory at once
 
 struct ReducePlan {
   ReduceFunction function = ReduceFunction::kSum;
@@ -17,7 +17,7 @@ struct ReducePlan {
   const void* input = nullptr;
   void* output = nullptr;
   Walk<2> kept;     // operands: input, output
-  Walk<1> reduced;  // of the input
+  Walk<1> reduced;  // operand: input
   int64_t outputs = 1, length = 1;
 
   // On a GPU a thread takes units of 16 bytes. `rows`: the units lie along the reduced loops, `lanes` threads share an
@@ -45,6 +45,11 @@ struct ReducePlan {
 
 // Fills all but `function` and `output`'s start; `output` may be null where only the workspace is wanted.
 Status plan_reduce(const TensorView& input, const TensorView* output, uint32_t axes, ReducePlan& plan);
+// The plan's first stage: over fewer and longer rows where it folds them.
+ReducePlan folded(const ReducePlan& plan);
+// Its second stage, over the partial results [slices, outputs]: by columns, so that its order needs nothing but sizes.
+ReducePlan second_stage(const ReducePlan& plan, const float* partials);
+
 inline int64_t units_of(int64_t elements, int unit) { return (elements + unit - 1) / unit; }
 
 }  // namespace lfm2::operators

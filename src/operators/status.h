@@ -9,7 +9,7 @@ enum class Status : int {
   kInvalid = 1,        // a null pointer, an unknown dtype, device, layout, rank, axis or function
   kShapeMismatch = 2,  // each tensor is well formed, but their shapes do not belong together
   kNoCuda = 3,         // a tensor on a GPU, and a build without CUDA
-  kNoMemory = 4,       // of the host
+  kNoMemory = 4,       // the host has not enough
   kCudaError = 1000,   // kCudaError + n: CUDA's error n, of the launch itself or of a copy or allocation
 };
 

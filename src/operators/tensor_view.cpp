@@ -9,7 +9,7 @@ namespace lfm2::operators {
 
 namespace {
 
-constexpr int64_t kMostElements = int64_t{1} << 60;  // positions in bytes stay within 63 bits
+constexpr int64_t kMaxElements = int64_t{1} << 60;  // positions in bytes stay within 63 bits
 
 size_t at(int axis) { return static_cast<size_t>(axis); }
 
@@ -27,14 +27,14 @@ Status check_view(const TensorView& view) {
   int64_t count = 1, reach = 0;
   for (int axis = 0; axis < view.rank; ++axis) {
     const int64_t extent = std::max<int64_t>(1, view.dim(axis)), stride = view.stride(axis);
-    if (extent > kMostElements / count) return Status::kInvalid;
+    if (extent > kMaxElements / count) return Status::kInvalid;
     count *= extent;
     if (extent == 1) continue;
-    if (stride < -kMostElements || stride > kMostElements) return Status::kInvalid;
+    if (stride < -kMaxElements || stride > kMaxElements) return Status::kInvalid;
     const int64_t step = std::abs(stride);
-    if (step > kMostElements / (extent - 1)) return Status::kInvalid;
+    if (step > kMaxElements / (extent - 1)) return Status::kInvalid;
     reach += step * (extent - 1);
-    if (reach > kMostElements) return Status::kInvalid;
+    if (reach > kMaxElements) return Status::kInvalid;
   }
   if (empty) return Status::kOk;
   if (view.data == nullptr) return Status::kInvalid;

@@ -186,86 +186,117 @@ TEST(CudaBitsTest, SameBitsAtEveryAddress) {
       }
 }
 
-TEST(CudaLargeTest, PastTwoToThe31) {
-  const Large x(kFar + 8), y(kFar + 8), z(kFar + 8);
-  if (!x.ok() || !y.ok() || !z.ok()) GTEST_SKIP() << "needs 13 GB of GPU memory";
-  for (const int64_t place : kPlaces) x.put(place, 3);
-  const auto expect_places = [&](const Large& in, float there, float elsewhere, const char* what) {
+// Tensors of more than 2^31 elements: x has threes at kPlaces and zeros elsewhere.
+class CudaLargeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!x.ok() || !y.ok()) GTEST_SKIP() << "needs 9 GB of GPU memory";
+    for (const int64_t place : kPlaces) x.put(place, 3);
+  }
+
+  static void expect_places(const Large& in, float there, float elsewhere, const char* what) {
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     for (const int64_t place : kPlaces) EXPECT_EQ(in.get(place), there) << what << " at " << place;
     for (const int64_t place : {int64_t{1}, (int64_t{1} << 31) - 2, (int64_t{1} << 31) + 2, kFar - 2})
       EXPECT_EQ(in.get(place), elsewhere) << what << " at " << place;
     EXPECT_EQ(in.get(kFar), 0) << what << " behind the end";
-  };
-  // Units, then single elements (an odd address).
+  }
+  // A view that begins `elements` later.
+  static TensorView behind(TensorView view, int64_t elements) {
+    view.data = static_cast<Bf16*>(view.data) + elements;
+    return view;
+  }
+
+  const Large x{kFar + 8}, y{kFar + 8};
+};
+
+TEST_F(CudaLargeTest, MapAndZip) {
   ASSERT_EQ(map(UnaryFunction::kNeg, x.view({kFar}), y.view({kFar}), nullptr), Status::kOk);
   expect_places(y, -3, 0, "map");
-  TensorView from = x.view({kFar - 1}), to = y.view({kFar - 1});
-  from.data = static_cast<Bf16*>(from.data) + 1, to.data = static_cast<Bf16*>(to.data) + 1;
-  ASSERT_EQ(map(UnaryFunction::kSquare, from, to, nullptr), Status::kOk);
+  ASSERT_EQ(map(UnaryFunction::kSquare, behind(x.view({kFar - 1}), 1), behind(y.view({kFar - 1}), 1), nullptr),
+            Status::kOk);  // an odd address: single elements
   y.put(0, 9);
   expect_places(y, 9, 0, "map of single elements");
   ASSERT_EQ(zip(BinaryFunction::kAdd, x.view({kFar / 8, 8}), x.view({kFar / 8, 8}), y.view({kFar / 8, 8}), nullptr),
             Status::kOk);
   expect_places(y, 6, 0, "zip");
+}
 
-  const TensorView parts[2] = {x.view({5}), x.view({kFar - 5})};
-  TensorView second = parts[1];
-  second.data = static_cast<Bf16*>(second.data) + 5;
-  const TensorView both[2] = {parts[0], second};
-  ASSERT_EQ(concat(both, 2, y.view({kFar}), 0, nullptr), Status::kOk);
+TEST_F(CudaLargeTest, SingleElementsInSeveralLoops) {  // none of which has 2^31 steps
+  constexpr int64_t kRows = 5, kColumns = kFar / kRows;
+  const auto view = [](const Large& in) { return behind(in.view({kRows, kColumns - 1}), 1); };
+  TensorView from = view(x), to = view(y);
+  from.strides[0] = to.strides[0] = kColumns;
+  ASSERT_EQ(map(UnaryFunction::kNeg, from, to, nullptr), Status::kOk);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  for (const int64_t place : kPlaces) {
+    const bool inside = place % kColumns != 0 && place < kRows * kColumns;
+    EXPECT_EQ(y.get(place), inside ? -3 : 0) << place;
+  }
+}
+
+TEST_F(CudaLargeTest, ConcatAndItsGradient) {
+  const Large z(kFar + 8);
+  if (!z.ok()) GTEST_SKIP() << "needs 13 GB of GPU memory";
+  const TensorView parts[2] = {x.view({5}), behind(x.view({kFar - 5}), 5)};
+  ASSERT_EQ(concat(parts, 2, y.view({kFar}), 0, nullptr), Status::kOk);
   expect_places(y, 3, 0, "concat");
-  TensorView gradient = z.view({kFar - 5});
-  gradient.data = static_cast<Bf16*>(gradient.data) + 5;
-  const TensorView gradients[2] = {z.view({5}), gradient};
+  const TensorView gradients[2] = {z.view({5}), behind(z.view({kFar - 5}), 5)};
   for (int run = 0; run < 2; ++run)
     ASSERT_EQ(concat_backward(y.view({kFar}), gradients, 2, 0, GradientMode::kAdd, nullptr), Status::kOk);
   expect_places(z, 6, 0, "gradient of concat");
+}
 
+TEST_F(CudaLargeTest, Bias) {
   const Large eight(8);
   for (int64_t i = 0; i < 8; ++i) eight.put(i, 1);
   ASSERT_EQ(bias(x.view({kFar / 8, 8}), eight.view({8}), y.view({kFar / 8, 8}), {0}, Activation::kRelu, nullptr),
             Status::kOk);
   expect_places(y, 4, 1, "bias");
+}
 
-  // Sums of a few threes; a maximum at the end.
-  const TensorView all = x.view({kFar});
-  const Large one(8);
-  size_t bytes = 0;
+// Sums of a few threes; a maximum at the end.
+TEST_F(CudaLargeTest, Reduce) {
+  const TensorView all = x.view({kFar}), columns = x.view({kFar / 8, 8});
+  const Large result(8);
+  size_t bytes = 0, column_bytes = 0;
   ASSERT_EQ(reduce_workspace(all, 1u, bytes), Status::kOk);
-  void* workspace = nullptr;
-  CUDA_CHECK(cudaMalloc(&workspace, bytes + 16));
-  ASSERT_EQ(reduce(ReduceFunction::kSum, all, one.view({1}), 1u, workspace, bytes, nullptr), Status::kOk);
-  EXPECT_EQ(one.get(0), 18);
+  ASSERT_EQ(reduce_workspace(columns, 1u, column_bytes), Status::kOk);
+  Memory workspace(0, DType::kF32, static_cast<int64_t>(std::max(bytes, column_bytes) / 4 + 4));
+  ASSERT_EQ(reduce(ReduceFunction::kSum, all, result.view({1}), 1u, workspace.data(), bytes, nullptr), Status::kOk);
+  EXPECT_EQ(result.get(0), 18);
   x.put(kFar - 1, 5);
-  ASSERT_EQ(reduce(ReduceFunction::kMax, all, one.view({}), 1u, workspace, bytes, nullptr), Status::kOk);
-  EXPECT_EQ(one.get(0), 5);
-  CUDA_CHECK(cudaFree(workspace));
-  const TensorView columns = x.view({kFar / 8, 8});
-  ASSERT_EQ(reduce_workspace(columns, 1u, bytes), Status::kOk);
-  CUDA_CHECK(cudaMalloc(&workspace, bytes + 16));
-  ASSERT_EQ(reduce(ReduceFunction::kSum, columns, one.view({8}), 1u, workspace, bytes, nullptr), Status::kOk);
-  EXPECT_EQ(one.get(7), 3 + 3 + 5);  // places 7, 2^31 - 1 and the last
-  CUDA_CHECK(cudaFree(workspace));
-  x.put(kFar - 1, 3);
+  ASSERT_EQ(reduce(ReduceFunction::kMax, all, result.view({}), 1u, workspace.data(), bytes, nullptr), Status::kOk);
+  EXPECT_EQ(result.get(0), 5);
+  ASSERT_EQ(reduce(ReduceFunction::kSum, columns, result.view({8}), 1u, workspace.data(), column_bytes, nullptr),
+            Status::kOk);
+  EXPECT_EQ(result.get(7), 3 + 3 + 5);  // places 7, 2^31 - 1 and the last
+}
 
-  // A transposition and a product with more than 2^31 results, a convolution with more than 2^31 steps.
-  const int64_t rows = 40000, wide = kFar / rows;
-  TensorView turned = x.view({rows, wide});
+TEST_F(CudaLargeTest, TransposedMap) {
+  constexpr int64_t kRows = 40000, kColumns = kFar / kRows;
+  TensorView turned = x.view({kRows, kColumns});
   std::swap(turned.dims[0], turned.dims[1]);
   std::swap(turned.strides[0], turned.strides[1]);
-  ASSERT_EQ(map(UnaryFunction::kNeg, turned, y.view({wide, rows}), nullptr), Status::kOk);
+  ASSERT_EQ(map(UnaryFunction::kNeg, turned, y.view({kColumns, kRows}), nullptr), Status::kOk);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   for (const int64_t place : kPlaces) {
-    if (place >= rows * wide) continue;
-    EXPECT_EQ(y.get(place % wide * rows + place / wide), -3) << "transposed, from " << place;
+    if (place >= kRows * kColumns) continue;
+    EXPECT_EQ(y.get(place % kColumns * kRows + place / kColumns), -3) << "from " << place;
   }
-  const Large left(rows), right(wide);
-  left.put(rows - 1, 2);
-  right.put(wide - 1, 4);
-  ASSERT_EQ(matmul(left.view({rows, 1}), right.view({1, wide}), y.view({rows, wide}), nullptr), Status::kOk);
-  EXPECT_EQ(y.get(rows * wide - 1), 8);
-  EXPECT_EQ(y.get(rows * wide - 2), 0);
+}
+
+TEST_F(CudaLargeTest, Matmul) {
+  constexpr int64_t kRows = 40000, kColumns = kFar / kRows;
+  const Large left(kRows), right(kColumns);
+  left.put(kRows - 1, 2);
+  right.put(kColumns - 1, 4);
+  ASSERT_EQ(matmul(left.view({kRows, 1}), right.view({1, kColumns}), y.view({kRows, kColumns}), nullptr), Status::kOk);
+  EXPECT_EQ(y.get(kRows * kColumns - 1), 8);
+  EXPECT_EQ(y.get(kRows * kColumns - 2), 0);
+}
+
+TEST_F(CudaLargeTest, CausalConv1d) {
   const Large taps(8);
   taps.put(0, 1), taps.put(1, 2);
   ASSERT_EQ(

@@ -28,8 +28,10 @@ struct alignas(sizeof(T) * kRun) Piece {
   T v[kRun];
 };
 
-// kTaps: the length of the filter where it is known, at most kRun + 1, and x comes in whole runs; 0: any, element by
-// element.
+// - operands: x, y [samples, channels, time], w [channels, filter], bias [channels] or null, of any strides.
+// - block: kThreads runs.
+// - thread: a run of kRun consecutive times of one channel.
+// - alignment: any; kTaps > 0: the filter has so many taps, at most kRun + 1, and x comes in whole aligned runs.
 template <class T, int kTaps>
 __global__ void __launch_bounds__(kThreads) causal_conv1d_kernel(const __grid_constant__ Conv<T> args) {
   const int64_t ordinal = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -102,7 +104,12 @@ __global__ void __launch_bounds__(kThreads) causal_conv1d_kernel(const __grid_co
 constexpr int kTile = 32;     // channels, times, and taps of a block
 constexpr int kTileRows = 8;  // kThreads / kTile
 
-// A block turns x[32 channels, 32 times and the 32 before them] and writes it once for each of 32 taps. T: bits.
+// - operands: x [samples, channels, time]; out unfolded [samples, time, filter, channels]; both dense, T: unsigned
+//   integers of the elements' size.
+// - block: 32 channels, 32 times and 32 taps: x of these channels, at these times and the 32 before them, is turned
+//   in shared memory and written once for each tap.
+// - thread: first a time, then a channel.
+// - alignment: any.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     unfold_kernel(const T* x, T* unfolded, int64_t channels, int64_t time, int64_t filter, Divider channel_tiles,
@@ -117,7 +124,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t t0 = (rest - sample * time_tiles.divisor) * kTile;
   const int lane = static_cast<int>(threadIdx.x) % kTile, part = static_cast<int>(threadIdx.x) / kTile;
   const int taps = static_cast<int>(min(static_cast<int64_t>(kTile), filter - j0));
-  const int64_t first = t0 - (filter - 1) + j0;  // of the tile's times
+  const int64_t first = t0 - (filter - 1) + j0;  // the first of the tile's times
   const T* rows = x + sample * channels * time;
   for (int c = part; c < kTile; c += kTileRows) {
 #pragma unroll
@@ -134,6 +141,11 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < taps; ++j) out[((t0 + t) * filter + j0 + j) * channels + c0 + lane] = tile[t + j][lane];
 }
 
+// - operands: w [channels, filter]; out expanded [channels, filter, channels], which has w on its diagonals and
+//   zeros elsewhere; both dense, T: unsigned integers of the elements' size.
+// - block: kThreads elements of expanded.
+// - thread: one of them.
+// - alignment: any.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     expand_kernel(const T* w, T* expanded, int64_t filter, int64_t count, Divider channels, Divider wide) {
@@ -142,12 +154,6 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t c = wide.quotient(ordinal), rest = ordinal - c * wide.divisor;
   const int64_t j = channels.quotient(rest), d = rest - j * channels.divisor;
   expanded[ordinal] = c == d ? w[c * filter + j] : T{0};
-}
-
-// f(T{}) with an unsigned integer of the element's size.
-template <class F>
-Status with_bits(DType dtype, F&& f) {
-  return size_bytes(dtype) == 2 ? f(uint16_t{}) : f(uint32_t{});
 }
 
 }  // namespace

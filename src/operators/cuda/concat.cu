@@ -1,4 +1,4 @@
-// concat and its gradient: one launch for up to kMostParts tensors. Threads own units of 16 bytes of what is written,
+// concat and its gradient: one launch for up to kMaxParts tensors. Threads own units of 16 bytes of what is written,
 // the whole or the parts, and gather them from what is read, whatever its alignment: from shared memory where many rows
 // end within units.
 #include "operators/cuda/concat_staged.cuh"
@@ -10,7 +10,7 @@ namespace {
 template <bool kWhole>
 constexpr int kSteps = kWhole ? 4 : 2;  // units of a thread
 constexpr int kFewParts = 32;           // a small parameter block for the usual case
-constexpr int kMostParts = 1024;        // 24 KiB of parameters
+constexpr int kMaxParts = 1024;         // 24 KiB of parameters
 
 // `first` where it begins, the elements of `second` from number `count` on: a unit across two runs.
 template <class T>
@@ -67,7 +67,13 @@ struct Place {
   __device__ Index in_part() const { return outer * (end - begin) + (column - begin); }
 };
 
-// kWhole: every run and every tensor consists of units of memory. Index: uint32_t for fewer than 2^31 elements.
+// - operands: parts [outer, length] of each part; out whole [outer, whole_row], of whose rows table.row elements
+//   from table.first on are written.
+// - block: kThreads units in kSteps steps.
+// - thread: kSteps units of 16 bytes of what is written, kThreads apart, all of whose loads are under way before one
+//   is used.
+// - alignment: any; kWhole: every run and every tensor consists of units of memory. Index: uint32_t for fewer than
+//   2^31 elements.
 template <class T, int kParts, bool kWhole, class Index>
 __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ Table<T, kParts> table) {
   constexpr int kOwn = kSteps<kWhole>;
@@ -150,9 +156,9 @@ template <class T, bool kWhole, class Index>
 struct PartUnit {
   std::conditional_t<kWhole, Unit<T>, Runs<T>> unit;
   T* target;
-  const T* source;       // of its first element
-  Index column, length;  // of the first element in the part's row; of that row
-  int count;             // of its elements; 0: there is no such unit
+  const T* source;       // where its first element is
+  Index column, length;  // the first element's column in the part's row; that row's length
+  int count;             // how many elements it has; 0: there is no such unit
 
   // Unit `ordinal` of all parts, counted one part behind the other. Nothing here waits for what it loads.
   template <int kParts>
@@ -210,11 +216,12 @@ struct PartUnit {
   }
 };
 
-// Operands: table.whole [outer, whole_row], of whose rows table.row elements from table.first on are cut into the
-// parts [outer, length], which are written; add: added to.
-// Block: kThreads units in kSteps steps. Thread: kSteps units of 16 bytes of the parts, kThreads apart, all of whose
-// loads are under way before one is used. Alignment: any; kWhole: every run and every tensor consists of units of
-// memory.
+// - operands: whole [outer, whole_row], of whose rows table.row elements from table.first on are cut into the parts
+//   [outer, length], which are written; add: added to.
+// - block: kThreads units in kSteps steps.
+// - thread: kSteps units of 16 bytes of the parts, kThreads apart, all of whose loads are under way before one is
+//   used.
+// - alignment: any; kWhole and Index: as for join_kernel.
 template <class T, int kParts, bool kWhole, bool add, class Index>
 __global__ void __launch_bounds__(kThreads) split_kernel(const __grid_constant__ Table<T, kParts> table) {
   constexpr int kOwn = kSteps<kWhole>;
@@ -252,31 +259,34 @@ __global__ void __launch_bounds__(kThreads) split_kernel(const __grid_constant__
   }
 }
 
-template <class T, int kParts>
-Status launch_staged(const Table<T, kParts>& table, ConcatWay way, void* stream) {
-  const auto kernel = way == ConcatWay::kJoin       ? staged_join_kernel<T, kParts>
-                      : way == ConcatWay::kSplitAdd ? staged_split_kernel<T, kParts, true>
-                                                    : staged_split_kernel<T, kParts, false>;
+template <ConcatWay way, class T, int kParts>
+Status launch_staged(const Table<T, kParts>& table, void* stream) {
   const auto shared_bytes = static_cast<size_t>(table.own_units.divisor * table.row.divisor * 16);
-  return launch_with_shared(kernel, ceil_divide(table.outer, table.rows), kThreads, shared_bytes, stream, table);
+  const auto start = [&](auto kernel) {
+    return launch_with_shared(kernel, ceil_divide(table.outer, table.rows), kThreads, shared_bytes, stream, table);
+  };
+  if constexpr (way == ConcatWay::kJoin)
+    return start(staged_join_kernel<T, kParts>);
+  else
+    return start(staged_split_kernel<T, kParts, way == ConcatWay::kSplitAdd>);
 }
 
-template <class T, int kParts, bool kWhole>
-Status launch_table(const Table<T, kParts>& table, ConcatWay way, void* stream) {
-  const bool small = table.outer * table.whole_row < kSmall;
-  const auto pick = [small](auto if_small, auto if_large) { return small ? if_small : if_large; };
-  const auto kernel =
-      way == ConcatWay::kJoin ? pick(join_kernel<T, kParts, kWhole, uint32_t>, join_kernel<T, kParts, kWhole, int64_t>)
-      : way == ConcatWay::kSplitAdd
-          ? pick(split_kernel<T, kParts, kWhole, true, uint32_t>, split_kernel<T, kParts, kWhole, true, int64_t>)
-          : pick(split_kernel<T, kParts, kWhole, false, uint32_t>, split_kernel<T, kParts, kWhole, false, int64_t>);
-  return launch(kernel, ceil_divide(table.units, int64_t{kThreads} * kSteps<kWhole>), kThreads, stream, table);
+template <ConcatWay way, class T, int kParts, bool kWhole>
+Status launch_table(const Table<T, kParts>& table, void* stream) {
+  const auto start = [&](auto if_small, auto if_large) {
+    return launch(table.outer * table.whole_row < kSmall ? if_small : if_large,
+                  ceil_divide(table.units, int64_t{kThreads} * kSteps<kWhole>), kThreads, stream, table);
+  };
+  if constexpr (way == ConcatWay::kJoin)
+    return start(join_kernel<T, kParts, kWhole, uint32_t>, join_kernel<T, kParts, kWhole, int64_t>);
+  else
+    return start(split_kernel<T, kParts, kWhole, way == ConcatWay::kSplitAdd, uint32_t>,
+                 split_kernel<T, kParts, kWhole, way == ConcatWay::kSplitAdd, int64_t>);
 }
 
 // Parts first_part to end_part - 1, whose row begins at `first` in the whole's; moves `first` behind them.
-template <class T, int kParts>
-Status launch_parts(const ConcatArgs& args, ConcatWay way, int64_t first_part, int64_t end_part, int64_t& first,
-                    void* stream) {
+template <ConcatWay way, class T, int kParts>
+Status launch_parts(const ConcatArgs& args, int64_t first_part, int64_t end_part, int64_t& first, void* stream) {
   Table<T, kParts> table{};
   int64_t end = 0, units = 0;
   bool whole = on_bytes(args.whole, 16);
@@ -303,8 +313,19 @@ Status launch_parts(const ConcatArgs& args, ConcatWay way, int64_t first_part, i
   // Elements of fp32 come one by one as quickly where nothing but reading is to do.
   if (!whole && (sizeof(T) == 2 || way != ConcatWay::kJoin)) table.rows = staged_rows(table, way);
   table.own_units = Divider(table.rows / kUnit<T>);
-  if (table.rows > 0) return launch_staged(table, way, stream);
-  return whole ? launch_table<T, kParts, true>(table, way, stream) : launch_table<T, kParts, false>(table, way, stream);
+  if (table.rows > 0) return launch_staged<way>(table, stream);
+  return whole ? launch_table<way, T, kParts, true>(table, stream) : launch_table<way, T, kParts, false>(table, stream);
+}
+
+template <ConcatWay way, class T>
+Status run(const ConcatArgs& args, void* stream) {
+  int64_t first = 0;
+  if (args.count <= kFewParts) return launch_parts<way, T, kFewParts>(args, 0, args.count, first, stream);
+  for (int64_t part = 0; part < args.count; part += kMaxParts) {
+    const int64_t end = std::min<int64_t>(part + kMaxParts, args.count);
+    STATUS_CHECK((launch_parts<way, T, kMaxParts>(args, part, end, first, stream)));
+  }
+  return Status::kOk;
 }
 
 }  // namespace
@@ -312,16 +333,17 @@ Status launch_parts(const ConcatArgs& args, ConcatWay way, int64_t first_part, i
 Status concat(const ConcatArgs& args, ConcatWay way, void* stream) {
   const OnDevice on_device(args.device);
   STATUS_CHECK(on_device.status());
-  return with_device_type(args.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    int64_t first = 0;
-    if (args.count <= kFewParts) return launch_parts<T, kFewParts>(args, way, 0, args.count, first, stream);
-    for (int64_t part = 0; part < args.count; part += kMostParts) {
-      const int64_t end = std::min<int64_t>(part + kMostParts, args.count);
-      STATUS_CHECK((launch_parts<T, kMostParts>(args, way, part, end, first, stream)));
-    }
-    return Status::kOk;
-  });
+  switch (way) {
+    case ConcatWay::kJoin:
+      return with_bits(args.dtype, [&](auto zero) { return run<ConcatWay::kJoin, decltype(zero)>(args, stream); });
+    case ConcatWay::kSplitOverwrite:
+      return with_bits(args.dtype,
+                       [&](auto zero) { return run<ConcatWay::kSplitOverwrite, decltype(zero)>(args, stream); });
+    case ConcatWay::kSplitAdd:
+      break;
+  }
+  return with_device_type(args.dtype,
+                          [&](auto zero) { return run<ConcatWay::kSplitAdd, decltype(zero)>(args, stream); });
 }
 
 }  // namespace lfm2::operators::gpu

@@ -7,11 +7,11 @@
 namespace lfm2::operators::gpu {
 
 constexpr int kThreads = 256;
-constexpr int64_t kStagedUnits = 8 * kThreads;  // of a block
+constexpr int64_t kStagedUnits = 8 * kThreads;  // units that a block takes to shared memory
 // In units, kUnit rows that a gradient takes although they are more: three blocks fit on a multiprocessor then. Longer
 // rows, and long ones of fp32, are as quick without; so is concat itself, which has fewer bytes to wait for.
 template <class T>
-constexpr int64_t kMostStagedUnits = sizeof(T) == 2 ? 72 * 1024 / 16 : kStagedUnits;
+constexpr int64_t kMaxStagedUnits = sizeof(T) == 2 ? 72 * 1024 / 16 : kStagedUnits;
 
 // Some of the parts: their row is `row` elements of the whole's `whole_row`, from `first` on. None is empty.
 template <class T, int kParts>
@@ -22,10 +22,10 @@ struct Table {
   int count;
   bool dense;         // row is whole_row, and the whole on 16 bytes: units of the whole are units of memory
   int64_t units;      // to write
-  int rows = 0;       // of the whole that a block takes to shared memory: a multiple of kUnit; 0: none
+  int rows = 0;       // rows of the whole that a block takes to shared memory: a multiple of kUnit; 0: none
   Divider own_units;  // then the units of a column of such rows
   T* parts[kParts];
-  int64_t ends[kParts];    // of each part in the row
+  int64_t ends[kParts];    // the column of the row where each part ends
   int64_t counts[kParts];  // join: elements of each part; split: units up to the end of each part
 };
 
@@ -93,7 +93,12 @@ struct Slice {
   }
 };
 
-// The parts' rows one part behind the other in shared memory; no part's row is shorter than a unit.
+// concat where rows end within units of memory; no part's row is shorter than a unit.
+// - operands: parts [outer, length] of each part; out whole [outer, row].
+// - block: table.rows rows of the whole: the rows of all parts go to shared memory in units, one part behind the
+//   other, and the block puts units of the whole together there.
+// - thread: units, kThreads apart.
+// - alignment: the whole and every part on 16 bytes.
 template <class T, int kParts>
 __global__ void __launch_bounds__(kThreads) staged_join_kernel(const __grid_constant__ Table<T, kParts> table) {
   extern __shared__ uint4 staged[];
@@ -124,7 +129,11 @@ __global__ void __launch_bounds__(kThreads) staged_join_kernel(const __grid_cons
   }
 }
 
-// Rows of the whole in shared memory; add: what is in the parts is added to.
+// Its gradient: the other way round.
+// - operands: whole [outer, row]; out parts [outer, length] of each part; add: added to.
+// - block: table.rows rows of the whole, which go to shared memory in units.
+// - thread: units of the parts, kThreads apart, kOwn of them on their way at once.
+// - alignment: the whole and every part on 16 bytes.
 template <class T, int kParts, bool add>
 __global__ void __launch_bounds__(kThreads) staged_split_kernel(const __grid_constant__ Table<T, kParts> table) {
   constexpr int kOwn = 4;  // units on their way at once
@@ -180,7 +189,7 @@ template <class T, int kParts>
 int staged_rows(const Table<T, kParts>& table, ConcatWay way) {
   constexpr int64_t kBlocks = 256;
   const int64_t row = table.row.divisor;
-  if (!table.dense || row > (way == ConcatWay::kJoin ? kStagedUnits : kMostStagedUnits<T>)) return 0;
+  if (!table.dense || row > (way == ConcatWay::kJoin ? kStagedUnits : kMaxStagedUnits<T>)) return 0;
   for (int part = 0; part < table.count; ++part)
     if (table.ends[part] - (part > 0 ? table.ends[part - 1] : 0) < kUnit<T> || !on_bytes(table.parts[part], 16))
       return 0;

@@ -2,14 +2,13 @@
 // strided tensors on the device.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/common/element_types.cuh"
 #include "operators/gpu.h"
 #include "operators/walk.h"
 
@@ -71,33 +70,11 @@ Status launch(void (*kernel)(Parameters...), int64_t blocks, dim3 threads, void*
 inline int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
 inline bool on_bytes(const void* pointer, size_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
-// f(T{}) with the kernels' type of a dtype; f returns a Status.
+// f(T{}) with an unsigned integer of the elements' size, for what moves elements and computes nothing; f returns a
+// Status.
 template <class F>
-Status with_device_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::kBf16:
-      return f(__nv_bfloat16{});
-    case DType::kF16:
-      return f(__half{});
-    case DType::kF32:
-      return f(float{});
-    case DType::kI32:
-      break;
-  }
-  return Status::kInvalid;
-}
-
-__device__ inline float to_f32(float x) { return x; }
-__device__ inline float to_f32(__nv_bfloat16 x) { return __bfloat162float(x); }
-__device__ inline float to_f32(__half x) { return __half2float(x); }
-template <class T>
-__device__ inline T rounded(float x) {
-  if constexpr (std::is_same_v<T, __nv_bfloat16>)
-    return __float2bfloat16_rn(x);
-  else if constexpr (std::is_same_v<T, __half>)
-    return __float2half_rn(x);
-  else
-    return x;
+Status with_bits(DType dtype, F&& f) {
+  return size_bytes(dtype) == 2 ? f(uint16_t{}) : f(uint32_t{});
 }
 
 // A unit: 16 bytes of elements.
@@ -242,7 +219,7 @@ class Shifted {
 template <int kOperands>
 struct Loops {
   int rank;
-  Divider steps[kMaxRank];  // of each loop; the innermost one's in groups
+  Divider steps[kMaxRank];  // how many steps each loop has; the innermost one's in groups
   int64_t inner;            // elements of the innermost loop
   int64_t strides[kOperands][kMaxRank];
 

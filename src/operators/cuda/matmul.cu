@@ -1,5 +1,5 @@
-// matmul: tiles of both operands in shared memory, two stages deep, fp32 sums in registers. Each output is one chain of
-// fused multiply-adds over k in order, whatever the tile, the strides and the batch.
+// matmul: tiles of both operands in shared memory, in two tile buffers each, fp32 sums in registers. Each output is one
+// chain of fused multiply-adds over k in order, whatever the tile, the strides and the batch.
 #include "operators/cuda/launch.cuh"
 #include "operators/matmul_plan.h"
 
@@ -8,7 +8,7 @@ namespace lfm2::operators::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kDepth = 16;  // of k, in one stage
+constexpr int kDepth = 16;  // elements of k in one tile buffer
 constexpr int kPart = 4;    // a thread's rows and columns are runs of 4, kRuns of them, 64 apart
 constexpr int kGrid = 16;   // threads along rows, and along columns
 
@@ -37,8 +37,8 @@ struct alignas(sizeof(T) * kPart) Run {
   T v[kPart];
 };
 
-// A stage of one operand, [kDepth, 64 kRuns] in shared memory: every thread carries kRuns runs of four elements, along
-// k or along the rows.
+// A tile buffer of one operand, [kDepth, 64 kRuns] in shared memory: every thread carries kRuns runs of four elements,
+// along k or along the rows.
 template <class T, int kRuns>
 struct Carrier {
   static constexpr int kTile = 64 * kRuns;
@@ -46,8 +46,8 @@ struct Carrier {
   static constexpr int kRowsAtOnce = kThreads / (kDepth / kPart), kDepthAtOnce = kThreads / (kTile / kPart);
 
   const T* next;
-  int row, l;     // of run 0 in the stage; further runs are kRowsAtOnce rows or kDepthAtOnce steps of k behind
-  int rows_left;  // from `row` on
+  int row, l;     // where run 0 is in the tile buffer; further runs are kRowsAtOnce rows or kDepthAtOnce of k behind it
+  int rows_left;  // how many there are from `row` on
   float values[kRuns][kPart];
 
   __device__ Carrier(const T* matrix, const Operand& operand, int64_t row0) {
@@ -58,7 +58,7 @@ struct Carrier {
     rows_left = static_cast<int>(min(operand.rows - row0, static_cast<int64_t>(kTile))) - row;
   }
 
-  // The next stage, of which k_left steps are inside; zeros beyond the rows and beyond k.
+  // What comes into the next tile buffer, of which k_left steps are inside; zeros beyond the rows and beyond k.
   __device__ void load(const Operand& operand, int k_left) {
     const int64_t step = operand.along_k ? operand.k_stride : operand.row_stride;
     const int64_t apart = operand.along_k ? kRowsAtOnce * operand.row_stride : kDepthAtOnce * operand.k_stride;
@@ -79,14 +79,14 @@ struct Carrier {
     }
     next += kDepth * operand.k_stride;
   }
-  __device__ void store(float* stage, bool along_k) const {
+  __device__ void store(float* buffer, bool along_k) const {
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
       if (along_k) {
 #pragma unroll
-        for (int i = 0; i < kPart; ++i) stage[(l + i) * kStride + row + r * kRowsAtOnce] = values[r][i];
+        for (int i = 0; i < kPart; ++i) buffer[(l + i) * kStride + row + r * kRowsAtOnce] = values[r][i];
       } else {
-        *reinterpret_cast<float4*>(stage + (l + r * kDepthAtOnce) * kStride + row) =
+        *reinterpret_cast<float4*>(buffer + (l + r * kDepthAtOnce) * kStride + row) =
             make_float4(values[r][0], values[r][1], values[r][2], values[r][3]);
       }
     }
@@ -94,19 +94,24 @@ struct Carrier {
 };
 
 template <int kRuns>
-__device__ void load_runs(float (&x)[kRuns * kPart], const float* stage) {
+__device__ void load_runs(float (&x)[kRuns * kPart], const float* buffer) {
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
-    const float4 run = *reinterpret_cast<const float4*>(stage + r * 64);
+    const float4 run = *reinterpret_cast<const float4*>(buffer + r * 64);
     x[r * kPart] = run.x, x[r * kPart + 1] = run.y, x[r * kPart + 2] = run.z, x[r * kPart + 3] = run.w;
   }
 }
 
+// - operands: a [batch, m, k], b [batch, k, n], output [batch, m, n], of any strides.
+// - block: one tile of the product of one entry of the batch: 64 kRuns rows and columns, through two tile buffers of
+//   kDepth of k each.
+// - thread: 4 kRuns rows and columns of the tile, in runs of four, 64 apart.
+// - alignment: any; runs of four are loaded and stored at once where they are aligned.
 template <class T, int kRuns>
 __global__ void __launch_bounds__(kThreads, kRuns == 1 ? 4 : 2) matmul_kernel(const __grid_constant__ Matmul<T> args) {
   using Carry = Carrier<T, kRuns>;
   constexpr int kOwn = kRuns * kPart;
-  __shared__ __align__(16) float left_stage[2][kDepth * Carry::kStride], right_stage[2][kDepth * Carry::kStride];
+  __shared__ __align__(16) float left_buffer[2][kDepth * Carry::kStride], right_buffer[2][kDepth * Carry::kStride];
   // Tiles of one batch are neighbours; in it columns go first, so that blocks that run together share rows of a.
   const int64_t tile = blockIdx.x, row_tile = args.column_tiles.quotient(tile);
   const int64_t column0 = (tile - row_tile * args.column_tiles.divisor) * Carry::kTile;
@@ -126,9 +131,9 @@ __global__ void __launch_bounds__(kThreads, kRuns == 1 ? 4 : 2) matmul_kernel(co
   right.load(args.right, inside(0));
   int now = 0;
   for (int64_t l0 = 0; l0 < args.k; l0 += kDepth, now ^= 1) {
-    left.store(left_stage[now], args.left.along_k);
-    right.store(right_stage[now], args.right.along_k);
-    __syncthreads();  // with two stages one barrier is enough: the other stage was read before it
+    left.store(left_buffer[now], args.left.along_k);
+    right.store(right_buffer[now], args.right.along_k);
+    __syncthreads();  // with two tile buffers one barrier is enough: the other one was read before it
     if (l0 + kDepth < args.k) {
       left.load(args.left, inside(l0 + kDepth));
       right.load(args.right, inside(l0 + kDepth));
@@ -136,8 +141,8 @@ __global__ void __launch_bounds__(kThreads, kRuns == 1 ? 4 : 2) matmul_kernel(co
 #pragma unroll
     for (int l = 0; l < kDepth; ++l) {
       float x[kOwn], y[kOwn];
-      load_runs<kRuns>(x, left_stage[now] + l * Carry::kStride + own_row);
-      load_runs<kRuns>(y, right_stage[now] + l * Carry::kStride + own_column);
+      load_runs<kRuns>(x, left_buffer[now] + l * Carry::kStride + own_row);
+      load_runs<kRuns>(y, right_buffer[now] + l * Carry::kStride + own_column);
 #pragma unroll
       for (int i = 0; i < kOwn; ++i)
 #pragma unroll

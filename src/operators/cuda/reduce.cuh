@@ -1,4 +1,4 @@
-// What the kernels of reduce share: functions, targets, how units are read, folds whose order is fixed.
+// What the files of reduce share: functions, targets, how units are read, folds whose order is fixed.
 #pragma once
 
 #include <cmath>
@@ -11,6 +11,12 @@ namespace lfm2::operators::gpu {
 constexpr int kThreads = 256;
 constexpr int kSteps = 4;  // loads of a thread in flight
 constexpr unsigned kAllLanes = 0xffffffffu;
+
+// By one function each, on the plan's device. sum: the mean too.
+Status reduce_sum(const ReducePlan& plan, void* workspace, void* stream);
+Status reduce_prod(const ReducePlan& plan, void* workspace, void* stream);
+Status reduce_max(const ReducePlan& plan, void* workspace, void* stream);
+Status reduce_min(const ReducePlan& plan, void* workspace, void* stream);
 
 struct Sum {
   static __device__ float neutral() { return 0.0f; }
@@ -33,7 +39,7 @@ template <class T>
 struct Target {
   float* partials;  // [slices, outputs], or null: the output
   T* output;
-  float divisor;  // of the output: mean
+  float divisor;  // what the output is divided by: 1, or for the mean the number of elements
 
   __device__ void store(int64_t position, float value) const {
     output[position] = rounded<T>(divisor == 1.0f ? value : value / divisor);

@@ -25,8 +25,12 @@ __device__ int stage(const T* from, int count, const WholeUnits& memory, uint4* 
   return shift;
 }
 
-// `lanes` threads to a row. Of a lane's elements every kChains-th goes into the same sum. kSamples: a row's elements
-// lie in several places, of which a slice has some; a thread has one row.
+// - operands: input: dense rows, args.reduced.inner elements each; out args.target: the output, or partial results
+//   [slices, outputs] fp32.
+// - block: args.rows rows, whose memory goes to shared memory.
+// - thread: every lanes-th element of a row, of which every kChains-th goes into the same sum; kSamples: the
+//   elements of an output lie in several places, of which a slice has some, and a thread has one output.
+// - alignment: any.
 template <class Op, class T, bool kSamples>
 __global__ void __launch_bounds__(kThreads) reduce_staged_kernel(const __grid_constant__ Reduction<T, T> args) {
   constexpr int kChains = 4;

@@ -1,0 +1,25 @@
+// The families of functions of map and zip: each has kernels of its own, which choose the function at run time.
+#pragma once
+
+#include "operators/cuda/launch.cuh"
+
+namespace lfm2::operators::gpu {
+
+constexpr int kThreads = 256;  // of a block
+
+// Which functions a kernel has.
+enum class Family { kUnary, kTrigonometric, kBinary };
+
+template <class T, Family family, int kCount>
+__device__ void compute(int function, float (&x)[1][kCount]) {
+  if constexpr (family == Family::kTrigonometric)
+    apply_trigonometric(static_cast<UnaryFunction>(function), x[0]);
+  else
+    apply<MathFor<T>>(static_cast<UnaryFunction>(function), x[0]);
+}
+template <class T, Family family, int kCount>
+__device__ void compute(int function, float (&x)[2][kCount]) {
+  apply(static_cast<BinaryFunction>(function), x[0], x[1]);
+}
+
+}  // namespace lfm2::operators::gpu
