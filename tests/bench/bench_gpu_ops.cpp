@@ -189,7 +189,8 @@ void rows(Bench& bench, int64_t tokens, DType act) {
                bcz = bench.random(act, {tokens, 3 * hidden}), weight = bench.random(act, {hidden}),
                taps = bench.random(act, {hidden, 3}), head = bench.random(act, {64}),
                qkv = bench.random(act, {tokens, shape.qkv_columns()}),
-               logits = bench.random(DType::kF32, {tokens, experts});
+               logits = bench.random(DType::kF32, {tokens, experts}),
+               gate = bench.random(DType::kBf16, {experts, hidden}), normed = bench.empty(act, {tokens, hidden});
   const Routing routing{bench.empty(DType::kI32, {tokens, top_k}), bench.empty(DType::kF32, {tokens, top_k}),
                         bench.empty(DType::kI32, {tokens * top_k}), bench.empty(DType::kI32, {tokens, top_k}),
                         bench.empty(DType::kI32, {experts + 1})};
@@ -200,11 +201,68 @@ void rows(Bench& bench, int64_t tokens, DType act) {
   line("rms_norm", 2 * bytes_of({x}), [&] { ops.rms_norm(x, weight, 1e-5f, x); });
   line("short_conv", bytes_of({bcz, x}), [&] { ops.short_conv(bcz, taps, {}, batch, x); });
   line("qk_norm_rope", 2 * bytes_of({qkv}), [&] { ops.qk_norm_rope(qkv, head, head, 1e-5f, 1e6f, shape, batch); });
+  line("norm_route", bytes_of({x, normed}), [&] {
+    ops.norm_route(x, weight, 1e-5f, gate, {}, {top_k, true, 1.0f}, normed, routing);
+  });
   line("route", bytes_of({logits}), [&] { ops.route(logits, {}, {top_k, true, 1.0f}, routing); });
   line("group_by_expert", bytes_of({routing.ids, routing.rows, routing.sources}),
        [&] { ops.group_by_expert(routing); });
   line("gather_rows", 2 * bytes_of({y}), [&] { ops.gather_rows(x, routing.sources, y); });
   line("combine_experts", bytes_of({y, x, x}), [&] { ops.combine_experts(y, routing, x); });
+  line("combine_experts_norm", bytes_of({y, x, x, normed}),
+       [&] { ops.combine_experts_norm(y, routing, x, weight, 1e-5f, normed); });
+  bench.forget();
+}
+
+// A step of generation: one new token of each sequence, which has `length` of them.
+void decode(Bench& bench, int64_t sequences, int64_t length, DType act) {
+  const int64_t hidden = 2048, page = 256, pages = (length + page - 1) / page;
+  const AttentionShape shape{32, 8, 64};
+  std::vector<int32_t> positions, offsets = {0}, sequence_of, table, states;
+  for (int32_t s = 0; s < static_cast<int32_t>(sequences); ++s) {
+    positions.push_back(static_cast<int32_t>(length) - 1);
+    offsets.push_back(s + 1);
+    sequence_of.push_back(s);
+    for (int64_t p = 0; p < pages; ++p) table.push_back(static_cast<int32_t>(s * pages + p));
+    states.push_back(2 * s);
+    states.push_back(2 * s + 1);
+  }
+  const Batch batch{.positions = bench.integers(positions),
+                    .offsets = bench.integers(offsets),
+                    .tokens = sequences,
+                    .sequences = sequences,
+                    .max_length = length,
+                    .singles = sequences,
+                    .sequence_of = bench.integers(sequence_of),
+                    .page_table = bench.integers(table).reshape({sequences, pages}),
+                    .states = bench.integers(states).reshape({sequences, 2})};
+  const KeyValueCache cache{bench.random(act, {sequences * pages, page, shape.kv_heads, shape.head_dim}),
+                            bench.random(act, {sequences * pages, page, shape.kv_heads, shape.head_dim})};
+  const Tensor qkv = bench.random(act, {sequences, shape.qkv_columns()}), out = bench.empty(act, {sequences, hidden}),
+               bcz = bench.random(act, {sequences, 3 * hidden}), taps = bench.random(act, {hidden, 3}),
+               states_of = bench.random(DType::kF32, {2 * sequences, 2, hidden});
+  Ops& ops = bench.ops();
+  const auto line = [&](const char* what, double bytes, const std::function<void()>& work) {
+    bench.print(fmt::format("{} {} {} x {}", what, name(act), sequences, length), bench.seconds([&](int) { work(); }),
+                0, bytes);
+  };
+  line("append_keys_values", 2.0 / 3 * bytes_of({qkv}), [&] { ops.append_keys_values(qkv, shape, batch, cache); });
+  line("cached_attention", bytes_of({cache.keys, cache.values}),
+       [&] { ops.cached_attention(qkv, shape, batch, cache, out); });
+  line("cached_short_conv", bytes_of({bcz, out, states_of}),
+       [&] { ops.cached_short_conv(bcz, taps, {}, batch, states_of, out); });
+  bench.forget();
+}
+
+void sample(Bench& bench, int64_t rows, const SamplingRule& rule) {
+  const Tensor logits = bench.random(DType::kF32, {rows, 65536}), ids = bench.empty(DType::kI32, {rows}),
+               log_probs = bench.empty(DType::kF32, {rows});
+  std::vector<int32_t> draws;
+  for (int32_t row = 0; row < static_cast<int32_t>(rows); ++row) draws.insert(draws.end(), {row, 0});
+  const Tensor device_draws = bench.integers(draws).reshape({rows, 2});
+  const double seconds = bench.seconds([&](int) { bench.ops().sample(logits, device_draws, rule, ids, log_probs); });
+  bench.print(fmt::format("sample rows {} top_k {} top_p {}", rows, rule.top_k, rule.top_p), seconds, 0,
+              bytes_of({logits}));
   bench.forget();
 }
 
@@ -253,5 +311,11 @@ int main(int argc, char** argv) {
   rows(bench, 2048, bf16);
   rows(bench, 2048, f32);
   for (const int64_t k : {1, 8, 64}) top(bench, 256, k);
+  for (const DType act : {bf16, f32}) {
+    decode(bench, 256, 1024, act);
+    decode(bench, 8, 16384, act);
+  }
+  sample(bench, 256, {1.0f, 0, 1.0f, 1});
+  sample(bench, 256, {1.0f, 50, 0.9f, 1});
   return 0;
 }
