@@ -47,6 +47,17 @@ ids = 4 * 30_000_000
 print(f"30 million tokens: rank 0 took {peaks[0] / 1e6:.0f} MB (ids {ids / 1e6:.0f} MB), rank 1 {peaks[1] / 1e6:.0f} MB")
 sys.exit(not (peaks[0] < ids + 60e6 and peaks[1] < 60e6))
 END
+# Samples of many lengths: where each begins is known to rank 0 alone.
+peak() { /usr/bin/env python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["stages"][1]["peak_host_bytes"])' "$folder/report.json"; }
+for samples in 100 2000000; do
+  seq "$samples" | awk '{ print $1 % 2 ? "{\"input_ids\": [1]}" : "{\"input_ids\": [1, 2]}" }' >"$folder/in.jsonl"
+  code=0
+  limited 2000000000 --input "$folder/in.jsonl" --logits none --report "$folder/report.json" || code=$?
+  [ $code -eq 0 ] || fail "$samples samples of two lengths: exit code $code"
+  [ "$samples" -ne 100 ] || few=$(peak)
+done
+echo "rank 1 took $few bytes for 100 samples of two lengths, $(peak) for 2 million"
+[ "$(peak)" -lt $((few + 6000000)) ] || fail "rank 1's memory grows with samples of two lengths"
 code=0
 limited 110000000 --samples 300000 --length 100 --logits none || code=$?
 [ $code -eq 69 ] || fail "ids of 120 MB in 110 MB: exit code $code, expected 69"

@@ -109,7 +109,8 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   const SampleOffsets offsets = SampleOffsets::equally_long(options.samples, options.length);
   const int64_t target = choose_target_tokens(offsets.back() / options.replicas, stages,
                                               facts.visible_gpus > 0 ? kLargestMeasuredTarget : kLargestCpuTarget);
-  const BatchPlan plan = make_plan(offsets, replica_samples(offsets, options.replicas, 0), options.micro_batch, target);
+  const SampleRange share = replica_samples(offsets, options.replicas, 0);
+  const BatchPlan plan = MicroBatches(offsets, {}, share, options.micro_batch, target).plan();
   const LayerRange layers = ranges[static_cast<size_t>(stage)];
   const DType compute = options.dtype.value_or(shards.dtype());
   const StageCost cost = measure_stage(config, layers, compute, compute, plan.max_tokens, plan.max_samples);

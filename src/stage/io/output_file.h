@@ -28,7 +28,8 @@ struct OutputFacts {
 struct OutputJob {
   ResultKind kind;
   int64_t vocab = 0;
-  const SampleOffsets* offsets = nullptr;           // of the whole job
+  JobSize size;                                     // of the whole job
+  const SampleOffsets* offsets = nullptr;           // of the whole job; null where needs_offsets() says no
   const std::vector<std::string>* names = nullptr;  // .jsonl: see Samples::names
   OutputFacts facts;
   ThreadPool* threads = nullptr;  // that write large results side by side
@@ -36,8 +37,8 @@ struct OutputJob {
   int64_t replica = 0, replicas = 1;
   std::function<void()> pulse = [] {};  // called while what was written is read again, which may take long
 
-  int64_t samples() const { return offsets->samples(); }
-  int64_t rows() const { return kind.positions == Positions::kAll ? offsets->back() : samples(); }
+  int64_t samples() const { return size.samples; }
+  int64_t rows() const { return kind.positions == Positions::kAll ? size.tokens : size.samples; }
 };
 
 class OutputFile : public ResultConsumer, public FinishedSamples {
@@ -59,6 +60,9 @@ class OutputFile : public ResultConsumer, public FinishedSamples {
   virtual void replay(int64_t first, int64_t count, ResultConsumer& consumer) const = 0;
 };
 
+// Whether an output of this form cannot be written without knowing where each sample begins: all rows of a sample are
+// found by it, and .h5 holds the list itself.
+bool needs_offsets(const std::filesystem::path& path, const ResultKind& kind);
 // Refuses endings and combinations that the form cannot hold: Error(kUsage). Call before MPI and weights.
 void check_output_form(const std::filesystem::path& path, const ResultKind& kind);
 // Whether a file can be made there: Error(kCantCreate) now rather than after the job. Makes a file without a name, so

@@ -35,20 +35,19 @@ ExitCode Job::run() {
   at({.phase = Phase::kRead});
   expect_one_program();
   form_pipelines();
-  check_inputs();
-  share_samples();
+  share_job(check_inputs());
   machine_ = choose_machine(options_, world_);
   if (machine_.cuda) expect_gpu_computes(shards_->config(), options_.weights.string());
   compute_ = options_.dtype.value_or(shards_->dtype());
   take_up();
-  if (samples_.count() == 0) return finish_without_run();
-  share_ids();
+  if (samples_->left().samples == 0) return finish_without_run();
+  samples_->share();
   if (generates()) limit_steps();
   choose_cut();
-  const int64_t share = samples_.offsets.back() / options_.replicas;
+  const int64_t tokens = samples_->left().tokens / options_.replicas;
   if (!generates())
     choose_plan(
-        choose_target_tokens(share, pipeline_ranks_->size(), machine_.cuda ? kLargestCudaTarget : kLargestCpuTarget));
+        choose_target_tokens(tokens, pipeline_ranks_->size(), machine_.cuda ? kLargestCudaTarget : kLargestCpuTarget));
   check_memory();
   if (is_stopped_before_loading()) return finish_stopped();
   load_weights();
@@ -104,7 +103,8 @@ void Job::form_pipelines() {
   pipeline_ranks_.emplace(world_, world_.rank() / (world_.size() / replicas));
 }
 
-void Job::check_inputs() {
+Samples Job::check_inputs() {
+  Samples samples;
   const int stages = pipeline_ranks_->size();
   if (world_.rank() == 0) {
     shards_ = ShardSet::open(options_.weights);
@@ -120,10 +120,11 @@ void Job::check_inputs() {
       if (options_.length > config.max_positions)
         throw Error(ExitCode::kData, fmt::format("--length {}: expected at most max_position_embeddings = {}",
                                                  options_.length, config.max_positions));
-      samples_ = random_samples(options_.samples, options_.length, options_.seed, config.vocab);
+      samples = random_samples(options_.samples, options_.length, options_.seed, config.vocab);
     } else {
-      samples_ = read_samples(options_.input, {config.vocab, config.max_positions, options_.samples});
+      samples = read_samples(options_.input, {config.vocab, config.max_positions, options_.samples});
     }
+    if (generates()) check_prompts(samples);
     if (options_.results.top_k > config.vocab)
       throw Error(ExitCode::kUsage, fmt::format("--top-logprobs {}: expected at most vocab_size = {}",
                                                 options_.results.top_k, config.vocab));
@@ -143,6 +144,7 @@ void Job::check_inputs() {
     check_output_place(options_.output);
     expect_names_are_ours(options_.output);
   }
+  return samples;
 }
 
 // Cut before anything is loaded, so by an estimate; equal unless asked.
@@ -157,61 +159,52 @@ void Job::choose_cut() {
     stages_ = balanced_partition(costs, stages);
   } else if (options_.balance) {
     const int64_t tokens =
-        choose_target_tokens(samples_.offsets.back() / options_.replicas, stages, kLargestCudaTarget);
-    const int64_t samples = std::max<int64_t>(1, tokens / mean_length());
+        choose_target_tokens(samples_->left().tokens / options_.replicas, stages, kLargestCudaTarget);
+    const int64_t samples = std::max<int64_t>(1, tokens / samples_->mean_length());
     const bool tails = options_.results.positions == Positions::kLast;
-    const int64_t kept = tails ? samples * std::min(mean_length(), tail_length(config)) : 0;
+    const int64_t kept = tails ? samples * std::min(samples_->mean_length(), tail_length(config)) : 0;
     stages_ = balanced_partition(estimate_layer_seconds(config, compute_, tokens, kept), stages);
   } else {
     stages_ = equal_partition(config.layers, stages);
   }
 }
 
-// Every rank learns where the samples begin; who makes the output, what they are called. The ids stay on rank 0.
-void Job::share_samples() {
-  const std::string offsets =
-      world_.broadcast(world_.rank() == 0 ? samples_.offsets.to_bytes() : "", 0, load_timeout(), "samples");
-  if (world_.rank() != 0) samples_.offsets = SampleOffsets::from_bytes(offsets);
-  if (options_.input.extension() != ".jsonl" || options_.output.extension() != ".jsonl") return;
-  const int writer = pipeline_ranks_->size() - 1;  // of the first pipeline, and .jsonl is written by one alone
-  std::string lines;                               // a name is JSON, so no line break is in it
-  if (world_.rank() == 0)
-    for (const std::string& name : samples_.names) lines += name + '\n';
-  lines = world_.pass(std::move(lines), 0, writer, load_timeout(), "sample ids");
-  if (world_.rank() != writer || writer == 0) return;
-  samples_.names.reserve(static_cast<size_t>(samples_.count()));
-  for (size_t at = 0; at < lines.size();) {
-    const size_t end = lines.find('\n', at);
-    samples_.names.push_back(lines.substr(at, end - at));
-    at = end + 1;
-  }
+// Whether the results of a rank, or the output it makes, cannot be placed without knowing where each sample begins.
+bool Job::lists_offsets(int rank) const {
+  const int stages = pipeline_ranks_->size();
+  const bool hands_out = (rank + 1) % stages == 0, makes_file = rank + 1 == stages;
+  return hands_out && !generates() &&
+         (needs_offsets(makes_file ? options_.output : "", options_.results) || !options_.answers.empty());
 }
 
-// Each pipeline's first stage gets the ids of its own samples.
-void Job::share_ids() {
-  for (int64_t replica = 1; replica < options_.replicas; ++replica) {
-    const int first = static_cast<int>(replica) * pipeline_ranks_->size();
-    if (world_.rank() != 0 && world_.rank() != first) continue;
-    const SampleRange range = replica_samples(samples_.offsets, options_.replicas, replica);
-    const int64_t begin = samples_.offsets[range.first], end = samples_.offsets[range.first + range.count];
-    if (world_.rank() == first) {
-      samples_.ids.resize(static_cast<size_t>(end - begin));
-      samples_.ids_begin = begin;
-    }
-    auto* ids = samples_.ids.data() + (begin - samples_.ids_begin);
-    world_.pass(ids, static_cast<size_t>(end - begin) * sizeof(int32_t), 0, first, load_timeout(), "samples");
-  }
+void Job::share_job(Samples all) {
+  std::vector<int> listing;
+  for (int rank = 0; rank < world_.size(); ++rank)
+    if (lists_offsets(rank)) listing.push_back(rank);
+  // .jsonl is written by one rank alone: the last one of the first pipeline.
+  const bool names = options_.input.extension() == ".jsonl" && options_.output.extension() == ".jsonl";
+  samples_.emplace(world_, std::move(all),
+                   JobSamples::Distribution{.stages = pipeline_ranks_->size(),
+                                            .listing_ranks = std::move(listing),
+                                            .naming_rank = names ? pipeline_ranks_->size() - 1 : -1,
+                                            .timeout_seconds = load_timeout()});
 }
 
 void Job::choose_plan(int64_t target_tokens) {
-  plan_ = make_plan(samples_.offsets, replica_samples(samples_.offsets, options_.replicas, replica()),
-                    options_.micro_batch, target_tokens);
+  if (is_first()) {
+    const Samples& own = samples_->own_samples();
+    micro_batches_.emplace(own.offsets, own.ids, samples_->own_range(), options_.micro_batch, target_tokens);
+    plan_ = micro_batches_->plan();
+    plan_.first_sample = samples_->own_share().samples.first;
+    plan_.first_token = samples_->own_share().first_token;
+  }
+  pipeline_ranks_->broadcast(&plan_, sizeof plan_, 0, load_timeout(), "plan");
   say(fmt::format("layers {} to {}, {} micro-batches of up to {} tokens", layers().first, layers().end() - 1,
-                  plan_.items(), plan_.max_tokens));
+                  plan_.micro_batches, plan_.max_tokens));
 }
 
 void Job::measure_and_replan() {
-  const int64_t length = mean_length(), tail = tail_length(shards_->config());
+  const int64_t length = samples_->mean_length(), tail = tail_length(shards_->config());
   double tail_share = 1;
   if (options_.results.positions == Positions::kLast && tail > 0) {
     const std::vector<double> all = estimate_layer_seconds(shards_->config(), compute_, kLargestCudaTarget, 0);
@@ -233,18 +226,17 @@ void Job::measure_and_replan() {
   }
   int64_t target = 0;
   if (is_first()) target = best_target_tokens(stages, plan_.tokens, length, kLargestMeasuredTarget);
-  pipeline_ranks_->broadcast(&target, sizeof target, 0, options_.timeout_seconds, "size of micro-batch");
   choose_plan(target);
 }
 
 // What grows with the job and is still to be allocated on this rank: the plan, and of an output what is known of each
 // finished sample until all are.
 uint64_t Job::job_bytes() const {
-  uint64_t bytes = plan_.item_offsets.memory_bytes();
+  uint64_t bytes = micro_batches_ ? micro_batches_->memory_bytes() : 0;
   if (makes_output() && !options_.output.empty()) {
     // Completions are noted one by one, and put into the samples' order at the end; rows are noted as they follow one
     // another, and as a rule there are few gaps.
-    const auto samples = static_cast<uint64_t>(samples_.count());
+    const auto samples = static_cast<uint64_t>(samples_->left().samples);
     if (generates()) bytes += 2 * samples * sizeof(JournalRecord);
     if (generates() && options_.output.extension() == ".h5") bytes += samples * (sizeof(int64_t) + sizeof(int32_t));
   }
@@ -294,7 +286,7 @@ void Job::open_results() {
   if (!is_last()) return;
   if (!options_.answers.empty())
     validation_.emplace(
-        open_answers(options_.answers, options_.results.positions, job_offsets(), shards_->config().vocab),
+        open_answers(options_.answers, options_.results.positions, samples_->offsets(), shards_->config().vocab),
         shards_->config().vocab, options_.tolerance);
 }
 
@@ -314,8 +306,8 @@ void Job::open_output() {
 std::vector<int64_t> Job::first_rows_of_replicas() const {
   std::vector<int64_t> rows;
   for (int64_t replica = 0; replica < options_.replicas; ++replica) {
-    const int64_t sample = samples_.numbers[replica_samples(samples_.offsets, options_.replicas, replica).first];
-    rows.push_back(options_.results.positions == Positions::kAll ? job_offsets()[sample] : sample);
+    const int64_t sample = samples_->numbers()[samples_->share_of(replica).samples.first];
+    rows.push_back(options_.results.positions == Positions::kAll ? samples_->offsets()[sample] : sample);
   }
   return rows;
 }
@@ -358,16 +350,17 @@ void Job::run_pipeline() {
       replay_kept();
       consumers.push_back(&*validation_);
     }
-    SampleCounter counter(options_.results.positions, job_offsets(), *hash_, output_.get());
+    SampleCounter counter(options_.results.positions, samples_->offsets(), *hash_, output_.get());
     consumers.push_back(&counter);
-    RenumberedRows renumbered(options_.results.positions, samples_.offsets, samples_.numbers, job_offsets(), consumers);
-    if (!samples_.numbers.all_are_left()) consumers = {&renumbered};
+    RenumberedRows renumbered(options_.results.positions, samples_->offsets_left(), samples_->numbers(),
+                              samples_->offsets(), consumers);
+    if (!samples_->numbers().all_are_left()) consumers = {&renumbered};
     // The last stage knows what is done; one bar, on its side.
     Progress progress("run", static_cast<uint64_t>(plan_.samples), Progress::Unit::kSamples,
                       makes_output() ? options_.progress : ProgressMode::kOff);
     try {
       pipeline_->run(
-          is_first() ? samples_.tokens(plan_.first_token, plan_.tokens) : std::span<const int32_t>(), consumers,
+          micro_batches_ ? &*micro_batches_ : nullptr, consumers,
           [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); }, stop_requested);
     } catch (...) {
       pipeline_->stop_results();  // its thread uses what ends here
@@ -417,11 +410,11 @@ ExitCode Job::finish() {
                   .transport = pipeline_ranks_->size() == 1 ? "no transport" : machine_.transport_name(),
                   .version = kVersionText,
                   .layers = shards_->config().layers,
-                  .samples = samples_.count(),
-                  .tokens = samples_.offsets.back(),
+                  .samples = samples_->left().samples,
+                  .tokens = samples_->left().tokens,
                   .replicas = options_.replicas,
-                  .kept_samples = job_offsets().samples() - samples_.count(),
-                  .micro_batches = generates() ? generator_->steps() : plan_.items(),
+                  .kept_samples = samples_->size().samples - samples_->left().samples,
+                  .micro_batches = generates() ? generator_->steps() : plan_.micro_batches,
                   .largest_micro_batch = generates() ? generator_->largest_step() : plan_.max_samples,
                   .results = options_.results,
                   .generation = {},

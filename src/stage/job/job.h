@@ -9,10 +9,10 @@
 #include "comm/mpi_world.h"
 #include "stage/generation/generator.h"
 #include "stage/io/completions.h"
-#include "stage/io/input_file.h"
 #include "stage/io/output_file.h"
 #include "stage/io/validation.h"
 #include "stage/job/backend_choice.h"
+#include "stage/job/job_samples.h"
 #include "stage/job/options.h"
 #include "stage/job/report.h"
 #include "stage/scoring/pipeline.h"
@@ -22,6 +22,15 @@ namespace lfm2 {
 
 // Threads that hash and write results: each fills fresh memory at about 2.7 GB/s, the bus brings 55.
 inline constexpr int kMostResultThreads = 12;
+
+// The prompts of a pipeline.
+struct PromptSizes {
+  int64_t tokens = 0;      // of all prompts
+  int64_t new_tokens = 0;  // that may follow them, at most
+  int64_t longest = 0;     // cached positions of the longest sequence
+  int64_t page = 0;        // positions of a page: no more than the longest sequence has
+  int64_t pages = 0;       // of the longest sequences that fit into the slots
+};
 
 class Job {
  public:
@@ -36,12 +45,11 @@ class Job {
   }
 
  private:
-  void check_inputs();  // rank 0 alone first, so that a bad file is reported once
+  Samples check_inputs();  // the job's samples, on rank 0; rank 0 alone first, so that a bad file is reported once
   void expect_one_program() const;
   void form_pipelines();
-  void share_samples();
-  void share_ids();
-  const SampleOffsets& job_offsets() const { return whole_offsets_ ? *whole_offsets_ : samples_.offsets; }
+  bool lists_offsets(int rank) const;
+  void share_job(Samples all);
   uint64_t job_bytes() const;
   void take_up();
   void open_unfinished_output();
@@ -49,8 +57,8 @@ class Job {
   OutputJob output_job();
   void replay_kept();
   void choose_cut();
-  void choose_plan(int64_t target_tokens);
-  void measure_and_replan();  // the size of micro-batch, once the weights are there
+  void choose_plan(int64_t target_tokens);  // collective in the pipeline
+  void measure_and_replan();                // the size of micro-batch, once the weights are there
   void check_memory() const;
   void load_weights();
   void open_results();  // last stages
@@ -58,6 +66,8 @@ class Job {
   std::vector<int64_t> first_rows_of_replicas() const;
   void exchange_seams();
   void run_pipeline();
+  void check_prompts(const Samples& prompts) const;
+  PromptSizes measure_prompts(int64_t slots) const;
   void limit_steps();
   CacheShape fit_caches() const;  // once the weights are there
   void open_generation();
@@ -74,7 +84,6 @@ class Job {
   bool makes_output() const { return is_last() && replica() == 0; }
   LayerRange layers() const { return stages_[static_cast<size_t>(pipeline_ranks_->rank())]; }
   std::vector<const ShardTensor*> tensors() const { return stage_tensors(*shards_, layers(), is_first(), is_last()); }
-  int64_t mean_length() const { return std::max<int64_t>(1, samples_.offsets.back() / samples_.count()); }
   StageLinks link_stages(int64_t most_tokens);  // of one micro-batch or step; makes channel and control link
   void at(const Place& place) const;
   bool is_stopped_before_loading();  // collective
@@ -86,17 +95,17 @@ class Job {
   std::optional<MpiGroup> pipeline_ranks_;  // those that are one pipeline: all, or a replica's
   std::optional<ShardSet> shards_;
   std::vector<LayerRange> stages_;
-  Samples samples_;                             // those to do; ids on the first stages only
-  std::optional<SampleOffsets> whole_offsets_;  // of the whole job, where some samples are left out of it
-  std::vector<std::string> job_names_;
+  std::optional<JobSamples> samples_;
   std::string identity_;
   std::vector<JournalRecord> kept_;  // --resume: what was finished before; where the output is made, as the next two
   HashSum kept_results_;
   int64_t kept_samples_ = 0;
-  int64_t handed_out_ = 0;  // last stages: samples finished by this run
-  bool stopped_ = false;    // by a signal
+  int64_t handed_out_ = 0;                     // last stages: samples finished by this run
+  bool stopped_ = false;                       // by a signal
+  std::optional<MicroBatches> micro_batches_;  // first stages
   BatchPlan plan_;
   GenerationPlan generation_;
+  PromptSizes prompts_;
   DType compute_ = DType::kF32;
   Machine machine_;
   std::optional<ShardWeights> weights_;

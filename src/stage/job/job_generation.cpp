@@ -18,6 +18,44 @@ constexpr double kUnlimited = 1e9;   // pages
 
 }  // namespace
 
+// On rank 0, which has all prompts.
+void Job::check_prompts(const Samples& prompts) const {
+  const int64_t max_positions = shards_->config().max_positions;
+  for (int64_t i = 0; i < prompts.count(); ++i)
+    if (const int64_t prompt = prompts.offsets.length(i); prompt >= max_positions)
+      throw Error(
+          ExitCode::kData,
+          fmt::format("sample {}: {} tokens, expected fewer than max_position_embeddings = {} to leave room for "
+                      "--generate",
+                      i, prompt, max_positions));
+}
+
+// On the first stage of a pipeline, which has its prompts; the other stages are told.
+PromptSizes Job::measure_prompts(int64_t slots) const {
+  PromptSizes sizes{.tokens = samples_->own_share().tokens};
+  const SampleOffsets& offsets = samples_->own_samples().offsets;
+  const auto most_new = [this](int64_t prompt) {
+    return most_new_tokens(prompt, generation_.most_new, generation_.max_positions);
+  };
+  for (int64_t i = 0; i < samples_->own_range().count; ++i) {
+    const int64_t prompt = offsets.length(i);
+    sizes.new_tokens += most_new(prompt);
+    sizes.longest = std::max(sizes.longest, cached_positions(prompt, most_new(prompt)));
+  }
+  sizes.page = std::min(options_.generation.page, std::max<int64_t>(1, sizes.longest));
+  std::map<int64_t, int64_t, std::greater<>> sequences_of;  // so many pages
+  for (int64_t i = 0; i < samples_->own_range().count; ++i) {
+    const int64_t prompt = offsets.length(i);
+    ++sequences_of[pages_for(cached_positions(prompt, most_new(prompt)), sizes.page)];
+  }
+  for (const auto& [pages, sequences] : sequences_of) {
+    const int64_t together = std::min(slots, sequences);
+    sizes.pages += pages * together;
+    slots -= together;
+  }
+  return sizes;
+}
+
 // Before anything is loaded: sizes that do not depend on memory.
 void Job::limit_steps() {
   const ModelConfig& config = shards_->config();
@@ -27,52 +65,28 @@ void Job::limit_steps() {
   generation_.rule = wanted.rule;
   if (!wanted.ignore_eos) generation_.eos_tokens = wanted.eos_tokens.empty() ? config.eos_tokens : wanted.eos_tokens;
   generation_.top_k = options_.results.top_k;
-  generation_.samples = replica_samples(samples_.offsets, options_.replicas, replica());
-  for (int64_t i = 0; i < samples_.count(); ++i) {
-    const int64_t prompt = samples_.offsets.length(i);
-    if (prompt >= config.max_positions)
-      throw Error(
-          ExitCode::kData,
-          fmt::format("sample {}: {} tokens, expected fewer than max_position_embeddings = {} to leave room for "
-                      "--generate",
-                      i, prompt, config.max_positions));
-    if (i < generation_.samples.first || i >= generation_.samples.first + generation_.samples.count) continue;
-    generation_.longest = std::max(
-        generation_.longest, cached_positions(prompt, most_new_tokens(prompt, wanted.most_new, config.max_positions)));
-  }
+  generation_.samples = samples_->own_range();
   const int64_t stages = pipeline_ranks_->size(), samples = generation_.samples.count;
   const int64_t at_a_time = wanted.most_sequences > 0 ? wanted.most_sequences : kMostSequencesInStep * stages;
   ScheduleLimits& limits = generation_.limits;
   limits.steps_in_flight = stages;
   limits.caches.slots = std::min(samples, at_a_time);
-  limits.caches.page = std::min(wanted.page, std::max<int64_t>(1, generation_.longest));
+  if (is_first()) prompts_ = measure_prompts(limits.caches.slots);
+  pipeline_ranks_->broadcast(&prompts_, sizeof prompts_, 0, load_timeout(), "sizes of the prompts");
+  generation_.longest = prompts_.longest;
+  limits.caches.page = prompts_.page;
   limits.most_sequences = (limits.caches.slots + stages - 1) / stages;
   if (options_.micro_batch > 0) limits.most_sequences = std::min(limits.most_sequences, options_.micro_batch);
-  const SampleRange range = generation_.samples;
-  const int64_t prompts = samples_.offsets[range.first + range.count] - samples_.offsets[range.first];
-  limits.prompt_tokens = std::min(prompts, wanted.prompt_tokens > 0 ? wanted.prompt_tokens
-                                           : machine_.cuda          ? kCudaPromptTokens
-                                                                    : kCpuPromptTokens);
+  limits.prompt_tokens = std::min(prompts_.tokens, wanted.prompt_tokens > 0 ? wanted.prompt_tokens
+                                                   : machine_.cuda          ? kCudaPromptTokens
+                                                                            : kCpuPromptTokens);
 }
 
 // As many pages as the longest sequences could fill at the same time, or as fit on the fullest rank.
 CacheShape Job::fit_caches() const {
   const ModelConfig& config = shards_->config();
   CacheShape shape = generation_.limits.caches;
-  std::map<int64_t, int64_t, std::greater<>> sequences_of;  // so many pages
-  const SampleRange range = generation_.samples;
-  for (int64_t i = range.first; i < range.first + range.count; ++i) {
-    const int64_t prompt = samples_.offsets.length(i);
-    const int64_t most_new = most_new_tokens(prompt, generation_.most_new, generation_.max_positions);
-    ++sequences_of[pages_for(cached_positions(prompt, most_new), shape.page)];
-  }
-  const int64_t largest = sequences_of.begin()->first;
-  int64_t wanted = 0, slots = shape.slots;
-  for (const auto& [pages, sequences] : sequences_of) {
-    const int64_t together = std::min(slots, sequences);
-    wanted += pages * together;
-    slots -= together;
-  }
+  const int64_t largest = pages_for(prompts_.longest, shape.page);
 
   const int64_t rows = is_last() ? generation_.limits.most_sequences : 0;
   const StageCost cost = measure_stage(config, layers(), compute_, compute_, generation_.most_tokens(), rows);
@@ -93,7 +107,7 @@ CacheShape Job::fit_caches() const {
                     "memory that is free: expected shorter samples, a smaller --generate or more ranks",
                     world_.host(), machine_.backend->description(), generation_.longest, largest, fitting));
   }
-  shape.pages = std::min(wanted, fitting);
+  shape.pages = std::min(prompts_.pages, fitting);
   return shape;
 }
 
@@ -115,16 +129,11 @@ void Job::run_generation() {
       if (options_.benchmark) completions_->start_over();
       consumers.push_back(completions_.get());
     }
-    uint64_t most_tokens = 0;
-    const SampleRange range = generation_.samples;
-    for (int64_t i = range.first; i < range.first + range.count; ++i) {
-      most_tokens += static_cast<uint64_t>(
-          most_new_tokens(samples_.offsets.length(i), generation_.most_new, generation_.max_positions));
-    }
-    Progress progress("generate", most_tokens, Progress::Unit::kTokens,
+    Progress progress("generate", static_cast<uint64_t>(prompts_.new_tokens), Progress::Unit::kTokens,
                       makes_output() ? options_.progress : ProgressMode::kOff);
     generator_->run(
-        samples_, consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); }, stop_requested);
+        samples_->own_samples(), consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); },
+        stop_requested);
     completion_hash_.add(kept_results_);
     handed_out_ = completion_hash_.count();
     return generator_->finished();

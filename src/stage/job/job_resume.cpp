@@ -36,29 +36,6 @@ void expect_same_job(const std::filesystem::path& journal, const Json& begun, co
   }
 }
 
-using Ranges = std::vector<std::pair<int64_t, int64_t>>;  // first sample and count, ascending
-
-// In place: the ids of a job may fill most of the memory.
-void leave_out(Samples& samples, const Ranges& finished) {
-  SampleOffsets offsets;
-  SampleNumbers numbers;
-  int64_t ids = 0;
-  auto next = finished.begin();
-  const int64_t all = samples.count();
-  for (int64_t sample = 0; sample < all; ++sample) {
-    while (next != finished.end() && sample >= next->first + next->second) ++next;
-    if (next != finished.end() && sample >= next->first) continue;
-    const int64_t first = samples.offsets[sample], length = samples.offsets.length(sample);
-    if (!samples.ids.empty()) std::copy_n(samples.ids.begin() + first, length, samples.ids.begin() + ids);
-    ids += length;
-    offsets.push_back(ids);
-    numbers.add(sample, 1);
-  }
-  if (!samples.ids.empty()) samples.ids.resize(static_cast<size_t>(ids));
-  samples.offsets = std::move(offsets);
-  samples.numbers = std::move(numbers);
-}
-
 // They tell of a run.
 void say_what_is_not_made(const Options& options) {
   std::vector<std::string> files;
@@ -75,14 +52,15 @@ void say_what_is_not_made(const Options& options) {
 std::string Job::identity(const std::vector<std::string>& machines) const {
   const std::set<std::string> kinds(machines.begin(), machines.end());
   Checksum input;
-  input.add(std::as_bytes(std::span(samples_.ids)));
-  for (int64_t sample = 0; sample < samples_.count(); ++sample) {
-    const int64_t length = samples_.offsets.length(sample);
+  const Samples& all = samples_->all();
+  input.add(std::as_bytes(std::span(all.ids)));
+  for (int64_t sample = 0; sample < all.count(); ++sample) {
+    const int64_t length = all.offsets.length(sample);
     input.add(std::as_bytes(std::span(&length, 1)));
   }
   if (options_.output.extension() == ".jsonl")
-    for (const std::string& name : job_names_) input.add(std::as_bytes(std::span(name.data(), name.size() + 1)));
-  Json job{{"input", fmt::format("{} samples, {} tokens, {}", samples_.count(), samples_.offsets.back(), input.hex())},
+    for (const std::string& name : samples_->names()) input.add(std::as_bytes(std::span(name.data(), name.size() + 1)));
+  Json job{{"input", fmt::format("{} samples, {} tokens, {}", all.count(), all.offsets.back(), input.hex())},
            {"weights", shards_->split_id()},
            {"--dtype", lfm2::name(compute_)},
            {"--device", fmt::format("{}", fmt::join(kinds, " and "))},
@@ -114,8 +92,9 @@ OutputJob Job::output_job() {
   return {
       .kind = options_.results,
       .vocab = config.vocab,
-      .offsets = &job_offsets(),
-      .names = &job_names_,
+      .size = samples_->size(),
+      .offsets = &samples_->offsets(),
+      .names = &samples_->names(),
       .facts = {std::string(config.type_name()), std::string(lfm2::name(compute_)), shards_->split_id(), kVersionText},
       .threads = result_threads_ ? &*result_threads_ : nullptr,
       .identity = options_.benchmark ? "" : identity_,
@@ -127,7 +106,7 @@ OutputJob Job::output_job() {
 // On the rank that makes the output: what is there of it already. Nothing finished is overwritten unasked. What is
 // found is locked until this run ends.
 void Job::open_unfinished_output() {
-  std::optional<Unfinished> begun = find_unfinished(options_.output, samples_.count());
+  std::optional<Unfinished> begun = find_unfinished(options_.output, samples_->size().samples);
   if (!begun) return;
   const std::filesystem::path journal = journal_path(options_.output);
   if (!options_.resume) {
@@ -137,7 +116,7 @@ void Job::open_unfinished_output() {
     throw Error(
         ExitCode::kCantCreate,
         fmt::format("{}: {} of {} samples of an earlier run are finished: expected --resume, or the file removed",
-                    journal.string(), count, samples_.count()));
+                    journal.string(), count, samples_->size().samples));
   }
   expect_same_job(journal, job_of(begun->content, journal), Json::parse(identity_));
   if (generates())
@@ -149,16 +128,14 @@ void Job::open_unfinished_output() {
 
 // Leaves out of the job what is finished. Collective.
 void Job::take_up() {
-  job_names_ = std::move(samples_.names);
   if (options_.output.empty()) return;
   const std::vector<std::string> machines =
       world_.gather(kind_of_machine(machine_.backend->description()), 0, load_timeout(), "machines");
   identity_ = world_.broadcast(world_.rank() == 0 ? identity(machines) : "", 0, load_timeout(), "what the job is");
-  if (!makes_output()) job_names_.clear();
-  if (options_.resume) whole_offsets_ = samples_.offsets;
+  if (!makes_output()) samples_->forget_names();
   if (makes_output()) open_unfinished_output();
   if (!options_.resume) return;
-  Ranges finished;
+  FinishedRanges finished;
   for (const JournalRecord& record : kept_) {
     if (!finished.empty() && finished.back().first + finished.back().second == record.first)
       finished.back().second += record.count;
@@ -171,8 +148,9 @@ void Job::take_up() {
   const int writer = pipeline_ranks_->size() - 1;
   world_.broadcast(&count, sizeof count, writer, load_timeout(), "finished samples");
   finished.resize(count);
-  world_.broadcast(finished.data(), count * sizeof(Ranges::value_type), writer, load_timeout(), "finished samples");
-  if (!finished.empty()) leave_out(samples_, finished);
+  world_.broadcast(finished.data(), count * sizeof(FinishedRanges::value_type), writer, load_timeout(),
+                   "finished samples");
+  samples_->leave_out(finished);
 }
 
 // Everything was finished but for the name: no weights are needed. Collective.
@@ -214,9 +192,8 @@ ExitCode Job::finish_stopped() {
   int64_t finished = 0;
   for (const std::string& text : world_.gather(std::to_string(mine), 0, load_timeout(), "finished samples"))
     finished += std::stoll(text);
-  const auto samples = job_offsets().samples();
   if (world_.rank() == 0)
-    fmt::print(stderr, "lfm2_stage: stopped at {} of {} samples; {}\n", finished, samples,
+    fmt::print(stderr, "lfm2_stage: stopped at {} of {} samples; {}\n", finished, samples_->size().samples,
                options_.output.empty() || options_.benchmark ? "nothing was written" : "resume with --resume");
   world_.barrier(load_timeout(), "stopped");
   return ExitCode::kStopped;

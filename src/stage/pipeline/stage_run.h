@@ -58,7 +58,7 @@ struct StageLinks {
   Backend& backend;
   const Stage& stage;
   Channel* channel;       // null: a single stage
-  ControlLink* control;   // null: several stages cannot be stopped
+  ControlLink* control;   // null: a single stage
   int64_t index, stages;  // this one's number, and how many there are
   Watchdog& watchdog;     // of this rank; those of the stages are in the stages' order
 };

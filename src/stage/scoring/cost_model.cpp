@@ -73,7 +73,7 @@ int64_t best_target_tokens(const std::vector<StageCostModel>& stages, int64_t to
   int64_t best = length;
   double best_seconds = std::numeric_limits<double>::infinity();
   for (int64_t items = 1; items <= tokens; ++items) {
-    // Whole samples, as make_plan cuts them.
+    // Whole samples, as MicroBatches cuts them.
     const int64_t samples = (tokens + length * items - 1) / (length * items), target = samples * length;
     if (target > std::max(largest, length)) continue;
     // Handing out the results is one more stage, if a quick one, that fills and drains.

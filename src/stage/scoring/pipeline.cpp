@@ -3,6 +3,7 @@
 #include "stage/scoring/pipeline.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "stage/model/memory_plan.h"
 
@@ -56,12 +57,12 @@ size_t Pipeline::most_array_bytes() const {
   return static_cast<size_t>(4 * aligned(plan_.max_tokens) + 3 * aligned(plan_.max_samples + 1)) * sizeof(int32_t);
 }
 
-Pipeline::Item Pipeline::lay_out(const MicroBatch& samples, std::byte* memory) const {
+Pipeline::Item Pipeline::lay_out(const Next& next, std::byte* memory) const {
+  const MicroBatch& samples = next.samples;
   Item item;
   item.samples = samples;
   int64_t kept_tokens = 0;
-  for (int64_t sample = samples.first_sample; sample < samples.first_sample + samples.samples; ++sample) {
-    const int64_t length = plan_.length(sample);
+  for (const int64_t length : next.lengths) {
     item.batch.max_length = std::max(item.batch.max_length, gets_tails_ ? kept(length) : length);
     item.tail.max_length = std::max(item.tail.max_length, kept(length));
     kept_tokens += kept(length);
@@ -89,11 +90,10 @@ Pipeline::Item Pipeline::lay_out(const MicroBatch& samples, std::byte* memory) c
 
 // Fills the slot's index arrays for a micro-batch and sends them to the device, in front of its forward. The slot must
 // be free: nothing reads the arrays of the item before it any more.
-void Pipeline::prepare(int64_t index, Slot& slot, std::span<const int32_t> ids) {
-  const MicroBatch samples = plan_.item(index);
-  const Item host = lay_out(samples, slot.staging.data());
-  slot.item = lay_out(samples, slot.arrays.data());
-  if (links_.stage.first()) std::copy_n(ids.begin() + samples.first_token, samples.tokens, host.ids.as<int32_t>());
+void Pipeline::prepare(Slot& slot, std::span<const int32_t> ids) {
+  const Item host = lay_out(next_, slot.staging.data());
+  slot.item = lay_out(next_, slot.arrays.data());
+  std::copy(ids.begin(), ids.end(), host.ids.as<int32_t>());
   // A sample's first `length` positions, behind those of the others.
   const auto add = [](const Batch& batch, int64_t sample, int64_t& token, int64_t length) {
     for (int64_t position = 0; position < length; ++position)
@@ -103,8 +103,8 @@ void Pipeline::prepare(int64_t index, Slot& slot, std::span<const int32_t> ids) 
   int64_t token = 0, tail_token = 0, tail_row = 0;
   host.batch.offsets.as<int32_t>()[0] = 0;
   if (cuts_tails_) host.tail.offsets.as<int32_t>()[0] = 0;
-  for (int64_t sample = 0; sample < samples.samples; ++sample) {
-    const int64_t length = plan_.length(samples.first_sample + sample);
+  for (int64_t sample = 0; sample < next_.samples.samples; ++sample) {
+    const int64_t length = next_.lengths[static_cast<size_t>(sample)];
     add(host.batch, sample, token, gets_tails_ ? kept(length) : length);
     if (cuts_tails_) {
       add(host.tail, sample, tail_token, kept(length));
@@ -122,19 +122,29 @@ void Pipeline::collect_times() {
   for (const Span& span : results_->take_finished()) run_.trace(TraceKind::kOutput, span.tag / 2, span.start, span.end);
 }
 
-// The first stage decides, and every other one is told before it waits for hidden states: nobody waits for what never
-// comes. The message is ahead of the micro-batch by two stages' work.
-bool Pipeline::goes_on(int64_t item) {
+// The first stage decides whether another micro-batch comes, and tells every other one how long its samples are before
+// that one waits for hidden states: nobody waits for what never comes. The message is ahead of the micro-batch by two
+// stages' work; an empty one says that none comes.
+bool Pipeline::goes_on(int64_t item, const MicroBatches* micro_batches) {
+  std::vector<int32_t> words;
   ControlLink* control = links_.control;
   if (links_.stage.first()) {
-    const bool stop = run_.first_is_asked_to_stop();
-    if (control != nullptr) control->send_step({stop ? 0 : 1});
-    return !stop;
+    if (!run_.first_is_asked_to_stop()) words = micro_batches->lengths_message(item);
+    if (control != nullptr) control->send_step(words);
+  } else if (!control->receive_step(words)) {
+    run_.wait([&] { return control->receive_step(words); }, Phase::kStep, item, 0);
   }
-  if (control == nullptr) return true;
-  std::vector<int32_t> words;
-  if (!control->receive_step(words)) run_.wait([&] { return control->receive_step(words); }, Phase::kStep, item, 0);
-  return words.at(0) != 0;
+  if (words.empty()) return false;
+  std::vector<int32_t> lengths = lengths_of_message(words);
+  const MicroBatch& before = next_.samples;
+  const MicroBatch samples{.first_sample = before.first_sample + before.samples,
+                           .samples = static_cast<int64_t>(lengths.size()),
+                           .first_token = before.first_token + before.tokens,
+                           .tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0})};
+  next_ = {samples, std::move(lengths)};
+  expect(samples.samples <= plan_.max_samples && samples.tokens <= plan_.max_tokens,
+         "Pipeline: a micro-batch is larger than the plan says");
+  return true;
 }
 
 void Pipeline::wait_for_free_slot(int slot_index, int64_t previous) {
@@ -170,16 +180,17 @@ void Pipeline::give_result(const Action& action) {
   links_.backend.compute().record(*slot.taken);
 }
 
-void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
+void Pipeline::run(const MicroBatches* micro_batches, const std::vector<ResultConsumer*>& consumers,
                    const std::function<void(const MicroBatch&)>& on_item, const std::function<bool()>& stop) {
   run_.begin(stop);
   finished_ = true;
+  next_ = {};
   if (results_) results_->start(consumers);
   int64_t begun = 0;  // items
-  for (int64_t index = 0; index < kActionsOfItem * plan_.items(); ++index) {
+  for (int64_t index = 0; index < kActionsOfItem * plan_.micro_batches; ++index) {
     const Action action = scheduled_action(links_.index, links_.stages, index);
     const bool begins = action.kind == ActionKind::kTakeTokens || action.kind == ActionKind::kReceive;
-    if (begins && !goes_on(action.item)) {
+    if (begins && !goes_on(action.item, micro_batches)) {
       finished_ = false;
       break;
     }
@@ -189,11 +200,11 @@ void Pipeline::run(std::span<const int32_t> ids, const std::vector<ResultConsume
     switch (action.kind) {
       case ActionKind::kTakeTokens:
         wait_for_free_slot(action.slot, action.item - kSlots);
-        prepare(action.item, slot, ids);
+        prepare(slot, micro_batches->ids(action.item));
         break;
       case ActionKind::kReceive:
         wait_for_free_slot(action.slot, action.item - kSlots);
-        prepare(action.item, slot, ids);
+        prepare(slot, {});
         links_.channel->receive(action.slot, input_of(slot));
         break;
       case ActionKind::kForward:

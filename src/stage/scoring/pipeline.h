@@ -25,10 +25,11 @@ class Pipeline {
   Pipeline& operator=(const Pipeline&) = delete;
   ~Pipeline() { links_.backend.compute().drain(); }  // the memory below is in use until then
 
-  // One pass over the job. `ids` [tokens of the plan] int32, used by the first stage; consumers are used by the last.
-  // `on_item` is told after each micro-batch that this stage has passed on, for progress. Once `stop` says so on any
-  // stage, no micro-batch is begun any more, and the run ends when those that were are through all stages.
-  void run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
+  // One pass over the job. `micro_batches` are used by the first stage and null on the others, which it tells of each
+  // one in time; consumers are used by the last. `on_item` is told after each micro-batch that this stage has passed
+  // on, for progress. Once `stop` says so on any stage, no micro-batch is begun any more, and the run ends when those
+  // that were are through all stages.
+  void run(const MicroBatches* micro_batches, const std::vector<ResultConsumer*>& consumers,
            const std::function<void(const MicroBatch&)>& on_item, const std::function<bool()>& stop = {});
   bool finished() const { return finished_; }  // the last run: it was not stopped
 
@@ -52,6 +53,11 @@ class Pipeline {
     Tensor last_rows;  // [samples]: each one's last token, as it goes out
     size_t bytes = 0;  // of all arrays
   };
+  // The micro-batch that begins on this stage.
+  struct Next {
+    MicroBatch samples;
+    std::vector<int32_t> lengths;  // [samples]
+  };
   struct Slot {
     Tensor residual;         // [max_tokens, hidden] act
     Tensor tail;             // the same for the stage that cuts the tails, else empty
@@ -61,9 +67,9 @@ class Pipeline {
     std::unique_ptr<Event> taken;     // last stage: its rows were read by the head
   };
 
-  Item lay_out(const MicroBatch& samples, std::byte* memory) const;
+  Item lay_out(const Next& next, std::byte* memory) const;
   size_t most_array_bytes() const;
-  void prepare(int64_t item, Slot& slot, std::span<const int32_t> ids);
+  void prepare(Slot& slot, std::span<const int32_t> ids);
   Slot& slot_of(const Action& action) { return slots_[static_cast<size_t>(action.slot)]; }
   static Tensor input_of(const Slot& slot) { return slot.residual.rows(0, slot.item.batch.tokens); }
   Tensor output_of(const Slot& slot) const {
@@ -71,14 +77,14 @@ class Pipeline {
   }
   int64_t kept(int64_t length) const { return std::min(length, tail_length_); }
 
-  bool goes_on(int64_t item);
+  bool goes_on(int64_t item, const MicroBatches* micro_batches);
   void wait_for_free_slot(int slot_index, int64_t previous);
   void forward(const Action& action);
   void give_result(const Action& action);
   void collect_times();
 
   const StageLinks links_;
-  const BatchPlan& plan_;
+  const BatchPlan plan_;
   DType compute_;
   ResultKind kind_;
   int64_t tail_length_ = 0;  // 0: every token goes all the way
@@ -90,6 +96,7 @@ class Pipeline {
   std::array<Slot, kSlots> slots_;
   Scratch scratch_;
   std::optional<ResultRing> results_;
+  Next next_;
   bool finished_ = false;
   StageRun run_;
 };

@@ -267,7 +267,12 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 class OutputFileTest : public testing::Test {
  protected:
   OutputJob job(ResultKind kind) const {
-    return {.kind = kind, .vocab = 3, .offsets = &offsets_, .names = &names_, .facts = {"lfm2", "fp32", "00", "test"}};
+    return {.kind = kind,
+            .vocab = 3,
+            .size = offsets_.job_size(),
+            .offsets = &offsets_,
+            .names = &names_,
+            .facts = {"lfm2", "fp32", "00", "test"}};
   }
   static std::string read_text(const std::filesystem::path& path) {
     std::ifstream file(path, std::ios::binary);

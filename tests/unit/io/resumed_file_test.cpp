@@ -21,6 +21,7 @@ class ResumedFileTest : public testing::Test {
   OutputJob job(ResultKind kind) const {
     return {.kind = kind,
             .vocab = kVocab,
+            .size = offsets_.job_size(),
             .offsets = &offsets_,
             .names = &names_,
             .facts = {"lfm2", "fp32", "00", "test"},

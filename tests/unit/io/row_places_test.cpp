@@ -16,6 +16,7 @@ class RowPlacesTest : public testing::Test {
     offsets_ = SampleOffsets::equally_long(samples, 1);
     return {.kind = kind,
             .vocab = vocab,
+            .size = offsets_.job_size(),
             .offsets = &offsets_,
             .names = &names_,
             .facts = {"lfm2", "fp32", "00", "test"},

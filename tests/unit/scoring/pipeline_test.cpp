@@ -11,11 +11,11 @@
 #include <thread>
 
 #include "comm/local_channel.h"
+#include "comm/local_control_link.h"
 #include "stage/io/input_file.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
 #include "support/local_watchdogs.h"
-#include "support/plans.h"
 
 namespace lfm2::test {
 namespace {
@@ -24,8 +24,9 @@ namespace {
 std::vector<float> run_pipeline(const std::string& golden_case, const std::vector<LayerRange>& stages,
                                 const Samples& samples, int64_t micro_batch, Positions positions,
                                 DType compute = DType::kF32, int threads = 1) {
-  const BatchPlan plan = plan_of(samples.offsets, micro_batch, 0);
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, micro_batch, 0);
   std::vector<LocalLink> links(stages.size());
+  LocalControlHub hub(stages.size());
   LogitsCollector collector;
   LocalBoard board(stages.size());
   std::vector<std::thread> ranks;
@@ -36,16 +37,17 @@ std::vector<float> run_pipeline(const std::string& golden_case, const std::vecto
         LoadedStage loaded(golden_case, stages[rank], compute, threads);
         LocalChannel channel(rank == 0 ? nullptr : &links[rank - 1],
                              rank + 1 == stages.size() ? nullptr : &links[rank]);
+        LocalControlLink control(hub, rank);
         Watchdog watchdog = board.watchdog(rank);
         Pipeline pipeline({.backend = loaded.backend,
                            .stage = loaded.stage,
                            .channel = &channel,
-                           .control = nullptr,
+                           .control = &control,
                            .index = static_cast<int64_t>(rank),
                            .stages = static_cast<int64_t>(stages.size()),
                            .watchdog = watchdog},
-                          plan, compute, {.positions = positions});
-        pipeline.run(samples.ids, {&collector}, [](const MicroBatch&) {});
+                          micro_batches.plan(), compute, {.positions = positions});
+        pipeline.run(rank == 0 ? &micro_batches : nullptr, {&collector}, [](const MicroBatch&) {});
       } catch (...) {
         errors[rank] = std::current_exception();
       }
@@ -166,16 +168,20 @@ INSTANTIATE_TEST_SUITE_P(Golden, PipelineTest, testing::ValuesIn(kGoldenCases), 
 
 TEST(PipelineErrorTest, AStageThatNeverHearsEndsWithItsName) {
   const Samples samples = golden_samples("tiny-moe");
-  const BatchPlan plan = plan_of(samples.offsets, 1, 0);
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, 1, 0);
   LocalLink silent;
+  LocalControlHub hub(2);
+  LocalControlLink first(hub, 0), control(hub, 1);
+  first.send_step(micro_batches.lengths_message(0));
   LoadedStage loaded("tiny-moe", {4, 4}, DType::kF32);
   LocalChannel channel(&silent, nullptr);
   LocalBoard board(2);
   Watchdog silent_one = board.watchdog(0, 0.4), watchdog = board.watchdog(1, 0.4);
   silent_one.enter({.phase = Phase::kCompute, .item = 3});
-  Pipeline pipeline({loaded.backend, loaded.stage, &channel, nullptr, 1, 2, watchdog}, plan, DType::kF32, {});
+  Pipeline pipeline({loaded.backend, loaded.stage, &channel, &control, 1, 2, watchdog}, micro_batches.plan(),
+                    DType::kF32, {});
   try {
-    pipeline.run(samples.ids, {}, [](const MicroBatch&) {});
+    pipeline.run(nullptr, {}, [](const MicroBatch&) {});
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kLost);
