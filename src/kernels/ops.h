@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "kernels/gate_up.h"
+#include "kernels/sampling.h"
 #include "kernels/tensor.h"
 
 namespace lfm2 {
@@ -36,15 +37,6 @@ struct Batch {
 // What one attention layer knows of all sequences: position p is place p % page of the sequence's page p / page.
 struct KeyValueCache {
   Tensor keys, values;  // [pages, page, kv_heads, head_dim] act
-};
-
-// How a token is drawn from logits: softmax(logits / temperature), of the top_k largest (0: all), of those the largest
-// that together hold at least top_p; ties to the lower id. Temperature 0: the largest.
-struct SamplingRule {
-  float temperature = 0;
-  int64_t top_k = 0;
-  float top_p = 1;
-  uint64_t seed = 0;
 };
 
 struct AttentionShape {
@@ -152,10 +144,10 @@ class Ops {
   // log_probs [rows, k] fp32
   virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;
 
-  // One token a row by the rule, and its log_softmax(logits). The draw depends on the rule's seed and the row's own
-  // draws and logits alone.  logits [rows, vocab] fp32, draws [rows, 2] int32: the sample's number and the token's
-  // place in it, ids [rows] int32, log_probs [rows] fp32
-  virtual void sample(const Tensor& logits, const Tensor& draws, const SamplingRule& rule, const Tensor& ids,
+  // One token a row by the row's rule, and its log_softmax(logits). The draw depends on the row's own rule, draws and
+  // logits alone.  logits [rows, vocab] fp32, draws [rows, 2] int32: the sample's number and the token's place in it,
+  // rules [rows, kRuleWords] int32: a SamplingRule each, on 8 bytes, ids [rows] int32, log_probs [rows] fp32
+  virtual void sample(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& ids,
                       const Tensor& log_probs) = 0;
 };
 

@@ -21,6 +21,18 @@
 
 namespace lfm2 {
 
+// How a token is drawn from logits: softmax(logits / temperature), of the top_k largest (0: all), of those the largest
+// that together hold at least top_p; ties to the lower id. Temperature 0: the largest. Rules are data: a row of a
+// batch has its own.
+struct SamplingRule {
+  float temperature = 0;  // at least 0
+  int64_t top_k = 0;      // at least 0
+  float top_p = 1;
+  uint64_t seed = 0;
+  bool operator==(const SamplingRule&) const = default;
+};
+constexpr int64_t kRuleWords = sizeof(SamplingRule) / sizeof(int32_t);
+
 constexpr int kMassBits = 40;  // of the most likely token
 // Sums of masses fit in 64 bits.
 constexpr int64_t kMostSampled = (int64_t{1} << (64 - kMassBits)) - 1;

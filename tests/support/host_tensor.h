@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/sampling.h"
 #include "kernels/tensor.h"
 
 namespace lfm2::test {
@@ -141,6 +142,13 @@ inline void expect_close(const HostTensor& actual, const std::vector<double>& ex
 
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.bytes() == b.bytes() && (a.bytes() == 0 || std::memcmp(a.data, b.data, a.bytes()) == 0);
+}
+
+// The same rule for each of so many rows, as Ops::sample takes them.
+inline HostTensor rules_of(const SamplingRule& rule, int64_t rows) {
+  HostTensor rules(DType::kI32, {rows, kRuleWords});
+  std::fill_n(rules->as<SamplingRule>(), rows, rule);
+  return rules;
 }
 
 }  // namespace lfm2::test

@@ -56,17 +56,18 @@ int32_t draw(const float* logits, int64_t vocab, const SamplingRule& rule, const
 
 }  // namespace
 
-void CpuOps::sample(const Tensor& logits, const Tensor& draws, const SamplingRule& rule, const Tensor& ids,
+void CpuOps::sample(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& ids,
                     const Tensor& log_probs) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
   expect(logits.dtype == DType::kF32 && draws.dtype == DType::kI32 && ids.dtype == DType::kI32 &&
              log_probs.dtype == DType::kF32 && vocab > 0 && vocab <= kMostSampled && draws.numel() == 2 * rows &&
-             ids.numel() == rows && log_probs.numel() == rows,
+             rules.dtype == DType::kI32 && rules.numel() == kRuleWords * rows && ids.numel() == rows &&
+             log_probs.numel() == rows,
          "sample: shapes");
   auto* scratch = scratch_.reserve<uint64_t>(pool_.threads() * static_cast<size_t>(2 * vocab));
   pool_.parallel_for(static_cast<size_t>(rows), [&](size_t row, size_t worker) {
     const float* logit = logits.as<const float>() + static_cast<int64_t>(row) * vocab;
-    const int32_t id = draw(logit, vocab, rule, draws.as<const int32_t>() + 2 * row,
+    const int32_t id = draw(logit, vocab, rules.as<const SamplingRule>()[row], draws.as<const int32_t>() + 2 * row,
                             scratch + static_cast<int64_t>(worker) * 2 * vocab);
     ids.as<int32_t>()[row] = id;
     log_probs.as<float>()[row] = static_cast<float>(static_cast<double>(logit[id]) - log_sum(logit, vocab));

@@ -59,7 +59,7 @@ class CountingOps : public Ops {
   void combine_experts_norm(const Tensor&, const Routing&, const Tensor&, const Tensor&, float,
                             const Tensor&) override {}
   void top_log_probs(const Tensor&, const Tensor&, const Tensor&) override {}
-  void sample(const Tensor&, const Tensor&, const SamplingRule&, const Tensor&, const Tensor&) override {}
+  void sample(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
 
  private:
   void count(int64_t m, int64_t n, int64_t k) {
