@@ -39,6 +39,8 @@ std::string to_text(const Place& place) {
       return fmt::format("waits for rank {} to announce {}", place.peer, item);
     case Phase::kTokens:
       return fmt::format("waits for tokens from rank {} to make {}", place.peer, item);
+    case Phase::kIdle:
+      return "has nothing to do";
     case Phase::kWrite:
       return fmt::format("writes results{}", of_item);
     case Phase::kMeet:

@@ -21,6 +21,7 @@ enum class Phase : uint8_t {
   kSend,     // waits until the peer has taken hidden states
   kStep,     // waits for the peer to say what the next step is
   kTokens,   // waits for the peer to draw tokens
+  kIdle,     // has nothing to do: nobody asks for anything
   kWrite,    // results
   kMeet,     // waits for all others at `label`
   kEnd,

@@ -114,9 +114,9 @@ int main(int argc, char** argv) {
           world, verbose, [&] { return doctor.run(); }, [] {});
     }
     deadline.reset();
-    Job job(parsed.options, world);
+    const std::unique_ptr<Job> job = make_job(parsed.options, world);
     return run_or_end_all(
-        world, verbose, [&] { return job.run(); }, [&] { job.leave_output(); });
+        world, verbose, [&] { return job->run(); }, [&] { job->leave_output(); });
   } catch (const Error& error) {
     fmt::print(stderr, "lfm2_stage: {}\n", error.what());
     return static_cast<int>(error.code());

@@ -34,8 +34,6 @@ KNOWN_FUNCTIONS = {
     ("router.cu", "router_kernel"): 120,
 }
 KNOWN_CLASSES = {
-    ("generator.h", "Generator"): 26,
-    ("job.h", "Job"): 32,
     ("partial_file.h", "PartialFile"): 16,
     ("watchdog.h", "Watchdog"): 16,
 }

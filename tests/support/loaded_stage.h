@@ -5,7 +5,7 @@
 #include <string>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "stage/scoring/pipeline.h"
+#include "stage/scoring/scorer.h"
 #include "stage/shards/shard_weights.h"
 #include "support/shards.h"
 

@@ -9,12 +9,7 @@
 
 namespace lfm2 {
 
-class CompletionFile : public CompletionConsumer {
- public:
-  virtual void start_over() = 0;  // a benchmark generates the same again: the file holds the last pass
-  virtual void keep() = 0;        // the run ends early: what is finished is durable
-  virtual void commit() = 0;      // the file is whole, in the order of the samples: give it its name
-};
+class CompletionFile : public JobOutput, public CompletionConsumer {};
 
 // Refuses endings that hold no completions: Error(kUsage).
 void check_completion_form(const std::filesystem::path& path);

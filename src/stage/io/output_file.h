@@ -41,11 +41,17 @@ struct OutputJob {
   int64_t rows() const { return kind.positions == Positions::kAll ? size.tokens : size.samples; }
 };
 
-class OutputFile : public ResultConsumer, public FinishedSamples {
+// The life of every output, whatever it holds.
+class JobOutput {
  public:
-  virtual void keep() = 0;      // the run ends early: what is finished is durable
-  virtual void commit() = 0;    // the file is whole: give it its name
-  virtual void start_over() {}  // a benchmark hands out the same rows again: the file holds the last pass
+  virtual ~JobOutput() = default;
+  virtual void keep() = 0;        // the run ends early: what is finished is durable
+  virtual void commit() = 0;      // the file is whole, in the order of the samples: give it its name
+  virtual void start_over() = 0;  // a benchmark hands out the same again: the file holds the last pass
+};
+
+class OutputFile : public JobOutput, public ResultConsumer, public FinishedSamples {
+ public:
   // Where replicas write one file, the first one makes it and the others join it, each with a rank of its own:
   virtual std::string shared() const { return {}; }  // what join_output() needs
   // Whether what this rank writes into the file is seen at once by the rank that made it.

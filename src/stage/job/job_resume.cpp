@@ -70,37 +70,8 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
            {"version", kVersionText},
            {"bits", kBits}};
   if (machine_.cuda) job["--fp32"] = options_.plain_fp32 ? "simt" : "auto";
-  if (!generates()) return json_text(job);
-  const GenerationOptions& generation = options_.generation;
-  job["--generate"] = generation.most_new;
-  job["--temperature"] = generation.rule.temperature;
-  job["--eos"] = generation.ignore_eos           ? std::vector<int32_t>{}
-                 : generation.eos_tokens.empty() ? shards_->config().eos_tokens
-                                                 : generation.eos_tokens;
-  if (generation.rule.temperature > 0) {
-    job["--seed"] = generation.rule.seed;
-    job["--top-k"] = generation.rule.top_k;
-    job["--top-p"] = generation.rule.top_p;
-  }
+  add_to_identity(job);
   return json_text(job);
-}
-
-OutputJob Job::output_job() {
-  if (is_last() && !result_threads_)
-    result_threads_.emplace(std::min(world_.fair_share_of_processors(), kMostResultThreads));
-  const ModelConfig& config = shards_->config();
-  return {
-      .kind = options_.results,
-      .vocab = config.vocab,
-      .size = samples_->size(),
-      .offsets = &samples_->offsets(),
-      .names = &samples_->names(),
-      .facts = {std::string(config.type_name()), std::string(lfm2::name(compute_)), shards_->split_id(), kVersionText},
-      .threads = result_threads_ ? &*result_threads_ : nullptr,
-      .identity = options_.benchmark ? "" : identity_,
-      .replica = replica(),
-      .replicas = options_.replicas,
-      .pulse = [this] { world_.watchdog().pulse(); }};
 }
 
 // On the rank that makes the output: what is there of it already. Nothing finished is overwritten unasked. What is
@@ -119,11 +90,8 @@ void Job::open_unfinished_output() {
                     journal.string(), count, samples_->size().samples));
   }
   expect_same_job(journal, job_of(begun->content, journal), Json::parse(identity_));
-  if (generates())
-    completions_ = resume_completion_file(options_.output, output_job(), *begun);
-  else
-    output_ = resume_output(options_.output, output_job(), *begun);
-  kept_ = std::move(begun->content.records);
+  resume_output_file(*begun);
+  kept_.records = std::move(begun->content.records);
 }
 
 // Leaves out of the job what is finished. Collective.
@@ -136,13 +104,13 @@ void Job::take_up() {
   if (makes_output()) open_unfinished_output();
   if (!options_.resume) return;
   FinishedRanges finished;
-  for (const JournalRecord& record : kept_) {
+  for (const JournalRecord& record : kept_.records) {
     if (!finished.empty() && finished.back().first + finished.back().second == record.first)
       finished.back().second += record.count;
     else
       finished.emplace_back(record.first, record.count);
-    kept_results_.add(record.results);
-    kept_samples_ += record.count;
+    kept_.results.add(record.results);
+    kept_.samples += record.count;
   }
   uint64_t count = finished.size();
   const int writer = pipeline_ranks_->size() - 1;
@@ -156,17 +124,15 @@ void Job::take_up() {
 // Everything was finished but for the name: no weights are needed. Collective.
 ExitCode Job::finish_without_run() {
   if (world_.rank() == 0) say_what_is_not_made(options_);
-  open_results();
   int32_t valid = 1;
   if (makes_output()) {
-    if (validation_) replay_kept();
-    if (output_) output_->commit();
-    if (completions_) completions_->commit();
-    if (validation_) valid = validation_->verdict().valid() ? 1 : 0;
+    const std::optional<Verdict> verdict = verdict_of_kept();
+    if (output() != nullptr) output()->commit();
+    if (verdict) valid = verdict->valid() ? 1 : 0;
     if (!options_.quiet)
-      fmt::print("{}: all {} samples were finished before, {} (XXH3-128){}\n", options_.output.string(), kept_samples_,
-                 kept_results_.hex(),
-                 !validation_ ? ""
+      fmt::print("{}: all {} samples were finished before, {} (XXH3-128){}\n", options_.output.string(), kept_.samples,
+                 kept_.results.hex(),
+                 !verdict     ? ""
                  : valid != 0 ? ", VALID"
                               : ", INVALID");
     std::fflush(stdout);
@@ -175,20 +141,15 @@ ExitCode Job::finish_without_run() {
   return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
 }
 
-void Job::replay_kept() {
-  for (const JournalRecord& record : kept_) output_->replay(record.first, record.count, *validation_);
-}
-
 bool Job::is_stopped_before_loading() {
-  stopped_ = world_.smallest(stop_requested() ? 0 : 1, load_timeout()) == 0;
-  return stopped_;
+  runs_.stopped = world_.smallest(stop_requested() ? 0 : 1, load_timeout()) == 0;
+  return runs_.stopped;
 }
 
 // A signal came before the end: all ranks are here, between two micro-batches or steps. Collective.
 ExitCode Job::finish_stopped() {
-  if (output_) output_->keep();
-  if (completions_) completions_->keep();
-  const int64_t mine = is_last() ? kept_samples_ + handed_out_ : 0;
+  if (output() != nullptr) output()->keep();
+  const int64_t mine = is_last() ? kept_.samples + runs_.handed_out : 0;
   int64_t finished = 0;
   for (const std::string& text : world_.gather(std::to_string(mine), 0, load_timeout(), "finished samples"))
     finished += std::stoll(text);

@@ -44,6 +44,7 @@ JobSamples::JobSamples(const MpiWorld& world, Samples all, Distribution distribu
   for (const int rank : distribution_.listing_ranks)
     if (rank != 0) pass_offsets(rank, {0, size_.samples}, listed_);
   pass_names();
+  if (distribution_.may_leave_out && lists(world_.rank())) whole_offsets_ = offsets_left();
 }
 
 bool JobSamples::lists(int rank) const {
@@ -84,7 +85,6 @@ void JobSamples::leave_out(const FinishedRanges& finished) {
   for (const auto& [first, count] : finished) left_.samples -= count;
   numbers_ = all_but(finished, size_.samples);
   if (!lists(world_.rank())) return;
-  whole_offsets_ = offsets_left();
   SampleOffsets left = offsets_of(*whole_offsets_, numbers_, left_.samples);
   if (world_.rank() == 0) keep_ids(samples_.ids, *whole_offsets_, numbers_, left);
   (world_.rank() == 0 ? samples_.offsets : listed_) = std::move(left);

@@ -27,6 +27,7 @@ class JobSamples {
     int stages = 1;                  // ranks of a pipeline
     std::vector<int> listing_ranks;  // that must know where each sample begins; rank 0 always does
     int naming_rank = -1;            // that must know what the samples are called; -1: none
+    bool may_leave_out = false;      // leave_out() will be called
     double timeout_seconds = 0;
   };
 
@@ -43,7 +44,7 @@ class JobSamples {
   // Rank 0 before share(), when nothing was left out yet.
   const Samples& all() const { return samples_; }
 
-  // What an earlier run has finished: the same on all ranks, once, before share().
+  // What an earlier run has finished: the same on all ranks, once, before share(). offsets() stay where they are.
   void leave_out(const FinishedRanges& finished);
   // Cuts what is left into a share for each pipeline and passes it on. Collective. Error(kUsage) on rank 0 where there
   // are fewer samples than pipelines.

@@ -8,7 +8,7 @@
 #include "stage/generation/generator.h"
 #include "stage/io/validation.h"
 #include "stage/model/partition.h"
-#include "stage/scoring/pipeline.h"
+#include "stage/scoring/scorer.h"
 
 namespace lfm2 {
 

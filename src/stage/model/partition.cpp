@@ -56,6 +56,14 @@ std::vector<LayerRange> balanced_partition(const std::vector<double>& layer_cost
   return ranges;
 }
 
+std::vector<LayerRange> given_partition(int64_t layers, int64_t stages, const std::vector<int64_t>& counts) {
+  if (counts.empty()) return equal_partition(layers, stages);
+  if (static_cast<int64_t>(counts.size()) != stages)
+    throw Error(ExitCode::kUsage,
+                fmt::format("--layers names {} stages, expected one for each of the {} ranks", counts.size(), stages));
+  return explicit_partition(layers, counts);
+}
+
 std::vector<LayerRange> explicit_partition(int64_t layers, const std::vector<int64_t>& counts) {
   std::vector<LayerRange> ranges;
   int64_t first = 0;

@@ -1,4 +1,4 @@
-// What a stage does, in order, as data: a pure function tells each action, Pipeline interprets it, a simulator in the
+// What a stage does, in order, as data: a pure function tells each action, Scorer interprets it, a simulator in the
 // tests replays it.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a run of micro-batches (Pipeline) and one of steps (Generator) have in common on a stage: waits that name who is
+// What a run of micro-batches (Scorer) and one of steps (Generator) have in common on a stage: waits that name who is
 // late, the signal to stop on its way to the first stage, times, and the trace.
 #pragma once
 

@@ -54,6 +54,7 @@ const char* wait_name(Phase phase) {
       return "wait for tokens for";
     case Phase::kWrite:
       return "wait for output of";
+    case Phase::kIdle:
     case Phase::kStart:
     case Phase::kRead:
     case Phase::kLoad:

@@ -16,14 +16,14 @@
 
 namespace lfm2 {
 
-class Pipeline {
+class Scorer {
  public:
   // Everything the run needs is allocated here.
-  Pipeline(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced = false);
+  Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced = false);
 
-  Pipeline(const Pipeline&) = delete;
-  Pipeline& operator=(const Pipeline&) = delete;
-  ~Pipeline() { links_.backend.compute().drain(); }  // the memory below is in use until then
+  Scorer(const Scorer&) = delete;
+  Scorer& operator=(const Scorer&) = delete;
+  ~Scorer() { links_.backend.compute().drain(); }  // the memory below is in use until then
 
   // One pass over the job. `micro_batches` are used by the first stage and null on the others, which it tells of each
   // one in time; consumers are used by the last. `on_item` is told after each micro-batch that this stage has passed

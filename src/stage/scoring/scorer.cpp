@@ -1,6 +1,6 @@
 // The loop over a stage's actions. It starts work and waits only for slots and arrivals: transfers run under the
 // computation.
-#include "stage/scoring/pipeline.h"
+#include "stage/scoring/scorer.h"
 
 #include <algorithm>
 #include <numeric>
@@ -17,7 +17,7 @@ int64_t aligned(int64_t ints) { return (ints + kAlignedInts - 1) / kAlignedInts 
 
 }  // namespace
 
-Pipeline::Pipeline(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced)
+Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced)
     : links_(links),
       plan_(plan),
       compute_(compute),
@@ -53,11 +53,11 @@ Pipeline::Pipeline(const StageLinks& links, const BatchPlan& plan, DType compute
 
 // At most: ids, positions, rows of tails and their positions for each token; two lists of offsets and the last rows for
 // each sample.
-size_t Pipeline::most_array_bytes() const {
+size_t Scorer::most_array_bytes() const {
   return static_cast<size_t>(4 * aligned(plan_.max_tokens) + 3 * aligned(plan_.max_samples + 1)) * sizeof(int32_t);
 }
 
-Pipeline::Item Pipeline::lay_out(const Next& next, std::byte* memory) const {
+Scorer::Item Scorer::lay_out(const Next& next, std::byte* memory) const {
   const MicroBatch& samples = next.samples;
   Item item;
   item.samples = samples;
@@ -90,7 +90,7 @@ Pipeline::Item Pipeline::lay_out(const Next& next, std::byte* memory) const {
 
 // Fills the slot's index arrays for a micro-batch and sends them to the device, in front of its forward. The slot must
 // be free: nothing reads the arrays of the item before it any more.
-void Pipeline::prepare(Slot& slot, std::span<const int32_t> ids) {
+void Scorer::prepare(Slot& slot, std::span<const int32_t> ids) {
   const Item host = lay_out(next_, slot.staging.data());
   slot.item = lay_out(next_, slot.arrays.data());
   std::copy(ids.begin(), ids.end(), host.ids.as<int32_t>());
@@ -116,7 +116,7 @@ void Pipeline::prepare(Slot& slot, std::span<const int32_t> ids) {
   links_.backend.copy(links_.backend.compute(), slot.arrays.data(), slot.staging.data(), host.bytes);
 }
 
-void Pipeline::collect_times() {
+void Scorer::collect_times() {
   run_.collect_times();
   if (!results_) return;
   for (const Span& span : results_->take_finished()) run_.trace(TraceKind::kOutput, span.tag / 2, span.start, span.end);
@@ -125,7 +125,7 @@ void Pipeline::collect_times() {
 // The first stage decides whether another micro-batch comes, and tells every other one how long its samples are before
 // that one waits for hidden states: nobody waits for what never comes. The message is ahead of the micro-batch by two
 // stages' work; an empty one says that none comes.
-bool Pipeline::goes_on(int64_t item, const MicroBatches* micro_batches) {
+bool Scorer::goes_on(int64_t item, const MicroBatches* micro_batches) {
   std::vector<int32_t> words;
   ControlLink* control = links_.control;
   if (links_.stage.first()) {
@@ -143,16 +143,16 @@ bool Pipeline::goes_on(int64_t item, const MicroBatches* micro_batches) {
                            .tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0})};
   next_ = {samples, std::move(lengths)};
   expect(samples.samples <= plan_.max_samples && samples.tokens <= plan_.max_tokens,
-         "Pipeline: a micro-batch is larger than the plan says");
+         "Scorer: a micro-batch is larger than the plan says");
   return true;
 }
 
-void Pipeline::wait_for_free_slot(int slot_index, int64_t previous) {
+void Scorer::wait_for_free_slot(int slot_index, int64_t previous) {
   const Slot& slot = slots_[static_cast<size_t>(slot_index)];
   run_.wait_for_free_slot(slot_index, previous, [&] { return slot.computed->done() && slot.taken->done(); });
 }
 
-void Pipeline::forward(const Action& action) {
+void Scorer::forward(const Action& action) {
   if (!links_.stage.first()) run_.wait_for_arrival(action.slot, action.item);
   Slot& slot = slot_of(action);
   links_.backend.compute().submit(
@@ -167,7 +167,7 @@ void Pipeline::forward(const Action& action) {
   links_.backend.compute().record(*slot.computed);
 }
 
-void Pipeline::give_result(const Action& action) {
+void Scorer::give_result(const Action& action) {
   const Slot& slot = slot_of(action);
   const MicroBatch& item = slot.item.samples;
   if (results_) {
@@ -180,7 +180,7 @@ void Pipeline::give_result(const Action& action) {
   links_.backend.compute().record(*slot.taken);
 }
 
-void Pipeline::run(const MicroBatches* micro_batches, const std::vector<ResultConsumer*>& consumers,
+void Scorer::run(const MicroBatches* micro_batches, const std::vector<ResultConsumer*>& consumers,
                    const std::function<void(const MicroBatch&)>& on_item, const std::function<bool()>& stop) {
   run_.begin(stop);
   finished_ = true;
