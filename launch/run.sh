@@ -64,6 +64,8 @@ without_echoes() {
   done
   [ $within = no ] || printf '%s\n' "$block"
 }
+# mpirun looks for devices through hwloc, which asks OpenCL drivers. One with LLVM in it (PoCL) takes the signals: mpirun would not pass USR1 on.
+export HWLOC_COMPONENTS=${HWLOC_COMPONENTS--opencl}
 # Open MPI 4 writes them where OPAL_OUTPUT_STDERR_FD says, apart from the ranks' stderr; ranks have files of their own under that number. Others ignore
 # it. mpirun takes this process over, so that signals reach it.
 export OPAL_OUTPUT_STDERR_FD=9

@@ -425,6 +425,7 @@ def main():
     args = parser.parse_args()
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # a launcher passes on what is not blocked, and inherits it from here
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    os.environ.setdefault("HWLOC_COMPONENTS", "-opencl")  # as launch/run.sh: else mpirun may not pass signals on
     sys.exit(Campaign(args).run())
 
 

@@ -118,6 +118,7 @@ bool on_gpus() { return std::getenv("LFM2_TEST_MACHINE") != nullptr; }
 std::vector<std::string> mpi_command(int ranks, const std::string& program) {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  setenv("HWLOC_COMPONENTS", "-opencl", 0);  // as launch/run.sh: else mpirun may not pass signals on
   return {LFM2_MPIEXEC, "-np", std::to_string(ranks), "--oversubscribe", "--bind-to", "none", program};
 }
 

@@ -74,7 +74,7 @@ SampleOffsets SampleOffsets::from_bytes(std::string_view bytes) {
   offsets.end_ = head[1];
   offsets.length_ = head[2];
   offsets.list_.resize(bytes.size() / sizeof(int64_t));
-  std::memcpy(offsets.list_.data(), bytes.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(offsets.list_.data(), bytes.data(), bytes.size());
   return offsets;
 }
 

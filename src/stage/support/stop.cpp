@@ -1,4 +1,4 @@
-// The handler sets a flag and no more: a signal may come anywhere, and what is finished is in the journal already.
+// A request sets a flag and no more: a signal may come anywhere, and what is finished is in the journal already.
 #include "stage/support/stop.h"
 
 #include <signal.h>
@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <thread>
 
 #include "kernels/error.h"
 
@@ -32,6 +33,9 @@ void on_signal(int) {
 
 }  // namespace
 
+// Handlers are the process's, and libraries that MPI loads later replace them: LLVM's, which come with OpenCL drivers,
+// drop USR1. So this thread, and all that it starts, block the signals, and one thread waits for them. Our handler is
+// for a thread that was started before or that unblocks them.
 void catch_stop_signals() {
   struct sigaction action {};
   action.sa_handler = on_signal;
@@ -42,7 +46,11 @@ void catch_stop_signals() {
     ::sigaction(signal, &action, nullptr);
     ::sigaddset(&caught, signal);
   }
-  ::pthread_sigmask(SIG_UNBLOCK, &caught, nullptr);
+  ::pthread_sigmask(SIG_BLOCK, &caught, nullptr);
+  std::thread([caught] {
+    for (int signal = 0;;)
+      if (::sigwait(&caught, &signal) == 0) on_signal(signal);
+  }).detach();
 }
 
 bool stop_requested() { return requested != 0; }

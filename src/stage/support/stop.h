@@ -4,7 +4,8 @@
 
 namespace lfm2 {
 
-void catch_stop_signals();  // from here on, also where whoever started the program had blocked them
+// From here on, also where whoever started the program had blocked them. Once, before any other thread is started.
+void catch_stop_signals();
 bool stop_requested();
 
 }  // namespace lfm2
