@@ -181,7 +181,7 @@ void Scorer::give_result(const Action& action) {
 }
 
 void Scorer::run(const MicroBatches* micro_batches, const std::vector<ResultConsumer*>& consumers,
-                   const std::function<void(const MicroBatch&)>& on_item, const std::function<bool()>& stop) {
+                 const std::function<void(const MicroBatch&)>& on_item, const std::function<bool()>& stop) {
   run_.begin(stop);
   finished_ = true;
   next_ = {};

@@ -21,9 +21,8 @@ namespace lfm2::test {
 namespace {
 
 // Runs `samples` through one thread a stage; returns the logits of all rows.
-std::vector<float> score(const std::string& golden_case, const std::vector<LayerRange>& stages,
-                                const Samples& samples, int64_t micro_batch, Positions positions,
-                                DType compute = DType::kF32, int threads = 1) {
+std::vector<float> score(const std::string& golden_case, const std::vector<LayerRange>& stages, const Samples& samples,
+                         int64_t micro_batch, Positions positions, DType compute = DType::kF32, int threads = 1) {
   const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, micro_batch, 0);
   std::vector<LocalLink> links(stages.size());
   LocalControlHub hub(stages.size());
@@ -40,13 +39,13 @@ std::vector<float> score(const std::string& golden_case, const std::vector<Layer
         LocalControlLink control(hub, rank);
         Watchdog watchdog = board.watchdog(rank);
         Scorer scorer({.backend = loaded.backend,
-                           .stage = loaded.stage,
-                           .channel = &channel,
-                           .control = &control,
-                           .index = static_cast<int64_t>(rank),
-                           .stages = static_cast<int64_t>(stages.size()),
-                           .watchdog = watchdog},
-                          micro_batches.plan(), compute, {.positions = positions});
+                       .stage = loaded.stage,
+                       .channel = &channel,
+                       .control = &control,
+                       .index = static_cast<int64_t>(rank),
+                       .stages = static_cast<int64_t>(stages.size()),
+                       .watchdog = watchdog},
+                      micro_batches.plan(), compute, {.positions = positions});
         scorer.run(rank == 0 ? &micro_batches : nullptr, {&collector}, [](const MicroBatch&) {});
       } catch (...) {
         errors[rank] = std::current_exception();
@@ -119,8 +118,8 @@ TEST_P(ScorerTest, ASampleDependsOnItselfAlone) {
     ASSERT_EQ(together.size(), static_cast<size_t>(all.count() * vocab()));
     EXPECT_TRUE(
         same_bits(together, score(GetParam(), equal_partition(layers(), 3), all, 2, Positions::kLast, compute)));
-    EXPECT_TRUE(same_bits(
-        together, score(GetParam(), equal_partition(layers(), 2), all, 3, Positions::kLast, compute, 3)));
+    EXPECT_TRUE(
+        same_bits(together, score(GetParam(), equal_partition(layers(), 2), all, 3, Positions::kLast, compute, 3)));
     for (int64_t sample = 0; sample < all.count(); ++sample) {
       const auto first = all.offsets[sample], end = all.offsets[static_cast<size_t>(sample + 1)];
       const Samples one{
@@ -139,8 +138,8 @@ TEST_P(ScorerTest, Bf16IsAsCloseAsTransformersOwnBf16) {
   const std::filesystem::path golden = golden_dir() / GetParam();
   const Array expected = read_array(golden / "golden.h5", "logits_f64"),
               theirs = read_array(golden / "bf16.h5", "logits_bf16");
-  const std::vector<float> ours = score(GetParam(), equal_partition(layers(), 2), golden_samples(GetParam()), 2,
-                                               Positions::kAll, DType::kBf16);
+  const std::vector<float> ours =
+      score(GetParam(), equal_partition(layers(), 2), golden_samples(GetParam()), 2, Positions::kAll, DType::kBf16);
   double their_error = 0, our_error = 0;
   for (size_t i = 0; i < ours.size(); ++i) {
     their_error = std::max(their_error, std::abs(theirs.values[i] - expected.values[i]));
@@ -178,8 +177,8 @@ TEST(ScorerErrorTest, AStageThatNeverHearsEndsWithItsName) {
   LocalBoard board(2);
   Watchdog silent_one = board.watchdog(0, 0.4), watchdog = board.watchdog(1, 0.4);
   silent_one.enter({.phase = Phase::kCompute, .item = 3});
-  Scorer scorer({loaded.backend, loaded.stage, &channel, &control, 1, 2, watchdog}, micro_batches.plan(),
-                    DType::kF32, {});
+  Scorer scorer({loaded.backend, loaded.stage, &channel, &control, 1, 2, watchdog}, micro_batches.plan(), DType::kF32,
+                {});
   try {
     scorer.run(nullptr, {}, [](const MicroBatch&) {});
     FAIL() << "expected an error";
