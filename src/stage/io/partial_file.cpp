@@ -1,5 +1,4 @@
-// Data first, then the journal; and the data's own hash in the journal, should the disk have done it the other way
-// round.
+// The order of writing is data, then journal. The journal holds the hash of the data, in case the disk reordered them.
 #include "stage/io/partial_file.h"
 
 #include <fcntl.h>
@@ -20,9 +19,10 @@ namespace lfm2 {
 
 namespace {
 
-// A crash of the machine costs the results of so many seconds; one of the process costs none.
+// A crash of the machine costs the results of the last few seconds; the end of the process costs none.
 constexpr std::chrono::seconds kSyncTime{5};
-constexpr uint64_t kPiece = uint64_t{1} << 22;  // a record may say that it is longer than any memory
+// Bytes to read at a time, because a damaged record may claim more than memory holds.
+constexpr uint64_t kPiece = uint64_t{1} << 22;
 
 [[noreturn]] void fail(ExitCode code, const char* call, const std::filesystem::path& path) {
   throw Error(code, fmt::format("{}: {} failed: {}", path.string(), call, std::strerror(errno)));
@@ -43,22 +43,23 @@ void expect_regular(const FileDescriptor& file, const std::filesystem::path& pat
     throw Error(ExitCode::kCantCreate, fmt::format("{}: not a regular file", path.string()));
 }
 
-// None where there is no such file and `create` is 0. Another run may give the file its final name, or remove it,
-// between open and flock: then the lock is worth nothing, and the name free.
+// Opens and locks NAME.partial. Returns an empty descriptor where there is no such file and `create` is 0. Another run
+// may rename or remove the file between open and flock; the lock is then on a file of another name, and the loop tries
+// again.
 FileDescriptor lock_partial(const std::filesystem::path& path, int create) {
   for (;;) {
     FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | create, 0666));
     if (file.get() < 0 && errno == ENOENT && create == 0) return file;
     if (file.get() < 0) fail(ExitCode::kCantCreate, "open", path);
     expect_regular(file, path);
-    // File systems without locks: two runs with one output are then the user's care.
+    // Where the file system has no locks, the user has to see to it that two runs do not write one output.
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
       throw Error(ExitCode::kCantCreate, fmt::format("{}: another run is writing it", path.string()));
     if (is_at(file, path)) return file;
   }
 }
 
-// 0 where there is no file of that name; a folder or device counts as content.
+// Bytes of the file; 0 where there is none, 1 for a folder or device, so that these count as content.
 uint64_t bytes_at(const std::filesystem::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) return 0;
@@ -77,18 +78,18 @@ void resize(const FileDescriptor& file, uint64_t bytes, const std::filesystem::p
 
 }  // namespace
 
-// Locked before it is read, so that no other run changes it between the two.
+// The lock is taken before the journal is read, so that no other run changes the file in between.
 std::optional<Unfinished> find_unfinished(const std::filesystem::path& output, int64_t samples) {
   FileDescriptor file = lock_partial(partial_path(output), 0);
   std::optional<JournalContent> content = read_journals(output, samples);
   if (file.get() < 0 || !content || content->records.empty()) return std::nullopt;
-  ::unlink(pending_path(output).c_str());  // of a run that was killed while it put the parts together
+  ::unlink(pending_path(output).c_str());  // left by a run that was killed while it put the final file together
   return Unfinished{.file = std::move(file), .content = std::move(*content)};
 }
 
 namespace {
 
-// Of replicas of earlier runs.
+// Removes the journals that further replicas of earlier runs left.
 void remove_journals_of_others(const std::filesystem::path& output) {
   for (const std::filesystem::path& path : journal_paths(output))
     if (path != journal_path(output)) remove_journal(path);
@@ -107,9 +108,9 @@ void expect_names_are_ours(const std::filesystem::path& output) {
   expect_name_of_journal(journal_path(output));
 }
 
-// Two runs may have begun together and found nothing: what the faster one has finished is not overwritten. The journal
-// comes before the first byte of content, so that a run that is killed at any instant leaves nothing that the next one
-// takes for a stranger's.
+// Two runs may begin together, and both find nothing: then what the faster one has finished must not be overwritten.
+// The journal is written before the first byte of content, so that the next run recognises the file whenever this one
+// is killed.
 FileDescriptor begin_partial(const std::filesystem::path& output) {
   const std::filesystem::path path = partial_path(output);
   expect_names_are_ours(output);
@@ -236,7 +237,7 @@ void PartialFile::write_tag() {
   if (::fsync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
 }
 
-// The pages of a file are cached once by a kernel for each file system that it has mounted.
+// Each kernel caches the pages of a file once for each mount, so the text names kernel, device and inode.
 std::string PartialFile::page_cache() const {
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path_);
@@ -336,8 +337,8 @@ void PartialFile::sync() {
   sync_data();
 }
 
-// The journals go last: until then they say the truth. By then the name is free, and another run may have journals of
-// its own.
+// The journals are removed last, because they hold true until then. NAME.partial is free by then, and another run may
+// have begun journals of its own: only those with this run's id go.
 void PartialFile::commit() {
   stop_syncing();
   if (error_) std::rethrow_exception(error_);
@@ -346,7 +347,7 @@ void PartialFile::commit() {
   expect_ours();
   rename_durably(path_, output_);
   remove_journals(output_, content_.id);
-  file_.close();  // and with it the lock: others may read it now
+  file_.close();  // this releases the lock as well: others may read the file now
   done_ = true;
 }
 

@@ -1,4 +1,4 @@
-// Positioned reads with bounds, and files written under a temporary name.
+// Positioned reads with bounds, and writing of files under a temporary name.
 #include "stage/support/checked_file.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ int FileDescriptor::close() {
   return fd >= 0 ? ::close(fd) : 0;
 }
 
-// Without O_NONBLOCK a named pipe would hold the program up until someone writes to it.
+// O_NONBLOCK because opening a named pipe would otherwise wait until someone writes to it.
 CheckedFile::CheckedFile(std::filesystem::path path)
     : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (fd_.get() < 0)
@@ -148,7 +148,7 @@ void AtomicFile::reserve(uint64_t bytes) {
     fail(ExitCode::kIo, fmt::format("reserving {} bytes", bytes).c_str(), path(), errno);
 }
 
-// Only a hint for the kernel: sync() sees the errors.
+// The call is only a hint to the kernel; its errors show up in sync().
 void AtomicFile::start_writeback(uint64_t offset, uint64_t bytes) {
   ::sync_file_range(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
 }

@@ -1,4 +1,4 @@
-// The handler sets a flag and no more: a signal may come anywhere, and what is finished is in the journal already.
+// The handler only sets a flag: a signal may come at any moment, and what is finished is in the journal anyway.
 #include "stage/support/stop.h"
 
 #include <signal.h>
@@ -14,10 +14,10 @@ namespace lfm2 {
 
 namespace {
 
-// Launchers may pass the same request on by two ways: Slurm to a step and to the launcher in it.
+// Launchers may deliver one request twice: Slurm signals a step and also the launcher inside it.
 constexpr int64_t kSameRequestNanoseconds = 1'000'000'000;
 
-// The program's one global: a signal handler has no other way to say something. When the first signal came; 0: none.
+// The program's one global, since a signal handler can reach nothing else: the time of the first signal, 0 before it.
 std::atomic<int64_t> requested{0};
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 

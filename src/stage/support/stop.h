@@ -1,10 +1,10 @@
-// USR1, TERM and INT: the first one asks the run to stop where all stages can; another one more than a second later
-// ends this process at once.
+// Handles USR1, TERM and INT: the first signal asks the run to stop at a point where all stages can. Another one more
+// than a second later ends this process at once.
 #pragma once
 
 namespace lfm2 {
 
-void catch_stop_signals();  // from here on, also where whoever started the program had blocked them
+void catch_stop_signals();  // also unblocks the signals, which a launcher may have blocked
 bool stop_requested();
 
 }  // namespace lfm2
