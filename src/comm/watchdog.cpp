@@ -1,4 +1,5 @@
-// Ten looks a second at some words for each rank; texts and files only once a stall is found.
+// The watchdog's thread reads a few words of each rank ten times a second. Texts and files are made only once a stall
+// is found.
 #include "comm/watchdog.h"
 
 #include <fcntl.h>
@@ -16,12 +17,12 @@ namespace lfm2 {
 namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(100);
-// Longer between two looks, this process itself did not run: that time is nobody's idleness.
+// A longer time between two looks means that this process itself did not run. That time makes no rank idle.
 constexpr double kLongestTickSeconds = 0.3;
-// For the main thread to remove what it was making and to end the job itself.
+// Time for the main thread to remove unfinished files and to end the job itself.
 constexpr auto kGrace = std::chrono::seconds(2);
 
-// What cannot be written is left out: the job ends with a cause that is worse.
+// Errors are ignored: the job is about to end for a more important cause.
 void write_text(const std::filesystem::path& path, const std::string& text) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (fd < 0) return;
@@ -97,7 +98,7 @@ void Watchdog::end_job(const Stall& stall, const std::vector<RankView>& views) {
   if (ending_.claim()) {
     ending_.say(stall_text_);
     spoke_ = true;
-    // On a thread of its own: the file system may be what hangs.
+    // The file system may be what hangs, so the file is written on a thread of its own.
     writer_ = std::thread([path = settings_.stamps_file, text = stamps_text()] { write_text(path, text); });
   }
   stalled_.store(true, std::memory_order_release);
@@ -136,7 +137,7 @@ std::string Watchdog::describe(const Stall& stall, const std::vector<RankView>& 
   return text + fmt::format("; last stamps of the ranks here: {}", settings_.stamps_file.string());
 }
 
-// One line a stamp, the newest of each rank last.
+// One line for each stamp, the newest of each rank last.
 std::string Watchdog::stamps_text() const {
   std::string text = fmt::format("# seconds before the end, by rank: what it began to do; --timeout {:g}\n",
                                  settings_.timeout_seconds);
