@@ -56,7 +56,7 @@ _loaded = None
 
 
 def _library():
-    global _loaded  # loaded on first use; never changes afterwards
+    global _loaded  # the library is loaded on first use and never changes afterwards
     if _loaded is None:
         _loaded = _load()
     return _loaded
@@ -226,7 +226,8 @@ class _View:
             self.strides = [stride // size for stride in strides]
 
     def _device_of(self, array):
-        if not self.pointer:  # an empty array; PyTorch and CuPy know where it would be
+        # An array without elements may have no pointer, but PyTorch and CuPy still know its device.
+        if not self.pointer:
             device = getattr(array, "device", 0)
             number = getattr(device, "index", getattr(device, "id", device))
             return number if isinstance(number, int) else 0
@@ -302,7 +303,7 @@ class _Call:
             return library.cuda.current_stream(self.device).cuda_stream
         return library.cuda.get_current_stream().ptr
 
-    # Tensors for the C call.
+    # Tensors in the form of the C API.
 
     def tensor(self, index):
         """The argument with this number, or None."""
@@ -329,7 +330,8 @@ class _Call:
         return array, self.result_in(view)
 
     def result_in(self, view, read=False):
-        # What lies between the elements of a view with gaps must come back as it was.
+        # The memory between the elements of a view with gaps must come back unchanged, so it is copied to the device,
+        # too.
         tensor, memory = self._placed(view, read or not view.dense)
         self._written(view, memory)
         return ctypes.byref(tensor)
@@ -373,10 +375,11 @@ class _Call:
         if size.value == 0:
             return None, 0
         if self.device == CPU:
-            memory = np.empty(size.value // 16 + 1, np.complex128)  # elements of 16 bytes
+            memory = np.empty(size.value // 16 + 1, np.complex128)  # 16-byte elements, for the alignment
             pointer = memory.ctypes.data
         elif not self.on_host and self.given_stream is None and getattr(self._library_of_arrays(), "__name__", "") == "torch":
-            memory = self.first.array.new_empty((size.value // _SIZES[self.first.dtype] + 1,))  # ordered by the stream
+            # PyTorch's allocator orders reuse of the memory by the stream.
+            memory = self.first.array.new_empty((size.value // _SIZES[self.first.dtype] + 1,))
             pointer = memory.data_ptr()
         else:
             memory = _Memory(self.device, size.value)

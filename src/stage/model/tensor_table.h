@@ -13,7 +13,7 @@ namespace lfm2 {
 // Values of TensorSpec::layer for tensors that belong to no layer.
 inline constexpr int64_t kEmbeddingLayer =
     -1;  // model.embed_tokens: on the first stage, and on the last where the LM head is tied
-// Model.embedding_norm and lm_head, on the last stage; the value is config.layers.
+// model.embedding_norm and lm_head, on the last stage; the value is config.layers.
 int64_t head_layer(const ModelConfig& config);
 
 struct TensorSpec {
