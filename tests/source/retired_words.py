@@ -5,7 +5,8 @@ Ends with 1 and the places where one is found. A name enters this list in the co
 """
 import pathlib, re, sys
 
-# name: what it is called now. As whole words, in any of the files below; a trailing * stands for the rest of the word.
+# Maps a retired name to what it is called now. Names are whole words, in all files below; a trailing * stands for the
+# rest of the word.
 RETIRED = {
     "lfm2_base": "lfm2_cpu",
     "lfm2_options": "lfm2_compile_flags",

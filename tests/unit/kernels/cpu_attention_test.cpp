@@ -1,4 +1,4 @@
-// qk_norm_rope and attention of the CPU backend: against transformers' results and double precision.
+// The operators qk_norm_rope and attention of the CPU backend, compared with transformers and with double precision.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -50,12 +50,12 @@ TEST_F(QkNormRopeTest, RotatesAsTransformers) {
   const auto x = golden("rope/x"), y = golden("rope/y");
   const auto theta = static_cast<float>(golden("rope/theta").values.at(0));
   const int64_t samples = x.dim(0), length = x.dim(1), heads = x.dim(2), d = x.dim(3);
-  const AttentionShape shape{heads - 1, 1, d};  // the last head of x as the key head
+  const AttentionShape shape{heads - 1, 1, d};  // the last head of x serves as the key head
   const Samples packed(std::vector<int64_t>(at(samples), length));
   HostTensor qkv(DType::kF32, {packed.tokens(), (heads + 1) * d}), ones(DType::kF32, {d});
   ones.fill(1.0);
   qkv.fill_random(1);
-  // The norm only scales a head, and the rotation is linear: so the result is transformers' rotation times that factor.
+  // The norm only scales a head and the rotation is linear, so the result is transformers' rotation times that factor.
   std::vector<double> expected = qkv.values(), tolerance(expected.size(), 0.0);
   for (int64_t token = 0; token < packed.tokens(); ++token)
     for (int64_t head = 0; head < heads; ++head) {
@@ -104,7 +104,8 @@ TEST_F(QkNormRopeTest, EveryTypeAgainstDoublePrecisionAtFarPositions) {
             const double angle = packed.places[at(token)] * frequency;
             expected[at(first + i)] = x * std::cos(angle) - y * std::sin(angle);
             expected[at(first + half + i)] = y * std::cos(angle) + x * std::sin(angle);
-            // The frequency's exponent, power and reciprocal and the angle are rounded to fp32, as transformers does.
+            // The exponent of the frequency, the power, its reciprocal and the angle are rounded to fp32, as in
+            // transformers.
             const double angle_error = angle * 0x1p-24 * (4 + std::log(static_cast<double>(theta)));
             for (const int64_t j : {first + i, first + half + i})
               tolerance[at(j)] =
@@ -119,18 +120,18 @@ TEST_F(QkNormRopeTest, EveryTypeAgainstDoublePrecisionAtFarPositions) {
 TEST_F(QkNormRopeTest, AnglesAreRoundedWhereTransformersRoundsThem) {
   RopeTable table;
   table.extend(1e6f, 64, 10);
-  table.extend(1e6f, 64, 128000);  // grows
+  table.extend(1e6f, 64, 128000);  // the table grows
   for (const int64_t i : {1, 7, 20, 31}) {
     const auto power = static_cast<float>(std::pow(1e6, static_cast<double>(static_cast<float>(2 * i) / 64.0f)));
     const float angle = 127999.0f * (1.0f / power);
     EXPECT_EQ(table.cosines(127999)[i], static_cast<float>(std::cos(static_cast<double>(angle))));
     EXPECT_EQ(table.sines(127999)[i], static_cast<float>(std::sin(static_cast<double>(angle))));
   }
-  table.extend(1e4f, 64, 2);  // another model
+  table.extend(1e4f, 64, 2);  // another model's parameters
   EXPECT_NEAR(static_cast<double>(table.cosines(1)[16]), std::cos(std::pow(1e4, -0.5)), 1e-7);
 }
 
-// Attention in double precision, and what fp32 may lose.
+// Attention in double precision, and the largest error that fp32 may make.
 void reference(const HostTensor& qkv, AttentionShape shape, const Samples& samples, DType out,
                std::vector<double>& expected, std::vector<double>& tolerance) {
   const int64_t d = shape.head_dim, columns = shape.qkv_columns();
@@ -162,8 +163,8 @@ void reference(const HostTensor& qkv, AttentionShape shape, const Samples& sampl
           absolute += scores[at(key - first)] / sum * std::fabs(v);
         }
         expected.push_back(value);
-        // A score's error (lane, fold, scale, difference) is a relative error of its weight, above and below the
-        // fraction; then the exponential's units and the additions over the keys.
+        // An error of a score (lane, fold, scale, difference) is a relative error of its weight, above and below the
+        // fraction bar. Then come the error of the exponential and those of the additions over the keys.
         const double score_error = (static_cast<double>(d) / 16 + 8) * magnitude;
         const double steps = 2 * score_error + 6 + static_cast<double>(std::min<size_t>(scores.size(), 1024));
         tolerance.push_back(steps * 0x1p-24 * absolute + test::store_error(out, value));
@@ -189,7 +190,7 @@ TEST_F(AttentionTest, AgreesWithTransformers) {
   std::vector<double> expected, tolerance;
   reference(qkv, shape, packed, DType::kF32, expected, tolerance);
   test::expect_close(out, expected, tolerance);
-  for (double& bound : tolerance) bound *= 2;  // the golden file's own fp32
+  for (double& bound : tolerance) bound *= 2;  // the golden file is itself computed in fp32
   test::expect_close(out, y.values, tolerance);
 }
 
@@ -215,7 +216,7 @@ TEST_F(AttentionTest, LongSampleAndLargeScores) {
   const Samples packed({1300});
   const AttentionShape shape{2, 1, 16};
   HostTensor qkv(DType::kF32, {1300, 64}), out(DType::kF32, {1300, 32});
-  qkv.fill_random(1, 6.0f);  // scores beyond 100: overflows without the subtraction of the largest
+  qkv.fill_random(1, 6.0f);  // scores beyond 100 overflow unless the largest is subtracted
   std::vector<double> expected, tolerance;
   reference(qkv, shape, packed, DType::kF32, expected, tolerance);
   ops.attention(qkv, shape, packed.batch, out);
@@ -233,7 +234,7 @@ TEST_F(AttentionTest, ASampleHasTheSameBitsAloneAndInABatchAndWithAnyThreads) {
   EXPECT_TRUE(test::same_bits(part, expected->rows(3, 40)));
   ThreadPool one(1), two(2);
   std::vector<const Simd*> tables = available_simd();
-  if (tables.size() > 1) tables.pop_back();  // "portable" on x86 has no fused multiply-add
+  if (tables.size() > 1) tables.pop_back();  // the last table, "portable", has no fused multiply-add on x86
   for (ThreadPool* threads : {&one, &two})
     for (const Simd* simd : tables) {
       CpuOps(*threads, *simd).attention(qkv, shape, packed.batch, out);

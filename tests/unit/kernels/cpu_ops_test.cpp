@@ -1,4 +1,4 @@
-// The row-wise operators of the CPU backend: against transformers' results and double precision.
+// The row-wise operators of the CPU backend, compared with transformers and with double precision.
 #include "kernels/cpu/cpu_ops.h"
 
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST_P(EmbedTest, CopiesOrConvertsTheRows) {
     }
   }
   HostTensor table(DType::kF32, {4, 33}), out(DType::kF32, {4, 33});
-  EXPECT_THROW(ops.embed(ids, table, out), Error);  // id 4 of 4
+  EXPECT_THROW(ops.embed(ids, table, out), Error);  // there is no id 4 in a table of 4 rows
 }
 
 TEST_P(RmsNormTest, AgreesWithTransformers) {
@@ -102,7 +102,7 @@ TEST_P(RmsNormTest, EveryTypeInPlaceAndOddWidths) {
           for (size_t c = 0; c < width; ++c) {
             const double value = x.get(r * width + c) / std::sqrt(sum / static_cast<double>(n) + 1e-5) * scale.get(c);
             expected.push_back(value);
-            // Half of the sum's error (64 additions in a lane, then the fold) and six roundings after it.
+            // Half of the sum's error (64 additions in a lane, then the fold), and six roundings after it.
             tolerance.push_back((70.0 / 2 + 6) * 0x1p-24 * std::fabs(value) + test::store_error(act, value));
           }
         }
@@ -173,7 +173,7 @@ TEST_P(ShortConvTest, GatesAndSamplesOfAnyLength) {
     }
 }
 
-// Products with a unit matrix: the activations themselves.
+// Products with a unit matrix give the activations themselves.
 TEST_P(SwigluTest, AgreesWithTransformers) {
   const auto x = golden("map/silu/a"), y = golden("map/silu/y");
   ASSERT_EQ(x.values.size(), 54u);
@@ -224,7 +224,7 @@ TEST_P(SwigluTest, EveryTypeGroupAndLargeValues) {
   }
 }
 
-// Distance to the true value in units of the result's last place; a subnormal's unit is 2^-149.
+// The distance to the true value in units of the result's last place; a subnormal's unit is 2^-149.
 double units_off(float found, double expected) {
   if (std::isnan(expected)) return std::isnan(found) ? 0 : HUGE_VAL;
   if (expected >= 0x1.ffffffp127) return found == HUGE_VALF ? 0 : HUGE_VAL;
@@ -237,7 +237,7 @@ TEST_P(ExponentialTest, WithinTwoUnitsEverywhere) {
   for (const float special : {0.0f, -0.0f, HUGE_VALF, -HUGE_VALF, NAN, 1e30f, -1e30f, 1e-45f, 88.72283f, 88.72284f,
                               -87.33655f, -103.972f, -103.973f, -104.0f, -104.5f})
     x.push_back(special);
-  // Every 211th float: both signs, each exponent.
+  // Every 211th float: both signs and every exponent.
   for (uint32_t bits = 0; bits < 0x43000000u; bits += 211)
     for (const uint32_t sign : {0u, 0x80000000u}) x.push_back(std::bit_cast<float>(bits | sign));
   y.resize(x.size());
@@ -276,8 +276,8 @@ TEST_P(TopLogProbsTest, AgreesWithSoftmaxAlsoFarFromZero) {
   for (size_t i = 0; i < log_probs.size(); ++i) {
     const size_t place = i / static_cast<size_t>(vocab) * static_cast<size_t>(vocab) + static_cast<size_t>(ids.get(i));
     probabilities.set(place, std::exp(log_probs.get(i)));
-    // The log's own rounding is relative to the log, so absolute in the probability's relative error; softmax in fp32
-    // has 8 units.
+    // The rounding of the log is relative to the log, so it is absolute in the relative error of the probability.
+    // softmax in fp32 has an error of 8 units.
     tolerance[place] = y.values[place] * 0x1p-24 * (8 + std::fabs(log_probs.get(i))) + 0x1p-148;
   }
   test::expect_close(probabilities, y.values, tolerance);

@@ -1,4 +1,4 @@
-// Shards that were damaged, mixed up or made by someone else: each is refused with its name, or says the truth.
+// Shards that were damaged, mixed up or made by others: each is refused by name, or read correctly.
 #include "stage/shards/shard_reader.h"
 
 #include <xxhash.h>
@@ -15,7 +15,7 @@
 #include "weights-tools/model/copy.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-// HDF5 1.10 loses memory where it meets damaged metadata, here hundreds of times: not our leak.
+// HDF5 1.10 leaks memory where it meets damaged metadata, here hundreds of times.
 extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5"; }
 #endif
 
@@ -46,7 +46,7 @@ std::string read(const ShardSet& shards, const ShardTensor& tensor) {
   return bytes;
 }
 
-// Opens a finished shard for writing, past our own layer.
+// Opens a finished shard for writing, without the project's own layer.
 void edit(const fs::path& path, const std::function<void(hid_t)>& change) {
   const h5::Id access{H5Pcreate(H5P_FILE_ACCESS), H5Pclose};
   H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
@@ -127,12 +127,13 @@ TEST_F(ShardReaderTest, ReadsWhatWasSplit) {
     const std::string bytes = test::tensor_bytes(*model, i);
     EXPECT_TRUE(read(shards_read, tensor) == bytes) << tensor.spec.name;
     const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
-    EXPECT_EQ(tensor.checksum, fmt::format("{:016x}{:016x}", hash.high64, hash.low64));  // as xxhsum prints it
+    // The form that xxhsum prints.
+    EXPECT_EQ(tensor.checksum, fmt::format("{:016x}{:016x}", hash.high64, hash.low64));
   }
   expect_error([&] { shards_read.find("model.nothing"); }, ExitCode::kSoftware, {});
 }
 
-// As h5repack does: the same dataset and attributes in chunks, compressed.
+// Stores a dataset again as h5repack does: with the same attributes, in compressed chunks.
 void store_in_chunks(hid_t file, const std::string& name) {
   const h5::Id old{H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose};
   const h5::Id type{H5Dget_type(old.get()), H5Tclose}, space{H5Dget_space(old.get()), H5Sclose};
@@ -172,7 +173,7 @@ TEST_F(ShardReaderTest, ChunkedTensorsAreReadThroughHdf5) {
   for (const ShardTensor& tensor : after.tensors()) {
     EXPECT_FALSE(tensor.contiguous) << tensor.spec.name;
     EXPECT_EQ(read(after, tensor), expected[tensor.spec.name]) << tensor.spec.name;
-    std::vector<std::byte> middle(static_cast<size_t>(tensor.bytes) - 3);  // no whole rows
+    std::vector<std::byte> middle(static_cast<size_t>(tensor.bytes) - 3);  // ends inside a row
     after.read(tensor, 2, middle);
     EXPECT_EQ(std::memcmp(middle.data(), expected[tensor.spec.name].data() + 2, middle.size()), 0) << tensor.spec.name;
   }
@@ -310,7 +311,8 @@ TEST_F(ShardReaderTest, RefusesEdits) {
     edit(stage(0), e.change);
     std::vector<std::string> parts = e.parts;
     if (e.what != "missing tensor" && e.what != "tensor of another stage") parts.push_back("stage-00-of-03.h5");
-    if (e.what == "other layers") parts.back() = "stage-01-of-03.h5";  // where the layers do not follow on
+    // The second file is the one whose layers do not continue the first one's.
+    if (e.what == "other layers") parts.back() = "stage-01-of-03.h5";
     expect_refused(parts);
   }
 }
@@ -350,7 +352,7 @@ TEST_F(ShardReaderTest, OneChangedBitInAnyTensorIsFoundAndNamed) {
   }
 }
 
-// A model whose shards have a few thousand bytes: everything that a shard can hold, and one tensor that is aligned.
+// A model whose shards have a few thousand bytes, with everything that a shard can hold and one aligned tensor.
 constexpr const char* kSmallConfig = R"({"model_type": "lfm2", "vocab_size": 130, "hidden_size": 8,
   "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"], "num_attention_heads": 2,
   "num_key_value_heads": 1, "intermediate_size": 8, "block_auto_adjust_ff_dim": false, "conv_bias": true,
@@ -384,7 +386,7 @@ struct SmallShard {
   std::string bytes;
 };
 
-// The tensor whose bytes hold `at`; nothing for metadata and gaps.
+// The tensor whose bytes include `at`; nothing for metadata and gaps.
 const ShardTensor* tensor_at(const ShardSet& shards, size_t at) {
   for (const ShardTensor& tensor : shards.tensors())
     if (at >= tensor.offset && at < tensor.offset + tensor.bytes) return &tensor;
@@ -442,7 +444,7 @@ TEST(ShardBytesTest, EveryLengthButTheRightOneIsRefused) {
   expect_error([&] { ShardSet::open(shard.shards); }, ExitCode::kData, {"metadata", "belong to nothing"});
 }
 
-// Shards that were written before the attribute was: readable, and their gaps are not looked at.
+// Shards that are older than the attribute can be read, and their gaps are not checked.
 TEST(ShardBytesTest, ShardsWithoutTheGapsAttributeStayReadable) {
   const TemporaryFolder folder;
   const SmallShard shard(folder.path());

@@ -1,4 +1,4 @@
-// Each in a process of its own: what a signal did to one stays.
+// Each test runs in a process of its own, because the effect of a signal stays.
 #include "stage/support/stop.h"
 
 #include <gtest/gtest.h>
