@@ -10,8 +10,8 @@
 #include "kernels/error.h"
 #include "stage/support/choice.h"
 #include "stage/support/number_option.h"
+#include "stage/support/stop.h"
 #include "weights-tools/commands/commands.h"
-#include "weights-tools/model/interrupt.h"
 
 namespace lfm2 {
 

@@ -55,5 +55,38 @@ TEST(StopSignalDeathTest, TheSameRequestByTwoWaysIsOneAndALaterOneEndsTheProcess
       testing::ExitedWithCode(75), "");
 }
 
+TEST(InterruptDeathTest, ASignalIsRememberedAndTheSameOneAgainEndsTheProcess) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    EXPECT_EXIT(
+        {
+          catch_interrupts();
+          if (stop_requested()) say(false);
+          raise(signal);
+          say(stop_signal() == signal);
+        },
+        testing::ExitedWithCode(0), "");
+    EXPECT_EXIT(
+        {
+          catch_interrupts();
+          raise(signal);
+          raise(signal);
+          say(false);
+        },
+        testing::KilledBySignal(signal), "");
+  }
+}
+
+TEST(InterruptDeathTest, AnotherSignalDoesNotEndTheProcess) {
+  EXPECT_EXIT(
+      {
+        catch_interrupts();
+        raise(SIGINT);
+        usleep(1'100'000);
+        raise(SIGTERM);
+        say(stop_signal() == SIGTERM);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
 }  // namespace
 }  // namespace lfm2::test
