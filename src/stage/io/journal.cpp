@@ -13,6 +13,7 @@
 #include <span>
 
 #include "kernels/error.h"
+#include "stage/support/json.h"
 
 namespace lfm2 {
 

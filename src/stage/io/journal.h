@@ -11,7 +11,7 @@
 
 #include "stage/support/checked_file.h"
 #include "stage/support/checksum.h"
-#include "stage/support/json.h"
+#include "stage/support/json_fwd.h"
 
 namespace lfm2 {
 

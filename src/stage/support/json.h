@@ -11,10 +11,9 @@
 #include <string>
 #include <string_view>
 
-namespace lfm2 {
+#include "stage/support/json_fwd.h"
 
-using Json = nlohmann::json;
-using OrderedJson = nlohmann::ordered_json;
+namespace lfm2 {
 
 // Parses one complete JSON text. Error(kData) for duplicate keys, more than 16 levels and invalid UTF-8; `what` names
 // the file.
