@@ -19,8 +19,6 @@ namespace lfm2 {
 
 namespace {
 
-// A crash of the machine costs the results of the last few seconds; the end of the process costs none.
-constexpr std::chrono::seconds kSyncTime{5};
 // Bytes to read at a time, because a damaged record may claim more than memory holds.
 constexpr uint64_t kPiece = uint64_t{1} << 22;
 
@@ -162,7 +160,7 @@ PartialFile::PartialFile(std::filesystem::path output, FileDescriptor file, int6
       file_(std::move(file)) {}
 
 PartialFile::~PartialFile() {
-  stop_syncing();
+  syncing_.stop();
   if (done_ || (journal_ && !content_.records.empty())) return;
   if (replica_ > 0) {
     if (journal_) remove_journal(journal_->path(), content_.id);
@@ -180,7 +178,7 @@ void PartialFile::start_journal(JournalContent content) {
   if (::fdatasync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
   journal_.emplace(journal_path(output_, replica_), content_);
   if (replica_ == 0) remove_journals_of_others(output_);
-  syncing_ = std::thread([this] { sync_loop(); });
+  syncing_.start();
 }
 
 void PartialFile::finished(int64_t first, int64_t count, const HashSum& results) {
@@ -210,9 +208,7 @@ void PartialFile::note(const JournalRecord& record) {
   } else {
     content_.records.push_back(record);
   }
-  const std::lock_guard lock(mutex_);
-  if (error_) std::rethrow_exception(error_);
-  dirty_ = true;
+  syncing_.note_change();
 }
 
 void PartialFile::read(uint64_t offset, std::span<std::byte> into) const {
@@ -302,46 +298,15 @@ void PartialFile::sync_data() {
   if (journal_) journal_->sync();
 }
 
-void PartialFile::sync_loop() {
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    changed_.wait_for(lock, kSyncTime, [this] { return stopping_; });
-    if (stopping_ || !std::exchange(dirty_, false)) continue;
-    lock.unlock();
-    std::exception_ptr failure;
-    try {
-      sync_data();
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    lock.lock();
-    if (!failure) continue;
-    error_ = failure;
-    return;
-  }
-}
-
-void PartialFile::stop_syncing() {
-  if (!syncing_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    changed_.notify_all();
-  }
-  syncing_.join();
-}
-
 void PartialFile::sync() {
-  stop_syncing();
-  if (error_) std::rethrow_exception(error_);
+  syncing_.finish();
   sync_data();
 }
 
 // The journals are removed last, because they hold true until then. NAME.partial is free by then, and another run may
 // have begun journals of its own: only those with this run's id go.
 void PartialFile::commit() {
-  stop_syncing();
-  if (error_) std::rethrow_exception(error_);
+  syncing_.finish();
   if (tag_.offset > 0) set_size(tag_.offset);
   if (::fsync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
   expect_ours();
@@ -358,7 +323,7 @@ void PartialFile::expect_ours() const {
 }
 
 void PartialFile::remove() {
-  stop_syncing();
+  syncing_.stop();
   remove_journals(output_);
   ::unlink(path_.c_str());
   file_.close();

@@ -3,14 +3,11 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
-#include <exception>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <span>
-#include <thread>
 
+#include "stage/io/background_sync.h"
 #include "stage/io/journal.h"
 
 namespace lfm2 {
@@ -90,8 +87,6 @@ class PartialFile {
 
  private:
   void note(const JournalRecord& record);
-  void sync_loop();
-  void stop_syncing();
   void sync_data();
   bool holds(const JournalRecord& record, const std::function<void()>& pulse) const;
 
@@ -104,12 +99,7 @@ class PartialFile {
   JournalContent content_;  // all records, those of this run included
   std::optional<Journal> journal_;
   bool done_ = false;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false, dirty_ = false;
-  std::exception_ptr error_;  // all from mutex_ on is shared with syncing_
-  std::thread syncing_;       // a thread of its own, because the disk may be slow and nobody should wait for it
+  BackgroundSync syncing_{[this] { sync_data(); }};  // last, because its thread uses the members above
 };
 
 }  // namespace lfm2
