@@ -15,8 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/stall.h"
-#include "comm/stamps.h"
+#include "comm/watched_ranks.h"
 
 namespace lfm2 {
 
@@ -61,17 +60,9 @@ class Watchdog {
   void leave_board();
 
  private:
-  // What the last look at a rank found, and the seconds since each of it changed.
-  struct Seen {
-    uint64_t progress = 0, looks = 0, beats = 0;
-    double idle = 0, deaf = 0, silent = 0;
-  };
-
   void loop();
-  std::vector<RankView> look(double elapsed);
   void end_job(const Stall& stall, const std::vector<RankView>& views);
   std::string describe(const Stall& stall, const std::vector<RankView>& views) const;
-  std::string stamps_text() const;
 
   Settings settings_;
   Ending ending_;
@@ -84,8 +75,7 @@ class Watchdog {
   std::mutex mutex_;
   std::condition_variable stopping_changed_;
   bool stopping_ = false;
-  std::span<RankStamps> board_;
-  std::vector<Seen> seen_;  // all from mutex_ to here is guarded by it
+  WatchedRanks ranks_;  // all from mutex_ to here is guarded by it
   RankStamps alone_;
   std::thread writer_;  // writes the file of stamps
   std::thread thread_;  // last, because the thread uses all of the above

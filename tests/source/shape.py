@@ -36,7 +36,6 @@ KNOWN_FUNCTIONS = {
 KNOWN_CLASSES = {
     ("generator.h", "Generator"): 26,
     ("job.h", "Job"): 32,
-    ("watchdog.h", "Watchdog"): 16,
 }
 KNOWN_FOLDERS = set()
 
