@@ -7,6 +7,7 @@
 
 #include "kernels/error.h"
 #include "stage/io/partial_file.h"
+#include "stage/support/json.h"
 #include "support/shards.h"
 #include "support/weights_support.h"
 
