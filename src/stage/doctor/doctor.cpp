@@ -17,7 +17,8 @@ namespace {
 constexpr int64_t kItemTokens = 512, kItemRowBytes = 4096;
 constexpr int64_t kMostItemBytes = int64_t{16} << 20;
 
-// How long the ranks whose trial succeeded wait for one whose trial failed, before they give up; 0: for ever.
+// How long a rank whose trial failed waits for the others, whose trials may first have to give up waiting for it; 0:
+// for ever.
 double trial_timeout(const Options& options) {
   if (options.timeout_seconds == 0) return 0;
   return 3 * options.timeout_seconds + (options.device == DeviceChoice::kCpu ? 0 : kStartTimeout);
