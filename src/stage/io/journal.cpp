@@ -1,14 +1,11 @@
 // The form of a journal: little-endian words; a header with the job's text, then records of eight words each.
 #include "stage/io/journal.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <limits>
 #include <span>
 
@@ -283,9 +280,6 @@ void Journal::append(const JournalRecord& record) {
   ++records_;
 }
 
-void Journal::sync() {
-  if (::fdatasync(file_.get()) != 0)
-    throw Error(ExitCode::kIo, fmt::format("{}: fsync failed: {}", path_.string(), std::strerror(errno)));
-}
+void Journal::sync() { sync_data(file_, path_); }
 
 }  // namespace lfm2

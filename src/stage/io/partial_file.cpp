@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -22,10 +21,6 @@ namespace {
 // Bytes to read at a time, because a damaged record may claim more than memory holds.
 constexpr uint64_t kPiece = uint64_t{1} << 22;
 
-[[noreturn]] void fail(ExitCode code, const char* call, const std::filesystem::path& path) {
-  throw Error(code, fmt::format("{}: {} failed: {}", path.string(), call, std::strerror(errno)));
-}
-
 // Whether `path` still names the open file.
 bool is_at(const FileDescriptor& file, const std::filesystem::path& path) {
   struct stat ours {};
@@ -36,7 +31,7 @@ bool is_at(const FileDescriptor& file, const std::filesystem::path& path) {
 
 void expect_regular(const FileDescriptor& file, const std::filesystem::path& path) {
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path);
+  if (::fstat(file.get(), &status) != 0) throw_failed_call(ExitCode::kIo, "fstat", path, errno);
   if (!S_ISREG(status.st_mode))
     throw Error(ExitCode::kCantCreate, fmt::format("{}: not a regular file", path.string()));
 }
@@ -48,7 +43,7 @@ FileDescriptor lock_partial(const std::filesystem::path& path, int create) {
   for (;;) {
     FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | create, 0666));
     if (file.get() < 0 && errno == ENOENT && create == 0) return file;
-    if (file.get() < 0) fail(ExitCode::kCantCreate, "open", path);
+    if (file.get() < 0) throw_failed_call(ExitCode::kCantCreate, "open", path, errno);
     expect_regular(file, path);
     // Where the file system has no locks, the user has to see to it that two runs do not write one output.
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
@@ -66,12 +61,13 @@ uint64_t bytes_at(const std::filesystem::path& path) {
 
 uint64_t size_of(const FileDescriptor& file, const std::filesystem::path& path) {
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path);
+  if (::fstat(file.get(), &status) != 0) throw_failed_call(ExitCode::kIo, "fstat", path, errno);
   return static_cast<uint64_t>(status.st_size);
 }
 
 void resize(const FileDescriptor& file, uint64_t bytes, const std::filesystem::path& path) {
-  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) fail(ExitCode::kIo, "ftruncate", path);
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0)
+    throw_failed_call(ExitCode::kIo, "ftruncate", path, errno);
 }
 
 }  // namespace
@@ -139,12 +135,11 @@ std::string PartialTag::hex() const { return HashSum::from_words(words).hex(); }
 FileDescriptor join_partial(const std::filesystem::path& output, const PartialTag& tag) {
   const std::filesystem::path path = partial_path(output);
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (file.get() < 0) fail(ExitCode::kCantCreate, "open", path);
+  if (file.get() < 0) throw_failed_call(ExitCode::kCantCreate, "open", path, errno);
   expect_regular(file, path);
   std::array<uint64_t, 2> found{};
-  const ssize_t got = ::pread(file.get(), found.data(), sizeof found, static_cast<off_t>(tag.offset));
-  if (got < 0) fail(ExitCode::kIo, "read", path);
-  if (got != sizeof found || found != tag.words)
+  const size_t got = read_up_to(file, tag.offset, std::as_writable_bytes(std::span(found)), path);
+  if (got < sizeof found || found != tag.words)
     throw Error(ExitCode::kCantCreate,
                 fmt::format("{}: is not the file that the first replica is writing: expected --output in a folder that "
                             "the hosts of all replicas share",
@@ -175,7 +170,7 @@ void PartialFile::start_journal(JournalContent content) {
   content_ = std::move(content);
   end_ = 0;
   for (const JournalRecord& record : content_.records) end_ = std::max(end_, record.offset + record.bytes);
-  if (::fdatasync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+  sync_data(file_, path_);
   journal_.emplace(journal_path(output_, replica_), content_);
   if (replica_ == 0) remove_journals_of_others(output_);
   syncing_.start();
@@ -212,15 +207,8 @@ void PartialFile::note(const JournalRecord& record) {
 }
 
 void PartialFile::read(uint64_t offset, std::span<std::byte> into) const {
-  while (!into.empty()) {
-    const ssize_t got = ::pread(file_.get(), into.data(), into.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(ExitCode::kIo, "read", path_);
-    if (got == 0)
-      throw Error(ExitCode::kIo, fmt::format("{}: ends at {} bytes, expected more", path_.string(), offset));
-    offset += static_cast<uint64_t>(got);
-    into = into.subspan(static_cast<size_t>(got));
-  }
+  if (const size_t got = read_up_to(file_, offset, into, path_); got < into.size())
+    throw Error(ExitCode::kIo, fmt::format("{}: ends at {} bytes, expected more", path_.string(), offset + got));
 }
 
 void PartialFile::write(uint64_t offset, std::span<const std::byte> bytes) { write_fully(file_, offset, bytes, path_); }
@@ -230,13 +218,13 @@ void PartialFile::set_size(uint64_t bytes) { resize(file_, bytes, path_); }
 void PartialFile::write_tag() {
   tag_ = PartialTag::make(size_of(file_, path_));
   write(tag_.offset, std::as_bytes(std::span(tag_.words)));
-  if (::fsync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+  sync_file(file_, path_);
 }
 
 // Each kernel caches the pages of a file once for each mount, so the text names kernel, device and inode.
 std::string PartialFile::page_cache() const {
   struct stat status {};
-  if (::fstat(file_.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path_);
+  if (::fstat(file_.get(), &status) != 0) throw_failed_call(ExitCode::kIo, "fstat", path_, errno);
   constexpr uint64_t kLongestId = 64;
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
   std::string kernel(kLongestId, '\0');
@@ -293,14 +281,14 @@ void PartialFile::start_over() {
   content_.records.clear();
 }
 
-void PartialFile::sync_data() {
-  if (::fdatasync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+void PartialFile::sync_all() {
+  sync_data(file_, path_);
   if (journal_) journal_->sync();
 }
 
 void PartialFile::sync() {
   syncing_.finish();
-  sync_data();
+  sync_all();
 }
 
 // The journals are removed last, because they hold true until then. NAME.partial is free by then, and another run may
@@ -308,7 +296,7 @@ void PartialFile::sync() {
 void PartialFile::commit() {
   syncing_.finish();
   if (tag_.offset > 0) set_size(tag_.offset);
-  if (::fsync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+  sync_file(file_, path_);
   expect_ours();
   rename_durably(path_, output_);
   remove_journals(output_, content_.id);

@@ -87,7 +87,7 @@ class PartialFile {
 
  private:
   void note(const JournalRecord& record);
-  void sync_data();
+  void sync_all();
   bool holds(const JournalRecord& record, const std::function<void()>& pulse) const;
 
   std::filesystem::path output_, path_;
@@ -99,7 +99,7 @@ class PartialFile {
   JournalContent content_;  // all records, those of this run included
   std::optional<Journal> journal_;
   bool done_ = false;
-  BackgroundSync syncing_{[this] { sync_data(); }};  // last, because its thread uses the members above
+  BackgroundSync syncing_{[this] { sync_all(); }};  // last, because its thread uses the members above
 };
 
 }  // namespace lfm2

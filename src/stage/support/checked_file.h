@@ -12,6 +12,10 @@
 namespace lfm2 {
 
 class ThreadPool;
+enum class ExitCode : int;
+
+// Throws the Error for a failed system call on `path`, with the text of `error`, an errno.
+[[noreturn]] void throw_failed_call(ExitCode code, const char* call, const std::filesystem::path& path, int error);
 
 // Owns a file descriptor.
 class FileDescriptor {
@@ -50,6 +54,10 @@ class CheckedFile {
   uint64_t size_ = 0;
 };
 
+// Reads from `offset` on until `into` is full or the file ends, and returns the number of bytes. Error(kIo) names
+// `path`.
+size_t read_up_to(const FileDescriptor& file, uint64_t offset, std::span<std::byte> into,
+                  const std::filesystem::path& path);
 // Writes all of `bytes` at `offset`. Error(kIo) names `path`.
 void write_fully(const FileDescriptor& file, uint64_t offset, std::span<const std::byte> bytes,
                  const std::filesystem::path& path);
@@ -136,6 +144,9 @@ std::filesystem::path temporary_name(const std::filesystem::path& path);
 FileDescriptor create_file(const std::filesystem::path& path);
 // Opens an existing file for reading and writing. Error(kIo).
 FileDescriptor open_for_writing(const std::filesystem::path& path);
+// fsync and fdatasync of an open file. Error(kIo) names `path`.
+void sync_file(const FileDescriptor& file, const std::filesystem::path& path);
+void sync_data(const FileDescriptor& file, const std::filesystem::path& path);
 // fsync of a file or folder by name; Error(kIo).
 void sync_path(const std::filesystem::path& path);
 // rename, then fsync of the folder; Error(kIo).
