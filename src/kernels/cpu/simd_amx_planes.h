@@ -4,13 +4,7 @@
 // simd_amx_tiles.h and simd_amx_sums.h, has internal linkage.
 #pragma once
 
-// The header of g++ 12 warns about its own _mm512_undefined_ps() wherever that is inlined.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-
+#include "kernels/cpu/avx512_intrinsics.h"
 #include "kernels/cpu/simd.h"
 
 namespace lfm2 {
