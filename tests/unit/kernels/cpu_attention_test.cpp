@@ -2,17 +2,18 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <memory>
 #include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "support/golden.h"
 #include "support/host_tensor.h"
+#include "support/packed_batch.h"
 
 namespace lfm2 {
 namespace {
 
 using test::HostTensor;
+using test::PackedBatch;
 
 constexpr std::initializer_list<DType> kTypes = {DType::kF32, DType::kBf16, DType::kF16};
 
@@ -27,23 +28,6 @@ test::Array golden(const std::string& dataset) {
   return test::read_array(test::golden_dir() / "operators.h5", dataset);
 }
 
-struct Samples {
-  explicit Samples(const std::vector<int64_t>& lengths) {
-    for (const int64_t length : lengths) {
-      for (int64_t i = 0; i < length; ++i) places.push_back(static_cast<double>(i));
-      longest = std::max(longest, length);
-    }
-    positions = std::make_unique<HostTensor>(DType::kI32, std::initializer_list<int64_t>{tokens()});
-    positions->fill(places);
-    batch = {*positions, {}, tokens(), static_cast<int64_t>(lengths.size()), longest};
-  }
-  int64_t tokens() const { return static_cast<int64_t>(places.size()); }
-  int64_t longest = 0;
-  std::vector<double> places;
-  std::unique_ptr<HostTensor> positions;
-  Batch batch;
-};
-
 size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 TEST_F(QkNormRopeTest, RotatesAsTransformers) {
@@ -51,7 +35,7 @@ TEST_F(QkNormRopeTest, RotatesAsTransformers) {
   const auto theta = static_cast<float>(golden("rope/theta").values.at(0));
   const int64_t samples = x.dim(0), length = x.dim(1), heads = x.dim(2), d = x.dim(3);
   const AttentionShape shape{heads - 1, 1, d};  // the last head of x serves as the key head
-  const Samples packed(std::vector<int64_t>(at(samples), length));
+  const PackedBatch packed(std::vector<int32_t>(at(samples), static_cast<int32_t>(length)));
   HostTensor qkv(DType::kF32, {packed.tokens(), (heads + 1) * d}), ones(DType::kF32, {d});
   ones.fill(1.0);
   qkv.fill_random(1);
@@ -77,9 +61,8 @@ TEST_F(QkNormRopeTest, RotatesAsTransformers) {
 TEST_F(QkNormRopeTest, EveryTypeAgainstDoublePrecisionAtFarPositions) {
   const AttentionShape shape{6, 2, 24};
   const int64_t d = shape.head_dim, half = d / 2, columns = shape.qkv_columns();
-  Samples packed({1, 5, 2});
-  for (size_t t = 0; t < 8; ++t)
-    packed.positions->set(t, packed.places[t] = std::vector{0., 1., 2., 3., 77., 1000., 30000., 8191.}[t]);
+  PackedBatch packed({1, 5, 2});
+  for (size_t t = 0; t < 8; ++t) packed.positions.set(t, std::vector{0., 1., 2., 3., 77., 1000., 30000., 8191.}[t]);
   packed.batch.max_length = 30001;
   for (const DType act : kTypes)
     for (const float theta : {10000.0f, 1e6f}) {
@@ -101,7 +84,7 @@ TEST_F(QkNormRopeTest, EveryTypeAgainstDoublePrecisionAtFarPositions) {
             const double y = qkv.get(at(first + half + i)) * factor * weight.get(at(half + i));
             const double frequency =
                 std::pow(static_cast<double>(theta), -2.0 * static_cast<double>(i) / static_cast<double>(d));
-            const double angle = packed.places[at(token)] * frequency;
+            const double angle = packed.positions.get(at(token)) * frequency;
             expected[at(first + i)] = x * std::cos(angle) - y * std::sin(angle);
             expected[at(first + half + i)] = y * std::cos(angle) + x * std::sin(angle);
             // The exponent of the frequency, the power, its reciprocal and the angle are rounded to fp32, as in
@@ -132,14 +115,14 @@ TEST_F(QkNormRopeTest, AnglesAreRoundedWhereTransformersRoundsThem) {
 }
 
 // Attention in double precision, and the largest error that fp32 may make.
-void reference(const HostTensor& qkv, AttentionShape shape, const Samples& samples, DType out,
+void reference(const HostTensor& qkv, AttentionShape shape, const PackedBatch& samples, DType out,
                std::vector<double>& expected, std::vector<double>& tolerance) {
   const int64_t d = shape.head_dim, columns = shape.qkv_columns();
   const double scale = 1 / std::sqrt(static_cast<double>(d));
   for (int64_t token = 0; token < samples.tokens(); ++token)
     for (int64_t head = 0; head < shape.heads; ++head) {
       const int64_t kv = head / (shape.heads / shape.kv_heads);
-      const int64_t first = token - static_cast<int64_t>(samples.places[at(token)]);
+      const int64_t first = token - static_cast<int64_t>(samples.positions.get(at(token)));
       std::vector<double> scores;
       double largest = -HUGE_VAL, magnitude = 0, sum = 0;
       for (int64_t key = first; key <= token; ++key) {
@@ -176,7 +159,7 @@ TEST_F(AttentionTest, AgreesWithTransformers) {
   const auto q = golden("gqa_attention/q"), k = golden("gqa_attention/k"), v = golden("gqa_attention/v");
   const auto y = golden("gqa_attention/y");
   const AttentionShape shape{q.dim(2), k.dim(2), q.dim(3)};
-  const Samples packed(std::vector<int64_t>(at(q.dim(0)), q.dim(1)));
+  const PackedBatch packed(std::vector<int32_t>(at(q.dim(0)), static_cast<int32_t>(q.dim(1))));
   HostTensor qkv(DType::kF32, {packed.tokens(), shape.qkv_columns()});
   HostTensor out(DType::kF32, {packed.tokens(), shape.heads * shape.head_dim});
   std::vector<double> joined;
@@ -195,7 +178,7 @@ TEST_F(AttentionTest, AgreesWithTransformers) {
 }
 
 TEST_F(AttentionTest, EveryTypeShapeAndLength) {
-  const Samples packed({1, 30, 2, 0, 9});
+  const PackedBatch packed({1, 30, 2, 0, 9});
   for (const DType act : kTypes)
     for (const AttentionShape shape : {AttentionShape{4, 2, 8}, {6, 1, 24}, {8, 2, 64}, {3, 3, 82}}) {
       SCOPED_TRACE(fmt::format("{} heads {} {} {}", name(act), shape.heads, shape.kv_heads, shape.head_dim));
@@ -213,7 +196,7 @@ TEST_F(AttentionTest, EveryTypeShapeAndLength) {
 }
 
 TEST_F(AttentionTest, LongSampleAndLargeScores) {
-  const Samples packed({1300});
+  const PackedBatch packed({1300});
   const AttentionShape shape{2, 1, 16};
   HostTensor qkv(DType::kF32, {1300, 64}), out(DType::kF32, {1300, 32});
   qkv.fill_random(1, 6.0f);  // scores beyond 100 overflow unless the largest is subtracted
@@ -225,7 +208,7 @@ TEST_F(AttentionTest, LongSampleAndLargeScores) {
 
 TEST_F(AttentionTest, ASampleHasTheSameBitsAloneAndInABatchAndWithAnyThreads) {
   const AttentionShape shape{8, 2, 24};
-  const Samples packed({3, 40, 5}), alone({40});
+  const PackedBatch packed({3, 40, 5}), alone({40});
   HostTensor qkv(DType::kF32, {48, shape.qkv_columns()}), expected(DType::kF32, {48, 192}), out(DType::kF32, {48, 192});
   HostTensor part(DType::kF32, {40, 192});
   qkv.fill_random(1);
@@ -243,7 +226,7 @@ TEST_F(AttentionTest, ASampleHasTheSameBitsAloneAndInABatchAndWithAnyThreads) {
 }
 
 TEST_F(AttentionTest, NoTokens) {
-  const Samples none({});
+  const PackedBatch none({});
   const AttentionShape shape{4, 2, 8};
   HostTensor qkv(DType::kF32, {0, 64}), out(DType::kF32, {0, 32}), weight(DType::kF32, {8});
   ops.qk_norm_rope(qkv, weight, weight, 1e-5f, 1e6f, shape, none.batch);
@@ -251,8 +234,8 @@ TEST_F(AttentionTest, NoTokens) {
 }
 
 TEST_F(AttentionTest, RefusesAPositionBeforeTheBatch) {
-  const Samples packed({2});
-  packed.positions->set(0, 1);
+  PackedBatch packed({2});
+  packed.positions.set(0, 1);
   const AttentionShape shape{4, 2, 8};
   HostTensor qkv(DType::kF32, {2, 64}), out(DType::kF32, {2, 32});
   EXPECT_THROW(ops.attention(qkv, shape, packed.batch, out), Error);

@@ -10,11 +10,13 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "support/host_tensor.h"
+#include "support/packed_batch.h"
 
 namespace lfm2 {
 namespace {
 
 using test::HostTensor;
+using test::PackedBatch;
 
 struct CacheFixture : ::testing::Test {
   ThreadPool pool{3};
@@ -34,26 +36,10 @@ Tensor ints(std::vector<int32_t>& values, int64_t rows) {
   return ints(values).reshape({rows, rows == 0 ? 0 : static_cast<int64_t>(values.size()) / rows});
 }
 
-// Samples back to back, in the form for operators on whole samples.
-struct Samples {
-  explicit Samples(const std::vector<int32_t>& all_lengths) : lengths(all_lengths) {
-    for (const int32_t length : lengths) {
-      for (int32_t i = 0; i < length; ++i) positions.push_back(i);
-      first.push_back(static_cast<int32_t>(positions.size()));
-    }
-    batch.positions = ints(positions), batch.offsets = ints(first);
-    batch.tokens = tokens(), batch.sequences = static_cast<int64_t>(lengths.size());
-    batch.max_length = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-  }
-  int64_t tokens() const { return first.back(); }
-  std::vector<int32_t> lengths, positions, first{0};
-  Batch batch;
-};
-
 // The next `counts[s]` tokens of sample s, of which `done[s]` are cached. A count of zero leaves the sample out;
 // samples with one token come first.
 struct Step {
-  Step(const Samples& samples, const std::vector<int32_t>& done, const std::vector<int32_t>& counts,
+  Step(const PackedBatch& samples, const std::vector<int32_t>& done, const std::vector<int32_t>& counts,
        const std::vector<std::vector<int32_t>>& pages, int64_t page, const std::vector<int32_t>& state_rows) {
     size_t width = 1;  // one more than any sample needs
     for (const auto& list : pages) width = std::max(width, list.size() + 1);
@@ -62,7 +48,7 @@ struct Step {
         if (counts[s] == 0 || (counts[s] == 1) != single) continue;
         for (int32_t i = 0; i < counts[s]; ++i) {
           positions.push_back(done[s] + i);
-          tokens.push_back(samples.first[s] + done[s] + i);
+          tokens.push_back(samples.offset(s) + done[s] + i);
           sequence_of.push_back(static_cast<int32_t>(batch.sequences));
         }
         offsets.push_back(static_cast<int32_t>(tokens.size()));
@@ -103,12 +89,12 @@ struct Cut {
   int longest_chunk = 8;
   uint32_t seed = 1;
 };
-int64_t pages_of(const Samples& samples, int64_t page) {
+int64_t pages_of(const PackedBatch& samples, int64_t page) {
   int64_t count = 1;  // one page that no sample gets
   for (const int32_t length : samples.lengths) count += (length + page - 1) / page;
   return count;
 }
-void for_each_step(const Samples& samples, const Cut& cut, const std::function<void(const Step&)>& f) {
+void for_each_step(const PackedBatch& samples, const Cut& cut, const std::function<void(const Step&)>& f) {
   std::mt19937 generator(cut.seed);
   const auto random = [&](int below) { return std::uniform_int_distribution<int32_t>(0, below - 1)(generator); };
   std::vector<int32_t> free_pages(at(pages_of(samples, cut.page))), rows(2 * samples.lengths.size());
@@ -141,7 +127,7 @@ const std::vector<Cut> kCuts = {{1, 1, 1},   {1, 9, 2},    {16, 3, 3},   {16, 40
                                 {5, 500, 5}, {256, 20, 6}, {256, 500, 7}};
 
 TEST_F(CachedAttentionTest, HasTheBitsOfWholeSamples) {
-  const Samples samples({1, 300, 17, 2, 33, 64});
+  const PackedBatch samples({1, 300, 17, 2, 33, 64});
   ThreadPool one(1);
   for (const DType act : {DType::kF32, DType::kBf16, DType::kF16})
     for (const AttentionShape shape : {AttentionShape{8, 2, 24}, {4, 1, 64}, {3, 3, 10}})
@@ -172,7 +158,7 @@ TEST_F(CachedAttentionTest, HasTheBitsOfWholeSamples) {
 }
 
 TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
-  const Samples samples({1, 60, 7, 2, 3, 4, 23, 5});
+  const PackedBatch samples({1, 60, 7, 2, 3, 4, 23, 5});
   const int64_t hidden = 37;
   ThreadPool one(1);
   for (const DType act : {DType::kF32, DType::kBf16, DType::kF16})
@@ -203,7 +189,7 @@ TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
 }
 
 TEST_F(CachedShortConvTest, KeepsTheGatedInputsOldestFirst) {
-  const Samples samples({4});
+  const PackedBatch samples({4});
   HostTensor bcz(DType::kF32, {4, 3}), weight(DType::kF32, {1, 4}), states(DType::kF32, {2, 3, 1});
   bcz.fill({2, 1, 10, 3, 1, 10, 4, 1, 10, 5, 1, 10});  // rows of B, C, z, so that u = 20, 30, 40, 50
   weight.fill({1, 0, 0, 0});
@@ -223,7 +209,7 @@ TEST_F(CachedShortConvTest, KeepsTheGatedInputsOldestFirst) {
 }
 
 TEST_F(AppendKeysValuesTest, WritesItsPositionsAlone) {
-  const Samples samples({3, 7});
+  const PackedBatch samples({3, 7});
   const AttentionShape shape{2, 2, 4};
   for (const DType act : {DType::kF32, DType::kBf16, DType::kF16}) {
     HostTensor qkv(act, {10, shape.qkv_columns()}), keys(act, {6, 2, 2, 4}), values(act, {6, 2, 2, 4});
@@ -250,7 +236,7 @@ TEST_F(AppendKeysValuesTest, WritesItsPositionsAlone) {
 }
 
 TEST_F(CachedAttentionTest, RefusesWhatIsOutside) {
-  const Samples samples({4});
+  const PackedBatch samples({4});
   const AttentionShape shape{2, 1, 4};
   HostTensor qkv(DType::kF32, {4, 16}), out(DType::kF32, {4, 8}), keys(DType::kF32, {2, 2, 1, 4}),
       values(DType::kF32, {2, 2, 1, 4});
@@ -273,7 +259,7 @@ TEST_F(CachedAttentionTest, RefusesWhatIsOutside) {
 }
 
 TEST_F(CachedShortConvTest, RefusesOneRowForBothStates) {
-  const Samples samples({2});
+  const PackedBatch samples({2});
   HostTensor bcz(DType::kF32, {2, 6}), weight(DType::kF32, {2, 3}), out(DType::kF32, {2, 2}),
       states(DType::kF32, {2, 2, 2});
   bcz.fill_random(1);
@@ -285,7 +271,7 @@ TEST_F(CachedShortConvTest, RefusesOneRowForBothStates) {
 }
 
 TEST_F(CachedAttentionTest, NoTokens) {
-  const Samples none({});
+  const PackedBatch none({});
   const AttentionShape shape{2, 1, 4};
   const Step step(none, {}, {}, {}, 2, {});
   HostTensor qkv(DType::kF32, {0, 16}), out(DType::kF32, {0, 8}), keys(DType::kF32, {1, 2, 1, 4}),

@@ -5,15 +5,16 @@
 
 #include <bit>
 #include <cmath>
-#include <numeric>
 
 #include "support/golden.h"
 #include "support/host_tensor.h"
+#include "support/packed_batch.h"
 
 namespace lfm2 {
 namespace {
 
 using test::HostTensor;
+using test::PackedBatch;
 
 constexpr std::initializer_list<DType> kTypes = {DType::kF32, DType::kBf16, DType::kF16};
 
@@ -32,26 +33,6 @@ using TopLogProbsTest = CpuOpsFixture;
 test::Array golden(const std::string& dataset) {
   return test::read_array(test::golden_dir() / "operators.h5", dataset);
 }
-
-// Samples of the given lengths, back to back.
-struct TestBatch {
-  explicit TestBatch(const std::vector<int64_t>& lengths)
-      : tokens(std::accumulate(lengths.begin(), lengths.end(), int64_t{0})),
-        positions(DType::kI32, {tokens}),
-        offsets(DType::kI32, {static_cast<int64_t>(lengths.size()) + 1}) {
-    size_t token = 0, sequence = 0;
-    offsets.set(0, 0);
-    for (const int64_t length : lengths) {
-      for (int64_t position = 0; position < length; ++position) positions.set(token++, static_cast<double>(position));
-      offsets.set(++sequence, static_cast<double>(token));
-      longest = std::max(longest, length);
-    }
-    batch = {positions, offsets, tokens, static_cast<int64_t>(lengths.size()), longest};
-  }
-  int64_t tokens, longest = 0;
-  HostTensor positions, offsets;
-  Batch batch;
-};
 
 TEST_P(EmbedTest, CopiesOrConvertsTheRows) {
   HostTensor ids(DType::kI32, {4});
@@ -118,7 +99,7 @@ TEST_P(ShortConvTest, AgreesWithTransformers) {
     const auto x = golden("causal_conv1d/" + kind + "/x"), w = golden("causal_conv1d/" + kind + "/w");
     const auto y = golden("causal_conv1d/" + kind + "/y");
     const int64_t samples = x.dim(0), channels = x.dim(1), length = x.dim(2), taps = w.dim(1);
-    const TestBatch packed(std::vector<int64_t>(static_cast<size_t>(samples), length));
+    const PackedBatch packed(std::vector<int32_t>(static_cast<size_t>(samples), static_cast<int32_t>(length)));
     HostTensor bcz(DType::kF32, {samples * length, 3 * channels}), weight(DType::kF32, {channels, taps});
     HostTensor out(DType::kF32, {samples * length, channels}), bias(DType::kF32, {channels});
     bcz.fill(1.0);
@@ -139,20 +120,20 @@ TEST_P(ShortConvTest, AgreesWithTransformers) {
 }
 
 TEST_P(ShortConvTest, GatesAndSamplesOfAnyLength) {
-  const TestBatch packed({1, 2, 0, 7, 3});
+  const PackedBatch packed({1, 2, 0, 7, 3});
   const int64_t hidden = 37;
   for (const DType act : kTypes)
     for (const int64_t taps : {1, 3, 5}) {
       SCOPED_TRACE(fmt::format("{} taps {}", name(act), taps));
-      HostTensor bcz(act, {packed.tokens, 3 * hidden}), weight(DType::kBf16, {hidden, 1, taps}),
+      HostTensor bcz(act, {packed.tokens(), 3 * hidden}), weight(DType::kBf16, {hidden, 1, taps}),
           bias(DType::kBf16, {hidden});
-      HostTensor out(act, {packed.tokens, hidden});
+      HostTensor out(act, {packed.tokens(), hidden});
       bcz.fill_random(1);
       weight.fill_random(2);
       bias.fill_random(3);
       ops.short_conv(bcz, weight, bias, packed.batch, out);
       std::vector<double> expected, tolerance;
-      for (int64_t t = 0; t < packed.tokens; ++t)
+      for (int64_t t = 0; t < packed.tokens(); ++t)
         for (int64_t c = 0; c < hidden; ++c) {
           const auto at = [&](int64_t row, int64_t part) {
             return bcz.get(static_cast<size_t>((row * 3 + part) * hidden + c));
@@ -303,7 +284,7 @@ TEST_P(TopLogProbsTest, NanAndInfinityKeepTheIdsValid) {
 }
 
 TEST_P(RmsNormTest, NoTokensIsFineForEveryRowOperator) {
-  const TestBatch none({});
+  const PackedBatch none({});
   HostTensor x(DType::kF32, {0, 6}), out(DType::kF32, {0, 2}), weight(DType::kF32, {6}), taps(DType::kF32, {2, 3});
   HostTensor ids(DType::kI32, {0}), table(DType::kF32, {4, 6}), logits(DType::kF32, {0, 2}), top(DType::kI32, {0, 2});
   ops.embed(ids, table, x);
