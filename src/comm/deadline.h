@@ -1,5 +1,5 @@
-// The last resort against a hang: ends this process where even MPI_Init, or a call into a library that has no deadline,
-// does not return. The launcher then ends the others.
+// The last resort against a hang: ends this process where MPI_Init, or a library call that has no deadline, does not
+// return. The launcher then ends the other ranks.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,8 +18,8 @@ namespace lfm2 {
 
 class Deadline {
  public:
-  // After `seconds` (0, or more than a century: never) prints `line` and ends with kLost, unless it was destroyed
-  // before.
+  // Unless destroyed before, prints `line` after `seconds` and ends the process with kLost. 0, or more than a century:
+  // never.
   Deadline(double seconds, std::string line) {
     if (seconds > 0 && seconds < kCentury)
       thread_ = std::jthread([seconds, line](const std::stop_token& stop) { watch(seconds, line, stop); });
@@ -39,7 +39,8 @@ class Deadline {
       changed.wait_until(lock, stop, end, [] { return false; });
       if (stop.stop_requested()) return;
       if (Clock::now() < end + kOverslept) break;
-      end = Clock::now() + kGrace;  // this process itself was stopped: those that were not speak, and end it
+      // This process was itself stopped meanwhile; the ranks that were not know the cause and end the job.
+      end = Clock::now() + kGrace;
     }
     fmt::print(stderr, "{}\n", line);
     _exit(static_cast<int>(ExitCode::kLost));

@@ -1,4 +1,4 @@
-// A mailbox between two threads.
+// A mailbox between two threads, and the channel on top of it.
 #include "comm/local_channel.h"
 
 #include <algorithm>

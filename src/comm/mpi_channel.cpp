@@ -1,4 +1,4 @@
-// MPI_Irecv and MPI_Isend, one request a slot and direction.
+// The channel over MPI_Irecv and MPI_Isend: one request for each buffer and direction.
 #include "comm/mpi_channel.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kHiddenTag = 1;
 
-// Elements, not bytes, so that a slot may hold 2^31 - 1 of them. The library only copies: the type's meaning does not
-// matter.
+// Messages are counted in elements, not bytes, so that a buffer may hold 2^31 - 1 of them. MPI only copies, so an
+// integer type of the same size does for every dtype.
 MPI_Datatype element_type(const Tensor& tensor) { return size_bytes(tensor.dtype) == 2 ? MPI_UINT16_T : MPI_UINT32_T; }
 
 int element_count(const Tensor& tensor) {

@@ -1,4 +1,4 @@
-// The ring of stamps, and places as words.
+// The ring of a rank's stamps, and places as text.
 #include "comm/stamps.h"
 
 #include <fmt/format.h>
@@ -95,7 +95,8 @@ std::vector<RankStamps::Entry> RankStamps::entries() const {
     std::memcpy(text.data(), words.data(), kLabelBytes);
     entries.push_back({.seconds = slot.seconds.load(kRelaxed), .place = slot.place(), .label = text.data()});
   }
-  for (Entry& entry : entries) entry.place.label = entry.label;  // only now: they have their place
+  // Set only now, when the entries no longer move.
+  for (Entry& entry : entries) entry.place.label = entry.label;
   return entries;
 }
 

@@ -1,5 +1,6 @@
-// Hidden states from stage to stage: every edge busy at once, by message size, beside the plain peer copy of the first
-// two GPUs in the same run. mpirun -np 4 bench_channel [nccl|mpi] [FILE.jsonl]. Run by hand on a machine with GPUs.
+// Speed of hidden states from stage to stage, by message size, with all edges busy at once; beside it the plain peer
+// copy between the first two GPUs. mpirun -np 4 bench_channel [nccl|mpi] [FILE.jsonl]. Run by hand on a machine with
+// GPUs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,7 +59,7 @@ double peer_copy_seconds(size_t bytes) {
   return median(seconds);
 }
 
-// Every rank hands `items` on; nothing is computed between.
+// Every rank passes `items` buffers on and computes nothing between.
 double seconds_per_item(const MpiWorld& world, Backend& backend, Channel& channel, const std::vector<Buffer>& slots,
                         int64_t tokens, int items) {
   const bool first = world.rank() == 0, last = world.rank() + 1 == world.size();

@@ -5,8 +5,12 @@ Ends with 1 and the places where one is found. A name enters this list in the co
 """
 import pathlib, re, sys
 
-# name: what it is called now. As whole words, in any of the files below; a trailing * stands for the rest of the word.
-RETIRED = {}
+# Maps a retired name to what it is called now. Names are whole words, in all files below; a trailing * stands for the
+# rest of the word.
+RETIRED = {
+    "lfm2_base": "lfm2_cpu",
+    "lfm2_options": "lfm2_compile_flags",
+}
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ("src", "weights-tools", "include", "examples", "launch", "python", "packaging", "cmake", "docs", "tests")
 SUFFIXES = {".h", ".c", ".cpp", ".cu", ".cuh", ".py", ".sh", ".md", ".txt", ".cmake", ".in", ".json", ".sbatch"}

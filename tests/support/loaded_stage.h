@@ -1,4 +1,4 @@
-// One stage of a golden case, loaded on a CPU backend of its own.
+// One stage of a golden case, loaded on its own CPU backend.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The index is a claim about other files; all of it is checked against them.
+// The index is a claim about other files, so all of it is checked against these files.
 #include "weights-tools/formats/hf_index.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ constexpr std::string_view kEnding = ".safetensors";
   throw Error(ExitCode::kData, fmt::format("{}: {}", path.string(), message));
 }
 
-// Tensor names of each file.
+// The names of the tensors in each file.
 using FileContents = std::map<std::string, std::vector<std::string>>;
 
 FileContents read_weight_map(const Json& json, const std::filesystem::path& index) {

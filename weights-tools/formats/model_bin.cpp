@@ -1,4 +1,4 @@
-// The form has no magic number and no checksum, so every field is held against a limit before it is used.
+// The form has no magic number and no checksum, so every field is compared with a limit before it is used.
 #include "weights-tools/formats/model_bin.h"
 
 #include <fmt/format.h>
@@ -20,13 +20,13 @@ constexpr uint32_t kMostTensors = 65536;
 constexpr uint32_t kLongestName = 256;
 constexpr uint32_t kLargestRank = 4;
 constexpr std::string_view kLeftOut = "model.";
-constexpr std::string_view kHead = "lm_head.";  // has no leading "model." in Hugging Face's names either
+constexpr std::string_view kHead = "lm_head.";  // has no leading "model." in Hugging Face's names, too
 
 [[noreturn]] void refuse(const CheckedFile& file, const std::string& message) {
   throw Error(ExitCode::kData, fmt::format("{}: {}", file.path().string(), message));
 }
 
-// Reads the table front to back in pieces of the file.
+// Reads the table from front to back, in pieces of the file.
 class TableCursor {
  public:
   explicit TableCursor(const CheckedFile& file) : file_(file) {}
@@ -148,7 +148,8 @@ FileLayout model_bin_layout(const ModelSource& source) {
     put(layout.header, static_cast<uint32_t>(names[i].size()));
     layout.header += names[i];
     put(layout.header, static_cast<uint32_t>(dims.size()));
-    for (uint64_t extent : dims) put(layout.header, static_cast<uint32_t>(extent));  // the configuration caps them
+    // The limits of the configuration keep extents inside 32 bits.
+    for (uint64_t extent : dims) put(layout.header, static_cast<uint32_t>(extent));
     put(layout.header, offset);
     put(layout.header, layout.tensors[i].bytes);
     offset += layout.tensors[i].bytes;

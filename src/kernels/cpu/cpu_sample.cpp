@@ -1,4 +1,4 @@
-// sample: one token a row, by the functions of sampling.h.
+// The operator `sample`: draws one token for each row, with the functions of sampling.h.
 #include <algorithm>
 #include <functional>
 
@@ -9,23 +9,24 @@ namespace lfm2 {
 
 namespace {
 
-// Descending in the order in which tokens are kept: unique within a row, and larger for the lower of two ids.
+// The key by which tokens are kept, the largest first. Keys are unique within a row, and larger for the lower of two
+// ids.
 uint64_t order_of(float logit, int64_t id) {
   return uint64_t{sampling_key(logit)} << 32 | (~static_cast<uint64_t>(id) & 0xffffffffu);
 }
 float logit_of(uint64_t order) { return sampling_logit(static_cast<uint32_t>(order >> 32)); }
 int32_t id_of(uint64_t order) { return static_cast<int32_t>(~static_cast<uint32_t>(order)); }
 
-// scratch [2 vocab]
+// Draws one token. scratch [2 vocab].
 int32_t draw(const float* logits, int64_t vocab, const SamplingRule& rule, const int32_t* draws, uint64_t* scratch) {
   uint64_t* orders = scratch;
-  uint64_t* masses = scratch + vocab;  // by id, of what is kept
+  uint64_t* masses = scratch + vocab;  // [vocab], by id; only those of the kept tokens are set
   for (int64_t id = 0; id < vocab; ++id) orders[id] = order_of(logits[id], id);
   const uint64_t best = *std::max_element(orders, orders + vocab);
   if (rule.temperature == 0.0f) return id_of(best);
 
-  uint64_t* end = orders + vocab;  // kept: [orders, end), in any order
-  uint64_t least = 0;              // of them
+  uint64_t* end = orders + vocab;  // the kept tokens are [orders, end), in any order
+  uint64_t least = 0;              // the smallest key of a kept token
   if (rule.top_k > 0 && rule.top_k < vocab) {
     end = orders + rule.top_k;
     std::nth_element(orders, end - 1, orders + vocab, std::greater<>());

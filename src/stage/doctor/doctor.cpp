@@ -13,11 +13,12 @@ namespace lfm2 {
 
 namespace {
 
-// The item of the link test where no weights tell it, and the most that it moves at a time.
+// The micro-batch that the link test sends where no shards tell its size, and the largest one that it sends.
 constexpr int64_t kItemTokens = 512, kItemRowBytes = 4096;
 constexpr int64_t kMostItemBytes = int64_t{16} << 20;
 
-// A rank whose trial failed waits this long for those that wait for it.
+// How long a rank whose trial failed waits for the others, whose trials may first have to give up waiting for it; 0:
+// for ever.
 double trial_timeout(const Options& options) {
   if (options.timeout_seconds == 0) return 0;
   return 3 * options.timeout_seconds + (options.device == DeviceChoice::kCpu ? 0 : kStartTimeout);
@@ -32,7 +33,7 @@ std::string versions_line(const RankFacts& first) {
   std::string text = first.versions.at("lfm2_stage");
   for (const auto& [name, version] : first.versions) {
     if (name == "lfm2_stage") continue;
-    // Most MPI libraries name themselves.
+    // Most MPI libraries say their own name in the text of their version, so it is not put in front again.
     text += fmt::format("; {}{}", version.find(name) == std::string::npos ? name + " " : "", version);
     if (name == "MPI") text += first.mpi_takes_gpu_memory ? " (CUDA-aware)" : " (not CUDA-aware)";
   }
@@ -146,7 +147,7 @@ ExitCode Doctor::run() {
   Item item;
   if (world_.rank() == 0) {
     item = choose_item(examination.ranks.front());
-    fmt::print("{}", facts_table(examination));  // now: the trials may hang
+    fmt::print("{}", facts_table(examination));  // printed before the trials, because those may hang
     std::fflush(stdout);
   }
   talk_.broadcast(&item, sizeof item, 0, options_.timeout_seconds, "item of the link test");

@@ -1,4 +1,4 @@
-// Items are sent as the pipeline sends them: two slots in turn, each behind an event of the compute stream.
+// Sends hidden states as the pipeline does: from two buffers in turn, each after an event of the compute stream.
 #include "stage/doctor/link_test.h"
 
 #include <algorithm>
@@ -49,7 +49,8 @@ std::optional<LinkSpeed> LinkTest::measure() {
 
 LinkSpeed LinkTest::measure_link(const MpiGroup& pair) {
   const Tensor& item = slots_[0].item;
-  transfer(pair, kSlots, item.dim(0));  // connects, and touches the memory
+  // Untimed: the first transfer connects the two ranks and touches the memory.
+  transfer(pair, kSlots, item.dim(0));
   std::vector<double> trips;
   for (int i = 0; i < kRoundTrips; ++i) trips.push_back(transfer(pair, 1, 1));
   std::nth_element(trips.begin(), trips.begin() + kRoundTrips / 2, trips.end());

@@ -1,4 +1,5 @@
-// How fast hidden states go from each stage to the next, over the channel that a run would use: for doctor.
+// Measures how fast hidden states go from each stage to the next, over the channel that a run would use. Used by
+// doctor.
 #pragma once
 
 #include <array>
@@ -12,24 +13,25 @@
 namespace lfm2 {
 
 struct LinkSpeed {
-  double bytes_per_second = 0;    // of whole items, one behind the other
-  double round_trip_seconds = 0;  // of one row there, and an empty message of MPI back; the median of several
+  double bytes_per_second = 0;  // of the largest transfers, one after the other
+  // The time until one row has arrived and an empty MPI message has come back; the median of several round trips.
+  double round_trip_seconds = 0;
 };
 
-// After an error it must stay alive until the process ends: transfers may still use its memory.
+// After an error the object must live until the process ends, because transfers may still use its memory.
 class LinkTest {
  public:
-  // Collective over `pipeline`. Items are slots of `tokens` rows.
+  // Collective over `pipeline`. Each transfer is a buffer of `tokens` rows.
   LinkTest(const MpiGroup& pipeline, Backend& backend, Channel& channel, int64_t tokens, int64_t row_bytes,
            double timeout_seconds);
 
-  // One link after the other, so that none disturbs another. Collective; this rank's link to the next stage, nothing on
-  // the last. Error(kLost) where nothing comes for `timeout_seconds`.
+  // Measures one link after the other, so that none disturbs another. Collective. Returns the speed of this rank's link
+  // to the next stage, and nothing on the last stage. Error(kLost) where nothing arrives for `timeout_seconds`.
   std::optional<LinkSpeed> measure();
 
  private:
   LinkSpeed measure_link(const MpiGroup& pair);
-  // Returns the seconds until the sender knows that all have come.
+  // Returns the seconds until the sender knows that all `count` transfers have arrived.
   double transfer(const MpiGroup& pair, int count, int64_t rows);
   void send(int count, int64_t rows);
   void receive(int count, int64_t rows);
@@ -42,7 +44,8 @@ class LinkTest {
   };
 
   const MpiGroup& pipeline_;
-  MpiGroup even_, odd_;  // the two ranks of the links 0-1, 2-3, ... and 1-2, 3-4, ...
+  // Groups of two ranks: even_ for the links 0-1, 2-3, ..., odd_ for the links 1-2, 3-4, ...
+  MpiGroup even_, odd_;
   Backend& backend_;
   Channel& channel_;
   std::array<Slot, kSlots> slots_;

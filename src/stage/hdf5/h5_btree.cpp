@@ -1,4 +1,4 @@
-// HDF5 File Format Specification 3.0, section III.A.2.
+// Version 2 B-trees, as HDF5 File Format Specification 3.0, section III.A.2 describes them.
 #include "stage/hdf5/h5_btree.h"
 
 #include <algorithm>
@@ -7,13 +7,14 @@ namespace lfm2::h5 {
 
 namespace {
 
-constexpr uint64_t kMostRecords = uint64_t{1} << 20;  // links of a group, attributes of an object
+// Limit for the links of a group and for the attributes of an object.
+constexpr uint64_t kMostRecords = uint64_t{1} << 20;
 constexpr uint64_t kLargestNode = uint64_t{1} << 20;
 constexpr uint64_t kMostDepth = 16;
 constexpr uint64_t kBtreeHeaderBytes = 38;
 constexpr size_t kNodePrefixBytes = 6;  // signature, version, type
 
-// The library takes records for this long, whatever the file says.
+// The length of a record of this type; 0 for an unknown one. The library assumes these lengths whatever the file says.
 uint64_t record_bytes_of(uint8_t type) {
   switch (type) {
     case 1:  // huge objects: address, length, number
@@ -44,7 +45,7 @@ class Btree2 {
     node_bytes_ = cursor.u32();
     record_bytes_ = cursor.u16();
     const uint16_t depth = cursor.u16();
-    cursor.skip(2);  // when to split and merge
+    cursor.skip(2);  // the percentages at which nodes split and merge
     const uint64_t root = cursor.u64();
     const uint16_t root_records = cursor.u16();
     const uint64_t total = cursor.u64();
@@ -62,9 +63,9 @@ class Btree2 {
 
  private:
   struct Level {
-    uint64_t most_records;   // of one node
-    uint64_t most_below;     // of a node and all under it
-    size_t count_bytes = 0;  // of `most_below`, in a pointer from above
+    uint64_t most_records;   // limit of the records in one node of this level
+    uint64_t most_below;     // limit of the records in a node of this level and all nodes below it
+    size_t count_bytes = 0;  // width of the field that counts those records, in a pointer from the level above
   };
 
   void set_levels(uint64_t depth, const Cursor& cursor) {

@@ -1,5 +1,5 @@
-// Groups of the HDF5 File Format Specification 3.0: the version 1 B-tree, symbol table nodes and local heap of sections
-// III.A.1, III.B to III.D, and the link messages of section IV.A.2.
+// Groups: the version 1 B-tree, symbol table nodes and local heap (HDF5 File Format Specification 3.0, sections III.A.1
+// and III.B to III.D), and link messages (IV.A.2).
 #include "stage/hdf5/h5_scan_links.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMostLinks = size_t{1} << 20;
 constexpr size_t kLongestName = 4096;
-constexpr uint64_t kMostNames = uint64_t{1} << 24;  // bytes, of a symbol table
+constexpr uint64_t kMostNames = uint64_t{1} << 24;  // limit for the names of a symbol table, in bytes
 constexpr uint64_t kMostTreeLevels = 16;
 
 class LinkReader {
@@ -57,7 +57,7 @@ void LinkReader::add_hard(const std::string& name, uint64_t address, const std::
     throw Error(ExitCode::kData, fmt::format("{}: \"{}\" stands twice", where, name));
 }
 
-// For a link that is not hard.
+// Passes by a link that is not hard. Error(kData) where the rules want its name.
 void LinkReader::pass_by(const std::string& name) const {
   if (rules_.wants(name))
     throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is a soft or external link, expected only datasets",
@@ -89,7 +89,8 @@ void LinkReader::read_dense_links(const RawMessage& link_info) {
   });
 }
 
-// Charged for, and sought no further than a name may be long: many entries may share one.
+// Reads the name at byte `at` of the heap. Its bytes are counted and its length is limited, for many entries may share
+// one.
 std::string LinkReader::name_in(const Block& heap, uint64_t at, const Cursor& from) {
   if (at >= heap.size()) from.refuse(fmt::format("a name at byte {} of {}", at, heap.size()));
   const auto first = heap.begin() + static_cast<ptrdiff_t>(at);
@@ -140,7 +141,7 @@ void LinkReader::read_symbol_tree(uint64_t address, uint64_t level_limit, const 
   Cursor cursor(node, blocks_.where(address, what));
   cursor.skip(kPrefixBytes);
   for (uint64_t child = 0; child < count; ++child) {
-    name_in(names, cursor.u64(), cursor);  // a key
+    name_in(names, cursor.u64(), cursor);  // a key: the first name of the child
     const uint64_t below = cursor.u64();
     if (level == 0)
       read_symbol_node(below, names);

@@ -1,4 +1,4 @@
-// Counting operators and weights without memory.
+// Operators that only count, and weights without memory.
 #include "stage/model/memory_plan.h"
 
 #include <algorithm>
@@ -83,7 +83,7 @@ StageCost measure_stage(const ModelConfig& config, LayerRange layers, DType comp
     const int64_t rows = std::min(result_rows, kHeadRows);
     const Tensor logits(nullptr, DType::kF32, {rows, config.vocab});
     stage.head(head_ops, residual, Tensor(nullptr, DType::kI32, {rows}), scratch, logits);
-    cost.result_bytes = 2 * kResultPieces * logits.bytes();  // on the device and on the host
+    cost.result_bytes = 2 * kResultPieces * logits.bytes();  // once on the device, once on the host
     cost.head_flops = head_ops.flops() / static_cast<double>(rows);
   }
   cost.weight_bytes = weights.bytes();

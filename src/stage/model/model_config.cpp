@@ -1,5 +1,5 @@
-// config.json of Lfm2MoeConfig and Lfm2Config, read as transformers reads it: the same defaults, precedence and older
-// spellings. Whatever would change the mathematics and is not computed is refused
+// Reads config.json of Lfm2MoeConfig and Lfm2Config as transformers does: the same defaults, the same precedence, the
+// same older spellings. A key that would change the mathematics and is not implemented is refused
 // (tests/unit/model/model_config_keys.json lists every key).
 #include "stage/model/model_config.h"
 
@@ -13,18 +13,18 @@ namespace lfm2 {
 
 namespace {
 
-// Limits far above any model of the family: sizes stay inside 64 bits, and an absurd file is named as such.
+// Limits far above any model of the family: they keep sizes inside 64 bits, and let messages name an absurd file.
 constexpr uint64_t kLargestDimension = uint64_t{1} << 24;
 constexpr uint64_t kMostLayers = 4096;
 constexpr uint64_t kMostExperts = 4096;
-constexpr int64_t kMostExpertsInAll = 65536;  // of all layers: each has three tensors to be listed
+constexpr int64_t kMostExpertsInAll = 65536;  // summed over the layers; each expert has three tensors
 
-// Of both classes.
+// The defaults of both classes.
 constexpr double kDefaultRopeTheta = 1000000.0;
 constexpr int32_t kDefaultEosToken = 2;
 
-// Keys of which one value alone is computed: they change what transformers computes or which files it reads, or they
-// name another computation. A value that equals this one, or no such key, is accepted.
+// Keys of which only one value is implemented: others change what transformers computes or which files it reads. The
+// key may be absent.
 struct OnlyValue {
   std::string_view key, json;
 };
@@ -51,12 +51,13 @@ class ConfigReader {
  public:
   ConfigReader(const Json& json, const std::string& what) : json_(json), what_(what) {}
 
-  // The value under `key`, which may be null: most keys refuse that, as transformers does.
+  // The value under `key`, or null where there is no such key. A JSON null is returned as a value: most keys refuse it,
+  // as transformers does.
   const Json* find(std::string_view key) const {
     const auto at = json_.find(key);
     return at == json_.end() ? nullptr : &*at;
   }
-  // For keys where null means the same as no key.
+  // For keys where a JSON null means the same as no key.
   const Json* find_unless_null(std::string_view key) const {
     const Json* value = find(key);
     return value == nullptr || value->is_null() ? nullptr : value;
@@ -127,14 +128,14 @@ std::vector<LayerType> read_layer_types(const ConfigReader& reader, bool moe, in
   } else if (moe) {
     reader.fail("\"layer_types\" is missing");
   } else {
-    types.assign(static_cast<size_t>(layers), LayerType::kAttention);  // the default of Lfm2Config
+    types.assign(static_cast<size_t>(layers), LayerType::kAttention);  // as Lfm2Config does by default
   }
   if (types.size() != static_cast<size_t>(layers))
     reader.fail(fmt::format("\"layer_types\" has {} entries, expected num_hidden_layers = {}", types.size(), layers));
   return types;
 }
 
-// The object that transformers takes: an empty one counts as absent.
+// The object that transformers reads, which ignores an empty one; `name` is its key.
 const Json* find_rope_object(const ConfigReader& reader, std::string_view& name) {
   for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
     const Json* value = reader.find_unless_null(key);
@@ -146,7 +147,7 @@ const Json* find_rope_object(const ConfigReader& reader, std::string_view& name)
   return nullptr;
 }
 
-// What the object holds goes before a rope_theta beside it, rope_type before the older key type.
+// Inside the object, rope_theta goes before one beside it, and rope_type before the older key "type".
 double read_rope_theta(const ConfigReader& reader) {
   std::string_view name;
   const Json* object = find_rope_object(reader, name);
@@ -187,7 +188,7 @@ int64_t read_dense_ffn(const ConfigReader& reader, bool moe) {
 }
 
 void read_moe(const ConfigReader& reader, ModelConfig& config) {
-  const Json* dense = reader.find("num_dense_layers");  // may be 0
+  const Json* dense = reader.find("num_dense_layers");  // the value 0 is allowed
   config.dense_layers =
       dense == nullptr ? 2
                        : static_cast<int64_t>(json_unsigned(*dense, kMostLayers, reader.what(), "num_dense_layers"));
@@ -205,7 +206,7 @@ void read_moe(const ConfigReader& reader, ModelConfig& config) {
         fmt::format("num_experts_per_tok is {}, expected at most num_experts = {}", config.top_k, config.experts));
 }
 
-// One id, a list of them, or null: none.
+// The key holds one id, a list of ids, or null for none.
 std::vector<int32_t> read_eos_tokens(const ConfigReader& reader) {
   constexpr std::string_view kKey = "eos_token_id";
   const Json* value = reader.find(kKey);

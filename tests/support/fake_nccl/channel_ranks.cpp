@@ -1,5 +1,5 @@
-// channel_ranks ITEMS TIMEOUT STAMPS_FILE: ranks hand ITEMS blocks of numbers on over NcclChannel, each adding one; the
-// last checks them. Ends as lfm2_stage does: the exit code, one line.
+// channel_ranks ITEMS TIMEOUT STAMPS_FILE: ranks pass ITEMS blocks of numbers on over NcclChannel, each rank adds one,
+// and the last rank checks them. Ends as lfm2_stage does: with an exit code and one line.
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -17,7 +17,7 @@ using namespace lfm2;
 
 constexpr int64_t kNumbers = 1000;
 
-// As lfm2_stage's job: after an error it stays, for transfers may still be using it.
+// Like lfm2_stage's job, this one stays after an error, because transfers may still be using its memory.
 class Job {
  public:
   explicit Job(const MpiWorld& world) : world_(world) {

@@ -1,4 +1,4 @@
-// Who is blamed for a stall, and what a watchdog does about it.
+// Which rank is blamed for a stall, and what a watchdog does about it.
 #include "comm/watchdog.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ TEST(FindStallTest, TheRankThatOthersWaitForIsBlamed) {
 TEST(FindStallTest, AStoppedProcessIsBlamedWhateverItWaitedFor) {
   expect_stall({sends(0, 1, 11), stopped(receives(1, 0, 11)), receives(2, 1, 30)}, 1, Kind::kStopped);
   expect_stall({meets(0, 11), stopped(meets(1, 11)), meets(2, 12)}, 1, Kind::kStopped);
-  RankView late = receives(1, 0, 10);  // its last heartbeat came a little after its last look around
+  RankView late = receives(1, 0, 10);  // the last heartbeat came a little after the last look
   late.deaf_seconds = 10;
   late.silent_seconds = 9.9;
   expect_stall({sends(0, 1, 10), late}, 1, Kind::kStopped);
@@ -65,7 +65,7 @@ TEST(FindStallTest, DisksMayTakeLonger) {
   expect_stall({sends(0, 1, 90), writes(100)}, 1, Kind::kHangs);
 }
 
-// A driver's call, say, that a wait makes to look around and that does not return.
+// A wait that does not return from a call that it makes in each look, such as one of a driver.
 TEST(FindStallTest, AWaitThatDoesNotLookAroundHangs) {
   RankView deaf = receives(1, 0, 12);
   deaf.deaf_seconds = 12;
@@ -89,7 +89,7 @@ TEST(FindStallTest, APlaceMayHaveALimitOfItsOwn) {
 
 TEST(FindStallTest, CirclesAndOtherHosts) {
   EXPECT_EQ(find_stall(std::vector{sends(0, 1, 11), receives(1, 0, 11)}, kTimeout)->kind, Kind::kCircle);
-  // The watchdog of the other host knows more: it is given time to speak.
+  // The watchdog of the other host knows more, so it gets time to speak first.
   EXPECT_FALSE(find_stall(std::vector{computes(0, 1), sends(1, 2, 15)}, kTimeout));
   expect_stall({sends(0, 1, 21), sends(1, 2, 21)}, 2, Kind::kUnseen);
   EXPECT_FALSE(find_stall(std::vector{meets(0, 15), meets(1, 15)}, kTimeout));
@@ -176,7 +176,7 @@ TEST(WatchdogTest, ACallInAWaitThatDoesNotReturn) {
       << board.said();
 }
 
-// A rank that never looks, because a call does not return: the watchdog ends the job by itself.
+// A rank that never looks, because a call does not return: the watchdog itself ends the job.
 TEST(WatchdogTest, EndsTheJobWhereTheRankDoesNot) {
   LocalBoard board(1);
   Watchdog watchdog = board.watchdog(0, 0.3);

@@ -1,4 +1,4 @@
-// sample of the CPU backend, and the functions of sampling.h that it shares with the GPU.
+// The operator sample of the CPU backend, and the functions of sampling.h that it shares with the GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct SampleTest : ::testing::Test {
   ThreadPool pool{3};
   CpuOps ops{pool, *available_simd().front()};
 
-  // Draws `count` tokens from the same logits: of sample 0, 1, …, each at `place`.
+  // Draws `count` tokens from the same logits, for the samples 0, 1, …, each at `place`.
   std::vector<int> draw(const std::vector<double>& logits, const SamplingRule& rule, int64_t count, int64_t place = 0) {
     const auto vocab = static_cast<int64_t>(logits.size());
     HostTensor rows(DType::kF32, {count, vocab}), draws(DType::kI32, {count, 2}), ids(DType::kI32, {count}),
@@ -46,7 +46,7 @@ std::vector<uint32_t> philox_words(Philox counter, uint32_t key0, uint32_t key1)
   return {result.words, result.words + 4};
 }
 
-TEST_F(SamplingTest, PhiloxGivesItsKnownAnswers) {  // of Random123's kat_vectors
+TEST_F(SamplingTest, PhiloxGivesItsKnownAnswers) {  // from kat_vectors of Random123
   using Words = std::vector<uint32_t>;
   const uint32_t ones = 0xffffffffu;
   EXPECT_EQ(philox_words({{0, 0, 0, 0}}, 0, 0), (Words{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
@@ -116,10 +116,10 @@ TEST_F(SampleTest, GreedyTakesTheLargestAndOfTiesTheLowerId) {
   ops.sample(logits, draws, rules_of({0, 2, 0.1f, 5}, logits->dim(0)), ids, log_probs);
   EXPECT_EQ(ids.values(), (std::vector<double>{1, 0, 3, 0, 0, 3}));
   EXPECT_NEAR(log_probs.get(1), -std::log(4.0), 1e-7);
-  EXPECT_TRUE(std::isnan(log_probs.get(2)));  // a NaN spoils log_softmax of its row, not the token
+  EXPECT_TRUE(std::isnan(log_probs.get(2)));  // a NaN spoils log_softmax of its row, but not the token
 }
 
-// The rule in plain words, over a sorted list.
+// The sampling rule, written in the simplest way over a sorted list.
 int reference(const float* logits, int64_t vocab, const SamplingRule& rule, int32_t sample, int32_t place) {
   std::vector<int> order(static_cast<size_t>(vocab));
   std::iota(order.begin(), order.end(), 0);
@@ -153,7 +153,7 @@ TEST_F(SampleTest, AgreesWithTheRuleInPlainWords) {
     HostTensor logits(DType::kF32, {rows, vocab}), draws(DType::kI32, {rows, 2}), ids(DType::kI32, {rows}),
         log_probs(DType::kF32, {rows});
     logits.fill_random(3, 3.0f);
-    for (size_t i = 0; i < logits.size() / 2; ++i) logits.set(i, std::round(logits.get(i)));  // many ties
+    for (size_t i = 0; i < logits.size() / 2; ++i) logits.set(i, std::round(logits.get(i)));  // makes many ties
     if (vocab > 2) logits.set(1, -HUGE_VAL);
     for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i * i % 13));
     HostTensor all_ids(DType::kI32, {rows, vocab}), all_log_probs(DType::kF32, {rows, vocab});
@@ -213,11 +213,11 @@ TEST_F(SampleTest, ARowHasTheTokenOfItsOwnRule) {
 }
 
 TEST_F(SampleTest, KeepsWhatTransformersKeeps) {
-  std::vector<double> logits;  // ids 1, 3, 0, 2 in order
+  std::vector<double> logits;  // the order of the ids is 1, 3, 0, 2
   for (const double share : {0.2, 0.4, 0.1, 0.3}) logits.push_back(std::log(share));
   using Ids = std::set<int>;
   EXPECT_EQ(drawn(logits, {1, 0, 1.0f, 1}), (Ids{0, 1, 2, 3}));
-  EXPECT_EQ(drawn(logits, {1, 0, 0.95f, 1}), (Ids{0, 1, 2, 3}));  // 0.9 lies before the last one
+  EXPECT_EQ(drawn(logits, {1, 0, 0.95f, 1}), (Ids{0, 1, 2, 3}));  // 0.9 of the mass comes before the last one
   EXPECT_EQ(drawn(logits, {1, 0, 0.85f, 1}), (Ids{0, 1, 3}));
   EXPECT_EQ(drawn(logits, {1, 0, 0.8f, 1}), (Ids{0, 1, 3}));
   EXPECT_EQ(drawn(logits, {1, 0, 0.65f, 1}), (Ids{1, 3}));
@@ -225,9 +225,10 @@ TEST_F(SampleTest, KeepsWhatTransformersKeeps) {
   EXPECT_EQ(drawn(logits, {1, 0, 1e-9f, 1}), (Ids{1}));
   EXPECT_EQ(drawn(logits, {1, 2, 1.0f, 1}), (Ids{1, 3}));
   EXPECT_EQ(drawn(logits, {1, 9, 1.0f, 1}), (Ids{0, 1, 2, 3}));
-  EXPECT_EQ(drawn(logits, {1, 3, 0.75f, 1}), (Ids{1, 3}));    // of the three, 7/9 lies before the last one
-  EXPECT_EQ(drawn(logits, {0.5f, 0, 0.8f, 1}), (Ids{1, 3}));  // 16, 9, 4 and 1 of 30: the temperature comes first
-  // Equal logits: exactly half of them, of the lower ids.
+  EXPECT_EQ(drawn(logits, {1, 3, 0.75f, 1}), (Ids{1, 3}));  // of these three, 7/9 comes before the last one
+  // 16, 9, 4 and 1 of 30: the temperature is applied first.
+  EXPECT_EQ(drawn(logits, {0.5f, 0, 0.8f, 1}), (Ids{1, 3}));
+  // Of equal logits exactly half are kept, those with the lower ids.
   EXPECT_EQ(drawn({2, 2, 2, 2}, {1, 0, 0.5f, 1}), (Ids{0, 1}));
   EXPECT_EQ(drawn({2, 2, 2, 2}, {1, 3, 1.0f, 1}), (Ids{0, 1, 2}));
 }
@@ -237,11 +238,11 @@ TEST_F(SampleTest, NeverDrawsWhatIsImpossible) {
   EXPECT_EQ(drawn({-HUGE_VAL, 1, NAN, 1, -HUGE_VAL}, {1, 0, 1.0f, 1}), (Ids{1, 3}));
   EXPECT_EQ(drawn({-HUGE_VAL, 1, NAN, 1, -HUGE_VAL}, {1, 4, 0.999f, 1}), (Ids{1, 3}));
   EXPECT_EQ(drawn({0, HUGE_VAL, 5}, {1, 0, 1.0f, 1}), (Ids{1}));
-  EXPECT_EQ(drawn({-HUGE_VAL, -HUGE_VAL}, {1, 0, 1.0f, 1}), (Ids{0, 1}));  // all alike
+  EXPECT_EQ(drawn({-HUGE_VAL, -HUGE_VAL}, {1, 0, 1.0f, 1}), (Ids{0, 1}));  // all are alike
   EXPECT_EQ(drawn({NAN, NAN, NAN}, {1, 2, 1.0f, 1}), (Ids{0, 1}));
 }
 
-// The squares of what was drawn too often or too rarely, over what was expected.
+// The sum of the squared differences between drawn and expected counts, each divided by the expected count.
 double chi_square(const std::vector<int>& ids, const std::vector<double>& shares) {
   std::vector<double> counts(shares.size(), 0);
   for (const int id : ids) counts[static_cast<size_t>(id)] += 1;
@@ -263,12 +264,13 @@ TEST_F(SampleTest, DrawsAsOftenAsTheSharesSay) {
     return shares;
   };
   const std::vector<size_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
-  constexpr double kLimit = 24.3;  // of 7 degrees of freedom, exceeded once in a thousand
+  // The value that chi square with 7 degrees of freedom exceeds once in a thousand.
+  constexpr double kLimit = 24.3;
   for (const uint64_t seed : {uint64_t{1}, uint64_t{2}, uint64_t{0xfeedfacecafebeef}}) {
     EXPECT_LT(chi_square(draw(logits, {1.0f, 0, 1.0f, seed}, 40000), shares_of(all, 1.0)), kLimit);
     EXPECT_LT(chi_square(draw(logits, {0.6f, 0, 1.0f, seed}, 40000), shares_of(all, 0.6)), kLimit);
     EXPECT_LT(chi_square(draw(logits, {1.0f, 4, 1.0f, seed}, 40000), shares_of({2, 3, 5, 6}, 1.0)), kLimit);
-    std::vector<int> along;  // one sample, place after place
+    std::vector<int> along;  // one sample, at one place after the other
     for (int64_t place = 0; place < 4000; ++place) along.push_back(draw(logits, {1.0f, 0, 1.0f, seed}, 1, place)[0]);
     EXPECT_LT(chi_square(along, shares_of(all, 1.0)), kLimit);
   }

@@ -1,4 +1,4 @@
-// Each in a process of its own: what a signal did to one stays.
+// Each test runs in a process of its own, because the effect of a signal stays.
 #include "stage/support/stop.h"
 
 #include <gtest/gtest.h>
@@ -91,6 +91,39 @@ TEST(StopSignalDeathTest, TheSameRequestByTwoWaysIsOneAndALaterOneEndsTheProcess
         say(false);
       },
       testing::ExitedWithCode(75), "");
+}
+
+TEST(InterruptDeathTest, ASignalIsRememberedAndTheSameOneAgainEndsTheProcess) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    EXPECT_EXIT(
+        {
+          catch_interrupts();
+          if (stop_requested()) say(false);
+          raise(signal);
+          say(stop_signal() == signal);
+        },
+        testing::ExitedWithCode(0), "");
+    EXPECT_EXIT(
+        {
+          catch_interrupts();
+          raise(signal);
+          raise(signal);
+          say(false);
+        },
+        testing::KilledBySignal(signal), "");
+  }
+}
+
+TEST(InterruptDeathTest, AnotherSignalDoesNotEndTheProcess) {
+  EXPECT_EXIT(
+      {
+        catch_interrupts();
+        raise(SIGINT);
+        usleep(1'100'000);
+        raise(SIGTERM);
+        say(stop_signal() == SIGTERM);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
