@@ -182,7 +182,7 @@ void GenerationJob::add_to(StageReport& report) const {
   report.activation_bytes = generator_->activation_bytes();
   report.cache_bytes = generator_->cache_bytes();
   report.times = generator_->times();
-  if (is_first()) report.generation = summarize(generator_->generation_times());
+  if (is_first()) report.generation = summarize(generator_->generation_times(), generator_->counts());
   if (is_last() && options_.results.positions != Positions::kNone) report.results_xxh3 = hash_.hex();
 }
 

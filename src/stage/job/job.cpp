@@ -241,7 +241,8 @@ ExitCode Job::finish() {
 
 StageReport Job::stage_report() const {
   StageReport report;
-  report.stage = world_.rank();
+  report.rank = world_.rank();
+  report.stage = pipeline_ranks_->rank();
   report.layers = layers();
   report.host = world_.host();
   report.device = machine_.backend->description();

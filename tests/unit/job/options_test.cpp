@@ -162,7 +162,8 @@ TEST(OptionsTest, HelpAndVersionGoToStdout) {
 }
 
 TEST(ReportTest, StageReportSurvivesItsJson) {
-  const StageReport report{.stage = 2,
+  const StageReport report{.rank = 6,
+                           .stage = 2,
                            .layers = {12, 6},
                            .host = "a\"b",
                            .device = "CPU",
@@ -173,11 +174,13 @@ TEST(ReportTest, StageReportSurvivesItsJson) {
                            .times = {.total = 4, .busy = 3, .sending = 2, .hidden = 1, .receiving = 0.5},
                            .results_xxh3 = std::string(32, 'a'),
                            .verdict = Verdict{.rows = 3, .top1_equal = 2, .largest_difference = 0.25, .tolerance = 1},
-                           .generation = GenerationReport{.tokens = 5, .first_token_median = 0.5}};
+                           .generation = GenerationReport{.tokens = 5, .first_token_median = 0.5, .preemptions = 3}};
   const StageReport back = stage_report_from_json(to_json(report));
   EXPECT_EQ(to_json(back), to_json(report));
   EXPECT_EQ(back.layers, report.layers);
   EXPECT_EQ(back.times.receiving, 0.5);
+  EXPECT_EQ(back.rank, 6);
+  EXPECT_EQ(back.generation->preemptions, 3);
 }
 
 TEST(ReportTest, ReplicasAreAddedUp) {
