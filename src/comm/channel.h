@@ -1,5 +1,5 @@
 // The two edges of a stage: hidden states arrive from the stage before and leave for the stage after, in place, in one
-// of two buffers. In this interface `slot` is the number of the buffer.
+// of two buffers. In this interface `buffer` is the number of the buffer.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 namespace lfm2 {
 
 // The residual streams that a rank holds at a time: one is computed while the other is sent or received.
-inline constexpr int kSlots = 2;
+inline constexpr int kBuffers = 2;
 
 // Micro-batches (or steps) of one edge arrive in the order in which they were sent. No function blocks.
 class Channel {
@@ -18,17 +18,17 @@ class Channel {
   virtual ~Channel() = default;
 
   // Starts receiving the next micro-batch into `into` [tokens, hidden]. The buffer must be free.
-  virtual void receive(int slot, const Tensor& into) = 0;
+  virtual void receive(int buffer, const Tensor& into) = 0;
   // Whether work on the buffer may be enqueued. order_after_arrival() then makes that work start once the data is
   // there.
-  virtual bool arrived(int slot) = 0;
-  virtual void order_after_arrival(int slot, Stream& compute) = 0;
+  virtual bool arrived(int buffer) = 0;
+  virtual void order_after_arrival(int buffer, Stream& compute) = 0;
   // Whether the data is there. This may be later than arrived() where a GPU's stream does the waiting.
-  virtual bool delivered(int slot) { return arrived(slot); }
+  virtual bool delivered(int buffer) { return arrived(buffer); }
 
   // Sends `from` [tokens, hidden] once `computed` is done. The buffer must not be touched until sent().
-  virtual void send(int slot, const Tensor& from, Event& computed) = 0;
-  virtual bool sent(int slot) = 0;  // true, too, where nothing was sent from the buffer yet
+  virtual void send(int buffer, const Tensor& from, Event& computed) = 0;
+  virtual bool sent(int buffer) = 0;  // true, too, where nothing was sent from the buffer yet
 
   // Starts transfers that have become ready; throws the errors of those that failed.
   virtual void progress() = 0;

@@ -31,11 +31,11 @@ class LocalChannel : public Channel {
   // A null link means that this stage is at that end of the pipeline.
   LocalChannel(LocalLink* previous, LocalLink* next) : previous_(previous), next_(next) {}
 
-  void receive(int slot, const Tensor& into) override;
-  bool arrived(int slot) override;
+  void receive(int buffer, const Tensor& into) override;
+  bool arrived(int buffer) override;
   void order_after_arrival(int, Stream&) override {}
-  void send(int slot, const Tensor& from, Event& computed) override;
-  bool sent(int slot) override;
+  void send(int buffer, const Tensor& from, Event& computed) override;
+  bool sent(int buffer) override;
   void progress() override;
   Transfers take_finished() override { return {}; }  // tests do not look at times
 
@@ -47,8 +47,8 @@ class LocalChannel : public Channel {
   };
   LocalLink* previous_;
   LocalLink* next_;
-  std::array<LocalLink::Ticket, kSlots> incoming_{};
-  std::array<Outgoing, kSlots> outgoing_{};
+  std::array<LocalLink::Ticket, kBuffers> incoming_{};
+  std::array<Outgoing, kBuffers> outgoing_{};
   std::deque<int> pending_;  // buffers whose transfer has not begun, in the order of send()
 };
 

@@ -15,18 +15,18 @@ namespace lfm2 {
 class MpiChannel : public Channel {
  public:
   static constexpr int kNoPeer = -1;
-  // `previous` and `next` are ranks of `comm`, or kNoPeer at the ends of the pipeline. `slot_bytes` is the size of the
-  // largest micro-batch. The channel duplicates `comm`.
-  MpiChannel(MPI_Comm comm, int previous, int next, Backend& backend, size_t slot_bytes);
+  // `previous` and `next` are ranks of `comm`, or kNoPeer at the ends of the pipeline. `buffer_bytes` is the size of
+  // the largest micro-batch. The channel duplicates `comm`.
+  MpiChannel(MPI_Comm comm, int previous, int next, Backend& backend, size_t buffer_bytes);
   MpiChannel(const MpiChannel&) = delete;
   MpiChannel& operator=(const MpiChannel&) = delete;
   ~MpiChannel() override;
 
-  void receive(int slot, const Tensor& into) override;
-  bool arrived(int slot) override;
-  void order_after_arrival(int slot, Stream& compute) override;
-  void send(int slot, const Tensor& from, Event& computed) override;
-  bool sent(int slot) override;
+  void receive(int buffer, const Tensor& into) override;
+  bool arrived(int buffer) override;
+  void order_after_arrival(int buffer, Stream& compute) override;
+  void send(int buffer, const Tensor& from, Event& computed) override;
+  bool sent(int buffer) override;
   void progress() override;
   Transfers take_finished() override;
 
@@ -53,8 +53,8 @@ class MpiChannel : public Channel {
   Backend& backend_;
   std::unique_ptr<Stream> to_device_,
       to_host_;  // two streams, so that neither direction waits for the other; null where nothing is copied
-  std::array<Incoming, kSlots> incoming_;
-  std::array<Outgoing, kSlots> outgoing_;
+  std::array<Incoming, kBuffers> incoming_;
+  std::array<Outgoing, kBuffers> outgoing_;
   // Buffers whose transfer has not begun, in the order of send(), on which the receiver relies.
   std::deque<int> pending_;
   Transfers finished_;

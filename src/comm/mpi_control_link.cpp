@@ -10,7 +10,7 @@ namespace lfm2 {
 namespace {
 constexpr int kStepTag = 1, kTokensTag = 2, kStopTag = 3;
 // When a link is destroyed, all its messages have been received, but MPI may have to be polled before it notices.
-constexpr std::chrono::seconds kLongestFarewell{1};
+constexpr std::chrono::seconds kMaxFarewell{1};
 }  // namespace
 
 MpiControlLink::MpiControlLink(const MpiGroup& group)
@@ -23,7 +23,7 @@ MpiControlLink::MpiControlLink(const MpiGroup& group)
 }
 
 MpiControlLink::~MpiControlLink() {
-  const auto until = std::chrono::steady_clock::now() + kLongestFarewell;
+  const auto until = std::chrono::steady_clock::now() + kMaxFarewell;
   while (!outgoing_.empty() && std::chrono::steady_clock::now() < until) {
     Outgoing& out = outgoing_.front();
     int done = 0;

@@ -22,7 +22,7 @@
 namespace lfm2 {
 
 namespace {
-constexpr auto kLongestAbort = std::chrono::seconds(3);
+constexpr auto kMaxAbortTime = std::chrono::seconds(3);
 }
 
 void check_mpi(int result, const char* call) {
@@ -281,7 +281,7 @@ void MpiWorld::abort(ExitCode code) {
   // The abort itself may hang in MPI, or in a lock that another thread never releases: then this thread ends the
   // process.
   std::thread([code] {
-    std::this_thread::sleep_for(kLongestAbort);
+    std::this_thread::sleep_for(kMaxAbortTime);
     _exit(static_cast<int>(code));
   }).detach();
   std::fflush(nullptr);

@@ -24,8 +24,8 @@ namespace {
 
 // On NVLink two thread blocks move 35 GB/s, four 67 GB/s, NCCL's default number 300 GB/s. Each block takes a
 // multiprocessor away from the matrix products.
-constexpr int kMostThreadBlocks = 4;
-constexpr auto kLongestAbort = std::chrono::seconds(1);
+constexpr int kMaxThreadBlocks = 4;
+constexpr auto kMaxAbortTime = std::chrono::seconds(1);
 constexpr int kUrgent = -5;  // priority of the streams: transfers are short, and other ranks wait for them
 
 void check_nccl(ncclResult_t result, ncclComm_t comm, std::string_view call) {
@@ -66,10 +66,10 @@ class Edge {
   void start(const ncclUniqueId& id) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    config.maxCTAs = kMostThreadBlocks;
+    config.maxCTAs = kMaxThreadBlocks;
     check_nccl(ncclCommInitRankConfig(&comm_, 2, id, rank_, &config), nullptr, "ncclCommInitRankConfig");
   }
-  // Ends the edge without the other side. Waits no longer than kLongestAbort for NCCL.
+  // Ends the edge without the other side. Waits no longer than kMaxAbortTime for NCCL.
   void abort() {
     if (comm_ == nullptr) return;
     const auto aborted = std::make_shared<std::promise<void>>();
@@ -77,7 +77,7 @@ class Edge {
       ncclCommAbort(comm);
       aborted->set_value();
     }).detach();
-    aborted->get_future().wait_for(kLongestAbort);
+    aborted->get_future().wait_for(kMaxAbortTime);
   }
 
   // False while NCCL is busy in the background. Throws the error of either side of the edge.
@@ -91,10 +91,10 @@ class Edge {
 
   // Starts a send or receive. At its first use NCCL connects the two sides in the background (ncclInProgress). Events
   // that are recorded on the stream before that is done do not cover the transfer, so this waits for it.
-  void transfer(int slot, const Tensor& tensor, const Wait& wait) {
+  void transfer(int buffer, const Tensor& tensor, const Wait& wait) {
     const auto count = static_cast<size_t>(tensor.numel());
-    const Timing& timing = timing_[static_cast<size_t>(slot)];
-    expect(done(slot), "NcclChannel: the slot is in flight");
+    const Timing& timing = timing_[static_cast<size_t>(buffer)];
+    expect(done(buffer), "NcclChannel: the buffer is in flight");
     CUDA_CHECK(cudaEventRecord(timing.start.native(), stream_.native()));
     if (rank_ == kSender)
       NCCL_CHECK(comm_, ncclSend(tensor.data, count, nccl_type(tensor.dtype), kReceiver, comm_, stream_.native()));
@@ -102,14 +102,14 @@ class Edge {
       NCCL_CHECK(comm_, ncclRecv(tensor.data, count, nccl_type(tensor.dtype), kSender, comm_, stream_.native()));
     settle(wait);
     CUDA_CHECK(cudaEventRecord(timing.end.native(), stream_.native()));
-    in_flight_[static_cast<size_t>(slot)] = true;
+    in_flight_[static_cast<size_t>(buffer)] = true;
   }
   void settle(const Wait& wait) {
     wait.until([&] { return settled(); }, connecting());
   }
   Place connecting() const { return {.phase = Phase::kConnect, .peer = peer_}; }
-  bool done(int slot) {
-    const auto at = static_cast<size_t>(slot);
+  bool done(int buffer) {
+    const auto at = static_cast<size_t>(buffer);
     if (!in_flight_[at]) return true;
     const Timing& timing = timing_[at];
     if (!timing.end.done()) return false;
@@ -122,7 +122,7 @@ class Edge {
     std::sort(finished_.begin(), finished_.end(), [](const Span& a, const Span& b) { return a.start < b.start; });
     return std::exchange(finished_, {});
   }
-  cudaEvent_t end_of(int slot) const { return timing_[static_cast<size_t>(slot)].end.native(); }
+  cudaEvent_t end_of(int buffer) const { return timing_[static_cast<size_t>(buffer)].end.native(); }
   CudaStream& stream() { return stream_; }
 
  private:
@@ -133,8 +133,8 @@ class Edge {
   int rank_, peer_;  // rank_ in the edge's communicator; peer_ in the job
   ncclComm_t comm_ = nullptr;
   CudaStream stream_;
-  std::array<Timing, kSlots> timing_;
-  std::array<bool, kSlots> in_flight_{};
+  std::array<Timing, kBuffers> timing_;
+  std::array<bool, kBuffers> in_flight_{};
   std::vector<Span> finished_;
 };
 
@@ -149,25 +149,25 @@ class NcclChannel : public Channel {
       if (edge != nullptr) edge->abort();
   }
 
-  void receive(int slot, const Tensor& into) override { previous_->transfer(slot, into, wait_); }
+  void receive(int buffer, const Tensor& into) override { previous_->transfer(buffer, into, wait_); }
   bool arrived(int) override { return true; }  // the compute stream waits, and the host does not have to
-  bool delivered(int slot) override { return previous_->done(slot); }
-  void order_after_arrival(int slot, Stream& compute) override {
-    CUDA_CHECK(cudaStreamWaitEvent(dynamic_cast<CudaStream&>(compute).native(), previous_->end_of(slot)));
+  bool delivered(int buffer) override { return previous_->done(buffer); }
+  void order_after_arrival(int buffer, Stream& compute) override {
+    CUDA_CHECK(cudaStreamWaitEvent(dynamic_cast<CudaStream&>(compute).native(), previous_->end_of(buffer)));
   }
-  void send(int slot, const Tensor& from, Event& computed) override {
+  void send(int buffer, const Tensor& from, Event& computed) override {
     next_->stream().wait(computed);
-    next_->transfer(slot, from, wait_);
+    next_->transfer(buffer, from, wait_);
   }
-  bool sent(int slot) override { return next_->done(slot); }
+  bool sent(int buffer) override { return next_->done(buffer); }
   void progress() override {
     if (previous_) previous_->settled();
     if (next_) next_->settled();
   }
   Transfers take_finished() override {
-    for (int slot = 0; slot < kSlots; ++slot) {
-      if (previous_) previous_->done(slot);
-      if (next_) next_->done(slot);
+    for (int buffer = 0; buffer < kBuffers; ++buffer) {
+      if (previous_) previous_->done(buffer);
+      if (next_) next_->done(buffer);
     }
     return {.sent = next_ ? next_->take_finished() : std::vector<Span>(),
             .received = previous_ ? previous_->take_finished() : std::vector<Span>()};

@@ -33,8 +33,8 @@ struct Place {
   static constexpr int kNobody = -1;
 
   Phase phase = Phase::kStart;
-  int64_t item = -1;  // number of the micro-batch or step; -1: none
-  bool step = false;  // whether `item` counts steps, not micro-batches
+  int64_t unit = -1;  // number of the micro-batch or step; -1: none
+  bool step = false;  // whether `unit` counts steps, not micro-batches
   int peer = kNobody;
   std::string_view label = {};  // name of a meeting; only the first kLabelBytes are kept
   // Limit without progress at this place; 0: --timeout, for disks kDiskFactor times that.
@@ -79,7 +79,7 @@ class RankStamps {
  private:
   struct Slot {
     std::atomic<double> seconds, limit;
-    std::atomic<int64_t> item;
+    std::atomic<int64_t> unit;
     std::atomic<int32_t> peer;
     std::atomic<Phase> phase;
     std::atomic<bool> step;

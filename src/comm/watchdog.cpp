@@ -18,7 +18,7 @@ namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(100);
 // A longer time between two looks means that this process itself did not run. That time makes no rank idle.
-constexpr double kLongestTickSeconds = 0.3;
+constexpr double kMaxTickSeconds = 0.3;
 // Time for the main thread to remove unfinished files and to end the job itself.
 constexpr auto kGrace = std::chrono::seconds(2);
 
@@ -64,7 +64,7 @@ void Watchdog::loop() {
   while (!stopping_changed_.wait_for(lock, kTick, [this] { return stopping_; })) {
     self_->beat();
     const double now = steady_seconds();
-    const std::vector<RankView> views = ranks_.look(std::min(now - std::exchange(last, now), kLongestTickSeconds));
+    const std::vector<RankView> views = ranks_.look(std::min(now - std::exchange(last, now), kMaxTickSeconds));
     const std::optional<Stall> stall = find_stall(views, settings_.timeout_seconds);
     if (!stall) continue;
     end_job(*stall, views);

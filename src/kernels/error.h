@@ -46,9 +46,9 @@ inline size_t printable_bytes(std::string_view text) {
 
 // The text as one line of UTF-8, whatever bytes of files it contains: others appear as \xNN, and long text is cut off.
 inline std::string printable(std::string_view text) {
-  constexpr size_t kLongest = 4096;
+  constexpr size_t kMaxLineBytes = 4096;
   std::string line;
-  while (!text.empty() && line.size() < kLongest) {
+  while (!text.empty() && line.size() < kMaxLineBytes) {
     const size_t bytes = printable_bytes(text);
     if (bytes == 0)
       line += fmt::format("\\x{:02x}", static_cast<unsigned char>(text.front()));

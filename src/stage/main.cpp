@@ -80,7 +80,7 @@ Deadline deadline_of(const char* work, double seconds, const Options& options) {
 
 // A machine that needs a doctor may hang anywhere.
 Deadline doctors_deadline(const Options& options) {
-  return deadline_of("doctor", longest_doctor_seconds(options), options);
+  return deadline_of("doctor", max_doctor_seconds(options), options);
 }
 
 Deadline start_deadline(const Options& options) {

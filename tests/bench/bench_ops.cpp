@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/workspace.h"
+#include "kernels/cpu/growing_buffer.h"
 
 namespace {
 

@@ -19,10 +19,10 @@
 namespace lfm2::test {
 namespace {
 
-constexpr double kLongestRefusalSeconds = 5;
+constexpr double kMaxRefusalSeconds = 5;
 constexpr double kGpuStartSeconds = 15;  // CUDA takes seconds to start on a machine with several GPUs
 
-double longest_refusal_seconds() { return kLongestRefusalSeconds + (on_gpus() ? kGpuStartSeconds : 0); }
+double max_refusal_seconds() { return kMaxRefusalSeconds + (on_gpus() ? kGpuStartSeconds : 0); }
 
 class RefusalTest : public testing::Test {
  protected:
@@ -61,7 +61,7 @@ class RefusalTest : public testing::Test {
     for (const std::string& reason : reasons)
       EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
     EXPECT_EQ(outcome.out, "");
-    EXPECT_LT(outcome.seconds, longest_refusal_seconds());
+    EXPECT_LT(outcome.seconds, max_refusal_seconds());
     EXPECT_TRUE(std::filesystem::is_empty(results));
   }
 
@@ -205,7 +205,7 @@ TEST_F(RefusalTest, FullDisk) {
     ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
     EXPECT_NE(outcome.error_lines()[0].find(name), std::string::npos) << outcome.error_lines()[0];
     EXPECT_NE(outcome.error_lines()[0].find("No space left on device"), std::string::npos) << outcome.error_lines()[0];
-    EXPECT_LT(outcome.seconds, longest_refusal_seconds());
+    EXPECT_LT(outcome.seconds, max_refusal_seconds());
     // Lines are finished one by one, so those that still found room are kept.
     EXPECT_FALSE(std::filesystem::exists(small / name));
     for (const auto& entry : std::filesystem::directory_iterator(small)) {

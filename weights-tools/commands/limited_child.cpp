@@ -49,7 +49,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr size_t kLongestAnswer = 8192;
+constexpr size_t kMaxAnswerBytes = 8192;
 
 #ifdef LFM2_SYSCALL_FILTER
 // Leaves the process the system calls that reading files needs. Every other call fails with EPERM, and so do opening a
@@ -165,7 +165,7 @@ void limit_this_process(const ChildLimits& limits, pid_t parent) {
     code = ExitCode::kData;
     text = error.what();
   }
-  text.resize(std::min(text.size(), kLongestAnswer - 1));
+  text.resize(std::min(text.size(), kMaxAnswerBytes - 1));
   text.insert(text.begin(), static_cast<char>(code));
   const bool sent = ::write(answer, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   ::_exit(sent ? 0 : 1);
@@ -218,7 +218,7 @@ bool read_answer(const FileDescriptor& from, Clock::time_point deadline, std::st
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return true;
     answer.append(piece, static_cast<size_t>(got));
-    if (answer.size() > kLongestAnswer) return true;
+    if (answer.size() > kMaxAnswerBytes) return true;
   }
 }
 
@@ -247,7 +247,7 @@ std::string run_limited(const std::string& what, const ChildLimits& limits, cons
   };
   std::string answer;
   const bool answered = read_answer(from, deadline, answer);
-  if (answer.size() > kLongestAnswer) throw refuse("gave an answer that makes no sense");
+  if (answer.size() > kMaxAnswerBytes) throw refuse("gave an answer that makes no sense");
   const std::optional<int> ended = answered ? child.wait_until(deadline) : std::nullopt;
   if (!ended) throw refuse(fmt::format("was ended after {} s", limits.wall_seconds));
   const int status = *ended;

@@ -29,10 +29,10 @@ std::vector<StageNeeds> stage_needs(const ModelSource& model, const std::vector<
   const int64_t tokens = input.samples * input.length;
   std::vector<StageNeeds> needs;
   for (const LayerRange& range : stages) {
-    const StageCost cost = measure_stage(config, range, input.act, input.act, tokens, input.samples);
+    const StageMemory cost = stage_memory(config, range, input.act, input.act, tokens, input.samples);
     StageNeeds need;
     need.layers = range;
-    need.slot_bytes = kSlots * cost.residual_bytes;
+    need.slot_bytes = kBuffers * cost.residual_bytes;
     need.workspace_bytes = cost.scratch_bytes;
     need.logits_bytes = cost.result_bytes;
     need.gflop_per_token = cost.layer_flops / static_cast<double>(tokens) * 1e-9;

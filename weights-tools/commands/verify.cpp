@@ -75,7 +75,7 @@ void check_tensor(const ModelSource& shards, size_t tensor, std::span<std::byte>
 
 // Limits of the child that leave time for a slow disk.
 ChildLimits limits_for(const VerifyOptions& options) {
-  constexpr uint64_t kSlowBytesPerSecond = 20'000'000, kMostSeconds = 4 * 3600;
+  constexpr uint64_t kSlowBytesPerSecond = 20'000'000, kMaxSeconds = 4 * 3600;
   uint64_t bytes = 0;
   std::error_code ignored;
   const std::filesystem::path path = options.model;
@@ -86,7 +86,7 @@ ChildLimits limits_for(const VerifyOptions& options) {
     bytes = std::filesystem::file_size(path, ignored);
   }
   ChildLimits limits;
-  limits.cpu_seconds = std::min(60 + bytes / kSlowBytesPerSecond, kMostSeconds);
+  limits.cpu_seconds = std::min(60 + bytes / kSlowBytesPerSecond, kMaxSeconds);
   limits.wall_seconds = 2 * limits.cpu_seconds;
   return limits;
 }

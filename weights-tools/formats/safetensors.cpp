@@ -18,9 +18,9 @@ namespace {
 
 constexpr uint64_t kLengthBytes = 8;
 // The format allows 100 MB, which would take gigabytes as parsed JSON. 10,000 tensors need 2 MB.
-constexpr uint64_t kLargestHeader = uint64_t{16} << 20;
+constexpr uint64_t kMaxHeader = uint64_t{16} << 20;
 constexpr uint64_t kHeaderAlignment = 8;
-constexpr size_t kLargestRank = 8;
+constexpr size_t kMaxRank = 8;
 
 struct DTypeName {
   DType dtype;
@@ -41,8 +41,7 @@ std::string read_header_text(const CheckedFile& file) {
   file.read(0, std::as_writable_bytes(std::span(raw)));
   uint64_t length = 0;
   for (size_t i = raw.size(); i-- > 0;) length = length << 8 | raw[i];
-  if (length > kLargestHeader)
-    refuse(file, fmt::format("header length is {}, expected at most {}", length, kLargestHeader));
+  if (length > kMaxHeader) refuse(file, fmt::format("header length is {}, expected at most {}", length, kMaxHeader));
   if (length > file.size() - kLengthBytes)
     refuse(file, fmt::format("header length is {}, but the file has {} bytes", length, file.size()));
   std::string text(length, '\0');
@@ -53,8 +52,8 @@ std::string read_header_text(const CheckedFile& file) {
 
 // Expects a list of unsigned integers.
 std::vector<uint64_t> read_integers(const Json& json, const CheckedFile& file, const std::string& what) {
-  if (!json.is_array() || json.size() > kLargestRank)
-    refuse(file, fmt::format("{} is no list of at most {} integers", what, kLargestRank));
+  if (!json.is_array() || json.size() > kMaxRank)
+    refuse(file, fmt::format("{} is no list of at most {} integers", what, kMaxRank));
   std::vector<uint64_t> values;
   for (const Json& entry : json) {
     if (!entry.is_number_unsigned()) refuse(file, what + " holds something else than unsigned integers");

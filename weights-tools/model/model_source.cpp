@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kLargestConfig = uint64_t{1} << 20;
+constexpr uint64_t kMaxConfig = uint64_t{1} << 20;
 constexpr size_t kComparedBytes = size_t{1} << 20;
 constexpr std::string_view kAssumedModel = "lfm2-8b-a1b";
 
@@ -90,7 +90,7 @@ struct FoundConfig {
   std::string text, what;
 };
 
-FoundConfig read_config(const fs::path& path) { return {read_text_file(path, kLargestConfig), path.string()}; }
+FoundConfig read_config(const fs::path& path) { return {read_text_file(path, kMaxConfig), path.string()}; }
 
 FoundConfig find_config(const fs::path& beside, const std::optional<fs::path>& given) {
   if (given) return read_config(*given);
@@ -194,7 +194,7 @@ std::string named_config_text(const std::string& name_or_file) {
   if (!fs::exists(name_or_file, error))
     throw Error(ExitCode::kNoInput, fmt::format("{}: neither a file nor a built-in configuration, expected {}",
                                                 name_or_file, kBuiltinModels));
-  return read_text_file(name_or_file, kLargestConfig);
+  return read_text_file(name_or_file, kMaxConfig);
 }
 
 }  // namespace lfm2

@@ -10,8 +10,8 @@ namespace lfm2 {
 namespace {
 
 // A block of this many rows, packed for one block of k, and its sums stay in the L2 cache.
-constexpr int64_t kMostBlockRows = 576;
-constexpr int64_t kMostGroupColumns = 256;
+constexpr int64_t kMaxBlockRows = 576;
+constexpr int64_t kMaxGroupColumns = 256;
 // Packed rows of this size, over all of k, stay in the L2 cache in any order.
 constexpr int64_t kFewBytes = 512 * 1024;
 // Up to this many tiles of rows, packing tiles of w anew is faster than keeping them.
@@ -60,7 +60,7 @@ struct CpuOps::Product {
 // Adds blocks for the rows [first, last) of a, which are multiplied by matrix `matrix`.
 void CpuOps::cut_rows(int64_t matrix, int64_t first, int64_t last) {
   const auto tile = static_cast<int64_t>(simd_.matmul->tile_rows);
-  const int64_t blocks = ceil_divide(last - first, kMostBlockRows);
+  const int64_t blocks = ceil_divide(last - first, kMaxBlockRows);
   const int64_t most = blocks == 0 ? tile : round_up(ceil_divide(last - first, blocks), tile);
   for (int64_t row = first; row < last; row += most) {
     const int64_t first_tile = row_blocks_.empty() ? 0 : row_blocks_.back().end_tile, rows = std::min(most, last - row);
@@ -168,15 +168,15 @@ void CpuOps::multiply_blocks(Product product) {
   const int64_t n = product.n();
   // Groups consist of whole tiles, and of whole blocks of gate and up rows.
   const int64_t group_columns =
-      round_up(std::clamp<int64_t>(n * blocks / (kItemsPerThread * threads), 1, kMostGroupColumns),
+      round_up(std::clamp<int64_t>(n * blocks / (kItemsPerThread * threads), 1, kMaxGroupColumns),
                std::max(tile_columns, kGateUpColumns));
   const int64_t groups = ceil_divide(n, group_columns);
-  int64_t most_tiles = 0;
-  for (const RowBlock& block : row_blocks_) most_tiles = std::max(most_tiles, block.end_tile - block.first_tile);
+  int64_t max_tiles = 0;
+  for (const RowBlock& block : row_blocks_) max_tiles = std::max(max_tiles, block.end_tile - block.first_tile);
 
   product.packed = pack_rows(product.a);
   const size_t w_bytes = kernel.w_bytes(product.w.dtype);
-  const size_t sums_bytes = static_cast<size_t>(most_tiles) * kernel.tile_rows *
+  const size_t sums_bytes = static_cast<size_t>(max_tiles) * kernel.tile_rows *
                             static_cast<size_t>(round_up(group_columns, tile_columns)) * sizeof(float);
   auto* scratch = scratch_.reserve<std::byte>(pool_.threads() * (w_bytes + sums_bytes));
   pool_.parallel_for(static_cast<size_t>(blocks * groups), [&](size_t item, size_t worker) {
@@ -207,7 +207,7 @@ void CpuOps::write_sums(const Product& product, int64_t row, int64_t first, int6
       out.data + static_cast<size_t>(row * out.dim(1) + (product.swiglu ? first / 2 : first)) * size_bytes(out.dtype);
   if (fp32 && !product.swiglu && !product.add && product.bias == nullptr)
     return copy_sums(reinterpret_cast<float*>(target));
-  float values[kMostGroupColumns];
+  float values[kMaxGroupColumns];
   copy_sums(values);
   if (product.swiglu) return write_swiglu(values, columns, out.dtype, target);
   if (fp32 && product.add && product.bias == nullptr) {
@@ -222,7 +222,7 @@ void CpuOps::write_sums(const Product& product, int64_t row, int64_t first, int6
 
 // Computes silu(gate) * up. The sums are blocks of gate and of up columns in turn, and begin with a whole block.
 void CpuOps::write_swiglu(const float* sums, int64_t columns, DType type, std::byte* target) const {
-  float gate[kMostGroupColumns / 2], up[kMostGroupColumns / 2];
+  float gate[kMaxGroupColumns / 2], up[kMaxGroupColumns / 2];
   int64_t count = 0;
   for (int64_t c = 0; c < columns; c += kGateUpColumns, count += kGateUpBlock) {
     std::memcpy(gate + count, sums + c, kGateUpBlock * sizeof(float));

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cpu/growing_buffer.h"
 #include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/workspace.h"
 #include "kernels/ops.h"
 #include "kernels/thread_pool.h"
 

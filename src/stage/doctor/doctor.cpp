@@ -15,7 +15,7 @@ namespace {
 
 // The micro-batch that the link test sends where no shards tell its size, and the largest one that it sends.
 constexpr int64_t kItemTokens = 512, kItemRowBytes = 4096;
-constexpr int64_t kMostItemBytes = int64_t{16} << 20;
+constexpr int64_t kMaxItemBytes = int64_t{16} << 20;
 
 // How long a rank whose trial failed waits for the others, whose trials may first have to give up waiting for it; 0:
 // for ever.
@@ -123,7 +123,7 @@ std::string finding_rows(const std::vector<Finding>& findings) {
 
 }  // namespace
 
-double longest_doctor_seconds(const Options& options) { return 2 * options.timeout_seconds + trial_timeout(options); }
+double max_doctor_seconds(const Options& options) { return 2 * options.timeout_seconds + trial_timeout(options); }
 
 std::string facts_table(const Examination& e) {
   return versions_line(e.ranks.front()) + rank_rows(e) + gpu_rows(e) + host_rows(e);
@@ -135,7 +135,7 @@ std::string trials_table(const Examination& e, const std::vector<Finding>& findi
 
 Doctor::Item Doctor::choose_item(const RankFacts& first) {
   const int64_t row_bytes = first.row_bytes > 0 ? first.row_bytes : kItemRowBytes;
-  const int64_t most = std::max<int64_t>(1, kMostItemBytes / row_bytes);
+  const int64_t most = std::max<int64_t>(1, kMaxItemBytes / row_bytes);
   return {.tokens = std::min(first.tokens > 0 ? first.tokens : kItemTokens, most), .row_bytes = row_bytes};
 }
 
@@ -186,8 +186,9 @@ void Doctor::try_links(Item item, TrialFacts& facts) {
   pipeline_.emplace(world_, world_.rank() / (world_.size() / options_.replicas));
   if (pipeline_->size() == 1) return;
   channel_ = make_channel(*pipeline_, machine_, static_cast<size_t>(item.tokens * item.row_bytes));
-  link_test_.emplace(*pipeline_, *machine_.backend, *channel_, item.tokens, item.row_bytes, options_.timeout_seconds);
-  if (const std::optional<LinkSpeed> speed = link_test_->measure()) {
+  link_measurement_.emplace(*pipeline_, *machine_.backend, *channel_, item.tokens, item.row_bytes,
+                            options_.timeout_seconds);
+  if (const std::optional<LinkSpeed> speed = link_measurement_->measure()) {
     facts.bytes_per_second = speed->bytes_per_second;
     facts.round_trip_seconds = speed->round_trip_seconds;
   }

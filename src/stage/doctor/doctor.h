@@ -8,7 +8,7 @@
 
 #include "comm/mpi_world.h"
 #include "stage/doctor/doctor_findings.h"
-#include "stage/doctor/link_test.h"
+#include "stage/doctor/link_speed.h"
 #include "stage/job/backend_choice.h"
 #include "stage/job/options.h"
 
@@ -37,11 +37,11 @@ class Doctor {
   std::optional<MpiGroup> pipeline_;
   Machine machine_;
   std::unique_ptr<Channel> channel_;
-  std::optional<LinkTest> link_test_;
+  std::optional<LinkMeasurement> link_measurement_;
 };
 
 // The seconds after which the command must have ended, for calls that have no deadline of their own; 0: no limit.
-double longest_doctor_seconds(const Options& options);
+double max_doctor_seconds(const Options& options);
 
 std::string facts_table(const Examination& examination);
 std::string trials_table(const Examination& examination, const std::vector<Finding>& findings);

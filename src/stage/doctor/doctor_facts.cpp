@@ -102,19 +102,19 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   const std::vector<LayerRange> ranges = given_partition(config.layers, stages, options.layer_counts);
   const SampleOffsets offsets = SampleOffsets::equally_long(options.samples, options.length);
   const int64_t target = choose_target_tokens(offsets.back() / options.replicas, stages,
-                                              facts.visible_gpus > 0 ? kLargestMeasuredTarget : kLargestCpuTarget);
+                                              facts.visible_gpus > 0 ? kMaxMeasuredTarget : kMaxCpuTarget);
   const SampleRange share = replica_samples(offsets, options.replicas, 0);
   const BatchPlan plan = MicroBatches(offsets, {}, share, options.micro_batch, target).plan();
   const LayerRange layers = ranges[static_cast<size_t>(stage)];
   const DType compute = options.dtype.value_or(shards.dtype());
-  const StageCost cost = stage_memory(shards, layers, stage, stages, compute, plan.max_tokens, plan.max_samples);
+  const StageMemory cost = stage_memory(shards, layers, stage, stages, compute, plan.max_tokens, plan.max_samples);
   facts.first_layer = layers.first;
   facts.layer_count = layers.count;
   facts.tokens = plan.max_tokens;
   facts.row_bytes = config.hidden * static_cast<int64_t>(size_bytes(compute));
   facts.dtype = name(compute);
   facts.weight_bytes = cost.weight_bytes;
-  facts.activation_bytes = cost.total_bytes(kSlots) - cost.weight_bytes;
+  facts.activation_bytes = cost.total_bytes(kBuffers) - cost.weight_bytes;
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ Generator::Generator(const StageLinks& links, const GenerationPlan& plan, DType 
       plan_(plan),
       compute_(links, plan, compute),
       run_(
-          links, RunItem::kStep, traced, [this] { collect_results(); },
+          links, RunUnit::kStep, traced, [this] { collect_results(); },
           links.backend.memory_is_host_memory() ? Wait::kEagerSeconds : kEagerSeconds) {}
 
 bool Generator::take_tokens() {
@@ -111,7 +111,7 @@ bool Generator::is_unread(int buffer) const {
 }
 
 void Generator::wait_for_free_buffer(int buffer, int64_t previous) {
-  run_.wait_for_free_slot(buffer, previous, [&] { return compute_.computed(buffer).done() && !is_unread(buffer); });
+  run_.wait_for_free_buffer(buffer, previous, [&] { return compute_.computed(buffer).done() && !is_unread(buffer); });
 }
 
 void Generator::collect_results() {
@@ -132,9 +132,9 @@ void Generator::collect_results() {
 // A step that computes something: its arrays are in `arrays`.
 void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   const int64_t step = counts_.steps;
-  const int buffer = static_cast<int>(step % kSlots);
+  const int buffer = static_cast<int>(step % kBuffers);
   run_.enter(Phase::kCompute, step);
-  wait_for_free_buffer(buffer, step - kSlots);
+  wait_for_free_buffer(buffer, step - kBuffers);
   const Tensor hidden = compute_.hidden(buffer, arrays.tokens);
   if (!links_.stage.first()) links_.channel->receive(buffer, hidden);
   compute_.upload(arrays, scheduled.ids, buffer);
@@ -172,8 +172,8 @@ void Generator::run(RequestSource* requests, const std::vector<CompletionConsume
     table_->apply(scheduled.step, plan_.table_width(), arrays);
     if (!scheduled.step.entries.empty()) run_step(scheduled, arrays);
   }
-  for (int64_t step = counts_.steps; step < counts_.steps + kSlots; ++step)
-    wait_for_free_buffer(static_cast<int>(step % kSlots), step - kSlots);
+  for (int64_t step = counts_.steps; step < counts_.steps + kBuffers; ++step)
+    wait_for_free_buffer(static_cast<int>(step % kBuffers), step - kBuffers);
   finished_ = !first_ || first_->scheduler.finished();
   if (first_) counts_.preemptions = first_->scheduler.preemptions();
   run_.end();

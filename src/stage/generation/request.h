@@ -12,7 +12,7 @@
 namespace lfm2 {
 
 // The most tokens that may follow a prompt: as asked, within the model's positions.
-constexpr int64_t most_new_tokens(int64_t prompt, int64_t asked, int64_t max_positions) {
+constexpr int64_t max_new_tokens(int64_t prompt, int64_t asked, int64_t max_positions) {
   return std::min(asked, max_positions - prompt);
 }
 
@@ -62,7 +62,7 @@ class SampleRequests : public RequestSource {
     Request request = each_;
     request.sample = static_cast<int32_t>(samples_.numbers[sample]);
     request.prompt.assign(prompt.begin(), prompt.end());
-    request.max_new = most_new_tokens(length, each_.max_new, max_positions_);
+    request.max_new = max_new_tokens(length, each_.max_new, max_positions_);
     return request;
   }
 

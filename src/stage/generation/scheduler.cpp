@@ -12,7 +12,7 @@ Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits)
       limits_(limits),
       sequences_(static_cast<size_t>(limits.caches.slots)),
       free_pages_(limits.caches.pages) {
-  expect(limits.steps_in_flight > 0 && limits.most_sequences > 0 && limits.prompt_tokens > 0 && limits.caches.slots > 0,
+  expect(limits.steps_in_flight > 0 && limits.max_sequences > 0 && limits.prompt_tokens > 0 && limits.caches.slots > 0,
          "Scheduler: limits");
   for (int64_t slot = limits.caches.slots; slot-- > 0;) free_slots_.push_back(static_cast<int32_t>(slot));
 }
@@ -166,7 +166,7 @@ std::optional<ScheduledStep> Scheduler::next() {
   const int64_t waiting = static_cast<int64_t>(waiting_.size()) + source_.waiting();
   const int64_t could_run = active_ + std::min(waiting, static_cast<int64_t>(free_slots_.size()));
   const auto share = static_cast<size_t>(
-      std::min(limits_.most_sequences, (could_run + limits_.steps_in_flight - 1) / limits_.steps_in_flight));
+      std::min(limits_.max_sequences, (could_run + limits_.steps_in_flight - 1) / limits_.steps_in_flight));
   Step step;
   std::vector<StepEntry> singles, chunks;
   const int64_t before = preemptions_;

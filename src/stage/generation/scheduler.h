@@ -17,7 +17,7 @@ namespace lfm2 {
 
 struct ScheduleLimits {
   int64_t steps_in_flight = 1;   // stages of the pipeline
-  int64_t most_sequences = 1;    // in one step
+  int64_t max_sequences = 1;     // in one step
   int64_t prompt_tokens = 1024;  // of all prompts together in one step, so that a long one never stalls the others
   CacheShape caches;             // the longest sequence must fit into the pages when it is alone
 };

@@ -13,7 +13,7 @@ namespace {
 
 // Attention over caches launches for the longest sequence, rounded up to this, so that a recording lasts.
 constexpr int64_t kLengthStep = 1024;
-constexpr size_t kMostRecordings = 256;
+constexpr size_t kMaxRecordings = 256;
 // A shape is recorded when it comes for this time: recording takes as long as some steps, and where sequences end
 // one after the other most shapes do not come again.
 constexpr int64_t kRecordedTime = 4;
@@ -22,7 +22,7 @@ constexpr int64_t kAlignedInts = 4;  // 16 bytes
 constexpr int64_t aligned(int64_t ints) { return (ints + kAlignedInts - 1) / kAlignedInts * kAlignedInts; }
 
 // The int32 words of a step of at most so many.
-int64_t most_words(int64_t tokens, int64_t sequences, int64_t table_width) {
+int64_t max_words(int64_t tokens, int64_t sequences, int64_t table_width) {
   return 3 * aligned(tokens) + aligned(sequences + 1) + 2 * aligned(2 * sequences) + aligned(sequences) +
          aligned(kRuleWords * sequences) + aligned(sequences * table_width);
 }
@@ -72,23 +72,23 @@ StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DT
       memory_(links.backend) {
   Backend& backend = links.backend;
   const Stage& stage = links.stage;
-  const int64_t most_tokens = plan.most_tokens(), most_sequences = plan.limits.most_sequences;
+  const int64_t max_tokens = plan.max_tokens(), max_sequences = plan.limits.max_sequences;
   const size_t array_bytes =
-      static_cast<size_t>(most_words(most_tokens, most_sequences, plan.table_width())) * sizeof(int32_t);
+      static_cast<size_t>(max_words(max_tokens, max_sequences, plan.table_width())) * sizeof(int32_t);
   arrays_ = backend.allocate(array_bytes);
-  const size_t drawn_bytes = DrawnArrays(nullptr, most_sequences, plan.top_k).bytes;
+  const size_t drawn_bytes = DrawnArrays(nullptr, max_sequences, plan.top_k).bytes;
   for (StepBuffer& buffer : buffers_) {
-    buffer.residual = memory_.allocate(compute, {most_tokens, stage.config().hidden});
+    buffer.residual = memory_.allocate(compute, {max_tokens, stage.config().hidden});
     buffer.staging = backend.allocate_host(array_bytes);
     buffer.computed = backend.create_event();
     if (stage.last()) buffer.results = backend.allocate_host(drawn_bytes);
   }
-  const int64_t rows = stage.last() ? std::min(most_sequences, kHeadRows) : 0;
+  const int64_t rows = stage.last() ? std::min(max_sequences, kHeadRows) : 0;
   if (stage.last()) {
     drawn_ = backend.allocate(drawn_bytes);
     logits_ = memory_.allocate(DType::kF32, {rows, stage.config().vocab});
   }
-  const StageCost cost = measure_stage(stage.config(), stage.layers(), compute, compute, most_tokens, rows);
+  const StageMemory cost = stage_memory(stage.config(), stage.layers(), compute, compute, max_tokens, rows);
   scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
   working_bytes_ += cost.scratch_bytes + array_bytes + (stage.last() ? drawn_bytes : 0);
 }
@@ -140,9 +140,9 @@ void StepCompute::draw(const Layout& layout, const Tensor& residual, const StepB
 // Null while the shape has not come often enough.
 Recording* StepCompute::recording_of(const Shape& shape, const Layout& layout, const StepBuffer& buffer,
                                      const std::function<void()>& wait_until_computed) {
-  if (recordings_.size() >= kMostRecordings && !recordings_.contains(shape)) {
+  if (recordings_.size() >= kMaxRecordings && !recordings_.contains(shape)) {
     std::erase_if(recordings_, [](const auto& one) { return one.second.work == nullptr; });
-    if (recordings_.size() >= kMostRecordings) {
+    if (recordings_.size() >= kMaxRecordings) {
       wait_until_computed();
       recordings_.clear();
     }

@@ -21,7 +21,7 @@ struct GenerationPlan {
   int64_t top_k = 0;    // --top-logprobs: so many come with each token
   ScheduleLimits limits;
 
-  int64_t most_tokens() const { return limits.most_sequences + limits.prompt_tokens; }  // of one step
+  int64_t max_tokens() const { return limits.max_sequences + limits.prompt_tokens; }  // of one step
   int64_t table_width() const { return pages_for(longest, limits.caches.page); }
 };
 
@@ -89,7 +89,7 @@ class StepCompute {
   Caches caches_;
   TensorMemory memory_;
   uint64_t working_bytes_ = 0;  // of the scratch, and of the arrays of a step
-  std::array<StepBuffer, kSlots> buffers_;
+  std::array<StepBuffer, kBuffers> buffers_;
   Buffer arrays_;  // device: of the step that computes
   Buffer drawn_;   // device, last stage
   Tensor logits_;  // [kHeadRows, vocab] fp32, last stage

@@ -11,7 +11,7 @@ namespace lfm2::h5 {
 namespace {
 
 // Limit of one scan; a shard of 10,000 tensors needs 5 MB.
-constexpr uint64_t kMostMetadata = uint64_t{1} << 28;
+constexpr uint64_t kMaxMetadata = uint64_t{1} << 28;
 
 uint32_t rotate(uint32_t value, int bits) { return std::rotl(value, bits); }
 
@@ -94,8 +94,8 @@ void Blocks::refuse(uint64_t address, const std::string& what, const std::string
 }
 
 void Blocks::charge(uint64_t bytes, uint64_t address, const std::string& what) {
-  if (bytes > kMostMetadata - read_bytes_)
-    refuse(address, what, fmt::format("more than {} bytes of metadata", kMostMetadata));
+  if (bytes > kMaxMetadata - read_bytes_)
+    refuse(address, what, fmt::format("more than {} bytes of metadata", kMaxMetadata));
   read_bytes_ += bytes;
 }
 

@@ -8,9 +8,9 @@ namespace lfm2::h5 {
 namespace {
 
 // Limit for the links of a group and for the attributes of an object.
-constexpr uint64_t kMostRecords = uint64_t{1} << 20;
-constexpr uint64_t kLargestNode = uint64_t{1} << 20;
-constexpr uint64_t kMostDepth = 16;
+constexpr uint64_t kMaxRecords = uint64_t{1} << 20;
+constexpr uint64_t kMaxNode = uint64_t{1} << 20;
+constexpr uint64_t kMaxDepth = 16;
 constexpr uint64_t kBtreeHeaderBytes = 38;
 constexpr size_t kNodePrefixBytes = 6;  // signature, version, type
 
@@ -49,12 +49,12 @@ class Btree2 {
     const uint64_t root = cursor.u64();
     const uint16_t root_records = cursor.u16();
     const uint64_t total = cursor.u64();
-    if (record_bytes_ != record_bytes_of(type) || node_bytes_ > kLargestNode ||
+    if (record_bytes_ != record_bytes_of(type) || node_bytes_ > kMaxNode ||
         node_bytes_ < kNodePrefixBytes + kChecksumBytes + record_bytes_)
       cursor.refuse(fmt::format("nodes of {} bytes with records of {}", node_bytes_, record_bytes_));
-    if (depth > kMostDepth || total > kMostRecords)
+    if (depth > kMaxDepth || total > kMaxRecords)
       cursor.refuse(
-          fmt::format("depth {} and {} records, expected at most {} and {}", depth, total, kMostDepth, kMostRecords));
+          fmt::format("depth {} and {} records, expected at most {} and {}", depth, total, kMaxDepth, kMaxRecords));
     set_levels(depth, cursor);
     if (root != kUndefined) read_node(root, root_records, depth);
     if (records_.size() != total) cursor.refuse(fmt::format("{} records, expected {}", records_.size(), total));
@@ -63,8 +63,8 @@ class Btree2 {
 
  private:
   struct Level {
-    uint64_t most_records;   // limit of the records in one node of this level
-    uint64_t most_below;     // limit of the records in a node of this level and all nodes below it
+    uint64_t max_records;    // limit of the records in one node of this level
+    uint64_t max_below;      // limit of the records in a node of this level and all nodes below it
     size_t count_bytes = 0;  // width of the field that counts those records, in a pointer from the level above
   };
 
@@ -79,13 +79,13 @@ class Btree2 {
       if (payload < pointer + record_bytes_ + pointer) cursor.refuse("its nodes are too small for what they hold");
       const uint64_t most = (payload - pointer) / (record_bytes_ + pointer);
       const uint64_t total =
-          checked_add(checked_multiply(most + 1, below.most_below, cursor.where()), most, cursor.where());
+          checked_add(checked_multiply(most + 1, below.max_below, cursor.where()), most, cursor.where());
       levels_.push_back({most, total, bytes_for(total)});
     }
   }
 
   void read_node(uint64_t address, uint64_t records, uint64_t level) {
-    if (records > levels_[level].most_records || records_.size() + records > kMostRecords)
+    if (records > levels_[level].max_records || records_.size() + records > kMaxRecords)
       blocks_.refuse(address, what_, fmt::format("{} records in one node", records));
     const uint64_t pointer_bytes = level == 0 ? 0 : 8 + record_count_bytes_ + levels_[level - 1].count_bytes;
     const uint64_t pointers = level == 0 ? 0 : records + 1;

@@ -13,9 +13,9 @@ namespace {
 constexpr uint64_t kHeapHeaderBytes = 146, kFreeSpaceHeaderBytes = 82;
 // Type of the B-tree records that list huge objects: address, length, number.
 constexpr uint8_t kHugeObjects = 1;
-constexpr uint64_t kLargestDirect = uint64_t{1} << 24;
-constexpr uint64_t kMostRows = 64;
-constexpr uint64_t kLargestObject = uint64_t{1} << 24;
+constexpr uint64_t kMaxDirect = uint64_t{1} << 24;
+constexpr uint64_t kMaxRows = 64;
+constexpr uint64_t kMaxObject = uint64_t{1} << 24;
 
 uint64_t log2_of(uint64_t value) { return static_cast<uint64_t>(std::bit_width(value)) - 1; }
 bool is_power_of_2(uint64_t value) { return std::has_single_bit(value); }
@@ -34,7 +34,7 @@ FractalHeap::FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, cons
   if (cursor.u16() != 0) cursor.refuse("its blocks have filters");
   const uint8_t flags = cursor.u8();
   direct_checksums_ = (flags & 2) != 0;
-  const uint64_t most_managed = cursor.u32();
+  const uint64_t max_managed = cursor.u32();
   cursor.skip(8);  // number that the next huge object gets
   const uint64_t huge_btree = cursor.u64();
   cursor.skip(8);  // free bytes
@@ -42,21 +42,21 @@ FractalHeap::FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, cons
   cursor.skip(8 * 8);  // counts of bytes and objects
   width_ = cursor.u16();
   start_bytes_ = cursor.u64();
-  most_direct_bytes_ = cursor.u64();
-  const uint64_t most_bits = cursor.u16();
+  max_direct_bytes_ = cursor.u64();
+  const uint64_t max_bits = cursor.u16();
   cursor.skip(2);  // rows that a new root block starts with
   const uint64_t root = cursor.u64();
   const uint64_t root_rows = cursor.u16();
-  if (!is_power_of_2(width_) || width_ > 256 || !is_power_of_2(start_bytes_) || !is_power_of_2(most_direct_bytes_) ||
-      start_bytes_ > most_direct_bytes_ || most_direct_bytes_ > kLargestDirect || most_bits < 8 || most_bits > 64 ||
-      root_rows > kMostRows)
+  if (!is_power_of_2(width_) || width_ > 256 || !is_power_of_2(start_bytes_) || !is_power_of_2(max_direct_bytes_) ||
+      start_bytes_ > max_direct_bytes_ || max_direct_bytes_ > kMaxDirect || max_bits < 8 || max_bits > 64 ||
+      root_rows > kMaxRows)
     cursor.refuse("impossible sizes of blocks or rows");
-  offset_bytes_ = (most_bits + 7) / 8;
-  length_bytes_ = std::min<size_t>((log2_of(most_direct_bytes_) + 7) / 8, bytes_for(most_managed));
+  offset_bytes_ = (max_bits + 7) / 8;
+  length_bytes_ = std::min<size_t>((log2_of(max_direct_bytes_) + 7) / 8, bytes_for(max_managed));
   block_header_bytes_ = 4 + 1 + 8 + offset_bytes_ + (direct_checksums_ ? kChecksumBytes : 0);
   if (1 + offset_bytes_ + length_bytes_ > id_bytes_ || block_header_bytes_ > start_bytes_)
     cursor.refuse("its ids are too short for its size, or its blocks for their header");
-  direct_rows_ = log2_of(most_direct_bytes_) - log2_of(start_bytes_) + 2;
+  direct_rows_ = log2_of(max_direct_bytes_) - log2_of(start_bytes_) + 2;
   if (free_space != kUndefined) read_free_space(free_space);
   if (root != kUndefined && root_rows == 0) read_direct(root, 0, start_bytes_);
   if (root != kUndefined && root_rows > 0) read_indirect(root, 0, root_rows);
@@ -64,7 +64,7 @@ FractalHeap::FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, cons
   for (const Block& record : read_btree2(blocks_, huge_btree, kHugeObjects, what_)) {
     Cursor place(record, blocks_.where(huge_btree, what_));
     const uint64_t first = place.u64(), bytes = place.u64(), number = place.u64();
-    if (bytes > kLargestObject) place.refuse(fmt::format("an object of {} bytes", bytes));
+    if (bytes > kMaxObject) place.refuse(fmt::format("an object of {} bytes", bytes));
     huge_[number] = blocks_.read(first, bytes, "object in the " + what_);
   }
 }
@@ -79,7 +79,7 @@ void FractalHeap::read_free_space(uint64_t address) {
   cursor.skip(1 + 4 * 8 + 4 * 2 + 8);  // client, sums, how it grows
   const uint64_t list = cursor.u64(), used = cursor.u64();
   if (list == kUndefined) return;
-  if (used < 5 + 8 + kChecksumBytes || used > kLargestObject) cursor.refuse(fmt::format("a list of {} bytes", used));
+  if (used < 5 + 8 + kChecksumBytes || used > kMaxObject) cursor.refuse(fmt::format("a list of {} bytes", used));
   const Block sections = blocks_.read_checked(list, used, what);
   Cursor(sections, blocks_.where(list, what)).expect_signature("FSSE");
 }
@@ -110,7 +110,7 @@ void FractalHeap::read_direct(uint64_t address, uint64_t heap_offset, uint64_t b
 
 void FractalHeap::read_indirect(uint64_t address, uint64_t heap_offset, uint64_t rows) {
   const std::string what = "index of the " + what_;
-  if (rows > kMostRows) blocks_.refuse(address, what, fmt::format("{} rows", rows));
+  if (rows > kMaxRows) blocks_.refuse(address, what, fmt::format("{} rows", rows));
   const Block block =
       blocks_.read_checked(address, 4 + 1 + 8 + offset_bytes_ + rows * width_ * 8 + kChecksumBytes, what);
   Cursor cursor(block, blocks_.where(address, what));

@@ -28,7 +28,7 @@ class FractalHeap {
   std::string what_;
   size_t id_bytes_ = 0, offset_bytes_ = 0, length_bytes_ = 0, block_header_bytes_ = 0;
   bool direct_checksums_ = false;
-  uint64_t width_ = 0, start_bytes_ = 0, most_direct_bytes_ = 0, direct_rows_ = 0;
+  uint64_t width_ = 0, start_bytes_ = 0, max_direct_bytes_ = 0, direct_rows_ = 0;
   std::map<uint64_t, DirectBlock> direct_;  // keyed by the offset in the heap
   std::map<uint64_t, Block> huge_;          // keyed by the object's number
 };

@@ -14,7 +14,7 @@ namespace lfm2::h5 {
 
 namespace {
 
-constexpr size_t kLongestText = size_t{1} << 20;  // limit of a text attribute
+constexpr size_t kMaxTextBytes = size_t{1} << 20;  // limit of a text attribute
 constexpr std::array<std::byte, 8> kSignature = {std::byte{0x89}, std::byte{'H'},  std::byte{'D'},  std::byte{'F'},
                                                  std::byte{'\r'}, std::byte{'\n'}, std::byte{0x1a}, std::byte{'\n'}};
 
@@ -83,8 +83,8 @@ Superblock SuperblockReader::read_0(Cursor& cursor, uint8_t version) {
   cursor.skip(4);  // versions of the parts of the format
   const uint8_t offset_bytes = cursor.u8(), length_bytes = cursor.u8();
   cursor.skip(1);
-  tables.most_in_node = 2 * uint64_t{cursor.u16()};
-  tables.most_children = 2 * uint64_t{cursor.u16()};
+  tables.max_in_node = 2 * uint64_t{cursor.u16()};
+  tables.max_children = 2 * uint64_t{cursor.u16()};
   cursor.skip(4);  // flags
   if (version == 1) cursor.skip(4);
   const uint64_t base = cursor.u64();
@@ -130,9 +130,9 @@ std::string text_of(const ScannedAttributes& attributes, const std::string& name
   const ScannedAttribute& attribute = find(attributes, name, where);
   if (attribute.type.kind != ScannedType::Class::kText || attribute.elements != 1)
     throw Error(ExitCode::kData, fmt::format("{}: attribute {} is no fixed-length text", where, name));
-  if (attribute.data.size() > kLongestText)
+  if (attribute.data.size() > kMaxTextBytes)
     throw Error(ExitCode::kData, fmt::format("{}: attribute {} has {} bytes, expected at most {}", where, name,
-                                             attribute.data.size(), kLongestText));
+                                             attribute.data.size(), kMaxTextBytes));
   std::string text(reinterpret_cast<const char*>(attribute.data.data()), attribute.data.size());
   text.resize(std::min(text.find('\0'), text.size()));
   return text;
@@ -162,9 +162,9 @@ std::vector<Extent> Scan::gaps(uint64_t file_bytes) const {
 
 void expect_empty_gaps(const CheckedFile& file, const Scan& scan) {
   // An alignment for each tensor's data and one for its metadata.
-  constexpr uint64_t kMostBytes = uint64_t{1} << 26, kAlignment = 8192;
+  constexpr uint64_t kMaxBytes = uint64_t{1} << 26, kAlignment = 8192;
   constexpr size_t kPieceBytes = size_t{1} << 16;
-  uint64_t left = kMostBytes + kAlignment * scan.datasets.size();
+  uint64_t left = kMaxBytes + kAlignment * scan.datasets.size();
   std::vector<std::byte> piece;
   for (const Extent& gap : scan.gaps(file.size())) {
     if (gap.bytes > left)

@@ -12,8 +12,8 @@ namespace {
 
 using enum MessageType;
 
-constexpr uint64_t kLargestHeader = uint64_t{1} << 24;  // limit for one part of an object's header, in bytes
-constexpr size_t kMostMessages = size_t{1} << 17;       // limit for one object
+constexpr uint64_t kMaxHeader = uint64_t{1} << 24;  // limit for one part of an object's header, in bytes
+constexpr size_t kMaxMessages = size_t{1} << 17;    // limit for one object
 
 std::string message_text(MessageType type) {
   switch (type) {
@@ -92,8 +92,8 @@ void HeaderReader::take_message(Cursor& cursor, RawMessage message, size_t bytes
     case kAttribute:
     case kSymbolTable:
     case kAttributeInfo:
-      if (header_.messages.size() >= kMostMessages)
-        cursor.refuse(fmt::format("has more than {} messages", kMostMessages));
+      if (header_.messages.size() >= kMaxMessages)
+        cursor.refuse(fmt::format("has more than {} messages", kMaxMessages));
       message.data.assign(body.begin(), body.end());
       header_.messages.push_back(std::move(message));
       return;
@@ -115,7 +115,7 @@ void HeaderReader::read_1(Cursor prefix) {
   size_t count = 0;
   for (size_t i = 0; i < chunks_.size(); ++i) {
     const auto [address, bytes] = chunks_[i];
-    if (bytes < kMessageHeader || bytes > kLargestHeader)
+    if (bytes < kMessageHeader || bytes > kMaxHeader)
       prefix.refuse(fmt::format("a part of its header has {} bytes", bytes));
     const Block chunk = blocks_.read(address, bytes, header_.what);
     Cursor cursor(chunk, blocks_.where(address, header_.what));
@@ -156,13 +156,13 @@ void HeaderReader::read_2(Cursor prefix) {
   if ((flags & 0x20) != 0) prefix.skip(16);  // times of access, change and birth
   if ((flags & 0x10) != 0) prefix.skip(4);   // limits at which attributes move to a heap
   const uint64_t first_bytes = prefix.number(size_t{1} << (flags & 3));
-  if (first_bytes > kLargestHeader) prefix.refuse(fmt::format("a header of {} bytes", first_bytes));
+  if (first_bytes > kMaxHeader) prefix.refuse(fmt::format("a header of {} bytes", first_bytes));
   read_messages_2(address_,
                   blocks_.read_checked(address_, prefix.position() + first_bytes + kChecksumBytes, header_.what),
                   prefix.position(), ordered);
   for (size_t i = 0; i < chunks_.size(); ++i) {
     const auto [address, bytes] = chunks_[i];
-    if (bytes < 4 + kChecksumBytes || bytes > kLargestHeader)
+    if (bytes < 4 + kChecksumBytes || bytes > kMaxHeader)
       prefix.refuse(fmt::format("a continuation of {} bytes", bytes));
     const Block chunk = blocks_.read_checked(address, bytes, header_.what);
     Cursor(chunk, blocks_.where(address, header_.what)).expect_signature("OCHK");

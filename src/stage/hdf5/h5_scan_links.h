@@ -17,7 +17,7 @@ struct SymbolTable {
 
 // What superblocks 0 and 1 say of symbol tables. Later versions say nothing, and the defaults hold.
 struct SymbolTableFacts {
-  uint64_t most_in_node = 8, most_children = 32;
+  uint64_t max_in_node = 8, max_children = 32;
   std::optional<SymbolTable> cached;  // the root group's symbol table, which the superblock may repeat
 };
 

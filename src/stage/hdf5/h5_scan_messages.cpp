@@ -11,8 +11,8 @@ namespace {
 
 using enum MessageType;
 
-constexpr size_t kMostAttributes = size_t{1} << 16;
-constexpr size_t kLargestRank = 32;
+constexpr size_t kMaxAttributes = size_t{1} << 16;
+constexpr size_t kMaxRank = 32;
 
 void parse_integer(Cursor& cursor, const std::array<uint8_t, 3>& bits, bool of_our_size, ScannedType& type) {
   const uint16_t first = cursor.u16(), precision = cursor.u16();
@@ -45,15 +45,15 @@ void parse_float(Cursor& cursor, const std::array<uint8_t, 3>& bits, bool of_our
 }
 
 ScannedType parse_type(Cursor cursor) {
-  constexpr uint32_t kLargestNumber = 8;
+  constexpr uint32_t kMaxNumber = 8;
   ScannedType type;
   const uint8_t head = cursor.u8();
   const uint8_t version = head >> 4, kind = head & 0x0f;
   const std::array<uint8_t, 3> bits = {cursor.u8(), cursor.u8(), cursor.u8()};
   type.bytes = cursor.u32();
   if (version < 1 || version > 4) cursor.refuse(fmt::format("a type of version {}", version));
-  if (kind == 0) parse_integer(cursor, bits, type.bytes <= kLargestNumber, type);
-  if (kind == 1) parse_float(cursor, bits, type.bytes <= kLargestNumber, type);
+  if (kind == 0) parse_integer(cursor, bits, type.bytes <= kMaxNumber, type);
+  if (kind == 1) parse_float(cursor, bits, type.bytes <= kMaxNumber, type);
   if (kind == 3) type.kind = ScannedType::Class::kText;
   return type;
 }
@@ -68,7 +68,7 @@ std::optional<std::vector<uint64_t>> parse_space(Cursor cursor) {
     type = cursor.u8();
   else
     cursor.refuse(fmt::format("a dataspace of version {}", version));
-  if (type > 2 || rank > kLargestRank || (flags & ~1) != 0 || (type != 1 && rank != 0))
+  if (type > 2 || rank > kMaxRank || (flags & ~1) != 0 || (type != 1 && rank != 0))
     cursor.refuse(fmt::format("a dataspace of type {} and rank {}", type, rank));
   if (type == 2) return std::nullopt;
   std::vector<uint64_t> dims(rank);
@@ -261,15 +261,15 @@ void DatasetReader::read_chunked(Cursor& layout, uint8_t version) {
 }
 
 void DatasetReader::check_chunks(Cursor& layout, size_t rank, size_t extent_bytes) const {
-  constexpr uint64_t kLargestChunk = uint64_t{1} << 32;
+  constexpr uint64_t kMaxChunk = uint64_t{1} << 32;
   // Limit for the bytes that one stored byte unfolds to; deflate reaches 1032.
-  constexpr uint64_t kMostDeflated = 1100;
+  constexpr uint64_t kMaxDeflated = 1100;
   std::vector<uint64_t> chunk(rank);
   for (uint64_t& extent : chunk) extent = layout.number(extent_bytes);
   if (chunk.back() != dataset_.type.bytes) layout.refuse("chunks of another type");
   const uint64_t chunk_bytes = product(chunk, layout.where());
-  if (chunk_bytes == 0 || chunk_bytes >= kLargestChunk) layout.refuse(fmt::format("chunks of {} bytes", chunk_bytes));
-  if (bytes_ / kMostDeflated > blocks_.file().size())
+  if (chunk_bytes == 0 || chunk_bytes >= kMaxChunk) layout.refuse(fmt::format("chunks of {} bytes", chunk_bytes));
+  if (bytes_ / kMaxDeflated > blocks_.file().size())
     layout.refuse(fmt::format("{} bytes of data, which no file of {} bytes can hold", bytes_, blocks_.file().size()));
 }
 
@@ -279,7 +279,7 @@ ScannedAttributes read_attributes(Blocks& blocks, const ObjectHeader& header) {
   ScannedAttributes attributes;
   const auto add = [&](const Block& message) {
     auto [name, attribute] = parse_attribute(message, header.where);
-    if (attributes.size() >= kMostAttributes) header.refuse("too many attributes");
+    if (attributes.size() >= kMaxAttributes) header.refuse("too many attributes");
     if (!attributes.emplace(name, std::move(attribute)).second)
       header.refuse(fmt::format("attribute {} stands twice", name));
   };

@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little);
 
 // The last character is the version.
 constexpr std::array<char, 8> kMagic{'L', 'F', 'M', '2', 'J', 'R', 'N', '1'};
-constexpr uint64_t kLongestText = uint64_t{1} << 20;
+constexpr uint64_t kMaxTextBytes = uint64_t{1} << 20;
 
 struct Header {
   std::array<char, 8> magic = kMagic;
@@ -168,7 +168,7 @@ std::optional<JournalContent> read_journal(const std::filesystem::path& file, in
   if (journal.size() < sizeof header) return std::nullopt;
   journal.read(0, std::as_writable_bytes(std::span(&header, 1)));
   JournalContent content{.id = header.id, .text = {}, .records = {}};
-  if (header.text_bytes > kLongestText || header.text_bytes > journal.size() - sizeof header) return std::nullopt;
+  if (header.text_bytes > kMaxTextBytes || header.text_bytes > journal.size() - sizeof header) return std::nullopt;
   content.text.resize(header.text_bytes);
   journal.read(sizeof header, std::as_writable_bytes(std::span(content.text)));
   if (!is_intact(header, content.text)) return std::nullopt;

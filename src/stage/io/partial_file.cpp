@@ -225,9 +225,9 @@ void PartialFile::write_tag() {
 std::string PartialFile::page_cache() const {
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) throw_failed_call(ExitCode::kIo, "fstat", path_, errno);
-  constexpr uint64_t kLongestId = 64;
+  constexpr uint64_t kMaxIdBytes = 64;
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
-  std::string kernel(kLongestId, '\0');
+  std::string kernel(kMaxIdBytes, '\0');
   boot.read(kernel.data(), static_cast<std::streamsize>(kernel.size()));
   kernel.resize(static_cast<size_t>(boot.gcount()));
   return fmt::format("{} {} {}", kernel.substr(0, kernel.find('\n')), status.st_dev, status.st_ino);

@@ -13,7 +13,7 @@ namespace lfm2 {
 namespace {
 
 // In one step: more sequences than this make a step longer in proportion and no cheaper for each.
-constexpr int64_t kMostSequencesInStep = 512;
+constexpr int64_t kMaxSequencesInStep = 512;
 constexpr int64_t kCudaPromptTokens = 2048, kCpuPromptTokens = 128;
 constexpr double kCacheShare = 0.9;  // of what is free: libraries allocate too
 constexpr double kUnlimited = 1e9;   // pages
@@ -36,19 +36,19 @@ void GenerationJob::check_samples(const Samples& prompts) const {
 GenerationJob::PromptSizes GenerationJob::measure_prompts(int64_t slots) const {
   PromptSizes sizes{.tokens = samples_->own_share().tokens};
   const SampleOffsets& offsets = samples_->own_samples().offsets;
-  const auto most_new = [this](int64_t prompt) {
-    return most_new_tokens(prompt, options_.generation.most_new, config().max_positions);
+  const auto max_new = [this](int64_t prompt) {
+    return max_new_tokens(prompt, options_.generation.max_new, config().max_positions);
   };
   for (int64_t i = 0; i < samples_->own_range().count; ++i) {
     const int64_t prompt = offsets.length(i);
-    sizes.new_tokens += most_new(prompt);
-    sizes.longest = std::max(sizes.longest, cached_positions(prompt, most_new(prompt)));
+    sizes.new_tokens += max_new(prompt);
+    sizes.longest = std::max(sizes.longest, cached_positions(prompt, max_new(prompt)));
   }
   sizes.page = std::min(options_.generation.page, std::max<int64_t>(1, sizes.longest));
   std::map<int64_t, int64_t, std::greater<>> sequences_of;  // so many pages
   for (int64_t i = 0; i < samples_->own_range().count; ++i) {
     const int64_t prompt = offsets.length(i);
-    ++sequences_of[pages_for(cached_positions(prompt, most_new(prompt)), sizes.page)];
+    ++sequences_of[pages_for(cached_positions(prompt, max_new(prompt)), sizes.page)];
   }
   for (const auto& [pages, sequences] : sequences_of) {
     const int64_t together = std::min(slots, sequences);
@@ -61,14 +61,14 @@ GenerationJob::PromptSizes GenerationJob::measure_prompts(int64_t slots) const {
 // What all requests of the job have in common.
 Request GenerationJob::each_request() const {
   const GenerationOptions& wanted = options_.generation;
-  Request request{.max_new = wanted.most_new, .rule = wanted.rule};
+  Request request{.max_new = wanted.max_new, .rule = wanted.rule};
   if (!wanted.ignore_eos) request.eos_tokens = wanted.eos_tokens.empty() ? config().eos_tokens : wanted.eos_tokens;
   return request;
 }
 
 void GenerationJob::add_to_identity(Json& identity) const {
   const GenerationOptions& generation = options_.generation;
-  identity["--generate"] = generation.most_new;
+  identity["--generate"] = generation.max_new;
   identity["--temperature"] = generation.rule.temperature;
   identity["--eos"] = each_request().eos_tokens;
   if (generation.rule.temperature == 0) return;
@@ -87,7 +87,7 @@ void GenerationJob::plan() {
   const GenerationOptions& wanted = options_.generation;
   plan_.top_k = options_.results.top_k;
   const int64_t stages = pipeline_ranks_->size(), samples = samples_->own_range().count;
-  const int64_t at_a_time = wanted.most_sequences > 0 ? wanted.most_sequences : kMostSequencesInStep * stages;
+  const int64_t at_a_time = wanted.max_sequences > 0 ? wanted.max_sequences : kMaxSequencesInStep * stages;
   ScheduleLimits& limits = plan_.limits;
   limits.steps_in_flight = stages;
   limits.caches.slots = std::min(samples, at_a_time);
@@ -95,15 +95,15 @@ void GenerationJob::plan() {
   pipeline_ranks_->broadcast(&prompts_, sizeof prompts_, 0, load_timeout(), "sizes of the prompts");
   plan_.longest = prompts_.longest;
   limits.caches.page = prompts_.page;
-  limits.most_sequences = (limits.caches.slots + stages - 1) / stages;
-  if (options_.micro_batch > 0) limits.most_sequences = std::min(limits.most_sequences, options_.micro_batch);
+  limits.max_sequences = (limits.caches.slots + stages - 1) / stages;
+  if (options_.micro_batch > 0) limits.max_sequences = std::min(limits.max_sequences, options_.micro_batch);
   limits.prompt_tokens = std::min(prompts_.tokens, wanted.prompt_tokens > 0 ? wanted.prompt_tokens
                                                    : machine_.cuda          ? kCudaPromptTokens
                                                                             : kCpuPromptTokens);
 }
 
 std::vector<double> GenerationJob::layer_seconds() const {
-  std::vector<double> seconds = estimate_layer_seconds(config(), compute_, plan_.limits.most_sequences, 0);
+  std::vector<double> seconds = estimate_layer_seconds(config(), compute_, plan_.limits.max_sequences, 0);
   seconds.back() += estimate_head_seconds(config(), compute_);
   return seconds;
 }
@@ -116,8 +116,8 @@ Job::Portion GenerationJob::portion() const {
     bytes += 2 * samples * sizeof(JournalRecord);
     if (options_.output.extension() == ".h5") bytes += samples * (sizeof(int64_t) + sizeof(int32_t));
   }
-  return {.tokens = plan_.most_tokens(),
-          .rows = options_.results.positions == Positions::kNone ? 0 : plan_.limits.most_sequences,
+  return {.tokens = plan_.max_tokens(),
+          .rows = options_.results.positions == Positions::kNone ? 0 : plan_.limits.max_sequences,
           .job_bytes = bytes,
           .options = "--max-sequences or --prefill-chunk"};
 }
@@ -127,9 +127,9 @@ CacheShape GenerationJob::fit_caches() const {
   CacheShape shape = plan_.limits.caches;
   const int64_t largest = pages_for(prompts_.longest, shape.page);
 
-  const int64_t rows = is_last() ? plan_.limits.most_sequences : 0;
-  const StageCost cost = measure_stage(config(), layers(), compute_, compute_, plan_.most_tokens(), rows);
-  const uint64_t others = kSlots * cost.residual_bytes + cost.scratch_bytes + cost.result_bytes +
+  const int64_t rows = is_last() ? plan_.limits.max_sequences : 0;
+  const StageMemory cost = stage_memory(config(), layers(), compute_, compute_, plan_.max_tokens(), rows);
+  const uint64_t others = kBuffers * cost.residual_bytes + cost.scratch_bytes + cost.result_bytes +
                           static_cast<uint64_t>(shape.slots) * slot_bytes(config(), layers());
   const uint64_t free = machine_.backend->free_bytes();
   const double page = static_cast<double>(page_bytes(config(), layers(), compute_, shape.page));
@@ -153,9 +153,9 @@ CacheShape GenerationJob::fit_caches() const {
 void GenerationJob::open() {
   plan_.limits.caches = fit_caches();
   say(fmt::format("up to {} sequences at a time, {} in a step; caches of {} pages of {} positions",
-                  plan_.limits.caches.slots, plan_.limits.most_sequences, plan_.limits.caches.pages,
+                  plan_.limits.caches.slots, plan_.limits.max_sequences, plan_.limits.caches.pages,
                   plan_.limits.caches.page));
-  generator_.emplace(session_->links(plan_.most_tokens()), plan_, compute_, !options_.trace.empty());
+  generator_.emplace(session_->links(plan_.max_tokens()), plan_, compute_, !options_.trace.empty());
   if (!options_.output.empty() && makes_output() && !output_)
     output_ = create_completion_file(options_.output, output_job());
 }

@@ -20,9 +20,9 @@ namespace lfm2 {
 namespace {
 
 // Threads that hash and write results: each fills fresh memory at about 2.7 GB/s, the bus brings 55.
-constexpr int kMostResultThreads = 12;
+constexpr int kMaxResultThreads = 12;
 // Threads that read shards: by then memory, not a processor, is the limit.
-constexpr int kMostReaders = 16;
+constexpr int kMaxReaders = 16;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -31,7 +31,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 std::unique_ptr<Job> make_job(const Options& options, MpiWorld& world) {
-  if (options.generation.most_new > 0) return std::make_unique<GenerationJob>(options, world);
+  if (options.generation.max_new > 0) return std::make_unique<GenerationJob>(options, world);
   return std::make_unique<ScoringJob>(options, world);
 }
 
@@ -149,7 +149,7 @@ void Job::share_job(Samples all) {
 }
 
 OutputJob Job::output_job() {
-  if (!result_threads_) result_threads_.emplace(std::min(world_.fair_share_of_processors(), kMostResultThreads));
+  if (!result_threads_) result_threads_.emplace(std::min(world_.fair_share_of_processors(), kMaxResultThreads));
   return {.kind = options_.results,
           .vocab = config().vocab,
           .size = samples_->size(),
@@ -167,10 +167,10 @@ OutputJob Job::output_job() {
 void Job::check_memory() const {
   if (machine_.cuda) return;  // a GPU says so itself when an allocation fails: its memory is not overcommitted
   const Portion largest = portion();
-  const StageCost cost = stage_memory(*shards_, layers(), pipeline_ranks_->rank(), pipeline_ranks_->size(), compute_,
-                                      largest.tokens, largest.rows);
+  const StageMemory cost = stage_memory(*shards_, layers(), pipeline_ranks_->rank(), pipeline_ranks_->size(), compute_,
+                                        largest.tokens, largest.rows);
   const auto needed =
-      static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes(kSlots) + largest.job_bytes)));
+      static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes(kBuffers) + largest.job_bytes)));
   const uint64_t available = available_host_memory();
   if (available > 0 && needed > available)
     throw Error(ExitCode::kUnavailable,
@@ -196,7 +196,7 @@ void Job::load_weights() {
       .compute = compute_,
       .make_channel = [this](size_t largest) { return make_channel(*pipeline_ranks_, machine_, largest); },
       .control = std::make_unique<MpiControlLink>(*pipeline_ranks_)};
-  session_.emplace(*shards_, std::move(place), progress, std::min(world_.fair_share_of_processors(), kMostReaders));
+  session_.emplace(*shards_, std::move(place), progress, std::min(world_.fair_share_of_processors(), kMaxReaders));
   load_seconds_ = seconds_since(start);
   say(fmt::format("loaded {:.2f} GB in {:.2f} s", static_cast<double>(bytes) / 1e9, load_seconds_));
 }

@@ -29,7 +29,7 @@ JobOutput& ScoringJob::resume_output_file(Unfinished& begun) {
 
 void ScoringJob::plan() {
   choose_plan(choose_target_tokens(samples_->left().tokens / options_.replicas, pipeline_ranks_->size(),
-                                   machine_.cuda ? kLargestCudaTarget : kLargestCpuTarget));
+                                   machine_.cuda ? kMaxCudaTarget : kMaxCpuTarget));
 }
 
 void ScoringJob::choose_plan(int64_t target_tokens) {
@@ -46,7 +46,7 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
 std::vector<double> ScoringJob::layer_seconds() const {
   const int64_t length = samples_->mean_length();
   const int64_t tokens =
-      choose_target_tokens(samples_->left().tokens / options_.replicas, pipeline_ranks_->size(), kLargestCudaTarget);
+      choose_target_tokens(samples_->left().tokens / options_.replicas, pipeline_ranks_->size(), kMaxCudaTarget);
   const int64_t samples = std::max<int64_t>(1, tokens / length);
   const bool tails = options_.results.positions == Positions::kLast;
   const int64_t kept = tails ? samples * std::min(length, tail_length(config())) : 0;
@@ -68,25 +68,24 @@ void ScoringJob::measure_and_replan() {
   const int64_t length = samples_->mean_length(), tail = tail_length(config());
   double tail_share = 1;
   if (options_.results.positions == Positions::kLast && tail > 0) {
-    const std::vector<double> all = estimate_layer_seconds(config(), compute_, kLargestCudaTarget, 0);
-    const std::vector<double> cut =
-        estimate_layer_seconds(config(), compute_, kLargestCudaTarget,
-                               std::max<int64_t>(1, kLargestCudaTarget / length * std::min(length, tail)));
+    const std::vector<double> all = estimate_layer_seconds(config(), compute_, kMaxCudaTarget, 0);
+    const std::vector<double> cut = estimate_layer_seconds(
+        config(), compute_, kMaxCudaTarget, std::max<int64_t>(1, kMaxCudaTarget / length * std::min(length, tail)));
     const auto sum = [this](const std::vector<double>& seconds) {
       return std::accumulate(seconds.begin() + layers().first, seconds.begin() + layers().end(), 0.0);
     };
     tail_share = sum(cut) / sum(all);
   }
-  const StageCostModel mine = measure_stage_cost(*machine_.backend, session_->stage(), compute_, length, tail_share);
+  const StageTime mine = measure_stage_time(*machine_.backend, session_->stage(), compute_, length, tail_share);
   say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms", mine.fixed * 1e3, mine.per_token * 1e3));
   const std::string text = Json{{"fixed", mine.fixed}, {"per_token", mine.per_token}}.dump();
-  std::vector<StageCostModel> stages;
+  std::vector<StageTime> stages;
   for (const std::string& line : pipeline_ranks_->gather(text, 0, options_.timeout_seconds, "speeds")) {
     const Json json = Json::parse(line);
     stages.push_back({.fixed = json.at("fixed"), .per_token = json.at("per_token")});
   }
   int64_t target = 0;
-  if (is_first()) target = best_target_tokens(stages, plan_.tokens, length, kLargestMeasuredTarget);
+  if (is_first()) target = best_target_tokens(stages, plan_.tokens, length, kMaxMeasuredTarget);
   choose_plan(target);
 }
 

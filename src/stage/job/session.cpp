@@ -28,9 +28,9 @@ StageLinks Session::links(int64_t max_tokens) {
           .watchdog = place_.watchdog};
 }
 
-StageCost stage_memory(const ShardSet& shards, LayerRange layers, int64_t index, int64_t stages, DType compute,
-                       int64_t tokens, int64_t rows) {
-  StageCost cost = measure_stage(shards.config(), layers, compute, compute, tokens, rows);
+StageMemory stage_memory(const ShardSet& shards, LayerRange layers, int64_t index, int64_t stages, DType compute,
+                         int64_t tokens, int64_t rows) {
+  StageMemory cost = stage_memory(shards.config(), layers, compute, compute, tokens, rows);
   cost.weight_bytes = held_bytes(stage_tensors(shards, layers, index == 0, index + 1 == stages), compute);
   return cost;
 }

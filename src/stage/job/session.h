@@ -53,7 +53,7 @@ class Session {
 
 // What stage `index` of `stages` takes in memory while micro-batches or steps of up to `tokens` tokens go through it,
 // of which the last stage gives `rows` rows at once.
-StageCost stage_memory(const ShardSet& shards, LayerRange layers, int64_t index, int64_t stages, DType compute,
-                       int64_t tokens, int64_t rows);
+StageMemory stage_memory(const ShardSet& shards, LayerRange layers, int64_t index, int64_t stages, DType compute,
+                         int64_t tokens, int64_t rows);
 
 }  // namespace lfm2

@@ -70,15 +70,15 @@ class CountingOps : public Ops {
 
 }  // namespace
 
-StageCost measure_stage(const ModelConfig& config, LayerRange layers, DType compute, DType held, int64_t tokens,
-                        int64_t result_rows) {
+StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType compute, DType held, int64_t tokens,
+                         int64_t result_rows) {
   CountedWeights weights(held);
   const Stage stage(weights, config, layers);
   Scratch scratch;
   CountingOps layer_ops, head_ops;
   const Tensor residual(nullptr, compute, {tokens, config.hidden});
   stage.forward(layer_ops, residual, {}, scratch);
-  StageCost cost;
+  StageMemory cost;
   if (stage.last() && result_rows > 0) {
     const int64_t rows = std::min(result_rows, kHeadRows);
     const Tensor logits(nullptr, DType::kF32, {rows, config.vocab});

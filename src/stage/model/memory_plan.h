@@ -13,7 +13,7 @@ inline constexpr int64_t kHeadRows = 256;
 // Number of buffers with kHeadRows rows: one is computed, one is copied or waits, one is with the consumers.
 inline constexpr size_t kResultPieces = 3;
 
-struct StageCost {
+struct StageMemory {
   uint64_t weight_bytes = 0;
   uint64_t residual_bytes = 0;  // the residual stream of one micro-batch
   uint64_t scratch_bytes = 0;   // activations inside a layer
@@ -28,7 +28,7 @@ struct StageCost {
 };
 
 // For micro-batches of `tokens` tokens. `compute` is the type of activations, `held` the type of weights on the device.
-StageCost measure_stage(const ModelConfig& config, LayerRange layers, DType compute, DType held, int64_t tokens,
-                        int64_t result_rows);
+StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType compute, DType held, int64_t tokens,
+                         int64_t result_rows);
 
 }  // namespace lfm2

@@ -14,10 +14,10 @@ namespace lfm2 {
 namespace {
 
 // Limits far above any model of the family: they keep sizes inside 64 bits, and let messages name an absurd file.
-constexpr uint64_t kLargestDimension = uint64_t{1} << 24;
-constexpr uint64_t kMostLayers = 4096;
-constexpr uint64_t kMostExperts = 4096;
-constexpr int64_t kMostExpertsInAll = 65536;  // summed over the layers; each expert has three tensors
+constexpr uint64_t kMaxDimension = uint64_t{1} << 24;
+constexpr uint64_t kMaxLayers = 4096;
+constexpr uint64_t kMaxExperts = 4096;
+constexpr int64_t kMaxExpertsInAll = 65536;  // summed over the layers; each expert has three tensors
 
 // The defaults of both classes.
 constexpr double kDefaultRopeTheta = 1000000.0;
@@ -62,14 +62,14 @@ class ConfigReader {
     const Json* value = find(key);
     return value == nullptr || value->is_null() ? nullptr : value;
   }
-  int64_t integer(std::string_view key, uint64_t limit = kLargestDimension) const {
+  int64_t integer(std::string_view key, uint64_t limit = kMaxDimension) const {
     const Json* value = find(key);
     if (value == nullptr) fail(fmt::format("\"{}\" is missing", key));
     const uint64_t number = json_unsigned(*value, limit, what_, key);
     if (number == 0) fail(fmt::format("\"{}\" is 0, expected at least 1", key));
     return static_cast<int64_t>(number);
   }
-  int64_t integer_or(std::string_view key, int64_t otherwise, uint64_t limit = kLargestDimension) const {
+  int64_t integer_or(std::string_view key, int64_t otherwise, uint64_t limit = kMaxDimension) const {
     return find(key) == nullptr ? otherwise : integer(key, limit);
   }
   bool boolean(std::string_view key, bool otherwise) const {
@@ -178,8 +178,8 @@ int64_t read_dense_ffn(const ConfigReader& reader, bool moe) {
   if (moe || !reader.boolean("block_auto_adjust_ff_dim", true)) return ffn;
   ffn = 2 * ffn / 3;
   const double scaled = reader.real("block_ffn_dim_multiplier", 1.0) * static_cast<double>(ffn);
-  if (scaled > static_cast<double>(kLargestDimension))
-    reader.fail(fmt::format("a feed-forward has {} columns, expected at most {}", scaled, kLargestDimension));
+  if (scaled > static_cast<double>(kMaxDimension))
+    reader.fail(fmt::format("a feed-forward has {} columns, expected at most {}", scaled, kMaxDimension));
   ffn = static_cast<int64_t>(scaled);
   const int64_t multiple = reader.integer_or("block_multiple_of", 256);
   ffn = (ffn + multiple - 1) / multiple * multiple;
@@ -190,17 +190,16 @@ int64_t read_dense_ffn(const ConfigReader& reader, bool moe) {
 void read_moe(const ConfigReader& reader, ModelConfig& config) {
   const Json* dense = reader.find("num_dense_layers");  // the value 0 is allowed
   config.dense_layers =
-      dense == nullptr ? 2
-                       : static_cast<int64_t>(json_unsigned(*dense, kMostLayers, reader.what(), "num_dense_layers"));
-  config.experts = reader.integer("num_experts", kMostExperts);
-  config.top_k = reader.integer("num_experts_per_tok", kMostExperts);
+      dense == nullptr ? 2 : static_cast<int64_t>(json_unsigned(*dense, kMaxLayers, reader.what(), "num_dense_layers"));
+  config.experts = reader.integer("num_experts", kMaxExperts);
+  config.top_k = reader.integer("num_experts_per_tok", kMaxExperts);
   config.moe_ffn = reader.integer("moe_intermediate_size");
   config.expert_bias = reader.boolean("use_expert_bias", true);
   config.norm_topk_prob = reader.boolean("norm_topk_prob", true);
   config.routed_scaling_factor = static_cast<float>(reader.real("routed_scaling_factor", 1.0));
-  if ((config.layers - config.dense_layers) * config.experts > kMostExpertsInAll)
+  if ((config.layers - config.dense_layers) * config.experts > kMaxExpertsInAll)
     reader.fail(fmt::format("{} layers of {} experts, expected at most {} experts in all",
-                            config.layers - config.dense_layers, config.experts, kMostExpertsInAll));
+                            config.layers - config.dense_layers, config.experts, kMaxExpertsInAll));
   if (config.top_k > config.experts)
     reader.fail(
         fmt::format("num_experts_per_tok is {}, expected at most num_experts = {}", config.top_k, config.experts));
@@ -233,7 +232,7 @@ ModelConfig parse_model_config(std::string_view json_text, const std::string& wh
   config.moe = *type == "lfm2_moe";
   config.vocab = reader.integer("vocab_size", kMostSampled);
   config.hidden = reader.integer("hidden_size");
-  config.layers = reader.integer("num_hidden_layers", kMostLayers);
+  config.layers = reader.integer("num_hidden_layers", kMaxLayers);
   config.layer_types = read_layer_types(reader, config.moe, config.layers);
   config.heads = reader.integer("num_attention_heads");
   config.kv_heads = reader.integer("num_key_value_heads");

@@ -62,9 +62,9 @@ std::vector<int32_t> lengths_of_message(std::span<const int32_t> words);
 SampleRange replica_samples(const SampleOffsets& offsets, int64_t replicas, int64_t replica);
 
 // Tokens of a micro-batch beyond which the matrix products are no faster, while the pipeline fills more slowly.
-inline constexpr int64_t kLargestCpuTarget = 512;
-inline constexpr int64_t kLargestCudaTarget = 4096;
-inline constexpr int64_t kLargestMeasuredTarget = 8192;  // where the cost was measured
+inline constexpr int64_t kMaxCpuTarget = 512;
+inline constexpr int64_t kMaxCudaTarget = 4096;
+inline constexpr int64_t kMaxMeasuredTarget = 8192;  // where the cost was measured
 
 // Tokens per micro-batch that keep `stages` stages busy (the fill costs at most a sixth of the steady time) without
 // making the matrix products needlessly small: at most `largest` tokens.

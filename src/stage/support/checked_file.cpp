@@ -17,7 +17,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr size_t kLargestTransfer = size_t{1} << 30;  // one read(2) or write(2) moves at most 2 GiB - 4 KiB
+constexpr size_t kMaxTransfer = size_t{1} << 30;  // one read(2) or write(2) moves at most 2 GiB - 4 KiB
 
 }  // namespace
 
@@ -88,7 +88,7 @@ size_t read_up_to(const FileDescriptor& file, uint64_t offset, std::span<std::by
                   const std::filesystem::path& path) {
   size_t done = 0;
   while (done < into.size()) {
-    const ssize_t got = ::pread(file.get(), into.data() + done, std::min(into.size() - done, kLargestTransfer),
+    const ssize_t got = ::pread(file.get(), into.data() + done, std::min(into.size() - done, kMaxTransfer),
                                 static_cast<off_t>(offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_failed_call(ExitCode::kIo, "read", path, errno);
@@ -102,7 +102,7 @@ void write_fully(const FileDescriptor& file, uint64_t offset, std::span<const st
                  const std::filesystem::path& path) {
   while (!bytes.empty()) {
     const ssize_t put =
-        ::pwrite(file.get(), bytes.data(), std::min(bytes.size(), kLargestTransfer), static_cast<off_t>(offset));
+        ::pwrite(file.get(), bytes.data(), std::min(bytes.size(), kMaxTransfer), static_cast<off_t>(offset));
     if (put < 0 && errno == EINTR) continue;
     if (put < 0) throw_failed_call(ExitCode::kIo, "write", path, errno);
     offset += static_cast<uint64_t>(put);

@@ -21,13 +21,13 @@ constexpr double kTimeout = 10;
 using Kind = Stall::Kind;
 
 RankView computes(int rank, double idle) {
-  return {.rank = rank, .place = {.phase = Phase::kCompute, .item = 5}, .idle_seconds = idle};
+  return {.rank = rank, .place = {.phase = Phase::kCompute, .unit = 5}, .idle_seconds = idle};
 }
 RankView receives(int rank, int peer, double idle) {
-  return {.rank = rank, .place = {.phase = Phase::kReceive, .item = 5, .peer = peer}, .idle_seconds = idle};
+  return {.rank = rank, .place = {.phase = Phase::kReceive, .unit = 5, .peer = peer}, .idle_seconds = idle};
 }
 RankView sends(int rank, int peer, double idle) {
-  return {.rank = rank, .place = {.phase = Phase::kSend, .item = 5, .peer = peer}, .idle_seconds = idle};
+  return {.rank = rank, .place = {.phase = Phase::kSend, .unit = 5, .peer = peer}, .idle_seconds = idle};
 }
 RankView meets(int rank, double idle) { return {.rank = rank, .place = {.phase = Phase::kMeet}, .idle_seconds = idle}; }
 RankView stopped(RankView view) {
@@ -99,7 +99,7 @@ TEST(FindStallTest, CirclesAndOtherHosts) {
 TEST(StampsTest, KeepsTheNewest) {
   RankStamps stamps;
   stamps.start(3);
-  for (int item = 0; item < 100; ++item) stamps.enter({.phase = Phase::kSend, .item = item, .peer = 4});
+  for (int unit = 0; unit < 100; ++unit) stamps.enter({.phase = Phase::kSend, .unit = unit, .peer = 4});
   stamps.enter({.phase = Phase::kMeet, .label = "a label that is longer than what is kept of it"});
   const std::vector<RankStamps::Entry> entries = stamps.entries();
   ASSERT_EQ(entries.size(), RankStamps::kKept);
@@ -115,11 +115,11 @@ TEST(WatchdogTest, NamesTheRankOnceAndWritesTheStamps) {
   LocalBoard board(2);
   Watchdog first = board.watchdog(0, 0.5, folder / "stamps.txt"),
            second = board.watchdog(1, 0.5, folder / "stamps.txt");
-  first.enter({.phase = Phase::kCompute, .item = 7});
+  first.enter({.phase = Phase::kCompute, .unit = 7});
   const Wait wait(second, [] {});
   const double start = steady_seconds();
   try {
-    wait.until([] { return false; }, {.phase = Phase::kReceive, .item = 7, .peer = 0});
+    wait.until([] { return false; }, {.phase = Phase::kReceive, .unit = 7, .peer = 0});
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kLost);
@@ -145,7 +145,7 @@ TEST(WatchdogTest, NamesTheRankOnceAndWritesTheStamps) {
 TEST(WatchdogTest, PulsesAndActivityAreProgress) {
   LocalBoard board(2);
   Watchdog first = board.watchdog(0, 0.5), second = board.watchdog(1, 0.5);
-  second.enter({.phase = Phase::kReceive, .item = 0, .peer = 0});
+  second.enter({.phase = Phase::kReceive, .unit = 0, .peer = 0});
   for (uint64_t i = 0; i < 12; ++i) {
     first.note(i / 2);
     second.look();
@@ -159,17 +159,17 @@ TEST(WatchdogTest, PulsesAndActivityAreProgress) {
 TEST(WatchdogTest, ACallInAWaitThatDoesNotReturn) {
   LocalBoard board(2);
   Watchdog first = board.watchdog(0, 0.5), second = board.watchdog(1, 0.5);
-  second.enter({.phase = Phase::kCompute, .item = 1});
+  second.enter({.phase = Phase::kCompute, .unit = 1});
   std::thread other([&] {  // polls, and waits for the rank that hangs
     const Wait wait(first, [] {});
-    EXPECT_THROW(wait.until([] { return false; }, {.phase = Phase::kSend, .item = 1, .peer = 1}), Error);
+    EXPECT_THROW(wait.until([] { return false; }, {.phase = Phase::kSend, .unit = 1, .peer = 1}), Error);
   });
   bool begun = false;
   const Wait wait(second, [&] {
     if (begun) sleep(1.5);
     begun = true;
   });
-  EXPECT_THROW(wait.until([] { return false; }, {.phase = Phase::kReceive, .item = 2, .peer = 0}), Error);
+  EXPECT_THROW(wait.until([] { return false; }, {.phase = Phase::kReceive, .unit = 2, .peer = 0}), Error);
   other.join();
   EXPECT_NE(board.said().find("rank 1 waits for micro-batch 2 from rank 0 and does not come out of it"),
             std::string::npos)
@@ -180,7 +180,7 @@ TEST(WatchdogTest, ACallInAWaitThatDoesNotReturn) {
 TEST(WatchdogTest, EndsTheJobWhereTheRankDoesNot) {
   LocalBoard board(1);
   Watchdog watchdog = board.watchdog(0, 0.3);
-  watchdog.enter({.phase = Phase::kCompute, .item = 2});
+  watchdog.enter({.phase = Phase::kCompute, .unit = 2});
   const double start = steady_seconds();
   while (!board.ended && steady_seconds() - start < 6) sleep(0.05);
   EXPECT_TRUE(board.ended);

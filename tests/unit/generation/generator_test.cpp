@@ -27,7 +27,7 @@ class Collected : public CompletionConsumer {
 };
 
 struct Settings {
-  int64_t stages = 1, slots = 4, page = 16, prompt_tokens = 64, most_new = 12;
+  int64_t stages = 1, slots = 4, page = 16, prompt_tokens = 64, max_new = 12;
   SamplingRule rule{};
   std::vector<int32_t> eos_tokens{};
   int64_t top_k = 0;
@@ -42,11 +42,11 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
   GenerationPlan plan{.top_k = settings.top_k, .limits = {}};
   for (int64_t i = 0; i < samples.count(); ++i)
     plan.longest =
-        std::max(plan.longest, cached_positions(samples.offsets[i + 1] - samples.offsets[i], settings.most_new));
+        std::max(plan.longest, cached_positions(samples.offsets[i + 1] - samples.offsets[i], settings.max_new));
   const int64_t slots = std::min(settings.slots, samples.count());
   plan.limits = {
       .steps_in_flight = settings.stages,
-      .most_sequences = (slots + settings.stages - 1) / settings.stages,
+      .max_sequences = (slots + settings.stages - 1) / settings.stages,
       .prompt_tokens = settings.prompt_tokens,
       .caches = {.slots = slots,
                  .pages = settings.pages > 0 ? settings.pages : slots * pages_for(plan.longest, settings.page),
@@ -73,10 +73,9 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
                              .stages = settings.stages,
                              .watchdog = watchdog},
                             plan, settings.compute);
-        SampleRequests requests(
-            samples, {0, samples.count()},
-            {.max_new = settings.most_new, .rule = settings.rule, .eos_tokens = settings.eos_tokens},
-            config.max_positions);
+        SampleRequests requests(samples, {0, samples.count()},
+                                {.max_new = settings.max_new, .rule = settings.rule, .eos_tokens = settings.eos_tokens},
+                                config.max_positions);
         generator.run(rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {});
         EXPECT_EQ(generator.used_slots(), 0);
         EXPECT_EQ(generator.free_pages(), plan.limits.caches.pages);
@@ -115,7 +114,7 @@ TEST_P(GeneratorTest, GreedyIsTransformersGreedy) {
                                      .slots = slots,
                                      .page = page,
                                      .prompt_tokens = slots == 3 ? 5 : 64,
-                                     .most_new = whole - length});
+                                     .max_new = whole - length});
         for (int64_t sample = 0; sample < prompts.count(); ++sample) {
           const auto first = greedy.values.begin() + sample * whole + length;
           EXPECT_TRUE(std::equal(first, first + (whole - length), tokens_of(found, sample).begin())) << sample;
@@ -127,7 +126,7 @@ TEST_P(GeneratorTest, GreedyIsTransformersGreedy) {
 // The log-probability of every token is the one that scoring the whole text gives: the same bits.
 TEST_P(GeneratorTest, CachedStepsHaveTheBitsOfTheFullForward) {
   const Samples prompts = golden_prompts(GetParam());
-  const Settings settings{.stages = 2, .slots = 3, .page = 4, .prompt_tokens = 7, .most_new = 9, .top_k = 3};
+  const Settings settings{.stages = 2, .slots = 3, .page = 4, .prompt_tokens = 7, .max_new = 9, .top_k = 3};
   const auto found = generate(GetParam(), prompts, settings);
   for (int64_t sample = 0; sample < std::min<int64_t>(3, prompts.count()); ++sample) {
     Samples text{.ids = {}, .offsets = {0}, .names = {}};
@@ -137,7 +136,7 @@ TEST_P(GeneratorTest, CachedStepsHaveTheBitsOfTheFullForward) {
     for (size_t token = 0; token < completion.token_ids.size(); ++token) {
       // The full forward over all that is known so far, as one prompt.
       text.offsets = {0, static_cast<int64_t>(text.ids.size())};
-      const auto whole = generate(GetParam(), text, {.slots = 1, .prompt_tokens = 4096, .most_new = 1, .top_k = 3});
+      const auto whole = generate(GetParam(), text, {.slots = 1, .prompt_tokens = 4096, .max_new = 1, .top_k = 3});
       EXPECT_EQ(whole.at(0).token_ids[0], completion.token_ids[token]);
       EXPECT_EQ(whole.at(0).log_probs[0], completion.log_probs[token]) << "sample " << sample << ", token " << token;
       EXPECT_TRUE(std::equal(whole.at(0).top_log_probs.begin(), whole.at(0).top_log_probs.end(),
@@ -170,7 +169,7 @@ TEST(GenerationTest, ASampleDependsOnItselfAlone) {
   const Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);
   for (const DType compute : {DType::kF32, DType::kBf16}) {
     Settings settings{.slots = 1,
-                      .most_new = 20,
+                      .max_new = 20,
                       .rule = {.temperature = 1.5f, .top_k = 20, .top_p = 0.9f, .seed = 5},
                       .eos_tokens = {3, 9, 17},
                       .compute = compute};
@@ -206,7 +205,7 @@ TEST(GenerationTest, ASequenceThatGaveItsPagesBackHasTheSameBits) {
   for (const DType compute : {DType::kF32, DType::kBf16}) {
     Settings settings{.slots = 9,
                       .page = 4,
-                      .most_new = 20,
+                      .max_new = 20,
                       .rule = {.temperature = 1.5f, .top_k = 20, .top_p = 0.9f, .seed = 5},
                       .eos_tokens = {3, 9},
                       .top_k = 2,
@@ -238,7 +237,7 @@ TEST(GenerationTest, AStageThatNeverHearsEndsWithItsName) {
   LocalControlLink control(hub, 1);
   const GenerationPlan plan{.longest = 8,
                             .limits = {.steps_in_flight = 2,
-                                       .most_sequences = 1,
+                                       .max_sequences = 1,
                                        .prompt_tokens = 8,
                                        .caches = {.slots = 1, .pages = 1, .page = 16}}};
   LocalBoard board(2);

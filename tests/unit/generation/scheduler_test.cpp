@@ -79,7 +79,7 @@ struct Simulation {
   }
 
   void check(const ScheduledStep& scheduled, const StepArrays& step, const SequenceTable& table) {
-    ASSERT_LE(step.sequences(), limits.most_sequences);
+    ASSERT_LE(step.sequences(), limits.max_sequences);
     ASSERT_EQ(static_cast<int64_t>(scheduled.ids.size()), step.tokens);
     int64_t of_prompts = 0;
     std::set<int32_t> slots, pages;
@@ -133,7 +133,7 @@ struct Simulation {
 
 ScheduleLimits limits_of(int64_t stages, int64_t slots, int64_t page, int64_t pages, int64_t prompt_tokens) {
   return {.steps_in_flight = stages,
-          .most_sequences = (slots + stages - 1) / stages,
+          .max_sequences = (slots + stages - 1) / stages,
           .prompt_tokens = prompt_tokens,
           .caches = {.slots = slots, .pages = pages, .page = page}};
 }
@@ -187,11 +187,11 @@ TEST(SchedulerTest, RandomJobs) {
     std::vector<int64_t> lengths(static_cast<size_t>(between(1, 40)));
     int64_t longest = 0;
     for (int64_t& length : lengths) longest = std::max(longest, length = between(1, 50));
-    const int64_t page = between(1, 20), most_new = between(1, 30), slots = between(1, 12);
-    const int64_t pages = pages_for(longest + most_new, page) * between(1, slots);
+    const int64_t page = between(1, 20), max_new = between(1, 30), slots = between(1, 12);
+    const int64_t pages = pages_for(longest + max_new, page) * between(1, slots);
     const Samples samples = prompts_of(lengths);
     const auto salt = between(1, 1000);
-    Simulation simulation(samples, most_new, limits_of(between(1, 5), slots, page, pages, between(1, 60)),
+    Simulation simulation(samples, max_new, limits_of(between(1, 5), slots, page, pages, between(1, 60)),
                           [salt](int64_t sample, int64_t place) { return (sample * 31 + place * salt) % 17 == 0; });
     simulation.run();
     if (HasFatalFailure()) return;

@@ -139,7 +139,7 @@ TEST(OptionsTest, NumbersMeanWhatTheySay) {
   EXPECT_EQ(parsed.options.length, 32);
   EXPECT_EQ(parsed.options.seed, std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(parsed.options.layer_counts, (std::vector<int64_t>{10, 7, 8}));
-  EXPECT_EQ(parsed.options.generation.most_new, 100);
+  EXPECT_EQ(parsed.options.generation.max_new, 100);
   EXPECT_EQ(parsed.options.generation.eos_tokens, (std::vector<int32_t>{11, 12, 0}));
   EXPECT_EQ(parsed.options.timeout_seconds, 0.01);
   EXPECT_EQ(parsed.options.generation.rule.top_p, 0.5f);

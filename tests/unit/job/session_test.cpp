@@ -121,7 +121,7 @@ GenerationPlan plan_of(int64_t stages, int64_t slots, int64_t pages) {
   return {.longest = 64,
           .top_k = 0,
           .limits = {.steps_in_flight = stages,
-                     .most_sequences = (slots + stages - 1) / stages,
+                     .max_sequences = (slots + stages - 1) / stages,
                      .prompt_tokens = 16,
                      .caches = {.slots = slots, .pages = pages, .page = 4}}};
 }
@@ -131,7 +131,7 @@ Completion completed_alone(const Request& request) {
   LiveRequests source({request}, {0}, {-1});
   Threads(1).run([&](size_t, Session& session) {
     const GenerationPlan plan = plan_of(1, 1, 16);
-    Generator generator(session.links(plan.most_tokens()), plan, session.compute());
+    Generator generator(session.links(plan.max_tokens()), plan, session.compute());
     generator.run(&source, {&completions}, [](int64_t) {});
   });
   return completions.all.at(request.sample);
@@ -155,7 +155,7 @@ TEST(SessionTest, JobAfterJobOnALoadedPipelineHasTheBitsOfRunsOfTheirOwn) {
   const int channels = Threads(4).run([&](size_t stage, Session& session) {
     score(session, stage == 0, few, of_few, first);
     score(session, stage == 0, long_ones, of_long_ones, second);
-    Generator generator(session.links(plan.most_tokens()), plan, session.compute());
+    Generator generator(session.links(plan.max_tokens()), plan, session.compute());
     generator.run(stage == 0 ? &source : nullptr, {&completions}, [](int64_t) {});
     EXPECT_TRUE(generator.finished());
     EXPECT_EQ(generator.used_slots(), 0) << "stage " << stage;

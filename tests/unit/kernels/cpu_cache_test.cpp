@@ -86,7 +86,7 @@ struct Step {
 // How for_each_step cuts samples into steps, at random.
 struct Cut {
   int64_t page = 16;
-  int longest_chunk = 8;
+  int max_chunk = 8;
   uint32_t seed = 1;
 };
 int64_t pages_of(const PackedBatch& samples, int64_t page) {
@@ -112,7 +112,7 @@ void for_each_step(const PackedBatch& samples, const Cut& cut, const std::functi
   while (done != samples.lengths) {
     for (size_t s = 0; s < pages.size(); ++s) {
       const int kind = random(4);  // the sample rests, gets one token, or several
-      counts[s] = kind == 0 ? 0 : std::min(samples.lengths[s] - done[s], kind == 1 ? 1 : 1 + random(cut.longest_chunk));
+      counts[s] = kind == 0 ? 0 : std::min(samples.lengths[s] - done[s], kind == 1 ? 1 : 1 + random(cut.max_chunk));
     }
     if (std::accumulate(counts.begin(), counts.end(), 0) == 0) continue;
     f(Step(samples, done, counts, pages, cut.page, rows));
@@ -152,7 +152,7 @@ TEST_F(CachedAttentionTest, HasTheBitsOfWholeSamples) {
           });
           EXPECT_TRUE(test::same_bits(out, expected))
               << name(act) << ", heads of " << shape.head_dim << ", pages of " << cut.page << ", chunks up to "
-              << cut.longest_chunk << ", " << threads.threads() << " threads, " << simd->name;
+              << cut.max_chunk << ", " << threads.threads() << " threads, " << simd->name;
         }
       }
 }
@@ -183,7 +183,7 @@ TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
             step.give(some_out, out);
           });
           EXPECT_TRUE(test::same_bits(out, expected)) << name(act) << ", " << length << " taps, chunks up to "
-                                                      << cut.longest_chunk << ", " << threads.threads() << " threads";
+                                                      << cut.max_chunk << ", " << threads.threads() << " threads";
         }
       }
 }

@@ -56,7 +56,7 @@ TEST_P(StageTest, ReferenceInReferenceOut) {
                     .tokens = tokens,
                     .sequences = samples,
                     .max_length = length};
-  const StageCost cost = measure_stage(config, range, DType::kF32, DType::kF32, tokens, tokens);
+  const StageMemory cost = stage_memory(config, range, DType::kF32, DType::kF32, tokens, tokens);
   Scratch scratch(loaded.backend.allocate(cost.scratch_bytes));
   Ops& ops = loaded.backend.ops();
   if (loaded.stage.first()) {

@@ -176,7 +176,7 @@ TEST(ScorerErrorTest, AStageThatNeverHearsEndsWithItsName) {
   LocalChannel channel(&silent, nullptr);
   LocalBoard board(2);
   Watchdog silent_one = board.watchdog(0, 0.4), watchdog = board.watchdog(1, 0.4);
-  silent_one.enter({.phase = Phase::kCompute, .item = 3});
+  silent_one.enter({.phase = Phase::kCompute, .unit = 3});
   Scorer scorer({loaded.backend, loaded.stage, &channel, &control, 1, 2, watchdog}, micro_batches.plan(), DType::kF32,
                 {});
   try {

@@ -134,7 +134,7 @@ TEST(ShardWeightsTest, PlansCountThePadding) {
   const uint64_t taken = loaded.weights->bytes(), padding = 4 * 3 * kHidden * (4 + kExperts * 4);
   EXPECT_EQ(taken, source.total_bytes() + padding);
   EXPECT_EQ(held_bytes(stage_tensors(*loaded.shards, all, true, true), DType::kF32), taken);
-  EXPECT_EQ(measure_stage(source.config(), all, DType::kF32, DType::kF32, 8, 1).weight_bytes, taken);
+  EXPECT_EQ(stage_memory(source.config(), all, DType::kF32, DType::kF32, 8, 1).weight_bytes, taken);
   EXPECT_EQ(stage_needs(source, {all}, {{}, DType::kF32, 1, 8})[0].weight_bytes, taken);
 }
 

@@ -1,5 +1,5 @@
 // Aligned allocation of host memory.
-#include "kernels/cpu/workspace.h"
+#include "kernels/cpu/growing_buffer.h"
 
 #include <sys/mman.h>
 

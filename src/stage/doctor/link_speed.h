@@ -19,11 +19,11 @@ struct LinkSpeed {
 };
 
 // After an error the object must live until the process ends, because transfers may still use its memory.
-class LinkTest {
+class LinkMeasurement {
  public:
   // Collective over `pipeline`. Each transfer is a buffer of `tokens` rows.
-  LinkTest(const MpiGroup& pipeline, Backend& backend, Channel& channel, int64_t tokens, int64_t row_bytes,
-           double timeout_seconds);
+  LinkMeasurement(const MpiGroup& pipeline, Backend& backend, Channel& channel, int64_t tokens, int64_t row_bytes,
+                  double timeout_seconds);
 
   // Measures one link after the other, so that none disturbs another. Collective. Returns the speed of this rank's link
   // to the next stage, and nothing on the last stage. Error(kLost) where nothing arrives for `timeout_seconds`.
@@ -35,11 +35,11 @@ class LinkTest {
   double transfer(const MpiGroup& pair, int count, int64_t rows);
   void send(int count, int64_t rows);
   void receive(int count, int64_t rows);
-  void wait_until_sent(int item);
+  void wait_until_sent(int unit);
 
-  struct Slot {
+  struct StageBuffer {
     Buffer memory;
-    Tensor item;
+    Tensor unit;
     std::unique_ptr<Event> computed;
   };
 
@@ -48,7 +48,7 @@ class LinkTest {
   MpiGroup even_, odd_;
   Backend& backend_;
   Channel& channel_;
-  std::array<Slot, kSlots> slots_;
+  std::array<StageBuffer, kBuffers> buffers_;
   double timeout_seconds_;
   Wait wait_;
 };
