@@ -81,6 +81,14 @@ bool Scheduler::has_page_for_next(int32_t slot) {
   return true;
 }
 
+// Sequences that may come to need another page.
+int64_t Scheduler::growing() const {
+  return std::count_if(sequences_.begin(), sequences_.end(), [this](const Sequence& one) {
+    const auto prompt = static_cast<int64_t>(one.request.prompt.size());
+    return one.used && pages_for(cached_positions(prompt, one.request.max_new), limits_.caches.page) > one.pages;
+  });
+}
+
 std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
   if (!waiting_.empty()) {
     Sequence sequence = std::move(waiting_.front());
@@ -98,7 +106,7 @@ std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
 }
 
 // The sequence that has waited longest, if there is room for what is known of it, and for a page more of each of those
-// that run: admitting it is not to drive out the next one.
+// that run and may need one: admitting a sequence is not to drive out the next one.
 bool Scheduler::admit(Step& step) {
   if (free_slots_.empty()) return false;
   std::optional<Sequence> sequence = next_waiting();
@@ -106,7 +114,7 @@ bool Scheduler::admit(Step& step) {
   sequence->known = static_cast<int64_t>(sequence->tokens.size());
   sequence->pages = pages_for(sequence->known, limits_.caches.page);
   expect(sequence->pages <= limits_.caches.pages, "Scheduler: a sequence that never fits");
-  if (active_ > 0 && sequence->pages + active_ > free_pages_) {
+  if (active_ > 0 && sequence->pages + growing() > free_pages_) {
     waiting_.push_front(std::move(*sequence));
     return false;
   }

@@ -68,6 +68,7 @@ class Scheduler {
   void choose_prompts(Step& step, std::vector<StepEntry>& singles, std::vector<StepEntry>& chunks, size_t share);
   bool admit(Step& step);
   std::optional<Sequence> next_waiting();
+  int64_t growing() const;
   bool has_page_for_next(int32_t slot);
   void preempt(int32_t slot);
   Sequence release(int32_t slot);

@@ -155,6 +155,18 @@ TEST(SchedulerTest, FullStepsShareTheSequencesEqually) {
   EXPECT_EQ(simulation.steps, 4 * 10);
 }
 
+// Where there are just enough pages for all sequences, none waits for those that others will not need.
+TEST(SchedulerTest, PagesForAllLetAllRun) {
+  const Samples samples = prompts_of(std::vector<int64_t>(64, 8));
+  for (const auto& [page, pages] : {std::pair(17, 64), std::pair(32, 64), std::pair(8, 64 * 3)}) {
+    Simulation simulation(samples, 10, limits_of(4, 64, page, pages, 1024), kNever);
+    simulation.run();
+    EXPECT_EQ(simulation.largest, 16) << page;
+    EXPECT_EQ(simulation.steps, 4 * 10) << page;
+    EXPECT_EQ(simulation.preemptions, 0) << page;
+  }
+}
+
 TEST(SchedulerTest, ALongPromptFollowsItselfThroughThePipeline) {
   const Samples samples = prompts_of({1000});
   Simulation simulation(samples, 2, limits_of(4, 1, 16, 63, 100), kNever);
