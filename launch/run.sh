@@ -60,8 +60,8 @@ without_echoes() {
           *) printf '%s\n%s\n' "$block" "$line" ;;
         esac ;;
       yes:*) block+=$'\n'$line ;;
-      # mpirun 4.1.6 stumbles over such a paragraph while it gathers those of several ranks.
-      *'ORTE_ERROR_LOG: Data unpack had inadequate space in file '*show_help.c*) ;;
+      # mpirun itself may stumble over such a paragraph while it gathers those of several ranks.
+      *'ORTE_ERROR_LOG: '*' in file '*show_help.c*) ;;
       *'help-mpi-api.txt / mpi-abort'* | *'Set MCA parameter "orte_base_help_aggregate"'*) ;;
       *) printf '%s\n' "$line" ;;
     esac

@@ -39,7 +39,7 @@ TEST_F(NcclChannelTest, HandsOn) {
   for (const int ranks : {2, 3, 4}) {
     const Outcome outcome = run("", ranks, 200);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_EQ(outcome.out, "200 items through " + std::to_string(ranks) + " ranks\n");
+    EXPECT_EQ(outcome.out, "200 units through " + std::to_string(ranks) + " ranks\n");
   }
 }
 
