@@ -1,4 +1,5 @@
-# NCCL ships no CMake package. Looks in NCCL_ROOT and in the CUDA toolkit. Target: NCCL::NCCL; NCCL_VERSION from nccl.h.
+# Finds NCCL, which ships no CMake package, in NCCL_ROOT and in the CUDA toolkit. Defines NCCL::NCCL, and NCCL_VERSION
+# as nccl.h says.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR})
 if(NCCL_INCLUDE_DIR)

@@ -1,4 +1,4 @@
-# xxHash ships no CMake package on Debian. Target: xxHash::xxHash.
+# Finds xxHash, which ships no CMake package on Debian. Defines xxHash::xxHash.
 find_path(xxHash_INCLUDE_DIR xxhash.h)
 find_library(xxHash_LIBRARY NAMES xxhash libxxhash.so.0)
 include(FindPackageHandleStandardArgs)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# From a fresh machine to a checked run: installs what is missing, builds, splits the 24-layer golden checkpoint into four shards, runs
-# it on four ranks against the logits that transformers gave (VALID), then the built-in job on a synthetic model.
+# From a fresh machine to a checked run: installs what is missing, builds, splits the 24-layer golden checkpoint into
+# four shards, and runs it on four ranks against the logits of transformers (VALID); then runs the built-in job on a
+# synthetic model.
 set -eu
 cd "$(dirname "$0")/.."
 . launch/packages.sh

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# each-rank.sh TOOL FOLDER PROGRAM OPTION...: PROGRAM under TOOL, with files of its own for each rank in FOLDER. Goes between the launcher and the program:
+# each-rank.sh TOOL FOLDER PROGRAM OPTION...: runs PROGRAM under TOOL, with separate files for each rank in FOLDER. It
+# goes between the launcher and the program:
 #   mpirun -np 4 launch/each-rank.sh nsys profile/ lfm2_stage --weights shards/
 #   LFM2_WRAP="launch/each-rank.sh memcheck checks/" launch/run.sh -n 4 --weights shards/
-# TOOL: log              what the rank says, to FOLDER/rank-N.log
+# TOOL: log              stderr and stdout of the rank: rank-N.log
 #       nsys, ncu        timeline, or kernels in detail (NVIDIA): rank-N.nsys-rep, rank-N.ncu-rep
 #       perf             CPU samples with call graphs: rank-N.perf
 #       memcheck, racecheck, initcheck, synccheck   compute-sanitizer: rank-N.log
 #       asan             settings for a program built with LFM2_SANITIZE: rank-N.asan.PID
 #       valgrind, strace, gdb (where it crashed)    rank-N.log
-# LFM2_RANKS="0 3" wraps these ranks alone; LFM2_TOOL_OPTIONS are passed to TOOL.
+# LFM2_RANKS="0 3" wraps only these ranks. LFM2_TOOL_OPTIONS are passed to TOOL.
 set -eu
 if [ $# -lt 3 ]; then
   sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2
@@ -31,7 +32,8 @@ case $tool in
   nsys)
     need nsys
     exec nsys profile --output "$file" --force-overwrite true --trace cuda,nvtx,osrt --cuda-memory-usage true "${options[@]}" "$@" ;;
-  ncu)  # all kernels of a job take hours: --launch-skip and --launch-count, or -k, in LFM2_TOOL_OPTIONS choose others
+  # All kernels of a job would take hours; --launch-skip and --launch-count, or -k, in LFM2_TOOL_OPTIONS choose others.
+  ncu)
     need ncu
     exec ncu --export "$file" --force-overwrite --set full "${options[@]:---launch-count=50}" "$@" ;;
   perf)
@@ -40,7 +42,7 @@ case $tool in
   memcheck | racecheck | initcheck | synccheck)
     need compute-sanitizer
     exec compute-sanitizer --tool "$tool" --log-file "$file.log" --error-exitcode 70 --report-api-errors no "${options[@]}" "$@" ;;
-  asan)  # MPI libraries never free some of their own: leaks that are reported inside them alone are not ours
+  asan)  # MPI libraries never free some of their memory, so leaks that lie entirely inside them are ignored.
     suppressions=$file.suppressions
     printf 'leak:%s\n' libopen-pal libopen-rte libmpi.so libpmix mca_ libibverbs libfabric libucp libevent libhwloc >"$suppressions"
     export ASAN_OPTIONS="log_path=$file.asan:exitcode=70:fast_unwind_on_malloc=0:${ASAN_OPTIONS:-}"

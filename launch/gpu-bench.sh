@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# gpu-bench.sh SHARDS [FOLDER]: every bench and job whose speed is kept, on this machine's GPUs, and one table. SHARDS is a split of
-# LFM2-8B-A1B in bf16; SHARDS-fp32, where it exists, one whose weights are stored as fp32. FOLDER (default /tmp/lfm2-gpu-bench) keeps reports,
-# traces and bench.jsonl; tests/bench/compare.py compares that with tests/bench/baselines/. LFM2_BENCH_SKIP leaves parts out, of "ops channel jobs".
+# gpu-bench.sh SHARDS [FOLDER]: runs every bench and job whose speed is tracked on this machine's GPUs, and prints one
+# table. SHARDS is a split of LFM2-8B-A1B in bf16; SHARDS-fp32, where it exists, is one with fp32 weights. FOLDER
+# (default /tmp/lfm2-gpu-bench) keeps reports, traces and bench.jsonl; tests/bench/compare.py compares bench.jsonl with
+# tests/bench/baselines/. LFM2_BENCH_SKIP names parts to leave out, of "ops channel jobs".
 set -u
 cd "$(dirname "$0")/.." || exit
 shards=${1:?folder of shards}
@@ -15,7 +16,7 @@ ranks=$((gpus < 4 ? gpus : 4))
 rm -f "$folder/bench.jsonl" "$folder/table.txt"
 failed=0
 
-# job NAME UNIT RUNS OPTIONS...: the median of RUNS runs after one that warms up.
+# job NAME UNIT RUNS OPTIONS...: reports the median of RUNS runs, after one run that warms up.
 job() {
   local name=$1 unit=$2 runs=$3 report="$folder/${1// /-}"
   shift 3
@@ -40,7 +41,8 @@ open(lines, "a").write(json.dumps({"bench": name, "seconds": report["median_seco
 PY
 }
 
-# What twelve writers at once put into new files there, and again into the same ones: the ceiling of the output.
+# The ceiling of the output: how fast twelve writers at once fill new files in the output's folder, and then overwrite
+# them.
 disk() {
   local begin end kind
   for kind in new again; do
@@ -82,7 +84,8 @@ if [[ $skip != *" jobs "* ]]; then
   job "generate 1 x 64, bf16" new/s 5 "${generate[@]}" --samples 1 --length 32 --generate 64
   job "generate 256 x 64, bf16" new/s 5 "${generate[@]}" --samples 256 --length 32 --generate 64
   job "generate 1024 x 64, bf16" new/s 5 "${generate[@]}" --samples 1024 --length 32 --generate 64
-  # Prompts of 16 to 1024 tokens; where each of 4096 texts ends is drawn: a token in 128 of the vocabulary ends it, at most 512 come.
+  # Prompts of 16 to 1024 tokens. The ends of the 4096 texts are drawn: one token in 128 of the vocabulary ends a text,
+  # at 512 tokens at the latest.
   python3 - "$files/lfm2-ragged.jsonl" <<'PY'
 import json, random, sys
 random.seed(1)

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# gpu-check.sh [FOLDER]: everything that needs GPUs, as one command and one summary: builds, the CUDA and MPI tests over both transports,
-# compute-sanitizer, then the full-size model against transformers. FOLDER (default /tmp/lfm2-gpu-check) takes about 40 GB.
-# LFM2_SKIP leaves parts out, of "nccl mpi sanitizer full-size". Extra options for CMake: LFM2_CMAKE_OPTIONS.
-# With four GPUs the checks run side by side, and the headline job alone, after them.
+# gpu-check.sh [FOLDER]: everything that needs GPUs, as one command with one summary: builds, the CUDA and MPI tests
+# over both transports, compute-sanitizer, then the full-size model against transformers. FOLDER (default
+# /tmp/lfm2-gpu-check) takes about 40 GB. LFM2_SKIP names parts to leave out, of "nccl mpi sanitizer full-size".
+# LFM2_CMAKE_OPTIONS holds further options for CMake. With four GPUs the checks run side by side, and the headline job
+# runs alone after them.
 set -u
 cd "$(dirname "$0")/.." || exit
 folder=${1:-/tmp/lfm2-gpu-check}
@@ -14,7 +15,8 @@ ranks=$((gpus < 4 ? gpus : 4))
 bin=build/cuda/bin
 names=()
 
-# start NAME COMMAND...: runs it beside the others where there are GPUs enough, keeps its log and how it ended.
+# start NAME COMMAND...: runs the command, beside the others where there are enough GPUs, and keeps its log and exit
+# code.
 start() {
   local name=$1 log="$folder/${1// /-}.log" result="$folder/${1// /-}.result"
   shift
@@ -32,7 +34,7 @@ run_step() {
   if "$@" >"$log" 2>&1; then word=ok; else tail -n 40 "$log"; fi
   printf '%-7s %-28s %4d s\n' "$word" "$name" $((SECONDS - begin)) >"$result"
 }
-# What must have ended before the next step begins.
+# Waits for all commands that must have ended before the next step begins.
 all_done() {
   wait
   for name in "${names[@]}"; do
@@ -51,22 +53,23 @@ with_gpu() {
   "$@"
 }
 
-# One test runs out of memory on purpose: failed API calls are its business. The large ones would take hours.
+# One test runs out of memory on purpose, so failed API calls are not reported. The large tests would take hours.
 sanitize() {
   local tool=$1
   shift
   compute-sanitizer --tool "$tool" --report-api-errors no "$@" "$bin/cuda_tests" --gtest_brief=1 \
     --gtest_filter='-*Long*:*Invariance*:*Bits*:*FarPositions:*ShapeAndLength:*AnyK*:*OddSizes*:*ManyBlocks:*DeathTest*:*LoseNoMore*:*Upload*:*LargeScores:*WgmmaTest.EverySplit:*WgmmaTest.Many*:*LosesNoMore*:*ShapeAndPage*:*ManySequences*:CudaSampleTest.AgreesWithSorting:CudaSampleTest.InfinitiesAndNans:*DenormalsInEvery*'
 }
-# racecheck does not follow the barriers of cuBLASLt's kernels (nvjet) and reports hazards inside them; any other hazard is ours. (Its own
-# way of leaving kernels out breaks the test that captures a graph.)
+# racecheck does not follow the barriers of cuBLASLt's kernels (nvjet), and reports hazards inside them; any other
+# hazard is an error. (racecheck's own way of leaving kernels out breaks the test that captures a graph.)
 racecheck() {
   local log="$folder/racecheck-hazards.log"
   sanitize racecheck >"$log" 2>&1 || { cat "$log"; return 1; }
   cat "$log"
   grep -q 'RACECHECK SUMMARY' "$log" && ! grep 'Race reported' "$log" | grep -v nvjet
 }
-# The general operators: both devices' tests, Python with many examples, the sanitizers over all but the sizes past 2^31, the check program.
+# The general operators: the tests of both devices, Python with many examples, the sanitizers over everything except the
+# sizes past 2^31, and the check program.
 operators_tests() {
   local library=$PWD/build/cuda/lib/liblfm2_kernels.so tool
   "$bin/operator_tests" cuda --gtest_brief=1 || return 1
@@ -82,7 +85,8 @@ configure_and_build() {
   # shellcheck disable=SC2086  # a list of options
   cmake --preset cuda ${LFM2_CMAKE_OPTIONS:-} && cmake --build --preset cuda -j "$(nproc)"
 }
-# Side by side, but for the refusals, which are timed: starting CUDA takes long where many programs do it at once.
+# Tests run side by side, except the refusals, which are timed: CUDA takes long to start where many programs start it at
+# once.
 mpi_tests() {
   local -x LFM2_TEST_MACHINE="--device cuda --transport $1"
   ctest --test-dir build/cuda -L mpi -E RefusalTest -j "$(nproc)" --output-on-failure --no-tests=error &&
@@ -98,7 +102,7 @@ full_size() {
   done
   python3 tests/reference/full_size.py compare "$folder" "$folder/fp32.h5" "$folder/bf16.h5"
 }
-# What allocates or waits for the device must not be called more often because there are more micro-batches.
+# Calls that allocate or wait for the device must not become more frequent with more micro-batches.
 calls_in_the_loop() {
   local counter=build/cuda/tests/libcuda_call_counter.so rank
   for samples in 256 1024; do
@@ -141,7 +145,7 @@ else
   start "memcheck" with_gpu $((gpus > 2 ? 2 : 0)) sanitize memcheck --error-exitcode 70
   start "racecheck" with_gpu $((gpus > 3 ? 3 : 0)) racecheck
 fi
-wait  # both write the same files
+wait  # both write the same files, so they run one after the other
 if [[ $skip == *" mpi "* ]]; then skipped "mpi tests over MPI" "as asked"; else start "mpi tests over MPI" mpi_tests mpi; fi
 if [[ $skip == *" full-size "* ]]; then
   skipped "full size" "as asked"

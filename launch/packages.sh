@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Sourced by demo.sh and test.sh: installs what is missing on Debian and Ubuntu, saying so first; elsewhere it says what is needed.
+# Sourced by demo.sh and test.sh. Installs missing packages on Debian and Ubuntu, and says so first; on other systems
+# says what is needed.
 
 lfm2_packages=(build-essential cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libcli11-dev nlohmann-json3-dev
   libfmt-dev libxxhash-dev)
@@ -11,7 +12,7 @@ lfm2_ci_packages=(ccache clang-format-14)
 lfm2_cluster_packages=(slurm-wlm munge)
 lfm2_hosts_packages=(libfuse3-dev fuse3 iproute2)
 
-# install_packages NAME...: asks nothing; needs root or sudo only where something is missing.
+# install_packages NAME...: asks nothing. Needs root or sudo only where a package is missing.
 install_packages() {
   local missing=() name
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
@@ -33,14 +34,15 @@ install_packages() {
     { echo "apt-get could not install: ${missing[*]}" >&2; return 69; }
 }
 
-# build PRESET [CMAKE_OPTION...]: configures where needed and builds into build/PRESET all of the preset's targets, or those in LFM2_TARGETS;
-# output only where something fails. Through ccache where that is installed: what another build, here or before, compiled in the same way is
-# not compiled again.
+# build PRESET [CMAKE_OPTION...]: configures where needed, and builds all targets of the preset into build/PRESET, or
+# those in LFM2_TARGETS. Prints output only where something fails. Uses ccache where it is installed, so that files that
+# any earlier build compiled in the same way are not compiled again.
 build() {
   local preset=$1 log language
   shift
   if command -v ccache >/dev/null; then
-    export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}  # a clone elsewhere has the same objects
+    # Paths relative to this, so that another clone finds the same objects.
+    export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
     for language in C CXX CUDA; do set -- "-DCMAKE_${language}_COMPILER_LAUNCHER=ccache" "$@"; done
   fi
   log=$(mktemp)

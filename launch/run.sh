@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# run.sh [-n RANKS] [--hosts HOST:RANKS,...| --hostfile FILE] [OPTION...]: lfm2_stage under Open MPI's mpirun, here or on the hosts named; every
-# other option goes to lfm2_stage unchanged.
+# run.sh [-n RANKS] [--hosts HOST:RANKS,...| --hostfile FILE] [OPTION...]: runs lfm2_stage under Open MPI's mpirun, here
+# or on the named hosts. Every other option goes to lfm2_stage unchanged.
 #   launch/run.sh -n 4 --weights shards/ --input inputs.bin --output outputs.bin
 #   launch/run.sh --hosts node1:4,node2:4 --weights /shared/shards --output outputs.bin
 #   launch/run.sh -n 4 doctor --weights shards/
-# Hosts are reached by ssh without a password; program and shards lie at the same place on each. From the environment: LFM2_STAGE (the program),
-# LFM2_WRAP (a command before it: each-rank.sh), LFM2_MPIRUN_OPTIONS.
+# Hosts are reached by ssh without a password, and have program and shards at the same paths. Environment: LFM2_STAGE
+# (the program), LFM2_WRAP (a command in front of it, such as each-rank.sh), LFM2_MPIRUN_OPTIONS.
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 program=${LFM2_STAGE:-}
@@ -26,26 +26,28 @@ done
 options=(--bind-to none)
 if [ ${#places[@]} -eq 0 ]; then
   ranks=${ranks:-4}
-  # More ranks than cores is fine on the CPU.
+  # On the CPU it is fine to have more ranks than cores.
   [ "$ranks" -le "$(nproc)" ] || options+=(--oversubscribe)
 fi
-[ -z "$ranks" ] || options+=(-np "$ranks")  # else as many as the hosts have places
-[ "$(id -u)" -ne 0 ] || options+=(--allow-run-as-root)  # usual in containers
-if [ ${#places[@]} -gt 0 ]; then  # other hosts get no environment by themselves
+[ -z "$ranks" ] || options+=(-np "$ranks")  # without -n, as many ranks as the hosts have slots
+[ "$(id -u)" -ne 0 ] || options+=(--allow-run-as-root)  # containers usually run as root
+if [ ${#places[@]} -gt 0 ]; then  # other hosts do not get the environment by themselves
   for name in PATH LD_LIBRARY_PATH $(compgen -e | grep -E '^(NCCL_|LFM2_|CUDA_)' || true); do
     [ -z "${!name+set}" ] || options+=(-x "$name")
   done
 fi
 progress=()
-if [ -t 2 ] && [ "${1:-}" != doctor ]; then progress=(--progress on); fi  # ranks see a pipe, not the terminal
+# Ranks see a pipe and not the terminal.
+if [ -t 2 ] && [ "${1:-}" != doctor ]; then progress=(--progress on); fi
 for option in "$@"; do
   case $option in --progress | --progress=*) progress=() ;; esac
 done
-# mpirun explains in paragraphs between dashed lines that a program ended with an error, which the program has said in a line of its own. What only
-# mpirun can say stays: a rank that was killed, hosts that cannot be reached, a code that is none of ours.
+# When a program ends with an error, mpirun explains that in paragraphs between dashed lines, although the program has
+# said it in a line of its own. This filter removes these paragraphs. It keeps what only mpirun can say: a rank that was
+# killed, hosts that cannot be reached, an exit code that the program does not have.
 ours='(errorcode|Exit code:) +(1|6[4-9]|7[0-6])($|[^0-9])'
 without_echoes() {
-  trap '' HUP INT QUIT TERM USR1 USR2  # it ends when mpirun does
+  trap '' HUP INT QUIT TERM USR1 USR2  # the filter must outlive mpirun, and ends when its input does
   local line block='' within=no
   while IFS= read -r line || [ -n "$line" ]; do
     case $within:$line in
@@ -58,14 +60,18 @@ without_echoes() {
           *) printf '%s\n%s\n' "$block" "$line" ;;
         esac ;;
       yes:*) block+=$'\n'$line ;;
+      # mpirun itself may stumble over such a paragraph while it gathers those of several ranks.
+      *'ORTE_ERROR_LOG: '*' in file '*show_help.c*) ;;
       *'help-mpi-api.txt / mpi-abort'* | *'Set MCA parameter "orte_base_help_aggregate"'*) ;;
       *) printf '%s\n' "$line" ;;
     esac
   done
   [ $within = no ] || printf '%s\n' "$block"
 }
-# Open MPI 4 writes them where OPAL_OUTPUT_STDERR_FD says, apart from the ranks' stderr; ranks have files of their own under that number. Others ignore
-# it. mpirun takes this process over, so that signals reach it.
+# mpirun looks for devices through hwloc, which asks OpenCL drivers. One with LLVM in it (PoCL) takes the signals: mpirun would not pass USR1 on.
+export HWLOC_COMPONENTS=${HWLOC_COMPONENTS--opencl}
+# Open MPI 4 writes such messages to the descriptor that OPAL_OUTPUT_STDERR_FD names, apart from the stderr of the
+# ranks, which have other files under that number. Other versions ignore the variable. exec lets signals reach mpirun.
 export OPAL_OUTPUT_STDERR_FD=9
 # shellcheck disable=SC2086  # lists of options
 exec mpirun "${options[@]}" "${places[@]}" ${LFM2_MPIRUN_OPTIONS:-} env -u OPAL_OUTPUT_STDERR_FD ${LFM2_WRAP:-} "$program" "${progress[@]}" "$@" \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test.sh [--all]: installs what is missing, builds, runs the tests that a change needs; with --all every test that this machine can run:
-# also a Slurm of its own, searching fuzzers and the whole campaign of faults, which take an hour more. Says what it skips and why.
-# LFM2_TEST_PRESET=cpu-asan runs the same under AddressSanitizer and UBSan.
+# test.sh [--all]: installs what is missing, builds, and runs the tests that a change needs; with --all, every test that
+# this machine can run: a Slurm of its own, searching fuzzers and the whole campaign of faults take an hour more. Says
+# what it skips and why. LFM2_TEST_PRESET=cpu-asan runs the same under AddressSanitizer and UBSan.
 set -eu
 case $#,${1:-} in
   0,) all= ;;
@@ -14,15 +14,16 @@ install_packages "${lfm2_packages[@]}" "${lfm2_test_packages[@]}"
 install_packages "${lfm2_hosts_packages[@]}" || echo "Without them the tests of two hosts and of two page caches are skipped."
 if [ "$all" ]; then
   install_packages "${lfm2_fuzz_packages[@]}" || echo "No clang with libFuzzer: the fuzzers are skipped, their corpus is not."
-  # Not on a machine that belongs to a Slurm cluster already.
+  # A machine that belongs to a Slurm cluster gets no Slurm of its own.
   [ -e /etc/slurm/slurm.conf ] || install_packages "${lfm2_cluster_packages[@]}" || echo "Without them the tests under Slurm are skipped."
 fi
 preset=${LFM2_TEST_PRESET:-cpu}
 python=()
-if [ -x /usr/bin/python3 ]; then python=(-DPython3_EXECUTABLE=/usr/bin/python3); fi  # the one that the packages belong to
+# The Python that the packages belong to.
+if [ -x /usr/bin/python3 ]; then python=(-DPython3_EXECUTABLE=/usr/bin/python3); fi
 build "$preset" -DLFM2_TESTS=ON "${python[@]}" ${CI:+-DLFM2_WERROR=ON}
 command -v nvidia-smi >/dev/null 2>&1 || echo "No GPU on this machine: the CUDA tests are skipped."
-# One more than there are cores: tests of several ranks often wait.
+# One job more than there are cores, because tests of several ranks often wait.
 selection=(-LE '^long$')
 [ -z "$all" ] || selection=()
 status=0

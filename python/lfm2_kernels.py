@@ -39,13 +39,13 @@ _NAMES = {_FP32: "fp32", _BF16: "bf16", _FP16: "fp16"}
 
 
 class _Tensor(ctypes.Structure):
-    """lfm2_tensor."""
+    """The struct lfm2_tensor of the C API."""
     _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_int32), ("device", ctypes.c_int32), ("rank", ctypes.c_int32),
                 ("dims", ctypes.c_int64 * MAX_RANK), ("strides", ctypes.c_int64 * MAX_RANK)]
 
 
 class Error(RuntimeError):
-    """What the library returned instead of doing the work."""
+    """The status that the library returned instead of doing the work."""
 
     def __init__(self, function, status):
         super().__init__(f"{function}: {_library().lfm2_status_string(status).decode()} (status {status})")
@@ -56,7 +56,7 @@ _loaded = None
 
 
 def _library():
-    global _loaded  # loaded on first use; never changes afterwards
+    global _loaded  # the library is loaded on first use and never changes afterwards
     if _loaded is None:
         _loaded = _load()
     return _loaded
@@ -119,12 +119,12 @@ def version():
 
 
 def device_count():
-    """GPUs that the library can use; 0 where it was built without CUDA."""
+    """The number of GPUs that the library can use; 0 where it was built without CUDA."""
     return _library().lfm2_device_count()
 
 
 def synchronize(device=0, stream=None):
-    """Waits for what was queued."""
+    """Waits for the work that was queued."""
     _run("lfm2_synchronize", device, stream)
 
 
@@ -132,7 +132,7 @@ def synchronize(device=0, stream=None):
 
 
 class _Memory:
-    """Bytes of a GPU, released with the object. (Releasing waits for the GPU, so work in flight keeps its memory.)"""
+    """Memory of a GPU, released with the object. (Releasing waits for the GPU, so queued work keeps its memory.)"""
 
     def __init__(self, device, size):
         self.device, self.size, self.pointer = device, size, 0
@@ -159,7 +159,7 @@ class DeviceArray:
         return {"shape": self.shape, "typestr": typestr, "data": (self.memory.pointer, False), "strides": None, "version": 3}
 
     def numpy(self):
-        """A copy on the host. Waits for the default stream alone: synchronize() first where work went to another."""
+        """A copy on the host. Waits only for the default stream: call synchronize() first where work is on another one."""
         array = np.empty(self.shape, self.dtype)
         _run("lfm2_copy", self.device, array.ctypes.data, self.memory.pointer, array.nbytes, None)
         return array
@@ -226,7 +226,8 @@ class _View:
             self.strides = [stride // size for stride in strides]
 
     def _device_of(self, array):
-        if not self.pointer:  # an empty array; PyTorch and CuPy know where it would be
+        # An array without elements may have no pointer, but PyTorch and CuPy still know its device.
+        if not self.pointer:
             device = getattr(array, "device", 0)
             number = getattr(device, "index", getattr(device, "id", device))
             return number if isinstance(number, int) else 0
@@ -250,7 +251,7 @@ class _View:
         return True
 
     def span(self):
-        """Elements before and behind the first element that the view reaches."""
+        """How many elements before and behind its first element the view reaches."""
         if self.empty:
             return 0, 0
         reach = [stride * (extent - 1) for extent, stride in builtins.zip(self.shape, self.strides)]
@@ -267,7 +268,7 @@ class _Call:
     """One call of an operator: its arguments brought to one device, and the results brought back."""
 
     def __init__(self, arrays, out, device, stream, first=None):
-        """first: the number of the argument whose library and dtype the results have; None: the first that is there."""
+        """first: the number of the argument whose library and dtype the results have; None: the first argument that is given."""
         arrays = [array if array is None or _is_device_array(array) else np.asarray(array) for array in arrays]
         if out is not None and not _is_device_array(out) and not isinstance(out, np.ndarray):
             raise TypeError(f"out must be an array, not {type(out).__name__}")
@@ -302,7 +303,7 @@ class _Call:
             return library.cuda.current_stream(self.device).cuda_stream
         return library.cuda.get_current_stream().ptr
 
-    # Tensors for the C call.
+    # Tensors in the form of the C API.
 
     def tensor(self, index):
         """The argument with this number, or None."""
@@ -329,7 +330,8 @@ class _Call:
         return array, self.result_in(view)
 
     def result_in(self, view, read=False):
-        # What lies between the elements of a view with gaps must come back as it was.
+        # The memory between the elements of a view with gaps must come back unchanged, so it is copied to the device,
+        # too.
         tensor, memory = self._placed(view, read or not view.dense)
         self._written(view, memory)
         return ctypes.byref(tensor)
@@ -373,10 +375,11 @@ class _Call:
         if size.value == 0:
             return None, 0
         if self.device == CPU:
-            memory = np.empty(size.value // 16 + 1, np.complex128)  # elements of 16 bytes
+            memory = np.empty(size.value // 16 + 1, np.complex128)  # 16-byte elements, for the alignment
             pointer = memory.ctypes.data
         elif not self.on_host and self.given_stream is None and getattr(self._library_of_arrays(), "__name__", "") == "torch":
-            memory = self.first.array.new_empty((size.value // _SIZES[self.first.dtype] + 1,))  # ordered by the stream
+            # PyTorch's allocator orders reuse of the memory by the stream.
+            memory = self.first.array.new_empty((size.value // _SIZES[self.first.dtype] + 1,))
             pointer = memory.data_ptr()
         else:
             memory = _Memory(self.device, size.value)
@@ -433,7 +436,7 @@ def _check_concat(views, axis):
 
 
 def concat(arrays, axis=0, *, out=None, device=None, stream=None):
-    """The arrays one behind the other along `axis`; dense, 1 to 4 axes."""
+    """The arrays, one after the other along `axis`; they are dense and have 1 to 4 axes."""
     call = _Call(list(arrays), out, device, stream)
     axis, shape = _check_concat(call.views, axis)
     array, target = call.result(shape)
@@ -533,7 +536,7 @@ def _scalar(value, other):
 
 
 def reduce(function, x, axis=None, *, keepdims=False, out=None, device=None, stream=None):
-    """Over an axis, a tuple of axes, or all (None); function: one of REDUCTIONS."""
+    """Reduces x over an axis, a tuple of axes, or all axes (None); function: one of REDUCTIONS."""
     number = _number_of(function, REDUCTIONS, "function")
     call = _Call([x], out, device, stream)
     shape = call.views[0].shape

@@ -1,4 +1,5 @@
-// The command line of weights-tools: options in, one command called, errors turned into one line and an exit code.
+// The command line of weights-tools: parses the options, calls one command, and turns errors into one line and an exit
+// code.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -9,8 +10,8 @@
 #include "kernels/error.h"
 #include "stage/support/choice.h"
 #include "stage/support/number_option.h"
+#include "stage/support/stop.h"
 #include "weights-tools/commands/commands.h"
-#include "weights-tools/model/interrupt.h"
 
 namespace lfm2 {
 
@@ -47,7 +48,7 @@ void add_stages(CLI::App& command, std::optional<int64_t>& stages, std::vector<i
   auto* by_count =
       add_number(command, "--stages", stages, "Number of stages, as equal as can be (default 4)", 1, kMost);
   add_numbers(command, "--layers", layers, "Layers of each stage, e.g. 7,6,6,5", 1, kMost)
-      ->expected(1)  // a word after it is the model
+      ->expected(1)  // so that a further word is the model
       ->excludes(by_count);
 }
 
@@ -146,7 +147,7 @@ int run(int argc, char** argv) {
   add_plan(app, program);
   try {
     app.parse(argc, argv);
-  } catch (const CLI::Success& asked) {  // --help, --version
+  } catch (const CLI::Success& asked) {  // --help and --version come here
     return app.exit(asked);
   } catch (const CLI::Error& error) {
     std::string message = error.what();

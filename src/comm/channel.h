@@ -1,5 +1,5 @@
-// One stage's two edges: hidden states come in from the stage before and go out to the stage after, in place, slot by
-// slot.
+// The two edges of a stage: hidden states arrive from the stage before and leave for the stage after, in place, in one
+// of two buffers. In this interface `buffer` is the number of the buffer.
 #pragma once
 
 #include <vector>
@@ -9,29 +9,31 @@
 
 namespace lfm2 {
 
-// Residual streams that a rank holds at once: one computes while the other is sent or received.
-inline constexpr int kSlots = 2;
+// The residual streams that a rank holds at a time: one is computed while the other is sent or received.
+inline constexpr int kBuffers = 2;
 
-// Items of one edge arrive in the order in which they were sent. Nothing here blocks.
+// Micro-batches (or steps) of one edge arrive in the order in which they were sent. No function blocks.
 class Channel {
  public:
   virtual ~Channel() = default;
 
-  // Starts receiving the next item into `into` [tokens, hidden]. The slot must be free.
-  virtual void receive(int slot, const Tensor& into) = 0;
-  // Whether work on the slot may be enqueued; order_after_arrival() then makes that work start after the data is there.
-  virtual bool arrived(int slot) = 0;
-  virtual void order_after_arrival(int slot, Stream& compute) = 0;
-  // Whether the data is there: where a GPU's stream waits for it, later than arrived().
-  virtual bool delivered(int slot) { return arrived(slot); }
+  // Starts receiving the next micro-batch into `into` [tokens, hidden]. The buffer must be free.
+  virtual void receive(int buffer, const Tensor& into) = 0;
+  // Whether work on the buffer may be enqueued. order_after_arrival() then makes that work start once the data is
+  // there.
+  virtual bool arrived(int buffer) = 0;
+  virtual void order_after_arrival(int buffer, Stream& compute) = 0;
+  // Whether the data is there. This may be later than arrived() where a GPU's stream does the waiting.
+  virtual bool delivered(int buffer) { return arrived(buffer); }
 
-  // Sends `from` [tokens, hidden] once `computed` is done; the slot must stay untouched until sent().
-  virtual void send(int slot, const Tensor& from, Event& computed) = 0;
-  virtual bool sent(int slot) = 0;  // also true where nothing was sent from the slot yet
+  // Sends `from` [tokens, hidden] once `computed` is done. The buffer must not be touched until sent().
+  virtual void send(int buffer, const Tensor& from, Event& computed) = 0;
+  virtual bool sent(int buffer) = 0;  // true, too, where nothing was sent from the buffer yet
 
-  virtual void progress() = 0;  // starts what has become ready; throws what has failed
-  // Transfers that ended since the last call, each direction in its order; tags are not set. A receive begins when it
-  // is posted, a send when its data is ready.
+  // Starts transfers that have become ready; throws the errors of those that failed.
+  virtual void progress() = 0;
+  // Transfers that ended since the last call, in order for each direction; their tags are not set. A receive begins
+  // when it is posted, a send when its data is ready.
   struct Transfers {
     std::vector<Span> sent, received;
   };

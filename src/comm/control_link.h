@@ -1,6 +1,6 @@
-// The small messages of a run, on the host and beside the hidden states: the first stage tells every stage what the
-// next step is, or whether another micro-batch comes; the last one tells the first which tokens came out of a step; any
-// stage asks the first to stop. Nothing here blocks.
+// The small messages of a run, which go from host to host beside the hidden states. The first stage tells all stages
+// what the next step is, or whether another micro-batch comes. The last stage tells the first which tokens were drawn.
+// Any stage may ask the first to stop. No function blocks.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@ class ControlLink {
  public:
   virtual ~ControlLink() = default;
 
-  // First stage: to all others. In order.
+  // First stage, to all others. Messages arrive in order.
   virtual void send_step(const std::vector<int32_t>& words) = 0;
-  // Other stages: true where the next step has come.
+  // Other stages: true, and the message in `words`, where the next step has come.
   virtual bool receive_step(std::vector<int32_t>& words) = 0;
-  // Last stage, to the first (which may be itself). In order.
+  // Last stage, to the first stage, which may be the same one. Messages arrive in order.
   virtual void send_tokens(const std::vector<int32_t>& words) = 0;
-  // First stage.
+  // First stage: true, and the message in `words`, where tokens have come.
   virtual bool receive_tokens(std::vector<int32_t>& words) = 0;
 
-  // Any stage: to the first, once. That one is asked by any of them.
+  // Any stage may ask, once; the first stage learns whether one of them has.
   virtual void ask_to_stop() = 0;
   virtual bool asked_to_stop() = 0;
 
-  virtual void progress() = 0;  // lets go of messages that have left; throws what has failed
+  virtual void progress() = 0;  // frees messages that have left; throws the errors of those that failed
 };
 
 }  // namespace lfm2

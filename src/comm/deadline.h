@@ -1,10 +1,11 @@
-// The last resort against a hang: ends this process where even MPI_Init, or a call into a library that has no deadline,
-// does not return. The launcher then ends the others.
+// The last resort against a hang: ends this process where MPI_Init, or a library call that has no deadline, does not
+// return. The launcher then ends the other ranks.
 #pragma once
 
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -18,31 +19,44 @@ namespace lfm2 {
 
 class Deadline {
  public:
-  // After `seconds` (0, or more than a century: never) prints `line` and ends with kLost, unless it was destroyed
-  // before.
-  Deadline(double seconds, std::string line) {
+  // Unless destroyed before, prints `line` after `seconds` and ends the process with kLost. 0, or more than a century:
+  // never. With `orphan_line`, prints that and ends as soon as the process that started this one is gone: MPI does not
+  // always notice, while it starts, that its launcher was killed.
+  Deadline(double seconds, std::string line, std::string orphan_line = "") {
     if (seconds > 0 && seconds < kCentury)
-      thread_ = std::jthread([seconds, line](const std::stop_token& stop) { watch(seconds, line, stop); });
+      thread_ =
+          std::jthread([seconds, line = std::move(line), orphan_line = std::move(orphan_line), parent = ::getppid()](
+                           const std::stop_token& stop) { watch(seconds, line, orphan_line, parent, stop); });
   }
 
  private:
   static constexpr double kCentury = 3.2e9;
 
-  static void watch(double seconds, const std::string& line, const std::stop_token& stop) {
+  [[noreturn]] static void end_process(const std::string& line) {
+    fmt::print(stderr, "{}\n", line);
+    _exit(static_cast<int>(ExitCode::kLost));
+  }
+
+  static void watch(double seconds, const std::string& line, const std::string& orphan_line, pid_t parent,
+                    const std::stop_token& stop) {
     using Clock = std::chrono::steady_clock;
     constexpr auto kOverslept = std::chrono::seconds(1), kGrace = std::chrono::seconds(3);
+    constexpr auto kLook = std::chrono::milliseconds(200);
     std::mutex mutex;
     std::condition_variable_any changed;
     std::unique_lock lock(mutex);
     auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-    while (!stop.stop_requested()) {
-      changed.wait_until(lock, stop, end, [] { return false; });
+    while (true) {
+      changed.wait_until(lock, stop, orphan_line.empty() ? end : std::min(end, Clock::now() + kLook),
+                         [] { return false; });
       if (stop.stop_requested()) return;
+      if (!orphan_line.empty() && ::getppid() != parent) end_process(orphan_line);
+      if (Clock::now() < end) continue;
       if (Clock::now() < end + kOverslept) break;
-      end = Clock::now() + kGrace;  // this process itself was stopped: those that were not speak, and end it
+      // This process was itself stopped meanwhile; the ranks that were not know the cause and end the job.
+      end = Clock::now() + kGrace;
     }
-    fmt::print(stderr, "{}\n", line);
-    _exit(static_cast<int>(ExitCode::kLost));
+    end_process(line);
   }
 
   std::jthread thread_;

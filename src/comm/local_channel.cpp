@@ -1,4 +1,4 @@
-// A mailbox between two threads.
+// A mailbox between two threads, and the channel on top of it.
 #include "comm/local_channel.h"
 
 #include <algorithm>
@@ -35,23 +35,23 @@ void LocalLink::match() {
   }
 }
 
-void LocalChannel::receive(int slot, const Tensor& into) {
-  incoming_[static_cast<size_t>(slot)] = previous_->post_receive(into);
+void LocalChannel::receive(int buffer, const Tensor& into) {
+  incoming_[static_cast<size_t>(buffer)] = previous_->post_receive(into);
 }
 
-bool LocalChannel::arrived(int slot) { return previous_->done(incoming_[static_cast<size_t>(slot)]); }
+bool LocalChannel::arrived(int buffer) { return previous_->done(incoming_[static_cast<size_t>(buffer)]); }
 
-void LocalChannel::send(int slot, const Tensor& from, Event& computed) {
-  Outgoing& out = outgoing_[static_cast<size_t>(slot)];
+void LocalChannel::send(int buffer, const Tensor& from, Event& computed) {
+  Outgoing& out = outgoing_[static_cast<size_t>(buffer)];
   out.from = from;
   out.computed = &computed;
-  pending_.push_back(slot);
+  pending_.push_back(buffer);
   progress();
 }
 
-bool LocalChannel::sent(int slot) {
-  const Outgoing& out = outgoing_[static_cast<size_t>(slot)];
-  return std::find(pending_.begin(), pending_.end(), slot) == pending_.end() &&
+bool LocalChannel::sent(int buffer) {
+  const Outgoing& out = outgoing_[static_cast<size_t>(buffer)];
+  return std::find(pending_.begin(), pending_.end(), buffer) == pending_.end() &&
          (out.ticket == 0 || next_->done(out.ticket));
 }
 

@@ -10,13 +10,13 @@
 
 namespace lfm2 {
 
-// One edge: the sender's and the receiver's tensors meet here, in order, and whoever comes second copies.
+// One edge: the n-th send and the n-th receive meet here, and the side that comes second copies.
 class LocalLink {
  public:
   using Ticket = uint64_t;
   Ticket post_send(const Tensor& from);
   Ticket post_receive(const Tensor& into);
-  bool done(Ticket ticket);  // of either side: the n-th send meets the n-th receive
+  bool done(Ticket ticket);  // whether the transfer of this number is done; sender and receiver count alike
 
  private:
   void match();
@@ -28,28 +28,28 @@ class LocalLink {
 
 class LocalChannel : public Channel {
  public:
-  // Null at the ends of the pipeline.
+  // A null link means that this stage is at that end of the pipeline.
   LocalChannel(LocalLink* previous, LocalLink* next) : previous_(previous), next_(next) {}
 
-  void receive(int slot, const Tensor& into) override;
-  bool arrived(int slot) override;
+  void receive(int buffer, const Tensor& into) override;
+  bool arrived(int buffer) override;
   void order_after_arrival(int, Stream&) override {}
-  void send(int slot, const Tensor& from, Event& computed) override;
-  bool sent(int slot) override;
+  void send(int buffer, const Tensor& from, Event& computed) override;
+  bool sent(int buffer) override;
   void progress() override;
-  Transfers take_finished() override { return {}; }  // for tests: nobody looks at its times
+  Transfers take_finished() override { return {}; }  // tests do not look at times
 
  private:
   struct Outgoing {
     Tensor from;
     Event* computed = nullptr;
-    LocalLink::Ticket ticket = 0;  // of the last send
+    LocalLink::Ticket ticket = 0;  // ticket of the last send
   };
   LocalLink* previous_;
   LocalLink* next_;
-  std::array<LocalLink::Ticket, kSlots> incoming_{};
-  std::array<Outgoing, kSlots> outgoing_{};
-  std::deque<int> pending_;  // slots whose transfer has not begun, in the order of send()
+  std::array<LocalLink::Ticket, kBuffers> incoming_{};
+  std::array<Outgoing, kBuffers> outgoing_{};
+  std::deque<int> pending_;  // buffers whose transfer has not begun, in the order of send()
 };
 
 }  // namespace lfm2

@@ -8,11 +8,12 @@
 
 namespace lfm2 {
 
-// What all stages of one pipeline share.
+// The mailboxes that all stages of one pipeline share.
 struct LocalControlHub {
   explicit LocalControlHub(size_t stages) : steps(stages) {}
   std::mutex mutex;
-  std::vector<std::deque<std::vector<int32_t>>> steps;  // [stages]: not yet received by each
+  // [stages]: the steps that each stage has not received yet.
+  std::vector<std::deque<std::vector<int32_t>>> steps;
   std::deque<std::vector<int32_t>> tokens;
   bool stop = false;
 };

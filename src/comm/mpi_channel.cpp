@@ -1,4 +1,4 @@
-// MPI_Irecv and MPI_Isend, one request a slot and direction.
+// The channel over MPI_Irecv and MPI_Isend: one request for each buffer and direction.
 #include "comm/mpi_channel.h"
 
 #include <algorithm>
@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kHiddenTag = 1;
 
-// Elements, not bytes, so that a slot may hold 2^31 - 1 of them. The library only copies: the type's meaning does not
-// matter.
+// Messages are counted in elements, not bytes, so that a buffer may hold 2^31 - 1 of them. MPI only copies, so an
+// integer type of the same size does for every dtype.
 MPI_Datatype element_type(const Tensor& tensor) { return size_bytes(tensor.dtype) == 2 ? MPI_UINT16_T : MPI_UINT32_T; }
 
 int element_count(const Tensor& tensor) {
@@ -38,16 +38,16 @@ bool mpi_is_cuda_aware() {
 #endif
 }
 
-MpiChannel::MpiChannel(MPI_Comm comm, int previous, int next, Backend& backend, size_t slot_bytes)
+MpiChannel::MpiChannel(MPI_Comm comm, int previous, int next, Backend& backend, size_t buffer_bytes)
     : previous_(previous), next_(next), backend_(backend) {
   MPI_CHECK(MPI_Comm_dup(comm, &comm_));
   if (backend.memory_is_host_memory() || mpi_is_cuda_aware()) return;
   to_device_ = backend.create_stream();
   to_host_ = backend.create_stream();
-  for (int slot = 0; slot < kSlots; ++slot) {
-    const auto at = static_cast<size_t>(slot);
-    if (previous != kNoPeer) incoming_[at].host = backend.allocate_host(slot_bytes);
-    if (next != kNoPeer) outgoing_[at].host = backend.allocate_host(slot_bytes);
+  for (int buffer = 0; buffer < kBuffers; ++buffer) {
+    const auto at = static_cast<size_t>(buffer);
+    if (previous != kNoPeer) incoming_[at].host = backend.allocate_host(buffer_bytes);
+    if (next != kNoPeer) outgoing_[at].host = backend.allocate_host(buffer_bytes);
     incoming_[at].copied = backend.create_event();
     outgoing_[at].copied = backend.create_event();
   }
@@ -59,8 +59,8 @@ MpiChannel::~MpiChannel() {
   MPI_Comm_free(&comm_);
 }
 
-void MpiChannel::receive(int slot, const Tensor& into) {
-  Incoming& in = incoming_[static_cast<size_t>(slot)];
+void MpiChannel::receive(int buffer, const Tensor& into) {
+  Incoming& in = incoming_[static_cast<size_t>(buffer)];
   in.into = into;
   in.copying = false;
   in.started = steady_seconds();
@@ -68,8 +68,8 @@ void MpiChannel::receive(int slot, const Tensor& into) {
   MPI_CHECK(MPI_Irecv(target, element_count(into), element_type(into), previous_, kHiddenTag, comm_, &in.request));
 }
 
-bool MpiChannel::arrived(int slot) {
-  Incoming& in = incoming_[static_cast<size_t>(slot)];
+bool MpiChannel::arrived(int buffer) {
+  Incoming& in = incoming_[static_cast<size_t>(buffer)];
   int done = 0;
   MPI_CHECK(MPI_Test(&in.request, &done, MPI_STATUS_IGNORE));
   if (done != 0 && to_device_ && !in.copying) {
@@ -84,13 +84,13 @@ bool MpiChannel::arrived(int slot) {
   return done != 0;
 }
 
-void MpiChannel::order_after_arrival(int slot, Stream& compute) {
-  if (to_device_) compute.wait(*incoming_[static_cast<size_t>(slot)].copied);
+void MpiChannel::order_after_arrival(int buffer, Stream& compute) {
+  if (to_device_) compute.wait(*incoming_[static_cast<size_t>(buffer)].copied);
 }
 
-void MpiChannel::send(int slot, const Tensor& from, Event& computed) {
-  expect(sent(slot), "MpiChannel::send: the slot is still being sent");
-  Outgoing& out = outgoing_[static_cast<size_t>(slot)];
+void MpiChannel::send(int buffer, const Tensor& from, Event& computed) {
+  expect(sent(buffer), "MpiChannel::send: the buffer is still being sent");
+  Outgoing& out = outgoing_[static_cast<size_t>(buffer)];
   out.from = from;
   out.ready = &computed;
   if (to_host_) {
@@ -99,13 +99,13 @@ void MpiChannel::send(int slot, const Tensor& from, Event& computed) {
     to_host_->record(*out.copied);
     out.ready = out.copied.get();
   }
-  pending_.push_back(slot);
+  pending_.push_back(buffer);
   progress();
 }
 
-bool MpiChannel::sent(int slot) {
-  const Outgoing& out = outgoing_[static_cast<size_t>(slot)];
-  return out.request == MPI_REQUEST_NULL && std::find(pending_.begin(), pending_.end(), slot) == pending_.end();
+bool MpiChannel::sent(int buffer) {
+  const Outgoing& out = outgoing_[static_cast<size_t>(buffer)];
+  return out.request == MPI_REQUEST_NULL && std::find(pending_.begin(), pending_.end(), buffer) == pending_.end();
 }
 
 Channel::Transfers MpiChannel::take_finished() {

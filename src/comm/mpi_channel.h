@@ -1,5 +1,5 @@
-// Hidden states over MPI between ranks whose slots lie in host memory. Non-blocking: progress() is called by every
-// wait.
+// Hidden states over MPI, directly between buffers in host memory, else by way of copies on the host. Transfers go on
+// while a wait polls progress().
 #pragma once
 
 #include <array>
@@ -15,34 +15,34 @@ namespace lfm2 {
 class MpiChannel : public Channel {
  public:
   static constexpr int kNoPeer = -1;
-  // `previous` and `next` are ranks of `comm`, kNoPeer at the ends. The channel works on a duplicate of `comm`.
-  // `slot_bytes` of the largest micro-batch.
-  MpiChannel(MPI_Comm comm, int previous, int next, Backend& backend, size_t slot_bytes);
+  // `previous` and `next` are ranks of `comm`, or kNoPeer at the ends of the pipeline. `buffer_bytes` is the size of
+  // the largest micro-batch. The channel duplicates `comm`.
+  MpiChannel(MPI_Comm comm, int previous, int next, Backend& backend, size_t buffer_bytes);
   MpiChannel(const MpiChannel&) = delete;
   MpiChannel& operator=(const MpiChannel&) = delete;
   ~MpiChannel() override;
 
-  void receive(int slot, const Tensor& into) override;
-  bool arrived(int slot) override;
-  void order_after_arrival(int slot, Stream& compute) override;
-  void send(int slot, const Tensor& from, Event& computed) override;
-  bool sent(int slot) override;
+  void receive(int buffer, const Tensor& into) override;
+  bool arrived(int buffer) override;
+  void order_after_arrival(int buffer, Stream& compute) override;
+  void send(int buffer, const Tensor& from, Event& computed) override;
+  bool sent(int buffer) override;
   void progress() override;
   Transfers take_finished() override;
 
  private:
   struct Incoming {
-    Tensor into;  // the slot
-    Buffer host;  // empty where MPI writes into the slot itself
+    Tensor into;  // the stage's buffer
+    Buffer host;  // empty where MPI writes into the stage's buffer itself
     MPI_Request request = MPI_REQUEST_NULL;
-    bool copying = false;  // the message is here, its copy to the device is enqueued
-    double started = 0;    // 0: its arrival was seen
+    bool copying = false;  // the message has arrived in `host`, and its copy to the device is enqueued
+    double started = 0;    // time at which the receive was posted; 0 once its end was noted
     std::unique_ptr<Event> copied;
   };
   struct Outgoing {
-    Tensor from;  // the slot
+    Tensor from;  // the stage's buffer
     Buffer host;
-    Event* ready = nullptr;  // computed, or copied to the host
+    Event* ready = nullptr;  // the event after which MPI may read: computed, or copied to the host
     MPI_Request request = MPI_REQUEST_NULL;
     double started = 0;
     std::unique_ptr<Event> copied;
@@ -52,14 +52,15 @@ class MpiChannel : public Channel {
   int previous_, next_;
   Backend& backend_;
   std::unique_ptr<Stream> to_device_,
-      to_host_;  // null where there is nothing to copy; two, so that neither direction waits
-  std::array<Incoming, kSlots> incoming_;
-  std::array<Outgoing, kSlots> outgoing_;
-  std::deque<int> pending_;  // slots whose transfer has not begun, in the order of send(): the receiver counts on it
+      to_host_;  // two streams, so that neither direction waits for the other; null where nothing is copied
+  std::array<Incoming, kBuffers> incoming_;
+  std::array<Outgoing, kBuffers> outgoing_;
+  // Buffers whose transfer has not begun, in the order of send(), on which the receiver relies.
+  std::deque<int> pending_;
   Transfers finished_;
 };
 
-// Whether MPI_Send takes GPU memory: what the library says of itself (MPIX_Query_cuda_support).
+// Whether MPI_Send accepts GPU memory, as the library itself says (MPIX_Query_cuda_support).
 bool mpi_is_cuda_aware();
 
 }  // namespace lfm2

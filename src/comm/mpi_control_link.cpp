@@ -1,5 +1,6 @@
-// MPI_Isend with the message kept until it has left; matched probes, since only the sender knows how long it is. What
-// is announced may still be on its way, and its sender stopped: receiving is asked for and tested, never waited for.
+// A sent message is kept until MPI_Isend is done with it. Receiving uses matched probes, since only the sender knows
+// the length. The rest of a message may never come if its sender was stopped, so receives are tested and never waited
+// for.
 #include "comm/mpi_control_link.h"
 
 #include <chrono>
@@ -8,8 +9,8 @@ namespace lfm2 {
 
 namespace {
 constexpr int kStepTag = 1, kTokensTag = 2, kStopTag = 3;
-// All that was sent has been received when a link goes, but MPI may have to be asked before it knows.
-constexpr std::chrono::seconds kLongestFarewell{1};
+// When a link is destroyed, all its messages have been received, but MPI may have to be polled before it notices.
+constexpr std::chrono::seconds kMaxFarewell{1};
 }  // namespace
 
 MpiControlLink::MpiControlLink(const MpiGroup& group)
@@ -22,7 +23,7 @@ MpiControlLink::MpiControlLink(const MpiGroup& group)
 }
 
 MpiControlLink::~MpiControlLink() {
-  const auto until = std::chrono::steady_clock::now() + kLongestFarewell;
+  const auto until = std::chrono::steady_clock::now() + kMaxFarewell;
   while (!outgoing_.empty() && std::chrono::steady_clock::now() < until) {
     Outgoing& out = outgoing_.front();
     int done = 0;

@@ -1,4 +1,4 @@
-// Control messages over MPI, on a communicator of their own.
+// The control link over MPI, on a communicator of its own.
 #pragma once
 
 #include <deque>
@@ -10,7 +10,7 @@ namespace lfm2 {
 
 class MpiControlLink : public ControlLink {
  public:
-  explicit MpiControlLink(const MpiGroup& group);  // collective; the first rank is the first stage
+  explicit MpiControlLink(const MpiGroup& group);  // collective; the group's first rank is the first stage
   MpiControlLink(const MpiControlLink&) = delete;
   MpiControlLink& operator=(const MpiControlLink&) = delete;
   ~MpiControlLink() override;
@@ -31,7 +31,7 @@ class MpiControlLink : public ControlLink {
   struct Incoming {
     int from, tag;
     std::vector<int32_t> words;
-    MPI_Request request = MPI_REQUEST_NULL;  // where a message has been seen that is not all there yet
+    MPI_Request request = MPI_REQUEST_NULL;  // a message that has begun to arrive but is not complete
   };
   void send(const std::vector<int32_t>& words, int first, int last, int tag);
   bool receive(std::vector<int32_t>& words, Incoming& incoming);

@@ -1,4 +1,4 @@
-// MPI start and end, collectives with deadlines.
+// Start and end of MPI, and collectives that the watchdog can end.
 #include "comm/mpi_world.h"
 
 #include <sched.h>
@@ -22,7 +22,7 @@
 namespace lfm2 {
 
 namespace {
-constexpr auto kLongestAbort = std::chrono::seconds(3);
+constexpr auto kMaxAbortTime = std::chrono::seconds(3);
 }
 
 void check_mpi(int result, const char* call) {
@@ -37,7 +37,7 @@ std::string mpi_library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_CHECK(MPI_Get_library_version(text, &length));
-  const std::string_view all(text);  // the rest says who built it, and when
+  const std::string_view all(text);  // the further lines say who built the library, and when
   return std::string(all.substr(0, all.find_first_of(",\n")));
 }
 
@@ -51,7 +51,7 @@ MpiGroup::~MpiGroup() {
   if (comm_ != MPI_COMM_NULL && comm_ != MPI_COMM_WORLD) MPI_Comm_free(&comm_);
 }
 
-// At the start of the window, followed by the stamps of each rank.
+// The head of the shared window; the stamps of each rank follow.
 struct MpiWorld::Shared {
   std::atomic<int32_t> failure_claimed;
   char rest[64 - sizeof(std::atomic<int32_t>)];
@@ -64,7 +64,7 @@ MpiWorld::MpiWorld(int* argc, char*** argv, Watchdog::Settings settings) {
   comm_ = MPI_COMM_WORLD;
   MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
   MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, &size_));
-  // Not from SLURM_LOCALID and the like: under mpirun inside a batch job those are 0 in every rank.
+  // Not SLURM_LOCALID or the like: under mpirun inside a batch job those are 0 on every rank.
   MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &local_));
   MPI_CHECK(MPI_Comm_rank(local_, &local_rank_));
   MPI_CHECK(MPI_Comm_size(local_, &local_size_));
@@ -99,7 +99,7 @@ void MpiWorld::share_memory() {
 
 MpiWorld::~MpiWorld() {
   try {
-    barrier(0, "end of the job");  // after it nobody reads another one's stamps
+    barrier(0, "end of the job");  // no rank reads another rank's stamps after this
   } catch (const Error& error) {
     if (claim_failure()) say_failure(error.what());
     abort(error.code());
@@ -150,7 +150,7 @@ std::string MpiGroup::broadcast(const std::string& text, int root, double timeou
   return result;
 }
 
-// Rank after rank: one may have more to say than MPI counts in a message.
+// Receives from one rank after the other, since all texts together may be longer than MPI can count.
 std::vector<std::string> MpiGroup::gather(const std::string& text, int root, double timeout_seconds,
                                           const char* what) const {
   if (rank_ != root) {
@@ -165,7 +165,7 @@ std::vector<std::string> MpiGroup::gather(const std::string& text, int root, dou
   return texts;
 }
 
-// In pieces that MPI can count. `move`: MPI_Isend or MPI_Irecv.
+// Moves the bytes in pieces that MPI can count. `move` is MPI_Isend or MPI_Irecv.
 template <class Move>
 void MpiGroup::move_bytes(void* data, size_t bytes, int peer, double timeout_seconds, const char* what,
                           Move move) const {
@@ -179,7 +179,7 @@ void MpiGroup::move_bytes(void* data, size_t bytes, int peer, double timeout_sec
   }
 }
 
-// Its length first.
+// Moves the length of the text, then the text.
 template <class Move>
 void MpiGroup::move_text(std::string& text, int peer, double timeout_seconds, const char* what, Move move) const {
   uint64_t length = text.size();
@@ -235,7 +235,7 @@ double MpiGroup::clock_difference(double timeout_seconds) const {
     for (const MPI_Request request : requests) wait_for(request, timeout_seconds, "clock comparison");
     return theirs;
   };
-  const auto answer = [&](int peer) {  // rank 0's side: the time at which the question came
+  const auto answer = [&](int peer) {  // rank 0 answers with the time at which the question came
     double question = 0;
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_CHECK(MPI_Irecv(&question, 1, MPI_DOUBLE, peer, kTag, comm(), &request));
@@ -245,7 +245,7 @@ double MpiGroup::clock_difference(double timeout_seconds) const {
     wait_for(request, timeout_seconds, "clock comparison");
   };
   const std::string root_host = broadcast(host_, 0, timeout_seconds, "clock comparison");
-  const bool same_clock = all_ranks(root_host == host_);  // a steady clock is the machine's
+  const bool same_clock = all_ranks(root_host == host_);  // all ranks of one machine share its steady clock
   if (same_clock) return 0;
   double difference = 0, fastest = std::numeric_limits<double>::infinity();
   for (int peer = 1; peer < size_; ++peer)
@@ -278,9 +278,10 @@ void MpiWorld::say_failure(const std::string& text) const {
 }
 
 void MpiWorld::abort(ExitCode code) {
-  // MPI, or a lock that another thread holds for ever, may not let this thread go.
+  // The abort itself may hang in MPI, or in a lock that another thread never releases: then this thread ends the
+  // process.
   std::thread([code] {
-    std::this_thread::sleep_for(kLongestAbort);
+    std::this_thread::sleep_for(kMaxAbortTime);
     _exit(static_cast<int>(code));
   }).detach();
   std::fflush(nullptr);

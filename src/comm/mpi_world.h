@@ -1,4 +1,4 @@
-// The MPI job: who this rank is, what all ranks share, and how all of them end together. Owned by main.
+// The MPI job: which rank this is, what all ranks do together, and how all of them end. Owned by main.
 #pragma once
 
 #include <mpi.h>
@@ -17,14 +17,14 @@ namespace lfm2 {
 void check_mpi(int result, const char* call);
 #define MPI_CHECK(call) ::lfm2::check_mpi((call), #call)
 
-std::string mpi_library_version();  // as the library names itself: "Open MPI v4.1.4"
+std::string mpi_library_version();  // as the library calls itself: "Open MPI v4.1.4"
 
-// Some ranks of the job in order, and what they do together. While a collective goes on the rank stands at `what`;
-// where it does nothing else for `timeout_seconds` (0: the watchdog's own limit) and waits for nobody who gets on, the
-// watchdog ends it with Error(kLost).
+// Some ranks of the job, in order, and their collectives. During a collective the rank's stamp says that it meets the
+// others at `what`. Error(kLost) where the rank makes no progress for `timeout_seconds` (0: the watchdog's own limit)
+// and waits for nobody who does.
 class MpiGroup {
  public:
-  // The ranks of `parent` with the same `color`, in their order there. Collective over `parent`.
+  // The ranks of `parent` with the same `color`, in the order of `parent`. Collective over `parent`.
   MpiGroup(const MpiGroup& parent, int color);
   MpiGroup(const MpiGroup&) = delete;
   MpiGroup& operator=(const MpiGroup&) = delete;
@@ -40,15 +40,15 @@ class MpiGroup {
   void broadcast(void* data, size_t bytes, int root, double timeout_seconds, const char* what) const;
   std::string broadcast(const std::string& text, int root, double timeout_seconds, const char* what) const;
   std::vector<std::string> gather(const std::string& text, int root, double timeout_seconds, const char* what) const;
-  // From one rank to another one, which both call it; the text that was sent, on the one that receives.
+  // Sends a text from rank `from` to rank `to`; both call this. Returns the text that was sent, on rank `to`.
   std::string pass(std::string text, int from, int to, double timeout_seconds, const char* what) const;
-  // The same for values, into place: no rank holds more than what it sends or receives.
+  // The same for values, in place: no rank holds more than what it sends or receives.
   void pass(void* data, size_t bytes, int from, int to, double timeout_seconds, const char* what) const;
   bool all_ranks(bool value) const;
-  double smallest(double value, double timeout_seconds) const;  // of all ranks
+  double smallest(double value, double timeout_seconds) const;  // the smallest `value` of all ranks
 
-  // What to add to this rank's steady_seconds() to get rank 0's: from the fastest of some exchanged messages, good to
-  // half their time.
+  // What to add to this rank's steady_seconds() to get rank 0's. It is taken from the fastest of several exchanges of
+  // messages, and is off by at most half the time of that exchange.
   double clock_difference(double timeout_seconds) const;
 
  protected:
@@ -65,36 +65,36 @@ class MpiGroup {
   Watchdog* watchdog_ = nullptr;
 };
 
-// All ranks.
+// The group of all ranks of the job.
 class MpiWorld : public MpiGroup {
  public:
-  // The watchdog starts here; where ranks are on several hosts, each host's goes to a file of its own.
+  // Starts the watchdog. Where ranks are on several hosts, each host writes its stamps to a file of its own.
   MpiWorld(int* argc, char*** argv, Watchdog::Settings watchdog);
-  ~MpiWorld() override;  // once all ranks are there: MPI_Finalize
+  ~MpiWorld() override;  // waits for all ranks, then MPI_Finalize
 
-  int local_rank() const { return local_rank_; }  // among the ranks of this host
+  int local_rank() const { return local_rank_; }  // this rank's number among the ranks of its host
   int local_size() const { return local_size_; }
   int64_t sum_on_host(int64_t value) const;
 
-  // Processors this rank may use, shared out among the ranks of this host that may use the same ones.
+  // The processors that this rank may use, divided by the ranks of this host that may use the same ones.
   int fair_share_of_processors() const { return processors_; }
 
-  // True for the first rank of this host that asks: it alone reports, so that one cause gives one line.
+  // True for the first rank of this host that calls it. Only that rank reports, so that one cause gives one line.
   bool claim_failure();
   void say_failure(const std::string& text) const;  // one line on stderr, with this rank's name
-  // Ends all ranks. Returns to nobody, not even where MPI hangs.
+  // Ends all ranks. Never returns, not even where MPI hangs.
   [[noreturn]] void abort(ExitCode code);
 
  private:
-  struct Shared;                 // by the ranks of this host
+  struct Shared;                 // memory that the ranks of this host share
   int count_processors() const;  // collective
   void share_memory();
 
   int local_rank_ = 0, local_size_ = 1, processors_ = 1;
   MPI_Comm local_ = MPI_COMM_NULL;
   MPI_Win window_ = MPI_WIN_NULL;
-  Shared* shared_ = nullptr;                  // null once each rank speaks for itself alone
-  std::unique_ptr<Watchdog> owned_watchdog_;  // last: its thread uses the above
+  Shared* shared_ = nullptr;                  // null once this rank no longer shares memory with the others
+  std::unique_ptr<Watchdog> owned_watchdog_;  // last, because its thread uses the members above
 };
 
 }  // namespace lfm2

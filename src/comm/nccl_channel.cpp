@@ -1,5 +1,5 @@
-// ncclSend and ncclRecv on streams of their own; every wait of the program polls progress(), which looks for
-// asynchronous errors.
+// The channel over ncclSend and ncclRecv, on streams of its own. Every wait of the program polls progress(), which
+// looks for asynchronous errors of NCCL.
 #include "comm/nccl_channel.h"
 
 #include <nccl.h>
@@ -22,11 +22,11 @@ namespace lfm2 {
 
 namespace {
 
-// Two thread blocks move 35 GB/s, four 67 GB/s, the default 300 GB/s on NVLink; each takes a multiprocessor from the
-// matrix products.
-constexpr int kMostThreadBlocks = 4;
-constexpr auto kLongestAbort = std::chrono::seconds(1);
-constexpr int kUrgent = -5;  // stream priority: transfers are short and others wait for them
+// On NVLink two thread blocks move 35 GB/s, four 67 GB/s, NCCL's default number 300 GB/s. Each block takes a
+// multiprocessor away from the matrix products.
+constexpr int kMaxThreadBlocks = 4;
+constexpr auto kMaxAbortTime = std::chrono::seconds(1);
+constexpr int kUrgent = -5;  // priority of the streams: transfers are short, and other ranks wait for them
 
 void check_nccl(ncclResult_t result, ncclComm_t comm, std::string_view call) {
   if (result == ncclSuccess || result == ncclInProgress) return;
@@ -50,7 +50,7 @@ ncclDataType_t nccl_type(DType dtype) {
   return ncclInt32;
 }
 
-// A communicator of two ranks: 0 sends, 1 receives.
+// The communicator of an edge: rank 0 of it sends, rank 1 receives.
 class Edge {
  public:
   static constexpr int kSender = 0, kReceiver = 1;
@@ -66,10 +66,10 @@ class Edge {
   void start(const ncclUniqueId& id) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    config.maxCTAs = kMostThreadBlocks;
+    config.maxCTAs = kMaxThreadBlocks;
     check_nccl(ncclCommInitRankConfig(&comm_, 2, id, rank_, &config), nullptr, "ncclCommInitRankConfig");
   }
-  // Lets go of the other side, and waits no longer for it than kLongestAbort.
+  // Ends the edge without the other side. Waits no longer than kMaxAbortTime for NCCL.
   void abort() {
     if (comm_ == nullptr) return;
     const auto aborted = std::make_shared<std::promise<void>>();
@@ -77,10 +77,10 @@ class Edge {
       ncclCommAbort(comm);
       aborted->set_value();
     }).detach();
-    aborted->get_future().wait_for(kLongestAbort);
+    aborted->get_future().wait_for(kMaxAbortTime);
   }
 
-  // False while NCCL is still at it; throws what went wrong on either side of the edge.
+  // False while NCCL is busy in the background. Throws the error of either side of the edge.
   bool settled() {
     ncclResult_t state = ncclSuccess;
     check_nccl(ncclCommGetAsyncError(comm_, &state), comm_, "ncclCommGetAsyncError");
@@ -89,12 +89,12 @@ class Edge {
     return true;
   }
 
-  // Starts sending or receiving. The first time NCCL connects the two sides in the background (ncclInProgress): what is
-  // recorded on the stream counts only after that, so this waits for it.
-  void transfer(int slot, const Tensor& tensor, const Wait& wait) {
+  // Starts a send or receive. At its first use NCCL connects the two sides in the background (ncclInProgress). Events
+  // that are recorded on the stream before that is done do not cover the transfer, so this waits for it.
+  void transfer(int buffer, const Tensor& tensor, const Wait& wait) {
     const auto count = static_cast<size_t>(tensor.numel());
-    const Timing& timing = timing_[static_cast<size_t>(slot)];
-    expect(done(slot), "NcclChannel: the slot is in flight");
+    const Timing& timing = timing_[static_cast<size_t>(buffer)];
+    expect(done(buffer), "NcclChannel: the buffer is in flight");
     CUDA_CHECK(cudaEventRecord(timing.start.native(), stream_.native()));
     if (rank_ == kSender)
       NCCL_CHECK(comm_, ncclSend(tensor.data, count, nccl_type(tensor.dtype), kReceiver, comm_, stream_.native()));
@@ -102,14 +102,14 @@ class Edge {
       NCCL_CHECK(comm_, ncclRecv(tensor.data, count, nccl_type(tensor.dtype), kSender, comm_, stream_.native()));
     settle(wait);
     CUDA_CHECK(cudaEventRecord(timing.end.native(), stream_.native()));
-    in_flight_[static_cast<size_t>(slot)] = true;
+    in_flight_[static_cast<size_t>(buffer)] = true;
   }
   void settle(const Wait& wait) {
     wait.until([&] { return settled(); }, connecting());
   }
   Place connecting() const { return {.phase = Phase::kConnect, .peer = peer_}; }
-  bool done(int slot) {
-    const auto at = static_cast<size_t>(slot);
+  bool done(int buffer) {
+    const auto at = static_cast<size_t>(buffer);
     if (!in_flight_[at]) return true;
     const Timing& timing = timing_[at];
     if (!timing.end.done()) return false;
@@ -117,11 +117,12 @@ class Edge {
     in_flight_[at] = false;
     return true;
   }
-  std::vector<Span> take_finished() {  // in the order in which they began, whichever slot was looked at first
+  // Sorted by their begin, because the buffers are not looked at in the order of use.
+  std::vector<Span> take_finished() {
     std::sort(finished_.begin(), finished_.end(), [](const Span& a, const Span& b) { return a.start < b.start; });
     return std::exchange(finished_, {});
   }
-  cudaEvent_t end_of(int slot) const { return timing_[static_cast<size_t>(slot)].end.native(); }
+  cudaEvent_t end_of(int buffer) const { return timing_[static_cast<size_t>(buffer)].end.native(); }
   CudaStream& stream() { return stream_; }
 
  private:
@@ -129,11 +130,11 @@ class Edge {
     CudaTimingEvent start, end;
   };
 
-  int rank_, peer_;  // in the communicator, in the job
+  int rank_, peer_;  // rank_ in the edge's communicator; peer_ in the job
   ncclComm_t comm_ = nullptr;
   CudaStream stream_;
-  std::array<Timing, kSlots> timing_;
-  std::array<bool, kSlots> in_flight_{};
+  std::array<Timing, kBuffers> timing_;
+  std::array<bool, kBuffers> in_flight_{};
   std::vector<Span> finished_;
 };
 
@@ -148,25 +149,25 @@ class NcclChannel : public Channel {
       if (edge != nullptr) edge->abort();
   }
 
-  void receive(int slot, const Tensor& into) override { previous_->transfer(slot, into, wait_); }
-  bool arrived(int) override { return true; }  // the compute stream waits, not the host
-  bool delivered(int slot) override { return previous_->done(slot); }
-  void order_after_arrival(int slot, Stream& compute) override {
-    CUDA_CHECK(cudaStreamWaitEvent(dynamic_cast<CudaStream&>(compute).native(), previous_->end_of(slot)));
+  void receive(int buffer, const Tensor& into) override { previous_->transfer(buffer, into, wait_); }
+  bool arrived(int) override { return true; }  // the compute stream waits, and the host does not have to
+  bool delivered(int buffer) override { return previous_->done(buffer); }
+  void order_after_arrival(int buffer, Stream& compute) override {
+    CUDA_CHECK(cudaStreamWaitEvent(dynamic_cast<CudaStream&>(compute).native(), previous_->end_of(buffer)));
   }
-  void send(int slot, const Tensor& from, Event& computed) override {
+  void send(int buffer, const Tensor& from, Event& computed) override {
     next_->stream().wait(computed);
-    next_->transfer(slot, from, wait_);
+    next_->transfer(buffer, from, wait_);
   }
-  bool sent(int slot) override { return next_->done(slot); }
+  bool sent(int buffer) override { return next_->done(buffer); }
   void progress() override {
     if (previous_) previous_->settled();
     if (next_) next_->settled();
   }
   Transfers take_finished() override {
-    for (int slot = 0; slot < kSlots; ++slot) {
-      if (previous_) previous_->done(slot);
-      if (next_) next_->done(slot);
+    for (int buffer = 0; buffer < kBuffers; ++buffer) {
+      if (previous_) previous_->done(buffer);
+      if (next_) next_->done(buffer);
     }
     return {.sent = next_ ? next_->take_finished() : std::vector<Span>(),
             .received = previous_ ? previous_->take_finished() : std::vector<Span>()};
@@ -174,12 +175,12 @@ class NcclChannel : public Channel {
 
  private:
   Wait wait_;
-  Buffer element_;  // two fp32, of the first transfers
+  Buffer element_;  // two fp32 elements, for the first transfers
   std::unique_ptr<Edge> previous_, next_;
 };
 
 void NcclChannel::connect(const MpiGroup& group) {
-  // The id of edge r is made by rank r; everybody takes part in every broadcast, which is simpler than it is slow.
+  // Rank r makes the id of edge r. All ranks take part in all broadcasts, which is simple and fast enough.
   std::vector<ncclUniqueId> ids(static_cast<size_t>(group.size()));
   for (int rank = 0; rank + 1 < group.size(); ++rank) {
     ncclUniqueId& id = ids[static_cast<size_t>(rank)];
@@ -199,7 +200,7 @@ void NcclChannel::connect(const MpiGroup& group) {
       if (edge != nullptr) wait_.until([&] { return done(*edge); }, edge->connecting());
   };
   wait_for_edges([](Edge& edge) { return edge.settled(); });
-  // One element each way, so that the first micro-batch finds everything connected.
+  // Sends one element over each edge, so that the first micro-batch finds the edge connected.
   if (next_) next_->transfer(0, Tensor(element_.data(), DType::kF32, {1}), wait_);
   if (previous_) previous_->transfer(0, Tensor(element_.data() + sizeof(float), DType::kF32, {1}), wait_);
   wait_for_edges([](Edge& edge) { return edge.settled() && edge.done(0); });
@@ -218,7 +219,7 @@ std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backe
   try {
     channel->connect(group);
   } catch (...) {
-    // The process is about to end. What is left of the channel stays: taking it down may wait for ever.
+    // The process is about to end. The rest of the channel is left alone, because destroying it may wait for ever.
     channel.release()->abort();
     throw;
   }

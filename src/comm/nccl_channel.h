@@ -1,5 +1,5 @@
-// Hidden states over NCCL send/recv between GPUs: one communicator and one stream for each edge and direction, so that
-// neither a slow neighbour nor the other direction holds an edge up. Without CUDA headers, for main's sake.
+// Hidden states over NCCL between GPUs: one communicator and one stream for each edge and direction, so that neither a
+// slow neighbour nor the other direction delays an edge. Free of CUDA headers, so that main can include it.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,10 @@
 
 namespace lfm2 {
 
-// The edges of this rank to the ranks before and after it, connected. Collective over all ranks. Error(kLost) where
-// NCCL fails, or where the watchdog sees it stall.
+// Connects the edges of this rank to its neighbours. Collective over all ranks. Error(kLost) where NCCL fails, or where
+// the watchdog finds it stalled.
 std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backend);
 
-std::string nccl_version();  // of the library that is loaded: "2.28.9"
+std::string nccl_version();  // version of the library that is loaded: "2.28.9"
 
 }  // namespace lfm2

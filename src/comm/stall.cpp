@@ -1,4 +1,4 @@
-// Follows who waits for whom to the rank that waits for nobody.
+// Follows the chain of who waits for whom, to a rank that waits for nobody.
 #include "comm/stall.h"
 
 #include <algorithm>
@@ -7,7 +7,8 @@ namespace lfm2 {
 
 namespace {
 
-// A rank of another host may itself be waiting for a stalled one: the watchdog over there sees more, and speaks first.
+// A rank of another host may itself wait for a rank that hangs. The watchdog of that host sees more, and gets time to
+// speak first.
 constexpr double kUnseenFactor = 2;
 
 double limit_of(const RankView& view, double timeout) {
@@ -16,7 +17,7 @@ double limit_of(const RankView& view, double timeout) {
   return phase == Phase::kRead || phase == Phase::kLoad || phase == Phase::kWrite ? kDiskFactor * timeout : timeout;
 }
 
-// The last heartbeat may be younger than the last progress.
+// The last heartbeat may be a little younger than the last progress, so silence counts from this share of the limit on.
 constexpr double kSilentShare = 0.8;
 
 bool is_stopped(const RankView& view, double timeout) {
@@ -28,7 +29,8 @@ const RankView* view_of(std::span<const RankView> ranks, int rank) {
   return found == ranks.end() ? nullptr : &*found;
 }
 
-// Whom a waiting rank waits for: of those who did not come to a meeting, the one that did nothing for longest.
+// The rank that a waiting rank waits for. At a meeting: of the ranks that did not come, the one that was idle for
+// longest.
 const RankView* awaited(std::span<const RankView> ranks, const RankView& view) {
   if (view.place.phase != Phase::kMeet) return view_of(ranks, view.place.peer);
   const RankView* missing = nullptr;
@@ -45,7 +47,7 @@ std::optional<Stall> follow(std::span<const RankView> ranks, const RankView& fir
     if (!at->place.waits() || at->deaf_seconds >= limit_of(*at, timeout))
       return Stall{at->rank, at->idle_seconds, Stall::Kind::kHangs};
     const RankView* next = awaited(ranks, *at);
-    if (next == nullptr) {  // beyond this host
+    if (next == nullptr) {  // the chain leaves this host
       if (at->idle_seconds < kUnseenFactor * limit_of(*at, timeout)) return {};
       const bool meets = at->place.phase == Phase::kMeet;
       return Stall{meets ? at->rank : at->place.peer, at->idle_seconds,
@@ -63,7 +65,7 @@ std::optional<Stall> find_stall(std::span<const RankView> ranks, double timeout_
   const auto take = [&](const std::optional<Stall>& stall) {
     if (stall && (!worst || stall->seconds > worst->seconds)) worst = stall;
   };
-  // A stopped process holds the others up whatever it waited for.
+  // A stopped process holds the others up, whatever it was waiting for.
   for (const RankView& view : ranks)
     if (is_stopped(view, timeout_seconds)) take(Stall{view.rank, view.idle_seconds, Stall::Kind::kStopped});
   if (worst) return worst;

@@ -1,4 +1,4 @@
-// Who holds all others up: a pure function of what is known of each rank of a host.
+// Finds the rank that holds all others up. A pure function of what is known about each rank of a host.
 #pragma once
 
 #include <optional>
@@ -9,31 +9,32 @@
 
 namespace lfm2 {
 
-// Reading and writing may stand still that much longer than anything else: disks do.
+// Reading and writing may take this many times the limit of anything else, because disks may be slow.
 inline constexpr double kDiskFactor = 10;
 
-// A rank as a watchdog sees it. Seconds count while the watchdog itself runs, so that a host that slept blames nobody.
+// A rank as a watchdog sees it. Seconds count only while the watchdog itself runs, so that a host that slept blames
+// nobody.
 struct RankView {
   int rank = 0;
   Place place;
-  double idle_seconds = 0;    // without a stamp or a pulse
-  double deaf_seconds = 0;    // without a look around: a wait that long hangs in a call
-  double silent_seconds = 0;  // without a heartbeat: the process does not run
+  double idle_seconds = 0;    // seconds without a stamp or a pulse
+  double deaf_seconds = 0;    // seconds without a look by a wait: it then hangs inside a call
+  double silent_seconds = 0;  // seconds without a heartbeat: the process does not run
 };
 
 struct Stall {
   int rank = 0;
-  double seconds = 0;  // without progress, at least
+  double seconds = 0;  // seconds without progress; a lower bound
   enum class Kind : uint8_t {
-    kStopped,  // its process does not run
-    kHangs,    // it does not come out of what it does
-    kCircle,   // it waits for a rank that waits for it
-    kUnseen,   // it is on another host, and a rank here waits for it
-    kMeeting   // all ranks of this host are at a meeting that does not end; `rank` is one of them
+    kStopped,  // the process of the rank does not run
+    kHangs,    // the rank does not come out of what it does
+    kCircle,   // the rank waits for a rank that waits for it
+    kUnseen,   // the rank is on another host, and a rank here waits for it
+    kMeeting   // all ranks of this host are at a meeting that does not end; `rank` is any one of them
   } kind = Kind::kHangs;
 };
 
-// Nothing while every rank makes progress or waits for one that does.
+// Nothing while every rank makes progress, or waits for one that does.
 std::optional<Stall> find_stall(std::span<const RankView> ranks, double timeout_seconds);
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// The ring of stamps, and places as words.
+// The ring of a rank's stamps, and places as text.
 #include "comm/stamps.h"
 
 #include <fmt/format.h>
@@ -16,8 +16,8 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 }
 
 std::string to_text(const Place& place) {
-  const std::string item = place.item < 0 ? "" : fmt::format("{} {}", place.step ? "step" : "micro-batch", place.item);
-  const std::string of_item = item.empty() ? "" : " of " + item;
+  const std::string unit = place.unit < 0 ? "" : fmt::format("{} {}", place.step ? "step" : "micro-batch", place.unit);
+  const std::string of_unit = unit.empty() ? "" : " of " + unit;
   switch (place.phase) {
     case Phase::kStart:
       return "starts";
@@ -30,17 +30,19 @@ std::string to_text(const Place& place) {
     case Phase::kConnect:
       return fmt::format("waits for rank {} to connect", place.peer);
     case Phase::kCompute:
-      return item.empty() ? "computes" : "computes " + item;
+      return unit.empty() ? "computes" : "computes " + unit;
     case Phase::kReceive:
-      return fmt::format("waits for {} from rank {}", item, place.peer);
+      return fmt::format("waits for {} from rank {}", unit, place.peer);
     case Phase::kSend:
-      return fmt::format("waits until rank {} takes {}", place.peer, item);
+      return fmt::format("waits until rank {} takes {}", place.peer, unit);
     case Phase::kStep:
-      return fmt::format("waits for rank {} to announce {}", place.peer, item);
+      return fmt::format("waits for rank {} to announce {}", place.peer, unit);
     case Phase::kTokens:
-      return fmt::format("waits for tokens from rank {} to make {}", place.peer, item);
+      return fmt::format("waits for tokens from rank {} to make {}", place.peer, unit);
+    case Phase::kIdle:
+      return "has nothing to do";
     case Phase::kWrite:
-      return fmt::format("writes results{}", of_item);
+      return fmt::format("writes results{}", of_unit);
     case Phase::kMeet:
       return fmt::format("waits for all ranks at \"{}\"", place.label);
     case Phase::kEnd:
@@ -64,7 +66,7 @@ void RankStamps::enter(const Place& place) {
   for (size_t i = 0; i < label.size(); ++i) slot.label[i].store(label[i], kRelaxed);
   slot.seconds.store(steady_seconds(), kRelaxed);
   slot.limit.store(place.limit_seconds, kRelaxed);
-  slot.item.store(place.item, kRelaxed);
+  slot.unit.store(place.unit, kRelaxed);
   slot.peer.store(place.peer, kRelaxed);
   slot.phase.store(place.phase, kRelaxed);
   slot.step.store(place.step, kRelaxed);
@@ -73,7 +75,7 @@ void RankStamps::enter(const Place& place) {
 
 Place RankStamps::Slot::place() const {
   return {.phase = phase.load(kRelaxed),
-          .item = item.load(kRelaxed),
+          .unit = unit.load(kRelaxed),
           .step = step.load(kRelaxed),
           .peer = peer.load(kRelaxed),
           .label = {},
@@ -93,7 +95,8 @@ std::vector<RankStamps::Entry> RankStamps::entries() const {
     std::memcpy(text.data(), words.data(), kLabelBytes);
     entries.push_back({.seconds = slot.seconds.load(kRelaxed), .place = slot.place(), .label = text.data()});
   }
-  for (Entry& entry : entries) entry.place.label = entry.label;  // only now: they have their place
+  // Set only now, when the entries no longer move.
+  for (Entry& entry : entries) entry.place.label = entry.label;
   return entries;
 }
 

@@ -1,4 +1,5 @@
-// What a rank is at, written by itself and read by the watchdogs of all ranks of its host: in memory that they share.
+// What a rank is doing: written by the rank, and read by the watchdogs of all ranks of its host, in memory that they
+// share.
 #pragma once
 
 #include <array>
@@ -12,17 +13,18 @@ namespace lfm2 {
 
 enum class Phase : uint8_t {
   kStart,
-  kRead,  // inputs and the structure of shards
+  kRead,  // reads inputs and the structure of shards
   kLoad,
   kPrepare,
-  kConnect,  // waits for the peer to take part in NCCL's start
+  kConnect,  // waits until the peer takes part in the start of NCCL
   kCompute,
   kReceive,  // waits for hidden states from the peer
   kSend,     // waits until the peer has taken hidden states
-  kStep,     // waits for the peer to say what the next step is
+  kStep,     // waits for the peer to announce the next step
   kTokens,   // waits for the peer to draw tokens
-  kWrite,    // results
-  kMeet,     // waits for all others at `label`
+  kIdle,     // has nothing to do: nobody asks for anything
+  kWrite,    // writes results
+  kMeet,     // waits for all other ranks at `label`
   kEnd,
 };
 
@@ -31,36 +33,38 @@ struct Place {
   static constexpr int kNobody = -1;
 
   Phase phase = Phase::kStart;
-  int64_t item = -1;  // micro-batch or step; -1: none
-  bool step = false;  // which of them
+  int64_t unit = -1;  // number of the micro-batch or step; -1: none
+  bool step = false;  // whether `unit` counts steps, not micro-batches
   int peer = kNobody;
-  std::string_view label = {};  // of a meeting; the first kLabelBytes are kept
-  double limit_seconds = 0;     // without progress here; 0: --timeout, of disks kDiskFactor times that
+  std::string_view label = {};  // name of a meeting; only the first kLabelBytes are kept
+  // Limit without progress at this place; 0: --timeout, for disks kDiskFactor times that.
+  double limit_seconds = 0;
   bool waits() const { return peer != kNobody || phase == Phase::kMeet; }
 };
 
-// As in "rank 2 ...": "computes micro-batch 3", "waits for step 5 from rank 1".
+// Text that follows "rank 2": "computes micro-batch 3", "waits for step 5 from rank 1".
 std::string to_text(const Place& place);
 
-// One rank's part of the shared memory. One thread at a time writes stamps, any thread pulses; readers may see a stamp
-// half written, which spoils a line of a report and nothing else.
+// The part of the shared memory that belongs to one rank. One thread at a time writes stamps; any thread may pulse. A
+// reader may see a stamp half written, which spoils one line of a report and nothing else.
 class RankStamps {
  public:
-  static constexpr size_t kKept = 32;  // of the newest stamps
+  static constexpr size_t kKept = 32;  // how many of the newest stamps are kept
   static constexpr size_t kLabelBytes = 24;
 
-  // A stamp as it is read.
+  // A stamp as entries() returns it.
   struct Entry {
     double seconds = 0;  // steady_seconds()
     Place place;
-    std::string label;  // what place.label points to
+    std::string label;  // owns the text that place.label points to
   };
 
-  void start(int rank);                                              // by the owner, before anybody reads
-  void enter(const Place& place);                                    // counts as progress
-  void pulse() { pulses_.fetch_add(1, std::memory_order_relaxed); }  // progress within the place
-  void look() { looks_.fetch_add(1, std::memory_order_relaxed); }    // a wait that is not over looked around
-  void beat() { beats_.fetch_add(1, std::memory_order_relaxed); }    // the process runs
+  void start(int rank);                                              // called by the owner before anybody reads
+  void enter(const Place& place);                                    // writes a stamp, which counts as progress
+  void pulse() { pulses_.fetch_add(1, std::memory_order_relaxed); }  // progress without a stamp
+  // A wait looked at its condition, which was not true yet.
+  void look() { looks_.fetch_add(1, std::memory_order_relaxed); }
+  void beat() { beats_.fetch_add(1, std::memory_order_relaxed); }  // the process runs
 
   int rank() const { return rank_.load(std::memory_order_relaxed); }
   int pid() const { return pid_.load(std::memory_order_relaxed); }
@@ -69,18 +73,18 @@ class RankStamps {
   uint64_t progress() const {
     return pulses_.load(std::memory_order_relaxed) + entered_.load(std::memory_order_relaxed);
   }
-  Place newest() const;                // without its label
+  Place newest() const;                // its label is left out
   std::vector<Entry> entries() const;  // the oldest first; never empty after start()
 
  private:
   struct Slot {
     std::atomic<double> seconds, limit;
-    std::atomic<int64_t> item;
+    std::atomic<int64_t> unit;
     std::atomic<int32_t> peer;
     std::atomic<Phase> phase;
     std::atomic<bool> step;
     std::array<std::atomic<uint64_t>, kLabelBytes / sizeof(uint64_t)> label;
-    Place place() const;  // without its label
+    Place place() const;  // its label is left out
   };
 
   std::atomic<int32_t> rank_, pid_;

@@ -1,4 +1,4 @@
-// Polls eagerly at first, then politely.
+// Polls without pause at first, then with short sleeps.
 #include "comm/wait.h"
 
 #include <sched.h>
@@ -14,7 +14,7 @@ constexpr auto kNap = std::chrono::microseconds(50);
 double Wait::until(const std::function<bool()>& done, const Place& place) const {
   const auto start = std::chrono::steady_clock::now();
   const Place before = watchdog_.place();
-  bool stamped = false;  // most waits end at the first look
+  bool stamped = false;  // set late, because most waits are over at the first look
   while (true) {
     poll_();
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;

@@ -1,4 +1,4 @@
-// Waiting on the host: every such wait of the program goes through here, so that no hang is without a name.
+// Waiting on the host. Every wait of the program goes through here, so that a hang always names whom it waits for.
 #pragma once
 
 #include <chrono>
@@ -10,15 +10,15 @@ namespace lfm2 {
 
 class Wait {
  public:
-  // `poll` is called before each look at the condition: it moves transfers along and throws what went wrong
-  // asynchronously.
-  // For `eager_seconds` it looks without pause, then politely: ranks may share cores with the threads they wait for.
+  // `poll` is called before each look at the condition; it moves transfers on and throws asynchronous errors. For
+  // `eager_seconds` the wait looks without pause, then with sleeps between, because ranks may share cores with the
+  // threads that they wait for.
   Wait(Watchdog& watchdog, std::function<void()> poll, double eager_seconds = kEagerSeconds)
       : watchdog_(watchdog), poll_(std::move(poll)), eager_(eager_seconds) {}
   static constexpr double kEagerSeconds = 300e-6;
 
-  // Returns the seconds waited once `done` is true: 0 where it was at the first look. The rank stands at `place`
-  // meanwhile; Error(kLost) where the watchdog finds that nobody gets on any more.
+  // Returns the seconds waited once `done` is true; 0 where it was true at the first look. Meanwhile the rank's stamp
+  // is `place`. Error(kLost) where the watchdog finds a stall.
   double until(const std::function<bool()>& done, const Place& place) const;
 
  private:

@@ -1,6 +1,7 @@
-// A rank's watchdog: keeps its stamps, and on a thread of its own looks at those of all ranks of the host. Where nobody
-// gets on for --timeout seconds it says who stalled, writes everybody's last stamps to a file, and ends the job: first
-// by an error in this rank's next wait, then, where the rank does not come out of a call, by itself.
+// The watchdog of a rank: writes the rank's stamps, and on a thread of its own reads those of all ranks of the host.
+// When no rank makes progress for --timeout seconds, it says which rank stalled, writes everybody's last stamps to a
+// file, and ends the job: first by an error in this rank's next wait, then, where the rank does not return from a call,
+// by itself.
 #pragma once
 
 #include <atomic>
@@ -14,25 +15,24 @@
 #include <thread>
 #include <vector>
 
-#include "comm/stall.h"
-#include "comm/stamps.h"
+#include "comm/watched_ranks.h"
 
 namespace lfm2 {
 
 class Watchdog {
  public:
   struct Settings {
-    double timeout_seconds = 0;         // 0: nobody is ever stalled
-    std::filesystem::path stamps_file;  // made when a rank stalls
+    double timeout_seconds = 0;         // 0: no rank ever counts as stalled
+    std::filesystem::path stamps_file;  // written when a rank stalls
   };
-  // How the job ends; called on the watchdog's thread.
+  // How a stalled job ends. The functions are called on the watchdog's thread.
   struct Ending {
-    std::function<bool()> claim;  // true for the first rank of the host that has something to say
+    std::function<bool()> claim;  // true for the first rank of the host that reports
     std::function<void(const std::string& text)> say;
-    std::function<void()> end;  // all ranks, at once
+    std::function<void()> end;  // ends all ranks at once
   };
 
-  // `board`: the stamps of this host's ranks, all started; this rank's is number `self`.
+  // `board` holds the stamps of this host's ranks, all of them started; `self` is the index of this rank.
   Watchdog(std::span<RankStamps> board, size_t self, Settings settings, Ending ending);
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -40,37 +40,29 @@ class Watchdog {
 
   int rank() const { return self_->rank(); }
 
-  // By the rank's main thread.
+  // Called by the rank's main thread.
   void enter(const Place& place) {
     place_ = place;
     self_->enter(place);
   }
   Place place() const { return place_; }
-  // `activity` changes while a device works: progress that makes no stamps.
+  // `activity` is a count that changes while a device works, which is progress without a stamp.
   void note(uint64_t activity) {
     if (activity != activity_) self_->pulse();
     activity_ = activity;
   }
-  void pulse() { self_->pulse(); }  // by any thread
+  void pulse() { self_->pulse(); }  // may be called by any thread
   void look() { self_->look(); }
 
   void check() const;  // Error(kLost) once a stall was found
   bool spoke() const { return spoke_; }
-  // From here on this rank is watched alone: the board is about to go.
+  // From here on only this rank is watched, because the shared memory of `board` is about to go.
   void leave_board();
 
  private:
-  // What is remembered of a rank between two looks.
-  struct Seen {
-    uint64_t progress = 0, looks = 0, beats = 0;
-    double idle = 0, deaf = 0, silent = 0;
-  };
-
   void loop();
-  std::vector<RankView> look(double elapsed);
   void end_job(const Stall& stall, const std::vector<RankView>& views);
   std::string describe(const Stall& stall, const std::vector<RankView>& views) const;
-  std::string stamps_text() const;
 
   Settings settings_;
   Ending ending_;
@@ -83,11 +75,10 @@ class Watchdog {
   std::mutex mutex_;
   std::condition_variable stopping_changed_;
   bool stopping_ = false;
-  std::span<RankStamps> board_;
-  std::vector<Seen> seen_;  // all above from mutex_ on are guarded by it
+  WatchedRanks ranks_;  // all from mutex_ to here is guarded by it
   RankStamps alone_;
-  std::thread writer_;  // of the stamps' file
-  std::thread thread_;  // last: it uses all of the above
+  std::thread writer_;  // writes the file of stamps
+  std::thread thread_;  // last, because the thread uses all of the above
 };
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// What a device offers: memory, streams, events and the operators. One Backend per process, chosen once in main.
+// What a device offers: memory, streams, events and the operators. Each process has one Backend, chosen once in main.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 
 namespace lfm2 {
 
-// Owns one allocation; freed with the deleter it was made with.
+// Owns one allocation, and frees it with the deleter that it was made with.
 class Buffer {
  public:
   Buffer() = default;
@@ -29,7 +29,7 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
-// A point in a stream. Never recorded counts as done. Re-recording moves it to the new point.
+// A point in a stream. An event that was never recorded counts as done. Recording it again moves it to the new point.
 class Event {
  public:
   virtual ~Event() = default;
@@ -37,47 +37,50 @@ class Event {
 };
 
 inline constexpr int64_t kUntagged = -1;
-// A finished piece of work, in seconds of the host's steady clock (steady_seconds()).
+// A finished piece of work; times are seconds of the host's steady clock (steady_seconds()).
 struct Span {
-  int64_t tag = 0;  // as given to submit(), kUntagged where none was
+  int64_t tag = 0;  // the tag given to submit(), or kUntagged
   double start = 0, end = 0;
 };
 inline double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Work in order. submit() may run the work at once (CUDA: the work itself enqueues kernels) or on a thread (CPU).
+// A queue of work that runs in order. submit() may run `work` at once (on CUDA, where it enqueues kernels) or on a
+// thread (on CPU).
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual void submit(std::function<void()> work, int64_t tag = kUntagged) = 0;
   virtual void record(Event& event) = 0;          // `event` is done when everything submitted so far is done
-  virtual void wait(Event& event) = 0;            // later work starts when `event`, as recorded now, is done
-  virtual void check() = 0;                       // throws the error of work that failed, if any did
+  virtual void wait(Event& event) = 0;            // later work starts when `event`, as it is recorded now, is done
+  virtual void check() = 0;                       // throws the error of work that failed
   virtual std::vector<Span> take_finished() = 0;  // submitted work that ended since the last call, in order
-  virtual void drain() noexcept = 0;  // returns when nothing is queued or running; before memory in use is freed
+  // Returns when nothing is queued or running; called before memory that the work uses is freed.
+  virtual void drain() noexcept = 0;
 };
 
-// Which elements of a tensor a weight fills: from `first` on `block` of its elements, the next `block` one `stride`
-// further, and so on. A block of 0: all behind one another.
+// Which elements of a tensor a weight fills: `block` elements from `first` on, then `block` elements `stride` further,
+// and so on. A `block` of 0 means that all elements stand one after the other.
 struct Placement {
   int64_t first = 0, block = 0, stride = 0;
 };
 
-// A reader thread's way to bring bytes to the device: it fills a piece, hands it over, fills the next meanwhile.
+// How a reader thread brings bytes to the device: it fills a piece, hands it over, and fills the next one meanwhile.
 class Loader {
  public:
   static constexpr size_t kPieceBytes = size_t{8} << 20;
 
   virtual ~Loader() = default;
-  virtual std::span<std::byte> piece() = 0;  // kPieceBytes to fill; waits until nothing is copied out of them any more
-  // Writes the first `count` elements of the piece, converted from `from`, as elements `element` … of what `place`
-  // says, in whole blocks.
+  // KPieceBytes to fill; waits until nothing is copied out of them any more.
+  virtual std::span<std::byte> piece() = 0;
+  // Converts the first `count` elements of the piece from type `from`, and writes them to `target`, where `place` puts
+  // the elements from `element` on. Both must be the boundaries of blocks.
   virtual void put(const Tensor& target, const Placement& place, int64_t element, DType from, int64_t count) = 0;
-  virtual void finish() = 0;  // returns when all that was put has arrived
+  virtual void finish() = 0;  // returns when everything that was put is on the device
 };
 
-// Work that was enqueued once while it was recorded, to be enqueued again at once.
+// Work that was recorded once and can be enqueued again as a whole.
 class Recording {
  public:
   virtual ~Recording() = default;
@@ -87,30 +90,35 @@ class Recording {
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string description() const = 0;  // for the end table: "CPU, 2 threads, avx512"
+  virtual std::string description() const = 0;  // for the end table, such as "CPU, 2 threads, avx512"
 
-  virtual Buffer allocate(size_t bytes) = 0;       // on the device; Error(kUnavailable) where memory is short
-  virtual Buffer allocate_host(size_t bytes) = 0;  // host memory that the device copies from and to at full speed
-  virtual uint64_t free_bytes() const = 0;         // of device memory, now; shared with whoever else uses the device
+  virtual Buffer allocate(size_t bytes) = 0;  // device memory; Error(kUnavailable) where there is not enough
+  // Host memory that the device copies from and to at full speed.
+  virtual Buffer allocate_host(size_t bytes) = 0;
+  // Free device memory at this moment; other processes may use the device, too.
+  virtual uint64_t free_bytes() const = 0;
   virtual std::unique_ptr<Event> create_event() = 0;
   virtual std::unique_ptr<Stream> create_stream() = 0;
-  virtual bool memory_is_host_memory() const = 0;  // of allocate(): MPI and the host may touch it
-  // Changes while operators get on that may take minutes; of any thread. A GPU's never does: its take milliseconds.
+  // Whether allocate() gives memory that MPI and the host may touch.
+  virtual bool memory_is_host_memory() const = 0;
+  // A count that changes while a long operator makes progress; may be called by any thread. It stays 0 on a GPU, whose
+  // operators take milliseconds and not, as on a CPU, perhaps minutes.
   virtual uint64_t activity() const { return 0; }
 
   virtual Stream& compute() = 0;  // the stream that Ops enqueues on
   virtual Ops& ops() = 0;         // call only inside compute().submit(...)
-  // What `work` enqueues on compute(), without running it; null where the device cannot record. `work` must have run
-  // before with the same shapes, and the memory it names must stay.
+  // Records what `work` enqueues on compute() without running it; null where the device cannot record. `work` must have
+  // run before with the same shapes, and the memory that it uses must live as long as the recording.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& work) = 0;
-  // Enqueued on `stream`, between host and device memory in any direction.
+  // Enqueues a copy on `stream`; each side may be host or device memory.
   virtual void copy(Stream& stream, void* to, const void* from, size_t bytes) = 0;
-  // Enqueued like an operator.
+  // Enqueues a copy on compute(), as operators are enqueued.
   virtual void copy_to_host(void* host, const Tensor& source) = 0;
 
-  // For the calling thread alone.
+  // The loader may be used by the calling thread only.
   virtual std::unique_ptr<Loader> create_loader() = 0;
-  // Writes `count` elements, converted from `from`, at element `first` of `target`; returns when they are there.
+  // Converts `count` elements from type `from` and writes them to `target`, from element `first` on. Returns when they
+  // are there.
   virtual void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) = 0;
 };
 

@@ -1,4 +1,4 @@
-// Bulk conversion between element types: used when weights are loaded or re-written in another type.
+// Bulk conversion between element types, for weights that are loaded or rewritten in another type.
 #include "kernels/dtype.h"
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// Element types and their conversions on the host. bf16 and fp16 are plain bit patterns here: g++ 12 has no type for
-// them in C++.
+// Element types and their conversions on the host. bf16 and fp16 are plain bit patterns, because g++ 12 has no C++
+// types for them.
 #pragma once
 
 #include <bit>
@@ -45,7 +45,7 @@ constexpr std::string_view name(DType dtype) {
   return "?";
 }
 
-// "fp32", "bf16", "fp16"; nothing for any other text.
+// Parses "fp32", "bf16" or "fp16"; nothing for any other text.
 constexpr std::optional<DType> parse_dtype(std::string_view text) {
   for (DType dtype : {DType::kF32, DType::kBf16, DType::kF16})
     if (text == name(dtype)) return dtype;
@@ -65,7 +65,7 @@ inline float to_float(F16 x) {
   return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
 }
 
-// Round to nearest, ties to even; a NaN stays a (quiet) NaN.
+// Rounds to nearest, ties to even. A NaN becomes a quiet NaN.
 template <class T>
 T from_float(float x);
 template <>
@@ -84,8 +84,10 @@ inline F16 from_float<F16>(float x) {
   const auto sign = static_cast<uint16_t>((bits >> 16) & 0x8000u);
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return {static_cast<uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu))};
-  if (magnitude >= 0x477ff000u) return {static_cast<uint16_t>(sign | 0x7c00u)};  // rounds to 65536 or beyond
-  if (magnitude < 0x38800000u) {  // below 2^-14: adding 0.5 aligns the mantissa at 2^-24, and the FPU rounds to even
+  // Rounds to 65536 or beyond, which is infinity.
+  if (magnitude >= 0x477ff000u) return {static_cast<uint16_t>(sign | 0x7c00u)};
+  // Below 2^-14, adding 0.5 aligns the mantissa at 2^-24, and the FPU rounds to even.
+  if (magnitude < 0x38800000u) {
     const uint32_t rounded = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
     return {static_cast<uint16_t>(sign | rounded)};
   }
@@ -93,7 +95,7 @@ inline F16 from_float<F16>(float x) {
   return {static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13))};
 }
 
-// The type with which elements of a DType are stored, for generic code: with_float_type(dtype, [](auto zero) { ... }).
+// Calls f(T{}) with the C++ type of a DType's elements: with_float_type(dtype, [](auto zero) { ... }).
 template <class F>
 auto with_float_type(DType dtype, F&& f) {
   switch (dtype) {
@@ -108,7 +110,7 @@ auto with_float_type(DType dtype, F&& f) {
   return f(float{});
 }
 
-// Converts `count` elements between the three float types; equal types are copied bit for bit.
+// Converts `count` elements between the three float types. Elements of equal types are copied bit for bit.
 void convert(DType from, const void* source, DType to, void* target, size_t count);
 
 }  // namespace lfm2

@@ -1,4 +1,5 @@
-// The one exception type of the project and the exit codes it carries. Thrown everywhere, caught once in each main.
+// The one exception type of the project and the exit codes that it carries. Thrown everywhere, caught once in each
+// main.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,23 +11,23 @@
 
 namespace lfm2 {
 
-// sysexits.h where it has a name for it; the table is part of the command line's contract (docs/formats.md, "Exit
+// The values of sysexits.h where it has one. They are part of the command line's contract (docs/formats.md, "Exit
 // codes").
 enum class ExitCode : int {
   kOk = 0,
   kInvalid = 1,       // --answers: the results differ
   kUsage = 64,        // wrong options
   kData = 65,         // bad input or weights
-  kNoInput = 66,      // a file that was named does not exist
+  kNoInput = 66,      // a named file does not exist
   kUnavailable = 69,  // no GPU, too few or too many ranks, not enough memory
   kSoftware = 70,     // a bug, or a fault of the GPU
   kCantCreate = 73,   // output cannot be created
   kIo = 74,           // reading or writing failed
-  kStopped = 75,      // stopped on request, resumable
-  kLost = 76,         // a rank, GPU or connection lost or timed out
+  kStopped = 75,      // stopped on request; --resume goes on
+  kLost = 76,         // a rank, GPU or connection was lost or timed out
 };
 
-// Bytes of the UTF-8 character at the front of `text`; 0 where there is none that a terminal may print.
+// Bytes of the UTF-8 character at the front of `text`; 0 where there is none that may go to a terminal.
 inline size_t printable_bytes(std::string_view text) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
   const unsigned first = byte(0);
@@ -37,16 +38,17 @@ inline size_t printable_bytes(std::string_view text) {
     if ((byte(i) & 0xc0) != 0x80) return 0;
     code = code << 6 | (byte(i) & 0x3fu);
   }
-  constexpr unsigned kSmallest[] = {0, 0, 0xa0, 0x800, 0x10000};  // below 0xa0: the control characters of Latin-1
+  // The smallest code of 2, 3 and 4 bytes; the codes below 0xa0 are control characters.
+  constexpr unsigned kSmallest[] = {0, 0, 0xa0, 0x800, 0x10000};
   const bool surrogate = code >= 0xd800 && code < 0xe000;
   return first >= 0xc2 && first < 0xf5 && code >= kSmallest[length] && code < 0x110000 && !surrogate ? length : 0;
 }
 
-// One line of UTF-8, whatever a file's content brought into it: other bytes as \xNN, and an end.
+// The text as one line of UTF-8, whatever bytes of files it contains: others appear as \xNN, and long text is cut off.
 inline std::string printable(std::string_view text) {
-  constexpr size_t kLongest = 4096;
+  constexpr size_t kMaxLineBytes = 4096;
   std::string line;
-  while (!text.empty() && line.size() < kLongest) {
+  while (!text.empty() && line.size() < kMaxLineBytes) {
     const size_t bytes = printable_bytes(text);
     if (bytes == 0)
       line += fmt::format("\\x{:02x}", static_cast<unsigned char>(text.front()));
@@ -59,12 +61,12 @@ inline std::string printable(std::string_view text) {
 
 class Error : public std::runtime_error {
  public:
-  // The place is the caller's: std::source_location is missing in clang 14 with Debian 12's library.
+  // The place comes from the caller's builtins, because clang 14 with Debian 12's library lacks std::source_location.
   Error(ExitCode code, const std::string& message, const char* file = __builtin_FILE(), int line = __builtin_LINE())
       : std::runtime_error(printable(message)), code_(code), file_(file), line_(line) {}
 
   ExitCode code() const { return code_; }
-  // Where it was thrown, "file.cpp:42": shown with --verbose and for kSoftware, where the place is the message.
+  // Where it was thrown, as "file.cpp:42". Shown with --verbose, and for kSoftware, where the place is what matters.
   std::string where() const {
     const std::string path = file_;
     return fmt::format("{}:{}", path.substr(path.find_last_of('/') + 1), line_);
@@ -76,7 +78,7 @@ class Error : public std::runtime_error {
   int line_;
 };
 
-// A condition that only a bug can break.
+// Checks a condition that only a bug can break. Error(kSoftware).
 inline void expect(bool condition, const char* message, const char* file = __builtin_FILE(),
                    int line = __builtin_LINE()) {
   if (!condition) throw Error(ExitCode::kSoftware, message, file, line);

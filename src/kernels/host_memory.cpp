@@ -1,4 +1,4 @@
-// /proc/meminfo, and the memory controller of control groups, version 1 and 2.
+// Reads /proc/meminfo, and the memory controller of control groups, versions 1 and 2.
 #include "kernels/host_memory.h"
 
 #include <algorithm>
@@ -12,15 +12,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kNoLimit = uint64_t{1} << 60;  // version 1 says almost 2^63
+constexpr uint64_t kNoLimit = uint64_t{1} << 60;  // larger values mean no limit; version 1 says almost 2^63
 
-// The number behind `key` in a file of lines "key number", or the one that it begins with.
+// The number that follows `key` in a file of lines "key number"; without a key, the number that the file begins with.
 std::optional<uint64_t> read_number(const fs::path& path, const std::string& key = "") {
   std::ifstream file(path);
   for (std::string word; !key.empty() && file >> word;)
     if (word == key) break;
   if (uint64_t value = 0; file >> value) return value;
-  return std::nullopt;  // also for "max"
+  return std::nullopt;  // the file may also say "max"
 }
 
 struct Files {
@@ -43,14 +43,15 @@ std::optional<uint64_t> headroom(const fs::path& group, const Files& files) {
 std::optional<uint64_t> control_group_headroom(const fs::path& membership, const fs::path& mount) {
   std::optional<uint64_t> least;
   std::ifstream file(membership);
-  for (std::string line; std::getline(file, line);) {  // "4:memory:/job" or "0::/job"
+  for (std::string line; std::getline(file, line);) {  // such as "4:memory:/job" or "0::/job"
     std::istringstream fields(line);
     std::string id, controllers, place;
     if (!std::getline(fields, id, ':') || !std::getline(fields, controllers, ':') || !std::getline(fields, place))
       continue;
     if (controllers != "memory" && !controllers.empty()) continue;
     const fs::path top = controllers.empty() ? mount : mount / "memory";
-    // Inside a container the place may be the host's: then only the top is seen.
+    // In a container, the named group may be one of the host that is not visible here. Then only the top group is
+    // found.
     for (fs::path group = fs::path(place).relative_path();; group = group.parent_path()) {
       if (const auto found = headroom(top / group, controllers.empty() ? kVersion2 : kVersion1))
         least = std::min(*found, least.value_or(*found));

@@ -1,50 +1,46 @@
 // The operators of the model: the one interface below which CPU and CUDA differ. The forward (src/stage) is written
-// once over it.
+// once, over it.
 //
-// Activations are packed: [tokens, ...] of all samples of a micro-batch back to back, never padded. An output element
-// depends only on its own sample, and on that in an order of operations fixed by the model's dimensions: never by
-// tokens, threads or neighbours.
+// Activations are packed: [tokens, ...] of all samples of a micro-batch, back to back, never padded. An output element
+// depends on its own sample only, and is computed in an order of operations that only the model's dimensions decide:
+// never the number of tokens, the threads or the neighbours.
 //
-// Types: "act" is the compute type (fp32, bf16, fp16), "weight" the stored type of a weight (any of the three; its
-// values are used exactly). Every operator computes in fp32 and rounds once, when it stores. Mathematics: Hugging Face
-// transformers, Lfm2 and Lfm2Moe.
+// Types: "act" is the compute type (fp32, bf16, fp16), "weight" the type that a weight is held in (any of the three;
+// its values are used exactly). Every operator computes in fp32 and rounds once, when it stores. The mathematics is
+// that of Hugging Face transformers, Lfm2 and Lfm2Moe.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/gate_up.h"
+#include "kernels/sampling.h"
 #include "kernels/tensor.h"
 
 namespace lfm2 {
 
-// One packed micro-batch. Of whole samples, or, with caches, of the next tokens of sequences whose past is cached.
+// The index arrays of one packed micro-batch of whole samples, or, with caches, of the next tokens of sequences whose
+// past is cached.
 struct Batch {
   Tensor positions;  // [tokens] int32: place of each token in its own sample; of whole samples, token t's starts at
                      // t - positions[t]
   Tensor offsets;    // [sequences + 1] int32: first token of each sequence, then tokens
   int64_t tokens = 0;
   int64_t sequences = 0;
-  int64_t max_length = 0;  // of the longest sample, its cached past included
+  int64_t max_length = 0;  // length of the longest sample, its cached past included
 
-  // With caches alone:
-  int64_t singles = 0;   // so many sequences at the front have one token each
+  // Set only with caches:
+  int64_t singles = 0;   // the number of sequences, all at the front, that have exactly one token here
   Tensor sequence_of{};  // [tokens] int32: the sequence of each token
-  Tensor page_table{};   // [sequences, most pages] int32: the pages of each sequence in order; the rest is not read
-  Tensor states{};  // [sequences, 2] int32: the row of conv states from before these tokens, and the one after them
+  // [sequences, largest number of pages] int32: the pages of each sequence in order. The rest of a row is not read.
+  Tensor page_table{};
+  // [sequences, 2] int32: the rows of the conv states before and after these tokens.
+  Tensor states{};
 };
 
-// What one attention layer knows of all sequences: position p is place p % page of the sequence's page p / page.
+// The keys and values of all sequences in one attention layer: position p stands at place p % page of the sequence's
+// page number p / page.
 struct KeyValueCache {
   Tensor keys, values;  // [pages, page, kv_heads, head_dim] act
-};
-
-// How a token is drawn from logits: softmax(logits / temperature), of the top_k largest (0: all), of those the largest
-// that together hold at least top_p; ties to the lower id. Temperature 0: the largest.
-struct SamplingRule {
-  float temperature = 0;
-  int64_t top_k = 0;
-  float top_p = 1;
-  uint64_t seed = 0;
 };
 
 struct AttentionShape {
@@ -54,20 +50,20 @@ struct AttentionShape {
 
 struct RouterRule {
   int64_t top_k = 0;
-  bool normalize = false;  // divide the chosen weights by (their sum + 1e-6)
+  bool normalize = false;  // divides the chosen weights by (their sum + 1e-6)
   float scale = 1.0f;
 };
 
-// Which expert each (token, choice) goes to, and the same assignments sorted by expert (stable: token, then choice).
+// The expert that each (token, choice) goes to, and the same assignments sorted by expert (stable: token, then choice).
 struct Routing {
   Tensor ids;             // [tokens, top_k] int32, best first
   Tensor weights;         // [tokens, top_k] fp32
-  Tensor sources;         // [tokens * top_k] int32: the token that sorted row i comes from
-  Tensor rows;            // [tokens, top_k] int32: the sorted row of each assignment (inverse of the sort)
+  Tensor sources;         // [tokens * top_k] int32: the token of each sorted row
+  Tensor rows;            // [tokens, top_k] int32: the sorted row of each assignment
   Tensor expert_offsets;  // [experts + 1] int32: first sorted row of each expert, then tokens * top_k
 };
 
-enum class Write { kStore, kAdd };  // out = value, or out = out + value (one rounding)
+enum class Write { kStore, kAdd };  // kStore: out = value; kAdd: out = out + value, rounded once
 
 class Ops {
  public:
@@ -76,7 +72,7 @@ class Ops {
   // out[t] = table[ids[t]].  ids [tokens] int32, table [vocab, hidden] weight, out [tokens, hidden] act
   virtual void embed(const Tensor& ids, const Tensor& table, const Tensor& out) = 0;
 
-  // out = x / sqrt(mean(x^2) + eps) * weight, a row at a time.  x, out [rows, n] act, weight [n] weight; out may be x
+  // out = x / sqrt(mean(x^2) + eps) * weight for each row.  x, out [rows, n] act, weight [n] weight; out may be x
   virtual void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) = 0;
 
   // out (+)= a wᵀ + bias.  a [m, k] act, w [n, k] weight, bias [n] weight or empty, out [m, n] act or fp32
@@ -103,22 +99,22 @@ class Ops {
   virtual void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
                                   const KeyValueCache& cache) = 0;
 
-  // attention of each token over its sequence's positions in the cache, up to its own: the bits of attention over the
-  // whole sample, whatever the pages and however the sample was cut into batches.
+  // attention of each token over its sequence's positions in the cache, up to its own. The bits are those of attention
+  // over the whole sample, whatever the pages are and however the sample was cut into batches.
   virtual void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
                                 const Tensor& out) = 0;
 
-  // short_conv where u of the last L − 1 positions of a sequence (those it has) is kept from batch to batch: the same
-  // bits.  states [rows, L − 1, hidden] fp32, oldest first; read from and written to other rows (batch.states)
+  // short_conv for sequences whose u of the last L − 1 positions is kept between batches; gives the same bits.  states
+  // [rows, L − 1, hidden] fp32, oldest first; a sequence reads one row and writes another (batch.states)
   virtual void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                                  const Tensor& states, const Tensor& out) = 0;
 
-  // out = silu(gate) ∘ up of a wᵀ, whose gate and up rows alternate (kGateUpBlock).  a [m, k] act, w [2 ffn, k] weight,
-  // out [m, ffn] act
+  // out = silu(gate) ∘ up, where gate and up are a wᵀ and their rows alternate in w (kGateUpBlock).  a [m, k] act, w [2
+  // ffn, k] weight, out [m, ffn] act
   virtual void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) = 0;
 
-  // p = sigmoid(logits); the top_k of p + bias, ties to the lower id; weights are p of the chosen, by the rule.
-  // logits [tokens, experts] fp32, bias [experts] fp32 or empty; fills routing.ids and .weights
+  // p = sigmoid(logits). Chooses the top_k of p + bias, ties to the lower id; the weights are p of the chosen ones, by
+  // the rule.  logits [tokens, experts] fp32, bias [experts] fp32 or empty; fills routing.ids and .weights
   virtual void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) = 0;
 
   // normed = rms_norm(x); logits = normed gateᵀ in fp32; route(logits).  x, normed [tokens, hidden] act, norm_weight
@@ -136,7 +132,7 @@ class Ops {
   // [rows, n] act
   virtual void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) = 0;
 
-  // matmul_swiglu of each expert's rows, as grouped_matmul.  w [experts, 2 ffn, k] weight, out [rows, ffn] act
+  // matmul_swiglu with the rows and the matrix of each expert.  w [experts, 2 ffn, k] weight, out [rows, ffn] act
   virtual void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) = 0;
 
   // residual[t] += Σ_j routing.weights[t, j] · y[routing.rows[t, j]], in the order of j.  y [tokens top_k, hidden],
@@ -152,10 +148,11 @@ class Ops {
   // log_probs [rows, k] fp32
   virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;
 
-  // One token a row by the rule, and its log_softmax(logits). The draw depends on the rule's seed and the row's own
-  // draws and logits alone.  logits [rows, vocab] fp32, draws [rows, 2] int32: the sample's number and the token's
-  // place in it, ids [rows] int32, log_probs [rows] fp32
-  virtual void sample(const Tensor& logits, const Tensor& draws, const SamplingRule& rule, const Tensor& ids,
+  // Draws one token for each row by the row's rule, and gives its log_softmax(logits). A draw depends only on the row's
+  // own rule, logits and `draws`.  logits [rows, vocab] fp32, draws [rows, 2] int32: the sample's number and the
+  // token's place in it, rules [rows, kRuleWords] int32: a SamplingRule each, on 8 bytes; ids [rows] int32, log_probs
+  // [rows] fp32
+  virtual void sample(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& ids,
                       const Tensor& log_probs) = 0;
 };
 

@@ -1,11 +1,12 @@
-// What `sample` computes, in functions of which CPU and GPU give the same bits: integers, and floats by operations that
-// IEEE rounds (every product that is added to something is an explicit fmaf, so that no compiler contracts others).
+// The arithmetic of `sample`, in functions that give the same bits on CPU and GPU: integers, and floats by operations
+// that IEEE rounds. Every product that is added to something is an explicit fmaf, so that no compiler contracts others.
 //
-// Greedy (temperature 0): the largest sampling_key, ties to the lower id. Else, in the order of (sampling_key
-// descending, id ascending):
-//   top_k  keeps the first k (0, or k >= vocab: all);
-//   top_p  of those, with masses m, keeps each before which less than nucleus_mass(top_p, Σ m) lies;
-//   then the one token, in the order of ids, up to and with which the kept masses first exceed
+// Greedy (temperature 0): the token with the largest sampling_key, ties to the lower id. Else, in the order of
+// descending sampling_key and ascending id:
+//   top_k  keeps the first k (all where k is 0 or at least vocab);
+//   top_p  of these, with masses m, keeps each token before which the masses add up to less than nucleus_mass(top_p, Σ
+//          m);
+//   then the token is drawn at which the sum of the kept masses, in the order of ids, first exceeds
 //   draw_below(seed, draws, Σ of the kept masses).
 #pragma once
 
@@ -21,11 +22,23 @@
 
 namespace lfm2 {
 
-constexpr int kMassBits = 40;  // of the most likely token
-// Sums of masses fit in 64 bits.
+// How a token is drawn from logits: from softmax(logits / temperature), restricted to the top_k largest (0: all), and
+// of these to the fewest largest that together hold at least top_p; ties go to the lower id. Temperature 0 takes the
+// largest. Rules are data: each row of a batch has its own.
+struct SamplingRule {
+  float temperature = 0;  // at least 0
+  int64_t top_k = 0;      // at least 0
+  float top_p = 1;
+  uint64_t seed = 0;
+  bool operator==(const SamplingRule&) const = default;
+};
+constexpr int64_t kRuleWords = sizeof(SamplingRule) / sizeof(int32_t);
+
+constexpr int kMassBits = 40;  // the most likely token has mass 2^kMassBits
+// The largest vocabulary whose sum of masses fits in 64 bits.
 constexpr int64_t kMostSampled = (int64_t{1} << (64 - kMassBits)) - 1;
 
-// Ascending with the logit; a NaN counts as -infinity, and the zeros are equal.
+// A key that grows with the logit. A NaN counts as -infinity, and both zeros have the same key.
 LFM2_HOST_DEVICE inline uint32_t sampling_key(float logit) {
   uint32_t bits;
   const float x = logit != logit ? -INFINITY : logit + 0.0f;
@@ -39,15 +52,17 @@ LFM2_HOST_DEVICE inline float sampling_logit(uint32_t key) {
   return x;
 }
 
-// floor(2^40 exp((logit - largest) coldness)), exp within 2^-22 of itself: of logits that are no NaN (sampling_logit of
-// their key). The largest has mass 2^40 also where it is infinite. coldness: 1 / temperature, rounded to fp32.
+// floor(2^40 exp((logit - largest) coldness)), with exp off by at most 2^-22 of itself. The logits must not be NaN
+// (they are the sampling_logit of a key). The largest has mass 2^40 even where it is infinite. coldness is 1 /
+// temperature, rounded to fp32.
 LFM2_HOST_DEVICE inline uint64_t mass_of(float logit, float largest, float coldness) {
   if (logit == largest) return uint64_t{1} << kMassBits;
   const float x = (logit - largest) * coldness;
   if (!(x > -30.0f)) return 0;  // 2^40 exp(-30) = 0.1
-  // n = x / ln 2 to the nearest integer: added to 1.5 2^23 it is rounded to one, in the lowest bits.
+  // n is x / ln 2 rounded to the nearest integer: added to 1.5 2^23, it stands in the lowest bits.
   const float shifted = fmaf(x, 1.44269504f, 12582912.0f), n = shifted - 12582912.0f;
-  float r = fmaf(n, -0.693359375f, x);  // ln 2 in two parts, the first of few bits: n times it is exact
+  // The constant ln 2 is in two parts. The first has few bits, so that its product with n is exact.
+  float r = fmaf(n, -0.693359375f, x);
   r = fmaf(n, 2.12194440e-4f, r);
   float p = 1.0f / 720;
   p = fmaf(p, r, 1.0f / 120);
@@ -55,8 +70,9 @@ LFM2_HOST_DEVICE inline uint64_t mass_of(float logit, float largest, float coldn
   p = fmaf(p, r, 1.0f / 6);
   p = fmaf(p, r, 0.5f);
   p = fmaf(p, r, 1.0f);
-  p = fmaf(p, r, 1.0f);  // exp(r), of |r| <= ln 2 / 2: from 0.7 to 1.5, at most 1 where n is 0
-  // p 2^(40 + n) in integers: p is its 24 bits times 2^(exponent - 150).
+  // p is exp(r) with |r| <= ln 2 / 2: from 0.7 to 1.5, and at most 1 where n is 0.
+  p = fmaf(p, r, 1.0f);
+  // p 2^(40 + n) is computed in integers: p is its 24-bit significand times 2^(exponent - 150).
   uint32_t bits, shifted_bits;
   memcpy(&bits, &p, sizeof bits);
   memcpy(&shifted_bits, &shifted, sizeof shifted_bits);
@@ -66,7 +82,7 @@ LFM2_HOST_DEVICE inline uint64_t mass_of(float logit, float largest, float coldn
   return shift >= 0 ? static_cast<uint64_t>(digits) << shift : digits >> -shift;
 }
 
-// The least mass that holds a share top_p of `total`, at least 1.
+// The smallest mass that holds the share top_p of `total`; at least 1.
 LFM2_HOST_DEVICE inline uint64_t nucleus_mass(float top_p, uint64_t total) {
   if (top_p >= 1.0f) return total;
   const double mass = ceil(static_cast<double>(top_p) * static_cast<double>(total));
@@ -99,7 +115,7 @@ LFM2_HOST_DEVICE inline uint64_t multiply_high(uint64_t a, uint64_t b) {
   return a1 * b1 + (mid >> 32) + (other >> 32);
 }
 
-// Below `total`: which place in the kept masses is drawn. sample, place: the row's `draws`.
+// A number below `total`, which says where in the kept masses the draw falls. sample and place are the row's `draws`.
 LFM2_HOST_DEVICE inline uint64_t draw_below(uint64_t total, uint64_t seed, int32_t sample, int32_t place) {
   const Philox random = philox({{static_cast<uint32_t>(sample), static_cast<uint32_t>(place), 0, 0}},
                                static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32));

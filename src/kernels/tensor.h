@@ -1,5 +1,5 @@
-// A non-owning view of a dense row-major array on some device. Passed by const reference everywhere; memory belongs to
-// a Buffer.
+// A view of a dense row-major array on some device, passed by const reference everywhere. It owns nothing: the memory
+// belongs to a Buffer.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ struct Tensor {
     for (int64_t extent : shape) dims[static_cast<size_t>(axis++)] = extent;
   }
 
-  explicit operator bool() const { return rank > 0; }  // a default-made Tensor stands for "none"
+  explicit operator bool() const { return rank > 0; }  // a default-constructed Tensor stands for "none"
   int64_t dim(int axis) const { return dims[static_cast<size_t>(axis)]; }
   int64_t numel() const {
     int64_t count = 1;
@@ -36,7 +36,7 @@ struct Tensor {
     return count;
   }
   size_t bytes() const { return static_cast<size_t>(numel()) * size_bytes(dtype); }
-  // Elements in one step of the first axis.
+  // The number of elements in one row, where a row is one entry of the first axis.
   int64_t row_numel() const { return rank == 0 ? 1 : (dim(0) == 0 ? 0 : numel() / dim(0)); }
 
   template <class T>
@@ -44,7 +44,7 @@ struct Tensor {
     return reinterpret_cast<T*>(data);
   }
 
-  // Rows [first, first + count) of the first axis.
+  // The rows [first, first + count) of the first axis.
   Tensor rows(int64_t first, int64_t count) const {
     expect(first >= 0 && count >= 0 && first + count <= dim(0), "Tensor::rows: outside the first axis");
     Tensor view = *this;
@@ -58,7 +58,7 @@ struct Tensor {
     expect(view.numel() == numel(), "Tensor::reshape: another number of elements");
     return view;
   }
-  // Entry `index` of the first axis, one rank less.
+  // Entry `index` of the first axis, as a tensor of one rank less.
   Tensor at(int64_t index) const {
     Tensor view = rows(index, 1);
     for (int axis = 1; axis < rank; ++axis) view.dims[static_cast<size_t>(axis - 1)] = dim(axis);

@@ -1,4 +1,4 @@
-// Tensors of a backend that live as long as their owner, and how many bytes they are.
+// Tensors of a backend that live as long as their owner, with a count of their bytes.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,5 @@
-// Workers sleep until a task opens, take items from a shared counter, and leave; the caller closes the task and waits
-// for those inside.
+// Workers sleep until a task opens, take items from a shared counter, and leave. The caller then closes the task and
+// waits for the workers that are still inside.
 #include "kernels/thread_pool.h"
 
 #include <utility>
@@ -42,7 +42,7 @@ void ThreadPool::run(size_t count, Task task) {
   work_ready_.notify_all();
   take_items(count, task, 0);
 
-  // All items are taken. A worker that wakes only now finds the task closed, so nobody waits for late sleepers.
+  // All items are taken. A worker that wakes only now finds the task closed, so nobody waits for it.
   std::unique_lock lock(mutex_);
   task_ = Task{};
   work_left_.wait(lock, [this] { return active_ == 0; });
@@ -71,7 +71,7 @@ void ThreadPool::take_items(size_t count, Task task, size_t worker) {
     for (size_t item = next_.fetch_add(1); item < count; item = next_.fetch_add(1))
       task.call(task.context, item, worker);
   } catch (...) {
-    next_ = count;  // the others stop after the item they are at
+    next_ = count;  // the other workers stop after their current item
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = std::current_exception();
   }

@@ -1,5 +1,5 @@
-// The threads that share the loops of the CPU operators. Owned by CpuBackend; the thread that calls parallel_for takes
-// part.
+// The threads that share the loops of the CPU operators. Owned by CpuBackend; the thread that calls parallel_for works,
+// too.
 #pragma once
 
 #include <atomic>
@@ -21,11 +21,12 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   size_t threads() const { return workers_.size() + 1; }
-  size_t activity() const { return next_.load(std::memory_order_relaxed); }  // changes with every item that is taken
+  // Changes with every item that is taken.
+  size_t activity() const { return next_.load(std::memory_order_relaxed); }
 
-  // Calls f(item, worker) once for every item in [0, count), in any order; worker < threads() tells concurrent calls
-  // apart. Returns when all are done; throws the first exception of f, and then some items may not have run. Not
-  // reentrant.
+  // Calls f(item, worker) once for every item in [0, count), in any order; concurrent calls differ in worker <
+  // threads(). Returns when all calls have returned. Throws the first exception of f; some items may not have run then.
+  // Not reentrant.
   template <class F>
   void parallel_for(size_t count, F&& f) {
     run(count, Task{[](void* context, size_t item, size_t worker) {
@@ -35,7 +36,7 @@ class ThreadPool {
   }
 
  private:
-  // A type-erased reference to the caller's f: nothing is allocated per call.
+  // A reference to the caller's f without its type, so that a call allocates nothing.
   struct Task {
     void (*call)(void* context, size_t item, size_t worker) = nullptr;
     void* context = nullptr;
@@ -47,13 +48,13 @@ class ThreadPool {
 
   std::mutex mutex_;
   std::condition_variable work_ready_, work_left_;
-  Task task_;                    // open for workers to join while task_.call is set
-  size_t count_ = 0;             // items of task_
-  size_t generation_ = 0;        // of task_: a worker joins each at most once
+  Task task_;                    // workers may join while task_.call is set
+  size_t count_ = 0;             // number of items of task_
+  size_t generation_ = 0;        // number of task_; a worker joins each task at most once
   size_t active_ = 0;            // workers inside task_
-  std::exception_ptr error_;     // the first of this task
-  bool stopping_ = false;        // all above are guarded by mutex_
-  std::atomic<size_t> next_{0};  // first item that nobody has taken
+  std::exception_ptr error_;     // the first error of task_
+  bool stopping_ = false;        // all from mutex_ to here is guarded by it
+  std::atomic<size_t> next_{0};  // the first item that nobody has taken
   std::vector<std::thread> workers_;
 };
 

@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <thread>
 
 #include "comm/deadline.h"
@@ -20,11 +21,12 @@ using namespace lfm2;
 
 // Set by every launcher that this program is started with (mpirun, srun with PMIx or PMI); a usage error is one line,
 // not one a rank.
-int rank_of_launch() {
+std::optional<int> launched_rank() {
   for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
     if (const char* rank = std::getenv(variable); rank != nullptr) return std::atoi(rank);
-  return 0;
+  return {};
 }
+int rank_of_launch() { return launched_rank().value_or(0); }
 
 int end_without_mpi(const ParsedCommandLine& parsed) {
   if (rank_of_launch() == 0)
@@ -72,12 +74,13 @@ Deadline deadline_of(const char* work, double seconds, const Options& options) {
   return Deadline(options.timeout_seconds > 0 ? seconds + kHeadStart * rank : 0,
                   fmt::format("lfm2_stage: rank {}: {}: no end after {:g} s (--timeout {:g}): a rank is stopped or "
                               "missing, or a library hangs",
-                              rank, work, seconds, options.timeout_seconds));
+                              rank, work, seconds, options.timeout_seconds),
+                  launched_rank() ? fmt::format("lfm2_stage: rank {}: {}: the launcher is gone", rank, work) : "");
 }
 
 // A machine that needs a doctor may hang anywhere.
 Deadline doctors_deadline(const Options& options) {
-  return deadline_of("doctor", longest_doctor_seconds(options), options);
+  return deadline_of("doctor", max_doctor_seconds(options), options);
 }
 
 Deadline start_deadline(const Options& options) {
@@ -114,9 +117,9 @@ int main(int argc, char** argv) {
           world, verbose, [&] { return doctor.run(); }, [] {});
     }
     deadline.reset();
-    Job job(parsed.options, world);
+    const std::unique_ptr<Job> job = make_job(parsed.options, world);
     return run_or_end_all(
-        world, verbose, [&] { return job.run(); }, [&] { job.leave_output(); });
+        world, verbose, [&] { return job->run(); }, [&] { job->leave_output(); });
   } catch (const Error& error) {
     fmt::print(stderr, "lfm2_stage: {}\n", error.what());
     return static_cast<int>(error.code());

@@ -1,5 +1,6 @@
-// Hidden states from stage to stage: every edge busy at once, by message size, beside the plain peer copy of the first
-// two GPUs in the same run. mpirun -np 4 bench_channel [nccl|mpi] [FILE.jsonl]. Run by hand on a machine with GPUs.
+// Speed of hidden states from stage to stage, by message size, with all edges busy at once; beside it the plain peer
+// copy between the first two GPUs. mpirun -np 4 bench_channel [nccl|mpi] [FILE.jsonl]. Run by hand on a machine with
+// GPUs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,32 +59,32 @@ double peer_copy_seconds(size_t bytes) {
   return median(seconds);
 }
 
-// Every rank hands `items` on; nothing is computed between.
-double seconds_per_item(const MpiWorld& world, Backend& backend, Channel& channel, const std::vector<Buffer>& slots,
-                        int64_t tokens, int items) {
+// Every rank passes `units` buffers on and computes nothing between.
+double seconds_per_item(const MpiWorld& world, Backend& backend, Channel& channel, const std::vector<Buffer>& buffers,
+                        int64_t tokens, int units) {
   const bool first = world.rank() == 0, last = world.rank() + 1 == world.size();
   const Wait wait(world.watchdog(), [&] { channel.progress(); });
   const Place here{.phase = Phase::kCompute};
   const std::unique_ptr<Event> ready = backend.create_event();
   world.barrier(0, "run");
   const double start = steady_seconds();
-  for (int item = 0; item < items; ++item) {
-    const int slot = item % kSlots;
-    const Tensor tensor(slots[static_cast<size_t>(slot)].data(), DType::kBf16, {tokens, kHidden});
-    wait.until([&] { return last || channel.sent(slot); }, here);
+  for (int unit = 0; unit < units; ++unit) {
+    const int buffer = unit % kBuffers;
+    const Tensor tensor(buffers[static_cast<size_t>(buffer)].data(), DType::kBf16, {tokens, kHidden});
+    wait.until([&] { return last || channel.sent(buffer); }, here);
     if (!first) {
-      channel.receive(slot, tensor);
-      wait.until([&] { return channel.arrived(slot); }, here);
-      channel.order_after_arrival(slot, backend.compute());
+      channel.receive(buffer, tensor);
+      wait.until([&] { return channel.arrived(buffer); }, here);
+      channel.order_after_arrival(buffer, backend.compute());
     }
     backend.compute().record(*ready);
-    if (!last) channel.send(slot, tensor, *ready);
+    if (!last) channel.send(buffer, tensor, *ready);
     if (last) wait.until([&] { return ready->done(); }, here);
   }
-  for (int slot = 0; slot < kSlots; ++slot) wait.until([&] { return last || channel.sent(slot); }, here);
+  for (int buffer = 0; buffer < kBuffers; ++buffer) wait.until([&] { return last || channel.sent(buffer); }, here);
   backend.compute().drain();
   world.barrier(0, "end of a run");
-  return (steady_seconds() - start) / items;
+  return (steady_seconds() - start) / units;
 }
 
 }  // namespace
@@ -99,23 +100,23 @@ int main(int argc, char** argv) try {
   std::ofstream json;
   if (argc > 2 && world.rank() == 0) json.open(argv[2], std::ios::app);
   const std::unique_ptr<Backend> backend = make_cuda_backend(world.local_rank() % devices);
-  constexpr int64_t kMostTokens = 8192;
-  const size_t slot_bytes = static_cast<size_t>(kMostTokens * kHidden) * 2;
-  std::vector<Buffer> slots;
-  for (int slot = 0; slot < kSlots; ++slot) slots.push_back(backend->allocate(slot_bytes));
+  constexpr int64_t kMaxTokens = 8192;
+  const size_t buffer_bytes = static_cast<size_t>(kMaxTokens * kHidden) * 2;
+  std::vector<Buffer> buffers;
+  for (int buffer = 0; buffer < kBuffers; ++buffer) buffers.push_back(backend->allocate(buffer_bytes));
   std::unique_ptr<Channel> channel;
   if (transport == "nccl") {
     channel = make_nccl_channel(world, *backend);
   } else {
     const int previous = world.rank() == 0 ? MpiChannel::kNoPeer : world.rank() - 1;
     const int next = world.rank() + 1 == world.size() ? MpiChannel::kNoPeer : world.rank() + 1;
-    channel = std::make_unique<MpiChannel>(world.comm(), previous, next, *backend, slot_bytes);
+    channel = std::make_unique<MpiChannel>(world.comm(), previous, next, *backend, buffer_bytes);
   }
   for (const int64_t tokens : {1, 16, 256, 1024, 2048, 4096, 8192}) {
-    seconds_per_item(world, *backend, *channel, slots, tokens, kWarmUp);
+    seconds_per_item(world, *backend, *channel, buffers, tokens, kWarmUp);
     std::vector<double> seconds;
     for (int run = 0; run < kRuns; ++run)
-      seconds.push_back(seconds_per_item(world, *backend, *channel, slots, tokens, kItems));
+      seconds.push_back(seconds_per_item(world, *backend, *channel, buffers, tokens, kItems));
     if (world.rank() != 0) continue;
     const auto bytes = static_cast<double>(tokens * kHidden * 2);
     const double each = median(seconds);

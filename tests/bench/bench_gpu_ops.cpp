@@ -1,5 +1,5 @@
-// Speed of the CUDA operators at LFM2-8B-A1B's shapes, one line a shape, beside cuBLAS' bf16 8192^3 in the same run.
-// bench_gpu_ops [FILE.jsonl]: the file gets a line of JSON a shape. Run by hand on a machine with a GPU.
+// Speed of the CUDA operators at the shapes of LFM2-8B-A1B, beside cuBLAS' bf16 8192^3 in the same run. bench_gpu_ops
+// [FILE.jsonl]: prints a line for each shape, and writes one of JSON to the file. Run by hand on a machine with a GPU.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -58,12 +58,12 @@ class Bench {
     memory_.clear();
   }
 
-  // The median of several runs, each the mean of some calls; work(i) gets the number of the call.
+  // The median of several runs, each of which is the mean of some calls. work(i) gets the number of the call.
   double seconds(const std::function<void(int)>& work) {
     constexpr int kRuns = 7;
     int calls = 4, number = 0;
     std::vector<double> times;
-    for (int run = -1; run < kRuns; ++run) {  // the first one warms up and says how many calls fill 2 ms
+    for (int run = -1; run < kRuns; ++run) {  // the first run warms up, and finds how many calls fill 2 ms
       CUDA_CHECK(cudaEventRecord(start_, stream_));
       for (int i = 0; i < calls; ++i) work(number++);
       CUDA_CHECK(cudaEventRecord(end_, stream_));
@@ -106,7 +106,7 @@ class Bench {
   mutable std::ofstream json_;
 };
 
-// The device's copy bandwidth, read and written bytes, far beyond the cache.
+// The copy bandwidth of the device in bytes read and written, for sizes far beyond the cache.
 void copy(Bench& bench) {
   const int64_t count = int64_t{1} << 30;
   const Tensor from = bench.random(DType::kBf16, {count}), to = bench.empty(DType::kBf16, {count});
@@ -127,7 +127,7 @@ double bytes_of(std::initializer_list<Tensor> tensors) {
 }
 
 void dense(Bench& bench, int64_t m, int64_t n, int64_t k, DType act, DType weight) {
-  constexpr int kCopies = 4;  // of the weights, in turn: not from the cache
+  constexpr int kCopies = 4;  // copies of the weights, used in turn, so that they are not in the cache
   std::vector<Tensor> w;
   for (int i = 0; i < kCopies; ++i) w.push_back(bench.random(weight, {n, k}));
   const Tensor a = bench.random(act, {m, k}), out = bench.empty(act, {m, n});
@@ -139,12 +139,12 @@ void dense(Bench& bench, int64_t m, int64_t n, int64_t k, DType act, DType weigh
   bench.forget();
 }
 
-// `swiglu`: n gate and up rows, n / 2 columns of output.
+// With `swiglu`, n counts gate and up rows, and the output has n / 2 columns.
 void grouped(Bench& bench, int64_t each, int64_t n, int64_t k, DType act, DType weight, bool swiglu = false) {
   const int64_t experts = 32, m = experts * each;
   const Tensor a = bench.random(act, {m, k}), w = bench.random(weight, {experts, n, k}),
                out = bench.empty(act, {m, swiglu ? n / 2 : n});
-  // Mildly uneven, as real routing: even experts have a fifth more, odd ones a fifth less.
+  // Mildly uneven, as real routing is: even experts get a fifth more rows, odd ones a fifth less.
   std::vector<int32_t> offsets = {0};
   for (int64_t e = 0; e < experts; ++e)
     offsets.push_back(offsets.back() + static_cast<int32_t>(e % 2 == 0 ? each + each / 5 : each - each / 5));

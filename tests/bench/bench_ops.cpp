@@ -1,4 +1,4 @@
-// Speed of the CPU matrix products at LFM2-8B-A1B's shapes, beside OpenBLAS in the same run. Run by hand;
+// Speed of the CPU matrix products at the shapes of LFM2-8B-A1B, beside OpenBLAS in the same run. Run by hand;
 // LFM2_BENCH_THREADS sets the threads, LFM2_BENCH_SIMD the vector kernels (amx, avx512, avx2, portable).
 #include <benchmark/benchmark.h>
 #include <cblas.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/workspace.h"
+#include "kernels/cpu/growing_buffer.h"
 
 namespace {
 
@@ -52,7 +52,8 @@ double seconds_of(auto&& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Our products and BLAS's take turns, so that both see the same machine; share_of_blas compares their fastest.
+// The project's products and BLAS's take turns, so that both see the same machine. share_of_blas compares their fastest
+// times.
 void measure(benchmark::State& state, double flops, double weight_bytes, auto&& ours, auto&& blas, bool compare) {
   ours();
   double best = 1e9, best_blas = 1e9;
@@ -81,7 +82,7 @@ void matmul(benchmark::State& state, CpuOps& ops, DType weight) {
       [&] { sgemm(x.a.as<float>(), x.w.as<float>(), x.out.as<float>(), m, n, k); }, weight == DType::kF32);
 }
 
-// 32 experts, 4 for each of `m` tokens, evenly: what a batch with a fair router does.
+// 32 experts, of which each of `m` tokens uses 4, evenly, as a fair router would choose.
 void grouped_matmul(benchmark::State& state, CpuOps& ops, DType weight) {
   const int64_t experts = 32, rows = 4 * state.range(0), n = state.range(1), k = state.range(2);
   const Operands x(rows, experts, n, k, weight);

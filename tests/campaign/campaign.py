@@ -15,7 +15,8 @@ END_LIMIT = 10     # from the fault to the end of the launcher, and of every pro
 START_LIMIT = 14    # until another rank says that MPI does not start
 GPU_LIMIT = 15      # until GPU memory is as it was before
 SLOW_PAUSES = 20
-ENOUGH_STOPS = 8    # for one of them to hit, on fast machines too; a whole campaign has as many of each
+# So many stops are enough for one of them to hit, on fast machines too; a whole campaign has as many of each kind.
+ENOUGH_STOPS = 8
 STOP_SIGNALS = {"usr1": signal.SIGUSR1, "term": signal.SIGTERM, "int": signal.SIGINT}
 # name: output, ranks, options
 JOBS = {
@@ -26,16 +27,16 @@ JOBS = {
     "text": ("o.jsonl", 2, "--samples 160 --length 5 --generate 40 --temperature 1.1 --max-sequences 12"),
     "text.h5": ("o.h5", 3, "--samples 160 --length 5 --generate 40 --max-sequences 12 --top-logprobs 2"),
 }
-EXIT = 9  # of a rank that ends by itself
+EXIT = 9  # exit code of a rank that ends by itself
 # fault: (exit codes, part of the path that it hits)
 IO_FAULTS = {"enospc": ({73, 74}, "/o."), "eio": ({73, 74}, "/o."), "fsync": ({74}, "/o."), "slow disk": ({0}, "stage-"),
              "exit while loading": ({EXIT}, "stage-"), "exit while writing": ({EXIT}, "/o."), "nofallocate": ({0}, "/o.")}
 FILE_FAULTS = {"flip": {65}, "truncate": {65}, "missing shard": {65, 66}, "swapped shards": {65}, "no folder": {73},
                "bad line": {65}, "missing input": {66}, "output not writable": {73}, "shard not readable": {74},
                "input not readable": {74}}
-NOBODY_NOTICES = ("kill the launcher", "stop for good")  # without a launcher
-NOBODY = 65534  # root may read and write everything
-SRUN_JOBS = ["bin", "text"]  # a step of Slurm's takes long to start
+NOBODY_NOTICES = ("kill the launcher", "stop for good")  # without a launcher, nobody notices these
+NOBODY = 65534  # a user other than root, who may read and write everything
+SRUN_JOBS = ["bin", "text"]  # few, because a step of Slurm takes long to start
 ONE_RANK_JOBS = ["bin", "text"]
 PHASES = {"start": (0.02, 0.35), "run": (0.35, 0.9), "end": (0.9, 1.05)}
 
@@ -47,9 +48,9 @@ class Campaign:
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
         self.seconds = {}
-        self.launchers_left = 0  # alone, with all ranks gone
+        self.launchers_left = 0  # launchers that were left with all ranks gone
         self.victim = None  # the rank that was stopped for good
-        self.before_main = False  # the last signal came
+        self.before_main = False  # whether the last signal came before main()
         self.on_gpus = "cuda" in args.machine
         self.gpu_memory_before = self.gpu_mebibytes()
 
@@ -68,11 +69,11 @@ class Campaign:
         return process, log
 
     def only_has_to_exit(self, victim, output):
-        """A process that was stopped behind its last word to the others: they have ended, only its launcher waits for it."""
+        """A process that was stopped after its last message to the others: they have ended, and only its launcher waits for it."""
         return victim is not None and self.ranks() == [victim] and output.exists()
 
     def wait(self, process, limit):
-        """Exit code. Open MPI's launcher sometimes waits for ever where a rank was killed in its start: nothing of ours is left then."""
+        """Exit code. Open MPI's launcher sometimes waits for ever where a rank was killed in its start; then no rank is left."""
         until, alone = time.time() + limit, 0
         while time.time() < until:
             try:
@@ -87,7 +88,7 @@ class Campaign:
         raise subprocess.TimeoutExpired(process.args, limit)
 
     def finish(self, process, log, limit=LIMIT, output=None):
-        """Exit code, what was said by the program, and whether it ended in time with all its processes. None as exit code: the
+        """Exit code, the program's own lines, and whether it ended in time with all its processes. The exit code is None where the
         launcher was left waiting for a process that was stopped for good when it had nothing left to do."""
         victim, self.victim, self.hanging = self.victim, None, []
         try:
@@ -121,7 +122,7 @@ class Campaign:
         return sum(map(int, told.stdout.split()))
 
     def processes(self):
-        """Of this campaign: those that write into its folder."""
+        """The processes of this campaign: those that write into its folder."""
         found, mark = [], b"--output\0" + str(self.work).encode()
         for entry in pathlib.Path("/proc").iterdir():
             try:
@@ -173,7 +174,7 @@ class Campaign:
         return [p.name for p in output.parent.iterdir() if p != output]
 
     def resume(self, job, output, case):
-        """--resume, left alone, ends with the reference's bytes and nothing beside them."""
+        """An undisturbed --resume ends with the reference's bytes, and no file beside them."""
         code, lines, in_time = self.finish(*self.start(self.command(job, output, ["--resume"])))
         if code != 0 or not in_time:
             case["failures"].append(f"resume ended with {code}: {lines}")
@@ -195,7 +196,7 @@ class Campaign:
 
     @staticmethod
     def handles(pid, number):
-        """Whether main() has set its handlers: with CUDA's libraries it takes a second until it begins."""
+        """Whether main() has set its handlers: with CUDA's libraries it takes a second until main() begins."""
         status = pathlib.Path(f"/proc/{pid}/status").read_text()
         return int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> (number - 1) & 1
 
@@ -216,7 +217,7 @@ class Campaign:
             elif fault == "usr1 to one rank":
                 self.before_main = not self.handles(victim, signal.SIGUSR1)
                 os.kill(victim, signal.SIGUSR1)
-            else:  # stopped, and gone on with unless for good
+            else:  # stopped, and continued unless it is stopped for good
                 for _ in range(SLOW_PAUSES if fault == "slow rank" else 1):
                     os.kill(victim, signal.SIGSTOP)
                     time.sleep(0.3 if fault == "pause" else 0.05)
@@ -228,7 +229,7 @@ class Campaign:
         except (ProcessLookupError, FileNotFoundError):
             pass
 
-    # 1: mpirun's after TERM and INT. Before main() has its handlers a signal ends a rank as the system says: 128 and more.
+    # 1 is mpirun's code after TERM and INT. Before main() has set its handlers, a signal ends a rank with 128 and more.
     CODES = {"usr1": {0, 75}, "usr1 to one rank": {0, 75}, "term": {0, 1, 75}, "int": {0, 1, 75}, "kill": {0},
              "pause": {0}, "slow rank": {0}, "stop for good": {0, 76}, "kill the launcher": {0}}
     OF_ONE_RANK = ("kill", "pause", "usr1 to one rank", "slow rank", "stop for good")
@@ -265,9 +266,9 @@ class Campaign:
         env = {"LD_PRELOAD": self.args.faults, "IO_FAULT": f"{fault.split()[0]}:{part}:{call}"}
         code, lines, in_time = self.finish(*self.start(self.command(job, output), env))
         case["call"] = call
-        codes = codes | {0}  # fewer such calls than that
+        codes = codes | {0}  # 0: the run has fewer such calls
         if fault.startswith("exit"):
-            codes |= {1, 137}  # the launcher's word on the others
+            codes |= {1, 137}  # the exit codes that the launcher gives the others
         self.check(case, code, codes, lines, in_time, output, job)
         self.resume(job, output, case)
         return case
@@ -316,7 +317,8 @@ class Campaign:
             home.chmod(0o777)
             command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env", f"HOME={home}", *command]
         code, lines, in_time = self.finish(*self.start(command))
-        codes = FILE_FAULTS[fault] | ({0} if fault == "flip" else set())  # 0: between two tensors
+        # 0: the changed byte lies between two tensors.
+        codes = FILE_FAULTS[fault] | ({0} if fault == "flip" else set())
         self.check(case, code, codes, lines, in_time, output, "bin")
         (self.work / "in.jsonl").unlink(missing_ok=True)
         if code != 0 and output.parent.exists() and self.leftovers(output):
@@ -423,8 +425,10 @@ def main():
     parser.add_argument("--json", help="where the results go")
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # a launcher passes on what is not blocked, and inherits it from here
+    # A launcher passes on only signals that are not blocked, and inherits the mask from here.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    os.environ.setdefault("HWLOC_COMPONENTS", "-opencl")  # as launch/run.sh: else mpirun may not pass signals on
     sys.exit(Campaign(args).run())
 
 

@@ -1,4 +1,4 @@
-// libFuzzer's entry; LFM2_FUZZ_TARGET names the parser.
+// The entry point that libFuzzer calls; LFM2_FUZZ_TARGET names the parser.
 #include "fuzz/targets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,4 +1,5 @@
-// The corpus, with every input that was ever found to break a parser, through the same entry points without libFuzzer.
+// Runs the corpus, with every input that was ever found to break a parser, through the same entry points without
+// libFuzzer.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# run.sh [SECONDS [TARGET...]]: builds the fuzzers with clang++ and runs each for SECONDS (10) from the corpus. Ends with 1 and the
-# offending input where one finds something, with 77 and a reason where there is no clang++ with libFuzzer.
-# LFM2_FUZZ_BUILD: where to build (build/fuzz). LFM2_FUZZ_FOUND: where new inputs are kept (a folder in the build).
+# run.sh [SECONDS [TARGET...]]: builds the fuzzers with clang++, and runs each for SECONDS (10) from the corpus. Ends
+# with 1 and the offending input where one finds something, and with 77 and a reason where there is no clang++ with
+# libFuzzer. LFM2_FUZZ_BUILD is the build folder (build/fuzz), LFM2_FUZZ_FOUND the folder for new inputs (one in the
+# build).
 set -eu
 source_dir=$(cd "$(dirname "$0")/../.." && pwd)
 build=${LFM2_FUZZ_BUILD:-$source_dir/build/fuzz}
@@ -27,7 +28,8 @@ if ! { cmake -S "$source_dir" -B "$build" -DCMAKE_C_COMPILER="${compiler/clang++
   exit 1
 fi
 
-# HDF5 loses memory where a file is damaged; parsers that ask for more than 2 GB do so because of a number in the file.
+# HDF5 leaks memory where a file is damaged. A parser that allocates more than 2 GB does so because of a number in the
+# file.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=0:allocator_may_return_null=0} UBSAN_OPTIONS=print_stacktrace=1
 failed=0
 for target in "${targets[@]}"; do

@@ -1,4 +1,5 @@
-// The parsers take files, so each input is written into a folder of its own process, in memory where there is /dev/shm.
+// The parsers take files, so each process writes each input into a folder of its own, in memory where there is
+// /dev/shm.
 #include "fuzz/targets.h"
 
 #include <fmt/format.h>
@@ -65,7 +66,7 @@ class Folder {
 
 Bytes bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-// The one way in which a parser may end early.
+// A parser may end early only by throwing an Error with kData or the code `also`.
 template <class F>
 void expect_only_errors(F&& parse, ExitCode also = ExitCode::kData) {
   try {
@@ -97,7 +98,7 @@ void read_everything(const ModelSource& model) {
   }
 }
 
-// Small enough that a mutated file can still match it.
+// A small model, so that a mutated file can still match it.
 constexpr std::string_view kConfig = R"({"model_type": "lfm2_moe", "vocab_size": 16, "hidden_size": 8,
   "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"], "num_attention_heads": 2,
   "num_key_value_heads": 1, "intermediate_size": 8, "num_dense_layers": 1, "num_experts": 2, "num_experts_per_tok": 1,
@@ -176,7 +177,7 @@ void read_input(const char* name, Bytes bytes) {
 void inputs_bin(Bytes bytes) { read_input("inputs.bin", bytes); }
 void inputs_jsonl(Bytes bytes) { read_input("inputs.jsonl", bytes); }
 
-// Not through the library, which reads chunks: its bugs are known, and why the scan stands before it.
+// Only as far as the scan: behind it the library would read chunks, and its bugs are the reason for the scan.
 void inputs_h5(Bytes bytes) {
   static const Folder folder;
   const fs::path path = folder.write("inputs.h5", bytes);
@@ -221,7 +222,7 @@ void shards(Bytes bytes) {
   });
 }
 
-// As a run does that may go on with it.
+// Reads the journal as a run with --resume does.
 void journal(Bytes bytes) {
   static const Folder folder;
   constexpr int64_t kSamples = 100;

@@ -1,5 +1,5 @@
-// One entry point for each parser of files that strangers may have made. libFuzzer calls them with what it invents, the
-// unit tests with the corpus.
+// One entry point for each parser of untrusted files. libFuzzer calls them with inputs that it invents, the unit tests
+// with the corpus.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,9 @@
 namespace lfm2::fuzz {
 
 struct Target {
-  std::string_view name;                    // also of its folder in the corpus
-  void (*run)(std::span<const std::byte>);  // returns, or refuses with an Error that it swallows; else there is a bug
+  std::string_view name;  // also the name of its folder in the corpus
+  // Returns where the parser accepts the input or throws an allowed Error; anything else is a bug.
+  void (*run)(std::span<const std::byte>);
 };
 
 std::span<const Target> targets();

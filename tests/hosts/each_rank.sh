@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# each_rank.sh LAUNCH_FOLDER: launch/each-rank.sh gives every rank files of its own and passes exit codes on; the tools themselves are stood in for by
-# scripts that print how they were called.
+# each_rank.sh LAUNCH_FOLDER: launch/each-rank.sh gives every rank files of its own, and passes exit codes on. Scripts
+# that print how they were called stand in for the tools.
 set -eu
 each=$1/each-rank.sh
 folder=$(mktemp -d)
@@ -11,7 +11,7 @@ for tool in nsys ncu perf compute-sanitizer valgrind strace gdb; do
   printf '#!/bin/sh\necho "%s $*"\n' $tool >"$folder/bin/$tool"
   chmod +x "$folder/bin/$tool"
 done
-expect() {  # EXPECTED COMMAND...: EXPECTED is part of what it prints
+expect() {  # EXPECTED COMMAND...: EXPECTED must be a part of what the command prints
   local wanted=$1 found
   shift
   found=$("$@")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# memory_limit.sh LFM2_STAGE WEIGHTS_TOOLS MPIRUN: jobs of many tokens in a control group with little memory. 30 million tokens need their ids
-# and hardly more; where not even those fit, the job is refused before anything is computed. Ends with 77 where control groups are not ours to make.
+# memory_limit.sh LFM2_STAGE WEIGHTS_TOOLS MPIRUN: jobs of many tokens in a control group with little memory. 30 million
+# tokens need little more than the memory of their ids; where not even that fits, the job is refused before anything is
+# computed. Ends with 77 where this user may not make control groups.
 set -eu
 program=$1 tools=$2 mpirun=$3
 skip() { echo "Skipped: $1"; exit 77; }
@@ -23,7 +24,7 @@ END
 "$tools" synth --config "$folder/config.json" --out "$folder/model" -q
 "$tools" split "$folder/model" --stages 2 --out "$folder/shards" -q
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-# limited BYTES OPTION...: two ranks in the control group.
+# limited BYTES OPTION...: runs two ranks in the control group.
 limited() {
   echo "$1" >"$group/$limit" 2>/dev/null || skip "this control group takes no limit"
   shift
@@ -47,11 +48,22 @@ ids = 4 * 30_000_000
 print(f"30 million tokens: rank 0 took {peaks[0] / 1e6:.0f} MB (ids {ids / 1e6:.0f} MB), rank 1 {peaks[1] / 1e6:.0f} MB")
 sys.exit(not (peaks[0] < ids + 60e6 and peaks[1] < 60e6))
 END
+# Samples of many lengths: where each begins is known to rank 0 alone.
+peak() { /usr/bin/env python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["stages"][1]["peak_host_bytes"])' "$folder/report.json"; }
+for samples in 100 2000000; do
+  seq "$samples" | awk '{ print $1 % 2 ? "{\"input_ids\": [1]}" : "{\"input_ids\": [1, 2]}" }' >"$folder/in.jsonl"
+  code=0
+  limited 2000000000 --input "$folder/in.jsonl" --logits none --report "$folder/report.json" || code=$?
+  [ $code -eq 0 ] || fail "$samples samples of two lengths: exit code $code"
+  [ "$samples" -ne 100 ] || few=$(peak)
+done
+echo "rank 1 took $few bytes for 100 samples of two lengths, $(peak) for 2 million"
+[ "$(peak)" -lt $((few + 6000000)) ] || fail "rank 1's memory grows with samples of two lengths"
 code=0
 limited 110000000 --samples 300000 --length 100 --logits none || code=$?
 [ $code -eq 69 ] || fail "ids of 120 MB in 110 MB: exit code $code, expected 69"
 grep -q "^lfm2_stage: rank 0 .*30000000 token ids take 0.12 GB" "$folder/err" || fail "ids of 120 MB in 110 MB: other words"
-# Each prompt of a generation is known until all are finished: 60 bytes a sample, and so many again at the end.
+# A generation knows every prompt until all are finished: 60 bytes for each sample, and as many again at the end.
 code=0
 limited 150000000 --samples 3000000 --length 1 --generate 1 --output "$folder/o.jsonl" || code=$?
 [ $code -eq 69 ] || fail "3 million completions in 150 MB: exit code $code, expected 69"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# run_sh.sh RUN_SH LFM2_STAGE SHARDS: what launch/run.sh leaves on stderr of its own errors and of mpirun's, and that signals sent to it reach the ranks.
+# run_sh.sh RUN_SH LFM2_STAGE SHARDS: which lines launch/run.sh lets through to stderr, of its own errors and of
+# mpirun's, and that signals which are sent to it reach the ranks.
 set -eu
 run=$1 program=$2 shards=$3
 folder=$(mktemp -d)
@@ -12,13 +13,13 @@ expect_code() { [ "$code" = "$1" ] || fail "$2: exit code $code, expected $1"; }
 expect_lines() { [ "$(wc -l <"$folder/error")" = "$1" ] || fail "$2: $(wc -l <"$folder/error") lines, expected $1"; }
 expect_said() { grep -q -e "$1" "$folder/error" || fail "$2: nothing says \"$1\""; }
 
-# Through a pipe, whose end says that nothing more will come.
+# Reads stderr through a pipe, whose end says that nothing more will come.
 foreground() {
   code=0
   { timeout 60 "$run" "$@" 2>&1 >/dev/null || echo $? >"$folder/code"; } | cat >"$folder/error"
   [ ! -e "$folder/code" ] || { code=$(cat "$folder/code"); rm "$folder/code"; }
 }
-# SIGNAL, whom it is for (run.sh or a rank), then what to run; sent once the job has begun to write.
+# interrupted SIGNAL WHOM COMMAND...: sends the signal to WHOM (run.sh or a rank) once the job has begun to write.
 interrupted() {
   local signal=$1 whom=$2 rank
   shift 2
@@ -63,14 +64,15 @@ expect_said 'process rank 1 .*exited on signal 9' 'a killed rank'
 
 interrupted USR1 launcher -n 2 "${endless[@]}"
 expect_code 75 USR1
-expect_lines 2 USR1  # mpirun's own: that it forwards the signal
+expect_lines 2 USR1  # one line is mpirun's own: that it forwards the signal
 expect_said '^lfm2_stage: stopped at ' USR1
-for signal in TERM INT; do  # mpirun's own answer is 1, unless the ranks are faster
+for signal in TERM INT; do  # mpirun itself answers 1, unless the ranks end first
   interrupted $signal launcher -n 2 "${endless[@]}"
   case $code in 1 | 75) ;; *) fail "$signal: exit code $code, expected 1 or 75" ;; esac
 done
 
-printf '#!/bin/sh\nsleep 0.7\nexit 9\n' >"$folder/nine"  # of one that ends at once mpirun says the code only sometimes
+# mpirun reports the exit code of a program that ends at once only sometimes.
+printf '#!/bin/sh\nsleep 0.7\nexit 9\n' >"$folder/nine"
 chmod +x "$folder/nine"
 LFM2_STAGE=$folder/nine foreground -n 2
 expect_code 9 'a code of another program'
@@ -78,7 +80,7 @@ expect_said 'Exit code: *9' 'a code of another program'
 LFM2_MPIRUN_OPTIONS='--host localhost:1' foreground -n 2 "${job[@]}"
 expect_said 'not enough slots' 'too few places'
 
-# A number that mpirun uses is the ranks' own.
+# The descriptor that run.sh gives mpirun must not reach the ranks.
 # shellcheck disable=SC2016  # expanded when it runs
 printf '#!/bin/sh\n[ -z "$OPAL_OUTPUT_STDERR_FD" ] && [ ! -e /proc/self/fd/9 ]\n' >"$folder/look"
 chmod +x "$folder/look"

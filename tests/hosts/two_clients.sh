@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# two_clients.sh CLIENT_FS LFM2_STAGE SHARDS MPIRUN: --replicas that write one output from two page caches, as ranks on two hosts do: each rank
-# sees the folder through a mount of its own. Also where the folder is not shared at all. Ends with 77 where there is no FUSE.
+# two_clients.sh CLIENT_FS LFM2_STAGE SHARDS MPIRUN: --replicas that write one output through two page caches, as ranks
+# on two hosts do: each rank sees the folder through a mount of its own. Also tests a folder that is not shared at all.
+# Ends with 77 where there is no FUSE.
 set -eu
 client_fs=$1 program=$2 shards=$3 mpirun=$4
 skip() { echo "Skipped: $1"; exit 77; }
@@ -8,7 +9,7 @@ skip() { echo "Skipped: $1"; exit 77; }
 [ -e /dev/fuse ] || skip "no /dev/fuse here"
 [ -x "$client_fs" ] || skip "client_fs is not built: it needs libfuse3"
 command -v fusermount3 >/dev/null || skip "no fusermount3 here"
-# Mounts and file systems end with this process, whatever ends it.
+# Mounts and file systems end with this process, however it ends.
 if [ "${LFM2_TEST_NAMESPACE:-}" != 1 ]; then
   space=(unshare --mount --pid --fork --kill-child --mount-proc)
   error=$("${space[@]}" true 2>&1) || skip "no namespaces: $error"
@@ -26,7 +27,7 @@ for client in A B; do
   done
   mountpoint -q "$folder/$client" || skip "FUSE mounts are not allowed here"
 done
-# on-A, plain-on-A …: the program with $folder/seen as that client has it.
+# on-A, plain-on-A ...: the program, with $folder/seen as that client has it.
 for client in A B; do
   for kind in "" plain-; do
     cat >"$folder/on-$kind$client" <<END
@@ -37,7 +38,7 @@ END
   done
 done
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-# both KIND OPTION...: a replica on each client.
+# both KIND OPTION...: runs a replica on each client.
 both() {
   local kind=$1
   shift
@@ -49,7 +50,7 @@ fail() {
   cat "$folder/out.log" "$folder/err.log"
   exit 1
 }
-# Rows of 1 KB: 4000 of them are many blocks of 64 KiB; 40 of 3 results lie in one.
+# 4000 rows of 1 KB are many blocks of 64 KiB; 40 rows of 3 results fit into one block.
 for job in "bin --samples 4000 --length 3" "bin --samples 40 --length 8" "h5 --samples 40 --length 8 --top-logprobs 3" \
   "h5 --samples 1500 --length 5 --logits all --top-logprobs 7" "h5 --samples 300 --length 2 --logits all"; do
   form=${job%% *}
@@ -58,7 +59,7 @@ for job in "bin --samples 4000 --length 3" "bin --samples 40 --length 8" "h5 --s
   timeout 60 "$program" "${options[@]}" --output "$folder/one.$form" >/dev/null
   both "" --output "$folder/seen/two.$form" || fail "$job: exit code $?"
   cmp "$folder/one.$form" "$folder/store/two.$form" || fail "$job: other bytes than one rank wrote"
-  # A run that is stopped once something is finished: the second one finds some rows, and has other seams.
+  # A run that is stopped once something is finished: the run that resumes it finds some rows, and has other seams.
   (
     until [ "$(stat -c %s "$folder/store/stopped.$form.journal" 2>/dev/null || echo 0)" -gt 800 ]; do sleep 0.01; done
     pkill -USR1 -x "$(basename "$program")" || true
@@ -73,7 +74,7 @@ for job in "bin --samples 4000 --length 3" "bin --samples 40 --length 8" "h5 --s
   echo "$job: the same bytes; $([ $code -eq 75 ] && echo "stopped and resumed" || echo "not stopped in time"): the same bytes"
 done
 
-# A folder that each host has for itself, with what an earlier run left on the second one.
+# A folder that each host has for itself, with files of an earlier run on the second host.
 options=(--weights "$shards" --threads 1 --device cpu --progress off --samples 8 --length 8)
 : >"$folder/plain/B/o.bin.partial"
 code=0

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# two_hosts.sh RUN_SH LFM2_STAGE SHARDS: launch/run.sh --hosts over two "hosts", which are network namespaces of this machine with host names of their
-# own, joined by a virtual cable: Open MPI then has nothing but TCP between them. Ends with 77 where the kernel does not allow that.
+# two_hosts.sh RUN_SH LFM2_STAGE SHARDS: launch/run.sh --hosts over two "hosts", which are network namespaces of this
+# machine with host names of their own, joined by a virtual cable, so that Open MPI has only TCP between them. Ends with
+# 77 where the kernel does not allow that.
 set -eu
 run=$1 program=$2 shards=$3
 skip() { echo "Skipped: $1"; exit 77; }
 [ "$(id -u)" -eq 0 ] || skip "network namespaces need root"
 for tool in ip unshare nsenter mpirun; do command -v $tool >/dev/null || skip "no $tool here"; done
 
-# Everything lives in namespaces that end with this process: nothing is left, whatever ends it.
+# Everything lives in namespaces that end with this process, so nothing is left, however it ends.
 if [ "${LFM2_TEST_NAMESPACE:-}" != 1 ]; then
   space=(unshare --mount --net --pid --fork --kill-child --mount-proc)
   error=$("${space[@]}" true 2>&1) || skip "no namespaces: $error"
-  # A shell as their init: it reaps what mpirun leaves to it.
+  # The shell is the init of the namespace, and reaps the processes that mpirun leaves.
   # shellcheck disable=SC2016  # expanded inside
   LFM2_TEST_NAMESPACE=1 exec "${space[@]}" sh -c '"$@"; exit $?' init "$0" "$@"
 fi
@@ -29,19 +30,19 @@ for side in a b; do
   ip -n $side addr add "$address/24" dev v$side
   ip -n $side link set v$side up
   ip -n $side link set lo up
-  # A process that keeps the host name's namespace; shared memory is the host's own too.
+  # A process that keeps the host's namespaces alive. Shared memory belongs to each host, too.
   # shellcheck disable=SC2016  # expanded inside
   ip netns exec $side unshare --uts --mount sh -c 'hostname "$1" && mount -t tmpfs none /dev/shm && exec sleep 300' host "host-$side" &
   agents+=($!)
 done
-for agent in "${agents[@]}"; do  # until it is the sleep, in its own namespaces
+for agent in "${agents[@]}"; do  # waits until the process has become the sleep, in its own namespaces
   for ((i = 0; i < 100; ++i)); do
     [ "$(cat "/proc/$agent/comm")" = sleep ] && break
     sleep 0.05
   done
 done
 
-# What ssh is to mpirun: a host by its address, a command.
+# Stands in for ssh: its arguments are the address of a host, and a command.
 cat >"$folder/ssh" <<END
 #!/usr/bin/env bash
 while [ "\${1#-}" != "\$1" ]; do shift; done
@@ -65,9 +66,9 @@ cmp "$folder/one.bin" "$folder/two.bin"
 [ "$(grep -c 'host-a$' "$folder/table")" = 2 ]
 [ "$(grep -c 'host-b$' "$folder/table")" = 2 ]
 sent=$(nsenter --target "${agents[0]}" --net awk '$1 == "va:" { print $10 }' /proc/net/dev)
-[ "$sent" -gt $((24 * 32 * 64 * 4)) ]  # at least the hidden states of each token, fp32
+[ "$sent" -gt $((24 * 32 * 64 * 4)) ]  # at least the hidden states of each token in fp32
 echo "host-a and host-b: the same bytes as one rank alone; $sent bytes went over the cable"
-# doctor sees two hosts, here of a hostfile, and measures the way between them.
+# doctor sees two hosts, named by a hostfile here, and measures the link between them.
 printf '10.213.77.%s slots=2\n' 1 2 >"$folder/hosts"
 on_a -n 4 --hostfile "$folder/hosts" doctor --weights "$shards" --device cpu --threads 1 >"$folder/doctor"
 for wanted in '0 to 1  same host' '1 to 2  other host' '2 to 3  same host' ' host-b$'; do

@@ -41,7 +41,7 @@ class Case(unittest.TestCase):
             done = run(prefix / "bin" / program, "--version")
             self.assertEqual(done.returncode, 0, done.stdout)
             self.assertRegex(done.stdout, rf"^{program} [0-9.]+$")
-        # The script finds the installed program: where it lies there is no build folder.
+        # The script must find the installed program: beside the installed script there is no build folder.
         environment = dict(os.environ, PATH=f"{prefix}/bin:{os.environ['PATH']}", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
         environment.pop("LFM2_STAGE", None)
         done = run(prefix / "share/lfm2-stage/launch/run.sh", "-n", "2", "--weights", shards, "--device", "cpu", "--samples", "4", env=environment)

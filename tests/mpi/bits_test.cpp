@@ -1,6 +1,6 @@
-// The results of every golden case on the CPU are, bit for bit, the ones that tests/golden/bits.json names for this
-// kBits. Where they are not, a change has given jobs other bits: kBits must be raised (src/stage/version.h.in), so that
-// --resume does not mix the two, and the table made anew:
+// The results of every golden case on the CPU are, bit for bit, those that tests/golden/bits.json names for this kBits.
+// Where they differ, a change has given jobs other bits: kBits must be raised (src/stage/version.h.in), so that
+// --resume does not mix the two, and the table must be made anew:
 //   LFM2_NEW_BITS=tests/golden/bits.json build/cpu/bin/mpi_tests --gtest_filter='BitsTest.*'
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@
 namespace lfm2::test {
 namespace {
 
-// One rank without a launcher. Empty where the processor has not these instructions.
+// The results hash of one rank, without a launcher. Empty where the processor lacks the instructions.
 std::string results_of(const std::vector<std::string>& arguments) {
   const TemporaryFolder folder;
   std::vector<std::string> command{LFM2_STAGE_PROGRAM, "--device", "cpu", "-q", "--report", folder / "report.json"};
@@ -39,7 +39,7 @@ TEST(BitsTest, AreThoseOfTheTable) {
       for (const char* simd : {"portable", "avx2"})
         for (const char* job : {"scoring", "greedy", "drawn"}) {
           if (job == std::string("drawn") && dtype != std::string("fp32"))
-            continue;  // each start takes a third of a second
+            continue;  // saves time: each start takes a third of a second
           if (job == std::string("greedy") && dtype != std::string("bf16")) continue;
           const std::string name = fmt::format("{} {} {} {}", golden_case, dtype, simd, job);
           std::vector<std::string> arguments{"--weights", golden_shards(golden_case, 1),

@@ -1,4 +1,4 @@
-// doctor as users see it: a table, the links measured, what is wrong named, the right exit code.
+// doctor as users see it: a table, measured links, findings by name, and the right exit code.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The program generating under mpirun: transformers' greedy texts for any number of ranks, the bits of scoring, and
-// what the files hold.
+// Generation by the program under mpirun: the greedy texts of transformers for any number of ranks, the bits of
+// scoring, and the content of the files.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ TEST_P(GenerationRunTest, GreedyIsTransformersGreedy) {
   }
 }
 
-// The log-probabilities of generated tokens are those that scoring the finished texts gives, bit for bit.
+// The log-probabilities of generated tokens are, bit for bit, those that scoring the finished texts gives.
 TEST_P(GenerationRunTest, LogProbabilitiesAreThoseOfScoring) {
   const Array greedy = read_array(golden(), "greedy"), ids = read_array(golden(), "input_ids");
   const int64_t length = ids.dim(1), whole = greedy.dim(1), samples = greedy.dim(0);
@@ -137,7 +137,7 @@ TEST(GenerationRunTest, DrawnTextsAreTheSameForAnyRanks) {
   EXPECT_LT(stopped, 20);
 }
 
-// Sizes far beyond what there is to do cost nothing.
+// Sizes far larger than the work cost nothing.
 TEST(GenerationRunTest, HugeChunksAndPages) {
   const TemporaryFolder folder;
   std::vector<std::string> written;
@@ -155,7 +155,7 @@ TEST(GenerationRunTest, HugeChunksAndPages) {
   EXPECT_EQ(written[0], written[1]);
 }
 
-// A pipeline that has little to do waits for the others as long as those make progress.
+// A pipeline with little work waits for the others for as long as they make progress.
 TEST(GenerationRunTest, UnequalReplicas) {
   const TemporaryFolder folder;
   std::ofstream input(folder / "in.jsonl");

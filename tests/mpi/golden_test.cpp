@@ -1,5 +1,5 @@
-// The program under mpirun over every golden case: right against fp64, and the same bits whatever the ranks and
-// micro-batches.
+// The program under mpirun with every golden case: results close to fp64, and the same bits for all numbers of ranks
+// and micro-batches.
 #include "support/golden.h"
 
 #include <fmt/format.h>
@@ -32,10 +32,10 @@ TEST_P(GoldenRunTest, RightAndTheSameBitsEverywhere) {
   std::vector<double> first;
   for (int ranks : {1, 2, 3, 4, 8})
     for (const char* micro_batch : {"1", "2", "5"}) {
-      if (nccl && ranks > 4) continue;  // a GPU for each rank
+      if (nccl && ranks > 4) continue;  // each rank needs a GPU
       SCOPED_TRACE(testing::Message() << ranks << " ranks, micro-batch " << micro_batch);
       const std::string output = folder / "out.h5";
-      // Shards split for four stages and for one, alike.
+      // Shards that were split for four stages and for one stage give the same.
       const std::string shards = golden_shards(GetParam(), ranks % 2 == 0 ? 4 : 1);
       const Outcome outcome = run_stage(
           ranks, {"--weights", shards, "--input", golden, "--logits", "all", "--dtype", "fp32", "--micro-batch",
@@ -81,7 +81,7 @@ TEST_P(GoldenRunTest, Bf16IsAsCloseAsTransformersOwn) {
     double second = -1e30;
     for (auto other = row; other != row + columns; ++other)
       if (other != best) second = std::max(second, *other);
-    if (*best - second <= their_error) continue;  // rounding alone may choose another
+    if (*best - second <= their_error) continue;  // where two logits are this close, rounding may choose either
     EXPECT_EQ(std::max_element(our_row, our_row + columns) - our_row, best - row);
   }
 }
@@ -113,8 +113,8 @@ TEST_P(GoldenRunTest, TheOrderOfSamplesChangesNoBits) {
         << "sample " << i;
 }
 
-// Behind the last attention layer only each sample's last tokens go on where only last positions are wanted: the same
-// bits as from every token. Samples of one token and more, cut in any stage.
+// Behind the last attention layer only the last tokens of each sample go on, where only last positions are wanted. The
+// bits are the same as with all tokens, for samples of one token and more and cuts in any stage.
 TEST_P(GoldenRunTest, LastPositionsAreThoseOfAllPositions) {
   const Array ids = read_array(golden_dir() / GetParam() / "golden.h5", "input_ids");
   const TemporaryFolder folder;
@@ -191,7 +191,7 @@ TEST(ProgramTest, UnevenLayersGiveTheSameResults) {
   EXPECT_NE(hash_of(4, {"--dtype", "bf16"}), equal);
 }
 
-// Pipelines side by side, and cuts of other sizes: the same file, byte for byte.
+// Pipelines side by side, and cuts of other sizes, give the same file byte for byte.
 TEST(ProgramTest, ReplicasAndBalanceGiveTheSameFile) {
   const TemporaryFolder folder;
   const std::string shards = golden_shards("tiny-moe", 4);

@@ -1,4 +1,4 @@
-// NcclChannel over the fake NCCL: transfers, and what becomes of a job whose NCCL is slow, fails or hangs.
+// NcclChannel over the fake NCCL: transfers, and how a job ends whose NCCL is slow, fails or hangs.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -21,7 +21,7 @@ class NcclChannelTest : public testing::Test {
     unsetenv("FAKE_NCCL");
     return outcome;
   }
-  // Ends with 76 in time, and its one line says `reasons`.
+  // The job ends with 76 in time, and its one line contains all `reasons`.
   void expect_lost(const char* faults, const std::vector<std::string>& reasons, bool aborts) const {
     SCOPED_TRACE(faults);
     const Outcome outcome = run(faults);
@@ -39,7 +39,7 @@ TEST_F(NcclChannelTest, HandsOn) {
   for (const int ranks : {2, 3, 4}) {
     const Outcome outcome = run("", ranks, 200);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_EQ(outcome.out, "200 items through " + std::to_string(ranks) + " ranks\n");
+    EXPECT_EQ(outcome.out, "200 units through " + std::to_string(ranks) + " ranks\n");
   }
 }
 

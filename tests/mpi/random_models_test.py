@@ -30,7 +30,7 @@ from random_models import RandomModel  # noqa: E402
 
 MACHINE = os.environ.get("LFM2_TEST_MACHINE", "--device cpu --threads 1").split()
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-JOBS = 3  # models at a time: most of a run is the launcher's waiting
+JOBS = 3  # models at a time; most of a run is waiting for the launcher
 
 
 class Failure(Exception):

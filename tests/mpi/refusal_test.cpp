@@ -1,5 +1,5 @@
-// What the program refuses, as its users see it: exit code, one line that names the cause, all ranks gone, nothing left
-// behind.
+// What the program refuses, as its users see it: an exit code, one line that names the cause, no ranks and no files
+// left.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
@@ -19,10 +19,10 @@
 namespace lfm2::test {
 namespace {
 
-constexpr double kLongestRefusalSeconds = 5;
+constexpr double kMaxRefusalSeconds = 5;
 constexpr double kGpuStartSeconds = 15;  // CUDA takes seconds to start on a machine with several GPUs
 
-double longest_refusal_seconds() { return kLongestRefusalSeconds + (on_gpus() ? kGpuStartSeconds : 0); }
+double max_refusal_seconds() { return kMaxRefusalSeconds + (on_gpus() ? kGpuStartSeconds : 0); }
 
 class RefusalTest : public testing::Test {
  protected:
@@ -44,7 +44,7 @@ class RefusalTest : public testing::Test {
 
   void write_input(const std::string& text) const { std::ofstream(folder_ / "in.jsonl") << text; }
 
-  // Runs with an output file and expects it not to be there afterwards, nor anything beside it.
+  // Runs with an output file, and expects neither the file nor anything beside it afterwards.
   void expect_refused(int code, const std::vector<std::string>& reasons, std::vector<std::string> arguments = {},
                       int ranks = 4) {
     const std::filesystem::path results = folder_ / "results";
@@ -61,7 +61,7 @@ class RefusalTest : public testing::Test {
     for (const std::string& reason : reasons)
       EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
     EXPECT_EQ(outcome.out, "");
-    EXPECT_LT(outcome.seconds, longest_refusal_seconds());
+    EXPECT_LT(outcome.seconds, max_refusal_seconds());
     EXPECT_TRUE(std::filesystem::is_empty(results));
   }
 
@@ -167,7 +167,7 @@ TEST_F(RefusalTest, Weights) {
   expect_refused(65, {"empty: is a Hugging Face model", "weights-tools split"}, {"--weights", folder_ / "empty"});
 }
 
-// Without CUDA in the build, or without a GPU in sight.
+// A build without CUDA, or no visible GPU.
 TEST_F(RefusalTest, NoGpu) {
   setenv("CUDA_VISIBLE_DEVICES", "", 1);
   expect_refused(69, {"--device cuda"}, {"--device", "cuda"});
@@ -193,7 +193,7 @@ TEST_F(RefusalTest, UnwritableOutput) {
   expect_refused(73, {"folder.h5", "is a folder"}, {"--output", folder_ / "folder.h5"});
 }
 
-// A file system of one megabyte, where this user may mount one.
+// A file system of one megabyte, for users who may mount one.
 TEST_F(RefusalTest, FullDisk) {
   const std::filesystem::path small = folder_ / "small";
   std::filesystem::create_directory(small);
@@ -205,8 +205,8 @@ TEST_F(RefusalTest, FullDisk) {
     ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
     EXPECT_NE(outcome.error_lines()[0].find(name), std::string::npos) << outcome.error_lines()[0];
     EXPECT_NE(outcome.error_lines()[0].find("No space left on device"), std::string::npos) << outcome.error_lines()[0];
-    EXPECT_LT(outcome.seconds, longest_refusal_seconds());
-    // Lines are finished one by one: those that still found room are kept.
+    EXPECT_LT(outcome.seconds, max_refusal_seconds());
+    // Lines are finished one by one, so those that still found room are kept.
     EXPECT_FALSE(std::filesystem::exists(small / name));
     for (const auto& entry : std::filesystem::directory_iterator(small)) {
       EXPECT_TRUE(std::string(name) == "out.jsonl" && entry.path().string().find("out.jsonl.") != std::string::npos);

@@ -1,5 +1,5 @@
-// Runs that are stopped, killed or refused, and gone on with: the file at the end is that of a run left alone, byte for
-// byte.
+// Runs that are stopped, killed or refused, and then resumed: the file at the end equals, byte for byte, that of a run
+// without interruption.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -32,7 +32,7 @@ class ResumeTest : public testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
-  // Interrupts and goes on until done; the last of the runs is left alone.
+  // Interrupts and resumes until the job is done; the last run is not interrupted.
   void expect_same_after(const std::vector<std::string>& arguments, const std::string& output, int ranks,
                          const std::vector<int>& signals, int interruptions, unsigned seed) {
     std::filesystem::remove(folder_ / output);
@@ -51,12 +51,13 @@ class ResumeTest : public testing::Test {
       }
       const Outcome outcome = run_stage(ranks, with(arguments, {"--resume"}), interruption);
       if (outcome.exit_code == 75) ++stops;
-      const bool right = interruption.signal == 0         ? outcome.exit_code == 0
-                         : interruption.signal == SIGUSR1 ? outcome.exit_code == 75 || outcome.exit_code == 0 ||
-                                                                outcome.exit_code >= 128  // before main()
-                                                          : true;
+      // A code of 128 and more means that the signal came before main().
+      const bool right = interruption.signal == 0 ? outcome.exit_code == 0
+                         : interruption.signal == SIGUSR1
+                             ? outcome.exit_code == 75 || outcome.exit_code == 0 || outcome.exit_code >= 128
+                             : true;
       EXPECT_TRUE(right) << outcome.exit_code << outcome.err;
-      // The other way round only where the launcher leaves the last word to the ranks.
+      // A stopped run says how to resume. The reverse holds only where the launcher leaves the exit code to the ranks.
       EXPECT_TRUE(outcome.exit_code != 75 || outcome.err.find("; resume with --resume") != std::string::npos)
           << outcome.err;
     }
@@ -111,7 +112,8 @@ class BegunTest : public ResumeTest {
       EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
     EXPECT_EQ(read_text(folder_ / "o.bin.journal"), before_);
   }
-  std::vector<std::string> options_ = job("o.bin", {"--samples", "60000", "--micro-batch", "1"});  // long for GPUs too
+  // Long enough on GPUs, too.
+  std::vector<std::string> options_ = job("o.bin", {"--samples", "60000", "--micro-batch", "1"});
   std::string before_;
 };
 

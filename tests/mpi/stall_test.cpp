@@ -1,4 +1,4 @@
-// Ranks that are stopped or killed in the middle of a run: the job ends in time, says why, and leaves nothing behind; a
+// Ranks that are stopped or killed in the middle of a run: the job ends in time, says why, and leaves nothing behind. A
 // pause shorter than the timeout changes nothing.
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kRanks = 4;
 constexpr double kTimeout = 3, kFewSeconds = 4;
-constexpr int64_t kSamples = 100000;  // a minute of work, also on GPUs
+constexpr int64_t kSamples = 100000;  // a minute of work, on GPUs too
 
 void sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
@@ -32,12 +32,12 @@ std::string results_hash(const Outcome& outcome) {
   return at == std::string::npos ? "" : outcome.out.substr(at, outcome.out.find('\n', at) - at);
 }
 
-// A job that lasts until something is done to it.
+// A job that lasts until it is interrupted.
 struct Job {
   const char* name;
   std::vector<std::string> options;
   const char* output;
-  const char* item;  // what its messages call a unit of work
+  const char* item;  // the name of a unit of work in the job's messages
 };
 void PrintTo(const Job& job, std::ostream* stream) { *stream << job.name; }
 
@@ -52,7 +52,7 @@ class StallTest : public testing::TestWithParam<Job> {
     return stage_command(kRanks, arguments);
   }
 
-  // Once all ranks are in the middle of it: the last one makes its files when it is connected.
+  // Waits until all ranks are in the middle of the job: the last rank makes its files once it is connected.
   void wait_until_it_runs(const RunningProgram& program) const {
     const auto loaded = [&] {
       std::istringstream lines(program.err());
@@ -75,12 +75,12 @@ class StallTest : public testing::TestWithParam<Job> {
 
   static void expect_gone(const std::vector<pid_t>& all) {
     const auto gone = [&] { return std::all_of(all.begin(), all.end(), [](pid_t pid) { return kill(pid, 0) != 0; }); };
-    const int most = on_gpus() ? 1500 : 200;  // the driver takes its time to clear up after a killed process
+    const int most = on_gpus() ? 1500 : 200;  // the driver takes time to clean up after a killed process
     for (int i = 0; i < most && !gone(); ++i) sleep(0.01);
     EXPECT_TRUE(gone());
   }
 
-  // And removes it.
+  // Expects no files except those that --resume uses, and removes these.
   void expect_nothing_but_what_resume_takes_up() {
     const std::string output = GetParam().output;
     for (const auto& entry : std::filesystem::directory_iterator(folder_ / "")) {
@@ -144,7 +144,7 @@ TEST_P(StallTest, APauseShorterThanTheTimeoutChangesNothing) {
     pid_t process = 0;
     for (int i = 0; i < 1000 && process == 0; ++i, sleep(0.002)) process = program.process_of(rank);
     ASSERT_GT(process, 0);
-    // Wherever the rank is by then: start, load or run.
+    // Stops the rank wherever it is by then: at the start, while it loads, or while it runs.
     for (int stop = 0; stop < 2; ++stop) {
       sleep(0.2);
       if (kill(process, SIGSTOP) != 0) break;
@@ -168,7 +168,7 @@ TEST_P(StallTest, AKilledRankEndsTheJob) {
     ASSERT_GT(all[static_cast<size_t>(rank)], 0);
     ASSERT_EQ(kill(all[static_cast<size_t>(rank)], SIGKILL), 0);
     const Outcome outcome = program.wait();
-    EXPECT_EQ(outcome.exit_code, 128 + SIGKILL) << outcome.err;  // the launcher's word, which comes first
+    EXPECT_EQ(outcome.exit_code, 128 + SIGKILL) << outcome.err;  // the launcher's code, which comes first
     EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 10);
     expect_gone(all);
     expect_nothing_but_what_resume_takes_up();

@@ -1,4 +1,4 @@
-// The timeline that --trace writes: a form that Perfetto shows in full, and the figures of the end table.
+// The timeline that --trace writes: its form, as Perfetto reads it, and its agreement with the end table.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,8 +41,9 @@ class TraceRunTest : public testing::TestWithParam<Job> {
 TEST_P(TraceRunTest, IsWhatPerfettoShows) {
   ASSERT_NO_FATAL_FAILURE(run());
   EXPECT_EQ(trace_.at("displayTimeUnit"), "ms");
-  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> lines;  // [process, thread]: start, end
-  std::map<int64_t, Json> starts, ends;                                         // of arrows
+  // [process, thread]: start and end of each span.
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> lines;
+  std::map<int64_t, Json> starts, ends;  // the ends of the arrows
   std::set<std::pair<int, int>> named;
   std::map<std::pair<std::string, int>, int64_t> count;  // [kind, rank]
   double earliest = 1e18;

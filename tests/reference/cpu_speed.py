@@ -36,7 +36,7 @@ if not shards.exists():
     subprocess.run([arguments.programs / "weights-tools", "synth", "--config", arguments.config, "--dtype", arguments.dtype, "--out", model_folder], check=True)
     subprocess.run([arguments.programs / "weights-tools", "split", model_folder, "--stages", "1", "--out", shards], check=True)
 
-import torch  # noqa: E402  (takes seconds: after the arguments are known to be good)
+import torch  # imported late, because that takes seconds and the arguments may be wrong
 from transformers import AutoModelForCausalLM  # noqa: E402
 
 torch.set_num_threads(arguments.threads)

@@ -98,7 +98,8 @@ def rows_of(name, cls):
     files = [root / file for file in READERS] + sorted((root / "models" / name).glob("*.py"))
     for file in files:
         for key in attributes_read(ast.parse(file.read_text())):
-            # Methods are no keys; nor are parameters of generation, which are dropped, or attributes of other configurations.
+            # Methods are no keys. Neither are parameters of generation, which are dropped, or attributes of other
+            # configurations.
             if isinstance(key, str) and not callable(getattr(cls, key, None)) and key not in GenerationConfig().to_dict():
                 add(key, "read")
     for key in RopeParameters.__annotations__.keys() | {"type", "full_attention"}:

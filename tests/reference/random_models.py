@@ -6,7 +6,8 @@ import numpy as np
 
 import lfm2_numpy
 
-SMALLEST_GAP = 1e-4  # between the scores of a chosen and a refused expert; fp32 gives them to about 1e-6
+# Smallest difference of the scores of a chosen and a refused expert; fp32 computes scores to about 1e-6.
+SMALLEST_GAP = 1e-4
 
 
 def pick(random, *choices):

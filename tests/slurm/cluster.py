@@ -21,7 +21,7 @@ import time
 PROGRAMS = ["munged", "slurmctld", "slurmd", "sinfo", "srun", "sbatch", "scontrol", "scancel", "unshare"]
 NODES = 2
 GPUS = 4
-CPUS = 8  # whatever the machine has: SlurmdParameters=config_overrides
+CPUS = 8  # of each node, whatever the machine has (SlurmdParameters=config_overrides)
 START_SECONDS = 30
 
 
@@ -50,7 +50,7 @@ def end_with_this_process():
     if find("unshare") is None or subprocess.run([*space, "true"], capture_output=True).returncode != 0:
         raise Unavailable("no PID namespaces (unshare --pid)")
     os.environ[inside] = "1"
-    # A shell as the namespace's init: it reaps the daemons.
+    # The shell is the init of the namespace, and reaps the daemons.
     os.execvp("unshare", [*space, "sh", "-c", '"$@"; exit $?', "init", sys.executable, *sys.argv])
 
 
@@ -64,7 +64,7 @@ class Cluster:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lfm2-slurm-"))
         self.folder.chmod(0o755)
         self.nodes = [f"n{i}" for i in range(NODES)]
-        self.started = []  # pid files, in the order of the start
+        self.started = []  # the pid files of daemons, in the order of their start
 
     def write_configuration(self):
         folder = self.folder
@@ -81,7 +81,7 @@ class Cluster:
             "ClusterName": "test", "SlurmctldHost": f"{host}(127.0.0.1)", "SlurmUser": getpass.getuser(), "SlurmdUser": getpass.getuser(),
             "AuthInfo": f"socket={folder}/run/munge.sock", "SlurmctldPort": ports[0],
             "StateSaveLocation": folder / "state", "SlurmdSpoolDir": f"{folder}/spool.%n",
-            "TmpFS": f"{folder}/tmp.%n",  # of its own for each node: PMIx keeps its sockets there
+            "TmpFS": f"{folder}/tmp.%n",  # each node needs its own, because PMIx keeps its sockets there
             "SlurmctldPidFile": folder / "run/slurmctld.pid", "SlurmdPidFile": f"{folder}/run/slurmd.%n.pid",
             "SlurmctldLogFile": folder / "log/slurmctld.log", "SlurmdLogFile": f"{folder}/log/slurmd.%n.log",
             "ProctrackType": "proctrack/linuxproc", "TaskPlugin": "task/none", "MpiDefault": "none",
@@ -122,7 +122,7 @@ class Cluster:
         self.start_daemon("munged.pid", "munged", "--force", f"--key-file={self.folder}/etc/munge.key", f"--socket={run}/munge.sock",
                           f"--pid-file={run}/munged.pid", f"--log-file={log}/munged.log", f"--seed-file={run}/munge.seed")
         self.start_daemon("slurmctld.pid", "slurmctld", "-f", os.environ["SLURM_CONF"])
-        for node in self.nodes:  # with a host name of its own: MPI libraries name shared memory after it
+        for node in self.nodes:  # each has its own host name, because MPI libraries name shared memory after it
             self.start_daemon(f"slurmd.{node}.pid", "unshare", "--uts", "sh", "-c", 'hostname "$1" && exec "$2" -N "$1" -f "$SLURM_CONF"', "node", node,
                               find("slurmd"))
         end = time.monotonic() + START_SECONDS
@@ -156,7 +156,7 @@ class Cluster:
                 time.sleep(0.05)
             os.kill(pid, signal.SIGKILL)
         except (OSError, ValueError):
-            return  # gone
+            return  # the process has ended
 
     def __exit__(self, *unused):
         self.stop()

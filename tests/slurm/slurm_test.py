@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 JOB = str(ROOT / "launch/slurm/job.sbatch")
 STAND_IN = str(ROOT / "tests/slurm/stand_in.sh")
 LAUNCHERS = ["srun", "mpirun"]
-SECONDS = 60  # that any of these jobs may take
+SECONDS = 60  # limit for any of these jobs
 
 program, mpirun, shards = "", "", ""
 
@@ -119,7 +119,7 @@ class ResultsTest(JobTest):
     def test_array(self):
         for task, seed in enumerate([5, 6, 7]):
             self.plain_run(self.folder / f"reference-{task}.bin", "--seed", seed)
-        # The seed is the task's number; %a stands for it.
+        # The seed is the number of the array's task, for which %a stands.
         done = self.batch(*self.common(), "--seed", "%a", "--output", self.folder / "out-%a.bin", options=["--array=5-7%2"])
         self.assertEqual(done.returncode, 0, done.stderr + self.logs())
         for task, seed in enumerate([5, 6, 7]):
@@ -155,7 +155,7 @@ class ResultsTest(JobTest):
         self.assertIn("16 ranks for the 8 layers", self.logs())
 
     def test_launch_that_fails(self):
-        # What srun of Slurm 22.05 does not tell: its step cannot start, here because of a socket's name.
+        # srun of Slurm 22.05 does not report that its step cannot start, here because of the name of a socket.
         job = self.batch(*self.common(), options=["--hold"], wait=False).stdout.strip()
         for node in ("n0", "n1"):
             (spool() / f"spool.{node}/stepd.slurm.pmix.{job}.0").mkdir()
@@ -179,7 +179,8 @@ class StopTest(JobTest):
         wait_for(lambda: len(list(job_folder.glob("runs-*"))) == 4, "start of the ranks")
 
     def expect_completed_after_requeue(self, job):
-        # Slurm lets a requeued job wait for two minutes; within the second of its end its credential still counts as revoked.
+        # Slurm lets a requeued job wait for two minutes. Within the second in which a run ends, its credential counts
+        # as revoked.
         wait_for(lambda: state(job)[0] == "PENDING" and run("squeue", "-h", "-j", job, "-o", "%T").stdout == "PENDING\n", "pending job")
         wait_for(lambda: not list(spool().glob(f"spool.*/stepd.*.{state(job)[3]}.*")), "end of the first run's daemons")
         time.sleep(1.5)
@@ -189,7 +190,7 @@ class StopTest(JobTest):
 
     def expect_queued_again_and_resumed(self, job, job_folder, signal):
         wait_for(lambda: state(job)[1] == 1, f"requeue: {state(job)} {self.logs()}")
-        # Slurm and mpirun both pass TERM on: a rank may get it twice.
+        # Slurm and mpirun both pass TERM on, so a rank may get it twice.
         self.assertEqual({line for path in job_folder.glob("signals-*") for line in path.read_text().splitlines()}, {signal})
         self.expect_completed_after_requeue(job)
         for rank in range(4):
@@ -205,7 +206,7 @@ class StopTest(JobTest):
             self.expect_queued_again_and_resumed(job, job_folder, "USR1")
 
     def test_the_program_itself_ends_with_the_same_file(self):
-        samples = 60000  # until a job with more priority comes
+        samples = 60000  # enough work until a job with a higher priority comes
         reference = self.plain_run(self.folder / "reference.bin", samples=samples)
 
         def job(launcher, how):

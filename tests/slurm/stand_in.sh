@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# stand_in.sh FOLDER OPTION...: what the batch scripts need of a program, without its work. Writes what it was given to FOLDER, runs until it is told to
-# stop (USR1, TERM: ends with 75) and ends with 0 where it was resumed. LFM2_STAND_IN=plain: it knows nothing of stop and --resume.
+# stand_in.sh FOLDER OPTION...: stands in for the program in the tests of the batch scripts. Writes its arguments to
+# FOLDER, runs until a signal stops it (USR1, TERM: ends with 75), and ends with 0 when it is resumed. With
+# LFM2_STAND_IN=plain it knows neither stop nor --resume.
 if [ "$1" = --help ]; then
   [ "${LFM2_STAND_IN:-}" = plain ] || echo '--resume'
   exit 0

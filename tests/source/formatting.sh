@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# formatting.sh [--fix]: every C, C++ and CUDA file is as clang-format writes it with the .clang-format of the root; --fix writes them so.
-# Ends with 77 where there is no clang-format of the one version that is meant, which is Debian 12's: others break lines differently.
+# formatting.sh [--fix]: every C, C++ and CUDA file has the form that clang-format gives it with the .clang-format of
+# the root; --fix gives it that form. Ends with 77 without a clang-format of Debian 12's version, because other versions
+# break lines differently.
 set -eu
 version=14
 cd "$(dirname "$0")/../.."

@@ -5,8 +5,62 @@ Ends with 1 and the places where one is found. A name enters this list in the co
 """
 import pathlib, re, sys
 
-# name: what it is called now. As whole words, in any of the files below; a trailing * stands for the rest of the word.
-RETIRED = {}
+# Maps a retired name to what it is called now. Names are whole words, in all files below; a trailing * stands for the
+# rest of the word.
+RETIRED = {
+    "lfm2_base": "lfm2_cpu",
+    "lfm2_options": "lfm2_compile_flags",
+    "kActionsOfItem": "kActionsOfMicroBatch",
+    "kLargestChunk": "kMaxChunk",
+    "kLargestConfig": "kMaxConfig",
+    "kLargestCpuTarget": "kMaxCpuTarget",
+    "kLargestCudaTarget": "kMaxCudaTarget",
+    "kLargestDimension": "kMaxDimension",
+    "kLargestHeader": "kMaxHeader",
+    "kLargestMeasuredTarget": "kMaxMeasuredTarget",
+    "kLargestNode": "kMaxNode",
+    "kLargestObject": "kMaxObject",
+    "kLargestRank": "kMaxRank",
+    "kLargestTransfer": "kMaxTransfer",
+    "kLongest*": "kMax*",
+    "kMostAttributes": "kMaxAttributes",
+    "kMostBytes": "kMaxBytes",
+    "kMostDepth": "kMaxDepth",
+    "kMostLayers": "kMaxLayers",
+    "kMostLinks": "kMaxLinks",
+    "kMostMessages": "kMaxMessages",
+    "kMostMetadata": "kMaxMetadata",
+    "kMostNames": "kMaxNames",
+    "kMostReaders": "kMaxReaders",
+    "kMostRecordings": "kMaxRecordings",
+    "kMostRecords": "kMaxRecords",
+    "kMostResultThreads": "kMaxResultThreads",
+    "kMostSequencesInStep": "kMaxSequencesInStep",
+    "kMostTensors": "kMaxTensors",
+    "kMostTokens": "kMaxTokens",
+    "kSlots": "kBuffers",
+    "link_test": "link_speed",
+    "LinkTest": "LinkMeasurement",
+    "longest_chunk": "max_chunk",
+    "longest_doctor_seconds": "max_doctor_seconds",
+    "longest_refusal_seconds": "max_refusal_seconds",
+    "make_plan": "MicroBatches",
+    "measure_stage": "stage_memory",
+    "measure_stage_cost": "measure_stage_time",
+    "most_array_bytes": "max_array_bytes",
+    "most_new": "max_new",
+    "most_new_tokens": "max_new_tokens",
+    "most_records": "max_records",
+    "most_sequences": "max_sequences",
+    "most_tokens": "max_tokens",
+    "most_words": "max_words",
+    "on_item": "on_micro_batch",
+    "RunItem": "RunUnit",
+    "slot_index": "buffer_index",
+    "StageCost": "StageMemory",
+    "StageCostModel": "StageTime",
+    "wait_for_free_slot": "wait_for_free_buffer",
+}
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = ("src", "weights-tools", "include", "examples", "launch", "python", "packaging", "cmake", "docs", "tests")
 SUFFIXES = {".h", ".c", ".cpp", ".cu", ".cuh", ".py", ".sh", ".md", ".txt", ".cmake", ".in", ".json", ".sbatch"}

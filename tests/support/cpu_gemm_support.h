@@ -1,5 +1,5 @@
-// One matrix product of the CPU backend: its shape and types, random operands, and its result. Used by the cpu_gemm
-// tests.
+// One matrix product of the CPU backend: its shape and types, random operands, and its result. Used by the tests
+// cpu_gemm.
 #pragma once
 
 #include <fmt/format.h>

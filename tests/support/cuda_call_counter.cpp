@@ -1,6 +1,6 @@
-// Counts the calls of the CUDA driver's interface, by name, that a program makes: its own and its libraries'. Loaded by
-// the driver where CUDA_INJECTION64_PATH names it; writes "NAME COUNT" lines to $LFM2_CUDA_CALLS.RANK at the end.
-// launch/gpu-check.sh compares two runs of different length: what allocates or waits must be called equally often.
+// Counts, by name, the calls that a program and its libraries make to the CUDA driver. The driver loads this library
+// where CUDA_INJECTION64_PATH names it; at the end it writes "NAME COUNT" lines to $LFM2_CUDA_CALLS.RANK.
+// launch/gpu-check.sh compares two runs of different length: calls that allocate or wait must be equally many.
 #include <cupti.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Reads HDF5 datasets as doubles. Linked into every test that compares with the reference.
+// Reads HDF5 datasets as doubles.
 #include "support/golden.h"
 
 #include <hdf5.h>

@@ -10,7 +10,7 @@ namespace lfm2::test {
 
 struct Array {
   std::vector<int64_t> dims;
-  std::vector<double> values;  // fp32, fp64 and int32 are all exact in double
+  std::vector<double> values;  // double holds fp32, fp64 and int32 exactly
   int64_t dim(size_t axis) const { return dims.at(axis); }
 };
 

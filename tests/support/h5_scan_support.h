@@ -20,9 +20,9 @@ struct H5Format {
 inline constexpr H5Format kH5Formats[] = {
     {"earliest", H5F_LIBVER_EARLIEST}, {"v18", H5F_LIBVER_V18}, {"v110", H5F_LIBVER_V110}};
 
-using Fill = std::function<void(hid_t)>;  // sets what is in a file, or a list of properties
+using Fill = std::function<void(hid_t)>;  // sets the content of a file, or the properties of a list
 
-// One file that a test writes anew as often as it likes.
+// One file that a test may write several times.
 class H5ScanTest : public testing::Test {
  public:
   const std::filesystem::path& path() const { return path_; }
@@ -60,7 +60,7 @@ inline h5::Id add_dataset(hid_t file, const std::string& name, hid_t type, hid_t
   return dataset;
 }
 
-// Its space is allocated, its values are not written.
+// A dataset whose space is allocated, but whose values are not written.
 inline h5::Id add_dataset(hid_t file, const std::string& name, hid_t type, const std::vector<hsize_t>& dims) {
   const h5::Id early = properties([](hid_t list) { H5Pset_alloc_time(list, H5D_ALLOC_TIME_EARLY); });
   return add_dataset(file, name, type, simple_space(dims).get(), early.get());

@@ -1,5 +1,5 @@
-// Tensors in host memory between guard areas, and the comparison of results with a reference. Used by the operator
-// tests.
+// Tensors in host memory between guard areas, and the comparison of results with a reference. Used by the tests of
+// operators.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,11 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "kernels/sampling.h"
 #include "kernels/tensor.h"
 
 namespace lfm2::test {
 
-// Half a unit in the last place, relative: what one rounding to the type may lose.
+// Half a unit in the last place, relative to the value: the error of one rounding to the type.
 inline double rounding_unit(DType dtype) {
   switch (dtype) {
     case DType::kF32:
@@ -31,13 +32,13 @@ inline double rounding_unit(DType dtype) {
   return 0;
 }
 
-// What rounding `value` to the type may lose; fp16 has few exponents, so it also has an absolute part.
+// The largest error of rounding `value` to the type; fp16 has few exponents, so its error also has an absolute part.
 inline double store_error(DType dtype, double value) {
   return rounding_unit(dtype) * std::fabs(value) + (dtype == DType::kF16 ? 0x1p-25 : 0x1p-149);
 }
 
-// Bytes of 0xff surround the elements: a NaN in every float type, so reading too far spoils the result, and writing too
-// far is noticed by the destructor.
+// Bytes of 0xff surround the elements. They are a NaN in every float type, so reading too far spoils the result;
+// writing too far is noticed by the destructor.
 class HostTensor {
  public:
   HostTensor(DType dtype, std::initializer_list<int64_t> shape) : view_(nullptr, dtype, shape) {
@@ -46,7 +47,7 @@ class HostTensor {
   }
   HostTensor(HostTensor&& other) noexcept = default;
   ~HostTensor() {
-    if (bytes_.empty()) return;  // moved from
+    if (bytes_.empty()) return;  // the content was moved away
     EXPECT_TRUE(std::all_of(bytes_.begin(), bytes_.begin() + kGuard, is_guard)) << "written before the tensor";
     EXPECT_TRUE(std::all_of(bytes_.end() - kGuard, bytes_.end(), is_guard)) << "written behind the tensor";
   }
@@ -119,7 +120,7 @@ inline std::string coordinates(const Tensor& shape, size_t index) {
   return text;
 }
 
-// |actual - expected| <= tolerance, element by element; a failure names the worst one. A NaN agrees with nothing.
+// Expects |actual - expected| <= tolerance for each element; a failure names the worst one. A NaN agrees with nothing.
 inline void expect_close(const HostTensor& actual, const std::vector<double>& expected,
                          const std::vector<double>& tolerance) {
   ASSERT_EQ(actual.size(), expected.size());
@@ -141,6 +142,13 @@ inline void expect_close(const HostTensor& actual, const std::vector<double>& ex
 
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   return a.bytes() == b.bytes() && (a.bytes() == 0 || std::memcmp(a.data, b.data, a.bytes()) == 0);
+}
+
+// The same rule for each of so many rows, as Ops::sample takes them.
+inline HostTensor rules_of(const SamplingRule& rule, int64_t rows) {
+  HostTensor rules(DType::kI32, {rows, kRuleWords});
+  std::fill_n(rules->as<SamplingRule>(), rows, rule);
+  return rules;
 }
 
 }  // namespace lfm2::test

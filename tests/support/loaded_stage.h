@@ -1,11 +1,11 @@
-// One stage of a golden case, loaded on a CPU backend of its own.
+// One stage of a golden case, loaded on its own CPU backend.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "stage/scoring/pipeline.h"
+#include "stage/scoring/scorer.h"
 #include "stage/shards/shard_weights.h"
 #include "support/shards.h"
 

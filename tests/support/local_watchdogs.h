@@ -1,4 +1,4 @@
-// Watchdogs of ranks that are threads of one process: what MpiWorld makes for processes.
+// Watchdogs of ranks that are threads of one process, as MpiWorld makes them for processes.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ struct LocalBoard {
   explicit LocalBoard(size_t ranks) : stamps(ranks) {
     for (size_t rank = 0; rank < ranks; ++rank) stamps[rank].start(static_cast<int>(rank));
   }
-  // Watches until it goes; what it does when a rank stalls is kept here.
+  // A watchdog for as long as it lives. Instead of ending a job, it keeps here what it would have done.
   Watchdog watchdog(size_t rank, double timeout_seconds = 60, const std::filesystem::path& file = "/dev/null") {
     return {stamps,
             rank,
@@ -37,7 +37,7 @@ struct LocalBoard {
   std::vector<RankStamps> stamps;
   std::atomic<bool> claimed = false, ended = false;
   std::mutex mutex;
-  std::string line;  // guarded by it
+  std::string line;  // guarded by mutex
 };
 
 }  // namespace lfm2::test

@@ -1,4 +1,4 @@
-// fork, exec, and two files for what is printed.
+// Runs a program with fork and exec; two files take what it prints.
 #include "support/program.h"
 
 #include <fcntl.h>
@@ -35,7 +35,8 @@ std::vector<pid_t> children_of(pid_t parent) {
   setpgid(0, 0);
   sigset_t none{};
   sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);  // a launcher passes no signal on that is blocked where tests are run
+  // A launcher passes no signal on that is blocked where the tests run.
+  sigprocmask(SIG_SETMASK, &none, nullptr);
   dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
   dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
   dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
@@ -118,6 +119,7 @@ bool on_gpus() { return std::getenv("LFM2_TEST_MACHINE") != nullptr; }
 std::vector<std::string> mpi_command(int ranks, const std::string& program) {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+  setenv("HWLOC_COMPONENTS", "-opencl", 0);  // as launch/run.sh: else mpirun may not pass signals on
   return {LFM2_MPIEXEC, "-np", std::to_string(ranks), "--oversubscribe", "--bind-to", "none", program};
 }
 

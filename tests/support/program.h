@@ -1,4 +1,4 @@
-// Runs a program as a user would, under a time limit, and keeps what it said.
+// Runs a program as a user would, under a time limit, and keeps what it prints.
 #pragma once
 
 #include <sys/types.h>
@@ -16,42 +16,43 @@ struct Outcome {
   std::string out, err;
   double seconds = 0;
 
-  // Lines of stderr that the program itself wrote: the launcher adds its own.
+  // The lines of stderr that the program itself wrote, without those that the launcher adds.
   std::vector<std::string> error_lines() const;
 };
 
 inline constexpr double kProgramTimeoutSeconds = 120;
 
 // A signal some time after the start: to the program itself (a launcher passes USR1 and TERM on), or to one of its
-// children, counted from 0 in the order of their ids.
+// children, counted from 0 in the order of their process ids.
 struct Interruption {
-  int signal = 0;  // 0: none
+  int signal = 0;  // 0: no signal
   double after_seconds = 0;
   int child = -1;
 };
 
-// A program that runs beside the test, in its working directory. `arguments` are passed on unchanged, with no shell
-// between.
+// A program that runs beside the test, in the test's working directory. `arguments` reach it unchanged, without a
+// shell.
 class RunningProgram {
  public:
   explicit RunningProgram(const std::vector<std::string>& arguments);
   RunningProgram(const RunningProgram&) = delete;
   RunningProgram& operator=(const RunningProgram&) = delete;
-  ~RunningProgram();  // kills what still runs
+  ~RunningProgram();  // kills the program if it still runs
 
-  std::string err() const;  // so far
+  std::string err() const;  // what stderr holds so far
   void signal(int number) const;
-  pid_t process_of(int rank) const;                     // where it is a launcher; 0: there is none
-  Outcome wait(const Interruption& interruption = {});  // for its end, kProgramTimeoutSeconds at most
+  pid_t process_of(int rank) const;  // for a launcher: the process of this rank; 0 where there is none
+  // Waits for the end of the program, for at most kProgramTimeoutSeconds.
+  Outcome wait(const Interruption& interruption = {});
 
  private:
   TemporaryFolder folder_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  pid_t child_ = 0;  // 0: waited for
+  pid_t child_ = 0;  // 0 once it was waited for
 };
 Outcome run_program(const std::vector<std::string>& arguments, const Interruption& interruption = {});
-// mpirun with `ranks` ranks of lfm2_stage. Where LFM2_TEST_MACHINE is set ("--device cuda --transport nccl") its
-// options come first: the same tests then run on GPUs; without it they run on the CPU.
+// mpirun with `ranks` ranks of lfm2_stage. Options in LFM2_TEST_MACHINE ("--device cuda --transport nccl") come first,
+// so that the same tests run on GPUs; without it they run on the CPU.
 std::vector<std::string> machine_options();
 bool on_gpus();
 std::vector<std::string> mpi_command(int ranks, const std::string& program);

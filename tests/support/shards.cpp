@@ -1,4 +1,4 @@
-// Where the fixture put the shards, and temporary folders.
+// The folder in which the fixture put the shards, and temporary folders.
 #include "support/shards.h"
 
 #include <unistd.h>

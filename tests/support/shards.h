@@ -7,11 +7,11 @@
 
 namespace lfm2::test {
 
-// Split into `stages` files: 1 and 4 are there.
+// The shards of a golden case, split into `stages` files; there are splits for 1 and 4.
 std::filesystem::path golden_shards(const std::string& golden_case, int stages);
 inline const std::vector<std::string> kGoldenCases = {"tiny-moe", "mini-24", "tiny-bf16", "tiny-dense"};
 
-// A folder for a test's own files, empty at the start and removed at the end.
+// A folder for the files of a test, empty at the start and removed at the end.
 class TemporaryFolder {
  public:
   TemporaryFolder();

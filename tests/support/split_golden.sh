@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# split_golden.sh WEIGHTS_TOOLS GOLDEN_DIR SHARDS_DIR: every golden case split for one and for four stages.
+# split_golden.sh WEIGHTS_TOOLS GOLDEN_DIR SHARDS_DIR: splits every golden case for one and for four stages.
 set -eu
 mkdir -p "$3"
 for case in tiny-moe mini-24 tiny-bf16 tiny-dense; do

@@ -33,7 +33,7 @@ inline void write_bytes(const std::filesystem::path& path, const std::string& by
   ASSERT_TRUE(file.good()) << path;
 }
 
-// `call` must throw Error with that code and a message of one line that holds every one of `parts`.
+// `call` must throw an Error with this code, and a message of one line that contains all `parts`.
 template <class F>
 void expect_error(F&& call, ExitCode code, const std::vector<std::string>& parts) {
   try {
@@ -56,7 +56,7 @@ inline std::string little_endian(uint64_t value, size_t bytes) {
   return text;
 }
 
-// One tensor as it would stand in a file.
+// One tensor as it stands in a file.
 struct HandTensor {
   std::string name, dtype;  // "F32", "BF16", "F16"
   std::vector<uint64_t> dims;
@@ -67,7 +67,7 @@ inline std::string safetensors_text(const std::string& header, const std::string
   return little_endian(header.size(), 8) + header + data;
 }
 
-// In the order given, without padding or metadata.
+// The text of a safetensors file with the tensors in this order, without padding or metadata.
 inline std::string safetensors_text(const std::vector<HandTensor>& tensors) {
   std::string header = "{", data;
   for (const HandTensor& tensor : tensors) {
@@ -80,7 +80,7 @@ inline std::string safetensors_text(const std::vector<HandTensor>& tensors) {
   return safetensors_text(header + "}", data);
 }
 
-// fp32 only; names as they stand in the file.
+// The text of a model.bin: fp32 only, with the names that stand in the file.
 inline std::string model_bin_text(const std::vector<HandTensor>& tensors) {
   uint64_t offset = 4;
   for (const HandTensor& tensor : tensors) offset += 4 + tensor.name.size() + 4 + 4 * tensor.dims.size() + 16;
@@ -104,7 +104,7 @@ inline std::string safetensors_name(DType dtype) {
   return dtype == DType::kF32 ? "F32" : dtype == DType::kBf16 ? "BF16" : "F16";
 }
 
-// All tensors of a model, in the order of model_tensors().
+// Loads all tensors of a model, in the order of model_tensors().
 inline std::vector<HandTensor> load_tensors(const ModelSource& model) {
   std::vector<HandTensor> tensors;
   for (size_t i = 0; i < model.tensors().size(); ++i)
@@ -123,7 +123,7 @@ inline HandTensor& find_tensor(std::vector<HandTensor>& tensors, const std::stri
   return *at;
 }
 
-// A folder in Hugging Face form with the golden case's configuration.
+// Writes a folder in Hugging Face's form with the configuration of the golden case.
 inline void write_folder(const std::filesystem::path& folder, const std::string& golden_case,
                          const std::vector<HandTensor>& tensors) {
   std::filesystem::create_directories(folder);
@@ -132,7 +132,7 @@ inline void write_folder(const std::filesystem::path& folder, const std::string&
   write_bytes(folder / "model.safetensors", safetensors_text(tensors));
 }
 
-// Both hold the same tensors with the same types and bytes.
+// Expects both models to have the same tensors, with the same types and bytes.
 inline void expect_same_model(const ModelSource& a, const ModelSource& b) {
   ASSERT_EQ(a.tensors().size(), b.tensors().size());
   EXPECT_EQ(a.config_text(), b.config_text());

@@ -26,19 +26,23 @@ ALLOWED = {
     "stage/io": KERNELS + ["stage/support", "stage/hdf5", "stage/model"],  # results need no shards
     "stage/pipeline": KERNELS + ["comm", "stage/support", "stage/model"],
     "stage/scoring": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/pipeline"],
-    "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/pipeline"],  # not scoring, nor scoring it
+    # Scoring and generation never include each other.
+    "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/pipeline"],
 }
 STAGE = ["stage/support", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/pipeline", "stage/scoring", "stage/generation"]
-ALLOWED["stage/job"] = KERNELS + ["kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "stage", *STAGE]  # stage: version.h
+# "stage" is for version.h.
+ALLOWED["stage/job"] = KERNELS + ["kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "stage", *STAGE]
 ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job"]
 ALLOWED["stage"] = ["comm", "stage/support", "stage/job", "stage/doctor"]  # main.cpp
 TOOLS = ["kernels", "stage/support", "stage/hdf5", "stage/model", "stage/shards"]
-ALLOWED["weights-tools/model"] = TOOLS + ["weights-tools/formats"]  # the circle: model_writer makes model_bin's files, model_bin is a writer
+# A circle: model_writer makes the files of model_bin, whose layout needs a writer's types.
+ALLOWED["weights-tools/model"] = TOOLS + ["weights-tools/formats"]
 ALLOWED["weights-tools/formats"] = TOOLS + ["weights-tools/model"]
-ALLOWED["weights-tools/commands"] = TOOLS + ["comm", "weights-tools/model", "weights-tools/formats"]  # comm: the number of buffers
+# comm is for the number of buffers.
+ALLOWED["weights-tools/commands"] = TOOLS + ["comm", "weights-tools/model", "weights-tools/formats"]
 ALLOWED["weights-tools"] = TOOLS + ["weights-tools/commands", "weights-tools/model"]
 
-# Headers of libraries: where they may stand.
+# The folders in which headers of libraries may be included.
 LIBRARIES = {
     r"<(cuda|cublas|nccl|nvtx|cupti)": r"kernels/cuda(/|$)|operators/cuda$|comm$",
     r"<mpi(-ext)?\.h>": r"comm$",

@@ -1,4 +1,4 @@
-// What each command of weights-tools is told, and where it is done. main.cpp fills the options in and calls one.
+// The options and entry points of the commands of weights-tools. main.cpp fills in the options and calls one command.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,9 @@ struct MergeOptions {
 };
 
 struct VerifyOptions {
-  std::string model;  // a folder of shards; any model where `untrusted`
+  std::string model;  // a folder of shards; with `untrusted`, any model
   std::optional<std::string> against, config;
-  bool untrusted = false;  // read in a child process with limits
+  bool untrusted = false;  // reads in a child process with limits
 };
 
 struct InspectOptions {
@@ -46,11 +46,11 @@ struct PlanOptions {
   std::optional<std::string> config;
   std::optional<int64_t> stages;
   std::vector<int64_t> layers;
-  int64_t micro_batch = 0, length = 32;  // micro-batch 0: as many samples as give 2048 tokens
+  int64_t micro_batch = 0, length = 32;  // micro_batch 0: as many samples as give 2048 tokens
   bool json = false;
 };
 
-// Results go to stdout, messages (unless `quiet`) and progress to stderr. Errors are thrown.
+// Where a command prints: results to stdout, messages (unless `quiet`) and progress to stderr. Errors are thrown.
 struct Console {
   ProgressMode progress = ProgressMode::kAuto;
   bool quiet = false;

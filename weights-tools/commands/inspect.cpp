@@ -1,4 +1,4 @@
-// inspect: what a model or a folder of shards holds, for people and for programs. Reads no tensor.
+// The command inspect: what a model or a folder of shards holds, for people and for programs. Reads no tensor.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -26,14 +26,14 @@ struct LayerSummary {
     bytes += tensor.bytes;
     dtype_bytes[name(tensor.dtype)] += tensor.bytes;
   }
-  std::string dtypes() const {  // "bf16+fp32"
+  std::string dtypes() const {  // such as "bf16+fp32"
     std::vector<std::string_view> names;
     for (const auto& [dtype, count] : dtype_bytes) names.push_back(dtype);
     return fmt::format("{}", fmt::join(names, "+"));
   }
 };
 
-// By place in the model: embedding, layers, head.
+// A summary for each place in the model: embedding, layers, head.
 std::map<int64_t, LayerSummary> summarize(const ModelSource& model) {
   std::map<int64_t, LayerSummary> layers;
   for (const SourceTensor& tensor : model.tensors()) layers[tensor.spec.layer].add(tensor);

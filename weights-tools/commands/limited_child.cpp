@@ -1,6 +1,6 @@
-// The child answers through a pipe: one byte of exit code and a text, of which only the form is checked. A child that a
-// file took over can answer that all is right, so the answer is worth no more than the reader; but answering is all
-// that such a child can do.
+// The child answers through a pipe with one byte of exit code and a text, of which only the form is checked. A child
+// that a hostile file took over can still answer that all is right, so the answer is worth no more than the parser. But
+// answering is all that such a child can do.
 #include "weights-tools/commands/limited_child.h"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@
 #include <vector>
 #endif
 
-// Sanitizers map more addresses than any limit allows.
+// Sanitizers map more addresses than any limit would allow.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LFM2_SHADOW_MEMORY 1
 #elif defined(__has_feature)
@@ -49,11 +49,11 @@ namespace lfm2 {
 
 namespace {
 
-constexpr size_t kLongestAnswer = 8192;
+constexpr size_t kMaxAnswerBytes = 8192;
 
 #ifdef LFM2_SYSCALL_FILTER
-// What reading files needs. Every other call fails with EPERM, and so does opening a file for writing, or a signal to
-// another process.
+// Leaves the process the system calls that reading files needs. Every other call fails with EPERM, and so do opening a
+// file for writing and signals to other processes.
 void filter_system_calls() {
   const std::vector<uint32_t> allowed = {
       SYS_read,       SYS_pread64,       SYS_readv,           SYS_write,          SYS_close,        SYS_fstat,
@@ -74,7 +74,7 @@ void filter_system_calls() {
 #endif
   std::vector<sock_filter> program;
   const auto statement = [&](uint16_t code, uint32_t k) { program.push_back(BPF_STMT(code, k)); };
-  // Skips the next `count` instructions unless the accumulator is k.
+  // Appends a test that skips the next `count` instructions unless the accumulator is k.
   const auto unless_equal = [&](uint32_t k, uint8_t count) {
     program.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, k, 0, count));
   };
@@ -87,12 +87,13 @@ void filter_system_calls() {
     unless_equal(call, 1);
     statement(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
   }
-  // One of two answers, after a comparison of the call's argument with `value`.
+  // Appends code that returns one of two answers, after comparing an argument of the call with `value`.
   const auto by_argument = [&](uint32_t call, uint32_t argument, uint16_t test, uint32_t value, uint32_t if_true,
                                uint32_t if_false) {
     unless_equal(call, 4);
     statement(BPF_LD | BPF_W | BPF_ABS,
-              static_cast<uint32_t>(offsetof(seccomp_data, args) + argument * sizeof(uint64_t)));  // the lower half
+              // Loads the lower half of the 64-bit argument.
+              static_cast<uint32_t>(offsetof(seccomp_data, args) + argument * sizeof(uint64_t)));
     program.push_back(BPF_JUMP(static_cast<uint16_t>(BPF_JMP | test | BPF_K), value, 0, 1));
     statement(BPF_RET | BPF_K, if_true);
     statement(BPF_RET | BPF_K, if_false);
@@ -103,7 +104,8 @@ void filter_system_calls() {
   by_argument(SYS_open, 1, BPF_JSET, kWriting, refuse, kAllow);
 #endif
   by_argument(SYS_tgkill, 0, BPF_JEQ, static_cast<uint32_t>(::getpid()), kAllow, refuse);
-  by_argument(SYS_fcntl, 1, BPF_JGE, F_SETOWN, refuse, kAllow);  // the signals of a descriptor go to its owner
+  // F_SETOWN and what follows it decide which process gets the signals of a descriptor.
+  by_argument(SYS_fcntl, 1, BPF_JGE, F_SETOWN, refuse, kAllow);
   statement(BPF_RET | BPF_K, refuse);
   const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
   if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
@@ -121,10 +123,10 @@ void set_limit(decltype(RLIMIT_AS) which, uint64_t value) {
   ::setrlimit(which, &limit);
 }
 
-// Nothing here may be undone by the child.
+// The child must not be able to undo anything that is set here.
 void limit_this_process(const ChildLimits& limits, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);  // it died before that line
+  if (::getppid() != parent) ::_exit(1);  // the parent died before prctl() was called
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   if (const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC); null >= 0) {
     ::dup2(null, STDIN_FILENO);
@@ -163,7 +165,7 @@ void limit_this_process(const ChildLimits& limits, pid_t parent) {
     code = ExitCode::kData;
     text = error.what();
   }
-  text.resize(std::min(text.size(), kLongestAnswer - 1));
+  text.resize(std::min(text.size(), kMaxAnswerBytes - 1));
   text.insert(text.begin(), static_cast<char>(code));
   const bool sent = ::write(answer, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   ::_exit(sent ? 0 : 1);
@@ -182,12 +184,13 @@ class Child {
     while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
-  // How it ended; nothing where it lives on at the deadline.
+  // The wait status of the child; nothing where it still runs at the deadline.
   std::optional<int> wait_until(Clock::time_point deadline) {
     int status = 0;
     for (;;) {
       const pid_t found = ::waitpid(pid_, &status, WNOHANG);
-      if (found == pid_ || (found < 0 && errno != EINTR)) break;  // not kept where SIGCHLD is ignored
+      // The system keeps no status where SIGCHLD is ignored.
+      if (found == pid_ || (found < 0 && errno != EINTR)) break;
       throw_if_interrupted();
       if (Clock::now() >= deadline) return std::nullopt;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -200,7 +203,7 @@ class Child {
   pid_t pid_;
 };
 
-// What the child wrote until it closed the pipe; nothing once the time is over.
+// Reads what the child writes until it closes the pipe. False where the deadline comes first.
 bool read_answer(const FileDescriptor& from, Clock::time_point deadline, std::string& answer) {
   answer.clear();
   for (;;) {
@@ -215,7 +218,7 @@ bool read_answer(const FileDescriptor& from, Clock::time_point deadline, std::st
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return true;
     answer.append(piece, static_cast<size_t>(got));
-    if (answer.size() > kLongestAnswer) return true;
+    if (answer.size() > kMaxAnswerBytes) return true;
   }
 }
 
@@ -244,7 +247,7 @@ std::string run_limited(const std::string& what, const ChildLimits& limits, cons
   };
   std::string answer;
   const bool answered = read_answer(from, deadline, answer);
-  if (answer.size() > kLongestAnswer) throw refuse("gave an answer that makes no sense");
+  if (answer.size() > kMaxAnswerBytes) throw refuse("gave an answer that makes no sense");
   const std::optional<int> ended = answered ? child.wait_until(deadline) : std::nullopt;
   if (!ended) throw refuse(fmt::format("was ended after {} s", limits.wall_seconds));
   const int status = *ended;

@@ -1,4 +1,4 @@
-// plan: memory and work of each stage, for people and for programs.
+// The command plan: memory and work of each stage, for people and for programs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,9 +15,9 @@ namespace lfm2 {
 
 namespace {
 
-constexpr int64_t kUsualTokens = 2048;  // of a micro-batch
+constexpr int64_t kUsualTokens = 2048;  // of a micro-batch, where no option says otherwise
 
-// A plan needs sizes, not weights: a configuration is enough, and counts as bf16.
+// A plan needs sizes and no weights, so a configuration is enough. Its weights count as bf16.
 std::unique_ptr<ModelSource> open_for_plan(const PlanOptions& options) {
   if (builtin_model_config(options.model).empty() && !options.model.ends_with(".json"))
     return open_model(options.model, options.config);
@@ -27,7 +27,8 @@ std::unique_ptr<ModelSource> open_for_plan(const PlanOptions& options) {
   return std::make_unique<SynthSource>(named_config_text(options.model), options.model, 0, DType::kBf16);
 }
 
-// The type that most bytes of the weights have, which is what `--dtype auto` computes in.
+// The type that activations have: the one asked for, else as `--dtype auto` the type that most bytes of the weights
+// have.
 DType act_dtype(const ModelSource& model, std::optional<DType> wanted) {
   if (wanted) return *wanted;
   const auto largest = std::max_element(model.tensors().begin(), model.tensors().end(),
@@ -38,7 +39,7 @@ DType act_dtype(const ModelSource& model, std::optional<DType> wanted) {
 struct Plan {
   std::vector<StageNeeds> stages;
   NeedsInput input;
-  uint64_t gpu_bytes = 0;  // 0: not asked
+  uint64_t gpu_bytes = 0;  // memory of a GPU; 0 where it was not asked for
   bool fits(const StageNeeds& stage) const { return stage.total_bytes() <= gpu_bytes; }
 };
 

@@ -1,5 +1,4 @@
-// Weights are counted from the tensors that there are; activations and work come from the forward itself, run on
-// operators that only count.
+// Counts weights from the list of tensors, activations and work by running the forward on operators that only count.
 #include "weights-tools/commands/stage_needs.h"
 
 #include "comm/channel.h"
@@ -17,7 +16,7 @@ bool belongs_to(const TensorSpec& spec, const LayerRange& range, const ModelConf
   return spec.layer >= range.first && spec.layer < range.end();
 }
 
-// Scores and weighted values over the mean number of visible positions.
+// Scores and weighted values of one token, over the mean number of positions that it sees.
 double attention_flop(const ModelConfig& config, int64_t length) {
   return 4.0 * static_cast<double>(config.heads * config.head_dim) * static_cast<double>(length + 1) / 2.0;
 }
@@ -30,10 +29,10 @@ std::vector<StageNeeds> stage_needs(const ModelSource& model, const std::vector<
   const int64_t tokens = input.samples * input.length;
   std::vector<StageNeeds> needs;
   for (const LayerRange& range : stages) {
-    const StageCost cost = measure_stage(config, range, input.act, input.act, tokens, input.samples);
+    const StageMemory cost = stage_memory(config, range, input.act, input.act, tokens, input.samples);
     StageNeeds need;
     need.layers = range;
-    need.slot_bytes = kSlots * cost.residual_bytes;
+    need.slot_bytes = kBuffers * cost.residual_bytes;
     need.workspace_bytes = cost.scratch_bytes;
     need.logits_bytes = cost.result_bytes;
     need.gflop_per_token = cost.layer_flops / static_cast<double>(tokens) * 1e-9;

@@ -1,4 +1,4 @@
-// What a stage will need: the figures behind plan.
+// What a stage will need: the figures that plan prints.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 namespace lfm2 {
 
 struct NeedsInput {
-  std::optional<DType> dtype;  // of weights on the GPU; nothing keeps the stored ones
-  DType act = DType::kF32;     // of activations
-  int64_t samples = 0;         // in a micro-batch
+  std::optional<DType> dtype;  // type of weights on the GPU; nothing keeps the stored types
+  DType act = DType::kF32;     // type of activations
+  int64_t samples = 0;         // samples in a micro-batch
   int64_t length = 0;          // tokens in a sample
 };
 
@@ -23,15 +23,15 @@ struct StageNeeds {
   uint64_t weight_bytes = 0;     // a tied embedding counts in the first and in the last stage
   uint64_t slot_bytes = 0;       // residual streams
   uint64_t workspace_bytes = 0;  // activations inside a layer
-  uint64_t logits_bytes = 0;     // on their way out, in the last stage
-  double gflop_per_token = 0;    // of the layers, attention at this length included
+  uint64_t logits_bytes = 0;     // logits on their way out, in the last stage
+  double gflop_per_token = 0;    // work of the layers, with attention at this length
   uint64_t total_bytes() const { return weight_bytes + slot_bytes + workspace_bytes + logits_bytes; }
 };
 
 std::vector<StageNeeds> stage_needs(const ModelSource& model, const std::vector<LayerRange>& stages,
                                     const NeedsInput& input);
 
-// Of one position that goes through the LM head.
+// Work of the LM head for one position.
 double head_gflop(const ModelConfig& config);
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// Options that several commands share.
+// Parsing of options that several commands share.
 #include "weights-tools/commands/stage_options.h"
 
 #include <fmt/format.h>

@@ -11,14 +11,15 @@
 
 namespace lfm2 {
 
-// "keep" is nothing; Error(kUsage) for an unknown type.
+// The type that a text names; nothing for "keep". Error(kUsage) for an unknown type.
 std::optional<DType> wanted_dtype(const std::string& text);
 
-// From --stages or --layers; where neither is given four stages, or fewer for a model of fewer layers. Error(kUsage).
+// The stages that --stages or --layers asks for; with neither, four stages, or one for each layer of a smaller model.
+// Error(kUsage).
 std::vector<LayerRange> choose_stages(int64_t layers, const std::optional<int64_t>& stages,
                                       const std::vector<int64_t>& counts);
 
-// "80GB", "512 MiB", "1.5TB", or plain bytes: decimal units count 1000, binary ones 1024. Error(kUsage).
+// Parses "80GB", "512 MiB", "1.5TB" or plain bytes: decimal units count 1000, binary ones 1024. Error(kUsage).
 uint64_t parse_bytes(const std::string& text);
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// split, synth and merge: one model read, one written.
+// The commands split, synth and merge: each reads one model and writes one.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -31,7 +31,7 @@ void transfer(const std::string& title, const ModelSource& source, ModelWriter& 
                gigabytes, seconds, gigabytes / seconds, out);
 }
 
-// With --force as well: what is read must not be replaced by what is made of it.
+// Even with --force, a command must not replace the file that it reads.
 void expect_another(const std::string& in, const std::filesystem::path& replaced, const std::string& out) {
   std::error_code error;
   if (std::filesystem::equivalent(in, replaced, error))
@@ -60,7 +60,7 @@ void run_synth(const SynthOptions& options, const Console& console) {
 }
 
 void run_merge(const MergeOptions& options, const Console& console) {
-  if (!is_shard_folder(options.shards)) list_shards(options.shards);  // says what it is instead
+  if (!is_shard_folder(options.shards)) list_shards(options.shards);  // throws, saying what the path is instead
   const auto source = open_model(options.shards);
   const auto writer = create_model(*source, options.out, options.force);
   transfer("merge", *source, *writer, options.out, console);

@@ -1,4 +1,4 @@
-// verify: every checksum of a folder of shards, and every element against another model.
+// The command verify: every checksum of a folder of shards, and every element compared with another model.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ double element_value(DType dtype, const std::byte* at) {
   return value;
 }
 
-// "[3, 17]" of the element with that number in row-major order.
+// The index, such as "[3, 17]", of the element with this number in row-major order.
 std::string index_text(uint64_t element, const std::vector<uint64_t>& dims) {
   std::vector<uint64_t> index(dims.size());
   for (size_t axis = dims.size(); axis-- > 0;) {
@@ -49,7 +49,7 @@ std::string index_text(uint64_t element, const std::vector<uint64_t>& dims) {
                           other.file_of(tensor)));
 }
 
-// Both in the shards' type: what split made of the other model's elements.
+// Both are read in the shards' type, so that the other model's elements are converted as split converts them.
 void compare_tensor(const ModelSource& shards, const ModelSource& other, size_t tensor, std::span<std::byte> ours,
                     std::span<std::byte> theirs, Progress& progress) {
   const DType dtype = shards.tensors()[tensor].dtype;
@@ -73,9 +73,9 @@ void check_tensor(const ModelSource& shards, size_t tensor, std::span<std::byte>
   }
 }
 
-// The limits of the child leave time for a slow disk.
+// Limits of the child that leave time for a slow disk.
 ChildLimits limits_for(const VerifyOptions& options) {
-  constexpr uint64_t kSlowBytesPerSecond = 20'000'000, kMostSeconds = 4 * 3600;
+  constexpr uint64_t kSlowBytesPerSecond = 20'000'000, kMaxSeconds = 4 * 3600;
   uint64_t bytes = 0;
   std::error_code ignored;
   const std::filesystem::path path = options.model;
@@ -86,15 +86,15 @@ ChildLimits limits_for(const VerifyOptions& options) {
     bytes = std::filesystem::file_size(path, ignored);
   }
   ChildLimits limits;
-  limits.cpu_seconds = std::min(60 + bytes / kSlowBytesPerSecond, kMostSeconds);
+  limits.cpu_seconds = std::min(60 + bytes / kSlowBytesPerSecond, kMaxSeconds);
   limits.wall_seconds = 2 * limits.cpu_seconds;
   return limits;
 }
 
-// What was found to be right, in one line.
+// Checks the model, and returns a line that says what was checked.
 std::string verify(const VerifyOptions& options, ProgressMode mode) {
   const bool is_shards = is_shard_folder(options.model);
-  if (!is_shards && !options.untrusted) list_shards(options.model);  // says what it is instead
+  if (!is_shards && !options.untrusted) list_shards(options.model);  // throws, saying what the path is instead
   if (options.config && !options.against && is_shards)
     throw Error(ExitCode::kUsage, "--config describes the model of --against, which is not given");
   const bool own_config = options.config && !options.against;
@@ -126,7 +126,7 @@ std::string verify(const VerifyOptions& options, ProgressMode mode) {
 
 void run_verify(const VerifyOptions& options, const Console& console) {
   std::string found;
-  if (options.untrusted) {  // it may not write, not even progress into a file
+  if (options.untrusted) {  // the child may not write, not even progress into a file
     const ProgressMode mode = ::isatty(STDERR_FILENO) != 0 ? console.progress : ProgressMode::kOff;
     ChildLimits limits = limits_for(options);
     limits.progress = mode != ProgressMode::kOff;

@@ -1,4 +1,4 @@
-// The index is a claim about other files; all of it is checked against them.
+// The index is a claim about other files, so all of it is checked against these files.
 #include "weights-tools/formats/hf_index.h"
 
 #include <fmt/format.h>
@@ -11,14 +11,14 @@ namespace lfm2 {
 
 namespace {
 
-constexpr uint64_t kLargestIndex = uint64_t{16} << 20;
+constexpr uint64_t kMaxIndex = uint64_t{16} << 20;
 constexpr std::string_view kEnding = ".safetensors";
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const std::string& message) {
   throw Error(ExitCode::kData, fmt::format("{}: {}", path.string(), message));
 }
 
-// Tensor names of each file.
+// The names of the tensors in each file.
 using FileContents = std::map<std::string, std::vector<std::string>>;
 
 FileContents read_weight_map(const Json& json, const std::filesystem::path& index) {
@@ -49,7 +49,7 @@ void check_total_size(const Json& json, const RawTensors& tensors, const std::fi
 }  // namespace
 
 IndexedCheckpoint open_indexed_checkpoint(const std::filesystem::path& index) {
-  const Json json = parse_json(read_text_file(index, kLargestIndex), index.string());
+  const Json json = parse_json(read_text_file(index, kMaxIndex), index.string());
   IndexedCheckpoint checkpoint;
   for (const auto& [name, tensors] : read_weight_map(json, index)) {
     const size_t file_index = checkpoint.files.size();

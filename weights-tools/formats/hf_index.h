@@ -13,8 +13,9 @@ struct IndexedCheckpoint {
   RawTensors tensors;
 };
 
-// Opens every file that the index names and reads the headers. Checked: plain file names, each tensor in exactly the
-// file the index says and in no other, the total size. Error(kData), Error(kNoInput) for a missing file.
+// Opens every file that the index names, and reads the headers. Checks that the names are plain file names, that each
+// tensor is in the file that the index says and in no other, and that the total size is right. Error(kData);
+// Error(kNoInput) for a missing file.
 IndexedCheckpoint open_indexed_checkpoint(const std::filesystem::path& index);
 
 }  // namespace lfm2

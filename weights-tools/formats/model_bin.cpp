@@ -1,4 +1,4 @@
-// The form has no magic number and no checksum, so every field is held against a limit before it is used.
+// The form has no magic number and no checksum, so every field is compared with a limit before it is used.
 #include "weights-tools/formats/model_bin.h"
 
 #include <fmt/format.h>
@@ -16,17 +16,17 @@ static_assert(std::endian::native == std::endian::little, "the files are little-
 
 namespace {
 
-constexpr uint32_t kMostTensors = 65536;
-constexpr uint32_t kLongestName = 256;
-constexpr uint32_t kLargestRank = 4;
+constexpr uint32_t kMaxTensors = 65536;
+constexpr uint32_t kMaxNameBytes = 256;
+constexpr uint32_t kMaxRank = 4;
 constexpr std::string_view kLeftOut = "model.";
-constexpr std::string_view kHead = "lm_head.";  // has no leading "model." in Hugging Face's names either
+constexpr std::string_view kHead = "lm_head.";  // has no leading "model." in Hugging Face's names, too
 
 [[noreturn]] void refuse(const CheckedFile& file, const std::string& message) {
   throw Error(ExitCode::kData, fmt::format("{}: {}", file.path().string(), message));
 }
 
-// Reads the table front to back in pieces of the file.
+// Reads the table from front to back, in pieces of the file.
 class TableCursor {
  public:
   explicit TableCursor(const CheckedFile& file) : file_(file) {}
@@ -65,8 +65,8 @@ class TableCursor {
 
 std::string read_name(TableCursor& cursor, const CheckedFile& file, uint32_t index) {
   const auto length = cursor.number<uint32_t>();
-  if (length == 0 || length > kLongestName)
-    refuse(file, fmt::format("name of tensor {} has {} bytes, expected 1 to {}", index, length, kLongestName));
+  if (length == 0 || length > kMaxNameBytes)
+    refuse(file, fmt::format("name of tensor {} has {} bytes, expected 1 to {}", index, length, kMaxNameBytes));
   std::string text = cursor.text(length);
   const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_';
@@ -79,8 +79,7 @@ std::string read_name(TableCursor& cursor, const CheckedFile& file, uint32_t ind
 RawTensor read_place(TableCursor& cursor, const CheckedFile& file, const std::string& tensor) {
   RawTensor raw;
   const auto rank = cursor.number<uint32_t>();
-  if (rank > kLargestRank)
-    refuse(file, fmt::format("tensor {} has rank {}, expected at most {}", tensor, rank, kLargestRank));
+  if (rank > kMaxRank) refuse(file, fmt::format("tensor {} has rank {}, expected at most {}", tensor, rank, kMaxRank));
   uint64_t needed = sizeof(float);
   for (uint32_t axis = 0; axis < rank; ++axis) {
     raw.dims.push_back(cursor.number<uint32_t>());
@@ -120,8 +119,8 @@ void put(std::string& text, T value) {
 RawTensors read_model_bin_header(const CheckedFile& file) {
   TableCursor cursor(file);
   const auto count = cursor.number<uint32_t>();
-  if (count == 0 || count > kMostTensors)
-    refuse(file, fmt::format("counts {} tensors, expected 1 to {}: is this a model.bin?", count, kMostTensors));
+  if (count == 0 || count > kMaxTensors)
+    refuse(file, fmt::format("counts {} tensors, expected 1 to {}: is this a model.bin?", count, kMaxTensors));
   RawTensors tensors;
   for (uint32_t index = 0; index < count; ++index) {
     const std::string tensor = read_name(cursor, file, index);
@@ -148,7 +147,8 @@ FileLayout model_bin_layout(const ModelSource& source) {
     put(layout.header, static_cast<uint32_t>(names[i].size()));
     layout.header += names[i];
     put(layout.header, static_cast<uint32_t>(dims.size()));
-    for (uint64_t extent : dims) put(layout.header, static_cast<uint32_t>(extent));  // the configuration caps them
+    // The limits of the configuration keep extents inside 32 bits.
+    for (uint64_t extent : dims) put(layout.header, static_cast<uint32_t>(extent));
     put(layout.header, offset);
     put(layout.header, layout.tensors[i].bytes);
     offset += layout.tensors[i].bytes;

@@ -8,11 +8,12 @@
 
 namespace lfm2 {
 
-// The tensors of a file under their Hugging Face names (the file leaves out the leading "model."). Checked: limits on
-// counts, names and ranks, sizes equal to shape x 4, data inside the file and not overlapping. Error(kData).
+// The tensors of a file under their Hugging Face names (the file leaves out the leading "model."). Checks limits on
+// counts, names and ranks, that sizes are shape x 4, and that data lie inside the file and do not overlap.
+// Error(kData).
 RawTensors read_model_bin_header(const CheckedFile& file);
 
-// The model in the order of model_tensors(), everything as fp32, the data directly behind the table.
+// The layout of the model in the order of model_tensors(), everything as fp32, with the data directly behind the table.
 FileLayout model_bin_layout(const ModelSource& source);
 
 }  // namespace lfm2

@@ -1,4 +1,5 @@
-// u64 header length, JSON header, data. The checks are those of the reference implementation, which is in Rust.
+// The form is a u64 header length, a JSON header, and the data. The checks are those of the reference implementation in
+// Rust.
 #include "weights-tools/formats/safetensors.h"
 
 #include <fmt/format.h>
@@ -16,17 +17,18 @@ namespace lfm2 {
 namespace {
 
 constexpr uint64_t kLengthBytes = 8;
-// The format's own limit is 100 MB, of which the parsed JSON would take gigabytes. 10,000 tensors need 2 MB.
-constexpr uint64_t kLargestHeader = uint64_t{16} << 20;
+// The format allows 100 MB, which would take gigabytes as parsed JSON. 10,000 tensors need 2 MB.
+constexpr uint64_t kMaxHeader = uint64_t{16} << 20;
 constexpr uint64_t kHeaderAlignment = 8;
-constexpr size_t kLargestRank = 8;
+constexpr size_t kMaxRank = 8;
 
 struct DTypeName {
   DType dtype;
   std::string_view text;
 };
 constexpr std::array<DTypeName, 3> kDTypeNames = {
-    {{DType::kF32, "F32"}, {DType::kBf16, "BF16"}, {DType::kF16, "F16"}}};  // in the library's order in a file
+    // In the order in which Hugging Face's library writes types into a file.
+    {{DType::kF32, "F32"}, {DType::kBf16, "BF16"}, {DType::kF16, "F16"}}};
 
 [[noreturn]] void refuse(const CheckedFile& file, const std::string& message) {
   throw Error(ExitCode::kData, fmt::format("{}: {}", file.path().string(), message));
@@ -39,8 +41,7 @@ std::string read_header_text(const CheckedFile& file) {
   file.read(0, std::as_writable_bytes(std::span(raw)));
   uint64_t length = 0;
   for (size_t i = raw.size(); i-- > 0;) length = length << 8 | raw[i];
-  if (length > kLargestHeader)
-    refuse(file, fmt::format("header length is {}, expected at most {}", length, kLargestHeader));
+  if (length > kMaxHeader) refuse(file, fmt::format("header length is {}, expected at most {}", length, kMaxHeader));
   if (length > file.size() - kLengthBytes)
     refuse(file, fmt::format("header length is {}, but the file has {} bytes", length, file.size()));
   std::string text(length, '\0');
@@ -49,10 +50,10 @@ std::string read_header_text(const CheckedFile& file) {
   return text;
 }
 
-// [a, b, …] of unsigned integers.
+// Expects a list of unsigned integers.
 std::vector<uint64_t> read_integers(const Json& json, const CheckedFile& file, const std::string& what) {
-  if (!json.is_array() || json.size() > kLargestRank)
-    refuse(file, fmt::format("{} is no list of at most {} integers", what, kLargestRank));
+  if (!json.is_array() || json.size() > kMaxRank)
+    refuse(file, fmt::format("{} is no list of at most {} integers", what, kMaxRank));
   std::vector<uint64_t> values;
   for (const Json& entry : json) {
     if (!entry.is_number_unsigned()) refuse(file, what + " holds something else than unsigned integers");
@@ -94,7 +95,8 @@ void check_metadata(const Json& metadata, const CheckedFile& file) {
   if (!texts) refuse(file, "__metadata__ is no object of texts");
 }
 
-// Every byte after the header belongs to exactly one tensor. Makes offsets count from the start of the file.
+// Checks that every byte after the header belongs to exactly one tensor, and makes offsets count from the start of the
+// file.
 void place(RawTensors& tensors, uint64_t data_first, const CheckedFile& file) {
   std::vector<std::pair<const std::string*, RawTensor*>> order;
   for (auto& [tensor, raw] : tensors) order.emplace_back(&tensor, &raw);

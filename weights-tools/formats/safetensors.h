@@ -8,12 +8,13 @@
 
 namespace lfm2 {
 
-// The tensors of one file; `file_index` goes into each. Checked: header at most 16 MiB and inside the file, strict
-// JSON, sizes equal to shape x dtype, no hole, no overlap, nothing after the last tensor. Error(kData).
+// The tensors of one file; each gets `file_index`. Checks that the header is at most 16 MiB, inside the file and strict
+// JSON, that sizes are shape x dtype, and that there is no hole, no overlap and nothing after the last tensor.
+// Error(kData).
 RawTensors read_safetensors_header(const CheckedFile& file, size_t file_index);
 
-// The model as one file, ordered as Hugging Face's library orders it: types of larger alignment first, then by name.
-// A checkpoint which that library wrote comes back byte for byte.
+// The layout of the model as one file, in the order of Hugging Face's library: types of larger alignment first, then by
+// name. A checkpoint that this library wrote comes back byte for byte.
 FileLayout safetensors_layout(const ModelSource& source);
 
 }  // namespace lfm2

@@ -1,5 +1,5 @@
-// HDF5 allocates every dataset at once and says where it lies; the bytes then go there by plain writes, which need no
-// copy inside the library and overlap with reading.
+// HDF5 allocates every dataset at once and says where it is. The bytes are then written there by plain writes, which
+// need no copy inside the library and overlap with reading.
 #include "weights-tools/formats/shard_writer.h"
 
 #include <fmt/format.h>
@@ -17,11 +17,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMetadataReserve = 65536;  // what HDF5 may still append after the datasets were created
+// Bytes that HDF5 may still append after the datasets were created.
+constexpr uint64_t kMetadataReserve = 65536;
 const char* const kNoChecksum = "00000000000000000000000000000000";
 
-// The stage whose file holds a tensor: the embedding is with the first layer, the final norm and the head with the
-// last.
+// The stage whose file holds a tensor: the embedding is in the first stage's, the final norm and the LM head in the
+// last stage's.
 size_t stage_of(const TensorSpec& spec, const std::vector<LayerRange>& stages) {
   const int64_t layer = std::clamp<int64_t>(spec.layer, 0, stages.back().end() - 1);
   const auto at =
@@ -41,7 +42,7 @@ bool take_digits(std::string_view& rest) {
   return count > 0;
 }
 
-// stage-00-of-04.h5, of any split, and what that is called while it is written.
+// Whether `rest` is a name such as stage-00-of-04.h5, of any split, or the temporary name of such a file.
 bool is_shard_name(std::string_view rest) {
   if (!take_text(rest, "stage-") || !take_digits(rest) || !take_text(rest, "-of-") || !take_digits(rest) ||
       !take_text(rest, ".h5"))
@@ -49,8 +50,8 @@ bool is_shard_name(std::string_view rest) {
   return rest.empty() || (take_text(rest, ".tmp.") && take_digits(rest) && rest.empty());
 }
 
-// What earlier splits left in the folder under other names than the new shards will have, killed ones included. Another
-// .h5 file would be taken for a shard, so it is refused.
+// The files in the folder that earlier splits, even killed ones, left under names that the new shards do not have.
+// Another .h5 file would be taken for a shard, so it is refused.
 std::vector<fs::path> find_older_shards(const fs::path& folder, size_t stages) {
   std::set<std::string> replaced;
   for (size_t stage = 0; stage < stages; ++stage)
@@ -117,7 +118,7 @@ void ShardWriter::write(size_t target, uint64_t first_byte, std::span<const std:
 
 void ShardWriter::finish(size_t target, const std::string& checksum) { checksums_[target] = checksum; }
 
-// Says what was split and how, so that equal input gives equal files and files of two splits cannot be mixed.
+// A hash of the model and of how it is split: equal input gives equal files, and files of two splits cannot be mixed.
 std::string ShardWriter::split_id() const {
   Checksum id;
   const auto add = [&](const std::string& text) { id.add(std::as_bytes(std::span(text))); };
@@ -127,7 +128,7 @@ std::string ShardWriter::split_id() const {
   return id.hex();
 }
 
-// HDF5 leaves what it no longer uses as it was. Writes only where a byte is not 0.
+// HDF5 leaves old content in space that it no longer uses. Zeros are written only where a byte is not 0.
 void ShardWriter::clear_gaps(StageFile& stage) {
   const CheckedFile file(stage.bytes.temporary_path());
   std::vector<std::byte> bytes;

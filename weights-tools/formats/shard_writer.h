@@ -9,19 +9,19 @@ namespace lfm2 {
 
 class ShardWriter : public ModelWriter {
  public:
-  // `dtype`: what to convert to; nothing keeps each tensor's own. Creates all files under temporary names, with their
-  // space reserved. Error(kCantCreate) where the folder cannot be used, kIo where the disk is full.
+  // `dtype` is the type to convert to; without it each tensor keeps its own. Creates all files under temporary names,
+  // with their space reserved. Error(kCantCreate) where the folder cannot be used, kIo where the disk is full.
   ShardWriter(const ModelSource& source, std::vector<LayerRange> stages, std::optional<DType> dtype,
               const std::filesystem::path& folder, bool force);
   void write(size_t target, uint64_t first_byte, std::span<const std::byte> bytes) override;
   void finish(size_t target, const std::string& checksum) override;
-  // Checksums and split_id, then every file to the disk, then all final names, then older shards are removed.
+  // Writes checksums and split_id, syncs every file, gives them their final names, and removes older shards.
   void commit() override;
 
  private:
   struct StageFile {
-    GrowingFile bytes;  // makes the temporary name and removes it again
-    h5::File h5;        // the same file, for everything but the tensors' bytes
+    GrowingFile bytes;  // makes the temporary name, and removes the file again
+    h5::File h5;        // the same file, for everything except the bytes of tensors
   };
 
   StageFile create_stage(size_t stage);
@@ -31,7 +31,7 @@ class ShardWriter : public ModelWriter {
   const ModelSource& source_;
   std::vector<LayerRange> stages_;
   OutputFolder folder_;
-  std::vector<std::filesystem::path> older_;  // what earlier splits left under other names
+  std::vector<std::filesystem::path> older_;  // files that earlier splits left under other names
   std::vector<StageFile> files_;
   std::vector<std::string> checksums_;  // one for each target
 };

@@ -1,5 +1,5 @@
-// Fused experts are stored as one block for a layer; each expert's matrices are whole runs of it, so they are given
-// back as parts of the same file without a copy.
+// Fused experts are stored as one block for each layer. Each expert's matrices are contiguous in it, so they become
+// parts of the same file without a copy.
 #include "weights-tools/formats/tensor_match.h"
 
 #include <fmt/format.h>

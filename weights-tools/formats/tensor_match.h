@@ -1,4 +1,5 @@
-// Brings what a file holds to what the model has: older and fused names, and nothing missing, unknown or misshapen.
+// Matches the tensors of a file with those of the model: resolves older and fused names, and refuses missing, unknown
+// and misshapen tensors.
 #pragma once
 
 #include <optional>
@@ -12,12 +13,13 @@
 namespace lfm2 {
 
 struct MatchedTensors {
-  std::vector<TensorSpec> specs;       // in the order of model_tensors()
-  std::vector<RawTensor> raw;          // one for each
-  std::optional<RawTensor> tied_head;  // an LM head that is stored though tied: must equal the embedding
+  std::vector<TensorSpec> specs;  // in the order of model_tensors()
+  std::vector<RawTensor> raw;     // in the same order
+  // a stored LM head of a model with a tied one; it must equal the embedding.
+  std::optional<RawTensor> tied_head;
 };
 
-// Takes Hugging Face names. The experts of a layer may be fused (gate_up_proj, down_proj) and are given back one by
+// `found` has Hugging Face names. The experts of a layer may be fused (gate_up_proj, down_proj) and are returned one by
 // one; expert_bias may be named expert_bias.weight. `what` names the model in messages. Error(kData).
 MatchedTensors match_tensors(const ModelConfig& config, RawTensors found, const std::string& what);
 

@@ -1,4 +1,4 @@
-// A short queue of large pieces between the two threads: the disk writes one while the next is read and hashed.
+// A short queue of large pieces between two threads: the disk writes one piece while the next is read and hashed.
 #include "weights-tools/model/copy.h"
 
 #include <condition_variable>
@@ -22,21 +22,21 @@ struct Piece {
   size_t used = 0;
   size_t target = 0;
   uint64_t first_byte = 0;
-  std::string checksum;  // of the whole tensor, with its last piece
+  std::string checksum;  // checksum of the whole tensor; set with its last piece
   bool last = false;
 };
 
 // A ring of pieces between one producer and one consumer.
 class PieceRing {
  public:
-  // Nothing once stop() was called.
+  // Waits for an empty piece; null once stop() was called.
   Piece* wait_free() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_ || filled_ - taken_ < kPieces; });
     return stopped_ ? nullptr : &pieces_[filled_ % kPieces];
   }
   void push() { advance(filled_); }
-  // Nothing once the producer stopped and all pieces were taken.
+  // Waits for a full piece; null once the producer stopped and all pieces were taken.
   Piece* wait_filled() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stopped_ || taken_ < filled_; });
@@ -133,7 +133,7 @@ void copy_model(const ModelSource& source, ModelWriter& writer, Progress& progre
       }
     } catch (...) {
       ring.stop();
-      throw;  // the reading thread sees the stop, and is joined on the way out
+      throw;  // the reading thread notices the stop, and is joined during unwinding
     }
   }
   if (read_error) std::rethrow_exception(read_error);

@@ -1,4 +1,4 @@
-// Moves a model from a source to a writer with bounded memory: one thread reads, checks and converts, one writes.
+// Moves a model from a source to a writer in bounded memory: one thread reads, checks and converts, one writes.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,16 @@
 
 namespace lfm2 {
 
-// Writes every tensor of `writer`, converted to the type it has there, and commits. Where the source carries checksums
-// they are checked: Error(kData) before commit. Stops with Error(kStopped) on an interrupt.
+// Writes every tensor of `writer`, converted to the type that it has there, and commits. Where the source carries
+// checksums they are checked before the commit: Error(kData). Error(kStopped) on an interrupt.
 void copy_model(const ModelSource& source, ModelWriter& writer, Progress& progress);
 
-// Reads one tensor front to back in pieces of `piece` bytes, as `dtype`, checking the source's checksum at the end.
+// Reads one tensor from front to back, converted to `dtype`. Compares the source's checksum at the end.
 class TensorReader {
  public:
   TensorReader(const ModelSource& source, size_t tensor, DType dtype);
-  uint64_t left_bytes() const { return total_bytes_ - done_bytes_; }  // of the converted form
-  // Fills the front of `into` and returns how much; at least one element while any is left.
+  uint64_t left_bytes() const { return total_bytes_ - done_bytes_; }  // in the converted type
+  // Fills the front of `into` and returns the number of bytes, at least those of one element while any is left.
   size_t next(std::span<std::byte> into);
 
  private:

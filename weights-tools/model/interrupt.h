@@ -1,12 +1,15 @@
-// Ctrl-C and termination requests, so that long work can take back its temporary files.
+// Ends long work of weights-tools where a signal asked for it, so that its temporary files are removed.
 #pragma once
+
+#include "kernels/error.h"
+#include "stage/support/stop.h"
 
 namespace lfm2 {
 
-// From now on SIGINT, SIGTERM and SIGHUP are remembered instead of ending the process; a second one ends it at once.
-void catch_interrupts();
-
-// Error(kStopped) where one came.
-void throw_if_interrupted();
+// Error(kStopped) once a signal that catch_interrupts() catches has come.
+inline void throw_if_interrupted() {
+  if (stop_requested())
+    throw Error(ExitCode::kStopped, fmt::format("stopped by signal {}, nothing was written", stop_signal()));
+}
 
 }  // namespace lfm2

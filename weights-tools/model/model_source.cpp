@@ -1,4 +1,4 @@
-// Finds out what a path holds, and reads it.
+// Finds out what a path holds, and opens it.
 #include "weights-tools/model/model_source.h"
 
 #include <fcntl.h>
@@ -21,11 +21,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kLargestConfig = uint64_t{1} << 20;
+constexpr uint64_t kMaxConfig = uint64_t{1} << 20;
 constexpr size_t kComparedBytes = size_t{1} << 20;
 constexpr std::string_view kAssumedModel = "lfm2-8b-a1b";
 
-// Tensors at known places of open files.
+// A model whose tensors stand at known places of open files.
 class FileSource : public ModelSource {
  public:
   FileSource(std::string_view form, ModelConfig config, std::string config_text, std::vector<CheckedFile> files,
@@ -44,7 +44,7 @@ class FileSource : public ModelSource {
   std::string file_of(size_t tensor) const override { return files_[places_[tensor].file].path().string(); }
 
  private:
-  // Some writers store the tied LM head a second time. Dropping it is right only where it says the same.
+  // Some writers store the tied LM head a second time. It may be ignored only where it equals the embedding.
   void check_tied_head(const RawTensor& head, const std::string& what) const {
     const RawTensor& embedding = places_.front();
     bool equal = head.bytes == embedding.bytes && head.dtype == embedding.dtype;
@@ -90,7 +90,7 @@ struct FoundConfig {
   std::string text, what;
 };
 
-FoundConfig read_config(const fs::path& path) { return {read_text_file(path, kLargestConfig), path.string()}; }
+FoundConfig read_config(const fs::path& path) { return {read_text_file(path, kMaxConfig), path.string()}; }
 
 FoundConfig find_config(const fs::path& beside, const std::optional<fs::path>& given) {
   if (given) return read_config(*given);
@@ -194,7 +194,7 @@ std::string named_config_text(const std::string& name_or_file) {
   if (!fs::exists(name_or_file, error))
     throw Error(ExitCode::kNoInput, fmt::format("{}: neither a file nor a built-in configuration, expected {}",
                                                 name_or_file, kBuiltinModels));
-  return read_text_file(name_or_file, kLargestConfig);
+  return read_text_file(name_or_file, kMaxConfig);
 }
 
 }  // namespace lfm2

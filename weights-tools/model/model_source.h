@@ -1,4 +1,4 @@
-// One model, whatever files hold it: what split, merge, verify, inspect and plan read from.
+// One model, whatever files hold it. The commands split, merge, verify, inspect and plan read from it.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct SourceTensor {
   TensorSpec spec;
   DType dtype = DType::kF32;
   uint64_t bytes = 0;
-  std::string checksum;  // XXH3-128 that the stored bytes must have; empty where the form carries none
+  std::string checksum;  // the XXH3-128 of the stored bytes; empty where the form carries none
 };
 
 class ModelSource {
@@ -27,14 +27,15 @@ class ModelSource {
   virtual ~ModelSource() = default;
 
   const ModelConfig& config() const { return config_; }
-  const std::string& config_text() const { return config_text_; }        // as it was written
+  const std::string& config_text() const { return config_text_; }        // the text of config.json, unchanged
   const std::vector<SourceTensor>& tensors() const { return tensors_; }  // in the order of model_tensors()
   uint64_t total_bytes() const;
 
-  virtual std::string_view form() const = 0;  // "safetensors", "model.bin", "shards", "synthetic"
-  // Fills `into` with the tensor's bytes from `first_byte` on. Safe to call from one thread at a time.
+  // The form that the model is stored in: "safetensors", "model.bin", "shards" or "synthetic".
+  virtual std::string_view form() const = 0;
+  // Fills `into` with the tensor's bytes, from `first_byte` on. Only one thread at a time may call it.
   virtual void read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const = 0;
-  virtual std::string file_of(size_t tensor) const = 0;  // for messages
+  virtual std::string file_of(size_t tensor) const = 0;  // the file that holds the tensor, for messages
 
  protected:
   ModelSource(ModelConfig config, std::string config_text)
@@ -45,16 +46,17 @@ class ModelSource {
   std::vector<SourceTensor> tensors_;
 };
 
-// Opens model.bin, model.safetensors, a Hugging Face folder or a folder of shards; reads headers, checks them against
-// the configuration, reads no tensor. `config_path` replaces the config.json beside the model. Error(kNoInput) for what
-// is missing, kData for what disagrees, kUsage where a configuration is given to shards, which carry their own.
+// Opens model.bin, model.safetensors, a Hugging Face folder or a folder of shards. Reads the headers, checks them
+// against the configuration, and reads no tensor. `config_path` replaces the config.json beside the model.
+// Error(kNoInput) where something is missing, kData where things disagree, kUsage where a configuration is given for
+// shards, which carry their own.
 std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path,
                                         const std::optional<std::filesystem::path>& config_path = std::nullopt);
 
-// A folder that open_model reads as shards.
+// Whether open_model() reads the path as a folder of shards.
 bool is_shard_folder(const std::filesystem::path& path);
 
-// The configuration that --config names: a built-in model, or else a file.
+// The text of the configuration that --config names: a built-in model, or else a file.
 std::string named_config_text(const std::string& name_or_file);
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// The parts that all forms share, and models that are one file: model.bin and model.safetensors.
+// The parts that all forms share, and the models that are one file: model.bin and model.safetensors.
 #include "weights-tools/model/model_writer.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ void refuse_existing(const std::filesystem::path& path, bool force) {
     throw Error(ExitCode::kCantCreate, fmt::format("{}: exists, expected a new name or --force", path.string()));
 }
 
-// config.json beside a model. One that says the same is left alone.
+// The config.json beside a model. An existing one with the same meaning is left alone.
 class ConfigFile {
  public:
   ConfigFile(const std::filesystem::path& path, const std::string& text, bool force) : path_(path), text_(text) {
@@ -62,8 +62,8 @@ class SingleFileWriter : public ModelWriter {
   void write(size_t target, uint64_t first_byte, std::span<const std::byte> bytes) override {
     file_.write_at(tensors_[target].offset + first_byte, bytes);
   }
-  void finish(size_t /*target*/, const std::string& /*checksum*/) override {}  // these forms carry none
-  // The configuration first: model.bin beside none would be taken for LFM2-8B-A1B.
+  void finish(size_t /*target*/, const std::string& /*checksum*/) override {}  // these forms carry no checksums
+  // The configuration gets its name first, because a model.bin without one would be taken for LFM2-8B-A1B.
   void commit() override {
     file_.sync();
     config_.commit();
@@ -72,7 +72,8 @@ class SingleFileWriter : public ModelWriter {
   }
 
  private:
-  std::unique_ptr<OutputFolder> folder_;  // destroyed last: it is empty only once the file is gone
+  // Destroyed last, because the folder is empty only once the file is gone.
+  std::unique_ptr<OutputFolder> folder_;
   ConfigFile config_;
   GrowingFile file_;
 };
@@ -92,7 +93,8 @@ DType target_dtype(const SourceTensor& tensor, std::optional<DType> wanted) {
 
 void GrowingFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
   file_.write_at(offset, bytes);
-  if (offset != unsent_end_) unsent_first_ = offset;  // a jump: what lies before it goes with the final sync
+  // After a jump, earlier bytes are written back by the final sync.
+  if (offset != unsent_end_) unsent_first_ = offset;
   unsent_end_ = offset + bytes.size();
   if (unsent_end_ - unsent_first_ < kSendBytes) return;
   file_.start_writeback(unsent_first_, unsent_end_ - unsent_first_);
@@ -116,7 +118,7 @@ OutputFolder::OutputFolder(std::filesystem::path path, bool force) : path_(std::
                 fmt::format("{}: exists and is not empty, expected a new name or --force", path_.string()));
 }
 
-// What is in the folder is durable already; its own name stands in the folder above.
+// The folder's content is durable already; this syncs the folder's own name, which stands in its parent.
 void OutputFolder::keep() {
   if (created_) sync_path(path_ / "..");
   created_ = false;
@@ -124,7 +126,7 @@ void OutputFolder::keep() {
 
 OutputFolder::~OutputFolder() {
   std::error_code ignored;
-  if (created_) std::filesystem::remove(path_, ignored);  // only where it is empty
+  if (created_) std::filesystem::remove(path_, ignored);  // removes the folder only where it is empty
 }
 
 void FileLayout::place_tensors() {

@@ -1,4 +1,4 @@
-// Where a model is written to: the interface that split, merge and synth copy into, and the file that grows under it.
+// Where a model is written to: the interface that split, merge and synth copy into, and the files below it.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@
 
 namespace lfm2 {
 
-// One tensor of the result.
+// One tensor of the model that is written.
 struct TargetTensor {
   size_t source = 0;  // index into ModelSource::tensors()
   DType dtype = DType::kF32;
   uint64_t bytes = 0;
   size_t file = 0;
-  uint64_t offset = 0;  // in that file
+  uint64_t offset = 0;  // place in that file
 };
 
-// Nothing appears under a final name before commit(); without commit() nothing stays behind.
+// No file has its final name before commit(); without commit() no file stays.
 class ModelWriter {
  public:
   virtual ~ModelWriter() = default;
@@ -32,18 +32,20 @@ class ModelWriter {
   uint64_t total_bytes() const;
 
   virtual void write(size_t target, uint64_t first_byte, std::span<const std::byte> bytes) = 0;
-  virtual void finish(size_t target, const std::string& checksum) = 0;  // all bytes of the tensor were written
+  // Called when all bytes of the tensor were written.
+  virtual void finish(size_t target, const std::string& checksum) = 0;
   virtual void commit() = 0;
 
  protected:
   std::vector<TargetTensor> tensors_;
 };
 
-// The type a tensor gets: its own where none is wanted; tensors that are fp32 in every checkpoint stay so.
+// The type that a tensor is written in: `wanted`, or its own where nothing is wanted. Tensors that are fp32 in every
+// checkpoint stay fp32.
 DType target_dtype(const SourceTensor& tensor, std::optional<DType> wanted);
 
-// A file being written whose space is reserved at once (a full disk shows before the work, not after it), and whose
-// pages go to the disk while later ones are made.
+// A file that is being written. Its space is reserved at once, so that a full disk shows before the work and not after
+// it, and its pages go to the disk while later ones are made.
 class GrowingFile {
  public:
   explicit GrowingFile(const std::filesystem::path& path) : file_(path) {}
@@ -56,11 +58,12 @@ class GrowingFile {
 
  private:
   AtomicFile file_;
-  uint64_t unsent_first_ = 0, unsent_end_ = 0;  // written, and not yet on its way to the disk
+  // Bytes that were written and are not yet on their way to the disk.
+  uint64_t unsent_first_ = 0, unsent_end_ = 0;
 };
 
-// A folder for results: made where it is missing, and removed again where keep() is not reached. Error(kCantCreate)
-// where it cannot be made, or holds anything and `force` is not given.
+// A folder for results: made where it is missing, and removed again unless keep() is called. Error(kCantCreate) where
+// it cannot be made, or is not empty and `force` is not given.
 class OutputFolder {
  public:
   OutputFolder(std::filesystem::path path, bool force);
@@ -68,26 +71,26 @@ class OutputFolder {
   OutputFolder& operator=(const OutputFolder&) = delete;
   ~OutputFolder();
   const std::filesystem::path& path() const { return path_; }
-  void keep();  // durably: Error(kIo)
+  void keep();  // makes the folder durable; Error(kIo)
 
  private:
   std::filesystem::path path_;
   bool created_ = false;
 };
 
-// A model that is one file: what comes before the data, and where each tensor lies.
+// The layout of a model that is one file: the bytes before the data, and the place of each tensor.
 struct FileLayout {
   std::string header;
   std::vector<TargetTensor> tensors;
-  uint64_t bytes = 0;  // of the whole file
+  uint64_t bytes = 0;  // size of the whole file
 
-  void place_tensors();  // one after the other, directly behind the header
+  void place_tensors();  // places the tensors one after the other, directly behind the header
 };
 
-// .bin and .safetensors make a file with config.json beside it, any other ending a Hugging Face folder. What exists is
-// refused without `force`: Error(kCantCreate).
+// Names that end in .bin or .safetensors give a file with config.json beside it, any other name a Hugging Face folder.
+// Error(kCantCreate) where the target exists and `force` is not given.
 std::unique_ptr<ModelWriter> create_model(const ModelSource& source, const std::filesystem::path& path, bool force);
-// The file that create_model() puts the tensors into.
+// The file inside `path` that holds the tensors which create_model() writes.
 std::filesystem::path model_file(const std::filesystem::path& path);
 
 }  // namespace lfm2

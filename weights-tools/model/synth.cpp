@@ -1,4 +1,4 @@
-// Counter-based random numbers: a keyed hash of the element's index, written so that the compiler vectorises it.
+// Counter-based random numbers: a keyed hash of the element's index, written so that the compiler can vectorise it.
 #include "weights-tools/model/synth.h"
 
 #include <xxhash.h>
@@ -13,12 +13,12 @@ namespace lfm2 {
 
 namespace {
 
-constexpr size_t kChunk = 4096;   // elements made at a time, in the first-level cache
-constexpr uint64_t kPerWord = 4;  // elements from one random word, 16 bits each
+constexpr size_t kChunk = 4096;   // elements made at a time; they stay in the first-level cache
+constexpr uint64_t kPerWord = 4;  // elements made from one random word, 16 bits each
 constexpr float kNormSpread = 0.1f, kBiasSpread = 0.05f;
 constexpr double kLogitStd = 4.0, kRouterStd = 2.0;
 
-// splitmix64: the word with that number in the stream of that key.
+// splitmix64: word `number` of the stream that belongs to `key`.
 inline uint64_t random_word(uint64_t key, uint64_t number) {
   uint64_t x = key + number * 0x9e3779b97f4a7c15u;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -26,7 +26,7 @@ inline uint64_t random_word(uint64_t key, uint64_t number) {
   return x ^ x >> 31;
 }
 
-// Elements from `first`, a multiple of kPerWord, on.
+// Makes the elements from `first` on, which is a multiple of kPerWord.
 void make_floats(uint64_t key, WeightSpread weight, uint64_t first, std::span<float> out) {
   uint64_t words[kChunk / kPerWord];
   int16_t random[kChunk];
@@ -48,7 +48,8 @@ WeightSpread weight_spread(const TensorSpec& spec, const ModelConfig& config) {
   if (ends("bias")) return {0.0f, kBiasSpread};
   if (ends("embed_tokens.weight") || ends("lm_head.weight")) return {0.0f, uniform_spread(kLogitStd * per_hidden)};
   if (ends("feed_forward.gate.weight")) return {0.0f, uniform_spread(kRouterStd * per_hidden)};
-  return {0.0f, uniform_spread(1.0 / std::sqrt(static_cast<double>(spec.dims.back())))};  // 1 / sqrt(inputs or taps)
+  // 1 / sqrt(number of inputs or taps)
+  return {0.0f, uniform_spread(1.0 / std::sqrt(static_cast<double>(spec.dims.back())))};
 }
 
 SynthSource::SynthSource(std::string config_text, const std::string& what, uint64_t seed, DType dtype)

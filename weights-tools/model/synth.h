@@ -1,18 +1,19 @@
-// A model with random weights, made as it is read: for tests and benchmarks that need the real sizes and no real model.
+// A model with random weights, made while it is read: for tests and benchmarks that need real sizes, but no real model.
 #pragma once
 
 #include "weights-tools/model/model_source.h"
 
 namespace lfm2 {
 
-// How the elements of one tensor are spread: uniform in centre ± spread.
+// How the elements of one tensor are distributed: uniformly in centre ± spread.
 struct WeightSpread {
   float centre = 0.0f, spread = 0.0f;
 };
-// Chosen so that activations stay near 1 and logits differ by several units.
+// The spread of a tensor, chosen so that activations stay near 1 and logits differ by several units.
 WeightSpread weight_spread(const TensorSpec& spec, const ModelConfig& config);
 
-// An element depends only on the seed, its tensor's name and its index there: any part can be made alone, in any order.
+// An element depends only on the seed, the tensor's name and the index, so any part can be made by itself and in any
+// order.
 class SynthSource : public ModelSource {
  public:
   SynthSource(std::string config_text, const std::string& what, uint64_t seed, DType dtype);

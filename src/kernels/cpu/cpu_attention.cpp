@@ -15,7 +15,7 @@ void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batch) {
   expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "attention: positions");
 }
 
-// scores = exp(scale * scores - the largest): the softmax before its division by the returned sum.
+// Replaces the scores by exp(scale * score - the largest of these), and returns their sum, by which the caller divides.
 double exponentiate(const Simd& simd, float* scores, int64_t count, float scale) {
   float largest = scores[0] * scale;
   for (int64_t i = 0; i < count; ++i) {
@@ -29,15 +29,15 @@ double exponentiate(const Simd& simd, float* scores, int64_t count, float scale)
   return sum;
 }
 
-// The query heads of one token that share a key head, and that head's keys and values up to the token.
+// The query heads of one token that share a key head, with the keys and values of all positions up to the token.
 struct HeadGroup {
   const float* query = nullptr;                    // [queries, d]
-  const float *keys = nullptr, *values = nullptr;  // [length, d], a row each stride elements
+  const float *keys = nullptr, *values = nullptr;  // [length, d]: rows are `stride` elements apart
   size_t queries = 0, d = 0, length = 0, stride = 0;
   size_t scratch_floats() const { return queries * length + d; }
 };
 
-// out [queries, d] of `type`
+// Writes out [queries, d] of type `type`. scratch holds the scores and the sums.
 void attend(const Simd& simd, const HeadGroup& group, float* scratch, DType type, std::byte* out) {
   const size_t length = group.length, d = group.d;
   const float scale = 1.0f / std::sqrt(static_cast<float>(d));
@@ -54,7 +54,7 @@ void attend(const Simd& simd, const HeadGroup& group, float* scratch, DType type
   }
 }
 
-// A group without its pointers, whose key rows are `stride` elements apart.
+// A group without its pointers; rows of keys are `stride` elements apart.
 HeadGroup group_of(AttentionShape shape, int64_t length, int64_t stride) {
   HeadGroup group;
   group.queries = static_cast<size_t>(shape.heads / shape.kv_heads);
@@ -64,7 +64,7 @@ HeadGroup group_of(AttentionShape shape, int64_t length, int64_t stride) {
   return group;
 }
 
-// Workers' scratch starts at cache lines.
+// Rounded up, so that each worker's scratch starts at a cache line.
 constexpr int64_t whole_lines(size_t floats) { return static_cast<int64_t>((floats + 15) / 16 * 16); }
 
 void check_cache(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache) {
@@ -78,7 +78,7 @@ void check_cache(const Tensor& qkv, AttentionShape shape, const Batch& batch, co
          "Batch: no caches");
 }
 
-// The row of [pages * page, kv_heads * head_dim] that holds this position.
+// The row of this position in the cache, seen as [pages * page, kv_heads * head_dim].
 int64_t cache_row(const Batch& batch, const KeyValueCache& cache, int64_t sequence, int64_t position) {
   const int64_t pages = cache.keys.dim(0), page = cache.keys.dim(1), width = batch.page_table.dim(1);
   expect(position >= 0 && position / page < width, "KeyValueCache: a position beyond the page table");
@@ -136,7 +136,8 @@ void CpuOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& bat
 
   pool_.parallel_for(static_cast<size_t>(batch.tokens), [&](size_t item, size_t worker) {
     const auto token = static_cast<int64_t>(item);
-    const int64_t length = positions[token] + 1;  // keys: this token and all before it in its sample
+    // Number of keys: those of this token and of all tokens before it in its sample.
+    const int64_t length = positions[token] + 1;
     expect(length >= 1 && length <= batch.max_length && length <= token + 1, "attention: a position beyond its sample");
     HeadGroup group = largest;
     group.length = static_cast<size_t>(length);
@@ -168,8 +169,8 @@ void CpuOps::append_keys_values(const Tensor& qkv, AttentionShape shape, const B
   });
 }
 
-// The batch's tokens, cut so that some threads can share a long stretch of one sequence: each gathers its keys anew,
-// which is little beside its tokens' products with them.
+// Cuts the batch's tokens into ranges, so that several threads can share a long run of one sequence. Each range gathers
+// its keys anew, which costs little compared with the products of its tokens with them.
 void CpuOps::cut_tokens(const Batch& batch) {
   constexpr int64_t kTokens = 16;
   token_ranges_.clear();
@@ -192,7 +193,7 @@ void CpuOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Bat
   const auto* positions = batch.positions.as<const int32_t>();
   cut_tokens(batch);
   const HeadGroup largest = group_of(shape, batch.max_length, d);
-  // Per worker: the keys and values of one head as fp32, back to back, then what attend needs.
+  // Scratch of a worker: the keys and then the values of one head as fp32, then what attend() needs.
   const int64_t head_floats = batch.max_length * d;
   const int64_t worker_floats = whole_lines(static_cast<size_t>(2 * head_floats) + largest.scratch_floats());
   auto* scratch = scratch_.reserve<float>(pool_.threads() * static_cast<size_t>(worker_floats));
@@ -200,7 +201,8 @@ void CpuOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Bat
   pool_.parallel_for(token_ranges_.size() * static_cast<size_t>(shape.kv_heads), [&](size_t item, size_t worker) {
     const TokenRange& range = token_ranges_[item / static_cast<size_t>(shape.kv_heads)];
     const auto kv = static_cast<int64_t>(item) % shape.kv_heads;
-    const int64_t length = positions[range.end - 1] + 1;  // of the last token; it needs all that the others need
+    // Number of keys of the range's last token, which include those of the others.
+    const int64_t length = positions[range.end - 1] + 1;
     expect(length >= range.end - range.first && length <= batch.max_length,
            "cached_attention: a position beyond its sample");
     float* keys = scratch + static_cast<int64_t>(worker) * worker_floats;

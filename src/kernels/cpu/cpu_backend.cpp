@@ -1,4 +1,4 @@
-// The CPU backend: mostly wiring.
+// The CPU backend: puts the operators, the stream and the loader together.
 #include "kernels/cpu/cpu_backend.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The CPU as a device: memory, one compute stream, and the operators on a pool of threads. Made once in main.
+// The CPU as a device: memory, one compute stream, and the operators on a pool of threads. Main makes one.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ namespace lfm2 {
 
 class CpuBackend final : public Backend {
  public:
-  // `simd`: a set of instructions by name, or "auto" for the best this processor has. Error(kUnavailable) where it has
-  // not.
+  // `simd` names a set of instructions; "auto" takes the best one of this processor. Error(kUnavailable) where the
+  // processor lacks it.
   explicit CpuBackend(int threads, std::string_view simd = "auto");
 
   std::string description() const override;
@@ -40,7 +40,7 @@ class CpuBackend final : public Backend {
   const Simd& simd_;
   ThreadPool pool_;
   CpuOps ops_;
-  CpuStream stream_;  // last: its thread, which calls the operators, ends first
+  CpuStream stream_;  // last: its thread calls the operators, so it must end first
 };
 
 }  // namespace lfm2

@@ -1,4 +1,5 @@
-// The mixture of experts around its matrix products: which experts, in which order, and their weighted sum.
+// The mixture of experts around its matrix products: the choice of experts, the order of the rows, and the weighted
+// sum.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,10 +10,10 @@ namespace lfm2 {
 
 namespace {
 
-// A NaN score is chosen last.
+// The score by which experts are compared; an expert with a NaN score is chosen last.
 float sortable(float score) { return std::isnan(score) ? -std::numeric_limits<float>::infinity() : score; }
 
-// The best expert that comes after `last` in the order (score descending, id ascending); the first one for last = -1.
+// The best expert behind `last` in the order of descending scores and ascending ids; the first one where `last` is -1.
 int32_t next_best(const float* scores, int32_t experts, int32_t last) {
   int32_t best = -1;
   for (int32_t expert = 0; expert < experts; ++expert) {
@@ -70,8 +71,8 @@ void CpuOps::group_by_expert(const Routing& routing) {
   const int64_t top_k = routing.ids.dim(1);
   const auto* ids = routing.ids.as<const int32_t>();
   auto* offsets = routing.expert_offsets.as<int32_t>();
-  // Counts one place further on, then sums: offsets[e + 1] = the first row of expert e, and moves on as rows are given
-  // out.
+  // Counts the rows of each expert one place further on and sums up, so that offsets[e + 1] is the first row of expert
+  // e. As rows are given out it moves on, and ends as the first row of expert e + 1.
   std::fill_n(offsets, experts + 1, 0);
   for (int64_t i = 0; i < assignments; ++i) {
     expect(ids[i] >= 0 && ids[i] < experts, "group_by_expert: an expert id out of range");

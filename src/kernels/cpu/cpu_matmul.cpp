@@ -1,5 +1,5 @@
-// The matrix products: rows of a are packed once, tiles of w as they come by, and each work item makes a block of rows
-// by a group of columns of the output.
+// The matrix products. The rows of a are packed once, each tile of w when it is used. A work item computes a block of
+// rows by a group of columns of the output.
 #include <algorithm>
 #include <cstring>
 
@@ -9,11 +9,16 @@ namespace lfm2 {
 
 namespace {
 
-constexpr int64_t kMostBlockRows = 576;  // their packed block of k, and the sums, stay in the L2 cache
-constexpr int64_t kMostGroupColumns = 256;
-constexpr int64_t kFewBytes = 512 * 1024;  // of packed rows, over all of k: they stay in the L2 cache anyway
-constexpr int64_t kFewTiles = 3;           // of rows, for which packing tiles of w anew is faster than keeping them
-constexpr int64_t kItemsPerThread = 4;     // at least, where the columns allow: threads end at about the same time
+// A block of this many rows, packed for one block of k, and its sums stay in the L2 cache.
+constexpr int64_t kMaxBlockRows = 576;
+constexpr int64_t kMaxGroupColumns = 256;
+// Packed rows of this size, over all of k, stay in the L2 cache in any order.
+constexpr int64_t kFewBytes = 512 * 1024;
+// Up to this many tiles of rows, packing tiles of w anew is faster than keeping them.
+constexpr int64_t kFewTiles = 3;
+// Each thread gets at least this many work items, where there are enough columns, so that all end at about the same
+// time.
+constexpr int64_t kItemsPerThread = 4;
 constexpr int64_t kGateUpColumns = 2 * kGateUpBlock;
 
 int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
@@ -29,7 +34,7 @@ Fetch fetch_of(const RowsView& view, bool to_write) {
           view.k * size_bytes(view.type), to_write};
 }
 
-// out[c] = sums[c] + bias[c] + (the old out[c]), one rounding.
+// out[c] = sums[c] + bias[c], + the old out[c] where `add`; rounded once.
 template <class T>
 void write_row(const float* sums, int64_t columns, const float* bias, bool add, T* out) {
   for (int64_t c = 0; c < columns; ++c) {
@@ -47,15 +52,15 @@ struct CpuOps::Product {
   const float* bias = nullptr;  // [n]
   Tensor out;
   bool add = false, swiglu = false;
-  const std::byte* packed = nullptr;  // what pack_rows made of a
+  const std::byte* packed = nullptr;  // the result of pack_rows(a)
   int64_t n() const { return w.dim(1); }
   int64_t k() const { return w.dim(2); }
 };
 
-// Adds blocks for the rows [first, last) of a, which meet matrix `matrix`.
+// Adds blocks for the rows [first, last) of a, which are multiplied by matrix `matrix`.
 void CpuOps::cut_rows(int64_t matrix, int64_t first, int64_t last) {
   const auto tile = static_cast<int64_t>(simd_.matmul->tile_rows);
-  const int64_t blocks = ceil_divide(last - first, kMostBlockRows);
+  const int64_t blocks = ceil_divide(last - first, kMaxBlockRows);
   const int64_t most = blocks == 0 ? tile : round_up(ceil_divide(last - first, blocks), tile);
   for (int64_t row = first; row < last; row += most) {
     const int64_t first_tile = row_blocks_.empty() ? 0 : row_blocks_.back().end_tile, rows = std::min(most, last - row);
@@ -63,7 +68,7 @@ void CpuOps::cut_rows(int64_t matrix, int64_t first, int64_t last) {
   }
 }
 
-// Every tile of rows, for each block of k: [blocks of k, tiles].
+// Packs all tiles of rows for each block of k: [blocks of k, tiles].
 const std::byte* CpuOps::pack_rows(const Tensor& a) {
   const MatmulKernel& kernel = *simd_.matmul;
   const auto tile_rows = static_cast<int64_t>(kernel.tile_rows), block_k = static_cast<int64_t>(kernel.block_k);
@@ -82,8 +87,8 @@ const std::byte* CpuOps::pack_rows(const Tensor& a) {
   return packed;
 }
 
-// One block of rows by the columns [first_column, end_column), with a thread's own memory for a tile of w and the sums:
-// [tiles of columns, rows in whole tiles, tile_columns].
+// Multiplies one block of rows with the columns [first_column, end_column). `w_tile` and `sums` are the thread's own
+// memory for a tile of w and for the sums [tiles of columns, rows in whole tiles, tile_columns].
 void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64_t first_column, int64_t end_column,
                             std::byte* w_tile, float* sums) const {
   const MatmulKernel& kernel = *simd_.matmul;
@@ -96,8 +101,8 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
   const int64_t tile_sums = block_tiles * tile_rows * tile_columns;
   const size_t a_bytes = kernel.a_bytes(product.a.dtype);
   const Tensor w = product.w.at(block.matrix);
-  // Many rows: all tiles of w for one block of k, whose packed rows so stay in the cache. Few rows: all of k for one
-  // tile of w, whose rows so are read from end to end.
+  // With many rows, all tiles of w are taken for one block of k, whose packed rows stay in the cache. With few rows,
+  // all of k is taken for one tile of w, whose rows are then read from end to end.
   const bool few = block_tiles * k_blocks * static_cast<int64_t>(a_bytes) <= kFewBytes;
   struct Step {
     int64_t b, tile;  // block of k, tile of w
@@ -142,7 +147,8 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
     part.sums = sums + tile * tile_sums;
     part.first = b == 0;
     part.last = b + 1 == k_blocks;
-    if (i + 1 < steps && !few) part.next_w = fetch_of(w_of(step_of(i + 1)), false);  // few: the processor does it
+    // With few rows the reads are sequential, and the processor fetches ahead by itself.
+    if (i + 1 < steps && !few) part.next_w = fetch_of(w_of(step_of(i + 1)), false);
     const int64_t share = product.swiglu ? 2 : 1;
     if (part.last)
       part.out = fetch_of(
@@ -160,17 +166,17 @@ void CpuOps::multiply_blocks(Product product) {
   const auto tile_columns = static_cast<int64_t>(kernel.tile_columns);
   const auto blocks = static_cast<int64_t>(row_blocks_.size()), threads = static_cast<int64_t>(pool_.threads());
   const int64_t n = product.n();
-  // Whole tiles, and whole blocks of gate and up rows.
+  // Groups consist of whole tiles, and of whole blocks of gate and up rows.
   const int64_t group_columns =
-      round_up(std::clamp<int64_t>(n * blocks / (kItemsPerThread * threads), 1, kMostGroupColumns),
+      round_up(std::clamp<int64_t>(n * blocks / (kItemsPerThread * threads), 1, kMaxGroupColumns),
                std::max(tile_columns, kGateUpColumns));
   const int64_t groups = ceil_divide(n, group_columns);
-  int64_t most_tiles = 0;
-  for (const RowBlock& block : row_blocks_) most_tiles = std::max(most_tiles, block.end_tile - block.first_tile);
+  int64_t max_tiles = 0;
+  for (const RowBlock& block : row_blocks_) max_tiles = std::max(max_tiles, block.end_tile - block.first_tile);
 
   product.packed = pack_rows(product.a);
   const size_t w_bytes = kernel.w_bytes(product.w.dtype);
-  const size_t sums_bytes = static_cast<size_t>(most_tiles) * kernel.tile_rows *
+  const size_t sums_bytes = static_cast<size_t>(max_tiles) * kernel.tile_rows *
                             static_cast<size_t>(round_up(group_columns, tile_columns)) * sizeof(float);
   auto* scratch = scratch_.reserve<std::byte>(pool_.threads() * (w_bytes + sums_bytes));
   pool_.parallel_for(static_cast<size_t>(blocks * groups), [&](size_t item, size_t worker) {
@@ -181,12 +187,14 @@ void CpuOps::multiply_blocks(Product product) {
   });
 }
 
-// The columns [first, first + columns) of a row of the output; their sums lie in tiles `step` floats apart.
+// Writes the columns [first, first + columns) of a row of the output. Their sums stand in tiles that are `step` floats
+// apart.
 void CpuOps::write_sums(const Product& product, int64_t row, int64_t first, int64_t columns, const float* sums,
                         int64_t step) const {
   const auto tile_columns = static_cast<int64_t>(simd_.matmul->tile_columns);
   const auto copy_sums = [&](float* target) {
-    constexpr int64_t kUsual = 32;  // columns of a tile: a copy of known size is not a call
+    // The usual number of columns in a tile; a copy of constant size needs no call.
+    constexpr int64_t kUsual = 32;
     for (int64_t c = 0; c < columns; c += tile_columns, sums += step)
       if (const int64_t count = std::min(tile_columns, columns - c); count == kUsual)
         std::memcpy(target + c, sums, kUsual * sizeof(float));
@@ -199,7 +207,7 @@ void CpuOps::write_sums(const Product& product, int64_t row, int64_t first, int6
       out.data + static_cast<size_t>(row * out.dim(1) + (product.swiglu ? first / 2 : first)) * size_bytes(out.dtype);
   if (fp32 && !product.swiglu && !product.add && product.bias == nullptr)
     return copy_sums(reinterpret_cast<float*>(target));
-  float values[kMostGroupColumns];
+  float values[kMaxGroupColumns];
   copy_sums(values);
   if (product.swiglu) return write_swiglu(values, columns, out.dtype, target);
   if (fp32 && product.add && product.bias == nullptr) {
@@ -212,9 +220,9 @@ void CpuOps::write_sums(const Product& product, int64_t row, int64_t first, int6
   });
 }
 
-// Columns of gate and up in turn; they begin with a whole block.
+// Computes silu(gate) * up. The sums are blocks of gate and of up columns in turn, and begin with a whole block.
 void CpuOps::write_swiglu(const float* sums, int64_t columns, DType type, std::byte* target) const {
-  float gate[kMostGroupColumns / 2], up[kMostGroupColumns / 2];
+  float gate[kMaxGroupColumns / 2], up[kMaxGroupColumns / 2];
   int64_t count = 0;
   for (int64_t c = 0; c < columns; c += kGateUpColumns, count += kGateUpBlock) {
     std::memcpy(gate + count, sums + c, kGateUpBlock * sizeof(float));
@@ -250,7 +258,7 @@ void CpuOps::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) 
   multiply_blocks({.a = a, .w = w.reshape({1, n, w.dim(1)}), .out = out, .swiglu = true});
 }
 
-// Each expert's rows meet its own matrix.
+// Cuts the rows of each expert into blocks, which are multiplied by the matrix of that expert.
 void CpuOps::cut_experts(const Tensor& a, const Tensor& w, const Tensor& expert_offsets) {
   const auto* offsets = expert_offsets.as<const int32_t>();
   row_blocks_.clear();

@@ -1,4 +1,4 @@
-// The operators that treat each row or element alone, and the helpers of all.
+// The operators that treat each row or element by itself, and the helpers of all operators.
 #include "kernels/cpu/cpu_ops.h"
 
 #include <algorithm>
@@ -52,7 +52,8 @@ void CpuOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out)
   const size_t row_bytes = static_cast<size_t>(x.dim(1)) * size_bytes(x.dtype);
   for_each_row(out.dim(0), x.dim(1), [&](int64_t i) {
     const int32_t row = rows.as<const int32_t>()[i];
-    std::memcpy(out.rows(i, 1).data, x.rows(row, 1).data, row_bytes);  // rows() refuses what is outside
+    // Tensor::rows() throws for a row outside of x.
+    std::memcpy(out.rows(i, 1).data, x.rows(row, 1).data, row_bytes);
   });
 }
 

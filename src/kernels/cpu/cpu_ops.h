@@ -1,13 +1,13 @@
-// The operators of the model on the CPU: the readable specification, and what the CUDA operators are compared with.
-// Made by CpuBackend; called on its compute stream only, one operator at a time.
+// The operators of the model on the CPU: the readable specification, with which the CUDA operators are compared. Made
+// by CpuBackend and called only on its compute stream, one operator at a time.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cpu/growing_buffer.h"
 #include "kernels/cpu/rope_table.h"
 #include "kernels/cpu/simd.h"
-#include "kernels/cpu/workspace.h"
 #include "kernels/ops.h"
 #include "kernels/thread_pool.h"
 
@@ -43,11 +43,12 @@ class CpuOps final : public Ops {
   void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual, const Tensor& norm_weight,
                             float eps, const Tensor& normed) override;
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
-  void sample(const Tensor& logits, const Tensor& draws, const SamplingRule& rule, const Tensor& ids,
+  void sample(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& ids,
               const Tensor& log_probs) override;
 
  private:
-  // A matrix product, and the blocks of rows it is cut into: each meets one matrix and is packed in whole tiles.
+  // A matrix product, and the blocks of rows that it is cut into; each block is multiplied by one matrix, and packed in
+  // whole tiles.
   struct Product;
   struct RowBlock {
     int64_t matrix = 0, first_row = 0, rows = 0, first_tile = 0, end_tile = 0;
@@ -62,7 +63,7 @@ class CpuOps final : public Ops {
                   int64_t step) const;
   void write_swiglu(const float* sums, int64_t columns, DType type, std::byte* target) const;
 
-  // Some tokens of one sequence.
+  // the tokens [first, end) of the batch, all of one sequence
   struct TokenRange {
     int64_t sequence = 0, first = 0, end = 0;
   };
@@ -71,9 +72,9 @@ class CpuOps final : public Ops {
   // log of the sum of exp(logits).
   static double log_sum(const float* logits, int64_t vocab);
 
-  // The elements as fp32: x itself where it is fp32, else a copy in the workspace. Null for an empty tensor.
+  // The elements as fp32: x itself where it is fp32, else a copy in the workspace; null for an empty tensor.
   const float* as_float(const Tensor& x, Workspace& workspace);
-  // f(row) for every row; cheap rows are shared out in groups.
+  // Calls f(row) for every row, in parallel; cheap rows are shared out in groups.
   template <class F>
   void for_each_row(int64_t rows, int64_t row_numel, F&& f);
 
@@ -87,7 +88,8 @@ class CpuOps final : public Ops {
 
 template <class F>
 void CpuOps::for_each_row(int64_t rows, int64_t row_numel, F&& f) {
-  constexpr int64_t kWorthSharing = 16384;  // elements: some microseconds, about what it takes to wake a thread
+  // This many elements take some microseconds, about as long as waking a thread.
+  constexpr int64_t kWorthSharing = 16384;
   if (rows == 0) return;
   const int64_t group = row_numel >= kWorthSharing ? 1 : kWorthSharing / (row_numel + 1) + 1;
   const auto groups = static_cast<size_t>((rows + group - 1) / group);

@@ -1,4 +1,4 @@
-// sample: one token a row, by the functions of sampling.h.
+// The operator `sample`: draws one token for each row, with the functions of sampling.h.
 #include <algorithm>
 #include <functional>
 
@@ -9,23 +9,24 @@ namespace lfm2 {
 
 namespace {
 
-// Descending in the order in which tokens are kept: unique within a row, and larger for the lower of two ids.
+// The key by which tokens are kept, the largest first. Keys are unique within a row, and larger for the lower of two
+// ids.
 uint64_t order_of(float logit, int64_t id) {
   return uint64_t{sampling_key(logit)} << 32 | (~static_cast<uint64_t>(id) & 0xffffffffu);
 }
 float logit_of(uint64_t order) { return sampling_logit(static_cast<uint32_t>(order >> 32)); }
 int32_t id_of(uint64_t order) { return static_cast<int32_t>(~static_cast<uint32_t>(order)); }
 
-// scratch [2 vocab]
+// Draws one token. scratch [2 vocab].
 int32_t draw(const float* logits, int64_t vocab, const SamplingRule& rule, const int32_t* draws, uint64_t* scratch) {
   uint64_t* orders = scratch;
-  uint64_t* masses = scratch + vocab;  // by id, of what is kept
+  uint64_t* masses = scratch + vocab;  // [vocab], by id; only those of the kept tokens are set
   for (int64_t id = 0; id < vocab; ++id) orders[id] = order_of(logits[id], id);
   const uint64_t best = *std::max_element(orders, orders + vocab);
   if (rule.temperature == 0.0f) return id_of(best);
 
-  uint64_t* end = orders + vocab;  // kept: [orders, end), in any order
-  uint64_t least = 0;              // of them
+  uint64_t* end = orders + vocab;  // the kept tokens are [orders, end), in any order
+  uint64_t least = 0;              // the smallest key of a kept token
   if (rule.top_k > 0 && rule.top_k < vocab) {
     end = orders + rule.top_k;
     std::nth_element(orders, end - 1, orders + vocab, std::greater<>());
@@ -56,17 +57,18 @@ int32_t draw(const float* logits, int64_t vocab, const SamplingRule& rule, const
 
 }  // namespace
 
-void CpuOps::sample(const Tensor& logits, const Tensor& draws, const SamplingRule& rule, const Tensor& ids,
+void CpuOps::sample(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& ids,
                     const Tensor& log_probs) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
   expect(logits.dtype == DType::kF32 && draws.dtype == DType::kI32 && ids.dtype == DType::kI32 &&
              log_probs.dtype == DType::kF32 && vocab > 0 && vocab <= kMostSampled && draws.numel() == 2 * rows &&
-             ids.numel() == rows && log_probs.numel() == rows,
+             rules.dtype == DType::kI32 && rules.numel() == kRuleWords * rows && ids.numel() == rows &&
+             log_probs.numel() == rows,
          "sample: shapes");
   auto* scratch = scratch_.reserve<uint64_t>(pool_.threads() * static_cast<size_t>(2 * vocab));
   pool_.parallel_for(static_cast<size_t>(rows), [&](size_t row, size_t worker) {
     const float* logit = logits.as<const float>() + static_cast<int64_t>(row) * vocab;
-    const int32_t id = draw(logit, vocab, rule, draws.as<const int32_t>() + 2 * row,
+    const int32_t id = draw(logit, vocab, rules.as<const SamplingRule>()[row], draws.as<const int32_t>() + 2 * row,
                             scratch + static_cast<int64_t>(worker) * 2 * vocab);
     ids.as<int32_t>()[row] = id;
     log_probs.as<float>()[row] = static_cast<float>(static_cast<double>(logit[id]) - log_sum(logit, vocab));

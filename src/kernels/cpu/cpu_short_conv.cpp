@@ -1,4 +1,4 @@
-// short_conv, of whole samples and of sequences whose last inputs are kept: each token alone.
+// The operators short_conv and cached_short_conv: each token is computed by itself.
 #include <algorithm>
 #include <cstring>
 
@@ -14,14 +14,15 @@ struct Taps {
   int64_t hidden = 0, length = 0;
 };
 
-// What a channel's taps read: B ∘ z of a row of B, C, z.
+// The input of the convolution in channel c: B ∘ z, where `row` holds B, C and z.
 template <class T>
 float gated_input(const T* row, int64_t hidden, int64_t c) {
   return to_float(row[c]) * to_float(row[2 * hidden + c]);
 }
 
-// One token, whose row of bcz this is. Tap j reads the input length - 1 - j positions before: below first_tap that lies
-// before the sample, below first_row in `past` [.., hidden] at row j + past_row, from there on in bcz.
+// Where the taps of one token find their inputs. Tap j reads the input length - 1 - j positions back. Taps below
+// first_tap reach before the sample and read nothing; those below first_row read row j + past_row of `past`
+// [.., hidden]; all others read bcz.
 struct Reach {
   int64_t first_tap = 0, first_row = 0;
   const float* past = nullptr;
@@ -87,7 +88,7 @@ void CpuOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Te
     for_each_row(batch.tokens, hidden * (taps.length + 1), [&](int64_t token) {
       const int32_t sequence = sequence_of[token];
       expect(sequence >= 0 && sequence < batch.sequences, "cached_short_conv: a sequence that does not exist");
-      const int64_t place = token - offsets[sequence];  // so many rows of the sequence lie before this one in bcz
+      const int64_t place = token - offsets[sequence];  // the number of earlier rows of this sequence in bcz
       expect(place >= 0 && place <= positions[token], "cached_short_conv: a position beyond its sample");
       const int64_t first_tap = std::max<int64_t>(0, kept - positions[token]);
       const int64_t first_row = std::max<int64_t>(0, kept - place);
@@ -95,14 +96,15 @@ void CpuOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Te
                {first_tap, first_row, states.rows(rows[2 * sequence], 1).as<const float>(), place},
                out.as<T>() + token * hidden);
     });
-    // The state behind the batch: of its last rows, and where those are fewer, of what the state before held.
+    // The state behind the batch holds the inputs of the last positions: from bcz, and where the batch has fewer, from
+    // the state before.
     for_each_row(batch.sequences, kept * hidden, [&](int64_t sequence) {
       const int64_t tokens = offsets[sequence + 1] - offsets[sequence], last = offsets[sequence + 1] - 1;
       expect(tokens > 0 && rows[2 * sequence] != rows[2 * sequence + 1], "cached_short_conv: sequences");
       const auto* before = states.rows(rows[2 * sequence], 1).as<const float>();
       auto* after = states.rows(rows[2 * sequence + 1], 1).as<float>();
       for (int64_t entry = std::max<int64_t>(0, kept - 1 - positions[last]); entry < kept; ++entry) {
-        const int64_t back = kept - 1 - entry;  // from the last position
+        const int64_t back = kept - 1 - entry;  // positions back from the last one
         float* target = after + entry * hidden;
         if (back < tokens) {
           for (int64_t c = 0; c < hidden; ++c) target[c] = gated_input(in + (last - back) * 3 * hidden, hidden, c);

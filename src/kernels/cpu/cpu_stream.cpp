@@ -1,4 +1,4 @@
-// The stream's thread and the tickets of its events.
+// The thread of the stream, and the tickets of its events.
 #include "kernels/cpu/cpu_stream.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ uint64_t CpuEvent::recorded() const {
 }
 
 void CpuEvent::complete(uint64_t ticket) {
-  // Notified under the lock: whoever sees done() may destroy the event, and takes this lock first.
+  // Notifies under the lock: a thread that sees done() takes the lock before it destroys the event.
   const std::lock_guard lock(mutex_);
   completed_ = std::max(completed_, ticket);
   reached_.notify_all();
@@ -61,7 +61,7 @@ void CpuStream::record(Event& event) {
   push({[&recorded, ticket = recorded.record()] { recorded.complete(ticket); }, true, {}});
 }
 
-// Cannot hang: a ticket's record is in a queue before anybody can wait for it, so waits never form a cycle.
+// Cannot deadlock: a ticket is recorded in a queue before anybody can wait for it, so waits form no cycle.
 void CpuStream::wait(Event& event) {
   const CpuEvent& awaited = as_cpu_event(event);
   push({[&awaited, ticket = awaited.recorded()] { awaited.wait(ticket); }, false, {}});
@@ -107,11 +107,11 @@ void CpuStream::worker_loop() {
     } catch (...) {
       failure = std::current_exception();
     }
-    item.work = nullptr;  // what it captured goes before anybody can see it as done
+    item.work = nullptr;  // destroys what the work captured before anybody can see it as done
     const double end = steady_seconds();
     lock.lock();
     if (item.tag) finished_.push_back({*item.tag, start, end});
-    if (failure) error_ = failure;  // the first: after it no work runs
+    if (failure) error_ = failure;  // the first error; no work runs after it
   }
 }
 

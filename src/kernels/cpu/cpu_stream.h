@@ -1,5 +1,5 @@
-// An in-order queue of host work on a thread of its own, and its events. CpuBackend computes on one; channels may own
-// others.
+// A queue of work for the host that runs in order on a thread of its own, and its events. CpuBackend computes on one; a
+// channel may own another.
 #pragma once
 
 #include <condition_variable>
@@ -16,15 +16,15 @@
 
 namespace lfm2 {
 
-// As a CUDA event: record takes a ticket on the calling thread, the stream completes it when it gets there. Outlives
-// the work that refers to it.
+// Works like a CUDA event: record() takes a ticket on the calling thread, and the stream completes the ticket when it
+// gets there. The event must outlive the work that refers to it.
 class CpuEvent final : public Event {
  public:
   bool done() const override;
 
-  uint64_t record();               // the new point, not yet reached
-  uint64_t recorded() const;       // the newest point: what a wait refers to
-  void complete(uint64_t ticket);  // this point and all before it are reached
+  uint64_t record();               // takes a ticket for a new point
+  uint64_t recorded() const;       // the ticket of the newest point, which a wait refers to
+  void complete(uint64_t ticket);  // marks this ticket and all before it as reached
   void wait(uint64_t ticket) const;
 
  private:
@@ -33,9 +33,9 @@ class CpuEvent final : public Event {
   uint64_t recorded_ = 0, completed_ = 0;
 };
 
-// After work has failed, later work and waits are skipped but events still complete, so that nobody waits for ever;
-// check() keeps throwing the first error. The destructor runs what is queued: owners of memory that it uses drain the
-// stream before.
+// After work has failed, later work and waits are skipped, but events still complete, so that nobody waits for ever;
+// check() keeps throwing the first error. The destructor runs what is queued: an owner of memory that the work uses
+// drains the stream first.
 class CpuStream final : public Stream {
  public:
   CpuStream();
@@ -44,7 +44,7 @@ class CpuStream final : public Stream {
   CpuStream& operator=(const CpuStream&) = delete;
 
   void submit(std::function<void()> work, int64_t tag = kUntagged) override;
-  void record(Event& event) override;  // a CpuEvent, as every event of the CPU backend
+  void record(Event& event) override;  // `event` is a CpuEvent, as all events of this backend are
   void wait(Event& event) override;
   void check() override;
   std::vector<Span> take_finished() override;
@@ -53,8 +53,8 @@ class CpuStream final : public Stream {
  private:
   struct Item {
     std::function<void()> work;
-    bool always = false;         // also after an error: completes an event
-    std::optional<int64_t> tag;  // submitted work
+    bool always = false;         // runs after an error, too, because it completes an event
+    std::optional<int64_t> tag;  // set for submitted work
   };
 
   void push(Item item);
@@ -65,8 +65,8 @@ class CpuStream final : public Stream {
   std::deque<Item> queue_;
   std::exception_ptr error_;
   std::vector<Span> finished_;
-  bool stopping_ = false;  // all above are guarded by mutex_
-  std::thread worker_;     // last: it uses all of the above
+  bool stopping_ = false;  // all from mutex_ to here is guarded by it
+  std::thread worker_;     // last, because the thread uses all of the above
 };
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// top_log_probs: log-softmax over the vocabulary and its largest entries.
+// The operator top_log_probs: log-softmax over the vocabulary, and its largest entries.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -24,7 +24,7 @@ void CpuOps::top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor
   pool_.parallel_for(static_cast<size_t>(rows), [&](size_t item, size_t worker) {
     const auto row = static_cast<int64_t>(item);
     const float* logit = logits.as<const float>() + row * vocab;
-    // A NaN sorts last; it makes every log-probability of its row NaN, as log_softmax does.
+    // A NaN sorts last. It makes all log-probabilities of its row NaN, as log_softmax does.
     const auto sortable = [](float x) { return std::isnan(x) ? -std::numeric_limits<float>::infinity() : x; };
     const auto better = [&](int32_t a, int32_t b) {
       const float x = sortable(logit[a]), y = sortable(logit[b]);

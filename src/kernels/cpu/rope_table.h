@@ -1,4 +1,4 @@
-// Cosines and sines of the rotary embedding, computed once per position. Used by CpuOps::qk_norm_rope.
+// Cosines and sines of the rotary embedding, computed once for each position. Used by CpuOps::qk_norm_rope.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,11 @@
 
 namespace lfm2 {
 
-// Frequencies and angles are rounded to fp32 where transformers rounds them; at large positions that decides the
-// digits.
+// Frequencies and angles are rounded to fp32 in the same places as in transformers, because at large positions these
+// roundings change the result.
 class RopeTable {
  public:
-  // Makes positions [0, positions) available; computes only what is not there yet.
+  // Makes the positions [0, positions) available, and computes only those that are missing.
   void extend(float theta, int64_t head_dim, int64_t positions);
 
   const float* cosines(int64_t position) const { return cosines_.data() + position * half_; }  // [head_dim / 2]

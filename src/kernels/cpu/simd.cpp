@@ -1,4 +1,4 @@
-// Which vector kernels this machine can run.
+// Finds the vector kernels that this machine can run.
 #include "kernels/cpu/simd.h"
 
 #if defined(__x86_64__)
@@ -13,8 +13,8 @@ namespace lfm2 {
 
 namespace {
 
-// The processor has the instructions, and the system lets this process use the tiles: a large state that Linux saves
-// only for those that ask.
+// Whether the processor has AMX and the system lets this process use its tiles. Their registers are large, and Linux
+// saves them only for processes that ask.
 bool amx_supported() {
 #if defined(__x86_64__) && defined(__linux__) && defined(SYS_arch_prctl)
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;

@@ -1,21 +1,21 @@
 // The matrix product on AMX tiles: fp32 as a sum of bf16 planes, whose products are exact.
 //
-// A value is cut into planes of 8 significant bits: x = x0 + x1 + x2 exactly (bf16: x0 alone; fp16: x0 + x1), each
-// plane what is left, rounded to bf16. a w is the sum of ai wj with i + j < 3: what is left out is below 2^-23 |a w|
-// and of any sign. A block of k is summed 32 elements after 32, in pairs (i, i + 16): first all small products (i + j >
-// 0), then those of the first planes, so that sums are rounded as seldom as can be where they are large. The products
-// are exact, and the instruction rounds about once for its 32 elements.
+// A value is cut into planes of 8 significant bits, x = x0 + x1 + x2 exactly (bf16: x0 alone; fp16: x0 + x1). Each
+// plane is the remainder so far, rounded to bf16. The product a w is the sum of all ai wj with i + j < 3; the rest is
+// below 2^-23 |a w| and has any sign. A block of k is summed in steps of 32 elements, in pairs (i, i + 16). First come
+// all small products (i + j > 0), then the products of the first planes, so that few roundings happen while the sums
+// are large. The products are exact, and the instruction rounds about once for its 32 elements.
 //
-// Tiles treat numbers below 2^-126 as zero, and an infinity has no planes. So a sum over a block of k is made by plain
-// fused multiply-adds instead, as the vector kernels make it, where
+// Tiles treat numbers below 2^-126 as zero, and an infinity has no planes. So a sum over a block of k is computed by
+// plain fused multiply-adds, as the vector kernels do, where
 //   - its row of a or of w holds a number of kLarge or more in the block, or
 //   - the tiles' sum is below kLeast, infinite or a NaN.
-// Elsewhere the tiles lose, in a block, less than 2^-85: of 256 elements 2^-126 a plane, times less than kLarge. That
-// is 2^-6 units in the last place of kLeast. The choice depends on the row of a and the row of w alone, as the sum
-// does.
+// Elsewhere the tiles lose less than 2^-85 in a block: 256 elements times 2^-126 for each plane, times less than
+// kLarge. That is 2^-6 units in the last place of kLeast. The choice depends on the row of a and the row of w alone, as
+// the sum does.
 //
-// The instruction takes rows of w as they lie (16 rows, 32 elements), and a as [pairs of elements, rows]; the tile of
-// sums it makes is [columns, rows], which the last block turns round.
+// The instruction takes rows of w as they are stored (16 rows, 32 elements), and a as [pairs of elements, rows]. The
+// tile of sums is [columns, rows]; the last block transposes it.
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/simd_amx_planes.h"
 #include "kernels/cpu/simd_amx_sums.h"
@@ -44,14 +44,14 @@ void multiply(const PackedProduct& p) {
   _tile_release();
 }
 
-// Packs one step of the rows of w for multiply_few, some rows at a time: plane 0 as [tile_columns, 32 elements], and
-// the others as [planes, tile_columns, 32 elements]. Behind the last row, that one again, for sums that nobody reads.
+// Packs one step of the rows of w for multiply_few, some rows at a time: plane 0 as [tile_columns, 32 elements], the
+// others as [planes, tile_columns, 32 elements]. Behind the last row that row is repeated, for sums that nobody reads.
 template <class T, size_t planes_w>
 class StepPacker {
  public:
   explicit StepPacker(const FewProduct& p) : p_(p) {}
 
-  // The step at i.
+  // Prepares the step that begins at element i of the rows.
   void begin(size_t i, std::byte* first_plane, std::byte* others) {
     const size_t byte = i * sizeof(T), ahead = byte + kAhead, row_bytes = p_.w.k * sizeof(T);
     row_ = static_cast<const std::byte*>(p_.w.data) + byte;
@@ -62,11 +62,12 @@ class StepPacker {
     others_ = others;
   }
   bool whole() const { return left_ >= kStep; }
-  // The rows from `first` to before `end`, of a whole step.
+  // Packs the rows [first, end) of a step that has all its elements.
   inline __attribute__((always_inline)) void pack(size_t first, size_t end) {
     for (size_t r = first; r < end; ++r) pack_row(r, kStep);
   }
-  // All rows, of a step that need not be whole. By value: a packer whose address is known cannot stay in registers.
+  // Packs all rows of a step that may be shorter. The packer goes by value, because one whose address is taken cannot
+  // stay in registers.
   __attribute__((noinline)) static Largest pack_all(StepPacker packer) {
     const size_t left = packer.left_ < kStep ? packer.left_ : kStep;
     for (size_t r = 0; r < kRows; ++r) packer.pack_row(r, left);
@@ -77,7 +78,7 @@ class StepPacker {
 
  private:
   static constexpr size_t kRows = kHalves * kSide;
-  static constexpr size_t kAhead = 1024;  // bytes of each row, which are asked for
+  static constexpr size_t kAhead = 1024;  // how many bytes ahead each row is prefetched
 
   inline __attribute__((always_inline)) void pack_row(size_t r, size_t left) {
     __m512i plane[planes_w];
@@ -94,17 +95,19 @@ class StepPacker {
   std::ptrdiff_t to_soon_ = 0;
   size_t left_ = 0;
   std::byte *first_plane_ = nullptr, *others_ = nullptr;
-  Largest largest_;  // so far: a larger one than the block's own only costs time
+  Largest largest_;  // over all blocks so far: a number that is larger than those of this block only costs time
 };
 
-// One register tile over all of k, for few rows of a: the rows of w are packed step by step, in the time in which the
-// tiles multiply what was packed before.
+// Computes one register tile over all of k, for few rows of a. The next step's rows of w are packed while the tiles
+// multiply those of this step.
 template <class T, size_t planes_w, size_t planes_a, bool both>
 void multiply_few(const FewProduct& p) {
   constexpr size_t kStepA = (both ? 2 : 1) * planes_a * kTileBytes, kSmall = small_products(planes_w, planes_a);
   constexpr size_t kRows = kHalves * kSide, kPlane = kHalves * kTileBytes;
-  constexpr size_t kShare = kRows * kStep / kBlock;  // of a step's rows, for each step of a block
-  constexpr size_t kKept = kBlock / kStep + 1;  // the block's first planes, and those of the next block's first step
+  // The rows of a step that are packed during each step of a block.
+  constexpr size_t kShare = kRows * kStep / kBlock;
+  // The first planes of a whole block and of the next block's first step are kept.
+  constexpr size_t kKept = kBlock / kStep + 1;
   alignas(64) std::byte first_planes[kKept][kPlane], others[2][planes_w > 1 ? (planes_w - 1) * kPlane : 1];
   StepPacker<T, planes_w> packer(p);
   const size_t k = p.w.k, all_steps = steps(k);
@@ -127,7 +130,8 @@ void multiply_few(const FewProduct& p) {
     zero_tiles();
     if constexpr (kSmall > 0)
       for (size_t s = 0; s < count; ++s) {
-        asm volatile("" ::: "memory");  // what was packed is in memory
+        // Keeps the compiler from moving the stores of the packer behind the loads of the tiles.
+        asm volatile("" ::: "memory");
         const bool more = s + 1 < count;
         if (more) begin(first + s + 1);
         const size_t rows = more && packer.whole() ? kRows : 0;

@@ -1,16 +1,10 @@
-// For simd_amx.cpp: numbers cut into bf16 planes, and rows of them packed as the tiles take them.
+// For simd_amx.cpp: cuts numbers into bf16 planes, and packs rows of them in the order in which the tiles take them.
 //
-// Compiled with flags that other processors cannot run: see simd_body.h for why everything here, and in
+// This file is compiled with flags that other processors cannot run: simd_body.h says why everything here, and in
 // simd_amx_tiles.h and simd_amx_sums.h, has internal linkage.
 #pragma once
 
-#if defined(__GNUC__) && \
-    !defined(__clang__)  // g++ 12's header: _mm512_undefined_ps() warns about itself wherever it is inlined
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-
+#include "kernels/cpu/avx512_intrinsics.h"
 #include "kernels/cpu/simd.h"
 
 namespace lfm2 {
@@ -19,10 +13,10 @@ namespace {
 constexpr size_t kSide = 16;         // rows of a tile; also its columns of fp32
 constexpr size_t kStep = 2 * kSide;  // elements of k in a tile of bf16
 constexpr size_t kHalves = 2;        // tiles along each side of a register tile
-constexpr size_t kBlock = 256;       // of k
+constexpr size_t kBlock = 256;       // elements of k in a block
 constexpr size_t kTileBytes = 1024;
 constexpr size_t kRowBytes = 64;
-constexpr size_t kHeadBytes = 64;    // before packed tiles: a Head
+constexpr size_t kHeadBytes = 64;    // a Head stands before each packed tile
 constexpr unsigned kLarge = 0x4e80;  // 2^30 as bf16
 
 constexpr size_t planes(DType type) {
@@ -38,16 +32,16 @@ constexpr size_t planes(DType type) {
   return 0;
 }
 
-// What a packed tile of a or w begins with.
+// Stands before each packed tile of a or w.
 struct Head {
-  bool large;  // a number of kLarge or more
+  bool large;  // whether the tile holds a number of kLarge or more
 };
 
 size_t packed_bytes(DType type) { return kHeadBytes + kHalves * kBlock / kStep * planes(type) * kTileBytes; }
 
 constexpr size_t steps(size_t k) { return (k + kStep - 1) / kStep; }
 
-// 16 elements as fp32; only those that `mask` names are read, the others are zeros.
+// Loads 16 elements as fp32; reads only those that `mask` selects, the others are zero.
 __m512 load(const float* x, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, x); }
 __m512 load(const F16* x, __mmask16 mask) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, x)); }
 __m512 load(const Bf16* x, __mmask16 mask) {
@@ -57,15 +51,15 @@ __m512 load(const Bf16* x, __mmask16 mask) {
 
 __mmask16 mask_of(size_t count) { return static_cast<__mmask16>(count >= kSide ? 0xffffu : (1u << count) - 1); }
 
-// The same 32 bits in each lane; stays in its register: g++ would make it anew for each use.
+// The same 32 bits in each lane. The asm keeps the value in its register, where g++ would make it anew for each use.
 inline __attribute__((always_inline)) __m512i constant(unsigned bits) {
   __m512i value = _mm512_set1_epi32(static_cast<int>(bits));
   asm("" : "+v"(value));
   return value;
 }
 
-// The first 32 of the `left` elements of a row as planes: element i in the low half of lane i, element i + 16 in the
-// high half.
+// Loads the first 32 of the `left` elements of a row as planes: element i in the low half of lane i, element i + 16 in
+// the high half.
 template <size_t count, class T>
 inline __attribute__((always_inline)) void load_planes(const T* row, size_t left, __m512i (&plane)[count]) {
   __m512 low, high;
@@ -79,18 +73,18 @@ inline __attribute__((always_inline)) void load_planes(const T* row, size_t left
   const __m512i upper = constant(0xffff0000u), half = constant(0x8000);
   for (size_t p = 0; p < count; ++p) {
     __m512i low_bits = _mm512_castps_si512(low), high_bits = _mm512_castps_si512(high);
-    if (p + 1 < count) {  // to the nearest; the last plane is exact
+    if (p + 1 < count) {  // rounded to nearest; the last plane takes all that is left
       low_bits = _mm512_and_si512(_mm512_add_epi32(low_bits, half), upper);
       high_bits = _mm512_and_si512(_mm512_add_epi32(high_bits, half), upper);
       low = _mm512_sub_ps(low, _mm512_castsi512_ps(low_bits));
       high = _mm512_sub_ps(high, _mm512_castsi512_ps(high_bits));
     }
-    constexpr int kSelect = 0xd8;  // the bits of b where c has ones, else those of a
+    constexpr int kSelect = 0xd8;  // the operation that takes b's bits where c has ones, else a's bits
     plane[p] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(low_bits, 16), high_bits, upper, kSelect);
   }
 }
 
-// bf16 is its own plane.
+// A bf16 number is its own only plane.
 inline __attribute__((always_inline)) void load_planes(const Bf16* row, size_t left, __m512i (&plane)[1]) {
   const auto mask = static_cast<__mmask32>(left >= kStep ? 0xffffffffu : (1u << left) - 1);
   const __m512i low = _mm512_cvtepu16_epi32(_mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
@@ -98,7 +92,7 @@ inline __attribute__((always_inline)) void load_planes(const Bf16* row, size_t l
   plane[0] = _mm512_permutexvar_epi16(order, _mm512_maskz_loadu_epi16(mask, row));
 }
 
-// The largest magnitudes that went by, in planes 0.
+// The largest magnitudes among the planes 0 that see() was given.
 class Largest {
  public:
   inline __attribute__((always_inline)) void see(__m512i plane) {
@@ -135,7 +129,7 @@ inline __attribute__((always_inline)) void transpose(__m512i (&x)[kSide]) {
   }
 }
 
-// f(T{}, number of planes as a constant) for the stored type.
+// A number as a type, so that generic lambdas can take it as a constant.
 template <size_t value>
 struct Constant {
   static constexpr size_t kValue = value;
@@ -150,11 +144,12 @@ void with_type(DType type, F&& f) {
     case DType::kF16:
       return f(F16{}, Constant<2>{});
     case DType::kI32:
-      return;  // refused by the operators
+      return;  // the operators refuse it
   }
 }
 
-// f(T{}, planes of w, planes of a, whether there are two halves of a), all but T as constants; T is the type of w.
+// Calls f(T{}, planes of w, planes of a, whether a has two halves), where T is the type of w and the others are
+// Constants.
 template <class F>
 void with_types(DType w_type, DType a_type, bool both, F&& f) {
   with_type(w_type, [&](auto type, auto planes_w) {
@@ -167,7 +162,7 @@ void with_types(DType w_type, DType a_type, bool both, F&& f) {
   });
 }
 
-// A Head and [steps, halves, planes, tile], where a tile is 16 rows of w by 32 elements.
+// Packs w as a Head and [steps, halves, planes, tile], where a tile is 16 rows of w by 32 elements.
 void pack_w(const RowsView& w, std::byte* packed) {
   auto* head = reinterpret_cast<Head*>(packed);
   packed += kHeadBytes;
@@ -189,8 +184,8 @@ void pack_w(const RowsView& w, std::byte* packed) {
   });
 }
 
-// A Head and [steps, halves, planes, tile], where a tile is 16 pairs of elements by 16 rows of a. A half without rows
-// is left out.
+// Packs a as a Head and [steps, halves, planes, tile], where a tile is 16 pairs of elements by 16 rows of a. A half
+// without rows is left out.
 void pack_a(const RowsView& a, std::byte* packed) {
   auto* head = reinterpret_cast<Head*>(packed);
   packed += kHeadBytes;

@@ -1,5 +1,5 @@
-// For simd_amx.cpp: what the tiles summed over one block of k, put right by plain multiply-adds where it has to be, and
-// added to the blocks before.
+// For simd_amx.cpp: takes the tiles' sums over one block of k, computes those that the tiles got wrong by plain
+// multiply-adds, and adds them to the sums of the blocks before.
 #pragma once
 
 #include <immintrin.h>
@@ -9,8 +9,8 @@
 namespace lfm2 {
 namespace {
 
-constexpr float kLeast = 0x1p-55f;  // of sums over a block
-constexpr float kMost = 0x1p100f;   // sums of numbers below kLarge stay far below it
+constexpr float kLeast = 0x1p-55f;  // smaller sums over a block are computed by multiply-adds
+constexpr float kMost = 0x1p100f;   // larger ones, too; sums of numbers below kLarge stay far below it
 
 RowsView part_of(const RowsView& view, size_t first, size_t rows, size_t first_k, size_t k) {
   const size_t element = view.type == DType::kF32 ? 4 : 2;
@@ -18,7 +18,7 @@ RowsView part_of(const RowsView& view, size_t first, size_t rows, size_t first_k
           rows, k};
 }
 
-// The bits of the largest magnitude in each of at most 16 rows.
+// The bits of the largest magnitude in each row of `view`, which has at most 16.
 void largest_of_rows(const RowsView& view, unsigned (&largest)[kSide]) {
   with_type(view.type, [&](auto type, auto) {
     using T = decltype(type);
@@ -34,7 +34,7 @@ void largest_of_rows(const RowsView& view, unsigned (&largest)[kSide]) {
   });
 }
 
-// Which of those rows are zeros throughout, and which hold a number that is kLarge or more when rounded to bf16.
+// Which rows hold only zeros, and which hold a number that is kLarge or more when rounded to bf16; a bit for each row.
 struct Kinds {
   explicit Kinds(const RowsView& view) {
     unsigned largest[kSide];
@@ -47,7 +47,7 @@ struct Kinds {
   unsigned zeros = 0, large = 0;
 };
 
-// At most 16 rows as fp32, transposed: [k, 16].
+// At most 16 rows as fp32, transposed to [k, 16].
 void transpose_rows(const RowsView& view, float* target) {
   with_type(view.type, [&](auto type, auto) {
     using T = decltype(type);
@@ -65,10 +65,11 @@ void transpose_rows(const RowsView& view, float* target) {
   });
 }
 
-// Whether a sum of the tile [columns, rows] may have to be made otherwise, of those that exist.
+// Whether any of the first `columns` x `rows` sums of the tile [columns, rows] is outside kLeast to kMost.
 bool doubtful(const float* tile, size_t columns, size_t rows) {
   const __m512i least = _mm512_castps_si512(_mm512_set1_ps(kLeast)), magnitude = _mm512_set1_epi32(0x7fffffff);
-  __m512i most = _mm512_setzero_si512();  // of bits counted from kLeast's: what is below it wraps
+  // Largest distance in bits above kLeast; numbers below kLeast wrap around to a large one.
+  __m512i most = _mm512_setzero_si512();
   for (size_t c = 0; c < columns; ++c) {
     const __m512i bits = _mm512_and_si512(_mm512_load_si512(tile + c * kSide), magnitude);
     most = _mm512_max_epu32(most, _mm512_sub_epi32(bits, least));
@@ -77,8 +78,8 @@ bool doubtful(const float* tile, size_t columns, size_t rows) {
   return _mm512_mask_cmpgt_epu32_mask(mask_of(rows), most, range) != 0;
 }
 
-// Makes the sums of one tile [columns, rows] that are not the tiles' (see simd_amx.cpp) by plain multiply-adds, in
-// order of k. Sums of zeros are left: tiles make them right.
+// Computes those sums of the tile [columns, rows] by plain multiply-adds, in the order of k, that simd_amx.cpp says
+// tiles get wrong. Sums over a row of zeros are left, because tiles compute them exactly.
 __attribute__((noinline)) void make_plain(const RowsView& a, const RowsView& w, float* tile) {
   const Kinds a_kinds(a), w_kinds(w);
   const unsigned rows = mask_of(a.rows);
@@ -96,7 +97,8 @@ __attribute__((noinline)) void make_plain(const RowsView& a, const RowsView& w, 
     any |= wanted[c];
   }
   if (any == 0) return;
-  constexpr size_t kTogether = 8;  // columns, so that one's multiply-adds need not wait for each other
+  // This many columns at a time, so that their multiply-adds need not wait for each other.
+  constexpr size_t kTogether = 8;
   alignas(64) float columns_of_a[kBlock * kSide], columns_of_w[kBlock * kSide];
   transpose_rows(a, columns_of_a);
   transpose_rows(w, columns_of_w);
@@ -116,7 +118,7 @@ __attribute__((noinline)) void make_plain(const RowsView& a, const RowsView& w, 
   }
 }
 
-// Adds a tile [columns, rows] to the sums, which keep that shape until the last block: then it becomes [rows, columns].
+// Adds a tile [columns, rows] to `sums`, which keep this shape until the last block turns them into [rows, columns].
 inline __attribute__((always_inline)) void add_tile(const float* tile, bool first, bool last, float* sums) {
   constexpr size_t kStride = kHalves * kSide;
   __m512i x[kSide];
@@ -129,8 +131,8 @@ inline __attribute__((always_inline)) void add_tile(const float* tile, bool firs
   for (size_t r = 0; r < kSide; ++r) _mm512_storeu_ps(sums + r * kStride, _mm512_castsi512_ps(x[r]));
 }
 
-// What the tiles summed over a block of k, put right and added to the sums of one register tile; a and w as they are
-// stored, over the block.
+// Corrects the tiles' sums over one block of k and adds them to the sums of one register tile. a and w are views of the
+// stored elements of the block; `large` says whether either holds a number of kLarge or more.
 void add_block(const RowsView& a, const RowsView& w, bool large, bool first, bool last, float* sums) {
   alignas(64) float tile[kHalves * kHalves][kSide * kSide];
   const bool both = a.rows > kSide;

@@ -20,11 +20,13 @@ void configure_tiles() {
     config.row_bytes[tile] = kRowBytes;
     config.rows[tile] = kSide;
   }
-  asm volatile("" ::: "memory");  // what was packed and the configuration are in memory
+  // Keeps the compiler from moving stores of the configuration and of packed elements behind this point.
+  asm volatile("" ::: "memory");
   _tile_loadconfig(&config);
 }
 
-// Asks for the lines of every parts-th row from row `part` on, one a call: more at once would hold up the tiles.
+// Prefetches the lines of the rows part, part + parts, ...: one line a call, because more at once would delay the
+// tiles.
 class Fetcher {
  public:
   Fetcher(const Fetch& fetch, size_t part, size_t parts) : fetch_(fetch), row_(part), parts_(parts) {}
@@ -46,14 +48,14 @@ class Fetcher {
   size_t row_, parts_, byte_ = 0;
 };
 
-// The rows of a that come next, from the L2 to the L1 cache; asking for what lies behind the last is harmless.
+// Prefetches the rows of a that come next from the L2 to the L1 cache. Reaching beyond the last row is harmless.
 template <size_t lines>
 inline __attribute__((always_inline)) void prefetch_lines(const std::byte* from) {
 #pragma GCC unroll 64
   for (size_t line = 0; line < lines; ++line) __builtin_prefetch(from + line * kRowBytes, 0, 3);
 }
 
-// The registers: tiles 0 … 3 are sums, [half of w][half of a]; 4 and 5 the halves of w, 6 and 7 those of a.
+// The tile registers: 0 to 3 are sums [half of w][half of a], 4 and 5 are the halves of w, 6 and 7 the halves of a.
 inline __attribute__((always_inline)) void zero_tiles() {
   _tile_zero(0);
   _tile_zero(1);
@@ -61,13 +63,13 @@ inline __attribute__((always_inline)) void zero_tiles() {
   _tile_zero(3);
 }
 
-// Products of planes for an element, but for the first planes'.
+// The number of products of planes for an element, without the product of the first planes.
 constexpr size_t small_products(size_t planes_w, size_t planes_a) {
   return planes_w * planes_a == 9 ? 5 : planes_w * planes_a == 6 ? 4 : planes_w * planes_a - 1;
 }
 
-// Adds the product of planes i of w and j of a over one step of k; w(i, half) is where a tile lies. A plane that the
-// product before it had is still loaded.
+// Adds the product of plane i of w and plane j of a over one step of k. w(i, half) is the address of a tile. Where
+// load_w or load_a is false, the product before has left the plane in its registers.
 template <size_t planes_a, bool both, class W>
 inline __attribute__((always_inline)) void multiply_planes(W&& w, const std::byte* a, size_t i, size_t j, bool load_w,
                                                            bool load_a) {
@@ -85,14 +87,14 @@ inline __attribute__((always_inline)) void multiply_planes(W&& w, const std::byt
   if constexpr (both) _tile_dpbf16ps(3, 5, 7);
 }
 
-// Adds the small products over one step of k; after each of them, between(its number).
+// Adds all small products over one step of k, and calls between(n) after the n-th.
 template <size_t planes_w, size_t planes_a, bool both, class W, class F>
 inline __attribute__((always_inline)) void multiply_small(W&& w, const std::byte* a, F&& between) {
   const auto multiply = [&](size_t i, size_t j, bool load_w, bool load_a, size_t nth) __attribute__((always_inline)) {
     multiply_planes<planes_a, both>(w, a, i, j, load_w, load_a);
     between(nth);
   };
-  size_t nth = 0;  // neighbours in this order share a plane
+  size_t nth = 0;  // in this order, neighbours share a plane
   if constexpr (planes_a > 2) multiply(0, 2, true, true, nth++);
   if constexpr (planes_a > 1) multiply(0, 1, planes_a == 2, true, nth++);
   if constexpr (planes_w > 1 && planes_a > 1) multiply(1, 1, true, false, nth++);
@@ -100,11 +102,11 @@ inline __attribute__((always_inline)) void multiply_small(W&& w, const std::byte
   if constexpr (planes_w > 2) multiply(2, 0, true, false, nth++);
 }
 
-// The order of the first planes' products: backwards, so that they find the last steps in the cache. Without small
-// products nothing has been there before.
+// The step of the nth product of first planes: backwards where small products came before, because the last steps are
+// still in the cache.
 constexpr size_t step_of(size_t nth, size_t count, size_t small) { return small > 0 ? count - 1 - nth : nth; }
 
-// The planes of w and a in the small product `nth` of a step, in the order of multiply_small.
+// The planes of w and a in the small product `nth` of a step. The order is that of multiply_small.
 struct Planes {
   size_t w, a;
 };
@@ -120,7 +122,7 @@ constexpr Planes small_product(size_t nth) {
   return all[nth];
 }
 
-// Adds the product of the loaded planes, and loads those of the next one as soon as their registers are free.
+// Adds the product of the loaded planes, and loads the planes of the next product as soon as their registers are free.
 template <size_t planes_w, size_t planes_a, bool both, bool load_w, bool load_a>
 inline __attribute__((always_inline)) void multiply_loaded(const std::byte* w, const std::byte* a) {
   constexpr size_t kHalfW = planes_w * kTileBytes, kHalfA = planes_a * kTileBytes;
@@ -142,7 +144,7 @@ inline __attribute__((always_inline)) void multiply_loaded(const std::byte* w, c
   }
 }
 
-// The sums of one register tile over one block of k.
+// Computes the sums of one register tile over one block of k.
 template <size_t planes_w, size_t planes_a, bool both>
 void multiply_block(const std::byte* w, const std::byte* a, size_t count, Fetcher& w_lines, Fetcher& out_lines) {
   constexpr size_t kStepW = kHalves * planes_w * kTileBytes, kTilesA = (both ? 2 : 1) * planes_a;
@@ -154,13 +156,15 @@ void multiply_block(const std::byte* w, const std::byte* a, size_t count, Fetche
   };
   zero_tiles();
   if (count == 0) return;
-  constexpr Planes kFirst = small_product<planes_w, planes_a>(0);  // the first planes where there are no small products
+  // The first planes where there are no small products.
+  constexpr Planes kFirst = small_product<planes_w, planes_a>(0);
   _tile_loadd(4, w + kFirst.w * kTileBytes, kRowBytes);
   _tile_loadd(5, w + (planes_w + kFirst.w) * kTileBytes, kRowBytes);
   _tile_loadd(6, a + kFirst.a * kTileBytes, kRowBytes);
   if constexpr (both) _tile_loadd(7, a + (planes_a + kFirst.a) * kTileBytes, kRowBytes);
   constexpr size_t kLines =
-      kSmall > 0 ? (kTilesA * kSide + kSmall - 1) / kSmall : 0;  // of a, that each product sees come
+      // Lines of a that are prefetched with each product.
+      kSmall > 0 ? (kTilesA * kSide + kSmall - 1) / kSmall : 0;
   for (size_t s = 0; kSmall > 0 && s < count; ++s) {
     const std::byte *w_step = w + s * kStepW, *a_step = a + s * kStepA;
     const auto product = [&]<size_t nth>(Constant<nth>) __attribute__((always_inline)) {
@@ -170,7 +174,7 @@ void multiply_block(const std::byte* w, const std::byte* a, size_t count, Fetche
           constexpr Planes kNext = small_product<planes_w, planes_a>(nth + 1);
           multiply_loaded<planes_w, planes_a, both, kThis.w != kNext.w, kThis.a != kNext.a>(
               w_step + kNext.w * kTileBytes, a_step + kNext.a * kTileBytes);
-        } else {  // the next step's first, or the last step's first planes
+        } else {  // loads the planes of the next step's first product, or the first planes of the last step
           const bool more = s + 1 < count;
           multiply_loaded<planes_w, planes_a, both, true, true>(
               more ? w_step + kStepW + kFirst.w * kTileBytes : w_step,

@@ -1,11 +1,5 @@
 // The vector kernels for AVX-512 (F, VL, BW, DQ): one register holds the 16 lanes.
-#if defined(__GNUC__) && \
-    !defined(__clang__)  // g++ 12's header: _mm512_undefined_ps() warns about itself wherever it is inlined
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-#include <immintrin.h>
-
+#include "kernels/cpu/avx512_intrinsics.h"
 #include "kernels/cpu/simd.h"
 
 namespace lfm2 {
@@ -18,7 +12,8 @@ Vec zero() { return _mm512_setzero_ps(); }
 Vec broadcast(float x) { return _mm512_set1_ps(x); }
 Vec load(const float* x) {
   Vec value = _mm512_loadu_ps(x);
-  asm("" : "+v"(value));  // stays in its register: g++ would read it from memory again for each multiply-add
+  // Keeps the value in its register, where g++ would read memory again for each multiply-add.
+  asm("" : "+v"(value));
   return value;
 }
 Vec load(const Bf16* x) {
@@ -35,7 +30,8 @@ inline __attribute__((always_inline)) void transpose(Vec (&x)[kWidth]) {
     two[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
     two[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
   }
-  for (size_t i = 0; i < kWidth; i += 4)  // four[i + j]: column j of each 4 x 4 block of rows i … i + 3
+  // four[i + j] becomes column j of each 4 x 4 block of the rows i … i + 3.
+  for (size_t i = 0; i < kWidth; i += 4)
     for (size_t j = 0; j < 2; ++j) {
       four[i + 2 * j] = _mm512_shuffle_ps(two[i + j], two[i + j + 2], 0x44);
       four[i + 2 * j + 1] = _mm512_shuffle_ps(two[i + j], two[i + j + 2], 0xee);
@@ -52,18 +48,18 @@ inline __attribute__((always_inline)) void transpose(Vec (&x)[kWidth]) {
   }
 }
 
-// Eight columns fold together, halving at each step the lanes of a column and doubling the columns of a register.
+// Folds eight columns together: each step halves the lanes of a column and doubles the columns in a register.
 inline __attribute__((always_inline)) __m256 fold(const Vec (&lanes)[8][kParts]) {
   Vec eight[4], four[2];
-  for (size_t i = 0; i < 4; ++i) {  // [column 2i: 8 lanes, column 2i + 1: 8 lanes]
+  for (size_t i = 0; i < 4; ++i) {  // result: [column 2i: 8 lanes, column 2i + 1: 8 lanes]
     const Vec x = lanes[2 * i][0], y = lanes[2 * i + 1][0];
     eight[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
   }
-  for (size_t i = 0; i < 2; ++i) {  // [columns 4i … 4i + 3: 4 lanes each]
+  for (size_t i = 0; i < 2; ++i) {  // result: [columns 4i … 4i + 3: 4 lanes each]
     const Vec x = eight[2 * i], y = eight[2 * i + 1];
     four[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
   }
-  // [columns 0 4, 1 5, 2 6, 3 7: 2 lanes each], then their sums in the even lanes
+  // `two` is [columns 0 4, 1 5, 2 6, 3 7: 2 lanes each], `one` has their sums in the even lanes.
   const Vec two = _mm512_add_ps(_mm512_shuffle_ps(four[0], four[1], 0x44), _mm512_shuffle_ps(four[0], four[1], 0xee));
   const Vec one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 0, 0, 0, 0, 0, 0, 0);

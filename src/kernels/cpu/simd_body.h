@@ -1,13 +1,13 @@
 // The body of the vector kernels. Each simd_<instruction set>.cpp defines its registers, then includes this file.
 //
-// Those files are compiled with flags that other processors cannot run, so everything here has internal linkage and no
+// Those files are compiled with flags that other processors cannot run. So everything here has internal linkage and no
 // inline function of another header is called: the linker could keep this file's copy of it for the whole program.
 //
-// Defined before: Vec (one register, a GCC vector of floats), kWidth (its floats), kParts (registers per 16 lanes),
-// kDotTileColumns, kTileRows (of a register tile of the matrix product; it is two registers wide), load(const T*)
-// (kWidth elements as fp32; T = float, Bf16, F16), store(float*, Vec), zero(), broadcast(float), fma(a, b, sum),
-// transpose(Vec (&)[kWidth]), lane_sums<columns>(lanes, sums): folds the 16 lanes of each column and adds them to its
-// sum.
+// The including file defines: Vec (one register, a GCC vector of floats), kWidth (its floats), kParts (registers for 16
+// lanes), kDotTileColumns, kTileRows (rows of a register tile of the matrix product, which is two registers wide),
+// load(const T*) (kWidth elements as fp32; T is float, Bf16 or F16), store(float*, Vec), zero(), broadcast(float),
+// fma(a, b, sum), transpose(Vec (&)[kWidth]), and lane_sums<columns>(lanes, sums), which folds the 16 lanes of each
+// column and adds the result to the column's sum.
 #pragma once
 
 #include "kernels/cpu/simd.h"
@@ -18,18 +18,18 @@ namespace {
 // ---------------------------------------------------------------------------------------------------- matrix product
 
 constexpr size_t kTileVecs = 2, kTileColumns = kTileVecs * kWidth;
-// A packed row of a: its length keeps the rows of a tile out of each other's cache sets.
+// The length of a packed row of a, chosen so that the rows of a tile do not share cache sets.
 constexpr size_t kPackedStride = kMatmulBlockK + 16;
 
 size_t packed_a_bytes(DType) { return kTileRows * kPackedStride * sizeof(float); }
 size_t packed_w_bytes(DType) { return kMatmulBlockK * kTileColumns * sizeof(float); }
 
-// Rows that the kernel for `rows` rows computes.
+// The number of rows that the kernel for `rows` rows computes.
 constexpr size_t kernel_rows(size_t rows) {
   return rows > 8 ? kTileRows : rows > 4 ? (kTileRows < 8 ? kTileRows : 8) : rows > 2 ? 4 : rows;
 }
 
-// f(T{}) for the stored type.
+// Calls f(T{}) with the stored type T.
 template <class F>
 void with_type(DType type, F&& f) {
   switch (type) {
@@ -40,19 +40,19 @@ void with_type(DType type, F&& f) {
     case DType::kF16:
       return f(F16{});
     case DType::kI32:
-      return;  // refused by the operators
+      return;  // the operators refuse it
   }
 }
 
-// x[0 … count) and zeros behind it; count < kWidth.
+// Loads x[0 … count) with zeros behind; count < kWidth.
 template <class T>
 Vec load_some(const T* x, size_t count) {
-  T copy[kWidth] = {};  // all bits zero is 0 in each of the types
+  T copy[kWidth] = {};  // all bits zero is the number 0 in each of the types
   for (size_t i = 0; i < count; ++i) copy[i] = x[i];
   return load(copy);
 }
 
-// As fp32: [rows, kPackedStride].
+// Packs rows of a as fp32: [rows, kPackedStride].
 void pack_a(const RowsView& a, std::byte* packed) {
   with_type(a.type, [&](auto type) {
     using T = decltype(type);
@@ -70,7 +70,7 @@ void pack_a(const RowsView& a, std::byte* packed) {
   });
 }
 
-// As fp32, transposed: [k, kTileColumns].
+// Packs rows of w as fp32, transposed: [k, kTileColumns].
 void pack_w(const RowsView& w, std::byte* packed) {
   with_type(w.type, [&](auto type) {
     using T = decltype(type);
@@ -117,7 +117,7 @@ void multiply_tile(const float* a, const float* w, size_t k, float* sums, bool f
     }
 }
 
-// Asks for its `part` of `parts` of the lines.
+// Prefetches part number `part` of `parts` of the lines.
 inline __attribute__((always_inline)) void fetch_part(const Fetch& fetch, size_t part, size_t parts) {
   for (size_t r = part; r < fetch.rows; r += parts) {
     const std::byte* row = fetch.from + r * fetch.stride;
@@ -170,7 +170,7 @@ void multiply(const PackedProduct& p) {
 
 // ------------------------------------------------------------------------------------------------------ dot products
 
-// One step of 16 elements for a tile of rows x columns.
+// Adds the products of 16 elements for a tile of rows x columns.
 template <size_t rows, size_t columns>
 inline __attribute__((always_inline)) void dots_step(Vec (&lanes)[rows][columns][kParts], const float* x,
                                                      size_t x_stride, const float* y, size_t y_stride) {
@@ -184,7 +184,7 @@ inline __attribute__((always_inline)) void dots_step(Vec (&lanes)[rows][columns]
   }
 }
 
-// A tile of sums over n <= kBlockK elements.
+// Computes a tile of sums over n <= kBlockK elements.
 template <size_t rows, size_t columns>
 void dots_tile(const float* x, size_t x_stride, const float* y, size_t y_stride, size_t n, float* sums,
                size_t sums_stride) {
@@ -194,7 +194,7 @@ void dots_tile(const float* x, size_t x_stride, const float* y, size_t y_stride,
       for (size_t p = 0; p < kParts; ++p) lanes[r][c][p] = zero();
 
   for (; n >= kLanes; n -= kLanes, x += kLanes, y += kLanes) dots_step(lanes, x, x_stride, y, y_stride);
-  if (n > 0) {  // the missing elements are zeros
+  if (n > 0) {  // the missing elements of the last 16 count as zeros
     alignas(64) float x_tail[rows * kLanes] = {};
     alignas(64) float y_tail[columns * kLanes] = {};
     for (size_t i = 0; i < n; ++i) {
@@ -233,7 +233,7 @@ void dots(const Dots& dots) {
 
 // ------------------------------------------------------------------------------------------------------ weighted sums
 
-// The `groups` x 16 elements of one stretch of the rows, over one block of rows; `width` of them exist.
+// Sums `groups` x 16 neighbouring elements over one block of rows; only the first `width` of them exist.
 template <size_t groups>
 void mix_columns(const Mixture& mixture, size_t first_row, size_t rows, size_t first, size_t width) {
   Vec sums[groups * kParts];
@@ -253,7 +253,7 @@ void mix_columns(const Mixture& mixture, size_t first_row, size_t rows, size_t f
 }
 
 void mix(const Mixture& mixture) {
-  constexpr size_t kGroups = 4;  // a head of 64
+  constexpr size_t kGroups = 4;  // 4 x 16 elements: a head of 64
   for (size_t d = 0; d < mixture.n; ++d) mixture.out[d] = 0;
   for (size_t row = 0; row < mixture.count; row += kBlockK) {
     const size_t rows = mixture.count - row < kBlockK ? mixture.count - row : kBlockK;
@@ -271,16 +271,18 @@ constexpr float kExp3 = 0x1.5554a4p-3f, kExp4 = 0x1.555688p-5f, kExp5 = 0x1.122f
 
 using IntVec = int __attribute__((vector_size(sizeof(Vec))));
 
-// 2^n e^r with n the integer nearest to x / ln 2, so |r| <= ln 2 / 2, and e^r as a polynomial of degree 6 (minimax in
-// relative error). A NaN goes through every step.
+// exp(x) = 2^n e^r, where n is the integer nearest to x / ln 2, so |r| <= ln 2 / 2, and e^r is a polynomial of degree 6
+// (minimax in relative error). A NaN stays a NaN in every step.
 inline __attribute__((always_inline)) Vec exponential(Vec x) {
-  const Vec least = broadcast(-104.0f), largest = broadcast(89.0f);  // beyond: 0 and infinity
+  // Beyond these, the result is 0 and infinity.
+  const Vec least = broadcast(-104.0f), largest = broadcast(89.0f);
   x = x < least ? least : x;
   x = x > largest ? largest : x;
   const Vec round = broadcast(0x1.8p23f);  // adding it leaves the integer in the low bits
   const Vec shifted = fma(x, broadcast(0x1.715476p0f), round);
   const Vec n = shifted - round;
-  Vec r = fma(n, broadcast(-0x1.62e4p-1f), x);  // ln 2 in two parts; n times the first is exact
+  // The constant ln 2 is in two parts; the product of n and the first part is exact.
+  Vec r = fma(n, broadcast(-0x1.62e4p-1f), x);
   r = fma(n, broadcast(-0x1.7f7d1cp-20f), r);
   Vec p = broadcast(kExp6);
   p = fma(p, r, broadcast(kExp5));
@@ -288,7 +290,7 @@ inline __attribute__((always_inline)) Vec exponential(Vec x) {
   p = fma(p, r, broadcast(kExp3));
   p = fma(p, r, broadcast(0.5f));
   p = fma(p, r * r, r) + broadcast(1.0f);
-  // 2^n in two factors: one alone leaves the range of normal numbers before the result does.
+  // 2^n is multiplied in two factors, because 2^n leaves the range of normal numbers before the result does.
   const IntVec power = (IntVec)shifted - (IntVec)round, half = power >> 1;
   const Vec low = (Vec)((half + 127) << 23), high = (Vec)((power - half + 127) << 23);
   return p * low * high;

@@ -93,24 +93,21 @@ void CudaOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const T
                            out.dtype);
 }
 
-void CudaOps::sample(const Tensor& logits, const Tensor& draws, const SamplingRule& rule, const Tensor& ids,
+void CudaOps::sample(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& ids,
                      const Tensor& log_probs) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
   expect(logits.rank == 2 && logits.dtype == DType::kF32 && vocab > 0 && vocab <= kMostSampled, "sample: logits");
-  expect(draws.dtype == DType::kI32 && draws.numel() == 2 * rows && ids.dtype == DType::kI32 && ids.numel() == rows &&
+  expect(draws.dtype == DType::kI32 && draws.numel() == 2 * rows && rules.dtype == DType::kI32 &&
+             rules.numel() == kRuleWords * rows && ids.dtype == DType::kI32 && ids.numel() == rows &&
              log_probs.dtype == DType::kF32 && log_probs.numel() == rows,
          "sample: shapes");
-  expect(rule.temperature >= 0 && rule.top_k >= 0, "sample: rule");
   launch_sample(stream_, {.logits = logits.as<const float>(),
                           .draws = draws.as<const int32_t>(),
+                          .rules = rules.as<const SamplingRule>(),
                           .ids = ids.as<int32_t>(),
                           .log_probs = log_probs.as<float>(),
                           .rows = rows,
-                          .vocab = vocab,
-                          .top_k = rule.top_k,
-                          .temperature = rule.temperature,
-                          .top_p = rule.top_p,
-                          .seed = rule.seed});
+                          .vocab = vocab});
 }
 
 }  // namespace lfm2

@@ -13,11 +13,12 @@ namespace lfm2 {
 
 namespace {
 
-// The item of the link test where no weights tell it, and the most that it moves at a time.
+// The micro-batch that the link test sends where no shards tell its size, and the largest one that it sends.
 constexpr int64_t kItemTokens = 512, kItemRowBytes = 4096;
-constexpr int64_t kMostItemBytes = int64_t{16} << 20;
+constexpr int64_t kMaxItemBytes = int64_t{16} << 20;
 
-// A rank whose trial failed waits this long for those that wait for it.
+// How long a rank whose trial failed waits for the others, whose trials may first have to give up waiting for it; 0:
+// for ever.
 double trial_timeout(const Options& options) {
   if (options.timeout_seconds == 0) return 0;
   return 3 * options.timeout_seconds + (options.device == DeviceChoice::kCpu ? 0 : kStartTimeout);
@@ -32,7 +33,7 @@ std::string versions_line(const RankFacts& first) {
   std::string text = first.versions.at("lfm2_stage");
   for (const auto& [name, version] : first.versions) {
     if (name == "lfm2_stage") continue;
-    // Most MPI libraries name themselves.
+    // Most MPI libraries say their own name in the text of their version, so it is not put in front again.
     text += fmt::format("; {}{}", version.find(name) == std::string::npos ? name + " " : "", version);
     if (name == "MPI") text += first.mpi_takes_gpu_memory ? " (CUDA-aware)" : " (not CUDA-aware)";
   }
@@ -122,7 +123,7 @@ std::string finding_rows(const std::vector<Finding>& findings) {
 
 }  // namespace
 
-double longest_doctor_seconds(const Options& options) { return 2 * options.timeout_seconds + trial_timeout(options); }
+double max_doctor_seconds(const Options& options) { return 2 * options.timeout_seconds + trial_timeout(options); }
 
 std::string facts_table(const Examination& e) {
   return versions_line(e.ranks.front()) + rank_rows(e) + gpu_rows(e) + host_rows(e);
@@ -134,7 +135,7 @@ std::string trials_table(const Examination& e, const std::vector<Finding>& findi
 
 Doctor::Item Doctor::choose_item(const RankFacts& first) {
   const int64_t row_bytes = first.row_bytes > 0 ? first.row_bytes : kItemRowBytes;
-  const int64_t most = std::max<int64_t>(1, kMostItemBytes / row_bytes);
+  const int64_t most = std::max<int64_t>(1, kMaxItemBytes / row_bytes);
   return {.tokens = std::min(first.tokens > 0 ? first.tokens : kItemTokens, most), .row_bytes = row_bytes};
 }
 
@@ -146,7 +147,7 @@ ExitCode Doctor::run() {
   Item item;
   if (world_.rank() == 0) {
     item = choose_item(examination.ranks.front());
-    fmt::print("{}", facts_table(examination));  // now: the trials may hang
+    fmt::print("{}", facts_table(examination));  // printed before the trials, because those may hang
     std::fflush(stdout);
   }
   talk_.broadcast(&item, sizeof item, 0, options_.timeout_seconds, "item of the link test");
@@ -185,8 +186,9 @@ void Doctor::try_links(Item item, TrialFacts& facts) {
   pipeline_.emplace(world_, world_.rank() / (world_.size() / options_.replicas));
   if (pipeline_->size() == 1) return;
   channel_ = make_channel(*pipeline_, machine_, static_cast<size_t>(item.tokens * item.row_bytes));
-  link_test_.emplace(*pipeline_, *machine_.backend, *channel_, item.tokens, item.row_bytes, options_.timeout_seconds);
-  if (const std::optional<LinkSpeed> speed = link_test_->measure()) {
+  link_measurement_.emplace(*pipeline_, *machine_.backend, *channel_, item.tokens, item.row_bytes,
+                            options_.timeout_seconds);
+  if (const std::optional<LinkSpeed> speed = link_measurement_->measure()) {
     facts.bytes_per_second = speed->bytes_per_second;
     facts.round_trip_seconds = speed->round_trip_seconds;
   }

@@ -1,5 +1,5 @@
-// lfm2_stage doctor: what the ranks find, what they can do together, what looks wrong. main owns it and ends all ranks
-// where it throws.
+// The command `lfm2_stage doctor`: gathers facts of all ranks, tries devices and links, and prints what looks wrong.
+// Owned by main, which ends all ranks where the doctor throws.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 #include "comm/mpi_world.h"
 #include "stage/doctor/doctor_findings.h"
-#include "stage/doctor/link_test.h"
+#include "stage/doctor/link_speed.h"
 #include "stage/job/backend_choice.h"
 #include "stage/job/options.h"
 
@@ -18,11 +18,11 @@ class Doctor {
  public:
   Doctor(const Options& options, MpiWorld& world) : options_(options), world_(world), talk_(world, 0) {}
 
-  // Prints a table on rank 0. Error(kUnavailable) where something would stop a run.
+  // Prints the tables on rank 0. Error(kUnavailable) where a finding would stop a run.
   ExitCode run();
 
  private:
-  struct Item {  // of the link test
+  struct Item {  // the hidden states that the link test sends: [tokens] rows of row_bytes
     int64_t tokens = 0, row_bytes = 0;
   };
   static Item choose_item(const RankFacts& first);
@@ -31,16 +31,17 @@ class Doctor {
 
   const Options& options_;
   MpiWorld& world_;
-  MpiGroup talk_;  // what is said here cannot mix with a trial that failed half-way
+  // A communicator of its own, so that its messages cannot mix with those of a trial that failed half-way.
+  MpiGroup talk_;
   // Kept until the process ends, because a trial that failed may still be using them.
   std::optional<MpiGroup> pipeline_;
   Machine machine_;
   std::unique_ptr<Channel> channel_;
-  std::optional<LinkTest> link_test_;
+  std::optional<LinkMeasurement> link_measurement_;
 };
 
-// After which something hangs that has no deadline of its own; 0: never.
-double longest_doctor_seconds(const Options& options);
+// The seconds after which the command must have ended, for calls that have no deadline of their own; 0: no limit.
+double max_doctor_seconds(const Options& options);
 
 std::string facts_table(const Examination& examination);
 std::string trials_table(const Examination& examination, const std::vector<Finding>& findings);

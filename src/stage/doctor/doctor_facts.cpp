@@ -14,9 +14,8 @@
 #include "stage/hdf5/h5.h"
 #include "stage/job/backend_choice.h"
 #include "stage/job/gpu_limits.h"
-#include "stage/model/memory_plan.h"
+#include "stage/job/session.h"
 #include "stage/scoring/plan.h"
-#include "stage/shards/shard_weights.h"
 #include "stage/version.h"
 #if LFM2_HAS_CUDA
 #include "comm/nccl_channel.h"
@@ -100,26 +99,22 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   if (world.size() % options.replicas != 0) return;
   const int stages = world.size() / options.replicas, stage = world.rank() % stages;
   if (stages > config.layers) return;
-  const std::vector<LayerRange> ranges = options.layer_counts.empty()
-                                             ? equal_partition(config.layers, stages)
-                                             : explicit_partition(config.layers, options.layer_counts);
-  if (ranges.size() != static_cast<size_t>(stages))
-    throw Error(ExitCode::kUsage,
-                fmt::format("--layers names {} stages, expected one for each of the {} ranks", ranges.size(), stages));
+  const std::vector<LayerRange> ranges = given_partition(config.layers, stages, options.layer_counts);
   const SampleOffsets offsets = SampleOffsets::equally_long(options.samples, options.length);
   const int64_t target = choose_target_tokens(offsets.back() / options.replicas, stages,
-                                              facts.visible_gpus > 0 ? kLargestMeasuredTarget : kLargestCpuTarget);
-  const BatchPlan plan = make_plan(offsets, replica_samples(offsets, options.replicas, 0), options.micro_batch, target);
+                                              facts.visible_gpus > 0 ? kMaxMeasuredTarget : kMaxCpuTarget);
+  const SampleRange share = replica_samples(offsets, options.replicas, 0);
+  const BatchPlan plan = MicroBatches(offsets, {}, share, options.micro_batch, target).plan();
   const LayerRange layers = ranges[static_cast<size_t>(stage)];
   const DType compute = options.dtype.value_or(shards.dtype());
-  const StageCost cost = measure_stage(config, layers, compute, compute, plan.max_tokens, plan.max_samples);
+  const StageMemory cost = stage_memory(shards, layers, stage, stages, compute, plan.max_tokens, plan.max_samples);
   facts.first_layer = layers.first;
   facts.layer_count = layers.count;
   facts.tokens = plan.max_tokens;
   facts.row_bytes = config.hidden * static_cast<int64_t>(size_bytes(compute));
   facts.dtype = name(compute);
-  facts.weight_bytes = held_bytes(stage_tensors(shards, layers, stage == 0, stage + 1 == stages), compute);
-  facts.activation_bytes = cost.total_bytes(kSlots) - cost.weight_bytes;
+  facts.weight_bytes = cost.weight_bytes;
+  facts.activation_bytes = cost.total_bytes(kBuffers) - cost.weight_bytes;
 }
 
 }  // namespace

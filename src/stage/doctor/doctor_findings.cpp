@@ -1,4 +1,4 @@
-// One function for each thing that may be wrong.
+// The diagnoses: one function for each thing that may be wrong with a machine or a launch.
 #include "stage/doctor/doctor_findings.h"
 
 #include <algorithm>
@@ -13,15 +13,17 @@ namespace lfm2 {
 
 namespace {
 
-constexpr uint64_t kShmOfGpuRank = uint64_t{64} << 20;  // NCCL's buffers between GPUs that have no direct way
-constexpr uint64_t kShmOfCpuRank = uint64_t{8} << 20;   // Open MPI's segment of a rank is 4 MiB
+// /dev/shm that a rank needs: NCCL's buffers between GPUs without a direct link.
+constexpr uint64_t kShmOfGpuRank = uint64_t{64} << 20;
+// Open MPI's shared segment of a rank is 4 MiB; twice that leaves room.
+constexpr uint64_t kShmOfCpuRank = uint64_t{8} << 20;
 constexpr uint64_t kLeastLockable = uint64_t{64} << 20;
 constexpr uint64_t kLeastFiles = 128;
 constexpr double kNearlyFull = 0.9;
-constexpr double kSlowLink = 1.0 / 3;      // of the fastest of its kind
-constexpr double kSlowNetwork = 1e9;       // bytes a second: less than 10 Gbit/s
-constexpr double kSlowAnswer = 1e-3;       // seconds, on one host
-constexpr uint64_t kGpuContext = 1 << 30;  // CUDA itself, NCCL and the workspaces of the operators
+constexpr double kSlowLink = 1.0 / 3;      // share of the fastest link of the same kind
+constexpr double kSlowNetwork = 1e9;       // bytes per second; a link of 10 Gbit/s reaches more
+constexpr double kSlowAnswer = 1e-3;       // seconds for a round trip within one host
+constexpr uint64_t kGpuContext = 1 << 30;  // bytes for CUDA itself, NCCL and the scratch of the operators
 
 using Findings = std::vector<Finding>;
 
@@ -30,7 +32,7 @@ std::string ranks_text(const std::vector<size_t>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + list;
 }
 
-// "a: x; b, c: y", where the hosts do not all have the same; else nothing.
+// Where the hosts do not all have the same value: "x on a; y on b, c". Empty where they have.
 std::string differences(const Examination& e, const std::function<std::string(size_t)>& value_of) {
   std::map<std::string, std::vector<std::string>> hosts_of;
   for (size_t rank = 0; rank < e.ranks.size(); ++rank) {
@@ -60,7 +62,8 @@ void look_at_launch(const Examination& e, Findings& found) {
 }
 
 void look_at_problems(const Examination& e, Findings& found) {
-  std::map<std::string, std::vector<size_t>> ranks_of;  // each problem once
+  // Keyed by the text, so that a problem that many ranks have is one finding.
+  std::map<std::string, std::vector<size_t>> ranks_of;
   for (size_t rank = 0; rank < e.ranks.size(); ++rank)
     for (const std::string& problem : e.ranks[rank].problems) ranks_of[problem].push_back(rank);
   for (size_t rank = 0; rank < e.trials.size(); ++rank)
@@ -73,7 +76,8 @@ void look_at_problems(const Examination& e, Findings& found) {
 }
 
 void look_at_shards(const Examination& e, Findings& found) {
-  std::string any;  // for ranks that have none: that is a problem of its own
+  // Stands for ranks without shards, whose missing shards are reported as a problem of their own.
+  std::string any;
   for (const RankFacts& rank : e.ranks)
     if (any.empty()) any = rank.split_id;
   const std::string splits =
@@ -99,7 +103,8 @@ void look_at_versions(const Examination& e, Findings& found) {
 void look_at_devices(const Examination& e, Findings& found) {
   const std::string kinds = differences(e, [&](size_t rank) {
     if (e.trials.empty()) return std::string();
-    const std::string& device = e.trials[rank].device;  // its last part: instructions, or the GPU's name
+    // Its last part is the instruction set of a CPU or the name of a GPU.
+    const std::string& device = e.trials[rank].device;
     return device.substr(device.find_last_of(',') + 1);
   });
   const bool all_tried =
@@ -122,7 +127,7 @@ void look_at_order(const Examination& e, Findings& found) {
         {false,
          fmt::format("{} of the pipeline's links go from host to host, {} would do", crossings, hosts.size() - 1),
          "fill one host after the other: mpirun --map-by slot, srun --distribution=block"});
-    break;  // other replicas are alike
+    break;  // replicas have the same order of hosts, so one finding is enough
   }
 }
 
@@ -232,7 +237,7 @@ void look_at_links(const Examination& e, Findings& found) {
     const RankFacts &mine = e.ranks[rank], &next = e.ranks[rank + 1];
     const bool crosses = mine.host != next.host;
     if (mine.ranks_on_host > mine.all_processors || next.ranks_on_host > next.all_processors)
-      continue;  // they take turns: that is said already
+      continue;  // ranks that share a processor take turns, which slows the link; another finding says so
     const std::string link = fmt::format("rank {} to {}: {:.2f} GB/s", rank, rank + 1, speed(rank) / 1e9);
     if (crosses && speed(rank) < kSlowNetwork)
       found.push_back({false, link + " between hosts",

@@ -1,4 +1,4 @@
-// What doctor makes of the facts: what looks wrong and what to do. Pure.
+// From the facts and trials of all ranks to findings: what looks wrong, and what to do about it. Pure functions.
 #pragma once
 
 #include <string>
@@ -10,24 +10,26 @@
 namespace lfm2 {
 
 struct Examination {
-  std::vector<RankFacts> ranks;    // in order
-  std::vector<TrialFacts> trials;  // of each rank; empty where nothing was tried
+  std::vector<RankFacts> ranks;    // in the order of the ranks
+  std::vector<TrialFacts> trials;  // in the order of the ranks; empty where nothing was tried
   Options options;
 
-  // Ranks of one pipeline; all of them where --replicas does not divide them.
+  // The number of ranks in one pipeline; all ranks where --replicas does not divide them.
   size_t stages() const;
   bool has_next(size_t rank) const { return (rank + 1) % stages() != 0; }
-  bool on_gpus() const;                    // what a run would compute on
-  std::vector<std::string> hosts() const;  // in the order of their first ranks
+  bool on_gpus() const;                    // whether a run would compute on GPUs
+  std::vector<std::string> hosts() const;  // in the order of the ranks
   std::vector<size_t> ranks_of(const std::string& host) const;
-  std::string way_to_next(size_t rank) const;  // "same host", "NVLink", "other host"...
+  // The kind of the link to the next rank: "same host", "NVLink", "other host"...
+  std::string way_to_next(size_t rank) const;
 };
 
 struct Finding {
-  bool stops = false;  // a run; else it costs time, or may
+  bool stops = false;  // true: a run would end with an error; false: a run is slower, or may be
   std::string what, todo;
 };
 
-std::vector<Finding> diagnose(const Examination& examination);  // what stops a run comes first
+// The findings that would stop a run come first.
+std::vector<Finding> diagnose(const Examination& examination);
 
 }  // namespace lfm2

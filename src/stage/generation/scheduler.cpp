@@ -1,4 +1,4 @@
-// First come, first served: decoding before prompts, prompts in the order of the samples.
+// First come, first served: decoding before prompts, prompts in the order of the requests.
 #include "stage/generation/scheduler.h"
 
 #include <algorithm>
@@ -7,105 +7,227 @@
 
 namespace lfm2 {
 
-Scheduler::Scheduler(const Samples& samples, SampleRange range, int64_t most_new, int64_t max_positions,
-                     ScheduleLimits limits)
-    : samples_(samples),
-      range_(range),
-      most_new_(most_new),
-      max_positions_(max_positions),
+Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits)
+    : source_(source),
       limits_(limits),
-      slots_(static_cast<size_t>(limits.caches.slots)),
+      sequences_(static_cast<size_t>(limits.caches.slots)),
       free_pages_(limits.caches.pages) {
-  expect(limits.steps_in_flight > 0 && limits.most_sequences > 0 && limits.prompt_tokens > 0 && limits.caches.slots > 0,
+  expect(limits.steps_in_flight > 0 && limits.max_sequences > 0 && limits.prompt_tokens > 0 && limits.caches.slots > 0,
          "Scheduler: limits");
   for (int64_t slot = limits.caches.slots; slot-- > 0;) free_slots_.push_back(static_cast<int32_t>(slot));
 }
 
-int64_t Scheduler::prompt_length(int64_t sample) const { return samples_.offsets.length(sample); }
+bool Scheduler::finished() const { return active_ == 0 && waiting_.empty() && source_.ended(); }
 
-// The sample that has waited longest, if there is room for all that it may become.
+// Its slot and pages are free from here on; what is known of the sequence is handed back.
+Scheduler::Sequence Scheduler::release(int32_t slot) {
+  Sequence sequence = std::exchange(at(slot), {});
+  expect(sequence.used && sequence.in_flight == 0, "Scheduler: a sequence in flight is released");
+  free_pages_ += sequence.pages;
+  free_slots_.push_back(slot);
+  released_.push_back(slot);
+  --active_;
+  return sequence;
+}
+
+// The youngest sequence makes room: it is fed again later, all of its tokens, which gives the same bits.
+void Scheduler::preempt(int32_t slot) {
+  std::erase(prompts_, slot);
+  std::erase(ready_, slot);
+  Sequence sequence = release(slot);
+  sequence.used = false;
+  sequence.pages = sequence.fed = 0;
+  const auto behind = std::find_if(waiting_.begin(), waiting_.end(),
+                                   [&](const Sequence& other) { return other.number > sequence.number; });
+  waiting_.insert(behind, std::move(sequence));
+  ++preemptions_;
+}
+
+// Sequences that are part of a step in flight leave when it has come back.
+void Scheduler::look_for_taken_back() {
+  for (const int32_t sample : source_.taken_back()) {
+    const auto is_it = [&](const Sequence& one) { return one.request.sample == sample; };
+    if (std::erase_if(waiting_, is_it) > 0) {
+      dropped_.push_back(sample);
+      continue;
+    }
+    const auto found =
+        std::find_if(sequences_.begin(), sequences_.end(), [&](const Sequence& one) { return one.used && is_it(one); });
+    if (found == sequences_.end()) continue;
+    found->taken_back = true;
+    if (found->in_flight > 0) continue;
+    const auto slot = static_cast<int32_t>(found - sequences_.begin());
+    std::erase(prompts_, slot);
+    std::erase(ready_, slot);
+    release(slot);
+    dropped_.push_back(sample);
+  }
+}
+
+// Whether the sequence's next token has a place in the caches; frees one where that is possible now.
+bool Scheduler::has_page_for_next(int32_t slot) {
+  Sequence& sequence = at(slot);
+  if (pages_for(sequence.fed + 1, limits_.caches.page) <= sequence.pages) return true;
+  while (free_pages_ == 0) {
+    int32_t youngest = slot;
+    for (int32_t other = 0; other < static_cast<int32_t>(sequences_.size()); ++other)
+      if (at(other).used && at(other).number > at(youngest).number) youngest = other;
+    if (at(youngest).in_flight > 0) return false;  // its pages come back with its step
+    preempt(youngest);
+    if (youngest == slot) return false;
+  }
+  --free_pages_;
+  ++sequence.pages;
+  return true;
+}
+
+// Sequences that may come to need another page.
+int64_t Scheduler::growing() const {
+  return std::count_if(sequences_.begin(), sequences_.end(), [this](const Sequence& one) {
+    const auto prompt = static_cast<int64_t>(one.request.prompt.size());
+    return one.used && pages_for(cached_positions(prompt, one.request.max_new), limits_.caches.page) > one.pages;
+  });
+}
+
+std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
+  if (!waiting_.empty()) {
+    Sequence sequence = std::move(waiting_.front());
+    waiting_.pop_front();
+    return sequence;
+  }
+  std::optional<Request> request = source_.next();
+  if (!request) return {};
+  expect(!request->prompt.empty() && request->max_new > 0, "Scheduler: a request without tokens");
+  Sequence sequence;
+  sequence.tokens = request->prompt;
+  sequence.request = std::move(*request);
+  sequence.number = admitted_++;
+  return sequence;
+}
+
+// The sequence that has waited longest, if there is room for what is known of it, and for a page more of each of those
+// that run and may need one: admitting a sequence is not to drive out the next one.
 bool Scheduler::admit(Step& step) {
-  if (waiting() == 0 || free_slots_.empty()) return false;
-  const int64_t sample = range_.first + admitted_count_, prompt = prompt_length(sample);
-  const int64_t most_new = most_new_tokens(prompt, most_new_, max_positions_);
-  const int64_t pages = pages_for(cached_positions(prompt, most_new), limits_.caches.page);
-  if (pages > free_pages_) return false;
-  free_pages_ -= pages;
+  if (free_slots_.empty()) return false;
+  std::optional<Sequence> sequence = next_waiting();
+  if (!sequence) return false;
+  sequence->known = static_cast<int64_t>(sequence->tokens.size());
+  sequence->pages = pages_for(sequence->known, limits_.caches.page);
+  expect(sequence->pages <= limits_.caches.pages, "Scheduler: a sequence that never fits");
+  if (active_ > 0 && sequence->pages + growing() > free_pages_) {
+    waiting_.push_front(std::move(*sequence));
+    return false;
+  }
+  free_pages_ -= sequence->pages;
   const int32_t slot = free_slots_.back();
   free_slots_.pop_back();
-  slots_[static_cast<size_t>(slot)] = {.sample = static_cast<int32_t>(sample), .prompt = prompt, .most_new = most_new};
-  step.admitted.push_back({slot, static_cast<int32_t>(samples_.numbers[sample]), static_cast<int32_t>(prompt),
-                           static_cast<int32_t>(most_new)});
+  sequence->used = true;
+  const Request& request = sequence->request;
+  step.admitted.push_back({.slot = slot,
+                           .sample = request.sample,
+                           .prompt = static_cast<int32_t>(request.prompt.size()),
+                           .known = static_cast<int32_t>(sequence->known),
+                           .max_new = static_cast<int32_t>(request.max_new),
+                           .rule = request.rule,
+                           .eos_tokens = request.eos_tokens});
+  at(slot) = std::move(*sequence);
   prompts_.push_back(slot);
-  ++admitted_count_;
   ++active_;
   return true;
 }
 
-std::optional<ScheduledStep> Scheduler::next() {
-  if (static_cast<int64_t>(in_flight_.size()) >= limits_.steps_in_flight) return std::nullopt;
-  const int64_t could_run = active_ + std::min(waiting(), static_cast<int64_t>(free_slots_.size()));
-  const int64_t share =
-      std::min(limits_.most_sequences, (could_run + limits_.steps_in_flight - 1) / limits_.steps_in_flight);
-  ScheduledStep scheduled;
-  Step& step = scheduled.step;
-  std::vector<StepEntry> singles, chunks;
-  const auto chosen = [&] { return static_cast<int64_t>(singles.size() + chunks.size()); };
-  while (!ready_.empty() && chosen() < share) {
-    singles.push_back({ready_.front(), 1});
+void Scheduler::choose_ready(std::vector<StepEntry>& singles, size_t share) {
+  std::vector<int32_t> without_page;
+  while (!ready_.empty() && singles.size() < share) {
+    const int32_t slot = ready_.front();
     ready_.pop_front();
+    if (has_page_for_next(slot)) {
+      ++at(slot).in_flight;
+      singles.push_back({slot, 1});
+    } else if (at(slot).used) {
+      without_page.push_back(slot);
+    }
   }
+  ready_.insert(ready_.begin(), without_page.begin(), without_page.end());
+}
+
+void Scheduler::choose_prompts(Step& step, std::vector<StepEntry>& singles, std::vector<StepEntry>& chunks,
+                               size_t share) {
   int64_t budget = limits_.prompt_tokens;
   std::deque<int32_t> unfinished;
-  while (budget > 0 && chosen() < share && (!prompts_.empty() || admit(step))) {
+  while (budget > 0 && singles.size() + chunks.size() < share && (!prompts_.empty() || admit(step))) {
     const int32_t slot = prompts_.front();
     prompts_.pop_front();
-    const Slot& sequence = slots_[static_cast<size_t>(slot)];
-    const int64_t count = std::min(budget, sequence.prompt - sequence.fed);
+    Sequence& sequence = at(slot);
+    const int64_t count = std::min(budget, sequence.known - sequence.fed);
+    ++sequence.in_flight;
     (count == 1 ? singles : chunks).push_back({slot, static_cast<int32_t>(count)});
     budget -= count;
-    if (sequence.fed + count < sequence.prompt) unfinished.push_back(slot);
+    if (sequence.fed + count < sequence.known) unfinished.push_back(slot);
   }
   prompts_.insert(prompts_.begin(), unfinished.begin(), unfinished.end());  // first again in the next step
-  if (chosen() == 0) return std::nullopt;
+}
 
+std::optional<ScheduledStep> Scheduler::next() {
+  if (static_cast<int64_t>(in_flight_.size()) >= limits_.steps_in_flight) return std::nullopt;
+  look_for_taken_back();
+  const int64_t waiting = static_cast<int64_t>(waiting_.size()) + source_.waiting();
+  const int64_t could_run = active_ + std::min(waiting, static_cast<int64_t>(free_slots_.size()));
+  const auto share = static_cast<size_t>(
+      std::min(limits_.max_sequences, (could_run + limits_.steps_in_flight - 1) / limits_.steps_in_flight));
+  Step step;
+  std::vector<StepEntry> singles, chunks;
+  const int64_t before = preemptions_;
+  choose_ready(singles, share);
+  // What a sequence has just given back is for those that run.
+  if (preemptions_ == before || (singles.empty() && active_ == 0)) choose_prompts(step, singles, chunks, share);
+  if (singles.empty() && chunks.empty() && released_.empty() && dropped_.empty()) return std::nullopt;
+  return compose(std::move(step), std::move(singles), chunks);
+}
+
+ScheduledStep Scheduler::compose(Step step, std::vector<StepEntry> singles, const std::vector<StepEntry>& chunks) {
+  ScheduledStep scheduled;
   step.entries = std::move(singles);
   step.entries.insert(step.entries.end(), chunks.begin(), chunks.end());
   step.released = std::exchange(released_, {});
-  std::vector<int32_t> drawing;
+  step.dropped = std::exchange(dropped_, {});
+  Flight flight;
   for (const StepEntry& entry : step.entries) {
-    Slot& sequence = slots_[static_cast<size_t>(entry.slot)];
-    if (sequence.fed < sequence.prompt) {
-      const auto piece = samples_.tokens(samples_.offsets[sequence.sample] + sequence.fed, entry.count);
-      scheduled.ids.insert(scheduled.ids.end(), piece.begin(), piece.end());
-    } else {
-      scheduled.ids.push_back(sequence.newest);
-    }
+    Sequence& sequence = at(entry.slot);
+    const auto begin = sequence.tokens.begin() + sequence.fed;
+    scheduled.ids.insert(scheduled.ids.end(), begin, begin + entry.count);
     sequence.fed += entry.count;
-    if (sequence.fed >= sequence.prompt) drawing.push_back(entry.slot);
+    flight.slots.push_back(entry.slot);
+    if (sequence.fed >= sequence.known) flight.drawing.push_back(entry.slot);
   }
-  in_flight_.push_back(std::move(drawing));
+  if (!step.entries.empty()) in_flight_.push_back(std::move(flight));
+  scheduled.step = std::move(step);
   return scheduled;
 }
 
 void Scheduler::take(const std::vector<DrawnToken>& tokens) {
-  expect(!in_flight_.empty() && in_flight_.front().size() == tokens.size(), "Scheduler: tokens of another step");
-  arrivals_.clear();
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const int32_t slot = in_flight_.front()[i];
-    Slot& sequence = slots_[static_cast<size_t>(slot)];
-    sequence.newest = tokens[i].token;
-    arrivals_.push_back({slot, !std::exchange(sequence.seen_first, true)});
-    if (!tokens[i].ends) {
-      ready_.push_back(slot);
-      continue;
-    }
-    free_pages_ += pages_for(cached_positions(sequence.prompt, sequence.most_new), limits_.caches.page);
-    free_slots_.push_back(slot);
-    released_.push_back(slot);
-    --active_;
-  }
+  expect(!in_flight_.empty() && in_flight_.front().drawing.size() == tokens.size(),
+         "Scheduler: tokens of another step");
+  const Flight flight = std::move(in_flight_.front());
   in_flight_.pop_front();
+  arrivals_.clear();
+  for (const int32_t slot : flight.slots) --at(slot).in_flight;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const int32_t slot = flight.drawing[i];
+    Sequence& sequence = at(slot);
+    sequence.tokens.push_back(tokens[i].token);
+    arrivals_.push_back({slot, !std::exchange(sequence.seen_first, true)});
+    if (!sequence.taken_back) source_.drawn(sequence.request.sample, tokens[i]);
+    if (tokens[i].ends)
+      release(slot);
+    else if (!sequence.taken_back)
+      ready_.push_back(slot);
+  }
+  for (const int32_t slot : flight.slots) {
+    if (!at(slot).used || !at(slot).taken_back || at(slot).in_flight > 0) continue;
+    std::erase(prompts_, slot);
+    dropped_.push_back(release(slot).request.sample);
+  }
 }
 
 }  // namespace lfm2

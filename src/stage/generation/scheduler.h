@@ -1,7 +1,8 @@
-// Rank 0's part of a generation: which tokens of which sequences make up the next step. Continuous batching for a
-// pipeline: as many steps in flight as there are stages, each with its share of the sequences; a sequence that ends
-// leaves its slot and pages to the next one waiting, without the pipeline being drained. Pure: tested without MPI or
-// devices.
+// The first stage's part of a generation: which tokens of which sequences make up the next step. Continuous batching
+// for a pipeline: as many steps in flight as there are stages, each with its share of the sequences; a sequence that
+// ends, or is taken back, leaves its slot and pages to the next one, without the pipeline being drained. Sequences take
+// pages of the caches as they grow; where none is left, the youngest sequence gives all of its own back, and is fed
+// again from its start when there is room. Pure: tested without MPI or devices.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +10,16 @@
 #include <optional>
 #include <vector>
 
-#include "stage/io/input_file.h"
+#include "stage/generation/request.h"
 #include "stage/pipeline/sequence_table.h"
 
 namespace lfm2 {
 
 struct ScheduleLimits {
   int64_t steps_in_flight = 1;   // stages of the pipeline
-  int64_t most_sequences = 1;    // in one step
+  int64_t max_sequences = 1;     // in one step
   int64_t prompt_tokens = 1024;  // of all prompts together in one step, so that a long one never stalls the others
-  CacheShape caches;
+  CacheShape caches;             // the longest sequence must fit into the pages when it is alone
 };
 
 struct ScheduledStep {
@@ -26,28 +27,18 @@ struct ScheduledStep {
   std::vector<int32_t> ids;  // of its tokens
 };
 
-// A token that came back from the last stage.
-struct DrawnToken {
-  int32_t token = 0;
-  bool ends = false;  // the sequence: nothing follows
-};
-
-// The most tokens that may follow a prompt: as asked, within the model's positions.
-constexpr int64_t most_new_tokens(int64_t prompt, int64_t asked, int64_t max_positions) {
-  return std::min(asked, max_positions - prompt);
-}
-
 class Scheduler {
  public:
-  // Samples `range` of `samples`, which must outlive this; each is continued by at most `most_new` tokens.
-  Scheduler(const Samples& samples, SampleRange range, int64_t most_new, int64_t max_positions, ScheduleLimits limits);
+  // `source` must outlive this.
+  Scheduler(RequestSource& source, ScheduleLimits limits);
 
-  // The next step; nothing while the pipeline is full or no sequence can go on.
+  // The next step; nothing while the pipeline is full or there is nothing to say. A step without entries only releases.
   std::optional<ScheduledStep> next();
   // The tokens of the oldest step in flight, one for each of its sequences that drew (StepArrays::draw_slots).
   void take(const std::vector<DrawnToken>& tokens);
-  bool finished() const { return waiting() == 0 && active_ == 0; }
+  bool finished() const;  // no sequence runs or waits, and none will come; next() may still have releases to say
   bool in_flight() const { return !in_flight_.empty(); }  // steps whose tokens are still to come
+  int64_t preemptions() const { return preemptions_; }    // sequences that gave their pages back
 
   // What came with the last take(), one for each token.
   struct Arrival {
@@ -57,26 +48,41 @@ class Scheduler {
   const std::vector<Arrival>& arrivals() const { return arrivals_; }
 
  private:
-  struct Slot {
-    int32_t sample = -1;
-    int64_t prompt = 0, most_new = 0;
-    int64_t fed = 0;  // tokens that went into steps
-    int32_t newest = 0;
-    bool seen_first = false;
+  struct Sequence {
+    Request request;
+    std::vector<int32_t> tokens;  // the prompt and what was drawn
+    int64_t number = 0;           // in the order in which requests came: the youngest has the largest
+    int64_t known = 0, fed = 0;   // of the tokens: before the next one is drawn; that went into steps
+    int64_t pages = 0;
+    int64_t in_flight = 0;  // steps that it is part of
+    bool used = false, taken_back = false, seen_first = false;
   };
-  int64_t waiting() const { return range_.count - admitted_count_; }
-  int64_t prompt_length(int64_t sample) const;
-  bool admit(Step& step);
+  // The sequences of one step: all of them, and those that draw.
+  struct Flight {
+    std::vector<int32_t> slots, drawing;
+  };
 
-  const Samples& samples_;
-  SampleRange range_;
-  int64_t most_new_, max_positions_;
+  Sequence& at(int32_t slot) { return sequences_[static_cast<size_t>(slot)]; }
+  void look_for_taken_back();
+  void choose_ready(std::vector<StepEntry>& singles, size_t share);
+  void choose_prompts(Step& step, std::vector<StepEntry>& singles, std::vector<StepEntry>& chunks, size_t share);
+  bool admit(Step& step);
+  std::optional<Sequence> next_waiting();
+  int64_t growing() const;
+  bool has_page_for_next(int32_t slot);
+  void preempt(int32_t slot);
+  Sequence release(int32_t slot);
+  ScheduledStep compose(Step step, std::vector<StepEntry> singles, const std::vector<StepEntry>& chunks);
+
+  RequestSource& source_;
   ScheduleLimits limits_;
-  std::vector<Slot> slots_;
-  std::vector<int32_t> free_slots_, released_;  // released_: not yet in a step
-  int64_t free_pages_ = 0, admitted_count_ = 0, active_ = 0;
-  std::deque<int32_t> ready_, prompts_;         // slots: a token came back; a part of the prompt is left
-  std::deque<std::vector<int32_t>> in_flight_;  // the slots that draw in each step
+  std::vector<Sequence> sequences_;  // [slots]
+  std::deque<Sequence> waiting_;     // that were preempted, or found no room, the oldest first
+  std::vector<int32_t> free_slots_;
+  std::vector<int32_t> released_, dropped_;  // not yet said in a step
+  int64_t free_pages_ = 0, admitted_ = 0, active_ = 0, preemptions_ = 0;
+  std::deque<int32_t> ready_, prompts_;  // slots: a token came back; a part of the known tokens is left
+  std::deque<Flight> in_flight_;
   std::vector<Arrival> arrivals_;
 };
 

@@ -1,5 +1,5 @@
-// The HDF5 calls of the project, each checked. The library's own error stack is silenced and its deepest line put in
-// our message.
+// Every call of the HDF5 library is checked here. The library's own report of errors is silenced; its innermost line
+// goes into our message.
 #include "stage/hdf5/h5.h"
 
 #include <algorithm>
@@ -8,21 +8,23 @@ namespace lfm2::h5 {
 
 namespace {
 
-// The innermost record of the error stack: what really failed, "truncated file: eof = 7, sblock->base_addr = 0, …".
+// The innermost record of the library's error stack, which names the real cause, such as "truncated file: eof = 7,
+// ...".
 std::string library_message() {
   std::string text;
   const auto visit = [](unsigned, const H5E_error2_t* record, void* into) -> herr_t {
     *static_cast<std::string*>(into) = fmt::format("{} ({})", record->desc, record->func_name);
-    return 1;  // walking upward starts at the innermost
+    return 1;  // upward from the innermost record, of which alone the text is kept
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, visit, &text);
   H5Eclear2(H5E_DEFAULT);
-  std::replace(text.begin(), text.end(), '\n', ' ');  // ctime() inside the library's text
+  // The library puts the text of ctime() into messages, which ends with a newline.
+  std::replace(text.begin(), text.end(), '\n', ' ');
   return text.empty() ? "HDF5 gave no reason" : text;
 }
 
-// Before any other call to the library. Its own clean-up at exit crashes where a write had failed (a full disk): every
-// file is closed by its owner here, so nothing is left for it to do.
+// Must come before any other call of the library. The library's own clean-up at exit crashes after a failed write (a
+// full disk). It has nothing to do here, since every file is closed by its owner.
 void silence_library() {
   H5dont_atexit();
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
@@ -60,10 +62,10 @@ void File::fail(ExitCode code, const std::string& what) const {
   throw Error(code, fmt::format("{}: {}: {}", path_.string(), what, library_message()));
 }
 
-// Through its descriptor: what lies under its name may be another file by now.
+// Opens by descriptor, not by name: another file may have taken the name since the scan.
 File File::open(const CheckedFile& file) {
   silence_library();
-  H5PLset_loading_state(0);  // filters are loadable code; files name them
+  H5PLset_loading_state(0);  // no filters from plugins: they are code that the file chooses
   Id id{H5Fopen(fmt::format("/proc/self/fd/{}", file.descriptor()).c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose};
   if (!id)
     throw Error(ExitCode::kData,
@@ -93,10 +95,10 @@ void File::set_attribute(const std::string& name, const std::string& value, cons
   const Id type{H5Tcopy(H5T_C_S1), H5Tclose}, space{H5Screate(H5S_SCALAR), H5Sclose};
   H5Tset_size(type.get(), value.size() + 1);
   H5Tset_cset(type.get(), H5T_CSET_UTF8);
-  // By the object's id: HDF5 1.10 cannot write an attribute that was opened through the object's name.
+  // Writes by the object's id, because HDF5 1.10 cannot write an attribute that was opened by the object's name.
   const Id owner{H5Oopen(file_.get(), object.c_str(), H5P_DEFAULT), H5Oclose};
   Id attribute;
-  if (H5Aexists(owner.get(), name.c_str()) > 0) {  // one of the same length is overwritten in place
+  if (H5Aexists(owner.get(), name.c_str()) > 0) {  // an attribute of the same length is overwritten in place
     attribute = {H5Aopen(owner.get(), name.c_str(), H5P_DEFAULT), H5Aclose};
     const Id present{H5Aget_type(attribute.get()), H5Tclose};
     if (H5Tequal(present.get(), type.get()) <= 0) {
@@ -121,7 +123,7 @@ void File::set_attribute(const std::string& name, int64_t value, const std::stri
 
 namespace {
 
-// Contiguous, allocated now, never filled, no time stamps.
+// Contiguous, with its space allocated at once and not filled, and without time stamps.
 Id make_dataset(hid_t file, const std::string& name, hid_t type, const std::vector<uint64_t>& dims) {
   const std::vector<hsize_t> extents(dims.begin(), dims.end());
   const Id space{H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), H5Sclose};
@@ -133,7 +135,7 @@ Id make_dataset(hid_t file, const std::string& name, hid_t type, const std::vect
   return {H5Dcreate2(file, name.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT), H5Dclose};
 }
 
-// Selects whole rows of the first axis in the file's space; returns the matching memory space.
+// Selects rows [first, first + count) of the first axis in `space`; returns a memory space of the same shape.
 Id select_rows(hid_t space, uint64_t first, uint64_t count) {
   const int rank = H5Sget_simple_extent_ndims(space);
   std::vector<hsize_t> extents(static_cast<size_t>(std::max(rank, 1)));
@@ -154,7 +156,7 @@ uint64_t File::create_dataset(const std::string& name, DType dtype, const std::v
   if (!dataset) fail(ExitCode::kIo, fmt::format("dataset {} cannot be created", name));
   const haddr_t offset = H5Dget_offset(dataset.get());
   H5Eclear2(H5E_DEFAULT);
-  return offset == HADDR_UNDEF ? 0 : offset;  // undefined for a dataset without elements
+  return offset == HADDR_UNDEF ? 0 : offset;  // the library gives no offset to a dataset without elements
 }
 
 void File::write_i64(const std::string& name, const std::vector<int64_t>& values) {

@@ -1,5 +1,5 @@
-// A thin checked layer over the HDF5 C API: owned ids, errors that carry the library's own message, the few calls the
-// project needs.
+// A thin checked layer over the HDF5 C API: ids with an owner, errors with the library's own message, and the few calls
+// that the project needs.
 #pragma once
 
 #include <hdf5.h>
@@ -33,7 +33,7 @@ class Id {
   }
   hid_t get() const { return id_; }
   explicit operator bool() const { return id_ >= 0; }
-  // Closes now; false where that failed.
+  // Closes now, and returns false where that failed.
   bool close_now() {
     const hid_t id = std::exchange(id_, H5I_INVALID_HID);
     return id < 0 || close_(id) >= 0;
@@ -46,18 +46,19 @@ class Id {
 
 std::string library_version();  // "1.10.8"
 
-// The type that elements are stored as: little-endian; bf16 is a custom 16-bit float (1 sign, 8 exponent, 7 mantissa
+// The type of the elements in the file: little-endian. bf16 is a custom 16-bit float (1 sign, 8 exponent, 7 mantissa
 // bits), which h5dump prints as numbers and h5py reads as float32.
 Id file_type(DType dtype);
 
-// An open file. Every error is Error(kData) for content, kIo/kCantCreate for the system, kNoInput for a missing file,
-// with the path.
+// An open HDF5 file. Every error names the path: Error(kData) for bad content, kNoInput for a missing file, kIo or
+// kCantCreate where the system fails.
 class File {
  public:
-  // The library is not made for files from strangers: h5::scan comes first, of the same CheckedFile, which may go then.
+  // The library is not safe on untrusted files, so h5::scan() must have accepted `file` before. `file` may be closed
+  // afterwards.
   static File open(const CheckedFile& file);
-  // Truncates. Format V110 (every metadata block has a checksum of its own), no time stamps: equal content gives equal
-  // bytes.
+  // Overwrites an existing file. With format V110 every metadata block has its own checksum; without time stamps equal
+  // content gives equal bytes.
   static File create(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
@@ -66,16 +67,16 @@ class File {
   void set_attribute(const std::string& name, const std::string& value, const std::string& object = "/");
   void set_attribute(const std::string& name, int64_t value, const std::string& object = "/");
 
-  // A contiguous dataset whose space is allocated now and not filled. Returns its byte offset in the file.
+  // Creates a contiguous dataset, with its space allocated and not filled. Returns its byte offset in the file.
   uint64_t create_dataset(const std::string& name, DType dtype, const std::vector<uint64_t>& dims);
-  // The same for int64 (offsets of packed data).
+  // Creates an int64 dataset [values] and writes it; used for the offsets of packed data.
   void write_i64(const std::string& name, const std::vector<int64_t>& values);
   void write_i64(const std::string& name, int64_t count, const std::function<int64_t(int64_t)>& value_at);
 
-  // Rows [first, first + count) of the first axis, converted by the library to `memory` (a native type).
+  // Reads rows [first, first + count) of the first axis; the library converts them to `memory`, a native type.
   void read_rows(const std::string& name, uint64_t first, uint64_t count, hid_t memory, void* into) const;
   void flush();
-  void close();  // with its error, unlike the destructor
+  void close();  // throws where closing fails, which the destructor cannot
 
  private:
   File(std::filesystem::path path, Id file) : path_(std::move(path)), file_(std::move(file)) {}

@@ -1,4 +1,5 @@
-// Every byte that the scan reads comes through here, and is counted.
+// Reading of metadata blocks. Every byte that the scan reads is counted here, so that no file can make it read for
+// ever.
 #include "stage/hdf5/h5_blocks.h"
 
 #include <algorithm>
@@ -9,7 +10,8 @@ namespace lfm2::h5 {
 
 namespace {
 
-constexpr uint64_t kMostMetadata = uint64_t{1} << 28;  // bytes read in one scan: a shard of 10,000 tensors needs 5 MB
+// Limit of one scan; a shard of 10,000 tensors needs 5 MB.
+constexpr uint64_t kMaxMetadata = uint64_t{1} << 28;
 
 uint32_t rotate(uint32_t value, int bits) { return std::rotl(value, bits); }
 
@@ -25,7 +27,7 @@ size_t bytes_for(uint64_t limit) { return limit == 0 ? 1 : (static_cast<size_t>(
 
 uint32_t metadata_checksum(std::span<const std::byte> bytes) {
   uint32_t a = 0xdeadbeef + static_cast<uint32_t>(bytes.size()), b = a, c = a;
-  const auto word = [&](size_t at) {  // the last words are filled up with zeros
+  const auto word = [&](size_t at) {  // the 32-bit word at byte `at`, filled up with zeros behind the end
     const size_t count = at < bytes.size() ? std::min<size_t>(4, bytes.size() - at) : 0;
     return count == 0 ? 0 : static_cast<uint32_t>(little_endian(bytes.subspan(at, count)));
   };
@@ -92,8 +94,8 @@ void Blocks::refuse(uint64_t address, const std::string& what, const std::string
 }
 
 void Blocks::charge(uint64_t bytes, uint64_t address, const std::string& what) {
-  if (bytes > kMostMetadata - read_bytes_)
-    refuse(address, what, fmt::format("more than {} bytes of metadata", kMostMetadata));
+  if (bytes > kMaxMetadata - read_bytes_)
+    refuse(address, what, fmt::format("more than {} bytes of metadata", kMaxMetadata));
   read_bytes_ += bytes;
 }
 
@@ -130,7 +132,8 @@ Block Blocks::read(uint64_t address, uint64_t bytes, const std::string& what) {
 
 void Blocks::verify(std::span<const std::byte> block, uint32_t stored, uint64_t address,
                     const std::string& what) const {
-#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION  // else no changed byte would get past this line
+// Fuzzing accepts any checksum, else no changed byte would get further than here.
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
   stored = metadata_checksum(block);
 #endif
   if (const uint32_t found = metadata_checksum(block); found != stored)

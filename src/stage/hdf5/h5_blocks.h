@@ -1,5 +1,5 @@
-// Blocks of an HDF5 file as bytes: a cursor that cannot leave its block, and the file's blocks of which no two overlap.
-// Used by the scan alone.
+// Blocks of an HDF5 file as bytes: a cursor that cannot leave its block, and a register of the blocks, of which no two
+// may overlap. Used by the scan alone.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,12 +15,12 @@
 
 namespace lfm2::h5 {
 
-inline constexpr uint64_t kUndefined = ~uint64_t{0};  // an address that leads nowhere
+inline constexpr uint64_t kUndefined = ~uint64_t{0};  // the value of an address that leads nowhere
 inline constexpr size_t kChecksumBytes = 4;
 
-size_t bytes_for(uint64_t limit);  // that hold every number up to `limit`
+size_t bytes_for(uint64_t limit);  // bytes that a number needs which may be as large as `limit`
 
-// Reads little-endian numbers from front to back. Error(kData) at the end of its bytes.
+// Reads little-endian numbers from front to back. Error(kData) where the block ends too early.
 class Cursor {
  public:
   Cursor(std::span<const std::byte> bytes, std::string where) : bytes_(bytes), where_(std::move(where)) {}
@@ -30,7 +30,7 @@ class Cursor {
   size_t left() const { return bytes_.size() - position_; }
   std::span<const std::byte> take(size_t count);
   void skip(size_t count) { take(count); }
-  uint64_t number(size_t bytes);  // 1 to 8
+  uint64_t number(size_t bytes);  // a number of 1 to 8 bytes
   uint8_t u8() { return static_cast<uint8_t>(number(1)); }
   uint16_t u16() { return static_cast<uint16_t>(number(2)); }
   uint32_t u32() { return static_cast<uint32_t>(number(4)); }
@@ -42,7 +42,7 @@ class Cursor {
 
  private:
   std::span<const std::byte> bytes_;
-  std::string where_;  // file, structure and address, for messages
+  std::string where_;  // file, structure and address, as messages name them
   size_t position_ = 0;
 };
 
@@ -55,7 +55,7 @@ struct Extent {
 
 using Block = std::vector<std::byte>;
 
-// The blocks of one file. Each byte belongs to one of them at most, so following addresses comes to an end.
+// The blocks of one file. Each byte may belong to one block at most, so following addresses comes to an end.
 class Blocks {
  public:
   explicit Blocks(const CheckedFile& file) : file_(file) {}
@@ -64,23 +64,23 @@ class Blocks {
   std::string where(uint64_t address, const std::string& what) const;
   [[noreturn]] void refuse(uint64_t address, const std::string& what, const std::string& message) const;
 
-  // Up to `bytes` from `address` on, fewer at the end of the file; belongs to nobody yet.
+  // Reads up to `bytes` from `address` on, fewer at the end of the file, without claiming them.
   Block peek(uint64_t address, uint64_t bytes, const std::string& what);
-  // Takes the extent, which must lie inside the file and in nobody else's.
+  // Claims the extent for `what`. Error(kData) where it reaches past the file's end or overlaps a claimed one.
   void claim(uint64_t address, uint64_t bytes, const std::string& what);
-  Block read(uint64_t address, uint64_t bytes, const std::string& what);  // claims, too
-  // The same with a checksum of all before it in the last four bytes.
+  Block read(uint64_t address, uint64_t bytes, const std::string& what);  // claims the extent and reads it
+  // Like read(); the block's last four bytes must be the checksum of all bytes before them.
   Block read_checked(uint64_t address, uint64_t bytes, const std::string& what);
   void verify(std::span<const std::byte> block, uint32_t stored, uint64_t address, const std::string& what) const;
 
-  // Counts bytes that were read or copied: there is an end to what one file may ask for.
+  // Adds to the count of bytes that were read or copied. Error(kData) above the limit of one scan.
   void charge(uint64_t bytes, uint64_t address, const std::string& what);
 
   std::vector<Extent> extents() const;
 
  private:
   const CheckedFile& file_;
-  std::map<uint64_t, Extent> extents_;  // by first byte
+  std::map<uint64_t, Extent> extents_;  // keyed by the first byte
   uint64_t read_bytes_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// HDF5 File Format Specification 3.0, section III.A.2.
+// Version 2 B-trees, as HDF5 File Format Specification 3.0, section III.A.2 describes them.
 #include "stage/hdf5/h5_btree.h"
 
 #include <algorithm>
@@ -7,13 +7,14 @@ namespace lfm2::h5 {
 
 namespace {
 
-constexpr uint64_t kMostRecords = uint64_t{1} << 20;  // links of a group, attributes of an object
-constexpr uint64_t kLargestNode = uint64_t{1} << 20;
-constexpr uint64_t kMostDepth = 16;
+// Limit for the links of a group and for the attributes of an object.
+constexpr uint64_t kMaxRecords = uint64_t{1} << 20;
+constexpr uint64_t kMaxNode = uint64_t{1} << 20;
+constexpr uint64_t kMaxDepth = 16;
 constexpr uint64_t kBtreeHeaderBytes = 38;
 constexpr size_t kNodePrefixBytes = 6;  // signature, version, type
 
-// The library takes records for this long, whatever the file says.
+// The length of a record of this type; 0 for an unknown one. The library assumes these lengths whatever the file says.
 uint64_t record_bytes_of(uint8_t type) {
   switch (type) {
     case 1:  // huge objects: address, length, number
@@ -44,16 +45,16 @@ class Btree2 {
     node_bytes_ = cursor.u32();
     record_bytes_ = cursor.u16();
     const uint16_t depth = cursor.u16();
-    cursor.skip(2);  // when to split and merge
+    cursor.skip(2);  // the percentages at which nodes split and merge
     const uint64_t root = cursor.u64();
     const uint16_t root_records = cursor.u16();
     const uint64_t total = cursor.u64();
-    if (record_bytes_ != record_bytes_of(type) || node_bytes_ > kLargestNode ||
+    if (record_bytes_ != record_bytes_of(type) || node_bytes_ > kMaxNode ||
         node_bytes_ < kNodePrefixBytes + kChecksumBytes + record_bytes_)
       cursor.refuse(fmt::format("nodes of {} bytes with records of {}", node_bytes_, record_bytes_));
-    if (depth > kMostDepth || total > kMostRecords)
+    if (depth > kMaxDepth || total > kMaxRecords)
       cursor.refuse(
-          fmt::format("depth {} and {} records, expected at most {} and {}", depth, total, kMostDepth, kMostRecords));
+          fmt::format("depth {} and {} records, expected at most {} and {}", depth, total, kMaxDepth, kMaxRecords));
     set_levels(depth, cursor);
     if (root != kUndefined) read_node(root, root_records, depth);
     if (records_.size() != total) cursor.refuse(fmt::format("{} records, expected {}", records_.size(), total));
@@ -62,9 +63,9 @@ class Btree2 {
 
  private:
   struct Level {
-    uint64_t most_records;   // of one node
-    uint64_t most_below;     // of a node and all under it
-    size_t count_bytes = 0;  // of `most_below`, in a pointer from above
+    uint64_t max_records;    // limit of the records in one node of this level
+    uint64_t max_below;      // limit of the records in a node of this level and all nodes below it
+    size_t count_bytes = 0;  // width of the field that counts those records, in a pointer from the level above
   };
 
   void set_levels(uint64_t depth, const Cursor& cursor) {
@@ -78,13 +79,13 @@ class Btree2 {
       if (payload < pointer + record_bytes_ + pointer) cursor.refuse("its nodes are too small for what they hold");
       const uint64_t most = (payload - pointer) / (record_bytes_ + pointer);
       const uint64_t total =
-          checked_add(checked_multiply(most + 1, below.most_below, cursor.where()), most, cursor.where());
+          checked_add(checked_multiply(most + 1, below.max_below, cursor.where()), most, cursor.where());
       levels_.push_back({most, total, bytes_for(total)});
     }
   }
 
   void read_node(uint64_t address, uint64_t records, uint64_t level) {
-    if (records > levels_[level].most_records || records_.size() + records > kMostRecords)
+    if (records > levels_[level].max_records || records_.size() + records > kMaxRecords)
       blocks_.refuse(address, what_, fmt::format("{} records in one node", records));
     const uint64_t pointer_bytes = level == 0 ? 0 : 8 + record_count_bytes_ + levels_[level - 1].count_bytes;
     const uint64_t pointers = level == 0 ? 0 : records + 1;

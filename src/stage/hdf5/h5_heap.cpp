@@ -1,4 +1,4 @@
-// HDF5 File Format Specification 3.0, section III.G.
+// Fractal heaps, as HDF5 File Format Specification 3.0, section III.G describes them.
 #include "stage/hdf5/h5_heap.h"
 
 #include <algorithm>
@@ -11,10 +11,11 @@ namespace lfm2::h5 {
 namespace {
 
 constexpr uint64_t kHeapHeaderBytes = 146, kFreeSpaceHeaderBytes = 82;
-constexpr uint8_t kHugeObjects = 1;  // record type: address, length, number
-constexpr uint64_t kLargestDirect = uint64_t{1} << 24;
-constexpr uint64_t kMostRows = 64;
-constexpr uint64_t kLargestObject = uint64_t{1} << 24;
+// Type of the B-tree records that list huge objects: address, length, number.
+constexpr uint8_t kHugeObjects = 1;
+constexpr uint64_t kMaxDirect = uint64_t{1} << 24;
+constexpr uint64_t kMaxRows = 64;
+constexpr uint64_t kMaxObject = uint64_t{1} << 24;
 
 uint64_t log2_of(uint64_t value) { return static_cast<uint64_t>(std::bit_width(value)) - 1; }
 bool is_power_of_2(uint64_t value) { return std::has_single_bit(value); }
@@ -27,35 +28,35 @@ FractalHeap::FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, cons
   Cursor cursor(header, blocks_.where(address, what_));
   cursor.expect_signature("FRHP");
   cursor.expect_version(0);
-  // Of another length the library would take ids for something else: for addresses, from 17 bytes on.
+  // Given ids of another length, the library would read them as something else: from 17 bytes on, as addresses.
   if (const uint16_t found = cursor.u16(); found != id_bytes)
     cursor.refuse(fmt::format("ids of {} bytes, expected {}", found, id_bytes));
   if (cursor.u16() != 0) cursor.refuse("its blocks have filters");
   const uint8_t flags = cursor.u8();
   direct_checksums_ = (flags & 2) != 0;
-  const uint64_t most_managed = cursor.u32();
-  cursor.skip(8);  // number of the next huge object
+  const uint64_t max_managed = cursor.u32();
+  cursor.skip(8);  // number that the next huge object gets
   const uint64_t huge_btree = cursor.u64();
   cursor.skip(8);  // free bytes
   const uint64_t free_space = cursor.u64();
-  cursor.skip(8 * 8);  // sums of bytes and objects
+  cursor.skip(8 * 8);  // counts of bytes and objects
   width_ = cursor.u16();
   start_bytes_ = cursor.u64();
-  most_direct_bytes_ = cursor.u64();
-  const uint64_t most_bits = cursor.u16();
-  cursor.skip(2);  // rows to start with
+  max_direct_bytes_ = cursor.u64();
+  const uint64_t max_bits = cursor.u16();
+  cursor.skip(2);  // rows that a new root block starts with
   const uint64_t root = cursor.u64();
   const uint64_t root_rows = cursor.u16();
-  if (!is_power_of_2(width_) || width_ > 256 || !is_power_of_2(start_bytes_) || !is_power_of_2(most_direct_bytes_) ||
-      start_bytes_ > most_direct_bytes_ || most_direct_bytes_ > kLargestDirect || most_bits < 8 || most_bits > 64 ||
-      root_rows > kMostRows)
+  if (!is_power_of_2(width_) || width_ > 256 || !is_power_of_2(start_bytes_) || !is_power_of_2(max_direct_bytes_) ||
+      start_bytes_ > max_direct_bytes_ || max_direct_bytes_ > kMaxDirect || max_bits < 8 || max_bits > 64 ||
+      root_rows > kMaxRows)
     cursor.refuse("impossible sizes of blocks or rows");
-  offset_bytes_ = (most_bits + 7) / 8;
-  length_bytes_ = std::min<size_t>((log2_of(most_direct_bytes_) + 7) / 8, bytes_for(most_managed));
+  offset_bytes_ = (max_bits + 7) / 8;
+  length_bytes_ = std::min<size_t>((log2_of(max_direct_bytes_) + 7) / 8, bytes_for(max_managed));
   block_header_bytes_ = 4 + 1 + 8 + offset_bytes_ + (direct_checksums_ ? kChecksumBytes : 0);
   if (1 + offset_bytes_ + length_bytes_ > id_bytes_ || block_header_bytes_ > start_bytes_)
     cursor.refuse("its ids are too short for its size, or its blocks for their header");
-  direct_rows_ = log2_of(most_direct_bytes_) - log2_of(start_bytes_) + 2;
+  direct_rows_ = log2_of(max_direct_bytes_) - log2_of(start_bytes_) + 2;
   if (free_space != kUndefined) read_free_space(free_space);
   if (root != kUndefined && root_rows == 0) read_direct(root, 0, start_bytes_);
   if (root != kUndefined && root_rows > 0) read_indirect(root, 0, root_rows);
@@ -63,12 +64,12 @@ FractalHeap::FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, cons
   for (const Block& record : read_btree2(blocks_, huge_btree, kHugeObjects, what_)) {
     Cursor place(record, blocks_.where(huge_btree, what_));
     const uint64_t first = place.u64(), bytes = place.u64(), number = place.u64();
-    if (bytes > kLargestObject) place.refuse(fmt::format("an object of {} bytes", bytes));
+    if (bytes > kMaxObject) place.refuse(fmt::format("an object of {} bytes", bytes));
     huge_[number] = blocks_.read(first, bytes, "object in the " + what_);
   }
 }
 
-// Where the heap has room: nothing that a reader needs, but part of the file.
+// Claims and checks the list of the heap's free space: no reader needs it, but it is a part of the file.
 void FractalHeap::read_free_space(uint64_t address) {
   const std::string what = "free space of the " + what_;
   const Block header = blocks_.read_checked(address, kFreeSpaceHeaderBytes, what);
@@ -78,12 +79,12 @@ void FractalHeap::read_free_space(uint64_t address) {
   cursor.skip(1 + 4 * 8 + 4 * 2 + 8);  // client, sums, how it grows
   const uint64_t list = cursor.u64(), used = cursor.u64();
   if (list == kUndefined) return;
-  if (used < 5 + 8 + kChecksumBytes || used > kLargestObject) cursor.refuse(fmt::format("a list of {} bytes", used));
+  if (used < 5 + 8 + kChecksumBytes || used > kMaxObject) cursor.refuse(fmt::format("a list of {} bytes", used));
   const Block sections = blocks_.read_checked(list, used, what);
   Cursor(sections, blocks_.where(list, what)).expect_signature("FSSE");
 }
 
-// The first two rows have blocks of the smallest size, each further row blocks of twice the size.
+// Bytes of each block in this row: the first two rows have the smallest blocks, each further row doubles them.
 uint64_t FractalHeap::row_bytes(uint64_t row) const {
   const uint64_t doublings = row < 2 ? 0 : row - 1;
   if (doublings >= 63 - log2_of(start_bytes_)) blocks_.refuse(address_, what_, "more rows than a heap can have");
@@ -98,7 +99,7 @@ void FractalHeap::read_direct(uint64_t address, uint64_t heap_offset, uint64_t b
   cursor.expect_version(0);
   if (cursor.u64() != address_ || cursor.number(offset_bytes_) != heap_offset)
     cursor.refuse("belongs to another heap or another place in it");
-  if (direct_checksums_) {  // over the block with zeros in its own place
+  if (direct_checksums_) {  // the checksum covers the block with zeros in the place of the checksum
     const size_t at = cursor.position();
     const uint32_t stored = cursor.u32();
     std::fill_n(block.begin() + static_cast<ptrdiff_t>(at), kChecksumBytes, std::byte{0});
@@ -109,7 +110,7 @@ void FractalHeap::read_direct(uint64_t address, uint64_t heap_offset, uint64_t b
 
 void FractalHeap::read_indirect(uint64_t address, uint64_t heap_offset, uint64_t rows) {
   const std::string what = "index of the " + what_;
-  if (rows > kMostRows) blocks_.refuse(address, what, fmt::format("{} rows", rows));
+  if (rows > kMaxRows) blocks_.refuse(address, what, fmt::format("{} rows", rows));
   const Block block =
       blocks_.read_checked(address, 4 + 1 + 8 + offset_bytes_ + rows * width_ * 8 + kChecksumBytes, what);
   Cursor cursor(block, blocks_.where(address, what));
@@ -135,15 +136,15 @@ void FractalHeap::read_indirect(uint64_t address, uint64_t heap_offset, uint64_t
 Block FractalHeap::object(std::span<const std::byte> id) const {
   Cursor cursor(id, blocks_.where(address_, what_));
   const uint8_t head = cursor.u8();
-  const uint8_t kind = head >> 4;  // the version, 0, in the upper two bits
-  if (kind == 2) {                 // inside the id
+  const uint8_t kind = head >> 4;  // the upper two bits are the version, which is 0
+  if (kind == 2) {                 // the object's bytes are in the id
     const auto bytes = cursor.take(size_t{head & 0x0fu} + 1);
     return {bytes.begin(), bytes.end()};
   }
   if (kind == 1) {
     const auto found = huge_.find(cursor.number(std::min<size_t>(8, id_bytes_ - 1)));
     if (found == huge_.end()) cursor.refuse("names an object that is not there");
-    blocks_.charge(found->second.size(), address_, what_);  // many ids may name one object
+    blocks_.charge(found->second.size(), address_, what_);  // counted, because many ids may name one object
     return found->second;
   }
   if (kind != 0) cursor.refuse(fmt::format("an id of kind {}", kind));

@@ -1,11 +1,11 @@
-// Fractal heaps of an HDF5 file, where the links of a large group and large attributes lie. Used by the scan alone.
+// Fractal heaps of an HDF5 file, which hold the links of a large group and large attributes. Used by the scan alone.
 #pragma once
 
 #include "stage/hdf5/h5_blocks.h"
 
 namespace lfm2::h5 {
 
-// Reads the whole heap at once. Error(kData) where it is not as the specification says.
+// Reads the whole heap at once. Error(kData) where it breaks the specification.
 class FractalHeap {
  public:
   FractalHeap(Blocks& blocks, uint64_t address, size_t id_bytes, const std::string& what);
@@ -28,9 +28,9 @@ class FractalHeap {
   std::string what_;
   size_t id_bytes_ = 0, offset_bytes_ = 0, length_bytes_ = 0, block_header_bytes_ = 0;
   bool direct_checksums_ = false;
-  uint64_t width_ = 0, start_bytes_ = 0, most_direct_bytes_ = 0, direct_rows_ = 0;
-  std::map<uint64_t, DirectBlock> direct_;  // by offset in the heap
-  std::map<uint64_t, Block> huge_;          // by number
+  uint64_t width_ = 0, start_bytes_ = 0, max_direct_bytes_ = 0, direct_rows_ = 0;
+  std::map<uint64_t, DirectBlock> direct_;  // keyed by the offset in the heap
+  std::map<uint64_t, Block> huge_;          // keyed by the object's number
 };
 
 }  // namespace lfm2::h5

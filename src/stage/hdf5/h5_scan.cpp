@@ -1,5 +1,5 @@
-// The walk over a file: its superblock (HDF5 File Format Specification 3.0, section II), the root group, its datasets,
-// and what lies between them.
+// The walk over a file: its superblock (HDF5 File Format Specification 3.0, section II), the root group, the datasets,
+// and the gaps between them.
 #include "stage/hdf5/h5_scan.h"
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace lfm2::h5 {
 
 namespace {
 
-constexpr size_t kLongestText = size_t{1} << 20;  // of an attribute
+constexpr size_t kMaxTextBytes = size_t{1} << 20;  // limit of a text attribute
 constexpr std::array<std::byte, 8> kSignature = {std::byte{0x89}, std::byte{'H'},  std::byte{'D'},  std::byte{'F'},
                                                  std::byte{'\r'}, std::byte{'\n'}, std::byte{0x1a}, std::byte{'\n'}};
 
 struct Superblock {
-  uint64_t root = kUndefined;  // address of the root group's header
+  uint64_t root = kUndefined;  // address of the root group's object header
   SymbolTableFacts tables;
 };
 
@@ -57,7 +57,7 @@ void SuperblockReader::check_number_sizes(uint8_t offset_bytes, uint8_t length_b
     cursor.refuse(fmt::format("offsets of {} and lengths of {} bytes, expected 8", offset_bytes, length_bytes));
 }
 
-// `none`: where something would stand that no file here has.
+// `none` is the address of a structure (`none_what`) that the files of this project never have.
 void SuperblockReader::check_addresses(uint64_t base, uint64_t none, const char* none_what, uint64_t end,
                                        const Cursor& cursor) const {
   if (base != 0) cursor.refuse(fmt::format("the base address is {}, expected 0", base));
@@ -80,19 +80,20 @@ Superblock SuperblockReader::read_2(Cursor& cursor) {
 Superblock SuperblockReader::read_0(Cursor& cursor, uint8_t version) {
   Superblock superblock;
   SymbolTableFacts& tables = superblock.tables;
-  cursor.skip(4);  // versions of parts
+  cursor.skip(4);  // versions of the parts of the format
   const uint8_t offset_bytes = cursor.u8(), length_bytes = cursor.u8();
   cursor.skip(1);
-  tables.most_in_node = 2 * uint64_t{cursor.u16()};
-  tables.most_children = 2 * uint64_t{cursor.u16()};
+  tables.max_in_node = 2 * uint64_t{cursor.u16()};
+  tables.max_children = 2 * uint64_t{cursor.u16()};
   cursor.skip(4);  // flags
   if (version == 1) cursor.skip(4);
   const uint64_t base = cursor.u64();
   cursor.skip(8);  // free space
   const uint64_t end = cursor.u64(), driver = cursor.u64();
-  cursor.skip(8);  // the root group's name
+  cursor.skip(8);  // the root group's name, which is empty
   superblock.root = cursor.u64();
-  const uint32_t cached = cursor.u32();  // whether the addresses that follow are those in the root group's header
+  // 1: the addresses that follow repeat the symbol table of the root group.
+  const uint32_t cached = cursor.u32();
   cursor.skip(4);
   const SymbolTable table{cursor.u64(), cursor.u64()};
   if (cached > 1) cursor.refuse(fmt::format("the root group's entry is of type {}", cached));
@@ -129,9 +130,9 @@ std::string text_of(const ScannedAttributes& attributes, const std::string& name
   const ScannedAttribute& attribute = find(attributes, name, where);
   if (attribute.type.kind != ScannedType::Class::kText || attribute.elements != 1)
     throw Error(ExitCode::kData, fmt::format("{}: attribute {} is no fixed-length text", where, name));
-  if (attribute.data.size() > kLongestText)
+  if (attribute.data.size() > kMaxTextBytes)
     throw Error(ExitCode::kData, fmt::format("{}: attribute {} has {} bytes, expected at most {}", where, name,
-                                             attribute.data.size(), kLongestText));
+                                             attribute.data.size(), kMaxTextBytes));
   std::string text(reinterpret_cast<const char*>(attribute.data.data()), attribute.data.size());
   text.resize(std::min(text.find('\0'), text.size()));
   return text;
@@ -160,9 +161,10 @@ std::vector<Extent> Scan::gaps(uint64_t file_bytes) const {
 }
 
 void expect_empty_gaps(const CheckedFile& file, const Scan& scan) {
-  constexpr uint64_t kMostBytes = uint64_t{1} << 26, kAlignment = 8192;  // a tensor's own and that of its metadata
+  // An alignment for each tensor's data and one for its metadata.
+  constexpr uint64_t kMaxBytes = uint64_t{1} << 26, kAlignment = 8192;
   constexpr size_t kPieceBytes = size_t{1} << 16;
-  uint64_t left = kMostBytes + kAlignment * scan.datasets.size();
+  uint64_t left = kMaxBytes + kAlignment * scan.datasets.size();
   std::vector<std::byte> piece;
   for (const Extent& gap : scan.gaps(file.size())) {
     if (gap.bytes > left)

@@ -1,6 +1,6 @@
-// What an HDF5 file holds, found without the HDF5 library. That library is not made for files from strangers: here its
-// format is parsed by a reader that knows only what a shard or an input needs, checks every length, address and
-// checksum before it is used, and refuses the rest by name. Nothing that it refuses is ever opened by the library.
+// Finds what an HDF5 file holds without the HDF5 library, which is not safe on untrusted files. This parser knows only
+// what a shard or an input needs, checks every length, address and checksum before using it, and refuses the rest by
+// name. The library never opens a file that was refused here.
 #pragma once
 
 #include <cstdint>
@@ -19,61 +19,64 @@ namespace lfm2::h5 {
 
 struct ScannedType {
   enum class Class : uint8_t { kInteger, kFloat, kText, kOther };
-  Class kind = Class::kOther;  // integers and floats of up to 8 bytes, all bits used; otherwise other
+  // An integer or float has at most 8 bytes and uses all bits; others count as kOther.
+  Class kind = Class::kOther;
   uint32_t bytes = 0;
   bool is_signed = false, little_endian = false;
-  std::optional<DType> dtype;  // nothing where it is none of ours
-  std::string text() const;    // for messages: "64-bit float"
+  std::optional<DType> dtype;  // empty where the type is none of the project's
+  std::string text() const;    // for messages, such as "64-bit float"
 };
 
 struct ScannedAttribute {
   ScannedType type;
   uint64_t elements = 0;
-  std::vector<std::byte> data;  // of fixed-length types
+  std::vector<std::byte> data;  // elements of a fixed-length type, as stored
 };
 using ScannedAttributes = std::map<std::string, ScannedAttribute>;
 
-// A fixed-length text up to its first NUL, and an integer of up to 64 bits. Error(kData), beginning with `where`, for
-// one that is missing or of another type.
+// The value of an attribute: a fixed-length text up to its first NUL, and an integer of up to 64 bits. Error(kData),
+// beginning with `where`, where the attribute is missing or has another type.
 std::string text_of(const ScannedAttributes& attributes, const std::string& name, const std::string& where);
 int64_t integer_of(const ScannedAttributes& attributes, const std::string& name, const std::string& where);
 
 struct ScannedDataset {
-  enum class Storage : uint8_t { kContiguous, kChunked, kCompact, kAbsent };  // absent: no elements, no space
+  // KAbsent: no elements and no space in the file.
+  enum class Storage : uint8_t { kContiguous, kChunked, kCompact, kAbsent };
   std::vector<uint64_t> dims;
   ScannedType type;
   Storage storage = Storage::kAbsent;
-  uint64_t offset = 0, bytes = 0;  // in the file, where contiguous; checked to lie inside it
+  uint64_t offset = 0, bytes = 0;  // place in the file of contiguous data; checked to lie inside the file
   ScannedAttributes attributes;
 };
 
 struct Scan {
   std::map<std::string, ScannedDataset> datasets;
   ScannedAttributes attributes;  // of the root group
-  std::vector<Extent> extents;   // in order, none overlapping another
-  bool complete = true;          // no chunked dataset: nothing but `extents` holds anything
+  std::vector<Extent> extents;   // in the order of the file, without overlaps
+  // Whether `extents` lists everything that the file holds, which is so where no dataset is chunked.
+  bool complete = true;
 
-  // The parts of the file that belong to no structure.
+  // The parts of a file of `file_bytes` bytes that belong to no structure.
   std::vector<Extent> gaps(uint64_t file_bytes) const;
 };
 
 struct ScanRules {
-  // The root group's datasets to look at; others are neither followed nor refused. Empty: all, and the root group may
-  // hold nothing else.
+  // The datasets of the root group to look at; others are neither followed nor refused. Empty: all of them, and then
+  // the root group may hold nothing else.
   std::set<std::string> only;
   bool wants(const std::string& name) const { return only.empty() || only.contains(name); }
 
-  // Called with the root group's attributes before any dataset is looked at; throws where this is another kind of file.
+  // Called with the root group's attributes before any dataset is looked at; throws where the file is of another kind.
   std::function<void(const ScannedAttributes&)> check_root = {};
 };
 
-// Error(kData), naming file, structure and place, for damage and for everything outside the whitelist: superblock 0 to
-// 3, object headers 1 and 2, groups in any of their three forms, hard links, simple shapes, fixed-length types that are
-// not shared, contiguous, compact and chunked layouts, the filters deflate, shuffle and fletcher32.
+// Error(kData), naming file, structure and place, for damage and for everything that is not accepted. Accepted are
+// superblocks 0 to 3, object headers 1 and 2, the three forms of groups, hard links, simple shapes, fixed-length types
+// that are not shared, contiguous, compact and chunked layouts, and the filters deflate, shuffle and fletcher32.
 Scan scan(const CheckedFile& file, const ScanRules& rules = {});
 
-// Every byte that belongs to no structure must be 0. Error(kData) naming the first that is not; or more such bytes than
-// the alignment of datasets explains.
+// Every byte that belongs to no structure must be 0. Error(kData) naming the first byte that is not, or where there are
+// more such bytes than the alignment of datasets explains.
 void expect_empty_gaps(const CheckedFile& file, const Scan& scan);
 
 // The checksum of HDF5's own metadata: Jenkins' lookup3.

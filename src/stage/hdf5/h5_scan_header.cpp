@@ -1,5 +1,5 @@
-// Object headers of the HDF5 File Format Specification 3.0, section IV.A.1, and what two of their messages share: link
-// info and attribute info (IV.A.2).
+// Object headers (HDF5 File Format Specification 3.0, section IV.A.1), and the storage in heaps that the messages link
+// info and attribute info share (IV.A.2).
 #include "stage/hdf5/h5_scan_header.h"
 
 #include <algorithm>
@@ -12,8 +12,8 @@ namespace {
 
 using enum MessageType;
 
-constexpr uint64_t kLargestHeader = uint64_t{1} << 24;  // of one object
-constexpr size_t kMostMessages = size_t{1} << 17;       // of one object
+constexpr uint64_t kMaxHeader = uint64_t{1} << 24;  // limit for one part of an object's header, in bytes
+constexpr size_t kMaxMessages = size_t{1} << 17;    // limit for one object
 
 std::string message_text(MessageType type) {
   switch (type) {
@@ -40,7 +40,7 @@ class HeaderReader {
       : blocks_(blocks), address_(address), header_{what, blocks.where(address, what), {}} {}
 
   ObjectHeader read() {
-    const Block start = blocks_.peek(address_, 34, header_.what);  // the longest prefix
+    const Block start = blocks_.peek(address_, 34, header_.what);  // the longest prefix that a header may have
     if (static_cast<uint8_t>(start[0]) == 1)
       read_1(Cursor(start, header_.where));
     else
@@ -61,10 +61,10 @@ class HeaderReader {
   Blocks& blocks_;
   uint64_t address_;
   ObjectHeader header_;
-  std::vector<Chunk> chunks_;  // parts of the header that stand elsewhere
+  std::vector<Chunk> chunks_;  // parts of the header that continuation messages point to
 };
 
-// Takes a message's body from `cursor`.
+// Takes the body of a message from `cursor`, and keeps it where a reader of the header needs its type.
 void HeaderReader::take_message(Cursor& cursor, RawMessage message, size_t bytes) {
   const auto body = cursor.take(bytes);
   switch (message.type) {
@@ -92,8 +92,8 @@ void HeaderReader::take_message(Cursor& cursor, RawMessage message, size_t bytes
     case kAttribute:
     case kSymbolTable:
     case kAttributeInfo:
-      if (header_.messages.size() >= kMostMessages)
-        cursor.refuse(fmt::format("has more than {} messages", kMostMessages));
+      if (header_.messages.size() >= kMaxMessages)
+        cursor.refuse(fmt::format("has more than {} messages", kMaxMessages));
       message.data.assign(body.begin(), body.end());
       header_.messages.push_back(std::move(message));
       return;
@@ -111,10 +111,11 @@ void HeaderReader::read_1(Cursor prefix) {
   constexpr uint64_t kPrefixBytes = 16, kMessageHeader = 8;
   chunks_ = {{address_ + kPrefixBytes, first_bytes}};
   blocks_.claim(address_, kPrefixBytes, header_.what);
-  size_t count = 0;  // the library reads each chunk to its end, whatever the prefix says
+  // Counts all messages, because the library reads each chunk to its end whatever the prefix says.
+  size_t count = 0;
   for (size_t i = 0; i < chunks_.size(); ++i) {
     const auto [address, bytes] = chunks_[i];
-    if (bytes < kMessageHeader || bytes > kLargestHeader)
+    if (bytes < kMessageHeader || bytes > kMaxHeader)
       prefix.refuse(fmt::format("a part of its header has {} bytes", bytes));
     const Block chunk = blocks_.read(address, bytes, header_.what);
     Cursor cursor(chunk, blocks_.where(address, header_.what));
@@ -152,16 +153,16 @@ void HeaderReader::read_2(Cursor prefix) {
   prefix.expect_version(2);
   const uint8_t flags = prefix.u8();
   const bool ordered = (flags & 0x04) != 0;
-  if ((flags & 0x20) != 0) prefix.skip(16);  // times
-  if ((flags & 0x10) != 0) prefix.skip(4);   // when attributes move to a heap
+  if ((flags & 0x20) != 0) prefix.skip(16);  // times of access, change and birth
+  if ((flags & 0x10) != 0) prefix.skip(4);   // limits at which attributes move to a heap
   const uint64_t first_bytes = prefix.number(size_t{1} << (flags & 3));
-  if (first_bytes > kLargestHeader) prefix.refuse(fmt::format("a header of {} bytes", first_bytes));
+  if (first_bytes > kMaxHeader) prefix.refuse(fmt::format("a header of {} bytes", first_bytes));
   read_messages_2(address_,
                   blocks_.read_checked(address_, prefix.position() + first_bytes + kChecksumBytes, header_.what),
                   prefix.position(), ordered);
   for (size_t i = 0; i < chunks_.size(); ++i) {
     const auto [address, bytes] = chunks_[i];
-    if (bytes < 4 + kChecksumBytes || bytes > kLargestHeader)
+    if (bytes < 4 + kChecksumBytes || bytes > kMaxHeader)
       prefix.refuse(fmt::format("a continuation of {} bytes", bytes));
     const Block chunk = blocks_.read_checked(address, bytes, header_.what);
     Cursor(chunk, blocks_.where(address, header_.what)).expect_signature("OCHK");
@@ -195,7 +196,7 @@ void read_dense(Blocks& blocks, const ObjectHeader& header, const RawMessage& me
   const FractalHeap heap(blocks, heap_address, storage.id_bytes, storage.what);
   for (const Block& record : read_btree2(blocks, by_name, storage.by_name, storage.what))
     each(heap, Cursor(record, header.where));
-  // Nothing in it is needed here, but the library may read it.
+  // The index by order is not needed here, but it is checked because the library may read it.
   if (by_order != kUndefined) read_btree2(blocks, by_order, storage.by_name + 1, storage.what_by_order);
 }
 

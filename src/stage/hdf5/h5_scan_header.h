@@ -1,5 +1,5 @@
-// Object headers of an HDF5 file: the messages that describe one group or dataset, each still as bytes. Used by the
-// scan alone.
+// Object headers of an HDF5 file: the messages that describe one group or dataset, not yet parsed. Used by the scan
+// alone.
 #pragma once
 
 #include <functional>
@@ -39,30 +39,31 @@ enum class MessageType : uint16_t {
 
 struct RawMessage {
   MessageType type = MessageType::kNil;
-  bool shared = false;  // stands elsewhere: a committed type, for example
+  bool shared = false;  // the body is kept elsewhere, as that of a committed type is
   Block data;
 };
 
 struct ObjectHeader {
-  std::string what, where;  // "dataset x"; the same with file and address, for messages
+  std::string what, where;  // `what` is "dataset x"; `where` adds file and address, for messages
   std::vector<RawMessage> messages;
 
   bool has(MessageType type) const;
   [[noreturn]] void refuse(const std::string& message) const;
 };
 
-// Of version 1 or 2, with all its parts; holds only messages of types that a reader of it looks at.
+// Reads a header of version 1 or 2 with all its parts. Keeps only messages of types that describe a group or dataset.
 ObjectHeader read_header(Blocks& blocks, uint64_t address, const std::string& what);
 
-// How links or attributes stand that are too many for a header: in a heap, below an index.
+// How links or attributes are stored that are too many for a header: in a heap, found through B-trees.
 struct DenseStorage {
-  size_t order_bytes;               // of the largest number in order of creation
-  size_t id_bytes;                  // of an object in the heap
-  uint8_t by_name;                  // type of the records of the index by name; that of the index by order comes next
-  std::string what, what_by_order;  // the index by name and that by order, for messages
+  size_t order_bytes;  // width of a field for the largest number in order of creation
+  size_t id_bytes;     // width of an object's id in the heap
+  // Type of the B-tree records that index by name; the records that index by order have the next type.
+  uint8_t by_name;
+  std::string what, what_by_order;  // names of the two indexes, for messages
 };
 
-// Calls `each` with every record of the index that the message (link info or attribute info) of the header names.
+// Calls `each` with every record of the index by name that `message` (link info or attribute info) points to.
 void read_dense(Blocks& blocks, const ObjectHeader& header, const RawMessage& message, const DenseStorage& storage,
                 const std::function<void(const FractalHeap&, Cursor)>& each);
 

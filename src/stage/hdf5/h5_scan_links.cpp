@@ -1,5 +1,5 @@
-// Groups of the HDF5 File Format Specification 3.0: the version 1 B-tree, symbol table nodes and local heap of sections
-// III.A.1, III.B to III.D, and the link messages of section IV.A.2.
+// Groups: the version 1 B-tree, symbol table nodes and local heap (HDF5 File Format Specification 3.0, sections III.A.1
+// and III.B to III.D), and link messages (IV.A.2).
 #include "stage/hdf5/h5_scan_links.h"
 
 #include <algorithm>
@@ -8,10 +8,10 @@ namespace lfm2::h5 {
 
 namespace {
 
-constexpr size_t kMostLinks = size_t{1} << 20;
-constexpr size_t kLongestName = 4096;
-constexpr uint64_t kMostNames = uint64_t{1} << 24;  // bytes, of a symbol table
-constexpr uint64_t kMostTreeLevels = 16;
+constexpr size_t kMaxLinks = size_t{1} << 20;
+constexpr size_t kMaxNameBytes = 4096;
+constexpr uint64_t kMaxNames = uint64_t{1} << 24;  // limit for the names of a symbol table, in bytes
+constexpr uint64_t kMaxTreeLevels = 16;
 
 class LinkReader {
  public:
@@ -47,17 +47,17 @@ Links LinkReader::read() {
 }
 
 void LinkReader::add_hard(const std::string& name, uint64_t address, const std::string& where) {
-  if (name.empty() || name.size() > kLongestName || name.find('\0') != std::string::npos ||
+  if (name.empty() || name.size() > kMaxNameBytes || name.find('\0') != std::string::npos ||
       name.find('/') != std::string::npos)
     throw Error(ExitCode::kData,
                 fmt::format("{}: an object's name has {} bytes or characters that no name has", where, name.size()));
-  if (links_.size() >= kMostLinks)
-    throw Error(ExitCode::kData, fmt::format("{}: more than {} objects", where, kMostLinks));
+  if (links_.size() >= kMaxLinks)
+    throw Error(ExitCode::kData, fmt::format("{}: more than {} objects", where, kMaxLinks));
   if (!links_.emplace(name, address).second)
     throw Error(ExitCode::kData, fmt::format("{}: \"{}\" stands twice", where, name));
 }
 
-// For a link that is not hard.
+// Passes by a link that is not hard. Error(kData) where the rules want its name.
 void LinkReader::pass_by(const std::string& name) const {
   if (rules_.wants(name))
     throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is a soft or external link, expected only datasets",
@@ -72,7 +72,7 @@ void LinkReader::read_link(const Block& message) {
   if ((flags & 0x04) != 0) cursor.skip(8);  // order of creation
   if ((flags & 0x10) != 0) cursor.skip(1);  // character set
   const uint64_t length = cursor.number(size_t{1} << (flags & 3));
-  if (length > kLongestName) cursor.refuse(fmt::format("an object's name of {} bytes", length));
+  if (length > kMaxNameBytes) cursor.refuse(fmt::format("an object's name of {} bytes", length));
   const std::string name = cursor.text(length);
   if (type == 0)
     add_hard(name, cursor.u64(), group_.where);
@@ -89,11 +89,12 @@ void LinkReader::read_dense_links(const RawMessage& link_info) {
   });
 }
 
-// Charged for, and sought no further than a name may be long: many entries may share one.
+// Reads the name at byte `at` of the heap. Its bytes are counted and its length is limited, for many entries may share
+// one.
 std::string LinkReader::name_in(const Block& heap, uint64_t at, const Cursor& from) {
   if (at >= heap.size()) from.refuse(fmt::format("a name at byte {} of {}", at, heap.size()));
   const auto first = heap.begin() + static_cast<ptrdiff_t>(at);
-  const auto last = first + static_cast<ptrdiff_t>(std::min<uint64_t>(kLongestName + 1, heap.size() - at));
+  const auto last = first + static_cast<ptrdiff_t>(std::min<uint64_t>(kMaxNameBytes + 1, heap.size() - at));
   const auto end = std::find(first, last, std::byte{0});
   if (end == last) from.refuse(fmt::format("an object's name without an end in {} bytes", last - first));
   const auto bytes = static_cast<uint64_t>(end - first);
@@ -109,7 +110,7 @@ void LinkReader::read_symbol_node(uint64_t address, const Block& names) {
   prefix.expect_signature("SNOD");
   prefix.expect_version(1);
   prefix.skip(1);
-  const uint64_t count = prefix.u16(), most = facts_.most_in_node;
+  const uint64_t count = prefix.u16(), most = facts_.max_in_node;
   if (count > most) prefix.refuse(fmt::format("{} entries, expected at most {}", count, most));
   const Block node = blocks_.read(address, kPrefixBytes + count * kEntryBytes, what);
   Cursor cursor(node, blocks_.where(address, what));
@@ -133,14 +134,14 @@ void LinkReader::read_symbol_tree(uint64_t address, uint64_t level_limit, const 
   Cursor prefix(start, blocks_.where(address, what));
   prefix.expect_signature("TREE");
   const uint8_t type = prefix.u8(), level = prefix.u8();
-  const uint64_t count = prefix.u16(), most = facts_.most_children;
+  const uint64_t count = prefix.u16(), most = facts_.max_children;
   if (type != 0 || level >= level_limit) prefix.refuse(fmt::format("type {} and level {}", type, level));
   if (count > most) prefix.refuse(fmt::format("{} children, expected at most {}", count, most));
   const Block node = blocks_.read(address, kPrefixBytes + count * 16 + 8, what);
   Cursor cursor(node, blocks_.where(address, what));
   cursor.skip(kPrefixBytes);
   for (uint64_t child = 0; child < count; ++child) {
-    name_in(names, cursor.u64(), cursor);  // a key
+    name_in(names, cursor.u64(), cursor);  // a key: the first name of the child
     const uint64_t below = cursor.u64();
     if (level == 0)
       read_symbol_node(below, names);
@@ -164,8 +165,8 @@ void LinkReader::read_symbol_table(const Block& message) {
   const uint64_t bytes = names.u64();
   names.skip(8);  // free list
   const uint64_t first = names.u64();
-  if (bytes > kMostNames) names.refuse(fmt::format("{} bytes of names", bytes));
-  read_symbol_tree(tree, kMostTreeLevels, blocks_.read(first, bytes, what));
+  if (bytes > kMaxNames) names.refuse(fmt::format("{} bytes of names", bytes));
+  read_symbol_tree(tree, kMaxTreeLevels, blocks_.read(first, bytes, what));
 }
 
 }  // namespace

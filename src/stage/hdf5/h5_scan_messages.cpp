@@ -1,5 +1,5 @@
-// Messages of the HDF5 File Format Specification 3.0, section IV.A.2: datatype, dataspace, attribute, filter pipeline,
-// fill value and data layout.
+// Messages that describe a dataset or an attribute: datatype, dataspace, attribute, filter pipeline, fill value and
+// data layout (HDF5 File Format Specification 3.0, section IV.A.2).
 #include "stage/hdf5/h5_scan_messages.h"
 
 #include <array>
@@ -11,8 +11,8 @@ namespace {
 
 using enum MessageType;
 
-constexpr size_t kMostAttributes = size_t{1} << 16;
-constexpr size_t kLargestRank = 32;
+constexpr size_t kMaxAttributes = size_t{1} << 16;
+constexpr size_t kMaxRank = 32;
 
 void parse_integer(Cursor& cursor, const std::array<uint8_t, 3>& bits, bool of_our_size, ScannedType& type) {
   const uint16_t first = cursor.u16(), precision = cursor.u16();
@@ -28,12 +28,14 @@ void parse_float(Cursor& cursor, const std::array<uint8_t, 3>& bits, bool of_our
   const uint16_t first = cursor.u16(), precision = cursor.u16();
   const uint8_t exponent_at = cursor.u8(), exponent = cursor.u8(), mantissa_at = cursor.u8(), mantissa = cursor.u8();
   const uint32_t bias = cursor.u32();
-  // Mantissa, exponent, sign, and nothing between: the library's conversion trusts these numbers.
+  // Mantissa, exponent and sign must fill the value without gaps, because the library's conversion trusts these
+  // numbers.
   const bool whole = of_our_size && first == 0 && precision == type.bytes * 8 && mantissa_at == 0 && mantissa > 0 &&
                      exponent > 0 && exponent_at == mantissa && mantissa + exponent + 1 == precision &&
                      bits[1] == precision - 1;
   if (whole) type.kind = ScannedType::Class::kFloat;
-  if (!whole || bits[0] != 0x20 || bits[2] != 0) return;  // little-endian, implied leading bit
+  // Only little-endian floats with an implied leading bit have a type here.
+  if (!whole || bits[0] != 0x20 || bits[2] != 0) return;
   const auto is = [&](uint32_t bytes, uint8_t exponent_bits, uint8_t mantissa_bits, uint32_t with_bias) {
     return type.bytes == bytes && exponent == exponent_bits && mantissa == mantissa_bits && bias == with_bias;
   };
@@ -43,20 +45,20 @@ void parse_float(Cursor& cursor, const std::array<uint8_t, 3>& bits, bool of_our
 }
 
 ScannedType parse_type(Cursor cursor) {
-  constexpr uint32_t kLargestNumber = 8;
+  constexpr uint32_t kMaxNumber = 8;
   ScannedType type;
   const uint8_t head = cursor.u8();
   const uint8_t version = head >> 4, kind = head & 0x0f;
   const std::array<uint8_t, 3> bits = {cursor.u8(), cursor.u8(), cursor.u8()};
   type.bytes = cursor.u32();
   if (version < 1 || version > 4) cursor.refuse(fmt::format("a type of version {}", version));
-  if (kind == 0) parse_integer(cursor, bits, type.bytes <= kLargestNumber, type);
-  if (kind == 1) parse_float(cursor, bits, type.bytes <= kLargestNumber, type);
+  if (kind == 0) parse_integer(cursor, bits, type.bytes <= kMaxNumber, type);
+  if (kind == 1) parse_float(cursor, bits, type.bytes <= kMaxNumber, type);
   if (kind == 3) type.kind = ScannedType::Class::kText;
   return type;
 }
 
-// Nothing for the null dataspace.
+// The extents of a simple dataspace, none of a scalar one; nothing for the null dataspace.
 std::optional<std::vector<uint64_t>> parse_space(Cursor cursor) {
   const uint8_t version = cursor.u8(), rank = cursor.u8(), flags = cursor.u8();
   uint8_t type = rank > 0 ? 1 : 0;
@@ -66,12 +68,12 @@ std::optional<std::vector<uint64_t>> parse_space(Cursor cursor) {
     type = cursor.u8();
   else
     cursor.refuse(fmt::format("a dataspace of version {}", version));
-  if (type > 2 || rank > kLargestRank || (flags & ~1) != 0 || (type != 1 && rank != 0))
+  if (type > 2 || rank > kMaxRank || (flags & ~1) != 0 || (type != 1 && rank != 0))
     cursor.refuse(fmt::format("a dataspace of type {} and rank {}", type, rank));
   if (type == 2) return std::nullopt;
   std::vector<uint64_t> dims(rank);
   for (uint64_t& extent : dims) extent = cursor.u64();
-  if ((flags & 1) != 0) cursor.skip(size_t{rank} * 8);  // how large they may grow
+  if ((flags & 1) != 0) cursor.skip(size_t{rank} * 8);  // the extents that the dataset may grow to
   return dims;
 }
 
@@ -110,7 +112,7 @@ std::pair<std::string, ScannedAttribute> parse_attribute(const Block& message, c
   return {name, std::move(attribute)};
 }
 
-// Code that others wrote may stand behind any number but these.
+// Only these three filters are accepted: behind any other number there may be code that others wrote.
 void check_filters(Cursor cursor) {
   constexpr uint16_t kDeflate = 1, kShuffle = 2, kFletcher32 = 3, kFirstNamed = 256;
   const uint8_t version = cursor.u8(), count = cursor.u8();
@@ -136,7 +138,7 @@ void check_fill_value(const RawMessage& message, uint64_t type_bytes, const std:
   if (message.type == kFillValue) {
     const uint8_t version = cursor.u8();
     if (version < 1 || version > 3) cursor.refuse(fmt::format("a fill value of version {}", version));
-    if (version < 3) cursor.skip(2);  // when space is allocated and filled
+    if (version < 3) cursor.skip(2);  // times at which space is allocated and filled
     const uint8_t flags = cursor.u8();
     if (version == 2) present = flags != 0;
     if (version == 3) present = (flags & 0x20) != 0;
@@ -148,7 +150,7 @@ void check_fill_value(const RawMessage& message, uint64_t type_bytes, const std:
   cursor.skip(bytes);
 }
 
-// The one message of this type.
+// The body of the only message of this type. Error(kData) where there is none, or more than one.
 Cursor only(const ObjectHeader& header, MessageType type, const char* what) {
   const RawMessage* found = nullptr;
   for (const RawMessage& message : header.messages) {
@@ -176,7 +178,7 @@ class DatasetReader {
 
   Blocks& blocks_;
   const ObjectHeader& header_;
-  uint64_t bytes_ = 0;  // that its type and shape need
+  uint64_t bytes_ = 0;  // size that the type and the shape require
   ScannedDataset dataset_;
 };
 
@@ -250,7 +252,7 @@ void DatasetReader::read_chunked(Cursor& layout, uint8_t version) {
   if (version == 4) {
     const uint8_t index_type = layout.u8();
     if (index_type < 1 || index_type > 5) layout.refuse(fmt::format("an index of type {}", index_type));
-    constexpr std::array<size_t, 6> kFacts = {0, 0, 0, 1, 5, 6};  // bytes that describe each
+    constexpr std::array<size_t, 6> kFacts = {0, 0, 0, 1, 5, 6};  // bytes that describe an index, by its type
     const bool filtered_chunk = index_type == 1 && (flags & 2) != 0;
     layout.skip(filtered_chunk ? 8 + 4 : kFacts[index_type]);
     index = layout.u64();
@@ -259,14 +261,15 @@ void DatasetReader::read_chunked(Cursor& layout, uint8_t version) {
 }
 
 void DatasetReader::check_chunks(Cursor& layout, size_t rank, size_t extent_bytes) const {
-  constexpr uint64_t kLargestChunk = uint64_t{1} << 32;
-  constexpr uint64_t kMostDeflated = 1100;  // bytes that one byte can unfold to: deflate stops at 1032
+  constexpr uint64_t kMaxChunk = uint64_t{1} << 32;
+  // Limit for the bytes that one stored byte unfolds to; deflate reaches 1032.
+  constexpr uint64_t kMaxDeflated = 1100;
   std::vector<uint64_t> chunk(rank);
   for (uint64_t& extent : chunk) extent = layout.number(extent_bytes);
   if (chunk.back() != dataset_.type.bytes) layout.refuse("chunks of another type");
   const uint64_t chunk_bytes = product(chunk, layout.where());
-  if (chunk_bytes == 0 || chunk_bytes >= kLargestChunk) layout.refuse(fmt::format("chunks of {} bytes", chunk_bytes));
-  if (bytes_ / kMostDeflated > blocks_.file().size())
+  if (chunk_bytes == 0 || chunk_bytes >= kMaxChunk) layout.refuse(fmt::format("chunks of {} bytes", chunk_bytes));
+  if (bytes_ / kMaxDeflated > blocks_.file().size())
     layout.refuse(fmt::format("{} bytes of data, which no file of {} bytes can hold", bytes_, blocks_.file().size()));
 }
 
@@ -276,7 +279,7 @@ ScannedAttributes read_attributes(Blocks& blocks, const ObjectHeader& header) {
   ScannedAttributes attributes;
   const auto add = [&](const Block& message) {
     auto [name, attribute] = parse_attribute(message, header.where);
-    if (attributes.size() >= kMostAttributes) header.refuse("too many attributes");
+    if (attributes.size() >= kMaxAttributes) header.refuse("too many attributes");
     if (!attributes.emplace(name, std::move(attribute)).second)
       header.refuse(fmt::format("attribute {} stands twice", name));
   };

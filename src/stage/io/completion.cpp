@@ -1,4 +1,4 @@
-// The hash of a generation's results.
+// The hash over the results of a generation.
 #include "stage/io/completion.h"
 
 #include <span>

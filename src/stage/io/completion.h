@@ -1,4 +1,5 @@
-// What a generation hands out: finished samples, in the order in which they finish, and who takes them.
+// What a generation hands out: finished samples, in the order in which they finish, and the interface of their
+// consumers.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +12,16 @@
 namespace lfm2 {
 
 enum class FinishReason : uint8_t {
-  kStop,   // an end-of-text token, which is the last of token_ids
-  kLength  // as many tokens as asked for, or as the model has positions
+  kStop,   // the last of token_ids is an end-of-text token
+  kLength  // as many tokens as were asked for, or as the model has positions
 };
 std::string_view name(FinishReason reason);  // "stop", "length"
 
 struct Completion {
   int64_t sample = 0;
   FinishReason reason = FinishReason::kLength;
-  std::vector<int32_t> token_ids;    // what was generated, without the prompt
-  std::vector<float> log_probs;      // [tokens]: of each of them
+  std::vector<int32_t> token_ids;    // the generated tokens, without the prompt
+  std::vector<float> log_probs;      // [tokens]: the log-probability of each token
   std::vector<int32_t> top_ids;      // [tokens, top_k]
   std::vector<float> top_log_probs;  // [tokens, top_k]
 };
@@ -31,15 +32,15 @@ class CompletionConsumer {
   virtual void take(const Completion& completion) = 0;
 };
 
-// The sum of the XXH3-128 of all samples' tokens, each with its number as the seed: equal for equal texts, whatever the
-// order in which they finished.
+// The sum of the XXH3-128 hashes of all samples' tokens, each seeded with the sample's number: equal texts have equal
+// sums, in whatever order they finished.
 class CompletionHash : public CompletionConsumer {
  public:
   static HashSum of(const Completion& completion);
   void take(const Completion& completion) override;
-  void add(const HashSum& completions) { sum_.add(completions); }  // that were handed out before
+  void add(const HashSum& completions) { sum_.add(completions); }  // adds what a run before handed out
   std::string hex() const { return sum_.hex(); }
-  int64_t count() const { return count_; }  // taken
+  int64_t count() const { return count_; }  // the number of samples that were taken
 
  private:
   HashSum sum_;

@@ -11,7 +11,7 @@ namespace lfm2 {
 
 namespace {
 
-// Of both forms: completions are appended as they finish.
+// The common part of both forms: completions are appended as they finish, and put in order at the end.
 class AppendedCompletions : public CompletionFile {
  public:
   AppendedCompletions(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
@@ -33,7 +33,7 @@ class AppendedCompletions : public CompletionFile {
   void append(const Completion& completion, std::span<const std::byte> bytes) {
     partial_.append(completion.sample, 1, bytes, CompletionHash::of(completion));
   }
-  // Whether what the record names can be a completion.
+  // Whether the bytes that the record names can be a completion.
   virtual bool fits(const JournalRecord&) const { return true; }
 
   PartialFile partial_;
@@ -77,7 +77,7 @@ class JsonlCompletions : public AppendedCompletions {
   }
 };
 
-// Each one as its reason, its number of tokens, and its lists; put together at the end.
+// Appends each completion as its reason, its number of tokens and its lists; commit() makes the HDF5 file of them.
 class H5Completions : public AppendedCompletions {
  public:
   using AppendedCompletions::AppendedCompletions;
@@ -131,7 +131,8 @@ class H5Completions : public AppendedCompletions {
     file.set_attribute("weights_split_id", job_.facts.split_id);
     file.set_attribute("created_by", job_.facts.created_by);
     file.close();
-    // Past HDF5, once its own metadata are there.
+    // The data are written without the library, at the offsets that it gave, after it has written its metadata and
+    // closed.
     const FileDescriptor raw = open_for_writing(pending.temporary_path());
     std::vector<std::byte> bytes;
     for (size_t i = 0; i < records.size(); ++i) {
@@ -152,7 +153,7 @@ class H5Completions : public AppendedCompletions {
   }
 
  private:
-  using Head = std::array<int32_t, 2>;  // the reason and the number of tokens
+  using Head = std::array<int32_t, 2>;  // the finish reason and the number of tokens
 
   Head head_of(const JournalRecord& record) const {
     Head head{};

@@ -1,4 +1,4 @@
-// The files that finished samples of a generation go to.
+// The files that hold the finished samples of a generation: .jsonl and .h5.
 #pragma once
 
 #include <filesystem>
@@ -9,21 +9,16 @@
 
 namespace lfm2 {
 
-class CompletionFile : public CompletionConsumer {
- public:
-  virtual void start_over() = 0;  // a benchmark generates the same again: the file holds the last pass
-  virtual void keep() = 0;        // the run ends early: what is finished is durable
-  virtual void commit() = 0;      // the file is whole, in the order of the samples: give it its name
-};
+class CompletionFile : public JobOutput, public CompletionConsumer {};
 
-// Refuses endings that hold no completions: Error(kUsage).
+// Error(kUsage) where the file's name has an ending that holds no completions.
 void check_completion_form(const std::filesystem::path& path);
-// .jsonl: a line a sample, {"id", "token_ids", "finish_reason"}, with --top-logprobs also "logprobs" [tokens],
-// "top_ids" and "top_logprobs" [tokens, k]. .h5: token_ids [all tokens], offsets [samples + 1], finish_reasons
-// [samples] (0 stop, 1 length), and with --top-logprobs logprobs [all tokens], top_ids and top_logprobs [all tokens,
-// k]. `job.kind.top_k` says how many; `job.samples()` are expected.
+// .jsonl has a line for each sample, {"id", "token_ids", "finish_reason"}, with --top-logprobs also "logprobs"
+// [tokens], "top_ids" and "top_logprobs" [tokens, k]. .h5 has token_ids [all tokens], offsets [samples + 1] and
+// finish_reasons [samples] (0 stop, 1 length), with --top-logprobs also logprobs [all tokens], top_ids and top_logprobs
+// [all tokens, k]. `job.kind.top_k` is k; `job.samples()` completions are expected.
 std::unique_ptr<CompletionFile> create_completion_file(const std::filesystem::path& path, const OutputJob& job);
-// Goes on with what a run of the same job left; `begun.content` becomes what of it is intact.
+// Continues the file that an earlier run of the same job left; `begun.content` keeps only the records that are intact.
 std::unique_ptr<CompletionFile> resume_completion_file(const std::filesystem::path& path, const OutputJob& job,
                                                        Unfinished& begun);
 

@@ -1,5 +1,5 @@
-// The samples of a job: read from .bin, .h5 or .jsonl, or made at random. Rank 0 reads; what the other ranks need is
-// broadcast.
+// The samples of a job: read from .bin, .h5 or .jsonl, or made at random. Rank 0 reads; the first rank of every other
+// pipeline gets its share from it.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,15 @@
 namespace lfm2 {
 
 struct Samples {
-  std::vector<int32_t> ids;  // all samples back to back; of a replica its part of them
+  std::vector<int32_t> ids;  // of all samples, back to back
   SampleOffsets offsets;
   std::vector<std::string> names;  // .jsonl: each sample's "id" as JSON text, "" where it has none; otherwise empty
   SampleNumbers numbers = {};      // in the whole job, where some are left out
-  int64_t ids_begin = 0;           // the token that ids[0] is
 
   int64_t count() const { return offsets.samples(); }
-  // Tokens [first, first + count), of which the ids are here.
+  // The ids of tokens [first, first + count).
   std::span<const int32_t> tokens(int64_t first, int64_t count) const {
-    return std::span(ids).subspan(static_cast<size_t>(first - ids_begin), static_cast<size_t>(count));
+    return std::span(ids).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
   }
 };
 

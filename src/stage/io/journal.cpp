@@ -1,18 +1,16 @@
-// Little-endian words: a header with the text, then records of eight words each.
+// The form of a journal: little-endian words; a header with the job's text, then records of eight words each.
 #include "stage/io/journal.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
-#include <cstring>
 #include <limits>
 #include <span>
 
 #include "kernels/error.h"
+#include "stage/support/json.h"
 
 namespace lfm2 {
 
@@ -20,19 +18,20 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::array<char, 8> kMagic{'L', 'F', 'M', '2', 'J', 'R', 'N', '1'};  // the last one: the version
-constexpr uint64_t kLongestText = uint64_t{1} << 20;
+// The last character is the version.
+constexpr std::array<char, 8> kMagic{'L', 'F', 'M', '2', 'J', 'R', 'N', '1'};
+constexpr uint64_t kMaxTextBytes = uint64_t{1} << 20;
 
 struct Header {
   std::array<char, 8> magic = kMagic;
   uint64_t id = 0, text_bytes = 0, check = 0;
 };
 
-using Words = std::array<uint64_t, 8>;  // of a record; the last one checks the others
+using Words = std::array<uint64_t, 8>;  // the words of a record; the last one is the checksum of the others
 
 uint64_t hash(const void* data, size_t bytes, uint64_t seed) { return XXH3_64bits_withSeed(data, bytes, seed); }
 
-// The place is part of it: a record is one only where it was written.
+// The checksum covers the record's index, so that a record counts only at the place where it was written.
 uint64_t check_of(const Words& words, uint64_t id, uint64_t index) {
   return hash(words.data(), sizeof words - sizeof words.back(), id + index);
 }
@@ -63,15 +62,15 @@ std::string bytes_of(const JournalContent& content) {
   return bytes;
 }
 
-// All but the version.
+// Compares all of the magic but the version.
 bool begins_as_journal(std::span<const char> start) {
   return std::equal(start.begin(),
                     start.begin() + static_cast<std::ptrdiff_t>(std::min(start.size(), kMagic.size() - 1)),
                     kMagic.begin());
 }
 
-// What a journal is written under until it is whole: a name that the next run takes again, so that a run killed
-// meanwhile leaves nothing for ever.
+// The name under which a journal is written until it is whole. It is always the same, so that a run that is killed
+// meanwhile leaves at most one such file, which the next run overwrites.
 std::filesystem::path new_journal_path(const std::filesystem::path& journal) { return journal.string() + ".new"; }
 
 std::vector<char> start_of(const CheckedFile& journal) {
@@ -80,7 +79,7 @@ std::vector<char> start_of(const CheckedFile& journal) {
   return start;
 }
 
-// So that neither a file of another kind nor an older or newer journal is overwritten.
+// Keeps files of another kind, and journals of another version, from being overwritten.
 void expect_journal(const CheckedFile& journal) {
   const std::vector<char> start = start_of(journal);
   if (!begins_as_journal(start))
@@ -92,7 +91,8 @@ void expect_journal(const CheckedFile& journal) {
 }
 
 bool is_intact(Header header, const std::string& text) {
-#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION  // else no changed byte would get past this line
+// Fuzzing accepts any checksum, else no changed byte would get further than here.
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
   return true;
 #endif
   const uint64_t check = std::exchange(header.check, 0);
@@ -115,10 +115,11 @@ JournalRecord to_record(const Words& words) {
           .data_hash = words[6]};
 }
 
-// In pieces: a file may say that it is larger than any memory.
+// Reads in pieces, because a damaged file may claim more records than memory holds.
 void read_records(const CheckedFile& journal, uint64_t begin, uint64_t most, JournalContent& content) {
   constexpr uint64_t kPiece = 4096;
-  const uint64_t count = std::min(most, (journal.size() - begin) / sizeof(Words));  // a cut off one was never whole
+  // A record that is cut off was never whole.
+  const uint64_t count = std::min(most, (journal.size() - begin) / sizeof(Words));
   std::vector<Words> piece;
   for (uint64_t first = 0; first < count; first += kPiece) {
     piece.resize(std::min(kPiece, count - first));
@@ -151,7 +152,8 @@ std::vector<std::filesystem::path> journal_paths(const std::filesystem::path& ou
         name.find_first_not_of("0123456789", prefix.size()) == std::string::npos)
       paths.push_back(entry->path());
   }
-  // A folder that is not there holds none; one that may be written to but not listed is taken to hold the first alone.
+  // A folder that does not exist holds no journal. In a folder that cannot be listed, only the first replica's is
+  // looked for.
   if (error && error != std::errc::no_such_file_or_directory && error != std::errc::permission_denied)
     throw Error(ExitCode::kIo, fmt::format("{}: cannot be listed: {}", folder.string(), error.message()));
   std::sort(paths.begin(), paths.end());
@@ -166,7 +168,7 @@ std::optional<JournalContent> read_journal(const std::filesystem::path& file, in
   if (journal.size() < sizeof header) return std::nullopt;
   journal.read(0, std::as_writable_bytes(std::span(&header, 1)));
   JournalContent content{.id = header.id, .text = {}, .records = {}};
-  if (header.text_bytes > kLongestText || header.text_bytes > journal.size() - sizeof header) return std::nullopt;
+  if (header.text_bytes > kMaxTextBytes || header.text_bytes > journal.size() - sizeof header) return std::nullopt;
   content.text.resize(header.text_bytes);
   journal.read(sizeof header, std::as_writable_bytes(std::span(content.text)));
   if (!is_intact(header, content.text)) return std::nullopt;
@@ -174,7 +176,7 @@ std::optional<JournalContent> read_journal(const std::filesystem::path& file, in
   return content;
 }
 
-// Further replicas' say the same of the job, should the first one's be damaged.
+// The journals of further replicas describe the same job, and stand in where the first one's is damaged.
 std::optional<JournalContent> read_journals(const std::filesystem::path& output, int64_t most) {
   std::optional<JournalContent> all;
   for (const std::filesystem::path& path : journal_paths(output)) {
@@ -246,14 +248,15 @@ void remove_journal(const std::filesystem::path& file, std::optional<uint64_t> i
     if (id && journal.size() < sizeof header) return;
     if (id) journal.read(0, std::as_writable_bytes(std::span(&header, 1)));
     if (!id || header.id == *id) ::unlink(file.c_str());
-  } catch (const Error&) {  // what cannot be read stays
+  } catch (const Error&) {  // a file that cannot be read stays
   }
 }
 
 void remove_journals(const std::filesystem::path& output, std::optional<uint64_t> id) {
   try {
     for (const std::filesystem::path& journal : journal_paths(output)) remove_journal(journal, id);
-  } catch (const Error&) {  // the folder cannot be listed
+    // The folder cannot be listed: only the first replica's journal has a name that is known.
+  } catch (const Error&) {
     remove_journal(journal_path(output), id);
   }
 }
@@ -277,9 +280,6 @@ void Journal::append(const JournalRecord& record) {
   ++records_;
 }
 
-void Journal::sync() {
-  if (::fdatasync(file_.get()) != 0)
-    throw Error(ExitCode::kIo, fmt::format("{}: fsync failed: {}", path_.string(), std::strerror(errno)));
-}
+void Journal::sync() { sync_data(file_, path_); }
 
 }  // namespace lfm2

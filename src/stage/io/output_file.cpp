@@ -229,6 +229,10 @@ class JsonlOutput : public OutputFile {
 
 }  // namespace
 
+bool needs_offsets(const std::filesystem::path& path, const ResultKind& kind) {
+  return kind.positions == Positions::kAll || path.extension() == ".h5";
+}
+
 void check_output_form(const std::filesystem::path& path, const ResultKind& kind) {
   const std::string ending = path.extension();
   if (ending != ".bin" && ending != ".h5" && ending != ".jsonl")

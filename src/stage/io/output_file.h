@@ -28,7 +28,8 @@ struct OutputFacts {
 struct OutputJob {
   ResultKind kind;
   int64_t vocab = 0;
-  const SampleOffsets* offsets = nullptr;           // of the whole job
+  JobSize size;                                     // of the whole job
+  const SampleOffsets* offsets = nullptr;           // of the whole job; null where needs_offsets() says no
   const std::vector<std::string>* names = nullptr;  // .jsonl: see Samples::names
   OutputFacts facts;
   ThreadPool* threads = nullptr;  // that write large results side by side
@@ -36,15 +37,21 @@ struct OutputJob {
   int64_t replica = 0, replicas = 1;
   std::function<void()> pulse = [] {};  // called while what was written is read again, which may take long
 
-  int64_t samples() const { return offsets->samples(); }
-  int64_t rows() const { return kind.positions == Positions::kAll ? offsets->back() : samples(); }
+  int64_t samples() const { return size.samples; }
+  int64_t rows() const { return kind.positions == Positions::kAll ? size.tokens : size.samples; }
 };
 
-class OutputFile : public ResultConsumer, public FinishedSamples {
+// The life of every output, whatever it holds.
+class JobOutput {
  public:
-  virtual void keep() = 0;      // the run ends early: what is finished is durable
-  virtual void commit() = 0;    // the file is whole: give it its name
-  virtual void start_over() {}  // a benchmark hands out the same rows again: the file holds the last pass
+  virtual ~JobOutput() = default;
+  virtual void keep() = 0;        // the run ends early: what is finished is durable
+  virtual void commit() = 0;      // the file is whole, in the order of the samples: give it its name
+  virtual void start_over() = 0;  // a benchmark hands out the same again: the file holds the last pass
+};
+
+class OutputFile : public JobOutput, public ResultConsumer, public FinishedSamples {
+ public:
   // Where replicas write one file, the first one makes it and the others join it, each with a rank of its own:
   virtual std::string shared() const { return {}; }  // what join_output() needs
   // Whether what this rank writes into the file is seen at once by the rank that made it.
@@ -59,6 +66,9 @@ class OutputFile : public ResultConsumer, public FinishedSamples {
   virtual void replay(int64_t first, int64_t count, ResultConsumer& consumer) const = 0;
 };
 
+// Whether an output of this form cannot be written without knowing where each sample begins: all rows of a sample are
+// found by it, and .h5 holds the list itself.
+bool needs_offsets(const std::filesystem::path& path, const ResultKind& kind);
 // Refuses endings and combinations that the form cannot hold: Error(kUsage). Call before MPI and weights.
 void check_output_form(const std::filesystem::path& path, const ResultKind& kind);
 // Whether a file can be made there: Error(kCantCreate) now rather than after the job. Makes a file without a name, so

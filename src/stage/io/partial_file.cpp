@@ -1,5 +1,4 @@
-// Data first, then the journal; and the data's own hash in the journal, should the disk have done it the other way
-// round.
+// The order of writing is data, then journal. The journal holds the hash of the data, in case the disk reordered them.
 #include "stage/io/partial_file.h"
 
 #include <fcntl.h>
@@ -9,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -20,13 +18,8 @@ namespace lfm2 {
 
 namespace {
 
-// A crash of the machine costs the results of so many seconds; one of the process costs none.
-constexpr std::chrono::seconds kSyncTime{5};
-constexpr uint64_t kPiece = uint64_t{1} << 22;  // a record may say that it is longer than any memory
-
-[[noreturn]] void fail(ExitCode code, const char* call, const std::filesystem::path& path) {
-  throw Error(code, fmt::format("{}: {} failed: {}", path.string(), call, std::strerror(errno)));
-}
+// Bytes to read at a time, because a damaged record may claim more than memory holds.
+constexpr uint64_t kPiece = uint64_t{1} << 22;
 
 // Whether `path` still names the open file.
 bool is_at(const FileDescriptor& file, const std::filesystem::path& path) {
@@ -38,27 +31,28 @@ bool is_at(const FileDescriptor& file, const std::filesystem::path& path) {
 
 void expect_regular(const FileDescriptor& file, const std::filesystem::path& path) {
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path);
+  if (::fstat(file.get(), &status) != 0) throw_failed_call(ExitCode::kIo, "fstat", path, errno);
   if (!S_ISREG(status.st_mode))
     throw Error(ExitCode::kCantCreate, fmt::format("{}: not a regular file", path.string()));
 }
 
-// None where there is no such file and `create` is 0. Another run may give the file its final name, or remove it,
-// between open and flock: then the lock is worth nothing, and the name free.
+// Opens and locks NAME.partial. Returns an empty descriptor where there is no such file and `create` is 0. Another run
+// may rename or remove the file between open and flock; the lock is then on a file of another name, and the loop tries
+// again.
 FileDescriptor lock_partial(const std::filesystem::path& path, int create) {
   for (;;) {
     FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | create, 0666));
     if (file.get() < 0 && errno == ENOENT && create == 0) return file;
-    if (file.get() < 0) fail(ExitCode::kCantCreate, "open", path);
+    if (file.get() < 0) throw_failed_call(ExitCode::kCantCreate, "open", path, errno);
     expect_regular(file, path);
-    // File systems without locks: two runs with one output are then the user's care.
+    // Where the file system has no locks, the user has to see to it that two runs do not write one output.
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
       throw Error(ExitCode::kCantCreate, fmt::format("{}: another run is writing it", path.string()));
     if (is_at(file, path)) return file;
   }
 }
 
-// 0 where there is no file of that name; a folder or device counts as content.
+// Bytes of the file; 0 where there is none, 1 for a folder or device, so that these count as content.
 uint64_t bytes_at(const std::filesystem::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) return 0;
@@ -67,28 +61,29 @@ uint64_t bytes_at(const std::filesystem::path& path) {
 
 uint64_t size_of(const FileDescriptor& file, const std::filesystem::path& path) {
   struct stat status {};
-  if (::fstat(file.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path);
+  if (::fstat(file.get(), &status) != 0) throw_failed_call(ExitCode::kIo, "fstat", path, errno);
   return static_cast<uint64_t>(status.st_size);
 }
 
 void resize(const FileDescriptor& file, uint64_t bytes, const std::filesystem::path& path) {
-  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) fail(ExitCode::kIo, "ftruncate", path);
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0)
+    throw_failed_call(ExitCode::kIo, "ftruncate", path, errno);
 }
 
 }  // namespace
 
-// Locked before it is read, so that no other run changes it between the two.
+// The lock is taken before the journal is read, so that no other run changes the file in between.
 std::optional<Unfinished> find_unfinished(const std::filesystem::path& output, int64_t samples) {
   FileDescriptor file = lock_partial(partial_path(output), 0);
   std::optional<JournalContent> content = read_journals(output, samples);
   if (file.get() < 0 || !content || content->records.empty()) return std::nullopt;
-  ::unlink(pending_path(output).c_str());  // of a run that was killed while it put the parts together
+  ::unlink(pending_path(output).c_str());  // left by a run that was killed while it put the final file together
   return Unfinished{.file = std::move(file), .content = std::move(*content)};
 }
 
 namespace {
 
-// Of replicas of earlier runs.
+// Removes the journals that further replicas of earlier runs left.
 void remove_journals_of_others(const std::filesystem::path& output) {
   for (const std::filesystem::path& path : journal_paths(output))
     if (path != journal_path(output)) remove_journal(path);
@@ -107,9 +102,9 @@ void expect_names_are_ours(const std::filesystem::path& output) {
   expect_name_of_journal(journal_path(output));
 }
 
-// Two runs may have begun together and found nothing: what the faster one has finished is not overwritten. The journal
-// comes before the first byte of content, so that a run that is killed at any instant leaves nothing that the next one
-// takes for a stranger's.
+// Two runs may begin together, and both find nothing: then what the faster one has finished must not be overwritten.
+// The journal is written before the first byte of content, so that the next run recognises the file whenever this one
+// is killed.
 FileDescriptor begin_partial(const std::filesystem::path& output) {
   const std::filesystem::path path = partial_path(output);
   expect_names_are_ours(output);
@@ -140,12 +135,11 @@ std::string PartialTag::hex() const { return HashSum::from_words(words).hex(); }
 FileDescriptor join_partial(const std::filesystem::path& output, const PartialTag& tag) {
   const std::filesystem::path path = partial_path(output);
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (file.get() < 0) fail(ExitCode::kCantCreate, "open", path);
+  if (file.get() < 0) throw_failed_call(ExitCode::kCantCreate, "open", path, errno);
   expect_regular(file, path);
   std::array<uint64_t, 2> found{};
-  const ssize_t got = ::pread(file.get(), found.data(), sizeof found, static_cast<off_t>(tag.offset));
-  if (got < 0) fail(ExitCode::kIo, "read", path);
-  if (got != sizeof found || found != tag.words)
+  const size_t got = read_up_to(file, tag.offset, std::as_writable_bytes(std::span(found)), path);
+  if (got < sizeof found || found != tag.words)
     throw Error(ExitCode::kCantCreate,
                 fmt::format("{}: is not the file that the first replica is writing: expected --output in a folder that "
                             "the hosts of all replicas share",
@@ -161,7 +155,7 @@ PartialFile::PartialFile(std::filesystem::path output, FileDescriptor file, int6
       file_(std::move(file)) {}
 
 PartialFile::~PartialFile() {
-  stop_syncing();
+  syncing_.stop();
   if (done_ || (journal_ && !content_.records.empty())) return;
   if (replica_ > 0) {
     if (journal_) remove_journal(journal_->path(), content_.id);
@@ -176,10 +170,10 @@ void PartialFile::start_journal(JournalContent content) {
   content_ = std::move(content);
   end_ = 0;
   for (const JournalRecord& record : content_.records) end_ = std::max(end_, record.offset + record.bytes);
-  if (::fdatasync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+  sync_data(file_, path_);
   journal_.emplace(journal_path(output_, replica_), content_);
   if (replica_ == 0) remove_journals_of_others(output_);
-  syncing_ = std::thread([this] { sync_loop(); });
+  syncing_.start();
 }
 
 void PartialFile::finished(int64_t first, int64_t count, const HashSum& results) {
@@ -209,21 +203,12 @@ void PartialFile::note(const JournalRecord& record) {
   } else {
     content_.records.push_back(record);
   }
-  const std::lock_guard lock(mutex_);
-  if (error_) std::rethrow_exception(error_);
-  dirty_ = true;
+  syncing_.note_change();
 }
 
 void PartialFile::read(uint64_t offset, std::span<std::byte> into) const {
-  while (!into.empty()) {
-    const ssize_t got = ::pread(file_.get(), into.data(), into.size(), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(ExitCode::kIo, "read", path_);
-    if (got == 0)
-      throw Error(ExitCode::kIo, fmt::format("{}: ends at {} bytes, expected more", path_.string(), offset));
-    offset += static_cast<uint64_t>(got);
-    into = into.subspan(static_cast<size_t>(got));
-  }
+  if (const size_t got = read_up_to(file_, offset, into, path_); got < into.size())
+    throw Error(ExitCode::kIo, fmt::format("{}: ends at {} bytes, expected more", path_.string(), offset + got));
 }
 
 void PartialFile::write(uint64_t offset, std::span<const std::byte> bytes) { write_fully(file_, offset, bytes, path_); }
@@ -233,16 +218,16 @@ void PartialFile::set_size(uint64_t bytes) { resize(file_, bytes, path_); }
 void PartialFile::write_tag() {
   tag_ = PartialTag::make(size_of(file_, path_));
   write(tag_.offset, std::as_bytes(std::span(tag_.words)));
-  if (::fsync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+  sync_file(file_, path_);
 }
 
-// The pages of a file are cached once by a kernel for each file system that it has mounted.
+// Each kernel caches the pages of a file once for each mount, so the text names kernel, device and inode.
 std::string PartialFile::page_cache() const {
   struct stat status {};
-  if (::fstat(file_.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path_);
-  constexpr uint64_t kLongestId = 64;
+  if (::fstat(file_.get(), &status) != 0) throw_failed_call(ExitCode::kIo, "fstat", path_, errno);
+  constexpr uint64_t kMaxIdBytes = 64;
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
-  std::string kernel(kLongestId, '\0');
+  std::string kernel(kMaxIdBytes, '\0');
   boot.read(kernel.data(), static_cast<std::streamsize>(kernel.size()));
   kernel.resize(static_cast<size_t>(boot.gcount()));
   return fmt::format("{} {} {}", kernel.substr(0, kernel.find('\n')), status.st_dev, status.st_ino);
@@ -296,57 +281,26 @@ void PartialFile::start_over() {
   content_.records.clear();
 }
 
-void PartialFile::sync_data() {
-  if (::fdatasync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+void PartialFile::sync_all() {
+  sync_data(file_, path_);
   if (journal_) journal_->sync();
 }
 
-void PartialFile::sync_loop() {
-  std::unique_lock lock(mutex_);
-  while (!stopping_) {
-    changed_.wait_for(lock, kSyncTime, [this] { return stopping_; });
-    if (stopping_ || !std::exchange(dirty_, false)) continue;
-    lock.unlock();
-    std::exception_ptr failure;
-    try {
-      sync_data();
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    lock.lock();
-    if (!failure) continue;
-    error_ = failure;
-    return;
-  }
-}
-
-void PartialFile::stop_syncing() {
-  if (!syncing_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    changed_.notify_all();
-  }
-  syncing_.join();
-}
-
 void PartialFile::sync() {
-  stop_syncing();
-  if (error_) std::rethrow_exception(error_);
-  sync_data();
+  syncing_.finish();
+  sync_all();
 }
 
-// The journals go last: until then they say the truth. By then the name is free, and another run may have journals of
-// its own.
+// The journals are removed last, because they hold true until then. NAME.partial is free by then, and another run may
+// have begun journals of its own: only those with this run's id go.
 void PartialFile::commit() {
-  stop_syncing();
-  if (error_) std::rethrow_exception(error_);
+  syncing_.finish();
   if (tag_.offset > 0) set_size(tag_.offset);
-  if (::fsync(file_.get()) != 0) fail(ExitCode::kIo, "fsync", path_);
+  sync_file(file_, path_);
   expect_ours();
   rename_durably(path_, output_);
   remove_journals(output_, content_.id);
-  file_.close();  // and with it the lock: others may read it now
+  file_.close();  // this releases the lock as well: others may read the file now
   done_ = true;
 }
 
@@ -357,7 +311,7 @@ void PartialFile::expect_ours() const {
 }
 
 void PartialFile::remove() {
-  stop_syncing();
+  syncing_.stop();
   remove_journals(output_);
   ::unlink(path_.c_str());
   file_.close();

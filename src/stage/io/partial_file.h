@@ -1,37 +1,34 @@
-// An output in the making: NAME.partial, which becomes NAME when it is whole, and the journal that says what of it is
-// finished. Whatever ends the process, what the journal says can be read back.
+// An output in the making: NAME.partial, which becomes NAME when it is whole, and the journal that says which parts are
+// finished. However the process ends, what the journal says can be read back.
 #pragma once
 
 #include <array>
-#include <condition_variable>
-#include <exception>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <span>
-#include <thread>
 
+#include "stage/io/background_sync.h"
 #include "stage/io/journal.h"
 
 namespace lfm2 {
 
-// NAME.partial, open and locked: one run at a time. File systems without locks do not check.
+// NAME.partial, open and locked against other runs (where the file system has locks), and its journal.
 struct Unfinished {
   FileDescriptor file;
   JournalContent content;
 };
-// What an earlier run left, to go on with; nothing where no sample is finished. Before anything is done for the output:
-// Error(kCantCreate) where another run is writing it.
+// What an earlier run left to continue; nothing where no sample is finished. Called before anything is written for the
+// output. Error(kCantCreate) where another run is writing it.
 std::optional<Unfinished> find_unfinished(const std::filesystem::path& output, int64_t samples);
-// Error(kCantCreate) where a file stands under one of the names that a run takes beside its output, and no journal of
-// ours says that an earlier run left it: it is somebody else's, and stays.
+// Error(kCantCreate) where a file exists under one of the names that a run uses beside its output, and no journal says
+// that an earlier run left it. Such a file belongs to somebody else and stays.
 void expect_names_are_ours(const std::filesystem::path& output);
-// A new, empty one, with a journal that says whose it is. Error(kCantCreate) where another run is writing it, or has
-// meanwhile begun it, or where it is not ours.
+// Creates an empty NAME.partial and a journal that claims it. Error(kCantCreate) where another run is writing it or has
+// just begun it, or where the file belongs to somebody else.
 FileDescriptor begin_partial(const std::filesystem::path& output);
 
-// Random bytes behind the end of NAME.partial, by which another replica knows that it is the maker's file: the folder
-// of that name may be another one on another host.
+// Random bytes behind the end of NAME.partial, by which another replica recognises the file that the first one made: on
+// another host the same path may lead to another folder.
 struct PartialTag {
   static PartialTag make(uint64_t offset);
   static PartialTag from_hex(const std::string& text, uint64_t offset);
@@ -40,21 +37,21 @@ struct PartialTag {
   uint64_t offset = 0;
   std::array<uint64_t, 2> words{};
 };
-// Another replica's share of the one that is made, and locked, by the first. Error(kCantCreate) where it has not that
-// tag.
+// Opens the file that the first replica has made and locked, for another replica's share. Error(kCantCreate) where the
+// file does not end with the tag.
 FileDescriptor join_partial(const std::filesystem::path& output, const PartialTag& tag);
 
 class PartialFile {
  public:
-  // Where the parts of single samples are not asked for again before the next run, `joins_records`: records that follow
-  // one another are one in memory, though not in the journal.
+  // With `joins_records`, records of neighbouring samples become one in memory, though not in the journal: for outputs
+  // whose parts are not asked for again before the next run.
   PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica = 0, bool joins_records = false);
   PartialFile(PartialFile&&) = delete;
-  // Without commit(): stays where something is finished in it, by any replica, else goes.
+  // Without commit() the file stays where any replica has finished samples in it, else it is removed.
   ~PartialFile();
 
-  // From here on finished() is written down, and made durable every few seconds. Without: for benchmarks, of which
-  // nothing is kept. Journals that were there before are replaced.
+  // From here on, finished samples are written to the journal and made durable every few seconds. Never called by
+  // benchmarks, which keep nothing. Replaces older journals.
   void start_journal(JournalContent content);
   const JournalContent& journal() const { return content_; }
 
@@ -62,54 +59,47 @@ class PartialFile {
   const std::filesystem::path& path() const { return path_; }
   const FileDescriptor& file() const { return file_; }
 
-  // The samples are in the file, at places that follow from their numbers.
+  // Notes that the samples are in the file, at places that follow from their numbers.
   void finished(int64_t first, int64_t count, const HashSum& results);
-  // Writes them behind what is there, and says so.
+  // Writes the samples' bytes at the end of the file, and notes them.
   void append(int64_t first, int64_t count, std::span<const std::byte> bytes, const HashSum& results);
   void read(uint64_t offset, std::span<std::byte> into) const;
   void read_pieces(const JournalRecord& record, const std::function<void(std::span<const std::byte>)>& take) const;
   void write(uint64_t offset, std::span<const std::byte> bytes);
   void set_size(uint64_t bytes);
-  void write_tag();  // durably, behind the end; commit() takes it off again
+  void write_tag();  // writes the tag behind the end, durably; commit() removes it
   const PartialTag& tag() const { return tag_; }
-  // The same text on two ranks where what one writes into the file is seen at once by the other.
+  // Equal on two ranks that see one page cache: what one writes into the file, the other sees at once.
   std::string page_cache() const;
-  // Of appended parts: leaves out of `content` what is not in the file as the journal says.
+  // For appended parts: drops the records of `content` whose bytes are not in the file or do not match their hash.
   void keep_intact(JournalContent& content, const std::function<void()>& pulse) const;
-  void drop_unfinished();  // what was appended behind the last of them
-  // What append() wrote, in the order of the samples.
+  void drop_unfinished();  // cuts off what was appended behind the last finished part
+  // The records of append(), in the order of the samples.
   std::vector<JournalRecord> ordered() const;
-  // Whether the file itself is in that order, without gaps.
+  // Whether the parts stand in the file in that order and without gaps.
   bool is_ordered() const;
-  void start_over();  // a benchmark's next pass
+  void start_over();  // for a benchmark's next pass
 
-  void sync();               // what is finished is durable
-  void commit();             // the file is whole: it gets its name
-  void expect_ours() const;  // NAME.partial is still this file: Error(kIo)
-  void remove();             // its content stands elsewhere: it and its journals go
+  void sync();               // makes durable what is finished
+  void commit();             // gives the file, which is whole, its final name
+  void expect_ours() const;  // Error(kIo) where NAME.partial is no longer this file
+  void remove();             // removes the file and its journals, because its content stands elsewhere
 
  private:
   void note(const JournalRecord& record);
-  void sync_loop();
-  void stop_syncing();
-  void sync_data();
+  void sync_all();
   bool holds(const JournalRecord& record, const std::function<void()>& pulse) const;
 
   std::filesystem::path output_, path_;
   int64_t replica_ = 0;
   bool joins_ = false;
   FileDescriptor file_;
-  PartialTag tag_;          // offset 0: there is none
-  uint64_t end_ = 0;        // of what was appended
-  JournalContent content_;  // with all records: those of this run too
+  PartialTag tag_;          // offset 0: no tag
+  uint64_t end_ = 0;        // the end of what was appended
+  JournalContent content_;  // all records, those of this run included
   std::optional<Journal> journal_;
   bool done_ = false;
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false, dirty_ = false;
-  std::exception_ptr error_;  // from mutex_ on: shared with the thread
-  std::thread syncing_;       // the disk may be slow: nobody waits for it
+  BackgroundSync syncing_{[this] { sync_all(); }};  // last, because its thread uses the members above
 };
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// Writing rows through a mapping, or block by block where several hosts write.
+// Writes rows through a mapping, or block by block where several hosts write.
 #include "stage/io/row_places.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "rows are little-endian, and so is the code here");
 
-// In front of a seam's bytes.
+// Stands in front of each seam's bytes.
 struct SeamHead {
   uint64_t offset = 0, bytes = 0;
 };
@@ -65,7 +65,7 @@ void RowPlaces::write_bytes(uint64_t offset, std::span<const std::byte> bytes) {
     write_fully(partial_.file(), offset, bytes, partial_.path());
 }
 
-// Blocks that follow one another and have the same owner are one write.
+// Neighbouring blocks of one owner are written together.
 void RowPlaces::write_owned(uint64_t offset, std::span<const std::byte> bytes, bool keep_others) {
   while (!bytes.empty()) {
     const int64_t owner = owners_->owner(offset);

@@ -1,5 +1,6 @@
-// Where the samples of a job begin, in tokens, and which of them are left: in a few words where they are equally long,
-// eight bytes a sample otherwise. Every rank has it for the whole job.
+// Where samples begin, in tokens, and which samples of a job are left: in a few words where samples are equally long,
+// eight bytes a sample otherwise. Rank 0 has the list for the whole job, the first rank of every other pipeline for its
+// share, and of the ranks that write results those whose rows or file follow from it.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,11 @@ namespace lfm2 {
 
 struct SampleRange {
   int64_t first = 0, count = 0;
+};
+
+// How much there is to do: what every rank knows of a job.
+struct JobSize {
+  int64_t samples = 0, tokens = 0;
 };
 
 // As a list [samples + 1]: the first token of each sample, then the number of all tokens. Lists of samples that are
@@ -37,6 +43,8 @@ class SampleOffsets {
       int64_t token) const;  // the first one that begins at the token or later; samples() where none does
   bool all_have_length(int64_t length) const;
 
+  SampleOffsets part(SampleRange range) const;  // those samples alone: the first one begins at 0
+  JobSize job_size() const { return {samples_, end_}; }
   uint64_t memory_bytes() const { return list_.capacity() * sizeof(int64_t); }
   // For messages to other ranks.
   std::string to_bytes() const;
@@ -57,6 +65,7 @@ class SampleNumbers {
   bool all_are_left() const { return runs_.empty(); }
   void add(int64_t first_number, int64_t count);  // ascending
   int64_t operator[](int64_t sample) const;       // the number of the sample-th one that is left
+  SampleNumbers part(SampleRange range) const;    // of those of the samples that are left
 
  private:
   struct Run {

@@ -70,14 +70,14 @@ Machine choose_machine(const Options& options, const MpiWorld& world) {
   return cpu_machine(options, world);
 }
 
-std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t slot_bytes) {
+std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t buffer_bytes) {
   if (pipeline.size() == 1) return nullptr;
 #if LFM2_HAS_CUDA
   if (machine.nccl) return make_nccl_channel(pipeline, *machine.backend);
 #endif
   const int previous = pipeline.rank() == 0 ? MpiChannel::kNoPeer : pipeline.rank() - 1;
   const int next = pipeline.rank() + 1 == pipeline.size() ? MpiChannel::kNoPeer : pipeline.rank() + 1;
-  return std::make_unique<MpiChannel>(pipeline.comm(), previous, next, *machine.backend, slot_bytes);
+  return std::make_unique<MpiChannel>(pipeline.comm(), previous, next, *machine.backend, buffer_bytes);
 }
 
 }  // namespace lfm2

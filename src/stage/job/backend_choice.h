@@ -30,7 +30,7 @@ inline int device_of(const MpiWorld& world, int devices) { return world.local_ra
 // Collective. Error(kUnavailable) where the wanted device or transport is not there.
 Machine choose_machine(const Options& options, const MpiWorld& world);
 
-// Null for a single stage. `slot_bytes` of the largest micro-batch.
-std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t slot_bytes);
+// Null for a single stage. `buffer_bytes` of the largest micro-batch.
+std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t buffer_bytes);
 
 }  // namespace lfm2

@@ -1,118 +1,127 @@
-// One run of the program on one rank, from the checked options to the exit code. main owns it and ends all ranks where
-// it throws.
+// One run of the program on one rank, from the checked options to the exit code: the frame that scoring and generating
+// share. main owns a job and ends all ranks where it throws.
 #pragma once
 
-#include <algorithm>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
-#include "comm/control_link.h"
 #include "comm/mpi_world.h"
-#include "stage/generation/generator.h"
-#include "stage/io/completions.h"
-#include "stage/io/input_file.h"
+#include "kernels/thread_pool.h"
 #include "stage/io/output_file.h"
-#include "stage/io/validation.h"
 #include "stage/job/backend_choice.h"
+#include "stage/job/job_samples.h"
 #include "stage/job/options.h"
 #include "stage/job/report.h"
-#include "stage/scoring/pipeline.h"
-#include "stage/shards/shard_weights.h"
+#include "stage/job/session.h"
+#include "stage/support/json.h"
 
 namespace lfm2 {
 
-// Threads that hash and write results: each fills fresh memory at about 2.7 GB/s, the bus brings 55.
-inline constexpr int kMostResultThreads = 12;
-
 class Job {
  public:
-  Job(const Options& options, MpiWorld& world) : options_(options), world_(world) {}
+  virtual ~Job() = default;
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
   ExitCode run();
-  // After an error: what is finished stays, for --resume. The other members, which may still be in use, stay alive.
-  void leave_output() {
-    if (pipeline_) pipeline_->stop_results();
-    output_.reset();
-    completions_.reset();
-  }
+  // After an error: what is finished stays, for --resume. Everything else, which may still be in use, stays alive.
+  virtual void leave_output() = 0;
 
- private:
-  void check_inputs();  // rank 0 alone first, so that a bad file is reported once
-  void expect_one_program() const;
-  void form_pipelines();
-  void share_samples();
-  void share_ids();
-  const SampleOffsets& job_offsets() const { return whole_offsets_ ? *whole_offsets_ : samples_.offsets; }
-  uint64_t job_bytes() const;
-  void take_up();
-  void open_unfinished_output();
-  std::string identity(const std::vector<std::string>& machines) const;
-  OutputJob output_job();
-  void replay_kept();
-  void choose_cut();
-  void choose_plan(int64_t target_tokens);
-  void measure_and_replan();  // the size of micro-batch, once the weights are there
-  void check_memory() const;
-  void load_weights();
-  void open_results();  // last stages
-  void open_output();
-  std::vector<int64_t> first_rows_of_replicas() const;
-  void exchange_seams();
-  void run_pipeline();
-  void limit_steps();
-  CacheShape fit_caches() const;  // once the weights are there
-  void open_generation();
-  void run_generation();
-  void run_repeatedly(const std::function<bool()>& run);
-  ExitCode finish();
-  ExitCode finish_without_run();
-  ExitCode finish_stopped();
+ protected:
+  Job(const Options& options, MpiWorld& world) : options_(options), world_(world) {}
 
-  bool generates() const { return options_.generation.most_new > 0; }
+  // What is computed at a time: a micro-batch or a step.
+  struct Portion {
+    int64_t tokens = 0, rows = 0;
+    uint64_t job_bytes = 0;    // what grows with the job, on this rank, and is still to be allocated
+    const char* options = "";  // that make it smaller
+  };
+  struct Trace {
+    const char* unit;
+    const std::vector<TraceEvent>& events;
+  };
+
+  // In what scoring and generating differ, in the order in which run() asks for it.
+  virtual void check_samples(const Samples&) const {}              // on rank 0, before anything else looks at them
+  virtual bool lists_offsets(int rank) const = 0;                  // see JobSamples
+  virtual void add_to_identity(Json&) const {}                     // what else the results depend on
+  virtual JobOutput& resume_output_file(Unfinished& begun) = 0;    // where the output is made
+  virtual void plan() = 0;                                         // collective
+  virtual std::vector<double> layer_seconds() const = 0;           // for --balance
+  virtual Portion portion() const = 0;                             // largest
+  virtual void open() = 0;                                         // engine and output; collective
+  virtual bool run_once() = 0;                                     // false: it was stopped
+  virtual void end_runs() {}                                       // collective
+  virtual JobOutput* output() const = 0;                           // null: this rank writes none
+  virtual std::optional<Verdict> verdict_of_kept() { return {}; }  // where everything was finished before
+  virtual Trace trace() const = 0;
+  virtual void add_to(StageReport& report) const = 0;
+  virtual void add_to(JobReport& report) const = 0;
+
   bool is_first() const { return pipeline_ranks_->rank() == 0; }
   bool is_last() const { return pipeline_ranks_->rank() + 1 == pipeline_ranks_->size(); }
   int64_t replica() const { return world_.rank() / pipeline_ranks_->size(); }
   bool makes_output() const { return is_last() && replica() == 0; }
   LayerRange layers() const { return stages_[static_cast<size_t>(pipeline_ranks_->rank())]; }
-  std::vector<const ShardTensor*> tensors() const { return stage_tensors(*shards_, layers(), is_first(), is_last()); }
-  int64_t mean_length() const { return std::max<int64_t>(1, samples_.offsets.back() / samples_.count()); }
-  StageLinks link_stages(int64_t most_tokens);  // of one micro-batch or step; makes channel and control link
-  void at(const Place& place) const;
-  bool is_stopped_before_loading();  // collective
+  const ModelConfig& config() const { return shards_->config(); }
   double load_timeout() const;
+  OutputJob output_job();                   // last stages
   void say(const std::string& line) const;  // --verbose
+
+  // What an earlier run of the job has finished (--resume), where the output is made.
+  struct Kept {
+    std::vector<JournalRecord> records;
+    HashSum results;
+    int64_t samples = 0;
+  };
+  // What this run has come to.
+  struct Runs {
+    std::vector<double> seconds;  // of each that counts
+    int64_t handed_out = 0;       // last stages: samples finished
+    bool stopped = false;         // by a signal
+  };
 
   const Options& options_;
   MpiWorld& world_;
   std::optional<MpiGroup> pipeline_ranks_;  // those that are one pipeline: all, or a replica's
   std::optional<ShardSet> shards_;
+  std::optional<JobSamples> samples_;
   std::vector<LayerRange> stages_;
-  Samples samples_;                             // those to do; ids on the first stages only
-  std::optional<SampleOffsets> whole_offsets_;  // of the whole job, where some samples are left out of it
-  std::vector<std::string> job_names_;
-  std::string identity_;
-  std::vector<JournalRecord> kept_;  // --resume: what was finished before; where the output is made, as the next two
-  HashSum kept_results_;
-  int64_t kept_samples_ = 0;
-  int64_t handed_out_ = 0;  // last stages: samples finished by this run
-  bool stopped_ = false;    // by a signal
-  BatchPlan plan_;
-  GenerationPlan generation_;
-  DType compute_ = DType::kF32;
   Machine machine_;
-  std::optional<ShardWeights> weights_;
-  std::optional<Stage> stage_;
-  std::unique_ptr<Channel> channel_;
-  std::unique_ptr<ControlLink> control_;
-  std::optional<Pipeline> pipeline_;
-  std::optional<Generator> generator_;
-  std::unique_ptr<CompletionFile> completions_;
-  CompletionHash completion_hash_;            // of the last run
-  std::optional<ThreadPool> result_threads_;  // last rank: for hash and output
-  std::unique_ptr<OutputFile> output_;
-  std::optional<Validation> validation_;
-  std::optional<ResultHash> hash_;  // of the last run
-  StageReport report_;
-  std::vector<double> seconds_;
+  DType compute_ = DType::kF32;
+  Kept kept_;
+  Runs runs_;
+  std::optional<ThreadPool> result_threads_;  // last stages: for hash and output
+  std::optional<Session> session_;
+
+ private:
+  void expect_one_program() const;
+  void form_pipelines();
+  Samples check_inputs();  // the job's samples, on rank 0; rank 0 alone first, so that a bad file is reported once
+  Samples read_input() const;
+  void share_job(Samples all);
+  void take_up();
+  void open_unfinished_output();
+  std::string identity(const std::vector<std::string>& machines) const;
+  void choose_cut();
+  void check_memory() const;
+  void load_weights();
+  void run_repeatedly();
+  bool is_stopped_before_loading();  // collective
+  ExitCode finish();
+  StageReport stage_report() const;
+  bool write_report(const std::vector<std::string>& stages) const;
+  ExitCode finish_without_run();
+  ExitCode finish_stopped();
+  void at(const Place& place) const;
+
+  std::string identity_;
+  double load_seconds_ = 0;
 };
+
+// By the options: one that scores samples, or one that continues them.
+std::unique_ptr<Job> make_job(const Options& options, MpiWorld& world);
 
 }  // namespace lfm2

@@ -36,29 +36,6 @@ void expect_same_job(const std::filesystem::path& journal, const Json& begun, co
   }
 }
 
-using Ranges = std::vector<std::pair<int64_t, int64_t>>;  // first sample and count, ascending
-
-// In place: the ids of a job may fill most of the memory.
-void leave_out(Samples& samples, const Ranges& finished) {
-  SampleOffsets offsets;
-  SampleNumbers numbers;
-  int64_t ids = 0;
-  auto next = finished.begin();
-  const int64_t all = samples.count();
-  for (int64_t sample = 0; sample < all; ++sample) {
-    while (next != finished.end() && sample >= next->first + next->second) ++next;
-    if (next != finished.end() && sample >= next->first) continue;
-    const int64_t first = samples.offsets[sample], length = samples.offsets.length(sample);
-    if (!samples.ids.empty()) std::copy_n(samples.ids.begin() + first, length, samples.ids.begin() + ids);
-    ids += length;
-    offsets.push_back(ids);
-    numbers.add(sample, 1);
-  }
-  if (!samples.ids.empty()) samples.ids.resize(static_cast<size_t>(ids));
-  samples.offsets = std::move(offsets);
-  samples.numbers = std::move(numbers);
-}
-
 // They tell of a run.
 void say_what_is_not_made(const Options& options) {
   std::vector<std::string> files;
@@ -75,14 +52,15 @@ void say_what_is_not_made(const Options& options) {
 std::string Job::identity(const std::vector<std::string>& machines) const {
   const std::set<std::string> kinds(machines.begin(), machines.end());
   Checksum input;
-  input.add(std::as_bytes(std::span(samples_.ids)));
-  for (int64_t sample = 0; sample < samples_.count(); ++sample) {
-    const int64_t length = samples_.offsets.length(sample);
+  const Samples& all = samples_->all();
+  input.add(std::as_bytes(std::span(all.ids)));
+  for (int64_t sample = 0; sample < all.count(); ++sample) {
+    const int64_t length = all.offsets.length(sample);
     input.add(std::as_bytes(std::span(&length, 1)));
   }
   if (options_.output.extension() == ".jsonl")
-    for (const std::string& name : job_names_) input.add(std::as_bytes(std::span(name.data(), name.size() + 1)));
-  Json job{{"input", fmt::format("{} samples, {} tokens, {}", samples_.count(), samples_.offsets.back(), input.hex())},
+    for (const std::string& name : samples_->names()) input.add(std::as_bytes(std::span(name.data(), name.size() + 1)));
+  Json job{{"input", fmt::format("{} samples, {} tokens, {}", all.count(), all.offsets.back(), input.hex())},
            {"weights", shards_->split_id()},
            {"--dtype", lfm2::name(compute_)},
            {"--device", fmt::format("{}", fmt::join(kinds, " and "))},
@@ -92,42 +70,14 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
            {"version", kVersionText},
            {"bits", kBits}};
   if (machine_.cuda) job["--fp32"] = options_.plain_fp32 ? "simt" : "auto";
-  if (!generates()) return json_text(job);
-  const GenerationOptions& generation = options_.generation;
-  job["--generate"] = generation.most_new;
-  job["--temperature"] = generation.rule.temperature;
-  job["--eos"] = generation.ignore_eos           ? std::vector<int32_t>{}
-                 : generation.eos_tokens.empty() ? shards_->config().eos_tokens
-                                                 : generation.eos_tokens;
-  if (generation.rule.temperature > 0) {
-    job["--seed"] = generation.rule.seed;
-    job["--top-k"] = generation.rule.top_k;
-    job["--top-p"] = generation.rule.top_p;
-  }
+  add_to_identity(job);
   return json_text(job);
-}
-
-OutputJob Job::output_job() {
-  if (is_last() && !result_threads_)
-    result_threads_.emplace(std::min(world_.fair_share_of_processors(), kMostResultThreads));
-  const ModelConfig& config = shards_->config();
-  return {
-      .kind = options_.results,
-      .vocab = config.vocab,
-      .offsets = &job_offsets(),
-      .names = &job_names_,
-      .facts = {std::string(config.type_name()), std::string(lfm2::name(compute_)), shards_->split_id(), kVersionText},
-      .threads = result_threads_ ? &*result_threads_ : nullptr,
-      .identity = options_.benchmark ? "" : identity_,
-      .replica = replica(),
-      .replicas = options_.replicas,
-      .pulse = [this] { world_.watchdog().pulse(); }};
 }
 
 // On the rank that makes the output: what is there of it already. Nothing finished is overwritten unasked. What is
 // found is locked until this run ends.
 void Job::open_unfinished_output() {
-  std::optional<Unfinished> begun = find_unfinished(options_.output, samples_.count());
+  std::optional<Unfinished> begun = find_unfinished(options_.output, samples_->size().samples);
   if (!begun) return;
   const std::filesystem::path journal = journal_path(options_.output);
   if (!options_.resume) {
@@ -137,58 +87,52 @@ void Job::open_unfinished_output() {
     throw Error(
         ExitCode::kCantCreate,
         fmt::format("{}: {} of {} samples of an earlier run are finished: expected --resume, or the file removed",
-                    journal.string(), count, samples_.count()));
+                    journal.string(), count, samples_->size().samples));
   }
   expect_same_job(journal, job_of(begun->content, journal), Json::parse(identity_));
-  if (generates())
-    completions_ = resume_completion_file(options_.output, output_job(), *begun);
-  else
-    output_ = resume_output(options_.output, output_job(), *begun);
-  kept_ = std::move(begun->content.records);
+  resume_output_file(*begun);
+  kept_.records = std::move(begun->content.records);
 }
 
 // Leaves out of the job what is finished. Collective.
 void Job::take_up() {
-  job_names_ = std::move(samples_.names);
   if (options_.output.empty()) return;
   const std::vector<std::string> machines =
       world_.gather(kind_of_machine(machine_.backend->description()), 0, load_timeout(), "machines");
   identity_ = world_.broadcast(world_.rank() == 0 ? identity(machines) : "", 0, load_timeout(), "what the job is");
-  if (!makes_output()) job_names_.clear();
-  if (options_.resume) whole_offsets_ = samples_.offsets;
+  if (!makes_output()) samples_->forget_names();
   if (makes_output()) open_unfinished_output();
   if (!options_.resume) return;
-  Ranges finished;
-  for (const JournalRecord& record : kept_) {
+  FinishedRanges finished;
+  for (const JournalRecord& record : kept_.records) {
     if (!finished.empty() && finished.back().first + finished.back().second == record.first)
       finished.back().second += record.count;
     else
       finished.emplace_back(record.first, record.count);
-    kept_results_.add(record.results);
-    kept_samples_ += record.count;
+    kept_.results.add(record.results);
+    kept_.samples += record.count;
   }
   uint64_t count = finished.size();
   const int writer = pipeline_ranks_->size() - 1;
   world_.broadcast(&count, sizeof count, writer, load_timeout(), "finished samples");
   finished.resize(count);
-  world_.broadcast(finished.data(), count * sizeof(Ranges::value_type), writer, load_timeout(), "finished samples");
-  if (!finished.empty()) leave_out(samples_, finished);
+  world_.broadcast(finished.data(), count * sizeof(FinishedRanges::value_type), writer, load_timeout(),
+                   "finished samples");
+  samples_->leave_out(finished);
 }
 
 // Everything was finished but for the name: no weights are needed. Collective.
 ExitCode Job::finish_without_run() {
   if (world_.rank() == 0) say_what_is_not_made(options_);
-  open_results();
   int32_t valid = 1;
   if (makes_output()) {
-    if (validation_) replay_kept();
-    if (output_) output_->commit();
-    if (completions_) completions_->commit();
-    if (validation_) valid = validation_->verdict().valid() ? 1 : 0;
+    const std::optional<Verdict> verdict = verdict_of_kept();
+    if (output() != nullptr) output()->commit();
+    if (verdict) valid = verdict->valid() ? 1 : 0;
     if (!options_.quiet)
-      fmt::print("{}: all {} samples were finished before, {} (XXH3-128){}\n", options_.output.string(), kept_samples_,
-                 kept_results_.hex(),
-                 !validation_ ? ""
+      fmt::print("{}: all {} samples were finished before, {} (XXH3-128){}\n", options_.output.string(), kept_.samples,
+                 kept_.results.hex(),
+                 !verdict     ? ""
                  : valid != 0 ? ", VALID"
                               : ", INVALID");
     std::fflush(stdout);
@@ -197,26 +141,20 @@ ExitCode Job::finish_without_run() {
   return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
 }
 
-void Job::replay_kept() {
-  for (const JournalRecord& record : kept_) output_->replay(record.first, record.count, *validation_);
-}
-
 bool Job::is_stopped_before_loading() {
-  stopped_ = world_.smallest(stop_requested() ? 0 : 1, load_timeout()) == 0;
-  return stopped_;
+  runs_.stopped = world_.smallest(stop_requested() ? 0 : 1, load_timeout()) == 0;
+  return runs_.stopped;
 }
 
 // A signal came before the end: all ranks are here, between two micro-batches or steps. Collective.
 ExitCode Job::finish_stopped() {
-  if (output_) output_->keep();
-  if (completions_) completions_->keep();
-  const int64_t mine = is_last() ? kept_samples_ + handed_out_ : 0;
+  if (output() != nullptr) output()->keep();
+  const int64_t mine = is_last() ? kept_.samples + runs_.handed_out : 0;
   int64_t finished = 0;
   for (const std::string& text : world_.gather(std::to_string(mine), 0, load_timeout(), "finished samples"))
     finished += std::stoll(text);
-  const auto samples = job_offsets().samples();
   if (world_.rank() == 0)
-    fmt::print(stderr, "lfm2_stage: stopped at {} of {} samples; {}\n", finished, samples,
+    fmt::print(stderr, "lfm2_stage: stopped at {} of {} samples; {}\n", finished, samples_->size().samples,
                options_.output.empty() || options_.benchmark ? "nothing was written" : "resume with --resume");
   world_.barrier(load_timeout(), "stopped");
   return ExitCode::kStopped;

@@ -60,7 +60,7 @@ void add_job_options(CLI::App& app, Options& options) {
 }
 
 void add_generation_options(CLI::App& app, GenerationOptions& generation) {
-  auto* generate = add_number(app, "--generate", generation.most_new,
+  auto* generate = add_number(app, "--generate", generation.max_new,
                               "Continue each sample by up to N tokens instead of scoring it", 1, kMost)
                        ->type_name("N");
   add_number(app, "--temperature", generation.rule.temperature, "0: always the likeliest token; above: draw", 0.0f,
@@ -80,7 +80,7 @@ void add_generation_options(CLI::App& app, GenerationOptions& generation) {
   app.add_flag("--ignore-eos", generation.ignore_eos, "No token ends a text: all become equally long")
       ->needs(generate)
       ->excludes("--eos");
-  add_number(app, "--max-sequences", generation.most_sequences, "Sequences generated at a time; 0: chosen", 0, kMost)
+  add_number(app, "--max-sequences", generation.max_sequences, "Sequences generated at a time; 0: chosen", 0, kMost)
       ->needs(generate)
       ->capture_default_str();
   add_number(app, "--prefill-chunk", generation.prompt_tokens, "Tokens of prompts in one step; 0: chosen", 0, kMost)
@@ -172,7 +172,7 @@ void add_report_options(CLI::App& app, Options& options) {
 }
 
 void check_together(const Options& options) {
-  const bool generates = options.generation.most_new > 0;
+  const bool generates = options.generation.max_new > 0;
   if (!options.output.empty()) {
     if (generates)
       check_completion_form(options.output);

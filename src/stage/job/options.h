@@ -19,13 +19,13 @@ enum class TransportChoice : uint8_t { kAuto, kNccl, kMpi };
 
 // --generate and what goes with it.
 struct GenerationOptions {
-  int64_t most_new = 0;  // tokens of each sample; 0: the job scores
+  int64_t max_new = 0;  // tokens of each sample; 0: the job scores
   SamplingRule rule;
   std::vector<int32_t> eos_tokens;  // empty: the model's own
   bool ignore_eos = false;
-  int64_t prompt_tokens = 0;   // of prompts in one step; 0: chosen
-  int64_t most_sequences = 0;  // at a time; 0: chosen
-  int64_t page = 256;          // positions in a page of the cache
+  int64_t prompt_tokens = 0;  // of prompts in one step; 0: chosen
+  int64_t max_sequences = 0;  // at a time; 0: chosen
+  int64_t page = 256;         // positions in a page of the cache
 };
 
 struct Options {

@@ -24,7 +24,8 @@ OrderedJson as_json(const Verdict& verdict) {
 OrderedJson as_json(const GenerationReport& generation) {
   return {{"tokens", generation.tokens},
           {"first_token_seconds", {{"median", generation.first_token_median}, {"p95", generation.first_token_p95}}},
-          {"next_token_seconds", {{"median", generation.next_token_median}, {"p95", generation.next_token_p95}}}};
+          {"next_token_seconds", {{"median", generation.next_token_median}, {"p95", generation.next_token_p95}}},
+          {"preemptions", generation.preemptions}};
 }
 
 GenerationReport generation_from_json(const Json& json) {
@@ -33,14 +34,16 @@ GenerationReport generation_from_json(const Json& json) {
           .first_token_median = first.at("median"),
           .first_token_p95 = first.at("p95"),
           .next_token_median = next.at("median"),
-          .next_token_p95 = next.at("p95")};
+          .next_token_p95 = next.at("p95"),
+          .preemptions = json.at("preemptions")};
 }
 
 // JSON has no NaN: it comes back as null.
 double number_or_nan(const Json& json) { return json.is_number() ? json.get<double>() : std::nan(""); }
 
 OrderedJson as_json(const StageReport& report) {
-  OrderedJson json = {{"stage", report.stage},
+  OrderedJson json = {{"rank", report.rank},
+                      {"stage", report.stage},
                       {"layer_first", report.layers.first},
                       {"layer_count", report.layers.count},
                       {"host", report.host},
@@ -133,6 +136,7 @@ std::optional<GenerationReport> merged_generation(const std::vector<StageReport>
     if (!all) all.emplace();
     const GenerationReport& part = *stage.generation;
     all->tokens += part.tokens;
+    all->preemptions += part.preemptions;
     all->first_token_median = std::max(all->first_token_median, part.first_token_median);
     all->first_token_p95 = std::max(all->first_token_p95, part.first_token_p95);
     all->next_token_median = std::max(all->next_token_median, part.next_token_median);
@@ -158,12 +162,13 @@ std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages) {
   return all;
 }
 
-GenerationReport summarize(const GenerationTimes& times) {
+GenerationReport summarize(const GenerationTimes& times, const GenerationCounts& counts) {
   return {.tokens = times.to_first_token.count() + times.between_tokens.count(),
           .first_token_median = times.to_first_token.quantile(0.5),
           .first_token_p95 = times.to_first_token.quantile(0.95),
           .next_token_median = times.between_tokens.quantile(0.5),
-          .next_token_p95 = times.between_tokens.quantile(0.95)};
+          .next_token_p95 = times.between_tokens.quantile(0.95),
+          .preemptions = counts.preemptions};
 }
 
 std::string to_json(const StageReport& report) { return json_text(as_json(report)); }
@@ -171,6 +176,7 @@ std::string to_json(const StageReport& report) { return json_text(as_json(report
 StageReport stage_report_from_json(const std::string& text) {
   const Json json = Json::parse(text);
   StageReport report;
+  report.rank = json.at("rank");
   report.stage = json.at("stage");
   report.layers = {json.at("layer_first"), json.at("layer_count")};
   report.host = json.at("host");
@@ -253,6 +259,9 @@ std::string end_table(const JobReport& report) {
       text += fmt::format(", each further one {:.2f} ms (p95 {:.2f})", generation.next_token_median * 1e3,
                           generation.next_token_p95 * 1e3);
     text += "\n";
+    if (generation.preemptions > 0)
+      text += fmt::format("{:<10} {} time{} a sequence gave its pages of the cache back and was computed again\n",
+                          "preempted", generation.preemptions, plural(generation.preemptions));
   } else {
     text += fmt::format("{:<10} {} samples, {} tokens, {} in {:.3f} s: {} micro-batch{} of up to {} sample{}\n", "job",
                         report.samples, report.tokens, results_text(report.results), seconds, report.micro_batches,
@@ -278,15 +287,15 @@ std::string end_table(const JobReport& report) {
   if (sending > 0)
     text += fmt::format("{:<10} {:.1f} % of the time of sending lay under the sender's own computation\n", "transfers",
                         100 * hidden / sending);
-  text += fmt::format("{:>5}  {:>7}  {:>8}  {:>8}  {:>9}  {:>11}  {:>9}  {:>10}  {:>11}  {:>9}  {:>10}  host\n",
-                      "stage", "layers", "load s", "busy s", "sending s", "receiving s", "waiting s", "weights",
+  text += fmt::format("{:>4}  {:>5}  {:>7}  {:>8}  {:>8}  {:>9}  {:>11}  {:>9}  {:>10}  {:>11}  {:>9}  {:>10}  host\n",
+                      "rank", "stage", "layers", "load s", "busy s", "sending s", "receiving s", "waiting s", "weights",
                       "activations", "cache", "peak host");
   for (const StageReport& stage : report.stages) {
     const StageTimes& times = stage.times;
     text += fmt::format(
-        "{:>5}  {:>7}  {:>8.3f}  {:>8.3f}  {:>9.3f}  {:>11.3f}  {:>9.3f}  {:>10}  {:>11}  {:>9}  {:>10}  {}\n",
-        stage.stage, fmt::format("{}-{}", stage.layers.first, stage.layers.end() - 1), stage.load_seconds, times.busy,
-        times.sending, times.receiving, std::max(0.0, times.total - times.busy - times.receiving),
+        "{:>4}  {:>5}  {:>7}  {:>8.3f}  {:>8.3f}  {:>9.3f}  {:>11.3f}  {:>9.3f}  {:>10}  {:>11}  {:>9}  {:>10}  {}\n",
+        stage.rank, stage.stage, fmt::format("{}-{}", stage.layers.first, stage.layers.end() - 1), stage.load_seconds,
+        times.busy, times.sending, times.receiving, std::max(0.0, times.total - times.busy - times.receiving),
         bytes_text(stage.weight_bytes), bytes_text(stage.activation_bytes),
         stage.cache_bytes > 0 ? bytes_text(stage.cache_bytes) : "-", bytes_text(stage.peak_host_bytes), stage.host);
   }

@@ -8,7 +8,7 @@
 #include "stage/generation/generator.h"
 #include "stage/io/validation.h"
 #include "stage/model/partition.h"
-#include "stage/scoring/pipeline.h"
+#include "stage/scoring/scorer.h"
 
 namespace lfm2 {
 
@@ -17,13 +17,13 @@ struct GenerationReport {
   int64_t tokens = 0;                                  // generated
   double first_token_median = 0, first_token_p95 = 0;  // seconds from a sample's entry into the pipeline on
   double next_token_median = 0, next_token_p95 = 0;    // seconds between two tokens of a sample
+  int64_t preemptions = 0;                             // sequences that gave their pages back and were fed again
 };
-// Of all first stages; lists are reordered.
-GenerationReport summarize(const GenerationTimes& times);
+GenerationReport summarize(const GenerationTimes& times, const GenerationCounts& counts);
 
 // One rank's part.
 struct StageReport {
-  int64_t stage = 0;
+  int64_t rank = 0, stage = 0;
   LayerRange layers;
   std::string host, device;
   double load_seconds = 0;

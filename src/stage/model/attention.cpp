@@ -1,4 +1,4 @@
-// Lfm2Attention over the operators.
+// Lfm2Attention of transformers, composed of the operators.
 #include "stage/model/attention.h"
 
 namespace lfm2 {

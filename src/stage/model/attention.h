@@ -12,14 +12,14 @@ namespace lfm2 {
 class Attention {
  public:
   Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // residual += block(x).  x, residual [tokens, hidden] act. With a cache, the tokens continue what is in it.
+  // residual += block(x).  x, residual [tokens, hidden] act. With a cache, the tokens continue its sequences.
   void forward(Ops& ops, const Tensor& x, const Batch& batch, const LayerCache* cache, Scratch& scratch,
                const Tensor& residual) const;
 
  private:
   AttentionShape shape_;
   float eps_, rope_theta_;
-  Tensor qkv_proj_;         // [(heads + 2 kv_heads) head_dim, hidden]: q rows, k rows, v rows
+  Tensor qkv_proj_;         // [(heads + 2 kv_heads) head_dim, hidden]: the rows of q, then of k, then of v
   Tensor q_norm_, k_norm_;  // [head_dim]
   Tensor out_proj_;         // [hidden, heads head_dim]
 };

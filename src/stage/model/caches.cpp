@@ -1,4 +1,4 @@
-// Sizes and memory of the caches.
+// Sizes of the caches, and the allocation of their memory.
 #include "stage/model/caches.h"
 
 namespace lfm2 {

@@ -10,16 +10,17 @@
 
 namespace lfm2 {
 
-// One layer's; of the two, the one that its token mixer needs.
+// The cache of one layer: only the member that its token mixer uses is filled.
 struct LayerCache {
   KeyValueCache key_values;
-  Tensor conv_states;  // [2 slots, L - 1, hidden] fp32: two rows a sequence slot, read and written in turns
+  // [2 slots, L - 1, hidden] fp32: each sequence slot has two rows; a step reads one and writes the other, in turn.
+  Tensor conv_states;
 };
 
 struct CacheShape {
-  int64_t slots = 0;  // sequences at a time
-  int64_t pages = 0;  // of all sequences together; the same on every stage
-  int64_t page = 0;   // positions in a page
+  int64_t slots = 0;  // sequences that are in the caches at a time
+  int64_t pages = 0;  // pages of all sequences together; the same number on every stage
+  int64_t page = 0;   // positions of one sequence in a page
 };
 
 class Caches {
@@ -30,11 +31,11 @@ class Caches {
   uint64_t bytes() const { return memory_.bytes(); }
 
  private:
-  std::vector<LayerCache> layers_;  // in the order of the stage's
+  std::vector<LayerCache> layers_;  // in the order of the stage's layers
   TensorMemory memory_;
 };
 
-// Bytes of one page in all attention layers of a stage, and of one slot in all its short convolutions.
+// Bytes of one page in all attention layers of the stage, and of one sequence slot in all its short convolutions.
 uint64_t page_bytes(const ModelConfig& config, LayerRange layers, DType compute, int64_t page);
 uint64_t slot_bytes(const ModelConfig& config, LayerRange layers);
 

@@ -1,4 +1,4 @@
-// Lfm2DecoderLayer over the blocks.
+// Lfm2DecoderLayer of transformers, composed of the blocks.
 #include "stage/model/layer.h"
 
 #include "stage/model/tensor_table.h"

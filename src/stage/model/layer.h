@@ -13,9 +13,9 @@ namespace lfm2 {
 class Layer {
  public:
   Layer(WeightSource& weights, const ModelConfig& config, int64_t index);
-  // The two halves, in this order. `normed` is what operator_norm() makes of the residual, before the first half; the
-  // second half leaves there what `next`, the norm of the layer behind, makes of it, where there is one. All [tokens,
-  // hidden] act.
+  // The two halves of a layer, called in this order. `normed` goes in as operator_norm() of the residual;
+  // feed_forward() leaves in it the residual's `next` norm (that of the layer behind), where there is one. All tensors
+  // are [tokens, hidden] act.
   void mix_tokens(Ops& ops, const Tensor& normed, const Tensor& residual, const Batch& batch, const LayerCache* cache,
                   Scratch& scratch) const;
   void feed_forward(Ops& ops, const Tensor& residual, const Norm* next, const Tensor& normed, Scratch& scratch) const;

@@ -1,4 +1,4 @@
-// Counting operators and weights without memory.
+// Operators that only count, and weights without memory.
 #include "stage/model/memory_plan.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ class CountingOps : public Ops {
   void combine_experts_norm(const Tensor&, const Routing&, const Tensor&, const Tensor&, float,
                             const Tensor&) override {}
   void top_log_probs(const Tensor&, const Tensor&, const Tensor&) override {}
-  void sample(const Tensor&, const Tensor&, const SamplingRule&, const Tensor&, const Tensor&) override {}
+  void sample(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
 
  private:
   void count(int64_t m, int64_t n, int64_t k) {
@@ -70,20 +70,20 @@ class CountingOps : public Ops {
 
 }  // namespace
 
-StageCost measure_stage(const ModelConfig& config, LayerRange layers, DType compute, DType held, int64_t tokens,
-                        int64_t result_rows) {
+StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType compute, DType held, int64_t tokens,
+                         int64_t result_rows) {
   CountedWeights weights(held);
   const Stage stage(weights, config, layers);
   Scratch scratch;
   CountingOps layer_ops, head_ops;
   const Tensor residual(nullptr, compute, {tokens, config.hidden});
   stage.forward(layer_ops, residual, {}, scratch);
-  StageCost cost;
+  StageMemory cost;
   if (stage.last() && result_rows > 0) {
     const int64_t rows = std::min(result_rows, kHeadRows);
     const Tensor logits(nullptr, DType::kF32, {rows, config.vocab});
     stage.head(head_ops, residual, Tensor(nullptr, DType::kI32, {rows}), scratch, logits);
-    cost.result_bytes = 2 * kResultPieces * logits.bytes();  // on the device and on the host
+    cost.result_bytes = 2 * kResultPieces * logits.bytes();  // once on the device, once on the host
     cost.head_flops = head_ops.flops() / static_cast<double>(rows);
   }
   cost.weight_bytes = weights.bytes();

@@ -1,4 +1,4 @@
-// Lfm2MLP over the operators.
+// Lfm2MLP of transformers, composed of the operators.
 #include "stage/model/mlp.h"
 
 namespace lfm2 {

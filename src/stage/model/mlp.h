@@ -10,14 +10,14 @@ namespace lfm2 {
 class Mlp {
  public:
   Mlp(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // residual += block(norm(residual)), then normed = next(residual) where there is a next norm.  residual, normed
-  // [tokens, hidden] act
+  // residual += block(norm(residual)), then normed = next(residual) where `next` is given.  residual, normed [tokens,
+  // hidden] act.
   void forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual, const Norm* next,
                const Tensor& normed) const;
 
  private:
-  int64_t ffn_;     // padded
-  Tensor gate_up_;  // [2 ffn, hidden]: w1 and w3 rows, alternating
+  int64_t ffn_;     // feed-forward dimension, padded to the gate/up block
+  Tensor gate_up_;  // [2 ffn, hidden]: blocks of w1 rows and of w3 rows in turn
   Tensor down_;     // [hidden, ffn]
 };
 

@@ -1,5 +1,5 @@
-// config.json of Lfm2MoeConfig and Lfm2Config, read as transformers reads it: the same defaults, precedence and older
-// spellings. Whatever would change the mathematics and is not computed is refused
+// Reads config.json of Lfm2MoeConfig and Lfm2Config as transformers does: the same defaults, the same precedence, the
+// same older spellings. A key that would change the mathematics and is not implemented is refused
 // (tests/unit/model/model_config_keys.json lists every key).
 #include "stage/model/model_config.h"
 
@@ -13,18 +13,18 @@ namespace lfm2 {
 
 namespace {
 
-// Limits far above any model of the family: sizes stay inside 64 bits, and an absurd file is named as such.
-constexpr uint64_t kLargestDimension = uint64_t{1} << 24;
-constexpr uint64_t kMostLayers = 4096;
-constexpr uint64_t kMostExperts = 4096;
-constexpr int64_t kMostExpertsInAll = 65536;  // of all layers: each has three tensors to be listed
+// Limits far above any model of the family: they keep sizes inside 64 bits, and let messages name an absurd file.
+constexpr uint64_t kMaxDimension = uint64_t{1} << 24;
+constexpr uint64_t kMaxLayers = 4096;
+constexpr uint64_t kMaxExperts = 4096;
+constexpr int64_t kMaxExpertsInAll = 65536;  // summed over the layers; each expert has three tensors
 
-// Of both classes.
+// The defaults of both classes.
 constexpr double kDefaultRopeTheta = 1000000.0;
 constexpr int32_t kDefaultEosToken = 2;
 
-// Keys of which one value alone is computed: they change what transformers computes or which files it reads, or they
-// name another computation. A value that equals this one, or no such key, is accepted.
+// Keys of which only one value is implemented: others change what transformers computes or which files it reads. The
+// key may be absent.
 struct OnlyValue {
   std::string_view key, json;
 };
@@ -51,24 +51,25 @@ class ConfigReader {
  public:
   ConfigReader(const Json& json, const std::string& what) : json_(json), what_(what) {}
 
-  // The value under `key`, which may be null: most keys refuse that, as transformers does.
+  // The value under `key`, or null where there is no such key. A JSON null is returned as a value: most keys refuse it,
+  // as transformers does.
   const Json* find(std::string_view key) const {
     const auto at = json_.find(key);
     return at == json_.end() ? nullptr : &*at;
   }
-  // For keys where null means the same as no key.
+  // For keys where a JSON null means the same as no key.
   const Json* find_unless_null(std::string_view key) const {
     const Json* value = find(key);
     return value == nullptr || value->is_null() ? nullptr : value;
   }
-  int64_t integer(std::string_view key, uint64_t limit = kLargestDimension) const {
+  int64_t integer(std::string_view key, uint64_t limit = kMaxDimension) const {
     const Json* value = find(key);
     if (value == nullptr) fail(fmt::format("\"{}\" is missing", key));
     const uint64_t number = json_unsigned(*value, limit, what_, key);
     if (number == 0) fail(fmt::format("\"{}\" is 0, expected at least 1", key));
     return static_cast<int64_t>(number);
   }
-  int64_t integer_or(std::string_view key, int64_t otherwise, uint64_t limit = kLargestDimension) const {
+  int64_t integer_or(std::string_view key, int64_t otherwise, uint64_t limit = kMaxDimension) const {
     return find(key) == nullptr ? otherwise : integer(key, limit);
   }
   bool boolean(std::string_view key, bool otherwise) const {
@@ -127,14 +128,14 @@ std::vector<LayerType> read_layer_types(const ConfigReader& reader, bool moe, in
   } else if (moe) {
     reader.fail("\"layer_types\" is missing");
   } else {
-    types.assign(static_cast<size_t>(layers), LayerType::kAttention);  // the default of Lfm2Config
+    types.assign(static_cast<size_t>(layers), LayerType::kAttention);  // as Lfm2Config does by default
   }
   if (types.size() != static_cast<size_t>(layers))
     reader.fail(fmt::format("\"layer_types\" has {} entries, expected num_hidden_layers = {}", types.size(), layers));
   return types;
 }
 
-// The object that transformers takes: an empty one counts as absent.
+// The object that transformers reads, which ignores an empty one; `name` is its key.
 const Json* find_rope_object(const ConfigReader& reader, std::string_view& name) {
   for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
     const Json* value = reader.find_unless_null(key);
@@ -146,7 +147,7 @@ const Json* find_rope_object(const ConfigReader& reader, std::string_view& name)
   return nullptr;
 }
 
-// What the object holds goes before a rope_theta beside it, rope_type before the older key type.
+// Inside the object, rope_theta goes before one beside it, and rope_type before the older key "type".
 double read_rope_theta(const ConfigReader& reader) {
   std::string_view name;
   const Json* object = find_rope_object(reader, name);
@@ -177,8 +178,8 @@ int64_t read_dense_ffn(const ConfigReader& reader, bool moe) {
   if (moe || !reader.boolean("block_auto_adjust_ff_dim", true)) return ffn;
   ffn = 2 * ffn / 3;
   const double scaled = reader.real("block_ffn_dim_multiplier", 1.0) * static_cast<double>(ffn);
-  if (scaled > static_cast<double>(kLargestDimension))
-    reader.fail(fmt::format("a feed-forward has {} columns, expected at most {}", scaled, kLargestDimension));
+  if (scaled > static_cast<double>(kMaxDimension))
+    reader.fail(fmt::format("a feed-forward has {} columns, expected at most {}", scaled, kMaxDimension));
   ffn = static_cast<int64_t>(scaled);
   const int64_t multiple = reader.integer_or("block_multiple_of", 256);
   ffn = (ffn + multiple - 1) / multiple * multiple;
@@ -187,25 +188,24 @@ int64_t read_dense_ffn(const ConfigReader& reader, bool moe) {
 }
 
 void read_moe(const ConfigReader& reader, ModelConfig& config) {
-  const Json* dense = reader.find("num_dense_layers");  // may be 0
+  const Json* dense = reader.find("num_dense_layers");  // the value 0 is allowed
   config.dense_layers =
-      dense == nullptr ? 2
-                       : static_cast<int64_t>(json_unsigned(*dense, kMostLayers, reader.what(), "num_dense_layers"));
-  config.experts = reader.integer("num_experts", kMostExperts);
-  config.top_k = reader.integer("num_experts_per_tok", kMostExperts);
+      dense == nullptr ? 2 : static_cast<int64_t>(json_unsigned(*dense, kMaxLayers, reader.what(), "num_dense_layers"));
+  config.experts = reader.integer("num_experts", kMaxExperts);
+  config.top_k = reader.integer("num_experts_per_tok", kMaxExperts);
   config.moe_ffn = reader.integer("moe_intermediate_size");
   config.expert_bias = reader.boolean("use_expert_bias", true);
   config.norm_topk_prob = reader.boolean("norm_topk_prob", true);
   config.routed_scaling_factor = static_cast<float>(reader.real("routed_scaling_factor", 1.0));
-  if ((config.layers - config.dense_layers) * config.experts > kMostExpertsInAll)
+  if ((config.layers - config.dense_layers) * config.experts > kMaxExpertsInAll)
     reader.fail(fmt::format("{} layers of {} experts, expected at most {} experts in all",
-                            config.layers - config.dense_layers, config.experts, kMostExpertsInAll));
+                            config.layers - config.dense_layers, config.experts, kMaxExpertsInAll));
   if (config.top_k > config.experts)
     reader.fail(
         fmt::format("num_experts_per_tok is {}, expected at most num_experts = {}", config.top_k, config.experts));
 }
 
-// One id, a list of them, or null: none.
+// The key holds one id, a list of ids, or null for none.
 std::vector<int32_t> read_eos_tokens(const ConfigReader& reader) {
   constexpr std::string_view kKey = "eos_token_id";
   const Json* value = reader.find(kKey);
@@ -232,7 +232,7 @@ ModelConfig parse_model_config(std::string_view json_text, const std::string& wh
   config.moe = *type == "lfm2_moe";
   config.vocab = reader.integer("vocab_size", kMostSampled);
   config.hidden = reader.integer("hidden_size");
-  config.layers = reader.integer("num_hidden_layers", kMostLayers);
+  config.layers = reader.integer("num_hidden_layers", kMaxLayers);
   config.layer_types = read_layer_types(reader, config.moe, config.layers);
   config.heads = reader.integer("num_attention_heads");
   config.kv_heads = reader.integer("num_key_value_heads");

@@ -1,5 +1,5 @@
-// The model's dimensions, read from a Hugging Face config.json (model_type lfm2_moe or lfm2). Refuses what it does not
-// know.
+// The model's dimensions, read from a Hugging Face config.json (model_type lfm2_moe or lfm2). Unknown values are
+// refused.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@ namespace lfm2 {
 enum class LayerType : uint8_t { kConv, kAttention };
 
 struct ModelConfig {
-  bool moe = false;  // lfm2_moe; otherwise lfm2, every feed-forward dense
+  bool moe = false;  // model_type is lfm2_moe; otherwise it is lfm2, and every feed-forward is dense
   int64_t vocab = 0, hidden = 0, layers = 0;
   std::vector<LayerType> layer_types;  // [layers]
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  int64_t ffn = 0;           // of dense layers, after block_auto_adjust_ff_dim; a device holds padded_ffn(ffn)
-  int64_t dense_layers = 0;  // the first ones; all of them where !moe
+  int64_t ffn = 0;           // of dense layers, after block_auto_adjust_ff_dim; a device holds padded_ffn(ffn) rows
+  int64_t dense_layers = 0;  // the number of dense layers, which come first; all layers where !moe
   int64_t experts = 0, top_k = 0, moe_ffn = 0;
   bool expert_bias = false, norm_topk_prob = false;
   float routed_scaling_factor = 1.0f;
@@ -29,7 +29,7 @@ struct ModelConfig {
   float rope_theta = 0.0f;
   int64_t max_positions = 0;
   bool tied_embedding = false;      // the LM head is the embedding
-  std::vector<int32_t> eos_tokens;  // any of them ends a text; may be empty
+  std::vector<int32_t> eos_tokens;  // any of these ids ends a text; may be empty
 
   bool is_dense(int64_t layer) const { return layer < dense_layers; }
   AttentionShape attention() const { return {heads, kv_heads, head_dim}; }
@@ -38,10 +38,11 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-// `what` names the file in messages. Error(kData) for every value that is missing, impossible or not supported.
+// Parses a config.json. `what` names the file in messages. Error(kData) for a value that is missing, impossible or not
+// supported.
 ModelConfig parse_model_config(std::string_view json_text, const std::string& what);
 
-// The config.json text of a model that is known by name ("lfm2-8b-a1b", "lfm2-tiny", …); empty for any other name.
+// The config.json of a built-in model ("lfm2-8b-a1b", "lfm2-tiny", …); empty for any other name.
 std::string_view builtin_model_config(std::string_view name);
 inline constexpr std::string_view kBuiltinModels = "lfm2-8b-a1b, lfm2-350m, lfm2-tiny";
 

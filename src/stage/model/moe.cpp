@@ -1,4 +1,4 @@
-// Lfm2MoeSparseMoeBlock over the operators.
+// Lfm2MoeSparseMoeBlock of transformers, composed of the operators.
 #include "stage/model/moe.h"
 
 namespace lfm2 {

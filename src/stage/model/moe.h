@@ -11,17 +11,17 @@ namespace lfm2 {
 class Moe {
  public:
   Moe(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // residual += block(norm(residual)), then normed = next(residual) where there is a next norm.  residual, normed
-  // [tokens, hidden] act
+  // residual += block(norm(residual)), then normed = next(residual) where `next` is given.  residual, normed [tokens,
+  // hidden] act.
   void forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual, const Norm* next,
                const Tensor& normed) const;
 
  private:
   RouterRule rule_;
-  int64_t experts_, ffn_;  // ffn padded
+  int64_t experts_, ffn_;  // ffn_: feed-forward dimension of an expert, padded to the gate/up block
   Tensor gate_;            // [experts, hidden]: the router
   Tensor expert_bias_;     // [experts] fp32 or empty
-  Tensor gate_up_;         // [experts, 2 ffn, hidden]: each expert's w1 and w3 rows, alternating
+  Tensor gate_up_;         // [experts, 2 ffn, hidden]: for each expert, blocks of w1 rows and of w3 rows in turn
   Tensor down_;            // [experts, hidden, ffn]
 };
 

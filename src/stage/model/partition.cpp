@@ -1,4 +1,4 @@
-// Cutting a stack of layers into stages.
+// Cuts a stack of layers into stages.
 #include "stage/model/partition.h"
 
 #include <fmt/ranges.h>
@@ -27,8 +27,9 @@ std::vector<LayerRange> equal_partition(int64_t layers, int64_t stages) {
 
 std::vector<LayerRange> balanced_partition(const std::vector<double>& layer_costs, int64_t stages) {
   const auto layers = static_cast<int64_t>(layer_costs.size());
-  equal_partition(layers, stages);  // refuses
-  // best[s][n]: of the first n layers over s stages, the smallest largest sum; cut[s][n]: where the last one begins.
+  equal_partition(layers, stages);  // called for its refusal of too many stages
+  // For the first n layers on s stages, best[s][n] is the smallest possible largest sum, and cut[s][n] is the first
+  // layer of the last stage.
   const auto columns = static_cast<size_t>(layers) + 1;
   std::vector<std::vector<double>> best(static_cast<size_t>(stages) + 1,
                                         std::vector<double>(columns, std::numeric_limits<double>::infinity()));
@@ -54,6 +55,14 @@ std::vector<LayerRange> balanced_partition(const std::vector<double>& layer_cost
     end = first;
   }
   return ranges;
+}
+
+std::vector<LayerRange> given_partition(int64_t layers, int64_t stages, const std::vector<int64_t>& counts) {
+  if (counts.empty()) return equal_partition(layers, stages);
+  if (static_cast<int64_t>(counts.size()) != stages)
+    throw Error(ExitCode::kUsage,
+                fmt::format("--layers names {} stages, expected one for each of the {} ranks", counts.size(), stages));
+  return explicit_partition(layers, counts);
 }
 
 std::vector<LayerRange> explicit_partition(int64_t layers, const std::vector<int64_t>& counts) {

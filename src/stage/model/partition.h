@@ -1,4 +1,4 @@
-// Which layers each stage owns. Pure; used by split, plan and the pipeline.
+// Which layers each stage holds. Pure functions; used by split, plan and the pipeline.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,20 @@ struct LayerRange {
   bool operator==(const LayerRange&) const = default;
 };
 
-// Contiguous ranges, as equal as can be, the longer ones first. Error(kUnavailable) where there are more stages than
-// layers.
+// Contiguous ranges of equal length, the first ones a layer longer where they cannot be equal. Error(kUnavailable)
+// where there are more stages than layers.
 std::vector<LayerRange> equal_partition(int64_t layers, int64_t stages);
 
-// Contiguous ranges for which the largest sum of `layer_costs` over a range is smallest; of equal ones the first found.
-// Error(kUnavailable) as above.
+// Contiguous ranges whose largest sum of `layer_costs` is smallest; the first such cut where there are several.
+// Error(kUnavailable) where there are more stages than layers.
 std::vector<LayerRange> balanced_partition(const std::vector<double>& layer_costs, int64_t stages);
 
-// From counts as in --layers 7,6,6,5. Error(kUsage) where a count is below 1 or they do not add up to `layers`.
+// As --layers asks: `counts` of layers for each of so many stages, equal where there are none. Error(kUsage) where they
+// are not as many as stages, or not layers in all; Error(kUnavailable) where there are more stages than layers.
+std::vector<LayerRange> given_partition(int64_t layers, int64_t stages, const std::vector<int64_t>& counts);
+
+// Ranges of these lengths, as --layers 7,6,6,5 gives them. Error(kUsage) where one is below 1 or they do not add up to
+// `layers`.
 std::vector<LayerRange> explicit_partition(int64_t layers, const std::vector<int64_t>& counts);
 
 }  // namespace lfm2

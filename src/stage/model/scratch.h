@@ -1,5 +1,5 @@
-// The activations inside a layer: taken in order from one buffer, given back all at once. Sized by a run that only
-// measures.
+// The activations inside a layer: tensors are taken in order from one buffer and all given back at once. The buffer's
+// size is found by a run that only measures.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace lfm2 {
 
 class Scratch {
  public:
-  Scratch() = default;  // measures: its tensors have no memory
+  Scratch() = default;  // measures only: tensors taken from it have no memory
   explicit Scratch(Buffer buffer) : buffer_(std::move(buffer)) {}
 
   Tensor take(DType dtype, std::initializer_list<int64_t> dims) {
@@ -21,7 +21,7 @@ class Scratch {
     return tensor;
   }
   void reset() { used_ = held_; }
-  // What was taken so far outlives reset(), until hold() or release().
+  // Tensors taken before hold() survive reset(), until release().
   void hold() { held_ = used_; }
   void release() { used_ = held_ = 0; }
   size_t peak_bytes() const { return peak_; }

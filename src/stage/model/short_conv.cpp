@@ -1,4 +1,4 @@
-// Lfm2ShortConv over the operators.
+// Lfm2ShortConv of transformers, composed of the operators.
 #include "stage/model/short_conv.h"
 
 namespace lfm2 {

@@ -11,7 +11,7 @@ namespace lfm2 {
 class ShortConv {
  public:
   ShortConv(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // residual += block(x).  x, residual [tokens, hidden] act. With a cache, the tokens continue what is in it.
+  // residual += block(x).  x, residual [tokens, hidden] act. With a cache, the tokens continue its sequences.
   void forward(Ops& ops, const Tensor& x, const Batch& batch, const LayerCache* cache, Scratch& scratch,
                const Tensor& residual) const;
 

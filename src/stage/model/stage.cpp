@@ -37,7 +37,8 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
   Tensor current = residual;
   Batch current_batch = batch;
   scratch.release();
-  Tensor normed = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});  // goes from layer to layer
+  // Kept for all layers: each layer leaves its successor's input here.
+  Tensor normed = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});
   scratch.hold();
   const Norm first = layers_.front().operator_norm();
   ops.rms_norm(residual, first.weight, first.eps, normed);

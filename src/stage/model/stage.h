@@ -8,18 +8,19 @@
 
 namespace lfm2 {
 
-// Where only last positions count: after the last attention layer a token is read by the short convolutions behind it
-// alone, so of each sample the last few tokens are enough. They go on as a batch of their own; what the convolutions
-// compute for the first of them is of no use to anybody.
+// The part of a micro-batch that goes on where only last positions are wanted. After the last attention layer, only
+// short convolutions look at earlier tokens, so the last few tokens of each sample are enough. They go on as a batch of
+// their own; results of the first of these tokens are wrong, and nobody uses them.
 struct Tail {
-  Tensor rows;      // [tokens kept] int32: their places in the batch before
-  Tensor residual;  // [tokens kept, hidden] act: where they go
-  Batch batch;      // of them
+  Tensor rows;      // [tokens kept] int32: which rows of the residual stream are kept
+  Tensor residual;  // [tokens kept, hidden] act: the residual stream from the cut on
+  Batch batch;      // describes the kept tokens
 };
 
-// Tokens of each sample that are needed after the last attention layer for its last position; 0 where there is none.
+// Tokens of each sample that must be kept after the last attention layer to compute its last position; 0 where the
+// model has no attention.
 int64_t tail_length(const ModelConfig& config);
-// The layer after whose token mixer the tail is cut; -1 where there is none.
+// The layer behind whose token mixer the residual stream is cut down to the tail; -1 where the model has no attention.
 int64_t last_attention_layer(const ModelConfig& config);
 
 class Stage {
@@ -33,11 +34,12 @@ class Stage {
 
   // First stage: residual[t] = embedding[ids[t]].  ids [tokens] int32, residual [tokens, hidden] act
   void embed(Ops& ops, const Tensor& ids, const Tensor& residual) const;
-  // The layers, in place.  residual [tokens, hidden] act. With a tail, what comes out of the last attention layer goes
-  // to its residual, and so does the result. With caches, the tokens continue the sequences that are in them.
+  // The layers, in place.  residual [tokens, hidden] act. With a tail, the result goes to tail->residual, from the last
+  // attention layer on. With caches, the tokens continue the cached sequences.
   void forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail = nullptr,
                const Caches* caches = nullptr) const;
-  // Last stage: final norm and LM head of chosen rows.  rows [count] int32 or empty for all, logits [count, vocab] fp32
+  // Last stage: final norm and LM head of chosen rows.  rows [count] int32, empty for all rows; logits [count, vocab]
+  // fp32.
   void head(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch, const Tensor& logits) const;
 
  private:
@@ -46,7 +48,8 @@ class Stage {
   Tensor embedding_;  // [vocab, hidden], first stage
   std::vector<Layer> layers_;
   Tensor final_norm_;  // [hidden], last stage
-  Tensor lm_head_;     // [vocab, hidden], last stage; the embedding where tied
+  // [vocab, hidden], last stage; the same memory as embedding_ where tied and both are on this stage.
+  Tensor lm_head_;
 };
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// Names and shapes of Lfm2 and Lfm2Moe checkpoints.
+// Names and shapes of the tensors of Lfm2 and Lfm2Moe checkpoints.
 #include "stage/model/tensor_table.h"
 
 #include <fmt/ranges.h>

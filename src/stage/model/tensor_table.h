@@ -1,4 +1,4 @@
-// Which tensors a model has: the one list behind split, verify, merge, synth, plan and the loading of a stage.
+// Which tensors a model has: the one list that split, verify, merge, synth, plan and the loading of a stage use.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,23 @@
 
 namespace lfm2 {
 
-// Where in the model a tensor belongs, besides layers 0 … layers - 1.
+// Values of TensorSpec::layer for tensors that belong to no layer.
 inline constexpr int64_t kEmbeddingLayer =
-    -1;  // model.embed_tokens: the first stage (and the last, where the LM head is tied)
-int64_t head_layer(const ModelConfig& config);  // model.embedding_norm, lm_head: the last stage; = config.layers
+    -1;  // model.embed_tokens: on the first stage, and on the last where the LM head is tied
+// model.embedding_norm and lm_head, on the last stage; the value is config.layers.
+int64_t head_layer(const ModelConfig& config);
 
 struct TensorSpec {
   std::string name;  // as in a Hugging Face checkpoint
   std::vector<uint64_t> dims;
-  int64_t layer = 0;       // kEmbeddingLayer, a layer, or head_layer()
-  bool keep_fp32 = false;  // expert_bias: fp32 in every checkpoint, never converted
-  uint64_t padding = 0;    // elements, all zero, that a device holds besides those of `dims`: padded_ffn()
+  int64_t layer = 0;       // a layer's number, kEmbeddingLayer, or head_layer()
+  bool keep_fp32 = false;  // the tensor (expert_bias) is fp32 in every checkpoint and never converted
+  // Elements, all zero, that a device holds in addition to those of `dims`: see padded_ffn()
+  uint64_t padding = 0;
 };
 
 // Every tensor of the model, in the order of the forward: embedding, layers, final norm, untied LM head. In an MoE
-// layer the experts follow one another, each as w1, w3, w2, so that a loader reads an expert's gate and up rows in one
+// layer the experts follow each other, each as w1, w3, w2, so that a loader reads an expert's gate and up rows in one
 // run.
 std::vector<TensorSpec> model_tensors(const ModelConfig& config);
 

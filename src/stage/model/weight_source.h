@@ -1,4 +1,4 @@
-// Where a block's constructor gets its weights from: shards, or, for plans, nowhere.
+// Where the constructor of a block gets its weights from: shards, or no memory at all where only sizes are counted.
 #pragma once
 
 #include <string>
@@ -17,14 +17,14 @@ struct Norm {
 class WeightSource {
  public:
   virtual ~WeightSource() = default;
-  // How the rows of several tensors become those of one.
+  // How the rows of several tensors become the rows of one.
   enum class Rows {
     kBehindOneAnother,
-    kGateUp  // the names come in pairs, gate and up, whose rows alternate (kernels/gate_up.h)
+    kGateUp  // the names come in pairs, gate and up, whose blocks of rows alternate (kernels/gate_up.h)
   };
-  // The named tensors of the checkpoint as one tensor of shape `dims` (a single name: that tensor). What `dims` has
-  // more than they, columns or, of gate and up, rows behind each tensor's own, is zero: padded_ffn(). Its content may
-  // still be on its way.
+  // Returns the named tensors of the checkpoint as one tensor of shape `dims` (a single name: that tensor). Where
+  // `dims` is larger than they are (padded_ffn()), the additional columns, or the additional rows behind each gate and
+  // up tensor, are zero. The content may still be loading when the call returns.
   virtual Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
                       Rows rows = Rows::kBehindOneAnother) = 0;
 };

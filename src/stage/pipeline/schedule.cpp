@@ -4,11 +4,11 @@
 namespace lfm2 {
 
 Action scheduled_action(int64_t stage, int64_t stages, int64_t index) {
-  const int64_t item = index / kActionsOfItem;
-  const ActionKind kinds[kActionsOfItem] = {stage == 0 ? ActionKind::kTakeTokens : ActionKind::kReceive,
-                                            ActionKind::kForward,
-                                            stage + 1 == stages ? ActionKind::kGiveResult : ActionKind::kSend};
-  return {kinds[index % kActionsOfItem], item, static_cast<int>(item % kSlots)};
+  const int64_t micro_batch = index / kActionsOfMicroBatch;
+  const ActionKind kinds[kActionsOfMicroBatch] = {stage == 0 ? ActionKind::kTakeTokens : ActionKind::kReceive,
+                                                  ActionKind::kForward,
+                                                  stage + 1 == stages ? ActionKind::kGiveResult : ActionKind::kSend};
+  return {kinds[index % kActionsOfMicroBatch], micro_batch, static_cast<int>(micro_batch % kBuffers)};
 }
 
 }  // namespace lfm2

@@ -26,12 +26,22 @@ void SequenceTable::release(int32_t slot) {
 void SequenceTable::admit(const Admission& one) {
   expect(one.slot >= 0 && one.slot < shape_.slots && sequences_[static_cast<size_t>(one.slot)].sample < 0,
          "SequenceTable: a step fills a slot that is taken");
-  const auto pages = static_cast<size_t>(pages_for(cached_positions(one.prompt, one.most_new), shape_.page));
-  expect(pages <= free_pages_.size(), "SequenceTable: a step takes more pages than there are");
   Sequence& sequence = sequences_[static_cast<size_t>(one.slot)];
-  sequence = {.sample = one.sample, .prompt = one.prompt, .pages = {}};
-  sequence.pages.assign(free_pages_.rbegin(), free_pages_.rbegin() + static_cast<std::ptrdiff_t>(pages));
-  free_pages_.resize(free_pages_.size() - pages);
+  sequence = {.sample = one.sample, .prompt = one.prompt, .known = one.known, .rule = one.rule, .pages = {}};
+  take_pages(sequence, one.known);
+}
+
+// Pages for so many positions of the sequence in all.
+void SequenceTable::take_pages(Sequence& sequence, int64_t positions) {
+  while (static_cast<int64_t>(sequence.pages.size()) < pages_for(positions, shape_.page)) {
+    expect(!free_pages_.empty(), "SequenceTable: a step takes more pages than there are");
+    sequence.pages.push_back(free_pages_.back());
+    free_pages_.pop_back();
+  }
+}
+
+int64_t SequenceTable::used_slots() const {
+  return std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& one) { return one.sample >= 0; });
 }
 
 void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arrays) {
@@ -41,13 +51,16 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
   for (auto* list : {&arrays.positions, &arrays.offsets, &arrays.sequence_of, &arrays.states, &arrays.page_table,
                      &arrays.draw_rows, &arrays.draws, &arrays.draw_slots})
     list->clear();
+  arrays.draw_rules.clear();
   arrays.offsets.push_back(0);
   arrays.page_table.reserve(step.entries.size() * static_cast<size_t>(table_width));
   for (const StepEntry& entry : step.entries) {
     Sequence& sequence = used(entry.slot);
-    const int64_t end = sequence.cached + entry.count, pages = static_cast<int64_t>(sequence.pages.size());
-    expect(entry.count > 0 && end <= pages * shape_.page && pages <= table_width,
-           "SequenceTable: a step goes beyond a sequence's pages");
+    expect(entry.count > 0, "SequenceTable: an entry without tokens");
+    const int64_t end = sequence.cached + entry.count;
+    take_pages(sequence, end);
+    const auto pages = static_cast<int64_t>(sequence.pages.size());
+    expect(pages <= table_width, "SequenceTable: a sequence grows beyond the longest one");
     const auto index = static_cast<int32_t>(arrays.sequences());
     if (entry.count == 1 && arrays.singles == index) ++arrays.singles;
     for (int64_t position = sequence.cached; position < end; ++position) {
@@ -56,9 +69,9 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     }
     arrays.page_table.insert(arrays.page_table.end(), sequence.pages.begin(), sequence.pages.end());
     arrays.page_table.resize(arrays.page_table.size() + static_cast<size_t>(table_width - pages), 0);
-    const auto even = static_cast<int32_t>(sequence.batches % 2);
+    const auto even = static_cast<int32_t>(sequence.steps % 2);
     arrays.states.insert(arrays.states.end(), {2 * entry.slot + even, 2 * entry.slot + 1 - even});
-    ++sequence.batches;
+    ++sequence.steps;
     sequence.cached = end;
     arrays.tokens += entry.count;
     arrays.offsets.push_back(static_cast<int32_t>(arrays.tokens));
@@ -67,6 +80,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     arrays.draw_rows.push_back(static_cast<int32_t>(arrays.tokens - 1));
     arrays.draws.insert(arrays.draws.end(), {sequence.sample, static_cast<int32_t>(sequence.drawn())});
     arrays.draw_slots.push_back(entry.slot);
+    arrays.draw_rules.push_back(sequence.rule);
   }
 }
 

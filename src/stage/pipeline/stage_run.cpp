@@ -33,10 +33,10 @@ void OverlapClock::finish() {
     while (!spans->open.empty()) close_oldest(*spans);
 }
 
-StageRun::StageRun(const StageLinks& links, RunItem item, bool traced, std::function<void()> look_around,
+StageRun::StageRun(const StageLinks& links, RunUnit unit, bool traced, std::function<void()> look_around,
                    double eager_seconds)
     : links_(links),
-      item_(item),
+      unit_(unit),
       traced_(traced),
       waiter_(
           links.watchdog,
@@ -71,28 +71,29 @@ void StageRun::end() {
   times_.receiving = overlaps_.waiting() - overlaps_.hidden_waiting();
 }
 
-double StageRun::wait(const std::function<bool()>& done, Phase phase, int64_t item, int64_t peer_stage) {
+double StageRun::wait(const std::function<bool()>& done, Phase phase, int64_t unit, int64_t peer_stage) {
   const double start = traced_ ? steady_seconds() : 0;
   const int peer = peer_stage == Place::kNobody ? Place::kNobody
                                                 : links_.watchdog.rank() + static_cast<int>(peer_stage - links_.index);
-  const double waited = waiter_.until(done, place(phase, item, peer));
-  if (waited > 0) trace(TraceKind::kWait, item, start, start + waited, phase);
+  const double waited = waiter_.until(done, place(phase, unit, peer));
+  if (waited > 0) trace(TraceKind::kWait, unit, start, start + waited, phase);
   return waited;
 }
 
-void StageRun::wait_for_free_slot(int slot, int64_t previous, const std::function<bool()>& computed) {
+void StageRun::wait_for_free_buffer(int buffer, int64_t previous, const std::function<bool()>& computed) {
   if (previous < 0) return;  // nothing was in it in this run
   if (!links_.stage.first())
-    wait([&] { return links_.channel->delivered(slot); }, Phase::kReceive, previous, links_.index - 1);
+    wait([&] { return links_.channel->delivered(buffer); }, Phase::kReceive, previous, links_.index - 1);
   wait(computed, Phase::kCompute, previous);
-  if (!links_.stage.last()) wait([&] { return links_.channel->sent(slot); }, Phase::kSend, previous, links_.index + 1);
+  if (!links_.stage.last())
+    wait([&] { return links_.channel->sent(buffer); }, Phase::kSend, previous, links_.index + 1);
 }
 
-void StageRun::wait_for_arrival(int slot, int64_t item) {
-  const double waited = wait([&] { return links_.channel->arrived(slot); }, Phase::kReceive, item, links_.index - 1);
+void StageRun::wait_for_arrival(int buffer, int64_t unit) {
+  const double waited = wait([&] { return links_.channel->arrived(buffer); }, Phase::kReceive, unit, links_.index - 1);
   const double now = steady_seconds();
   overlaps_.waited({0, now - waited, now});
-  links_.channel->order_after_arrival(slot, links_.backend.compute());
+  links_.channel->order_after_arrival(buffer, links_.backend.compute());
 }
 
 bool StageRun::first_is_asked_to_stop() const {

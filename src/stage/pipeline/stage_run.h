@@ -1,4 +1,4 @@
-// What a run of micro-batches (Pipeline) and one of steps (Generator) have in common on a stage: waits that name who is
+// What a run of micro-batches (Scorer) and one of steps (Generator) have in common on a stage: waits that name who is
 // late, the signal to stop on its way to the first stage, times, and the trace.
 #pragma once
 
@@ -20,7 +20,7 @@ struct StageTimes {
   double busy = 0;       // the compute stream had work and was doing it
   double sending = 0;    // of all sends
   double hidden = 0;     // of those, while the compute stream was busy
-  double receiving = 0;  // stood still, and computed nothing, until the next item had arrived
+  double receiving = 0;  // stood still, and computed nothing, until the next unit had arrived
 };
 
 // How much of the sends, and of the waits for arrivals, lay under the stage's own computation. Spans come in the order
@@ -58,50 +58,50 @@ struct StageLinks {
   Backend& backend;
   const Stage& stage;
   Channel* channel;       // null: a single stage
-  ControlLink* control;   // null: several stages cannot be stopped
+  ControlLink* control;   // null: a single stage
   int64_t index, stages;  // this one's number, and how many there are
   Watchdog& watchdog;     // of this rank; those of the stages are in the stages' order
 };
 
-enum class RunItem : uint8_t { kMicroBatch, kStep };
+enum class RunUnit : uint8_t { kMicroBatch, kStep };
 
 class StageRun {
  public:
-  // `item`: what the run is made of. `look_around` is called in every wait, before each look at its condition.
-  StageRun(const StageLinks& links, RunItem item, bool traced, std::function<void()> look_around,
+  // `unit`: what the run is made of. `look_around` is called in every wait, before each look at its condition.
+  StageRun(const StageLinks& links, RunUnit unit, bool traced, std::function<void()> look_around,
            double eager_seconds = Wait::kEagerSeconds);
 
   void begin(const std::function<bool()>& stop);  // forgets the run before
   void end();                                     // sums up
 
-  // Seconds until `done` is true. This rank is at `item` and waits for its own machine (nobody) or for a stage.
-  double wait(const std::function<bool()>& done, Phase phase, int64_t item, int64_t peer_stage = Place::kNobody);
-  // Until `computed`, and until nothing of the item that was in the slot is on its way any more. In steps, so that a
+  // Seconds until `done` is true. This rank is at `unit` and waits for its own machine (nobody) or for a stage.
+  double wait(const std::function<bool()>& done, Phase phase, int64_t unit, int64_t peer_stage = Place::kNobody);
+  // Until `computed`, and until nothing of the unit that was in the buffer is on its way any more. In steps, so that a
   // stall is blamed on whoever is late: the stage before, this one's device, the stage behind.
-  void wait_for_free_slot(int slot, int64_t previous, const std::function<bool()>& computed);
-  // Until the hidden states posted for the slot are there; what is submitted from here on may read them.
-  void wait_for_arrival(int slot, int64_t item);
+  void wait_for_free_buffer(int buffer, int64_t previous, const std::function<bool()>& computed);
+  // Until the hidden states posted for the buffer are there; what is submitted from here on may read them.
+  void wait_for_arrival(int buffer, int64_t unit);
 
   // A signal may reach any of the ranks: the first stage knows of all of them, the others tell it.
   bool first_is_asked_to_stop() const;
   void pass_on_stop();
 
-  void enter(Phase phase, int64_t item) { links_.watchdog.enter(place(phase, item)); }
+  void enter(Phase phase, int64_t unit) { links_.watchdog.enter(place(phase, unit)); }
   void collect_times();  // of what has ended on the device and on the channel since the last call
-  void trace(TraceKind kind, int64_t item, double start, double end, Phase phase = Phase::kCompute) {
-    if (traced_) trace_.push_back({kind, item, start, end, phase});
+  void trace(TraceKind kind, int64_t unit, double start, double end, Phase phase = Phase::kCompute) {
+    if (traced_) trace_.push_back({kind, unit, start, end, phase});
   }
 
   StageTimes times() const { return times_; }
   const std::vector<TraceEvent>& trace() const { return trace_; }  // empty unless traced
 
  private:
-  Place place(Phase phase, int64_t item, int peer = Place::kNobody) const {
-    return {.phase = phase, .item = item, .step = item_ == RunItem::kStep, .peer = peer};
+  Place place(Phase phase, int64_t unit, int peer = Place::kNobody) const {
+    return {.phase = phase, .unit = unit, .step = unit_ == RunUnit::kStep, .peer = peer};
   }
 
   StageLinks links_;
-  RunItem item_;
+  RunUnit unit_;
   bool traced_;
   Wait waiter_;
   std::function<bool()> stop_;
@@ -110,7 +110,7 @@ class StageRun {
   StageTimes times_;
   OverlapClock overlaps_;
   int64_t sends_ = 0;     // that have ended
-  int64_t received_ = 0;  // items whose arrival is in the trace
+  int64_t received_ = 0;  // units whose arrival is in the trace
   std::vector<TraceEvent> trace_;
 };
 

@@ -1,40 +1,92 @@
 // Counts first, then the lists.
 #include "stage/pipeline/step.h"
 
+#include <array>
+#include <bit>
+#include <cstring>
+
 #include "kernels/error.h"
 
 namespace lfm2 {
 
+namespace {
+
+using RuleWords = std::array<int32_t, kRuleWords>;
+
+RuleWords words_of(const SamplingRule& rule) {
+  RuleWords words{};
+  std::memcpy(words.data(), &rule, sizeof rule);
+  return words;
+}
+
+SamplingRule rule_of(const RuleWords& words) { return std::bit_cast<SamplingRule>(words); }
+
+// Takes a message apart, word by word.
+class WordReader {
+ public:
+  explicit WordReader(const std::vector<int32_t>& words) : words_(words) {}
+  int32_t next() {
+    expect(at_ < words_.size(), "Step: a message that ends too early");
+    return words_[at_++];
+  }
+  std::vector<int32_t> list() {
+    const int32_t count = next();
+    expect(count >= 0 && static_cast<size_t>(count) <= words_.size() - at_, "Step: a message that ends too early");
+    const auto begin = words_.begin() + static_cast<std::ptrdiff_t>(at_);
+    at_ += static_cast<size_t>(count);
+    return {begin, begin + count};
+  }
+  bool at_end() const { return at_ == words_.size(); }
+
+ private:
+  const std::vector<int32_t>& words_;
+  size_t at_ = 0;
+};
+
+void append_list(std::vector<int32_t>& words, const std::vector<int32_t>& list) {
+  words.push_back(static_cast<int32_t>(list.size()));
+  words.insert(words.end(), list.begin(), list.end());
+}
+
+}  // namespace
+
 std::vector<int32_t> to_words(const Step& step) {
-  std::vector<int32_t> words{static_cast<int32_t>(step.released.size()), static_cast<int32_t>(step.admitted.size()),
+  std::vector<int32_t> words{step.end ? 1 : 0, static_cast<int32_t>(step.admitted.size()),
                              static_cast<int32_t>(step.entries.size())};
-  words.insert(words.end(), step.released.begin(), step.released.end());
-  for (const Admission& one : step.admitted)
-    words.insert(words.end(), {one.slot, one.sample, one.prompt, one.most_new});
+  append_list(words, step.released);
+  append_list(words, step.dropped);
+  for (const Admission& one : step.admitted) {
+    words.insert(words.end(), {one.slot, one.sample, one.prompt, one.known, one.max_new});
+    const RuleWords rule = words_of(one.rule);
+    words.insert(words.end(), rule.begin(), rule.end());
+    append_list(words, one.eos_tokens);
+  }
   for (const StepEntry& entry : step.entries) words.insert(words.end(), {entry.slot, entry.count});
   return words;
 }
 
 Step step_from_words(const std::vector<int32_t>& words) {
-  size_t at = 0;
-  const auto next = [&] {
-    expect(at < words.size(), "Step: a message that ends too early");
-    return words[at++];
-  };
+  WordReader reader(words);
   Step step;
-  const int32_t released = next(), admitted = next(), entries = next();
-  for (int32_t i = 0; i < released; ++i) step.released.push_back(next());
+  step.end = reader.next() != 0;
+  const int32_t admitted = reader.next(), entries = reader.next();
+  step.released = reader.list();
+  step.dropped = reader.list();
   for (int32_t i = 0; i < admitted; ++i) {
     Admission one;
-    for (int32_t* part : {&one.slot, &one.sample, &one.prompt, &one.most_new}) *part = next();
-    step.admitted.push_back(one);
+    for (int32_t* part : {&one.slot, &one.sample, &one.prompt, &one.known, &one.max_new}) *part = reader.next();
+    RuleWords rule{};
+    for (int32_t& word : rule) word = reader.next();
+    one.rule = rule_of(rule);
+    one.eos_tokens = reader.list();
+    step.admitted.push_back(std::move(one));
   }
   for (int32_t i = 0; i < entries; ++i) {
     StepEntry entry;
-    for (int32_t* part : {&entry.slot, &entry.count}) *part = next();
+    for (int32_t* part : {&entry.slot, &entry.count}) *part = reader.next();
     step.entries.push_back(entry);
   }
-  expect(at == words.size(), "Step: a message that goes on behind its end");
+  expect(reader.at_end(), "Step: a message that goes on behind its end");
   return step;
 }
 

@@ -21,7 +21,7 @@ enum class TraceKind : uint8_t {
 
 struct TraceEvent {
   TraceKind kind = TraceKind::kCompute;
-  int64_t item = 0;
+  int64_t unit = 0;
   double start = 0, end = 0;      // steady_seconds()
   Phase phase = Phase::kCompute;  // kWait: what for
 };

@@ -29,7 +29,7 @@ Line line_of(const TraceEvent& event) {
     case TraceKind::kHead:
       return kComputeLine;
     case TraceKind::kSend:
-      return event.item % kSlots == 0 ? kSendLine : kSecondSendLine;
+      return event.unit % kBuffers == 0 ? kSendLine : kSecondSendLine;
     case TraceKind::kReceive:
       return kReceiveLine;
     case TraceKind::kWait:
@@ -54,6 +54,7 @@ const char* wait_name(Phase phase) {
       return "wait for tokens for";
     case Phase::kWrite:
       return "wait for output of";
+    case Phase::kIdle:
     case Phase::kStart:
     case Phase::kRead:
     case Phase::kLoad:
@@ -107,20 +108,20 @@ std::string events_text(const RankTrace& trace, int ranks, double origin) {
     const double start = (event.start - origin) * 1e6, duration = (event.end - event.start) * 1e6;
     const bool whole = event.kind == TraceKind::kRun;
     list.push_back({{"ph", "X"},
-                    {"name", whole ? "run" : fmt::format("{} {}", name_of(event), event.item)},
+                    {"name", whole ? "run" : fmt::format("{} {}", name_of(event), event.unit)},
                     {"cat", name_of(event)},
                     {"pid", rank},
                     {"tid", static_cast<int>(line)},
                     {"ts", start},
                     {"dur", duration}});
-    if (!whole) list.back()["args"] = {{trace.unit, event.item}};
+    if (!whole) list.back()["args"] = {{trace.unit, event.unit}};
     if (event.kind != TraceKind::kSend && event.kind != TraceKind::kReceive) continue;
     const bool sends = event.kind == TraceKind::kSend;
     const int receiver = sends ? rank + 1 : rank;
     OrderedJson flow = {{"ph", sends ? "s" : "f"},
                         {"name", "hidden states"},
                         {"cat", "hidden states"},
-                        {"id", event.item * ranks + receiver},  // of a transfer: the same on both sides of an edge
+                        {"id", event.unit * ranks + receiver},  // of a transfer: the same on both sides of an edge
                         {"pid", rank},
                         {"tid", static_cast<int>(line)},
                         {"ts", sends ? start : start + duration}};

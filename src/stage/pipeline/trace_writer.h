@@ -15,7 +15,7 @@ namespace lfm2 {
 struct RankTrace {
   int rank = 0;
   std::string device;
-  const char* unit = "micro-batch";  // what an item is; or "step"
+  const char* unit = "micro-batch";  // what an unit is; or "step"
   std::vector<TraceEvent> events;
 };
 

@@ -20,10 +20,9 @@ constexpr double kLaunchSeconds = 30e-6;  // a layer's small kernels
 
 }  // namespace
 
-StageCostModel measure_stage_cost(Backend& backend, const Stage& stage, DType compute, int64_t length,
-                                  double tail_share) {
+StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, int64_t length, double tail_share) {
   length = std::clamp<int64_t>(length, 1, kLargeTokens);
-  const StageCost memory = measure_stage(stage.config(), stage.layers(), compute, compute, kLargeTokens, 0);
+  const StageMemory memory = stage_memory(stage.config(), stage.layers(), compute, compute, kLargeTokens, 0);
   Scratch scratch(backend.allocate(memory.scratch_bytes));
   const int64_t hidden = stage.config().hidden;
   const Buffer hidden_states = backend.allocate(static_cast<size_t>(kLargeTokens * hidden) * size_bytes(compute));
@@ -68,18 +67,18 @@ StageCostModel measure_stage_cost(Backend& backend, const Stage& stage, DType co
   return {.fixed = std::max(0.0, small - per_token * static_cast<double>(kSmallTokens)), .per_token = per_token};
 }
 
-int64_t best_target_tokens(const std::vector<StageCostModel>& stages, int64_t tokens, int64_t length, int64_t largest) {
+int64_t best_target_tokens(const std::vector<StageTime>& stages, int64_t tokens, int64_t length, int64_t largest) {
   length = std::max<int64_t>(length, 1);
   int64_t best = length;
   double best_seconds = std::numeric_limits<double>::infinity();
   for (int64_t items = 1; items <= tokens; ++items) {
-    // Whole samples, as make_plan cuts them.
+    // Whole samples, as MicroBatches cuts them.
     const int64_t samples = (tokens + length * items - 1) / (length * items), target = samples * length;
     if (target > std::max(largest, length)) continue;
     // Handing out the results is one more stage, if a quick one, that fills and drains.
     const auto number = static_cast<double>((tokens + target - 1) / target + static_cast<int64_t>(stages.size()));
     double slowest = 0;
-    for (const StageCostModel& stage : stages) slowest = std::max(slowest, stage.seconds(static_cast<double>(target)));
+    for (const StageTime& stage : stages) slowest = std::max(slowest, stage.seconds(static_cast<double>(target)));
     if (number * slowest < best_seconds) {
       best_seconds = number * slowest;
       best = target;
@@ -99,7 +98,7 @@ std::vector<double> estimate_layer_seconds(const ModelConfig& config, DType comp
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     // The layer that cuts mixes all tokens and feeds forward the kept ones: between the two.
     const auto of = [&](int64_t count) {
-      const StageCost cost = measure_stage(config, {layer, 1}, compute, compute, count, 0);
+      const StageMemory cost = stage_memory(config, {layer, 1}, compute, compute, count, 0);
       return std::max(cost.layer_flops / kFlopsPerSecond, static_cast<double>(cost.weight_bytes) / kBytesPerSecond) +
              static_cast<double>(cost.scratch_bytes) / kBytesPerSecond + kLaunchSeconds;
     };

@@ -1,5 +1,5 @@
-// Reads shard metadata by our own scan and tensors by plain positioned reads; the HDF5 library is asked for chunked
-// tensors only.
+// Reads the metadata of shards by the project's own scan, and tensors by plain positioned reads. The HDF5 library reads
+// only chunked tensors.
 #include "stage/shards/shard_reader.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ bool is_model_file(const std::filesystem::path& path) {
               fmt::format("{0}: is {1}, expected shards: weights-tools split {0} --out shards/", model.string(), what));
 }
 
-// The dataset's place and type, checked so that a plain read of its bytes is safe.
+// Place and type of a dataset, checked so that a plain read of its bytes is safe.
 ShardTensor describe(const std::string& tensor, const h5::ScannedDataset& found, const CheckedFile& raw,
                      size_t file_index) {
   const std::string where = fmt::format("{}: tensor {}", raw.path().string(), tensor);
@@ -119,7 +119,8 @@ void ShardSet::open_file(const std::filesystem::path& path, std::map<std::string
   scans_.push_back(std::move(scan));
 }
 
-// What no checksum of HDF5 or of ours covers. Last, so that a change with a better name is found by that.
+// Checks the bytes that no checksum covers. Comes last, because the other checks give a better message for the same
+// damage.
 void ShardSet::check_gaps() {
   for (size_t file = 0; file < files_.size(); ++file) {
     const h5::Scan& scan = scans_[file];
@@ -207,7 +208,8 @@ void ShardSet::read(const ShardTensor& tensor, uint64_t first_byte, std::span<st
   const std::lock_guard lock(handles_->mutex);
   auto at = handles_->files.find(tensor.file);
   if (at == handles_->files.end()) at = handles_->files.emplace(tensor.file, h5::File::open(file)).first;
-  const auto read_rows = [&](uint64_t row, uint64_t rows, std::byte* target) {  // in the stored type: no conversion
+  // `target` gets the stored type, so the library converts nothing.
+  const auto read_rows = [&](uint64_t row, uint64_t rows, std::byte* target) {
     at->second.read_rows(tensor.spec.name, row, rows, h5::file_type(tensor.dtype).get(), target);
   };
   const uint64_t row_bytes = tensor.bytes / tensor.spec.dims.front();

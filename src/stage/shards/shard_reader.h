@@ -1,5 +1,5 @@
-// The shards of one split, opened and checked against each other and against the model they claim to be. Loading,
-// verify, merge and inspect all read through it.
+// The shards of one split, opened and checked against each other and against the model that they claim to be. Loading,
+// verify, merge and inspect read through it.
 #pragma once
 
 #include <cstddef>
@@ -24,21 +24,22 @@ namespace lfm2 {
 struct ShardTensor {
   TensorSpec spec;
   DType dtype = DType::kF32;
-  size_t file = 0;                 // index into ShardSet::files()
-  bool contiguous = true;          // its bytes lie behind one another at `offset`; else HDF5 collects them
-  uint64_t offset = 0, bytes = 0;  // in that file
+  size_t file = 0;  // index into ShardSet::files()
+  // Whether the bytes stand one after the other at `offset`; else the HDF5 library collects the chunks.
+  bool contiguous = true;
+  uint64_t offset = 0, bytes = 0;  // place in that file
   std::string checksum;
 };
 
-// The .h5 files of a folder, by name; there is one at least. Error(kNoInput) where there is none, Error(kData) with the
-// command that makes shards where `folder` is a model instead.
+// The .h5 files of a folder, sorted by name; at least one. Error(kNoInput) where there is none; Error(kData), with the
+// command that makes shards, where `folder` is a model.
 std::vector<std::filesystem::path> list_shards(const std::filesystem::path& folder);
 
 class ShardSet {
  public:
-  // Opens every shard of `folder`, reads all metadata and no tensor. Error(kNoInput) where there is no shard;
-  // Error(kData) naming file, found and expected where a stage is missing, files are of different splits, or a tensor
-  // is missing, unknown, of another shape or type, or outside its file.
+  // Opens every shard of `folder` and reads all metadata, but no tensor. Error(kNoInput) where there is no shard.
+  // Error(kData), naming file, found and expected, where a stage is missing, files belong to different splits, or a
+  // tensor is missing, unknown, of another shape or type, or outside its file.
   static ShardSet open(const std::filesystem::path& folder);
 
   const ModelConfig& config() const { return config_; }
@@ -47,17 +48,18 @@ class ShardSet {
   const std::vector<LayerRange>& stages() const { return stages_; }
   const std::vector<CheckedFile>& files() const { return files_; }
   const std::vector<ShardTensor>& tensors() const { return tensors_; }  // in the order of model_tensors()
-  const ShardTensor& find(const std::string& name) const;  // Error(kSoftware) where the model has no such tensor
-  // The type of the matrices: the one that most bytes have.
+  // Error(kSoftware) where the model has no such tensor.
+  const ShardTensor& find(const std::string& name) const;
+  // The type that most bytes of the tensors have, which is the type of the matrices.
   DType dtype() const;
   uint64_t total_bytes() const;
 
-  // `into.size()` bytes of the tensor from `first_byte` on. From any thread.
+  // Reads `into.size()` bytes of the tensor, from `first_byte` on. May be called from any thread.
   void read(const ShardTensor& tensor, uint64_t first_byte, std::span<std::byte> into) const;
-  // Error(kData) naming file and tensor where `found`, over all of the tensor's bytes, is not what the shard says.
+  // Compares `found`, the checksum over all bytes of the tensor, with the shard's. Error(kData) naming file and tensor.
   void expect_checksum(const ShardTensor& tensor, const Checksum& found) const;
-  // Passes the tensor's bytes to `sink` in order, in pieces, then compares the checksum: Error(kData) naming file and
-  // tensor.
+  // Passes all bytes of the tensor to `sink`, in order and in pieces, and then compares the checksum: Error(kData)
+  // naming file and tensor.
   using Sink = std::function<void(uint64_t first_byte, std::span<const std::byte> bytes)>;
   void read(const ShardTensor& tensor, const Sink& sink) const;
 
@@ -70,10 +72,10 @@ class ShardSet {
   std::string config_text_, split_id_;
   std::vector<LayerRange> stages_;
   std::vector<CheckedFile> files_;
-  std::vector<h5::Scan> scans_;  // of each file, while it is opened
+  std::vector<h5::Scan> scans_;  // one for each file; emptied when all shards are open
   std::vector<ShardTensor> tensors_;
   std::map<std::string, size_t> index_;
-  // For tensors that are not contiguous: open handles by file, under one lock, for HDF5 may not be thread-safe.
+  // Open handles by file, for tensors that are not contiguous; under one lock, because HDF5 may not be thread-safe.
   struct Handles;
   std::shared_ptr<Handles> handles_;
 };

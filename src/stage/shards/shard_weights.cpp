@@ -1,4 +1,4 @@
-// Tensors are laid out here and filled by the reader threads.
+// Lays tensors out in device memory, and fills them on reader threads.
 #include "stage/shards/shard_weights.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ Tensor ShardWeights::load(const std::vector<std::string>& names, std::initialize
     const ShardTensor& part = shards_.find(name);
     const DType held = held_dtype(part.dtype, compute_, part.spec.keep_fp32);
     if (parts.empty()) dtype = held;
-    if (held != dtype) dtype = DType::kF32;  // parts of different types: fp32 holds both exactly
+    if (held != dtype) dtype = DType::kF32;  // where the parts have different types, fp32 holds each exactly
     parts.push_back(&part);
   }
   const Tensor tensor = memory_.allocate(dtype, dims);
@@ -49,7 +49,8 @@ Tensor ShardWeights::load(const std::vector<std::string>& names, std::initialize
   return tensor;
 }
 
-// The rows from element `first` on; where the tensor's are longer, zeros behind each.
+// Puts the part's rows from element `first` of the tensor on. Where rows of the tensor are longer, zeros follow each
+// row.
 void ShardWeights::add_part(const ShardTensor& part, const Tensor& tensor, int64_t first) {
   const auto count = static_cast<int64_t>(numel(part.spec.dims)), padding = static_cast<int64_t>(part.spec.padding);
   if (padding == 0) return add({&part, tensor, {.first = first}, count});
@@ -58,7 +59,7 @@ void ShardWeights::add_part(const ShardTensor& part, const Tensor& tensor, int64
   add({nullptr, tensor, {.first = first + columns, .block = held - columns, .stride = held}, padding});
 }
 
-// The rows in every other block from element `first` on, zeros behind them in the last one.
+// Puts the part's rows into every other gate/up block from element `first` on; zeros fill up the last block.
 void ShardWeights::add_gate_or_up(const ShardTensor& part, const Tensor& tensor, int64_t first) {
   const auto count = static_cast<int64_t>(numel(part.spec.dims)), padding = static_cast<int64_t>(part.spec.padding);
   const int64_t block = kGateUpBlock * tensor.dim(tensor.rank - 1);
@@ -111,7 +112,7 @@ void ShardWeights::reader_loop() try {
   stop(std::current_exception());
 }
 
-// Whole blocks, as many as a piece holds; what is left of the last block comes by itself.
+// Reads as many whole blocks at a time as a piece holds; the rest of the last block comes by itself.
 void ShardWeights::read(const Task& task, Loader& loader) {
   const auto element_bytes = static_cast<int64_t>(size_bytes(task.source->dtype));
   Checksum checksum;
@@ -137,7 +138,7 @@ void ShardWeights::read(const Task& task, Loader& loader) {
   shards_.expect_checksum(*task.source, checksum);
 }
 
-// In the target's own type: nothing is converted.
+// Writes zeros in the type of the target, so that the loader converts nothing.
 void ShardWeights::clear(const Task& task, Loader& loader) {
   const DType dtype = task.target.dtype;
   const int64_t unit = std::max<int64_t>(task.place.block, 1);

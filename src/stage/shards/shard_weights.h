@@ -1,5 +1,4 @@
-// Loads a stage's weights from shards into device memory and owns them. The embedding and head of the ends are asked
-// for like the rest.
+// Loads the weights of a stage from shards into device memory, and owns them; the embedding and the LM head included.
 #pragma once
 
 #include <condition_variable>
@@ -16,30 +15,30 @@
 
 namespace lfm2 {
 
-// The type a stored weight is held in: as stored where the compute type is fp32 (its values are used exactly), else the
-// compute type. The expert bias, which only ranks experts, stays fp32.
+// The type that the device holds a weight in: the stored type where the compute type is fp32 (its values are used
+// exactly), else the compute type. The expert bias stays fp32 (`keep_fp32`): it only ranks experts.
 DType held_dtype(DType stored, DType compute, bool keep_fp32);
 
-// Reader threads take tensors one by one: each reads its bytes into a Loader's pieces, adds them to the checksum and
-// hands them to the device.
+// Reader threads take tensors one after the other. Each reads a tensor's bytes into the pieces of its Loader, adds them
+// to the checksum, and passes them to the device.
 class ShardWeights : public WeightSource {
  public:
   ShardWeights(const ShardSet& shards, Backend& backend, DType compute, Progress& progress, int readers);
   ShardWeights(const ShardWeights&) = delete;
   ShardWeights& operator=(const ShardWeights&) = delete;
-  ~ShardWeights() override;  // ends the readers, whatever they have left to do
+  ~ShardWeights() override;  // ends the readers, even with tensors left to read
 
   Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims, Rows rows) override;
-  // Returns when everything asked for is on the device, or throws the first error of a reader.
+  // Returns when all tensors that were asked for are on the device, or throws the first error of a reader.
   void finish();
 
-  // Error(kSoftware) where one of `tensors` was not asked for: then the forward would be another model's.
+  // Error(kSoftware) where one of `tensors` was not asked for: the forward would not compute this model.
   void expect_all_loaded(const std::vector<const ShardTensor*>& tensors) const;
   uint64_t bytes() const { return memory_.bytes(); }
 
  private:
   struct Task {
-    const ShardTensor* source = nullptr;  // null: zeros
+    const ShardTensor* source = nullptr;  // null: the task writes zeros
     Tensor target;
     Placement place;
     int64_t count = 0;  // elements
@@ -50,7 +49,7 @@ class ShardWeights : public WeightSource {
   void reader_loop();
   void read(const Task& task, Loader& loader);
   static void clear(const Task& task, Loader& loader);
-  bool take(Task& task);  // false: there is none and none will come
+  bool take(Task& task);  // waits for a task; false where no further one will come
   void stop(std::exception_ptr error);
 
   const ShardSet& shards_;
@@ -62,18 +61,18 @@ class ShardWeights : public WeightSource {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> tasks_;
-  bool complete_ = false;  // no task will be added
+  bool complete_ = false;  // no further task will be added
   std::exception_ptr error_;
-  Progress& progress_;                // all above from mutex_ on are guarded by it
-  std::vector<std::thread> readers_;  // last: they use all of the above
+  Progress& progress_;                // all from mutex_ to here is guarded by it
+  std::vector<std::thread> readers_;  // last, because the threads use all of the above
 };
 
-// The tensors of a stage: its layers and, at the ends, embedding, final norm and head. A tied embedding is in the first
-// and the last.
+// The tensors of a stage: those of its layers and, at the ends of the pipeline, embedding, final norm and LM head. A
+// tied embedding is on the first and on the last stage.
 std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, LayerRange layers, bool first_stage,
                                               bool last_stage);
 
-// What they take on the device.
+// Bytes of these tensors on the device.
 uint64_t held_bytes(const std::vector<const ShardTensor*>& tensors, DType compute);
 
 }  // namespace lfm2

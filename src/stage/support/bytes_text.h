@@ -1,4 +1,4 @@
-// Amounts of memory for people: all tables and messages have them from here.
+// Amounts of memory for people; all tables and messages use this one form.
 #pragma once
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 
 namespace lfm2 {
 
-inline std::string bytes_text(uint64_t bytes) {  // "16.68 GB"
+inline std::string bytes_text(uint64_t bytes) {  // such as "16.68 GB"
   const auto value = static_cast<double>(bytes);
   if (bytes >= 1'000'000'000) return fmt::format("{:.2f} GB", value / 1e9);
   if (bytes >= 1'000'000) return fmt::format("{:.2f} MB", value / 1e6);

@@ -1,4 +1,4 @@
-// Positioned reads with bounds, and files written under a temporary name.
+// Positioned reads with bounds, and writing of files under a temporary name.
 #include "stage/support/checked_file.h"
 
 #include <fcntl.h>
@@ -17,13 +17,13 @@ namespace lfm2 {
 
 namespace {
 
-[[noreturn]] void fail(ExitCode code, const char* call, const std::filesystem::path& path, int error) {
-  throw Error(code, fmt::format("{}: {} failed: {}", path.string(), call, std::strerror(error)));
-}
-
-constexpr size_t kLargestTransfer = size_t{1} << 30;  // one read(2) or write(2) moves at most 2 GiB - 4 KiB
+constexpr size_t kMaxTransfer = size_t{1} << 30;  // one read(2) or write(2) moves at most 2 GiB - 4 KiB
 
 }  // namespace
+
+void throw_failed_call(ExitCode code, const char* call, const std::filesystem::path& path, int error) {
+  throw Error(code, fmt::format("{}: {} failed: {}", path.string(), call, std::strerror(error)));
+}
 
 FileDescriptor::~FileDescriptor() { close(); }
 
@@ -32,13 +32,13 @@ int FileDescriptor::close() {
   return fd >= 0 ? ::close(fd) : 0;
 }
 
-// Without O_NONBLOCK a named pipe would hold the program up until someone writes to it.
+// O_NONBLOCK because opening a named pipe would otherwise wait until someone writes to it.
 CheckedFile::CheckedFile(std::filesystem::path path)
     : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (fd_.get() < 0)
-    fail(errno == ENOENT || errno == ENOTDIR ? ExitCode::kNoInput : ExitCode::kIo, "open", path_, errno);
+    throw_failed_call(errno == ENOENT || errno == ENOTDIR ? ExitCode::kNoInput : ExitCode::kIo, "open", path_, errno);
   struct stat status {};
-  if (::fstat(fd_.get(), &status) != 0) fail(ExitCode::kIo, "fstat", path_, errno);
+  if (::fstat(fd_.get(), &status) != 0) throw_failed_call(ExitCode::kIo, "fstat", path_, errno);
   if (!S_ISREG(status.st_mode)) throw Error(ExitCode::kData, fmt::format("{}: not a regular file", path_.string()));
   size_ = static_cast<uint64_t>(status.st_size);
 }
@@ -47,15 +47,8 @@ void CheckedFile::read(uint64_t offset, std::span<std::byte> into) const {
   if (offset > size_ || into.size() > size_ - offset)
     throw Error(ExitCode::kData, fmt::format("{}: {} bytes expected at offset {}, but the file has {} bytes",
                                              path_.string(), into.size(), offset, size_));
-  while (!into.empty()) {
-    const ssize_t got =
-        ::pread(fd_.get(), into.data(), std::min(into.size(), kLargestTransfer), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(ExitCode::kIo, "read", path_, errno);
-    if (got == 0) throw Error(ExitCode::kData, fmt::format("{}: shrank while it was read", path_.string()));
-    offset += static_cast<uint64_t>(got);
-    into = into.subspan(static_cast<size_t>(got));
-  }
+  if (read_up_to(fd_, offset, into, path_) < into.size())
+    throw Error(ExitCode::kData, fmt::format("{}: shrank while it was read", path_.string()));
 }
 
 std::string read_text_file(const std::filesystem::path& path, uint64_t limit_bytes) {
@@ -91,13 +84,27 @@ void PendingPath::commit() {
   temporary_.clear();
 }
 
+size_t read_up_to(const FileDescriptor& file, uint64_t offset, std::span<std::byte> into,
+                  const std::filesystem::path& path) {
+  size_t done = 0;
+  while (done < into.size()) {
+    const ssize_t got = ::pread(file.get(), into.data() + done, std::min(into.size() - done, kMaxTransfer),
+                                static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw_failed_call(ExitCode::kIo, "read", path, errno);
+    if (got == 0) break;
+    done += static_cast<size_t>(got);
+  }
+  return done;
+}
+
 void write_fully(const FileDescriptor& file, uint64_t offset, std::span<const std::byte> bytes,
                  const std::filesystem::path& path) {
   while (!bytes.empty()) {
     const ssize_t put =
-        ::pwrite(file.get(), bytes.data(), std::min(bytes.size(), kLargestTransfer), static_cast<off_t>(offset));
+        ::pwrite(file.get(), bytes.data(), std::min(bytes.size(), kMaxTransfer), static_cast<off_t>(offset));
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) fail(ExitCode::kIo, "write", path, errno);
+    if (put < 0) throw_failed_call(ExitCode::kIo, "write", path, errno);
     offset += static_cast<uint64_t>(put);
     bytes = bytes.subspan(static_cast<size_t>(put));
   }
@@ -127,7 +134,7 @@ FileMapping map_for_writing(const FileDescriptor& file, uint64_t bytes, const st
     error = ::fallocate(file.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   } while (error == EINTR);
   if (error == EOPNOTSUPP || error == ENOSYS) return {};
-  if (error != 0) fail(ExitCode::kIo, fmt::format("reserving {} bytes", bytes).c_str(), path, error);
+  if (error != 0) throw_failed_call(ExitCode::kIo, fmt::format("reserving {} bytes", bytes).c_str(), path, error);
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   return data == MAP_FAILED ? FileMapping() : FileMapping(static_cast<std::byte*>(data), bytes);
 }
@@ -145,43 +152,49 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
 void AtomicFile::reserve(uint64_t bytes) {
   if (bytes == 0 || ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0) return;
   if (errno != EOPNOTSUPP && errno != ENOSYS && errno != EINTR)
-    fail(ExitCode::kIo, fmt::format("reserving {} bytes", bytes).c_str(), path(), errno);
+    throw_failed_call(ExitCode::kIo, fmt::format("reserving {} bytes", bytes).c_str(), path(), errno);
 }
 
-// Only a hint for the kernel: sync() sees the errors.
+// The call is only a hint to the kernel; its errors show up in sync().
 void AtomicFile::start_writeback(uint64_t offset, uint64_t bytes) {
   ::sync_file_range(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
 }
 
-void AtomicFile::sync() {
-  if (::fsync(fd_.get()) != 0) fail(ExitCode::kIo, "fsync", path(), errno);
-}
+void AtomicFile::sync() { sync_file(fd_, path()); }
 
 void AtomicFile::commit() {
-  if (fd_.close() != 0) fail(ExitCode::kIo, "close", path(), errno);
+  if (fd_.close() != 0) throw_failed_call(ExitCode::kIo, "close", path(), errno);
   pending_.commit();
 }
 
 FileDescriptor create_file(const std::filesystem::path& path) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666));
-  if (file.get() < 0) fail(ExitCode::kCantCreate, "cannot be created: open", path, errno);
+  if (file.get() < 0) throw_failed_call(ExitCode::kCantCreate, "cannot be created: open", path, errno);
   return file;
 }
 
 FileDescriptor open_for_writing(const std::filesystem::path& path) {
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (file.get() < 0) fail(ExitCode::kIo, "open", path, errno);
+  if (file.get() < 0) throw_failed_call(ExitCode::kIo, "open", path, errno);
   return file;
 }
 
 void sync_path(const std::filesystem::path& path) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) fail(ExitCode::kIo, "open", path, errno);
-  if (::fsync(fd.get()) != 0) fail(ExitCode::kIo, "fsync", path, errno);
+  if (fd.get() < 0) throw_failed_call(ExitCode::kIo, "open", path, errno);
+  sync_file(fd, path);
+}
+
+void sync_file(const FileDescriptor& file, const std::filesystem::path& path) {
+  if (::fsync(file.get()) != 0) throw_failed_call(ExitCode::kIo, "fsync", path, errno);
+}
+
+void sync_data(const FileDescriptor& file, const std::filesystem::path& path) {
+  if (::fdatasync(file.get()) != 0) throw_failed_call(ExitCode::kIo, "fsync", path, errno);
 }
 
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) fail(ExitCode::kIo, "rename", to, errno);
+  if (::rename(from.c_str(), to.c_str()) != 0) throw_failed_call(ExitCode::kIo, "rename", to, errno);
   const auto folder = to.parent_path();
   sync_path(folder.empty() ? "." : folder);
 }

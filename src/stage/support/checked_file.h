@@ -1,5 +1,5 @@
-// Reading regular files whose size is known and whose content is not trusted; and writing files that are whole or
-// absent.
+// Reading of regular files whose size is known and whose content is not trusted, and writing of files that are either
+// whole or absent.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +12,10 @@
 namespace lfm2 {
 
 class ThreadPool;
+enum class ExitCode : int;
+
+// Throws the Error for a failed system call on `path`, with the text of `error`, an errno.
+[[noreturn]] void throw_failed_call(ExitCode code, const char* call, const std::filesystem::path& path, int error);
 
 // Owns a file descriptor.
 class FileDescriptor {
@@ -26,13 +30,13 @@ class FileDescriptor {
   ~FileDescriptor();
 
   int get() const { return fd_; }
-  int close();  // the result of close(2); for writers that must see its error
+  int close();  // returns the result of close(2), for writers that must see its error
 
  private:
   int fd_ = -1;
 };
 
-// A regular file open for reading by position. Errors: kNoInput where it is missing, kData where it is no regular file
+// A regular file, open for reading by position. Errors: kNoInput where it is missing, kData where it is no regular file
 // or a read lies outside it, kIo where the system fails.
 class CheckedFile {
  public:
@@ -42,7 +46,7 @@ class CheckedFile {
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }
   int descriptor() const { return fd_.get(); }
-  void read(uint64_t offset, std::span<std::byte> into) const;  // exactly into.size() bytes
+  void read(uint64_t offset, std::span<std::byte> into) const;  // reads exactly into.size() bytes
 
  private:
   std::filesystem::path path_;
@@ -50,11 +54,15 @@ class CheckedFile {
   uint64_t size_ = 0;
 };
 
-// All of `bytes` at `offset` of an open file. Error(kIo) names `path`.
+// Reads from `offset` on until `into` is full or the file ends, and returns the number of bytes. Error(kIo) names
+// `path`.
+size_t read_up_to(const FileDescriptor& file, uint64_t offset, std::span<std::byte> into,
+                  const std::filesystem::path& path);
+// Writes all of `bytes` at `offset`. Error(kIo) names `path`.
 void write_fully(const FileDescriptor& file, uint64_t offset, std::span<const std::byte> bytes,
                  const std::filesystem::path& path);
 
-// A file as memory. Owns the mapping, not the file.
+// A file mapped into memory. Owns the mapping, not the file.
 class FileMapping {
  public:
   FileMapping() = default;
@@ -69,22 +77,22 @@ class FileMapping {
   ~FileMapping();
 
   explicit operator bool() const { return data_ != nullptr; }
-  // In slices by `threads` where given: one thread fills memory that was never touched at a few GB/s.
+  // Copies the bytes; with `threads` in slices, because one thread fills fresh pages at only a few GB/s.
   void write(uint64_t offset, std::span<const std::byte> bytes, ThreadPool* threads) const;
 
  private:
   std::byte* data_ = nullptr;
   uint64_t bytes_ = 0;
 };
-// The first `bytes` of a file that is open for writing, their disk space taken. Empty where the file system does not
-// promise space or does not map; Error(kIo) where there is no space.
+// Maps the first `bytes` of a file that is open for writing, and takes their disk space. Returns an empty mapping where
+// the file system cannot promise space or cannot map; Error(kIo) where there is no space.
 FileMapping map_for_writing(const FileDescriptor& file, uint64_t bytes, const std::filesystem::path& path);
 
-// The whole of a small text file; kData above `limit_bytes`.
+// Reads a small text file as a whole. Error(kData) where it is larger than `limit_bytes`.
 std::string read_text_file(const std::filesystem::path& path, uint64_t limit_bytes);
 
-// A file that is being made: it has a temporary name beside its own until commit(). Dropped without commit it is
-// removed.
+// The name of a file that is being made: a temporary name beside its own, until commit(). Destroyed without commit(),
+// it removes the file.
 class PendingPath {
  public:
   PendingPath() = default;
@@ -104,10 +112,10 @@ class PendingPath {
   void commit();  // fsync, rename, fsync of the folder; Error(kIo)
 
  private:
-  std::filesystem::path path_, temporary_;  // temporary_ is empty once there is nothing to remove
+  std::filesystem::path path_, temporary_;  // temporary_ is empty where nothing is to be removed
 };
 
-// A PendingPath with its bytes written here. Errors: kCantCreate on opening, kIo after.
+// Writes a file under a PendingPath. Errors: kCantCreate in the constructor, kIo later.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path) : AtomicFile(PendingPath(std::move(path))) {}
@@ -115,10 +123,12 @@ class AtomicFile {
 
   const std::filesystem::path& path() const { return pending_.path(); }
   const std::filesystem::path& temporary_path() const { return pending_.temporary_path(); }
-  void write(std::span<const std::byte> bytes);                      // at the end
-  void write_at(uint64_t offset, std::span<const std::byte> bytes);  // anywhere
-  void reserve(uint64_t bytes);  // disk space for that many; nothing where the file system cannot
-  void start_writeback(uint64_t offset, uint64_t bytes);  // sends what was written there to the disk, without waiting
+  void write(std::span<const std::byte> bytes);                      // appends
+  void write_at(uint64_t offset, std::span<const std::byte> bytes);  // writes at any place
+  // Takes disk space for `bytes` bytes; does nothing where the file system cannot.
+  void reserve(uint64_t bytes);
+  // Begins to write this range to the disk, without waiting.
+  void start_writeback(uint64_t offset, uint64_t bytes);
   void sync();
   void commit();
 
@@ -128,18 +138,21 @@ class AtomicFile {
   uint64_t end_ = 0;
 };
 
-// A name beside `path`, under which it is written until it is whole; no file has it.
+// A free name beside `path`, for a file that is not whole yet.
 std::filesystem::path temporary_name(const std::filesystem::path& path);
-// A new or emptied file, for reading too, through no link; Error(kCantCreate).
+// Creates or empties a file, for reading and writing; follows no link. Error(kCantCreate).
 FileDescriptor create_file(const std::filesystem::path& path);
-// An existing file, for reading too; Error(kIo).
+// Opens an existing file for reading and writing. Error(kIo).
 FileDescriptor open_for_writing(const std::filesystem::path& path);
+// fsync and fdatasync of an open file. Error(kIo) names `path`.
+void sync_file(const FileDescriptor& file, const std::filesystem::path& path);
+void sync_data(const FileDescriptor& file, const std::filesystem::path& path);
 // fsync of a file or folder by name; Error(kIo).
 void sync_path(const std::filesystem::path& path);
 // rename, then fsync of the folder; Error(kIo).
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// a * b and a + b; Error(kData) naming `what` where they overflow.
+// a * b and a + b. Error(kData) naming `what` where they exceed 64 bits.
 uint64_t checked_multiply(uint64_t a, uint64_t b, const std::string& what);
 uint64_t checked_add(uint64_t a, uint64_t b, const std::string& what);
 

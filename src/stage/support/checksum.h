@@ -1,4 +1,4 @@
-// XXH3-128 of a tensor's bytes, streamed; the text form is the 32 hex digits that xxhsum -H2 prints.
+// XXH3-128 of bytes that come in pieces. The text form is the 32 hex digits that xxhsum -H2 prints.
 #pragma once
 
 #include <xxhash.h>
@@ -25,7 +25,7 @@ class Checksum {
   std::unique_ptr<XXH3_state_t, Free> state_;
 };
 
-// A sum of XXH3-128 hashes, each with a seed of its own: the same whatever the order in which they were added.
+// A sum of XXH3-128 hashes that have different seeds: the order in which they are added does not matter.
 class HashSum {
  public:
   void add(std::span<const std::byte> bytes, uint64_t seed) {
@@ -33,7 +33,7 @@ class HashSum {
   }
   void add(const HashSum& other) { add(other.sum_); }
   std::string hex() const;
-  static HashSum from_hex(const std::string& text);  // of 32 digits
+  static HashSum from_hex(const std::string& text);  // from 32 hex digits
   std::array<uint64_t, 2> words() const { return {sum_.low64, sum_.high64}; }
   static HashSum from_words(const std::array<uint64_t, 2>& words) {
     HashSum sum;

@@ -1,4 +1,4 @@
-// Options whose values are names.
+// Options of the command line whose values are names.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 
 namespace lfm2 {
 
-// For CLI::Option::transform(). CLI11's own prints the values behind the names, in --help and in messages: of a small
-// enum, characters that end the text.
+// For CLI::Option::transform(). CLI11's own transformer prints the values behind the names in --help and in messages;
+// values of a small enum would be control characters, which end the text.
 template <class T>
 CLI::Validator one_of(const std::vector<std::pair<std::string, T>>& choices) {
   std::vector<std::string> names;

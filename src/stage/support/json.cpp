@@ -1,5 +1,5 @@
-// Strict JSON: nlohmann's parser keeps the last of two equal keys and follows any depth, so both are refused in its
-// callback.
+// Strict JSON. nlohmann's parser keeps the last of two equal keys and accepts any depth; its callback refuses both
+// here.
 #include "stage/support/json.h"
 
 #include <set>
@@ -17,7 +17,7 @@ Json parse_json(std::string_view text, const std::string& what) {
   std::vector<std::set<std::string>> keys;
   const auto callback = [&](int depth, Json::parse_event_t event, Json& parsed) {
     const bool opens = event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
-    if (opens && depth >= kMaxDepth)  // the outermost has depth 0
+    if (opens && depth >= kMaxDepth)  // the outermost object or array has depth 0
       throw Error(ExitCode::kData, fmt::format("{}: JSON nested deeper than {} levels", what, kMaxDepth));
     switch (event) {
       case Json::parse_event_t::object_start:
@@ -38,13 +38,14 @@ Json parse_json(std::string_view text, const std::string& what) {
     }
     return true;
   };
-  if (text.find('\0') != std::string_view::npos)  // would end the text for the parser
+  if (text.find('\0') != std::string_view::npos)  // a NUL would end the text for the parser
     throw Error(ExitCode::kData, fmt::format("{}: not valid JSON: a NUL character", what));
   try {
     return Json::parse(text, callback);
   } catch (const Json::exception& error) {
     std::string message = error.what();
-    const size_t end = message.find("; last read");  // the rest repeats file content, possibly megabytes of it
+    // The rest of the message repeats the file's content, which may be long.
+    const size_t end = message.find("; last read");
     if (end != std::string::npos) message.resize(end);
     throw Error(ExitCode::kData, fmt::format("{}: not valid JSON: {}", what, message));
   }

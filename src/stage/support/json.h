@@ -1,5 +1,5 @@
-// Strict JSON for files that strangers wrote: one place for the limits under all JSON that the project reads, and for
-// the numbers in the lines that it writes.
+// Strict JSON for untrusted files: the one place for the limits of all JSON that the project reads, and for the numbers
+// in the JSON lines that it writes.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,29 +11,29 @@
 #include <string>
 #include <string_view>
 
+#include "stage/support/json_fwd.h"
+
 namespace lfm2 {
 
-using Json = nlohmann::json;
-using OrderedJson = nlohmann::ordered_json;
-
-// Parses one complete JSON text. Refuses duplicate keys, more than 16 levels and invalid UTF-8 with Error(kData);
-// `what` names the file.
+// Parses one complete JSON text. Error(kData) for duplicate keys, more than 16 levels and invalid UTF-8; `what` names
+// the file.
 Json parse_json(std::string_view text, const std::string& what);
 
-// The value as JSON on one line, for messages: the beginning of it where it is long.
+// The value as JSON on one line, for messages; cut off where it is long.
 std::string json_excerpt(const Json& value);
 
-// A non-negative integer of at most `limit`; Error(kData) naming `what` and `key` otherwise.
+// Expects a non-negative integer of at most `limit`. Error(kData) naming `what` and `key` otherwise.
 uint64_t json_unsigned(const Json& value, uint64_t limit, const std::string& what, std::string_view key);
 
-// The text of a value that may hold names of files or hosts: these may be any bytes, but JSON is UTF-8. U+FFFD stands
-// for what is not, where nlohmann's dump() throws.
+// The JSON text of a value with names of files or hosts in it. Names may hold any bytes, but JSON is UTF-8: U+FFFD
+// replaces invalid bytes, where nlohmann's dump() would throw.
 template <class AnyJson>
 std::string json_text(const AnyJson& value, int indent = -1) {
   return value.dump(indent, ' ', false, AnyJson::error_handler_t::replace);
 }
 
-// Appends "1.5,null,3": the shortest texts that read back as the same numbers. JSON has no infinities and no NaN.
+// Appends numbers with commas between, each as the shortest text that reads back as the same number. JSON has no
+// infinities and no NaN: those become null.
 template <class T>
 void append_values(std::string& text, std::span<const T> values) {
   bool first = true;

@@ -1,5 +1,5 @@
-// Options whose values are numbers, for both programs: plain decimal, within a range. CLI11's own conversion reads 010
-// as octal and 0x10 as hexadecimal, lets -1 and 2^64 wrap, and takes NaN.
+// Options of both programs whose values are numbers: plain decimal, within a range. CLI11's own conversion reads 010 as
+// octal and 0x10 as hexadecimal, lets -1 and 2^64 wrap around, and accepts NaN.
 #pragma once
 
 #include <fmt/format.h>
@@ -30,18 +30,18 @@ struct NumberRange {
   }
 };
 
-// Nothing for anything but digits with a sign of "-" at most (of fractions also a point and an exponent), and for what
-// lies outside the range.
+// The value of a number in plain decimal (a sign of "-" is allowed; for floating point also a point and an exponent).
+// Nothing for other text, and for numbers outside the range.
 template <class T>
 std::optional<T> parse_number(std::string_view text, NumberRange<T> range) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  if (!(value >= range.least && value <= range.most)) return std::nullopt;  // NaN is neither
+  if (!(value >= range.least && value <= range.most)) return std::nullopt;  // written so that NaN is refused
   return value;
 }
 
-// "7,6,6,5"; nothing where one of them is no number, or is missing.
+// The values of a list such as "7,6,6,5"; nothing where an element is missing or no number.
 template <class T>
 std::optional<std::vector<T>> parse_numbers(std::string_view text, NumberRange<T> range) {
   std::vector<T> values;
@@ -77,7 +77,7 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, Target& target, 
   return option->check(CLI::Validator(check, range.help()))->type_name(std::integral<T> ? "N" : "X");
 }
 
-// A list: 7,6,6,5 or, unless the caller says expected(1), 7 6 6 5.
+// Adds an option that takes a list: 7,6,6,5 or, unless the caller says expected(1), 7 6 6 5.
 template <class T>
 CLI::Option* add_numbers(CLI::App& app, const std::string& name, std::vector<T>& target, const std::string& description,
                          std::type_identity_t<T> least, std::type_identity_t<T> most) {

@@ -1,4 +1,4 @@
-// Draws "split  [#########           ]  45 %  7.5 GB  1.21 GB/s  0:07 left".
+// Draws lines such as "split  [#########           ]  45 %  7.5 GB  1.21 GB/s  0:07 left".
 #include "stage/support/progress.h"
 
 #include <fmt/format.h>

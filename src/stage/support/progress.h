@@ -1,5 +1,5 @@
-// A progress bar on a terminal, and nothing in a log: one line on stderr, redrawn at most ten times a second. The units
-// are bytes, samples or tokens; no C++ library for this is packaged in Debian or Ubuntu.
+// A progress bar on a terminal, and nothing in a log: one line on stderr, redrawn at most ten times a second. Units are
+// bytes, samples or tokens. Debian and Ubuntu package no C++ library for this.
 #pragma once
 
 #include <chrono>
@@ -9,13 +9,13 @@
 
 namespace lfm2 {
 
-enum class ProgressMode { kAuto, kOn, kOff };  // auto: where stderr is a terminal
+enum class ProgressMode { kAuto, kOn, kOff };  // kAuto: on where stderr is a terminal
 
 class Progress {
  public:
   enum class Unit { kBytes, kSamples, kTokens };
 
-  // `pulse` is called whenever something was done, by whichever thread does it.
+  // add() calls `pulse` each time, on the thread that did the work.
   Progress(std::string title, uint64_t total, Unit unit, ProgressMode mode = ProgressMode::kAuto,
            std::function<void()> pulse = {});
   Progress(const Progress&) = delete;

@@ -1,4 +1,4 @@
-// The handler sets a flag and no more: a signal may come anywhere, and what is finished is in the journal already.
+// A signal only sets atomics: it may come at any moment, and what is finished is in the journal already.
 #include "stage/support/stop.h"
 
 #include <signal.h>
@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <initializer_list>
+#include <thread>
 
 #include "kernels/error.h"
 
@@ -14,37 +16,55 @@ namespace lfm2 {
 
 namespace {
 
-// Launchers may pass the same request on by two ways: Slurm to a step and to the launcher in it.
+// Launchers may deliver one request twice: Slurm signals a step and also the launcher inside it.
 constexpr int64_t kSameRequestNanoseconds = 1'000'000'000;
 
-// The program's one global: a signal handler has no other way to say something. When the first signal came; 0: none.
-std::atomic<int64_t> requested{0};
-static_assert(std::atomic<int64_t>::is_always_lock_free);
+// The only globals of the programs, since a signal handler can reach nothing else.
+std::atomic<int> newest_signal{0};
+std::atomic<int64_t> first_request{0};  // time of the first signal in nanoseconds, 0 before it
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
-void on_signal(int) {
+void remember(int signal) { newest_signal = signal; }
+
+void remember_or_end(int signal) {
   timespec time{};
   ::clock_gettime(CLOCK_MONOTONIC, &time);
   const int64_t now = int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
   int64_t first = 0;
-  if (!requested.compare_exchange_strong(first, now) && now - first > kSameRequestNanoseconds)
+  if (!first_request.compare_exchange_strong(first, now) && now - first > kSameRequestNanoseconds)
     ::_exit(static_cast<int>(ExitCode::kStopped));
+  remember(signal);
+}
+
+void set_handler(std::initializer_list<int> signals, void (*handler)(int), unsigned flags) {
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = static_cast<int>(flags);
+  for (const int signal : signals) ::sigaction(signal, &action, nullptr);
 }
 
 }  // namespace
 
+// Handlers are the process's, and libraries that MPI loads later replace them: LLVM's, which come with OpenCL drivers,
+// drop USR1. So this thread, and all that it starts, block the signals, and one thread waits for them. Our handler is
+// for a thread that was started before or that unblocks them.
 void catch_stop_signals() {
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
+  const std::initializer_list<int> signals = {SIGUSR1, SIGTERM, SIGINT};
+  set_handler(signals, remember_or_end, SA_RESTART);
   sigset_t caught{};
   ::sigemptyset(&caught);
-  for (const int signal : {SIGUSR1, SIGTERM, SIGINT}) {
-    ::sigaction(signal, &action, nullptr);
-    ::sigaddset(&caught, signal);
-  }
-  ::pthread_sigmask(SIG_UNBLOCK, &caught, nullptr);
+  for (const int signal : signals) ::sigaddset(&caught, signal);
+  ::pthread_sigmask(SIG_BLOCK, &caught, nullptr);
+  std::thread([caught] {
+    for (int signal = 0;;)
+      if (::sigwait(&caught, &signal) == 0) remember_or_end(signal);
+  }).detach();
 }
 
-bool stop_requested() { return requested != 0; }
+void catch_interrupts() { set_handler({SIGINT, SIGTERM, SIGHUP}, remember, SA_RESETHAND); }
+
+int stop_signal() { return newest_signal; }
+
+bool stop_requested() { return stop_signal() != 0; }
 
 }  // namespace lfm2

@@ -1,10 +1,18 @@
-// USR1, TERM and INT: the first one asks the run to stop where all stages can; another one more than a second later
-// ends this process at once.
+// The signals that ask a program to stop. Their handlers only remember the request; the program looks for it between
+// two pieces of work.
 #pragma once
 
 namespace lfm2 {
 
-void catch_stop_signals();  // from here on, also where whoever started the program had blocked them
+// For lfm2_stage: USR1, TERM and INT ask the run to stop at a point where all stages can. Another one more than a
+// second later ends this process at once, with kStopped. Also where whoever started the program had blocked them. Call
+// it once, before any other thread is started.
+void catch_stop_signals();
+// For weights-tools: INT, TERM and HUP ask long work to end and to remove its temporary files. The same signal a second
+// time ends this process at once, as if it had never been caught.
+void catch_interrupts();
+
+int stop_signal();  // the newest signal that was caught; 0: none
 bool stop_requested();
 
 }  // namespace lfm2

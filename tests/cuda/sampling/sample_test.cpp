@@ -58,10 +58,11 @@ class CudaSampleTest : public ::testing::Test {
     }
     const int64_t k = std::min<int64_t>(vocab, 64);  // of which top_log_probs says its own
     const HostTensor top_ids(DType::kI32, {rows, k}), top(DType::kF32, {rows, k});
-    const DeviceTensor device(logits), device_draws(draws), device_ids(ids), device_log_probs(log_probs),
-        device_top_ids(top_ids), device_top(top);
+    const HostTensor rules = rules_of(rule, rows);
+    const DeviceTensor device(logits), device_draws(draws), device_rules(rules), device_ids(ids),
+        device_log_probs(log_probs), device_top_ids(top_ids), device_top(top);
     on_gpu([&](Ops& ops) {
-      ops.sample(device, device_draws, rule, device_ids, device_log_probs);
+      ops.sample(device, device_draws, device_rules, device_ids, device_log_probs);
       ops.top_log_probs(device, device_top_ids, device_top);
     });
     device_ids.fetch(ids);

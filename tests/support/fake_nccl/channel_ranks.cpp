@@ -1,5 +1,5 @@
-// channel_ranks ITEMS TIMEOUT STAMPS_FILE: ranks hand ITEMS blocks of numbers on over NcclChannel, each adding one; the
-// last checks them. Ends as lfm2_stage does: the exit code, one line.
+// channel_ranks ITEMS TIMEOUT STAMPS_FILE: ranks pass ITEMS blocks of numbers on over NcclChannel, each rank adds one,
+// and the last rank checks them. Ends as lfm2_stage does: with an exit code and one line.
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -17,51 +17,52 @@ using namespace lfm2;
 
 constexpr int64_t kNumbers = 1000;
 
-// As lfm2_stage's job: after an error it stays, for transfers may still be using it.
+// Like lfm2_stage's job, this one stays after an error, because transfers may still be using its memory.
 class Job {
  public:
   explicit Job(const MpiWorld& world) : world_(world) {
-    for (Buffer& slot : slots_) slot = memory_.allocate(kNumbers * sizeof(int32_t));
+    for (Buffer& buffer : buffers_) buffer = memory_.allocate(kNumbers * sizeof(int32_t));
   }
-  void run(int64_t items);
+  void run(int64_t units);
 
  private:
   const MpiWorld& world_;
   CpuBackend memory_{1};
   CudaStream compute_;
   CudaEvent computed_;
-  std::array<Buffer, kSlots> slots_;
+  std::array<Buffer, kBuffers> buffers_;
   std::unique_ptr<Channel> channel_;
 };
 
-void Job::run(int64_t items) {
+void Job::run(int64_t units) {
   const int rank = world_.rank();
   const bool first = rank == 0, last = rank + 1 == world_.size();
   channel_ = make_nccl_channel(world_, memory_);
   const Wait wait(world_.watchdog(), [this] { channel_->progress(); });
-  for (int64_t item = 0; item < items; ++item) {
-    const int slot = static_cast<int>(item % kSlots);
-    const Tensor tensor(slots_[static_cast<size_t>(slot)].data(), DType::kI32, {kNumbers});
+  for (int64_t unit = 0; unit < units; ++unit) {
+    const int buffer = static_cast<int>(unit % kBuffers);
+    const Tensor tensor(buffers_[static_cast<size_t>(buffer)].data(), DType::kI32, {kNumbers});
     auto* numbers = tensor.as<int32_t>();
-    world_.watchdog().enter({.phase = Phase::kCompute, .item = item});
+    world_.watchdog().enter({.phase = Phase::kCompute, .unit = unit});
     if (!last)
-      wait.until([&] { return channel_->sent(slot); },
-                 {.phase = Phase::kSend, .item = item - kSlots, .peer = rank + 1});
+      wait.until([&] { return channel_->sent(buffer); },
+                 {.phase = Phase::kSend, .unit = unit - kBuffers, .peer = rank + 1});
     if (!first) {
-      channel_->receive(slot, tensor);
-      channel_->order_after_arrival(slot, compute_);
-      wait.until([&] { return channel_->delivered(slot); }, {.phase = Phase::kReceive, .item = item, .peer = rank - 1});
+      channel_->receive(buffer, tensor);
+      channel_->order_after_arrival(buffer, compute_);
+      wait.until([&] { return channel_->delivered(buffer); },
+                 {.phase = Phase::kReceive, .unit = unit, .peer = rank - 1});
     }
-    for (int64_t i = 0; i < kNumbers; ++i) numbers[i] = first ? static_cast<int32_t>(item + i) : numbers[i] + 1;
+    for (int64_t i = 0; i < kNumbers; ++i) numbers[i] = first ? static_cast<int32_t>(unit + i) : numbers[i] + 1;
     compute_.record(computed_);
-    if (!last) channel_->send(slot, tensor, computed_);
+    if (!last) channel_->send(buffer, tensor, computed_);
     for (int64_t i = 0; last && i < kNumbers; ++i)
-      if (numbers[i] != static_cast<int32_t>(item + i + rank)) throw Error(ExitCode::kInvalid, "numbers differ");
+      if (numbers[i] != static_cast<int32_t>(unit + i + rank)) throw Error(ExitCode::kInvalid, "numbers differ");
   }
-  for (int slot = 0; !last && slot < kSlots; ++slot)
-    wait.until([&] { return channel_->sent(slot); }, {.phase = Phase::kSend, .item = items - 1, .peer = rank + 1});
+  for (int buffer = 0; !last && buffer < kBuffers; ++buffer)
+    wait.until([&] { return channel_->sent(buffer); }, {.phase = Phase::kSend, .unit = units - 1, .peer = rank + 1});
   world_.barrier(0, "end of a run");
-  if (last) fmt::print("{} items through {} ranks\n", items, world_.size());
+  if (last) fmt::print("{} units through {} ranks\n", units, world_.size());
 }
 
 }  // namespace

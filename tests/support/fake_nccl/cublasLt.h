@@ -1,4 +1,4 @@
-// What the check of cuBLASLt calls names; nothing here calls it.
+// The names that the check of cuBLASLt calls needs; nothing calls it here.
 #pragma once
 
 extern "C" {

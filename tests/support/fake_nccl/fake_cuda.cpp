@@ -1,4 +1,4 @@
-// Streams as queues of work that may not be done at the first look. One thread.
+// Streams as queues of work that may not be done at the first look. For one thread only.
 #include "fake_cuda.h"
 
 #include <cublasLt.h>
@@ -27,7 +27,7 @@ std::vector<cudaStream_t>& streams() {
   return all;
 }
 
-// As far as everything gets: one stream may wait for another.
+// Runs all streams as far as they get, since one stream may wait for another.
 void advance() {
   for (bool moved = true; moved;) {
     moved = false;

@@ -5,5 +5,5 @@
 
 #include <functional>
 
-// `work` is called, when it is its turn, until it returns true.
+// When the stream reaches this work, `work` is called until it returns true.
 void enqueue_fake_work(cudaStream_t stream, std::function<bool()> work);

@@ -1,4 +1,5 @@
-// Communicators of two ranks over MPI. The maker of an id is its sender; the receiver greets it, the sender answers.
+// Communicators of two ranks over MPI. The rank that makes the id is the sender; the receiver greets it, and it
+// answers.
 #include <mpi.h>
 #include <nccl.h>
 
@@ -24,7 +25,7 @@ int world_rank() {
   return rank;
 }
 
-// The number of a fault of this rank, -1 where it is not asked for.
+// The number of a fault that the environment asks for on this rank, -1 where it does not.
 double fault(const char* name) {
   const char* text = std::getenv("FAKE_NCCL");
   std::istringstream list(text == nullptr ? "" : text);
@@ -54,7 +55,7 @@ struct ncclComm {
   bool started = false;
   int transfers = 0;
 
-  int word = 0;  // of the greeting
+  int word = 0;  // content of the greeting
   bool start() {
     if (started) return true;
     if (fault("init-never") >= 0 || now() < may_start) return false;
@@ -75,7 +76,7 @@ struct ncclComm {
     return started = true;
   }
 
-  // Of one send or receive.
+  // Starts one send or receive, which `post` posts.
   template <class Post>
   ncclResult_t transfer(cudaStream_t stream, const Post& post) {
     const int number = ++transfers;
@@ -140,7 +141,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-// Says so, for the tests.
+// Prints a line, by which tests see that it was called.
 ncclResult_t ncclCommAbort(ncclComm_t) {
   std::fputs("fake NCCL: ncclCommAbort\n", stderr);
   while (fault("abort-never") >= 0) std::this_thread::sleep_for(std::chrono::seconds(1));

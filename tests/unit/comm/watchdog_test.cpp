@@ -1,4 +1,4 @@
-// Who is blamed for a stall, and what a watchdog does about it.
+// Which rank is blamed for a stall, and what a watchdog does about it.
 #include "comm/watchdog.h"
 
 #include <gtest/gtest.h>
@@ -21,13 +21,13 @@ constexpr double kTimeout = 10;
 using Kind = Stall::Kind;
 
 RankView computes(int rank, double idle) {
-  return {.rank = rank, .place = {.phase = Phase::kCompute, .item = 5}, .idle_seconds = idle};
+  return {.rank = rank, .place = {.phase = Phase::kCompute, .unit = 5}, .idle_seconds = idle};
 }
 RankView receives(int rank, int peer, double idle) {
-  return {.rank = rank, .place = {.phase = Phase::kReceive, .item = 5, .peer = peer}, .idle_seconds = idle};
+  return {.rank = rank, .place = {.phase = Phase::kReceive, .unit = 5, .peer = peer}, .idle_seconds = idle};
 }
 RankView sends(int rank, int peer, double idle) {
-  return {.rank = rank, .place = {.phase = Phase::kSend, .item = 5, .peer = peer}, .idle_seconds = idle};
+  return {.rank = rank, .place = {.phase = Phase::kSend, .unit = 5, .peer = peer}, .idle_seconds = idle};
 }
 RankView meets(int rank, double idle) { return {.rank = rank, .place = {.phase = Phase::kMeet}, .idle_seconds = idle}; }
 RankView stopped(RankView view) {
@@ -51,7 +51,7 @@ TEST(FindStallTest, TheRankThatOthersWaitForIsBlamed) {
 TEST(FindStallTest, AStoppedProcessIsBlamedWhateverItWaitedFor) {
   expect_stall({sends(0, 1, 11), stopped(receives(1, 0, 11)), receives(2, 1, 30)}, 1, Kind::kStopped);
   expect_stall({meets(0, 11), stopped(meets(1, 11)), meets(2, 12)}, 1, Kind::kStopped);
-  RankView late = receives(1, 0, 10);  // its last heartbeat came a little after its last look around
+  RankView late = receives(1, 0, 10);  // the last heartbeat came a little after the last look
   late.deaf_seconds = 10;
   late.silent_seconds = 9.9;
   expect_stall({sends(0, 1, 10), late}, 1, Kind::kStopped);
@@ -65,7 +65,7 @@ TEST(FindStallTest, DisksMayTakeLonger) {
   expect_stall({sends(0, 1, 90), writes(100)}, 1, Kind::kHangs);
 }
 
-// A driver's call, say, that a wait makes to look around and that does not return.
+// A wait that does not return from a call that it makes in each look, such as one of a driver.
 TEST(FindStallTest, AWaitThatDoesNotLookAroundHangs) {
   RankView deaf = receives(1, 0, 12);
   deaf.deaf_seconds = 12;
@@ -89,7 +89,7 @@ TEST(FindStallTest, APlaceMayHaveALimitOfItsOwn) {
 
 TEST(FindStallTest, CirclesAndOtherHosts) {
   EXPECT_EQ(find_stall(std::vector{sends(0, 1, 11), receives(1, 0, 11)}, kTimeout)->kind, Kind::kCircle);
-  // The watchdog of the other host knows more: it is given time to speak.
+  // The watchdog of the other host knows more, so it gets time to speak first.
   EXPECT_FALSE(find_stall(std::vector{computes(0, 1), sends(1, 2, 15)}, kTimeout));
   expect_stall({sends(0, 1, 21), sends(1, 2, 21)}, 2, Kind::kUnseen);
   EXPECT_FALSE(find_stall(std::vector{meets(0, 15), meets(1, 15)}, kTimeout));
@@ -99,7 +99,7 @@ TEST(FindStallTest, CirclesAndOtherHosts) {
 TEST(StampsTest, KeepsTheNewest) {
   RankStamps stamps;
   stamps.start(3);
-  for (int item = 0; item < 100; ++item) stamps.enter({.phase = Phase::kSend, .item = item, .peer = 4});
+  for (int unit = 0; unit < 100; ++unit) stamps.enter({.phase = Phase::kSend, .unit = unit, .peer = 4});
   stamps.enter({.phase = Phase::kMeet, .label = "a label that is longer than what is kept of it"});
   const std::vector<RankStamps::Entry> entries = stamps.entries();
   ASSERT_EQ(entries.size(), RankStamps::kKept);
@@ -115,11 +115,11 @@ TEST(WatchdogTest, NamesTheRankOnceAndWritesTheStamps) {
   LocalBoard board(2);
   Watchdog first = board.watchdog(0, 0.5, folder / "stamps.txt"),
            second = board.watchdog(1, 0.5, folder / "stamps.txt");
-  first.enter({.phase = Phase::kCompute, .item = 7});
+  first.enter({.phase = Phase::kCompute, .unit = 7});
   const Wait wait(second, [] {});
   const double start = steady_seconds();
   try {
-    wait.until([] { return false; }, {.phase = Phase::kReceive, .item = 7, .peer = 0});
+    wait.until([] { return false; }, {.phase = Phase::kReceive, .unit = 7, .peer = 0});
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kLost);
@@ -145,7 +145,7 @@ TEST(WatchdogTest, NamesTheRankOnceAndWritesTheStamps) {
 TEST(WatchdogTest, PulsesAndActivityAreProgress) {
   LocalBoard board(2);
   Watchdog first = board.watchdog(0, 0.5), second = board.watchdog(1, 0.5);
-  second.enter({.phase = Phase::kReceive, .item = 0, .peer = 0});
+  second.enter({.phase = Phase::kReceive, .unit = 0, .peer = 0});
   for (uint64_t i = 0; i < 12; ++i) {
     first.note(i / 2);
     second.look();
@@ -159,28 +159,28 @@ TEST(WatchdogTest, PulsesAndActivityAreProgress) {
 TEST(WatchdogTest, ACallInAWaitThatDoesNotReturn) {
   LocalBoard board(2);
   Watchdog first = board.watchdog(0, 0.5), second = board.watchdog(1, 0.5);
-  second.enter({.phase = Phase::kCompute, .item = 1});
+  second.enter({.phase = Phase::kCompute, .unit = 1});
   std::thread other([&] {  // polls, and waits for the rank that hangs
     const Wait wait(first, [] {});
-    EXPECT_THROW(wait.until([] { return false; }, {.phase = Phase::kSend, .item = 1, .peer = 1}), Error);
+    EXPECT_THROW(wait.until([] { return false; }, {.phase = Phase::kSend, .unit = 1, .peer = 1}), Error);
   });
   bool begun = false;
   const Wait wait(second, [&] {
     if (begun) sleep(1.5);
     begun = true;
   });
-  EXPECT_THROW(wait.until([] { return false; }, {.phase = Phase::kReceive, .item = 2, .peer = 0}), Error);
+  EXPECT_THROW(wait.until([] { return false; }, {.phase = Phase::kReceive, .unit = 2, .peer = 0}), Error);
   other.join();
   EXPECT_NE(board.said().find("rank 1 waits for micro-batch 2 from rank 0 and does not come out of it"),
             std::string::npos)
       << board.said();
 }
 
-// A rank that never looks, because a call does not return: the watchdog ends the job by itself.
+// A rank that never looks, because a call does not return: the watchdog itself ends the job.
 TEST(WatchdogTest, EndsTheJobWhereTheRankDoesNot) {
   LocalBoard board(1);
   Watchdog watchdog = board.watchdog(0, 0.3);
-  watchdog.enter({.phase = Phase::kCompute, .item = 2});
+  watchdog.enter({.phase = Phase::kCompute, .unit = 2});
   const double start = steady_seconds();
   while (!board.ended && steady_seconds() - start < 6) sleep(0.05);
   EXPECT_TRUE(board.ended);

@@ -1,4 +1,4 @@
-// What doctor makes of facts that no test machine has, and where the facts come from.
+// What doctor concludes from facts that no test machine has, and where the facts come from.
 #include "stage/doctor/doctor.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-// Two hosts with two ranks each and nothing wrong.
+// Facts of two hosts with two ranks each, with nothing wrong.
 Examination healthy(bool gpus) {
   Examination e;
   for (int rank = 0; rank < 4; ++rank) {
@@ -190,7 +190,7 @@ TEST(HostMemoryTest, TightestControlGroupCounts) {
   write("fs/job/memory.stat", "anon 1\ninactive_file 500\nactive_file 7\n");
   write("fs/job/step/memory.max", "max\n");
   EXPECT_EQ(headroom("0::/job/step\n"), 2500u);
-  write("fs/job/step/memory.max", "4000\n");  // nothing is known of its use
+  write("fs/job/step/memory.max", "4000\n");  // nothing says how much of it is used
   EXPECT_EQ(headroom("0::/job/step\n"), 2500u);
   write("fs/job/step/memory.current", "3900\n");
   EXPECT_EQ(headroom("0::/job/step\n"), 100u);

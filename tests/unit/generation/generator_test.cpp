@@ -27,33 +27,30 @@ class Collected : public CompletionConsumer {
 };
 
 struct Settings {
-  int64_t stages = 1, slots = 4, page = 16, prompt_tokens = 64, most_new = 12;
+  int64_t stages = 1, slots = 4, page = 16, prompt_tokens = 64, max_new = 12;
   SamplingRule rule{};
   std::vector<int32_t> eos_tokens{};
   int64_t top_k = 0;
   DType compute = DType::kF32;
+  int64_t pages = 0;  // 0: as many as all slots can fill
 };
 
-std::map<int64_t, Completion> generate(const std::string& golden_case, const Samples& samples,
-                                       const Settings& settings) {
+std::map<int64_t, Completion> generate(const std::string& golden_case, const Samples& samples, const Settings& settings,
+                                       int64_t* preemptions = nullptr) {
   const ModelConfig config = ShardSet::open(golden_shards(golden_case, 4)).config();
   const std::vector<LayerRange> ranges = equal_partition(config.layers, settings.stages);
-  GenerationPlan plan{.most_new = settings.most_new,
-                      .max_positions = config.max_positions,
-                      .rule = settings.rule,
-                      .eos_tokens = settings.eos_tokens,
-                      .top_k = settings.top_k,
-                      .samples = {0, samples.count()},
-                      .limits = {}};
+  GenerationPlan plan{.top_k = settings.top_k, .limits = {}};
   for (int64_t i = 0; i < samples.count(); ++i)
     plan.longest =
-        std::max(plan.longest, cached_positions(samples.offsets[i + 1] - samples.offsets[i], settings.most_new));
+        std::max(plan.longest, cached_positions(samples.offsets[i + 1] - samples.offsets[i], settings.max_new));
   const int64_t slots = std::min(settings.slots, samples.count());
   plan.limits = {
       .steps_in_flight = settings.stages,
-      .most_sequences = (slots + settings.stages - 1) / settings.stages,
+      .max_sequences = (slots + settings.stages - 1) / settings.stages,
       .prompt_tokens = settings.prompt_tokens,
-      .caches = {.slots = slots, .pages = slots * pages_for(plan.longest, settings.page), .page = settings.page}};
+      .caches = {.slots = slots,
+                 .pages = settings.pages > 0 ? settings.pages : slots * pages_for(plan.longest, settings.page),
+                 .page = settings.page}};
   std::vector<LocalLink> links(ranges.size());
   LocalControlHub hub(ranges.size());
   Collected collected;
@@ -76,7 +73,13 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
                              .stages = settings.stages,
                              .watchdog = watchdog},
                             plan, settings.compute);
-        generator.run(samples, {&collected}, [](int64_t) {});
+        SampleRequests requests(samples, {0, samples.count()},
+                                {.max_new = settings.max_new, .rule = settings.rule, .eos_tokens = settings.eos_tokens},
+                                config.max_positions);
+        generator.run(rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {});
+        EXPECT_EQ(generator.used_slots(), 0);
+        EXPECT_EQ(generator.free_pages(), plan.limits.caches.pages);
+        if (rank == 0 && preemptions != nullptr) *preemptions = generator.counts().preemptions;
       } catch (...) {
         errors[rank] = std::current_exception();
       }
@@ -111,7 +114,7 @@ TEST_P(GeneratorTest, GreedyIsTransformersGreedy) {
                                      .slots = slots,
                                      .page = page,
                                      .prompt_tokens = slots == 3 ? 5 : 64,
-                                     .most_new = whole - length});
+                                     .max_new = whole - length});
         for (int64_t sample = 0; sample < prompts.count(); ++sample) {
           const auto first = greedy.values.begin() + sample * whole + length;
           EXPECT_TRUE(std::equal(first, first + (whole - length), tokens_of(found, sample).begin())) << sample;
@@ -123,7 +126,7 @@ TEST_P(GeneratorTest, GreedyIsTransformersGreedy) {
 // The log-probability of every token is the one that scoring the whole text gives: the same bits.
 TEST_P(GeneratorTest, CachedStepsHaveTheBitsOfTheFullForward) {
   const Samples prompts = golden_prompts(GetParam());
-  const Settings settings{.stages = 2, .slots = 3, .page = 4, .prompt_tokens = 7, .most_new = 9, .top_k = 3};
+  const Settings settings{.stages = 2, .slots = 3, .page = 4, .prompt_tokens = 7, .max_new = 9, .top_k = 3};
   const auto found = generate(GetParam(), prompts, settings);
   for (int64_t sample = 0; sample < std::min<int64_t>(3, prompts.count()); ++sample) {
     Samples text{.ids = {}, .offsets = {0}, .names = {}};
@@ -133,7 +136,7 @@ TEST_P(GeneratorTest, CachedStepsHaveTheBitsOfTheFullForward) {
     for (size_t token = 0; token < completion.token_ids.size(); ++token) {
       // The full forward over all that is known so far, as one prompt.
       text.offsets = {0, static_cast<int64_t>(text.ids.size())};
-      const auto whole = generate(GetParam(), text, {.slots = 1, .prompt_tokens = 4096, .most_new = 1, .top_k = 3});
+      const auto whole = generate(GetParam(), text, {.slots = 1, .prompt_tokens = 4096, .max_new = 1, .top_k = 3});
       EXPECT_EQ(whole.at(0).token_ids[0], completion.token_ids[token]);
       EXPECT_EQ(whole.at(0).log_probs[0], completion.log_probs[token]) << "sample " << sample << ", token " << token;
       EXPECT_TRUE(std::equal(whole.at(0).top_log_probs.begin(), whole.at(0).top_log_probs.end(),
@@ -166,7 +169,7 @@ TEST(GenerationTest, ASampleDependsOnItselfAlone) {
   const Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);
   for (const DType compute : {DType::kF32, DType::kBf16}) {
     Settings settings{.slots = 1,
-                      .most_new = 20,
+                      .max_new = 20,
                       .rule = {.temperature = 1.5f, .top_k = 20, .top_p = 0.9f, .seed = 5},
                       .eos_tokens = {3, 9, 17},
                       .compute = compute};
@@ -196,27 +199,52 @@ TEST(GenerationTest, ASampleDependsOnItselfAlone) {
   }
 }
 
+// With fewer pages than the sequences come to need, some give theirs back and are computed again.
+TEST(GenerationTest, ASequenceThatGaveItsPagesBackHasTheSameBits) {
+  const Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);
+  for (const DType compute : {DType::kF32, DType::kBf16}) {
+    Settings settings{.slots = 9,
+                      .page = 4,
+                      .max_new = 20,
+                      .rule = {.temperature = 1.5f, .top_k = 20, .top_p = 0.9f, .seed = 5},
+                      .eos_tokens = {3, 9},
+                      .top_k = 2,
+                      .compute = compute};
+    const auto roomy = generate("tiny-moe", prompts, settings);
+    for (const int64_t stages : {1, 3})
+      for (const int64_t pages : {15, 18, 25}) {  // the longest sequence alone takes 15
+        SCOPED_TRACE(testing::Message() << stages << " stages, " << pages << " pages");
+        settings.stages = stages;
+        settings.pages = pages;
+        int64_t preemptions = 0;
+        const auto found = generate("tiny-moe", prompts, settings, &preemptions);
+        EXPECT_GT(preemptions, 0);
+        for (const auto& [sample, completion] : roomy) {
+          EXPECT_EQ(found.at(sample).token_ids, completion.token_ids) << "sample " << sample;
+          EXPECT_EQ(found.at(sample).log_probs, completion.log_probs);
+          EXPECT_EQ(found.at(sample).top_log_probs, completion.top_log_probs);
+          EXPECT_EQ(found.at(sample).reason, completion.reason);
+        }
+      }
+  }
+}
+
 TEST(GenerationTest, AStageThatNeverHearsEndsWithItsName) {
   LoadedStage loaded("tiny-moe", {4, 4}, DType::kF32);
   LocalLink silent;
   LocalChannel channel(&silent, nullptr);
   LocalControlHub hub(2);
   LocalControlLink control(hub, 1);
-  const GenerationPlan plan{.most_new = 4,
-                            .max_positions = 64,
-                            .rule = {},
-                            .eos_tokens = {},
-                            .samples = {0, 1},
-                            .longest = 8,
+  const GenerationPlan plan{.longest = 8,
                             .limits = {.steps_in_flight = 2,
-                                       .most_sequences = 1,
+                                       .max_sequences = 1,
                                        .prompt_tokens = 8,
                                        .caches = {.slots = 1, .pages = 1, .page = 16}}};
   LocalBoard board(2);
   Watchdog silent_one = board.watchdog(0, 0.4), watchdog = board.watchdog(1, 0.4);
   Generator generator({loaded.backend, loaded.stage, &channel, &control, 1, 2, watchdog}, plan, DType::kF32);
   try {
-    generator.run({}, {}, [](int64_t) {});
+    generator.run(nullptr, {}, [](int64_t) {});
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kLost);

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "stage/pipeline/step.h"
+#include "support/live_requests.h"
 
 namespace lfm2::test {
 namespace {
@@ -27,38 +28,14 @@ int32_t next_token(int64_t sample, int64_t place) { return static_cast<int32_t>(
 
 // Runs a whole job; checks every step on the way; returns the tokens of each sample.
 struct Simulation {
-  Simulation(const Samples& job, int64_t most_new, ScheduleLimits schedule_limits,
+  Simulation(const Samples& job, int64_t max_new, ScheduleLimits schedule_limits,
              std::function<bool(int64_t sample, int64_t place)> stops)
-      : samples(job), limits(schedule_limits), ends_early(std::move(stops)), new_tokens(most_new) {}
+      : samples(job), limits(schedule_limits), ends_early(std::move(stops)), new_tokens(max_new) {}
 
   void run() {
-    Scheduler scheduler(samples, {0, samples.count()}, new_tokens, 1 << 20, limits);
-    SequenceTable table(limits.caches);
-    StepArrays arrays;
-    std::deque<StepArrays> in_flight;
-    while (true) {
-      while (auto scheduled = scheduler.next()) {
-        ASSERT_EQ(step_from_words(to_words(scheduled->step)), scheduled->step);
-        table.apply(scheduled->step, 1 << 12, arrays);
-        check(*scheduled, arrays, table);
-        in_flight.push_back(arrays);
-        ++steps;
-        ASSERT_LE(static_cast<int64_t>(in_flight.size()), limits.steps_in_flight);
-      }
-      if (in_flight.empty()) break;
-      std::vector<DrawnToken> tokens;
-      const StepArrays& oldest = in_flight.front();
-      for (size_t i = 0; i < oldest.draw_slots.size(); ++i) {
-        const int64_t sample = oldest.draws[2 * i], place = oldest.draws[2 * i + 1];
-        std::vector<int32_t>& text = texts[sample];
-        ASSERT_EQ(place, static_cast<int64_t>(text.size()));
-        text.push_back(next_token(sample, place));
-        tokens.push_back({text.back(), place + 1 == new_tokens || ends_early(sample, place)});
-      }
-      in_flight.pop_front();
-      scheduler.take(tokens);
-    }
-    EXPECT_TRUE(scheduler.finished());
+    SampleRequests requests(samples, {0, samples.count()}, {.max_new = new_tokens}, 1 << 20);
+    run(requests);
+    if (testing::Test::HasFatalFailure()) return;
     for (int64_t sample = 0; sample < samples.count(); ++sample) {
       const auto length = static_cast<int64_t>(texts[sample].size());
       ASSERT_GT(length, 0) << sample;
@@ -66,11 +43,51 @@ struct Simulation {
     }
   }
 
+  void run(RequestSource& requests) {
+    Scheduler scheduler(requests, limits);
+    SequenceTable table(limits.caches);
+    StepArrays arrays;
+    std::deque<StepArrays> in_flight;
+    while (true) {
+      while (auto scheduled = scheduler.next()) {
+        ASSERT_EQ(step_from_words(to_words(scheduled->step)), scheduled->step);
+        table.apply(scheduled->step, 1 << 12, arrays);
+        if (scheduled->step.entries.empty()) continue;
+        ASSERT_NO_FATAL_FAILURE(check(*scheduled, arrays, table));
+        in_flight.push_back(arrays);
+        ++steps;
+        ASSERT_LE(static_cast<int64_t>(in_flight.size()), limits.steps_in_flight);
+      }
+      if (in_flight.empty() && scheduler.finished()) break;
+      if (in_flight.empty()) continue;  // nothing to do until requests come
+      std::vector<DrawnToken> tokens;
+      const StepArrays& oldest = in_flight.front();
+      for (size_t i = 0; i < oldest.draw_slots.size(); ++i) {
+        const int64_t sample = oldest.draws[2 * i], place = oldest.draws[2 * i + 1];
+        std::vector<int32_t>& text = texts[sample];
+        ASSERT_EQ(place, static_cast<int64_t>(text.size()));
+        text.push_back(next_token(sample, place));
+        DrawnToken& token = tokens.emplace_back(DrawnToken{.token = text.back()});
+        if (place + 1 == new_tokens || ends_early(sample, place)) token.ends = FinishReason::kStop;
+      }
+      in_flight.pop_front();
+      scheduler.take(tokens);
+    }
+    preemptions = scheduler.preemptions();
+    EXPECT_EQ(table.used_slots(), 0);
+    EXPECT_EQ(table.free_pages(), limits.caches.pages);
+  }
+
   void check(const ScheduledStep& scheduled, const StepArrays& step, const SequenceTable& table) {
-    ASSERT_LE(step.sequences(), limits.most_sequences);
+    ASSERT_LE(step.sequences(), limits.max_sequences);
     ASSERT_EQ(static_cast<int64_t>(scheduled.ids.size()), step.tokens);
     int64_t of_prompts = 0;
     std::set<int32_t> slots, pages;
+    for (const Admission& one : scheduled.step.admitted) {  // for the first time, or from its start again
+      next_position[one.sample] = 0;
+      state_row.erase(one.sample);
+      ASSERT_EQ(one.known, one.prompt + static_cast<int64_t>(texts[one.sample].size()));
+    }
     for (int64_t s = 0; s < step.sequences(); ++s) {
       const StepEntry& entry = scheduled.step.entries[static_cast<size_t>(s)];
       ASSERT_TRUE(slots.insert(entry.slot).second) << "a sequence twice in a step";
@@ -84,8 +101,8 @@ struct Simulation {
         const int32_t id = scheduled.ids[static_cast<size_t>(t)];
         ASSERT_EQ(position, next_position[sequence.sample]++);
         ASSERT_EQ(step.sequence_of[static_cast<size_t>(t)], s);
+        if (position < sequence.known) ++of_prompts;
         if (position < sequence.prompt) {
-          ++of_prompts;
           ASSERT_EQ(id, samples.offsets[sequence.sample] + position);
         } else {
           ASSERT_EQ(id, next_token(sequence.sample, position - sequence.prompt));
@@ -111,12 +128,12 @@ struct Simulation {
   std::map<int64_t, std::vector<int32_t>> texts;
   std::map<int64_t, int64_t> next_position;
   std::map<int64_t, int32_t> state_row;
-  int64_t steps = 0, largest = 0;
+  int64_t steps = 0, largest = 0, preemptions = 0;
 };
 
 ScheduleLimits limits_of(int64_t stages, int64_t slots, int64_t page, int64_t pages, int64_t prompt_tokens) {
   return {.steps_in_flight = stages,
-          .most_sequences = (slots + stages - 1) / stages,
+          .max_sequences = (slots + stages - 1) / stages,
           .prompt_tokens = prompt_tokens,
           .caches = {.slots = slots, .pages = pages, .page = page}};
 }
@@ -136,6 +153,18 @@ TEST(SchedulerTest, FullStepsShareTheSequencesEqually) {
   simulation.run();
   EXPECT_EQ(simulation.largest, 16);
   EXPECT_EQ(simulation.steps, 4 * 10);
+}
+
+// Where there are just enough pages for all sequences, none waits for those that others will not need.
+TEST(SchedulerTest, PagesForAllLetAllRun) {
+  const Samples samples = prompts_of(std::vector<int64_t>(64, 8));
+  for (const auto& [page, pages] : {std::pair(17, 64), std::pair(32, 64), std::pair(8, 64 * 3)}) {
+    Simulation simulation(samples, 10, limits_of(4, 64, page, pages, 1024), kNever);
+    simulation.run();
+    EXPECT_EQ(simulation.largest, 16) << page;
+    EXPECT_EQ(simulation.steps, 4 * 10) << page;
+    EXPECT_EQ(simulation.preemptions, 0) << page;
+  }
 }
 
 TEST(SchedulerTest, ALongPromptFollowsItselfThroughThePipeline) {
@@ -161,6 +190,7 @@ TEST(SchedulerTest, PagesAreTheLimitToo) {
 
 TEST(SchedulerTest, RandomJobs) {
   std::mt19937 random(7);
+  int64_t preemptions = 0;
   const auto between = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
@@ -169,32 +199,109 @@ TEST(SchedulerTest, RandomJobs) {
     std::vector<int64_t> lengths(static_cast<size_t>(between(1, 40)));
     int64_t longest = 0;
     for (int64_t& length : lengths) longest = std::max(longest, length = between(1, 50));
-    const int64_t page = between(1, 20), most_new = between(1, 30), slots = between(1, 12);
-    const int64_t pages = pages_for(longest + most_new, page) * between(1, slots);
+    const int64_t page = between(1, 20), max_new = between(1, 30), slots = between(1, 12);
+    const int64_t pages = pages_for(longest + max_new, page) * between(1, slots);
     const Samples samples = prompts_of(lengths);
     const auto salt = between(1, 1000);
-    Simulation simulation(samples, most_new, limits_of(between(1, 5), slots, page, pages, between(1, 60)),
+    Simulation simulation(samples, max_new, limits_of(between(1, 5), slots, page, pages, between(1, 60)),
                           [salt](int64_t sample, int64_t place) { return (sample * 31 + place * salt) % 17 == 0; });
     simulation.run();
     if (HasFatalFailure()) return;
+    preemptions += simulation.preemptions;
   }
+  EXPECT_GT(preemptions, 20);
+}
+
+TEST(SchedulerTest, TheYoungestSequenceGivesItsPagesBack) {
+  const Samples samples = prompts_of({4, 4, 4});
+  Simulation simulation(samples, 9, limits_of(1, 3, 4, 5, 64), kNever);  // the longest takes three pages
+  simulation.run();
+  EXPECT_GE(simulation.preemptions, 1);
+}
+
+TEST(SchedulerTest, RequestsComeAndAreTakenBack) {
+  std::mt19937 random(11);
+  const auto between = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  int64_t gone = 0, whole = 0;
+  for (int job = 0; job < 200; ++job) {
+    SCOPED_TRACE(job);
+    std::vector<int64_t> lengths(static_cast<size_t>(between(1, 30))), comes(lengths.size()), leaves(lengths.size());
+    for (int64_t& length : lengths) length = between(1, 30);
+    for (int64_t& look : comes) look = between(0, 60);
+    std::sort(comes.begin(), comes.end());
+    for (size_t i = 0; i < leaves.size(); ++i) leaves[i] = between(0, 2) == 0 ? comes[i] + between(0, 30) : -1;
+    const int64_t page = between(1, 8), max_new = between(1, 30), slots = between(1, 10), stages = between(1, 4);
+    const Samples samples = prompts_of(lengths);
+    std::vector<Request> each;
+    SampleRequests all(samples, {0, samples.count()}, {.max_new = max_new}, 1 << 20);
+    while (auto request = all.next()) each.push_back(*request);
+    LiveRequests requests(each, comes, leaves);
+    Simulation simulation(
+        samples, max_new,
+        limits_of(stages, slots, page, pages_for(30 + max_new, page) * between(1, slots), between(1, 60)), kNever);
+    simulation.run(requests);
+    if (HasFatalFailure()) return;
+    for (int32_t sample = 0; sample < samples.count(); ++sample) {
+      const std::vector<int32_t>& text = simulation.texts[sample];
+      const bool taken_back = requests.gone.contains(sample);
+      if (!taken_back) {
+        EXPECT_EQ(static_cast<int64_t>(text.size()), max_new) << sample;
+        std::vector<int32_t> told;
+        for (const DrawnToken& token : requests.told[sample]) told.push_back(token.token);
+        EXPECT_EQ(told, text);
+      }
+      (taken_back && static_cast<int64_t>(text.size()) < max_new ? gone : whole) += 1;
+    }
+  }
+  EXPECT_GT(gone, 100);
+  EXPECT_GT(whole, 1000);
 }
 
 TEST(StepTest, MessagesThatAreNone) {
   EXPECT_THROW(step_from_words({}), Error);
-  EXPECT_THROW(step_from_words({0, 0, 1, 5}), Error);
-  EXPECT_THROW(step_from_words({0, 0, 0, 5}), Error);
-  EXPECT_TRUE(step_from_words({0, 0, 0}).last());
+  EXPECT_THROW(step_from_words({0, 0, 1, 0, 0, 5}), Error);
+  EXPECT_THROW(step_from_words({0, 0, 0, 0, 0, 5}), Error);
+  EXPECT_THROW(step_from_words({0, 0, 0, 3, 0}), Error);
+  EXPECT_THROW(step_from_words({0, 0, 0, -1, 0}), Error);
+  const Step nothing = step_from_words({0, 0, 0, 0, 0});
+  EXPECT_FALSE(nothing.end);
+  EXPECT_TRUE(nothing.entries.empty());
+  EXPECT_TRUE(step_from_words(to_words({.end = true})).end);
+}
+
+TEST(StepTest, AnAdmissionCarriesItsRule) {
+  const Step step{.released = {3},
+                  .dropped = {8, 9},
+                  .admitted = {{.slot = 1,
+                                .sample = 70,
+                                .prompt = 5,
+                                .known = 7,
+                                .max_new = 30,
+                                .rule = {0.7f, 40, 0.9f, 0x123456789abcdef0u},
+                                .eos_tokens = {2, 7}},
+                               {.slot = 2, .sample = 71, .prompt = 1, .known = 1, .max_new = 1}},
+                  .entries = {{1, 7}, {2, 1}}};
+  EXPECT_EQ(step_from_words(to_words(step)), step);
 }
 
 TEST(SequenceTableTest, RefusesStepsThatDoNotFit) {
   SequenceTable table({.slots = 2, .pages = 2, .page = 4});
   StepArrays arrays;
-  EXPECT_THROW(table.apply({.released = {0}, .admitted = {}, .entries = {}}, 8, arrays), Error);
-  EXPECT_THROW(table.apply({.released = {}, .admitted = {{0, 0, 9, 1}}, .entries = {}}, 8, arrays), Error);
-  table.apply({.released = {}, .admitted = {{0, 0, 4, 1}}, .entries = {{0, 4}}}, 8, arrays);
-  EXPECT_THROW(table.apply({.released = {}, .admitted = {}, .entries = {{0, 1}}}, 8, arrays), Error);
-  EXPECT_THROW(table.apply({.released = {}, .admitted = {{0, 1, 1, 1}}, .entries = {}}, 8, arrays), Error);
+  const auto admission = [](int32_t slot, int32_t sample, int32_t prompt) {
+    return Admission{.slot = slot, .sample = sample, .prompt = prompt, .known = prompt, .max_new = 9};
+  };
+  EXPECT_THROW(table.apply({.released = {0}}, 8, arrays), Error);
+  EXPECT_THROW(table.apply({.admitted = {admission(0, 0, 9)}}, 8, arrays), Error);
+  table = SequenceTable({.slots = 2, .pages = 2, .page = 4});
+  table.apply({.admitted = {admission(0, 0, 4)}, .entries = {{0, 4}}}, 8, arrays);
+  EXPECT_EQ(table.free_pages(), 1);
+  EXPECT_THROW(table.apply({.admitted = {admission(0, 1, 1)}}, 8, arrays), Error);
+  table.apply({.entries = {{0, 1}}}, 8, arrays);
+  EXPECT_EQ(table.free_pages(), 0);
+  EXPECT_THROW(table.apply({.entries = {{0, 4}}}, 8, arrays), Error);
+  EXPECT_THROW(table.apply({.entries = {{0, 3}}}, 1, arrays), Error);  // two pages, beyond the table's width
 }
 
 }  // namespace

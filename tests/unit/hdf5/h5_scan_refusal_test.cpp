@@ -1,4 +1,4 @@
-// The scan of HDF5 files refuses by name what could lead the library astray.
+// The scan of HDF5 files refuses, by name, what could lead the library astray.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -23,7 +23,7 @@ uint64_t number_at(const std::string& bytes, size_t at, size_t count) {
   return value;
 }
 
-// Of the first object header of version 1 that holds a message of this type.
+// Where the first message of a type stands in an object header of version 1, and where that header ends.
 struct Place {
   size_t header = 0, message = 0, end = 0;
 };
@@ -39,7 +39,7 @@ Place find_message(const std::string& bytes, uint64_t type) {
   return {};
 }
 
-// Moves that message behind all others and takes it from the count: the library still reads it.
+// Moves the message behind all others and lowers the count of messages: the library reads it nevertheless.
 void hide_message(std::string& bytes, uint64_t type) {
   const Place place = find_message(bytes, type);
   const auto at = [&](size_t offset) { return bytes.begin() + static_cast<ptrdiff_t>(offset); };
@@ -47,7 +47,7 @@ void hide_message(std::string& bytes, uint64_t type) {
   --bytes[place.header + 2];
 }
 
-// Each adds to a file what the scan must refuse.
+// Each of these functions adds something to a file that the scan must refuse.
 
 void add_soft_link(hid_t file) { H5Lcreate_soft("/x", file, "alias", H5P_DEFAULT, H5P_DEFAULT); }
 
@@ -98,7 +98,7 @@ struct Hostile {
   std::string what;
   Fill make;
   std::vector<std::string> parts;
-  uint64_t hidden = 0;  // type of the message to hide
+  uint64_t hidden = 0;  // type of the message to hide; 0: none
 };
 
 std::vector<Hostile> hostile_files() {
@@ -132,7 +132,8 @@ TEST_F(H5ScanTest, RefusesByName) {
   for (const H5Format& format : kH5Formats) {
     for (const Hostile& hostile : hostile_files()) {
       if (hostile.what == "virtual dataset" && format.low == H5F_LIBVER_EARLIEST) continue;
-      if (hostile.hidden != 0 && format.low != H5F_LIBVER_EARLIEST) continue;  // of header version 1
+      // Only headers of version 1 have the count.
+      if (hostile.hidden != 0 && format.low != H5F_LIBVER_EARLIEST) continue;
       SCOPED_TRACE(std::string(format.name) + ": " + hostile.what);
       write(format.low, [&](hid_t file) {
         const float values[4] = {};
@@ -152,7 +153,7 @@ TEST_F(H5ScanTest, RefusesByName) {
   }
 }
 
-// What the library would follow to places that the scan has not seen.
+// Structures by which the library would get to places that the scan has not seen.
 TEST_F(H5ScanTest, RefusesWhatOnlyTheLibraryReads) {
   const auto expect_change_refused = [&](H5F_libver_t low, const std::function<void(std::string&)>& change,
                                          const std::vector<std::string>& parts) {
@@ -165,10 +166,11 @@ TEST_F(H5ScanTest, RefusesWhatOnlyTheLibraryReads) {
     test::write_bytes(path(), bytes);
     expect_refused(parts);
   };
-  constexpr size_t kCachedTree = 80;  // in the superblock's entry of the root group
+  // The place, in the superblock, of the root group's repeated B-tree address.
+  constexpr size_t kCachedTree = 80;
   expect_change_refused(H5F_LIBVER_EARLIEST, [](std::string& bytes) { bytes[kCachedTree] ^= 8; },
                         {"root group", "symbol table"});
-  for (const char* name : {"TREE", "SNOD"}) {  // more than a node has room for
+  for (const char* name : {"TREE", "SNOD"}) {  // counts larger than a node has room for
     const auto overfill = [&](std::string& bytes) {
       bytes.replace(bytes.find(name) + 6, 2, little_endian(name[0] == 'T' ? 33 : 9, 2));
     };
@@ -194,7 +196,7 @@ TEST_F(H5ScanTest, RefusesWhatOnlyTheLibraryReads) {
   expect_change_refused(H5F_LIBVER_V18, lengthen_ids, {"heap", "ids of 17 bytes"});
 }
 
-// A small file with many names that are ends of a few long ones.
+// A small file whose many names are the ends of a few long ones.
 TEST_F(H5ScanTest, NamesAreBoundedInSum) {
   constexpr size_t kNames = 34 * 4088, kInNode = 65535, kNodes = (kNames + kInNode - 1) / kInNode;
   std::string names(8, '\0'), nodes,
@@ -236,7 +238,7 @@ TEST_F(H5ScanTest, RefusesNamesThatAreNone) {
   }
 }
 
-// An input may hold more than what is read: only what is read must be plain.
+// An input may hold more than is read. Only what is read must be acceptable.
 TEST_F(H5ScanTest, LooksOnlyAtWhatIsAskedFor) {
   for (const H5Format& format : kH5Formats) {
     write(format.low, [](hid_t file) {
@@ -251,7 +253,7 @@ TEST_F(H5ScanTest, LooksOnlyAtWhatIsAskedFor) {
   }
 }
 
-// Damage of the metadata, whatever the form: refused with one line, or nothing that was asked for has changed.
+// Random damage of the metadata is refused with one line, or changes nothing that was asked for.
 TEST_F(H5ScanTest, RandomDamageNeverGoesFurther) {
   std::mt19937 random(11);
   for (const H5Format& format : kH5Formats) {

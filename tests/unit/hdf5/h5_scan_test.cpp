@@ -1,4 +1,4 @@
-// The scan of HDF5 files agrees with the library about files that it accepts.
+// The scan of HDF5 files agrees with the library about the files that it accepts.
 #include "stage/hdf5/h5_scan.h"
 
 #include "support/h5_scan_support.h"
@@ -49,7 +49,7 @@ void expect_as_in_library(const ScannedDataset& dataset, const std::string& name
   ASSERT_EQ(dataset.attributes.size(), name.starts_with("dataset.7.") ? 201u : 1u);
 }
 
-// As many objects and attributes as make every form of storage appear: in headers, in one block, below an index.
+// So many objects and attributes that every form of storage appears: in headers, in one block, below an index.
 TEST_F(H5ScanTest, AgreesWithTheLibrary) {
   const std::string large(30000, 'x');
   for (const H5Format& format : kH5Formats) {
@@ -95,7 +95,7 @@ TEST_F(H5ScanTest, ReadsIntegersOfEverySize) {
   expect_error([&] { h5::text_of(found.attributes, "i8", "f"); }, ExitCode::kData, {"f: ", "i8", "text"});
 }
 
-// One chunk, a row of chunks, rows that may grow in one direction or in two: each has an index of its own form.
+// One chunk, a row of chunks, and rows that may grow in one direction or in two: each has another form of index.
 void fill_with_chunks(hid_t file, bool filtered) {
   const auto add = [&](const char* name, hsize_t chunk_rows, std::vector<hsize_t> largest, H5D_alloc_time_t when) {
     const hsize_t chunk[2] = {chunk_rows, 2};
@@ -131,7 +131,7 @@ TEST_F(H5ScanTest, ChunksUnderEveryIndex) {
 
 using Class = h5::ScannedType::Class;
 
-// Of a dataset whose type is `like` with a change.
+// The class of a dataset whose type is `like` with a change.
 Class kind_of(const H5ScanTest& test, hid_t like, const test::Fill& change = {}) {
   test.write(H5F_LIBVER_V110, [&](hid_t file) {
     const Id type{H5Tcopy(like), H5Tclose};
@@ -141,7 +141,7 @@ Class kind_of(const H5ScanTest& test, hid_t like, const test::Fill& change = {})
   return test.scan().datasets.at("x").type.kind;
 }
 
-// Integers are read by width alone.
+// Integers are read by their width alone, so those with unused bits must not count as integers.
 TEST_F(H5ScanTest, IntegersWithUnusedBitsAreNone) {
   const auto kind_with = [&](size_t precision, size_t offset) {
     return kind_of(*this, H5T_STD_I32LE, [&](hid_t type) {

@@ -1,4 +1,4 @@
-// The HDF5 layer: types that other readers understand, and files that are not what they seem.
+// The HDF5 layer: types that other readers understand, and files that are not what they claim to be.
 #include "stage/hdf5/h5.h"
 
 #include <bit>
@@ -14,7 +14,7 @@ namespace {
 using test::expect_error;
 using test::TemporaryFolder;
 
-// Writes `bytes` to the place that the dataset has in the file.
+// Writes `bytes` at this offset of the file.
 void put(const std::filesystem::path& path, uint64_t offset, const std::string& bytes) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   file.seekp(static_cast<std::streamoff>(offset));
@@ -22,7 +22,7 @@ void put(const std::filesystem::path& path, uint64_t offset, const std::string& 
   ASSERT_TRUE(file.good());
 }
 
-// Every 16-bit pattern stored raw must be the number that the library reads through its own conversion.
+// Expects every 16-bit pattern, stored raw, to be the number that the library reads with its own conversion.
 void expect_library_agrees(DType dtype) {
   const TemporaryFolder folder;
   uint64_t offset = 0;
@@ -76,9 +76,9 @@ TEST(H5Test, AttributesComeBackAndCanBeReplaced) {
     file.create_dataset("x", DType::kF32, {4});
     for (const char* object : {"/", "x"}) {
       file.set_attribute("text", "é first", object);
-      file.set_attribute("text", "è other", object);  // of equal length
+      file.set_attribute("text", "è other", object);  // of the same length
       file.set_attribute("long", "short", object);
-      file.set_attribute("long", std::string(200000, 'y'), object);  // more than fits into an object header
+      file.set_attribute("long", std::string(200000, 'y'), object);  // larger than an object header
       file.set_attribute("number", int64_t{-5}, object);
       file.set_attribute("empty", "", object);
     }
@@ -97,7 +97,7 @@ TEST(H5Test, AttributesComeBackAndCanBeReplaced) {
   }
 }
 
-// More bytes than one text: reading it as one would run over.
+// An attribute with more bytes than one text: reading it as one text would overrun.
 TEST(H5Test, RefusesAListOfTextsAndAHugeText) {
   const TemporaryFolder folder;
   {
@@ -146,7 +146,7 @@ TEST(H5Test, KnowsDatasetsThatAreNotPlain) {
   EXPECT_FALSE(scan.datasets.at("big-endian").type.dtype);
 }
 
-// What was looked at is what is read, whatever lies under its name by then.
+// File::open() opens the file that was scanned, even when its name leads to another file by then.
 TEST(H5Test, OpensTheFileThatWasScanned) {
   const TemporaryFolder folder;
   const auto write = [&](const char* name, int64_t value) {

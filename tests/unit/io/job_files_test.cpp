@@ -159,7 +159,7 @@ TEST_F(InputFileTest, H5Refused) {
   expect_refused(folder_ / "text.h5", ExitCode::kData, "cannot be opened as HDF5");
 }
 
-// Small files whose numbers once asked for gigabytes or hours.
+// Small files with numbers that once made the reader ask for gigabytes, or take hours.
 TEST_F(InputFileTest, NumbersInAFileCostNothing) {
   write_values<int32_t>(folder_ / "wide.bin", {0, std::numeric_limits<int32_t>::max()});
   expect_refused(folder_ / "wide.bin", ExitCode::kData, "no samples");
@@ -182,7 +182,7 @@ TEST_F(InputFileTest, NumbersInAFileCostNothing) {
   expect_refused(folder_ / "lines.jsonl", ExitCode::kData, "line 4194305: expected an object");
 }
 
-// Contiguous integers are read without the library, and mean what it says.
+// Contiguous integers of every type are read without the library, with the right values.
 TEST_F(InputFileTest, H5IntegersOfEveryType) {
   for (const hid_t type : {H5T_STD_I8LE, H5T_STD_U8LE, H5T_STD_I16LE, H5T_STD_U16LE, H5T_STD_I32LE, H5T_STD_U32LE,
                            H5T_STD_I64LE, H5T_STD_U64LE, H5T_STD_I32BE}) {
@@ -205,7 +205,7 @@ TEST_F(InputFileTest, H5IntegersOfEveryType) {
   }
 }
 
-// Only as many rows as there are samples to take: what stands behind them is neither read nor checked.
+// Reads only as many rows as samples are asked for. Further rows are neither read nor checked.
 TEST_F(InputFileTest, H5ReadsOnlyTheSamplesAskedFor) {
   const auto write = [&](bool chunked) {
     const h5::File file = h5::File::create(folder_ / "f.h5");
@@ -232,7 +232,7 @@ TEST_F(InputFileTest, H5ReadsOnlyTheSamplesAskedFor) {
   EXPECT_EQ(read_samples(folder_ / "flat.h5", {100, 8, 2}).ids, (std::vector<int32_t>{1, 2, 3}));
 }
 
-// A length that no sample has is refused before anything is read; so are values that were never written.
+// A length that no sample has is refused before anything is read, and so are values that were never written.
 TEST_F(InputFileTest, H5RefusesWhatIsNotThere) {
   const auto write = [&](hsize_t length, hid_t type, bool chunked) {
     const h5::File file = h5::File::create(folder_ / "f.h5");
@@ -267,13 +267,18 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 class OutputFileTest : public testing::Test {
  protected:
   OutputJob job(ResultKind kind) const {
-    return {.kind = kind, .vocab = 3, .offsets = &offsets_, .names = &names_, .facts = {"lfm2", "fp32", "00", "test"}};
+    return {.kind = kind,
+            .vocab = 3,
+            .size = offsets_.job_size(),
+            .offsets = &offsets_,
+            .names = &names_,
+            .facts = {"lfm2", "fp32", "00", "test"}};
   }
   static std::string read_text(const std::filesystem::path& path) {
     std::ifstream file(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  // As a run does: the counter tells the file what is finished.
+  // Hands the rows out as a run does; the counter tells the file what is finished.
   void hand_out(OutputFile& file, ResultKind kind, const ResultRows& rows) const {
     ResultHash hash;
     SampleCounter counter(kind.positions, offsets_, hash, &file);
@@ -402,7 +407,7 @@ TEST_F(ValidationTest, LargestDifferenceAndTop1AndKl) {
   EXPECT_FALSE(verdict.valid());
   EXPECT_EQ(verdict.largest_difference, 2);
   EXPECT_EQ(verdict.top1_equal, 1);
-  // KL of one row by hand: p = softmax(4, 5, 0.1), q = softmax(4, 3, 0.1).
+  // The KL divergence of one row by hand: p = softmax(4, 5, 0.1), q = softmax(4, 3, 0.1).
   const double zp = std::exp(4) + std::exp(5) + std::exp(0.1), zq = std::exp(4) + std::exp(3) + std::exp(0.1);
   const double kl = std::log(zq / zp) + std::exp(5) / zp * 2;
   EXPECT_NEAR(verdict.mean_kl, kl / 2, 1e-6);

@@ -1,4 +1,4 @@
-// The journal: damaged anywhere it says less than was finished, never more.
+// The journal: wherever it is damaged, it says less than was finished, never more.
 #include "stage/io/journal.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 
 #include "kernels/error.h"
 #include "stage/io/partial_file.h"
+#include "stage/support/json.h"
 #include "support/shards.h"
 #include "support/weights_support.h"
 
@@ -33,7 +34,7 @@ class JournalTest : public testing::Test {
     }
     text_ = read_bytes(journal_path(output_));
   }
-  // Every record that is read is one that was written, whatever `text` is; returns how many.
+  // Returns how many records are read from `text`; each must be one that was written.
   size_t accepted(const std::string& text) {
     write_bytes(journal_path(output_), text);
     try {
@@ -59,7 +60,7 @@ TEST_F(JournalTest, ReadsWhatWasWritten) {
   EXPECT_EQ(accepted(text_), 5u);
   EXPECT_EQ(read_journals(output_, 15)->id, 77u);
   auto content = read_journals(output_, 15);
-  leave_out_impossible(*content, 13);  // samples that the job does not have
+  leave_out_impossible(*content, 13);  // the job has no samples beyond these
   EXPECT_EQ(content->records.size(), 4u);
   EXPECT_FALSE(read_journals(folder_ / "other.bin", 15));
 }
@@ -82,8 +83,8 @@ TEST_F(JournalTest, EveryFlippedBitCostsOneRecordOrAll) {
 
 TEST_F(JournalTest, RecordsOutOfPlaceAreNone) {
   const size_t header = text_.size() - 5 * 64;
-  EXPECT_EQ(accepted(text_ + text_.substr(header)), 5u);                         // written again behind the others
-  EXPECT_EQ(accepted(text_.substr(0, header) + text_.substr(header + 64)), 0u);  // the first one missing
+  EXPECT_EQ(accepted(text_ + text_.substr(header)), 5u);  // the first record is repeated behind the others
+  EXPECT_EQ(accepted(text_.substr(0, header) + text_.substr(header + 64)), 0u);  // the first record is missing
   EXPECT_EQ(accepted(text_.substr(0, header) + std::string(64, '\0') + text_.substr(header + 64)), 4u);
 }
 
@@ -100,14 +101,15 @@ TEST_F(JournalTest, ReplicasAreReadAsOne) {
     Journal(journal_path(output_, replica), {.id = id, .text = "", .records = {record}});
   };
   other(1, 77, 11);
-  other(2, 78, 14);   // of another run
-  other(13, 77, 12);  // overlaps
+  other(2, 78, 14);   // written by another run
+  other(13, 77, 12);  // overlaps with other records
   auto content = read_journals(output_, 15);
   EXPECT_EQ(content->records.size(), 7u);
   leave_out_impossible(*content, 15);
   EXPECT_EQ(content->records.size(), 6u);
   EXPECT_EQ(journal_paths(output_).size(), 4u);
-  for (const std::string& first : {std::string(), text_.substr(0, 40)}) {  // the others say what the job is, too
+  // The other journals also say what the job is.
+  for (const std::string& first : {std::string(), text_.substr(0, 40)}) {
     std::filesystem::remove(journal_path(output_));
     if (!first.empty()) write_bytes(journal_path(output_), first);
     content = read_journals(output_, 15);
@@ -116,7 +118,7 @@ TEST_F(JournalTest, ReplicasAreReadAsOne) {
   }
 }
 
-// Of a job that has fewer samples: it is another one, and nothing of this one's goes.
+// The records are of a job with more samples, which is another job: nothing of it may be removed.
 TEST_F(JournalTest, RecordsBeyondTheJobAreSeen) {
   write_bytes(partial_path(output_), "rows");
   const auto begun = find_unfinished(output_, 1);
@@ -124,7 +126,7 @@ TEST_F(JournalTest, RecordsBeyondTheJobAreSeen) {
   EXPECT_EQ(begun->content.records.size(), 1u);
 }
 
-// More than any memory, by its size alone.
+// A journal whose size alone exceeds any memory.
 TEST_F(JournalTest, ASparseJournalCostsNothing) {
   std::filesystem::resize_file(journal_path(output_), uint64_t{100} << 30);
   EXPECT_EQ(read_journals(output_, 15)->records.size(), 5u);

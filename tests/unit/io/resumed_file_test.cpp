@@ -1,4 +1,4 @@
-// Files that another run goes on with: whatever was lost or damaged of the partial file, they become the same file.
+// Files that another run resumes: whatever is lost or damaged of the partial file, the result is the same file.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -21,6 +21,7 @@ class ResumedFileTest : public testing::Test {
   OutputJob job(ResultKind kind) const {
     return {.kind = kind,
             .vocab = kVocab,
+            .size = offsets_.job_size(),
             .offsets = &offsets_,
             .names = &names_,
             .facts = {"lfm2", "fp32", "00", "test"},
@@ -31,12 +32,12 @@ class ResumedFileTest : public testing::Test {
   size_t row_bytes(ResultKind kind) const {
     return sizeof(float) * static_cast<size_t>(kind.top_k > 0 ? kind.top_k : kVocab);
   }
-  // Of a whole file that is there.
+  // The offset of the first row in a finished file.
   size_t place_of_rows(const std::string& name, const OutputJob& job) const {
     if (!name.ends_with(".h5")) return 8;
     return h5::scan(CheckedFile(folder_ / name)).datasets.at(job.kind.top_k > 0 ? "top_ids" : "logits").offset;
   }
-  // All that is not in `content`.
+  // Hands out all samples that are not in `content`.
   void finish(OutputFile& file, ResultKind kind, const JournalContent& content) {
     std::vector<bool> done(9);
     for (const JournalRecord& record : content.records)
@@ -48,7 +49,7 @@ class ResumedFileTest : public testing::Test {
   int64_t rows_of(ResultKind kind, int64_t samples) const {
     return kind.positions == Positions::kAll ? offsets_[samples] : samples;
   }
-  // Rows of samples [first, first + count), as a run hands them out.
+  // Hands out the rows of the samples [first, first + count), as a run does.
   void hand_out(OutputFile& file, ResultKind kind, int64_t first, int64_t count) {
     const int64_t begin = rows_of(kind, first), end = rows_of(kind, first + count);
     ResultRows rows{.first = begin, .count = end - begin, .logits = {}, .top_ids = {}, .top_log_probs = {}};
@@ -106,9 +107,10 @@ TEST_F(ResumedFileTest, BecomesTheSameFileWhateverWasLost) {
         place_of_rows(form.name, job) + (form.kind.positions == Positions::kAll ? 7 : 4) * row_bytes(form.kind);
     std::vector<std::pair<Damage, size_t>> damages{
         {[](std::string&) {}, 3},
-        {[&](std::string& text) { flip(text, output.extension() == ".jsonl" ? 5 : row); }, 2},  // in sample 4
+        // Damages sample 4.
+        {[&](std::string& text) { flip(text, output.extension() == ".jsonl" ? 5 : row); }, 2},
         {[](std::string& text) { text.clear(); }, 0}};
-    if (output.extension() != ".jsonl") {  // what is around the rows
+    if (output.extension() != ".jsonl") {  // damages what surrounds the rows
       damages.push_back({[&](std::string& text) { flip(text, 2); }, 3});
       damages.push_back({[](std::string& text) { text += "and more"; }, 3});
       damages.push_back({[](std::string& text) { std::fill(text.begin(), text.begin() + 8, '\0'); }, 3});
@@ -166,7 +168,8 @@ TEST_F(ResumedFileTest, OneRunAtATime) {
       if (pass == 0) hand_out(*first, {}, 0, 3);
     }
     first.reset();
-    expect_refused(create, "another run has begun it meanwhile");  // one that found nothing before it loaded
+    // The run looked before it loaded, and had found nothing.
+    expect_refused(create, "another run has begun it meanwhile");
     auto begun = find_unfinished(output, 9);
     ASSERT_TRUE(begun);
     expect_refused(look, "another run is writing it");
@@ -191,7 +194,7 @@ TEST_F(ResumedFileTest, OnlyItsOwnFileGetsTheName) {
   }
 }
 
-// Whichever of them ends first.
+// Whichever replica ends first, the finished samples stay.
 TEST_F(ResumedFileTest, WhatOneReplicaFinishedStays) {
   for (const bool first_ends_first : {false, true}) {
     const auto output = folder_ / "o.bin";
@@ -254,7 +257,7 @@ TEST_F(ResumedFileTest, CompletionsInAnyOrder) {
   }
 }
 
-// Their own numbers are not trusted either: of tokens that are not there, or fewer than none.
+// The numbers inside completions are not trusted either: more tokens than there are, or fewer than none.
 TEST_F(ResumedFileTest, CompletionsThatCannotBe) {
   const auto output = folder_ / "c.h5";
   const auto left_of = [&](std::array<int32_t, 3> words, int64_t count) {

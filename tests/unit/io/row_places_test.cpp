@@ -1,5 +1,5 @@
-// Several writers of one output: every block of the file has one of them, and whoever joins writes into the maker's
-// file alone. Files of those names that are somebody else's stay.
+// Several writers of one output: every block of the file has one writer, and whoever joins writes only into the maker's
+// file. Files of these names that belong to somebody else stay.
 #include "stage/io/row_places.h"
 
 #include <gtest/gtest.h>
@@ -16,6 +16,7 @@ class RowPlacesTest : public testing::Test {
     offsets_ = SampleOffsets::equally_long(samples, 1);
     return {.kind = kind,
             .vocab = vocab,
+            .size = offsets_.job_size(),
             .offsets = &offsets_,
             .names = &names_,
             .facts = {"lfm2", "fp32", "00", "test"},
@@ -28,8 +29,8 @@ class RowPlacesTest : public testing::Test {
   std::vector<std::string> names_;
 };
 
-// Each writer has a copy of the file, as a host has that never sees what the others write into it. Every byte of a row
-// must be in the copy of the one that the byte's block belongs to, and no writer may touch a block of another.
+// Each writer has a copy of the file, like a host that never sees what other hosts write. Every byte of a row must be
+// in the copy of the writer that owns the byte's block, and no writer may touch a block of another.
 TEST_F(RowPlacesTest, EachBlockIsWrittenByItsOwnerAlone) {
   constexpr uint64_t kBlock = BlockOwners::kBlockBytes;
   struct Case {
@@ -42,7 +43,7 @@ TEST_F(RowPlacesTest, EachBlockIsWrittenByItsOwnerAlone) {
       {40, 100, {0, 3, 20}, 8, 0},                           // all in one block
       {1000, 100, {0, 1, 2, 999}, 2048, 2048 + 1000 * 400},  // two places, writers of one row
       {30, 20000, {0, 10, 11, 20}, 24, 0},                   // rows longer than a block
-      {500, 128, {100, 300}, 8, 0},                          // resumed: rows before the first one's are there
+      {500, 128, {100, 300}, 8, 0},                          // resumed: the rows before the first writer's are there
       {kBlock / 4, 4, {0, kBlock / 16, kBlock / 8}, kBlock, 5 * kBlock}};  // seams on the edges of blocks
   for (const Case& one : cases) {
     SCOPED_TRACE(testing::Message() << one.samples << " rows of " << one.columns);
@@ -113,7 +114,8 @@ TEST_F(RowPlacesTest, OnlyTheMakersFileIsJoined) {
   for (const std::string& left :
        {std::string(), std::string(8 + 9 * 28, 'x'), read_bytes(partial_path(output)) + "x"}) {
     write_bytes(partial_path(elsewhere), left);
-    if (left.ends_with("x") && left.size() > 8 + 9 * 28 + 1) {  // the maker's bytes, but for one of the tag
+    // The maker's bytes, with one byte of the tag changed.
+    if (left.ends_with("x") && left.size() > 8 + 9 * 28 + 1) {
       std::string other = left.substr(0, left.size() - 1);
       other.back() = static_cast<char>(other.back() + 1);
       write_bytes(partial_path(elsewhere), other);
@@ -142,14 +144,14 @@ TEST_F(RowPlacesTest, FilesOfOthersStay) {
     }
 }
 
-// What a killed run leaves behind is no stranger's, whenever it was killed.
+// The files of a killed run belong to the next run, whenever it was killed.
 TEST_F(RowPlacesTest, WhatARunLeftIsTakenOver) {
   for (const char* name : {"o.bin", "o.h5", "o.jsonl"}) {
     SCOPED_TRACE(name);
     const auto output = folder_ / name;
-    write_bytes(partial_path(output), "");  // killed before its journal
+    write_bytes(partial_path(output), "");  // killed before its journal was written
     create_output(output, job({}, 3, 7));
-    begin_partial(output);  // killed behind it; the lock went with the process
+    begin_partial(output);  // killed after its journal was written; the lock went with the process
     write_bytes(partial_path(output), "half");
     write_bytes(pending_path(output), "half");
     auto file = create_output(output, job({}, 3, 7));

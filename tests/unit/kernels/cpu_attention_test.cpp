@@ -1,18 +1,19 @@
-// qk_norm_rope and attention of the CPU backend: against transformers' results and double precision.
+// The operators qk_norm_rope and attention of the CPU backend, compared with transformers and with double precision.
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <memory>
 #include <vector>
 
 #include "kernels/cpu/cpu_ops.h"
 #include "support/golden.h"
 #include "support/host_tensor.h"
+#include "support/packed_batch.h"
 
 namespace lfm2 {
 namespace {
 
 using test::HostTensor;
+using test::PackedBatch;
 
 constexpr std::initializer_list<DType> kTypes = {DType::kF32, DType::kBf16, DType::kF16};
 
@@ -27,35 +28,18 @@ test::Array golden(const std::string& dataset) {
   return test::read_array(test::golden_dir() / "operators.h5", dataset);
 }
 
-struct Samples {
-  explicit Samples(const std::vector<int64_t>& lengths) {
-    for (const int64_t length : lengths) {
-      for (int64_t i = 0; i < length; ++i) places.push_back(static_cast<double>(i));
-      longest = std::max(longest, length);
-    }
-    positions = std::make_unique<HostTensor>(DType::kI32, std::initializer_list<int64_t>{tokens()});
-    positions->fill(places);
-    batch = {*positions, {}, tokens(), static_cast<int64_t>(lengths.size()), longest};
-  }
-  int64_t tokens() const { return static_cast<int64_t>(places.size()); }
-  int64_t longest = 0;
-  std::vector<double> places;
-  std::unique_ptr<HostTensor> positions;
-  Batch batch;
-};
-
 size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 TEST_F(QkNormRopeTest, RotatesAsTransformers) {
   const auto x = golden("rope/x"), y = golden("rope/y");
   const auto theta = static_cast<float>(golden("rope/theta").values.at(0));
   const int64_t samples = x.dim(0), length = x.dim(1), heads = x.dim(2), d = x.dim(3);
-  const AttentionShape shape{heads - 1, 1, d};  // the last head of x as the key head
-  const Samples packed(std::vector<int64_t>(at(samples), length));
+  const AttentionShape shape{heads - 1, 1, d};  // the last head of x serves as the key head
+  const PackedBatch packed(std::vector<int32_t>(at(samples), static_cast<int32_t>(length)));
   HostTensor qkv(DType::kF32, {packed.tokens(), (heads + 1) * d}), ones(DType::kF32, {d});
   ones.fill(1.0);
   qkv.fill_random(1);
-  // The norm only scales a head, and the rotation is linear: so the result is transformers' rotation times that factor.
+  // The norm only scales a head and the rotation is linear, so the result is transformers' rotation times that factor.
   std::vector<double> expected = qkv.values(), tolerance(expected.size(), 0.0);
   for (int64_t token = 0; token < packed.tokens(); ++token)
     for (int64_t head = 0; head < heads; ++head) {
@@ -77,9 +61,8 @@ TEST_F(QkNormRopeTest, RotatesAsTransformers) {
 TEST_F(QkNormRopeTest, EveryTypeAgainstDoublePrecisionAtFarPositions) {
   const AttentionShape shape{6, 2, 24};
   const int64_t d = shape.head_dim, half = d / 2, columns = shape.qkv_columns();
-  Samples packed({1, 5, 2});
-  for (size_t t = 0; t < 8; ++t)
-    packed.positions->set(t, packed.places[t] = std::vector{0., 1., 2., 3., 77., 1000., 30000., 8191.}[t]);
+  PackedBatch packed({1, 5, 2});
+  for (size_t t = 0; t < 8; ++t) packed.positions.set(t, std::vector{0., 1., 2., 3., 77., 1000., 30000., 8191.}[t]);
   packed.batch.max_length = 30001;
   for (const DType act : kTypes)
     for (const float theta : {10000.0f, 1e6f}) {
@@ -101,10 +84,11 @@ TEST_F(QkNormRopeTest, EveryTypeAgainstDoublePrecisionAtFarPositions) {
             const double y = qkv.get(at(first + half + i)) * factor * weight.get(at(half + i));
             const double frequency =
                 std::pow(static_cast<double>(theta), -2.0 * static_cast<double>(i) / static_cast<double>(d));
-            const double angle = packed.places[at(token)] * frequency;
+            const double angle = packed.positions.get(at(token)) * frequency;
             expected[at(first + i)] = x * std::cos(angle) - y * std::sin(angle);
             expected[at(first + half + i)] = y * std::cos(angle) + x * std::sin(angle);
-            // The frequency's exponent, power and reciprocal and the angle are rounded to fp32, as transformers does.
+            // The exponent of the frequency, the power, its reciprocal and the angle are rounded to fp32, as in
+            // transformers.
             const double angle_error = angle * 0x1p-24 * (4 + std::log(static_cast<double>(theta)));
             for (const int64_t j : {first + i, first + half + i})
               tolerance[at(j)] =
@@ -119,26 +103,26 @@ TEST_F(QkNormRopeTest, EveryTypeAgainstDoublePrecisionAtFarPositions) {
 TEST_F(QkNormRopeTest, AnglesAreRoundedWhereTransformersRoundsThem) {
   RopeTable table;
   table.extend(1e6f, 64, 10);
-  table.extend(1e6f, 64, 128000);  // grows
+  table.extend(1e6f, 64, 128000);  // the table grows
   for (const int64_t i : {1, 7, 20, 31}) {
     const auto power = static_cast<float>(std::pow(1e6, static_cast<double>(static_cast<float>(2 * i) / 64.0f)));
     const float angle = 127999.0f * (1.0f / power);
     EXPECT_EQ(table.cosines(127999)[i], static_cast<float>(std::cos(static_cast<double>(angle))));
     EXPECT_EQ(table.sines(127999)[i], static_cast<float>(std::sin(static_cast<double>(angle))));
   }
-  table.extend(1e4f, 64, 2);  // another model
+  table.extend(1e4f, 64, 2);  // another model's parameters
   EXPECT_NEAR(static_cast<double>(table.cosines(1)[16]), std::cos(std::pow(1e4, -0.5)), 1e-7);
 }
 
-// Attention in double precision, and what fp32 may lose.
-void reference(const HostTensor& qkv, AttentionShape shape, const Samples& samples, DType out,
+// Attention in double precision, and the largest error that fp32 may make.
+void reference(const HostTensor& qkv, AttentionShape shape, const PackedBatch& samples, DType out,
                std::vector<double>& expected, std::vector<double>& tolerance) {
   const int64_t d = shape.head_dim, columns = shape.qkv_columns();
   const double scale = 1 / std::sqrt(static_cast<double>(d));
   for (int64_t token = 0; token < samples.tokens(); ++token)
     for (int64_t head = 0; head < shape.heads; ++head) {
       const int64_t kv = head / (shape.heads / shape.kv_heads);
-      const int64_t first = token - static_cast<int64_t>(samples.places[at(token)]);
+      const int64_t first = token - static_cast<int64_t>(samples.positions.get(at(token)));
       std::vector<double> scores;
       double largest = -HUGE_VAL, magnitude = 0, sum = 0;
       for (int64_t key = first; key <= token; ++key) {
@@ -162,8 +146,8 @@ void reference(const HostTensor& qkv, AttentionShape shape, const Samples& sampl
           absolute += scores[at(key - first)] / sum * std::fabs(v);
         }
         expected.push_back(value);
-        // A score's error (lane, fold, scale, difference) is a relative error of its weight, above and below the
-        // fraction; then the exponential's units and the additions over the keys.
+        // An error of a score (lane, fold, scale, difference) is a relative error of its weight, above and below the
+        // fraction bar. Then come the error of the exponential and those of the additions over the keys.
         const double score_error = (static_cast<double>(d) / 16 + 8) * magnitude;
         const double steps = 2 * score_error + 6 + static_cast<double>(std::min<size_t>(scores.size(), 1024));
         tolerance.push_back(steps * 0x1p-24 * absolute + test::store_error(out, value));
@@ -175,7 +159,7 @@ TEST_F(AttentionTest, AgreesWithTransformers) {
   const auto q = golden("gqa_attention/q"), k = golden("gqa_attention/k"), v = golden("gqa_attention/v");
   const auto y = golden("gqa_attention/y");
   const AttentionShape shape{q.dim(2), k.dim(2), q.dim(3)};
-  const Samples packed(std::vector<int64_t>(at(q.dim(0)), q.dim(1)));
+  const PackedBatch packed(std::vector<int32_t>(at(q.dim(0)), static_cast<int32_t>(q.dim(1))));
   HostTensor qkv(DType::kF32, {packed.tokens(), shape.qkv_columns()});
   HostTensor out(DType::kF32, {packed.tokens(), shape.heads * shape.head_dim});
   std::vector<double> joined;
@@ -189,12 +173,12 @@ TEST_F(AttentionTest, AgreesWithTransformers) {
   std::vector<double> expected, tolerance;
   reference(qkv, shape, packed, DType::kF32, expected, tolerance);
   test::expect_close(out, expected, tolerance);
-  for (double& bound : tolerance) bound *= 2;  // the golden file's own fp32
+  for (double& bound : tolerance) bound *= 2;  // the golden file is itself computed in fp32
   test::expect_close(out, y.values, tolerance);
 }
 
 TEST_F(AttentionTest, EveryTypeShapeAndLength) {
-  const Samples packed({1, 30, 2, 0, 9});
+  const PackedBatch packed({1, 30, 2, 0, 9});
   for (const DType act : kTypes)
     for (const AttentionShape shape : {AttentionShape{4, 2, 8}, {6, 1, 24}, {8, 2, 64}, {3, 3, 82}}) {
       SCOPED_TRACE(fmt::format("{} heads {} {} {}", name(act), shape.heads, shape.kv_heads, shape.head_dim));
@@ -212,10 +196,10 @@ TEST_F(AttentionTest, EveryTypeShapeAndLength) {
 }
 
 TEST_F(AttentionTest, LongSampleAndLargeScores) {
-  const Samples packed({1300});
+  const PackedBatch packed({1300});
   const AttentionShape shape{2, 1, 16};
   HostTensor qkv(DType::kF32, {1300, 64}), out(DType::kF32, {1300, 32});
-  qkv.fill_random(1, 6.0f);  // scores beyond 100: overflows without the subtraction of the largest
+  qkv.fill_random(1, 6.0f);  // scores beyond 100 overflow unless the largest is subtracted
   std::vector<double> expected, tolerance;
   reference(qkv, shape, packed, DType::kF32, expected, tolerance);
   ops.attention(qkv, shape, packed.batch, out);
@@ -224,7 +208,7 @@ TEST_F(AttentionTest, LongSampleAndLargeScores) {
 
 TEST_F(AttentionTest, ASampleHasTheSameBitsAloneAndInABatchAndWithAnyThreads) {
   const AttentionShape shape{8, 2, 24};
-  const Samples packed({3, 40, 5}), alone({40});
+  const PackedBatch packed({3, 40, 5}), alone({40});
   HostTensor qkv(DType::kF32, {48, shape.qkv_columns()}), expected(DType::kF32, {48, 192}), out(DType::kF32, {48, 192});
   HostTensor part(DType::kF32, {40, 192});
   qkv.fill_random(1);
@@ -233,7 +217,7 @@ TEST_F(AttentionTest, ASampleHasTheSameBitsAloneAndInABatchAndWithAnyThreads) {
   EXPECT_TRUE(test::same_bits(part, expected->rows(3, 40)));
   ThreadPool one(1), two(2);
   std::vector<const Simd*> tables = available_simd();
-  if (tables.size() > 1) tables.pop_back();  // "portable" on x86 has no fused multiply-add
+  if (tables.size() > 1) tables.pop_back();  // the last table, "portable", has no fused multiply-add on x86
   for (ThreadPool* threads : {&one, &two})
     for (const Simd* simd : tables) {
       CpuOps(*threads, *simd).attention(qkv, shape, packed.batch, out);
@@ -242,7 +226,7 @@ TEST_F(AttentionTest, ASampleHasTheSameBitsAloneAndInABatchAndWithAnyThreads) {
 }
 
 TEST_F(AttentionTest, NoTokens) {
-  const Samples none({});
+  const PackedBatch none({});
   const AttentionShape shape{4, 2, 8};
   HostTensor qkv(DType::kF32, {0, 64}), out(DType::kF32, {0, 32}), weight(DType::kF32, {8});
   ops.qk_norm_rope(qkv, weight, weight, 1e-5f, 1e6f, shape, none.batch);
@@ -250,8 +234,8 @@ TEST_F(AttentionTest, NoTokens) {
 }
 
 TEST_F(AttentionTest, RefusesAPositionBeforeTheBatch) {
-  const Samples packed({2});
-  packed.positions->set(0, 1);
+  PackedBatch packed({2});
+  packed.positions.set(0, 1);
   const AttentionShape shape{4, 2, 8};
   HostTensor qkv(DType::kF32, {2, 64}), out(DType::kF32, {2, 32});
   EXPECT_THROW(ops.attention(qkv, shape, packed.batch, out), Error);

@@ -1,4 +1,4 @@
-// The CPU backend apart from its operators: memory, uploads, the stream and its events.
+// The CPU backend without its operators: memory, uploads, the stream and its events.
 #include "kernels/cpu/cpu_backend.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ bool becomes_done(const Event& event) {
   return event.done();
 }
 
-// Work that holds a stream until it is let go.
+// Work that blocks a stream until the gate is opened.
 class Gate {
  public:
   auto work() {
@@ -42,7 +42,7 @@ TEST(CpuStreamTest, WorkRunsInOrder) {
   {
     CpuStream stream;
     for (int i = 0; i < 1000; ++i) stream.submit([&order, i] { order.push_back(i); });
-  }  // the destructor runs all of it
+  }  // the destructor runs all work
   ASSERT_EQ(order.size(), 1000u);
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
 }
@@ -87,7 +87,7 @@ TEST(CpuStreamTest, WaitHoldsAnotherStreamUntilThePointOfTheCall) {
   consumer.submit([&] { seen = first_done.load(); });
   consumer.record(passed);
   producer.submit(second.work());
-  producer.record(event);  // later than the wait: must not hold the consumer
+  producer.record(event);  // recorded after the wait, so it must not hold the consumer up
   EXPECT_FALSE(passed.done());
   first.open();
   EXPECT_TRUE(becomes_done(passed));
@@ -139,7 +139,7 @@ TEST(CpuBackendTest, MemoryIsAlignedAndNeverNull) {
 
 TEST(CpuBackendTest, TooMuchMemoryIsRefusedWithTheByteCount) {
   CpuBackend backend(1);
-  // More than an address can count: refused before the allocator sees it (sanitizers abort in theirs).
+  // More bytes than an address can count are refused before the allocator is called, because sanitizers abort there.
   const size_t bytes = ~size_t{0};
   try {
     backend.allocate(bytes);
@@ -148,14 +148,15 @@ TEST(CpuBackendTest, TooMuchMemoryIsRefusedWithTheByteCount) {
     EXPECT_EQ(error.code(), ExitCode::kUnavailable);
     EXPECT_NE(std::string(error.what()).find(std::to_string(bytes)), std::string::npos) << error.what();
   }
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__clang__)  // their allocators abort
+// The allocators of the sanitizers abort.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__clang__)
   EXPECT_THROW(backend.allocate(size_t{1} << 55), Error);
 #endif
 }
 
 TEST(CpuBackendTest, UploadConvertsIntoItsPlaceOnly) {
   CpuBackend backend(1);
-  const std::vector<float> source = {1.5f, -2.0f, 1.00390625f};  // the last is a tie in bf16
+  const std::vector<float> source = {1.5f, -2.0f, 1.00390625f};  // the last one is a tie in bf16
   HostTensor target(DType::kBf16, {2, 3});
   target.fill(7.0);
   backend.upload(target, 2, DType::kF32, source.data(), 3);

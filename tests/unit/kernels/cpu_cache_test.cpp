@@ -1,5 +1,5 @@
-// The operators of the CPU backend that continue cached sequences: the bits of their whole-sample twins, however the
-// samples are cut into batches.
+// The operators of the CPU backend that continue cached sequences have the bits of the operators on whole samples,
+// however samples are cut into batches.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,11 +10,13 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "support/host_tensor.h"
+#include "support/packed_batch.h"
 
 namespace lfm2 {
 namespace {
 
 using test::HostTensor;
+using test::PackedBatch;
 
 struct CacheFixture : ::testing::Test {
   ThreadPool pool{3};
@@ -26,7 +28,7 @@ using CachedShortConvTest = CacheFixture;
 
 size_t at(int64_t i) { return static_cast<size_t>(i); }
 
-// A view of these, in one row or several of the same length.
+// A view of these numbers as one row, or as several rows of the same length.
 Tensor ints(std::vector<int32_t>& values) {
   return Tensor(values.data(), DType::kI32, {static_cast<int64_t>(values.size())});
 }
@@ -34,39 +36,25 @@ Tensor ints(std::vector<int32_t>& values, int64_t rows) {
   return ints(values).reshape({rows, rows == 0 ? 0 : static_cast<int64_t>(values.size()) / rows});
 }
 
-// Samples back to back, as the operators of whole samples take them.
-struct Samples {
-  explicit Samples(const std::vector<int32_t>& all_lengths) : lengths(all_lengths) {
-    for (const int32_t length : lengths) {
-      for (int32_t i = 0; i < length; ++i) positions.push_back(i);
-      first.push_back(static_cast<int32_t>(positions.size()));
-    }
-    batch.positions = ints(positions), batch.offsets = ints(first);
-    batch.tokens = tokens(), batch.sequences = static_cast<int64_t>(lengths.size());
-    batch.max_length = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-  }
-  int64_t tokens() const { return first.back(); }
-  std::vector<int32_t> lengths, positions, first{0};
-  Batch batch;
-};
-
-// The next `counts[s]` tokens of sample s, of which `done[s]` are cached; those of one token first, zero: not in it.
+// The next `counts[s]` tokens of sample s, of which `done[s]` are cached. A count of zero leaves the sample out;
+// samples with one token come first.
 struct Step {
-  Step(const Samples& samples, const std::vector<int32_t>& done, const std::vector<int32_t>& counts,
+  Step(const PackedBatch& samples, const std::vector<int32_t>& done, const std::vector<int32_t>& counts,
        const std::vector<std::vector<int32_t>>& pages, int64_t page, const std::vector<int32_t>& state_rows) {
-    size_t width = 1;  // an entry more than any needs
+    size_t width = 1;  // one more than any sample needs
     for (const auto& list : pages) width = std::max(width, list.size() + 1);
     for (const bool single : {true, false})
       for (size_t s = 0; s < counts.size(); ++s) {
         if (counts[s] == 0 || (counts[s] == 1) != single) continue;
         for (int32_t i = 0; i < counts[s]; ++i) {
           positions.push_back(done[s] + i);
-          tokens.push_back(samples.first[s] + done[s] + i);
+          tokens.push_back(samples.offset(s) + done[s] + i);
           sequence_of.push_back(static_cast<int32_t>(batch.sequences));
         }
         offsets.push_back(static_cast<int32_t>(tokens.size()));
         const auto used = static_cast<size_t>((done[s] + counts[s] + page - 1) / page);
-        for (size_t i = 0; i < width; ++i) page_table.push_back(i < used ? pages[s][i] : -1);  // the rest is not read
+        // Entries behind the used ones are not read.
+        for (size_t i = 0; i < width; ++i) page_table.push_back(i < used ? pages[s][i] : -1);
         states.insert(states.end(), {state_rows[2 * s], state_rows[2 * s + 1]});
         batch.max_length = std::max<int64_t>(batch.max_length, done[s] + counts[s]);
         batch.singles += single ? 1 : 0;
@@ -76,8 +64,8 @@ struct Step {
     batch.positions = ints(positions), batch.offsets = ints(offsets), batch.sequence_of = ints(sequence_of);
     batch.page_table = ints(page_table, batch.sequences), batch.states = ints(states, batch.sequences);
   }
-  Step(const Step&) = delete;  // the batch points into it
-  // These tokens' rows of the samples' rows, and back.
+  Step(const Step&) = delete;  // the batch refers to the members
+  // take() copies the rows of these tokens out of the rows of all samples; give() copies them back.
   HostTensor take(const HostTensor& all) const {
     HostTensor some(all->dtype, {batch.tokens, all->dim(1)});
     copy(all, some, false);
@@ -90,7 +78,7 @@ struct Step {
       std::memcpy(back ? whole.data : part.data, back ? part.data : whole.data, part.bytes());
     }
   }
-  std::vector<int64_t> tokens;  // their rows among all samples'
+  std::vector<int64_t> tokens;  // for each token, its row among those of all samples
   std::vector<int32_t> positions, offsets{0}, sequence_of, page_table, states;
   Batch batch;
 };
@@ -98,15 +86,15 @@ struct Step {
 // How for_each_step cuts samples into steps, at random.
 struct Cut {
   int64_t page = 16;
-  int longest_chunk = 8;
+  int max_chunk = 8;
   uint32_t seed = 1;
 };
-int64_t pages_of(const Samples& samples, int64_t page) {
-  int64_t count = 1;  // one that nobody has
+int64_t pages_of(const PackedBatch& samples, int64_t page) {
+  int64_t count = 1;  // one page that no sample gets
   for (const int32_t length : samples.lengths) count += (length + page - 1) / page;
   return count;
 }
-void for_each_step(const Samples& samples, const Cut& cut, const std::function<void(const Step&)>& f) {
+void for_each_step(const PackedBatch& samples, const Cut& cut, const std::function<void(const Step&)>& f) {
   std::mt19937 generator(cut.seed);
   const auto random = [&](int below) { return std::uniform_int_distribution<int32_t>(0, below - 1)(generator); };
   std::vector<int32_t> free_pages(at(pages_of(samples, cut.page))), rows(2 * samples.lengths.size());
@@ -123,8 +111,8 @@ void for_each_step(const Samples& samples, const Cut& cut, const std::function<v
   std::vector<int32_t> done(pages.size(), 0), counts(pages.size());
   while (done != samples.lengths) {
     for (size_t s = 0; s < pages.size(); ++s) {
-      const int kind = random(4);  // rests, one token, several
-      counts[s] = kind == 0 ? 0 : std::min(samples.lengths[s] - done[s], kind == 1 ? 1 : 1 + random(cut.longest_chunk));
+      const int kind = random(4);  // the sample rests, gets one token, or several
+      counts[s] = kind == 0 ? 0 : std::min(samples.lengths[s] - done[s], kind == 1 ? 1 : 1 + random(cut.max_chunk));
     }
     if (std::accumulate(counts.begin(), counts.end(), 0) == 0) continue;
     f(Step(samples, done, counts, pages, cut.page, rows));
@@ -139,7 +127,7 @@ const std::vector<Cut> kCuts = {{1, 1, 1},   {1, 9, 2},    {16, 3, 3},   {16, 40
                                 {5, 500, 5}, {256, 20, 6}, {256, 500, 7}};
 
 TEST_F(CachedAttentionTest, HasTheBitsOfWholeSamples) {
-  const Samples samples({1, 300, 17, 2, 33, 64});
+  const PackedBatch samples({1, 300, 17, 2, 33, 64});
   ThreadPool one(1);
   for (const DType act : {DType::kF32, DType::kBf16, DType::kF16})
     for (const AttentionShape shape : {AttentionShape{8, 2, 24}, {4, 1, 64}, {3, 3, 10}})
@@ -164,13 +152,13 @@ TEST_F(CachedAttentionTest, HasTheBitsOfWholeSamples) {
           });
           EXPECT_TRUE(test::same_bits(out, expected))
               << name(act) << ", heads of " << shape.head_dim << ", pages of " << cut.page << ", chunks up to "
-              << cut.longest_chunk << ", " << threads.threads() << " threads, " << simd->name;
+              << cut.max_chunk << ", " << threads.threads() << " threads, " << simd->name;
         }
       }
 }
 
 TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
-  const Samples samples({1, 60, 7, 2, 3, 4, 23, 5});
+  const PackedBatch samples({1, 60, 7, 2, 3, 4, 23, 5});
   const int64_t hidden = 37;
   ThreadPool one(1);
   for (const DType act : {DType::kF32, DType::kBf16, DType::kF16})
@@ -187,7 +175,7 @@ TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
           ThreadPool& threads = cut.seed % 2 == 0 ? one : pool;
           CpuOps some(threads, *available_simd().front());
           HostTensor out(act, {samples.tokens(), hidden});
-          // NaNs: an entry from before a sample's start would spoil the result.
+          // The states begin as NaNs, so that reading an entry from before a sample's start would spoil the result.
           HostTensor states(DType::kF32, {2 * samples.batch.sequences, length - 1, hidden});
           for_each_step(samples, cut, [&](const Step& step) {
             HostTensor some_out(act, {step.batch.tokens, hidden});
@@ -195,15 +183,15 @@ TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
             step.give(some_out, out);
           });
           EXPECT_TRUE(test::same_bits(out, expected)) << name(act) << ", " << length << " taps, chunks up to "
-                                                      << cut.longest_chunk << ", " << threads.threads() << " threads";
+                                                      << cut.max_chunk << ", " << threads.threads() << " threads";
         }
       }
 }
 
 TEST_F(CachedShortConvTest, KeepsTheGatedInputsOldestFirst) {
-  const Samples samples({4});
+  const PackedBatch samples({4});
   HostTensor bcz(DType::kF32, {4, 3}), weight(DType::kF32, {1, 4}), states(DType::kF32, {2, 3, 1});
-  bcz.fill({2, 1, 10, 3, 1, 10, 4, 1, 10, 5, 1, 10});  // B, C, z: u = 20, 30, 40, 50
+  bcz.fill({2, 1, 10, 3, 1, 10, 4, 1, 10, 5, 1, 10});  // rows of B, C, z, so that u = 20, 30, 40, 50
   weight.fill({1, 0, 0, 0});
   const auto forward = [&](int32_t done, int32_t count, const std::vector<int32_t>& rows) {
     const Step step(samples, {done}, {count}, {{0}}, 8, rows);
@@ -212,7 +200,7 @@ TEST_F(CachedShortConvTest, KeepsTheGatedInputsOldestFirst) {
     return out.values();
   };
   EXPECT_EQ(forward(0, 2, {0, 1}), (std::vector<double>{0, 0}));
-  EXPECT_TRUE(std::isnan(states.get(3)));  // before the sample's start: neither read nor written
+  EXPECT_TRUE(std::isnan(states.get(3)));  // the entry before the sample's start is neither read nor written
   EXPECT_EQ(states.get(4), 20);
   EXPECT_EQ(states.get(5), 30);
   EXPECT_EQ(forward(2, 1, {1, 0}), (std::vector<double>{0}));
@@ -221,16 +209,17 @@ TEST_F(CachedShortConvTest, KeepsTheGatedInputsOldestFirst) {
 }
 
 TEST_F(AppendKeysValuesTest, WritesItsPositionsAlone) {
-  const Samples samples({3, 7});
+  const PackedBatch samples({3, 7});
   const AttentionShape shape{2, 2, 4};
   for (const DType act : {DType::kF32, DType::kBf16, DType::kF16}) {
     HostTensor qkv(act, {10, shape.qkv_columns()}), keys(act, {6, 2, 2, 4}), values(act, {6, 2, 2, 4});
     qkv.fill_random(1);
-    // Sample 0 from its start, sample 1 from position 3, in the middle of its second page.
+    // Sample 0 begins; sample 1 continues from position 3, in the middle of its second page.
     const Step step(samples, {0, 3}, {1, 3}, {{4}, {5, 0, 2}}, 2, {0, 1, 2, 3});
     ops.append_keys_values(step.take(qkv), shape, step.batch, {keys, values});
-    std::vector<int64_t> from(12, -1);  // per place of the cache: the token that is written to it
-    from[8] = 0;                        // page 4, place 0
+    // For each place of the cache, the token that is written to it; -1: none.
+    std::vector<int64_t> from(12, -1);
+    from[8] = 0;  // page 4, place 0
     from[1] = 3 + 3, from[4] = 3 + 4, from[5] = 3 + 5;
     for (int64_t place = 0; place < 12; ++place)
       for (size_t i = 0; i < 8; ++i) {
@@ -247,7 +236,7 @@ TEST_F(AppendKeysValuesTest, WritesItsPositionsAlone) {
 }
 
 TEST_F(CachedAttentionTest, RefusesWhatIsOutside) {
-  const Samples samples({4});
+  const PackedBatch samples({4});
   const AttentionShape shape{2, 1, 4};
   HostTensor qkv(DType::kF32, {4, 16}), out(DType::kF32, {4, 8}), keys(DType::kF32, {2, 2, 1, 4}),
       values(DType::kF32, {2, 2, 1, 4});
@@ -262,13 +251,15 @@ TEST_F(CachedAttentionTest, RefusesWhatIsOutside) {
   ops.append_keys_values(qkv, shape, step.batch, cache);
   ops.cached_attention(qkv, shape, step.batch, cache, out);
   step.positions[3] = 4;
-  EXPECT_THROW(ops.cached_attention(qkv, shape, step.batch, cache, out), Error);  // beyond max_length
+  // A position beyond max_length.
+  EXPECT_THROW(ops.cached_attention(qkv, shape, step.batch, cache, out), Error);
   step.positions[3] = 1;
-  EXPECT_THROW(ops.cached_attention(qkv, shape, step.batch, cache, out), Error);  // does not follow the one before
+  // A position that does not follow the one before.
+  EXPECT_THROW(ops.cached_attention(qkv, shape, step.batch, cache, out), Error);
 }
 
 TEST_F(CachedShortConvTest, RefusesOneRowForBothStates) {
-  const Samples samples({2});
+  const PackedBatch samples({2});
   HostTensor bcz(DType::kF32, {2, 6}), weight(DType::kF32, {2, 3}), out(DType::kF32, {2, 2}),
       states(DType::kF32, {2, 2, 2});
   bcz.fill_random(1);
@@ -280,7 +271,7 @@ TEST_F(CachedShortConvTest, RefusesOneRowForBothStates) {
 }
 
 TEST_F(CachedAttentionTest, NoTokens) {
-  const Samples none({});
+  const PackedBatch none({});
   const AttentionShape shape{2, 1, 4};
   const Step step(none, {}, {}, {}, 2, {});
   HostTensor qkv(DType::kF32, {0, 16}), out(DType::kF32, {0, 8}), keys(DType::kF32, {1, 2, 1, 4}),

@@ -1,4 +1,4 @@
-// route, group_by_expert and combine_experts of the CPU backend.
+// The operators route, group_by_expert and combine_experts of the CPU backend.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ TEST_F(RouteTest, AgreesWithASortByScore) {
         double sum = 1e-6;
         for (size_t j = 0; j < 4; ++j) {
           const auto chosen = static_cast<size_t>(r.ids.get(t * 4 + j));
-          // The same expert, unless rounding decides between two.
+          // The expert must be the same, unless rounding decides between the two.
           ASSERT_NEAR(score(chosen), score(order[j]), 3 * 0x1p-24 * (1 + std::fabs(score(chosen))))
               << "token " << t << ", " << j;
           sum += p(chosen);
@@ -101,7 +101,7 @@ void check_groups(CpuOps& ops, int64_t tokens, int64_t top_k, int64_t experts, c
   TestRouting r(tokens, top_k, experts);
   r.ids.fill(ids);
   ops.group_by_expert(r.routing);
-  // A stable sort of the assignments, counted by hand.
+  // A stable sort of the assignments by counting.
   std::vector<double> sources, rows(ids.size()), offsets = {0};
   for (int64_t e = 0; e < experts; ++e) {
     for (size_t i = 0; i < ids.size(); ++i) {

@@ -1,4 +1,5 @@
-// grouped_matmul, matmul_swiglu and grouped_swiglu of the CPU backend: against matmul, expert by expert.
+// The operators grouped_matmul, matmul_swiglu and grouped_swiglu of the CPU backend, compared with matmul for each
+// expert.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -38,7 +39,7 @@ TEST(GroupedMatmulTest, HasTheBitsOfMatmulExpertByExpert) {
   }
 }
 
-// Gate and up rows in turn, as gate_up.h describes them: the row of w of gate (or up) column c.
+// The row of w that holds column c of gate (or up), in the layout that gate_up.h describes.
 int64_t gate_row(int64_t c, bool up) {
   return c / kGateUpBlock * 2 * kGateUpBlock + c % kGateUpBlock + (up ? kGateUpBlock : 0);
 }

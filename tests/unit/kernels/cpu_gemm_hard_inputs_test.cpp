@@ -1,5 +1,5 @@
-// matmul of the CPU backend where a kernel that is careless loses bits: numbers of very different magnitude, infinities
-// and NaNs, as accurate as plain fp32, in every variant of --simd.
+// matmul of the CPU backend with inputs on which a careless kernel loses bits: numbers of very different magnitude,
+// infinities and NaNs. In every variant of --simd the results must be as accurate as plain fp32.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace test;
 
-// Rows of a and of w that lose bits where a kernel is careless; the same kinds for both.
+// The kinds of rows; a and w have the same ones.
 enum class Kind {
   kNormal,
   kOutliers,
@@ -85,7 +85,7 @@ std::vector<double> row_of(Kind kind, int64_t k, double most, std::mt19937& gene
   return row;
 }
 
-// Rows of all kinds in turn; for fp16 within its range.
+// Fills the rows with all kinds in turn; fp16 stays inside its range.
 void fill_hard(HostTensor& matrix, uint32_t seed) {
   std::mt19937 generator(seed);
   const int64_t k = matrix->dim(1);
@@ -94,14 +94,14 @@ void fill_hard(HostTensor& matrix, uint32_t seed) {
     const std::vector<double> row = row_of(static_cast<Kind>(r % kKinds), k, most, generator);
     for (int64_t i = 0; i < k; ++i)
       matrix.set(static_cast<size_t>(r * k + i), std::clamp(row[static_cast<size_t>(i)], -most, most));
-    // bf16 rounds the largest float to infinity
+    // bf16 rounds the largest float to infinity.
     for (int64_t i = 0; i < k; ++i)
       if (const auto at = static_cast<size_t>(r * k + i); std::isinf(matrix.get(at)))
         matrix.set(at, std::copysign(0x1.fep127, matrix.get(at)));
   }
 }
 
-// A variant of --simd, or null where this machine cannot run it.
+// A test of one variant of --simd; simd is null where this machine cannot run it.
 class EverySimd : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -116,14 +116,14 @@ class EverySimd : public testing::TestWithParam<const char*> {
     ops.matmul(a, w, {}, out, Write::kStore);
     return out;
   }
-  // What plain fp32 makes of it: multiply-adds in order, with the roundings that the variant's own have.
+  // The sum in plain fp32: multiply-adds in order, with the roundings that the variant's own multiply-add has.
   float plain(const std::vector<double>& a, const std::vector<double>& w) const {
     float sum = 0;
     for (size_t block = 0; block < a.size(); block += kMatmulBlockK) {
       float part = 0;
       for (size_t i = block; i < std::min(a.size(), block + kMatmulBlockK); ++i) {
         const auto x = static_cast<float>(a[i]), y = static_cast<float>(w[i]);
-        volatile float rounded = x * y;  // not to be fused with the addition
+        volatile float rounded = x * y;  // volatile keeps the product from being fused with the addition
         part = fused() ? std::fma(x, y, part) : rounded + part;
       }
       sum += part;
@@ -147,7 +147,7 @@ std::vector<double> row(const HostTensor& matrix, int64_t r) {
   return values;
 }
 
-// An infinity of the same sign, or a NaN, or a number, as plain fp32 gives.
+// Whether both are numbers, both NaN, or both infinities of the same sign.
 testing::AssertionResult same_class(double found, double expected) {
   if (std::isnan(found) == std::isnan(expected) && std::isinf(found) == std::isinf(expected) &&
       (!std::isinf(found) || found == expected))
@@ -155,9 +155,9 @@ testing::AssertionResult same_class(double found, double expected) {
   return testing::AssertionFailure() << found << " instead of " << expected;
 }
 
-// For each kind of row and each kind of column: the root of the mean square error against exact sums is plain fp32's at
-// most, but for chance: a sum of few products is rounded as often as plain fp32 rounds it. One type and one k alone
-// have so few independent errors that they are held to half as much again, or half a unit in the last place of Σ |a w|.
+// For each kind of row with each kind of column, the root mean square error against exact sums is at most that of plain
+// fp32, except for chance: a sum of few products is rounded as often as in plain fp32. One type with one k has few
+// independent errors, so it may reach one and a half times as much, or half a unit in the last place of Σ |a w|.
 TEST_P(EverySimd, HardInputsAreAsAccurateAsPlainFp32) {
   const int64_t rows = 6, columns = 9, m = rows * kKinds, n = columns * kKinds;
   std::vector<double> squares(kKinds * kKinds), counts(kKinds * kKinds);
@@ -208,7 +208,7 @@ TEST_P(EverySimd, HardInputsAreAsAccurateAsPlainFp32) {
   RecordProperty("worst_ratio", std::to_string(worst));
 }
 
-// Infinities and NaNs give what plain fp32 gives, and nothing to other rows and columns.
+// Infinities and NaNs give what plain fp32 gives, and leave other rows and columns as they are.
 TEST_P(EverySimd, InfinitiesAndNansAsPlainFp32) {
   const int64_t m = 100, n = 70, k = 300;
   const double infinity = HUGE_VAL;
@@ -247,11 +247,11 @@ TEST_P(EverySimd, InfinitiesAndNansAsPlainFp32) {
     }
 }
 
-// Whatever the neighbours are and however many.
+// The bits of a row do not depend on its neighbours or their number.
 TEST_P(EverySimd, BitsOfHardRowsDependOnTheRowOnly) {
   for (const DType weight : kTypes)
     for (const int64_t k : {700, 32}) {
-      const int64_t m = 10 * kKinds, n = 5 * kKinds;  // more rows than are multiplied straight
+      const int64_t m = 10 * kKinds, n = 5 * kKinds;  // more rows than the kernel for few rows takes
       HostTensor a(DType::kF32, {m, k}), w(weight, {n, k});
       fill_hard(a, 21);
       fill_hard(w, 22);

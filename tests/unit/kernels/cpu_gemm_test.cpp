@@ -1,4 +1,4 @@
-// matmul of the CPU backend: against double precision and BLAS, and the independence of each result's bits.
+// matmul of the CPU backend, compared with double precision and BLAS, and the independence of each result's bits.
 #include <cblas.h>
 #include <gtest/gtest.h>
 
@@ -16,9 +16,9 @@ namespace {
 
 using namespace test;
 
-// The bound of the summation that simd.h describes: each product goes through one multiply-add (two roundings where the
-// target has none), the additions behind it in its block and those of the blocks; then bias, old value and store. On
-// AMX, six exact products instead of one, and what they leave out.
+// A bound of the roundings in the summation that simd.h describes: each product goes through one multiply-add (two
+// roundings where the target has none), the additions behind it in its block, and those of the blocks; then come bias,
+// old value and store. On AMX there are six exact products instead of one, and the part that they leave out.
 double summation_steps(const Simd& simd, int64_t k) {
   const auto block = static_cast<int64_t>(kMatmulBlockK);
   const double in_block = static_cast<double>(std::min(k, block));
@@ -89,7 +89,7 @@ TEST(MatmulTest, AgreesWithTransformers) {
     expect_close(run(*simd, 1, c, in), y.values, std::vector<double>(y.values.size(), 70 * 0x1p-24 * 9));
 }
 
-// The root of the mean square error of each table, over that of BLAS in fp32.
+// The root mean square error of each table, divided by that of BLAS in fp32.
 void expect_as_accurate_as_blas(const char* what, const MatmulInputs& in, const MatmulCase& c) {
   const std::vector<double> a = in.a.values(), w = in.w.values();
   const std::vector<float> a32(a.begin(), a.end()), w32(w.begin(), w.end());
@@ -144,17 +144,17 @@ TEST(MatmulTest, IsAsAccurateAsBlas) {
   }
 }
 
-// Tables whose bits must agree: all with fused multiply-add, in vector registers.
+// The tables whose bits must agree: those with fused multiply-add in vector registers.
 std::vector<const Simd*> fused_simd() {
   std::vector<const Simd*> tables = available_simd();
 #if defined(__x86_64__)
-  if (tables.size() > 1) tables.pop_back();  // "portable"
+  if (tables.size() > 1) tables.pop_back();  // the last one, "portable", has none
   if (tables.front()->matmul == &kMatmulAmx) tables.erase(tables.begin());
 #endif
   return tables;
 }
 
-// The sum as simd.h defines it, one element at a time.
+// The sum in the order that simd.h defines, one element at a time.
 float sum_in_order(const float* a, const float* w, size_t k) {
   float sum = 0;
   for (size_t block = 0; block < k; block += kMatmulBlockK) {
@@ -194,14 +194,14 @@ TEST(MatmulTest, BitsDependOnTheRowOnly) {
 
         ThreadPool pool(2);
         CpuOps ops(pool, *simd);
-        for (const int64_t rows : {1, 2, 3, 7, 13, 17, 33, 139}) {  // some rows alone
+        for (const int64_t rows : {1, 2, 3, 7, 13, 17, 33, 139}) {  // some of the rows by themselves
           HostTensor part(DType::kF32, {rows, n});
           for (int64_t first = 0; first + rows <= whole.m; first += 37) {
             ops.matmul(in.a->rows(first, rows), in.w, {}, part, Write::kStore);
             EXPECT_TRUE(same_bits(part, expected->rows(first, rows))) << "rows " << first << " + " << rows;
           }
         }
-        for (int64_t first = 0; first < n; first += 29) {  // some columns alone
+        for (int64_t first = 0; first < n; first += 29) {  // some of the columns by themselves
           const int64_t columns = std::min<int64_t>(29, n - first);
           HostTensor part(DType::kF32, {whole.m, columns});
           ops.matmul(in.a, in.w->rows(first, columns), {}, part, Write::kStore);
@@ -217,7 +217,7 @@ TEST(MatmulTest, BitsDependOnTheRowOnly) {
   }
 }
 
-// A row among more rows than one block holds has the bits it has alone.
+// A row has the same bits by itself as among more rows than one block holds.
 TEST(MatmulTest, ManyRows) {
   const MatmulCase whole{1300, 40, 70};
   const MatmulInputs in(whole);

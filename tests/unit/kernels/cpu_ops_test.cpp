@@ -1,19 +1,20 @@
-// The row-wise operators of the CPU backend: against transformers' results and double precision.
+// The row-wise operators of the CPU backend, compared with transformers and with double precision.
 #include "kernels/cpu/cpu_ops.h"
 
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
-#include <numeric>
 
 #include "support/golden.h"
 #include "support/host_tensor.h"
+#include "support/packed_batch.h"
 
 namespace lfm2 {
 namespace {
 
 using test::HostTensor;
+using test::PackedBatch;
 
 constexpr std::initializer_list<DType> kTypes = {DType::kF32, DType::kBf16, DType::kF16};
 
@@ -32,26 +33,6 @@ using TopLogProbsTest = CpuOpsFixture;
 test::Array golden(const std::string& dataset) {
   return test::read_array(test::golden_dir() / "operators.h5", dataset);
 }
-
-// Samples of the given lengths, back to back.
-struct TestBatch {
-  explicit TestBatch(const std::vector<int64_t>& lengths)
-      : tokens(std::accumulate(lengths.begin(), lengths.end(), int64_t{0})),
-        positions(DType::kI32, {tokens}),
-        offsets(DType::kI32, {static_cast<int64_t>(lengths.size()) + 1}) {
-    size_t token = 0, sequence = 0;
-    offsets.set(0, 0);
-    for (const int64_t length : lengths) {
-      for (int64_t position = 0; position < length; ++position) positions.set(token++, static_cast<double>(position));
-      offsets.set(++sequence, static_cast<double>(token));
-      longest = std::max(longest, length);
-    }
-    batch = {positions, offsets, tokens, static_cast<int64_t>(lengths.size()), longest};
-  }
-  int64_t tokens, longest = 0;
-  HostTensor positions, offsets;
-  Batch batch;
-};
 
 TEST_P(EmbedTest, CopiesOrConvertsTheRows) {
   HostTensor ids(DType::kI32, {4});
@@ -72,7 +53,7 @@ TEST_P(EmbedTest, CopiesOrConvertsTheRows) {
     }
   }
   HostTensor table(DType::kF32, {4, 33}), out(DType::kF32, {4, 33});
-  EXPECT_THROW(ops.embed(ids, table, out), Error);  // id 4 of 4
+  EXPECT_THROW(ops.embed(ids, table, out), Error);  // there is no id 4 in a table of 4 rows
 }
 
 TEST_P(RmsNormTest, AgreesWithTransformers) {
@@ -102,7 +83,7 @@ TEST_P(RmsNormTest, EveryTypeInPlaceAndOddWidths) {
           for (size_t c = 0; c < width; ++c) {
             const double value = x.get(r * width + c) / std::sqrt(sum / static_cast<double>(n) + 1e-5) * scale.get(c);
             expected.push_back(value);
-            // Half of the sum's error (64 additions in a lane, then the fold) and six roundings after it.
+            // Half of the sum's error (64 additions in a lane, then the fold), and six roundings after it.
             tolerance.push_back((70.0 / 2 + 6) * 0x1p-24 * std::fabs(value) + test::store_error(act, value));
           }
         }
@@ -118,7 +99,7 @@ TEST_P(ShortConvTest, AgreesWithTransformers) {
     const auto x = golden("causal_conv1d/" + kind + "/x"), w = golden("causal_conv1d/" + kind + "/w");
     const auto y = golden("causal_conv1d/" + kind + "/y");
     const int64_t samples = x.dim(0), channels = x.dim(1), length = x.dim(2), taps = w.dim(1);
-    const TestBatch packed(std::vector<int64_t>(static_cast<size_t>(samples), length));
+    const PackedBatch packed(std::vector<int32_t>(static_cast<size_t>(samples), static_cast<int32_t>(length)));
     HostTensor bcz(DType::kF32, {samples * length, 3 * channels}), weight(DType::kF32, {channels, taps});
     HostTensor out(DType::kF32, {samples * length, channels}), bias(DType::kF32, {channels});
     bcz.fill(1.0);
@@ -139,20 +120,20 @@ TEST_P(ShortConvTest, AgreesWithTransformers) {
 }
 
 TEST_P(ShortConvTest, GatesAndSamplesOfAnyLength) {
-  const TestBatch packed({1, 2, 0, 7, 3});
+  const PackedBatch packed({1, 2, 0, 7, 3});
   const int64_t hidden = 37;
   for (const DType act : kTypes)
     for (const int64_t taps : {1, 3, 5}) {
       SCOPED_TRACE(fmt::format("{} taps {}", name(act), taps));
-      HostTensor bcz(act, {packed.tokens, 3 * hidden}), weight(DType::kBf16, {hidden, 1, taps}),
+      HostTensor bcz(act, {packed.tokens(), 3 * hidden}), weight(DType::kBf16, {hidden, 1, taps}),
           bias(DType::kBf16, {hidden});
-      HostTensor out(act, {packed.tokens, hidden});
+      HostTensor out(act, {packed.tokens(), hidden});
       bcz.fill_random(1);
       weight.fill_random(2);
       bias.fill_random(3);
       ops.short_conv(bcz, weight, bias, packed.batch, out);
       std::vector<double> expected, tolerance;
-      for (int64_t t = 0; t < packed.tokens; ++t)
+      for (int64_t t = 0; t < packed.tokens(); ++t)
         for (int64_t c = 0; c < hidden; ++c) {
           const auto at = [&](int64_t row, int64_t part) {
             return bcz.get(static_cast<size_t>((row * 3 + part) * hidden + c));
@@ -173,7 +154,7 @@ TEST_P(ShortConvTest, GatesAndSamplesOfAnyLength) {
     }
 }
 
-// Products with a unit matrix: the activations themselves.
+// Products with a unit matrix give the activations themselves.
 TEST_P(SwigluTest, AgreesWithTransformers) {
   const auto x = golden("map/silu/a"), y = golden("map/silu/y");
   ASSERT_EQ(x.values.size(), 54u);
@@ -224,7 +205,7 @@ TEST_P(SwigluTest, EveryTypeGroupAndLargeValues) {
   }
 }
 
-// Distance to the true value in units of the result's last place; a subnormal's unit is 2^-149.
+// The distance to the true value in units of the result's last place; a subnormal's unit is 2^-149.
 double units_off(float found, double expected) {
   if (std::isnan(expected)) return std::isnan(found) ? 0 : HUGE_VAL;
   if (expected >= 0x1.ffffffp127) return found == HUGE_VALF ? 0 : HUGE_VAL;
@@ -237,7 +218,7 @@ TEST_P(ExponentialTest, WithinTwoUnitsEverywhere) {
   for (const float special : {0.0f, -0.0f, HUGE_VALF, -HUGE_VALF, NAN, 1e30f, -1e30f, 1e-45f, 88.72283f, 88.72284f,
                               -87.33655f, -103.972f, -103.973f, -104.0f, -104.5f})
     x.push_back(special);
-  // Every 211th float: both signs, each exponent.
+  // Every 211th float: both signs and every exponent.
   for (uint32_t bits = 0; bits < 0x43000000u; bits += 211)
     for (const uint32_t sign : {0u, 0x80000000u}) x.push_back(std::bit_cast<float>(bits | sign));
   y.resize(x.size());
@@ -276,8 +257,8 @@ TEST_P(TopLogProbsTest, AgreesWithSoftmaxAlsoFarFromZero) {
   for (size_t i = 0; i < log_probs.size(); ++i) {
     const size_t place = i / static_cast<size_t>(vocab) * static_cast<size_t>(vocab) + static_cast<size_t>(ids.get(i));
     probabilities.set(place, std::exp(log_probs.get(i)));
-    // The log's own rounding is relative to the log, so absolute in the probability's relative error; softmax in fp32
-    // has 8 units.
+    // The rounding of the log is relative to the log, so it is absolute in the relative error of the probability.
+    // softmax in fp32 has an error of 8 units.
     tolerance[place] = y.values[place] * 0x1p-24 * (8 + std::fabs(log_probs.get(i))) + 0x1p-148;
   }
   test::expect_close(probabilities, y.values, tolerance);
@@ -303,7 +284,7 @@ TEST_P(TopLogProbsTest, NanAndInfinityKeepTheIdsValid) {
 }
 
 TEST_P(RmsNormTest, NoTokensIsFineForEveryRowOperator) {
-  const TestBatch none({});
+  const PackedBatch none({});
   HostTensor x(DType::kF32, {0, 6}), out(DType::kF32, {0, 2}), weight(DType::kF32, {6}), taps(DType::kF32, {2, 3});
   HostTensor ids(DType::kI32, {0}), table(DType::kF32, {4, 6}), logits(DType::kF32, {0, 2}), top(DType::kI32, {0, 2});
   ops.embed(ids, table, x);

@@ -1,4 +1,4 @@
-// sample of the CPU backend, and the functions of sampling.h that it shares with the GPU.
+// The operator sample of the CPU backend, and the functions of sampling.h that it shares with the GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,20 +16,21 @@ namespace lfm2 {
 namespace {
 
 using test::HostTensor;
+using test::rules_of;
 __extension__ using Wide = unsigned __int128;
 
 struct SampleTest : ::testing::Test {
   ThreadPool pool{3};
   CpuOps ops{pool, *available_simd().front()};
 
-  // Draws `count` tokens from the same logits: of sample 0, 1, …, each at `place`.
+  // Draws `count` tokens from the same logits, for the samples 0, 1, …, each at `place`.
   std::vector<int> draw(const std::vector<double>& logits, const SamplingRule& rule, int64_t count, int64_t place = 0) {
     const auto vocab = static_cast<int64_t>(logits.size());
     HostTensor rows(DType::kF32, {count, vocab}), draws(DType::kI32, {count, 2}), ids(DType::kI32, {count}),
         log_probs(DType::kF32, {count});
     for (size_t i = 0; i < rows.size(); ++i) rows.set(i, logits[i % logits.size()]);
     for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i % 2 == 0 ? i / 2 : place));
-    ops.sample(rows, draws, rule, ids, log_probs);
+    ops.sample(rows, draws, rules_of(rule, count), ids, log_probs);
     const auto* found = ids->as<int32_t>();
     return {found, found + count};
   }
@@ -45,7 +46,7 @@ std::vector<uint32_t> philox_words(Philox counter, uint32_t key0, uint32_t key1)
   return {result.words, result.words + 4};
 }
 
-TEST_F(SamplingTest, PhiloxGivesItsKnownAnswers) {  // of Random123's kat_vectors
+TEST_F(SamplingTest, PhiloxGivesItsKnownAnswers) {  // from kat_vectors of Random123
   using Words = std::vector<uint32_t>;
   const uint32_t ones = 0xffffffffu;
   EXPECT_EQ(philox_words({{0, 0, 0, 0}}, 0, 0), (Words{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
@@ -112,13 +113,13 @@ TEST_F(SampleTest, GreedyTakesTheLargestAndOfTiesTheLowerId) {
                NAN,  NAN, NAN, NAN,   //
                -0.0, 0.0, -1,  -5e9,  //
                1,    2,   3,   HUGE_VAL});
-  ops.sample(logits, draws, {0, 2, 0.1f, 5}, ids, log_probs);
+  ops.sample(logits, draws, rules_of({0, 2, 0.1f, 5}, logits->dim(0)), ids, log_probs);
   EXPECT_EQ(ids.values(), (std::vector<double>{1, 0, 3, 0, 0, 3}));
   EXPECT_NEAR(log_probs.get(1), -std::log(4.0), 1e-7);
-  EXPECT_TRUE(std::isnan(log_probs.get(2)));  // a NaN spoils log_softmax of its row, not the token
+  EXPECT_TRUE(std::isnan(log_probs.get(2)));  // a NaN spoils log_softmax of its row, but not the token
 }
 
-// The rule in plain words, over a sorted list.
+// The sampling rule, written in the simplest way over a sorted list.
 int reference(const float* logits, int64_t vocab, const SamplingRule& rule, int32_t sample, int32_t place) {
   std::vector<int> order(static_cast<size_t>(vocab));
   std::iota(order.begin(), order.end(), 0);
@@ -152,7 +153,7 @@ TEST_F(SampleTest, AgreesWithTheRuleInPlainWords) {
     HostTensor logits(DType::kF32, {rows, vocab}), draws(DType::kI32, {rows, 2}), ids(DType::kI32, {rows}),
         log_probs(DType::kF32, {rows});
     logits.fill_random(3, 3.0f);
-    for (size_t i = 0; i < logits.size() / 2; ++i) logits.set(i, std::round(logits.get(i)));  // many ties
+    for (size_t i = 0; i < logits.size() / 2; ++i) logits.set(i, std::round(logits.get(i)));  // makes many ties
     if (vocab > 2) logits.set(1, -HUGE_VAL);
     for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i * i % 13));
     HostTensor all_ids(DType::kI32, {rows, vocab}), all_log_probs(DType::kF32, {rows, vocab});
@@ -161,7 +162,7 @@ TEST_F(SampleTest, AgreesWithTheRuleInPlainWords) {
       for (const int64_t top_k : {int64_t{0}, int64_t{1}, int64_t{5}, vocab - 1, vocab, vocab + 5})
         for (const float top_p : {1.0f, 0.95f, 0.3f, 1e-6f, 1e-40f}) {
           const SamplingRule rule{temperature, top_k, top_p, 0x123456789abcdefu};
-          ops.sample(logits, draws, rule, ids, log_probs);
+          ops.sample(logits, draws, rules_of(rule, rows), ids, log_probs);
           for (int64_t row = 0; row < rows; ++row) {
             const auto r = static_cast<size_t>(row);
             const auto* numbers = draws->as<int32_t>() + 2 * row;
@@ -184,21 +185,39 @@ TEST_F(SampleTest, ARowHasTheSameTokenAloneAndAmongOthersAndWithAnyThreads) {
   logits.fill_random(1, 2.0f);
   for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i));
   const SamplingRule rule{0.9f, 100, 0.9f, 11};
-  ops.sample(logits, draws, rule, ids, log_probs);
+  ops.sample(logits, draws, rules_of(rule, rows), ids, log_probs);
   ThreadPool one(1);
   for (int64_t row = 0; row < rows; ++row) {
-    CpuOps(one, *available_simd().back()).sample(logits->rows(row, 1), draws->rows(row, 1), rule, one_id, one_log_prob);
+    CpuOps(one, *available_simd().back())
+        .sample(logits->rows(row, 1), draws->rows(row, 1), rules_of(rule, 1), one_id, one_log_prob);
     EXPECT_TRUE(test::same_bits(one_id, ids->rows(row, 1)));
     EXPECT_TRUE(test::same_bits(one_log_prob, log_probs->rows(row, 1)));
   }
 }
 
+TEST_F(SampleTest, ARowHasTheTokenOfItsOwnRule) {
+  const int64_t rows = 4, vocab = 300;
+  HostTensor logits(DType::kF32, {rows, vocab}), draws(DType::kI32, {rows, 2}), ids(DType::kI32, {rows}),
+      log_probs(DType::kF32, {rows}), one_id(DType::kI32, {1}), one_log_prob(DType::kF32, {1});
+  logits.fill_random(1, 2.0f);
+  for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i));
+  const std::vector<SamplingRule> each = {{0, 0, 1, 0}, {0.7f, 0, 1, 3}, {1.5f, 9, 1, 4}, {1, 0, 0.5f, 5}};
+  HostTensor rules(DType::kI32, {rows, kRuleWords});
+  std::copy(each.begin(), each.end(), rules->as<SamplingRule>());
+  ops.sample(logits, draws, rules, ids, log_probs);
+  for (int64_t row = 0; row < rows; ++row) {
+    ops.sample(logits->rows(row, 1), draws->rows(row, 1), rules_of(each[static_cast<size_t>(row)], 1), one_id,
+               one_log_prob);
+    EXPECT_TRUE(test::same_bits(one_id, ids->rows(row, 1)));
+  }
+}
+
 TEST_F(SampleTest, KeepsWhatTransformersKeeps) {
-  std::vector<double> logits;  // ids 1, 3, 0, 2 in order
+  std::vector<double> logits;  // the order of the ids is 1, 3, 0, 2
   for (const double share : {0.2, 0.4, 0.1, 0.3}) logits.push_back(std::log(share));
   using Ids = std::set<int>;
   EXPECT_EQ(drawn(logits, {1, 0, 1.0f, 1}), (Ids{0, 1, 2, 3}));
-  EXPECT_EQ(drawn(logits, {1, 0, 0.95f, 1}), (Ids{0, 1, 2, 3}));  // 0.9 lies before the last one
+  EXPECT_EQ(drawn(logits, {1, 0, 0.95f, 1}), (Ids{0, 1, 2, 3}));  // 0.9 of the mass comes before the last one
   EXPECT_EQ(drawn(logits, {1, 0, 0.85f, 1}), (Ids{0, 1, 3}));
   EXPECT_EQ(drawn(logits, {1, 0, 0.8f, 1}), (Ids{0, 1, 3}));
   EXPECT_EQ(drawn(logits, {1, 0, 0.65f, 1}), (Ids{1, 3}));
@@ -206,9 +225,10 @@ TEST_F(SampleTest, KeepsWhatTransformersKeeps) {
   EXPECT_EQ(drawn(logits, {1, 0, 1e-9f, 1}), (Ids{1}));
   EXPECT_EQ(drawn(logits, {1, 2, 1.0f, 1}), (Ids{1, 3}));
   EXPECT_EQ(drawn(logits, {1, 9, 1.0f, 1}), (Ids{0, 1, 2, 3}));
-  EXPECT_EQ(drawn(logits, {1, 3, 0.75f, 1}), (Ids{1, 3}));    // of the three, 7/9 lies before the last one
-  EXPECT_EQ(drawn(logits, {0.5f, 0, 0.8f, 1}), (Ids{1, 3}));  // 16, 9, 4 and 1 of 30: the temperature comes first
-  // Equal logits: exactly half of them, of the lower ids.
+  EXPECT_EQ(drawn(logits, {1, 3, 0.75f, 1}), (Ids{1, 3}));  // of these three, 7/9 comes before the last one
+  // 16, 9, 4 and 1 of 30: the temperature is applied first.
+  EXPECT_EQ(drawn(logits, {0.5f, 0, 0.8f, 1}), (Ids{1, 3}));
+  // Of equal logits exactly half are kept, those with the lower ids.
   EXPECT_EQ(drawn({2, 2, 2, 2}, {1, 0, 0.5f, 1}), (Ids{0, 1}));
   EXPECT_EQ(drawn({2, 2, 2, 2}, {1, 3, 1.0f, 1}), (Ids{0, 1, 2}));
 }
@@ -218,11 +238,11 @@ TEST_F(SampleTest, NeverDrawsWhatIsImpossible) {
   EXPECT_EQ(drawn({-HUGE_VAL, 1, NAN, 1, -HUGE_VAL}, {1, 0, 1.0f, 1}), (Ids{1, 3}));
   EXPECT_EQ(drawn({-HUGE_VAL, 1, NAN, 1, -HUGE_VAL}, {1, 4, 0.999f, 1}), (Ids{1, 3}));
   EXPECT_EQ(drawn({0, HUGE_VAL, 5}, {1, 0, 1.0f, 1}), (Ids{1}));
-  EXPECT_EQ(drawn({-HUGE_VAL, -HUGE_VAL}, {1, 0, 1.0f, 1}), (Ids{0, 1}));  // all alike
+  EXPECT_EQ(drawn({-HUGE_VAL, -HUGE_VAL}, {1, 0, 1.0f, 1}), (Ids{0, 1}));  // all are alike
   EXPECT_EQ(drawn({NAN, NAN, NAN}, {1, 2, 1.0f, 1}), (Ids{0, 1}));
 }
 
-// The squares of what was drawn too often or too rarely, over what was expected.
+// The sum of the squared differences between drawn and expected counts, each divided by the expected count.
 double chi_square(const std::vector<int>& ids, const std::vector<double>& shares) {
   std::vector<double> counts(shares.size(), 0);
   for (const int id : ids) counts[static_cast<size_t>(id)] += 1;
@@ -244,12 +264,13 @@ TEST_F(SampleTest, DrawsAsOftenAsTheSharesSay) {
     return shares;
   };
   const std::vector<size_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
-  constexpr double kLimit = 24.3;  // of 7 degrees of freedom, exceeded once in a thousand
+  // The value that chi square with 7 degrees of freedom exceeds once in a thousand.
+  constexpr double kLimit = 24.3;
   for (const uint64_t seed : {uint64_t{1}, uint64_t{2}, uint64_t{0xfeedfacecafebeef}}) {
     EXPECT_LT(chi_square(draw(logits, {1.0f, 0, 1.0f, seed}, 40000), shares_of(all, 1.0)), kLimit);
     EXPECT_LT(chi_square(draw(logits, {0.6f, 0, 1.0f, seed}, 40000), shares_of(all, 0.6)), kLimit);
     EXPECT_LT(chi_square(draw(logits, {1.0f, 4, 1.0f, seed}, 40000), shares_of({2, 3, 5, 6}, 1.0)), kLimit);
-    std::vector<int> along;  // one sample, place after place
+    std::vector<int> along;  // one sample, at one place after the other
     for (int64_t place = 0; place < 4000; ++place) along.push_back(draw(logits, {1.0f, 0, 1.0f, seed}, 1, place)[0]);
     EXPECT_LT(chi_square(along, shares_of(all, 1.0)), kLimit);
   }
@@ -260,7 +281,7 @@ TEST_F(SampleTest, DrawsAsOftenAsTheSharesSay) {
 TEST_F(SampleTest, NoRows) {
   HostTensor logits(DType::kF32, {0, 4}), draws(DType::kI32, {0, 2}), ids(DType::kI32, {0}),
       log_probs(DType::kF32, {0});
-  ops.sample(logits, draws, {1, 0, 1, 1}, ids, log_probs);
+  ops.sample(logits, draws, rules_of({1, 0, 1, 1}, logits->dim(0)), ids, log_probs);
 }
 
 }  // namespace

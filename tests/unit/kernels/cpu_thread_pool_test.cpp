@@ -1,4 +1,4 @@
-// The thread pool of the CPU operators: every item once, exceptions, reuse.
+// The thread pool of the CPU operators: every item runs once, exceptions arrive, and the pool can be used again.
 #include <gtest/gtest.h>
 
 #include <atomic>

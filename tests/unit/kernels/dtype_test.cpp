@@ -40,19 +40,19 @@ void check_every_pattern(int exponent_bits, int mantissa_bits) {
   }
 }
 
-// Between each two neighbours of the type: the middle goes to the even one, anything beside it to the nearer one.
+// Between two neighbours of the type, the middle rounds to the even one, and anything beside it to the nearer one.
 template <class T>
 void check_rounding(uint16_t infinity) {
   for (uint16_t low = 0; low < infinity; ++low) {
     const uint16_t high = static_cast<uint16_t>(low + 1);
     const float below = to_float(T{low});
-    // The neighbour of the largest finite value is where infinity begins: one more step of the same size.
+    // The upper neighbour of the largest finite value is where infinity begins: one more step of the same size.
     const float above =
         high == infinity ? below + (below - to_float(T{static_cast<uint16_t>(low - 1)})) : to_float(T{high});
     const double middle = (static_cast<double>(below) + static_cast<double>(above)) / 2;
     const auto tie = static_cast<float>(middle);
     const uint16_t even = (low & 1u) == 0 ? low : high;
-    if (std::isinf(above) || static_cast<double>(tie) != middle) continue;  // not between two fp32 values
+    if (std::isinf(above) || static_cast<double>(tie) != middle) continue;  // the middle is no fp32 value
     for (const bool negative : {false, true}) {
       const float sign = negative ? -1.0f : 1.0f;
       const uint32_t bit = negative ? 0x8000u : 0;

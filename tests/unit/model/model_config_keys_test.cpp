@@ -1,4 +1,4 @@
-// Every key of a config.json that transformers may read is computed, refused or known to change nothing. The list,
+// Every key of a config.json that transformers may read is computed, refused, or known to change nothing. The list,
 // model_config_keys.json, is made by tests/reference/model_config_keys.py, which says what its columns mean.
 #include <optional>
 
@@ -9,7 +9,7 @@
 namespace lfm2 {
 namespace {
 
-// What a file must hold: everything else has the class's default.
+// The keys that a file must have; everything else has the default of the class.
 OrderedJson base_config(const std::string& model_type) {
   OrderedJson json = {{"model_type", model_type},
                       {"vocab_size", 256},
@@ -25,7 +25,7 @@ OrderedJson base_config(const std::string& model_type) {
   return json;
 }
 
-// The key may name one inside an object: "rope_parameters.factor".
+// Sets a key; "rope_parameters.factor" names a key inside an object.
 void set(OrderedJson& json, const std::string& key, const OrderedJson& value) {
   const size_t dot = key.find('.');
   if (dot == std::string::npos)
@@ -34,7 +34,7 @@ void set(OrderedJson& json, const std::string& key, const OrderedJson& value) {
     json[key.substr(0, dot)][key.substr(dot + 1)] = value;
 }
 
-// The parsed model, or the message of the refusal.
+// The parsed model, or the message of the error.
 struct Outcome {
   std::optional<ModelConfig> config;
   std::string message;
@@ -89,7 +89,7 @@ TEST_F(ModelConfigKeysTest, NoKeyIsSilentlyIgnored) {
   }
 }
 
-// A missing key means the class's default, or is demanded by name.
+// A missing key either means the default of the class, or is demanded by name.
 TEST_F(ModelConfigKeysTest, DefaultsAreThoseOfTheClass) {
   for (const OrderedJson& row : list_["keys"]) {
     if (!row.contains("default") || row["default"].is_null() || row["verdict"] == "harmless") continue;

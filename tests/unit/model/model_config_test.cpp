@@ -1,4 +1,4 @@
-// config.json in the spellings that exist, and values that must be refused.
+// config.json in all its spellings, and values that must be refused.
 #include "stage/model/model_config.h"
 
 #include "stage/model/tensor_table.h"
@@ -41,7 +41,7 @@ TEST(ModelConfigTest, ReadsThePublishedModel) {
   EXPECT_EQ(c.rope_theta, 1e6f);
   EXPECT_EQ(c.max_positions, 128000);
   EXPECT_EQ(model_tensors(c).size(), 2302u);
-  EXPECT_EQ(parameters(c) - 22 * 32, 8'339'929'856u);  // as published: there the 22 expert biases are no parameters
+  EXPECT_EQ(parameters(c) - 22 * 32, 8'339'929'856u);  // the published count leaves the 22 expert biases out
 }
 
 TEST(ModelConfigTest, AdjustsTheDenseFfn) {
@@ -78,10 +78,10 @@ TEST(ModelConfigTest, AcceptsOlderSpellings) {
   EXPECT_FALSE(parse(old).tied_embedding);
 }
 
-// Each row is read as transformers 5.17 reads it.
+// Expects what transformers 5.17 reads.
 TEST(ModelConfigTest, ReadsRopeInTheOrderOfTransformers) {
   struct Case {
-    OrderedJson keys;  // put into a configuration without any of RoPE
+    OrderedJson keys;  // put into a configuration without any key of RoPE
     float theta;
   };
   const OrderedJson null = nullptr, empty = OrderedJson::object();
@@ -145,7 +145,7 @@ TEST(ModelConfigTest, TieEmbeddingGoesBeforeTieWordEmbeddings) {
     EXPECT_EQ(parse(json).tied_embedding, tied);
   }
   OrderedJson json = golden("tiny-moe");
-  json["tie_embedding"] = nullptr;  // transformers takes the null, and refuses it
+  json["tie_embedding"] = nullptr;  // transformers reads the null, and refuses it
   expect_error([&] { parse(json); }, ExitCode::kData, {"tie_embedding", "null"});
 }
 
@@ -163,7 +163,7 @@ TEST(ModelConfigTest, EndsTextsWithTheTokensOfTheModelOrOfItsClass) {
   }
 }
 
-// Lfm2Config makes every layer attention where nothing names them; Lfm2MoeConfig has no layers then.
+// Where no key names the layers, Lfm2Config makes all of them attention, and Lfm2MoeConfig has none.
 TEST(ModelConfigTest, NamesOfLayersAreNeededWhereTheClassHasNone) {
   OrderedJson dense = golden("tiny-dense"), moe = golden("tiny-moe");
   dense.erase("layer_types");
@@ -172,7 +172,7 @@ TEST(ModelConfigTest, NamesOfLayersAreNeededWhereTheClassHasNone) {
   expect_error([&] { parse(moe); }, ExitCode::kData, {"layer_types", "missing"});
 }
 
-// Numbers that are impossible only together, or only after a conversion.
+// Numbers that are impossible only in combination, or only after a conversion.
 TEST(ModelConfigTest, RefusesWhatNoModelCanBe) {
   const auto refused = [](std::string_view model, const std::vector<std::pair<std::string, OrderedJson>>& changes,
                           const std::string& part) {
@@ -193,7 +193,7 @@ TEST(ModelConfigTest, RefusesWhatNoModelCanBe) {
 TEST(ModelConfigTest, RefusesWhatItDoesNotKnow) {
   struct Case {
     std::string key;
-    OrderedJson value;  // null: the key is taken out
+    OrderedJson value;  // null: the key is removed
     std::string part;
   };
   const std::vector<Case> cases = {
@@ -245,7 +245,7 @@ TEST(ModelConfigTest, EveryGoldenCheckpointHasExactlyTheseTensors) {
     std::memcpy(&length, file.data(), sizeof length);
     const OrderedJson header = OrderedJson::parse(file.substr(8, length));
     const auto specs = model_tensors(parse(golden(name)));
-    EXPECT_EQ(specs.size() + 1, header.size()) << name;  // and __metadata__
+    EXPECT_EQ(specs.size() + 1, header.size()) << name;  // the header also has __metadata__
     for (const TensorSpec& spec : specs) {
       ASSERT_TRUE(header.contains(spec.name)) << spec.name;
       EXPECT_EQ(header[spec.name]["shape"], OrderedJson(spec.dims)) << spec.name;

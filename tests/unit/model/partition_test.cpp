@@ -1,4 +1,4 @@
-// Every layer in exactly one stage, whatever the numbers.
+// Every layer is in exactly one stage, for all numbers of layers and stages.
 #include "stage/model/partition.h"
 
 #include "support/weights_support.h"

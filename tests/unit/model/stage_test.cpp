@@ -1,4 +1,4 @@
-// Per-rank tests: the reference's hidden state in at stage r, the reference's hidden state out at its boundary.
+// One rank at a time: from the reference's hidden state before stage r to the reference's hidden state behind it.
 #include "stage/model/stage.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,8 @@ class StageTest : public testing::TestWithParam<std::tuple<std::string, int>> {
   std::filesystem::path golden() const { return golden_dir() / std::get<0>(GetParam()) / "golden.h5"; }
 };
 
-// Rounding of `layers` layers of two blocks, each a few sums of `hidden` products, on values up to `largest`.
+// The rounding errors of `layers` layers of two blocks, each a few sums of `hidden` products, for values up to
+// `largest`.
 double fp32_tolerance(int64_t layers, int64_t hidden, double largest) {
   return 4 * 2 * static_cast<double>(layers) * std::sqrt(static_cast<double>(hidden)) * 0x1p-24 * largest;
 }
@@ -55,7 +56,7 @@ TEST_P(StageTest, ReferenceInReferenceOut) {
                     .tokens = tokens,
                     .sequences = samples,
                     .max_length = length};
-  const StageCost cost = measure_stage(config, range, DType::kF32, DType::kF32, tokens, tokens);
+  const StageMemory cost = stage_memory(config, range, DType::kF32, DType::kF32, tokens, tokens);
   Scratch scratch(loaded.backend.allocate(cost.scratch_bytes));
   Ops& ops = loaded.backend.ops();
   if (loaded.stage.first()) {

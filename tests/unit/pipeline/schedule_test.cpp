@@ -9,19 +9,19 @@
 namespace lfm2 {
 namespace {
 
-std::vector<Action> make_schedule(int64_t stage, int64_t stages, int64_t items) {
+std::vector<Action> make_schedule(int64_t stage, int64_t stages, int64_t micro_batches) {
   std::vector<Action> actions;
-  for (int64_t index = 0; index < kActionsOfItem * items; ++index)
+  for (int64_t index = 0; index < kActionsOfMicroBatch * micro_batches; ++index)
     actions.push_back(scheduled_action(stage, stages, index));
   return actions;
 }
 
-// What a stage's devices do with an action list: actions are issued in order, a slot must be free first; receives,
+// What a stage's devices do with an action list: actions are issued in order, a buffer must be free first; receives,
 // forwards and sends then wait in queues of their own (two streams and two edges). Times are in units of one forward.
 class StageSimulator {
  public:
-  StageSimulator(int64_t stage, int64_t stages, int64_t items)
-      : first_(stage == 0), last_(stage + 1 == stages), actions_(make_schedule(stage, stages, items)) {}
+  StageSimulator(int64_t stage, int64_t stages, int64_t micro_batches)
+      : first_(stage == 0), last_(stage + 1 == stages), actions_(make_schedule(stage, stages, micro_batches)) {}
 
   bool finished() const { return next_ == actions_.size() && receives_.empty() && forwards_.empty() && sends_.empty(); }
 
@@ -32,11 +32,11 @@ class StageSimulator {
       ++next_;
       moved = true;
     }
-    if (!forwards_.empty() && (first_ || arrived_[slot(forwards_.front())] == forwards_.front())) {
-      const int64_t item = forwards_.front();
+    if (!forwards_.empty() && (first_ || arrived_[buffer(forwards_.front())] == forwards_.front())) {
+      const int64_t micro_batch = forwards_.front();
       forwards_.erase(forwards_.begin());
-      EXPECT_EQ(holds_[slot(item)], item) << "the slot was overwritten before its forward";
-      computed_.push_back(item);
+      EXPECT_EQ(holds_[buffer(micro_batch)], micro_batch) << "the buffer was overwritten before its forward";
+      computed_.push_back(micro_batch);
       moved = true;
     }
     return moved;
@@ -48,47 +48,47 @@ class StageSimulator {
   }
   bool can_receive() const { return !receives_.empty(); }
   int64_t take_send() {
-    const int64_t item = sends_.front();
-    EXPECT_EQ(holds_[slot(item)], item) << "the slot was overwritten before it was sent";
+    const int64_t micro_batch = sends_.front();
+    EXPECT_EQ(holds_[buffer(micro_batch)], micro_batch) << "the buffer was overwritten before it was sent";
     sends_.erase(sends_.begin());
-    free(item);
-    return item;
+    free(micro_batch);
+    return micro_batch;
   }
   void take_receive(int64_t sent) {
-    const int64_t item = receives_.front();
-    EXPECT_EQ(item, sent) << "a send met the receive of another item";
+    const int64_t micro_batch = receives_.front();
+    EXPECT_EQ(micro_batch, sent) << "a send met the receive of another micro_batch";
     receives_.erase(receives_.begin());
-    arrived_[slot(item)] = item;
+    arrived_[buffer(micro_batch)] = micro_batch;
   }
   const std::vector<int64_t>& results() const { return results_; }
 
  private:
-  static size_t slot(int64_t item) { return static_cast<size_t>(item % kSlots); }
-  void free(int64_t item) { busy_[slot(item)] = false; }
+  static size_t buffer(int64_t micro_batch) { return static_cast<size_t>(micro_batch % kBuffers); }
+  void free(int64_t micro_batch) { busy_[buffer(micro_batch)] = false; }
 
   bool issue(const Action& action) {
-    EXPECT_EQ(action.slot, static_cast<int>(action.item % kSlots));
+    EXPECT_EQ(action.buffer, static_cast<int>(action.micro_batch % kBuffers));
     switch (action.kind) {
       case ActionKind::kTakeTokens:
       case ActionKind::kReceive:
         EXPECT_EQ(action.kind == ActionKind::kTakeTokens, first_);
-        if (busy_[slot(action.item)]) return false;
-        busy_[slot(action.item)] = true;
-        holds_[slot(action.item)] = action.item;
-        if (!first_) receives_.push_back(action.item);
+        if (busy_[buffer(action.micro_batch)]) return false;
+        busy_[buffer(action.micro_batch)] = true;
+        holds_[buffer(action.micro_batch)] = action.micro_batch;
+        if (!first_) receives_.push_back(action.micro_batch);
         return true;
       case ActionKind::kForward:
-        forwards_.push_back(action.item);
+        forwards_.push_back(action.micro_batch);
         return true;
       case ActionKind::kSend:
         EXPECT_FALSE(last_);
-        sends_.push_back(action.item);
+        sends_.push_back(action.micro_batch);
         return true;
       case ActionKind::kGiveResult:
         EXPECT_TRUE(last_);
-        if (std::find(computed_.begin(), computed_.end(), action.item) == computed_.end()) return false;
-        results_.push_back(action.item);
-        free(action.item);
+        if (std::find(computed_.begin(), computed_.end(), action.micro_batch) == computed_.end()) return false;
+        results_.push_back(action.micro_batch);
+        free(action.micro_batch);
         return true;
     }
     return false;
@@ -98,15 +98,15 @@ class StageSimulator {
   std::vector<Action> actions_;
   size_t next_ = 0;
   std::vector<int64_t> receives_, forwards_, sends_, computed_, results_;
-  bool busy_[kSlots] = {};
-  int64_t holds_[kSlots] = {-1, -1}, arrived_[kSlots] = {-1, -1};
+  bool busy_[kBuffers] = {};
+  int64_t holds_[kBuffers] = {-1, -1}, arrived_[kBuffers] = {-1, -1};
 };
 
 // `reverse` steps the stages from last to first: the outcome may not depend on who is fast.
-void replay(int64_t stages, int64_t items, bool reverse) {
-  SCOPED_TRACE(testing::Message() << stages << " stages, " << items << " items");
+void replay(int64_t stages, int64_t micro_batches, bool reverse) {
+  SCOPED_TRACE(testing::Message() << stages << " stages, " << micro_batches << " micro_batches");
   std::vector<StageSimulator> ranks;
-  for (int64_t stage = 0; stage < stages; ++stage) ranks.emplace_back(stage, stages, items);
+  for (int64_t stage = 0; stage < stages; ++stage) ranks.emplace_back(stage, stages, micro_batches);
   const auto all_finished = [&] {
     return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.finished(); });
   };
@@ -123,22 +123,23 @@ void replay(int64_t stages, int64_t items, bool reverse) {
     ASSERT_TRUE(moved) << "deadlock";
   }
   std::vector<int64_t> in_order;
-  for (int64_t item = 0; item < items; ++item) in_order.push_back(item);
+  for (int64_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch) in_order.push_back(micro_batch);
   EXPECT_EQ(ranks.back().results(), in_order);
 }
 
 TEST(ScheduleTest, EverySendMeetsItsReceiveAndNothingDeadlocks) {
   for (int64_t stages = 1; stages <= 24; ++stages)
-    for (int64_t items : {1, 2, 3, 4, 5, 7, 16, 33})
-      for (bool reverse : {false, true}) replay(stages, items, reverse);
+    for (int64_t micro_batches : {1, 2, 3, 4, 5, 7, 16, 33})
+      for (bool reverse : {false, true}) replay(stages, micro_batches, reverse);
 }
 
 TEST(ScheduleTest, EveryStageHandlesEveryItemOnce) {
   for (int64_t stage = 0; stage < 4; ++stage) {
     const std::vector<Action> actions = make_schedule(stage, 4, 9);
-    for (int64_t item = 0; item < 9; ++item)
-      EXPECT_EQ(
-          std::count_if(actions.begin(), actions.end(), [&](const Action& action) { return action.item == item; }), 3);
+    for (int64_t micro_batch = 0; micro_batch < 9; ++micro_batch)
+      EXPECT_EQ(std::count_if(actions.begin(), actions.end(),
+                              [&](const Action& action) { return action.micro_batch == micro_batch; }),
+                3);
   }
 }
 

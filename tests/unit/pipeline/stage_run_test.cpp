@@ -35,11 +35,11 @@ TEST(OverlapClockTest, ALongRunIsNotKept) {
   OverlapClock clock;
   std::vector<Span> sends, computations;
   double now = 0;
-  for (int item = 0; item < 20000; ++item) {
+  for (int unit = 0; unit < 20000; ++unit) {
     const Span compute{0, now, now + length(random)};
     computations.push_back(compute);
     clock.computed(compute);
-    now = compute.end + (item % 3 == 0 ? length(random) : 0);
+    now = compute.end + (unit % 3 == 0 ? length(random) : 0);
     const double begin = std::max(compute.end, sends.empty() ? 0 : sends.back().end);
     const Span send{0, begin, begin + 0.9 * length(random)};
     sends.push_back(send);
@@ -62,7 +62,7 @@ TEST(OverlapClockTest, ALongRunIsNotKept) {
 // One stage alone neither sends nor waits.
 TEST(OverlapClockTest, ComputationsAloneAreNotKept) {
   OverlapClock clock;
-  for (int item = 0; item < 100000; ++item) clock.computed({0, item + 0.0, item + 0.5});
+  for (int unit = 0; unit < 100000; ++unit) clock.computed({0, unit + 0.0, unit + 0.5});
   EXPECT_LE(clock.kept(), 1300u);
 }
 

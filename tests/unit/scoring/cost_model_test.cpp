@@ -14,7 +14,7 @@ namespace {
 
 TEST(BestTargetTokensTest, WeighsTheFillAgainstTheFixedCost) {
   // t(T) = a + b T over S stages and N = tokens / T items: (N + S) t is least near N² = S b tokens / a.
-  const std::vector<StageCostModel> stages(4, {.fixed = 0.5e-3, .per_token = 1e-6});
+  const std::vector<StageTime> stages(4, {.fixed = 0.5e-3, .per_token = 1e-6});
   const int64_t target = best_target_tokens(stages, 32768, 32, 8192);
   const double items = std::sqrt(4 * 1e-6 * 32768 / 0.5e-3);
   EXPECT_NEAR(static_cast<double>(target), 32768 / items, 0.15 * 32768 / items);

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "kernels/error.h"
-#include "support/plans.h"
 
 namespace lfm2 {
 namespace {
@@ -17,39 +17,49 @@ SampleOffsets offsets_of(const std::vector<int64_t>& lengths) {
   return offsets;
 }
 
-void expect_covers(const BatchPlan& plan) {
-  int64_t sample = 0, token = 0;
-  for (int64_t i = 0; i < plan.items(); ++i) {
-    const MicroBatch item = plan.item(i);
-    EXPECT_EQ(item.first_sample, sample);
-    EXPECT_EQ(item.first_token, token);
-    EXPECT_GE(item.samples, 1);
-    EXPECT_LE(item.tokens, plan.max_tokens);
-    EXPECT_LE(item.samples, plan.max_samples);
-    sample += item.samples;
-    token += item.tokens;
-    EXPECT_EQ(token, plan.offset(sample));
+MicroBatches all_of(const SampleOffsets& offsets, int64_t micro_batch, int64_t target_tokens) {
+  return {offsets, {}, {0, offsets.samples()}, micro_batch, target_tokens};
+}
+
+void expect_covers(const MicroBatches& micro_batches, const SampleOffsets& offsets) {
+  const BatchPlan& plan = micro_batches.plan();
+  int64_t sample = 0, token = 0, max_tokens = 0, max_samples = 0;
+  for (int64_t i = 0; i < plan.micro_batches; ++i) {
+    const MicroBatch one = micro_batches[i];
+    EXPECT_EQ(one.first_sample, sample);
+    EXPECT_EQ(one.first_token, token);
+    EXPECT_GE(one.samples, 1);
+    max_tokens = std::max(max_tokens, one.tokens);
+    max_samples = std::max(max_samples, one.samples);
+    std::vector<int32_t> lengths;
+    for (int64_t j = 0; j < one.samples; ++j) lengths.push_back(static_cast<int32_t>(offsets.length(sample + j)));
+    EXPECT_EQ(lengths_of_message(micro_batches.lengths_message(i)), lengths);
+    sample += one.samples;
+    token += one.tokens;
+    EXPECT_EQ(token, offsets[sample]);
   }
   EXPECT_EQ(sample, plan.samples);
   EXPECT_EQ(token, plan.tokens);
+  EXPECT_EQ(max_tokens, plan.max_tokens);
+  EXPECT_EQ(max_samples, plan.max_samples);
 }
 
 TEST(PlanTest, GivenSamplesPerMicroBatch) {
   const SampleOffsets offsets = offsets_of({3, 1, 4, 1, 5});
-  const BatchPlan plan = test::plan_of(offsets, 2, 0);
-  ASSERT_EQ(plan.items(), 3);
-  EXPECT_EQ(plan.item(0).tokens, 4);
-  EXPECT_EQ(plan.item(1).tokens, 5);
-  EXPECT_EQ(plan.item(2).tokens, 5);
-  EXPECT_EQ(plan.max_length, 5);
-  expect_covers(plan);
+  const MicroBatches micro_batches = all_of(offsets, 2, 0);
+  ASSERT_EQ(micro_batches.plan().micro_batches, 3);
+  EXPECT_EQ(micro_batches[0].tokens, 4);
+  EXPECT_EQ(micro_batches[1].tokens, 5);
+  EXPECT_EQ(micro_batches[2].tokens, 5);
+  expect_covers(micro_batches, offsets);
 }
 
 TEST(PlanTest, ChosenMicroBatchesHoldTheTarget) {
   const SampleOffsets offsets = offsets_of({10, 200, 3, 3, 3, 90, 20});
-  const BatchPlan plan = test::plan_of(offsets, 0, 100);
-  for (int64_t i = 0; i < plan.items(); ++i) EXPECT_TRUE(plan.item(i).tokens <= 100 || plan.item(i).samples == 1);
-  expect_covers(plan);
+  const MicroBatches micro_batches = all_of(offsets, 0, 100);
+  for (int64_t i = 0; i < micro_batches.plan().micro_batches; ++i)
+    EXPECT_TRUE(micro_batches[i].tokens <= 100 || micro_batches[i].samples == 1);
+  expect_covers(micro_batches, offsets);
 }
 
 TEST(PlanTest, CoversEveryCountAndSize) {
@@ -58,8 +68,18 @@ TEST(PlanTest, CoversEveryCountAndSize) {
       std::vector<int64_t> lengths(static_cast<size_t>(samples));
       std::iota(lengths.begin(), lengths.end(), 1);
       const SampleOffsets offsets = offsets_of(lengths);
-      expect_covers(test::plan_of(offsets, size, 8));
+      expect_covers(all_of(offsets, size, 8), offsets);
     }
+}
+
+TEST(PlanTest, EquallyLongSamplesAreToldInTwoWords) {
+  const SampleOffsets offsets = offsets_of({7, 7, 7, 7, 2});
+  const MicroBatches micro_batches = all_of(offsets, 3, 0);
+  EXPECT_EQ(micro_batches.lengths_message(0), (std::vector<int32_t>{3, 7}));
+  EXPECT_EQ(micro_batches.lengths_message(1), (std::vector<int32_t>{2, 7, 2}));
+  expect_covers(micro_batches, offsets);
+  for (const std::vector<int32_t>& words : {std::vector<int32_t>{}, {3}, {0, 7}, {-1, 7}, {2, 7, 2, 1}, {3, 1, 2}})
+    EXPECT_THROW(lengths_of_message(words), Error);
 }
 
 TEST(PlanTest, TargetKeepsStagesBusy) {
@@ -92,12 +112,15 @@ TEST(ReplicaSamplesTest, EveryPipelineGetsItsShareInOrder) {
 
 TEST(ReplicaSamplesTest, APlanOfAPartKnowsWhereItStands) {
   const SampleOffsets offsets = offsets_of({3, 1, 4, 1, 5});
-  const BatchPlan plan = make_plan(offsets, {2, 3}, 2, 0);
-  EXPECT_EQ(plan.first_sample, 2);
-  EXPECT_EQ(plan.first_token, 4);
-  for (const auto& [sample, token] : {std::pair(0, 0), std::pair(1, 4), std::pair(2, 5), std::pair(3, 10)})
-    EXPECT_EQ(plan.offset(sample), token);
-  EXPECT_EQ(plan.items(), 2);
+  const std::vector<int32_t> ids{40, 41, 42, 43, 10, 50, 51, 52, 53, 54};
+  const MicroBatches micro_batches(offsets, ids, {2, 3}, 2, 0);
+  EXPECT_EQ(micro_batches.plan().first_sample, 2);
+  EXPECT_EQ(micro_batches.plan().first_token, 4);
+  ASSERT_EQ(micro_batches.plan().micro_batches, 2);
+  EXPECT_EQ(micro_batches[1].first_sample, 2);
+  EXPECT_EQ(micro_batches[1].first_token, 5);
+  EXPECT_EQ(micro_batches.ids(1).front(), 50);
+  EXPECT_EQ(micro_batches.ids(1).size(), 5u);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Where a stage's weights come to lie on the device: pairs of gate and up, and feed-forwards padded with zeros.
+// The layout of a stage's weights on the device: pairs of gate and up, and feed-forwards padded with zeros.
 #include "stage/shards/shard_weights.h"
 
 #include <malloc.h>
@@ -20,13 +20,13 @@ namespace {
 
 constexpr int64_t kHidden = 16, kExperts = 3;
 
-// While it lives, new memory holds anything but zeros, as a device's may.
+// While it lives, fresh memory is not zero, as a device's memory may be.
 struct DirtyMemory {
   DirtyMemory() { mallopt(M_PERTURB, 0x55); }
   ~DirtyMemory() { mallopt(M_PERTURB, 0); }
 };
 
-// A dense layer and one of experts, `ffn` and `moe_ffn` columns.
+// A configuration with a dense layer of `ffn` columns and one with experts of `moe_ffn` columns.
 std::string config_text(int64_t ffn, int64_t moe_ffn) {
   return OrderedJson{{"model_type", "lfm2_moe"},
                      {"vocab_size", 32},
@@ -72,7 +72,7 @@ std::vector<float> floats(const ModelSource& source, const std::string& name) {
   return {};
 }
 
-// gate_up [2 padded, hidden] and down [hidden, padded] of one feed-forward, against its tensors.
+// Compares gate_up [2 padded, hidden] and down [hidden, padded] of one feed-forward with its tensors.
 void expect_padded(const ModelSource& source, const std::string& prefix, int64_t ffn, const Tensor& gate_up,
                    const Tensor& down) {
   SCOPED_TRACE(prefix);
@@ -124,7 +124,7 @@ TEST(ShardWeightsTest, FeedForwardsArePaddedWithZeros) {
     }
 }
 
-// What is planned, what weights-tools plan says and what is taken: all count the padding.
+// The memory plan, weights-tools plan and the memory that is used all count the padding.
 TEST(ShardWeightsTest, PlansCountThePadding) {
   const SynthSource source(config_text(12, 100), "config", 1, DType::kF32);
   Loaded loaded(source, DType::kF32);
@@ -134,7 +134,7 @@ TEST(ShardWeightsTest, PlansCountThePadding) {
   const uint64_t taken = loaded.weights->bytes(), padding = 4 * 3 * kHidden * (4 + kExperts * 4);
   EXPECT_EQ(taken, source.total_bytes() + padding);
   EXPECT_EQ(held_bytes(stage_tensors(*loaded.shards, all, true, true), DType::kF32), taken);
-  EXPECT_EQ(measure_stage(source.config(), all, DType::kF32, DType::kF32, 8, 1).weight_bytes, taken);
+  EXPECT_EQ(stage_memory(source.config(), all, DType::kF32, DType::kF32, 8, 1).weight_bytes, taken);
   EXPECT_EQ(stage_needs(source, {all}, {{}, DType::kF32, 1, 8})[0].weight_bytes, taken);
 }
 

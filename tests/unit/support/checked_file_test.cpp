@@ -1,4 +1,4 @@
-// Reads that stay inside the file, and files that are whole or absent.
+// Reads that stay inside the file, and files that are either whole or absent.
 #include "stage/support/checked_file.h"
 
 #include <sys/stat.h>
@@ -105,7 +105,7 @@ TEST(AtomicFileTest, NamesTheFileThatCannotBeMade) {
   expect_error([&] { AtomicFile file(folder / "absent/f"); }, ExitCode::kCantCreate, {"absent/f"});
 }
 
-// Nobody writes to it: opening must not wait.
+// Nobody writes to the pipe, so opening it must not wait.
 TEST(CheckedFileTest, RefusesANamedPipe) {
   const TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);

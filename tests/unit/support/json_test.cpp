@@ -1,4 +1,4 @@
-// What strangers' JSON must not do.
+// What untrusted JSON must not be able to do.
 #include "stage/support/json.h"
 
 #include "support/weights_support.h"

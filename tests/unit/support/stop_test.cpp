@@ -1,4 +1,4 @@
-// Each in a process of its own: what a signal did to one stays.
+// Each test runs in a process of its own, because the effect of a signal stays.
 #include "stage/support/stop.h"
 
 #include <gtest/gtest.h>
@@ -10,14 +10,22 @@ namespace {
 
 [[noreturn]] void say(bool right) { _exit(right ? 0 : 1); }
 
+// As a launcher does: to the process, not to this thread.
+void send(int signal) { kill(getpid(), signal); }
+
+bool is_requested_soon() {
+  for (int i = 0; i < 5000 && !stop_requested(); ++i) usleep(1000);
+  return stop_requested();
+}
+
 TEST(StopSignalDeathTest, EachOfThemAsksTheRunToStop) {
   for (const int signal : {SIGUSR1, SIGTERM, SIGINT})
     EXPECT_EXIT(
         {
           catch_stop_signals();
           if (stop_requested()) say(false);
-          raise(signal);
-          say(stop_requested());
+          send(signal);
+          say(is_requested_soon());
         },
         testing::ExitedWithCode(0), "");
 }
@@ -29,6 +37,32 @@ TEST(StopSignalDeathTest, AlsoWhereTheyWereBlocked) {
         sigfillset(&all);
         sigprocmask(SIG_SETMASK, &all, nullptr);
         catch_stop_signals();
+        send(SIGUSR1);
+        say(is_requested_soon());
+      },
+      testing::ExitedWithCode(0), "");
+}
+
+// As OpenCL drivers do when MPI looks for devices.
+TEST(StopSignalDeathTest, AlsoWhereALibraryReplacesTheHandlers) {
+  for (const int replaced : {SIGUSR1, SIGTERM, SIGINT})
+    EXPECT_EXIT(
+        {
+          catch_stop_signals();
+          signal(replaced, [](int) {});
+          send(replaced);
+          say(is_requested_soon());
+        },
+        testing::ExitedWithCode(0), "");
+}
+
+TEST(StopSignalDeathTest, AlsoWhereAThreadUnblocksThem) {
+  EXPECT_EXIT(
+      {
+        catch_stop_signals();
+        sigset_t none{};
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, nullptr);
         raise(SIGUSR1);
         say(stop_requested());
       },
@@ -39,20 +73,57 @@ TEST(StopSignalDeathTest, TheSameRequestByTwoWaysIsOneAndALaterOneEndsTheProcess
   EXPECT_EXIT(
       {
         catch_stop_signals();
-        raise(SIGUSR1);
-        raise(SIGTERM);
+        send(SIGUSR1);
+        if (!is_requested_soon()) say(false);
+        send(SIGTERM);
+        usleep(100'000);
         say(stop_requested());
       },
       testing::ExitedWithCode(0), "");
   EXPECT_EXIT(
       {
         catch_stop_signals();
-        raise(SIGUSR1);
+        send(SIGUSR1);
+        if (!is_requested_soon()) say(false);
         usleep(1'100'000);
-        raise(SIGUSR1);
+        send(SIGUSR1);
+        usleep(5'000'000);
         say(false);
       },
       testing::ExitedWithCode(75), "");
+}
+
+TEST(InterruptDeathTest, ASignalIsRememberedAndTheSameOneAgainEndsTheProcess) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    EXPECT_EXIT(
+        {
+          catch_interrupts();
+          if (stop_requested()) say(false);
+          raise(signal);
+          say(stop_signal() == signal);
+        },
+        testing::ExitedWithCode(0), "");
+    EXPECT_EXIT(
+        {
+          catch_interrupts();
+          raise(signal);
+          raise(signal);
+          say(false);
+        },
+        testing::KilledBySignal(signal), "");
+  }
+}
+
+TEST(InterruptDeathTest, AnotherSignalDoesNotEndTheProcess) {
+  EXPECT_EXIT(
+      {
+        catch_interrupts();
+        raise(SIGINT);
+        usleep(1'100'000);
+        raise(SIGTERM);
+        say(stop_signal() == SIGTERM);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

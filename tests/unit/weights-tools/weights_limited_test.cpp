@@ -1,4 +1,4 @@
-// The child process for files from strangers: what it may not do, and what its death looks like.
+// The child process for untrusted files: what it may not do, and what its death looks like.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -56,7 +56,7 @@ TEST(LimitedChildTest, DeathIsOneLine) {
   const auto by_signal = [&](int number) {
     dies(
         [number] {
-          std::signal(number, SIG_DFL);  // not the sanitizers' handler
+          std::signal(number, SIG_DFL);  // the default handler, not that of the sanitizers
           ::raise(number);
           return std::string();
         },
@@ -96,7 +96,7 @@ TEST(LimitedChildTest, TimeIsLimited) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
-// A child that says nothing more, or too much, and lives on.
+// A child that sends nothing more, or too much, and does not end.
 TEST(LimitedChildTest, NobodyWaitsForAChildThatDoesNotEnd) {
   const auto start = std::chrono::steady_clock::now();
   ChildLimits limits;
@@ -115,7 +115,8 @@ TEST(LimitedChildTest, NobodyWaitsForAChildThatDoesNotEnd) {
   stays(
       [](int fd) {
         struct stat status {};
-        if (::fstat(fd, &status) != 0 || !S_ISFIFO(status.st_mode)) return;  // a file that this test was started with
+        // Leaves alone the files that this test was started with.
+        if (::fstat(fd, &status) != 0 || !S_ISFIFO(status.st_mode)) return;
         const std::string much(9000, '\0');
         static_cast<void>(!::write(fd, much.data(), much.size()));
       },
@@ -137,7 +138,7 @@ TEST(LimitedChildTest, MemoryIsLimited) {
 }
 #endif
 
-// Each call that must fail answers with its number.
+// Each call that must fail reports its number.
 TEST(LimitedChildTest, NothingIsWrittenStartedOrSent) {
   const TemporaryFolder folder;
   const std::string path = folder / "f";

@@ -1,4 +1,4 @@
-// Every lie that the table of a model.bin can tell, and the table that is written.
+// Everything that can be wrong in the table of a model.bin, and the table that is written.
 #include "support/weights_support.h"
 #include "weights-tools/formats/model_bin.h"
 
@@ -27,11 +27,12 @@ TEST(ModelBinTest, ReadsTheTable) {
                                                  {"lm_head.weight", "F32", {1, 1, 1, 2}, std::string(8, 'b')}});
   const RawTensors tensors = read(file);
   ASSERT_EQ(tensors.size(), 2u);
-  const RawTensor& embedding = tensors.at("model.embed_tokens.weight");  // the leading "model." comes back
+  // With the leading "model.", which the file leaves out.
+  const RawTensor& embedding = tensors.at("model.embed_tokens.weight");
   EXPECT_EQ(embedding.dims, (std::vector<uint64_t>{2, 3}));
   EXPECT_EQ(embedding.dtype, DType::kF32);
   EXPECT_EQ(file.substr(embedding.offset, embedding.bytes), std::string(24, 'a'));
-  const RawTensor& head = tensors.at("lm_head.weight");  // which never had one
+  const RawTensor& head = tensors.at("lm_head.weight");  // its name never had "model." in front
   EXPECT_EQ(file.substr(head.offset, head.bytes), std::string(8, 'b'));
 }
 
@@ -47,7 +48,7 @@ TEST(ModelBinTest, RefusesLies) {
     std::string what, file;
     std::vector<std::string> parts;
   };
-  const size_t one = 4 + 4 + 1 + 4 + 4 + 16;  // the table of one tensor "a" of rank 1
+  const size_t one = 4 + 4 + 1 + 4 + 4 + 16;  // bytes of the table of one tensor "a" of rank 1
   const size_t two = 2 * one - 4;
   const auto single = [&](const std::string& text) { return little_endian(1, 4) + text + std::string(64, 'x'); };
   const std::vector<Lie> lies = {
@@ -93,7 +94,7 @@ TEST(ModelBinTest, RefusesLies) {
   }
 }
 
-// The writer's table against one built by hand in the test.
+// Compares the writer's table with one that the test builds by hand.
 TEST(ModelBinTest, LayoutIsTheDocumentedOne) {
   for (const std::string& name : test::kGoldenCases) {
     const auto model = open_model(test::golden_dir() / name);

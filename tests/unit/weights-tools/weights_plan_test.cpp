@@ -1,4 +1,4 @@
-// The figures of plan against those that are published or counted by hand.
+// The figures of plan, compared with published ones and with ones counted by hand.
 #include "support/weights_support.h"
 #include "weights-tools/commands/stage_needs.h"
 #include "weights-tools/commands/stage_options.h"

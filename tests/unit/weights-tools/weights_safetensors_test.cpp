@@ -1,4 +1,4 @@
-// Every lie that a safetensors header can tell, and the header that Hugging Face's library would write.
+// Everything that can be wrong in a safetensors header, and the header that Hugging Face's library would write.
 #include "support/weights_support.h"
 #include "weights-tools/formats/safetensors.h"
 
@@ -124,7 +124,7 @@ void expect_refused(const std::vector<Lie>& lies) {
 TEST(SafetensorsTest, RefusesLiesAboutTheHeader) { expect_refused(lies_about_the_header()); }
 TEST(SafetensorsTest, RefusesLiesAboutTensors) { expect_refused(lies_about_tensors()); }
 
-// Whatever byte of a header is changed: refused, or still inside the file.
+// Whichever byte of a header is changed, the file is refused, or all tensors are still inside it.
 TEST(SafetensorsTest, AnyChangedByteIsSafe) {
   const std::string good =
       test::safetensors_text({{"a", "F32", {2}, std::string(8, 'x')}, {"b", "BF16", {2, 2}, std::string(8, 'y')}});

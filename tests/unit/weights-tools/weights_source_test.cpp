@@ -22,7 +22,7 @@ void erase_tensor(std::vector<HandTensor>& tensors, const std::string& name) {
   ASSERT_EQ(tensors.size() + 1, before) << name;
 }
 
-// A folder with the golden case's tensors after `change`.
+// Writes a folder with the golden case's tensors after `change`.
 template <class F>
 void write_changed(const fs::path& folder, const std::string& golden_case, F&& change) {
   std::vector<HandTensor> tensors = test::golden_tensors(golden_case);

@@ -1,4 +1,4 @@
-// Round trips: what comes out of shards is what went in, byte for byte, however it was cut.
+// Round trips: what comes out of shards is, byte for byte, what went in, however it was cut.
 #include <bit>
 #include <cmath>
 
@@ -99,12 +99,12 @@ TEST(SplitTest, SplitIdTellsSplitsApart) {
   EXPECT_EQ(ids.size(), 4u);
 }
 
-// The conversions of the C++ library, which know nothing of bit patterns: the nearest of all representable numbers.
+// Rounds to the nearest representable number with functions of the C++ library, without looking at bit patterns.
 double nearest(double value, int mantissa_bits, int least_exponent) {
   if (value == 0) return value;
   const int exponent = std::max(std::ilogb(value), least_exponent);
   const double unit = std::ldexp(1.0, exponent - mantissa_bits);
-  return std::nearbyint(value / unit) * unit;  // ties to even
+  return std::nearbyint(value / unit) * unit;  // ties go to the even one
 }
 
 void expect_converted(const std::string& golden_case, DType dtype, int mantissa_bits, int least_exponent) {
@@ -185,7 +185,7 @@ TEST(SplitTest, OtherHdf5FilesAreNeitherTakenNorRemoved) {
   EXPECT_EQ(test::file_names(folder / "shards"), std::set<std::string>{"results.h5"});
 }
 
-// A source that breaks off in the middle.
+// A source that fails in the middle.
 class BrokenSource : public ModelSource {
  public:
   explicit BrokenSource(const ModelSource& good) : ModelSource(good.config(), good.config_text()), good_(good) {
@@ -210,7 +210,7 @@ TEST(SplitTest, AFailureLeavesNothing) {
   expect_error(
       [&] {
         ShardWriter writer(broken, equal_partition(8, 3), {}, folder / "shards", false);
-        EXPECT_EQ(test::file_names(folder / "shards").size(), 3u);  // under temporary names
+        EXPECT_EQ(test::file_names(folder / "shards").size(), 3u);  // they have temporary names
         copy_model(broken, writer, progress);
       },
       ExitCode::kIo, {"Input/output"});
@@ -245,7 +245,7 @@ TEST(MergeTest, RefusesWhatExists) {
   const auto other = open_model(golden_dir() / "tiny-moe");
   expect_error([&] { write_as(*other, folder / "n.safetensors"); }, ExitCode::kCantCreate, {"config.json"});
   EXPECT_EQ(test::file_names(folder.path()), (std::set<std::string>{"config.json", "m.safetensors"}));
-  EXPECT_NO_THROW(write_as(*model, folder / "n.safetensors"));  // the same configuration
+  EXPECT_NO_THROW(write_as(*model, folder / "n.safetensors"));  // the configuration is the same, and may stay
   EXPECT_NO_THROW(write_as(*other, folder / "m.safetensors", true));
   EXPECT_EQ(read_bytes(folder / "config.json"), read_bytes(golden_dir() / "tiny-moe/config.json"));
   fs::create_directory(folder / "d.bin");

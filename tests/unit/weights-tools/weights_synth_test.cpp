@@ -1,4 +1,4 @@
-// Random weights: the same for the same seed however they are asked for, and spread as intended.
+// Random weights: the same for the same seed in whatever order they are read, and with the intended spread.
 #include <cmath>
 
 #include "support/weights_support.h"
@@ -81,14 +81,14 @@ TEST(SynthTest, SpreadIsTheIntendedOne) {
     if (spec.name.ends_with("bias")) std = 0.05 / std::sqrt(3.0);
     if (spec.name.ends_with("embed_tokens.weight")) std = 4.0 / std::sqrt(static_cast<double>(c.hidden));
     if (spec.name.ends_with("gate.weight")) std = 2.0 / std::sqrt(static_cast<double>(c.hidden));
-    const double sigma = std / std::sqrt(count);  // of the mean of so many
+    const double sigma = std / std::sqrt(count);  // standard deviation of the mean of `count` elements
     EXPECT_LT(std::abs(sum / count), 5 * sigma) << spec.name;
     EXPECT_NEAR(std::sqrt(squares / count), std, 5 * sigma) << spec.name;
     EXPECT_LE(largest, std * std::sqrt(3.0) * 1.0001) << spec.name;
   }
 }
 
-// Neighbours, and elements that share a random word, have nothing in common.
+// Neighbours, and elements that share a random word, are uncorrelated.
 TEST(SynthTest, ElementsAreUncorrelated) {
   const SynthSource model = tiny(0, DType::kF32);
   const std::vector<float> x = values(model, 0);

@@ -28,7 +28,8 @@ TIMEOUT = 120
 
 def run(*arguments, **options):
     result = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, timeout=TIMEOUT, **options)
-    result.stdout, result.stderr = result.stdout.decode(), result.stderr.decode()  # not text=True, which hides \r
+    # Decoded here, because text=True hides \r.
+    result.stdout, result.stderr = result.stdout.decode(), result.stderr.decode()
     return result
 
 
@@ -114,7 +115,8 @@ class UsageTest(CliTest):
         ]
         for arguments, part in cases:
             with self.subTest(arguments=arguments):
-                code = 66 if arguments[0:1] == ["verify"] else 64  # there the missing shards come first
+                # Verify looks for shards first, which are missing.
+                code = 66 if arguments[0:1] == ["verify"] else 64
                 self.refuse(code, [part if code == 64 else ".h5"], *arguments)
         self.assertEqual(self.names(), [])
 
@@ -213,7 +215,7 @@ class UsageTest(CliTest):
         self.refuse(64, ["would replace"], "synth", "--config", self.folder / "config.bin", "--out", self.folder / "config.bin", "--force")
         self.assertEqual(contents(), before)
 
-        model = self.folder / "model"  # what stands beside the model is its own affair
+        model = self.folder / "model"  # files beside the model are left alone
         shutil.copytree(GOLDEN / "tiny-moe", model, ignore=shutil.ignore_patterns("*.h5"))
         before = contents()
         self.succeed("split", model, "--out", model, "--force")
@@ -228,7 +230,7 @@ class UsageTest(CliTest):
         plain = self.succeed("split", GOLDEN / "tiny-moe", "--out", self.folder / "b")
         self.assertEqual(plain.stdout, "")
         self.assertEqual(plain.stderr.count("\n"), 1)
-        self.assertNotIn("\r", plain.stderr)  # no bar in a log
+        self.assertNotIn("\r", plain.stderr)  # a log has no progress bar
         bar = self.succeed("split", GOLDEN / "tiny-moe", "--out", self.folder / "c", "--progress", "on")
         self.assertIn("\r", bar.stderr)
         self.assertIn("100 %", bar.stderr)
@@ -284,7 +286,8 @@ class RoundTripTest(CliTest):
 
     def test_verify_of_files_from_strangers(self):
         shards = self.split("tiny-dense")
-        with open(self.folder / "out", "wb") as out:  # the child may not write to files, its answer must get there
+        # The child may not write to files, yet its answer must get into one.
+        with open(self.folder / "out", "wb") as out:
             subprocess.run([PROGRAM, "verify", "--untrusted", shards], stdout=out, stderr=out, check=True, timeout=TIMEOUT)
         self.assertIn("every checksum is right", (self.folder / "out").read_text())
         self.assertIn("no checksums", self.succeed("verify", "--untrusted", GOLDEN / "tiny-moe").stdout)
@@ -323,7 +326,8 @@ class ReportTest(CliTest):
         self.assertEqual([s["layer_count"] for s in plan["stages"]], [6, 6, 6, 6])
         self.assertAlmostEqual(sum(s["gflop_per_token"] for s in plan["stages"]), 2.85, delta=0.01)
         self.assertEqual([s["fits"] for s in plan["stages"]], [s["total_bytes"] <= 4.7e9 for s in plan["stages"]])
-        self.assertEqual(len({s["fits"] for s in plan["stages"]}), 2)  # the figure above was chosen so
+        # The figure above was chosen so that some stages fit and others do not.
+        self.assertEqual(len({s["fits"] for s in plan["stages"]}), 2)
         self.assertIn("does NOT fit", self.succeed("plan", "lfm2-8b-a1b", "--gpu-memory", "1GB").stdout)
         self.assertIn("fits in 80.00 GB", self.succeed("plan", "lfm2-8b-a1b", "--gpu-memory", "80GB").stdout)
         for model in [GOLDEN / "tiny-moe", GOLDEN / "tiny-moe/config.json", self.split()]:
@@ -504,7 +508,7 @@ class DamagedInputTest(CliTest):
             for out in [f"above/{command[0]}", f"above/{command[0]}-2/"]:
                 with self.subTest(command=command, out=out):
                     self.refuse(74, ["fsync failed"], *command, "--out", out, cwd=self.folder, env=failing)
-                    # One that was there before needs nothing of the folder above.
+                    # A folder that existed before needs no sync of its parent.
                     result = run(*command, "--out", out, "--force", "--quiet", cwd=self.folder, env=failing)
                     self.assertEqual(result.returncode, 0, result.stderr)
 

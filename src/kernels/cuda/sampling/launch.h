@@ -7,19 +7,20 @@
 
 #include <cstdint>
 
+#include "kernels/sampling.h"
+
 namespace lfm2 {
 
 void launch_top_log_probs(cudaStream_t stream, const float* logits, int64_t rows, int64_t vocab, int64_t k,
                           int32_t* ids, float* log_probs);
 
 struct SampleArgs {
-  const float* logits;   // [rows, vocab]
-  const int32_t* draws;  // [rows, 2]
-  int32_t* ids;          // [rows]
-  float* log_probs;      // [rows]
-  int64_t rows, vocab, top_k;
-  float temperature, top_p;
-  uint64_t seed;
+  const float* logits;        // [rows, vocab]
+  const int32_t* draws;       // [rows, 2]
+  const SamplingRule* rules;  // [rows]
+  int32_t* ids;               // [rows]
+  float* log_probs;           // [rows]
+  int64_t rows, vocab;
 };
 void launch_sample(cudaStream_t stream, const SampleArgs& args);
 

@@ -270,11 +270,11 @@ __device__ float window_of(uint64_t best) {
 }
 
 // What the rule keeps. The window has the largest logits; where it does not decide, the whole row is looked at.
-__device__ Kept keep(const SampleArgs& args, const Row& row, float lowest, Histogram& histogram, float* window) {
+__device__ Kept keep(const SamplingRule& rule, const Row& row, float lowest, Histogram& histogram, float* window) {
   __shared__ int collected;
   if (threadIdx.x == 0) collected = 0;
   __syncthreads();
-  const bool by_mass = args.top_p<1, by_count = args.top_k> 0 && args.top_k < args.vocab;
+  const bool by_mass = rule.top_p<1, by_count = rule.top_k> 0 && rule.top_k < row.vocab;
   uint64_t row_mass = 0, mass = 0;
   uint64_t count = 0;
   for_each_logit(row.logits, row.vector, 0, row.vocab, threadIdx.x, kRowThreads, [&](float logit) {
@@ -298,7 +298,7 @@ __device__ Kept keep(const SampleArgs& args, const Row& row, float lowest, Histo
   if (collected > kWindow) entries = everything;
   Kept kept;
   if (by_count) {
-    const auto top_k = static_cast<uint64_t>(args.top_k);
+    const auto top_k = static_cast<uint64_t>(rule.top_k);
     if (top_k < count && collected <= kWindow) {
       kept = select(row, histogram, entries, By::kCount, top_k);
     } else if (whole) {
@@ -318,7 +318,7 @@ __device__ Kept keep(const SampleArgs& args, const Row& row, float lowest, Histo
     row_mass = kept.mass;
   }
   if (by_mass) {
-    const uint64_t wanted = nucleus_mass(args.top_p, row_mass);
+    const uint64_t wanted = nucleus_mass(rule.top_p, row_mass);
     kept = select(row, histogram, wanted <= mass ? entries : everything, By::kMass, wanted);
   }
   return kept;
@@ -340,13 +340,14 @@ __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs args,
   const double log_sum = log_sum_of(mine);
   const uint64_t best = best_of(mine.best);
   int id = static_cast<int>(~static_cast<uint32_t>(best));
-  if (args.temperature > 0) {
+  const SamplingRule rule = args.rules[index];
+  if (rule.temperature > 0) {
     const auto best_key = static_cast<uint32_t>(best >> 32);
-    const Row row{logits, vocab, best_key, sampling_logit(best_key), 1.0f / args.temperature, vector};
+    const Row row{logits, vocab, best_key, sampling_logit(best_key), 1.0f / rule.temperature, vector};
     Kept kept;
-    if (args.top_p < 1 || (args.top_k > 0 && args.top_k < args.vocab))
-      kept = keep(args, row, window_of(mine.best), histogram, window);
-    id = find_id(row, kept, args.seed, args.draws + 2 * index);
+    if (rule.top_p < 1 || (rule.top_k > 0 && rule.top_k < args.vocab))
+      kept = keep(rule, row, window_of(mine.best), histogram, window);
+    id = find_id(row, kept, rule.seed, args.draws + 2 * index);
   }
   if (threadIdx.x != 0) return;
   args.ids[index] = id;

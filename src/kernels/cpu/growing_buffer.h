@@ -1,4 +1,4 @@
-// Aligned host memory: behind CpuBackend::allocate and for the operators' scratch.
+// Aligned host memory: what CpuBackend::allocate returns, and the scratch of the operators.
 #pragma once
 
 #include <cstddef>
@@ -7,16 +7,17 @@
 
 namespace lfm2 {
 
-// 64-byte aligned and untouched; Error(kUnavailable) where there is not enough memory. Never null, also for 0 bytes.
+// 64-byte aligned, not yet touched, and never null, not even for 0 bytes. Error(kUnavailable) where there is not enough
+// memory.
 Buffer allocate_aligned(size_t bytes);
 
-// Scratch that an operator sizes at each call; it grows to the largest size asked for and stays there.
+// Scratch that an operator sizes at each call. It grows to the largest size that was asked for, and stays there.
 class Workspace {
  public:
   template <class T>
   T* reserve(size_t count) {
     if (buffer_.bytes() < count * sizeof(T)) {
-      buffer_ = Buffer();  // first give back the old one
+      buffer_ = Buffer();  // frees the old memory first
       buffer_ = allocate_aligned(count * sizeof(T));
     }
     return reinterpret_cast<T*>(buffer_.data());

@@ -1,5 +1,5 @@
-// Aligned allocation.
-#include "kernels/cpu/workspace.h"
+// Aligned allocation of host memory.
+#include "kernels/cpu/growing_buffer.h"
 
 #include <sys/mman.h>
 
@@ -18,7 +18,7 @@ Buffer allocate_aligned(size_t bytes) {
   }
   if (data == nullptr)
     throw Error(ExitCode::kUnavailable, fmt::format("not enough memory: {} bytes were asked for", bytes));
-  // Only a hint (weights are read with far fewer TLB misses); without it everything works the same.
+  // Only a hint: with huge pages, reading weights misses the TLB far less often. Nothing depends on it.
   if (alignment == kHugePage) static_cast<void>(madvise(data, bytes, MADV_HUGEPAGE));
   return Buffer(data, bytes, std::free);
 }

@@ -1,6 +1,6 @@
 // The pipeline over threads and the pipeline of one stage give the same bits, however the samples are cut, ordered and
 // accompanied.
-#include "stage/scoring/pipeline.h"
+#include "stage/scoring/scorer.h"
 
 #include <gtest/gtest.h>
 
@@ -11,21 +11,21 @@
 #include <thread>
 
 #include "comm/local_channel.h"
+#include "comm/local_control_link.h"
 #include "stage/io/input_file.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
 #include "support/local_watchdogs.h"
-#include "support/plans.h"
 
 namespace lfm2::test {
 namespace {
 
 // Runs `samples` through one thread a stage; returns the logits of all rows.
-std::vector<float> run_pipeline(const std::string& golden_case, const std::vector<LayerRange>& stages,
-                                const Samples& samples, int64_t micro_batch, Positions positions,
-                                DType compute = DType::kF32, int threads = 1) {
-  const BatchPlan plan = plan_of(samples.offsets, micro_batch, 0);
+std::vector<float> score(const std::string& golden_case, const std::vector<LayerRange>& stages, const Samples& samples,
+                         int64_t micro_batch, Positions positions, DType compute = DType::kF32, int threads = 1) {
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, micro_batch, 0);
   std::vector<LocalLink> links(stages.size());
+  LocalControlHub hub(stages.size());
   LogitsCollector collector;
   LocalBoard board(stages.size());
   std::vector<std::thread> ranks;
@@ -36,16 +36,17 @@ std::vector<float> run_pipeline(const std::string& golden_case, const std::vecto
         LoadedStage loaded(golden_case, stages[rank], compute, threads);
         LocalChannel channel(rank == 0 ? nullptr : &links[rank - 1],
                              rank + 1 == stages.size() ? nullptr : &links[rank]);
+        LocalControlLink control(hub, rank);
         Watchdog watchdog = board.watchdog(rank);
-        Pipeline pipeline({.backend = loaded.backend,
-                           .stage = loaded.stage,
-                           .channel = &channel,
-                           .control = nullptr,
-                           .index = static_cast<int64_t>(rank),
-                           .stages = static_cast<int64_t>(stages.size()),
-                           .watchdog = watchdog},
-                          plan, compute, {.positions = positions});
-        pipeline.run(samples.ids, {&collector}, [](const MicroBatch&) {});
+        Scorer scorer({.backend = loaded.backend,
+                       .stage = loaded.stage,
+                       .channel = &channel,
+                       .control = &control,
+                       .index = static_cast<int64_t>(rank),
+                       .stages = static_cast<int64_t>(stages.size()),
+                       .watchdog = watchdog},
+                      micro_batches.plan(), compute, {.positions = positions});
+        scorer.run(rank == 0 ? &micro_batches : nullptr, {&collector}, [](const MicroBatch&) {});
       } catch (...) {
         errors[rank] = std::current_exception();
       }
@@ -74,30 +75,30 @@ Samples ragged_samples(int64_t vocab) {
   return all;
 }
 
-class PipelineTest : public testing::TestWithParam<std::string> {
+class ScorerTest : public testing::TestWithParam<std::string> {
  protected:
   int64_t layers() const { return ShardSet::open(golden_shards(GetParam(), 4)).config().layers; }
   int64_t vocab() const { return ShardSet::open(golden_shards(GetParam(), 4)).config().vocab; }
 };
 
-TEST_P(PipelineTest, EveryCutIntoStagesGivesTheSameBits) {
+TEST_P(ScorerTest, EveryCutIntoStagesGivesTheSameBits) {
   const Samples samples = golden_samples(GetParam());
-  const std::vector<float> alone = run_pipeline(GetParam(), equal_partition(layers(), 1), samples, 0, Positions::kAll);
+  const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, Positions::kAll);
   for (int64_t stages : {int64_t{2}, int64_t{3}, int64_t{4}, layers()})
     for (int64_t micro_batch : {1, 2, 5}) {
       SCOPED_TRACE(testing::Message() << stages << " stages, micro-batch " << micro_batch);
       EXPECT_TRUE(same_bits(
-          alone, run_pipeline(GetParam(), equal_partition(layers(), stages), samples, micro_batch, Positions::kAll)));
+          alone, score(GetParam(), equal_partition(layers(), stages), samples, micro_batch, Positions::kAll)));
     }
   const std::vector<LayerRange> uneven = {{0, 1}, {1, layers() - 2}, {layers() - 1, 1}};
-  EXPECT_TRUE(same_bits(alone, run_pipeline(GetParam(), uneven, samples, 1, Positions::kAll)));
+  EXPECT_TRUE(same_bits(alone, score(GetParam(), uneven, samples, 1, Positions::kAll)));
 }
 
-TEST_P(PipelineTest, LogitsAreTheReferences) {
+TEST_P(ScorerTest, LogitsAreTheReferences) {
   const Array expected = read_array(golden_dir() / GetParam() / "golden.h5", "logits_f64");
   const Array reference = read_array(golden_dir() / GetParam() / "golden.h5", "logits");
   const std::vector<float> found =
-      run_pipeline(GetParam(), equal_partition(layers(), 4), golden_samples(GetParam()), 2, Positions::kAll);
+      score(GetParam(), equal_partition(layers(), 4), golden_samples(GetParam()), 2, Positions::kAll);
   ASSERT_EQ(found.size(), expected.values.size());
   double own_error = 0, error = 0;
   for (size_t i = 0; i < found.size(); ++i) {
@@ -109,22 +110,22 @@ TEST_P(PipelineTest, LogitsAreTheReferences) {
   RecordProperty("reference_error", std::to_string(own_error));
 }
 
-TEST_P(PipelineTest, ASampleDependsOnItselfAlone) {
+TEST_P(ScorerTest, ASampleDependsOnItselfAlone) {
   const Samples all = ragged_samples(vocab());
   for (DType compute : {DType::kF32, DType::kBf16}) {
     const std::vector<float> together =
-        run_pipeline(GetParam(), equal_partition(layers(), 1), all, 0, Positions::kLast, compute);
+        score(GetParam(), equal_partition(layers(), 1), all, 0, Positions::kLast, compute);
     ASSERT_EQ(together.size(), static_cast<size_t>(all.count() * vocab()));
     EXPECT_TRUE(
-        same_bits(together, run_pipeline(GetParam(), equal_partition(layers(), 3), all, 2, Positions::kLast, compute)));
-    EXPECT_TRUE(same_bits(
-        together, run_pipeline(GetParam(), equal_partition(layers(), 2), all, 3, Positions::kLast, compute, 3)));
+        same_bits(together, score(GetParam(), equal_partition(layers(), 3), all, 2, Positions::kLast, compute)));
+    EXPECT_TRUE(
+        same_bits(together, score(GetParam(), equal_partition(layers(), 2), all, 3, Positions::kLast, compute, 3)));
     for (int64_t sample = 0; sample < all.count(); ++sample) {
       const auto first = all.offsets[sample], end = all.offsets[static_cast<size_t>(sample + 1)];
       const Samples one{
           .ids = {all.ids.begin() + first, all.ids.begin() + end}, .offsets = {0, end - first}, .names = {}};
       const std::vector<float> alone =
-          run_pipeline(GetParam(), equal_partition(layers(), 1), one, 0, Positions::kLast, compute);
+          score(GetParam(), equal_partition(layers(), 1), one, 0, Positions::kLast, compute);
       EXPECT_EQ(std::memcmp(alone.data(), together.data() + sample * vocab(), alone.size() * sizeof(float)), 0)
           << "sample " << sample;
     }
@@ -133,12 +134,12 @@ TEST_P(PipelineTest, ASampleDependsOnItselfAlone) {
 
 // The yardstick is transformers' own bf16 run: routing near-ties that fall the other way make any bf16 run of a small
 // random MoE differ from fp64 by whole logits.
-TEST_P(PipelineTest, Bf16IsAsCloseAsTransformersOwnBf16) {
+TEST_P(ScorerTest, Bf16IsAsCloseAsTransformersOwnBf16) {
   const std::filesystem::path golden = golden_dir() / GetParam();
   const Array expected = read_array(golden / "golden.h5", "logits_f64"),
               theirs = read_array(golden / "bf16.h5", "logits_bf16");
-  const std::vector<float> ours = run_pipeline(GetParam(), equal_partition(layers(), 2), golden_samples(GetParam()), 2,
-                                               Positions::kAll, DType::kBf16);
+  const std::vector<float> ours =
+      score(GetParam(), equal_partition(layers(), 2), golden_samples(GetParam()), 2, Positions::kAll, DType::kBf16);
   double their_error = 0, our_error = 0;
   for (size_t i = 0; i < ours.size(); ++i) {
     their_error = std::max(their_error, std::abs(theirs.values[i] - expected.values[i]));
@@ -158,24 +159,28 @@ TEST_P(PipelineTest, Bf16IsAsCloseAsTransformersOwnBf16) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, PipelineTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
+INSTANTIATE_TEST_SUITE_P(Golden, ScorerTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
   std::string name = tested.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 });
 
-TEST(PipelineErrorTest, AStageThatNeverHearsEndsWithItsName) {
+TEST(ScorerErrorTest, AStageThatNeverHearsEndsWithItsName) {
   const Samples samples = golden_samples("tiny-moe");
-  const BatchPlan plan = plan_of(samples.offsets, 1, 0);
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, 1, 0);
   LocalLink silent;
+  LocalControlHub hub(2);
+  LocalControlLink first(hub, 0), control(hub, 1);
+  first.send_step(micro_batches.lengths_message(0));
   LoadedStage loaded("tiny-moe", {4, 4}, DType::kF32);
   LocalChannel channel(&silent, nullptr);
   LocalBoard board(2);
   Watchdog silent_one = board.watchdog(0, 0.4), watchdog = board.watchdog(1, 0.4);
-  silent_one.enter({.phase = Phase::kCompute, .item = 3});
-  Pipeline pipeline({loaded.backend, loaded.stage, &channel, nullptr, 1, 2, watchdog}, plan, DType::kF32, {});
+  silent_one.enter({.phase = Phase::kCompute, .unit = 3});
+  Scorer scorer({loaded.backend, loaded.stage, &channel, &control, 1, 2, watchdog}, micro_batches.plan(), DType::kF32,
+                {});
   try {
-    pipeline.run(samples.ids, {}, [](const MicroBatch&) {});
+    scorer.run(nullptr, {}, [](const MicroBatch&) {});
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::kLost);

@@ -1,4 +1,4 @@
-// Runs a job through one stage: interprets the schedule with two slots, a channel and the backend's compute stream.
+// Runs a job through one stage: interprets the schedule with two buffers, a channel and the backend's compute stream.
 #pragma once
 
 #include <algorithm>
@@ -16,20 +16,21 @@
 
 namespace lfm2 {
 
-class Pipeline {
+class Scorer {
  public:
   // Everything the run needs is allocated here.
-  Pipeline(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced = false);
+  Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced = false);
 
-  Pipeline(const Pipeline&) = delete;
-  Pipeline& operator=(const Pipeline&) = delete;
-  ~Pipeline() { links_.backend.compute().drain(); }  // the memory below is in use until then
+  Scorer(const Scorer&) = delete;
+  Scorer& operator=(const Scorer&) = delete;
+  ~Scorer() { links_.backend.compute().drain(); }  // the memory below is in use until then
 
-  // One pass over the job. `ids` [tokens of the plan] int32, used by the first stage; consumers are used by the last.
-  // `on_item` is told after each micro-batch that this stage has passed on, for progress. Once `stop` says so on any
-  // stage, no micro-batch is begun any more, and the run ends when those that were are through all stages.
-  void run(std::span<const int32_t> ids, const std::vector<ResultConsumer*>& consumers,
-           const std::function<void(const MicroBatch&)>& on_item, const std::function<bool()>& stop = {});
+  // One pass over the job. `micro-batches` are used by the first stage and null on the others, which it tells of each
+  // one in time; consumers are used by the last. `on_micro-batch` is told after each micro-batch that this stage has
+  // passed on, for progress. Once `stop` says so on any stage, no micro-batch is begun any more, and the run ends when
+  // those that were are through all stages.
+  void run(const MicroBatches* micro_batches, const std::vector<ResultConsumer*>& consumers,
+           const std::function<void(const MicroBatch&)>& on_micro_batch, const std::function<bool()>& stop = {});
   bool finished() const { return finished_; }  // the last run: it was not stopped
 
   // After an error: returns when no consumer is being called any more, so that they may go.
@@ -43,7 +44,7 @@ class Pipeline {
 
  private:
   // What a micro-batch looks like on this stage, in index arrays: int32, in one piece of memory.
-  struct Item {
+  struct IndexArrays {
     MicroBatch samples;
     Tensor ids;        // [tokens], first stage
     Batch batch;       // as it comes in
@@ -52,33 +53,38 @@ class Pipeline {
     Tensor last_rows;  // [samples]: each one's last token, as it goes out
     size_t bytes = 0;  // of all arrays
   };
-  struct Slot {
+  // The micro-batch that begins on this stage.
+  struct Next {
+    MicroBatch samples;
+    std::vector<int32_t> lengths;  // [samples]
+  };
+  struct StageBuffer {
     Tensor residual;         // [max_tokens, hidden] act
     Tensor tail;             // the same for the stage that cuts the tails, else empty
-    Buffer staging, arrays;  // of the item in it: on the host, on their way to the device; and there
-    Item item;
-    std::unique_ptr<Event> computed;  // the layers of the item in it are done
+    Buffer staging, arrays;  // of the micro-batch in it: on the host, on their way to the device; and there
+    IndexArrays micro_batch;
+    std::unique_ptr<Event> computed;  // the layers of the micro-batch in it are done
     std::unique_ptr<Event> taken;     // last stage: its rows were read by the head
   };
 
-  Item lay_out(const MicroBatch& samples, std::byte* memory) const;
-  size_t most_array_bytes() const;
-  void prepare(int64_t item, Slot& slot, std::span<const int32_t> ids);
-  Slot& slot_of(const Action& action) { return slots_[static_cast<size_t>(action.slot)]; }
-  static Tensor input_of(const Slot& slot) { return slot.residual.rows(0, slot.item.batch.tokens); }
-  Tensor output_of(const Slot& slot) const {
-    return cuts_tails_ ? slot.tail.rows(0, slot.item.tail.tokens) : input_of(slot);
+  IndexArrays lay_out(const Next& next, std::byte* memory) const;
+  size_t max_array_bytes() const;
+  void prepare(StageBuffer& buffer, std::span<const int32_t> ids);
+  StageBuffer& buffer_of(const Action& action) { return buffers_[static_cast<size_t>(action.buffer)]; }
+  static Tensor input_of(const StageBuffer& buffer) { return buffer.residual.rows(0, buffer.micro_batch.batch.tokens); }
+  Tensor output_of(const StageBuffer& buffer) const {
+    return cuts_tails_ ? buffer.tail.rows(0, buffer.micro_batch.tail.tokens) : input_of(buffer);
   }
   int64_t kept(int64_t length) const { return std::min(length, tail_length_); }
 
-  bool goes_on(int64_t item);
-  void wait_for_free_slot(int slot_index, int64_t previous);
+  bool goes_on(int64_t micro_batch, const MicroBatches* micro_batches);
+  void wait_for_free_buffer(int buffer_index, int64_t previous);
   void forward(const Action& action);
   void give_result(const Action& action);
   void collect_times();
 
   const StageLinks links_;
-  const BatchPlan& plan_;
+  const BatchPlan plan_;
   DType compute_;
   ResultKind kind_;
   int64_t tail_length_ = 0;  // 0: every token goes all the way
@@ -87,9 +93,10 @@ class Pipeline {
 
   TensorMemory memory_;
   uint64_t working_bytes_ = 0;  // of the scratch and the results
-  std::array<Slot, kSlots> slots_;
+  std::array<StageBuffer, kBuffers> buffers_;
   Scratch scratch_;
   std::optional<ResultRing> results_;
+  Next next_;
   bool finished_ = false;
   StageRun run_;
 };

@@ -1,0 +1,77 @@
+// Three words a token: its id, whether and why the text ends, and its log-probability.
+#include "stage/generation/open_completions.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "kernels/error.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr size_t kTokenWords = 3;
+constexpr int32_t kGoesOn = 0, kStops = 1, kIsLongEnough = 2;
+
+}  // namespace
+
+void OpenCompletions::apply(const Step& step) {
+  for (const int32_t sample : step.dropped) open_.erase(sample);
+  for (const Admission& one : step.admitted) {
+    const auto drawn = static_cast<size_t>(one.known - one.prompt);
+    const auto [found, is_new] = open_.try_emplace(one.sample);
+    Open& open = found->second;
+    expect(drawn == open.completion.token_ids.size(), "OpenCompletions: a sequence comes back with another text");
+    if (!is_new) continue;
+    open.completion.sample = one.sample;
+    open.max_new = one.max_new;
+    open.eos_tokens = one.eos_tokens;
+  }
+}
+
+std::vector<int32_t> OpenCompletions::take(std::span<const int32_t> samples, const DrawnArrays& drawn) {
+  std::vector<int32_t> words;
+  told_ = 0;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const auto found = open_.find(samples[i]);
+    expect(found != open_.end(), "OpenCompletions: a token of a sample that is not open");
+    Open& open = found->second;
+    Completion& completion = open.completion;
+    const int32_t token = drawn.ids.as<const int32_t>()[i];
+    const float log_prob = drawn.log_probs.as<const float>()[i];
+    completion.token_ids.push_back(token);
+    completion.log_probs.push_back(log_prob);
+    if (drawn.top_ids.data != nullptr) {
+      const int64_t k = drawn.top_ids.dim(1), first = static_cast<int64_t>(i) * k;
+      const auto append = [&](auto& list, const auto* values) {
+        list.insert(list.end(), values + first, values + first + k);
+      };
+      append(completion.top_ids, drawn.top_ids.as<const int32_t>());
+      append(completion.top_log_probs, drawn.top_log_probs.as<const float>());
+    }
+    const bool stops = std::find(open.eos_tokens.begin(), open.eos_tokens.end(), token) != open.eos_tokens.end();
+    const auto length = static_cast<int64_t>(completion.token_ids.size());
+    const int32_t end = stops ? kStops : length >= open.max_new ? kIsLongEnough : kGoesOn;
+    words.insert(words.end(), {token, end, std::bit_cast<int32_t>(log_prob)});
+    told_ += 1;
+    if (end == kGoesOn) continue;
+    told_ += open.max_new - length;
+    completion.reason = stops ? FinishReason::kStop : FinishReason::kLength;
+    for (CompletionConsumer* consumer : consumers_) consumer->take(completion);
+    open_.erase(found);
+  }
+  return words;
+}
+
+std::vector<DrawnToken> tokens_of_message(const std::vector<int32_t>& words) {
+  expect(words.size() % kTokenWords == 0, "tokens_of_message: a message of another length");
+  std::vector<DrawnToken> tokens;
+  for (size_t at = 0; at < words.size(); at += kTokenWords) {
+    DrawnToken& one =
+        tokens.emplace_back(DrawnToken{.token = words[at], .log_prob = std::bit_cast<float>(words[at + 2])});
+    if (words[at + 1] != kGoesOn) one.ends = words[at + 1] == kStops ? FinishReason::kStop : FinishReason::kLength;
+  }
+  return tokens;
+}
+
+}  // namespace lfm2

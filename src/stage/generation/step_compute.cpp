@@ -1,0 +1,180 @@
+// Ids, positions, pages and rules of a step are one copy to the device; a step of decoding alone is one recorded piece
+// of work where it comes again.
+#include "stage/generation/step_compute.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "stage/model/memory_plan.h"
+
+namespace lfm2 {
+
+namespace {
+
+// Attention over caches launches for the longest sequence, rounded up to this, so that a recording lasts.
+constexpr int64_t kLengthStep = 1024;
+constexpr size_t kMaxRecordings = 256;
+// A shape is recorded when it comes for this time: recording takes as long as some steps, and where sequences end
+// one after the other most shapes do not come again.
+constexpr int64_t kRecordedTime = 4;
+
+constexpr int64_t kAlignedInts = 4;  // 16 bytes
+constexpr int64_t aligned(int64_t ints) { return (ints + kAlignedInts - 1) / kAlignedInts * kAlignedInts; }
+
+// The int32 words of a step of at most so many.
+int64_t max_words(int64_t tokens, int64_t sequences, int64_t table_width) {
+  return 3 * aligned(tokens) + aligned(sequences + 1) + 2 * aligned(2 * sequences) + aligned(sequences) +
+         aligned(kRuleWords * sequences) + aligned(sequences * table_width);
+}
+
+}  // namespace
+
+StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width) {
+  const auto take = [&](std::initializer_list<int64_t> dims) {
+    const Tensor tensor(memory == nullptr ? nullptr : memory + bytes, DType::kI32, dims);
+    bytes += static_cast<size_t>(aligned(tensor.numel())) * sizeof(int32_t);
+    return tensor;
+  };
+  const int64_t tokens = arrays.tokens, sequences = arrays.sequences();
+  const auto drawing = static_cast<int64_t>(arrays.draw_rows.size());
+  ids = take({tokens});
+  batch.positions = take({tokens});
+  batch.sequence_of = take({tokens});
+  batch.offsets = take({sequences + 1});
+  batch.states = take({sequences, 2});
+  draws = take({drawing, 2});
+  draw_rows = take({drawing});
+  rules = take({drawing, kRuleWords});
+  batch.page_table = take({sequences, table_width});
+  batch.tokens = tokens;
+  batch.sequences = sequences;
+  batch.singles = arrays.singles;
+  batch.max_length = (arrays.max_length + kLengthStep - 1) / kLengthStep * kLengthStep;
+}
+
+DrawnArrays::DrawnArrays(std::byte* memory, int64_t draws, int64_t top_k) {
+  const auto take = [&](DType dtype, std::initializer_list<int64_t> dims) {
+    const Tensor tensor(memory == nullptr ? nullptr : memory + bytes, dtype, dims);
+    bytes += static_cast<size_t>(aligned(tensor.numel())) * sizeof(int32_t);
+    return tensor;
+  };
+  ids = take(DType::kI32, {draws});
+  log_probs = take(DType::kF32, {draws});
+  if (top_k == 0) return;
+  top_ids = take(DType::kI32, {draws, top_k});
+  top_log_probs = take(DType::kF32, {draws, top_k});
+}
+
+StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DType compute)
+    : links_(links),
+      plan_(plan),
+      caches_(links.backend, links.stage.config(), links.stage.layers(), compute, plan.limits.caches),
+      memory_(links.backend) {
+  Backend& backend = links.backend;
+  const Stage& stage = links.stage;
+  const int64_t max_tokens = plan.max_tokens(), max_sequences = plan.limits.max_sequences;
+  const size_t array_bytes =
+      static_cast<size_t>(max_words(max_tokens, max_sequences, plan.table_width())) * sizeof(int32_t);
+  arrays_ = backend.allocate(array_bytes);
+  const size_t drawn_bytes = DrawnArrays(nullptr, max_sequences, plan.top_k).bytes;
+  for (StepBuffer& buffer : buffers_) {
+    buffer.residual = memory_.allocate(compute, {max_tokens, stage.config().hidden});
+    buffer.staging = backend.allocate_host(array_bytes);
+    buffer.computed = backend.create_event();
+    if (stage.last()) buffer.results = backend.allocate_host(drawn_bytes);
+  }
+  const int64_t rows = stage.last() ? std::min(max_sequences, kHeadRows) : 0;
+  if (stage.last()) {
+    drawn_ = backend.allocate(drawn_bytes);
+    logits_ = memory_.allocate(DType::kF32, {rows, stage.config().vocab});
+  }
+  const StageMemory cost = stage_memory(stage.config(), stage.layers(), compute, compute, max_tokens, rows);
+  scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
+  working_bytes_ += cost.scratch_bytes + array_bytes + (stage.last() ? drawn_bytes : 0);
+}
+
+void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer) {
+  std::byte* staging = buffers_[static_cast<size_t>(buffer)].staging.data();
+  const Layout host(staging, arrays, plan_.table_width());
+  const auto fill = [](const Tensor& target, const auto& values) {
+    if (!values.empty()) std::memcpy(target.data, values.data(), values.size() * sizeof values[0]);
+  };
+  fill(host.ids, ids);
+  fill(host.batch.positions, arrays.positions);
+  fill(host.batch.sequence_of, arrays.sequence_of);
+  fill(host.batch.offsets, arrays.offsets);
+  fill(host.batch.states, arrays.states);
+  fill(host.draws, arrays.draws);
+  fill(host.draw_rows, arrays.draw_rows);
+  fill(host.rules, arrays.draw_rules);
+  fill(host.batch.page_table, arrays.page_table);
+  links_.backend.copy(links_.backend.compute(), arrays_.data(), staging, host.bytes);
+}
+
+// Everything of a step between what comes in and what goes out.
+void StepCompute::compute(const Layout& layout, const StepBuffer& buffer) {
+  const Tensor residual = buffer.residual.rows(0, layout.batch.tokens);
+  if (links_.stage.first()) links_.stage.embed(links_.backend.ops(), layout.ids, residual);
+  links_.stage.forward(links_.backend.ops(), residual, layout.batch, scratch_, nullptr, &caches_);
+  if (links_.stage.last()) draw(layout, residual, buffer);
+}
+
+void StepCompute::draw(const Layout& layout, const Tensor& residual, const StepBuffer& buffer) {
+  const int64_t draws = layout.draw_rows.dim(0);
+  const DrawnArrays drawn(drawn_.data(), draws, plan_.top_k);
+  for (int64_t first = 0; first < draws; first += kHeadRows) {
+    const int64_t count = std::min(kHeadRows, draws - first);
+    const Tensor logits = logits_.rows(0, count);
+    links_.stage.head(links_.backend.ops(), residual, layout.draw_rows.rows(first, count), scratch_, logits);
+    links_.backend.ops().sample(logits, layout.draws.rows(first, count), layout.rules.rows(first, count),
+                                drawn.ids.rows(first, count), drawn.log_probs.rows(first, count));
+    if (plan_.top_k > 0)
+      links_.backend.ops().top_log_probs(logits, drawn.top_ids.rows(first, count),
+                                         drawn.top_log_probs.rows(first, count));
+  }
+  if (draws > 0)
+    links_.backend.copy_to_host(buffer.results.data(), Tensor(drawn_.data(), DType::kI32,
+                                                              {static_cast<int64_t>(drawn.bytes / sizeof(int32_t))}));
+}
+
+// Null while the shape has not come often enough.
+Recording* StepCompute::recording_of(const Shape& shape, const Layout& layout, const StepBuffer& buffer,
+                                     const std::function<void()>& wait_until_computed) {
+  if (recordings_.size() >= kMaxRecordings && !recordings_.contains(shape)) {
+    std::erase_if(recordings_, [](const auto& one) { return one.second.work == nullptr; });
+    if (recordings_.size() >= kMaxRecordings) {
+      wait_until_computed();
+      recordings_.clear();
+    }
+  }
+  Recorded& recorded = recordings_[shape];
+  if (++recorded.times == kRecordedTime) recorded.work = links_.backend.record([&] { compute(layout, buffer); });
+  return recorded.work.get();
+}
+
+void StepCompute::enqueue(const StepArrays& arrays, int buffer_index, int64_t step,
+                          const std::function<void()>& wait_until_computed) {
+  const StepBuffer& buffer = at(buffer_index);
+  const Layout layout(arrays_.data(), arrays, plan_.table_width());
+  Recording* recording = nullptr;
+  const bool decodes =
+      arrays.singles == arrays.tokens && static_cast<int64_t>(arrays.draw_rows.size()) == arrays.tokens;
+  if (decodes)
+    recording =
+        recording_of({buffer_index, layout.batch.tokens, layout.batch.max_length}, layout, buffer, wait_until_computed);
+  links_.backend.compute().submit(
+      [this, layout, &buffer, recording] {
+        if (recording != nullptr)
+          recording->replay();
+        else
+          compute(layout, buffer);
+      },
+      2 * step);
+  links_.backend.compute().record(*buffer.computed);
+}
+
+DrawnArrays StepCompute::drawn(int buffer, int64_t draws) const {
+  return {buffers_[static_cast<size_t>(buffer)].results.data(), draws, plan_.top_k};
+}
+
+}  // namespace lfm2

@@ -1,0 +1,194 @@
+// How many sequences at a time, what fits into the caches, and the run.
+#include "stage/job/generation_job.h"
+
+#include <algorithm>
+#include <map>
+
+#include "stage/model/memory_plan.h"
+#include "stage/scoring/cost_model.h"
+#include "stage/support/stop.h"
+
+namespace lfm2 {
+
+namespace {
+
+// In one step: more sequences than this make a step longer in proportion and no cheaper for each.
+constexpr int64_t kMaxSequencesInStep = 512;
+constexpr int64_t kCudaPromptTokens = 2048, kCpuPromptTokens = 128;
+constexpr double kCacheShare = 0.9;  // of what is free: libraries allocate too
+constexpr double kUnlimited = 1e9;   // pages
+
+}  // namespace
+
+// On rank 0, which has all prompts.
+void GenerationJob::check_samples(const Samples& prompts) const {
+  const int64_t max_positions = config().max_positions;
+  for (int64_t i = 0; i < prompts.count(); ++i)
+    if (const int64_t prompt = prompts.offsets.length(i); prompt >= max_positions)
+      throw Error(
+          ExitCode::kData,
+          fmt::format("sample {}: {} tokens, expected fewer than max_position_embeddings = {} to leave room for "
+                      "--generate",
+                      i, prompt, max_positions));
+}
+
+// On the first stage of a pipeline, which has its prompts; the other stages are told.
+GenerationJob::PromptSizes GenerationJob::measure_prompts(int64_t slots) const {
+  PromptSizes sizes{.tokens = samples_->own_share().tokens};
+  const SampleOffsets& offsets = samples_->own_samples().offsets;
+  const auto max_new = [this](int64_t prompt) {
+    return max_new_tokens(prompt, options_.generation.max_new, config().max_positions);
+  };
+  for (int64_t i = 0; i < samples_->own_range().count; ++i) {
+    const int64_t prompt = offsets.length(i);
+    sizes.new_tokens += max_new(prompt);
+    sizes.longest = std::max(sizes.longest, cached_positions(prompt, max_new(prompt)));
+  }
+  sizes.page = std::min(options_.generation.page, std::max<int64_t>(1, sizes.longest));
+  std::map<int64_t, int64_t, std::greater<>> sequences_of;  // so many pages
+  for (int64_t i = 0; i < samples_->own_range().count; ++i) {
+    const int64_t prompt = offsets.length(i);
+    ++sequences_of[pages_for(cached_positions(prompt, max_new(prompt)), sizes.page)];
+  }
+  for (const auto& [pages, sequences] : sequences_of) {
+    const int64_t together = std::min(slots, sequences);
+    sizes.pages += pages * together;
+    slots -= together;
+  }
+  return sizes;
+}
+
+// What all requests of the job have in common.
+Request GenerationJob::each_request() const {
+  const GenerationOptions& wanted = options_.generation;
+  Request request{.max_new = wanted.max_new, .rule = wanted.rule};
+  if (!wanted.ignore_eos) request.eos_tokens = wanted.eos_tokens.empty() ? config().eos_tokens : wanted.eos_tokens;
+  return request;
+}
+
+void GenerationJob::add_to_identity(Json& identity) const {
+  const GenerationOptions& generation = options_.generation;
+  identity["--generate"] = generation.max_new;
+  identity["--temperature"] = generation.rule.temperature;
+  identity["--eos"] = each_request().eos_tokens;
+  if (generation.rule.temperature == 0) return;
+  identity["--seed"] = generation.rule.seed;
+  identity["--top-k"] = generation.rule.top_k;
+  identity["--top-p"] = generation.rule.top_p;
+}
+
+JobOutput& GenerationJob::resume_output_file(Unfinished& begun) {
+  output_ = resume_completion_file(options_.output, output_job(), begun);
+  return *output_;
+}
+
+// Before anything is loaded: sizes that do not depend on memory.
+void GenerationJob::plan() {
+  const GenerationOptions& wanted = options_.generation;
+  plan_.top_k = options_.results.top_k;
+  const int64_t stages = pipeline_ranks_->size(), samples = samples_->own_range().count;
+  const int64_t at_a_time = wanted.max_sequences > 0 ? wanted.max_sequences : kMaxSequencesInStep * stages;
+  ScheduleLimits& limits = plan_.limits;
+  limits.steps_in_flight = stages;
+  limits.caches.slots = std::min(samples, at_a_time);
+  if (is_first()) prompts_ = measure_prompts(limits.caches.slots);
+  pipeline_ranks_->broadcast(&prompts_, sizeof prompts_, 0, load_timeout(), "sizes of the prompts");
+  plan_.longest = prompts_.longest;
+  limits.caches.page = prompts_.page;
+  limits.max_sequences = (limits.caches.slots + stages - 1) / stages;
+  if (options_.micro_batch > 0) limits.max_sequences = std::min(limits.max_sequences, options_.micro_batch);
+  limits.prompt_tokens = std::min(prompts_.tokens, wanted.prompt_tokens > 0 ? wanted.prompt_tokens
+                                                   : machine_.cuda          ? kCudaPromptTokens
+                                                                            : kCpuPromptTokens);
+}
+
+std::vector<double> GenerationJob::layer_seconds() const {
+  std::vector<double> seconds = estimate_layer_seconds(config(), compute_, plan_.limits.max_sequences, 0);
+  seconds.back() += estimate_head_seconds(config(), compute_);
+  return seconds;
+}
+
+Job::Portion GenerationJob::portion() const {
+  uint64_t bytes = 0;
+  if (makes_output() && !options_.output.empty()) {
+    // Completions are noted one by one, and put into the samples' order at the end.
+    const auto samples = static_cast<uint64_t>(samples_->left().samples);
+    bytes += 2 * samples * sizeof(JournalRecord);
+    if (options_.output.extension() == ".h5") bytes += samples * (sizeof(int64_t) + sizeof(int32_t));
+  }
+  return {.tokens = plan_.max_tokens(),
+          .rows = options_.results.positions == Positions::kNone ? 0 : plan_.limits.max_sequences,
+          .job_bytes = bytes,
+          .options = "--max-sequences or --prefill-chunk"};
+}
+
+// As many pages as the longest sequences could fill at the same time, or as fit on the fullest rank.
+CacheShape GenerationJob::fit_caches() const {
+  CacheShape shape = plan_.limits.caches;
+  const int64_t largest = pages_for(prompts_.longest, shape.page);
+
+  const int64_t rows = is_last() ? plan_.limits.max_sequences : 0;
+  const StageMemory cost = stage_memory(config(), layers(), compute_, compute_, plan_.max_tokens(), rows);
+  const uint64_t others = kBuffers * cost.residual_bytes + cost.scratch_bytes + cost.result_bytes +
+                          static_cast<uint64_t>(shape.slots) * slot_bytes(config(), layers());
+  const uint64_t free = machine_.backend->free_bytes();
+  const double page = static_cast<double>(page_bytes(config(), layers(), compute_, shape.page));
+  const double left = static_cast<double>(free) / machine_.sharing * kCacheShare - static_cast<double>(others);
+  const bool unknown = free == 0 && !machine_.cuda;  // a host that does not say
+  const double fit = unknown ? kUnlimited : left < 0 ? 0 : page > 0 ? std::min(left / page, kUnlimited) : kUnlimited;
+  const double least = pipeline_ranks_->smallest(fit, options_.timeout_seconds);
+  const auto fitting = static_cast<int64_t>(least);
+  if (fitting < largest) {
+    if (fit > least) pipeline_ranks_->barrier(options_.timeout_seconds, "the fullest rank ends all");
+    throw Error(
+        ExitCode::kUnavailable,
+        fmt::format("{} ({}): a sequence of {} positions needs {} pages of the key-value cache, {} fit into the "
+                    "memory that is free: expected shorter samples, a smaller --generate or more ranks",
+                    world_.host(), machine_.backend->description(), plan_.longest, largest, fitting));
+  }
+  shape.pages = std::min(prompts_.pages, fitting);
+  return shape;
+}
+
+void GenerationJob::open() {
+  plan_.limits.caches = fit_caches();
+  say(fmt::format("up to {} sequences at a time, {} in a step; caches of {} pages of {} positions",
+                  plan_.limits.caches.slots, plan_.limits.max_sequences, plan_.limits.caches.pages,
+                  plan_.limits.caches.page));
+  generator_.emplace(session_->links(plan_.max_tokens()), plan_, compute_, !options_.trace.empty());
+  if (!options_.output.empty() && makes_output() && !output_)
+    output_ = create_completion_file(options_.output, output_job());
+}
+
+bool GenerationJob::run_once() {
+  hash_ = {};
+  std::vector<CompletionConsumer*> consumers{&hash_};
+  if (output_) {
+    if (options_.benchmark) output_->start_over();
+    consumers.push_back(output_.get());
+  }
+  Progress progress("generate", static_cast<uint64_t>(prompts_.new_tokens), Progress::Unit::kTokens,
+                    makes_output() ? options_.progress : ProgressMode::kOff);
+  SampleRequests requests(samples_->own_samples(), samples_->own_range(), each_request(), config().max_positions);
+  generator_->run(
+      is_first() ? &requests : nullptr, consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); },
+      stop_requested);
+  hash_.add(kept_.results);
+  runs_.handed_out = hash_.count();
+  return generator_->finished();
+}
+
+void GenerationJob::add_to(StageReport& report) const {
+  report.activation_bytes = generator_->activation_bytes();
+  report.cache_bytes = generator_->cache_bytes();
+  report.times = generator_->times();
+  if (is_first()) report.generation = summarize(generator_->generation_times(), generator_->counts());
+  if (is_last() && options_.results.positions != Positions::kNone) report.results_xxh3 = hash_.hex();
+}
+
+void GenerationJob::add_to(JobReport& report) const {
+  report.micro_batches = generator_->counts().steps;
+  report.largest_micro_batch = generator_->counts().largest_step;
+}
+
+}  // namespace lfm2

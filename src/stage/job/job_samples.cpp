@@ -1,0 +1,118 @@
+// Rank 0 passes on what each rank needs and no more: the ids and lengths of a large job would fill every host.
+#include "stage/job/job_samples.h"
+
+#include <algorithm>
+
+#include "stage/scoring/plan.h"
+
+namespace lfm2 {
+
+namespace {
+
+SampleNumbers all_but(const FinishedRanges& finished, int64_t samples) {
+  SampleNumbers left;
+  int64_t next = 0;
+  for (const auto& [first, count] : finished) {
+    if (first > next) left.add(next, first - next);
+    next = first + count;
+  }
+  if (samples > next) left.add(next, samples - next);
+  return left;
+}
+
+SampleOffsets offsets_of(const SampleOffsets& all, const SampleNumbers& numbers, int64_t samples) {
+  SampleOffsets offsets;
+  for (int64_t sample = 0; sample < samples; ++sample) offsets.push_back(offsets.back() + all.length(numbers[sample]));
+  return offsets;
+}
+
+// In place: the ids of a job may fill most of the memory.
+void keep_ids(std::vector<int32_t>& ids, const SampleOffsets& all, const SampleNumbers& numbers,
+              const SampleOffsets& left) {
+  for (int64_t sample = 0; sample < left.samples(); ++sample)
+    std::copy_n(ids.begin() + all[numbers[sample]], left.length(sample), ids.begin() + left[sample]);
+  ids.resize(static_cast<size_t>(left.back()));
+}
+
+}  // namespace
+
+JobSamples::JobSamples(const MpiWorld& world, Samples all, Distribution distribution)
+    : world_(world), distribution_(std::move(distribution)), samples_(std::move(all)) {
+  size_ = samples_.offsets.job_size();
+  world_.broadcast(&size_, sizeof size_, 0, distribution_.timeout_seconds, "size of the job");
+  left_ = size_;
+  for (const int rank : distribution_.listing_ranks)
+    if (rank != 0) pass_offsets(rank, {0, size_.samples}, listed_);
+  pass_names();
+  if (distribution_.may_leave_out && lists(world_.rank())) whole_offsets_ = offsets_left();
+}
+
+bool JobSamples::lists(int rank) const {
+  const std::vector<int>& ranks = distribution_.listing_ranks;
+  return rank == 0 || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+// The offsets of `range` of rank 0's samples, to rank `to`.
+void JobSamples::pass_offsets(int to, SampleRange range, SampleOffsets& into) {
+  std::string bytes;
+  if (world_.rank() == 0) {
+    const bool all = range.count == samples_.count();
+    bytes = (all ? samples_.offsets : samples_.offsets.part(range)).to_bytes();
+  }
+  bytes = world_.pass(std::move(bytes), 0, to, distribution_.timeout_seconds, "lengths of the samples");
+  if (world_.rank() == to) into = SampleOffsets::from_bytes(bytes);
+}
+
+void JobSamples::pass_names() {
+  const int writer = distribution_.naming_rank;
+  names_ = std::exchange(samples_.names, {});
+  if (writer < 0) return;
+  std::string lines;  // a name is JSON, so no line break is in it
+  if (world_.rank() == 0)
+    for (const std::string& name : names_) lines += name + '\n';
+  lines = world_.pass(std::move(lines), 0, writer, distribution_.timeout_seconds, "sample ids");
+  if (world_.rank() != writer || writer == 0) return;
+  names_.reserve(static_cast<size_t>(size_.samples));
+  for (size_t at = 0; at < lines.size();) {
+    const size_t end = lines.find('\n', at);
+    names_.push_back(lines.substr(at, end - at));
+    at = end + 1;
+  }
+}
+
+void JobSamples::leave_out(const FinishedRanges& finished) {
+  if (finished.empty()) return;
+  for (const auto& [first, count] : finished) left_.samples -= count;
+  numbers_ = all_but(finished, size_.samples);
+  if (!lists(world_.rank())) return;
+  SampleOffsets left = offsets_of(*whole_offsets_, numbers_, left_.samples);
+  if (world_.rank() == 0) keep_ids(samples_.ids, *whole_offsets_, numbers_, left);
+  (world_.rank() == 0 ? samples_.offsets : listed_) = std::move(left);
+}
+
+void JobSamples::share() {
+  const double timeout = distribution_.timeout_seconds;
+  left_ = samples_.offsets.job_size();
+  world_.broadcast(&left_, sizeof left_, 0, timeout, "samples left");
+  const int pipelines = world_.size() / distribution_.stages;
+  shares_.resize(static_cast<size_t>(pipelines));
+  if (world_.rank() == 0)
+    for (int pipeline = 0; pipeline < pipelines; ++pipeline) {
+      const SampleRange samples = replica_samples(samples_.offsets, pipelines, pipeline);
+      const int64_t begin = samples_.offsets[samples.first], end = samples_.offsets[samples.first + samples.count];
+      shares_[static_cast<size_t>(pipeline)] = {samples, begin, end - begin};
+    }
+  world_.broadcast(shares_.data(), shares_.size() * sizeof(Share), 0, timeout, "shares of the pipelines");
+  if (world_.rank() % distribution_.stages == 0) samples_.numbers = numbers_.part(own_share().samples);
+  for (int pipeline = 1; pipeline < pipelines; ++pipeline) {
+    const int first = pipeline * distribution_.stages;
+    if (world_.rank() != 0 && world_.rank() != first) continue;
+    const Share& part = share_of(pipeline);
+    pass_offsets(first, part.samples, samples_.offsets);
+    if (world_.rank() == first) samples_.ids.resize(static_cast<size_t>(part.tokens));
+    int32_t* ids = samples_.ids.data() + (world_.rank() == first ? 0 : part.first_token);
+    world_.pass(ids, static_cast<size_t>(part.tokens) * sizeof(int32_t), 0, first, timeout, "samples");
+  }
+}
+
+}  // namespace lfm2

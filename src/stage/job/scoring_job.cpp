@@ -1,0 +1,195 @@
+// Micro-batches are cut by an estimate first, and on a GPU again when the loaded stages were timed.
+#include "stage/job/scoring_job.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "stage/scoring/cost_model.h"
+#include "stage/support/json.h"
+#include "stage/support/stop.h"
+
+namespace lfm2 {
+
+void ScoringJob::leave_output() {
+  if (scorer_) scorer_->stop_results();
+  output_.reset();
+}
+
+// Whether the results of a rank, or the output it makes, cannot be placed without knowing where each sample begins.
+bool ScoringJob::lists_offsets(int rank) const {
+  const int stages = pipeline_ranks_->size();
+  const bool hands_out = (rank + 1) % stages == 0, makes_file = rank + 1 == stages;
+  return hands_out && (needs_offsets(makes_file ? options_.output : "", options_.results) || !options_.answers.empty());
+}
+
+JobOutput& ScoringJob::resume_output_file(Unfinished& begun) {
+  output_ = resume_output(options_.output, output_job(), begun);
+  return *output_;
+}
+
+void ScoringJob::plan() {
+  choose_plan(choose_target_tokens(samples_->left().tokens / options_.replicas, pipeline_ranks_->size(),
+                                   machine_.cuda ? kMaxCudaTarget : kMaxCpuTarget));
+}
+
+void ScoringJob::choose_plan(int64_t target_tokens) {
+  if (is_first()) {
+    const Samples& own = samples_->own_samples();
+    micro_batches_.emplace(own.offsets, own.ids, samples_->own_range(), options_.micro_batch, target_tokens);
+    plan_ = micro_batches_->plan();
+    plan_.first_sample = samples_->own_share().samples.first;
+    plan_.first_token = samples_->own_share().first_token;
+  }
+  pipeline_ranks_->broadcast(&plan_, sizeof plan_, 0, load_timeout(), "plan");
+}
+
+std::vector<double> ScoringJob::layer_seconds() const {
+  const int64_t length = samples_->mean_length();
+  const int64_t tokens =
+      choose_target_tokens(samples_->left().tokens / options_.replicas, pipeline_ranks_->size(), kMaxCudaTarget);
+  const int64_t samples = std::max<int64_t>(1, tokens / length);
+  const bool tails = options_.results.positions == Positions::kLast;
+  const int64_t kept = tails ? samples * std::min(length, tail_length(config())) : 0;
+  return estimate_layer_seconds(config(), compute_, tokens, kept);
+}
+
+Job::Portion ScoringJob::portion() const {
+  const Positions positions = options_.results.positions;
+  const int64_t rows = positions == Positions::kNone  ? 0
+                       : positions == Positions::kAll ? plan_.max_tokens
+                                                      : plan_.max_samples;
+  return {.tokens = plan_.max_tokens,
+          .rows = rows,
+          .job_bytes = micro_batches_ ? micro_batches_->memory_bytes() : 0,
+          .options = "--micro-batch"};
+}
+
+void ScoringJob::measure_and_replan() {
+  const int64_t length = samples_->mean_length(), tail = tail_length(config());
+  double tail_share = 1;
+  if (options_.results.positions == Positions::kLast && tail > 0) {
+    const std::vector<double> all = estimate_layer_seconds(config(), compute_, kMaxCudaTarget, 0);
+    const std::vector<double> cut = estimate_layer_seconds(
+        config(), compute_, kMaxCudaTarget, std::max<int64_t>(1, kMaxCudaTarget / length * std::min(length, tail)));
+    const auto sum = [this](const std::vector<double>& seconds) {
+      return std::accumulate(seconds.begin() + layers().first, seconds.begin() + layers().end(), 0.0);
+    };
+    tail_share = sum(cut) / sum(all);
+  }
+  const StageTime mine = measure_stage_time(*machine_.backend, session_->stage(), compute_, length, tail_share);
+  say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms", mine.fixed * 1e3, mine.per_token * 1e3));
+  const std::string text = Json{{"fixed", mine.fixed}, {"per_token", mine.per_token}}.dump();
+  std::vector<StageTime> stages;
+  for (const std::string& line : pipeline_ranks_->gather(text, 0, options_.timeout_seconds, "speeds")) {
+    const Json json = Json::parse(line);
+    stages.push_back({.fixed = json.at("fixed"), .per_token = json.at("per_token")});
+  }
+  int64_t target = 0;
+  if (is_first()) target = best_target_tokens(stages, plan_.tokens, length, kMaxMeasuredTarget);
+  choose_plan(target);
+}
+
+void ScoringJob::open() {
+  if (machine_.cuda && options_.micro_batch == 0) measure_and_replan();
+  say(fmt::format("layers {} to {}, {} micro-batches of up to {} tokens", layers().first, layers().end() - 1,
+                  plan_.micro_batches, plan_.max_tokens));
+  scorer_.emplace(session_->links(plan_.max_tokens), plan_, compute_, options_.results, !options_.trace.empty());
+  open_answers();
+  open_output();
+}
+
+void ScoringJob::open_answers() {
+  if (!is_last() || options_.answers.empty()) return;
+  validation_.emplace(
+      lfm2::open_answers(options_.answers, options_.results.positions, samples_->offsets(), config().vocab),
+      config().vocab, options_.tolerance);
+}
+
+// The first replica makes the file, the others write their rows into it. Collective.
+void ScoringJob::open_output() {
+  if (options_.output.empty()) return;
+  if (makes_output() && !output_) output_ = create_output(options_.output, output_job());
+  if (options_.replicas == 1) return;
+  const std::string shared = world_.broadcast(makes_output() ? output_->shared() : "", pipeline_ranks_->size() - 1,
+                                              options_.timeout_seconds, "output file");
+  if (is_last() && !makes_output()) output_ = join_output(options_.output, shared, output_job());
+  const bool one_page_cache = world_.all_ranks(!output_ || output_->has_page_cache_of(shared));
+  if (output_) output_->write_with_others(first_rows_of_replicas(), one_page_cache);
+}
+
+std::vector<int64_t> ScoringJob::first_rows_of_replicas() const {
+  std::vector<int64_t> rows;
+  for (int64_t replica = 0; replica < options_.replicas; ++replica) {
+    const int64_t sample = samples_->numbers()[samples_->share_of(replica).samples.first];
+    rows.push_back(options_.results.positions == Positions::kAll ? samples_->offsets()[sample] : sample);
+  }
+  return rows;
+}
+
+// Where replicas on several hosts wrote one file. Collective.
+void ScoringJob::end_runs() {
+  if (options_.replicas == 1 || options_.output.empty()) return;
+  std::string all;
+  for (const std::string& seams :
+       world_.gather(output_ ? output_->take_seams() : "", 0, load_timeout(), "seams of the output"))
+    all += seams;
+  all = world_.broadcast(all, 0, load_timeout(), "seams of the output");
+  if (output_) output_->write_seams(all);
+}
+
+void ScoringJob::replay_kept() {
+  for (const JournalRecord& record : kept_.records) output_->replay(record.first, record.count, *validation_);
+}
+
+std::optional<Verdict> ScoringJob::verdict_of_kept() {
+  open_answers();
+  if (!validation_) return {};
+  if (output_) replay_kept();
+  return validation_->verdict();
+}
+
+bool ScoringJob::run_once() {
+  hash_.emplace(result_threads_ ? &*result_threads_ : nullptr);
+  std::vector<ResultConsumer*> consumers{&*hash_};
+  if (output_ && options_.benchmark) output_->start_over();
+  if (output_) consumers.push_back(output_.get());
+  if (validation_) {
+    validation_->start_over();
+    replay_kept();
+    consumers.push_back(&*validation_);
+  }
+  SampleCounter counter(options_.results.positions, samples_->offsets(), *hash_, output_.get());
+  consumers.push_back(&counter);
+  RenumberedRows renumbered(options_.results.positions, samples_->offsets_left(), samples_->numbers(),
+                            samples_->offsets(), consumers);
+  if (!samples_->numbers().all_are_left()) consumers = {&renumbered};
+  // The last stage knows what is done; one bar, on its side.
+  Progress progress("run", static_cast<uint64_t>(plan_.samples), Progress::Unit::kSamples,
+                    makes_output() ? options_.progress : ProgressMode::kOff);
+  try {
+    scorer_->run(
+        micro_batches_ ? &*micro_batches_ : nullptr, consumers,
+        [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); }, stop_requested);
+  } catch (...) {
+    scorer_->stop_results();  // its thread uses what ends here
+    throw;
+  }
+  hash_->add(kept_.results);
+  runs_.handed_out = counter.count();
+  return scorer_->finished();
+}
+
+void ScoringJob::add_to(StageReport& report) const {
+  report.activation_bytes = scorer_->activation_bytes();
+  report.times = scorer_->times();
+  if (!is_last()) return;
+  if (validation_) report.verdict = validation_->verdict();
+  if (options_.results.positions != Positions::kNone) report.results_xxh3 = hash_->hex();
+}
+
+void ScoringJob::add_to(JobReport& report) const {
+  report.micro_batches = plan_.micro_batches;
+  report.largest_micro_batch = plan_.max_samples;
+}
+
+}  // namespace lfm2

@@ -1,0 +1,45 @@
+// Scores samples: micro-batches through the pipeline, logits or log-probabilities into a file, against known answers.
+#pragma once
+
+#include "stage/io/validation.h"
+#include "stage/job/job.h"
+#include "stage/scoring/scorer.h"
+
+namespace lfm2 {
+
+class ScoringJob : public Job {
+ public:
+  ScoringJob(const Options& options, MpiWorld& world) : Job(options, world) {}
+  void leave_output() override;
+
+ private:
+  bool lists_offsets(int rank) const override;
+  JobOutput& resume_output_file(Unfinished& begun) override;
+  void plan() override;
+  std::vector<double> layer_seconds() const override;
+  Portion portion() const override;
+  void open() override;
+  bool run_once() override;
+  void end_runs() override;
+  JobOutput* output() const override { return output_.get(); }
+  std::optional<Verdict> verdict_of_kept() override;
+  Trace trace() const override { return {"micro-batch", scorer_->trace()}; }
+  void add_to(StageReport& report) const override;
+  void add_to(JobReport& report) const override;
+
+  void choose_plan(int64_t target_tokens);  // collective in the pipeline
+  void measure_and_replan();                // the size of micro-batch, once the weights are there
+  void open_answers();
+  void open_output();
+  std::vector<int64_t> first_rows_of_replicas() const;
+  void replay_kept();
+
+  std::optional<MicroBatches> micro_batches_;  // first stages
+  BatchPlan plan_;
+  std::optional<Scorer> scorer_;
+  std::unique_ptr<OutputFile> output_;
+  std::optional<Validation> validation_;
+  std::optional<ResultHash> hash_;  // of the last run
+};
+
+}  // namespace lfm2

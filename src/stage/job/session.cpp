@@ -1,0 +1,38 @@
+// Weights are loaded once; channels grow with the jobs.
+#include "stage/job/session.h"
+
+namespace lfm2 {
+
+Session::Session(const ShardSet& shards, Place place, Progress& progress, int readers)
+    : place_(std::move(place)),
+      weights_(shards, place_.backend, place_.compute, progress, readers),
+      stage_(weights_, shards.config(), place_.layers) {
+  weights_.finish();
+  weights_.expect_all_loaded(
+      stage_tensors(shards, place_.layers, place_.index == 0, place_.index + 1 == place_.stages));
+}
+
+StageLinks Session::links(int64_t max_tokens) {
+  if (place_.stages > 1 && max_tokens > channel_tokens_) {
+    channel_.reset();
+    const auto elements = static_cast<size_t>(max_tokens * stage_.config().hidden);
+    channel_ = place_.make_channel(elements * size_bytes(place_.compute));
+    channel_tokens_ = max_tokens;
+  }
+  return {.backend = place_.backend,
+          .stage = stage_,
+          .channel = channel_.get(),
+          .control = place_.control.get(),
+          .index = place_.index,
+          .stages = place_.stages,
+          .watchdog = place_.watchdog};
+}
+
+StageMemory stage_memory(const ShardSet& shards, LayerRange layers, int64_t index, int64_t stages, DType compute,
+                         int64_t tokens, int64_t rows) {
+  StageMemory cost = stage_memory(shards.config(), layers, compute, compute, tokens, rows);
+  cost.weight_bytes = held_bytes(stage_tensors(shards, layers, index == 0, index + 1 == stages), compute);
+  return cost;
+}
+
+}  // namespace lfm2

@@ -1,0 +1,59 @@
+// A loaded stage and its links to the others of its pipeline: what one job after another runs on.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "comm/channel.h"
+#include "comm/control_link.h"
+#include "comm/watchdog.h"
+#include "kernels/backend.h"
+#include "stage/model/memory_plan.h"
+#include "stage/model/stage.h"
+#include "stage/pipeline/stage_run.h"
+#include "stage/shards/shard_weights.h"
+
+namespace lfm2 {
+
+class Session {
+ public:
+  // The stages of a pipeline are processes that MPI joins, or, in tests, threads.
+  struct Place {
+    Backend& backend;
+    Watchdog& watchdog;
+    int64_t index = 0, stages = 1;
+    LayerRange layers;
+    DType compute = DType::kF32;
+    // The links to the other stages. A channel is asked for again where a later job has larger micro-batches; null for
+    // a single stage. `buffer_bytes` of the largest micro-batch or step.
+    std::function<std::unique_ptr<Channel>(size_t buffer_bytes)> make_channel;
+    std::unique_ptr<ControlLink> control;
+  };
+
+  // Loads the stage's layers by `readers` threads. `shards` must outlive this.
+  Session(const ShardSet& shards, Place place, Progress& progress, int readers);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // For a job of micro-batches or steps of up to so many tokens. Collective: all stages ask for the same.
+  StageLinks links(int64_t max_tokens);
+
+  const Stage& stage() const { return stage_; }
+  Backend& backend() const { return place_.backend; }
+  DType compute() const { return place_.compute; }
+  uint64_t weight_bytes() const { return weights_.bytes(); }
+
+ private:
+  Place place_;
+  ShardWeights weights_;
+  Stage stage_;
+  std::unique_ptr<Channel> channel_;
+  int64_t channel_tokens_ = 0;
+};
+
+// What stage `index` of `stages` takes in memory while micro-batches or steps of up to `tokens` tokens go through it,
+// of which the last stage gives `rows` rows at once.
+StageMemory stage_memory(const ShardSet& shards, LayerRange layers, int64_t index, int64_t stages, DType compute,
+                         int64_t tokens, int64_t rows);
+
+}  // namespace lfm2
