@@ -17,7 +17,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr int64_t kMost = int64_t{1} << 20;
+constexpr int64_t kMax = int64_t{1} << 20;
 
 constexpr const char* kDescription =
     "Prepares model weights for lfm2_stage: MODEL is model.bin, model.safetensors, a Hugging Face folder\n"
@@ -46,8 +46,8 @@ void add_console(CLI::App& command, Console& console) {
 
 void add_stages(CLI::App& command, std::optional<int64_t>& stages, std::vector<int64_t>& layers) {
   auto* by_count =
-      add_number(command, "--stages", stages, "Number of stages, as equal as can be (default 4)", 1, kMost);
-  add_numbers(command, "--layers", layers, "Layers of each stage, e.g. 7,6,6,5", 1, kMost)
+      add_number(command, "--stages", stages, "Number of stages, as equal as can be (default 4)", 1, kMax);
+  add_numbers(command, "--layers", layers, "Layers of each stage, e.g. 7,6,6,5", 1, kMax)
       ->expected(1)  // so that a further word is the model
       ->excludes(by_count);
 }
@@ -121,9 +121,9 @@ void add_plan(CLI::App& app, Program& program) {
   command->add_option("--dtype", options.dtype, "Type of the weights on the GPU: keep, fp32, bf16 or fp16")
       ->capture_default_str();
   add_number(*command, "--micro-batch", options.micro_batch,
-             "Samples in one micro-batch; 0: as many as give 2048 tokens", 0, kMost)
+             "Samples in one micro-batch; 0: as many as give 2048 tokens", 0, kMax)
       ->capture_default_str();
-  add_number(*command, "--length", options.length, "Tokens in one sample", 1, kMost)->capture_default_str();
+  add_number(*command, "--length", options.length, "Tokens in one sample", 1, kMax)->capture_default_str();
   command->add_option("--config", options.config, "Configuration to use instead of the config.json beside the model");
   command->add_flag("--json", options.json, "For programs");
   command->callback([&program] { program.run = [&program] { run_plan(program.plan); }; });

@@ -36,7 +36,7 @@ constexpr int64_t kRuleWords = sizeof(SamplingRule) / sizeof(int32_t);
 
 constexpr int kMassBits = 40;  // the most likely token has mass 2^kMassBits
 // The largest vocabulary whose sum of masses fits in 64 bits.
-constexpr int64_t kMostSampled = (int64_t{1} << (64 - kMassBits)) - 1;
+constexpr int64_t kMaxSampled = (int64_t{1} << (64 - kMassBits)) - 1;
 
 // A key that grows with the logit. A NaN counts as -infinity, and both zeros have the same key.
 LFM2_HOST_DEVICE inline uint32_t sampling_key(float logit) {

@@ -7,11 +7,11 @@
 
 namespace lfm2 {
 
-const float* CpuOps::as_float(const Tensor& x, Workspace& workspace) {
+const float* CpuOps::as_float(const Tensor& x, GrowingBuffer& buffer) {
   if (x.dtype == DType::kF32) return x.as<const float>();
   constexpr int64_t kPiece = 16384;
   const int64_t count = x.numel();
-  auto* copy = workspace.reserve<float>(static_cast<size_t>(count));
+  auto* copy = buffer.reserve<float>(static_cast<size_t>(count));
   for_each_row((count + kPiece - 1) / kPiece, kPiece, [&](int64_t piece) {
     const int64_t first = piece * kPiece;
     convert(x.dtype, x.data + static_cast<size_t>(first) * size_bytes(x.dtype), DType::kF32, copy + first,

@@ -73,7 +73,7 @@ class CpuOps final : public Ops {
   static double log_sum(const float* logits, int64_t vocab);
 
   // The elements as fp32: x itself where it is fp32, else a copy in the workspace; null for an empty tensor.
-  const float* as_float(const Tensor& x, Workspace& workspace);
+  const float* as_float(const Tensor& x, GrowingBuffer& buffer);
   // Calls f(row) for every row, in parallel; cheap rows are shared out in groups.
   template <class F>
   void for_each_row(int64_t rows, int64_t row_numel, F&& f);
@@ -83,7 +83,7 @@ class CpuOps final : public Ops {
   RopeTable rope_;
   std::vector<RowBlock> row_blocks_;
   std::vector<TokenRange> token_ranges_;
-  Workspace activations_, weights_, more_weights_, logits_, packed_, scratch_;
+  GrowingBuffer activations_, weights_, more_weights_, logits_, packed_, scratch_;
 };
 
 template <class F>

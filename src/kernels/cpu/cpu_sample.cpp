@@ -61,7 +61,7 @@ void CpuOps::sample(const Tensor& logits, const Tensor& draws, const Tensor& rul
                     const Tensor& log_probs) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
   expect(logits.dtype == DType::kF32 && draws.dtype == DType::kI32 && ids.dtype == DType::kI32 &&
-             log_probs.dtype == DType::kF32 && vocab > 0 && vocab <= kMostSampled && draws.numel() == 2 * rows &&
+             log_probs.dtype == DType::kF32 && vocab > 0 && vocab <= kMaxSampled && draws.numel() == 2 * rows &&
              rules.dtype == DType::kI32 && rules.numel() == kRuleWords * rows && ids.numel() == rows &&
              log_probs.numel() == rows,
          "sample: shapes");

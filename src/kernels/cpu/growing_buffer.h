@@ -12,7 +12,7 @@ namespace lfm2 {
 Buffer allocate_aligned(size_t bytes);
 
 // Scratch that an operator sizes at each call. It grows to the largest size that was asked for, and stays there.
-class Workspace {
+class GrowingBuffer {
  public:
   template <class T>
   T* reserve(size_t count) {

@@ -10,7 +10,7 @@ namespace lfm2 {
 namespace {
 
 constexpr float kLeast = 0x1p-55f;  // smaller sums over a block are computed by multiply-adds
-constexpr float kMost = 0x1p100f;   // larger ones, too; sums of numbers below kLarge stay far below it
+constexpr float kMax = 0x1p100f;    // larger ones, too; sums of numbers below kLarge stay far below it
 
 RowsView part_of(const RowsView& view, size_t first, size_t rows, size_t first_k, size_t k) {
   const size_t element = view.type == DType::kF32 ? 4 : 2;
@@ -19,7 +19,7 @@ RowsView part_of(const RowsView& view, size_t first, size_t rows, size_t first_k
 }
 
 // The bits of the largest magnitude in each row of `view`, which has at most 16.
-void largest_of_rows(const RowsView& view, unsigned (&largest)[kSide]) {
+void max_of_rows(const RowsView& view, unsigned (&largest)[kSide]) {
   with_type(view.type, [&](auto type, auto) {
     using T = decltype(type);
     for (size_t r = 0; r < view.rows; ++r) {
@@ -38,7 +38,7 @@ void largest_of_rows(const RowsView& view, unsigned (&largest)[kSide]) {
 struct Kinds {
   explicit Kinds(const RowsView& view) {
     unsigned largest[kSide];
-    largest_of_rows(view, largest);
+    max_of_rows(view, largest);
     for (size_t r = 0; r < view.rows; ++r) {
       if (largest[r] == 0) zeros |= 1u << r;
       if (largest[r] >= (kLarge << 16) - 0x8000u) large |= 1u << r;
@@ -65,7 +65,7 @@ void transpose_rows(const RowsView& view, float* target) {
   });
 }
 
-// Whether any of the first `columns` x `rows` sums of the tile [columns, rows] is outside kLeast to kMost.
+// Whether any of the first `columns` x `rows` sums of the tile [columns, rows] is outside kLeast to kMax.
 bool doubtful(const float* tile, size_t columns, size_t rows) {
   const __m512i least = _mm512_castps_si512(_mm512_set1_ps(kLeast)), magnitude = _mm512_set1_epi32(0x7fffffff);
   // Largest distance in bits above kLeast; numbers below kLeast wrap around to a large one.
@@ -74,7 +74,7 @@ bool doubtful(const float* tile, size_t columns, size_t rows) {
     const __m512i bits = _mm512_and_si512(_mm512_load_si512(tile + c * kSide), magnitude);
     most = _mm512_max_epu32(most, _mm512_sub_epi32(bits, least));
   }
-  const __m512i range = _mm512_sub_epi32(_mm512_castps_si512(_mm512_set1_ps(kMost)), least);
+  const __m512i range = _mm512_sub_epi32(_mm512_castps_si512(_mm512_set1_ps(kMax)), least);
   return _mm512_mask_cmpgt_epu32_mask(mask_of(rows), most, range) != 0;
 }
 
@@ -90,7 +90,7 @@ __attribute__((noinline)) void make_plain(const RowsView& a, const RowsView& w, 
     if (c >= w.rows) continue;
     const __m512 magnitude = _mm512_abs_ps(_mm512_load_ps(tile + c * kSide));
     const unsigned least = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(kLeast), _CMP_LT_OQ);
-    const unsigned beyond = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(kMost), _CMP_NLE_UQ);
+    const unsigned beyond = _mm512_cmp_ps_mask(magnitude, _mm512_set1_ps(kMax), _CMP_NLE_UQ);
     const bool zeros = (w_kinds.zeros >> c & 1u) != 0, large = (w_kinds.large >> c & 1u) != 0;
     const unsigned these = beyond | a_kinds.large | (large ? rows : 0) | (zeros ? 0 : least & ~a_kinds.zeros);
     wanted[c] = static_cast<__mmask16>(these & rows);

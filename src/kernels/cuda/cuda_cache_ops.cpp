@@ -96,7 +96,7 @@ void CudaOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const T
 void CudaOps::sample(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& ids,
                      const Tensor& log_probs) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
-  expect(logits.rank == 2 && logits.dtype == DType::kF32 && vocab > 0 && vocab <= kMostSampled, "sample: logits");
+  expect(logits.rank == 2 && logits.dtype == DType::kF32 && vocab > 0 && vocab <= kMaxSampled, "sample: logits");
   expect(draws.dtype == DType::kI32 && draws.numel() == 2 * rows && rules.dtype == DType::kI32 &&
              rules.numel() == kRuleWords * rows && ids.dtype == DType::kI32 && ids.numel() == rows &&
              log_probs.dtype == DType::kF32 && log_probs.numel() == rows,

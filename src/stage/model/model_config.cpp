@@ -230,7 +230,7 @@ ModelConfig parse_model_config(std::string_view json_text, const std::string& wh
                             type == nullptr ? "missing" : json_excerpt(*type)));
   reader.expect_only_values();
   config.moe = *type == "lfm2_moe";
-  config.vocab = reader.integer("vocab_size", kMostSampled);
+  config.vocab = reader.integer("vocab_size", kMaxSampled);
   config.hidden = reader.integer("hidden_size");
   config.layers = reader.integer("num_hidden_layers", kMaxLayers);
   config.layer_types = read_layer_types(reader, config.moe, config.layers);

@@ -6,9 +6,9 @@
 
 namespace lfm2 {
 
-ResultRing::ResultRing(Backend& backend, const Stage& stage, ResultKind kind, int64_t largest_rows)
+ResultRing::ResultRing(Backend& backend, const Stage& stage, ResultKind kind, int64_t max_rows)
     : backend_(backend), stage_(stage), kind_(kind) {
-  const int64_t rows = std::min(largest_rows, kHeadRows), vocab = stage.config().vocab;
+  const int64_t rows = std::min(max_rows, kHeadRows), vocab = stage.config().vocab;
   for (Piece& piece : pieces_) {
     const auto logits = static_cast<size_t>(rows * vocab), top = static_cast<size_t>(rows * kind.top_k);
     piece.device = backend.allocate((logits + 2 * top) * sizeof(float));

@@ -25,8 +25,8 @@ class ResultRing {
   // Blocks until `done` is true, calling advance() meanwhile. The phase says what is waited for: the device
   // (kCompute) or the consumers (kWrite).
   using WaitUntil = std::function<void(const std::function<bool()>& done, Phase phase)>;
-  // `largest_rows` of one micro-batch.
-  ResultRing(Backend& backend, const Stage& stage, ResultKind kind, int64_t largest_rows);
+  // `max_rows` of one micro-batch.
+  ResultRing(Backend& backend, const Stage& stage, ResultKind kind, int64_t max_rows);
   ResultRing(const ResultRing&) = delete;
   ResultRing& operator=(const ResultRing&) = delete;
   ~ResultRing() { stop(); }
