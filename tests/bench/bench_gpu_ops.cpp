@@ -2,6 +2,7 @@
 // [FILE.jsonl]: prints a line for each shape, and writes one of JSON to the file. Run by hand on a machine with a GPU.
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <random>
@@ -260,7 +261,10 @@ void sample(Bench& bench, int64_t rows, const SamplingRule& rule) {
   std::vector<int32_t> draws;
   for (int32_t row = 0; row < static_cast<int32_t>(rows); ++row) draws.insert(draws.end(), {row, 0});
   const Tensor device_draws = bench.integers(draws).reshape({rows, 2});
-  const double seconds = bench.seconds([&](int) { bench.ops().sample(logits, device_draws, rule, ids, log_probs); });
+  std::vector<int32_t> words(static_cast<size_t>(rows * kRuleWords));
+  for (int64_t row = 0; row < rows; ++row) std::memcpy(words.data() + row * kRuleWords, &rule, sizeof rule);
+  const Tensor rules = bench.integers(words).reshape({rows, kRuleWords});
+  const double seconds = bench.seconds([&](int) { bench.ops().sample(logits, device_draws, rules, ids, log_probs); });
   bench.print(fmt::format("sample rows {} top_k {} top_p {}", rows, rule.top_k, rule.top_p), seconds, 0,
               bytes_of({logits}));
   bench.forget();
