@@ -1,4 +1,5 @@
-// Three words a token: its id, whether and why the text ends, and its log-probability.
+// The message to the first stage has three words for each token: its id, whether and why the completion ends with it,
+// and its log-probability.
 #include "stage/generation/open_completions.h"
 
 #include <algorithm>

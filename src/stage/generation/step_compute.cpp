@@ -1,5 +1,5 @@
-// Ids, positions, pages and rules of a step are one copy to the device; a step of decoding alone is one recorded piece
-// of work where it comes again.
+// The arrays of a step (ids, positions, pages, rules) reach the device in one copy. A step of nothing but decoding is
+// replayed from a recording where its shape comes often.
 #include "stage/generation/step_compute.h"
 
 #include <algorithm>
@@ -11,17 +11,18 @@ namespace lfm2 {
 
 namespace {
 
-// Attention over caches launches for the longest sequence, rounded up to this, so that a recording lasts.
+// Attention over caches is launched for the longest sequence. That length is rounded up to a multiple of this, so that
+// one recording serves many steps.
 constexpr int64_t kLengthStep = 1024;
 constexpr size_t kMaxRecordings = 256;
-// A shape is recorded when it comes for this time: recording takes as long as some steps, and where sequences end
-// one after the other most shapes do not come again.
+// A shape is recorded when it comes for this time. Recording takes as long as several steps, and while sequences end
+// one after the other most shapes never come again.
 constexpr int64_t kRecordedTime = 4;
 
-constexpr int64_t kAlignedInts = 4;  // 16 bytes
+constexpr int64_t kAlignedInts = 4;  // every array begins at a multiple of 16 bytes
 constexpr int64_t aligned(int64_t ints) { return (ints + kAlignedInts - 1) / kAlignedInts * kAlignedInts; }
 
-// The int32 words of a step of at most so many.
+// An upper bound of the int32 words in the arrays of a step.
 int64_t max_words(int64_t tokens, int64_t sequences, int64_t table_width) {
   return 3 * aligned(tokens) + aligned(sequences + 1) + 2 * aligned(2 * sequences) + aligned(sequences) +
          aligned(kRuleWords * sequences) + aligned(sequences * table_width);
@@ -111,7 +112,7 @@ void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& i
   links_.backend.copy(links_.backend.compute(), arrays_.data(), staging, host.bytes);
 }
 
-// Everything of a step between what comes in and what goes out.
+// The stage's work between receiving a step's hidden states and sending them: embedding, layers, draws.
 void StepCompute::compute(const Layout& layout, const StepBuffer& buffer) {
   const Tensor residual = buffer.residual.rows(0, layout.batch.tokens);
   if (links_.stage.first()) links_.stage.embed(links_.backend.ops(), layout.ids, residual);

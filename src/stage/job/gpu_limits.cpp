@@ -1,4 +1,4 @@
-// Keys of config.json beside the limits of src/kernels/cuda/common/limits.h.
+// Compares keys of config.json with the limits in src/kernels/cuda/common/limits.h.
 #include "stage/job/gpu_limits.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace lfm2 {
 
 std::string gpu_refusal(const ModelConfig& config) {
   struct Limit {
-    bool applies;  // the model has such layers
+    bool applies;  // whether the model has layers that the limit is about
     std::string_view key;
     int64_t found, most;
   };

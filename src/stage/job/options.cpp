@@ -1,4 +1,4 @@
-// CLI11 and the checks between options.
+// Declares the options to CLI11, and checks those that depend on one another.
 #include "stage/job/options.h"
 
 #include <limits>
@@ -140,14 +140,14 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->capture_default_str();
 }
 
-// What decides which rank computes what, and where.
+// doctor takes the options that decide which rank computes what, and on which device.
 void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
   constexpr double kDoctorTimeout = 30;
   options.timeout_seconds = kDoctorTimeout;
   add_weights(app, options)->description("Folder of shards whose memory is planned");
   add_sample_sizes(app, options);
   add_machine_options(app, options, dtype);
-  app.remove_option(app.get_option("--balance"));  // no doctor needs to know what layers cost
+  app.remove_option(app.get_option("--balance"));  // doctor does not know the job, so it cannot balance it
   app.add_flag("-v,--verbose", options.verbose, "Say where errors were thrown");
 }
 

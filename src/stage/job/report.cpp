@@ -1,4 +1,4 @@
-// Text and JSON forms of the figures.
+// Merges the figures of the ranks, and writes them as text and as JSON.
 #include "stage/job/report.h"
 
 #include <sys/resource.h>
@@ -38,7 +38,7 @@ GenerationReport generation_from_json(const Json& json) {
           .preemptions = json.at("preemptions")};
 }
 
-// JSON has no NaN: it comes back as null.
+// JSON has no NaN: one that was written comes back as null.
 double number_or_nan(const Json& json) { return json.is_number() ? json.get<double>() : std::nan(""); }
 
 OrderedJson as_json(const StageReport& report) {
