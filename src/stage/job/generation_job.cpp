@@ -6,6 +6,7 @@
 
 #include "stage/model/memory_plan.h"
 #include "stage/scoring/cost_model.h"
+#include "stage/support/json.h"
 #include "stage/support/stop.h"
 
 namespace lfm2 {

@@ -15,7 +15,7 @@
 #include "stage/job/options.h"
 #include "stage/job/report.h"
 #include "stage/job/session.h"
-#include "stage/support/json.h"
+#include "stage/support/json_fwd.h"
 
 namespace lfm2 {
 
