@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "stage/model/memory_plan.h"
+#include "stage/pipeline/array_layout.h"
 
 namespace lfm2 {
 
@@ -19,34 +20,29 @@ constexpr size_t kMaxRecordings = 256;
 // one after the other most shapes never come again.
 constexpr int64_t kRecordedTime = 4;
 
-constexpr int64_t kAlignedInts = 4;  // every array begins at a multiple of 16 bytes
-constexpr int64_t aligned(int64_t ints) { return (ints + kAlignedInts - 1) / kAlignedInts * kAlignedInts; }
-
-// An upper bound of the int32 words in the arrays of a step.
-int64_t max_words(int64_t tokens, int64_t sequences, int64_t table_width) {
-  return 3 * aligned(tokens) + aligned(sequences + 1) + 2 * aligned(2 * sequences) + aligned(sequences) +
-         aligned(kRuleWords * sequences) + aligned(sequences * table_width);
+// An upper bound of the bytes that the arrays of a step take: see StepCompute::Layout.
+size_t max_array_bytes(int64_t tokens, int64_t sequences, int64_t table_width) {
+  const auto bytes = ArrayLayout::bytes_for;
+  return 3 * bytes(tokens) + bytes(sequences + 1) + 2 * bytes(2 * sequences) + bytes(sequences) +
+         bytes(kRuleWords * sequences) + bytes(sequences * table_width);
 }
 
 }  // namespace
 
 StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width) {
-  const auto take = [&](std::initializer_list<int64_t> dims) {
-    const Tensor tensor(memory == nullptr ? nullptr : memory + bytes, DType::kI32, dims);
-    bytes += static_cast<size_t>(aligned(tensor.numel())) * sizeof(int32_t);
-    return tensor;
-  };
+  ArrayLayout layout(memory);
   const int64_t tokens = arrays.tokens, sequences = arrays.sequences();
   const auto drawing = static_cast<int64_t>(arrays.draw_rows.size());
-  ids = take({tokens});
-  batch.positions = take({tokens});
-  batch.sequence_of = take({tokens});
-  batch.offsets = take({sequences + 1});
-  batch.states = take({sequences, 2});
-  draws = take({drawing, 2});
-  draw_rows = take({drawing});
-  rules = take({drawing, kRuleWords});
-  batch.page_table = take({sequences, table_width});
+  ids = layout.take_ints({tokens});
+  batch.positions = layout.take_ints({tokens});
+  batch.sequence_of = layout.take_ints({tokens});
+  batch.offsets = layout.take_ints({sequences + 1});
+  batch.states = layout.take_ints({sequences, 2});
+  draws = layout.take_ints({drawing, 2});
+  draw_rows = layout.take_ints({drawing});
+  rules = layout.take_ints({drawing, kRuleWords});
+  batch.page_table = layout.take_ints({sequences, table_width});
+  bytes = layout.bytes();
   batch.tokens = tokens;
   batch.sequences = sequences;
   batch.singles = arrays.singles;
@@ -54,16 +50,14 @@ StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t
 }
 
 DrawnArrays::DrawnArrays(std::byte* memory, int64_t draws, int64_t top_k) {
-  const auto take = [&](DType dtype, std::initializer_list<int64_t> dims) {
-    const Tensor tensor(memory == nullptr ? nullptr : memory + bytes, dtype, dims);
-    bytes += static_cast<size_t>(aligned(tensor.numel())) * sizeof(int32_t);
-    return tensor;
-  };
-  ids = take(DType::kI32, {draws});
-  log_probs = take(DType::kF32, {draws});
-  if (top_k == 0) return;
-  top_ids = take(DType::kI32, {draws, top_k});
-  top_log_probs = take(DType::kF32, {draws, top_k});
+  ArrayLayout layout(memory);
+  ids = layout.take_ints({draws});
+  log_probs = layout.take(DType::kF32, {draws});
+  if (top_k > 0) {
+    top_ids = layout.take_ints({draws, top_k});
+    top_log_probs = layout.take(DType::kF32, {draws, top_k});
+  }
+  bytes = layout.bytes();
 }
 
 StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DType compute)
@@ -74,8 +68,7 @@ StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DT
   Backend& backend = links.backend;
   const Stage& stage = links.stage;
   const int64_t max_tokens = plan.max_tokens(), max_sequences = plan.limits.max_sequences;
-  const size_t array_bytes =
-      static_cast<size_t>(max_words(max_tokens, max_sequences, plan.table_width())) * sizeof(int32_t);
+  const size_t array_bytes = max_array_bytes(max_tokens, max_sequences, plan.table_width());
   arrays_ = backend.allocate(array_bytes);
   const size_t drawn_bytes = DrawnArrays(nullptr, max_sequences, plan.top_k).bytes;
   for (StepBuffer& buffer : buffers_) {

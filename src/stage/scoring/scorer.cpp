@@ -6,16 +6,9 @@
 #include <numeric>
 
 #include "stage/model/memory_plan.h"
+#include "stage/pipeline/array_layout.h"
 
 namespace lfm2 {
-
-namespace {
-
-constexpr int64_t kAlignedInts = 4;  // every array begins at a multiple of 16 bytes
-
-int64_t aligned(int64_t ints) { return (ints + kAlignedInts - 1) / kAlignedInts * kAlignedInts; }
-
-}  // namespace
 
 Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced)
     : links_(links),
@@ -54,7 +47,7 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
 // An upper bound: for each token its id, its position, its row in the tail and its position there; for each sample two
 // lists of offsets and its last row.
 size_t Scorer::max_array_bytes() const {
-  return static_cast<size_t>(4 * aligned(plan_.max_tokens) + 3 * aligned(plan_.max_samples + 1)) * sizeof(int32_t);
+  return 4 * ArrayLayout::bytes_for(plan_.max_tokens) + 3 * ArrayLayout::bytes_for(plan_.max_samples + 1);
 }
 
 Scorer::IndexArrays Scorer::lay_out(const Next& next, std::byte* memory) const {
@@ -67,24 +60,21 @@ Scorer::IndexArrays Scorer::lay_out(const Next& next, std::byte* memory) const {
     micro_batch.tail.max_length = std::max(micro_batch.tail.max_length, kept(length));
     kept_tokens += kept(length);
   }
-  const auto take = [&](int64_t ints) {
-    const Tensor tensor(memory + micro_batch.bytes, DType::kI32, {ints});
-    micro_batch.bytes += static_cast<size_t>(aligned(ints)) * sizeof(int32_t);
-    return tensor;
-  };
+  ArrayLayout layout(memory);
   const auto take_batch = [&](Batch& batch, int64_t tokens) {
-    batch.positions = take(tokens);
-    batch.offsets = take(samples.samples + 1);
+    batch.positions = layout.take_ints({tokens});
+    batch.offsets = layout.take_ints({samples.samples + 1});
     batch.tokens = tokens;
     batch.sequences = samples.samples;
   };
-  if (links_.stage.first()) micro_batch.ids = take(samples.tokens);
+  if (links_.stage.first()) micro_batch.ids = layout.take_ints({samples.tokens});
   take_batch(micro_batch.batch, gets_tails_ ? kept_tokens : samples.tokens);
   if (cuts_tails_) {
-    micro_batch.tail_rows = take(kept_tokens);
+    micro_batch.tail_rows = layout.take_ints({kept_tokens});
     take_batch(micro_batch.tail, kept_tokens);
   }
-  micro_batch.last_rows = take(samples.samples);
+  micro_batch.last_rows = layout.take_ints({samples.samples});
+  micro_batch.bytes = layout.bytes();
   return micro_batch;
 }
 
