@@ -53,9 +53,9 @@ void Generator::idle() {
   links_.watchdog.pulse();
   links_.watchdog.check();
   run_.pass_on_stop();
-  if (const double now = steady_seconds(); now - first_->told >= kIdleWord) {
+  if (const double now = steady_seconds(); now - first_->last_message >= kIdleWord) {
     links_.control->send_step(to_words({}));
-    first_->told = now;
+    first_->last_message = now;
   }
   std::this_thread::sleep_for(kIdleNap);
 }
@@ -99,8 +99,9 @@ ScheduledStep Generator::next_step() {
     else
       idle();
   }
-  first_->told = steady_seconds();
-  for (const Admission& one : scheduled.step.admitted) first_->token_time[static_cast<size_t>(one.slot)] = first_->told;
+  first_->last_message = steady_seconds();
+  for (const Admission& one : scheduled.step.admitted)
+    first_->token_time[static_cast<size_t>(one.slot)] = first_->last_message;
   links_.control->send_step(to_words(scheduled.step));
   if (scheduled.step.end)  // after a stop, tokens of the steps in flight are still to come
     while (scheduler.in_flight()) wait_for_tokens();
@@ -123,7 +124,7 @@ void Generator::collect_results() {
     run_.enter(Phase::kWrite, one.step);
     links_.control->send_tokens(
         completions_->take(one.samples, compute_.drawn(one.buffer, static_cast<int64_t>(one.samples.size()))));
-    on_tokens_(completions_->told());
+    on_tokens_(completions_->progress());
     links_.watchdog.enter(before);
     run_.trace(TraceKind::kOutput, one.step, start, steady_seconds());
     unread_.pop_front();

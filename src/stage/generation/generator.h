@@ -70,7 +70,7 @@ class Generator {
     Scheduler scheduler;
     // [slots]: the time of each sequence's newest token or, before that, of its admission.
     std::vector<double> token_time;
-    double told = 0;  // the time of the last message to the other stages
+    double last_message = 0;  // the time of the last message to the other stages
   };
 
   ScheduledStep next_step();

@@ -25,7 +25,7 @@ class OpenCompletions {
   std::vector<int32_t> take(std::span<const int32_t> samples, const DrawnArrays& drawn);
   // The progress made by the last take(): the number of tokens drawn, plus, for each completion that ended early, the
   // number of tokens that its limit still allowed.
-  int64_t told() const { return told_; }
+  int64_t progress() const { return progress_; }
   int64_t open() const { return static_cast<int64_t>(open_.size()); }
 
  private:
@@ -37,7 +37,7 @@ class OpenCompletions {
 
   std::vector<CompletionConsumer*> consumers_;
   std::map<int32_t, Open> open_;  // by sample
-  int64_t told_ = 0;
+  int64_t progress_ = 0;
 };
 
 // Reads a message that take() made. Error(kSoftware) where it is not one.

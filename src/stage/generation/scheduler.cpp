@@ -46,7 +46,7 @@ void Scheduler::preempt(int32_t slot) {
 
 // Releases sequences that were taken back. Those in a step that is in flight are released by take() when it has come
 // back.
-void Scheduler::look_for_taken_back() {
+void Scheduler::release_taken_back() {
   for (const int32_t sample : source_.taken_back()) {
     const auto is_it = [&](const Sequence& one) { return one.request.sample == sample; };
     if (std::erase_if(waiting_, is_it) > 0) {
@@ -173,7 +173,7 @@ void Scheduler::choose_prompts(Step& step, std::vector<StepEntry>& singles, std:
 
 std::optional<ScheduledStep> Scheduler::next() {
   if (static_cast<int64_t>(in_flight_.size()) >= limits_.steps_in_flight) return std::nullopt;
-  look_for_taken_back();
+  release_taken_back();
   const int64_t waiting = static_cast<int64_t>(waiting_.size()) + source_.waiting();
   const int64_t could_run = active_ + std::min(waiting, static_cast<int64_t>(free_slots_.size()));
   const auto share = static_cast<size_t>(

@@ -67,7 +67,7 @@ class Scheduler {
   };
 
   Sequence& at(int32_t slot) { return sequences_[static_cast<size_t>(slot)]; }
-  void look_for_taken_back();
+  void release_taken_back();
   void choose_ready(std::vector<StepEntry>& singles, size_t share);
   void choose_prompts(Step& step, std::vector<StepEntry>& singles, std::vector<StepEntry>& chunks, size_t share);
   bool admit(Step& step);

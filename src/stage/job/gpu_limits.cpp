@@ -11,7 +11,7 @@ std::string gpu_refusal(const ModelConfig& config) {
   struct Limit {
     bool applies;  // whether the model has layers that the limit is about
     std::string_view key;
-    int64_t found, most;
+    int64_t found, max;
   };
   const auto has = [&](LayerType type) {
     return std::find(config.layer_types.begin(), config.layer_types.end(), type) != config.layer_types.end();
@@ -24,9 +24,9 @@ std::string gpu_refusal(const ModelConfig& config) {
       {convolves, "hidden_size", config.hidden, kMaxConvChannels},
       {config.dense_layers < config.layers, "num_experts", config.experts, kMaxExperts}};
   for (const Limit& limit : limits)
-    if (limit.applies && limit.found > limit.most)
+    if (limit.applies && limit.found > limit.max)
       return fmt::format("{} is {}, expected at most {} on GPUs: --device cpu computes this model", limit.key,
-                         limit.found, limit.most);
+                         limit.found, limit.max);
   return "";
 }
 

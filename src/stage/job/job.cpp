@@ -37,14 +37,14 @@ std::unique_ptr<Job> make_job(const Options& options, MpiWorld& world) {
 }
 
 ExitCode Job::run() {
-  at({.phase = Phase::kRead});
+  enter({.phase = Phase::kRead});
   expect_one_program();
   form_pipelines();
   share_job(check_inputs());
   machine_ = choose_machine(options_, world_);
   if (machine_.cuda) expect_gpu_computes(config(), options_.weights.string());
   compute_ = options_.dtype.value_or(shards_->dtype());
-  take_up();
+  leave_out_finished();
   if (samples_->left().samples == 0) return finish_without_run();
   samples_->share();
   plan();
@@ -52,14 +52,14 @@ ExitCode Job::run() {
   check_memory();
   if (is_stopped_before_loading()) return finish_stopped();
   load_weights();
-  at({.phase = Phase::kPrepare, .limit_seconds = load_timeout()});
+  enter({.phase = Phase::kPrepare, .limit_seconds = load_timeout()});
   world_.barrier(load_timeout(), "weights loaded");
   open();
   run_repeatedly();
   return finish();
 }
 
-void Job::at(const Place& place) const { world_.watchdog().enter(place); }
+void Job::enter(const Place& place) const { world_.watchdog().enter(place); }
 
 double Job::load_timeout() const { return kDiskFactor * options_.timeout_seconds; }
 
@@ -183,7 +183,7 @@ void Job::check_memory() const {
 }
 
 void Job::load_weights() {
-  at({.phase = Phase::kLoad});
+  enter({.phase = Phase::kLoad});
   const auto start = std::chrono::steady_clock::now();
   uint64_t bytes = 0;
   for (const ShardTensor* tensor : stage_tensors(*shards_, layers(), is_first(), is_last())) bytes += tensor->bytes;
@@ -221,7 +221,7 @@ void Job::run_repeatedly() {
 }
 
 ExitCode Job::finish() {
-  at({.phase = Phase::kWrite});
+  enter({.phase = Phase::kWrite});
   end_runs();
   if (runs_.stopped) return finish_stopped();
   // The rank that made the file renames it, after all other ranks have made their rows durable.
@@ -238,7 +238,7 @@ ExitCode Job::finish() {
   const std::vector<std::string> stages = world_.gather(to_json(stage_report()), 0, load_timeout(), "figures");
   int32_t valid = world_.rank() != 0 || write_report(stages) ? 1 : 0;
   world_.broadcast(&valid, sizeof valid, 0, load_timeout(), "verdict");  // all ranks end with the same exit code
-  at({.phase = Phase::kEnd});
+  enter({.phase = Phase::kEnd});
   return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
 }
 

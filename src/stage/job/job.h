@@ -105,7 +105,7 @@ class Job {
   Samples check_inputs();
   Samples read_input() const;
   void share_job(Samples all);
-  void take_up();
+  void leave_out_finished();
   void open_unfinished_output();
   std::string identity(const std::vector<std::string>& machines) const;
   void choose_cut();
@@ -118,7 +118,7 @@ class Job {
   bool write_report(const std::vector<std::string>& stages) const;
   ExitCode finish_without_run();
   ExitCode finish_stopped();
-  void at(const Place& place) const;
+  void enter(const Place& place) const;
 
   std::string identity_;
   double load_seconds_ = 0;

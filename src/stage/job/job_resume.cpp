@@ -99,7 +99,7 @@ void Job::open_unfinished_output() {
 }
 
 // Compares the job with the one that is to be resumed, and leaves out the samples that are finished. Collective.
-void Job::take_up() {
+void Job::leave_out_finished() {
   if (options_.output.empty()) return;
   const std::vector<std::string> machines =
       world_.gather(kind_of_machine(machine_.backend->description()), 0, load_timeout(), "machines");

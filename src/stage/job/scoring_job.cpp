@@ -171,7 +171,7 @@ bool ScoringJob::run_once() {
   try {
     scorer_->run(
         micro_batches_ ? &*micro_batches_ : nullptr, consumers,
-        [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); }, stop_requested);
+        [&](const MicroBatch& done) { progress.add(static_cast<uint64_t>(done.samples)); }, stop_requested);
   } catch (...) {
     scorer_->stop_results();  // its thread calls consumers that are destroyed here
     throw;

@@ -20,8 +20,8 @@ namespace {
 // The lines of a rank in the picture, from the top. One buffer is sent while the other still is, so each buffer has a
 // line for its sends and no events of one line overlap.
 enum Line : int { kRunLine, kReceiveLine, kComputeLine, kSendLine, kSecondSendLine, kWaitLine, kOutputLine, kLines };
-constexpr std::array<const char*, kLines> kLineNames{"run",          "receive",    "compute",    "send, slot 0",
-                                                     "send, slot 1", "host waits", "host output"};
+constexpr std::array<const char*, kLines> kLineNames{
+    "run", "receive", "compute", "send, buffer 0", "send, buffer 1", "host waits", "host output"};
 
 Line line_of(const TraceEvent& event) {
   switch (event.kind) {

@@ -73,9 +73,9 @@ int64_t best_target_tokens(const std::vector<StageTime>& stages, int64_t tokens,
   length = std::max<int64_t>(length, 1);
   int64_t best = length;
   double best_seconds = std::numeric_limits<double>::infinity();
-  for (int64_t items = 1; items <= tokens; ++items) {
+  for (int64_t micro_batches = 1; micro_batches <= tokens; ++micro_batches) {
     // A micro-batch has whole samples, as MicroBatches cuts them.
-    const int64_t samples = (tokens + length * items - 1) / (length * items), target = samples * length;
+    const int64_t samples = (tokens + length * micro_batches - 1) / (length * micro_batches), target = samples * length;
     if (target > std::max(largest, length)) continue;
     // Handing out the results is one more stage that fills and drains, though a quick one.
     const auto number = static_cast<double>((tokens + target - 1) / target + static_cast<int64_t>(stages.size()));

@@ -78,8 +78,8 @@ std::vector<int32_t> lengths_of_message(std::span<const int32_t> words) {
 }
 
 int64_t choose_target_tokens(int64_t total_tokens, int64_t stages, int64_t largest) {
-  const int64_t items = stages == 1 ? 1 : 6 * (stages - 1);
-  return std::clamp<int64_t>((total_tokens + items - 1) / items, 1, largest);
+  const int64_t micro_batches = stages == 1 ? 1 : 6 * (stages - 1);
+  return std::clamp<int64_t>((total_tokens + micro_batches - 1) / micro_batches, 1, largest);
 }
 
 }  // namespace lfm2
