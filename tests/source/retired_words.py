@@ -18,6 +18,7 @@ RETIRED = {
     "kSlots": "kBuffers",
     "link_test": "link_speed",
     "LinkTest": "LinkMeasurement",
+    "look_for_taken_back": "release_taken_back",
     "longest_chunk": "max_chunk",
     "longest_doctor_seconds": "max_doctor_seconds",
     "longest_refusal_seconds": "max_refusal_seconds",
@@ -36,6 +37,7 @@ RETIRED = {
     "slot_index": "buffer_index",
     "StageCost": "StageMemory",
     "StageCostModel": "StageTime",
+    "take_up": "leave_out_finished",
     "wait_for_free_slot": "wait_for_free_buffer",
 }
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -141,9 +141,9 @@ Doctor::Item Doctor::choose_item(const RankFacts& first) {
 
 ExitCode Doctor::run() {
   Examination examination{.ranks = {}, .trials = {}, .options = options_};
-  const Json mine = find_facts(options_, world_);
-  for (const std::string& text : talk_.gather(json_text(mine), 0, options_.timeout_seconds, "facts"))
-    examination.ranks.push_back(Json::parse(text));
+  const std::string mine = to_json(find_facts(options_, world_));
+  for (const std::string& text : talk_.gather(mine, 0, options_.timeout_seconds, "facts"))
+    examination.ranks.push_back(rank_facts_from_json(text));
   Item item;
   if (world_.rank() == 0) {
     item = choose_item(examination.ranks.front());
@@ -152,9 +152,9 @@ ExitCode Doctor::run() {
   }
   talk_.broadcast(&item, sizeof item, 0, options_.timeout_seconds, "item of the link test");
 
-  const Json trial = try_machine(item);
-  for (const std::string& text : talk_.gather(json_text(trial), 0, trial_timeout(options_), "trials"))
-    examination.trials.push_back(Json::parse(text));
+  const std::string trial = to_json(try_machine(item));
+  for (const std::string& text : talk_.gather(trial, 0, trial_timeout(options_), "trials"))
+    examination.trials.push_back(trial_facts_from_json(text));
   if (world_.rank() == 0) {
     const std::vector<Finding> findings = diagnose(examination);
     fmt::print("{}", trials_table(examination, findings));

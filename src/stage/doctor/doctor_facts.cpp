@@ -16,6 +16,7 @@
 #include "stage/job/gpu_limits.h"
 #include "stage/job/session.h"
 #include "stage/scoring/plan.h"
+#include "stage/support/json.h"
 #include "stage/version.h"
 #if LFM2_HAS_CUDA
 #include "comm/nccl_channel.h"
@@ -149,5 +150,18 @@ RankFacts find_facts(const Options& options, const MpiWorld& world) {
   });
   return facts;
 }
+
+// These are for nlohmann_json, which looks for them in the namespace of the types.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, host, ranks_on_host, launched, processors, usable_processors,
+                                   all_processors, share, versions, mpi_takes_gpu_memory, free_memory_bytes, shm_bytes,
+                                   free_shm_bytes, lockable_bytes, open_files, visible_gpus, gpu, gpu_uuid, gpu_bus,
+                                   free_gpu_bytes, all_gpu_bytes, peers, problems, split_id, model_layers, first_layer,
+                                   layer_count, tokens, row_bytes, dtype, weight_bytes, activation_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TrialFacts, device, transport, problem, bytes_per_second, round_trip_seconds)
+
+std::string to_json(const RankFacts& facts) { return json_text(Json(facts)); }
+std::string to_json(const TrialFacts& facts) { return json_text(Json(facts)); }
+RankFacts rank_facts_from_json(const std::string& text) { return Json::parse(text); }
+TrialFacts trial_facts_from_json(const std::string& text) { return Json::parse(text); }
 
 }  // namespace lfm2

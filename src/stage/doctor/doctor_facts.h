@@ -9,7 +9,6 @@
 
 #include "comm/mpi_world.h"
 #include "stage/job/options.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 
@@ -61,11 +60,10 @@ RankFacts find_facts(const Options& options, const MpiWorld& world);
 
 std::string processor_list(const std::vector<int>& processors);  // sorted ones: "0-3,8"
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, host, ranks_on_host, launched, processors, usable_processors,
-                                   all_processors, share, versions, mpi_takes_gpu_memory, free_memory_bytes, shm_bytes,
-                                   free_shm_bytes, lockable_bytes, open_files, visible_gpus, gpu, gpu_uuid, gpu_bus,
-                                   free_gpu_bytes, all_gpu_bytes, peers, problems, split_id, model_layers, first_layer,
-                                   layer_count, tokens, row_bytes, dtype, weight_bytes, activation_bytes)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TrialFacts, device, transport, problem, bytes_per_second, round_trip_seconds)
+// Facts as JSON text, for messages to rank 0, and back.
+std::string to_json(const RankFacts& facts);
+std::string to_json(const TrialFacts& facts);
+RankFacts rank_facts_from_json(const std::string& text);
+TrialFacts trial_facts_from_json(const std::string& text);
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// Quantiles of as many durations as there are, in a fixed amount of memory.
+// Counts durations in buckets, so that quantiles of any number of durations take a fixed amount of memory.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 
 namespace lfm2 {
 
-// Buckets that grow by 1 %: a quantile is right to half of that, from 0.1 µs to 30 hours.
+// Each bucket is 1 % wider than the one before, so a quantile is off by at most half of 1 %. Durations lie between 0.1
+// µs and 30 hours; others count as the nearest of those.
 class DurationHistogram {
  public:
   void add(double seconds) {
@@ -16,7 +17,7 @@ class DurationHistogram {
     ++count_;
   }
   int64_t count() const { return count_; }
-  // The duration at that share of them, in seconds; 0 where there are none.
+  // The duration in seconds that the given share of all durations does not exceed; 0 where none was added.
   double quantile(double share) const {
     int64_t left = static_cast<int64_t>(share * static_cast<double>(count_ - 1) + 0.5);
     for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
@@ -25,7 +26,7 @@ class DurationHistogram {
   }
 
  private:
-  static constexpr double kShortest = 1e-7, kStep = 0.00995;  // ln 1.01
+  static constexpr double kShortest = 1e-7, kStep = 0.00995;  // kStep is ln 1.01
   static constexpr size_t kBuckets = 2800;
 
   static size_t bucket_of(double seconds) {

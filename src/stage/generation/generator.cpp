@@ -1,4 +1,4 @@
-// The loop over steps.
+// The loop over steps, and the waits of each stage in it.
 #include "stage/generation/generator.h"
 
 #include <algorithm>
@@ -8,10 +8,11 @@ namespace lfm2 {
 
 namespace {
 
-// A rank that has a GPU has a processor too: it looks for messages without pause for as long as a step may take.
+// A rank that has a GPU also has a processor of its own: it polls for messages without a pause for as long as a step
+// may take.
 constexpr double kEagerSeconds = 0.02;
-// While there is nothing to do, the first stage looks for requests after each of these, and lets the others know that
-// the run goes on, so that no watchdog takes it for a stall.
+// While there is nothing to do, the first stage looks for requests again after every kIdleNap. Every kIdleWord seconds
+// it sends an empty step, so that no watchdog takes the silence for a stall.
 constexpr auto kIdleNap = std::chrono::microseconds(200);
 constexpr double kIdleWord = 0.1;
 
@@ -45,24 +46,24 @@ void Generator::wait_for_tokens() {
     run_.wait([&] { return take_tokens(); }, Phase::kTokens, counts_.steps, links_.stages - 1);
 }
 
-// First stage: no sequence runs and no request waits.
+// First stage: called while no sequence runs and no request waits.
 void Generator::idle() {
   if (links_.watchdog.place().phase != Phase::kIdle) run_.enter(Phase::kIdle, counts_.steps);
   links_.watchdog.look();
   links_.watchdog.pulse();
   links_.watchdog.check();
   run_.pass_on_stop();
-  if (const double now = steady_seconds(); now - first_->told >= kIdleWord) {
+  if (const double now = steady_seconds(); now - first_->last_message >= kIdleWord) {
     links_.control->send_step(to_words({}));
-    first_->told = now;
+    first_->last_message = now;
   }
   std::this_thread::sleep_for(kIdleNap);
 }
 
 Step Generator::receive_step() {
   std::vector<int32_t> words;
-  // Wait for the own device first and for the first stage then: of a device that hangs and a rank that waits for its
-  // tokens, the watchdog is to name the device.
+  // Wait for our own device first, and only then for the first stage. If the device hangs, the first stage waits for
+  // our tokens while we wait for its step, and the watchdog must name the device.
   bool received = false;
   run_.wait([&] { return (received = links_.control->receive_step(words)) || compute_.all_computed(); },
             Phase::kCompute, counts_.steps - 1);
@@ -70,7 +71,7 @@ Step Generator::receive_step() {
   return step_from_words(words);
 }
 
-// First stage: decides; others: are told.
+// The first stage decides what the next step is and tells the others. They receive it.
 ScheduledStep Generator::next_step() {
   ScheduledStep scheduled;
   if (!links_.stage.first()) {
@@ -98,10 +99,11 @@ ScheduledStep Generator::next_step() {
     else
       idle();
   }
-  first_->told = steady_seconds();
-  for (const Admission& one : scheduled.step.admitted) first_->token_time[static_cast<size_t>(one.slot)] = first_->told;
+  first_->last_message = steady_seconds();
+  for (const Admission& one : scheduled.step.admitted)
+    first_->token_time[static_cast<size_t>(one.slot)] = first_->last_message;
   links_.control->send_step(to_words(scheduled.step));
-  if (scheduled.step.end)  // a run that was stopped: tokens of the steps in flight are still to come
+  if (scheduled.step.end)  // after a stop, tokens of the steps in flight are still to come
     while (scheduler.in_flight()) wait_for_tokens();
   return scheduled;
 }
@@ -118,18 +120,18 @@ void Generator::collect_results() {
   while (!unread_.empty() && compute_.computed(unread_.front().buffer).done()) {
     const Unread one = std::move(unread_.front());
     const double start = steady_seconds();
-    const Place before = links_.watchdog.place();  // some wait looks around
+    const Place before = links_.watchdog.place();  // a wait calls this: its stamp is put back below
     run_.enter(Phase::kWrite, one.step);
     links_.control->send_tokens(
         completions_->take(one.samples, compute_.drawn(one.buffer, static_cast<int64_t>(one.samples.size()))));
-    on_tokens_(completions_->told());
+    on_tokens_(completions_->progress());
     links_.watchdog.enter(before);
     run_.trace(TraceKind::kOutput, one.step, start, steady_seconds());
     unread_.pop_front();
   }
 }
 
-// A step that computes something: its arrays are in `arrays`.
+// Runs a step that has entries. Its arrays are in `arrays`.
 void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   const int64_t step = counts_.steps;
   const int buffer = static_cast<int>(step % kBuffers);

@@ -1,6 +1,6 @@
-// Generates through one stage of the pipeline: the counterpart of Scorer for sequences that grow. Step by step: learn
-// what the step is (first stage: decide it), take in its hidden states, compute, hand on; the last stage draws tokens
-// and sends them back to the first. Steps follow one another through two buffers, as the micro-batches of Scorer do.
+// Runs a generation on one stage of the pipeline, as Scorer runs a scoring job. For each step, the first stage decides
+// what it is and tells the others; a stage receives the hidden states, computes its layers and sends them on. The last
+// stage draws tokens and sends them to the first. Steps alternate between two buffers, as micro-batches do.
 #pragma once
 
 #include <array>
@@ -19,33 +19,34 @@
 
 namespace lfm2 {
 
-// What the first stage saw of a run, in seconds.
+// Latencies of one run in seconds, as the first stage measures them.
 struct GenerationTimes {
-  DurationHistogram to_first_token;  // of each sample, from its entry into the pipeline on
-  DurationHistogram between_tokens;  // of each token that follows another
+  DurationHistogram to_first_token;  // from the admission of a sequence to its first token
+  DurationHistogram between_tokens;  // from one token of a sequence to its next
 };
 
-// What a run came to on this stage.
+// Counts of one run on this stage.
 struct GenerationCounts {
-  int64_t steps = 0;         // that were computed
-  int64_t largest_step = 0;  // sequences
-  int64_t preemptions = 0;   // first stage: sequences that gave their pages back
+  int64_t steps = 0;         // steps that computed something
+  int64_t largest_step = 0;  // sequences in the largest step
+  int64_t preemptions = 0;   // first stage: how often a sequence gave its pages back
 };
 
 class Generator {
  public:
-  // Everything a run needs is allocated here. There is a control link, also for a single stage.
+  // Allocates everything that a run needs. `links` has a control link, even for a single stage.
   Generator(const StageLinks& links, const GenerationPlan& plan, DType compute, bool traced = false);
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
 
-  // Generates until the requests have ended: what `requests` gives (first stage; null on the others). Consumers are
-  // used by the last stage, which tells `on_tokens` how many tokens were drawn, and of sequences that ended, how many
-  // more could have been. Once `stop` says so on any stage, no step is begun any more, and sequences that have not
-  // ended are dropped.
+  // Generates until every request has ended. The first stage takes requests from `requests`, which is null on the
+  // others. The last stage uses `consumers` and `on_tokens`: after each step it passes `on_tokens` the number of tokens
+  // drawn, plus, for each sequence that ended early, the number of tokens that its limit still allowed; so the sum
+  // reaches the sum of all limits. Once `stop` returns true on any stage, no further step begins, and sequences that
+  // have not ended are dropped.
   void run(RequestSource* requests, const std::vector<CompletionConsumer*>& consumers,
            const std::function<void(int64_t tokens)>& on_tokens, const std::function<bool()>& stop = {});
-  bool finished() const { return finished_; }  // the last run, as far as this stage knows: the first one decides
+  bool finished() const { return finished_; }  // first stage: whether the last run was not stopped; true on the others
 
   StageTimes times() const { return run_.times(); }  // of the last run
   const GenerationTimes& generation_times() const { return generation_times_; }
@@ -53,22 +54,23 @@ class Generator {
   const std::vector<TraceEvent>& trace() const { return run_.trace(); }  // of the last run; empty unless asked for
   uint64_t activation_bytes() const { return compute_.activation_bytes(); }
   uint64_t cache_bytes() const { return compute_.cache_bytes(); }
-  // Of the caches, as all stages see them after the last step.
+  // Pages and sequence slots of the caches after the last step. All stages agree on them.
   int64_t free_pages() const { return table_ ? table_->free_pages() : 0; }
   int64_t used_slots() const { return table_ ? table_->used_slots() : 0; }
 
  private:
-  // Last stage: the results of a step that were not looked at yet.
+  // Last stage: a step whose results were not read yet.
   struct Unread {
     int buffer = 0;
     int64_t step = 0;
-    std::vector<int32_t> samples;  // that drew
+    std::vector<int32_t> samples;  // those that draw a token in this step
   };
-  // First stage.
+  // What only the first stage has.
   struct First {
     Scheduler scheduler;
-    std::vector<double> token_time;  // [slots]: of the newest
-    double told = 0;                 // when the other stages heard of the run last
+    // [slots]: the time of each sequence's newest token or, before that, of its admission.
+    std::vector<double> token_time;
+    double last_message = 0;  // the time of the last message to the other stages
   };
 
   ScheduledStep next_step();
@@ -79,13 +81,13 @@ class Generator {
   void run_step(const ScheduledStep& scheduled, StepArrays& arrays);
   void wait_for_free_buffer(int buffer, int64_t previous);
   bool is_unread(int buffer) const;
-  void collect_results();  // last stage
+  void collect_results();  // last stage: hands on the results of steps that are computed
 
   const StageLinks links_;
   const GenerationPlan plan_;
   StepCompute compute_;
 
-  // Of the run that goes on:
+  // The state of the current run:
   std::optional<SequenceTable> table_;
   std::optional<First> first_;
   std::optional<OpenCompletions> completions_;  // last stage

@@ -1,4 +1,5 @@
-// Three words a token: its id, whether and why the text ends, and its log-probability.
+// The message to the first stage has three words for each token: its id, whether and why the completion ends with it,
+// and its log-probability.
 #include "stage/generation/open_completions.h"
 
 #include <algorithm>
@@ -31,7 +32,7 @@ void OpenCompletions::apply(const Step& step) {
 
 std::vector<int32_t> OpenCompletions::take(std::span<const int32_t> samples, const DrawnArrays& drawn) {
   std::vector<int32_t> words;
-  told_ = 0;
+  progress_ = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
     const auto found = open_.find(samples[i]);
     expect(found != open_.end(), "OpenCompletions: a token of a sample that is not open");
@@ -53,9 +54,9 @@ std::vector<int32_t> OpenCompletions::take(std::span<const int32_t> samples, con
     const auto length = static_cast<int64_t>(completion.token_ids.size());
     const int32_t end = stops ? kStops : length >= open.max_new ? kIsLongEnough : kGoesOn;
     words.insert(words.end(), {token, end, std::bit_cast<int32_t>(log_prob)});
-    told_ += 1;
+    progress_ += 1;
     if (end == kGoesOn) continue;
-    told_ += open.max_new - length;
+    progress_ += open.max_new - length;
     completion.reason = stops ? FinishReason::kStop : FinishReason::kLength;
     for (CompletionConsumer* consumer : consumers_) consumer->take(completion);
     open_.erase(found);

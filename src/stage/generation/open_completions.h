@@ -1,5 +1,5 @@
-// The last stage's part of a generation: the texts that are being written, what ends them, and what the first stage is
-// told of each token.
+// The last stage's part of a generation: it holds the completions that are not finished, decides when each of them
+// ends, and makes the message that tells the first stage which tokens were drawn.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,18 @@ namespace lfm2 {
 
 class OpenCompletions {
  public:
-  // `consumers` are given each text when it ends. They must outlive this.
+  // `consumers` are given each completion when it ends. They must outlive this.
   explicit OpenCompletions(std::vector<CompletionConsumer*> consumers) : consumers_(std::move(consumers)) {}
 
-  // What a step says of samples, in the order of the steps.
+  // Begins the completions of samples that the step admits, and forgets those of samples that it drops. To be called
+  // for every step, in order.
   void apply(const Step& step);
-  // The tokens of a step, by the samples that drew them. Returns the message to the first stage.
+  // Adds the tokens of a step to the completions of `samples`, which drew them, and hands on those that end. Returns
+  // the message to the first stage.
   std::vector<int32_t> take(std::span<const int32_t> samples, const DrawnArrays& drawn);
-  // With the last take(): how many tokens were drawn, and of texts that ended, how many more could have been.
-  int64_t told() const { return told_; }
+  // The progress made by the last take(): the number of tokens drawn, plus, for each completion that ended early, the
+  // number of tokens that its limit still allowed.
+  int64_t progress() const { return progress_; }
   int64_t open() const { return static_cast<int64_t>(open_.size()); }
 
  private:
@@ -34,10 +37,10 @@ class OpenCompletions {
 
   std::vector<CompletionConsumer*> consumers_;
   std::map<int32_t, Open> open_;  // by sample
-  int64_t told_ = 0;
+  int64_t progress_ = 0;
 };
 
-// What the message of take() says. Error(kSoftware) where it is none.
+// Reads a message that take() made. Error(kSoftware) where it is not one.
 std::vector<DrawnToken> tokens_of_message(const std::vector<int32_t>& words);
 
 }  // namespace lfm2

@@ -1,4 +1,5 @@
-// What a generation continues, and where it comes from: a list that is known in advance, or clients that come and go.
+// What a generation continues: requests, and the sources they come from. A source is a list that is known in advance,
+// or clients that come and go.
 #pragma once
 
 #include <cstdint>
@@ -11,45 +12,46 @@
 
 namespace lfm2 {
 
-// The most tokens that may follow a prompt: as asked, within the model's positions.
+// How many tokens may follow a prompt: as many as are asked for, or as fit into the model's positions with the prompt.
 constexpr int64_t max_new_tokens(int64_t prompt, int64_t asked, int64_t max_positions) {
   return std::min(asked, max_positions - prompt);
 }
 
 struct Request {
-  int32_t sample = 0;                // its number: unique in a run; what it draws depends on it
+  int32_t sample = 0;                // the number of the sample: unique in a run, and what it draws depends on it
   std::vector<int32_t> prompt = {};  // at least one token
-  int64_t max_new = 0;               // tokens behind the prompt, at least 1 and within the model's positions
+  int64_t max_new = 0;               // how many tokens may follow the prompt: at least 1; see max_new_tokens()
   SamplingRule rule = {};
-  std::vector<int32_t> eos_tokens = {};  // each of which ends the text; none: no token does
+  std::vector<int32_t> eos_tokens = {};  // each of these tokens ends the completion; empty: no token does
 };
 
 // A token that came back from the last stage.
 struct DrawnToken {
   int32_t token = 0;
   float log_prob = 0;
-  std::optional<FinishReason> ends = {};  // the sequence: nothing follows
+  std::optional<FinishReason> ends = {};  // why the sequence ends with this token; empty: it goes on
 };
 
-// Asked on the first stage alone, between steps, by one thread. Nothing here may wait.
+// Used by the first stage alone, between steps, on one thread. No function blocks.
 class RequestSource {
  public:
   virtual ~RequestSource() = default;
 
   virtual int64_t waiting() const = 0;        // requests that next() would give now
-  virtual std::optional<Request> next() = 0;  // nothing where none waits
-  virtual bool ended() const = 0;             // none waits, and none will come
-  // Samples that nobody wants any more since the last call. They may be finished, waiting or running.
+  virtual std::optional<Request> next() = 0;  // empty where no request waits
+  virtual bool ended() const = 0;             // whether no request waits and none will come
+  // The samples that were taken back since the last call, because nobody wants their completions any more. They may be
+  // waiting, running, or finished already.
   virtual std::vector<int32_t> taken_back() { return {}; }
-  // The next token of a sample that was not taken back.
+  // Called with each token that was drawn for a sample, unless the sample was taken back.
   virtual void drawn(int32_t, const DrawnToken&) {}
 };
 
-// The samples of a job, in their order, all by the same rule.
+// Gives the samples of a job in their order. All have the same sampling rule.
 class SampleRequests : public RequestSource {
  public:
-  // Samples `range` of `samples`, which must outlive this. `each`: what all requests have in common; its max_new is
-  // what is asked for, within `max_positions`.
+  // Gives the samples `range` of `samples`, which must outlive this. `each` holds what all requests have in common; its
+  // max_new is lowered for samples where `max_positions` leaves room for fewer tokens.
   SampleRequests(const Samples& samples, SampleRange range, Request each, int64_t max_positions)
       : samples_(samples), range_(range), each_(std::move(each)), max_positions_(max_positions) {}
 

@@ -1,4 +1,4 @@
-// First come, first served: decoding before prompts, prompts in the order of the requests.
+// Sequences that decode go into a step before prompts do, and prompts go in the order of their requests.
 #include "stage/generation/scheduler.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits)
 
 bool Scheduler::finished() const { return active_ == 0 && waiting_.empty() && source_.ended(); }
 
-// Its slot and pages are free from here on; what is known of the sequence is handed back.
+// Frees the sequence slot and the pages of a sequence, and returns the sequence.
 Scheduler::Sequence Scheduler::release(int32_t slot) {
   Sequence sequence = std::exchange(at(slot), {});
   expect(sequence.used && sequence.in_flight == 0, "Scheduler: a sequence in flight is released");
@@ -30,7 +30,8 @@ Scheduler::Sequence Scheduler::release(int32_t slot) {
   return sequence;
 }
 
-// The youngest sequence makes room: it is fed again later, all of its tokens, which gives the same bits.
+// Frees the sequence slot and the pages of a sequence, which then waits again in its old place. All its tokens will be
+// fed again, which gives the same bits.
 void Scheduler::preempt(int32_t slot) {
   std::erase(prompts_, slot);
   std::erase(ready_, slot);
@@ -43,8 +44,9 @@ void Scheduler::preempt(int32_t slot) {
   ++preemptions_;
 }
 
-// Sequences that are part of a step in flight leave when it has come back.
-void Scheduler::look_for_taken_back() {
+// Releases sequences that were taken back. Those in a step that is in flight are released by take() when it has come
+// back.
+void Scheduler::release_taken_back() {
   for (const int32_t sample : source_.taken_back()) {
     const auto is_it = [&](const Sequence& one) { return one.request.sample == sample; };
     if (std::erase_if(waiting_, is_it) > 0) {
@@ -64,7 +66,8 @@ void Scheduler::look_for_taken_back() {
   }
 }
 
-// Whether the sequence's next token has a place in the caches; frees one where that is possible now.
+// Whether the caches have a place for the next token of the sequence. Where no page is left, this preempts younger
+// sequences, or the sequence itself.
 bool Scheduler::has_page_for_next(int32_t slot) {
   Sequence& sequence = at(slot);
   if (pages_for(sequence.fed + 1, limits_.caches.page) <= sequence.pages) return true;
@@ -72,7 +75,7 @@ bool Scheduler::has_page_for_next(int32_t slot) {
     int32_t youngest = slot;
     for (int32_t other = 0; other < static_cast<int32_t>(sequences_.size()); ++other)
       if (at(other).used && at(other).number > at(youngest).number) youngest = other;
-    if (at(youngest).in_flight > 0) return false;  // its pages come back with its step
+    if (at(youngest).in_flight > 0) return false;  // it can be preempted when its step has come back
     preempt(youngest);
     if (youngest == slot) return false;
   }
@@ -81,7 +84,7 @@ bool Scheduler::has_page_for_next(int32_t slot) {
   return true;
 }
 
-// Sequences that may come to need another page.
+// The number of running sequences that may still need another page.
 int64_t Scheduler::growing() const {
   return std::count_if(sequences_.begin(), sequences_.end(), [this](const Sequence& one) {
     const auto prompt = static_cast<int64_t>(one.request.prompt.size());
@@ -105,8 +108,8 @@ std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
   return sequence;
 }
 
-// The sequence that has waited longest, if there is room for what is known of it, and for a page more of each of those
-// that run and may need one: admitting a sequence is not to drive out the next one.
+// Admits the sequence that has waited longest. It must leave one page for each running sequence that may still need
+// one, so that admitting a sequence does not cause a preemption in the next steps.
 bool Scheduler::admit(Step& step) {
   if (free_slots_.empty()) return false;
   std::optional<Sequence> sequence = next_waiting();
@@ -165,12 +168,12 @@ void Scheduler::choose_prompts(Step& step, std::vector<StepEntry>& singles, std:
     budget -= count;
     if (sequence.fed + count < sequence.known) unfinished.push_back(slot);
   }
-  prompts_.insert(prompts_.begin(), unfinished.begin(), unfinished.end());  // first again in the next step
+  prompts_.insert(prompts_.begin(), unfinished.begin(), unfinished.end());  // they go first in the next step, too
 }
 
 std::optional<ScheduledStep> Scheduler::next() {
   if (static_cast<int64_t>(in_flight_.size()) >= limits_.steps_in_flight) return std::nullopt;
-  look_for_taken_back();
+  release_taken_back();
   const int64_t waiting = static_cast<int64_t>(waiting_.size()) + source_.waiting();
   const int64_t could_run = active_ + std::min(waiting, static_cast<int64_t>(free_slots_.size()));
   const auto share = static_cast<size_t>(
@@ -179,7 +182,7 @@ std::optional<ScheduledStep> Scheduler::next() {
   std::vector<StepEntry> singles, chunks;
   const int64_t before = preemptions_;
   choose_ready(singles, share);
-  // What a sequence has just given back is for those that run.
+  // Pages that a preemption has just freed are for the sequences that run, not for new ones.
   if (preemptions_ == before || (singles.empty() && active_ == 0)) choose_prompts(step, singles, chunks, share);
   if (singles.empty() && chunks.empty() && released_.empty() && dropped_.empty()) return std::nullopt;
   return compose(std::move(step), std::move(singles), chunks);

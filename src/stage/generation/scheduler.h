@@ -1,8 +1,9 @@
-// The first stage's part of a generation: which tokens of which sequences make up the next step. Continuous batching
-// for a pipeline: as many steps in flight as there are stages, each with its share of the sequences; a sequence that
-// ends, or is taken back, leaves its slot and pages to the next one, without the pipeline being drained. Sequences take
-// pages of the caches as they grow; where none is left, the youngest sequence gives all of its own back, and is fed
-// again from its start when there is room. Pure: tested without MPI or devices.
+// The first stage's part of a generation: it decides which tokens of which sequences make up the next step. This is
+// continuous batching for a pipeline: as many steps are in flight as there are stages, each with its share of the
+// sequences, and a sequence that ends or is taken back leaves its sequence slot and pages to another one while the rest
+// goes on. Sequences take pages of the caches as they grow. Where no page is left, the youngest sequence is preempted:
+// it gives all its pages back and is fed again from its start when there is room. The scheduler uses neither MPI nor a
+// device, so tests run it alone.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +17,16 @@
 namespace lfm2 {
 
 struct ScheduleLimits {
-  int64_t steps_in_flight = 1;   // stages of the pipeline
-  int64_t max_sequences = 1;     // in one step
-  int64_t prompt_tokens = 1024;  // of all prompts together in one step, so that a long one never stalls the others
-  CacheShape caches;             // the longest sequence must fit into the pages when it is alone
+  int64_t steps_in_flight = 1;  // the number of stages
+  int64_t max_sequences = 1;    // sequences in one step
+  // Tokens of prompts in one step, all together; a long prompt then delays no other sequence much.
+  int64_t prompt_tokens = 1024;
+  CacheShape caches;  // big enough for the longest sequence when it is alone
 };
 
 struct ScheduledStep {
   Step step;
-  std::vector<int32_t> ids;  // of its tokens
+  std::vector<int32_t> ids;  // the ids of the step's tokens
 };
 
 class Scheduler {
@@ -32,15 +34,17 @@ class Scheduler {
   // `source` must outlive this.
   Scheduler(RequestSource& source, ScheduleLimits limits);
 
-  // The next step; nothing while the pipeline is full or there is nothing to say. A step without entries only releases.
+  // The next step; empty while the pipeline is full or there is nothing to tell the stages. A step without entries only
+  // says which sequence slots are free and which samples were dropped.
   std::optional<ScheduledStep> next();
-  // The tokens of the oldest step in flight, one for each of its sequences that drew (StepArrays::draw_slots).
+  // Takes the tokens of the oldest step in flight: one for each of its sequences that drew (StepArrays::draw_slots).
   void take(const std::vector<DrawnToken>& tokens);
-  bool finished() const;  // no sequence runs or waits, and none will come; next() may still have releases to say
-  bool in_flight() const { return !in_flight_.empty(); }  // steps whose tokens are still to come
-  int64_t preemptions() const { return preemptions_; }    // sequences that gave their pages back
+  // Whether no sequence runs or waits and no request will come; next() may still have slots to release.
+  bool finished() const;
+  bool in_flight() const { return !in_flight_.empty(); }  // whether the tokens of any step are still to come
+  int64_t preemptions() const { return preemptions_; }    // how often a sequence gave its pages back
 
-  // What came with the last take(), one for each token.
+  // The tokens of the last take(): the sequence slot of each, and whether it is the first one of its sequence.
   struct Arrival {
     int32_t slot = 0;
     bool first = false;
@@ -50,20 +54,20 @@ class Scheduler {
  private:
   struct Sequence {
     Request request;
-    std::vector<int32_t> tokens;  // the prompt and what was drawn
-    int64_t number = 0;           // in the order in which requests came: the youngest has the largest
-    int64_t known = 0, fed = 0;   // of the tokens: before the next one is drawn; that went into steps
+    std::vector<int32_t> tokens;  // the prompt and the tokens drawn so far
+    int64_t number = 0;           // counts requests in the order in which they came, so the youngest has the largest
+    int64_t known = 0, fed = 0;   // number of tokens to feed before the next one is drawn, and of tokens fed so far
     int64_t pages = 0;
-    int64_t in_flight = 0;  // steps that it is part of
+    int64_t in_flight = 0;  // how many steps in flight it is part of
     bool used = false, taken_back = false, seen_first = false;
   };
-  // The sequences of one step: all of them, and those that draw.
+  // The sequence slots of one step: of all its sequences, and of those that draw a token.
   struct Flight {
     std::vector<int32_t> slots, drawing;
   };
 
   Sequence& at(int32_t slot) { return sequences_[static_cast<size_t>(slot)]; }
-  void look_for_taken_back();
+  void release_taken_back();
   void choose_ready(std::vector<StepEntry>& singles, size_t share);
   void choose_prompts(Step& step, std::vector<StepEntry>& singles, std::vector<StepEntry>& chunks, size_t share);
   bool admit(Step& step);
@@ -77,11 +81,13 @@ class Scheduler {
   RequestSource& source_;
   ScheduleLimits limits_;
   std::vector<Sequence> sequences_;  // [slots]
-  std::deque<Sequence> waiting_;     // that were preempted, or found no room, the oldest first
+  std::deque<Sequence> waiting_;     // sequences that were preempted or found no room, the oldest first
   std::vector<int32_t> free_slots_;
-  std::vector<int32_t> released_, dropped_;  // not yet said in a step
+  std::vector<int32_t> released_, dropped_;  // sequence slots and samples for the next step to name
   int64_t free_pages_ = 0, admitted_ = 0, active_ = 0, preemptions_ = 0;
-  std::deque<int32_t> ready_, prompts_;  // slots: a token came back; a part of the known tokens is left
+  // Sequence slots: of sequences whose newest token has come back, and of those with known tokens that were not fed
+  // yet.
+  std::deque<int32_t> ready_, prompts_;
   std::deque<Flight> in_flight_;
   std::vector<Arrival> arrivals_;
 };

@@ -1,51 +1,48 @@
-// Ids, positions, pages and rules of a step are one copy to the device; a step of decoding alone is one recorded piece
-// of work where it comes again.
+// The arrays of a step (ids, positions, pages, rules) reach the device in one copy. A step of nothing but decoding is
+// replayed from a recording where its shape comes often.
 #include "stage/generation/step_compute.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "stage/model/memory_plan.h"
+#include "stage/pipeline/array_layout.h"
 
 namespace lfm2 {
 
 namespace {
 
-// Attention over caches launches for the longest sequence, rounded up to this, so that a recording lasts.
+// Attention over caches is launched for the longest sequence. That length is rounded up to a multiple of this, so that
+// one recording serves many steps.
 constexpr int64_t kLengthStep = 1024;
 constexpr size_t kMaxRecordings = 256;
-// A shape is recorded when it comes for this time: recording takes as long as some steps, and where sequences end
-// one after the other most shapes do not come again.
+// A shape is recorded when it comes for this time. Recording takes as long as several steps, and while sequences end
+// one after the other most shapes never come again.
 constexpr int64_t kRecordedTime = 4;
 
-constexpr int64_t kAlignedInts = 4;  // 16 bytes
-constexpr int64_t aligned(int64_t ints) { return (ints + kAlignedInts - 1) / kAlignedInts * kAlignedInts; }
-
-// The int32 words of a step of at most so many.
-int64_t max_words(int64_t tokens, int64_t sequences, int64_t table_width) {
-  return 3 * aligned(tokens) + aligned(sequences + 1) + 2 * aligned(2 * sequences) + aligned(sequences) +
-         aligned(kRuleWords * sequences) + aligned(sequences * table_width);
+// An upper bound of the bytes that the arrays of a step take: see StepCompute::Layout.
+size_t max_array_bytes(int64_t tokens, int64_t sequences, int64_t table_width) {
+  const auto bytes = ArrayLayout::bytes_for;
+  return 3 * bytes(tokens) + bytes(sequences + 1) + 2 * bytes(2 * sequences) + bytes(sequences) +
+         bytes(kRuleWords * sequences) + bytes(sequences * table_width);
 }
 
 }  // namespace
 
 StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width) {
-  const auto take = [&](std::initializer_list<int64_t> dims) {
-    const Tensor tensor(memory == nullptr ? nullptr : memory + bytes, DType::kI32, dims);
-    bytes += static_cast<size_t>(aligned(tensor.numel())) * sizeof(int32_t);
-    return tensor;
-  };
+  ArrayLayout layout(memory);
   const int64_t tokens = arrays.tokens, sequences = arrays.sequences();
   const auto drawing = static_cast<int64_t>(arrays.draw_rows.size());
-  ids = take({tokens});
-  batch.positions = take({tokens});
-  batch.sequence_of = take({tokens});
-  batch.offsets = take({sequences + 1});
-  batch.states = take({sequences, 2});
-  draws = take({drawing, 2});
-  draw_rows = take({drawing});
-  rules = take({drawing, kRuleWords});
-  batch.page_table = take({sequences, table_width});
+  ids = layout.take_ints({tokens});
+  batch.positions = layout.take_ints({tokens});
+  batch.sequence_of = layout.take_ints({tokens});
+  batch.offsets = layout.take_ints({sequences + 1});
+  batch.states = layout.take_ints({sequences, 2});
+  draws = layout.take_ints({drawing, 2});
+  draw_rows = layout.take_ints({drawing});
+  rules = layout.take_ints({drawing, kRuleWords});
+  batch.page_table = layout.take_ints({sequences, table_width});
+  bytes = layout.bytes();
   batch.tokens = tokens;
   batch.sequences = sequences;
   batch.singles = arrays.singles;
@@ -53,16 +50,14 @@ StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t
 }
 
 DrawnArrays::DrawnArrays(std::byte* memory, int64_t draws, int64_t top_k) {
-  const auto take = [&](DType dtype, std::initializer_list<int64_t> dims) {
-    const Tensor tensor(memory == nullptr ? nullptr : memory + bytes, dtype, dims);
-    bytes += static_cast<size_t>(aligned(tensor.numel())) * sizeof(int32_t);
-    return tensor;
-  };
-  ids = take(DType::kI32, {draws});
-  log_probs = take(DType::kF32, {draws});
-  if (top_k == 0) return;
-  top_ids = take(DType::kI32, {draws, top_k});
-  top_log_probs = take(DType::kF32, {draws, top_k});
+  ArrayLayout layout(memory);
+  ids = layout.take_ints({draws});
+  log_probs = layout.take(DType::kF32, {draws});
+  if (top_k > 0) {
+    top_ids = layout.take_ints({draws, top_k});
+    top_log_probs = layout.take(DType::kF32, {draws, top_k});
+  }
+  bytes = layout.bytes();
 }
 
 StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DType compute)
@@ -73,8 +68,7 @@ StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DT
   Backend& backend = links.backend;
   const Stage& stage = links.stage;
   const int64_t max_tokens = plan.max_tokens(), max_sequences = plan.limits.max_sequences;
-  const size_t array_bytes =
-      static_cast<size_t>(max_words(max_tokens, max_sequences, plan.table_width())) * sizeof(int32_t);
+  const size_t array_bytes = max_array_bytes(max_tokens, max_sequences, plan.table_width());
   arrays_ = backend.allocate(array_bytes);
   const size_t drawn_bytes = DrawnArrays(nullptr, max_sequences, plan.top_k).bytes;
   for (StepBuffer& buffer : buffers_) {
@@ -111,7 +105,7 @@ void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& i
   links_.backend.copy(links_.backend.compute(), arrays_.data(), staging, host.bytes);
 }
 
-// Everything of a step between what comes in and what goes out.
+// The stage's work between receiving a step's hidden states and sending them: embedding, layers, draws.
 void StepCompute::compute(const Layout& layout, const StepBuffer& buffer) {
   const Tensor residual = buffer.residual.rows(0, layout.batch.tokens);
   if (links_.stage.first()) links_.stage.embed(links_.backend.ops(), layout.ids, residual);

@@ -1,5 +1,5 @@
-// What a stage computes of a step: its caches and buffers, the step's arrays on their way to the device, the forward,
-// and on the last stage the draw of tokens.
+// Computes steps on one stage. It owns the stage's caches and buffers, sends the arrays of a step to the device, runs
+// the forward, and draws tokens on the last stage.
 #pragma once
 
 #include <array>
@@ -18,16 +18,17 @@ namespace lfm2 {
 // The sizes of a generation, the same for all its requests.
 struct GenerationPlan {
   int64_t longest = 0;  // cached positions of the longest sequence
-  int64_t top_k = 0;    // --top-logprobs: so many come with each token
+  int64_t top_k = 0;    // --top-logprobs: how many log-probabilities come with each token
   ScheduleLimits limits;
 
-  int64_t max_tokens() const { return limits.max_sequences + limits.prompt_tokens; }  // of one step
+  int64_t max_tokens() const { return limits.max_sequences + limits.prompt_tokens; }  // tokens of the largest step
   int64_t table_width() const { return pages_for(longest, limits.caches.page); }
 };
 
-// What comes back of a step: [draws] each, in one piece of memory.
+// The results of a step, one piece of memory: a token id and its log-probability for each draw, [draws], and the best
+// ones in top_*, [draws, top_k].
 struct DrawnArrays {
-  Tensor ids, log_probs, top_ids, top_log_probs;  // top_*: [draws, top_k]
+  Tensor ids, log_probs, top_ids, top_log_probs;
   size_t bytes = 0;
   DrawnArrays(std::byte* memory, int64_t draws, int64_t top_k);
 };
@@ -39,16 +40,17 @@ class StepCompute {
   StepCompute& operator=(const StepCompute&) = delete;
   ~StepCompute() { links_.backend.compute().drain(); }
 
-  // A step goes through one of the stage's two buffers: its hidden states [tokens, hidden], in place.
+  // The hidden states [tokens, hidden] of a step in one of the stage's two buffers: received, computed and sent in
+  // place.
   Tensor hidden(int buffer, int64_t tokens) const { return at(buffer).residual.rows(0, tokens); }
   Event& computed(int buffer) const { return *at(buffer).computed; }
   bool all_computed() const { return computed(0).done() && computed(1).done(); }
-  // Sends the arrays of a step to the device. `ids` [tokens], on the first stage.
+  // Copies the arrays of a step to the device. `ids` are the step's tokens on the first stage, and empty on the others.
   void upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer);
-  // Computes the step whose arrays were sent last. A step that comes often is recorded, which may need all others to
-  // be done: `wait_until_computed` waits for that.
+  // Enqueues the step whose arrays were uploaded last. Work that comes often is recorded. Before recordings are thrown
+  // away, `wait_until_computed` is called, which returns when no enqueued step still runs.
   void enqueue(const StepArrays& arrays, int buffer, int64_t step, const std::function<void()>& wait_until_computed);
-  // Last stage: what was drawn, once the step is computed.
+  // Last stage: the results in `buffer`, whose step must be computed.
   DrawnArrays drawn(int buffer, int64_t draws) const;
 
   uint64_t activation_bytes() const { return memory_.bytes() + working_bytes_; }
@@ -63,18 +65,18 @@ class StepCompute {
     Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width);
   };
   struct StepBuffer {
-    Tensor residual;  // [most tokens, hidden] act
+    Tensor residual;  // [max_tokens, hidden] act
     Buffer staging;   // host: the step's arrays on their way to the device
     Buffer results;   // host, last stage: DrawnArrays
     std::unique_ptr<Event> computed;
   };
-  // Steps of this shape enqueue the same work: recorded when they have come some times.
+  // Steps of equal shape enqueue the same work, which is recorded once the shape has come several times.
   struct Shape {
     int64_t buffer, tokens, length_bound;
     auto operator<=>(const Shape&) const = default;
   };
   struct Recorded {
-    int64_t times = 0;  // that the shape came
+    int64_t times = 0;  // how often the shape has come
     std::unique_ptr<Recording> work;
   };
 
@@ -88,10 +90,10 @@ class StepCompute {
   const GenerationPlan plan_;
   Caches caches_;
   TensorMemory memory_;
-  uint64_t working_bytes_ = 0;  // of the scratch, and of the arrays of a step
+  uint64_t working_bytes_ = 0;  // bytes of the scratch, and of the arrays of a step
   std::array<StepBuffer, kBuffers> buffers_;
-  Buffer arrays_;  // device: of the step that computes
-  Buffer drawn_;   // device, last stage
+  Buffer arrays_;  // device: the arrays that were uploaded last
+  Buffer drawn_;   // device, last stage: DrawnArrays
   Tensor logits_;  // [kHeadRows, vocab] fp32, last stage
   Scratch scratch_;
   std::map<Shape, Recorded> recordings_;

@@ -100,14 +100,14 @@ Samples read_bin(const std::filesystem::path& path, const InputLimits& limits) {
 // Rows [first, first + rows) of a dataset of integers. The HDF5 library reads what is in chunks, compact or big-endian.
 std::vector<int64_t> read_integers(const CheckedFile& file, const std::string& name, const h5::ScannedDataset& dataset,
                                    uint64_t first, uint64_t rows) {
-  constexpr uint64_t kMax = uint64_t{1} << 31;
+  constexpr uint64_t kMaxCount = uint64_t{1} << 31;
   const std::string where = fmt::format("{}: dataset {}", file.path().string(), name);
   const uint64_t columns = dataset.dims.size() == 2 ? dataset.dims[1] : 1;
   const uint64_t count = checked_multiply(rows, columns, where);
   const size_t width = dataset.type.bytes;
   if (dataset.type.kind != h5::ScannedType::Class::kInteger)
     throw Error(ExitCode::kData, fmt::format("{} holds {}, expected integers", where, dataset.type.text()));
-  if (count >= kMax)
+  if (count >= kMaxCount)
     throw Error(ExitCode::kData, fmt::format("{}: {} elements to read, expected fewer than 2^31", where, count));
   std::vector<int64_t> values(count);
   if (dataset.storage != h5::ScannedDataset::Storage::kContiguous || !dataset.type.little_endian) {

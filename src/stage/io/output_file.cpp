@@ -9,7 +9,6 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <cstring>
 #include <random>
 
 #include "stage/hdf5/h5.h"
@@ -257,9 +256,7 @@ void check_output_place(const std::filesystem::path& path) {
   int error = errno;
   // EISDIR: from kernels that do not know the flag.
   if (error == EOPNOTSUPP || error == EISDIR) error = ::access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
-  if (error != 0)
-    throw Error(ExitCode::kCantCreate,
-                fmt::format("{}: cannot be created: open failed: {}", path.string(), std::strerror(error)));
+  if (error != 0) throw_failed_call(ExitCode::kCantCreate, "cannot be created: open", path, error);
 }
 
 PendingPath pending_output(const std::filesystem::path& output) { return {output, pending_path(output)}; }

@@ -12,7 +12,6 @@
 #include "kernels/thread_pool.h"
 #include "stage/io/partial_file.h"
 #include "stage/io/results.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 

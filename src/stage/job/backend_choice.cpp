@@ -1,4 +1,4 @@
-// The CPU backend over MPI; in a build with CUDA also GPUs, over NCCL or MPI.
+// Every build has the CPU backend over MPI. A build with CUDA also has GPUs, over NCCL or MPI.
 #include "stage/job/backend_choice.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ Machine cpu_machine(const Options& options, const MpiWorld& world) {
 }
 
 #if LFM2_HAS_CUDA
-// NCCL cannot join two ranks that share a GPU.
+// Whether no two ranks share a GPU: NCCL cannot join ranks that do.
 bool gpus_are_distinct(const MpiWorld& world, const std::string& uuid) {
   std::vector<std::string> uuids = world.gather(uuid, 0, kStartTimeout, "GPUs");
   std::sort(uuids.begin(), uuids.end());
@@ -40,7 +40,7 @@ Machine cuda_machine(const Options& options, const MpiWorld& world, int devices)
                 fmt::format("--transport nccl: {} ranks on {} see {} GPU{}, NCCL needs one for each rank: expected "
                             "--transport mpi or auto",
                             world.local_size(), world.host(), devices, devices == 1 ? "" : "s"));
-  // Last: a rank where this fails leaves nobody waiting here.
+  // This comes after the collectives: a rank where the start of CUDA fails leaves no other waiting in one.
   return {.backend = make_cuda_backend(device, {.plain_fp32 = options.plain_fp32}),
           .cuda = true,
           .nccl = options.transport != TransportChoice::kMpi && distinct && world.size() > options.replicas,

@@ -1,5 +1,5 @@
-// Which device this rank computes on and which transport joins the ranks: decided once, from the options and what every
-// rank finds.
+// Chooses the device that this rank computes on and the transport between the ranks, once, from the options and from
+// what every rank finds.
 #pragma once
 
 #include <memory>
@@ -15,22 +15,23 @@ namespace lfm2 {
 struct Machine {
   std::unique_ptr<Backend> backend;
   bool cuda = false;
-  bool nccl = false;  // else MPI
-  int sharing = 1;    // ranks that share the device's memory, or may
+  bool nccl = false;  // whether the transport is NCCL; else it is MPI
+  int sharing = 1;    // how many ranks share the device's memory, at most
   std::string transport_name() const;
 };
 
-// CUDA and NCCL on a busy machine take tens of seconds at most to start.
+// Seconds that CUDA and NCCL may take to start. On a busy machine they take tens of seconds at most.
 inline constexpr double kStartTimeout = 120;
 
-// The GPU of this rank among the `devices` that it sees. One visible device may be a launcher's choice for this rank;
-// more ranks than devices share them.
+// The number of the GPU that this rank takes among the `devices` that it sees. Where the launcher gives each rank a GPU
+// of its own, a rank sees just that one. Where there are more ranks than devices, they share them.
 inline int device_of(const MpiWorld& world, int devices) { return world.local_rank() % devices; }
 
-// Collective. Error(kUnavailable) where the wanted device or transport is not there.
+// Collective. Error(kUnavailable) where the device or transport that the options ask for is not there.
 Machine choose_machine(const Options& options, const MpiWorld& world);
 
-// Null for a single stage. `buffer_bytes` of the largest micro-batch.
+// Makes the channel of this rank; null for a single stage. `buffer_bytes` is the size of the largest micro-batch or
+// step.
 std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t buffer_bytes);
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// How many sequences at a time, what fits into the caches, and the run.
+// Decides how many sequences are generated at a time and how many pages the caches get, and runs the generation.
 #include "stage/job/generation_job.h"
 
 #include <algorithm>
@@ -6,21 +6,22 @@
 
 #include "stage/model/memory_plan.h"
 #include "stage/scoring/cost_model.h"
+#include "stage/support/json.h"
 #include "stage/support/stop.h"
 
 namespace lfm2 {
 
 namespace {
 
-// In one step: more sequences than this make a step longer in proportion and no cheaper for each.
+// More sequences in a step than this make it longer in proportion: the time for each of them no longer falls.
 constexpr int64_t kMaxSequencesInStep = 512;
 constexpr int64_t kCudaPromptTokens = 2048, kCpuPromptTokens = 128;
-constexpr double kCacheShare = 0.9;  // of what is free: libraries allocate too
-constexpr double kUnlimited = 1e9;   // pages
+constexpr double kCacheShare = 0.9;  // the part of the free memory that caches may take: libraries allocate, too
+constexpr double kUnlimited = 1e9;   // a number of pages that no job needs
 
 }  // namespace
 
-// On rank 0, which has all prompts.
+// Called on rank 0, which has all prompts.
 void GenerationJob::check_samples(const Samples& prompts) const {
   const int64_t max_positions = config().max_positions;
   for (int64_t i = 0; i < prompts.count(); ++i)
@@ -32,7 +33,7 @@ void GenerationJob::check_samples(const Samples& prompts) const {
                       i, prompt, max_positions));
 }
 
-// On the first stage of a pipeline, which has its prompts; the other stages are told.
+// Called on the first stage of a pipeline, which has its prompts. The other stages are told the result.
 GenerationJob::PromptSizes GenerationJob::measure_prompts(int64_t slots) const {
   PromptSizes sizes{.tokens = samples_->own_share().tokens};
   const SampleOffsets& offsets = samples_->own_samples().offsets;
@@ -45,7 +46,7 @@ GenerationJob::PromptSizes GenerationJob::measure_prompts(int64_t slots) const {
     sizes.longest = std::max(sizes.longest, cached_positions(prompt, max_new(prompt)));
   }
   sizes.page = std::min(options_.generation.page, std::max<int64_t>(1, sizes.longest));
-  std::map<int64_t, int64_t, std::greater<>> sequences_of;  // so many pages
+  std::map<int64_t, int64_t, std::greater<>> sequences_of;  // key: number of pages
   for (int64_t i = 0; i < samples_->own_range().count; ++i) {
     const int64_t prompt = offsets.length(i);
     ++sequences_of[pages_for(cached_positions(prompt, max_new(prompt)), sizes.page)];
@@ -82,7 +83,7 @@ JobOutput& GenerationJob::resume_output_file(Unfinished& begun) {
   return *output_;
 }
 
-// Before anything is loaded: sizes that do not depend on memory.
+// Sets the sizes that do not depend on memory. Nothing is loaded yet.
 void GenerationJob::plan() {
   const GenerationOptions& wanted = options_.generation;
   plan_.top_k = options_.results.top_k;
@@ -111,7 +112,7 @@ std::vector<double> GenerationJob::layer_seconds() const {
 Job::Portion GenerationJob::portion() const {
   uint64_t bytes = 0;
   if (makes_output() && !options_.output.empty()) {
-    // Completions are noted one by one, and put into the samples' order at the end.
+    // Each completion is noted in the journal by itself. At the end the notes are copied, to be sorted by sample.
     const auto samples = static_cast<uint64_t>(samples_->left().samples);
     bytes += 2 * samples * sizeof(JournalRecord);
     if (options_.output.extension() == ".h5") bytes += samples * (sizeof(int64_t) + sizeof(int32_t));
@@ -122,7 +123,8 @@ Job::Portion GenerationJob::portion() const {
           .options = "--max-sequences or --prefill-chunk"};
 }
 
-// As many pages as the longest sequences could fill at the same time, or as fit on the fullest rank.
+// The caches get as many pages as the longest sequences could fill at the same time, or as many as fit into the memory
+// of the fullest rank.
 CacheShape GenerationJob::fit_caches() const {
   CacheShape shape = plan_.limits.caches;
   const int64_t largest = pages_for(prompts_.longest, shape.page);
@@ -134,7 +136,7 @@ CacheShape GenerationJob::fit_caches() const {
   const uint64_t free = machine_.backend->free_bytes();
   const double page = static_cast<double>(page_bytes(config(), layers(), compute_, shape.page));
   const double left = static_cast<double>(free) / machine_.sharing * kCacheShare - static_cast<double>(others);
-  const bool unknown = free == 0 && !machine_.cuda;  // a host that does not say
+  const bool unknown = free == 0 && !machine_.cuda;  // this host does not say how much memory is free
   const double fit = unknown ? kUnlimited : left < 0 ? 0 : page > 0 ? std::min(left / page, kUnlimited) : kUnlimited;
   const double least = pipeline_ranks_->smallest(fit, options_.timeout_seconds);
   const auto fitting = static_cast<int64_t>(least);

@@ -1,4 +1,4 @@
-// Continues samples: requests through the pipeline step by step, completions into a file.
+// A job that continues samples: prompts go through the pipeline step by step, and completions into a file.
 #pragma once
 
 #include "stage/generation/generator.h"
@@ -13,13 +13,13 @@ class GenerationJob : public Job {
   void leave_output() override { output_.reset(); }
 
  private:
-  // The prompts of a pipeline.
+  // Sizes of the prompts of a pipeline.
   struct PromptSizes {
-    int64_t tokens = 0;      // of all prompts
-    int64_t new_tokens = 0;  // that may follow them, at most
+    int64_t tokens = 0;      // tokens of all prompts
+    int64_t new_tokens = 0;  // the most tokens that may follow all prompts together
     int64_t longest = 0;     // cached positions of the longest sequence
-    int64_t page = 0;        // positions of a page: no more than the longest sequence has
-    int64_t pages = 0;       // of the longest sequences that fit into the slots
+    int64_t page = 0;        // positions of a page: as --cache-page says, but no more than the longest sequence has
+    int64_t pages = 0;       // pages of as many of the longest sequences as there are sequence slots
   };
 
   void check_samples(const Samples& prompts) const override;
@@ -38,13 +38,13 @@ class GenerationJob : public Job {
 
   PromptSizes measure_prompts(int64_t slots) const;
   Request each_request() const;
-  CacheShape fit_caches() const;  // once the weights are there
+  CacheShape fit_caches() const;  // collective in the pipeline; the weights must be loaded
 
   GenerationPlan plan_;
   PromptSizes prompts_;
   std::optional<Generator> generator_;
   std::unique_ptr<CompletionFile> output_;
-  CompletionHash hash_;  // of the last run
+  CompletionHash hash_;  // the completions of the last run
 };
 
 }  // namespace lfm2

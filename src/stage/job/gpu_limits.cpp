@@ -1,4 +1,4 @@
-// Keys of config.json beside the limits of src/kernels/cuda/common/limits.h.
+// Compares keys of config.json with the limits in src/kernels/cuda/common/limits.h.
 #include "stage/job/gpu_limits.h"
 
 #include <algorithm>
@@ -9,9 +9,9 @@ namespace lfm2 {
 
 std::string gpu_refusal(const ModelConfig& config) {
   struct Limit {
-    bool applies;  // the model has such layers
+    bool applies;  // whether the model has layers that the limit is about
     std::string_view key;
-    int64_t found, most;
+    int64_t found, max;
   };
   const auto has = [&](LayerType type) {
     return std::find(config.layer_types.begin(), config.layer_types.end(), type) != config.layer_types.end();
@@ -24,9 +24,9 @@ std::string gpu_refusal(const ModelConfig& config) {
       {convolves, "hidden_size", config.hidden, kMaxConvChannels},
       {config.dense_layers < config.layers, "num_experts", config.experts, kMaxExperts}};
   for (const Limit& limit : limits)
-    if (limit.applies && limit.found > limit.most)
+    if (limit.applies && limit.found > limit.max)
       return fmt::format("{} is {}, expected at most {} on GPUs: --device cpu computes this model", limit.key,
-                         limit.found, limit.most);
+                         limit.found, limit.max);
   return "";
 }
 

@@ -1,4 +1,4 @@
-// Which models the GPU backend cannot compute: asked before weights are read.
+// Says which models the GPU backend cannot compute, before their weights are read.
 #pragma once
 
 #include <string>
@@ -7,9 +7,10 @@
 
 namespace lfm2 {
 
-// Names the first key that goes beyond the kernels' limits, what it is and what is expected; empty: there is none.
+// A text that names the first key that is beyond the limits of the kernels, its value and the limit. Empty where the
+// GPU backend can compute the model.
 std::string gpu_refusal(const ModelConfig& config);
-// Error(kUnavailable) where there is one; `what` names the model.
+// Error(kUnavailable) with that text where it is not empty. `what` names the model.
 void expect_gpu_computes(const ModelConfig& config, const std::string& what);
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// The order of a run: check everything that can be checked cheaply, load, compute, write, report.
+// The order of a job: check everything that can be checked cheaply, load, compute, write, report.
 #include "stage/job/job.h"
 
 #include <algorithm>
@@ -19,9 +19,10 @@ namespace lfm2 {
 
 namespace {
 
-// Threads that hash and write results: each fills fresh memory at about 2.7 GB/s, the bus brings 55.
+// The most threads that hash and write results. Each fills fresh memory at about 2.7 GB/s, while a GPU delivers up to
+// 55 GB/s.
 constexpr int kMaxResultThreads = 12;
-// Threads that read shards: by then memory, not a processor, is the limit.
+// The most threads that read shards: with more of them memory is the limit, not the processors.
 constexpr int kMaxReaders = 16;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
@@ -36,14 +37,14 @@ std::unique_ptr<Job> make_job(const Options& options, MpiWorld& world) {
 }
 
 ExitCode Job::run() {
-  at({.phase = Phase::kRead});
+  enter({.phase = Phase::kRead});
   expect_one_program();
   form_pipelines();
   share_job(check_inputs());
   machine_ = choose_machine(options_, world_);
   if (machine_.cuda) expect_gpu_computes(config(), options_.weights.string());
   compute_ = options_.dtype.value_or(shards_->dtype());
-  take_up();
+  leave_out_finished();
   if (samples_->left().samples == 0) return finish_without_run();
   samples_->share();
   plan();
@@ -51,14 +52,14 @@ ExitCode Job::run() {
   check_memory();
   if (is_stopped_before_loading()) return finish_stopped();
   load_weights();
-  at({.phase = Phase::kPrepare, .limit_seconds = load_timeout()});
+  enter({.phase = Phase::kPrepare, .limit_seconds = load_timeout()});
   world_.barrier(load_timeout(), "weights loaded");
   open();
   run_repeatedly();
   return finish();
 }
 
-void Job::at(const Place& place) const { world_.watchdog().enter(place); }
+void Job::enter(const Place& place) const { world_.watchdog().enter(place); }
 
 double Job::load_timeout() const { return kDiskFactor * options_.timeout_seconds; }
 
@@ -66,7 +67,8 @@ void Job::say(const std::string& line) const {
   if (options_.verbose) fmt::print(stderr, "lfm2_stage: rank {} ({}): {}\n", world_.rank(), world_.host(), line);
 }
 
-// Hosts may have programs of their own, each built from another state.
+// Error(kUnavailable) where this program is another one than that of rank 0: each host may have its own, built from
+// another state of the source.
 void Job::expect_one_program() const {
   const std::string mine = fmt::format("{}, bits {}", kVersionText, kBits);
   if (const std::string first = world_.broadcast(mine, 0, options_.timeout_seconds, "version"); first != mine)
@@ -127,7 +129,7 @@ Samples Job::check_inputs() {
   return samples;
 }
 
-// Cut before anything is loaded, so by an estimate; equal unless asked.
+// Chooses the layers of each stage. Nothing is loaded yet, so --balance goes by an estimate.
 void Job::choose_cut() {
   const int64_t stages = pipeline_ranks_->size();
   stages_ = options_.balance ? balanced_partition(layer_seconds(), stages)
@@ -165,7 +167,7 @@ OutputJob Job::output_job() {
 }
 
 void Job::check_memory() const {
-  if (machine_.cuda) return;  // a GPU says so itself when an allocation fails: its memory is not overcommitted
+  if (machine_.cuda) return;  // memory of a GPU is not overcommitted: an allocation that does not fit fails at once
   const Portion largest = portion();
   const StageMemory cost = stage_memory(*shards_, layers(), pipeline_ranks_->rank(), pipeline_ranks_->size(), compute_,
                                         largest.tokens, largest.rows);
@@ -181,7 +183,7 @@ void Job::check_memory() const {
 }
 
 void Job::load_weights() {
-  at({.phase = Phase::kLoad});
+  enter({.phase = Phase::kLoad});
   const auto start = std::chrono::steady_clock::now();
   uint64_t bytes = 0;
   for (const ShardTensor* tensor : stage_tensors(*shards_, layers(), is_first(), is_last())) bytes += tensor->bytes;
@@ -201,15 +203,16 @@ void Job::load_weights() {
   say(fmt::format("loaded {:.2f} GB in {:.2f} s", static_cast<double>(bytes) / 1e9, load_seconds_));
 }
 
-// Times run_once() as often as --benchmark asks, all ranks together; until one of them says that it was stopped.
+// Calls and times run_once() as often as --benchmark asks, or once, on all ranks together. Ends where it says on any
+// rank that it was stopped.
 void Job::run_repeatedly() {
   const int runs = options_.benchmark ? options_.warmup + options_.repeat : 1;
   for (int run = 0; run < runs && !runs_.stopped; ++run) {
     world_.barrier(options_.timeout_seconds, "start of a run");
     const auto start = std::chrono::steady_clock::now();
     const bool whole = run_once();
-    // Pipelines side by side may end far apart, on hosts that do not see each other's stamps; a rank that hangs is
-    // noticed by those of its own.
+    // Replicas may end far apart, on hosts that do not see each other's stamps, so this barrier has no limit. A rank
+    // that hangs is noticed by the ranks of its own pipeline.
     world_.barrier(options_.replicas > 1 ? std::numeric_limits<double>::infinity() : options_.timeout_seconds,
                    "end of a run");
     if (!options_.benchmark || run >= options_.warmup) runs_.seconds.push_back(seconds_since(start));
@@ -218,10 +221,10 @@ void Job::run_repeatedly() {
 }
 
 ExitCode Job::finish() {
-  at({.phase = Phase::kWrite});
+  enter({.phase = Phase::kWrite});
   end_runs();
   if (runs_.stopped) return finish_stopped();
-  // Who made the file gives it its name, when the rows of all others are in it.
+  // The rank that made the file renames it, after all other ranks have made their rows durable.
   if (output() != nullptr && !makes_output()) output()->commit();
   world_.barrier(load_timeout(), "results written");
   if (output() != nullptr && makes_output()) output()->commit();
@@ -234,8 +237,8 @@ ExitCode Job::finish() {
                 options_.trace, options_.timeout_seconds);
   const std::vector<std::string> stages = world_.gather(to_json(stage_report()), 0, load_timeout(), "figures");
   int32_t valid = world_.rank() != 0 || write_report(stages) ? 1 : 0;
-  world_.broadcast(&valid, sizeof valid, 0, load_timeout(), "verdict");  // all exit alike
-  at({.phase = Phase::kEnd});
+  world_.broadcast(&valid, sizeof valid, 0, load_timeout(), "verdict");  // all ranks end with the same exit code
+  enter({.phase = Phase::kEnd});
   return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
 }
 
@@ -253,7 +256,7 @@ StageReport Job::stage_report() const {
   return report;
 }
 
-// On rank 0. Whether the results are valid, or nothing says that they are not.
+// Prints and writes the report, on rank 0. False where results were compared with answers and are not valid.
 bool Job::write_report(const std::vector<std::string>& stages) const {
   JobReport job{.model_type = std::string(config().type_name()),
                 .dtype = std::string(name(compute_)),

@@ -1,5 +1,5 @@
-// One run of the program on one rank, from the checked options to the exit code: the frame that scoring and generating
-// share. main owns a job and ends all ranks where it throws.
+// One job on one rank, from the checked options to the exit code: what scoring and generating have in common. main owns
+// the job, and ends all ranks where it throws.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@
 #include "stage/job/options.h"
 #include "stage/job/report.h"
 #include "stage/job/session.h"
-#include "stage/support/json.h"
+#include "stage/support/json_fwd.h"
 
 namespace lfm2 {
 
@@ -26,36 +26,38 @@ class Job {
   Job& operator=(const Job&) = delete;
 
   ExitCode run();
-  // After an error: what is finished stays, for --resume. Everything else, which may still be in use, stays alive.
+  // To be called after an error: closes the output, so that what is finished stays for --resume. Everything else stays
+  // alive, because the device or a thread may still use it.
   virtual void leave_output() = 0;
 
  protected:
   Job(const Options& options, MpiWorld& world) : options_(options), world_(world) {}
 
-  // What is computed at a time: a micro-batch or a step.
+  // The largest micro-batch or step.
   struct Portion {
     int64_t tokens = 0, rows = 0;
-    uint64_t job_bytes = 0;    // what grows with the job, on this rank, and is still to be allocated
-    const char* options = "";  // that make it smaller
+    uint64_t job_bytes = 0;    // memory that grows with the job, on this rank, and is not allocated yet
+    const char* options = "";  // the options that make it smaller
   };
   struct Trace {
     const char* unit;
     const std::vector<TraceEvent>& events;
   };
 
-  // In what scoring and generating differ, in the order in which run() asks for it.
-  virtual void check_samples(const Samples&) const {}              // on rank 0, before anything else looks at them
-  virtual bool lists_offsets(int rank) const = 0;                  // see JobSamples
-  virtual void add_to_identity(Json&) const {}                     // what else the results depend on
-  virtual JobOutput& resume_output_file(Unfinished& begun) = 0;    // where the output is made
-  virtual void plan() = 0;                                         // collective
-  virtual std::vector<double> layer_seconds() const = 0;           // for --balance
-  virtual Portion portion() const = 0;                             // largest
-  virtual void open() = 0;                                         // engine and output; collective
-  virtual bool run_once() = 0;                                     // false: it was stopped
-  virtual void end_runs() {}                                       // collective
-  virtual JobOutput* output() const = 0;                           // null: this rank writes none
-  virtual std::optional<Verdict> verdict_of_kept() { return {}; }  // where everything was finished before
+  // The parts in which scoring and generating differ, in the order in which run() calls them.
+  virtual void check_samples(const Samples&) const {}  // on rank 0, before anything else uses the samples
+  // Whether the rank must know where each sample begins: see JobSamples.
+  virtual bool lists_offsets(int rank) const = 0;
+  virtual void add_to_identity(Json&) const {}                   // adds what else the results depend on
+  virtual JobOutput& resume_output_file(Unfinished& begun) = 0;  // on the rank that makes the output
+  virtual void plan() = 0;                                       // chooses sizes, before anything is loaded; collective
+  virtual std::vector<double> layer_seconds() const = 0;         // for --balance: an estimate for each layer
+  virtual Portion portion() const = 0;
+  virtual void open() = 0;                // makes engine and output, once the weights are loaded; collective
+  virtual bool run_once() = 0;            // false: a signal stopped the run
+  virtual void end_runs() {}              // collective
+  virtual JobOutput* output() const = 0;  // null where this rank writes no output
+  virtual std::optional<Verdict> verdict_of_kept() { return {}; }  // where an earlier run has finished all samples
   virtual Trace trace() const = 0;
   virtual void add_to(StageReport& report) const = 0;
   virtual void add_to(JobReport& report) const = 0;
@@ -67,25 +69,25 @@ class Job {
   LayerRange layers() const { return stages_[static_cast<size_t>(pipeline_ranks_->rank())]; }
   const ModelConfig& config() const { return shards_->config(); }
   double load_timeout() const;
-  OutputJob output_job();                   // last stages
-  void say(const std::string& line) const;  // --verbose
+  OutputJob output_job();                   // for last stages
+  void say(const std::string& line) const;  // prints with --verbose
 
-  // What an earlier run of the job has finished (--resume), where the output is made.
+  // --resume: the samples that an earlier run of the job has finished. Only the rank that makes the output has them.
   struct Kept {
     std::vector<JournalRecord> records;
     HashSum results;
     int64_t samples = 0;
   };
-  // What this run has come to.
+  // What the runs of this job have done so far.
   struct Runs {
-    std::vector<double> seconds;  // of each that counts
-    int64_t handed_out = 0;       // last stages: samples finished
-    bool stopped = false;         // by a signal
+    std::vector<double> seconds;  // duration of each run that counts
+    int64_t handed_out = 0;       // last stages: samples that the last run finished
+    bool stopped = false;         // whether a signal ended a run
   };
 
   const Options& options_;
   MpiWorld& world_;
-  std::optional<MpiGroup> pipeline_ranks_;  // those that are one pipeline: all, or a replica's
+  std::optional<MpiGroup> pipeline_ranks_;  // the ranks of this rank's pipeline: all ranks, or those of a replica
   std::optional<ShardSet> shards_;
   std::optional<JobSamples> samples_;
   std::vector<LayerRange> stages_;
@@ -93,16 +95,17 @@ class Job {
   DType compute_ = DType::kF32;
   Kept kept_;
   Runs runs_;
-  std::optional<ThreadPool> result_threads_;  // last stages: for hash and output
+  std::optional<ThreadPool> result_threads_;  // last stages: they hash and write results
   std::optional<Session> session_;
 
  private:
   void expect_one_program() const;
   void form_pipelines();
-  Samples check_inputs();  // the job's samples, on rank 0; rank 0 alone first, so that a bad file is reported once
+  // Returns the job's samples on rank 0. Rank 0 opens the files before the others, so that a bad file is reported once.
+  Samples check_inputs();
   Samples read_input() const;
   void share_job(Samples all);
-  void take_up();
+  void leave_out_finished();
   void open_unfinished_output();
   std::string identity(const std::vector<std::string>& machines) const;
   void choose_cut();
@@ -115,13 +118,13 @@ class Job {
   bool write_report(const std::vector<std::string>& stages) const;
   ExitCode finish_without_run();
   ExitCode finish_stopped();
-  void at(const Place& place) const;
+  void enter(const Place& place) const;
 
   std::string identity_;
   double load_seconds_ = 0;
 };
 
-// By the options: one that scores samples, or one that continues them.
+// Makes the job that the options ask for: one that scores samples, or one that continues them.
 std::unique_ptr<Job> make_job(const Options& options, MpiWorld& world);
 
 }  // namespace lfm2

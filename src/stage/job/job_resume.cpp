@@ -1,4 +1,5 @@
-// What a run knows of the one before it: which samples are finished already, and whether that was the same job.
+// The part of Job that goes on with an earlier run: it finds out which samples are finished already, and whether that
+// was the same job.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 #include <set>
 
 #include "stage/job/job.h"
+#include "stage/support/json.h"
 #include "stage/support/stop.h"
 #include "stage/version.h"
 
@@ -15,13 +17,14 @@ namespace {
 
 std::string_view name(Positions positions) { return positions == Positions::kAll ? "all" : "last"; }
 
-// "CPU, 2 threads, avx512" or "CUDA, GPU 0, NVIDIA H200": without what leaves the bits as they are.
+// The description of a machine without the part between the first and the last comma, which does not change the bits:
+// "CPU, 2 threads, avx512" becomes "CPU, avx512".
 std::string kind_of_machine(const std::string& description) {
   const size_t first = description.find(", "), last = description.rfind(", ");
   return first == last ? description : description.substr(0, first) + description.substr(last);
 }
 
-// One line that names the first difference.
+// Throws an Error that names the first difference between two identities, if there is one.
 void expect_same_job(const std::filesystem::path& journal, const Json& begun, const Json& now) {
   std::set<std::string> keys;
   for (const Json* job : {&begun, &now})
@@ -36,7 +39,7 @@ void expect_same_job(const std::filesystem::path& journal, const Json& begun, co
   }
 }
 
-// They tell of a run.
+// Says that --report and --trace are not written: they would tell of a run, and there was none.
 void say_what_is_not_made(const Options& options) {
   std::vector<std::string> files;
   for (const std::filesystem::path& file : {options.report, options.trace})
@@ -48,7 +51,8 @@ void say_what_is_not_made(const Options& options) {
 
 }  // namespace
 
-// On rank 0, which has the input. Everything that the results depend on, and nothing else.
+// The identity of the job, made on rank 0, which has the input: everything that the results depend on, and nothing
+// else.
 std::string Job::identity(const std::vector<std::string>& machines) const {
   const std::set<std::string> kinds(machines.begin(), machines.end());
   Checksum input;
@@ -74,8 +78,8 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
   return json_text(job);
 }
 
-// On the rank that makes the output: what is there of it already. Nothing finished is overwritten unasked. What is
-// found is locked until this run ends.
+// Opens what an earlier run has left of the output, on the rank that makes it, and keeps it locked until this run ends.
+// Without --resume this is an error, so that nothing finished is overwritten unasked.
 void Job::open_unfinished_output() {
   std::optional<Unfinished> begun = find_unfinished(options_.output, samples_->size().samples);
   if (!begun) return;
@@ -94,8 +98,8 @@ void Job::open_unfinished_output() {
   kept_.records = std::move(begun->content.records);
 }
 
-// Leaves out of the job what is finished. Collective.
-void Job::take_up() {
+// Compares the job with the one that is to be resumed, and leaves out the samples that are finished. Collective.
+void Job::leave_out_finished() {
   if (options_.output.empty()) return;
   const std::vector<std::string> machines =
       world_.gather(kind_of_machine(machine_.backend->description()), 0, load_timeout(), "machines");
@@ -121,7 +125,8 @@ void Job::take_up() {
   samples_->leave_out(finished);
 }
 
-// Everything was finished but for the name: no weights are needed. Collective.
+// Ends a job of which an earlier run has finished all samples: the output only needs its final name, so no weights are
+// loaded. Collective.
 ExitCode Job::finish_without_run() {
   if (world_.rank() == 0) say_what_is_not_made(options_);
   int32_t valid = 1;
@@ -146,7 +151,7 @@ bool Job::is_stopped_before_loading() {
   return runs_.stopped;
 }
 
-// A signal came before the end: all ranks are here, between two micro-batches or steps. Collective.
+// Ends a job that a signal has stopped. All ranks have come here between two micro-batches or steps. Collective.
 ExitCode Job::finish_stopped() {
   if (output() != nullptr) output()->keep();
   const int64_t mine = is_last() ? kept_.samples + runs_.handed_out : 0;

@@ -1,4 +1,4 @@
-// Rank 0 passes on what each rank needs and no more: the ids and lengths of a large job would fill every host.
+// Rank 0 sends each rank what it needs and no more, because the ids and lengths of a large job would fill every host.
 #include "stage/job/job_samples.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ SampleOffsets offsets_of(const SampleOffsets& all, const SampleNumbers& numbers,
   return offsets;
 }
 
-// In place: the ids of a job may fill most of the memory.
+// Removes the ids of samples that are left out, in place, because the ids of a job may fill most of the memory.
 void keep_ids(std::vector<int32_t>& ids, const SampleOffsets& all, const SampleNumbers& numbers,
               const SampleOffsets& left) {
   for (int64_t sample = 0; sample < left.samples(); ++sample)
@@ -52,7 +52,7 @@ bool JobSamples::lists(int rank) const {
   return rank == 0 || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-// The offsets of `range` of rank 0's samples, to rank `to`.
+// Sends the offsets of `range` of rank 0's samples to rank `to`. Collective.
 void JobSamples::pass_offsets(int to, SampleRange range, SampleOffsets& into) {
   std::string bytes;
   if (world_.rank() == 0) {
@@ -67,7 +67,7 @@ void JobSamples::pass_names() {
   const int writer = distribution_.naming_rank;
   names_ = std::exchange(samples_.names, {});
   if (writer < 0) return;
-  std::string lines;  // a name is JSON, so no line break is in it
+  std::string lines;  // a name is JSON text, which has no line break
   if (world_.rank() == 0)
     for (const std::string& name : names_) lines += name + '\n';
   lines = world_.pass(std::move(lines), 0, writer, distribution_.timeout_seconds, "sample ids");

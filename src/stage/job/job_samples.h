@@ -1,5 +1,5 @@
-// The samples of a job on one rank: all of them on rank 0, a pipeline's share on its first stage, and of the lists that
-// grow with the job only what the rank needs.
+// The samples of a job on one rank. Rank 0 has all of them, the first stage of a pipeline those of its share. Of the
+// lists that grow with the job, each rank has only those that it needs.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace lfm2 {
 
-// What one of the pipelines has to do of the samples that are left.
+// The part of the samples that one pipeline computes.
 struct Share {
   SampleRange samples;
   int64_t first_token = 0, tokens = 0;
@@ -24,40 +24,43 @@ using FinishedRanges = std::vector<std::pair<int64_t, int64_t>>;  // first sampl
 class JobSamples {
  public:
   struct Distribution {
-    int stages = 1;                  // ranks of a pipeline
-    std::vector<int> listing_ranks;  // that must know where each sample begins; rank 0 always does
-    int naming_rank = -1;            // that must know what the samples are called; -1: none
-    bool may_leave_out = false;      // leave_out() will be called
+    int stages = 1;                  // number of ranks in a pipeline
+    std::vector<int> listing_ranks;  // ranks that must know where each sample begins; rank 0 always does
+    int naming_rank = -1;            // rank that must know the names of the samples; -1: none
+    bool may_leave_out = false;      // whether leave_out() will be called
     double timeout_seconds = 0;
   };
 
-  // Collective. `all`: the samples of the job on rank 0, empty elsewhere.
+  // Collective. `all` holds the samples of the job on rank 0, and is empty on the others.
   JobSamples(const MpiWorld& world, Samples all, Distribution distribution);
 
-  JobSize size() const { return size_; }                            // of the whole job
-  JobSize left() const { return left_; }                            // tokens: once share() was called
-  const std::vector<std::string>& names() const { return names_; }  // of the whole job
+  JobSize size() const { return size_; }  // the size of the whole job
+  JobSize left() const { return left_; }  // the size of what is left; its tokens are known once share() was called
+  // The names of all samples of the job, on ranks that know them.
+  const std::vector<std::string>& names() const { return names_; }
   void forget_names() { names_.clear(); }
-  // The number in the whole job of each sample that is left.
+  // The numbers in the whole job of the samples that are left.
   const SampleNumbers& numbers() const { return numbers_; }
 
-  // Rank 0 before share(), when nothing was left out yet.
+  // All samples, on rank 0, before leave_out() and share().
   const Samples& all() const { return samples_; }
 
-  // What an earlier run has finished: the same on all ranks, once, before share(). offsets() stay where they are.
+  // Leaves out the samples that an earlier run has finished, which are the same on all ranks. Called at most once,
+  // before share(). References to offsets() stay valid.
   void leave_out(const FinishedRanges& finished);
-  // Cuts what is left into a share for each pipeline and passes it on. Collective. Error(kUsage) on rank 0 where there
-  // are fewer samples than pipelines.
+  // Cuts the samples that are left into a share for each pipeline, and sends each share to the first stage of its
+  // pipeline. Collective. Error(kUsage) on rank 0 where there are fewer samples than pipelines.
   void share();
 
   const Share& share_of(int64_t pipeline) const { return shares_.at(static_cast<size_t>(pipeline)); }
   const Share& own_share() const { return share_of(world_.rank() / distribution_.stages); }
-  // First stages: the samples of the own share are the first ones of these, samples [0, count of the share).
+  // First stages: the samples of the own share are own_range() of these. On rank 0 the shares of other pipelines follow
+  // them.
   const Samples& own_samples() const { return samples_; }
   SampleRange own_range() const { return {0, own_share().samples.count}; }
   int64_t mean_length() const { return std::max<int64_t>(1, left_.tokens / left_.samples); }
 
-  // Ranks that list, and rank 0: where the samples begin that are left, and those of the whole job.
+  // Ranks that list, and rank 0: where samples begin, among those that are left and in the whole job.
   const SampleOffsets& offsets_left() const { return world_.rank() == 0 ? samples_.offsets : listed_; }
   const SampleOffsets& offsets() const { return whole_offsets_ ? *whole_offsets_ : offsets_left(); }
 
@@ -71,9 +74,9 @@ class JobSamples {
   JobSize size_, left_;
   SampleNumbers numbers_;
   std::vector<Share> shares_;  // [pipelines]
-  Samples samples_;            // rank 0: all that are left; first stages: of their share
-  SampleOffsets listed_;       // ranks that list, but rank 0: of the samples that are left
-  // Of the whole job, where some samples are left out of it and this rank lists.
+  Samples samples_;            // rank 0: all samples that are left; first stages: those of their share
+  SampleOffsets listed_;       // ranks that list, except rank 0: offsets of the samples that are left
+  // Offsets of the whole job, on ranks that list, where samples may be left out.
   std::optional<SampleOffsets> whole_offsets_;
   std::vector<std::string> names_;
 };

@@ -1,4 +1,5 @@
-// Names are compared as absolute paths with all links resolved that are there, existing files by device and inode.
+// Existing files are compared by device and inode. Other names are compared as absolute paths in which existing links
+// are resolved.
 #include "stage/job/named_files.h"
 
 #include <fmt/format.h>
@@ -40,7 +41,7 @@ bool is_same(const fs::path& a, const fs::path& b) {
   return !error && real_a == fs::weakly_canonical(fs::absolute(b, error), error) && !error;
 }
 
-// `path` is `first`, or that with a point and more behind it.
+// Whether `path` names the same file as `first`, or as `first` with a point and more appended.
 bool begins_as(const fs::path& path, const fs::path& first) {
   const std::string name = path.filename(), start = first.filename();
   if (!name.starts_with(start) || (name.size() > start.size() && name[start.size()] != '.'))
@@ -56,7 +57,8 @@ void check_named(const std::vector<NamedFile>& files) {
                                                   files[i].text(), files[j].text()));
 }
 
-// What comes and goes beside the output. Replicas and hosts add to the names of journals and stamps.
+// Error(kUsage) where a file has the name of one that the run makes and removes beside the output. Replicas and hosts
+// append to the names of journals and stamps.
 void check_made(const std::vector<NamedFile>& files, const Options& options) {
   std::vector<fs::path> exactly, beginnings{stamps_file(options)};
   if (!options.output.empty()) {
@@ -75,7 +77,8 @@ void check_made(const std::vector<NamedFile>& files, const Options& options) {
   }
 }
 
-// Every .h5 file of the folder is taken for a shard, one that is new as well.
+// Error(kUsage) where a file that is written would be taken for a shard, as every .h5 file in that folder is, even a
+// new one.
 void check_shards(const std::vector<NamedFile>& files, const fs::path& weights) {
   std::error_code error;
   for (const NamedFile& file : files) {

@@ -1,4 +1,4 @@
-// The files that a job names, and those that it makes beside them: each must be a file of its own.
+// Checks that each file that a job names, or makes beside one, is a file of its own.
 #pragma once
 
 #include <filesystem>
@@ -7,13 +7,13 @@
 
 namespace lfm2 {
 
-// Where the watchdog leaves the last stamps: beside the output, else in the working directory. A run on several hosts
-// adds a point and the host's name.
+// The file into which the watchdog writes the last stamps: it is beside the output, or in the working directory where
+// there is none. A run on several hosts appends a point and the host's name.
 std::filesystem::path stamps_file(const Options& options);
 
-// Error(kUsage) where a file that is written is also another one of the job, by whatever names or links, or would lie
-// among the shards as one of them. Looks at names, and at what is there; opens and makes nothing. Hosts may have file
-// systems of their own: links are seen where both files are.
+// Error(kUsage) where a file that is written is also another file of the job, under whatever names or links, or would
+// be taken for one of the shards. Looks at names and at existing files, and opens or makes none. Where hosts have file
+// systems of their own, a link is only noticed on a host that has both files.
 void check_files(const Options& options);
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// CLI11 and the checks between options.
+// Declares the options to CLI11, and checks those that depend on one another.
 #include "stage/job/options.h"
 
 #include <limits>
@@ -15,7 +15,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr int64_t kMax = int64_t{1} << 31;
+constexpr int64_t kMaxCount = int64_t{1} << 31;
 
 CLI::Option* add_weights(CLI::App& app, Options& options) {
   return app.add_option("--weights", options.weights, "Folder of shards made by weights-tools split")
@@ -25,8 +25,8 @@ CLI::Option* add_weights(CLI::App& app, Options& options) {
 
 void add_sample_sizes(CLI::App& app, Options& options) {
   add_number(app, "--samples", options.samples, "Number of random samples (1024), or only the first N of the input", 1,
-             kMax);
-  add_number(app, "--length", options.length, "Tokens in each random sample", 1, kMax)->capture_default_str();
+             kMaxCount);
+  add_number(app, "--length", options.length, "Tokens in each random sample", 1, kMaxCount)->capture_default_str();
 }
 
 void add_job_options(CLI::App& app, Options& options) {
@@ -49,7 +49,7 @@ void add_job_options(CLI::App& app, Options& options) {
       ->type_name("WHICH")
       ->default_str("last");
   add_number(app, "--top-logprobs", options.results.top_k, "Only the K best log-probabilities of each position", 1,
-             kMax)
+             kMaxCount)
       ->type_name("K");
   app.add_option("--answers", options.answers,
                  "Reference logits (.bin or .h5) to compare with: VALID or INVALID (exit code 1)")
@@ -61,29 +61,30 @@ void add_job_options(CLI::App& app, Options& options) {
 
 void add_generation_options(CLI::App& app, GenerationOptions& generation) {
   auto* generate = add_number(app, "--generate", generation.max_new,
-                              "Continue each sample by up to N tokens instead of scoring it", 1, kMax)
+                              "Continue each sample by up to N tokens instead of scoring it", 1, kMaxCount)
                        ->type_name("N");
   add_number(app, "--temperature", generation.rule.temperature, "0: always the likeliest token; above: draw", 0.0f,
              1e6f)
       ->needs(generate)
       ->capture_default_str();
-  add_number(app, "--top-k", generation.rule.top_k, "Draw from the K likeliest tokens only; 0: from all", 0, kMax)
+  add_number(app, "--top-k", generation.rule.top_k, "Draw from the K likeliest tokens only; 0: from all", 0, kMaxCount)
       ->needs(generate)
       ->capture_default_str();
   add_number(app, "--top-p", generation.rule.top_p, "Draw from the likeliest tokens that together have probability P",
              0.0f, 1.0f)
       ->needs(generate)
       ->capture_default_str();
-  add_numbers(app, "--eos", generation.eos_tokens, "Token ids that end a text; default: the model's own", 0, kMax - 1)
+  add_numbers(app, "--eos", generation.eos_tokens, "Token ids that end a text; default: the model's own", 0,
+              kMaxCount - 1)
       ->needs(generate)
       ->type_name("ID,ID,...");
   app.add_flag("--ignore-eos", generation.ignore_eos, "No token ends a text: all become equally long")
       ->needs(generate)
       ->excludes("--eos");
-  add_number(app, "--max-sequences", generation.max_sequences, "Sequences generated at a time; 0: chosen", 0, kMax)
+  add_number(app, "--max-sequences", generation.max_sequences, "Sequences generated at a time; 0: chosen", 0, kMaxCount)
       ->needs(generate)
       ->capture_default_str();
-  add_number(app, "--prefill-chunk", generation.prompt_tokens, "Tokens of prompts in one step; 0: chosen", 0, kMax)
+  add_number(app, "--prefill-chunk", generation.prompt_tokens, "Tokens of prompts in one step; 0: chosen", 0, kMaxCount)
       ->needs(generate)
       ->capture_default_str();
   add_number(app, "--cache-page", generation.page, "Positions in one page of the key-value cache", 1, 1 << 20)
@@ -116,9 +117,10 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->transform(one_of(transports))
       ->type_name("TRANSPORT")
       ->default_str("auto");
-  add_number(app, "--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen", 0, kMax)
+  add_number(app, "--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen", 0, kMaxCount)
       ->capture_default_str();
-  add_numbers(app, "--layers", options.layer_counts, "Layers of each stage, as in 7,6,6,5; default equal", 1, kMax);
+  add_numbers(app, "--layers", options.layer_counts, "Layers of each stage, as in 7,6,6,5; default equal", 1,
+              kMaxCount);
   app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")
       ->excludes("--layers");
   add_number(app, "--replicas", options.replicas,
@@ -140,14 +142,14 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->capture_default_str();
 }
 
-// What decides which rank computes what, and where.
+// doctor takes the options that decide which rank computes what, and on which device.
 void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
   constexpr double kDoctorTimeout = 30;
   options.timeout_seconds = kDoctorTimeout;
   add_weights(app, options)->description("Folder of shards whose memory is planned");
   add_sample_sizes(app, options);
   add_machine_options(app, options, dtype);
-  app.remove_option(app.get_option("--balance"));  // no doctor needs to know what layers cost
+  app.remove_option(app.get_option("--balance"));  // doctor does not know the job, so it cannot balance it
   app.add_flag("-v,--verbose", options.verbose, "Say where errors were thrown");
 }
 

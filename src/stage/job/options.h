@@ -1,4 +1,4 @@
-// The command line of lfm2_stage, parsed before MPI starts so that --help and mistakes need none.
+// The command line of lfm2_stage. It is parsed before MPI starts, so that --help and mistakes need no MPI.
 #pragma once
 
 #include <cstdint>
@@ -17,39 +17,39 @@ namespace lfm2 {
 enum class DeviceChoice : uint8_t { kAuto, kCuda, kCpu };
 enum class TransportChoice : uint8_t { kAuto, kNccl, kMpi };
 
-// --generate and what goes with it.
+// --generate and the options that need it.
 struct GenerationOptions {
-  int64_t max_new = 0;  // tokens of each sample; 0: the job scores
+  int64_t max_new = 0;  // the most tokens that follow each sample; 0: the job scores
   SamplingRule rule;
-  std::vector<int32_t> eos_tokens;  // empty: the model's own
+  std::vector<int32_t> eos_tokens;  // empty: those of the model
   bool ignore_eos = false;
-  int64_t prompt_tokens = 0;  // of prompts in one step; 0: chosen
-  int64_t max_sequences = 0;  // at a time; 0: chosen
+  int64_t prompt_tokens = 0;  // tokens of prompts in one step; 0: chosen
+  int64_t max_sequences = 0;  // sequences at a time; 0: chosen
   int64_t page = 256;         // positions in a page of the cache
 };
 
 struct Options {
   std::filesystem::path weights;
-  std::filesystem::path input;   // empty: the built-in random job
-  std::filesystem::path output;  // empty: results are only counted
+  std::filesystem::path input;   // empty: random samples
+  std::filesystem::path output;  // empty: no results are written
   std::filesystem::path answers;
   std::filesystem::path report, trace;
   double tolerance = 1e-3;
-  int64_t samples = 0;  // 0: 1024 random ones, or the whole input
+  int64_t samples = 0;  // 0: all of the input; without an input the parser puts 1024
   int64_t length = 32;
   uint64_t seed = 0;
   ResultKind results;
   GenerationOptions generation;
-  std::optional<DType> dtype;  // nothing: the shards' own
+  std::optional<DType> dtype;  // nothing: the type of the shards
   bool plain_fp32 = false;     // --fp32 simt
   DeviceChoice device = DeviceChoice::kAuto;
   TransportChoice transport = TransportChoice::kAuto;
-  int64_t micro_batch = 0;            // samples; 0: chosen
-  std::vector<int64_t> layer_counts;  // empty: equal, or balanced
+  int64_t micro_batch = 0;            // samples per micro-batch; 0: chosen
+  std::vector<int64_t> layer_counts;  // layers of each stage; empty: equal, or balanced
   bool balance = false;
   int replicas = 1;
-  std::string simd = "auto";  // of the CPU backend
-  int threads = 0;            // of the CPU backend, per rank; 0: this rank's share of the processors
+  std::string simd = "auto";  // instructions of the CPU backend
+  int threads = 0;            // threads of the CPU backend in each rank; 0: this rank's share of the processors
   bool resume = false;
   bool benchmark = false;
   int warmup = 1, repeat = 5;
@@ -58,11 +58,11 @@ struct Options {
   bool quiet = false, verbose = false;
 };
 
-// What main does next: run with `options`, or print `text` and end with `exit_code`.
+// What main does next: it runs a job or doctor with `options`, or prints `text` and ends with `exit_code`.
 struct ParsedCommandLine {
   Options options;
   bool run = false;
-  bool doctor = false;  // look at the machine instead of doing the job
+  bool doctor = false;  // run doctor instead of a job
   int exit_code = 0;
   std::string text;  // help or version for stdout (exit code 0), or one line for stderr
 };

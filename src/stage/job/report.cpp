@@ -1,4 +1,4 @@
-// Text and JSON forms of the figures.
+// Merges the figures of the ranks, and writes them as text and as JSON.
 #include "stage/job/report.h"
 
 #include <sys/resource.h>
@@ -38,7 +38,7 @@ GenerationReport generation_from_json(const Json& json) {
           .preemptions = json.at("preemptions")};
 }
 
-// JSON has no NaN: it comes back as null.
+// JSON has no NaN: one that was written comes back as null.
 double number_or_nan(const Json& json) { return json.is_number() ? json.get<double>() : std::nan(""); }
 
 OrderedJson as_json(const StageReport& report) {
@@ -236,61 +236,62 @@ std::string to_json(const JobReport& report) {
   return json_text(json, 2) + "\n";
 }
 
-std::string end_table(const JobReport& report) {
-  const auto stages = static_cast<int64_t>(report.stages.size()) / report.replicas;
+namespace {
+
+// The lines of the end table about what a generation did and how fast.
+std::string generation_lines(const JobReport& report) {
+  const GenerationReport& generation = *report.generation;
   const double seconds = report.median_seconds();
-  const auto size = static_cast<double>(report.samples), tokens = static_cast<double>(report.tokens);
+  const auto generated = static_cast<double>(generation.tokens), tokens = static_cast<double>(report.tokens);
   std::string text =
-      fmt::format("{:<10} {}, {} layers in {} stage{}{}, {} on {}, {}\n", "model", report.model_type, report.layers,
-                  stages, plural(stages), report.replicas > 1 ? fmt::format(", {} times", report.replicas) : "",
-                  report.dtype, report.stages.front().device, report.transport);
-  if (report.generation) {
-    const GenerationReport& generation = *report.generation;
-    const auto generated = static_cast<double>(generation.tokens);
-    text += fmt::format(
-        "{:<10} {} prompts of {} tokens, {} tokens generated in {:.3f} s: {} step{} of up to {} sequence{}\n", "job",
-        report.samples, report.tokens, generation.tokens, seconds, report.micro_batches, plural(report.micro_batches),
-        report.largest_micro_batch, plural(report.largest_micro_batch));
-    text += fmt::format("{:<10} {:.0f} generated tokens/s, {:.0f} tokens/s with the prompts', {:.1f} samples/s\n",
-                        "speed", generated / seconds, (generated + tokens) / seconds, size / seconds);
-    text += fmt::format("{:<10} first token {:.1f} ms after its prompt entered (median; p95 {:.1f})", "latency",
-                        generation.first_token_median * 1e3, generation.first_token_p95 * 1e3);
-    if (generation.tokens > report.samples)
-      text += fmt::format(", each further one {:.2f} ms (p95 {:.2f})", generation.next_token_median * 1e3,
-                          generation.next_token_p95 * 1e3);
-    text += "\n";
-    if (generation.preemptions > 0)
-      text += fmt::format("{:<10} {} time{} a sequence gave its pages of the cache back and was computed again\n",
-                          "preempted", generation.preemptions, plural(generation.preemptions));
-  } else {
-    text += fmt::format("{:<10} {} samples, {} tokens, {} in {:.3f} s: {} micro-batch{} of up to {} sample{}\n", "job",
-                        report.samples, report.tokens, results_text(report.results), seconds, report.micro_batches,
-                        report.micro_batches == 1 ? "" : "es", report.largest_micro_batch,
-                        plural(report.largest_micro_batch));
-    text += fmt::format("{:<10} {:.1f} samples/s, {:.0f} tokens/s\n", "speed", size / seconds, tokens / seconds);
-  }
-  if (report.kept_samples > 0)
-    text += fmt::format("{:<10} {} samples were finished before\n", "resumed", report.kept_samples);
-  if (report.seconds.size() > 1) {
-    const auto [fastest, slowest] = std::minmax_element(report.seconds.begin(), report.seconds.end());
-    text += fmt::format("{:<10} median of {} runs; from {:.1f} to {:.1f} samples/s\n", "benchmark",
-                        report.seconds.size(), size / *slowest, size / *fastest);
-  }
-  text += fmt::format("{:<10} {:.3f} s\n", "load", report.load_seconds());
-  text += fmt::format("{:<10} {:.1f} % of the stages' time; fill and drain alone cost {:.1f} %\n", "idle",
-                      report.lost_share() * 100, report.ideal_lost_share() * 100);
+      fmt::format("{:<10} {} prompts of {} tokens, {} tokens generated in {:.3f} s: {} step{} of up to {} sequence{}\n",
+                  "job", report.samples, report.tokens, generation.tokens, seconds, report.micro_batches,
+                  plural(report.micro_batches), report.largest_micro_batch, plural(report.largest_micro_batch));
+  text +=
+      fmt::format("{:<10} {:.0f} generated tokens/s, {:.0f} tokens/s with the prompts', {:.1f} samples/s\n", "speed",
+                  generated / seconds, (generated + tokens) / seconds, static_cast<double>(report.samples) / seconds);
+  text += fmt::format("{:<10} first token {:.1f} ms after its prompt entered (median; p95 {:.1f})", "latency",
+                      generation.first_token_median * 1e3, generation.first_token_p95 * 1e3);
+  if (generation.tokens > report.samples)
+    text += fmt::format(", each further one {:.2f} ms (p95 {:.2f})", generation.next_token_median * 1e3,
+                        generation.next_token_p95 * 1e3);
+  text += "\n";
+  if (generation.preemptions > 0)
+    text += fmt::format("{:<10} {} time{} a sequence gave its pages of the cache back and was computed again\n",
+                        "preempted", generation.preemptions, plural(generation.preemptions));
+  return text;
+}
+
+// The same for scoring.
+std::string scoring_lines(const JobReport& report) {
+  const double seconds = report.median_seconds();
+  return fmt::format("{:<10} {} samples, {} tokens, {} in {:.3f} s: {} micro-batch{} of up to {} sample{}\n", "job",
+                     report.samples, report.tokens, results_text(report.results), seconds, report.micro_batches,
+                     report.micro_batches == 1 ? "" : "es", report.largest_micro_batch,
+                     plural(report.largest_micro_batch)) +
+         fmt::format("{:<10} {:.1f} samples/s, {:.0f} tokens/s\n", "speed",
+                     static_cast<double>(report.samples) / seconds, static_cast<double>(report.tokens) / seconds);
+}
+
+// Empty where nothing was sent.
+std::string transfers_line(const std::vector<StageReport>& stages) {
   double sending = 0, hidden = 0;
-  for (const StageReport& stage : report.stages) {
+  for (const StageReport& stage : stages) {
     sending += stage.times.sending;
     hidden += stage.times.hidden;
   }
-  if (sending > 0)
-    text += fmt::format("{:<10} {:.1f} % of the time of sending lay under the sender's own computation\n", "transfers",
-                        100 * hidden / sending);
-  text += fmt::format("{:>4}  {:>5}  {:>7}  {:>8}  {:>8}  {:>9}  {:>11}  {:>9}  {:>10}  {:>11}  {:>9}  {:>10}  host\n",
-                      "rank", "stage", "layers", "load s", "busy s", "sending s", "receiving s", "waiting s", "weights",
-                      "activations", "cache", "peak host");
-  for (const StageReport& stage : report.stages) {
+  if (sending == 0) return "";
+  return fmt::format("{:<10} {:.1f} % of the time of sending lay under the sender's own computation\n", "transfers",
+                     100 * hidden / sending);
+}
+
+// A line for each rank, below a line that names the columns.
+std::string rank_lines(const std::vector<StageReport>& stages) {
+  std::string text =
+      fmt::format("{:>4}  {:>5}  {:>7}  {:>8}  {:>8}  {:>9}  {:>11}  {:>9}  {:>10}  {:>11}  {:>9}  {:>10}  host\n",
+                  "rank", "stage", "layers", "load s", "busy s", "sending s", "receiving s", "waiting s", "weights",
+                  "activations", "cache", "peak host");
+  for (const StageReport& stage : stages) {
     const StageTimes& times = stage.times;
     text += fmt::format(
         "{:>4}  {:>5}  {:>7}  {:>8.3f}  {:>8.3f}  {:>9.3f}  {:>11.3f}  {:>9.3f}  {:>10}  {:>11}  {:>9}  {:>10}  {}\n",
@@ -299,6 +300,31 @@ std::string end_table(const JobReport& report) {
         bytes_text(stage.weight_bytes), bytes_text(stage.activation_bytes),
         stage.cache_bytes > 0 ? bytes_text(stage.cache_bytes) : "-", bytes_text(stage.peak_host_bytes), stage.host);
   }
+  return text;
+}
+
+}  // namespace
+
+std::string end_table(const JobReport& report) {
+  const auto stages = static_cast<int64_t>(report.stages.size()) / report.replicas;
+  std::string text =
+      fmt::format("{:<10} {}, {} layers in {} stage{}{}, {} on {}, {}\n", "model", report.model_type, report.layers,
+                  stages, plural(stages), report.replicas > 1 ? fmt::format(", {} times", report.replicas) : "",
+                  report.dtype, report.stages.front().device, report.transport);
+  text += report.generation ? generation_lines(report) : scoring_lines(report);
+  if (report.kept_samples > 0)
+    text += fmt::format("{:<10} {} samples were finished before\n", "resumed", report.kept_samples);
+  if (report.seconds.size() > 1) {
+    const auto [fastest, slowest] = std::minmax_element(report.seconds.begin(), report.seconds.end());
+    const auto samples = static_cast<double>(report.samples);
+    text += fmt::format("{:<10} median of {} runs; from {:.1f} to {:.1f} samples/s\n", "benchmark",
+                        report.seconds.size(), samples / *slowest, samples / *fastest);
+  }
+  text += fmt::format("{:<10} {:.3f} s\n", "load", report.load_seconds());
+  text += fmt::format("{:<10} {:.1f} % of the stages' time; fill and drain alone cost {:.1f} %\n", "idle",
+                      report.lost_share() * 100, report.ideal_lost_share() * 100);
+  text += transfers_line(report.stages);
+  text += rank_lines(report.stages);
   if (!report.results_xxh3.empty()) text += fmt::format("{:<10} {} (XXH3-128)\n", "results", report.results_xxh3);
   if (report.verdict) text += verdict_line(*report.verdict);
   return text;

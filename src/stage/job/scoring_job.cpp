@@ -1,4 +1,5 @@
-// Micro-batches are cut by an estimate first, and on a GPU again when the loaded stages were timed.
+// Micro-batches are cut by an estimate before anything is loaded. On a GPU they are cut again after the loaded stages
+// were timed.
 #include "stage/job/scoring_job.h"
 
 #include <algorithm>
@@ -15,7 +16,8 @@ void ScoringJob::leave_output() {
   output_.reset();
 }
 
-// Whether the results of a rank, or the output it makes, cannot be placed without knowing where each sample begins.
+// Whether the rank hands out results that cannot be placed, or makes an output that cannot be made, without knowing
+// where each sample begins.
 bool ScoringJob::lists_offsets(int rank) const {
   const int stages = pipeline_ranks_->size();
   const bool hands_out = (rank + 1) % stages == 0, makes_file = rank + 1 == stages;
@@ -105,7 +107,7 @@ void ScoringJob::open_answers() {
       config().vocab, options_.tolerance);
 }
 
-// The first replica makes the file, the others write their rows into it. Collective.
+// Opens the output. The first replica makes the file, and the others join it and write their rows into it. Collective.
 void ScoringJob::open_output() {
   if (options_.output.empty()) return;
   if (makes_output() && !output_) output_ = create_output(options_.output, output_job());
@@ -126,7 +128,7 @@ std::vector<int64_t> ScoringJob::first_rows_of_replicas() const {
   return rows;
 }
 
-// Where replicas on several hosts wrote one file. Collective.
+// Passes seams between the ranks that wrote one file, which is needed where they are on several hosts. Collective.
 void ScoringJob::end_runs() {
   if (options_.replicas == 1 || options_.output.empty()) return;
   std::string all;
@@ -163,15 +165,15 @@ bool ScoringJob::run_once() {
   RenumberedRows renumbered(options_.results.positions, samples_->offsets_left(), samples_->numbers(),
                             samples_->offsets(), consumers);
   if (!samples_->numbers().all_are_left()) consumers = {&renumbered};
-  // The last stage knows what is done; one bar, on its side.
+  // Only the last stage of the first replica shows a progress bar: it knows what is finished.
   Progress progress("run", static_cast<uint64_t>(plan_.samples), Progress::Unit::kSamples,
                     makes_output() ? options_.progress : ProgressMode::kOff);
   try {
     scorer_->run(
         micro_batches_ ? &*micro_batches_ : nullptr, consumers,
-        [&](const MicroBatch& item) { progress.add(static_cast<uint64_t>(item.samples)); }, stop_requested);
+        [&](const MicroBatch& done) { progress.add(static_cast<uint64_t>(done.samples)); }, stop_requested);
   } catch (...) {
-    scorer_->stop_results();  // its thread uses what ends here
+    scorer_->stop_results();  // its thread calls consumers that are destroyed here
     throw;
   }
   hash_->add(kept_.results);

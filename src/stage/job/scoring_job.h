@@ -1,4 +1,5 @@
-// Scores samples: micro-batches through the pipeline, logits or log-probabilities into a file, against known answers.
+// A job that scores samples: micro-batches go through the pipeline, and logits or log-probabilities into a file. They
+// may be compared with known answers.
 #pragma once
 
 #include "stage/io/validation.h"
@@ -28,18 +29,19 @@ class ScoringJob : public Job {
   void add_to(JobReport& report) const override;
 
   void choose_plan(int64_t target_tokens);  // collective in the pipeline
-  void measure_and_replan();                // the size of micro-batch, once the weights are there
+  // Chooses the size of micro-batch again, by timing the loaded stages; collective in the pipeline.
+  void measure_and_replan();
   void open_answers();
   void open_output();
   std::vector<int64_t> first_rows_of_replicas() const;
   void replay_kept();
 
-  std::optional<MicroBatches> micro_batches_;  // first stages
+  std::optional<MicroBatches> micro_batches_;  // on first stages
   BatchPlan plan_;
   std::optional<Scorer> scorer_;
   std::unique_ptr<OutputFile> output_;
   std::optional<Validation> validation_;
-  std::optional<ResultHash> hash_;  // of the last run
+  std::optional<ResultHash> hash_;  // the results of the last run
 };
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// Weights are loaded once; channels grow with the jobs.
+// Weights are loaded once. The channel is made again when a job needs a larger one.
 #include "stage/job/session.h"
 
 namespace lfm2 {

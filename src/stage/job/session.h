@@ -17,25 +17,26 @@ namespace lfm2 {
 
 class Session {
  public:
-  // The stages of a pipeline are processes that MPI joins, or, in tests, threads.
+  // Where the stage is in its pipeline. The stages are processes that MPI joins or, in tests, threads.
   struct Place {
     Backend& backend;
     Watchdog& watchdog;
     int64_t index = 0, stages = 1;
     LayerRange layers;
     DType compute = DType::kF32;
-    // The links to the other stages. A channel is asked for again where a later job has larger micro-batches; null for
-    // a single stage. `buffer_bytes` of the largest micro-batch or step.
+    // The links to the other stages; null for a single stage. make_channel is called again where a later job has larger
+    // micro-batches or steps than the channel is made for: `buffer_bytes` is the size of the largest.
     std::function<std::unique_ptr<Channel>(size_t buffer_bytes)> make_channel;
     std::unique_ptr<ControlLink> control;
   };
 
-  // Loads the stage's layers by `readers` threads. `shards` must outlive this.
+  // Loads the stage's layers, with `readers` threads. `shards` must outlive this.
   Session(const ShardSet& shards, Place place, Progress& progress, int readers);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // For a job of micro-batches or steps of up to so many tokens. Collective: all stages ask for the same.
+  // The links for a job with micro-batches or steps of up to `max_tokens` tokens. Collective in the pipeline: all
+  // stages pass the same number.
   StageLinks links(int64_t max_tokens);
 
   const Stage& stage() const { return stage_; }
@@ -48,11 +49,11 @@ class Session {
   ShardWeights weights_;
   Stage stage_;
   std::unique_ptr<Channel> channel_;
-  int64_t channel_tokens_ = 0;
+  int64_t channel_tokens_ = 0;  // the largest micro-batch or step that the channel is made for
 };
 
-// What stage `index` of `stages` takes in memory while micro-batches or steps of up to `tokens` tokens go through it,
-// of which the last stage gives `rows` rows at once.
+// The memory that stage `index` of `stages` takes while micro-batches or steps of up to `tokens` tokens go through it.
+// The last stage computes `rows` rows of logits for each.
 StageMemory stage_memory(const ShardSet& shards, LayerRange layers, int64_t index, int64_t stages, DType compute,
                          int64_t tokens, int64_t rows);
 

@@ -1,4 +1,4 @@
-// The order of one stage's actions.
+// Every stage does the same three kinds of actions for each micro-batch, in turn.
 #include "stage/pipeline/schedule.h"
 
 namespace lfm2 {

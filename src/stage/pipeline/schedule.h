@@ -1,5 +1,5 @@
-// What a stage does, in order, as data: a pure function tells each action, Scorer interprets it, a simulator in the
-// tests replays it.
+// The order in which a stage does its work, as data. A pure function returns each action; Scorer carries it out, and a
+// simulator in the tests replays it.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 namespace lfm2 {
 
 enum class ActionKind : uint8_t {
-  kTakeTokens,  // first stage: the buffer is free, its tokens are taken from the input
-  kReceive,     // other stages: once the buffer is free, start receiving the micro-batch into it
-  kForward,     // once the micro-batch is there: the stage's layers, in place
-  kSend,        // all but the last stage: once computed, start sending
-  kGiveResult,  // last stage: norm and head of the wanted rows; frees the buffer
+  kTakeTokens,  // first stage: when the buffer is free, fill it from the input
+  kReceive,     // other stages: when the buffer is free, start receiving the micro-batch into it
+  kForward,     // when the micro-batch is there, compute the stage's layers, in place
+  kSend,        // all but the last stage: when it is computed, start sending it
+  kGiveResult,  // last stage: compute norm and head of the wanted rows, which frees the buffer
 };
 
 struct Action {
@@ -23,11 +23,11 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-// A buffer is free once the micro-batch before it in the same buffer was sent, or its result taken. Receives run ahead
-// of sends by themselves: an action starts work, it waits only for the buffer it needs, so micro-batch k + 1 is
-// received while micro-batch k computes and micro-batch k - 1 is sent.
+// A buffer is free once its micro-batch was sent, or its result was taken. An action starts work and waits only for the
+// buffer that it needs. So micro-batch k + 1 is received while k computes and k - 1 is sent.
 inline constexpr int64_t kActionsOfMicroBatch = 3;
-// Action `index` of kActionsOfMicroBatch x micro-batches: a job of any length has no list of them.
+// The action number `index`, of kActionsOfMicroBatch for each micro-batch. It is computed, so that a job of any length
+// needs no list.
 Action scheduled_action(int64_t stage, int64_t stages, int64_t index);
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// Steps turned into sizes, positions and pages.
+// Turns steps into sizes, positions and pages.
 #include "stage/pipeline/sequence_table.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void SequenceTable::admit(const Admission& one) {
   take_pages(sequence, one.known);
 }
 
-// Pages for so many positions of the sequence in all.
+// Gives the sequence as many pages as `positions` positions need in all.
 void SequenceTable::take_pages(Sequence& sequence, int64_t positions) {
   while (static_cast<int64_t>(sequence.pages.size()) < pages_for(positions, shape_.page)) {
     expect(!free_pages_.empty(), "SequenceTable: a step takes more pages than there are");

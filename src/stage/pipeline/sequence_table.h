@@ -1,5 +1,5 @@
-// The sequences of a generation: their slots, pages and lengths. Every rank keeps a table and applies every step to it
-// in the same order, so the tables of all ranks agree without being compared.
+// The sequences of a generation: their sequence slots, pages and lengths. Every rank keeps a table and applies every
+// step to it in the same order, so the tables of all ranks agree without being compared.
 #pragma once
 
 #include <cstdint>
@@ -10,30 +10,32 @@
 
 namespace lfm2 {
 
-// Pages that `positions` positions take.
+// The number of pages that hold `positions` positions.
 constexpr int64_t pages_for(int64_t positions, int64_t page) { return (positions + page - 1) / page; }
-// Positions that are ever cached of a sequence: its last token is drawn and not fed back.
+// The number of positions that a sequence has in the caches at its end: its last token is drawn and not fed back.
 constexpr int64_t cached_positions(int64_t prompt, int64_t max_new) { return prompt + max_new - 1; }
 
 struct Sequence {
-  int32_t sample = -1;  // -1: the slot is free
-  int64_t prompt = 0;   // tokens
+  int32_t sample = -1;  // number of the sample; -1: the sequence slot is free
+  int64_t prompt = 0;   // tokens of the prompt
   int64_t known = 0;    // tokens that are fed before the next one is drawn: see Admission
   int64_t cached = 0;   // tokens whose keys, values and states are cached
-  int64_t steps = 0;    // that the sequence was part of: its conv states change places each time
+  // Steps that had tokens of it; each reads one of its two rows of convolution states and writes the other.
+  int64_t steps = 0;
   SamplingRule rule;
-  std::vector<int32_t> pages;  // for the known tokens at first, then one whenever the last one is full
-  // Whether the sequence's newest token decides the next one, and the place of that one behind the prompt.
+  std::vector<int32_t> pages;  // enough for its known tokens at first, then one more whenever the last one is full
+  // Whether a token is drawn after the newest one that was fed, and how many were drawn before it.
   bool draws() const { return cached >= known; }
   int64_t drawn() const { return cached - prompt; }
 };
 
-// One step as a stage computes it: host arrays, in the layout of Batch.
+// The arrays of one step on the host, in the layout of Batch.
 struct StepArrays {
   int64_t tokens = 0, singles = 0, max_length = 0;
   std::vector<int32_t> positions, offsets, sequence_of, states;
   std::vector<int32_t> page_table;  // [sequences, table_width]
-  // Sequences that draw a token after this step: the row of each one's newest token, (sample, place), slot and rule.
+  // Of each sequence that draws a token after this step: the row of its newest token, (sample, number of tokens drawn
+  // before), sequence slot and sampling rule.
   std::vector<int32_t> draw_rows, draws, draw_slots;
   std::vector<SamplingRule> draw_rules;
   int64_t sequences() const { return static_cast<int64_t>(offsets.size()) - 1; }
@@ -43,7 +45,8 @@ class SequenceTable {
  public:
   explicit SequenceTable(CacheShape shape);
 
-  // Error(kSoftware) for a step that does not fit: the ranks would no longer agree.
+  // Applies a step and fills `arrays` for it. Error(kSoftware) for a step that contradicts the table, because the
+  // tables of the ranks would no longer agree.
   void apply(const Step& step, int64_t table_width, StepArrays& arrays);
   const Sequence& sequence(int32_t slot) const { return sequences_[static_cast<size_t>(slot)]; }
   int64_t free_pages() const { return static_cast<int64_t>(free_pages_.size()); }

@@ -1,4 +1,4 @@
-// One Wait for all that the host stands still for: it looks after device, channel and stop meanwhile.
+// All waits of the host go through one Wait, which also looks after the device, the channel and the wish to stop.
 #include "stage/pipeline/stage_run.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ StageRun::StageRun(const StageLinks& links, RunUnit unit, bool traced, std::func
 
 void StageRun::begin(const std::function<bool()>& stop) {
   start_ = steady_seconds();
-  collect_times();  // of the run before, and of connecting: not of this one
+  collect_times();  // those of the run before and of connecting are forgotten below
   times_ = {};
   overlaps_ = {};
   sends_ = 0;
@@ -81,7 +81,7 @@ double StageRun::wait(const std::function<bool()>& done, Phase phase, int64_t un
 }
 
 void StageRun::wait_for_free_buffer(int buffer, int64_t previous, const std::function<bool()>& computed) {
-  if (previous < 0) return;  // nothing was in it in this run
+  if (previous < 0) return;  // nothing was in the buffer in this run
   if (!links_.stage.first())
     wait([&] { return links_.channel->delivered(buffer); }, Phase::kReceive, previous, links_.index - 1);
   wait(computed, Phase::kCompute, previous);
@@ -110,7 +110,7 @@ void StageRun::pass_on_stop() {
 
 void StageRun::collect_times() {
   for (const Span& span : links_.backend.compute().take_finished()) {
-    if (span.tag == kUntagged) continue;  // a step's index arrays on their way
+    if (span.tag == kUntagged) continue;  // the copy of a step's arrays
     times_.busy += span.end - span.start;
     overlaps_.computed(span);
     trace(span.tag % 2 == 0 ? TraceKind::kCompute : TraceKind::kHead, span.tag / 2, span.start, span.end);

@@ -1,5 +1,5 @@
-// What a run of micro-batches (Scorer) and one of steps (Generator) have in common on a stage: waits that name who is
-// late, the signal to stop on its way to the first stage, times, and the trace.
+// What Scorer (micro-batches) and Generator (steps) have in common on a stage: waits that name the rank that is late,
+// passing the wish to stop to the first stage, times, and the trace.
 #pragma once
 
 #include <deque>
@@ -14,23 +14,24 @@
 
 namespace lfm2 {
 
-// Seconds of one run on this rank. What is left of the total is waiting for the fill, the drain and the host.
+// Seconds of one run on this rank. The rest of the total is the host's own work, and waits that belong to none of
+// these.
 struct StageTimes {
   double total = 0;
-  double busy = 0;       // the compute stream had work and was doing it
-  double sending = 0;    // of all sends
-  double hidden = 0;     // of those, while the compute stream was busy
-  double receiving = 0;  // stood still, and computed nothing, until the next unit had arrived
+  double busy = 0;       // the compute stream was working
+  double sending = 0;    // sum over all sends
+  double hidden = 0;     // the part of `sending` during which the compute stream was busy
+  double receiving = 0;  // waited for hidden states to arrive, while the compute stream was not busy
 };
 
-// How much of the sends, and of the waits for arrivals, lay under the stage's own computation. Spans come in the order
-// of their ends, each kind for itself; of a run of any length only the last ones are kept.
+// Measures how much of the sends, and of the waits for arrivals, happened while the stage was computing. Spans of each
+// kind must come in the order of their ends. Only the newest spans are kept, so a run may have any length.
 class OverlapClock {
  public:
   void computed(const Span& span);
   void sent(const Span& span) { add(sending_, span); }
   void waited(const Span& span) { add(waiting_, span); }
-  void finish();  // everything has been told
+  void finish();  // to be called when all spans were given
 
   double hidden_sending() const { return sending_.hidden; }
   double waiting() const { return waiting_.total; }
@@ -39,11 +40,11 @@ class OverlapClock {
 
  private:
   struct Spans {
-    std::deque<Span> open;  // computations that lie under them may still be going on
+    std::deque<Span> open;  // spans during which a computation may run that is not known yet
     double total = 0, hidden = 0;
   };
-  // A span is compared with what was computed until so many others have followed it: by then the two buffers of the
-  // stage have been through, and no computation that began before it can still be going on.
+  // A span is compared with the computations when this many others of its kind have followed it: by then both buffers
+  // of the stage were used again, so every computation that began before the end of the span has ended.
   static constexpr size_t kOpen = 64, kComputed = 1024;
 
   void add(Spans& spans, const Span& span);
@@ -53,41 +54,45 @@ class OverlapClock {
   Spans sending_, waiting_;
 };
 
-// The host's part of the pipeline around one stage.
+// The stage and its links to the other stages of the pipeline.
 struct StageLinks {
   Backend& backend;
   const Stage& stage;
-  Channel* channel;       // null: a single stage
-  ControlLink* control;   // null: a single stage
-  int64_t index, stages;  // this one's number, and how many there are
-  Watchdog& watchdog;     // of this rank; those of the stages are in the stages' order
+  Channel* channel;       // null for a single stage
+  ControlLink* control;   // null for a single stage that scores
+  int64_t index, stages;  // number of this stage, and number of stages
+  Watchdog& watchdog;     // of this rank; the pipeline's ranks have consecutive numbers, in the order of the stages
 };
 
 enum class RunUnit : uint8_t { kMicroBatch, kStep };
 
 class StageRun {
  public:
-  // `unit`: what the run is made of. `look_around` is called in every wait, before each look at its condition.
+  // `unit` says what the run consists of. `look_around` is called in every wait, each time before its condition is
+  // tested.
   StageRun(const StageLinks& links, RunUnit unit, bool traced, std::function<void()> look_around,
            double eager_seconds = Wait::kEagerSeconds);
 
   void begin(const std::function<bool()>& stop);  // forgets the run before
-  void end();                                     // sums up
+  void end();                                     // computes times()
 
-  // Seconds until `done` is true. This rank is at `unit` and waits for its own machine (nobody) or for a stage.
+  // Returns when `done` returns true, with the seconds that it took. Meanwhile the stamp says that this rank is at
+  // `unit` and waits for its own device, or for the stage `peer_stage`.
   double wait(const std::function<bool()>& done, Phase phase, int64_t unit, int64_t peer_stage = Place::kNobody);
-  // Until `computed`, and until nothing of the unit that was in the buffer is on its way any more. In steps, so that a
-  // stall is blamed on whoever is late: the stage before, this one's device, the stage behind.
+  // Returns when the buffer is free: the unit `previous`, which was in it, is computed and no longer being received or
+  // sent. The parts are waited for one after the other, so that the watchdog names whoever is late: the stage before,
+  // the device of this one, or the stage behind.
   void wait_for_free_buffer(int buffer, int64_t previous, const std::function<bool()>& computed);
-  // Until the hidden states posted for the buffer are there; what is submitted from here on may read them.
+  // Returns when the hidden states that the buffer receives have arrived. Work that is submitted after that may read
+  // them.
   void wait_for_arrival(int buffer, int64_t unit);
 
-  // A signal may reach any of the ranks: the first stage knows of all of them, the others tell it.
+  // A signal may reach any rank. The others tell the first stage, which decides for all.
   bool first_is_asked_to_stop() const;
   void pass_on_stop();
 
   void enter(Phase phase, int64_t unit) { links_.watchdog.enter(place(phase, unit)); }
-  void collect_times();  // of what has ended on the device and on the channel since the last call
+  void collect_times();  // notes work and transfers that ended since the last call
   void trace(TraceKind kind, int64_t unit, double start, double end, Phase phase = Phase::kCompute) {
     if (traced_) trace_.push_back({kind, unit, start, end, phase});
   }
@@ -109,8 +114,8 @@ class StageRun {
   double start_ = 0;
   StageTimes times_;
   OverlapClock overlaps_;
-  int64_t sends_ = 0;     // that have ended
-  int64_t received_ = 0;  // units whose arrival is in the trace
+  int64_t sends_ = 0;     // number of sends that have ended
+  int64_t received_ = 0;  // number of units whose arrival was noted
   std::vector<TraceEvent> trace_;
 };
 

@@ -1,4 +1,5 @@
-// Counts first, then the lists.
+// A message begins with whether the run ends and with the numbers of admissions and entries. Lists follow, each behind
+// its length.
 #include "stage/pipeline/step.h"
 
 #include <array>
@@ -21,7 +22,7 @@ RuleWords words_of(const SamplingRule& rule) {
 
 SamplingRule rule_of(const RuleWords& words) { return std::bit_cast<SamplingRule>(words); }
 
-// Takes a message apart, word by word.
+// Reads a message word by word.
 class WordReader {
  public:
   explicit WordReader(const std::vector<int32_t>& words) : words_(words) {}

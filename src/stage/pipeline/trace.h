@@ -1,5 +1,4 @@
-// What a rank did when, micro-batch by micro-batch (step by step, where it generates): collected by the pipeline,
-// written by trace_writer.
+// The events of a rank and their times, for each micro-batch or step. StageRun collects them, trace_writer writes them.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +11,18 @@ namespace lfm2 {
 enum class TraceKind : uint8_t {
   kCompute,  // the layers, on the device
   kHead,     // final norm, LM head and copies to the host, on the device
-  kSend,     // from "computed" to "gone"
-  kReceive,  // from "posted" to "arrived": it may wait for the sender
-  kWait,     // the host stood still
-  kOutput,   // the host handed results on
-  kRun       // the whole of it
+  kSend,     // from the end of the computation to the end of the send
+  kReceive,  // from posting the receive to the arrival: includes waiting for the sender
+  kWait,     // the host waited
+  kOutput,   // the host handed on results
+  kRun       // the whole run
 };
 
 struct TraceEvent {
   TraceKind kind = TraceKind::kCompute;
-  int64_t unit = 0;
+  int64_t unit = 0;               // number of the micro-batch or step
   double start = 0, end = 0;      // steady_seconds()
-  Phase phase = Phase::kCompute;  // kWait: what for
+  Phase phase = Phase::kCompute;  // kWait: what the wait was for
 };
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// Events as JSON: a process for each rank, a thread for each line of the picture, arrows from a send to its receive.
+// In the JSON a rank is a process and a line of the picture is a thread. Arrows go from a send to its receive.
 #include "stage/pipeline/trace_writer.h"
 
 #include <fmt/format.h>
@@ -17,11 +17,11 @@ namespace lfm2 {
 
 namespace {
 
-// A line in the picture, from the top. A slot is sent while the one before it still is: each has a line of its own, so
-// that nothing overlaps within one.
+// The lines of a rank in the picture, from the top. One buffer is sent while the other still is, so each buffer has a
+// line for its sends and no events of one line overlap.
 enum Line : int { kRunLine, kReceiveLine, kComputeLine, kSendLine, kSecondSendLine, kWaitLine, kOutputLine, kLines };
-constexpr std::array<const char*, kLines> kLineNames{"run",          "receive",    "compute",    "send, slot 0",
-                                                     "send, slot 1", "host waits", "host output"};
+constexpr std::array<const char*, kLines> kLineNames{
+    "run", "receive", "compute", "send, buffer 0", "send, buffer 1", "host waits", "host output"};
 
 Line line_of(const TraceEvent& event) {
   switch (event.kind) {
@@ -121,11 +121,11 @@ std::string events_text(const RankTrace& trace, int ranks, double origin) {
     OrderedJson flow = {{"ph", sends ? "s" : "f"},
                         {"name", "hidden states"},
                         {"cat", "hidden states"},
-                        {"id", event.unit * ranks + receiver},  // of a transfer: the same on both sides of an edge
+                        {"id", event.unit * ranks + receiver},  // of the transfer: equal on both sides of an edge
                         {"pid", rank},
                         {"tid", static_cast<int>(line)},
                         {"ts", sends ? start : start + duration}};
-    if (!sends) flow["bp"] = "e";  // belongs to the event it ends in
+    if (!sends) flow["bp"] = "e";  // the arrow ends at the event around `ts`, not at the next one
     list.push_back(std::move(flow));
   }
   std::string text = json_text(list);

@@ -1,4 +1,4 @@
-// --trace: what all ranks did as one timeline in Chrome's trace event format, which Perfetto, chrome://tracing and
+// --trace: the events of all ranks as one timeline in Chrome's trace event format, which Perfetto, chrome://tracing and
 // launch/plot-trace show.
 #pragma once
 
@@ -11,18 +11,20 @@
 
 namespace lfm2 {
 
-// One rank's part of it.
+// The events of one rank.
 struct RankTrace {
   int rank = 0;
   std::string device;
-  const char* unit = "micro-batch";  // what an unit is; or "step"
+  const char* unit = "micro-batch";  // what TraceEvent::unit counts: "micro-batch" or "step"
   std::vector<TraceEvent> events;
 };
 
-// The rank's events as elements of a JSON list. Times: microseconds from `origin` on, a steady_seconds() of this rank.
+// The rank's events as elements of a JSON list, without its brackets. Times are microseconds since `origin`, a
+// steady_seconds() of this rank.
 std::string events_text(const RankTrace& trace, int ranks, double origin);
 
-// Collective: rank 0 writes the events of all ranks, on its own clock. Error(kCantCreate, kIo) as AtomicFile.
+// Rank 0 writes the events of all ranks, in the time of its own clock. Collective. Errors as those of AtomicFile:
+// kCantCreate, kIo.
 void write_trace(const MpiGroup& group, const RankTrace& trace, const std::filesystem::path& path,
                  double timeout_seconds);
 

@@ -1,4 +1,4 @@
-// Two timed sizes make a line; the job's time over that line is searched for its minimum.
+// Timing two sizes gives a line of seconds over tokens; best_target_tokens tries every number of micro-batches on it.
 #include "stage/scoring/cost_model.h"
 
 #include <algorithm>
@@ -12,11 +12,12 @@ namespace lfm2 {
 namespace {
 
 constexpr int64_t kSmallTokens = 1024, kLargeTokens = 4096;
-constexpr int kTimedRuns = 2;  // after one that warms up
+constexpr int kTimedRuns = 2;  // runs that count, after one that warms up
 
-// An H200's matrix products and memory as measured (docs/performance.md); other GPUs differ in scale, hardly in ratio.
+// The speed of matrix products and of memory, as measured on an H200 (docs/performance.md). Other GPUs differ in both
+// by about the same factor, and only the ratio matters.
 constexpr double kFlopsPerSecond = 550e12, kBytesPerSecond = 3.5e12;
-constexpr double kLaunchSeconds = 30e-6;  // a layer's small kernels
+constexpr double kLaunchSeconds = 30e-6;  // the small kernels of a layer, which take this long for any number of tokens
 
 }  // namespace
 
@@ -53,7 +54,8 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
                       .max_length = std::min(length, tokens)};
     double fastest = std::numeric_limits<double>::infinity();
     for (int run = 0; run <= kTimedRuns; ++run) {
-      backend.upload(residual, 0, DType::kF32, noise.data(), residual.numel());  // the layers add to it
+      // The layers of the run before have changed the residual stream.
+      backend.upload(residual, 0, DType::kF32, noise.data(), residual.numel());
       const double start = steady_seconds();
       backend.compute().submit([&] { stage.forward(backend.ops(), residual.rows(0, tokens), batch, scratch); });
       backend.compute().drain();
@@ -71,11 +73,11 @@ int64_t best_target_tokens(const std::vector<StageTime>& stages, int64_t tokens,
   length = std::max<int64_t>(length, 1);
   int64_t best = length;
   double best_seconds = std::numeric_limits<double>::infinity();
-  for (int64_t items = 1; items <= tokens; ++items) {
-    // Whole samples, as MicroBatches cuts them.
-    const int64_t samples = (tokens + length * items - 1) / (length * items), target = samples * length;
+  for (int64_t micro_batches = 1; micro_batches <= tokens; ++micro_batches) {
+    // A micro-batch has whole samples, as MicroBatches cuts them.
+    const int64_t samples = (tokens + length * micro_batches - 1) / (length * micro_batches), target = samples * length;
     if (target > std::max(largest, length)) continue;
-    // Handing out the results is one more stage, if a quick one, that fills and drains.
+    // Handing out the results is one more stage that fills and drains, though a quick one.
     const auto number = static_cast<double>((tokens + target - 1) / target + static_cast<int64_t>(stages.size()));
     double slowest = 0;
     for (const StageTime& stage : stages) slowest = std::max(slowest, stage.seconds(static_cast<double>(target)));
@@ -96,7 +98,8 @@ std::vector<double> estimate_layer_seconds(const ModelConfig& config, DType comp
   std::vector<double> seconds;
   const int64_t cut = kept > 0 ? last_attention_layer(config) : config.layers;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    // The layer that cuts mixes all tokens and feeds forward the kept ones: between the two.
+    // The layer that cuts the tails takes a time between the two: its token mixer sees all tokens, its feed-forward
+    // only the kept ones.
     const auto of = [&](int64_t count) {
       const StageMemory cost = stage_memory(config, {layer, 1}, compute, compute, count, 0);
       return std::max(cost.layer_flops / kFlopsPerSecond, static_cast<double>(cost.weight_bytes) / kBytesPerSecond) +

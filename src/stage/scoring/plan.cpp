@@ -1,4 +1,4 @@
-// Cutting a job into micro-batches.
+// Micro-batches are cut greedily, sample by sample. Only where each one ends is kept.
 #include "stage/scoring/plan.h"
 
 #include <algorithm>
@@ -12,7 +12,8 @@ SampleRange replica_samples(const SampleOffsets& offsets, int64_t replicas, int6
   if (samples < replicas)
     throw Error(ExitCode::kUsage,
                 fmt::format("--replicas {} for {} samples: expected at most one a sample", replicas, samples));
-  // Where replica r begins: at the sample nearest to its share of the tokens, leaving a sample at least for each.
+  // Replica r begins at the first sample behind r equal shares of the tokens, and leaves at least one sample for every
+  // other replica.
   const auto begin = [&](int64_t r) {
     const int64_t share = offsets.back() / replicas * r + offsets.back() % replicas * r / replicas;
     return r == replicas ? samples : std::clamp<int64_t>(offsets.first_behind(share), r, samples - (replicas - r));
@@ -77,8 +78,8 @@ std::vector<int32_t> lengths_of_message(std::span<const int32_t> words) {
 }
 
 int64_t choose_target_tokens(int64_t total_tokens, int64_t stages, int64_t largest) {
-  const int64_t items = stages == 1 ? 1 : 6 * (stages - 1);
-  return std::clamp<int64_t>((total_tokens + items - 1) / items, 1, largest);
+  const int64_t micro_batches = stages == 1 ? 1 : 6 * (stages - 1);
+  return std::clamp<int64_t>((total_tokens + micro_batches - 1) / micro_batches, 1, largest);
 }
 
 }  // namespace lfm2

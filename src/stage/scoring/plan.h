@@ -1,5 +1,5 @@
-// How the samples of a pipeline are cut into micro-batches. The pipeline's first stage holds the samples and cuts them;
-// the other stages know the sizes, and learn each micro-batch's lengths when it comes.
+// Cuts the samples of a pipeline into micro-batches. The pipeline's first stage holds the samples and cuts them. The
+// other stages know the sizes of the plan, and learn the samples' lengths with each micro-batch.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +16,21 @@ struct MicroBatch {
   int64_t first_token = 0, tokens = 0;
 };
 
-// What every stage of a pipeline knows of its samples.
+// The sizes that every stage of a pipeline knows of its samples.
 struct BatchPlan {
-  int64_t first_sample = 0, first_token = 0;  // of these samples in the job: a replica has a part of them
+  int64_t first_sample = 0, first_token = 0;  // where the pipeline's samples begin in the job; 0 without replicas
   int64_t samples = 0, tokens = 0;
   int64_t micro_batches = 0;
-  int64_t max_tokens = 0;   // of one micro-batch
-  int64_t max_samples = 0;  // of one micro-batch
+  int64_t max_tokens = 0;   // tokens of the largest micro-batch
+  int64_t max_samples = 0;  // samples of the largest micro-batch
 };
 
-// The samples of a pipeline, on its first stage. Samples, tokens and micro-batches are counted from its first ones.
+// The micro-batches of a pipeline, on its first stage. Samples and tokens are counted from the pipeline's first ones.
 class MicroBatches {
  public:
-  // The samples in `range` of `offsets`, at least one, in micro-batches of `micro_batch` samples, or, where that is 0,
-  // of samples up to about `target_tokens` tokens. `offsets` and `ids`, the tokens from the range's first one on, must
-  // outlive this; a plan alone needs no ids.
+  // Cuts the samples in `range` of `offsets`, at least one. A micro-batch has `micro_batch` samples or, where that is
+  // 0, as many as fit into `target_tokens` tokens (a longer sample is one of its own). `ids` are the tokens of the
+  // range; a caller that only asks for the plan needs none. `offsets` and `ids` must outlive this.
   MicroBatches(const SampleOffsets& offsets, std::span<const int32_t> ids, SampleRange range, int64_t micro_batch,
                int64_t target_tokens);
   MicroBatches(SampleOffsets&&, std::span<const int32_t>, SampleRange, int64_t, int64_t) = delete;
@@ -38,8 +38,8 @@ class MicroBatches {
   const BatchPlan& plan() const { return plan_; }
   MicroBatch operator[](int64_t index) const;
   std::span<const int32_t> ids(int64_t index) const;  // [tokens of the micro-batch]
-  // What the other stages are told of a micro-batch: {samples, length} where all are equally long, otherwise
-  // {samples, length, length, ...}.
+  // The message that tells the other stages the lengths of a micro-batch's samples: {samples, length} where all are
+  // equally long, otherwise {samples, length, length, ...}.
   std::vector<int32_t> lengths_message(int64_t index) const;
   uint64_t memory_bytes() const { return ends_.memory_bytes(); }
 
@@ -54,20 +54,20 @@ class MicroBatches {
   SampleOffsets ends_;  // [micro-batches + 1]: the first sample of each
 };
 
-// The lengths in tokens that a lengths_message tells. Error(kSoftware) where it is none.
+// The samples' lengths in tokens, from a lengths_message. Error(kSoftware) where `words` is not one.
 std::vector<int32_t> lengths_of_message(std::span<const int32_t> words);
 
-// The samples of one of `replicas` pipelines, as equal in tokens as whole samples allow; every pipeline gets some.
-// Error(kUsage) where there are fewer samples than pipelines.
+// The samples of one of `replicas` pipelines. Pipelines get whole samples, at least one each, and as equally many
+// tokens as that allows. Error(kUsage) where there are fewer samples than pipelines.
 SampleRange replica_samples(const SampleOffsets& offsets, int64_t replicas, int64_t replica);
 
-// Tokens of a micro-batch beyond which the matrix products are no faster, while the pipeline fills more slowly.
+// Micro-batches of more tokens than these make the matrix products no faster, and the pipeline fills more slowly.
 inline constexpr int64_t kMaxCpuTarget = 512;
 inline constexpr int64_t kMaxCudaTarget = 4096;
-inline constexpr int64_t kMaxMeasuredTarget = 8192;  // where the cost was measured
+inline constexpr int64_t kMaxMeasuredTarget = 8192;  // where stages were timed, so that the choice is known to pay
 
-// Tokens per micro-batch that keep `stages` stages busy (the fill costs at most a sixth of the steady time) without
-// making the matrix products needlessly small: at most `largest` tokens.
+// The size of micro-batch in tokens, at most `largest`, that keeps `stages` stages busy without making the matrix
+// products smaller than needed: filling the pipeline costs at most a sixth of the steady time.
 int64_t choose_target_tokens(int64_t total_tokens, int64_t stages, int64_t largest);
 
 }  // namespace lfm2

@@ -1,4 +1,5 @@
-// Buffers of logits between the device and the consumers.
+// A piece goes from give() to the device, from advance() to the thread, and is free again when the consumers have taken
+// it.
 #include "stage/scoring/result_ring.h"
 
 #include <algorithm>
@@ -48,7 +49,7 @@ void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_
     piece.first_row = first_row + done;
     piece.count = std::min(kHeadRows, count - done);
     piece.tag = tag;
-    piece.free = false;  // nobody else looks at it until it has arrived
+    piece.free = false;  // without the lock: the thread does not see the piece before it has arrived
     const Tensor some_rows = rows ? rows.rows(done, piece.count) : Tensor();
     const Tensor some_residual = rows ? residual : residual.rows(done, piece.count);
     backend_.compute().submit(
@@ -109,7 +110,7 @@ void ResultRing::consume(const Piece& piece) const {
   for (ResultConsumer* consumer : consumers_) consumer->take(rows);
 }
 
-// After an error nothing more is handed out: the run is over, and advance() says so.
+// After an error the thread ends and hands out nothing more. The run is over: advance() throws the error.
 void ResultRing::consumer_loop() {
   std::unique_lock lock(mutex_);
   while (true) {

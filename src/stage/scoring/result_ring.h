@@ -1,5 +1,6 @@
-// The last stage's way out: final norm and head in pieces of kHeadRows rows, some in flight, handed to the consumers in
-// order by a thread of its own, so that hashing and writing run under the computation.
+// Computes results on the last stage and hands them to the consumers. Final norm and LM head run in pieces of kHeadRows
+// rows, of which several are in flight. A thread of the ring calls the consumers, in the order of the rows, so that
+// hashing and writing run during the computation.
 #pragma once
 
 #include <array>
@@ -22,25 +23,26 @@ namespace lfm2 {
 
 class ResultRing {
  public:
-  // Blocks until `done` is true, calling advance() meanwhile. The phase says what is waited for: the device
+  // Returns when `done` returns true, and calls advance() meanwhile. `phase` says what the wait is for: the device
   // (kCompute) or the consumers (kWrite).
   using WaitUntil = std::function<void(const std::function<bool()>& done, Phase phase)>;
-  // `max_rows` of one micro-batch.
+  // `max_rows` is the number of rows of the largest micro-batch.
   ResultRing(Backend& backend, const Stage& stage, ResultKind kind, int64_t max_rows);
   ResultRing(const ResultRing&) = delete;
   ResultRing& operator=(const ResultRing&) = delete;
   ~ResultRing() { stop(); }
 
-  void start(const std::vector<ResultConsumer*>& consumers);  // of the run that begins
-  // Enqueues norm, head and copies for rows of `residual`; `rows` [count] int32, or empty for all of them. Row
-  // `first_row` of the job comes first; `tag` is for Stream::submit() and the spans.
+  void start(const std::vector<ResultConsumer*>& consumers);  // begins a run with these consumers
+  // Enqueues norm, head and copies for a micro-batch's rows of `residual`: those that `rows` [count] int32 names, or
+  // all where it is empty. Their numbers in the job begin with `first_row`. `tag` is the tag of the submitted work and
+  // of the spans.
   void give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch, const WaitUntil& wait,
             int64_t tag);
-  // Passes on what has come from the device; throws what a consumer threw.
+  // Hands pieces that the device has finished to the thread; throws what a consumer threw.
   void advance();
-  void finish(const WaitUntil& wait);  // returns when the consumers have everything
-  std::vector<Span> take_finished();   // what the consumers did, piece by piece
-  // After this no consumer is being called or will be: they may go. The ring takes no more work.
+  void finish(const WaitUntil& wait);  // returns when the consumers have taken everything
+  std::vector<Span> take_finished();   // when the consumers were called since the last take_finished()
+  // When this returns, no consumer is being called or will be, so they may be destroyed. The ring takes no more work.
   void stop();
 
  private:
@@ -63,17 +65,17 @@ class ResultRing {
   const Stage& stage_;
   ResultKind kind_;
   std::array<Piece, kResultPieces> pieces_;
-  size_t next_ = 0;               // the piece to fill
-  std::deque<Piece*> in_flight_;  // on the device, in order
+  size_t next_ = 0;               // the piece to fill next
+  std::deque<Piece*> in_flight_;  // pieces that the device computes, in order
   std::vector<ResultConsumer*> consumers_;
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards the members up to stopping_, and Piece::free
   std::condition_variable changed_;
-  std::deque<Piece*> arrived_;  // for the consumers, in order
+  std::deque<Piece*> arrived_;  // pieces for the consumers, in order
   std::vector<Span> finished_;
   std::exception_ptr error_;
-  bool stopping_ = false;  // all above from mutex_ on are guarded by it
-  std::thread consumer_;   // last: it uses all of the above
+  bool stopping_ = false;
+  std::thread consumer_;  // last, because it uses the members above
 };
 
 }  // namespace lfm2

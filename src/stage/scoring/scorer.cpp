@@ -1,21 +1,14 @@
-// The loop over a stage's actions. It starts work and waits only for buffers and arrivals: transfers run under the
-// computation.
+// The loop over a stage's actions. It starts work and waits only for free buffers and for arrivals, so that transfers
+// run during the computation.
 #include "stage/scoring/scorer.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "stage/model/memory_plan.h"
+#include "stage/pipeline/array_layout.h"
 
 namespace lfm2 {
-
-namespace {
-
-constexpr int64_t kAlignedInts = 4;  // 16 bytes
-
-int64_t aligned(int64_t ints) { return (ints + kAlignedInts - 1) / kAlignedInts * kAlignedInts; }
-
-}  // namespace
 
 Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced)
     : links_(links),
@@ -51,10 +44,10 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
   if (gives) results_.emplace(backend, stage, kind, rows);
 }
 
-// At most: ids, positions, rows of tails and their positions for each token; two lists of offsets and the last rows for
-// each sample.
+// An upper bound: for each token its id, its position, its row in the tail and its position there; for each sample two
+// lists of offsets and its last row.
 size_t Scorer::max_array_bytes() const {
-  return static_cast<size_t>(4 * aligned(plan_.max_tokens) + 3 * aligned(plan_.max_samples + 1)) * sizeof(int32_t);
+  return 4 * ArrayLayout::bytes_for(plan_.max_tokens) + 3 * ArrayLayout::bytes_for(plan_.max_samples + 1);
 }
 
 Scorer::IndexArrays Scorer::lay_out(const Next& next, std::byte* memory) const {
@@ -67,34 +60,31 @@ Scorer::IndexArrays Scorer::lay_out(const Next& next, std::byte* memory) const {
     micro_batch.tail.max_length = std::max(micro_batch.tail.max_length, kept(length));
     kept_tokens += kept(length);
   }
-  const auto take = [&](int64_t ints) {
-    const Tensor tensor(memory + micro_batch.bytes, DType::kI32, {ints});
-    micro_batch.bytes += static_cast<size_t>(aligned(ints)) * sizeof(int32_t);
-    return tensor;
-  };
+  ArrayLayout layout(memory);
   const auto take_batch = [&](Batch& batch, int64_t tokens) {
-    batch.positions = take(tokens);
-    batch.offsets = take(samples.samples + 1);
+    batch.positions = layout.take_ints({tokens});
+    batch.offsets = layout.take_ints({samples.samples + 1});
     batch.tokens = tokens;
     batch.sequences = samples.samples;
   };
-  if (links_.stage.first()) micro_batch.ids = take(samples.tokens);
+  if (links_.stage.first()) micro_batch.ids = layout.take_ints({samples.tokens});
   take_batch(micro_batch.batch, gets_tails_ ? kept_tokens : samples.tokens);
   if (cuts_tails_) {
-    micro_batch.tail_rows = take(kept_tokens);
+    micro_batch.tail_rows = layout.take_ints({kept_tokens});
     take_batch(micro_batch.tail, kept_tokens);
   }
-  micro_batch.last_rows = take(samples.samples);
+  micro_batch.last_rows = layout.take_ints({samples.samples});
+  micro_batch.bytes = layout.bytes();
   return micro_batch;
 }
 
-// Fills the buffer's index arrays for a micro-batch and sends them to the device, in front of its forward. The buffer
-// must be free: nothing reads the arrays of the micro-batch before it any more.
+// Fills the buffer's index arrays for the micro-batch `next_` and enqueues their copy to the device, in front of its
+// forward. The buffer must be free: nothing reads the arrays of the micro-batch before it any more.
 void Scorer::prepare(StageBuffer& buffer, std::span<const int32_t> ids) {
   const IndexArrays host = lay_out(next_, buffer.staging.data());
   buffer.micro_batch = lay_out(next_, buffer.arrays.data());
   std::copy(ids.begin(), ids.end(), host.ids.as<int32_t>());
-  // A sample's first `length` positions, behind those of the others.
+  // Appends `length` tokens of a sample, which count their positions from 0, to the batch.
   const auto add = [](const Batch& batch, int64_t sample, int64_t& token, int64_t length) {
     for (int64_t position = 0; position < length; ++position)
       batch.positions.as<int32_t>()[token++] = static_cast<int32_t>(position);
@@ -122,9 +112,9 @@ void Scorer::collect_times() {
   for (const Span& span : results_->take_finished()) run_.trace(TraceKind::kOutput, span.tag / 2, span.start, span.end);
 }
 
-// The first stage decides whether another micro-batch comes, and tells every other one how long its samples are before
-// that one waits for hidden states: nobody waits for what never comes. The message is ahead of the micro-batch by two
-// stages' work; an empty one says that none comes.
+// Whether another micro-batch comes. The first stage decides, and sends the lengths of its samples to every other
+// stage, or an empty message where none comes. Stages receive the message before they wait for hidden states, so no
+// stage waits for hidden states that never come.
 bool Scorer::goes_on(int64_t micro_batch, const MicroBatches* micro_batches) {
   std::vector<int32_t> words;
   ControlLink* control = links_.control;
@@ -189,7 +179,7 @@ void Scorer::run(const MicroBatches* micro_batches, const std::vector<ResultCons
   finished_ = true;
   next_ = {};
   if (results_) results_->start(consumers);
-  int64_t begun = 0;  // micro-batches
+  int64_t begun = 0;  // number of micro-batches
   for (int64_t index = 0; index < kActionsOfMicroBatch * plan_.micro_batches; ++index) {
     const Action action = scheduled_action(links_.index, links_.stages, index);
     const bool begins = action.kind == ActionKind::kTakeTokens || action.kind == ActionKind::kReceive;

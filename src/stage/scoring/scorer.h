@@ -1,4 +1,5 @@
-// Runs a job through one stage: interprets the schedule with two buffers, a channel and the backend's compute stream.
+// Scores the samples of a job on one stage of the pipeline: carries out the actions of the schedule, with two buffers,
+// a channel and the compute stream of the backend.
 #pragma once
 
 #include <algorithm>
@@ -18,22 +19,22 @@ namespace lfm2 {
 
 class Scorer {
  public:
-  // Everything the run needs is allocated here.
+  // Allocates everything that a run needs.
   Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced = false);
 
   Scorer(const Scorer&) = delete;
   Scorer& operator=(const Scorer&) = delete;
-  ~Scorer() { links_.backend.compute().drain(); }  // the memory below is in use until then
+  ~Scorer() { links_.backend.compute().drain(); }  // until then the device may use the memory below
 
-  // One pass over the job. `micro-batches` are used by the first stage and null on the others, which it tells of each
-  // one in time; consumers are used by the last. `on_micro-batch` is told after each micro-batch that this stage has
-  // passed on, for progress. Once `stop` says so on any stage, no micro-batch is begun any more, and the run ends when
-  // those that were are through all stages.
+  // Runs the job once. The first stage takes `micro_batches`, which are null on the others, and tells the others of
+  // each micro-batch before it comes. The last stage uses `consumers`. `on_micro_batch` is called after each
+  // micro-batch that this stage has passed on, for progress. Once `stop` returns true on any stage, no further
+  // micro-batch begins, and the run ends when those that have begun are through all stages.
   void run(const MicroBatches* micro_batches, const std::vector<ResultConsumer*>& consumers,
            const std::function<void(const MicroBatch&)>& on_micro_batch, const std::function<bool()>& stop = {});
-  bool finished() const { return finished_; }  // the last run: it was not stopped
+  bool finished() const { return finished_; }  // whether the last run was not stopped
 
-  // After an error: returns when no consumer is being called any more, so that they may go.
+  // To be called after an error: when it returns, no consumer is being called or will be, so they may be destroyed.
   void stop_results() {
     if (results_) results_->stop();
   }
@@ -43,15 +44,15 @@ class Scorer {
   uint64_t activation_bytes() const { return memory_.bytes() + working_bytes_; }
 
  private:
-  // What a micro-batch looks like on this stage, in index arrays: int32, in one piece of memory.
+  // A micro-batch as this stage computes it: index arrays of int32, in one piece of memory.
   struct IndexArrays {
     MicroBatch samples;
-    Tensor ids;        // [tokens], first stage
-    Batch batch;       // as it comes in
-    Tensor tail_rows;  // of the stage that cuts the tails
-    Batch tail;
-    Tensor last_rows;  // [samples]: each one's last token, as it goes out
-    size_t bytes = 0;  // of all arrays
+    Tensor ids;        // [tokens] on the first stage
+    Batch batch;       // the tokens that come in
+    Tensor tail_rows;  // on the stage that cuts the tails: the rows that are kept
+    Batch tail;        // on the stage that cuts the tails: the tokens that go out
+    Tensor last_rows;  // [samples]: the row of each sample's last token, among those that go out
+    size_t bytes = 0;  // size of all arrays
   };
   // The micro-batch that begins on this stage.
   struct Next {
@@ -59,12 +60,13 @@ class Scorer {
     std::vector<int32_t> lengths;  // [samples]
   };
   struct StageBuffer {
-    Tensor residual;         // [max_tokens, hidden] act
-    Tensor tail;             // the same for the stage that cuts the tails, else empty
-    Buffer staging, arrays;  // of the micro-batch in it: on the host, on their way to the device; and there
+    Tensor residual;  // [max_tokens, hidden] act
+    Tensor tail;      // the same for the tails, on the stage that cuts them
+    // The index arrays of the micro-batch in this buffer: on the host, to be copied from, and on the device.
+    Buffer staging, arrays;
     IndexArrays micro_batch;
-    std::unique_ptr<Event> computed;  // the layers of the micro-batch in it are done
-    std::unique_ptr<Event> taken;     // last stage: its rows were read by the head
+    std::unique_ptr<Event> computed;  // the layers have computed the micro-batch in this buffer
+    std::unique_ptr<Event> taken;     // last stage: the head has read the rows in this buffer
   };
 
   IndexArrays lay_out(const Next& next, std::byte* memory) const;
@@ -87,12 +89,12 @@ class Scorer {
   const BatchPlan plan_;
   DType compute_;
   ResultKind kind_;
-  int64_t tail_length_ = 0;  // 0: every token goes all the way
-  bool cuts_tails_ = false;  // here; a stage behind that one gets tails alone
-  bool gets_tails_ = false;
+  int64_t tail_length_ = 0;  // last tokens of a sample that go on behind the last attention layer; 0: all
+  bool cuts_tails_ = false;  // this stage has the last attention layer, where the tails are cut
+  bool gets_tails_ = false;  // this stage is behind that one: only tails come in
 
   TensorMemory memory_;
-  uint64_t working_bytes_ = 0;  // of the scratch and the results
+  uint64_t working_bytes_ = 0;  // bytes of the scratch, the results and the index arrays
   std::array<StageBuffer, kBuffers> buffers_;
   Scratch scratch_;
   std::optional<ResultRing> results_;

@@ -162,8 +162,8 @@ TEST(DoctorFindingsTest, WhatStopsARunComesFirst) {
 
 TEST(DoctorFactsTest, SurviveTheirJson) {
   const Examination e = healthy(true);
-  const RankFacts back = Json::parse(Json(e.ranks[1]).dump());
-  EXPECT_EQ(Json(back), Json(e.ranks[1]));
+  const RankFacts back = rank_facts_from_json(to_json(e.ranks[1]));
+  EXPECT_EQ(to_json(back), to_json(e.ranks[1]));
   EXPECT_EQ(back.peers, e.ranks[1].peers);
   EXPECT_EQ(back.lockable_bytes, e.ranks[1].lockable_bytes);
 }

@@ -14,7 +14,6 @@
 #include "stage/io/input_file.h"
 #include "stage/io/output_file.h"
 #include "stage/io/validation.h"
-#include "stage/support/json.h"
 #include "support/shards.h"
 
 namespace lfm2::test {
