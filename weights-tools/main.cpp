@@ -45,8 +45,7 @@ void add_console(CLI::App& command, Console& console) {
 }
 
 void add_stages(CLI::App& command, std::optional<int64_t>& stages, std::vector<int64_t>& layers) {
-  auto* by_count =
-      add_number(command, "--stages", stages, "Number of stages, as equal as can be (default 4)", 1, kMax);
+  auto* by_count = add_number(command, "--stages", stages, "Number of stages, as equal as can be (default 4)", 1, kMax);
   add_numbers(command, "--layers", layers, "Layers of each stage, e.g. 7,6,6,5", 1, kMax)
       ->expected(1)  // so that a further word is the model
       ->excludes(by_count);

