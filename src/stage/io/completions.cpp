@@ -48,7 +48,7 @@ class JsonlCompletions : public AppendedCompletions {
     const auto sample = static_cast<size_t>(completion.sample);
     const bool named = !job_.names->empty() && !(*job_.names)[sample].empty();
     std::string line =
-        fmt::format("{{\"id\":{},\"token_ids\":", named ? (*job_.names)[sample] : std::to_string(sample));
+        fmt::format("{{\"id\":{},\"token_ids\":", named ? std::string((*job_.names)[sample]) : std::to_string(sample));
     line += Json(completion.token_ids).dump();
     line += fmt::format(",\"finish_reason\":\"{}\"", name(completion.reason));
     if (job_.kind.top_k > 0) {

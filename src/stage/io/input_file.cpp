@@ -7,9 +7,9 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/host_memory.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
+#include "stage/io/line_reader.h"
 #include "stage/support/checked_file.h"
 #include "stage/support/json.h"
 
@@ -19,8 +19,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the files are little-endian, and so is the code here");
 
-constexpr size_t kMaxLineBytes = size_t{16} << 20;
-constexpr int64_t kMaxTokens = int64_t{1} << 31;  // of a whole job
 
 void check_length(int64_t length, const InputLimits& limits, const std::string& where) {
   if (length < 1 || length > limits.max_positions)
@@ -37,32 +35,12 @@ void check_sample(const Samples& samples, const InputLimits& limits, const std::
                                                limits.vocab - 1));
 }
 
-// Memory for ids that are still to come: refused here, and not by the kernel in the middle of the job. At a time, not
-// in the twofold that a growing vector takes, so that a job needs no more than its ids.
-void reserve_ids(std::vector<int32_t>& ids, uint64_t count, const std::string& what) {
-  constexpr uint64_t kSmall = uint64_t{16} << 20;  // not worth a look at the system
-  if (count <= ids.capacity()) return;
-  const uint64_t bytes = count * sizeof(int32_t);
-  if (const uint64_t available = available_host_memory(); bytes > kSmall && available > 0 && bytes > available)
-    throw Error(ExitCode::kUnavailable,
-                fmt::format("{}: {} token ids take {:.2f} GB of memory on rank 0's host, {:.2f} GB are available: "
-                            "expected fewer samples at a time (--samples), or more memory",
-                            what, count, static_cast<double>(bytes) / 1e9, static_cast<double>(available) / 1e9));
-  ids.reserve(count);
-}
-
-// Where their number is not known before: in steps of an eighth.
-void reserve_some_ids(std::vector<int32_t>& ids, size_t more, const std::string& what) {
-  if (ids.size() + more > ids.capacity())
-    reserve_ids(ids, std::max(ids.size() + more, ids.size() + ids.size() / 8), what);
-}
-
 bool enough(const Samples& samples, const InputLimits& limits) {
   return limits.max_samples > 0 && samples.count() >= limits.max_samples;
 }
 
 void check_total(uint64_t tokens, const std::string& where) {
-  if (tokens > static_cast<uint64_t>(kMaxTokens))
+  if (tokens > TokenIds::kMaxIds)
     throw Error(ExitCode::kData, fmt::format("{}: more than 2^31 tokens in one job", where));
 }
 
@@ -84,14 +62,14 @@ Samples read_bin(const std::filesystem::path& path, const InputLimits& limits) {
   if (file.size() != expected)
     throw Error(ExitCode::kData, fmt::format("{}: {} bytes, but {} samples of {} tokens need {}", path.string(),
                                              file.size(), count, length, expected));
-  Samples samples{.ids = {}, .offsets = {0}, .names = {}};
+  Samples samples{.ids = {}, .offsets = {0}};
   std::vector<int32_t> row(count > 0 ? static_cast<size_t>(length) : 0);
   if (count > 0) check_length(length, limits, fmt::format("{}: sample 0", path.string()));
   const int64_t wanted = limits.max_samples > 0 ? std::min<int64_t>(count, limits.max_samples) : count;
-  reserve_ids(samples.ids, static_cast<uint64_t>(wanted) * row.size(), path.string());
+  samples.ids.reserve(static_cast<uint64_t>(wanted) * row.size());
   for (int32_t sample = 0; sample < count && !enough(samples, limits); ++sample) {
     file.read(8 + static_cast<uint64_t>(sample) * row.size() * 4, std::as_writable_bytes(std::span(row)));
-    samples.ids.insert(samples.ids.end(), row.begin(), row.end());
+    samples.ids.append(row);
     finish_sample(samples, limits, fmt::format("{}: sample {}", path.string(), sample));
   }
   return samples;
@@ -180,11 +158,11 @@ Samples read_h5(const std::filesystem::path& path, const InputLimits& limits) {
     return flat ? static_cast<uint64_t>(offsets[sample]) : checked_multiply(sample, dims[1], path.string());
   };
   constexpr uint64_t kPieceIds = uint64_t{1} << 20;
-  Samples samples{.ids = {}, .offsets = {0}, .names = {}};
+  Samples samples{.ids = {}, .offsets = {0}};
   check_total(offset_of(samples_to_read), path.string());
   if (samples_to_read > 0) read_integers(file, "input_ids", input_ids->second, 0, 0);  // its type, before any memory
   check_extent(file, input_ids->second, offset_of(samples_to_read));
-  reserve_ids(samples.ids, offset_of(samples_to_read), path.string());
+  samples.ids.reserve(offset_of(samples_to_read));
   for (uint64_t first = 0; first < samples_to_read;) {
     uint64_t end = first + 1;
     while (end < samples_to_read && offset_of(end + 1) - offset_of(first) <= kPieceIds) ++end;
@@ -208,7 +186,6 @@ void read_jsonl_line(std::string_view line, const InputLimits& limits, const std
   for (const auto& [key, value] : json.items())
     if (key != "input_ids" && key != "id")
       throw Error(ExitCode::kData, fmt::format("{}: unknown key \"{}\", expected input_ids and id", where, key));
-  reserve_some_ids(samples.ids, json["input_ids"].size(), where);
   for (const Json& id : json["input_ids"])
     samples.ids.push_back(
         static_cast<int32_t>(json_unsigned(id, static_cast<uint64_t>(limits.vocab - 1), where, "input_ids")));
@@ -219,28 +196,13 @@ void read_jsonl_line(std::string_view line, const InputLimits& limits, const std
 }
 
 Samples read_jsonl(const std::filesystem::path& path, const InputLimits& limits) {
-  const CheckedFile file(path);
-  Samples samples{.ids = {}, .offsets = {0}, .names = {}};
-  std::string text;  // what was read; parsed up to `first`
-  size_t first = 0;
-  uint64_t offset = 0;
-  for (int64_t line = 1; !enough(samples, limits); ++line) {
-    size_t end = text.find('\n', first);
-    while (end == std::string::npos && offset < file.size() && text.size() - first <= kMaxLineBytes) {
-      text.erase(0, std::exchange(first, 0));
-      const size_t old = text.size();
-      text.resize(old + std::min<uint64_t>(size_t{1} << 20, file.size() - offset));
-      file.read(offset, std::as_writable_bytes(std::span(text).subspan(old)));
-      offset += text.size() - old;
-      end = text.find('\n', old);
-    }
-    const std::string where = fmt::format("{}: line {}", path.string(), line);
-    if (end == std::string::npos && text.size() - first > kMaxLineBytes)
-      throw Error(ExitCode::kData, fmt::format("{}: longer than {} bytes", where, kMaxLineBytes));
-    if (end == std::string::npos && first == text.size()) break;
-    const std::string_view view = std::string_view(text).substr(first, end - first);
-    if (view.find_first_not_of(" \t\r") != std::string_view::npos) read_jsonl_line(view, limits, where, samples);
-    first = end == std::string::npos ? text.size() : end + 1;
+  LineReader reader(path);
+  Samples samples{.ids = {}, .offsets = {0}};
+  while (!enough(samples, limits)) {
+    const std::vector<Line>& lines = reader.next();
+    if (lines.empty()) break;
+    for (size_t i = 0; i < lines.size() && !enough(samples, limits); ++i)
+      read_jsonl_line(lines[i].text, limits, reader.where(lines[i]), samples);
   }
   return samples;
 }
@@ -273,9 +235,9 @@ Samples read_samples(const std::filesystem::path& path, const InputLimits& limit
 
 Samples random_samples(int64_t count, int64_t length, uint64_t seed, int64_t vocab) {
   const std::string what = fmt::format("--samples {} --length {}", count, length);
-  Samples samples{.ids = {}, .offsets = SampleOffsets::equally_long(count, length), .names = {}};
+  Samples samples{.ids = {}, .offsets = SampleOffsets::equally_long(count, length)};
   check_total(checked_multiply(static_cast<uint64_t>(count), static_cast<uint64_t>(length), what), what);
-  reserve_ids(samples.ids, static_cast<uint64_t>(count * length), what);
+  samples.ids.reserve(static_cast<uint64_t>(count * length));
   for (int64_t sample = 0; sample < count; ++sample) {
     const uint64_t stream = mix(mix(seed) + static_cast<uint64_t>(sample));
     for (int64_t i = 0; i < length; ++i)

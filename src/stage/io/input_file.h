@@ -8,20 +8,22 @@
 #include <string>
 #include <vector>
 
+#include "stage/io/sample_names.h"
 #include "stage/io/sample_offsets.h"
+#include "stage/io/token_ids.h"
 
 namespace lfm2 {
 
 struct Samples {
-  std::vector<int32_t> ids;  // of all samples, back to back
+  TokenIds ids;  // of all samples, back to back
   SampleOffsets offsets;
-  std::vector<std::string> names;  // .jsonl: each sample's "id" as JSON text, "" where it has none; otherwise empty
-  SampleNumbers numbers = {};      // in the whole job, where some are left out
+  SampleNames names = {};      // .jsonl: each sample's "id", where any has one
+  SampleNumbers numbers = {};  // in the whole job, where some are left out
 
   int64_t count() const { return offsets.samples(); }
   // The ids of tokens [first, first + count).
   std::span<const int32_t> tokens(int64_t first, int64_t count) const {
-    return std::span(ids).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+    return std::span<const int32_t>(ids).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
   }
 };
 

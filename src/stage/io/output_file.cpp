@@ -212,7 +212,7 @@ class JsonlOutput : public OutputFile {
   void add_line(int64_t sample) {
     const std::string name = job_.names->empty() || (*job_.names)[static_cast<size_t>(sample)].empty()
                                  ? std::to_string(sample)
-                                 : (*job_.names)[static_cast<size_t>(sample)];
+                                 : std::string((*job_.names)[static_cast<size_t>(sample)]);
     lines_ += job_.kind.top_k > 0
                   ? fmt::format("{{\"id\":{},\"top_ids\":[{}],\"top_logprobs\":[{}]}}\n", name, first_, second_)
                   : fmt::format("{{\"id\":{},\"logits\":[{}]}}\n", name, first_);

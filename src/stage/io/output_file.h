@@ -12,6 +12,7 @@
 #include "kernels/thread_pool.h"
 #include "stage/io/partial_file.h"
 #include "stage/io/results.h"
+#include "stage/io/sample_names.h"
 
 namespace lfm2 {
 
@@ -29,7 +30,7 @@ struct OutputJob {
   int64_t vocab = 0;
   JobSize size;                                     // of the whole job
   const SampleOffsets* offsets = nullptr;           // of the whole job; null where needs_offsets() says no
-  const std::vector<std::string>* names = nullptr;  // .jsonl: see Samples::names
+  const SampleNames* names = nullptr;      // .jsonl: see Samples::names
   OutputFacts facts;
   ThreadPool* threads = nullptr;  // that write large results side by side
   std::string identity = {};      // JSON: a run goes on with what another one left if this is equal; empty: none may

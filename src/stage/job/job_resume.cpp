@@ -57,13 +57,13 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
   const std::set<std::string> kinds(machines.begin(), machines.end());
   Checksum input;
   const Samples& all = samples_->all();
-  input.add(std::as_bytes(std::span(all.ids)));
+  input.add(std::as_bytes(std::span<const int32_t>(all.ids)));
   for (int64_t sample = 0; sample < all.count(); ++sample) {
     const int64_t length = all.offsets.length(sample);
     input.add(std::as_bytes(std::span(&length, 1)));
   }
   if (options_.output.extension() == ".jsonl")
-    for (const std::string& name : samples_->names()) input.add(std::as_bytes(std::span(name.data(), name.size() + 1)));
+    input.add(std::as_bytes(std::span<const char>(samples_->names().to_lines())));
   Json job{{"input", fmt::format("{} samples, {} tokens, {}", all.count(), all.offsets.back(), input.hex())},
            {"weights", shards_->split_id()},
            {"--dtype", lfm2::name(compute_)},

@@ -27,10 +27,10 @@ SampleOffsets offsets_of(const SampleOffsets& all, const SampleNumbers& numbers,
 }
 
 // Removes the ids of samples that are left out, in place, because the ids of a job may fill most of the memory.
-void keep_ids(std::vector<int32_t>& ids, const SampleOffsets& all, const SampleNumbers& numbers,
+void keep_ids(TokenIds& ids, const SampleOffsets& all, const SampleNumbers& numbers,
               const SampleOffsets& left) {
   for (int64_t sample = 0; sample < left.samples(); ++sample)
-    std::copy_n(ids.begin() + all[numbers[sample]], left.length(sample), ids.begin() + left[sample]);
+    std::copy_n(ids.data() + all[numbers[sample]], left.length(sample), ids.data() + left[sample]);
   ids.resize(static_cast<size_t>(left.back()));
 }
 
@@ -67,17 +67,9 @@ void JobSamples::pass_names() {
   const int writer = distribution_.naming_rank;
   names_ = std::exchange(samples_.names, {});
   if (writer < 0) return;
-  std::string lines;  // a name is JSON text, which has no line break
-  if (world_.rank() == 0)
-    for (const std::string& name : names_) lines += name + '\n';
-  lines = world_.pass(std::move(lines), 0, writer, distribution_.timeout_seconds, "sample ids");
-  if (world_.rank() != writer || writer == 0) return;
-  names_.reserve(static_cast<size_t>(size_.samples));
-  for (size_t at = 0; at < lines.size();) {
-    const size_t end = lines.find('\n', at);
-    names_.push_back(lines.substr(at, end - at));
-    at = end + 1;
-  }
+  std::string lines = world_.pass(world_.rank() == 0 ? names_.to_lines() : "", 0, writer,
+                                  distribution_.timeout_seconds, "sample ids");
+  if (world_.rank() == writer && writer != 0) names_ = SampleNames::from_lines(lines);
 }
 
 void JobSamples::leave_out(const FinishedRanges& finished) {

@@ -37,7 +37,7 @@ class JobSamples {
   JobSize size() const { return size_; }  // the size of the whole job
   JobSize left() const { return left_; }  // the size of what is left; its tokens are known once share() was called
   // The names of all samples of the job, on ranks that know them.
-  const std::vector<std::string>& names() const { return names_; }
+  const SampleNames& names() const { return names_; }
   void forget_names() { names_.clear(); }
   // The numbers in the whole job of the samples that are left.
   const SampleNumbers& numbers() const { return numbers_; }
@@ -78,7 +78,7 @@ class JobSamples {
   SampleOffsets listed_;       // ranks that list, except rank 0: offsets of the samples that are left
   // Offsets of the whole job, on ranks that list, where samples may be left out.
   std::optional<SampleOffsets> whole_offsets_;
-  std::vector<std::string> names_;
+  SampleNames names_;
 };
 
 }  // namespace lfm2

@@ -129,9 +129,9 @@ TEST_P(GeneratorTest, CachedStepsHaveTheBitsOfTheFullForward) {
   const Settings settings{.stages = 2, .slots = 3, .page = 4, .prompt_tokens = 7, .max_new = 9, .top_k = 3};
   const auto found = generate(GetParam(), prompts, settings);
   for (int64_t sample = 0; sample < std::min<int64_t>(3, prompts.count()); ++sample) {
-    Samples text{.ids = {}, .offsets = {0}, .names = {}};
+    Samples text{.ids = {}, .offsets = {0}};
     const auto at = static_cast<size_t>(sample);
-    text.ids.assign(prompts.ids.begin() + prompts.offsets[at], prompts.ids.begin() + prompts.offsets[at + 1]);
+    text.ids = TokenIds(prompts.ids.begin() + prompts.offsets[at], prompts.ids.begin() + prompts.offsets[at + 1]);
     const Completion& completion = found.at(sample);
     for (size_t token = 0; token < completion.token_ids.size(); ++token) {
       // The full forward over all that is known so far, as one prompt.
@@ -154,10 +154,10 @@ INSTANTIATE_TEST_SUITE_P(Golden, GeneratorTest, testing::Values("tiny-moe", "tin
                          });
 
 Samples ragged_prompts(int64_t vocab) {
-  Samples all{.ids = {}, .offsets = {0}, .names = {}};
+  Samples all{.ids = {}, .offsets = {0}};
   for (const int64_t length : {1, 7, 2, 40, 1, 3, 12, 5, 1}) {
     const Samples one = random_samples(1, length, static_cast<uint64_t>(length), vocab);
-    all.ids.insert(all.ids.end(), one.ids.begin(), one.ids.end());
+    all.ids.append(one.ids);
     all.offsets.push_back(static_cast<int64_t>(all.ids.size()));
   }
   return all;

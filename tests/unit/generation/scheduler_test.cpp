@@ -15,7 +15,7 @@ namespace lfm2::test {
 namespace {
 
 Samples prompts_of(const std::vector<int64_t>& lengths) {
-  Samples samples{.ids = {}, .offsets = {0}, .names = {}};
+  Samples samples{.ids = {}, .offsets = {0}};
   for (const int64_t length : lengths) {
     for (int64_t i = 0; i < length; ++i) samples.ids.push_back(static_cast<int32_t>(samples.ids.size()));
     samples.offsets.push_back(static_cast<int64_t>(samples.ids.size()));

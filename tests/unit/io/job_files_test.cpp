@@ -51,7 +51,7 @@ class InputFileTest : public testing::Test {
 TEST_F(InputFileTest, Bin) {
   write_values<int32_t>(folder_ / "a.bin", {2, 3, 1, 2, 3, 4, 5, 99});
   const Samples samples = read_samples(folder_ / "a.bin", kLimits);
-  EXPECT_EQ(samples.ids, (std::vector<int32_t>{1, 2, 3, 4, 5, 99}));
+  EXPECT_EQ(samples.ids, (TokenIds{1, 2, 3, 4, 5, 99}));
   EXPECT_EQ(samples.offsets, (SampleOffsets{0, 3, 6}));
   const Samples first = read_samples(folder_ / "a.bin", {100, 8, 1});
   EXPECT_EQ(first.offsets, (SampleOffsets{0, 3}));
@@ -86,9 +86,9 @@ TEST_F(InputFileTest, Jsonl) {
       folder_ / "a.jsonl",
       "{\"input_ids\": [1, 2], \"id\": \"x\\n\\u00e9\"}\n\n{\"id\": 7, \"input_ids\": [3]}\r\n{\"input_ids\": [4]}");
   const Samples samples = read_samples(folder_ / "a.jsonl", kLimits);
-  EXPECT_EQ(samples.ids, (std::vector<int32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(samples.ids, (TokenIds{1, 2, 3, 4}));
   EXPECT_EQ(samples.offsets, (SampleOffsets{0, 2, 3, 4}));
-  EXPECT_EQ(samples.names, (std::vector<std::string>{"\"x\\né\"", "7", ""}));
+  EXPECT_EQ(samples.names, (SampleNames{"\"x\\né\"", "7", ""}));
 }
 
 TEST_F(InputFileTest, JsonlLongerThanOneRead) {
@@ -132,7 +132,7 @@ TEST_F(InputFileTest, H5FlatWithOffsets) {
     file.close();
   }
   const Samples samples = read_samples(folder_ / "a.h5", kLimits);
-  EXPECT_EQ(samples.ids, (std::vector<int32_t>{1, 2, 3, 4}));
+  EXPECT_EQ(samples.ids, (TokenIds{1, 2, 3, 4}));
   EXPECT_EQ(samples.offsets, (SampleOffsets{0, 1, 4}));
 }
 
@@ -195,7 +195,7 @@ TEST_F(InputFileTest, H5IntegersOfEveryType) {
       ASSERT_GE(H5Dwrite(set.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), 0);
     };
     write(12);
-    EXPECT_EQ(read_samples(folder_ / "f.h5", kLimits).ids, (std::vector<int32_t>{0, 99, 7, 12}));
+    EXPECT_EQ(read_samples(folder_ / "f.h5", kLimits).ids, (TokenIds{0, 99, 7, 12}));
     write(100);
     expect_refused(folder_ / "f.h5", ExitCode::kData, "sample 1: token 1 is 100");
     if (H5Tget_sign(type) == H5T_SGN_NONE) continue;
@@ -218,7 +218,7 @@ TEST_F(InputFileTest, H5ReadsOnlyTheSamplesAskedFor) {
   };
   for (const bool chunked : {false, true}) {
     write(chunked);
-    EXPECT_EQ(read_samples(folder_ / "f.h5", {100, 8, 2}).ids, (std::vector<int32_t>{1, 2, 3, 4})) << chunked;
+    EXPECT_EQ(read_samples(folder_ / "f.h5", {100, 8, 2}).ids, (TokenIds{1, 2, 3, 4})) << chunked;
     expect_refused(folder_ / "f.h5", ExitCode::kData, "sample 2: token 0 is -1");
   }
   {
@@ -228,7 +228,7 @@ TEST_F(InputFileTest, H5ReadsOnlyTheSamplesAskedFor) {
     file.close();
   }
   EXPECT_EQ(read_samples(folder_ / "flat.h5", {100, 8, 2}).offsets, (SampleOffsets{0, 1, 3}));
-  EXPECT_EQ(read_samples(folder_ / "flat.h5", {100, 8, 2}).ids, (std::vector<int32_t>{1, 2, 3}));
+  EXPECT_EQ(read_samples(folder_ / "flat.h5", {100, 8, 2}).ids, (TokenIds{1, 2, 3}));
 }
 
 // A length that no sample has is refused before anything is read, and so are values that were never written.
@@ -288,7 +288,7 @@ class OutputFileTest : public testing::Test {
 
   TemporaryFolder folder_;
   SampleOffsets offsets_{0, 2, 3};
-  std::vector<std::string> names_;
+  SampleNames names_;
   std::vector<float> logits_{1, 2.5f, -3, 4, 5, 0.1f, 7, kInfinity, 9};
 };
 

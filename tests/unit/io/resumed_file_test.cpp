@@ -79,7 +79,7 @@ class ResumedFileTest : public testing::Test {
   }
   TemporaryFolder folder_;
   SampleOffsets offsets_{0};
-  std::vector<std::string> names_;
+  SampleNames names_;
   std::vector<float> floats_;
   std::vector<int32_t> ids_;
   mutable int pulses_ = 0;

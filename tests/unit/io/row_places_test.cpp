@@ -26,7 +26,7 @@ class RowPlacesTest : public testing::Test {
 
   TemporaryFolder folder_;
   SampleOffsets offsets_;
-  std::vector<std::string> names_;
+  SampleNames names_;
 };
 
 // Each writer has a copy of the file, like a host that never sees what other hosts write. Every byte of a row must be

@@ -106,7 +106,7 @@ std::vector<Request> requests_of(const ModelConfig& config) {
   for (int32_t sample = 0; sample < 24; ++sample) {
     const Samples prompt = random_samples(1, 1 + sample * 7 % 31, static_cast<uint64_t>(sample), config.vocab);
     requests.push_back({.sample = sample,
-                        .prompt = prompt.ids,
+                        .prompt = {prompt.ids.begin(), prompt.ids.end()},
                         .max_new = 3 + sample * 5 % 29,
                         .rule = {.temperature = sample % 3 == 0 ? 0.0f : 0.5f + 0.1f * static_cast<float>(sample),
                                  .top_k = sample % 4 == 0 ? 0 : 30,

@@ -66,10 +66,10 @@ Samples golden_samples(const std::string& golden_case) {
 }
 
 Samples ragged_samples(int64_t vocab) {
-  Samples all{.ids = {}, .offsets = {0}, .names = {}};
+  Samples all{.ids = {}, .offsets = {0}};
   for (int64_t length : {1, 7, 2, 30, 1, 3, 12}) {
     const Samples one = random_samples(1, length, static_cast<uint64_t>(length), vocab);
-    all.ids.insert(all.ids.end(), one.ids.begin(), one.ids.end());
+    all.ids.append(one.ids);
     all.offsets.push_back(static_cast<int64_t>(all.ids.size()));
   }
   return all;
@@ -123,7 +123,7 @@ TEST_P(ScorerTest, ASampleDependsOnItselfAlone) {
     for (int64_t sample = 0; sample < all.count(); ++sample) {
       const auto first = all.offsets[sample], end = all.offsets[static_cast<size_t>(sample + 1)];
       const Samples one{
-          .ids = {all.ids.begin() + first, all.ids.begin() + end}, .offsets = {0, end - first}, .names = {}};
+          .ids = {all.ids.begin() + first, all.ids.begin() + end}, .offsets = {0, end - first}};
       const std::vector<float> alone =
           score(GetParam(), equal_partition(layers(), 1), one, 0, Positions::kLast, compute);
       EXPECT_EQ(std::memcmp(alone.data(), together.data() + sample * vocab(), alone.size() * sizeof(float)), 0)

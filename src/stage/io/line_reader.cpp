@@ -1,0 +1,84 @@
+// Pieces are read until a line is whole; whole lines are given out together.
+#include "stage/io/line_reader.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "kernels/error.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr size_t kPieceBytes = size_t{4} << 20;
+
+FileDescriptor open_lines(const std::filesystem::path& path) {
+  if (path == "-") return FileDescriptor(::dup(STDIN_FILENO));
+  const CheckedFile regular(path);
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) throw_failed_call(ExitCode::kNoInput, "open", path, errno);
+  return file;
+}
+
+}  // namespace
+
+LineReader::LineReader(std::filesystem::path path, std::function<void()> pulse)
+    : path_(std::move(path)), pulse_(std::move(pulse)), file_(open_lines(path_)) {
+  if (file_.get() < 0) throw_failed_call(ExitCode::kNoInput, "dup", name(), errno);
+}
+
+bool LineReader::read_more() {
+  const size_t old = text_.size();
+  text_.resize(old + kPieceBytes);
+  ssize_t bytes = 0;
+  do {
+    bytes = ::read(file_.get(), text_.data() + old, kPieceBytes);
+  } while (bytes < 0 && errno == EINTR);
+  text_.resize(old + static_cast<size_t>(bytes > 0 ? bytes : 0));
+  if (bytes < 0) throw_failed_call(ExitCode::kIo, "read", name(), errno);
+  checksum_.add(std::as_bytes(std::span(text_).subspan(old)));
+  pulse_();
+  return bytes > 0;
+}
+
+void LineReader::read_block() {
+  text_.erase(0, std::exchange(used_, 0));
+  size_t searched = 0;
+  while (!ended_ && text_.find('\n', searched) == std::string::npos) {
+    searched = text_.size();
+    if (searched > kMaxLineBytes)
+      throw Error(ExitCode::kData, fmt::format("{}: line {}: longer than {} bytes", name(), number_ + 1, kMaxLineBytes));
+    ended_ = !read_more();
+  }
+  const size_t end = ended_ ? text_.size() : text_.rfind('\n') + 1;
+  const std::string_view text(text_);
+  for (size_t begin = 0; begin < end;) {
+    const size_t stop = std::min(text.find('\n', begin), end);
+    std::string_view line = text.substr(begin, stop - begin);
+    begin = stop + 1;
+    ++number_;
+    if (line.size() > kMaxLineBytes)
+      throw Error(ExitCode::kData, fmt::format("{}: line {}: longer than {} bytes", name(), number_, kMaxLineBytes));
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos) lines_.push_back({number_, line});
+  }
+  used_ = end;
+}
+
+const std::vector<Line>& LineReader::next() {
+  if (std::exchange(peeked_, false)) return lines_;
+  lines_.clear();
+  while (lines_.empty() && !(ended_ && used_ == text_.size())) read_block();
+  return lines_;
+}
+
+std::string_view LineReader::first() {
+  next();
+  peeked_ = true;
+  return lines_.empty() ? std::string_view() : lines_.front().text;
+}
+
+}  // namespace lfm2

@@ -1,0 +1,59 @@
+// Reads files and standard input line by line, some megabytes at a time.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stage/support/checked_file.h"
+#include "stage/support/checksum.h"
+
+namespace lfm2 {
+
+// A line that is not blank, without its end.
+struct Line {
+  int64_t number = 0;  // in the file, from 1 on
+  std::string_view text;
+};
+
+class LineReader {
+ public:
+  static constexpr size_t kMaxLineBytes = size_t{16} << 20;
+
+  // "-" is standard input. Error(kNoInput) where there is no such file. `pulse` is called with every piece that is
+  // read.
+  explicit LineReader(std::filesystem::path path, std::function<void()> pulse = [] {});
+
+  // The next lines, some megabytes of them; none at the end. They are valid until the next call. Error(kData) for a
+  // line that is longer than kMaxLineBytes, Error(kIo) where the system fails.
+  const std::vector<Line>& next();
+  // The first line, which next() gives again; empty where there is none. Called before next().
+  std::string_view first();
+
+  const std::filesystem::path& path() const { return path_; }
+  std::string name() const { return path_ == "-" ? "standard input" : path_.string(); }
+  std::string where(const Line& line) const { return fmt::format("{}: line {}", name(), line.number); }
+  // The checksum of everything that was read.
+  const Checksum& checksum() const { return checksum_; }
+
+ private:
+  void read_block();
+  bool read_more();
+
+  std::filesystem::path path_;
+  std::function<void()> pulse_;
+  FileDescriptor file_;
+  bool ended_ = false, peeked_ = false;
+  std::string text_;  // what was read and is not behind the caller yet
+  size_t used_ = 0;   // bytes of text_ that lines_ stand in
+  int64_t number_ = 0;
+  std::vector<Line> lines_;
+  Checksum checksum_;
+};
+
+}  // namespace lfm2
