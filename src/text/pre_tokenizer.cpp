@@ -17,9 +17,9 @@ namespace {
 
 // Patterns whose groups repeat need a stack for going back. The common ones have none and need next to nothing.
 constexpr size_t kMinJitStack = 32 << 10, kMaxJitStack = 16 << 20;
-// PCRE2 counts how often it goes back, but not within the repetition of one class. A pattern that needs more than this
-// for one piece would need hours for some text.
-constexpr uint32_t kMaxSteps = 50'000'000;
+// How often PCRE2 may go back for one match. The common patterns go back over a run of spaces once; one that needs more
+// would need hours for some text.
+constexpr uint64_t kMaxSteps = 50'000'000, kMaxStepsOfByte = 3;
 
 std::string pcre2_message(int code) {
   PCRE2_UCHAR8 text[256];
@@ -46,7 +46,6 @@ PreTokenizer::Scratch::Scratch()
       context_(pcre2_match_context_create_8(nullptr)),
       match_(pcre2_match_data_create_8(1, nullptr)) {
   if (!context_ || !match_) throw std::bad_alloc();
-  pcre2_set_match_limit_8(context_.get(), kMaxSteps);
   if (stack_) pcre2_jit_stack_assign_8(context_.get(), nullptr, stack_.get());
 }
 
@@ -75,6 +74,7 @@ PreTokenizer::PreTokenizer(const std::vector<SplitPattern>& patterns, const std:
 }
 
 std::string_view PreTokenizer::symbols(std::string_view text, Scratch& scratch) const {
+  pcre2_set_match_limit_8(scratch.context_.get(), static_cast<uint32_t>(kMaxSteps + kMaxStepsOfByte * text.size()));
   const char* const end = text.data() + text.size();
   size_t ascii = length_of(text.data(), end);
   if (ascii == text.size()) return text;  // its own symbols

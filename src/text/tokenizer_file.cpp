@@ -233,19 +233,22 @@ void read_template(const Field& processor, TokenizerFile& file) {
     }
   }
   if (texts != 1) processor["single"].refuse("the sequence A once");
-  file.before.insert(file.before.begin(), before.begin(), before.end());
-  file.after.insert(file.after.end(), after.begin(), after.end());
+  file.before = std::move(before);
+  file.after = std::move(after);
 }
 
 void read_post_processor(const Field& post_processor, TokenizerFile& file) {
   if (post_processor.is_null()) return;
   std::vector<Field> steps = {post_processor};
   if (post_processor.type() == "Sequence") steps = post_processor.object({"type", "processors"})["processors"].list();
+  int templates = 0;
   for (const Field& step : steps) {
-    if (step.type() == "TemplateProcessing")
+    if (step.type() == "TemplateProcessing") {
+      if (++templates > 1) step.refuse("one template only");  // tokenizers cannot do two
       read_template(step, file);
-    else if (step.type() != "ByteLevel")  // which moves offsets alone
+    } else if (step.type() != "ByteLevel") {  // which moves offsets alone
       step["type"].refuse("\"TemplateProcessing\", \"ByteLevel\" or a \"Sequence\" of them");
+    }
   }
 }
 
