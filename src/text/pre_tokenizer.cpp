@@ -17,9 +17,11 @@ namespace {
 
 // Patterns whose groups repeat need a stack for going back. The common ones have none and need next to nothing.
 constexpr size_t kMinJitStack = 32 << 10, kMaxJitStack = 16 << 20;
-// How often PCRE2 may go back for one match. The common patterns go back over a run of spaces once; one that needs more
-// would need hours for some text.
-constexpr uint64_t kMaxSteps = 50'000'000, kMaxStepsOfByte = 3;
+// How often PCRE2 may go back. Each match may do so kStepsOfMatch times; more, as for a long run of spaces, comes out
+// of a budget for the whole text. The common patterns go back over each run once or twice, so they never need it all; a
+// pattern that does would need hours for some text.
+constexpr uint32_t kStepsOfMatch = 2000;
+constexpr uint64_t kBudget = 10'000'000, kBudgetOfByte = 64;
 
 std::string pcre2_message(int code) {
   PCRE2_UCHAR8 text[256];
@@ -46,6 +48,7 @@ PreTokenizer::Scratch::Scratch()
       context_(pcre2_match_context_create_8(nullptr)),
       match_(pcre2_match_data_create_8(1, nullptr)) {
   if (!context_ || !match_) throw std::bad_alloc();
+  pcre2_set_match_limit_8(context_.get(), kStepsOfMatch);
   if (stack_) pcre2_jit_stack_assign_8(context_.get(), nullptr, stack_.get());
 }
 
@@ -74,7 +77,7 @@ PreTokenizer::PreTokenizer(const std::vector<SplitPattern>& patterns, const std:
 }
 
 std::string_view PreTokenizer::symbols(std::string_view text, Scratch& scratch) const {
-  pcre2_set_match_limit_8(scratch.context_.get(), static_cast<uint32_t>(kMaxSteps + kMaxStepsOfByte * text.size()));
+  scratch.budget_ = kBudget + kBudgetOfByte * text.size();
   const char* const end = text.data() + text.size();
   size_t ascii = length_of(text.data(), end);
   if (ascii == text.size()) return text;  // its own symbols
@@ -113,9 +116,19 @@ size_t PreTokenizer::bytes_of(std::string_view symbols, std::string_view text) {
 
 PreTokenizer::Match PreTokenizer::next_match(const Pattern& pattern, std::string_view symbols, size_t from,
                                              Scratch& scratch) const {
-  const auto run = pattern.compiled_to_machine_code ? pcre2_jit_match_8 : pcre2_match_8;
-  const int found = run(pattern.code.get(), reinterpret_cast<PCRE2_SPTR8>(symbols.data()), symbols.size(), from, 0,
-                        scratch.match_.get(), scratch.context_.get());
+  const auto run = [&] {
+    const auto match = pattern.compiled_to_machine_code ? pcre2_jit_match_8 : pcre2_match_8;
+    return match(pattern.code.get(), reinterpret_cast<PCRE2_SPTR8>(symbols.data()), symbols.size(), from, 0,
+                 scratch.match_.get(), scratch.context_.get());
+  };
+  int found = run();
+  for (uint64_t limit = kStepsOfMatch; found == PCRE2_ERROR_MATCHLIMIT && scratch.budget_ > 0;) {
+    limit = std::min({8 * limit, scratch.budget_, uint64_t{UINT32_MAX}});
+    scratch.budget_ -= limit;
+    pcre2_set_match_limit_8(scratch.context_.get(), static_cast<uint32_t>(limit));
+    found = run();
+    pcre2_set_match_limit_8(scratch.context_.get(), kStepsOfMatch);
+  }
   if (found == PCRE2_ERROR_NOMATCH) return {symbols.size(), symbols.size()};
   if (found < 0)
     throw Error(ExitCode::kData, fmt::format("{}: the pattern {} cannot be matched with this text: {}", what_,

@@ -35,6 +35,7 @@ class PreTokenizer {
     std::unique_ptr<pcre2_real_match_context_8, Free> context_;
     std::unique_ptr<pcre2_real_match_data_8, Free> match_;
     std::vector<uint8_t> symbols_;  // of the text, where it is not ASCII
+    uint64_t budget_ = 0;           // how often matches may still go back, beside what each of them may
   };
 
   // Each pattern cuts the pieces that the one before it left; matches are pieces, and so is what lies between them.

@@ -264,10 +264,13 @@ void encode_and_decode(const Tokenizer& tokenizer, std::string_view text, bool s
   if (streamed != whole) std::abort();
 }
 
-void tokenizer_json(Bytes bytes) {
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+std::string small_tokenizer() {
+  return read_text_file(fs::path(LFM2_FUZZ_CORPUS_DIR) / "tokenizer_json/small", 1 << 20);
+}
+
+void parse_and_encode(std::string_view json) {
   expect_only_errors([&] {
-    const Tokenizer tokenizer = Tokenizer::parse(text, "tokenizer.json");
+    const Tokenizer tokenizer = Tokenizer::parse(json, "tokenizer.json");
     for (TokenId id = -1; id < 300; ++id) (void)tokenizer.bytes(id);
     for (const std::string_view sample :
          {"Hello, it's 12345\r\n\n  x \xff\xe4\xbd\xa0<|im_start|>python", "aaaaaaaaaaaaaaaaaaaa", ""})
@@ -276,10 +279,23 @@ void tokenizer_json(Bytes bytes) {
   });
 }
 
+// The input is a tokenizer.json, or a JSON merge patch for the small one.
+void tokenizer_json(Bytes bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  parse_and_encode(text);
+  expect_only_errors([&] {
+    const Json patch = parse_json(text, "patch");
+    static const Json small = parse_json(small_tokenizer(), "small");
+    if (!patch.is_object() || patch.contains("model")) return;
+    Json json = small;
+    json.merge_patch(patch);
+    parse_and_encode(json.dump());
+  });
+}
+
 // The tokenizer that is the corpus of tokenizer_json.
 void tokenizer_text(Bytes bytes) {
-  static const Tokenizer tokenizer = Tokenizer::parse(
-      read_text_file(fs::path(LFM2_FUZZ_CORPUS_DIR) / "tokenizer_json/small", 1 << 20), "tokenizer.json");
+  static const Tokenizer tokenizer = Tokenizer::parse(small_tokenizer(), "tokenizer.json");
   encode_and_decode(tokenizer, std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()), true);
 }
 
