@@ -30,6 +30,7 @@ struct Program {
   VerifyOptions verify;
   InspectOptions inspect;
   PlanOptions plan;
+  TokenizeOptions tokenize;
   Console console;
   std::function<void()> run;
 };
@@ -128,6 +129,19 @@ void add_plan(CLI::App& app, Program& program) {
   command->callback([&program] { program.run = [&program] { run_plan(program.plan); }; });
 }
 
+void add_tokenize(CLI::App& app, Program& program) {
+  CLI::App* command =
+      app.add_subcommand("tokenize", "Token ids of text: each line of stdin becomes a JSON list of ids on stdout");
+  TokenizeOptions& options = program.tokenize;
+  command->add_option("FOLDER", options.tokenizer, "A folder with a tokenizer.json, or that file")->required();
+  command->add_flag("--decode", options.decode, "The other way: each line is a JSON list of ids and becomes its text");
+  command->add_flag("--no-special", options.no_special,
+                    "Add no tokens around the text, such as its beginning; with --decode, leave special tokens out");
+  command->add_flag("--json", options.json, "Texts are JSON strings, so that they may have line breaks");
+  add_number(*command, "--threads", options.threads, "Threads; 0: one for each core", 0, 1024)->capture_default_str();
+  command->callback([&program] { program.run = [&program] { run_tokenize(program.tokenize); }; });
+}
+
 int report(ExitCode code, const std::string& message) {
   fmt::print(stderr, "weights-tools: {}\n", message);
   return static_cast<int>(code);
@@ -144,6 +158,7 @@ int run(int argc, char** argv) {
   add_verify(app, program);
   add_inspect(app, program);
   add_plan(app, program);
+  add_tokenize(app, program);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help and --version come here

@@ -23,6 +23,8 @@
 #include "stage/shards/shard_reader.h"
 #include "stage/support/checked_file.h"
 #include "stage/support/json.h"
+#include "text/stream_decoder.h"
+#include "text/tokenizer.h"
 #include "weights-tools/formats/hf_index.h"
 #include "weights-tools/formats/model_bin.h"
 #include "weights-tools/formats/safetensors.h"
@@ -243,11 +245,73 @@ void journal(Bytes bytes) {
       ExitCode::kCantCreate);
 }
 
+// Ids must lie in the vocabulary and give the text again, but for what added tokens with lstrip or rstrip take.
+void encode_and_decode(const Tokenizer& tokenizer, std::string_view text, bool same) {
+  std::vector<TokenId> ids;
+  tokenizer.encode(text, true, ids);
+  for (const TokenId id : ids)
+    if (id < 0 || static_cast<size_t>(id) >= tokenizer.size()) std::abort();
+  ids.clear();
+  tokenizer.encode(text, false, ids);
+  if (same && tokenizer.decode(ids, false) != text) std::abort();
+  std::string streamed, whole;
+  StreamDecoder decoder(tokenizer, false);
+  for (const TokenId id : ids) streamed += decoder.feed(id);
+  streamed += decoder.flush();
+  Utf8Stream utf8;
+  utf8.feed(tokenizer.decode(ids, false), whole);
+  utf8.flush(whole);
+  if (streamed != whole) std::abort();
+}
+
+std::string small_tokenizer() {
+  return read_text_file(fs::path(LFM2_FUZZ_CORPUS_DIR) / "tokenizer_json/small", 1 << 20);
+}
+
+void parse_and_encode(std::string_view json) {
+  expect_only_errors([&] {
+    const Tokenizer tokenizer = Tokenizer::parse(json, "tokenizer.json");
+    for (TokenId id = -1; id < 300; ++id) (void)tokenizer.bytes(id);
+    for (const std::string_view sample :
+         {"Hello, it's 12345\r\n\n  x \xff\xe4\xbd\xa0<|im_start|>python", "aaaaaaaaaaaaaaaaaaaa", ""})
+      encode_and_decode(tokenizer, sample, false);
+    encode_and_decode(tokenizer, std::string(300, 'a') + std::string(300, ' '), false);
+  });
+}
+
+// The input is a tokenizer.json, or a JSON merge patch for the small one.
+void tokenizer_json(Bytes bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  parse_and_encode(text);
+  expect_only_errors([&] {
+    const Json patch = parse_json(text, "patch");
+    static const Json small = parse_json(small_tokenizer(), "small");
+    if (!patch.is_object() || patch.contains("model")) return;
+    Json json = small;
+    json.merge_patch(patch);
+    parse_and_encode(json.dump());
+  });
+}
+
+// The tokenizer that is the corpus of tokenizer_json.
+void tokenizer_text(Bytes bytes) {
+  static const Tokenizer tokenizer = Tokenizer::parse(small_tokenizer(), "tokenizer.json");
+  encode_and_decode(tokenizer, std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()), true);
+}
+
 constexpr std::array kTargets = {
-    Target{"model_bin", model_bin},     Target{"safetensors", safetensors}, Target{"index_json", index_json},
-    Target{"config_json", config_json}, Target{"inputs_bin", inputs_bin},   Target{"inputs_jsonl", inputs_jsonl},
-    Target{"inputs_h5", inputs_h5},     Target{"h5_scan", h5_scan},         Target{"shards", shards},
+    Target{"model_bin", model_bin},
+    Target{"safetensors", safetensors},
+    Target{"index_json", index_json},
+    Target{"config_json", config_json},
+    Target{"inputs_bin", inputs_bin},
+    Target{"inputs_jsonl", inputs_jsonl},
+    Target{"inputs_h5", inputs_h5},
+    Target{"h5_scan", h5_scan},
+    Target{"shards", shards},
     Target{"journal", journal},
+    Target{"tokenizer_json", tokenizer_json},
+    Target{"tokenizer_text", tokenizer_text},
 };
 
 }  // namespace

@@ -29,7 +29,8 @@ limited() {
   echo "$1" >"$group/$limit" 2>/dev/null || skip "this control group takes no limit"
   shift
   # shellcheck disable=SC2016  # expanded inside
-  timeout 100 sh -c 'echo $$ >"$1" || exit 99; shift; exec "$@"' in "$group/$members" "$mpirun" --bind-to none -np 2 "$program" \
+  timeout 100 sh -c 'echo $$ >"$1" || exit 99; shift; exec "$@"' in "$group/$members" "$mpirun" --bind-to none \
+    -x TMPDIR="${ids_folder:-/var/tmp}" -np 2 "$program" \
     --weights "$folder/shards" --device cpu --progress off "$@" >"$folder/out" 2>"$folder/err"
 }
 fail() {
@@ -59,8 +60,12 @@ for samples in 100 2000000; do
 done
 echo "rank 1 took $few bytes for 100 samples of two lengths, $(peak) for 2 million"
 [ "$(peak)" -lt $((few + 6000000)) ] || fail "rank 1's memory grows with samples of two lengths"
+# Ids beyond 64 MB lie in a temporary file where there is room for one.
 code=0
 limited 110000000 --samples 300000 --length 100 --logits none || code=$?
+[ $code -eq 0 ] || fail "ids of 120 MB in 110 MB and a file: exit code $code"
+code=0
+ids_folder=/nowhere limited 110000000 --samples 300000 --length 100 --logits none || code=$?
 [ $code -eq 69 ] || fail "ids of 120 MB in 110 MB: exit code $code, expected 69"
 grep -q "^lfm2_stage: rank 0 .*30000000 token ids take 0.12 GB" "$folder/err" || fail "ids of 120 MB in 110 MB: other words"
 # A generation knows every prompt until all are finished: 60 bytes for each sample, and as many again at the end.

@@ -20,6 +20,7 @@ ALLOWED = {
     "operators/cuda": ["operators", "kernels/cuda/common"],  # element types alone: everything else there is its own
     "comm": ["kernels", "kernels/cuda", "kernels/cuda/common"],
     "stage/support": KERNELS,
+    "text": KERNELS + ["stage/support"],
     "stage/hdf5": KERNELS + ["stage/support"],
     "stage/model": KERNELS + ["stage/support"],
     "stage/shards": KERNELS + ["stage/support", "stage/hdf5", "stage/model"],
@@ -39,7 +40,7 @@ TOOLS = ["kernels", "stage/support", "stage/hdf5", "stage/model", "stage/shards"
 ALLOWED["weights-tools/model"] = TOOLS + ["weights-tools/formats"]
 ALLOWED["weights-tools/formats"] = TOOLS + ["weights-tools/model"]
 # comm is for the number of buffers.
-ALLOWED["weights-tools/commands"] = TOOLS + ["comm", "weights-tools/model", "weights-tools/formats"]
+ALLOWED["weights-tools/commands"] = TOOLS + ["comm", "text", "weights-tools/model", "weights-tools/formats"]
 ALLOWED["weights-tools"] = TOOLS + ["weights-tools/commands", "weights-tools/model"]
 
 # The folders in which headers of libraries may be included.
@@ -47,6 +48,7 @@ LIBRARIES = {
     r"<(cuda|cublas|nccl|nvtx|cupti)": r"kernels/cuda(/|$)|operators/cuda$|comm$",
     r"<mpi(-ext)?\.h>": r"comm$",
     r"<hdf5\.h>": r"stage/hdf5$",
+    r"<pcre2\.h>": r"text$",
     r"<CLI/": r"operators$|stage/support$|stage/job$|weights-tools",
 }
 COMM_WITH_CUDA = "nccl_channel"
@@ -89,6 +91,8 @@ WRONG = {
     "src/stage/job/k.cpp": '#include "stage/doctor/doctor.h"',
     "src/operators/l.cpp": '#include "kernels/cpu/simd.h"',
     "weights-tools/model/m.cpp": '#include "weights-tools/commands/commands.h"',
+    "src/text/o.cpp": '#include "stage/model/stage.h"',
+    "src/stage/support/p.cpp": "#include <pcre2.h>",
     "src/new_folder/n.cpp": '#include "kernels/ops.h"',
 }
 

@@ -50,6 +50,12 @@ struct PlanOptions {
   bool json = false;
 };
 
+struct TokenizeOptions {
+  std::string tokenizer;  // a tokenizer.json, or a folder with one
+  bool decode = false, no_special = false, json = false;
+  int64_t threads = 0;  // 0: all cores
+};
+
 // Where a command prints: results to stdout, messages (unless `quiet`) and progress to stderr. Errors are thrown.
 struct Console {
   ProgressMode progress = ProgressMode::kAuto;
@@ -62,5 +68,6 @@ void run_merge(const MergeOptions& options, const Console& console);
 void run_verify(const VerifyOptions& options, const Console& console);
 void run_inspect(const InspectOptions& options);
 void run_plan(const PlanOptions& options);
+void run_tokenize(const TokenizeOptions& options);
 
 }  // namespace lfm2

@@ -19,7 +19,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the files are little-endian, and so is the code here");
 
-
 void check_length(int64_t length, const InputLimits& limits, const std::string& where) {
   if (length < 1 || length > limits.max_positions)
     throw Error(ExitCode::kData, fmt::format("{}: {} tokens, expected 1 to max_position_embeddings = {}", where, length,

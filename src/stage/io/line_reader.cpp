@@ -50,7 +50,8 @@ void LineReader::read_block() {
   while (!ended_ && text_.find('\n', searched) == std::string::npos) {
     searched = text_.size();
     if (searched > kMaxLineBytes)
-      throw Error(ExitCode::kData, fmt::format("{}: line {}: longer than {} bytes", name(), number_ + 1, kMaxLineBytes));
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: line {}: longer than {} bytes", name(), number_ + 1, kMaxLineBytes));
     ended_ = !read_more();
   }
   const size_t end = ended_ ? text_.size() : text_.rfind('\n') + 1;

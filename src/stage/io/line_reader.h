@@ -27,7 +27,8 @@ class LineReader {
 
   // "-" is standard input. Error(kNoInput) where there is no such file. `pulse` is called with every piece that is
   // read.
-  explicit LineReader(std::filesystem::path path, std::function<void()> pulse = [] {});
+  explicit LineReader(
+      std::filesystem::path path, std::function<void()> pulse = [] {});
 
   // The next lines, some megabytes of them; none at the end. They are valid until the next call. Error(kData) for a
   // line that is longer than kMaxLineBytes, Error(kIo) where the system fails.

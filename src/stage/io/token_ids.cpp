@@ -67,9 +67,8 @@ void TokenIds::grow(uint64_t ids) {
   }
   // In steps of an eighth, so that the pieces of a large job stay few.
   const uint64_t first = capacity_ * sizeof(int32_t), wanted = std::max(ids, capacity_ + capacity_ / 8);
-  const uint64_t end =
-      std::min((wanted * sizeof(int32_t) + kPieceBytes - 1) / kPieceBytes * kPieceBytes, kRangeBytes);
-  if (ids <= memory_ids_ || !map_file(first, end - first)) map_memory(first, end - first);
+  const uint64_t end = std::min((wanted * sizeof(int32_t) + kPieceBytes - 1) / kPieceBytes * kPieceBytes, kRangeBytes);
+  if (ids <= memory_ids_ || !map_file(first, end - first)) map_memory(first, end - first, ids);
   capacity_ = end / sizeof(int32_t);
 }
 
@@ -90,7 +89,7 @@ bool TokenIds::map_file(uint64_t first_byte, uint64_t bytes) {
 }
 
 // Memory that is not there is refused here, and not by the kernel in the middle of the job.
-void TokenIds::map_memory(uint64_t first_byte, uint64_t bytes) {
+void TokenIds::map_memory(uint64_t first_byte, uint64_t bytes, uint64_t ids) {
   const uint64_t available = available_host_memory();
   const bool large = bytes > memory_ids_ * sizeof(int32_t);
   void* const place = reinterpret_cast<std::byte*>(data_) + first_byte;
@@ -100,8 +99,8 @@ void TokenIds::map_memory(uint64_t first_byte, uint64_t bytes) {
                 fmt::format("{} token ids take {:.2f} GB on rank 0's host, which {} has no room for, and {:.2f} GB of "
                             "memory are available: expected fewer samples at a time (--samples), more memory, or "
                             "TMPDIR on a larger disk",
-                            (first_byte + bytes) / sizeof(int32_t), static_cast<double>(first_byte + bytes) / 1e9,
-                            temporary_folder().string(), static_cast<double>(available) / 1e9));
+                            ids, static_cast<double>(ids * sizeof(int32_t)) / 1e9, temporary_folder().string(),
+                            static_cast<double>(available) / 1e9));
 }
 
 }  // namespace lfm2

@@ -58,7 +58,7 @@ class TokenIds {
   void swap(TokenIds& other) noexcept;
   void grow(uint64_t ids);
   bool map_file(uint64_t first_byte, uint64_t bytes);
-  void map_memory(uint64_t first_byte, uint64_t bytes);
+  void map_memory(uint64_t first_byte, uint64_t bytes, uint64_t ids);  // for a job of `ids` ids
 
   int32_t* data_ = nullptr;  // a range of addresses for kMaxIds ids, mapped up to capacity_
   size_t size_ = 0, capacity_ = 0;

@@ -23,6 +23,7 @@ class Lfm2Stage(CMakePackage, CudaPackage):
     depends_on("nlohmann-json@3.11:")
     depends_on("fmt@9:")
     depends_on("xxhash@0.8:")
+    depends_on("pcre2@10.40: +jit")
     depends_on("nccl", when="+cuda")
     conflicts("cuda_arch=none", when="+cuda", msg="cuda_arch=90 for H100 and H200, 80 for A100")
 

@@ -1,0 +1,91 @@
+// Search of added tokens, and what stands around them.
+#include "text/added_tokens.h"
+
+#include <algorithm>
+
+#include "text/unicode_categories.h"
+#include "text/utf8.h"
+
+namespace lfm2 {
+
+namespace {
+
+size_t byte_index(char byte) { return static_cast<uint8_t>(byte); }
+
+// Bytes of the first character if it is in the set, else 0.
+size_t leading(std::string_view text, const CodePointSet& set) {
+  if (text.empty()) return 0;
+  const Utf8Character character = first_character(text);
+  return character.valid && contains(set, character.point) ? character.length : 0;
+}
+
+// The same for the last character.
+size_t trailing(std::string_view text, const CodePointSet& set) {
+  for (size_t length = 1; length <= std::min<size_t>(4, text.size()); ++length) {
+    const std::string_view last = text.substr(text.size() - length);
+    if ((byte_index(last[0]) & 0xc0) != 0x80) return leading(last, set) == length ? length : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+uint32_t TextTrie::child(uint32_t node, char byte) const {
+  uint32_t at = nodes_[node].child;
+  while (at != 0 && nodes_[at].byte != byte) at = nodes_[at].next;
+  return at;
+}
+
+void TextTrie::add(std::string_view text, uint32_t value) {
+  uint32_t node = 0;
+  for (const char byte : text) {
+    uint32_t next = child(node, byte);
+    if (next == 0) {
+      next = static_cast<uint32_t>(nodes_.size());
+      nodes_.push_back({kNone, 0, nodes_[node].child, byte});
+      nodes_[node].child = next;
+      if (node == 0) first_[byte_index(byte)] = next;
+    }
+    node = next;
+  }
+  nodes_[node].value = value;
+  for (size_t second = 0; second < 256; ++second)
+    if (text.size() == 1 || second == byte_index(text[1])) pairs_.set(byte_index(text[0]) << 8 | second);
+}
+
+TextTrie::Found TextTrie::find(std::string_view text, size_t from) const {
+  for (size_t begin = from; begin < text.size(); ++begin) {
+    uint32_t node = first_[byte_index(text[begin])];
+    if (node == 0) continue;
+    if (begin + 1 < text.size() && !pairs_.test(byte_index(text[begin]) << 8 | byte_index(text[begin + 1]))) continue;
+    Found found{begin, begin, kNone};
+    for (size_t end = begin + 1;; ++end) {
+      if (nodes_[node].value != kNone) found = {begin, end, nodes_[node].value};
+      if (end == text.size()) break;
+      node = child(node, text[end]);
+      if (node == 0) break;
+    }
+    if (found.value != kNone) return found;
+  }
+  return {text.size(), text.size(), kNone};
+}
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
+  for (uint32_t i = 0; i < tokens_.size(); ++i) (tokens_[i].normalized ? normalized_ : raw_).add(tokens_[i].text, i);
+}
+
+AddedTokens::Place AddedTokens::widened(const AddedToken& token, std::string_view text, const TextTrie::Found& found,
+                                        size_t done) {
+  Place place{found.begin, found.end, true};
+  const std::string_view before = text.substr(0, found.begin), after = text.substr(found.end);
+  if (token.single_word && (trailing(before, word_set()) > 0 || leading(after, word_set()) > 0)) place.taken = false;
+  if (token.lstrip) {
+    while (const size_t bytes = trailing(text.substr(0, place.begin), whitespace_set())) place.begin -= bytes;
+    place.begin = std::max(place.begin, done);
+  }
+  if (token.rstrip)
+    while (const size_t bytes = leading(text.substr(place.end), whitespace_set())) place.end += bytes;
+  return place;
+}
+
+}  // namespace lfm2

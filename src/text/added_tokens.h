@@ -1,0 +1,97 @@
+// Added tokens: found in the raw text before it is cut into pieces, also inside words.
+#pragma once
+
+#include <array>
+#include <bitset>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/vocabulary.h"
+
+namespace lfm2 {
+
+struct AddedToken {
+  TokenId id = 0;
+  std::string text;
+  bool special = false;
+  bool normalized = false;              // searched after the others, in what they leave
+  bool single_word = false;             // not next to a character that makes up words
+  bool lstrip = false, rstrip = false;  // takes whitespace on this side, too
+};
+
+// The longest of some texts that begins at a place.
+class TextTrie {
+ public:
+  static constexpr uint32_t kNone = UINT32_MAX;
+
+  void add(std::string_view text, uint32_t value);
+  bool empty() const { return nodes_.size() == 1; }
+  // The first place at `from` or later where a text begins, and the longest there. Size of `text`: none.
+  struct Found {
+    size_t begin, end;
+    uint32_t value;
+  };
+  Found find(std::string_view text, size_t from) const;
+
+ private:
+  struct Node {
+    uint32_t value = kNone;
+    uint32_t child = 0, next = 0;  // 0: none
+    char byte = 0;
+  };
+  uint32_t child(uint32_t node, char byte) const;
+
+  std::vector<Node> nodes_ = std::vector<Node>(1);
+  std::array<uint32_t, 256> first_{};  // children of the root
+  std::bitset<256 * 256> pairs_;       // the first two bytes of some text
+};
+
+class AddedTokens {
+ public:
+  AddedTokens() = default;
+  explicit AddedTokens(std::vector<AddedToken> tokens);
+
+  const std::vector<AddedToken>& list() const { return tokens_; }
+
+  // Calls take_text(text) and take_token(id) in the order of the text. An added token searched later may stand in what
+  // an earlier search left.
+  template <class TakeText, class TakeToken>
+  void split(std::string_view text, const TakeText& take_text, const TakeToken& take_token) const {
+    split_by(
+        raw_, text, [&](std::string_view left) { split_by(normalized_, left, take_text, take_token); }, take_token);
+  }
+
+ private:
+  struct Place {
+    size_t begin, end;
+    bool taken;
+  };
+
+  template <class TakeText, class TakeToken>
+  void split_by(const TextTrie& trie, std::string_view text, const TakeText& take_text,
+                const TakeToken& take_token) const {
+    size_t done = 0;
+    for (size_t from = 0; !trie.empty();) {
+      const TextTrie::Found found = trie.find(text, from);
+      if (found.begin == text.size()) break;
+      from = found.end;
+      const AddedToken& token = tokens_[found.value];
+      const Place place = widened(token, text, found, done);
+      if (!place.taken) continue;
+      if (place.begin > done) take_text(text.substr(done, place.begin - done));
+      take_token(token.id);
+      done = place.end;
+    }
+    if (done < text.size()) take_text(text.substr(done));
+  }
+
+  // The place with the whitespace that the token takes.
+  static Place widened(const AddedToken& token, std::string_view text, const TextTrie::Found& found, size_t done);
+
+  std::vector<AddedToken> tokens_;
+  TextTrie raw_, normalized_;  // values are indices of tokens_
+};
+
+}  // namespace lfm2

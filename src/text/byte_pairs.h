@@ -1,0 +1,105 @@
+// Byte pair encoding of one piece of text: the pair of neighbouring tokens whose merge stands first in the list is
+// merged, the leftmost where it stands several times, until no merge applies.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/vocabulary.h"
+
+namespace lfm2 {
+
+// The number of a merge in the list; what has a smaller rank goes first.
+using Rank = uint32_t;
+inline constexpr Rank kNoRank = UINT32_MAX;
+
+struct Merge {
+  TokenId left, right, merged;
+};
+
+// Finds the merge of two tokens.
+class MergeTable {
+ public:
+  MergeTable() = default;
+  // Of merges with the same tokens the last one holds, as in tokenizers.
+  explicit MergeTable(std::vector<Merge> merges);
+
+  Rank find(TokenId left, TokenId right) const;
+  const Merge& operator[](Rank rank) const { return merges_[rank]; }
+  size_t size() const { return merges_.size(); }
+
+ private:
+  struct Slot {
+    uint32_t hash;
+    Rank rank = kNoRank;
+  };
+  static uint64_t hash(TokenId left, TokenId right) {
+    const uint64_t key = static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+    return (key ^ key >> 29) * 0x9e3779b97f4a7c15;
+  }
+
+  std::vector<Merge> merges_;
+  std::vector<Slot> slots_;  // open addressing, at most half full
+  int shift_ = 63;           // the upper bits of a hash are its slot
+};
+
+// Pairs that wait for their merge, by rank. The pairs of one rank are taken from left to right.
+class PairQueue {
+ public:
+  explicit PairQueue(size_t ranks) : bucket_of_(ranks, kNone) {}
+
+  void push(Rank rank, uint32_t position);
+  // Takes the first pair; false where there is none.
+  bool pop(Rank& rank, uint32_t& position);
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  // Pairs mostly arrive from left to right while others are merged, so a list that is sorted when its turn comes is
+  // cheaper than a heap of pairs. Those that arrive during its turn go into a small heap.
+  struct Bucket {
+    std::vector<uint32_t> positions;
+    size_t next = 0;
+    std::vector<uint32_t> late;
+    bool begun = false;
+  };
+
+  std::vector<uint32_t> bucket_of_;  // [ranks], kNone: no pair waits
+  std::vector<Bucket> buckets_;
+  std::vector<uint32_t> free_;  // buckets without pairs
+  std::vector<Rank> ranks_;     // a heap of those that have a bucket, the smallest on top
+};
+
+class BytePairs {
+ public:
+  // What one thread needs for encoding.
+  struct Scratch {
+    std::vector<uint32_t> cells;
+    std::vector<PairQueue> queue;  // one, made when a long piece needs it
+  };
+
+  BytePairs() = default;
+  // Every byte must have a token, and every merge give the token whose text is that of its two.
+  BytePairs(const Vocabulary& vocabulary, std::vector<Merge> merges);
+
+  // Appends the tokens of a piece. Time: n log n at most, linear for all but contrived merges. Memory: some 12 bytes
+  // for each byte of a long piece.
+  void encode(std::string_view piece, Scratch& scratch, std::vector<TokenId>& ids) const;
+
+ private:
+  void encode_short(std::string_view piece, std::vector<TokenId>& ids) const;
+  void encode_long(std::string_view piece, Scratch& scratch, std::vector<TokenId>& ids) const;
+  Rank rank_of_bytes(char left, char right) const {
+    return byte_ranks_[static_cast<size_t>(static_cast<uint8_t>(left)) << 8 | static_cast<uint8_t>(right)];
+  }
+  TokenId token_of(char byte) const { return byte_tokens_[static_cast<uint8_t>(byte)]; }
+
+  std::array<TokenId, 256> byte_tokens_{};
+  MergeTable merges_;
+  std::vector<Rank> byte_ranks_;   // [left byte][right byte]
+  std::vector<uint32_t> lengths_;  // in bytes, of each token
+};
+
+}  // namespace lfm2

@@ -1,0 +1,140 @@
+// Translates text into symbols and runs PCRE2 over them. All PCRE2 calls of the project stand here.
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "text/pre_tokenizer.h"
+
+#include <fmt/format.h>
+#include <pcre2.h>
+
+#include <algorithm>
+#include <new>
+
+#include "kernels/error.h"
+#include "text/utf8.h"
+
+namespace lfm2 {
+
+namespace {
+
+// Patterns whose groups repeat need a stack for going back. The common ones have none and need next to nothing.
+constexpr size_t kMinJitStack = 32 << 10, kMaxJitStack = 16 << 20;
+// How often PCRE2 may go back. Each match may do so kStepsOfMatch times; more, as for a long run of spaces, comes out
+// of a budget for the whole text. The common patterns go back over each run once or twice, so they never need it all; a
+// pattern that does would need hours for some text.
+constexpr uint32_t kStepsOfMatch = 2000;
+constexpr uint64_t kBudget = 10'000'000, kBudgetOfByte = 64;
+
+std::string pcre2_message(int code) {
+  PCRE2_UCHAR8 text[256];
+  return pcre2_get_error_message_8(code, text, sizeof text) < 0 ? fmt::format("PCRE2 error {}", code)
+                                                                : reinterpret_cast<const char*>(text);
+}
+
+size_t length_of(const char* ascii_begin, const char* end) {
+  return static_cast<size_t>(std::find_if(ascii_begin, end, [](char c) { return static_cast<uint8_t>(c) >= 0x80; }) -
+                             ascii_begin);
+}
+
+}  // namespace
+
+void PreTokenizer::FreeCode::operator()(pcre2_real_code_8* code) const { pcre2_code_free_8(code); }
+void PreTokenizer::Scratch::Free::operator()(pcre2_real_match_data_8* data) const { pcre2_match_data_free_8(data); }
+void PreTokenizer::Scratch::Free::operator()(pcre2_real_match_context_8* context) const {
+  pcre2_match_context_free_8(context);
+}
+void PreTokenizer::Scratch::Free::operator()(pcre2_real_jit_stack_8* stack) const { pcre2_jit_stack_free_8(stack); }
+
+PreTokenizer::Scratch::Scratch()
+    : stack_(pcre2_jit_stack_create_8(kMinJitStack, kMaxJitStack, nullptr)),
+      context_(pcre2_match_context_create_8(nullptr)),
+      match_(pcre2_match_data_create_8(1, nullptr)) {
+  if (!context_ || !match_) throw std::bad_alloc();
+  pcre2_set_match_limit_8(context_.get(), kStepsOfMatch);
+  if (stack_) pcre2_jit_stack_assign_8(context_.get(), nullptr, stack_.get());
+}
+
+PreTokenizer::PreTokenizer(const std::vector<SplitPattern>& patterns, const std::string& what)
+    : table_(patterns, what), what_(what) {
+  for (const SplitPattern& pattern : patterns) {
+    const std::string translated = table_.translated(pattern);
+    int error = 0;
+    size_t offset = 0;
+    Pattern compiled;
+    compiled.expression = pattern.expression();
+    compiled.code.reset(pcre2_compile_8(reinterpret_cast<PCRE2_SPTR8>(translated.data()), translated.size(),
+                                        PCRE2_NEVER_UTF | PCRE2_NEVER_UCP, &error, &offset, nullptr));
+    if (!compiled.code)
+      throw Error(ExitCode::kData, fmt::format("{}: the pattern {} does not compile: {}", what, compiled.expression,
+                                               pcre2_message(error)));
+    uint32_t matches_empty = 0;
+    pcre2_pattern_info_8(compiled.code.get(), PCRE2_INFO_MATCHEMPTY, &matches_empty);
+    if (matches_empty != 0)
+      throw Error(ExitCode::kData, fmt::format("{}: the pattern {} matches empty text, which is not supported", what,
+                                               compiled.expression));
+    // Fails where the system allows no new machine code; then PCRE2 interprets.
+    compiled.compiled_to_machine_code = pcre2_jit_compile_8(compiled.code.get(), PCRE2_JIT_COMPLETE) == 0;
+    patterns_.push_back(std::move(compiled));
+  }
+}
+
+std::string_view PreTokenizer::symbols(std::string_view text, Scratch& scratch) const {
+  scratch.budget_ = kBudget + kBudgetOfByte * text.size();
+  const char* const end = text.data() + text.size();
+  size_t ascii = length_of(text.data(), end);
+  if (ascii == text.size()) return text;  // its own symbols
+  std::vector<uint8_t>& symbols = scratch.symbols_;
+  if (symbols.size() < text.size()) symbols.resize(text.size());
+  std::copy_n(text.data(), ascii, symbols.data());
+  size_t count = ascii;
+  text.remove_prefix(ascii);
+  while (!text.empty()) {
+    if (static_cast<uint8_t>(text[0]) < 0x80) {
+      symbols[count++] = static_cast<uint8_t>(text[0]);
+      text.remove_prefix(1);
+      continue;
+    }
+    const Utf8Character character = first_character(text);
+    // Each byte that is not UTF-8 has a symbol of its own, so that their number is known without looking again.
+    const size_t length = character.valid ? character.length : 1;
+    symbols[count++] = character.valid ? table_[character.point] : SymbolTable::kInvalid;
+    text.remove_prefix(length);
+  }
+  return {reinterpret_cast<const char*>(symbols.data()), count};
+}
+
+size_t PreTokenizer::bytes_of(std::string_view symbols, std::string_view text) {
+  size_t bytes = 0;
+  for (const char symbol : symbols) {
+    if (static_cast<uint8_t>(symbol) < 0x80 || static_cast<uint8_t>(symbol) == SymbolTable::kInvalid) {
+      ++bytes;
+      continue;
+    }
+    const auto lead = static_cast<uint8_t>(text[bytes]);
+    bytes += lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+  }
+  return bytes;
+}
+
+PreTokenizer::Match PreTokenizer::next_match(const Pattern& pattern, std::string_view symbols, size_t from,
+                                             Scratch& scratch) const {
+  const auto run = [&] {
+    const auto match = pattern.compiled_to_machine_code ? pcre2_jit_match_8 : pcre2_match_8;
+    return match(pattern.code.get(), reinterpret_cast<PCRE2_SPTR8>(symbols.data()), symbols.size(), from, 0,
+                 scratch.match_.get(), scratch.context_.get());
+  };
+  int found = run();
+  for (uint64_t limit = kStepsOfMatch; found == PCRE2_ERROR_MATCHLIMIT && scratch.budget_ > 0;) {
+    limit = std::min({8 * limit, scratch.budget_, uint64_t{UINT32_MAX}});
+    scratch.budget_ -= limit;
+    pcre2_set_match_limit_8(scratch.context_.get(), static_cast<uint32_t>(limit));
+    found = run();
+    pcre2_set_match_limit_8(scratch.context_.get(), kStepsOfMatch);
+  }
+  if (found == PCRE2_ERROR_NOMATCH) return {symbols.size(), symbols.size()};
+  if (found < 0)
+    throw Error(ExitCode::kData, fmt::format("{}: the pattern {} cannot be matched with this text: {}", what_,
+                                             pattern.expression, pcre2_message(found)));
+  const size_t* const place = pcre2_get_ovector_pointer_8(scratch.match_.get());
+  return {place[0], place[1]};
+}
+
+}  // namespace lfm2

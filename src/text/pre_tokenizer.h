@@ -1,0 +1,97 @@
+// Cuts text into the pieces that are encoded one by one: the Splits of tokenizer.json, run by PCRE2.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/split_pattern.h"
+
+struct pcre2_real_code_8;
+struct pcre2_real_match_data_8;
+struct pcre2_real_match_context_8;
+struct pcre2_real_jit_stack_8;
+
+namespace lfm2 {
+
+class PreTokenizer {
+ public:
+  // What one thread needs for matching.
+  class Scratch {
+   public:
+    Scratch();
+
+   private:
+    friend class PreTokenizer;
+    struct Free {
+      void operator()(pcre2_real_match_data_8* data) const;
+      void operator()(pcre2_real_match_context_8* context) const;
+      void operator()(pcre2_real_jit_stack_8* stack) const;
+    };
+    std::unique_ptr<pcre2_real_jit_stack_8, Free> stack_;
+    std::unique_ptr<pcre2_real_match_context_8, Free> context_;
+    std::unique_ptr<pcre2_real_match_data_8, Free> match_;
+    std::vector<uint8_t> symbols_;  // of the text, where it is not ASCII
+    uint64_t budget_ = 0;           // how often matches may still go back, beside what each of them may
+  };
+
+  // Each pattern cuts the pieces that the one before it left; matches are pieces, and so is what lies between them.
+  // Error(kData) naming `what` where a pattern does not compile, or matches nothing at all.
+  PreTokenizer(const std::vector<SplitPattern>& patterns, const std::string& what);
+
+  // Calls take(piece) for every piece, in order; together they are the text. Bytes that are not UTF-8 match nothing.
+  // Error(kData) where a pattern would need too long.
+  template <class Take>
+  void split(std::string_view text, Scratch& scratch, Take&& take) const {
+    split_symbols(symbols(text, scratch), 0, text, scratch, [&](std::string_view piece) { take(piece); });
+  }
+
+ private:
+  struct FreeCode {
+    void operator()(pcre2_real_code_8* code) const;
+  };
+  struct Pattern {
+    std::unique_ptr<pcre2_real_code_8, FreeCode> code;
+    std::string expression;
+    bool compiled_to_machine_code;
+  };
+  struct Match {
+    size_t begin, end;
+  };
+
+  std::string_view symbols(std::string_view text, Scratch& scratch) const;
+  // The first match that begins at `from` or later; begin is the size where there is none.
+  Match next_match(const Pattern& pattern, std::string_view symbols, size_t from, Scratch& scratch) const;
+
+  template <class Take>
+  void split_symbols(std::string_view symbols, size_t level, std::string_view& text, Scratch& scratch,
+                     const Take& take) const {
+    if (level == patterns_.size()) {
+      if (symbols.empty()) return;
+      const size_t bytes = bytes_of(symbols, text);
+      take(text.substr(0, bytes));
+      text.remove_prefix(bytes);
+      return;
+    }
+    size_t at = 0;
+    while (at < symbols.size()) {
+      const Match match = next_match(patterns_[level], symbols, at, scratch);
+      if (match.begin > at) split_symbols(symbols.substr(at, match.begin - at), level + 1, text, scratch, take);
+      if (match.end > match.begin)
+        split_symbols(symbols.substr(match.begin, match.end - match.begin), level + 1, text, scratch, take);
+      at = match.end;
+    }
+  }
+
+  // The bytes that these symbols at the front of the text stand for.
+  static size_t bytes_of(std::string_view symbols, std::string_view text);
+
+  SymbolTable table_;
+  std::vector<Pattern> patterns_;
+  std::string what_;
+};
+
+}  // namespace lfm2

@@ -1,0 +1,37 @@
+// Whole characters out of tokens that may hold parts of them.
+#include "text/stream_decoder.h"
+
+#include "text/utf8.h"
+
+namespace lfm2 {
+
+void Utf8Stream::feed(std::string_view bytes, std::string& text) {
+  waiting_ += bytes;
+  std::string_view rest = waiting_;
+  while (!rest.empty()) {
+    const Utf8Character character = first_character(rest);
+    if (character.cut) break;
+    text += character.valid ? rest.substr(0, character.length) : kReplacementCharacter;
+    rest.remove_prefix(character.length);
+  }
+  waiting_.erase(0, waiting_.size() - rest.size());
+}
+
+void Utf8Stream::flush(std::string& text) {
+  if (!waiting_.empty()) text += kReplacementCharacter;
+  waiting_.clear();
+}
+
+std::string StreamDecoder::feed(TokenId id) {
+  std::string text;
+  if (!skip_special_tokens_ || !tokenizer_.is_special(id)) utf8_.feed(tokenizer_.bytes(id), text);
+  return text;
+}
+
+std::string StreamDecoder::flush() {
+  std::string text;
+  utf8_.flush(text);
+  return text;
+}
+
+}  // namespace lfm2
