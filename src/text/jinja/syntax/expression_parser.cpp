@@ -333,7 +333,8 @@ ExpressionPtr ExpressionParser::parse_target(bool with_namespace, std::string_vi
   };
   ExpressionPtr first = parse_one();
   if (!tokens_.is_operator(",")) return first;
-  ExpressionPtr tuple = unary(ExpressionKind::kTuple, first->line, std::move(first));
+  const int line = first->line;
+  ExpressionPtr tuple = unary(ExpressionKind::kTuple, line, std::move(first));
   while (tokens_.skip_operator(",")) {
     if (tokens_.is(TokenKind::kBlockEnd) || tokens_.is_operator(")") || (!end.empty() && tokens_.is_name(end))) break;
     add(*tuple, parse_one());
