@@ -62,7 +62,9 @@ def main():
     for path in paths:
         source, counts, shown = path.read_text(encoding="utf-8"), collections.Counter(), set()
         random_ = random.Random(f"{args.seed} {path.name}")
-        for number in range(args.conversations):
+        for number in range(5 * args.conversations):  # those that Python refuses do not count
+            if number - counts["refused by both"] >= args.conversations:
+                break
             case = conversation(random_) | {"now": NOW}
             answer = render(case | {"source": source} if number == 0 else case)
             try:

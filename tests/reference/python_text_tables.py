@@ -45,6 +45,14 @@ def several(change):
     return [(code, change(chr(code))) for code in range(0x80, LAST + 1) if len(change(chr(code))) > 1]
 
 
+def is_cased(code):  # and not passed over
+    return (chr(code) + "\u03a3").lower().endswith("\u03c2")
+
+
+def is_ignorable(code):
+    return not is_cased(code) and ("A" + chr(code) + "\u03a3").lower().endswith("\u03c2")
+
+
 def rows(values, form):
     return ", ".join("{" + ", ".join(map(form, value)) + "}" for value in values)
 
@@ -85,6 +93,10 @@ inline constexpr CaseRun kLower[] = {{{rows(case_runs(str.lower), number)}}};
 inline constexpr CaseExpansion kUpperExpansions[] = {{{", ".join(f'{{{number(code)}, "{"".join(chr(92) + "x" + format(b, "02x") for b in text.encode())}"}}' for code, text in several(str.upper))}}};
 
 inline constexpr CaseExpansion kLowerExpansions[] = {{{", ".join(f'{{{number(code)}, "{"".join(chr(92) + "x" + format(b, "02x") for b in text.encode())}"}}' for code, text in several(str.lower))}}};
+
+// Before Σ and behind it: letters that have cases, which make it the end of a word, and what is passed over.
+inline constexpr CharacterRange kCased[] = {{{rows(ranges(is_cased), number)}}};
+inline constexpr CharacterRange kCaseIgnorable[] = {{{rows(ranges(is_ignorable), number)}}};
 
 // Characters whose title case is not their upper case.
 inline constexpr char32_t kTitleDiffers[] = {{{", ".join(map(number, titled))}}};

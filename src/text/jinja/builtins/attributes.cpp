@@ -18,6 +18,11 @@ constexpr std::string_view kOtherAttributes[] = {
     "fromhex",          "hex",       "imag",       "index",     "is_integer", "isdisjoint",  "mapping",
     "numerator",        "real",      "start",      "step",      "stop",       "to_bytes"};
 
+// Those of macros and generators.
+constexpr std::string_view kCallAttributes[] = {
+    "name", "arguments", "catch_kwargs", "catch_varargs", "caller",     "explicit_caller", "close",
+    "send", "throw",     "gi_code",      "gi_frame",      "gi_running", "gi_suspended",    "gi_yieldfrom"};
+
 constexpr std::string_view kChangesList[] = {"append", "clear", "pop", "reverse", "insert", "sort", "extend", "remove"};
 constexpr std::string_view kChangesDict[] = {"clear", "pop", "popitem", "setdefault", "update"};
 
@@ -82,10 +87,13 @@ Value own_attribute(Heap& heap, const Value& value, std::string_view name) {
     case Kind::kLoop:
       return loop_attribute(heap, value.as<Loop>(), name);
     case Kind::kMacro:
+    case Kind::kIterator:
+      if (has(kCallAttributes, name) || name.starts_with('_'))
+        heap.fail(fmt::format("attribute '{}' of a {} is not supported", name, type_name(value)));
+      return {};
     case Kind::kMethod:
     case Kind::kFunction:
-    case Kind::kIterator:
-      heap.fail(fmt::format("attribute '{}' of a {} is not supported", name, type_name(value)));
+      return {};
     case Kind::kMissing:
     case Kind::kUndefined:
       require_defined(heap, value);

@@ -43,7 +43,7 @@ Value title_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   const Value text = str(heap, input);
   if (!is_ascii(text.as_text())) heap.fail("title of text beyond ASCII is not supported");
   heap.charge_bytes(16 * text.as_text().size());
-  std::string out = *lower(text.as_text());
+  std::string out = lower(text.as_text());
   bool inside = false;
   for (char& c : out) {
     if (!inside && c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
@@ -106,7 +106,7 @@ void refuse_odd_number(Heap& heap, std::string_view text, const char* filter) {
   if (!is_ascii(digits) || (number && (digits.find('_') != std::string_view::npos || digits.size() > 30)))
     heap.fail(fmt::format("{} of this text is not supported", filter));
   const std::string_view word = digits.starts_with('-') || digits.starts_with('+') ? digits.substr(1) : digits;
-  const std::optional<std::string> lowered = lower(word);
+  const std::string lowered = lower(word);
   if (lowered == "nan" || lowered == "inf" || lowered == "infinity")
     heap.fail(fmt::format("{} of '{}' is not supported", filter, digits));
 }

@@ -84,9 +84,7 @@ Value items_filter(Heap& heap, const Value& input, const Arguments& arguments) {
 Value ignore_case(Heap& heap, const Value& value) {
   if (!value.is_text()) return value;
   heap.charge_bytes(16 * value.as_text().size());
-  const std::optional<std::string> lowered = lower(value.as_text());
-  if (!lowered) heap.fail("comparing this text without its case is not supported");
-  return heap.text(*lowered);
+  return heap.text(lower(value.as_text()));
 }
 
 // The values, sorted by their keys. Values with equal keys keep their order, in reverse too.
@@ -177,6 +175,11 @@ Value sum_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   return sum;
 }
 
+// What is empty or none has no items for map, select and their like.
+std::span<const Value> items_or_none(Heap& heap, const Value& value) {
+  return truth(value) ? items_of(heap, value) : std::span<const Value>();
+}
+
 // The arguments behind the first `count`.
 Arguments behind(const Arguments& arguments, size_t count) {
   Arguments rest = arguments;
@@ -186,7 +189,7 @@ Arguments behind(const Arguments& arguments, size_t count) {
 
 Value map_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   std::vector<Value> result;
-  const auto values = items_of(heap, input);
+  const auto values = items_or_none(heap, input);
   if (arguments.positional.empty()) {
     const std::vector<Value> bound = bind(heap, "map", arguments, {"attribute", "default"}, 1);
     for (const Value& value : values) {
@@ -208,7 +211,7 @@ Value map_filter(Heap& heap, const Value& input, const Arguments& arguments) {
 // select, reject, selectattr and rejectattr.
 template <bool kAttribute, bool kSelect>
 Value select_filter(Heap& heap, const Value& input, const Arguments& arguments) {
-  const auto values = items_of(heap, input);
+  const auto values = items_or_none(heap, input);
   const size_t before = kAttribute ? 1 : 0;
   if (arguments.positional.size() < before) heap.fail("Missing parameter for attribute name");
   const Named<Test>* test = nullptr;

@@ -91,12 +91,18 @@ Value replace_method(Heap& heap, const Value& self, const Arguments& arguments) 
                  text_argument(heap, bound[1], "the second argument of replace()"), count);
 }
 
-template <std::optional<std::string> (*kChange)(std::string_view)>
+template <std::string (*kChange)(std::string_view)>
 Value case_method(Heap& heap, const Value& self, const Arguments& arguments) {
-  bind_positional(heap, "upper(), lower() and capitalize()", arguments, {});
+  bind_positional(heap, "upper() and lower()", arguments, {});
   heap.charge_bytes(16 * self.as_text().size());
-  const std::optional<std::string> changed = kChange(self.as_text());
-  if (!changed) heap.fail("changing the case of this text is not supported");
+  return heap.text(kChange(self.as_text()));
+}
+
+Value capitalize_method(Heap& heap, const Value& self, const Arguments& arguments) {
+  bind_positional(heap, "capitalize()", arguments, {});
+  heap.charge_bytes(32 * self.as_text().size());
+  const std::optional<std::string> changed = capitalize(self.as_text());
+  if (!changed) heap.fail("capitalize() of this text is not supported");
   return heap.text(*changed);
 }
 
@@ -104,7 +110,7 @@ Value title_method(Heap& heap, const Value& self, const Arguments& arguments) {
   bind_positional(heap, "title()", arguments, {});
   if (!is_ascii(self.as_text())) heap.fail("title() of text beyond ASCII is not supported");
   heap.charge_bytes(16 * self.as_text().size());
-  std::string out = *lower(self.as_text());
+  std::string out = lower(self.as_text());
   bool inside = false;
   for (char& c : out) {
     const bool letter = c >= 'a' && c <= 'z';
@@ -191,7 +197,7 @@ constexpr Named<Call> kTextMethods[] = {
     {"replace", replace_method},
     {"upper", case_method<upper>},
     {"lower", case_method<lower>},
-    {"capitalize", case_method<capitalize>},
+    {"capitalize", capitalize_method},
     {"title", title_method},
     {"join", join_method},
     {"find", find_method<false, false>},

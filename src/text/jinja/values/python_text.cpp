@@ -20,11 +20,14 @@ size_t character_bytes(unsigned first) { return first < 0x80 ? 1 : first < 0xe0 
 
 bool continues(unsigned byte) { return (byte & 0xc0) == 0x80; }
 
-bool is_printable(char32_t character) {
-  const auto* range = std::upper_bound(std::begin(kNotPrintable), std::end(kNotPrintable), character,
+template <size_t kRanges>
+bool is_in(const CharacterRange (&ranges)[kRanges], char32_t character) {
+  const auto* range = std::upper_bound(std::begin(ranges), std::end(ranges), character,
                                        [](char32_t value, const CharacterRange& other) { return value < other.first; });
-  return range == std::begin(kNotPrintable) || character > std::prev(range)->last;
+  return range != std::begin(ranges) && character <= std::prev(range)->last;
 }
+
+bool is_printable(char32_t character) { return !is_in(kNotPrintable, character); }
 
 template <size_t kRuns>
 char32_t change_case(char32_t character, const CaseRun (&runs)[kRuns]) {
@@ -45,6 +48,27 @@ void append_changed(std::string& out, char32_t character, const CaseRun (&runs)[
     return;
   }
   append_utf8(out, change_case(character, runs));
+}
+
+// Whether a Σ between these is the last letter of a word, whose lower case is ς.
+bool ends_word(std::string_view before, std::string_view behind) {
+  bool letter_before = false;
+  while (!before.empty() && !letter_before) {
+    size_t at = before.size() - 1;
+    while (continues(byte_at(before, at))) --at;
+    const std::string_view rest = before.substr(0, at);
+    const char32_t character = next_character(before, at);
+    letter_before = is_in(kCased, character);
+    if (!letter_before && !is_in(kCaseIgnorable, character)) return false;
+    before = rest;
+  }
+  if (!letter_before) return false;
+  for (size_t at = 0; at < behind.size();) {
+    const char32_t character = next_character(behind, at);
+    if (is_in(kCased, character)) return false;
+    if (!is_in(kCaseIgnorable, character)) break;
+  }
+  return true;
 }
 
 char ascii_upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
@@ -165,7 +189,7 @@ LineEnd find_line_end(std::string_view text, size_t at) {
   return {at, at};
 }
 
-std::optional<std::string> upper(std::string_view text) {
+std::string upper(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
@@ -177,18 +201,21 @@ std::optional<std::string> upper(std::string_view text) {
   return out;
 }
 
-std::optional<std::string> lower(std::string_view text) {
-  constexpr char32_t kSigma = 0x3a3;  // its lower case depends on whether a word ends behind it
+std::string lower(std::string_view text) {
+  constexpr char32_t kSigma = 0x3a3, kFinalSigma = 0x3c2;
   std::string out;
   out.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
+    const size_t begin = at;
     if (byte_at(text, at) < 0x80) {
       out += ascii_lower(text[at++]);
       continue;
     }
     const char32_t character = next_character(text, at);
-    if (character == kSigma) return std::nullopt;
-    append_changed(out, character, kLower, kLowerExpansions);
+    if (character == kSigma && ends_word(text.substr(0, begin), text.substr(at)))
+      append_utf8(out, kFinalSigma);
+    else
+      append_changed(out, character, kLower, kLowerExpansions);
   }
   return out;
 }
@@ -199,9 +226,9 @@ std::optional<std::string> capitalize(std::string_view text) {
   const char32_t first = next_character(text, at);
   if (std::find(std::begin(kTitleDiffers), std::end(kTitleDiffers), first) != std::end(kTitleDiffers))
     return std::nullopt;
-  const std::optional<std::string> rest = lower(text.substr(at));
-  if (!rest) return std::nullopt;
-  return *upper(text.substr(0, at)) + *rest;
+  // The whole text decides what the lower case of a letter behind the first is.
+  const std::string lowered = lower(text);
+  return upper(text.substr(0, at)) + lowered.substr(lower(text.substr(0, at)).size());
 }
 
 void append_code(std::string& out, char32_t character) {

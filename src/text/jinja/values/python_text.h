@@ -36,9 +36,9 @@ struct LineEnd {
 };
 LineEnd find_line_end(std::string_view text, size_t at);
 
-// nullopt where the result depends on more than single characters (final sigma) or on tables that are not here.
-std::optional<std::string> upper(std::string_view text);
-std::optional<std::string> lower(std::string_view text);
+std::string upper(std::string_view text);
+std::string lower(std::string_view text);
+// nullopt where the first character's title case is not its upper case.
 std::optional<std::string> capitalize(std::string_view text);
 
 // \xe9, \u20ac or \U0001f30d
