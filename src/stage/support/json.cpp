@@ -11,7 +11,96 @@ namespace lfm2 {
 
 namespace {
 constexpr int kMaxDepth = 16;
+
+// A parser's message without what it repeats of the file, which may be long.
+std::string short_message(const nlohmann::detail::exception& error) {
+  std::string message = error.what();
+  const size_t end = message.find("; last read");
+  if (end != std::string::npos) message.resize(end);
+  return message;
 }
+
+// Builds the JSON itself, because nlohmann's own builder looks for each key among all before it, and because only here
+// the text of a number can be seen.
+class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
+ public:
+  explicit OrderedBuilder(const std::string& what) : what_(what) {}
+  OrderedJson take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t& text) override {
+    if (text.find_first_of(".eE") == std::string::npos)
+      throw Error(ExitCode::kData, fmt::format("{}: the integer {} has more than 64 bits", what_, text));
+    return add(value);
+  }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t& value) override { return add(std::move(value)); }
+  bool start_object(size_t) override {
+    open(OrderedJson::object());
+    return true;
+  }
+  bool key(string_t& name) override {
+    if (!keys_.back().insert(name).second)
+      throw Error(ExitCode::kData, fmt::format("{}: JSON key \"{}\" stands twice", what_, name));
+    key_ = std::move(name);
+    return true;
+  }
+  bool end_object() override { return close(); }
+  bool start_array(size_t) override {
+    open(OrderedJson::array());
+    return true;
+  }
+  bool end_array() override { return close(); }
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception& error) override {
+    throw Error(ExitCode::kData, fmt::format("{}: not valid JSON: {}", what_, short_message(error)));
+  }
+
+ private:
+  OrderedJson& place(OrderedJson&& value) {
+    if (open_.empty()) return root_ = std::move(value);
+    OrderedJson& parent = *open_.back();
+    if (parent.is_array()) {
+      parent.push_back(std::move(value));
+      return parent.back();
+    }
+    auto& entries = parent.get_ref<OrderedJson::object_t&>();
+    entries.push_back({std::move(key_), std::move(value)});
+    return entries.back().second;
+  }
+  template <class T>
+  bool add(T&& value) {
+    place(OrderedJson(std::forward<T>(value)));
+    return true;
+  }
+  void open(OrderedJson&& container) {
+    if (open_.size() >= kMaxConversationDepth)
+      throw Error(ExitCode::kData, fmt::format("{}: JSON nested deeper than {} levels", what_, kMaxConversationDepth));
+    OrderedJson& placed = place(std::move(container));
+    open_.push_back(&placed);
+    keys_.emplace_back();
+  }
+  bool close() {
+    open_.pop_back();
+    keys_.pop_back();
+    return true;
+  }
+
+  const std::string& what_;
+  OrderedJson root_;
+  std::vector<OrderedJson*> open_;  // each is the last thing in the one before, so none moves while it is open
+  std::vector<std::set<std::string>> keys_;
+  std::string key_;
+};
+
+void refuse_nul(std::string_view text, const std::string& what) {
+  if (text.find('\0') != std::string_view::npos)  // a NUL would end the text for the parser
+    throw Error(ExitCode::kData, fmt::format("{}: not valid JSON: a NUL character", what));
+}
+
+}  // namespace
 
 Json parse_json(std::string_view text, const std::string& what) {
   std::vector<std::set<std::string>> keys;
@@ -38,17 +127,19 @@ Json parse_json(std::string_view text, const std::string& what) {
     }
     return true;
   };
-  if (text.find('\0') != std::string_view::npos)  // a NUL would end the text for the parser
-    throw Error(ExitCode::kData, fmt::format("{}: not valid JSON: a NUL character", what));
+  refuse_nul(text, what);
   try {
     return Json::parse(text, callback);
   } catch (const Json::exception& error) {
-    std::string message = error.what();
-    // The rest of the message repeats the file's content, which may be long.
-    const size_t end = message.find("; last read");
-    if (end != std::string::npos) message.resize(end);
-    throw Error(ExitCode::kData, fmt::format("{}: not valid JSON: {}", what, message));
+    throw Error(ExitCode::kData, fmt::format("{}: not valid JSON: {}", what, short_message(error)));
   }
+}
+
+OrderedJson parse_ordered_json(std::string_view text, const std::string& what) {
+  refuse_nul(text, what);
+  OrderedBuilder builder(what);
+  OrderedJson::sax_parse(text, &builder);
+  return builder.take();
 }
 
 std::string json_excerpt(const Json& value) {

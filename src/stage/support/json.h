@@ -19,6 +19,11 @@ namespace lfm2 {
 // the file.
 Json parse_json(std::string_view text, const std::string& what);
 
+// The same for text from a conversation, with its tools and their schemas: objects keep the order of their keys, there
+// may be more levels, and integers that would lose digits are refused.
+inline constexpr int kMaxConversationDepth = 100;
+OrderedJson parse_ordered_json(std::string_view text, const std::string& what);
+
 // The value as JSON on one line, for messages; cut off where it is long.
 std::string json_excerpt(const Json& value);
 

@@ -1,0 +1,136 @@
+#include "text/jinja/builtins/functions.h"
+
+#include "text/jinja/builtins/attributes.h"
+#include "text/jinja/values/format.h"
+#include "text/jinja/values/operators.h"
+
+namespace lfm2::jinja {
+
+namespace {
+
+constexpr Integer kMaxRange = 100000;  // as in Jinja's sandbox
+
+Value make_range(Heap& heap, const Arguments& arguments) {
+  if (!arguments.keyword.empty()) heap.fail("range() takes no keyword arguments");
+  const std::vector<Value> bound = bind(heap, "range()", arguments, {"start", "stop", "step"}, 1);
+  const auto number = [&](const Value& value) { return integer_argument(heap, value, "an argument of range()"); };
+  Range range;
+  range.start = bound[1].is_missing() ? 0 : number(bound[0]);
+  range.stop = number(bound[1].is_missing() ? bound[0] : bound[1]);
+  range.step = bound[2].is_missing() ? 1 : number(bound[2]);
+  if (range.step == 0) heap.fail("range() arg 3 must not be zero");
+  constexpr Integer kLarge = Integer{1} << 100;
+  for (const Integer value : {range.start, range.stop, range.step})
+    if (value > kLarge || value < -kLarge) heap.fail("a range of such numbers is not supported");
+  const Integer distance = range.step > 0 ? range.stop - range.start : range.start - range.stop;
+  const Integer width = range.step > 0 ? range.step : -range.step;
+  const Integer count = distance <= 0 ? 0 : (distance - 1) / width + 1;
+  if (count > kMaxRange)
+    heap.fail(fmt::format("Range too big. The sandbox blocks ranges larger than MAX_RANGE ({}).", kMaxRange));
+  range.count = static_cast<size_t>(count);
+  return Value::object(Kind::kRange, heap.make<Range>(range));
+}
+
+// dict() of a dict or of pairs, and of keyword arguments.
+Value make_dict(Heap& heap, const Arguments& arguments) {
+  if (arguments.positional.size() > 1) heap.fail("dict expected at most 1 argument");
+  DictBuilder builder(heap);
+  if (!arguments.positional.empty()) {
+    const Value& source = arguments.positional[0];
+    if (source.is(Kind::kDict)) {
+      for (const DictEntry& entry : source.as<Dict>().entries) builder.set(entry.key, entry.value);
+    } else {
+      for (const Value& item : items_of(heap, source)) {
+        const auto pair = items_of(heap, item);
+        if (pair.size() != 2) heap.fail("dict() of items that are not pairs");
+        builder.set(pair[0], pair[1]);
+      }
+    }
+  }
+  for (const auto& [name, value] : arguments.keyword) builder.set(Value::text(name), value);
+  return builder.finish();
+}
+
+Value make_namespace(Heap& heap, const Arguments& arguments) {
+  const Value dict = make_dict(heap, arguments);
+  auto* space = heap.make<Namespace>(std::pmr::vector<NamespaceEntry>(heap.memory()));
+  for (const DictEntry& entry : dict.as<Dict>().entries)
+    if (entry.key.is_text()) space->entries.push_back({entry.key.as_text(), entry.value});
+  return Value::object(Kind::kNamespace, space);
+}
+
+// One directive of strftime, which begins at `at` and behind which `at` is then.
+void append_directive(Heap& heap, std::string& out, std::string_view format, size_t& at, const std::tm& time) {
+  std::string directive = "%";
+  if (++at < format.size() && std::string_view("-_0^#").find(format[at]) != std::string_view::npos)
+    directive += format[at++];
+  if (at >= format.size()) heap.fail("strftime_now: a format that ends with %");
+  const char letter = format[at++];
+  if (std::string_view("aAbBcCdDeFgGhHIjklmMnprRStTuUVwWxXyY%").find(letter) == std::string_view::npos) {
+    if (directive.size() == 1 && letter == 'f') {
+      out += "000000";  // the time is given in whole seconds
+      return;
+    }
+    if (directive.size() == 1 && (letter == 'z' || letter == 'Z')) return;  // Python's time without a zone
+    heap.fail(fmt::format("strftime_now: %{} is not supported", letter));
+  }
+  directive += letter;
+  char buffer[256];
+  out.append(buffer, std::strftime(buffer, sizeof buffer, directive.c_str(), &time));
+}
+
+Value strftime_now(Heap& heap, const Arguments& arguments, std::time_t now) {
+  const Value argument = bind(heap, "strftime_now()", arguments, {"format"}, 1)[0];
+  const std::string_view format = text_argument(heap, argument, "the format of strftime_now()");
+  heap.charge(format.size());
+  heap.charge_memory(64 * format.size());
+  std::tm time{};
+  if (localtime_r(&now, &time) == nullptr) heap.fail("strftime_now: a time that has no date");
+  std::string out;
+  for (size_t at = 0; at < format.size();) {
+    if (format[at] == '%')
+      append_directive(heap, out, format, at, time);
+    else
+      out += format[at++];
+  }
+  return heap.text(out);
+}
+
+[[noreturn]] void raise_exception(Heap& heap, const Arguments& arguments) {
+  const Value message = bind(heap, "raise_exception()", arguments, {"message"}, 1)[0];
+  std::string text;
+  append_str(heap, text, message);
+  heap.fail(text);
+}
+
+}  // namespace
+
+std::optional<Function> find_function(std::string_view name) {
+  if (name == "range") return Function::kRange;
+  if (name == "namespace") return Function::kNamespace;
+  if (name == "dict") return Function::kDict;
+  if (name == "raise_exception") return Function::kRaiseException;
+  if (name == "strftime_now") return Function::kStrftimeNow;
+  if (name == "cycler" || name == "joiner" || name == "lipsum") return Function::kNotSupported;
+  return std::nullopt;
+}
+
+Value call_function(Heap& heap, Function function, const Arguments& arguments, std::time_t now) {
+  switch (function) {
+    case Function::kRange:
+      return make_range(heap, arguments);
+    case Function::kNamespace:
+      return make_namespace(heap, arguments);
+    case Function::kDict:
+      return make_dict(heap, arguments);
+    case Function::kRaiseException:
+      raise_exception(heap, arguments);
+    case Function::kStrftimeNow:
+      return strftime_now(heap, arguments, now);
+    case Function::kNotSupported:
+      break;  // refused by the parser
+  }
+  return {};
+}
+
+}  // namespace lfm2::jinja

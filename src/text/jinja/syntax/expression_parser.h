@@ -1,0 +1,56 @@
+// Parses expressions, with the precedence that Jinja gives its operators.
+#pragma once
+
+#include "text/jinja/syntax/token_stream.h"
+#include "text/jinja/syntax/tree.h"
+
+namespace lfm2::jinja {
+
+inline constexpr int kMaxSyntaxDepth = 250;
+
+class ExpressionParser {
+ public:
+  explicit ExpressionParser(TokenStream& tokens) : tokens_(tokens) {}
+
+  ExpressionPtr parse(bool with_condition = true);
+  // One expression, or a tuple of those between commas, which ends before the name `end`.
+  ExpressionPtr parse_tuple(bool with_condition = true, std::string_view end = {});
+  // What is assigned to: a name, names in a tuple, where `with_namespace` also attributes of namespaces.
+  ExpressionPtr parse_target(bool with_namespace, std::string_view end = {});
+  ExpressionPtr parse_filters(ExpressionPtr operand, bool first_without_pipe);
+
+ private:
+  ExpressionPtr parse_condition();
+  ExpressionPtr parse_or();
+  ExpressionPtr parse_and();
+  ExpressionPtr parse_not();
+  ExpressionPtr parse_compare();
+  ExpressionPtr parse_sum();
+  ExpressionPtr parse_concatenation();
+  ExpressionPtr parse_product();
+  ExpressionPtr parse_power();
+  ExpressionPtr parse_unary(bool with_filters);
+  ExpressionPtr parse_primary();
+  ExpressionPtr parse_name();
+  ExpressionPtr parse_list();
+  ExpressionPtr parse_dict();
+  ExpressionPtr parse_parentheses();
+  ExpressionPtr parse_postfix(ExpressionPtr operand);
+  ExpressionPtr parse_filters_and_tests(ExpressionPtr operand);
+  ExpressionPtr parse_subscript(ExpressionPtr operand);
+  ExpressionPtr parse_test(ExpressionPtr operand);
+  std::unique_ptr<CallSyntax> parse_arguments();
+  ExpressionPtr parse_call(ExpressionPtr callee);
+
+  ExpressionPtr make(ExpressionKind kind, int line) const;
+  void add(Expression& node, ExpressionPtr operand) const;  // counts the depth
+  ExpressionPtr unary(ExpressionKind kind, int line, ExpressionPtr operand) const;
+  ExpressionPtr binary(Operator op, int line, ExpressionPtr left, ExpressionPtr right) const;
+  void finish_call(Expression& node, std::unique_ptr<CallSyntax> call) const;
+  void nest();  // one level deeper; refuses what is too deep
+
+  TokenStream& tokens_;
+  int depth_ = 0;
+};
+
+}  // namespace lfm2::jinja

@@ -1,0 +1,261 @@
+#include "text/jinja/syntax/lexer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+
+#include "kernels/error.h"
+#include "text/jinja/syntax/literals.h"
+#include "text/jinja/values/python_text.h"
+
+namespace lfm2::jinja {
+
+namespace {
+
+std::string normalize_newlines(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '\r') {
+      out += text[i];
+      continue;
+    }
+    out += '\n';
+    if (i + 1 < text.size() && text[i + 1] == '\n') ++i;
+  }
+  if (out.ends_with('\n')) out.pop_back();
+  return out;
+}
+
+bool is_name_byte(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+class Lexer {
+ public:
+  explicit Lexer(Source& source) : source_(source), text_(source.text) {}
+
+  std::vector<Token> run() {
+    while (at_ < text_.size()) read_data();
+    add(TokenKind::kEnd, {});
+    return std::move(tokens_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& message) { fail_at(source_, line_of(at_), message); }
+
+  // Positions are asked for in order, so each newline is counted once.
+  int line_of(size_t at) {
+    for (; counted_ < at; ++counted_)
+      if (text_[counted_] == '\n') ++line_;
+    return line_;
+  }
+
+  bool follows(std::string_view part) const { return text_.substr(at_).starts_with(part); }
+
+  void add(TokenKind kind, std::string_view text) { tokens_.push_back({kind, line_of(at_), text, {}}); }
+
+  size_t skip_spaces(size_t at) const {
+    while (at < text_.size()) {
+      size_t next = at;
+      if (!is_space(next_character(text_, next))) break;
+      at = next;
+    }
+    return at;
+  }
+
+  // The text up to the tag at `tag`, without what the tag's sign or lstrip_blocks takes away.
+  void add_data(size_t tag, char sign, bool strips_blanks) {
+    std::string_view data = text_.substr(at_, tag - at_);
+    if (sign == '-') {
+      data = strip(data, Ends::kRight);
+    } else if (sign != '+' && strips_blanks) {
+      const size_t newline = data.rfind('\n');
+      const size_t begin = newline == std::string_view::npos ? 0 : newline + 1;
+      if ((begin > 0 || line_starts_) && strip(data.substr(begin)).empty()) data = data.substr(0, begin);
+    }
+    if (!data.empty()) add(TokenKind::kData, data);
+    at_ = tag;
+  }
+
+  // Moves behind a tag's end, with what `end` takes along. `length` is that of the end itself, its sign included.
+  void end_tag(size_t length, bool strips, bool trims) {
+    size_t end = at_ + length;
+    if (strips)
+      end = skip_spaces(end);
+    else if (trims && end < text_.size() && text_[end] == '\n')
+      ++end;
+    line_starts_ = text_[end - 1] == '\n';
+    at_ = end;
+  }
+
+  void read_data() {
+    size_t tag = at_;
+    for (;; ++tag) {
+      tag = text_.find('{', tag);
+      if (tag == std::string_view::npos || tag + 1 >= text_.size()) {
+        add_data(text_.size(), '+', false);
+        return;
+      }
+      const char kind = text_[tag + 1];
+      if (kind == '{' || kind == '%' || kind == '#') break;
+    }
+    const char kind = text_[tag + 1];
+    const char next = tag + 2 < text_.size() ? text_[tag + 2] : '\0';
+    const char sign = next == '-' || next == '+' ? next : '\0';
+    add_data(tag, sign, kind != '{');
+    const size_t opening = sign == '\0' ? 2 : 3;
+    if (kind == '#') {
+      at_ += opening;
+      skip_comment();
+    } else if (kind == '{') {
+      add(TokenKind::kVariableBegin, text_.substr(at_, opening));
+      at_ += opening;
+      read_tag(false);
+    } else if (!read_raw(opening)) {
+      add(TokenKind::kBlockBegin, text_.substr(at_, opening));
+      at_ += opening;
+      read_tag(true);
+    }
+  }
+
+  void skip_comment() {
+    const size_t end = text_.find("#}", at_);
+    if (end == std::string_view::npos) fail("Missing end of comment tag");
+    const char sign = end > at_ ? text_[end - 1] : '\0';
+    at_ = end;
+    end_tag(2, sign == '-', sign != '+');
+  }
+
+  // {% raw %} … {% endraw %}, whose inside is data.
+  bool read_raw(size_t opening) {
+    size_t begin = skip_spaces(at_ + opening);
+    if (!text_.substr(begin).starts_with("raw")) return false;
+    begin = skip_spaces(begin + 3);
+    const bool strips = text_.substr(begin).starts_with("-%}");
+    if (!strips && !text_.substr(begin).starts_with("%}")) return false;
+    at_ = begin;
+    end_tag(strips ? 3 : 2, strips, false);
+    for (size_t tag = at_;; ++tag) {
+      tag = text_.find("{%", tag);
+      if (tag == std::string_view::npos) fail("Missing end of raw directive");
+      const char next = tag + 2 < text_.size() ? text_[tag + 2] : '\0';
+      const char sign = next == '-' || next == '+' ? next : '\0';
+      size_t end = skip_spaces(tag + (sign == '\0' ? 2 : 3));
+      if (!text_.substr(end).starts_with("endraw")) continue;
+      end = skip_spaces(end + 6);
+      const std::string_view rest = text_.substr(end);
+      const bool signed_end = rest.starts_with("-%}") || rest.starts_with("+%}");
+      if (!signed_end && !rest.starts_with("%}")) continue;
+      add_data(tag, sign, true);
+      at_ = end;
+      end_tag(signed_end ? 3 : 2, rest[0] == '-', rest[0] == '%');
+      return true;
+    }
+  }
+
+  // The tokens up to the end of {{ }} or {% %}. Ends within brackets are operators.
+  void read_tag(bool block) {
+    const std::string_view close = block ? "%}" : "}}";
+    std::string brackets;  // those that are still to be closed
+    while (at_ < text_.size()) {
+      if (brackets.empty()) {
+        const bool strips = follows(block ? "-%}" : "-}}"), plus = block && follows("+%}");
+        if (strips || plus || follows(close)) {
+          add(block ? TokenKind::kBlockEnd : TokenKind::kVariableEnd, close);
+          end_tag(strips || plus ? 3 : 2, strips, block && !plus);
+          return;
+        }
+      }
+      const size_t behind = skip_spaces(at_);
+      if (behind > at_)
+        at_ = behind;
+      else
+        read_token(brackets);
+    }
+  }
+
+  void read_token(std::string& brackets) {
+    const char c = text_[at_];
+    if (c >= '0' && c <= '9') {
+      read_number();
+    } else if (is_name_byte(c)) {
+      size_t end = at_;
+      while (end < text_.size() && is_name_byte(text_[end])) ++end;
+      add(TokenKind::kName, text_.substr(at_, end - at_));
+      at_ = end;
+    } else if (c == '\'' || c == '"') {
+      read_text(c);
+    } else {
+      read_operator(brackets);
+    }
+  }
+
+  void read_number() {
+    const NumberLiteral literal = read_number_literal(text_.substr(at_), at_ > 0 && text_[at_ - 1] == '.');
+    if (literal.value.is_missing()) fail("this number is not supported");
+    add(literal.value.is(Kind::kReal) ? TokenKind::kReal : TokenKind::kInteger, text_.substr(at_, literal.bytes));
+    tokens_.back().number = literal.value;
+    at_ += literal.bytes;
+  }
+
+  void read_text(char quote) {
+    size_t end = at_ + 1;
+    bool escapes = false;
+    while (end < text_.size() && text_[end] != quote) {
+      escapes |= text_[end] == '\\';
+      end += text_[end] == '\\' ? 2 : 1;
+    }
+    if (end >= text_.size()) fail("a text that nothing closes");
+    std::string_view literal = text_.substr(at_ + 1, end - at_ - 1);
+    if (escapes) {
+      std::string text;
+      if (const char* reason = unescape(literal, text)) fail(reason);
+      literal = source_.unescaped.emplace_back(std::move(text));
+    }
+    add(TokenKind::kText, literal);
+    at_ = end + 1;
+  }
+
+  void read_operator(std::string& brackets) {
+    constexpr std::string_view kTwo[] = {"//", "**", "==", "!=", ">=", "<="};
+    const bool two = std::any_of(std::begin(kTwo), std::end(kTwo), [&](std::string_view op) { return follows(op); });
+    const char c = text_[at_];
+    if (!two && std::string_view("+-/*%~[](){}><=.:|,;").find(c) == std::string_view::npos) {
+      size_t end = at_;
+      next_character(text_, end);
+      fail(fmt::format("unexpected char '{}'", text_.substr(at_, end - at_)));
+    }
+    if (c == '(' || c == '[' || c == '{') brackets += c == '(' ? ')' : c == '[' ? ']' : '}';
+    if (c == ')' || c == ']' || c == '}') {
+      if (brackets.empty()) fail(fmt::format("unexpected '{}'", c));
+      if (brackets.back() != c) fail(fmt::format("unexpected '{}', expected '{}'", c, brackets.back()));
+      brackets.pop_back();
+    }
+    add(TokenKind::kOperator, text_.substr(at_, two ? 2 : 1));
+    at_ += two ? 2 : 1;
+  }
+
+  Source& source_;
+  const std::string_view text_;
+  std::vector<Token> tokens_;
+  size_t at_ = 0;
+  bool line_starts_ = true;  // whether what was read last ended a line
+  size_t counted_ = 0;
+  int line_ = 1;
+};
+
+}  // namespace
+
+void fail_at(const Source& source, int line, const std::string& message) {
+  throw Error(ExitCode::kData, fmt::format("{}: line {}: {}", source.what, line, message));
+}
+
+std::vector<Token> tokenize(Source& source) {
+  source.text = normalize_newlines(source.text);
+  return Lexer(source).run();
+}
+
+}  // namespace lfm2::jinja

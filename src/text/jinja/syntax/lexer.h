@@ -1,0 +1,47 @@
+// Cuts a template into tokens, as Jinja does with trim_blocks and lstrip_blocks: newlines behind a block's end and
+// blanks before a block's begin vanish.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/jinja/values/value.h"
+
+namespace lfm2::jinja {
+
+enum class TokenKind : uint8_t {
+  kData,           // text between the tags
+  kVariableBegin,  // {{
+  kVariableEnd,
+  kBlockBegin,  // {%
+  kBlockEnd,
+  kName,
+  kText,  // a literal, without its quotes
+  kInteger,
+  kReal,
+  kOperator,
+  kEnd,
+};
+
+struct Token {
+  TokenKind kind;
+  int line;
+  std::string_view text;
+  Value number;  // of kInteger and kReal
+};
+
+// A template's source, and the texts that its tokens and its syntax tree point into.
+struct Source {
+  std::string what;  // names the template in messages
+  std::string text;
+  std::deque<std::string> unescaped;  // literals that are not as they stand in the source
+};
+
+[[noreturn]] void fail_at(const Source& source, int line, const std::string& message);
+
+// Normalizes source.text as Jinja does: newlines are \n, and the last one goes.
+std::vector<Token> tokenize(Source& source);
+
+}  // namespace lfm2::jinja

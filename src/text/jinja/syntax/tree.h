@@ -1,0 +1,139 @@
+// The syntax tree of a template. Names have been resolved to places (scopes.h), so that rendering looks nothing up by
+// name but attributes and the caller's variables.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/jinja/builtins/filters.h"
+#include "text/jinja/syntax/lexer.h"
+#include "text/jinja/values/operators.h"
+#include "text/jinja/values/value.h"
+
+namespace lfm2::jinja {
+
+struct Expression;
+using ExpressionPtr = std::unique_ptr<Expression>;
+struct Statement;
+using StatementPtr = std::unique_ptr<Statement>;
+using Body = std::vector<StatementPtr>;
+
+// A variable's place: in the running function (the template itself, a macro, a call's body), or `hops` functions around
+// it.
+struct Place {
+  int hops = 0;
+  int slot = 0;
+  bool parameter = false;  // always set where it can be named
+};
+
+// What each variable of a scope is when the scope begins.
+struct Entry {
+  enum class From : uint8_t { kVariables, kOuter, kNothing };
+  int slot;
+  From from;
+  Place outer;          // kOuter: a copy of this one
+  size_t variable = 0;  // kVariables: the number of the caller's variable
+};
+struct Scope {
+  std::vector<Entry> entries;
+  std::vector<int> slots;  // all that are its own, which are nothing again when it ends
+};
+
+enum class ExpressionKind : uint8_t {
+  kConstant,
+  kName,
+  kAttribute,  // operands[0].name
+  kItem,       // operands[0][operands[1]]
+  kSlice,      // operands[0][operands[1]:operands[2]:operands[3]], the last three may be null
+  kCall,       // operands[0](call)
+  kFilter,     // operands[0] | filter(call); operands[0] is null in a block's filter
+  kTest,       // operands[0] is test(call)
+  kNot,
+  kNegative,
+  kPositive,
+  kArithmetic,   // operands[0] operators[0] operands[1]
+  kCompare,      // operands[0] operators[0] operands[1] operators[1] operands[2] …
+  kConcatenate,  // operands[0] ~ operands[1] …
+  kAnd,
+  kOr,
+  kCondition,  // operands[0] if operands[1] else operands[2], which may be null
+  kList,
+  kTuple,
+  kDict,                // keys and values in turn
+  kNamespaceAttribute,  // only as a target: the namespace's place and the attribute's name
+};
+
+struct CallSyntax {
+  std::vector<ExpressionPtr> positional;
+  std::vector<std::pair<std::string_view, ExpressionPtr>> keyword;
+  ExpressionPtr more_positional, more_keyword;  // *args and **kwargs
+};
+
+struct Expression {
+  ExpressionKind kind;
+  int line;
+  int depth = 1;  // of the tree below
+  std::string_view name;
+  Value constant;
+  Place place;
+  std::vector<ExpressionPtr> operands;
+  std::vector<Operator> operators;
+  std::unique_ptr<CallSyntax> call;
+  const Filter* filter = nullptr;  // null: unknown, an error where it is reached
+  const Named<Test>* test = nullptr;
+};
+
+enum class StatementKind : uint8_t {
+  kOutput,
+  kIf,
+  kFor,
+  kSet,
+  kSetBlock,
+  kMacro,
+  kCallBlock,
+  kFilterBlock,
+  kWith,
+  kGeneration,
+  kBreak,
+  kContinue,
+};
+
+// The template itself, a macro, or the body of a call block: what has variables of its own.
+struct FunctionSyntax {
+  std::string_view name;
+  std::vector<std::string_view> parameters;
+  std::vector<Place> parameter_places;
+  std::vector<ExpressionPtr> defaults;  // of the last parameters
+  Body body;
+  Scope scope;
+  int slots = 0;
+  // The places of the names that every macro may use, where it does.
+  bool uses_caller = false, uses_kwargs = false, uses_varargs = false;
+  Place caller, kwargs, varargs;
+};
+
+struct Statement {
+  StatementKind kind;
+  int line;
+  std::vector<ExpressionPtr> expressions;  // kOutput: all; kIf: the conditions; kWith: the values; else the only one
+  ExpressionPtr target;                    // kFor, kSet, kSetBlock
+  std::vector<ExpressionPtr> targets;      // kWith
+  ExpressionPtr condition;                 // kFor: which items
+  std::vector<Body> bodies;                // kIf: one for each condition, else one
+  Body otherwise;                          // kIf, kFor
+  Scope scope, otherwise_scope, condition_scope;
+  ExpressionPtr condition_target;            // kFor: `target` once more, in the scope of the condition
+  Place loop;                                // kFor
+  Place name;                                // kMacro: where it goes
+  std::unique_ptr<FunctionSyntax> function;  // kMacro, kCallBlock, kGeneration
+};
+
+struct Template {
+  Source source;
+  FunctionSyntax root;
+  std::vector<std::string_view> variables;  // names that the caller or Jinja itself must give a value
+};
+
+}  // namespace lfm2::jinja

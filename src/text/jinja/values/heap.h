@@ -1,0 +1,132 @@
+// What one rendering may use: its memory, its steps, its depth. Everything that it makes lives here until it ends, so
+// that values are plain pointers, circles do no harm, and the limit on what is made is the limit on memory.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstddef>
+#include <memory_resource>
+#include <new>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/jinja/values/value.h"
+
+namespace lfm2::jinja {
+
+struct Limits {
+  size_t steps = 20'000'000;
+  size_t memory_bytes = size_t{256} << 20;
+  size_t output_bytes = size_t{64} << 20;
+  int depth = 1000;       // of calls and of nested expressions and statements
+  int value_depth = 200;  // of lists in lists
+};
+
+class Heap {
+ public:
+  Heap(const Limits& limits, std::string what) : limits_(limits), what_(std::move(what)) {}
+  Heap(const Heap&) = delete;
+  Heap& operator=(const Heap&) = delete;
+
+  const Limits& limits() const { return limits_; }
+  void set_line(int line) { line_ = line; }
+  int line() const { return line_; }
+  // Error(kData) with the template's name and the line.
+  [[noreturn]] void fail(const std::string& message) const;
+
+  // Counts what is done. Copying and searching count by bytes, which are fast, so many of them are one step.
+  void charge(size_t steps) {
+    if (steps > steps_left_) fail_steps();
+    steps_left_ -= steps;
+  }
+  void charge_bytes(size_t bytes) { charge(bytes / 64); }
+  void charge_memory(size_t bytes) {
+    if (bytes > memory_left_) fail_memory();
+    memory_left_ -= bytes;
+  }
+
+  template <class T, class... Arguments>
+  T* make(Arguments&&... arguments) {
+    return new (allocate(sizeof(T), alignof(T))) T{std::forward<Arguments>(arguments)...};
+  }
+  template <class T>
+  std::span<T> copy_array(std::span<const T> values) {
+    T* items = static_cast<T*>(allocate(values.size() * sizeof(T), alignof(T)));
+    std::uninitialized_copy(values.begin(), values.end(), items);
+    return {items, values.size()};
+  }
+
+  // For containers that grow; what they take is to be charged apart.
+  std::pmr::memory_resource* memory() { return &arena_; }
+
+  Value text(std::string_view text, bool markup = false);  // a copy
+  Value concatenate(std::string_view a, std::string_view b, bool markup = false);
+  Value sequence(Kind kind, std::span<const Value> values);  // kList or kTuple
+  Value list(std::span<const Value> values) { return sequence(Kind::kList, values); }
+  Value tuple(std::span<const Value> values) { return sequence(Kind::kTuple, values); }
+  Value iterator(const char* type, std::span<const Value> values);
+  Value undefined(Undefined::Why why, std::string_view name, const char* type = "");
+  int depth_of(std::span<const Value> values) const;  // of a container of these; refuses what is too deep
+  void check_depth(int value_depth) const;
+
+  // One level of nesting of the evaluation, as long as it lives.
+  class Level {
+   public:
+    explicit Level(Heap& heap) : heap_(heap) {
+      if (++heap_.depth_ > heap_.limits_.depth) heap_.fail_depth();
+    }
+    ~Level() { --heap_.depth_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+   private:
+    Heap& heap_;
+  };
+
+ private:
+  void* allocate(size_t bytes, size_t alignment) {
+    charge_memory(bytes);
+    return arena_.allocate(bytes, alignment);
+  }
+  [[noreturn]] void fail_steps() const;
+  [[noreturn]] void fail_memory() const;
+  [[noreturn]] void fail_depth();
+
+  // Memory behind a text that concatenate() made, so that the next piece can go there without copying what is before.
+  struct Growing {
+    const char* end = nullptr;
+    size_t room = 0;
+  };
+
+  Limits limits_;
+  std::string what_;
+  int line_ = 0;
+  int depth_ = 0;
+  size_t steps_left_ = limits_.steps;
+  size_t memory_left_ = limits_.memory_bytes;
+  std::array<Growing, 4> growing_;
+  size_t next_growing_ = 0;
+  std::pmr::monotonic_buffer_resource arena_;
+};
+
+// Collects the entries of a dict; a later value of an equal key replaces the earlier one, in its place.
+class DictBuilder {
+ public:
+  explicit DictBuilder(Heap& heap) : heap_(heap) {}
+  void set(const Value& key, const Value& value);
+  bool add(const Value& key);  // false where it is there already
+  Value finish();
+
+ private:
+  Heap& heap_;
+  std::vector<DictEntry> entries_;
+  std::vector<uint32_t> table_;
+};
+
+const Value* find_in(Heap& heap, const Dict& dict, const Value& key);  // null where it is absent
+
+}  // namespace lfm2::jinja

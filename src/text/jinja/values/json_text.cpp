@@ -1,0 +1,138 @@
+// json.dumps().
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "text/jinja/values/format.h"
+#include "text/jinja/values/operators.h"
+#include "text/jinja/values/python_text.h"
+
+namespace lfm2::jinja {
+
+namespace {
+
+void append_json_text(Heap& heap, std::string& out, std::string_view text, bool ascii) {
+  heap.charge_memory(text.size());
+  heap.charge_bytes(text.size());
+  out += '"';
+  const auto unit = [&](uint32_t value) { fmt::format_to(std::back_inserter(out), "\\u{:04x}", value); };
+  for (size_t at = 0; at < text.size();) {
+    const size_t begin = at;
+    const char32_t c = next_character(text, at);
+    if (c == '"' || c == '\\') {
+      (out += '\\') += static_cast<char>(c);
+    } else if (c >= 0x20 && (c < 0x7f || !ascii)) {
+      out += text.substr(begin, at - begin);
+    } else if (const size_t escape = std::string_view("\b\t\n\f\r").find(static_cast<char>(c));
+               c < 0x20 && escape != std::string_view::npos) {
+      (out += '\\') += "btnfr"[escape];
+    } else if (c < 0x10000) {
+      unit(c);
+    } else {
+      unit(0xd800 + ((c - 0x10000) >> 10));
+      unit(0xdc00 + ((c - 0x10000) & 0x3ff));
+    }
+  }
+  out += '"';
+}
+
+void append_json_real(std::string& out, double value) {
+  if (std::isnan(value))
+    out += "NaN";
+  else if (std::isinf(value))
+    out += value < 0 ? "-Infinity" : "Infinity";
+  else
+    append_real(out, value);
+}
+
+void append_json_key(Heap& heap, std::string& out, const Value& key, const JsonForm& form) {
+  if (key.is_text()) {
+    append_json_text(heap, out, key.as_text(), form.ascii);
+    return;
+  }
+  if (!key.is_number() && !key.is_none())
+    heap.fail(fmt::format("tojson: keys must be str, int, float, bool or None, not {}", type_name(key)));
+  out += '"';
+  append_json(heap, out, key, form);
+  out += '"';
+}
+
+void append_break(Heap& heap, std::string& out, const JsonForm& form, int level) {
+  if (!form.lines) return;
+  heap.charge_memory(form.indent.size() * static_cast<size_t>(level));
+  out += '\n';
+  for (int i = 0; i < level; ++i) out += form.indent;
+}
+
+void append_json_dict(Heap& heap, std::string& out, const Dict& dict, const JsonForm& form, int level) {
+  std::vector<const DictEntry*> entries;
+  for (const DictEntry& entry : dict.entries) entries.push_back(&entry);
+  if (form.sorted)
+    std::stable_sort(entries.begin(), entries.end(),
+                     [&](const DictEntry* a, const DictEntry* b) { return less(heap, a->key, b->key); });
+  out += '{';
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (i > 0) out += form.between_items;
+    append_break(heap, out, form, level + 1);
+    append_json_key(heap, out, entries[i]->key, form);
+    out += form.after_key;
+    append_json(heap, out, entries[i]->value, form, level + 1);
+  }
+  if (!entries.empty()) append_break(heap, out, form, level);
+  out += '}';
+}
+
+void append_json_list(Heap& heap, std::string& out, std::span<const Value> items, const JsonForm& form, int level) {
+  out += '[';
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (i > 0) out += form.between_items;
+    append_break(heap, out, form, level + 1);
+    append_json(heap, out, items[i], form, level + 1);
+  }
+  if (!items.empty()) append_break(heap, out, form, level);
+  out += ']';
+}
+
+}  // namespace
+
+void append_json(Heap& heap, std::string& out, const Value& value, const JsonForm& form, int level) {
+  heap.charge(1);
+  heap.charge_memory(8 + form.between_items.size() + form.after_key.size());
+  switch (value.kind()) {
+    case Kind::kNone:
+      out += "null";
+      return;
+    case Kind::kBoolean:
+      out += value.as_boolean() ? "true" : "false";
+      return;
+    case Kind::kInteger:
+      out += integer_text(value.as_integer());
+      return;
+    case Kind::kReal:
+      append_json_real(out, value.as_real());
+      return;
+    case Kind::kText:
+      append_json_text(heap, out, value.as_text(), form.ascii);
+      return;
+    case Kind::kList:
+    case Kind::kTuple:
+      append_json_list(heap, out, value.as<Items>().values, form, level);
+      return;
+    case Kind::kDict:
+      append_json_dict(heap, out, value.as<Dict>(), form, level);
+      return;
+    case Kind::kMissing:
+    case Kind::kUndefined:
+    case Kind::kRange:
+    case Kind::kView:
+    case Kind::kIterator:
+    case Kind::kNamespace:
+    case Kind::kMacro:
+    case Kind::kMethod:
+    case Kind::kFunction:
+    case Kind::kLoop:
+      heap.fail(fmt::format("tojson: Object of type {} is not JSON serializable", type_name(value)));
+  }
+}
+
+}  // namespace lfm2::jinja

@@ -1,0 +1,56 @@
+// What Python's operators and its built-in len(), bool() and iter() do to values. What Python refuses is an Error.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "text/jinja/values/heap.h"
+#include "text/jinja/values/value.h"
+
+namespace lfm2::jinja {
+
+enum class Operator : uint8_t {
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kFloorDivide,
+  kModulo,
+  kPower,
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessOrEqual,
+  kGreater,
+  kGreaterOrEqual,
+  kIn,
+  kNotIn,
+};
+
+bool truth(const Value& value);
+bool equal(Heap& heap, const Value& a, const Value& b);
+size_t hash(Heap& heap, const Value& value);  // of what may be a key
+bool less(Heap& heap, const Value& a, const Value& b);
+bool compare(Heap& heap, Operator op, const Value& a, const Value& b);
+bool contains(Heap& heap, const Value& container, const Value& item);
+
+Value arithmetic(Heap& heap, Operator op, const Value& a, const Value& b);
+Value negate(Heap& heap, const Value& value);
+Value posit(Heap& heap, const Value& value);  // unary plus
+
+std::optional<size_t> length(const Value& value);  // nullopt where Python's len() refuses
+bool is_iterable(const Value& value);
+// All items, in order: those of a sequence, a dict's keys, a text's characters, what is left of an iterator, which is
+// empty behind this. Error where the value has none.
+std::span<const Value> items_of(Heap& heap, const Value& value);
+
+// Refuses an operation on something undefined, with Python's message; anything else with `what`.
+[[noreturn]] void refuse(const Heap& heap, const Value& value, const std::string& what);
+void require_defined(const Heap& heap, const Value& value);
+
+// Text in which & < > ' " are written as HTML has them.
+Value escape(Heap& heap, const Value& value);
+
+}  // namespace lfm2::jinja
