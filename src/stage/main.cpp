@@ -117,9 +117,14 @@ int main(int argc, char** argv) {
           world, verbose, [&] { return doctor.run(); }, [] {});
     }
     deadline.reset();
-    const std::unique_ptr<Job> job = make_job(parsed.options, world);
-    return run_or_end_all(
-        world, verbose, [&] { return job->run(); }, [&] { job->leave_output(); });
+    std::unique_ptr<Job> job;
+    const auto run = [&] {
+      job = make_job(parsed.options, world);
+      return job->run();
+    };
+    return run_or_end_all(world, verbose, run, [&] {
+      if (job) job->leave_output();
+    });
   } catch (const Error& error) {
     fmt::print(stderr, "lfm2_stage: {}\n", error.what());
     return static_cast<int>(error.code());

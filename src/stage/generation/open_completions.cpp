@@ -25,6 +25,8 @@ void OpenCompletions::apply(const Step& step) {
     expect(drawn == open.completion.token_ids.size(), "OpenCompletions: a sequence comes back with another text");
     if (!is_new) continue;
     open.completion.sample = one.sample;
+    open.completion.prompt_tokens = one.prompt;
+    open.completion.tag = one.tag;
     open.max_new = one.max_new;
     open.eos_tokens = one.eos_tokens;
   }

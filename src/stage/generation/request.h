@@ -8,7 +8,6 @@
 
 #include "kernels/sampling.h"
 #include "stage/io/completion.h"
-#include "stage/io/input_file.h"
 
 namespace lfm2 {
 
@@ -18,7 +17,9 @@ constexpr int64_t max_new_tokens(int64_t prompt, int64_t asked, int64_t max_posi
 }
 
 struct Request {
-  int32_t sample = 0;                // the number of the sample: unique in a run, and what it draws depends on it
+  int32_t sample = 0;                // the number of the sample: unique in a run
+  int32_t draw = 0;                  // draws depend on the rule's seed, on this, and on the token's place
+  int32_t tag = 0;                   // handed through to the completion: the form of its answer
   std::vector<int32_t> prompt = {};  // at least one token
   int64_t max_new = 0;               // how many tokens may follow the prompt: at least 1; see max_new_tokens()
   SamplingRule rule = {};
@@ -45,34 +46,6 @@ class RequestSource {
   virtual std::vector<int32_t> taken_back() { return {}; }
   // Called with each token that was drawn for a sample, unless the sample was taken back.
   virtual void drawn(int32_t, const DrawnToken&) {}
-};
-
-// Gives the samples of a job in their order. All have the same sampling rule.
-class SampleRequests : public RequestSource {
- public:
-  // Gives the samples `range` of `samples`, which must outlive this. `each` holds what all requests have in common; its
-  // max_new is lowered for samples where `max_positions` leaves room for fewer tokens.
-  SampleRequests(const Samples& samples, SampleRange range, Request each, int64_t max_positions)
-      : samples_(samples), range_(range), each_(std::move(each)), max_positions_(max_positions) {}
-
-  int64_t waiting() const override { return range_.count - given_; }
-  bool ended() const override { return waiting() == 0; }
-  std::optional<Request> next() override {
-    if (waiting() == 0) return {};
-    const int64_t sample = range_.first + given_++, length = samples_.offsets.length(sample);
-    const auto prompt = samples_.tokens(samples_.offsets[sample], length);
-    Request request = each_;
-    request.sample = static_cast<int32_t>(samples_.numbers[sample]);
-    request.prompt.assign(prompt.begin(), prompt.end());
-    request.max_new = max_new_tokens(length, each_.max_new, max_positions_);
-    return request;
-  }
-
- private:
-  const Samples& samples_;
-  SampleRange range_;
-  Request each_;
-  int64_t max_positions_, given_ = 0;
 };
 
 }  // namespace lfm2

@@ -131,6 +131,8 @@ bool Scheduler::admit(Step& step) {
                            .prompt = static_cast<int32_t>(request.prompt.size()),
                            .known = static_cast<int32_t>(sequence->known),
                            .max_new = static_cast<int32_t>(request.max_new),
+                           .draw = request.draw,
+                           .tag = request.tag,
                            .rule = request.rule,
                            .eos_tokens = request.eos_tokens});
   at(slot) = std::move(*sequence);

@@ -4,8 +4,8 @@
 #include <array>
 
 #include "stage/hdf5/h5.h"
+#include "stage/io/answers.h"
 #include "stage/support/checked_file.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 
@@ -46,35 +46,14 @@ class JsonlCompletions : public AppendedCompletions {
 
   void take(const Completion& completion) override {
     const auto sample = static_cast<size_t>(completion.sample);
-    const bool named = !job_.names->empty() && !(*job_.names)[sample].empty();
-    std::string line =
-        fmt::format("{{\"id\":{},\"token_ids\":", named ? std::string((*job_.names)[sample]) : std::to_string(sample));
-    line += Json(completion.token_ids).dump();
-    line += fmt::format(",\"finish_reason\":\"{}\"", name(completion.reason));
-    if (job_.kind.top_k > 0) {
-      const auto k = static_cast<size_t>(job_.kind.top_k);
-      line += ",\"logprobs\":[";
-      append_values(line, std::span(completion.log_probs));
-      line += "],\"top_ids\":[";
-      append_rows(line, std::span(completion.top_ids), k);
-      line += "],\"top_logprobs\":[";
-      append_rows(line, std::span(completion.top_log_probs), k);
-      line += ']';
-    }
-    line += "}\n";
+    const std::string_view name = job_.names->empty() ? std::string_view() : (*job_.names)[sample];
+    const AnswerForm form = AnswerForm::from_word(completion.tag);
+    std::string line = is_batch_line(form.form) ? batch_answer(completion, form, name, job_)
+                                                : plain_answer(completion, form, name, job_);
+    line += '\n';
     append(completion, std::as_bytes(std::span(line)));
   }
   void commit() override { commit_in_order(partial_, job_.pulse); }
-
- private:
-  template <class T>
-  static void append_rows(std::string& text, std::span<const T> values, size_t columns) {
-    for (size_t at = 0; at < values.size(); at += columns) {
-      text += at > 0 ? ",[" : "[";
-      append_values(text, values.subspan(at, columns));
-      text += ']';
-    }
-  }
 };
 
 // Appends each completion as its reason, its number of tokens and its lists; commit() makes the HDF5 file of them.

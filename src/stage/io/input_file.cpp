@@ -5,13 +5,15 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 
+#include "kernels/thread_pool.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/io/line_reader.h"
+#include "stage/io/request_line.h"
 #include "stage/support/checked_file.h"
-#include "stage/support/json.h"
 
 namespace lfm2 {
 
@@ -178,32 +180,32 @@ Samples read_h5(const std::filesystem::path& path, const InputLimits& limits) {
   return samples;
 }
 
-void read_jsonl_line(std::string_view line, const InputLimits& limits, const std::string& where, Samples& samples) {
-  const Json json = parse_json(line, where);
-  if (!json.is_object() || !json.contains("input_ids") || !json["input_ids"].is_array())
-    throw Error(ExitCode::kData, fmt::format("{}: expected an object with \"input_ids\": [...]", where));
-  for (const auto& [key, value] : json.items())
-    if (key != "input_ids" && key != "id")
-      throw Error(ExitCode::kData, fmt::format("{}: unknown key \"{}\", expected input_ids and id", where, key));
-  for (const Json& id : json["input_ids"])
-    samples.ids.push_back(
-        static_cast<int32_t>(json_unsigned(id, static_cast<uint64_t>(limits.vocab - 1), where, "input_ids")));
-  if (json.contains("id") && !json["id"].is_string() && !json["id"].is_number_integer())
-    throw Error(ExitCode::kData, fmt::format("{}: \"id\" is neither text nor integer", where));
-  samples.names.push_back(json.contains("id") ? json["id"].dump() : "");
-  finish_sample(samples, limits, where);
+// A line as it was read by one of the threads.
+struct ReadLine {
+  RequestLine line;
+  std::optional<Error> error = {};
+};
+
+ReadLine read_line(const Line& line, const LineContext& context, const LineReader& reader) {
+  const std::string where = reader.where(line);
+  try {
+    if (reader.path().extension() == ".txt") return {parse_text_line(line.text, context, where)};
+    return {parse_request_line(line.text, context, where)};
+  } catch (const Error& error) {
+    return {{}, error};
+  }
 }
 
-Samples read_jsonl(const std::filesystem::path& path, const InputLimits& limits) {
-  LineReader reader(path);
-  Samples samples{.ids = {}, .offsets = {0}};
-  while (!enough(samples, limits)) {
-    const std::vector<Line>& lines = reader.next();
-    if (lines.empty()) break;
-    for (size_t i = 0; i < lines.size() && !enough(samples, limits); ++i)
-      read_jsonl_line(lines[i].text, limits, reader.where(lines[i]), samples);
-  }
-  return samples;
+void add_line(RequestLine line, Samples& samples) {
+  check_total(samples.ids.size() + line.ids.size(), "the input");
+  const int64_t sample = samples.count();
+  samples.ids.append(line.ids);
+  samples.offsets.push_back(static_cast<int64_t>(samples.ids.size()));
+  if (!line.name.empty() && samples.names.empty())
+    for (int64_t unnamed = 0; unnamed < sample; ++unnamed) samples.names.push_back("");
+  if (!line.name.empty() || !samples.names.empty()) samples.names.push_back(line.name);
+  if (!line.error.empty()) samples.errors.emplace(sample, std::move(line.error));
+  samples.rules.push_back(std::move(line.rules));
 }
 
 // splitmix64: one well-mixed value for each counter.
@@ -222,13 +224,47 @@ Samples read_samples(const std::filesystem::path& path, const InputLimits& limit
     samples = read_bin(path, limits);
   else if (path.extension() == ".h5")
     samples = read_h5(path, limits);
-  else if (path.extension() == ".jsonl")
-    samples = read_jsonl(path, limits);
   else
     throw Error(ExitCode::kUsage,
-                fmt::format("--input {}: expected a name ending in .bin, .h5 or .jsonl", path.string()));
+                fmt::format("--input {}: expected a name ending in .bin, .h5, .jsonl or .txt, or - for "
+                            "lines of JSON from standard input",
+                            path.string()));
   if (samples.count() == 0)
     throw Error(ExitCode::kData, fmt::format("{}: no samples, expected at least 1", path.string()));
+  return samples;
+}
+
+bool is_input_of_lines(const std::filesystem::path& path) {
+  return path == "-" || path.extension() == ".jsonl" || path.extension() == ".txt";
+}
+
+Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_samples, ThreadPool& threads) {
+  const InputLimits limits{context.vocab, context.max_positions, max_samples};
+  Samples samples{.ids = {}, .offsets = {0}};
+  const bool batch = is_batch_line(reader.first());
+  std::vector<ReadLine> read;
+  while (!enough(samples, limits)) {
+    const std::vector<Line>& lines = reader.next();
+    if (lines.empty()) break;
+    const size_t count =
+        max_samples > 0 ? std::min(lines.size(), static_cast<size_t>(max_samples - samples.count())) : lines.size();
+    read.assign(count, {});
+    // Some lines at a time: a short one is read faster than a thread takes it.
+    constexpr size_t kLines = 16;
+    threads.parallel_for((count + kLines - 1) / kLines, [&](size_t part, size_t) {
+      for (size_t i = part * kLines; i < std::min(count, (part + 1) * kLines); ++i)
+        read[i] = read_line(lines[i], context, reader);
+    });
+    for (ReadLine& one : read) {
+      if (one.error && (!batch || context.strict)) throw *one.error;
+      if (one.error) one.line = faulty_line("", LineForm::kCompletion, one.error->what());
+      if (!one.line.error.empty() && context.strict) throw Error(ExitCode::kData, one.line.error);
+      add_line(std::move(one.line), samples);
+    }
+  }
+  if (samples.count() == 0)
+    throw Error(ExitCode::kData, fmt::format("{}: no samples, expected at least 1", reader.name()));
+  samples.source = reader.checksum().hex();
   return samples;
 }
 

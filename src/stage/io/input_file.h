@@ -1,15 +1,17 @@
-// The samples of a job: read from .bin, .h5 or .jsonl, or made at random. Rank 0 reads; the first rank of every other
-// pipeline gets its share from it.
+// The samples of a job: read from a file or from lines of text, or made at random. Rank 0 reads; the first rank of
+// every other pipeline gets its share from it.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "stage/io/sample_names.h"
 #include "stage/io/sample_offsets.h"
+#include "stage/io/sample_rules.h"
 #include "stage/io/token_ids.h"
 
 namespace lfm2 {
@@ -19,6 +21,11 @@ struct Samples {
   SampleOffsets offsets;
   SampleNames names = {};      // .jsonl: each sample's "id", where any has one
   SampleNumbers numbers = {};  // in the whole job, where some are left out
+  // Of lines, by their numbers in the whole job: how they are to be continued, and why some are not (these have no
+  // ids).
+  RuleTable rules = {};
+  std::map<int64_t, std::string> errors = {};
+  std::string source = {};  // lines: the checksum of the input
 
   int64_t count() const { return offsets.samples(); }
   // The ids of tokens [first, first + count).
@@ -33,9 +40,20 @@ struct InputLimits {
   int64_t max_samples = 0;    // take the first ones; 0: all
 };
 
-// The ending chooses the form. Error(kNoInput) for a missing file; Error(kData) naming file, sample (or line), found
+class LineReader;
+class ThreadPool;
+struct LineContext;
+
+// .bin or .h5, by the ending. Error(kNoInput) for a missing file; Error(kData) naming file, sample (or line), found
 // and expected for anything that is not exactly as interface and limits say; Error(kUsage) for another ending.
 Samples read_samples(const std::filesystem::path& path, const InputLimits& limits);
+
+// Whether an input is one of lines: .jsonl, .txt, or "-", lines of JSON from standard input.
+bool is_input_of_lines(const std::filesystem::path& path);
+// The samples of such an input, in the order of the lines; parsed by all threads. Error(kData) for the first line that
+// is refused. Where the first line is a batch line, a line that is refused becomes an error answer instead, but for
+// context.strict.
+Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_samples, ThreadPool& threads);
 
 // The built-in job: `count` samples of `length` ids, uniform in [0, vocab). Sample i depends on `seed` and i alone.
 Samples random_samples(int64_t count, int64_t length, uint64_t seed, int64_t vocab);

@@ -268,9 +268,11 @@ h5::File create_pending_h5(const PendingPath& pending) {
 
 JournalContent new_journal(const OutputJob& job) {
   std::random_device random;
-  return {.id = uint64_t{random()} << 32 | random(),
-          .text = Json{{"job", Json::parse(job.identity.empty() ? "{}" : job.identity)}}.dump(),
-          .records = {}};
+  return {
+      .id = uint64_t{random()} << 32 | random(),
+      .text =
+          Json{{"created", job.facts.created}, {"job", Json::parse(job.identity.empty() ? "{}" : job.identity)}}.dump(),
+      .records = {}};
 }
 
 void leave_some_for_all(JournalContent& content, const OutputJob& job) {

@@ -19,18 +19,21 @@ namespace lfm2 {
 namespace h5 {
 class File;
 }
+class Tokenizer;
 
 // What an output file says about how it was made. Only facts that fix the content: equal jobs give equal bytes.
 struct OutputFacts {
   std::string model_type, dtype, split_id, created_by;
+  int64_t created = 0;  // the time of the job, which its journal keeps for runs that go on with it
 };
 
 struct OutputJob {
   ResultKind kind;
   int64_t vocab = 0;
-  JobSize size;                                     // of the whole job
-  const SampleOffsets* offsets = nullptr;           // of the whole job; null where needs_offsets() says no
+  JobSize size;                            // of the whole job
+  const SampleOffsets* offsets = nullptr;  // of the whole job; null where needs_offsets() says no
   const SampleNames* names = nullptr;      // .jsonl: see Samples::names
+  const Tokenizer* tokenizer = nullptr;    // completions: gives their texts; null: they are ids alone
   OutputFacts facts;
   ThreadPool* threads = nullptr;  // that write large results side by side
   std::string identity = {};      // JSON: a run goes on with what another one left if this is equal; empty: none may

@@ -2,12 +2,15 @@
 #include "stage/job/generation_job.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 
+#include "stage/io/answer_form.h"
 #include "stage/model/memory_plan.h"
 #include "stage/scoring/cost_model.h"
 #include "stage/support/json.h"
 #include "stage/support/stop.h"
+#include "text/stream_decoder.h"
 
 namespace lfm2 {
 
@@ -18,6 +21,26 @@ constexpr int64_t kMaxSequencesInStep = 512;
 constexpr int64_t kCudaPromptTokens = 2048, kCpuPromptTokens = 128;
 constexpr double kCacheShare = 0.9;  // the part of the free memory that caches may take: libraries allocate, too
 constexpr double kUnlimited = 1e9;   // a number of pages that no job needs
+
+// Requests whose tokens are printed as they come, where there is a tokenizer.
+class StreamedRequests : public SampleRequests {
+ public:
+  StreamedRequests(const Samples& samples, SampleRange range, RequestDefaults defaults, int64_t max_positions,
+                   const Tokenizer* tokenizer)
+      : SampleRequests(samples, range, std::move(defaults), max_positions) {
+    if (tokenizer != nullptr) decoder_.emplace(*tokenizer, true);
+  }
+  void drawn(int32_t, const DrawnToken& token) override {
+    if (!decoder_) return;
+    std::string text = decoder_->feed(token.token);
+    if (token.ends) text += decoder_->flush() + "\n";
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+ private:
+  std::optional<StreamDecoder> decoder_;
+};
 
 }  // namespace
 
@@ -31,51 +54,95 @@ void GenerationJob::check_samples(const Samples& prompts) const {
           fmt::format("sample {}: {} tokens, expected fewer than max_position_embeddings = {} to leave room for "
                       "--generate",
                       i, prompt, max_positions));
+  const auto is_plain = [](const SampleRules& rules) { return rules == SampleRules{}; };
+  const std::vector<SampleRules>& rules = prompts.rules.distinct();
+  if (options_.replicas > 1 && (!std::all_of(rules.begin(), rules.end(), is_plain) || prompts.rules.have_seeds()))
+    throw Error(ExitCode::kUsage,
+                "--replicas with lines of text, or with fields of their own: expected one pipeline, or ids alone");
+}
+
+// Lines that were refused are answered before anything else. Last stages.
+void GenerationJob::answer_errors(const std::vector<CompletionConsumer*>& consumers) const {
+  for (const auto& [sample, error] : samples_->errors()) {
+    const auto holds = [sample = sample](const JournalRecord& record) {
+      return record.first <= sample && sample < record.first + record.count;
+    };
+    if (std::any_of(kept_.records.begin(), kept_.records.end(), holds)) continue;
+    Completion completion;
+    completion.sample = sample;
+    completion.tag = AnswerForm{LineForm::kCompletion}.to_word();
+    completion.error = error;
+    for (CompletionConsumer* consumer : consumers) consumer->take(completion);
+  }
 }
 
 // Called on the first stage of a pipeline, which has its prompts. The other stages are told the result.
 GenerationJob::PromptSizes GenerationJob::measure_prompts(int64_t slots) const {
   PromptSizes sizes{.tokens = samples_->own_share().tokens};
-  const SampleOffsets& offsets = samples_->own_samples().offsets;
-  const auto max_new = [this](int64_t prompt) {
-    return max_new_tokens(prompt, options_.generation.max_new, config().max_positions);
+  const Samples& samples = samples_->own_samples();
+  const RequestDefaults defaults = this->defaults();
+  const auto for_each = [&](const auto& take) {
+    for (int64_t i = 0; i < samples_->own_range().count; ++i) {
+      const int64_t prompt = samples.offsets.length(i), number = samples.numbers[i];
+      if (prompt == 0) continue;  // is answered with an error
+      const int64_t asked = samples.rules.empty() ? defaults.of_ids.max_new
+                                                  : request_by_rules(defaults, samples.rules[number], number).max_new;
+      take(prompt, max_new_tokens(prompt, asked, config().max_positions));
+    }
   };
-  for (int64_t i = 0; i < samples_->own_range().count; ++i) {
-    const int64_t prompt = offsets.length(i);
-    sizes.new_tokens += max_new(prompt);
-    sizes.longest = std::max(sizes.longest, cached_positions(prompt, max_new(prompt)));
-  }
-  sizes.page = std::min(options_.generation.page, std::max<int64_t>(1, sizes.longest));
+  for_each([&](int64_t prompt, int64_t max_new) {
+    sizes.new_tokens += max_new;
+    sizes.longest = std::max(sizes.longest, cached_positions(prompt, max_new));
+  });
+  sizes.longest = std::max<int64_t>(1, sizes.longest);
+  sizes.page = std::min(options_.generation.page, sizes.longest);
   std::map<int64_t, int64_t, std::greater<>> sequences_of;  // key: number of pages
-  for (int64_t i = 0; i < samples_->own_range().count; ++i) {
-    const int64_t prompt = offsets.length(i);
-    ++sequences_of[pages_for(cached_positions(prompt, max_new(prompt)), sizes.page)];
-  }
+  for_each([&](int64_t prompt, int64_t max_new) {
+    ++sequences_of[pages_for(cached_positions(prompt, max_new), sizes.page)];
+  });
   for (const auto& [pages, sequences] : sequences_of) {
     const int64_t together = std::min(slots, sequences);
     sizes.pages += pages * together;
     slots -= together;
   }
+  sizes.pages = std::max<int64_t>(1, sizes.pages);
   return sizes;
 }
 
-// What all requests of the job have in common.
-Request GenerationJob::each_request() const {
+RequestDefaults GenerationJob::defaults() const {
   const GenerationOptions& wanted = options_.generation;
-  Request request{.max_new = wanted.max_new, .rule = wanted.rule};
-  if (!wanted.ignore_eos) request.eos_tokens = wanted.eos_tokens.empty() ? config().eos_tokens : wanted.eos_tokens;
-  return request;
+  const GenerationConfig& model = text_.generation_config();
+  constexpr int64_t kDefaultTokens = 256;
+  Request of_ids{.max_new = wanted.max_new > 0 ? wanted.max_new : kDefaultTokens, .rule = wanted.rule};
+  if (!wanted.ignore_eos) of_ids.eos_tokens = wanted.eos_tokens.empty() ? config().eos_tokens : wanted.eos_tokens;
+  Request of_text = of_ids;
+  if (wanted.max_new == 0) of_text.max_new = model.max_new.value_or(kDefaultTokens);
+  if (!wanted.temperature_given) of_text.rule.temperature = model.temperature.value_or(of_text.rule.temperature);
+  if (!wanted.top_k_given) of_text.rule.top_k = model.top_k.value_or(of_text.rule.top_k);
+  if (!wanted.top_p_given) of_text.rule.top_p = model.top_p.value_or(of_text.rule.top_p);
+  if (!wanted.ignore_eos && wanted.eos_tokens.empty() && !model.eos_tokens.empty())
+    of_text.eos_tokens = model.eos_tokens;
+  std::optional<int32_t> log_probs;
+  if (asked_top_k_ > 0) log_probs = static_cast<int32_t>(asked_top_k_);
+  return {.of_ids = std::move(of_ids), .of_text = std::move(of_text), .log_probs = log_probs};
 }
 
 void GenerationJob::add_to_identity(Json& identity) const {
-  const GenerationOptions& generation = options_.generation;
-  identity["--generate"] = generation.max_new;
-  identity["--temperature"] = generation.rule.temperature;
-  identity["--eos"] = each_request().eos_tokens;
-  if (generation.rule.temperature == 0) return;
-  identity["--seed"] = generation.rule.seed;
-  identity["--top-k"] = generation.rule.top_k;
-  identity["--top-p"] = generation.rule.top_p;
+  const auto add = [&identity](const Request& request, const std::string& suffix) {
+    identity["--generate" + suffix] = request.max_new;
+    identity["--temperature" + suffix] = request.rule.temperature;
+    identity["--eos" + suffix] = request.eos_tokens;
+    if (request.rule.temperature == 0 && suffix.empty()) return;
+    identity["--seed"] = request.rule.seed;
+    identity["--top-k" + suffix] = request.rule.top_k;
+    identity["--top-p" + suffix] = request.rule.top_p;
+  };
+  const RequestDefaults defaults = this->defaults();
+  add(defaults.of_ids, "");
+  if (samples_->all().rules.empty()) return;
+  add(defaults.of_text, " of text");
+  identity["lines"] = samples_->all().source;
+  identity["tokenizer"] = text_.checksum();
 }
 
 JobOutput& GenerationJob::resume_output_file(Unfinished& begun) {
@@ -171,7 +238,9 @@ bool GenerationJob::run_once() {
   }
   Progress progress("generate", static_cast<uint64_t>(prompts_.new_tokens), Progress::Unit::kTokens,
                     makes_output() ? options_.progress : ProgressMode::kOff);
-  SampleRequests requests(samples_->own_samples(), samples_->own_range(), each_request(), config().max_positions);
+  if (makes_output()) answer_errors(consumers);
+  StreamedRequests requests(samples_->own_samples(), samples_->own_range(), defaults(), config().max_positions,
+                            options_.prompt ? text_.tokenizer() : nullptr);
   generator_->run(
       is_first() ? &requests : nullptr, consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); },
       stop_requested);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "stage/generation/generator.h"
+#include "stage/generation/sample_requests.h"
 #include "stage/io/completions.h"
 #include "stage/job/job.h"
 
@@ -9,7 +10,8 @@ namespace lfm2 {
 
 class GenerationJob : public Job {
  public:
-  GenerationJob(const Options& options, MpiWorld& world) : Job(options, world) {}
+  GenerationJob(const Options& options, MpiWorld& world, JobText text)
+      : Job(options, world, std::move(text)), asked_top_k_(options.results.top_k) {}
   void leave_output() override { output_.reset(); }
 
  private:
@@ -37,9 +39,11 @@ class GenerationJob : public Job {
   void add_to(JobReport& report) const override;
 
   PromptSizes measure_prompts(int64_t slots) const;
-  Request each_request() const;
+  RequestDefaults defaults() const;
+  void answer_errors(const std::vector<CompletionConsumer*>& consumers) const;
   CacheShape fit_caches() const;  // collective in the pipeline; the weights must be loaded
 
+  const int64_t asked_top_k_;  // --top-logprobs; lines may ask for more
   GenerationPlan plan_;
   PromptSizes prompts_;
   std::optional<Generator> generator_;

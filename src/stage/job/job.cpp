@@ -25,6 +25,15 @@ constexpr int kMaxResultThreads = 12;
 // The most threads that read shards: with more of them memory is the limit, not the processors.
 constexpr int kMaxReaders = 16;
 
+// Error(kUnavailable) where this program is another one than that of rank 0: each host may have its own, built from
+// another state of the source.
+void expect_one_program(const Options& options, MpiWorld& world) {
+  const std::string mine = fmt::format("{}, bits {}", kVersionText, kBits);
+  if (const std::string first = world.broadcast(mine, 0, options.timeout_seconds, "version"); first != mine)
+    throw Error(ExitCode::kUnavailable,
+                fmt::format("this is {}, rank 0 is {}: expected the same program on all hosts", mine, first));
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -32,13 +41,14 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 std::unique_ptr<Job> make_job(const Options& options, MpiWorld& world) {
-  if (options.generation.max_new > 0) return std::make_unique<GenerationJob>(options, world);
-  return std::make_unique<ScoringJob>(options, world);
+  expect_one_program(options, world);
+  JobText text(options, world);
+  if (text.continues()) return std::make_unique<GenerationJob>(options, world, std::move(text));
+  return std::make_unique<ScoringJob>(options, world, std::move(text));
 }
 
 ExitCode Job::run() {
   enter({.phase = Phase::kRead});
-  expect_one_program();
   form_pipelines();
   share_job(check_inputs());
   machine_ = choose_machine(options_, world_);
@@ -67,15 +77,6 @@ void Job::say(const std::string& line) const {
   if (options_.verbose) fmt::print(stderr, "lfm2_stage: rank {} ({}): {}\n", world_.rank(), world_.host(), line);
 }
 
-// Error(kUnavailable) where this program is another one than that of rank 0: each host may have its own, built from
-// another state of the source.
-void Job::expect_one_program() const {
-  const std::string mine = fmt::format("{}, bits {}", kVersionText, kBits);
-  if (const std::string first = world_.broadcast(mine, 0, options_.timeout_seconds, "version"); first != mine)
-    throw Error(ExitCode::kUnavailable,
-                fmt::format("this is {}, rank 0 is {}: expected the same program on all hosts", mine, first));
-}
-
 void Job::form_pipelines() {
   const int replicas = options_.replicas;
   if (world_.size() % replicas != 0)
@@ -84,8 +85,12 @@ void Job::form_pipelines() {
   pipeline_ranks_.emplace(world_, world_.rank() / (world_.size() / replicas));
 }
 
-Samples Job::read_input() const {
+Samples Job::read_input() {
   const ModelConfig& config = this->config();
+  if (options_.prompt || is_input_of_lines(options_.input)) {
+    ThreadPool threads(std::min(world_.fair_share_of_processors(), kMaxReaders));
+    return text_.read(config, threads);
+  }
   if (!options_.input.empty())
     return read_samples(options_.input, {config.vocab, config.max_positions, options_.samples});
   if (options_.length > config.max_positions)
@@ -105,6 +110,7 @@ Samples Job::check_inputs() {
                   fmt::format("{} ranks for the {} layers of {}, expected at most a rank a layer", stages,
                               config.layers, options_.weights.string()));
     if (!options_.layer_counts.empty()) given_partition(config.layers, stages, options_.layer_counts);
+    text_.open(*shards_);
     samples = read_input();
     check_samples(samples);
     if (options_.results.top_k > config.vocab)
@@ -137,17 +143,21 @@ void Job::choose_cut() {
 }
 
 void Job::share_job(Samples all) {
+  for (const SampleRules& rules : all.rules.distinct())  // as many as any line asks for
+    options_.results.top_k = std::max<int64_t>(options_.results.top_k, rules.log_probs.value_or(0));
   std::vector<int> listing;
   for (int rank = 0; rank < world_.size(); ++rank)
     if (lists_offsets(rank)) listing.push_back(rank);
   // .jsonl is written by one rank alone: the last one of the first pipeline.
-  const bool names = options_.input.extension() == ".jsonl" && options_.output.extension() == ".jsonl";
+  const bool names = is_input_of_lines(options_.input) && options_.output.extension() == ".jsonl";
   samples_.emplace(world_, std::move(all),
                    JobSamples::Distribution{.stages = pipeline_ranks_->size(),
                                             .listing_ranks = std::move(listing),
                                             .naming_rank = names ? pipeline_ranks_->size() - 1 : -1,
                                             .may_leave_out = options_.resume,
                                             .timeout_seconds = load_timeout()});
+  text_.share(load_timeout());
+  world_.broadcast(&options_.results.top_k, sizeof options_.results.top_k, 0, load_timeout(), "log-probabilities");
 }
 
 OutputJob Job::output_job() {
@@ -157,8 +167,9 @@ OutputJob Job::output_job() {
           .size = samples_->size(),
           .offsets = &samples_->offsets(),
           .names = &samples_->names(),
+          .tokenizer = text_.tokenizer(),
           .facts = {std::string(config().type_name()), std::string(lfm2::name(compute_)), shards_->split_id(),
-                    kVersionText},
+                    kVersionText, text_.now()},
           .threads = &*result_threads_,
           .identity = options_.benchmark ? "" : identity_,
           .replica = replica(),

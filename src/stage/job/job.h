@@ -12,6 +12,7 @@
 #include "stage/io/output_file.h"
 #include "stage/job/backend_choice.h"
 #include "stage/job/job_samples.h"
+#include "stage/job/job_text.h"
 #include "stage/job/options.h"
 #include "stage/job/report.h"
 #include "stage/job/session.h"
@@ -31,7 +32,8 @@ class Job {
   virtual void leave_output() = 0;
 
  protected:
-  Job(const Options& options, MpiWorld& world) : options_(options), world_(world) {}
+  Job(const Options& options, MpiWorld& world, JobText text)
+      : options_(options), world_(world), text_(std::move(text)) {}
 
   // The largest micro-batch or step.
   struct Portion {
@@ -85,8 +87,9 @@ class Job {
     bool stopped = false;         // whether a signal ended a run
   };
 
-  const Options& options_;
+  Options options_;
   MpiWorld& world_;
+  JobText text_;
   std::optional<MpiGroup> pipeline_ranks_;  // the ranks of this rank's pipeline: all ranks, or those of a replica
   std::optional<ShardSet> shards_;
   std::optional<JobSamples> samples_;
@@ -99,11 +102,10 @@ class Job {
   std::optional<Session> session_;
 
  private:
-  void expect_one_program() const;
   void form_pipelines();
   // Returns the job's samples on rank 0. Rank 0 opens the files before the others, so that a bad file is reported once.
   Samples check_inputs();
-  Samples read_input() const;
+  Samples read_input();
   void share_job(Samples all);
   void leave_out_finished();
   void open_unfinished_output();

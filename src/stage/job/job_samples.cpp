@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "stage/scoring/plan.h"
+#include "stage/support/json.h"
 
 namespace lfm2 {
 
@@ -27,8 +28,7 @@ SampleOffsets offsets_of(const SampleOffsets& all, const SampleNumbers& numbers,
 }
 
 // Removes the ids of samples that are left out, in place, because the ids of a job may fill most of the memory.
-void keep_ids(TokenIds& ids, const SampleOffsets& all, const SampleNumbers& numbers,
-              const SampleOffsets& left) {
+void keep_ids(TokenIds& ids, const SampleOffsets& all, const SampleNumbers& numbers, const SampleOffsets& left) {
   for (int64_t sample = 0; sample < left.samples(); ++sample)
     std::copy_n(ids.data() + all[numbers[sample]], left.length(sample), ids.data() + left[sample]);
   ids.resize(static_cast<size_t>(left.back()));
@@ -44,6 +44,7 @@ JobSamples::JobSamples(const MpiWorld& world, Samples all, Distribution distribu
   for (const int rank : distribution_.listing_ranks)
     if (rank != 0) pass_offsets(rank, {0, size_.samples}, listed_);
   pass_names();
+  pass_errors();
   if (distribution_.may_leave_out && lists(world_.rank())) whole_offsets_ = offsets_left();
 }
 
@@ -67,9 +68,21 @@ void JobSamples::pass_names() {
   const int writer = distribution_.naming_rank;
   names_ = std::exchange(samples_.names, {});
   if (writer < 0) return;
-  std::string lines = world_.pass(world_.rank() == 0 ? names_.to_lines() : "", 0, writer,
-                                  distribution_.timeout_seconds, "sample ids");
+  std::string lines =
+      world_.pass(world_.rank() == 0 ? names_.to_lines() : "", 0, writer, distribution_.timeout_seconds, "sample ids");
   if (world_.rank() == writer && writer != 0) names_ = SampleNames::from_lines(lines);
+}
+
+void JobSamples::pass_errors() {
+  const int writer = distribution_.naming_rank;
+  errors_ = std::exchange(samples_.errors, {});
+  if (writer < 0) return;
+  Json list = Json::array();
+  for (const auto& [sample, error] : errors_) list.push_back({sample, error});
+  const std::string text = world_.pass(world_.rank() == 0 ? json_text(list) : "", 0, writer,
+                                       distribution_.timeout_seconds, "errors of lines");
+  if (world_.rank() == writer && writer != 0)
+    for (const Json& one : Json::parse(text)) errors_.emplace(one[0], one[1]);
 }
 
 void JobSamples::leave_out(const FinishedRanges& finished) {

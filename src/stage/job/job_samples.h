@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -39,6 +40,8 @@ class JobSamples {
   // The names of all samples of the job, on ranks that know them.
   const SampleNames& names() const { return names_; }
   void forget_names() { names_.clear(); }
+  // Why some samples are answered with an error, by their numbers in the whole job; on ranks that know the names.
+  const std::map<int64_t, std::string>& errors() const { return errors_; }
   // The numbers in the whole job of the samples that are left.
   const SampleNumbers& numbers() const { return numbers_; }
 
@@ -68,6 +71,7 @@ class JobSamples {
   bool lists(int rank) const;
   void pass_offsets(int to, SampleRange range, SampleOffsets& into);
   void pass_names();
+  void pass_errors();
 
   const MpiWorld& world_;
   Distribution distribution_;
@@ -79,6 +83,7 @@ class JobSamples {
   // Offsets of the whole job, on ranks that list, where samples may be left out.
   std::optional<SampleOffsets> whole_offsets_;
   SampleNames names_;
+  std::map<int64_t, std::string> errors_;
 };
 
 }  // namespace lfm2

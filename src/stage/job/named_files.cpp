@@ -24,11 +24,13 @@ struct NamedFile {
 };
 
 std::vector<NamedFile> named_files(const Options& options) {
-  std::vector<NamedFile> files{{"--input", options.input, false},
-                               {"--answers", options.answers, false},
-                               {"--output", options.output, true},
-                               {"--report", options.report, true},
-                               {"--trace", options.trace, true}};
+  std::vector<NamedFile> files{
+      {"--input", options.input == "-" ? fs::path() : options.input, false},
+      {"--generation-config", options.generation_config == "none" ? "" : options.generation_config, false},
+      {"--answers", options.answers, false},
+      {"--output", options.output, true},
+      {"--report", options.report, true},
+      {"--trace", options.trace, true}};
   std::erase_if(files, [](const NamedFile& file) { return file.path.empty(); });
   return files;
 }

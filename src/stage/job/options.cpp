@@ -31,7 +31,25 @@ void add_sample_sizes(CLI::App& app, Options& options) {
 
 void add_job_options(CLI::App& app, Options& options) {
   add_weights(app, options)->required();
-  app.add_option("--input", options.input, "Samples: .bin, .h5 or .jsonl; without it random ones")->type_name("FILE");
+  auto* input =
+      app.add_option("--input", options.input,
+                     "Samples: .bin, .h5, .jsonl, .txt (a line a sample), or - for lines of JSON from standard "
+                     "input; without it random ones")
+          ->type_name("FILE");
+  app.add_option_function<std::string>(
+         "--prompt", [&options](const std::string& text) { options.prompt = text; },
+         "Continue this text on standard output, by 256 tokens unless --generate says otherwise")
+      ->type_name("TEXT")
+      ->excludes(input);
+  app.add_option("--tokenizer", options.tokenizer,
+                 "Folder of tokenizer.json and chat template, for shards that were split without them")
+      ->type_name("DIR");
+  app.add_option(
+         "--generation-config", options.generation_config,
+         "How prompts and messages are continued unless options or lines say otherwise: a file, or none; default "
+         "the model's own")
+      ->type_name("FILE");
+  app.add_flag("--strict", options.strict, "A bad batch line ends the job instead of being answered with an error");
   add_sample_sizes(app, options);
   add_number(app, "--seed", options.seed, "Seed of the random samples, and of drawing tokens", 0,
              std::numeric_limits<uint64_t>::max())
@@ -60,35 +78,27 @@ void add_job_options(CLI::App& app, Options& options) {
 }
 
 void add_generation_options(CLI::App& app, GenerationOptions& generation) {
-  auto* generate = add_number(app, "--generate", generation.max_new,
-                              "Continue each sample by up to N tokens instead of scoring it", 1, kMaxCount)
-                       ->type_name("N");
+  add_number(app, "--generate", generation.max_new, "Continue each sample by up to N tokens instead of scoring it", 1,
+             kMaxCount)
+      ->type_name("N");
   add_number(app, "--temperature", generation.rule.temperature, "0: always the likeliest token; above: draw", 0.0f,
              1e6f)
-      ->needs(generate)
       ->capture_default_str();
   add_number(app, "--top-k", generation.rule.top_k, "Draw from the K likeliest tokens only; 0: from all", 0, kMaxCount)
-      ->needs(generate)
       ->capture_default_str();
   add_number(app, "--top-p", generation.rule.top_p, "Draw from the likeliest tokens that together have probability P",
              0.0f, 1.0f)
-      ->needs(generate)
       ->capture_default_str();
   add_numbers(app, "--eos", generation.eos_tokens, "Token ids that end a text; default: the model's own", 0,
               kMaxCount - 1)
-      ->needs(generate)
       ->type_name("ID,ID,...");
   app.add_flag("--ignore-eos", generation.ignore_eos, "No token ends a text: all become equally long")
-      ->needs(generate)
       ->excludes("--eos");
   add_number(app, "--max-sequences", generation.max_sequences, "Sequences generated at a time; 0: chosen", 0, kMaxCount)
-      ->needs(generate)
       ->capture_default_str();
   add_number(app, "--prefill-chunk", generation.prompt_tokens, "Tokens of prompts in one step; 0: chosen", 0, kMaxCount)
-      ->needs(generate)
       ->capture_default_str();
   add_number(app, "--cache-page", generation.page, "Positions in one page of the key-value cache", 1, 1 << 20)
-      ->needs(generate)
       ->capture_default_str();
 }
 
@@ -173,24 +183,19 @@ void add_report_options(CLI::App& app, Options& options) {
       ->excludes(quiet);
 }
 
+void check_needs(const CLI::App& app, const Options& options) {
+  if (continues_samples(options).value_or(true)) return;
+  for (const char* name : {"--temperature", "--top-k", "--top-p", "--eos", "--ignore-eos", "--max-sequences",
+                           "--prefill-chunk", "--cache-page"})
+    if (app.count(name) > 0) throw Error(ExitCode::kUsage, fmt::format("{} requires --generate (see --help)", name));
+}
+
 void check_together(const Options& options) {
-  const bool generates = options.generation.max_new > 0;
-  if (!options.output.empty()) {
-    if (generates)
-      check_completion_form(options.output);
-    else
-      check_output_form(options.output, options.results);
-  }
-  if (generates && !options.answers.empty())
-    throw Error(ExitCode::kUsage,
-                "--answers with --generate: answers are logits of whole samples, expected no --generate");
-  if (generates && options.results.positions != Positions::kLast)
-    throw Error(ExitCode::kUsage,
-                "--logits with --generate: a generation hands out tokens, expected --top-logprobs at most");
-  if (generates && options.replicas > 1 && !options.output.empty())
-    throw Error(
-        ExitCode::kUsage,
-        "--replicas with --generate and --output: each pipeline would need a file of its own, expected one pipeline");
+  if (const std::optional<bool> continues = continues_samples(options)) check_kind(options, *continues);
+  if (options.prompt && options.replicas > 1)
+    throw Error(ExitCode::kUsage, "--replicas with --prompt: one text is continued, expected one pipeline");
+  if (options.resume && options.input == "-")
+    throw Error(ExitCode::kUsage, "--resume with --input -: standard input cannot be read again, expected a file");
   if (options.resume && options.output.empty())
     throw Error(ExitCode::kUsage, "--resume without --output: nothing would be kept, expected --output");
   if (options.resume && options.benchmark)
@@ -213,6 +218,32 @@ void check_together(const Options& options) {
 }
 
 }  // namespace
+
+std::optional<bool> continues_samples(const Options& options) {
+  if (options.generation.max_new > 0 || options.prompt) return true;
+  if (options.input.extension() == ".jsonl" || options.input == "-") return {};
+  return false;
+}
+
+void check_kind(const Options& options, bool continues) {
+  if (!options.output.empty()) {
+    if (continues)
+      check_completion_form(options.output);
+    else
+      check_output_form(options.output, options.results);
+  }
+  if (!continues) return;
+  if (!options.answers.empty())
+    throw Error(ExitCode::kUsage,
+                "--answers with --generate: answers are logits of whole samples, expected no --generate");
+  if (options.results.positions != Positions::kLast)
+    throw Error(ExitCode::kUsage,
+                "--logits with --generate: a generation hands out tokens, expected --top-logprobs at most");
+  if (options.replicas > 1 && !options.output.empty())
+    throw Error(
+        ExitCode::kUsage,
+        "--replicas with --generate and --output: each pipeline would need a file of its own, expected one pipeline");
+}
 
 ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   ParsedCommandLine parsed;
@@ -246,7 +277,16 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     const int words = parsed.doctor ? 1 : 0;
     app.parse(argc - words, argv + words);
     if (dtype != "auto") options.dtype = parse_dtype(dtype);
-    if (options.samples == 0 && options.input.empty()) options.samples = 1024;
+    if (options.prompt)
+      options.samples = 1;
+    else if (options.samples == 0 && options.input.empty())
+      options.samples = 1024;
+    if (!parsed.doctor) {
+      check_needs(app, options);
+      options.generation.temperature_given = app.count("--temperature") > 0;
+      options.generation.top_k_given = app.count("--top-k") > 0;
+      options.generation.top_p_given = app.count("--top-p") > 0;
+    }
     options.generation.rule.seed = options.seed;
     check_together(options);
     if (!parsed.doctor) check_files(options);

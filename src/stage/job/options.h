@@ -21,7 +21,8 @@ enum class TransportChoice : uint8_t { kAuto, kNccl, kMpi };
 struct GenerationOptions {
   int64_t max_new = 0;  // the most tokens that follow each sample; 0: the job scores
   SamplingRule rule;
-  std::vector<int32_t> eos_tokens;  // empty: those of the model
+  bool temperature_given = false, top_k_given = false, top_p_given = false;  // on the command line
+  std::vector<int32_t> eos_tokens;                                           // empty: those of the model
   bool ignore_eos = false;
   int64_t prompt_tokens = 0;  // tokens of prompts in one step; 0: chosen
   int64_t max_sequences = 0;  // sequences at a time; 0: chosen
@@ -30,8 +31,12 @@ struct GenerationOptions {
 
 struct Options {
   std::filesystem::path weights;
-  std::filesystem::path input;   // empty: random samples
-  std::filesystem::path output;  // empty: no results are written
+  std::filesystem::path input;        // empty: random samples; "-": lines of JSON from standard input
+  std::optional<std::string> prompt;  // continued on standard output, instead of an input
+  std::filesystem::path tokenizer;    // folder of tokenizer and templates; empty: the shards' own
+  std::string generation_config;      // a file, or "none"; empty: the model's own
+  bool strict = false;                // a bad batch line ends the job
+  std::filesystem::path output;       // empty: no results are written
   std::filesystem::path answers;
   std::filesystem::path report, trace;
   double tolerance = 1e-3;
@@ -57,6 +62,11 @@ struct Options {
   ProgressMode progress = ProgressMode::kAuto;
   bool quiet = false, verbose = false;
 };
+
+// Whether a job continues its samples, as far as the command line says. Nothing: its first line of input does.
+std::optional<bool> continues_samples(const Options& options);
+// Error(kUsage) for options that do not go together in a job that continues its samples, or in one that scores them.
+void check_kind(const Options& options, bool continues);
 
 // What main does next: it runs a job or doctor with `options`, or prints `text` and ends with `exit_code`.
 struct ParsedCommandLine {

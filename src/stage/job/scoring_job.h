@@ -10,7 +10,7 @@ namespace lfm2 {
 
 class ScoringJob : public Job {
  public:
-  ScoringJob(const Options& options, MpiWorld& world) : Job(options, world) {}
+  ScoringJob(const Options& options, MpiWorld& world, JobText text) : Job(options, world, std::move(text)) {}
   void leave_output() override;
 
  private:

@@ -27,7 +27,8 @@ void SequenceTable::admit(const Admission& one) {
   expect(one.slot >= 0 && one.slot < shape_.slots && sequences_[static_cast<size_t>(one.slot)].sample < 0,
          "SequenceTable: a step fills a slot that is taken");
   Sequence& sequence = sequences_[static_cast<size_t>(one.slot)];
-  sequence = {.sample = one.sample, .prompt = one.prompt, .known = one.known, .rule = one.rule, .pages = {}};
+  sequence = {
+      .draw = one.draw, .sample = one.sample, .prompt = one.prompt, .known = one.known, .rule = one.rule, .pages = {}};
   take_pages(sequence, one.known);
 }
 
@@ -78,7 +79,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     arrays.max_length = std::max(arrays.max_length, end);
     if (!sequence.draws()) continue;
     arrays.draw_rows.push_back(static_cast<int32_t>(arrays.tokens - 1));
-    arrays.draws.insert(arrays.draws.end(), {sequence.sample, static_cast<int32_t>(sequence.drawn())});
+    arrays.draws.insert(arrays.draws.end(), {sequence.draw, static_cast<int32_t>(sequence.drawn())});
     arrays.draw_slots.push_back(entry.slot);
     arrays.draw_rules.push_back(sequence.rule);
   }

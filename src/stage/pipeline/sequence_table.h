@@ -16,6 +16,7 @@ constexpr int64_t pages_for(int64_t positions, int64_t page) { return (positions
 constexpr int64_t cached_positions(int64_t prompt, int64_t max_new) { return prompt + max_new - 1; }
 
 struct Sequence {
+  int32_t draw = 0;     // see Request
   int32_t sample = -1;  // number of the sample; -1: the sequence slot is free
   int64_t prompt = 0;   // tokens of the prompt
   int64_t known = 0;    // tokens that are fed before the next one is drawn: see Admission

@@ -57,7 +57,7 @@ std::vector<int32_t> to_words(const Step& step) {
   append_list(words, step.released);
   append_list(words, step.dropped);
   for (const Admission& one : step.admitted) {
-    words.insert(words.end(), {one.slot, one.sample, one.prompt, one.known, one.max_new});
+    words.insert(words.end(), {one.slot, one.sample, one.prompt, one.known, one.max_new, one.draw, one.tag});
     const RuleWords rule = words_of(one.rule);
     words.insert(words.end(), rule.begin(), rule.end());
     append_list(words, one.eos_tokens);
@@ -75,7 +75,8 @@ Step step_from_words(const std::vector<int32_t>& words) {
   step.dropped = reader.list();
   for (int32_t i = 0; i < admitted; ++i) {
     Admission one;
-    for (int32_t* part : {&one.slot, &one.sample, &one.prompt, &one.known, &one.max_new}) *part = reader.next();
+    for (int32_t* part : {&one.slot, &one.sample, &one.prompt, &one.known, &one.max_new, &one.draw, &one.tag})
+      *part = reader.next();
     RuleWords rule{};
     for (int32_t& word : rule) word = reader.next();
     one.rule = rule_of(rule);

@@ -10,6 +10,7 @@
 
 #include "comm/local_channel.h"
 #include "comm/local_control_link.h"
+#include "stage/generation/sample_requests.h"
 #include "stage/io/input_file.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
@@ -73,9 +74,10 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
                              .stages = settings.stages,
                              .watchdog = watchdog},
                             plan, settings.compute);
-        SampleRequests requests(samples, {0, samples.count()},
-                                {.max_new = settings.max_new, .rule = settings.rule, .eos_tokens = settings.eos_tokens},
-                                config.max_positions);
+        SampleRequests requests(
+            samples, {0, samples.count()},
+            Request{.max_new = settings.max_new, .rule = settings.rule, .eos_tokens = settings.eos_tokens},
+            config.max_positions);
         generator.run(rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {});
         EXPECT_EQ(generator.used_slots(), 0);
         EXPECT_EQ(generator.free_pages(), plan.limits.caches.pages);

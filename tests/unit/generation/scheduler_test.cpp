@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "stage/generation/sample_requests.h"
 #include "stage/pipeline/step.h"
 #include "support/live_requests.h"
 
@@ -33,7 +34,7 @@ struct Simulation {
       : samples(job), limits(schedule_limits), ends_early(std::move(stops)), new_tokens(max_new) {}
 
   void run() {
-    SampleRequests requests(samples, {0, samples.count()}, {.max_new = new_tokens}, 1 << 20);
+    SampleRequests requests(samples, {0, samples.count()}, Request{.max_new = new_tokens}, 1 << 20);
     run(requests);
     if (testing::Test::HasFatalFailure()) return;
     for (int64_t sample = 0; sample < samples.count(); ++sample) {
@@ -235,7 +236,7 @@ TEST(SchedulerTest, RequestsComeAndAreTakenBack) {
     const int64_t page = between(1, 8), max_new = between(1, 30), slots = between(1, 10), stages = between(1, 4);
     const Samples samples = prompts_of(lengths);
     std::vector<Request> each;
-    SampleRequests all(samples, {0, samples.count()}, {.max_new = max_new}, 1 << 20);
+    SampleRequests all(samples, {0, samples.count()}, Request{.max_new = max_new}, 1 << 20);
     while (auto request = all.next()) each.push_back(*request);
     LiveRequests requests(each, comes, leaves);
     Simulation simulation(

@@ -1,0 +1,24 @@
+// generation_config.json: how the makers of a model would have its texts continued.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lfm2 {
+
+struct GenerationConfig {
+  std::optional<float> temperature = {}, top_p = {};
+  std::optional<int64_t> top_k = {};
+  std::optional<int64_t> max_new = {};
+  std::vector<int32_t> eos_tokens = {};  // empty: the file names none
+
+  // As vLLM reads the file: do_sample false means temperature 0, and otherwise do_sample decides nothing. Error(kData)
+  // naming `what` and the key for values that are impossible, and for those that would change texts and are not
+  // supported; other keys are ignored, as transformers writes many.
+  static GenerationConfig parse(std::string_view json, const std::string& what);
+};
+
+}  // namespace lfm2

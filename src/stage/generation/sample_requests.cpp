@@ -1,0 +1,44 @@
+#include "stage/generation/sample_requests.h"
+
+#include "stage/io/answer_form.h"
+
+namespace lfm2 {
+
+Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rules, int64_t sample) {
+  const bool of_ids = rules.form == LineForm::kIds || rules.form == LineForm::kText;
+  Request request = of_ids ? defaults.of_ids : defaults.of_text;
+  request.sample = static_cast<int32_t>(sample);
+  request.draw = of_ids && !rules.seed ? request.sample : 0;
+  const bool batch = is_batch_line(rules.form);
+  request.tag = AnswerForm{rules.form, rules.log_probs || batch ? rules.log_probs : defaults.log_probs}.to_word();
+  request.max_new = rules.max_new.value_or(request.max_new);
+  SamplingRule& rule = request.rule;
+  rule.temperature = rules.temperature.value_or(rule.temperature);
+  rule.top_k = rules.top_k.value_or(rule.top_k);
+  rule.top_p = rules.top_p.value_or(rule.top_p);
+  rule.seed = rules.seed.value_or(rule.seed);
+  if (rules.ignore_eos) request.eos_tokens.clear();
+  request.eos_tokens.insert(request.eos_tokens.end(), rules.stop_token_ids.begin(), rules.stop_token_ids.end());
+  return request;
+}
+
+SampleRequests::SampleRequests(const Samples& samples, SampleRange range, RequestDefaults defaults,
+                               int64_t max_positions)
+    : samples_(samples), range_(range), defaults_(std::move(defaults)), max_positions_(max_positions) {
+  for (int64_t i = 0; i < range.count; ++i) waiting_ += samples.offsets.length(range.first + i) > 0 ? 1 : 0;
+}
+
+std::optional<Request> SampleRequests::next() {
+  if (waiting_ == 0) return {};
+  while (samples_.offsets.length(range_.first + given_) == 0) ++given_;
+  --waiting_;
+  const int64_t sample = range_.first + given_++, length = samples_.offsets.length(sample);
+  const int64_t number = samples_.numbers[sample];
+  const auto prompt = samples_.tokens(samples_.offsets[sample], length);
+  Request request = request_by_rules(defaults_, samples_.rules[number], number);
+  request.prompt.assign(prompt.begin(), prompt.end());
+  request.max_new = max_new_tokens(length, request.max_new, max_positions_);
+  return request;
+}
+
+}  // namespace lfm2

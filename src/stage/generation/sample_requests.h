@@ -1,0 +1,44 @@
+// The requests of a job: one for each of its samples, by the rules of the job and of the sample's line.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "stage/generation/request.h"
+#include "stage/io/input_file.h"
+
+namespace lfm2 {
+
+// What the requests of a job have in common, by the form of their lines.
+struct RequestDefaults {
+  Request of_ids;                         // kIds and kText: the options
+  Request of_text;                        // all other forms: the options, and the model's generation_config.json
+  std::optional<int32_t> log_probs = {};  // of lines that are no batch lines: see SampleRules
+};
+
+// The request of a sample, without its prompt. The fields of its line go before the defaults. A sample of ids draws by
+// its number in the job, as long as its line has no seed; all others draw by their seeds alone, wherever they stand.
+Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rules, int64_t sample);
+
+// Gives the samples of a job in their order. Samples without a token are left out: they are answered with an error.
+class SampleRequests : public RequestSource {
+ public:
+  // Gives the samples `range` of `samples`, which must outlive this. max_new is lowered for samples where
+  // `max_positions` leaves room for fewer tokens.
+  SampleRequests(const Samples& samples, SampleRange range, RequestDefaults defaults, int64_t max_positions);
+  // All samples by the same rules.
+  SampleRequests(const Samples& samples, SampleRange range, const Request& each, int64_t max_positions)
+      : SampleRequests(samples, range, RequestDefaults{.of_ids = each, .of_text = each}, max_positions) {}
+
+  int64_t waiting() const override { return waiting_; }
+  bool ended() const override { return waiting_ == 0; }
+  std::optional<Request> next() override;
+
+ private:
+  const Samples& samples_;
+  SampleRange range_;
+  RequestDefaults defaults_;
+  int64_t max_positions_, given_ = 0, waiting_ = 0;
+};
+
+}  // namespace lfm2

@@ -1,0 +1,24 @@
+// What the answer to a sample looks like: known where its line is read, needed where its completion is written. It goes
+// through the pipeline as one word of the request.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "stage/io/sample_rules.h"
+
+namespace lfm2 {
+
+struct AnswerForm {
+  LineForm form = LineForm::kIds;
+  std::optional<int32_t> log_probs = {};  // see SampleRules; at most 2^20
+
+  int32_t to_word() const { return static_cast<int32_t>(form) | (log_probs ? *log_probs + 1 : 0) << 8; }
+  static AnswerForm from_word(int32_t word) {
+    AnswerForm answer{static_cast<LineForm>(word & 0xff)};
+    if (word >> 8 > 0) answer.log_probs = (word >> 8) - 1;
+    return answer;
+  }
+};
+
+}  // namespace lfm2

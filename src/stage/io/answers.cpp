@@ -1,0 +1,158 @@
+#include "stage/io/answers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "stage/support/json.h"
+#include "text/text_model.h"
+
+namespace lfm2 {
+
+namespace {
+
+// Rows of `columns` values, of which the first `used` are written.
+template <class T>
+void append_rows(std::string& text, std::span<const T> values, size_t columns, size_t used) {
+  for (size_t at = 0; at < values.size(); at += columns) {
+    text += at > 0 ? ",[" : "[";
+    append_values(text, values.subspan(at, used));
+    text += ']';
+  }
+}
+
+std::string json_string(std::string_view text) { return json_text(Json(text)); }
+
+// A token on its own: a part of a character becomes U+FFFD, as in OpenAI's answers; its bytes say what it is.
+OrderedJson token_json(const Tokenizer* tokenizer, int32_t id, float log_prob) {
+  OrderedJson bytes = nullptr;
+  std::string text = fmt::format("token_id:{}", id);
+  if (tokenizer != nullptr) {
+    text = tokenizer->bytes(id);
+    bytes = OrderedJson::array();
+    for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));
+  }
+  return {{"token", text}, {"logprob", log_prob}, {"bytes", bytes}};
+}
+
+// The log-probabilities of a completion, row by row.
+class LogProbs {
+ public:
+  LogProbs(const Completion& completion, size_t wanted)
+      : completion_(completion),
+        columns_(completion.token_ids.empty() ? 0 : completion.top_ids.size() / completion.token_ids.size()),
+        wanted_(std::min(wanted, columns_)) {}
+
+  size_t tokens() const { return completion_.token_ids.size(); }
+  size_t wanted() const { return wanted_; }
+  int32_t id(size_t token) const { return completion_.token_ids[token]; }
+  float log_prob(size_t token) const { return completion_.log_probs[token]; }
+  int32_t top_id(size_t token, size_t k) const { return completion_.top_ids[token * columns_ + k]; }
+  float top_log_prob(size_t token, size_t k) const { return completion_.top_log_probs[token * columns_ + k]; }
+
+ private:
+  const Completion& completion_;
+  size_t columns_, wanted_;
+};
+
+OrderedJson chat_log_probs(const LogProbs& probs, const Tokenizer* tokenizer) {
+  OrderedJson content = OrderedJson::array();
+  for (size_t token = 0; token < probs.tokens(); ++token) {
+    OrderedJson one = token_json(tokenizer, probs.id(token), probs.log_prob(token));
+    one["top_logprobs"] = OrderedJson::array();
+    for (size_t k = 0; k < probs.wanted(); ++k)
+      one["top_logprobs"].push_back(token_json(tokenizer, probs.top_id(token, k), probs.top_log_prob(token, k)));
+    content.push_back(std::move(one));
+  }
+  return {{"content", content}, {"refusal", nullptr}};
+}
+
+OrderedJson completion_log_probs(const LogProbs& probs, const Tokenizer* tokenizer) {
+  OrderedJson tokens = OrderedJson::array(), own = OrderedJson::array(), top = OrderedJson::array(),
+              offsets = OrderedJson::array();
+  size_t offset = 0;
+  for (size_t token = 0; token < probs.tokens(); ++token) {
+    const OrderedJson one = token_json(tokenizer, probs.id(token), probs.log_prob(token));
+    tokens.push_back(one["token"]);
+    own.push_back(one["logprob"]);
+    offsets.push_back(offset);
+    offset += one["token"].get_ref<const std::string&>().size();
+    OrderedJson row = OrderedJson::object();
+    for (size_t k = 0; k < probs.wanted(); ++k) {
+      const OrderedJson likely = token_json(tokenizer, probs.top_id(token, k), probs.top_log_prob(token, k));
+      row[likely["token"].get<std::string>()] = likely["logprob"];
+    }
+    top.push_back(std::move(row));
+  }
+  return {{"text_offset", offsets}, {"token_logprobs", own}, {"tokens", tokens}, {"top_logprobs", top}};
+}
+
+OrderedJson body_of(const Completion& completion, const AnswerForm& form, const OutputJob& job) {
+  const bool chat = form.form == LineForm::kChatCompletion;
+  const std::string text = job.tokenizer != nullptr ? text_of(*job.tokenizer, completion.token_ids) : "";
+  OrderedJson choice{{"index", 0}};
+  if (chat)
+    choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
+  else
+    choice["text"] = text;
+  choice["logprobs"] = nullptr;
+  if (form.log_probs) {
+    const LogProbs probs(completion, static_cast<size_t>(*form.log_probs));
+    choice["logprobs"] = chat ? chat_log_probs(probs, job.tokenizer) : completion_log_probs(probs, job.tokenizer);
+  }
+  choice["finish_reason"] = name(completion.reason);
+  const auto tokens = static_cast<int64_t>(completion.token_ids.size());
+  return {{"id", fmt::format("{}-{}", chat ? "chatcmpl" : "cmpl", completion.sample)},
+          {"object", chat ? "chat.completion" : "text_completion"},
+          {"created", job.facts.created},
+          {"model", job.facts.model_type},
+          {"choices", OrderedJson::array({choice})},
+          {"usage",
+           {{"prompt_tokens", completion.prompt_tokens},
+            {"completion_tokens", tokens},
+            {"total_tokens", completion.prompt_tokens + tokens}}}};
+}
+
+}  // namespace
+
+std::string plain_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
+                         const OutputJob& job) {
+  std::string line =
+      fmt::format("{{\"id\":{},\"token_ids\":[", name.empty() ? std::to_string(completion.sample) : std::string(name));
+  append_values(line, std::span(completion.token_ids));
+  line += ']';
+  if (job.tokenizer != nullptr) line += ",\"text\":" + json_string(text_of(*job.tokenizer, completion.token_ids));
+  line += fmt::format(",\"finish_reason\":\"{}\"", lfm2::name(completion.reason));
+  if (form.log_probs) {
+    line += ",\"logprobs\":[";
+    append_values(line, std::span(completion.log_probs));
+    line += ']';
+  }
+  if (const auto wanted = static_cast<size_t>(form.log_probs.value_or(0)); wanted > 0) {
+    const auto columns = static_cast<size_t>(job.kind.top_k);
+    line += ",\"top_ids\":[";
+    append_rows(line, std::span(completion.top_ids), columns, std::min(wanted, columns));
+    line += "],\"top_logprobs\":[";
+    append_rows(line, std::span(completion.top_log_probs), columns, std::min(wanted, columns));
+    line += ']';
+  }
+  line += '}';
+  return line;
+}
+
+std::string batch_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
+                         const OutputJob& job) {
+  OrderedJson body, error;
+  if (completion.error.empty())
+    body = body_of(completion, form, job);
+  else
+    error = {{"message", completion.error}, {"type", "invalid_request_error"}, {"param", nullptr}, {"code", 400}};
+  return fmt::format(
+      "{{\"id\":\"batch_req_{0}\",\"custom_id\":{1},\"response\":{{\"status_code\":{2},\"request_id\":\"req_{0}\","
+      "\"body\":{3}}},\"error\":{4}}}",
+      completion.sample, name.empty() ? "null" : name, completion.error.empty() ? 200 : 400, json_text(body),
+      json_text(error));
+}
+
+}  // namespace lfm2

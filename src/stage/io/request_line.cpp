@@ -1,0 +1,364 @@
+// Batch lines and short ones give their fields to the same readers: body and line are objects of the same fields.
+#include "stage/io/request_line.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "kernels/error.h"
+#include "stage/support/json.h"
+#include "text/text_model.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr std::string_view kCompletionsUrl = "/v1/completions", kChatUrl = "/v1/chat/completions";
+constexpr int32_t kMaxLogProbs = 1024;
+
+std::string excerpt(const OrderedJson& value) {
+  std::string text = json_text(value);
+  if (text.size() > 80) text = text.substr(0, 80) + "…";
+  return text;
+}
+
+[[noreturn]] void refuse(const std::string& where, std::string_view key, const OrderedJson& found,
+                         std::string_view expected) {
+  throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is {}, expected {}", where, key, excerpt(found), expected));
+}
+
+// Fields that change nothing here, or are for the service that answers online.
+constexpr std::array kIgnored{"model",
+                              "user",
+                              "metadata",
+                              "store",
+                              "stream_options",
+                              "service_tier",
+                              "safety_identifier",
+                              "prompt_cache_key",
+                              "parallel_tool_calls"};
+// Fields that have one value here: any other would change the answer.
+bool is_neutral(const std::string& key, const OrderedJson& value) {
+  if (value.is_null()) return true;
+  if (key == "presence_penalty" || key == "frequency_penalty" || key == "min_p" || key == "min_tokens")
+    return value.is_number() && value.get<double>() == 0;
+  if (key == "repetition_penalty" || key == "n" || key == "best_of")
+    return value.is_number() && value.get<double>() == 1;
+  if (key == "stream" || key == "echo") return value == false;
+  if (key == "logit_bias" || key == "stop") return value.empty() && value.is_structured();
+  if (key == "suffix") return value == "";
+  if (key == "tool_choice") return value == "auto" || value == "none";
+  if (key == "response_format") return value.is_object() && value.value("type", "") == "text";
+  return false;
+}
+constexpr std::array kOneValue{"presence_penalty",
+                               "frequency_penalty",
+                               "min_p",
+                               "min_tokens",
+                               "repetition_penalty",
+                               "n",
+                               "best_of",
+                               "stream",
+                               "echo",
+                               "logit_bias",
+                               "stop",
+                               "suffix",
+                               "tool_choice",
+                               "response_format"};
+
+// Reads the fields of one object, and knows which of them nobody asked for.
+class FieldReader {
+ public:
+  FieldReader(const OrderedJson& object, const LineContext& context, const std::string& where)
+      : object_(object), context_(context), where_(where) {}
+
+  // Null where the object has no such field, or null there.
+  const OrderedJson* find(const std::string& key) {
+    known_.push_back(key);
+    const auto found = object_.find(key);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+  std::optional<int64_t> integer(const std::string& key, int64_t least, int64_t most) {
+    const OrderedJson* value = find(key);
+    if (value == nullptr) return {};
+    if (!value->is_number_integer() || (value->is_number_unsigned() && value->get<uint64_t>() > INT64_MAX) ||
+        value->get<int64_t>() < least || value->get<int64_t>() > most)
+      refuse(where_, key, *value, fmt::format("an integer from {} to {}", least, most));
+    return value->get<int64_t>();
+  }
+  std::optional<float> number(const std::string& key, float least, float most) {
+    const OrderedJson* value = find(key);
+    if (value == nullptr) return {};
+    if (!value->is_number() || !(value->get<double>() >= least && value->get<double>() <= most))
+      refuse(where_, key, *value, fmt::format("a number from {} to {}", least, most));
+    return value->get<float>();
+  }
+  bool flag(const std::string& key) {
+    const OrderedJson* value = find(key);
+    if (value != nullptr && !value->is_boolean()) refuse(where_, key, *value, "true or false");
+    return value != nullptr && value->get<bool>();
+  }
+  const std::string* text(const std::string& key) {
+    const OrderedJson* value = find(key);
+    if (value == nullptr) return nullptr;
+    if (!value->is_string()) refuse(where_, key, *value, "text");
+    return value->get_ptr<const std::string*>();
+  }
+  std::vector<int32_t> ids(const std::string& key) {
+    const OrderedJson* value = find(key);
+    std::vector<int32_t> ids;
+    if (value == nullptr) return ids;
+    if (!value->is_array()) refuse(where_, key, *value, "a list of token ids");
+    ids.reserve(value->size());
+    for (const OrderedJson& id : *value) {
+      if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(context_.vocab))
+        refuse(where_, key, id, fmt::format("token ids from 0 to {}", context_.vocab - 1));
+      ids.push_back(id.get<int32_t>());
+    }
+    return ids;
+  }
+  void expect_all_known(bool of_request) const {
+    for (const auto& [key, value] : object_.items()) {
+      if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+      const auto is_one_of = [&key](const auto& list) {
+        return std::find(list.begin(), list.end(), key) != list.end();
+      };
+      if (of_request && is_one_of(kIgnored)) continue;
+      if (of_request && is_one_of(kOneValue)) {
+        if (is_neutral(key, value)) continue;
+        throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is {}, which is not supported: expected none", where_, key,
+                                                 excerpt(value)));
+      }
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: unknown key \"{}\", expected one of {}", where_, key, fmt::join(known_, ", ")));
+    }
+  }
+  const std::string& where() const { return where_; }
+  const LineContext& context() const { return context_; }
+
+ private:
+  const OrderedJson& object_;
+  const LineContext& context_;
+  const std::string& where_;
+  std::vector<std::string> known_;
+};
+
+const TextModel& text_model(const LineContext& context, const std::string& where) {
+  if (context.text == nullptr) throw Error(ExitCode::kData, fmt::format("{}: {}", where, context.text_error));
+  return *context.text;
+}
+
+std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where) {
+  std::vector<int32_t> ids;
+  text_model(context, where).tokenizer().encode(text, special, ids);
+  const auto beyond = std::find_if(ids.begin(), ids.end(), [&](int32_t id) { return id >= context.vocab; });
+  if (beyond != ids.end())
+    throw Error(ExitCode::kData, fmt::format("{}: the tokenizer gives token {}, expected ids below vocab_size = {}: "
+                                             "tokenizer and weights are of two models",
+                                             where, *beyond, context.vocab));
+  return ids;
+}
+
+void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where) {
+  const auto count = static_cast<int64_t>(ids.size()), most = context.max_positions - (context.continues ? 1 : 0);
+  if (count < 1 || count > most)
+    throw Error(ExitCode::kData, fmt::format("{}: {} tokens, expected 1 to {}max_position_embeddings = {}", where,
+                                             count, context.continues ? "fewer than " : "", context.max_positions));
+}
+
+// How a request is to be continued; the names of OpenAI's interface and those that transformers and vLLM add.
+void read_rules(FieldReader& fields, SampleRules& rules) {
+  constexpr int64_t kMaxTokens = int64_t{1} << 31;
+  rules.max_new = fields.integer("max_tokens", 1, kMaxTokens);
+  if (const auto newer = fields.integer("max_completion_tokens", 1, kMaxTokens)) rules.max_new = newer;
+  rules.temperature = fields.number("temperature", 0, 1e6f);
+  rules.top_p = fields.number("top_p", 0, 1);
+  rules.top_k = fields.integer("top_k", -1, kMaxTokens);
+  if (rules.top_k == -1) rules.top_k = 0;  // as vLLM says "all"
+  if (const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), INT64_MAX))
+    rules.seed = static_cast<uint64_t>(*seed);
+  rules.stop_token_ids = fields.ids("stop_token_ids");
+  rules.ignore_eos = fields.flag("ignore_eos");
+}
+
+// "logprobs" is a number of tokens, as in /v1/completions.
+void read_log_probs(FieldReader& fields, SampleRules& rules) {
+  if (const auto count = fields.integer("logprobs", 0, kMaxLogProbs)) rules.log_probs = static_cast<int32_t>(*count);
+}
+
+// "logprobs" says whether, "top_logprobs" how many, as in /v1/chat/completions.
+void read_chat_log_probs(FieldReader& fields, SampleRules& rules) {
+  const bool wanted = fields.flag("logprobs");
+  const auto count = fields.integer("top_logprobs", 0, kMaxLogProbs);
+  if (count.value_or(0) > 0 && !wanted)
+    throw Error(ExitCode::kData, fmt::format("{}: \"top_logprobs\" without \"logprobs\": true", fields.where()));
+  if (wanted) rules.log_probs = static_cast<int32_t>(count.value_or(0));
+}
+
+std::vector<int32_t> ids_of_prompt(FieldReader& fields) {
+  const OrderedJson* prompt = fields.find("prompt");
+  const bool one_text = prompt != nullptr && prompt->is_array() && prompt->size() == 1 && prompt->front().is_string();
+  const OrderedJson* text = one_text ? &prompt->front() : prompt;
+  if (text != nullptr && text->is_string())
+    return encode(text->get_ref<const std::string&>(), true, fields.context(), fields.where());
+  return fields.ids("prompt");
+}
+
+std::vector<int32_t> ids_of_messages(FieldReader& fields) {
+  const OrderedJson none, no_variables = OrderedJson::object();
+  const OrderedJson *messages = fields.find("messages"), *tools = fields.find("tools"),
+                    *variables = fields.find("chat_template_kwargs");
+  if (messages == nullptr || !messages->is_array() || messages->empty())
+    refuse(fields.where(), "messages", messages != nullptr ? *messages : none, "a list of messages");
+  if (tools != nullptr && !tools->is_array()) refuse(fields.where(), "tools", *tools, "a list of tools");
+  if (variables != nullptr && !variables->is_object())
+    refuse(fields.where(), "chat_template_kwargs", *variables, "an object");
+  const LineContext& context = fields.context();
+  const TextModel& model = text_model(context, fields.where());
+  std::string text;
+  try {
+    text = model.chat_text(*messages, tools != nullptr && !tools->empty() ? *tools : none,
+                           variables != nullptr ? *variables : no_variables, context.now);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", fields.where(), error.what()));
+  }
+  return encode(text, false, context, fields.where());  // templates write the special tokens themselves
+}
+
+// The body of a batch line.
+void read_body(const OrderedJson& body, bool chat, const LineContext& context, const std::string& where,
+               RequestLine& line) {
+  FieldReader fields(body, context, where);
+  line.ids = chat ? ids_of_messages(fields) : ids_of_prompt(fields);
+  read_rules(fields, line.rules);
+  chat ? read_chat_log_probs(fields, line.rules) : read_log_probs(fields, line.rules);
+  fields.expect_all_known(true);
+  check_length(line.ids, context, where);
+}
+
+RequestLine parse_batch_line(const OrderedJson& json, const LineContext& context, const std::string& where) {
+  RequestLine line;
+  FieldReader fields(json, context, where);
+  const OrderedJson* id = fields.find("custom_id");
+  if (id != nullptr && id->is_string()) line.name = json_text(*id);
+  line.rules.form = LineForm::kCompletion;
+  try {
+    if (line.name.empty()) refuse(where, "custom_id", id != nullptr ? *id : OrderedJson(), "text");
+    const std::string *method = fields.text("method"), *url = fields.text("url");
+    if (method == nullptr || *method != "POST")
+      refuse(where, "method", method != nullptr ? OrderedJson(*method) : OrderedJson(), "\"POST\"");
+    if (url == nullptr || (*url != kCompletionsUrl && *url != kChatUrl))
+      refuse(where, "url", url != nullptr ? OrderedJson(*url) : OrderedJson(),
+             fmt::format("{} or {}", kCompletionsUrl, kChatUrl));
+    const OrderedJson* body = fields.find("body");
+    if (body == nullptr || !body->is_object())
+      refuse(where, "body", body != nullptr ? *body : OrderedJson(), "an object");
+    fields.expect_all_known(false);
+    const bool chat = *url == kChatUrl;
+    if (chat) line.rules.form = LineForm::kChatCompletion;
+    read_body(*body, chat, context, where, line);
+  } catch (const Error& error) {
+    return faulty_line(line.name, line.rules.form, error.what());
+  }
+  return line;
+}
+
+LineForm form_of(const OrderedJson& json, const std::string& where) {
+  constexpr std::array<std::pair<const char*, LineForm>, 4> kForms{{{"input_ids", LineForm::kIds},
+                                                                    {"text", LineForm::kText},
+                                                                    {"prompt", LineForm::kPrompt},
+                                                                    {"messages", LineForm::kMessages}}};
+  std::optional<LineForm> found;
+  for (const auto& [key, form] : kForms) {
+    if (!json.contains(key)) continue;
+    if (found)
+      throw Error(ExitCode::kData, fmt::format("{}: more than one of input_ids, text, prompt, messages", where));
+    found = form;
+  }
+  if (!found)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: expected an object with \"input_ids\": [...], \"text\", \"prompt\" or "
+                            "\"messages\", or a batch line with \"custom_id\"",
+                            where));
+  return *found;
+}
+
+}  // namespace
+
+RequestLine faulty_line(std::string name, LineForm form, std::string error) {
+  RequestLine line;
+  line.name = std::move(name);
+  line.rules.form = form;
+  line.error = std::move(error);
+  return line;
+}
+
+RequestLine parse_request_line(std::string_view text, const LineContext& context, const std::string& where) {
+  const OrderedJson json = parse_ordered_json(text, where);
+  if (!json.is_object()) throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", where, excerpt(json)));
+  if (json.contains("custom_id") || json.contains("body")) return parse_batch_line(json, context, where);
+  RequestLine line;
+  line.rules.form = form_of(json, where);
+  FieldReader fields(json, context, where);
+  if (const OrderedJson* id = fields.find("id")) {
+    if (!id->is_string() && !id->is_number_integer())
+      throw Error(ExitCode::kData, fmt::format("{}: \"id\" is neither text nor integer", where));
+    line.name = json_text(*id);
+  }
+  switch (line.rules.form) {
+    case LineForm::kIds:
+      line.ids = fields.ids("input_ids");
+      break;
+    case LineForm::kText:
+      if (const std::string* own = fields.text("text")) line.ids = encode(*own, true, context, where);
+      break;
+    case LineForm::kPrompt:
+      line.ids = ids_of_prompt(fields);
+      break;
+    default:
+      line.ids = ids_of_messages(fields);
+  }
+  if (context.continues) {
+    read_rules(fields, line.rules);
+    read_log_probs(fields, line.rules);
+  } else if (line.rules.form != LineForm::kIds && line.rules.form != LineForm::kText) {
+    throw Error(ExitCode::kData,
+                fmt::format("{}: is to be continued, but the first line of this job is to be scored: expected lines of "
+                            "one kind, or --generate for all",
+                            where));
+  }
+  fields.expect_all_known(context.continues);
+  check_length(line.ids, context, where);
+  return line;
+}
+
+RequestLine parse_text_line(std::string_view text, const LineContext& context, const std::string& where) {
+  RequestLine line;
+  line.rules.form = LineForm::kText;
+  line.ids = encode(text, true, context, where);
+  check_length(line.ids, context, where);
+  return line;
+}
+
+namespace {
+
+bool has_one_of(std::string_view line, std::initializer_list<const char*> keys) {
+  try {
+    const OrderedJson json = parse_ordered_json(line, "");
+    return json.is_object() &&
+           std::any_of(keys.begin(), keys.end(), [&](const char* key) { return json.contains(key); });
+  } catch (const Error&) {
+    return false;  // reading the line says what is wrong with it
+  }
+}
+
+}  // namespace
+
+bool is_batch_line(std::string_view line) { return has_one_of(line, {"custom_id", "body"}); }
+bool is_continued(std::string_view first_line) {
+  return has_one_of(first_line, {"custom_id", "body", "prompt", "messages"});
+}
+
+}  // namespace lfm2

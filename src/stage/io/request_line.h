@@ -1,0 +1,49 @@
+// One line of .jsonl or .txt as a sample: its ids, its name, and how it is to be continued.
+#pragma once
+
+#include <ctime>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stage/io/sample_rules.h"
+#include "stage/support/json_fwd.h"
+
+namespace lfm2 {
+
+class TextModel;
+
+// What lines are read with.
+struct LineContext {
+  int64_t vocab = 0, max_positions = 0;
+  const TextModel* text = nullptr;  // null: lines of ids only
+  std::string text_error = {};      // then what a line of text is refused with
+  bool strict = false;              // a faulty batch line is an error like any other
+  bool continues = false;           // the job continues samples, so their lines may say how
+  std::time_t now = 0;              // the date of templates that ask for it
+};
+
+struct RequestLine {
+  std::vector<int32_t> ids;
+  std::string name;  // "id" or "custom_id" as JSON text; "": it has none
+  SampleRules rules;
+  std::string error = {};  // of a batch line: why it is answered with an error; such a line has no ids
+};
+
+// A batch line that is answered with an error.
+RequestLine faulty_line(std::string name, LineForm form, std::string error);
+
+// {"input_ids": [...]}, {"text": "..."}, {"prompt": "..." or [...]}, {"messages": [...], "tools": [...]}, each with
+// "id" and, where the job continues samples, with the fields of a request; or a batch line, {"custom_id", "method",
+// "url", "body"}, whose faults become its error. Error(kData) naming `where`, found and expected for any other fault.
+// May be called by many threads at once.
+RequestLine parse_request_line(std::string_view line, const LineContext& context, const std::string& where);
+// A line of .txt: its text as it stands.
+RequestLine parse_text_line(std::string_view line, const LineContext& context, const std::string& where);
+
+// Whether the text is meant as a batch line.
+bool is_batch_line(std::string_view line);
+// Whether a job without --generate continues its samples: decided by its first line.
+bool is_continued(std::string_view first_line);
+
+}  // namespace lfm2

@@ -1,0 +1,68 @@
+// How samples are to be continued, where their lines of input say so.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace lfm2 {
+
+// What a sample was given as. Today's defaults of the options hold for kIds and kText, those of the model's
+// generation_config.json for the others.
+enum class LineForm : uint8_t { kIds, kText, kPrompt, kMessages, kCompletion, kChatCompletion };
+// Lines of OpenAI's batch form: their answers have that form too.
+constexpr bool is_batch_line(LineForm form) {
+  return form == LineForm::kCompletion || form == LineForm::kChatCompletion;
+}
+
+// The fields of a line that go before options; nothing where the line is silent.
+struct SampleRules {
+  LineForm form = LineForm::kIds;
+  bool ignore_eos = false;
+  std::optional<int64_t> max_new = {};
+  std::optional<float> temperature = {}, top_p = {};
+  std::optional<int64_t> top_k = {};
+  std::optional<uint64_t> seed = {};
+  std::optional<int32_t> log_probs = {};  // the likeliest tokens to name beside each; 0: only its own log-probability
+  std::vector<int32_t> stop_token_ids = {};
+  bool operator==(const SampleRules&) const = default;
+  auto operator<=>(const SampleRules&) const = default;
+};
+
+// The rules of each sample of a job. Equal ones are kept once; seeds take 16 bytes a sample, and rules that are not
+// all equal 4.
+class RuleTable {
+ public:
+  void push_back(SampleRules rules) {
+    const std::optional<uint64_t> seed = rules.seed;
+    rules.seed.reset();
+    const auto [found, is_new] = index_.try_emplace(rules, static_cast<uint32_t>(distinct_.size()));
+    if (is_new) distinct_.push_back(std::move(rules));
+    if (found->second != 0 && of_sample_.empty()) of_sample_.resize(samples_);
+    if (!of_sample_.empty()) of_sample_.push_back(found->second);
+    if (seed && seeds_.empty()) seeds_.resize(samples_);
+    if (!seeds_.empty() || seed) seeds_.push_back(seed);
+    ++samples_;
+  }
+  bool empty() const { return samples_ == 0; }  // no sample has any
+  SampleRules operator[](int64_t sample) const {
+    if (empty()) return {};
+    const auto at = static_cast<size_t>(sample);
+    SampleRules rules = distinct_[of_sample_.empty() ? 0 : of_sample_[at]];
+    if (!seeds_.empty()) rules.seed = seeds_[at];
+    return rules;
+  }
+  bool have_seeds() const { return !seeds_.empty(); }
+  const std::vector<SampleRules>& distinct() const { return distinct_; }  // without seeds
+
+ private:
+  size_t samples_ = 0;
+  std::vector<SampleRules> distinct_;
+  std::map<SampleRules, uint32_t> index_;
+  std::vector<uint32_t> of_sample_;             // index of distinct_; empty while all are the first
+  std::vector<std::optional<uint64_t>> seeds_;  // empty while none has one
+};
+
+}  // namespace lfm2

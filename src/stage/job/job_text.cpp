@@ -1,0 +1,93 @@
+#include "stage/job/job_text.h"
+
+#include "stage/io/journal.h"
+#include "stage/io/request_line.h"
+#include "stage/model/model_config.h"
+#include "stage/shards/shard_reader.h"
+#include "stage/support/json.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr uint64_t kMaxGenerationConfigBytes = 1 << 20;
+
+}  // namespace
+
+JobText::JobText(const Options& options, MpiWorld& world)
+    : options_(options), world_(world), writer_(world.size() / options.replicas - 1) {
+  world.watchdog().enter({.phase = Phase::kRead});
+  int32_t continues = 0;
+  if (world.rank() == 0) {
+    if (is_input_of_lines(options.input))
+      lines_ = std::make_unique<LineReader>(options.input, [&world] { world.watchdog().pulse(); });
+    const std::optional<bool> known = continues_samples(options);
+    continues = known ? *known : is_continued(lines_->first());
+  }
+  const double timeout = kDiskFactor * options.timeout_seconds;
+  world.broadcast(&continues, sizeof continues, 0, timeout, "kind of job");
+  continues_ = continues != 0;
+  check_kind(options, continues_);
+  int64_t now = world.rank() == writer_ ? static_cast<int64_t>(time_of_job()) : 0;
+  world.broadcast(&now, sizeof now, writer_, timeout, "time of the job");
+  now_ = static_cast<std::time_t>(now);
+}
+
+std::time_t JobText::time_of_job() const {
+  if (options_.resume)
+    if (const std::optional<JournalContent> begun = read_journal(journal_path(options_.output), 0)) {
+      const Json text = Json::parse(begun->text, nullptr, false);
+      if (text.is_object() && text.contains("created") && text["created"].is_number_integer())
+        return text["created"].get<std::time_t>();
+    }
+  return std::time(nullptr);
+}
+
+void JobText::open(const ShardSet&) {
+  const std::filesystem::path folder = options_.tokenizer.empty() ? options_.weights : options_.tokenizer;
+  const bool writes_text = continues_ && options_.output.extension() == ".jsonl";
+  const bool needed = lines_ || options_.prompt || writes_text || !options_.tokenizer.empty();
+  if (needed && (!options_.tokenizer.empty() || std::filesystem::exists(folder / "tokenizer.json")))
+    model_ = TextModel::open(folder);
+  else
+    missing_ = fmt::format(
+        "text needs a tokenizer, and {} holds none: expected shards that were split from a folder "
+        "with tokenizer.json, or --tokenizer FOLDER",
+        options_.weights.string());
+  if (!continues_ || options_.generation_config == "none") return;
+  const std::filesystem::path file = options_.generation_config.empty()
+                                         ? folder / "generation_config.json"
+                                         : std::filesystem::path(options_.generation_config);
+  if (options_.generation_config.empty() && !std::filesystem::exists(file)) return;
+  generation_config_ = GenerationConfig::parse(read_text_file(file, kMaxGenerationConfigBytes), file.string());
+}
+
+Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
+  const LineContext context{.vocab = config.vocab,
+                            .max_positions = config.max_positions,
+                            .text = model_ ? &*model_ : nullptr,
+                            .text_error = missing_,
+                            .strict = options_.strict,
+                            .continues = continues_,
+                            .now = now_};
+  if (!options_.prompt) return read_lines(*lines_, context, options_.samples, threads);
+  RequestLine line = parse_text_line(*options_.prompt, context, "--prompt");
+  Samples samples{.ids = TokenIds(line.ids.begin(), line.ids.end()),
+                  .offsets = {0, static_cast<int64_t>(line.ids.size())}};
+  line.rules.form = LineForm::kPrompt;
+  samples.rules.push_back(std::move(line.rules));
+  return samples;
+}
+
+void JobText::share(double timeout_seconds) {
+  if (!continues_ || options_.output.extension() != ".jsonl" || writer_ == 0) return;
+  const std::string json = world_.pass(world_.rank() == 0 && model_ ? model_->tokenizer_json() : "", 0, writer_,
+                                       timeout_seconds, "tokenizer");
+  if (world_.rank() == writer_ && !json.empty()) tokenizer_ = Tokenizer::parse(json, "tokenizer.json");
+}
+
+const Tokenizer* JobText::tokenizer() const {
+  return model_ ? &model_->tokenizer() : tokenizer_ ? &*tokenizer_ : nullptr;
+}
+
+}  // namespace lfm2

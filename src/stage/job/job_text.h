@@ -1,0 +1,58 @@
+// The text side of a job on one rank. Rank 0 reads lines and has the tokenizer, the templates and
+// generation_config.json; the rank that writes completions with their texts has the tokenizer.
+#pragma once
+
+#include <ctime>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/mpi_world.h"
+#include "stage/generation/generation_config.h"
+#include "stage/io/input_file.h"
+#include "stage/io/line_reader.h"
+#include "stage/job/options.h"
+#include "text/text_model.h"
+
+namespace lfm2 {
+
+class ShardSet;
+struct ModelConfig;
+
+class JobText {
+ public:
+  // Collective. Opens an input of lines, on rank 0, and finds out what kind of job it is. Error(kUsage) for options
+  // that do not go together in a job of that kind.
+  JobText(const Options& options, MpiWorld& world);
+
+  bool continues() const { return continues_; }
+  // The time of the job: of an earlier run that it goes on with, else now. Equal on all ranks.
+  std::time_t now() const { return now_; }
+
+  // Rank 0: reads what lies beside the shards, or in --tokenizer, as far as the job needs it.
+  void open(const ShardSet& shards);
+  // Rank 0, after open(): the samples of an input of lines, or of --prompt.
+  Samples read(const ModelConfig& config, ThreadPool& threads);
+  // Collective, after open(): gives the tokenizer to the rank that writes completions.
+  void share(double timeout_seconds);
+
+  const Tokenizer* tokenizer() const;  // null where this rank has none
+  const GenerationConfig& generation_config() const { return generation_config_; }
+  std::string checksum() const { return model_ ? model_->checksum() : ""; }  // of tokenizer and templates
+
+ private:
+  std::time_t time_of_job() const;
+
+  const Options& options_;
+  MpiWorld& world_;
+  bool continues_ = false;
+  int writer_ = 0;  // the rank that makes the output
+  std::time_t now_ = 0;
+  std::unique_ptr<LineReader> lines_;
+  std::optional<TextModel> model_;      // rank 0
+  std::optional<Tokenizer> tokenizer_;  // the writer, where it is not rank 0
+  std::string missing_;                 // why there is no model
+  GenerationConfig generation_config_;
+};
+
+}  // namespace lfm2

@@ -1,0 +1,80 @@
+#include "text/text_model.h"
+
+#include <fmt/format.h>
+
+#include "kernels/error.h"
+#include "stage/support/checked_file.h"
+#include "stage/support/checksum.h"
+#include "text/chat_template_files.h"
+#include "text/stream_decoder.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr uint64_t kMaxTokenizerBytes = uint64_t{64} << 20;
+
+}  // namespace
+
+TextModel::TextModel(std::string json, const std::string& what)
+    : tokenizer_json_(std::move(json)), tokenizer_(Tokenizer::parse(tokenizer_json_, what)) {}
+
+TextModel TextModel::open(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "tokenizer.json";
+  TextModel model(read_text_file(file, kMaxTokenizerBytes), file.string());
+  model.read_templates(folder);
+  return model;
+}
+
+void TextModel::read_templates(const std::filesystem::path& folder) {
+  Checksum sum;
+  const auto add = [&](const std::string& text) { sum.add(std::as_bytes(std::span<const char>(text))); };
+  add(tokenizer_json_);
+  try {
+    const ChatTemplateFiles files = find_chat_template(folder);
+    special_ = read_special_tokens(folder);
+    for (const std::string& token : {special_.bos, special_.eos, special_.pad}) add('\n' + token);
+    const auto parse = [&](const std::optional<ChatTemplateText>& text, Template& into) {
+      add(text ? "\n1" + text->source : "\n0");
+      if (!text) return;
+      try {
+        into.tree = ChatTemplate::parse(text->source, text->what);
+      } catch (const Error& error) {
+        into.error = error.what();
+      }
+    };
+    parse(files.standard, standard_);
+    parse(files.with_tools, with_tools_);
+  } catch (const Error& error) {
+    standard_.error = error.what();
+  }
+  if (!standard_.tree && standard_.error.empty())
+    standard_.error = fmt::format(
+        "{}: no chat template: expected chat_template.jinja, or \"chat_template\" in "
+        "tokenizer_config.json",
+        folder.string());
+  checksum_ = sum.hex();
+}
+
+std::string TextModel::chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,
+                                 std::time_t now) const {
+  const bool for_tools = !tools.is_null() && (with_tools_.tree || !with_tools_.error.empty());
+  const Template& used = for_tools ? with_tools_ : standard_;
+  if (!used.tree) throw Error(ExitCode::kData, used.error);
+  return used.tree->render({.messages = messages,
+                            .tools = tools,
+                            .add_generation_prompt = true,
+                            .special_tokens = special_,
+                            .variables = variables,
+                            .now = now});
+}
+
+std::string text_of(const Tokenizer& tokenizer, std::span<const TokenId> ids) {
+  std::string text;
+  Utf8Stream utf8;
+  utf8.feed(tokenizer.decode(ids, true), text);
+  utf8.flush(text);
+  return text;
+}
+
+}  // namespace lfm2

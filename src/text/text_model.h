@@ -1,0 +1,51 @@
+// What a model knows of text: its tokenizer and its chat templates, as they lie in a folder of Hugging Face's form.
+#pragma once
+
+#include <ctime>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stage/support/json_fwd.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace lfm2 {
+
+class TextModel {
+ public:
+  // Reads tokenizer.json, and the templates and special tokens where there are some. Error(kNoInput) without a
+  // tokenizer.json, Error(kData) for one that Tokenizer::parse refuses. A template that is refused is an error only
+  // where it is used.
+  static TextModel open(const std::filesystem::path& folder);
+
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+  // The text of a conversation, up to where the assistant goes on. Error(kData) where there is no template, or where it
+  // refuses the conversation.
+  std::string chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,
+                        std::time_t now) const;
+  // Everything that ids depend on: of tokenizer.json and the templates.
+  const std::string& checksum() const { return checksum_; }
+  const std::string& tokenizer_json() const { return tokenizer_json_; }  // for a rank that only decodes
+
+ private:
+  struct Template {
+    std::optional<ChatTemplate> tree;
+    std::string error;  // why there is none
+  };
+  TextModel(std::string json, const std::string& what);
+  void read_templates(const std::filesystem::path& folder);
+
+  std::string tokenizer_json_;
+  Tokenizer tokenizer_;
+  Template standard_, with_tools_;
+  SpecialTokens special_;
+  std::string checksum_;
+};
+
+// The ids as text: bytes that are no UTF-8 become U+FFFD, special tokens are left out.
+std::string text_of(const Tokenizer& tokenizer, std::span<const TokenId> ids);
+
+}  // namespace lfm2
