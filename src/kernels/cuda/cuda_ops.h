@@ -73,7 +73,7 @@ class CudaOps final : public Ops {
   Products products_;
   RopeFrequencies frequencies_{};
   float theta_ = 0;
-  int64_t head_dim_ = 0;  // the head dimension of frequencies_
+  int64_t head_dim_ = 0;  // frequencies_ belongs to this theta_ and head_dim_
 };
 
 }  // namespace lfm2
