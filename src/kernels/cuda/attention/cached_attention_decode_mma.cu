@@ -224,8 +224,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32)
         store_largest<Step, halves>(scores, rows, s);
       }
       commit_copies();
-      // Behind this barrier, the round's largest scores are stored and every thread has joined the last round.
-      __syncthreads();
+      __syncthreads();  // so that the round's largest scores are stored and the last round's parts have joined
       if (mine) {
         uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
         weigh_tile<Step, halves>(rule, rows, largest, scores, high, low, s);
