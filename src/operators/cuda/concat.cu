@@ -217,7 +217,7 @@ struct PartUnit {
 };
 
 // - operands: whole [outer, whole_row], of whose rows table.row elements from table.first on are cut into the parts
-//   [outer, length], which are written; add: added to.
+//   [outer, length], which are written or, with `add`, added to.
 // - block: kThreads units in kSteps steps.
 // - thread: kSteps units of 16 bytes of the parts, kThreads apart, all of whose loads are under way before one is
 //   used.

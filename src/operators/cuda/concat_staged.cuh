@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) staged_join_kernel(const __grid_cons
 }
 
 // For its gradient, which goes the other way round.
-// - operands: whole [outer, row]; out parts [outer, length] of each part; add: added to.
+// - operands: whole [outer, row]; out parts [outer, length] of each part; with `add`, the parts are added to.
 // - block: table.rows rows of the whole, which go to shared memory in units.
 // - thread: units of the parts, kThreads apart, kOwn of them on their way at once.
 // - alignment: the whole and every part on 16 bytes.

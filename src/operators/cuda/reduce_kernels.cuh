@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(kThreads, reading == Reading::kMemory ? 4 : 3)
 // For outputs of which a lane has at most one unit, and one slice.
 // - operands: those of reduce_rows_kernel.
 // - block: kSteps kThreads / lanes outputs.
-// - thread: one unit of each of kSteps outputs; whoever has nothing to do reads what another one reads, so that no
-//   load waits for a branch.
+// - thread: one unit of each of kSteps outputs; a thread that has nothing to do reads what another one reads, so that
+//   no load waits for a branch.
 // - alignment: what `reading` says (Reading).
 template <class Op, Reading reading, class In, class T>
 __global__ void __launch_bounds__(kThreads) reduce_short_rows_kernel(const __grid_constant__ Reduction<In, T> args) {

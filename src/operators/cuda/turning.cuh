@@ -40,7 +40,7 @@ struct Tile {
 };
 
 // - operands: args.inputs and args.output [rest, rows, columns], with the strides of args; the rest comes from the
-//   block's number too.
+//   block's number, too.
 // - block: one tile of kTile rows and columns.
 // - thread: first units along the rows of turned inputs, which go to shared memory; then units along the columns of
 //   the output.

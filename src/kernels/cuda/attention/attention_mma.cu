@@ -8,7 +8,7 @@ namespace lfm2 {
 
 namespace {
 
-// The shared memory of a block, and how a tile of queries and its keys and values come there.
+// The shared memory of a block, and how a tile of queries and its keys and values are loaded into it.
 template <class T, int width, bool vector>
 struct Tile {
   using Step = KeyStep<T, width>;

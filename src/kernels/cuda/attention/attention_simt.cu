@@ -56,7 +56,7 @@ struct Rows {
   ScaledScores rule{};
   // The split so far. `total` covers this thread's keys only, until the split is closed.
   float out[kEach][kColumns] = {}, largest[kEach], total[kEach] = {};
-  // All splits before it.
+  // The merged result of all splits before it.
   float earlier_out[kEach][kColumns] = {}, earlier_largest[kEach] = {}, earlier_total[kEach] = {};
 
   __device__ __forceinline__ Rows(const AttentionArgs& arguments, const QueryTile& query_tile, float* shared_floats)
