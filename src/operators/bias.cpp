@@ -1,4 +1,4 @@
-// bias: checks, and the CPU's loops. The gradient is a reduction over a view.
+// bias: its checks and the CPU's loops. The gradient is a reduction over a view.
 #include "operators/bias.h"
 
 #include "operators/gpu.h"
@@ -20,7 +20,8 @@ Status check_bias(const TensorView& matrix, const TensorView& bias, BiasLayout l
   return fits ? Status::kOk : Status::kShapeMismatch;
 }
 
-// The gradient as [samples, rows per sample, columns] or as it is, and the axes over which a bias is shared.
+// The gradient as [samples, rows per sample, columns], or as it is where rows_per_sample is 0; and the axes over which
+// a bias is shared.
 Status shared_view(const TensorView& gradient, BiasLayout layout, TensorView& view, uint32_t& axes) {
   STATUS_CHECK(check_view(gradient));
   if (gradient.rank != 2 || layout.rows_per_sample < 0) return Status::kInvalid;

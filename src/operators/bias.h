@@ -8,22 +8,23 @@ namespace lfm2::operators {
 
 // How bias[] belongs to the elements of a [rows, columns] tensor.
 struct BiasLayout {
-  // 0: row-wise, bias[column], a bias of `columns` elements. Otherwise column-wise, bias[row mod rows_per_sample], a
-  // bias of rows_per_sample elements: rows are the channels of samples that lie one behind the other.
+  // 0: row-wise, bias[column]; the bias has `columns` elements. Otherwise column-wise, bias[row mod rows_per_sample];
+  // the bias has rows_per_sample elements, and the rows are the channels of samples that lie one behind the other.
   int64_t rows_per_sample = 0;
 };
 
-// output[r, c] = activation(input[r, c] + bias[...]), computed in fp32 and rounded once. input, output: [rows,
-// columns], dense; bias: rank 1, dense; one dtype and device. The output may be the input. kInvalid: a check of one
-// tensor, an unknown activation, rows_per_sample < 0; kShapeMismatch: extents disagree, rows no multiple of
-// rows_per_sample.
+// output[r, c] = activation(input[r, c] + bias[...]), computed in fp32 and rounded once. `input` and `output` are
+// [rows, columns] and dense, `bias` has rank 1 and is dense, and all have one dtype and device. The output may be the
+// input. kInvalid where one tensor fails its check, the activation is unknown or rows_per_sample is negative.
+// kShapeMismatch where extents disagree or the rows are no multiple of rows_per_sample.
 Status bias(const TensorView& input, const TensorView& bias, const TensorView& output, BiasLayout layout,
             Activation activation, void* stream);
 
-// The gradient of bias with no activation: input_gradient = output_gradient (copied unless it is the same memory; left
-// out where input_gradient is null), bias_gradient = the sum of output_gradient over the elements that share a bias, by
-// a reduction in two stages whose shape depends on sizes only. For an activation, multiply the output's gradient with
-// its derivative first. `workspace`: bias_backward_workspace() bytes on the device, on 16 bytes (none on the CPU).
+// The gradient of bias without an activation. input_gradient = output_gradient: it is copied unless both are the same
+// memory, and left out where input_gradient is null. bias_gradient = the sum of output_gradient over the elements that
+// share a bias, by a reduction in two stages whose shape depends on sizes only. With an activation, multiply the
+// output's gradient with its derivative first. `workspace` has bias_backward_workspace() bytes on the device, on 16
+// bytes (none on the CPU).
 Status bias_backward(const TensorView& output_gradient, const TensorView* input_gradient,
                      const TensorView& bias_gradient, BiasLayout layout, void* workspace, size_t workspace_bytes,
                      void* stream);

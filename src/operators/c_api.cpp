@@ -1,4 +1,4 @@
-// The C API: converts arguments, keeps exceptions inside.
+// The C API: converts arguments, and lets no exception out.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -30,7 +30,7 @@ static_assert(static_cast<int>(Status::kCudaError) == LFM2_CUDA_ERROR &&
               static_cast<int>(Status::kNoCuda) == LFM2_NO_CUDA &&
               static_cast<int>(Status::kNoMemory) == LFM2_NO_MEMORY);
 
-// What is null or out of range becomes a view that every check refuses.
+// The view of a tensor. A null pointer or a value out of range becomes a view that every check refuses.
 TensorView view_of(const lfm2_tensor* tensor) {
   TensorView view;
   view.rank = -1;
@@ -46,7 +46,7 @@ TensorView view_of(const lfm2_tensor* tensor) {
   return view;
 }
 
-// Views of `n` tensors. Few ones need no allocation.
+// The views of `n` tensors. A few of them need no allocation.
 class Views {
  public:
   Views(const lfm2_tensor* tensors, int64_t n) {
@@ -67,7 +67,7 @@ class Views {
   TensorView* many_ = nullptr;
 };
 
-// Runs an operator; nothing leaves a C function but a number.
+// Runs an operator. A C function gives back a number only, never an exception.
 template <class F>
 int guarded(F&& f) noexcept {
   try {

@@ -1,4 +1,4 @@
-// causal_conv1d: checks, the CPU's loops, and the formulation as a matrix product.
+// causal_conv1d: its checks, the CPU's loops, and the formulation as a matrix product.
 #include "operators/causal_conv1d.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ void convolve_on_cpu(const TensorView& x, const TensorView& w, const TensorView*
   }
 }
 
-// Copies elements as bits: int16_t or int32_t.
+// Copies elements as bits. T is int16_t or int32_t.
 template <class T>
 void unfold_on_cpu(const TensorView& x, int64_t filter, const TensorView& unfolded) {
   const int64_t channels = x.dim(1), time = x.dim(2);
@@ -74,7 +74,7 @@ void expand_on_cpu(const TensorView& w, const TensorView& expanded) {
       out[(c * filter + j) * channels + c] = static_cast<const T*>(w.data)[c * filter + j];
 }
 
-// f(T{}) with an integer of the element's size.
+// Calls f(T{}) with an integer of the element's size.
 template <class F>
 void with_bits(DType dtype, F&& f) {
   if (size_bytes(dtype) == 2)

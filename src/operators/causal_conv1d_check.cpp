@@ -22,7 +22,7 @@ void check(int status) {
   if (status != LFM2_OK) throw Failure{status};
 }
 
-// Memory of a device.
+// Memory on a device.
 class Memory {
  public:
   Memory(int device, size_t bytes) : device_(device) { check(lfm2_allocate(device, bytes, &data_)); }
@@ -61,7 +61,8 @@ struct Problem {
   }
 };
 
-// By definition, in double. `magnitude`: the sum of the terms' absolute values, to judge rounding with.
+// Computes the convolution by its definition, in double. `magnitude` gets the sums of the terms' absolute values, with
+// which rounding is judged.
 void convolve(const Problem& problem, std::vector<double>& y, std::vector<double>& magnitude) {
   for (int64_t row = 0; row < problem.samples * problem.channels; ++row) {
     const int64_t channel = row % problem.channels;
@@ -84,7 +85,7 @@ void convolve(const Problem& problem, std::vector<double>& y, std::vector<double
   }
 }
 
-// Errors: results that differ by more than the rounding of filter + 8 operations on terms of that magnitude.
+// The number of results that differ by more than the rounding of filter + 8 operations on terms of that magnitude.
 size_t errors(const std::vector<float>& actual, const std::vector<double>& expected,
               const std::vector<double>& magnitude, int64_t filter) {
   size_t count = 0;
@@ -95,7 +96,8 @@ size_t errors(const std::vector<float>& actual, const std::vector<double>& expec
   return count;
 }
 
-// The mean of calls that fill about 20 ms, after one that warms up; on a GPU calls are queued and waited for once.
+// The mean time of a call, over as many calls as fill about 20 ms, after one that warms up. On a GPU, calls are queued
+// and waited for once.
 double microseconds(int device, const std::function<void()>& work) {
   using Clock = std::chrono::steady_clock;
   const auto timed = [&](int calls) {

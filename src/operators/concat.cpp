@@ -1,4 +1,4 @@
-// concat: checks, and the CPU's loops.
+// concat: its checks and the CPU's loops.
 #include "operators/concat.h"
 
 #include <cstring>
@@ -42,7 +42,7 @@ gpu::ConcatArgs args_of(const TensorView* parts, int64_t n, const TensorView& wh
   return args;
 }
 
-// f(part's bytes, whole's bytes, elements) for every run: one step of the outer axes in one part.
+// Calls f(part's bytes, whole's bytes, elements) for every run: one step of the outer axes in one part.
 template <class F>
 void for_each_run(const gpu::ConcatArgs& args, F&& f) {
   const auto size = static_cast<int64_t>(size_bytes(args.dtype));

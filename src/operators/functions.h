@@ -1,5 +1,5 @@
-// The functions of map, zip and bias, one definition for the CPU and for kernels. All compute in fp32; comparisons give
-// 1 or 0; NaN passes through everything but comparisons, max and min included, as in NumPy.
+// The functions of map, zip and bias, defined once for the CPU and for kernels. All compute in fp32. Comparisons give 1
+// or 0. NaN passes through everything but comparisons, also through max and min, as in NumPy.
 #pragma once
 
 #include <cmath>
@@ -46,7 +46,7 @@ __device__ inline float reciprocal(float x) {
   return y;
 }
 
-// x or 0, NaN for NaN, in one instruction.
+// relu(x), and NaN for NaN, in one instruction.
 __device__ inline float relu_at_once(float x) {
   float y;
   asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
@@ -69,18 +69,19 @@ struct Accurate {
 };
 
 LFM2_HOST_DEVICE inline float gelu_exact(float x) {
-  return x < -20.0f ? -0.0f : 0.5f * x * erfcf(-0.707106781186547524f * x);  // not infinity times 0
+  // Without the bound, infinity times 0 would be NaN.
+  return x < -20.0f ? -0.0f : 0.5f * x * erfcf(-0.707106781186547524f * x);
 }
 
 #ifdef __CUDACC__
-// 2^x; 0 where that is below 2^-126.
+// 2^x; 0 where the result is below 2^-126.
 __device__ inline float power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// And on a GPU where it is rounded to 16 bits: relative errors near 2^-20.
+// How functions are computed on a GPU where the result is rounded to 16 bits: relative errors are near 2^-20.
 struct Quick {
   __device__ static float exp(float x) { return __expf(x); }
   __device__ static float one_and_exp(float x) { return 1.0f + power_of_two(1.4426950408889634f * x); }
@@ -92,9 +93,9 @@ struct Quick {
   }
 };
 
-// Phi(-x) = erfc(z) / 2 for 0 <= x <= 20 and z = x / sqrt(2), with erfc(z) = t exp(P(t) - z^2), t = 1 / (1 + z / 2): P
-// is a least-maximum fit to log(erfc(z) exp(z^2) / t) over z = 0 to 10. Degree 9: its error is below 5e-8, and x Phi(x)
-// comes within 6e-8 absolutely; degree 5: below 8e-6.
+// Phi(-x) = erfc(z) / 2 for 0 <= x <= 20 and z = x / sqrt(2), with erfc(z) = t exp(P(t) - z^2) and t = 1 / (1 + z / 2).
+// P is a minimax fit to log(erfc(z) exp(z^2) / t) over z from 0 to 10. With degree 9, its error is below 5e-8, and x
+// Phi(x) is within 6e-8 absolutely; with degree 5, its error is below 8e-6.
 __device__ inline float half_tail(Accurate, float x) {
   const float z = 0.707106781186547524f * x, t = reciprocal(fmaf(0.5f, z, 1.0f));
   float p = 0.1421949863433838f;
@@ -109,7 +110,7 @@ __device__ inline float half_tail(Accurate, float x) {
   p = fmaf(p, t, -1.2654414176940918f);
   return 0.5f * t * expf(fmaf(-z, z, p));
 }
-__device__ inline float half_tail(Quick, float x) {  // powers of two instead of e, the half among them
+__device__ inline float half_tail(Quick, float x) {  // powers of two instead of e, with the factor 1/2 among them
   const float t = reciprocal(fmaf(0.353553390593273762f, x, 1.0f));
   float p = 0.3300764262676239f;
   p = fmaf(p, t, -1.0231516361236572f);
@@ -155,7 +156,7 @@ LFM2_HOST_DEVICE inline void each(float (&x)[count], const float (&y)[count], F 
   for (int i = 0; i < count; ++i) x[i] = f(x[i], y[i]);
 }
 
-// sin and cos reduce large arguments in local memory: kernels keep them apart from the others.
+// sin and cos reduce large arguments in local memory, so kernels keep them apart from the others.
 constexpr bool is_trigonometric(UnaryFunction function) {
   return function == UnaryFunction::kSin || function == UnaryFunction::kCos;
 }
@@ -167,7 +168,8 @@ LFM2_HOST_DEVICE inline void apply_trigonometric(UnaryFunction function, float (
     each(x, [](float v) { return cosf(v); });
 }
 
-// x = f(x), all but the trigonometric ones. The choice stands outside the loop over the elements.
+// x = f(x) for all functions but the trigonometric ones. The choice of the function stands outside the loop over the
+// elements.
 template <class Math = Accurate, int count>
 LFM2_HOST_DEVICE inline void apply(UnaryFunction function, float (&x)[count]) {
   switch (function) {

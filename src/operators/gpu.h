@@ -1,5 +1,5 @@
-// The border between the operators' checks and plans and their kernels: what src/operators/cuda defines, and
-// no_cuda.cpp for builds without CUDA. No CUDA header here: a stream is a void*.
+// The border between the operators' checks and plans and their kernels. src/operators/cuda defines these functions, and
+// no_cuda.cpp does so in builds without CUDA. No CUDA header is needed, because a stream is a void*.
 #pragma once
 
 #include "operators/bias.h"
@@ -15,7 +15,7 @@ struct MatmulPlan;
 
 namespace gpu {
 
-// A dense [outer, row] whole, and parts that lie one behind the other in every row.
+// The whole is dense [outer, row]; the parts lie one behind the other in every row.
 struct ConcatArgs {
   DType dtype;
   int device;
@@ -40,11 +40,11 @@ Status causal_conv1d(const TensorView& x, const TensorView& w, const TensorView*
 Status causal_conv1d_unfold(const TensorView& x, int64_t filter, const TensorView& unfolded, void* stream);
 Status causal_conv1d_expand(const TensorView& w, const TensorView& expanded, void* stream);
 
-// Devices, for callers that have no CUDA of their own.
+// Functions on devices, for callers that have no CUDA of their own.
 int device_count();
 Status allocate(int device, size_t bytes, void** memory);
 Status release(int device, void* memory);
-// Either end may be the host's; the call returns when the copy is done.
+// Either side may be host memory. Returns when the copy is done.
 Status copy(int device, void* target, const void* source, size_t bytes, void* stream);
 Status synchronize(int device, void* stream);
 Status device_of_pointer(const void* memory, int& device);

@@ -1,4 +1,4 @@
-// map and zip: checks, broadcasting, and the CPU's loops.
+// map and zip: their checks, broadcasting, and the CPU's loops.
 #include "operators/map_zip.h"
 
 #include "operators/gpu.h"
@@ -28,15 +28,15 @@ Status plan_walk(const TensorView& output, const TensorView* const (&inputs)[kOp
   return Status::kOk;
 }
 
-constexpr int kPiece = 16;  // elements for one choice of the function
+constexpr int kPiece = 16;  // elements that are computed with one choice of the function
 
-// Elements first, first + 1, ... of the innermost loop, as fp32.
+// Converts elements first, first + 1, ... of the innermost loop to fp32.
 template <class T>
 void gather(const T* from, int64_t stride, int64_t count, float (&x)[kPiece]) {
   for (int64_t i = 0; i < count; ++i) x[i] = to_float(from[i * stride]);
 }
 
-// f(x, positions, first, count) makes the results of a piece from x[], which holds operand 1's elements.
+// Calls f(x, positions, first, count) for every piece: it makes the results in x[], which holds operand 1's elements.
 template <class T, int kOperands, class F>
 void run_on_cpu(const Walk<kOperands>& walk, const TensorView& output, const TensorView& input, F&& f) {
   auto* out = static_cast<T*>(output.data);

@@ -6,10 +6,10 @@
 
 namespace lfm2::operators {
 
-// output[i] = f(input[i]) for every index of the output; the input is broadcast to the output's shape. One dtype and
-// device; any strides (an output's elements must lie apart). Computed in fp32, rounded once. The output may be the
-// input, element for element; any other overlap gives undefined values. kShapeMismatch where the input cannot be
-// broadcast.
+// output[i] = f(input[i]) for every index of the output; the input is broadcast to the output's shape. Both have one
+// dtype and device, and any strides, as long as no two elements of the output lie in one place. Results are computed in
+// fp32 and rounded once. The output may be the input, element for element; any other overlap gives undefined values.
+// kShapeMismatch where the input cannot be broadcast.
 Status map(UnaryFunction function, const TensorView& input, const TensorView& output, void* stream);
 
 // output[i] = f(a[i], b[i]); both inputs are broadcast to the output's shape, which may be larger than theirs.

@@ -1,4 +1,4 @@
-// matmul: checks, and the CPU's loops.
+// matmul: its checks and the CPU's loops.
 #include "operators/matmul.h"
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Builds without CUDA: no device, and every operator on one says so.
+// For builds without CUDA: there is no device, and every operator on one answers kNoCuda.
 #include "operators/gpu.h"
 
 namespace lfm2::operators::gpu {

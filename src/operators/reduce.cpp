@@ -1,4 +1,4 @@
-// reduce: checks, and the CPU's loops.
+// reduce: its checks and the CPU's loops.
 #include "operators/reduce.h"
 
 #include <limits>

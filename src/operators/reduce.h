@@ -7,14 +7,15 @@
 namespace lfm2::operators {
 
 // output[kept indices] = f over the indices of the axes whose bit is set in `axes` (bit 0: axis 0). The output has the
-// input's rank with extents of 1 along these axes, or it lacks them. One dtype and device; any strides, any extents.
-// Over nothing: sum 0, prod 1, mean NaN; max and min are kInvalid, as in NumPy (unless the output is empty too).
-// kInvalid: a check of one tensor, an axis beyond the rank; kShapeMismatch: another output shape.
+// input's rank with extents of 1 along these axes, or it lacks them. Both have one dtype and device, any strides and
+// any extents. Over no elements, the sum is 0, the product 1 and the mean NaN; max and min are kInvalid, as in NumPy,
+// unless the output is empty, too. kInvalid where one tensor fails its check or an axis is beyond the rank;
+// kShapeMismatch for another output shape.
 //
-// On the CPU sums and products are formed in double. On a GPU in fp32, rounded once, in an order fixed by shape,
-// strides and dtype alone: the same bits in every run, on every GPU and at every address. `workspace`:
-// reduce_workspace() bytes on the device, on 16 bytes, for the second stage of reductions with few long outputs; may be
-// null where that is 0 (always on the CPU).
+// On the CPU, sums and products are computed in double. On a GPU they are computed in fp32 and rounded once, in an
+// order that shape, strides and dtype alone decide: the bits are the same in every run, on every GPU and at every
+// address. `workspace` has reduce_workspace() bytes on the device, on 16 bytes, for the second stage of reductions with
+// few long outputs. It may be null where that is 0, as always on the CPU.
 Status reduce(ReduceFunction function, const TensorView& input, const TensorView& output, uint32_t axes,
               void* workspace, size_t workspace_bytes, void* stream);
 Status reduce_workspace(const TensorView& input, uint32_t axes, size_t& bytes);

@@ -1,4 +1,4 @@
-// The cutting of reductions.
+// Plans how reductions are cut.
 #include "operators/reduce_plan.h"
 
 #include <algorithm>
@@ -9,12 +9,14 @@ namespace lfm2::operators {
 namespace {
 
 constexpr int64_t kBlockThreads = 256;
-constexpr int64_t kBlocksWanted = 2048;  // enough for any GPU of today; fixed, so that every GPU sums in the same order
-constexpr int64_t kStagedBlocks = 8192;  // the same where a block has little to do
-constexpr int64_t kStepsAtLeast = 8;     // loads of a thread in a slice
-constexpr int64_t kFoldedRows = 64;      // at least, so that partial results of folded rows are few beside the input
-constexpr int64_t kFoldedOutputs = int64_t{1}
-                                   << 31;  // fewer than this: the stage over partial results counts in 32 bits
+// The number of blocks is enough for any GPU of today. It is constant, so that every GPU sums in the same order.
+constexpr int64_t kBlocksWanted = 2048;
+constexpr int64_t kStagedBlocks = 8192;  // the same for blocks that have little to do
+constexpr int64_t kStepsAtLeast = 8;     // the fewest loads of a thread in a slice
+// Rows are folded only into at least so many long rows, so that the partial results are small beside the input.
+constexpr int64_t kFoldedRows = 64;
+// Rows are folded only for fewer outputs than this, because the stage over partial results counts in 32 bits.
+constexpr int64_t kFoldedOutputs = int64_t{1} << 31;
 
 int64_t power_of_two_from(int64_t x) {
   int64_t power = 1;
@@ -22,7 +24,8 @@ int64_t power_of_two_from(int64_t x) {
   return power;
 }
 
-// Whether `output` is the input's shape with the reduced axes as 1 or without them; its strides at the input's axes.
+// Checks that `output` has the input's shape with the reduced axes as 1 or without them; gives its strides at the
+// input's axes.
 Status output_strides(const TensorView& input, const TensorView& output, uint32_t axes, Extents& strides) {
   strides.fill(0);
   const bool keeps = output.rank == input.rank;
@@ -37,15 +40,15 @@ Status output_strides(const TensorView& input, const TensorView& output, uint32_
   return next == output.rank ? Status::kOk : Status::kShapeMismatch;
 }
 
-// Units side by side in a block: few of its threads without one.
+// The number of units side by side in a block, chosen so that few of its threads have none.
 int lanes_across(int64_t units) {
   if (units % 32 == 0 || units > 1024) return 32;
   const int64_t blocks = units_of(units, 64);
   return static_cast<int>(std::max<int64_t>(1, units_of(units, static_cast<int>(blocks))));
 }
 
-// Slices of equal length, none empty: `steps` in all, at least `smallest` each, for `others` blocks a slice. Folded
-// rows leave so many partial results more.
+// Cuts `steps` into slices of equal length, none empty, of at least `smallest` steps each. Each slice has `others`
+// blocks. Folded rows multiply the partial results, so they get fewer slices.
 void cut_slices(ReducePlan& plan, int64_t steps, int64_t smallest, int64_t others) {
   const int64_t wanted = std::max<int64_t>(1, kBlocksWanted / std::max<int64_t>({1, others, plan.fold}));
   const int64_t slices = std::clamp<int64_t>(steps / smallest, 1, wanted);
@@ -53,8 +56,8 @@ void cut_slices(ReducePlan& plan, int64_t steps, int64_t smallest, int64_t other
   plan.slices = std::max<int64_t>(1, (steps + plan.per_slice - 1) / plan.per_slice);
 }
 
-// The same for dense rows that are no whole units, where some of them fit into a block's shared memory: a warp at most
-// to a row, so many lanes that every thread's share fits. False: others.
+// The same for dense rows that are no whole units, where some of them fit into a block's shared memory. A row gets at
+// most a warp, with as many lanes as make every thread's share fit. Returns false for other reductions.
 bool cut_staged(const Walk<1>& kept, ReducePlan& plan) {
   const Walk<1>& reduced = plan.reduced;
   if (plan.length == 0 || plan.outputs == 0 || kept.rank != 1 || reduced.rank < 1 || reduced.rank > 2) return false;
@@ -73,8 +76,8 @@ bool cut_staged(const Walk<1>& kept, ReducePlan& plan) {
   return true;
 }
 
-// lanes, fold, slices and per_slice for a plan whose walks are known. `kept` is the input's alone: whoever asks for the
-// size of a workspace does not know the output's strides.
+// Chooses lanes, fold, slices and per_slice for a plan whose walks are known. `kept` describes the input alone, because
+// a caller that asks for the size of a workspace does not know the output's strides.
 void cut_reduce(const Walk<1>& kept, ReducePlan& plan) {
   plan.unit = 16 / static_cast<int>(size_bytes(plan.dtype));
   const auto step = [](const auto& walk) {
@@ -87,8 +90,8 @@ void cut_reduce(const Walk<1>& kept, ReducePlan& plan) {
   if (plan.rows) {
     const int64_t inner = plan.reduced.rank > 0 ? plan.reduced.dims[0] : 1;
     const int64_t units = inner == 0 ? 0 : units_of(inner, plan.unit) * (plan.length / inner);
-    // A load a thread where that leaves few threads out, else up to four; then more threads, at most a warp; a block
-    // where outputs are few and long.
+    // A thread gets one load where that leaves few threads without one, otherwise up to four; longer outputs get more
+    // threads, at most a warp. Where outputs are few and long, each gets a block.
     const int64_t each = power_of_two_from(units);
     plan.lanes = static_cast<int>(
         std::min<int64_t>(32, each <= 32 && 3 * each <= 4 * units ? each : power_of_two_from((units + 3) / 4)));
@@ -148,7 +151,7 @@ ReducePlan folded(const ReducePlan& plan) {
   ReducePlan first = plan;
   if (plan.fold == 1) return first;
   first.outputs *= plan.fold;
-  first.kept.rank = 1;  // one loop over the input's memory, whatever the output's strides
+  first.kept.rank = 1;  // a single loop over the input's memory, whatever the output's strides are
   first.kept.dims[0] = first.outputs;
   first.kept.strides[0][0] = 1;
   first.reduced.dims[0] = (plan.length + plan.fold - 1) / plan.fold;
@@ -180,7 +183,7 @@ ReducePlan second_stage(const ReducePlan& plan, const float* partials) {
   second.staged = 0;
   second.rows = false;
   second.unit = kUnit;
-  // Few outputs: one unit a block, and many threads to each.
+  // With few outputs, a block has one unit, and many threads for it.
   const int64_t units = units_of(plan.outputs, kUnit);
   second.lanes = units >= 2048 ? 32 : units >= 512 ? 8 : 1;
   second.slices = 1;

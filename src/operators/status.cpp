@@ -1,4 +1,4 @@
-// The texts of statuses.
+// The texts of a Status.
 #include "operators/status.h"
 
 #include "operators/gpu.h"

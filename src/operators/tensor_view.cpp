@@ -1,4 +1,4 @@
-// Checks of views, broadcasting, index and position.
+// Checks views, broadcasts shapes, and converts between indices and positions.
 #include "operators/tensor_view.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace lfm2::operators {
 
 namespace {
 
-constexpr int64_t kMaxElements = int64_t{1} << 60;  // positions in bytes stay within 63 bits
+constexpr int64_t kMaxElements = int64_t{1} << 60;  // so that positions in bytes stay within 63 bits
 
 size_t at(int axis) { return static_cast<size_t>(axis); }
 
@@ -23,7 +23,7 @@ Status check_view(const TensorView& view) {
     if (view.dim(axis) < 0) return Status::kInvalid;
     empty = empty || view.dim(axis) == 0;
   }
-  // Extents of 0 count as 1, so that no partial product overflows in empty tensors either.
+  // Extents of 0 count as 1, so that no partial product overflows in empty tensors, either.
   int64_t count = 1, reach = 0;
   for (int axis = 0; axis < view.rank; ++axis) {
     const int64_t extent = std::max<int64_t>(1, view.dim(axis)), stride = view.stride(axis);
@@ -44,8 +44,9 @@ Status check_view(const TensorView& view) {
 Status check_output(const TensorView& view) {
   STATUS_CHECK(check_view(view));
   if (view.numel() == 0) return Status::kOk;
-  // Sorted by stride, each step must leave the elements of all smaller ones behind. (Views that interleave without
-  // meeting, e.g. strides 2 and 3 over extents 2 and 2, are refused too: nobody writes to those.)
+  // When the axes are sorted by stride, each step must go beyond the elements of all smaller ones. (Views that
+  // interleave without meeting, such as strides 2 and 3 over extents 2 and 2, are refused, too; nobody writes to
+  // those.)
   std::array<std::pair<int64_t, int64_t>, kMaxRank> axes;  // stride, extent
   int count = 0;
   for (int axis = 0; axis < view.rank; ++axis)

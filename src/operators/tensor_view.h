@@ -13,12 +13,12 @@
 namespace lfm2::operators {
 
 inline constexpr int kMaxRank = 8;
-inline constexpr int kCpu = -1;  // the device; 0, 1, ... is a GPU, as CUDA numbers them
+inline constexpr int kCpu = -1;  // the CPU as a device; GPUs are 0, 1, ..., as CUDA numbers them
 
 using Extents = std::array<int64_t, kMaxRank>;
 
 struct TensorView {
-  void* data = nullptr;  // of the element with index 0, 0, ...; may be null where there are no elements
+  void* data = nullptr;  // the element with index 0, 0, ...; may be null where there are no elements
   DType dtype = DType::kF32;
   int device = kCpu;
   int rank = 0;  // 0 to kMaxRank; a tensor of rank 0 has one element
@@ -26,7 +26,7 @@ struct TensorView {
   Extents strides{};  // in elements
 
   TensorView() = default;
-  // Dense and row-major. More than kMaxRank extents give a view that check_view refuses.
+  // A dense, row-major view. More than kMaxRank extents give a view that check_view refuses.
   TensorView(void* memory, DType type, std::initializer_list<int64_t> shape, int on = kCpu)
       : data(memory), dtype(type), device(on), rank(static_cast<int>(shape.size())) {
     if (rank > kMaxRank) return;
@@ -38,7 +38,7 @@ struct TensorView {
   int64_t dim(int axis) const { return dims[static_cast<size_t>(axis)]; }
   int64_t stride(int axis) const { return strides[static_cast<size_t>(axis)]; }
   bool on_gpu() const { return device != kCpu; }
-  int64_t numel() const {  // no overflow after check_view
+  int64_t numel() const {  // does not overflow once check_view has accepted the view
     int64_t count = 1;
     for (int axis = 0; axis < rank; ++axis) count *= dim(axis);
     return count;
@@ -52,15 +52,15 @@ struct TensorView {
   }
 };
 
-// kInvalid unless rank, dtype and device exist, no extent is negative, the positions fit into 63 bits (of empty tensors
-// too, as if extents of 0 were 1), and data is there (where there are elements) and aligned to one element.
+// kInvalid unless rank, dtype and device exist, no extent is negative, the positions fit into 63 bits (in empty
+// tensors, too, as if extents of 0 were 1), and data is aligned to one element and, where there are elements, not null.
 Status check_view(const TensorView& view);
-// The same, and no two elements in one place: what is written to.
+// The same for a tensor that is written: also kInvalid where two elements lie in one place.
 Status check_output(const TensorView& view);
-// Row-major without gaps. Strides of extents of 1 say nothing.
+// Whether the view is row-major without gaps. Strides of extents of 1 do not matter.
 bool is_dense(const TensorView& view);
 bool same_shape(const TensorView& a, const TensorView& b);
-// Both on one device and of one dtype.
+// Whether both are on one device and have one dtype.
 bool same_kind(const TensorView& a, const TensorView& b);
 
 // The strides with which `from` is read at the indices of a tensor of shape `to` (NumPy's rules: aligned at the last
@@ -69,7 +69,8 @@ Status broadcast_strides(const TensorView& from, const TensorView& to, Extents& 
 // The shape of a (op) b; kShapeMismatch where there is none. `out` gets rank and dims.
 Status broadcast_shape(const TensorView& a, const TensorView& b, TensorView& out);
 
-// Index and position. The ordinal counts elements in row-major order; the position is in elements from `data`.
+// Convert between the ordinal, the index and the position of an element. The ordinal counts elements in row-major
+// order; the position is in elements from `data`.
 Status index_of_ordinal(const TensorView& view, int64_t ordinal, Extents& index);
 Status position_of_index(const TensorView& view, const Extents& index, int64_t& position);
 

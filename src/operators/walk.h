@@ -1,5 +1,5 @@
 // The order in which operators walk through strided tensors: a few loops, innermost first, after loops of one step are
-// left out and loops that continue each other are joined. Host code plans, kernels take the plan as a parameter.
+// left out and loops that continue each other are joined. The host plans a walk, and kernels take it as a parameter.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace lfm2::operators {
 
-// n / d and n % d without a division: for 0 <= n < 2^63, 1 <= d < 2^62. With s = ceil(log2 d) and
-// m = ceil(2^(63 + s) / d), m d exceeds 2^(63 + s) by less than d <= 2^s, so floor(n m / 2^(63 + s)) is the quotient.
+// n / d without a division, for 0 <= n < 2^63 and 1 <= d < 2^62. With s = ceil(log2 d) and m = ceil(2^(63 + s) / d), m
+// d exceeds 2^(63 + s) by less than d <= 2^s, so floor(n m / 2^(63 + s)) is the quotient.
 struct Divider {
   uint64_t magic = 0;
   int64_t divisor = 1;
-  uint32_t small_magic = 0;  // the same for n < 2^31 and 31 for 63
+  uint32_t small_magic = 0;  // the same for n < 2^31, with 31 in place of 63
   int shift = 0;             // s - 1
 
   Divider() = default;
@@ -23,7 +23,7 @@ struct Divider {
     int s = 0;
     while ((int64_t{1} << s) < d) ++s;
     shift = s - 1;
-    // ceil(2^(63 + s) / d) by long division: 2^s / d first, which is below 2.
+    // This is ceil(2^(63 + s) / d) by long division: first 2^s / d, which is below 2.
     uint64_t rest = static_cast<uint64_t>(1) << s, quotient = 0;
     const auto by = static_cast<uint64_t>(d);
     for (int bit = 0; bit < 64; ++bit) {
@@ -43,7 +43,7 @@ struct Divider {
     return n / divisor;
 #endif
   }
-  // n and divisor below 2^31.
+  // The same for n and a divisor below 2^31.
   LFM2_HOST_DEVICE uint32_t quotient(uint32_t n) const {
     if (divisor == 1) return n;
 #ifdef __CUDA_ARCH__
@@ -78,8 +78,8 @@ void add_loop(Walk<kOperands>& walk, int64_t extent, const int64_t (&strides)[kO
   ++walk.rank;
 }
 
-// Turns loops round in which operand 0 runs backwards, sorts them by operand 0's stride (a stride of 0 comes
-// outermost), joins those that continue each other in every operand. The set of index tuples stays the same.
+// Turns loops round in which operand 0 runs backwards, sorts loops by operand 0's stride (a stride of 0 comes
+// outermost), and joins those that continue each other in every operand. The set of index tuples stays the same.
 template <int kOperands>
 void tidy(Walk<kOperands>& walk) {
   const auto magnitude = [](int64_t x) { return x < 0 ? -x : x; };
@@ -90,7 +90,7 @@ void tidy(Walk<kOperands>& walk) {
       walk.strides[operand][i] = -walk.strides[operand][i];
     }
   }
-  const auto before = [&](int a, int b) {  // the loop a belongs inside b
+  const auto before = [&](int a, int b) {  // whether loop a belongs inside loop b
     for (int operand = 0; operand < kOperands; ++operand) {
       const int64_t x = magnitude(walk.strides[operand][a]), y = magnitude(walk.strides[operand][b]);
       if (x != y) return y == 0 || (x != 0 && x < y);
@@ -124,7 +124,7 @@ void tidy(Walk<kOperands>& walk) {
   if (walk.rank > 0) walk.rank = last + 1;
 }
 
-// f(position of each operand) for the innermost loop's first element, for every step of the outer loops.
+// Calls f with each operand's position of the innermost loop's first element, for every step of the outer loops.
 template <int kOperands, class F>
 void for_each_row(const Walk<kOperands>& walk, F&& f) {
   if (walk.numel() == 0) return;

@@ -1,4 +1,4 @@
-// The CUDA backend apart from its operators: memory, uploads, stream, events, and that operators can be captured.
+// Tests the CUDA backend apart from its operators: memory, uploads, stream, events, and that operators can be captured.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -37,7 +37,7 @@ TEST(CudaBackendTest, OutOfMemorySaysHowMuch) {
     EXPECT_EQ(error.code(), ExitCode::kUnavailable);
     EXPECT_NE(std::string(error.what()).find("needs 1125899.907 GB"), std::string::npos) << error.what();
   }
-  gpu().compute().check();  // and leaves nothing behind
+  gpu().compute().check();  // the failed allocation leaves no error behind
 }
 
 TEST(CudaBackendTest, UploadsEveryTypeInSeveralPieces) {
@@ -82,14 +82,14 @@ TEST(CudaBackendTest, UploadIsFast) {
 TEST(CudaStreamTest, EventsOrderStreamsAndCountTheTime) {
   CudaStream other;
   const auto first = gpu().create_event(), second = gpu().create_event();
-  EXPECT_TRUE(first->done());  // never recorded
+  EXPECT_TRUE(first->done());  // an event that was never recorded is done
   HostTensor x(DType::kF32, {4096, 2048}), weight(DType::kF32, {2048});
   x.fill_random(1);
   weight.fill(1.0);
   const DeviceTensor device(x), device_weight(weight);
   gpu().compute().take_finished();
   const double before = steady_seconds();
-  for (int i = 0; i < 200; ++i)  // more than there are timing intervals
+  for (int i = 0; i < 200; ++i)  // more often than there are timing intervals
     gpu().compute().submit([&] { gpu().ops().rms_norm(device, device_weight, 1e-5f, device); }, i);
   gpu().compute().record(*first);
   other.wait(*first);
@@ -103,7 +103,7 @@ TEST(CudaStreamTest, EventsOrderStreamsAndCountTheTime) {
   const double after = steady_seconds();
   const std::vector<Span> spans = gpu().compute().take_finished();
   ASSERT_FALSE(spans.empty());
-  double busy = 0, last = before - 1e-3;  // the two clocks are aligned to less than that
+  double busy = 0, last = before - 1e-3;  // the two clocks differ by less than this
   int64_t tag = -1;
   for (const Span& span : spans) {
     EXPECT_GE(span.start, last - 1e-6);
@@ -119,12 +119,13 @@ TEST(CudaStreamTest, EventsOrderStreamsAndCountTheTime) {
 
 TEST(CudaStreamTest, WhatTheWorkThrowsReachesTheCaller) {
   EXPECT_THROW(gpu().compute().submit([] { throw Error(ExitCode::kIo, "boom"); }), Error);
-  gpu().compute().check();  // the GPU is fine
+  gpu().compute().check();  // throws nothing, because the GPU has not failed
   on_gpu([](Ops&) {});
 }
 
 TEST(CudaStreamDeathTest, AFaultOfTheGpuIsNamed) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // in a process of its own: the fault ends its GPU context
+  // The test runs in a process of its own, because the fault ends its GPU context.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto fault = [] {
     HostTensor ids(DType::kI32, {1}), table(DType::kF32, {4, 8}), out(DType::kF32, {1, 8});
     ids.fill({4.0});
@@ -143,8 +144,8 @@ TEST(CudaStreamDeathTest, AFaultOfTheGpuIsNamed) {
   EXPECT_EXIT(fault(), ::testing::ExitedWithCode(70), "a GPU fault: .*work on the GPU");
 }
 
-// A mixture of experts and an attention layer, captured as a graph: so nothing in them allocates or waits. The replay
-// gives the bits of the plain run.
+// A mixture of experts and an attention layer are captured as a graph, so nothing in them allocates or waits. The
+// replay gives the bits of the plain run.
 TEST(CudaStreamTest, OperatorsCanBeCaptured) {
   const int64_t tokens = 96, hidden = 128, experts = 8, top_k = 2, ffn = 64;
   const AttentionShape shape{4, 2, 16};

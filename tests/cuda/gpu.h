@@ -1,4 +1,4 @@
-// The GPU under test, and device twins of host tensors between guard areas. Used by every test of the CUDA backend.
+// The GPU under test, and copies of host tensors on it, between guard areas. Used by every test of the CUDA backend.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,10 +16,11 @@ namespace lfm2::test {
 
 constexpr std::initializer_list<DType> kFloatTypes = {DType::kF32, DType::kBf16, DType::kF16};
 
-// Made by main, which ends before any test runs where there is no GPU.
+// The backend that main makes. Where there is no GPU, main ends before any test uses it.
 Backend& gpu();
 
-// A copy of a host tensor on the GPU, 0xff around it: reading too far gives NaN, writing too far is noticed by fetch().
+// A copy of a host tensor on the GPU, with bytes 0xff around it: reading too far gives NaN, and fetch() notices writing
+// too far.
 class DeviceTensor {
  public:
   explicit DeviceTensor(const HostTensor& host) : view_(host.view()) {
@@ -67,13 +68,13 @@ inline void on_gpu(const std::function<void(Ops&)>& work) {
   gpu().compute().submit([&] { work(gpu().ops()); });
 }
 
-// The operators of the CPU, to compare with.
+// The CPU's operators, with which the GPU's are compared.
 struct CpuReference {
   ThreadPool pool{static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))};
   CpuOps ops{pool, *available_simd().front()};
 };
 
-// Samples of the given lengths, back to back: on the host, and on the GPU.
+// Samples of the given lengths, back to back, on the host and on the GPU.
 struct PackedSamples {
   explicit PackedSamples(const std::vector<int64_t>& lengths) {
     starts.push_back(0);
@@ -84,7 +85,7 @@ struct PackedSamples {
     }
     upload();
   }
-  // After a change of `places`.
+  // To be called after a change of `places`.
   void upload() {
     const auto tokens = static_cast<int64_t>(places.size()), count = static_cast<int64_t>(starts.size());
     host_positions = std::make_unique<HostTensor>(DType::kI32, std::initializer_list<int64_t>{tokens});
@@ -105,7 +106,8 @@ struct PackedSamples {
   Batch host, device;
 };
 
-// What the CPU gave, and `units` of fp32 rounding of `magnitude`, and both sides' rounding to the type.
+// Expects the CPU's values, up to `units` roundings of fp32 at `magnitude` and the rounding of both sides to their
+// type.
 inline void expect_close_to_cpu(const HostTensor& actual, const HostTensor& cpu, const std::vector<double>& magnitude,
                                 double units) {
   std::vector<double> tolerance(cpu.size());

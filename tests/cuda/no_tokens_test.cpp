@@ -1,4 +1,4 @@
-// Operators of rows without any: nothing happens, and no launch is refused.
+// Operators that get no rows do nothing, and no launch is refused.
 #include <gtest/gtest.h>
 
 #include "cuda/gpu.h"

@@ -1,4 +1,4 @@
-// Samples whose tokens come in portions, and the batches with caches that they make: for the tests of operators with
+// Samples whose tokens come in portions, and the batches with caches that they make. For the tests of operators with
 // caches.
 #pragma once
 
@@ -21,7 +21,7 @@ inline HostTensor ints(const std::vector<double>& values, int64_t rows, int64_t 
   return tensor;
 }
 
-// Samples of given lengths whose tokens come in any portions, and the batches of it.
+// Samples of given lengths whose tokens come in any portions, and the batches of these.
 class Sequences {
  public:
   Sequences(const std::vector<int64_t>& lengths, int64_t page, uint32_t seed)
@@ -55,7 +55,7 @@ class Sequences {
   struct Part {
     int64_t sequence, count;
   };
-  // Some of the unfinished sequences: one token, a few or many.
+  // Parts of some unfinished sequences: one token, a few or many of each.
   std::vector<Part> random_parts(int64_t most) {
     std::vector<Part> parts;
     for (int64_t s = 0; s < slots(); ++s) {
@@ -68,7 +68,7 @@ class Sequences {
     return parts;
   }
 
-  // The next tokens of these sequences as a batch. Of the parts with one token, those at the front are singles, but
+  // Makes a batch of the next tokens of these sequences. The parts with one token come first and are singles, except
   // for the last `plain` of them.
   void next(std::vector<Part> parts, size_t plain = 0) {
     std::stable_sort(parts.begin(), parts.end(), [](Part a, Part b) { return (a.count == 1) > (b.count == 1); });
@@ -118,7 +118,7 @@ class Sequences {
              .states = *memory_[4]};
   }
 
-  // The row of the cache that keeps the batch's token i: positions of all pages, page by page.
+  // The row of the cache that keeps the batch's token i, where rows are the positions of all pages, page by page.
   int64_t cache_row(size_t i) const {
     const auto token = static_cast<double>(tokens[i]);
     size_t sequence = 0;
@@ -127,7 +127,7 @@ class Sequences {
     return pages_of_[sequence][at(position / page_)] * page_ + position % page_;
   }
 
-  // The batch's rows of a tensor over all tokens; and back.
+  // The batch's rows of a tensor over all tokens; put() writes them back.
   HostTensor take(const HostTensor& all) const {
     HostTensor rows(all->dtype, {static_cast<int64_t>(tokens.size()), all->dim(1)});
     const size_t bytes = all->rows(0, 1).bytes();
@@ -143,7 +143,7 @@ class Sequences {
 
   PackedSamples packed;
   Batch batch;
-  std::vector<int64_t> tokens;  // of the batch, in `packed`
+  std::vector<int64_t> tokens;  // the batch's tokens, as numbers in `packed`
   int64_t longest = 0, singles = 0;
 
  private:
@@ -157,7 +157,7 @@ class Sequences {
   std::vector<std::unique_ptr<DeviceTensor>> memory_;
 };
 
-// All bits set: NaN in every float type.
+// A tensor with all bits set, which are NaN in every float type.
 inline HostTensor nans(DType dtype, std::initializer_list<int64_t> shape) {
   HostTensor tensor(dtype, shape);
   std::memset(tensor->data, 0xff, tensor->bytes());

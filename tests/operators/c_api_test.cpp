@@ -1,4 +1,4 @@
-// The C API on the CPU: what is refused, with which status, and the helpers.
+// Tests the C API on the CPU: what it refuses, with which status, and its helpers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -68,7 +68,7 @@ TEST(CApiTest, OthersRefuse) {
   const lfm2_tensor x = dense({6, 4}), row = dense({4}), six = dense({6}), cube = dense({1, 6, 4});
   EXPECT_EQ(lfm2_bias(&x, &row, &x, 0, LFM2_NONE, nullptr), LFM2_OK);
   EXPECT_EQ(lfm2_bias(&x, &six, &x, 6, LFM2_GELU, nullptr), LFM2_OK);
-  EXPECT_EQ(lfm2_bias(&x, &row, &x, 4, LFM2_NONE, nullptr), LFM2_SHAPE_MISMATCH);  // 6 rows, 4 a sample
+  EXPECT_EQ(lfm2_bias(&x, &row, &x, 4, LFM2_NONE, nullptr), LFM2_SHAPE_MISMATCH);  // 6 rows, but 4 for each sample
   EXPECT_EQ(lfm2_bias(&x, &six, &x, 0, LFM2_NONE, nullptr), LFM2_SHAPE_MISMATCH);
   EXPECT_EQ(lfm2_bias(&x, &row, &x, 0, 4, nullptr), LFM2_INVALID);
   EXPECT_EQ(lfm2_bias(&x, &row, &x, -1, LFM2_NONE, nullptr), LFM2_INVALID);

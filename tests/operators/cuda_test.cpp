@@ -1,4 +1,4 @@
-// What only a GPU has: graph capture, errors of launches, sizes past 2^31 elements, the same bits on every run.
+// Tests what only a GPU has: graph capture, errors of launches, sizes beyond 2^31 elements, the same bits on every run.
 #include <cuda_runtime_api.h>
 
 #include <cstring>
@@ -23,7 +23,7 @@ Made on_gpu(const std::vector<int64_t>& dims, std::mt19937& generator, DType dty
   return made;
 }
 
-// Memory without a twin on the host.
+// Memory on the GPU without a copy on the host.
 class Large {
  public:
   explicit Large(int64_t elements) : elements_(elements) {
@@ -136,12 +136,12 @@ TEST(CudaErrorTest, ReportsItsOwnAndOnlyItsOwn) {
   EXPECT_EQ(static_cast<int>(status), static_cast<int>(Status::kCudaError) + static_cast<int>(cudaErrorInvalidDevice));
   EXPECT_STREQ(status_text(status), cudaGetErrorString(cudaErrorInvalidDevice));
   EXPECT_EQ(cudaGetLastError(), cudaSuccess) << "an error was left behind";
-  // Somebody else's failure before is not the launch's.
+  // An earlier failure of other code is not the launch's.
   void* memory = nullptr;
   EXPECT_NE(cudaMalloc(&memory, size_t{1} << 60), cudaSuccess);
   EXPECT_EQ(map(UnaryFunction::kNeg, x.view, x.view, nullptr), Status::kOk);
   EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation) << "somebody else's error was cleared";
-  // Host and device tensors in one call.
+  // Host and device tensors in one call are refused.
   TensorView host = x.view;
   host.device = kCpu;
   EXPECT_EQ(zip(BinaryFunction::kAdd, x.view, host, x.view, nullptr), Status::kInvalid);
@@ -201,7 +201,7 @@ class CudaLargeTest : public ::testing::Test {
       EXPECT_EQ(in.get(place), elsewhere) << what << " at " << place;
     EXPECT_EQ(in.get(kFar), 0) << what << " behind the end";
   }
-  // A view that begins `elements` later.
+  // The view, beginning `elements` later.
   static TensorView behind(TensorView view, int64_t elements) {
     view.data = static_cast<Bf16*>(view.data) + elements;
     return view;
@@ -214,7 +214,7 @@ TEST_F(CudaLargeTest, MapAndZip) {
   ASSERT_EQ(map(UnaryFunction::kNeg, x.view({kFar}), y.view({kFar}), nullptr), Status::kOk);
   expect_places(y, -3, 0, "map");
   ASSERT_EQ(map(UnaryFunction::kSquare, behind(x.view({kFar - 1}), 1), behind(y.view({kFar - 1}), 1), nullptr),
-            Status::kOk);  // an odd address: single elements
+            Status::kOk);  // the address is odd, so single elements are taken
   y.put(0, 9);
   expect_places(y, 9, 0, "map of single elements");
   ASSERT_EQ(zip(BinaryFunction::kAdd, x.view({kFar / 8, 8}), x.view({kFar / 8, 8}), y.view({kFar / 8, 8}), nullptr),
@@ -222,7 +222,7 @@ TEST_F(CudaLargeTest, MapAndZip) {
   expect_places(y, 6, 0, "zip");
 }
 
-TEST_F(CudaLargeTest, SingleElementsInSeveralLoops) {  // none of which has 2^31 steps
+TEST_F(CudaLargeTest, SingleElementsInSeveralLoops) {  // no loop has 2^31 steps
   constexpr int64_t kRows = 5, kColumns = kFar / kRows;
   const auto view = [](const Large& in) { return behind(in.view({kRows, kColumns - 1}), 1); };
   TensorView from = view(x), to = view(y);
@@ -255,7 +255,7 @@ TEST_F(CudaLargeTest, Bias) {
   expect_places(y, 4, 1, "bias");
 }
 
-// Sums of a few threes; a maximum at the end.
+// Tests sums of a few threes, and a maximum at the end.
 TEST_F(CudaLargeTest, Reduce) {
   const TensorView all = x.view({kFar}), columns = x.view({kFar / 8, 8});
   const Large result(8);

@@ -1,4 +1,4 @@
-// Every case of tests/golden/operators.h5 that belongs to these operators, forward and gradient, on both devices.
+// Tests every case of tests/golden/operators.h5 that belongs to these operators, forward and gradient, on both devices.
 #include "support/golden.h"
 
 #include "operators/bias.h"
@@ -27,7 +27,7 @@ Made load(int device, const std::string& dataset) {
 }
 Made empty_like(int device, const std::string& dataset) { return make(device, DType::kF32, golden(dataset).dims); }
 
-// `terms`: how many products or additions stand behind a result.
+// `terms` is the number of products or additions behind a result.
 void expect_golden(Made& made, const std::string& dataset, double terms = 4) {
   const lfm2::test::Array array = golden(dataset);
   std::vector<double> tolerance(array.values.size());
@@ -61,7 +61,7 @@ TEST_P(OperatorGoldenTest, Concat) {
         EXPECT_EQ(in_order(gradients[static_cast<size_t>(i)]), golden(folder + "gx" + std::to_string(i)).values)
             << name;
     }
-    // Added once more: twice the slice.
+    // Added once more, each gradient is twice its slice.
     ASSERT_EQ(concat_backward(gy.view, gradient_views.data(), count, axis, GradientMode::kAdd, nullptr), Status::kOk);
     std::vector<double> twice = golden(folder + "gx0").values;
     for (double& x : twice) x *= 2;

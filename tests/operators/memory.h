@@ -17,7 +17,7 @@
 
 namespace lfm2::operators::test {
 
-// Half a unit in the last place, relative.
+// Half a unit in the last place, relative to the value.
 inline double rounding_unit(DType dtype) {
   return dtype == DType::kBf16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-24;
 }
@@ -25,8 +25,8 @@ inline double store_error(DType dtype, double value) {
   return rounding_unit(dtype) * std::fabs(value) + (dtype == DType::kF16 ? 0x1p-25 : 0x1p-126);
 }
 
-// Elements of one dtype on a device. 0xff around them: reading too far gives NaN, writing too far is noticed by
-// values().
+// Elements of one dtype on a device, with bytes 0xff around them: reading too far gives NaN, and values() notices
+// writing too far.
 class Memory {
  public:
   Memory(int device, DType dtype, int64_t elements, int64_t shift = 0)
@@ -61,7 +61,7 @@ class Memory {
     });
     upload();
   }
-  // Waits for the device; what is stored, as doubles.
+  // Waits for the device, and returns what is stored, as doubles.
   std::vector<double> values() {
     if (gpu_memory_ != nullptr) {
       EXPECT_EQ(gpu::copy(device_, bytes_.data(), gpu_memory_, bytes_.size(), nullptr), Status::kOk);
@@ -83,7 +83,7 @@ class Memory {
     std::vector<double> all(static_cast<size_t>(elements_));
     for (double& x : all) x = uniform(generator);
     fill(all);
-    return values();  // as they were rounded
+    return values();  // the values after rounding
   }
 
  private:
@@ -110,7 +110,7 @@ struct Made {
 
 enum class Layout { kDense, kPermuted, kGaps, kBackwards };
 
-// `shift`: elements by which the memory misses its alignment.
+// `shift` is the number of elements by which the memory misses its alignment.
 inline Made make(int device, DType dtype, const std::vector<int64_t>& dims, Layout layout = Layout::kDense,
                  std::mt19937* generator = nullptr, int64_t shift = 0) {
   Made made;
@@ -185,7 +185,7 @@ class OnDeviceTest : public ::testing::TestWithParam<int> {
 
 }  // namespace lfm2::operators::test
 
-// The class of a family's tests, on both devices.
+// Defines the test class of a family of operators, which runs on both devices.
 #define ON_BOTH_DEVICES_CHECK(name)                                                                                   \
   class name : public ::lfm2::operators::test::OnDeviceTest {};                                                       \
   INSTANTIATE_TEST_SUITE_P(Cpu, name, ::testing::Values(::lfm2::operators::kCpu), [](const auto&) { return "cpu"; }); \

@@ -1,5 +1,5 @@
-// Matrix products and convolutions over random shapes, layouts, dtypes and alignments against definitions in double, on
-// both devices.
+// Matrix products and convolutions over random shapes, layouts, dtypes and alignments, compared with their definitions
+// in double, on both devices.
 #include "operators/causal_conv1d.h"
 #include "operators/matmul.h"
 #include "operators/random_support.h"

@@ -1,5 +1,5 @@
-// Every family but the products over random shapes, layouts, dtypes and alignments against definitions in double, on
-// both devices.
+// Every family but the products over random shapes, layouts, dtypes and alignments, compared with their definitions in
+// double, on both devices.
 #include <functional>
 
 #include "operators/bias.h"
@@ -31,7 +31,7 @@ std::vector<double> rounding_of(DType dtype, const std::vector<double>& values, 
 TEST_P(ConcatTest, RandomShapes) {
   for (int round = 0; round < 80; ++round) {
     const DType dtype = any_dtype();
-    const bool many_rows = round % 4 == 3;  // that end within units
+    const bool many_rows = round % 4 == 3;  // rows that end within units
     const int rank = many_rows ? 2 : static_cast<int>(between(1, 4));
     const int axis = many_rows ? 1 : static_cast<int>(between(0, rank - 1));
     std::vector<int64_t> dims(static_cast<size_t>(rank));
@@ -39,7 +39,7 @@ TEST_P(ConcatTest, RandomShapes) {
     const bool long_rows = many_rows && round % 8 == 7;
     if (many_rows) dims[0] = between(1, long_rows ? 40 : 3000);
     const int64_t count = round == 0 ? 1500 : round == 1 ? 200 : between(1, 6);
-    const int64_t multiple = between(0, 1) == 0 ? 1 : 16;  // often in whole units
+    const int64_t multiple = between(0, 1) == 0 ? 1 : 16;  // the extents are often whole units
     std::vector<Made> inputs, gradients;
     std::vector<TensorView> views, gradient_views;
     int64_t sum = 0;
@@ -78,7 +78,7 @@ TEST_P(ConcatTest, RandomShapes) {
     }
     EXPECT_EQ(joined, expected) << text_of(output.view) << " axis " << axis;
 
-    // Its gradient: what was joined, taken apart again.
+    // Its gradient takes apart again what was joined.
     for (const bool add : {true, false}) {
       ASSERT_EQ(concat_backward(output.view, gradient_views.data(), count, axis,
                                 add ? GradientMode::kAdd : GradientMode::kOverwrite, nullptr),
@@ -128,7 +128,7 @@ TEST_P(BiasTest, RandomShapes) {
       }
     expect_close(result, expected, tolerance, "bias " + text_of(x.view));
 
-    // The gradient, of what came out.
+    // The gradient, with the output of bias as the output's gradient.
     Made copy = make(device(), dtype, {rows, columns}), total = make(device(), dtype, {shared.view.dim(0)});
     size_t bytes = 0;
     ASSERT_EQ(bias_backward_workspace(out.view, {per_sample}, bytes), Status::kOk);
@@ -167,7 +167,7 @@ TEST_P(MapTest, EveryFunctionAndRandomShapes) {
     std::vector<int64_t> dims(static_cast<size_t>(between(0, round < 100 ? 3 : 8)));
     for (int64_t& extent : dims)
       extent = between(0, 20) == 0 ? between(0, 1) : dims.size() <= 3 ? between(1, 70) : between(1, 4);
-    if (round % 10 == 9) dims = {between(1, 3), between(16, 150), between(16, 150)};  // several tiles
+    if (round % 10 == 9) dims = {between(1, 3), between(16, 150), between(16, 150)};  // gives several tiles
     const DType dtype = any_dtype();
     Made x = make(device(), dtype, dims, any_layout(), &generator, between(0, 1));
     Made y = make(device(), dtype, dims, any_layout(), &generator, between(0, 1));
@@ -206,7 +206,7 @@ TEST_P(ZipTest, EveryFunctionAndBroadcasting) {
     for (int64_t& extent : dims)
       extent = between(0, 20) == 0 ? between(0, 1) : dims.size() <= 3 ? between(1, 70) : between(1, 4);
     const DType dtype = any_dtype();
-    const auto operand = [&] {  // the shape with some axes of 1 and some leading axes missing
+    const auto operand = [&] {  // has the shape with some axes of 1 and some leading axes missing
       std::vector<int64_t> own = dims;
       for (int64_t& extent : own)
         if (between(0, 3) == 0) extent = 1;
@@ -293,7 +293,7 @@ TEST_P(ReduceTest, RandomShapesAndAxes) {
   }
 }
 
-// Who asks for its size does not know the output's strides.
+// A caller that asks for the workspace's size does not know the output's strides.
 TEST(ReducePlanTest, TheWorkspaceDependsOnTheInputAlone) {
   for (const auto& [x, y] : {std::pair<int64_t, int64_t>{5, 5}, {3, 70}, {1, 9}, {64, 2}})
     for (const DType dtype : {DType::kF32, DType::kBf16}) {

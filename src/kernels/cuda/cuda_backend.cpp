@@ -19,7 +19,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr size_t kSmallestAllocation = 256;  // also for 0 bytes: never null
+constexpr size_t kSmallestAllocation = 256;  // so that an allocation of 0 bytes is not null either
 
 double gigabytes(size_t bytes) { return static_cast<double>(bytes) * 1e-9; }
 
@@ -32,7 +32,7 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return text;
 }
 
-// Makes `device` the calling thread's, or says why it cannot be.
+// Makes `device` the calling thread's GPU, or throws with the reason why it cannot be.
 int select(int device) {
   const int count = cuda_device_count();
   if (device < 0 || device >= count)
@@ -67,7 +67,7 @@ class CudaBackend final : public Backend {
     void* data = nullptr;
     const cudaError_t error = cudaMalloc(&data, std::max(bytes, kSmallestAllocation));
     if (error == cudaErrorMemoryAllocation) {
-      static_cast<void>(cudaGetLastError());  // else a later check finds it
+      static_cast<void>(cudaGetLastError());  // otherwise a later check would find this error
       size_t free_bytes = 0, total_bytes = 0;
       CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
       throw Error(

@@ -20,26 +20,26 @@ struct CudaDeviceFacts {
   uint64_t free_bytes = 0, total_bytes = 0;  // as of the call
 };
 
-// GPUs that this process sees; 0 without a driver.
+// The number of GPUs that this process sees; 0 without a driver.
 int cuda_device_count();
 
-// Error(kUnavailable) where there is no such device.
+// The facts about one GPU. Error(kUnavailable) where there is no such device.
 CudaDeviceFacts cuda_device_facts(int device);
 
-// Versions of CUDA: what this program was built with, and what the driver knows: "13.0, driver 12.8".
+// The versions of CUDA that this program was built with and that the driver supports, such as "13.0, driver 12.8".
 std::string cuda_versions();
 
 // Another GPU that this process sees, as reached from `device`.
 struct CudaPeer {
   std::string uuid;
-  bool direct = false;   // one reads the other's memory without the host
-  bool atomics = false;  // and with atomic operations: NVLink has them, PCIe has not
+  bool direct = false;   // one GPU reads the other's memory without the host
+  bool atomics = false;  // also with atomic operations, which NVLink has and PCIe has not
 };
 std::vector<CudaPeer> cuda_peers(int device);
 
 struct CudaOptions {
-  bool plain_fp32 = false;  // --fp32 simt: no tensor cores for fp32
-  bool portable = false;    // tests: only what every GPU from sm_80 on has
+  bool plain_fp32 = false;  // --fp32 simt: fp32 products use no tensor cores
+  bool portable = false;    // for tests: uses only what every GPU from sm_80 on has
 };
 
 // Chooses `device` for the calling thread, which must be the one that uses the backend.

@@ -1,4 +1,4 @@
-// The two pieces, in turn.
+// Fills and copies the two pieces in turn.
 #include "kernels/cuda/cuda_loader.h"
 
 #include "kernels/cuda/common/cuda_check.h"
@@ -21,7 +21,7 @@ std::span<std::byte> CudaLoader::piece() {
 const void* CudaLoader::converted(const void* piece, DType from, DType to, int64_t count) {
   if (!raw_.data()) {
     raw_ = backend_.allocate(kPieceBytes);
-    converted_ = backend_.allocate(2 * kPieceBytes);  // 2 bytes become at most 4
+    converted_ = backend_.allocate(2 * kPieceBytes);  // an element of 2 bytes becomes one of at most 4
   }
   const size_t bytes = static_cast<size_t>(count) * size_bytes(from);
   CUDA_CHECK(cudaMemcpyAsync(raw_.data(), piece, bytes, cudaMemcpyHostToDevice, stream_.native()));

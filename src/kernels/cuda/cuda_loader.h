@@ -1,5 +1,6 @@
-// Brings weights and indices to the GPU: pieces of pinned host memory, copied on a stream of their own while the next
-// piece is filled, converted on the GPU where the types differ. One for each reader thread; made by CudaBackend.
+// Brings weights and indices to the GPU. It has pieces of pinned host memory, copies them on a stream of its own while
+// the next piece is filled, and converts on the GPU where the types differ. Each reader thread has one loader, which
+// CudaBackend makes.
 #pragma once
 
 #include <array>
@@ -12,7 +13,8 @@ namespace lfm2 {
 
 class CudaLoader final : public Loader {
  public:
-  // `backend` is asked for memory: two pieces on the host now, and on the device what conversions need when one comes.
+  // Allocates two pieces on the host with `backend`. Device memory for conversions is allocated when the first one
+  // comes.
   explicit CudaLoader(Backend& backend);
   ~CudaLoader() override;
 
@@ -31,7 +33,7 @@ class CudaLoader final : public Loader {
   Buffer raw_, converted_;  // on the device; the stream is done with them before the next copy into them begins
   std::array<Piece, 2> pieces_;
   size_t filling_ = 0;
-  CudaStream stream_;  // last: drained before the memory goes
+  CudaStream stream_;  // last, so that it is drained before the memory is freed
 };
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// The operators of the GPU: the same checks as the CPU's, then a launch.
+// The operators of the GPU: each checks its tensors as the CPU's operator does, and launches kernels.
 #include "kernels/cuda/cuda_ops.h"
 
 #include <cmath>
@@ -27,7 +27,7 @@ void CudaOps::short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& 
   launch_short_conv(stream_, short_conv_args(bcz, weight, bias, batch, out), out.dtype);
 }
 
-// As RopeTable of the CPU, which rounds where transformers rounds.
+// Computes the frequencies as the CPU's RopeTable does, which rounds where transformers rounds.
 const RopeFrequencies& CudaOps::frequencies(float theta, int64_t head_dim) {
   if (theta == theta_ && head_dim == head_dim_) return frequencies_;
   for (int64_t i = 0; i < head_dim / 2; ++i) {

@@ -11,11 +11,11 @@
 
 namespace lfm2 {
 
-// Device memory of the operators.
+// Device memory that the operators work in.
 struct CudaWorkspaces {
   Buffer group;            // kGroupWorkspaceInts int32
   Buffer decode_partials;  // kDecodePartialFloats floats
-  Buffer decode_counters;  // kDecodeCounters int32, zero
+  Buffer decode_counters;  // kDecodeCounters int32, which are 0 between launches
   Buffer lt;               // LtMatmul::kWorkspaceBytes; Products takes it over
 };
 
@@ -73,7 +73,7 @@ class CudaOps final : public Ops {
   Products products_;
   RopeFrequencies frequencies_{};
   float theta_ = 0;
-  int64_t head_dim_ = 0;  // for which frequencies_ are
+  int64_t head_dim_ = 0;  // frequencies_ belongs to this theta_ and head_dim_
 };
 
 }  // namespace lfm2

@@ -1,4 +1,4 @@
-// Stream capture.
+// Records a CUDA graph by stream capture.
 #include "kernels/cuda/cuda_recording.h"
 
 #include "kernels/cuda/common/cuda_check.h"

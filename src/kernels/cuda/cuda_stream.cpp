@@ -1,4 +1,4 @@
-// Streams and events. Times are read from events that are done: nothing here waits for them.
+// CUDA streams and events. Times are read only from events that are done, so reading them never waits.
 #include "kernels/cuda/cuda_stream.h"
 
 #include <algorithm>
@@ -10,7 +10,8 @@ namespace lfm2 {
 
 namespace {
 
-// Success or not ready; throws on anything else. CUDA remembers "not ready" as the last error: that is cleared.
+// Whether the answer is success rather than "not ready"; throws on anything else. CUDA keeps "not ready" as its last
+// error, so that is cleared.
 bool is_done(cudaError_t answer, const char* call) {
   if (answer == cudaSuccess) return true;
   if (answer != cudaErrorNotReady) throw_cuda_error(answer, call, __FILE__, __LINE__);
@@ -42,7 +43,7 @@ CudaClock::CudaClock(cudaStream_t stream) : stream_(stream) {
 }
 
 double CudaClock::seconds_of(const CudaTimingEvent& event) {
-  constexpr float kFarMilliseconds = 4000;  // up to here a float tells half a microsecond
+  constexpr float kFarMilliseconds = 4000;  // up to here a float resolves half a microsecond
   const auto since_anchor = [&](const CudaTimingEvent& later) {
     float milliseconds = 0;
     CUDA_CHECK(cudaEventElapsedTime(&milliseconds, anchors_[anchor_].native(), later.native()));
@@ -65,7 +66,7 @@ double CudaClock::seconds_of(const CudaTimingEvent& event) {
 CudaStream::CudaStream(int priority) {
   int lowest = 0, highest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-  // Non-blocking: independent of the legacy default stream, which libraries may use.
+  // A non-blocking stream does not wait for the legacy default stream, which libraries may use.
   CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, std::clamp(priority, highest, lowest)));
   clock_.emplace(stream_);
 }
@@ -77,7 +78,8 @@ CudaStream::~CudaStream() {
 
 void CudaStream::submit(std::function<void()> work, int64_t tag) {
   collect_finished();
-  const bool extend = count_ == kIntervals;  // very far ahead of the GPU: the newest interval takes this work in too
+  // So far ahead of the GPU that all intervals are in use: the newest one covers this work, too.
+  const bool extend = count_ == kIntervals;
   Interval& interval = intervals_[(first_ + count_ - (extend ? 1 : 0)) % kIntervals];
   if (!extend) {
     interval.tag = tag;

@@ -28,7 +28,7 @@ class CudaEvent final : public Event {
   cudaEvent_t event_ = nullptr;
 };
 
-// A timing event between two of which the time can be told.
+// A CUDA event that also takes the time, so that the time between two of them can be read.
 class CudaTimingEvent {
  public:
   CudaTimingEvent();
@@ -36,7 +36,7 @@ class CudaTimingEvent {
   CudaTimingEvent(const CudaTimingEvent&) = delete;
   CudaTimingEvent& operator=(const CudaTimingEvent&) = delete;
 
-  bool done() const;  // never recorded counts as done
+  bool done() const;  // an event that was never recorded counts as done
   void wait() const;  // blocks the calling thread
   cudaEvent_t native() const { return event_; }
 
@@ -44,12 +44,13 @@ class CudaTimingEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-// Places a GPU's events on the host's steady clock. CUDA tells times between events as a float of milliseconds, which
-// is coarse after minutes: from time to time a newer event takes the anchor's place.
+// Places a GPU's events on the host's steady clock. CUDA gives the time between two events as a float of milliseconds,
+// which is coarse after minutes. So times are counted from an anchor, an event that a newer one replaces from time to
+// time.
 class CudaClock {
  public:
   explicit CudaClock(cudaStream_t stream);          // waits for the stream, once
-  double seconds_of(const CudaTimingEvent& event);  // of one that is done
+  double seconds_of(const CudaTimingEvent& event);  // `event` must be done
 
  private:
   cudaStream_t stream_;
@@ -59,17 +60,17 @@ class CudaClock {
   double anchor_seconds_ = 0;
 };
 
-// submit() runs the work at once, on the calling thread; the work enqueues kernels. What it throws goes to the caller;
-// a failure on the GPU comes out of check() or of the next call that notices it. Used by one thread.
+// submit() runs the work at once, on the calling thread, and the work enqueues kernels. The caller gets what the work
+// throws; check(), or the next call that notices it, throws a failure on the GPU. Only one thread may use a stream.
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(int priority = 0);  // lower numbers go first; CUDA clamps to what the device has
+  explicit CudaStream(int priority = 0);  // lower numbers go first; clamped to what the device has
   ~CudaStream() override;                 // drains
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 
   void submit(std::function<void()> work, int64_t tag = kUntagged) override;
-  void record(Event& event) override;  // a CudaEvent
+  void record(Event& event) override;  // `event` must be a CudaEvent
   void wait(Event& event) override;
   void check() override;
   std::vector<Span> take_finished() override;
@@ -90,12 +91,12 @@ class CudaStream final : public Stream {
 
   cudaStream_t stream_ = nullptr;
   std::array<Interval, kIntervals> intervals_;
-  size_t first_ = 0, count_ = 0;  // those not yet in finished_
+  size_t first_ = 0, count_ = 0;  // the intervals that are not yet in finished_
   std::vector<Span> finished_;
   std::optional<CudaClock> clock_;
 };
 
-// A CUDA event of an Event that must be one.
+// `event` as the CudaEvent that it must be.
 CudaEvent& as_cuda_event(Event& event);
 
 }  // namespace lfm2

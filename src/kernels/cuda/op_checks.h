@@ -1,4 +1,5 @@
-// What the operators of the GPU check and pass on in the same way. Included by cuda_ops.cpp and cuda_cache_ops.cpp.
+// Checks and launcher arguments that several operators of the GPU share. Included by cuda_ops.cpp and
+// cuda_cache_ops.cpp.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// bias: one pass over a dense matrix in units of 16 bytes, whatever its number of columns. A thread's units lie apart
-// by whole rows where the bias goes by columns, so that all of them want the same elements of it.
+// bias: one pass over a dense matrix in units of 16 bytes, whatever its number of columns. Where the bias goes by
+// columns, a thread's units are whole rows apart, so that all of them need the same elements of the bias.
 #include <numeric>
 
 #include "operators/cuda/launch.cuh"
@@ -9,7 +9,7 @@ namespace lfm2::operators::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSteps = 4;  // units of a thread
+constexpr int kSteps = 4;  // number of units of a thread
 
 template <class T>
 struct BiasArgs {
@@ -18,15 +18,15 @@ struct BiasArgs {
   T* output;
   int64_t elements;
   Divider columns, rows_per_sample;
-  Divider apart;   // units from one of a thread's to its next
+  Divider apart;   // distance in units from one of a thread's units to its next one
   bool by_column;  // bias[column], else bias[row mod rows_per_sample]
-  bool units;      // input and output on 16 bytes
-  bool row_units;  // a unit never leaves a row; by column: and the bias on 16 bytes
-  bool long_rows;  // a unit never leaves two rows
+  bool units;      // input and output are on 16 bytes
+  bool row_units;  // no unit spans two rows; with by_column, the bias is also on 16 bytes
+  bool long_rows;  // no unit spans more than two rows
   Activation activation;
 };
 
-// The biases of the elements from `element` on.
+// Loads the biases of the unit's elements, from `element` on.
 template <class T, class Index>
 __device__ void load_bias(const BiasArgs<T>& args, Index element, float (&shift)[kUnit<T>]) {
   const Index columns = static_cast<Index>(args.columns.divisor), row = args.columns.quotient(element);

@@ -14,12 +14,12 @@ struct Conv {
   const T* w;
   const T* bias;
   T* y;
-  int64_t time, filter, runs;  // runs: threads along time
+  int64_t time, filter, runs;  // runs: number of threads along time
   int64_t x_strides[3], y_strides[3], w_strides[2], bias_stride;
   Divider channels, runs_of_row;
   int64_t count;
-  bool channels_first;  // neighbouring threads take neighbouring channels, else neighbouring times
-  bool pieces;          // a run of y is one aligned piece of memory; kTaps > 0: and of x
+  bool channels_first;  // neighbouring threads take neighbouring channels, otherwise neighbouring times
+  bool pieces;          // a run of y is one aligned piece of memory; with kTaps > 0, a run of x, too
   Activation activation;
 };
 
@@ -37,12 +37,12 @@ __global__ void __launch_bounds__(kThreads) causal_conv1d_kernel(const __grid_co
   const int64_t ordinal = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (ordinal >= args.count) return;
   int64_t sample, channel, run;
-  if (args.channels_first) {  // sample, run, channel
+  if (args.channels_first) {  // the order is sample, run, channel
     const int64_t rest = args.channels.quotient(ordinal);
     channel = ordinal - rest * args.channels.divisor;
     sample = args.runs_of_row.quotient(rest);
     run = rest - sample * args.runs;
-  } else {  // sample, channel, run
+  } else {  // the order is sample, channel, run
     const int64_t rest = args.runs_of_row.quotient(ordinal);
     run = ordinal - rest * args.runs;
     sample = args.channels.quotient(rest);
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) causal_conv1d_kernel(const __grid_co
   const int count = static_cast<int>(min(static_cast<int64_t>(kRun), args.time - t0));
 
   float sums[kRun] = {};
-  if constexpr (kTaps > 0) {  // this run and the one before it
+  if constexpr (kTaps > 0) {  // the window is this run and the one before it
     const Piece<T> now = *reinterpret_cast<const Piece<T>*>(x + t0);
     Piece<T> before = {};
     if (run > 0) before = *reinterpret_cast<const Piece<T>*>(x + t0 - kRun);
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) causal_conv1d_kernel(const __grid_co
     if (i < count) y[(t0 + i) * args.y_strides[2]] = rounded<T>(sums[i]);
 }
 
-constexpr int kTile = 32;     // channels, times, and taps of a block
+constexpr int kTile = 32;     // number of channels, of times, and of taps of a block
 constexpr int kTileRows = 8;  // kThreads / kTile
 
 // - operands: x [samples, channels, time]; out unfolded [samples, time, filter, channels]; both dense, T: unsigned

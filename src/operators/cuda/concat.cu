@@ -1,6 +1,6 @@
-// concat and its gradient: one launch for up to kMaxParts tensors. Threads own units of 16 bytes of what is written,
-// the whole or the parts, and gather them from what is read, whatever its alignment: from shared memory where many rows
-// end within units.
+// concat and its gradient: one launch for up to kMaxParts tensors. A thread owns units of 16 bytes of the memory that
+// is written, the whole or the parts, and gathers them from the memory that is read, whatever its alignment. Where many
+// rows end within units, it gathers them from shared memory.
 #include "operators/cuda/concat_staged.cuh"
 
 namespace lfm2::operators::gpu {
@@ -8,11 +8,11 @@ namespace lfm2::operators::gpu {
 namespace {
 
 template <bool kWhole>
-constexpr int kSteps = kWhole ? 4 : 2;  // units of a thread
-constexpr int kFewParts = 32;           // a small parameter block for the usual case
-constexpr int kMaxParts = 1024;         // 24 KiB of parameters
+constexpr int kSteps = kWhole ? 4 : 2;  // number of units of a thread
+constexpr int kFewParts = 32;           // makes a small parameter block for the usual case
+constexpr int kMaxParts = 1024;         // makes 24 KiB of parameters
 
-// `first` where it begins, the elements of `second` from number `count` on: a unit across two runs.
+// A unit across two runs: the first `count` elements of `first`, then those of `second` from number `count` on.
 template <class T>
 __device__ Unit<T> spliced(const Unit<T>& first, const Unit<T>& second, int count) {
   constexpr int kInWord = 4 / static_cast<int>(sizeof(T));
@@ -26,7 +26,7 @@ __device__ Unit<T> spliced(const Unit<T>& first, const Unit<T>& second, int coun
   return unit;
 }
 
-// A unit of which `left` elements lie in one run and the others in a second; none: more runs than these.
+// A unit of which `left` elements lie in one run and the others in a second one. `left` is 0 where it spans more runs.
 template <class T>
 struct Runs {
   Shifted<T> first, second;
@@ -37,13 +37,13 @@ struct Runs {
     return left == kUnit<T> ? unit : spliced(unit, second.get(left, kUnit<T>), left);
   }
 };
-// Whether `place` of `elements` is so far from either end that the units of memory around a unit there are inside.
+// Whether `place` is so far from either end of `elements` that the units of memory around a unit there are inside.
 template <class T, class Index>
 __device__ bool inside(Index place, Index elements) {
   return place >= Index{kUnit<T>} && place < elements && elements - place >= Index{2 * kUnit<T>};
 }
 
-// A place in a row of the whole and in its part.
+// A place in a row of the whole, and in the part to which it belongs.
 template <class Index>
 struct Place {
   Index outer;
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ 
       units[step].left = 0;
       if (element + kUnit < T >> elements) continue;
       Place<Index> place = find(element);
-      // Elements `from` to `to` of the unit, of which `from` lies at the place.
+      // Loads elements `from` to `to` of the unit, of which element `from` lies at the place.
       const auto fetch = [&](Shifted<T>& run, int from, int to) {
         const Index begin = place.in_part();
         run.fetch(table.parts[place.part] + begin - from, from, to,
@@ -151,16 +151,16 @@ __global__ void __launch_bounds__(kThreads) join_kernel(const __grid_constant__ 
   }
 }
 
-// A unit of a part, on its way from the whole. kWhole: as for join_kernel.
+// A unit of a part that is being loaded from the whole. kWhole has the meaning that it has for join_kernel.
 template <class T, bool kWhole, class Index>
 struct PartUnit {
   std::conditional_t<kWhole, Unit<T>, Runs<T>> unit;
   T* target;
-  const T* source;       // where its first element is
-  Index column, length;  // the first element's column in the part's row; that row's length
-  int count;             // how many elements it has; 0: there is no such unit
+  const T* source;       // where the unit's first element is in the whole
+  Index column, length;  // the first element's column in the part's row; the length of that row
+  int count;             // number of elements; 0: there is no such unit
 
-  // Unit `ordinal` of all parts, counted one part behind the other. Nothing here waits for what it loads.
+  // Loads unit `ordinal` of all parts, counted one part behind the other. Nothing here waits for a load.
   template <int kParts>
   __device__ __forceinline__ void fetch(const Table<T, kParts>& table, int64_t ordinal) {
     count = 0;
@@ -185,14 +185,14 @@ struct PartUnit {
         const Index elements = static_cast<Index>(table.outer) * whole_row;
         unit.left = here;
         unit.first.fetch(source, 0, here, inside<T>(from, elements));
-        if (here < kUnit<T>) {  // the next row's elements, behind what is between
+        if (here < kUnit<T>) {  // the next row's elements, behind those of other parts
           const Index rest = from + (whole_row - length);
           unit.second.fetch(table.whole + rest, here, kUnit<T>, inside<T>(rest, elements));
         }
       }
     }
   }
-  // The target is one unit of memory.
+  // Whether the target is one unit of memory.
   __device__ __forceinline__ bool aligned() const {
     return kWhole || (count == kUnit<T> && reinterpret_cast<uintptr_t>(target) % 16 == 0);
   }
@@ -201,7 +201,7 @@ struct PartUnit {
       return unit;
     } else {
       if (unit.left > 0) return unit.get();
-      Unit<T> result;  // more runs than two, or an end: element by element
+      Unit<T> result;  // element by element, where there are more than two runs or an end
       const T* from = source;
       Index at = column;
 #pragma unroll
@@ -217,7 +217,7 @@ struct PartUnit {
 };
 
 // - operands: whole [outer, whole_row], of whose rows table.row elements from table.first on are cut into the parts
-//   [outer, length], which are written; add: added to.
+//   [outer, length], which are written or, with `add`, added to.
 // - block: kThreads units in kSteps steps.
 // - thread: kSteps units of 16 bytes of the parts, kThreads apart, all of whose loads are under way before one is
 //   used.
@@ -284,7 +284,7 @@ Status launch_table(const Table<T, kParts>& table, void* stream) {
                  split_kernel<T, kParts, kWhole, way == ConcatWay::kSplitAdd, int64_t>);
 }
 
-// Parts first_part to end_part - 1, whose row begins at `first` in the whole's; moves `first` behind them.
+// Launches for parts first_part to end_part - 1, whose row begins at `first` in the whole's. Moves `first` behind them.
 template <ConcatWay way, class T, int kParts>
 Status launch_parts(const ConcatArgs& args, int64_t first_part, int64_t end_part, int64_t& first, void* stream) {
   Table<T, kParts> table{};
@@ -310,7 +310,7 @@ Status launch_parts(const ConcatArgs& args, int64_t first_part, int64_t end_part
   table.units = way == ConcatWay::kJoin ? ceil_divide(args.outer * end, kUnit<T>) : units;
   first += end;
   whole = whole && end == args.row;
-  // Elements of fp32 come one by one as quickly where nothing but reading is to do.
+  // Joining fp32 elements is as quick without shared memory.
   if (!whole && (sizeof(T) == 2 || way != ConcatWay::kJoin)) table.rows = staged_rows(table, way);
   table.own_units = Divider(table.rows / kUnit<T>);
   if (table.rows > 0) return launch_staged<way>(table, stream);
@@ -335,7 +335,8 @@ Status concat(const ConcatArgs& args, ConcatWay way, void* stream) {
   STATUS_CHECK(on_device.status());
   switch (way) {
     case ConcatWay::kJoin:
-      // Elements of 4 bytes as float: as uint32_t the compiler makes 5 % slower code of the same lines.
+      // Elements of 4 bytes are joined as float, because the compiler makes 5 % slower code of the same lines with
+      // uint32_t.
       return args.dtype == DType::kF32 ? run<ConcatWay::kJoin, float>(args, stream)
                                        : run<ConcatWay::kJoin, uint16_t>(args, stream);
     case ConcatWay::kSplitOverwrite:

@@ -1,5 +1,6 @@
-// What concat's kernels share, and those for rows that end within units: since kUnit rows make whole units in every
-// tensor, a block takes a multiple of that to shared memory in units, and writes units put together there.
+// What concat's kernels share, and the kernels for rows that end within units. kUnit rows make whole units in every
+// tensor, so a block takes a multiple of kUnit rows to shared memory in units, and writes units that are put together
+// there.
 #pragma once
 
 #include "operators/cuda/launch.cuh"
@@ -7,29 +8,30 @@
 namespace lfm2::operators::gpu {
 
 constexpr int kThreads = 256;
-constexpr int64_t kStagedUnits = 8 * kThreads;  // units that a block takes to shared memory
-// In units, kUnit rows that a gradient takes although they are more: three blocks fit on a multiprocessor then. Longer
-// rows, and long ones of fp32, are as quick without; so is concat itself, which has fewer bytes to wait for.
+constexpr int64_t kStagedUnits = 8 * kThreads;  // number of units that a block takes to shared memory
+// The most units that kUnit rows may have for a gradient, which takes them although they exceed kStagedUnits: three
+// blocks fit on a multiprocessor then. Longer rows, and long ones of fp32, are as quick without shared memory. So is
+// concat itself, which has fewer bytes to wait for.
 template <class T>
 constexpr int64_t kMaxStagedUnits = sizeof(T) == 2 ? 72 * 1024 / 16 : kStagedUnits;
 
-// Some of the parts: their row is `row` elements of the whole's `whole_row`, from `first` on. None is empty.
+// Some of the parts. Their row is `row` elements of the whole's `whole_row`, from `first` on. No part is empty.
 template <class T, int kParts>
 struct Table {
   T* whole;
   int64_t outer, whole_row, first;
   Divider row;
   int count;
-  bool dense;         // row is whole_row, and the whole on 16 bytes: units of the whole are units of memory
-  int64_t units;      // to write
-  int rows = 0;       // rows of the whole that a block takes to shared memory: a multiple of kUnit; 0: none
-  Divider own_units;  // then the units of a column of such rows
+  bool dense;         // row is whole_row and the whole is on 16 bytes, so units of the whole are units of memory
+  int64_t units;      // number of units to write
+  int rows = 0;       // rows of the whole that a block takes to shared memory, a multiple of kUnit; 0: none
+  Divider own_units;  // if rows > 0, the number of units of a column of such rows
   T* parts[kParts];
   int64_t ends[kParts];    // the column of the row where each part ends
   int64_t counts[kParts];  // join: elements of each part; split: units up to the end of each part
 };
 
-// The first of `ends` behind `place`. Index: uint32_t where nothing reaches 2^31.
+// The first of `ends` that is behind `place`. Index is uint32_t where nothing reaches 2^31.
 template <class Index, int kParts>
 __device__ int search(const int64_t (&ends)[kParts], int count, Index place) {
   int low = 0, high = count - 1;
@@ -43,7 +45,7 @@ __device__ int search(const int64_t (&ends)[kParts], int count, Index place) {
   return low;
 }
 
-// The unit at `from` on its way to shared memory; `count` elements of it are there.
+// Starts to copy the unit at `from` to shared memory; `count` elements of it exist.
 template <class T>
 __device__ void stage_unit(const T* from, int count, uint4* staged) {
   if (count >= kUnit<T>) return copy_unit(staged, from);
@@ -69,7 +71,7 @@ __device__ __forceinline__ void add_unit(const Unit<T>& sum, Unit<T>& unit) {
   for (int i = 0; i < kUnit<T>; ++i) x[i] = y[i] + x[i];
   pack(x, unit);
 }
-// kUnit elements: `left` from `first` on, the others as if `second` had begun there too.
+// Gathers kUnit elements: `left` of them from `first` on, the others as if `second` had begun at the same place.
 template <class T>
 __device__ Unit<T> gathered(const T* first, const T* second, int left) {
   Unit<T> unit;
@@ -78,7 +80,7 @@ __device__ Unit<T> gathered(const T* first, const T* second, int left) {
   return unit;
 }
 
-// A part within the staged rows: its columns, and the unit of its own with which it begins among the parts' units.
+// A part within the staged rows: its columns, and the number of its first unit among the units of all parts.
 struct Slice {
   int part, begin, length, first_unit;
 
@@ -93,7 +95,7 @@ struct Slice {
   }
 };
 
-// concat where rows end within units of memory; no part's row is shorter than a unit.
+// For concat where rows end within units of memory. No part's row may be shorter than a unit.
 // - operands: parts [outer, length] of each part; out whole [outer, row].
 // - block: table.rows rows of the whole: the rows of all parts go to shared memory in units, one part behind the
 //   other, and the block puts units of the whole together there.
@@ -129,14 +131,14 @@ __global__ void __launch_bounds__(kThreads) staged_join_kernel(const __grid_cons
   }
 }
 
-// Its gradient: the other way round.
-// - operands: whole [outer, row]; out parts [outer, length] of each part; add: added to.
+// For its gradient, which goes the other way round.
+// - operands: whole [outer, row]; out parts [outer, length] of each part; with `add`, the parts are added to.
 // - block: table.rows rows of the whole, which go to shared memory in units.
 // - thread: units of the parts, kThreads apart, kOwn of them on their way at once.
 // - alignment: the whole and every part on 16 bytes.
 template <class T, int kParts, bool add>
 __global__ void __launch_bounds__(kThreads) staged_split_kernel(const __grid_constant__ Table<T, kParts> table) {
-  constexpr int kOwn = 4;  // units on their way at once
+  constexpr int kOwn = 4;  // number of units that are loaded at once
   extern __shared__ uint4 staged[];
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * table.rows;
   const int rows = static_cast<int>(min(static_cast<int64_t>(table.rows), table.outer - first_row));
@@ -184,7 +186,8 @@ __global__ void __launch_bounds__(kThreads) staged_split_kernel(const __grid_con
   }
 }
 
-// The rows of a block; 0 where rows are too long or somewhere too short. Few rows are shared out among many blocks.
+// The number of rows of a block; 0 where rows are too long or a part is too short. Where there are few rows, they are
+// shared out among many blocks.
 template <class T, int kParts>
 int staged_rows(const Table<T, kParts>& table, ConcatWay way) {
   constexpr int64_t kBlocks = 256;

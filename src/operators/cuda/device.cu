@@ -8,7 +8,7 @@ namespace lfm2::operators::gpu {
 
 namespace {
 
-// The call's own error, not left behind for somebody else's check.
+// Returns the call's own error, and clears it so that no other code finds it.
 Status checked(cudaError_t error) {
   if (error != cudaSuccess) static_cast<void>(cudaGetLastError());
   return status_of(error);

@@ -5,9 +5,9 @@
 
 namespace lfm2::operators::gpu {
 
-constexpr int kThreads = 256;  // of a block
+constexpr int kThreads = 256;  // threads of a block
 
-// Which functions a kernel has.
+// The functions between which a kernel can choose.
 enum class Family { kUnary, kTrigonometric, kBinary };
 
 template <class T, Family family, int kCount>

@@ -1,5 +1,5 @@
-// What every kernel file of the operators shares: element types, launches that return their own error, the walk through
-// strided tensors on the device.
+// What every kernel file of the operators shares: element types, launches that return their own error, and the walk
+// through strided tensors on the device.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -42,13 +42,14 @@ class OnDevice {
   cudaError_t error_;
 };
 
-// The launch's own error: an earlier one of somebody else's is neither reported nor cleared where this launch succeeds.
+// Returns the launch's own error. An earlier error of other code is neither reported nor cleared where this launch
+// succeeds.
 template <class... Parameters>
 Status launch_with_shared(void (*kernel)(Parameters...), int64_t blocks, dim3 threads, size_t shared_bytes,
                           void* stream, std::type_identity_t<Parameters>... arguments) {
   constexpr size_t kAlwaysThere = 48 * 1024;
   if (blocks == 0) return Status::kOk;
-  if (blocks > 0x7fffffff) return Status::kInvalid;  // more than 2^31 blocks: beyond any memory
+  if (blocks > 0x7fffffff) return Status::kInvalid;  // tensors of more than 2^31 blocks are larger than any memory
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = threads;
@@ -70,14 +71,14 @@ Status launch(void (*kernel)(Parameters...), int64_t blocks, dim3 threads, void*
 inline int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
 inline bool on_bytes(const void* pointer, size_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
-// f(T{}) with an unsigned integer of the elements' size, for what moves elements and computes nothing; f returns a
-// Status.
+// Calls f(T{}) with an unsigned integer of the elements' size, for code that moves elements and computes nothing. f
+// returns a Status.
 template <class F>
 Status with_bits(DType dtype, F&& f) {
   return size_bytes(dtype) == 2 ? f(uint16_t{}) : f(uint32_t{});
 }
 
-// A unit: 16 bytes of elements.
+// The number of elements in a unit, which is 16 bytes.
 template <class T>
 constexpr int kUnit = 16 / static_cast<int>(sizeof(T));
 
@@ -89,7 +90,7 @@ union Unit {
   __device__ Unit() {}
 };
 
-// Functions of 16-bit results need not be better than those.
+// How functions are computed for results of type T. Results of 16 bits need no more precision than that.
 template <class T>
 using MathFor = std::conditional_t<sizeof(T) == 4, Accurate, Quick>;
 
@@ -121,14 +122,14 @@ __device__ inline void pack(const float (&x)[kUnit<T>], Unit<T>& unit) {
   }
 }
 
-// The elements by which an address misses a multiple of 16 bytes.
+// The number of elements by which an address misses a multiple of 16 bytes.
 template <class T>
 __device__ int misaligned(const T* pointer) {
   return static_cast<int>(reinterpret_cast<uintptr_t>(pointer) % 16 / sizeof(T));
 }
 
-// The units of memory that lie inside a tensor: `bytes` from the first one's address to the last one's. None: no
-// address is at `first` or behind it.
+// The units of memory that lie inside a tensor: `bytes` from the first one's address to the last one's. If there are
+// none, no address is at `first` or behind it.
 struct WholeUnits {
   uintptr_t first = UINTPTR_MAX, bytes = 0;
 
@@ -142,7 +143,8 @@ struct WholeUnits {
     else
       first = UINTPTR_MAX;
   }
-  // The unit at an aligned address; and that in which an address lies with the next.
+  // holds() says so of the unit at an aligned address, holds_two() of the unit in which an address lies and the next
+  // one.
   template <class T>
   __device__ bool holds(const T* unit) const {
     return reinterpret_cast<uintptr_t>(unit) - first <= bytes;
@@ -153,7 +155,8 @@ struct WholeUnits {
   }
 };
 
-// 16 aligned bytes to shared memory, without a register; wait_for_copies() and a barrier before anyone reads them.
+// Copies 16 aligned bytes to shared memory without going through a register. They can be read behind wait_for_copies()
+// and a barrier.
 __device__ inline void copy_unit(uint4* shared, const void* from) {
   asm volatile(
       "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
@@ -162,13 +165,13 @@ __device__ inline void copy_unit(uint4* shared, const void* from) {
 }
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// A unit of elements side by side at any address. Fetching and getting are two steps, and nothing in the first waits
+// A unit of elements side by side at any address. fetch() and get() are two steps, and nothing in the first one waits
 // for a load, so that a thread has all its loads under way before it uses one.
 template <class T>
 class Shifted {
  public:
-  // Elements first to last - 1 of the unit at `from` are there. inside: so are the unit of memory in which it begins
-  // and the next one.
+  // Elements first to last - 1 of the unit at `from` exist. `inside` says that the unit of memory in which it begins
+  // exists as a whole, and the next one, too.
   __device__ void fetch(const T* from, int first, int last, bool inside) {
     if constexpr (sizeof(T) == 4) {
 #pragma unroll
@@ -189,7 +192,7 @@ class Shifted {
       return low_;
     } else {
       Unit<T> unit;
-      if (inside_) {  // words w to w + 4 of eight, then half a word on
+      if (inside_) {  // takes five of the eight words, then shifts them by half a word if needed
         const int elements = misaligned<T>(from_);
         const bool by_four = (elements & 4) != 0, by_two = (elements & 2) != 0;
         const uint4 low = low_.bits, high = high_.bits;
@@ -219,7 +222,7 @@ class Shifted {
 template <int kOperands>
 struct Loops {
   int rank;
-  Divider steps[kMaxRank];  // how many steps each loop has; the innermost one's in groups
+  Divider steps[kMaxRank];  // the number of steps of each loop, for the innermost one in groups
   int64_t inner;            // elements of the innermost loop
   int64_t strides[kOperands][kMaxRank];
 
@@ -236,8 +239,8 @@ struct Loops {
     return steps_in_all;
   }
 
-  // The positions of step `ordinal`; returns its first element's place in the innermost loop. Index: uint32_t where
-  // there are fewer than 2^31 steps, which is quicker, or int64_t.
+  // Finds the positions of step `ordinal`, and returns the place of its first element in the innermost loop. Index is
+  // uint32_t where there are fewer than 2^31 steps, which is quicker, or int64_t.
   template <class Index>
   __device__ int64_t find(Index ordinal, int group, int64_t (&positions)[kOperands]) const {
 #pragma unroll
@@ -267,7 +270,7 @@ struct Loops {
 
 constexpr int64_t kSmall = int64_t{1} << 31;
 
-// Whether every unit of the walk lies on 16 bytes in an operand that goes forward one by one.
+// Whether every unit of the walk lies on 16 bytes in an operand that goes forward one element at a time.
 template <int kOperands>
 bool in_units(const Walk<kOperands>& walk, int operand, const void* data, int unit, size_t size) {
   if (walk.rank == 0 || walk.strides[operand][0] != 1) return false;

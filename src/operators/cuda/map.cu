@@ -1,4 +1,4 @@
-// map: a function of one tensor's elements. The kernels are those of map_zip.cuh.
+// map: a function of one tensor's elements. Its kernels are in map_zip.cuh.
 #include "operators/cuda/map_zip.cuh"
 
 namespace lfm2::operators::gpu {

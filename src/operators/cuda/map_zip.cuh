@@ -1,6 +1,6 @@
-// map and zip: one kernel that takes units of 16 bytes where every tensor allows it, one that takes single elements
-// where not, and the choice between them and those of turning.cuh. Each family of functions is compiled in a file of
-// its own: map.cu, map_trigonometric.cu, zip.cu.
+// map and zip: one kernel takes units of 16 bytes where every tensor allows it, another takes single elements, and the
+// launcher chooses between them and those of turning.cuh. Each family of functions is compiled in a file of its own:
+// map.cu, map_trigonometric.cu, zip.cu.
 #pragma once
 
 #include <utility>
@@ -9,9 +9,9 @@
 
 namespace lfm2::operators::gpu {
 
-constexpr int kSteps = 4;  // units or elements of a thread
+constexpr int kSteps = 4;  // number of units or elements of a thread
 
-// map of sine and cosine, on the tensors' device.
+// The map of sine and cosine. The tensors' device must be the current one.
 Status map_trigonometric(UnaryFunction function, const TensorView& input, const TensorView& output, const Walk<2>& walk,
                          void* stream);
 
@@ -20,8 +20,8 @@ struct Elementwise {
   T* output;
   const T* inputs[kInputs];
   Loops<1 + kInputs> loops;
-  int64_t count;           // steps; fewer than kSmall
-  bool repeated[kInputs];  // in units: an operand that is the same element for the whole innermost loop
+  int64_t count;           // number of steps, below kSmall
+  bool repeated[kInputs];  // for units_kernel: the input is the same element for the whole innermost loop
   int function;
 };
 
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(kThreads) elements_kernel(const __grid_constan
     if (first + step * kThreads < args.count) args.output[targets[step]] = rounded<T>(x[0][step]);
 }
 
-// The two halves of a walk's outermost loop of several steps; where that is the innermost one, the first half ends with
-// a whole unit.
+// The two halves of a walk, cut in the outermost loop that has several steps. Where that is the innermost one, the
+// first half ends with a whole unit.
 template <int kOperands>
 std::pair<Walk<kOperands>, Walk<kOperands>> halves(const Walk<kOperands>& walk, int unit) {
   int outer = walk.rank - 1;
@@ -126,7 +126,8 @@ std::pair<Walk<kOperands>, Walk<kOperands>> halves(const Walk<kOperands>& walk, 
   return {first, second};
 }
 
-// The walk's elements, by whichever kernel fits its tensors. More steps than 32 bits count become several launches.
+// Computes the walk's elements with the kernel that fits its tensors. More steps than 32 bits can count become several
+// launches.
 template <class T, int kInputs, Family family>
 Status run(int function, void* output_data, const void* const (&input_data)[kInputs], const Walk<1 + kInputs>& walk,
            void* stream) {

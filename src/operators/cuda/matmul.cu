@@ -1,5 +1,5 @@
-// matmul: tiles of both operands in shared memory, in two tile buffers each, fp32 sums in registers. Each output is one
-// chain of fused multiply-adds over k in order, whatever the tile, the strides and the batch.
+// matmul: tiles of both operands go through two tile buffers each in shared memory, with fp32 sums in registers. Each
+// output is one chain of fused multiply-adds over k in order, whatever the tile, the strides and the batch.
 #include "operators/cuda/launch.cuh"
 #include "operators/matmul_plan.h"
 
@@ -9,14 +9,14 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kDepth = 16;  // elements of k in one tile buffer
-constexpr int kPart = 4;    // a thread's rows and columns are runs of 4, kRuns of them, 64 apart
-constexpr int kGrid = 16;   // threads along rows, and along columns
+constexpr int kPart = 4;    // a thread's rows and columns are kRuns runs of 4, 64 apart
+constexpr int kGrid = 16;   // number of threads along rows, and along columns
 
-// One operand as rows of k: element (row, l) lies at row * row_stride + l * k_stride.
+// One operand as rows of k elements: element (row, l) lies at row * row_stride + l * k_stride.
 struct Operand {
   int64_t rows, row_stride, k_stride;
-  bool along_k;  // neighbouring threads go along k, where that is the shorter step; else along the rows
-  bool runs;     // four neighbours along that way are one aligned piece of memory, also at every edge
+  bool along_k;  // neighbouring threads go along k, where that is the smaller step, otherwise along the rows
+  bool runs;     // four neighbours in that direction are one aligned piece of memory, also at every edge
 };
 
 template <class T>
@@ -37,8 +37,8 @@ struct alignas(sizeof(T) * kPart) Run {
   T v[kPart];
 };
 
-// A tile buffer of one operand, [kDepth, 64 kRuns] in shared memory: every thread carries kRuns runs of four elements,
-// along k or along the rows.
+// A thread's part in filling a tile buffer of one operand, [kDepth, 64 kRuns] in shared memory: it carries kRuns runs
+// of four elements, along k or along the rows.
 template <class T, int kRuns>
 struct Carrier {
   static constexpr int kTile = 64 * kRuns;
@@ -46,8 +46,8 @@ struct Carrier {
   static constexpr int kRowsAtOnce = kThreads / (kDepth / kPart), kDepthAtOnce = kThreads / (kTile / kPart);
 
   const T* next;
-  int row, l;     // where run 0 is in the tile buffer; further runs are kRowsAtOnce rows or kDepthAtOnce of k behind it
-  int rows_left;  // how many there are from `row` on
+  int row, l;     // place of run 0 in the tile buffer; each further run is kRowsAtOnce rows or kDepthAtOnce of k behind
+  int rows_left;  // number of rows from `row` on
   float values[kRuns][kPart];
 
   __device__ Carrier(const T* matrix, const Operand& operand, int64_t row0) {
@@ -58,7 +58,7 @@ struct Carrier {
     rows_left = static_cast<int>(min(operand.rows - row0, static_cast<int64_t>(kTile))) - row;
   }
 
-  // What comes into the next tile buffer, of which k_left steps are inside; zeros beyond the rows and beyond k.
+  // Loads the runs for the next tile buffer, of which k_left steps are inside, with zeros beyond the rows and beyond k.
   __device__ void load(const Operand& operand, int k_left) {
     const int64_t step = operand.along_k ? operand.k_stride : operand.row_stride;
     const int64_t apart = operand.along_k ? kRowsAtOnce * operand.row_stride : kDepthAtOnce * operand.k_stride;
@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(kThreads, kRuns == 1 ? 4 : 2) matmul_kernel(co
   using Carry = Carrier<T, kRuns>;
   constexpr int kOwn = kRuns * kPart;
   __shared__ __align__(16) float left_buffer[2][kDepth * Carry::kStride], right_buffer[2][kDepth * Carry::kStride];
-  // Tiles of one batch are neighbours; in it columns go first, so that blocks that run together share rows of a.
+  // Blocks count the tiles of one entry of the batch, then those of the next. Within an entry columns go first, so that
+  // blocks that run together share rows of a.
   const int64_t tile = blockIdx.x, row_tile = args.column_tiles.quotient(tile);
   const int64_t column0 = (tile - row_tile * args.column_tiles.divisor) * Carry::kTile;
   const int64_t entry = args.row_tiles.quotient(row_tile);
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, kRuns == 1 ? 4 : 2) matmul_kernel(co
   for (int64_t l0 = 0; l0 < args.k; l0 += kDepth, now ^= 1) {
     left.store(left_buffer[now], args.left.along_k);
     right.store(right_buffer[now], args.right.along_k);
-    __syncthreads();  // with two tile buffers one barrier is enough: the other one was read before it
+    __syncthreads();  // with two tile buffers one barrier is enough, because the other one was read before it
     if (l0 + kDepth < args.k) {
       left.load(args.left, inside(l0 + kDepth));
       right.load(args.right, inside(l0 + kDepth));
@@ -177,7 +178,7 @@ static_assert(kGrid * kGrid == kThreads && kGrid * kPart == 64);
 
 int64_t magnitude(int64_t x) { return x < 0 ? -x : x; }
 
-// `base`: the operand's first element; `others`: its strides over the batch.
+// `base` is the operand's first element, and `batch_strides` are its strides over the batch.
 template <class T>
 Operand operand_of(const T* base, int64_t rows, int64_t row_stride, int64_t k, int64_t k_stride,
                    const int64_t* batch_strides, int batch_rank) {

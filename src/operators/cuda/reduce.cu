@@ -1,4 +1,4 @@
-// reduce: the choice of the function, each of which is compiled in a file of its own.
+// reduce: chooses the function; each is compiled in a file of its own.
 #include "operators/cuda/reduce.cuh"
 
 namespace lfm2::operators::gpu {

@@ -1,4 +1,4 @@
-// What the files of reduce share: functions, targets, how units are read, folds whose order is fixed.
+// What the files of reduce share: functions, targets, how units are read, and folds whose order is fixed.
 #pragma once
 
 #include <cmath>
@@ -9,10 +9,10 @@
 namespace lfm2::operators::gpu {
 
 constexpr int kThreads = 256;
-constexpr int kSteps = 4;  // loads of a thread in flight
+constexpr int kSteps = 4;  // number of a thread's loads in flight
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// By one function each, on the plan's device. sum: the mean too.
+// Each reduces by one function, on the plan's device. reduce_sum also computes the mean.
 Status reduce_sum(const ReducePlan& plan, void* workspace, void* stream);
 Status reduce_prod(const ReducePlan& plan, void* workspace, void* stream);
 Status reduce_max(const ReducePlan& plan, void* workspace, void* stream);
@@ -37,9 +37,9 @@ struct Min {
 
 template <class T>
 struct Target {
-  float* partials;  // [slices, outputs], or null: the output
+  float* partials;  // [slices, outputs], or null where results go to the output
   T* output;
-  float divisor;  // what the output is divided by: 1, or for the mean the number of elements
+  float divisor;  // the output is divided by this: 1, or, for the mean, the number of elements
 
   __device__ void store(int64_t position, float value) const {
     output[position] = rounded<T>(divisor == 1.0f ? value : value / divisor);
@@ -59,24 +59,24 @@ struct Reduction {
   Loops<2> kept;
   Loops<1> reduced;
   int64_t outputs;
-  int64_t steps;  // along the reduced axes: units in the row kernel, elements in the column kernel
+  int64_t steps;  // steps along the reduced axes: units in the row kernel, elements in the column kernel
   int64_t per_slice;
-  Divider blocks_across;  // blocks of a slice
+  Divider blocks_across;  // number of blocks of a slice
   int lanes;
-  int rows = 0;  // staged ones of a block
+  int rows = 0;  // number of staged rows of a block
   bool folded = false;
   const In* end = nullptr;  // behind the last element
   WholeUnits memory{};
 };
 
-// How a unit is read. kWhole: 16 aligned bytes, all of its elements there. kShifted: elements side by side at any
-// address. kMemory: 16 aligned bytes, in which elements side by side begin anywhere. These: fewer than 2^31 steps.
-// kScattered: element by element.
+// How a unit is read. kWhole: as 16 aligned bytes with all of its elements. kShifted: as elements side by side at any
+// address. kMemory: as 16 aligned bytes, anywhere in which elements side by side may begin. These three are for fewer
+// than 2^31 steps. kScattered: element by element.
 enum class Reading { kWhole, kShifted, kMemory, kScattered };
 template <Reading reading>
 using IndexFor = std::conditional_t<reading == Reading::kScattered, int64_t, uint32_t>;
 
-// A unit on its way, of which elements `first` to `count` - 1 are there.
+// A unit that is being loaded, of which elements `first` to `count` - 1 exist.
 template <Reading reading, class In>
 struct Fetched {
   std::conditional_t<reading == Reading::kShifted, Shifted<In>, Unit<In>> unit;
@@ -125,7 +125,7 @@ __device__ void combine_all(float (&sum)[count], const float (&x)[count]) {
   for (int i = 0; i < count; ++i) sum[i] = Op::combine(sum[i], x[i]);
 }
 
-// The elements of a unit, by a tree.
+// Combines the elements of a unit, by a tree.
 template <class Op, int count>
 __device__ float fold(float (&x)[count]) {
 #pragma unroll
@@ -134,7 +134,7 @@ __device__ float fold(float (&x)[count]) {
     for (int i = 0; i < half; ++i) x[i] = Op::combine(x[i], x[i + half]);
   return x[0];
 }
-// Those of neighbouring lanes.
+// Combines the values of neighbouring lanes.
 template <class Op, int count>
 __device__ void fold_lanes(float (&values)[count], int lanes) {
   for (int step = lanes / 2; step > 0; step /= 2)
@@ -142,7 +142,7 @@ __device__ void fold_lanes(float (&values)[count], int lanes) {
     for (float& value : values) value = Op::combine(value, __shfl_xor_sync(kAllLanes, value, step));
 }
 
-// begin, begin + step, ... below end: kSteps loads in flight, combined in order.
+// Combines the units begin, begin + step, ... below end, in order, with kSteps loads in flight.
 template <class Op, Reading reading, class In, class Fetch>
 __device__ void walk_through(IndexFor<reading> begin, IndexFor<reading> end, IndexFor<reading> step,
                              float (&sum)[kUnit<In>], const Fetch& fetch) {

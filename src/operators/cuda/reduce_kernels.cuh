@@ -1,13 +1,13 @@
-// The kernels of reduce: two whose lanes lie along the reduced axis, and one whose lanes lie across it, through which
-// partial results of slices go once more. The order of combination is the plan's: lanes and slices, never which thread
-// is first. Each function is compiled in a file of its own: reduce_sum.cu and its neighbours.
+// The kernels of reduce: in two of them lanes lie along the reduced axis, in one across it. That one also reduces the
+// partial results of slices. The plan alone decides the order of combination by lanes and slices; it never depends on
+// which thread is first. Each function is compiled in a file of its own: reduce_sum.cu and its neighbours.
 #pragma once
 
 #include "operators/cuda/reduce_staged.cuh"
 
 namespace lfm2::operators::gpu {
 
-// Unit `ordinal` of an output's elements, which begin at `from`.
+// Loads unit `ordinal` of an output's elements, which begin at `from`.
 template <Reading reading, class In, class T>
 __device__ void fetch_along(const Reduction<In, T>& args, const In* from, IndexFor<reading> ordinal,
                             Fetched<reading, In>& unit) {
@@ -17,9 +17,9 @@ __device__ void fetch_along(const Reduction<In, T>& args, const In* from, IndexF
   unit.fetch(from + position[0], args.reduced.strides[0][0], count, args.memory);
 }
 
-// The sums of a lane's units, from units of memory: those which a thread finds are the sums of other lanes' or other
-// places, since the first unit of memory begins before the first element; but each has the same elements in the same
-// order as ever, and then goes where it belongs.
+// Computes a lane's sums from units of memory. The first unit of memory begins before the first element, so what a
+// thread adds up are the sums of another lane or of other places in the unit. But each sum has its usual elements in
+// the usual order, and is then moved to where it belongs.
 template <class Op, class In, class T>
 __device__ void sum_memory(const Reduction<In, T>& args, const In* from, int count, int lane, float (&sum)[kUnit<In>]) {
   __shared__ float exchanged[kUnit<In>][kThreads];
@@ -91,11 +91,11 @@ __global__ void __launch_bounds__(kThreads, reading == Reading::kMemory ? 4 : 3)
   if (lane == 0 && mine) args.target.store(slice, args.outputs, output, positions[1], value);
 }
 
-// The same where a lane has at most one unit of an output, and one slice.
+// For outputs of which a lane has at most one unit, and one slice.
 // - operands: those of reduce_rows_kernel.
 // - block: kSteps kThreads / lanes outputs.
-// - thread: one unit of each of kSteps outputs; whoever has nothing to do reads what another one reads, so that no
-//   load waits for a branch.
+// - thread: one unit of each of kSteps outputs; a thread that has nothing to do reads what another one reads, so that
+//   no load waits for a branch.
 // - alignment: what `reading` says (Reading).
 template <class Op, Reading reading, class In, class T>
 __global__ void __launch_bounds__(kThreads) reduce_short_rows_kernel(const __grid_constant__ Reduction<In, T> args) {
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kThreads) reduce_columns_kernel(const __grid_c
   float sum[kUnit<In>];
 #pragma unroll
   for (float& x : sum) x = Op::neutral();
-  // The last of folded rows may end before this unit does.
+  // The last one of folded rows may end before this unit does.
   const In* const last = from + (end - 1) * args.reduced.strides[0][0];
   const bool cut = args.folded && mine && end == args.steps && args.end - last < count;
   walk_through<Op, reading, In>(static_cast<Index>(begin + row), static_cast<Index>(cut ? end - 1 : end),
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads) reduce_columns_kernel(const __grid_c
                         positions[1] + i * args.kept.strides[1][0], sum[i]);
 }
 
-// kSecond: always by columns; partial results lie side by side, and 32 bits count them.
+// The second stage (kSecond) always goes by columns; its partial results lie side by side, and 32 bits count them.
 template <class Op, class In, class T, bool kSecond>
 Status launch_stage(const ReducePlan& plan, const Target<T>& target, void* stream) {
   Reduction<In, T> args{static_cast<const In*>(plan.input) + plan.kept.start[0] + plan.reduced.start[0],
@@ -203,14 +203,14 @@ Status launch_stage(const ReducePlan& plan, const Target<T>& target, void* strea
     for (int loop = from; loop < rank; ++loop) fits = fits && numbers[loop] % kUnit<In> == 0;
     return fits;
   };
-  int64_t reach = 1;  // no stride is negative in a tidy walk
+  int64_t reach = 1;  // tidy() leaves no stride negative
   for (int loop = 0; loop < plan.reduced.rank; ++loop)
     reach += plan.reduced.strides[0][loop] * (plan.reduced.dims[loop] - 1);
   for (int loop = 0; loop < plan.kept.rank; ++loop) reach += plan.kept.strides[0][loop] * (plan.kept.dims[loop] - 1);
   args.folded = plan.fold > 1;
   args.end = args.input + (args.folded ? plan.length * (plan.outputs / plan.fold) : reach);
   args.memory = WholeUnits(args.input, args.end);
-  // Steps below kSmall may go beyond by kSteps blocks before they are compared.
+  // A kernel may count kSteps blocks beyond the end before it compares, and must not reach kSmall even then.
   const bool small = args.steps < kSmall - 4 * kSteps * kThreads && args.outputs < kSmall;
   bool side_by_side, whole;
   if (plan.rows) {
@@ -254,7 +254,7 @@ Status launch_stage(const ReducePlan& plan, const Target<T>& target, void* strea
   return launch(kernel, across * plan.slices, kThreads, stream, args);
 }
 
-// A reduction by one function to elements of type T: one stage, or one and another one over its partial results.
+// A reduction by one function to elements of type T: one stage, or one and a second one over its partial results.
 template <class Op, class T>
 Status run(const ReducePlan& plan, void* workspace, void* stream) {
   const float divisor = plan.function == ReduceFunction::kMean ? static_cast<float>(plan.length) : 1.0f;

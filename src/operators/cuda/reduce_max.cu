@@ -1,4 +1,4 @@
-// reduce: max.
+// The kernels of reduce for max.
 #include "operators/cuda/reduce_kernels.cuh"
 
 namespace lfm2::operators::gpu {

@@ -1,4 +1,4 @@
-// reduce: min.
+// The kernels of reduce for min.
 #include "operators/cuda/reduce_kernels.cuh"
 
 namespace lfm2::operators::gpu {

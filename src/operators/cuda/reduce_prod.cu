@@ -1,4 +1,4 @@
-// reduce: prod.
+// The kernels of reduce for products.
 #include "operators/cuda/reduce_kernels.cuh"
 
 namespace lfm2::operators::gpu {

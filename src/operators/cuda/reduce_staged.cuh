@@ -1,17 +1,18 @@
-// Dense rows that are no whole units: a block copies the memory of many rows to shared memory in units, whatever their
-// addresses, and its threads sum up rows there.
+// reduce for dense rows that are no whole units: a block copies the memory of many rows to shared memory in units,
+// whatever their addresses, and its threads combine the rows there.
 #pragma once
 
 #include "operators/cuda/reduce.cuh"
 
 namespace lfm2::operators::gpu {
 
-// Elements from `from` on, in the units of memory in which they lie; returns the first one's place in `staged`.
+// Stages `count` elements from `from` on, as the units of memory in which they lie. Returns the first element's place
+// in `staged`.
 template <class T>
 __device__ int stage(const T* from, int count, const WholeUnits& memory, uint4* staged) {
   const int shift = misaligned<T>(from), units = (shift + count + kUnit<T> - 1) / kUnit<T>;
   for (int unit = static_cast<int>(threadIdx.x); unit < units; unit += kThreads) {
-    const int first = unit * kUnit<T> - shift;  // may be elements before `from`
+    const int first = unit * kUnit<T> - shift;  // may be negative: elements before `from`
     if (memory.holds(from + first)) {
       copy_unit(staged + unit, from + first);
       continue;
@@ -34,7 +35,7 @@ __device__ int stage(const T* from, int count, const WholeUnits& memory, uint4* 
 template <class Op, class T, bool kSamples>
 __global__ void __launch_bounds__(kThreads) reduce_staged_kernel(const __grid_constant__ Reduction<T, T> args) {
   constexpr int kChains = 4;
-  __shared__ uint4 staged[kStagedBytes / 16 + 1];  // one more for what an address misses
+  __shared__ uint4 staged[kStagedBytes / 16 + 1];  // one unit more, because a row may begin within a unit
   const int bits = __ffs(args.lanes) - 1, lane = static_cast<int>(threadIdx.x) & (args.lanes - 1);
   const int group = static_cast<int>(threadIdx.x) >> bits, groups = kThreads >> bits;
   const uint32_t slice = args.blocks_across.quotient(static_cast<uint32_t>(blockIdx.x));

@@ -1,4 +1,4 @@
-// reduce: sum and mean.
+// The kernels of reduce for sums and means.
 #include "operators/cuda/reduce_kernels.cuh"
 
 namespace lfm2::operators::gpu {

@@ -1,4 +1,4 @@
-// map and zip where an input runs fastest along another axis than the output: tiles are turned in shared memory.
+// map and zip where an input is contiguous along another axis than the output: tiles are turned in shared memory.
 #pragma once
 
 #include "operators/cuda/function_family.cuh"
@@ -7,7 +7,8 @@ namespace lfm2::operators::gpu {
 
 constexpr int kTile = 64;
 
-// Tiles of the innermost loop ("columns") and of one other loop ("rows"), along which turned inputs run one by one.
+// The arguments of the kernels here. Tiles extend over the innermost loop ("columns") and over one other loop ("rows"),
+// along which turned inputs are contiguous.
 template <class T, int kInputs>
 struct Turning {
   T* output;
@@ -21,7 +22,7 @@ struct Turning {
   WholeUnits memory[kInputs];
 };
 
-// A block's.
+// The tile of a block.
 struct Tile {
   uint32_t outer;
   int64_t column0, row0;
@@ -39,7 +40,7 @@ struct Tile {
 };
 
 // - operands: args.inputs and args.output [rest, rows, columns], with the strides of args; the rest comes from the
-//   block's number too.
+//   block's number, too.
 // - block: one tile of kTile rows and columns.
 // - thread: first units along the rows of turned inputs, which go to shared memory; then units along the columns of
 //   the output.
@@ -49,7 +50,7 @@ template <class T, int kInputs, Family family>
 __global__ void __launch_bounds__(kThreads) turning_kernel(const __grid_constant__ Turning<T, kInputs> args) {
   constexpr int kAcross = kTile / kUnit<T>;                        // threads along a line of a tile
   constexpr int kAtOnce = kThreads / kAcross;                      // lines in one step
-  constexpr int kLines = kTile / kAtOnce;                          // steps
+  constexpr int kLines = kTile / kAtOnce;                          // number of steps
   constexpr int kPitch = kTile + 4 / static_cast<int>(sizeof(T));  // an odd number of 4-byte words
   __shared__ __align__(16) T tiles[kInputs][kTile][kPitch];        // [column, row]
   const Tile tile(args);
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) turning_kernel(const __grid_constant
   args.rest.find(tile.outer, 1, positions);
   const int along = static_cast<int>(threadIdx.x) % kAcross * kUnit<T>, line = static_cast<int>(threadIdx.x) / kAcross;
 
-  // Turned inputs: threads along the rows, a line is a column.
+  // For turned inputs, threads go along the rows, and a line is a column.
 #pragma unroll
   for (int i = 0; i < kInputs; ++i) {
     if (!args.turned[i] || along >= tile.rows) continue;
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) turning_kernel(const __grid_constant
   }
   __syncthreads();
 
-  // The output: threads along the columns, a line is a row.
+  // For the output, threads go along the columns, and a line is a row.
   if (along >= tile.columns) return;
 #pragma unroll
   for (int j = 0; j < kLines; ++j) {
@@ -102,22 +103,22 @@ __global__ void __launch_bounds__(kThreads) turning_kernel(const __grid_constant
   }
 }
 
-// Lines of turned inputs in shared memory, at any address. Rows of the output begin as many columns before the tile as
-// lets them begin with a unit of memory: up to kMore, so there are as many more lines. Lines are read in units of
-// memory, and each is put so far before its place in shared memory as its first unit begins before the tile. The pitch
-// of the lines has the parity of their distance in memory, so that these places are even and units of 16-bit elements
-// come in words.
+// Lines of turned inputs in shared memory, which may be at any address in memory. Rows of the output begin up to kMore
+// columns before the tile, so that each begins with a unit of memory; therefore there are kMore more lines. Lines are
+// read in units of memory, and each is put as far before its place in shared memory as its first unit begins before the
+// tile. The pitch of the lines has the parity of their distance in memory, so that these places are even and units of
+// 16-bit elements can be stored in words.
 template <class T>
 struct ShiftedLines {
   static constexpr int kMore = kUnit<T> - 1, kInWord = 4 / static_cast<int>(sizeof(T));
-  static constexpr int kLines = kTile + kMore, kOfLine = kTile / kUnit<T> + 1;  // units of a line
+  static constexpr int kLines = kTile + kMore, kOfLine = kTile / kUnit<T> + 1;  // kOfLine: units of a line
   static constexpr int kLoads = (kLines * kOfLine + kThreads - 1) / kThreads;
-  static constexpr int kPitch = (kTile + 2 * kMore) | 1;  // at most; odd: few conflicts of banks
+  static constexpr int kPitch = (kTile + 2 * kMore) | 1;  // the largest pitch; it is odd, so that few banks conflict
   static constexpr int kElements = (kLines * kPitch / kUnit<T> + 3) * kUnit<T>;
 
-  int start, pitch;  // of the lines in shared memory
+  int start, pitch;  // where the lines begin in shared memory, and how far they are apart
 
-  // `first`: line 0, which is kMore columns before the tile, at the tile's first row. Lines `first_there` to
+  // `first` is line 0, which is kMore columns before the tile, at the tile's first row. Lines `first_there` to
   // end_there - 1 exist.
   __device__ __forceinline__ void load(const T* first, int64_t stride, int first_there, int end_there, int tile_rows,
                                        const WholeUnits& memory, T* lines) {
@@ -126,7 +127,7 @@ struct ShiftedLines {
     pitch = kPitch - (kInWord > 1 && low_stride % 2 == 0 ? 1 : 0);
     start = kUnit<T> + static_cast<int>(shift % kInWord);
     Unit<T> units[kLoads];
-    int rows[kLoads];  // of the unit's first element in the tile
+    int rows[kLoads];  // the row in the tile of each unit's first element
 #pragma unroll
     for (int load = 0; load < kLoads; ++load) {
       const int ordinal = load * kThreads + thread, line = ordinal / kOfLine;
@@ -151,7 +152,7 @@ struct ShiftedLines {
       for (int word = 0; word < 4; ++word) to[word] = units[load].words[word];
     }
   }
-  // Elements of one row, from line `line` on.
+  // Gets the elements of one row, from line `line` on.
   __device__ __forceinline__ void get(const T* lines, int line, int row, float (&x)[kUnit<T>]) const {
     const T* from = lines + start + line * pitch + row;
 #pragma unroll
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(kThreads) shifted_turning_kernel(const __grid_
   const Tile tile(args);
   int64_t positions[1 + kInputs];
   args.rest.find(tile.outer, 1, positions);
-  // Lines and columns that are there, from kMore columns before the tile on.
+  // The lines and columns that exist, counted from kMore columns before the tile.
   const int first_there = static_cast<int>(max(int64_t{0}, kMore - tile.column0));
   const int end_there = static_cast<int>(min(args.columns - tile.column0, int64_t{kTile})) + kMore;
   Lines lines[kInputs];
@@ -189,10 +190,10 @@ __global__ void __launch_bounds__(kThreads) shifted_turning_kernel(const __grid_
   const auto shift = static_cast<uint32_t>(misaligned<T>(target)), low_stride = static_cast<uint32_t>(row_stride);
 #pragma unroll
   for (int step = 0; step < kTile * kAcross / kThreads; ++step) {
-    // The remainder changes nothing but the machine code, and that by a tenth of the time.
+    // The remainder changes no result, only the machine code, which is faster by a tenth.
     const int ordinal = step * kThreads + static_cast<int>(threadIdx.x), row = ordinal / kAcross % kTile;
     if (row >= tile.rows) continue;
-    // The unit's first line: 0 to kMore where the row begins.
+    // The unit's first line; the first unit of a row begins in one of the lines 0 to kMore.
     const int line =
         ordinal % kAcross * kUnit<T> + kMore - static_cast<int>((shift + kMore + row * low_stride) & kMore);
     float x[kInputs][kUnit<T>];
@@ -223,8 +224,8 @@ __global__ void __launch_bounds__(kThreads) shifted_turning_kernel(const __grid_
   }
 }
 
-// The loop along which some input runs one by one while the output and its own innermost step do not; 0 where there is
-// none.
+// The loop along which some input is contiguous, where the output is not and the input's own innermost step is not 1; 0
+// where there is none.
 template <int kOperands>
 int turned_loop(const Walk<kOperands>& walk) {
   constexpr int64_t kWorthIt = 16;
@@ -264,7 +265,8 @@ Status launch_turning(int function, T* output, const T* const (&inputs)[kInputs]
     args.column_strides[i] = walk.strides[i][0];
     args.row_strides[i] = walk.strides[i][row_loop];
   }
-  // 16 bytes: along the rows in turned inputs, along the columns elsewhere; nothing ends within a unit.
+  // Units of 16 bytes go along the rows in turned inputs and along the columns elsewhere, and nothing ends within a
+  // unit.
   bool units = args.columns % kUnit<T> == 0 && args.rows % kUnit<T> == 0;
   for (int i = 0; i < kOperands; ++i) {
     const bool turned = i > 0 && args.turned[i - 1];

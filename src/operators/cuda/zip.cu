@@ -1,4 +1,4 @@
-// zip: a function of two tensors' elements. The kernels are those of map_zip.cuh.
+// zip: a function of two tensors' elements. Its kernels are in map_zip.cuh.
 #include "operators/cuda/map_zip.cuh"
 
 namespace lfm2::operators::gpu {

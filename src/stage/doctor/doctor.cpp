@@ -13,9 +13,9 @@ namespace lfm2 {
 
 namespace {
 
-// The micro-batch that the link test sends where no shards tell its size, and the largest one that it sends.
-constexpr int64_t kItemTokens = 512, kItemRowBytes = 4096;
-constexpr int64_t kMaxItemBytes = int64_t{16} << 20;
+// The size of a transfer of the link measurement where no shards tell the size of a micro-batch, and the largest size.
+constexpr int64_t kTransferTokens = 512, kTransferRowBytes = 4096;
+constexpr int64_t kMaxTransferBytes = int64_t{16} << 20;
 
 // How long a rank whose trial failed waits for the others, whose trials may first have to give up waiting for it; 0:
 // for ever.
@@ -133,10 +133,10 @@ std::string trials_table(const Examination& e, const std::vector<Finding>& findi
   return device_rows(e) + link_rows(e) + finding_rows(findings);
 }
 
-Doctor::Item Doctor::choose_item(const RankFacts& first) {
-  const int64_t row_bytes = first.row_bytes > 0 ? first.row_bytes : kItemRowBytes;
-  const int64_t most = std::max<int64_t>(1, kMaxItemBytes / row_bytes);
-  return {.tokens = std::min(first.tokens > 0 ? first.tokens : kItemTokens, most), .row_bytes = row_bytes};
+Doctor::TransferSize Doctor::choose_transfer_size(const RankFacts& first) {
+  const int64_t row_bytes = first.row_bytes > 0 ? first.row_bytes : kTransferRowBytes;
+  const int64_t most = std::max<int64_t>(1, kMaxTransferBytes / row_bytes);
+  return {.tokens = std::min(first.tokens > 0 ? first.tokens : kTransferTokens, most), .row_bytes = row_bytes};
 }
 
 ExitCode Doctor::run() {
@@ -144,15 +144,15 @@ ExitCode Doctor::run() {
   const std::string mine = to_json(find_facts(options_, world_));
   for (const std::string& text : talk_.gather(mine, 0, options_.timeout_seconds, "facts"))
     examination.ranks.push_back(rank_facts_from_json(text));
-  Item item;
+  TransferSize size;
   if (world_.rank() == 0) {
-    item = choose_item(examination.ranks.front());
+    size = choose_transfer_size(examination.ranks.front());
     fmt::print("{}", facts_table(examination));  // printed before the trials, because those may hang
     std::fflush(stdout);
   }
-  talk_.broadcast(&item, sizeof item, 0, options_.timeout_seconds, "item of the link test");
+  talk_.broadcast(&size, sizeof size, 0, options_.timeout_seconds, "size of the transfers");
 
-  const std::string trial = to_json(try_machine(item));
+  const std::string trial = to_json(try_machine(size));
   for (const std::string& text : talk_.gather(trial, 0, trial_timeout(options_), "trials"))
     examination.trials.push_back(trial_facts_from_json(text));
   if (world_.rank() == 0) {
@@ -168,7 +168,7 @@ ExitCode Doctor::run() {
   return ExitCode::kOk;
 }
 
-TrialFacts Doctor::try_machine(Item item) {
+TrialFacts Doctor::try_machine(TransferSize size) {
   TrialFacts facts;
   world_.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = trial_timeout(options_)});
   try {
@@ -178,15 +178,15 @@ TrialFacts Doctor::try_machine(Item item) {
   } catch (const Error& error) {
     facts.problem = error.what();
   }
-  if (talk_.all_ranks(facts.problem.empty()) && world_.size() % options_.replicas == 0) try_links(item, facts);
+  if (talk_.all_ranks(facts.problem.empty()) && world_.size() % options_.replicas == 0) try_links(size, facts);
   return facts;
 }
 
-void Doctor::try_links(Item item, TrialFacts& facts) {
+void Doctor::try_links(TransferSize size, TrialFacts& facts) {
   pipeline_.emplace(world_, world_.rank() / (world_.size() / options_.replicas));
   if (pipeline_->size() == 1) return;
-  channel_ = make_channel(*pipeline_, machine_, static_cast<size_t>(item.tokens * item.row_bytes));
-  link_measurement_.emplace(*pipeline_, *machine_.backend, *channel_, item.tokens, item.row_bytes,
+  channel_ = make_channel(*pipeline_, machine_, static_cast<size_t>(size.tokens * size.row_bytes));
+  link_measurement_.emplace(*pipeline_, *machine_.backend, *channel_, size.tokens, size.row_bytes,
                             options_.timeout_seconds);
   if (const std::optional<LinkSpeed> speed = link_measurement_->measure()) {
     facts.bytes_per_second = speed->bytes_per_second;

@@ -22,12 +22,13 @@ class Doctor {
   ExitCode run();
 
  private:
-  struct Item {  // the hidden states that the link test sends: [tokens] rows of row_bytes
+  // The hidden states that one transfer of the link measurement sends: [tokens] rows of row_bytes.
+  struct TransferSize {
     int64_t tokens = 0, row_bytes = 0;
   };
-  static Item choose_item(const RankFacts& first);
-  TrialFacts try_machine(Item item);
-  void try_links(Item item, TrialFacts& facts);
+  static TransferSize choose_transfer_size(const RankFacts& first);
+  TrialFacts try_machine(TransferSize size);
+  void try_links(TransferSize size, TrialFacts& facts);
 
   const Options& options_;
   MpiWorld& world_;

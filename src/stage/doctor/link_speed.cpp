@@ -42,7 +42,7 @@ std::optional<LinkSpeed> LinkMeasurement::measure() {
       const LinkSpeed speed = measure_link(sender % 2 == 0 ? even_ : odd_);
       if (pipeline_.rank() == sender) mine = speed;
     }
-    pipeline_.barrier(timeout_seconds_, "link test");
+    pipeline_.barrier(timeout_seconds_, "link measurement");
   }
   return mine;
 }
@@ -60,13 +60,13 @@ LinkSpeed LinkMeasurement::measure_link(const MpiGroup& pair) {
 }
 
 double LinkMeasurement::transfer(const MpiGroup& pair, int count, int64_t rows) {
-  pair.barrier(timeout_seconds_, "link test");
+  pair.barrier(timeout_seconds_, "link measurement");
   const double start = steady_seconds();
   if (pair.rank() == 0)
     send(count, rows);
   else
     receive(count, rows);
-  pair.barrier(timeout_seconds_, "link test");
+  pair.barrier(timeout_seconds_, "link measurement");
   channel_.take_finished();
   return steady_seconds() - start;
 }

@@ -1,5 +1,5 @@
-// append_keys_values on the GPU: each token's keys and values, bit by bit, where its sequence's pages say, and nowhere
-// else.
+// append_keys_values on the GPU writes each token's keys and values, bit by bit, where its sequence's pages say, and
+// nowhere else.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// attention on the GPU: against transformers' results, the CPU's operator and double precision.
+// attention on the GPU, compared with transformers' results, the CPU's operator and double precision.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -49,9 +49,9 @@ Row reference(const HostTensor& qkv, AttentionShape shape, int64_t token, int64_
         value[at(i)] += scores[at(key - first)] / sum * v;
         absolute[at(i)] += scores[at(key - first)] / sum * std::fabs(v);
       }
-    // A score's error (its products' sum and scale) is a relative error of its weight, above and below the fraction;
-    // then the exponential, 64 keys of a tile in order, the tiles in order (at random: the square root), and for the
-    // 16-bit types the two terms of a probability.
+    // A score's error (that of its products' sum and of the scale) is a relative error of its weight, above and below
+    // the fraction. To it come the errors of the exponential, of the 64 keys of a tile, added in order, of the tiles,
+    // added in order (at random, so their square root), and, for the 16-bit types, of the two terms of a probability.
     const double score_error = (static_cast<double>(d) / 8 + 8) * magnitude;
     const double tiles = std::sqrt(static_cast<double>(scores.size()) / 64);
     const double split = out == DType::kF32 ? 0 : 512 * rounding_unit(out) * rounding_unit(out) * 0x1p15;
@@ -128,7 +128,7 @@ TEST_F(CudaAttentionTest, LargeScores) {
   for (const DType act : kFloatTypes) {
     SCOPED_TRACE(name(act));
     HostTensor qkv(act, {700, 64});
-    qkv.fill_random(1, 6.0f);  // scores beyond 100: overflows without the subtraction of the largest
+    qkv.fill_random(1, 6.0f);  // scores go beyond 100 and would overflow if the largest were not subtracted
     check_all(qkv, {2, 1, 16}, packed);
   }
 }

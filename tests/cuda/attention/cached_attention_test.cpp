@@ -1,4 +1,4 @@
-// cached_attention on the GPU: the bits of whole samples, however those are cut.
+// cached_attention on the GPU gives the bits of whole samples, however those are cut.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,8 @@ class CudaCachedAttentionTest : public ::testing::Test {
     on_gpu([&](Ops& ops) { ops.attention(device, shape, sequences.packed.device, out); });
     out.fetch(*expected_);
   }
-  // Whether the batch has the bits of the whole samples. `bound`: of its longest sequence, or 0: exactly.
+  // Whether the batch has the bits of the whole samples. `bound` is the upper bound for its longest sequence; 0 gives
+  // the exact length.
   bool step(Sequences& sequences, const HostTensor& qkv, int64_t bound = 0) {
     const HostTensor rows = sequences.take(qkv), expected = sequences.take(*expected_);
     HostTensor out = nans(qkv->dtype, {expected->dim(0), expected->dim(1)});
@@ -46,7 +47,7 @@ class CudaCachedAttentionTest : public ::testing::Test {
     return false;
   }
 
-  // Samples whose tokens come in random portions of up to `most`, or, of the one sample there is, in these `portions`.
+  // Runs samples whose tokens come in random portions of up to `most`, or, with a single sample, in these `portions`.
   void in_portions(const std::vector<int64_t>& lengths, int64_t page, AttentionShape shape, DType act, uint32_t seed,
                    int64_t most, const std::vector<int64_t>& bounds, size_t plain = 0,
                    const std::vector<int64_t>& portions = {}) {
@@ -92,7 +93,7 @@ TEST_F(CudaCachedAttentionTest, EveryTypeShapeAndPageInRandomPortions) {
       }
 }
 
-// Every kernel and the join of splits once, quickly enough for compute-sanitizer.
+// Runs every kernel and the merging of splits once, quickly enough for compute-sanitizer.
 TEST_F(CudaCachedAttentionTest, AFewTokens) {
   for (const DType act : {DType::kF32, DType::kBf16}) {
     in_portions({1, 70, 33}, 16, {8, 2, 64}, act, 1, 60, {0});
@@ -108,7 +109,8 @@ TEST_F(CudaCachedAttentionTest, LongSamplesInRandomPortions) {
     for (const AttentionShape shape : {AttentionShape{4, 1, 64}, {3, 1, 128}, {2, 1, 256}, {6, 2, 16}})
       for (const int64_t page : {1, 16, 256}) {
         if (page == 1 && shape.head_dim != 64) continue;
-        // The bound decides which blocks compute what: exact, rounded up, so long that no workspace holds the parts.
+        // The bound decides which blocks compute what. It is exact, rounded up, or so long that the workspace does not
+        // hold the parts.
         in_portions(lengths, page, shape, act, ++seed, 1500, {0, 16384, int64_t{1} << 26});
       }
 }

@@ -1,4 +1,4 @@
-// Dependent launches: kernels that start while the one before them ends.
+// Dependent launches, which are kernels that start while the one before them ends.
 #include <gtest/gtest.h>
 
 #include "cuda/gpu.h"
@@ -8,7 +8,7 @@ namespace {
 
 using namespace test;
 
-// Every kernel of the chain starts while the one before it ends: the results are those of one kernel at a time.
+// Every kernel of the chain starts while the one before it ends. The results must be those of one kernel at a time.
 TEST(CudaDependentLaunchTest, AChainIsItsKernelsOneByOne) {
   const int64_t tokens = 700, hidden = 2048, top_k = 4, experts = 32;
   const PackedSamples packed({300, 1, 32, 32, 335});

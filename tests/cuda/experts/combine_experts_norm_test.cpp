@@ -1,4 +1,4 @@
-// combine_experts_norm on the GPU: the bits of its two operators one after the other.
+// combine_experts_norm on the GPU gives the bits of its two operators one after the other.
 #include <gtest/gtest.h>
 
 #include "cuda/experts/weighted_rows.h"

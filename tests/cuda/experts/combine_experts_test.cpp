@@ -1,4 +1,4 @@
-// combine_experts on the GPU: against the CPU's operator.
+// combine_experts on the GPU, compared with the CPU's operator.
 #include <gtest/gtest.h>
 
 #include "cuda/experts/weighted_rows.h"

@@ -1,4 +1,4 @@
-// group_by_expert on the GPU: the bits of the CPU's stable sort.
+// group_by_expert on the GPU gives the bits of the CPU's stable sort.
 #include <gtest/gtest.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// norm_route on the GPU: the bits of rms_norm, and the choice that the CPU's product and route make.
+// norm_route on the GPU gives the bits of rms_norm, and the choice that the CPU's product and route make.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ struct NormRouteCase {
     gate.fill_random(3, 2.0f / std::sqrt(static_cast<float>(hidden)));
     bias.fill_random(4, 0.1f);
   }
-  // Of rows first … first + count, normed before.
+  // The results of norm_route for the rows first … first + count.
   struct Result {
     HostTensor normed, ids, weights;
   };

@@ -1,4 +1,4 @@
-// route on the GPU: against the CPU's operator.
+// route on the GPU, compared with the CPU's operator.
 #include <gtest/gtest.h>
 
 #include <cmath>

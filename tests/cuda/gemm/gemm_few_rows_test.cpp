@@ -1,4 +1,5 @@
-// The product of few rows, called by its launcher: the bits of launch_gemm_wgmma, which other tests compare with fp64.
+// The product of few rows, called by its launcher, gives the bits of launch_gemm_wgmma, which other tests compare with
+// fp64.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -38,7 +39,7 @@ TEST_F(CudaGemmFewRowsTest, EveryEpilogueAndEdge) {
       }
 }
 
-// Rows of a that do not fit into shared memory, and more tiles than warps.
+// Tests rows of a that do not fit into shared memory, and more tiles than warps.
 TEST_F(CudaGemmFewRowsTest, LargeMatrices) {
   for (const int64_t m : {1, 8, 13}) {
     check(half_product(m, 256, 7168, DType::kBf16, DType::kBf16, Epilogue::kAdd));

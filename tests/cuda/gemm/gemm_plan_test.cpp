@@ -1,4 +1,4 @@
-// The rules that choose kernels: no GPU needed.
+// Tests the rules that choose kernels. This needs no GPU.
 #include "kernels/cuda/gemm/gemm_plan.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(GemmPlanTest, RegularDenseProductsGoToCublas) {
   odd.out = kF32;  // the bias would have another type than the output
   EXPECT_EQ(choose_dense(odd), GemmPath::kMma);
   odd = regular;
-  odd.epilogue = Epilogue::kAdd;  // one rounding
+  odd.epilogue = Epilogue::kAdd;  // cuBLASLt would round twice
   EXPECT_EQ(choose_dense(odd), GemmPath::kMma);
   odd.out = kF32;
   EXPECT_EQ(choose_dense(odd), GemmPath::kCublasLt);
@@ -77,7 +77,7 @@ TEST(GemmPlanTest, HopperHasKernelsOfItsOwn) {
   }
 }
 
-// Row tiles of one split of the rows.
+// The number of row tiles for one split of the rows.
 int64_t tiles_of(const std::vector<int64_t>& rows, int tile_rows) {
   int64_t tiles = 0;
   for (const int64_t count : rows) tiles += (count + tile_rows - 1) / tile_rows;

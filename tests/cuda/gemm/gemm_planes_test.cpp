@@ -1,5 +1,5 @@
-// The mma.sync version of the exact fp32 product, which GPUs other than Hopper choose, called by its launcher: against
-// fp64 and a plain chain of fp32 multiply-adds.
+// The mma.sync version of the exact fp32 product, which GPUs other than Hopper use, called by its launcher and compared
+// with fp64 and with a plain chain of fp32 multiply-adds.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,5 +1,5 @@
-// The Hopper version of the exact fp32 product, called by its launcher: against fp64 and a plain chain of fp32
-// multiply-adds, with every epilogue, split and edge.
+// The Hopper version of the exact fp32 product, called by its launcher and compared with fp64 and with a plain chain of
+// fp32 multiply-adds, with every epilogue, split and edge.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -91,7 +91,7 @@ TEST_F(CudaGemmPlanesWgmmaTest, PassesInfinitiesAndNansThrough) {
   for (const DType weight : kWeightTypes) check_infinities_and_nans(weight, launch);
 }
 
-// A row's bits are the same whichever rows stand beside it, and whatever tile that makes.
+// A row's bits are the same whichever rows stand beside it, and whatever tile that gives.
 TEST_F(CudaGemmPlanesWgmmaTest, InvarianceOfARowsBits) {
   for (const DType weight : kWeightTypes) {
     const Product whole = fp32_product(700, 264, 1096, weight, Epilogue::kStore, DType::kI32, {0, 700, 700, 700, 700});

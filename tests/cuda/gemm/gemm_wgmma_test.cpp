@@ -1,5 +1,5 @@
-// The Hopper product of 16-bit types, called by its launcher: against fp64, with every epilogue, split and edge, and
-// the independence of each row's bits from the rows beside it and from the tile.
+// The Hopper product of 16-bit types, called by its launcher and compared with fp64, with every epilogue, split and
+// edge. A row's bits must not depend on the rows beside it, nor on the tile.
 #include "kernels/cuda/gemm/gemm_wgmma.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using namespace test;
 
 Operands operands(const Product& p) { return Operands(p, 2 / std::sqrt(static_cast<float>(p.k))); }
 
-// tile.columns of 0: as launch_gemm_wgmma chooses.
+// Where tile.columns is 0, launch_gemm_wgmma chooses the tile.
 HostTensor run_wgmma(const Product& p, const Operands& in, WgmmaTile tile = {0, 0}) {
   return run(p, in, [&](const GemmArgs& args) {
     if (tile.columns == 0)
@@ -38,12 +38,12 @@ struct CudaGemmWgmmaTest : ::testing::Test {
     if (cuda_device_facts(0).compute_capability != 90) GTEST_SKIP() << "needs a Hopper GPU";
   }
 
-  // Every element near fp64's, and the same bits with every tile.
+  // Every element must be near fp64's, and every tile must give the same bits.
   void check(const Product& p) {
     SCOPED_TRACE(p.text());
     const Operands in = operands(p);
     const HostTensor out = run_wgmma(p, in);
-    // Tensor cores cut off instead of rounding: every step of 16 may lose a unit in the same direction.
+    // Tensor cores cut off instead of rounding, so every step of 16 may lose a unit in the same direction.
     const double unit = (2 * static_cast<double>(p.k) / 16 + 16) * 0x1p-24;
     std::vector<double> expected(out.size()), tolerance(out.size());
     for (int64_t row = 0; row < p.m; ++row)
@@ -128,7 +128,7 @@ TEST_F(CudaGemmWgmmaTest, InfinitiesAndNansStayInTheirRows) {
   }
 }
 
-// Every m gives the first m rows of the whole; so does every split into groups with the same weights.
+// Every m gives the first m rows of the whole, and so does every split into groups with the same weights.
 TEST_F(CudaGemmWgmmaTest, InvarianceOfARowsBits) {
   for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kSwiglu}) {
     const Product whole = half_product(700, 528, 1096, DType::kBf16, DType::kBf16, epilogue);

@@ -1,4 +1,4 @@
-// grouped_matmul on the GPU: against the CPU's operator, and the independence of each row's bits.
+// grouped_matmul on the GPU, compared with the CPU's operator. A row's bits must not depend on the other rows.
 #include <gtest/gtest.h>
 
 #include <utility>
@@ -59,7 +59,8 @@ TEST_F(CudaGroupedMatmulTest, ManyExperts) {
     HostTensor a(act, {rows, k}), w(act, {experts, n, k}), offsets(DType::kI32, {experts + 1});
     HostTensor expected(act, {rows, n}), most(DType::kF32, {rows, n}), wide(DType::kF32, {rows, k});
     std::vector<double> split;
-    for (int64_t e = 0; e <= experts; ++e) split.push_back(static_cast<double>(e * (e - 1) / 2));  // e - 1 rows each
+    // Expert e has e rows.
+    for (int64_t e = 0; e <= experts; ++e) split.push_back(static_cast<double>(e * (e - 1) / 2));
     split[0] = 0;
     offsets.fill(split);
     a.fill_random(5);
@@ -79,7 +80,7 @@ TEST_F(CudaGroupedMatmulTest, NoRows) {
   grouped(a, w, {0, 0, 0, 0});
 }
 
-// A row's bits are the same whichever rows share its expert and whatever tile that makes.
+// A row's bits are the same whichever rows share its expert, and whatever tile that gives.
 TEST_F(CudaGroupedMatmulTest, InvarianceOfARowsBits) {
   const int64_t experts = 4, n = 320, k = 1792, rows = 700;
   for (const DType act : kFloatTypes) {

@@ -1,4 +1,4 @@
-// grouped_swiglu on the GPU: against SwiGLU of the CPU's sums.
+// grouped_swiglu on the GPU, compared with SwiGLU of the CPU's sums.
 #include <gtest/gtest.h>
 
 #include <vector>

@@ -1,4 +1,4 @@
-// matmul_swiglu on the GPU: against SwiGLU of the CPU's sums.
+// matmul_swiglu on the GPU, compared with SwiGLU of the CPU's sums.
 #include <gtest/gtest.h>
 
 #include "cuda/gemm/swiglu_support.h"

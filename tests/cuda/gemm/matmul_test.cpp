@@ -1,4 +1,4 @@
-// matmul on the GPU: against the CPU's operator, and the independence of each row's bits.
+// matmul on the GPU, compared with the CPU's operator. A row's bits must not depend on the other rows.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -55,7 +55,7 @@ struct CudaMatmulTest : ::testing::Test {
     HostTensor expected(c.out, {c.m, c.n}), most(DType::kF32, {c.m, c.n}), wide(DType::kF32, {c.m, c.k});
     if (c.write == Write::kAdd && expected.size() > 0) std::memcpy(expected->data, in.old->data, expected->bytes());
     cpu.ops.matmul(in.a, in.w, c.bias ? in.bias.view() : Tensor{}, expected, c.write);
-    wide.fill(magnitudes(in.a));  // the magnitude of the terms: the same product of absolute values
+    wide.fill(magnitudes(in.a));  // the same product of absolute values gives the magnitude of the terms
     in.w.fill(magnitudes(in.w));
     in.bias.fill(magnitudes(in.bias));
     most.fill(magnitudes(in.old));
@@ -115,8 +115,8 @@ TEST_F(CudaMatmulTest, RefusesShapesAndTypesThatDisagree) {
   EXPECT_THROW(on_gpu([&](Ops& ops) { ops.matmul(half, w, {}, out, Write::kStore); }), Error);
 }
 
-// The shapes of the model (in_proj, out_proj, qkv, router, dense, head) and odd ones; every m must give the first m
-// rows of the whole.
+// Tests the shapes of the model (in_proj, out_proj, qkv, router, dense, head) and odd ones. Every m must give the first
+// m rows of the whole.
 TEST_F(CudaMatmulTest, InvarianceOfARowsBits) {
   constexpr int64_t kRows = 1000;
   struct Product {
@@ -146,7 +146,7 @@ TEST_F(CudaMatmulTest, InvarianceOfARowsBits) {
     const HostTensor expected = run(whole, in);
     const DeviceTensor a(in.a), w(in.w), bias(in.bias), old(in.old);
     const HostTensor again(p.out, {kRows, p.n});
-    std::vector<std::pair<int64_t, int64_t>> pieces;  // first row, rows
+    std::vector<std::pair<int64_t, int64_t>> pieces;  // (first row, number of rows)
     for (int64_t m = 1; m <= 300; m += p.n > 10000 ? 37 : 1) pieces.push_back({0, m});
     for (const auto& piece :
          {std::pair<int64_t, int64_t>{0, 512}, {0, kRows}, {999, 1}, {500, 33}, {37, 128}, {300, 700}})

@@ -1,5 +1,5 @@
-// What every kernel that multiplies bf16 planes of fp32 owes: results near fp64's, no further away than those of plain
-// fp32, for every kind of input, and rows that do not feel their neighbours.
+// Checks of every kernel that multiplies bf16 planes of fp32: results are near fp64's, no further away than those of
+// plain fp32, for every kind of input, and no row depends on its neighbours.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ inline Product fp32_product(int64_t m, int64_t n, int64_t k, DType weight, Epilo
   return {m, n, k, DType::kF32, weight, DType::kF32, epilogue, bias, std::move(split)};
 }
 
-constexpr float kPlanesSpread = 0.03f;  // of weights
+constexpr float kPlanesSpread = 0.03f;  // spread of random weights
 constexpr double kToDenormal = 0x1p-130;
 
 struct Kind {
@@ -25,7 +25,7 @@ struct Kind {
   void (*change)(const Product& p, Operands& in);
 };
 
-// x *= factor where chosen(row, column).
+// Multiplies elements of x with `factor` where chosen(row, column).
 template <class F>
 void scale(HostTensor& x, int64_t columns, double factor, F&& chosen) {
   for (size_t i = 0; i < x.size(); ++i)
@@ -101,7 +101,7 @@ constexpr Kind kDenormalKinds[] = {
      }},
 };
 
-// Sums of squares of errors, in units of the sums' magnitudes: of the GPU, and of the plain chain.
+// Sums of squared errors, relative to the sums' magnitudes, for the GPU and for the plain chain.
 struct Errors {
   double gpu = 0, chain = 0;
   void add(double gpu_error, double chain_error, double magnitude) {
@@ -116,7 +116,7 @@ struct ProductErrors {
   std::vector<Errors> rows, columns;
 };
 
-// Every element within what the method may lose.
+// Expects every element within what the method may lose.
 inline ProductErrors check_planes(const Product& p, const Operands& in, const Launch& launch) {
   const HostTensor out = run(p, in, launch);
   ProductErrors errors{
@@ -160,7 +160,7 @@ inline void check_planes(const Product& p, const Launch& launch) {
   check_planes(p, Operands(p, kPlanesSpread), launch);
 }
 
-// The rule: in no row and no column is the error larger than plain fp32's.
+// Expects that in no row and in no column the error is larger than plain fp32's.
 inline void expect_no_more_loss_than_plain_fp32(const Kind& kind, DType weight, const Launch& launch) {
   const Product p = fp32_product(48, 64, 2048, weight);
   SCOPED_TRACE(std::string(kind.name) + ", " + p.text());
@@ -176,10 +176,11 @@ inline void expect_no_more_loss_than_plain_fp32(const Kind& kind, DType weight, 
               std::string(name(weight)).c_str(), std::sqrt(errors.all.gpu / errors.all.chain));
 }
 
-// No model has a bias before kSwiglu, and not every kernel takes one.
+// The type of the bias before an epilogue, kI32 for none. No model has a bias before kSwiglu, and not every kernel
+// takes one.
 inline DType bias_before(Epilogue epilogue) { return epilogue == Epilogue::kSwiglu ? DType::kI32 : DType::kF32; }
 
-// Denormal values before every epilogue, with an old value or a bias of their size.
+// Checks denormal values before every epilogue, with an old value or a bias of their size.
 inline void check_denormals_in_epilogues(DType weight, const Launch& launch) {
   for (const Kind& kind : kDenormalKinds)
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kSwiglu}) {
@@ -198,7 +199,7 @@ inline void check_denormals_in_epilogues(DType weight, const Launch& launch) {
     }
 }
 
-// A row's bits are the same whether the rows beside it are normal, denormal, zeros or infinite.
+// Expects a row's bits to be the same whether the rows beside it are normal, denormal, zeros or infinite.
 inline void expect_rows_do_not_feel_denormal_neighbours(DType weight, const Launch& launch) {
   for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kSwiglu}) {
     const Product p = fp32_product(150, 144, 520, weight, epilogue);
@@ -220,7 +221,7 @@ inline void expect_rows_do_not_feel_denormal_neighbours(DType weight, const Laun
   }
 }
 
-// Infinities and NaN, of activations and of weights, beside zeros and values whose lower planes are zero.
+// Checks infinities and NaN, of activations and of weights, beside zeros and values whose lower planes are zero.
 inline void check_infinities_and_nans(DType weight, const Launch& launch) {
   for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kSwiglu}) {
     const Product p = fp32_product(140, 144, 200, weight, epilogue, DType::kI32, {0, 40, 140});

@@ -20,8 +20,8 @@ struct Product {
   int64_t m, n, k;
   DType act, weight, out;
   Epilogue epilogue = Epilogue::kStore;
-  DType bias = DType::kI32;        // kI32: none
-  std::vector<double> split = {};  // offsets of the groups; none: dense
+  DType bias = DType::kI32;        // kI32: there is none
+  std::vector<double> split = {};  // offsets of the groups; empty: the product is dense
 
   int64_t groups() const { return split.empty() ? 1 : static_cast<int64_t>(split.size()) - 1; }
   int64_t columns() const { return epilogue == Epilogue::kSwiglu ? n / 2 : n; }
@@ -49,7 +49,7 @@ struct Operands {
     w.fill_random(2, weight_spread);
     bias.fill_random(3);
     old.fill_random(4);
-    if (p.epilogue != Epilogue::kAdd) old.fill(NAN);  // what was not written shows
+    if (p.epilogue != Epilogue::kAdd) old.fill(NAN);  // so that an element that is not written is noticed
     if (!p.split.empty()) offsets.fill(p.split);
   }
   HostTensor a, w, bias, old, offsets;
@@ -77,7 +77,7 @@ inline HostTensor run(const Product& p, const Operands& in, const Launch& launch
   return result;
 }
 
-// One sum before the epilogue, and that of the absolute values.
+// One sum before the epilogue, and the same sum of absolute values.
 struct Sum {
   double exact = 0, magnitude = 0;
   float chain = 0;

@@ -1,4 +1,4 @@
-// What matmul_swiglu and grouped_swiglu owe: silu(gate) ∘ up of sums near the CPU's.
+// The check of matmul_swiglu and grouped_swiglu: silu(gate) ∘ up of sums that are near the CPU's.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace lfm2::test {
 inline constexpr std::pair<DType, DType> kActAndWeight[] = {
     {DType::kF32, DType::kF32}, {DType::kF32, DType::kBf16}, {DType::kBf16, DType::kBf16}, {DType::kF16, DType::kF16}};
 
-// `sums` [rows, 2 ffn]: of the gate and up rows; `terms`: of the absolute values of their products.
+// `sums` [rows, 2 ffn] are those of the gate and up rows, and `terms` those of the absolute values of their products.
 inline void expect_close_swiglu(const HostTensor& out, const HostTensor& sums, const HostTensor& terms, int64_t k) {
   const int64_t ffn = out->dim(1);
   const double unit = 2 * summation_units(out->dtype, k) * 0x1p-24;

@@ -1,4 +1,4 @@
-// cached_short_conv on the GPU: the bits of whole samples, however those are cut.
+// cached_short_conv on the GPU gives the bits of whole samples, however those are cut.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// embed on the GPU: the bits of the CPU's operator.
+// embed on the GPU gives the bits of the CPU's operator.
 #include <gtest/gtest.h>
 
 #include "cuda/gpu.h"

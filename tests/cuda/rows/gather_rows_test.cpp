@@ -1,4 +1,4 @@
-// gather_rows on the GPU: the bits of the CPU's operator.
+// gather_rows on the GPU gives the bits of the CPU's operator.
 #include <gtest/gtest.h>
 
 #include "cuda/gpu.h"

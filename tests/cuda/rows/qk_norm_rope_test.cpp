@@ -1,4 +1,4 @@
-// qk_norm_rope on the GPU: against transformers' results and the CPU's operator.
+// qk_norm_rope on the GPU, compared with transformers' results and the CPU's operator.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -36,7 +36,7 @@ TEST_F(CudaQkNormRopeTest, EveryTypeAtFarPositions) {
         on_gpu([&](Ops& ops) { ops.qk_norm_rope(device, device_q, device_k, 1e-5f, theta, shape, packed.device); });
         device.fetch(out);
         cpu.ops.qk_norm_rope(qkv, q_weight, k_weight, 1e-5f, theta, shape, packed.host);
-        // The same angles to the last bit: what differs is the norm's sum and the roundings of the rotation.
+        // The angles are the same to the last bit, so only the norm's sum and the roundings of the rotation differ.
         std::vector<double> pair = magnitudes(qkv);
         for (size_t i = 0; i < pair.size(); ++i) {
           const auto d = at(shape.head_dim), column = i % d;
@@ -53,12 +53,12 @@ TEST_F(CudaQkNormRopeTest, AgreesWithTransformers) {
   const auto x = read_array(file, "rope/x"), y = read_array(file, "rope/y");
   const auto theta = static_cast<float>(read_array(file, "rope/theta").values.at(0));
   const int64_t samples = x.dim(0), length = x.dim(1), heads = x.dim(2), d = x.dim(3);
-  const AttentionShape shape{heads - 1, 1, d};  // the last head of x as the key head
+  const AttentionShape shape{heads - 1, 1, d};  // the last head of x is the key head
   const PackedSamples packed(std::vector<int64_t>(at(samples), length));
   HostTensor qkv(DType::kF32, {packed.tokens(), (heads + 1) * d}), ones(DType::kF32, {d});
   ones.fill(1.0);
   qkv.fill_random(1);
-  // The norm only scales a head, and the rotation is linear: so the result is transformers' rotation times that factor.
+  // The norm only scales a head, and the rotation is linear, so the result is transformers' rotation times that factor.
   std::vector<double> expected = qkv.values(), tolerance(expected.size(), 0.0);
   for (int64_t token = 0; token < packed.tokens(); ++token)
     for (int64_t head = 0; head < heads; ++head) {

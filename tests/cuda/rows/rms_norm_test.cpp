@@ -1,4 +1,4 @@
-// rms_norm on the GPU: against transformers' results and the CPU's operator.
+// rms_norm on the GPU, compared with transformers' results and the CPU's operator.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,7 +37,8 @@ TEST_F(CudaRmsNormTest, EveryTypeInPlaceAndOddWidths) {
         scale.fill_random(2);
         for (int64_t c = 0; c < n; ++c) x.set(static_cast<size_t>(c), 0);  // a row of zeros stays zero
         cpu.ops.rms_norm(x, scale, 1e-5f, expected);
-        // Half of each side's sum (an octet's and a lane's additions, then the folds) and six roundings after it.
+        // The bound has half of each side's sum (the additions of an octet and of a lane, then the folds) and six
+        // roundings after it.
         expect_close_to_cpu(rms_norm(x, scale), expected, magnitudes(expected), 70 + 12);
       }
 }

@@ -1,4 +1,4 @@
-// short_conv on the GPU: against transformers' results and the CPU's operator.
+// short_conv on the GPU, compared with transformers' results and the CPU's operator.
 #include <gtest/gtest.h>
 
 #include "cuda/gpu.h"
@@ -66,7 +66,7 @@ TEST_F(CudaShortConvTest, EveryTypeAndLength) {
           bias.fill_random(3);
           cpu.ops.short_conv(bcz, weight, bias, packed.host, expected);
           const HostTensor out = short_conv(bcz, weight, &bias, packed.device);
-          // The magnitude of the terms: the same operator on absolute values.
+          // The same operator on absolute values gives the magnitude of the terms.
           HostTensor all(act, {packed.tokens(), 3 * hidden}), most(DType::kF32, {packed.tokens(), hidden});
           HostTensor wide(DType::kF32, {packed.tokens(), 3 * hidden});
           wide.fill(magnitudes(bcz));

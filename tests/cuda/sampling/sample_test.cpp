@@ -1,4 +1,4 @@
-// Sampling on the GPU: tokens are drawn as kernels/sampling.h says.
+// sample on the GPU draws tokens as kernels/sampling.h says.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 class CudaSampleTest : public ::testing::Test {
  protected:
-  // By sorting.
+  // Draws by sorting the logits.
   static int32_t reference(const std::vector<float>& logits, const SamplingRule& rule, int32_t sample, int32_t place) {
     std::vector<int64_t> order(logits.size());
     std::iota(order.begin(), order.end(), 0);
@@ -56,7 +56,7 @@ class CudaSampleTest : public ::testing::Test {
       draws.set(at(2 * row), static_cast<double>(row * 7919));
       draws.set(at(2 * row + 1), static_cast<double>(row % 3));
     }
-    const int64_t k = std::min<int64_t>(vocab, 64);  // of which top_log_probs says its own
+    const int64_t k = std::min<int64_t>(vocab, 64);  // the entries whose log-probabilities top_log_probs computes, too
     const HostTensor top_ids(DType::kI32, {rows, k}), top(DType::kF32, {rows, k});
     const HostTensor rules = rules_of(rule, rows);
     const DeviceTensor device(logits), device_draws(draws), device_rules(rules), device_ids(ids),
@@ -90,7 +90,7 @@ TEST_F(CudaSampleTest, AgreesWithSorting) {
     for (const float spread : {0.0f, 0.5f, 3.0f, 30.0f}) {
       HostTensor logits(DType::kF32, {rows, vocab});
       logits.fill_random(static_cast<uint32_t>(vocab), spread);
-      for (int64_t row = 1; row < rows; row += 2)  // ties
+      for (int64_t row = 1; row < rows; row += 2)  // rows with many ties
         for (int64_t i = 0; i < vocab; ++i)
           logits.set(at(row * vocab + i), std::round(logits.get(at(row * vocab + i)) * 2) / 2);
       for (const float temperature : {0.0f, 0.3f, 1.0f, 5.0f})

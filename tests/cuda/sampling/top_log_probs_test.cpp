@@ -1,4 +1,4 @@
-// top_log_probs on the GPU: against the CPU's operator.
+// top_log_probs on the GPU, compared with the CPU's operator.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +22,7 @@ void top_on_gpu(const HostTensor& logits, const HostTensor& ids, const HostTenso
 }
 
 TEST_F(CudaTopLogProbsTest, AnyKAsTheCpu) {
-  for (const bool coarse : {false, true})  // coarse: very many ties
+  for (const bool coarse : {false, true})  // coarse logits have very many ties
     for (const auto& [rows, vocab] : {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {2, 1023}, {5, 65536}, {2, 50001}})
       for (const int64_t k : {int64_t{1}, int64_t{2}, int64_t{5}, int64_t{64}, int64_t{1000}, int64_t{3000}, vocab}) {
         if (k > vocab) continue;
@@ -38,7 +38,7 @@ TEST_F(CudaTopLogProbsTest, AnyKAsTheCpu) {
         ASSERT_TRUE(same_bits(ids, expected_ids));
         std::vector<double> tolerance;
         for (size_t i = 0; i < expected.size(); ++i)
-          tolerance.push_back(0x1p-24 * (2 * std::fabs(expected.get(i)) + 16));  // the sum's relative error
+          tolerance.push_back(0x1p-24 * (2 * std::fabs(expected.get(i)) + 16));  // for the relative error of the sum
         expect_close(log_probs, expected.values(), tolerance);
       }
 }

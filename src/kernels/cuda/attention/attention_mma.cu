@@ -1,14 +1,14 @@
-// attention and the part of cached_attention that takes several tokens of a sequence, for bf16 and fp16 on tensor
+// attention, and the part of cached_attention that takes several tokens of a sequence, for bf16 and fp16 on tensor
 // cores: tiles of queries against tiles of keys with an online softmax. The probabilities enter the second product as
-// two terms of the type, and each key tile's products are summed by themselves before they join the output. Both keep
-// the error at that of the result's own rounding, also over 128 000 keys.
+// two terms of the compute type, and each key tile's products are summed by themselves before they join the output.
+// Both keep the error at that of the result's own rounding, also over 128 000 keys.
 #include "kernels/cuda/attention/attention_mma.cuh"
 
 namespace lfm2 {
 
 namespace {
 
-// The shared memory of a block, and how a tile of queries and its keys and values come there.
+// The shared memory of a block, and how a tile of queries and its keys and values are loaded into it.
 template <class T, int width, bool vector>
 struct Tile {
   using Step = KeyStep<T, width>;
@@ -68,7 +68,7 @@ struct Rows {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = warp * 16 + lane / 4;
   int positions[2];  // where the two rows stand in their sample
   float out[width / 8][4] = {};
-  float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};  // total: of this lane's columns only
+  float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};  // total covers this lane's keys only
 
   __device__ __forceinline__ explicit Rows(const Tile<T, width, vector>& tile_work)
       : work(tile_work), rule(work.args.scale) {
@@ -102,7 +102,7 @@ struct Rows {
     }
   }
 
-  // Puts what all splits so far gave into shared memory, and begins a new split.
+  // Puts the merged result of all splits so far into shared memory, and begins a new split.
   __device__ __forceinline__ void set_aside() {
     __syncwarp();  // four lanes share a row
 #pragma unroll
@@ -122,13 +122,13 @@ struct Rows {
     __syncwarp();
   }
 
-  // One tile of keys, which lies in shared memory together with its values.
+  // Adds one tile of keys, which lies in shared memory together with its values.
   __device__ __forceinline__ void add_tile(int step) {
     const int first_key = step * kKeyTile;
     const uint32_t keys = shared_address(work.keys(step));
     float scores[kScoreParts][4];
     Step::multiply_keys(shared_address(work.shared), warp * 16 + (lane & 15), keys, scores);
-    if (first_key + kKeyTile - 1 > work.tile.first_position)  // the causal mask cuts this tile, or it ends the sample
+    if (first_key + kKeyTile - 1 > work.tile.first_position)  // the causal mask or the sample's end cuts this tile
       Step::mask(first_key, positions, scores);
     float shrink[2];
 #pragma unroll
@@ -177,7 +177,8 @@ struct Rows {
   }
 };
 
-// The output of one tile of queries: tile after tile of keys, of which the next is loaded while one is used.
+// Computes the output of one tile of queries, one tile of keys after the other; the next one is loaded while one is
+// used.
 template <class T, int width, bool paged, bool vector>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared) {
   const Tile<T, width, vector> work{args, tile, shared};

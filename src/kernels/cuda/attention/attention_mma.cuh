@@ -1,5 +1,5 @@
-// One warp's 16 query rows against a tile of 64 keys, for bf16 and fp16 on tensor cores: what the kernels over tiles of
-// queries and over single tokens share, to the bit.
+// Multiplies one warp's 16 query rows with a tile of 64 keys, for bf16 and fp16 on tensor cores. The kernels over tiles
+// of queries and over single tokens share these functions, so that they give the same bits.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@ namespace lfm2 {
 
 constexpr int kScoreParts = kKeyTile / 8;
 constexpr int kSlice = 32;   // output columns that are summed at a time
-constexpr float kLift = 10;  // probabilities are kept times 2^10: small ones stay above fp16's subnormals
+constexpr float kLift = 10;  // probabilities are kept times 2^kLift, so that small ones stay above fp16's subnormals
 
 template <class T>
 __device__ uint32_t pack(float low, float high) {
@@ -23,8 +23,8 @@ __device__ float residue(float x) {
   return x - to_f32(rounded<T>(x));
 }
 
-// Eight elements of a row of head_dim into shared memory; zeros beyond head_dim and for rows not `valid`.
-// `vector`: head_dim in octets, rows on 16 bytes.
+// Loads eight elements of a row of head_dim into shared memory, with zeros beyond head_dim and for a row that is not
+// `valid`. `vector` says that head_dim is a multiple of eight and that rows begin on 16 bytes.
 template <bool vector, class T>
 __device__ void load_chunk(char* target, const T* row, int chunk, int head_dim, bool valid) {
   const int column = chunk * 8;
@@ -36,12 +36,12 @@ __device__ void load_chunk(char* target, const T* row, int chunk, int head_dim, 
   *reinterpret_cast<uint4*>(target) = bits;
 }
 
-// Lane l has the rows l / 4 and l / 4 + 8 of the 16. `halves` 1: only the first eight rows count.
+// Lane l has the rows l / 4 and l / 4 + 8 of the 16. Where `halves` is 1, only the first eight rows count.
 template <class T, int width>  // width: head_dim rounded up to 64, 128 or 256
 struct KeyStep {
   static constexpr int kChunks = width / 8, kKeyBytes = kKeyTile * width * 2;
 
-  // scores = queries times keys. The lane reads chunk offsets of row `query_row`.
+  // scores = queries times keys. The lane loads chunks of the queries' row `query_row`.
   static __device__ void multiply_keys(uint32_t queries, int query_row, uint32_t keys,
                                        float (&scores)[kScoreParts][4]) {
     const int lane = threadIdx.x % 32;
@@ -64,7 +64,7 @@ struct KeyStep {
     }
   }
 
-  // -infinity for keys behind the lane's rows' positions.
+  // Sets the scores of keys behind a row's position to -infinity. `positions` are those of the lane's two rows.
   static __device__ void mask(int first_key, const int (&positions)[2], float (&scores)[kScoreParts][4]) {
 #pragma unroll
     for (int j = 0; j < kScoreParts; ++j)
@@ -82,7 +82,8 @@ struct KeyStep {
     return fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
   }
 
-  // The probabilities, times 2^kLift and relative to `most`, as two terms; sums: of this lane's.
+  // Turns the scores into probabilities relative to the largest scores `most`, times 2^kLift, each as the sum of two
+  // terms of type T, `high` and `low`. `sums` are the sums of this lane's probabilities.
   template <int halves>
   static __device__ void weigh(float (&scores)[kScoreParts][4], const float (&most)[2], float log2_scale,
                                uint32_t (&high)[kKeyTile / 16][4], uint32_t (&low)[kKeyTile / 16][4],

@@ -1,4 +1,4 @@
-// attention and the part of cached_attention that takes several tokens of a sequence, in true fp32: tiles of 64 query
+// attention, and the part of cached_attention that takes several tokens of a sequence, in true fp32: tiles of 64 query
 // rows against tiles of 64 keys with an online softmax. Each key tile's products are summed by themselves before they
 // join the output.
 #include <cmath>
@@ -20,7 +20,7 @@ struct Layout {
   static constexpr int kScores = kValues + kKeyTile * width, kFloats = kScores + kRows * kScoreStride;
 };
 
-// `rows` rows of head_dim floats to shared memory; zeros beyond head_dim and where row_at gives null.
+// Loads `rows` rows of head_dim floats into shared memory, with zeros beyond head_dim and where row_at gives null.
 template <int width, class RowAt>
 __device__ void load_rows(float* target, int stride, int rows, int head_dim, bool vector, RowAt&& row_at) {
   for (int item = threadIdx.x; item < rows * (width / 4); item += kThreads) {
@@ -40,8 +40,8 @@ __device__ void load_rows(float* target, int stride, int rows, int head_dim, boo
   }
 }
 
-// The online softmax of a thread's four query rows, row0 and those behind it, which 16 threads share: of the keys of a
-// tile every 16th, of the output's columns runs of four, 64 apart. A weight is e^(score - largest); the output is
+// The online softmax of four query rows, row0 and those behind it, which 16 threads share. A thread takes every 16th
+// key of a tile, and runs of four of the output's columns, 64 apart. A weight is e^(score - largest); the output is
 // divided by the weights' sum at the very end.
 template <int width>
 struct Rows {
@@ -54,9 +54,9 @@ struct Rows {
   const int tx = threadIdx.x % 16, row0 = threadIdx.x / 16 * kEach;
   float* const weights = shared + L::kScores + row0 * kScoreStride;  // [kEach, keys]: only these 16 threads use them
   ScaledScores rule{};
-  // The split so far: total is of this thread's keys only, until the split is closed.
+  // The split so far. `total` covers this thread's keys only, until the split is closed.
   float out[kEach][kColumns] = {}, largest[kEach], total[kEach] = {};
-  // All splits before it.
+  // The merged result of all splits before it.
   float earlier_out[kEach][kColumns] = {}, earlier_largest[kEach] = {}, earlier_total[kEach] = {};
 
   __device__ __forceinline__ Rows(const AttentionArgs& arguments, const QueryTile& query_tile, float* shared_floats)
@@ -83,7 +83,7 @@ struct Rows {
     }
   }
 
-  // What all splits so far gave is put aside, and a new split begins.
+  // Puts the merged result of all splits so far aside, and begins a new split.
   __device__ __forceinline__ void set_aside() {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -99,7 +99,7 @@ struct Rows {
     }
   }
 
-  // p = queries times keys, of this thread's rows and keys.
+  // p = queries times keys, for this thread's rows and keys.
   __device__ __forceinline__ void multiply_keys(float (&p)[kEach][kEach]) const {
 #pragma unroll 4
     for (int d = 0; d < width; d += 4) {
@@ -116,8 +116,8 @@ struct Rows {
     }
   }
 
-  // Products become scores, and those weights, for all 16 threads of these rows; `shrink`: what the new largest score
-  // leaves of the results before.
+  // Turns products into scores, and those into weights for all 16 threads of these rows. `shrink` is the factor by
+  // which the new largest score reduces the results before.
   __device__ __forceinline__ void weigh(int first_key, float (&p)[kEach][kEach], float (&shrink)[kEach]) {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
@@ -188,7 +188,7 @@ struct Rows {
   }
 };
 
-// The output of one tile of queries: tile after tile of keys.
+// Computes the output of one tile of queries, one tile of keys after the other.
 template <int width, bool paged>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* shared, bool vector) {
   using L = Layout<width>;
@@ -214,7 +214,7 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, float* 
     load_rows<width>(shared + L::kValues, width, kKeyTile, args.head_dim, vector,
                      [&](int row) { return row_of(keys.values, row); });
     __syncthreads();
-    float p[kEach][kEach] = {}, shrink[kEach];  // p: rows, keys
+    float p[kEach][kEach] = {}, shrink[kEach];  // p [rows, keys]
     rows.multiply_keys(p);
     rows.weigh(first_key, p, shrink);
     __syncwarp();

@@ -1,6 +1,6 @@
-// How the attention kernels cut a batch into tiles, without asking the host: a block looks at a window of tokens and
-// takes the tiles that start in it. And how they cut a row's keys: the bits of a row follow from its keys alone,
-// whichever kernel computes it, in whatever tile.
+// How the attention kernels cut a batch into tiles of queries, without asking the host: a block looks at a window of
+// tokens and takes the tiles that start in it. Also how they cut a row's keys: the bits of a row follow from its keys
+// alone, whichever kernel computes it and in whichever tile.
 #pragma once
 
 #include "kernels/cuda/attention/launch.h"
@@ -9,25 +9,28 @@
 namespace lfm2 {
 
 constexpr int kKeyTile = 64;  // keys of one step of the online softmax, counted from the start of the sample
-// Each split of so many keys is an online softmax of its own; a row's splits are then merged in order. Of a long row
-// different blocks can so compute different splits.
+// A split has this many keys. Each split is an online softmax of its own, and a row's splits are merged in order
+// afterwards, so that different blocks can compute the splits of a long row.
 constexpr int kSplitKeys = 1024, kSplitTiles = kSplitKeys / kKeyTile;
 
 __host__ __device__ inline int splits_of(int keys) { return (keys + kSplitKeys - 1) / kSplitKeys; }
 
-// x and y of two splits, earlier first; the weights bring both to their common largest score.
+// Merges a value x of the earlier split with the value y of the later one. The weights relate both to the larger one of
+// their largest scores.
 __device__ inline float merged(float x, float x_weight, float y, float y_weight) {
   return fmaf(x, x_weight, __fmul_rn(y, y_weight));
 }
 
-// 2^x; results below 2^-126 are 0.
+// 2^x, where results below 2^-126 become 0.
 __device__ inline float power_of_two(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
   return result;
 }
 
-// 2^(x scale) with scale = log2(e) / sqrt(head_dim), for raw scores; and e^x, for scores that are scaled already.
+// Two rules for the weight of a score relative to the largest one. RawScores takes products of queries and keys and
+// computes 2^(x log2_scale), with log2_scale = log2(e) / sqrt(head_dim). ScaledScores takes scores that are scaled
+// already and computes e^x.
 struct RawScores {
   float log2_scale;
   __device__ explicit RawScores(float scale) : log2_scale(scale * 1.4426950408889634f) {}
@@ -37,20 +40,20 @@ struct ScaledScores {
   __device__ float weight(float score, float largest) const { return expf(score - largest); }
 };
 
-// sum + a b, a step of a score in fp32: four elements of the head, in order.
+// sum + a b over four elements of the head, in order: a step of a score in fp32.
 __device__ inline float dot(float sum, float4 a, float4 b) {
   return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
-// The query heads of one key-value head, at some consecutive positions of a sample, are the rows of one tile: row r is
-// position r / group and head r % group.
+// A tile of queries. Its rows are the query heads of one key-value head at some consecutive positions of a sample: row
+// r is head r % group at position r / group of the tile.
 struct QueryTile {
-  int64_t first_token;  // the first of the tile
-  int first_position;   // in its sample
-  int positions;        // in the tile
+  int64_t first_token;  // the first token of the tile
+  int first_position;   // position of first_token in its sample
+  int positions;        // number of positions in the tile
   int group;            // query heads of one key-value head
   int kv_head;
-  int sequence;  // set with pages alone
+  int sequence;  // only set with pages
 
   __device__ int64_t sample_start() const { return first_token - first_position; }
   __device__ int keys() const { return first_position + positions; }
@@ -58,22 +61,22 @@ struct QueryTile {
   __device__ int row_position(int row) const { return first_position + row / group; }
 };
 
-// Columns of qkv, in elements.
+// Where a row of qkv has its parts, in elements.
 struct QkvColumns {
-  int64_t stride, key, value;  // a token's step; where the key and value heads begin
+  int64_t stride, key, value;  // from a token to the next; where key heads and value heads begin
   __device__ explicit QkvColumns(const AttentionArgs& args)
       : stride(static_cast<int64_t>(args.heads + 2 * args.kv_heads) * args.head_dim),
         key(static_cast<int64_t>(args.heads) * args.head_dim),
         value(static_cast<int64_t>(args.heads + args.kv_heads) * args.head_dim) {}
 };
 
-// The row of the cache that holds a position of a sequence. Rows are counted in int32: the launchers' caller checks.
+// The row of the cache that holds a position of a sequence. Rows are counted in int32; CudaOps checks that they fit.
 __device__ inline int cache_row(const KeyPages& pages, int64_t sequence, int position) {
   const int page = position / pages.page;
   return pages.page_table[sequence * pages.max_pages + page] * pages.page + (position - page * pages.page);
 }
 
-// Where the keys of a tile lie: in qkv of the same sample, or in the cache.
+// Where the keys and values of a tile's sample lie: in qkv, or, with pages, in the cache.
 template <class T, bool paged>
 struct KeyRows {
   const T *keys, *values;
@@ -95,16 +98,17 @@ struct KeyRows {
       values = start + columns.value;
     }
   }
-  // In elements of `keys` and of `values`; for positions in the sample only.
+  // Where the row of a position begins, in elements behind `keys` and `values`. The position must be in the sample.
   __device__ int64_t offset(int position) const {
     if constexpr (paged) return cache_row(pages, sequence, position) * stride;
     return position * stride;
   }
 };
 
-// work(tile) for every tile that starts in this block's window of `tile_positions` (at most 128) tokens. Of whole
-// samples tiles start at fixed positions, with pages at fixed distances from the sequence's first token in the batch.
-// Windows are taken from the end: in a long sample those have the most keys. All threads of the block take part.
+// Calls work(tile) for every tile that starts in this block's window of `tile_positions` (at most 128) tokens. In whole
+// samples, tiles start at fixed positions; with pages, at fixed distances from the sequence's first token in the batch.
+// The first blocks take the last windows, because in a long sample those have the most keys. All threads of the block
+// call this.
 template <bool paged, class Work>
 __device__ void for_each_query_tile(const AttentionArgs& args, int tile_positions, Work&& work) {
   __shared__ uint32_t starts[4];
@@ -130,7 +134,7 @@ __device__ void for_each_query_tile(const AttentionArgs& args, int tile_position
         if constexpr (paged) return args.pages.sequence_of[token] == tile.sequence;
         return args.positions[token] == tile.first_position + t;
       };
-      // The count also says: the last tile's shared memory is free.
+      // Behind this count, which is a barrier, the last tile's shared memory is free.
       tile.positions = __syncthreads_count(t < tile_positions && token < args.tokens && same_sample());
       tile.group = args.heads / args.kv_heads;
       tile.kv_head = blockIdx.y;

@@ -2,10 +2,10 @@
 // cached_attention_decode_simt.cu): the state of a block, how results of tiles and of splits are joined, and how a
 // launch cuts its rows.
 //
-// A block takes some query heads of one key-value head (its rows), and of the splits of that head's keys every
-// gridDim.y-th. Within a split each of the block's workers (a warp, or 16 threads) takes a tile of keys at a time, and
-// their results join in the order of the tiles. So the bits are those of the kernels over tiles of queries, where one
-// warp takes all tiles of keys by itself.
+// A block takes some query heads of one key-value head (its rows), and every gridDim.y-th split of that head's keys.
+// Within a split, each of the block's workers (a warp, or 16 threads) takes a tile of keys at a time, and their results
+// join in the order of the tiles. So the bits are those of the kernels over tiles of queries, where one warp takes all
+// tiles of keys by itself.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,14 @@
 
 namespace lfm2 {
 
-// The result of a row's split travels between blocks through args.partials [row of the sequence's heads, split]:
+// Blocks hand the result of a row's split to one another through args.partials [heads of all sequences, splits]:
 // `width` floats of output, then the largest score, the sum of the weights and two floats that keep the next one on 16
 // bytes.
 constexpr int kPartialTail = 4;
 
-// What a block keeps in shared memory of its `rows` query rows. A weight is e^(score - a largest score); the output is
-// the weighted sum of the values, and is divided by the sum of the weights at the very end. `lanes` threads have a part
-// of a row's sum of weights each.
+// What a block keeps in shared memory for its `rows` query rows. A weight is e^(score - a largest score). The output is
+// the weighted sum of the values, and is divided by the sum of the weights at the very end. Each of `lanes` threads has
+// a part of a row's sum of weights.
 struct DecodeState {
   // The tiles of this split that have joined.
   float* out;      // [rows, width]
@@ -32,13 +32,13 @@ struct DecodeState {
   float* parts;         // [workers, rows, width]: weighted sums of its values
   float* sums;          // [workers, rows, lanes]: sums of its weights
   float* tile_largest;  // [workers, rows]: largest scores
-  float* shrinks;       // [workers, rows]: by what all tiles before it are multiplied, as their largest score was lower
+  float* shrinks;       // [workers, rows]: factors for all tiles before it, whose largest score was lower
   // The earlier splits, already merged; only where the block takes all splits of its rows (gridDim.y is 1).
   float* earlier;       // [rows, width]: output
   float* earlier_rows;  // [rows, 2]: largest score and sum of weights
 };
 
-// Floats of a DecodeState; `lanes` divides 32.
+// The number of floats in a DecodeState; `lanes` divides 32.
 constexpr int decode_floats(int rows, int width, int lanes, int workers, bool all_splits) {
   return rows * (width + lanes + 1) + workers * rows * (width + 1 + lanes + 1) + (all_splits ? rows * (width + 2) : 0) +
          64;
@@ -50,19 +50,19 @@ __device__ inline DecodeState decode_state(float* memory, int rows, int width, i
     memory += floats;
     return taken;
   };
-  s.out = take(rows * width);  // those on 16 bytes first
+  s.out = take(rows * width);  // arrays that must be on 16 bytes come first
   s.parts = take(workers * rows * width);
   s.totals = take(rows * lanes);
   s.sums = take(workers * rows * lanes);
   s.largest = take((rows + 3) / 4 * 4);
   s.shrinks = take((workers * rows + 3) / 4 * 4);
   s.tile_largest = take((workers * rows + 3) / 4 * 4);
-  s.earlier = take(rows * width);  // not there in a block of one split
+  s.earlier = take(rows * width);  // this and the next one are not used by blocks that do not take all splits
   s.earlier_rows = take(2 * rows);
   return s;
 }
 
-// The block's rows: heads first_head … of the sequence's only token.
+// The block's rows are the query heads from first_head on, of the sequence's only token.
 struct DecodeRows {
   int64_t token;
   int first_head, rows;
@@ -96,7 +96,7 @@ __device__ void join_tiles(const DecodeState& s, int rows, int tiles, bool first
   }
 }
 
-// The sum of a row's lanes, as the shuffles of the kernels over query tiles add them.
+// The sum over a row's lanes, added as the shuffles of the kernels over query tiles add them.
 template <int lanes>
 __device__ float row_total(const float* totals) {
   if constexpr (lanes == 1)
@@ -120,8 +120,8 @@ __device__ inline float4 merged(float4 x, float x_weight, float4 y, float y_weig
           merged(x.z, x_weight, y.z, y_weight), merged(x.w, x_weight, y.w, y_weight)};
 }
 
-// A block that takes all splits of its rows: merges a finished split into the earlier ones, which it keeps in shared
-// memory, and writes the output behind the last split. Ends with a barrier unless that was the last.
+// For a block that takes all splits of its rows: merges a finished split into the earlier ones, which it keeps in
+// shared memory, and writes the output behind the last split. Ends with a barrier unless that was the last.
 template <class T, int width, int lanes, class Rule>
 __device__ __forceinline__ void merge_in_block(const CachedAttentionDecodeArgs& args, const DecodeRows& rows,
                                                const DecodeState& s, const Rule& rule, int split, int splits) {
@@ -157,7 +157,7 @@ __device__ __forceinline__ void merge_in_block(const CachedAttentionDecodeArgs& 
   __syncthreads();
 }
 
-// Rows of one split: its result is the output.
+// For rows that have only one split: its result is the output.
 template <class T, int width, int lanes>
 __device__ __forceinline__ void store_only_split(const CachedAttentionDecodeArgs& args, const DecodeRows& rows,
                                                  const DecodeState& s) {
@@ -178,7 +178,7 @@ __device__ __forceinline__ float* partial_of(const CachedAttentionDecodeArgs& ar
              (width + kPartialTail);
 }
 
-// Puts the results of a split where the block that ends last finds them.
+// Writes the results of a split to args.partials, where the block that ends last finds them.
 template <int width, int lanes>
 __device__ __forceinline__ void publish_split(const CachedAttentionDecodeArgs& args, const DecodeRows& rows,
                                               const DecodeState& s, int split) {
@@ -194,8 +194,8 @@ __device__ __forceinline__ void publish_split(const CachedAttentionDecodeArgs& a
   }
 }
 
-// Counts the published splits of the block's rows; true, for every thread, in the block that published the last one,
-// which then sees what all of them have written.
+// Counts the published splits of the block's rows. Returns true, to every thread, in the block that published the last
+// one; that block then sees what all of them have written.
 __device__ __forceinline__ bool published_last(const CachedAttentionDecodeArgs& args, int splits) {
   __shared__ bool last;
   __threadfence();
@@ -235,8 +235,8 @@ __device__ __forceinline__ void merge_published(const CachedAttentionDecodeArgs&
   }
 }
 
-// What becomes of a split all of whose tiles have joined; called behind a barrier. Ends with a barrier unless the block
-// is done with its rows or has other blocks beside it.
+// Merges or publishes a split all of whose tiles have joined. To be called behind a barrier. Ends with a barrier unless
+// the block is done with its rows or has other blocks beside it.
 template <class T, int width, int lanes, class Rule>
 __device__ void finish_split(const CachedAttentionDecodeArgs& args, const DecodeRows& rows, const DecodeState& s,
                              const Rule& rule, int split) {
@@ -247,7 +247,8 @@ __device__ void finish_split(const CachedAttentionDecodeArgs& args, const Decode
   if (published_last(args, splits)) merge_published<T, width>(args, rows, rule, splits);
 }
 
-// The workers' largest scores are in s.tile_largest, after a barrier: the largest before worker's tile, and with it.
+// The largest score of a row before the worker's tile, and with that tile. The workers' largest scores must be in
+// s.tile_largest, behind a barrier.
 struct Running {
   float before, with;
 };
@@ -261,17 +262,19 @@ __device__ inline Running running_largest(const DecodeState& s, int rows, int ro
   return running;
 }
 
-// How a launch cuts its rows: blocks of (key-value head and group of its query heads, sequence) times workers. Workers
-// without keys come last, as do the later splits of long sequences.
+// How a launch cuts its rows. Grid x counts the sequences, in each its key-value heads, and in each of those the groups
+// of its query heads; grid y counts the blocks that share the splits of a row. Blocks without keys come last, as do the
+// later splits of long sequences.
 struct DecodeGrid {
-  int groups;   // into so many the query heads of a key-value head are cut
-  int workers;  // blocks that share the splits of a row; 1: no row is merged between blocks
+  int groups;   // number of groups into which the query heads of a key-value head are cut
+  int workers;  // blocks that share the splits of a row; 1: each block merges its rows by itself
   dim3 blocks(const AttentionArgs& a) const {
     return dim3(static_cast<unsigned>(a.pages.singles * a.kv_heads * groups), static_cast<unsigned>(workers));
   }
 };
-// More than fill any GPU, so that splits of a few long sequences among short ones run side by side; blocks without keys
-// cost little, but not nothing.
+// The number of blocks that a launch aims for. They are more than fill any GPU, so that the splits of a few long
+// sequences among short ones run side by side. They are not more than this, because blocks without keys cost little,
+// but not nothing.
 constexpr int64_t kDecodeBlocks = 32768;
 
 inline DecodeGrid decode_grid(const CachedAttentionDecodeArgs& args, int max_rows, int width) {

@@ -14,7 +14,7 @@ constexpr int kRows = 16;  // query rows in a tile
 constexpr int kLanes = 4;  // lanes that share a row of scores
 template <int width>
 constexpr int kMaxWarps = 512 / width;
-constexpr int kSharedPerProcessor = 220 << 10;  // sm_90; on other GPUs the number of warps fits less well
+constexpr int kSharedPerProcessor = 220 << 10;  // that of sm_90; on other GPUs the number of warps fits less well
 
 template <int width>
 int shared_bytes(int rows, int warps, bool all_splits) {
@@ -22,13 +22,16 @@ int shared_bytes(int rows, int warps, bool all_splits) {
          decode_floats(rows, width, kLanes, warps, all_splits) * static_cast<int>(sizeof(float));
 }
 
-// A warp's tile of keys or values, `count` of which there are: lane l knows the cache's rows of numbers l and l + 32.
+// Loads a warp's tile of keys or values, of which the first `count` exist. Lane l knows the cache's rows of the tile's
+// keys l and l + 32.
 template <class T, int width, bool vector>
 __device__ void load_tile(char* target, const T* head, int stride, const int (&rows)[2], int count, int head_dim) {
-  constexpr int kChunks = width / 8, kStep = 32 / kChunks, kEach = kKeyTile / kStep;  // rows at a time, times
+  // A warp loads kStep rows at a time, kEach times.
+  constexpr int kChunks = width / 8, kStep = 32 / kChunks, kEach = kKeyTile / kStep;
   const int lane = threadIdx.x % 32, chunk = lane % kChunks, row0 = lane / kChunks;
   if constexpr (vector) {
-    // chunk_offset of row row0 + i kStep: row0 is below kStep, so that their bits are apart.
+    // This is chunk_offset of the rows row0 + i kStep: row0 is below kStep, so the two parts of a row's number share no
+    // bits.
     const uint32_t base = shared_address(target) + row0 * kChunks * 16, place = (chunk ^ row0) * 16;
     const char* const source = reinterpret_cast<const char*>(head + chunk * 8);
     const int row_bytes = stride * static_cast<int>(sizeof(T));
@@ -50,7 +53,7 @@ __device__ void load_tile(char* target, const T* head, int stride, const int (&r
   }
 }
 
-// The block's query rows into shared memory, 16 bytes a thread at a time.
+// Loads the block's query rows into shared memory, 16 bytes per thread at a time.
 template <class T, int width, bool vector>
 __device__ __forceinline__ void load_queries(const AttentionArgs& a, const DecodeRows& block, char* queries) {
   constexpr int kChunks = width / 8;
@@ -64,8 +67,8 @@ __device__ __forceinline__ void load_queries(const AttentionArgs& a, const Decod
   }
 }
 
-// A warp's way through the tiles of its block: of every split that the block takes every warps-th tile, where the
-// number of warps divides kSplitTiles. Its keys and values come through two tile buffers of its own.
+// The tiles that one warp of a block takes: in every split of the block each warps-th tile, where the number of warps
+// divides kSplitTiles. Its keys and values come through two tile buffers of its own.
 template <class T, int width, bool vector>
 struct TileStream {
   const AttentionArgs& a;
@@ -116,8 +119,9 @@ __device__ __forceinline__ void store_largest(const float (&scores)[kScoreParts]
   }
 }
 
-// Scores become weights relative to the largest score up to this tile, as two terms of the type (KeyStep::weigh).
-// Stores their sums, and by what the results of earlier tiles shrink. `largest`: of each row, before this round.
+// Turns scores into weights relative to the largest score up to this tile, each as two terms of type T
+// (KeyStep::weigh). Stores the sums of the weights, and the factors by which the results of earlier tiles shrink.
+// `largest` are the rows' largest scores before this round.
 template <class Step, int halves>
 __device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, const float (&largest)[2],
                                            float (&scores)[kScoreParts][4], uint32_t (&high)[kKeyTile / 16][4],
@@ -138,7 +142,7 @@ __device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, cons
     if (row0 + 8 * r < rows) s.sums[(warp * rows + row0 + 8 * r) * kLanes + lane % 4] = sums[r];
 }
 
-// Weights times the tile's values, stored as the warp's part, kSlice columns at a time.
+// Multiplies the weights with the tile's values, kSlice columns at a time, and stores the result as the warp's part.
 template <class Step, int width, int halves>
 __device__ __forceinline__ void multiply_tile(const char* values, int rows, const uint32_t (&high)[kKeyTile / 16][4],
                                               const uint32_t (&low)[kKeyTile / 16][4], const DecodeState& s) {
@@ -195,19 +199,19 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32)
   commit_copies();
   const int row0 = lane / 4;
   const uint32_t query_base = shared_address(queries);
-  const int query_row = min(lane & 15, rows - 1);  // rows behind the last are copies of it, and nobody uses them
+  const int query_row = min(lane & 15, rows - 1);  // rows behind the last are copies of it that are not used
 
   for (int split = first_split; split < splits; split += gridDim.y) {
     const int split_end = min(end_tile, (split + 1) * kSplitTiles);
-    float largest[2] = {-INFINITY, -INFINITY};  // up to this round
+    float largest[2] = {-INFINITY, -INFINITY};  // the rows' largest scores before this round
     for (int round = split * kSplitTiles; round < split_end; round += warps) {
-      const int tiles = min(warps, split_end - round);  // in this round; this warp's is `tile` if it has one
+      const int tiles = min(warps, split_end - round);  // the tiles of this round; this warp's is `tile` if it has one
       const bool mine = warp < tiles;
       const int next = mine ? stream.tile_after(tile) : tile;
       if (mine && next < end_tile) stream.find_rows(next, ready);
-      wait_copies<1>();  // keys
+      wait_copies<1>();  // until the keys have come
       if (round == first_split * kSplitTiles)
-        __syncthreads();  // and everyone's queries
+        __syncthreads();  // so that every thread's part of the queries has come, too
       else
         __syncwarp();
       float scores[kScoreParts][4];
@@ -220,11 +224,11 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32)
         store_largest<Step, halves>(scores, rows, s);
       }
       commit_copies();
-      __syncthreads();  // the round's largest scores; and everyone has joined the last round
+      __syncthreads();  // so that the round's largest scores are stored and the last round's parts have joined
       if (mine) {
         uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
         weigh_tile<Step, halves>(rule, rows, largest, scores, high, low, s);
-        wait_copies<1>();  // values
+        wait_copies<1>();  // until the values have come
         __syncwarp();
         multiply_tile<Step, width, halves>(stream.values, rows, high, low, s);
         __syncwarp();
@@ -235,7 +239,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32)
 #pragma unroll
       for (int r = 0; r < halves; ++r)
         largest[r] = running_largest(s, rows, min(row0 + 8 * r, rows - 1), tiles - 1, largest[r]).with;
-      __syncthreads();  // the round's parts
+      __syncthreads();  // so that the round's parts are stored
       join_tiles<width, kLanes>(s, rows, tiles, round == split * kSplitTiles);
     }
     if (warp == 0 && lane % 4 == 0)
@@ -252,7 +256,7 @@ template <class T, int width, int halves, bool vector>
 void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const AttentionArgs& a = args.attention;
   const int rows = std::min(kRows, a.heads / a.kv_heads);
-  // As many warps a row as fill the GPU, no more than a split has tiles.
+  // A block gets as many warps as fill the GPU, but not more than a split has tiles.
   const int resident = args.multiprocessors * (kSharedPerProcessor / shared_bytes<width>(rows, 1, true));
   const DecodeGrid grid = decode_grid(args, kRows, width);
   const int64_t units = a.pages.singles * a.kv_heads * grid.groups * grid.workers;

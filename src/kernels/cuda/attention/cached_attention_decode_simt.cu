@@ -1,5 +1,5 @@
 // cached_attention of sequences with one new token, in true fp32: 16 threads take a tile of keys and four query heads
-// of its key-value head, and a block all tiles of a split at once.
+// of its key-value head, and a block takes all tiles of a split at once.
 #include "kernels/cuda/attention/cached_attention_decode.cuh"
 
 namespace lfm2 {
@@ -7,10 +7,10 @@ namespace lfm2 {
 namespace {
 
 constexpr int kLanes = 16, kWorkers = kSplitTiles, kThreads = kLanes * kWorkers;
-constexpr int kEach = 4;  // query heads; and keys of a thread, 16 apart
+constexpr int kEach = 4;  // query heads of a block; also the keys of a thread, which are 16 apart
 constexpr int kScoreStride = kKeyTile + 4;
 
-// Four elements of a row of head_dim floats; zeros beyond it.
+// Loads four elements of a row of head_dim floats, with zeros beyond its end.
 __device__ float4 load_four(const float* row, int column, int head_dim, bool vector) {
   if (vector) return column < head_dim ? *reinterpret_cast<const float4*>(row + column) : float4{0, 0, 0, 0};
   float four[4];
@@ -19,7 +19,7 @@ __device__ float4 load_four(const float* row, int column, int head_dim, bool vec
   return {four[0], four[1], four[2], four[3]};
 }
 
-// The block's query rows into shared memory [kEach, width]; zeros in rows and columns that are not there.
+// Loads the block's query rows into shared memory [kEach, width], with zeros in rows and columns that do not exist.
 template <int width>
 __device__ __forceinline__ void load_queries(const AttentionArgs& a, const DecodeRows& block, float* queries) {
   const QkvColumns columns(a);
@@ -52,7 +52,8 @@ __device__ __forceinline__ void multiply_keys(const float* queries, const float*
   }
 }
 
-// Products become scores: scaled, and -infinity for keys that the sequence does not have. Stores each row's largest.
+// Turns products into scores: scales them, and sets those of keys that the sequence does not have to -infinity. Stores
+// each row's largest score.
 __device__ __forceinline__ void score_tile(const AttentionArgs& a, const DecodeRows& block, int first_key,
                                            float (&p)[kEach][kEach], const DecodeState& s) {
   const int worker = threadIdx.x / kLanes, tx = threadIdx.x % kLanes;
@@ -70,12 +71,12 @@ __device__ __forceinline__ void score_tile(const AttentionArgs& a, const DecodeR
   }
 }
 
-// Scores become weights relative to the largest score up to this tile, in `weights` [kEach, kScoreStride]. Stores their
-// sums, and by what the results of earlier tiles shrink.
+// Turns scores into weights relative to the largest score up to this tile, in `weights` [kEach, kScoreStride]. Stores
+// the sums of the weights, and the factors by which the results of earlier tiles shrink.
 __device__ __forceinline__ void weigh_tile(const ScaledScores& rule, int rows, int tiles, float (&p)[kEach][kEach],
                                            float* weights, const DecodeState& s) {
   const int worker = threadIdx.x / kLanes, tx = threadIdx.x % kLanes;
-  const int own = min(worker, tiles - 1);  // workers without a tile copy the last one's, and nobody reads theirs
+  const int own = min(worker, tiles - 1);  // workers without a tile repeat the last tile's, which is not used
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
     const Running running = running_largest(s, rows, min(i, rows - 1), own, -INFINITY);
@@ -92,17 +93,17 @@ __device__ __forceinline__ void weigh_tile(const ScaledScores& rule, int rows, i
   }
 }
 
-// Weights times the tile's values, key by key, stored as the worker's part. `cache_rows`: of the thread's own keys,
-// which the others of its worker learn from it.
+// Multiplies the weights with the tile's values, key by key, and stores the result as the worker's part. `cache_rows`
+// are the rows of the thread's own keys; the other threads of its worker get them from it.
 template <int width>
 __device__ __forceinline__ void multiply_values(const AttentionArgs& a, const DecodeRows& block,
                                                 const float* all_values, int64_t stride, const int (&cache_rows)[kEach],
                                                 int first_key, const float* weights, bool vector,
                                                 const DecodeState& s) {
-  constexpr int kColumns = width / 16;  // a thread has so many: runs of 4, 64 apart
+  constexpr int kColumns = width / 16;  // columns of a thread: runs of 4, 64 apart
   const int worker = threadIdx.x / kLanes, tx = threadIdx.x % kLanes;
   float part[kEach][kColumns] = {};
-  const unsigned lanes = 0xffffu << (threadIdx.x & 16u);  // this worker's
+  const unsigned lanes = 0xffffu << (threadIdx.x & 16u);  // the lanes of this worker
 #pragma unroll
   for (int j = 0; j < kEach; ++j) {
     const int keys = min(16, block.keys - first_key - 16 * j);
@@ -172,8 +173,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int split = blockIdx.y; split < splits; split += gridDim.y) {
     const int first_key = split * kSplitKeys + worker * kKeyTile;
     const int tiles = min(kWorkers, (block.keys - split * kSplitKeys + kKeyTile - 1) / kKeyTile);
-    float p[kEach][kEach] = {};  // rows, keys: products, then scores, then weights
-    int cache_rows[kEach];       // keys that the sequence does not have count as its last one, and are masked
+    float p[kEach][kEach] = {};  // [rows, keys]: products, then scores, then weights
+    int cache_rows[kEach];       // keys that the sequence does not have are taken as its last one, and masked
     const float* key_rows[kEach];
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
@@ -182,12 +183,12 @@ __global__ void __launch_bounds__(kThreads)
     }
     multiply_keys<width>(queries, key_rows, a.head_dim, vector, p);
     score_tile(a, block, first_key, p, s);
-    __syncthreads();  // the split's largest scores
+    __syncthreads();  // so that the split's largest scores are stored
     weigh_tile(rule, rows, tiles, p, weights, s);
     __syncwarp();
     if (worker < tiles) multiply_values<width>(a, block, all_values, stride, cache_rows, first_key, weights, vector, s);
     if (threadIdx.x < rows) s.largest[threadIdx.x] = running_largest(s, rows, threadIdx.x, tiles - 1, -INFINITY).with;
-    __syncthreads();  // the split's parts
+    __syncthreads();  // so that the split's parts are stored
     join_tiles<width, kLanes>(s, rows, tiles, true);
     __syncthreads();
     finish_split<float, width, kLanes>(args, block, s, rule, split);

@@ -1,6 +1,6 @@
 // The launchers of the kernels in this folder: each takes raw device pointers and sizes that CudaOps has checked,
-// enqueues on `stream` and returns; none allocates or waits, so that steps can be recorded as graphs. Mathematics:
-// kernels/ops.h.
+// enqueues on `stream` and returns. None allocates or waits, so that steps can be recorded as graphs. What they compute
+// is defined in kernels/ops.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,19 +11,19 @@
 
 namespace lfm2 {
 
-// The cache of a batch of sequences and the batch's arrays, which no kernel writes.
+// The key-value cache, and where the sequences of a batch lie in it. No kernel writes the index arrays.
 struct KeyPages {
   void *keys, *values;         // [pages, page, kv_heads, head_dim]
   const int32_t* page_table;   // [sequences, max_pages]
   const int32_t* sequence_of;  // [tokens]
   const int32_t* offsets;      // [sequences + 1]
   int max_pages, page;
-  int64_t singles;  // so many sequences at the front have one token each
+  int64_t singles;  // number of sequences, all at the front, that have one token each
 };
 
 struct AppendKeysValuesArgs {
   const void* qkv;           // [tokens, (heads + 2 kv_heads) head_dim]
-  const int32_t* positions;  // [tokens]; the host's: no kernel writes them (dependent_launch.cuh)
+  const int32_t* positions;  // [tokens]; copied by the host, written by no kernel (dependent_launch.cuh)
   KeyPages pages;
   int64_t tokens;
   int heads, kv_heads, head_dim;
@@ -37,18 +37,19 @@ struct AttentionArgs {
   int64_t tokens;
   int heads, kv_heads, head_dim;
   float scale;  // 1 / sqrt(head_dim)
-  // Without pages: whole samples, keys and values in qkv. With them: the tokens from pages.singles on.
+  // Without pages, the tokens are whole samples, and keys and values are those of qkv. With pages, the tokens from
+  // pages.singles on are computed, and keys and values are those of the cache.
   KeyPages pages = {};
 };
 void launch_attention_mma(cudaStream_t stream, const AttentionArgs& args, DType act);  // bf16, fp16
 void launch_attention_simt(cudaStream_t stream, const AttentionArgs& args);            // fp32
 
-// cached_attention of the first pages.singles tokens, which are a sequence each.
+// For cached_attention of the first pages.singles tokens, each of which is its sequence's only one in the batch.
 struct CachedAttentionDecodeArgs {
   AttentionArgs attention;
-  int64_t max_length;  // of a sequence
-  // Where results of parts of long sequences meet: kDecodePartialFloats floats, and kDecodeCounters counters, which are
-  // 0 between launches.
+  int64_t max_length;  // length of the longest sequence
+  // Where the results of a long sequence's splits come together: kDecodePartialFloats floats, and kDecodeCounters
+  // counters, which are 0 between launches.
   float* partials;
   int32_t* counters;
   int multiprocessors;

@@ -5,9 +5,9 @@
 
 namespace lfm2 {
 
-// Weights and tables: fp32, bf16 or fp16.
+// A weight or a table: fp32, bf16 or fp16.
 struct AnyArray {
-  const void* data = nullptr;  // null: none
+  const void* data = nullptr;  // null where there is no array
   DType dtype = DType::kF32;
 };
 

@@ -1,4 +1,4 @@
-// The texts of CUDA errors.
+// Puts the texts of CUDA errors together, and throws them.
 #include "kernels/cuda/common/cuda_check.h"
 
 #include <fmt/format.h>
@@ -9,7 +9,8 @@ namespace lfm2 {
 
 namespace {
 
-// Errors after which the context is lost: something that ran on the GPU failed, not the call that reports it.
+// Whether the context is lost after this error: then something that ran on the GPU failed, not the call that reports
+// it.
 bool is_fault(cudaError_t error) {
   return error == cudaErrorIllegalAddress || error == cudaErrorLaunchFailure || error == cudaErrorLaunchTimeout ||
          error == cudaErrorAssert || error == cudaErrorHardwareStackError || error == cudaErrorIllegalInstruction ||

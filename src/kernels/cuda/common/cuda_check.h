@@ -7,12 +7,13 @@
 
 namespace lfm2 {
 
-// Throw Error(kSoftware) with the call, CUDA's message, file and line. Never inlined into kernels' sources: no fmt
-// here.
+// These throw Error(kSoftware) with the call, CUDA's message, file and line. They are defined in cuda_check.cpp, so
+// that the kernels' sources do not include fmt.
 [[noreturn]] void throw_cuda_error(cudaError_t error, const char* call, const char* file, int line);
 [[noreturn]] void throw_cublas_error(cublasStatus_t status, const char* call, const char* file, int line);
 
-// After a launch: throws where it was refused (too much shared memory, no code for this GPU).
+// To be called after a launch. Throws where CUDA refused it, for example because it asks for too much shared memory or
+// because there is no code for this GPU.
 void check_launch(const char* kernel);
 
 }  // namespace lfm2

@@ -1,10 +1,12 @@
-// Dependent launches, for kernels so short that starting them is much of their time: on sm_90 such a kernel may start
-// while the one before it in the stream still ends. Three rules keep that correct:
-// - every thread calls wait_for_previous() before it touches memory that another kernel writes, or writes any memory;
-// - let_next_start() comes after it: so all but the last kernel before have ended when a kernel starts, and before its
-//   wait it may read everything except what that last kernel writes: weights, and what the host has copied;
-// - an ordinary launch among them waits for everything before it, as ever.
-// The positions of a batch are copied by the host, never written by a kernel: kernels read them before they wait.
+// Dependent launches, for kernels so short that starting them takes much of their time: on sm_90 such a kernel may
+// start while the one before it in the stream still runs. Three rules keep that correct:
+// - Every thread calls wait_for_previous() before it touches memory that another kernel writes, and before it writes
+//   any.
+// - let_next_start() comes after that. So when a kernel starts, all kernels before the previous one have ended, and
+//   before its wait it may read everything that the previous kernel does not write: weights, and what the host has
+//   copied.
+// - An ordinary launch among them waits for everything before it, as always.
+// The positions of a batch are copied by the host and never written by a kernel, so kernels read them before they wait.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,7 +31,7 @@ __device__ inline void let_next_start() {
 struct LaunchShape {
   dim3 blocks, threads;
   size_t shared_bytes = 0;
-  unsigned cluster = 1;  // blocks that share their memory; more than one only where has_clusters()
+  unsigned cluster = 1;  // blocks that reach each other's shared memory; more than one only where has_clusters()
 };
 
 inline int device_attribute(cudaDeviceAttr attribute) {
@@ -56,7 +58,7 @@ void launch_dependent(const char* name, void (*kernel)(Parameters...), const Lau
   config.attrs = attributes;
   config.numAttrs = !has_clusters() ? 0 : shape.cluster == 1 ? 1 : 2;
   static_cast<void>(cudaLaunchKernelEx(&config, kernel, arguments...));
-  check_launch(name);  // also clears the error
+  check_launch(name);  // also clears CUDA's last error
 }
 
 }  // namespace lfm2

@@ -1,5 +1,5 @@
-// Octets: eight consecutive elements as fp32, the unit in which row kernels load and store; and what else every kernel
-// file needs.
+// Octets, which are eight consecutive elements as fp32 and the unit in which row kernels load and store; and small
+// functions that every kernel file needs.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,16 +13,17 @@
 namespace lfm2 {
 
 inline int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
-// Threads of a block that walks along a row of `items`: fixed by the row's length.
+// The number of threads of a block that walks along a row of `items`. It follows from the row's length alone.
 inline unsigned row_threads(int64_t items) {
   return static_cast<unsigned>(items >= 256 ? 256 : items <= 32 ? 32 : (items + 31) / 32 * 32);
 }
 inline bool on_16_bytes(const void* pointer) { return (reinterpret_cast<uintptr_t>(pointer) & 15u) == 0; }
 
-// silu(gate) up, as the CPU computes it.
+// silu(gate) · up, with the same operations as on the CPU.
 __device__ inline float swiglu(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
 
-// Only a bug can break it: stops the kernel, and the host's next call reports a GPU fault.
+// Checks a condition that only a bug can break. Where it does not hold, the kernel stops, and the host's next call
+// reports a GPU fault.
 __device__ inline void device_expect(bool condition) {
   if (!condition) __trap();
 }
@@ -32,7 +33,8 @@ struct Octet {
   float v[kOctet];
 };
 
-// Eight elements from p, or the first `count` of them and zeros. `vector`: p is on 16 bytes and all eight are there.
+// Loads eight elements from p, or the first `count` of them and zeros. `vector` says that p is on 16 bytes and that all
+// eight are there.
 template <class T>
 __device__ inline Octet load_octet(const T* p, int64_t count, bool vector) {
   Octet octet;
@@ -73,7 +75,7 @@ __device__ inline void store_octet(T* p, const Octet& octet, int64_t count, bool
   }
 }
 
-// f(data) with an array's elements as what they are; the branch is the same for the whole grid.
+// Calls f with the array's data as a pointer to its element type. The whole grid takes the same branch.
 template <class F>
 __device__ inline auto with_elements(AnyArray array, F&& f) {
   switch (array.dtype) {
@@ -94,7 +96,7 @@ __device__ inline float load_one(AnyArray array, int64_t index) {
   return with_elements(array, [&](const auto* data) { return to_f32(data[index]); });
 }
 
-// The sum of x over the warp, in an order fixed by the lanes; every lane gets it.
+// The sum of x over the warp, added in an order that the lanes' numbers decide. Every lane gets it.
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);

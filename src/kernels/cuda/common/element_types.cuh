@@ -9,7 +9,7 @@
 
 namespace lfm2 {
 
-// f(T{}) with the kernels' type of a float dtype.
+// Calls f(T{}), where T is the kernels' type for a float dtype.
 template <class F>
 auto with_device_type(DType dtype, F&& f) {
   switch (dtype) {
@@ -23,7 +23,7 @@ auto with_device_type(DType dtype, F&& f) {
   }
   return f(float{});
 }
-// The same for kernels of tensor cores, which bf16 and fp16 alone have.
+// The same for kernels on tensor cores, which take bf16 and fp16 only.
 template <class F>
 auto with_16_bit_type(DType dtype, F&& f) {
   return dtype == DType::kBf16 ? f(__nv_bfloat16{}) : f(__half{});
@@ -34,7 +34,7 @@ __device__ inline float to_f32(__nv_bfloat16 x) { return __bfloat162float(x); }
 __device__ inline float to_f32(__half x) { return __half2float(x); }
 
 template <class T>
-__device__ T rounded(float x);  // to nearest, ties to even
+__device__ T rounded(float x);  // rounds to nearest, ties to even
 template <>
 __device__ inline float rounded<float>(float x) {
   return x;

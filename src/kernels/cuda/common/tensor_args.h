@@ -1,4 +1,4 @@
-// What callers of launchers ask of a Tensor.
+// Small functions that check a Tensor and turn it into a launcher's argument.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The choice of a token's experts from its logits, by one warp: for route and for the router in one.
+// One warp chooses a token's experts from its logits. Shared by route and norm_route.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 
 namespace lfm2 {
 
-// How experts are chosen and their weights made.
+// How experts are chosen, and how their weights follow.
 struct ChoiceRule {
   const float* bias;  // [experts] or null
   int experts, top_k;
@@ -25,21 +25,21 @@ __device__ inline float choice_weight(float p, float sum, const ChoiceRule& rule
   return (rule.normalize ? p / (sum + 1e-6f) : p) * rule.scale;
 }
 
-// Up to 32 kSets experts and 32 choices: lane l has the logits of experts l, l + 32, ….
+// For up to 32 kSets experts and 32 choices. Lane l has the logits of experts l, l + 32, ….
 constexpr int kMaxChoices = 32;
 template <int kSets>
 __device__ void choose_experts(const float (&logits)[kSets], const ChoiceRule& rule, int32_t* ids, float* weights) {
   constexpr unsigned kAllLanes = 0xffffffffu;
   const int lane = threadIdx.x % 32;
   float p[kSets];
-  uint32_t keys[kSets];  // ascend with the score; 0 for what is not there or taken
+  uint32_t keys[kSets];  // larger for a larger score; 0 for an expert that does not exist or is taken
 #pragma unroll
   for (int s = 0; s < kSets; ++s) {
     const int expert = lane + 32 * s;
     p[s] = probability(logits[s]);
     keys[s] = 0;
     if (expert >= rule.experts) continue;
-    const uint32_t bits = __float_as_uint(choice_score(p[s], rule, expert) + 0.0f);  // the zeros are equal
+    const uint32_t bits = __float_as_uint(choice_score(p[s], rule, expert) + 0.0f);  // adding 0 makes -0 equal to 0
     keys[s] = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
   }
   float sum = 0, my_p = 0;  // lane j keeps choice j
@@ -70,8 +70,8 @@ __device__ void choose_experts(const float (&logits)[kSets], const ChoiceRule& r
   weights[lane] = choice_weight(my_p, sum, rule);
 }
 
-// Any number of experts and choices; p [experts] holds the logits and becomes the probabilities, score [experts] is
-// scratch; both in shared memory.
+// For any number of experts and choices. p [experts] holds the logits and becomes the probabilities; score [experts] is
+// temporary memory. Both are in shared memory.
 __device__ inline void choose_experts(float* p, float* score, const ChoiceRule& rule, int32_t* ids, float* weights) {
   constexpr unsigned kAllLanes = 0xffffffffu;
   const int lane = threadIdx.x % 32, experts = rule.experts;
@@ -83,7 +83,7 @@ __device__ inline void choose_experts(float* p, float* score, const ChoiceRule& 
   float sum = 0, last_score = 0;
   int last = -1;
   for (int j = 0; j < rule.top_k; ++j) {
-    // The best that comes after `last` in the order (score descending, id ascending).
+    // The best expert that comes after `last` in the order (score descending, id ascending).
     int best = experts;
     float best_score = -INFINITY;
     for (int e = lane; e < experts; e += 32) {

@@ -7,9 +7,9 @@
 
 namespace lfm2 {
 
-constexpr int kChoices = 4;  // whose rows a thread has in flight
+constexpr int kChoices = 4;  // choices whose rows a thread has in flight
 
-// The new residual of a token's octet, rounded to its type.
+// The new residual of a token from channel c on, an octet, rounded to type T.
 template <class T, bool vector>
 __device__ Packed<T> combined_experts(const CombineExpertsArgs& args, int64_t token, int64_t c) {
   const int64_t hidden = args.hidden, count = hidden - c;

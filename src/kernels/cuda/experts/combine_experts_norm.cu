@@ -1,4 +1,4 @@
-// combine_experts_norm: the experts' rows come together in the residual, and the norm after it in the same pass.
+// combine_experts_norm: adds the experts' rows to the residual, and computes the norm after it in the same pass.
 #include "kernels/cuda/experts/combine_experts.cuh"
 
 namespace lfm2 {
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kMaxPartials, sizeof(T) == 4 ? 3 : 4)
     store_packed(residual + c, elements, hidden - c, vector);
     squares = add_squares(squares, unpack(elements));
   }
-  const bool once = blockDim.x * kOctet >= hidden;  // a thread had one octet, and still holds it
+  const bool once = blockDim.x * kOctet >= hidden;  // a thread has one octet, and still holds it
   Octet scale = {};
   if (once && first < hidden) scale = load_octet(args.norm_weight, first, hidden - first, vector);
   const float factor = rms_factor(block_squares(squares), hidden, args.eps);

@@ -1,4 +1,4 @@
-// group_by_expert: the stable counting sort of the assignments of tokens to experts.
+// group_by_expert: a stable counting sort of the assignments of tokens to experts.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -14,15 +14,16 @@ namespace {
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kGroupThreads = 256, kGroupWarps = kGroupThreads / 32;
 
-// One kernel for few experts: a cluster of blocks, whose warps take a run of chunks of 32 assignments each, first count
-// them, and then know where their rows begin. In a warp a chunk is one ballot for every bit of an expert's number.
+// Few experts are sorted by one kernel, in one cluster of blocks. Each warp takes a run of chunks of 32 assignments,
+// counts them, and then knows where its rows begin. For a chunk, a warp makes one ballot for every bit of an expert's
+// number.
 constexpr int kFewThreads = 1024;
 constexpr int kCluster = 8;
 constexpr int64_t kFewAssignments = int64_t{1} << 18;
 
 template <int kBits>
 struct Ballots {
-  // `expert`: of this lane's assignment, or -1.
+  // `expert` is that of this lane's assignment, or -1.
   __device__ explicit Ballots(int expert) : there(__ballot_sync(kAllLanes, expert >= 0)) {
 #pragma unroll
     for (int b = 0; b < kBits; ++b) bits[b] = __ballot_sync(kAllLanes, ((expert >> b) & 1) != 0);
@@ -48,7 +49,7 @@ struct Ballots {
   return x;
 }
 
-// Few experts, up to 32 kSets, and assignments, in one launch.
+// For few experts, up to 32 kSets, and few assignments, in one launch.
 // - operands: ids [assignments] int32; out rows, sources [assignments] and offsets [experts + 1] int32.
 // - block: one of the kCluster blocks of the only cluster; each warp takes `run` consecutive chunks of 32
 //   assignments: it counts them, learns from the other warps where its rows begin, and goes through them again.
@@ -58,8 +59,9 @@ template <int kSets>
 __global__ void __launch_bounds__(kFewThreads) group_few_kernel(GroupByExpertArgs args, int run) {
 #if __CUDA_ARCH__ >= 900
   constexpr int kBits = 4 + kSets, kExperts = 32 * kSets, kFewWarps = kFewThreads / 32;
-  __shared__ int before[kExperts][kFewWarps + 1];  // counts of the block's warps, then the sums over those before each
-  __shared__ int mine[kExperts];                   // the block's counts, which the cluster reads
+  // The counts of the block's warps; later, for each warp, the sum over the warps before it.
+  __shared__ int before[kExperts][kFewWarps + 1];
+  __shared__ int mine[kExperts];  // the block's counts, which the cluster reads
   __shared__ int counts[kCluster][kExperts];
   const auto cluster = cooperative_groups::this_cluster();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = static_cast<int>(cluster.block_rank());
@@ -82,7 +84,7 @@ __global__ void __launch_bounds__(kFewThreads) group_few_kernel(GroupByExpertArg
   for (int s = 0; s < kSets; ++s) before[lane + 32 * s][warp] = count[s];
   __syncthreads();
 #pragma unroll
-  for (int s = 0; s < kSets; ++s) {  // a warp takes an expert
+  for (int s = 0; s < kSets; ++s) {  // each warp takes one expert
     const int e = warp + 32 * s, own = before[e][lane], sum = upto(own);
     before[e][lane] = sum - own;
     if (lane == 31) mine[e] = sum;
@@ -133,7 +135,7 @@ __global__ void __launch_bounds__(kFewThreads) group_few_kernel(GroupByExpertArg
 
 struct Chunks {
   int blocks;
-  int64_t size;  // assignments of a block; the last one may have fewer
+  int64_t size;  // assignments of a block; the last block may have fewer
 };
 
 // - operands: ids [assignments] int32; out workspace [blocks, experts] int32: how many assignments of the block's
@@ -149,14 +151,14 @@ __global__ void count_experts_kernel(GroupByExpertArgs args, Chunks chunks) {
   for (int64_t i = first + threadIdx.x; i < end; i += kGroupThreads) {
     const int expert = args.ids[i];
     device_expect(expert >= 0 && expert < args.experts);
-    atomicAdd(&counts[expert], 1);  // integers: any order gives the same counts
+    atomicAdd(&counts[expert], 1);  // any order of integer additions gives the same counts
   }
   __syncthreads();
   for (int e = threadIdx.x; e < args.experts; e += kGroupThreads)
     args.workspace[static_cast<int64_t>(blockIdx.x) * args.experts + e] = counts[e];
 }
 
-// next[e] = the first row of expert e in this block's chunk; block 0 also writes the offsets.
+// next[e] = the first row of expert e in this block's chunk. Block 0 also writes the offsets.
 __device__ void first_rows(const GroupByExpertArgs& args, Chunks chunks, int* next, int* totals) {
   for (int e = threadIdx.x; e < args.experts; e += kGroupThreads) next[e] = totals[e] = 0;
   __syncthreads();
@@ -196,7 +198,7 @@ __device__ void first_rows(const GroupByExpertArgs& args, Chunks chunks, int* ne
 // - alignment: any.
 __global__ void group_by_expert_kernel(GroupByExpertArgs args, Chunks chunks) {
   __shared__ int next[kMaxExperts];
-  __shared__ int warp_rows[kGroupWarps][kMaxExperts];  // counts of a warp, then its first rows
+  __shared__ int warp_rows[kGroupWarps][kMaxExperts];  // counts of each warp, then its first rows
   first_rows(args, chunks, next, warp_rows[0]);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t first = blockIdx.x * chunks.size, end = min(first + chunks.size, args.assignments);

@@ -1,6 +1,6 @@
 // The launchers of the kernels in this folder: each takes raw device pointers and sizes that CudaOps has checked,
-// enqueues on `stream` and returns; none allocates or waits, so that steps can be recorded as graphs. Mathematics:
-// kernels/ops.h.
+// enqueues on `stream` and returns. None allocates or waits, so that steps can be recorded as graphs. What they compute
+// is defined in kernels/ops.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,7 +24,7 @@ struct RouteArgs {
 };
 void launch_route(cudaStream_t stream, const RouteArgs& args);
 
-// normed = rms_norm(x), to the bits of launch_rms_norm; logits = normed gateᵀ in fp32; then route.
+// normed = rms_norm(x), with the bits of launch_rms_norm; logits = normed gateᵀ in fp32; then route.
 struct NormRouteArgs {
   const void* x;      // [tokens, hidden]
   AnyArray gate;      // [experts, hidden]
@@ -46,7 +46,7 @@ struct GroupByExpertArgs {
   int32_t* sources;    // [assignments]
   int32_t* rows;       // [assignments]
   int32_t* offsets;    // [experts + 1]
-  int32_t* workspace;  // kGroupWorkspaceInts
+  int32_t* workspace;  // [kGroupWorkspaceInts]
   int64_t assignments;
   int experts, top_k;
 };
@@ -64,7 +64,7 @@ struct CombineExpertsArgs {
 };
 void launch_combine_experts(cudaStream_t stream, const CombineExpertsArgs& args, DType act);
 
-// normed = rms_norm(residual), of the new, rounded residual: the bits that launch_rms_norm gives.
+// combine_experts, then normed = rms_norm of the new, rounded residual, with the bits of launch_rms_norm.
 struct CombineExpertsNormArgs {
   CombineExpertsArgs combine;
   void* normed;          // [tokens, hidden]

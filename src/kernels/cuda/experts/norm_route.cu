@@ -1,4 +1,4 @@
-// norm_route: the norm before the router, the gate's product, and the choice of experts, in one kernel.
+// norm_route: one kernel computes the norm before the router, the gate's product, and the choice of experts.
 #include <type_traits>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
@@ -12,19 +12,21 @@ namespace lfm2 {
 
 namespace {
 
-constexpr int kWarps = kMaxTrees;    // at most: a warp takes the elements of one tree of a row's sum of squares
+// The most warps of a block: each takes the elements of one tree of a row's sum of squares.
+constexpr int kWarps = kMaxTrees;
 constexpr int kWarpK = 32 * kOctet;  // elements of a row that a warp takes
 constexpr int kChunks = 8;           // pieces of a warp's elements: 32 each, 8 for each lane of a quad
 constexpr int kChunkK = kWarpK / kChunks;
-constexpr int kPromoted = 2;  // chunks after which the tensor cores' sums, which they truncate, are added to others
+// Tensor cores truncate their sums. After so many chunks these are added to others, with rounding.
+constexpr int kPromoted = 2;
 constexpr int kTileTokens = 8, kTileExperts = 16;  // what one mma multiplies
 
 __device__ ChoiceRule rule_of(const NormRouteArgs& args) {
   return {args.bias, args.experts, args.top_k, args.normalize, args.scale};
 }
 
-// x as a sum of values of the gate's type: itself, or three bf16 that are exactly an fp32. Those are cut, not rounded:
-// nothing overflows.
+// The number of values of the gate's type whose sum is exactly x: one where the types are the same, three bf16 for an
+// fp32. The three are cut off and not rounded, so that nothing overflows.
 template <class T, class Gate>
 constexpr int kPlanes = std::is_same_v<T, Gate> ? 1 : 3;
 
@@ -42,13 +44,13 @@ __device__ void split(const Packed<T>& x, uint4 (&planes)[kPlanes<T, Gate>]) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float rest = __uint_as_float(elements[2 * pair + i]);
-        const bool finite = isfinite(rest);  // others pass through as they are
+        const bool finite = isfinite(rest);  // infinities and NaNs pass through as they are
 #pragma unroll
         for (int p = 0; p < 3; ++p) {
           cut[i][p] = __float_as_uint(rest) & 0xffff0000u;
           rest = finite ? rest - __uint_as_float(cut[i][p]) : 0.0f;
         }
-        if (!finite && elements[2 * pair + i] << 1 > 0xff000000u) cut[i][0] |= 0x00400000u;  // a NaN stays one
+        if (!finite && elements[2 * pair + i] << 1 > 0xff000000u) cut[i][0] |= 0x00400000u;  // a NaN stays a NaN
       }
 #pragma unroll
       for (int p = 0; p < 3; ++p) words[p][pair] = __byte_perm(cut[0][p], cut[1][p], 0x7632);
@@ -58,7 +60,7 @@ __device__ void split(const Packed<T>& x, uint4 (&planes)[kPlanes<T, Gate>]) {
   }
 }
 
-// Hides from the compiler where x comes from: it would keep its fp32 form in twice the registers.
+// Hides from the compiler where x comes from. It would otherwise keep the fp32 form of x, in twice the registers.
 template <class T>
 __device__ void forget(Packed<T>& x) {
 #pragma unroll
@@ -66,9 +68,10 @@ __device__ void forget(Packed<T>& x) {
     asm volatile("" : "+r"(x.words[i].x), "+r"(x.words[i].y), "+r"(x.words[i].z), "+r"(x.words[i].w));
 }
 
-// The products' rows are experts, their columns tokens. Lane (g, j) = (lane / 4, lane % 4) of a warp holds of token g
-// of a tile, and of experts g and g + 8 of another, elements 8 j … of each of the warp's chunks. Which elements meet in
-// which product does not matter, as long as both operands agree.
+// One warp's part of norm_route_kernel. The products' rows are experts, their columns tokens. Lane (g, j) = (lane / 4,
+// lane % 4) holds the elements from 8 j on of each of the warp's chunks: those of token g of a tile of tokens, and
+// those of experts g and g + 8 of a tile of experts. Both operands may have their elements in any order along k, as
+// long as it is the same.
 template <class T, class Gate, int kTokenTiles, int kExpertTiles>
 struct NormRouteWarp {
   static constexpr int kTokens = kTokenTiles * kTileTokens, kExperts = kExpertTiles * kTileExperts;
@@ -80,7 +83,7 @@ struct NormRouteWarp {
   const int64_t warp_k = warp * kWarpK, first_k = warp_k + j * kOctet;
   Packed<T> x[kTokenTiles][kChunks];
 
-  // x = the lane's elements of the tokens; zeros for those that are not there.
+  // x = the lane's elements of the tokens, with zeros for tokens that do not exist.
   __device__ __forceinline__ void load_tokens() {
 #pragma unroll
     for (int tile = 0; tile < kTokenTiles; ++tile)
@@ -93,11 +96,11 @@ struct NormRouteWarp {
       }
   }
 
-  // trees = the sums of squares of a warp's elements of each token, each in the order of rms_norm (row_types.cuh).
+  // trees = for each token, the sum of squares of the warp's elements, in the order of rms_norm (row_types.cuh).
   __device__ __forceinline__ void sum_squares(float (&trees)[kTokens][kWarps]) {
 #pragma unroll
     for (int tile = 0; tile < kTokenTiles; ++tile) {
-      float tree[kChunks];  // the octets of a quad's lane are those of partial sums j, j + 4, …
+      float tree[kChunks];  // the lane's octets belong to the partial sums j, j + 4, …
 #pragma unroll
       for (int c = 0; c < kChunks; ++c) {
         tree[c] = add_squares(0, unpack(x[tile][c]));
@@ -154,7 +157,7 @@ struct NormRouteWarp {
       uint4 planes[kPlanes<T, Gate>];
       split<T, Gate>(x[tile][c], planes);
 #pragma unroll
-      for (int p = kPlanes<T, Gate> - 1; p >= 0; --p)  // the smallest first
+      for (int p = kPlanes<T, Gate> - 1; p >= 0; --p)  // the smallest plane first
 #pragma unroll
         for (int m = 0; m < kExpertTiles; ++m) {
           multiply_add<Gate>(part[tile][m], {rows[m][0].x, rows[m][1].x, rows[m][0].y, rows[m][1].y}, planes[p].x,
@@ -209,7 +212,7 @@ struct NormRouteWarp {
   }
 };
 
-// All that the bits of a token's row depend on is `hidden`.
+// The order of operations for a token depends on `hidden` alone.
 // - operands: x, normed [tokens, hidden] of type T (they may be the same), norm_weight [hidden] of any type, gate
 //   [experts, hidden] of type Gate, bias [experts] fp32 or null; out ids, weights [tokens, top_k].
 // - block: kTokenTiles tiles of 8 tokens and all experts, up to kExpertTiles tiles of 16; each of its warps, up to
@@ -235,13 +238,9 @@ __global__ void __launch_bounds__(kWarps * 32, 2) norm_route_kernel(NormRouteArg
   warp.choose(sums);
 }
 
-// Any types and sizes; the norm is a launch of rms_norm before it.
-// Operands: normed [tokens, hidden] of type T, gate [experts, hidden] of any type, bias [experts] fp32 or null; out
-// ids, weights [tokens, top_k]. Block: kAnyTokens tokens and all experts: each warp takes every (kAnyThreads / 32)-th
-// expert for all of them, then one token's choice. Thread: octets of the rows, 32 apart. Alignment: `vector`: hidden in
-// octets, normed and gate on 16 bytes; otherwise any.
+// The tokens and the threads of a block of norm_route_any_kernel.
 constexpr int kAnyTokens = 4, kAnyThreads = 256;
-// Any types and sizes; the norm is a launch of rms_norm before it.
+// For any types and sizes. A launch of rms_norm before it computes the norm.
 // - operands: normed [tokens, hidden] of type T, gate [experts, hidden] of any type, bias [experts] fp32 or null;
 //   out ids, weights [tokens, top_k].
 // - block: kAnyTokens tokens and all experts: each warp takes every (kAnyThreads / 32)-th expert for all of them,
@@ -250,7 +249,7 @@ constexpr int kAnyTokens = 4, kAnyThreads = 256;
 // - alignment: `vector`: hidden in octets, normed and gate on 16 bytes; otherwise any.
 template <class T>
 __global__ void __launch_bounds__(kAnyThreads) norm_route_any_kernel(NormRouteArgs args, bool vector) {
-  extern __shared__ float shared[];  // [tokens, experts] logits, then room
+  extern __shared__ float shared[];  // [tokens, experts] logits, then as many scores
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, experts = args.experts;
   const int64_t first_token = static_cast<int64_t>(blockIdx.x) * kAnyTokens, hidden = args.hidden;
   wait_for_previous();
@@ -288,7 +287,7 @@ void launch_tiles(cudaStream_t stream, const NormRouteArgs& args) {
                       static_cast<unsigned>(ceil_divide(args.hidden, kWarpK)) * 32},
                      stream, args);
   };
-  // Two tiles of tokens read the gate half as often; one tile gives more blocks.
+  // With two tiles of tokens a block reads the gate half as often for each token; with one there are more blocks.
   const bool few = args.tokens <= 2 * kTileTokens * device_attribute(cudaDevAttrMultiProcessorCount);
   if constexpr (sizeof(T) == 2)
     if (args.experts <= 2 * kTileExperts && !few) return launch(norm_route_kernel<T, Gate, 2, 2>, 2 * kTileTokens);

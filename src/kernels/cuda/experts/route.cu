@@ -14,7 +14,7 @@ __device__ ChoiceRule rule_of(const RouteArgs& args) {
   return {args.bias, args.experts, args.top_k, args.normalize, args.scale};
 }
 
-// Up to 32 kSets experts and kMaxChoices choices: everything stays in registers.
+// For up to 32 kSets experts and kMaxChoices choices. Everything stays in registers.
 // - operands: logits [tokens, experts], bias [experts] or null, all fp32; out ids, weights [tokens, top_k].
 // - block: kRouteWarps tokens, one a warp.
 // - thread: lane l has the logits of experts l, l + 32, ….
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kRouteWarps * 32) route_few_kernel(RouteArgs a
   choose_experts(logits, rule_of(args), args.ids + token * args.top_k, args.weights + token * args.top_k);
 }
 
-// Any number of experts and choices.
+// For any number of experts and choices.
 // - operands: those of route_few_kernel.
 // - block: kRouteWarps tokens, one a warp; in shared memory each has its probabilities and its scores [2, experts].
 // - thread: every 32nd expert.

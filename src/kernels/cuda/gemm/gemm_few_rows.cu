@@ -1,10 +1,10 @@
 // Matrix products of few rows of bf16 and fp16, as decoding has them; dense and grouped. Nearly all of their time goes
-// into reading w, so the tensor cores' roles are exchanged: a warp takes 16 rows of w, a tile, and all rows of a beside
-// it are the columns of one or two small products. One more warp loads tile buffers of k ahead for the block's other
-// warps. Weights are not what the kernel before writes: the tile buffers fill while that one still runs.
+// into reading w, so the tensor cores' roles are exchanged: a warp takes 16 rows of w, a tile, and all rows of a are
+// the columns of one or two small products beside it. One more warp loads tile buffers ahead for the block's other
+// warps. The previous kernel does not write weights, so the tile buffers fill while it still runs.
 //
-// Each output is summed over k in steps of 16 in order, in one fp32 accumulator: the bits are those of gemm_wgmma.cu,
-// and the host may choose between the two by the number of rows.
+// Each output is summed over k in steps of 16 in order, in one fp32 accumulator. So the bits are those of
+// gemm_wgmma.cu, and the host may choose between the two by the number of rows.
 #include <algorithm>
 #include <cmath>
 
@@ -21,19 +21,19 @@ namespace {
 using namespace few_rows;
 
 constexpr int kTile = 16;            // rows of w that a warp takes
-constexpr int kMaxTiles = 7;         // tiles of a block: a warp each
+constexpr int kMaxTiles = 7;         // tiles of a block, each with a warp of its own
 constexpr int kDepth = 64;           // elements of k in one piece of a row: 128 bytes, swizzled
 constexpr int kSteps = kDepth / 16;  // mma instructions along a piece
 constexpr int kRowBytes = kDepth * 2;
 constexpr int kTileBytes = kTile * kRowBytes, kGroupBytes = kRowGroup * kRowBytes;
-constexpr int kNoteBytes = 32;   // a unit's place, and the barriers full and free: beside each tile buffer
-constexpr int kBufferTiles = 8;  // pieces of tiles in a tile buffer, where k allows it
-// Two blocks fit on a multiprocessor: the next kernel's tile buffers fill meanwhile.
+constexpr int kNoteBytes = 32;   // bytes beside each tile buffer: a unit's place, and the barriers full and free
+constexpr int kBufferTiles = 8;  // pieces of tiles in a tile buffer, where k is long enough
+// Two blocks fit on a multiprocessor, so that the next kernel's tile buffers fill meanwhile.
 constexpr int kSharedBytes = 112 * 1024;
 
 struct Layout {
   int tiles;   // tiles of w that a block takes
-  int pieces;  // pieces of k in one tile buffer: a power of two
+  int pieces;  // pieces of k in one tile buffer; a power of two
   int buffers;
   bool whole_pieces;  // kDepth divides k
 };
@@ -50,16 +50,16 @@ struct Turn {
 };
 
 struct Block {
-  // Addresses in shared memory: tile buffers, and for each of them a unit's place and two barriers.
+  // Addresses in shared memory: the tile buffers, and for each of them a unit's place and two barriers.
   uint32_t buffers, places, full, free;
   int buffer_bytes;
   int pieces;  // pieces of k
-  int rounds;  // tile buffers that they fill
+  int rounds;  // number of tile buffers that the pieces fill
 
   __device__ uint32_t buffer(int i) const { return buffers + i * buffer_bytes; }
 };
 
-// Copies of a box of a pieces_map, as load_box of hopper.cuh.
+// Starts the copy of a box of a pieces_map, like load_box of hopper.cuh.
 __device__ inline void load_pieces(uint32_t target, const CUtensorMap* map, uint32_t barrier, int x, int row, int piece,
                                    int matrix) {
   asm volatile(
@@ -69,7 +69,7 @@ __device__ inline void load_pieces(uint32_t target, const CUtensorMap* map, uint
       : "memory");
 }
 
-// Where the loading warp stands: its unit, and the round of k.
+// The place of the loading warp: its unit, and the round of k.
 struct Cursor {
   Walk walk;
   int index, round = 0;
@@ -134,12 +134,13 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
   }
 }
 
-// What a warp multiplies of one piece of k, in registers.
+// What a warp multiplies of one piece of k, in its registers.
 template <int groups>
 struct Parts {
   uint32_t w[kSteps][4], a[kSteps][groups][2];
 
-  // What one step of 16 needs. `w_rows`, `a_rows`: where the warp's tile and the rows of a begin.
+  // Loads what one step of 16 elements of k needs. `w_rows` and `a_rows` say where the warp's tile and the rows of a
+  // begin.
   __device__ void load(int step, uint32_t w_rows, uint32_t a_rows) {
     const int lane = threadIdx.x % 32, swizzle = lane % 8;
     load_matrices(w[step], w_rows + lane % 16 * kRowBytes + ((2 * step + lane / 16) ^ swizzle) * 16);
@@ -185,7 +186,7 @@ __device__ void multiply_units(const GemmArgs& args, bool float_out, const Layou
                     block.buffer(turn.buffer) + layout.pieces * w_bytes);
     int piece = 0;
     // Multiplies one piece, which is in registers, and loads the next one between the products, each of which waits for
-    // the one before. False behind the last.
+    // the previous one. Returns false behind the last piece.
     const auto multiply = [&](const Parts<groups>& now, Parts<groups>& next) {
       const uint32_t free = block.free + turn.buffer * 8;
       const bool more = ++piece < block.pieces;
@@ -258,9 +259,9 @@ __global__ void __launch_bounds__((kMaxTiles + 1) * 32, 2)
   }
 }
 
-// How many tiles a block takes: so many that each multiprocessor has few in all, and as many as that allows at a time.
-// The host does not know how many groups have rows. It takes the number to be expected where each of m rows draws its
-// group out of g: g (1 - (1 - 1 / g)^m).
+// The number of tiles that a block takes at a time: the one with which the busiest multiprocessor has the fewest tiles
+// in all, and the largest such. The host does not know how many groups have rows. It takes the expected number where
+// each of m rows draws its group out of g: g (1 - (1 - 1 / g)^m).
 int choose_tiles(const GemmArgs& args, int multiprocessors) {
   const auto groups = static_cast<double>(args.groups), m = static_cast<double>(args.m);
   const auto with_rows = args.offsets == nullptr ? 1 : std::lround(groups * (1 - std::pow(1 - 1 / groups, m)));
@@ -307,7 +308,7 @@ void launch_gemm_few_rows(cudaStream_t stream, const GemmArgs& args, DType act, 
   const bool float_out = out == DType::kF32 && args.epilogue != Epilogue::kSwiglu;
   with_16_bit_type(act, [&](auto zero) {
     using T = decltype(zero);
-    // Few of many groups have more than one row.
+    // When rows are spread over many groups, few groups have more than one row.
     const int64_t rows = args.offsets == nullptr ? args.m : args.m / 4;
     return rows <= kRowGroup ? launch_rows<T, 1>(stream, args, act, float_out)
                              : launch_rows<T, 2>(stream, args, act, float_out);

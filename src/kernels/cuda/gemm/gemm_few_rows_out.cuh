@@ -1,14 +1,14 @@
-// From a warp's sums, in registers, to out: bias, SwiGLU, addition, rounding. For gemm_few_rows.cu.
+// Turns a warp's sums, in registers, into output: bias, SwiGLU, addition, rounding. For gemm_few_rows.cu.
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
 
 namespace lfm2::few_rows {
 
-constexpr int kRowGroup = 8;  // rows of a: the columns of one mma
+constexpr int kRowGroup = 8;  // rows of a, which are the columns of one mma
 
-// From a warp's sums to out. Lane l has of each eight rows of a: rows 2 (l % 4) + {0, 1} of them, columns l / 4 and
-// l / 4 + 8 of the tile.
+// Writes a warp's sums to out. Of each eight rows of a, lane l has the rows 2 (l % 4) + {0, 1}, and of these the
+// columns l / 4 and l / 4 + 8 of the tile.
 template <class T, int groups>
 class Output {
  public:
@@ -19,7 +19,7 @@ class Output {
         rows_(rows - static_cast<int>(threadIdx.x % 4 * 2)),
         tile_column_(column),
         column_(column + threadIdx.x % 32 / 4) {
-    // The old values come while the sums are computed.
+    // The old values are loaded while the sums are computed.
     if (args_.epilogue == Epilogue::kAdd)
       each([&](int g, int i, int64_t at, int) {
         old_[g][i] =
@@ -33,7 +33,7 @@ class Output {
 #pragma unroll
       for (int g = 0; g < groups; ++g)
 #pragma unroll
-        for (int i = 0; i < 2; ++i)  // the columns of the second eight are the up rows'
+        for (int i = 0; i < 2; ++i)  // the second eight columns are those of the up rows
           if (g * kRowGroup + i < rows_ && column_ < args_.n)
             static_cast<T*>(args_.out)[first + (g * kRowGroup + i) * n] = rounded<T>(silu(sums[g][i]) * sums[g][i + 2]);
       return;
@@ -63,7 +63,7 @@ class Output {
 
   const GemmArgs& args_;
   bool float_out_;
-  int64_t row_;  // the lane's first
+  int64_t row_;  // the lane's first row
   int rows_;     // rows from the lane's first one on
   int tile_column_, column_;
   float old_[groups][4];

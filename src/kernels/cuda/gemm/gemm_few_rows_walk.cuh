@@ -8,13 +8,14 @@ namespace lfm2::few_rows {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// What a block does at a time: layout.tiles tiles of w, for `rows` rows of a, up to kRowGroup times `groups`.
+// What a block computes at a time: the product of layout.tiles tiles of w with `rows` rows of a, at most kRowGroup
+// times `groups`.
 struct Unit {
   int group, first_row, rows, first_column;
 };
 
-// Units are counted group by group, then by columns of out, then by rows. A warp finds its units by itself: a prefix
-// sum over the groups, 32 at a time, kept in the lanes.
+// Units are counted group by group, then by columns of out, then by rows. A warp finds its units by itself, with a
+// prefix sum over the groups, 32 at a time, which its lanes keep.
 class Walk {
  public:
   __device__ Walk(const GemmArgs& args, int rows, int columns)
@@ -27,7 +28,7 @@ class Walk {
     read_groups();
   }
 
-  // Units are asked for in rising order. False behind the last.
+  // Finds unit `index`; callers ask in rising order. Returns false behind the last unit.
   __device__ bool find(int index, Unit& unit) {
     while (true) {
       const unsigned reached = __ballot_sync(kAllLanes, before_ + upto_ > index);
@@ -68,9 +69,9 @@ class Walk {
 
   const int32_t* offsets_;
   int groups_, m_, rows_, columns_, across_;
-  int base_ = 0, before_ = 0;  // the lanes' first group; units before it
-  int first_ = 0, end_ = 0;    // rows of the lane's group
-  int upto_ = 0;               // units of the lanes' groups up to this one's
+  int base_ = 0, before_ = 0;  // the first group that the lanes hold; number of units before it
+  int first_ = 0, end_ = 0;    // bounds of the rows of the lane's group
+  int upto_ = 0;               // number of units of the lanes' groups, up to this lane's
 };
 
 }  // namespace lfm2::few_rows

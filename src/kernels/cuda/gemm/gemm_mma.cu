@@ -1,5 +1,5 @@
 // Matrix products of bf16 and fp16 on tensor cores (mma.sync), dense and grouped. Each output is summed over k in steps
-// of 16 in order, whatever the tile: the bits of a row do not depend on the rows beside it.
+// of 16 in order, whatever the tile, so the bits of a row do not depend on the rows beside it.
 #include "kernels/cuda/gemm/gemm_tile.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
 
@@ -13,17 +13,17 @@ constexpr int kWarpRows = 64, kWarpColumns = 64;  // 2 x 4 warps
 constexpr int kDepth = 64;                        // elements of k in one tile buffer
 constexpr int kSteps = kDepth / 16;               // mma instructions along a tile buffer
 constexpr int kRowChunks = kDepth / 8;            // 16-byte chunks in a row of a tile buffer
-constexpr int kBuffers = 3;                       // 144 KB: what a multiprocessor of sm_80 has is 164
+constexpr int kBuffers = 3;                       // 144 KB, of the 164 KB that a multiprocessor of sm_80 has
 constexpr int kBufferBytes = (kRows + kColumns) * kDepth * 2;
 constexpr int kLoadRows = kThreads / kRowChunks;  // rows that the block loads in one go
-constexpr int kSumStride = kColumns + 8;          // floats; the sums are staged there before they are written
+constexpr int kSumStride = kColumns + 8;          // floats between rows of sums, which are staged in shared memory
 constexpr int kSharedBytes = kBuffers * kBufferBytes;
 
 static_assert(kRows * kSumStride * 4 <= kSharedBytes, "the sums take the place of the buffers");
 static_assert(kThreads / 32 == kRows / kWarpRows * (kColumns / kWarpColumns), "one piece of the tile a warp");
 
-// Rows [first, first + count) of a matrix [.., k] into a tile buffer; zeros beyond `end` and beyond k. Not vector: rows
-// that do not start on 16 bytes, element by element.
+// Loads rows [first, first + count) of a matrix [.., k] into a tile buffer, with zeros beyond `end` and beyond k.
+// Without `vector`, rows do not start on 16 bytes and are loaded element by element.
 template <class T, bool vector, int count>
 __device__ void load_rows(char* buffer, const T* matrix, int64_t first, int64_t end, int64_t k, int64_t first_k) {
   const int chunk = threadIdx.x % kRowChunks, row0 = threadIdx.x / kRowChunks;
@@ -49,11 +49,11 @@ __device__ void load_rows(char* buffer, const T* matrix, int64_t first, int64_t 
   }
 }
 
-// A warp's rows of a and of w, for one step of 16 of k.
+// A warp's rows of a and of w, for one step of 16 elements of k.
 struct Fragments {
   uint32_t a[kWarpRows / 16][4], w[kWarpColumns / 16][4];
 
-  // `a_rows`, `w_rows`: where the warp's rows begin in a tile buffer.
+  // `a_rows` and `w_rows` say where the warp's rows begin in a tile buffer.
   __device__ void load(uint32_t a_rows, uint32_t w_rows, int step) {
     constexpr int kSixteenRows = 16 * kRowChunks * 16;  // in bytes
     const int lane = threadIdx.x % 32, swizzle = lane & 7;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
       load_rows<T, vector, kColumns>(buffer_of(block) + kRows * kDepth * 2, w, place.first_column, args.n, args.k,
                                      block * kDepth);
   };
-  // The four warps of the same rows are on four schedulers: where a tile's second half has no rows, the first half's
+  // The four warps of the same rows are on four schedulers. So where a tile's second half has no rows, the first half's
   // warps have all tensor cores to themselves.
   const int warp = threadIdx.x / 32;
   const int warp_row = warp / 4 * kWarpRows, warp_column = warp % 4 * kWarpColumns;
@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
   }
   const auto wait_for_next_buffer = [] {
     commit_copies();
-    wait_copies<kBuffers - 2>();  // the next block's tile buffer has come,
-    named_barrier<kThreads>();    // for every thread; and every warp has read all of this block's tile buffer
+    wait_copies<kBuffers - 2>();  // until the next block's tile buffer has come
+    named_barrier<kThreads>();    // until it has for every thread, and every warp has read this block's tile buffer
   };
   wait_copies<kBuffers - 2>();
   __syncthreads();
@@ -128,11 +128,11 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
     for (int64_t block = 0; block < blocks; ++block) {
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
-        // Into the tile buffer of block - 1, which every warp left at the last barrier.
+        // These go into the tile buffer of block - 1, which every warp left at the last barrier.
         if (step == 0) load_a(block + kBuffers - 1);
         if (step == 1) load_w(block + kBuffers - 1);
         if (step == kSteps - 1) wait_for_next_buffer();
-        const bool last = step == kSteps - 1;  // behind the last block it loads what is not used
+        const bool last = step == kSteps - 1;  // behind the last block, parts are loaded that are not used
         load_parts(parts[(step + 1) % 2], last ? block + 1 : block, last ? 0 : step + 1);
         multiply_step<T>(parts[step % 2], sums);
       }
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_mma_kernel(GemmArgs args, bo
   wait_copies<0>();
   __syncthreads();
 
-  // Through shared memory, so that rows are written in whole octets.
+  // The sums go through shared memory, so that rows are written in whole octets.
   float* staged = reinterpret_cast<float*>(shared);
   stage_sums<kSumStride>(staged, warp_row, warp_column, sums);
   __syncthreads();

@@ -1,11 +1,11 @@
 // The rules by which a product gets its kernel: from its types, dimensions and alignment, and from what the GPU has.
-// Only Hopper's kernels and cuBLASLt ask for regular dimensions, aligned operands; the others take whatever is left.
+// Only Hopper's kernels and cuBLASLt need regular dimensions and aligned operands; the others take everything else.
 #include "kernels/cuda/gemm/gemm_plan.h"
 
 namespace lfm2 {
 
 namespace {
-constexpr int64_t kVector = 8;  // elements: rows start on 16 bytes in every type
+constexpr int64_t kVector = 8;  // with a multiple of so many elements, rows start on 16 bytes in every type
 }
 
 bool gemm_supported(const GemmProblem& problem) {
@@ -26,10 +26,10 @@ GemmPath choose_grouped(const GemmProblem& problem) {
 
 GemmPath choose_dense(const GemmProblem& problem) {
   const GemmPath own = choose_grouped(problem);
-  // Level with cuBLASLt in large products, and in small ones, where cuBLASLt would have to keep to the algorithm of the
-  // large ones for the sake of the bits, twice as fast.
+  // These are as fast as cuBLASLt in large products. In small ones they are twice as fast, because cuBLASLt would have
+  // to use the algorithm of the large ones, so that the bits stay the same.
   if (own == GemmPath::kPlanesWgmma || own == GemmPath::kWgmma) return own;
-  // cuBLASLt's Hopper kernels round a 16-bit product before they add the old value to it: two roundings.
+  // cuBLASLt's Hopper kernels round a 16-bit product before they add the old value, so the result is rounded twice.
   const bool rounds_twice = problem.epilogue == Epilogue::kAdd && problem.out != DType::kF32;
   const bool regular = problem.aligned && !rounds_twice && problem.epilogue != Epilogue::kSwiglu && problem.n > 0 &&
                        problem.k > 0 && problem.n % kVector == 0 && problem.k % kVector == 0 &&

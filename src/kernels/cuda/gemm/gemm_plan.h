@@ -1,5 +1,5 @@
-// Which kernel multiplies what: pure functions, tested without a GPU. A row's bits may depend on what is chosen here,
-// so it is chosen by the model's dimensions and types, never by the number of rows.
+// Which kernel computes a matrix product. These are pure functions, tested without a GPU. A row's bits may depend on
+// what is chosen here, so the choice depends on the model's dimensions and types, never on the number of rows.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace lfm2 {
 // What happens to a product's sums before they are rounded, once, and stored.
 enum class Epilogue {
   kStore,
-  kAdd,     // + the old out
-  kSwiglu,  // silu(gate) ∘ up: rows of w alternate, kGateUpBlock gate rows, then as many up rows; out has n / 2 columns
+  kAdd,     // adds the old out
+  kSwiglu,  // silu(gate) ∘ up: w has kGateUpBlock gate rows, then as many up rows, and so on; out has n / 2 columns
 };
 
 struct GemmProblem {
@@ -21,18 +21,18 @@ struct GemmProblem {
   int64_t n = 0, k = 0;
   bool bias = false;
   Epilogue epilogue = Epilogue::kStore;
-  bool aligned = true;      // every base pointer on 16 bytes
-  bool hopper = false;      // sm_90's own instructions are there
-  bool plain_fp32 = false;  // fp32 by FFMA alone
+  bool aligned = true;      // every base pointer is on 16 bytes
+  bool hopper = false;      // sm_90's own instructions can be used
+  bool plain_fp32 = false;  // fp32 products use FFMA only
 };
 
 enum class GemmPath {
-  kCublasLt,     // dense, regular types and sizes
-  kWgmma,        // bf16 and fp16, regular sizes: Hopper; dense and grouped; few rows by mma.sync, the same bits
-  kMma,          // bf16 and fp16: mma.sync, sm_80 and later; dense and grouped
-  kPlanesWgmma,  // fp32 activations, bf16 or fp32 weights: exact bf16 products, Hopper; dense and grouped
-  kPlanes,       // fp32 activations, bf16 weights: three bf16 products, exact, mma.sync; dense and grouped
-  kSimt,         // fp32 activations: FFMA; dense and grouped
+  kCublasLt,     // dense; regular types and sizes
+  kWgmma,        // Hopper, bf16 and fp16, regular sizes; dense and grouped; few rows use mma.sync, with the same bits
+  kMma,          // mma.sync of sm_80 and later, bf16 and fp16; dense and grouped
+  kPlanesWgmma,  // Hopper, fp32 activations, bf16 or fp32 weights: exact bf16 products; dense and grouped
+  kPlanes,       // mma.sync, fp32 activations, bf16 weights: three exact bf16 products; dense and grouped
+  kSimt,         // FFMA, fp32 activations; dense and grouped
 };
 
 // Whether any path takes these types.
@@ -41,16 +41,18 @@ bool gemm_supported(const GemmProblem& problem);
 GemmPath choose_dense(const GemmProblem& problem);
 GemmPath choose_grouped(const GemmProblem& problem);
 
-// Which of kWgmma's two kernels, whose bits are the same, is faster on an H200 with weights that are not in its cache.
+// Whether the kernel for few rows is faster than the other one of kWgmma, whose bits are the same. Measured on an H200
+// with weights that are not in its cache.
 constexpr bool prefers_few_rows(int64_t m, int64_t n, bool grouped) { return grouped ? m <= 4 : m <= 16 && n <= 32768; }
 
-// What one thread block computes.
+// The part of a product that one thread block computes.
 struct GemmTile {
   int rows = 0, columns = 0;
 };
 constexpr GemmTile kMmaTile{128, 256}, kPlanesTile{128, 128}, kSimtTile{128, 128};
 
-// The most row tiles that `rows` can need when split over `groups` groups in any way: the grid, without asking the GPU.
+// The most row tiles that `rows` can need, however they are split over `groups` groups. The grid has this size, so that
+// the GPU need not be asked.
 constexpr int64_t row_tile_bound(int64_t rows, int64_t groups, int tile_rows) {
   const int64_t filled = rows < groups ? rows : groups;
   return (rows + filled * (tile_rows - 1)) / tile_rows;

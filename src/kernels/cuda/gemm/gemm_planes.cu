@@ -2,10 +2,11 @@
 // grouped.
 //
 // An fp32 value is exactly the sum of three bf16 planes (8 + 8 + 8 significant bits), so three bf16 products with an
-// exact bf16 weight are the exact products. Tensor cores truncate as they add; therefore every 64 of k are summed on
-// their own, all of the smallest plane first, and added to the running sum with rounding to nearest. Against fp64 the
-// error is a quarter of plain fp32's (docs/performance.md). The order of the sum depends on k alone, so the bits of a
-// row do not depend on the rows beside it. Sums that planes may have got wrong are made again (gemm_planes.cuh).
+// exact bf16 weight are the exact products. Tensor cores truncate as they add. Therefore every 64 elements of k are
+// summed on their own, all products of the smallest plane first, and added to the running sum with rounding to nearest.
+// Against fp64 the error is a quarter of plain fp32's (docs/performance.md). The order of the sum depends on k alone,
+// so the bits of a row do not depend on the rows beside it. Sums that planes may have got wrong are computed again
+// (gemm_planes.cuh).
 #include "kernels/cuda/gemm/gemm_planes.cuh"
 #include "kernels/cuda/gemm/gemm_tile.cuh"
 #include "kernels/cuda/ptx/mma.cuh"
@@ -18,7 +19,7 @@ using namespace planes;
 
 constexpr int kThreads = 256;
 constexpr int kRows = kPlanesTile.rows, kColumns = kPlanesTile.columns;
-constexpr int kWarpRows = 64, kWarpColumns = 32;  // 2 x 4 warps; two sets of sums leave no registers for more
+constexpr int kWarpRows = 64, kWarpColumns = 32;  // 2 x 4 warps; two sets of sums leave no registers for larger ones
 constexpr int kDepth = 64;                        // elements of k in one tile buffer and between roundings
 constexpr int kSteps = kDepth / 16;
 constexpr int kRowChunks = kDepth / 8;
@@ -32,8 +33,8 @@ constexpr int kSumStride = kColumns + 8;
 
 static_assert(kRows == kColumns && kRows * kSumStride * 4 <= kSharedBytes);
 
-// Octets of a for one tile buffer: from memory to registers while the tile buffer before is multiplied, then split into
-// the tile buffer.
+// A thread's octets of a for one tile buffer. They are loaded from memory into registers while the previous tile buffer
+// is multiplied, and then split into planes in the tile buffer.
 struct APart {
   Octet octets[kLoads];
 
@@ -140,8 +141,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemm_planes_kernel(GemmArgs args,
   part.load(a, place.first_row, place.end_row, args.k, 0);
   part.store(a_buffer(0));
   for (int64_t block = 0; block < blocks; ++block) {
-    wait_copies<1>();  // this block's w has come
-    __syncthreads();   // for every thread, and its a; and every warp has left the tile buffers of block - 1
+    wait_copies<1>();  // until this block's w has come
+    __syncthreads();   // until it has for every thread, with its a; also, every warp has left the last tile buffers
     start_w(block + 2);
     part.load(a, place.first_row, place.end_row, args.k, (block + 1) * kDepth);
     if (busy)

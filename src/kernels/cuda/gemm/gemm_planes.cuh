@@ -1,5 +1,5 @@
-// fp32 values as sums of three bf16 planes, and the sums that planes cannot give. Shared by the two kernels that
-// multiply planes.
+// Splits fp32 values into sums of three bf16 planes, and computes again the sums that planes cannot give. Shared by the
+// two kernels that multiply planes.
 #pragma once
 
 #include <type_traits>
@@ -11,8 +11,9 @@ namespace lfm2::planes {
 
 constexpr int kPlanes = 3;
 
-// The planes of two values, each plane's pair packed. Cut, not rounded: nothing overflows, and the third is exact. An
-// infinity leaves NaN in the others, and bf16 ends at 2^-133: redo_doubtful.
+// The planes of two values, packed as one pair for each plane. Values are cut off and not rounded, so that nothing
+// overflows and the third plane is exact. An infinity leaves NaN in the other planes, and bf16 ends at 2^-133;
+// redo_doubtful corrects the sums of both.
 __device__ inline void split(float even, float odd, uint32_t& first, uint32_t& second, uint32_t& third) {
   const auto cut = [](float x) { return __uint_as_float(__float_as_uint(x) & 0xffff0000u); };
   const auto pack = [](float x, float y) { return __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632); };
@@ -23,7 +24,7 @@ __device__ inline void split(float even, float odd, uint32_t& first, uint32_t& s
   third = pack(even - cut(even), odd - cut(odd));
 }
 
-// What four consecutive elements are as fp32; their bits are added to `bits`.
+// Loads four consecutive elements as fp32. Their bits are added to `bits` by "or".
 __device__ inline float4 load_four(const float* p, uint32_t& bits) {
   const float4 x = *reinterpret_cast<const float4*>(p);
   bits |= __float_as_uint(x.x) | __float_as_uint(x.y) | __float_as_uint(x.z) | __float_as_uint(x.w);
@@ -36,9 +37,9 @@ __device__ inline float4 load_four(const __nv_bfloat16* p, uint32_t& bits) {
           __uint_as_float(x.y & 0xffff0000u)};
 }
 
-// One row's sums over k, a multiple of 4, with every second of eight columns (`last`: of w; what is behind it is not
-// read), in fp64, where products are exact; by a warp. The order depends on k alone. In a_bits and w_bits is what all
-// lanes have read.
+// A warp computes one row's sums over k, a multiple of 4, for every second one of eight columns, from `column` on, in
+// fp64, where products are exact. Rows of w behind `last` are not read. The order depends on k alone. a_bits and w_bits
+// get the "or" of all bits that the lanes have read.
 template <class W>
 __device__ float4 sum_in_double(int lane, const float* a, const W* w, int64_t k, int column, int last, uint32_t& a_bits,
                                 uint32_t& w_bits) {
@@ -67,14 +68,15 @@ __device__ float4 sum_in_double(int lane, const float* a, const W* w, int64_t k,
           static_cast<float>(sums[3])};
 }
 
-// Sums that planes may have got wrong: infinities and NaN, as infinite values have no planes; and those below kSmall,
-// zero too: of values below 2^-110 the planes lack bits, 2^-133 at most, and tensor cores cut what is below 2^-149. In
-// larger sums that is no matter, unless there are values above 2^60 as well.
+// Whether planes may have given a wrong sum. Infinite and NaN sums are doubtful, because infinite values have no
+// planes. So are sums below kSmall, also zero: of values below 2^-110 the planes lack bits, 2^-133 at most, and tensor
+// cores cut off what is below 2^-149. In larger sums that does not matter, unless there are values above 2^60 as well.
 constexpr float kSmall = 0x1p-40f;
 __device__ inline bool doubtful(float sum) { return !(fabsf(sum) >= kSmall && isfinite(sum)); }
 
-// Where a thread's sums belong: pieces of 16 rows by 8 columns as mma.sync leaves them, `column_pieces` side by side;
-// of each it has two neighbouring columns, from `column` on, in the rows `row` and that + 8.
+// Where a thread's sums belong: to pieces of 16 rows by 8 columns as mma.sync leaves them, `column_pieces` side by
+// side. Of each piece the thread has two neighbouring columns, the first piece's from `column` on, in two rows, the
+// first piece's `row` and `row` + 8.
 template <int column_pieces>
 struct SumPlaces {
   static constexpr int kPieceRow = 4 * column_pieces;
@@ -83,24 +85,24 @@ struct SumPlaces {
 
   __device__ int row_of(int i) const { return row + i / kPieceRow * 16 + i / 2 % 2 * 8; }
   __device__ int column_of(int i) const { return column + i / 4 % column_pieces * 8 + i % 2; }
-  // Bits of those that share i's row.
+  // A bit for each of the sums that share i's row.
   __device__ static uint64_t row_bits(int i) {
     constexpr uint64_t kFirst = 0x3333333333333333u >> (64 - kPieceRow);
     return kFirst << (i / kPieceRow * kPieceRow + i / 2 % 2 * 2);
   }
 };
 
-// Whether any of the warp's sums is doubtful, in few instructions; also where only one outside the columns is, or in
-// the rows beyond a thread's first sixteen.
+// Whether any of the warp's sums is doubtful, in few instructions. It may also be true where the only doubtful sum is
+// one outside the columns, or one in the rows beyond a thread's first sixteen.
 template <int column_pieces, int size>
 __device__ bool any_doubtful(const SumPlaces<column_pieces>& places, const float (&sums)[size]) {
-  constexpr int kChains = 4;  // two for a row
+  constexpr int kChains = 4;  // two for each row
   float probe[kChains] = {}, least[kChains];
 #pragma unroll
   for (float& x : least) x = INFINITY;
 #pragma unroll
   for (int i = 0; i < size; ++i) {
-    probe[i % kChains] = fmaf(sums[i], 0.0f, probe[i % kChains]);  // NaN behind an infinity or NaN
+    probe[i % kChains] = fmaf(sums[i], 0.0f, probe[i % kChains]);  // becomes NaN at an infinity or a NaN
     least[i % kChains] = fminf(least[i % kChains], fabsf(sums[i]));
   }
   const auto doubtful_row = [&](int chain) {
@@ -111,13 +113,13 @@ __device__ bool any_doubtful(const SumPlaces<column_pieces>& places, const float
   return __any_sync(0xffffffffu, any);
 }
 
-// Doubtful sums again, from the operands: the small ones in fp64; for the others, what a chain of fp32 multiply-adds
-// gives. Each by itself alone: a row's bits do not depend on its neighbours. A warp comes together.
+// Computes doubtful sums again from the operands: small ones in fp64, the others as a chain of fp32 multiply-adds. Each
+// is computed by itself, so that a row's bits do not depend on its neighbours. All lanes of the warp must call this.
 template <class W, int column_pieces, int size>
 __device__ __noinline__ void redo_each(const GemmArgs& args, int64_t group, const SumPlaces<column_pieces> places,
                                        float* sums) {
   static_assert(size <= 64);
-  uint64_t left = 0;  // a bit for each that is to be done
+  uint64_t left = 0;  // a bit for each sum that is to be computed
 #pragma unroll 1
   for (int i = 0; i < size; ++i)
     if (doubtful(sums[i]) && places.row_of(i) < places.end_row && places.column_of(i) < args.n)
@@ -141,7 +143,7 @@ __device__ __noinline__ void redo_each(const GemmArgs& args, int64_t group, cons
       for (int64_t k = 0; k < args.k && !isnan(sum); ++k) sum = fmaf(row[k], to_f32(column[k]), sum);
     }
     unsigned lanes = __ballot_sync(0xffffffffu, small);
-    while (lanes != 0) {  // four share a row and have every second of eight columns
+    while (lanes != 0) {  // four lanes share a row and have every second one of eight columns
       const int first = (__ffs(lanes) - 1) / 4 * 4;
       lanes &= ~(0xfu << first);
       const int row = __shfl_sync(0xffffffffu, places.row_of(i), first),
@@ -151,14 +153,15 @@ __device__ __noinline__ void redo_each(const GemmArgs& args, int64_t group, cons
           sum_in_double(lane, a + row * args.k, w, args.k, column, static_cast<int>(args.n) - 1, a_bits, w_bits);
       const bool here = lane / 4 == first / 4;
       if (small && here) sum = lane % 4 == 0 ? four.x : lane % 4 == 1 ? four.y : lane % 4 == 2 ? four.z : four.w;
-      if (w_bits == 0) break;  // zeros for every row, as they are
+      if (w_bits == 0) break;  // w is zero here, so these sums are zeros for every row already
       if (a_bits == 0 && here) left &= ~places.row_bits(i);
     }
     if (mine) sums[i] = sum;
   }
 }
 
-// The same, out of the way: in line, the loops cost the multiplication registers and a tenth of its speed.
+// Computes doubtful sums again where there are any. The loops are not inlined, because they would cost the
+// multiplication registers and a tenth of its speed.
 template <class W, int column_pieces, int size>
 __device__ void redo_doubtful(const GemmArgs& args, int64_t group, const SumPlaces<column_pieces>& places,
                               float (&sums)[size]) {

@@ -1,15 +1,16 @@
 // Matrix products of fp32 activations on Hopper's tensor cores, at fp32's accuracy and better; dense and grouped.
 //
-// As gemm_planes.cu: an fp32 value is exactly the sum of three bf16 planes, tensor cores truncate as they add, so every
-// 64 of k are summed on their own, smallest plane first, and added to the running sum with rounding to nearest. bf16
-// weights need three products, which are exact; fp32 weights are split too and need six (what is left out is below
-// 2^-24 of a product). The order of the sum depends on k alone, so the bits of a row do not depend on the rows beside
-// it. Sums that planes may have got wrong are made again (gemm_planes.cuh).
+// The method is that of gemm_planes.cu: an fp32 value is exactly the sum of three bf16 planes, and tensor cores
+// truncate as they add, so every 64 elements of k are summed on their own, the smallest plane first, and added to the
+// running sum with rounding to nearest. bf16 weights need three products, which are exact. fp32 weights are split, too,
+// and need six; what is left out is below 2^-24 of a product. The order of the sum depends on k alone, so the bits of a
+// row do not depend on the rows beside it. Sums that planes may have got wrong are computed again (gemm_planes.cuh).
 //
-// Two thread blocks of a cluster compute 128 rows x 256 columns, each 128 of the columns. Each loads half of the rows'
-// fp32 values for both, and its own weights; one warp does that, running ahead through a ring of tile buffers. Two
-// warpgroups multiply, 64 rows each: they split the values in registers, from where the tensor cores take them, so
-// planes of activations are never stored. Planes of fp32 weights are made by one more warpgroup, in shared memory.
+// Two thread blocks of a cluster compute 128 rows by 256 columns, each of them 128 of the columns. Each loads half of
+// the rows' fp32 values for both, and its own weights; one warp does that, running ahead through a ring of tile
+// buffers. Two warpgroups multiply, 64 rows each. They split the values in registers, from where the tensor cores take
+// them, so planes of activations are never stored. One more warpgroup splits fp32 weights into planes, in shared
+// memory.
 #include <algorithm>
 
 #include "kernels/cuda/gemm/gemm_planes.cuh"
@@ -23,7 +24,8 @@ namespace {
 
 using namespace planes;
 
-// As planes::split, but rounded: what the six products leave out becomes a third of it, of either sign.
+// Like planes::split, but with rounding: the part that the six products leave out becomes a third as large, and has
+// either sign.
 __device__ void split_rounded(float even, float odd, uint32_t& first, uint32_t& second, uint32_t& third) {
   const auto next = [&] {
     uint32_t pair;
@@ -37,7 +39,7 @@ __device__ void split_rounded(float even, float odd, uint32_t& first, uint32_t& 
   third = next();
 }
 
-// One warp: brings a and w, tile buffer after tile buffer.
+// Run by one warp: loads a and w, one tile buffer after the other.
 template <bool float_weights>
 __device__ void load_tiles(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
                            const Block& block) {
@@ -66,7 +68,7 @@ __device__ void load_tiles(const GemmArgs& args, const CUtensorMap* a_map, const
   });
 }
 
-// One warpgroup: splits fp32 weights into planes, a row a thread.
+// Run by one warpgroup: splits fp32 weights into planes; each thread takes a row.
 __device__ void split_weights(const GemmArgs& args, const Block& block) {
   using S = Shape<true>;
   Turn<S::kBuffers> turn;
@@ -103,23 +105,25 @@ __device__ void split_weights(const GemmArgs& args, const Block& block) {
   });
 }
 
-// A thread's share of 64 rows and a tile buffer's depth, in the layout in which wgmma takes it from registers: of each
-// step lane l holds row l / 4 and that + 8, columns 2 (l % 4) + {0, 1} and those + 8. Which row of the tile that is, is
-// ours to choose: with the even rows first, each half of a warp reads 32 different banks.
+// The first row of the tile that a lane holds. A thread's share of 64 rows and a tile buffer's depth is laid out as
+// wgmma takes it from registers: for each step, lane l holds rows l / 4 and l / 4 + 8 of the operand, and of these the
+// columns 2 (l % 4) + {0, 1} and those 8 further. Which rows of the tile these are is free to choose: with the even
+// rows first, each half of a warp reads 32 different banks.
 __device__ int lane_row(int lane) { return lane / 4 % 4 * 2 + lane / 16; }
 
-// The part of one plane.
+// A thread's share of one plane.
 struct Fragments {
   uint32_t step[kSteps][4];
 
-  // Behind a wait: until then these registers are not used for anything else, which would wait by itself.
+  // To be called behind a wait. Until then the compiler must not use these registers for anything else, because that
+  // would wait by itself.
   __device__ void keep() {
 #pragma unroll
     for (int i = 0; i < kSteps * 4; ++i) asm volatile("" : "+r"(step[i / 4][i % 4])::"memory");
   }
 };
 
-// One step of a tile buffer; `place`: of this thread's first value in the tile buffer's first box.
+// Splits one step of a tile buffer. `place` is that of this thread's first value in the tile buffer's first box.
 __device__ void split_step(const char* buffer, int place, int step, uint32_t (&first)[4], uint32_t (&second)[4],
                            uint32_t (&third)[4]) {
   const char* box = buffer + step / 2 * kBoxBytes;
@@ -131,8 +135,8 @@ __device__ void split_step(const char* buffer, int place, int step, uint32_t (&f
   }
 }
 
-// Starts sums = the products of one tile buffer, the smallest first, as three groups: behind the first, plane 2 of a is
-// free, behind the second plane 1.
+// Starts sums = the products of one tile buffer, the smallest first, in three groups. Plane 2 of a is free behind the
+// first group, and plane 1 behind the second.
 template <bool float_weights>
 __device__ void start_products(float (&sums)[kSums], const Fragments (&a)[kPlanes], uint64_t w) {
   constexpr int kCount = float_weights ? 6 : 3;
@@ -152,14 +156,15 @@ __device__ void start_products(float (&sums)[kSums], const Fragments (&a)[kPlane
   wgmma_commit();
 }
 
-// One of the two multiplying warpgroups, which has half of a tile's rows, and where it is in the rings of tile buffers.
+// One of the two multiplying warpgroups, which has half of a tile's rows, and its place in the rings of tile buffers.
 template <bool float_weights>
 struct Multiplier {
   using S = Shape<float_weights>;
 
   const GemmArgs& args;
   const Block& block;
-  const int warpgroup, lane, local_row, a_place;  // local_row: of the tile, the thread's first; a_place: split_step
+  // local_row is the thread's first row in the tile, and a_place the `place` that split_step takes.
+  const int warpgroup, lane, local_row, a_place;
   Turn<S::kBuffers> turn{};
   Turn<S::kPlaneBuffers> planes_turn{};
 
@@ -190,7 +195,7 @@ struct Multiplier {
     }
   }
 
-  // A tile of which this warpgroup has nothing: its tile buffers come all the same.
+  // For a tile of which this warpgroup has no rows or columns. Its tile buffers come all the same.
   __device__ __forceinline__ void skip_tile() {
     for (int b = 0; b < block.blocks; ++b) {
       wait_buffer();
@@ -201,7 +206,7 @@ struct Multiplier {
     }
   }
 
-  // Steps [first, last) of the tile buffer that has come, as planes.
+  // Splits the steps [first, last) of the tile buffer that has come into planes.
   template <int first, int last, int size>
   __device__ __forceinline__ void split_steps(uint32_t (&plane0)[kSteps][4], uint32_t (&plane1)[size][4],
                                               uint32_t (&plane2)[kSteps][4]) const {
@@ -210,9 +215,9 @@ struct Multiplier {
       split_step(buffer_of<float_weights>(block, turn.buffer), a_place, step, plane0[step], plane1[step], plane2[step]);
   }
 
-  // Splits the next tile buffer while products are made of the last one: each plane of `a` as soon as the products that
-  // read it are done. What becomes plane 0 waits in `first`; where plane 1 is free too late for all of it, half of it
-  // waits in `second`.
+  // Splits the next tile buffer while products of the last one are computed: each plane of `a` as soon as the products
+  // that read it are done. What becomes plane 0 waits in `first`. With bf16 weights, plane 1 is free too late for all
+  // of it, and half of it waits in `second`.
   __device__ __forceinline__ void split_next(Fragments (&a)[kPlanes], Fragments& first,
                                              uint32_t (&second)[kSteps / 2][4]) {
     wait_buffer();
@@ -232,8 +237,8 @@ struct Multiplier {
     if constexpr (float_weights) free_buffer(turn.buffer);
   }
 
-  // sums += the products of one tile buffer, whose planes are in `a`; behind it those of the next one are, if there is
-  // one.
+  // sums += the products of one tile buffer, whose planes are in `a`. Afterwards `a` has the planes of the next one, if
+  // there is one.
   __device__ __forceinline__ void multiply_buffer(Fragments (&a)[kPlanes], bool has_next, float (&part)[kSums],
                                                   float (&sums)[kSums]) {
     wait_planes();
@@ -328,7 +333,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(Shape<float_w
     multiply_tiles<float_weights>(args, block, warpgroup - S::kFirstMultiplier);
   }
   __syncwarp();
-  cluster_sync();  // neither block may end while the other writes to it
+  cluster_sync();  // a block may not end while the other one writes to it
 }
 
 template <bool float_weights>

@@ -1,4 +1,4 @@
-// From a thread's sums of planes' products to out: doubtful sums again, bias, SwiGLU, addition. For
+// Turns a thread's sums of planes' products into output: computes doubtful sums again, then bias, SwiGLU, addition. For
 // gemm_planes_wgmma.cu.
 #pragma once
 
@@ -21,8 +21,8 @@ __device__ void add_bias(const B* bias, int columns, float (&sums)[size]) {
     }
 }
 
-// A thread's sums: 16 pieces of 8 columns, of each two neighbouring columns in two rows, 8 apart; row0, column0: the
-// first.
+// Writes a thread's sums. They are 16 pieces of 8 columns; of each the thread has two neighbouring columns in two rows,
+// 8 apart. row0 and column0 are the first row and the first column.
 template <bool float_weights>
 __device__ void finish(const GemmArgs& args, const Place& place, int row0, int column0, float (&sums)[kSums]) {
   using W = std::conditional_t<float_weights, float, __nv_bfloat16>;
@@ -46,7 +46,7 @@ __device__ void finish(const GemmArgs& args, const Place& place, int row0, int c
       continue;
     }
     float* out = static_cast<float*>(args.out) + row * n + column0;
-    constexpr int kTogether = 8;  // loads in flight
+    constexpr int kTogether = 8;  // number of loads in flight
 #pragma unroll
     for (int first = 0; first < kSums / 4; first += kTogether) {
       if (args.epilogue == Epilogue::kAdd) {

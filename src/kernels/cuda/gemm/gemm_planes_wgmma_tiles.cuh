@@ -1,5 +1,5 @@
-// Around the multiplication of gemm_planes_wgmma.cu: the tiles of a cluster, in which order they come, and the tile
-// buffers of shared memory that they pass through.
+// The parts of gemm_planes_wgmma.cu around the multiplication: the tiles of a cluster, the order in which they come,
+// and the tile buffers of shared memory that they pass through.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
@@ -16,7 +16,7 @@ constexpr int kGroupRows = 64;   // rows of a multiplying warpgroup
 constexpr int kDepth = 64;       // elements of k in one tile buffer and between roundings
 constexpr int kStepDepth = 16;   // elements of k in one instruction
 constexpr int kSteps = kDepth / kStepDepth;
-constexpr int kBoxBytes = 128 * 128;  // every tile is made of boxes: 128 rows of 128 bytes, swizzled
+constexpr int kBoxBytes = 128 * 128;  // every tile is made of boxes, which have 128 swizzled rows of 128 bytes
 constexpr int kBoxFloats = 32;        // elements of k in a box of fp32
 constexpr int kABoxes = kDepth / kBoxFloats;
 constexpr int kSums = kGroupRows * kColumns / kWarpgroup;      // sums of a thread
@@ -30,20 +30,21 @@ struct Shape {
   static constexpr int kBufferBoxes = kABoxes + kWBoxes;
   static constexpr int kBuffers = float_weights ? 2 : 4;
   static constexpr int kWPlanes = float_weights ? kPlanes : 1;
-  static constexpr int kPlaneBuffers = float_weights ? 2 : 0;  // tile buffers of converted weights
+  static constexpr int kPlaneBuffers = float_weights ? 2 : 0;  // tile buffers of weights that were split into planes
   static constexpr int kBoxes = kBuffers * kBufferBoxes + kPlaneBuffers * kWPlanes;
-  static constexpr int kSharedBytes = kBoxes * kBoxBytes + 1024;  // to start on 1024
+  static constexpr int kSharedBytes = kBoxes * kBoxBytes + 1024;  // 1024 to start on 1024
   static constexpr int kWarpgroups = float_weights ? 4 : 3;
   static constexpr int kThreads = kWarpgroups * kWarpgroup;
   static constexpr int kFirstMultiplier = kWarpgroups - 2;
-  static constexpr int kMultiplierRegisters =
-      float_weights ? 208 : 232;  // together with the others, all that a multiprocessor has
-  // Arrivals that free a tile buffer: every multiplying warp of the cluster; every splitting warp of the block.
+  // With those of the other warpgroups, these are all registers of a multiprocessor.
+  static constexpr int kMultiplierRegisters = float_weights ? 208 : 232;
+  // The number of arrivals that free a tile buffer: one of every multiplying warp of the cluster, and one of every
+  // splitting warp of the block.
   static constexpr int kReaders = 2 * 4 * kCluster + (float_weights ? 4 : 0);
 };
 
-// The loop is out of the compiler's sight, which else runs out of registers around it. A wait that a bug makes endless
-// becomes a GPU fault after some seconds.
+// The loop is written in PTX, because the compiler would otherwise run out of registers around it. A wait that a bug
+// makes endless becomes a GPU fault after some seconds.
 __device__ inline void wait_for(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done, on;\n.reg .u32 tries;\nmov.u32 tries, 0;\n"
@@ -58,7 +59,7 @@ struct Barriers {
   uint64_t planes_full[2], planes_free[2];
 };
 
-// A ring's next tile buffer, and the parity of this round through it.
+// The next tile buffer of a ring, and the parity of this round through the ring.
 template <int buffers>
 struct Turn {
   int buffer = 0;
@@ -72,11 +73,11 @@ struct Turn {
 struct Place {
   int first_row, end_row;  // end_row is the group's end, not the tile's
   int first_column;
-  int group;  // -1: no such tile
+  int group;  // -1: there is no such tile
 };
 
-// Tiles are counted group by group, then two columns' width by two columns' width, then row by row: clusters that run
-// together share columns of w. Every warp finds the place by itself: a prefix sum over the groups, 32 at a time.
+// Tiles are counted group by group, then by columns, 2 kColumns at a time, then row by row, so that clusters that run
+// together share columns of w. Every warp finds the place by itself, with a prefix sum over the groups, 32 at a time.
 __device__ inline Place find_place(const GemmArgs& args, int64_t index) {
   const int columns = static_cast<int>((args.n + kCluster * kColumns - 1) / (kCluster * kColumns));
   const auto tiles_of = [](int rows) { return (rows + kRows - 1) / kRows; };
@@ -112,7 +113,7 @@ __device__ inline Place find_place(const GemmArgs& args, int64_t index) {
   return {0, 0, 0, -1};
 }
 
-// f(place) for every tile of this cluster.
+// Calls f(place) for every tile of this cluster.
 template <class F>
 __device__ void for_each_tile(const GemmArgs& args, F&& f) {
   for (int64_t index = blockIdx.x / kCluster;; index += gridDim.x / kCluster) {
@@ -125,8 +126,8 @@ __device__ void for_each_tile(const GemmArgs& args, F&& f) {
 struct Block {
   char* shared;
   Barriers* barriers;
-  uint32_t rank;  // in the cluster
-  int blocks;     // tile buffers that k fills
+  uint32_t rank;  // of the block in its cluster
+  int blocks;     // number of tile buffers that k fills
 
   __device__ int first_column(const Place& place) const {
     return place.first_column + static_cast<int>(rank) * kColumns;

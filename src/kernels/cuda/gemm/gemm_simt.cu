@@ -9,16 +9,16 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRows = kSimtTile.rows, kColumns = kSimtTile.columns;
 constexpr int kDepth = 16;          // elements of k in one tile buffer
-constexpr int kStride = kRows + 4;  // floats; tile buffers are stored transposed: [kDepth, rows]
+constexpr int kStride = kRows + 4;  // floats between rows of tile buffers, which are stored transposed: [kDepth, rows]
 constexpr int kPart = 4;            // a thread's 8 rows and 8 columns are two runs of 4, half a tile apart
 
 static_assert(kRows == kColumns && kRows * kDepth == kThreads * kOctet, "a thread loads one octet of each matrix");
 
-// This thread's way through a matrix: an octet of one row in every tile buffer.
+// Loads this thread's part of a matrix: an octet of one row for every tile buffer.
 template <class W>
 struct Walk {
   const W* next;
-  int left;  // elements of the row from `next` on; none for a row outside
+  int left;  // elements of the row from `next` on; 0 for a row outside
   bool vector;
 
   __device__ Walk(const W* matrix, int64_t first, int64_t end, int64_t k, bool vector_rows) : vector(vector_rows) {
@@ -40,7 +40,7 @@ __device__ void store_part(float* buffer, const Octet& octet) {
   for (int i = 0; i < kOctet; ++i) buffer[(threadIdx.x % 2 * kOctet + i) * kStride + threadIdx.x / 2] = octet.v[i];
 }
 
-// x = two runs of four, half a tile apart; or only the first.
+// x = two runs of four, half a tile apart; with `half`, only the first one.
 template <bool half>
 __device__ void load_eight(float (&x)[8], const float* buffer) {
   const float4 low = *reinterpret_cast<const float4*>(buffer);
@@ -50,7 +50,7 @@ __device__ void load_eight(float (&x)[8], const float* buffer) {
   x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
 }
 
-// One tile buffer: sums += x yᵀ for this thread's rows and columns; only the first four rows where `half`.
+// sums += x yᵀ over one tile buffer, for this thread's rows and columns; with `half`, only for the first four rows.
 template <bool half>
 __device__ void multiply_buffer(const float* a_rows, const float* w_columns, float (&sums)[8][8]) {
 #pragma unroll
@@ -65,7 +65,8 @@ __device__ void multiply_buffer(const float* a_rows, const float* w_columns, flo
   }
 }
 
-// Of sixteen columns four lanes hold four each: two of gate, then two of up. The up columns come over two lanes.
+// Four lanes hold four each of sixteen columns: two lanes of gate, then two of up. A lane of gate gets the up columns
+// from the lane two further.
 __device__ void write_swiglu(const GemmArgs& args, const TilePlace& place, int row0, int column0, float (&sums)[8][8],
                              bool vector_out) {
   const bool gate = column0 / kGateUpBlock % 2 == 0;
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_simt_kernel(GemmArgs args, b
   const W* w = static_cast<const W*>(args.w.data) + place.group * args.n * args.k;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row0 = (warp / 2 * 4 + lane / 8) * kPart, column0 = (warp % 2 * 8 + lane % 8) * kPart;
-  const bool half = place.end_row - place.first_row <= kRows / 2;  // the last tile of a group, often
+  const bool half = place.end_row - place.first_row <= kRows / 2;  // often so for the last tile of a group
   float sums[8][8] = {};
 
   Walk<float> a_walk(a, place.first_row, place.end_row, args.k, vector);
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, 2) gemm_simt_kernel(GemmArgs args, b
     float* w_now = w_buffer[block % 2];
     store_part(a_now, a_part);
     store_part(w_now, w_part);
-    __syncthreads();  // with two tile buffers one barrier a block is enough: the other tile buffer was read before it
+    __syncthreads();  // with two tile buffers one barrier is enough, because the other one was read before it
     a_part = a_walk.load();
     w_part = w_walk.load();
     if (half)

@@ -1,4 +1,4 @@
-// Which piece of which group's product a thread block computes. Shared by the GEMM kernels.
+// Which tile of which group's product a thread block computes, and how sums become output. Shared by the GEMM kernels.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
@@ -9,12 +9,12 @@ namespace lfm2 {
 struct TilePlace {
   int64_t first_row, end_row;  // rows of a and out; end_row is the group's end, not the tile's
   int64_t first_column;
-  int64_t group;  // -1: nothing to do
+  int64_t group;  // -1: the block has nothing to do
 };
 
-// Tiles are counted group by group, then column by column, then row by row: blocks that run together share the same
-// columns of w. The grid is sized for the worst split of the rows over the groups; blocks behind the last tile get
-// none. Every warp finds the place by itself: a prefix sum over the groups, 32 at a time.
+// Tiles are counted group by group, then column by column, then row by row, so that blocks that run together share the
+// same columns of w. The grid is sized for the worst split of the rows over the groups; blocks behind the last tile
+// have nothing to do. Every warp finds the place by itself, with a prefix sum over the groups, 32 at a time.
 __device__ inline TilePlace find_tile(const GemmArgs& args, GemmTile tile) {
   const int64_t columns = (args.n + tile.columns - 1) / tile.columns;
   int64_t index = blockIdx.x;
@@ -49,7 +49,7 @@ inline unsigned tile_count(const GemmArgs& args, GemmTile tile) {
   return static_cast<unsigned>(row_tile_bound(args.m, args.groups, tile.rows) * ceil_divide(args.n, tile.columns));
 }
 
-// out = sums + bias + (old out), one rounding, for eight columns of one row.
+// out = sums + bias + (old out), rounded once, for eight columns of one row.
 template <class Out>
 __device__ void finish_octet(const GemmArgs& args, int64_t row, int64_t column, Octet sums, bool vector) {
   const int64_t count = args.n - column;
@@ -68,7 +68,7 @@ __device__ void finish_octet(const GemmArgs& args, int64_t row, int64_t column, 
   store_octet(out, sums, count, whole);
 }
 
-// silu(gate) ∘ up, one rounding, for eight columns of one row of out [rows, n / 2].
+// out = silu(gate) ∘ up, rounded once, for eight columns of one row of out [rows, n / 2].
 template <class Out>
 __device__ void finish_swiglu(const GemmArgs& args, int64_t row, int64_t column, const Octet& gate, const Octet& up,
                               bool vector) {
@@ -78,8 +78,8 @@ __device__ void finish_swiglu(const GemmArgs& args, int64_t row, int64_t column,
   store_octet(static_cast<Out*>(args.out) + row * (args.n / 2) + column, result, kOctet, vector);
 }
 
-// What mma.sync left in a warp's registers, into the block's sums [rows, columns] in shared memory: lane l holds of
-// each 16 x 8 piece row l / 4, columns 2 (l % 4) + {0, 1}, and row + 8.
+// Stores what mma.sync left in a warp's registers into the block's sums [rows, columns] in shared memory. Of each 16 x
+// 8 piece, lane l has the rows l / 4 and l / 4 + 8, and of these the columns 2 (l % 4) + {0, 1}.
 template <int stride, int row_pieces, int column_pieces>
 __device__ inline void stage_sums(float* staged, int warp_row, int warp_column,
                                   const float (&sums)[row_pieces][column_pieces][4]) {
@@ -94,7 +94,7 @@ __device__ inline void stage_sums(float* staged, int warp_row, int warp_column,
     }
 }
 
-// The block's sums from shared memory to out, in whole octets of rows.
+// Writes the block's sums from shared memory to out, in whole octets of rows.
 template <int threads, class Out>
 __device__ inline void write_staged(const GemmArgs& args, const TilePlace& place, GemmTile tile, const float* staged,
                                     int stride, bool vector) {

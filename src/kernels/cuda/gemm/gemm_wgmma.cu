@@ -1,9 +1,9 @@
 // Matrix products of bf16 and fp16 on Hopper's tensor cores; dense and grouped. Each output is summed over k in steps
-// of 16 in order, in one fp32 accumulator, whatever the tile: the bits of a row do not depend on the rows beside it.
+// of 16 in order, in one fp32 accumulator, whatever the tile, so the bits of a row do not depend on the rows beside it.
 //
-// Thread blocks stay, one on a multiprocessor, and walk through the tiles: one warp loads tile buffers of k ahead of
-// two warpgroups that multiply. The two blocks of a cluster work on two tiles that share columns of w, or rows of a;
-// each loads half of what is shared for both.
+// One thread block stays on each multiprocessor and walks through tiles: one warp loads tile buffers ahead of two
+// warpgroups that multiply. The two blocks of a cluster work on two tiles that share columns of w, or rows of a; each
+// block loads half of what is shared for both.
 #include <algorithm>
 #include <type_traits>
 
@@ -17,25 +17,25 @@ namespace lfm2 {
 
 namespace {
 
-constexpr int kDepth = 64;  // elements of k in one tile buffer: 128 bytes, one swizzled row
+constexpr int kDepth = 64;  // elements of k in one tile buffer: one swizzled row of 128 bytes
 constexpr int kSteps = kDepth / 16;
 constexpr int kRowBytes = kDepth * 2;
 constexpr int kWarpgroup = 128;  // threads
 constexpr int kMultipliers = 2;  // warpgroups
 constexpr int kThreads = (kMultipliers + 1) * kWarpgroup;
 constexpr int kLoaderRegisters = 56, kMultiplierRegisters = 224;
-constexpr int kOutBytes = kMultipliers * 4 * 2 * kPassBytes;  // two passes a warp, in turn
+constexpr int kOutBytes = kMultipliers * 4 * 2 * kPassBytes;  // each warp has two passes, in turn
 constexpr int kSharedLimit = 227 * 1024;
 
 template <int columns>
 struct TileBuffer {
   static constexpr int kABytes = kWgmmaRows * kRowBytes, kBytes = kABytes + columns * kRowBytes;
-  static constexpr int kNoteBytes = 32;  // a tile's place, and the barriers full and free
+  static constexpr int kNoteBytes = 32;  // bytes for a tile's place, and the barriers full and free
   static constexpr int kCount = (kSharedLimit - 1024 - kOutBytes) / (kBytes + kNoteBytes);
-  static constexpr int kSharedBytes = kCount * (kBytes + kNoteBytes) + kOutBytes + 1024;  // to begin on 1024
+  static constexpr int kSharedBytes = kCount * (kBytes + kNoteBytes) + kOutBytes + 1024;  // 1024 to begin on 1024
 };
 
-// A tile buffer of the ring, and the parity of this round through it.
+// The next tile buffer of the ring, and the parity of this round through the ring.
 template <int buffers>
 struct Turn {
   int buffer = 0;
@@ -48,10 +48,10 @@ struct Turn {
   }
 };
 
-// What the multiplying warps must know of a tile; comes with its first tile buffer.
+// What the multiplying warps must know of a tile. It comes with the tile's first tile buffer.
 struct Place {
   int first_row, end_row, first_column;
-  int kind;  // 0: whole, 1: half; 2: there are no more tiles
+  int kind;  // 0: a whole tile; 1: half a tile; 2: there are no more tiles
 
   __device__ static Place load(int reader, uint32_t address) {
     const uint4 bits = load_shared_by(reader, address);
@@ -64,11 +64,11 @@ struct Place {
 };
 
 struct Block {
-  uint32_t buffers, places;  // in shared memory, one for each tile buffer
-  uint32_t full, free;       // barriers; free: where all multiplying warps of the cluster say so
-  int rank;                  // in the cluster
-  int unit, units;           // the first one; from one to the next
-  int depths;                // tile buffers of k
+  uint32_t buffers, places;  // addresses in shared memory, one for each tile buffer
+  uint32_t full, free;       // barriers; all multiplying warps of the cluster arrive at `free`
+  int rank;                  // of the block in its cluster
+  int unit, units;           // the first unit; from a unit to the next
+  int depths;                // number of tile buffers that k fills
 };
 
 template <int columns, int cluster>
@@ -117,7 +117,7 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
   }
 }
 
-// The sums of one warpgroup: 64 rows, `width` columns; the first tile buffer is there.
+// Computes the sums of one warpgroup: 64 rows and `width` columns. The first tile buffer must have come.
 template <class T, int columns, int cluster, int width>
 __device__ void multiply(float (&sums)[columns / 2], const Block& block, Turn<TileBuffer<columns>::kCount>& turn,
                          int a_offset, int w_offset) {
@@ -155,7 +155,7 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, const Block
   const int warpgroup = threadIdx.x / kWarpgroup - 1, warp = threadIdx.x % kWarpgroup / 32;
   Turn<TileBuffer<columns>::kCount> turn;
   const bool add_halves = !swiglu && !float_out && args.epilogue == Epilogue::kAdd;
-  // `width` columns of the tile buffer's w, from column w_first on, and the rows from a_first on.
+  // Computes `width` columns of the tile buffer's w, from column w_first on, for the rows from a_first on.
   const auto compute = [&](auto width, const Place& place, int a_first, int w_first) {
     const Strip strip{place.first_row + a_first + warp * 16, place.end_row - (place.first_row + a_first + warp * 16),
                       place.first_column + w_first};
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const uint32_t warp = threadIdx.x / 32 - kWarpgroup / 32;
     multiply_tiles<T, columns, cluster, swiglu>(args, float_out, block, out + warp * 2 * kPassBytes);
   }
-  if constexpr (cluster > 1) cluster_sync();  // the other block's copies and arrivals come here
+  if constexpr (cluster > 1) cluster_sync();  // the other block's copies and arrivals may still come
 }
 
 int multiprocessors() {
@@ -250,13 +250,13 @@ void launch_tile(cudaStream_t stream, const GemmArgs& args, DType act, bool floa
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes));
   const CUtensorMap a_map = matrix_map(args.a, act, args.m, args.k, kWgmmaHalfRows, kDepth);
   const CUtensorMap w_map = matrices_map(args.w.data, act, args.groups, args.n, args.k, columns / cluster, kDepth);
-  // Every group may leave two row tiles that fill no pair.
+  // Every group may have two row tiles that are in no pair.
   const int64_t row_units = args.m / (kWgmmaRows * cluster) + 2 * std::min(args.m, args.groups);
   const int64_t units = row_units * ceil_divide(args.n, columns);
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {cluster, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // setting up takes a microsecond
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // hides the setup, which takes a microsecond
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(std::min<int64_t>(units, multiprocessors() / cluster) * cluster);
@@ -272,12 +272,12 @@ void launch_tile(cudaStream_t stream, const GemmArgs& args, DType act, bool floa
 
 WgmmaTile choose_wgmma_tile(const GemmArgs& args, int multiprocessors) {
   const bool grouped = args.offsets != nullptr;
-  // Clusters save memory traffic, which counts where many groups' weights are read, and lose time where there is little
-  // to do.
+  // Clusters save memory traffic, which matters where many groups' weights are read, and lose time where there is
+  // little to do.
   const WgmmaTile wide{256, grouped || args.epilogue == Epilogue::kSwiglu ? 2 : 1};
   if (args.epilogue == Epilogue::kSwiglu) return wide;
   const int64_t row_tiles = std::max(ceil_divide(args.m, kWgmmaRows), std::min(args.m, args.groups));
-  const auto cost = [&](int columns) {  // measured: a tile takes time for its columns and for about 24 more
+  const auto cost = [&](int columns) {  // measured: a tile takes the time of its columns and about 24 more
     return ceil_divide(row_tiles * ceil_divide(args.n, columns), multiprocessors) * (columns + 24);
   };
   WgmmaTile best = wide;

@@ -1,4 +1,4 @@
-// The tile of gemm_wgmma.cu: chosen for speed alone, it does not change any bit of the result.
+// The tile of gemm_wgmma.cu. It is chosen for speed alone, because it does not change any bit of the result.
 #pragma once
 
 #include "kernels/cuda/gemm/launch.h"
@@ -6,13 +6,13 @@
 namespace lfm2 {
 
 struct WgmmaTile {
-  int columns;  // 256, 192 or 128; rows: 128
-  int cluster;  // thread blocks: 1; 2 where columns are 256. SwiGLU: {256, 2} alone
+  int columns;  // 256, 192 or 128; a tile has 128 rows
+  int cluster;  // number of thread blocks: 1, or 2 with 256 columns; SwiGLU takes {256, 2} only
 };
 
 WgmmaTile choose_wgmma_tile(const GemmArgs& args, int multiprocessors);
 
-// As launch_gemm_wgmma, with this tile.
+// The same as launch_gemm_wgmma, with this tile.
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out, WgmmaTile tile);
 
 }  // namespace lfm2

@@ -1,4 +1,5 @@
-// From the tensor cores' sums, in the registers of a warp, to out: bias, SwiGLU, addition, rounding. For gemm_wgmma.cu.
+// Turns the tensor cores' sums, in the registers of a warp, into output: bias, SwiGLU, addition, rounding. For
+// gemm_wgmma.cu.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
@@ -10,7 +11,8 @@ namespace lfm2 {
 constexpr int kPassColumns = 64;  // columns of out in one pass through a warp's shared memory: 16 rows of 128 bytes
 constexpr int kPassBytes = 16 * kPassColumns * 2;
 
-// What the fast exp and division lose is far below the rounding to 16 bits. -inf gives NaN, as x / (1 + exp(-x)) does.
+// The fast exponential and division lose far less than the rounding to 16 bits. -inf gives NaN, as x / (1 + exp(-x))
+// does.
 __device__ inline float silu(float x) {
   float power, inverse;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(x * -1.4426950408889634f));
@@ -42,8 +44,8 @@ __device__ inline float2 unpack(uint32_t bits, __half) {
 
 // A warp's 16 rows and where they go.
 struct Strip {
-  int first_row, rows;  // rows below 16: the rest belongs to others
-  int first_column;     // of the sums
+  int first_row, rows;  // where fewer than 16 rows are left, the others are not written
+  int first_column;     // first column of the sums
 };
 
 template <class B, int width, int size>
@@ -51,7 +53,7 @@ __device__ void add_bias(const B* bias, int n, const Strip& strip, float (&sums)
   const int lane_column = strip.first_column + threadIdx.x % 4 * 2;
 #pragma unroll
   for (int j = 0; j < width / 8; ++j) {
-    if (lane_column + j * 8 >= n) break;  // n is even, as is the column
+    if (lane_column + j * 8 >= n) break;  // n and the column are even
     const float even = to_f32(bias[lane_column + j * 8]), odd = to_f32(bias[lane_column + j * 8 + 1]);
     sums[j * 4] += even;
     sums[j * 4 + 1] += odd;
@@ -71,7 +73,7 @@ __device__ void add_bias(const GemmArgs& args, const Strip& strip, float (&sums)
     add_bias<float, width>(static_cast<const float*>(args.bias.data), n, strip, sums);
 }
 
-// fp32: straight from the registers, 32 bytes of a row at a time.
+// Writes fp32 results straight from the registers, 32 bytes of a row at a time.
 template <int width, int size>
 __device__ void write_floats(const GemmArgs& args, const Strip& strip, const float (&sums)[size]) {
   const int lane = threadIdx.x % 32, column = strip.first_column + lane % 4 * 2;
@@ -95,9 +97,8 @@ __device__ void write_floats(const GemmArgs& args, const Strip& strip, const flo
   }
 }
 
-// Where a warp's 16 rows of 16-bit results go, and how they get there: 64 columns at a time through the warp's shared
-// memory, 16 rows of eight swizzled chunks, so that memory is read and written in rows of 128 bytes. Two such passes
-// have a place each.
+// Writes a warp's 16 rows of 16-bit results. They go through the warp's shared memory, 64 columns at a time, as 16 rows
+// of eight swizzled chunks, so that memory is read and written in rows of 128 bytes. Two such passes have a place each.
 template <class T, int width, Epilogue epilogue>
 class Writer {
  public:
@@ -108,7 +109,7 @@ class Writer {
         columns_(n_ - (kSwiglu ? strip.first_column / 2 : strip.first_column) - chunk() * 8),
         out_(static_cast<T*>(args.out) + static_cast<int64_t>(strip.first_row + row0()) * n_ + (n_ - columns_)) {}
 
-  // The old values of the first two passes come while the sums are computed.
+  // Loads the old values for the first two passes, while the sums are computed.
   __device__ void load_old() const {
     if constexpr (epilogue == Epilogue::kAdd) {
 #pragma unroll
@@ -118,7 +119,7 @@ class Writer {
 
   template <int size>
   __device__ void write(const float (&sums)[size]) const {
-    // Where the lane's row of the four matrices begins that are stored together, and the chunk's swizzle.
+    // Where the lane's row begins in the four matrices that are stored together; and the swizzle of its chunk.
     const int lane = threadIdx.x % 32, matrix_chunk = lane / 16, swizzle = lane % 8;
     const uint32_t matrix_row = staged_ + lane % 16 * 128;
 #pragma unroll
@@ -132,7 +133,7 @@ class Writer {
         const int column = pass * kPassColumns + piece * 16;
         if (column >= kWidth) continue;
         const uint32_t address = matrix_row + place(pass) + ((piece * 2 + matrix_chunk) ^ swizzle) * 16;
-        uint32_t words[4];  // upper and lower rows of the first eight columns, then of the other eight
+        uint32_t words[4];  // upper and lower rows of the first eight columns, then those of the other eight
         if constexpr (epilogue == Epilogue::kAdd) load_matrices(words, address);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {

@@ -6,22 +6,24 @@
 
 namespace lfm2 {
 
-constexpr int kWgmmaRows = 128;       // rows of a tile
-constexpr int kWgmmaHalfRows = 64;    // rows of a warpgroup; the last tile of a group may have no more
-constexpr int kWgmmaBandRows = 2048;  // tiles of so many rows take turns at each piece of w, which then stays in L2
+constexpr int kWgmmaRows = 128;     // rows of a tile
+constexpr int kWgmmaHalfRows = 64;  // rows of a warpgroup; the last tile of a group may have only so many
+// Tiles of so many rows use a piece of w one after the other, so that it stays in L2.
+constexpr int kWgmmaBandRows = 2048;
 
-// What one block computes: kWgmmaRows rows, or half of them, and `columns` columns.
+// What one block computes: kWgmmaRows rows, or half of them, by `columns` columns.
 struct TileWork {
   int group;
   int first_row, end_row;  // rows of a and out; end_row is the group's end, not the tile's
   int first_column;
-  bool half;          // at most kWgmmaRows / 2 rows: the warpgroups split the columns
-  bool same_columns;  // the other block of the cluster has the same columns and the next rows; else the next columns
+  bool half;          // there are at most kWgmmaRows / 2 rows, and the warpgroups split the columns
+  bool same_columns;  // the cluster's other block has the same columns and the next rows, otherwise the next columns
 };
 
-// Units of work, one for each cluster in turn, are counted group by group; in a group first pairs of row tiles, band by
-// band, then column by column, then row by row; then the one or two row tiles that are left, for pairs of column tiles.
-// A warp finds its units by itself: a prefix sum over the groups, 32 at a time, kept in the lanes.
+// The order of the units of work, of which each cluster takes one at a time. They are counted group by group. In a
+// group, the pairs of row tiles come first: band by band, then column by column, then row by row. The one or two row
+// tiles that are left come then, with pairs of column tiles. A warp finds its units by itself, with a prefix sum over
+// the groups, 32 at a time, which its lanes keep.
 template <int columns, int cluster>
 class TileWalk {
  public:
@@ -33,7 +35,8 @@ class TileWalk {
     read_groups();
   }
 
-  // Units are asked for in rising order. False behind the last.
+  // Finds a unit's work for the block `rank` of a cluster; callers ask in rising order. Returns false behind the last
+  // unit.
   __device__ bool find(int unit, int rank, TileWork& work) {
     while (true) {
       const unsigned reached = __ballot_sync(0xffffffffu, before_ + upto_ > unit);
@@ -56,7 +59,7 @@ class TileWalk {
   static constexpr int kPairRows = kWgmmaRows * cluster;
   static constexpr int kBand = kWgmmaBandRows / kPairRows;
 
-  // A second tile that would be half empty is better off alone.
+  // A pair whose second tile would be at most half full is not made; its tiles are single ones.
   __device__ static int pairs_of(int rows) {
     return cluster == 1 ? (rows + kWgmmaRows - 1) / kWgmmaRows : (rows + kWgmmaHalfRows - 1) / kPairRows;
   }
@@ -103,9 +106,9 @@ class TileWalk {
 
   const int32_t* offsets_;
   int groups_, rows_, column_tiles_;
-  int base_ = 0, before_ = 0;  // the lanes' first group; units before it
-  int first_ = 0, end_ = 0;    // rows of the lane's group
-  int upto_ = 0;               // units of the lanes' groups up to this one's
+  int base_ = 0, before_ = 0;  // the first group that the lanes hold; number of units before it
+  int first_ = 0, end_ = 0;    // bounds of the rows of the lane's group
+  int upto_ = 0;               // number of units of the lanes' groups, up to this lane's
 };
 
 }  // namespace lfm2

@@ -1,6 +1,6 @@
 // The launchers of the kernels in this folder: each takes raw device pointers and sizes that Products has checked,
-// enqueues on `stream` and returns; none allocates or waits, so that steps can be recorded as graphs. Mathematics:
-// kernels/ops.h.
+// enqueues on `stream` and returns. None allocates or waits, so that steps can be recorded as graphs. What they compute
+// is defined in kernels/ops.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,7 +12,7 @@
 
 namespace lfm2 {
 
-// A product of every row, or of expert e's rows offsets[e] … offsets[e + 1] with w[e].
+// A product of every row of a with w, or of the rows offsets[e] … offsets[e + 1] with w[e], for every expert e.
 struct GemmArgs {
   const void* a;           // [m, k]
   AnyArray w;              // [groups, n, k]
@@ -24,17 +24,19 @@ struct GemmArgs {
   Epilogue epilogue;
 };
 
-// a 16 bits, w as a, out as a or fp32. Any sizes and addresses; aligned ones (16 bytes, octets) are faster.
+// For a of 16 bits, w of the same type, out of this type or fp32. Takes any sizes and addresses; rows of octets on 16
+// bytes are faster.
 void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
-// The same for sm_90a alone; n and k in octets (kSwiglu: n in sixteens), everything on 16 bytes.
+// The same for sm_90a only. n and k must be multiples of 8 (kSwiglu: n of 16), and everything on 16 bytes.
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
-// As launch_gemm_wgmma, with its bits, for prefers_few_rows().
+// The same as launch_gemm_wgmma, with the same bits, where prefers_few_rows() says so.
 void launch_gemm_few_rows(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
-// a and out fp32, w bf16 or fp32; sm_90a alone; n in octets, k in octets (w fp32: in fours), everything on 16 bytes.
+// For a and out of fp32, w of bf16 or fp32, on sm_90a only. n and k must be multiples of 8 (w fp32: k of 4), and
+// everything on 16 bytes.
 void launch_gemm_planes_wgmma(cudaStream_t stream, const GemmArgs& args);
-// a and out fp32, w bf16; k in octets, a and w on 16 bytes.
+// For a and out of fp32, w of bf16. k must be a multiple of 8, and a and w on 16 bytes.
 void launch_gemm_planes(cudaStream_t stream, const GemmArgs& args);
-// a and out fp32, w of any type; any sizes and addresses.
+// For a and out of fp32, w of any type. Takes any sizes and addresses.
 void launch_gemm_simt(cudaStream_t stream, const GemmArgs& args);
 
 }  // namespace lfm2

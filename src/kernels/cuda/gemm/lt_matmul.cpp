@@ -1,4 +1,5 @@
-// cuBLASLt sees column-major matrices: our row-major out = a wᵀ is its outᵀ [n, m] = op(wᵀ) a, with w transposed.
+// The products by cuBLASLt. It sees column-major matrices, so our row-major out = a wᵀ is its outᵀ [n, m] = op(wᵀ) a,
+// with w transposed.
 #include "kernels/cuda/gemm/lt_matmul.h"
 
 #include <array>
@@ -22,7 +23,7 @@ cudaDataType_t data_type(DType dtype) {
   return CUDA_R_32F;
 }
 
-// Pedantic: fp32 stays fp32, whatever NVIDIA_TF32_OVERRIDE or a later version may want.
+// The pedantic type keeps fp32 what it is, whatever NVIDIA_TF32_OVERRIDE or a later version says.
 cublasComputeType_t compute_type(DType act) {
   return act == DType::kF32 ? CUBLAS_COMPUTE_32F_PEDANTIC : CUBLAS_COMPUTE_32F;
 }
@@ -72,7 +73,8 @@ T attribute_of(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAt
   return value;
 }
 
-// The number of rows for which the fastest algorithm is taken: a micro-batch; for the LM head its piece of rows.
+// The number of rows for which the fastest algorithm is chosen: that of a micro-batch, or, for the LM head, that of a
+// piece of rows.
 int64_t typical_rows(int64_t n) { return n > 16384 ? 256 : 2048; }
 
 }  // namespace

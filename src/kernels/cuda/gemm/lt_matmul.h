@@ -1,5 +1,5 @@
-// Dense matrix products by cuBLASLt, with one algorithm for each (n, k, types) and every number of rows: the bits of a
-// row do not depend on the rows beside it. Used by CudaOps.
+// Dense matrix products by cuBLASLt. Each (n, k, types) has one algorithm for every number of rows, so that the bits of
+// a row do not depend on the rows beside it. Used by Products.
 #pragma once
 
 #include <cublasLt.h>
@@ -19,7 +19,7 @@ namespace lfm2 {
 
 class LtMatmul {
  public:
-  // Hopper's kernels count their tiles in 4 bytes of workspace; partial sums over k would not fit.
+  // cuBLASLt's Hopper kernels count their tiles in 4 bytes of workspace. Partial sums over k would not fit in here.
   static constexpr size_t kWorkspaceBytes = 4096;
 
   explicit LtMatmul(Buffer workspace);
@@ -27,8 +27,8 @@ class LtMatmul {
   LtMatmul(const LtMatmul&) = delete;
   LtMatmul& operator=(const LtMatmul&) = delete;
 
-  // False where cuBLASLt has no algorithm that adds k in one piece for any number of rows; that
-  // depends on n, k and types only. `problem` is one for which choose_dense gave kCublasLt.
+  // Returns false where cuBLASLt has no algorithm that adds k in one piece for any number of rows; that depends on n, k
+  // and the types only. `problem` is one for which choose_dense gave kCublasLt.
   bool multiply(cudaStream_t stream, const GemmArgs& args, const GemmProblem& problem);
 
  private:
@@ -40,13 +40,13 @@ class LtMatmul {
   };
   struct Plan {
     cublasLtMatmulDescOpaque_t operation{};
-    std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: not possible
+    std::optional<cublasLtMatmulAlgo_t> algorithm;  // none where cuBLASLt has no such algorithm
   };
 
   Plan& plan_for(const GemmProblem& problem);
   std::optional<cublasLtMatmulAlgo_t> choose_algorithm(const GemmProblem& problem, Plan& plan) const;
 
-  Buffer workspace_;  // for the one stream that multiplies
+  Buffer workspace_;  // used by one stream only
   cublasLtHandle_t handle_ = nullptr;
   std::map<Key, Plan> plans_;
 };

@@ -1,4 +1,4 @@
-// What the four products share: the launch of the chosen kernel, and products of groups.
+// What the four products share: the launch of the chosen kernel, and the products of groups.
 #include "kernels/cuda/gemm/products.h"
 
 namespace lfm2 {

@@ -1,5 +1,5 @@
-// The matrix products of the model, as Ops has them: checks, the choice of a kernel (gemm_plan.h), the launch. Owned by
-// CudaOps, which hands its four products on.
+// The matrix products of Ops: they check operands, choose a kernel (gemm_plan.h) and launch it. CudaOps owns one and
+// forwards its four products.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,21 +17,21 @@ namespace lfm2 {
 class Products {
  public:
   struct Features {
-    bool hopper = false;      // sm_90a: the GPU has its instructions and this build its code
-    bool plain_fp32 = false;  // fp32 by FFMA alone
+    bool hopper = false;      // sm_90a: the GPU has the instructions, and this build has the code
+    bool plain_fp32 = false;  // fp32 products use FFMA only
   };
 
   Products(cudaStream_t stream, Features features, Buffer lt_workspace)
       : stream_(stream), features_(features), lt_(std::move(lt_workspace)) {}
 
-  // Each in the file of its name; what they compute: kernels/ops.h.
+  // Each is defined in the file of its name; kernels/ops.h says what they compute.
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write);
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out);
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
   void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
 
  private:
-  // Of each group's rows with its matrix w[group]; without offsets, of all rows with the only one.
+  // Multiplies each group's rows with its matrix w[group], or, without offsets, all rows with the only matrix.
   void multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
                        Epilogue epilogue);
   void multiply(GemmPath path, const GemmArgs& args, const GemmProblem& problem);

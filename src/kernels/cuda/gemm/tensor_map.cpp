@@ -1,4 +1,4 @@
-// Tensor maps, through the driver's function: found at run time, so that nothing links against libcuda.
+// Makes tensor maps with the driver's function. It is looked up at run time, so that nothing links against libcuda.
 #include "kernels/cuda/gemm/tensor_map.h"
 
 #include <cudaTypedefs.h>
@@ -36,7 +36,7 @@ CUtensorMapDataType map_type(DType dtype) {
 
 struct Shape {
   cuuint32_t rank;
-  cuuint64_t dims[4], strides[3];  // strides in bytes, of all dimensions but the first
+  cuuint64_t dims[4], strides[3];  // strides in bytes, for all dimensions but the first
   cuuint32_t box[4];
 };
 

@@ -1,5 +1,5 @@
-// Tensor maps: what the copy engine of Hopper and later GPUs must know of a matrix in GPU memory. Made on the host for
-// each launch, passed to the kernel by value (const __grid_constant__ CUtensorMap).
+// Tensor maps, which tell the copy engine of Hopper and later GPUs what it must know of a matrix in GPU memory. They
+// are made on the host for each launch and passed to the kernel by value (const __grid_constant__ CUtensorMap).
 #pragma once
 
 #include <cuda.h>
@@ -10,12 +10,12 @@
 
 namespace lfm2 {
 
-// Boxes of box_rows <= 256 rows and box_columns columns, 128 bytes together in a row, of a row-major matrix on 16 bytes
-// whose rows are multiples of 16 bytes. In shared memory, on 1024 bytes, chunk c (16 bytes) of a box's row r lies at
-// place c ^ (r % 8).
+// A map whose boxes have box_rows <= 256 rows and box_columns columns, together 128 bytes of a row. The matrix is
+// row-major and on 16 bytes, and its rows are multiples of 16 bytes. In shared memory, on 1024 bytes, chunk c (16
+// bytes) of a box's row r lies at place c ^ (r % 8).
 CUtensorMap matrix_map(const void* data, DType dtype, int64_t rows, int64_t columns, int box_rows, int box_columns);
 
-// The same for a pile of matrices: boxes lie within one of them.
+// The same for several matrices, one behind the other. A box lies within one of them.
 CUtensorMap matrices_map(const void* data, DType dtype, int64_t matrices, int64_t rows, int64_t columns, int box_rows,
                          int box_columns);
 

@@ -1,5 +1,6 @@
-// Hopper's instructions (sm_90a) one by one: barriers in shared memory, the copy engine, clusters, register budgets.
-// The tensor cores': wgmma.cuh. Shared memory is named by its 32-bit address (shared_address of mma.cuh).
+// Functions for single instructions of Hopper (sm_90a): barriers in shared memory, the copy engine, clusters, register
+// budgets. The instructions of the tensor cores are in wgmma.cuh. Shared memory is named by its 32-bit address
+// (shared_address of mma.cuh).
 #pragma once
 
 #include <cuda.h>
@@ -10,19 +11,20 @@
 namespace lfm2 {
 
 // A barrier is 8 bytes in shared memory. Its phase ends once `arrivals` threads have arrived and all bytes that were
-// announced have come; phases end in turn, and a wait names the parity of the one it waits for.
+// announced have come. Phases follow one another, and a wait names the parity of the phase that it waits for.
 __device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-// Behind the last init: the copy engine and the other blocks of the cluster may see the barriers after the next sync.
+// To be called behind the last barrier_init(): the copy engine and the other blocks of the cluster may use the barriers
+// after the next sync.
 __device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
 
 __device__ inline void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barrier) : "memory");
 }
-// At the barrier that block `rank` of the cluster has at the same address; the own one is fine too. It orders what the
-// tensor cores have read and the copy engine will write; ordinary memory is not made visible to the other block: that
-// costs a fence of the whole GPU, a microsecond.
+// Arrives at the barrier that block `rank` of the cluster has at the same address; the block's own rank is allowed,
+// too. The arrival orders what the tensor cores have read before what the copy engine will write. It does not make
+// ordinary memory visible to the other block, because that costs a fence of the whole GPU, a microsecond.
 __device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -34,7 +36,7 @@ __device__ inline void barrier_arrive_at(uint32_t barrier, uint32_t rank) {
 __device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// True once the phase of this parity has ended; the hardware may sleep a while before it says no.
+// True once the phase of this parity has ended. The hardware may wait a while before it answers no.
 __device__ inline bool barrier_try_wait(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile(
@@ -45,15 +47,15 @@ __device__ inline bool barrier_try_wait(uint32_t barrier, uint32_t parity) {
       : "memory");
   return done != 0;
 }
-// No limit and no trap: where the ways of two warpgroups could meet, if only in a trap, ptxas no longer gives each its
-// own number of registers.
+// The wait has no limit and no trap: if the paths of two warpgroups could meet, even only in a trap, ptxas would no
+// longer give each its own number of registers.
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
   while (!barrier_try_wait(barrier, parity)) {
   }
 }
 
-// Copies of a box of a tensor map (tensor_map.h) by one thread, in the background. x counts elements along a row, y
-// rows, z matrices; what lies outside the tensor becomes zeros. The bytes are counted by `barrier`.
+// One thread starts the copy of a box of a tensor map (tensor_map.h), which runs in the background. x counts elements
+// along a row, y rows and z matrices; what lies outside the tensor becomes zeros. `barrier` counts the bytes.
 __device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
 }
@@ -71,7 +73,8 @@ __device__ inline void load_box(uint32_t target, const CUtensorMap* map, uint32_
       "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-// To the same place in every block of the cluster whose bit is in `blocks`, and told to each one's own barrier.
+// Copies the box to the same place in every block of the cluster whose bit is in `blocks`; each block's own barrier
+// counts the bytes.
 __device__ inline void load_box_multicast(uint32_t target, const CUtensorMap* map, uint32_t barrier, uint16_t blocks,
                                           int x, int y) {
   asm volatile(
@@ -88,7 +91,8 @@ __device__ inline void load_box_multicast(uint32_t target, const CUtensorMap* ma
       "l"(map), "r"(barrier), "h"(blocks), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-// In each thread that wrote shared memory, before the barrier behind which tensor cores or the copy engine read it.
+// Every thread that wrote shared memory calls this before the barrier behind which tensor cores or the copy engine read
+// it.
 __device__ inline void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
 __device__ inline uint32_t cluster_rank() {
@@ -96,17 +100,19 @@ __device__ inline uint32_t cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
   return rank;
 }
-// A barrier of all threads of all blocks of the cluster; every warp reaches it converged.
+// A barrier of all threads of all blocks of the cluster. The lanes of a warp must reach it together.
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
 }
 
 // For kernels that are launched with programmatic stream serialization: such a kernel may begin while the one before it
-// still runs; what the other wrote is there behind the wait. So everything global is touched behind it.
+// still runs, and what that one wrote is visible only behind the wait. So a kernel touches global memory only behind
+// it.
 __device__ inline void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;\n" ::: "memory"); }
 __device__ inline void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory"); }
 
-// Moves registers between the warpgroups of a block; all four warps of one call it. Multiples of 8, 24 … 240.
+// These move registers between the warpgroups of a block. All four warps of a warpgroup call them. `registers` is what
+// a thread has afterwards: a multiple of 8, from 24 to 240.
 template <int registers>
 __device__ inline void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(registers));
@@ -116,7 +122,7 @@ __device__ inline void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(registers));
 }
 
-// Eight-by-eight matrices of 16-bit elements, four at a time, as load_matrices takes them.
+// Stores four eight-by-eight matrices of 16-bit elements, laid out over the lanes as load_matrices leaves them.
 __device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(r[0]),
                "r"(r[1]), "r"(r[2]), "r"(r[3])
@@ -131,8 +137,9 @@ __device__ inline uint4 load_shared(uint32_t address) {
                : "memory");
   return v;
 }
-// For a whole warp, read by `reader` alone: the lane whose arrival at a barrier says later that it has been read. (The
-// others' reads would come before that arrival too, by __syncwarp, but racecheck does not follow that.)
+// Loads 16 bytes for a whole warp; lane `reader` alone reads them. That is the lane whose arrival at a barrier says
+// later that they have been read. (If every lane read, __syncwarp would order the reads before that arrival, too, but
+// racecheck does not follow that.)
 __device__ inline uint4 load_shared_by(int reader, uint32_t address) {
   uint4 v{};
   if (static_cast<int>(threadIdx.x % 32) == reader) v = load_shared(address);

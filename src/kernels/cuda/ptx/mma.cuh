@@ -1,5 +1,5 @@
-// The tensor-core instructions of sm_80 and later, and the shared-memory layout that feeds them: rows of 16-byte
-// chunks, chunk c of row r at place c ^ (r % 8), so that eight rows of one chunk column lie in different banks.
+// The tensor-core instructions of sm_80 and later, and the shared-memory layout that they read: rows of 16-byte chunks,
+// with chunk c of row r at place c ^ (r % 8), so that eight rows of one chunk column lie in different banks.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -18,7 +18,7 @@ __device__ inline int chunk_offset(int row, int chunk, int row_chunks) {
   return (row * row_chunks + (chunk ^ (row & 7))) * 16;
 }
 
-// 16 bytes from global to shared memory in the background; zeros where not `valid`, then nothing is read.
+// Copies 16 bytes from global to shared memory in the background. Where not `valid`, it reads nothing and writes zeros.
 __device__ inline void copy_async(uint32_t target, const void* source, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(target), "l"(source), "r"(valid ? 16 : 0)
                : "memory");
@@ -48,8 +48,8 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t addre
                : "memory");
 }
 
-// d += a b: a [16, 16], b [16, 8], d [16, 8] fp32. Lane l holds of d: row l / 4, columns 2 (l % 4) + {0, 1}, and row
-// + 8.
+// d += a b, for a [16, 16], b [16, 8] and d [16, 8] fp32. Lane l holds of d the rows l / 4 and l / 4 + 8, and of these
+// the columns 2 (l % 4) + {0, 1}.
 template <class T>
 __device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 template <>

@@ -1,6 +1,6 @@
 // Hopper's matrix instruction, wgmma (sm_90a): four warps multiply 64 rows by up to 256 columns, 16 of k at a time,
-// with fp32 sums in registers. It runs in the background: fence, some multiplies, commit; the registers and the shared
-// memory are free again after the wait.
+// with fp32 sums in registers. The multiplication runs in the background: a warp calls the fence, some multiplies and
+// the commit, and may use the registers and the shared memory again after the wait.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,8 +24,8 @@ __device__ inline void wgmma_keep(float (&d)[size]) {
   for (int i = 0; i < size; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Where an operand begins: rows of 128 bytes (64 elements of k), each eight rows swizzled as the copy engine leaves
-// them, on 1024 bytes. 16 further elements of k are kWgmmaStep more.
+// The descriptor of an operand that begins at `address`: rows of 128 bytes (64 elements of k), of which each eight
+// begin on 1024 bytes and are swizzled as the copy engine leaves them. Adding kWgmmaStep goes 16 elements of k further.
 __device__ inline uint64_t wgmma_operand(uint32_t address) {
   return uint64_t{(address & 0x3ffff) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
@@ -42,8 +42,9 @@ struct MmaType<__half> {
   static constexpr char kName[] = "f16";
 };
 
-// d (+)= a wᵀ for a [64, 16], w [columns, 16] of type T in shared memory. Thread t of the four warps holds of d row
-// t / 32 * 16 + t % 32 / 4, columns 8 j + 2 (t % 4) + {0, 1}, in d[4 j + {0, 1}], and eight rows on in d[4 j + {2, 3}].
+// d (+)= a wᵀ, for a [64, 16] and w [columns, 16] of type T in shared memory. Thread t of the four warps holds of d the
+// row t / 32 * 16 + t % 32 / 4, columns 8 j + 2 (t % 4) + {0, 1}, in d[4 j + {0, 1}], and the row 8 further, same
+// columns, in d[4 j + {2, 3}].
 template <class T, int columns, int size>
 __device__ inline void wgmma(float (&d)[size], uint64_t a, uint64_t w, bool accumulate) {
   static_assert(size >= columns / 2, "a thread holds columns / 2 sums");
@@ -152,8 +153,8 @@ __device__ inline void wgmma(float (&d)[size], uint64_t a, uint64_t w, bool accu
   }
 }
 
-// The same with a in registers, as mma.sync takes it: rows t % 32 / 4 of the warp's 16 and 8 more, elements 2 (t % 4) +
-// {0, 1}, then the same 8 further along k.
+// The same with a in registers, as mma.sync takes it: of the warp's 16 rows the rows t % 32 / 4 and t % 32 / 4 + 8,
+// elements 2 (t % 4) + {0, 1}, then the elements 8 further along k.
 template <class T>
 __device__ inline void wgmma_128(float (&d)[64], const uint32_t (&a)[4], uint64_t w, bool accumulate) {
   asm volatile(

@@ -1,5 +1,5 @@
-// cached_short_conv: of the next tokens of sequences whose last inputs are kept. The kernels are those of
-// short_conv.cuh.
+// cached_short_conv: the short convolution of the next tokens of sequences whose last inputs are cached. Its kernels
+// are in short_conv.cuh.
 #include "kernels/cuda/rows/short_conv.cuh"
 
 namespace lfm2 {

@@ -1,4 +1,4 @@
-// convert: an array of one float type becomes one of another, as weights are loaded. Not an operator of Ops.
+// convert: brings an array from one float type to another when weights are loaded. It is not an operator of Ops.
 #include <algorithm>
 
 #include "kernels/cuda/common/device_types.cuh"

@@ -1,6 +1,6 @@
 // The launchers of the kernels in this folder: each takes raw device pointers and sizes that CudaOps has checked,
-// enqueues on `stream` and returns; none allocates or waits, so that steps can be recorded as graphs. Mathematics:
-// kernels/ops.h.
+// enqueues on `stream` and returns. None allocates or waits, so that steps can be recorded as graphs. What they compute
+// is defined in kernels/ops.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,21 +24,21 @@ void launch_rms_norm(cudaStream_t stream, const void* x, AnyArray weight, float 
 struct ShortConvArgs {
   const void* bcz;           // [tokens, 3 hidden]
   AnyArray weight, bias;     // [hidden, taps], [hidden] or none
-  const int32_t* positions;  // [tokens]; the host's: no kernel writes them (dependent_launch.cuh)
+  const int32_t* positions;  // [tokens]; copied by the host, written by no kernel (dependent_launch.cuh)
   void* out;                 // [tokens, hidden]
   int64_t tokens, hidden, taps;
 };
 void launch_short_conv(cudaStream_t stream, const ShortConvArgs& args, DType act);
 
-// The states of sequences that the convolution goes on from.
+// The states from which the convolution of each sequence goes on.
 struct CachedConvArgs {
   const int32_t *sequence_of, *offsets;  // [tokens], [sequences + 1]
-  const int32_t* rows;                   // [sequences, 2]: read from, written to
+  const int32_t* rows;                   // [sequences, 2]: the row to read, the row to write
   float* states;                         // [rows, taps - 1, hidden]
 };
 void launch_cached_short_conv(cudaStream_t stream, const ShortConvArgs& args, const CachedConvArgs& cache, DType act);
 
-// Inverse frequencies, rounded as transformers rounds them; travels as a kernel argument.
+// RoPE's inverse frequencies, rounded as transformers rounds them. The struct is passed as a kernel argument.
 struct RopeFrequencies {
   float values[kMaxHeadDim / 2];
 };
@@ -54,10 +54,10 @@ struct QkNormRopeArgs {
 void launch_qk_norm_rope(cudaStream_t stream, const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
                          DType act);
 
-// Not an operator: weights are brought to another type when they are loaded.
+// Converts weights to another type when they are loaded. This is not an operator.
 void launch_convert(cudaStream_t stream, AnyArray source, void* target, DType to, int64_t count);
 
-// What cudaFuncGetAttributes says of one of our kernels: an error where this build has no code for the GPU.
+// The answer of cudaFuncGetAttributes for one of our kernels. It is an error where this build has no code for the GPU.
 cudaError_t probe_kernels();
 
 }  // namespace lfm2

@@ -8,8 +8,8 @@ namespace lfm2 {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTokens = 8;                    // a block takes so many: they share the work on sines
-constexpr int kPairs = kMaxHeadDim / 2 / 32;  // a lane of the kernel for any head dimension has up to so many
+constexpr int kTokens = 8;                    // tokens of a block, which computes their sines once for all heads
+constexpr int kPairs = kMaxHeadDim / 2 / 32;  // most pairs of a lane, in the kernel for any head dimension
 constexpr int kItems = 5;                     // octet pairs that a thread has in flight
 
 // The rotations of a block's tokens. The angle is rounded to fp32 before its sine and cosine are taken in fp64, as for
@@ -31,7 +31,8 @@ __device__ void fill_turns(Turns& turns, const QkNormRopeArgs& args, const RopeF
   }
 }
 
-// Heads of a power of two of octet pairs. Everything that needs only constants and positions comes before the wait.
+// For heads whose octet pairs are a power of two. Everything that needs only weights and positions comes before the
+// wait.
 // - operands: qkv [tokens, (heads + 2 kv_heads) head_dim] of type T, changed in place; q_weight, k_weight [head_dim]
 //   of any type; positions [tokens] int32.
 // - block: kTokens tokens, which share the sines and cosines.
@@ -41,7 +42,7 @@ __device__ void fill_turns(Turns& turns, const QkNormRopeArgs& args, const RopeF
 template <class T>
 __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(QkNormRopeArgs args, RopeFrequencies frequencies) {
   __shared__ Turns turns;
-  __shared__ float weights[2][kMaxHeadDim];  // those of queries, then those of keys
+  __shared__ float weights[2][kMaxHeadDim];  // the weights of queries, then those of keys
   const int half = args.head_dim / 2, lanes = half / kOctet, rotated = args.heads + args.kv_heads;
   const int64_t first_token = static_cast<int64_t>(blockIdx.x) * kTokens;
   const int tokens = static_cast<int>(min(static_cast<int64_t>(kTokens), args.tokens - first_token));
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(QkNormRopeArgs a
   }
 }
 
-// Any head dimension up to kMaxHeadDim.
+// For any head dimension up to kMaxHeadDim.
 // - operands: those of qk_norm_rope_kernel.
 // - block: kTokens tokens, which share the sines and cosines; a warp takes a head at a time.
 // - thread: lane l of a head has the pairs (i, i + head_dim / 2) for i = l, l + 32, ….

@@ -1,4 +1,4 @@
-// rms_norm: one block a row; the order of the sum depends on the row's length only (row_types.cuh).
+// rms_norm: one block takes one row. The order of the sum depends on the row's length only (row_types.cuh).
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/rows/launch.h"
 #include "kernels/cuda/rows/row_types.cuh"
@@ -7,10 +7,9 @@ namespace lfm2 {
 
 namespace {
 
-// Rows of up to kMaxPartials octets. A thread takes kEach of them, blockDim.x apart, loaded once; its weights come
-// before the wait. x and out may be the same memory.
+// The largest block of rms_norm_kernel.
 constexpr int kThreads = kMaxPartials / 2;
-// Rows of up to kMaxPartials octets.
+// For rows of up to kMaxPartials octets.
 // - operands: x, out [rows, n] of type T, which may be the same memory; weight [n] of any type.
 // - block: one row.
 // - thread: kEach octets of it, blockDim.x apart, loaded once; their weights come before the wait.
@@ -52,7 +51,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Longer rows.
+// For longer rows.
 // - operands: those of rms_norm_kernel; where x and out are the same memory, a thread reads again only what it
 //   writes itself.
 // - block: one row.

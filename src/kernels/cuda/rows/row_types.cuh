@@ -1,12 +1,12 @@
-// What the row kernels share: octets as they are stored, and the one order in which a row's squares are summed, so that
-// every kernel with a norm in it gives a row the same bits.
+// What the row kernels share: octets in their stored type, and the one order in which a row's squares are summed, so
+// that every kernel with a norm in it gives a row the same bits.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
 
 namespace lfm2 {
 
-// Eight elements as they are stored: in 16-bit types half the registers of an Octet.
+// Eight elements in their stored type. With 16-bit types they take half the registers of an Octet.
 template <class T>
 struct Packed {
   static constexpr int kWords = static_cast<int>(sizeof(T)) * kOctet / 16;
@@ -58,9 +58,10 @@ __device__ inline Packed<T> pack(const Octet& octet) {
   return packed;
 }
 
-// The order of a row's sum of squares: row_threads(octets) partial sums, octet o in number o modulo that many, each
-// from its first octet's first element on; 32 neighbouring partial sums by a tree; the trees' results in order.
-constexpr int kMaxPartials = 256;  // what row_threads gives at most
+// A row's sum of squares is always added in this order. There are row_threads(octets) partial sums, and octet o goes
+// into partial sum o modulo that number, in the order of the elements. A tree adds each 32 neighbouring partial sums,
+// and the trees' results are added in order.
+constexpr int kMaxPartials = 256;  // the most that row_threads gives
 constexpr int kMaxTrees = kMaxPartials / 32;
 
 __device__ inline float add_squares(float sum, const Octet& octet) {
@@ -79,7 +80,7 @@ __device__ inline Octet scaled(Octet x, float factor, const Octet& weight) {
   return x;
 }
 
-// A block of row_threads(octets) threads, each with its partial sum: every thread gets the row's.
+// Adds the partial sums of a block of row_threads(octets) threads. Every thread gets the row's sum.
 __device__ inline float block_squares(float partial) {
   __shared__ float trees[kMaxTrees];
   partial = warp_sum(partial);

@@ -1,4 +1,4 @@
-// short_conv: of whole samples. The kernels are those of short_conv.cuh.
+// short_conv: the short convolution of whole samples. Its kernels are in short_conv.cuh.
 #include "kernels/cuda/rows/short_conv.cuh"
 
 namespace lfm2 {

@@ -8,10 +8,11 @@
 
 namespace lfm2::conv {
 
-constexpr int kLanes = 32, kWarps = 8;  // a block: 32 octets of channels, and in its warps, runs of tokens
+constexpr int kLanes = 32, kWarps = 8;  // a block has 32 octets of channels, and each of its warps a run of tokens
 static_assert(kLanes * kOctet == kConvBlockChannels);
-constexpr int64_t kFewTokens = 1024;  // up to so many, a thread takes one token alone
-// The tokens of a thread's run. It also loads the inputs before its run, which its neighbour loads too.
+constexpr int64_t kFewTokens = 1024;  // up to this many tokens, a thread takes one
+// The number of tokens in a thread's run. The thread also loads the inputs before its run, which its neighbour loads,
+// too.
 template <class T>
 constexpr int kTokens = 8 / static_cast<int>(sizeof(T));
 
@@ -43,12 +44,13 @@ __device__ void store_gated(const ShortConvArgs& args, int64_t token, int64_t c,
   store_octet(static_cast<T*>(args.out) + token * args.hidden + c, sum, args.hidden - c, vector);
 }
 
-// Where a token stands in its sample, and in its sequence's part of this batch. What comes before is in the cache.
+// Where a token stands in its sample, and in its sequence's part of this batch. The inputs before that part are in the
+// cache.
 struct Place {
-  int position;  // in the sample
-  int here;      // tokens of its sequence before it in the batch
-  int sequence;  // set with a cache alone
-  bool last;     // its sequence's last one in the batch; set with a cache alone
+  int position;  // its position in its sample
+  int here;      // number of its sequence's tokens before it in the batch
+  int sequence;  // only set with a cache
+  bool last;     // the token is its sequence's last one in the batch; only set with a cache
 };
 template <bool cached>
 __device__ Place place_of(const ShortConvArgs& args, const CachedConvArgs& cache, int64_t token) {
@@ -58,13 +60,15 @@ __device__ Place place_of(const ShortConvArgs& args, const CachedConvArgs& cache
   return {position, static_cast<int>(token) - cache.offsets[sequence], sequence,
           token + 1 == cache.offsets[sequence + 1]};
 }
-// Entry i, the oldest first, of a sequence's state: the one from before the batch (which: 0), or the one after it (1).
+// Where entry i of a sequence's state lies, from channel c on. Entry 0 is the oldest. `which` is 0 for the state before
+// the batch, and 1 for the state after it.
 __device__ inline float* state_at(const ShortConvArgs& args, const CachedConvArgs& cache, int sequence, int which,
                                   int64_t i, int64_t c) {
   return cache.states + (cache.rows[2 * sequence + which] * (args.taps - 1) + i) * args.hidden + c;
 }
 
-// Three taps, as the published models have. Every load of a thread is in flight before the first is used.
+// The convolution with three taps, which the published models have. All loads of a thread are in flight before the
+// first is used.
 // - operands: bcz [tokens, 3 hidden] and out [tokens, hidden] of type T, weight [hidden, 3] and bias [hidden] of any
 //   type; cached: states [rows, 2, hidden] fp32, read from and written to other rows.
 // - block: kLanes octets of channels of kWarps runs of kRun consecutive tokens.
@@ -76,8 +80,8 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
   const int64_t c = (static_cast<int64_t>(blockIdx.y) * kLanes + threadIdx.x) * kOctet;
   const int64_t first = (static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.y) * kRun;
   const bool mine = c < args.hidden && first < args.tokens;
-  // Constants, and the places, which are the host's: before the wait.
-  Octet taps[3];  // flat: [channel, tap]
+  // Weights and index arrays are written by no kernel, so they are read before the wait.
+  Octet taps[3];  // flattened [channel, tap]
   Place places[kRun];
   if (mine) {
 #pragma unroll
@@ -91,7 +95,7 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
   let_next_start();
   if (!mine) return;
   const Octet bias = bias_of(args, c, vector);
-  Packed<T> b[kRun + 2], z[kRun + 2], gates[kRun];  // b and z from two tokens back
+  Packed<T> b[kRun + 2], z[kRun + 2], gates[kRun];  // b and z begin two tokens before the run
 #pragma unroll
   for (int t = 0; t < kRun + 2; ++t) {
     const int64_t token = first + t - 2;
@@ -104,7 +108,7 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
 #pragma unroll
   for (int t = 0; t < kRun; ++t)
     if (first + t < args.tokens) gates[t] = load_part<T>(args, 1, first + t, c, vector);
-  Octet past[2] = {product(b[0], z[0]), product(b[1], z[1])};  // two tokens back, and one
+  Octet past[2] = {product(b[0], z[0]), product(b[1], z[1])};  // the inputs two tokens back and one token back
 #pragma unroll
   for (int t = 0; t < kRun; ++t) {
     if (first + t >= args.tokens) return;
@@ -138,7 +142,7 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
   }
 }
 
-// Any number of taps: the past is read again for every token.
+// The convolution with any number of taps. The inputs before a token are read again for every token.
 // - operands: those of short_conv3_kernel, with weight [hidden, taps] and states [rows, taps - 1, hidden].
 // - block: kLanes octets of channels of kWarps runs of kTokens consecutive tokens.
 // - thread: eight channels of one run, token after token.

@@ -1,6 +1,6 @@
 // The launchers of the kernels in this folder: each takes raw device pointers and sizes that CudaOps has checked,
-// enqueues on `stream` and returns; none allocates or waits, so that steps can be recorded as graphs. Mathematics:
-// kernels/ops.h.
+// enqueues on `stream` and returns. None allocates or waits, so that steps can be recorded as graphs. What they compute
+// is defined in kernels/ops.h.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// One pass over a row of logits by a block of kRowThreads: its log-sum-exp, to the same bits in every kernel, and its
-// largest entry.
+// A block of kRowThreads passes once over a row of logits and finds its log-sum-exp, with the same bits in every
+// kernel, and its largest entry.
 #pragma once
 
 #include <cmath>
@@ -12,19 +12,20 @@ namespace lfm2 {
 constexpr int kRowThreads = 512, kRowWarps = kRowThreads / 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// Unique within a row: of equal logits the lower id is the larger.
+// A number that orders the entries of a row by their logits, and is unique within a row: of equal logits, the one with
+// the lower id has the larger number.
 __device__ inline uint64_t order_of(const float* logits, int id) {
   return (static_cast<uint64_t>(sampling_key(logits[id])) << 32) | ~static_cast<uint32_t>(id);
 }
 
-// What one thread, and then the block, knows of a row: its largest logit, the sum of exp(logit - largest), the best
-// entry.
+// What a thread finds in its entries of a row: the largest logit, the sum of exp(logit - largest), and the best entry.
 struct Survey {
   float largest = -INFINITY, sum = 0;
-  uint64_t best = 0;  // order_of(entry); 0 where the thread had none
+  uint64_t best = 0;  // order_of(entry); 0 where the thread has no entry
 };
 
-// Runs of kRun entries: one rescaling of the sum for all of them. A NaN comes into the sum, and makes every result NaN.
+// Takes the thread's entries in runs of kRun, and rescales the sum once for each run. A NaN gets into the sum and makes
+// every result NaN.
 __device__ inline Survey survey(const float* logits, int vocab) {
   constexpr int kRun = 8;
   Survey result;
@@ -59,7 +60,7 @@ __device__ inline Survey survey(const float* logits, int vocab) {
   return result;
 }
 
-// log(sum of exp) over the row, in an order fixed by the threads.
+// log(sum of exp) over the row, added in an order that the threads' numbers decide.
 __device__ inline double log_sum_of(const Survey& mine) {
   __shared__ float warp_largest[kRowWarps];
   __shared__ double warp_sums[kRowWarps];
@@ -68,7 +69,7 @@ __device__ inline double log_sum_of(const Survey& mine) {
   if (threadIdx.x % 32 == 0) warp_largest[threadIdx.x / 32] = largest;
   __syncthreads();
   for (int warp = 0; warp < kRowWarps; ++warp) largest = fmaxf(largest, warp_largest[warp]);
-  // Infinite largest values give NaN here, as the log-softmax of such a row is.
+  // Where the largest value is infinite, this gives NaN, which the log-softmax of such a row is.
   double sum = static_cast<double>(mine.sum) * static_cast<double>(expf(mine.largest - largest));
   for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
   if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;

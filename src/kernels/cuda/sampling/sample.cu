@@ -1,6 +1,6 @@
-// sample: one token a row by the definition in kernels/sampling.h, exactly: a block a row, integer counts and masses.
-// What is kept is found by radix selection on `lag`, how far an entry's key lies below the largest, over the entries
-// that have any mass.
+// sample: draws one token for each row, exactly as kernels/sampling.h defines it. One block takes one row; counts and
+// masses are integers. The entries that a rule keeps are found by radix selection on their `lag`, which is how far an
+// entry's key lies below the largest key, among the entries that have any mass.
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/sampling/launch.h"
 #include "kernels/cuda/sampling/log_softmax.cuh"
@@ -10,26 +10,26 @@ namespace lfm2 {
 namespace {
 
 constexpr int kDigitBits = 11, kDigits = 1 << kDigitBits, kEachDigits = kDigits / kRowThreads;
-constexpr int kWindow = 2048;  // the largest logits of a row that are looked at first
+constexpr int kWindow = 2048;  // number of a row's largest logits that are looked at first
 
 struct Row {
   const float* logits;
   int vocab;
   uint32_t best_key;
   float largest, coldness;
-  bool vector;  // the logits are on 16 bytes, and fours
+  bool vector;  // the logits are on 16 bytes, and vocab is a multiple of four
 
-  // For logits that are no NaN.
+  // mass() and lag() take logits that are not NaN.
   __device__ uint64_t mass(float logit) const { return mass_of(logit, largest, coldness); }
   __device__ uint32_t lag(float logit) const { return best_key - sampling_key(logit); }
-  // Every entry with mass lags by less than 2^this.
+  // Every entry with mass lags by less than 2^lag_bits().
   __device__ int lag_bits() const {
     const uint32_t most = best_key - sampling_key(largest - 29.0f / coldness);
     return 32 - __clz(static_cast<int>(most | 1u));
   }
 };
 
-// f(logit) for logits[first … end), a worker of `workers` its share; NaNs as -infinity.
+// Calls f(logit) for the share of `worker`, one of `workers`, of logits[first … end). A NaN is passed as -infinity.
 template <class F>
 __device__ void for_each_logit(const float* logits, bool vector, int first, int end, int worker, int workers, F&& f) {
   const auto number = [](float x) { return fmaxf(x, -INFINITY); };
@@ -48,12 +48,13 @@ __device__ void for_each_logit(const float* logits, bool vector, int first, int 
   }
 }
 
-// Counts and masses by digit, of the entries whose higher digits are as wanted.
+// Counts and masses for each value of one digit of the lag, over the entries whose higher digits are the wanted ones.
 struct Histogram {
-  uint32_t counts[kDigits], low[kDigits], high[kDigits];  // masses in two words: there is no 64-bit atomic
+  // Masses have two words, because shared memory has no 64-bit atomic addition in hardware.
+  uint32_t counts[kDigits], low[kDigits], high[kDigits];
 };
 
-// The entries that selection looks at: a row's, or its largest.
+// The entries that the selection looks at: all of a row, or its largest ones.
 struct Entries {
   const float* logits;
   int count;
@@ -71,7 +72,7 @@ __device__ void fill(Histogram& histogram, const Row& row, const Entries& entrie
     const uint64_t mass = row.mass(logit);
     if (mass == 0) return;
     const uint32_t digit = (lag >> shift) & ((1u << bits) - 1), low = static_cast<uint32_t>(mass);
-    atomicAdd(&histogram.counts[digit], 1u);  // integers: any order is the same
+    atomicAdd(&histogram.counts[digit], 1u);  // any order of integer additions gives the same sum
     const uint32_t before = atomicAdd(&histogram.low[digit], low);
     const uint32_t high = static_cast<uint32_t>(mass >> 32) + (before + low < before ? 1 : 0);
     if (high != 0) atomicAdd(&histogram.high[digit], high);
@@ -82,7 +83,7 @@ __device__ void fill(Histogram& histogram, const Row& row, const Entries& entrie
 __device__ uint64_t block_sum(uint64_t x) {
   __shared__ uint64_t warps[kRowWarps];
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
-  __syncthreads();  // they may still be read from the last time
+  __syncthreads();  // `warps` may still be read by the last call
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
   __syncthreads();
   x = 0;
@@ -98,16 +99,17 @@ __device__ Amount shuffle_up(Amount x, int step) {
   return {__shfl_up_sync(kAllLanes, x.count, step), __shfl_up_sync(kAllLanes, x.mass, step)};
 }
 
-// The digit in which the amounts first reach `wanted`, and what lies before it; `total` of all digits.
+// The digit in which the amounts first add up to `wanted`: what lies before it, what has this digit, and the total over
+// all digits.
 struct Crossing {
   Amount before, at, total;
   uint32_t digit;
 };
-// Which of an Amount is wanted.
+// Which part of an Amount is meant.
 enum class By { kCount, kMass };
 __device__ uint64_t get(Amount amount, By by) { return by == By::kCount ? amount.count : amount.mass; }
 
-// What a thread's digits have before them: a scan over the block.
+// The amounts of a thread's digits, the sum of all digits before them, and the total: a scan over the block.
 struct Scan {
   Amount digits[kEachDigits], before, total;
 };
@@ -155,16 +157,17 @@ __device__ Crossing cross(const Scan& scanned, By by, uint64_t wanted) {
   return result;
 }
 
-// Which entries are kept: those that lag by less than `cut`, and of those that lag by just that, the first `ties` by
-// id.
+// Which entries are kept: those that lag by less than `cut`, and, among those that lag by exactly `cut`, the first
+// `ties` by id.
 struct Kept {
   uint64_t cut = uint64_t{1} << 32;
   uint32_t ties = 0;
-  uint64_t tie_mass = 0;  // the mass of one of them
-  uint64_t mass = 0;      // the mass of all that is kept; 0: not known
+  uint64_t tie_mass = 0;  // the mass of one such tie
+  uint64_t mass = 0;      // the mass of all kept entries; 0: not known
 };
 
-// Keeps the fewest entries, by lag and id, that amount to `wanted`, at most what `entries` amount to.
+// Keeps the fewest entries, in the order of lag and id, whose count or mass reaches `wanted`, which is at most that of
+// all `entries`.
 __device__ Kept select(const Row& row, Histogram& histogram, const Entries& entries, By by, uint64_t wanted) {
   int shift = row.lag_bits(), bits = min(shift, kDigitBits);
   shift -= bits;
@@ -186,8 +189,8 @@ __device__ Kept select(const Row& row, Histogram& histogram, const Entries& entr
   }
 }
 
-// The first id with which the kept masses exceed what the row draws of them: pieces of ids by warps, then pieces of
-// that piece.
+// Draws a number below the mass of the kept entries, and returns the first id up to which the kept masses exceed it.
+// The warps add up one piece of the row each, then pieces of the piece in which that id lies, and so on.
 __device__ int find_id(const Row& row, const Kept& kept, uint64_t seed, const int32_t* draw) {
   struct Piece {
     uint64_t mass, ties;
@@ -234,7 +237,7 @@ __device__ int find_id(const Row& row, const Kept& kept, uint64_t seed, const in
     length = min(each, length - chosen * each);
     first += chosen * each;
   }
-  // Every warp does the same.
+  // Every warp does the same from here on.
   Piece mine{};
   if (lane < length) look(mine)(fmaxf(row.logits[first + lane], -INFINITY));
   const unsigned tied = __ballot_sync(kAllLanes, mine.ties != 0);
@@ -258,7 +261,8 @@ __device__ uint64_t best_of(uint64_t best) {
   return best;
 }
 
-// A logit that about one in a hundred reach, 128 at least: the least among the groups of four threads' best.
+// A logit that about one in a hundred entries reach, and at least 128: the smallest among the best logits of groups of
+// four threads.
 __device__ float window_of(uint64_t best) {
   __shared__ uint64_t warps[kRowWarps];
   for (int step = 1; step < 4; step *= 2) best = max(best, __shfl_xor_sync(kAllLanes, best, step));
@@ -269,7 +273,8 @@ __device__ float window_of(uint64_t best) {
   return best == 0 ? -INFINITY : sampling_logit(static_cast<uint32_t>(best >> 32));  // 0: a group without entries
 }
 
-// What the rule keeps. The window has the largest logits; where it does not decide, the whole row is looked at.
+// Finds what the rule keeps. `window` gets the largest logits, from `lowest` on; where they do not decide, the whole
+// row is looked at.
 __device__ Kept keep(const SamplingRule& rule, const Row& row, float lowest, Histogram& histogram, float* window) {
   __shared__ int collected;
   if (threadIdx.x == 0) collected = 0;
@@ -285,7 +290,7 @@ __device__ Kept keep(const SamplingRule& rule, const Row& row, float lowest, His
     if (!inside) return;
     mass += own;
     if (own != 0) ++count;
-    const int place = atomicAdd(&collected, 1);  // in any order: they are counted and summed
+    const int place = atomicAdd(&collected, 1);  // in any order, because they are only counted and summed
     if (place < kWindow) window[place] = logit;
   });
   count = block_sum(count);
@@ -293,7 +298,7 @@ __device__ Kept keep(const SamplingRule& rule, const Row& row, float lowest, His
   if (by_mass && !by_count) row_mass = block_sum(row_mass);
   Entries entries{window, collected, false};
   const Entries everything{row.logits, row.vocab, row.vector};
-  // An entry without mass in the window: all that have any are there.
+  // If the window has an entry without mass, then it has all entries with mass.
   const bool whole = collected <= kWindow && count < static_cast<uint64_t>(collected);
   if (collected > kWindow) entries = everything;
   Kept kept;

@@ -1,5 +1,6 @@
-// top_log_probs: log-softmax of a row and its k largest entries, one block a row. For small k the threads' own best
-// entries bound the k-th largest from below, and few entries lie above that bound; otherwise radix selection finds it.
+// top_log_probs: the log-softmax of a row's k largest entries; one block takes one row. For small k, the threads' own
+// best entries bound the k-th largest from below, and few entries lie above that bound; otherwise radix selection finds
+// it.
 #include <cmath>
 
 #include "kernels/cuda/sampling/launch.h"
@@ -11,9 +12,9 @@ namespace {
 
 constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits;
 constexpr int kSmallTop = 64;     // up to this k the bound is tried first
-constexpr int kSharedTop = 1024;  // up to this many entries are ordered in shared memory, beyond in the outputs
+constexpr int kSharedTop = 1024;  // up to this many entries are sorted in shared memory, more of them in the outputs
 
-// How many of `count` orders are larger.
+// The number of orders, among `count`, that are larger than `order`.
 __device__ int rank_among(uint64_t order, const uint64_t* orders, int count) {
   int rank = 0;
 #pragma unroll 4
@@ -25,10 +26,10 @@ struct Selection {
   uint64_t prefix;  // the digits found so far, highest first
   int shift;        // the place, in bits, of the last digit found
   int remaining;    // entries still to be taken among those with this prefix
-  bool all;         // these are all that have this prefix
+  bool all;         // the remaining entries are all that have this prefix
 };
 
-// Warp 0: the digit in which the `remaining`-th largest falls.
+// Warp 0 finds the digit of the `remaining`-th largest entry.
 __device__ void choose_digit(const int* histogram, Selection& selection) {
   constexpr int kEach = kDigits / 32;
   const int lane = threadIdx.x, top = kDigits - 1 - lane * kEach;  // a lane takes kEach digits downwards from `top`
@@ -51,7 +52,7 @@ __device__ void choose_digit(const int* histogram, Selection& selection) {
   }
 }
 
-// Afterwards exactly k entries have order_of(entry) >> shift at least prefix >> shift.
+// Selects the k largest entries: afterwards exactly k entries have order_of(entry) >> shift at least prefix >> shift.
 __device__ void select_top(const float* logits, int vocab, int k, int* histogram, Selection& selection) {
   if (threadIdx.x == 0) selection = {0, 64, k, k == vocab};
   __syncthreads();
@@ -64,7 +65,7 @@ __device__ void select_top(const float* logits, int vocab, int k, int* histogram
     for (int id = threadIdx.x; id < vocab; id += kRowThreads) {
       const uint64_t order = order_of(logits, id);
       const bool same_prefix = shift + kDigitBits == 64 || (order ^ prefix) >> (shift + kDigitBits) == 0;
-      if (same_prefix) atomicAdd(&histogram[(order >> shift) & (kDigits - 1)], 1);  // integers: any order is the same
+      if (same_prefix) atomicAdd(&histogram[(order >> shift) & (kDigits - 1)], 1);  // in any order
     }
     __syncthreads();
     if (threadIdx.x < 32) choose_digit(histogram, selection);
@@ -72,8 +73,8 @@ __device__ void select_top(const float* logits, int vocab, int k, int* histogram
   }
 }
 
-// Puts the pairs in descending order of (key, lower id): a bitonic network whose comparators all point the same way, so
-// that any k works as if smaller entries followed.
+// Sorts the pairs by key, descending, and equal keys by id, ascending. The bitonic network's comparators all point the
+// same way, so that any k works as if smaller entries followed.
 __device__ void sort_pairs(uint32_t* keys, int32_t* ids, int k) {
   const auto compare = [&](int i, int j) {
     if (j <= i || j >= k) return;
@@ -96,7 +97,8 @@ __device__ void sort_pairs(uint32_t* keys, int32_t* ids, int k) {
   __syncthreads();
 }
 
-// The k best for small k; false where too many entries lie above the bound. `orders`: kSharedTop of them.
+// Writes the k best entries for small k. Returns false where too many entries lie above the bound. `orders` has room
+// for kSharedTop.
 __device__ bool small_top(const float* logits, int vocab, int k, uint64_t best, double log_sum, uint64_t* orders,
                           int32_t* out_ids, float* out_log_probs) {
   constexpr int kGroup = 4,
@@ -108,20 +110,20 @@ __device__ bool small_top(const float* logits, int vocab, int k, uint64_t best, 
   if (threadIdx.x % kGroup == 0) orders[threadIdx.x / kGroup] = best;
   if (threadIdx.x == 0) {
     collected = 0;
-    bound = 0;  // stays where fewer than k groups have entries: then all are collected
+    bound = 0;  // stays 0 where fewer than k groups have entries; then all are collected
   }
   __syncthreads();
-  // Orders are unique, except the zeros of groups without entries.
+  // Orders are unique, except for the zeros of groups without entries.
   if (threadIdx.x < kGroups && orders[threadIdx.x] != 0 && rank_among(orders[threadIdx.x], orders, kGroups) == k - 1)
     bound = orders[threadIdx.x];
   __syncthreads();
-  const float lowest = sampling_logit(static_cast<uint32_t>(bound >> 32));  // without a bound a NaN
+  const float lowest = sampling_logit(static_cast<uint32_t>(bound >> 32));  // a NaN where there is no bound
 #pragma unroll 8
   for (int id = threadIdx.x; id < vocab; id += kRowThreads) {
-    if (logits[id] < lowest) continue;  // most of them; not a NaN
+    if (logits[id] < lowest) continue;  // true for most entries, and never for a NaN
     const uint64_t order = order_of(logits, id);
     if (order < bound) continue;
-    const int place = atomicAdd(&collected, 1);  // in any order: they are ranked next
+    const int place = atomicAdd(&collected, 1);  // in any order, because they are ranked next
     if (place < kSharedTop) orders[place] = order;
   }
   __syncthreads();
@@ -135,7 +137,7 @@ __device__ bool small_top(const float* logits, int vocab, int k, uint64_t best, 
   return true;
 }
 
-// The k best for any k.
+// Writes the k best entries for any k.
 __device__ void any_top(const float* logits, int vocab, int k, double log_sum, uint32_t* shared_keys,
                         int32_t* shared_ids, int32_t* out_ids, float* out_log_probs) {
   __shared__ int histogram[kDigits], collected;
@@ -149,13 +151,13 @@ __device__ void any_top(const float* logits, int vocab, int k, double log_sum, u
   for (int id = threadIdx.x; id < vocab; id += kRowThreads) {
     const uint64_t order = order_of(logits, id);
     if (shift < 64 && order >> shift < threshold) continue;
-    const int place = atomicAdd(&collected, 1);  // in any order: they are sorted next
+    const int place = atomicAdd(&collected, 1);  // in any order, because they are sorted next
     keys[place] = static_cast<uint32_t>(order >> 32);
     ids[place] = id;
   }
   sort_pairs(keys, ids, k);
   for (int j = threadIdx.x; j < k; j += kRowThreads) {
-    const uint32_t key = keys[j];  // may be the place that is written
+    const uint32_t key = keys[j];  // keys may be the same memory as out_log_probs
     out_ids[j] = ids[j];
     out_log_probs[j] = log_prob(key, log_sum);
   }
@@ -167,7 +169,7 @@ __device__ void any_top(const float* logits, int vocab, int k, double log_sum, u
 // - alignment: any.
 __global__ void __launch_bounds__(kRowThreads, 2)
     top_log_probs_kernel(const float* all_logits, int vocab, int k, int32_t* all_ids, float* all_log_probs) {
-  __shared__ uint64_t memory[kSharedTop];  // orders, or keys and ids
+  __shared__ uint64_t memory[kSharedTop];  // holds orders, or keys and ids
   const float* logits = all_logits + static_cast<int64_t>(blockIdx.x) * vocab;
   int32_t* ids = all_ids + static_cast<int64_t>(blockIdx.x) * k;
   float* log_probs = all_log_probs + static_cast<int64_t>(blockIdx.x) * k;
