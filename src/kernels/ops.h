@@ -79,15 +79,16 @@ class Ops {
   virtual void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) = 0;
 
   // The gated short convolution between its two projections, B, C, z = columns of bcz:
-  //   u = B ∘ z;  v[t, c] = bias[c] + Σ_j weight[c, j] · u[t − (L−1) + j, c], zeros before the sample starts;  out = C
-  //   ∘ v
+  //   u = B ∘ z, zero before the sample starts
+  //   v[t, c] = bias[c] + Σ_j weight[c, j] · u[t − (L−1) + j, c]
+  //   out = C ∘ v
   // bcz [tokens, 3 hidden] act, weight [hidden, L] weight, bias [hidden] weight or empty, out [tokens, hidden] act
   virtual void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                           const Tensor& out) = 0;
 
   // RMSNorm over the head dimension of every query and key head, then RoPE (element i pairs with i + head_dim / 2), in
-  // place. qkv [tokens, (heads + 2 kv_heads) head_dim] act: query heads, key heads, value heads; weights [head_dim]
-  // weight
+  // place.
+  // qkv [tokens, (heads + 2 kv_heads) head_dim] act: query heads, key heads, value heads; weights [head_dim] weight
   virtual void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
                             float rope_theta, AttentionShape shape, const Batch& batch) = 0;
 
@@ -104,21 +105,22 @@ class Ops {
   virtual void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
                                 const Tensor& out) = 0;
 
-  // short_conv for sequences whose u of the last L − 1 positions is kept between batches; gives the same bits.  states
-  // [rows, L − 1, hidden] fp32, oldest first; a sequence reads one row and writes another (batch.states)
+  // short_conv for sequences whose u of the last L − 1 positions is kept between batches; gives the same bits.
+  // states [rows, L − 1, hidden] fp32, oldest first; a sequence reads one row and writes another (batch.states)
   virtual void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                                  const Tensor& states, const Tensor& out) = 0;
 
-  // out = silu(gate) ∘ up, where gate and up are a wᵀ and their rows alternate in w (kGateUpBlock).  a [m, k] act, w [2
-  // ffn, k] weight, out [m, ffn] act
+  // out = silu(gate) ∘ up, where gate and up are a wᵀ and their rows alternate in w (kGateUpBlock).
+  // a [m, k] act, w [2 ffn, k] weight, out [m, ffn] act
   virtual void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) = 0;
 
   // p = sigmoid(logits). Chooses the top_k of p + bias, ties to the lower id; the weights are p of the chosen ones, by
-  // the rule.  logits [tokens, experts] fp32, bias [experts] fp32 or empty; fills routing.ids and .weights
+  // the rule.
+  // logits [tokens, experts] fp32, bias [experts] fp32 or empty; fills routing.ids and .weights
   virtual void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) = 0;
 
-  // normed = rms_norm(x); logits = normed gateᵀ in fp32; route(logits).  x, normed [tokens, hidden] act, norm_weight
-  // [hidden] weight, gate [experts, hidden] weight; normed may be x
+  // normed = rms_norm(x); logits = normed gateᵀ in fp32; route(logits).
+  // x, normed [tokens, hidden] act, norm_weight [hidden] weight, gate [experts, hidden] weight; normed may be x
   virtual void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
                           RouterRule rule, const Tensor& normed, const Routing& routing) = 0;
 
@@ -128,30 +130,30 @@ class Ops {
   // out[i] = x[rows[i]].  x [any, n], rows [count] int32, out [count, n], same type
   virtual void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) = 0;
 
-  // Rows expert_offsets[e] … expert_offsets[e + 1] of a times w[e]ᵀ.  a [rows, k] act, w [experts, n, k] weight, out
-  // [rows, n] act
+  // Rows expert_offsets[e] … expert_offsets[e + 1] of a times w[e]ᵀ.
+  // a [rows, k] act, w [experts, n, k] weight, out [rows, n] act
   virtual void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) = 0;
 
   // matmul_swiglu with the rows and the matrix of each expert.  w [experts, 2 ffn, k] weight, out [rows, ffn] act
   virtual void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) = 0;
 
-  // residual[t] += Σ_j routing.weights[t, j] · y[routing.rows[t, j]], in the order of j.  y [tokens top_k, hidden],
-  // residual [tokens, hidden] act
+  // residual[t] += Σ_j routing.weights[t, j] · y[routing.rows[t, j]], in the order of j.
+  // y [tokens top_k, hidden], residual [tokens, hidden] act
   virtual void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) = 0;
 
-  // combine_experts, then normed = rms_norm(residual): the same bits in one pass.  norm_weight [hidden] weight, normed
-  // [tokens, hidden] act
+  // combine_experts, then normed = rms_norm(residual): the same bits in one pass.
+  // norm_weight [hidden] weight, normed [tokens, hidden] act
   virtual void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual,
                                     const Tensor& norm_weight, float eps, const Tensor& normed) = 0;
 
-  // The k largest of log_softmax(logits), ties to the lower id.  logits [rows, vocab] fp32; ids [rows, k] int32,
-  // log_probs [rows, k] fp32
+  // The k largest of log_softmax(logits), ties to the lower id.
+  // logits [rows, vocab] fp32; ids [rows, k] int32, log_probs [rows, k] fp32
   virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;
 
   // Draws one token for each row by the row's rule, and gives its log_softmax(logits). A draw depends only on the row's
-  // own rule, logits and `draws`.  logits [rows, vocab] fp32, draws [rows, 2] int32: the sample's number and the
-  // token's place in it, rules [rows, kRuleWords] int32: a SamplingRule each, on 8 bytes; ids [rows] int32, log_probs
-  // [rows] fp32
+  // own rule, logits and `draws`.
+  // logits [rows, vocab] fp32; draws [rows, 2] int32: the sample's number and the token's place in it;
+  // rules [rows, kRuleWords] int32: a SamplingRule each, on 8 bytes; ids [rows] int32, log_probs [rows] fp32
   virtual void sample(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& ids,
                       const Tensor& log_probs) = 0;
 };

@@ -67,4 +67,6 @@ struct Tensor {
   }
 };
 
+inline bool is_float(const Tensor& x) { return x.dtype != DType::kI32; }
+
 }  // namespace lfm2

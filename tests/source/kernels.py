@@ -2,8 +2,9 @@
 """The kernels' house rules: an operator's name finds its file and its test, and a kernel's head says what it takes and does.
 
 Every operator of `Ops` has a source in a folder of src/kernels/cuda and a test of its name in the folder of the same name below
-tests/cuda; a source may go on after the name (attention_mma.cu). Above every __global__ function stands what its operands are, what a
-block and a thread do, and which alignment they need. Ends with 1 and a line for everything that is missing.
+tests/cuda; a source may go on after the name (attention_mma.cu). tests/CMakeLists.txt names every test file in
+tests/cuda and tests/unit/kernels, because one that it does not name is never compiled. Above every __global__ function stands what its
+operands are, what a block and a thread do, and which alignment they need. Ends with 1 and a line for everything that is missing.
 """
 import pathlib, re, sys
 
@@ -13,7 +14,7 @@ HEAD = ("- operands:", "- block:", "- thread:", "- alignment:")
 
 def operators():
     text = (ROOT / "src/kernels/ops.h").read_text()
-    return re.findall(r"virtual void (\w+)\(", text)
+    return re.findall(r"virtual [\w:&<> ]+ (\w+)\(", text)
 
 
 def missing_files(names):
@@ -24,6 +25,15 @@ def missing_files(names):
             yield f"{name}: no source of this name in a folder of src/kernels/cuda"
         elif not any((ROOT / "tests/cuda" / folder / f"{name}_test.cpp").is_file() for folder in folders):
             yield f"{name}: no {name}_test.cpp in tests/cuda/{' or '.join(sorted(folders))}"
+
+
+def unlisted_tests():
+    lines = (ROOT / "tests/CMakeLists.txt").read_text().splitlines()
+    listed = {word.strip("()") for line in lines for word in line.split("#")[0].split()}
+    for folder in ("cuda", "unit/kernels"):
+        for path in sorted((ROOT / "tests" / folder).rglob("*_test.cpp")):
+            if str(path.relative_to(ROOT / "tests")) not in listed:
+                yield f"{path.relative_to(ROOT)}: tests/CMakeLists.txt does not name it, so it is not compiled"
 
 
 def head_of(lines, at):
@@ -54,7 +64,7 @@ def main():
     kernels = sum(path.read_text().count("__global__ void") for path in paths)
     if len(names) < 20 or kernels < 40:
         sys.exit(f"Only {len(names)} operators and {kernels} kernels found: this script no longer reads the source")
-    found = [*missing_files(names), *missing_heads(paths)]
+    found = [*missing_files(names), *unlisted_tests(), *missing_heads(paths)]
     print("\n".join(found) or f"{len(names)} operators have their files and tests, {kernels} kernels their heads")
     return 1 if found else 0
 

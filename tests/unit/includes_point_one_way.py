@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
-"""includes_point_one_way.py SOURCE: every folder includes only from the folders that are named for it here; no circles, but for the one that is
-named. CUDA, MPI and HDF5 headers stand only where they belong. Then the same on a small tree with wrong includes, each of which must be found."""
+"""Every folder includes only from the folders that are named for it here; no circles, but for the one that is named. CUDA, MPI and HDF5
+headers stand only where they belong. Then the same on a small tree with wrong includes, each of which must be found.
+
+    includes_point_one_way.py [ROOT]    # of the repository; this script's own where no other one is named
+"""
 import pathlib, re, sys, tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # A folder may always include from itself. Rows of src/stage include from rows above their own.
 KERNELS = ["kernels"]
@@ -98,8 +103,8 @@ WRONG = {
 
 
 def main():
-    found = violations(pathlib.Path(sys.argv[1]))
-    print("\n".join(found))
+    found = violations(pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
+    print("\n".join(found) or "every include points one way")
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         (root / "weights-tools").mkdir()

@@ -236,7 +236,7 @@ void CpuOps::write_swiglu(const float* sums, int64_t columns, DType type, std::b
 void CpuOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) {
   const int64_t m = a.dim(0), n = w.dim(0);
   expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == w.dim(1) && out.dim(0) == m && out.dim(1) == n &&
-             (!bias || bias.numel() == n) && a.dtype != DType::kI32 && w.dtype != DType::kI32,
+             (!bias || bias.numel() == n) && is_float(a) && is_float(w),
          "matmul: shapes");
   row_blocks_.clear();
   cut_rows(0, 0, m);
@@ -250,8 +250,7 @@ void CpuOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const 
 void CpuOps::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) {
   const int64_t m = a.dim(0), n = w.dim(0);
   expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == w.dim(1) && out.dim(0) == m &&
-             2 * out.dim(1) == n && n % kGateUpColumns == 0 && out.dtype == a.dtype && a.dtype != DType::kI32 &&
-             w.dtype != DType::kI32,
+             2 * out.dim(1) == n && n % kGateUpColumns == 0 && out.dtype == a.dtype && is_float(a) && is_float(w),
          "matmul_swiglu: shapes");
   row_blocks_.clear();
   cut_rows(0, 0, m);
@@ -271,8 +270,7 @@ void CpuOps::cut_experts(const Tensor& a, const Tensor& w, const Tensor& expert_
 
 void CpuOps::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
   expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == w.dim(2) && out.dim(0) == a.dim(0) &&
-             out.dim(1) == w.dim(1) && expert_offsets.numel() == w.dim(0) + 1 && a.dtype != DType::kI32 &&
-             w.dtype != DType::kI32,
+             out.dim(1) == w.dim(1) && expert_offsets.numel() == w.dim(0) + 1 && is_float(a) && is_float(w),
          "grouped_matmul: shapes");
   cut_experts(a, w, expert_offsets);
   multiply_blocks({.a = a, .w = w, .out = out});
@@ -281,7 +279,7 @@ void CpuOps::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expe
 void CpuOps::grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
   expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == w.dim(2) && out.dim(0) == a.dim(0) &&
              2 * out.dim(1) == w.dim(1) && w.dim(1) % kGateUpColumns == 0 && out.dtype == a.dtype &&
-             expert_offsets.numel() == w.dim(0) + 1 && a.dtype != DType::kI32 && w.dtype != DType::kI32,
+             expert_offsets.numel() == w.dim(0) + 1 && is_float(a) && is_float(w),
          "grouped_swiglu: shapes");
   cut_experts(a, w, expert_offsets);
   multiply_blocks({.a = a, .w = w, .out = out, .swiglu = true});

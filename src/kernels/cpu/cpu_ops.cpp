@@ -31,7 +31,8 @@ void CpuOps::embed(const Tensor& ids, const Tensor& table, const Tensor& out) {
 
 void CpuOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) {
   const int64_t n = weight.numel();
-  expect(x.rank == 2 && x.dim(1) == n && out.dims == x.dims && out.dtype == x.dtype, "rms_norm: shapes");
+  expect(x.rank == 2 && x.dim(1) == n && out.dims == x.dims && out.dtype == x.dtype && is_float(x) && is_float(weight),
+         "rms_norm: shapes");
   const float* in = as_float(x, activations_);
   const float* scale = as_float(weight, weights_);
   with_float_type(out.dtype, [&](auto zero) {

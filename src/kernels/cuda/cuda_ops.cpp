@@ -18,7 +18,8 @@ void CudaOps::embed(const Tensor& ids, const Tensor& table, const Tensor& out) {
 
 void CudaOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) {
   const int64_t n = weight.numel();
-  expect(x.rank == 2 && x.dim(1) == n && out.dims == x.dims && out.dtype == x.dtype, "rms_norm: shapes");
+  expect(x.rank == 2 && x.dim(1) == n && out.dims == x.dims && out.dtype == x.dtype && is_float(x) && is_float(weight),
+         "rms_norm: shapes");
   launch_rms_norm(stream_, x.data, any(weight), eps, x.dim(0), n, out.data, x.dtype);
 }
 

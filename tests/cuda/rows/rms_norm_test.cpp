@@ -67,5 +67,15 @@ TEST_F(CudaRmsNormTest, InPlaceOrNot) {
   }
 }
 
+TEST_F(CudaRmsNormTest, RefusesOtherShapesAndIntegers) {
+  const HostTensor host_x(DType::kF32, {3, 5}), host_weight(DType::kF32, {5}), host_narrower(DType::kF32, {3, 4}),
+      host_integers(DType::kI32, {3, 5}), host_integer_weight(DType::kI32, {5});
+  const DeviceTensor x(host_x), weight(host_weight), narrower(host_narrower), integers(host_integers),
+      integer_weight(host_integer_weight);
+  EXPECT_THROW(on_gpu([&](Ops& ops) { ops.rms_norm(x, weight, 1e-5f, narrower); }), Error);
+  EXPECT_THROW(on_gpu([&](Ops& ops) { ops.rms_norm(integers, weight, 1e-5f, integers); }), Error);
+  EXPECT_THROW(on_gpu([&](Ops& ops) { ops.rms_norm(x, integer_weight, 1e-5f, x); }), Error);
+}
+
 }  // namespace
 }  // namespace lfm2

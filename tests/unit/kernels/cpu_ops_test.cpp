@@ -93,6 +93,16 @@ TEST_P(RmsNormTest, EveryTypeInPlaceAndOddWidths) {
       }
 }
 
+TEST_P(RmsNormTest, RefusesOtherShapesAndIntegers) {
+  const HostTensor weight(DType::kF32, {5}), integer_weight(DType::kI32, {5});
+  for (const int64_t rows : {0, 3}) {
+    const HostTensor x(DType::kF32, {rows, 5}), narrower(DType::kF32, {rows, 4}), integers(DType::kI32, {rows, 5});
+    EXPECT_THROW(ops.rms_norm(x, weight, 1e-5f, narrower), Error) << rows;
+    EXPECT_THROW(ops.rms_norm(integers, weight, 1e-5f, integers), Error) << rows;
+    EXPECT_THROW(ops.rms_norm(x, integer_weight, 1e-5f, x), Error) << rows;
+  }
+}
+
 TEST_P(ShortConvTest, AgreesWithTransformers) {
   for (const std::string kind : {"k3", "k3_bias", "k4", "k4_bias"}) {
     SCOPED_TRACE(kind);

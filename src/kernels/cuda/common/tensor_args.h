@@ -12,6 +12,4 @@ inline AnyArray any(const Tensor& x) { return {x ? x.data : nullptr, x.dtype}; }
 
 inline bool on_16_bytes(const Tensor& x) { return (reinterpret_cast<uintptr_t>(x.data) & 15u) == 0; }
 
-inline bool is_float(const Tensor& x) { return x.dtype != DType::kI32; }
-
 }  // namespace lfm2
