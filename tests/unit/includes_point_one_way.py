@@ -29,13 +29,15 @@ ALLOWED = {
     "stage/hdf5": KERNELS + ["stage/support"],
     "stage/model": KERNELS + ["stage/support"],
     "stage/shards": KERNELS + ["stage/support", "stage/hdf5", "stage/model"],
-    "stage/io": KERNELS + ["stage/support", "stage/hdf5", "stage/model"],  # results need no shards
+    "stage/io/lines": KERNELS + ["stage/support", "text"],
+    "stage/io": KERNELS + ["stage/support", "stage/hdf5", "stage/model", "stage/io/lines", "text"],  # results need no shards
     "stage/pipeline": KERNELS + ["comm", "stage/support", "stage/model"],
     "stage/scoring": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/pipeline"],
     # Scoring and generation never include each other.
-    "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/pipeline"],
+    "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/lines", "stage/pipeline"],
 }
-STAGE = ["stage/support", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/pipeline", "stage/scoring", "stage/generation"]
+STAGE = ["stage/support", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/pipeline", "stage/scoring",
+         "stage/generation", "text"]
 # "stage" is for version.h.
 ALLOWED["stage/job"] = KERNELS + ["kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "stage", *STAGE]
 ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job"]

@@ -145,7 +145,7 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
                    [&] { run_.wait([&] { return compute_.all_computed(); }, Phase::kCompute, step - 1); });
   if (links_.stage.last()) {
     Unread& unread = unread_.emplace_back(Unread{buffer, step, {}});
-    for (size_t i = 0; i < arrays.draws.size(); i += 2) unread.samples.push_back(arrays.draws[i]);
+    for (const int32_t slot : arrays.draw_slots) unread.samples.push_back(table_->sequence(slot).sample);
   } else {
     links_.channel->send(buffer, hidden, compute_.computed(buffer));
   }

@@ -1,6 +1,6 @@
 #include "stage/generation/sample_requests.h"
 
-#include "stage/io/answer_form.h"
+#include "stage/io/lines/answer_form.h"
 
 namespace lfm2 {
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "stage/io/answer_form.h"
 #include "stage/io/completion.h"
+#include "stage/io/lines/answer_form.h"
 #include "stage/io/output_file.h"
 
 namespace lfm2 {

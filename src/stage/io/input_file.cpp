@@ -11,8 +11,8 @@
 #include "kernels/thread_pool.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
-#include "stage/io/line_reader.h"
-#include "stage/io/request_line.h"
+#include "stage/io/lines/line_reader.h"
+#include "stage/io/lines/request_line.h"
 #include "stage/support/checked_file.h"
 
 namespace lfm2 {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "stage/io/lines/sample_rules.h"
 #include "stage/io/sample_names.h"
 #include "stage/io/sample_offsets.h"
-#include "stage/io/sample_rules.h"
 #include "stage/io/token_ids.h"
 
 namespace lfm2 {

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <map>
 
-#include "stage/io/answer_form.h"
+#include "stage/io/lines/answer_form.h"
 #include "stage/model/memory_plan.h"
 #include "stage/scoring/cost_model.h"
 #include "stage/support/json.h"

@@ -1,7 +1,7 @@
 #include "stage/job/job_text.h"
 
 #include "stage/io/journal.h"
-#include "stage/io/request_line.h"
+#include "stage/io/lines/request_line.h"
 #include "stage/model/model_config.h"
 #include "stage/shards/shard_reader.h"
 #include "stage/support/json.h"

@@ -10,7 +10,7 @@
 #include "comm/mpi_world.h"
 #include "stage/generation/generation_config.h"
 #include "stage/io/input_file.h"
-#include "stage/io/line_reader.h"
+#include "stage/io/lines/line_reader.h"
 #include "stage/job/options.h"
 #include "text/text_model.h"
 

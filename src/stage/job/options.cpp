@@ -277,10 +277,12 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     const int words = parsed.doctor ? 1 : 0;
     app.parse(argc - words, argv + words);
     if (dtype != "auto") options.dtype = parse_dtype(dtype);
-    if (options.prompt)
+    if (options.prompt) {
       options.samples = 1;
-    else if (options.samples == 0 && options.input.empty())
+      options.quiet = !options.verbose;  // standard output is the text's
+    } else if (options.samples == 0 && options.input.empty()) {
       options.samples = 1024;
+    }
     if (!parsed.doctor) {
       check_needs(app, options);
       options.generation.temperature_given = app.count("--temperature") > 0;

@@ -35,8 +35,8 @@ struct StepArrays {
   int64_t tokens = 0, singles = 0, max_length = 0;
   std::vector<int32_t> positions, offsets, sequence_of, states;
   std::vector<int32_t> page_table;  // [sequences, table_width]
-  // Of each sequence that draws a token after this step: the row of its newest token, (sample, number of tokens drawn
-  // before), sequence slot and sampling rule.
+  // Of each sequence that draws a token after this step: the row of its newest token, (Request::draw, number of tokens
+  // drawn before), sequence slot and sampling rule.
   std::vector<int32_t> draw_rows, draws, draw_slots;
   std::vector<SamplingRule> draw_rules;
   int64_t sequences() const { return static_cast<int64_t>(offsets.size()) - 1; }

@@ -122,8 +122,7 @@ TEST_P(ScorerTest, ASampleDependsOnItselfAlone) {
         same_bits(together, score(GetParam(), equal_partition(layers(), 2), all, 3, Positions::kLast, compute, 3)));
     for (int64_t sample = 0; sample < all.count(); ++sample) {
       const auto first = all.offsets[sample], end = all.offsets[static_cast<size_t>(sample + 1)];
-      const Samples one{
-          .ids = {all.ids.begin() + first, all.ids.begin() + end}, .offsets = {0, end - first}};
+      const Samples one{.ids = {all.ids.begin() + first, all.ids.begin() + end}, .offsets = {0, end - first}};
       const std::vector<float> alone =
           score(GetParam(), equal_partition(layers(), 1), one, 0, Positions::kLast, compute);
       EXPECT_EQ(std::memcmp(alone.data(), together.data() + sample * vocab(), alone.size() * sizeof(float)), 0)

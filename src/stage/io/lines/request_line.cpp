@@ -1,5 +1,5 @@
 // Batch lines and short ones give their fields to the same readers: body and line are objects of the same fields.
-#include "stage/io/request_line.h"
+#include "stage/io/lines/request_line.h"
 
 #include <fmt/ranges.h>
 

@@ -1,5 +1,5 @@
 // Pieces are read until a line is whole; whole lines are given out together.
-#include "stage/io/line_reader.h"
+#include "stage/io/lines/line_reader.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "stage/io/sample_rules.h"
+#include "stage/io/lines/sample_rules.h"
 
 namespace lfm2 {
 

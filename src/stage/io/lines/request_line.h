@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "stage/io/sample_rules.h"
+#include "stage/io/lines/sample_rules.h"
 #include "stage/support/json_fwd.h"
 
 namespace lfm2 {
