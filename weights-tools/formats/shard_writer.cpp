@@ -59,9 +59,7 @@ bool is_shard_name(std::string_view rest) {
 // The text files that a shard of an earlier split lists; none where it is damaged.
 std::map<std::string, std::string> older_text_files(const fs::path& older_shard) {
   try {
-    // Looks at the root's attributes alone: no dataset has the attribute's name.
-    const h5::Scan scan = h5::scan(CheckedFile(older_shard), {.only = {shard::kTextFilesAttribute}});
-    return text_files_of(scan.attributes, older_shard.string());
+    return text_files_of(h5::scan(CheckedFile(older_shard)).attributes, older_shard.string());
   } catch (const Error&) {
     return {};
   }
