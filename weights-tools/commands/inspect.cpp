@@ -86,6 +86,12 @@ void print_stages(const ShardSet& shards) {
   }
 }
 
+void print_text_files(const ShardSet& shards) {
+  if (shards.text_files().empty()) return;
+  fmt::print("\n{:<41} {}\n", "text file", "XXH3-128");
+  for (const auto& [name, checksum] : shards.text_files()) fmt::print("{:<41} {}\n", name, checksum);
+}
+
 void print_layers(const ModelSource& model) {
   fmt::print("\n{:<10} {:<30} {:>8} {:>14} {:>12}  {}\n", "layer", "kind", "tensors", "parameters", "bytes", "type");
   for (const auto& [layer, summary] : summarize(model))
@@ -106,6 +112,7 @@ OrderedJson describe(const ModelSource& model, const std::string& path, const Sh
                       {"config", OrderedJson::parse(model.config_text())}};
   if (shards != nullptr) {
     json["split_id"] = shards->split_id();
+    json["text_files"] = shards->text_files();
     json["stages"] = OrderedJson::array();
     for (size_t stage = 0; stage < shards->stages().size(); ++stage)
       json["stages"].push_back({{"file", shards->files()[stage].path().filename().string()},
@@ -141,7 +148,10 @@ void run_inspect(const InspectOptions& options) {
     return;
   }
   print_config(model->config());
-  if (shards) print_stages(*shards);
+  if (shards) {
+    print_stages(*shards);
+    print_text_files(*shards);
+  }
   print_layers(*model);
 }
 

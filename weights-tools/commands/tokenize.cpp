@@ -13,6 +13,7 @@
 
 #include "kernels/error.h"
 #include "kernels/thread_pool.h"
+#include "stage/shards/shard_format.h"
 #include "stage/support/checked_file.h"
 #include "stage/support/json.h"
 #include "text/tokenizer.h"
@@ -23,13 +24,12 @@ namespace lfm2 {
 
 namespace {
 
-constexpr uint64_t kMaxTokenizerFile = 64 << 20;
 constexpr size_t kBlock = 4 << 20;   // bytes of lines that are read, then converted, then written
 constexpr size_t kPart = 128 << 10;  // bytes of lines that one thread takes
 
 Tokenizer open_tokenizer(const std::filesystem::path& path) {
-  const std::filesystem::path file = std::filesystem::is_directory(path) ? path / "tokenizer.json" : path;
-  return Tokenizer::parse(read_text_file(file, kMaxTokenizerFile), file.string());
+  const std::filesystem::path file = std::filesystem::is_directory(path) ? path / shard::kTokenizerFile : path;
+  return Tokenizer::parse(read_text_file(file, shard::kMaxTextFileBytes), file.string());
 }
 
 int usable_cores() {

@@ -6,12 +6,16 @@
 #include <filesystem>
 
 #include "kernels/error.h"
+#include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
+#include "stage/support/json.h"
+#include "text/tokenizer.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/commands/stage_options.h"
 #include "weights-tools/formats/shard_writer.h"
 #include "weights-tools/model/copy.h"
 #include "weights-tools/model/synth.h"
+#include "weights-tools/model/text_files.h"
 
 namespace lfm2 {
 
@@ -31,6 +35,18 @@ void transfer(const std::string& title, const ModelSource& source, ModelWriter& 
                gigabytes, seconds, gigabytes / seconds, out);
 }
 
+// Refuses what a job would refuse later, when the model is long split. Chat templates are copied as they are.
+void check_text_file(const TextFile& file) {
+  const std::string what = file.path.string();
+  if (file.name == shard::kTokenizerFile) {
+    Tokenizer::parse(file.content, what);
+  } else if (file.name == shard::kGenerationConfigFile) {
+    const Json json = parse_json(file.content, what);
+    if (!json.is_object())
+      throw Error(ExitCode::kData, fmt::format("{}: {}, expected a JSON object", what, json_excerpt(json)));
+  }
+}
+
 // Even with --force, a command must not replace the file that it reads.
 void expect_another(const std::string& in, const std::filesystem::path& replaced, const std::string& out) {
   std::error_code error;
@@ -45,8 +61,10 @@ void run_split(const SplitOptions& options, const Console& console) {
   const std::optional<DType> dtype = wanted_dtype(options.dtype);
   const auto source = open_model(options.model, options.config);
   if (source->form() == "shards") expect_another(options.model, options.out, options.out);
+  const std::vector<TextFile> text_files = read_text_files(*source, options.model, options.config);
+  for (const TextFile& file : text_files) check_text_file(file);
   ShardWriter writer(*source, choose_stages(source->config().layers, options.stages, options.layers), dtype,
-                     options.out, options.force);
+                     options.out, options.force, text_files);
   transfer("split", *source, writer, options.out, console);
 }
 
@@ -62,7 +80,7 @@ void run_synth(const SynthOptions& options, const Console& console) {
 void run_merge(const MergeOptions& options, const Console& console) {
   if (!is_shard_folder(options.shards)) list_shards(options.shards);  // throws, saying what the path is instead
   const auto source = open_model(options.shards);
-  const auto writer = create_model(*source, options.out, options.force);
+  const auto writer = create_model(*source, options.out, options.force, read_text_files(*source, options.shards));
   transfer("merge", *source, *writer, options.out, console);
 }
 

@@ -12,6 +12,7 @@
 #include "weights-tools/commands/limited_child.h"
 #include "weights-tools/model/copy.h"
 #include "weights-tools/model/interrupt.h"
+#include "weights-tools/model/text_files.h"
 
 namespace lfm2 {
 
@@ -91,6 +92,13 @@ ChildLimits limits_for(const VerifyOptions& options) {
   return limits;
 }
 
+// Checks the text files that shards list, and returns their part of the line that says what was checked.
+std::string verify_text_files(const ModelSource& model, const VerifyOptions& options) {
+  if (model.form() != "shards") return "";
+  const size_t count = read_text_files(model, options.model).size();
+  return count == 0 ? "" : fmt::format(", {} text file{}", count, count == 1 ? "" : "s");
+}
+
 // Checks the model, and returns a line that says what was checked.
 std::string verify(const VerifyOptions& options, ProgressMode mode) {
   const bool is_shards = is_shard_folder(options.model);
@@ -106,6 +114,7 @@ std::string verify(const VerifyOptions& options, ProgressMode mode) {
       throw Error(ExitCode::kData,
                   fmt::format("{}: the configuration differs from that of {}", options.model, *options.against));
   }
+  const std::string text_files = verify_text_files(*model, options);
   std::vector<std::byte> ours(kPieceBytes), theirs(other ? kPieceBytes : 0);
   {
     Progress progress("verify", model->total_bytes(), Progress::Unit::kBytes, mode);
@@ -117,7 +126,8 @@ std::string verify(const VerifyOptions& options, ProgressMode mode) {
     }
   }
   return fmt::format(
-      "{}: {} tensors, {}: {}{}", options.model, model->tensors().size(), bytes_text(model->total_bytes()),
+      "{}: {} tensors, {}{}: {}{}", options.model, model->tensors().size(), bytes_text(model->total_bytes()),
+      text_files,
       model->form() == "shards" ? "every checksum is right" : "well formed, in a form that has no checksums",
       other ? fmt::format(", every element is that of {}", *options.against) : std::string());
 }

@@ -9,6 +9,7 @@
 
 #include "stage/hdf5/h5_scan.h"
 #include "stage/shards/shard_format.h"
+#include "stage/shards/shard_reader.h"
 #include "stage/support/checksum.h"
 
 namespace lfm2 {
@@ -42,17 +43,57 @@ bool take_digits(std::string_view& rest) {
   return count > 0;
 }
 
+// Whether `rest` is what temporary_name() appends to a name.
+bool is_temporary_ending(std::string_view rest) {
+  return take_text(rest, ".tmp.") && take_digits(rest) && rest.empty();
+}
+
 // Whether `rest` is a name such as stage-00-of-04.h5, of any split, or the temporary name of such a file.
 bool is_shard_name(std::string_view rest) {
   if (!take_text(rest, "stage-") || !take_digits(rest) || !take_text(rest, "-of-") || !take_digits(rest) ||
       !take_text(rest, ".h5"))
     return false;
-  return rest.empty() || (take_text(rest, ".tmp.") && take_digits(rest) && rest.empty());
+  return rest.empty() || is_temporary_ending(rest);
 }
 
-// The files in the folder that earlier splits, even killed ones, left under names that the new shards do not have.
+// The text files that a shard of an earlier split lists; none where it is damaged.
+std::map<std::string, std::string> older_text_files(const fs::path& older_shard) {
+  try {
+    return text_files_of(h5::scan(CheckedFile(older_shard)).attributes, older_shard.string());
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// Temporary files of a split that was killed while it wrote the text file `name`.
+void add_unfinished(const fs::path& folder, std::string_view name, std::vector<fs::path>& found) {
+  const fs::path path = folder / name;
+  const std::string file = path.filename().string();
+  std::error_code error;
+  if (!fs::is_directory(path.parent_path(), error)) return;
+  for (const auto& entry : fs::directory_iterator(path.parent_path())) {
+    const std::string other = entry.path().filename().string();
+    std::string_view rest = other;
+    if (take_text(rest, file) && is_temporary_ending(rest)) found.push_back(entry.path());
+  }
+}
+
+// The text files in the folder that earlier splits left and the new one lacks. A file that no shard lists may be the
+// user's, so it stays.
+void add_older_text_files(const fs::path& folder, const std::vector<TextFile>& replaced, std::vector<fs::path>& found) {
+  std::set<std::string> listed;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() != ".h5") continue;
+    for (const auto& [name, checksum] : older_text_files(entry.path())) listed.insert(name);
+  }
+  for (const TextFile& file : replaced) listed.erase(file.name);
+  for (const std::string& name : listed) found.push_back(folder / name);
+  for (const std::string_view name : shard::kTextFiles) add_unfinished(folder, name, found);
+}
+
+// The files in the folder that earlier splits, even killed ones, left under names that the new split does not have.
 // Another .h5 file would be taken for a shard, so it is refused.
-std::vector<fs::path> find_older_shards(const fs::path& folder, size_t stages) {
+std::vector<fs::path> find_older(const fs::path& folder, size_t stages, const std::vector<TextFile>& text_files) {
   std::set<std::string> replaced;
   for (size_t stage = 0; stage < stages; ++stage)
     replaced.insert(shard::file_name(static_cast<int64_t>(stage), static_cast<int64_t>(stages)));
@@ -66,16 +107,21 @@ std::vector<fs::path> find_older_shards(const fs::path& folder, size_t stages) {
                   fmt::format("{}: is no shard, expected a folder for shards only", entry.path().string()));
     }
   }
+  add_older_text_files(folder, text_files, older);
   return older;
 }
 
 }  // namespace
 
 ShardWriter::ShardWriter(const ModelSource& source, std::vector<LayerRange> stages, std::optional<DType> dtype,
-                         const fs::path& folder, bool force)
-    : source_(source), stages_(std::move(stages)), folder_(folder, force) {
-  older_ = find_older_shards(folder, stages_.size());
-  for (size_t stage = 0; stage < stages_.size(); ++stage) files_.push_back(create_stage(stage));
+                         const fs::path& folder, bool force, const std::vector<TextFile>& text_files)
+    : source_(source),
+      stages_(std::move(stages)),
+      folder_(folder, force),
+      older_(find_older(folder, stages_.size(), text_files)),
+      texts_(text_files, folder, force) {
+  const std::string listed = text_files.empty() ? std::string() : text_files_attribute(text_files);
+  for (size_t stage = 0; stage < stages_.size(); ++stage) files_.push_back(create_stage(stage, listed));
   std::vector<uint64_t> ends(stages_.size(), 0);
   for (size_t i = 0; i < source_.tensors().size(); ++i) {
     const SourceTensor& tensor = source_.tensors()[i];
@@ -94,7 +140,7 @@ ShardWriter::ShardWriter(const ModelSource& source, std::vector<LayerRange> stag
   }
 }
 
-ShardWriter::StageFile ShardWriter::create_stage(size_t stage) {
+ShardWriter::StageFile ShardWriter::create_stage(size_t stage, const std::string& text_files) {
   const auto number = static_cast<int64_t>(stage), count = static_cast<int64_t>(stages_.size());
   GrowingFile bytes(folder_.path() / shard::file_name(number, count));
   h5::File file = h5::File::create(bytes.temporary_path());
@@ -107,6 +153,7 @@ ShardWriter::StageFile ShardWriter::create_stage(size_t stage) {
   file.set_attribute(shard::kLayerCountAttribute, stages_[stage].count);
   file.set_attribute(shard::kCreatedByAttribute, "weights-tools " LFM2_VERSION);
   file.set_attribute(shard::kGapsAttribute, shard::kZeroGaps);
+  if (!text_files.empty()) file.set_attribute(shard::kTextFilesAttribute, text_files);
   file.set_attribute(shard::kSplitIdAttribute, kNoChecksum);
   file.set_attribute(shard::kConfigAttribute, source_.config_text());
   return {std::move(bytes), std::move(file)};
@@ -152,9 +199,15 @@ void ShardWriter::commit() {
     clear_gaps(file);
   }
   for (StageFile& file : files_) file.bytes.sync();
+  texts_.commit();
   for (StageFile& file : files_) file.bytes.commit();
   folder_.keep();
-  for (const fs::path& path : older_) fs::remove(path);
+  for (const fs::path& path : older_) {
+    fs::remove(path);
+    std::error_code ignored;
+    // A folder below the shards' goes with the last file in it.
+    if (path.parent_path() != (folder_.path() / "").parent_path()) fs::remove(path.parent_path(), ignored);
+  }
 }
 
 }  // namespace lfm2

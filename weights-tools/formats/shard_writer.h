@@ -9,13 +9,15 @@ namespace lfm2 {
 
 class ShardWriter : public ModelWriter {
  public:
-  // `dtype` is the type to convert to; without it each tensor keeps its own. Creates all files under temporary names,
-  // with their space reserved. Error(kCantCreate) where the folder cannot be used, kIo where the disk is full.
+  // `dtype` is the type to convert to; without it each tensor keeps its own. `text_files` go beside the shards. Creates
+  // all files under temporary names, with their space reserved. Error(kCantCreate) where the folder cannot be used, kIo
+  // where the disk is full.
   ShardWriter(const ModelSource& source, std::vector<LayerRange> stages, std::optional<DType> dtype,
-              const std::filesystem::path& folder, bool force);
+              const std::filesystem::path& folder, bool force, const std::vector<TextFile>& text_files = {});
   void write(size_t target, uint64_t first_byte, std::span<const std::byte> bytes) override;
   void finish(size_t target, const std::string& checksum) override;
-  // Writes checksums and split_id, syncs every file, gives them their final names, and removes older shards.
+  // Writes checksums and split_id, syncs every file, gives them their final names, text files first, and removes what
+  // older splits left.
   void commit() override;
 
  private:
@@ -24,7 +26,7 @@ class ShardWriter : public ModelWriter {
     h5::File h5;        // the same file, for everything except the bytes of tensors
   };
 
-  StageFile create_stage(size_t stage);
+  StageFile create_stage(size_t stage, const std::string& text_files);
   static void clear_gaps(StageFile& stage);
   std::string split_id() const;
 
@@ -32,6 +34,7 @@ class ShardWriter : public ModelWriter {
   std::vector<LayerRange> stages_;
   OutputFolder folder_;
   std::vector<std::filesystem::path> older_;  // files that earlier splits left under other names
+  TextFileWriter texts_;
   std::vector<StageFile> files_;
   std::vector<std::string> checksums_;  // one for each target
 };

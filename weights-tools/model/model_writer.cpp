@@ -24,37 +24,11 @@ void refuse_existing(const std::filesystem::path& path, bool force) {
     throw Error(ExitCode::kCantCreate, fmt::format("{}: exists, expected a new name or --force", path.string()));
 }
 
-// The config.json beside a model. An existing one with the same meaning is left alone.
-class ConfigFile {
- public:
-  ConfigFile(const std::filesystem::path& path, const std::string& text, bool force) : path_(path), text_(text) {
-    std::error_code error;
-    if (!std::filesystem::exists(path, error)) return;
-    same_ = std::filesystem::is_regular_file(path, error) && std::filesystem::file_size(path, error) == text.size() &&
-            read_text_file(path, text.size()) == text;
-    if (!same_ && !force)
-      throw Error(ExitCode::kCantCreate, fmt::format("{}: exists and describes another model, expected a folder "
-                                                     "without it or --force",
-                                                     path.string()));
-  }
-  void commit() const {
-    if (same_) return;
-    AtomicFile file(path_);
-    file.write(std::as_bytes(std::span(text_)));
-    file.commit();
-  }
-
- private:
-  std::filesystem::path path_;
-  std::string text_;
-  bool same_ = false;
-};
-
 class SingleFileWriter : public ModelWriter {
  public:
-  SingleFileWriter(FileLayout layout, const std::filesystem::path& path, ConfigFile config,
+  SingleFileWriter(FileLayout layout, const std::filesystem::path& path, TextFileWriter texts,
                    std::unique_ptr<OutputFolder> folder)
-      : folder_(std::move(folder)), config_(std::move(config)), file_(path) {
+      : folder_(std::move(folder)), texts_(std::move(texts)), file_(path) {
     tensors_ = std::move(layout.tensors);
     file_.reserve(layout.bytes);
     file_.write_at(0, std::as_bytes(std::span(layout.header)));
@@ -63,18 +37,18 @@ class SingleFileWriter : public ModelWriter {
     file_.write_at(tensors_[target].offset + first_byte, bytes);
   }
   void finish(size_t /*target*/, const std::string& /*checksum*/) override {}  // these forms carry no checksums
-  // The configuration gets its name first, because a model.bin without one would be taken for LFM2-8B-A1B.
+  // The configuration is the first that gets its name, because a model.bin without one would be taken for LFM2-8B-A1B.
   void commit() override {
     file_.sync();
-    config_.commit();
+    texts_.commit();
     file_.commit();
     if (folder_) folder_->keep();
   }
 
  private:
-  // Destroyed last, because the folder is empty only once the file is gone.
+  // Destroyed last, because the folder is empty only once the files are gone.
   std::unique_ptr<OutputFolder> folder_;
-  ConfigFile config_;
+  TextFileWriter texts_;
   GrowingFile file_;
 };
 
@@ -129,6 +103,31 @@ OutputFolder::~OutputFolder() {
   if (created_) std::filesystem::remove(path_, ignored);  // removes the folder only where it is empty
 }
 
+TextFileWriter::TextFileWriter(const std::vector<TextFile>& files, const std::filesystem::path& folder, bool force) {
+  for (const TextFile& file : files) {
+    const std::filesystem::path path = folder / file.name;
+    std::error_code error;
+    if (std::filesystem::exists(path, error)) {
+      const bool regular = std::filesystem::is_regular_file(path, error);
+      if (regular && std::filesystem::file_size(path, error) == file.content.size() &&
+          read_text_file(path, file.content.size()) == file.content)
+        continue;
+      if (!regular || !force)
+        throw Error(ExitCode::kCantCreate,
+                    fmt::format("{}: exists and belongs to another model, expected a folder without it{}",
+                                path.string(), regular ? " or --force" : ""));
+    }
+    if (std::filesystem::path(file.name).has_parent_path())
+      folders_.push_back(std::make_unique<OutputFolder>(path.parent_path(), true));
+    files_.emplace_back(path).write(std::as_bytes(std::span(file.content)));
+  }
+}
+
+void TextFileWriter::commit() {
+  for (AtomicFile& file : files_) file.commit();
+  for (const auto& folder : folders_) folder->keep();
+}
+
 void FileLayout::place_tensors() {
   bytes = header.size();
   for (TargetTensor& tensor : tensors) {
@@ -142,21 +141,23 @@ std::filesystem::path model_file(const std::filesystem::path& path) {
   return is_file ? path : path / "model.safetensors";
 }
 
-std::unique_ptr<ModelWriter> create_model(const ModelSource& source, const std::filesystem::path& path, bool force) {
+std::unique_ptr<ModelWriter> create_model(const ModelSource& source, const std::filesystem::path& path, bool force,
+                                          std::vector<TextFile> text_files) {
+  text_files.insert(text_files.begin(), {"config.json", source.config_text(), {}});
   if (model_file(path) == path) {
     const bool is_bin = path.extension() == ".bin";
     refuse_existing(path, force);
-    ConfigFile config(path.parent_path() / "config.json", source.config_text(), force);
+    TextFileWriter texts(text_files, path.parent_path(), force);
     return std::make_unique<SingleFileWriter>(is_bin ? model_bin_layout(source) : safetensors_layout(source), path,
-                                              std::move(config), nullptr);
+                                              std::move(texts), nullptr);
   }
   auto folder = std::make_unique<OutputFolder>(path, force);
   const auto index = path / "model.safetensors.index.json";
   if (std::filesystem::exists(index))
     throw Error(ExitCode::kCantCreate,
                 fmt::format("{}: exists, expected a folder without a checkpoint in several files", index.string()));
-  ConfigFile config(path / "config.json", source.config_text(), force);
-  return std::make_unique<SingleFileWriter>(safetensors_layout(source), model_file(path), std::move(config),
+  TextFileWriter texts(text_files, path, force);
+  return std::make_unique<SingleFileWriter>(safetensors_layout(source), model_file(path), std::move(texts),
                                             std::move(folder));
 }
 

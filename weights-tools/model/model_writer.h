@@ -11,6 +11,7 @@
 
 #include "stage/support/checked_file.h"
 #include "weights-tools/model/model_source.h"
+#include "weights-tools/model/text_files.h"
 
 namespace lfm2 {
 
@@ -78,6 +79,20 @@ class OutputFolder {
   bool created_ = false;
 };
 
+// Writes text files beside a model. They have temporary names until commit(); without it none stays.
+class TextFileWriter {
+ public:
+  // Leaves a file that is there with the same content alone. Error(kCantCreate) where there is another one and `force`
+  // is not given.
+  TextFileWriter(const std::vector<TextFile>& files, const std::filesystem::path& folder, bool force);
+  void commit();  // gives the files their names, in their order, and makes them durable; Error(kIo)
+
+ private:
+  // Folders below `folder`, and the files. The folders are destroyed last, because they are removed only once empty.
+  std::vector<std::unique_ptr<OutputFolder>> folders_;
+  std::vector<AtomicFile> files_;
+};
+
 // The layout of a model that is one file: the bytes before the data, and the place of each tensor.
 struct FileLayout {
   std::string header;
@@ -87,9 +102,10 @@ struct FileLayout {
   void place_tensors();  // places the tensors one after the other, directly behind the header
 };
 
-// Names that end in .bin or .safetensors give a file with config.json beside it, any other name a Hugging Face folder.
-// Error(kCantCreate) where the target exists and `force` is not given.
-std::unique_ptr<ModelWriter> create_model(const ModelSource& source, const std::filesystem::path& path, bool force);
+// Names that end in .bin or .safetensors give a file with config.json and `text_files` beside it, any other name a
+// Hugging Face folder. Error(kCantCreate) where the target exists and `force` is not given.
+std::unique_ptr<ModelWriter> create_model(const ModelSource& source, const std::filesystem::path& path, bool force,
+                                          std::vector<TextFile> text_files = {});
 // The file inside `path` that holds the tensors which create_model() writes.
 std::filesystem::path model_file(const std::filesystem::path& path);
 

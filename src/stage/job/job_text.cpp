@@ -3,7 +3,9 @@
 #include "stage/io/journal.h"
 #include "stage/io/lines/request_line.h"
 #include "stage/model/model_config.h"
+#include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
+#include "stage/shards/text_folder.h"
 #include "stage/support/json.h"
 
 namespace lfm2 {
@@ -43,22 +45,35 @@ std::time_t JobText::time_of_job() const {
   return std::time(nullptr);
 }
 
-void JobText::open(const ShardSet&) {
-  const std::filesystem::path folder = options_.tokenizer.empty() ? options_.weights : options_.tokenizer;
+void JobText::open(const ShardSet& shards) {
   const bool writes_text = continues_ && options_.output.extension() == ".jsonl";
   const bool needed = lines_ || options_.prompt || writes_text || !options_.tokenizer.empty();
-  if (needed && (!options_.tokenizer.empty() || std::filesystem::exists(folder / "tokenizer.json")))
+  const std::filesystem::path folder =
+      needed ? text_folder(shards, options_.weights, options_.tokenizer) : std::filesystem::path();
+  if (!folder.empty()) {
     model_ = TextModel::open(folder);
-  else
+    const auto tokens = static_cast<int64_t>(model_->tokenizer().size());
+    if (tokens > shards.config().vocab)
+      throw Error(
+          ExitCode::kData,
+          fmt::format("{}: {} tokens, expected at most vocab_size = {}: tokenizer and weights are of two models",
+                      (folder / kTokenizerFile).string(), tokens, shards.config().vocab));
+  } else {
     missing_ = fmt::format(
         "text needs a tokenizer, and {} holds none: expected shards that were split from a folder "
         "with tokenizer.json, or --tokenizer FOLDER",
         options_.weights.string());
-  if (!continues_ || options_.generation_config == "none") return;
-  const std::filesystem::path file = options_.generation_config.empty()
-                                         ? folder / "generation_config.json"
-                                         : std::filesystem::path(options_.generation_config);
-  if (options_.generation_config.empty() && !std::filesystem::exists(file)) return;
+  }
+  if (continues_) read_generation_config(folder);
+}
+
+void JobText::read_generation_config(const std::filesystem::path& folder) {
+  std::filesystem::path file = options_.generation_config;
+  if (file == "none") return;
+  if (file.empty()) {
+    if (folder.empty() || !std::filesystem::exists(folder / kGenerationConfigFile)) return;
+    file = folder / kGenerationConfigFile;
+  }
   generation_config_ = GenerationConfig::parse(read_text_file(file, kMaxGenerationConfigBytes), file.string());
 }
 

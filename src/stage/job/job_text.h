@@ -42,6 +42,7 @@ class JobText {
 
  private:
   std::time_t time_of_job() const;
+  void read_generation_config(const std::filesystem::path& folder);
 
   const Options& options_;
   MpiWorld& world_;

@@ -4,8 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace lfm2::shard {
 
@@ -27,9 +29,22 @@ inline constexpr const char* kSplitIdAttribute = "split_id";  // text, 32 hex di
 inline constexpr const char* kGapsAttribute = "gaps";
 inline constexpr const char* kZeroGaps = "zero";
 inline constexpr const char* kCreatedByAttribute = "created_by";  // text
+// Text, a JSON object: the checksum of each text file beside the shards, by the file's name; equal in all files of one
+// split. Splits of models without such files lack it, and so do older shards.
+inline constexpr const char* kTextFilesAttribute = "text_files";
 // Attributes of each dataset.
 // Text, 32 hex digits: the checksum of the stored bytes.
 inline constexpr const char* kChecksumAttribute = "xxh3_128";
+
+// The text files that are copied beside the shards where the model has them, with their names in a Hugging Face folder.
+inline constexpr std::string_view kTokenizerFile = "tokenizer.json";
+inline constexpr std::string_view kTokenizerConfigFile = "tokenizer_config.json";
+inline constexpr std::string_view kChatTemplateFile = "chat_template.jinja";
+inline constexpr std::string_view kToolTemplateFile = "additional_chat_templates/tool_use.jinja";
+inline constexpr std::string_view kGenerationConfigFile = "generation_config.json";
+inline constexpr std::array kTextFiles = {kTokenizerFile, kTokenizerConfigFile, kChatTemplateFile, kToolTemplateFile,
+                                          kGenerationConfigFile};
+inline constexpr uint64_t kMaxTextFileBytes = uint64_t{64} << 20;
 
 // All numbers of a split have the same width, so that the files sort by stage when they sort by name.
 inline std::string file_name(int64_t stage, int64_t stages) {

@@ -2,6 +2,8 @@
 // only chunked tensors.
 #include "stage/shards/shard_reader.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -10,6 +12,7 @@
 #include "stage/hdf5/h5_scan.h"
 #include "stage/shards/shard_format.h"
 #include "stage/support/checksum.h"
+#include "stage/support/json.h"
 
 namespace lfm2 {
 
@@ -78,6 +81,27 @@ std::vector<std::filesystem::path> list_shards(const std::filesystem::path& fold
   return paths;
 }
 
+std::map<std::string, std::string> text_files_of(const h5::ScannedAttributes& root, const std::string& where) {
+  if (!root.contains(shard::kTextFilesAttribute)) return {};
+  const std::string what = fmt::format("{}: {}", where, shard::kTextFilesAttribute);
+  const Json json = parse_json(h5::text_of(root, shard::kTextFilesAttribute, where), what);
+  if (!json.is_object())
+    throw Error(ExitCode::kData, fmt::format("{}: {}, expected a JSON object", what, json_excerpt(json)));
+  std::map<std::string, std::string> files;
+  for (const auto& [name, checksum] : json.items()) {
+    // The names are known ones, so that no shard can name a file elsewhere.
+    if (std::find(shard::kTextFiles.begin(), shard::kTextFiles.end(), name) == shard::kTextFiles.end())
+      throw Error(ExitCode::kData, fmt::format("{}: unknown file {}, expected {}", what, json_excerpt(Json(name)),
+                                               fmt::join(shard::kTextFiles, ", ")));
+    const std::string hex = checksum.is_string() ? checksum.get<std::string>() : std::string();
+    if (hex.size() != 32 || hex.find_first_not_of("0123456789abcdef") != std::string::npos)
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: checksum of {} is {}, expected 32 hex digits", what, name, json_excerpt(checksum)));
+    files.emplace(name, hex);
+  }
+  return files;
+}
+
 struct ShardSet::Handles {
   std::mutex mutex;
   std::map<size_t, h5::File> files;
@@ -106,6 +130,11 @@ void ShardSet::open_file(const std::filesystem::path& path, std::map<std::string
   };
   require_same(shard::kSplitIdAttribute, split_id_);
   require_same(shard::kConfigAttribute, config_text_);
+  if (auto theirs = text_files_of(scan.attributes, where); files_.empty())
+    text_files_ = std::move(theirs);
+  else if (theirs != text_files_)
+    throw Error(ExitCode::kData, fmt::format("{}: {} differs from that of {}: shards of different splits", where,
+                                             shard::kTextFilesAttribute, files_.front().path().filename().string()));
   const int64_t stage = integer(shard::kStageAttribute), stages = integer(shard::kStagesAttribute);
   if (stage != static_cast<int64_t>(files_.size()))
     throw Error(ExitCode::kData,

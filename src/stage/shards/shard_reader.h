@@ -35,6 +35,10 @@ struct ShardTensor {
 // command that makes shards, where `folder` is a model.
 std::vector<std::filesystem::path> list_shards(const std::filesystem::path& folder);
 
+// The attribute text_files of a shard, whose root attributes are `root`: name of a file -> checksum. Empty where the
+// shard has no such attribute. Error(kData), beginning with `where`, for unknown names and for what is no checksum.
+std::map<std::string, std::string> text_files_of(const h5::ScannedAttributes& root, const std::string& where);
+
 class ShardSet {
  public:
   // Opens every shard of `folder` and reads all metadata, but no tensor. Error(kNoInput) where there is no shard.
@@ -45,6 +49,8 @@ class ShardSet {
   const ModelConfig& config() const { return config_; }
   const std::string& config_text() const { return config_text_; }
   const std::string& split_id() const { return split_id_; }
+  // The text files that stand beside the shards: name -> checksum. Opening looks at none of them.
+  const std::map<std::string, std::string>& text_files() const { return text_files_; }
   const std::vector<LayerRange>& stages() const { return stages_; }
   const std::vector<CheckedFile>& files() const { return files_; }
   const std::vector<ShardTensor>& tensors() const { return tensors_; }  // in the order of model_tensors()
@@ -70,6 +76,7 @@ class ShardSet {
 
   ModelConfig config_;
   std::string config_text_, split_id_;
+  std::map<std::string, std::string> text_files_;
   std::vector<LayerRange> stages_;
   std::vector<CheckedFile> files_;
   std::vector<h5::Scan> scans_;  // one for each file; emptied when all shards are open

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace lfm2 {
 
@@ -24,6 +25,13 @@ class Checksum {
   };
   std::unique_ptr<XXH3_state_t, Free> state_;
 };
+
+// The hex digits of the checksum of a whole text.
+inline std::string checksum_of(std::string_view text) {
+  Checksum checksum;
+  checksum.add(std::as_bytes(std::span(text)));
+  return checksum.hex();
+}
 
 // A sum of XXH3-128 hashes that have different seeds: the order in which they are added does not matter.
 class HashSum {

@@ -301,6 +301,61 @@ class RoundTripTest(CliTest):
         self.refuse(65, ["\\x1b[31m.h5"], "verify", "--untrusted", odd)
 
 
+class TextFilesTest(CliTest):
+    TEXTS = {
+        "tokenizer.json": (GOLDEN / "text/tokenizer.json").read_bytes(),
+        "chat_template.jinja": b"{{ messages }}",
+        "additional_chat_templates/tool_use.jinja": b"{{ tools }}",
+    }
+
+    def model(self, texts):
+        model = self.folder / "model"
+        model.mkdir()
+        for name in ["config.json", "model.safetensors"]:
+            shutil.copy(GOLDEN / "tiny-moe" / name, model)
+        for name, content in texts.items():
+            (model / name).parent.mkdir(exist_ok=True)
+            (model / name).write_bytes(content)
+        return model
+
+    def test_from_split_to_merge(self):
+        model, shards, back = self.model(self.TEXTS), self.folder / "shards", self.folder / "back"
+        self.succeed("split", model, "--out", shards, "--stages", "2")
+        listed = json.loads(self.succeed("inspect", "--json", shards).stdout)["text_files"]
+        self.assertEqual(sorted(listed), sorted(self.TEXTS))
+        for stage in shards.glob("*.h5"):
+            with h5py.File(stage) as file:
+                self.assertEqual(json.loads(file.attrs["text_files"]), listed)
+        shown = self.succeed("inspect", shards).stdout
+        for name, checksum in listed.items():
+            self.assertRegex(shown, rf"{re.escape(name)} +{checksum}\n")
+        self.assertIn("3 text files: every checksum is right", self.succeed("verify", shards, "--against", model).stdout)
+        self.succeed("verify", "--untrusted", shards)
+        ids = subprocess.run([PROGRAM, "tokenize", shards], input=b"Hello\n", capture_output=True, timeout=TIMEOUT, check=True).stdout
+        self.assertTrue(json.loads(ids))
+        self.succeed("merge", shards, "--out", back)
+        for name, content in self.TEXTS.items():
+            self.assertEqual((back / name).read_bytes(), content)
+        (shards / "chat_template.jinja").write_bytes(b"{{ message }}")
+        self.refuse(65, ["chat_template.jinja: checksum", listed["chat_template.jinja"]], "verify", shards)
+        (shards / "chat_template.jinja").unlink()
+        self.refuse(66, ["chat_template.jinja: missing", listed["chat_template.jinja"]], "verify", shards)
+
+    def test_without_any(self):
+        shards = self.split()
+        self.assertEqual(json.loads(self.succeed("inspect", "--json", shards).stdout)["text_files"], {})
+        self.assertNotIn("text file", self.succeed("inspect", shards).stdout + self.succeed("verify", shards).stdout)
+        with h5py.File(shards / "stage-00-of-04.h5") as file:
+            self.assertNotIn("text_files", file.attrs)
+
+    def test_a_broken_tokenizer_is_refused(self):
+        broken = self.TEXTS["tokenizer.json"].replace(b'"type":"BPE"', b'"type":"Unigram"', 1)
+        self.assertNotEqual(broken, self.TEXTS["tokenizer.json"])
+        model = self.model({"tokenizer.json": broken})
+        self.refuse(65, [f"{model}/tokenizer.json: ", "Unigram"], "split", model, "--out", self.folder / "shards")
+        self.assertEqual(self.names(), ["model"])
+
+
 class ReportTest(CliTest):
     def test_inspect(self):
         shards = self.split("tiny-bf16", "shards", "--layers", "3,5")

@@ -153,11 +153,6 @@ const TextModel& text_model(const LineContext& context, const std::string& where
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where) {
   std::vector<int32_t> ids;
   text_model(context, where).tokenizer().encode(text, special, ids);
-  const auto beyond = std::find_if(ids.begin(), ids.end(), [&](int32_t id) { return id >= context.vocab; });
-  if (beyond != ids.end())
-    throw Error(ExitCode::kData, fmt::format("{}: the tokenizer gives token {}, expected ids below vocab_size = {}: "
-                                             "tokenizer and weights are of two models",
-                                             where, *beyond, context.vocab));
   return ids;
 }
 
