@@ -57,7 +57,7 @@ void JobText::open(const ShardSet& shards) {
       throw Error(
           ExitCode::kData,
           fmt::format("{}: {} tokens, expected at most vocab_size = {}: tokenizer and weights are of two models",
-                      (folder / kTokenizerFile).string(), tokens, shards.config().vocab));
+                      (folder / shard::kTokenizerFile).string(), tokens, shards.config().vocab));
   } else {
     missing_ = fmt::format(
         "text needs a tokenizer, and {} holds none: expected shards that were split from a folder "
@@ -71,8 +71,8 @@ void JobText::read_generation_config(const std::filesystem::path& folder) {
   std::filesystem::path file = options_.generation_config;
   if (file == "none") return;
   if (file.empty()) {
-    if (folder.empty() || !std::filesystem::exists(folder / kGenerationConfigFile)) return;
-    file = folder / kGenerationConfigFile;
+    if (folder.empty() || !std::filesystem::exists(folder / shard::kGenerationConfigFile)) return;
+    file = folder / shard::kGenerationConfigFile;
   }
   generation_config_ = GenerationConfig::parse(read_text_file(file, kMaxGenerationConfigBytes), file.string());
 }
