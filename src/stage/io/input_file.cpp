@@ -196,6 +196,12 @@ ReadLine read_line(const Line& line, const LineContext& context, const LineReade
   }
 }
 
+// An answer says which line was refused, but not of which file: it is the same wherever the file lies.
+std::string without_file(const std::string& error, const LineReader& reader) {
+  const std::string file = reader.name() + ": ";
+  return error.starts_with(file) ? error.substr(file.size()) : error;
+}
+
 void add_line(RequestLine line, Samples& samples) {
   check_total(samples.ids.size() + line.ids.size(), "the input");
   const int64_t sample = samples.count();
@@ -259,6 +265,7 @@ Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_s
       if (one.error && (!batch || context.strict)) throw *one.error;
       if (one.error) one.line = faulty_line("", LineForm::kCompletion, one.error->what());
       if (!one.line.error.empty() && context.strict) throw Error(ExitCode::kData, one.line.error);
+      one.line.error = without_file(one.line.error, reader);
       add_line(std::move(one.line), samples);
     }
   }
