@@ -4,6 +4,7 @@
 #   launch/run.sh -n 4 --weights shards/ --input inputs.bin --output outputs.bin
 #   launch/run.sh --hosts node1:4,node2:4 --weights /shared/shards --output outputs.bin
 #   launch/run.sh -n 4 doctor --weights shards/
+#   launch/run.sh -n 4 chat --weights shards/         # Ctrl-C ends the answer, twice the program
 # Hosts are reached by ssh without a password, and have program and shards at the same paths. Environment: LFM2_STAGE
 # (the program), LFM2_WRAP (a command in front of it, such as each-rank.sh), LFM2_MPIRUN_OPTIONS.
 set -eu
@@ -38,7 +39,7 @@ if [ ${#places[@]} -gt 0 ]; then  # other hosts do not get the environment by th
 fi
 progress=()
 # Ranks see a pipe and not the terminal.
-if [ -t 2 ] && [ "${1:-}" != doctor ]; then progress=(--progress on); fi
+if [ -t 2 ] && [ "${1:-}" != doctor ] && [ "${1:-}" != chat ]; then progress=(--progress on); fi
 for option in "$@"; do
   case $option in --progress | --progress=*) progress=() ;; esac
 done
@@ -73,6 +74,21 @@ export HWLOC_COMPONENTS=${HWLOC_COMPONENTS--opencl}
 # Open MPI 4 writes such messages to the descriptor that OPAL_OUTPUT_STDERR_FD names, apart from the stderr of the
 # ranks, which have other files under that number. Other versions ignore the variable. exec lets signals reach mpirun.
 export OPAL_OUTPUT_STDERR_FD=9
-# shellcheck disable=SC2086  # lists of options
-exec mpirun "${options[@]}" "${places[@]}" ${LFM2_MPIRUN_OPTIONS:-} env -u OPAL_OUTPUT_STDERR_FD ${LFM2_WRAP:-} "$program" "${progress[@]}" "$@" \
-  9> >(without_echoes >&2)
+# shellcheck disable=SC2206  # lists of options
+command=(mpirun "${options[@]}" "${places[@]}" ${LFM2_MPIRUN_OPTIONS:-} env -u OPAL_OUTPUT_STDERR_FD ${LFM2_WRAP:-} "$program" "${progress[@]}" "$@")
+[ "${1:-}" = chat ] || exec "${command[@]}" 9> >(without_echoes >&2)
+# Ctrl-C ends mpirun and all ranks with it. In a conversation it is to end the answer: mpirun gets a session of its own,
+# where the terminal's signals do not reach it, and is told by USR2, which it passes on. It does not read from the
+# terminal there, so cat does.
+exec 8<&0
+exec 7< <(trap '' INT; exec cat <&8)
+reader=$!
+setsid "${command[@]:0:1}" --quiet "${command[@]:1}" <&7 8<&- 9> >(without_echoes >&2) &
+job=$!
+trap 'kill -USR2 "$job" 2>/dev/null' INT
+trap 'kill -TERM "$job" 2>/dev/null' TERM HUP
+while kill -0 "$job" 2>/dev/null; do wait "$job" || true; done
+code=0
+wait "$job" || code=$?
+kill "$reader" 2>/dev/null || true
+exit "$code"

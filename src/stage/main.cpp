@@ -104,7 +104,10 @@ int run_or_end_all(MpiWorld& world, bool verbose, const Run& run, const Discard&
 int main(int argc, char** argv) {
   const ParsedCommandLine parsed = parse_command_line(argc, argv);
   if (!parsed.run) return end_without_mpi(parsed);
-  if (!parsed.doctor) catch_stop_signals();
+  if (parsed.options.chat)
+    catch_conversation_signals();
+  else if (!parsed.doctor)
+    catch_stop_signals();
   try {
     auto deadline =
         std::make_unique<Deadline>(parsed.doctor ? doctors_deadline(parsed.options) : start_deadline(parsed.options));

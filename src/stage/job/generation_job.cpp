@@ -192,7 +192,7 @@ Job::Portion GenerationJob::portion() const {
 
 // The caches get as many pages as the longest sequences could fill at the same time, or as many as fit into the memory
 // of the fullest rank.
-CacheShape GenerationJob::fit_caches() const {
+CacheShape GenerationJob::fit_caches() {
   CacheShape shape = plan_.limits.caches;
   const int64_t largest = pages_for(prompts_.longest, shape.page);
 
@@ -207,7 +207,7 @@ CacheShape GenerationJob::fit_caches() const {
   const double fit = unknown ? kUnlimited : left < 0 ? 0 : page > 0 ? std::min(left / page, kUnlimited) : kUnlimited;
   const double least = pipeline_ranks_->smallest(fit, options_.timeout_seconds);
   const auto fitting = static_cast<int64_t>(least);
-  if (fitting < largest) {
+  if (fitting < largest && !(may_be_shortened() && fitting > 0)) {
     if (fit > least) pipeline_ranks_->barrier(options_.timeout_seconds, "the fullest rank ends all");
     throw Error(
         ExitCode::kUnavailable,
@@ -229,6 +229,16 @@ void GenerationJob::open() {
     output_ = create_completion_file(options_.output, output_job());
 }
 
+std::unique_ptr<RequestSource> GenerationJob::make_requests() const {
+  if (!is_first()) return nullptr;
+  return std::make_unique<StreamedRequests>(samples_->own_samples(), samples_->own_range(), defaults(),
+                                            config().max_positions, options_.prompt ? text_.tokenizer() : nullptr);
+}
+
+int64_t GenerationJob::positions() const {
+  return std::min(config().max_positions, plan_.limits.caches.pages * plan_.limits.caches.page);
+}
+
 bool GenerationJob::run_once() {
   hash_ = {};
   std::vector<CompletionConsumer*> consumers{&hash_};
@@ -237,13 +247,11 @@ bool GenerationJob::run_once() {
     consumers.push_back(output_.get());
   }
   Progress progress("generate", static_cast<uint64_t>(prompts_.new_tokens), Progress::Unit::kTokens,
-                    makes_output() ? options_.progress : ProgressMode::kOff);
+                    makes_output() && !options_.chat ? options_.progress : ProgressMode::kOff);
   if (makes_output()) answer_errors(consumers);
-  StreamedRequests requests(samples_->own_samples(), samples_->own_range(), defaults(), config().max_positions,
-                            options_.prompt ? text_.tokenizer() : nullptr);
+  const std::unique_ptr<RequestSource> requests = make_requests();
   generator_->run(
-      is_first() ? &requests : nullptr, consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); },
-      stop_requested);
+      requests.get(), consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); }, stop_requested);
   hash_.add(kept_.results);
   runs_.handed_out = hash_.count();
   return generator_->finished();

@@ -14,7 +14,7 @@ class GenerationJob : public Job {
       : Job(options, world, std::move(text)), asked_top_k_(options.results.top_k) {}
   void leave_output() override { output_.reset(); }
 
- private:
+ protected:
   // Sizes of the prompts of a pipeline.
   struct PromptSizes {
     int64_t tokens = 0;      // tokens of all prompts
@@ -24,6 +24,14 @@ class GenerationJob : public Job {
     int64_t pages = 0;       // pages of as many of the longest sequences as there are sequence slots
   };
 
+  virtual PromptSizes measure_prompts(int64_t slots) const;
+  // Whether sequences may be given less than their longest length where memory is short.
+  virtual bool may_be_shortened() const { return false; }
+  virtual std::unique_ptr<RequestSource> make_requests() const;  // null on other stages than the first
+  RequestDefaults defaults() const;
+  int64_t positions() const;  // that a sequence may have, once the caches are there
+
+ private:
   void check_samples(const Samples& prompts) const override;
   bool lists_offsets(int) const override { return false; }
   void add_to_identity(Json& identity) const override;
@@ -38,10 +46,8 @@ class GenerationJob : public Job {
   void add_to(StageReport& report) const override;
   void add_to(JobReport& report) const override;
 
-  PromptSizes measure_prompts(int64_t slots) const;
-  RequestDefaults defaults() const;
   void answer_errors(const std::vector<CompletionConsumer*>& consumers) const;
-  CacheShape fit_caches() const;  // collective in the pipeline; the weights must be loaded
+  CacheShape fit_caches();  // collective in the pipeline; the weights must be loaded
 
   const int64_t asked_top_k_;  // --top-logprobs; lines may ask for more
   GenerationPlan plan_;

@@ -9,6 +9,7 @@
 
 #include "comm/mpi_control_link.h"
 #include "kernels/host_memory.h"
+#include "stage/job/chat_job.h"
 #include "stage/job/generation_job.h"
 #include "stage/job/gpu_limits.h"
 #include "stage/job/scoring_job.h"
@@ -43,6 +44,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 std::unique_ptr<Job> make_job(const Options& options, MpiWorld& world) {
   expect_one_program(options, world);
   JobText text(options, world);
+  if (options.chat) return std::make_unique<ChatJob>(options, world, std::move(text));
   if (text.continues()) return std::make_unique<GenerationJob>(options, world, std::move(text));
   return std::make_unique<ScoringJob>(options, world, std::move(text));
 }
@@ -87,7 +89,7 @@ void Job::form_pipelines() {
 
 Samples Job::read_input() {
   const ModelConfig& config = this->config();
-  if (options_.prompt || is_input_of_lines(options_.input)) {
+  if (options_.prompt || options_.chat || is_input_of_lines(options_.input)) {
     ThreadPool threads(std::min(world_.fair_share_of_processors(), kMaxReaders));
     return text_.read(config, threads);
   }

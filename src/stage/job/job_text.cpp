@@ -47,7 +47,7 @@ std::time_t JobText::time_of_job() const {
 
 void JobText::open(const ShardSet& shards) {
   const bool writes_text = continues_ && options_.output.extension() == ".jsonl";
-  const bool needed = lines_ || options_.prompt || writes_text || !options_.tokenizer.empty();
+  const bool needed = lines_ || options_.prompt || options_.chat || writes_text || !options_.tokenizer.empty();
   const std::filesystem::path folder =
       needed ? text_folder(shards, options_.weights, options_.tokenizer) : std::filesystem::path();
   if (!folder.empty()) {
@@ -85,6 +85,10 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
                             .strict = options_.strict,
                             .continues = continues_,
                             .now = now_};
+  if (options_.chat) {
+    if (!model_) throw Error(ExitCode::kData, missing_);
+    return {.ids = {0}, .offsets = {0, 1}};  // stands for the conversation, which is not known yet
+  }
   if (!options_.prompt) return read_lines(*lines_, context, options_.samples, threads);
   RequestLine line = parse_text_line(*options_.prompt, context, "--prompt");
   Samples samples{.ids = TokenIds(line.ids.begin(), line.ids.end()),

@@ -36,7 +36,8 @@ class JobText {
   // Collective, after open(): gives the tokenizer to the rank that writes completions.
   void share(double timeout_seconds);
 
-  const Tokenizer* tokenizer() const;  // null where this rank has none
+  const Tokenizer* tokenizer() const;                 // null where this rank has none
+  const TextModel& model() const { return *model_; }  // rank 0, where read() succeeded for a conversation
   const GenerationConfig& generation_config() const { return generation_config_; }
   std::string checksum() const { return model_ ? model_->checksum() : ""; }  // of tokenizer and templates
 

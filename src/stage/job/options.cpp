@@ -29,6 +29,23 @@ void add_sample_sizes(CLI::App& app, Options& options) {
   add_number(app, "--length", options.length, "Tokens in each random sample", 1, kMaxCount)->capture_default_str();
 }
 
+void add_text_options(CLI::App& app, Options& options) {
+  app.add_option("--tokenizer", options.tokenizer,
+                 "Folder of tokenizer.json and chat template, for shards that were split without them")
+      ->type_name("DIR");
+  app.add_option(
+         "--generation-config", options.generation_config,
+         "How prompts and messages are continued unless options or lines say otherwise: a file, or none; default "
+         "the model's own")
+      ->type_name("FILE");
+}
+
+void add_seed(CLI::App& app, Options& options) {
+  add_number(app, "--seed", options.seed, "Seed of the random samples, and of drawing tokens", 0,
+             std::numeric_limits<uint64_t>::max())
+      ->capture_default_str();
+}
+
 void add_job_options(CLI::App& app, Options& options) {
   add_weights(app, options)->required();
   auto* input =
@@ -41,19 +58,10 @@ void add_job_options(CLI::App& app, Options& options) {
          "Continue this text on standard output, by 256 tokens unless --generate says otherwise")
       ->type_name("TEXT")
       ->excludes(input);
-  app.add_option("--tokenizer", options.tokenizer,
-                 "Folder of tokenizer.json and chat template, for shards that were split without them")
-      ->type_name("DIR");
-  app.add_option(
-         "--generation-config", options.generation_config,
-         "How prompts and messages are continued unless options or lines say otherwise: a file, or none; default "
-         "the model's own")
-      ->type_name("FILE");
+  add_text_options(app, options);
   app.add_flag("--strict", options.strict, "A bad batch line ends the job instead of being answered with an error");
   add_sample_sizes(app, options);
-  add_number(app, "--seed", options.seed, "Seed of the random samples, and of drawing tokens", 0,
-             std::numeric_limits<uint64_t>::max())
-      ->capture_default_str();
+  add_seed(app, options);
   app.add_option("--output", options.output,
                  "Results: .bin (last-position logits), .h5 or .jsonl; written by the last rank")
       ->type_name("FILE");
@@ -220,7 +228,7 @@ void check_together(const Options& options) {
 }  // namespace
 
 std::optional<bool> continues_samples(const Options& options) {
-  if (options.generation.max_new > 0 || options.prompt) return true;
+  if (options.generation.max_new > 0 || options.prompt || options.chat) return true;
   if (options.input.extension() == ".jsonl" || options.input == "-") return {};
   return false;
 }
@@ -245,25 +253,52 @@ void check_kind(const Options& options, bool continues) {
         "--replicas with --generate and --output: each pipeline would need a file of its own, expected one pipeline");
 }
 
+namespace {
+
+std::pair<std::string, std::string> about_command(const ParsedCommandLine& parsed) {
+  if (parsed.doctor)
+    return {"lfm2_stage doctor",
+            "Looks at the machine that a run would use, and says what is wrong and what to do.\nExample: mpirun -np 4 "
+            "lfm2_stage doctor --weights shards/"};
+  if (parsed.options.chat)
+    return {"lfm2_stage chat", "A conversation in the terminal.\nExample: launch/run.sh -n 4 chat --weights shards/"};
+  return {
+      "lfm2_stage",
+      "Scores and continues samples with LFM2 models over a pipeline of MPI ranks.\nExample: mpirun -np 4 lfm2_stage "
+      "--weights shards/"};
+}
+
+}  // namespace
+
 ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   ParsedCommandLine parsed;
   Options& options = parsed.options;
   std::string dtype = "auto";
   parsed.doctor = argc > 1 && std::string_view(argv[1]) == "doctor";
-  CLI::App app{parsed.doctor
-                   ? "Looks at the machine that a run would use, and says what is wrong and what to do.\nExample: "
-                     "mpirun -np 4 lfm2_stage doctor --weights shards/"
-                   : "Scores and continues samples with LFM2 models over a pipeline of MPI ranks.\nExample: mpirun "
-                     "-np 4 lfm2_stage --weights shards/",
-               parsed.doctor ? "lfm2_stage doctor" : "lfm2_stage"};
+  options.chat = argc > 1 && std::string_view(argv[1]) == "chat";
+  const auto [name, about] = about_command(parsed);
+  CLI::App app{about, name};
   app.set_version_flag("--version", kVersionText);
   if (parsed.doctor) {
     app.footer(
         "Exit codes: 0 nothing would stop a run; 64 usage; 69 something would; 76 a rank was lost or timed out.");
     add_doctor_options(app, options, dtype);
+  } else if (options.chat) {
+    app.footer(
+        "A line is a message. /clear begins anew, /exit or the end of the input ends. Ctrl-C ends the answer, and "
+        "twice\nthe program: under mpirun by way of launch/run.sh, under srun with -X.");
+    add_weights(app, options)->required();
+    add_text_options(app, options);
+    add_seed(app, options);
+    add_generation_options(app, options.generation);
+    add_machine_options(app, options, dtype);
+    app.add_flag("-v,--verbose", options.verbose, "Say what each rank does, and where errors were thrown");
+    for (const char* unused : {"--replicas", "--micro-batch", "--max-sequences", "--ignore-eos"})
+      app.remove_option(app.get_option(unused));
   } else {
     app.footer(
-        "lfm2_stage doctor looks at the machine instead (lfm2_stage doctor --help).\n"
+        "lfm2_stage doctor looks at the machine instead, lfm2_stage chat is a conversation in the terminal (--help of "
+        "each).\n"
         "Exit codes: 0 done; 1 validation failed; 64 usage; 65 bad input or weights; 66 missing file; 69 no GPU, ranks "
         "or\n"
         "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, TERM or INT:\n"
@@ -274,17 +309,17 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     add_report_options(app, options);
   }
   try {
-    const int words = parsed.doctor ? 1 : 0;
+    const int words = parsed.doctor || options.chat ? 1 : 0;
     app.parse(argc - words, argv + words);
     if (dtype != "auto") options.dtype = parse_dtype(dtype);
-    if (options.prompt) {
+    if (options.prompt || options.chat) {
       options.samples = 1;
       options.quiet = !options.verbose;  // standard output is the text's
     } else if (options.samples == 0 && options.input.empty()) {
       options.samples = 1024;
     }
     if (!parsed.doctor) {
-      check_needs(app, options);
+      if (!options.chat) check_needs(app, options);
       options.generation.temperature_given = app.count("--temperature") > 0;
       options.generation.top_k_given = app.count("--top-k") > 0;
       options.generation.top_p_given = app.count("--top-p") > 0;

@@ -33,6 +33,7 @@ struct Options {
   std::filesystem::path weights;
   std::filesystem::path input;        // empty: random samples; "-": lines of JSON from standard input
   std::optional<std::string> prompt;  // continued on standard output, instead of an input
+  bool chat = false;                  // a conversation on standard input and output, instead of an input
   std::filesystem::path tokenizer;    // folder of tokenizer and templates; empty: the shards' own
   std::string generation_config;      // a file, or "none"; empty: the model's own
   bool strict = false;                // a bad batch line ends the job

@@ -21,6 +21,7 @@ constexpr int64_t kSameRequestNanoseconds = 1'000'000'000;
 
 // The only globals of the programs, since a signal handler can reach nothing else.
 std::atomic<int> newest_signal{0};
+std::atomic<int> answers_interrupted{0};
 std::atomic<int64_t> first_request{0};  // time of the first signal in nanoseconds, 0 before it
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
@@ -43,25 +44,37 @@ void set_handler(std::initializer_list<int> signals, void (*handler)(int), unsig
   for (const int signal : signals) ::sigaction(signal, &action, nullptr);
 }
 
-}  // namespace
-
 // Handlers are the process's, and libraries that MPI loads later replace them: LLVM's, which come with OpenCL drivers,
-// drop USR1. So this thread, and all that it starts, block the signals, and one thread waits for them. Our handler is
+// drop USR1. So this thread, and all that it starts, block the signals, and one thread waits for them. The handler is
 // for a thread that was started before or that unblocks them.
-void catch_stop_signals() {
-  const std::initializer_list<int> signals = {SIGUSR1, SIGTERM, SIGINT};
-  set_handler(signals, remember_or_end, SA_RESTART);
+void wait_for_signals(std::initializer_list<int> signals, void (*handler)(int)) {
+  set_handler(signals, handler, SA_RESTART);
   sigset_t caught{};
   ::sigemptyset(&caught);
   for (const int signal : signals) ::sigaddset(&caught, signal);
   ::pthread_sigmask(SIG_BLOCK, &caught, nullptr);
-  std::thread([caught] {
+  std::thread([caught, handler] {
     for (int signal = 0;;)
-      if (::sigwait(&caught, &signal) == 0) remember_or_end(signal);
+      if (::sigwait(&caught, &signal) == 0) handler(signal);
   }).detach();
 }
 
+void count_interrupt_or_end(int signal) {
+  if (signal == SIGINT || signal == SIGUSR2)
+    ++answers_interrupted;
+  else
+    remember_or_end(signal);
+}
+
+}  // namespace
+
+void catch_stop_signals() { wait_for_signals({SIGUSR1, SIGTERM, SIGINT}, remember_or_end); }
+
+void catch_conversation_signals() { wait_for_signals({SIGUSR1, SIGTERM, SIGINT, SIGUSR2}, count_interrupt_or_end); }
+
 void catch_interrupts() { set_handler({SIGINT, SIGTERM, SIGHUP}, remember, SA_RESETHAND); }
+
+int interrupts() { return answers_interrupted; }
 
 int stop_signal() { return newest_signal; }
 

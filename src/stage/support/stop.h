@@ -8,11 +8,14 @@ namespace lfm2 {
 // second later ends this process at once, with kStopped. Also where whoever started the program had blocked them. Call
 // it once, before any other thread is started.
 void catch_stop_signals();
+// For a conversation: the same, but INT and USR2 end an answer instead, and are only counted here.
+void catch_conversation_signals();
 // For weights-tools: INT, TERM and HUP ask long work to end and to remove its temporary files. The same signal a second
 // time ends this process at once, as if it had never been caught.
 void catch_interrupts();
 
 int stop_signal();  // the newest signal that was caught; 0: none
 bool stop_requested();
+int interrupts();  // how many signals that end an answer were caught
 
 }  // namespace lfm2

@@ -1,0 +1,26 @@
+#include "stage/job/chat_job.h"
+
+#include "stage/job/conversation.h"
+#include "stage/support/stop.h"
+
+namespace lfm2 {
+
+// One sequence, which may become as long as the model allows.
+GenerationJob::PromptSizes ChatJob::measure_prompts(int64_t) const {
+  const int64_t positions = config().max_positions, page = std::min(options_.generation.page, positions);
+  return {.tokens = positions,
+          .new_tokens = positions,
+          .longest = positions,
+          .page = page,
+          .pages = pages_for(positions, page)};
+}
+
+std::unique_ptr<RequestSource> ChatJob::make_requests() const {
+  if (!is_first()) return nullptr;
+  Request each = defaults().of_text;
+  if (options_.generation.max_new == 0 && !text_.generation_config().max_new) each.max_new = config().max_positions;
+  return std::make_unique<Conversation>(text_.model(), std::move(each), positions(), text_.now(),
+                                        Conversation::Place{.in = stdin, .out = stdout, .interrupts = interrupts});
+}
+
+}  // namespace lfm2

@@ -1,0 +1,165 @@
+#include "stage/job/conversation.h"
+
+#include <memory>
+#include <utility>
+
+#include "kernels/error.h"
+
+namespace lfm2 {
+
+InputLines::InputLines(std::FILE* file) : state_(std::make_shared<State>()) {
+  std::thread([state = state_, file] {
+    std::string line;
+    const auto give = [&] {
+      const std::lock_guard lock(state->mutex);
+      state->lines.push_back(std::exchange(line, {}));
+    };
+    for (int c = 0; (c = std::getc(file)) != EOF;) {
+      if (c == '\n')
+        give();
+      else
+        line += static_cast<char>(c);
+    }
+    if (!line.empty()) give();
+    const std::lock_guard lock(state->mutex);
+    state->ended = true;
+  }).detach();
+}
+
+std::optional<std::string> InputLines::poll() {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->lines.empty()) return {};
+  std::string line = std::move(state_->lines.front());
+  state_->lines.pop_front();
+  return line;
+}
+
+bool InputLines::ended() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->ended && state_->lines.empty();
+}
+
+Conversation::Conversation(const TextModel& model, Request each, int64_t max_positions, std::time_t now, Place place)
+    : model_(model),
+      each_(std::move(each)),
+      max_positions_(max_positions),
+      now_(now),
+      place_(std::move(place)),
+      lines_(place_.in),
+      interrupts_(place_.interrupts()) {
+  print("> ");
+}
+
+namespace {
+
+// Control characters would move the terminal's cursor, change its colours, or worse: they become question marks.
+std::string without_controls(std::string_view text) {
+  std::string shown;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
+    if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {  // U+0080 to U+009F
+      shown += '?';
+      ++i;
+    } else if ((byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f) {
+      shown += '?';
+    } else {
+      shown += text[i];
+    }
+  }
+  return shown;
+}
+
+}  // namespace
+
+void Conversation::print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), place_.out);
+  std::fflush(place_.out);
+}
+
+void Conversation::look_for_line() {
+  while (!next_ && !ended_) {
+    const std::optional<std::string> line = lines_.poll();
+    if (!line) {
+      ended_ = lines_.ended();
+      if (ended_) print("\n");
+      return;
+    }
+    if (*line == "/exit") {
+      ended_ = true;
+    } else if (*line == "/clear") {
+      messages_.clear();
+      print("> ");
+    } else if (line->find_first_not_of(" \t\r") == std::string::npos) {
+      print("> ");
+    } else {
+      take_message(*line);
+    }
+  }
+}
+
+// The line and all before it become a request. A line that the model cannot answer is said to be one, and forgotten.
+void Conversation::take_message(const std::string& text) {
+  const auto refuse = [&](const std::string& why) {
+    print(fmt::format("lfm2_stage: {}\n> ", why));
+    messages_.erase(messages_.size() - 1);
+  };
+  messages_.push_back({{"role", "user"}, {"content", text}});
+  std::vector<int32_t> ids;
+  try {
+    model_.tokenizer().encode(model_.chat_text(messages_, nullptr, OrderedJson::object(), now_), false, ids);
+  } catch (const Error& error) {
+    return refuse(error.what());
+  }
+  const auto tokens = static_cast<int64_t>(ids.size());
+  if (tokens >= max_positions_)
+    return refuse(fmt::format("the conversation has {} tokens, expected fewer than {}: /clear begins anew", tokens,
+                              max_positions_));
+  next_ = each_;
+  next_->sample = answers_++;
+  next_->prompt = std::move(ids);
+  next_->max_new = max_new_tokens(tokens, each_.max_new, max_positions_);
+}
+
+std::optional<Request> Conversation::next() {
+  std::optional<Request> request = std::exchange(next_, {});
+  if (!request) return {};
+  current_ = request->sample;
+  answer_.clear();
+  decoder_.emplace(model_.tokenizer(), true);
+  return request;
+}
+
+std::vector<int32_t> Conversation::taken_back() {
+  const bool interrupted = place_.interrupts() > interrupts_;
+  interrupts_ = place_.interrupts();
+  if (interrupted && current_) {
+    const int32_t sample = *current_;
+    end_answer();
+    return {sample};
+  }
+  if (interrupted) {
+    ended_ = true;
+    print("\n");
+  }
+  if (!current_) look_for_line();
+  return {};
+}
+
+void Conversation::drawn(int32_t sample, const DrawnToken& token) {
+  if (sample != current_) return;
+  const std::string text = decoder_->feed(token.token);
+  answer_ += text;
+  print(without_controls(text));
+  if (token.ends) end_answer();
+}
+
+void Conversation::end_answer() {
+  const std::string rest = decoder_->flush();
+  answer_ += rest;
+  print(rest + "\n> ");
+  messages_.push_back({{"role", "assistant"}, {"content", answer_}});
+  current_.reset();
+}
+
+}  // namespace lfm2
