@@ -86,6 +86,12 @@ void Evaluator::write(const Value& value) {
     heap_.fail(fmt::format("the template writes more than {} MiB", heap_.limits().output_bytes >> 20));
 }
 
+// What filter and call blocks give goes out as it is, so it must be text.
+void Evaluator::write_text(const Value& value) {
+  text_argument(heap_, value, "what the block gives");
+  write(value);
+}
+
 Evaluator::Flow Evaluator::execute(const Body& body) {
   for (const StatementPtr& statement : body) {
     const Flow flow = execute(*statement);
@@ -121,7 +127,7 @@ Evaluator::Flow Evaluator::execute(const Statement& statement) {
       return Flow::kNext;
     case StatementKind::kCallBlock: {
       const Value caller = Value::object(Kind::kMacro, heap_.make<Macro>(statement.function.get(), activation_));
-      write(evaluate_call(*statement.expressions[0], &caller));
+      write_text(evaluate_call(*statement.expressions[0], &caller));
       return Flow::kNext;
     }
     case StatementKind::kGeneration: {
@@ -132,7 +138,7 @@ Evaluator::Flow Evaluator::execute(const Statement& statement) {
     case StatementKind::kFilterBlock: {
       begin(statement.scope);
       const Value text = capture([&] { execute(statement.bodies[0]); });
-      write(filter_text(*statement.expressions[0], text));
+      write_text(filter_text(*statement.expressions[0], text));
       end(statement.scope);
       return Flow::kNext;
     }

@@ -1,6 +1,7 @@
 // The filters on lists, dicts and other values with items.
 #include <algorithm>
 
+#include "kernels/error.h"
 #include "text/jinja/builtins/attributes.h"
 #include "text/jinja/builtins/filters.h"
 #include "text/jinja/values/format.h"
@@ -10,6 +11,20 @@
 namespace lfm2::jinja {
 
 namespace {
+
+// A generator of what `fill` collects. Python's generators fail only when they are asked for what goes wrong, and a
+// template need not ask.
+template <class Fill>
+Value generate(Heap& heap, Fill&& fill) {
+  std::vector<Value> values;
+  const Value* failure = nullptr;
+  try {
+    fill(values);
+  } catch (const Error& error) {
+    failure = heap.make<Value>(heap.text(error.what()));
+  }
+  return heap.iterator("generator", values, failure);
+}
 
 Value length_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   bind(heap, "length", arguments, {});
@@ -70,15 +85,14 @@ Value join_filter(Heap& heap, const Value& input, const Arguments& arguments) {
 
 Value items_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   bind(heap, "items", arguments, {});
-  if (!input.is_undefined() && !input.is(Kind::kDict)) heap.fail("Can only get item pairs from a mapping.");
-  std::vector<Value> pairs;
-  if (input.is(Kind::kDict)) {
+  return generate(heap, [&](std::vector<Value>& pairs) {
+    if (input.is_undefined()) return;
+    if (!input.is(Kind::kDict)) heap.fail("Can only get item pairs from a mapping.");
     for (const DictEntry& entry : input.as<Dict>().entries) {
       const Value pair[] = {entry.key, entry.value};
       pairs.push_back(heap.tuple(pair));
     }
-  }
-  return heap.iterator("generator", pairs);
+  });
 }
 
 Value ignore_case(Heap& heap, const Value& value) {
@@ -133,13 +147,13 @@ Value dictsort_filter(Heap& heap, const Value& input, const Arguments& arguments
 
 Value unique_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   const std::vector<Value> bound = bind(heap, "unique", arguments, {"case_sensitive", "attribute"});
-  DictBuilder seen(heap);
-  std::vector<Value> result;
-  for (const Value& value : items_of(heap, input)) {
-    const Value key = follow(heap, value, bound[1]);
-    if (seen.add(truth(bound[0]) ? key : ignore_case(heap, key))) result.push_back(value);
-  }
-  return heap.iterator("generator", result);
+  return generate(heap, [&](std::vector<Value>& result) {
+    DictBuilder seen(heap);
+    for (const Value& value : items_of(heap, input)) {
+      const Value key = follow(heap, value, bound[1]);
+      if (seen.add(truth(bound[0]) ? key : ignore_case(heap, key))) result.push_back(value);
+    }
+  });
 }
 
 template <bool kGreatest>
@@ -187,8 +201,7 @@ Arguments behind(const Arguments& arguments, size_t count) {
   return rest;
 }
 
-Value map_filter(Heap& heap, const Value& input, const Arguments& arguments) {
-  std::vector<Value> result;
+void map_values(Heap& heap, const Value& input, const Arguments& arguments, std::vector<Value>& result) {
   const auto values = items_or_none(heap, input);
   if (arguments.positional.empty()) {
     const std::vector<Value> bound = bind(heap, "map", arguments, {"attribute", "default"}, 1);
@@ -196,22 +209,26 @@ Value map_filter(Heap& heap, const Value& input, const Arguments& arguments) {
       heap.charge(1);
       result.push_back(follow(heap, value, bound[0], bound[1]));
     }
-    return heap.iterator("generator", result);
+    return;
   }
+  if (values.empty()) return;
   const std::string_view name = text_argument(heap, arguments.positional[0], "the filter for map");
   const Filter* filter = find_filter(name);
-  if (values.empty()) return heap.iterator("generator", result);
   if (filter == nullptr) heap.fail(fmt::format("No filter named '{}'.", name));
   if (filter->call == nullptr) heap.fail(fmt::format("filter '{}' is not supported", name));
   const Arguments rest = behind(arguments, 1);
   for (const Value& value : values) result.push_back(apply_filter(heap, *filter, value, rest));
-  return heap.iterator("generator", result);
+}
+
+Value map_filter(Heap& heap, const Value& input, const Arguments& arguments) {
+  return generate(heap, [&](std::vector<Value>& result) { map_values(heap, input, arguments, result); });
 }
 
 // select, reject, selectattr and rejectattr.
 template <bool kAttribute, bool kSelect>
-Value select_filter(Heap& heap, const Value& input, const Arguments& arguments) {
+void select_values(Heap& heap, const Value& input, const Arguments& arguments, std::vector<Value>& result) {
   const auto values = items_or_none(heap, input);
+  if (values.empty()) return;
   const size_t before = kAttribute ? 1 : 0;
   if (arguments.positional.size() < before) heap.fail("Missing parameter for attribute name");
   const Named<Test>* test = nullptr;
@@ -219,16 +236,20 @@ Value select_filter(Heap& heap, const Value& input, const Arguments& arguments) 
   if (arguments.positional.size() > before) {
     const std::string_view name = text_argument(heap, arguments.positional[before], "the test for select or reject");
     test = find_test(name);
-    if (test == nullptr && !values.empty()) heap.fail(fmt::format("No test named '{}'.", name));
+    if (test == nullptr) heap.fail(fmt::format("No test named '{}'.", name));
     rest = behind(arguments, before + 1);
   }
-  std::vector<Value> result;
   for (const Value& value : values) {
     heap.charge(1);
     const Value tested = kAttribute ? follow(heap, value, arguments.positional[0]) : value;
     if ((test == nullptr ? truth(tested) : test->call(heap, tested, rest)) == kSelect) result.push_back(value);
   }
-  return heap.iterator("generator", result);
+}
+
+template <bool kAttribute, bool kSelect>
+Value select_filter(Heap& heap, const Value& input, const Arguments& arguments) {
+  return generate(
+      heap, [&](std::vector<Value>& result) { select_values<kAttribute, kSelect>(heap, input, arguments, result); });
 }
 
 }  // namespace

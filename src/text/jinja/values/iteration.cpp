@@ -62,6 +62,7 @@ std::span<const Value> items_of(Heap& heap, const Value& value) {
     case Kind::kView:
       return value.as<View>().items.values;
     case Kind::kIterator:
+      if (value.as<Iterator>().failure != nullptr) heap.fail_again(value.as<Iterator>().failure->as_text());
       return std::exchange(value.as<Iterator>().rest, {});
     case Kind::kDict:
       for (const DictEntry& entry : value.as<Dict>().entries) items.push_back(entry.key);

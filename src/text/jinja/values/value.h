@@ -150,8 +150,9 @@ struct View {
 };
 
 struct Iterator {
-  const char* type;  // "generator", "list_reverseiterator"
+  const char* type;  // "generator", "reversed"
   std::span<const Value> rest;
+  const Value* failure = nullptr;  // the message of what goes wrong behind them
 };
 
 // Why a value is undefined, for the message when it is used.
