@@ -33,7 +33,7 @@ TESTS = ["defined", "undefined", "none", "string", "mapping", "iterable", "seque
 METHODS = ["strip()", "lstrip()", "rstrip()", "strip('H ')", "split()", "split('l')", "split(',', 1)", "split(maxsplit=1)", "rsplit('l', 1)", "splitlines()", "splitlines(true)",
            "startswith('H')", "endswith(('d', 'c '))", "replace('l', '_')", "replace('', '.')", "upper()", "lower()", "capitalize()", "title()", "join(w)", "find('l')",
            "rfind('l')", "index('l')", "count('l')", "count('')", "removeprefix('He')", "removesuffix('ld')", "isdigit()", "isalpha()", "isalnum()", "isspace()",
-           "format(n, s)", "items()", "keys()", "values()", "get('a')", "get('zz')", "get('zz', 5)", "copy()", "append(1)", "pop()", "index(1)", "count(1)", "islower()"]
+           "format(n, s)", "items()", "keys()", "values()", "get('a')", "get('zz')", "get('zz', 5)", "copy()", "append(1)", "index(1)", "count(1)", "islower()"]
 ATTRIBUTES = ["a", "b", "k", "keys", "items", "zz", "a.b", "0", "x", "real", "update"]
 SUBSCRIPTS = ["0", "-1", "1", "99", "'a'", "'keys'", "'zz'", "'x y'", "true", "1.0", "none", "n", "s", "1:", ":-1", "::2", "::-1", "-3:-1", "1:99:2", "5:1:-2", "m:", "'a':", ":0"]
 LITERALS = ["0", "1", "2", "42", "-1", "1.5", "1e3", "0.1", "1_000", "'a'", '"b\\n"', "'é'", "'\\u00e9\\x41'", "''", "true", "none", "False", "[]", "{}", "()", "(1,)", "[1, 'a', none]",

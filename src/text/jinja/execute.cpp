@@ -14,37 +14,38 @@ class LoopItems : public LoopSource {
 
   bool pull(Value& item) override {
     while (next_ < items_.size()) {
-      const Value& candidate = items_[next_++];
-      if (known_ == 0 && statement_.condition && !passes(candidate)) continue;
-      if (known_ > 0) --known_;
+      Value candidate = items_[next_++];
+      if (!all_pass_ && !passes(candidate)) continue;
       item = candidate;
       return true;
     }
     return false;
   }
   size_t rest() override {
-    if (statement_.condition && known_ == 0) {
+    if (!all_pass_) {
       std::vector<Value> passed;
-      for (; next_ < items_.size(); ++next_)
-        if (passes(items_[next_])) passed.push_back(items_[next_]);
+      for (Value item; pull(item);) passed.push_back(item);
       items_ = evaluator_.heap_.copy_array(std::span<const Value>(passed));
       next_ = 0;
-      known_ = items_.size();
+      all_pass_ = true;
     }
     return items_.size() - next_;
   }
 
  private:
-  bool passes(const Value& item) {
+  // What passes goes on as the target has it: unpacked, it is a tuple.
+  bool passes(Value& item) {
     evaluator_.assign(*statement_.condition_target, item);
-    return truth(evaluator_.evaluate(*statement_.condition));
+    if (!truth(evaluator_.evaluate(*statement_.condition))) return false;
+    item = evaluator_.evaluate(*statement_.condition_target);
+    return true;
   }
 
   Evaluator& evaluator_;
   const Statement& statement_;
   std::span<const Value> items_;
   size_t next_ = 0;
-  size_t known_ = 0;  // how many of those that come next have passed already
+  bool all_pass_ = statement_.condition == nullptr;
 };
 
 std::string Evaluator::render(const Template& tree) {

@@ -4,6 +4,7 @@
 #include "kernels/error.h"
 #include "text/jinja/builtins/attributes.h"
 #include "text/jinja/builtins/filters.h"
+#include "text/jinja/builtins/methods.h"
 #include "text/jinja/values/format.h"
 #include "text/jinja/values/operators.h"
 #include "text/jinja/values/python_text.h"
@@ -95,6 +96,8 @@ Value items_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   });
 }
 
+std::vector<Value> copy_of(std::span<const Value> values) { return {values.begin(), values.end()}; }
+
 Value ignore_case(Heap& heap, const Value& value) {
   if (!value.is_text()) return value;
   heap.charge_bytes(16 * value.as_text().size());
@@ -105,9 +108,6 @@ Value ignore_case(Heap& heap, const Value& value) {
 Value sorted(Heap& heap, std::span<const Value> values, const std::vector<Value>& keys, bool reverse) {
   std::vector<size_t> order(values.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  for (const Value& key : keys)
-    if (key.is(Kind::kReal) && key.as_real() != key.as_real())
-      heap.fail("sorting what is not a number is not supported");
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return reverse ? less(heap, keys[b], keys[a]) : less(heap, keys[a], keys[b]);
   });
@@ -118,13 +118,18 @@ Value sorted(Heap& heap, std::span<const Value> values, const std::vector<Value>
 
 Value sort_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   const std::vector<Value> bound = bind(heap, "sort", arguments, {"reverse", "case_sensitive", "attribute"});
-  if (bound[2].is_text() && bound[2].as_text().find(',') != std::string_view::npos)
-    heap.fail("sort by several attributes is not supported");
   const auto values = items_of(heap, input);
   std::vector<Value> keys;
+  std::vector<Value> attributes{bound[2]};
+  if (bound[2].is_text())  // several of them, between commas
+    attributes = copy_of(items_of(heap, split(heap, bound[2].as_text(), Value::text(","), -1)));
   for (const Value& value : values) {
-    const Value key = follow(heap, value, bound[2]);
-    keys.push_back(truth(bound[1]) ? key : ignore_case(heap, key));
+    std::vector<Value> parts;
+    for (const Value& attribute : attributes) {
+      const Value key = follow(heap, value, attribute);
+      parts.push_back(truth(bound[1]) ? key : ignore_case(heap, key));
+    }
+    keys.push_back(heap.list(parts));
   }
   return sorted(heap, values, keys, truth(bound[0]));
 }

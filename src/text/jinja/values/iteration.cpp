@@ -78,7 +78,7 @@ std::span<const Value> items_of(Heap& heap, const Value& value) {
       for (size_t at = 0; at < value.as_text().size();) {
         const size_t begin = at;
         next_character(value.as_text(), at);
-        items.push_back(Value::text(value.as_text().substr(begin, at - begin), value.is_markup()));
+        items.push_back(Value::text(value.as_text().substr(begin, at - begin)));
       }
       return copied(heap, items);
     case Kind::kLoop:
