@@ -30,6 +30,14 @@ ALLOWED = {
     # Scoring and generation never include each other.
     "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/pipeline"],
 }
+JINJA = ["kernels", "text/jinja/values"]
+ALLOWED |= {
+    "text": KERNELS + ["stage/support", "text/jinja", "text/jinja/values", "text/jinja/builtins", "text/jinja/syntax"],
+    "text/jinja/values": KERNELS,
+    "text/jinja/builtins": JINJA,
+    "text/jinja/syntax": JINJA + ["text/jinja/builtins"],
+    "text/jinja": JINJA + ["text/jinja/builtins", "text/jinja/syntax"],
+}
 STAGE = ["stage/support", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/pipeline", "stage/scoring", "stage/generation"]
 # "stage" is for version.h.
 ALLOWED["stage/job"] = KERNELS + ["kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "stage", *STAGE]

@@ -14,17 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "text/jinja/values/limits.h"
 #include "text/jinja/values/value.h"
 
 namespace lfm2::jinja {
-
-struct Limits {
-  size_t steps = 20'000'000;
-  size_t memory_bytes = size_t{256} << 20;
-  size_t output_bytes = size_t{64} << 20;
-  int depth = 1000;       // of calls and of nested expressions and statements
-  int value_depth = 200;  // of lists in lists
-};
 
 class Heap {
  public:

@@ -68,7 +68,7 @@ class Value {
   static Value text(std::string_view text, bool markup = false) {
     Value result(Kind::kText);
     result.markup_ = markup;
-    result.text_ = {text.data(), text.size()};
+    result.text_ = {text.data() == nullptr ? "" : text.data(), text.size()};  // C functions want no null
     return result;
   }
   static Value function(Function function) {
