@@ -43,13 +43,23 @@ def environment():
     return result
 
 
+_compiled = {}
+
+
 def render(env, source, case):
     """{"text": …} or {"error": …}, as the program render_chat answers."""
+    if source not in _compiled:
+        if len(_compiled) > 10:
+            _compiled.clear()
+        try:
+            _compiled[source] = env.from_string(source)
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
     tokens = {f"{name}_token": text for name, text in case.get("tokens", {}).items()}
     try:
-        text = env.from_string(source).render(messages=case.get("messages"), tools=case.get("tools"), documents=None,
-                                              add_generation_prompt=case.get("add_generation_prompt", False),
-                                              **{**tokens, **case.get("variables", {})})
+        text = _compiled[source].render(messages=case.get("messages"), tools=case.get("tools"), documents=None,
+                                        add_generation_prompt=case.get("add_generation_prompt", False),
+                                        **{**tokens, **case.get("variables", {})})
         text.encode()
         return {"text": text}
     except Exception as error:  # whatever Python or Jinja raises is a refusal
