@@ -73,10 +73,10 @@ ChatTemplate ChatTemplate::parse(std::string_view source, const std::string& wha
   return ChatTemplate(jinja::parse_template(source, what));
 }
 
-std::string ChatTemplate::render(const ChatInput& input) const {
+std::string ChatTemplate::render(const ChatInput& input, const jinja::Limits& limits) const {
   if (!input.variables.is_object())
     throw Error(ExitCode::kData, fmt::format("{}: the template's variables are not a JSON object", tree_->source.what));
-  Heap heap(jinja::Limits{}, tree_->source.what);
+  Heap heap(limits, tree_->source.what);
   std::vector<Value> variables;
   for (const std::string_view name : tree_->variables) variables.push_back(variable(heap, input, name));
   return jinja::Evaluator(heap, std::move(variables), input.now).render(*tree_);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "stage/support/json.h"
+#include "text/jinja/values/limits.h"
 
 namespace lfm2 {
 
@@ -36,7 +37,7 @@ class ChatTemplate {
 
   // The same input gives the same text, in every time zone that has the same date. Error(kData) where the template
   // refuses the conversation (raise_exception), uses what is not there, or takes too many steps or too much memory.
-  std::string render(const ChatInput& input) const;
+  std::string render(const ChatInput& input, const jinja::Limits& limits = {}) const;
 
  private:
   explicit ChatTemplate(std::shared_ptr<const jinja::Template> tree) : tree_(std::move(tree)) {}

@@ -23,6 +23,7 @@
 #include "stage/shards/shard_reader.h"
 #include "stage/support/checked_file.h"
 #include "stage/support/json.h"
+#include "text/chat_template.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
 #include "weights-tools/formats/hf_index.h"
@@ -299,6 +300,31 @@ void tokenizer_text(Bytes bytes) {
   encode_and_decode(tokenizer, std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()), true);
 }
 
+// A template, and behind a NUL the JSON of a conversation where it has one.
+void chat_template(Bytes bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const size_t end = std::min(text.find('\0'), text.size());
+  constexpr std::string_view kConversation = R"({"messages": [{"role": "system", "content": "Be brief é."},
+    {"role": "user", "content": [{"type": "text", "text": "Hi"}]}, {"role": "assistant", "content": null, "tool_calls":
+    [{"type": "function", "function": {"name": "f", "arguments": {"a": [1, 2.5, "x"], "b": null}}}]},
+    {"role": "tool", "content": "<think>42</think> is it"}], "tools": [{"type": "function", "function": {"name": "f"}}]})";
+  constexpr jinja::Limits kLimits = {.steps = 200'000, .memory_bytes = 32 << 20, .output_bytes = 8 << 20};
+  expect_only_errors([&] {
+    const OrderedJson conversation =
+        parse_ordered_json(end < text.size() ? text.substr(end + 1) : kConversation, "conversation");
+    const OrderedJson none;
+    const auto part = [&](const char* key) -> const OrderedJson& {
+      return conversation.is_object() && conversation.contains(key) ? conversation[key] : none;
+    };
+    const ChatTemplate chat = ChatTemplate::parse(text.substr(0, end), "template");
+    ChatInput input{part("messages"), part("tools")};
+    input.add_generation_prompt = true;
+    input.special_tokens = {"<|first|>", "<|last|>", ""};
+    const std::string first = chat.render(input, kLimits);
+    if (chat.render(input, kLimits) != first) std::abort();
+  });
+}
+
 constexpr std::array kTargets = {
     Target{"model_bin", model_bin},
     Target{"safetensors", safetensors},
@@ -312,6 +338,7 @@ constexpr std::array kTargets = {
     Target{"journal", journal},
     Target{"tokenizer_json", tokenizer_json},
     Target{"tokenizer_text", tokenizer_text},
+    Target{"chat_template", chat_template},
 };
 
 }  // namespace

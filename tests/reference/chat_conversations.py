@@ -127,6 +127,8 @@ def conversation(random):
     for name in ("enable_thinking", "preserve_thinking", "keep_past_thinking", "thinking", "add_vision_id"):
         if random.random() < 0.2:
             variables[name] = random.choice([True, False])
+    if random.random() < 0.5:  # what some templates of others want
+        variables |= {"functions": json.dumps([tool(random)]), "datetime": "2025-08-04"}
     tokens = {"bos": "<|startoftext|>", "eos": "<|im_end|>"}
     if random.random() < 0.5:
         tokens["pad"] = "<|pad|>"

@@ -1,48 +1,42 @@
 #!/usr/bin/env python3
 """chat_template_check.py RENDER_CHAT FOLDER... [--conversations N] [--names WORD,...] [--verbose]: renders every *.jinja below the folders
-with random conversations, by transformers' own environment and by RENDER_CHAT (a program of the tests), and compares the texts.
+with random conversations, by transformers' own environment and by RENDER_CHAT (a program of the tests), and compares the texts. Where
+transformers is not installed, the same environment is made with jinja2 alone (chat_environment.py).
 
-Needs transformers and jinja2 (pip install transformers jinja2). Where the published templates are: the source archive of PyPI's
-llama-cpp-python (pip download --no-deps --no-binary :all: llama-cpp-python==0.3.36, folder vendor/llama.cpp/models/templates) and the wheel
-trl (pip download --no-deps trl==1.16.0, folder trl/chat_templates). They are other people's work and are not part of this project.
+Where the published templates are: the source archive of PyPI's llama-cpp-python (pip download --no-deps --no-build-isolation --no-binary :all:
+llama-cpp-python==0.3.36 keeps the archive even where building fails; folder vendor/llama.cpp/models/templates) and the wheel trl (pip download
+--no-deps trl==1.16.0; folder trl/chat_templates). They are other people's work and are not part of this project.
 
-For each template: how many conversations are equal, are refused by both, are refused only by RENDER_CHAT, and differ. A text that differs,
-or a text where Python refuses, is a defect: the script ends with 1.
+For each template: how many conversations are equal, are refused by both, are refused only by RENDER_CHAT, and differ. Those that Python
+refuses do not count among the N. A text that differs, or a text where Python refuses, is a defect: the script ends with 1.
 """
-import argparse, collections, json, pathlib, random, subprocess, sys, time
+import argparse, collections, json, pathlib, random, sys
 from datetime import datetime
 
+try:
+    import chat_environment
+except ImportError as error:
+    print(f"skipped: {error} (package python3-jinja2)")
+    sys.exit(77)
 from chat_conversations import conversation
+from render_chat import Renderer
 
-NOW = 1754300000  # 4 August 2025
 
-
-def reference(source, case):
-    from transformers.utils import chat_template_utils
+def compiler():
+    """A function from a template's source to the environment in which it is rendered."""
+    try:
+        from transformers.utils import chat_template_utils
+    except ImportError:
+        env = chat_environment.environment()
+        return "jinja2", lambda source: env
 
     class Frozen(datetime):
         @classmethod
         def now(cls, tz=None):
-            return datetime.fromtimestamp(NOW)
+            return datetime.fromtimestamp(chat_environment.NOW)
 
     chat_template_utils.datetime = Frozen
-    compiled = chat_template_utils._compile_jinja_template(source)
-    tokens = {f"{name}_token": text for name, text in case["tokens"].items()}
-    return compiled.render(messages=case["messages"], tools=case["tools"], documents=None,
-                           add_generation_prompt=case["add_generation_prompt"], **{**tokens, **case["variables"]})
-
-
-class Renderer:
-    def __init__(self, program):
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def __call__(self, case):
-        self.process.stdin.write((json.dumps(case) + "\n").encode())
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        if not answer:
-            sys.exit(f"the program ended, with {self.process.wait()}, at {json.dumps(case)[:2000]}")
-        return json.loads(answer)
+    return "transformers", lambda source: chat_template_utils._compile_jinja_template(source).environment
 
 
 def main():
@@ -57,7 +51,8 @@ def main():
     words = [word for word in args.names.lower().split(",") if word]
     paths = sorted(path for folder in args.folders for path in folder.rglob("*.jinja")
                    if not words or any(word in path.name.lower() for word in words))
-    render = Renderer(args.program)
+    ours = Renderer(args.program)
+    by, environment_of = compiler()
     totals, reasons, defects = collections.Counter(), collections.Counter(), 0
     for path in paths:
         source, counts, shown = path.read_text(encoding="utf-8"), collections.Counter(), set()
@@ -65,12 +60,12 @@ def main():
         for number in range(5 * args.conversations):  # those that Python refuses do not count
             if number - counts["refused by both"] >= args.conversations:
                 break
-            case = conversation(random_) | {"now": NOW}
-            answer = render(case | {"source": source} if number == 0 else case)
+            case = conversation(random_) | {"now": chat_environment.NOW}
+            answer = ours(case | {"source": source} if number == 0 else case)
             try:
-                expected = {"text": reference(source, case)}
-            except Exception as error:  # whatever Python or Jinja raises is a refusal
-                expected = {"error": f"{type(error).__name__}: {error}"}
+                expected = chat_environment.render(environment_of(source), source, case)
+            except Exception as error:  # a template that cannot be compiled
+                expected = {"error": str(error)}
             if answer == expected:
                 outcome = "equal"
             elif "error" in answer and "error" in expected:
@@ -90,7 +85,7 @@ def main():
         defects += counts["DIFFERENT"]
     for reason, count in reasons.most_common():
         print(f"refused here, {count} times: {reason[:200]}")
-    print(f"{len(paths)} templates: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(totals.items())))
+    print(f"{len(paths)} templates, compared with {by}: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(totals.items())))
     return 1 if defects or not paths else 0
 
 

@@ -25,7 +25,6 @@ ALLOWED = {
     "operators/cuda": ["operators", "kernels/cuda/common"],  # element types alone: everything else there is its own
     "comm": ["kernels", "kernels/cuda", "kernels/cuda/common"],
     "stage/support": KERNELS,
-    "text": KERNELS + ["stage/support"],
     "stage/hdf5": KERNELS + ["stage/support"],
     "stage/model": KERNELS + ["stage/support"],
     "stage/shards": KERNELS + ["stage/support", "stage/hdf5", "stage/model"],
@@ -35,6 +34,14 @@ ALLOWED = {
     "stage/scoring": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/pipeline"],
     # Scoring and generation never include each other.
     "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/lines", "stage/pipeline"],
+}
+JINJA = ["kernels", "text/jinja/values"]
+ALLOWED |= {
+    "text": KERNELS + ["stage/support", "text/jinja", "text/jinja/values", "text/jinja/builtins", "text/jinja/syntax"],
+    "text/jinja/values": KERNELS,
+    "text/jinja/builtins": JINJA,
+    "text/jinja/syntax": JINJA + ["text/jinja/builtins"],
+    "text/jinja": JINJA + ["text/jinja/builtins", "text/jinja/syntax"],
 }
 STAGE = ["stage/support", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/pipeline", "stage/scoring",
          "stage/generation", "text"]

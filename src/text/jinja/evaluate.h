@@ -62,6 +62,7 @@ class Evaluator {
   void begin(const Scope& scope);
   void end(const Scope& scope);
   void write(const Value& value);
+  void write_text(const Value& value);
   // What the body writes, as a text.
   template <class Write>
   Value capture(Write&& write);

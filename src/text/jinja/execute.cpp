@@ -14,37 +14,38 @@ class LoopItems : public LoopSource {
 
   bool pull(Value& item) override {
     while (next_ < items_.size()) {
-      const Value& candidate = items_[next_++];
-      if (known_ == 0 && statement_.condition && !passes(candidate)) continue;
-      if (known_ > 0) --known_;
+      Value candidate = items_[next_++];
+      if (!all_pass_ && !passes(candidate)) continue;
       item = candidate;
       return true;
     }
     return false;
   }
   size_t rest() override {
-    if (statement_.condition && known_ == 0) {
+    if (!all_pass_) {
       std::vector<Value> passed;
-      for (; next_ < items_.size(); ++next_)
-        if (passes(items_[next_])) passed.push_back(items_[next_]);
+      for (Value item; pull(item);) passed.push_back(item);
       items_ = evaluator_.heap_.copy_array(std::span<const Value>(passed));
       next_ = 0;
-      known_ = items_.size();
+      all_pass_ = true;
     }
     return items_.size() - next_;
   }
 
  private:
-  bool passes(const Value& item) {
+  // What passes goes on as the target has it: unpacked, it is a tuple.
+  bool passes(Value& item) {
     evaluator_.assign(*statement_.condition_target, item);
-    return truth(evaluator_.evaluate(*statement_.condition));
+    if (!truth(evaluator_.evaluate(*statement_.condition))) return false;
+    item = evaluator_.evaluate(*statement_.condition_target);
+    return true;
   }
 
   Evaluator& evaluator_;
   const Statement& statement_;
   std::span<const Value> items_;
   size_t next_ = 0;
-  size_t known_ = 0;  // how many of those that come next have passed already
+  bool all_pass_ = statement_.condition == nullptr;
 };
 
 std::string Evaluator::render(const Template& tree) {
@@ -86,6 +87,12 @@ void Evaluator::write(const Value& value) {
     heap_.fail(fmt::format("the template writes more than {} MiB", heap_.limits().output_bytes >> 20));
 }
 
+// What filter and call blocks give goes out as it is, so it must be text.
+void Evaluator::write_text(const Value& value) {
+  text_argument(heap_, value, "what the block gives");
+  write(value);
+}
+
 Evaluator::Flow Evaluator::execute(const Body& body) {
   for (const StatementPtr& statement : body) {
     const Flow flow = execute(*statement);
@@ -121,7 +128,7 @@ Evaluator::Flow Evaluator::execute(const Statement& statement) {
       return Flow::kNext;
     case StatementKind::kCallBlock: {
       const Value caller = Value::object(Kind::kMacro, heap_.make<Macro>(statement.function.get(), activation_));
-      write(evaluate_call(*statement.expressions[0], &caller));
+      write_text(evaluate_call(*statement.expressions[0], &caller));
       return Flow::kNext;
     }
     case StatementKind::kGeneration: {
@@ -132,7 +139,7 @@ Evaluator::Flow Evaluator::execute(const Statement& statement) {
     case StatementKind::kFilterBlock: {
       begin(statement.scope);
       const Value text = capture([&] { execute(statement.bodies[0]); });
-      write(filter_text(*statement.expressions[0], text));
+      write_text(filter_text(*statement.expressions[0], text));
       end(statement.scope);
       return Flow::kNext;
     }

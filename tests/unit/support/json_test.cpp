@@ -48,6 +48,37 @@ TEST(JsonTest, SixteenLevelsAreEnough) {
   EXPECT_NO_THROW(parse_json(std::string(16, '[') + std::string(16, ']'), "x.json"));
 }
 
+TEST(JsonTest, OrderedTextKeepsOrderAndDigits) {
+  const OrderedJson json = parse_ordered_json(R"({"z": 1, "a": [{"y": -2, "b": {}}, [], 1.5, true, null, "é"]})", "x");
+  EXPECT_EQ(json.dump(), R"({"z":1,"a":[{"y":-2,"b":{}},[],1.5,true,null,"é"]})");
+  EXPECT_EQ(parse_ordered_json("18446744073709551615", "x").get<uint64_t>(), UINT64_MAX);
+  EXPECT_EQ(parse_ordered_json("-9223372036854775808", "x").get<int64_t>(), INT64_MIN);
+  EXPECT_TRUE(parse_ordered_json("1e30", "x").is_number_float());
+  const auto nested = [](int levels) { return std::string(levels, '[') + std::string(levels, ']'); };
+  EXPECT_NO_THROW(parse_ordered_json(nested(kMaxConversationDepth), "x"));
+  const std::vector<std::pair<std::string, std::string>> bad = {{nested(kMaxConversationDepth + 1), "nested deeper"},
+                                                                {R"({"a": 1, "b": {}, "a": 2})", "\"a\" stands twice"},
+                                                                {"18446744073709551616", "more than 64 bits"},
+                                                                {"[1, -9223372036854775809]", "more than 64 bits"},
+                                                                {"{\"a\":", "not valid JSON"},
+                                                                {"1 2", "not valid JSON"},
+                                                                {"1e999", "not valid JSON"},
+                                                                {"\"\xff\"", "not valid JSON"},
+                                                                {std::string("1\0", 2), "NUL"},
+                                                                {"", "not valid JSON"}};
+  for (const auto& [text, part] : bad) {
+    SCOPED_TRACE(text.substr(0, 40));
+    expect_error([&] { parse_ordered_json(text, "x.json"); }, ExitCode::kData, {"x.json", part});
+  }
+}
+
+// Looking for each key among all before it would take an hour.
+TEST(JsonTest, OrderedTextWithManyKeysTakesLinearTime) {
+  std::string text = "{";
+  for (int i = 0; i < 500'000; ++i) text += fmt::format("{}\"{}\":{}", i == 0 ? "" : ",", i, i);
+  EXPECT_EQ(parse_ordered_json(text + "}", "x").size(), 500'000u);
+}
+
 TEST(JsonTest, UnsignedKeepsToItsLimit) {
   EXPECT_EQ(json_unsigned(Json(7u), 7, "x.json", "k"), 7u);
   EXPECT_EQ(json_unsigned(Json(UINT64_MAX), UINT64_MAX, "x.json", "k"), UINT64_MAX);

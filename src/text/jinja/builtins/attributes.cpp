@@ -145,7 +145,7 @@ struct Bounds {
 Bounds slice_bounds(Heap& heap, size_t length, const Value& start, const Value& stop, const Value& step) {
   const auto given = [&](const Value& value) {
     if (value.is_missing() || value.is_none()) return false;
-    if (!value.is_integral()) refuse(heap, value, "slice indices must be integers or None or have an __index__ method");
+    if (!value.is_integral()) refuse(heap, value, "a slice with anything but integers and none is not supported");
     return true;
   };
   const auto count = static_cast<Integer>(length);

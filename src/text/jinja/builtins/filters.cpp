@@ -217,11 +217,13 @@ Value truncate_filter(Heap& heap, const Value& input, const Arguments& arguments
   };
   const Integer length = number(bound[0], 255), leeway = number(bound[3], 5);
   const std::string_view end = bound[2].is_missing() ? "..." : text_argument(heap, bound[2], "the end of truncate");
-  const std::string_view text = text_argument(heap, input, "the value for truncate");
-  heap.charge_bytes(4 * text.size());
   const auto end_length = static_cast<Integer>(count_characters(end));
   if (length < end_length || leeway < 0) heap.fail("truncate: length or leeway is too small");
-  if (static_cast<Integer>(count_characters(text)) <= length + leeway) return input;
+  if (input.is_text()) heap.charge_bytes(4 * input.as_text().size());
+  const std::optional<size_t> found = lfm2::jinja::length(input);
+  if (!found) heap.fail(fmt::format("object of type '{}' has no len()", type_name(input)));
+  if (static_cast<Integer>(*found) <= length + leeway) return input;
+  const std::string_view text = text_argument(heap, input, "the value for truncate");
   std::string_view cut = text.substr(0, byte_of_character(text, static_cast<size_t>(length - end_length)));
   if (!truth(bound[1])) cut = cut.substr(0, cut.rfind(' '));
   return heap.concatenate(cut, end);

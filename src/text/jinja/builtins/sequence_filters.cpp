@@ -1,8 +1,10 @@
 // The filters on lists, dicts and other values with items.
 #include <algorithm>
 
+#include "kernels/error.h"
 #include "text/jinja/builtins/attributes.h"
 #include "text/jinja/builtins/filters.h"
+#include "text/jinja/builtins/methods.h"
 #include "text/jinja/values/format.h"
 #include "text/jinja/values/operators.h"
 #include "text/jinja/values/python_text.h"
@@ -10,6 +12,20 @@
 namespace lfm2::jinja {
 
 namespace {
+
+// A generator of what `fill` collects. Python's generators fail only when they are asked for what goes wrong, and a
+// template need not ask.
+template <class Fill>
+Value generate(Heap& heap, Fill&& fill) {
+  std::vector<Value> values;
+  const Value* failure = nullptr;
+  try {
+    fill(values);
+  } catch (const Error& error) {
+    failure = heap.make<Value>(heap.text(error.what()));
+  }
+  return heap.iterator("generator", values, failure);
+}
 
 Value length_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   bind(heap, "length", arguments, {});
@@ -70,16 +86,17 @@ Value join_filter(Heap& heap, const Value& input, const Arguments& arguments) {
 
 Value items_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   bind(heap, "items", arguments, {});
-  if (!input.is_undefined() && !input.is(Kind::kDict)) heap.fail("Can only get item pairs from a mapping.");
-  std::vector<Value> pairs;
-  if (input.is(Kind::kDict)) {
+  return generate(heap, [&](std::vector<Value>& pairs) {
+    if (input.is_undefined()) return;
+    if (!input.is(Kind::kDict)) heap.fail("Can only get item pairs from a mapping.");
     for (const DictEntry& entry : input.as<Dict>().entries) {
       const Value pair[] = {entry.key, entry.value};
       pairs.push_back(heap.tuple(pair));
     }
-  }
-  return heap.iterator("generator", pairs);
+  });
 }
+
+std::vector<Value> copy_of(std::span<const Value> values) { return {values.begin(), values.end()}; }
 
 Value ignore_case(Heap& heap, const Value& value) {
   if (!value.is_text()) return value;
@@ -91,9 +108,6 @@ Value ignore_case(Heap& heap, const Value& value) {
 Value sorted(Heap& heap, std::span<const Value> values, const std::vector<Value>& keys, bool reverse) {
   std::vector<size_t> order(values.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  for (const Value& key : keys)
-    if (key.is(Kind::kReal) && key.as_real() != key.as_real())
-      heap.fail("sorting what is not a number is not supported");
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
     return reverse ? less(heap, keys[b], keys[a]) : less(heap, keys[a], keys[b]);
   });
@@ -104,13 +118,18 @@ Value sorted(Heap& heap, std::span<const Value> values, const std::vector<Value>
 
 Value sort_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   const std::vector<Value> bound = bind(heap, "sort", arguments, {"reverse", "case_sensitive", "attribute"});
-  if (bound[2].is_text() && bound[2].as_text().find(',') != std::string_view::npos)
-    heap.fail("sort by several attributes is not supported");
   const auto values = items_of(heap, input);
   std::vector<Value> keys;
+  std::vector<Value> attributes{bound[2]};
+  if (bound[2].is_text())  // several of them, between commas
+    attributes = copy_of(items_of(heap, split(heap, bound[2].as_text(), Value::text(","), -1)));
   for (const Value& value : values) {
-    const Value key = follow(heap, value, bound[2]);
-    keys.push_back(truth(bound[1]) ? key : ignore_case(heap, key));
+    std::vector<Value> parts;
+    for (const Value& attribute : attributes) {
+      const Value key = follow(heap, value, attribute);
+      parts.push_back(truth(bound[1]) ? key : ignore_case(heap, key));
+    }
+    keys.push_back(heap.list(parts));
   }
   return sorted(heap, values, keys, truth(bound[0]));
 }
@@ -133,13 +152,13 @@ Value dictsort_filter(Heap& heap, const Value& input, const Arguments& arguments
 
 Value unique_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   const std::vector<Value> bound = bind(heap, "unique", arguments, {"case_sensitive", "attribute"});
-  DictBuilder seen(heap);
-  std::vector<Value> result;
-  for (const Value& value : items_of(heap, input)) {
-    const Value key = follow(heap, value, bound[1]);
-    if (seen.add(truth(bound[0]) ? key : ignore_case(heap, key))) result.push_back(value);
-  }
-  return heap.iterator("generator", result);
+  return generate(heap, [&](std::vector<Value>& result) {
+    DictBuilder seen(heap);
+    for (const Value& value : items_of(heap, input)) {
+      const Value key = follow(heap, value, bound[1]);
+      if (seen.add(truth(bound[0]) ? key : ignore_case(heap, key))) result.push_back(value);
+    }
+  });
 }
 
 template <bool kGreatest>
@@ -187,8 +206,7 @@ Arguments behind(const Arguments& arguments, size_t count) {
   return rest;
 }
 
-Value map_filter(Heap& heap, const Value& input, const Arguments& arguments) {
-  std::vector<Value> result;
+void map_values(Heap& heap, const Value& input, const Arguments& arguments, std::vector<Value>& result) {
   const auto values = items_or_none(heap, input);
   if (arguments.positional.empty()) {
     const std::vector<Value> bound = bind(heap, "map", arguments, {"attribute", "default"}, 1);
@@ -196,22 +214,26 @@ Value map_filter(Heap& heap, const Value& input, const Arguments& arguments) {
       heap.charge(1);
       result.push_back(follow(heap, value, bound[0], bound[1]));
     }
-    return heap.iterator("generator", result);
+    return;
   }
+  if (values.empty()) return;
   const std::string_view name = text_argument(heap, arguments.positional[0], "the filter for map");
   const Filter* filter = find_filter(name);
-  if (values.empty()) return heap.iterator("generator", result);
   if (filter == nullptr) heap.fail(fmt::format("No filter named '{}'.", name));
   if (filter->call == nullptr) heap.fail(fmt::format("filter '{}' is not supported", name));
   const Arguments rest = behind(arguments, 1);
   for (const Value& value : values) result.push_back(apply_filter(heap, *filter, value, rest));
-  return heap.iterator("generator", result);
+}
+
+Value map_filter(Heap& heap, const Value& input, const Arguments& arguments) {
+  return generate(heap, [&](std::vector<Value>& result) { map_values(heap, input, arguments, result); });
 }
 
 // select, reject, selectattr and rejectattr.
 template <bool kAttribute, bool kSelect>
-Value select_filter(Heap& heap, const Value& input, const Arguments& arguments) {
+void select_values(Heap& heap, const Value& input, const Arguments& arguments, std::vector<Value>& result) {
   const auto values = items_or_none(heap, input);
+  if (values.empty()) return;
   const size_t before = kAttribute ? 1 : 0;
   if (arguments.positional.size() < before) heap.fail("Missing parameter for attribute name");
   const Named<Test>* test = nullptr;
@@ -219,16 +241,20 @@ Value select_filter(Heap& heap, const Value& input, const Arguments& arguments) 
   if (arguments.positional.size() > before) {
     const std::string_view name = text_argument(heap, arguments.positional[before], "the test for select or reject");
     test = find_test(name);
-    if (test == nullptr && !values.empty()) heap.fail(fmt::format("No test named '{}'.", name));
+    if (test == nullptr) heap.fail(fmt::format("No test named '{}'.", name));
     rest = behind(arguments, before + 1);
   }
-  std::vector<Value> result;
   for (const Value& value : values) {
     heap.charge(1);
     const Value tested = kAttribute ? follow(heap, value, arguments.positional[0]) : value;
     if ((test == nullptr ? truth(tested) : test->call(heap, tested, rest)) == kSelect) result.push_back(value);
   }
-  return heap.iterator("generator", result);
+}
+
+template <bool kAttribute, bool kSelect>
+Value select_filter(Heap& heap, const Value& input, const Arguments& arguments) {
+  return generate(
+      heap, [&](std::vector<Value>& result) { select_values<kAttribute, kSelect>(heap, input, arguments, result); });
 }
 
 }  // namespace

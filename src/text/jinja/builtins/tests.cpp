@@ -95,12 +95,14 @@ bool is_case(Heap& heap, const Value& value, const Arguments& arguments) {
 
 bool is_filter(Heap& heap, const Value& value, const Arguments& arguments) {
   bind(heap, "filter", arguments, {});
-  return find_filter(text_argument(heap, value, "the name of a filter")) != nullptr;
+  hash(heap, value);  // refuses what cannot be a name
+  return value.is_text() && find_filter(value.as_text()) != nullptr;
 }
 
 bool is_test(Heap& heap, const Value& value, const Arguments& arguments) {
   bind(heap, "test", arguments, {});
-  return find_test(text_argument(heap, value, "the name of a test")) != nullptr;
+  hash(heap, value);
+  return value.is_text() && find_test(value.as_text()) != nullptr;
 }
 
 constexpr Named<Test> kTests[] = {

@@ -1,5 +1,6 @@
 #include "text/jinja/syntax/literals.h"
 
+#include <cmath>
 #include <cstdlib>
 
 #include "text/jinja/values/python_text.h"
@@ -109,7 +110,8 @@ NumberLiteral read_number_literal(std::string_view text, bool behind_point) {
     std::string digits;
     for (const char c : text.substr(0, end))
       if (c != '_') digits += c;
-    return {Value::real(std::strtod(digits.c_str(), nullptr)), end};
+    const double value = std::strtod(digits.c_str(), nullptr);
+    return {std::isfinite(value) ? Value::real(value) : Value(), end};
   }
   // A zero goes on only with zeros, so that 012 is two tokens.
   size_t integer_end = whole;

@@ -148,9 +148,10 @@ Value format_percent(Heap& heap, const Value& text, const Value& value) {
       out += integer_text(argument.as_integer());
     }
   }
-  // Python accepts a dict or list that no conversion uses, because it could be looked up by name.
-  if (used < values.size() && (tuple || !(value.is(Kind::kDict) || value.is(Kind::kList))))
-    heap.fail("not all arguments converted during string formatting");
+  // Python accepts it unused where something could be looked up in it by name.
+  const bool has_items =
+      value.is(Kind::kDict) || value.is(Kind::kList) || value.is(Kind::kRange) || value.is_undefined();
+  if (used < values.size() && !has_items) heap.fail("not all arguments converted during string formatting");
   return heap.text(out);
 }
 

@@ -42,6 +42,8 @@ void Heap::fail(const std::string& message) const {
                                          : fmt::format("{}: {}", what_, message));
 }
 
+void Heap::fail_again(std::string_view message) const { throw Error(ExitCode::kData, std::string(message)); }
+
 void Heap::fail_steps() const { fail(fmt::format("the template takes more than {} steps", limits_.steps)); }
 
 void Heap::fail_memory() const {
@@ -103,8 +105,8 @@ Value Heap::sequence(Kind kind, std::span<const Value> values) {
   return Value::object(kind, make<Items>(copy_array(values), depth));
 }
 
-Value Heap::iterator(const char* type, std::span<const Value> values) {
-  return Value::object(Kind::kIterator, make<Iterator>(type, copy_array(values)));
+Value Heap::iterator(const char* type, std::span<const Value> values, const Value* failure) {
+  return Value::object(Kind::kIterator, make<Iterator>(type, copy_array(values), failure));
 }
 
 Value Heap::undefined(Undefined::Why why, std::string_view name, const char* type) {

@@ -14,17 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "text/jinja/values/limits.h"
 #include "text/jinja/values/value.h"
 
 namespace lfm2::jinja {
-
-struct Limits {
-  size_t steps = 20'000'000;
-  size_t memory_bytes = size_t{256} << 20;
-  size_t output_bytes = size_t{64} << 20;
-  int depth = 1000;       // of calls and of nested expressions and statements
-  int value_depth = 200;  // of lists in lists
-};
 
 class Heap {
  public:
@@ -37,6 +30,8 @@ class Heap {
   int line() const { return line_; }
   // Error(kData) with the template's name and the line.
   [[noreturn]] void fail(const std::string& message) const;
+  // The same for a message of an earlier failure.
+  [[noreturn]] void fail_again(std::string_view message) const;
 
   // Counts what is done. Copying and searching count by bytes, which are fast, so many of them are one step.
   void charge(size_t steps) {
@@ -68,7 +63,7 @@ class Heap {
   Value sequence(Kind kind, std::span<const Value> values);  // kList or kTuple
   Value list(std::span<const Value> values) { return sequence(Kind::kList, values); }
   Value tuple(std::span<const Value> values) { return sequence(Kind::kTuple, values); }
-  Value iterator(const char* type, std::span<const Value> values);
+  Value iterator(const char* type, std::span<const Value> values, const Value* failure = nullptr);
   Value undefined(Undefined::Why why, std::string_view name, const char* type = "");
   int depth_of(std::span<const Value> values) const;  // of a container of these; refuses what is too deep
   void check_depth(int value_depth) const;

@@ -62,6 +62,7 @@ std::span<const Value> items_of(Heap& heap, const Value& value) {
     case Kind::kView:
       return value.as<View>().items.values;
     case Kind::kIterator:
+      if (value.as<Iterator>().failure != nullptr) heap.fail_again(value.as<Iterator>().failure->as_text());
       return std::exchange(value.as<Iterator>().rest, {});
     case Kind::kDict:
       for (const DictEntry& entry : value.as<Dict>().entries) items.push_back(entry.key);
@@ -77,7 +78,7 @@ std::span<const Value> items_of(Heap& heap, const Value& value) {
       for (size_t at = 0; at < value.as_text().size();) {
         const size_t begin = at;
         next_character(value.as_text(), at);
-        items.push_back(Value::text(value.as_text().substr(begin, at - begin), value.is_markup()));
+        items.push_back(Value::text(value.as_text().substr(begin, at - begin)));
       }
       return copied(heap, items);
     case Kind::kLoop:

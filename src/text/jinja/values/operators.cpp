@@ -170,18 +170,22 @@ size_t hash(Heap& heap, const Value& value) {
     case Kind::kNone:
     case Kind::kUndefined:
       return static_cast<size_t>(value.kind());
-    case Kind::kMissing:
-    case Kind::kList:
-    case Kind::kDict:
     case Kind::kRange:
-    case Kind::kView:
+      return value.as<Range>().count;
+    case Kind::kFunction:
+      return static_cast<size_t>(value.as_function());
     case Kind::kIterator:
     case Kind::kNamespace:
     case Kind::kMacro:
-    case Kind::kMethod:
-    case Kind::kFunction:
     case Kind::kLoop:
-      heap.fail(fmt::format("a {} as a key is not possible", type_name(value)));
+      return std::hash<const void*>()(value.address());
+    case Kind::kMissing:
+    case Kind::kList:
+    case Kind::kDict:
+      heap.fail(fmt::format("unhashable type: '{}'", type_name(value)));
+    case Kind::kView:
+    case Kind::kMethod:
+      heap.fail(fmt::format("a {} as a key is not supported", type_name(value)));
   }
   return 0;
 }

@@ -68,7 +68,7 @@ class Value {
   static Value text(std::string_view text, bool markup = false) {
     Value result(Kind::kText);
     result.markup_ = markup;
-    result.text_ = {text.data(), text.size()};
+    result.text_ = {text.data() == nullptr ? "" : text.data(), text.size()};  // C functions want no null
     return result;
   }
   static Value function(Function function) {
@@ -150,8 +150,9 @@ struct View {
 };
 
 struct Iterator {
-  const char* type;  // "generator", "list_reverseiterator"
+  const char* type;  // "generator", "reversed"
   std::span<const Value> rest;
+  const Value* failure = nullptr;  // the message of what goes wrong behind them
 };
 
 // Why a value is undefined, for the message when it is used.
