@@ -138,6 +138,12 @@ void add_tokenize(CLI::App& app, Program& program) {
   command->add_flag("--no-special", options.no_special,
                     "Add no tokens around the text, such as its beginning; with --decode, leave special tokens out");
   command->add_flag("--json", options.json, "Texts are JSON strings, so that they may have line breaks");
+  auto* chat =
+      command->add_flag("--chat", options.chat,
+                        "Each line is {\"messages\": [...], \"tools\": [...]}, which the chat template turns into "
+                        "text up to the assistant's answer");
+  chat->excludes("--decode", "--no-special", "--json");
+  command->add_flag("--render", options.render, "That text as a JSON string instead of its ids")->needs(chat);
   add_number(*command, "--threads", options.threads, "Threads; 0: one for each core", 0, 1024)->capture_default_str();
   command->callback([&program] { program.run = [&program] { run_tokenize(program.tokenize); }; });
 }

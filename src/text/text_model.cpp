@@ -19,8 +19,10 @@ constexpr uint64_t kMaxTokenizerBytes = uint64_t{64} << 20;
 TextModel::TextModel(std::string json, const std::string& what)
     : tokenizer_json_(std::move(json)), tokenizer_(Tokenizer::parse(tokenizer_json_, what)) {}
 
-TextModel TextModel::open(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / "tokenizer.json";
+TextModel TextModel::open(const std::filesystem::path& path) {
+  const bool is_folder = std::filesystem::is_directory(path);
+  const std::filesystem::path file = is_folder ? path / "tokenizer.json" : path;
+  const std::filesystem::path folder = is_folder ? path : std::filesystem::absolute(path).parent_path();
   TextModel model(read_text_file(file, kMaxTokenizerBytes), file.string());
   model.read_templates(folder);
   return model;

@@ -16,10 +16,10 @@ namespace lfm2 {
 
 class TextModel {
  public:
-  // Reads tokenizer.json, and the templates and special tokens where there are some. Error(kNoInput) without a
-  // tokenizer.json, Error(kData) for one that Tokenizer::parse refuses. A template that is refused is an error only
-  // where it is used.
-  static TextModel open(const std::filesystem::path& folder);
+  // Reads tokenizer.json, and the templates and special tokens beside it where there are some. `path`: the folder, or
+  // the file, which may have another name. Error(kNoInput) where it is missing, Error(kData) for one that
+  // Tokenizer::parse refuses. A template that is refused is an error only where it is used.
+  static TextModel open(const std::filesystem::path& path);
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
   // The text of a conversation, up to where the assistant goes on. Error(kData) where there is no template, or where it

@@ -53,7 +53,8 @@ struct PlanOptions {
 struct TokenizeOptions {
   std::string tokenizer;  // a tokenizer.json, or a folder with one
   bool decode = false, no_special = false, json = false;
-  int64_t threads = 0;  // 0: all cores
+  bool chat = false, render = false;  // lines of messages; their text instead of its ids
+  int64_t threads = 0;                // 0: all cores
 };
 
 // Where a command prints: results to stdout, messages (unless `quiet`) and progress to stderr. Errors are thrown.

@@ -16,7 +16,7 @@
 #include "stage/shards/shard_format.h"
 #include "stage/support/checked_file.h"
 #include "stage/support/json.h"
-#include "text/tokenizer.h"
+#include "text/text_model.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/model/interrupt.h"
 
@@ -27,11 +27,6 @@ namespace {
 constexpr size_t kBlock = 4 << 20;   // bytes of lines that are read, then converted, then written
 constexpr size_t kPart = 128 << 10;  // bytes of lines that one thread takes
 
-Tokenizer open_tokenizer(const std::filesystem::path& path) {
-  const std::filesystem::path file = std::filesystem::is_directory(path) ? path / shard::kTokenizerFile : path;
-  return Tokenizer::parse(read_text_file(file, shard::kMaxTextFileBytes), file.string());
-}
-
 int usable_cores() {
   cpu_set_t mine;
   CPU_ZERO(&mine);
@@ -41,12 +36,14 @@ int usable_cores() {
 // Converts one line.
 class LineConverter {
  public:
-  LineConverter(const Tokenizer& tokenizer, const TokenizeOptions& options)
-      : tokenizer_(tokenizer), options_(options), scratch_(tokenizer.make_scratch()) {}
+  LineConverter(const TextModel& model, const TokenizeOptions& options)
+      : model_(model), tokenizer_(model.tokenizer()), options_(options), scratch_(tokenizer_.make_scratch()) {}
 
   // Error(kData) names the line.
   void convert(std::string_view line, uint64_t number, std::string& out) {
-    if (options_.decode)
+    if (options_.chat)
+      encode_chat(line, number, out);
+    else if (options_.decode)
       decode(line, line_name(number), out);
     else if (options_.json)
       encode_json(line, number, out);
@@ -66,10 +63,32 @@ class LineConverter {
     encode(text.get_ref<const std::string&>(), number, out);
   }
 
+  // Templates write the special tokens themselves.
+  void encode_chat(std::string_view line, uint64_t number, std::string& out) {
+    const std::string name = line_name(number);
+    const OrderedJson chat = parse_ordered_json(line, name);
+    if (!chat.is_object() || !chat.contains("messages") || !chat["messages"].is_array())
+      throw Error(ExitCode::kData, fmt::format("{}: expected an object with \"messages\": [...]", name));
+    for (const auto& [key, value] : chat.items())
+      if (key != "messages" && key != "tools")
+        throw Error(ExitCode::kData, fmt::format("{}: unknown key \"{}\", expected messages and tools", name, key));
+    std::string text;
+    try {
+      const OrderedJson tools = chat.contains("tools") ? chat["tools"] : OrderedJson();
+      text = model_.chat_text(chat["messages"], tools, OrderedJson::object(), std::time(nullptr));
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", name, error.what()));
+    }
+    if (options_.render)
+      out += json_text(Json(text));
+    else
+      encode(text, number, out);
+  }
+
   void encode(std::string_view text, uint64_t number, std::string& out) {
     ids_.clear();
     try {
-      tokenizer_.encode(text, !options_.no_special, ids_, *scratch_);
+      tokenizer_.encode(text, !options_.no_special && !options_.chat, ids_, *scratch_);
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("{}: {}", line_name(number), error.what()));
     }
@@ -95,6 +114,7 @@ class LineConverter {
     }
   }
 
+  const TextModel& model_;
   const Tokenizer& tokenizer_;
   const TokenizeOptions& options_;
   Tokenizer::ScratchPointer scratch_;
@@ -104,9 +124,9 @@ class LineConverter {
 // Converts whole lines with all threads and writes the results in order.
 class BlockConverter {
  public:
-  BlockConverter(const Tokenizer& tokenizer, const TokenizeOptions& options)
+  BlockConverter(const TextModel& model, const TokenizeOptions& options)
       : pool_(options.threads == 0 ? usable_cores() : static_cast<int>(options.threads)) {
-    for (size_t i = 0; i < pool_.threads(); ++i) converters_.emplace_back(tokenizer, options);
+    for (size_t i = 0; i < pool_.threads(); ++i) converters_.emplace_back(model, options);
   }
 
   // Each line of `lines` ends with a line break, but perhaps the last one.
@@ -205,8 +225,8 @@ class LineReader {
 }  // namespace
 
 void run_tokenize(const TokenizeOptions& options) {
-  const Tokenizer tokenizer = open_tokenizer(options.tokenizer);
-  BlockConverter converter(tokenizer, options);
+  const TextModel model = TextModel::open(options.tokenizer);
+  BlockConverter converter(model, options);
   LineReader reader;
   for (std::string_view lines = reader.next(); !lines.empty(); lines = reader.next()) {
     converter.convert(lines);
