@@ -58,6 +58,10 @@ void TextModel::read_templates(const std::filesystem::path& folder) {
   checksum_ = sum.hex();
 }
 
+void TextModel::expect_template() const {
+  if (!standard_.tree) throw Error(ExitCode::kData, standard_.error);
+}
+
 std::string TextModel::chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,
                                  std::time_t now) const {
   const bool for_tools = !tools.is_null() && (with_tools_.tree || !with_tools_.error.empty());

@@ -22,6 +22,8 @@ class TextModel {
   static TextModel open(const std::filesystem::path& path);
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
+  // Error(kData) where there is no template for conversations, or one that is not supported.
+  void expect_template() const;
   // The text of a conversation, up to where the assistant goes on. Error(kData) where there is no template, or where it
   // refuses the conversation.
   std::string chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,

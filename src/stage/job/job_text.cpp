@@ -87,6 +87,7 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
                             .now = now_};
   if (options_.chat) {
     if (!model_) throw Error(ExitCode::kData, missing_);
+    model_->expect_template();
     return {.ids = {0}, .offsets = {0, 1}};  // stands for the conversation, which is not known yet
   }
   if (!options_.prompt) return read_lines(*lines_, context, options_.samples, threads);
