@@ -34,8 +34,7 @@ TEST(ChatTemplateTest, GivesTheTextsOfPythonsJinja) {
         templates.try_emplace(name, ChatTemplate::parse(test::read_bytes(folder / name), name)).first->second;
     ChatInput input{golden["messages"], golden["tools"]};
     input.add_generation_prompt = golden["add_generation_prompt"];
-    input.special_tokens = {golden["tokens"].value("bos", ""), golden["tokens"].value("eos", ""),
-                            golden["tokens"].value("pad", "")};
+    for (const auto& [token, text] : golden["tokens"].items()) input.special_tokens[token + "_token"] = text;
     input.variables = golden["variables"];
     input.now = golden["now"];
     SCOPED_TRACE(line.substr(0, 300));
@@ -169,7 +168,7 @@ TEST(ChatTemplateTest, HostileTemplatesEndSoon) {
       {"{% for i in range(100001) %}{% endfor %}", "Range too big"},
       {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "deeper than"},
       {"{% macro m(n) %}{{ m(n + 1) }}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}", "deeper than"},
-      {"{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}", "steps"},
+      {"{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}", "MiB of values"},
       {"{% set t = 'aaaaaaaaaaaaaaaa' * 60000 %}{% for i in range(100000) %}{% if t in (t ~ i) %}{% endif %}{% endfor "
        "%}",
        ""},
