@@ -55,7 +55,7 @@ TEST(ChatTemplateTest, SyntaxErrorsNameTheLine) {
   struct Case {
     std::string source, line, part;
   };
-  const std::vector<Case> cases = {
+  std::vector<Case> cases = {
       {"{{ 1 + }}", "line 1", "expected an expression"},
       {"a\n{% if x %}\nb", "line 2", "the template ends before 'endif'"},
       {"a\n\n{% endif %}", "line 3", "unknown tag 'endif'"},
@@ -87,6 +87,13 @@ TEST(ChatTemplateTest, SyntaxErrorsNameTheLine) {
       {"\xff", "line 1", "not UTF-8"},
       {std::string(2 << 20, 'x'), "line 1", "bytes, at most"},
   };
+  std::string parameters = "a", arguments = "a=1";
+  for (int i = 0; i < 255; ++i) {
+    parameters += fmt::format(", a{}", i);
+    arguments += fmt::format(", a{}=1", i);
+  }
+  cases.push_back({"{% macro m(" + parameters + ") %}{% endmacro %}", "line 1", "more than 255 parameters"});
+  cases.push_back({"{{ m(" + arguments + ") }}", "line 1", "more than 255 arguments"});
   for (const Case& c : cases) {
     SCOPED_TRACE(c.source.substr(0, 80));
     expect_error([&] { ChatTemplate::parse(c.source, "t.jinja"); }, ExitCode::kData, {"t.jinja: ", c.line, c.part});
