@@ -60,9 +60,8 @@ Value variable(Heap& heap, const ChatInput& input, std::string_view name) {
   if (name == "tools") return value_of(heap, input.tools);
   if (name == "documents") return Value::none();
   if (name == "add_generation_prompt") return Value::boolean(input.add_generation_prompt);
-  const auto& [bos, eos, pad] = input.special_tokens;
-  for (const auto& [token_name, token] : {std::pair("bos_token", &bos), {"eos_token", &eos}, {"pad_token", &pad}})
-    if (name == token_name) return token->empty() ? Value() : text_value(heap, *token);
+  const auto token = input.special_tokens.find(name);
+  if (token != input.special_tokens.end()) return text_value(heap, token->second);
   const auto function = jinja::find_function(name);
   return function ? Value::function(*function) : Value();
 }

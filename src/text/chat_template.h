@@ -3,6 +3,8 @@
 #pragma once
 
 #include <ctime>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,10 +18,8 @@ namespace jinja {
 struct Template;
 }
 
-// The texts of special tokens that a template may write; empty ones are not defined there.
-struct SpecialTokens {
-  std::string bos, eos, pad;
-};
+// The texts of the special tokens that a template may write, by their names there: "bos_token" and so on.
+using SpecialTokens = std::map<std::string, std::string, std::less<>>;
 
 struct ChatInput {
   const OrderedJson& messages;

@@ -16,7 +16,8 @@ constexpr const char* kConfigName = "tokenizer_config.json";
 constexpr uint64_t kMaxBytes = uint64_t{16} << 20;
 
 std::optional<std::string> read_text(const fs::path& path) {
-  if (!fs::exists(path)) return std::nullopt;
+  std::error_code error;  // what cannot be looked at is told by opening it
+  if (fs::status(path, error).type() == fs::file_type::not_found) return std::nullopt;
   const CheckedFile file(path);
   if (file.size() > kMaxBytes)
     throw Error(ExitCode::kData,
@@ -62,10 +63,11 @@ void read_named_templates(const Json& list, const std::string& what, ChatTemplat
   }
 }
 
-std::string token_text(const Json& config, const char* key, const std::string& what) {
+// The text of a token, which stands alone or as the "content" of an object; nullopt where there is none.
+std::optional<std::string> token_text(const Json& config, const char* key, const std::string& what) {
   const Json* entry = find_entry(config, key);
   if (entry != nullptr && entry->is_object()) entry = find_entry(*entry, "content");
-  if (entry == nullptr) return {};
+  if (entry == nullptr) return std::nullopt;
   if (!entry->is_string())
     throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is {}, expected a string", what, key, json_excerpt(*entry)));
   return entry->get<std::string>();
@@ -93,9 +95,11 @@ ChatTemplateFiles find_chat_template(const fs::path& folder) {
 SpecialTokens read_special_tokens(const fs::path& folder) {
   const std::optional<Json> config = read_config(folder);
   if (!config) return {};
-  const std::string what = (folder / kConfigName).string();
-  return {token_text(*config, "bos_token", what), token_text(*config, "eos_token", what),
-          token_text(*config, "pad_token", what)};
+  SpecialTokens tokens;
+  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
+    if (std::optional<std::string> text = token_text(*config, key, (folder / kConfigName).string()))
+      tokens[key] = std::move(*text);
+  return tokens;
 }
 
 }  // namespace lfm2

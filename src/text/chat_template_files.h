@@ -29,7 +29,8 @@ struct ChatTemplateFiles {
 // tokenizer_config.json. Error(kData) for files that are not as Hugging Face writes them.
 ChatTemplateFiles find_chat_template(const std::filesystem::path& folder);
 
-// bos_token, eos_token and pad_token of tokenizer_config.json; none where there is no such file.
+// bos_token, eos_token, unk_token, sep_token, pad_token, cls_token and mask_token of tokenizer_config.json, those that
+// it has; none where there is no such file.
 SpecialTokens read_special_tokens(const std::filesystem::path& folder);
 
 }  // namespace lfm2

@@ -319,7 +319,7 @@ void chat_template(Bytes bytes) {
     const ChatTemplate chat = ChatTemplate::parse(text.substr(0, end), "template");
     ChatInput input{part("messages"), part("tools")};
     input.add_generation_prompt = true;
-    input.special_tokens = {"<|first|>", "<|last|>", ""};
+    input.special_tokens = {{"bos_token", "<|first|>"}, {"eos_token", "<|last|>"}};
     const std::string first = chat.render(input, kLimits);
     if (chat.render(input, kLimits) != first) std::abort();
   });

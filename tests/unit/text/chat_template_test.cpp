@@ -34,8 +34,7 @@ TEST(ChatTemplateTest, GivesTheTextsOfPythonsJinja) {
         templates.try_emplace(name, ChatTemplate::parse(test::read_bytes(folder / name), name)).first->second;
     ChatInput input{golden["messages"], golden["tools"]};
     input.add_generation_prompt = golden["add_generation_prompt"];
-    input.special_tokens = {golden["tokens"].value("bos", ""), golden["tokens"].value("eos", ""),
-                            golden["tokens"].value("pad", "")};
+    for (const auto& [token, text] : golden["tokens"].items()) input.special_tokens[token + "_token"] = text;
     input.variables = golden["variables"];
     input.now = golden["now"];
     SCOPED_TRACE(line.substr(0, 300));
@@ -56,7 +55,7 @@ TEST(ChatTemplateTest, SyntaxErrorsNameTheLine) {
   struct Case {
     std::string source, line, part;
   };
-  const std::vector<Case> cases = {
+  std::vector<Case> cases = {
       {"{{ 1 + }}", "line 1", "expected an expression"},
       {"a\n{% if x %}\nb", "line 2", "the template ends before 'endif'"},
       {"a\n\n{% endif %}", "line 3", "unknown tag 'endif'"},
@@ -88,6 +87,13 @@ TEST(ChatTemplateTest, SyntaxErrorsNameTheLine) {
       {"\xff", "line 1", "not UTF-8"},
       {std::string(2 << 20, 'x'), "line 1", "bytes, at most"},
   };
+  std::string parameters = "a", arguments = "a=1";
+  for (int i = 0; i < 255; ++i) {
+    parameters += fmt::format(", a{}", i);
+    arguments += fmt::format(", a{}=1", i);
+  }
+  cases.push_back({"{% macro m(" + parameters + ") %}{% endmacro %}", "line 1", "more than 255 parameters"});
+  cases.push_back({"{{ m(" + arguments + ") }}", "line 1", "more than 255 arguments"});
   for (const Case& c : cases) {
     SCOPED_TRACE(c.source.substr(0, 80));
     expect_error([&] { ChatTemplate::parse(c.source, "t.jinja"); }, ExitCode::kData, {"t.jinja: ", c.line, c.part});
@@ -169,7 +175,7 @@ TEST(ChatTemplateTest, HostileTemplatesEndSoon) {
       {"{% for i in range(100001) %}{% endfor %}", "Range too big"},
       {"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "deeper than"},
       {"{% macro m(n) %}{{ m(n + 1) }}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}", "deeper than"},
-      {"{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}", "steps"},
+      {"{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}", "MiB of values"},
       {"{% set t = 'aaaaaaaaaaaaaaaa' * 60000 %}{% for i in range(100000) %}{% if t in (t ~ i) %}{% endif %}{% endfor "
        "%}",
        ""},

@@ -24,7 +24,7 @@ OrderedJson answer(const OrderedJson& line, std::optional<lfm2::ChatTemplate>& c
     lfm2::ChatInput input{line.contains("messages") ? line["messages"] : none,
                           line.contains("tools") ? line["tools"] : none};
     input.add_generation_prompt = line.value("add_generation_prompt", false);
-    input.special_tokens = {tokens.value("bos", ""), tokens.value("eos", ""), tokens.value("pad", "")};
+    for (const auto& [name, text] : tokens.items()) input.special_tokens[name + "_token"] = text;
     input.variables = line.value("variables", OrderedJson::object());
     input.now = line.value("now", std::time_t{0});
     return {{"text", chat->render(input)}};

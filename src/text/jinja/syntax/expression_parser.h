@@ -7,6 +7,7 @@
 namespace lfm2::jinja {
 
 inline constexpr int kMaxSyntaxDepth = 250;
+inline constexpr size_t kMaxNamedArguments = 255;  // of a call, and parameters of a macro
 
 class ExpressionParser {
  public:

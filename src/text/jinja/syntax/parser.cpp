@@ -213,6 +213,8 @@ void Parser::parse_parameters(FunctionSyntax& function) {
       tokens_.fail(line, fmt::format("two parameters are named '{}'", name));
     if (name == "caller" || name == "kwargs" || name == "varargs")
       tokens_.fail(line, fmt::format("a parameter named '{}' is not supported", name));
+    if (function.parameters.size() == kMaxNamedArguments)
+      tokens_.fail(line, fmt::format("more than {} parameters", kMaxNamedArguments));
     function.parameters.push_back(name);
     if (tokens_.skip_operator("="))
       function.defaults.push_back(expressions_.parse());

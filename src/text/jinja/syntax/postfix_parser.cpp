@@ -88,6 +88,8 @@ std::unique_ptr<CallSyntax> ExpressionParser::parse_arguments() {
       ensure(!call->more_keyword);
       const std::string_view name = tokens_.next().text;
       tokens_.next();
+      if (call->keyword.size() == kMaxNamedArguments)
+        tokens_.fail(line, fmt::format("more than {} arguments with names", kMaxNamedArguments));
       call->keyword.emplace_back(name, parse());
     } else {
       ensure(!call->more_positional && !call->more_keyword && call->keyword.empty());

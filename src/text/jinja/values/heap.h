@@ -27,7 +27,6 @@ class Heap {
 
   const Limits& limits() const { return limits_; }
   void set_line(int line) { line_ = line; }
-  int line() const { return line_; }
   // Error(kData) with the template's name and the line.
   [[noreturn]] void fail(const std::string& message) const;
   // The same for a message of an earlier failure.

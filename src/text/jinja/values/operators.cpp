@@ -153,8 +153,8 @@ size_t hash(Heap& heap, const Value& value) {
       return std::hash<std::string_view>()(value.as_text());
     case Kind::kReal:
       // A real that is whole is the same key as the integer.
-      if (std::fabs(value.as_real()) < 0x1p63 && value.as_real() == std::trunc(value.as_real()))
-        return std::hash<int64_t>()(static_cast<int64_t>(value.as_real()));
+      if (std::fabs(value.as_real()) < 0x1p126 && value.as_real() == std::trunc(value.as_real()))
+        return std::hash<int64_t>()(static_cast<int64_t>(static_cast<Integer>(value.as_real())));
       return std::hash<double>()(value.as_real());
     case Kind::kBoolean:
     case Kind::kInteger:
