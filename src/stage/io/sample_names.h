@@ -34,8 +34,17 @@ class SampleNames {
   std::string to_lines() const {
     std::string lines;
     lines.reserve(text_.size() + ends_.size());
-    for (size_t sample = 0; sample < size(); ++sample) (lines += (*this)[sample]) += '\n';
+    for_each_line([&](std::string_view line) { lines += line; });
     return lines;
+  }
+  // Gives the same, piece by piece.
+  template <class Take>
+  void for_each_line(const Take& take) const {
+    std::string line;
+    for (size_t sample = 0; sample < size(); ++sample) {
+      (line = (*this)[sample]) += '\n';
+      take(line);
+    }
   }
   static SampleNames from_lines(std::string_view lines) {
     SampleNames names;
