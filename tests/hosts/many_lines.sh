@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# many_lines.sh LFM2_STAGE WEIGHTS_TOOLS MPIRUN [LINES [FOLDER]]: a file of many prompts through a tiny model on two ranks: once
-# through, once stopped and once killed in the middle and resumed to the same bytes. No rank's memory may grow by more
-# than 100 bytes a line, with the token ids. FOLDER is for the files, some hundred bytes a line; else they are in TMPDIR.
+# many_lines.sh LFM2_STAGE WEIGHTS_TOOLS MPIRUN [LINES [FOLDER]]: a file of many prompts through a tiny model on two
+# ranks: once through, once stopped and once killed in the middle and resumed to the same bytes. No rank's memory may
+# grow by more than 100 bytes a line, short names and token ids included. The files take some hundred bytes a line in
+# FOLDER, else in TMPDIR.
 set -eu
 program=$1 tools=$2 mpirun=$3 lines=${4:-400000}
 limit=100 # bytes a line
@@ -34,7 +35,7 @@ make_lines() {
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 # start LINES OUTPUT OPTION...: starts two ranks, `job` is the process that started them.
 start() {
-  "$mpirun" --bind-to none -np 2 "$program" --weights "$folder/shards" --device cpu --progress off --ignore-eos \
+  "$mpirun" --bind-to none -np 2 "$program" --weights "$folder/shards" --device cpu --progress off --ignore-eos --prefill-chunk 1024 \
     --input "$folder/$1.jsonl" --output "$folder/$2.jsonl" --report "$folder/$2.json" "${@:3}" >"$folder/out" 2>"$folder/err" &
   job=$!
 }
@@ -63,7 +64,7 @@ begin() {
   done
 }
 few=$((lines / 10))
-for count in "$few" "$lines"; do
+for count in "$lines" "$few"; do
   make_lines "$count" >"$folder/$count.jsonl"
   run "$count" "whole-$count"
   begin "$count" "stopped-$count"

@@ -63,7 +63,8 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
     input.add(std::as_bytes(std::span(&length, 1)));
   }
   if (options_.output.extension() == ".jsonl")
-    samples_->names().for_each_line([&](std::string_view line) { input.add(std::as_bytes(std::span(line))); });
+    for (size_t first = 0; first < samples_->names().size(); first += SampleNames::kPiece)
+      input.add(std::as_bytes(std::span<const char>(samples_->names().lines(first))));
   Json job{{"input", fmt::format("{} samples, {} tokens, {}", all.count(), all.offsets.back(), input.hex())},
            {"weights", shards_->split_id()},
            {"--dtype", lfm2::name(compute_)},
