@@ -14,8 +14,8 @@ namespace {
 // The common part of both forms: completions are appended as they finish, and put in order at the end.
 class AppendedCompletions : public CompletionFile {
  public:
-  AppendedCompletions(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
-      : partial_(path, std::move(file)), job_(job) {}
+  AppendedCompletions(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file, bool joins_parts)
+      : partial_(path, std::move(file), 0, joins_parts), job_(job) {}
 
   void start_journal(const JournalContent& content) {
     if (!job_.identity.empty()) partial_.start_journal(content);
@@ -42,7 +42,8 @@ class AppendedCompletions : public CompletionFile {
 
 class JsonlCompletions : public AppendedCompletions {
  public:
-  using AppendedCompletions::AppendedCompletions;
+  JsonlCompletions(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
+      : AppendedCompletions(path, job, std::move(file), true) {}
 
   void take(const Completion& completion) override {
     const auto sample = static_cast<size_t>(completion.sample);
@@ -59,7 +60,8 @@ class JsonlCompletions : public AppendedCompletions {
 // Appends each completion as its reason, its number of tokens and its lists; commit() makes the HDF5 file of them.
 class H5Completions : public AppendedCompletions {
  public:
-  using AppendedCompletions::AppendedCompletions;
+  H5Completions(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
+      : AppendedCompletions(path, job, std::move(file), false) {}
 
   void take(const Completion& completion) override {
     std::vector<std::byte> bytes;
@@ -82,9 +84,9 @@ class H5Completions : public AppendedCompletions {
   void commit() override {
     std::vector<int64_t> offsets{0};
     std::vector<int32_t> reasons;
-    const std::vector<JournalRecord> records = partial_.ordered();
-    for (const JournalRecord& record : records) {
-      const Head head = head_of(record);
+    const std::deque<FilePart>& parts = partial_.order();
+    for (const FilePart& part : parts) {
+      const Head head = head_at(part.offset);
       job_.pulse();
       reasons.push_back(head[0]);
       offsets.push_back(offsets.back() + head[1]);
@@ -114,9 +116,9 @@ class H5Completions : public AppendedCompletions {
     // closed.
     const FileDescriptor raw = open_for_writing(pending.temporary_path());
     std::vector<std::byte> bytes;
-    for (size_t i = 0; i < records.size(); ++i) {
+    for (size_t i = 0; i < parts.size(); ++i) {
       const auto first = static_cast<uint64_t>(offsets[i]), count = static_cast<uint64_t>(offsets[i + 1]) - first;
-      uint64_t next = records[i].offset + sizeof(Head);
+      uint64_t next = parts[i].offset + sizeof(Head);
       for (const List& list : lists) {
         bytes.resize(count * list.token_bytes);
         partial_.read(next, bytes);
@@ -134,15 +136,15 @@ class H5Completions : public AppendedCompletions {
  private:
   using Head = std::array<int32_t, 2>;  // the finish reason and the number of tokens
 
-  Head head_of(const JournalRecord& record) const {
+  Head head_at(uint64_t offset) const {
     Head head{};
-    partial_.read(record.offset, std::as_writable_bytes(std::span(head)));
+    partial_.read(offset, std::as_writable_bytes(std::span(head)));
     return head;
   }
   bool fits(const JournalRecord& record) const override {
     if (record.bytes < sizeof(Head)) return false;
     const uint64_t token_bytes = job_.kind.top_k > 0 ? 8 + 8 * static_cast<uint64_t>(job_.kind.top_k) : 4;
-    const int32_t tokens = head_of(record)[1];
+    const int32_t tokens = head_at(record.offset)[1];
     return tokens >= 0 && record.bytes == sizeof(Head) + static_cast<uint64_t>(tokens) * token_bytes;
   }
 };

@@ -249,11 +249,14 @@ Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_s
   Samples samples{.ids = {}, .offsets = {0}};
   const bool batch = is_batch_line(reader.first());
   std::vector<ReadLine> read;
+  std::span<const Line> lines;  // that were not read yet
   while (!enough(samples, limits)) {
-    const std::vector<Line>& lines = reader.next();
+    // What is read of a line takes several times the line's own size: not many of them at a time.
+    constexpr size_t kMaxLines = 8192;
+    if (lines.empty()) lines = reader.next();
     if (lines.empty()) break;
-    const size_t count =
-        max_samples > 0 ? std::min(lines.size(), static_cast<size_t>(max_samples - samples.count())) : lines.size();
+    size_t count = std::min(lines.size(), kMaxLines);
+    if (max_samples > 0) count = std::min(count, static_cast<size_t>(max_samples - samples.count()));
     read.assign(count, {});
     // Some lines at a time: a short one is read faster than a thread takes it.
     constexpr size_t kLines = 16;
@@ -268,6 +271,7 @@ Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_s
       one.line.error = without_file(one.line.error, reader);
       add_line(std::move(one.line), samples);
     }
+    lines = lines.subspan(count);
   }
   if (samples.count() == 0)
     throw Error(ExitCode::kData, fmt::format("{}: no samples, expected at least 1", reader.name()));

@@ -8,6 +8,7 @@
 #include <bit>
 #include <limits>
 #include <span>
+#include <tuple>
 
 #include "kernels/error.h"
 #include "stage/support/json.h"
@@ -50,16 +51,26 @@ Words to_words(const JournalRecord& record, uint64_t id, uint64_t index) {
   return words;
 }
 
-std::string bytes_of(const JournalContent& content) {
+// Writes a whole journal, in pieces, and returns its size.
+uint64_t write_content(const FileDescriptor& file, const JournalContent& content, const std::filesystem::path& path) {
+  constexpr size_t kPieceBytes = size_t{1} << 20;
   Header header{.id = content.id, .text_bytes = content.text.size()};
   header.check = hash(content.text.data(), content.text.size(), hash(&header, sizeof header, 0));
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
   bytes += content.text;
+  uint64_t end = 0;
+  const auto write = [&] {
+    write_fully(file, end, std::as_bytes(std::span(bytes)), path);
+    end += bytes.size();
+    bytes.clear();
+  };
   for (size_t i = 0; i < content.records.size(); ++i) {
     const Words words = to_words(content.records[i], content.id, i);
     bytes.append(reinterpret_cast<const char*>(words.data()), sizeof words);
+    if (bytes.size() >= kPieceBytes) write();
   }
-  return bytes;
+  write();
+  return end;
 }
 
 // Compares all of the magic but the version.
@@ -199,8 +210,11 @@ Json job_of(const JournalContent& content, const std::filesystem::path& file) {
 }
 
 void leave_out_impossible(JournalContent& content, int64_t samples) {
-  std::vector<JournalRecord>& records = content.records;
-  std::stable_sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::deque<JournalRecord>& records = content.records;
+  // In place: a stable sort would take half as much memory again.
+  std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.first, a.offset, a.count) < std::tie(b.first, b.offset, b.count);
+  });
   int64_t next = 0;
   std::erase_if(records, [&](const JournalRecord& record) {
     if (record.first < next || record.count <= 0 || record.count > samples - record.first) return true;
@@ -265,12 +279,10 @@ Journal::Journal(std::filesystem::path file, const JournalContent& content)
     : path_(std::move(file)), id_(content.id), records_(content.records.size()) {
   expect_name_of_journal(path_);
   const std::filesystem::path made = new_journal_path(path_);
-  const std::string bytes = bytes_of(content);
   file_ = create_file(made);
   PendingPath pending(path_, made);
-  write_fully(file_, 0, std::as_bytes(std::span(bytes)), made);
+  end_ = write_content(file_, content, made);
   pending.commit();
-  end_ = bytes.size();
 }
 
 void Journal::append(const JournalRecord& record) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -26,7 +27,7 @@ struct JournalRecord {
 struct JournalContent {
   uint64_t id = 0;   // identifies the run that wrote the journal; the journals of its replicas have the same id
   std::string text;  // JSON that describes the job
-  std::vector<JournalRecord> records;
+  std::deque<JournalRecord> records;  // there may be millions: a vector would copy them as it grows
 };
 
 std::filesystem::path partial_path(const std::filesystem::path& output);  // NAME.partial

@@ -116,7 +116,7 @@ class RowsOutput : public OutputFile {
   void start_over() override { rows_.take_seams(); }
   std::string shared() const override {
     return Json{{"first", rows_.places().first},       {"second", rows_.places().second},
-                {"id", partial_.journal().id},         {"tag", partial_.tag().hex()},
+                {"id", partial_.journal_id()},         {"tag", partial_.tag().hex()},
                 {"tag_offset", partial_.tag().offset}, {"cache", partial_.page_cache()}}
         .dump();
   }
@@ -287,11 +287,25 @@ void leave_some_for_all(JournalContent& content, const OutputJob& job) {
 void commit_in_order(PartialFile& partial, const std::function<void()>& pulse) {
   if (partial.is_ordered()) return partial.commit();
   AtomicFile ordered(pending_output(partial.output()));
-  for (const JournalRecord& record : partial.ordered())
-    partial.read_pieces(record, [&](std::span<const std::byte> piece) {
-      ordered.write(piece);
-      pulse();
+  // Parts of a few bytes each are written together.
+  constexpr size_t kTogether = size_t{1} << 20;
+  std::vector<std::byte> together;
+  const auto write = [&] {
+    ordered.write(together);
+    together.clear();
+    pulse();
+  };
+  const std::deque<FilePart>& parts = partial.order();
+  for (auto part = parts.begin(); part != parts.end();) {
+    const uint64_t begin = part->offset;
+    uint64_t end = begin;
+    for (; part != parts.end() && part->offset == end; ++part) end += part->bytes;  // those side by side in the file
+    partial.read_pieces(begin, end - begin, [&](std::span<const std::byte> piece) {
+      together.insert(together.end(), piece.begin(), piece.end());
+      if (together.size() >= kTogether) write();
     });
+  }
+  write();
   partial.expect_ours();
   ordered.commit();
   partial.remove();

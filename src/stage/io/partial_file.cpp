@@ -147,18 +147,18 @@ FileDescriptor join_partial(const std::filesystem::path& output, const PartialTa
   return file;
 }
 
-PartialFile::PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica, bool joins_records)
+PartialFile::PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica, bool joins_parts)
     : output_(std::move(output)),
       path_(partial_path(output_)),
       replica_(replica),
-      joins_(joins_records),
+      joins_(joins_parts),
       file_(std::move(file)) {}
 
 PartialFile::~PartialFile() {
   syncing_.stop();
-  if (done_ || (journal_ && !content_.records.empty())) return;
+  if (done_ || (journal_ && !parts_.empty())) return;
   if (replica_ > 0) {
-    if (journal_) remove_journal(journal_->path(), content_.id);
+    if (journal_) remove_journal(journal_->path(), id_);
     return;
   }
   if (!is_at(file_, path_) || any_finished(output_)) return;
@@ -166,12 +166,16 @@ PartialFile::~PartialFile() {
   ::unlink(path_.c_str());
 }
 
-void PartialFile::start_journal(JournalContent content) {
-  content_ = std::move(content);
+void PartialFile::start_journal(const JournalContent& content) {
+  id_ = content.id;
   end_ = 0;
-  for (const JournalRecord& record : content_.records) end_ = std::max(end_, record.offset + record.bytes);
+  parts_.clear();
+  for (const JournalRecord& record : content.records) {
+    end_ = std::max(end_, record.offset + record.bytes);
+    add_part(record);
+  }
   sync_data(file_, path_);
-  journal_.emplace(journal_path(output_, replica_), content_);
+  journal_.emplace(journal_path(output_, replica_), content);
   if (replica_ == 0) remove_journals_of_others(output_);
   syncing_.start();
 }
@@ -194,16 +198,19 @@ void PartialFile::append(int64_t first, int64_t count, std::span<const std::byte
 
 void PartialFile::note(const JournalRecord& record) {
   if (journal_) journal_->append(record);
-  JournalRecord* last = content_.records.empty() ? nullptr : &content_.records.back();
+  add_part(record);
+  syncing_.note_change();
+}
+
+void PartialFile::add_part(const JournalRecord& record) {
+  FilePart* last = parts_.empty() ? nullptr : &parts_.back();
   if (last != nullptr && joins_ && last->first + last->count == record.first &&
       last->offset + last->bytes == record.offset) {
     last->count += record.count;
     last->bytes += record.bytes;
-    last->results.add(record.results);
   } else {
-    content_.records.push_back(record);
+    parts_.push_back({.first = record.first, .count = record.count, .offset = record.offset, .bytes = record.bytes});
   }
-  syncing_.note_change();
 }
 
 void PartialFile::read(uint64_t offset, std::span<std::byte> into) const {
@@ -238,19 +245,19 @@ bool PartialFile::holds(const JournalRecord& record, const std::function<void()>
   if (record.offset > size || record.bytes > size - record.offset) return false;
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), XXH3_freeState);
   XXH3_64bits_reset(hash.get());
-  read_pieces(record, [&](std::span<const std::byte> piece) {
+  read_pieces(record.offset, record.bytes, [&](std::span<const std::byte> piece) {
     XXH3_64bits_update(hash.get(), piece.data(), piece.size());
     pulse();
   });
   return XXH3_64bits_digest(hash.get()) == record.data_hash;
 }
 
-void PartialFile::read_pieces(const JournalRecord& record,
+void PartialFile::read_pieces(uint64_t offset, uint64_t bytes,
                               const std::function<void(std::span<const std::byte>)>& take) const {
   std::vector<std::byte> piece;
-  for (uint64_t done = 0; done < record.bytes; done += piece.size()) {
-    piece.resize(std::min(kPiece, record.bytes - done));
-    read(record.offset + done, piece);
+  for (uint64_t done = 0; done < bytes; done += piece.size()) {
+    piece.resize(std::min(kPiece, bytes - done));
+    read(offset + done, piece);
     take(piece);
   }
 }
@@ -261,24 +268,23 @@ void PartialFile::keep_intact(JournalContent& content, const std::function<void(
 
 void PartialFile::drop_unfinished() { set_size(end_); }
 
-std::vector<JournalRecord> PartialFile::ordered() const {
-  std::vector<JournalRecord> records = content_.records;
-  std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  return records;
+const std::deque<FilePart>& PartialFile::order() {
+  std::sort(parts_.begin(), parts_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  return parts_;
 }
 
-bool PartialFile::is_ordered() const {
+bool PartialFile::is_ordered() {
   uint64_t next = 0;
-  for (const JournalRecord& record : ordered()) {
-    if (record.offset != next) return false;
-    next += record.bytes;
+  for (const FilePart& part : order()) {
+    if (part.offset != next) return false;
+    next += part.bytes;
   }
   return next == end_;
 }
 
 void PartialFile::start_over() {
   end_ = 0;
-  content_.records.clear();
+  parts_.clear();
 }
 
 void PartialFile::sync_all() {
@@ -299,7 +305,7 @@ void PartialFile::commit() {
   sync_file(file_, path_);
   expect_ours();
   rename_durably(path_, output_);
-  remove_journals(output_, content_.id);
+  remove_journals(output_, id_);
   file_.close();  // this releases the lock as well: others may read the file now
   done_ = true;
 }

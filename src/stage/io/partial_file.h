@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -41,19 +42,25 @@ struct PartialTag {
 // file does not end with the tag.
 FileDescriptor join_partial(const std::filesystem::path& output, const PartialTag& tag);
 
+// What is kept in memory of a record of the journal. There may be one for each sample.
+struct FilePart {
+  int64_t first = 0, count = 0;    // samples
+  uint64_t offset = 0, bytes = 0;  // see JournalRecord
+};
+
 class PartialFile {
  public:
-  // With `joins_records`, records of neighbouring samples become one in memory, though not in the journal: for outputs
-  // whose parts are not asked for again before the next run.
-  PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica = 0, bool joins_records = false);
+  // With `joins_parts`, parts of neighbouring samples that also stand side by side in the file become one in memory,
+  // though not in the journal: for outputs that do not ask where a sample is.
+  PartialFile(std::filesystem::path output, FileDescriptor file, int64_t replica = 0, bool joins_parts = false);
   PartialFile(PartialFile&&) = delete;
   // Without commit() the file stays where any replica has finished samples in it, else it is removed.
   ~PartialFile();
 
   // From here on, finished samples are written to the journal and made durable every few seconds. Never called by
   // benchmarks, which keep nothing. Replaces older journals.
-  void start_journal(JournalContent content);
-  const JournalContent& journal() const { return content_; }
+  void start_journal(const JournalContent& content);
+  uint64_t journal_id() const { return id_; }
 
   const std::filesystem::path& output() const { return output_; }
   const std::filesystem::path& path() const { return path_; }
@@ -64,7 +71,8 @@ class PartialFile {
   // Writes the samples' bytes at the end of the file, and notes them.
   void append(int64_t first, int64_t count, std::span<const std::byte> bytes, const HashSum& results);
   void read(uint64_t offset, std::span<std::byte> into) const;
-  void read_pieces(const JournalRecord& record, const std::function<void(std::span<const std::byte>)>& take) const;
+  // Hands out the bytes of a part piece by piece.
+  void read_pieces(uint64_t offset, uint64_t bytes, const std::function<void(std::span<const std::byte>)>& take) const;
   void write(uint64_t offset, std::span<const std::byte> bytes);
   void set_size(uint64_t bytes);
   void write_tag();  // writes the tag behind the end, durably; commit() removes it
@@ -74,10 +82,10 @@ class PartialFile {
   // For appended parts: drops the records of `content` whose bytes are not in the file or do not match their hash.
   void keep_intact(JournalContent& content, const std::function<void()>& pulse) const;
   void drop_unfinished();  // cuts off what was appended behind the last finished part
-  // The records of append(), in the order of the samples.
-  std::vector<JournalRecord> ordered() const;
-  // Whether the parts stand in the file in that order and without gaps.
-  bool is_ordered() const;
+  // The parts of append(), from here on in the order of the samples.
+  const std::deque<FilePart>& order();
+  // Whether they stand in the file in that order and without gaps.
+  bool is_ordered();
   void start_over();  // for a benchmark's next pass
 
   void sync();               // makes durable what is finished
@@ -87,6 +95,7 @@ class PartialFile {
 
  private:
   void note(const JournalRecord& record);
+  void add_part(const JournalRecord& record);
   void sync_all();
   bool holds(const JournalRecord& record, const std::function<void()>& pulse) const;
 
@@ -94,9 +103,10 @@ class PartialFile {
   int64_t replica_ = 0;
   bool joins_ = false;
   FileDescriptor file_;
-  PartialTag tag_;          // offset 0: no tag
-  uint64_t end_ = 0;        // the end of what was appended
-  JournalContent content_;  // all records, those of this run included
+  PartialTag tag_;              // offset 0: no tag
+  uint64_t end_ = 0;            // the end of what was appended
+  uint64_t id_ = 0;             // of the journal
+  std::deque<FilePart> parts_;  // all that is finished, by this run and those before
   std::optional<Journal> journal_;
   bool done_ = false;
   BackgroundSync syncing_{[this] { sync_all(); }};  // last, because its thread uses the members above

@@ -1,6 +1,7 @@
 // What samples are called, as JSON text: "id" and "custom_id" of input lines. Eight bytes and the text for each.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -30,21 +31,20 @@ class SampleNames {
   void clear() { *this = SampleNames(); }
   bool operator==(const SampleNames&) const = default;
 
-  // For messages to other ranks: JSON text has no line break.
-  std::string to_lines() const {
+  // For messages to other ranks, which are to be small beside the names themselves: a line for each of the next kPiece
+  // names, "" behind the last one. JSON text has no line break.
+  static constexpr size_t kPiece = size_t{1} << 16;
+  std::string lines(size_t first) const {
     std::string lines;
-    lines.reserve(text_.size() + ends_.size());
-    for (size_t sample = 0; sample < size(); ++sample) (lines += (*this)[sample]) += '\n';
+    for (size_t sample = first; sample < std::min(first + kPiece, size()); ++sample) (lines += (*this)[sample]) += '\n';
     return lines;
   }
-  static SampleNames from_lines(std::string_view lines) {
-    SampleNames names;
+  void add_lines(std::string_view lines) {
     for (size_t at = 0; at < lines.size();) {
       const size_t end = lines.find('\n', at);
-      names.push_back(lines.substr(at, end - at));
+      push_back(lines.substr(at, end - at));
       at = end + 1;
     }
-    return names;
   }
 
  private:

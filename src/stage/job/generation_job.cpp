@@ -64,10 +64,7 @@ void GenerationJob::check_samples(const Samples& prompts) const {
 // Lines that were refused are answered before anything else. Last stages.
 void GenerationJob::answer_errors(const std::vector<CompletionConsumer*>& consumers) const {
   for (const auto& [sample, error] : samples_->errors()) {
-    const auto holds = [sample = sample](const JournalRecord& record) {
-      return record.first <= sample && sample < record.first + record.count;
-    };
-    if (std::any_of(kept_.records.begin(), kept_.records.end(), holds)) continue;
+    if (kept_.holds(sample)) continue;
     Completion completion;
     completion.sample = sample;
     completion.tag = AnswerForm{LineForm::kCompletion}.to_word();
@@ -179,9 +176,9 @@ std::vector<double> GenerationJob::layer_seconds() const {
 Job::Portion GenerationJob::portion() const {
   uint64_t bytes = 0;
   if (makes_output() && !options_.output.empty()) {
-    // Each completion is noted in the journal by itself. At the end the notes are copied, to be sorted by sample.
+    // Each completion is a part of the file, which is known until all are put into order.
     const auto samples = static_cast<uint64_t>(samples_->left().samples);
-    bytes += 2 * samples * sizeof(JournalRecord);
+    bytes += samples * sizeof(FilePart);
     if (options_.output.extension() == ".h5") bytes += samples * (sizeof(int64_t) + sizeof(int32_t));
   }
   return {.tokens = plan_.max_tokens(),

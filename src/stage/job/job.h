@@ -76,9 +76,10 @@ class Job {
 
   // --resume: the samples that an earlier run of the job has finished. Only the rank that makes the output has them.
   struct Kept {
-    std::vector<JournalRecord> records;
+    FinishedRanges ranges;
     HashSum results;
     int64_t samples = 0;
+    bool holds(int64_t sample) const;
   };
   // What the runs of this job have done so far.
   struct Runs {

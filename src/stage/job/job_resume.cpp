@@ -63,7 +63,8 @@ std::string Job::identity(const std::vector<std::string>& machines) const {
     input.add(std::as_bytes(std::span(&length, 1)));
   }
   if (options_.output.extension() == ".jsonl")
-    input.add(std::as_bytes(std::span<const char>(samples_->names().to_lines())));
+    for (size_t first = 0; first < samples_->names().size(); first += SampleNames::kPiece)
+      input.add(std::as_bytes(std::span<const char>(samples_->names().lines(first))));
   Json job{{"input", fmt::format("{} samples, {} tokens, {}", all.count(), all.offsets.back(), input.hex())},
            {"weights", shards_->split_id()},
            {"--dtype", lfm2::name(compute_)},
@@ -95,7 +96,21 @@ void Job::open_unfinished_output() {
   }
   expect_same_job(journal, job_of(begun->content, journal), Json::parse(identity_));
   resume_output_file(*begun);
-  kept_.records = std::move(begun->content.records);
+  for (const JournalRecord& record : begun->content.records) {
+    FinishedRanges& ranges = kept_.ranges;
+    if (!ranges.empty() && ranges.back().first + ranges.back().second == record.first)
+      ranges.back().second += record.count;
+    else
+      ranges.emplace_back(record.first, record.count);
+    kept_.results.add(record.results);
+    kept_.samples += record.count;
+  }
+}
+
+bool Job::Kept::holds(int64_t sample) const {
+  const auto behind = std::upper_bound(ranges.begin(), ranges.end(), sample,
+                                       [](int64_t at, const auto& range) { return at < range.first; });
+  return behind != ranges.begin() && sample < std::prev(behind)->first + std::prev(behind)->second;
 }
 
 // Compares the job with the one that is to be resumed, and leaves out the samples that are finished. Collective.
@@ -107,15 +122,7 @@ void Job::leave_out_finished() {
   if (!makes_output()) samples_->forget_names();
   if (makes_output()) open_unfinished_output();
   if (!options_.resume) return;
-  FinishedRanges finished;
-  for (const JournalRecord& record : kept_.records) {
-    if (!finished.empty() && finished.back().first + finished.back().second == record.first)
-      finished.back().second += record.count;
-    else
-      finished.emplace_back(record.first, record.count);
-    kept_.results.add(record.results);
-    kept_.samples += record.count;
-  }
+  FinishedRanges finished = kept_.ranges;
   uint64_t count = finished.size();
   const int writer = pipeline_ranks_->size() - 1;
   world_.broadcast(&count, sizeof count, writer, load_timeout(), "finished samples");

@@ -67,10 +67,17 @@ void JobSamples::pass_offsets(int to, SampleRange range, SampleOffsets& into) {
 void JobSamples::pass_names() {
   const int writer = distribution_.naming_rank;
   names_ = std::exchange(samples_.names, {});
-  if (writer < 0) return;
-  std::string lines =
-      world_.pass(world_.rank() == 0 ? names_.to_lines() : "", 0, writer, distribution_.timeout_seconds, "sample ids");
-  if (world_.rank() == writer && writer != 0) names_ = SampleNames::from_lines(lines);
+  const bool sends = world_.rank() == 0, receives = world_.rank() == writer;
+  if (writer <= 0 || (!sends && !receives)) return;
+  bool more = true;
+  for (size_t next = 0; more; next += SampleNames::kPiece) {
+    std::string lines = sends ? names_.lines(next) : "";
+    if (sends) more = !lines.empty();
+    lines = world_.pass(std::move(lines), 0, writer, distribution_.timeout_seconds, "sample ids");
+    if (!receives) continue;
+    more = !lines.empty();
+    names_.add_lines(lines);
+  }
 }
 
 void JobSamples::pass_errors() {

@@ -140,7 +140,7 @@ void ScoringJob::end_runs() {
 }
 
 void ScoringJob::replay_kept() {
-  for (const JournalRecord& record : kept_.records) output_->replay(record.first, record.count, *validation_);
+  for (const auto& [first, count] : kept_.ranges) output_->replay(first, count, *validation_);
 }
 
 std::optional<Verdict> ScoringJob::verdict_of_kept() {
