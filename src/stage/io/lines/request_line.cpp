@@ -20,8 +20,10 @@ constexpr int32_t kMaxLogProbs = 1024;
 
 std::string excerpt(const OrderedJson& value) {
   std::string text = json_text(value);
-  if (text.size() > 80) text = text.substr(0, 80) + "…";
-  return text;
+  if (text.size() <= 80) return text;
+  size_t end = 80;
+  while ((text[end] & 0xc0) == 0x80) --end;  // no character is cut
+  return text.substr(0, end) + "…";
 }
 
 [[noreturn]] void refuse(const std::string& where, std::string_view key, const OrderedJson& found,
@@ -198,6 +200,8 @@ std::vector<int32_t> ids_of_prompt(FieldReader& fields) {
   const OrderedJson* text = one_text ? &prompt->front() : prompt;
   if (text != nullptr && text->is_string())
     return encode(text->get_ref<const std::string&>(), true, fields.context(), fields.where());
+  if (prompt == nullptr || !prompt->is_array())
+    refuse(fields.where(), "prompt", prompt != nullptr ? *prompt : OrderedJson(), "text or a list of token ids");
   return fields.ids("prompt");
 }
 
