@@ -165,9 +165,10 @@ void GenerationJob::plan() {
   limits.caches.page = prompts_.page;
   limits.max_sequences = (limits.caches.slots + stages - 1) / stages;
   if (options_.micro_batch > 0) limits.max_sequences = std::min(limits.max_sequences, options_.micro_batch);
-  limits.prompt_tokens = std::min(prompts_.tokens, wanted.prompt_tokens > 0 ? wanted.prompt_tokens
-                                                   : machine_.cuda          ? kCudaPromptTokens
-                                                                            : kCpuPromptTokens);
+  // There is no token at all where all lines are answered with errors.
+  limits.prompt_tokens = std::min(std::max<int64_t>(1, prompts_.tokens), wanted.prompt_tokens > 0 ? wanted.prompt_tokens
+                                                                         : machine_.cuda          ? kCudaPromptTokens
+                                                                                                  : kCpuPromptTokens);
 }
 
 std::vector<double> GenerationJob::layer_seconds() const {
