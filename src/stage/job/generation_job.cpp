@@ -139,10 +139,10 @@ void GenerationJob::add_to_identity(Json& identity) const {
   };
   const RequestDefaults defaults = this->defaults();
   add(defaults.of_ids, "");
+  if (const std::string tokenizer = text_.checksum(); !tokenizer.empty()) identity["tokenizer"] = tokenizer;
   if (samples_->all().rules.empty()) return;
   add(defaults.of_text, " of text");
   identity["lines"] = samples_->all().source;
-  identity["tokenizer"] = text_.checksum();
 }
 
 JobOutput& GenerationJob::resume_output_file(Unfinished& begun) {
