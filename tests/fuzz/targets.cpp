@@ -14,9 +14,12 @@
 #include <vector>
 
 #include "kernels/error.h"
+#include "kernels/thread_pool.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/io/input_file.h"
 #include "stage/io/journal.h"
+#include "stage/io/lines/line_reader.h"
+#include "stage/io/lines/request_line.h"
 #include "stage/model/model_config.h"
 #include "stage/model/tensor_table.h"
 #include "stage/shards/shard_format.h"
@@ -25,6 +28,7 @@
 #include "stage/support/json.h"
 #include "text/chat_template.h"
 #include "text/stream_decoder.h"
+#include "text/text_model.h"
 #include "text/tokenizer.h"
 #include "weights-tools/formats/hf_index.h"
 #include "weights-tools/formats/model_bin.h"
@@ -160,25 +164,53 @@ void config_json(Bytes bytes) {
   });
 }
 
-void read_input(const char* name, Bytes bytes) {
-  static const Folder folder;
-  const fs::path path = folder.write(name, bytes);
-  for (const InputLimits& limits : {InputLimits{1000, 100, 0}, InputLimits{10, 4, 2}}) {
-    expect_only_errors([&] {
-      const Samples samples = read_samples(path, limits);
-      if (samples.offsets.back() != static_cast<int64_t>(samples.ids.size())) std::abort();
-      for (const int32_t id : samples.ids)
-        if (id < 0 || id >= limits.vocab) std::abort();
-      for (int64_t i = 1; i <= samples.count(); ++i) {
-        const int64_t length = samples.offsets[i] - samples.offsets[i - 1];
-        if (length < 1 || length > limits.max_positions) std::abort();
-      }
-    });
+// Lines that were refused have no ids, and are answered with one line.
+void check_samples(const Samples& samples, const InputLimits& limits) {
+  if (samples.offsets.back() != static_cast<int64_t>(samples.ids.size())) std::abort();
+  for (const int32_t id : samples.ids)
+    if (id < 0 || id >= limits.vocab) std::abort();
+  for (int64_t i = 0; i < samples.count(); ++i) {
+    const int64_t length = samples.offsets.length(i);
+    const auto error = samples.errors.find(i);
+    if (error == samples.errors.end() && (length < 1 || length > limits.max_positions)) std::abort();
+    if (error == samples.errors.end()) continue;
+    if (length != 0 || error->second.empty() || error->second.size() > 5000) std::abort();
   }
 }
 
+void read_input(const char* name, Bytes bytes) {
+  static const Folder folder;
+  const fs::path path = folder.write(name, bytes);
+  for (const InputLimits& limits : {InputLimits{1000, 100, 0}, InputLimits{10, 4, 2}})
+    expect_only_errors([&] { check_samples(read_samples(path, limits), limits); });
+}
+
+void read_lines_of(const char* name, Bytes bytes, const LineContext& context, int64_t max_samples) {
+  static const Folder folder;
+  static ThreadPool threads(1);
+  const fs::path path = folder.write(name, bytes);
+  expect_only_errors([&] {
+    LineReader reader(path);
+    const Samples samples = read_lines(reader, context, max_samples, threads);
+    check_samples(samples, {context.vocab, context.max_positions, max_samples});
+    if (!context.continues && !samples.errors.empty()) std::abort();
+    for (int64_t sample = 0; sample < samples.count(); ++sample)
+      if (!context.continues && is_batch_line(samples.rules[sample].form)) std::abort();
+  });
+}
+
 void inputs_bin(Bytes bytes) { read_input("inputs.bin", bytes); }
-void inputs_jsonl(Bytes bytes) { read_input("inputs.jsonl", bytes); }
+
+// Lines of ids, without a tokenizer.
+void inputs_jsonl(Bytes bytes) {
+  for (const bool continues : {false, true}) {
+    LineContext context{.vocab = 1000, .max_positions = 100, .text_error = "no tokenizer", .continues = continues};
+    read_lines_of("inputs.jsonl", bytes, context, 0);
+    context.vocab = 10;
+    context.max_positions = 4;
+    read_lines_of("inputs.jsonl", bytes, context, 2);
+  }
+}
 
 // Only as far as the scan: behind it the library would read chunks, and its bugs are the reason for the scan.
 void inputs_h5(Bytes bytes) {
@@ -325,6 +357,27 @@ void chat_template(Bytes bytes) {
   });
 }
 
+// Lines of text, prompts, messages and batches, and the same bytes as .txt.
+void inputs_text(Bytes bytes) {
+  static const TextModel text = [] {
+    const Folder folder;
+    folder.write("tokenizer.json", bytes_of(small_tokenizer()));
+    folder.write("chat_template.jinja",
+                 bytes_of("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools | tojson }}"));
+    return TextModel::open(folder.path());
+  }();
+  for (const bool continues : {false, true})
+    for (const bool strict : {false, true}) {
+      const LineContext context{.vocab = static_cast<int64_t>(text.tokenizer().size()),
+                                .max_positions = 500,
+                                .text = &text,
+                                .strict = strict,
+                                .continues = continues};
+      read_lines_of("inputs.jsonl", bytes, context, 0);
+      if (!strict) read_lines_of("inputs.txt", bytes, context, 3);
+    }
+}
+
 constexpr std::array kTargets = {
     Target{"model_bin", model_bin},
     Target{"safetensors", safetensors},
@@ -332,6 +385,7 @@ constexpr std::array kTargets = {
     Target{"config_json", config_json},
     Target{"inputs_bin", inputs_bin},
     Target{"inputs_jsonl", inputs_jsonl},
+    Target{"inputs_text", inputs_text},
     Target{"inputs_h5", inputs_h5},
     Target{"h5_scan", h5_scan},
     Target{"shards", shards},

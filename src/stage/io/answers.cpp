@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <span>
 
 #include "stage/support/json.h"
+#include "text/stream_decoder.h"
 #include "text/text_model.h"
 
 namespace lfm2 {
@@ -68,21 +70,37 @@ OrderedJson chat_log_probs(const LogProbs& probs, const Tokenizer* tokenizer) {
   return {{"content", content}, {"refusal", nullptr}};
 }
 
+// A token as the key of a JSON object, where one that is no UTF-8 must not become equal to others: as OpenAI's
+// completions write it.
+std::string token_key(const Tokenizer* tokenizer, int32_t id) {
+  const std::string_view bytes = tokenizer != nullptr ? tokenizer->bytes(id) : std::string_view();
+  if (bytes.empty()) return fmt::format("token_id:{}", id);
+  Utf8Stream utf8;
+  std::string text;
+  utf8.feed(bytes, text);
+  utf8.flush(text);
+  if (text == bytes) return text;
+  text = "bytes:";
+  for (const char byte : bytes) text += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+// "text_offset" counts the characters of the answer's text that stand before a token.
 OrderedJson completion_log_probs(const LogProbs& probs, const Tokenizer* tokenizer) {
   OrderedJson tokens = OrderedJson::array(), own = OrderedJson::array(), top = OrderedJson::array(),
               offsets = OrderedJson::array();
-  size_t offset = 0;
+  std::optional<StreamDecoder> decoder;
+  if (tokenizer != nullptr) decoder.emplace(*tokenizer, true);
+  int64_t offset = 0;
   for (size_t token = 0; token < probs.tokens(); ++token) {
-    const OrderedJson one = token_json(tokenizer, probs.id(token), probs.log_prob(token));
-    tokens.push_back(one["token"]);
-    own.push_back(one["logprob"]);
+    tokens.push_back(token_key(tokenizer, probs.id(token)));
+    own.push_back(probs.log_prob(token));
     offsets.push_back(offset);
-    offset += one["token"].get_ref<const std::string&>().size();
+    if (decoder)
+      for (const char byte : decoder->feed(probs.id(token))) offset += (byte & 0xc0) != 0x80 ? 1 : 0;
     OrderedJson row = OrderedJson::object();
-    for (size_t k = 0; k < probs.wanted(); ++k) {
-      const OrderedJson likely = token_json(tokenizer, probs.top_id(token, k), probs.top_log_prob(token, k));
-      row[likely["token"].get<std::string>()] = likely["logprob"];
-    }
+    for (size_t k = 0; k < probs.wanted(); ++k)  // of tokens of one text the likeliest
+      row.emplace(token_key(tokenizer, probs.top_id(token, k)), probs.top_log_prob(token, k));
     top.push_back(std::move(row));
   }
   return {{"text_offset", offsets}, {"token_logprobs", own}, {"tokens", tokens}, {"top_logprobs", top}};

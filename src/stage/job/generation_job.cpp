@@ -136,10 +136,10 @@ void GenerationJob::add_to_identity(Json& identity) const {
   };
   const RequestDefaults defaults = this->defaults();
   add(defaults.of_ids, "");
+  if (const std::string tokenizer = text_.checksum(); !tokenizer.empty()) identity["tokenizer"] = tokenizer;
   if (samples_->all().rules.empty()) return;
   add(defaults.of_text, " of text");
   identity["lines"] = samples_->all().source;
-  identity["tokenizer"] = text_.checksum();
 }
 
 JobOutput& GenerationJob::resume_output_file(Unfinished& begun) {
@@ -162,9 +162,10 @@ void GenerationJob::plan() {
   limits.caches.page = prompts_.page;
   limits.max_sequences = (limits.caches.slots + stages - 1) / stages;
   if (options_.micro_batch > 0) limits.max_sequences = std::min(limits.max_sequences, options_.micro_batch);
-  limits.prompt_tokens = std::min(prompts_.tokens, wanted.prompt_tokens > 0 ? wanted.prompt_tokens
-                                                   : machine_.cuda          ? kCudaPromptTokens
-                                                                            : kCpuPromptTokens);
+  // There is no token at all where all lines are answered with errors.
+  limits.prompt_tokens = std::min(std::max<int64_t>(1, prompts_.tokens), wanted.prompt_tokens > 0 ? wanted.prompt_tokens
+                                                                         : machine_.cuda          ? kCudaPromptTokens
+                                                                                                  : kCpuPromptTokens);
 }
 
 std::vector<double> GenerationJob::layer_seconds() const {

@@ -32,7 +32,7 @@ void expect_same_job(const std::filesystem::path& journal, const Json& begun, co
   for (const std::string& key : keys) {
     const auto text = [&](const Json& job) { return job.contains(key) ? job.at(key).dump() : "nothing"; };
     if (text(begun) == text(now)) continue;
-    const bool file = key == "input" || key == "weights";
+    const bool file = key == "input" || key == "lines" || key == "tokenizer" || key == "weights";
     throw Error(file ? ExitCode::kData : ExitCode::kUsage,
                 fmt::format("--resume: {} is of a run with other {}: {} {}, expected {}", journal.string(),
                             file ? key : "options", key, text(begun), text(now)));

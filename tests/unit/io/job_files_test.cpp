@@ -9,9 +9,12 @@
 #include <functional>
 #include <limits>
 
+#include "kernels/thread_pool.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
 #include "stage/io/input_file.h"
+#include "stage/io/lines/line_reader.h"
+#include "stage/io/lines/request_line.h"
 #include "stage/io/output_file.h"
 #include "stage/io/validation.h"
 #include "support/shards.h"
@@ -31,9 +34,18 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
 }
 
+// As a job that scores reads an input, without a tokenizer.
+Samples read_input(const std::filesystem::path& path) {
+  if (!is_input_of_lines(path)) return read_samples(path, kLimits);
+  LineReader reader(path);
+  ThreadPool threads(2);
+  const LineContext context{.vocab = kLimits.vocab, .max_positions = kLimits.max_positions, .text_error = "no text"};
+  return read_lines(reader, context, kLimits.max_samples, threads);
+}
+
 void expect_refused(const std::filesystem::path& path, ExitCode code, const std::string& reason) {
   try {
-    read_samples(path, kLimits);
+    read_input(path);
     ADD_FAILURE() << path << " was accepted, expected: " << reason;
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), code) << error.what();
@@ -78,14 +90,15 @@ TEST_F(InputFileTest, BinRefused) {
   expect_refused(folder_ / "missing.bin", ExitCode::kNoInput, "No such file");
   std::filesystem::create_directory(folder_ / "folder.bin");
   expect_refused(folder_ / "folder.bin", ExitCode::kData, "not a regular file");
-  expect_refused(folder_ / "inputs.txt", ExitCode::kUsage, "expected a name ending in");
+  expect_refused(folder_ / "inputs.json", ExitCode::kUsage, "expected a name ending in");
+  expect_refused(folder_ / "inputs.txt", ExitCode::kNoInput, "No such file");
 }
 
 TEST_F(InputFileTest, Jsonl) {
   write_text(
       folder_ / "a.jsonl",
       "{\"input_ids\": [1, 2], \"id\": \"x\\n\\u00e9\"}\n\n{\"id\": 7, \"input_ids\": [3]}\r\n{\"input_ids\": [4]}");
-  const Samples samples = read_samples(folder_ / "a.jsonl", kLimits);
+  const Samples samples = read_input(folder_ / "a.jsonl");
   EXPECT_EQ(samples.ids, (TokenIds{1, 2, 3, 4}));
   EXPECT_EQ(samples.offsets, (SampleOffsets{0, 2, 3, 4}));
   EXPECT_EQ(samples.names, (SampleNames{"\"x\\né\"", "7", ""}));
@@ -95,7 +108,7 @@ TEST_F(InputFileTest, JsonlLongerThanOneRead) {
   std::string text;
   for (int i = 0; i < 90000; ++i) text += "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, " + std::to_string(i % 100) + "]}\n";
   write_text(folder_ / "long.jsonl", text);
-  const Samples samples = read_samples(folder_ / "long.jsonl", kLimits);
+  const Samples samples = read_input(folder_ / "long.jsonl");
   ASSERT_EQ(samples.count(), 90000);
   for (int i = 0; i < 90000; ++i) ASSERT_EQ(samples.ids[static_cast<size_t>(i) * 8 + 7], i % 100);
 }
@@ -103,19 +116,19 @@ TEST_F(InputFileTest, JsonlLongerThanOneRead) {
 TEST_F(InputFileTest, JsonlRefused) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"{\"input_ids\": [1]}\nnonsense\n", "line 2: not valid JSON"},
-      {"{\"input_ids\": [100]}", "line 1: \"input_ids\" is 100, expected an integer from 0 to 99"},
+      {"{\"input_ids\": [100]}", "line 1: \"input_ids\" is 100, expected token ids from 0 to 99"},
       {"{\"input_ids\": [-1]}", "\"input_ids\" is -1"},
       {"{\"input_ids\": [1.5]}", "\"input_ids\" is 1.5"},
-      {"{\"input_ids\": [99999999999999999999]}", "expected an integer"},
+      {"{\"input_ids\": [99999999999999999999]}", "line 1: the integer 99999999999999999999 has more than 64 bits"},
       {"{\"input_ids\": []}", "line 1: 0 tokens"},
-      {"{\"input_ids\": 5}", "expected an object with \"input_ids\""},
-      {"[1, 2]", "expected an object with \"input_ids\""},
+      {"{\"input_ids\": 5}", "line 1: \"input_ids\" is 5, expected a list of token ids"},
+      {"[1, 2]", "line 1: [1,2], expected an object"},
       {"{\"ids\": [1]}", "expected an object with \"input_ids\""},
       {"{\"input_ids\": [1], \"max\": 3}", "unknown key \"max\""},
       {"{\"input_ids\": [1], \"input_ids\": [2]}", "stands twice"},
       {"{\"input_ids\": [1], \"id\": [2]}", "\"id\" is neither text nor integer"},
       {"{\"input_ids\": [1], \"id\": \"\xff\"}", "not valid JSON"},
-      {std::string(100, '[') + std::string(100, ']'), "nested deeper"},
+      {std::string(101, '[') + std::string(101, ']'), "nested deeper than 100"},
       {"", "no samples"},
       {"\n\n", "no samples"}};
   for (const auto& [text, reason] : cases) {
@@ -178,7 +191,7 @@ TEST_F(InputFileTest, NumbersInAFileCostNothing) {
     expect_refused(folder_ / "f.h5", ExitCode::kData, chunked ? "which no file of" : "has shape [1099511627776, 0]");
   }
   write_text(folder_ / "lines.jsonl", std::string(4 << 20, '\n') + "{}");
-  expect_refused(folder_ / "lines.jsonl", ExitCode::kData, "line 4194305: expected an object");
+  expect_refused(folder_ / "lines.jsonl", ExitCode::kData, "line 4194305: expected an object with");
 }
 
 // Contiguous integers of every type are read without the library, with the right values.

@@ -20,8 +20,10 @@ constexpr int32_t kMaxLogProbs = 1024;
 
 std::string excerpt(const OrderedJson& value) {
   std::string text = json_text(value);
-  if (text.size() > 80) text = text.substr(0, 80) + "…";
-  return text;
+  if (text.size() <= 80) return text;
+  size_t end = 80;
+  while ((text[end] & 0xc0) == 0x80) --end;  // no character is cut
+  return text.substr(0, end) + "…";
 }
 
 [[noreturn]] void refuse(const std::string& where, std::string_view key, const OrderedJson& found,
@@ -50,7 +52,7 @@ bool is_neutral(const std::string& key, const OrderedJson& value) {
   if (key == "logit_bias" || key == "stop") return value.empty() && value.is_structured();
   if (key == "suffix") return value == "";
   if (key == "tool_choice") return value == "auto" || value == "none";
-  if (key == "response_format") return value.is_object() && value.value("type", "") == "text";
+  if (key == "response_format") return value.is_object() && value.contains("type") && value["type"] == "text";
   return false;
 }
 constexpr std::array kOneValue{"presence_penalty",
@@ -198,6 +200,8 @@ std::vector<int32_t> ids_of_prompt(FieldReader& fields) {
   const OrderedJson* text = one_text ? &prompt->front() : prompt;
   if (text != nullptr && text->is_string())
     return encode(text->get_ref<const std::string&>(), true, fields.context(), fields.where());
+  if (prompt == nullptr || !prompt->is_array())
+    refuse(fields.where(), "prompt", prompt != nullptr ? *prompt : OrderedJson(), "text or a list of token ids");
   return fields.ids("prompt");
 }
 
@@ -293,7 +297,17 @@ RequestLine faulty_line(std::string name, LineForm form, std::string error) {
 RequestLine parse_request_line(std::string_view text, const LineContext& context, const std::string& where) {
   const OrderedJson json = parse_ordered_json(text, where);
   if (!json.is_object()) throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", where, excerpt(json)));
-  if (json.contains("custom_id") || json.contains("body")) return parse_batch_line(json, context, where);
+  const auto expect_continued = [&] {
+    if (!context.continues)
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: is to be continued, but the first line of this job is to be scored: expected lines "
+                              "of one kind, or --generate for all",
+                              where));
+  };
+  if (json.contains("custom_id") || json.contains("body")) {
+    expect_continued();
+    return parse_batch_line(json, context, where);
+  }
   RequestLine line;
   line.rules.form = form_of(json, where);
   FieldReader fields(json, context, where);
@@ -319,10 +333,7 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
     read_rules(fields, line.rules);
     read_log_probs(fields, line.rules);
   } else if (line.rules.form != LineForm::kIds && line.rules.form != LineForm::kText) {
-    throw Error(ExitCode::kData,
-                fmt::format("{}: is to be continued, but the first line of this job is to be scored: expected lines of "
-                            "one kind, or --generate for all",
-                            where));
+    expect_continued();
   }
   fields.expect_all_known(context.continues);
   check_length(line.ids, context, where);

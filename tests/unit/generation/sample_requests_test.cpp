@@ -1,0 +1,97 @@
+// The requests of a job: what a line says goes before the options, and a sample draws by its seed alone.
+#include "stage/generation/sample_requests.h"
+
+#include <gtest/gtest.h>
+
+#include "stage/io/lines/answer_form.h"
+
+namespace lfm2::test {
+namespace {
+
+RequestDefaults some_defaults() {
+  return {
+      .of_ids = {.max_new = 10, .rule = {.temperature = 0, .top_k = 1, .top_p = 0.5f, .seed = 3}, .eos_tokens = {2}},
+      .of_text = {.max_new = 20, .rule = {.temperature = 1, .top_k = 4, .top_p = 0.75f, .seed = 3}, .eos_tokens = {7}},
+      .log_probs = 5};
+}
+
+TEST(SampleRequestsTest, DefaultsByForm) {
+  const RequestDefaults defaults = some_defaults();
+  for (const LineForm form : {LineForm::kIds, LineForm::kText, LineForm::kPrompt, LineForm::kMessages,
+                              LineForm::kCompletion, LineForm::kChatCompletion}) {
+    const bool of_ids = form == LineForm::kIds || form == LineForm::kText;
+    const Request& expected = of_ids ? defaults.of_ids : defaults.of_text;
+    const Request request = request_by_rules(defaults, {.form = form}, 6);
+    EXPECT_EQ(request.sample, 6);
+    EXPECT_EQ(request.max_new, expected.max_new);
+    EXPECT_EQ(request.rule.temperature, expected.rule.temperature);
+    EXPECT_EQ(request.rule.top_k, expected.rule.top_k);
+    EXPECT_EQ(request.rule.top_p, expected.rule.top_p);
+    EXPECT_EQ(request.rule.seed, 3u);
+    EXPECT_EQ(request.eos_tokens, expected.eos_tokens);
+    const AnswerForm answer = AnswerForm::from_word(request.tag);
+    EXPECT_EQ(answer.form, form);
+    // A batch line has the log-probabilities that it asks for, whatever --top-logprobs says.
+    EXPECT_EQ(answer.log_probs, is_batch_line(form) ? std::nullopt : std::optional<int32_t>(5));
+  }
+}
+
+TEST(SampleRequestsTest, FieldsGoBeforeDefaults) {
+  const Request request = request_by_rules(some_defaults(),
+                                           {.form = LineForm::kChatCompletion,
+                                            .max_new = 1,
+                                            .temperature = 0.0f,
+                                            .top_p = 0.0f,
+                                            .top_k = 0,
+                                            .seed = 0,
+                                            .log_probs = 0,
+                                            .stop_token_ids = {9, 8}},
+                                           6);
+  EXPECT_EQ(request.max_new, 1);
+  EXPECT_EQ(request.rule.temperature, 0);
+  EXPECT_EQ(request.rule.top_p, 0);
+  EXPECT_EQ(request.rule.top_k, 0);
+  EXPECT_EQ(request.rule.seed, 0u);
+  EXPECT_EQ(AnswerForm::from_word(request.tag).log_probs, 0);
+  EXPECT_EQ(request.eos_tokens, (std::vector<int32_t>{7, 9, 8}));
+  // Without the model's ends, those of the line stay.
+  EXPECT_EQ(request_by_rules(some_defaults(), {.ignore_eos = true, .stop_token_ids = {9}}, 0).eos_tokens,
+            (std::vector<int32_t>{9}));
+}
+
+TEST(SampleRequestsTest, OnlyIdsDrawByTheirNumber) {
+  const RequestDefaults defaults = some_defaults();
+  EXPECT_EQ(request_by_rules(defaults, {}, 6).draw, 6);
+  EXPECT_EQ(request_by_rules(defaults, {.seed = 9}, 6).draw, 0);
+  for (const LineForm form :
+       {LineForm::kText, LineForm::kPrompt, LineForm::kMessages, LineForm::kCompletion, LineForm::kChatCompletion})
+    EXPECT_EQ(request_by_rules(defaults, {.form = form}, 6).draw, 0);
+}
+
+// Samples that were refused have no ids. They are left out, wherever they stand.
+TEST(SampleRequestsTest, LeavesOutWhatHasNoIds) {
+  Samples samples{.ids = {1, 2, 3, 4}, .offsets = {0, 0, 2, 2, 2, 3, 4, 4}};
+  for (int64_t i = 0; i < samples.count(); ++i) samples.rules.push_back({.form = LineForm::kPrompt, .max_new = i + 1});
+  SampleRequests requests(samples, {0, 7}, some_defaults(), 5);
+  EXPECT_EQ(requests.waiting(), 3);
+  for (const auto& [sample, prompt, max_new] :
+       {std::tuple{1, std::vector<int32_t>{1, 2}, 2}, {4, {3}, 4}, {5, {4}, 4}}) {  // the last lowered to 5 - 1
+    EXPECT_FALSE(requests.ended());
+    const std::optional<Request> request = requests.next();
+    ASSERT_TRUE(request);
+    EXPECT_EQ(request->sample, sample);
+    EXPECT_EQ(request->prompt, prompt);
+    EXPECT_EQ(request->max_new, max_new);
+  }
+  EXPECT_TRUE(requests.ended());
+  EXPECT_FALSE(requests.next());
+  SampleRequests part(samples, {2, 3}, some_defaults(), 5);
+  EXPECT_EQ(part.waiting(), 1);
+  EXPECT_EQ(part.next()->sample, 4);
+  SampleRequests none(samples, {2, 2}, some_defaults(), 5);
+  EXPECT_TRUE(none.ended());
+  EXPECT_FALSE(none.next());
+}
+
+}  // namespace
+}  // namespace lfm2::test

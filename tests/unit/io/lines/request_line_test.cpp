@@ -1,0 +1,315 @@
+// One line as a sample: its ids, its name, its rules, and what is refused with which words.
+#include "stage/io/lines/request_line.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/error.h"
+#include "stage/support/json.h"
+#include "support/golden.h"
+#include "support/weights_support.h"
+#include "text/text_model.h"
+
+namespace lfm2::test {
+namespace {
+
+constexpr const char* kTemplate =
+    "{{ bos_token }}{{ strftime_now('%Y-%m-%d') }}{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}"
+    "{% if m.role == 'bad' %}{{ raise_exception('no such role') }}{% endif %}"
+    "<|im_start|>{{ m.role }} {{ m.content }}{{ mood }}<|im_end|>{% endfor %}";
+
+class RequestLineTest : public testing::Test {
+ protected:
+  RequestLineTest() {
+    write_bytes(folder_ / "tokenizer.json", read_bytes(golden_dir() / "text/tokenizer.json"));
+    write_bytes(folder_ / "tokenizer_config.json", R"({"bos_token": "<|startoftext|>"})");
+    write_bytes(folder_ / "chat_template.jinja", kTemplate);
+    model_ = TextModel::open(folder_.path());
+    context_.text = &*model_;
+  }
+  RequestLine parse(const std::string& line) const { return parse_request_line(line, context_, "in.jsonl: line 3"); }
+  RequestLine of_body(const std::string& body, const std::string& url = "/v1/completions") const {
+    return parse(R"({"custom_id": "a", "method": "POST", "url": ")" + url + R"(", "body": )" + body + "}");
+  }
+  std::vector<int32_t> encode(const std::string& text, bool special = true) const {
+    std::vector<int32_t> ids;
+    model_->tokenizer().encode(text, special, ids);
+    return ids;
+  }
+  // What the message says behind the place.
+  std::string refusal(const std::string& line) const {
+    try {
+      parse(line);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kData) << error.what();
+      return without_place(error.what());
+    }
+    return "accepted";
+  }
+  static std::string without_place(const std::string& message) {
+    constexpr std::string_view kPlace = "in.jsonl: line 3: ";
+    EXPECT_TRUE(message.starts_with(kPlace)) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    return message.substr(std::min(message.size(), kPlace.size()));
+  }
+  // The same fields are refused in a line, and answered with an error in a batch line.
+  void expect_refused(const std::string& field, const std::string& reason) const {
+    EXPECT_EQ(refusal(R"({"prompt": "a", )" + field + "}"), reason);
+    const RequestLine line = of_body(R"({"prompt": "a", )" + field + "}");
+    EXPECT_EQ(without_place(line.error), reason);
+    EXPECT_TRUE(line.ids.empty());
+    EXPECT_EQ(line.name, "\"a\"");
+  }
+
+  TemporaryFolder folder_;
+  std::optional<TextModel> model_;
+  LineContext context_{.vocab = 1209, .max_positions = 60, .continues = true, .now = 86400};
+};
+
+TEST_F(RequestLineTest, Forms) {
+  RequestLine line = parse(R"({"input_ids": [1, 0, 1208], "id": 7})");
+  EXPECT_EQ(line.ids, (std::vector<int32_t>{1, 0, 1208}));
+  EXPECT_EQ(line.name, "7");
+  EXPECT_EQ(line.rules, SampleRules{});
+  line = parse(R"({"text": "Hello, 日本\n", "id": "x\n"})");
+  EXPECT_EQ(line.ids, encode("Hello, 日本\n"));
+  EXPECT_EQ(line.ids.front(), 1);
+  EXPECT_EQ(line.name, R"("x\n")");
+  EXPECT_EQ(line.rules.form, LineForm::kText);
+  line = parse(R"({"prompt": ""})");
+  EXPECT_EQ(line.ids, (std::vector<int32_t>{1}));  // the beginning of text alone
+  EXPECT_EQ(line.name, "");
+  EXPECT_EQ(line.rules.form, LineForm::kPrompt);
+  EXPECT_EQ(parse(R"({"prompt": ["one"]})").ids, encode("one"));
+  EXPECT_EQ(parse(R"({"prompt": [5, 6]})").ids, (std::vector<int32_t>{5, 6}));
+  line = parse(R"({"messages": [{"role": "user", "content": "hi"}]})");
+  EXPECT_EQ(line.ids, encode("<|startoftext|>1970-01-02<|im_start|>user hi<|im_end|>", false));
+  EXPECT_EQ(std::count(line.ids.begin(), line.ids.end(), 1), 1);  // templates write the beginning of text themselves
+  EXPECT_EQ(line.rules.form, LineForm::kMessages);
+  line = parse(R"({"messages": [{"role": "u", "content": "x"}], "tools": [{"b": 1, "a": 2}],
+                   "chat_template_kwargs": {"mood": "!"}})");
+  EXPECT_EQ(line.ids, encode(R"(<|startoftext|>1970-01-02[{"b": 1, "a": 2}]<|im_start|>u x!<|im_end|>)", false));
+}
+
+TEST_F(RequestLineTest, LinesOfText) {
+  const RequestLine line = parse_text_line(R"({"input_ids": [1]})", context_, "in.txt: line 3");
+  EXPECT_EQ(line.ids, encode(R"({"input_ids": [1]})"));
+  EXPECT_EQ(line.rules.form, LineForm::kText);
+  EXPECT_EQ(parse_text_line("\xff", context_, "in.txt: line 3").ids, encode("\xff"));
+  EXPECT_THROW(parse_text_line(std::string(300, '!'), context_, "in.txt: line 3"), Error);
+}
+
+TEST_F(RequestLineTest, Fields) {
+  for (const bool batch : {false, true}) {
+    const std::string fields =
+        R"({"prompt": "a", "max_tokens": 3, "temperature": 0.5, "top_p": 0.25, "top_k": 9, "seed": 12, "logprobs": 4,
+            "stop_token_ids": [8, 7], "ignore_eos": true})";
+    SampleRules expected{.form = batch ? LineForm::kCompletion : LineForm::kPrompt,
+                         .ignore_eos = true,
+                         .max_new = 3,
+                         .temperature = 0.5f,
+                         .top_p = 0.25f,
+                         .top_k = 9,
+                         .seed = 12,
+                         .log_probs = 4,
+                         .stop_token_ids = {8, 7}};
+    const RequestLine line = batch ? of_body(fields) : parse(fields);
+    EXPECT_EQ(line.error, "");
+    EXPECT_EQ(line.rules, expected);
+  }
+  const auto rules = [&](const std::string& field) { return parse(R"({"prompt": "a", )" + field + "}").rules; };
+  EXPECT_EQ(rules(R"("max_tokens": 3, "max_completion_tokens": 5)").max_new, 5);
+  EXPECT_EQ(rules(R"("max_tokens": 2147483648)").max_new, int64_t{1} << 31);
+  EXPECT_EQ(rules(R"("top_k": -1)").top_k, 0);
+  EXPECT_EQ(rules(R"("temperature": 1)").temperature, 1.0f);
+  EXPECT_EQ(rules(R"("seed": -1)").seed, UINT64_MAX);
+  EXPECT_EQ(rules(R"("logprobs": 0)").log_probs, 0);
+  EXPECT_EQ(rules(R"("temperature": null, "max_tokens": null, "seed": null, "logprobs": null, "stop_token_ids": null)"),
+            SampleRules{.form = LineForm::kPrompt});
+  // Of ids, too.
+  EXPECT_EQ(parse(R"({"input_ids": [1], "max_tokens": 2})").rules.max_new, 2);
+}
+
+TEST_F(RequestLineTest, RefusedFields) {
+  expect_refused(R"("max_tokens": 0)", R"("max_tokens" is 0, expected an integer from 1 to 2147483648)");
+  expect_refused(R"("max_tokens": 2147483649)",
+                 R"("max_tokens" is 2147483649, expected an integer from 1 to 2147483648)");
+  expect_refused(R"("max_tokens": 1.5)", R"("max_tokens" is 1.5, expected an integer from 1 to 2147483648)");
+  expect_refused(R"("temperature": -0.1)", R"("temperature" is -0.1, expected a number from 0 to 1000000)");
+  expect_refused(R"("temperature": "1")", R"("temperature" is "1", expected a number from 0 to 1000000)");
+  expect_refused(R"("temperature": 1e7)", R"("temperature" is 10000000.0, expected a number from 0 to 1000000)");
+  expect_refused(R"("top_p": 1.01)", R"("top_p" is 1.01, expected a number from 0 to 1)");
+  expect_refused(R"("top_k": -2)", R"("top_k" is -2, expected an integer from -1 to 2147483648)");
+  expect_refused(
+      R"("seed": 9223372036854775808)",
+      R"("seed" is 9223372036854775808, expected an integer from -9223372036854775808 to 9223372036854775807)");
+  expect_refused(R"("seed": true)",
+                 R"("seed" is true, expected an integer from -9223372036854775808 to 9223372036854775807)");
+  expect_refused(R"("logprobs": 1025)", R"("logprobs" is 1025, expected an integer from 0 to 1024)");
+  expect_refused(R"("logprobs": true)", R"("logprobs" is true, expected an integer from 0 to 1024)");
+  expect_refused(R"("stop_token_ids": [1209])", R"("stop_token_ids" is 1209, expected token ids from 0 to 1208)");
+  expect_refused(R"("stop_token_ids": 4)", R"("stop_token_ids" is 4, expected a list of token ids)");
+  expect_refused(R"("ignore_eos": 1)", R"("ignore_eos" is 1, expected true or false)");
+  expect_refused(R"("stop": ["x"])", R"("stop" is ["x"], which is not supported: expected none)");
+  EXPECT_EQ(refusal(R"({"prompt": "a", "colour": 1})").substr(0, 39), R"(unknown key "colour", expected one of i)");
+  EXPECT_EQ(refusal(R"({"prompt": "a", "x\ny": 1})").substr(0, 18), R"(unknown key "x\x0a)");
+}
+
+// Fields of other programs are accepted where they change nothing.
+TEST_F(RequestLineTest, NeutralValues) {
+  for (const char* field : {R"("model": "any")",
+                            R"("user": 5)",
+                            R"("metadata": {"a": 1})",
+                            R"("stream_options": null)",
+                            R"("n": 1)",
+                            R"("presence_penalty": 0)",
+                            R"("frequency_penalty": 0.0)",
+                            R"("min_p": 0)",
+                            R"("min_tokens": 0)",
+                            R"("repetition_penalty": 1.0)",
+                            R"("best_of": 1)",
+                            R"("stream": false)",
+                            R"("echo": false)",
+                            R"("logit_bias": {})",
+                            R"("stop": [])",
+                            R"("stop": null)",
+                            R"("suffix": "")",
+                            R"("tool_choice": "auto")",
+                            R"("response_format": {"type": "text"})",
+                            R"("response_format": null)"}) {
+    EXPECT_EQ(of_body(R"({"prompt": "a", )" + std::string(field) + "}").error, "");
+    EXPECT_EQ(refusal(R"({"prompt": "a", )" + std::string(field) + "}"), "accepted") << field;
+  }
+  for (const char* field :
+       {R"("n": 2)", R"("n": true)", R"("presence_penalty": 0.1)", R"("frequency_penalty": -1)", R"("min_p": 0.1)",
+        R"("min_tokens": 1)", R"("repetition_penalty": 1.05)", R"("best_of": 3)", R"("stream": true)",
+        R"("echo": true)", R"("logit_bias": {"5": 1})", R"("stop": "x")", R"("suffix": "x")",
+        R"("tool_choice": "required")", R"("response_format": {"type": "json_object"})",
+        R"("response_format": {"type": 5})", R"("response_format": {})", R"("response_format": "text")"}) {
+    const std::string error = of_body(R"({"prompt": "a", )" + std::string(field) + "}").error;
+    EXPECT_NE(error.find("which is not supported"), std::string::npos) << field << ": " << error;
+  }
+  // Of a line that is scored none is accepted.
+  context_.continues = false;
+  EXPECT_EQ(refusal(R"({"text": "a", "model": "any"})"), R"(unknown key "model", expected one of id, text)");
+  EXPECT_EQ(refusal(R"({"text": "a", "temperature": 1})"), R"(unknown key "temperature", expected one of id, text)");
+}
+
+TEST_F(RequestLineTest, RefusedForms) {
+  EXPECT_EQ(refusal(R"({"prompt": "a", "text": "b"})"), "more than one of input_ids, text, prompt, messages");
+  EXPECT_EQ(refusal(R"({"input_ids": [1], "messages": []})"), "more than one of input_ids, text, prompt, messages");
+  EXPECT_EQ(refusal(R"({"id": 1})").substr(0, 24), "expected an object with ");
+  EXPECT_EQ(refusal("[]"), "[], expected an object");
+  EXPECT_EQ(refusal("").substr(0, 14), "not valid JSON");
+  EXPECT_EQ(refusal(R"({"text": "a"} {})").substr(0, 14), "not valid JSON");
+  EXPECT_EQ(refusal(R"({"text": "a", "text": "b"})"), R"(JSON key "text" stands twice)");
+  EXPECT_EQ(refusal(R"({"text": ["a"]})"), R"("text" is ["a"], expected text)");
+  EXPECT_EQ(refusal(R"({"text": null})"), "0 tokens, expected 1 to fewer than max_position_embeddings = 60");
+  EXPECT_EQ(refusal(R"({"prompt": 5})"), R"("prompt" is 5, expected text or a list of token ids)");
+  EXPECT_EQ(refusal(R"({"prompt": null})"), R"("prompt" is null, expected text or a list of token ids)");
+  EXPECT_EQ(refusal(R"({"prompt": ["a", "b"]})"), R"("prompt" is "a", expected token ids from 0 to 1208)");
+  EXPECT_EQ(refusal(R"({"prompt": [-1]})"), R"("prompt" is -1, expected token ids from 0 to 1208)");
+  EXPECT_EQ(refusal(R"({"text": "a", "id": 1.5})"), R"("id" is neither text nor integer)");
+  EXPECT_EQ(refusal(R"({"messages": []})"), R"("messages" is [], expected a list of messages)");
+  EXPECT_EQ(refusal(R"({"messages": "hi"})"), R"("messages" is "hi", expected a list of messages)");
+  const std::string hi = R"({"messages": [{"role": "user", "content": "hi"}], )";
+  EXPECT_EQ(refusal(hi + R"("tools": {}})"), R"("tools" is {}, expected a list of tools)");
+  EXPECT_EQ(refusal(hi + R"("chat_template_kwargs": []})"), R"("chat_template_kwargs" is [], expected an object)");
+  EXPECT_NE(refusal(R"({"messages": [{"role": "bad", "content": ""}]})").find("no such role"), std::string::npos);
+  // One position is left for what is generated.
+  const std::string many = R"({"input_ids": [1)" + [] {
+    std::string more;
+    for (int i = 1; i < 60; ++i) more += ",1";
+    return more;
+  }() + "]}";
+  EXPECT_EQ(refusal(many), "60 tokens, expected 1 to fewer than max_position_embeddings = 60");
+  context_.continues = false;
+  EXPECT_EQ(refusal(many), "accepted");
+  for (const char* continued : {R"({"prompt": "a"})", R"({"messages": [{"role": "user", "content": "hi"}]})",
+                                R"({"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {}})"})
+    EXPECT_EQ(refusal(continued).substr(0, 55), "is to be continued, but the first line of this job is t");
+}
+
+TEST_F(RequestLineTest, BatchLines) {
+  RequestLine line = of_body(R"({"prompt": "one", "logprobs": 2})");
+  EXPECT_EQ(line.error, "");
+  EXPECT_EQ(line.ids, encode("one"));
+  EXPECT_EQ(line.name, R"("a")");
+  EXPECT_EQ(line.rules, (SampleRules{.form = LineForm::kCompletion, .log_probs = 2}));
+  const std::string hi = R"({"messages": [{"role": "user", "content": "hi"}])";
+  line = of_body(hi + R"(, "logprobs": true, "top_logprobs": 3, "max_completion_tokens": 4})", "/v1/chat/completions");
+  EXPECT_EQ(line.error, "");
+  EXPECT_EQ(line.ids, encode("<|startoftext|>1970-01-02<|im_start|>user hi<|im_end|>", false));
+  EXPECT_EQ(line.rules, (SampleRules{.form = LineForm::kChatCompletion, .max_new = 4, .log_probs = 3}));
+  EXPECT_EQ(of_body(hi + R"(, "logprobs": true})", "/v1/chat/completions").rules.log_probs, 0);
+  EXPECT_EQ(of_body(hi + R"(, "logprobs": false, "top_logprobs": 0})", "/v1/chat/completions").rules.log_probs,
+            std::nullopt);
+  EXPECT_EQ(without_place(of_body(hi + R"(, "logprobs": 2})", "/v1/chat/completions").error),
+            R"("logprobs" is 2, expected true or false)");
+  EXPECT_EQ(without_place(of_body(hi + R"(, "top_logprobs": 2})", "/v1/chat/completions").error),
+            R"("top_logprobs" without "logprobs": true)");
+  EXPECT_EQ(of_body(hi + "}", "/v1/chat/completions").rules.form, LineForm::kChatCompletion);
+  EXPECT_EQ(without_place(of_body(hi + "}").error), R"("prompt" is null, expected text or a list of token ids)");
+}
+
+TEST_F(RequestLineTest, FaultyBatchLinesAreAnswers) {
+  const auto error_of = [&](const std::string& text, const std::string& name = "\"a\"") {
+    const RequestLine line = parse(text);
+    EXPECT_EQ(line.name, name);
+    EXPECT_TRUE(line.ids.empty());
+    EXPECT_TRUE(is_batch_line(line.rules.form));
+    return without_place(line.error);
+  };
+  const std::string end = R"("body": {"prompt": "x"}})";
+  const std::string post = R"("method": "POST", "url": "/v1/completions", )";
+  EXPECT_EQ(error_of("{" + post + end, ""), R"("custom_id" is null, expected text)");
+  EXPECT_EQ(error_of(R"({"custom_id": null, )" + post + end, ""), R"("custom_id" is null, expected text)");
+  EXPECT_EQ(error_of(R"({"custom_id": 5, )" + post + end, ""), R"("custom_id" is 5, expected text)");
+  EXPECT_EQ(error_of(R"({"custom_id": "", "url": "/v1/completions", )" + end, R"("")"),
+            R"("method" is null, expected "POST")");
+  EXPECT_EQ(error_of(R"({"custom_id": "a", "method": "GET", "url": "/v1/completions", )" + end),
+            R"("method" is "GET", expected "POST")");
+  EXPECT_EQ(error_of(R"({"custom_id": "a", "method": 1, "url": "/v1/completions", )" + end),
+            R"("method" is 1, expected text)");
+  EXPECT_EQ(error_of(R"({"custom_id": "a", "method": "POST", "url": "/v1/embeddings", )" + end),
+            R"("url" is "/v1/embeddings", expected /v1/completions or /v1/chat/completions)");
+  EXPECT_EQ(error_of(R"({"custom_id": "a", "method": "POST", )" + end),
+            R"("url" is null, expected /v1/completions or /v1/chat/completions)");
+  EXPECT_EQ(error_of(R"({"custom_id": "a", "method": "POST", "url": "/v1/completions"})"),
+            R"("body" is null, expected an object)");
+  EXPECT_EQ(error_of(R"({"custom_id": "a", )" + post + R"("body": []})"), R"("body" is [], expected an object)");
+  EXPECT_EQ(error_of(R"({"custom_id": "a", "more": 1, )" + post + end),
+            R"(unknown key "more", expected one of custom_id, method, url, body)");
+  EXPECT_EQ(error_of(R"({"custom_id": "a", )" + post + R"("body": {"prompt": "x", "stream": true}})"),
+            R"("stream" is true, which is not supported: expected none)");
+  // Found values are cut off between characters.
+  const RequestLine wide = parse(R"({"custom_id": "a", "method": ")" + [] {
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += "é";
+    return text;
+  }() + R"("})");
+  EXPECT_EQ(wide.error.find("\\x"), std::string::npos) << wide.error;
+}
+
+TEST_F(RequestLineTest, TextWithoutATokenizer) {
+  context_.text = nullptr;
+  context_.text_error = "text needs a tokenizer: expected --tokenizer FOLDER";
+  for (const char* line : {R"({"text": "a"})", R"({"prompt": "a"})", R"({"prompt": ["a"]})",
+                           R"({"messages": [{"role": "user", "content": "hi"}]})"})
+    EXPECT_EQ(refusal(line), context_.text_error);
+  EXPECT_EQ(without_place(of_body(R"({"prompt": "a"})").error), context_.text_error);
+  EXPECT_THROW(parse_text_line("a", context_, "in.txt: line 1"), Error);
+  EXPECT_EQ(parse(R"({"prompt": [4, 5]})").ids, (std::vector<int32_t>{4, 5}));
+  EXPECT_EQ(of_body(R"({"prompt": [4, 5]})").error, "");
+}
+
+TEST(RequestLineKindTest, TheFirstLineDecides) {
+  for (const char* line : {R"({"prompt": 1})", R"({"messages": []})", R"({"custom_id": 1})", R"({"body": {}})"})
+    EXPECT_TRUE(is_continued(line)) << line;
+  for (const char* line : {R"({"text": "prompt"})", R"({"input_ids": []})", "nonsense", "", R"(["prompt"])"})
+    EXPECT_FALSE(is_continued(line)) << line;
+  EXPECT_TRUE(is_batch_line(R"({"custom_id": 1})"));
+  EXPECT_FALSE(is_batch_line(R"({"prompt": "custom_id"})"));
+}
+
+}  // namespace
+}  // namespace lfm2::test
