@@ -35,7 +35,7 @@ void TextModel::read_templates(const std::filesystem::path& folder) {
   try {
     const ChatTemplateFiles files = find_chat_template(folder);
     special_ = read_special_tokens(folder);
-    for (const std::string& token : {special_.bos, special_.eos, special_.pad}) add('\n' + token);
+    for (const auto& [name, token] : special_) add('\n' + name + '\n' + token);
     const auto parse = [&](const std::optional<ChatTemplateText>& text, Template& into) {
       add(text ? "\n1" + text->source : "\n0");
       if (!text) return;
