@@ -204,13 +204,11 @@ void PartialFile::note(const JournalRecord& record) {
 
 void PartialFile::add_part(const JournalRecord& record) {
   FilePart* last = parts_.empty() ? nullptr : &parts_.back();
-  if (last != nullptr && joins_ && last->first + last->count == record.first &&
-      last->offset + last->bytes == record.offset) {
-    last->count += record.count;
+  if (last != nullptr && joins_ && next_sample_ == record.first && last->offset + last->bytes == record.offset)
     last->bytes += record.bytes;
-  } else {
-    parts_.push_back({.first = record.first, .count = record.count, .offset = record.offset, .bytes = record.bytes});
-  }
+  else
+    parts_.push_back({.first = record.first, .offset = record.offset, .bytes = record.bytes});
+  next_sample_ = record.first + record.count;
 }
 
 void PartialFile::read(uint64_t offset, std::span<std::byte> into) const {

@@ -44,7 +44,7 @@ FileDescriptor join_partial(const std::filesystem::path& output, const PartialTa
 
 // What is kept in memory of a record of the journal. There may be one for each sample.
 struct FilePart {
-  int64_t first = 0, count = 0;    // samples
+  int64_t first = 0;               // sample
   uint64_t offset = 0, bytes = 0;  // see JournalRecord
 };
 
@@ -107,6 +107,7 @@ class PartialFile {
   uint64_t end_ = 0;            // the end of what was appended
   uint64_t id_ = 0;             // of the journal
   std::deque<FilePart> parts_;  // all that is finished, by this run and those before
+  int64_t next_sample_ = 0;     // the one behind the last part, as long as order() was not called
   std::optional<Journal> journal_;
   bool done_ = false;
   BackgroundSync syncing_{[this] { sync_all(); }};  // last, because its thread uses the members above
