@@ -319,12 +319,19 @@ class TextResumeTest : public TextRunTest {
   Arguments job() const {
     return {"--input", folder_ / "in.jsonl", "--max-sequences", "8", "--output", folder_ / "o.jsonl", "--resume"};
   }
-  // Ends a run by `signal` once some samples are finished.
+  // Ends a run by `signal` once it has finished some samples, more than runs before.
   void stop_in_the_middle(int ranks, int signal) {
+    const std::filesystem::path journal = folder_ / "o.jsonl.journal";
+    const auto bytes = [&] {
+      std::error_code missing;
+      const uintmax_t size = std::filesystem::file_size(journal, missing);
+      return missing ? 0 : size;
+    };
+    const uintmax_t before = bytes();
     Arguments arguments = job();
     arguments.insert(arguments.begin(), {"--weights", shards(ranks)});
     RunningProgram program(stage_command(ranks, arguments));
-    for (int i = 0; i < 20000 && !any_finished(folder_ / "o.jsonl"); ++i)
+    for (int i = 0; i < 20000 && (bytes() <= before || !any_finished(folder_ / "o.jsonl")); ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (signal == SIGKILL) {
       const pid_t rank = program.process_of(ranks - 1);
@@ -361,7 +368,8 @@ TEST_F(TextResumeTest, StoppedAndKilled) {
       if (const Json body = Json::parse(line)["response"]["body"]; body.is_object())
         times.insert(body["created"].get<int64_t>());
     ASSERT_EQ(times.size(), 1u);
-    EXPECT_TRUE(*times.begin() >= begun && *times.begin() <= stopped);
+    EXPECT_TRUE(*times.begin() >= begun && *times.begin() <= stopped)
+        << begun << ", " << *times.begin() << ", " << stopped;
   }
 }
 
@@ -394,7 +402,7 @@ TEST_F(TextResumeTest, AnotherJobIsRefused) {
   changed(R"("seed": 40)", R"("seed": 41)");
   refused({}, 65, {"o.jsonl.journal", "other lines"});
   write_bytes(folder_ / "in.jsonl", input);
-  refused({"--temperature", "0.3"}, 64, {"other options", "--temperature of text"});
+  refused({"--temperature", "0.3"}, 64, {"other options", "--temperature"});
   refused({"--seed", "9"}, 64, {"other options", "--seed"});
   write_texts(folder_ / "texts", kTemplate + std::string(" "));
   refused({"--tokenizer", folder_ / "texts"}, 65, {"other"});

@@ -3,7 +3,7 @@
 with random conversations, by transformers' own environment and by RENDER_CHAT (a program of the tests), and compares the texts. Where
 transformers is not installed, the same environment is made with jinja2 alone (chat_environment.py).
 
-Where the published templates are: the source archive of PyPI's llama-cpp-python (pip download --no-deps --no-build-isolation --no-binary :all:
+Where the published templates are: the source archive of PyPI's llama-cpp-python (pip download --no-deps --no-binary :all:
 llama-cpp-python==0.3.36 keeps the archive even where building fails; folder vendor/llama.cpp/models/templates) and the wheel trl (pip download
 --no-deps trl==1.16.0; folder trl/chat_templates). They are other people's work and are not part of this project.
 

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 #include <span>
+#include <vector>
 
 #include "stage/support/json.h"
 #include "text/stream_decoder.h"
@@ -85,25 +85,42 @@ std::string token_key(const Tokenizer* tokenizer, int32_t id) {
   return text;
 }
 
-// "text_offset" counts the characters of the answer's text that stand before a token.
+// For each token the number of characters of the answer's text that stand before it. A token that goes on with a
+// character that others began counts from the beginning of that character.
+std::vector<int64_t> text_offsets(const LogProbs& probs, const Tokenizer* tokenizer) {
+  std::vector<int64_t> offsets(probs.tokens());
+  if (tokenizer == nullptr) return offsets;
+  const auto characters = [](std::string_view text) {
+    return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xc0) != 0x80; });
+  };
+  StreamDecoder decoder(*tokenizer, true);
+  int64_t before = 0;
+  for (size_t token = 0; token < probs.tokens(); ++token) {
+    const int32_t id = probs.id(token);
+    const std::string_view bytes = tokenizer->bytes(id);
+    offsets[token] = before;
+    // What is left of a character that is never completed becomes U+FFFD in front of the token.
+    const bool goes_on = bytes.empty() || tokenizer->is_special(id) || (bytes.front() & 0xc0) == 0x80;
+    if (!goes_on) offsets[token] += characters(StreamDecoder(decoder).flush());
+    before += characters(decoder.feed(id));
+  }
+  return offsets;
+}
+
 OrderedJson completion_log_probs(const LogProbs& probs, const Tokenizer* tokenizer) {
-  OrderedJson tokens = OrderedJson::array(), own = OrderedJson::array(), top = OrderedJson::array(),
-              offsets = OrderedJson::array();
-  std::optional<StreamDecoder> decoder;
-  if (tokenizer != nullptr) decoder.emplace(*tokenizer, true);
-  int64_t offset = 0;
+  OrderedJson tokens = OrderedJson::array(), own = OrderedJson::array(), top = OrderedJson::array();
   for (size_t token = 0; token < probs.tokens(); ++token) {
     tokens.push_back(token_key(tokenizer, probs.id(token)));
     own.push_back(probs.log_prob(token));
-    offsets.push_back(offset);
-    if (decoder)
-      for (const char byte : decoder->feed(probs.id(token))) offset += (byte & 0xc0) != 0x80 ? 1 : 0;
     OrderedJson row = OrderedJson::object();
     for (size_t k = 0; k < probs.wanted(); ++k)  // of tokens of one text the likeliest
       row.emplace(token_key(tokenizer, probs.top_id(token, k)), probs.top_log_prob(token, k));
     top.push_back(std::move(row));
   }
-  return {{"text_offset", offsets}, {"token_logprobs", own}, {"tokens", tokens}, {"top_logprobs", top}};
+  return {{"text_offset", text_offsets(probs, tokenizer)},
+          {"token_logprobs", own},
+          {"tokens", tokens},
+          {"top_logprobs", top}};
 }
 
 OrderedJson body_of(const Completion& completion, const AnswerForm& form, const OutputJob& job) {

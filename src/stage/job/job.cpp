@@ -279,6 +279,7 @@ bool Job::write_report(const std::vector<std::string>& stages) const {
                 .samples = samples_->left().samples,
                 .tokens = samples_->left().tokens,
                 .replicas = options_.replicas,
+                .error_answers = static_cast<int64_t>(samples_->errors().size()),
                 .kept_samples = samples_->size().samples - samples_->left().samples,
                 .results = options_.results,
                 .generation = {},

@@ -37,7 +37,7 @@ JobText::JobText(const Options& options, MpiWorld& world)
 
 std::time_t JobText::time_of_job() const {
   if (options_.resume)
-    if (const std::optional<JournalContent> begun = read_journal(journal_path(options_.output), 0)) {
+    if (const std::optional<JournalContent> begun = read_journals(options_.output, 0)) {
       const Json text = Json::parse(begun->text, nullptr, false);
       if (text.is_object() && text.contains("created") && text["created"].is_number_integer())
         return text["created"].get<std::time_t>();

@@ -214,6 +214,7 @@ std::string to_json(const JobReport& report) {
                       {"samples", report.samples},
                       {"tokens", report.tokens},
                       {"kept_samples", report.kept_samples},
+                      {"error_answers", report.error_answers},
                       {"replicas", report.replicas},
                       {"micro_batches", report.micro_batches},
                       {"largest_micro_batch", report.largest_micro_batch},
@@ -312,6 +313,8 @@ std::string end_table(const JobReport& report) {
                   stages, plural(stages), report.replicas > 1 ? fmt::format(", {} times", report.replicas) : "",
                   report.dtype, report.stages.front().device, report.transport);
   text += report.generation ? generation_lines(report) : scoring_lines(report);
+  if (report.error_answers > 0)
+    text += fmt::format("{:<10} {} lines were refused and answered with an error\n", "errors", report.error_answers);
   if (report.kept_samples > 0)
     text += fmt::format("{:<10} {} samples were finished before\n", "resumed", report.kept_samples);
   if (report.seconds.size() > 1) {

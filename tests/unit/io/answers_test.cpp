@@ -143,6 +143,15 @@ TEST_F(AnswersTest, CompletionsLogProbabilities) {
   EXPECT_EQ(probs["top_logprobs"][3]["x"], -0.5);
 }
 
+// A part of a character that is never completed is a character of the text.
+TEST_F(AnswersTest, OffsetsBehindTornCharacters) {
+  const auto id = [&](const char* text) { return ids_of(text).at(0); };
+  const std::vector<int32_t> ids{id("x"), id("\xc2"), id("y"), id("\xc3"), 4, id("\xa9"), id("z")};
+  const Json choice = batch(completion(ids), {LineForm::kCompletion, 0})["response"]["body"]["choices"][0];
+  EXPECT_EQ(choice["text"], "x\ufffdyéz");
+  EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 1, 2, 3, 3, 3, 4}));
+}
+
 // Of two tokens of one text the likelier stays, and no key stands twice.
 TEST_F(AnswersTest, TokensOfOneText) {
   Completion made = completion({ids_of("x").at(0)});

@@ -124,7 +124,7 @@ class FieldReader {
   void expect_all_known(bool of_request) const {
     for (const auto& [key, value] : object_.items()) {
       if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-      const auto is_one_of = [&key](const auto& list) {
+      const auto is_one_of = [&key = key](const auto& list) {
         return std::find(list.begin(), list.end(), key) != list.end();
       };
       if (of_request && is_one_of(kIgnored)) continue;
