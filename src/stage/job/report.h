@@ -40,7 +40,7 @@ struct JobReport {
   std::string model_type, dtype, transport, version;
   int64_t layers = 0, samples = 0, tokens = 0, replicas = 1;
   int64_t error_answers = 0;  // lines of a batch that were refused, and answered with an error
-  int64_t kept_samples = 0;  // --resume: samples that an earlier run has finished; not part of `samples`
+  int64_t kept_samples = 0;   // --resume: samples that an earlier run has finished; not part of `samples`
   // Of the first replica: micro-batches or steps, and samples in the largest one.
   int64_t micro_batches = 0, largest_micro_batch = 0;
   ResultKind results;
