@@ -1,6 +1,7 @@
 // Where Hugging Face's folders have their chat template and special tokens.
 #include "text/chat_template_files.h"
 
+#include "support/shards.h"
 #include "support/weights_support.h"
 
 namespace lfm2 {
@@ -11,11 +12,7 @@ using test::expect_error;
 
 class ChatTemplateFilesTest : public ::testing::Test {
  protected:
-  ChatTemplateFilesTest() : folder_(fs::path(::testing::TempDir()) / "chat-template-files") {
-    fs::remove_all(folder_);
-    fs::create_directories(folder_ / "additional_chat_templates");
-  }
-  ~ChatTemplateFilesTest() override { fs::remove_all(folder_); }
+  ChatTemplateFilesTest() { fs::create_directories(folder_ / "additional_chat_templates"); }
 
   void write(const std::string& name, const std::string& text) { test::write_bytes(folder_ / name, text); }
   std::string chosen(bool tools) {
@@ -24,7 +21,8 @@ class ChatTemplateFilesTest : public ::testing::Test {
     return found == nullptr ? "none" : found->source;
   }
 
-  fs::path folder_;
+  const test::TemporaryFolder own_;  // tests of this class run side by side
+  const fs::path folder_ = own_.path();
 };
 
 TEST_F(ChatTemplateFilesTest, NothingThere) {
