@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test.sh [--all]: installs what is missing, builds, and runs the tests that a change needs; with --all, every test that
-# this machine can run: a Slurm of its own, searching fuzzers and the whole campaign of faults take an hour more. Says
+# this machine can run: a Slurm of its own, searching fuzzers and the whole campaign of faults take an hour more. With
+# CI=true also what a change seldom needs and takes minutes: parts of the campaign, limits of memory. Says
 # what it skips and why. LFM2_TEST_PRESET=cpu-asan runs the same under AddressSanitizer and UBSan.
 set -eu
 case $#,${1:-} in
@@ -24,9 +25,10 @@ if [ -x /usr/bin/python3 ]; then python=(-DPython3_EXECUTABLE=/usr/bin/python3);
 build "$preset" -DLFM2_TESTS=ON "${python[@]}" ${CI:+-DLFM2_WERROR=ON}
 command -v nvidia-smi >/dev/null 2>&1 || echo "No GPU on this machine: the CUDA tests are skipped."
 # One job more than there are cores, because tests of several ranks often wait.
-selection=(-LE '^long$')
+selection=(-LE '^(long|ci)$')
+[ -z "${CI:-}" ] || selection=(-LE '^long$')
 [ -z "$all" ] || selection=()
 status=0
 ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j $(($(nproc) + 1)) "${selection[@]}" || status=$?
-[ "$all" ] || echo "Left out: the tests under a real Slurm, the searching fuzzers, the whole campaign of faults. launch/test.sh --all runs them too."
+[ "$all" ] || echo "Left out: the tests under a real Slurm, the searching fuzzers, the campaign of faults. launch/test.sh --all runs them too."
 exit $status
