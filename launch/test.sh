@@ -24,11 +24,11 @@ python=()
 if [ -x /usr/bin/python3 ]; then python=(-DPython3_EXECUTABLE=/usr/bin/python3); fi
 build "$preset" -DLFM2_TESTS=ON "${python[@]}" ${CI:+-DLFM2_WERROR=ON}
 command -v nvidia-smi >/dev/null 2>&1 || echo "No GPU on this machine: the CUDA tests are skipped."
-# One job more than there are cores, because tests of several ranks often wait.
+# Twice as many as there are cores, because tests of several ranks mostly wait.
 selection=(-LE '^(long|ci)$')
 [ -z "${CI:-}" ] || selection=(-LE '^long$')
 [ -z "$all" ] || selection=()
 status=0
-ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j $(($(nproc) + 1)) "${selection[@]}" || status=$?
+ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j $(($(nproc) * 2)) "${selection[@]}" || status=$?
 [ "$all" ] || echo "Left out: the tests under a real Slurm, the searching fuzzers, the campaign of faults. launch/test.sh --all runs them too."
 exit $status

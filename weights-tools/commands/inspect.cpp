@@ -109,7 +109,7 @@ OrderedJson describe(const ModelSource& model, const std::string& path, const Sh
                       {"form", model.form()},
                       {"parameters", sum.parameters},
                       {"bytes", sum.bytes},
-                      {"config", OrderedJson::parse(model.config_text())}};
+                      {"config", parse_ordered_json(model.config_text(), path)}};
   if (shards != nullptr) {
     json["split_id"] = shards->split_id();
     json["text_files"] = shards->text_files();

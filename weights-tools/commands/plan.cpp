@@ -97,7 +97,7 @@ void run_plan(const PlanOptions& options) {
   plan.input.act = act_dtype(*model, plan.input.dtype);
   plan.stages = stage_needs(*model, choose_stages(model->config().layers, options.stages, options.layers), plan.input);
   if (options.json)
-    fmt::print("{}\n", describe(plan, model->config()).dump(2));
+    fmt::print("{}\n", json_text(describe(plan, model->config()), 2));
   else
     print_plan(plan, model->config());
 }

@@ -43,7 +43,7 @@ void check_total_size(const Json& json, const RawTensors& tensors, const std::fi
   for (const auto& [tensor, raw] : tensors) total = checked_add(total, raw.bytes, index.string());
   if ((*metadata)["total_size"] != total)
     refuse(index,
-           fmt::format("total_size is {}, but the tensors have {} bytes", (*metadata)["total_size"].dump(), total));
+           fmt::format("total_size is {}, but the tensors have {} bytes", json_text((*metadata)["total_size"]), total));
 }
 
 }  // namespace

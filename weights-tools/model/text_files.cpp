@@ -46,7 +46,7 @@ std::vector<TextFile> read_text_files(const ModelSource& source, const fs::path&
 std::string text_files_attribute(const std::vector<TextFile>& files) {
   Json json = Json::object();
   for (const TextFile& file : files) json[file.name] = checksum_of(file.content);
-  return json.dump();
+  return json_text(json);
 }
 
 }  // namespace lfm2

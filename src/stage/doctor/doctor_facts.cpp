@@ -161,7 +161,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TrialFacts, device, transport, problem, bytes
 
 std::string to_json(const RankFacts& facts) { return json_text(Json(facts)); }
 std::string to_json(const TrialFacts& facts) { return json_text(Json(facts)); }
-RankFacts rank_facts_from_json(const std::string& text) { return Json::parse(text); }
-TrialFacts trial_facts_from_json(const std::string& text) { return Json::parse(text); }
+RankFacts rank_facts_from_json(const std::string& text) { return parse_json(text, "facts of a rank"); }
+TrialFacts trial_facts_from_json(const std::string& text) { return parse_json(text, "facts of a trial"); }
 
 }  // namespace lfm2

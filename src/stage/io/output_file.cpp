@@ -115,13 +115,15 @@ class RowsOutput : public OutputFile {
   }
   void start_over() override { rows_.take_seams(); }
   std::string shared() const override {
-    return Json{{"first", rows_.places().first},       {"second", rows_.places().second},
-                {"id", partial_.journal_id()},         {"tag", partial_.tag().hex()},
-                {"tag_offset", partial_.tag().offset}, {"cache", partial_.page_cache()}}
-        .dump();
+    return json_text(Json{{"first", rows_.places().first},
+                          {"second", rows_.places().second},
+                          {"id", partial_.journal_id()},
+                          {"tag", partial_.tag().hex()},
+                          {"tag_offset", partial_.tag().offset},
+                          {"cache", partial_.page_cache()}});
   }
   bool has_page_cache_of(const std::string& shared) const override {
-    return partial_.page_cache() == Json::parse(shared).at("cache").get<std::string>();
+    return partial_.page_cache() == parse_json(shared, "output of another replica").at("cache").get<std::string>();
   }
   void write_with_others(const std::vector<int64_t>& first_rows, bool one_page_cache) override {
     if (one_page_cache)
@@ -270,8 +272,8 @@ JournalContent new_journal(const OutputJob& job) {
   std::random_device random;
   return {
       .id = uint64_t{random()} << 32 | random(),
-      .text =
-          Json{{"created", job.facts.created}, {"job", Json::parse(job.identity.empty() ? "{}" : job.identity)}}.dump(),
+      .text = json_text(Json{{"created", job.facts.created},
+                             {"job", parse_json(job.identity.empty() ? "{}" : job.identity, "identity of the job")}}),
       .records = {}};
 }
 
@@ -337,7 +339,7 @@ std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, con
 
 std::unique_ptr<OutputFile> join_output(const std::filesystem::path& path, const std::string& shared,
                                         const OutputJob& job) {
-  const Json made = Json::parse(shared);
+  const Json made = parse_json(shared, "output of another replica");
   auto output = std::make_unique<RowsOutput>(
       path, job, join_partial(path, PartialTag::from_hex(made.at("tag").get<std::string>(), made.at("tag_offset"))),
       Places{.first = made.at("first"), .second = made.at("second")});

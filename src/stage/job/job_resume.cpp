@@ -30,7 +30,7 @@ void expect_same_job(const std::filesystem::path& journal, const Json& begun, co
   for (const Json* job : {&begun, &now})
     for (const auto& [key, value] : job->items()) keys.insert(key);
   for (const std::string& key : keys) {
-    const auto text = [&](const Json& job) { return job.contains(key) ? job.at(key).dump() : "nothing"; };
+    const auto text = [&](const Json& job) { return job.contains(key) ? json_text(job.at(key)) : "nothing"; };
     if (text(begun) == text(now)) continue;
     const bool file = key == "input" || key == "lines" || key == "tokenizer" || key == "weights";
     throw Error(file ? ExitCode::kData : ExitCode::kUsage,
@@ -94,7 +94,7 @@ void Job::open_unfinished_output() {
         fmt::format("{}: {} of {} samples of an earlier run are finished: expected --resume, or the file removed",
                     journal.string(), count, samples_->size().samples));
   }
-  expect_same_job(journal, job_of(begun->content, journal), Json::parse(identity_));
+  expect_same_job(journal, job_of(begun->content, journal), parse_json(identity_, "identity of the job"));
   resume_output_file(*begun);
   for (const JournalRecord& record : begun->content.records) {
     FinishedRanges& ranges = kept_.ranges;

@@ -89,7 +89,7 @@ void JobSamples::pass_errors() {
   const std::string text = world_.pass(world_.rank() == 0 ? json_text(list) : "", 0, writer,
                                        distribution_.timeout_seconds, "errors of lines");
   if (world_.rank() == writer && writer != 0)
-    for (const Json& one : Json::parse(text)) errors_.emplace(one[0], one[1]);
+    for (const Json& one : parse_json(text, "errors of lines")) errors_.emplace(one[0], one[1]);
 }
 
 void JobSamples::leave_out(const FinishedRanges& finished) {

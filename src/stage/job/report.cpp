@@ -174,7 +174,7 @@ GenerationReport summarize(const GenerationTimes& times, const GenerationCounts&
 std::string to_json(const StageReport& report) { return json_text(as_json(report)); }
 
 StageReport stage_report_from_json(const std::string& text) {
-  const Json json = Json::parse(text);
+  const Json json = parse_json(text, "report of a stage");
   StageReport report;
   report.rank = json.at("rank");
   report.stage = json.at("stage");

@@ -80,10 +80,10 @@ void ScoringJob::measure_and_replan() {
   }
   const StageTime mine = measure_stage_time(*machine_.backend, session_->stage(), compute_, length, tail_share);
   say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms", mine.fixed * 1e3, mine.per_token * 1e3));
-  const std::string text = Json{{"fixed", mine.fixed}, {"per_token", mine.per_token}}.dump();
+  const std::string text = json_text(Json{{"fixed", mine.fixed}, {"per_token", mine.per_token}});
   std::vector<StageTime> stages;
   for (const std::string& line : pipeline_ranks_->gather(text, 0, options_.timeout_seconds, "speeds")) {
-    const Json json = Json::parse(line);
+    const Json json = parse_json(line, "costs of a rank");
     stages.push_back({.fixed = json.at("fixed"), .per_token = json.at("per_token")});
   }
   int64_t target = 0;

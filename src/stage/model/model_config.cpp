@@ -92,7 +92,7 @@ class ConfigReader {
   void expect_only_values() const {
     for (const auto& [key, json] : kOnlyValues) {
       const Json* value = find(key);
-      if (value != nullptr && *value != Json::parse(json))
+      if (value != nullptr && *value != parse_json(json, "an expected value"))
         fail(fmt::format("\"{}\" is {}, expected {}: nothing else is computed", key, json_excerpt(*value), json));
     }
   }

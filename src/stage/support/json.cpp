@@ -142,6 +142,14 @@ OrderedJson parse_ordered_json(std::string_view text, const std::string& what) {
   return builder.take();
 }
 
+std::string json_text(const Json& value, int indent) {
+  return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string json_text(const OrderedJson& value, int indent) {
+  return value.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
 std::string json_excerpt(const Json& value) {
   std::string text = json_text(value);
   if (text.size() > 80) text = text.substr(0, 80) + "…";

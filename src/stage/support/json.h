@@ -31,11 +31,9 @@ std::string json_excerpt(const Json& value);
 uint64_t json_unsigned(const Json& value, uint64_t limit, const std::string& what, std::string_view key);
 
 // The JSON text of a value with names of files or hosts in it. Names may hold any bytes, but JSON is UTF-8: U+FFFD
-// replaces invalid bytes, where nlohmann's dump() would throw.
-template <class AnyJson>
-std::string json_text(const AnyJson& value, int indent = -1) {
-  return value.dump(indent, ' ', false, AnyJson::error_handler_t::replace);
-}
+// replaces invalid bytes, where nlohmann's dump() would throw. Compiled once, as is the parser: both are large.
+std::string json_text(const Json& value, int indent = -1);
+std::string json_text(const OrderedJson& value, int indent = -1);
 
 // Appends numbers with commas between, each as the shortest text that reads back as the same number. JSON has no
 // infinities and no NaN: those become null.

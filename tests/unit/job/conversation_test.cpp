@@ -127,7 +127,7 @@ TEST_F(ConversationTest, AnInterruptEndsTheAnswerAndASecondOneTheConversation) {
 
 TEST_F(ConversationTest, SaysWhatDoesNotFitAndForgetsIt) {
   Conversation conversation = begin(20);
-  type(std::string(200, 'x') + " 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20");
+  type(std::string(200, 'x').append(" 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20"));
   type("hi");
   EXPECT_EQ(text_of_prompt(*next(conversation)), "[user|hi]>");
   EXPECT_NE(printed().find("expected fewer than 20: /clear begins anew"), std::string::npos);
