@@ -43,6 +43,9 @@ build() {
   if command -v ccache >/dev/null; then
     # Paths relative to this, so that another clone finds the same objects.
     export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
+    # A file is known by what the compiler says that it includes, without preprocessing it first, which takes a third
+    # of the time of compiling it.
+    export CCACHE_DEPEND=${CCACHE_DEPEND:-true}
     # Without these it would compile everything anew that uses a precompiled header.
     export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
     for language in C CXX CUDA; do set -- "-DCMAKE_${language}_COMPILER_LAUNCHER=ccache" "$@"; done

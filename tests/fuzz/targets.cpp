@@ -169,13 +169,16 @@ void check_samples(const Samples& samples, const InputLimits& limits) {
   if (samples.offsets.back() != static_cast<int64_t>(samples.ids.size())) std::abort();
   for (const int32_t id : samples.ids)
     if (id < 0 || id >= limits.vocab) std::abort();
+  size_t next_error = 0;
   for (int64_t i = 0; i < samples.count(); ++i) {
     const int64_t length = samples.offsets.length(i);
-    const auto error = samples.errors.find(i);
-    if (error == samples.errors.end() && (length < 1 || length > limits.max_positions)) std::abort();
-    if (error == samples.errors.end()) continue;
-    if (length != 0 || error->second.empty() || error->second.size() > 5000) std::abort();
+    const bool refused = next_error < samples.errors.size() && samples.errors.sample(next_error) == i;
+    if (!refused && (length < 1 || length > limits.max_positions)) std::abort();
+    if (!refused) continue;
+    const std::string_view error = samples.errors.text(next_error++);
+    if (length != 0 || error.empty() || error.size() > 5000) std::abort();
   }
+  if (next_error != samples.errors.size()) std::abort();
 }
 
 void read_input(const char* name, Bytes bytes) {
@@ -193,7 +196,7 @@ void read_lines_of(const char* name, Bytes bytes, const LineContext& context, in
     LineReader reader(path);
     const Samples samples = read_lines(reader, context, max_samples, threads);
     check_samples(samples, {context.vocab, context.max_positions, max_samples});
-    if (!context.continues && !samples.errors.empty()) std::abort();
+    if (!context.continues && samples.errors.size() > 0) std::abort();
     for (int64_t sample = 0; sample < samples.count(); ++sample)
       if (!context.continues && is_batch_line(samples.rules[sample].form)) std::abort();
   });

@@ -4,12 +4,12 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "stage/io/lines/sample_rules.h"
+#include "stage/io/sample_errors.h"
 #include "stage/io/sample_names.h"
 #include "stage/io/sample_offsets.h"
 #include "stage/io/token_ids.h"
@@ -24,7 +24,7 @@ struct Samples {
   // Of lines, by their numbers in the whole job: how they are to be continued, and why some are not (these have no
   // ids).
   RuleTable rules = {};
-  std::map<int64_t, std::string> errors = {};
+  SampleErrors errors = {};
   std::string source = {};  // lines: the checksum of the input
 
   int64_t count() const { return offsets.samples(); }

@@ -1,12 +1,17 @@
-// What samples are called, as JSON text: "id" and "custom_id" of input lines. Eight bytes and the text for each.
+// What samples are called, as JSON text: "id" and "custom_id" of input lines. Eight bytes of memory for each, and the
+// texts in memory while they are few, else in a temporary file.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "stage/io/temporary_range.h"
 
 namespace lfm2 {
 
@@ -22,14 +27,18 @@ class SampleNames {
   // The name of a sample, "" where it has none.
   std::string_view operator[](size_t sample) const {
     const uint64_t begin = sample > 0 ? ends_[sample - 1] : 0;
-    return std::string_view(text_).substr(begin, ends_[sample] - begin);
+    return {reinterpret_cast<const char*>(text_.data()) + begin, ends_[sample] - begin};
   }
+  // Error(kUnavailable) where neither a temporary file nor memory can hold the names.
   void push_back(std::string_view name) {
-    text_ += name;
-    ends_.push_back(text_.size());
+    const uint64_t begin = ends_.empty() ? 0 : ends_.back(), end = begin + name.size();
+    if (end > text_.capacity()) text_.grow(end);
+    if (!name.empty()) std::memcpy(text_.data() + begin, name.data(), name.size());
+    ends_.push_back(end);
   }
-  void clear() { *this = SampleNames(); }
-  bool operator==(const SampleNames&) const = default;
+  bool operator==(const SampleNames& other) const {
+    return ends_ == other.ends_ && (empty() || std::memcmp(text_.data(), other.text_.data(), ends_.back()) == 0);
+  }
 
   // For messages to other ranks, which are to be small beside the names themselves: a line for each of the next kPiece
   // names, "" behind the last one. JSON text has no line break.
@@ -48,7 +57,8 @@ class SampleNames {
   }
 
  private:
-  std::string text_;
+  static constexpr uint64_t kMaxBytes = uint64_t{1} << 36;
+  TemporaryRange text_{kMaxBytes, uint64_t{64} << 20, "names and errors of samples"};
   std::vector<uint64_t> ends_;
 };
 

@@ -1,14 +1,15 @@
-// The token ids of a job's samples, back to back: in memory while they are few, in a temporary file without a name
-// beyond that, so that a job may have more text than its host has memory. The file is in $TMPDIR, else in /var/tmp.
+// The token ids of a job's samples, back to back: in memory while they are few, else in a temporary file.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <span>
-#include <string>
+#include <utility>
 
-#include "stage/support/checked_file.h"
+#include "stage/io/temporary_range.h"
 
 namespace lfm2 {
 
@@ -22,49 +23,48 @@ class TokenIds {
   TokenIds(Iterator begin, Iterator end) {
     for (; begin != end; ++begin) push_back(*begin);
   }
-  TokenIds(TokenIds&& other) noexcept { swap(other); }
+  TokenIds(TokenIds&& other) noexcept : range_(std::move(other.range_)), size_(std::exchange(other.size_, 0)) {}
   TokenIds& operator=(TokenIds&& other) noexcept {
-    swap(other);
+    range_ = std::move(other.range_);
+    std::swap(size_, other.size_);
     return *this;
   }
-  ~TokenIds();
 
   size_t size() const { return size_; }
-  int32_t* data() { return data_; }
-  const int32_t* data() const { return data_; }
-  const int32_t* begin() const { return data_; }
-  const int32_t* end() const { return data_ + size_; }
-  int32_t operator[](size_t at) const { return data_[at]; }
-  operator std::span<const int32_t>() const { return {data_, size_}; }
-  bool operator==(const TokenIds& other) const;
+  int32_t* data() { return reinterpret_cast<int32_t*>(range_.data()); }
+  const int32_t* data() const { return reinterpret_cast<const int32_t*>(range_.data()); }
+  const int32_t* begin() const { return data(); }
+  const int32_t* end() const { return data() + size_; }
+  int32_t operator[](size_t at) const { return data()[at]; }
+  operator std::span<const int32_t>() const { return {data(), size_}; }
+  bool operator==(const TokenIds& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
 
   // Each of these throws Error(kData) beyond kMaxIds ids, and Error(kUnavailable) where neither a temporary file nor
   // memory can hold them. Pointers stay valid.
   void push_back(int32_t id) {
-    if (size_ == capacity_) grow(size_ + 1);
-    data_[size_++] = id;
+    reserve(size_ + 1);
+    data()[size_++] = id;
   }
-  void append(std::span<const int32_t> ids);
-  void resize(size_t size);  // new ids are 0 or what stood there before
+  void append(std::span<const int32_t> ids) {
+    if (ids.empty()) return;
+    reserve(size_ + ids.size());
+    std::memcpy(data() + size_, ids.data(), ids.size_bytes());
+    size_ += ids.size();
+  }
+  void resize(size_t size) {  // new ids are 0 or what stood there before
+    reserve(size);
+    size_ = size;
+  }
   void reserve(size_t ids) {
-    if (ids > capacity_) grow(ids);
+    if (ids * sizeof(int32_t) > range_.capacity()) range_.grow(ids * sizeof(int32_t));
   }
 
-  // The ids that stay in memory; a test lowers it.
-  void set_memory_limit(uint64_t ids) { memory_ids_ = ids; }
-  bool is_on_disk() const { return file_.get() >= 0; }
+  void set_memory_limit(uint64_t ids) { range_.set_memory_limit(ids * sizeof(int32_t)); }  // a test lowers it
+  bool is_on_disk() const { return range_.is_on_disk(); }
 
  private:
-  void swap(TokenIds& other) noexcept;
-  void grow(uint64_t ids);
-  bool map_file(uint64_t first_byte, uint64_t bytes);
-  void map_memory(uint64_t first_byte, uint64_t bytes, uint64_t ids);  // for a job of `ids` ids
-
-  int32_t* data_ = nullptr;  // a range of addresses for kMaxIds ids, mapped up to capacity_
-  size_t size_ = 0, capacity_ = 0;
-  uint64_t memory_ids_ = uint64_t{16} << 20;
-  FileDescriptor file_;
-  uint64_t file_bytes_ = 0;
+  TemporaryRange range_{kMaxIds * sizeof(int32_t), uint64_t{64} << 20, "token ids"};
+  size_t size_ = 0;
 };
 
 }  // namespace lfm2

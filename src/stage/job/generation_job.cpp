@@ -63,12 +63,13 @@ void GenerationJob::check_samples(const Samples& prompts) const {
 
 // Lines that were refused are answered before anything else. Last stages.
 void GenerationJob::answer_errors(const std::vector<CompletionConsumer*>& consumers) const {
-  for (const auto& [sample, error] : samples_->errors()) {
-    if (kept_.holds(sample)) continue;
+  const SampleErrors& errors = samples_->errors();
+  for (size_t at = 0; at < errors.size(); ++at) {
+    if (kept_.holds(errors.sample(at))) continue;
     Completion completion;
-    completion.sample = sample;
+    completion.sample = errors.sample(at);
     completion.tag = AnswerForm{LineForm::kCompletion}.to_word();
-    completion.error = error;
+    completion.error = errors.text(at);
     for (CompletionConsumer* consumer : consumers) consumer->take(completion);
   }
 }

@@ -83,13 +83,22 @@ void JobSamples::pass_names() {
 void JobSamples::pass_errors() {
   const int writer = distribution_.naming_rank;
   errors_ = std::exchange(samples_.errors, {});
-  if (writer < 0) return;
-  Json list = Json::array();
-  for (const auto& [sample, error] : errors_) list.push_back({sample, error});
-  const std::string text = world_.pass(world_.rank() == 0 ? json_text(list) : "", 0, writer,
-                                       distribution_.timeout_seconds, "errors of lines");
-  if (world_.rank() == writer && writer != 0)
-    for (const Json& one : parse_json(text, "errors of lines")) errors_.emplace(one[0], one[1]);
+  const bool sends = world_.rank() == 0, receives = world_.rank() == writer;
+  if (writer <= 0 || (!sends && !receives)) return;
+  constexpr size_t kPiece = 4096;
+  bool more = true;
+  for (size_t next = 0; more; next += kPiece) {
+    Json list = Json::array();
+    if (sends)
+      for (size_t at = next; at < std::min(next + kPiece, errors_.size()); ++at)
+        list.push_back({errors_.sample(at), errors_.text(at)});
+    const std::string text = world_.pass(json_text(list), 0, writer, distribution_.timeout_seconds, "errors of lines");
+    if (receives) {
+      list = parse_json(text, "errors of lines");
+      for (const Json& one : list) errors_.push_back(one[0], one[1].get<std::string>());
+    }
+    more = !list.empty();
+  }
 }
 
 void JobSamples::leave_out(const FinishedRanges& finished) {

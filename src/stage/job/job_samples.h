@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -39,9 +38,9 @@ class JobSamples {
   JobSize left() const { return left_; }  // the size of what is left; its tokens are known once share() was called
   // The names of all samples of the job, on ranks that know them.
   const SampleNames& names() const { return names_; }
-  void forget_names() { names_.clear(); }
+  void forget_names() { names_ = SampleNames(); }
   // Why some samples are answered with an error, by their numbers in the whole job; on ranks that know the names.
-  const std::map<int64_t, std::string>& errors() const { return errors_; }
+  const SampleErrors& errors() const { return errors_; }
   // The numbers in the whole job of the samples that are left.
   const SampleNumbers& numbers() const { return numbers_; }
 
@@ -83,7 +82,7 @@ class JobSamples {
   // Offsets of the whole job, on ranks that list, where samples may be left out.
   std::optional<SampleOffsets> whole_offsets_;
   SampleNames names_;
-  std::map<int64_t, std::string> errors_;
+  SampleErrors errors_;
 };
 
 }  // namespace lfm2

@@ -7,6 +7,7 @@
 #include "stage/shards/shard_reader.h"
 #include "stage/shards/text_folder.h"
 #include "stage/support/json.h"
+#include "stage/support/stop.h"
 
 namespace lfm2 {
 
@@ -22,7 +23,11 @@ JobText::JobText(const Options& options, MpiWorld& world)
   int32_t continues = 0;
   if (world.rank() == 0) {
     if (is_input_of_lines(options.input))
-      lines_ = std::make_unique<LineReader>(options.input, [&world] { world.watchdog().pulse(); });
+      lines_ = std::make_unique<LineReader>(options.input, [&world] {
+        world.watchdog().pulse();
+        if (stop_requested())
+          throw Error(ExitCode::kStopped, "stopped on request while the input was read: nothing was begun");
+      });
     const std::optional<bool> known = continues_samples(options);
     continues = known ? *known : is_continued(lines_->first());
   }

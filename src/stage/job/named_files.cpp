@@ -9,6 +9,7 @@
 
 #include "kernels/error.h"
 #include "stage/io/journal.h"
+#include "stage/shards/shard_format.h"
 
 namespace lfm2 {
 
@@ -96,6 +97,16 @@ void check_shards(const std::vector<NamedFile>& files, const fs::path& weights) 
   }
 }
 
+// Error(kUsage) where a file that is written is one of the text files that a tokenizer's or shards' folder holds.
+void check_text_files(const std::vector<NamedFile>& files, const Options& options) {
+  for (const fs::path& folder : {options.weights, options.tokenizer})
+    for (const std::string_view name : shard::kTextFiles)
+      for (const NamedFile& file : files)
+        if (file.is_written && !folder.empty() && is_same(file.path, folder / name))
+          throw Error(ExitCode::kUsage, fmt::format("{}: is the {} of {}, expected a file of its own", file.text(),
+                                                    name, folder.string()));
+}
+
 }  // namespace
 
 fs::path stamps_file(const Options& options) {
@@ -107,6 +118,7 @@ void check_files(const Options& options) {
   check_named(files);
   check_made(files, options);
   check_shards(files, options.weights);
+  check_text_files(files, options);
 }
 
 }  // namespace lfm2

@@ -113,6 +113,7 @@ double JobReport::lost_share() const {
 }
 
 double JobReport::ideal_lost_share() const {
+  if (micro_batches == 0) return 0;  // nothing to do: every line was at fault, or finished before
   const auto others = static_cast<double>(stages.size()) / static_cast<double>(replicas) - 1;
   return others / (static_cast<double>(micro_batches) + others);
 }

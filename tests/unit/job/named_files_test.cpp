@@ -92,6 +92,15 @@ TEST_F(NamedFilesTest, ShardsAreNotWritten) {
                  "--report report.json: would be one of the shards of --weights shards, expected another folder");
 }
 
+TEST_F(NamedFilesTest, TextFilesAreNotWritten) {
+  expect_refused(
+      {"--report", "here/shards/generation_config.json"},
+      "--report here/shards/generation_config.json: is the generation_config.json of shards, expected a file "
+      "of its own");
+  expect_refused({"--tokenizer", "other", "--trace", "other/tokenizer.json"},
+                 "--trace other/tokenizer.json: is the tokenizer.json of other, expected a file of its own");
+}
+
 TEST_F(NamedFilesTest, OtherNamesAreFine) {
   const std::vector<std::vector<std::string>> fine{
       {"--input", "a.jsonl", "--output", "other/a.jsonl", "--report", "r.json", "--trace", "t.json"},
@@ -100,6 +109,7 @@ TEST_F(NamedFilesTest, OtherNamesAreFine) {
       {"--input", "o.bin.journals", "--output", "o.bin"},
       {"--output", "o.bin", "--report", "o.bin.json", "--trace", "lfm2_stage.stall.txt"},
       {"--output", "shards/o.bin", "--report", "shards/r.json", "--input", "shards/in.h5"},
+      {"--generation-config", "shards/generation_config.json", "--report", "other/generation_config.json"},
       {"--output", "lfm2_stage.bin"}};
   for (const std::vector<std::string>& words : fine) EXPECT_TRUE(parse(words).run) << parse(words).text;
 }

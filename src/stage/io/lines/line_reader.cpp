@@ -2,6 +2,7 @@
 #include "stage/io/lines/line_reader.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +15,7 @@ namespace lfm2 {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{4} << 20;
+constexpr int kPulseMilliseconds = 200;
 
 FileDescriptor open_lines(const std::filesystem::path& path) {
   if (path == "-") return FileDescriptor(::dup(STDIN_FILENO));
@@ -26,20 +28,29 @@ FileDescriptor open_lines(const std::filesystem::path& path) {
 }  // namespace
 
 LineReader::LineReader(std::filesystem::path path, std::function<void()> pulse)
-    : path_(std::move(path)), pulse_(std::move(pulse)), file_(open_lines(path_)) {
+    : path_(std::move(path)),
+      pulse_(std::move(pulse)),
+      file_(open_lines(path_)),
+      piece_(std::make_unique_for_overwrite<char[]>(kPieceBytes)) {
   if (file_.get() < 0) throw_failed_call(ExitCode::kNoInput, "dup", name(), errno);
 }
 
+// A read would wait without an end where nobody writes.
+void LineReader::wait_for_input() {
+  pollfd input{.fd = file_.get(), .events = POLLIN, .revents = 0};
+  while (::poll(&input, 1, kPulseMilliseconds) <= 0) pulse_();
+}
+
 bool LineReader::read_more() {
-  const size_t old = text_.size();
-  text_.resize(old + kPieceBytes);
   ssize_t bytes = 0;
   do {
-    bytes = ::read(file_.get(), text_.data() + old, kPieceBytes);
+    wait_for_input();
+    bytes = ::read(file_.get(), piece_.get(), kPieceBytes);
   } while (bytes < 0 && errno == EINTR);
-  text_.resize(old + static_cast<size_t>(bytes > 0 ? bytes : 0));
   if (bytes < 0) throw_failed_call(ExitCode::kIo, "read", name(), errno);
-  checksum_.add(std::as_bytes(std::span(text_).subspan(old)));
+  const std::span<const char> piece(piece_.get(), static_cast<size_t>(bytes));
+  text_.append(piece.data(), piece.size());
+  checksum_.add(std::as_bytes(piece));
   pulse_();
   return bytes > 0;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,7 +27,7 @@ class LineReader {
   static constexpr size_t kMaxLineBytes = size_t{16} << 20;
 
   // "-" is standard input. Error(kNoInput) where there is no such file. `pulse` is called with every piece that is
-  // read.
+  // read, and some times a second while whoever writes the input lets this wait; it may throw to end that.
   explicit LineReader(
       std::filesystem::path path, std::function<void()> pulse = [] {});
 
@@ -45,13 +46,15 @@ class LineReader {
  private:
   void read_block();
   bool read_more();
+  void wait_for_input();
 
   std::filesystem::path path_;
   std::function<void()> pulse_;
   FileDescriptor file_;
   bool ended_ = false, peeked_ = false;
-  std::string text_;  // what was read and is not behind the caller yet
-  size_t used_ = 0;   // bytes of text_ that lines_ stand in
+  std::unique_ptr<char[]> piece_;  // what one call reads
+  std::string text_;               // what was read and is not behind the caller yet
+  size_t used_ = 0;                // bytes of text_ that lines_ stand in
   int64_t number_ = 0;
   std::vector<Line> lines_;
   Checksum checksum_;

@@ -125,6 +125,22 @@ TEST_F(LineReaderTest, WhatIsNoFile) {
   EXPECT_EQ(code_of(folder_.path()), ExitCode::kData);
 }
 
+// Whoever has the other end open may never write: the pulse can end that.
+TEST_F(LineReaderTest, WaitingForStandardInputCanBeEnded) {
+  int ends[2] = {};
+  ASSERT_EQ(pipe(ends), 0);
+  const int old = dup(STDIN_FILENO);
+  ASSERT_EQ(dup2(ends[0], STDIN_FILENO), STDIN_FILENO);
+  int pulses = 0;
+  LineReader reader("-", [&] {
+    if (++pulses == 3) throw Error(ExitCode::kStopped, "stopped");
+  });
+  EXPECT_THROW(reader.next(), Error);
+  EXPECT_EQ(pulses, 3);
+  dup2(old, STDIN_FILENO);
+  for (const int end : {old, ends[0], ends[1]}) close(end);
+}
+
 // A pipe gives what there is, a few bytes at a time.
 TEST_F(LineReaderTest, StandardInputIsAPipe) {
   int ends[2] = {};

@@ -1,0 +1,28 @@
+// Why some samples are answered with an error, in the order of the samples. Sixteen bytes of memory for each, and the
+// texts in memory while they are few, else in a temporary file.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "stage/io/sample_names.h"
+
+namespace lfm2 {
+
+class SampleErrors {
+ public:
+  size_t size() const { return samples_.size(); }
+  int64_t sample(size_t at) const { return samples_[at]; }
+  std::string_view text(size_t at) const { return texts_[at]; }
+  void push_back(int64_t sample, std::string_view text) {
+    samples_.push_back(sample);
+    texts_.push_back(text);
+  }
+
+ private:
+  std::vector<int64_t> samples_;
+  SampleNames texts_;
+};
+
+}  // namespace lfm2

@@ -1,0 +1,91 @@
+// All addresses are set aside at once and mapped piece by piece: what was written never moves.
+#include "stage/io/temporary_range.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "kernels/error.h"
+#include "kernels/host_memory.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
+
+std::filesystem::path temporary_folder() {
+  const char* folder = std::getenv("TMPDIR");
+  return folder != nullptr && *folder != '\0' ? folder : "/var/tmp";
+}
+
+double gigabytes(uint64_t bytes) { return static_cast<double>(bytes) / 1e9; }
+
+}  // namespace
+
+TemporaryRange::~TemporaryRange() {
+  if (data_ != nullptr) ::munmap(data_, most_);
+}
+
+void TemporaryRange::swap(TemporaryRange& other) noexcept {
+  std::swap(most_, other.most_);
+  std::swap(in_memory_, other.in_memory_);
+  std::swap(what_, other.what_);
+  std::swap(data_, other.data_);
+  std::swap(capacity_, other.capacity_);
+  std::swap(file_, other.file_);
+  std::swap(file_bytes_, other.file_bytes_);
+}
+
+void TemporaryRange::grow(uint64_t bytes) {
+  if (bytes > most_)
+    throw Error(ExitCode::kData, fmt::format("the {} of one job take more than {:.2f} GB", what_, gigabytes(most_)));
+  if (data_ == nullptr) {
+    void* range = ::mmap(nullptr, most_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED)
+      throw Error(ExitCode::kUnavailable,
+                  fmt::format("mmap of {} bytes of addresses for {}: {}", most_, what_, std::strerror(errno)));
+    data_ = static_cast<std::byte*>(range);
+  }
+  // In steps of an eighth, so that the pieces of a large job stay few.
+  const uint64_t wanted = std::max(bytes, capacity_ + capacity_ / 8);
+  const uint64_t end = std::min((wanted + kPieceBytes - 1) / kPieceBytes * kPieceBytes, most_);
+  if (bytes <= in_memory_ || !map_file(capacity_, end - capacity_)) map_memory(capacity_, end - capacity_, bytes);
+  capacity_ = end;
+}
+
+// False where no temporary file can hold the bytes.
+bool TemporaryRange::map_file(uint64_t first, uint64_t bytes) {
+  if (file_.get() < 0) {
+    file_ = FileDescriptor(::open(temporary_folder().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+    if (file_.get() < 0) return false;
+  }
+  // Disk space is taken now: a write into a mapping that finds none would end the process.
+  if (::posix_fallocate(file_.get(), static_cast<off_t>(file_bytes_), static_cast<off_t>(bytes)) != 0) return false;
+  if (::mmap(data_ + first, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_.get(),
+             static_cast<off_t>(file_bytes_)) == MAP_FAILED)
+    return false;
+  file_bytes_ += bytes;
+  return true;
+}
+
+// Memory that is not there is refused here, and not by the kernel in the middle of the job.
+void TemporaryRange::map_memory(uint64_t first, uint64_t bytes, uint64_t wanted) {
+  const uint64_t available = available_host_memory();
+  const bool large = bytes > in_memory_;
+  if ((large && available > 0 && bytes > available) ||
+      ::mmap(data_ + first, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+          MAP_FAILED)
+    throw Error(ExitCode::kUnavailable,
+                fmt::format("the {} take {:.2f} GB on this host, which {} has no room for, and {:.2f} GB of memory are "
+                            "available: expected fewer samples at a time (--samples), more memory, or TMPDIR on a "
+                            "larger disk",
+                            what_, gigabytes(wanted), temporary_folder().string(), gigabytes(available)));
+}
+
+}  // namespace lfm2

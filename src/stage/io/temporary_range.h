@@ -1,0 +1,49 @@
+// Bytes that grow in place: in memory while they are few, in a temporary file without a name beyond that, so that a job
+// may have more text than its host has memory. The file is in $TMPDIR, else in /var/tmp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "stage/support/checked_file.h"
+
+namespace lfm2 {
+
+class TemporaryRange {
+ public:
+  // Room for `most` bytes, of which the first `in_memory` take memory. `what` (a literal) is the content's name for
+  // messages.
+  TemporaryRange(uint64_t most, uint64_t in_memory, const char* what)
+      : most_(most), in_memory_(in_memory), what_(what) {}
+  TemporaryRange(TemporaryRange&& other) noexcept : TemporaryRange(other.most_, other.in_memory_, other.what_) {
+    swap(other);
+  }
+  TemporaryRange& operator=(TemporaryRange&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~TemporaryRange();
+
+  std::byte* data() const { return data_; }
+  uint64_t capacity() const { return capacity_; }
+  // Makes room for `bytes` bytes or more; new ones are 0, all others stay where they are. Error(kData) beyond `most`,
+  // Error(kUnavailable) where neither a temporary file nor memory can hold them.
+  void grow(uint64_t bytes);
+
+  void set_memory_limit(uint64_t bytes) { in_memory_ = bytes; }  // a test lowers it
+  bool is_on_disk() const { return file_.get() >= 0; }
+
+ private:
+  void swap(TemporaryRange& other) noexcept;
+  bool map_file(uint64_t first, uint64_t bytes);
+  void map_memory(uint64_t first, uint64_t bytes, uint64_t wanted);
+
+  uint64_t most_, in_memory_;
+  const char* what_;
+  std::byte* data_ = nullptr;  // `most_` addresses, mapped up to capacity_
+  uint64_t capacity_ = 0;
+  FileDescriptor file_;
+  uint64_t file_bytes_ = 0;
+};
+
+}  // namespace lfm2
