@@ -83,7 +83,7 @@ def write_scores(folder, double, gaps, passages):
 
 @torch.inference_mode()
 def write_greedy(path, double, gaps, tokenizer, prompts):
-    """The text behind each line of prompts, {line: ids}, up to an end or GREEDY_TOKENS tokens: path, and the same with .expected.jsonl."""
+    """The text behind each line of prompts, {line: ids}, up to an end or GREEDY_TOKENS tokens: path, and, with .expected.jsonl, the output of a job."""
     lines, expected = [], []
     for line, prompt in prompts.items():
         whole = golden.continued(double, torch.tensor(prompt)[None], GREEDY_TOKENS)[0]
@@ -94,8 +94,8 @@ def write_greedy(path, double, gaps, tokenizer, prompts):
             continue
         ids = whole[len(prompt) :].tolist()
         lines.append(line + "\n")
-        expected.append(json.dumps({"token_ids": ids, "text": tokenizer.decode(ids, skip_special_tokens=True),
-                                    "finish_reason": "stop" if ends else "length"}) + "\n")
+        expected.append(json.dumps({"id": len(expected), "token_ids": ids, "text": tokenizer.decode(ids, skip_special_tokens=True),
+                                    "finish_reason": "stop" if ends else "length"}, separators=(",", ":")) + "\n")
     path.write_text("".join(lines), encoding="utf-8")
     path.with_suffix(".expected.jsonl").write_text("".join(expected), encoding="utf-8")
 
