@@ -38,4 +38,4 @@ paste -d '\0' "$small/openings.txt" <(sed -E 's/.*"text":"(([^"\\]|\\.)*)".*/\1/
 echo
 echo "What it draws, token by token (--prompt):"
 printf 'And it came to pass'
-launch/run.sh -n 4 --weights demo/kjv --prompt "And it came to pass" --generate 120
+launch/run.sh -n 4 --weights demo/kjv --prompt "And it came to pass" --seed 4
