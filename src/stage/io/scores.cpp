@@ -7,9 +7,9 @@
 
 #include "kernels/error.h"
 #include "stage/io/input_file.h"
+#include "stage/io/lines/target.h"
 #include "stage/support/json.h"
 #include "text/tokenizer.h"
-#include "text/unicode_categories.h"
 #include "text/utf8.h"
 
 namespace lfm2 {
@@ -21,7 +21,7 @@ int64_t count_words(std::string_view text) {
   bool inside = false;
   while (!text.empty()) {
     const Utf8Character character = first_character(text);
-    const bool space = character.valid && contains(whitespace_set(), character.point);
+    const bool space = character.valid && is_python_space(character.point);
     if (!space && !inside) ++words;
     inside = !space;
     text.remove_prefix(character.length);

@@ -12,25 +12,24 @@ namespace lfm2 {
 
 namespace {
 
-// Whether Python's rstrip() removes the character.
-bool is_blank(uint32_t point) {
-  const bool separator = point >= 0x1c && point <= 0x1f;  // blank in Python alone
-  return separator || contains(whitespace_set(), point);
-}
-
 size_t trailing_blanks(std::string_view text) {
   size_t end = text.size();
   while (end > 0) {
     size_t begin = end - 1;
     while (begin > 0 && (text[begin] & 0xc0) == 0x80) --begin;
     const Utf8Character character = first_character(text.substr(begin, end - begin));
-    if (!character.valid || character.length != end - begin || !is_blank(character.point)) break;
+    if (!character.valid || character.length != end - begin || !is_python_space(character.point)) break;
     end = begin;
   }
   return text.size() - end;
 }
 
 }  // namespace
+
+bool is_python_space(uint32_t point) {
+  const bool separator = point >= 0x1c && point <= 0x1f;  // in Python alone
+  return separator || contains(whitespace_set(), point);
+}
 
 int64_t join_target(std::string text, std::string target, const Tokenizer& tokenizer, std::vector<int32_t>& ids) {
   const size_t blanks = trailing_blanks(text);

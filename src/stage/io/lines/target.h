@@ -9,6 +9,9 @@ namespace lfm2 {
 
 class Tokenizer;
 
+// Whether Python counts the character as whitespace.
+bool is_python_space(uint32_t point);
+
 // Makes `ids` those of the text and its target, tokenised as one, and returns how many of them, the last ones, are the
 // target's: those behind as many tokens as the text has alone. Blanks at the end of the text go to the target first. So
 // does lm-evaluation-harness (_encode_pair), with which scores are compared. Not above 0 where the cut leaves the
