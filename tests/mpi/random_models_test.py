@@ -4,8 +4,9 @@
     random_models_test.py LFM2_STAGE WEIGHTS_TOOLS MPIRUN [--models 20] [--first 0]
 
 For each model: split, verify, merge; logits of all positions by 1, 2 and 3 ranks, whose output files must be equal byte for byte; no logit
-may differ from fp64 by more than three times what NumPy's own fp32 does. The scores of the samples' own tokens, and their perplexity. Where 8 does not divide a feed-forward's columns, the same
-model with zeros up to the next multiple must give the same bits. LFM2_TEST_MACHINE ("--device cuda --transport mpi") replaces --device cpu.
+may differ from fp64 by more than three times what NumPy's own fp32 does. The same for scores of the samples' own tokens, with perplexity as
+NumPy computes it from them. Where 8 does not divide a feed-forward's columns, the same model with zeros up to the next multiple must give
+the same bits. LFM2_TEST_MACHINE ("--device cuda --transport mpi") replaces --device cpu.
 Exit code 77: skipped, with the reason.
 """
 import argparse
