@@ -99,19 +99,15 @@ class ScoreTest : public testing::Test {
     for (const Json& line : lines) text += json_text(line) + "\n";
     write_bytes(folder_ / name, text);
   }
-  // Shards of tiny-dense with other files or another number of positions.
-  std::string shards_of(const std::string& name, int64_t max_positions, bool tokenizer) const {
-    std::filesystem::create_directories(folder_ / name);
-    Json config = parse_json(read_bytes(golden_dir() / "tiny-dense/config.json"), "config.json");
-    if (max_positions > 0) config["max_position_embeddings"] = max_positions;
-    write_bytes(folder_ / name / "config.json", json_text(config));
-    std::filesystem::copy_file(golden_dir() / "tiny-dense/model.safetensors", folder_ / name / "model.safetensors");
-    if (tokenizer) write_bytes(folder_ / name / "tokenizer.json", read_bytes(golden_dir() / "text/tokenizer.json"));
-    const std::string shards = folder_ / (name + "-shards");
-    const Outcome split =
-        run_program({LFM2_WEIGHTS_TOOLS_PROGRAM, "split", folder_ / name, "--stages", "2", "--out", shards, "-q"});
-    EXPECT_EQ(split.exit_code, 0) << split.err;
-    return shards;
+  static void expect_made(Arguments arguments) {
+    arguments.insert(arguments.begin(), LFM2_WEIGHTS_TOOLS_PROGRAM);
+    arguments.push_back("-q");
+    const Outcome made = run_program(arguments);
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+  }
+  std::string split() const {
+    expect_made({"split", folder_ / "model", "--stages", "2", "--out", folder_ / "shards"});
+    return folder_ / "shards";
   }
 
   TemporaryFolder folder_;
@@ -198,7 +194,12 @@ TEST_F(ScoreTest, TheOrderOfLinesChangesNoBits) {
 
 TEST_F(ScoreTest, LongTextsGoThroughInWindows) {
   const Json& expected = golden().at("windows");
-  const std::string shards = shards_of("short", expected.at("max_positions"), false);
+  std::filesystem::create_directories(folder_ / "model");
+  Json config = parse_json(read_bytes(golden_dir() / "tiny-dense/config.json"), "config.json");
+  config["max_position_embeddings"] = expected.at("max_positions");
+  write_bytes(folder_ / "model/config.json", json_text(config));
+  std::filesystem::copy_file(golden_dir() / "tiny-dense/model.safetensors", folder_ / "model/model.safetensors");
+  const std::string shards = split();
   std::vector<Json> lines;
   for (const Json& ids : expected.at("input_ids")) lines.push_back({{"input_ids", ids}});
   write_lines("in.jsonl", lines);
@@ -224,7 +225,11 @@ TEST_F(ScoreTest, LongTextsGoThroughInWindows) {
 
 TEST_F(ScoreTest, TextsAndTargets) {
   const Json& expected = golden().at("texts");
-  const std::string shards = shards_of("text", 0, true);
+  write_bytes(folder_ / "config.json", json_text(expected.at("config")));
+  expect_made({"synth", "--config", folder_ / "config.json", "--dtype", "fp32", "--out", folder_ / "model"});
+  write_bytes(folder_ / "model/tokenizer.json", read_bytes(golden_dir() / "text/tokenizer.json"));
+  write_bytes(folder_ / "model/tokenizer_config.json", R"({"bos_token": "<|startoftext|>"})");
+  const std::string shards = split();
   write_lines("in.jsonl", expected.at("lines"));
   const Arguments job{"--weights", shards, "--input", folder_ / "in.jsonl", "--dtype", "fp32"};
   std::string first;

@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""score_golden.py: writes tests/golden/scores.json, what --score must give for the golden cases.
+"""score_golden.py WEIGHTS_TOOLS: writes tests/golden/scores.json, what --score must give for the golden cases.
 
 - `cases`: of each case's input_ids the log-probability of every token after the first, by transformers in fp32, and whether it is the likeliest;
   perplexity and its standard error, by NumPy from those.
 - `windows`: the same for texts that are longer than the model (tiny-dense with fewer positions), as transformers' guide to perplexity cuts them.
-- `texts`: lines with and without a target, through the small tokenizer and tiny-dense, with the bytes of what is scored.
+- `texts`: lines with and without a target, through the small tokenizer and the model that `weights-tools synth` makes of `config` (those of the
+  cases have too few tokens), with the bytes of what is scored.
 - `targets`: texts and targets as ids, joined and cut by the rule of lm-evaluation-harness (api/model.py, TemplateLM._encode_pair).
 
 Needs torch, transformers >= 5, tokenizers, h5py.
 """
 import json
 import pathlib
+import subprocess
+import sys
+import tempfile
 
 import h5py
 import numpy as np
@@ -22,13 +26,26 @@ from transformers import AutoModelForCausalLM
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 CASES = ("tiny-moe", "mini-24", "tiny-bf16", "tiny-dense")
 MAX_POSITIONS, STRIDE = 6, 4
+TEXT_CONFIG = {"model_type": "lfm2", "vocab_size": 1280, "hidden_size": 32, "num_hidden_layers": 4,
+               "layer_types": ["conv", "full_attention", "conv", "full_attention"], "num_attention_heads": 2, "num_key_value_heads": 1,
+               "intermediate_size": 48, "block_auto_adjust_ff_dim": False, "conv_L_cache": 3, "max_position_embeddings": 512,
+               "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "eos_token_id": 4, "initializer_range": 0.2,
+               "tie_word_embeddings": True}
 CONTEXTS = ["The capital of France is", "The capital of France is ", "a", "", "  ", "It is 12", "It is 1 234 ", "Hello,", "one\n\n", "end.\t", "日本", "日本 ",
             "wide\u3000", "no-break\u00a0", "unit\x1f", "é", "<|im_start|>user\n", "tens", "pyth", "Mathia", "x  ", "It's", "I'"]
 TARGETS = [" Paris", "Paris", "s", "34", "345 and more", " ", "語です", "\n", "!", " world, and the rest of it", "or", "on", "<|im_end|>", "'m"]
 
 
-def load(case):
-    return AutoModelForCausalLM.from_pretrained(GOLDEN / case, dtype=torch.float32, attn_implementation="eager").eval()
+def load(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def synthesize():
+    with tempfile.TemporaryDirectory() as name:
+        config, model = pathlib.Path(name) / "config.json", pathlib.Path(name) / "model"
+        config.write_text(json.dumps(TEXT_CONFIG))
+        subprocess.run([sys.argv[1], "synth", "--config", config, "--dtype", "fp32", "--out", model, "-q"], check=True)
+        return load(model)
 
 
 def score(model, ids, scored):
@@ -69,7 +86,7 @@ def join(tokenizer, text, target):
 def main():
     golden = {"versions": {"transformers": transformers.__version__, "torch": str(torch.__version__), "tokenizers": tokenizers.__version__}, "cases": {}}
     for case in CASES:
-        model = load(case)
+        model = load(GOLDEN / case)
         with h5py.File(GOLDEN / case / "golden.h5") as file:
             samples = [[int(i) for i in sample] for sample in file["input_ids"][:]]
         golden["cases"][case] = summary([score(model, sample, len(sample) - 1) for sample in samples])
@@ -91,9 +108,10 @@ def main():
     for text in ("The quick brown fox jumps over the lazy dog.", "日本語 and python", "two\nlines"):
         ids = tokenizer.encode(text).ids
         golden["texts"].append(({"text": text}, ids, len(ids) - 1))
+    model = synthesize()
     scores = summary([score(model, ids, scored) for _, ids, scored in golden["texts"]])
     decoded = [tokenizer.decode(ids[len(ids) - scored :], skip_special_tokens=False) for _, ids, scored in golden["texts"]]
-    golden["texts"] = {"lines": [line for line, _, _ in golden["texts"]], "bytes": [len(text.encode()) for text in decoded],
+    golden["texts"] = {"config": TEXT_CONFIG, "lines": [line for line, _, _ in golden["texts"]], "bytes": [len(text.encode()) for text in decoded],
                        "words": sum(len(text.split()) for text in decoded), **scores}
     (GOLDEN / "scores.json").write_text(json.dumps(golden, ensure_ascii=False, separators=(",", ":")) + "\n", encoding="utf-8")
     for case, found in {**golden["cases"], "windows": golden["windows"], "texts": golden["texts"]}.items():

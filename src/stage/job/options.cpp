@@ -40,6 +40,12 @@ void add_text_options(CLI::App& app, Options& options) {
       ->type_name("FILE");
 }
 
+CLI::Option* add_score(CLI::App& app, Options& options) {
+  return app.add_flag("--score", options.results.score,
+                      "Log-probability of every token of a sample after the first, or of its target, instead of "
+                      "logits; and perplexity");
+}
+
 void add_seed(CLI::App& app, Options& options) {
   add_number(app, "--seed", options.seed, "Seed of the random samples, and of drawing tokens", 0,
              std::numeric_limits<uint64_t>::max())
@@ -77,14 +83,12 @@ void add_job_options(CLI::App& app, Options& options) {
   add_number(app, "--top-logprobs", options.results.top_k, "Only the K best log-probabilities of each position", 1,
              kMaxCount)
       ->type_name("K");
-  app.add_flag("--score", options.results.score,
-               "Log-probability of every token of a sample after the first, or of its target, instead of logits; and "
-               "perplexity");
+  auto* score = add_score(app, options);
   add_number(app, "--stride", options.stride,
              "With --score: texts may be longer than the model, and are scored in windows that begin N tokens apart", 1,
              kMaxCount)
       ->type_name("N")
-      ->needs("--score");
+      ->needs(score);
   app.add_option(
          "--answers", options.answers,
          "Reference logits (.bin or .h5), or with --score scores (.h5), to compare with: VALID or INVALID (exit "
@@ -176,6 +180,8 @@ void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
   options.timeout_seconds = kDoctorTimeout;
   add_weights(app, options)->description("Folder of shards whose memory is planned");
   add_sample_sizes(app, options);
+  add_score(app, options)
+      ->description("The job's results are scores of tokens, for which more rows of logits are held");
   add_machine_options(app, options, dtype);
   app.remove_option(app.get_option("--balance"));  // doctor does not know the job, so it cannot balance it
   app.add_flag("-v,--verbose", options.verbose, "Say where errors were thrown");
