@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """score_golden.py WEIGHTS_TOOLS: writes tests/golden/scores.json, what --score must give for the golden cases.
 
-- `cases`: of each case's input_ids the log-probability of every token after the first, by transformers in fp32, and whether it is the likeliest;
-  perplexity and its standard error, by NumPy from those.
+- `cases`: of each case's `greedy`, whose last tokens are the likeliest, the log-probability of every token after the first, by transformers in
+  fp32, and whether it is the likeliest; perplexity and its standard error, by NumPy from those.
 - `windows`: the same for texts that are longer than the model (tiny-dense with fewer positions), as transformers' guide to perplexity cuts them.
 - `texts`: lines with and without a target, through the small tokenizer and the model that `weights-tools synth` makes of `config` (those of the
   cases have too few tokens), with the bytes of what is scored.
@@ -88,7 +88,7 @@ def main():
     for case in CASES:
         model = load(GOLDEN / case)
         with h5py.File(GOLDEN / case / "golden.h5") as file:
-            samples = [[int(i) for i in sample] for sample in file["input_ids"][:]]
+            samples = [[int(i) for i in sample] for sample in file["greedy"][:]]
         golden["cases"][case] = summary([score(model, sample, len(sample) - 1) for sample in samples])
     # The last model is tiny-dense, and so are its samples. One is as long as the windows, one shorter.
     samples += [samples[0][:MAX_POSITIONS], samples[1][:3]]
