@@ -150,6 +150,13 @@ class Ops {
   // logits [rows, vocab] fp32; ids [rows, k] int32, log_probs [rows, k] fp32
   virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;
 
+  // log_softmax(logits) at one given token of each row, and whether that token is the likeliest of its row (1) or not
+  // (0): no logit is larger, and no equal one has a lower id. A NaN makes all log-probabilities of its row NaN, and
+  // counts as -infinity among the logits.
+  // logits [rows, vocab] fp32, targets [rows] int32; log_probs [rows] fp32, likeliest [rows] int32
+  virtual void target_log_probs(const Tensor& logits, const Tensor& targets, const Tensor& log_probs,
+                                const Tensor& likeliest) = 0;
+
   // Draws one token for each row by the row's rule, and gives its log_softmax(logits). A draw depends only on the row's
   // own rule, logits and `draws`.
   // logits [rows, vocab] fp32; draws [rows, 2] int32: the sample's number and the token's place in it;

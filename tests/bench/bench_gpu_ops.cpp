@@ -278,6 +278,16 @@ void top(Bench& bench, int64_t rows, int64_t k) {
   bench.forget();
 }
 
+void target(Bench& bench, int64_t rows) {
+  const Tensor logits = bench.random(DType::kF32, {rows, 65536}), likeliest = bench.empty(DType::kI32, {rows}),
+               log_probs = bench.empty(DType::kF32, {rows});
+  const Tensor targets = bench.integers(std::vector<int32_t>(static_cast<size_t>(rows), 40000));
+  const double seconds =
+      bench.seconds([&](int) { bench.ops().target_log_probs(logits, targets, log_probs, likeliest); });
+  bench.print(fmt::format("target_log_probs rows {}", rows), seconds, 0, bytes_of({logits}));
+  bench.forget();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -315,6 +325,7 @@ int main(int argc, char** argv) {
   rows(bench, 2048, bf16);
   rows(bench, 2048, f32);
   for (const int64_t k : {1, 8, 64}) top(bench, 256, k);
+  target(bench, 256);
   for (const DType act : {bf16, f32}) {
     decode(bench, 256, 1024, act);
     decode(bench, 8, 16384, act);

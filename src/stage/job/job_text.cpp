@@ -17,6 +17,10 @@ constexpr uint64_t kMaxGenerationConfigBytes = 1 << 20;
 
 }  // namespace
 
+int64_t max_sample_tokens(const Options& options, const ModelConfig& config) {
+  return options.stride > 0 ? static_cast<int64_t>(TokenIds::kMaxIds) : config.max_positions;
+}
+
 JobText::JobText(const Options& options, MpiWorld& world)
     : options_(options), world_(world), writer_(world.size() / options.replicas - 1) {
   world.watchdog().enter({.phase = Phase::kRead});
@@ -52,7 +56,8 @@ std::time_t JobText::time_of_job() const {
 
 void JobText::open(const ShardSet& shards) {
   const bool writes_text = continues_ && options_.output.extension() == ".jsonl";
-  const bool needed = lines_ || options_.prompt || options_.chat || writes_text || !options_.tokenizer.empty();
+  const bool needed = lines_ || options_.prompt || options_.chat || writes_text || !options_.tokenizer.empty() ||
+                      options_.results.score;
   const std::filesystem::path folder =
       needed ? text_folder(shards, options_.weights, options_.tokenizer) : std::filesystem::path();
   if (!folder.empty()) {
@@ -84,11 +89,12 @@ void JobText::read_generation_config(const std::filesystem::path& folder) {
 
 Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
   const LineContext context{.vocab = config.vocab,
-                            .max_positions = config.max_positions,
+                            .max_positions = max_sample_tokens(options_, config),
                             .text = model_ ? &*model_ : nullptr,
                             .text_error = missing_,
                             .strict = options_.strict,
                             .continues = continues_,
+                            .scores = options_.results.score,
                             .now = now_};
   if (options_.chat) {
     if (!model_) throw Error(ExitCode::kData, missing_);

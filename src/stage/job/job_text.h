@@ -19,6 +19,9 @@ namespace lfm2 {
 class ShardSet;
 struct ModelConfig;
 
+// The most tokens of a sample. With --stride a sample may be longer than the model.
+int64_t max_sample_tokens(const Options& options, const ModelConfig& config);
+
 class JobText {
  public:
   // Collective. Opens an input of lines, on rank 0, and finds out what kind of job it is. Error(kUsage) for options

@@ -40,6 +40,12 @@ void add_text_options(CLI::App& app, Options& options) {
       ->type_name("FILE");
 }
 
+CLI::Option* add_score(CLI::App& app, Options& options) {
+  return app.add_flag("--score", options.results.score,
+                      "Log-probability of every token of a sample after the first, or of its target, instead of "
+                      "logits; and perplexity");
+}
+
 void add_seed(CLI::App& app, Options& options) {
   add_number(app, "--seed", options.seed, "Seed of the random samples, and of drawing tokens", 0,
              std::numeric_limits<uint64_t>::max())
@@ -77,8 +83,16 @@ void add_job_options(CLI::App& app, Options& options) {
   add_number(app, "--top-logprobs", options.results.top_k, "Only the K best log-probabilities of each position", 1,
              kMaxCount)
       ->type_name("K");
-  app.add_option("--answers", options.answers,
-                 "Reference logits (.bin or .h5) to compare with: VALID or INVALID (exit code 1)")
+  auto* score = add_score(app, options);
+  add_number(app, "--stride", options.stride,
+             "With --score: texts may be longer than the model, and are scored in windows that begin N tokens apart", 1,
+             kMaxCount)
+      ->type_name("N")
+      ->needs(score);
+  app.add_option(
+         "--answers", options.answers,
+         "Reference logits (.bin or .h5), or with --score scores (.h5), to compare with: VALID or INVALID (exit "
+         "code 1)")
       ->type_name("FILE");
   add_number(app, "--tolerance", options.tolerance, "Largest difference that is VALID", 0,
              std::numeric_limits<double>::max())
@@ -166,6 +180,8 @@ void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
   options.timeout_seconds = kDoctorTimeout;
   add_weights(app, options)->description("Folder of shards whose memory is planned");
   add_sample_sizes(app, options);
+  add_score(app, options)
+      ->description("The job's results are scores of tokens, for which more rows of logits are held");
   add_machine_options(app, options, dtype);
   app.remove_option(app.get_option("--balance"));  // doctor does not know the job, so it cannot balance it
   app.add_flag("-v,--verbose", options.verbose, "Say where errors were thrown");
@@ -196,6 +212,19 @@ void check_needs(const CLI::App& app, const Options& options) {
   for (const char* name : {"--temperature", "--top-k", "--top-p", "--eos", "--ignore-eos", "--max-sequences",
                            "--prefill-chunk", "--cache-page"})
     if (app.count(name) > 0) throw Error(ExitCode::kUsage, fmt::format("{} requires --generate (see --help)", name));
+}
+
+// --score is a kind of result of its own. Its rows are positions, like those of --logits all.
+void check_score(const CLI::App& app, Options& options) {
+  if (!options.results.score) return;
+  for (const char* name : {"--logits", "--top-logprobs", "--generate", "--prompt"})
+    if (app.count(name) > 0)
+      throw Error(ExitCode::kUsage,
+                  fmt::format("--score with {}: scores are results of their own, expected one of them", name));
+  if (!options.answers.empty() && options.answers.extension() != ".h5")
+    throw Error(ExitCode::kUsage,
+                fmt::format("--answers {} with --score: expected a name ending in .h5", options.answers.string()));
+  options.results.positions = Positions::kAll;
 }
 
 void check_together(const Options& options) {
@@ -229,6 +258,7 @@ void check_together(const Options& options) {
 
 std::optional<bool> continues_samples(const Options& options) {
   if (options.generation.max_new > 0 || options.prompt || options.chat) return true;
+  if (options.results.score) return false;
   if (options.input.extension() == ".jsonl" || options.input == "-") return {};
   return false;
 }
@@ -320,6 +350,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     }
     if (!parsed.doctor) {
       if (!options.chat) check_needs(app, options);
+      if (!options.chat) check_score(app, options);
       options.generation.temperature_given = app.count("--temperature") > 0;
       options.generation.top_k_given = app.count("--top-k") > 0;
       options.generation.top_p_given = app.count("--top-p") > 0;

@@ -45,6 +45,7 @@ struct Options {
   int64_t length = 32;
   uint64_t seed = 0;
   ResultKind results;
+  int64_t stride = 0;  // --score: tokens from one window of a text to the next; 0: no text is longer than the model
   GenerationOptions generation;
   std::optional<DType> dtype;  // nothing: the type of the shards
   bool plain_fp32 = false;     // --fp32 simt

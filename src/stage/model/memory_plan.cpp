@@ -59,6 +59,7 @@ class CountingOps : public Ops {
   void combine_experts_norm(const Tensor&, const Routing&, const Tensor&, const Tensor&, float,
                             const Tensor&) override {}
   void top_log_probs(const Tensor&, const Tensor&, const Tensor&) override {}
+  void target_log_probs(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
   void sample(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
 
  private:

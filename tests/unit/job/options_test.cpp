@@ -49,6 +49,16 @@ TEST(OptionsTest, EverythingAtOnce) {
   EXPECT_TRUE(options.quiet);
 }
 
+TEST(OptionsTest, ScoringIsAKindOfResult) {
+  const ParsedCommandLine parsed =
+      parse({"--weights", "s", "--score", "--stride", "8", "--input", "i.jsonl", "--output", "o.jsonl"});
+  ASSERT_TRUE(parsed.run) << parsed.text;
+  EXPECT_TRUE(parsed.options.results.score);
+  EXPECT_EQ(parsed.options.results.positions, Positions::kAll);
+  EXPECT_EQ(parsed.options.stride, 8);
+  EXPECT_EQ(continues_samples(parsed.options), false);
+}
+
 TEST(OptionsTest, MistakesAreOneLineAndCode64) {
   const std::vector<std::vector<const char*>> mistakes = {
       {},
@@ -71,6 +81,14 @@ TEST(OptionsTest, MistakesAreOneLineAndCode64) {
       {"--weights", "s", "--top-logprobs", "0"},
       {"--weights", "s", "--answers", "a.bin", "--top-logprobs", "3"},
       {"--weights", "s", "--device", "cpu", "--transport", "nccl"},
+      {"--weights", "s", "--score", "--logits", "last"},
+      {"--weights", "s", "--score", "--top-logprobs", "2"},
+      {"--weights", "s", "--score", "--generate", "2"},
+      {"--weights", "s", "--score", "--prompt", "a"},
+      {"--weights", "s", "--score", "--output", "o.bin"},
+      {"--weights", "s", "--score", "--answers", "a.bin"},
+      {"--weights", "s", "--score", "--stride", "0"},
+      {"--weights", "s", "--stride", "8"},
       {"--weights", "s", "--quiet", "--verbose"}};
   for (const auto& mistake : mistakes) {
     const ParsedCommandLine parsed = parse(mistake);
@@ -200,6 +218,42 @@ TEST(ReportTest, ReplicasAreAddedUp) {
   stages[1].verdict->largest_difference = std::nan("");
   EXPECT_FALSE(merged_verdict(stages)->valid());
   EXPECT_FALSE(stage_report_from_json(to_json(stages[1])).verdict->valid());
+}
+
+TEST(ReportTest, PerplexityOfScores) {
+  std::vector<StageReport> stages(2);
+  EXPECT_FALSE(merged_scores(stages));
+  for (StageReport& stage : stages) {
+    stage.scores.emplace();
+    stage.scores->add(-1, true);
+    stage.scores->add(-3, false);
+    stage = stage_report_from_json(to_json(stage));
+  }
+  JobReport job;
+  job.results = {.positions = Positions::kAll, .score = true};
+  job.scores = merged_scores(stages);
+  job.scored_words = 2;
+  job.scored_bytes = 16;
+  job.seconds = {1};
+  job.stages = stages;
+  job.verdict = Verdict{.rows = 4, .top1_equal = 3, .largest_difference = 0.5, .of_scores = true};
+  const Json json = Json::parse(to_json(job));
+  const Json& scores = json.at("scores");
+  EXPECT_EQ(json.at("positions"), "scored");
+  EXPECT_EQ(scores.at("tokens"), 4);
+  EXPECT_EQ(scores.at("likeliest_tokens"), 2);
+  EXPECT_EQ(scores.at("sum_logprob"), -8);
+  EXPECT_EQ(scores.at("perplexity").at("token").at("value"), std::exp(2.0));
+  EXPECT_EQ(scores.at("perplexity").at("word").at("value"), std::exp(4.0));
+  EXPECT_EQ(scores.at("perplexity").at("byte").at("value"), std::exp(0.5));
+  EXPECT_FALSE(json.at("validation").contains("mean_kl_divergence"));
+  const std::string table = end_table(job);
+  EXPECT_NE(table.find("\nscores     4 tokens, 50.00 % of them the likeliest\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("\nperplexity 7.38906 ± 4.3 by token (4), 54.5982 ± 63 by word (2), "), std::string::npos)
+      << table;
+  EXPECT_NE(table.find("tolerance 0)\n"), std::string::npos) << table;
+  job.scored_words = job.scored_bytes = -1;
+  EXPECT_EQ(end_table(job).find("by word"), std::string::npos);
 }
 
 TEST(ReportTest, FiguresOfTheJob) {

@@ -14,6 +14,9 @@ namespace lfm2 {
 void launch_top_log_probs(cudaStream_t stream, const float* logits, int64_t rows, int64_t vocab, int64_t k,
                           int32_t* ids, float* log_probs);
 
+void launch_target_log_probs(cudaStream_t stream, const float* logits, const int32_t* targets, int64_t rows,
+                             int64_t vocab, float* log_probs, int32_t* likeliest);
+
 struct SampleArgs {
   const float* logits;        // [rows, vocab]
   const int32_t* draws;       // [rows, 2]

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "kernels/error.h"
+#include "stage/io/lines/target.h"
 #include "stage/support/json.h"
 #include "text/text_model.h"
 
@@ -226,6 +227,34 @@ std::vector<int32_t> ids_of_messages(FieldReader& fields) {
   return encode(text, false, context, fields.where());  // templates write the special tokens themselves
 }
 
+void score_all_but_first(RequestLine& line, const std::string& where) {
+  line.scored = std::ssize(line.ids) - 1;
+  if (line.scored < 1)
+    throw Error(ExitCode::kData, fmt::format("{}: {} tokens, expected at least 2 with --score: the first one is given",
+                                             where, line.ids.size()));
+}
+
+// With --score: what of the line is scored. Its ids are those of the text or of "input_ids" until then.
+void read_target(FieldReader& fields, RequestLine& line) {
+  const OrderedJson* target = fields.find("target");
+  if (target == nullptr) return score_all_but_first(line, fields.where());
+  const std::string* text = target->is_string() ? target->get_ptr<const std::string*>() : nullptr;
+  if (text != nullptr && line.rules.form == LineForm::kText) {
+    const Tokenizer& tokenizer = text_model(fields.context(), fields.where()).tokenizer();
+    if (const std::string* own = fields.text("text")) line.scored = join_target(*own, *text, tokenizer, line.ids);
+  } else if (text != nullptr) {
+    refuse(fields.where(), "target", *target, "a list of token ids, as \"input_ids\" is");
+  } else {
+    const std::vector<int32_t> ids = fields.ids("target");
+    line.ids.insert(line.ids.end(), ids.begin(), ids.end());
+    line.scored = std::ssize(ids);
+  }
+  if (line.scored < 1 || line.scored >= std::ssize(line.ids))
+    throw Error(ExitCode::kData,
+                fmt::format("{}: \"target\" has {} of {} tokens, expected one or more, behind one or more others",
+                            fields.where(), std::max<int64_t>(0, line.scored), line.ids.size()));
+}
+
 // The body of a batch line.
 void read_body(const OrderedJson& body, bool chat, const LineContext& context, const std::string& where,
                RequestLine& line) {
@@ -300,9 +329,11 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
   const auto expect_continued = [&] {
     if (!context.continues)
       throw Error(ExitCode::kData,
-                  fmt::format("{}: is to be continued, but the first line of this job is to be scored: expected lines "
-                              "of one kind, or --generate for all",
-                              where));
+                  context.scores
+                      ? fmt::format("{}: is to be continued, expected \"input_ids\" or \"text\" with --score", where)
+                      : fmt::format("{}: is to be continued, but the first line of this job is to be scored: expected "
+                                    "lines of one kind, or --generate for all",
+                                    where));
   };
   if (json.contains("custom_id") || json.contains("body")) {
     expect_continued();
@@ -335,6 +366,7 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
   } else if (line.rules.form != LineForm::kIds && line.rules.form != LineForm::kText) {
     expect_continued();
   }
+  if (context.scores) read_target(fields, line);
   fields.expect_all_known(context.continues);
   check_length(line.ids, context, where);
   return line;
@@ -344,6 +376,7 @@ RequestLine parse_text_line(std::string_view text, const LineContext& context, c
   RequestLine line;
   line.rules.form = LineForm::kText;
   line.ids = encode(text, true, context, where);
+  if (context.scores) score_all_but_first(line, where);
   check_length(line.ids, context, where);
   return line;
 }
