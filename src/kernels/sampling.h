@@ -6,6 +6,7 @@
 //   top_k  keeps the first k (all where k is 0 or at least vocab);
 //   top_p  of these, with masses m, keeps each token before which the masses add up to less than nucleus_mass(top_p, Σ
 //          m);
+//   min_p  of these keeps each token whose mass is at least least_mass(min_p);
 //   then the token is drawn at which the sum of the kept masses, in the order of ids, first exceeds
 //   draw_below(seed, draws, Σ of the kept masses).
 #pragma once
@@ -22,14 +23,16 @@
 
 namespace lfm2 {
 
-// How a token is drawn from logits: from softmax(logits / temperature), restricted to the top_k largest (0: all), and
-// of these to the fewest largest that together hold at least top_p; ties go to the lower id. Temperature 0 takes the
-// largest. Rules are data: each row of a batch has its own.
+// How a token is drawn from logits: from softmax(logits / temperature), restricted to the top_k largest (0: all), of
+// these to the fewest largest that together hold at least top_p, and of these to those that are at least min_p times as
+// likely as the likeliest; ties go to the lower id. Temperature 0 takes the largest. Rules are data: each row of a
+// batch has its own.
 struct SamplingRule {
   float temperature = 0;  // at least 0
   int64_t top_k = 0;      // at least 0
   float top_p = 1;
   uint64_t seed = 0;
+  float min_p = 0;  // from 0 to 1
   bool operator==(const SamplingRule&) const = default;
 };
 constexpr int64_t kRuleWords = sizeof(SamplingRule) / sizeof(int32_t);
@@ -90,6 +93,11 @@ LFM2_HOST_DEVICE inline uint64_t nucleus_mass(float top_p, uint64_t total) {
   if (mass >= 18446744073709551616.0) return total;
   const uint64_t whole = static_cast<uint64_t>(mass);
   return whole < total ? whole : total;
+}
+
+// The smallest mass that is at least min_p times that of the likeliest token.
+LFM2_HOST_DEVICE inline uint64_t least_mass(float min_p) {
+  return static_cast<uint64_t>(ceil(static_cast<double>(min_p) * static_cast<double>(uint64_t{1} << kMassBits)));
 }
 
 struct Philox {

@@ -44,11 +44,17 @@ int32_t draw(const float* logits, int64_t vocab, const SamplingRule& rule, const
       std::pop_heap(orders, end--);
     }
   }
+  const uint64_t likely = least_mass(rule.min_p);
+  const auto is_kept = [&](int64_t id) { return order_of(logits[id], id) >= least && masses[id] >= likely; };
+  if (rule.min_p > 0) {
+    total = 0;
+    for (int64_t id = 0; id < vocab; ++id) total += is_kept(id) ? masses[id] : 0;
+  }
 
   const uint64_t target = draw_below(total, rule.seed, draws[0], draws[1]);
   uint64_t upto = 0;
   for (int64_t id = 0; id < vocab; ++id) {
-    if (order_of(logits[id], id) < least) continue;
+    if (!is_kept(id)) continue;
     upto += masses[id];
     if (upto > target) return static_cast<int32_t>(id);
   }

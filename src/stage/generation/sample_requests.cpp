@@ -16,6 +16,7 @@ Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rul
   rule.temperature = rules.temperature.value_or(rule.temperature);
   rule.top_k = rules.top_k.value_or(rule.top_k);
   rule.top_p = rules.top_p.value_or(rule.top_p);
+  rule.min_p = rules.min_p.value_or(rule.min_p);
   rule.seed = rules.seed.value_or(rule.seed);
   if (rules.ignore_eos) request.eos_tokens.clear();
   request.eos_tokens.insert(request.eos_tokens.end(), rules.stop_token_ids.begin(), rules.stop_token_ids.end());

@@ -117,6 +117,7 @@ RequestDefaults GenerationJob::defaults() const {
   if (!wanted.temperature_given) of_text.rule.temperature = model.temperature.value_or(of_text.rule.temperature);
   if (!wanted.top_k_given) of_text.rule.top_k = model.top_k.value_or(of_text.rule.top_k);
   if (!wanted.top_p_given) of_text.rule.top_p = model.top_p.value_or(of_text.rule.top_p);
+  if (!wanted.min_p_given) of_text.rule.min_p = model.min_p.value_or(of_text.rule.min_p);
   if (!wanted.ignore_eos && wanted.eos_tokens.empty() && !model.eos_tokens.empty())
     of_text.eos_tokens = model.eos_tokens;
   std::optional<int32_t> log_probs;
@@ -133,6 +134,7 @@ void GenerationJob::add_to_identity(Json& identity) const {
     identity["--seed"] = request.rule.seed;
     identity["--top-k" + suffix] = request.rule.top_k;
     identity["--top-p" + suffix] = request.rule.top_p;
+    identity["--min-p" + suffix] = request.rule.min_p;
   };
   const RequestDefaults defaults = this->defaults();
   add(defaults.of_ids, "");

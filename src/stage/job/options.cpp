@@ -97,6 +97,9 @@ void add_generation_options(CLI::App& app, GenerationOptions& generation) {
   add_number(app, "--top-p", generation.rule.top_p, "Draw from the likeliest tokens that together have probability P",
              0.0f, 1.0f)
       ->capture_default_str();
+  add_number(app, "--min-p", generation.rule.min_p,
+             "Draw from the tokens that are at least P times as likely as the likeliest", 0.0f, 1.0f)
+      ->capture_default_str();
   add_numbers(app, "--eos", generation.eos_tokens, "Token ids that end a text; default: the model's own", 0,
               kMaxCount - 1)
       ->type_name("ID,ID,...");
@@ -193,7 +196,7 @@ void add_report_options(CLI::App& app, Options& options) {
 
 void check_needs(const CLI::App& app, const Options& options) {
   if (continues_samples(options).value_or(true)) return;
-  for (const char* name : {"--temperature", "--top-k", "--top-p", "--eos", "--ignore-eos", "--max-sequences",
+  for (const char* name : {"--temperature", "--top-k", "--top-p", "--min-p", "--eos", "--ignore-eos", "--max-sequences",
                            "--prefill-chunk", "--cache-page"})
     if (app.count(name) > 0) throw Error(ExitCode::kUsage, fmt::format("{} requires --generate (see --help)", name));
 }
@@ -323,6 +326,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
       options.generation.temperature_given = app.count("--temperature") > 0;
       options.generation.top_k_given = app.count("--top-k") > 0;
       options.generation.top_p_given = app.count("--top-p") > 0;
+      options.generation.min_p_given = app.count("--min-p") > 0;
     }
     options.generation.rule.seed = options.seed;
     check_together(options);

@@ -42,6 +42,7 @@ TEST(SampleRequestsTest, FieldsGoBeforeDefaults) {
                                             .max_new = 1,
                                             .temperature = 0.0f,
                                             .top_p = 0.0f,
+                                            .min_p = 0.5f,
                                             .top_k = 0,
                                             .seed = 0,
                                             .log_probs = 0,
@@ -50,6 +51,7 @@ TEST(SampleRequestsTest, FieldsGoBeforeDefaults) {
   EXPECT_EQ(request.max_new, 1);
   EXPECT_EQ(request.rule.temperature, 0);
   EXPECT_EQ(request.rule.top_p, 0);
+  EXPECT_EQ(request.rule.min_p, 0.5f);
   EXPECT_EQ(request.rule.top_k, 0);
   EXPECT_EQ(request.rule.seed, 0u);
   EXPECT_EQ(AnswerForm::from_word(request.tag).log_probs, 0);

@@ -125,7 +125,7 @@ TEST(OptionsTest, NumbersAreDecimalAndInRange) {
       EXPECT_EQ(std::count(parsed.text.begin(), parsed.text.end(), '\n'), 1) << parsed.text;
     }
   }
-  EXPECT_EQ(fractions, (std::set<std::string>{"--temperature", "--timeout", "--tolerance", "--top-p"}));
+  EXPECT_EQ(fractions, (std::set<std::string>{"--min-p", "--temperature", "--timeout", "--tolerance", "--top-p"}));
   for (const char* known : {"--samples", "--seed", "--eos", "--layers", "--replicas", "--threads", "--repeat"})
     EXPECT_TRUE(integers.contains(known)) << known;
 }

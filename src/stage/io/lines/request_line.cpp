@@ -44,7 +44,7 @@ constexpr std::array kIgnored{"model",
 // Fields that have one value here: any other would change the answer.
 bool is_neutral(const std::string& key, const OrderedJson& value) {
   if (value.is_null()) return true;
-  if (key == "presence_penalty" || key == "frequency_penalty" || key == "min_p" || key == "min_tokens")
+  if (key == "presence_penalty" || key == "frequency_penalty" || key == "min_tokens")
     return value.is_number() && value.get<double>() == 0;
   if (key == "repetition_penalty" || key == "n" || key == "best_of")
     return value.is_number() && value.get<double>() == 1;
@@ -57,7 +57,6 @@ bool is_neutral(const std::string& key, const OrderedJson& value) {
 }
 constexpr std::array kOneValue{"presence_penalty",
                                "frequency_penalty",
-                               "min_p",
                                "min_tokens",
                                "repetition_penalty",
                                "n",
@@ -172,6 +171,7 @@ void read_rules(FieldReader& fields, SampleRules& rules) {
   if (const auto newer = fields.integer("max_completion_tokens", 1, kMaxTokens)) rules.max_new = newer;
   rules.temperature = fields.number("temperature", 0, 1e6f);
   rules.top_p = fields.number("top_p", 0, 1);
+  rules.min_p = fields.number("min_p", 0, 1);
   rules.top_k = fields.integer("top_k", -1, kMaxTokens);
   if (rules.top_k == -1) rules.top_k = 0;  // as vLLM says "all"
   if (const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), INT64_MAX))

@@ -22,7 +22,7 @@ struct SampleRules {
   LineForm form = LineForm::kIds;
   bool ignore_eos = false;
   std::optional<int64_t> max_new = {};
-  std::optional<float> temperature = {}, top_p = {};
+  std::optional<float> temperature = {}, top_p = {}, min_p = {};
   std::optional<int64_t> top_k = {};
   std::optional<uint64_t> seed = {};
   std::optional<int32_t> log_probs = {};  // the likeliest tokens to name beside each; 0: only its own log-probability

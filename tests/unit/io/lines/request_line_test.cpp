@@ -101,13 +101,14 @@ TEST_F(RequestLineTest, LinesOfText) {
 TEST_F(RequestLineTest, Fields) {
   for (const bool batch : {false, true}) {
     const std::string fields =
-        R"({"prompt": "a", "max_tokens": 3, "temperature": 0.5, "top_p": 0.25, "top_k": 9, "seed": 12, "logprobs": 4,
+        R"({"prompt": "a", "max_tokens": 3, "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "top_k": 9, "seed": 12, "logprobs": 4,
             "stop_token_ids": [8, 7], "ignore_eos": true})";
     SampleRules expected{.form = batch ? LineForm::kCompletion : LineForm::kPrompt,
                          .ignore_eos = true,
                          .max_new = 3,
                          .temperature = 0.5f,
                          .top_p = 0.25f,
+                         .min_p = 0.125f,
                          .top_k = 9,
                          .seed = 12,
                          .log_probs = 4,
@@ -138,6 +139,7 @@ TEST_F(RequestLineTest, RefusedFields) {
   expect_refused(R"("temperature": "1")", R"("temperature" is "1", expected a number from 0 to 1000000)");
   expect_refused(R"("temperature": 1e7)", R"("temperature" is 10000000.0, expected a number from 0 to 1000000)");
   expect_refused(R"("top_p": 1.01)", R"("top_p" is 1.01, expected a number from 0 to 1)");
+  expect_refused(R"("min_p": -0.1)", R"("min_p" is -0.1, expected a number from 0 to 1)");
   expect_refused(R"("top_k": -2)", R"("top_k" is -2, expected an integer from -1 to 2147483648)");
   expect_refused(
       R"("seed": 9223372036854775808)",
@@ -156,35 +158,21 @@ TEST_F(RequestLineTest, RefusedFields) {
 
 // Fields of other programs are accepted where they change nothing.
 TEST_F(RequestLineTest, NeutralValues) {
-  for (const char* field : {R"("model": "any")",
-                            R"("user": 5)",
-                            R"("metadata": {"a": 1})",
-                            R"("stream_options": null)",
-                            R"("n": 1)",
-                            R"("presence_penalty": 0)",
-                            R"("frequency_penalty": 0.0)",
-                            R"("min_p": 0)",
-                            R"("min_tokens": 0)",
-                            R"("repetition_penalty": 1.0)",
-                            R"("best_of": 1)",
-                            R"("stream": false)",
-                            R"("echo": false)",
-                            R"("logit_bias": {})",
-                            R"("stop": [])",
-                            R"("stop": null)",
-                            R"("suffix": "")",
-                            R"("tool_choice": "auto")",
-                            R"("response_format": {"type": "text"})",
-                            R"("response_format": null)"}) {
+  for (const char* field :
+       {R"("model": "any")", R"("user": 5)", R"("metadata": {"a": 1})", R"("stream_options": null)", R"("n": 1)",
+        R"("presence_penalty": 0)", R"("frequency_penalty": 0.0)", R"("min_tokens": 0)", R"("repetition_penalty": 1.0)",
+        R"("best_of": 1)", R"("stream": false)", R"("echo": false)", R"("logit_bias": {})", R"("stop": [])",
+        R"("stop": null)", R"("suffix": "")", R"("tool_choice": "auto")", R"("response_format": {"type": "text"})",
+        R"("response_format": null)"}) {
     EXPECT_EQ(of_body(R"({"prompt": "a", )" + std::string(field) + "}").error, "");
     EXPECT_EQ(refusal(R"({"prompt": "a", )" + std::string(field) + "}"), "accepted") << field;
   }
   for (const char* field :
-       {R"("n": 2)", R"("n": true)", R"("presence_penalty": 0.1)", R"("frequency_penalty": -1)", R"("min_p": 0.1)",
-        R"("min_tokens": 1)", R"("repetition_penalty": 1.05)", R"("best_of": 3)", R"("stream": true)",
-        R"("echo": true)", R"("logit_bias": {"5": 1})", R"("stop": "x")", R"("suffix": "x")",
-        R"("tool_choice": "required")", R"("response_format": {"type": "json_object"})",
-        R"("response_format": {"type": 5})", R"("response_format": {})", R"("response_format": "text")"}) {
+       {R"("n": 2)", R"("n": true)", R"("presence_penalty": 0.1)", R"("frequency_penalty": -1)", R"("min_tokens": 1)",
+        R"("repetition_penalty": 1.05)", R"("best_of": 3)", R"("stream": true)", R"("echo": true)",
+        R"("logit_bias": {"5": 1})", R"("stop": "x")", R"("suffix": "x")", R"("tool_choice": "required")",
+        R"("response_format": {"type": "json_object"})", R"("response_format": {"type": 5})",
+        R"("response_format": {})", R"("response_format": "text")"}) {
     const std::string error = of_body(R"({"prompt": "a", )" + std::string(field) + "}").error;
     EXPECT_NE(error.find("which is not supported"), std::string::npos) << field << ": " << error;
   }
