@@ -17,6 +17,11 @@ Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rul
   rule.top_k = rules.top_k.value_or(rule.top_k);
   rule.top_p = rules.top_p.value_or(rule.top_p);
   rule.min_p = rules.min_p.value_or(rule.min_p);
+  rule.repetition_penalty = rules.repetition_penalty.value_or(rule.repetition_penalty);
+  rule.presence_penalty = rules.presence_penalty.value_or(rule.presence_penalty);
+  rule.frequency_penalty = rules.frequency_penalty.value_or(rule.frequency_penalty);
+  rule.min_tokens = rules.min_tokens.value_or(rule.min_tokens);
+  for (const auto& [token, bias] : rules.logit_bias) request.logit_bias.push_back({token, bias});
   rule.seed = rules.seed.value_or(rule.seed);
   if (rules.ignore_eos) request.eos_tokens.clear();
   request.eos_tokens.insert(request.eos_tokens.end(), rules.stop_token_ids.begin(), rules.stop_token_ids.end());

@@ -73,11 +73,18 @@ void GenerationJob::answer_errors(const std::vector<CompletionConsumer*>& consum
   }
 }
 
+void GenerationJob::note_rule(PromptSizes& sizes, const Request& request) {
+  if (request.rule.counts()) sizes.counts = 1;
+  sizes.edits = std::max(sizes.edits, static_cast<int64_t>(edits_of(request).size()));
+}
+
 // Called on the first stage of a pipeline, which has its prompts. The other stages are told the result.
 GenerationJob::PromptSizes GenerationJob::measure_prompts(int64_t slots) const {
   PromptSizes sizes{.tokens = samples_->own_share().tokens};
   const Samples& samples = samples_->own_samples();
   const RequestDefaults defaults = this->defaults();
+  if (samples.rules.empty()) note_rule(sizes, defaults.of_ids);
+  for (const SampleRules& rules : samples.rules.distinct()) note_rule(sizes, request_by_rules(defaults, rules, 0));
   const auto for_each = [&](const auto& take) {
     for (int64_t i = 0; i < samples_->own_range().count; ++i) {
       const int64_t prompt = samples.offsets.length(i), number = samples.numbers[i];
@@ -118,6 +125,8 @@ RequestDefaults GenerationJob::defaults() const {
   if (!wanted.top_k_given) of_text.rule.top_k = model.top_k.value_or(of_text.rule.top_k);
   if (!wanted.top_p_given) of_text.rule.top_p = model.top_p.value_or(of_text.rule.top_p);
   if (!wanted.min_p_given) of_text.rule.min_p = model.min_p.value_or(of_text.rule.min_p);
+  if (!wanted.repetition_penalty_given)
+    of_text.rule.repetition_penalty = model.repetition_penalty.value_or(of_text.rule.repetition_penalty);
   if (!wanted.ignore_eos && wanted.eos_tokens.empty() && !model.eos_tokens.empty())
     of_text.eos_tokens = model.eos_tokens;
   std::optional<int32_t> log_probs;
@@ -130,6 +139,9 @@ void GenerationJob::add_to_identity(Json& identity) const {
     identity["--generate" + suffix] = request.max_new;
     identity["--temperature" + suffix] = request.rule.temperature;
     identity["--eos" + suffix] = request.eos_tokens;
+    identity["--min-tokens" + suffix] = request.rule.min_tokens;
+    identity["penalties" + suffix] = {request.rule.repetition_penalty, request.rule.presence_penalty,
+                                      request.rule.frequency_penalty};
     if (request.rule.temperature == 0 && suffix.empty()) return;
     identity["--seed"] = request.rule.seed;
     identity["--top-k" + suffix] = request.rule.top_k;
@@ -161,6 +173,8 @@ void GenerationJob::plan() {
   if (is_first()) prompts_ = measure_prompts(limits.caches.slots);
   pipeline_ranks_->broadcast(&prompts_, sizeof prompts_, 0, load_timeout(), "sizes of the prompts");
   plan_.longest = prompts_.longest;
+  plan_.counts = prompts_.counts != 0;
+  plan_.edits = prompts_.edits;
   limits.caches.page = prompts_.page;
   limits.max_sequences = (limits.caches.slots + stages - 1) / stages;
   if (options_.micro_batch > 0) limits.max_sequences = std::min(limits.max_sequences, options_.micro_batch);
@@ -184,6 +198,7 @@ Job::Portion GenerationJob::portion() const {
     bytes += samples * sizeof(FilePart);
     if (options_.output.extension() == ".h5") bytes += samples * (sizeof(int64_t) + sizeof(int32_t));
   }
+  if (is_last()) bytes += plan_.adjustment_bytes(config().vocab);
   return {.tokens = plan_.max_tokens(),
           .rows = options_.results.positions == Positions::kNone ? 0 : plan_.limits.max_sequences,
           .job_bytes = bytes,
@@ -199,7 +214,8 @@ CacheShape GenerationJob::fit_caches() {
   const int64_t rows = is_last() ? plan_.limits.max_sequences : 0;
   const StageMemory cost = stage_memory(config(), layers(), compute_, compute_, plan_.max_tokens(), rows);
   const uint64_t others = kBuffers * cost.residual_bytes + cost.scratch_bytes + cost.result_bytes +
-                          static_cast<uint64_t>(shape.slots) * slot_bytes(config(), layers());
+                          static_cast<uint64_t>(shape.slots) * slot_bytes(config(), layers()) +
+                          (is_last() ? plan_.adjustment_bytes(config().vocab) : 0);
   const uint64_t free = machine_.backend->free_bytes();
   const double page = static_cast<double>(page_bytes(config(), layers(), compute_, shape.page));
   const double left = static_cast<double>(free) / machine_.sharing * kCacheShare - static_cast<double>(others);

@@ -21,9 +21,13 @@ class GenerationJob : public Job {
     int64_t new_tokens = 0;  // the most tokens that may follow all prompts together
     int64_t longest = 0;     // cached positions of the longest sequence
     int64_t page = 0;        // positions of a page: as --cache-page says, but no more than the longest sequence has
+    int64_t counts = 0;      // whether any rule counts tokens
+    int64_t edits = 0;       // the largest number of edits of a request
     int64_t pages = 0;       // pages of as many of the longest sequences as there are sequence slots
   };
 
+  // Notes what the rule of a request needs.
+  static void note_rule(PromptSizes& sizes, const Request& request);
   virtual PromptSizes measure_prompts(int64_t slots) const;
   // Whether sequences may be given less than their longest length where memory is short.
   virtual bool may_be_shortened() const { return false; }

@@ -100,6 +100,17 @@ void add_generation_options(CLI::App& app, GenerationOptions& generation) {
   add_number(app, "--min-p", generation.rule.min_p,
              "Draw from the tokens that are at least P times as likely as the likeliest", 0.0f, 1.0f)
       ->capture_default_str();
+  add_number(app, "--repetition-penalty", generation.rule.repetition_penalty,
+             "Divide the logits of tokens that stood before by X, and multiply negative ones; 1: none", 0.01f, 100.0f)
+      ->capture_default_str();
+  add_number(app, "--presence-penalty", generation.rule.presence_penalty,
+             "Lower the logits of tokens that were generated before by X", -2.0f, 2.0f)
+      ->capture_default_str();
+  add_number(app, "--frequency-penalty", generation.rule.frequency_penalty,
+             "Lower the logits of tokens by X for each time that they were generated before", -2.0f, 2.0f)
+      ->capture_default_str();
+  add_number(app, "--min-tokens", generation.rule.min_tokens, "No text ends before it has N tokens", 0, INT32_MAX)
+      ->capture_default_str();
   add_numbers(app, "--eos", generation.eos_tokens, "Token ids that end a text; default: the model's own", 0,
               kMaxCount - 1)
       ->type_name("ID,ID,...");
@@ -196,8 +207,9 @@ void add_report_options(CLI::App& app, Options& options) {
 
 void check_needs(const CLI::App& app, const Options& options) {
   if (continues_samples(options).value_or(true)) return;
-  for (const char* name : {"--temperature", "--top-k", "--top-p", "--min-p", "--eos", "--ignore-eos", "--max-sequences",
-                           "--prefill-chunk", "--cache-page"})
+  for (const char* name : {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
+                           "--presence-penalty", "--frequency-penalty", "--min-tokens", "--eos", "--ignore-eos",
+                           "--max-sequences", "--prefill-chunk", "--cache-page"})
     if (app.count(name) > 0) throw Error(ExitCode::kUsage, fmt::format("{} requires --generate (see --help)", name));
 }
 
@@ -327,6 +339,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
       options.generation.top_k_given = app.count("--top-k") > 0;
       options.generation.top_p_given = app.count("--top-p") > 0;
       options.generation.min_p_given = app.count("--min-p") > 0;
+      options.generation.repetition_penalty_given = app.count("--repetition-penalty") > 0;
     }
     options.generation.rule.seed = options.seed;
     check_together(options);

@@ -22,7 +22,8 @@ struct GenerationOptions {
   int64_t max_new = 0;  // the most tokens that follow each sample; 0: the job scores
   SamplingRule rule;
   // Whether these were on the command line.
-  bool temperature_given = false, top_k_given = false, top_p_given = false, min_p_given = false;
+  bool temperature_given = false, top_k_given = false, top_p_given = false, min_p_given = false,
+       repetition_penalty_given = false;
   std::vector<int32_t> eos_tokens;  // empty: those of the model
   bool ignore_eos = false;
   int64_t prompt_tokens = 0;  // tokens of prompts in one step; 0: chosen

@@ -22,6 +22,20 @@ RuleWords words_of(const SamplingRule& rule) {
 
 SamplingRule rule_of(const RuleWords& words) { return std::bit_cast<SamplingRule>(words); }
 
+std::vector<int32_t> words_of(const std::vector<LogitEdit>& edits) {
+  std::vector<int32_t> words;
+  for (const LogitEdit& edit : edits) words.insert(words.end(), {edit.token, std::bit_cast<int32_t>(edit.bias)});
+  return words;
+}
+
+std::vector<LogitEdit> edits_of_words(const std::vector<int32_t>& words) {
+  expect(words.size() % kEditWords == 0, "Step: a list of edits that ends too early");
+  std::vector<LogitEdit> edits;
+  for (size_t at = 0; at < words.size(); at += kEditWords)
+    edits.push_back({words[at], std::bit_cast<float>(words[at + 1])});
+  return edits;
+}
+
 // Reads a message word by word.
 class WordReader {
  public:
@@ -56,11 +70,13 @@ std::vector<int32_t> to_words(const Step& step) {
                              static_cast<int32_t>(step.entries.size())};
   append_list(words, step.released);
   append_list(words, step.dropped);
+  append_list(words, step.counted);
   for (const Admission& one : step.admitted) {
     words.insert(words.end(), {one.slot, one.sample, one.prompt, one.known, one.max_new, one.draw, one.tag});
     const RuleWords rule = words_of(one.rule);
     words.insert(words.end(), rule.begin(), rule.end());
     append_list(words, one.eos_tokens);
+    append_list(words, words_of(one.edits));
   }
   for (const StepEntry& entry : step.entries) words.insert(words.end(), {entry.slot, entry.count});
   return words;
@@ -73,6 +89,7 @@ Step step_from_words(const std::vector<int32_t>& words) {
   const int32_t admitted = reader.next(), entries = reader.next();
   step.released = reader.list();
   step.dropped = reader.list();
+  step.counted = reader.list();
   for (int32_t i = 0; i < admitted; ++i) {
     Admission one;
     for (int32_t* part : {&one.slot, &one.sample, &one.prompt, &one.known, &one.max_new, &one.draw, &one.tag})
@@ -81,6 +98,7 @@ Step step_from_words(const std::vector<int32_t>& words) {
     for (int32_t& word : rule) word = reader.next();
     one.rule = rule_of(rule);
     one.eos_tokens = reader.list();
+    one.edits = edits_of_words(reader.list());
     step.admitted.push_back(std::move(one));
   }
   for (int32_t i = 0; i < entries; ++i) {

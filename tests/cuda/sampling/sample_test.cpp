@@ -65,7 +65,7 @@ class CudaSampleTest : public ::testing::Test {
     const DeviceTensor device(logits), device_draws(draws), device_rules(rules), device_ids(ids),
         device_log_probs(log_probs), device_top_ids(top_ids), device_top(top);
     on_gpu([&](Ops& ops) {
-      ops.sample(device, device_draws, device_rules, device_ids, device_log_probs);
+      ops.sample(device, {}, device_draws, device_rules, device_ids, device_log_probs);
       ops.top_log_probs(device, device_top_ids, device_top);
     });
     device_ids.fetch(ids);

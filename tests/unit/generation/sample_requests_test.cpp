@@ -43,15 +43,25 @@ TEST(SampleRequestsTest, FieldsGoBeforeDefaults) {
                                             .temperature = 0.0f,
                                             .top_p = 0.0f,
                                             .min_p = 0.5f,
+                                            .repetition_penalty = 1.5f,
+                                            .presence_penalty = 0.25f,
+                                            .frequency_penalty = 0.75f,
                                             .top_k = 0,
+                                            .min_tokens = 2,
                                             .seed = 0,
                                             .log_probs = 0,
-                                            .stop_token_ids = {9, 8}},
+                                            .stop_token_ids = {9, 8},
+                                            .logit_bias = {{4, -1.0f}}},
                                            6);
   EXPECT_EQ(request.max_new, 1);
   EXPECT_EQ(request.rule.temperature, 0);
   EXPECT_EQ(request.rule.top_p, 0);
   EXPECT_EQ(request.rule.min_p, 0.5f);
+  EXPECT_EQ(request.rule.repetition_penalty, 1.5f);
+  EXPECT_EQ(request.rule.presence_penalty, 0.25f);
+  EXPECT_EQ(request.rule.frequency_penalty, 0.75f);
+  EXPECT_EQ(request.rule.min_tokens, 2);
+  EXPECT_EQ(edits_of(request), (std::vector<LogitEdit>{{4, -1.0f}, {7, 0}, {9, 0}, {8, 0}}));  // biases, then ends
   EXPECT_EQ(request.rule.top_k, 0);
   EXPECT_EQ(request.rule.seed, 0u);
   EXPECT_EQ(AnswerForm::from_word(request.tag).log_probs, 0);

@@ -27,6 +27,16 @@ Samples prompts_of(const std::vector<int64_t>& lengths) {
 // The token that follows `text` of sample `sample`, and whether it ends the sample.
 int32_t next_token(int64_t sample, int64_t place) { return static_cast<int32_t>(1000000 + sample * 1000 + place); }
 
+// Every third request has a rule that counts its tokens.
+struct SomeCount : SampleRequests {
+  using SampleRequests::SampleRequests;
+  std::optional<Request> next() override {
+    std::optional<Request> request = SampleRequests::next();
+    if (request && request->sample % 3 == 2) request->rule.presence_penalty = 1;
+    return request;
+  }
+};
+
 // Runs a whole job; checks every step on the way; returns the tokens of each sample.
 struct Simulation {
   Simulation(const Samples& job, int64_t max_new, ScheduleLimits schedule_limits,
@@ -34,7 +44,7 @@ struct Simulation {
       : samples(job), limits(schedule_limits), ends_early(std::move(stops)), new_tokens(max_new) {}
 
   void run() {
-    SampleRequests requests(samples, {0, samples.count()}, Request{.max_new = new_tokens}, 1 << 20);
+    SomeCount requests(samples, {0, samples.count()}, Request{.max_new = new_tokens}, 1 << 20);
     run(requests);
     if (testing::Test::HasFatalFailure()) return;
     for (int64_t sample = 0; sample < samples.count(); ++sample) {
@@ -119,7 +129,22 @@ struct Simulation {
       state_row[sequence.sample] = writes;
     }
     ASSERT_LE(of_prompts, limits.prompt_tokens);
+    ASSERT_NO_FATAL_FAILURE(check_counted(scheduled, step, table));
     largest = std::max(largest, step.sequences());
+  }
+
+  // The tokens of sequences whose rules count them come with the step, whoever holds the first stage.
+  static void check_counted(const ScheduledStep& scheduled, const StepArrays& step, const SequenceTable& table) {
+    ASSERT_EQ(static_cast<int64_t>(step.keepers.size()), 2 * step.sequences());
+    for (size_t s = 0; s < scheduled.step.entries.size(); ++s) {
+      const int32_t slot = scheduled.step.entries[s].slot;
+      const Sequence& sequence = table.sequence(slot);
+      ASSERT_EQ(step.keepers[2 * s], sequence.rule.counts() ? slot : -1);
+      ASSERT_EQ(step.keepers[2 * s + 1], sequence.prompt);
+      if (!sequence.rule.counts()) continue;
+      for (auto t = static_cast<size_t>(step.offsets[s]); t < static_cast<size_t>(step.offsets[s + 1]); ++t)
+        ASSERT_EQ(step.counted[t], scheduled.ids[t]);
+    }
   }
 
   const Samples& samples;

@@ -30,7 +30,7 @@ struct SampleTest : ::testing::Test {
         log_probs(DType::kF32, {count});
     for (size_t i = 0; i < rows.size(); ++i) rows.set(i, logits[i % logits.size()]);
     for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i % 2 == 0 ? i / 2 : place));
-    ops.sample(rows, draws, rules_of(rule, count), ids, log_probs);
+    ops.sample(rows, {}, draws, rules_of(rule, count), ids, log_probs);
     const auto* found = ids->as<int32_t>();
     return {found, found + count};
   }
@@ -120,7 +120,7 @@ TEST_F(SampleTest, GreedyTakesTheLargestAndOfTiesTheLowerId) {
                NAN,  NAN, NAN, NAN,   //
                -0.0, 0.0, -1,  -5e9,  //
                1,    2,   3,   HUGE_VAL});
-  ops.sample(logits, draws, rules_of({0, 2, 0.1f, 5}, logits->dim(0)), ids, log_probs);
+  ops.sample(logits, {}, draws, rules_of({0, 2, 0.1f, 5}, logits->dim(0)), ids, log_probs);
   EXPECT_EQ(ids.values(), (std::vector<double>{1, 0, 3, 0, 0, 3}));
   EXPECT_NEAR(log_probs.get(1), -std::log(4.0), 1e-7);
   EXPECT_TRUE(std::isnan(log_probs.get(2)));  // a NaN spoils log_softmax of its row, but not the token
@@ -169,17 +169,17 @@ TEST_F(SampleTest, AgreesWithTheRuleInPlainWords) {
     ops.top_log_probs(logits, all_ids, all_log_probs);
     for (const float temperature : {0.0f, 1e-6f, 0.5f, 1.0f, 8.0f})
       for (const int64_t top_k : {int64_t{0}, int64_t{1}, int64_t{5}, vocab - 1, vocab, vocab + 5})
-        for (const auto [top_p, min_p] : {std::pair{1.0f, 0.0f},
-                                          {0.95f, 0.0f},
-                                          {0.3f, 0.0f},
-                                          {1e-6f, 0.0f},
-                                          {1e-40f, 0.0f},
-                                          {1.0f, 0.1f},
-                                          {0.95f, 0.1f},
-                                          {0.95f, 1.0f},
-                                          {1.0f, 1e-9f}}) {
+        for (const auto& [top_p, min_p] : {std::pair{1.0f, 0.0f},
+                                           {0.95f, 0.0f},
+                                           {0.3f, 0.0f},
+                                           {1e-6f, 0.0f},
+                                           {1e-40f, 0.0f},
+                                           {1.0f, 0.1f},
+                                           {0.95f, 0.1f},
+                                           {0.95f, 1.0f},
+                                           {1.0f, 1e-9f}}) {
           const SamplingRule rule{temperature, top_k, top_p, 0x123456789abcdefu, min_p};
-          ops.sample(logits, draws, rules_of(rule, rows), ids, log_probs);
+          ops.sample(logits, {}, draws, rules_of(rule, rows), ids, log_probs);
           for (int64_t row = 0; row < rows; ++row) {
             const auto r = static_cast<size_t>(row);
             const auto* numbers = draws->as<int32_t>() + 2 * row;
@@ -202,11 +202,11 @@ TEST_F(SampleTest, ARowHasTheSameTokenAloneAndAmongOthersAndWithAnyThreads) {
   logits.fill_random(1, 2.0f);
   for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i));
   const SamplingRule rule{0.9f, 100, 0.9f, 11};
-  ops.sample(logits, draws, rules_of(rule, rows), ids, log_probs);
+  ops.sample(logits, {}, draws, rules_of(rule, rows), ids, log_probs);
   ThreadPool one(1);
   for (int64_t row = 0; row < rows; ++row) {
     CpuOps(one, *available_simd().back())
-        .sample(logits->rows(row, 1), draws->rows(row, 1), rules_of(rule, 1), one_id, one_log_prob);
+        .sample(logits->rows(row, 1), {}, draws->rows(row, 1), rules_of(rule, 1), one_id, one_log_prob);
     EXPECT_TRUE(test::same_bits(one_id, ids->rows(row, 1)));
     EXPECT_TRUE(test::same_bits(one_log_prob, log_probs->rows(row, 1)));
   }
@@ -221,9 +221,9 @@ TEST_F(SampleTest, ARowHasTheTokenOfItsOwnRule) {
   const std::vector<SamplingRule> each = {{0, 0, 1, 0}, {0.7f, 0, 1, 3}, {1.5f, 9, 1, 4}, {1, 0, 0.5f, 5}};
   HostTensor rules(DType::kI32, {rows, kRuleWords});
   std::copy(each.begin(), each.end(), rules->as<SamplingRule>());
-  ops.sample(logits, draws, rules, ids, log_probs);
+  ops.sample(logits, {}, draws, rules, ids, log_probs);
   for (int64_t row = 0; row < rows; ++row) {
-    ops.sample(logits->rows(row, 1), draws->rows(row, 1), rules_of(each[static_cast<size_t>(row)], 1), one_id,
+    ops.sample(logits->rows(row, 1), {}, draws->rows(row, 1), rules_of(each[static_cast<size_t>(row)], 1), one_id,
                one_log_prob);
     EXPECT_TRUE(test::same_bits(one_id, ids->rows(row, 1)));
   }
@@ -310,7 +310,7 @@ TEST_F(SampleTest, DrawsAsOftenAsTheSharesSay) {
 TEST_F(SampleTest, NoRows) {
   HostTensor logits(DType::kF32, {0, 4}), draws(DType::kI32, {0, 2}), ids(DType::kI32, {0}),
       log_probs(DType::kF32, {0});
-  ops.sample(logits, draws, rules_of({1, 0, 1, 1}, logits->dim(0)), ids, log_probs);
+  ops.sample(logits, {}, draws, rules_of({1, 0, 1, 1}, logits->dim(0)), ids, log_probs);
 }
 
 }  // namespace

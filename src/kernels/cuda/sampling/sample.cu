@@ -332,7 +332,7 @@ __device__ Kept keep(const SamplingRule& rule, const Row& row, float lowest, His
   return kept;
 }
 
-// - operands: logits [rows, vocab] fp32, draws [rows, 2] int32; out ids [rows] int32, log_probs [rows] fp32.
+// - operands: logits, adjusted [rows, vocab] fp32, draws [rows, 2] int32; out ids [rows] int32, log_probs [rows] fp32.
 // - block: one row.
 // - thread: entries of the row, kRowThreads apart, or fours of them.
 // - alignment: `vector`: vocab in fours, logits on 16 bytes; otherwise any.
@@ -346,16 +346,23 @@ __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs args,
   const int vocab = static_cast<int>(args.vocab);
   const Survey mine = survey(logits, vocab);
   const double log_sum = log_sum_of(mine);
-  const uint64_t best = best_of(mine.best);
-  int id = static_cast<int>(~static_cast<uint32_t>(best));
   const SamplingRule rule = args.rules[index];
+  const float* drawn = logits;  // what the token is drawn from
+  uint64_t own_best = mine.best;
+  if (rule.adjusts(args.draws[2 * index + 1])) {
+    device_expect(args.adjusted != nullptr);
+    drawn = args.adjusted + index * args.vocab;
+    own_best = survey(drawn, vocab).best;
+  }
+  const uint64_t best = best_of(own_best);
+  int id = static_cast<int>(~static_cast<uint32_t>(best));
   if (rule.temperature > 0) {
     const auto best_key = static_cast<uint32_t>(best >> 32);
     const Row row{
-        logits, vocab, best_key, sampling_logit(best_key), 1.0f / rule.temperature, vector, least_mass(rule.min_p)};
+        drawn, vocab, best_key, sampling_logit(best_key), 1.0f / rule.temperature, vector, least_mass(rule.min_p)};
     Kept kept;
     if (rule.top_p < 1 || (rule.top_k > 0 && rule.top_k < args.vocab))
-      kept = keep(rule, row, window_of(mine.best), histogram, window);
+      kept = keep(rule, row, window_of(own_best), histogram, window);
     id = find_id(row, kept, rule.seed, args.draws + 2 * index);
   }
   if (threadIdx.x != 0) return;
@@ -367,7 +374,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs args,
 
 void launch_sample(cudaStream_t stream, const SampleArgs& args) {
   if (args.rows == 0) return;
-  const bool vector = args.vocab % 4 == 0 && on_16_bytes(args.logits);
+  const bool vector = args.vocab % 4 == 0 && on_16_bytes(args.logits) && on_16_bytes(args.adjusted);
   launch_dependent("sample_kernel", sample_kernel, {static_cast<unsigned>(args.rows), kRowThreads}, stream, args,
                    vector);
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lfm2 {
@@ -23,10 +24,13 @@ struct SampleRules {
   bool ignore_eos = false;
   std::optional<int64_t> max_new = {};
   std::optional<float> temperature = {}, top_p = {}, min_p = {};
+  std::optional<float> repetition_penalty = {}, presence_penalty = {}, frequency_penalty = {};
   std::optional<int64_t> top_k = {};
+  std::optional<int32_t> min_tokens = {};
   std::optional<uint64_t> seed = {};
   std::optional<int32_t> log_probs = {};  // the likeliest tokens to name beside each; 0: only its own log-probability
   std::vector<int32_t> stop_token_ids = {};
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // by token
   bool operator==(const SampleRules&) const = default;
   auto operator<=>(const SampleRules&) const = default;
 };

@@ -101,7 +101,9 @@ TEST_F(RequestLineTest, LinesOfText) {
 TEST_F(RequestLineTest, Fields) {
   for (const bool batch : {false, true}) {
     const std::string fields =
-        R"({"prompt": "a", "max_tokens": 3, "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "top_k": 9, "seed": 12, "logprobs": 4,
+        R"({"prompt": "a", "max_tokens": 3, "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "top_k": 9, "seed": 12,
+            "repetition_penalty": 1.25, "presence_penalty": -0.5, "frequency_penalty": 1.5, "min_tokens": 6,
+            "logit_bias": {"12": -100, "3": 0.5}, "logprobs": 4,
             "stop_token_ids": [8, 7], "ignore_eos": true})";
     SampleRules expected{.form = batch ? LineForm::kCompletion : LineForm::kPrompt,
                          .ignore_eos = true,
@@ -109,10 +111,15 @@ TEST_F(RequestLineTest, Fields) {
                          .temperature = 0.5f,
                          .top_p = 0.25f,
                          .min_p = 0.125f,
+                         .repetition_penalty = 1.25f,
+                         .presence_penalty = -0.5f,
+                         .frequency_penalty = 1.5f,
                          .top_k = 9,
+                         .min_tokens = 6,
                          .seed = 12,
                          .log_probs = 4,
-                         .stop_token_ids = {8, 7}};
+                         .stop_token_ids = {8, 7},
+                         .logit_bias = {{3, 0.5f}, {12, -100.0f}}};
     const RequestLine line = batch ? of_body(fields) : parse(fields);
     EXPECT_EQ(line.error, "");
     EXPECT_EQ(line.rules, expected);
@@ -140,6 +147,17 @@ TEST_F(RequestLineTest, RefusedFields) {
   expect_refused(R"("temperature": 1e7)", R"("temperature" is 10000000.0, expected a number from 0 to 1000000)");
   expect_refused(R"("top_p": 1.01)", R"("top_p" is 1.01, expected a number from 0 to 1)");
   expect_refused(R"("min_p": -0.1)", R"("min_p" is -0.1, expected a number from 0 to 1)");
+  expect_refused(R"("repetition_penalty": 0)", R"("repetition_penalty" is 0, expected a number from 0.01 to 100)");
+  expect_refused(R"("presence_penalty": 2.5)", R"("presence_penalty" is 2.5, expected a number from -2 to 2)");
+  expect_refused(R"("frequency_penalty": "1")", R"("frequency_penalty" is "1", expected a number from -2 to 2)");
+  expect_refused(R"("min_tokens": -1)", R"("min_tokens" is -1, expected an integer from 0 to 2147483647)");
+  const std::string biases = "expected at most 1024 biases from -100 to 100 by token ids from 0 to 1208";
+  expect_refused(R"("logit_bias": {"1209": 1})", R"("logit_bias" is {"1209": 1}, )" + biases);
+  expect_refused(R"("logit_bias": {"4": 101})", R"("logit_bias" is {"4": 101}, )" + biases);
+  expect_refused(R"("logit_bias": {"4": null})", R"("logit_bias" is {"4": null}, )" + biases);
+  expect_refused(R"("logit_bias": {"-4": 1})", R"("logit_bias" is {"-4": 1}, )" + biases);
+  expect_refused(R"("logit_bias": {" 4": 1})", R"("logit_bias" is {" 4": 1}, )" + biases);
+  expect_refused(R"("logit_bias": [4])", R"("logit_bias" is [4], )" + biases);
   expect_refused(R"("top_k": -2)", R"("top_k" is -2, expected an integer from -1 to 2147483648)");
   expect_refused(
       R"("seed": 9223372036854775808)",
@@ -168,11 +186,9 @@ TEST_F(RequestLineTest, NeutralValues) {
     EXPECT_EQ(refusal(R"({"prompt": "a", )" + std::string(field) + "}"), "accepted") << field;
   }
   for (const char* field :
-       {R"("n": 2)", R"("n": true)", R"("presence_penalty": 0.1)", R"("frequency_penalty": -1)", R"("min_tokens": 1)",
-        R"("repetition_penalty": 1.05)", R"("best_of": 3)", R"("stream": true)", R"("echo": true)",
-        R"("logit_bias": {"5": 1})", R"("stop": "x")", R"("suffix": "x")", R"("tool_choice": "required")",
-        R"("response_format": {"type": "json_object"})", R"("response_format": {"type": 5})",
-        R"("response_format": {})", R"("response_format": "text")"}) {
+       {R"("n": 2)", R"("n": true)", R"("best_of": 3)", R"("stream": true)", R"("echo": true)", R"("stop": "x")",
+        R"("suffix": "x")", R"("tool_choice": "required")", R"("response_format": {"type": "json_object"})",
+        R"("response_format": {"type": 5})", R"("response_format": {})", R"("response_format": "text")"}) {
     const std::string error = of_body(R"({"prompt": "a", )" + std::string(field) + "}").error;
     EXPECT_NE(error.find("which is not supported"), std::string::npos) << field << ": " << error;
   }
