@@ -28,8 +28,24 @@ void OpenCompletions::apply(const Step& step) {
     open.completion.prompt_tokens = one.prompt;
     open.completion.tag = one.tag;
     open.max_new = one.max_new;
+    open.min_tokens = one.rule.min_tokens;
     open.eos_tokens = one.eos_tokens;
+    if (one.stop.empty()) continue;
+    expect(token_text_ != nullptr, "OpenCompletions: stop texts without the texts of tokens");
+    open.stop.emplace(one.stop);
   }
+}
+
+// Whether the completion ends with this token, the newest one. Looked at before the sequence goes on, so no token comes
+// behind a stop text.
+bool OpenCompletions::stops(Open& open, int32_t token) const {
+  Completion& completion = open.completion;
+  if (open.stop) {
+    const bool may_stop = static_cast<int64_t>(completion.token_ids.size()) > open.min_tokens;
+    completion.text_bytes = open.stop->feed(token_text_(token), may_stop);
+    if (completion.text_bytes) return true;
+  }
+  return std::find(open.eos_tokens.begin(), open.eos_tokens.end(), token) != open.eos_tokens.end();
 }
 
 std::vector<int32_t> OpenCompletions::take(std::span<const int32_t> samples, const DrawnArrays& drawn) {
@@ -52,7 +68,7 @@ std::vector<int32_t> OpenCompletions::take(std::span<const int32_t> samples, con
       append(completion.top_ids, drawn.top_ids.as<const int32_t>());
       append(completion.top_log_probs, drawn.top_log_probs.as<const float>());
     }
-    const bool stops = std::find(open.eos_tokens.begin(), open.eos_tokens.end(), token) != open.eos_tokens.end();
+    const bool stops = this->stops(open, token);
     const auto length = static_cast<int64_t>(completion.token_ids.size());
     const int32_t end = stops ? kStops : length >= open.max_new ? kIsLongEnough : kGoesOn;
     words.insert(words.end(), {token, end, std::bit_cast<int32_t>(log_prob)});

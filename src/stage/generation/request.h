@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/sampling.h"
@@ -24,6 +25,7 @@ struct Request {
   int64_t max_new = 0;                     // how many tokens may follow the prompt: at least 1; see max_new_tokens()
   SamplingRule rule = {};                  // its numbers of edits follow from the lists below: see edits_of()
   std::vector<int32_t> eos_tokens = {};    // each of these tokens ends the completion; empty: no token does
+  std::vector<std::string> stop = {};      // the text of the completion ends before each of these; none is empty
   std::vector<LogitEdit> logit_bias = {};  // at most one for each token
 };
 

@@ -23,6 +23,7 @@ Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rul
   rule.min_tokens = rules.min_tokens.value_or(rule.min_tokens);
   for (const auto& [token, bias] : rules.logit_bias) request.logit_bias.push_back({token, bias});
   rule.seed = rules.seed.value_or(rule.seed);
+  if (!rules.stop.empty()) request.stop = rules.stop;
   if (rules.ignore_eos) request.eos_tokens.clear();
   request.eos_tokens.insert(request.eos_tokens.end(), rules.stop_token_ids.begin(), rules.stop_token_ids.end());
   return request;

@@ -139,6 +139,7 @@ bool Scheduler::admit(Step& step) {
                            .tag = request.tag,
                            .rule = rule,
                            .eos_tokens = request.eos_tokens,
+                           .stop = request.stop,
                            .edits = std::move(edits)});
   at(slot) = std::move(*sequence);
   prompts_.push_back(slot);

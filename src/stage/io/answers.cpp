@@ -125,7 +125,8 @@ OrderedJson completion_log_probs(const LogProbs& probs, const Tokenizer* tokeniz
 
 OrderedJson body_of(const Completion& completion, const AnswerForm& form, const OutputJob& job) {
   const bool chat = form.form == LineForm::kChatCompletion;
-  const std::string text = job.tokenizer != nullptr ? text_of(*job.tokenizer, completion.token_ids) : "";
+  const std::string text =
+      job.tokenizer != nullptr ? text_of(*job.tokenizer, completion.token_ids, completion.text_bytes) : "";
   OrderedJson choice{{"index", 0}};
   if (chat)
     choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
@@ -157,7 +158,8 @@ std::string plain_answer(const Completion& completion, const AnswerForm& form, s
       fmt::format("{{\"id\":{},\"token_ids\":[", name.empty() ? std::to_string(completion.sample) : std::string(name));
   append_values(line, std::span(completion.token_ids));
   line += ']';
-  if (job.tokenizer != nullptr) line += ",\"text\":" + json_string(text_of(*job.tokenizer, completion.token_ids));
+  if (job.tokenizer != nullptr)
+    line += ",\"text\":" + json_string(text_of(*job.tokenizer, completion.token_ids, completion.text_bytes));
   line += fmt::format(",\"finish_reason\":\"{}\"", lfm2::name(completion.reason));
   if (form.log_probs) {
     line += ",\"logprobs\":[";

@@ -6,11 +6,11 @@
 #include <map>
 
 #include "stage/io/lines/answer_form.h"
+#include "stage/job/answer_stream.h"
 #include "stage/model/memory_plan.h"
 #include "stage/scoring/cost_model.h"
 #include "stage/support/json.h"
 #include "stage/support/stop.h"
-#include "text/stream_decoder.h"
 
 namespace lfm2 {
 
@@ -27,19 +27,23 @@ class StreamedRequests : public SampleRequests {
  public:
   StreamedRequests(const Samples& samples, SampleRange range, RequestDefaults defaults, int64_t max_positions,
                    const Tokenizer* tokenizer)
-      : SampleRequests(samples, range, std::move(defaults), max_positions) {
-    if (tokenizer != nullptr) decoder_.emplace(*tokenizer, true);
+      : SampleRequests(samples, range, std::move(defaults), max_positions), tokenizer_(tokenizer) {}
+  std::optional<Request> next() override {
+    std::optional<Request> request = SampleRequests::next();
+    if (request && tokenizer_ != nullptr) answer_.emplace(*tokenizer_, *request);
+    return request;
   }
   void drawn(int32_t, const DrawnToken& token) override {
-    if (!decoder_) return;
-    std::string text = decoder_->feed(token.token);
-    if (token.ends) text += decoder_->flush() + "\n";
+    if (!answer_) return;
+    std::string text = answer_->feed(token.token);
+    if (token.ends) text += answer_->flush() + "\n";
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   }
 
  private:
-  std::optional<StreamDecoder> decoder_;
+  const Tokenizer* tokenizer_;
+  std::optional<AnswerStream> answer_;
 };
 
 }  // namespace
@@ -129,6 +133,7 @@ RequestDefaults GenerationJob::defaults() const {
     of_text.rule.repetition_penalty = model.repetition_penalty.value_or(of_text.rule.repetition_penalty);
   if (!wanted.ignore_eos && wanted.eos_tokens.empty() && !model.eos_tokens.empty())
     of_text.eos_tokens = model.eos_tokens;
+  of_ids.stop = of_text.stop = wanted.stop;
   std::optional<int32_t> log_probs;
   if (asked_top_k_ > 0) log_probs = static_cast<int32_t>(asked_top_k_);
   return {.of_ids = std::move(of_ids), .of_text = std::move(of_text), .log_probs = log_probs};
@@ -139,6 +144,7 @@ void GenerationJob::add_to_identity(Json& identity) const {
     identity["--generate" + suffix] = request.max_new;
     identity["--temperature" + suffix] = request.rule.temperature;
     identity["--eos" + suffix] = request.eos_tokens;
+    identity["--stop" + suffix] = request.stop;
     identity["--min-tokens" + suffix] = request.rule.min_tokens;
     identity["penalties" + suffix] = {request.rule.repetition_penalty, request.rule.presence_penalty,
                                       request.rule.frequency_penalty};
@@ -267,10 +273,20 @@ bool GenerationJob::run_once() {
   if (makes_output()) answer_errors(consumers);
   const std::unique_ptr<RequestSource> requests = make_requests();
   generator_->run(
-      requests.get(), consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); }, stop_requested);
+      requests.get(), consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); }, stop_requested,
+      token_text());
   hash_.add(kept_.results);
   runs_.handed_out = hash_.count();
   return generator_->finished();
+}
+
+// What a token adds to a text; nothing where this rank has no tokenizer.
+TokenText GenerationJob::token_text() const {
+  const Tokenizer* tokenizer = text_.tokenizer();
+  if (tokenizer == nullptr) return {};
+  return [tokenizer](int32_t token) {
+    return tokenizer->is_special(token) ? std::string_view() : tokenizer->bytes(token);
+  };
 }
 
 void GenerationJob::add_to(StageReport& report) const {

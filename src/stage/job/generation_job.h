@@ -51,6 +51,7 @@ class GenerationJob : public Job {
   void add_to(JobReport& report) const override;
 
   void answer_errors(const std::vector<CompletionConsumer*>& consumers) const;
+  TokenText token_text() const;
   CacheShape fit_caches();  // collective in the pipeline; the weights must be loaded
 
   const int64_t asked_top_k_;  // --top-logprobs; lines may ask for more

@@ -114,6 +114,9 @@ void add_generation_options(CLI::App& app, GenerationOptions& generation) {
   add_numbers(app, "--eos", generation.eos_tokens, "Token ids that end a text; default: the model's own", 0,
               kMaxCount - 1)
       ->type_name("ID,ID,...");
+  app.add_option("--stop", generation.stop, "End each text before this one; may be given several times")
+      ->allow_extra_args(false)
+      ->type_name("TEXT");
   app.add_flag("--ignore-eos", generation.ignore_eos, "No token ends a text: all become equally long")
       ->excludes("--eos");
   add_number(app, "--max-sequences", generation.max_sequences, "Sequences generated at a time; 0: chosen", 0, kMaxCount)
@@ -208,8 +211,8 @@ void add_report_options(CLI::App& app, Options& options) {
 void check_needs(const CLI::App& app, const Options& options) {
   if (continues_samples(options).value_or(true)) return;
   for (const char* name : {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
-                           "--presence-penalty", "--frequency-penalty", "--min-tokens", "--eos", "--ignore-eos",
-                           "--max-sequences", "--prefill-chunk", "--cache-page"})
+                           "--presence-penalty", "--frequency-penalty", "--min-tokens", "--stop", "--eos",
+                           "--ignore-eos", "--max-sequences", "--prefill-chunk", "--cache-page"})
     if (app.count(name) > 0) throw Error(ExitCode::kUsage, fmt::format("{} requires --generate (see --help)", name));
 }
 
@@ -262,6 +265,10 @@ void check_kind(const Options& options, bool continues) {
   if (options.results.positions != Positions::kLast)
     throw Error(ExitCode::kUsage,
                 "--logits with --generate: a generation hands out tokens, expected --top-logprobs at most");
+  for (const std::string& stop : options.generation.stop)
+    if (stop.empty()) throw Error(ExitCode::kUsage, "--stop \"\": expected a text");
+  if (options.replicas > 1 && !options.generation.stop.empty())
+    throw Error(ExitCode::kUsage, "--replicas with --stop: one rank looks for texts, expected one pipeline");
   if (options.replicas > 1 && !options.output.empty())
     throw Error(
         ExitCode::kUsage,

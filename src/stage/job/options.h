@@ -26,9 +26,10 @@ struct GenerationOptions {
        repetition_penalty_given = false;
   std::vector<int32_t> eos_tokens;  // empty: those of the model
   bool ignore_eos = false;
-  int64_t prompt_tokens = 0;  // tokens of prompts in one step; 0: chosen
-  int64_t max_sequences = 0;  // sequences at a time; 0: chosen
-  int64_t page = 256;         // positions in a page of the cache
+  std::vector<std::string> stop;  // texts that end a text
+  int64_t prompt_tokens = 0;      // tokens of prompts in one step; 0: chosen
+  int64_t max_sequences = 0;      // sequences at a time; 0: chosen
+  int64_t page = 256;             // positions in a page of the cache
 };
 
 struct Options {

@@ -36,6 +36,8 @@ std::vector<LogitEdit> edits_of_words(const std::vector<int32_t>& words) {
   return edits;
 }
 
+constexpr size_t words_for(size_t bytes) { return (bytes + sizeof(int32_t) - 1) / sizeof(int32_t); }
+
 // Reads a message word by word.
 class WordReader {
  public:
@@ -51,6 +53,14 @@ class WordReader {
     at_ += static_cast<size_t>(count);
     return {begin, begin + count};
   }
+  std::string text() {
+    const auto bytes = static_cast<size_t>(next());
+    expect(bytes <= (words_.size() - at_) * sizeof(int32_t), "Step: a message that ends too early");
+    std::string text(bytes, '\0');
+    std::memcpy(text.data(), words_.data() + at_, bytes);
+    at_ += words_for(bytes);
+    return text;
+  }
   bool at_end() const { return at_ == words_.size(); }
 
  private:
@@ -61,6 +71,14 @@ class WordReader {
 void append_list(std::vector<int32_t>& words, const std::vector<int32_t>& list) {
   words.push_back(static_cast<int32_t>(list.size()));
   words.insert(words.end(), list.begin(), list.end());
+}
+
+// The number of bytes, then the bytes.
+void append_text(std::vector<int32_t>& words, const std::string& text) {
+  words.push_back(static_cast<int32_t>(text.size()));
+  const size_t first = words.size();
+  words.resize(first + words_for(text.size()), 0);
+  std::memcpy(words.data() + first, text.data(), text.size());
 }
 
 }  // namespace
@@ -77,6 +95,8 @@ std::vector<int32_t> to_words(const Step& step) {
     words.insert(words.end(), rule.begin(), rule.end());
     append_list(words, one.eos_tokens);
     append_list(words, words_of(one.edits));
+    words.push_back(static_cast<int32_t>(one.stop.size()));
+    for (const std::string& text : one.stop) append_text(words, text);
   }
   for (const StepEntry& entry : step.entries) words.insert(words.end(), {entry.slot, entry.count});
   return words;
@@ -99,6 +119,7 @@ Step step_from_words(const std::vector<int32_t>& words) {
     one.rule = rule_of(rule);
     one.eos_tokens = reader.list();
     one.edits = edits_of_words(reader.list());
+    for (int32_t left = reader.next(); left > 0; --left) one.stop.push_back(reader.text());
     step.admitted.push_back(std::move(one));
   }
   for (int32_t i = 0; i < entries; ++i) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kernels/sampling.h"
@@ -18,6 +19,7 @@ struct Admission {
   int32_t draw = 0, tag = 0;  // see Request
   SamplingRule rule = {};
   std::vector<int32_t> eos_tokens = {};  // each of these tokens ends the completion
+  std::vector<std::string> stop = {};    // the text of the completion ends before each of these
   std::vector<LogitEdit> edits = {};     // the biases of the rule, then its banned tokens
   bool operator==(const Admission&) const = default;
 };

@@ -36,13 +36,16 @@ struct Settings {
   int64_t top_k = 0;
   DType compute = DType::kF32;
   int64_t pages = 0;  // 0: as many as all slots can fill
+  std::vector<std::string> stop{};
+  TokenText token_text{};
 };
 
 std::map<int64_t, Completion> generate(const std::string& golden_case, const Samples& samples, const Settings& settings,
                                        int64_t* preemptions = nullptr) {
   const ModelConfig config = ShardSet::open(golden_shards(golden_case, 4)).config();
   const std::vector<LayerRange> ranges = equal_partition(config.layers, settings.stages);
-  const Request each{.max_new = settings.max_new, .rule = settings.rule, .eos_tokens = settings.eos_tokens};
+  const Request each{
+      .max_new = settings.max_new, .rule = settings.rule, .eos_tokens = settings.eos_tokens, .stop = settings.stop};
   const RequestDefaults defaults{.of_ids = each, .of_text = each};
   GenerationPlan plan{.top_k = settings.top_k, .limits = {}};
   const auto note = [&](const Request& request) {
@@ -85,7 +88,8 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
                              .watchdog = watchdog},
                             plan, settings.compute);
         SampleRequests requests(samples, {0, samples.count()}, defaults, config.max_positions);
-        generator.run(rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {});
+        generator.run(
+            rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {}, {}, settings.token_text);
         EXPECT_EQ(generator.used_slots(), 0);
         EXPECT_EQ(generator.free_pages(), plan.limits.caches.pages);
         if (rank == 0 && preemptions != nullptr) *preemptions = generator.counts().preemptions;
@@ -275,6 +279,57 @@ TEST(GenerationTest, AdjustedDrawsHaveTheSameBitsInAnyCompany) {
           }
         }
   }
+}
+
+// Texts end before a stop text, and with the token that completes it: no token comes behind. In each sequence by
+// itself, whatever goes on beside it.
+TEST(GenerationTest, StopTextsEndSequences) {
+  const Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);
+  std::vector<std::string> texts;
+  for (int id = 0; id < 4096; ++id) texts.push_back("<" + std::to_string(id) + ">");
+  const auto text_of = [&](int32_t token) -> std::string_view { return texts.at(static_cast<size_t>(token)); };
+  Settings settings{
+      .slots = 9, .max_new = 20, .rule = {.temperature = 1.5f, .seed = 5}, .stop = {}, .token_text = text_of};
+  const auto free = generate("tiny-moe", prompts, settings);
+  const auto text = [&](int64_t sample, size_t place) { return std::string(text_of(tokens_of(free, sample)[place])); };
+  // Across two tokens of sample 3, inside a token of sample 5, a whole token of sample 8, and what no text has.
+  settings.stop = {text(3, 6).substr(text(3, 6).size() - 2) + text(3, 7).substr(0, 3), text(5, 2).substr(1, 2),
+                   text(8, 11), "<<"};
+  // By the definition, token by token: the first stop text that ends in the newest one.
+  const auto expected = [&](std::vector<int32_t> tokens) {
+    std::string all;
+    for (size_t length = 1; length <= tokens.size(); ++length) {
+      const size_t before = all.size();
+      all += text_of(tokens[length - 1]);
+      if (static_cast<int32_t>(length) <= settings.rule.min_tokens) continue;
+      size_t first = std::string::npos;
+      for (const std::string& stop : settings.stop)
+        for (size_t at = all.find(stop); at != std::string::npos; at = all.find(stop, at + 1))
+          if (at + stop.size() > before) first = std::min(first, at);
+      if (first == std::string::npos) continue;
+      tokens.resize(length);
+      return std::pair(tokens, std::optional(static_cast<int64_t>(first)));
+    }
+    return std::pair(tokens, std::optional<int64_t>());
+  };
+  for (const int64_t stages : {1, 3})
+    for (const int64_t pages : {0, 18})
+      for (const int32_t min_tokens : {0, 5}) {
+        settings.stages = stages;
+        settings.page = 4;
+        settings.pages = pages;
+        settings.rule.min_tokens = min_tokens;
+        int64_t stopped = 0;
+        for (const auto& [sample, own] : generate("tiny-moe", prompts, settings)) {
+          SCOPED_TRACE(testing::Message() << "sample " << sample << ", " << stages << " stages, " << pages << " pages");
+          const auto [tokens, text_bytes] = expected(tokens_of(free, sample));
+          EXPECT_EQ(own.token_ids, tokens);
+          EXPECT_EQ(own.text_bytes, text_bytes);
+          EXPECT_EQ(own.reason, text_bytes ? FinishReason::kStop : FinishReason::kLength);
+          stopped += text_bytes ? 1 : 0;
+        }
+        EXPECT_GE(stopped, min_tokens == 0 ? 3 : 2);
+      }
 }
 
 // With fewer pages than the sequences come to need, some give theirs back and are computed again.

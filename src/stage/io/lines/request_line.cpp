@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kCompletionsUrl = "/v1/completions", kChatUrl = "/v1/chat/completions";
 constexpr int32_t kMaxLogProbs = 1024;
-constexpr size_t kMaxBiases = 1024;
+constexpr size_t kMaxBiases = 1024, kMaxStops = 64, kMaxStopBytes = 1024;
 
 std::string excerpt(const OrderedJson& value) {
   std::string text = json_text(value);
@@ -50,13 +50,17 @@ bool is_neutral(const std::string& key, const OrderedJson& value) {
   if (value.is_null()) return true;
   if (key == "n" || key == "best_of") return value.is_number() && value.get<double>() == 1;
   if (key == "stream" || key == "echo") return value == false;
-  if (key == "stop") return value.empty() && value.is_structured();
   if (key == "suffix") return value == "";
   if (key == "tool_choice") return value == "auto" || value == "none";
   if (key == "response_format") return value.is_object() && value.contains("type") && value["type"] == "text";
   return false;
 }
-constexpr std::array kOneValue{"n", "best_of", "stream", "echo", "stop", "suffix", "tool_choice", "response_format"};
+constexpr std::array kOneValue{"n", "best_of", "stream", "echo", "suffix", "tool_choice", "response_format"};
+
+const TextModel& text_model(const LineContext& context, const std::string& where) {
+  if (context.text == nullptr) throw Error(ExitCode::kData, fmt::format("{}: {}", where, context.text_error));
+  return *context.text;
+}
 
 // Reads the fields of one object, and knows which of them nobody asked for.
 class FieldReader {
@@ -109,6 +113,22 @@ class FieldReader {
     }
     return ids;
   }
+  // One text, or a list of them.
+  std::vector<std::string> stops(const std::string& key) {
+    const OrderedJson* value = find(key);
+    if (value == nullptr) return {};
+    std::vector<std::string> stops;
+    const OrderedJson list = value->is_string() ? OrderedJson::array({*value}) : *value;
+    const auto is_stop = [](const OrderedJson& stop) {
+      return stop.is_string() && !stop.get_ref<const std::string&>().empty() &&
+             stop.get_ref<const std::string&>().size() <= kMaxStopBytes;
+    };
+    if (!list.is_array() || list.size() > kMaxStops || !std::all_of(list.begin(), list.end(), is_stop))
+      refuse(where_, key, *value, fmt::format("text, or at most {} of 1 to {} bytes", kMaxStops, kMaxStopBytes));
+    for (const OrderedJson& stop : list) stops.push_back(stop.get<std::string>());
+    if (!stops.empty()) text_model(context_, where_);
+    return stops;
+  }
   // {"id": bias}, as in OpenAI's interface; sorted by id.
   std::vector<std::pair<int32_t, float>> biases(const std::string& key) {
     const OrderedJson* value = find(key);
@@ -155,11 +175,6 @@ class FieldReader {
   std::vector<std::string> known_;
 };
 
-const TextModel& text_model(const LineContext& context, const std::string& where) {
-  if (context.text == nullptr) throw Error(ExitCode::kData, fmt::format("{}: {}", where, context.text_error));
-  return *context.text;
-}
-
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where) {
   std::vector<int32_t> ids;
   text_model(context, where).tokenizer().encode(text, special, ids);
@@ -190,6 +205,7 @@ void read_rules(FieldReader& fields, SampleRules& rules) {
   rules.frequency_penalty = fields.number("frequency_penalty", -2, 2);
   if (const auto count = fields.integer("min_tokens", 0, INT32_MAX)) rules.min_tokens = static_cast<int32_t>(*count);
   rules.logit_bias = fields.biases("logit_bias");
+  rules.stop = fields.stops("stop");
   rules.stop_token_ids = fields.ids("stop_token_ids");
   rules.ignore_eos = fields.flag("ignore_eos");
 }

@@ -30,6 +30,7 @@ struct SampleRules {
   std::optional<uint64_t> seed = {};
   std::optional<int32_t> log_probs = {};  // the likeliest tokens to name beside each; 0: only its own log-probability
   std::vector<int32_t> stop_token_ids = {};
+  std::vector<std::string> stop = {};                      // texts
   std::vector<std::pair<int32_t, float>> logit_bias = {};  // by token
   bool operator==(const SampleRules&) const = default;
   auto operator<=>(const SampleRules&) const = default;

@@ -103,7 +103,7 @@ TEST_F(RequestLineTest, Fields) {
     const std::string fields =
         R"({"prompt": "a", "max_tokens": 3, "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "top_k": 9, "seed": 12,
             "repetition_penalty": 1.25, "presence_penalty": -0.5, "frequency_penalty": 1.5, "min_tokens": 6,
-            "logit_bias": {"12": -100, "3": 0.5}, "logprobs": 4,
+            "logit_bias": {"12": -100, "3": 0.5}, "stop": ["é", "##"], "logprobs": 4,
             "stop_token_ids": [8, 7], "ignore_eos": true})";
     SampleRules expected{.form = batch ? LineForm::kCompletion : LineForm::kPrompt,
                          .ignore_eos = true,
@@ -119,6 +119,7 @@ TEST_F(RequestLineTest, Fields) {
                          .seed = 12,
                          .log_probs = 4,
                          .stop_token_ids = {8, 7},
+                         .stop = {"é", "##"},
                          .logit_bias = {{3, 0.5f}, {12, -100.0f}}};
     const RequestLine line = batch ? of_body(fields) : parse(fields);
     EXPECT_EQ(line.error, "");
@@ -128,6 +129,8 @@ TEST_F(RequestLineTest, Fields) {
   EXPECT_EQ(rules(R"("max_tokens": 3, "max_completion_tokens": 5)").max_new, 5);
   EXPECT_EQ(rules(R"("max_tokens": 2147483648)").max_new, int64_t{1} << 31);
   EXPECT_EQ(rules(R"("top_k": -1)").top_k, 0);
+  EXPECT_EQ(rules(R"("stop": "x")").stop, (std::vector<std::string>{"x"}));
+  EXPECT_EQ(rules(R"("stop": [])").stop, std::vector<std::string>());
   EXPECT_EQ(rules(R"("temperature": 1)").temperature, 1.0f);
   EXPECT_EQ(rules(R"("seed": -1)").seed, UINT64_MAX);
   EXPECT_EQ(rules(R"("logprobs": 0)").log_probs, 0);
@@ -169,7 +172,9 @@ TEST_F(RequestLineTest, RefusedFields) {
   expect_refused(R"("stop_token_ids": [1209])", R"("stop_token_ids" is 1209, expected token ids from 0 to 1208)");
   expect_refused(R"("stop_token_ids": 4)", R"("stop_token_ids" is 4, expected a list of token ids)");
   expect_refused(R"("ignore_eos": 1)", R"("ignore_eos" is 1, expected true or false)");
-  expect_refused(R"("stop": ["x"])", R"("stop" is ["x"], which is not supported: expected none)");
+  expect_refused(R"("stop": [""])", R"("stop" is [""], expected text, or at most 64 of 1 to 1024 bytes)");
+  expect_refused(R"("stop": ["x", 5])", R"("stop" is ["x", 5], expected text, or at most 64 of 1 to 1024 bytes)");
+  expect_refused(R"("stop": 5)", R"("stop" is 5, expected text, or at most 64 of 1 to 1024 bytes)");
   EXPECT_EQ(refusal(R"({"prompt": "a", "colour": 1})").substr(0, 39), R"(unknown key "colour", expected one of i)");
   EXPECT_EQ(refusal(R"({"prompt": "a", "x\ny": 1})").substr(0, 18), R"(unknown key "x\x0a)");
 }
@@ -186,8 +191,8 @@ TEST_F(RequestLineTest, NeutralValues) {
     EXPECT_EQ(refusal(R"({"prompt": "a", )" + std::string(field) + "}"), "accepted") << field;
   }
   for (const char* field :
-       {R"("n": 2)", R"("n": true)", R"("best_of": 3)", R"("stream": true)", R"("echo": true)", R"("stop": "x")",
-        R"("suffix": "x")", R"("tool_choice": "required")", R"("response_format": {"type": "json_object"})",
+       {R"("n": 2)", R"("n": true)", R"("best_of": 3)", R"("stream": true)", R"("echo": true)", R"("suffix": "x")",
+        R"("tool_choice": "required")", R"("response_format": {"type": "json_object"})",
         R"("response_format": {"type": 5})", R"("response_format": {})", R"("response_format": "text")"}) {
     const std::string error = of_body(R"({"prompt": "a", )" + std::string(field) + "}").error;
     EXPECT_NE(error.find("which is not supported"), std::string::npos) << field << ": " << error;
