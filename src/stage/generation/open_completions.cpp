@@ -17,14 +17,20 @@ constexpr int32_t kGoesOn = 0, kStops = 1, kIsLongEnough = 2;
 }  // namespace
 
 void OpenCompletions::apply(const Step& step) {
-  for (const int32_t sample : step.dropped) open_.erase(sample);
+  for (const int32_t sample : step.dropped)
+    if (const auto found = open_.find(sample); found != open_.end()) {
+      waiting_.erase(found->second.completion.sample);
+      open_.erase(found);
+    }
   for (const Admission& one : step.admitted) {
     const auto drawn = static_cast<size_t>(one.known - one.prompt);
     const auto [found, is_new] = open_.try_emplace(one.sample);
     Open& open = found->second;
     expect(drawn == open.completion.token_ids.size(), "OpenCompletions: a sequence comes back with another text");
     if (!is_new) continue;
-    open.completion.sample = one.sample;
+    open.completion.sample = one.choice > 0 ? one.first : one.sample;
+    open.completion.choice = one.choice;
+    open.choices = one.choices;
     open.completion.prompt_tokens = one.prompt;
     open.completion.tag = one.tag;
     open.max_new = one.max_new;
@@ -76,10 +82,24 @@ std::vector<int32_t> OpenCompletions::take(std::span<const int32_t> samples, con
     if (end == kGoesOn) continue;
     progress_ += open.max_new - length;
     completion.reason = stops ? FinishReason::kStop : FinishReason::kLength;
-    for (CompletionConsumer* consumer : consumers_) consumer->take(completion);
-    open_.erase(found);
+    finish(std::move(open_.extract(found).mapped()));
   }
   return words;
+}
+
+// Hands on the completion, or, of several choices, the last one that ends hands on all.
+void OpenCompletions::finish(Open open) {
+  Completion whole = std::move(open.completion);
+  if (open.choices > 1) {
+    std::vector<Completion>& ended = waiting_[whole.sample];
+    ended.push_back(std::move(whole));
+    if (static_cast<int32_t>(ended.size()) < open.choices) return;
+    std::vector<Completion> choices = std::move(waiting_.extract(ended.front().sample).mapped());
+    std::sort(choices.begin(), choices.end(), [](const auto& a, const auto& b) { return a.choice < b.choice; });
+    whole = std::move(choices.front());
+    whole.others.assign(std::make_move_iterator(choices.begin() + 1), std::make_move_iterator(choices.end()));
+  }
+  for (CompletionConsumer* consumer : consumers_) consumer->take(whole);
 }
 
 std::vector<DrawnToken> tokens_of_message(const std::vector<int32_t>& words) {

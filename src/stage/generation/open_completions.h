@@ -44,13 +44,17 @@ class OpenCompletions {
     int64_t min_tokens = 0;  // stop texts that end in the tokens before do not count
     std::vector<int32_t> eos_tokens;
     std::optional<StopText> stop;
+    int32_t choices = 1;
   };
 
   bool stops(Open& open, int32_t token) const;
+  void finish(Open open);
 
   std::vector<CompletionConsumer*> consumers_;
   TokenText token_text_;
   std::map<int32_t, Open> open_;  // by sample
+  // Choices that have ended, and wait for the others of their completions; by the completion's sample.
+  std::map<int64_t, std::vector<Completion>> waiting_;
   int64_t progress_ = 0;
 };
 

@@ -18,7 +18,10 @@ constexpr int64_t max_new_tokens(int64_t prompt, int64_t asked, int64_t max_posi
 }
 
 struct Request {
-  int32_t sample = 0;                      // the number of the sample: unique in a run
+  int32_t sample = 0;  // the number of the sample: unique in a run
+  // Several requests with one prompt may be the choices of one completion, which ends when all have: the number of
+  // choices, which of them this is, and, but for the first one, the sample of the first.
+  int32_t choices = 1, choice = 0, first = 0;
   int32_t draw = 0;                        // draws depend on the rule's seed, on this, and on the token's place
   int32_t tag = 0;                         // handed through to the completion: the form of its answer
   std::vector<int32_t> prompt = {};        // at least one token

@@ -9,6 +9,7 @@ namespace lfm2 {
 GenerationJob::PromptSizes ChatJob::measure_prompts(int64_t) const {
   const int64_t positions = config().max_positions, page = std::min(options_.generation.page, positions);
   PromptSizes sizes{.tokens = positions,
+                    .sequences = 1,
                     .new_tokens = positions,
                     .longest = positions,
                     .page = page,

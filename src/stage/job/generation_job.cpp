@@ -58,6 +58,10 @@ void GenerationJob::check_samples(const Samples& prompts) const {
           fmt::format("sample {}: {} tokens, expected fewer than max_position_embeddings = {} to leave room for "
                       "--generate",
                       i, prompt, max_positions));
+  const auto one_choice = [](const SampleRules& rules) { return rules.choices == 1; };
+  if (options_.output.extension() == ".h5" &&
+      !std::all_of(prompts.rules.distinct().begin(), prompts.rules.distinct().end(), one_choice))
+    throw Error(ExitCode::kUsage, "--output with .h5 and lines with \"n\" above 1: expected .jsonl");
   const auto is_plain = [](const SampleRules& rules) { return rules == SampleRules{}; };
   const std::vector<SampleRules>& rules = prompts.rules.distinct();
   if (options_.replicas > 1 && (!std::all_of(rules.begin(), rules.end(), is_plain) || prompts.rules.have_seeds()))
@@ -95,18 +99,19 @@ GenerationJob::PromptSizes GenerationJob::measure_prompts(int64_t slots) const {
       if (prompt == 0) continue;  // is answered with an error
       const int64_t asked = samples.rules.empty() ? defaults.of_ids.max_new
                                                   : request_by_rules(defaults, samples.rules[number], number).max_new;
-      take(prompt, max_new_tokens(prompt, asked, config().max_positions));
+      take(prompt, max_new_tokens(prompt, asked, config().max_positions), samples.rules.choices(number));
     }
   };
-  for_each([&](int64_t prompt, int64_t max_new) {
-    sizes.new_tokens += max_new;
+  for_each([&](int64_t prompt, int64_t max_new, int64_t choices) {
+    sizes.sequences += choices;
+    sizes.new_tokens += choices * max_new;
     sizes.longest = std::max(sizes.longest, cached_positions(prompt, max_new));
   });
   sizes.longest = std::max<int64_t>(1, sizes.longest);
   sizes.page = std::min(options_.generation.page, sizes.longest);
   std::map<int64_t, int64_t, std::greater<>> sequences_of;  // key: number of pages
-  for_each([&](int64_t prompt, int64_t max_new) {
-    ++sequences_of[pages_for(cached_positions(prompt, max_new), sizes.page)];
+  for_each([&](int64_t prompt, int64_t max_new, int64_t choices) {
+    sequences_of[pages_for(cached_positions(prompt, max_new), sizes.page)] += choices;
   });
   for (const auto& [pages, sequences] : sequences_of) {
     const int64_t together = std::min(slots, sequences);
@@ -171,13 +176,13 @@ JobOutput& GenerationJob::resume_output_file(Unfinished& begun) {
 void GenerationJob::plan() {
   const GenerationOptions& wanted = options_.generation;
   plan_.top_k = options_.results.top_k;
-  const int64_t stages = pipeline_ranks_->size(), samples = samples_->own_range().count;
+  const int64_t stages = pipeline_ranks_->size();
   const int64_t at_a_time = wanted.max_sequences > 0 ? wanted.max_sequences : kMaxSequencesInStep * stages;
   ScheduleLimits& limits = plan_.limits;
   limits.steps_in_flight = stages;
-  limits.caches.slots = std::min(samples, at_a_time);
-  if (is_first()) prompts_ = measure_prompts(limits.caches.slots);
+  if (is_first()) prompts_ = measure_prompts(at_a_time);
   pipeline_ranks_->broadcast(&prompts_, sizeof prompts_, 0, load_timeout(), "sizes of the prompts");
+  limits.caches.slots = std::max<int64_t>(1, std::min(prompts_.sequences, at_a_time));
   plan_.longest = prompts_.longest;
   plan_.counts = prompts_.counts != 0;
   plan_.edits = prompts_.edits;

@@ -18,6 +18,7 @@ class GenerationJob : public Job {
   // Sizes of the prompts of a pipeline.
   struct PromptSizes {
     int64_t tokens = 0;      // tokens of all prompts
+    int64_t sequences = 0;   // with each of the choices of a prompt
     int64_t new_tokens = 0;  // the most tokens that may follow all prompts together
     int64_t longest = 0;     // cached positions of the longest sequence
     int64_t page = 0;        // positions of a page: as --cache-page says, but no more than the longest sequence has

@@ -10,6 +10,7 @@
 #include "stage/support/choice.h"
 #include "stage/support/number_option.h"
 #include "stage/version.h"
+#include "text/utf8.h"
 
 namespace lfm2 {
 
@@ -245,6 +246,19 @@ void check_together(const Options& options) {
 
 }  // namespace
 
+namespace {
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Character character = first_character(text);
+    if (!character.valid) return false;
+    text.remove_prefix(character.length);
+  }
+  return true;
+}
+
+}  // namespace
+
 std::optional<bool> continues_samples(const Options& options) {
   if (options.generation.max_new > 0 || options.prompt || options.chat) return true;
   if (options.input.extension() == ".jsonl" || options.input == "-") return {};
@@ -266,7 +280,8 @@ void check_kind(const Options& options, bool continues) {
     throw Error(ExitCode::kUsage,
                 "--logits with --generate: a generation hands out tokens, expected --top-logprobs at most");
   for (const std::string& stop : options.generation.stop)
-    if (stop.empty()) throw Error(ExitCode::kUsage, "--stop \"\": expected a text");
+    if (stop.empty() || !is_utf8(stop))
+      throw Error(ExitCode::kUsage, "--stop: no text in UTF-8, expected one of at least a character");
   if (options.replicas > 1 && !options.generation.stop.empty())
     throw Error(ExitCode::kUsage, "--replicas with --stop: one rank looks for texts, expected one pipeline");
   if (options.replicas > 1 && !options.output.empty())

@@ -332,6 +332,43 @@ TEST(GenerationTest, StopTextsEndSequences) {
       }
 }
 
+// Several draws from one prompt: one completion, whose choices are those of their seeds alone.
+TEST(GenerationTest, ChoicesAreOneCompletion) {
+  const int64_t vocab = ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab;
+  Samples prompts = ragged_prompts(vocab);
+  for (int64_t sample = 0; sample < prompts.count(); ++sample)
+    prompts.rules.push_back({.form = LineForm::kPrompt, .choices = static_cast<int32_t>(1 + sample % 4)});
+  Settings settings{.slots = 9,
+                    .page = 4,
+                    .max_new = 20,
+                    .rule = {.temperature = 1.5f, .seed = 5, .frequency_penalty = 0.5f},
+                    .eos_tokens = {3, 9, 17}};
+  std::vector<std::map<int64_t, Completion>> alone;  // by choice
+  for (int32_t choice = 0; choice < 4; ++choice) {
+    Samples single = ragged_prompts(vocab);
+    for (int64_t sample = 0; sample < single.count(); ++sample)
+      single.rules.push_back({.form = LineForm::kPrompt, .seed = seed_of_choice(5, choice)});
+    alone.push_back(generate("tiny-moe", single, settings));
+  }
+  for (const int64_t stages : {1, 3})
+    for (const int64_t pages : {0, 18}) {
+      settings.stages = stages;
+      settings.pages = pages;
+      for (const auto& [sample, completion] : generate("tiny-moe", prompts, settings)) {
+        std::vector<Completion> choices = completion.others;
+        choices.insert(choices.begin(), completion);
+        ASSERT_EQ(static_cast<int64_t>(choices.size()), 1 + sample % 4);
+        for (size_t choice = 0; choice < choices.size(); ++choice) {
+          EXPECT_EQ(choices[choice].sample, sample);
+          EXPECT_EQ(choices[choice].choice, static_cast<int32_t>(choice));
+          EXPECT_EQ(choices[choice].token_ids, tokens_of(alone[choice], sample)) << sample << ", " << choice;
+          EXPECT_EQ(choices[choice].log_probs, alone[choice].at(sample).log_probs);
+        }
+      }
+    }
+  EXPECT_NE(tokens_of(alone[0], 3), tokens_of(alone[1], 3));
+}
+
 // With fewer pages than the sequences come to need, some give theirs back and are computed again.
 TEST(GenerationTest, ASequenceThatGaveItsPagesBackHasTheSameBits) {
   const Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);

@@ -133,6 +133,17 @@ TEST(OptionsTest, NumbersAreDecimalAndInRange) {
     EXPECT_TRUE(integers.contains(known)) << known;
 }
 
+TEST(OptionsTest, StopTexts) {
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(parse({"--weights", "s", "--generate", "1", "--stop", "[a,b]", "--stop", "é"}).options.generation.stop,
+            (Texts{"[a,b]", "é"}));
+  for (const char* text : {"", "\xff", "a\xc3"})
+    EXPECT_EQ(parse({"--weights", "s", "--generate", "1", "--stop", text}).text,
+              "lfm2_stage: --stop: no text in UTF-8, expected one of at least a character\n");
+  EXPECT_EQ(parse({"--weights", "s", "--stop", "a"}).exit_code, 64);  // of a job that scores
+  EXPECT_EQ(parse({"--weights", "s", "--generate", "1", "--stop", "a", "--replicas", "2"}).exit_code, 64);
+}
+
 TEST(OptionsTest, NumbersMeanWhatTheySay) {
   const ParsedCommandLine parsed =
       parse({"--weights", "s", "--samples", "010", "--length", "0032", "--seed", "18446744073709551615", "--layers",

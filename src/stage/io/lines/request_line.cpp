@@ -19,7 +19,7 @@ namespace lfm2 {
 namespace {
 
 constexpr std::string_view kCompletionsUrl = "/v1/completions", kChatUrl = "/v1/chat/completions";
-constexpr int32_t kMaxLogProbs = 1024;
+constexpr int32_t kMaxLogProbs = 1024, kMaxChoices = 128;
 constexpr size_t kMaxBiases = 1024, kMaxStops = 64, kMaxStopBytes = 1024;
 
 std::string excerpt(const OrderedJson& value) {
@@ -48,14 +48,14 @@ constexpr std::array kIgnored{"model",
 // Fields that have one value here: any other would change the answer.
 bool is_neutral(const std::string& key, const OrderedJson& value) {
   if (value.is_null()) return true;
-  if (key == "n" || key == "best_of") return value.is_number() && value.get<double>() == 1;
+  if (key == "best_of") return value.is_number() && value.get<double>() == 1;
   if (key == "stream" || key == "echo") return value == false;
   if (key == "suffix") return value == "";
   if (key == "tool_choice") return value == "auto" || value == "none";
   if (key == "response_format") return value.is_object() && value.contains("type") && value["type"] == "text";
   return false;
 }
-constexpr std::array kOneValue{"n", "best_of", "stream", "echo", "suffix", "tool_choice", "response_format"};
+constexpr std::array kOneValue{"best_of", "stream", "echo", "suffix", "tool_choice", "response_format"};
 
 const TextModel& text_model(const LineContext& context, const std::string& where) {
   if (context.text == nullptr) throw Error(ExitCode::kData, fmt::format("{}: {}", where, context.text_error));
@@ -205,6 +205,7 @@ void read_rules(FieldReader& fields, SampleRules& rules) {
   rules.frequency_penalty = fields.number("frequency_penalty", -2, 2);
   if (const auto count = fields.integer("min_tokens", 0, INT32_MAX)) rules.min_tokens = static_cast<int32_t>(*count);
   rules.logit_bias = fields.biases("logit_bias");
+  rules.choices = static_cast<int32_t>(fields.integer("n", 1, kMaxChoices).value_or(1));
   rules.stop = fields.stops("stop");
   rules.stop_token_ids = fields.ids("stop_token_ids");
   rules.ignore_eos = fields.flag("ignore_eos");

@@ -22,6 +22,7 @@ constexpr bool is_batch_line(LineForm form) {
 struct SampleRules {
   LineForm form = LineForm::kIds;
   bool ignore_eos = false;
+  int32_t choices = 1;  // draws from the same prompt: "n"
   std::optional<int64_t> max_new = {};
   std::optional<float> temperature = {}, top_p = {}, min_p = {};
   std::optional<float> repetition_penalty = {}, presence_penalty = {}, frequency_penalty = {};
@@ -58,6 +59,10 @@ class RuleTable {
     SampleRules rules = distinct_[of_sample_.empty() ? 0 : of_sample_[at]];
     if (!seeds_.empty()) rules.seed = seeds_[at];
     return rules;
+  }
+  // Of the rules of a sample the number of choices alone.
+  int32_t choices(int64_t sample) const {
+    return empty() ? 1 : distinct_[of_sample_.empty() ? 0 : of_sample_[static_cast<size_t>(sample)]].choices;
   }
   bool have_seeds() const { return !seeds_.empty(); }
   const std::vector<SampleRules>& distinct() const { return distinct_; }  // without seeds

@@ -103,10 +103,11 @@ TEST_F(RequestLineTest, Fields) {
     const std::string fields =
         R"({"prompt": "a", "max_tokens": 3, "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "top_k": 9, "seed": 12,
             "repetition_penalty": 1.25, "presence_penalty": -0.5, "frequency_penalty": 1.5, "min_tokens": 6,
-            "logit_bias": {"12": -100, "3": 0.5}, "stop": ["é", "##"], "logprobs": 4,
+            "n": 3, "logit_bias": {"12": -100, "3": 0.5}, "stop": ["é", "##"], "logprobs": 4,
             "stop_token_ids": [8, 7], "ignore_eos": true})";
     SampleRules expected{.form = batch ? LineForm::kCompletion : LineForm::kPrompt,
                          .ignore_eos = true,
+                         .choices = 3,
                          .max_new = 3,
                          .temperature = 0.5f,
                          .top_p = 0.25f,
@@ -161,6 +162,8 @@ TEST_F(RequestLineTest, RefusedFields) {
   expect_refused(R"("logit_bias": {"-4": 1})", R"("logit_bias" is {"-4": 1}, )" + biases);
   expect_refused(R"("logit_bias": {" 4": 1})", R"("logit_bias" is {" 4": 1}, )" + biases);
   expect_refused(R"("logit_bias": [4])", R"("logit_bias" is [4], )" + biases);
+  expect_refused(R"("n": 0)", R"("n" is 0, expected an integer from 1 to 128)");
+  expect_refused(R"("n": true)", R"("n" is true, expected an integer from 1 to 128)");
   expect_refused(R"("top_k": -2)", R"("top_k" is -2, expected an integer from -1 to 2147483648)");
   expect_refused(
       R"("seed": 9223372036854775808)",
@@ -191,9 +194,9 @@ TEST_F(RequestLineTest, NeutralValues) {
     EXPECT_EQ(refusal(R"({"prompt": "a", )" + std::string(field) + "}"), "accepted") << field;
   }
   for (const char* field :
-       {R"("n": 2)", R"("n": true)", R"("best_of": 3)", R"("stream": true)", R"("echo": true)", R"("suffix": "x")",
-        R"("tool_choice": "required")", R"("response_format": {"type": "json_object"})",
-        R"("response_format": {"type": 5})", R"("response_format": {})", R"("response_format": "text")"}) {
+       {R"("best_of": 3)", R"("stream": true)", R"("echo": true)", R"("suffix": "x")", R"("tool_choice": "required")",
+        R"("response_format": {"type": "json_object"})", R"("response_format": {"type": 5})",
+        R"("response_format": {})", R"("response_format": "text")"}) {
     const std::string error = of_body(R"({"prompt": "a", )" + std::string(field) + "}").error;
     EXPECT_NE(error.find("which is not supported"), std::string::npos) << field << ": " << error;
   }
