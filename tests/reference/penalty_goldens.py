@@ -34,7 +34,8 @@ def continuations(model, prompts, penalty):
 
 cases = []
 for case in ("tiny-moe", "tiny-dense", "tiny-bf16", "mini-24"):
-    model = AutoModelForCausalLM.from_pretrained(golden / case, dtype=torch.float64, attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(golden / case, dtype=torch.float64, attn_implementation="eager",
+                                                 experts_implementation="eager").eval()
     with h5py.File(golden / case / "golden.h5") as file:
         prompts = torch.from_numpy(file["input_ids"][:].astype("int64"))
     for penalty in PENALTIES:

@@ -1,5 +1,6 @@
 // count_tokens: adds a batch's tokens to the counts that the penalties of their sequences need.
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/device_types.cuh"
 #include "kernels/cuda/sampling/launch.h"
 
 namespace lfm2 {
