@@ -264,7 +264,8 @@ void sample(Bench& bench, int64_t rows, const SamplingRule& rule) {
   std::vector<int32_t> words(static_cast<size_t>(rows * kRuleWords));
   for (int64_t row = 0; row < rows; ++row) std::memcpy(words.data() + row * kRuleWords, &rule, sizeof rule);
   const Tensor rules = bench.integers(words).reshape({rows, kRuleWords});
-  const double seconds = bench.seconds([&](int) { bench.ops().sample(logits, device_draws, rules, ids, log_probs); });
+  const double seconds =
+      bench.seconds([&](int) { bench.ops().sample(logits, {}, device_draws, rules, ids, log_probs); });
   bench.print(fmt::format("sample rows {} top_k {} top_p {}", rows, rule.top_k, rule.top_p), seconds, 0,
               bytes_of({logits}));
   bench.forget();

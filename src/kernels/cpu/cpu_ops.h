@@ -45,7 +45,10 @@ class CpuOps final : public Ops {
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
   void target_log_probs(const Tensor& logits, const Tensor& targets, const Tensor& log_probs,
                         const Tensor& likeliest) override;
-  void sample(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& ids,
+  void count_tokens(const Tensor& ids, const Tensor& keepers, const Batch& batch, const Tensor& counts) override;
+  void adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
+                     const Adjustments& adjustments, const Tensor& out) override;
+  void sample(const Tensor& logits, const Tensor& adjusted, const Tensor& draws, const Tensor& rules, const Tensor& ids,
               const Tensor& log_probs) override;
 
  private:

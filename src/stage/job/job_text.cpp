@@ -56,8 +56,9 @@ std::time_t JobText::time_of_job() const {
 
 void JobText::open(const ShardSet& shards) {
   const bool writes_text = continues_ && options_.output.extension() == ".jsonl";
-  const bool needed = lines_ || options_.prompt || options_.chat || writes_text || !options_.tokenizer.empty() ||
-                      options_.results.score;
+  stops_ = continues_ && !options_.generation.stop.empty();
+  const bool needed = stops_ || lines_ || options_.prompt || options_.chat || writes_text || options_.results.score ||
+                      !options_.tokenizer.empty();
   const std::filesystem::path folder =
       needed ? text_folder(shards, options_.weights, options_.tokenizer) : std::filesystem::path();
   if (!folder.empty()) {
@@ -73,6 +74,7 @@ void JobText::open(const ShardSet& shards) {
         "text needs a tokenizer, and {} holds none: expected shards that were split from a folder "
         "with tokenizer.json, or --tokenizer FOLDER",
         options_.weights.string());
+    if (stops_) throw Error(ExitCode::kData, "--stop: " + missing_);
   }
   if (continues_) read_generation_config(folder);
 }
@@ -101,7 +103,11 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
     model_->expect_template();
     return {.ids = {0}, .offsets = {0, 1}};  // stands for the conversation, which is not known yet
   }
-  if (!options_.prompt) return read_lines(*lines_, context, options_.samples, threads);
+  if (!options_.prompt) {
+    Samples samples = read_lines(*lines_, context, options_.samples, threads);
+    for (const SampleRules& rules : samples.rules.distinct()) stops_ |= !rules.stop.empty();
+    return samples;
+  }
   RequestLine line = parse_text_line(*options_.prompt, context, "--prompt");
   Samples samples{.ids = TokenIds(line.ids.begin(), line.ids.end()),
                   .offsets = {0, static_cast<int64_t>(line.ids.size())}};
@@ -111,9 +117,9 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
 }
 
 void JobText::share(double timeout_seconds) {
-  if (!continues_ || options_.output.extension() != ".jsonl" || writer_ == 0) return;
-  const std::string json = world_.pass(world_.rank() == 0 && model_ ? model_->tokenizer_json() : "", 0, writer_,
-                                       timeout_seconds, "tokenizer");
+  if (!continues_ || writer_ == 0) return;
+  const bool gives = world_.rank() == 0 && model_ && (stops_ || options_.output.extension() == ".jsonl");
+  const std::string json = world_.pass(gives ? model_->tokenizer_json() : "", 0, writer_, timeout_seconds, "tokenizer");
   if (world_.rank() == writer_ && !json.empty()) tokenizer_ = Tokenizer::parse(json, "tokenizer.json");
 }
 

@@ -129,8 +129,9 @@ TEST(OptionsTest, NumbersAreDecimalAndInRange) {
     if (!is_number(option)) continue;
     SCOPED_TRACE(option);
     (parse_value(option, "0.5").run ? fractions : integers).insert(option);
-    std::vector<std::string> refused{"",   " 1",   "1 ",  "+1",   "0x1", "0b1", "1x",   "1;1",      "1 1",   "1,",
-                                     ",1", "1,,1", "nan", "-nan", "NaN", "inf", "-inf", "infinity", "1e400", "-1"};
+    std::vector<std::string> refused{"",   " 1",   "1 ",  "+1",   "0x1", "0b1", "1x",   "1;1",      "1 1",  "1,",
+                                     ",1", "1,,1", "nan", "-nan", "NaN", "inf", "-inf", "infinity", "1e400"};
+    if (option != "--presence-penalty" && option != "--frequency-penalty") refused.push_back("-1");
     if (integers.contains(option)) {
       refused.insert(refused.end(), {"1e0", "1.0", "18446744073709551616", "18446744073709551617",
                                      "-18446744073709551615", "99999999999999999999"});
@@ -143,9 +144,22 @@ TEST(OptionsTest, NumbersAreDecimalAndInRange) {
       EXPECT_EQ(std::count(parsed.text.begin(), parsed.text.end(), '\n'), 1) << parsed.text;
     }
   }
-  EXPECT_EQ(fractions, (std::set<std::string>{"--temperature", "--timeout", "--tolerance", "--top-p"}));
+  EXPECT_EQ(fractions,
+            (std::set<std::string>{"--frequency-penalty", "--min-p", "--presence-penalty", "--repetition-penalty",
+                                   "--temperature", "--timeout", "--tolerance", "--top-p"}));
   for (const char* known : {"--samples", "--seed", "--eos", "--layers", "--replicas", "--threads", "--repeat"})
     EXPECT_TRUE(integers.contains(known)) << known;
+}
+
+TEST(OptionsTest, StopTexts) {
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(parse({"--weights", "s", "--generate", "1", "--stop", "[a,b]", "--stop", "é"}).options.generation.stop,
+            (Texts{"[a,b]", "é"}));
+  for (const char* text : {"", "\xff", "a\xc3"})
+    EXPECT_EQ(parse({"--weights", "s", "--generate", "1", "--stop", text}).text,
+              "lfm2_stage: --stop: no text in UTF-8, expected one of at least a character\n");
+  EXPECT_EQ(parse({"--weights", "s", "--stop", "a"}).exit_code, 64);  // of a job that scores
+  EXPECT_EQ(parse({"--weights", "s", "--generate", "1", "--stop", "a", "--replicas", "2"}).exit_code, 64);
 }
 
 TEST(OptionsTest, NumbersMeanWhatTheySay) {

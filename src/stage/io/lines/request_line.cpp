@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cmath>
 #include <limits>
+#include <map>
 
 #include "kernels/error.h"
 #include "stage/io/lines/target.h"
@@ -17,7 +20,8 @@ namespace lfm2 {
 namespace {
 
 constexpr std::string_view kCompletionsUrl = "/v1/completions", kChatUrl = "/v1/chat/completions";
-constexpr int32_t kMaxLogProbs = 1024;
+constexpr int32_t kMaxLogProbs = 1024, kMaxChoices = 128;
+constexpr size_t kMaxBiases = 1024, kMaxStops = 64, kMaxStopBytes = 1024;
 
 std::string excerpt(const OrderedJson& value) {
   std::string text = json_text(value);
@@ -45,31 +49,19 @@ constexpr std::array kIgnored{"model",
 // Fields that have one value here: any other would change the answer.
 bool is_neutral(const std::string& key, const OrderedJson& value) {
   if (value.is_null()) return true;
-  if (key == "presence_penalty" || key == "frequency_penalty" || key == "min_p" || key == "min_tokens")
-    return value.is_number() && value.get<double>() == 0;
-  if (key == "repetition_penalty" || key == "n" || key == "best_of")
-    return value.is_number() && value.get<double>() == 1;
+  if (key == "best_of") return value.is_number() && value.get<double>() == 1;
   if (key == "stream" || key == "echo") return value == false;
-  if (key == "logit_bias" || key == "stop") return value.empty() && value.is_structured();
   if (key == "suffix") return value == "";
   if (key == "tool_choice") return value == "auto" || value == "none";
   if (key == "response_format") return value.is_object() && value.contains("type") && value["type"] == "text";
   return false;
 }
-constexpr std::array kOneValue{"presence_penalty",
-                               "frequency_penalty",
-                               "min_p",
-                               "min_tokens",
-                               "repetition_penalty",
-                               "n",
-                               "best_of",
-                               "stream",
-                               "echo",
-                               "logit_bias",
-                               "stop",
-                               "suffix",
-                               "tool_choice",
-                               "response_format"};
+constexpr std::array kOneValue{"best_of", "stream", "echo", "suffix", "tool_choice", "response_format"};
+
+const TextModel& text_model(const LineContext& context, const std::string& where) {
+  if (context.text == nullptr) throw Error(ExitCode::kData, fmt::format("{}: {}", where, context.text_error));
+  return *context.text;
+}
 
 // Reads the fields of one object, and knows which of them nobody asked for.
 class FieldReader {
@@ -122,6 +114,42 @@ class FieldReader {
     }
     return ids;
   }
+  // One text, or a list of them.
+  std::vector<std::string> stops(const std::string& key) {
+    const OrderedJson* value = find(key);
+    if (value == nullptr) return {};
+    std::vector<std::string> stops;
+    const OrderedJson list = value->is_string() ? OrderedJson::array({*value}) : *value;
+    const auto is_stop = [](const OrderedJson& stop) {
+      return stop.is_string() && !stop.get_ref<const std::string&>().empty() &&
+             stop.get_ref<const std::string&>().size() <= kMaxStopBytes;
+    };
+    if (!list.is_array() || list.size() > kMaxStops || !std::all_of(list.begin(), list.end(), is_stop))
+      refuse(where_, key, *value, fmt::format("text, or at most {} of 1 to {} bytes", kMaxStops, kMaxStopBytes));
+    for (const OrderedJson& stop : list) stops.push_back(stop.get<std::string>());
+    if (!stops.empty()) text_model(context_, where_);
+    return stops;
+  }
+  // {"id": bias}, as in OpenAI's interface; sorted by id.
+  std::vector<std::pair<int32_t, float>> biases(const std::string& key) {
+    const OrderedJson* value = find(key);
+    std::map<int32_t, float> biases;
+    if (value == nullptr) return {};
+    const auto refuse_it = [&](const OrderedJson& found) {
+      refuse(
+          where_, key, found,
+          fmt::format("at most {} biases from -100 to 100 by token ids from 0 to {}", kMaxBiases, context_.vocab - 1));
+    };
+    if (!value->is_object() || value->size() > kMaxBiases) refuse_it(*value);
+    for (const auto& [id, bias] : value->items()) {
+      int32_t token = -1;
+      const auto [end, error] = std::from_chars(id.data(), id.data() + id.size(), token);
+      const bool is_id = error == std::errc() && end == id.data() + id.size() && token >= 0 && token < context_.vocab;
+      if (!is_id || !bias.is_number() || !(std::abs(bias.get<double>()) <= 100)) refuse_it({{id, bias}});
+      biases[token] = bias.get<float>();
+    }
+    return {biases.begin(), biases.end()};
+  }
   void expect_all_known(bool of_request) const {
     for (const auto& [key, value] : object_.items()) {
       if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
@@ -148,11 +176,6 @@ class FieldReader {
   std::vector<std::string> known_;
 };
 
-const TextModel& text_model(const LineContext& context, const std::string& where) {
-  if (context.text == nullptr) throw Error(ExitCode::kData, fmt::format("{}: {}", where, context.text_error));
-  return *context.text;
-}
-
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where) {
   std::vector<int32_t> ids;
   text_model(context, where).tokenizer().encode(text, special, ids);
@@ -173,10 +196,18 @@ void read_rules(FieldReader& fields, SampleRules& rules) {
   if (const auto newer = fields.integer("max_completion_tokens", 1, kMaxTokens)) rules.max_new = newer;
   rules.temperature = fields.number("temperature", 0, 1e6f);
   rules.top_p = fields.number("top_p", 0, 1);
+  rules.min_p = fields.number("min_p", 0, 1);
   rules.top_k = fields.integer("top_k", -1, kMaxTokens);
   if (rules.top_k == -1) rules.top_k = 0;  // as vLLM says "all"
   if (const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), INT64_MAX))
     rules.seed = static_cast<uint64_t>(*seed);
+  rules.repetition_penalty = fields.number("repetition_penalty", 0.01f, 100);
+  rules.presence_penalty = fields.number("presence_penalty", -2, 2);
+  rules.frequency_penalty = fields.number("frequency_penalty", -2, 2);
+  if (const auto count = fields.integer("min_tokens", 0, INT32_MAX)) rules.min_tokens = static_cast<int32_t>(*count);
+  rules.logit_bias = fields.biases("logit_bias");
+  rules.choices = static_cast<int32_t>(fields.integer("n", 1, kMaxChoices).value_or(1));
+  rules.stop = fields.stops("stop");
   rules.stop_token_ids = fields.ids("stop_token_ids");
   rules.ignore_eos = fields.flag("ignore_eos");
 }
