@@ -91,7 +91,7 @@ class Programs:
             "--output", f"{name}.jsonl", "--report", f"{name}.json", "--quiet")
         text = pathlib.Path(f"{name}.jsonl").read_bytes()
         found = [value for line in text.splitlines() for value in json.loads(line)["logprobs"]]
-        return text, np.array(found), json.loads(pathlib.Path(f"{name}.json").read_text())["scores"]
+        return text, np.array(found, np.float32).astype(np.float64), json.loads(pathlib.Path(f"{name}.json").read_text())["scores"]
 
 
 def check_scores(programs, shards, made, plain):
