@@ -156,11 +156,11 @@ TEST_F(RequestLineTest, RefusedFields) {
   expect_refused(R"("frequency_penalty": "1")", R"("frequency_penalty" is "1", expected a number from -2 to 2)");
   expect_refused(R"("min_tokens": -1)", R"("min_tokens" is -1, expected an integer from 0 to 2147483647)");
   const std::string biases = "expected at most 1024 biases from -100 to 100 by token ids from 0 to 1208";
-  expect_refused(R"("logit_bias": {"1209": 1})", R"("logit_bias" is {"1209": 1}, )" + biases);
-  expect_refused(R"("logit_bias": {"4": 101})", R"("logit_bias" is {"4": 101}, )" + biases);
-  expect_refused(R"("logit_bias": {"4": null})", R"("logit_bias" is {"4": null}, )" + biases);
-  expect_refused(R"("logit_bias": {"-4": 1})", R"("logit_bias" is {"-4": 1}, )" + biases);
-  expect_refused(R"("logit_bias": {" 4": 1})", R"("logit_bias" is {" 4": 1}, )" + biases);
+  expect_refused(R"("logit_bias": {"1209": 1})", R"("logit_bias" is {"1209":1}, )" + biases);
+  expect_refused(R"("logit_bias": {"4": 101})", R"("logit_bias" is {"4":101}, )" + biases);
+  expect_refused(R"("logit_bias": {"4": null})", R"("logit_bias" is {"4":null}, )" + biases);
+  expect_refused(R"("logit_bias": {"-4": 1})", R"("logit_bias" is {"-4":1}, )" + biases);
+  expect_refused(R"("logit_bias": {" 4": 1})", R"("logit_bias" is {" 4":1}, )" + biases);
   expect_refused(R"("logit_bias": [4])", R"("logit_bias" is [4], )" + biases);
   expect_refused(R"("n": 0)", R"("n" is 0, expected an integer from 1 to 128)");
   expect_refused(R"("n": true)", R"("n" is true, expected an integer from 1 to 128)");
@@ -176,7 +176,7 @@ TEST_F(RequestLineTest, RefusedFields) {
   expect_refused(R"("stop_token_ids": 4)", R"("stop_token_ids" is 4, expected a list of token ids)");
   expect_refused(R"("ignore_eos": 1)", R"("ignore_eos" is 1, expected true or false)");
   expect_refused(R"("stop": [""])", R"("stop" is [""], expected text, or at most 64 of 1 to 1024 bytes)");
-  expect_refused(R"("stop": ["x", 5])", R"("stop" is ["x", 5], expected text, or at most 64 of 1 to 1024 bytes)");
+  expect_refused(R"("stop": ["x", 5])", R"("stop" is ["x",5], expected text, or at most 64 of 1 to 1024 bytes)");
   expect_refused(R"("stop": 5)", R"("stop" is 5, expected text, or at most 64 of 1 to 1024 bytes)");
   EXPECT_EQ(refusal(R"({"prompt": "a", "colour": 1})").substr(0, 39), R"(unknown key "colour", expected one of i)");
   EXPECT_EQ(refusal(R"({"prompt": "a", "x\ny": 1})").substr(0, 18), R"(unknown key "x\x0a)");
