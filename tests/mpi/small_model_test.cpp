@@ -55,8 +55,9 @@ TEST_P(SmallModelTest, LogProbabilitiesOfTextsAreThoseOfTransformers) {
   const int64_t vocab = logits.dim(1);
   double sum = 0, exact_sum = 0, worst = 0;
   size_t next = 0;
-  for (size_t sample = 0; sample + 1 < offsets.values.size(); ++sample)
-    for (auto at = static_cast<int64_t>(offsets.values[sample]) + 1; at < offsets.values[sample + 1]; ++at, ++next) {
+  for (size_t sample = 0; sample + 1 < offsets.values.size(); ++sample) {
+    const auto end = static_cast<int64_t>(offsets.values[sample + 1]);
+    for (auto at = static_cast<int64_t>(offsets.values[sample]) + 1; at < end; ++at, ++next) {
       const auto row = logits.values.begin() + (at - 1) * vocab, best = std::max_element(row, row + vocab);
       double total = 0;
       for (auto logit = row; logit != row + vocab; ++logit) total += std::exp(*logit - *best);
@@ -67,6 +68,7 @@ TEST_P(SmallModelTest, LogProbabilitiesOfTextsAreThoseOfTransformers) {
       exact_sum += log_probs.values[next];
       EXPECT_EQ(best - row == token, likeliest.values[next] != 0) << "token " << at;
     }
+  }
   ASSERT_EQ(next, log_probs.values.size());
   EXPECT_LE(worst, 1e-4);
   const auto tokens = static_cast<double>(next);

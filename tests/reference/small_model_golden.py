@@ -4,7 +4,7 @@
     small_model_golden.py FOLDER        tests/golden/kjv-moe
 
 The passages are some of held-out.jsonl. Where two experts' scores nearly tie, rounding may choose either: such passages are left out by the
-rule below, never by a tolerance. Needs torch, transformers 5.17, h5py; a minute on a CPU.
+rule below, never by a tolerance. Needs torch, transformers 5.17, h5py; two minutes on a CPU.
 """
 import json, pathlib, sys
 import h5py
@@ -19,6 +19,7 @@ PASSAGES = 10            # of scores.h5
 CONVERSATIONS = 4        # tried for messages.jsonl
 GREEDY_TOKENS = 40       # at most, behind each opening and each conversation
 SMALLEST_GAP = 1e-5      # of the scores of a chosen and a refused expert; fp32 computes scores to about 1e-6
+SMALLEST_BF16_GAP = 1e-2 # the same where bf16 is compared; it computes scores to some 1e-3
 SMALLEST_LEAD = 1e-3     # of a greedy token's logit over the next one
 
 
@@ -50,14 +51,20 @@ def is_robust(double, gaps, ids, prompt):
     return gaps.smallest > SMALLEST_GAP and (best[:, 0] - best[:, 1]).min() > SMALLEST_LEAD
 
 
+@torch.inference_mode()
 def write_samples(folder, double, gaps, texts):
-    """golden.h5, of the beginnings of passages."""
+    """golden.h5, of pieces of passages, at most one of each, whose experts are the same in bf16."""
     found = []
-    for ids in texts:
-        whole = golden.continued(double, ids[None, :LENGTH], golden.GREEDY)[0]
-        if len(found) < SAMPLES and is_robust(double, gaps, whole, LENGTH):
-            found.append(ids[:LENGTH])
-    golden.write(folder, torch.stack(found))
+    for text in texts:
+        for ids in text[1:].split(LENGTH)[:-1]:  # without the token that begins every text: its experts nearly tie
+            gaps.smallest = np.inf
+            double.model(ids[None], use_cache=False)
+            if gaps.smallest > SMALLEST_BF16_GAP and is_robust(double, gaps, golden.continued(double, ids[None], golden.GREEDY)[0], LENGTH):
+                found.append(ids)
+                break
+        if len(found) == SAMPLES:
+            return golden.write(folder, torch.stack(found))
+    sys.exit(f"small_model_golden.py: only {len(found)} samples whose experts do not tie")
 
 
 def write_scores(folder, double, gaps, passages):
@@ -103,11 +110,12 @@ def write_greedy(path, double, gaps, tokenizer, prompts):
 def main():
     folder = pathlib.Path(sys.argv[1])
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    lines = [json.loads(line) for line in (folder / "held-out.jsonl").read_text(encoding="utf-8").splitlines()][::7]  # from all over the book
-    passages = [(line, torch.tensor(tokenizer.encode(line["text"]))) for line in lines]
+    lines = [json.loads(line) for line in (folder / "held-out.jsonl").read_text(encoding="utf-8").splitlines()]
+    texts = [torch.tensor(tokenizer.encode(line["text"])) for line in lines]
+    lines, passages = lines[::7], list(zip(lines, texts))[::7]  # from all over the book
     double = golden.load(folder, torch.float64)
     gaps = Gaps(double)
-    write_samples(folder, double, gaps, [ids for _, ids in passages])
+    write_samples(folder, double, gaps, texts)
     write_scores(folder, double, gaps, passages)
     write_greedy(folder / "openings.txt", double, gaps, tokenizer, {opening: tokenizer.encode(opening) for opening in OPENINGS})
     conversations = [[{"role": "user", "content": line["text"].split("\n")[0]}] for line in lines]
