@@ -425,6 +425,10 @@ TEST_F(TextResumeTest, AnotherJobIsRefused) {
   write_bytes(folder_ / "in.jsonl", input);
   refused({"--temperature", "0.3"}, 64, {"other options", "--temperature"});
   refused({"--seed", "9"}, 64, {"other options", "--seed"});
+  refused({"--stop", "x"}, 64, {"other options", "--stop"});
+  refused({"--frequency-penalty", "1"}, 64, {"other options", "penalties"});
+  refused({"--min-p", "0.5"}, 64, {"other options", "--min-p"});
+  refused({"--min-tokens", "2"}, 64, {"other options", "--min-tokens"});
   write_texts(folder_ / "texts", kTemplate + std::string(" "));
   refused({"--tokenizer", folder_ / "texts"}, 65, {"other"});
   write_texts(folder_ / "texts", "{# of the same texts #}" + std::string(kTemplate));
