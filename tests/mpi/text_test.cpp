@@ -203,6 +203,12 @@ TEST_F(TextRunTest, PromptAndStandardInput) {
     const Outcome outcome = run(ranks, {"--prompt", "Hello, it is", "--quiet"});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_EQ(outcome.out, text + "\n") << ranks;
+    // The text ends before a stop text: here its first letter behind the fourth byte.
+    const auto letter = std::find_if(text.begin() + 4, text.end(), [](char c) { return c >= 'a' && c <= 'z'; });
+    ASSERT_NE(letter, text.end());
+    const Outcome stopped = run(ranks, {"--prompt", "Hello, it is", "--quiet", "--stop", std::string(1, *letter)});
+    EXPECT_EQ(stopped.exit_code, 0) << stopped.err;
+    EXPECT_EQ(stopped.out, text.substr(0, text.find(*letter)) + "\n") << ranks;
     for (const char* shell : {R"(exec "$@" <"$0")", R"(while read -r l; do echo "$l"; sleep 0.1; done <"$0" | "$@")"}) {
       Arguments command =
           stage_command(ranks, {"--weights", shards(ranks), "--input", "-", "--output", folder_ / "piped.jsonl"});
@@ -425,6 +431,10 @@ TEST_F(TextResumeTest, AnotherJobIsRefused) {
   write_bytes(folder_ / "in.jsonl", input);
   refused({"--temperature", "0.3"}, 64, {"other options", "--temperature"});
   refused({"--seed", "9"}, 64, {"other options", "--seed"});
+  refused({"--stop", "x"}, 64, {"other options", "--stop"});
+  refused({"--frequency-penalty", "1"}, 64, {"other options", "penalties"});
+  refused({"--min-p", "0.5"}, 64, {"other options", "--min-p"});
+  refused({"--min-tokens", "2"}, 64, {"other options", "--min-tokens"});
   write_texts(folder_ / "texts", kTemplate + std::string(" "));
   refused({"--tokenizer", folder_ / "texts"}, 65, {"other"});
   write_texts(folder_ / "texts", "{# of the same texts #}" + std::string(kTemplate));

@@ -150,15 +150,17 @@ void GenerationJob::add_to_identity(Json& identity) const {
     identity["--generate" + suffix] = request.max_new;
     identity["--temperature" + suffix] = request.rule.temperature;
     identity["--eos" + suffix] = request.eos_tokens;
-    identity["--stop" + suffix] = request.stop;
-    identity["--min-tokens" + suffix] = request.rule.min_tokens;
-    identity["penalties" + suffix] = {request.rule.repetition_penalty, request.rule.presence_penalty,
-                                      request.rule.frequency_penalty};
+    const SamplingRule& rule = request.rule;
+    // Only what is asked for: a job without these has the identity that it always had.
+    if (!request.stop.empty()) identity["--stop" + suffix] = request.stop;
+    if (rule.min_tokens > 0) identity["--min-tokens" + suffix] = rule.min_tokens;
+    if (rule.counts())
+      identity["penalties" + suffix] = {rule.repetition_penalty, rule.presence_penalty, rule.frequency_penalty};
+    if (rule.min_p > 0) identity["--min-p" + suffix] = rule.min_p;
     if (request.rule.temperature == 0 && suffix.empty()) return;
     identity["--seed"] = request.rule.seed;
     identity["--top-k" + suffix] = request.rule.top_k;
     identity["--top-p" + suffix] = request.rule.top_p;
-    identity["--min-p" + suffix] = request.rule.min_p;
   };
   const RequestDefaults defaults = this->defaults();
   add(defaults.of_ids, "");
