@@ -139,7 +139,7 @@ class LFM2Stage(TemplateLM):
             assert context and continuation and len(continuation) <= self.max_length
             whole = (context + continuation)[-(self.max_length + 1):]
             lines.append({"input_ids": whole[:-len(continuation)], "target": continuation})
-        return [(answer["sum_logprob"], answer["is_greedy"]) for answer in self._run(lines, "--score")]
+        return [(answer["sum_logprob"], all(answer["is_greedy"])) for answer in self._run(lines, "--score")]
 
     def _loglikelihood_tokens(self, requests, disable_tqdm=False, **_):
         results = self._score([(context, continuation) for _, context, continuation in requests])
