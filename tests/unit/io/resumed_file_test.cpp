@@ -120,8 +120,10 @@ TEST_F(ResumedFileTest, BecomesTheSameFileWhateverWasLost) {
       damages.push_back({[](std::string& text) { std::fill(text.begin(), text.begin() + 8, '\0'); }, 3});
     }
     if (output.extension() == ".h5") {
+      // Scores are so small that more would be the rows of finished samples.
+      const size_t cut = form.kind.score ? 8 : 100;
       damages.push_back({[&](std::string& text) { flip(text, text.size() - 3); }, 3});
-      damages.push_back({[&](std::string& text) { text.resize(text.size() - 100); }, 3});
+      damages.push_back({[cut](std::string& text) { text.resize(text.size() - cut); }, 3});
     }
     std::filesystem::remove(output);
     EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));

@@ -325,7 +325,10 @@ TEST(RequestLineKindTest, TheFirstLineDecides) {
 
 class TargetTest : public RequestLineTest {
  protected:
-  TargetTest() { context_.scores = true; }
+  TargetTest() {
+    context_.continues = false;
+    context_.scores = true;
+  }
 };
 
 TEST_F(TargetTest, AllButTheFirstWithoutOne) {
