@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh machine to a checked run: installs what is missing, builds, splits the 24-layer golden checkpoint into
-# four shards, and runs it on four ranks against the logits of transformers (VALID); then runs the built-in job on a
-# synthetic model.
+# four shards, and runs it on four ranks against the logits of transformers (VALID); runs the built-in job on a
+# synthetic model; then does the same with a small model that was trained, and lets it continue texts.
 set -eu
 cd "$(dirname "$0")/.."
 . launch/packages.sh
@@ -21,3 +21,21 @@ echo "The built-in job on a synthetic model"
 [ -f demo/tiny/model.safetensors ] || "$tools" synth --config lfm2-tiny --out demo/tiny
 "$tools" split demo/tiny --stages 4 --out demo/tiny-shards --force
 launch/run.sh -n 4 --weights demo/tiny-shards
+
+# Trained on the King James Bible: tests/golden/README.md.
+small=tests/golden/kjv-moe
+echo
+echo "Scoring with a small trained model, comparing with transformers"
+"$tools" split "$small" --stages 4 --out demo/kjv --force
+launch/run.sh -n 4 --weights demo/kjv --dtype fp32 --input "$small/golden.h5" --logits all --answers "$small/golden.h5"
+
+echo
+echo "Continuing texts with it; transformers gives the same, byte for byte:"
+launch/run.sh -n 4 --weights demo/kjv --dtype fp32 --input "$small/openings.txt" --generate 40 --output demo/texts.jsonl --quiet
+cmp demo/texts.jsonl "$small/openings.expected.jsonl"
+paste -d '\0' "$small/openings.txt" <(sed -E 's/.*"text":"(([^"\\]|\\.)*)".*/\1/; s/\\n/ \/ /g' demo/texts.jsonl)
+
+echo
+echo "What it draws, token by token (--prompt):"
+printf 'And it came to pass'
+launch/run.sh -n 4 --weights demo/kjv --prompt "And it came to pass" --seed 4

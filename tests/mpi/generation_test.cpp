@@ -103,12 +103,11 @@ TEST_P(GenerationRunTest, LogProbabilitiesAreThoseOfScoring) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, GenerationRunTest, testing::Values("tiny-moe", "tiny-dense", "tiny-bf16", "mini-24"),
-                         [](const auto& tested) {
-                           std::string name = tested.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Golden, GenerationRunTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
+  std::string name = tested.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
 
 TEST(GenerationRunTest, DrawnTextsAreTheSameForAnyRanks) {
   const TemporaryFolder folder;

@@ -9,7 +9,7 @@ namespace lfm2::test {
 
 // The shards of a golden case, split into `stages` files; there are splits for 1 and 4.
 std::filesystem::path golden_shards(const std::string& golden_case, int stages);
-inline const std::vector<std::string> kGoldenCases = {"tiny-moe", "mini-24", "tiny-bf16", "tiny-dense"};
+inline const std::vector<std::string> kGoldenCases = {"tiny-moe", "mini-24", "tiny-bf16", "tiny-dense", "kjv-moe"};
 
 // A folder for the files of a test, empty at the start and removed at the end.
 class TemporaryFolder {

@@ -148,12 +148,11 @@ TEST_P(GeneratorTest, CachedStepsHaveTheBitsOfTheFullForward) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, GeneratorTest, testing::Values("tiny-moe", "tiny-dense", "tiny-bf16", "mini-24"),
-                         [](const auto& tested) {
-                           std::string name = tested.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Golden, GeneratorTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
+  std::string name = tested.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
 
 Samples ragged_prompts(int64_t vocab) {
   Samples all{.ids = {}, .offsets = {0}};

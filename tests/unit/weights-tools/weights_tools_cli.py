@@ -22,7 +22,7 @@ except ImportError as missing:
     sys.exit(77)
 
 PROGRAM, GOLDEN = sys.argv[1], pathlib.Path(sys.argv[2])
-CASES = ["tiny-moe", "mini-24", "tiny-bf16", "tiny-dense"]
+CASES = ["tiny-moe", "mini-24", "tiny-bf16", "tiny-dense", "kjv-moe"]
 TIMEOUT = 120
 
 
