@@ -1,6 +1,8 @@
 // A connection of the HTTP server without a socket: bytes go in in pieces of any size, time is what the test says.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -12,6 +14,25 @@
 #include "serve/http/connection.h"
 
 namespace lfm2::test {
+
+// Answers with the method, the path, the query and the body.
+inline http::Service echo() {
+  return {.handle = [](http::Request&& request, const http::Responder& responder) {
+    responder.answer({.content_type = "text/plain",
+                      .body = fmt::format("{} {} {} {}", request.method, request.path, request.query, request.body)});
+  }};
+}
+
+inline std::string status_of(std::string_view output) {
+  return output.starts_with("HTTP/1.1 ") ? std::string(output.substr(9, 3)) : "none";
+}
+
+inline std::string body_of(const std::string& output) {
+  const size_t end = output.find("\r\n\r\n");
+  return end == std::string::npos ? "none" : output.substr(end + 4);
+}
+
+inline bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
 class HttpWire {
  public:
