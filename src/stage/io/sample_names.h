@@ -56,6 +56,9 @@ class SampleNames {
     }
   }
 
+  void set_memory_limit(uint64_t bytes) { text_.set_memory_limit(bytes); }  // a test lowers it
+  bool is_on_disk() const { return text_.is_on_disk(); }
+
  private:
   static constexpr uint64_t kMaxBytes = uint64_t{1} << 36;
   TemporaryRange text_{kMaxBytes, uint64_t{64} << 20, "names and errors of samples"};
