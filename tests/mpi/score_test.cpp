@@ -126,6 +126,7 @@ TEST_P(GoldenScoreTest, AsTransformersAndTheSameBitsEverywhere) {
   }
   write_lines("in.jsonl", samples);
   const std::string input = folder_ / "in.jsonl";
+  const bool has_tokenizer = std::filesystem::exists(golden_dir() / GetParam() / "tokenizer.json");
   for (const char* dtype : {"fp32", "bf16"}) {
     std::string first;
     Json scores;
@@ -145,7 +146,7 @@ TEST_P(GoldenScoreTest, AsTransformersAndTheSameBitsEverywhere) {
         EXPECT_EQ(text, first);
         EXPECT_EQ(report().at("scores"), scores);
         EXPECT_NE(out_.find("\nperplexity "), std::string::npos) << out_;
-        EXPECT_EQ(out_.find("by byte"), std::string::npos) << "there is no tokenizer";
+        EXPECT_EQ(out_.find("by byte") != std::string::npos, has_tokenizer) << out_;
       }
   }
 }
