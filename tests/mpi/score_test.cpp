@@ -130,8 +130,8 @@ TEST_P(GoldenScoreTest, AsTransformersAndTheSameBitsEverywhere) {
   for (const char* dtype : {"fp32", "bf16"}) {
     std::string first;
     Json scores;
-    for (const int ranks : {1, 2, 3, 4})
-      for (const char* micro_batch : {"1", "2", "5"}) {
+    for (const int ranks : {1, 3, 4})
+      for (const char* micro_batch : {"1", "5"}) {
         SCOPED_TRACE(testing::Message() << dtype << ", " << ranks << " ranks, micro-batch " << micro_batch);
         const Arguments job{"--weights",     golden_shards(GetParam(), ranks % 2 == 0 ? 4 : 1),
                             "--input",       input,
