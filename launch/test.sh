@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test.sh [--all]: installs what is missing, builds, and runs the tests that a change needs; with --all, every test that
 # this machine can run: a Slurm of its own, searching fuzzers and the whole campaign of faults take an hour more. With
-# CI=true also what a change seldom needs and takes minutes: parts of the campaign, limits of memory. Says
+# CI=true also what a change seldom needs and takes minutes: parts of the campaign, stalled ranks, limits of memory. Says
 # what it skips and why. LFM2_TEST_PRESET=cpu-asan runs the same under AddressSanitizer and UBSan.
 set -eu
 case $#,${1:-} in
@@ -30,5 +30,7 @@ selection=(-LE '^(long|ci)$')
 [ -z "$all" ] || selection=()
 status=0
 ctest --test-dir "build/$preset" --output-on-failure --no-tests=error -j $(($(nproc) * 2)) "${selection[@]}" || status=$?
-[ "$all" ] || echo "Left out: the tests under a real Slurm, the searching fuzzers, the campaign of faults. launch/test.sh --all runs them too."
+left_out="the tests under a real Slurm, the searching fuzzers, the campaign of faults"
+[ "${CI:-}" ] || left_out+=", stalled ranks, limits of memory"
+[ "$all" ] || echo "Left out: $left_out. launch/test.sh --all runs them too."
 exit $status

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # many_lines.sh LFM2_STAGE WEIGHTS_TOOLS MPIRUN [LINES [FOLDER]]: a file of many prompts through a tiny model on two
 # ranks: once through, once stopped and once killed in the middle and resumed to the same bytes. No rank's memory may
-# grow by more than 100 bytes a line, short names and token ids included. The files take some hundred bytes a line in
-# FOLDER, else in TMPDIR.
+# grow by more than 100 bytes a line, short names and token ids included. From four million lines on also a file of long
+# names and faults alone: the first 64 MB of names and of errors are in memory and would be most of a smaller file's.
+# The files take some hundred bytes a line in FOLDER, else in TMPDIR.
 set -eu
 program=$1 tools=$2 mpirun=$3 lines=${4:-400000}
 limit=100 # bytes a line
@@ -33,6 +34,9 @@ make_lines() {
   seq "$1" | awk '{ printf "{\"id\": \"n%d\", \"prompt\": \"%d%s\", \"max_tokens\": %d}\n", $1, $1 % 97, $1 % 3 ? " of" : "", 1 + $1 * 7 % 5 % 2 }'
 }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+make_faulty_lines() {
+  seq "$1" | awk '{ printf "{\"custom_id\": \"a name of fifty bytes for a line of a batch %08d\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": 7.5}}\n", $1 }'
+}
 # start LINES OUTPUT OPTION...: starts two ranks, `job` is the process that started them.
 start() {
   "$mpirun" --bind-to none -np 2 "$program" --weights "$folder/shards" --device cpu --progress off --ignore-eos --prefill-chunk 1024 \
@@ -86,7 +90,19 @@ for count in "$lines" "$few"; do
   done
   [ "$(wc -l <"$folder/whole-$count.jsonl")" -eq "$count" ] || fail "$count lines in, another number out"
 done
-for way in whole stopped killed; do
+ways="whole stopped killed"
+if [ "$lines" -ge 4000000 ]; then
+  ways+=" faulty"
+  for count in "$lines" "$few"; do
+    rm -f "$folder"/*.jsonl
+    make_faulty_lines "$count" >"$folder/$count.jsonl"
+    run "$count" "faulty-$count"
+    [ "$(grep -c '"status_code":400' "$folder/faulty-$count.jsonl")" -eq "$count" ] || fail "faulty-$count: not every line was answered with an error"
+  done
+else
+  echo "Fewer than four million lines: faulty lines with long names are left out."
+fi
+for way in $ways; do
   /usr/bin/env python3 - "$way" "$((lines - few))" "$limit" "$(peaks "$way-$few")" "$(peaks "$way-$lines")" <<'END' || fail "$way: more than $limit bytes a line"
 import sys
 way, lines, limit = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

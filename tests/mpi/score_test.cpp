@@ -126,11 +126,12 @@ TEST_P(GoldenScoreTest, AsTransformersAndTheSameBitsEverywhere) {
   }
   write_lines("in.jsonl", samples);
   const std::string input = folder_ / "in.jsonl";
+  const bool has_tokenizer = std::filesystem::exists(golden_dir() / GetParam() / "tokenizer.json");
   for (const char* dtype : {"fp32", "bf16"}) {
     std::string first;
     Json scores;
-    for (const int ranks : {1, 2, 3, 4})
-      for (const char* micro_batch : {"1", "2", "5"}) {
+    for (const int ranks : {1, 3, 4})
+      for (const char* micro_batch : {"1", "5"}) {
         SCOPED_TRACE(testing::Message() << dtype << ", " << ranks << " ranks, micro-batch " << micro_batch);
         const Arguments job{"--weights",     golden_shards(GetParam(), ranks % 2 == 0 ? 4 : 1),
                             "--input",       input,
@@ -145,7 +146,7 @@ TEST_P(GoldenScoreTest, AsTransformersAndTheSameBitsEverywhere) {
         EXPECT_EQ(text, first);
         EXPECT_EQ(report().at("scores"), scores);
         EXPECT_NE(out_.find("\nperplexity "), std::string::npos) << out_;
-        EXPECT_EQ(out_.find("by byte"), std::string::npos) << "there is no tokenizer";
+        EXPECT_EQ(out_.find("by byte") != std::string::npos, has_tokenizer) << out_;
       }
   }
 }

@@ -222,6 +222,40 @@ TEST_F(TextRunTest, PromptAndStandardInput) {
   expect_refused(2, {"--input", "-", "--resume", "--output", folder_ / "o.jsonl"}, 64, {"--resume with --input -"});
 }
 
+// Whoever writes standard input may never end it.
+TEST_F(TextRunTest, StoppedWhileItWaitsForStandardInput) {
+  Arguments command = stage_command(2, {"--weights", shards(2), "--input", "-", "--output", folder_ / "o.jsonl"});
+  command.insert(command.begin(), {"bash", "-c", R"(exec "$@" < <(sleep 30))", "bash"});
+  const Outcome stopped = run_program(command, {.signal = SIGUSR1, .after_seconds = 3});
+  EXPECT_EQ(stopped.exit_code, 75) << stopped.err;
+  EXPECT_NE(stopped.err.find("stopped on request while the input was read"), std::string::npos) << stopped.err;
+  EXPECT_LT(stopped.seconds, 20);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "o.jsonl"));
+}
+
+// Errors go to the rank that writes in pieces of 4096.
+TEST_F(TextRunTest, ThousandsOfFaultyLines) {
+  std::vector<std::string> lines;
+  for (int i = 0; i < 10000; ++i)
+    lines.push_back(
+        batch_line("line-" + std::to_string(i), false, i == 5000 ? R"({"prompt": "a"})" : R"({"n": true})"));
+  write_lines("in.jsonl", lines);
+  const std::string output = output_of(1, {"--input", folder_ / "in.jsonl"});
+  std::istringstream stream(output);
+  size_t read = 0;
+  for (std::string line; std::getline(stream, line); ++read) {
+    const Json answer = parse_json(line, "answer");
+    ASSERT_EQ(answer["custom_id"], "line-" + std::to_string(read));
+    ASSERT_EQ(answer["error"].is_null(), read == 5000) << line;
+    if (read != 5000) {
+      const std::string message = answer["error"]["message"];
+      ASSERT_EQ(message.find("line " + std::to_string(read + 1) + ":"), 0u) << line;
+    }
+  }
+  EXPECT_EQ(read, lines.size());
+  EXPECT_EQ(output_of(4, {"--input", folder_ / "in.jsonl"}), output);
+}
+
 // Lines of .txt are scored and continued as lines of {"text"} are.
 TEST_F(TextRunTest, LinesOfText) {
   write_lines("in.txt", {"Hello, it's 12345", "", " 日本 python\r", R"({"prompt": "no JSON here"})"});

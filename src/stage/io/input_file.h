@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "stage/io/lines/sample_rules.h"
-#include "stage/io/sample_errors.h"
-#include "stage/io/sample_names.h"
-#include "stage/io/sample_offsets.h"
-#include "stage/io/token_ids.h"
+#include "stage/io/samples/sample_errors.h"
+#include "stage/io/samples/sample_names.h"
+#include "stage/io/samples/sample_offsets.h"
+#include "stage/io/samples/token_ids.h"
 
 namespace lfm2 {
 

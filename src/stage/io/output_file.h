@@ -12,7 +12,7 @@
 #include "kernels/thread_pool.h"
 #include "stage/io/partial_file.h"
 #include "stage/io/results.h"
-#include "stage/io/sample_names.h"
+#include "stage/io/samples/sample_names.h"
 
 namespace lfm2 {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/thread_pool.h"
-#include "stage/io/sample_offsets.h"
+#include "stage/io/samples/sample_offsets.h"
 #include "stage/support/checksum.h"
 
 namespace lfm2 {

@@ -30,7 +30,7 @@ JobText::JobText(const Options& options, MpiWorld& world)
       lines_ = std::make_unique<LineReader>(options.input, [&world] {
         world.watchdog().pulse();
         if (stop_requested())
-          throw Error(ExitCode::kStopped, "stopped on request while the input was read: nothing was begun");
+          throw Error(ExitCode::kStopped, "stopped on request while the input was read: nothing was computed");
       });
     const std::optional<bool> known = continues_samples(options);
     continues = known ? *known : is_continued(lines_->first());

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "stage/io/results.h"
-#include "stage/io/sample_offsets.h"
+#include "stage/io/samples/sample_offsets.h"
 
 namespace lfm2 {
 

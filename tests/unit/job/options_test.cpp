@@ -295,6 +295,9 @@ TEST(ReportTest, FiguresOfTheJob) {
   EXPECT_EQ(job.median_seconds(), 2);
   EXPECT_EQ(job.lost_share(), 0.25);
   EXPECT_DOUBLE_EQ(job.ideal_lost_share(), 1.0 / 6);
+  JobReport nothing_left = job;
+  nothing_left.micro_batches = 0;
+  EXPECT_EQ(nothing_left.ideal_lost_share(), 0);
   const Json json = Json::parse(to_json(job));
   EXPECT_EQ(json.at("samples_per_second"), 5.0);
   EXPECT_EQ(json.at("validation").at("valid"), false);

@@ -179,6 +179,7 @@ TEST_P(ScorerTest, Bf16IsAsCloseAsTransformersOwnBf16) {
 // --score: the log-probabilities are those of the logits in front of each token, for all tokens but the first and for
 // targets of other lengths, with the same bits for every cut and micro-batch.
 TEST_P(ScorerTest, ScoresAreThoseOfTheLogits) {
+  const int64_t vocab = this->vocab();
   Samples samples = golden_samples(GetParam());
   const std::vector<float> logits = score(GetParam(), equal_partition(layers(), 1), samples, 0, Positions::kAll);
   for (const bool targets : {false, true}) {
@@ -194,12 +195,12 @@ TEST_P(ScorerTest, ScoresAreThoseOfTheLogits) {
     size_t row = 0;
     for (int64_t i = 0; i < samples.count(); ++i)
       for (int64_t token = samples.offsets[i + 1] - samples.scored.length(i); token < samples.offsets[i + 1]; ++token) {
-        const float* at = logits.data() + (token - 1) * vocab();
+        const float* at = logits.data() + (token - 1) * vocab;
         const int32_t id = samples.ids[static_cast<size_t>(token)];
         double sum = 0;
-        for (int64_t other = 0; other < vocab(); ++other) sum += std::exp(static_cast<double>(at[other] - at[id]));
+        for (int64_t other = 0; other < vocab; ++other) sum += std::exp(static_cast<double>(at[other] - at[id]));
         EXPECT_NEAR(alone.log_probs[row], -std::log(sum), 1e-5);
-        EXPECT_EQ(alone.likeliest[row] != 0, std::max_element(at, at + vocab()) - at == id);
+        EXPECT_EQ(alone.likeliest[row] != 0, std::max_element(at, at + vocab) - at == id);
         ++row;
       }
     ScoreCollector found;

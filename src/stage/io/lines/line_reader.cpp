@@ -38,7 +38,11 @@ LineReader::LineReader(std::filesystem::path path, std::function<void()> pulse)
 // A read would wait without an end where nobody writes.
 void LineReader::wait_for_input() {
   pollfd input{.fd = file_.get(), .events = POLLIN, .revents = 0};
-  while (::poll(&input, 1, kPulseMilliseconds) <= 0) pulse_();
+  for (int ready = 0; ready <= 0;) {
+    ready = ::poll(&input, 1, kPulseMilliseconds);
+    if (ready < 0 && errno != EINTR) throw_failed_call(ExitCode::kIo, "poll", name(), errno);
+    if (ready <= 0) pulse_();
+  }
 }
 
 bool LineReader::read_more() {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "stage/io/temporary_range.h"
+#include "stage/io/samples/temporary_range.h"
 
 namespace lfm2 {
 
@@ -55,6 +55,9 @@ class SampleNames {
       at = end + 1;
     }
   }
+
+  void set_memory_limit(uint64_t bytes) { text_.set_memory_limit(bytes); }  // a test lowers it
+  bool is_on_disk() const { return text_.is_on_disk(); }
 
  private:
   static constexpr uint64_t kMaxBytes = uint64_t{1} << 36;
