@@ -34,7 +34,7 @@ ALLOWED = {
     "stage/pipeline": KERNELS + ["comm", "stage/support", "stage/model"],
     "stage/scoring": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline"],
     # Scoring and generation never include each other.
-    "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline"],
+    "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "text"],
 }
 JINJA = ["kernels", "text/jinja/values"]
 ALLOWED |= {
@@ -51,7 +51,9 @@ STAGE = ["stage/support", "stage/hdf5", "stage/model", "stage/shards", "stage/io
 # "stage" is for version.h.
 ALLOWED["stage/job"] = KERNELS + ["kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "stage", *STAGE]
 ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job"]
-ALLOWED["stage"] = ["comm", "stage/support", "stage/job", "stage/doctor"]  # main.cpp
+# Over a job, as a generation whose requests come from clients.
+ALLOWED["serve"] = KERNELS + ["serve/http", "comm", "stage", "stage/support", "stage/io", "stage/io/lines", "stage/generation", "stage/job", "text"]
+ALLOWED["stage"] = ["comm", "serve", "stage/support", "stage/job", "stage/doctor"]  # main.cpp
 TOOLS = ["kernels", "stage/support", "stage/hdf5", "stage/model", "stage/shards"]
 # A circle: model_writer makes the files of model_bin, whose layout needs a writer's types.
 ALLOWED["weights-tools/model"] = TOOLS + ["weights-tools/formats"]
