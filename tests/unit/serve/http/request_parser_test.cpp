@@ -33,9 +33,10 @@ TEST(HttpRequestTest, ChunkedBodies) {
   EXPECT_EQ(body_of(first_answer(head + "0\r\n\r\n")), "POST /  ");
   // Fields behind the body are read and forgotten.
   EXPECT_EQ(body_of(first_answer(head + "1\r\na\r\n0\r\nAuthorization: Bearer x\r\n\r\n")), "POST /  a");
-  for (const char* bad :
-       {"x\r\n", "-1\r\n", "3\r\nabcd\r\n0\r\n\r\n", "3 4\r\nabc\r\n", "\r\n", "fffffffffffffffff\r\n",
-        "0\r\nContent-Length: 3\r\n\r\n", "0\r\nTransfer-Encoding: chunked\r\n\r\n"}) {
+  EXPECT_EQ(body_of(first_answer(head + "1\r\na\r\n0\r\nContent-Length: 9\r\n\r\n")), "POST /  a");
+  for (const char* bad : {"x\r\n", "-1\r\n", "3\r\nabcd\r\n0\r\n\r\n", "3 4\r\nabc\r\n", "\r\n",
+                          "fffffffffffffffff\r\n", "3;a=\"\r\nabc\r\n\"\r\n0\r\n\r\n", "3\nabc\r\n", "3\r\nabc\n\n",
+                          "0\r\nA: b\n\r\n", "0x3\r\n", "+3\r\n", " 3\r\n"}) {
     const std::string out = first_answer(head + bad);
     EXPECT_EQ(status_of(out), "400") << bad;
     EXPECT_TRUE(has(out, "Connection: close")) << bad;
@@ -54,7 +55,7 @@ TEST(HttpRequestTest, RefusesWhatTwoReadersCouldReadInTwoWays) {
       post + "Content-Length: +1\r\n\r\na",
       post + "Content-Length: \r\n\r\n",
       post + "Content-Length: 0x1\r\n\r\na",
-      post + "Content-Length: 99999999999999999999\r\n\r\n",
+      post + "Content-Length: 9999999999999999999999\r\n\r\n",
       post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
       post + "Transfer-Encoding : chunked\r\n\r\n",
       get + "Host: b\r\n\r\n",
