@@ -116,6 +116,8 @@ class RequestParser::Beast final : public beast::basic_parser<true> {
     return bytes.size();
   }
   void on_finish_impl(ErrorCode&) override {}
+  // Overrides in Boost 1.90 and later.
+  void on_trailer_field_impl(beast::field, boost::beast::string_view, boost::beast::string_view, ErrorCode&) {}
   void on_response_impl(int, boost::beast::string_view, int, ErrorCode&) override {}
 
   const Limits& limits_;

@@ -105,6 +105,18 @@ TEST(HttpRequestTest, TargetsOfProxiesNameTheHost) {
   EXPECT_EQ(path, "/a");
 }
 
+TEST(HttpRequestTest, RefusedRequestsHaveRecordsToo) {
+  HttpWire wire(echo(), {.max_body_bytes = 10});
+  wire.feed(http_request("POST", "/a?b", std::string(11, 'x'), "X-Request-Id: mine\r\n"));
+  HttpWire unread(echo());
+  unread.feed("no request\r\n\r\n");
+  ASSERT_EQ(wire.records.size() + unread.records.size(), 2u);
+  EXPECT_EQ(wire.records[0].status, 413);
+  EXPECT_EQ(wire.records[0].method + wire.records[0].path + wire.records[0].id, "POST/amine");
+  EXPECT_EQ(unread.records[0].status, 400);
+  EXPECT_EQ(unread.records[0].path, "");
+}
+
 TEST(HttpRequestTest, LimitsOfHeads) {
   const Limits limits{.max_target_bytes = 100, .max_header_bytes = 1000, .max_fields = 10};
   const auto get = [](size_t target, size_t fields, size_t field) {
