@@ -74,17 +74,22 @@ bool Connection::read_some(Time now) {
   return false;
 }
 
-void Connection::head_read(Time now) {
-  Request& request = parser_->request();
-  request.peer = record_.peer;
+// Of the request that is read, as far as it was.
+void Connection::name_request() {
+  const Request& request = parser_->request();
   record_.method = request.method;
   record_.path = request.path;
   const std::string* id = request.headers.find("X-Request-Id");
-  request.id = id != nullptr && id->size() <= kMaxIdBytes && is_visible(*id)
+  record_.id = id != nullptr && id->size() <= kMaxIdBytes && is_visible(*id)
                    ? *id
                    : fmt::format("{}-{}", shared_->id_prefix, ++shared_->requests);
-  record_.id = request.id;
+}
 
+void Connection::head_read(Time now) {
+  name_request();
+  Request& request = parser_->request();
+  request.peer = record_.peer;
+  request.id = record_.id;
   std::optional<Answer> answer;
   if (shared_->draining)
     answer = error_answer(503, "The server is shutting down.");
@@ -117,7 +122,7 @@ void Connection::start_handler(Time now) {
 void Connection::begin_exchange(bool keep_alive, Time now) {
   state_ = State::kAnswering;
   deadline_ = now + shared_->limits.answer_time;
-  if (record_.id.empty()) record_.id = fmt::format("{}-{}", shared_->id_prefix, ++shared_->requests);
+  if (record_.id.empty()) name_request();
   exchange_ = std::make_shared<Exchange>(shared_,
                                          Exchange::Client{.request_id = record_.id,
                                                           .is_head = record_.method == "HEAD",

@@ -55,6 +55,7 @@ class Connection {
 
   void advance(Time now);
   bool read_some(Time now);  // false: no more can be read now
+  void name_request();
   void head_read(Time now);
   void start_handler(Time now);
   void begin_exchange(bool keep_alive, Time now);

@@ -42,15 +42,13 @@ class RequestParser::Beast final : public beast::basic_parser<true> {
   Beast(const Limits& limits, std::shared_ptr<ByteBudget> bodies) : limits_(limits) {
     request.share = ByteShare(std::move(bodies));
     header_limit(std::numeric_limits<std::uint32_t>::max());  // bounded by RequestParser
-    body_limit(limits.max_body_bytes);
+    skip(true);                                               // bodies are read by BodyReader
   }
 
   // What Beast's error means for the client, unless one of the functions below has said it.
   void explain(const ErrorCode& error) {
     if (refusal) return;
-    if (error == beast::error::body_limit)
-      refusal = error_answer(413, fmt::format("The body is larger than {} bytes.", limits_.max_body_bytes));
-    else if (error == beast::error::bad_version)
+    if (error == beast::error::bad_version)
       refusal = error_answer(505, "Not a request of HTTP/1.0 or HTTP/1.1.");
     else
       refusal = error_answer(400, fmt::format("Not a valid HTTP request: {}.", error.message()));
@@ -90,15 +88,11 @@ class RequestParser::Beast final : public beast::basic_parser<true> {
 
   void on_field_impl(beast::field, boost::beast::string_view name, boost::beast::string_view value,
                      ErrorCode& error) override {
-    if (header_done_) return;  // of a trailer: nothing that counts may come behind the body
     const std::string_view key = view(name), text = view(value);
     if (must_stand_once(key) && request.headers.find(key) != nullptr)
       return refuse(400, fmt::format("The header field {} stands twice.", key), error);
     request.headers.add(key, text);
-    if (equal_ignoring_case(key, "content-length")) {
-      const bool digits = std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-      if (text.empty() || !digits) refuse(400, "The Content-Length is not a number.", error);
-    } else if (equal_ignoring_case(key, "transfer-encoding")) {
+    if (equal_ignoring_case(key, "transfer-encoding")) {
       if (!equal_ignoring_case(text, "chunked"))
         refuse(501, "The only Transfer-Encoding that is understood is chunked.", error);
       else if (request.http_1_0)
@@ -110,58 +104,34 @@ class RequestParser::Beast final : public beast::basic_parser<true> {
   }
 
   void on_header_impl(ErrorCode& error) override {
-    header_done_ = true;
     if (!request.http_1_0 && request.headers.find("host") == nullptr)
       return refuse(400, "The header field Host is missing.", error);
     if (!authority_.empty()) request.headers.set("Host", authority_);
   }
 
   void on_body_init_impl(const boost::optional<std::uint64_t>&, ErrorCode&) override {}
-
-  size_t on_body_impl(boost::beast::string_view bytes, ErrorCode& error) override {
-    append(view(bytes), error);
-    return bytes.size();
-  }
-
+  size_t on_body_impl(boost::beast::string_view bytes, ErrorCode&) override { return bytes.size(); }
   void on_chunk_header_impl(std::uint64_t, boost::beast::string_view, ErrorCode&) override {}
-
-  size_t on_chunk_body_impl(std::uint64_t, boost::beast::string_view bytes, ErrorCode& error) override {
-    append(view(bytes), error);
+  size_t on_chunk_body_impl(std::uint64_t, boost::beast::string_view bytes, ErrorCode&) override {
     return bytes.size();
   }
-
   void on_finish_impl(ErrorCode&) override {}
-
+  // Overrides in Boost 1.90 and later.
+  void on_trailer_field_impl(beast::field, boost::beast::string_view, boost::beast::string_view, ErrorCode&) {}
   void on_response_impl(int, boost::beast::string_view, int, ErrorCode&) override {}
-
-  // The body grows with what has come, whatever length was announced, and the budget counts the memory that it takes.
-  void append(std::string_view bytes, ErrorCode& error) {
-    std::string& body = request.body;
-    const size_t needed = body.size() + bytes.size();
-    if (needed > request.share.bytes()) {
-      const size_t room = std::max(needed, std::min(2 * request.share.bytes(), limits_.max_body_bytes));
-      if (!request.share.grow(room - request.share.bytes()))
-        return refuse(503, "The bodies of all requests together are larger than the server allows.", error);
-      body.reserve(room);
-    }
-    body += bytes;
-  }
 
   const Limits& limits_;
   std::string authority_;  // of an absolute target: it counts in place of Host
-  bool header_done_ = false;
 };
 
 RequestParser::RequestParser(const Limits& limits, std::shared_ptr<ByteBudget> bodies)
-    : limits_(limits), beast_(std::make_unique<Beast>(limits, std::move(bodies))) {}
+    : limits_(limits), beast_(std::make_unique<Beast>(limits, std::move(bodies))), body_(limits) {}
 
 RequestParser::~RequestParser() = default;
 
 Request& RequestParser::request() { return beast_->request; }
 
 const Answer& RequestParser::refusal() const { return *beast_->refusal; }
-
-bool RequestParser::has_body() const { return !complete_; }
 
 bool RequestParser::expects_continue() const { return beast_->expects_continue; }
 
@@ -203,33 +173,26 @@ RequestParser::Result RequestParser::find_head(std::string_view bytes) {
 }
 
 RequestParser::Result RequestParser::put(std::string_view bytes) {
-  if (complete_ && head_done_) return {Step::kComplete, 0};
   if (!head_done_) {
     const Result head = find_head(bytes);
-    if (head.step != Step::kHead) return head;
-    bytes = bytes.substr(0, head.used);
+    return head.step == Step::kHead ? read_head(bytes.substr(0, head.used)) : head;
   }
-  if (bytes.empty()) return {};
+  const size_t used = body_.put(bytes, beast_->request);
+  if (body_.refusal()) return refuse(*body_.refusal());
+  return {body_.complete() ? Step::kComplete : Step::kNeedMore, used};
+}
 
+RequestParser::Result RequestParser::read_head(std::string_view head) {
   ErrorCode error;
-  beast_->eager(head_done_);
-  const size_t used = beast_->put(boost::asio::const_buffer(bytes.data(), bytes.size()), error);
-  if (error && error != beast::error::need_more) {
+  const size_t used = beast_->put(boost::asio::const_buffer(head.data(), head.size()), error);
+  if (error) {
     beast_->explain(error);
     return {Step::kRefused, used};
   }
-  complete_ = beast_->is_done();
-  if (!head_done_) {
-    if (!beast_->is_header_done() || used != bytes.size())
-      return refuse(error_answer(400, "Not a valid HTTP request."));
-    head_done_ = true;
-    return {Step::kHead, used};
-  }
-  if (complete_) return {Step::kComplete, used};
-  // The beginning of a chunk, or the fields behind the last one.
-  if (bytes.size() - used >= limits_.max_header_bytes)
-    return refuse(error_answer(400, "A chunk whose size or extension is too long."));
-  return {Step::kNeedMore, used};
+  if (!beast_->is_done() || used != head.size()) return refuse(error_answer(400, "Not a valid HTTP request."));
+  if (auto refusal = body_.begin(beast_->request.headers)) return refuse(*std::move(refusal));
+  head_done_ = true;
+  return {Step::kHead, used};
 }
 
 }  // namespace lfm2::http

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 
+#include "serve/http/body_reader.h"
 #include "serve/http/byte_budget.h"
 #include "serve/http/limits.h"
 #include "serve/http/message.h"
@@ -35,18 +36,20 @@ class RequestParser {
   Request& request();             // whole once put() said kComplete, without body once it said kHead
   const Answer& refusal() const;  // behind kRefused
   // Behind kHead:
-  bool has_body() const;
+  bool has_body() const { return !body_.complete(); }
   bool expects_continue() const;  // the client waits for "100 Continue" before it sends the body
   bool keep_alive() const;        // as the client wishes
 
  private:
   class Beast;
   Result find_head(std::string_view bytes);
+  Result read_head(std::string_view head);
   Result refuse(Answer answer);
 
   const Limits& limits_;
   std::unique_ptr<Beast> beast_;
-  bool head_done_ = false, complete_ = false;
+  BodyReader body_;
+  bool head_done_ = false;
   size_t searched_ = 0;    // of the head: no line ends in the bytes before
   size_t line_begin_ = 0;  // of the head's newest line
   size_t lines_ = 0;       // of the head, so far

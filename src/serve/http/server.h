@@ -46,7 +46,8 @@ class Server {
   void stop_accepting();
   // True once every connection is closed; false where some is still open after this time.
   bool wait_until_closed(std::chrono::milliseconds time);
-  // Ends everything at once. Handlers that have not ended their answers hear that their clients are gone.
+  // Ends everything at once. Handlers that have not ended their answers hear that their clients are gone. Not to be
+  // called by a handler: it waits for the server's thread.
   void stop();
 
   Counts counts() const;

@@ -33,9 +33,10 @@ TEST(HttpRequestTest, ChunkedBodies) {
   EXPECT_EQ(body_of(first_answer(head + "0\r\n\r\n")), "POST /  ");
   // Fields behind the body are read and forgotten.
   EXPECT_EQ(body_of(first_answer(head + "1\r\na\r\n0\r\nAuthorization: Bearer x\r\n\r\n")), "POST /  a");
-  for (const char* bad :
-       {"x\r\n", "-1\r\n", "3\r\nabcd\r\n0\r\n\r\n", "3 4\r\nabc\r\n", "\r\n", "fffffffffffffffff\r\n",
-        "0\r\nContent-Length: 3\r\n\r\n", "0\r\nTransfer-Encoding: chunked\r\n\r\n"}) {
+  EXPECT_EQ(body_of(first_answer(head + "1\r\na\r\n0\r\nContent-Length: 9\r\n\r\n")), "POST /  a");
+  for (const char* bad : {"x\r\n", "-1\r\n", "3\r\nabcd\r\n0\r\n\r\n", "3 4\r\nabc\r\n", "\r\n",
+                          "fffffffffffffffff\r\n", "3;a=\"\r\nabc\r\n\"\r\n0\r\n\r\n", "3\nabc\r\n", "3\r\nabc\n\n",
+                          "0\r\nA: b\n\r\n", "0x3\r\n", "+3\r\n", " 3\r\n"}) {
     const std::string out = first_answer(head + bad);
     EXPECT_EQ(status_of(out), "400") << bad;
     EXPECT_TRUE(has(out, "Connection: close")) << bad;
@@ -54,7 +55,7 @@ TEST(HttpRequestTest, RefusesWhatTwoReadersCouldReadInTwoWays) {
       post + "Content-Length: +1\r\n\r\na",
       post + "Content-Length: \r\n\r\n",
       post + "Content-Length: 0x1\r\n\r\na",
-      post + "Content-Length: 99999999999999999999\r\n\r\n",
+      post + "Content-Length: 9999999999999999999999\r\n\r\n",
       post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
       post + "Transfer-Encoding : chunked\r\n\r\n",
       get + "Host: b\r\n\r\n",
@@ -102,6 +103,18 @@ TEST(HttpRequestTest, TargetsOfProxiesNameTheHost) {
   wire.feed("GET HTTP://one:8/a?b HTTP/1.1\r\nHost: two\r\n\r\n");
   EXPECT_EQ(host, "one:8");
   EXPECT_EQ(path, "/a");
+}
+
+TEST(HttpRequestTest, RefusedRequestsHaveRecordsToo) {
+  HttpWire wire(echo(), {.max_body_bytes = 10});
+  wire.feed(http_request("POST", "/a?b", std::string(11, 'x'), "X-Request-Id: mine\r\n"));
+  HttpWire unread(echo());
+  unread.feed("no request\r\n\r\n");
+  ASSERT_EQ(wire.records.size() + unread.records.size(), 2u);
+  EXPECT_EQ(wire.records[0].status, 413);
+  EXPECT_EQ(wire.records[0].method + wire.records[0].path + wire.records[0].id, "POST/amine");
+  EXPECT_EQ(unread.records[0].status, 400);
+  EXPECT_EQ(unread.records[0].path, "");
 }
 
 TEST(HttpRequestTest, LimitsOfHeads) {

