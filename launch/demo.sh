@@ -30,6 +30,10 @@ echo "Scoring with a small trained model, comparing with transformers"
 launch/run.sh -n 4 --weights demo/kjv --dtype fp32 --input "$small/golden.h5" --logits all --answers "$small/golden.h5"
 
 echo
+echo "How likely it finds texts that it was not trained on, compared with transformers:"
+launch/run.sh -n 4 --weights demo/kjv --dtype fp32 --input "$small/scored.jsonl" --score --output demo/scores.h5 --answers "$small/scores.h5"
+
+echo
 echo "Continuing texts with it; transformers gives the same, byte for byte:"
 launch/run.sh -n 4 --weights demo/kjv --dtype fp32 --input "$small/openings.txt" --generate 40 --output demo/texts.jsonl --quiet
 cmp demo/texts.jsonl "$small/openings.expected.jsonl"

@@ -63,6 +63,12 @@ struct Routing {
   Tensor expert_offsets;  // [experts + 1] int32: first sorted row of each expert, then tokens * top_k
 };
 
+// What the sequences in their slots keep for rules that adjust logits. Each tensor is empty where no rule needs it.
+struct Adjustments {
+  Tensor counts{};  // [slots, vocab] int32: see kInPrompt; only rows of sequences whose rules count are ever written
+  Tensor edits{};   // [slots, largest number of edits, kEditWords] int32: LogitEdits
+};
+
 enum class Write { kStore, kAdd };  // kStore: out = value; kAdd: out = out + value, rounded once
 
 class Ops {
@@ -150,12 +156,32 @@ class Ops {
   // logits [rows, vocab] fp32; ids [rows, k] int32, log_probs [rows, k] fp32
   virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;
 
+  // log_softmax(logits) at one given token of each row, and whether that token is the likeliest of its row (1) or not
+  // (0): no logit is larger, and no equal one has a lower id. A NaN makes all log-probabilities of its row NaN, and
+  // counts as -infinity among the logits.
+  // logits [rows, vocab] fp32, targets [rows] int32; log_probs [rows] fp32, likeliest [rows] int32
+  virtual void target_log_probs(const Tensor& logits, const Tensor& targets, const Tensor& log_probs,
+                                const Tensor& likeliest) = 0;
+
+  // Adds the batch's tokens to what the adjustments of their sequences count. At a sequence's first token its counts
+  // begin anew.
+  // ids [tokens] int32; keepers [sequences, 2] int32: the sequence slot, or -1 where nothing is counted, and the number
+  // of tokens of the prompt
+  virtual void count_tokens(const Tensor& ids, const Tensor& keepers, const Batch& batch, const Tensor& counts) = 0;
+
+  // out = the logits as their rows' rules adjust them (kernels/sampling.h); rows whose rules adjust nothing at their
+  // places are left as they are.
+  // logits, out [rows, vocab] fp32; draws, rules: see sample; slots [rows] int32: the row of Adjustments
+  virtual void adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
+                             const Adjustments& adjustments, const Tensor& out) = 0;
+
   // Draws one token for each row by the row's rule, and gives its log_softmax(logits). A draw depends only on the row's
-  // own rule, logits and `draws`.
-  // logits [rows, vocab] fp32; draws [rows, 2] int32: the sample's number and the token's place in it;
-  // rules [rows, kRuleWords] int32: a SamplingRule each, on 8 bytes; ids [rows] int32, log_probs [rows] fp32
-  virtual void sample(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& ids,
-                      const Tensor& log_probs) = 0;
+  // own rule, logits and `draws`; where its rule adjusts logits, it is from the row of `adjusted`.
+  // logits, adjusted [rows, vocab] fp32, adjusted may be empty where no rule adjusts; draws [rows, 2] int32: the
+  // sample's number and the token's place in it; rules [rows, kRuleWords] int32: a SamplingRule each, on 8 bytes;
+  // ids [rows] int32, log_probs [rows] fp32
+  virtual void sample(const Tensor& logits, const Tensor& adjusted, const Tensor& draws, const Tensor& rules,
+                      const Tensor& ids, const Tensor& log_probs) = 0;
 };
 
 }  // namespace lfm2

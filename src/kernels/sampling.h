@@ -1,11 +1,15 @@
 // The arithmetic of `sample`, in functions that give the same bits on CPU and GPU: integers, and floats by operations
 // that IEEE rounds. Every product that is added to something is an explicit fmaf, so that no compiler contracts others.
 //
+// First come the adjustments of a rule that has any, in this order: biases are added, then repetition_penalty divides
+// logits of tokens that stand in prompt or text (or multiplies negative ones), then OpenAI's penalties are subtracted,
+// then the banned tokens become impossible. Of the adjusted logits, then:
 // Greedy (temperature 0): the token with the largest sampling_key, ties to the lower id. Else, in the order of
 // descending sampling_key and ascending id:
 //   top_k  keeps the first k (all where k is 0 or at least vocab);
 //   top_p  of these, with masses m, keeps each token before which the masses add up to less than nucleus_mass(top_p, Σ
 //          m);
+//   min_p  of these keeps each token whose mass is at least least_mass(min_p);
 //   then the token is drawn at which the sum of the kept masses, in the order of ids, first exceeds
 //   draw_below(seed, draws, Σ of the kept masses).
 #pragma once
@@ -22,17 +26,55 @@
 
 namespace lfm2 {
 
-// How a token is drawn from logits: from softmax(logits / temperature), restricted to the top_k largest (0: all), and
-// of these to the fewest largest that together hold at least top_p; ties go to the lower id. Temperature 0 takes the
-// largest. Rules are data: each row of a batch has its own.
+// How a token is drawn from logits: from softmax(logits / temperature), restricted to the top_k largest (0: all), of
+// these to the fewest largest that together hold at least top_p, and of these to those that are at least min_p times as
+// likely as the likeliest; ties go to the lower id. Temperature 0 takes the largest. Rules are data: each row of a
+// batch has its own.
 struct SamplingRule {
   float temperature = 0;  // at least 0
   int64_t top_k = 0;      // at least 0
   float top_p = 1;
   uint64_t seed = 0;
+  float min_p = 0;  // from 0 to 1
+  // Adjustments of the logits before that. The first penalty is for tokens of the prompt and of the text after it, the
+  // others are for tokens of the text: once, and for each time that the token stands there.
+  float repetition_penalty = 1;  // above 0
+  float presence_penalty = 0, frequency_penalty = 0;
+  int32_t biases = 0;  // the number of tokens that have a bias: see LogitEdit
+  int32_t banned = 0;  // the number of tokens that are not drawn at places before min_tokens
+  int32_t min_tokens = 0;
+
+  // Whether draws depend on the tokens before them.
+  LFM2_HOST_DEVICE bool counts() const {
+    return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
+  }
+  // Whether the draw at this place of the text is from adjusted logits.
+  LFM2_HOST_DEVICE bool adjusts(int32_t place) const {
+    return counts() || biases > 0 || (banned > 0 && place < min_tokens);
+  }
   bool operator==(const SamplingRule&) const = default;
 };
 constexpr int64_t kRuleWords = sizeof(SamplingRule) / sizeof(int32_t);
+
+// What is done to the logit of one token. A sequence has a list of them: first its biases, then its banned tokens.
+struct LogitEdit {
+  int32_t token = 0;
+  float bias = 0;  // of a banned token: without meaning
+  bool operator==(const LogitEdit&) const = default;
+};
+constexpr int64_t kEditWords = sizeof(LogitEdit) / sizeof(int32_t);
+
+// How often a token stands in a sequence: in the prompt at all, and how many times in the text after it.
+constexpr int32_t kInPrompt = 1, kInText = 2;
+
+// A logit, its bias added, after the penalties of the rule; `count` is a sum of kInText, and of kInPrompt or not.
+LFM2_HOST_DEVICE inline float penalized(float logit, int32_t count, const SamplingRule& rule) {
+  if (count == 0) return logit;
+  const float x = logit < 0.0f ? logit * rule.repetition_penalty : logit / rule.repetition_penalty;
+  const int32_t times = count / kInText;
+  if (times == 0) return x;
+  return fmaf(-rule.frequency_penalty, static_cast<float>(times), x) - rule.presence_penalty;
+}
 
 constexpr int kMassBits = 40;  // the most likely token has mass 2^kMassBits
 // The largest vocabulary whose sum of masses fits in 64 bits.
@@ -90,6 +132,11 @@ LFM2_HOST_DEVICE inline uint64_t nucleus_mass(float top_p, uint64_t total) {
   if (mass >= 18446744073709551616.0) return total;
   const uint64_t whole = static_cast<uint64_t>(mass);
   return whole < total ? whole : total;
+}
+
+// The smallest mass that is at least min_p times that of the likeliest token.
+LFM2_HOST_DEVICE inline uint64_t least_mass(float min_p) {
+  return static_cast<uint64_t>(ceil(static_cast<double>(min_p) * static_cast<double>(uint64_t{1} << kMassBits)));
 }
 
 struct Philox {

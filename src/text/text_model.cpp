@@ -75,10 +75,11 @@ std::string TextModel::chat_text(const OrderedJson& messages, const OrderedJson&
                             .now = now});
 }
 
-std::string text_of(const Tokenizer& tokenizer, std::span<const TokenId> ids) {
-  std::string text;
+std::string text_of(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::optional<int64_t> bytes) {
+  std::string text, decoded = tokenizer.decode(ids, true);
+  if (bytes) decoded.resize(std::min(decoded.size(), static_cast<size_t>(*bytes)));
   Utf8Stream utf8;
-  utf8.feed(tokenizer.decode(ids, true), text);
+  utf8.feed(decoded, text);
   utf8.flush(text);
   return text;
 }

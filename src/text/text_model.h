@@ -48,6 +48,7 @@ class TextModel {
 };
 
 // The ids as text: bytes that are no UTF-8 become U+FFFD, special tokens are left out.
-std::string text_of(const Tokenizer& tokenizer, std::span<const TokenId> ids);
+// `bytes`: the text ends behind so many bytes of the tokens.
+std::string text_of(const Tokenizer& tokenizer, std::span<const TokenId> ids, std::optional<int64_t> bytes = {});
 
 }  // namespace lfm2

@@ -264,7 +264,8 @@ void sample(Bench& bench, int64_t rows, const SamplingRule& rule) {
   std::vector<int32_t> words(static_cast<size_t>(rows * kRuleWords));
   for (int64_t row = 0; row < rows; ++row) std::memcpy(words.data() + row * kRuleWords, &rule, sizeof rule);
   const Tensor rules = bench.integers(words).reshape({rows, kRuleWords});
-  const double seconds = bench.seconds([&](int) { bench.ops().sample(logits, device_draws, rules, ids, log_probs); });
+  const double seconds =
+      bench.seconds([&](int) { bench.ops().sample(logits, {}, device_draws, rules, ids, log_probs); });
   bench.print(fmt::format("sample rows {} top_k {} top_p {}", rows, rule.top_k, rule.top_p), seconds, 0,
               bytes_of({logits}));
   bench.forget();
@@ -275,6 +276,16 @@ void top(Bench& bench, int64_t rows, int64_t k) {
                log_probs = bench.empty(DType::kF32, {rows, k});
   const double seconds = bench.seconds([&](int) { bench.ops().top_log_probs(logits, ids, log_probs); });
   bench.print(fmt::format("top_log_probs rows {} k {}", rows, k), seconds, 0, bytes_of({logits}));
+  bench.forget();
+}
+
+void target(Bench& bench, int64_t rows) {
+  const Tensor logits = bench.random(DType::kF32, {rows, 65536}), likeliest = bench.empty(DType::kI32, {rows}),
+               log_probs = bench.empty(DType::kF32, {rows});
+  const Tensor targets = bench.integers(std::vector<int32_t>(static_cast<size_t>(rows), 40000));
+  const double seconds =
+      bench.seconds([&](int) { bench.ops().target_log_probs(logits, targets, log_probs, likeliest); });
+  bench.print(fmt::format("target_log_probs rows {}", rows), seconds, 0, bytes_of({logits}));
   bench.forget();
 }
 
@@ -315,6 +326,7 @@ int main(int argc, char** argv) {
   rows(bench, 2048, bf16);
   rows(bench, 2048, f32);
   for (const int64_t k : {1, 8, 64}) top(bench, 256, k);
+  target(bench, 256);
   for (const DType act : {bf16, f32}) {
     decode(bench, 256, 1024, act);
     decode(bench, 8, 16384, act);

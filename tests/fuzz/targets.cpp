@@ -371,12 +371,14 @@ void inputs_text(Bytes bytes) {
   }();
   for (const bool continues : {false, true})
     for (const bool strict : {false, true}) {
-      const LineContext context{.vocab = static_cast<int64_t>(text.tokenizer().size()),
-                                .max_positions = 500,
-                                .text = &text,
-                                .strict = strict,
-                                .continues = continues};
+      LineContext context{.vocab = static_cast<int64_t>(text.tokenizer().size()),
+                          .max_positions = 500,
+                          .text = &text,
+                          .strict = strict,
+                          .continues = continues};
       read_lines_of("inputs.jsonl", bytes, context, 0);
+      context.scores = !continues;
+      if (context.scores) read_lines_of("inputs.jsonl", bytes, context, 0);
       if (!strict) read_lines_of("inputs.txt", bytes, context, 3);
     }
 }

@@ -4,8 +4,9 @@
     random_models_test.py LFM2_STAGE WEIGHTS_TOOLS MPIRUN [--models 20] [--first 0]
 
 For each model: split, verify, merge; logits of all positions by 1, 2 and 3 ranks, whose output files must be equal byte for byte; no logit
-may differ from fp64 by more than three times what NumPy's own fp32 does. Where 8 does not divide a feed-forward's columns, the same
-model with zeros up to the next multiple must give the same bits. LFM2_TEST_MACHINE ("--device cuda --transport mpi") replaces --device cpu.
+may differ from fp64 by more than three times what NumPy's own fp32 does. The same for scores of the samples' own tokens, with perplexity as
+NumPy computes it from them. Where 8 does not divide a feed-forward's columns, the same model with zeros up to the next multiple must give
+the same bits. LFM2_TEST_MACHINE ("--device cuda --transport mpi") replaces --device cpu.
 Exit code 77: skipped, with the reason.
 """
 import argparse
@@ -81,6 +82,46 @@ class Programs:
             return output.read_bytes(), file["logits"][:]
 
 
+    def scores(self, shards, samples, ranks):
+        """The output file's bytes, the log-probabilities of all tokens but the first of each sample, and the report's figures."""
+        lines, name = self.folder / "scored.jsonl", self.folder / f"{shards.name}-scores-{ranks}"
+        lines.write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in samples))
+        launcher = [self.args.mpirun, "--oversubscribe", "--bind-to", "none", "-np", ranks] if ranks > 1 else []
+        run(*launcher, self.args.stage, *MACHINE, "--weights", shards, "--input", lines, "--dtype", "fp32", "--score", "--micro-batch", "3",
+            "--output", f"{name}.jsonl", "--report", f"{name}.json", "--quiet")
+        text = pathlib.Path(f"{name}.jsonl").read_bytes()
+        found = [value for line in text.splitlines() for value in json.loads(line)["logprobs"]]
+        return text, np.array(found, np.float32).astype(np.float64), json.loads(pathlib.Path(f"{name}.json").read_text())["scores"]
+
+
+def check_scores(programs, shards, made, plain):
+    """--score against the log-softmax of the fp64 logits, whose error is at most twice that of the logits; perplexity against NumPy."""
+    expected, samples, begin = [], [], 0
+    for ids in made.samples:
+        rows = made.exact[begin : begin + len(ids) - 1]
+        begin += len(ids)
+        if len(ids) < 2:
+            continue
+        samples.append(ids)
+        largest = rows.max(axis=1, keepdims=True)
+        log_sums = largest[:, 0] + np.log(np.exp(rows - largest).sum(axis=1))
+        expected.extend(rows[np.arange(len(rows)), ids[1:]] - log_sums)
+    text, found, report = programs.scores(shards, samples, 1)
+    if len(found) != len(expected):
+        raise Failure(f"{len(found)} scores, expected {len(expected)}")
+    error = np.abs(found - expected).max()
+    if not error <= 6 * plain:
+        raise Failure(f"a log-probability differs by {error:.2e}, expected at most 6 x {plain:.2e}")
+    perplexity = np.exp(-found.mean())
+    numpy = {"value": perplexity, "standard_error": perplexity * found.std(ddof=1) / np.sqrt(len(found))}
+    for name, value in numpy.items():
+        if abs(report["perplexity"]["token"][name] / value - 1) > 1e-8:
+            raise Failure(f"perplexity: {name} is {report['perplexity']['token'][name]}, NumPy's is {value}")
+    if programs.scores(shards, samples, 3)[::2] != (text, report):
+        raise Failure("3 ranks give other scores than one")
+    return error
+
+
 def check_files(programs, model, shards):
     """What the other commands of weights-tools make of the model."""
     programs.tools("verify", shards, "--against", model, "-q")
@@ -100,7 +141,7 @@ def check_files(programs, model, shards):
 
 
 def check(number, args):
-    """Returns the largest error over that of NumPy's fp32."""
+    """Returns the largest error over that of NumPy's fp32, and the largest error of a log-probability."""
     made = RandomModel(number)
     with tempfile.TemporaryDirectory(prefix="lfm2-random-") as name:
         programs = Programs(args, pathlib.Path(name))
@@ -117,11 +158,12 @@ def check(number, args):
         for ranks in (2, 3):
             if programs.logits(shards, made.samples, ranks)[0] != first:
                 raise Failure(f"{ranks} ranks write another file than one")
+        score_error = check_scores(programs, shards, made, plain)
         if any(columns % 8 for columns in made.feed_forwards()):
             _, padded = programs.shards("padded", *made.padded(), made.bf16, 1)
             if programs.logits(padded, made.samples, 1)[1].tobytes() != logits.tobytes():
                 raise Failure("other bits than with the zeros in the file")
-        return ratio
+        return ratio, score_error
 
 
 def expect_many_kinds(models):
@@ -166,14 +208,17 @@ def main():
         except (Failure, subprocess.TimeoutExpired) as failure:
             return f"FAILED: {failure}\n  {json.dumps(RandomModel(number).config)}"
 
-    failures, worst = 0, 0.0
+    failures, worst, worst_score = 0, 0.0, 0.0
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         for number, found in zip(numbers, pool.map(outcome, numbers)):
             failed = isinstance(found, str)
             failures += failed
-            worst = worst if failed else max(worst, found)
-            print(f"model {number}: {found if failed else f'error {found:.2f} times that of fp32 in NumPy'}", flush=True)
-    print(f"{args.models} models, {failures} failed, largest error {worst:.2f} times that of fp32 in NumPy")
+            if not failed:
+                ratio, score_error = found
+                worst, worst_score = max(worst, ratio), max(worst_score, score_error)
+                found = f"error {ratio:.2f} times that of fp32 in NumPy, of scores {score_error:.1e}"
+            print(f"model {number}: {found}", flush=True)
+    print(f"{args.models} models, {failures} failed, largest error {worst:.2f} times that of fp32 in NumPy, of a score {worst_score:.1e}")
     return 1 if failures else 0
 
 

@@ -49,7 +49,7 @@ TEST_P(SmallModelTest, LogProbabilitiesOfTextsAreThoseOfTransformers) {
   run("scored.jsonl", {"--logits", "all", "--output", folder_ / "out.h5"});
   const auto expected = [](const char* name) { return read_array(kModel / "scores.h5", name); };
   const Array ids = expected("input_ids"), offsets = expected("offsets"), log_probs = expected("logprobs_f64"),
-              likeliest = expected("is_likeliest");
+              likeliest = expected("is_greedy");
   const Array logits = read_array(folder_ / "out.h5", "logits");
   ASSERT_EQ(read_array(folder_ / "out.h5", "offsets").values, offsets.values) << "texts of other lengths";
   const int64_t vocab = logits.dim(1);

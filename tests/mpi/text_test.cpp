@@ -54,6 +54,12 @@ std::vector<std::string> lines_of_all_forms() {
     lines.push_back(
         batch_line(n + "-chat", true, R"({"messages": )" + say + R"(, "seed": )" + n + R"(, "logprobs": true,
                                   "top_logprobs": 2, "max_completion_tokens": 11})"));
+    lines.push_back("{" + id + R"(-sampled", "prompt": "Hello )" + n + R"(", "seed": )" + n + R"(, "min_p": 0.02,
+                    "repetition_penalty": 1.2, "presence_penalty": 0.3, "frequency_penalty": 0.2, "min_tokens": 3,
+                    "logit_bias": {"9": -100, "20": 2}, "stop": ["e", "a "]})");
+    lines.push_back("{" + id + R"(-choices", "prompt": "Hello )" + n + R"(", "n": 3, "seed": 1, "stop": "i"})");
+    lines.push_back(batch_line(n + "-chat-choices", true, R"({"messages": )" + say + R"(, "n": 2, "logprobs": true,
+                               "frequency_penalty": 1.5, "stop": ["o", "\u00e9"]})"));
     lines.push_back(batch_line(n + "-faulty", true, R"({"messages": [], "temperature": )" + n + "}"));
   }
   for (std::string& line : lines) std::erase(line, '\n');
@@ -154,6 +160,18 @@ TEST_F(TextRunTest, SameBytesForAnyRanksAndSizes) {
     }
   // The draws differ from line to line, and the answers are texts of some length.
   EXPECT_NE(answers.at("a-prompt"), answers.at("b-prompt"));
+  const Json choices = Json::parse(answers.at("a-choices"))["choices"];
+  ASSERT_EQ(choices.size(), 3u);
+  EXPECT_NE(choices[0]["token_ids"], choices[1]["token_ids"]);
+  EXPECT_EQ(Json::parse(answers.at("0-chat-choices"))["response"]["body"]["choices"].size(), 2u);
+  // A text is without its stop texts, which are only allowed among the first three tokens.
+  int64_t stopped = 0;
+  for (const char* name : {"a-sampled", "b-sampled", "c-sampled", "d-sampled", "e-sampled", "f-sampled"}) {
+    const Json answer = Json::parse(answers.at(name));
+    EXPECT_GE(answer["token_ids"].size(), 4u);
+    stopped += answer["finish_reason"] == "stop" ? 1 : 0;
+  }
+  EXPECT_GT(stopped, 0);
   EXPECT_EQ(Json::parse(answers.at("0-faulty"))["response"]["status_code"], 400);
   EXPECT_EQ(Json::parse(answers.at("0-chat"))["response"]["status_code"], 200);
   EXPECT_EQ(
@@ -185,6 +203,12 @@ TEST_F(TextRunTest, PromptAndStandardInput) {
     const Outcome outcome = run(ranks, {"--prompt", "Hello, it is", "--quiet"});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_EQ(outcome.out, text + "\n") << ranks;
+    // The text ends before a stop text: here its first letter behind the fourth byte.
+    const auto letter = std::find_if(text.begin() + 4, text.end(), [](char c) { return c >= 'a' && c <= 'z'; });
+    ASSERT_NE(letter, text.end());
+    const Outcome stopped = run(ranks, {"--prompt", "Hello, it is", "--quiet", "--stop", std::string(1, *letter)});
+    EXPECT_EQ(stopped.exit_code, 0) << stopped.err;
+    EXPECT_EQ(stopped.out, text.substr(0, text.find(*letter)) + "\n") << ranks;
     for (const char* shell : {R"(exec "$@" <"$0")", R"(while read -r l; do echo "$l"; sleep 0.1; done <"$0" | "$@")"}) {
       Arguments command =
           stage_command(ranks, {"--weights", shards(ranks), "--input", "-", "--output", folder_ / "piped.jsonl"});
@@ -268,14 +292,14 @@ TEST_F(TextRunTest, DefaultsOfTheModelAndTheOptions) {
   EXPECT_EQ(tokens({}), (std::vector<size_t>{13, 5, 256}));
   EXPECT_EQ(tokens({"--generation-config", "none"}), (std::vector<size_t>{256, 5, 256}));
   EXPECT_EQ(tokens({"--generate", "6"}), (std::vector<size_t>{6, 5, 6}));
-  write_bytes(folder_ / "g.json", R"({"max_new_tokens": 3, "min_p": 0.1})");
+  write_bytes(folder_ / "g.json", R"({"max_new_tokens": 3, "typical_p": 0.1})");
   expect_refused(2, {"--input", folder_ / "in.jsonl", "--generation-config", folder_ / "g.json"}, 65,
-                 {"g.json: \"min_p\" is 0.1"});
+                 {"g.json: \"typical_p\" is 0.1"});
 }
 
 TEST_F(TextRunTest, Refusals) {
   const std::string good = R"({"prompt": "a"})", batch = batch_line("a", false, R"({"prompt": "a"})"),
-                    faulty = batch_line("b", false, R"({"prompt": "a", "n": 2})");
+                    faulty = batch_line("b", false, R"({"prompt": "a", "best_of": 2})");
   const auto refused = [&](const std::vector<std::string>& lines, const Arguments& options, int code,
                            const Arguments& reasons) {
     write_lines("in.jsonl", lines);
@@ -288,11 +312,13 @@ TEST_F(TextRunTest, Refusals) {
   refused({good, R"({"prompt": "a", "temperature": -1})"}, {}, 65, {"line 2: \"temperature\" is -1"});
   refused({R"({"text": "a"})", good}, {}, 65, {"line 2: is to be continued, but the first line"});
   refused({R"({"text": "a"})", batch}, {}, 65, {"line 2: is to be continued, but the first line"});
-  refused({batch, faulty}, {"--strict"}, 65, {"in.jsonl: line 2: \"n\" is 2, which is not supported"});
+  refused({batch, faulty}, {"--strict"}, 65, {"in.jsonl: line 2: \"best_of\" is 2, which is not supported"});
   refused({batch, "nonsense"}, {"--strict"}, 65, {"in.jsonl: line 2: not valid JSON"});
   refused({"", "  "}, {}, 65, {"in.jsonl: no samples"});
   refused({good}, {"--logits", "all"}, 64, {"--logits"});
   refused({good}, {"--replicas", "2"}, 64, {"--replicas"});
+  write_lines("in.jsonl", {good, R"({"prompt": "a", "n": 2})"});
+  expect_refused(2, {"--input", folder_ / "in.jsonl", "--output", folder_ / "o.h5"}, 64, {"\"n\" above 1"});
   // Without --strict each is one answer.
   for (const std::vector<std::string>& lines : {std::vector<std::string>{batch, "nonsense", faulty}, {faulty}}) {
     write_lines("in.jsonl", lines);
@@ -303,7 +329,7 @@ TEST_F(TextRunTest, Refusals) {
       EXPECT_EQ(output, first);
       EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), static_cast<std::ptrdiff_t>(lines.size()));
     }
-    EXPECT_NE(first.find("\\\"n\\\" is 2"), std::string::npos) << first;
+    EXPECT_NE(first.find("\\\"best_of\\\" is 2"), std::string::npos) << first;
     EXPECT_EQ(first.find(folder_.path().string()), std::string::npos) << "an answer names the file's place";
   }
 }
@@ -346,7 +372,8 @@ class TextResumeTest : public TextRunTest {
         lines.push_back(batch_line(n, i % 2 == 0,
                                    i % 2 == 0 ? R"({"messages": [{"role": "user", "content": "say )" + n + "\"}], " +
                                                     fields + R"(, "logprobs": true, "top_logprobs": 1})"
-                                              : R"({"prompt": "Once )" + n + "\", " + fields + "}"));
+                                              : R"({"prompt": "Once )" + n + "\", " + fields +
+                                                    (i % 6 == 1 ? R"(, "n": 2, "frequency_penalty": 0.5})" : "}")));
     }
     write_lines("in.jsonl", lines);
   }
@@ -438,6 +465,10 @@ TEST_F(TextResumeTest, AnotherJobIsRefused) {
   write_bytes(folder_ / "in.jsonl", input);
   refused({"--temperature", "0.3"}, 64, {"other options", "--temperature"});
   refused({"--seed", "9"}, 64, {"other options", "--seed"});
+  refused({"--stop", "x"}, 64, {"other options", "--stop"});
+  refused({"--frequency-penalty", "1"}, 64, {"other options", "penalties"});
+  refused({"--min-p", "0.5"}, 64, {"other options", "--min-p"});
+  refused({"--min-tokens", "2"}, 64, {"other options", "--min-tokens"});
   write_texts(folder_ / "texts", kTemplate + std::string(" "));
   refused({"--tokenizer", folder_ / "texts"}, 65, {"other"});
   write_texts(folder_ / "texts", "{# of the same texts #}" + std::string(kTemplate));

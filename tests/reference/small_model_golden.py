@@ -80,7 +80,7 @@ def write_scores(folder, double, gaps, passages):
     exact = np.concatenate(in_double)
     with h5py.File(folder / "scores.h5", "w") as file:
         for name, values in (("input_ids", np.concatenate(all_ids)), ("offsets", np.cumsum([0] + [len(ids) for ids in all_ids])),
-                             ("logprobs", np.concatenate(in_single)), ("logprobs_f64", exact), ("is_likeliest", np.concatenate(likeliest).astype(np.int8))):
+                             ("logprobs", np.concatenate(in_single)), ("logprobs_f64", exact), ("is_greedy", np.concatenate(likeliest).astype(np.int8))):
             file.create_dataset(name, data=values, track_times=False)
         file.attrs["perplexity"] = np.exp(-exact.mean())
     (folder / "scored.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

@@ -29,11 +29,12 @@ ALLOWED = {
     "stage/model": KERNELS + ["stage/support"],
     "stage/shards": KERNELS + ["stage/support", "stage/hdf5", "stage/model"],
     "stage/io/lines": KERNELS + ["stage/support", "text"],
-    "stage/io": KERNELS + ["stage/support", "stage/hdf5", "stage/model", "stage/io/lines", "text"],  # results need no shards
+    "stage/io/samples": KERNELS + ["stage/support"],
+    "stage/io": KERNELS + ["stage/support", "stage/hdf5", "stage/model", "stage/io/lines", "stage/io/samples", "text"],  # results need no shards
     "stage/pipeline": KERNELS + ["comm", "stage/support", "stage/model"],
-    "stage/scoring": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/pipeline"],
+    "stage/scoring": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline"],
     # Scoring and generation never include each other.
-    "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/lines", "stage/pipeline"],
+    "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline"],
 }
 JINJA = ["kernels", "text/jinja/values"]
 ALLOWED |= {
@@ -43,7 +44,7 @@ ALLOWED |= {
     "text/jinja/syntax": JINJA + ["text/jinja/builtins"],
     "text/jinja": JINJA + ["text/jinja/builtins", "text/jinja/syntax"],
 }
-STAGE = ["stage/support", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/pipeline", "stage/scoring",
+STAGE = ["stage/support", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring",
          "stage/generation", "text"]
 # "stage" is for version.h.
 ALLOWED["stage/job"] = KERNELS + ["kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "stage", *STAGE]

@@ -43,7 +43,12 @@ class CpuOps final : public Ops {
   void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual, const Tensor& norm_weight,
                             float eps, const Tensor& normed) override;
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
-  void sample(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& ids,
+  void target_log_probs(const Tensor& logits, const Tensor& targets, const Tensor& log_probs,
+                        const Tensor& likeliest) override;
+  void count_tokens(const Tensor& ids, const Tensor& keepers, const Batch& batch, const Tensor& counts) override;
+  void adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
+                     const Adjustments& adjustments, const Tensor& out) override;
+  void sample(const Tensor& logits, const Tensor& adjusted, const Tensor& draws, const Tensor& rules, const Tensor& ids,
               const Tensor& log_probs) override;
 
  private:

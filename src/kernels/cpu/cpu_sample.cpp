@@ -44,11 +44,17 @@ int32_t draw(const float* logits, int64_t vocab, const SamplingRule& rule, const
       std::pop_heap(orders, end--);
     }
   }
+  const uint64_t likely = least_mass(rule.min_p);
+  const auto is_kept = [&](int64_t id) { return order_of(logits[id], id) >= least && masses[id] >= likely; };
+  if (rule.min_p > 0) {
+    total = 0;
+    for (int64_t id = 0; id < vocab; ++id) total += is_kept(id) ? masses[id] : 0;
+  }
 
   const uint64_t target = draw_below(total, rule.seed, draws[0], draws[1]);
   uint64_t upto = 0;
   for (int64_t id = 0; id < vocab; ++id) {
-    if (order_of(logits[id], id) < least) continue;
+    if (!is_kept(id)) continue;
     upto += masses[id];
     if (upto > target) return static_cast<int32_t>(id);
   }
@@ -57,18 +63,23 @@ int32_t draw(const float* logits, int64_t vocab, const SamplingRule& rule, const
 
 }  // namespace
 
-void CpuOps::sample(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& ids,
-                    const Tensor& log_probs) {
+void CpuOps::sample(const Tensor& logits, const Tensor& adjusted, const Tensor& draws, const Tensor& rules,
+                    const Tensor& ids, const Tensor& log_probs) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
   expect(logits.dtype == DType::kF32 && draws.dtype == DType::kI32 && ids.dtype == DType::kI32 &&
              log_probs.dtype == DType::kF32 && vocab > 0 && vocab <= kMaxSampled && draws.numel() == 2 * rows &&
              rules.dtype == DType::kI32 && rules.numel() == kRuleWords * rows && ids.numel() == rows &&
-             log_probs.numel() == rows,
+             log_probs.numel() == rows && (!adjusted || adjusted.dims == logits.dims),
          "sample: shapes");
   auto* scratch = scratch_.reserve<uint64_t>(pool_.threads() * static_cast<size_t>(2 * vocab));
   pool_.parallel_for(static_cast<size_t>(rows), [&](size_t row, size_t worker) {
-    const float* logit = logits.as<const float>() + static_cast<int64_t>(row) * vocab;
-    const int32_t id = draw(logit, vocab, rules.as<const SamplingRule>()[row], draws.as<const int32_t>() + 2 * row,
+    const int64_t first = static_cast<int64_t>(row) * vocab;
+    const float* logit = logits.as<const float>() + first;
+    const SamplingRule& rule = rules.as<const SamplingRule>()[row];
+    const int32_t* own_draws = draws.as<const int32_t>() + 2 * row;
+    const bool adjusts = rule.adjusts(own_draws[1]);
+    expect(!adjusts || adjusted, "sample: a rule adjusts logits, and there are no adjusted ones");
+    const int32_t id = draw(adjusts ? adjusted.as<const float>() + first : logit, vocab, rule, own_draws,
                             scratch + static_cast<int64_t>(worker) * 2 * vocab);
     ids.as<int32_t>()[row] = id;
     log_probs.as<float>()[row] = static_cast<float>(static_cast<double>(logit[id]) - log_sum(logit, vocab));

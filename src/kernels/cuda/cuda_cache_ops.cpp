@@ -93,15 +93,54 @@ void CudaOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const T
                            out.dtype);
 }
 
-void CudaOps::sample(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& ids,
-                     const Tensor& log_probs) {
+void CudaOps::count_tokens(const Tensor& ids, const Tensor& keepers, const Batch& batch, const Tensor& counts) {
+  expect(ids.dtype == DType::kI32 && ids.numel() == batch.tokens && keepers.dtype == DType::kI32 &&
+             keepers.numel() == 2 * batch.sequences && batch.offsets.numel() == batch.sequences + 1 &&
+             batch.positions.numel() == batch.tokens && counts.dtype == DType::kI32 && counts.rank == 2,
+         "count_tokens: shapes");
+  launch_count_tokens(stream_, {.ids = ids.as<const int32_t>(),
+                                .positions = batch.positions.as<const int32_t>(),
+                                .offsets = batch.offsets.as<const int32_t>(),
+                                .keepers = keepers.as<const int32_t>(),
+                                .counts = counts.as<int32_t>(),
+                                .sequences = batch.sequences,
+                                .vocab = counts.dim(1)});
+}
+
+void CudaOps::adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
+                            const Adjustments& adjustments, const Tensor& out) {
+  const int64_t rows = logits.dim(0), vocab = logits.dim(1);
+  const auto& [counts, edits] = adjustments;
+  expect(logits.rank == 2 && logits.dtype == DType::kF32 && out.dtype == DType::kF32 && out.dims == logits.dims &&
+             draws.dtype == DType::kI32 && draws.numel() == 2 * rows && rules.dtype == DType::kI32 &&
+             rules.numel() == kRuleWords * rows && slots.dtype == DType::kI32 && slots.numel() == rows,
+         "adjust_logits: shapes");
+  expect((!counts || (counts.rank == 2 && counts.dim(1) == vocab)) &&
+             (!edits || (edits.rank == 3 && edits.dim(2) == kEditWords)),
+         "adjust_logits: adjustments");
+  launch_adjust_logits(stream_, {.logits = logits.as<const float>(),
+                                 .draws = draws.as<const int32_t>(),
+                                 .rules = rules.as<const SamplingRule>(),
+                                 .slots = slots.as<const int32_t>(),
+                                 .counts = counts.as<const int32_t>(),
+                                 .edits = edits.as<const LogitEdit>(),
+                                 .out = out.as<float>(),
+                                 .rows = rows,
+                                 .vocab = vocab,
+                                 .max_edits = edits ? edits.dim(1) : 0});
+}
+
+void CudaOps::sample(const Tensor& logits, const Tensor& adjusted, const Tensor& draws, const Tensor& rules,
+                     const Tensor& ids, const Tensor& log_probs) {
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
   expect(logits.rank == 2 && logits.dtype == DType::kF32 && vocab > 0 && vocab <= kMaxSampled, "sample: logits");
   expect(draws.dtype == DType::kI32 && draws.numel() == 2 * rows && rules.dtype == DType::kI32 &&
              rules.numel() == kRuleWords * rows && ids.dtype == DType::kI32 && ids.numel() == rows &&
-             log_probs.dtype == DType::kF32 && log_probs.numel() == rows,
+             log_probs.dtype == DType::kF32 && log_probs.numel() == rows &&
+             (!adjusted || (adjusted.dtype == DType::kF32 && adjusted.dims == logits.dims)),
          "sample: shapes");
   launch_sample(stream_, {.logits = logits.as<const float>(),
+                          .adjusted = adjusted.as<const float>(),
                           .draws = draws.as<const int32_t>(),
                           .rules = rules.as<const SamplingRule>(),
                           .ids = ids.as<int32_t>(),

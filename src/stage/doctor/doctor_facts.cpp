@@ -108,7 +108,9 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   const BatchPlan plan = MicroBatches(offsets, {}, share, options.micro_batch, target).plan();
   const LayerRange layers = ranges[static_cast<size_t>(stage)];
   const DType compute = options.dtype.value_or(shards.dtype());
-  const StageMemory cost = stage_memory(shards, layers, stage, stages, compute, plan.max_tokens, plan.max_samples);
+  // Of the results' kinds doctor knows --score: there, nearly every position is a row.
+  const int64_t rows = options.results.score ? plan.max_tokens : plan.max_samples;
+  const StageMemory cost = stage_memory(shards, layers, stage, stages, compute, plan.max_tokens, rows);
   facts.first_layer = layers.first;
   facts.layer_count = layers.count;
   facts.tokens = plan.max_tokens;

@@ -72,16 +72,15 @@ GenerationConfig GenerationConfig::parse(std::string_view text, const std::strin
   if (!json.is_object())
     throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", what, json_excerpt(json)));
   const ConfigReader reader(json, what);
-  for (const auto& [key, neutral] : {std::pair{"repetition_penalty", 1.0},
-                                     {"min_p", 0.0},
-                                     {"typical_p", 1.0},
-                                     {"no_repeat_ngram_size", 0.0},
-                                     {"num_beams", 1.0}})
+  for (const auto& [key, neutral] : {std::pair{"typical_p", 1.0}, {"no_repeat_ngram_size", 0.0}, {"num_beams", 1.0}})
     reader.expect_neutral(key, neutral);
   constexpr uint64_t kMaxCount = uint64_t{1} << 31;
   GenerationConfig config;
   if (const auto value = reader.number("temperature", 0, 1e6)) config.temperature = static_cast<float>(*value);
   if (const auto value = reader.number("top_p", 0, 1)) config.top_p = static_cast<float>(*value);
+  if (const auto value = reader.number("min_p", 0, 1)) config.min_p = static_cast<float>(*value);
+  if (const auto value = reader.number("repetition_penalty", 0.01, 100))
+    config.repetition_penalty = static_cast<float>(*value);
   config.top_k = reader.integer("top_k", kMaxCount);
   config.max_new = reader.integer("max_new_tokens", kMaxCount);
   if (config.max_new == 0) config.max_new.reset();

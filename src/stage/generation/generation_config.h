@@ -10,7 +10,7 @@
 namespace lfm2 {
 
 struct GenerationConfig {
-  std::optional<float> temperature = {}, top_p = {};
+  std::optional<float> temperature = {}, top_p = {}, min_p = {}, repetition_penalty = {};
   std::optional<int64_t> top_k = {};
   std::optional<int64_t> max_new = {};
   std::vector<int32_t> eos_tokens = {};  // empty: the file names none

@@ -155,14 +155,15 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
 }
 
 void Generator::run(RequestSource* requests, const std::vector<CompletionConsumer*>& consumers,
-                    const std::function<void(int64_t)>& on_tokens, const std::function<bool()>& stop) {
+                    const std::function<void(int64_t)>& on_tokens, const std::function<bool()>& stop,
+                    const TokenText& token_text) {
   run_.begin(stop);
   generation_times_ = {};
   counts_ = {};
   on_tokens_ = on_tokens;
   finished_ = false;
   table_.emplace(plan_.limits.caches);
-  if (links_.stage.last()) completions_.emplace(consumers);
+  if (links_.stage.last()) completions_.emplace(consumers, token_text);
   if (links_.stage.first())
     first_.emplace(First{Scheduler(*requests, plan_.limits),
                          std::vector<double>(static_cast<size_t>(plan_.limits.caches.slots), 0), steady_seconds()});

@@ -42,10 +42,11 @@ class Generator {
   // Generates until every request has ended. The first stage takes requests from `requests`, which is null on the
   // others. The last stage uses `consumers` and `on_tokens`: after each step it passes `on_tokens` the number of tokens
   // drawn, plus, for each sequence that ended early, the number of tokens that its limit still allowed; so the sum
-  // reaches the sum of all limits. Once `stop` returns true on any stage, no further step begins, and sequences that
-  // have not ended are dropped.
+  // reaches the sum of all limits, and `token_text` where requests have stop texts. Once `stop` returns true on any
+  // stage, no further step begins, and sequences that have not ended are dropped.
   void run(RequestSource* requests, const std::vector<CompletionConsumer*>& consumers,
-           const std::function<void(int64_t tokens)>& on_tokens, const std::function<bool()>& stop = {});
+           const std::function<void(int64_t tokens)>& on_tokens, const std::function<bool()>& stop = {},
+           const TokenText& token_text = {});
   bool finished() const { return finished_; }  // first stage: whether the last run was not stopped; true on the others
 
   StageTimes times() const { return run_.times(); }  // of the last run

@@ -17,19 +17,41 @@ constexpr int32_t kGoesOn = 0, kStops = 1, kIsLongEnough = 2;
 }  // namespace
 
 void OpenCompletions::apply(const Step& step) {
-  for (const int32_t sample : step.dropped) open_.erase(sample);
+  for (const int32_t sample : step.dropped)
+    if (const auto found = open_.find(sample); found != open_.end()) {
+      waiting_.erase(found->second.completion.sample);
+      open_.erase(found);
+    }
   for (const Admission& one : step.admitted) {
     const auto drawn = static_cast<size_t>(one.known - one.prompt);
     const auto [found, is_new] = open_.try_emplace(one.sample);
     Open& open = found->second;
     expect(drawn == open.completion.token_ids.size(), "OpenCompletions: a sequence comes back with another text");
     if (!is_new) continue;
-    open.completion.sample = one.sample;
+    open.completion.sample = one.choice > 0 ? one.first : one.sample;
+    open.completion.choice = one.choice;
+    open.choices = one.choices;
     open.completion.prompt_tokens = one.prompt;
     open.completion.tag = one.tag;
     open.max_new = one.max_new;
+    open.min_tokens = one.rule.min_tokens;
     open.eos_tokens = one.eos_tokens;
+    if (one.stop.empty()) continue;
+    expect(token_text_ != nullptr, "OpenCompletions: stop texts without the texts of tokens");
+    open.stop.emplace(one.stop);
   }
+}
+
+// Whether the completion ends with this token, the newest one. Looked at before the sequence goes on, so no token comes
+// behind a stop text.
+bool OpenCompletions::stops(Open& open, int32_t token) const {
+  Completion& completion = open.completion;
+  if (open.stop) {
+    const bool may_stop = static_cast<int64_t>(completion.token_ids.size()) > open.min_tokens;
+    completion.text_bytes = open.stop->feed(token_text_(token), may_stop);
+    if (completion.text_bytes) return true;
+  }
+  return std::find(open.eos_tokens.begin(), open.eos_tokens.end(), token) != open.eos_tokens.end();
 }
 
 std::vector<int32_t> OpenCompletions::take(std::span<const int32_t> samples, const DrawnArrays& drawn) {
@@ -52,7 +74,7 @@ std::vector<int32_t> OpenCompletions::take(std::span<const int32_t> samples, con
       append(completion.top_ids, drawn.top_ids.as<const int32_t>());
       append(completion.top_log_probs, drawn.top_log_probs.as<const float>());
     }
-    const bool stops = std::find(open.eos_tokens.begin(), open.eos_tokens.end(), token) != open.eos_tokens.end();
+    const bool stops = this->stops(open, token);
     const auto length = static_cast<int64_t>(completion.token_ids.size());
     const int32_t end = stops ? kStops : length >= open.max_new ? kIsLongEnough : kGoesOn;
     words.insert(words.end(), {token, end, std::bit_cast<int32_t>(log_prob)});
@@ -60,10 +82,24 @@ std::vector<int32_t> OpenCompletions::take(std::span<const int32_t> samples, con
     if (end == kGoesOn) continue;
     progress_ += open.max_new - length;
     completion.reason = stops ? FinishReason::kStop : FinishReason::kLength;
-    for (CompletionConsumer* consumer : consumers_) consumer->take(completion);
-    open_.erase(found);
+    finish(std::move(open_.extract(found).mapped()));
   }
   return words;
+}
+
+// Hands on the completion, or, of several choices, the last one that ends hands on all.
+void OpenCompletions::finish(Open open) {
+  Completion whole = std::move(open.completion);
+  if (open.choices > 1) {
+    std::vector<Completion>& ended = waiting_[whole.sample];
+    ended.push_back(std::move(whole));
+    if (static_cast<int32_t>(ended.size()) < open.choices) return;
+    std::vector<Completion> choices = std::move(waiting_.extract(ended.front().sample).mapped());
+    std::sort(choices.begin(), choices.end(), [](const auto& a, const auto& b) { return a.choice < b.choice; });
+    whole = std::move(choices.front());
+    whole.others.assign(std::make_move_iterator(choices.begin() + 1), std::make_move_iterator(choices.end()));
+  }
+  for (CompletionConsumer* consumer : consumers_) consumer->take(whole);
 }
 
 std::vector<DrawnToken> tokens_of_message(const std::vector<int32_t>& words) {

@@ -3,19 +3,28 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "stage/generation/step_compute.h"
+#include "stage/generation/stop_text.h"
 #include "stage/io/completion.h"
 
 namespace lfm2 {
 
+// What a token adds to the text of a completion.
+using TokenText = std::function<std::string_view(int32_t token)>;
+
 class OpenCompletions {
  public:
-  // `consumers` are given each completion when it ends. They must outlive this.
-  explicit OpenCompletions(std::vector<CompletionConsumer*> consumers) : consumers_(std::move(consumers)) {}
+  // `consumers` are given each completion when it ends. They must outlive this. `token_text` is needed where a request
+  // has stop texts.
+  explicit OpenCompletions(std::vector<CompletionConsumer*> consumers, TokenText token_text = {})
+      : consumers_(std::move(consumers)), token_text_(std::move(token_text)) {}
 
   // Begins the completions of samples that the step admits, and forgets those of samples that it drops. To be called
   // for every step, in order.
@@ -32,11 +41,20 @@ class OpenCompletions {
   struct Open {
     Completion completion;
     int64_t max_new = 0;
+    int64_t min_tokens = 0;  // stop texts that end in the tokens before do not count
     std::vector<int32_t> eos_tokens;
+    std::optional<StopText> stop;
+    int32_t choices = 1;
   };
 
+  bool stops(Open& open, int32_t token) const;
+  void finish(Open open);
+
   std::vector<CompletionConsumer*> consumers_;
+  TokenText token_text_;
   std::map<int32_t, Open> open_;  // by sample
+  // Choices that have ended, and wait for the others of their completions; by the completion's sample.
+  std::map<int64_t, std::vector<Completion>> waiting_;
   int64_t progress_ = 0;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "kernels/sampling.h"
@@ -17,14 +18,27 @@ constexpr int64_t max_new_tokens(int64_t prompt, int64_t asked, int64_t max_posi
 }
 
 struct Request {
-  int32_t sample = 0;                // the number of the sample: unique in a run
-  int32_t draw = 0;                  // draws depend on the rule's seed, on this, and on the token's place
-  int32_t tag = 0;                   // handed through to the completion: the form of its answer
-  std::vector<int32_t> prompt = {};  // at least one token
-  int64_t max_new = 0;               // how many tokens may follow the prompt: at least 1; see max_new_tokens()
-  SamplingRule rule = {};
-  std::vector<int32_t> eos_tokens = {};  // each of these tokens ends the completion; empty: no token does
+  int32_t sample = 0;  // the number of the sample: unique in a run
+  // Several requests with one prompt may be the choices of one completion, which ends when all have: the number of
+  // choices, which of them this is, and, but for the first one, the sample of the first.
+  int32_t choices = 1, choice = 0, first = 0;
+  int32_t draw = 0;                        // draws depend on the rule's seed, on this, and on the token's place
+  int32_t tag = 0;                         // handed through to the completion: the form of its answer
+  std::vector<int32_t> prompt = {};        // at least one token
+  int64_t max_new = 0;                     // how many tokens may follow the prompt: at least 1; see max_new_tokens()
+  SamplingRule rule = {};                  // its numbers of edits follow from the lists below: see edits_of()
+  std::vector<int32_t> eos_tokens = {};    // each of these tokens ends the completion; empty: no token does
+  std::vector<std::string> stop = {};      // the text of the completion ends before each of these; none is empty
+  std::vector<LogitEdit> logit_bias = {};  // at most one for each token
 };
+
+// What the rule of a request does to the logits of single tokens: its biases, then the ends that are banned at first.
+inline std::vector<LogitEdit> edits_of(const Request& request) {
+  std::vector<LogitEdit> edits = request.logit_bias;
+  if (request.rule.min_tokens > 0)
+    for (const int32_t token : request.eos_tokens) edits.push_back({token, 0});
+  return edits;
+}
 
 // A token that came back from the last stage.
 struct DrawnToken {

@@ -11,33 +11,60 @@ Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rul
   request.draw = rules.form == LineForm::kIds && !rules.seed ? request.sample : 0;
   const bool batch = is_batch_line(rules.form);
   request.tag = AnswerForm{rules.form, rules.log_probs || batch ? rules.log_probs : defaults.log_probs}.to_word();
+  request.choices = rules.choices;
   request.max_new = rules.max_new.value_or(request.max_new);
   SamplingRule& rule = request.rule;
   rule.temperature = rules.temperature.value_or(rule.temperature);
   rule.top_k = rules.top_k.value_or(rule.top_k);
   rule.top_p = rules.top_p.value_or(rule.top_p);
+  rule.min_p = rules.min_p.value_or(rule.min_p);
+  rule.repetition_penalty = rules.repetition_penalty.value_or(rule.repetition_penalty);
+  rule.presence_penalty = rules.presence_penalty.value_or(rule.presence_penalty);
+  rule.frequency_penalty = rules.frequency_penalty.value_or(rule.frequency_penalty);
+  rule.min_tokens = rules.min_tokens.value_or(rule.min_tokens);
+  for (const auto& [token, bias] : rules.logit_bias) request.logit_bias.push_back({token, bias});
   rule.seed = rules.seed.value_or(rule.seed);
+  if (!rules.stop.empty()) request.stop = rules.stop;
   if (rules.ignore_eos) request.eos_tokens.clear();
   request.eos_tokens.insert(request.eos_tokens.end(), rules.stop_token_ids.begin(), rules.stop_token_ids.end());
   return request;
 }
 
+uint64_t seed_of_choice(uint64_t seed, int32_t choice) {
+  if (choice == 0) return seed;
+  uint64_t mixed = seed + static_cast<uint64_t>(choice) * 0x9E3779B97F4A7C15u;  // as SplitMix64 does it
+  mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9u;
+  mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EBu;
+  return mixed ^ mixed >> 31;
+}
+
 SampleRequests::SampleRequests(const Samples& samples, SampleRange range, RequestDefaults defaults,
                                int64_t max_positions)
     : samples_(samples), range_(range), defaults_(std::move(defaults)), max_positions_(max_positions) {
-  for (int64_t i = 0; i < range.count; ++i) waiting_ += samples.offsets.length(range.first + i) > 0 ? 1 : 0;
+  for (int64_t i = 0; i < range.count; ++i)
+    if (samples.offsets.length(range.first + i) > 0)
+      waiting_ += samples.rules.choices(samples.numbers[range.first + i]);
 }
 
 std::optional<Request> SampleRequests::next() {
   if (waiting_ == 0) return {};
   while (samples_.offsets.length(range_.first + given_) == 0) ++given_;
   --waiting_;
-  const int64_t sample = range_.first + given_++, length = samples_.offsets.length(sample);
+  const int64_t sample = range_.first + given_, length = samples_.offsets.length(sample);
   const int64_t number = samples_.numbers[sample];
   const auto prompt = samples_.tokens(samples_.offsets[sample], length);
   Request request = request_by_rules(defaults_, samples_.rules[number], number);
   request.prompt.assign(prompt.begin(), prompt.end());
   request.max_new = max_new_tokens(length, request.max_new, max_positions_);
+  request.choice = choice_;
+  request.rule.seed = seed_of_choice(request.rule.seed, choice_);
+  if (choice_ > 0) {
+    request.first = request.sample;
+    request.sample = extra_--;
+  }
+  if (++choice_ < request.choices) return request;
+  choice_ = 0;
+  ++given_;
   return request;
 }
 

@@ -20,7 +20,11 @@ struct RequestDefaults {
 // its number in the job, as long as its line has no seed; all others draw by their seeds alone, wherever they stand.
 Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rules, int64_t sample);
 
-// Gives the samples of a job in their order. Samples without a token are left out: they are answered with an error.
+// The seed of one of several draws from the same prompt: the first one has the seed itself.
+uint64_t seed_of_choice(uint64_t seed, int32_t choice);
+
+// Gives the samples of a job in their order, each as often as it has choices. Samples without a token are left out:
+// they are answered with an error.
 class SampleRequests : public RequestSource {
  public:
   // Gives the samples `range` of `samples`, which must outlive this. max_new is lowered for samples where
@@ -39,6 +43,9 @@ class SampleRequests : public RequestSource {
   SampleRange range_;
   RequestDefaults defaults_;
   int64_t max_positions_, given_ = 0, waiting_ = 0;
+  // Choices of the next sample that were given, and the number of the next one that is not the first of its sample:
+  // these count down from the top, where no sample's number is.
+  int32_t choice_ = 0, extra_ = INT32_MAX;
 };
 
 }  // namespace lfm2

@@ -126,6 +126,10 @@ bool Scheduler::admit(Step& step) {
   free_slots_.pop_back();
   sequence->used = true;
   const Request& request = sequence->request;
+  std::vector<LogitEdit> edits = edits_of(request);
+  SamplingRule rule = request.rule;
+  rule.biases = static_cast<int32_t>(request.logit_bias.size());
+  rule.banned = static_cast<int32_t>(edits.size()) - rule.biases;
   step.admitted.push_back({.slot = slot,
                            .sample = request.sample,
                            .prompt = static_cast<int32_t>(request.prompt.size()),
@@ -133,8 +137,13 @@ bool Scheduler::admit(Step& step) {
                            .max_new = static_cast<int32_t>(request.max_new),
                            .draw = request.draw,
                            .tag = request.tag,
-                           .rule = request.rule,
-                           .eos_tokens = request.eos_tokens});
+                           .choices = request.choices,
+                           .choice = request.choice,
+                           .first = request.first,
+                           .rule = rule,
+                           .eos_tokens = request.eos_tokens,
+                           .stop = request.stop,
+                           .edits = std::move(edits)});
   at(slot) = std::move(*sequence);
   prompts_.push_back(slot);
   ++active_;
@@ -201,6 +210,7 @@ ScheduledStep Scheduler::compose(Step step, std::vector<StepEntry> singles, cons
     Sequence& sequence = at(entry.slot);
     const auto begin = sequence.tokens.begin() + sequence.fed;
     scheduled.ids.insert(scheduled.ids.end(), begin, begin + entry.count);
+    if (sequence.request.rule.counts()) step.counted.insert(step.counted.end(), begin, begin + entry.count);
     sequence.fed += entry.count;
     flight.slots.push_back(entry.slot);
     if (sequence.fed >= sequence.known) flight.drawing.push_back(entry.slot);

@@ -23,7 +23,7 @@ constexpr int64_t kRecordedTime = 4;
 // An upper bound of the bytes that the arrays of a step take: see StepCompute::Layout.
 size_t max_array_bytes(int64_t tokens, int64_t sequences, int64_t table_width) {
   const auto bytes = ArrayLayout::bytes_for;
-  return 3 * bytes(tokens) + bytes(sequences + 1) + 2 * bytes(2 * sequences) + bytes(sequences) +
+  return 3 * bytes(tokens) + bytes(sequences + 1) + 3 * bytes(2 * sequences) + 2 * bytes(sequences) +
          bytes(kRuleWords * sequences) + bytes(sequences * table_width);
 }
 
@@ -38,8 +38,10 @@ StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t
   batch.sequence_of = layout.take_ints({tokens});
   batch.offsets = layout.take_ints({sequences + 1});
   batch.states = layout.take_ints({sequences, 2});
+  keepers = layout.take_ints({sequences, 2});
   draws = layout.take_ints({drawing, 2});
   draw_rows = layout.take_ints({drawing});
+  draw_slots = layout.take_ints({drawing});
   rules = layout.take_ints({drawing, kRuleWords});
   batch.page_table = layout.take_ints({sequences, table_width});
   bytes = layout.bytes();
@@ -81,10 +83,44 @@ StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DT
   if (stage.last()) {
     drawn_ = backend.allocate(drawn_bytes);
     logits_ = memory_.allocate(DType::kF32, {rows, stage.config().vocab});
+    allocate_adjustments(rows);
   }
   const StageMemory cost = stage_memory(stage.config(), stage.layers(), compute, compute, max_tokens, rows);
   scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
   working_bytes_ += cost.scratch_bytes + array_bytes + (stage.last() ? drawn_bytes : 0);
+}
+
+uint64_t GenerationPlan::adjustment_bytes(int64_t vocab) const {
+  const auto rows = static_cast<uint64_t>(std::min(limits.max_sequences, kHeadRows));
+  const auto slots = static_cast<uint64_t>(limits.caches.slots), columns = static_cast<uint64_t>(vocab);
+  return (adjusts() ? rows * columns * sizeof(float) : 0) + (counts ? slots * columns * sizeof(int32_t) : 0) +
+         slots * static_cast<uint64_t>(edits) * sizeof(LogitEdit);
+}
+
+// Last stage.
+void StepCompute::allocate_adjustments(int64_t rows) {
+  const int64_t slots = plan_.limits.caches.slots, vocab = links_.stage.config().vocab;
+  if (plan_.adjusts()) adjusted_ = memory_.allocate(DType::kF32, {rows, vocab});
+  if (plan_.counts) adjustments_.counts = memory_.allocate(DType::kI32, {slots, vocab});
+  if (plan_.edits == 0) return;
+  adjustments_.edits = memory_.allocate(DType::kI32, {slots, plan_.edits, kEditWords});
+  for (StepBuffer& buffer : buffers_)
+    buffer.edits = links_.backend.allocate_host(static_cast<size_t>(plan_.limits.max_sequences) *
+                                                adjustments_.edits.at(0).bytes());
+}
+
+// Last stage: the edits of sequences that begin are copied to their rows.
+void StepCompute::upload_edits(const StepArrays& arrays, const StepBuffer& buffer) {
+  std::byte* staging = buffer.edits.data();
+  for (const auto& [slot, edits] : arrays.edits) {
+    const Tensor row = adjustments_.edits.at(slot);
+    const size_t bytes = edits.size() * sizeof(LogitEdit);
+    expect(bytes <= row.bytes() && staging + bytes <= buffer.edits.data() + buffer.edits.bytes(),
+           "StepCompute: more edits than the plan has room for");
+    std::memcpy(staging, edits.data(), bytes);
+    links_.backend.copy(links_.backend.compute(), row.data, staging, bytes);
+    staging += bytes;
+  }
 }
 
 void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer) {
@@ -93,7 +129,9 @@ void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& i
   const auto fill = [](const Tensor& target, const auto& values) {
     if (!values.empty()) std::memcpy(target.data, values.data(), values.size() * sizeof values[0]);
   };
-  fill(host.ids, ids);
+  fill(host.ids, links_.stage.first() ? ids : arrays.counted);
+  fill(host.keepers, arrays.keepers);
+  fill(host.draw_slots, arrays.draw_slots);
   fill(host.batch.positions, arrays.positions);
   fill(host.batch.sequence_of, arrays.sequence_of);
   fill(host.batch.offsets, arrays.offsets);
@@ -103,6 +141,7 @@ void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& i
   fill(host.rules, arrays.draw_rules);
   fill(host.batch.page_table, arrays.page_table);
   links_.backend.copy(links_.backend.compute(), arrays_.data(), staging, host.bytes);
+  if (links_.stage.last()) upload_edits(arrays, buffers_[static_cast<size_t>(buffer)]);
 }
 
 // The stage's work between receiving a step's hidden states and sending them: embedding, layers, draws.
@@ -116,15 +155,21 @@ void StepCompute::compute(const Layout& layout, const StepBuffer& buffer) {
 void StepCompute::draw(const Layout& layout, const Tensor& residual, const StepBuffer& buffer) {
   const int64_t draws = layout.draw_rows.dim(0);
   const DrawnArrays drawn(drawn_.data(), draws, plan_.top_k);
+  Ops& ops = links_.backend.ops();
+  if (plan_.counts) ops.count_tokens(layout.ids, layout.keepers, layout.batch, adjustments_.counts);
   for (int64_t first = 0; first < draws; first += kHeadRows) {
     const int64_t count = std::min(kHeadRows, draws - first);
     const Tensor logits = logits_.rows(0, count);
-    links_.stage.head(links_.backend.ops(), residual, layout.draw_rows.rows(first, count), scratch_, logits);
-    links_.backend.ops().sample(logits, layout.draws.rows(first, count), layout.rules.rows(first, count),
-                                drawn.ids.rows(first, count), drawn.log_probs.rows(first, count));
+    const Tensor own_draws = layout.draws.rows(first, count), rules = layout.rules.rows(first, count);
+    links_.stage.head(ops, residual, layout.draw_rows.rows(first, count), scratch_, logits);
+    Tensor adjusted;
+    if (plan_.adjusts()) {
+      adjusted = adjusted_.rows(0, count);
+      ops.adjust_logits(logits, own_draws, rules, layout.draw_slots.rows(first, count), adjustments_, adjusted);
+    }
+    ops.sample(logits, adjusted, own_draws, rules, drawn.ids.rows(first, count), drawn.log_probs.rows(first, count));
     if (plan_.top_k > 0)
-      links_.backend.ops().top_log_probs(logits, drawn.top_ids.rows(first, count),
-                                         drawn.top_log_probs.rows(first, count));
+      ops.top_log_probs(logits, drawn.top_ids.rows(first, count), drawn.top_log_probs.rows(first, count));
   }
   if (draws > 0)
     links_.backend.copy_to_host(buffer.results.data(), Tensor(drawn_.data(), DType::kI32,

@@ -19,9 +19,15 @@ namespace lfm2 {
 struct GenerationPlan {
   int64_t longest = 0;  // cached positions of the longest sequence
   int64_t top_k = 0;    // --top-logprobs: how many log-probabilities come with each token
+  // What rules that adjust logits may need: counts of tokens, and the largest number of edits of a request.
+  bool counts = false;
+  int64_t edits = 0;
   ScheduleLimits limits;
 
   int64_t max_tokens() const { return limits.max_sequences + limits.prompt_tokens; }  // tokens of the largest step
+  bool adjusts() const { return counts || edits > 0; }
+  // Bytes that the last stage keeps for adjusting logits.
+  uint64_t adjustment_bytes(int64_t vocab) const;
   int64_t table_width() const { return pages_for(longest, limits.caches.page); }
 };
 
@@ -59,7 +65,7 @@ class StepCompute {
  private:
   // Where the arrays of a step lie, on the device or in its staging memory.
   struct Layout {
-    Tensor ids, draw_rows, draws, rules;
+    Tensor ids, keepers, draw_rows, draws, draw_slots, rules;
     Batch batch;
     size_t bytes = 0;
     Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width);
@@ -67,6 +73,7 @@ class StepCompute {
   struct StepBuffer {
     Tensor residual;  // [max_tokens, hidden] act
     Buffer staging;   // host: the step's arrays on their way to the device
+    Buffer edits;     // host, last stage: the edits of sequences that begin, on their way to the device
     Buffer results;   // host, last stage: DrawnArrays
     std::unique_ptr<Event> computed;
   };
@@ -82,6 +89,8 @@ class StepCompute {
 
   const StepBuffer& at(int buffer) const { return buffers_[static_cast<size_t>(buffer)]; }
   void compute(const Layout& layout, const StepBuffer& buffer);
+  void allocate_adjustments(int64_t rows);
+  void upload_edits(const StepArrays& arrays, const StepBuffer& buffer);
   void draw(const Layout& layout, const Tensor& residual, const StepBuffer& buffer);
   Recording* recording_of(const Shape& shape, const Layout& layout, const StepBuffer& buffer,
                           const std::function<void()>& wait_until_computed);
@@ -92,9 +101,11 @@ class StepCompute {
   TensorMemory memory_;
   uint64_t working_bytes_ = 0;  // bytes of the scratch, and of the arrays of a step
   std::array<StepBuffer, kBuffers> buffers_;
-  Buffer arrays_;  // device: the arrays that were uploaded last
-  Buffer drawn_;   // device, last stage: DrawnArrays
-  Tensor logits_;  // [kHeadRows, vocab] fp32, last stage
+  Buffer arrays_;            // device: the arrays that were uploaded last
+  Buffer drawn_;             // device, last stage: DrawnArrays
+  Tensor logits_;            // [kHeadRows, vocab] fp32, last stage
+  Tensor adjusted_;          // the same, where a rule may adjust logits
+  Adjustments adjustments_;  // last stage, where a rule may need them
   Scratch scratch_;
   std::map<Shape, Recorded> recordings_;
 };

@@ -123,10 +123,11 @@ OrderedJson completion_log_probs(const LogProbs& probs, const Tokenizer* tokeniz
           {"top_logprobs", top}};
 }
 
-OrderedJson body_of(const Completion& completion, const AnswerForm& form, const OutputJob& job) {
+OrderedJson choice_of(const Completion& completion, const AnswerForm& form, const OutputJob& job) {
   const bool chat = form.form == LineForm::kChatCompletion;
-  const std::string text = job.tokenizer != nullptr ? text_of(*job.tokenizer, completion.token_ids) : "";
-  OrderedJson choice{{"index", 0}};
+  const std::string text =
+      job.tokenizer != nullptr ? text_of(*job.tokenizer, completion.token_ids, completion.text_bytes) : "";
+  OrderedJson choice{{"index", completion.choice}};
   if (chat)
     choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
   else
@@ -137,12 +138,22 @@ OrderedJson body_of(const Completion& completion, const AnswerForm& form, const 
     choice["logprobs"] = chat ? chat_log_probs(probs, job.tokenizer) : completion_log_probs(probs, job.tokenizer);
   }
   choice["finish_reason"] = name(completion.reason);
-  const auto tokens = static_cast<int64_t>(completion.token_ids.size());
+  return choice;
+}
+
+OrderedJson body_of(const Completion& completion, const AnswerForm& form, const OutputJob& job) {
+  const bool chat = form.form == LineForm::kChatCompletion;
+  OrderedJson choices = OrderedJson::array({choice_of(completion, form, job)});
+  auto tokens = static_cast<int64_t>(completion.token_ids.size());
+  for (const Completion& other : completion.others) {
+    choices.push_back(choice_of(other, form, job));
+    tokens += static_cast<int64_t>(other.token_ids.size());
+  }
   return {{"id", fmt::format("{}-{}", chat ? "chatcmpl" : "cmpl", completion.sample)},
           {"object", chat ? "chat.completion" : "text_completion"},
           {"created", job.facts.created},
           {"model", job.facts.model_type},
-          {"choices", OrderedJson::array({choice})},
+          {"choices", choices},
           {"usage",
            {{"prompt_tokens", completion.prompt_tokens},
             {"completion_tokens", tokens},
@@ -151,13 +162,15 @@ OrderedJson body_of(const Completion& completion, const AnswerForm& form, const 
 
 }  // namespace
 
-std::string plain_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
-                         const OutputJob& job) {
-  std::string line =
-      fmt::format("{{\"id\":{},\"token_ids\":[", name.empty() ? std::to_string(completion.sample) : std::string(name));
+namespace {
+
+// The fields of one choice, without the braces around them.
+void append_choice(std::string& line, const Completion& completion, const AnswerForm& form, const OutputJob& job) {
+  line += "\"token_ids\":[";
   append_values(line, std::span(completion.token_ids));
   line += ']';
-  if (job.tokenizer != nullptr) line += ",\"text\":" + json_string(text_of(*job.tokenizer, completion.token_ids));
+  if (job.tokenizer != nullptr)
+    line += ",\"text\":" + json_string(text_of(*job.tokenizer, completion.token_ids, completion.text_bytes));
   line += fmt::format(",\"finish_reason\":\"{}\"", lfm2::name(completion.reason));
   if (form.log_probs) {
     line += ",\"logprobs\":[";
@@ -171,6 +184,24 @@ std::string plain_answer(const Completion& completion, const AnswerForm& form, s
     line += "],\"top_logprobs\":[";
     append_rows(line, std::span(completion.top_log_probs), columns, std::min(wanted, columns));
     line += ']';
+  }
+}
+
+}  // namespace
+
+std::string plain_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
+                         const OutputJob& job) {
+  std::string line = fmt::format("{{\"id\":{},", name.empty() ? std::to_string(completion.sample) : std::string(name));
+  if (completion.others.empty()) {
+    append_choice(line, completion, form, job);
+  } else {
+    line += "\"choices\":[{";
+    append_choice(line, completion, form, job);
+    for (const Completion& other : completion.others) {
+      line += "},{";
+      append_choice(line, other, form, job);
+    }
+    line += "}]";
   }
   line += '}';
   return line;

@@ -9,7 +9,12 @@ std::string_view name(FinishReason reason) { return reason == FinishReason::kSto
 
 HashSum CompletionHash::of(const Completion& completion) {
   HashSum hash;
-  hash.add(std::as_bytes(std::span(completion.token_ids)), static_cast<uint64_t>(completion.sample));
+  const auto add = [&](const Completion& one) {
+    hash.add(std::as_bytes(std::span(one.token_ids)),
+             static_cast<uint64_t>(one.choice) << 32 | static_cast<uint64_t>(one.sample));
+  };
+  add(completion);
+  for (const Completion& other : completion.others) add(other);
   return hash;
 }
 

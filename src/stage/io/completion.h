@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,21 +13,25 @@
 namespace lfm2 {
 
 enum class FinishReason : uint8_t {
-  kStop,   // the last of token_ids is an end-of-text token
+  kStop,   // the last of token_ids is an end-of-text token, or completes a stop text
   kLength  // as many tokens as were asked for, or as the model has positions
 };
 std::string_view name(FinishReason reason);  // "stop", "length"
 
 struct Completion {
   int64_t sample = 0;
+  int32_t choice = 0;  // which of several draws from one prompt
   int32_t prompt_tokens = 0;
   int32_t tag = 0;  // the request's: an AnswerForm
   FinishReason reason = FinishReason::kLength;
-  std::vector<int32_t> token_ids;    // the generated tokens, without the prompt
-  std::vector<float> log_probs;      // [tokens]: the log-probability of each token
-  std::vector<int32_t> top_ids;      // [tokens, top_k]
-  std::vector<float> top_log_probs;  // [tokens, top_k]
-  std::string error = {};            // why the sample was not continued; such a completion has no tokens
+  std::vector<int32_t> token_ids;  // the generated tokens, without the prompt
+  // The number of bytes of its text before the stop text that ended it; nothing where none did.
+  std::optional<int64_t> text_bytes = {};
+  std::vector<float> log_probs;         // [tokens]: the log-probability of each token
+  std::vector<int32_t> top_ids;         // [tokens, top_k]
+  std::vector<float> top_log_probs;     // [tokens, top_k]
+  std::vector<Completion> others = {};  // of the first choice: the other ones, in their order
+  std::string error = {};               // why the sample was not continued; such a completion has no tokens
 };
 
 class CompletionConsumer {

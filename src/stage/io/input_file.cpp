@@ -210,6 +210,7 @@ void add_line(RequestLine line, Samples& samples) {
   if (!line.name.empty() && samples.names.empty())
     for (int64_t unnamed = 0; unnamed < sample; ++unnamed) samples.names.push_back("");
   if (!line.name.empty() || !samples.names.empty()) samples.names.push_back(line.name);
+  if (line.scored > 0) samples.scored.push_back(samples.scored.back() + line.scored);
   if (!line.error.empty()) samples.errors.push_back(sample, line.error);
   samples.rules.push_back(std::move(line.rules));
 }

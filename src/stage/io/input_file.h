@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "stage/io/lines/sample_rules.h"
-#include "stage/io/sample_errors.h"
-#include "stage/io/sample_names.h"
-#include "stage/io/sample_offsets.h"
-#include "stage/io/token_ids.h"
+#include "stage/io/samples/sample_errors.h"
+#include "stage/io/samples/sample_names.h"
+#include "stage/io/samples/sample_offsets.h"
+#include "stage/io/samples/token_ids.h"
 
 namespace lfm2 {
 
@@ -26,6 +26,10 @@ struct Samples {
   RuleTable rules = {};
   SampleErrors errors = {};
   std::string source = {};  // lines: the checksum of the input
+  // With --score (find_scored): how many tokens of each sample are scored, its last ones, added up; on rank 0 also the
+  // bytes of their text, added up, and its words, -1 without a tokenizer.
+  SampleOffsets scored = {}, scored_bytes = {};
+  int64_t scored_words = -1;
 
   int64_t count() const { return offsets.samples(); }
   // The ids of tokens [first, first + count).

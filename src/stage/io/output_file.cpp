@@ -13,6 +13,7 @@
 
 #include "stage/hdf5/h5.h"
 #include "stage/io/row_places.h"
+#include "stage/io/scores.h"
 #include "stage/support/checked_file.h"
 #include "stage/support/json.h"
 
@@ -37,7 +38,12 @@ Places make_h5(const PendingPath& pending, const OutputJob& job) {
   h5::File file = create_pending_h5(pending);
   const auto rows = static_cast<uint64_t>(job.rows());
   Places places;
-  if (job.kind.top_k > 0) {
+  if (job.kind.score) {
+    places.first = file.create_dataset("is_greedy", DType::kI32, {rows});
+    places.second = file.create_dataset("logprobs", DType::kF32, {rows});
+    if (job.scored_bytes != nullptr)
+      file.write_i64("bytes", job.samples(), [&](int64_t i) { return job.scored_bytes->length(i); });
+  } else if (job.kind.top_k > 0) {
     places.first = file.create_dataset("top_ids", DType::kI32, {rows, static_cast<uint64_t>(job.kind.top_k)});
     places.second = file.create_dataset("top_logprobs", DType::kF32, {rows, static_cast<uint64_t>(job.kind.top_k)});
   } else {
@@ -45,7 +51,7 @@ Places make_h5(const PendingPath& pending, const OutputJob& job) {
   }
   file.write_i64("offsets", job.offsets->size(), [&](int64_t i) { return (*job.offsets)[i]; });
   file.set_attribute("format", "lfm2-stage-output");
-  file.set_attribute("positions", job.kind.positions == Positions::kAll ? "all" : "last");
+  file.set_attribute("positions", std::string(positions_name(job.kind)));
   file.set_attribute("dtype", job.facts.dtype);
   file.set_attribute("model_type", job.facts.model_type);
   file.set_attribute("weights_split_id", job.facts.split_id);
@@ -159,7 +165,7 @@ class RowsOutput : public OutputFile {
 };
 
 // One object a sample: "id" (the input's, else its number), then "logits" or "top_ids" and "top_logprobs": of the last
-// position a list, of all positions a list of lists.
+// position a list, of all positions a list of lists. With --score a ScoreLine.
 class JsonlOutput : public OutputFile {
  public:
   JsonlOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
@@ -172,11 +178,14 @@ class JsonlOutput : public OutputFile {
     partial_.keep_intact(content, job_.pulse);
     start_journal(content);
     partial_.drop_unfinished();
+    if (job_.kind.score) kept_.assign(content.records.begin(), content.records.end());
   }
   void take(const ResultRows& rows) override {
     const int64_t vocab = job_.vocab, top_k = job_.kind.top_k;
     for (int64_t row = 0; row < rows.count; ++row) {
-      if (top_k > 0) {
+      if (job_.kind.score) {
+        scores_.add(rows.top_log_probs[static_cast<size_t>(row)], rows.top_ids[static_cast<size_t>(row)] != 0);
+      } else if (top_k > 0) {
         append(first_, rows.top_ids.subspan(static_cast<size_t>(row * top_k), static_cast<size_t>(top_k)));
         append(second_, rows.top_log_probs.subspan(static_cast<size_t>(row * top_k), static_cast<size_t>(top_k)));
       } else {
@@ -196,8 +205,16 @@ class JsonlOutput : public OutputFile {
   void keep() override { partial_.sync(); }
   void commit() override { commit_in_order(partial_, job_.pulse); }
   void start_over() override { partial_.start_over(); }
-  void replay(int64_t, int64_t, ResultConsumer&) const override {
-    throw Error(ExitCode::kSoftware, "JsonlOutput: text is not read back");
+  // Reads scores out of the lines of an earlier run again; logits are not read back.
+  void replay(int64_t first, int64_t count, ResultConsumer& consumer) const override {
+    expect(job_.kind.score, "JsonlOutput: logits are not read back");
+    for (const JournalRecord& record : kept_) {
+      if (record.first < first || record.first >= first + count) continue;
+      std::string lines(record.bytes, '\0');
+      partial_.read(record.offset, std::as_writable_bytes(std::span(lines)));
+      replay_lines(lines, record.first, consumer);
+      job_.pulse();
+    }
   }
 
  private:
@@ -211,10 +228,27 @@ class JsonlOutput : public OutputFile {
     if (all()) text += ']';
   }
 
+  void replay_lines(std::string_view lines, int64_t sample, ResultConsumer& consumer) const {
+    for (size_t at = 0; at < lines.size(); ++sample) {
+      const size_t end = lines.find('\n', at);
+      const LineScores scores = parse_score_line(lines.substr(at, end - at), partial_.path().string());
+      consumer.take({.first = (*job_.offsets)[sample],
+                     .count = std::ssize(scores.log_probs),
+                     .logits = {},
+                     .top_ids = scores.likeliest,
+                     .top_log_probs = scores.log_probs});
+      at = end + 1;
+    }
+  }
+
   void add_line(int64_t sample) {
     const std::string name = job_.names->empty() || (*job_.names)[static_cast<size_t>(sample)].empty()
                                  ? std::to_string(sample)
                                  : std::string((*job_.names)[static_cast<size_t>(sample)]);
+    if (job_.kind.score) {
+      lines_ += scores_.take(name, job_.scored_bytes != nullptr ? job_.scored_bytes->length(sample) : -1);
+      return;
+    }
     lines_ += job_.kind.top_k > 0
                   ? fmt::format("{{\"id\":{},\"top_ids\":[{}],\"top_logprobs\":[{}]}}\n", name, first_, second_)
                   : fmt::format("{{\"id\":{},\"logits\":[{}]}}\n", name, first_);
@@ -224,8 +258,10 @@ class JsonlOutput : public OutputFile {
 
   PartialFile partial_;
   OutputJob job_;
-  std::string lines_;           // of samples not yet said to be finished
-  std::string first_, second_;  // the current sample's values so far
+  std::string lines_;                // of samples not yet said to be finished
+  std::string first_, second_;       // the current sample's values so far
+  ScoreLine scores_;                 // the same with --score
+  std::vector<JournalRecord> kept_;  // --score: where an earlier run has left lines
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "kernels/thread_pool.h"
 #include "stage/io/partial_file.h"
 #include "stage/io/results.h"
-#include "stage/io/sample_names.h"
+#include "stage/io/samples/sample_names.h"
 
 namespace lfm2 {
 
@@ -30,10 +30,11 @@ struct OutputFacts {
 struct OutputJob {
   ResultKind kind;
   int64_t vocab = 0;
-  JobSize size;                            // of the whole job
-  const SampleOffsets* offsets = nullptr;  // of the whole job; null where needs_offsets() says no
-  const SampleNames* names = nullptr;      // .jsonl: see Samples::names
-  const Tokenizer* tokenizer = nullptr;    // completions: gives their texts; null: they are ids alone
+  JobSize size;                                 // of the whole job; with --score its tokens are the scored ones
+  const SampleOffsets* offsets = nullptr;       // of the whole job; null where needs_offsets() says no
+  const SampleNames* names = nullptr;           // .jsonl: see Samples::names
+  const SampleOffsets* scored_bytes = nullptr;  // --score: see Samples; null where nobody knows them
+  const Tokenizer* tokenizer = nullptr;         // completions: gives their texts; null: they are ids alone
   OutputFacts facts;
   ThreadPool* threads = nullptr;  // that write large results side by side
   std::string identity = {};      // JSON: a run goes on with what another one left if this is equal; empty: none may
@@ -65,7 +66,7 @@ class OutputFile : public JobOutput, public ResultConsumer, public FinishedSampl
   // writers' belongs into this one's.
   virtual std::string take_seams() { return {}; }
   virtual void write_seams(std::string_view) {}
-  // Hands the rows of finished samples out again. Only where rows have places: .bin and .h5.
+  // Hands the rows of samples that an earlier run has finished out again. Not for logits in .jsonl.
   virtual void replay(int64_t first, int64_t count, ResultConsumer& consumer) const = 0;
 };
 

@@ -6,6 +6,19 @@
 
 namespace lfm2 {
 
+std::string_view positions_name(const ResultKind& kind) {
+  if (kind.score) return "scored";
+  switch (kind.positions) {
+    case Positions::kLast:
+      return "last";
+    case Positions::kAll:
+      return "all";
+    case Positions::kNone:
+      return "none";
+  }
+  return "?";
+}
+
 ResultRows some_rows(const ResultRows& rows, int64_t skip, int64_t count, int64_t first) {
   const auto part = [&](auto values) {
     const size_t columns = values.size() / static_cast<size_t>(rows.count);

@@ -4,10 +4,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/thread_pool.h"
-#include "stage/io/sample_offsets.h"
+#include "stage/io/samples/sample_offsets.h"
 #include "stage/support/checksum.h"
 
 namespace lfm2 {
@@ -18,14 +19,21 @@ enum class Positions : uint8_t { kLast, kAll, kNone };  // --logits: which posit
 struct ResultKind {
   Positions positions = Positions::kLast;
   int64_t top_k = 0;  // --top-logprobs: the best top_k instead of all logits
+  // --score: a row is a scored token of a sample, and instead of logits there is its log-probability, and whether it
+  // was the likeliest token. `positions` is kAll then, and offsets count scored tokens instead of tokens.
+  bool score = false;
+
+  int64_t columns() const { return score ? 1 : top_k; }  // of the ids and log-probabilities; 0: there are logits
 };
 
-// Consecutive rows. Row numbers count samples (kLast) or tokens of the whole job (kAll).
+std::string_view positions_name(const ResultKind& kind);  // "last", "all", "none" or "scored"
+
+// Consecutive rows. Row numbers count samples (kLast) or tokens of the whole job (kAll; scored ones with --score).
 struct ResultRows {
   int64_t first = 0, count = 0;
-  std::span<const float> logits;         // [count, vocab]; empty where top_k > 0
-  std::span<const int32_t> top_ids;      // [count, top_k]
-  std::span<const float> top_log_probs;  // [count, top_k]
+  std::span<const float> logits;         // [count, vocab]; empty where columns() > 0
+  std::span<const int32_t> top_ids;      // [count, columns()]; with --score 1 for the likeliest token, else 0
+  std::span<const float> top_log_probs;  // [count, columns()]
 };
 
 // `count` of `rows`, from its row `skip` on, as rows `first` of the job.

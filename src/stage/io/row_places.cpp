@@ -20,7 +20,7 @@ struct SeamHead {
 
 }  // namespace
 
-int64_t row_columns(const OutputJob& job) { return job.kind.top_k > 0 ? job.kind.top_k : job.vocab; }
+int64_t row_columns(const OutputJob& job) { return job.kind.columns() > 0 ? job.kind.columns() : job.vocab; }
 
 uint64_t bytes_of_rows(const OutputJob& job) {
   return static_cast<uint64_t>(job.rows() * row_columns(job)) * sizeof(float);
@@ -52,8 +52,8 @@ void RowPlaces::write(const ResultRows& rows) {
   };
   if (!rows.logits.empty()) write(places_.first, rows.logits, job_.vocab);
   if (rows.top_ids.empty()) return;
-  write(places_.first, rows.top_ids, job_.kind.top_k);
-  write(places_.second, rows.top_log_probs, job_.kind.top_k);
+  write(places_.first, rows.top_ids, job_.kind.columns());
+  write(places_.second, rows.top_log_probs, job_.kind.columns());
 }
 
 void RowPlaces::write_bytes(uint64_t offset, std::span<const std::byte> bytes) {
@@ -108,9 +108,9 @@ void RowPlaces::read(int64_t first, int64_t count, ResultConsumer& consumer) con
   std::vector<float> floats;
   std::vector<int32_t> ids;
   ResultRows rows{.first = first, .count = count, .logits = {}, .top_ids = {}, .top_log_probs = {}};
-  if (job_.kind.top_k > 0) {
-    read(places_.first, ids, job_.kind.top_k);
-    read(places_.second, floats, job_.kind.top_k);
+  if (const int64_t columns = job_.kind.columns(); columns > 0) {
+    read(places_.first, ids, columns);
+    read(places_.second, floats, columns);
     rows.top_ids = ids;
     rows.top_log_probs = floats;
   } else {

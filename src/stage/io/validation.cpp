@@ -39,21 +39,22 @@ class BinAnswers : public Answers {
   int64_t vocab_;
 };
 
-h5::ScannedDataset scan_logits(const CheckedFile& file) {
+// A dataset of numbers.
+h5::ScannedDataset scan_numbers(const CheckedFile& file, const std::string& name) {
   using Class = h5::ScannedType::Class;
-  const h5::Scan scan = h5::scan(file, {.only = {"logits"}});
-  const auto logits = scan.datasets.find("logits");
-  if (logits == scan.datasets.end()) refuse(file.path(), "no dataset logits", "reference logits");
-  const h5::ScannedType& type = logits->second.type;
+  const h5::Scan scan = h5::scan(file, {.only = {name}});
+  const auto found = scan.datasets.find(name);
+  if (found == scan.datasets.end()) refuse(file.path(), "no dataset " + name, "reference " + name);
+  const h5::ScannedType& type = found->second.type;
   if (type.kind != Class::kFloat && type.kind != Class::kInteger)
-    refuse(file.path(), "logits of " + type.text(), "numbers");
-  return logits->second;
+    refuse(file.path(), name + " of " + type.text(), "numbers");
+  return found->second;
 }
 
 class H5Answers : public Answers {
  public:
   H5Answers(const CheckedFile& file, Positions positions, const SampleOffsets& offsets, int64_t vocab)
-      : dims_(scan_logits(file).dims), file_(h5::File::open(file)), vocab_(vocab) {
+      : dims_(scan_numbers(file, "logits").dims), file_(h5::File::open(file)), vocab_(vocab) {
     const std::vector<uint64_t>& dims = dims_;
     const std::filesystem::path& path = file.path();
     const auto samples = static_cast<uint64_t>(offsets.samples()), tokens = static_cast<uint64_t>(offsets.back());
@@ -95,6 +96,35 @@ class H5Answers : public Answers {
   const SampleOffsets* last_rows_of_ = nullptr;  // null: rows are read as they are numbered
   mutable std::vector<float> cache_;             // rank 3: one sample
   mutable int64_t cached_sample_ = -1;
+};
+
+class ScoreAnswers : public Answers {
+ public:
+  ScoreAnswers(const CheckedFile& file, int64_t rows) : file_(open(file, rows)) {}
+  void read(int64_t first, int64_t count, std::vector<float>& into) const override {
+    into.resize(static_cast<size_t>(2 * count));
+    std::vector<float> column(static_cast<size_t>(count));
+    for (size_t place = 0; place < kDatasets.size(); ++place) {
+      file_.read_rows(kDatasets[place], static_cast<uint64_t>(first), static_cast<uint64_t>(count), H5T_NATIVE_FLOAT,
+                      column.data());
+      for (size_t row = 0; row < column.size(); ++row) into[2 * row + place] = column[row];
+    }
+  }
+
+ private:
+  static constexpr std::array<const char*, 2> kDatasets{"logprobs", "is_greedy"};
+  // The scan comes first, because a file that it refuses is not opened.
+  static h5::File open(const CheckedFile& file, int64_t rows) {
+    for (const char* name : kDatasets) {
+      const std::vector<uint64_t> dims = scan_numbers(file, name).dims;
+      if (dims != std::vector<uint64_t>{static_cast<uint64_t>(rows)})
+        refuse(file.path(), fmt::format("{} of shape {}", name, dims_text(dims)),
+               fmt::format("those of {} scored tokens", rows));
+    }
+    return h5::File::open(file);
+  }
+
+  h5::File file_;
 };
 
 struct Softmax {
@@ -139,20 +169,36 @@ std::unique_ptr<Answers> open_answers(const std::filesystem::path& path, Positio
   throw Error(ExitCode::kUsage, fmt::format("--answers {}: expected a name ending in .bin or .h5", path.string()));
 }
 
+std::unique_ptr<Answers> open_score_answers(const std::filesystem::path& path, int64_t rows) {
+  return std::make_unique<ScoreAnswers>(CheckedFile(path), rows);
+}
+
+void Validation::add_difference(float ours, float reference) {
+  double& largest = sums_.largest_difference;
+  if (std::isnan(largest)) return;  // a NaN stays
+  const double distance = difference(ours, reference);
+  if (!(distance <= largest)) largest = distance;
+}
+
+void Validation::take_logits(std::span<const float> ours, std::span<const float> reference) {
+  for (size_t i = 0; i < ours.size(); ++i) add_difference(ours[i], reference[i]);
+  const auto best = [](std::span<const float> x) { return std::max_element(x.begin(), x.end()) - x.begin(); };
+  if (best(ours) == best(reference)) ++sums_.top1_equal;
+  sums_.mean_kl += kl_divergence(reference, ours);
+}
+
 void Validation::take(const ResultRows& rows) {
   answers_->read(rows.first, rows.count, reference_);
-  for (int64_t row = 0; row < rows.count; ++row) {
-    const auto at = static_cast<size_t>(row * vocab_), columns = static_cast<size_t>(vocab_);
-    const std::span<const float> ours = rows.logits.subspan(at, columns),
-                                 reference = std::span<const float>(reference_).subspan(at, columns);
-    double& largest = sums_.largest_difference;
-    for (size_t i = 0; i < columns && !std::isnan(largest); ++i) {  // a NaN stays
-      const double distance = difference(ours[i], reference[i]);
-      if (!(distance <= largest)) largest = distance;
+  const std::span<const float> reference(reference_);
+  const auto columns = static_cast<size_t>(vocab_);
+  sums_.of_scores = rows.logits.empty();
+  for (size_t row = 0; row < static_cast<size_t>(rows.count); ++row) {
+    if (sums_.of_scores) {
+      add_difference(rows.top_log_probs[row], reference[2 * row]);
+      if ((rows.top_ids[row] != 0) == (reference[2 * row + 1] != 0)) ++sums_.top1_equal;
+    } else {
+      take_logits(rows.logits.subspan(row * columns, columns), reference.subspan(row * columns, columns));
     }
-    const auto best = [](std::span<const float> x) { return std::max_element(x.begin(), x.end()) - x.begin(); };
-    if (best(ours) == best(reference)) ++sums_.top1_equal;
-    sums_.mean_kl += kl_divergence(reference, ours);
     ++sums_.rows;
   }
 }

@@ -16,10 +16,11 @@ struct Verdict {
   double largest_difference = 0;  // NaN where one side is NaN and the other is not
   double mean_kl = 0;             // mean over rows of KL(softmax(reference) || softmax(ours)), nats
   double tolerance = 0;
+  bool of_scores = false;  // --score: a row is a scored token, and there is no divergence
   bool valid() const { return rows > 0 && largest_difference <= tolerance; }
 };
 
-// Reference logits by row.
+// Reference logits by row; or the log-probability of a scored token, and 1 where it is the likeliest, else 0.
 class Answers {
  public:
   virtual ~Answers() = default;
@@ -32,6 +33,10 @@ class Answers {
 std::unique_ptr<Answers> open_answers(const std::filesystem::path& path, Positions positions,
                                       const SampleOffsets& offsets, int64_t vocab);
 
+// With --score: .h5 with `logprobs` and `is_greedy` [scored tokens], as an output of --score has them. Error(kData) for
+// another number than `rows`.
+std::unique_ptr<Answers> open_score_answers(const std::filesystem::path& path, int64_t rows);
+
 class Validation : public ResultConsumer {
  public:
   Validation(std::unique_ptr<Answers> answers, int64_t vocab, double tolerance)
@@ -41,6 +46,9 @@ class Validation : public ResultConsumer {
   Verdict verdict() const;
 
  private:
+  void take_logits(std::span<const float> ours, std::span<const float> reference);
+  void add_difference(float ours, float reference);
+
   std::unique_ptr<Answers> answers_;
   int64_t vocab_;
   double tolerance_;

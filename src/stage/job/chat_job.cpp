@@ -8,11 +8,14 @@ namespace lfm2 {
 // One sequence, which may become as long as the model allows.
 GenerationJob::PromptSizes ChatJob::measure_prompts(int64_t) const {
   const int64_t positions = config().max_positions, page = std::min(options_.generation.page, positions);
-  return {.tokens = positions,
-          .new_tokens = positions,
-          .longest = positions,
-          .page = page,
-          .pages = pages_for(positions, page)};
+  PromptSizes sizes{.tokens = positions,
+                    .sequences = 1,
+                    .new_tokens = positions,
+                    .longest = positions,
+                    .page = page,
+                    .pages = pages_for(positions, page)};
+  note_rule(sizes, defaults().of_text);
+  return sizes;
 }
 
 std::unique_ptr<RequestSource> ChatJob::make_requests() const {

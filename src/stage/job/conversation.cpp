@@ -126,7 +126,7 @@ std::optional<Request> Conversation::next() {
   if (!request) return {};
   current_ = request->sample;
   answer_.clear();
-  decoder_.emplace(model_.tokenizer(), true);
+  stream_.emplace(model_.tokenizer(), *request);
   return request;
 }
 
@@ -148,14 +148,14 @@ std::vector<int32_t> Conversation::taken_back() {
 
 void Conversation::drawn(int32_t sample, const DrawnToken& token) {
   if (sample != current_) return;
-  const std::string text = decoder_->feed(token.token);
+  const std::string text = stream_->feed(token.token);
   answer_ += text;
   print(without_controls(text));
   if (token.ends) end_answer();
 }
 
 void Conversation::end_answer() {
-  const std::string rest = decoder_->flush();
+  const std::string rest = stream_->flush();
   answer_ += rest;
   print(rest + "\n> ");
   messages_.push_back({{"role", "assistant"}, {"content", answer_}});

@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "stage/generation/request.h"
+#include "stage/job/answer_stream.h"
 #include "stage/support/json.h"
-#include "text/stream_decoder.h"
 #include "text/text_model.h"
 
 namespace lfm2 {
@@ -70,7 +70,7 @@ class Conversation : public RequestSource {
   int interrupts_ = 0;  // that were acted on
   bool ended_ = false;
   std::string answer_;
-  std::optional<StreamDecoder> decoder_;
+  std::optional<AnswerStream> stream_;
 };
 
 }  // namespace lfm2

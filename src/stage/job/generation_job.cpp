@@ -6,11 +6,11 @@
 #include <map>
 
 #include "stage/io/lines/answer_form.h"
+#include "stage/job/answer_stream.h"
 #include "stage/model/memory_plan.h"
 #include "stage/scoring/cost_model.h"
 #include "stage/support/json.h"
 #include "stage/support/stop.h"
-#include "text/stream_decoder.h"
 
 namespace lfm2 {
 
@@ -27,19 +27,23 @@ class StreamedRequests : public SampleRequests {
  public:
   StreamedRequests(const Samples& samples, SampleRange range, RequestDefaults defaults, int64_t max_positions,
                    const Tokenizer* tokenizer)
-      : SampleRequests(samples, range, std::move(defaults), max_positions) {
-    if (tokenizer != nullptr) decoder_.emplace(*tokenizer, true);
+      : SampleRequests(samples, range, std::move(defaults), max_positions), tokenizer_(tokenizer) {}
+  std::optional<Request> next() override {
+    std::optional<Request> request = SampleRequests::next();
+    if (request && tokenizer_ != nullptr) answer_.emplace(*tokenizer_, *request);
+    return request;
   }
   void drawn(int32_t, const DrawnToken& token) override {
-    if (!decoder_) return;
-    std::string text = decoder_->feed(token.token);
-    if (token.ends) text += decoder_->flush() + "\n";
+    if (!answer_) return;
+    std::string text = answer_->feed(token.token);
+    if (token.ends) text += answer_->flush() + "\n";
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   }
 
  private:
-  std::optional<StreamDecoder> decoder_;
+  const Tokenizer* tokenizer_;
+  std::optional<AnswerStream> answer_;
 };
 
 }  // namespace
@@ -54,6 +58,10 @@ void GenerationJob::check_samples(const Samples& prompts) const {
           fmt::format("sample {}: {} tokens, expected fewer than max_position_embeddings = {} to leave room for "
                       "--generate",
                       i, prompt, max_positions));
+  const auto one_choice = [](const SampleRules& rules) { return rules.choices == 1; };
+  if (options_.output.extension() == ".h5" &&
+      !std::all_of(prompts.rules.distinct().begin(), prompts.rules.distinct().end(), one_choice))
+    throw Error(ExitCode::kUsage, "--output with .h5 and lines with \"n\" above 1: expected .jsonl");
   const auto is_plain = [](const SampleRules& rules) { return rules == SampleRules{}; };
   const std::vector<SampleRules>& rules = prompts.rules.distinct();
   if (options_.replicas > 1 && (!std::all_of(rules.begin(), rules.end(), is_plain) || prompts.rules.have_seeds()))
@@ -74,29 +82,37 @@ void GenerationJob::answer_errors(const std::vector<CompletionConsumer*>& consum
   }
 }
 
+void GenerationJob::note_rule(PromptSizes& sizes, const Request& request) {
+  if (request.rule.counts()) sizes.counts = 1;
+  sizes.edits = std::max(sizes.edits, static_cast<int64_t>(edits_of(request).size()));
+}
+
 // Called on the first stage of a pipeline, which has its prompts. The other stages are told the result.
 GenerationJob::PromptSizes GenerationJob::measure_prompts(int64_t slots) const {
   PromptSizes sizes{.tokens = samples_->own_share().tokens};
   const Samples& samples = samples_->own_samples();
   const RequestDefaults defaults = this->defaults();
+  if (samples.rules.empty()) note_rule(sizes, defaults.of_ids);
+  for (const SampleRules& rules : samples.rules.distinct()) note_rule(sizes, request_by_rules(defaults, rules, 0));
   const auto for_each = [&](const auto& take) {
     for (int64_t i = 0; i < samples_->own_range().count; ++i) {
       const int64_t prompt = samples.offsets.length(i), number = samples.numbers[i];
       if (prompt == 0) continue;  // is answered with an error
       const int64_t asked = samples.rules.empty() ? defaults.of_ids.max_new
                                                   : request_by_rules(defaults, samples.rules[number], number).max_new;
-      take(prompt, max_new_tokens(prompt, asked, config().max_positions));
+      take(prompt, max_new_tokens(prompt, asked, config().max_positions), samples.rules.choices(number));
     }
   };
-  for_each([&](int64_t prompt, int64_t max_new) {
-    sizes.new_tokens += max_new;
+  for_each([&](int64_t prompt, int64_t max_new, int64_t choices) {
+    sizes.sequences += choices;
+    sizes.new_tokens += choices * max_new;
     sizes.longest = std::max(sizes.longest, cached_positions(prompt, max_new));
   });
   sizes.longest = std::max<int64_t>(1, sizes.longest);
   sizes.page = std::min(options_.generation.page, sizes.longest);
   std::map<int64_t, int64_t, std::greater<>> sequences_of;  // key: number of pages
-  for_each([&](int64_t prompt, int64_t max_new) {
-    ++sequences_of[pages_for(cached_positions(prompt, max_new), sizes.page)];
+  for_each([&](int64_t prompt, int64_t max_new, int64_t choices) {
+    sequences_of[pages_for(cached_positions(prompt, max_new), sizes.page)] += choices;
   });
   for (const auto& [pages, sequences] : sequences_of) {
     const int64_t together = std::min(slots, sequences);
@@ -118,8 +134,12 @@ RequestDefaults GenerationJob::defaults() const {
   if (!wanted.temperature_given) of_text.rule.temperature = model.temperature.value_or(of_text.rule.temperature);
   if (!wanted.top_k_given) of_text.rule.top_k = model.top_k.value_or(of_text.rule.top_k);
   if (!wanted.top_p_given) of_text.rule.top_p = model.top_p.value_or(of_text.rule.top_p);
+  if (!wanted.min_p_given) of_text.rule.min_p = model.min_p.value_or(of_text.rule.min_p);
+  if (!wanted.repetition_penalty_given)
+    of_text.rule.repetition_penalty = model.repetition_penalty.value_or(of_text.rule.repetition_penalty);
   if (!wanted.ignore_eos && wanted.eos_tokens.empty() && !model.eos_tokens.empty())
     of_text.eos_tokens = model.eos_tokens;
+  of_ids.stop = of_text.stop = wanted.stop;
   std::optional<int32_t> log_probs;
   if (asked_top_k_ > 0) log_probs = static_cast<int32_t>(asked_top_k_);
   return {.of_ids = std::move(of_ids), .of_text = std::move(of_text), .log_probs = log_probs};
@@ -130,6 +150,13 @@ void GenerationJob::add_to_identity(Json& identity) const {
     identity["--generate" + suffix] = request.max_new;
     identity["--temperature" + suffix] = request.rule.temperature;
     identity["--eos" + suffix] = request.eos_tokens;
+    const SamplingRule& rule = request.rule;
+    // Only what is asked for: a job without these has the identity that it always had.
+    if (!request.stop.empty()) identity["--stop" + suffix] = request.stop;
+    if (rule.min_tokens > 0) identity["--min-tokens" + suffix] = rule.min_tokens;
+    if (rule.counts())
+      identity["penalties" + suffix] = {rule.repetition_penalty, rule.presence_penalty, rule.frequency_penalty};
+    if (rule.min_p > 0) identity["--min-p" + suffix] = rule.min_p;
     if (request.rule.temperature == 0 && suffix.empty()) return;
     identity["--seed"] = request.rule.seed;
     identity["--top-k" + suffix] = request.rule.top_k;
@@ -152,14 +179,16 @@ JobOutput& GenerationJob::resume_output_file(Unfinished& begun) {
 void GenerationJob::plan() {
   const GenerationOptions& wanted = options_.generation;
   plan_.top_k = options_.results.top_k;
-  const int64_t stages = pipeline_ranks_->size(), samples = samples_->own_range().count;
+  const int64_t stages = pipeline_ranks_->size();
   const int64_t at_a_time = wanted.max_sequences > 0 ? wanted.max_sequences : kMaxSequencesInStep * stages;
   ScheduleLimits& limits = plan_.limits;
   limits.steps_in_flight = stages;
-  limits.caches.slots = std::min(samples, at_a_time);
-  if (is_first()) prompts_ = measure_prompts(limits.caches.slots);
+  if (is_first()) prompts_ = measure_prompts(at_a_time);
   pipeline_ranks_->broadcast(&prompts_, sizeof prompts_, 0, load_timeout(), "sizes of the prompts");
+  limits.caches.slots = std::max<int64_t>(1, std::min(prompts_.sequences, at_a_time));
   plan_.longest = prompts_.longest;
+  plan_.counts = prompts_.counts != 0;
+  plan_.edits = prompts_.edits;
   limits.caches.page = prompts_.page;
   limits.max_sequences = (limits.caches.slots + stages - 1) / stages;
   if (options_.micro_batch > 0) limits.max_sequences = std::min(limits.max_sequences, options_.micro_batch);
@@ -183,6 +212,7 @@ Job::Portion GenerationJob::portion() const {
     bytes += samples * sizeof(FilePart);
     if (options_.output.extension() == ".h5") bytes += samples * (sizeof(int64_t) + sizeof(int32_t));
   }
+  if (is_last()) bytes += plan_.adjustment_bytes(config().vocab);
   return {.tokens = plan_.max_tokens(),
           .rows = options_.results.positions == Positions::kNone ? 0 : plan_.limits.max_sequences,
           .job_bytes = bytes,
@@ -198,7 +228,8 @@ CacheShape GenerationJob::fit_caches() {
   const int64_t rows = is_last() ? plan_.limits.max_sequences : 0;
   const StageMemory cost = stage_memory(config(), layers(), compute_, compute_, plan_.max_tokens(), rows);
   const uint64_t others = kBuffers * cost.residual_bytes + cost.scratch_bytes + cost.result_bytes +
-                          static_cast<uint64_t>(shape.slots) * slot_bytes(config(), layers());
+                          static_cast<uint64_t>(shape.slots) * slot_bytes(config(), layers()) +
+                          (is_last() ? plan_.adjustment_bytes(config().vocab) : 0);
   const uint64_t free = machine_.backend->free_bytes();
   const double page = static_cast<double>(page_bytes(config(), layers(), compute_, shape.page));
   const double left = static_cast<double>(free) / machine_.sharing * kCacheShare - static_cast<double>(others);
@@ -250,10 +281,20 @@ bool GenerationJob::run_once() {
   if (makes_output()) answer_errors(consumers);
   const std::unique_ptr<RequestSource> requests = make_requests();
   generator_->run(
-      requests.get(), consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); }, stop_requested);
+      requests.get(), consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); }, stop_requested,
+      token_text());
   hash_.add(kept_.results);
   runs_.handed_out = hash_.count();
   return generator_->finished();
+}
+
+// What a token adds to a text; nothing where this rank has no tokenizer.
+TokenText GenerationJob::token_text() const {
+  const Tokenizer* tokenizer = text_.tokenizer();
+  if (tokenizer == nullptr) return {};
+  return [tokenizer](int32_t token) {
+    return tokenizer->is_special(token) ? std::string_view() : tokenizer->bytes(token);
+  };
 }
 
 void GenerationJob::add_to(StageReport& report) const {

@@ -18,12 +18,17 @@ class GenerationJob : public Job {
   // Sizes of the prompts of a pipeline.
   struct PromptSizes {
     int64_t tokens = 0;      // tokens of all prompts
+    int64_t sequences = 0;   // with each of the choices of a prompt
     int64_t new_tokens = 0;  // the most tokens that may follow all prompts together
     int64_t longest = 0;     // cached positions of the longest sequence
     int64_t page = 0;        // positions of a page: as --cache-page says, but no more than the longest sequence has
+    int64_t counts = 0;      // whether any rule counts tokens
+    int64_t edits = 0;       // the largest number of edits of a request
     int64_t pages = 0;       // pages of as many of the longest sequences as there are sequence slots
   };
 
+  // Notes what the rule of a request needs.
+  static void note_rule(PromptSizes& sizes, const Request& request);
   virtual PromptSizes measure_prompts(int64_t slots) const;
   // Whether sequences may be given less than their longest length where memory is short.
   virtual bool may_be_shortened() const { return false; }
@@ -47,6 +52,7 @@ class GenerationJob : public Job {
   void add_to(JobReport& report) const override;
 
   void answer_errors(const std::vector<CompletionConsumer*>& consumers) const;
+  TokenText token_text() const;
   CacheShape fit_caches();  // collective in the pipeline; the weights must be loaded
 
   const int64_t asked_top_k_;  // --top-logprobs; lines may ask for more

@@ -9,6 +9,7 @@
 
 #include "comm/mpi_control_link.h"
 #include "kernels/host_memory.h"
+#include "stage/io/scores.h"
 #include "stage/job/chat_job.h"
 #include "stage/job/generation_job.h"
 #include "stage/job/gpu_limits.h"
@@ -94,11 +95,20 @@ Samples Job::read_input() {
     return text_.read(config, threads);
   }
   if (!options_.input.empty())
-    return read_samples(options_.input, {config.vocab, config.max_positions, options_.samples});
-  if (options_.length > config.max_positions)
+    return read_samples(options_.input, {config.vocab, max_sample_tokens(options_, config), options_.samples});
+  if (options_.length > max_sample_tokens(options_, config))
     throw Error(ExitCode::kData, fmt::format("--length {}: expected at most max_position_embeddings = {}",
                                              options_.length, config.max_positions));
   return random_samples(options_.samples, options_.length, options_.seed, config.vocab);
+}
+
+// Finds what of the samples is scored, on rank 0.
+void Job::prepare_scoring(Samples& samples) {
+  if (options_.stride >= config().max_positions)
+    throw Error(ExitCode::kUsage, fmt::format("--stride {}: expected fewer than max_position_embeddings = {}",
+                                              options_.stride, config().max_positions));
+  find_scored(samples, text_.tokenizer(), options_.input.empty() ? "--length" : options_.input.string(),
+              [this] { world_.watchdog().pulse(); });
 }
 
 Samples Job::check_inputs() {
@@ -114,6 +124,7 @@ Samples Job::check_inputs() {
     if (!options_.layer_counts.empty()) given_partition(config.layers, stages, options_.layer_counts);
     text_.open(*shards_);
     samples = read_input();
+    if (options_.results.score) prepare_scoring(samples);
     check_samples(samples);
     if (options_.results.top_k > config.vocab)
       throw Error(ExitCode::kUsage, fmt::format("--top-logprobs {}: expected at most vocab_size = {}",
@@ -157,6 +168,7 @@ void Job::share_job(Samples all) {
                                             .listing_ranks = std::move(listing),
                                             .naming_rank = names ? pipeline_ranks_->size() - 1 : -1,
                                             .may_leave_out = options_.resume,
+                                            .scores = options_.results.score,
                                             .timeout_seconds = load_timeout()});
   text_.share(load_timeout());
   world_.broadcast(&options_.results.top_k, sizeof options_.results.top_k, 0, load_timeout(), "log-probabilities");
@@ -164,11 +176,14 @@ void Job::share_job(Samples all) {
 
 OutputJob Job::output_job() {
   if (!result_threads_) result_threads_.emplace(std::min(world_.fair_share_of_processors(), kMaxResultThreads));
+  JobSize size = samples_->size();
+  if (options_.results.score) size.tokens = samples_->offsets().back();
   return {.kind = options_.results,
           .vocab = config().vocab,
-          .size = samples_->size(),
+          .size = size,
           .offsets = &samples_->offsets(),
           .names = &samples_->names(),
+          .scored_bytes = samples_->scored_bytes(),
           .tokenizer = text_.tokenizer(),
           .facts = {std::string(config().type_name()), std::string(lfm2::name(compute_)), shards_->split_id(),
                     kVersionText, text_.now()},
@@ -292,6 +307,7 @@ bool Job::write_report(const std::vector<std::string>& stages) const {
   job.results_xxh3 = merged_results_xxh3(job.stages);
   job.verdict = merged_verdict(job.stages);
   job.generation = merged_generation(job.stages);
+  job.scores = merged_scores(job.stages);
   if (!options_.report.empty()) {
     const std::string text = to_json(job);
     AtomicFile file(options_.report);

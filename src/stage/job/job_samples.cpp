@@ -42,7 +42,10 @@ JobSamples::JobSamples(const MpiWorld& world, Samples all, Distribution distribu
   world_.broadcast(&size_, sizeof size_, 0, distribution_.timeout_seconds, "size of the job");
   left_ = size_;
   for (const int rank : distribution_.listing_ranks)
-    if (rank != 0) pass_offsets(rank, {0, size_.samples}, listed_);
+    if (rank != 0) pass_offsets(rank, {0, size_.samples}, offsets_left(), listed_);
+  scored_bytes_ = std::exchange(samples_.scored_bytes, {});
+  if (const int writer = distribution_.stages - 1; distribution_.scores && writer > 0)
+    pass_offsets(writer, {0, scored_bytes_.samples()}, scored_bytes_, scored_bytes_);
   pass_names();
   pass_errors();
   if (distribution_.may_leave_out && lists(world_.rank())) whole_offsets_ = offsets_left();
@@ -53,13 +56,10 @@ bool JobSamples::lists(int rank) const {
   return rank == 0 || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-// Sends the offsets of `range` of rank 0's samples to rank `to`. Collective.
-void JobSamples::pass_offsets(int to, SampleRange range, SampleOffsets& into) {
+// Sends the part `range` of rank 0's list `from` to rank `to`. Collective.
+void JobSamples::pass_offsets(int to, SampleRange range, const SampleOffsets& from, SampleOffsets& into) {
   std::string bytes;
-  if (world_.rank() == 0) {
-    const bool all = range.count == samples_.count();
-    bytes = (all ? samples_.offsets : samples_.offsets.part(range)).to_bytes();
-  }
+  if (world_.rank() == 0) bytes = (range.count == from.samples() ? from : from.part(range)).to_bytes();
   bytes = world_.pass(std::move(bytes), 0, to, distribution_.timeout_seconds, "lengths of the samples");
   if (world_.rank() == to) into = SampleOffsets::from_bytes(bytes);
 }
@@ -106,9 +106,14 @@ void JobSamples::leave_out(const FinishedRanges& finished) {
   for (const auto& [first, count] : finished) left_.samples -= count;
   numbers_ = all_but(finished, size_.samples);
   if (!lists(world_.rank())) return;
-  SampleOffsets left = offsets_of(*whole_offsets_, numbers_, left_.samples);
-  if (world_.rank() == 0) keep_ids(samples_.ids, *whole_offsets_, numbers_, left);
-  (world_.rank() == 0 ? samples_.offsets : listed_) = std::move(left);
+  if (world_.rank() != 0) {
+    listed_ = offsets_of(*whole_offsets_, numbers_, left_.samples);
+    return;
+  }
+  SampleOffsets left = offsets_of(samples_.offsets, numbers_, left_.samples);
+  keep_ids(samples_.ids, samples_.offsets, numbers_, left);
+  samples_.offsets = std::move(left);
+  if (distribution_.scores) samples_.scored = offsets_of(*whole_offsets_, numbers_, left_.samples);
 }
 
 void JobSamples::share() {
@@ -121,7 +126,11 @@ void JobSamples::share() {
     for (int pipeline = 0; pipeline < pipelines; ++pipeline) {
       const SampleRange samples = replica_samples(samples_.offsets, pipelines, pipeline);
       const int64_t begin = samples_.offsets[samples.first], end = samples_.offsets[samples.first + samples.count];
-      shares_[static_cast<size_t>(pipeline)] = {samples, begin, end - begin};
+      shares_[static_cast<size_t>(pipeline)] = {
+          .samples = samples,
+          .first_token = begin,
+          .tokens = end - begin,
+          .first_scored = distribution_.scores ? samples_.scored[samples.first] : 0};
     }
   world_.broadcast(shares_.data(), shares_.size() * sizeof(Share), 0, timeout, "shares of the pipelines");
   if (world_.rank() % distribution_.stages == 0) samples_.numbers = numbers_.part(own_share().samples);
@@ -129,7 +138,8 @@ void JobSamples::share() {
     const int first = pipeline * distribution_.stages;
     if (world_.rank() != 0 && world_.rank() != first) continue;
     const Share& part = share_of(pipeline);
-    pass_offsets(first, part.samples, samples_.offsets);
+    pass_offsets(first, part.samples, samples_.offsets, samples_.offsets);
+    if (distribution_.scores) pass_offsets(first, part.samples, samples_.scored, samples_.scored);
     if (world_.rank() == first) samples_.ids.resize(static_cast<size_t>(part.tokens));
     int32_t* ids = samples_.ids.data() + (world_.rank() == first ? 0 : part.first_token);
     world_.pass(ids, static_cast<size_t>(part.tokens) * sizeof(int32_t), 0, first, timeout, "samples");

@@ -17,6 +17,7 @@ namespace lfm2 {
 struct Share {
   SampleRange samples;
   int64_t first_token = 0, tokens = 0;
+  int64_t first_scored = 0;  // --score: scored tokens of the shares in front of it
 };
 
 using FinishedRanges = std::vector<std::pair<int64_t, int64_t>>;  // first sample and count, ascending
@@ -28,6 +29,7 @@ class JobSamples {
     std::vector<int> listing_ranks;  // ranks that must know where each sample begins; rank 0 always does
     int naming_rank = -1;            // rank that must know the names of the samples; -1: none
     bool may_leave_out = false;      // whether leave_out() will be called
+    bool scores = false;             // --score: where samples begin is counted in scored tokens
     double timeout_seconds = 0;
   };
 
@@ -62,13 +64,19 @@ class JobSamples {
   SampleRange own_range() const { return {0, own_share().samples.count}; }
   int64_t mean_length() const { return std::max<int64_t>(1, left_.tokens / left_.samples); }
 
-  // Ranks that list, and rank 0: where samples begin, among those that are left and in the whole job.
-  const SampleOffsets& offsets_left() const { return world_.rank() == 0 ? samples_.offsets : listed_; }
+  // Ranks that list, and rank 0: where samples begin, among those that are left and in the whole job. In tokens, or
+  // with --score in scored tokens.
+  const SampleOffsets& offsets_left() const {
+    return world_.rank() != 0 ? listed_ : distribution_.scores ? samples_.scored : samples_.offsets;
+  }
   const SampleOffsets& offsets() const { return whole_offsets_ ? *whole_offsets_ : offsets_left(); }
+  // --score: the bytes of each sample's scored text, of the whole job, added up; on rank 0 and on the last one of the
+  // first pipeline. Null on the others, and where there is no tokenizer.
+  const SampleOffsets* scored_bytes() const { return scored_bytes_.samples() > 0 ? &scored_bytes_ : nullptr; }
 
  private:
   bool lists(int rank) const;
-  void pass_offsets(int to, SampleRange range, SampleOffsets& into);
+  void pass_offsets(int to, SampleRange range, const SampleOffsets& from, SampleOffsets& into);
   void pass_names();
   void pass_errors();
 
@@ -81,6 +89,7 @@ class JobSamples {
   SampleOffsets listed_;       // ranks that list, except rank 0: offsets of the samples that are left
   // Offsets of the whole job, on ranks that list, where samples may be left out.
   std::optional<SampleOffsets> whole_offsets_;
+  SampleOffsets scored_bytes_;
   SampleNames names_;
   SampleErrors errors_;
 };

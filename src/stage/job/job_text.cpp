@@ -17,6 +17,10 @@ constexpr uint64_t kMaxGenerationConfigBytes = 1 << 20;
 
 }  // namespace
 
+int64_t max_sample_tokens(const Options& options, const ModelConfig& config) {
+  return options.stride > 0 ? static_cast<int64_t>(TokenIds::kMaxIds) : config.max_positions;
+}
+
 JobText::JobText(const Options& options, MpiWorld& world)
     : options_(options), world_(world), writer_(world.size() / options.replicas - 1) {
   world.watchdog().enter({.phase = Phase::kRead});
@@ -52,7 +56,9 @@ std::time_t JobText::time_of_job() const {
 
 void JobText::open(const ShardSet& shards) {
   const bool writes_text = continues_ && options_.output.extension() == ".jsonl";
-  const bool needed = lines_ || options_.prompt || options_.chat || writes_text || !options_.tokenizer.empty();
+  stops_ = continues_ && !options_.generation.stop.empty();
+  const bool needed = stops_ || lines_ || options_.prompt || options_.chat || writes_text || options_.results.score ||
+                      !options_.tokenizer.empty();
   const std::filesystem::path folder =
       needed ? text_folder(shards, options_.weights, options_.tokenizer) : std::filesystem::path();
   if (!folder.empty()) {
@@ -68,6 +74,7 @@ void JobText::open(const ShardSet& shards) {
         "text needs a tokenizer, and {} holds none: expected shards that were split from a folder "
         "with tokenizer.json, or --tokenizer FOLDER",
         options_.weights.string());
+    if (stops_) throw Error(ExitCode::kData, "--stop: " + missing_);
   }
   if (continues_) read_generation_config(folder);
 }
@@ -84,18 +91,23 @@ void JobText::read_generation_config(const std::filesystem::path& folder) {
 
 Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
   const LineContext context{.vocab = config.vocab,
-                            .max_positions = config.max_positions,
+                            .max_positions = max_sample_tokens(options_, config),
                             .text = model_ ? &*model_ : nullptr,
                             .text_error = missing_,
                             .strict = options_.strict,
                             .continues = continues_,
+                            .scores = options_.results.score,
                             .now = now_};
   if (options_.chat) {
     if (!model_) throw Error(ExitCode::kData, missing_);
     model_->expect_template();
     return {.ids = {0}, .offsets = {0, 1}};  // stands for the conversation, which is not known yet
   }
-  if (!options_.prompt) return read_lines(*lines_, context, options_.samples, threads);
+  if (!options_.prompt) {
+    Samples samples = read_lines(*lines_, context, options_.samples, threads);
+    for (const SampleRules& rules : samples.rules.distinct()) stops_ |= !rules.stop.empty();
+    return samples;
+  }
   RequestLine line = parse_text_line(*options_.prompt, context, "--prompt");
   Samples samples{.ids = TokenIds(line.ids.begin(), line.ids.end()),
                   .offsets = {0, static_cast<int64_t>(line.ids.size())}};
@@ -105,9 +117,9 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
 }
 
 void JobText::share(double timeout_seconds) {
-  if (!continues_ || options_.output.extension() != ".jsonl" || writer_ == 0) return;
-  const std::string json = world_.pass(world_.rank() == 0 && model_ ? model_->tokenizer_json() : "", 0, writer_,
-                                       timeout_seconds, "tokenizer");
+  if (!continues_ || writer_ == 0) return;
+  const bool gives = world_.rank() == 0 && model_ && (stops_ || options_.output.extension() == ".jsonl");
+  const std::string json = world_.pass(gives ? model_->tokenizer_json() : "", 0, writer_, timeout_seconds, "tokenizer");
   if (world_.rank() == writer_ && !json.empty()) tokenizer_ = Tokenizer::parse(json, "tokenizer.json");
 }
 

@@ -19,6 +19,9 @@ namespace lfm2 {
 class ShardSet;
 struct ModelConfig;
 
+// The most tokens of a sample. With --stride a sample may be longer than the model.
+int64_t max_sample_tokens(const Options& options, const ModelConfig& config);
+
 class JobText {
  public:
   // Collective. Opens an input of lines, on rank 0, and finds out what kind of job it is. Error(kUsage) for options
@@ -33,7 +36,8 @@ class JobText {
   void open(const ShardSet& shards);
   // Rank 0, after open(): the samples of an input of lines, or of --prompt.
   Samples read(const ModelConfig& config, ThreadPool& threads);
-  // Collective, after open(): gives the tokenizer to the rank that writes completions.
+  // Collective, after open() and read(): gives the tokenizer to the last rank where it writes texts or looks for
+  // stop texts.
   void share(double timeout_seconds);
 
   const Tokenizer* tokenizer() const;                 // null where this rank has none
@@ -53,6 +57,7 @@ class JobText {
   std::unique_ptr<LineReader> lines_;
   std::optional<TextModel> model_;      // rank 0
   std::optional<Tokenizer> tokenizer_;  // the writer, where it is not rank 0
+  bool stops_ = false;                  // rank 0: completions may end at stop texts
   std::string missing_;                 // why there is no model
   GenerationConfig generation_config_;
 };

@@ -10,6 +10,7 @@
 #include "stage/support/choice.h"
 #include "stage/support/number_option.h"
 #include "stage/version.h"
+#include "text/utf8.h"
 
 namespace lfm2 {
 
@@ -38,6 +39,12 @@ void add_text_options(CLI::App& app, Options& options) {
          "How prompts and messages are continued unless options or lines say otherwise: a file, or none; default "
          "the model's own")
       ->type_name("FILE");
+}
+
+CLI::Option* add_score(CLI::App& app, Options& options) {
+  return app.add_flag("--score", options.results.score,
+                      "Log-probability of every token of a sample after the first, or of its target, instead of "
+                      "logits; and perplexity");
 }
 
 void add_seed(CLI::App& app, Options& options) {
@@ -77,8 +84,16 @@ void add_job_options(CLI::App& app, Options& options) {
   add_number(app, "--top-logprobs", options.results.top_k, "Only the K best log-probabilities of each position", 1,
              kMaxCount)
       ->type_name("K");
-  app.add_option("--answers", options.answers,
-                 "Reference logits (.bin or .h5) to compare with: VALID or INVALID (exit code 1)")
+  auto* score = add_score(app, options);
+  add_number(app, "--stride", options.stride,
+             "With --score: texts may be longer than the model, and are scored in windows that begin N tokens apart", 1,
+             kMaxCount)
+      ->type_name("N")
+      ->needs(score);
+  app.add_option(
+         "--answers", options.answers,
+         "Reference logits (.bin or .h5), or with --score scores (.h5), to compare with: VALID or INVALID (exit "
+         "code 1)")
       ->type_name("FILE");
   add_number(app, "--tolerance", options.tolerance, "Largest difference that is VALID", 0,
              std::numeric_limits<double>::max())
@@ -97,9 +112,26 @@ void add_generation_options(CLI::App& app, GenerationOptions& generation) {
   add_number(app, "--top-p", generation.rule.top_p, "Draw from the likeliest tokens that together have probability P",
              0.0f, 1.0f)
       ->capture_default_str();
+  add_number(app, "--min-p", generation.rule.min_p,
+             "Draw from the tokens that are at least P times as likely as the likeliest", 0.0f, 1.0f)
+      ->capture_default_str();
+  add_number(app, "--repetition-penalty", generation.rule.repetition_penalty,
+             "Divide the logits of tokens that stood before by X, and multiply negative ones; 1: none", 0.01f, 100.0f)
+      ->capture_default_str();
+  add_number(app, "--presence-penalty", generation.rule.presence_penalty,
+             "Lower the logits of tokens that were generated before by X", -2.0f, 2.0f)
+      ->capture_default_str();
+  add_number(app, "--frequency-penalty", generation.rule.frequency_penalty,
+             "Lower the logits of tokens by X for each time that they were generated before", -2.0f, 2.0f)
+      ->capture_default_str();
+  add_number(app, "--min-tokens", generation.rule.min_tokens, "No text ends before it has N tokens", 0, INT32_MAX)
+      ->capture_default_str();
   add_numbers(app, "--eos", generation.eos_tokens, "Token ids that end a text; default: the model's own", 0,
               kMaxCount - 1)
       ->type_name("ID,ID,...");
+  app.add_option("--stop", generation.stop, "End each text before this one; may be given several times")
+      ->allow_extra_args(false)
+      ->type_name("TEXT");
   app.add_flag("--ignore-eos", generation.ignore_eos, "No token ends a text: all become equally long")
       ->excludes("--eos");
   add_number(app, "--max-sequences", generation.max_sequences, "Sequences generated at a time; 0: chosen", 0, kMaxCount)
@@ -166,6 +198,8 @@ void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
   options.timeout_seconds = kDoctorTimeout;
   add_weights(app, options)->description("Folder of shards whose memory is planned");
   add_sample_sizes(app, options);
+  add_score(app, options)
+      ->description("The job's results are scores of tokens, for which more rows of logits are held");
   add_machine_options(app, options, dtype);
   app.remove_option(app.get_option("--balance"));  // doctor does not know the job, so it cannot balance it
   app.add_flag("-v,--verbose", options.verbose, "Say where errors were thrown");
@@ -193,9 +227,23 @@ void add_report_options(CLI::App& app, Options& options) {
 
 void check_needs(const CLI::App& app, const Options& options) {
   if (continues_samples(options).value_or(true)) return;
-  for (const char* name : {"--temperature", "--top-k", "--top-p", "--eos", "--ignore-eos", "--max-sequences",
-                           "--prefill-chunk", "--cache-page"})
+  for (const char* name : {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
+                           "--presence-penalty", "--frequency-penalty", "--min-tokens", "--stop", "--eos",
+                           "--ignore-eos", "--max-sequences", "--prefill-chunk", "--cache-page"})
     if (app.count(name) > 0) throw Error(ExitCode::kUsage, fmt::format("{} requires --generate (see --help)", name));
+}
+
+// --score is a kind of result of its own. Its rows are positions, like those of --logits all.
+void check_score(const CLI::App& app, Options& options) {
+  if (!options.results.score) return;
+  for (const char* name : {"--logits", "--top-logprobs", "--generate", "--prompt"})
+    if (app.count(name) > 0)
+      throw Error(ExitCode::kUsage,
+                  fmt::format("--score with {}: scores are results of their own, expected one of them", name));
+  if (!options.answers.empty() && options.answers.extension() != ".h5")
+    throw Error(ExitCode::kUsage,
+                fmt::format("--answers {} with --score: expected a name ending in .h5", options.answers.string()));
+  options.results.positions = Positions::kAll;
 }
 
 void check_together(const Options& options) {
@@ -227,8 +275,22 @@ void check_together(const Options& options) {
 
 }  // namespace
 
+namespace {
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8Character character = first_character(text);
+    if (!character.valid) return false;
+    text.remove_prefix(character.length);
+  }
+  return true;
+}
+
+}  // namespace
+
 std::optional<bool> continues_samples(const Options& options) {
   if (options.generation.max_new > 0 || options.prompt || options.chat) return true;
+  if (options.results.score) return false;
   if (options.input.extension() == ".jsonl" || options.input == "-") return {};
   return false;
 }
@@ -247,6 +309,11 @@ void check_kind(const Options& options, bool continues) {
   if (options.results.positions != Positions::kLast)
     throw Error(ExitCode::kUsage,
                 "--logits with --generate: a generation hands out tokens, expected --top-logprobs at most");
+  for (const std::string& stop : options.generation.stop)
+    if (stop.empty() || !is_utf8(stop))
+      throw Error(ExitCode::kUsage, "--stop: no text in UTF-8, expected one of at least a character");
+  if (options.replicas > 1 && !options.generation.stop.empty())
+    throw Error(ExitCode::kUsage, "--replicas with --stop: one rank looks for texts, expected one pipeline");
   if (options.replicas > 1 && !options.output.empty())
     throw Error(
         ExitCode::kUsage,
@@ -320,9 +387,12 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     }
     if (!parsed.doctor) {
       if (!options.chat) check_needs(app, options);
+      if (!options.chat) check_score(app, options);
       options.generation.temperature_given = app.count("--temperature") > 0;
       options.generation.top_k_given = app.count("--top-k") > 0;
       options.generation.top_p_given = app.count("--top-p") > 0;
+      options.generation.min_p_given = app.count("--min-p") > 0;
+      options.generation.repetition_penalty_given = app.count("--repetition-penalty") > 0;
     }
     options.generation.rule.seed = options.seed;
     check_together(options);

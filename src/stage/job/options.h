@@ -21,12 +21,15 @@ enum class TransportChoice : uint8_t { kAuto, kNccl, kMpi };
 struct GenerationOptions {
   int64_t max_new = 0;  // the most tokens that follow each sample; 0: the job scores
   SamplingRule rule;
-  bool temperature_given = false, top_k_given = false, top_p_given = false;  // on the command line
-  std::vector<int32_t> eos_tokens;                                           // empty: those of the model
+  // Whether these were on the command line.
+  bool temperature_given = false, top_k_given = false, top_p_given = false, min_p_given = false,
+       repetition_penalty_given = false;
+  std::vector<int32_t> eos_tokens;  // empty: those of the model
   bool ignore_eos = false;
-  int64_t prompt_tokens = 0;  // tokens of prompts in one step; 0: chosen
-  int64_t max_sequences = 0;  // sequences at a time; 0: chosen
-  int64_t page = 256;         // positions in a page of the cache
+  std::vector<std::string> stop;  // texts that end a text
+  int64_t prompt_tokens = 0;      // tokens of prompts in one step; 0: chosen
+  int64_t max_sequences = 0;      // sequences at a time; 0: chosen
+  int64_t page = 256;             // positions in a page of the cache
 };
 
 struct Options {
@@ -45,6 +48,7 @@ struct Options {
   int64_t length = 32;
   uint64_t seed = 0;
   ResultKind results;
+  int64_t stride = 0;  // --score: tokens from one window of a text to the next; 0: no text is longer than the model
   GenerationOptions generation;
   std::optional<DType> dtype;  // nothing: the type of the shards
   bool plain_fp32 = false;     // --fp32 simt

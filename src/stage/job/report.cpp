@@ -16,9 +16,34 @@ namespace {
 const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
 
 OrderedJson as_json(const Verdict& verdict) {
-  return {{"valid", verdict.valid()},         {"rows", verdict.rows},
-          {"top1_equal", verdict.top1_equal}, {"largest_difference", verdict.largest_difference},
-          {"tolerance", verdict.tolerance},   {"mean_kl_divergence", verdict.mean_kl}};
+  OrderedJson json = {{"valid", verdict.valid()},
+                      {"rows", verdict.rows},
+                      {"top1_equal", verdict.top1_equal},
+                      {"largest_difference", verdict.largest_difference},
+                      {"tolerance", verdict.tolerance}};
+  if (!verdict.of_scores) json["mean_kl_divergence"] = verdict.mean_kl;
+  return json;
+}
+
+// The units of which a perplexity is known, and how many of them were scored.
+std::vector<std::pair<const char*, int64_t>> score_units(const JobReport& report) {
+  std::vector<std::pair<const char*, int64_t>> units{{"token", report.scores->tokens}};
+  if (report.scored_words > 0) units.emplace_back("word", report.scored_words);
+  if (report.scored_bytes > 0) units.emplace_back("byte", report.scored_bytes);
+  return units;
+}
+
+OrderedJson scores_of_job(const JobReport& report) {
+  const ScoreSums& sums = *report.scores;
+  OrderedJson json = {{"tokens", sums.tokens}, {"likeliest_tokens", sums.likeliest}, {"sum_logprob", nullptr}};
+  if (sums.not_finite == 0) json["sum_logprob"] = sums.log_probs.value();
+  if (report.scored_words >= 0) json["words"] = report.scored_words;
+  if (report.scored_bytes >= 0) json["bytes"] = report.scored_bytes;
+  for (const auto& [unit, count] : score_units(report)) {
+    const Perplexity found = perplexity(sums, count);
+    json["perplexity"][unit] = {{"value", found.value}, {"standard_error", found.standard_error}};
+  }
+  return json;
 }
 
 OrderedJson as_json(const GenerationReport& generation) {
@@ -61,31 +86,22 @@ OrderedJson as_json(const StageReport& report) {
   if (!report.results_xxh3.empty()) json["results_xxh3"] = report.results_xxh3;
   if (report.verdict) json["validation"] = as_json(*report.verdict);
   if (report.generation) json["generation"] = as_json(*report.generation);
+  if (report.scores) json["scores"] = as_json(*report.scores);
   return json;
-}
-
-std::string_view positions_name(Positions positions) {
-  switch (positions) {
-    case Positions::kLast:
-      return "last";
-    case Positions::kAll:
-      return "all";
-    case Positions::kNone:
-      return "none";
-  }
-  return "?";
 }
 
 std::string results_text(const ResultKind& kind) {
   if (kind.positions == Positions::kNone) return "no logits";
+  if (kind.score) return "scored";
   const std::string what = kind.top_k > 0 ? fmt::format("top-{} log-probabilities", kind.top_k) : "logits";
-  return fmt::format("{}-position {}", positions_name(kind.positions), what);
+  return fmt::format("{}-position {}", positions_name(kind), what);
 }
 
 std::string verdict_line(const Verdict& verdict) {
-  return fmt::format("{:<10} top-1 {}/{}, largest difference {:.3g} (tolerance {:g}), mean KL divergence {:.3g}\n",
+  return fmt::format("{:<10} top-1 {}/{}, largest difference {:.3g} (tolerance {:g}){}\n",
                      verdict.valid() ? "VALID" : "INVALID", verdict.top1_equal, verdict.rows,
-                     verdict.largest_difference, verdict.tolerance, verdict.mean_kl);
+                     verdict.largest_difference, verdict.tolerance,
+                     verdict.of_scores ? "" : fmt::format(", mean KL divergence {:.3g}", verdict.mean_kl));
 }
 
 }  // namespace
@@ -146,6 +162,16 @@ std::optional<GenerationReport> merged_generation(const std::vector<StageReport>
   return all;
 }
 
+std::optional<ScoreSums> merged_scores(const std::vector<StageReport>& stages) {
+  std::optional<ScoreSums> all;
+  for (const StageReport& stage : stages) {
+    if (!stage.scores) continue;
+    if (!all) all.emplace();
+    all->add(*stage.scores);
+  }
+  return all;
+}
+
 std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages) {
   std::optional<Verdict> all;
   for (const StageReport& stage : stages) {
@@ -153,6 +179,7 @@ std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages) {
     if (!all) all = Verdict{.tolerance = stage.verdict->tolerance};
     const Verdict& part = *stage.verdict;
     const double kl = all->mean_kl * static_cast<double>(all->rows) + part.mean_kl * static_cast<double>(part.rows);
+    all->of_scores = part.of_scores;
     all->rows += part.rows;
     all->top1_equal += part.top1_equal;
     // NaN stays: it says that one side is NaN and the other is not.
@@ -193,14 +220,16 @@ StageReport stage_report_from_json(const std::string& text) {
                   .hidden = json.at("sending_under_compute_seconds"),
                   .receiving = json.at("receiving_seconds")};
   report.results_xxh3 = json.value("results_xxh3", "");
+  if (json.contains("scores")) report.scores = scores_from_json(json.at("scores"));
   if (json.contains("generation")) report.generation = generation_from_json(json.at("generation"));
   if (json.contains("validation")) {
     const Json& verdict = json.at("validation");
     report.verdict = Verdict{.rows = verdict.at("rows"),
                              .top1_equal = verdict.at("top1_equal"),
                              .largest_difference = number_or_nan(verdict.at("largest_difference")),
-                             .mean_kl = number_or_nan(verdict.at("mean_kl_divergence")),
-                             .tolerance = verdict.at("tolerance")};
+                             .mean_kl = number_or_nan(verdict.value("mean_kl_divergence", Json(0))),
+                             .tolerance = verdict.at("tolerance"),
+                             .of_scores = !verdict.contains("mean_kl_divergence")};
   }
   return report;
 }
@@ -219,7 +248,7 @@ std::string to_json(const JobReport& report) {
                       {"replicas", report.replicas},
                       {"micro_batches", report.micro_batches},
                       {"largest_micro_batch", report.largest_micro_batch},
-                      {"positions", positions_name(report.results.positions)},
+                      {"positions", positions_name(report.results)},
                       {"top_logprobs", report.results.top_k},
                       {"seconds", report.seconds},
                       {"median_seconds", seconds},
@@ -233,6 +262,7 @@ std::string to_json(const JobReport& report) {
     json["generation"] = as_json(*report.generation);
     json["generated_tokens_per_second"] = static_cast<double>(report.generation->tokens) / seconds;
   }
+  if (report.scores) json["scores"] = scores_of_job(report);
   for (const StageReport& stage : report.stages) json["stages"].push_back(as_json(stage));
   if (report.verdict) json["validation"] = as_json(*report.verdict);
   return json_text(json, 2) + "\n";
@@ -275,6 +305,23 @@ std::string scoring_lines(const JobReport& report) {
                      static_cast<double>(report.samples) / seconds, static_cast<double>(report.tokens) / seconds);
 }
 
+// What --score found; "" without it.
+std::string score_lines(const JobReport& report) {
+  if (!report.scores) return "";
+  const ScoreSums& sums = *report.scores;
+  std::string text = fmt::format("{:<10} {} tokens, {:.2f} % of them the likeliest", "scores", sums.tokens,
+                                 100 * static_cast<double>(sums.likeliest) / static_cast<double>(sums.tokens));
+  if (sums.not_finite > 0) text += fmt::format("; {} log-probabilities are no numbers", sums.not_finite);
+  const char* separator = "";
+  text += fmt::format("\n{:<10} ", "perplexity");
+  for (const auto& [unit, count] : score_units(report)) {
+    const Perplexity found = perplexity(sums, count);
+    text += fmt::format("{}{:.6g} ± {:.2g} by {} ({})", separator, found.value, found.standard_error, unit, count);
+    separator = ", ";
+  }
+  return text + "\n";
+}
+
 // Empty where nothing was sent.
 std::string transfers_line(const std::vector<StageReport>& stages) {
   double sending = 0, hidden = 0;
@@ -314,6 +361,7 @@ std::string end_table(const JobReport& report) {
                   stages, plural(stages), report.replicas > 1 ? fmt::format(", {} times", report.replicas) : "",
                   report.dtype, report.stages.front().device, report.transport);
   text += report.generation ? generation_lines(report) : scoring_lines(report);
+  text += score_lines(report);
   if (report.error_answers > 0)
     text += fmt::format("{:<10} {} lines were refused and answered with an error\n", "errors", report.error_answers);
   if (report.kept_samples > 0)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stage/generation/generator.h"
+#include "stage/io/scores.h"
 #include "stage/io/validation.h"
 #include "stage/model/partition.h"
 #include "stage/scoring/scorer.h"
@@ -34,6 +35,7 @@ struct StageReport {
   std::string results_xxh3;                    // on last stages that handed out results
   std::optional<Verdict> verdict;              // on last stages with --answers
   std::optional<GenerationReport> generation;  // on first stages
+  std::optional<ScoreSums> scores = {};        // on last stages with --score
 };
 
 struct JobReport {
@@ -45,7 +47,9 @@ struct JobReport {
   int64_t micro_batches = 0, largest_micro_batch = 0;
   ResultKind results;
   std::optional<GenerationReport> generation;
-  std::vector<double> seconds;  // duration of each run that counts
+  std::optional<ScoreSums> scores = {};  // --score: of all samples, those that an earlier run has finished among them
+  int64_t scored_words = -1, scored_bytes = -1;  // of the text that was scored; -1: unknown without a tokenizer
+  std::vector<double> seconds;                   // duration of each run that counts
   std::vector<StageReport> stages;
   std::string results_xxh3;  // hash of all results; empty where none were handed out
   std::optional<Verdict> verdict;
@@ -61,6 +65,7 @@ struct JobReport {
 std::string merged_results_xxh3(const std::vector<StageReport>& stages);
 std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages);
 std::optional<GenerationReport> merged_generation(const std::vector<StageReport>& stages);
+std::optional<ScoreSums> merged_scores(const std::vector<StageReport>& stages);
 
 std::string to_json(const StageReport& report);
 StageReport stage_report_from_json(const std::string& text);

@@ -24,6 +24,19 @@ bool ScoringJob::lists_offsets(int rank) const {
   return hands_out && (needs_offsets(makes_file ? options_.output : "", options_.results) || !options_.answers.empty());
 }
 
+void ScoringJob::add_to_identity(Json& identity) const {
+  if (!options_.results.score) return;
+  const Samples& all = samples_->all();
+  Checksum scored;
+  for (int64_t sample = 0; sample < all.count(); ++sample) {
+    const int64_t tokens = all.scored.length(sample);
+    scored.add(std::as_bytes(std::span(&tokens, 1)));
+  }
+  identity["--score"] = fmt::format("{} tokens, {}", all.scored.back(), scored.hex());
+  identity["--stride"] = options_.stride;
+  if (const std::string tokenizer = text_.checksum(); !tokenizer.empty()) identity["tokenizer"] = tokenizer;
+}
+
 JobOutput& ScoringJob::resume_output_file(Unfinished& begun) {
   output_ = resume_output(options_.output, output_job(), begun);
   return *output_;
@@ -37,16 +50,27 @@ void ScoringJob::plan() {
 void ScoringJob::choose_plan(int64_t target_tokens) {
   if (is_first()) {
     const Samples& own = samples_->own_samples();
-    micro_batches_.emplace(own.offsets, own.ids, samples_->own_range(), options_.micro_batch, target_tokens);
+    const SampleRange range = samples_->own_range();
+    if (options_.stride > 0 && !windows_ && any_longer(own.offsets, range, config().max_positions))
+      windows_ = cut_windows(own, range, config().max_positions, options_.stride);
+    if (windows_)
+      micro_batches_.emplace(windows_->offsets, windows_->ids, SampleRange{0, windows_->offsets.samples()},
+                             options_.micro_batch, target_tokens, &windows_->scored);
+    else
+      micro_batches_.emplace(own.offsets, own.ids, range, options_.micro_batch, target_tokens,
+                             options_.results.score ? &own.scored : nullptr);
     plan_ = micro_batches_->plan();
     plan_.first_sample = samples_->own_share().samples.first;
     plan_.first_token = samples_->own_share().first_token;
+    plan_.first_scored = samples_->own_share().first_scored;
   }
   pipeline_ranks_->broadcast(&plan_, sizeof plan_, 0, load_timeout(), "plan");
 }
 
+int64_t ScoringJob::mean_length() const { return std::min(samples_->mean_length(), config().max_positions); }
+
 std::vector<double> ScoringJob::layer_seconds() const {
-  const int64_t length = samples_->mean_length();
+  const int64_t length = mean_length();
   const int64_t tokens =
       choose_target_tokens(samples_->left().tokens / options_.replicas, pipeline_ranks_->size(), kMaxCudaTarget);
   const int64_t samples = std::max<int64_t>(1, tokens / length);
@@ -56,18 +80,14 @@ std::vector<double> ScoringJob::layer_seconds() const {
 }
 
 Job::Portion ScoringJob::portion() const {
-  const Positions positions = options_.results.positions;
-  const int64_t rows = positions == Positions::kNone  ? 0
-                       : positions == Positions::kAll ? plan_.max_tokens
-                                                      : plan_.max_samples;
   return {.tokens = plan_.max_tokens,
-          .rows = rows,
+          .rows = plan_.max_rows(options_.results),
           .job_bytes = micro_batches_ ? micro_batches_->memory_bytes() : 0,
           .options = "--micro-batch"};
 }
 
 void ScoringJob::measure_and_replan() {
-  const int64_t length = samples_->mean_length(), tail = tail_length(config());
+  const int64_t length = mean_length(), tail = tail_length(config());
   double tail_share = 1;
   if (options_.results.positions == Positions::kLast && tail > 0) {
     const std::vector<double> all = estimate_layer_seconds(config(), compute_, kMaxCudaTarget, 0);
@@ -102,9 +122,11 @@ void ScoringJob::open() {
 
 void ScoringJob::open_answers() {
   if (!is_last() || options_.answers.empty()) return;
-  validation_.emplace(
-      lfm2::open_answers(options_.answers, options_.results.positions, samples_->offsets(), config().vocab),
-      config().vocab, options_.tolerance);
+  const SampleOffsets& offsets = samples_->offsets();
+  validation_.emplace(options_.results.score
+                          ? open_score_answers(options_.answers, offsets.back())
+                          : lfm2::open_answers(options_.answers, options_.results.positions, offsets, config().vocab),
+                      config().vocab, options_.tolerance);
 }
 
 // Opens the output. The first replica makes the file, and the others join it and write their rows into it. Collective.
@@ -139,14 +161,14 @@ void ScoringJob::end_runs() {
   if (output_) output_->write_seams(all);
 }
 
-void ScoringJob::replay_kept() {
-  for (const auto& [first, count] : kept_.ranges) output_->replay(first, count, *validation_);
+void ScoringJob::replay_kept(ResultConsumer& consumer) const {
+  for (const auto& [first, count] : kept_.ranges) output_->replay(first, count, consumer);
 }
 
 std::optional<Verdict> ScoringJob::verdict_of_kept() {
   open_answers();
   if (!validation_) return {};
-  if (output_) replay_kept();
+  if (output_) replay_kept(*validation_);
   return validation_->verdict();
 }
 
@@ -157,8 +179,13 @@ bool ScoringJob::run_once() {
   if (output_) consumers.push_back(output_.get());
   if (validation_) {
     validation_->start_over();
-    replay_kept();
+    replay_kept(*validation_);
     consumers.push_back(&*validation_);
+  }
+  if (options_.results.score) {
+    scores_.emplace();
+    replay_kept(*scores_);
+    consumers.push_back(&*scores_);
   }
   SampleCounter counter(options_.results.positions, samples_->offsets(), *hash_, output_.get());
   consumers.push_back(&counter);
@@ -186,10 +213,13 @@ void ScoringJob::add_to(StageReport& report) const {
   report.times = scorer_->times();
   if (!is_last()) return;
   if (validation_) report.verdict = validation_->verdict();
+  if (scores_) report.scores = scores_->sums();
   if (options_.results.positions != Positions::kNone) report.results_xxh3 = hash_->hex();
 }
 
 void ScoringJob::add_to(JobReport& report) const {
+  report.scored_words = samples_->all().scored_words;
+  if (const SampleOffsets* bytes = samples_->scored_bytes()) report.scored_bytes = bytes->back();
   report.micro_batches = plan_.micro_batches;
   report.largest_micro_batch = plan_.max_samples;
 }

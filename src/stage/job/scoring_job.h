@@ -1,10 +1,12 @@
 // A job that scores samples: micro-batches go through the pipeline, and logits or log-probabilities into a file. They
-// may be compared with known answers.
+// may be compared with known answers. With --score, those of the samples' own tokens, from which perplexity follows.
 #pragma once
 
+#include "stage/io/scores.h"
 #include "stage/io/validation.h"
 #include "stage/job/job.h"
 #include "stage/scoring/scorer.h"
+#include "stage/scoring/windows.h"
 
 namespace lfm2 {
 
@@ -15,6 +17,7 @@ class ScoringJob : public Job {
 
  private:
   bool lists_offsets(int rank) const override;
+  void add_to_identity(Json& identity) const override;
   JobOutput& resume_output_file(Unfinished& begun) override;
   void plan() override;
   std::vector<double> layer_seconds() const override;
@@ -31,17 +34,20 @@ class ScoringJob : public Job {
   void choose_plan(int64_t target_tokens);  // collective in the pipeline
   // Chooses the size of micro-batch again, by timing the loaded stages; collective in the pipeline.
   void measure_and_replan();
+  int64_t mean_length() const;  // of what goes through the stages
   void open_answers();
   void open_output();
   std::vector<int64_t> first_rows_of_replicas() const;
-  void replay_kept();
+  void replay_kept(ResultConsumer& consumer) const;
 
+  std::optional<Windows> windows_;             // on first stages, with --stride where a sample is longer than the model
   std::optional<MicroBatches> micro_batches_;  // on first stages
   BatchPlan plan_;
   std::optional<Scorer> scorer_;
   std::unique_ptr<OutputFile> output_;
   std::optional<Validation> validation_;
-  std::optional<ResultHash> hash_;  // the results of the last run
+  std::optional<ResultHash> hash_;      // the results of the last run
+  std::optional<ScoreCounter> scores_;  // with --score: those of the last run, and of samples that were kept
 };
 
 }  // namespace lfm2

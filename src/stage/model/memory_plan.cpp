@@ -59,7 +59,11 @@ class CountingOps : public Ops {
   void combine_experts_norm(const Tensor&, const Routing&, const Tensor&, const Tensor&, float,
                             const Tensor&) override {}
   void top_log_probs(const Tensor&, const Tensor&, const Tensor&) override {}
-  void sample(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
+  void target_log_probs(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
+  void count_tokens(const Tensor&, const Tensor&, const Batch&, const Tensor&) override {}
+  void adjust_logits(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Adjustments&,
+                     const Tensor&) override {}
+  void sample(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
 
  private:
   void count(int64_t m, int64_t n, int64_t k) {

@@ -50,9 +50,13 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
   for (const Admission& one : step.admitted) admit(one);
   arrays.tokens = arrays.singles = arrays.max_length = 0;
   for (auto* list : {&arrays.positions, &arrays.offsets, &arrays.sequence_of, &arrays.states, &arrays.page_table,
-                     &arrays.draw_rows, &arrays.draws, &arrays.draw_slots})
+                     &arrays.draw_rows, &arrays.draws, &arrays.draw_slots, &arrays.counted, &arrays.keepers})
     list->clear();
   arrays.draw_rules.clear();
+  arrays.edits.clear();
+  for (const Admission& one : step.admitted)
+    if (!one.edits.empty()) arrays.edits.emplace_back(one.slot, one.edits);
+  auto counted = step.counted.begin();
   arrays.offsets.push_back(0);
   arrays.page_table.reserve(step.entries.size() * static_cast<size_t>(table_width));
   for (const StepEntry& entry : step.entries) {
@@ -70,6 +74,14 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     }
     arrays.page_table.insert(arrays.page_table.end(), sequence.pages.begin(), sequence.pages.end());
     arrays.page_table.resize(arrays.page_table.size() + static_cast<size_t>(table_width - pages), 0);
+    arrays.keepers.insert(arrays.keepers.end(),
+                          {sequence.rule.counts() ? entry.slot : -1, static_cast<int32_t>(sequence.prompt)});
+    if (sequence.rule.counts()) {
+      expect(step.counted.end() - counted >= entry.count, "SequenceTable: a step without the tokens that are counted");
+      arrays.counted.resize(static_cast<size_t>(arrays.tokens), 0);
+      arrays.counted.insert(arrays.counted.end(), counted, counted + entry.count);
+      counted += entry.count;
+    }
     const auto even = static_cast<int32_t>(sequence.steps % 2);
     arrays.states.insert(arrays.states.end(), {2 * entry.slot + even, 2 * entry.slot + 1 - even});
     ++sequence.steps;
@@ -83,6 +95,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     arrays.draw_slots.push_back(entry.slot);
     arrays.draw_rules.push_back(sequence.rule);
   }
+  expect(counted == step.counted.end(), "SequenceTable: a step with more counted tokens than its entries have");
 }
 
 }  // namespace lfm2

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "stage/model/caches.h"
@@ -39,6 +40,10 @@ struct StepArrays {
   // drawn before), sequence slot and sampling rule.
   std::vector<int32_t> draw_rows, draws, draw_slots;
   std::vector<SamplingRule> draw_rules;
+  // For rules that adjust logits: the tokens of sequences that count them, [tokens], empty where none does, 0 for those
+  // of others; [sequences, 2], see Ops::count_tokens; and the edits of sequences that begin, by their sequence slots.
+  std::vector<int32_t> counted, keepers;
+  std::vector<std::pair<int32_t, std::vector<LogitEdit>>> edits;
   int64_t sequences() const { return static_cast<int64_t>(offsets.size()) - 1; }
 };
 

@@ -22,6 +22,22 @@ RuleWords words_of(const SamplingRule& rule) {
 
 SamplingRule rule_of(const RuleWords& words) { return std::bit_cast<SamplingRule>(words); }
 
+std::vector<int32_t> words_of(const std::vector<LogitEdit>& edits) {
+  std::vector<int32_t> words;
+  for (const LogitEdit& edit : edits) words.insert(words.end(), {edit.token, std::bit_cast<int32_t>(edit.bias)});
+  return words;
+}
+
+std::vector<LogitEdit> edits_of_words(const std::vector<int32_t>& words) {
+  expect(words.size() % kEditWords == 0, "Step: a list of edits that ends too early");
+  std::vector<LogitEdit> edits;
+  for (size_t at = 0; at < words.size(); at += kEditWords)
+    edits.push_back({words[at], std::bit_cast<float>(words[at + 1])});
+  return edits;
+}
+
+constexpr size_t words_for(size_t bytes) { return (bytes + sizeof(int32_t) - 1) / sizeof(int32_t); }
+
 // Reads a message word by word.
 class WordReader {
  public:
@@ -37,6 +53,14 @@ class WordReader {
     at_ += static_cast<size_t>(count);
     return {begin, begin + count};
   }
+  std::string text() {
+    const auto bytes = static_cast<size_t>(next());
+    expect(bytes <= (words_.size() - at_) * sizeof(int32_t), "Step: a message that ends too early");
+    std::string text(bytes, '\0');
+    std::memcpy(text.data(), words_.data() + at_, bytes);
+    at_ += words_for(bytes);
+    return text;
+  }
   bool at_end() const { return at_ == words_.size(); }
 
  private:
@@ -49,6 +73,14 @@ void append_list(std::vector<int32_t>& words, const std::vector<int32_t>& list) 
   words.insert(words.end(), list.begin(), list.end());
 }
 
+// The number of bytes, then the bytes.
+void append_text(std::vector<int32_t>& words, const std::string& text) {
+  words.push_back(static_cast<int32_t>(text.size()));
+  const size_t first = words.size();
+  words.resize(first + words_for(text.size()), 0);
+  std::memcpy(words.data() + first, text.data(), text.size());
+}
+
 }  // namespace
 
 std::vector<int32_t> to_words(const Step& step) {
@@ -56,11 +88,16 @@ std::vector<int32_t> to_words(const Step& step) {
                              static_cast<int32_t>(step.entries.size())};
   append_list(words, step.released);
   append_list(words, step.dropped);
+  append_list(words, step.counted);
   for (const Admission& one : step.admitted) {
-    words.insert(words.end(), {one.slot, one.sample, one.prompt, one.known, one.max_new, one.draw, one.tag});
+    words.insert(words.end(), {one.slot, one.sample, one.prompt, one.known, one.max_new, one.draw, one.tag, one.choices,
+                               one.choice, one.first});
     const RuleWords rule = words_of(one.rule);
     words.insert(words.end(), rule.begin(), rule.end());
     append_list(words, one.eos_tokens);
+    append_list(words, words_of(one.edits));
+    words.push_back(static_cast<int32_t>(one.stop.size()));
+    for (const std::string& text : one.stop) append_text(words, text);
   }
   for (const StepEntry& entry : step.entries) words.insert(words.end(), {entry.slot, entry.count});
   return words;
@@ -73,14 +110,18 @@ Step step_from_words(const std::vector<int32_t>& words) {
   const int32_t admitted = reader.next(), entries = reader.next();
   step.released = reader.list();
   step.dropped = reader.list();
+  step.counted = reader.list();
   for (int32_t i = 0; i < admitted; ++i) {
     Admission one;
-    for (int32_t* part : {&one.slot, &one.sample, &one.prompt, &one.known, &one.max_new, &one.draw, &one.tag})
+    for (int32_t* part : {&one.slot, &one.sample, &one.prompt, &one.known, &one.max_new, &one.draw, &one.tag,
+                          &one.choices, &one.choice, &one.first})
       *part = reader.next();
     RuleWords rule{};
     for (int32_t& word : rule) word = reader.next();
     one.rule = rule_of(rule);
     one.eos_tokens = reader.list();
+    one.edits = edits_of_words(reader.list());
+    for (int32_t left = reader.next(); left > 0; --left) one.stop.push_back(reader.text());
     step.admitted.push_back(std::move(one));
   }
   for (int32_t i = 0; i < entries; ++i) {

@@ -1,9 +1,10 @@
 // The message that the first stage sends to every stage before each step of a generation: which sequences join, which
 // leave, and how many tokens of which sequences come next. Sizes, positions and pages follow from it (SequenceTable).
-// Only the first stage knows the tokens themselves.
+// Only the first stage knows the tokens themselves, but for those that a rule counts.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kernels/sampling.h"
@@ -16,8 +17,11 @@ struct Admission {
   int32_t slot = 0, sample = 0, prompt = 0, known = 0;
   int32_t max_new = 0;        // how many tokens may follow the prompt
   int32_t draw = 0, tag = 0;  // see Request
+  int32_t choices = 1, choice = 0, first = 0;
   SamplingRule rule = {};
   std::vector<int32_t> eos_tokens = {};  // each of these tokens ends the completion
+  std::vector<std::string> stop = {};    // the text of the completion ends before each of these
+  std::vector<LogitEdit> edits = {};     // the biases of the rule, then its banned tokens
   bool operator==(const Admission&) const = default;
 };
 
@@ -32,7 +36,9 @@ struct Step {
   std::vector<int32_t> dropped = {};   // samples that were taken back: no message names them again
   std::vector<Admission> admitted = {};
   std::vector<StepEntry> entries = {};  // those of one token come first; empty: nothing is computed
-  bool end = false;                     // whether the run is over
+  // The tokens of the entries whose sequences have rules that count them, in the order of the entries.
+  std::vector<int32_t> counted = {};
+  bool end = false;  // whether the run is over
   bool operator==(const Step&) const = default;
 };
 

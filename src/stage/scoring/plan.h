@@ -7,13 +7,15 @@
 #include <span>
 #include <vector>
 
-#include "stage/io/sample_offsets.h"
+#include "stage/io/results.h"
+#include "stage/io/samples/sample_offsets.h"
 
 namespace lfm2 {
 
 struct MicroBatch {
   int64_t first_sample = 0, samples = 0;
   int64_t first_token = 0, tokens = 0;
+  int64_t first_scored = 0, scored = 0;  // --score: scored tokens
 };
 
 // The sizes that every stage of a pipeline knows of its samples.
@@ -23,6 +25,17 @@ struct BatchPlan {
   int64_t micro_batches = 0;
   int64_t max_tokens = 0;   // tokens of the largest micro-batch
   int64_t max_samples = 0;  // samples of the largest micro-batch
+  // --score: scored tokens in front of the pipeline's, and the most in a micro-batch.
+  int64_t first_scored = 0, max_scored = 0;
+
+  int64_t max_rows(const ResultKind& kind) const;  // the most rows of results of a micro-batch
+};
+
+// What the first stage tells the others of a micro-batch.
+struct MicroBatchContent {
+  std::vector<int32_t> lengths;  // [samples], in tokens
+  // --score: how many tokens of each sample, its last ones, are scored, and the ids of all scored tokens.
+  std::vector<int32_t> scored, targets;
 };
 
 // The micro-batches of a pipeline, on its first stage. Samples and tokens are counted from the pipeline's first ones.
@@ -30,32 +43,38 @@ class MicroBatches {
  public:
   // Cuts the samples in `range` of `offsets`, at least one. A micro-batch has `micro_batch` samples or, where that is
   // 0, as many as fit into `target_tokens` tokens (a longer sample is one of its own). `ids` are the tokens of the
-  // range; a caller that only asks for the plan needs none. `offsets` and `ids` must outlive this.
+  // range; a caller that only asks for the plan needs none. `scored` counts the scored tokens of the samples (--score).
+  // All of them must outlive this.
   MicroBatches(const SampleOffsets& offsets, std::span<const int32_t> ids, SampleRange range, int64_t micro_batch,
-               int64_t target_tokens);
-  MicroBatches(SampleOffsets&&, std::span<const int32_t>, SampleRange, int64_t, int64_t) = delete;
+               int64_t target_tokens, const SampleOffsets* scored = nullptr);
+  MicroBatches(SampleOffsets&&, std::span<const int32_t>, SampleRange, int64_t, int64_t,
+               const SampleOffsets* = nullptr) = delete;
 
   const BatchPlan& plan() const { return plan_; }
   MicroBatch operator[](int64_t index) const;
   std::span<const int32_t> ids(int64_t index) const;  // [tokens of the micro-batch]
-  // The message that tells the other stages the lengths of a micro-batch's samples: {samples, length} where all are
-  // equally long, otherwise {samples, length, length, ...}.
-  std::vector<int32_t> lengths_message(int64_t index) const;
+  // The message that tells the other stages of a micro-batch: {samples, length} where all samples are equally long,
+  // otherwise {samples, length, length, ...}. With scored tokens, {samples, length, ..., scored, ..., target, ...}, as
+  // in MicroBatchContent.
+  std::vector<int32_t> message(int64_t index) const;
   uint64_t memory_bytes() const { return ends_.memory_bytes(); }
 
  private:
   int64_t offset(int64_t sample) const { return (*offsets_)[range_.first + sample] - plan_.first_token; }
   int64_t length(int64_t sample) const { return offsets_->length(range_.first + sample); }
 
+  std::vector<int32_t> scoring_message(int64_t index) const;
+
   const SampleOffsets* offsets_;
+  const SampleOffsets* scored_;
   std::span<const int32_t> ids_;
   SampleRange range_;
   BatchPlan plan_;
   SampleOffsets ends_;  // [micro-batches + 1]: the first sample of each
 };
 
-// The samples' lengths in tokens, from a lengths_message. Error(kSoftware) where `words` is not one.
-std::vector<int32_t> lengths_of_message(std::span<const int32_t> words);
+// What such a message says. Error(kSoftware) where `words` is none.
+MicroBatchContent content_of_message(std::span<const int32_t> words, bool scored);
 
 // The samples of one of `replicas` pipelines. Pipelines get whole samples, at least one each, and as equally many
 // tokens as that allows. Error(kUsage) where there are fewer samples than pipelines.

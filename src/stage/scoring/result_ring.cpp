@@ -9,15 +9,15 @@ namespace lfm2 {
 
 ResultRing::ResultRing(Backend& backend, const Stage& stage, ResultKind kind, int64_t max_rows)
     : backend_(backend), stage_(stage), kind_(kind) {
-  const int64_t rows = std::min(max_rows, kHeadRows), vocab = stage.config().vocab;
+  const int64_t rows = std::min(max_rows, kHeadRows), vocab = stage.config().vocab, columns = kind.columns();
   for (Piece& piece : pieces_) {
-    const auto logits = static_cast<size_t>(rows * vocab), top = static_cast<size_t>(rows * kind.top_k);
+    const auto logits = static_cast<size_t>(rows * vocab), top = static_cast<size_t>(rows * columns);
     piece.device = backend.allocate((logits + 2 * top) * sizeof(float));
     piece.logits = Tensor(piece.device.data(), DType::kF32, {rows, vocab});
-    piece.host = backend.allocate_host((kind.top_k > 0 ? 2 * top : logits) * sizeof(float));
-    if (kind.top_k > 0) {
-      piece.ids = Tensor(piece.logits.data + logits * sizeof(float), DType::kI32, {rows, kind.top_k});
-      piece.log_probs = Tensor(piece.ids.data + top * sizeof(float), DType::kF32, {rows, kind.top_k});
+    piece.host = backend.allocate_host((columns > 0 ? 2 * top : logits) * sizeof(float));
+    if (columns > 0) {
+      piece.ids = Tensor(piece.logits.data + logits * sizeof(float), DType::kI32, {rows, columns});
+      piece.log_probs = Tensor(piece.ids.data + top * sizeof(float), DType::kF32, {rows, columns});
       piece.host_ids = reinterpret_cast<int32_t*>(piece.host.data());
       piece.host_log_probs = reinterpret_cast<float*>(piece.host.data()) + top;
     } else {
@@ -40,7 +40,7 @@ void ResultRing::stop() {
 void ResultRing::start(const std::vector<ResultConsumer*>& consumers) { consumers_ = consumers; }
 
 void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch,
-                      const WaitUntil& wait, int64_t tag) {
+                      const WaitUntil& wait, int64_t tag, const Tensor& targets) {
   const int64_t count = rows ? rows.dim(0) : residual.dim(0);
   for (int64_t done = 0; done < count; done += kHeadRows) {
     Piece& piece = pieces_[next_];
@@ -52,20 +52,26 @@ void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_
     piece.free = false;  // without the lock: the thread does not see the piece before it has arrived
     const Tensor some_rows = rows ? rows.rows(done, piece.count) : Tensor();
     const Tensor some_residual = rows ? residual : residual.rows(done, piece.count);
-    backend_.compute().submit(
-        [this, &piece, some_residual, some_rows, &scratch] { enqueue(piece, some_residual, some_rows, scratch); }, tag);
+    const Tensor some_targets = targets ? targets.rows(done, piece.count) : Tensor();
+    backend_.compute().submit([this, &piece, some_residual, some_rows, some_targets,
+                               &scratch] { enqueue(piece, some_residual, some_rows, some_targets, scratch); },
+                              tag);
     backend_.compute().record(*piece.ready);
     in_flight_.push_back(&piece);
     next_ = (next_ + 1) % kResultPieces;
   }
 }
 
-void ResultRing::enqueue(Piece& piece, const Tensor& residual, const Tensor& rows, Scratch& scratch) {
+void ResultRing::enqueue(Piece& piece, const Tensor& residual, const Tensor& rows, const Tensor& targets,
+                         Scratch& scratch) {
   const Tensor logits = piece.logits.rows(0, piece.count);
   stage_.head(backend_.ops(), residual, rows, scratch, logits);
-  if (kind_.top_k == 0) return backend_.copy_to_host(piece.host_logits, logits);
+  if (kind_.columns() == 0) return backend_.copy_to_host(piece.host_logits, logits);
   const Tensor ids = piece.ids.rows(0, piece.count), log_probs = piece.log_probs.rows(0, piece.count);
-  backend_.ops().top_log_probs(logits, ids, log_probs);
+  if (kind_.score)
+    backend_.ops().target_log_probs(logits, targets, log_probs, ids);
+  else
+    backend_.ops().top_log_probs(logits, ids, log_probs);
   backend_.copy_to_host(piece.host_ids, ids);
   backend_.copy_to_host(piece.host_log_probs, log_probs);
 }
@@ -101,11 +107,12 @@ std::vector<Span> ResultRing::take_finished() {
 
 void ResultRing::consume(const Piece& piece) const {
   ResultRows rows{.first = piece.first_row, .count = piece.count, .logits = {}, .top_ids = {}, .top_log_probs = {}};
-  if (kind_.top_k == 0) {
+  const int64_t columns = kind_.columns();
+  if (columns == 0) {
     rows.logits = {piece.host_logits, static_cast<size_t>(piece.count * stage_.config().vocab)};
   } else {
-    rows.top_ids = {piece.host_ids, static_cast<size_t>(piece.count * kind_.top_k)};
-    rows.top_log_probs = {piece.host_log_probs, static_cast<size_t>(piece.count * kind_.top_k)};
+    rows.top_ids = {piece.host_ids, static_cast<size_t>(piece.count * columns)};
+    rows.top_log_probs = {piece.host_log_probs, static_cast<size_t>(piece.count * columns)};
   }
   for (ResultConsumer* consumer : consumers_) consumer->take(rows);
 }

@@ -35,9 +35,9 @@ class ResultRing {
   void start(const std::vector<ResultConsumer*>& consumers);  // begins a run with these consumers
   // Enqueues norm, head and copies for a micro-batch's rows of `residual`: those that `rows` [count] int32 names, or
   // all where it is empty. Their numbers in the job begin with `first_row`. `tag` is the tag of the submitted work and
-  // of the spans.
+  // of the spans. With --score, `targets` [count] int32 are the tokens that the rows are to score.
   void give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch, const WaitUntil& wait,
-            int64_t tag);
+            int64_t tag, const Tensor& targets = {});
   // Hands pieces that the device has finished to the thread; throws what a consumer threw.
   void advance();
   void finish(const WaitUntil& wait);  // returns when the consumers have taken everything
@@ -56,7 +56,7 @@ class ResultRing {
     int64_t first_row = 0, count = 0, tag = 0;
     bool free = true;  // guarded by mutex_
   };
-  void enqueue(Piece& piece, const Tensor& residual, const Tensor& rows, Scratch& scratch);
+  void enqueue(Piece& piece, const Tensor& residual, const Tensor& rows, const Tensor& targets, Scratch& scratch);
   bool is_free(const Piece& piece);
   void consumer_loop();
   void consume(const Piece& piece) const;

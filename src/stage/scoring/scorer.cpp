@@ -37,7 +37,7 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
     buffer.taken = backend.create_event();
   }
   const bool gives = stage.last() && kind.positions != Positions::kNone;
-  const int64_t rows = !gives ? 0 : kind.positions == Positions::kAll ? plan.max_tokens : plan.max_samples;
+  const int64_t rows = gives ? plan.max_rows(kind) : 0;
   const StageMemory cost = stage_memory(stage.config(), stage.layers(), compute, compute, plan.max_tokens, rows);
   scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
   working_bytes_ += cost.scratch_bytes + cost.result_bytes + kBuffers * array_bytes;
@@ -45,9 +45,10 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
 }
 
 // An upper bound: for each token its id, its position, its row in the tail and its position there; for each sample two
-// lists of offsets and its last row.
+// lists of offsets and its last row; for each scored token its row and its id.
 size_t Scorer::max_array_bytes() const {
-  return 4 * ArrayLayout::bytes_for(plan_.max_tokens) + 3 * ArrayLayout::bytes_for(plan_.max_samples + 1);
+  return 4 * ArrayLayout::bytes_for(plan_.max_tokens) + 3 * ArrayLayout::bytes_for(plan_.max_samples + 1) +
+         2 * ArrayLayout::bytes_for(plan_.max_scored);
 }
 
 Scorer::IndexArrays Scorer::lay_out(const Next& next, std::byte* memory) const {
@@ -55,7 +56,7 @@ Scorer::IndexArrays Scorer::lay_out(const Next& next, std::byte* memory) const {
   IndexArrays micro_batch;
   micro_batch.samples = samples;
   int64_t kept_tokens = 0;
-  for (const int64_t length : next.lengths) {
+  for (const int64_t length : next.content.lengths) {
     micro_batch.batch.max_length = std::max(micro_batch.batch.max_length, gets_tails_ ? kept(length) : length);
     micro_batch.tail.max_length = std::max(micro_batch.tail.max_length, kept(length));
     kept_tokens += kept(length);
@@ -74,6 +75,10 @@ Scorer::IndexArrays Scorer::lay_out(const Next& next, std::byte* memory) const {
     take_batch(micro_batch.tail, kept_tokens);
   }
   micro_batch.last_rows = layout.take_ints({samples.samples});
+  if (kind_.score && links_.stage.last()) {
+    micro_batch.scored_rows = layout.take_ints({samples.scored});
+    micro_batch.targets = layout.take_ints({samples.scored});
+  }
   micro_batch.bytes = layout.bytes();
   return micro_batch;
 }
@@ -90,11 +95,11 @@ void Scorer::prepare(StageBuffer& buffer, std::span<const int32_t> ids) {
       batch.positions.as<int32_t>()[token++] = static_cast<int32_t>(position);
     batch.offsets.as<int32_t>()[sample + 1] = static_cast<int32_t>(token);
   };
-  int64_t token = 0, tail_token = 0, tail_row = 0;
+  int64_t token = 0, tail_token = 0, tail_row = 0, scored_row = 0;
   host.batch.offsets.as<int32_t>()[0] = 0;
   if (cuts_tails_) host.tail.offsets.as<int32_t>()[0] = 0;
   for (int64_t sample = 0; sample < next_.samples.samples; ++sample) {
-    const int64_t length = next_.lengths[static_cast<size_t>(sample)];
+    const int64_t length = next_.content.lengths[static_cast<size_t>(sample)];
     add(host.batch, sample, token, gets_tails_ ? kept(length) : length);
     if (cuts_tails_) {
       add(host.tail, sample, tail_token, kept(length));
@@ -102,7 +107,13 @@ void Scorer::prepare(StageBuffer& buffer, std::span<const int32_t> ids) {
         host.tail_rows.as<int32_t>()[tail_row++] = static_cast<int32_t>(token - row);
     }
     host.last_rows.as<int32_t>()[sample] = static_cast<int32_t>((cuts_tails_ ? tail_token : token) - 1);
+    if (!host.scored_rows) continue;
+    // The row in front of a token says how likely it is.
+    const int64_t scored = next_.content.scored[static_cast<size_t>(sample)];
+    for (int64_t row = token - 1 - scored; row < token - 1; ++row)
+      host.scored_rows.as<int32_t>()[scored_row++] = static_cast<int32_t>(row);
   }
+  if (host.targets) std::copy(next_.content.targets.begin(), next_.content.targets.end(), host.targets.as<int32_t>());
   links_.backend.copy(links_.backend.compute(), buffer.arrays.data(), buffer.staging.data(), host.bytes);
 }
 
@@ -119,21 +130,25 @@ bool Scorer::goes_on(int64_t micro_batch, const MicroBatches* micro_batches) {
   std::vector<int32_t> words;
   ControlLink* control = links_.control;
   if (links_.stage.first()) {
-    if (!run_.first_is_asked_to_stop()) words = micro_batches->lengths_message(micro_batch);
+    if (!run_.first_is_asked_to_stop()) words = micro_batches->message(micro_batch);
     if (control != nullptr) control->send_step(words);
   } else if (!control->receive_step(words)) {
     run_.wait([&] { return control->receive_step(words); }, Phase::kStep, micro_batch, 0);
   }
   if (words.empty()) return false;
-  std::vector<int32_t> lengths = lengths_of_message(words);
+  MicroBatchContent content = content_of_message(words, kind_.score);
+  const std::vector<int32_t>& lengths = content.lengths;
   const MicroBatch& before = next_.samples;
   const MicroBatch samples{.first_sample = before.first_sample + before.samples,
-                           .samples = static_cast<int64_t>(lengths.size()),
+                           .samples = std::ssize(lengths),
                            .first_token = before.first_token + before.tokens,
-                           .tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0})};
-  next_ = {samples, std::move(lengths)};
-  expect(samples.samples <= plan_.max_samples && samples.tokens <= plan_.max_tokens,
-         "Scorer: a micro-batch is larger than the plan says");
+                           .tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0}),
+                           .first_scored = before.first_scored + before.scored,
+                           .scored = std::ssize(content.targets)};
+  next_ = {samples, std::move(content)};
+  expect(
+      samples.samples <= plan_.max_samples && samples.tokens <= plan_.max_tokens && samples.scored <= plan_.max_scored,
+      "Scorer: a micro-batch is larger than the plan says");
   return true;
 }
 
@@ -160,15 +175,18 @@ void Scorer::forward(const Action& action) {
 
 void Scorer::give_result(const Action& action) {
   const StageBuffer& buffer = buffer_of(action);
-  const MicroBatch& micro_batch = buffer.micro_batch.samples;
+  const IndexArrays& arrays = buffer.micro_batch;
+  const MicroBatch& micro_batch = arrays.samples;
   if (results_) {
-    const bool all = kind_.positions == Positions::kAll;
+    const bool all = kind_.positions == Positions::kAll && !kind_.score;
+    const Tensor rows = kind_.score ? arrays.scored_rows : all ? Tensor() : arrays.last_rows;
+    const int64_t first_row = kind_.score ? plan_.first_scored + micro_batch.first_scored
+                              : all       ? plan_.first_token + micro_batch.first_token
+                                          : plan_.first_sample + micro_batch.first_sample;
     const auto until = [&](const std::function<bool()>& done, Phase phase) {
       run_.wait(done, phase, action.micro_batch);
     };
-    results_->give(output_of(buffer), all ? Tensor() : buffer.micro_batch.last_rows,
-                   all ? plan_.first_token + micro_batch.first_token : plan_.first_sample + micro_batch.first_sample,
-                   scratch_, until, 2 * action.micro_batch + 1);
+    results_->give(output_of(buffer), rows, first_row, scratch_, until, 2 * action.micro_batch + 1, arrays.targets);
   }
   links_.backend.compute().record(*buffer.taken);
 }

@@ -52,12 +52,14 @@ class Scorer {
     Tensor tail_rows;  // on the stage that cuts the tails: the rows that are kept
     Batch tail;        // on the stage that cuts the tails: the tokens that go out
     Tensor last_rows;  // [samples]: the row of each sample's last token, among those that go out
+    // --score, on the last stage: the rows in front of the scored tokens, and the scored tokens.
+    Tensor scored_rows, targets;
     size_t bytes = 0;  // size of all arrays
   };
   // The micro-batch that begins on this stage.
   struct Next {
     MicroBatch samples;
-    std::vector<int32_t> lengths;  // [samples]
+    MicroBatchContent content;
   };
   struct StageBuffer {
     Tensor residual;  // [max_tokens, hidden] act

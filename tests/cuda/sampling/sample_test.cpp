@@ -38,6 +38,9 @@ class CudaSampleTest : public ::testing::Test {
       while (total < enough) total += masses[at(order[kept++])];
       order.resize(kept);
     }
+    std::erase_if(order, [&](int64_t id) { return masses[at(id)] < least_mass(rule.min_p); });
+    total = 0;
+    for (const int64_t id : order) total += masses[at(id)];
     std::sort(order.begin(), order.end());
     uint64_t target = draw_below(total, rule.seed, sample, place);
     for (const int64_t id : order) {
@@ -48,8 +51,8 @@ class CudaSampleTest : public ::testing::Test {
   }
 
   static void check(const HostTensor& logits, const SamplingRule& rule) {
-    SCOPED_TRACE(fmt::format("vocab {}, temperature {}, top_k {}, top_p {}", logits->dim(1), rule.temperature,
-                             rule.top_k, rule.top_p));
+    SCOPED_TRACE(fmt::format("vocab {}, temperature {}, top_k {}, top_p {}, min_p {}", logits->dim(1), rule.temperature,
+                             rule.top_k, rule.top_p, rule.min_p));
     const int64_t rows = logits->dim(0), vocab = logits->dim(1);
     HostTensor draws(DType::kI32, {rows, 2}), ids(DType::kI32, {rows}), log_probs(DType::kF32, {rows});
     for (int64_t row = 0; row < rows; ++row) {
@@ -62,7 +65,7 @@ class CudaSampleTest : public ::testing::Test {
     const DeviceTensor device(logits), device_draws(draws), device_rules(rules), device_ids(ids),
         device_log_probs(log_probs), device_top_ids(top_ids), device_top(top);
     on_gpu([&](Ops& ops) {
-      ops.sample(device, device_draws, device_rules, device_ids, device_log_probs);
+      ops.sample(device, {}, device_draws, device_rules, device_ids, device_log_probs);
       ops.top_log_probs(device, device_top_ids, device_top);
     });
     device_ids.fetch(ids);
@@ -97,8 +100,11 @@ TEST_F(CudaSampleTest, AgreesWithSorting) {
         for (const int64_t top_k : {int64_t{0}, int64_t{1}, int64_t{50}, vocab / 2, vocab + 5})
           for (const float top_p : {1.0f, 0.95f, 0.3f, 1e-9f}) {
             if (temperature == 0 && (top_k > 0 || top_p < 1)) continue;
-            check(logits, {temperature, top_k, top_p, 0x123456789abcdefu + static_cast<uint64_t>(top_k)});
-            if (HasFatalFailure()) return;
+            for (const float min_p : {0.0f, 0.1f, 1.0f}) {
+              if (min_p > 0 && (temperature == 0 || (top_k == 1) || top_p < 0.5f)) continue;
+              check(logits, {temperature, top_k, top_p, 0x123456789abcdefu + static_cast<uint64_t>(top_k), min_p});
+              if (HasFatalFailure()) return;
+            }
           }
     }
   }
@@ -108,8 +114,11 @@ TEST_F(CudaSampleTest, AFewRows) {
   for (const int64_t vocab : {33, 9001}) {
     HostTensor logits(DType::kF32, {3, vocab});
     logits.fill_random(1, 3.0f);
-    for (const SamplingRule& rule :
-         {SamplingRule{0.0f, 0, 1.0f, 1}, {1.0f, 0, 1.0f, 2}, {1.0f, 0, 0.9f, 3}, {0.7f, 20, 0.9f, 4}})
+    for (const SamplingRule& rule : {SamplingRule{0.0f, 0, 1.0f, 1},
+                                     {1.0f, 0, 1.0f, 2},
+                                     {1.0f, 0, 0.9f, 3},
+                                     {0.7f, 20, 0.9f, 4},
+                                     {0.7f, 0, 1.0f, 5, 0.2f}})
       check(logits, rule);
   }
 }

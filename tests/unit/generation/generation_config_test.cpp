@@ -23,6 +23,8 @@ std::string refusal(const std::string& json) {
 void expect_silent(const GenerationConfig& config) {
   EXPECT_FALSE(config.temperature);
   EXPECT_FALSE(config.top_p);
+  EXPECT_FALSE(config.min_p);
+  EXPECT_FALSE(config.repetition_penalty);
   EXPECT_FALSE(config.top_k);
   EXPECT_FALSE(config.max_new);
   EXPECT_TRUE(config.eos_tokens.empty());
@@ -34,15 +36,18 @@ TEST(GenerationConfigTest, WhatIsNotThereIsOpen) {
                           "eos_token_id": null, "do_sample": null, "min_p": null})"));
   // transformers writes many keys.
   expect_silent(parse(R"({"_from_model_config": true, "bos_token_id": 1, "pad_token_id": 0, "max_length": 20,
-                          "transformers_version": "5.0", "do_sample": true, "repetition_penalty": 1.0, "min_p": 0,
+                          "transformers_version": "5.0", "do_sample": true,
                           "typical_p": 1.0, "no_repeat_ngram_size": 0, "num_beams": 1})"));
 }
 
 TEST(GenerationConfigTest, Values) {
   const GenerationConfig config = parse(
-      R"({"temperature": 0.3, "top_p": 0.9, "top_k": 50, "max_new_tokens": 77, "eos_token_id": [7, 2], "do_sample": true})");
+      R"({"temperature": 0.3, "top_p": 0.9, "top_k": 50, "max_new_tokens": 77, "eos_token_id": [7, 2], "do_sample": true,
+          "min_p": 0.15, "repetition_penalty": 1.05})");
   EXPECT_EQ(config.temperature, 0.3f);
   EXPECT_EQ(config.top_p, 0.9f);
+  EXPECT_EQ(config.min_p, 0.15f);
+  EXPECT_EQ(config.repetition_penalty, 1.05f);
   EXPECT_EQ(config.top_k, 50);
   EXPECT_EQ(config.max_new, 77);
   EXPECT_EQ(config.eos_tokens, (std::vector<int32_t>{7, 2}));
@@ -58,12 +63,15 @@ TEST(GenerationConfigTest, Refusals) {
   EXPECT_EQ(refusal(R"({"temperature": "hot"})"),
             R"(g.json: "temperature" is "hot", expected a number from 0 to 1000000)");
   EXPECT_EQ(refusal(R"({"top_p": 1.5})"), R"(g.json: "top_p" is 1.5, expected a number from 0 to 1)");
+  EXPECT_EQ(refusal(R"({"repetition_penalty": 0})"),
+            R"(g.json: "repetition_penalty" is 0, expected a number from 0.01 to 100)");
+  EXPECT_EQ(refusal(R"({"min_p": 3})"), R"(g.json: "min_p" is 3, expected a number from 0 to 1)");
   EXPECT_EQ(refusal(R"({"do_sample": 1})"), R"(g.json: "do_sample" is 1, expected true or false)");
   for (const char* json :
        {R"({"top_k": -1})", R"({"top_k": 1.5})", R"({"max_new_tokens": 4294967296})", R"({"eos_token_id": -1})",
         R"({"eos_token_id": [1, "x"]})", R"({"eos_token_id": 4294967296})"})
     EXPECT_TRUE(refusal(json).starts_with("g.json: ")) << refusal(json);
-  for (const char* key : {"repetition_penalty", "min_p", "typical_p", "no_repeat_ngram_size", "num_beams"}) {
+  for (const char* key : {"typical_p", "no_repeat_ngram_size", "num_beams"}) {
     const std::string message = refusal("{\"" + std::string(key) + "\": 3}");
     EXPECT_NE(message.find("\"" + std::string(key) + "\" is 3, which is not supported"), std::string::npos) << message;
     EXPECT_NE(message.find("--generation-config none"), std::string::npos) << message;

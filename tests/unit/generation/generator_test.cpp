@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <thread>
 
@@ -12,6 +13,7 @@
 #include "comm/local_control_link.h"
 #include "stage/generation/sample_requests.h"
 #include "stage/io/input_file.h"
+#include "stage/support/json.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
 #include "support/local_watchdogs.h"
@@ -34,13 +36,24 @@ struct Settings {
   int64_t top_k = 0;
   DType compute = DType::kF32;
   int64_t pages = 0;  // 0: as many as all slots can fill
+  std::vector<std::string> stop{};
+  TokenText token_text{};
 };
 
 std::map<int64_t, Completion> generate(const std::string& golden_case, const Samples& samples, const Settings& settings,
                                        int64_t* preemptions = nullptr) {
   const ModelConfig config = ShardSet::open(golden_shards(golden_case, 4)).config();
   const std::vector<LayerRange> ranges = equal_partition(config.layers, settings.stages);
+  const Request each{
+      .max_new = settings.max_new, .rule = settings.rule, .eos_tokens = settings.eos_tokens, .stop = settings.stop};
+  const RequestDefaults defaults{.of_ids = each, .of_text = each};
   GenerationPlan plan{.top_k = settings.top_k, .limits = {}};
+  const auto note = [&](const Request& request) {
+    plan.counts |= request.rule.counts();
+    plan.edits = std::max(plan.edits, static_cast<int64_t>(edits_of(request).size()));
+  };
+  note(each);
+  for (const SampleRules& rules : samples.rules.distinct()) note(request_by_rules(defaults, rules, 0));
   for (int64_t i = 0; i < samples.count(); ++i)
     plan.longest =
         std::max(plan.longest, cached_positions(samples.offsets[i + 1] - samples.offsets[i], settings.max_new));
@@ -74,11 +87,9 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
                              .stages = settings.stages,
                              .watchdog = watchdog},
                             plan, settings.compute);
-        SampleRequests requests(
-            samples, {0, samples.count()},
-            Request{.max_new = settings.max_new, .rule = settings.rule, .eos_tokens = settings.eos_tokens},
-            config.max_positions);
-        generator.run(rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {});
+        SampleRequests requests(samples, {0, samples.count()}, defaults, config.max_positions);
+        generator.run(
+            rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {}, {}, settings.token_text);
         EXPECT_EQ(generator.used_slots(), 0);
         EXPECT_EQ(generator.free_pages(), plan.limits.caches.pages);
         if (rank == 0 && preemptions != nullptr) *preemptions = generator.counts().preemptions;
@@ -123,6 +134,31 @@ TEST_P(GeneratorTest, GreedyIsTransformersGreedy) {
           EXPECT_EQ(found.at(sample).reason, FinishReason::kLength);
         }
       }
+}
+
+TEST_P(GeneratorTest, GreedyWithRepetitionPenaltyIsThatOfTransformers) {
+  const Samples prompts = golden_prompts(GetParam());
+  const Json document = Json::parse(std::ifstream(golden_dir() / "penalties.json"));
+  int64_t checked = 0;
+  for (const Json& one : document["cases"]) {
+    if (one["case"] != GetParam()) continue;
+    const auto expected = one["tokens"].get<std::vector<std::vector<int32_t>>>();
+    const auto penalty = one["penalty"].get<float>();
+    ASSERT_EQ(static_cast<int64_t>(expected.size()), prompts.count());
+    for (const int64_t stages : {1, 3}) {
+      SCOPED_TRACE(testing::Message() << stages << " stages, penalty " << penalty);
+      const auto found = generate(GetParam(), prompts,
+                                  {.stages = stages,
+                                   .slots = 3,
+                                   .prompt_tokens = stages == 3 ? 5 : 64,
+                                   .max_new = static_cast<int64_t>(expected[0].size()),
+                                   .rule = {.repetition_penalty = penalty}});
+      for (int64_t sample = 0; sample < prompts.count(); ++sample)
+        EXPECT_EQ(tokens_of(found, sample), expected[static_cast<size_t>(sample)]) << "sample " << sample;
+    }
+    ++checked;
+  }
+  EXPECT_EQ(checked, 2);
 }
 
 // The log-probability of every token is the one that scoring the whole text gives: the same bits.
@@ -198,6 +234,138 @@ TEST(GenerationTest, ASampleDependsOnItselfAlone) {
     EXPECT_TRUE(std::any_of(alone.begin(), alone.end(),
                             [&](const auto& one) { return other.at(one.first).token_ids != one.second.token_ids; }));
   }
+}
+
+// Samples with rules of all kinds side by side: the same bits alone, among others, however they are cut into stages,
+// chunks and pages, and where some give their pages back and are fed again.
+TEST(GenerationTest, AdjustedDrawsHaveTheSameBitsInAnyCompany) {
+  Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);
+  for (int64_t sample = 0; sample < prompts.count(); ++sample) {
+    SampleRules rules{.temperature = sample % 4 == 3 ? 0.0f : 1.5f, .top_p = 0.95f, .min_p = 0.02f};
+    if (sample % 3 != 0) rules.repetition_penalty = 1.3f;
+    if (sample % 3 == 2) rules.presence_penalty = rules.frequency_penalty = 0.5f;
+    if (sample % 2 == 0) rules.logit_bias = {{static_cast<int32_t>(sample), 4.0f}, {20, -100.0f}};
+    if (sample > 4) rules.min_tokens = 10;
+    prompts.rules.push_back(rules);
+  }
+  for (const DType compute : {DType::kF32, DType::kBf16}) {
+    Settings settings{.slots = 1, .page = 4, .max_new = 20, .eos_tokens = {3, 9, 17}, .top_k = 2, .compute = compute};
+    const auto alone = generate("tiny-moe", prompts, settings);
+    for (const auto& [sample, completion] : alone) {
+      if (sample > 4) {
+        EXPECT_GT(completion.token_ids.size(), 9u);
+      }
+      if (sample % 2 == 0) {
+        EXPECT_EQ(std::count(completion.token_ids.begin(), completion.token_ids.end(), 20), 0);
+      }
+    }
+    for (const int64_t stages : {1, 3})
+      for (const int64_t slots : {4, 9})
+        for (const int64_t pages : {0, 18}) {
+          if (slots == 4 && pages > 0) continue;  // enough for four
+          settings.stages = stages;
+          settings.slots = slots;
+          settings.prompt_tokens = slots == 4 ? 3 : 64;
+          settings.pages = pages;
+          int64_t preemptions = 0;
+          const auto found = generate("tiny-moe", prompts, settings, &preemptions);
+          EXPECT_EQ(preemptions > 0, pages > 0);
+          for (const auto& [sample, completion] : alone) {
+            EXPECT_EQ(found.at(sample).token_ids, completion.token_ids) << "sample " << sample;
+            EXPECT_EQ(found.at(sample).log_probs, completion.log_probs);
+            EXPECT_EQ(found.at(sample).top_log_probs, completion.top_log_probs);
+            EXPECT_EQ(found.at(sample).reason, completion.reason);
+          }
+        }
+  }
+}
+
+// Texts end before a stop text, and with the token that completes it: no token comes behind. In each sequence by
+// itself, whatever goes on beside it.
+TEST(GenerationTest, StopTextsEndSequences) {
+  const Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);
+  std::vector<std::string> texts;
+  for (int id = 0; id < 4096; ++id) texts.push_back("<" + std::to_string(id) + ">");
+  const auto text_of = [&](int32_t token) -> std::string_view { return texts.at(static_cast<size_t>(token)); };
+  Settings settings{
+      .slots = 9, .max_new = 20, .rule = {.temperature = 1.5f, .seed = 5}, .stop = {}, .token_text = text_of};
+  const auto free = generate("tiny-moe", prompts, settings);
+  const auto text = [&](int64_t sample, size_t place) { return std::string(text_of(tokens_of(free, sample)[place])); };
+  // Across two tokens of sample 3, inside a token of sample 5, a whole token of sample 8, and what no text has.
+  settings.stop = {text(3, 6).substr(text(3, 6).size() - 2) + text(3, 7).substr(0, 3), text(5, 2).substr(1, 2),
+                   text(8, 11), "<<"};
+  // By the definition, token by token: the first stop text that ends in the newest one.
+  const auto expected = [&](std::vector<int32_t> tokens) {
+    std::string all;
+    for (size_t length = 1; length <= tokens.size(); ++length) {
+      const size_t before = all.size();
+      all += text_of(tokens[length - 1]);
+      if (static_cast<int32_t>(length) <= settings.rule.min_tokens) continue;
+      size_t first = std::string::npos;
+      for (const std::string& stop : settings.stop)
+        for (size_t at = all.find(stop); at != std::string::npos; at = all.find(stop, at + 1))
+          if (at + stop.size() > before) first = std::min(first, at);
+      if (first == std::string::npos) continue;
+      tokens.resize(length);
+      return std::pair(tokens, std::optional(static_cast<int64_t>(first)));
+    }
+    return std::pair(tokens, std::optional<int64_t>());
+  };
+  for (const int64_t stages : {1, 3})
+    for (const int64_t pages : {0, 18})
+      for (const int32_t min_tokens : {0, 5}) {
+        settings.stages = stages;
+        settings.page = 4;
+        settings.pages = pages;
+        settings.rule.min_tokens = min_tokens;
+        int64_t stopped = 0;
+        for (const auto& [sample, own] : generate("tiny-moe", prompts, settings)) {
+          SCOPED_TRACE(testing::Message() << "sample " << sample << ", " << stages << " stages, " << pages << " pages");
+          const auto [tokens, text_bytes] = expected(tokens_of(free, sample));
+          EXPECT_EQ(own.token_ids, tokens);
+          EXPECT_EQ(own.text_bytes, text_bytes);
+          EXPECT_EQ(own.reason, text_bytes ? FinishReason::kStop : FinishReason::kLength);
+          stopped += text_bytes ? 1 : 0;
+        }
+        EXPECT_GE(stopped, min_tokens == 0 ? 3 : 2);
+      }
+}
+
+// Several draws from one prompt: one completion, whose choices are those of their seeds alone.
+TEST(GenerationTest, ChoicesAreOneCompletion) {
+  const int64_t vocab = ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab;
+  Samples prompts = ragged_prompts(vocab);
+  for (int64_t sample = 0; sample < prompts.count(); ++sample)
+    prompts.rules.push_back({.form = LineForm::kPrompt, .choices = static_cast<int32_t>(1 + sample % 4)});
+  Settings settings{.slots = 9,
+                    .page = 4,
+                    .max_new = 20,
+                    .rule = {.temperature = 1.5f, .seed = 5, .frequency_penalty = 0.5f},
+                    .eos_tokens = {3, 9, 17}};
+  std::vector<std::map<int64_t, Completion>> alone;  // by choice
+  for (int32_t choice = 0; choice < 4; ++choice) {
+    Samples single = ragged_prompts(vocab);
+    for (int64_t sample = 0; sample < single.count(); ++sample)
+      single.rules.push_back({.form = LineForm::kPrompt, .seed = seed_of_choice(5, choice)});
+    alone.push_back(generate("tiny-moe", single, settings));
+  }
+  for (const int64_t stages : {1, 3})
+    for (const int64_t pages : {0, 18}) {
+      settings.stages = stages;
+      settings.pages = pages;
+      for (const auto& [sample, completion] : generate("tiny-moe", prompts, settings)) {
+        std::vector<Completion> choices = completion.others;
+        choices.insert(choices.begin(), completion);
+        ASSERT_EQ(static_cast<int64_t>(choices.size()), 1 + sample % 4);
+        for (size_t choice = 0; choice < choices.size(); ++choice) {
+          EXPECT_EQ(choices[choice].sample, sample);
+          EXPECT_EQ(choices[choice].choice, static_cast<int32_t>(choice));
+          EXPECT_EQ(choices[choice].token_ids, tokens_of(alone[choice], sample)) << sample << ", " << choice;
+          EXPECT_EQ(choices[choice].log_probs, alone[choice].at(sample).log_probs);
+        }
+      }
+    }
+  EXPECT_NE(tokens_of(alone[0], 3), tokens_of(alone[1], 3));
 }
 
 // With fewer pages than the sequences come to need, some give theirs back and are computed again.

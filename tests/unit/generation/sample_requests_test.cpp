@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "stage/io/lines/answer_form.h"
 
 namespace lfm2::test {
@@ -42,14 +44,26 @@ TEST(SampleRequestsTest, FieldsGoBeforeDefaults) {
                                             .max_new = 1,
                                             .temperature = 0.0f,
                                             .top_p = 0.0f,
+                                            .min_p = 0.5f,
+                                            .repetition_penalty = 1.5f,
+                                            .presence_penalty = 0.25f,
+                                            .frequency_penalty = 0.75f,
                                             .top_k = 0,
+                                            .min_tokens = 2,
                                             .seed = 0,
                                             .log_probs = 0,
-                                            .stop_token_ids = {9, 8}},
+                                            .stop_token_ids = {9, 8},
+                                            .logit_bias = {{4, -1.0f}}},
                                            6);
   EXPECT_EQ(request.max_new, 1);
   EXPECT_EQ(request.rule.temperature, 0);
   EXPECT_EQ(request.rule.top_p, 0);
+  EXPECT_EQ(request.rule.min_p, 0.5f);
+  EXPECT_EQ(request.rule.repetition_penalty, 1.5f);
+  EXPECT_EQ(request.rule.presence_penalty, 0.25f);
+  EXPECT_EQ(request.rule.frequency_penalty, 0.75f);
+  EXPECT_EQ(request.rule.min_tokens, 2);
+  EXPECT_EQ(edits_of(request), (std::vector<LogitEdit>{{4, -1.0f}, {7, 0}, {9, 0}, {8, 0}}));  // biases, then ends
   EXPECT_EQ(request.rule.top_k, 0);
   EXPECT_EQ(request.rule.seed, 0u);
   EXPECT_EQ(AnswerForm::from_word(request.tag).log_probs, 0);
@@ -91,6 +105,36 @@ TEST(SampleRequestsTest, LeavesOutWhatHasNoIds) {
   SampleRequests none(samples, {2, 2}, some_defaults(), 5);
   EXPECT_TRUE(none.ended());
   EXPECT_FALSE(none.next());
+}
+
+// A sample with several choices is given as often, each with a seed and a number of its own.
+TEST(SampleRequestsTest, Choices) {
+  Samples samples{.ids = {1, 2, 3}, .offsets = {0, 1, 1, 2, 3}};
+  for (const int32_t choices : {1, 5, 3, 1}) samples.rules.push_back({.choices = choices, .seed = 8});
+  SampleRequests requests(samples, {0, 4}, some_defaults(), 100);
+  EXPECT_EQ(requests.waiting(), 1 + 3 + 1);  // the second is empty
+  std::vector<Request> given;
+  while (std::optional<Request> request = requests.next()) given.push_back(std::move(*request));
+  EXPECT_TRUE(requests.ended());
+  ASSERT_EQ(given.size(), 5u);
+  std::set<int32_t> numbers;
+  std::set<uint64_t> seeds;
+  for (const Request& request : given) EXPECT_TRUE(numbers.insert(request.sample).second);
+  EXPECT_EQ(given[0].sample, 0);
+  EXPECT_EQ(given[0].choices, 1);
+  EXPECT_EQ(given[1].sample, 2);
+  EXPECT_EQ(given[1].rule.seed, 8u);  // the first choice is the completion without choices
+  EXPECT_EQ(given[4].sample, 3);
+  for (size_t i = 1; i < 4; ++i) {
+    EXPECT_EQ(given[i].prompt, (std::vector<int32_t>{2}));
+    EXPECT_EQ(given[i].choices, 3);
+    EXPECT_EQ(given[i].choice, static_cast<int32_t>(i) - 1);
+    EXPECT_EQ(given[i].rule.seed, seed_of_choice(8, given[i].choice));
+    EXPECT_TRUE(seeds.insert(given[i].rule.seed).second);
+    if (i > 1) {
+      EXPECT_EQ(given[i].first, 2);
+    }
+  }
 }
 
 }  // namespace

@@ -27,6 +27,16 @@ Samples prompts_of(const std::vector<int64_t>& lengths) {
 // The token that follows `text` of sample `sample`, and whether it ends the sample.
 int32_t next_token(int64_t sample, int64_t place) { return static_cast<int32_t>(1000000 + sample * 1000 + place); }
 
+// Every third request has a rule that counts its tokens.
+struct SomeCount : SampleRequests {
+  using SampleRequests::SampleRequests;
+  std::optional<Request> next() override {
+    std::optional<Request> request = SampleRequests::next();
+    if (request && request->sample % 3 == 2) request->rule.presence_penalty = 1;
+    return request;
+  }
+};
+
 // Runs a whole job; checks every step on the way; returns the tokens of each sample.
 struct Simulation {
   Simulation(const Samples& job, int64_t max_new, ScheduleLimits schedule_limits,
@@ -34,7 +44,7 @@ struct Simulation {
       : samples(job), limits(schedule_limits), ends_early(std::move(stops)), new_tokens(max_new) {}
 
   void run() {
-    SampleRequests requests(samples, {0, samples.count()}, Request{.max_new = new_tokens}, 1 << 20);
+    SomeCount requests(samples, {0, samples.count()}, Request{.max_new = new_tokens}, 1 << 20);
     run(requests);
     if (testing::Test::HasFatalFailure()) return;
     for (int64_t sample = 0; sample < samples.count(); ++sample) {
@@ -119,7 +129,22 @@ struct Simulation {
       state_row[sequence.sample] = writes;
     }
     ASSERT_LE(of_prompts, limits.prompt_tokens);
+    ASSERT_NO_FATAL_FAILURE(check_counted(scheduled, step, table));
     largest = std::max(largest, step.sequences());
+  }
+
+  // The tokens of sequences whose rules count them come with the step, whoever holds the first stage.
+  static void check_counted(const ScheduledStep& scheduled, const StepArrays& step, const SequenceTable& table) {
+    ASSERT_EQ(static_cast<int64_t>(step.keepers.size()), 2 * step.sequences());
+    for (size_t s = 0; s < scheduled.step.entries.size(); ++s) {
+      const int32_t slot = scheduled.step.entries[s].slot;
+      const Sequence& sequence = table.sequence(slot);
+      ASSERT_EQ(step.keepers[2 * s], sequence.rule.counts() ? slot : -1);
+      ASSERT_EQ(step.keepers[2 * s + 1], sequence.prompt);
+      if (!sequence.rule.counts()) continue;
+      for (auto t = static_cast<size_t>(step.offsets[s]); t < static_cast<size_t>(step.offsets[s + 1]); ++t)
+        ASSERT_EQ(step.counted[t], scheduled.ids[t]);
+    }
   }
 
   const Samples& samples;
@@ -262,11 +287,11 @@ TEST(SchedulerTest, RequestsComeAndAreTakenBack) {
 
 TEST(StepTest, MessagesThatAreNone) {
   EXPECT_THROW(step_from_words({}), Error);
-  EXPECT_THROW(step_from_words({0, 0, 1, 0, 0, 5}), Error);
-  EXPECT_THROW(step_from_words({0, 0, 0, 0, 0, 5}), Error);
+  EXPECT_THROW(step_from_words({0, 0, 1, 0, 0, 0, 5}), Error);
+  EXPECT_THROW(step_from_words({0, 0, 0, 0, 0, 0, 5}), Error);
   EXPECT_THROW(step_from_words({0, 0, 0, 3, 0}), Error);
   EXPECT_THROW(step_from_words({0, 0, 0, -1, 0}), Error);
-  const Step nothing = step_from_words({0, 0, 0, 0, 0});
+  const Step nothing = step_from_words({0, 0, 0, 0, 0, 0});
   EXPECT_FALSE(nothing.end);
   EXPECT_TRUE(nothing.entries.empty());
   EXPECT_TRUE(step_from_words(to_words({.end = true})).end);
@@ -280,11 +305,32 @@ TEST(StepTest, AnAdmissionCarriesItsRule) {
                                 .prompt = 5,
                                 .known = 7,
                                 .max_new = 30,
-                                .rule = {0.7f, 40, 0.9f, 0x123456789abcdef0u},
-                                .eos_tokens = {2, 7}},
+                                .choices = 3,
+                                .choice = 2,
+                                .first = 69,
+                                .rule = {.temperature = 0.7f,
+                                         .top_k = 40,
+                                         .top_p = 0.9f,
+                                         .seed = 0x123456789abcdef0u,
+                                         .min_p = 0.1f,
+                                         .repetition_penalty = 1.5f,
+                                         .presence_penalty = -1,
+                                         .frequency_penalty = 2,
+                                         .biases = 1,
+                                         .banned = 2,
+                                         .min_tokens = 4},
+                                .eos_tokens = {2, 7},
+                                .stop = {"a", "four", std::string("\0\xff\n12", 5)},
+                                .edits = {{9, -1.5f}, {2, 0}, {7, 0}}},
                                {.slot = 2, .sample = 71, .prompt = 1, .known = 1, .max_new = 1}},
-                  .entries = {{1, 7}, {2, 1}}};
+                  .entries = {{1, 7}, {2, 1}},
+                  .counted = {1, 2, 3, 4, 5, 6, 7}};
   EXPECT_EQ(step_from_words(to_words(step)), step);
+  std::vector<int32_t> words = to_words(step);
+  while (!words.empty()) {
+    words.pop_back();
+    EXPECT_THROW(step_from_words(words), Error);
+  }
 }
 
 TEST(SequenceTableTest, RefusesStepsThatDoNotFit) {

@@ -75,6 +75,39 @@ TEST_F(AnswersTest, PlainWithText) {
   EXPECT_EQ(parse_json(plain_answer(completion(ids_of("\xc3x\xff")), {}, "", job_), "answer")["text"], "\ufffdx\ufffd");
 }
 
+TEST_F(AnswersTest, TextsEndBeforeTheirStopText) {
+  Completion made = completion(ids_of("one two"));
+  made.text_bytes = 4;
+  EXPECT_EQ(parse_json(plain_answer(made, {}, "", job_), "answer")["text"], "one ");
+  EXPECT_EQ(batch(made, {LineForm::kChatCompletion})["response"]["body"]["choices"][0]["message"]["content"], "one ");
+  EXPECT_EQ(batch(made, {LineForm::kCompletion})["response"]["body"]["choices"][0]["text"], "one ");
+}
+
+// Several draws from one prompt are one line.
+TEST_F(AnswersTest, Choices) {
+  Completion made = completion(ids_of("hi"));
+  made.others = {completion(ids_of("there")), completion({6, 9})};
+  for (int32_t i = 0; i < 2; ++i) made.others[static_cast<size_t>(i)].choice = i + 1;
+  made.others[1].reason = FinishReason::kLength;
+  const Json body = batch(made, {LineForm::kCompletion, 1})["response"]["body"];
+  ASSERT_EQ(body["choices"].size(), 3u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(body["choices"][static_cast<size_t>(i)]["index"], i);
+  EXPECT_EQ(body["choices"][0]["text"], "hi");
+  EXPECT_EQ(body["choices"][1]["text"], "there");
+  EXPECT_EQ(body["choices"][2]["finish_reason"], "length");
+  EXPECT_EQ(body["choices"][2]["logprobs"]["token_logprobs"].size(), 2u);
+  const size_t tokens = ids_of("hi").size() + ids_of("there").size() + 2;
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(body["usage"]["completion_tokens"], tokens);
+  EXPECT_EQ(body["usage"]["total_tokens"], 3 + tokens);
+  job_.tokenizer = nullptr;
+  made = completion({1});
+  made.others = {completion({2})};
+  EXPECT_EQ(plain_answer(made, {LineForm::kIds, 0}, "\"x\"", job_),
+            R"({"id":"x","choices":[{"token_ids":[1],"finish_reason":"stop","logprobs":[-0.5]},)"
+            R"({"token_ids":[2],"finish_reason":"stop","logprobs":[-0.5]}]})");
+}
+
 TEST_F(AnswersTest, Chat) {
   const std::vector<int32_t> ids = ids_of("hi");
   const Json line = batch(completion(ids), {LineForm::kChatCompletion});

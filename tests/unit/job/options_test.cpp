@@ -49,6 +49,16 @@ TEST(OptionsTest, EverythingAtOnce) {
   EXPECT_TRUE(options.quiet);
 }
 
+TEST(OptionsTest, ScoringIsAKindOfResult) {
+  const ParsedCommandLine parsed =
+      parse({"--weights", "s", "--score", "--stride", "8", "--input", "i.jsonl", "--output", "o.jsonl"});
+  ASSERT_TRUE(parsed.run) << parsed.text;
+  EXPECT_TRUE(parsed.options.results.score);
+  EXPECT_EQ(parsed.options.results.positions, Positions::kAll);
+  EXPECT_EQ(parsed.options.stride, 8);
+  EXPECT_EQ(continues_samples(parsed.options), false);
+}
+
 TEST(OptionsTest, MistakesAreOneLineAndCode64) {
   const std::vector<std::vector<const char*>> mistakes = {
       {},
@@ -71,6 +81,14 @@ TEST(OptionsTest, MistakesAreOneLineAndCode64) {
       {"--weights", "s", "--top-logprobs", "0"},
       {"--weights", "s", "--answers", "a.bin", "--top-logprobs", "3"},
       {"--weights", "s", "--device", "cpu", "--transport", "nccl"},
+      {"--weights", "s", "--score", "--logits", "last"},
+      {"--weights", "s", "--score", "--top-logprobs", "2"},
+      {"--weights", "s", "--score", "--generate", "2"},
+      {"--weights", "s", "--score", "--prompt", "a"},
+      {"--weights", "s", "--score", "--output", "o.bin"},
+      {"--weights", "s", "--score", "--answers", "a.bin"},
+      {"--weights", "s", "--score", "--stride", "0"},
+      {"--weights", "s", "--stride", "8"},
       {"--weights", "s", "--quiet", "--verbose"}};
   for (const auto& mistake : mistakes) {
     const ParsedCommandLine parsed = parse(mistake);
@@ -111,8 +129,9 @@ TEST(OptionsTest, NumbersAreDecimalAndInRange) {
     if (!is_number(option)) continue;
     SCOPED_TRACE(option);
     (parse_value(option, "0.5").run ? fractions : integers).insert(option);
-    std::vector<std::string> refused{"",   " 1",   "1 ",  "+1",   "0x1", "0b1", "1x",   "1;1",      "1 1",   "1,",
-                                     ",1", "1,,1", "nan", "-nan", "NaN", "inf", "-inf", "infinity", "1e400", "-1"};
+    std::vector<std::string> refused{"",   " 1",   "1 ",  "+1",   "0x1", "0b1", "1x",   "1;1",      "1 1",  "1,",
+                                     ",1", "1,,1", "nan", "-nan", "NaN", "inf", "-inf", "infinity", "1e400"};
+    if (option != "--presence-penalty" && option != "--frequency-penalty") refused.push_back("-1");
     if (integers.contains(option)) {
       refused.insert(refused.end(), {"1e0", "1.0", "18446744073709551616", "18446744073709551617",
                                      "-18446744073709551615", "99999999999999999999"});
@@ -125,9 +144,22 @@ TEST(OptionsTest, NumbersAreDecimalAndInRange) {
       EXPECT_EQ(std::count(parsed.text.begin(), parsed.text.end(), '\n'), 1) << parsed.text;
     }
   }
-  EXPECT_EQ(fractions, (std::set<std::string>{"--temperature", "--timeout", "--tolerance", "--top-p"}));
+  EXPECT_EQ(fractions,
+            (std::set<std::string>{"--frequency-penalty", "--min-p", "--presence-penalty", "--repetition-penalty",
+                                   "--temperature", "--timeout", "--tolerance", "--top-p"}));
   for (const char* known : {"--samples", "--seed", "--eos", "--layers", "--replicas", "--threads", "--repeat"})
     EXPECT_TRUE(integers.contains(known)) << known;
+}
+
+TEST(OptionsTest, StopTexts) {
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(parse({"--weights", "s", "--generate", "1", "--stop", "[a,b]", "--stop", "é"}).options.generation.stop,
+            (Texts{"[a,b]", "é"}));
+  for (const char* text : {"", "\xff", "a\xc3"})
+    EXPECT_EQ(parse({"--weights", "s", "--generate", "1", "--stop", text}).text,
+              "lfm2_stage: --stop: no text in UTF-8, expected one of at least a character\n");
+  EXPECT_EQ(parse({"--weights", "s", "--stop", "a"}).exit_code, 64);  // of a job that scores
+  EXPECT_EQ(parse({"--weights", "s", "--generate", "1", "--stop", "a", "--replicas", "2"}).exit_code, 64);
 }
 
 TEST(OptionsTest, NumbersMeanWhatTheySay) {
@@ -200,6 +232,42 @@ TEST(ReportTest, ReplicasAreAddedUp) {
   stages[1].verdict->largest_difference = std::nan("");
   EXPECT_FALSE(merged_verdict(stages)->valid());
   EXPECT_FALSE(stage_report_from_json(to_json(stages[1])).verdict->valid());
+}
+
+TEST(ReportTest, PerplexityOfScores) {
+  std::vector<StageReport> stages(2);
+  EXPECT_FALSE(merged_scores(stages));
+  for (StageReport& stage : stages) {
+    stage.scores.emplace();
+    stage.scores->add(-1, true);
+    stage.scores->add(-3, false);
+    stage = stage_report_from_json(to_json(stage));
+  }
+  JobReport job;
+  job.results = {.positions = Positions::kAll, .score = true};
+  job.scores = merged_scores(stages);
+  job.scored_words = 2;
+  job.scored_bytes = 16;
+  job.seconds = {1};
+  job.stages = stages;
+  job.verdict = Verdict{.rows = 4, .top1_equal = 3, .largest_difference = 0.5, .of_scores = true};
+  const Json json = Json::parse(to_json(job));
+  const Json& scores = json.at("scores");
+  EXPECT_EQ(json.at("positions"), "scored");
+  EXPECT_EQ(scores.at("tokens"), 4);
+  EXPECT_EQ(scores.at("likeliest_tokens"), 2);
+  EXPECT_EQ(scores.at("sum_logprob"), -8);
+  EXPECT_EQ(scores.at("perplexity").at("token").at("value"), std::exp(2.0));
+  EXPECT_EQ(scores.at("perplexity").at("word").at("value"), std::exp(4.0));
+  EXPECT_EQ(scores.at("perplexity").at("byte").at("value"), std::exp(0.5));
+  EXPECT_FALSE(json.at("validation").contains("mean_kl_divergence"));
+  const std::string table = end_table(job);
+  EXPECT_NE(table.find("\nscores     4 tokens, 50.00 % of them the likeliest\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("\nperplexity 7.38906 ± 4.3 by token (4), 54.5982 ± 63 by word (2), "), std::string::npos)
+      << table;
+  EXPECT_NE(table.find("tolerance 0)\n"), std::string::npos) << table;
+  job.scored_words = job.scored_bytes = -1;
+  EXPECT_EQ(end_table(job).find("by word"), std::string::npos);
 }
 
 TEST(ReportTest, FiguresOfTheJob) {

@@ -29,6 +29,7 @@ using SwigluTest = CpuOpsFixture;
 using GatherRowsTest = CpuOpsFixture;
 using ExponentialTest = CpuOpsFixture;
 using TopLogProbsTest = CpuOpsFixture;
+using TargetLogProbsTest = CpuOpsFixture;
 
 test::Array golden(const std::string& dataset) {
   return test::read_array(test::golden_dir() / "operators.h5", dataset);
@@ -293,6 +294,37 @@ TEST_P(TopLogProbsTest, NanAndInfinityKeepTheIdsValid) {
   EXPECT_EQ(log_probs.get(7), -HUGE_VAL);
 }
 
+TEST_P(TargetLogProbsTest, IsTheEntryOfTopLogProbs) {
+  constexpr int64_t kRows = 40, kVocab = 37;
+  HostTensor logits(DType::kF32, {kRows, kVocab}), ids(DType::kI32, {kRows, kVocab}), all(DType::kF32, {kRows, kVocab});
+  HostTensor targets(DType::kI32, {kRows}), log_probs(DType::kF32, {kRows}), likeliest(DType::kI32, {kRows});
+  logits.fill_random(1, 3.0f);
+  for (size_t i = 0; i < logits.size() / 2; ++i) logits.set(i, std::round(logits.get(i)));  // with ties
+  ops.top_log_probs(logits, ids, all);
+  for (size_t rank = 0; rank < static_cast<size_t>(kVocab); ++rank) {  // the targets are each row's rank-th best
+    for (size_t row = 0; row < static_cast<size_t>(kRows); ++row) targets.set(row, ids.get(row * kVocab + rank));
+    ops.target_log_probs(logits, targets, log_probs, likeliest);
+    for (size_t row = 0; row < static_cast<size_t>(kRows); ++row) {
+      EXPECT_EQ(log_probs.get(row), all.get(row * kVocab + rank));
+      EXPECT_EQ(likeliest.get(row), rank == 0 ? 1 : 0) << row;
+    }
+  }
+  targets.set(0, kVocab);
+  EXPECT_THROW(ops.target_log_probs(logits, targets, log_probs, likeliest), Error);
+  EXPECT_THROW(ops.target_log_probs(logits, targets, log_probs, ids), Error);
+}
+
+TEST_P(TargetLogProbsTest, NanCountsAsTheSmallest) {
+  HostTensor logits(DType::kF32, {5, 3}), targets(DType::kI32, {5}), log_probs(DType::kF32, {5}),
+      likeliest(DType::kI32, {5});
+  logits.fill({NAN, 1, NAN, NAN, NAN, NAN, -HUGE_VAL, 0, -HUGE_VAL, 1, HUGE_VAL, 2, 0, -0.0, 0});
+  targets.fill({1, 0, 1, 2, 1});
+  ops.target_log_probs(logits, targets, log_probs, likeliest);
+  EXPECT_EQ(likeliest.values(), (std::vector<double>{1, 1, 1, 0, 0}));
+  EXPECT_TRUE(std::isnan(log_probs.get(0)));
+  EXPECT_EQ(log_probs.get(2), 0);
+}
+
 TEST_P(RmsNormTest, NoTokensIsFineForEveryRowOperator) {
   const PackedBatch none({});
   HostTensor x(DType::kF32, {0, 6}), out(DType::kF32, {0, 2}), weight(DType::kF32, {6}), taps(DType::kF32, {2, 3});
@@ -302,6 +334,8 @@ TEST_P(RmsNormTest, NoTokensIsFineForEveryRowOperator) {
   ops.short_conv(x, taps, {}, none.batch, out);
   ops.gather_rows(table, ids, x);
   ops.top_log_probs(logits, top, out);
+  const HostTensor log_probs(DType::kF32, {0});
+  ops.target_log_probs(logits, ids, log_probs, ids);
 }
 
 std::string simd_name(const testing::TestParamInfo<const Simd*>& info) { return info.param->name; }
@@ -311,6 +345,7 @@ INSTANTIATE_TEST_SUITE_P(Simd, GatherRowsTest, testing::ValuesIn(available_simd(
 INSTANTIATE_TEST_SUITE_P(Simd, RmsNormTest, testing::ValuesIn(available_simd()), simd_name);
 INSTANTIATE_TEST_SUITE_P(Simd, ShortConvTest, testing::ValuesIn(available_simd()), simd_name);
 INSTANTIATE_TEST_SUITE_P(Simd, SwigluTest, testing::ValuesIn(available_simd()), simd_name);
+INSTANTIATE_TEST_SUITE_P(Simd, TargetLogProbsTest, testing::ValuesIn(available_simd()), simd_name);
 INSTANTIATE_TEST_SUITE_P(Simd, TopLogProbsTest, testing::ValuesIn(available_simd()), simd_name);
 
 }  // namespace

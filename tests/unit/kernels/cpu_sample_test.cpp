@@ -30,7 +30,7 @@ struct SampleTest : ::testing::Test {
         log_probs(DType::kF32, {count});
     for (size_t i = 0; i < rows.size(); ++i) rows.set(i, logits[i % logits.size()]);
     for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i % 2 == 0 ? i / 2 : place));
-    ops.sample(rows, draws, rules_of(rule, count), ids, log_probs);
+    ops.sample(rows, {}, draws, rules_of(rule, count), ids, log_probs);
     const auto* found = ids->as<int32_t>();
     return {found, found + count};
   }
@@ -103,6 +103,13 @@ TEST_F(SamplingTest, NucleusHoldsTheShare) {
   EXPECT_EQ(nucleus_mass(std::nextafter(1.0f, 0.0f), 1000), 1000u);
 }
 
+TEST_F(SamplingTest, LeastMassIsAShareOfTheLargest) {
+  EXPECT_EQ(least_mass(0.0f), 0u);
+  EXPECT_EQ(least_mass(1.0f), uint64_t{1} << kMassBits);
+  EXPECT_EQ(least_mass(0.25f), uint64_t{1} << (kMassBits - 2));
+  EXPECT_EQ(least_mass(1e-30f), 1u);
+}
+
 TEST_F(SampleTest, GreedyTakesTheLargestAndOfTiesTheLowerId) {
   HostTensor logits(DType::kF32, {6, 4}), draws(DType::kI32, {6, 2}), ids(DType::kI32, {6}),
       log_probs(DType::kF32, {6});
@@ -113,7 +120,7 @@ TEST_F(SampleTest, GreedyTakesTheLargestAndOfTiesTheLowerId) {
                NAN,  NAN, NAN, NAN,   //
                -0.0, 0.0, -1,  -5e9,  //
                1,    2,   3,   HUGE_VAL});
-  ops.sample(logits, draws, rules_of({0, 2, 0.1f, 5}, logits->dim(0)), ids, log_probs);
+  ops.sample(logits, {}, draws, rules_of({0, 2, 0.1f, 5}, logits->dim(0)), ids, log_probs);
   EXPECT_EQ(ids.values(), (std::vector<double>{1, 0, 3, 0, 0, 3}));
   EXPECT_NEAR(log_probs.get(1), -std::log(4.0), 1e-7);
   EXPECT_TRUE(std::isnan(log_probs.get(2)));  // a NaN spoils log_softmax of its row, but not the token
@@ -136,6 +143,8 @@ int reference(const float* logits, int64_t vocab, const SamplingRule& rule, int3
     if (kept.empty() || static_cast<long double>(before) < enough) kept.push_back(id);
     before += mass(id);
   }
+  const long double likely = static_cast<long double>(rule.min_p) * static_cast<long double>(mass(order[0]));
+  std::erase_if(kept, [&](int id) { return static_cast<long double>(mass(id)) < likely; });
   std::sort(kept.begin(), kept.end());
   total = 0;
   for (const int id : kept) total += mass(id);
@@ -160,16 +169,24 @@ TEST_F(SampleTest, AgreesWithTheRuleInPlainWords) {
     ops.top_log_probs(logits, all_ids, all_log_probs);
     for (const float temperature : {0.0f, 1e-6f, 0.5f, 1.0f, 8.0f})
       for (const int64_t top_k : {int64_t{0}, int64_t{1}, int64_t{5}, vocab - 1, vocab, vocab + 5})
-        for (const float top_p : {1.0f, 0.95f, 0.3f, 1e-6f, 1e-40f}) {
-          const SamplingRule rule{temperature, top_k, top_p, 0x123456789abcdefu};
-          ops.sample(logits, draws, rules_of(rule, rows), ids, log_probs);
+        for (const auto& [top_p, min_p] : {std::pair{1.0f, 0.0f},
+                                           {0.95f, 0.0f},
+                                           {0.3f, 0.0f},
+                                           {1e-6f, 0.0f},
+                                           {1e-40f, 0.0f},
+                                           {1.0f, 0.1f},
+                                           {0.95f, 0.1f},
+                                           {0.95f, 1.0f},
+                                           {1.0f, 1e-9f}}) {
+          const SamplingRule rule{temperature, top_k, top_p, 0x123456789abcdefu, min_p};
+          ops.sample(logits, {}, draws, rules_of(rule, rows), ids, log_probs);
           for (int64_t row = 0; row < rows; ++row) {
             const auto r = static_cast<size_t>(row);
             const auto* numbers = draws->as<int32_t>() + 2 * row;
             const int id = ids->as<int32_t>()[row];
             EXPECT_EQ(id, reference(logits->as<float>() + row * vocab, vocab, rule, numbers[0], numbers[1]))
                 << "vocab " << vocab << ", temperature " << temperature << ", top_k " << top_k << ", top_p " << top_p
-                << ", row " << row;
+                << ", min_p " << min_p << ", row " << row;
             const auto* best = all_ids->as<int32_t>() + row * vocab;
             const auto place = static_cast<size_t>(std::find(best, best + vocab, id) - best);
             EXPECT_EQ(log_probs.get(r), all_log_probs.get(r * static_cast<size_t>(vocab) + place));
@@ -185,11 +202,11 @@ TEST_F(SampleTest, ARowHasTheSameTokenAloneAndAmongOthersAndWithAnyThreads) {
   logits.fill_random(1, 2.0f);
   for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i));
   const SamplingRule rule{0.9f, 100, 0.9f, 11};
-  ops.sample(logits, draws, rules_of(rule, rows), ids, log_probs);
+  ops.sample(logits, {}, draws, rules_of(rule, rows), ids, log_probs);
   ThreadPool one(1);
   for (int64_t row = 0; row < rows; ++row) {
     CpuOps(one, *available_simd().back())
-        .sample(logits->rows(row, 1), draws->rows(row, 1), rules_of(rule, 1), one_id, one_log_prob);
+        .sample(logits->rows(row, 1), {}, draws->rows(row, 1), rules_of(rule, 1), one_id, one_log_prob);
     EXPECT_TRUE(test::same_bits(one_id, ids->rows(row, 1)));
     EXPECT_TRUE(test::same_bits(one_log_prob, log_probs->rows(row, 1)));
   }
@@ -204,9 +221,9 @@ TEST_F(SampleTest, ARowHasTheTokenOfItsOwnRule) {
   const std::vector<SamplingRule> each = {{0, 0, 1, 0}, {0.7f, 0, 1, 3}, {1.5f, 9, 1, 4}, {1, 0, 0.5f, 5}};
   HostTensor rules(DType::kI32, {rows, kRuleWords});
   std::copy(each.begin(), each.end(), rules->as<SamplingRule>());
-  ops.sample(logits, draws, rules, ids, log_probs);
+  ops.sample(logits, {}, draws, rules, ids, log_probs);
   for (int64_t row = 0; row < rows; ++row) {
-    ops.sample(logits->rows(row, 1), draws->rows(row, 1), rules_of(each[static_cast<size_t>(row)], 1), one_id,
+    ops.sample(logits->rows(row, 1), {}, draws->rows(row, 1), rules_of(each[static_cast<size_t>(row)], 1), one_id,
                one_log_prob);
     EXPECT_TRUE(test::same_bits(one_id, ids->rows(row, 1)));
   }
@@ -228,6 +245,16 @@ TEST_F(SampleTest, KeepsWhatTransformersKeeps) {
   EXPECT_EQ(drawn(logits, {1, 3, 0.75f, 1}), (Ids{1, 3}));  // of these three, 7/9 comes before the last one
   // 16, 9, 4 and 1 of 30: the temperature is applied first.
   EXPECT_EQ(drawn(logits, {0.5f, 0, 0.8f, 1}), (Ids{1, 3}));
+  // min_p is a share of the likeliest token's 0.4, whatever top_p leaves of the rest.
+  EXPECT_EQ(drawn(logits, {1, 0, 1.0f, 1, 0.2f}), (Ids{0, 1, 2, 3}));
+  EXPECT_EQ(drawn(logits, {1, 0, 1.0f, 1, 0.3f}), (Ids{0, 1, 3}));
+  EXPECT_EQ(drawn(logits, {1, 0, 1.0f, 1, 0.6f}), (Ids{1, 3}));
+  EXPECT_EQ(drawn(logits, {1, 0, 1.0f, 1, 0.8f}), (Ids{1}));
+  EXPECT_EQ(drawn(logits, {1, 0, 1.0f, 1, 1.0f}), (Ids{1}));
+  EXPECT_EQ(drawn(logits, {1, 0, 0.65f, 1, 0.3f}), (Ids{1, 3}));
+  EXPECT_EQ(drawn(logits, {1, 2, 1.0f, 1, 0.3f}), (Ids{1, 3}));
+  EXPECT_EQ(drawn(logits, {0.5f, 0, 1.0f, 1, 0.3f}), (Ids{1, 3}));  // the temperature is applied first: 16, 9, 4 and 1
+  EXPECT_EQ(drawn({2, 2, 2, 2}, {1, 0, 1.0f, 1, 1.0f}), (Ids{0, 1, 2, 3}));
   // Of equal logits exactly half are kept, those with the lower ids.
   EXPECT_EQ(drawn({2, 2, 2, 2}, {1, 0, 0.5f, 1}), (Ids{0, 1}));
   EXPECT_EQ(drawn({2, 2, 2, 2}, {1, 3, 1.0f, 1}), (Ids{0, 1, 2}));
@@ -270,6 +297,8 @@ TEST_F(SampleTest, DrawsAsOftenAsTheSharesSay) {
     EXPECT_LT(chi_square(draw(logits, {1.0f, 0, 1.0f, seed}, 40000), shares_of(all, 1.0)), kLimit);
     EXPECT_LT(chi_square(draw(logits, {0.6f, 0, 1.0f, seed}, 40000), shares_of(all, 0.6)), kLimit);
     EXPECT_LT(chi_square(draw(logits, {1.0f, 4, 1.0f, seed}, 40000), shares_of({2, 3, 5, 6}, 1.0)), kLimit);
+    EXPECT_LT(chi_square(draw(logits, {1.0f, 0, 1.0f, seed, 0.3f}, 100000), shares_of({2, 3, 5, 6}, 1.0)), kLimit);
+    EXPECT_LT(chi_square(draw(logits, {2.0f, 6, 0.9f, seed, 0.45f}, 100000), shares_of({2, 3, 5, 6}, 2.0)), kLimit);
     std::vector<int> along;  // one sample, at one place after the other
     for (int64_t place = 0; place < 4000; ++place) along.push_back(draw(logits, {1.0f, 0, 1.0f, seed}, 1, place)[0]);
     EXPECT_LT(chi_square(along, shares_of(all, 1.0)), kLimit);
@@ -281,7 +310,7 @@ TEST_F(SampleTest, DrawsAsOftenAsTheSharesSay) {
 TEST_F(SampleTest, NoRows) {
   HostTensor logits(DType::kF32, {0, 4}), draws(DType::kI32, {0, 2}), ids(DType::kI32, {0}),
       log_probs(DType::kF32, {0});
-  ops.sample(logits, draws, rules_of({1, 0, 1, 1}, logits->dim(0)), ids, log_probs);
+  ops.sample(logits, {}, draws, rules_of({1, 0, 1, 1}, logits->dim(0)), ids, log_probs);
 }
 
 }  // namespace

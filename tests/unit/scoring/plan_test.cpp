@@ -33,7 +33,7 @@ void expect_covers(const MicroBatches& micro_batches, const SampleOffsets& offse
     max_samples = std::max(max_samples, one.samples);
     std::vector<int32_t> lengths;
     for (int64_t j = 0; j < one.samples; ++j) lengths.push_back(static_cast<int32_t>(offsets.length(sample + j)));
-    EXPECT_EQ(lengths_of_message(micro_batches.lengths_message(i)), lengths);
+    EXPECT_EQ(content_of_message(micro_batches.message(i), false).lengths, lengths);
     sample += one.samples;
     token += one.tokens;
     EXPECT_EQ(token, offsets[sample]);
@@ -75,11 +75,31 @@ TEST(PlanTest, CoversEveryCountAndSize) {
 TEST(PlanTest, EquallyLongSamplesAreToldInTwoWords) {
   const SampleOffsets offsets = offsets_of({7, 7, 7, 7, 2});
   const MicroBatches micro_batches = all_of(offsets, 3, 0);
-  EXPECT_EQ(micro_batches.lengths_message(0), (std::vector<int32_t>{3, 7}));
-  EXPECT_EQ(micro_batches.lengths_message(1), (std::vector<int32_t>{2, 7, 2}));
+  EXPECT_EQ(micro_batches.message(0), (std::vector<int32_t>{3, 7}));
+  EXPECT_EQ(micro_batches.message(1), (std::vector<int32_t>{2, 7, 2}));
   expect_covers(micro_batches, offsets);
   for (const std::vector<int32_t>& words : {std::vector<int32_t>{}, {3}, {0, 7}, {-1, 7}, {2, 7, 2, 1}, {3, 1, 2}})
-    EXPECT_THROW(lengths_of_message(words), Error);
+    EXPECT_THROW(content_of_message(words, false), Error);
+}
+
+TEST(PlanTest, MessagesOfScoringHoldTheTargets) {
+  const SampleOffsets offsets = offsets_of({3, 3, 2, 4}), scored = offsets_of({2, 1, 1, 2});
+  const std::vector<int32_t> ids{10, 11, 12, 20, 21, 22, 30, 31, 40, 41, 42, 43};
+  // The pipeline has the samples from 1 on.
+  const MicroBatches micro_batches(offsets, std::span<const int32_t>(ids).subspan(3), {1, 3}, 2, 0, &scored);
+  EXPECT_EQ(micro_batches.plan().first_scored, 2);
+  EXPECT_EQ(micro_batches.plan().max_scored, 2);
+  EXPECT_EQ(micro_batches.plan().max_rows({.positions = Positions::kAll, .score = true}), 2);
+  EXPECT_EQ(micro_batches[0].scored, 2);
+  EXPECT_EQ(micro_batches[1].first_scored, 2);
+  EXPECT_EQ(micro_batches.message(0), (std::vector<int32_t>{2, 3, 2, 1, 1, 22, 31}));
+  EXPECT_EQ(micro_batches.message(1), (std::vector<int32_t>{1, 4, 2, 42, 43}));
+  const MicroBatchContent content = content_of_message(micro_batches.message(0), true);
+  EXPECT_EQ(content.lengths, (std::vector<int32_t>{3, 2}));
+  EXPECT_EQ(content.scored, (std::vector<int32_t>{1, 1}));
+  EXPECT_EQ(content.targets, (std::vector<int32_t>{22, 31}));
+  for (const std::vector<int32_t>& words : {std::vector<int32_t>{}, {1, 4}, {1, 4, 2, 42}, {0, 1, 1}, {2, 3, 2, 1}})
+    EXPECT_THROW(content_of_message(words, true), Error);
 }
 
 TEST(PlanTest, TargetKeepsStagesBusy) {

@@ -20,13 +20,13 @@
 namespace lfm2::test {
 namespace {
 
-// Runs `samples` through one thread a stage; returns the logits of all rows.
-std::vector<float> score(const std::string& golden_case, const std::vector<LayerRange>& stages, const Samples& samples,
-                         int64_t micro_batch, Positions positions, DType compute = DType::kF32, int threads = 1) {
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, micro_batch, 0);
+// Runs `samples` through one thread a stage; the collector gets all rows.
+void run(const std::string& golden_case, const std::vector<LayerRange>& stages, const Samples& samples,
+         int64_t micro_batch, ResultKind kind, DType compute, int threads, ResultConsumer& collector) {
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, micro_batch, 0,
+                                   kind.score ? &samples.scored : nullptr);
   std::vector<LocalLink> links(stages.size());
   LocalControlHub hub(stages.size());
-  LogitsCollector collector;
   LocalBoard board(stages.size());
   std::vector<std::thread> ranks;
   std::vector<std::exception_ptr> errors(stages.size());
@@ -45,7 +45,7 @@ std::vector<float> score(const std::string& golden_case, const std::vector<Layer
                        .index = static_cast<int64_t>(rank),
                        .stages = static_cast<int64_t>(stages.size()),
                        .watchdog = watchdog},
-                      micro_batches.plan(), compute, {.positions = positions});
+                      micro_batches.plan(), compute, kind);
         scorer.run(rank == 0 ? &micro_batches : nullptr, {&collector}, [](const MicroBatch&) {});
       } catch (...) {
         errors[rank] = std::current_exception();
@@ -54,8 +54,26 @@ std::vector<float> score(const std::string& golden_case, const std::vector<Layer
   for (std::thread& rank : ranks) rank.join();
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);
+}
+
+// The logits of all rows.
+std::vector<float> score(const std::string& golden_case, const std::vector<LayerRange>& stages, const Samples& samples,
+                         int64_t micro_batch, Positions positions, DType compute = DType::kF32, int threads = 1) {
+  LogitsCollector collector;
+  run(golden_case, stages, samples, micro_batch, {.positions = positions}, compute, threads, collector);
   return collector.logits;
 }
+
+// The scores of all rows, which must come in order.
+struct ScoreCollector : ResultConsumer {
+  void take(const ResultRows& rows) override {
+    EXPECT_EQ(rows.first, std::ssize(log_probs));
+    log_probs.insert(log_probs.end(), rows.top_log_probs.begin(), rows.top_log_probs.end());
+    likeliest.insert(likeliest.end(), rows.top_ids.begin(), rows.top_ids.end());
+  }
+  std::vector<float> log_probs;
+  std::vector<int32_t> likeliest;
+};
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
@@ -158,6 +176,40 @@ TEST_P(ScorerTest, Bf16IsAsCloseAsTransformersOwnBf16) {
   }
 }
 
+// --score: the log-probabilities are those of the logits in front of each token, for all tokens but the first and for
+// targets of other lengths, with the same bits for every cut and micro-batch.
+TEST_P(ScorerTest, ScoresAreThoseOfTheLogits) {
+  const int64_t vocab = this->vocab();
+  Samples samples = golden_samples(GetParam());
+  const std::vector<float> logits = score(GetParam(), equal_partition(layers(), 1), samples, 0, Positions::kAll);
+  for (const bool targets : {false, true}) {
+    samples.scored = {};
+    for (int64_t i = 0; i < samples.count(); ++i) {
+      const int64_t most = samples.offsets.length(i) - 1;
+      samples.scored.push_back(samples.scored.back() + (targets ? 1 + i % most : most));
+    }
+    ScoreCollector alone;
+    const ResultKind kind{.positions = Positions::kAll, .score = true};
+    run(GetParam(), equal_partition(layers(), 1), samples, 0, kind, DType::kF32, 1, alone);
+    ASSERT_EQ(std::ssize(alone.log_probs), samples.scored.back());
+    size_t row = 0;
+    for (int64_t i = 0; i < samples.count(); ++i)
+      for (int64_t token = samples.offsets[i + 1] - samples.scored.length(i); token < samples.offsets[i + 1]; ++token) {
+        const float* at = logits.data() + (token - 1) * vocab;
+        const int32_t id = samples.ids[static_cast<size_t>(token)];
+        double sum = 0;
+        for (int64_t other = 0; other < vocab; ++other) sum += std::exp(static_cast<double>(at[other] - at[id]));
+        EXPECT_NEAR(alone.log_probs[row], -std::log(sum), 1e-5);
+        EXPECT_EQ(alone.likeliest[row] != 0, std::max_element(at, at + vocab) - at == id);
+        ++row;
+      }
+    ScoreCollector found;
+    run(GetParam(), equal_partition(layers(), targets ? 2 : 3), samples, targets ? 1 : 2, kind, DType::kF32, 1, found);
+    EXPECT_TRUE(same_bits(found.log_probs, alone.log_probs));
+    EXPECT_EQ(found.likeliest, alone.likeliest);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Golden, ScorerTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
   std::string name = tested.param;
   std::replace(name.begin(), name.end(), '-', '_');
@@ -170,7 +222,7 @@ TEST(ScorerErrorTest, AStageThatNeverHearsEndsWithItsName) {
   LocalLink silent;
   LocalControlHub hub(2);
   LocalControlLink first(hub, 0), control(hub, 1);
-  first.send_step(micro_batches.lengths_message(0));
+  first.send_step(micro_batches.message(0));
   LoadedStage loaded("tiny-moe", {4, 4}, DType::kF32);
   LocalChannel channel(&silent, nullptr);
   LocalBoard board(2);

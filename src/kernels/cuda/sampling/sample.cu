@@ -17,7 +17,8 @@ struct Row {
   int vocab;
   uint32_t best_key;
   float largest, coldness;
-  bool vector;  // the logits are on 16 bytes, and vocab is a multiple of four
+  bool vector;          // the logits are on 16 bytes, and vocab is a multiple of four
+  uint64_t least_mass;  // of entries that min_p keeps
 
   // mass() and lag() take logits that are not NaN.
   __device__ uint64_t mass(float logit) const { return mass_of(logit, largest, coldness); }
@@ -199,11 +200,13 @@ __device__ int find_id(const Row& row, const Kept& kept, uint64_t seed, const in
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   int first = 0, length = row.vocab;
   uint64_t ties_left = kept.ties, target = 0;
+  const auto likely = [&](uint64_t mass) { return mass >= row.least_mass ? mass : 0; };
+  const uint64_t tie_mass = likely(kept.tie_mass);
   const auto look = [&](Piece& piece) {
     return [&](float logit) {
       const uint32_t lag = row.lag(logit);
       if (lag < kept.cut)
-        piece.mass += row.mass(logit);
+        piece.mass += likely(row.mass(logit));
       else if (lag == kept.cut)
         ++piece.ties;
     };
@@ -220,14 +223,14 @@ __device__ int find_id(const Row& row, const Kept& kept, uint64_t seed, const in
     if (lane == 0) pieces[warp] = mine;
     __syncthreads();
     if (whole) {
-      uint64_t total = kept.ties * kept.tie_mass;
+      uint64_t total = kept.ties * tie_mass;
       for (int i = 0; i < kRowWarps; ++i) total += pieces[i].mass;
       target = draw_below(total, seed, draw[0], draw[1]);
     }
     int chosen = 0;
     for (; chosen < kRowWarps; ++chosen) {
       const uint64_t ties = min(pieces[chosen].ties, ties_left);
-      const uint64_t mass = pieces[chosen].mass + ties * kept.tie_mass;
+      const uint64_t mass = pieces[chosen].mass + ties * tie_mass;
       if (target < mass) break;
       target -= mass;
       ties_left -= ties;
@@ -241,7 +244,7 @@ __device__ int find_id(const Row& row, const Kept& kept, uint64_t seed, const in
   Piece mine{};
   if (lane < length) look(mine)(fmaxf(row.logits[first + lane], -INFINITY));
   const unsigned tied = __ballot_sync(kAllLanes, mine.ties != 0);
-  if (mine.ties != 0 && static_cast<uint64_t>(__popc(tied & ((1u << lane) - 1))) < ties_left) mine.mass = kept.tie_mass;
+  if (mine.ties != 0 && static_cast<uint64_t>(__popc(tied & ((1u << lane) - 1))) < ties_left) mine.mass = tie_mass;
   uint64_t upto = mine.mass;
   for (int step = 1; step < 32; step *= 2) {
     const uint64_t other = __shfl_up_sync(kAllLanes, upto, step);
@@ -329,7 +332,7 @@ __device__ Kept keep(const SamplingRule& rule, const Row& row, float lowest, His
   return kept;
 }
 
-// - operands: logits [rows, vocab] fp32, draws [rows, 2] int32; out ids [rows] int32, log_probs [rows] fp32.
+// - operands: logits, adjusted [rows, vocab] fp32, draws [rows, 2] int32; out ids [rows] int32, log_probs [rows] fp32.
 // - block: one row.
 // - thread: entries of the row, kRowThreads apart, or fours of them.
 // - alignment: `vector`: vocab in fours, logits on 16 bytes; otherwise any.
@@ -343,15 +346,23 @@ __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs args,
   const int vocab = static_cast<int>(args.vocab);
   const Survey mine = survey(logits, vocab);
   const double log_sum = log_sum_of(mine);
-  const uint64_t best = best_of(mine.best);
-  int id = static_cast<int>(~static_cast<uint32_t>(best));
   const SamplingRule rule = args.rules[index];
+  const float* drawn = logits;  // what the token is drawn from
+  uint64_t own_best = mine.best;
+  if (rule.adjusts(args.draws[2 * index + 1])) {
+    device_expect(args.adjusted != nullptr);
+    drawn = args.adjusted + index * args.vocab;
+    own_best = survey(drawn, vocab).best;
+  }
+  const uint64_t best = best_of(own_best);
+  int id = static_cast<int>(~static_cast<uint32_t>(best));
   if (rule.temperature > 0) {
     const auto best_key = static_cast<uint32_t>(best >> 32);
-    const Row row{logits, vocab, best_key, sampling_logit(best_key), 1.0f / rule.temperature, vector};
+    const Row row{
+        drawn, vocab, best_key, sampling_logit(best_key), 1.0f / rule.temperature, vector, least_mass(rule.min_p)};
     Kept kept;
     if (rule.top_p < 1 || (rule.top_k > 0 && rule.top_k < args.vocab))
-      kept = keep(rule, row, window_of(mine.best), histogram, window);
+      kept = keep(rule, row, window_of(own_best), histogram, window);
     id = find_id(row, kept, rule.seed, args.draws + 2 * index);
   }
   if (threadIdx.x != 0) return;
@@ -363,7 +374,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs args,
 
 void launch_sample(cudaStream_t stream, const SampleArgs& args) {
   if (args.rows == 0) return;
-  const bool vector = args.vocab % 4 == 0 && on_16_bytes(args.logits);
+  const bool vector = args.vocab % 4 == 0 && on_16_bytes(args.logits) && on_16_bytes(args.adjusted);
   launch_dependent("sample_kernel", sample_kernel, {static_cast<unsigned>(args.rows), kRowThreads}, stream, args,
                    vector);
 }

@@ -1,13 +1,15 @@
 // Batch lines and short ones give their fields to the same readers: body and line are objects of the same fields.
 #include "stage/io/lines/request_line.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <limits>
 
 #include "kernels/error.h"
+#include "stage/io/lines/field_reader.h"
+#include "stage/io/lines/target.h"
 #include "stage/support/json.h"
 #include "text/text_model.h"
 
@@ -16,141 +18,7 @@ namespace lfm2 {
 namespace {
 
 constexpr std::string_view kCompletionsUrl = "/v1/completions", kChatUrl = "/v1/chat/completions";
-constexpr int32_t kMaxLogProbs = 1024;
-
-std::string excerpt(const OrderedJson& value) {
-  std::string text = json_text(value);
-  if (text.size() <= 80) return text;
-  size_t end = 80;
-  while ((text[end] & 0xc0) == 0x80) --end;  // no character is cut
-  return text.substr(0, end) + "…";
-}
-
-[[noreturn]] void refuse(const std::string& where, std::string_view key, const OrderedJson& found,
-                         std::string_view expected) {
-  throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is {}, expected {}", where, key, excerpt(found), expected));
-}
-
-// Fields that change nothing here, or are for the service that answers online.
-constexpr std::array kIgnored{"model",
-                              "user",
-                              "metadata",
-                              "store",
-                              "stream_options",
-                              "service_tier",
-                              "safety_identifier",
-                              "prompt_cache_key",
-                              "parallel_tool_calls"};
-// Fields that have one value here: any other would change the answer.
-bool is_neutral(const std::string& key, const OrderedJson& value) {
-  if (value.is_null()) return true;
-  if (key == "presence_penalty" || key == "frequency_penalty" || key == "min_p" || key == "min_tokens")
-    return value.is_number() && value.get<double>() == 0;
-  if (key == "repetition_penalty" || key == "n" || key == "best_of")
-    return value.is_number() && value.get<double>() == 1;
-  if (key == "stream" || key == "echo") return value == false;
-  if (key == "logit_bias" || key == "stop") return value.empty() && value.is_structured();
-  if (key == "suffix") return value == "";
-  if (key == "tool_choice") return value == "auto" || value == "none";
-  if (key == "response_format") return value.is_object() && value.contains("type") && value["type"] == "text";
-  return false;
-}
-constexpr std::array kOneValue{"presence_penalty",
-                               "frequency_penalty",
-                               "min_p",
-                               "min_tokens",
-                               "repetition_penalty",
-                               "n",
-                               "best_of",
-                               "stream",
-                               "echo",
-                               "logit_bias",
-                               "stop",
-                               "suffix",
-                               "tool_choice",
-                               "response_format"};
-
-// Reads the fields of one object, and knows which of them nobody asked for.
-class FieldReader {
- public:
-  FieldReader(const OrderedJson& object, const LineContext& context, const std::string& where)
-      : object_(object), context_(context), where_(where) {}
-
-  // Null where the object has no such field, or null there.
-  const OrderedJson* find(const std::string& key) {
-    known_.push_back(key);
-    const auto found = object_.find(key);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-  std::optional<int64_t> integer(const std::string& key, int64_t least, int64_t most) {
-    const OrderedJson* value = find(key);
-    if (value == nullptr) return {};
-    if (!value->is_number_integer() || (value->is_number_unsigned() && value->get<uint64_t>() > INT64_MAX) ||
-        value->get<int64_t>() < least || value->get<int64_t>() > most)
-      refuse(where_, key, *value, fmt::format("an integer from {} to {}", least, most));
-    return value->get<int64_t>();
-  }
-  std::optional<float> number(const std::string& key, float least, float most) {
-    const OrderedJson* value = find(key);
-    if (value == nullptr) return {};
-    if (!value->is_number() || !(value->get<double>() >= least && value->get<double>() <= most))
-      refuse(where_, key, *value, fmt::format("a number from {} to {}", least, most));
-    return value->get<float>();
-  }
-  bool flag(const std::string& key) {
-    const OrderedJson* value = find(key);
-    if (value != nullptr && !value->is_boolean()) refuse(where_, key, *value, "true or false");
-    return value != nullptr && value->get<bool>();
-  }
-  const std::string* text(const std::string& key) {
-    const OrderedJson* value = find(key);
-    if (value == nullptr) return nullptr;
-    if (!value->is_string()) refuse(where_, key, *value, "text");
-    return value->get_ptr<const std::string*>();
-  }
-  std::vector<int32_t> ids(const std::string& key) {
-    const OrderedJson* value = find(key);
-    std::vector<int32_t> ids;
-    if (value == nullptr) return ids;
-    if (!value->is_array()) refuse(where_, key, *value, "a list of token ids");
-    ids.reserve(value->size());
-    for (const OrderedJson& id : *value) {
-      if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(context_.vocab))
-        refuse(where_, key, id, fmt::format("token ids from 0 to {}", context_.vocab - 1));
-      ids.push_back(id.get<int32_t>());
-    }
-    return ids;
-  }
-  void expect_all_known(bool of_request) const {
-    for (const auto& [key, value] : object_.items()) {
-      if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-      const auto is_one_of = [&key = key](const auto& list) {
-        return std::find(list.begin(), list.end(), key) != list.end();
-      };
-      if (of_request && is_one_of(kIgnored)) continue;
-      if (of_request && is_one_of(kOneValue)) {
-        if (is_neutral(key, value)) continue;
-        throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is {}, which is not supported: expected none", where_, key,
-                                                 excerpt(value)));
-      }
-      throw Error(ExitCode::kData,
-                  fmt::format("{}: unknown key \"{}\", expected one of {}", where_, key, fmt::join(known_, ", ")));
-    }
-  }
-  const std::string& where() const { return where_; }
-  const LineContext& context() const { return context_; }
-
- private:
-  const OrderedJson& object_;
-  const LineContext& context_;
-  const std::string& where_;
-  std::vector<std::string> known_;
-};
-
-const TextModel& text_model(const LineContext& context, const std::string& where) {
-  if (context.text == nullptr) throw Error(ExitCode::kData, fmt::format("{}: {}", where, context.text_error));
-  return *context.text;
-}
+constexpr int32_t kMaxLogProbs = 1024, kMaxChoices = 128;
 
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where) {
   std::vector<int32_t> ids;
@@ -172,10 +40,18 @@ void read_rules(FieldReader& fields, SampleRules& rules) {
   if (const auto newer = fields.integer("max_completion_tokens", 1, kMaxTokens)) rules.max_new = newer;
   rules.temperature = fields.number("temperature", 0, 1e6f);
   rules.top_p = fields.number("top_p", 0, 1);
+  rules.min_p = fields.number("min_p", 0, 1);
   rules.top_k = fields.integer("top_k", -1, kMaxTokens);
   if (rules.top_k == -1) rules.top_k = 0;  // as vLLM says "all"
   if (const auto seed = fields.integer("seed", std::numeric_limits<int64_t>::min(), INT64_MAX))
     rules.seed = static_cast<uint64_t>(*seed);
+  rules.repetition_penalty = fields.number("repetition_penalty", 0.01f, 100);
+  rules.presence_penalty = fields.number("presence_penalty", -2, 2);
+  rules.frequency_penalty = fields.number("frequency_penalty", -2, 2);
+  if (const auto count = fields.integer("min_tokens", 0, INT32_MAX)) rules.min_tokens = static_cast<int32_t>(*count);
+  rules.logit_bias = fields.biases("logit_bias");
+  rules.choices = static_cast<int32_t>(fields.integer("n", 1, kMaxChoices).value_or(1));
+  rules.stop = fields.stops("stop");
   rules.stop_token_ids = fields.ids("stop_token_ids");
   rules.ignore_eos = fields.flag("ignore_eos");
 }
@@ -201,7 +77,7 @@ std::vector<int32_t> ids_of_prompt(FieldReader& fields) {
   if (text != nullptr && text->is_string())
     return encode(text->get_ref<const std::string&>(), true, fields.context(), fields.where());
   if (prompt == nullptr || !prompt->is_array())
-    refuse(fields.where(), "prompt", prompt != nullptr ? *prompt : OrderedJson(), "text or a list of token ids");
+    refuse_field(fields.where(), "prompt", prompt != nullptr ? *prompt : OrderedJson(), "text or a list of token ids");
   return fields.ids("prompt");
 }
 
@@ -210,10 +86,10 @@ std::vector<int32_t> ids_of_messages(FieldReader& fields) {
   const OrderedJson *messages = fields.find("messages"), *tools = fields.find("tools"),
                     *variables = fields.find("chat_template_kwargs");
   if (messages == nullptr || !messages->is_array() || messages->empty())
-    refuse(fields.where(), "messages", messages != nullptr ? *messages : none, "a list of messages");
-  if (tools != nullptr && !tools->is_array()) refuse(fields.where(), "tools", *tools, "a list of tools");
+    refuse_field(fields.where(), "messages", messages != nullptr ? *messages : none, "a list of messages");
+  if (tools != nullptr && !tools->is_array()) refuse_field(fields.where(), "tools", *tools, "a list of tools");
   if (variables != nullptr && !variables->is_object())
-    refuse(fields.where(), "chat_template_kwargs", *variables, "an object");
+    refuse_field(fields.where(), "chat_template_kwargs", *variables, "an object");
   const LineContext& context = fields.context();
   const TextModel& model = text_model(context, fields.where());
   std::string text;
@@ -224,6 +100,34 @@ std::vector<int32_t> ids_of_messages(FieldReader& fields) {
     throw Error(error.code(), fmt::format("{}: {}", fields.where(), error.what()));
   }
   return encode(text, false, context, fields.where());  // templates write the special tokens themselves
+}
+
+void score_all_but_first(RequestLine& line, const std::string& where) {
+  line.scored = std::ssize(line.ids) - 1;
+  if (line.scored < 1)
+    throw Error(ExitCode::kData, fmt::format("{}: {} tokens, expected at least 2 with --score: the first one is given",
+                                             where, line.ids.size()));
+}
+
+// With --score: what of the line is scored. Its ids are those of the text or of "input_ids" until then.
+void read_target(FieldReader& fields, RequestLine& line) {
+  const OrderedJson* target = fields.find("target");
+  if (target == nullptr) return score_all_but_first(line, fields.where());
+  const std::string* text = target->is_string() ? target->get_ptr<const std::string*>() : nullptr;
+  if (text != nullptr && line.rules.form == LineForm::kText) {
+    const Tokenizer& tokenizer = text_model(fields.context(), fields.where()).tokenizer();
+    if (const std::string* own = fields.text("text")) line.scored = join_target(*own, *text, tokenizer, line.ids);
+  } else if (text != nullptr) {
+    refuse_field(fields.where(), "target", *target, "a list of token ids, as \"input_ids\" is");
+  } else {
+    const std::vector<int32_t> ids = fields.ids("target");
+    line.ids.insert(line.ids.end(), ids.begin(), ids.end());
+    line.scored = std::ssize(ids);
+  }
+  if (line.scored < 1 || line.scored >= std::ssize(line.ids))
+    throw Error(ExitCode::kData,
+                fmt::format("{}: \"target\" has {} of {} tokens, expected one or more, behind one or more others",
+                            fields.where(), std::max<int64_t>(0, line.scored), line.ids.size()));
 }
 
 // The body of a batch line.
@@ -244,16 +148,16 @@ RequestLine parse_batch_line(const OrderedJson& json, const LineContext& context
   if (id != nullptr && id->is_string()) line.name = json_text(*id);
   line.rules.form = LineForm::kCompletion;
   try {
-    if (line.name.empty()) refuse(where, "custom_id", id != nullptr ? *id : OrderedJson(), "text");
+    if (line.name.empty()) refuse_field(where, "custom_id", id != nullptr ? *id : OrderedJson(), "text");
     const std::string *method = fields.text("method"), *url = fields.text("url");
     if (method == nullptr || *method != "POST")
-      refuse(where, "method", method != nullptr ? OrderedJson(*method) : OrderedJson(), "\"POST\"");
+      refuse_field(where, "method", method != nullptr ? OrderedJson(*method) : OrderedJson(), "\"POST\"");
     if (url == nullptr || (*url != kCompletionsUrl && *url != kChatUrl))
-      refuse(where, "url", url != nullptr ? OrderedJson(*url) : OrderedJson(),
-             fmt::format("{} or {}", kCompletionsUrl, kChatUrl));
+      refuse_field(where, "url", url != nullptr ? OrderedJson(*url) : OrderedJson(),
+                   fmt::format("{} or {}", kCompletionsUrl, kChatUrl));
     const OrderedJson* body = fields.find("body");
     if (body == nullptr || !body->is_object())
-      refuse(where, "body", body != nullptr ? *body : OrderedJson(), "an object");
+      refuse_field(where, "body", body != nullptr ? *body : OrderedJson(), "an object");
     fields.expect_all_known(false);
     const bool chat = *url == kChatUrl;
     if (chat) line.rules.form = LineForm::kChatCompletion;
@@ -300,9 +204,11 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
   const auto expect_continued = [&] {
     if (!context.continues)
       throw Error(ExitCode::kData,
-                  fmt::format("{}: is to be continued, but the first line of this job is to be scored: expected lines "
-                              "of one kind, or --generate for all",
-                              where));
+                  context.scores
+                      ? fmt::format("{}: is to be continued, expected \"input_ids\" or \"text\" with --score", where)
+                      : fmt::format("{}: is to be continued, but the first line of this job is to be scored: expected "
+                                    "lines of one kind, or --generate for all",
+                                    where));
   };
   if (json.contains("custom_id") || json.contains("body")) {
     expect_continued();
@@ -335,6 +241,7 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
   } else if (line.rules.form != LineForm::kIds && line.rules.form != LineForm::kText) {
     expect_continued();
   }
+  if (context.scores) read_target(fields, line);
   fields.expect_all_known(context.continues);
   check_length(line.ids, context, where);
   return line;
@@ -344,6 +251,7 @@ RequestLine parse_text_line(std::string_view text, const LineContext& context, c
   RequestLine line;
   line.rules.form = LineForm::kText;
   line.ids = encode(text, true, context, where);
+  if (context.scores) score_all_but_first(line, where);
   check_length(line.ids, context, where);
   return line;
 }

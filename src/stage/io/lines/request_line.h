@@ -20,6 +20,7 @@ struct LineContext {
   std::string text_error = {};      // then what a line of text is refused with
   bool strict = false;              // a faulty batch line is an error like any other
   bool continues = false;           // the job continues samples, so their lines may say how
+  bool scores = false;              // --score: lines may name a target
   std::time_t now = 0;              // the date of templates that ask for it
 };
 
@@ -27,16 +28,17 @@ struct RequestLine {
   std::vector<int32_t> ids;
   std::string name;  // "id" or "custom_id" as JSON text; "": it has none
   SampleRules rules;
+  int64_t scored = 0;      // with --score: how many ids, the last ones, are scored
   std::string error = {};  // of a batch line: why it is answered with an error; such a line has no ids
 };
 
 // A batch line that is answered with an error.
 RequestLine faulty_line(std::string name, LineForm form, std::string error);
 
-// {"input_ids": [...]}, {"text": "..."}, {"prompt": "..." or [...]}, {"messages": [...], "tools": [...]}, each with
-// "id" and, where the job continues samples, with the fields of a request; or a batch line, {"custom_id", "method",
-// "url", "body"}, whose faults become its error. Error(kData) naming `where`, found and expected for any other fault.
-// May be called by many threads at once.
+// {"input_ids": [...]}, {"text": "..."} (with --score each with "target"), {"prompt": "..." or [...]}, {"messages":
+// [...], "tools": [...]}, each with "id" and, where the job continues samples, with the fields of a request; or a batch
+// line, {"custom_id", "method", "url", "body"}, whose faults become its error. Error(kData) naming `where`, found and
+// expected for any other fault. May be called by many threads at once.
 RequestLine parse_request_line(std::string_view line, const LineContext& context, const std::string& where);
 // A line of .txt: its text as it stands.
 RequestLine parse_text_line(std::string_view line, const LineContext& context, const std::string& where);

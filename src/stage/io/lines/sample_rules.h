@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace lfm2 {
@@ -21,12 +22,17 @@ constexpr bool is_batch_line(LineForm form) {
 struct SampleRules {
   LineForm form = LineForm::kIds;
   bool ignore_eos = false;
+  int32_t choices = 1;  // draws from the same prompt: "n"
   std::optional<int64_t> max_new = {};
-  std::optional<float> temperature = {}, top_p = {};
+  std::optional<float> temperature = {}, top_p = {}, min_p = {};
+  std::optional<float> repetition_penalty = {}, presence_penalty = {}, frequency_penalty = {};
   std::optional<int64_t> top_k = {};
+  std::optional<int32_t> min_tokens = {};
   std::optional<uint64_t> seed = {};
   std::optional<int32_t> log_probs = {};  // the likeliest tokens to name beside each; 0: only its own log-probability
   std::vector<int32_t> stop_token_ids = {};
+  std::vector<std::string> stop = {};                      // texts
+  std::vector<std::pair<int32_t, float>> logit_bias = {};  // by token
   bool operator==(const SampleRules&) const = default;
   auto operator<=>(const SampleRules&) const = default;
 };
@@ -53,6 +59,10 @@ class RuleTable {
     SampleRules rules = distinct_[of_sample_.empty() ? 0 : of_sample_[at]];
     if (!seeds_.empty()) rules.seed = seeds_[at];
     return rules;
+  }
+  // Of the rules of a sample the number of choices alone.
+  int32_t choices(int64_t sample) const {
+    return empty() ? 1 : distinct_[of_sample_.empty() ? 0 : of_sample_[static_cast<size_t>(sample)]].choices;
   }
   bool have_seeds() const { return !seeds_.empty(); }
   const std::vector<SampleRules>& distinct() const { return distinct_; }  // without seeds

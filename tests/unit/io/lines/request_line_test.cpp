@@ -101,17 +101,27 @@ TEST_F(RequestLineTest, LinesOfText) {
 TEST_F(RequestLineTest, Fields) {
   for (const bool batch : {false, true}) {
     const std::string fields =
-        R"({"prompt": "a", "max_tokens": 3, "temperature": 0.5, "top_p": 0.25, "top_k": 9, "seed": 12, "logprobs": 4,
+        R"({"prompt": "a", "max_tokens": 3, "temperature": 0.5, "top_p": 0.25, "min_p": 0.125, "top_k": 9, "seed": 12,
+            "repetition_penalty": 1.25, "presence_penalty": -0.5, "frequency_penalty": 1.5, "min_tokens": 6,
+            "n": 3, "logit_bias": {"12": -100, "3": 0.5}, "stop": ["é", "##"], "logprobs": 4,
             "stop_token_ids": [8, 7], "ignore_eos": true})";
     SampleRules expected{.form = batch ? LineForm::kCompletion : LineForm::kPrompt,
                          .ignore_eos = true,
+                         .choices = 3,
                          .max_new = 3,
                          .temperature = 0.5f,
                          .top_p = 0.25f,
+                         .min_p = 0.125f,
+                         .repetition_penalty = 1.25f,
+                         .presence_penalty = -0.5f,
+                         .frequency_penalty = 1.5f,
                          .top_k = 9,
+                         .min_tokens = 6,
                          .seed = 12,
                          .log_probs = 4,
-                         .stop_token_ids = {8, 7}};
+                         .stop_token_ids = {8, 7},
+                         .stop = {"é", "##"},
+                         .logit_bias = {{3, 0.5f}, {12, -100.0f}}};
     const RequestLine line = batch ? of_body(fields) : parse(fields);
     EXPECT_EQ(line.error, "");
     EXPECT_EQ(line.rules, expected);
@@ -120,6 +130,8 @@ TEST_F(RequestLineTest, Fields) {
   EXPECT_EQ(rules(R"("max_tokens": 3, "max_completion_tokens": 5)").max_new, 5);
   EXPECT_EQ(rules(R"("max_tokens": 2147483648)").max_new, int64_t{1} << 31);
   EXPECT_EQ(rules(R"("top_k": -1)").top_k, 0);
+  EXPECT_EQ(rules(R"("stop": "x")").stop, (std::vector<std::string>{"x"}));
+  EXPECT_EQ(rules(R"("stop": [])").stop, std::vector<std::string>());
   EXPECT_EQ(rules(R"("temperature": 1)").temperature, 1.0f);
   EXPECT_EQ(rules(R"("seed": -1)").seed, UINT64_MAX);
   EXPECT_EQ(rules(R"("logprobs": 0)").log_probs, 0);
@@ -138,6 +150,20 @@ TEST_F(RequestLineTest, RefusedFields) {
   expect_refused(R"("temperature": "1")", R"("temperature" is "1", expected a number from 0 to 1000000)");
   expect_refused(R"("temperature": 1e7)", R"("temperature" is 10000000.0, expected a number from 0 to 1000000)");
   expect_refused(R"("top_p": 1.01)", R"("top_p" is 1.01, expected a number from 0 to 1)");
+  expect_refused(R"("min_p": -0.1)", R"("min_p" is -0.1, expected a number from 0 to 1)");
+  expect_refused(R"("repetition_penalty": 0)", R"("repetition_penalty" is 0, expected a number from 0.01 to 100)");
+  expect_refused(R"("presence_penalty": 2.5)", R"("presence_penalty" is 2.5, expected a number from -2 to 2)");
+  expect_refused(R"("frequency_penalty": "1")", R"("frequency_penalty" is "1", expected a number from -2 to 2)");
+  expect_refused(R"("min_tokens": -1)", R"("min_tokens" is -1, expected an integer from 0 to 2147483647)");
+  const std::string biases = "expected at most 1024 biases from -100 to 100 by token ids from 0 to 1208";
+  expect_refused(R"("logit_bias": {"1209": 1})", R"("logit_bias" is {"1209":1}, )" + biases);
+  expect_refused(R"("logit_bias": {"4": 101})", R"("logit_bias" is {"4":101}, )" + biases);
+  expect_refused(R"("logit_bias": {"4": null})", R"("logit_bias" is {"4":null}, )" + biases);
+  expect_refused(R"("logit_bias": {"-4": 1})", R"("logit_bias" is {"-4":1}, )" + biases);
+  expect_refused(R"("logit_bias": {" 4": 1})", R"("logit_bias" is {" 4":1}, )" + biases);
+  expect_refused(R"("logit_bias": [4])", R"("logit_bias" is [4], )" + biases);
+  expect_refused(R"("n": 0)", R"("n" is 0, expected an integer from 1 to 128)");
+  expect_refused(R"("n": true)", R"("n" is true, expected an integer from 1 to 128)");
   expect_refused(R"("top_k": -2)", R"("top_k" is -2, expected an integer from -1 to 2147483648)");
   expect_refused(
       R"("seed": 9223372036854775808)",
@@ -149,42 +175,28 @@ TEST_F(RequestLineTest, RefusedFields) {
   expect_refused(R"("stop_token_ids": [1209])", R"("stop_token_ids" is 1209, expected token ids from 0 to 1208)");
   expect_refused(R"("stop_token_ids": 4)", R"("stop_token_ids" is 4, expected a list of token ids)");
   expect_refused(R"("ignore_eos": 1)", R"("ignore_eos" is 1, expected true or false)");
-  expect_refused(R"("stop": ["x"])", R"("stop" is ["x"], which is not supported: expected none)");
+  expect_refused(R"("stop": [""])", R"("stop" is [""], expected text, or at most 64 of 1 to 1024 bytes)");
+  expect_refused(R"("stop": ["x", 5])", R"("stop" is ["x",5], expected text, or at most 64 of 1 to 1024 bytes)");
+  expect_refused(R"("stop": 5)", R"("stop" is 5, expected text, or at most 64 of 1 to 1024 bytes)");
   EXPECT_EQ(refusal(R"({"prompt": "a", "colour": 1})").substr(0, 39), R"(unknown key "colour", expected one of i)");
   EXPECT_EQ(refusal(R"({"prompt": "a", "x\ny": 1})").substr(0, 18), R"(unknown key "x\x0a)");
 }
 
 // Fields of other programs are accepted where they change nothing.
 TEST_F(RequestLineTest, NeutralValues) {
-  for (const char* field : {R"("model": "any")",
-                            R"("user": 5)",
-                            R"("metadata": {"a": 1})",
-                            R"("stream_options": null)",
-                            R"("n": 1)",
-                            R"("presence_penalty": 0)",
-                            R"("frequency_penalty": 0.0)",
-                            R"("min_p": 0)",
-                            R"("min_tokens": 0)",
-                            R"("repetition_penalty": 1.0)",
-                            R"("best_of": 1)",
-                            R"("stream": false)",
-                            R"("echo": false)",
-                            R"("logit_bias": {})",
-                            R"("stop": [])",
-                            R"("stop": null)",
-                            R"("suffix": "")",
-                            R"("tool_choice": "auto")",
-                            R"("response_format": {"type": "text"})",
-                            R"("response_format": null)"}) {
+  for (const char* field :
+       {R"("model": "any")", R"("user": 5)", R"("metadata": {"a": 1})", R"("stream_options": null)", R"("n": 1)",
+        R"("presence_penalty": 0)", R"("frequency_penalty": 0.0)", R"("min_tokens": 0)", R"("repetition_penalty": 1.0)",
+        R"("best_of": 1)", R"("stream": false)", R"("echo": false)", R"("logit_bias": {})", R"("stop": [])",
+        R"("stop": null)", R"("suffix": "")", R"("tool_choice": "auto")", R"("response_format": {"type": "text"})",
+        R"("response_format": null)"}) {
     EXPECT_EQ(of_body(R"({"prompt": "a", )" + std::string(field) + "}").error, "");
     EXPECT_EQ(refusal(R"({"prompt": "a", )" + std::string(field) + "}"), "accepted") << field;
   }
   for (const char* field :
-       {R"("n": 2)", R"("n": true)", R"("presence_penalty": 0.1)", R"("frequency_penalty": -1)", R"("min_p": 0.1)",
-        R"("min_tokens": 1)", R"("repetition_penalty": 1.05)", R"("best_of": 3)", R"("stream": true)",
-        R"("echo": true)", R"("logit_bias": {"5": 1})", R"("stop": "x")", R"("suffix": "x")",
-        R"("tool_choice": "required")", R"("response_format": {"type": "json_object"})",
-        R"("response_format": {"type": 5})", R"("response_format": {})", R"("response_format": "text")"}) {
+       {R"("best_of": 3)", R"("stream": true)", R"("echo": true)", R"("suffix": "x")", R"("tool_choice": "required")",
+        R"("response_format": {"type": "json_object"})", R"("response_format": {"type": 5})",
+        R"("response_format": {})", R"("response_format": "text")"}) {
     const std::string error = of_body(R"({"prompt": "a", )" + std::string(field) + "}").error;
     EXPECT_NE(error.find("which is not supported"), std::string::npos) << field << ": " << error;
   }
@@ -309,6 +321,55 @@ TEST(RequestLineKindTest, TheFirstLineDecides) {
     EXPECT_FALSE(is_continued(line)) << line;
   EXPECT_TRUE(is_batch_line(R"({"custom_id": 1})"));
   EXPECT_FALSE(is_batch_line(R"({"prompt": "custom_id"})"));
+}
+
+class TargetTest : public RequestLineTest {
+ protected:
+  TargetTest() {
+    context_.continues = false;
+    context_.scores = true;
+  }
+};
+
+TEST_F(TargetTest, AllButTheFirstWithoutOne) {
+  EXPECT_EQ(parse(R"({"input_ids": [3, 4, 5]})").scored, 2);
+  const RequestLine line = parse(R"({"text": "Hello world"})");
+  EXPECT_EQ(line.ids, encode("Hello world"));
+  EXPECT_EQ(line.scored, std::ssize(line.ids) - 1);
+  EXPECT_EQ(parse_text_line("Hello world", context_, "in.txt: line 1").scored, line.scored);
+  EXPECT_EQ(refusal(R"({"input_ids": [3]})"), "1 tokens, expected at least 2 with --score: the first one is given");
+  EXPECT_EQ(refusal(R"({"text": ""})"), "1 tokens, expected at least 2 with --score: the first one is given");
+  EXPECT_EQ(refusal(R"({"prompt": "a"})"), "is to be continued, expected \"input_ids\" or \"text\" with --score");
+}
+
+TEST_F(TargetTest, IdsBehindIdsAndText) {
+  RequestLine line = parse(R"({"input_ids": [3, 4], "target": [5, 6]})");
+  EXPECT_EQ(line.ids, (std::vector<int32_t>{3, 4, 5, 6}));
+  EXPECT_EQ(line.scored, 2);
+  line = parse(R"({"text": "Hello", "target": [5]})");
+  EXPECT_EQ(line.scored, 1);
+  EXPECT_EQ(line.ids.size(), encode("Hello").size() + 1);
+  EXPECT_EQ(refusal(R"({"input_ids": [3, 4], "target": "a"})"),
+            "\"target\" is \"a\", expected a list of token ids, as \"input_ids\" is");
+  EXPECT_EQ(refusal(R"({"input_ids": [3, 4], "target": []})"),
+            "\"target\" has 0 of 2 tokens, expected one or more, behind one or more others");
+  EXPECT_EQ(refusal(R"({"input_ids": [], "target": [1]})"),
+            "\"target\" has 1 of 1 tokens, expected one or more, behind one or more others");
+  EXPECT_EQ(refusal(R"({"text": null, "target": "a"})"),
+            "\"target\" has 0 of 0 tokens, expected one or more, behind one or more others");
+  context_.scores = false;
+  EXPECT_TRUE(refusal(R"({"input_ids": [3], "target": [5]})").starts_with("unknown key \"target\""));
+}
+
+// As tokenizers and the rule of lm-evaluation-harness cut them (tests/reference/score_golden.py).
+TEST_F(TargetTest, TextIsJoinedAndCutAsTheHarnessDoes) {
+  const Json golden = parse_json(read_bytes(golden_dir() / "scores.json"), "scores.json");
+  ASSERT_GT(golden.at("targets").size(), 50u);
+  for (const Json& one : golden.at("targets")) {
+    const RequestLine line = parse(json_text(Json{{"text", one.at("text")}, {"target", one.at("target")}}));
+    EXPECT_EQ(line.ids, one.at("ids").get<std::vector<int32_t>>()) << one.at("text");
+    EXPECT_EQ(line.scored, one.at("scored").get<int64_t>()) << one.at("text") << one.at("target");
+  }
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "stage/io/sample_names.h"
+#include "stage/io/samples/sample_names.h"
 
 namespace lfm2 {
 

@@ -1,11 +1,11 @@
 // Names and errors are the same in memory and in a temporary file, and pass between ranks line by line.
-#include "stage/io/sample_names.h"
+#include "stage/io/samples/sample_names.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "stage/io/sample_errors.h"
+#include "stage/io/samples/sample_errors.h"
 
 namespace lfm2 {
 namespace {

@@ -1,5 +1,5 @@
 // Lists of equal steps are kept as one step.
-#include "stage/io/sample_offsets.h"
+#include "stage/io/samples/sample_offsets.h"
 
 #include <algorithm>
 #include <cstring>

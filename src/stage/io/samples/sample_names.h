@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "stage/io/temporary_range.h"
+#include "stage/io/samples/temporary_range.h"
 
 namespace lfm2 {
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "stage/io/temporary_range.h"
+#include "stage/io/samples/temporary_range.h"
 
 namespace lfm2 {
 

@@ -1,5 +1,5 @@
 // All addresses are set aside at once and mapped piece by piece: what was written never moves.
-#include "stage/io/temporary_range.h"
+#include "stage/io/samples/temporary_range.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
 // Ids move to a temporary file where they are many, and nothing about them changes.
-#include "stage/io/token_ids.h"
+#include "stage/io/samples/token_ids.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Lists of samples, equally long or not, beside plain lists of numbers.
-#include "stage/io/sample_offsets.h"
+#include "stage/io/samples/sample_offsets.h"
 
 #include <gtest/gtest.h>
 

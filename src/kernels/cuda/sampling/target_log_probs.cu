@@ -1,0 +1,52 @@
+// target_log_probs: the log-softmax of each row at one given token, and whether that token is the row's likeliest. One
+// block takes one row and passes over it once.
+#include <cmath>
+
+#include "kernels/cuda/sampling/launch.h"
+#include "kernels/cuda/sampling/log_softmax.cuh"
+
+namespace lfm2 {
+
+namespace {
+
+// The largest of the threads' best entries; thread 0 alone has it.
+__device__ uint64_t best_of_row(uint64_t best) {
+  __shared__ uint64_t warp_best[kRowWarps];
+  const auto larger = [](uint64_t a, uint64_t b) { return a > b ? a : b; };
+  for (int step = 16; step > 0; step /= 2) best = larger(best, __shfl_xor_sync(kAllLanes, best, step));
+  if (threadIdx.x % 32 == 0) warp_best[threadIdx.x / 32] = best;
+  __syncthreads();
+  if (threadIdx.x != 0) return 0;
+  for (int warp = 1; warp < kRowWarps; ++warp) best = larger(best, warp_best[warp]);
+  return best;
+}
+
+// - operands: all_logits [rows, vocab] fp32, targets [rows] int32; out log_probs [rows] fp32, likeliest [rows] int32.
+// - block: one row.
+// - thread: entries of the row, kRowThreads apart; the first one writes.
+// - alignment: any.
+__global__ void __launch_bounds__(kRowThreads, 2)
+    target_log_probs_kernel(const float* all_logits, int vocab, const int32_t* targets, float* log_probs,
+                            int32_t* likeliest) {
+  const float* logits = all_logits + static_cast<int64_t>(blockIdx.x) * vocab;
+  const int32_t target = targets[blockIdx.x];
+  device_expect(target >= 0 && target < vocab);
+  const Survey mine = survey(logits, vocab);
+  const double log_sum = log_sum_of(mine);
+  const uint64_t best = best_of_row(mine.best);
+  if (threadIdx.x != 0) return;
+  log_probs[blockIdx.x] = static_cast<float>(static_cast<double>(logits[target]) - log_sum);
+  likeliest[blockIdx.x] = order_of(logits, target) == best ? 1 : 0;
+}
+
+}  // namespace
+
+void launch_target_log_probs(cudaStream_t stream, const float* logits, const int32_t* targets, int64_t rows,
+                             int64_t vocab, float* log_probs, int32_t* likeliest) {
+  if (rows == 0) return;
+  target_log_probs_kernel<<<static_cast<unsigned>(rows), kRowThreads, 0, stream>>>(logits, static_cast<int>(vocab),
+                                                                                   targets, log_probs, likeliest);
+  check_launch("target_log_probs_kernel");
+}
+
+}  // namespace lfm2

@@ -1,0 +1,95 @@
+// --score: which tokens of the samples are scored, how much text they stand for, and the sums that perplexity is made
+// of. Rank 0 finds the tokens; the last stages write their scores and add them up.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stage/io/results.h"
+#include "stage/support/json_fwd.h"
+
+namespace lfm2 {
+
+struct Samples;
+class Tokenizer;
+
+// Completes samples.scored: where the input names no targets, every token of a sample but the first is scored. With a
+// tokenizer it also finds how much text the scored tokens stand for: samples.scored_bytes and .scored_words.
+// Error(kData) naming `what` for a sample without a token to score. `pulse` is called from time to time.
+void find_scored(Samples& samples, const Tokenizer* tokenizer, const std::string& what,
+                 const std::function<void()>& pulse);
+
+// A sum that is the same for every order of its values and every way of adding up parts of it, because it is made of
+// integers: values are rounded to multiples of 2^-32, and those beyond 2^31 count as 2^31.
+class OrderFreeSum {
+ public:
+  OrderFreeSum() = default;
+  OrderFreeSum(int64_t whole, uint64_t parts) : whole_(whole), parts_(parts) {}
+  void add(double value);
+  void add(const OrderFreeSum& other);
+  double value() const { return static_cast<double>(whole_) + static_cast<double>(parts_) * 0x1p-32; }
+  int64_t whole() const { return whole_; }
+  uint64_t parts() const { return parts_; }  // below 2^32, each 2^-32
+  bool operator==(const OrderFreeSum&) const = default;
+
+ private:
+  int64_t whole_ = 0;
+  uint64_t parts_ = 0;
+};
+
+struct ScoreSums {
+  int64_t tokens = 0;      // scored tokens
+  int64_t likeliest = 0;   // those that were the likeliest
+  int64_t not_finite = 0;  // those whose log-probability is no number; they are in no sum
+  OrderFreeSum log_probs, squares;
+
+  void add(float log_prob, bool is_likeliest);
+  void add(const ScoreSums& other);
+  bool operator==(const ScoreSums&) const = default;
+};
+
+// The sums without any loss, for messages to other ranks.
+OrderedJson as_json(const ScoreSums& sums);
+ScoreSums scores_from_json(const Json& json);
+
+// exp(-Σ log-probability / units), with its standard error: that of the sum, with the tokens as independent draws,
+// carried through the exponential. NaN where a log-probability is no number; the error also for a single token.
+struct Perplexity {
+  double value = 0, standard_error = 0;
+};
+// `units`: how many tokens, words or bytes the scored tokens are.
+Perplexity perplexity(const ScoreSums& sums, int64_t units);
+
+// Adds up the scores that it is handed.
+class ScoreCounter : public ResultConsumer {
+ public:
+  void take(const ResultRows& rows) override;
+  const ScoreSums& sums() const { return sums_; }
+
+ private:
+  ScoreSums sums_;
+};
+
+// The line of a sample in .jsonl: "logprobs", "is_greedy", "sum_logprob", "tokens" and "bytes" (null where `bytes` is
+// negative: nobody knows them without a tokenizer).
+class ScoreLine {
+ public:
+  void add(float log_prob, bool is_likeliest);
+  std::string take(std::string_view name, int64_t bytes);  // with the line's end; the next line begins
+
+ private:
+  std::string log_probs_, likeliest_;
+  double sum_ = 0;
+  int64_t tokens_ = 0;
+};
+// The scores in such a line. Error(kData) naming `what` where it is none.
+struct LineScores {
+  std::vector<int32_t> likeliest;
+  std::vector<float> log_probs;
+};
+LineScores parse_score_line(std::string_view line, const std::string& what);
+
+}  // namespace lfm2

@@ -1,0 +1,53 @@
+// The text of a completion while its tokens come: whole characters, and nothing of a stop text or of what may become
+// one. Together the results are what text_of() gives for the finished completion.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "stage/generation/request.h"
+#include "stage/generation/stop_text.h"
+#include "text/stream_decoder.h"
+
+namespace lfm2 {
+
+class AnswerStream {
+ public:
+  // The tokenizer must outlive this.
+  AnswerStream(const Tokenizer& tokenizer, const Request& request)
+      : tokenizer_(tokenizer), stop_(request.stop), min_tokens_(request.rule.min_tokens) {}
+
+  std::string feed(TokenId id) {
+    const std::string_view bytes = tokenizer_.is_special(id) ? std::string_view() : tokenizer_.bytes(id);
+    held_ += bytes;
+    const std::optional<int64_t> stopped = stop_.feed(bytes, ++tokens_ > min_tokens_);
+    const int64_t shown = stopped ? *stopped : stop_.settled();
+    std::string text = show(static_cast<size_t>(shown - shown_));
+    if (stopped) held_.clear();
+    return text;
+  }
+  // The rest, after the last token.
+  std::string flush() {
+    std::string text = show(held_.size());
+    utf8_.flush(text);
+    return text;
+  }
+
+ private:
+  std::string show(size_t bytes) {
+    std::string text;
+    utf8_.feed(std::string_view(held_).substr(0, bytes), text);
+    held_.erase(0, bytes);
+    shown_ += static_cast<int64_t>(bytes);
+    return text;
+  }
+
+  const Tokenizer& tokenizer_;
+  StopText stop_;
+  Utf8Stream utf8_;
+  std::string held_;  // bytes that may be the beginning of a stop text
+  int64_t shown_ = 0, tokens_ = 0, min_tokens_;
+};
+
+}  // namespace lfm2
