@@ -242,6 +242,7 @@ class JsonlOutput : public OutputFile {
   }
 
   void add_line(int64_t sample) {
+    if (sample % static_cast<int64_t>(SampleNames::kPiece) == 0) job_.names->rest();
     const std::string name = job_.names->empty() || (*job_.names)[static_cast<size_t>(sample)].empty()
                                  ? std::to_string(sample)
                                  : std::string((*job_.names)[static_cast<size_t>(sample)]);

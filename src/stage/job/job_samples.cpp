@@ -98,6 +98,7 @@ void JobSamples::pass_errors() {
       for (const Json& one : list) errors_.push_back(one[0], one[1].get<std::string>());
     }
     more = !list.empty();
+    errors_.rest();
   }
 }
 

@@ -15,6 +15,7 @@ class SampleErrors {
   size_t size() const { return samples_.size(); }
   int64_t sample(size_t at) const { return samples_[at]; }
   std::string_view text(size_t at) const { return texts_[at]; }
+  void rest() const { texts_.rest(); }  // see TemporaryRange
   void push_back(int64_t sample, std::string_view text) {
     samples_.push_back(sample);
     texts_.push_back(text);
