@@ -138,9 +138,10 @@ Samples Job::check_inputs() {
     open_shards();
     const ModelConfig& config = shards_->config();
     if (stages > config.layers)
-      throw Error(ExitCode::kUnavailable,
-                  fmt::format("{} ranks for the {} layers of {}, expected at most a rank a layer", stages,
-                              config.layers, options_.weights.string()));
+      throw Error(
+          ExitCode::kUnavailable,
+          fmt::format("{} ranks for the {}{} layers of {}, expected at most a rank a layer", stages,
+                      options_.results.after_layer > 0 ? "first " : "", config.layers, options_.weights.string()));
     if (!options_.layer_counts.empty()) given_partition(config.layers, stages, options_.layer_counts);
     text_.open(*shards_);
     samples = read_input();

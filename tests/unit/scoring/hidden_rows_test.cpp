@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kernels/error.h"
 
 namespace lfm2::test {
@@ -25,8 +27,8 @@ TEST(HiddenRowsTest, MeansDoNotDependOnPieces) {
   std::vector<float> rows;
   for (int i = 0; i < 16; ++i) rows.push_back(1e8f / static_cast<float>(3 + i * i * i) - 7);
   std::vector<float> expected;
-  for (size_t first : {0, 3, 4})
-    for (size_t column : {0, 1}) {
+  for (const size_t first : {size_t{0}, size_t{3}, size_t{4}})
+    for (const size_t column : {size_t{0}, size_t{1}}) {
       const size_t count = first == 0 ? 3 : first == 3 ? 1 : 4;
       double sum = 0;
       for (size_t row = first; row < first + count; ++row) sum += static_cast<double>(rows[2 * row + column]);
