@@ -95,17 +95,9 @@ void Job::form_pipelines() {
   pipeline_ranks_.emplace(world_, world_.rank() / (world_.size() / replicas));
 }
 
-// Opens the shards, of which hidden states need the first layers, or all without the LM head.
 void Job::open_shards() {
   shards_ = ShardSet::open(options_.weights);
-  const ResultKind& results = options_.results;
-  if (results.hidden == Hidden::kNone) return;
-  const int64_t layers = config().layers;
-  if (results.after_layer > layers)
-    throw Error(ExitCode::kUsage,
-                fmt::format("--after-layer {}: expected at most num_hidden_layers = {}", results.after_layer, layers));
-  shards_->leave_out_behind(results.after_layer > 0 ? results.after_layer : layers,
-                            results.after_layer > 0 ? ModelEnd::kLastLayer : ModelEnd::kFinalNorm);
+  leave_out_unneeded(*shards_, options_.results);
 }
 
 Samples Job::read_input() {

@@ -215,6 +215,7 @@ void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
   add_sample_sizes(app, options);
   add_score(app, options)
       ->description("The job's results are scores of tokens, for which more rows of logits are held");
+  add_hidden(app, options);
   add_machine_options(app, options, dtype);
   app.remove_option(app.get_option("--balance"));  // doctor does not know the job, so it cannot balance it
   app.add_flag("-v,--verbose", options.verbose, "Say where errors were thrown");
