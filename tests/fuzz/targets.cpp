@@ -189,6 +189,19 @@ void read_input(const char* name, Bytes bytes) {
     expect_only_errors([&] { check_samples(read_samples(path, limits), limits); });
 }
 
+// Of /v1/embeddings: every line has inputs, of as many tokens as the model has positions at most.
+void check_inputs(const Samples& samples, const LineContext& context) {
+  const SampleOffsets &inputs = samples.inputs, &tokens = samples.input_tokens;
+  if (inputs.samples() != samples.count() || samples.in_base64.samples() != samples.count()) std::abort();
+  if (inputs.back() != tokens.samples() || tokens.back() != samples.offsets.back()) std::abort();
+  for (int64_t sample = 0; sample < samples.count(); ++sample)
+    if (inputs.length(sample) < 1) std::abort();
+  for (int64_t input = 0; input < tokens.samples(); ++input)
+    if (tokens.length(input) < 1 || tokens.length(input) > context.max_positions) std::abort();
+  for (const int32_t id : samples.tokens(0, samples.offsets.back()))
+    if (id < 0 || id >= context.vocab) std::abort();
+}
+
 void read_lines_of(const char* name, Bytes bytes, const LineContext& context, int64_t max_samples) {
   static const Folder folder;
   static ThreadPool threads(1);
@@ -196,6 +209,7 @@ void read_lines_of(const char* name, Bytes bytes, const LineContext& context, in
   expect_only_errors([&] {
     LineReader reader(path);
     const Samples samples = read_lines(reader, context, max_samples, threads);
+    if (context.embeddings) return check_inputs(samples, context);
     check_samples(samples, {context.vocab, context.max_positions, max_samples});
     if (!context.continues && samples.errors.size() > 0) std::abort();
     for (int64_t sample = 0; sample < samples.count(); ++sample)
@@ -374,10 +388,14 @@ void inputs_text(Bytes bytes) {
     for (const bool strict : {false, true}) {
       LineContext context{.vocab = static_cast<int64_t>(text.tokenizer().size()),
                           .max_positions = 500,
+                          .hidden = 3,
                           .text = &text,
                           .strict = strict,
                           .continues = continues};
       read_lines_of("inputs.jsonl", bytes, context, 0);
+      context.embeddings = !continues;
+      if (context.embeddings) read_lines_of("inputs.jsonl", bytes, context, 0);
+      context.embeddings = false;
       context.scores = !continues;
       if (context.scores) read_lines_of("inputs.jsonl", bytes, context, 0);
       if (!strict) read_lines_of("inputs.txt", bytes, context, 3);

@@ -3,12 +3,16 @@
 
 Makes a small random model with tests/golden/text/tokenizer.json, runs a batch of every kind of line on two ranks, and
 validates every line of the output: bodies by ChatCompletion and Completion, in pydantic's strict mode, with every key
-that the types do not name refused. Needs the package (the types of 3.54.0 were used):
+that the types do not name refused. So for a file of embeddings lines, by CreateEmbeddingResponse; its type of an embedding
+is a list of numbers, which the package makes of base64 itself. Needs the package (the types of 3.54.0 were used):
 
     python3 -m venv /tmp/openai && /tmp/openai/bin/pip install openai==3.54.0
     /tmp/openai/bin/python tests/reference/openai_answers.py build/cpu/bin/lfm2_stage build/cpu/bin/weights-tools
 """
+import array
+import base64
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -16,7 +20,7 @@ import sys
 import tempfile
 
 import pydantic
-from openai.types import Completion
+from openai.types import Completion, CreateEmbeddingResponse
 from openai.types.chat import ChatCompletion
 import openai
 
@@ -73,9 +77,12 @@ def run_batch(folder, stage, tools, mpirun):
     (folder / "model/tokenizer_config.json").write_text('{"bos_token": "<|startoftext|>"}')
     (folder / "model/chat_template.jinja").write_text(TEMPLATE)
     subprocess.run([tools, "split", folder / "model", "--stages", "2", "--out", folder / "shards", "-q"], check=True)
+    return run_lines(folder, stage, mpirun, [(name, "/v1/chat/completions" if chat else "/v1/completions", body) for name, chat, body, _ in batch_lines()])
+
+
+def run_lines(folder, stage, mpirun, lines):
     with open(folder / "in.jsonl", "w") as file:
-        for name, chat, body, _ in batch_lines():
-            url = "/v1/chat/completions" if chat else "/v1/completions"
+        for name, url, body in lines:
             file.write(json.dumps({"custom_id": name, "method": "POST", "url": url, "body": body}) + "\n")
         file.write("not JSON\n")
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -109,6 +116,41 @@ def check_log_probs(line, body, request):
             assert not plain or choice.text[offset:].startswith(token), (token, offset, line)
 
 
+def embeddings_lines():
+    """Bodies with the number of their inputs; 0: an error is expected."""
+    yield {"input": "Once", "model": "any", "user": "me"}, 1
+    yield {"input": ["Once", "日本", "twice"], "model": "any", "encoding_format": "float"}, 3
+    yield {"input": [1, 2, 3], "model": "any", "dimensions": CONFIG["hidden_size"]}, 1
+    yield {"input": [[1, 2, 3], [4]], "model": "any", "encoding_format": "base64"}, 2
+    yield {"input": [], "model": "any"}, 0
+    yield {"input": "Once", "model": "any", "dimensions": 8}, 0
+
+
+def check_embeddings(folder, stage, mpirun):
+    requests = list(embeddings_lines())
+    answers = run_lines(folder, stage, mpirun, [(f"line-{i}", "/v1/embeddings", body) for i, (body, _) in enumerate(requests)])
+    strict = strict_copy(CreateEmbeddingResponse)
+    good = 0
+    for line, (request, inputs) in zip(answers, requests + [({}, 0)], strict=True):
+        response = line["response"]
+        if inputs == 0:
+            assert response["status_code"] == 400 and response["body"] is None and isinstance(line["error"]["message"], str), line
+            continue
+        body = response["body"]
+        for one in body["data"]:
+            if request.get("encoding_format") == "base64":  # as openai/resources/embeddings.py does it
+                one["embedding"] = array.array("f", base64.b64decode(one["embedding"])).tolist()
+        strict.model_validate_json(json.dumps(body))
+        parsed = CreateEmbeddingResponse.model_validate_json(json.dumps(body), strict=True)
+        assert parsed.model_dump(exclude_unset=True) == body, line
+        assert [one.index for one in parsed.data] == list(range(inputs)), line
+        for one in parsed.data:
+            assert len(one.embedding) == CONFIG["hidden_size"] and abs(math.hypot(*one.embedding) - 1) < 1e-6, line
+        assert parsed.usage.prompt_tokens == parsed.usage.total_tokens > 0, line
+        good += 1
+    return good, len(answers) - good
+
+
 def main():
     stage, tools = sys.argv[1:3]
     mpirun = sys.argv[3] if len(sys.argv) > 3 else "mpirun"
@@ -121,6 +163,7 @@ def main():
             assert "extra_forbidden" in str(error), error
     with tempfile.TemporaryDirectory() as name:
         answers = run_batch(pathlib.Path(name), stage, tools, mpirun)
+        embeddings = check_embeddings(pathlib.Path(name), stage, mpirun)
     requests = list(batch_lines())
     assert len(answers) == len(requests) + 1
     checked = {True: 0, False: 0, "error": 0, "stop": 0}
@@ -144,6 +187,7 @@ def main():
         checked["stop"] += body.choices[0].finish_reason == "stop"
     assert checked["stop"] > 0
     print(f"openai {openai.__version__}: {checked[True]} chat completions, {checked[False]} completions and {checked['error']} errors are accepted")
+    print(f"{embeddings[0]} answers with embeddings and {embeddings[1]} errors, too")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,8 @@ void find_gpu([[maybe_unused]] RankFacts& facts, [[maybe_unused]] const MpiWorld
 
 // As Job does it for the built-in job.
 void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world) {
-  const ShardSet shards = ShardSet::open(options.weights);
+  ShardSet shards = ShardSet::open(options.weights);
+  leave_out_unneeded(shards, options.results);
   const ModelConfig& config = shards.config();
   facts.split_id = shards.split_id();
   facts.model_layers = config.layers;
@@ -108,8 +109,8 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   const BatchPlan plan = MicroBatches(offsets, {}, share, options.micro_batch, target).plan();
   const LayerRange layers = ranges[static_cast<size_t>(stage)];
   const DType compute = options.dtype.value_or(shards.dtype());
-  // Of the results' kinds doctor knows --score: there, nearly every position is a row.
-  const int64_t rows = options.results.score ? plan.max_tokens : plan.max_samples;
+  // Of the results' kinds doctor knows --score, where nearly every position is a row, and --hidden.
+  const int64_t rows = options.results.score ? plan.max_tokens : plan.max_rows(options.results);
   const StageMemory cost = stage_memory(shards, layers, stage, stages, compute, plan.max_tokens, rows);
   facts.first_layer = layers.first;
   facts.layer_count = layers.count;

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
-#include <vector>
+#include <bit>
+#include <cmath>
+#include <cstddef>
 
 #include "stage/support/json.h"
 #include "text/stream_decoder.h"
@@ -211,18 +212,69 @@ std::string plain_answer(const Completion& completion, const AnswerForm& form, s
   return line;
 }
 
-std::string batch_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
-                         const OutputJob& job) {
-  OrderedJson body, error;
-  if (completion.error.empty())
-    body = body_of(completion, form, job);
-  else
-    error = {{"message", completion.error}, {"type", "invalid_request_error"}, {"param", nullptr}, {"code", 400}};
+namespace {
+
+// The frame of an answer: `body` is JSON text, which counts where there is no error.
+std::string batch_frame(int64_t sample, std::string_view name, std::string_view body, std::string_view error) {
+  OrderedJson why;
+  if (!error.empty())
+    why = {{"message", std::string(error)}, {"type", "invalid_request_error"}, {"param", nullptr}, {"code", 400}};
   return fmt::format(
       "{{\"id\":\"batch_req_{0}\",\"custom_id\":{1},\"response\":{{\"status_code\":{2},\"request_id\":\"req_{0}\","
       "\"body\":{3}}},\"error\":{4}}}",
-      completion.sample, name.empty() ? "null" : name, completion.error.empty() ? 200 : 400, json_text(body),
-      json_text(error));
+      sample, name.empty() ? "null" : name, error.empty() ? 200 : 400, error.empty() ? body : "null", json_text(why));
+}
+
+// The little-endian bytes of the values.
+std::string base64_of(std::span<const float> values) {
+  static_assert(std::endian::native == std::endian::little);
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const std::span<const std::byte> bytes = std::as_bytes(values);
+  std::string text;
+  for (size_t at = 0; at < bytes.size(); at += 3) {
+    const size_t count = std::min<size_t>(3, bytes.size() - at);
+    uint32_t word = 0;
+    for (size_t i = 0; i < 3; ++i) word = word << 8 | (i < count ? std::to_integer<uint32_t>(bytes[at + i]) : 0);
+    for (size_t digit = 0; digit < 4; ++digit) text += digit <= count ? kDigits[word >> (18 - 6 * digit) & 63] : '=';
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string batch_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
+                         const OutputJob& job) {
+  const bool good = completion.error.empty();
+  return batch_frame(completion.sample, name, good ? json_text(body_of(completion, form, job)) : "", completion.error);
+}
+
+void EmbeddingAnswer::add(std::span<const float> state, bool base64) {
+  double squares = 0;
+  for (const float value : state) squares += static_cast<double>(value) * static_cast<double>(value);
+  const double length = squares == 0 ? 1 : std::sqrt(squares);
+  unit_.clear();
+  for (const float value : state) unit_.push_back(static_cast<float>(static_cast<double>(value) / length));
+  if (inputs_ > 0) data_ += ',';
+  data_ += fmt::format("{{\"object\":\"embedding\",\"index\":{},\"embedding\":", inputs_++);
+  if (base64) {
+    data_ += '"' + base64_of(unit_) + '"';
+  } else {
+    data_ += '[';
+    append_values(data_, std::span<const float>(unit_));
+    data_ += ']';
+  }
+  data_ += '}';
+}
+
+std::string EmbeddingAnswer::take(int64_t sample, const OutputJob& job) {
+  const std::string_view name = job.names->empty() ? std::string_view() : (*job.names)[static_cast<size_t>(sample)];
+  const int64_t tokens = job.embeddings->tokens.length(sample);
+  const std::string body = fmt::format(
+      "{{\"object\":\"list\",\"data\":[{}],\"model\":{},\"usage\":{{\"prompt_tokens\":{},\"total_tokens\":{}}}}}",
+      data_, json_string(job.facts.model_type), tokens, tokens);
+  data_.clear();
+  inputs_ = 0;
+  return batch_frame(sample, name, body, job.embeddings->errors->of(sample)) + '\n';
 }
 
 }  // namespace lfm2

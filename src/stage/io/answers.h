@@ -1,8 +1,12 @@
-// A completion as a line of .jsonl: as this program writes it, or as OpenAI's batches do.
+// A completion as a line of .jsonl: as this program writes it, or as OpenAI's batches do; and their answers with
+// embeddings.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "stage/io/completion.h"
 #include "stage/io/lines/answer_form.h"
@@ -40,5 +44,19 @@ std::string plain_answer(const Completion& completion, const AnswerForm& form, s
 // random: ids are made of the sample's number, and "created" is the time of the job.
 std::string batch_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
                          const OutputJob& job);
+
+// The answer to a line of /v1/embeddings, in the same frame: an embedding for each of its inputs. An embedding is a
+// hidden state, scaled to length 1 as those of OpenAI are; a state of zeros stays one.
+class EmbeddingAnswer {
+ public:
+  void add(std::span<const float> state, bool base64);
+  // The line, with its end; the next one begins. A line that is at fault has inputs, too, but its answer is its error.
+  std::string take(int64_t sample, const OutputJob& job);
+
+ private:
+  std::string data_;
+  int64_t inputs_ = 0;
+  std::vector<float> unit_;
+};
 
 }  // namespace lfm2

@@ -47,6 +47,7 @@ class JsonlCompletions : public AppendedCompletions {
 
   void take(const Completion& completion) override {
     const auto sample = static_cast<size_t>(completion.sample);
+    if (sample % SampleNames::kPiece == 0) job_.names->rest();
     const std::string_view name = job_.names->empty() ? std::string_view() : (*job_.names)[sample];
     const AnswerForm form = AnswerForm::from_word(completion.tag);
     std::string line = is_batch_line(form.form) ? batch_answer(completion, form, name, job_)

@@ -211,6 +211,11 @@ void add_line(RequestLine line, Samples& samples) {
     for (int64_t unnamed = 0; unnamed < sample; ++unnamed) samples.names.push_back("");
   if (!line.name.empty() || !samples.names.empty()) samples.names.push_back(line.name);
   if (line.scored > 0) samples.scored.push_back(samples.scored.back() + line.scored);
+  if (!line.inputs.empty()) {
+    for (const int32_t tokens : line.inputs) samples.input_tokens.push_back(samples.input_tokens.back() + tokens);
+    samples.inputs.push_back(samples.input_tokens.samples());
+    samples.in_base64.push_back(samples.in_base64.back() + (line.base64 ? 1 : 0));
+  }
   if (!line.error.empty()) samples.errors.push_back(sample, line.error);
   samples.rules.push_back(std::move(line.rules));
 }
@@ -248,7 +253,8 @@ bool is_input_of_lines(const std::filesystem::path& path) {
 Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_samples, ThreadPool& threads) {
   const InputLimits limits{context.vocab, context.max_positions, max_samples};
   Samples samples{.ids = {}, .offsets = {0}};
-  const bool batch = context.continues && reader.path().extension() != ".txt" && is_batch_line(reader.first());
+  const bool batch =
+      (context.continues || context.embeddings) && reader.path().extension() != ".txt" && is_batch_line(reader.first());
   std::vector<ReadLine> read;
   std::span<const Line> lines;  // that were not read yet
   while (!enough(samples, limits)) {
@@ -270,6 +276,10 @@ Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_s
       if (one.error) one.line = faulty_line("", LineForm::kCompletion, one.error->what());
       if (!one.line.error.empty() && context.strict) throw Error(ExitCode::kData, one.line.error);
       one.line.error = without_file(one.line.error, reader);
+      if (context.embeddings && !one.line.error.empty()) {
+        one.line.ids = {0};
+        one.line.inputs = {1};
+      }
       add_line(std::move(one.line), samples);
     }
     lines = lines.subspan(count);

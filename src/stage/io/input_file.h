@@ -30,6 +30,9 @@ struct Samples {
   // bytes of their text, added up, and its words, -1 without a tokenizer.
   SampleOffsets scored = {}, scored_bytes = {};
   int64_t scored_words = -1;
+  // Lines of /v1/embeddings: how many inputs each has, the tokens of each input, and 1 for each line whose answer is to
+  // be in base64; all added up.
+  SampleOffsets inputs = {}, input_tokens = {}, in_base64 = {};
 
   int64_t count() const { return offsets.samples(); }
   // The ids of tokens [first, first + count).
@@ -56,7 +59,7 @@ Samples read_samples(const std::filesystem::path& path, const InputLimits& limit
 bool is_input_of_lines(const std::filesystem::path& path);
 // The samples of such an input, in the order of the lines; parsed by all threads. Error(kData) for the first line that
 // is refused. Where the first line is a batch line, a line that is refused becomes an error answer instead, but for
-// context.strict.
+// context.strict; of /v1/embeddings it goes through the model as one token, so that every sample has an input.
 Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_samples, ThreadPool& threads);
 
 // The built-in job: `count` samples of `length` ids, uniform in [0, vocab). Sample i depends on `seed` and i alone.

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "stage/hdf5/h5.h"
+#include "stage/io/answers.h"
 #include "stage/io/row_places.h"
 #include "stage/io/scores.h"
 #include "stage/support/checked_file.h"
@@ -47,7 +48,10 @@ Places make_h5(const PendingPath& pending, const OutputJob& job) {
     places.first = file.create_dataset("top_ids", DType::kI32, {rows, static_cast<uint64_t>(job.kind.top_k)});
     places.second = file.create_dataset("top_logprobs", DType::kF32, {rows, static_cast<uint64_t>(job.kind.top_k)});
   } else {
-    places.first = file.create_dataset("logits", DType::kF32, {rows, static_cast<uint64_t>(job.vocab)});
+    const bool hidden = job.kind.hidden != Hidden::kNone;
+    places.first =
+        file.create_dataset(hidden ? "hidden" : "logits", DType::kF32, {rows, static_cast<uint64_t>(row_columns(job))});
+    if (hidden) file.set_attribute("states", states_name(job.kind));
   }
   file.write_i64("offsets", job.offsets->size(), [&](int64_t i) { return (*job.offsets)[i]; });
   file.set_attribute("format", "lfm2-stage-output");
@@ -164,8 +168,9 @@ class RowsOutput : public OutputFile {
   RowPlaces rows_;
 };
 
-// One object a sample: "id" (the input's, else its number), then "logits" or "top_ids" and "top_logprobs": of the last
-// position a list, of all positions a list of lists. With --score a ScoreLine.
+// One object a sample: "id" (the input's, else its number), then "logits", "hidden", or "top_ids" and "top_logprobs":
+// of the last position a list, of all positions a list of lists. With --score a ScoreLine, of /v1/embeddings an
+// EmbeddingAnswer.
 class JsonlOutput : public OutputFile {
  public:
   JsonlOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
@@ -181,7 +186,7 @@ class JsonlOutput : public OutputFile {
     if (job_.kind.score) kept_.assign(content.records.begin(), content.records.end());
   }
   void take(const ResultRows& rows) override {
-    const int64_t vocab = job_.vocab, top_k = job_.kind.top_k;
+    const int64_t columns = row_columns(job_), top_k = job_.kind.top_k;
     for (int64_t row = 0; row < rows.count; ++row) {
       if (job_.kind.score) {
         scores_.add(rows.top_log_probs[static_cast<size_t>(row)], rows.top_ids[static_cast<size_t>(row)] != 0);
@@ -189,7 +194,8 @@ class JsonlOutput : public OutputFile {
         append(first_, rows.top_ids.subspan(static_cast<size_t>(row * top_k), static_cast<size_t>(top_k)));
         append(second_, rows.top_log_probs.subspan(static_cast<size_t>(row * top_k), static_cast<size_t>(top_k)));
       } else {
-        append(first_, rows.logits.subspan(static_cast<size_t>(row * vocab), static_cast<size_t>(vocab)));
+        const auto values = rows.logits.subspan(static_cast<size_t>(row * columns), static_cast<size_t>(columns));
+        job_.kind.embeddings ? add_embedding(rows.first + row, values) : append(first_, values);
       }
       const int64_t place = rows.first + row;
       if (!all())
@@ -241,7 +247,16 @@ class JsonlOutput : public OutputFile {
     }
   }
 
+  void add_embedding(int64_t row, std::span<const float> state) {
+    embeddings_.add(state, job_.embeddings->in_base64.length(job_.offsets->sample_of(row)) == 1);
+  }
+
   void add_line(int64_t sample) {
+    if (sample % static_cast<int64_t>(SampleNames::kPiece) == 0) job_.names->rest();
+    if (job_.kind.embeddings) {
+      lines_ += embeddings_.take(sample, job_);
+      return;
+    }
     const std::string name = job_.names->empty() || (*job_.names)[static_cast<size_t>(sample)].empty()
                                  ? std::to_string(sample)
                                  : std::string((*job_.names)[static_cast<size_t>(sample)]);
@@ -251,7 +266,8 @@ class JsonlOutput : public OutputFile {
     }
     lines_ += job_.kind.top_k > 0
                   ? fmt::format("{{\"id\":{},\"top_ids\":[{}],\"top_logprobs\":[{}]}}\n", name, first_, second_)
-                  : fmt::format("{{\"id\":{},\"logits\":[{}]}}\n", name, first_);
+                  : fmt::format("{{\"id\":{},\"{}\":[{}]}}\n", name,
+                                job_.kind.hidden != Hidden::kNone ? "hidden" : "logits", first_);
     first_.clear();
     second_.clear();
   }
@@ -261,6 +277,7 @@ class JsonlOutput : public OutputFile {
   std::string lines_;                // of samples not yet said to be finished
   std::string first_, second_;       // the current sample's values so far
   ScoreLine scores_;                 // the same with --score
+  EmbeddingAnswer embeddings_;       // the same of a line of /v1/embeddings
   std::vector<JournalRecord> kept_;  // --score: where an earlier run has left lines
 };
 
@@ -278,7 +295,7 @@ void check_output_form(const std::filesystem::path& path, const ResultKind& kind
   if (kind.positions == Positions::kNone)
     throw Error(ExitCode::kUsage,
                 fmt::format("--output {} with --logits none: nothing would be written", path.string()));
-  if (ending == ".bin" && (kind.positions != Positions::kLast || kind.top_k > 0))
+  if (ending == ".bin" && (kind.positions != Positions::kLast || kind.top_k > 0 || kind.hidden != Hidden::kNone))
     throw Error(
         ExitCode::kUsage,
         fmt::format("--output {}: .bin holds last-position logits only, expected .h5 or .jsonl", path.string()));

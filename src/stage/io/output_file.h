@@ -12,6 +12,7 @@
 #include "kernels/thread_pool.h"
 #include "stage/io/partial_file.h"
 #include "stage/io/results.h"
+#include "stage/io/samples/sample_errors.h"
 #include "stage/io/samples/sample_names.h"
 
 namespace lfm2 {
@@ -27,13 +28,21 @@ struct OutputFacts {
   int64_t created = 0;  // the time of the job, which its journal keeps for runs that go on with it
 };
 
+// What the answers to lines of /v1/embeddings hold beside the embeddings.
+struct EmbeddingLines {
+  SampleOffsets tokens;     // of all inputs of each line, added up
+  SampleOffsets in_base64;  // 1 for each line whose answer is to be in base64, added up
+  const SampleErrors* errors = nullptr;
+};
+
 struct OutputJob {
   ResultKind kind;
-  int64_t vocab = 0;
-  JobSize size;                                 // of the whole job; with --score its tokens are the scored ones
+  int64_t vocab = 0, hidden = 0;                // of the model
+  JobSize size;                                 // of the whole job; its tokens are what `offsets` count
   const SampleOffsets* offsets = nullptr;       // of the whole job; null where needs_offsets() says no
   const SampleNames* names = nullptr;           // .jsonl: see Samples::names
   const SampleOffsets* scored_bytes = nullptr;  // --score: see Samples; null where nobody knows them
+  const EmbeddingLines* embeddings = nullptr;   // where the job's lines are /v1/embeddings'
   const Tokenizer* tokenizer = nullptr;         // completions: gives their texts; null: they are ids alone
   OutputFacts facts;
   ThreadPool* threads = nullptr;  // that write large results side by side

@@ -1,6 +1,8 @@
 // Rows are hashed side by side: one thread would be slower than the bus.
 #include "stage/io/results.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -8,6 +10,8 @@ namespace lfm2 {
 
 std::string_view positions_name(const ResultKind& kind) {
   if (kind.score) return "scored";
+  if (kind.hidden == Hidden::kMean) return "mean";
+  if (kind.hidden != Hidden::kNone) return kind.hidden == Hidden::kLast ? "last" : "all";
   switch (kind.positions) {
     case Positions::kLast:
       return "last";
@@ -17,6 +21,10 @@ std::string_view positions_name(const ResultKind& kind) {
       return "none";
   }
   return "?";
+}
+
+std::string states_name(const ResultKind& kind) {
+  return kind.after_layer > 0 ? fmt::format("after layer {}", kind.after_layer) : "after the final norm";
 }
 
 ResultRows some_rows(const ResultRows& rows, int64_t skip, int64_t count, int64_t first) {

@@ -15,23 +15,37 @@ namespace lfm2 {
 
 enum class Positions : uint8_t { kLast, kAll, kNone };  // --logits: which positions become rows
 
+enum class Hidden : uint8_t { kNone, kLast, kMean, kAll };  // --hidden: of which positions, or the mean over all
+
 // What is handed out for each row: one is enough for a job.
 struct ResultKind {
-  Positions positions = Positions::kLast;
-  int64_t top_k = 0;  // --top-logprobs: the best top_k instead of all logits
+  Positions positions = Positions::kLast;  // what rows are counted by: samples (kLast), or offsets say (kAll)
+  int64_t top_k = 0;                       // --top-logprobs: the best top_k instead of all logits
   // --score: a row is a scored token of a sample, and instead of logits there is its log-probability, and whether it
   // was the likeliest token. `positions` is kAll then, and offsets count scored tokens instead of tokens.
   bool score = false;
+  // --hidden: there are hidden states instead of logits. `positions` is kAll for those of all positions, else kLast.
+  Hidden hidden = Hidden::kNone;
+  int64_t after_layer = 0;  // the states are the residual stream behind so many layers; 0: those behind the final norm
+  // The lines of the job are /v1/embeddings': a sample has a row for each of its inputs. `positions` is kAll then, and
+  // offsets count inputs instead of tokens.
+  bool embeddings = false;
 
   int64_t columns() const { return score ? 1 : top_k; }  // of the ids and log-probabilities; 0: there are logits
+  // Whether nothing but the last position of each sample is needed of the last stage's layers.
+  bool of_last_positions() const {
+    return hidden == Hidden::kNone ? positions == Positions::kLast : hidden == Hidden::kLast;
+  }
 };
 
-std::string_view positions_name(const ResultKind& kind);  // "last", "all", "none" or "scored"
+std::string_view positions_name(const ResultKind& kind);  // "last", "mean", "all", "none" or "scored"
+std::string states_name(const ResultKind& kind);          // "after the final norm", "after layer 3"
 
 // Consecutive rows. Row numbers count samples (kLast) or tokens of the whole job (kAll; scored ones with --score).
 struct ResultRows {
   int64_t first = 0, count = 0;
-  std::span<const float> logits;         // [count, vocab]; empty where columns() > 0
+  // [count, vocab]; with --hidden the states, [count, hidden]; empty where columns() > 0.
+  std::span<const float> logits;
   std::span<const int32_t> top_ids;      // [count, columns()]; with --score 1 for the likeliest token, else 0
   std::span<const float> top_log_probs;  // [count, columns()]
 };

@@ -20,7 +20,10 @@ struct SeamHead {
 
 }  // namespace
 
-int64_t row_columns(const OutputJob& job) { return job.kind.columns() > 0 ? job.kind.columns() : job.vocab; }
+int64_t row_columns(const OutputJob& job) {
+  if (job.kind.columns() > 0) return job.kind.columns();
+  return job.kind.hidden != Hidden::kNone ? job.hidden : job.vocab;
+}
 
 uint64_t bytes_of_rows(const OutputJob& job) {
   return static_cast<uint64_t>(job.rows() * row_columns(job)) * sizeof(float);
@@ -50,7 +53,7 @@ void RowPlaces::write(const ResultRows& rows) {
   const auto write = [&](uint64_t begin, auto values, int64_t columns) {
     write_bytes(begin + static_cast<uint64_t>(rows.first * columns) * sizeof(float), std::as_bytes(values));
   };
-  if (!rows.logits.empty()) write(places_.first, rows.logits, job_.vocab);
+  if (!rows.logits.empty()) write(places_.first, rows.logits, row_columns(job_));
   if (rows.top_ids.empty()) return;
   write(places_.first, rows.top_ids, job_.kind.columns());
   write(places_.second, rows.top_log_probs, job_.kind.columns());
@@ -114,7 +117,7 @@ void RowPlaces::read(int64_t first, int64_t count, ResultConsumer& consumer) con
     rows.top_ids = ids;
     rows.top_log_probs = floats;
   } else {
-    read(places_.first, floats, job_.vocab);
+    read(places_.first, floats, row_columns(job_));
     rows.logits = floats;
   }
   consumer.take(rows);

@@ -74,6 +74,7 @@ void GenerationJob::answer_errors(const std::vector<CompletionConsumer*>& consum
   const SampleErrors& errors = samples_->errors();
   for (size_t at = 0; at < errors.size(); ++at) {
     if (kept_.holds(errors.sample(at))) continue;
+    if (at % 4096 == 0) errors.rest();
     Completion completion;
     completion.sample = errors.sample(at);
     completion.tag = AnswerForm{LineForm::kCompletion}.to_word();

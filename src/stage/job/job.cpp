@@ -48,7 +48,14 @@ std::unique_ptr<Job> make_job(const Options& options, MpiWorld& world, const Mak
   if (options.serve) return make_serving_job(options, world, std::move(text));
   if (options.chat) return std::make_unique<ChatJob>(options, world, std::move(text));
   if (text.continues()) return std::make_unique<GenerationJob>(options, world, std::move(text));
-  return std::make_unique<ScoringJob>(options, world, std::move(text));
+  Options scoring = options;
+  if (text.embeds()) {
+    ResultKind& results = scoring.results;
+    if (results.hidden == Hidden::kNone) results.hidden = Hidden::kMean;
+    results.positions = Positions::kAll;
+    results.embeddings = true;
+  }
+  return std::make_unique<ScoringJob>(scoring, world, std::move(text));
 }
 
 ExitCode Job::run() {
@@ -89,6 +96,11 @@ void Job::form_pipelines() {
   pipeline_ranks_.emplace(world_, world_.rank() / (world_.size() / replicas));
 }
 
+void Job::open_shards() {
+  shards_ = ShardSet::open(options_.weights);
+  leave_out_unneeded(*shards_, options_.results);
+}
+
 Samples Job::read_input() {
   const ModelConfig& config = this->config();
   if (options_.prompt || options_.live() || is_input_of_lines(options_.input)) {
@@ -116,12 +128,13 @@ Samples Job::check_inputs() {
   Samples samples;
   const int stages = pipeline_ranks_->size();
   if (world_.rank() == 0) {
-    shards_ = ShardSet::open(options_.weights);
+    open_shards();
     const ModelConfig& config = shards_->config();
     if (stages > config.layers)
-      throw Error(ExitCode::kUnavailable,
-                  fmt::format("{} ranks for the {} layers of {}, expected at most a rank a layer", stages,
-                              config.layers, options_.weights.string()));
+      throw Error(
+          ExitCode::kUnavailable,
+          fmt::format("{} ranks for the {}{} layers of {}, expected at most a rank a layer", stages,
+                      options_.results.after_layer > 0 ? "first " : "", config.layers, options_.weights.string()));
     if (!options_.layer_counts.empty()) given_partition(config.layers, stages, options_.layer_counts);
     text_.open(*shards_);
     samples = read_input();
@@ -138,7 +151,7 @@ Samples Job::check_inputs() {
       if (!path.empty()) check_output_place(path);
   }
   world_.barrier(load_timeout(), "inputs checked");
-  if (world_.rank() != 0) shards_ = ShardSet::open(options_.weights);
+  if (world_.rank() != 0) open_shards();
   if (world_.broadcast(shards_->split_id(), 0, load_timeout(), "split id") != shards_->split_id())
     throw Error(ExitCode::kData,
                 fmt::format("{}: holds another split here than on rank 0's host", options_.weights.string()));
@@ -170,6 +183,7 @@ void Job::share_job(Samples all) {
                                             .naming_rank = names ? pipeline_ranks_->size() - 1 : -1,
                                             .may_leave_out = options_.resume,
                                             .scores = options_.results.score,
+                                            .embeddings = options_.results.embeddings,
                                             .timeout_seconds = load_timeout()});
   text_.share(load_timeout());
   world_.broadcast(&options_.results.top_k, sizeof options_.results.top_k, 0, load_timeout(), "log-probabilities");
@@ -178,13 +192,15 @@ void Job::share_job(Samples all) {
 OutputJob Job::output_job() {
   if (!result_threads_) result_threads_.emplace(std::min(world_.fair_share_of_processors(), kMaxResultThreads));
   JobSize size = samples_->size();
-  if (options_.results.score) size.tokens = samples_->offsets().back();
+  if (options_.results.score || options_.results.embeddings) size.tokens = samples_->offsets().back();
   return {.kind = options_.results,
           .vocab = config().vocab,
+          .hidden = config().hidden,
           .size = size,
           .offsets = &samples_->offsets(),
           .names = &samples_->names(),
           .scored_bytes = samples_->scored_bytes(),
+          .embeddings = options_.results.embeddings ? &samples_->embeddings() : nullptr,
           .tokenizer = text_.tokenizer(),
           .facts = {std::string(config().type_name()), std::string(lfm2::name(compute_)), shards_->split_id(),
                     kVersionText, text_.now()},

@@ -105,6 +105,7 @@ class Job {
 
  private:
   void form_pipelines();
+  void open_shards();
   void prepare_scoring(Samples& samples);
   // Returns the job's samples on rank 0. Rank 0 opens the files before the others, so that a bad file is reported once.
   Samples check_inputs();

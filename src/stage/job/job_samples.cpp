@@ -48,6 +48,7 @@ JobSamples::JobSamples(const MpiWorld& world, Samples all, Distribution distribu
     pass_offsets(writer, {0, scored_bytes_.samples()}, scored_bytes_, scored_bytes_);
   pass_names();
   pass_errors();
+  pass_embeddings();
   if (distribution_.may_leave_out && lists(world_.rank())) whole_offsets_ = offsets_left();
 }
 
@@ -98,7 +99,18 @@ void JobSamples::pass_errors() {
       for (const Json& one : list) errors_.push_back(one[0], one[1].get<std::string>());
     }
     more = !list.empty();
+    errors_.rest();
   }
+}
+
+void JobSamples::pass_embeddings() {
+  const int writer = distribution_.naming_rank;
+  if (!distribution_.embeddings || writer < 0) return;
+  embeddings_ = {.tokens = samples_.offsets, .in_base64 = samples_.in_base64, .errors = &errors_};
+  if (writer == 0) return;
+  const SampleRange all{0, size_.samples};
+  pass_offsets(writer, all, embeddings_.tokens, embeddings_.tokens);
+  pass_offsets(writer, all, embeddings_.in_base64, embeddings_.in_base64);
 }
 
 void JobSamples::leave_out(const FinishedRanges& finished) {
@@ -114,6 +126,12 @@ void JobSamples::leave_out(const FinishedRanges& finished) {
   keep_ids(samples_.ids, samples_.offsets, numbers_, left);
   samples_.offsets = std::move(left);
   if (distribution_.scores) samples_.scored = offsets_of(*whole_offsets_, numbers_, left_.samples);
+  if (!distribution_.embeddings) return;
+  samples_.inputs = offsets_of(*whole_offsets_, numbers_, left_.samples);
+  SampleNumbers inputs;
+  for (int64_t sample = 0; sample < left_.samples; ++sample)
+    inputs.add((*whole_offsets_)[numbers_[sample]], samples_.inputs.length(sample));
+  samples_.input_tokens = offsets_of(samples_.input_tokens, inputs, samples_.inputs.back());
 }
 
 void JobSamples::share() {

@@ -10,6 +10,7 @@
 
 #include "comm/mpi_world.h"
 #include "stage/io/input_file.h"
+#include "stage/io/output_file.h"
 
 namespace lfm2 {
 
@@ -30,6 +31,7 @@ class JobSamples {
     int naming_rank = -1;            // rank that must know the names of the samples; -1: none
     bool may_leave_out = false;      // whether leave_out() will be called
     bool scores = false;             // --score: where samples begin is counted in scored tokens
+    bool embeddings = false;         // lines of /v1/embeddings: it is counted in inputs; one pipeline
     double timeout_seconds = 0;
   };
 
@@ -64,21 +66,25 @@ class JobSamples {
   SampleRange own_range() const { return {0, own_share().samples.count}; }
   int64_t mean_length() const { return std::max<int64_t>(1, left_.tokens / left_.samples); }
 
-  // Ranks that list, and rank 0: where samples begin, among those that are left and in the whole job. In tokens, or
-  // with --score in scored tokens.
+  // Ranks that list, and rank 0: where samples begin, among those that are left and in the whole job. In tokens, with
+  // --score in scored tokens, of /v1/embeddings in inputs.
   const SampleOffsets& offsets_left() const {
-    return world_.rank() != 0 ? listed_ : distribution_.scores ? samples_.scored : samples_.offsets;
+    if (world_.rank() != 0) return listed_;
+    return distribution_.scores ? samples_.scored : distribution_.embeddings ? samples_.inputs : samples_.offsets;
   }
   const SampleOffsets& offsets() const { return whole_offsets_ ? *whole_offsets_ : offsets_left(); }
   // --score: the bytes of each sample's scored text, of the whole job, added up; on rank 0 and on the last one of the
   // first pipeline. Null on the others, and where there is no tokenizer.
   const SampleOffsets* scored_bytes() const { return scored_bytes_.samples() > 0 ? &scored_bytes_ : nullptr; }
+  // Lines of /v1/embeddings: what their answers hold, of the whole job; on the rank that knows the names.
+  const EmbeddingLines& embeddings() const { return embeddings_; }
 
  private:
   bool lists(int rank) const;
   void pass_offsets(int to, SampleRange range, const SampleOffsets& from, SampleOffsets& into);
   void pass_names();
   void pass_errors();
+  void pass_embeddings();
 
   const MpiWorld& world_;
   Distribution distribution_;
@@ -92,6 +98,7 @@ class JobSamples {
   SampleOffsets scored_bytes_;
   SampleNames names_;
   SampleErrors errors_;
+  EmbeddingLines embeddings_;
 };
 
 }  // namespace lfm2

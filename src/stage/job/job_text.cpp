@@ -24,7 +24,7 @@ int64_t max_sample_tokens(const Options& options, const ModelConfig& config) {
 JobText::JobText(const Options& options, MpiWorld& world)
     : options_(options), world_(world), writer_(world.size() / options.replicas - 1) {
   world.watchdog().enter({.phase = Phase::kRead});
-  int32_t continues = 0;
+  int32_t continues = 0, embeds = 0;
   if (world.rank() == 0) {
     if (is_input_of_lines(options.input))
       lines_ = std::make_unique<LineReader>(options.input, [&world] {
@@ -33,12 +33,19 @@ JobText::JobText(const Options& options, MpiWorld& world)
           throw Error(ExitCode::kStopped, "stopped on request while the input was read: nothing was computed");
       });
     const std::optional<bool> known = continues_samples(options);
-    continues = known ? *known : is_continued(lines_->first());
+    const bool asks = lines_ && options.input.extension() != ".txt" && !known.value_or(false) && !options.results.score;
+    embeds = asks && is_embeddings_line(lines_->first());
+    if (embeds == 0) continues = known ? *known : is_continued(lines_->first());
   }
   const double timeout = kDiskFactor * options.timeout_seconds;
   world.broadcast(&continues, sizeof continues, 0, timeout, "kind of job");
+  world.broadcast(&embeds, sizeof embeds, 0, timeout, "kind of lines");
   continues_ = continues != 0;
-  check_kind(options, continues_);
+  embeds_ = embeds != 0;
+  if (embeds_)
+    check_embeddings(options);
+  else
+    check_kind(options, continues_);
   int64_t now = world.rank() == writer_ ? static_cast<int64_t>(time_of_job()) : 0;
   world.broadcast(&now, sizeof now, writer_, timeout, "time of the job");
   now_ = static_cast<std::time_t>(now);
@@ -92,11 +99,14 @@ void JobText::read_generation_config(const std::filesystem::path& folder) {
 Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
   const LineContext context{.vocab = config.vocab,
                             .max_positions = max_sample_tokens(options_, config),
+                            .hidden = config.hidden,
                             .text = model_ ? &*model_ : nullptr,
                             .text_error = missing_,
                             .strict = options_.strict,
                             .continues = continues_,
                             .scores = options_.results.score,
+                            .states = options_.results.hidden != Hidden::kNone,
+                            .embeddings = embeds_,
                             .now = now_};
   if (options_.live()) {
     if (!model_) throw Error(ExitCode::kData, missing_);

@@ -29,6 +29,8 @@ class JobText {
   JobText(const Options& options, MpiWorld& world);
 
   bool continues() const { return continues_; }
+  // Whether its lines are /v1/embeddings'.
+  bool embeds() const { return embeds_; }
   // The time of the job: of an earlier run that it goes on with, else now. Equal on all ranks.
   std::time_t now() const { return now_; }
 
@@ -51,7 +53,7 @@ class JobText {
 
   const Options& options_;
   MpiWorld& world_;
-  bool continues_ = false;
+  bool continues_ = false, embeds_ = false;
   int writer_ = 0;  // the rank that makes the output
   std::time_t now_ = 0;
   std::unique_ptr<LineReader> lines_;

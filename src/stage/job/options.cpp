@@ -47,6 +47,20 @@ CLI::Option* add_score(CLI::App& app, Options& options) {
                       "logits; and perplexity");
 }
 
+void add_hidden(CLI::App& app, Options& options) {
+  const std::vector<std::pair<std::string, Hidden>> kinds{
+      {"last", Hidden::kLast}, {"mean", Hidden::kMean}, {"all", Hidden::kAll}};
+  auto* hidden = app.add_option("--hidden", options.results.hidden,
+                                "Hidden states behind the final norm instead of logits: of the last position, the mean "
+                                "over all positions, or of all")
+                     ->transform(one_of(kinds))
+                     ->type_name("WHICH");
+  add_number(app, "--after-layer", options.results.after_layer,
+             "With --hidden: the residual stream behind the first N layers, which alone are loaded then", 1, kMaxCount)
+      ->type_name("N")
+      ->needs(hidden);
+}
+
 void add_seed(CLI::App& app, Options& options) {
   add_number(app, "--seed", options.seed, "Seed of the random samples, and of drawing tokens", 0,
              std::numeric_limits<uint64_t>::max())
@@ -90,6 +104,7 @@ void add_job_options(CLI::App& app, Options& options) {
              kMaxCount)
       ->type_name("N")
       ->needs(score);
+  add_hidden(app, options);
   app.add_option(
          "--answers", options.answers,
          "Reference logits (.bin or .h5), or with --score scores (.h5), to compare with: VALID or INVALID (exit "
@@ -200,6 +215,7 @@ void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
   add_sample_sizes(app, options);
   add_score(app, options)
       ->description("The job's results are scores of tokens, for which more rows of logits are held");
+  add_hidden(app, options);
   add_machine_options(app, options, dtype);
   app.remove_option(app.get_option("--balance"));  // doctor does not know the job, so it cannot balance it
   app.add_flag("-v,--verbose", options.verbose, "Say where errors were thrown");
@@ -233,13 +249,26 @@ void check_needs(const CLI::App& app, const Options& options) {
     if (app.count(name) > 0) throw Error(ExitCode::kUsage, fmt::format("{} requires --generate (see --help)", name));
 }
 
+void check_alone(const CLI::App& app, const std::string& option, const std::string& results,
+                 std::initializer_list<const char*> others) {
+  for (const char* name : others)
+    if (app.count(name) > 0)
+      throw Error(ExitCode::kUsage,
+                  fmt::format("{} with {}: {} are results of their own, expected one of them", option, name, results));
+}
+
+void check_hidden(const CLI::App& app, Options& options) {
+  if (options.results.hidden == Hidden::kNone) return;
+  check_alone(app, "--hidden", "hidden states", {"--score", "--logits", "--top-logprobs", "--generate", "--prompt"});
+  if (!options.answers.empty())
+    throw Error(ExitCode::kUsage, "--answers with --hidden: answers are logits or scores, expected no --hidden");
+  options.results.positions = options.results.hidden == Hidden::kAll ? Positions::kAll : Positions::kLast;
+}
+
 // --score is a kind of result of its own. Its rows are positions, like those of --logits all.
 void check_score(const CLI::App& app, Options& options) {
   if (!options.results.score) return;
-  for (const char* name : {"--logits", "--top-logprobs", "--generate", "--prompt"})
-    if (app.count(name) > 0)
-      throw Error(ExitCode::kUsage,
-                  fmt::format("--score with {}: scores are results of their own, expected one of them", name));
+  check_alone(app, "--score", "scores", {"--logits", "--top-logprobs", "--generate", "--prompt"});
   if (!options.answers.empty() && options.answers.extension() != ".h5")
     throw Error(ExitCode::kUsage,
                 fmt::format("--answers {} with --score: expected a name ending in .h5", options.answers.string()));
@@ -290,7 +319,7 @@ bool is_utf8(std::string_view text) {
 
 std::optional<bool> continues_samples(const Options& options) {
   if (options.generation.max_new > 0 || options.prompt || options.live()) return true;
-  if (options.results.score) return false;
+  if (options.results.score || options.results.hidden != Hidden::kNone) return false;
   if (options.input.extension() == ".jsonl" || options.input == "-") return {};
   return false;
 }
@@ -318,6 +347,22 @@ void check_kind(const Options& options, bool continues) {
     throw Error(
         ExitCode::kUsage,
         "--replicas with --generate and --output: each pipeline would need a file of its own, expected one pipeline");
+}
+
+void check_embeddings(const Options& options) {
+  const std::string lines = " with lines of /v1/embeddings";
+  const ResultKind& results = options.results;
+  if (!options.output.empty() && options.output.extension() != ".jsonl")
+    throw Error(ExitCode::kUsage,
+                fmt::format("--output {}{}: expected a name ending in .jsonl", options.output.string(), lines));
+  if (results.hidden == Hidden::kAll)
+    throw Error(ExitCode::kUsage, "--hidden all" + lines + ": an answer has one for each input, expected last or mean");
+  if (results.hidden == Hidden::kNone && (results.positions != Positions::kLast || results.top_k > 0))
+    throw Error(ExitCode::kUsage, "--logits or --top-logprobs" + lines + ": answers are embeddings, expected neither");
+  if (!options.answers.empty())
+    throw Error(ExitCode::kUsage, "--answers" + lines + ": answers are logits or scores, expected no --answers");
+  if (options.replicas > 1)
+    throw Error(ExitCode::kUsage, "--replicas" + lines + ": their answers are lines, expected one pipeline");
 }
 
 namespace {
@@ -407,6 +452,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     if (!parsed.doctor) {
       if (!options.live()) check_needs(app, options);
       if (!options.live()) check_score(app, options);
+      if (!options.live()) check_hidden(app, options);
       options.generation.temperature_given = app.count("--temperature") > 0;
       options.generation.top_k_given = app.count("--top-k") > 0;
       options.generation.top_p_given = app.count("--top-p") > 0;

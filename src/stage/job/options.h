@@ -76,6 +76,8 @@ struct Options {
 std::optional<bool> continues_samples(const Options& options);
 // Error(kUsage) for options that do not go together in a job that continues its samples, or in one that scores them.
 void check_kind(const Options& options, bool continues);
+// The same for a job whose lines are /v1/embeddings'.
+void check_embeddings(const Options& options);
 
 // What main does next: it runs a job or doctor with `options`, or prints `text` and ends with `exit_code`.
 struct ParsedCommandLine {

@@ -93,6 +93,10 @@ OrderedJson as_json(const StageReport& report) {
 std::string results_text(const ResultKind& kind) {
   if (kind.positions == Positions::kNone) return "no logits";
   if (kind.score) return "scored";
+  if (kind.hidden != Hidden::kNone)
+    return fmt::format("{} {} {}",
+                       kind.hidden == Hidden::kMean ? "mean" : fmt::format("{}-position", positions_name(kind)),
+                       kind.embeddings ? "embeddings" : "hidden states", states_name(kind));
   const std::string what = kind.top_k > 0 ? fmt::format("top-{} log-probabilities", kind.top_k) : "logits";
   return fmt::format("{}-position {}", positions_name(kind), what);
 }
@@ -263,6 +267,7 @@ std::string to_json(const JobReport& report) {
     json["generated_tokens_per_second"] = static_cast<double>(report.generation->tokens) / seconds;
   }
   if (report.scores) json["scores"] = scores_of_job(report);
+  if (report.results.hidden != Hidden::kNone) json["states"] = states_name(report.results);
   for (const StageReport& stage : report.stages) json["stages"].push_back(as_json(stage));
   if (report.verdict) json["validation"] = as_json(*report.verdict);
   return json_text(json, 2) + "\n";

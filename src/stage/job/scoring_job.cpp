@@ -25,8 +25,17 @@ bool ScoringJob::lists_offsets(int rank) const {
 }
 
 void ScoringJob::add_to_identity(Json& identity) const {
-  if (!options_.results.score) return;
   const Samples& all = samples_->all();
+  const ResultKind& results = options_.results;
+  if (results.hidden != Hidden::kNone) {
+    identity["--hidden"] = positions_name(results);
+    identity["--after-layer"] = results.after_layer;
+  }
+  if (results.embeddings) {  // lines may differ in how their inputs are cut and answered
+    identity["lines"] = all.source;
+    if (const std::string tokenizer = text_.checksum(); !tokenizer.empty()) identity["tokenizer"] = tokenizer;
+  }
+  if (!results.score) return;
   Checksum scored;
   for (int64_t sample = 0; sample < all.count(); ++sample) {
     const int64_t tokens = all.scored.length(sample);
@@ -53,7 +62,10 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
     const SampleRange range = samples_->own_range();
     if (options_.stride > 0 && !windows_ && any_longer(own.offsets, range, config().max_positions))
       windows_ = cut_windows(own, range, config().max_positions, options_.stride);
-    if (windows_)
+    if (options_.results.embeddings)
+      micro_batches_.emplace(own.input_tokens, own.ids, SampleRange{0, own.input_tokens.samples()},
+                             options_.micro_batch, target_tokens);
+    else if (windows_)
       micro_batches_.emplace(windows_->offsets, windows_->ids, SampleRange{0, windows_->offsets.samples()},
                              options_.micro_batch, target_tokens, &windows_->scored);
     else
@@ -74,7 +86,7 @@ std::vector<double> ScoringJob::layer_seconds() const {
   const int64_t tokens =
       choose_target_tokens(samples_->left().tokens / options_.replicas, pipeline_ranks_->size(), kMaxCudaTarget);
   const int64_t samples = std::max<int64_t>(1, tokens / length);
-  const bool tails = options_.results.positions == Positions::kLast;
+  const bool tails = options_.results.of_last_positions();
   const int64_t kept = tails ? samples * std::min(length, tail_length(config())) : 0;
   return estimate_layer_seconds(config(), compute_, tokens, kept);
 }
@@ -89,7 +101,7 @@ Job::Portion ScoringJob::portion() const {
 void ScoringJob::measure_and_replan() {
   const int64_t length = mean_length(), tail = tail_length(config());
   double tail_share = 1;
-  if (options_.results.positions == Positions::kLast && tail > 0) {
+  if (options_.results.of_last_positions() && tail > 0) {
     const std::vector<double> all = estimate_layer_seconds(config(), compute_, kMaxCudaTarget, 0);
     const std::vector<double> cut = estimate_layer_seconds(
         config(), compute_, kMaxCudaTarget, std::max<int64_t>(1, kMaxCudaTarget / length * std::min(length, tail)));

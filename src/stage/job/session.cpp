@@ -28,6 +28,15 @@ StageLinks Session::links(int64_t max_tokens) {
           .watchdog = place_.watchdog};
 }
 
+void leave_out_unneeded(ShardSet& shards, const ResultKind& results) {
+  if (results.hidden == Hidden::kNone) return;
+  const int64_t layers = shards.config().layers, wanted = results.after_layer;
+  if (wanted > layers)
+    throw Error(ExitCode::kUsage,
+                fmt::format("--after-layer {}: expected at most num_hidden_layers = {}", wanted, layers));
+  shards.leave_out_behind(wanted > 0 ? wanted : layers, wanted > 0 ? ModelEnd::kLastLayer : ModelEnd::kFinalNorm);
+}
+
 StageMemory stage_memory(const ShardSet& shards, LayerRange layers, int64_t index, int64_t stages, DType compute,
                          int64_t tokens, int64_t rows) {
   StageMemory cost = stage_memory(shards.config(), layers, compute, compute, tokens, rows);

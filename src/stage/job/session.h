@@ -8,6 +8,7 @@
 #include "comm/control_link.h"
 #include "comm/watchdog.h"
 #include "kernels/backend.h"
+#include "stage/io/results.h"
 #include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
 #include "stage/pipeline/stage_run.h"
@@ -51,6 +52,10 @@ class Session {
   std::unique_ptr<Channel> channel_;
   int64_t channel_tokens_ = 0;  // the largest micro-batch or step that the channel is made for
 };
+
+// Leaves out what a job with these results does not compute: of hidden states the LM head, and of those after a layer
+// all that stands behind it. Error(kUsage) where the model has no such layer.
+void leave_out_unneeded(ShardSet& shards, const ResultKind& results);
 
 // The memory that stage `index` of `stages` takes while micro-batches or steps of up to `tokens` tokens go through it.
 // The last stage computes `rows` rows of logits for each.

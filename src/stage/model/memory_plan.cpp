@@ -83,10 +83,14 @@ StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType com
   const Tensor residual(nullptr, compute, {tokens, config.hidden});
   stage.forward(layer_ops, residual, {}, scratch);
   StageMemory cost;
-  if (stage.last() && result_rows > 0) {
-    const int64_t rows = std::min(result_rows, kHeadRows);
+  const int64_t rows = std::min(result_rows, kHeadRows);
+  const Tensor chosen(nullptr, DType::kI32, {rows});
+  if (stage.last() && rows > 0 && config.end != ModelEnd::kLmHead) {
+    stage.hidden_states(head_ops, residual, chosen, scratch);
+    cost.result_bytes = kResultPieces * static_cast<uint64_t>(rows * config.hidden) * sizeof(float);  // on the host
+  } else if (stage.last() && rows > 0) {
     const Tensor logits(nullptr, DType::kF32, {rows, config.vocab});
-    stage.head(head_ops, residual, Tensor(nullptr, DType::kI32, {rows}), scratch, logits);
+    stage.head(head_ops, residual, chosen, scratch, logits);
     cost.result_bytes = 2 * kResultPieces * logits.bytes();  // once on the device, once on the host
     cost.head_flops = head_ops.flops() / static_cast<double>(rows);
   }

@@ -17,7 +17,7 @@ struct StageMemory {
   uint64_t weight_bytes = 0;
   uint64_t residual_bytes = 0;  // the residual stream of one micro-batch
   uint64_t scratch_bytes = 0;   // activations inside a layer
-  uint64_t result_bytes = 0;    // logits on their way out of the last stage
+  uint64_t result_bytes = 0;    // logits, or hidden states, on their way out of the last stage
   double layer_flops = 0;       // operations of one micro-batch in the layers, without attention scores
   double head_flops = 0;        // operations of one row in the LM head, on the last stage
 

@@ -13,6 +13,10 @@ namespace lfm2 {
 
 enum class LayerType : uint8_t { kConv, kAttention };
 
+// The last thing of a model that is computed. Hidden states need no LM head, and those of the residual stream no final
+// norm.
+enum class ModelEnd : uint8_t { kLmHead, kFinalNorm, kLastLayer };
+
 struct ModelConfig {
   bool moe = false;  // model_type is lfm2_moe; otherwise it is lfm2, and every feed-forward is dense
   int64_t vocab = 0, hidden = 0, layers = 0;
@@ -30,6 +34,9 @@ struct ModelConfig {
   int64_t max_positions = 0;
   bool tied_embedding = false;      // the LM head is the embedding
   std::vector<int32_t> eos_tokens;  // any of these ids ends a text; may be empty
+  // Not of config.json: how much of the model a job computes. It may also compute the first layers alone; `layers` and
+  // `layer_types` are those, then.
+  ModelEnd end = ModelEnd::kLmHead;
 
   bool is_dense(int64_t layer) const { return layer < dense_layers; }
   AttentionShape attention() const { return {heads, kv_heads, head_dim}; }

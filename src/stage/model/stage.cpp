@@ -1,6 +1,8 @@
 // The forward of one pipeline stage, written once over the operators.
 #include "stage/model/stage.h"
 
+#include "stage/model/tensor_table.h"
+
 namespace lfm2 {
 
 int64_t last_attention_layer(const ModelConfig& config) {
@@ -19,8 +21,9 @@ Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers
   const std::string embedding = "model.embed_tokens.weight";
   if (first()) embedding_ = weights.load({embedding}, {config.vocab, config.hidden});
   for (int64_t layer = layers.first; layer < layers.end(); ++layer) layers_.emplace_back(weights, config, layer);
-  if (!last()) return;
-  final_norm_ = weights.load({"model.embedding_norm.weight"}, {config.hidden});
+  if (!last() || config.end == ModelEnd::kLastLayer) return;
+  final_norm_ = weights.load({std::string(kFinalNormName)}, {config.hidden});
+  if (config.end == ModelEnd::kFinalNorm) return;
   if (!config.tied_embedding)
     lm_head_ = weights.load({"lm_head.weight"}, {config.vocab, config.hidden});
   else
@@ -58,16 +61,21 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
   scratch.release();
 }
 
-void Stage::head(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch, const Tensor& logits) const {
+Tensor Stage::hidden_states(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch) const {
   scratch.reset();
   Tensor chosen = residual;
   if (rows) {
     chosen = scratch.take(residual.dtype, {rows.dim(0), config_.hidden});
     ops.gather_rows(residual, rows, chosen);
   }
+  if (!final_norm_) return chosen;
   const Tensor normed = scratch.take(residual.dtype, {chosen.dim(0), config_.hidden});
   ops.rms_norm(chosen, final_norm_, config_.norm_eps, normed);
-  ops.matmul(normed, lm_head_, {}, logits, Write::kStore);
+  return normed;
+}
+
+void Stage::head(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch, const Tensor& logits) const {
+  ops.matmul(hidden_states(ops, residual, rows, scratch), lm_head_, {}, logits, Write::kStore);
 }
 
 }  // namespace lfm2

@@ -38,8 +38,10 @@ class Stage {
   // attention layer on. With caches, the tokens continue the cached sequences.
   void forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail = nullptr,
                const Caches* caches = nullptr) const;
-  // Last stage: final norm and LM head of chosen rows.  rows [count] int32, empty for all rows; logits [count, vocab]
-  // fp32.
+  // Last stage: chosen rows behind the final norm, or as they are where the model ends with its last layer. They lie in
+  // the scratch or are the residual itself.  rows [count] int32, empty for all rows; returns [count, hidden] act
+  Tensor hidden_states(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch) const;
+  // Last stage: LM head of these hidden states.  logits [count, vocab] fp32.
   void head(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch, const Tensor& logits) const;
 
  private:
@@ -47,8 +49,9 @@ class Stage {
   LayerRange layers_range_;
   Tensor embedding_;  // [vocab, hidden], first stage
   std::vector<Layer> layers_;
-  Tensor final_norm_;  // [hidden], last stage
-  // [vocab, hidden], last stage; the same memory as embedding_ where tied and both are on this stage.
+  Tensor final_norm_;  // [hidden], last stage, unless the model ends before it
+  // [vocab, hidden], last stage, unless the model ends before it; the same memory as embedding_ where tied and both are
+  // on this stage.
   Tensor lm_head_;
 };
 

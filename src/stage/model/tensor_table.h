@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/dtype.h"
@@ -15,6 +16,7 @@ inline constexpr int64_t kEmbeddingLayer =
     -1;  // model.embed_tokens: on the first stage, and on the last where the LM head is tied
 // model.embedding_norm and lm_head, on the last stage; the value is config.layers.
 int64_t head_layer(const ModelConfig& config);
+inline constexpr std::string_view kFinalNormName = "model.embedding_norm.weight";
 
 struct TensorSpec {
   std::string name;  // as in a Hugging Face checkpoint

@@ -24,6 +24,7 @@ SampleRange replica_samples(const SampleOffsets& offsets, int64_t replicas, int6
 
 int64_t BatchPlan::max_rows(const ResultKind& kind) const {
   if (kind.score) return max_scored;
+  if (kind.hidden != Hidden::kNone) return kind.of_last_positions() ? max_samples : max_tokens;
   switch (kind.positions) {
     case Positions::kLast:
       return max_samples;

@@ -8,9 +8,14 @@
 namespace lfm2 {
 
 ResultRing::ResultRing(Backend& backend, const Stage& stage, ResultKind kind, int64_t max_rows)
-    : backend_(backend), stage_(stage), kind_(kind) {
+    : backend_(backend), stage_(stage), kind_(kind), hidden_(stage.config().hidden) {
   const int64_t rows = std::min(max_rows, kHeadRows), vocab = stage.config().vocab, columns = kind.columns();
   for (Piece& piece : pieces_) {
+    piece.ready = backend.create_event();
+    if (kind.hidden != Hidden::kNone) {  // in the type of activations, which is fp32 or a smaller one
+      piece.host = backend.allocate_host(static_cast<size_t>(rows * stage.config().hidden) * sizeof(float));
+      continue;
+    }
     const auto logits = static_cast<size_t>(rows * vocab), top = static_cast<size_t>(rows * columns);
     piece.device = backend.allocate((logits + 2 * top) * sizeof(float));
     piece.logits = Tensor(piece.device.data(), DType::kF32, {rows, vocab});
@@ -23,7 +28,6 @@ ResultRing::ResultRing(Backend& backend, const Stage& stage, ResultKind kind, in
     } else {
       piece.host_logits = reinterpret_cast<float*>(piece.host.data());
     }
-    piece.ready = backend.create_event();
   }
   consumer_ = std::thread([this] { consumer_loop(); });
 }
@@ -37,17 +41,23 @@ void ResultRing::stop() {
   if (consumer_.joinable()) consumer_.join();
 }
 
-void ResultRing::start(const std::vector<ResultConsumer*>& consumers) { consumers_ = consumers; }
+void ResultRing::start(const std::vector<ResultConsumer*>& consumers) {
+  consumers_ = consumers;
+  hidden_.start_over();
+}
 
 void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch,
-                      const WaitUntil& wait, int64_t tag, const Tensor& targets) {
+                      const WaitUntil& wait, int64_t tag, const Tensor& targets, std::span<const int32_t> lengths) {
   const int64_t count = rows ? rows.dim(0) : residual.dim(0);
+  SampleCutter samples(lengths);
   for (int64_t done = 0; done < count; done += kHeadRows) {
     Piece& piece = pieces_[next_];
     wait([&] { return piece.ready->done(); }, Phase::kCompute);
     wait([&] { return is_free(piece); }, Phase::kWrite);
-    piece.first_row = first_row + done;
+    piece.first_row = first_row + (kind_.hidden == Hidden::kMean ? samples.ended() : done);
     piece.count = std::min(kHeadRows, count - done);
+    if (kind_.hidden == Hidden::kMean) piece.parts = samples.next(piece.count);
+    piece.states = residual.dtype;
     piece.tag = tag;
     piece.free = false;  // without the lock: the thread does not see the piece before it has arrived
     const Tensor some_rows = rows ? rows.rows(done, piece.count) : Tensor();
@@ -64,6 +74,8 @@ void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_
 
 void ResultRing::enqueue(Piece& piece, const Tensor& residual, const Tensor& rows, const Tensor& targets,
                          Scratch& scratch) {
+  if (kind_.hidden != Hidden::kNone)
+    return backend_.copy_to_host(piece.host.data(), stage_.hidden_states(backend_.ops(), residual, rows, scratch));
   const Tensor logits = piece.logits.rows(0, piece.count);
   stage_.head(backend_.ops(), residual, rows, scratch, logits);
   if (kind_.columns() == 0) return backend_.copy_to_host(piece.host_logits, logits);
@@ -105,7 +117,25 @@ std::vector<Span> ResultRing::take_finished() {
   return std::exchange(finished_, {});
 }
 
-void ResultRing::consume(const Piece& piece) const {
+// The states of a piece: those of its positions, or the means of the samples that end in it.
+ResultRows ResultRing::hidden_rows(const Piece& piece) {
+  const std::span<const float> states = kind_.hidden == Hidden::kMean
+                                            ? hidden_.means(piece.states, piece.host.data(), piece.parts)
+                                            : hidden_.convert(piece.states, piece.host.data(), piece.count);
+  return {.first = piece.first_row,
+          .count = std::ssize(states) / stage_.config().hidden,
+          .logits = states,
+          .top_ids = {},
+          .top_log_probs = {}};
+}
+
+void ResultRing::consume(const Piece& piece) {
+  if (kind_.hidden != Hidden::kNone) {
+    const ResultRows rows = hidden_rows(piece);
+    if (rows.count == 0) return;  // no sample ends in the piece
+    for (ResultConsumer* consumer : consumers_) consumer->take(rows);
+    return;
+  }
   ResultRows rows{.first = piece.first_row, .count = piece.count, .logits = {}, .top_ids = {}, .top_log_probs = {}};
   const int64_t columns = kind_.columns();
   if (columns == 0) {

@@ -1,6 +1,6 @@
 // Computes results on the last stage and hands them to the consumers. Final norm and LM head run in pieces of kHeadRows
 // rows, of which several are in flight. A thread of the ring calls the consumers, in the order of the rows, so that
-// hashing and writing run during the computation.
+// hashing and writing run during the computation. It also takes the means of hidden states.
 #pragma once
 
 #include <array>
@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "stage/io/results.h"
 #include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
+#include "stage/scoring/hidden_rows.h"
 
 namespace lfm2 {
 
@@ -35,9 +37,10 @@ class ResultRing {
   void start(const std::vector<ResultConsumer*>& consumers);  // begins a run with these consumers
   // Enqueues norm, head and copies for a micro-batch's rows of `residual`: those that `rows` [count] int32 names, or
   // all where it is empty. Their numbers in the job begin with `first_row`. `tag` is the tag of the submitted work and
-  // of the spans. With --score, `targets` [count] int32 are the tokens that the rows are to score.
+  // of the spans. With --score, `targets` [count] int32 are the tokens that the rows are to score. With --hidden mean,
+  // all rows are given, `lengths` says how many each sample has, and first_row is the first sample's number.
   void give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch, const WaitUntil& wait,
-            int64_t tag, const Tensor& targets = {});
+            int64_t tag, const Tensor& targets = {}, std::span<const int32_t> lengths = {});
   // Hands pieces that the device has finished to the thread; throws what a consumer threw.
   void advance();
   void finish(const WaitUntil& wait);  // returns when the consumers have taken everything
@@ -52,6 +55,8 @@ class ResultRing {
     float* host_logits = nullptr;
     int32_t* host_ids = nullptr;
     float* host_log_probs = nullptr;
+    DType states = DType::kF32;     // --hidden: the type of those in `host`
+    std::vector<SampleRows> parts;  // --hidden mean: which rows are whose
     std::unique_ptr<Event> ready;
     int64_t first_row = 0, count = 0, tag = 0;
     bool free = true;  // guarded by mutex_
@@ -59,7 +64,8 @@ class ResultRing {
   void enqueue(Piece& piece, const Tensor& residual, const Tensor& rows, const Tensor& targets, Scratch& scratch);
   bool is_free(const Piece& piece);
   void consumer_loop();
-  void consume(const Piece& piece) const;
+  void consume(const Piece& piece);
+  ResultRows hidden_rows(const Piece& piece);
 
   Backend& backend_;
   const Stage& stage_;
@@ -75,6 +81,7 @@ class ResultRing {
   std::vector<Span> finished_;
   std::exception_ptr error_;
   bool stopping_ = false;
+  HiddenRows hidden_;     // --hidden; used by the thread alone
   std::thread consumer_;  // last, because it uses the members above
 };
 

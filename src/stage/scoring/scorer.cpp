@@ -22,7 +22,7 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
   Backend& backend = links.backend;
   const Stage& stage = links.stage;
   const int64_t cut = last_attention_layer(stage.config());
-  tail_length_ = kind.positions == Positions::kLast ? tail_length(stage.config()) : 0;
+  tail_length_ = kind.of_last_positions() ? tail_length(stage.config()) : 0;
   cuts_tails_ = tail_length_ > 0 && cut >= stage.layers().first && cut < stage.layers().end();
   gets_tails_ = tail_length_ > 0 && cut < stage.layers().first;
   const size_t array_bytes = max_array_bytes();
@@ -88,6 +88,7 @@ Scorer::IndexArrays Scorer::lay_out(const Next& next, std::byte* memory) const {
 void Scorer::prepare(StageBuffer& buffer, std::span<const int32_t> ids) {
   const IndexArrays host = lay_out(next_, buffer.staging.data());
   buffer.micro_batch = lay_out(next_, buffer.arrays.data());
+  if (kind_.hidden == Hidden::kMean) buffer.lengths = next_.content.lengths;
   std::copy(ids.begin(), ids.end(), host.ids.as<int32_t>());
   // Appends `length` tokens of a sample, which count their positions from 0, to the batch.
   const auto add = [](const Batch& batch, int64_t sample, int64_t& token, int64_t length) {
@@ -178,15 +179,16 @@ void Scorer::give_result(const Action& action) {
   const IndexArrays& arrays = buffer.micro_batch;
   const MicroBatch& micro_batch = arrays.samples;
   if (results_) {
-    const bool all = kind_.positions == Positions::kAll && !kind_.score;
-    const Tensor rows = kind_.score ? arrays.scored_rows : all ? Tensor() : arrays.last_rows;
-    const int64_t first_row = kind_.score ? plan_.first_scored + micro_batch.first_scored
-                              : all       ? plan_.first_token + micro_batch.first_token
-                                          : plan_.first_sample + micro_batch.first_sample;
+    const bool last = kind_.of_last_positions(), mean = kind_.hidden == Hidden::kMean;
+    const Tensor rows = kind_.score ? arrays.scored_rows : last ? arrays.last_rows : Tensor();
+    const int64_t first_row = kind_.score    ? plan_.first_scored + micro_batch.first_scored
+                              : last || mean ? plan_.first_sample + micro_batch.first_sample
+                                             : plan_.first_token + micro_batch.first_token;
     const auto until = [&](const std::function<bool()>& done, Phase phase) {
       run_.wait(done, phase, action.micro_batch);
     };
-    results_->give(output_of(buffer), rows, first_row, scratch_, until, 2 * action.micro_batch + 1, arrays.targets);
+    results_->give(output_of(buffer), rows, first_row, scratch_, until, 2 * action.micro_batch + 1, arrays.targets,
+                   buffer.lengths);
   }
   links_.backend.compute().record(*buffer.taken);
 }

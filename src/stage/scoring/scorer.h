@@ -67,6 +67,7 @@ class Scorer {
     // The index arrays of the micro-batch in this buffer: on the host, to be copied from, and on the device.
     Buffer staging, arrays;
     IndexArrays micro_batch;
+    std::vector<int32_t> lengths;     // --hidden mean: those of its samples
     std::unique_ptr<Event> computed;  // the layers have computed the micro-batch in this buffer
     std::unique_ptr<Event> taken;     // last stage: the head has read the rows in this buffer
   };

@@ -210,6 +210,14 @@ ShardSet ShardSet::open(const std::filesystem::path& folder) {
   return set;
 }
 
+void ShardSet::leave_out_behind(int64_t layers, ModelEnd end) {
+  expect(layers >= 1 && layers <= config_.layers, "ShardSet::leave_out_behind: not layers of the model");
+  config_.layers = layers;
+  config_.layer_types.resize(static_cast<size_t>(layers));
+  config_.dense_layers = std::min(config_.dense_layers, layers);
+  config_.end = end;
+}
+
 const ShardTensor& ShardSet::find(const std::string& name) const {
   const auto at = index_.find(name);
   expect(at != index_.end(), "ShardSet::find: no such tensor in the model");

@@ -159,12 +159,16 @@ void ShardWeights::expect_all_loaded(const std::vector<const ShardTensor*>& tens
 
 std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, LayerRange layers, bool first_stage,
                                               bool last_stage) {
+  const ModelConfig& config = shards.config();
+  const int64_t head = shards.stages().back().end();  // of the whole model, whose first layers may be all that runs
+  const bool has_head = last_stage && config.end == ModelEnd::kLmHead;
+  const bool has_norm = last_stage && config.end != ModelEnd::kLastLayer;
   std::vector<const ShardTensor*> tensors;
   for (const ShardTensor& tensor : shards.tensors()) {
     const int64_t layer = tensor.spec.layer;
-    const bool needed = layer == kEmbeddingLayer ? first_stage || (last_stage && shards.config().tied_embedding)
-                        : layer == head_layer(shards.config()) ? last_stage
-                                                               : layer >= layers.first && layer < layers.end();
+    const bool needed = layer == kEmbeddingLayer ? first_stage || (has_head && config.tied_embedding)
+                        : layer == head          ? (tensor.spec.name == kFinalNormName ? has_norm : has_head)
+                                                 : layer >= layers.first && layer < layers.end();
     if (needed) tensors.push_back(&tensor);
   }
   return tensors;

@@ -67,8 +67,8 @@ class ShardWeights : public WeightSource {
   std::vector<std::thread> readers_;  // last, because the threads use all of the above
 };
 
-// The tensors of a stage: those of its layers and, at the ends of the pipeline, embedding, final norm and LM head. A
-// tied embedding is on the first and on the last stage.
+// The tensors of a stage: those of its layers and, at the ends of the pipeline, embedding, final norm and LM head as
+// far as config().end says. A tied embedding is on the first and on the last stage.
 std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, LayerRange layers, bool first_stage,
                                               bool last_stage);
 

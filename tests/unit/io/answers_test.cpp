@@ -206,6 +206,39 @@ TEST_F(AnswersTest, BatchWithoutATokenizer) {
   EXPECT_EQ(content[0]["bytes"], nullptr);
 }
 
+TEST_F(AnswersTest, Embeddings) {
+  const SampleNames names{"\"a\"", "", "\"c\""};
+  SampleErrors errors;
+  errors.push_back(2, "line 3: wrong");
+  const EmbeddingLines lines{.tokens = {0, 5, 6, 7}, .in_base64 = {0, 0, 1, 1}, .errors = &errors};
+  job_.names = &names;
+  job_.embeddings = &lines;
+  EmbeddingAnswer answer;
+  answer.add(std::vector<float>{3, -4}, false);
+  answer.add(std::vector<float>{0, 0}, false);
+  EXPECT_EQ(
+      answer.take(0, job_),
+      R"({"id":"batch_req_0","custom_id":"a","response":{"status_code":200,"request_id":"req_0","body":{"object":"list",)"
+      R"("data":[{"object":"embedding","index":0,"embedding":[0.6,-0.8]},{"object":"embedding","index":1,"embedding":)"
+      R"([0,0]}],"model":"lfm2","usage":{"prompt_tokens":5,"total_tokens":5}}},"error":null})"
+      "\n");
+  // Of one, two and three values: the bytes of 1.0f are 00 00 80 3f.
+  const auto in_base64 = [&](const std::vector<float>& state) {
+    answer.add(state, true);
+    const Json line = parse_json(answer.take(1, job_), "answer");
+    EXPECT_EQ(line["custom_id"], nullptr);
+    EXPECT_EQ(line["response"]["body"]["usage"]["prompt_tokens"], 1);
+    return line["response"]["body"]["data"][0]["embedding"].get<std::string>();
+  };
+  EXPECT_EQ(in_base64({2}), "AACAPw==");
+  EXPECT_EQ(in_base64({0, -3}), "AAAAAAAAgL8=");
+  EXPECT_EQ(in_base64({0, 0, 7}), "AAAAAAAAAAAAAIA/");
+  answer.add(std::vector<float>{1, 1}, true);
+  const Json refused = parse_json(answer.take(2, job_), "answer");
+  EXPECT_EQ(refused["response"], (Json{{"status_code", 400}, {"request_id", "req_2"}, {"body", nullptr}}));
+  EXPECT_EQ(refused["error"]["message"], "line 3: wrong");
+}
+
 TEST_F(AnswersTest, Errors) {
   Completion made;
   made.sample = 7;

@@ -49,6 +49,22 @@ TEST(OptionsTest, EverythingAtOnce) {
   EXPECT_TRUE(options.quiet);
 }
 
+TEST(OptionsTest, HiddenStatesAreAKindOfResult) {
+  for (const auto& [name, kind] : {std::pair{"last", Hidden::kLast}, {"mean", Hidden::kMean}, {"all", Hidden::kAll}}) {
+    const ParsedCommandLine parsed =
+        parse({"--weights", "s", "--hidden", name, "--after-layer", "3", "--input", "i.jsonl", "--output", "o.h5"});
+    ASSERT_TRUE(parsed.run) << parsed.text;
+    const ResultKind& results = parsed.options.results;
+    EXPECT_EQ(results.hidden, kind);
+    EXPECT_EQ(results.after_layer, 3);
+    EXPECT_EQ(results.positions, kind == Hidden::kAll ? Positions::kAll : Positions::kLast);
+    EXPECT_EQ(results.of_last_positions(), kind == Hidden::kLast);
+    EXPECT_EQ(positions_name(results), name);
+    EXPECT_EQ(states_name(results), "after layer 3");
+    EXPECT_EQ(continues_samples(parsed.options), false);
+  }
+}
+
 TEST(OptionsTest, ScoringIsAKindOfResult) {
   const ParsedCommandLine parsed =
       parse({"--weights", "s", "--score", "--stride", "8", "--input", "i.jsonl", "--output", "o.jsonl"});
@@ -89,6 +105,18 @@ TEST(OptionsTest, MistakesAreOneLineAndCode64) {
       {"--weights", "s", "--score", "--answers", "a.bin"},
       {"--weights", "s", "--score", "--stride", "0"},
       {"--weights", "s", "--stride", "8"},
+      {"--weights", "s", "--hidden", "first"},
+      {"--weights", "s", "--hidden", "last", "--score"},
+      {"--weights", "s", "--hidden", "last", "--logits", "last"},
+      {"--weights", "s", "--hidden", "last", "--top-logprobs", "2"},
+      {"--weights", "s", "--hidden", "last", "--generate", "2"},
+      {"--weights", "s", "--hidden", "last", "--prompt", "a"},
+      {"--weights", "s", "--hidden", "last", "--temperature", "1"},
+      {"--weights", "s", "--hidden", "last", "--answers", "a.h5"},
+      {"--weights", "s", "--hidden", "last", "--output", "o.bin"},
+      {"--weights", "s", "--hidden", "last", "--replicas", "2", "--output", "o.jsonl"},
+      {"--weights", "s", "--hidden", "last", "--after-layer", "0"},
+      {"--weights", "s", "--after-layer", "1"},
       {"--weights", "s", "--quiet", "--verbose"}};
   for (const auto& mistake : mistakes) {
     const ParsedCommandLine parsed = parse(mistake);

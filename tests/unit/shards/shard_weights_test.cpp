@@ -3,6 +3,7 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -121,6 +122,34 @@ TEST(ShardWeightsTest, FeedForwardsArePaddedWithZeros) {
       expect_padded(source, dense, ffn, gate_up, down);
       for (int64_t e = 0; e < kExperts; ++e)
         expect_padded(source, fmt::format("{}{}.", moe, e), moe_ffn, all_gate_up.at(e), all_down.at(e));
+    }
+}
+
+// A job of hidden states loads the layers that it asks for, and neither the LM head nor a final norm without need.
+TEST(ShardWeightsTest, WhatStandsBehindTheModelsEndIsNotLoaded) {
+  const SynthSource source(config_text(12, 100), "config", 1, DType::kF32);
+  for (const ModelEnd end : {ModelEnd::kLmHead, ModelEnd::kFinalNorm, ModelEnd::kLastLayer})
+    for (const int64_t layers : {1, 2}) {
+      SCOPED_TRACE(testing::Message() << layers << " layers, end " << static_cast<int>(end));
+      Loaded loaded(source, DType::kF32);
+      loaded.shards->leave_out_behind(layers, end);
+      const ModelConfig& config = loaded.shards->config();
+      const LayerRange all{0, layers};
+      const Stage stage(*loaded.weights, config, all);
+      EXPECT_TRUE(stage.last());
+      loaded.weights->finish();
+      const std::vector<const ShardTensor*> tensors = stage_tensors(*loaded.shards, all, true, true);
+      EXPECT_NO_THROW(loaded.weights->expect_all_loaded(tensors));
+      EXPECT_EQ(held_bytes(tensors, DType::kF32), loaded.weights->bytes());
+      EXPECT_EQ(stage_memory(config, all, DType::kF32, DType::kF32, 8, 1).weight_bytes, loaded.weights->bytes());
+      const auto has = [&](const std::string& name) {
+        return std::any_of(tensors.begin(), tensors.end(),
+                           [&](const ShardTensor* tensor) { return tensor->spec.name.starts_with(name); });
+      };
+      EXPECT_TRUE(has("model.embed_tokens."));
+      EXPECT_EQ(has("model.layers.1."), layers == 2);
+      EXPECT_EQ(has(std::string(kFinalNormName)), end != ModelEnd::kLastLayer);
+      EXPECT_EQ(has("lm_head."), end == ModelEnd::kLmHead && !config.tied_embedding);
     }
 }
 

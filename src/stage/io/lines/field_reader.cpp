@@ -98,11 +98,14 @@ const std::string* FieldReader::text(const std::string& key) {
 
 std::vector<int32_t> FieldReader::ids(const std::string& key) {
   const OrderedJson* value = find(key);
+  return value != nullptr ? ids(key, *value) : std::vector<int32_t>();
+}
+
+std::vector<int32_t> FieldReader::ids(const std::string& key, const OrderedJson& value) const {
   std::vector<int32_t> ids;
-  if (value == nullptr) return ids;
-  if (!value->is_array()) refuse_field(where_, key, *value, "a list of token ids");
-  ids.reserve(value->size());
-  for (const OrderedJson& id : *value) {
+  if (!value.is_array()) refuse_field(where_, key, value, "a list of token ids");
+  ids.reserve(value.size());
+  for (const OrderedJson& id : value) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(context_.vocab))
       refuse_field(where_, key, id, fmt::format("token ids from 0 to {}", context_.vocab - 1));
     ids.push_back(id.get<int32_t>());

@@ -37,6 +37,8 @@ class FieldReader {
   bool flag(const std::string& key);
   const std::string* text(const std::string& key);
   std::vector<int32_t> ids(const std::string& key);
+  // The ids in `value`, which stands under `key`.
+  std::vector<int32_t> ids(const std::string& key, const OrderedJson& value) const;
   std::vector<std::string> stops(const std::string& key);  // one text, or a list of them
   // {"id": bias}, as in OpenAI's interface; sorted by id.
   std::vector<std::pair<int32_t, float>> biases(const std::string& key);

@@ -17,8 +17,10 @@ namespace lfm2 {
 
 namespace {
 
-constexpr std::string_view kCompletionsUrl = "/v1/completions", kChatUrl = "/v1/chat/completions";
+constexpr std::string_view kCompletionsUrl = "/v1/completions", kChatUrl = "/v1/chat/completions",
+                           kEmbeddingsUrl = "/v1/embeddings";
 constexpr int32_t kMaxLogProbs = 1024, kMaxChoices = 128;
+constexpr size_t kMaxInputs = 2048;  // of a line of /v1/embeddings; as OpenAI's
 
 }  // namespace
 
@@ -149,6 +151,38 @@ void read_body(const OrderedJson& body, bool chat, const LineContext& context, c
   check_length(line.ids, context, where);
 }
 
+// The body of a line of /v1/embeddings: its inputs are texts or lists of ids, one or a list of them.
+void read_embeddings_body(const OrderedJson& body, const LineContext& context, const std::string& where,
+                          RequestLine& line) {
+  FieldReader fields(body, context, where);
+  const OrderedJson* input = fields.find("input");
+  const bool some = input != nullptr && input->is_array() && !input->empty();
+  const bool list = some && (input->front().is_array() || input->front().is_string());
+  if (input == nullptr || (!input->is_string() && !some) || (list && input->size() > kMaxInputs))
+    refuse_field(where, "input", input != nullptr ? *input : OrderedJson(),
+                 fmt::format("text, a list of token ids, or a list of at most {} of these", kMaxInputs));
+  const auto add = [&](const OrderedJson& one) {
+    const std::vector<int32_t> ids =
+        one.is_string() ? encode(one.get_ref<const std::string&>(), true, context, where) : fields.ids("input", one);
+    check_length(ids, context, where);
+    line.inputs.push_back(static_cast<int32_t>(ids.size()));
+    line.ids.insert(line.ids.end(), ids.begin(), ids.end());
+  };
+  if (list)
+    std::for_each(input->begin(), input->end(), add);
+  else
+    add(*input);
+  if (const std::string* format = fields.text("encoding_format")) {
+    if (*format != "float" && *format != "base64")
+      refuse_field(where, "encoding_format", OrderedJson(*format), "\"float\" or \"base64\"");
+    line.base64 = *format == "base64";
+  }
+  const std::optional<int64_t> dimensions = fields.integer("dimensions", 1, INT32_MAX);
+  if (dimensions && *dimensions != context.hidden)
+    refuse_field(where, "dimensions", OrderedJson(*dimensions), fmt::format("hidden_size = {}", context.hidden));
+  fields.expect_all_known(true);
+}
+
 RequestLine parse_batch_line(const OrderedJson& json, const LineContext& context, const std::string& where) {
   RequestLine line;
   FieldReader fields(json, context, where);
@@ -160,16 +194,22 @@ RequestLine parse_batch_line(const OrderedJson& json, const LineContext& context
     const std::string *method = fields.text("method"), *url = fields.text("url");
     if (method == nullptr || *method != "POST")
       refuse_field(where, "method", method != nullptr ? OrderedJson(*method) : OrderedJson(), "\"POST\"");
-    if (url == nullptr || (*url != kCompletionsUrl && *url != kChatUrl))
+    const bool fits =
+        url != nullptr && (context.embeddings ? *url == kEmbeddingsUrl : *url == kCompletionsUrl || *url == kChatUrl);
+    if (!fits)
       refuse_field(where, "url", url != nullptr ? OrderedJson(*url) : OrderedJson(),
-                   fmt::format("{} or {}", kCompletionsUrl, kChatUrl));
+                   context.embeddings ? fmt::format("{}, as the first line has", kEmbeddingsUrl)
+                                      : fmt::format("{} or {}", kCompletionsUrl, kChatUrl));
     const OrderedJson* body = fields.find("body");
     if (body == nullptr || !body->is_object())
       refuse_field(where, "body", body != nullptr ? *body : OrderedJson(), "an object");
     fields.expect_all_known(false);
     const bool chat = *url == kChatUrl;
     if (chat) line.rules.form = LineForm::kChatCompletion;
-    read_body(*body, chat, context, where, line);
+    if (context.embeddings)
+      read_embeddings_body(*body, context, where, line);
+    else
+      read_body(*body, chat, context, where, line);
   } catch (const Error& error) {
     return faulty_line(line.name, line.rules.form, error.what());
   }
@@ -212,16 +252,20 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
   const auto expect_continued = [&] {
     if (!context.continues)
       throw Error(ExitCode::kData,
-                  context.scores
-                      ? fmt::format("{}: is to be continued, expected \"input_ids\" or \"text\" with --score", where)
+                  context.scores || context.states
+                      ? fmt::format("{}: is to be continued, expected \"input_ids\" or \"text\" with {}", where,
+                                    context.scores ? "--score" : "--hidden")
                       : fmt::format("{}: is to be continued, but the first line of this job is to be scored: expected "
                                     "lines of one kind, or --generate for all",
                                     where));
   };
   if (json.contains("custom_id") || json.contains("body")) {
-    expect_continued();
+    if (!context.embeddings) expect_continued();
     return parse_batch_line(json, context, where);
   }
+  if (context.embeddings)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: is no batch line, expected one for {}, as the first line is", where, kEmbeddingsUrl));
   RequestLine line;
   line.rules.form = form_of(json, where);
   FieldReader fields(json, context, where);
@@ -279,6 +323,11 @@ bool has_one_of(std::string_view line, std::initializer_list<const char*> keys) 
 }  // namespace
 
 bool is_batch_line(std::string_view line) { return has_one_of(line, {"custom_id", "body"}); }
+bool is_embeddings_line(std::string_view line) {
+  if (!is_batch_line(line)) return false;
+  const OrderedJson json = parse_ordered_json(line, "");
+  return json.contains("url") && json["url"] == kEmbeddingsUrl;
+}
 bool is_continued(std::string_view first_line) {
   return has_one_of(first_line, {"custom_id", "body", "prompt", "messages"});
 }

@@ -16,12 +16,14 @@ class TextModel;
 
 // What lines are read with.
 struct LineContext {
-  int64_t vocab = 0, max_positions = 0;
+  int64_t vocab = 0, max_positions = 0, hidden = 0;
   const TextModel* text = nullptr;  // null: lines of ids only
   std::string text_error = {};      // then what a line of text is refused with
   bool strict = false;              // a faulty batch line is an error like any other
   bool continues = false;           // the job continues samples, so their lines may say how
   bool scores = false;              // --score: lines may name a target
+  bool states = false;              // --hidden
+  bool embeddings = false;          // the lines are batch lines of /v1/embeddings
   std::time_t now = 0;              // the date of templates that ask for it
 };
 
@@ -29,8 +31,10 @@ struct RequestLine {
   std::vector<int32_t> ids;
   std::string name;  // "id" or "custom_id" as JSON text; "": it has none
   SampleRules rules;
-  int64_t scored = 0;      // with --score: how many ids, the last ones, are scored
-  std::string error = {};  // of a batch line: why it is answered with an error; such a line has no ids
+  int64_t scored = 0;                // with --score: how many ids, the last ones, are scored
+  std::vector<int32_t> inputs = {};  // of /v1/embeddings: how many ids each of its inputs has
+  bool base64 = false;               // of /v1/embeddings: the answer is to be in base64
+  std::string error = {};            // of a batch line: why it is answered with an error; such a line has no ids
 };
 
 // A batch line that is answered with an error.
@@ -55,8 +59,9 @@ std::vector<int32_t> encode(std::string_view text, bool special, const LineConte
 // Error(kData) where so many tokens are none, or leave no room in the model's positions.
 void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where);
 
-// Whether the text is meant as a batch line.
+// Whether the text is meant as a batch line, and as one of /v1/embeddings.
 bool is_batch_line(std::string_view line);
+bool is_embeddings_line(std::string_view line);
 // Whether a job without --generate continues its samples: decided by its first line.
 bool is_continued(std::string_view first_line);
 

@@ -46,6 +46,7 @@ class SampleNames {
   std::string lines(size_t first) const {
     std::string lines;
     for (size_t sample = first; sample < std::min(first + kPiece, size()); ++sample) (lines += (*this)[sample]) += '\n';
+    rest();
     return lines;
   }
   void add_lines(std::string_view lines) {
@@ -55,6 +56,8 @@ class SampleNames {
       at = end + 1;
     }
   }
+
+  void rest() const { text_.rest(); }  // see TemporaryRange
 
   void set_memory_limit(uint64_t bytes) { text_.set_memory_limit(bytes); }  // a test lowers it
   bool is_on_disk() const { return text_.is_on_disk(); }

@@ -39,7 +39,9 @@ void TemporaryRange::swap(TemporaryRange& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(capacity_, other.capacity_);
   std::swap(file_, other.file_);
+  std::swap(file_begin_, other.file_begin_);
   std::swap(file_bytes_, other.file_bytes_);
+  std::swap(file_is_full_, other.file_is_full_);
 }
 
 void TemporaryRange::grow(uint64_t bytes) {
@@ -57,13 +59,22 @@ void TemporaryRange::grow(uint64_t bytes) {
   const uint64_t end = std::min((wanted + kPieceBytes - 1) / kPieceBytes * kPieceBytes, most_);
   if (bytes <= in_memory_ || !map_file(capacity_, end - capacity_)) map_memory(capacity_, end - capacity_, bytes);
   capacity_ = end;
+  rest();
+}
+
+void TemporaryRange::rest() const {
+  // A shared mapping of a file: the pages are the file's, so what was written stays.
+  if (file_bytes_ > 0) ::madvise(data_ + file_begin_, file_bytes_, MADV_DONTNEED);
 }
 
 // False where no temporary file can hold the bytes.
 bool TemporaryRange::map_file(uint64_t first, uint64_t bytes) {
+  if (file_is_full_) return false;
+  file_is_full_ = true;  // unless what follows succeeds
   if (file_.get() < 0) {
     file_ = FileDescriptor(::open(temporary_folder().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
     if (file_.get() < 0) return false;
+    file_begin_ = first;
   }
   // Disk space is taken now: a write into a mapping that finds none would end the process.
   if (::posix_fallocate(file_.get(), static_cast<off_t>(file_bytes_), static_cast<off_t>(bytes)) != 0) return false;
@@ -71,6 +82,7 @@ bool TemporaryRange::map_file(uint64_t first, uint64_t bytes) {
              static_cast<off_t>(file_bytes_)) == MAP_FAILED)
     return false;
   file_bytes_ += bytes;
+  file_is_full_ = false;
   return true;
 }
 

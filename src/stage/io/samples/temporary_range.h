@@ -30,6 +30,10 @@ class TemporaryRange {
   // Error(kUnavailable) where neither a temporary file nor memory can hold them.
   void grow(uint64_t bytes);
 
+  // Whoever goes through the bytes calls this from time to time: what lies in the file need not stay in memory, from
+  // which it would only go once memory is short. Nothing that was written is lost.
+  void rest() const;
+
   void set_memory_limit(uint64_t bytes) { in_memory_ = bytes; }  // a test lowers it
   bool is_on_disk() const { return file_.get() >= 0; }
 
@@ -43,7 +47,8 @@ class TemporaryRange {
   std::byte* data_ = nullptr;  // `most_` addresses, mapped up to capacity_
   uint64_t capacity_ = 0;
   FileDescriptor file_;
-  uint64_t file_bytes_ = 0;
+  uint64_t file_begin_ = 0, file_bytes_ = 0;  // what lies in the file: one piece, behind the first bytes
+  bool file_is_full_ = false;
 };
 
 }  // namespace lfm2
