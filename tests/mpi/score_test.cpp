@@ -100,6 +100,26 @@ class ScoreTest : public testing::Test {
     for (const Json& line : lines) text += json_text(line) + "\n";
     write_bytes(folder_ / name, text);
   }
+  // Nothing follows a sample's last token, so a sample may have one more than the model has positions.
+  void expect_one_token_more(const std::string& shards, size_t positions) {
+    const Json &whole = golden().at("windows").at("input_ids")[0], &expected = golden().at("cases").at("tiny-dense");
+    const Json ids(std::vector<Json>(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(positions) + 1));
+    write_lines("more.jsonl",
+                {{{"input_ids", ids}}, {{"input_ids", {ids[0]}}, {"target", Json(ids.begin() + 1, ids.end())}}});
+    const Arguments job{"--weights", shards, "--input", folder_ / "more.jsonl", "--dtype", "fp32"};
+    const std::vector<Json> found = lines_of(output_of(2, job, "more.out.jsonl"));
+    ASSERT_EQ(found.size(), 2u);
+    ASSERT_EQ(found[0].at("logprobs").size(), positions);
+    EXPECT_EQ(found[0].at("logprobs"), found[1].at("logprobs"));
+    for (size_t t = 0; t < positions; ++t)
+      EXPECT_NEAR(found[0].at("logprobs")[t].get<double>(), expected.at("logprobs")[0][t].get<double>(), kTolerance);
+    write_lines("more.jsonl",
+                {{{"input_ids", Json(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(positions) + 2)}}});
+    const Outcome refused = run(1, job, {});
+    EXPECT_EQ(refused.exit_code, 65);
+    EXPECT_NE(refused.err.find("8 tokens, expected 1 to max_position_embeddings + 1 = 7"), std::string::npos)
+        << refused.err;
+  }
   static void expect_made(Arguments arguments) {
     arguments.insert(arguments.begin(), LFM2_WEIGHTS_TOOLS_PROGRAM);
     arguments.push_back("-q");
@@ -228,6 +248,7 @@ TEST_F(ScoreTest, LongTextsGoThroughInWindows) {
   arguments.insert(arguments.end(), {"--replicas", "2"});
   EXPECT_TRUE(output_of(2, arguments, "o.h5") == whole);
   EXPECT_EQ(run(1, job, {}).exit_code, 65);  // without windows these are too long
+  expect_one_token_more(shards, expected.at("max_positions"));
   EXPECT_EQ(run(1, job, {"--stride", std::to_string(expected.at("max_positions").get<int>())}).exit_code, 64);
 }
 
