@@ -88,6 +88,9 @@ void JobText::read_generation_config(const std::filesystem::path& folder) {
     file = folder / shard::kGenerationConfigFile;
   }
   generation_config_ = GenerationConfig::parse(read_text_file(file, kMaxGenerationConfigBytes), file.string());
+  if (generation_config_.stop.empty()) return;
+  if (!model_) throw Error(ExitCode::kData, fmt::format("{}: \"stop_strings\": {}", file.string(), missing_));
+  stops_ = true;
 }
 
 Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
