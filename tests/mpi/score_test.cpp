@@ -309,5 +309,34 @@ TEST_F(ScoreTest, AStoppedRunEndsWithTheSameFigures) {
   }
 }
 
+// A run that could not give its output the final name has finished all samples. What goes on has nothing to compute,
+// and says the same figures.
+TEST_F(ScoreTest, WhatIsFinishedHasItsFiguresWithoutARun) {
+  const Arguments job{"--weights", golden_shards("tiny-moe", 4), "--samples", "2000", "--micro-batch", "8", "--length",
+                      "24"};
+  const auto figures = [](const std::string& text) {
+    const size_t begin = text.find("scores "), end = text.find('\n', text.find("perplexity ", begin));
+    return begin == std::string::npos ? "" : text.substr(begin, end - begin);
+  };
+  const std::string whole = output_of(2, job, "o.jsonl"), expected = figures(out_);
+  EXPECT_NE(expected.find(" by token (46000)"), std::string::npos) << out_;
+  std::filesystem::remove(folder_ / "o.jsonl");
+  Arguments arguments = job;
+  arguments.insert(arguments.end(), {"--score", "--output", folder_ / "o.jsonl"});
+  {
+    RunningProgram program(stage_command(2, arguments));
+    for (int i = 0; i < 20000 && !any_finished(folder_ / "o.jsonl"); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::filesystem::create_directory(folder_ / "o.jsonl");
+    ASSERT_NE(program.wait().exit_code, 0);
+  }
+  std::filesystem::remove(folder_ / "o.jsonl");
+  const Outcome outcome = run(2, job, {"--output", folder_ / "o.jsonl", "--resume"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("all 2000 samples were finished before"), std::string::npos) << outcome.out;
+  EXPECT_EQ(figures(outcome.out), expected);
+  EXPECT_TRUE(read_bytes(folder_ / "o.jsonl") == whole);
+}
+
 }  // namespace
 }  // namespace lfm2::test
