@@ -5,7 +5,7 @@ Both run the tasks of tests/evaluation on the trained model of tests/golden/kjv-
 a copy of it whose tokenizer adds no token that begins a text. Compared are the log-likelihood of every request (by token within 1e-4)
 and whether it was the likeliest, all texts that were generated, and all figures of the tasks; then the log-probability of every scored
 token with transformers' own, and the same bits for 1, 2 and 4 ranks. Once more in bf16, where only the figures are looked at.
-Needs lm-eval, torch and transformers; four minutes on two cores:
+Needs lm-eval, torch and transformers; ten minutes of processor time, most of them of transformers:
 
     python3 -m venv /tmp/lme && /tmp/lme/bin/pip install lm-eval==0.4.13 torch transformers==5.17.0 accelerate
     /tmp/lme/bin/python tests/reference/lm_eval_check.py build/cpu/bin/lfm2_stage build/cpu/bin/weights-tools
