@@ -13,7 +13,7 @@ namespace lfm2 {
 
 class TextModel;
 
-// What lines are read with.
+// What lines are read with. max_positions: no sample has more tokens.
 struct LineContext {
   int64_t vocab = 0, max_positions = 0, hidden = 0;
   const TextModel* text = nullptr;  // null: lines of ids only
@@ -46,6 +46,9 @@ RequestLine faulty_line(std::string name, LineForm form, std::string error);
 RequestLine parse_request_line(std::string_view line, const LineContext& context, const std::string& where);
 // A line of .txt: its text as it stands.
 RequestLine parse_text_line(std::string_view line, const LineContext& context, const std::string& where);
+
+// The most tokens of a sample, in words.
+std::string max_length_text(int64_t most, bool scores);
 
 // Whether the text is meant as a batch line, and as one of /v1/embeddings.
 bool is_batch_line(std::string_view line);
