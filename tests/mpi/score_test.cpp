@@ -100,6 +100,26 @@ class ScoreTest : public testing::Test {
     for (const Json& line : lines) text += json_text(line) + "\n";
     write_bytes(folder_ / name, text);
   }
+  // Nothing follows a sample's last token, so a sample may have one more than the model has positions.
+  void expect_one_token_more(const std::string& shards, size_t positions) {
+    const Json &whole = golden().at("windows").at("input_ids")[0], &expected = golden().at("cases").at("tiny-dense");
+    const Json ids(std::vector<Json>(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(positions) + 1));
+    write_lines("more.jsonl",
+                {{{"input_ids", ids}}, {{"input_ids", {ids[0]}}, {"target", Json(ids.begin() + 1, ids.end())}}});
+    const Arguments job{"--weights", shards, "--input", folder_ / "more.jsonl", "--dtype", "fp32"};
+    const std::vector<Json> found = lines_of(output_of(2, job, "more.out.jsonl"));
+    ASSERT_EQ(found.size(), 2u);
+    ASSERT_EQ(found[0].at("logprobs").size(), positions);
+    EXPECT_EQ(found[0].at("logprobs"), found[1].at("logprobs"));
+    for (size_t t = 0; t < positions; ++t)
+      EXPECT_NEAR(found[0].at("logprobs")[t].get<double>(), expected.at("logprobs")[0][t].get<double>(), kTolerance);
+    write_lines("more.jsonl",
+                {{{"input_ids", Json(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(positions) + 2)}}});
+    const Outcome refused = run(1, job, {});
+    EXPECT_EQ(refused.exit_code, 65);
+    EXPECT_NE(refused.err.find("8 tokens, expected 1 to max_position_embeddings + 1 = 7"), std::string::npos)
+        << refused.err;
+  }
   static void expect_made(Arguments arguments) {
     arguments.insert(arguments.begin(), LFM2_WEIGHTS_TOOLS_PROGRAM);
     arguments.push_back("-q");
@@ -229,6 +249,7 @@ TEST_F(ScoreTest, LongTextsGoThroughInWindows) {
   arguments.insert(arguments.end(), {"--replicas", "2"});
   EXPECT_TRUE(output_of(2, arguments, "o.h5") == whole);
   EXPECT_EQ(run(1, job, {}).exit_code, 65);  // without windows these are too long
+  expect_one_token_more(shards, expected.at("max_positions"));
   EXPECT_EQ(run(1, job, {"--stride", std::to_string(expected.at("max_positions").get<int>())}).exit_code, 64);
 }
 
@@ -287,6 +308,35 @@ TEST_F(ScoreTest, AStoppedRunEndsWithTheSameFigures) {
     EXPECT_TRUE(read_bytes(folder_ / name) == whole);
     EXPECT_EQ(report().at("scores"), scores);
   }
+}
+
+// A run that could not give its output the final name has finished all samples. What goes on has nothing to compute,
+// and says the same figures.
+TEST_F(ScoreTest, WhatIsFinishedHasItsFiguresWithoutARun) {
+  const Arguments job{"--weights", golden_shards("tiny-moe", 4), "--samples", "2000", "--micro-batch", "8", "--length",
+                      "24"};
+  const auto figures = [](const std::string& text) {
+    const size_t begin = text.find("scores "), end = text.find('\n', text.find("perplexity ", begin));
+    return begin == std::string::npos ? "" : text.substr(begin, end - begin);
+  };
+  const std::string whole = output_of(2, job, "o.jsonl"), expected = figures(out_);
+  EXPECT_NE(expected.find(" by token (46000)"), std::string::npos) << out_;
+  std::filesystem::remove(folder_ / "o.jsonl");
+  Arguments arguments = job;
+  arguments.insert(arguments.end(), {"--score", "--output", folder_ / "o.jsonl"});
+  {
+    RunningProgram program(stage_command(2, arguments));
+    for (int i = 0; i < 20000 && !any_finished(folder_ / "o.jsonl"); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::filesystem::create_directory(folder_ / "o.jsonl");
+    ASSERT_NE(program.wait().exit_code, 0);
+  }
+  std::filesystem::remove(folder_ / "o.jsonl");
+  const Outcome outcome = run(2, job, {"--output", folder_ / "o.jsonl", "--resume"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("all 2000 samples were finished before"), std::string::npos) << outcome.out;
+  EXPECT_EQ(figures(outcome.out), expected);
+  EXPECT_TRUE(read_bytes(folder_ / "o.jsonl") == whole);
 }
 
 }  // namespace

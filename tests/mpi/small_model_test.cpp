@@ -89,6 +89,32 @@ TEST_P(SmallModelTest, DrawnTextsEnd) {
   }
 }
 
+// stop_strings and min_new_tokens of a generation_config.json; options go before it.
+TEST_P(SmallModelTest, TextsEndWhereTheModelsFileSays) {
+  const std::vector<Json> expected = lines_of(kModel / "messages.expected.jsonl");
+  const auto drawn = [&](const std::string& file, std::vector<std::string> options) {
+    write_bytes(folder_ / "g.json",
+                R"({"do_sample": false, "eos_token_id": [2, 4], "max_new_tokens": 40)" + file + "}");
+    options.insert(options.end(), {"--generation-config", folder_ / "g.json", "--output", folder_ / "out.jsonl"});
+    run("messages.jsonl", options);
+    return lines_of(folder_ / "out.jsonl");
+  };
+  const std::vector<Json> stopped = drawn(R"(, "stop_strings": [",", "."])", {}),
+                          later = drawn(R"(, "stop_strings": ",", "min_new_tokens": 12)", {}),
+                          by_option = drawn(R"(, "stop_strings": ",", "min_new_tokens": 12)",
+                                            {"--stop", " the", "--min-tokens", "0"});
+  ASSERT_EQ(stopped.size(), expected.size());
+  for (size_t line = 0; line < expected.size(); ++line) {
+    const std::string text = expected[line].at("text");
+    ASSERT_NE(text.find_first_of(",."), std::string::npos);
+    EXPECT_EQ(stopped[line].at("text"), text.substr(0, text.find_first_of(",.")));
+    EXPECT_EQ(stopped[line].at("finish_reason"), "stop");
+    EXPECT_GE(later[line].at("token_ids").size(), 12u);
+    EXPECT_TRUE(text.starts_with(later[line].at("text").get<std::string>())) << later[line];
+    EXPECT_EQ(by_option[line].at("text"), text.substr(0, text.find(" the")));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, SmallModelTest, testing::Values(1, 4));
 
 }  // namespace

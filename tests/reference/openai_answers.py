@@ -43,6 +43,11 @@ def batch_lines():
         yield f"chat-{i}", True, {"messages": hi, **fields, **({"logprobs": True, "top_logprobs": i % 21} if i % 2 else {})}, False
         yield f"text-{i}", False, {"prompt": f"Once {i}", **fields, **({"logprobs": i % 6} if i % 2 else {})}, False
         yield f"ids-{i}", False, {"prompt": [1, i], **fields, "logprobs": 5}, False
+    for i in range(20):  # several draws, and texts that end before others, which may lie within a token or across two
+        fields = {"seed": i, "temperature": 2.0, "max_tokens": 40, "n": 1 + i % 5, "stop": ["e", "in", "é"][: 1 + i % 3] if i % 4 else "a"}
+        yield f"chat-draws-{i}", True, {"messages": hi, **fields, **({"logprobs": True, "top_logprobs": 2} if i % 2 else {})}, False
+        yield f"text-draws-{i}", False, {"prompt": f"Once {i}", **fields, **({"logprobs": 3} if i % 2 else {})}, False
+        yield f"text-first-{i}", False, {"prompt": f"Once {i}", **{**fields, "n": 1}}, False  # the first of those in front of it
     yield "stops", True, {"messages": hi, "stop_token_ids": list(range(1280)), "logprobs": True}, False
     yield "é\n\"", False, {"prompt": "日本", "logprobs": 0}, False
     yield "bad-1", True, {"messages": []}, True
@@ -96,24 +101,37 @@ def without_twins(pairs):
     return dict(pairs)
 
 
-def check_log_probs(line, body, request):
-    choice = body.choices[0]
-    tokens = body.usage.completion_tokens
+def check_choice(line, choice, request):
+    """Returns the number of tokens, where the choice says it."""
+    is_chat = hasattr(choice, "message")
+    answer = choice.message.content if is_chat else choice.text
+    stops = request.get("stop", [])
+    stops = [stops] if isinstance(stops, str) else stops
+    assert not any(stop in answer for stop in stops), line
     if choice.logprobs is None:
         assert "logprobs" not in request, line
-    elif hasattr(choice, "message"):
+        return None
+    if is_chat:
         content = choice.logprobs.content
-        assert len(content) == tokens, line
         assert all(len(token.top_logprobs) == request.get("top_logprobs", 0) for token in content), line
         text = b"".join(bytes(t.bytes) for t in content if t.token not in SPECIAL).decode("utf-8", "replace")
-        assert text == choice.message.content, (text, line)
-    else:
-        probs = choice.logprobs
-        assert len(probs.tokens) == len(probs.token_logprobs) == len(probs.text_offset) == len(probs.top_logprobs) == tokens, line
-        assert all(len(row) <= request["logprobs"] for row in probs.top_logprobs), line
-        for token, offset in zip(probs.tokens, probs.text_offset):
-            plain = token not in SPECIAL and not token.startswith(("bytes:", "token_id:"))
-            assert not plain or choice.text[offset:].startswith(token), (token, offset, line)
+        ends = [at for at in map(text.find, stops) if at >= 0]
+        assert answer == text[: min(ends, default=len(text))], (text, line)
+        return len(content)
+    probs = choice.logprobs
+    assert len(probs.tokens) == len(probs.token_logprobs) == len(probs.text_offset) == len(probs.top_logprobs), line
+    assert all(len(row) <= request["logprobs"] for row in probs.top_logprobs), line
+    for token, offset in zip(probs.tokens, probs.text_offset):
+        plain = token not in SPECIAL and not token.startswith(("bytes:", "token_id:"))
+        rest = answer[offset:]  # of a token at the end of the text a part, or nothing, may stand before a stop text
+        assert not plain or rest.startswith(token) or (stops and choice.finish_reason == "stop" and token.startswith(rest)), (token, offset, line)
+    return len(probs.tokens)
+
+
+def check_choices(line, body, request):
+    assert [choice.index for choice in body.choices] == list(range(request.get("n", 1))), line
+    tokens = [check_choice(line, choice, request) for choice in body.choices]
+    assert None in tokens or sum(tokens) == body.usage.completion_tokens, line
 
 
 def embeddings_lines():
@@ -166,7 +184,7 @@ def main():
         embeddings = check_embeddings(pathlib.Path(name), stage, mpirun)
     requests = list(batch_lines())
     assert len(answers) == len(requests) + 1
-    checked = {True: 0, False: 0, "error": 0, "stop": 0}
+    checked = {True: 0, False: 0, "error": 0, "stop": 0, "choices": 0}
     for line, (custom_id, chat, request, is_error) in zip(answers, requests + [(None, False, {}, True)]):
         assert set(line) == {"id", "custom_id", "response", "error"} and line["custom_id"] == custom_id, line
         assert set(line["response"]) == {"status_code", "request_id", "body"}, line
@@ -182,11 +200,16 @@ def main():
         body = (ChatCompletion if chat else Completion).model_validate_json(text, strict=True)
         assert body.model_dump(exclude_unset=True) == line["response"]["body"], line
         assert body.usage.total_tokens == body.usage.prompt_tokens + body.usage.completion_tokens, line
-        check_log_probs(line, body, request)
+        check_choices(line, body, request)
+        if custom_id.startswith("text-first-"):
+            assert body.choices[0].text == before.choices[0].text, line
+        before = body
         checked[chat] += 1
-        checked["stop"] += body.choices[0].finish_reason == "stop"
-    assert checked["stop"] > 0
-    print(f"openai {openai.__version__}: {checked[True]} chat completions, {checked[False]} completions and {checked['error']} errors are accepted")
+        checked["choices"] += len(body.choices)
+        checked["stop"] += sum("stop" in request and choice.finish_reason == "stop" for choice in body.choices)
+    assert checked["stop"] > 50
+    print(f"openai {openai.__version__}: {checked[True]} chat completions, {checked[False]} completions with {checked['choices']} choices, "
+          f"{checked['stop']} of them ended by texts, and {checked['error']} errors are accepted")
     print(f"{embeddings[0]} answers with embeddings and {embeddings[1]} errors, too")
 
 

@@ -70,12 +70,16 @@ class LineConverter {
     if (!chat.is_object() || !chat.contains("messages") || !chat["messages"].is_array())
       throw Error(ExitCode::kData, fmt::format("{}: expected an object with \"messages\": [...]", name));
     for (const auto& [key, value] : chat.items())
-      if (key != "messages" && key != "tools")
-        throw Error(ExitCode::kData, fmt::format("{}: unknown key \"{}\", expected messages and tools", name, key));
+      if (key != "messages" && key != "tools" && key != "chat_template_kwargs")
+        throw Error(
+            ExitCode::kData,
+            fmt::format("{}: unknown key \"{}\", expected messages, tools and chat_template_kwargs", name, key));
     std::string text;
     try {
       const OrderedJson tools = chat.contains("tools") ? chat["tools"] : OrderedJson();
-      text = model_.chat_text(chat["messages"], tools, OrderedJson::object(), std::time(nullptr));
+      const OrderedJson variables =
+          chat.contains("chat_template_kwargs") ? chat["chat_template_kwargs"] : OrderedJson::object();
+      text = model_.chat_text(chat["messages"], tools, variables, std::time(nullptr));
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("{}: {}", name, error.what()));
     }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "kernels/error.h"
 #include "stage/support/json.h"
 
@@ -36,6 +38,18 @@ class ConfigReader {
     if (value->is_array())
       for (const Json& id : *value) add(id);
     return ids;
+  }
+  // One text, or a list of them.
+  std::vector<std::string> texts(const char* key) const {
+    const Json* value = find(key);
+    if (value == nullptr) return {};
+    const Json list = value->is_string() ? Json::array({*value}) : *value;
+    const auto is_stop = [](const Json& text) {
+      return text.is_string() && !text.get_ref<const std::string&>().empty();
+    };
+    if (!list.is_array() || !std::all_of(list.begin(), list.end(), is_stop))
+      refuse(key, *value, "text, or a list of texts, none of them empty");
+    return list.get<std::vector<std::string>>();
   }
   bool is_false(const char* key) const {
     const Json* value = find(key);
@@ -84,7 +98,9 @@ GenerationConfig GenerationConfig::parse(std::string_view text, const std::strin
   config.top_k = reader.integer("top_k", kMaxCount);
   config.max_new = reader.integer("max_new_tokens", kMaxCount);
   if (config.max_new == 0) config.max_new.reset();
+  if (const auto value = reader.integer("min_new_tokens", INT32_MAX)) config.min_tokens = static_cast<int32_t>(*value);
   config.eos_tokens = reader.ids("eos_token_id");
+  config.stop = reader.texts("stop_strings");
   if (reader.is_false("do_sample")) config.temperature = 0.0f;
   return config;
 }

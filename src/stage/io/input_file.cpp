@@ -23,8 +23,8 @@ static_assert(std::endian::native == std::endian::little, "the files are little-
 
 void check_length(int64_t length, const InputLimits& limits, const std::string& where) {
   if (length < 1 || length > limits.max_positions)
-    throw Error(ExitCode::kData, fmt::format("{}: {} tokens, expected 1 to max_position_embeddings = {}", where, length,
-                                             limits.max_positions));
+    throw Error(ExitCode::kData, fmt::format("{}: {} tokens, expected 1 to {}", where, length,
+                                             max_length_text(limits.max_positions, limits.scores)));
 }
 
 void check_sample(const Samples& samples, const InputLimits& limits, const std::string& where) {
@@ -251,7 +251,7 @@ bool is_input_of_lines(const std::filesystem::path& path) {
 }
 
 Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_samples, ThreadPool& threads) {
-  const InputLimits limits{context.vocab, context.max_positions, max_samples};
+  const InputLimits limits{context.vocab, context.max_positions, max_samples, context.scores};
   Samples samples{.ids = {}, .offsets = {0}};
   const bool batch =
       (context.continues || context.embeddings) && reader.path().extension() != ".txt" && is_batch_line(reader.first());

@@ -43,8 +43,9 @@ struct Samples {
 
 struct InputLimits {
   int64_t vocab = 0;          // ids lie in [0, vocab)
-  int64_t max_positions = 0;  // no sample is longer
+  int64_t max_positions = 0;  // no sample has more tokens
   int64_t max_samples = 0;    // take the first ones; 0: all
+  bool scores = false;        // --score
 };
 
 class LineReader;

@@ -138,9 +138,11 @@ RequestDefaults GenerationJob::defaults() const {
   if (!wanted.min_p_given) of_text.rule.min_p = model.min_p.value_or(of_text.rule.min_p);
   if (!wanted.repetition_penalty_given)
     of_text.rule.repetition_penalty = model.repetition_penalty.value_or(of_text.rule.repetition_penalty);
+  if (!wanted.min_tokens_given) of_text.rule.min_tokens = model.min_tokens.value_or(of_text.rule.min_tokens);
   if (!wanted.ignore_eos && wanted.eos_tokens.empty() && !model.eos_tokens.empty())
     of_text.eos_tokens = model.eos_tokens;
-  of_ids.stop = of_text.stop = wanted.stop;
+  of_ids.stop = wanted.stop;
+  of_text.stop = wanted.stop.empty() ? model.stop : wanted.stop;
   std::optional<int32_t> log_probs;
   if (asked_top_k_ > 0) log_probs = static_cast<int32_t>(asked_top_k_);
   return {.of_ids = std::move(of_ids), .of_text = std::move(of_text), .log_probs = log_probs};

@@ -9,6 +9,7 @@
 
 #include "comm/mpi_control_link.h"
 #include "kernels/host_memory.h"
+#include "stage/io/lines/request_line.h"
 #include "stage/io/scores.h"
 #include "stage/job/chat_job.h"
 #include "stage/job/generation_job.h"
@@ -107,11 +108,12 @@ Samples Job::read_input() {
     ThreadPool threads(std::min(world_.fair_share_of_processors(), kMaxReaders));
     return text_.read(config, threads);
   }
+  const int64_t most = max_sample_tokens(options_, config);
   if (!options_.input.empty())
-    return read_samples(options_.input, {config.vocab, max_sample_tokens(options_, config), options_.samples});
-  if (options_.length > max_sample_tokens(options_, config))
-    throw Error(ExitCode::kData, fmt::format("--length {}: expected at most max_position_embeddings = {}",
-                                             options_.length, config.max_positions));
+    return read_samples(options_.input, {config.vocab, most, options_.samples, options_.results.score});
+  if (options_.length > most)
+    throw Error(ExitCode::kData, fmt::format("--length {}: expected at most {}", options_.length,
+                                             max_length_text(most, options_.results.score)));
   return random_samples(options_.samples, options_.length, options_.seed, config.vocab);
 }
 

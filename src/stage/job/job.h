@@ -60,7 +60,9 @@ class Job {
   virtual bool run_once() = 0;            // false: a signal stopped the run
   virtual void end_runs() {}              // collective
   virtual JobOutput* output() const = 0;  // null where this rank writes no output
-  virtual std::optional<Verdict> verdict_of_kept() { return {}; }  // where an earlier run has finished all samples
+  // Where an earlier run has finished all samples, on the rank that makes the output.
+  virtual std::optional<Verdict> verdict_of_kept() { return {}; }
+  virtual std::optional<ScoreSums> scores_of_kept() { return {}; }
   virtual Trace trace() const = 0;
   virtual void add_to(StageReport& report) const = 0;
   virtual void add_to(JobReport& report) const = 0;

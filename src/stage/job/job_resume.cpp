@@ -136,20 +136,28 @@ void Job::leave_out_finished() {
 // loaded. Collective.
 ExitCode Job::finish_without_run() {
   if (world_.rank() == 0) say_what_is_not_made(options_);
+  const int writer = pipeline_ranks_->size() - 1;
   int32_t valid = 1;
+  JobReport report;
+  if (world_.rank() == 0) report.scored_words = samples_->all().scored_words;  // the writer does not know the texts
+  if (writer > 0 && (world_.rank() == 0 || world_.rank() == writer))
+    world_.pass(&report.scored_words, sizeof report.scored_words, 0, writer, load_timeout(), "words");
   if (makes_output()) {
     const std::optional<Verdict> verdict = verdict_of_kept();
+    report.scores = scores_of_kept();
+    if (const SampleOffsets* bytes = samples_->scored_bytes()) report.scored_bytes = bytes->back();
     if (output() != nullptr) output()->commit();
     if (verdict) valid = verdict->valid() ? 1 : 0;
     if (!options_.quiet)
-      fmt::print("{}: all {} samples were finished before, {} (XXH3-128){}\n", options_.output.string(), kept_.samples,
-                 kept_.results.hex(),
+      fmt::print("{}: all {} samples were finished before, {} (XXH3-128){}\n{}", options_.output.string(),
+                 kept_.samples, kept_.results.hex(),
                  !verdict     ? ""
                  : valid != 0 ? ", VALID"
-                              : ", INVALID");
+                              : ", INVALID",
+                 score_lines(report));
     std::fflush(stdout);
   }
-  world_.broadcast(&valid, sizeof valid, pipeline_ranks_->size() - 1, load_timeout(), "verdict");
+  world_.broadcast(&valid, sizeof valid, writer, load_timeout(), "verdict");
   return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
 }
 

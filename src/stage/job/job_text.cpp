@@ -18,7 +18,8 @@ constexpr uint64_t kMaxGenerationConfigBytes = 1 << 20;
 }  // namespace
 
 int64_t max_sample_tokens(const Options& options, const ModelConfig& config) {
-  return options.stride > 0 ? static_cast<int64_t>(TokenIds::kMaxIds) : config.max_positions;
+  if (options.stride > 0) return static_cast<int64_t>(TokenIds::kMaxIds);
+  return config.max_positions + (options.results.score ? 1 : 0);
 }
 
 JobText::JobText(const Options& options, MpiWorld& world)
@@ -94,6 +95,9 @@ void JobText::read_generation_config(const std::filesystem::path& folder) {
     file = folder / shard::kGenerationConfigFile;
   }
   generation_config_ = GenerationConfig::parse(read_text_file(file, kMaxGenerationConfigBytes), file.string());
+  if (generation_config_.stop.empty()) return;
+  if (!model_) throw Error(ExitCode::kData, fmt::format("{}: \"stop_strings\": {}", file.string(), missing_));
+  stops_ = true;
 }
 
 Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {

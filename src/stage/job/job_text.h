@@ -19,7 +19,8 @@ namespace lfm2 {
 class ShardSet;
 struct ModelConfig;
 
-// The most tokens of a sample. With --stride a sample may be longer than the model.
+// The most tokens of a sample. With --score it may have one more than the model has positions, because nothing follows
+// its last token; with --stride it may be longer still.
 int64_t max_sample_tokens(const Options& options, const ModelConfig& config);
 
 class JobText {

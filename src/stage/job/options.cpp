@@ -458,6 +458,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
       options.generation.top_p_given = app.count("--top-p") > 0;
       options.generation.min_p_given = app.count("--min-p") > 0;
       options.generation.repetition_penalty_given = app.count("--repetition-penalty") > 0;
+      options.generation.min_tokens_given = app.count("--min-tokens") > 0;
     }
     options.generation.rule.seed = options.seed;
     check_together(options);

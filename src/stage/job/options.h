@@ -24,7 +24,7 @@ struct GenerationOptions {
   SamplingRule rule;
   // Whether these were on the command line.
   bool temperature_given = false, top_k_given = false, top_p_given = false, min_p_given = false,
-       repetition_penalty_given = false;
+       repetition_penalty_given = false, min_tokens_given = false;
   std::vector<int32_t> eos_tokens;  // empty: those of the model
   bool ignore_eos = false;
   std::vector<std::string> stop;  // texts that end a text

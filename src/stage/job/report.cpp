@@ -310,23 +310,6 @@ std::string scoring_lines(const JobReport& report) {
                      static_cast<double>(report.samples) / seconds, static_cast<double>(report.tokens) / seconds);
 }
 
-// What --score found; "" without it.
-std::string score_lines(const JobReport& report) {
-  if (!report.scores) return "";
-  const ScoreSums& sums = *report.scores;
-  std::string text = fmt::format("{:<10} {} tokens, {:.2f} % of them the likeliest", "scores", sums.tokens,
-                                 100 * static_cast<double>(sums.likeliest) / static_cast<double>(sums.tokens));
-  if (sums.not_finite > 0) text += fmt::format("; {} log-probabilities are no numbers", sums.not_finite);
-  const char* separator = "";
-  text += fmt::format("\n{:<10} ", "perplexity");
-  for (const auto& [unit, count] : score_units(report)) {
-    const Perplexity found = perplexity(sums, count);
-    text += fmt::format("{}{:.6g} ± {:.2g} by {} ({})", separator, found.value, found.standard_error, unit, count);
-    separator = ", ";
-  }
-  return text + "\n";
-}
-
 // Empty where nothing was sent.
 std::string transfers_line(const std::vector<StageReport>& stages) {
   double sending = 0, hidden = 0;
@@ -358,6 +341,22 @@ std::string rank_lines(const std::vector<StageReport>& stages) {
 }
 
 }  // namespace
+
+std::string score_lines(const JobReport& report) {
+  if (!report.scores) return "";
+  const ScoreSums& sums = *report.scores;
+  std::string text = fmt::format("{:<10} {} tokens, {:.2f} % of them the likeliest", "scores", sums.tokens,
+                                 100 * static_cast<double>(sums.likeliest) / static_cast<double>(sums.tokens));
+  if (sums.not_finite > 0) text += fmt::format("; {} log-probabilities are no numbers", sums.not_finite);
+  const char* separator = "";
+  text += fmt::format("\n{:<10} ", "perplexity");
+  for (const auto& [unit, count] : score_units(report)) {
+    const Perplexity found = perplexity(sums, count);
+    text += fmt::format("{}{:.6g} ± {:.2g} by {} ({})", separator, found.value, found.standard_error, unit, count);
+    separator = ", ";
+  }
+  return text + "\n";
+}
 
 std::string end_table(const JobReport& report) {
   const auto stages = static_cast<int64_t>(report.stages.size()) / report.replicas;

@@ -71,6 +71,7 @@ std::string to_json(const StageReport& report);
 StageReport stage_report_from_json(const std::string& text);
 std::string to_json(const JobReport& report);
 std::string end_table(const JobReport& report);
+std::string score_lines(const JobReport& report);  // of the end table, what --score found; "" without it
 
 uint64_t peak_host_bytes();  // the most memory that this process has had so far
 

@@ -184,6 +184,13 @@ std::optional<Verdict> ScoringJob::verdict_of_kept() {
   return validation_->verdict();
 }
 
+std::optional<ScoreSums> ScoringJob::scores_of_kept() {
+  if (!options_.results.score || !output_) return {};
+  ScoreCounter counter;
+  replay_kept(counter);
+  return counter.sums();
+}
+
 bool ScoringJob::run_once() {
   hash_.emplace(result_threads_ ? &*result_threads_ : nullptr);
   std::vector<ResultConsumer*> consumers{&*hash_};

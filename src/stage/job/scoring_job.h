@@ -27,6 +27,7 @@ class ScoringJob : public Job {
   void end_runs() override;
   JobOutput* output() const override { return output_.get(); }
   std::optional<Verdict> verdict_of_kept() override;
+  std::optional<ScoreSums> scores_of_kept() override;
   Trace trace() const override { return {"micro-batch", scorer_->trace()}; }
   void add_to(StageReport& report) const override;
   void add_to(JobReport& report) const override;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/error.h"
+#include "stage/support/json.h"
 
 namespace lfm2::test {
 namespace {
@@ -27,13 +28,16 @@ void expect_silent(const GenerationConfig& config) {
   EXPECT_FALSE(config.repetition_penalty);
   EXPECT_FALSE(config.top_k);
   EXPECT_FALSE(config.max_new);
+  EXPECT_FALSE(config.min_tokens);
   EXPECT_TRUE(config.eos_tokens.empty());
+  EXPECT_TRUE(config.stop.empty());
 }
 
 TEST(GenerationConfigTest, WhatIsNotThereIsOpen) {
   expect_silent(parse("{}"));
   expect_silent(parse(R"({"temperature": null, "top_k": null, "top_p": null, "max_new_tokens": null,
-                          "eos_token_id": null, "do_sample": null, "min_p": null})"));
+                          "eos_token_id": null, "do_sample": null, "min_p": null, "min_new_tokens": null,
+                          "stop_strings": null})"));
   // transformers writes many keys.
   expect_silent(parse(R"({"_from_model_config": true, "bos_token_id": 1, "pad_token_id": 0, "max_length": 20,
                           "transformers_version": "5.0", "do_sample": true,
@@ -51,6 +55,9 @@ TEST(GenerationConfigTest, Values) {
   EXPECT_EQ(config.top_k, 50);
   EXPECT_EQ(config.max_new, 77);
   EXPECT_EQ(config.eos_tokens, (std::vector<int32_t>{7, 2}));
+  EXPECT_EQ(parse(R"({"min_new_tokens": 3})").min_tokens, 3);
+  EXPECT_EQ(parse(R"({"stop_strings": "a\nb"})").stop, (std::vector<std::string>{"a\nb"}));
+  EXPECT_EQ(parse(R"({"stop_strings": ["é", "."]})").stop, (std::vector<std::string>{"é", "."}));
   EXPECT_EQ(parse(R"({"eos_token_id": 7})").eos_tokens, (std::vector<int32_t>{7}));
   EXPECT_EQ(parse(R"({"temperature": 0.7, "do_sample": false})").temperature, 0.0f);
   EXPECT_EQ(parse(R"({"temperature": 0.7})").temperature, 0.7f);
@@ -69,8 +76,12 @@ TEST(GenerationConfigTest, Refusals) {
   EXPECT_EQ(refusal(R"({"do_sample": 1})"), R"(g.json: "do_sample" is 1, expected true or false)");
   for (const char* json :
        {R"({"top_k": -1})", R"({"top_k": 1.5})", R"({"max_new_tokens": 4294967296})", R"({"eos_token_id": -1})",
-        R"({"eos_token_id": [1, "x"]})", R"({"eos_token_id": 4294967296})"})
+        R"({"eos_token_id": [1, "x"]})", R"({"eos_token_id": 4294967296})", R"({"min_new_tokens": 2147483648})"})
     EXPECT_TRUE(refusal(json).starts_with("g.json: ")) << refusal(json);
+  for (const char* stop : {"7", "\"\"", "[\"a\", \"\"]", "[1]"})
+    EXPECT_EQ(refusal("{\"stop_strings\": " + std::string(stop) + "}"),
+              "g.json: \"stop_strings\" is " + json_text(parse_json(stop, "stop")) +
+                  ", expected text, or a list of texts, none of them empty");
   for (const char* key : {"typical_p", "no_repeat_ngram_size", "num_beams"}) {
     const std::string message = refusal("{\"" + std::string(key) + "\": 3}");
     EXPECT_NE(message.find("\"" + std::string(key) + "\" is 3, which is not supported"), std::string::npos) << message;

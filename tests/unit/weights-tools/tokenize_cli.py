@@ -61,6 +61,21 @@ class TokenizeTest(unittest.TestCase):
             (pathlib.Path(folder) / "tokenizer.json").write_bytes(b"{}")
             self.assertEqual(run(tokenizer=folder).returncode, 65)
 
+    def test_conversations(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "tokenizer.json").write_bytes(pathlib.Path(TOKENIZER).read_bytes())
+            (pathlib.Path(folder) / "chat_template.jinja").write_text(
+                "{{ word }}{% for m in messages %}<{{ m.content }}>{% endfor %}{% if add_generation_prompt %}answer:{% endif %}")
+            said = b'{"messages": [{"role": "user", "content": "hi"}]'
+            for more, text in ((b"", b"<hi>answer:"), (b', "chat_template_kwargs": {"word": "so"}', b"so<hi>answer:"),
+                               (b', "chat_template_kwargs": {"add_generation_prompt": false}', b"<hi>")):
+                self.assertEqual(run("--chat", "--render", data=said + more + b"}\n", tokenizer=folder).stdout, b'"' + text + b'"\n')
+            for more, message in ((b', "word": 1', b'unknown key "word", expected messages, tools and chat_template_kwargs'),
+                                  (b', "chat_template_kwargs": 1', b"the template's variables are not a JSON object")):
+                done = run("--chat", data=said + more + b"}\n", tokenizer=folder)
+                self.assertEqual(done.returncode, 65)
+                self.assertIn(message, done.stderr)
+
     def test_threads_and_blocks_change_nothing(self):
         lines = b"".join(b"line %d: %s\n" % (i, b"word " * (i % 50)) for i in range(60_000))
         one = self.lines("--threads", "1", data=lines)

@@ -33,8 +33,9 @@ std::vector<int32_t> encode(std::string_view text, bool special, const LineConte
 void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where) {
   const auto count = static_cast<int64_t>(ids.size()), most = context.max_positions - (context.continues ? 1 : 0);
   if (count < 1 || count > most)
-    throw Error(ExitCode::kData, fmt::format("{}: {} tokens, expected 1 to {}max_position_embeddings = {}", where,
-                                             count, context.continues ? "fewer than " : "", context.max_positions));
+    throw Error(ExitCode::kData,
+                fmt::format("{}: {} tokens, expected 1 to {}{}", where, count, context.continues ? "fewer than " : "",
+                            max_length_text(context.max_positions, context.scores)));
 }
 
 // How a request is to be continued; the names of OpenAI's interface and those that transformers and vLLM add.
@@ -237,6 +238,10 @@ LineForm form_of(const OrderedJson& json, const std::string& where) {
 }
 
 }  // namespace
+
+std::string max_length_text(int64_t most, bool scores) {
+  return fmt::format("max_position_embeddings{} = {}", scores ? " + 1" : "", most);
+}
 
 RequestLine faulty_line(std::string name, LineForm form, std::string error) {
   RequestLine line;

@@ -14,7 +14,7 @@ namespace lfm2 {
 class FieldReader;
 class TextModel;
 
-// What lines are read with.
+// What lines are read with. max_positions: no sample has more tokens.
 struct LineContext {
   int64_t vocab = 0, max_positions = 0, hidden = 0;
   const TextModel* text = nullptr;  // null: lines of ids only
@@ -58,6 +58,8 @@ std::vector<int32_t> ids_of_messages(FieldReader& fields);
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where);
 // Error(kData) where so many tokens are none, or leave no room in the model's positions.
 void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where);
+// The most tokens of a sample, in words.
+std::string max_length_text(int64_t most, bool scores);
 
 // Whether the text is meant as a batch line, and as one of /v1/embeddings.
 bool is_batch_line(std::string_view line);
