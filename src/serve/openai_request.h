@@ -13,7 +13,7 @@ namespace lfm2::serve {
 
 struct OpenAiRequest {
   AnswerForm form = {};
-  std::vector<Request> requests = {};          // one for each choice of each prompt, prompt by prompt; without their numbers
+  std::vector<Request> requests = {};     // one for each choice of each prompt, prompt by prompt; without their numbers
   std::vector<std::string> prompts = {};  // with "echo": the text of each prompt
   bool stream = false;
   bool include_usage = false;  // a stream ends with its usage
