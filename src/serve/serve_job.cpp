@@ -80,9 +80,7 @@ class ServedRequests : public RequestSource {
 
 // As many sequences as fit, of any length that the model has.
 GenerationJob::PromptSizes ServeJob::measure_prompts(int64_t slots) const {
-  const ServeOptions& serve = *options_.serve;
-  const int64_t length =
-      serve.max_length > 0 ? std::min(serve.max_length, config().max_positions) : config().max_positions;
+  const int64_t length = max_length();
   const int64_t page = std::min(options_.generation.page, length);
   if (options_.generation.max_sequences == 0) slots = machine_.cuda ? kCudaSequences : kCpuSequences;
   const int64_t usual = machine_.cuda ? length : std::min(length, kUsualLength);
@@ -95,6 +93,11 @@ GenerationJob::PromptSizes ServeJob::measure_prompts(int64_t slots) const {
                     .edits = kMaxEdits,
                     .pages = std::max(pages_for(length, page), slots * pages_for(usual, page))};
   return sizes;
+}
+
+int64_t ServeJob::max_length() const {
+  const int64_t most = config().max_positions, asked = options_.serve->max_length;
+  return asked > 0 ? std::min(asked, most) : most;
 }
 
 std::string ServeJob::model_name() const {
@@ -116,7 +119,7 @@ std::unique_ptr<RequestSource> ServeJob::make_requests() const {
       .max_queue = serve.max_queue,
       .request_timeout = std::chrono::seconds(serve.request_timeout),
       .defaults = defaults(),
-      .limits = {.max_prompt_tokens = positions(), .max_edits = kMaxEdits},
+      .limits = {.max_prompt_tokens = std::min(positions(), max_length()), .max_edits = kMaxEdits},
       .lines = {
           .vocab = config().vocab, .max_positions = config().max_positions, .text = &text_.model(), .continues = true}};
   if (!options_.quiet) settings.access_log = [](const std::string& line) { print_line(stdout, line); };

@@ -22,6 +22,7 @@ class ServeJob : public GenerationJob {
   std::unique_ptr<RequestSource> make_requests() const override;
   std::function<bool()> stop_when() const override;
   std::string model_name() const;
+  int64_t max_length() const;  // of a prompt and its answer
 };
 
 std::unique_ptr<Job> make_serve_job(const Options& options, MpiWorld& world, JobText text);
