@@ -41,7 +41,7 @@ build() {
   local preset=$1 log language
   shift
   if command -v ccache >/dev/null; then
-    # Paths relative to this, so that another clone finds the same objects.
+    # Paths relative to this, so that another clone finds the same objects, but for tests, which use a precompiled header.
     export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
     # A file is known by what the compiler says that it includes, without preprocessing it first, which takes a third
     # of the time of compiling it.
