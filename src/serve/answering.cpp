@@ -20,10 +20,10 @@ int64_t characters_of(std::string_view text) {
 
 Answering::Answering(const OpenAiRequest& request, int32_t first_sample, http::Responder responder, AnswerFacts facts,
                      const Tokenizer& tokenizer, const ToolTokens& tool_tokens, Clock::time_point deadline)
-    : form_(request.form),
-      stream_(request.stream),
-      include_usage_(request.include_usage),
-      tools_(request.tools && tool_tokens.begin >= 0),
+    : shape_{.form = request.form,
+             .stream = request.stream,
+             .include_usage = request.include_usage,
+             .tools = request.tools && tool_tokens.begin >= 0},
       first_sample_(first_sample),
       choices_of_each_(request.choices),
       prompts_(request.prompts),
@@ -44,7 +44,7 @@ Answering::Answering(const OpenAiRequest& request, int32_t first_sample, http::R
 
 // What a token adds to the text. Calls of tools are kept out of it.
 void Answering::add_text(Choice& choice, int32_t token, bool ends) {
-  if (tools_ && token == tool_tokens_.begin && !choice.call) {
+  if (shape_.tools && token == tool_tokens_.begin && !choice.call) {
     choice.call.emplace();
   } else if (choice.call && token == tool_tokens_.end) {
     end_call(choice);
@@ -101,7 +101,7 @@ bool Answering::take(int32_t sample, const DrawnToken& token) {
     choice.ended = true;
     ++ended_;
   }
-  const bool wanted = !stream_ || (!choice.ended && choice.text.empty()) || send_delta(choice);
+  const bool wanted = !shape_.stream || (!choice.ended && choice.text.empty()) || send_delta(choice);
   return done() ? finish() : wanted && !responder_.gone();
 }
 
@@ -131,7 +131,7 @@ bool Answering::send(const OrderedJson& chunk) { return responder_.write(http::e
 // Sends what of the choice was not sent yet.
 bool Answering::send_delta(Choice& choice) {
   if (!began_ && !begin_stream()) return false;
-  const OrderedJson probs = log_probs_json(choice.completion, form_, &tokenizer_, choice.characters);
+  const OrderedJson probs = log_probs_json(choice.completion, shape_.form, &tokenizer_, choice.characters);
   const OrderedJson reason = choice.ended ? OrderedJson(finish_reason(choice)) : OrderedJson();
   const int32_t index = choice.completion.choice;
   OrderedJson choices = OrderedJson::array();
@@ -174,15 +174,15 @@ OrderedJson Answering::whole_choice(Choice& choice) const {
   } else {
     whole["text"] = choice.text;
   }
-  whole["logprobs"] = log_probs_json(choice.completion, form_, &tokenizer_);
+  whole["logprobs"] = log_probs_json(choice.completion, shape_.form, &tokenizer_);
   whole["finish_reason"] = finish_reason(choice);
   return whole;
 }
 
 bool Answering::finish() {
-  if (stream_) {
+  if (shape_.stream) {
     bool wanted = true;
-    if (include_usage_) {
+    if (shape_.include_usage) {
       OrderedJson last = chunk(OrderedJson::array());
       last["usage"] = usage();
       wanted = send(last);
@@ -193,7 +193,7 @@ bool Answering::finish() {
   for (Choice& choice : choices_) choices.push_back(whole_choice(choice));
   const OrderedJson sums = usage();
   const OrderedJson body =
-      answer_body(std::move(choices), form_, facts_, prompt_tokens_, sums["completion_tokens"].get<int64_t>());
+      answer_body(std::move(choices), shape_.form, facts_, prompt_tokens_, sums["completion_tokens"].get<int64_t>());
   return responder_.answer({.content_type = "application/json", .body = json_text(body)});
 }
 

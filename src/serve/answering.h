@@ -51,7 +51,12 @@ class Answering {
     bool ended = false;
   };
 
-  bool chat() const { return form_.form == LineForm::kChatCompletion; }
+  struct Shape {
+    AnswerForm form;
+    bool stream = false, include_usage = false, tools = false;  // see OpenAiRequest
+  };
+
+  bool chat() const { return shape_.form.form == LineForm::kChatCompletion; }
   void add_text(Choice& choice, int32_t token, bool ends);
   void end_call(Choice& choice);
   std::string finish_reason(const Choice& choice) const;
@@ -64,8 +69,7 @@ class Answering {
   OrderedJson whole_choice(Choice& choice) const;
   bool finish();
 
-  const AnswerForm form_;
-  const bool stream_, include_usage_, tools_;
+  const Shape shape_;
   const int32_t first_sample_, choices_of_each_;
   const std::vector<std::string> prompts_;
   const http::Responder responder_;

@@ -77,7 +77,7 @@ Api::Api(ApiSettings settings, LiveRequests& live, Metrics& metrics)
 Api::~Api() {
   {
     const std::lock_guard lock(mutex_);
-    ends_ = true;
+    open_.ends = true;
   }
   any_unread_.notify_all();
   reader_.join();
@@ -139,8 +139,8 @@ void Api::queue(Kind kind, http::Request&& request, http::Responder responder) {
   if (live_.draining()) return void(responder.answer(busy_answer(true)));
   {
     const std::lock_guard lock(mutex_);
-    if (std::ssize(unread_) < settings_.max_queue) {
-      unread_.push_back({kind, std::move(request), std::move(responder)});
+    if (std::ssize(open_.unread) < settings_.max_queue) {
+      open_.unread.push_back({kind, std::move(request), std::move(responder)});
       any_unread_.notify_one();
       return;
     }
@@ -152,10 +152,10 @@ void Api::queue(Kind kind, http::Request&& request, http::Responder responder) {
 void Api::read_bodies() {
   while (true) {
     std::unique_lock lock(mutex_);
-    any_unread_.wait(lock, [&] { return ends_ || !unread_.empty(); });
-    if (ends_) return;  // what was not read is answered by the server: nobody holds its responder any more
-    const Unread unread = std::move(unread_.front());
-    unread_.pop_front();
+    any_unread_.wait(lock, [&] { return open_.ends || !open_.unread.empty(); });
+    if (open_.ends) return;  // what was not read is answered by the server: nobody holds its responder any more
+    const Unread unread = std::move(open_.unread.front());
+    open_.unread.pop_front();
     lock.unlock();
     if (!unread.responder.gone()) read(unread);
   }
@@ -195,10 +195,10 @@ void Api::begin(const Unread& unread) {
   const Clock::time_point deadline = Clock::now() + settings_.request_timeout;
   {
     const std::lock_guard lock(mutex_);
-    AnswerFacts facts{fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", started_, answers_++),
+    AnswerFacts facts{fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", started_, open_.answers++),
                       static_cast<int64_t>(now), settings_.model_name};
-    answering_[first] = std::make_shared<Answering>(request, first, unread.responder, std::move(facts),
-                                                    settings_.lines.text->tokenizer(), tool_tokens_, deadline);
+    open_.answering[first] = std::make_shared<Answering>(request, first, unread.responder, std::move(facts),
+                                                         settings_.lines.text->tokenizer(), tool_tokens_, deadline);
   }
   const LiveRequests::Added added = live_.add(std::move(request.requests));
   if (added != LiveRequests::Added::kYes) {
@@ -209,7 +209,7 @@ void Api::begin(const Unread& unread) {
   }
   unread.responder.on_gone([this, first](http::Gone) {
     const std::lock_guard lock(mutex_);
-    gone_.push_back(first);
+    open_.gone.push_back(first);
   });
 }
 
@@ -245,24 +245,24 @@ void Api::write_answers() {
   for (bool last = false; !last;) {
     {
       const std::lock_guard lock(mutex_);
-      last = ends_;
+      last = open_.ends;
     }
     hand_out(live_.wait_for_tokens(last ? std::chrono::milliseconds(0) : kLook));
     drop_gone();
     end_late();
   }
   const std::lock_guard lock(mutex_);
-  for (auto& [first, answering] : answering_) {
+  for (auto& [first, answering] : open_.answering) {
     ++metrics_.requests_failed;
     answering->fail(503, "the server is ending");
   }
-  answering_.clear();
+  open_.answering.clear();
 }
 
 std::shared_ptr<Answering> Api::find(int32_t sample) {
   const std::lock_guard lock(mutex_);
-  auto behind = answering_.upper_bound(sample);
-  if (behind == answering_.begin()) return nullptr;
+  auto behind = open_.answering.upper_bound(sample);
+  if (behind == open_.answering.begin()) return nullptr;
   --behind;
   return sample < behind->first + behind->second->samples() ? behind->second : nullptr;
 }
@@ -270,9 +270,9 @@ std::shared_ptr<Answering> Api::find(int32_t sample) {
 void Api::forget(int32_t first_sample) {
   std::shared_ptr<Answering> forgotten;  // its responder may call back: not under the lock
   const std::lock_guard lock(mutex_);
-  if (const auto found = answering_.find(first_sample); found != answering_.end()) {
+  if (const auto found = open_.answering.find(first_sample); found != open_.answering.end()) {
     forgotten = std::move(found->second);
-    answering_.erase(found);
+    open_.answering.erase(found);
   }
 }
 
@@ -300,7 +300,7 @@ void Api::drop_gone() {
   std::vector<int32_t> gone;
   {
     const std::lock_guard lock(mutex_);
-    gone.swap(gone_);
+    gone.swap(open_.gone);
   }
   for (const int32_t first : gone) {
     const std::shared_ptr<Answering> answering = find(first);
@@ -316,7 +316,7 @@ void Api::end_late() {
   {
     const Clock::time_point now = Clock::now();
     const std::lock_guard lock(mutex_);
-    for (const auto& [first, answering] : answering_)
+    for (const auto& [first, answering] : open_.answering)
       if (answering->deadline() <= now) late.push_back(answering);
   }
   for (const std::shared_ptr<Answering>& answering : late) {

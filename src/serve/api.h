@@ -83,12 +83,13 @@ class Api {
 
   std::mutex mutex_;
   std::condition_variable any_unread_;
-  // Guarded by mutex_:
-  std::deque<Unread> unread_;
-  std::map<int32_t, std::shared_ptr<Answering>> answering_;  // by the first sample
-  std::vector<int32_t> gone_;                                // first samples
-  int64_t answers_ = 0;
-  bool ends_ = false;
+  struct {
+    std::deque<Unread> unread;
+    std::map<int32_t, std::shared_ptr<Answering>> answering;  // by the first sample
+    std::vector<int32_t> gone;                                // first samples
+    int64_t answers = 0;
+    bool ends = false;
+  } open_;  // guarded by mutex_
 
   std::unique_ptr<http::Server> server_;
   http::Address address_;

@@ -384,6 +384,26 @@ std::pair<std::string, std::string> about_command(const ParsedCommandLine& parse
       "--weights shards/"};
 }
 
+// Of a conversation and of a server.
+void add_live_options(CLI::App& app, Options& options, std::string& dtype) {
+  app.footer(options.serve
+                 ? "USR1 and TERM end the server once its running requests have ended. docs/serving.md says more."
+                 : "A line is a message. /clear begins anew, /exit or the end of the input ends. Ctrl-C ends the "
+                   "answer, and twice\nthe program: under mpirun by way of launch/run.sh, under srun with -X.");
+  add_weights(app, options)->required();
+  if (options.serve) {
+    add_serve_options(app, *options.serve);
+    app.add_flag("-q,--quiet", options.quiet, "No line for each request on standard output");
+  }
+  add_text_options(app, options);
+  add_seed(app, options);
+  add_generation_options(app, options.generation);
+  add_machine_options(app, options, dtype);
+  app.add_flag("-v,--verbose", options.verbose, "Say what each rank does, and where errors were thrown");
+  for (const char* unused : {"--replicas", "--micro-batch", "--ignore-eos"}) app.remove_option(app.get_option(unused));
+  if (options.chat) app.remove_option(app.get_option("--max-sequences"));
+}
+
 }  // namespace
 
 ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
@@ -400,30 +420,8 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     app.footer(
         "Exit codes: 0 nothing would stop a run; 64 usage; 69 something would; 76 a rank was lost or timed out.");
     add_doctor_options(app, options, dtype);
-  } else if (options.serve) {
-    app.footer("USR1 and TERM end the server once its running requests have ended. docs/serving.md says more.");
-    add_weights(app, options)->required();
-    add_serve_options(app, *options.serve);
-    add_text_options(app, options);
-    add_seed(app, options);
-    add_generation_options(app, options.generation);
-    add_machine_options(app, options, dtype);
-    app.add_flag("-q,--quiet", options.quiet, "No line for each request on standard output");
-    app.add_flag("-v,--verbose", options.verbose, "Say what each rank does, and where errors were thrown");
-    for (const char* unused : {"--replicas", "--micro-batch", "--ignore-eos"})
-      app.remove_option(app.get_option(unused));
-  } else if (options.chat) {
-    app.footer(
-        "A line is a message. /clear begins anew, /exit or the end of the input ends. Ctrl-C ends the answer, and "
-        "twice\nthe program: under mpirun by way of launch/run.sh, under srun with -X.");
-    add_weights(app, options)->required();
-    add_text_options(app, options);
-    add_seed(app, options);
-    add_generation_options(app, options.generation);
-    add_machine_options(app, options, dtype);
-    app.add_flag("-v,--verbose", options.verbose, "Say what each rank does, and where errors were thrown");
-    for (const char* unused : {"--replicas", "--micro-batch", "--max-sequences", "--ignore-eos"})
-      app.remove_option(app.get_option(unused));
+  } else if (options.live()) {
+    add_live_options(app, options, dtype);
   } else {
     app.footer(
         "lfm2_stage doctor looks at the machine instead, lfm2_stage chat is a conversation in the terminal,\n"
