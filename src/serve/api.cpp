@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/error.h"
+#include "serve/page/page.h"
 #include "stage/io/lines/field_reader.h"
 #include "stage/support/json.h"
 #include "text/text_model.h"
@@ -39,6 +40,12 @@ ToolTokens tool_tokens_of(const Tokenizer& tokenizer) {
   return tokens.end >= 0 ? tokens : ToolTokens{};
 }
 
+std::vector<std::string> open_paths() {
+  std::vector<std::string> paths = page_paths();
+  paths.emplace_back("/health");
+  return paths;
+}
+
 http::Limits http_limits(const ApiSettings& settings) {
   http::Limits limits;
   limits.max_body_bytes = settings.max_body_bytes;
@@ -55,7 +62,7 @@ Api::Api(ApiSettings settings, LiveRequests& live, Metrics& metrics)
       metrics_(metrics),
       tool_tokens_(tool_tokens_of(settings_.lines.text->tokenizer())),
       started_(static_cast<int64_t>(std::time(nullptr))),
-      access_({.api_keys = settings_.api_keys, .open_paths = {"/health"}, .own_names = {settings_.host}}) {
+      access_({.api_keys = settings_.api_keys, .open_paths = open_paths(), .own_names = {settings_.host}}) {
   add_routes();
   http::Service service;
   service.admit = [this](const http::Request& request) {
@@ -92,6 +99,7 @@ void Api::add_routes() {
     router_.add("GET", path,
                 [this, make](http::Request&&, const http::Responder& responder) { responder.answer((this->*make)()); });
   };
+  add_page(router_);
   now("/v1/models", &Api::models);
   now("/health", &Api::health);
   now("/tokenizer_info", &Api::tokenizer_info);

@@ -52,7 +52,8 @@ STAGE = ["stage/support", "stage/hdf5", "stage/model", "stage/shards", "stage/io
 ALLOWED["stage/job"] = KERNELS + ["kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "stage", *STAGE]
 ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job"]
 # Over a job, as a generation whose requests come from clients.
-ALLOWED["serve"] = KERNELS + ["serve/http", "comm", "stage", "stage/support", "stage/io", "stage/io/lines", "stage/generation", "stage/job", "text"]
+ALLOWED["serve/page"] = ["serve/http"]
+ALLOWED["serve"] = KERNELS + ["serve/http", "serve/page", "comm", "stage", "stage/support", "stage/io", "stage/io/lines", "stage/generation", "stage/job", "text"]
 ALLOWED["stage"] = ["comm", "serve", "stage/support", "stage/job", "stage/doctor"]  # main.cpp
 TOOLS = ["kernels", "stage/support", "stage/hdf5", "stage/model", "stage/shards"]
 # A circle: model_writer makes the files of model_bin, whose layout needs a writer's types.
