@@ -39,7 +39,7 @@ if [ ${#places[@]} -gt 0 ]; then  # other hosts do not get the environment by th
 fi
 progress=()
 # Ranks see a pipe and not the terminal.
-if [ -t 2 ] && [ "${1:-}" != doctor ] && [ "${1:-}" != chat ]; then progress=(--progress on); fi
+case ${1:-} in doctor | chat | serve) ;; *) [ ! -t 2 ] || progress=(--progress on) ;; esac
 for option in "$@"; do
   case $option in --progress | --progress=*) progress=() ;; esac
 done
@@ -76,7 +76,23 @@ export HWLOC_COMPONENTS=${HWLOC_COMPONENTS--opencl}
 export OPAL_OUTPUT_STDERR_FD=9
 # shellcheck disable=SC2206  # lists of options
 command=(mpirun "${options[@]}" "${places[@]}" ${LFM2_MPIRUN_OPTIONS:-} env -u OPAL_OUTPUT_STDERR_FD ${LFM2_WRAP:-} "$program" "${progress[@]}" "$@")
-[ "${1:-}" = chat ] || exec "${command[@]}" 9> >(without_echoes >&2)
+# follow JOB: waits for its end, whatever signals come, and ends with its exit code.
+follow() {
+  local code=0
+  while kill -0 "$1" 2>/dev/null; do wait "$1" || true; done
+  wait "$1" || code=$?
+  return "$code"
+}
+case ${1:-} in
+  chat) ;;
+  # TERM, and INT from a terminal, end mpirun, which kills its ranks a second later. USR1 lets a server finish what it has begun.
+  serve)
+    setsid "${command[@]:0:1}" --quiet "${command[@]:1}" </dev/null 9> >(without_echoes >&2) &
+    job=$!
+    trap 'kill -USR1 "$job" 2>/dev/null' USR1 INT TERM HUP
+    follow "$job" && exit || exit $? ;;
+  *) exec "${command[@]}" 9> >(without_echoes >&2) ;;
+esac
 # Ctrl-C ends mpirun and all ranks with it. In a conversation it is to end the answer: mpirun gets a session of its own,
 # where the terminal's signals do not reach it, and is told by USR2, which it passes on. It does not read from the
 # terminal there, so cat does.
@@ -87,8 +103,7 @@ setsid "${command[@]:0:1}" --quiet "${command[@]:1}" <&7 8<&- 9> >(without_echoe
 job=$!
 trap 'kill -USR2 "$job" 2>/dev/null' INT
 trap 'kill -TERM "$job" 2>/dev/null' TERM HUP
-while kill -0 "$job" 2>/dev/null; do wait "$job" || true; done
 code=0
-wait "$job" || code=$?
+follow "$job" || code=$?
 kill "$reader" 2>/dev/null || true
 exit "$code"

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "comm/deadline.h"
+#include "serve/serve_job.h"
 #include "stage/doctor/doctor.h"
 #include "stage/job/job.h"
 #include "stage/job/named_files.h"
@@ -122,7 +123,7 @@ int main(int argc, char** argv) {
     deadline.reset();
     std::unique_ptr<Job> job;
     const auto run = [&] {
-      job = make_job(parsed.options, world);
+      job = make_job(parsed.options, world, serve::make_serve_job);
       return job->run();
     };
     return run_or_end_all(world, verbose, run, [&] {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "fuzz/http_target.h"
 #include "kernels/error.h"
 #include "kernels/thread_pool.h"
 #include "stage/hdf5/h5_scan.h"
@@ -416,6 +417,7 @@ constexpr std::array kTargets = {
     Target{"tokenizer_json", tokenizer_json},
     Target{"tokenizer_text", tokenizer_text},
     Target{"chat_template", chat_template},
+    Target{"http", http_connection},
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ ALLOWED = {
     "stage/pipeline": KERNELS + ["comm", "stage/support", "stage/model"],
     "stage/scoring": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/samples", "stage/pipeline"],
     # Scoring and generation never include each other.
-    "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline"],
+    "stage/generation": KERNELS + ["comm", "stage/support", "stage/model", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "text"],
 }
 JINJA = ["kernels", "text/jinja/values"]
 ALLOWED |= {
@@ -44,12 +44,17 @@ ALLOWED |= {
     "text/jinja/syntax": JINJA + ["text/jinja/builtins"],
     "text/jinja": JINJA + ["text/jinja/builtins", "text/jinja/syntax"],
 }
+# The transport knows no model, no MPI and no OpenAI.
+ALLOWED["serve/http"] = KERNELS + ["stage/support"]
 STAGE = ["stage/support", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring",
          "stage/generation", "text"]
 # "stage" is for version.h.
 ALLOWED["stage/job"] = KERNELS + ["kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "stage", *STAGE]
 ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job"]
-ALLOWED["stage"] = ["comm", "stage/support", "stage/job", "stage/doctor"]  # main.cpp
+# Over a job, as a generation whose requests come from clients.
+ALLOWED["serve/page"] = ["serve/http"]
+ALLOWED["serve"] = KERNELS + ["serve/http", "serve/page", "comm", "stage", "stage/support", "stage/io", "stage/io/lines", "stage/generation", "stage/job", "text"]
+ALLOWED["stage"] = ["comm", "serve", "stage/support", "stage/job", "stage/doctor"]  # main.cpp
 TOOLS = ["kernels", "stage/support", "stage/hdf5", "stage/model", "stage/shards"]
 # A circle: model_writer makes the files of model_bin, whose layout needs a writer's types.
 ALLOWED["weights-tools/model"] = TOOLS + ["weights-tools/formats"]
@@ -64,9 +69,11 @@ LIBRARIES = {
     r"<mpi(-ext)?\.h>": r"comm$",
     r"<hdf5\.h>": r"stage/hdf5$",
     r"<pcre2\.h>": r"text$",
+    r"<boost/": r"serve/http$",
     r"<CLI/": r"operators$|stage/support$|stage/job$|weights-tools",
 }
 COMM_WITH_CUDA = "nccl_channel"
+HTTP_WITH_BOOST = ("request_parser.cpp", "server.cpp")  # each file more costs seconds of every build
 
 
 def violations(root):
@@ -88,6 +95,8 @@ def violations(root):
                         found.append(f"{where}: not in {folder}")
                 if folder == "comm" and re.match(r"\s*#\s*include <(cuda|nccl)", line) and not path.stem.startswith(COMM_WITH_CUDA):
                     found.append(f"{where}: only in {COMM_WITH_CUDA}")
+                if folder == "serve/http" and re.match(r"\s*#\s*include <boost/", line) and path.name not in HTTP_WITH_BOOST:
+                    found.append(f"{where}: only in {' and '.join(HTTP_WITH_BOOST)}")
     return found
 
 
@@ -108,6 +117,9 @@ WRONG = {
     "weights-tools/model/m.cpp": '#include "weights-tools/commands/commands.h"',
     "src/text/o.cpp": '#include "stage/model/stage.h"',
     "src/stage/support/p.cpp": "#include <pcre2.h>",
+    "src/serve/http/q.cpp": '#include "stage/model/stage.h"',
+    "src/serve/http/r.h": "#include <boost/asio/io_context.hpp>",
+    "src/stage/job/s.cpp": "#include <boost/beast/http.hpp>",
     "src/new_folder/n.cpp": '#include "kernels/ops.h"',
 }
 

@@ -1,5 +1,5 @@
-// The message to the first stage has three words for each token: its id, whether and why the completion ends with it,
-// and its log-probability.
+// The message to the first stage has four words for each token: its id, whether and why the completion ends with it,
+// its log-probability, and the number of likeliest tokens that follow, with their log-probabilities.
 #include "stage/generation/open_completions.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace lfm2 {
 
 namespace {
 
-constexpr size_t kTokenWords = 3;
+constexpr size_t kTokenWords = 4;
 constexpr int32_t kGoesOn = 0, kStops = 1, kIsLongEnough = 2;
 
 }  // namespace
@@ -34,6 +34,7 @@ void OpenCompletions::apply(const Step& step) {
     open.completion.prompt_tokens = one.prompt;
     open.completion.tag = one.tag;
     open.max_new = one.max_new;
+    open.likeliest = one.likeliest;
     open.min_tokens = one.rule.min_tokens;
     open.eos_tokens = one.eos_tokens;
     if (one.stop.empty()) continue;
@@ -56,6 +57,7 @@ bool OpenCompletions::stops(Open& open, int32_t token) const {
 
 std::vector<int32_t> OpenCompletions::take(std::span<const int32_t> samples, const DrawnArrays& drawn) {
   std::vector<int32_t> words;
+  const int64_t likeliest_columns = drawn.top_ids.data == nullptr ? 0 : drawn.top_ids.dim(1);
   progress_ = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
     const auto found = open_.find(samples[i]);
@@ -77,7 +79,12 @@ std::vector<int32_t> OpenCompletions::take(std::span<const int32_t> samples, con
     const bool stops = this->stops(open, token);
     const auto length = static_cast<int64_t>(completion.token_ids.size());
     const int32_t end = stops ? kStops : length >= open.max_new ? kIsLongEnough : kGoesOn;
-    words.insert(words.end(), {token, end, std::bit_cast<int32_t>(log_prob)});
+    const int32_t likeliest = std::min(open.likeliest, static_cast<int32_t>(likeliest_columns));
+    words.insert(words.end(), {token, end, std::bit_cast<int32_t>(log_prob), likeliest});
+    for (int64_t k = 0, row = static_cast<int64_t>(i) * likeliest_columns; k < likeliest; ++k) {
+      words.push_back(drawn.top_ids.as<const int32_t>()[row + k]);
+      words.push_back(std::bit_cast<int32_t>(drawn.top_log_probs.as<const float>()[row + k]));
+    }
     progress_ += 1;
     if (end == kGoesOn) continue;
     progress_ += open.max_new - length;
@@ -103,12 +110,19 @@ void OpenCompletions::finish(Open open) {
 }
 
 std::vector<DrawnToken> tokens_of_message(const std::vector<int32_t>& words) {
-  expect(words.size() % kTokenWords == 0, "tokens_of_message: a message of another length");
   std::vector<DrawnToken> tokens;
-  for (size_t at = 0; at < words.size(); at += kTokenWords) {
+  for (size_t at = 0; at < words.size();) {
+    expect(words.size() - at >= kTokenWords, "tokens_of_message: a message of another length");
     DrawnToken& one =
         tokens.emplace_back(DrawnToken{.token = words[at], .log_prob = std::bit_cast<float>(words[at + 2])});
     if (words[at + 1] != kGoesOn) one.ends = words[at + 1] == kStops ? FinishReason::kStop : FinishReason::kLength;
+    const auto likeliest = static_cast<size_t>(words[at + 3]);
+    at += kTokenWords;
+    expect(likeliest <= (words.size() - at) / 2, "tokens_of_message: a message of another length");
+    for (size_t k = 0; k < likeliest; ++k, at += 2) {
+      one.top_ids.push_back(words[at]);
+      one.top_log_probs.push_back(std::bit_cast<float>(words[at + 1]));
+    }
   }
   return tokens;
 }

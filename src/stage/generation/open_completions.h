@@ -41,6 +41,7 @@ class OpenCompletions {
   struct Open {
     Completion completion;
     int64_t max_new = 0;
+    int32_t likeliest = 0;   // see Request
     int64_t min_tokens = 0;  // stop texts that end in the tokens before do not count
     std::vector<int32_t> eos_tokens;
     std::optional<StopText> stop;

@@ -24,6 +24,7 @@ struct Request {
   int32_t choices = 1, choice = 0, first = 0;
   int32_t draw = 0;                        // draws depend on the rule's seed, on this, and on the token's place
   int32_t tag = 0;                         // handed through to the completion: the form of its answer
+  int32_t likeliest = 0;                   // how many of the likeliest tokens come back with each drawn one
   std::vector<int32_t> prompt = {};        // at least one token
   int64_t max_new = 0;                     // how many tokens may follow the prompt: at least 1; see max_new_tokens()
   SamplingRule rule = {};                  // its numbers of edits follow from the lists below: see edits_of()
@@ -45,6 +46,8 @@ struct DrawnToken {
   int32_t token = 0;
   float log_prob = 0;
   std::optional<FinishReason> ends = {};  // why the sequence ends with this token; empty: it goes on
+  std::vector<int32_t> top_ids = {};      // as many as Request::likeliest asks for
+  std::vector<float> top_log_probs = {};
 };
 
 // Used by the first stage alone, between steps, on one thread. No function blocks.

@@ -137,6 +137,7 @@ bool Scheduler::admit(Step& step) {
                            .max_new = static_cast<int32_t>(request.max_new),
                            .draw = request.draw,
                            .tag = request.tag,
+                           .likeliest = request.likeliest,
                            .choices = request.choices,
                            .choice = request.choice,
                            .first = request.first,

@@ -88,14 +88,13 @@ std::string token_key(const Tokenizer* tokenizer, int32_t id) {
 
 // For each token the number of characters of the answer's text that stand before it. A token that goes on with a
 // character that others began counts from the beginning of that character.
-std::vector<int64_t> text_offsets(const LogProbs& probs, const Tokenizer* tokenizer) {
+std::vector<int64_t> text_offsets(const LogProbs& probs, const Tokenizer* tokenizer, int64_t before) {
   std::vector<int64_t> offsets(probs.tokens());
   if (tokenizer == nullptr) return offsets;
   const auto characters = [](std::string_view text) {
     return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xc0) != 0x80; });
   };
   StreamDecoder decoder(*tokenizer, true);
-  int64_t before = 0;
   for (size_t token = 0; token < probs.tokens(); ++token) {
     const int32_t id = probs.id(token);
     const std::string_view bytes = tokenizer->bytes(id);
@@ -108,7 +107,7 @@ std::vector<int64_t> text_offsets(const LogProbs& probs, const Tokenizer* tokeni
   return offsets;
 }
 
-OrderedJson completion_log_probs(const LogProbs& probs, const Tokenizer* tokenizer) {
+OrderedJson completion_log_probs(const LogProbs& probs, const Tokenizer* tokenizer, int64_t characters) {
   OrderedJson tokens = OrderedJson::array(), own = OrderedJson::array(), top = OrderedJson::array();
   for (size_t token = 0; token < probs.tokens(); ++token) {
     tokens.push_back(token_key(tokenizer, probs.id(token)));
@@ -118,52 +117,35 @@ OrderedJson completion_log_probs(const LogProbs& probs, const Tokenizer* tokeniz
       row.emplace(token_key(tokenizer, probs.top_id(token, k)), probs.top_log_prob(token, k));
     top.push_back(std::move(row));
   }
-  return {{"text_offset", text_offsets(probs, tokenizer)},
+  return {{"text_offset", text_offsets(probs, tokenizer, characters)},
           {"token_logprobs", own},
           {"tokens", tokens},
           {"top_logprobs", top}};
 }
 
-OrderedJson choice_of(const Completion& completion, const AnswerForm& form, const OutputJob& job) {
-  const bool chat = form.form == LineForm::kChatCompletion;
-  const std::string text =
-      job.tokenizer != nullptr ? text_of(*job.tokenizer, completion.token_ids, completion.text_bytes) : "";
+OrderedJson choice_of(const Completion& completion, const AnswerForm& form, const Tokenizer* tokenizer) {
+  const std::string text = tokenizer != nullptr ? text_of(*tokenizer, completion.token_ids, completion.text_bytes) : "";
   OrderedJson choice{{"index", completion.choice}};
-  if (chat)
+  if (form.form == LineForm::kChatCompletion)
     choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
   else
     choice["text"] = text;
-  choice["logprobs"] = nullptr;
-  if (form.log_probs) {
-    const LogProbs probs(completion, static_cast<size_t>(*form.log_probs));
-    choice["logprobs"] = chat ? chat_log_probs(probs, job.tokenizer) : completion_log_probs(probs, job.tokenizer);
-  }
+  choice["logprobs"] = log_probs_json(completion, form, tokenizer);
   choice["finish_reason"] = name(completion.reason);
   return choice;
 }
 
 OrderedJson body_of(const Completion& completion, const AnswerForm& form, const OutputJob& job) {
-  const bool chat = form.form == LineForm::kChatCompletion;
-  OrderedJson choices = OrderedJson::array({choice_of(completion, form, job)});
+  OrderedJson choices = OrderedJson::array({choice_of(completion, form, job.tokenizer)});
   auto tokens = static_cast<int64_t>(completion.token_ids.size());
   for (const Completion& other : completion.others) {
-    choices.push_back(choice_of(other, form, job));
+    choices.push_back(choice_of(other, form, job.tokenizer));
     tokens += static_cast<int64_t>(other.token_ids.size());
   }
-  return {{"id", fmt::format("{}-{}", chat ? "chatcmpl" : "cmpl", completion.sample)},
-          {"object", chat ? "chat.completion" : "text_completion"},
-          {"created", job.facts.created},
-          {"model", job.facts.model_type},
-          {"choices", choices},
-          {"usage",
-           {{"prompt_tokens", completion.prompt_tokens},
-            {"completion_tokens", tokens},
-            {"total_tokens", completion.prompt_tokens + tokens}}}};
+  const char* kind = form.form == LineForm::kChatCompletion ? "chatcmpl" : "cmpl";
+  const AnswerFacts facts{fmt::format("{}-{}", kind, completion.sample), job.facts.created, job.facts.model_type};
+  return answer_body(std::move(choices), form, facts, completion.prompt_tokens, tokens);
 }
-
-}  // namespace
-
-namespace {
 
 // The fields of one choice, without the braces around them.
 void append_choice(std::string& line, const Completion& completion, const AnswerForm& form, const OutputJob& job) {
@@ -189,6 +171,28 @@ void append_choice(std::string& line, const Completion& completion, const Answer
 }
 
 }  // namespace
+
+OrderedJson log_probs_json(const Completion& completion, const AnswerForm& form, const Tokenizer* tokenizer,
+                           int64_t characters) {
+  if (!form.log_probs) return nullptr;
+  const LogProbs probs(completion, static_cast<size_t>(*form.log_probs));
+  return form.form == LineForm::kChatCompletion ? chat_log_probs(probs, tokenizer)
+                                                : completion_log_probs(probs, tokenizer, characters);
+}
+
+OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens) {
+  return {{"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}, {"total_tokens", prompt_tokens + tokens}};
+}
+
+OrderedJson answer_body(OrderedJson choices, const AnswerForm& form, const AnswerFacts& facts, int64_t prompt_tokens,
+                        int64_t tokens) {
+  return {{"id", facts.id},
+          {"object", form.form == LineForm::kChatCompletion ? "chat.completion" : "text_completion"},
+          {"created", facts.created},
+          {"model", facts.model},
+          {"choices", std::move(choices)},
+          {"usage", usage_json(prompt_tokens, tokens)}};
+}
 
 std::string plain_answer(const Completion& completion, const AnswerForm& form, std::string_view name,
                          const OutputJob& job) {

@@ -11,8 +11,26 @@
 #include "stage/io/completion.h"
 #include "stage/io/lines/answer_form.h"
 #include "stage/io/output_file.h"
+#include "stage/support/json_fwd.h"
 
 namespace lfm2 {
+
+// What an answer of OpenAI's interface says of itself.
+struct AnswerFacts {
+  std::string id = {};
+  int64_t created = 0;  // seconds since 1970
+  std::string model = {};
+};
+
+// "logprobs" of a choice in that form, of all tokens of `completion`; null where the request asks for none.
+// `characters`: how many characters of the choice's text stand before them.
+OrderedJson log_probs_json(const Completion& completion, const AnswerForm& form, const Tokenizer* tokenizer,
+                           int64_t characters = 0);
+
+// The body of an answer of /v1/completions or /v1/chat/completions; `tokens`: of all choices.
+OrderedJson answer_body(OrderedJson choices, const AnswerForm& form, const AnswerFacts& facts, int64_t prompt_tokens,
+                        int64_t tokens);
+OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens);
 
 // {"id", "token_ids", "text", "finish_reason"}; "text" where there is a tokenizer; where the request has them,
 // "logprobs" [tokens], "top_ids" and "top_logprobs" [tokens, k]. With several choices {"id", "choices"}, where each of

@@ -12,8 +12,8 @@
 #include <string>
 #include <thread>
 
+#include "stage/generation/answer_stream.h"
 #include "stage/generation/request.h"
-#include "stage/job/answer_stream.h"
 #include "stage/support/json.h"
 #include "text/text_model.h"
 

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <map>
 
+#include "stage/generation/answer_stream.h"
 #include "stage/io/lines/answer_form.h"
-#include "stage/job/answer_stream.h"
 #include "stage/model/memory_plan.h"
 #include "stage/scoring/cost_model.h"
 #include "stage/support/json.h"
@@ -181,7 +181,7 @@ JobOutput& GenerationJob::resume_output_file(Unfinished& begun) {
 // Sets the sizes that do not depend on memory. Nothing is loaded yet.
 void GenerationJob::plan() {
   const GenerationOptions& wanted = options_.generation;
-  plan_.top_k = options_.results.top_k;
+  plan_.top_k = max_likeliest();
   const int64_t stages = pipeline_ranks_->size();
   const int64_t at_a_time = wanted.max_sequences > 0 ? wanted.max_sequences : kMaxSequencesInStep * stages;
   ScheduleLimits& limits = plan_.limits;
@@ -268,6 +268,8 @@ std::unique_ptr<RequestSource> GenerationJob::make_requests() const {
                                             config().max_positions, options_.prompt ? text_.tokenizer() : nullptr);
 }
 
+std::function<bool()> GenerationJob::stop_when() const { return stop_requested; }
+
 int64_t GenerationJob::positions() const {
   return std::min(config().max_positions, plan_.limits.caches.pages * plan_.limits.caches.page);
 }
@@ -280,11 +282,11 @@ bool GenerationJob::run_once() {
     consumers.push_back(output_.get());
   }
   Progress progress("generate", static_cast<uint64_t>(prompts_.new_tokens), Progress::Unit::kTokens,
-                    makes_output() && !options_.chat ? options_.progress : ProgressMode::kOff);
+                    makes_output() && !options_.live() ? options_.progress : ProgressMode::kOff);
   if (makes_output()) answer_errors(consumers);
   const std::unique_ptr<RequestSource> requests = make_requests();
   generator_->run(
-      requests.get(), consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); }, stop_requested,
+      requests.get(), consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); }, stop_when(),
       token_text());
   hash_.add(kept_.results);
   runs_.handed_out = hash_.count();

@@ -33,6 +33,10 @@ class GenerationJob : public Job {
   // Whether sequences may be given less than their longest length where memory is short.
   virtual bool may_be_shortened() const { return false; }
   virtual std::unique_ptr<RequestSource> make_requests() const;  // null on other stages than the first
+  // How many of the likeliest tokens any request may name beside each.
+  virtual int64_t max_likeliest() const { return options_.results.top_k; }
+  // Says, on each rank, when a run that has not ended is to stop.
+  virtual std::function<bool()> stop_when() const;
   RequestDefaults defaults() const;
   int64_t positions() const;  // that a sequence may have, once the caches are there
 

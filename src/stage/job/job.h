@@ -2,6 +2,7 @@
 // the job, and ends all ranks where it throws.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -131,7 +132,10 @@ class Job {
   double load_seconds_ = 0;
 };
 
-// Makes the job that the options ask for: one that scores samples, or one that continues them.
-std::unique_ptr<Job> make_job(const Options& options, MpiWorld& world);
+using MakeJob = std::function<std::unique_ptr<Job>(const Options&, MpiWorld&, JobText)>;
+
+// Makes the job that the options ask for: one that scores samples, or one that continues them. The one that serves is
+// above this folder: `make_serving_job` makes it.
+std::unique_ptr<Job> make_job(const Options& options, MpiWorld& world, const MakeJob& make_serving_job);
 
 }  // namespace lfm2

@@ -65,7 +65,7 @@ std::time_t JobText::time_of_job() const {
 void JobText::open(const ShardSet& shards) {
   const bool writes_text = continues_ && options_.output.extension() == ".jsonl";
   stops_ = continues_ && !options_.generation.stop.empty();
-  const bool needed = stops_ || lines_ || options_.prompt || options_.chat || writes_text || options_.results.score ||
+  const bool needed = stops_ || lines_ || options_.prompt || options_.live() || writes_text || options_.results.score ||
                       !options_.tokenizer.empty();
   const std::filesystem::path folder =
       needed ? text_folder(shards, options_.weights, options_.tokenizer) : std::filesystem::path();
@@ -112,10 +112,11 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
                             .states = options_.results.hidden != Hidden::kNone,
                             .embeddings = embeds_,
                             .now = now_};
-  if (options_.chat) {
+  if (options_.live()) {
     if (!model_) throw Error(ExitCode::kData, missing_);
-    model_->expect_template();
-    return {.ids = {0}, .offsets = {0, 1}};  // stands for the conversation, which is not known yet
+    if (options_.chat) model_->expect_template();
+    stops_ |= options_.serve.has_value();
+    return {.ids = {0}, .offsets = {0, 1}};  // stands for what is not known yet
   }
   if (!options_.prompt) {
     Samples samples = read_lines(*lines_, context, options_.samples, threads);

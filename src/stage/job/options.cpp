@@ -318,7 +318,7 @@ bool is_utf8(std::string_view text) {
 }  // namespace
 
 std::optional<bool> continues_samples(const Options& options) {
-  if (options.generation.max_new > 0 || options.prompt || options.chat) return true;
+  if (options.generation.max_new > 0 || options.prompt || options.live()) return true;
   if (options.results.score || options.results.hidden != Hidden::kNone) return false;
   if (options.input.extension() == ".jsonl" || options.input == "-") return {};
   return false;
@@ -374,10 +374,34 @@ std::pair<std::string, std::string> about_command(const ParsedCommandLine& parse
             "lfm2_stage doctor --weights shards/"};
   if (parsed.options.chat)
     return {"lfm2_stage chat", "A conversation in the terminal.\nExample: launch/run.sh -n 4 chat --weights shards/"};
+  if (parsed.options.serve)
+    return {
+        "lfm2_stage serve",
+        "Answers OpenAI's clients over HTTP.\nExample: mpirun -np 4 lfm2_stage serve --weights shards/ --port 8000"};
   return {
       "lfm2_stage",
       "Scores and continues samples with LFM2 models over a pipeline of MPI ranks.\nExample: mpirun -np 4 lfm2_stage "
       "--weights shards/"};
+}
+
+// Of a conversation and of a server.
+void add_live_options(CLI::App& app, Options& options, std::string& dtype) {
+  app.footer(options.serve
+                 ? "USR1 and TERM end the server once its running requests have ended. docs/serving.md says more."
+                 : "A line is a message. /clear begins anew, /exit or the end of the input ends. Ctrl-C ends the "
+                   "answer, and twice\nthe program: under mpirun by way of launch/run.sh, under srun with -X.");
+  add_weights(app, options)->required();
+  if (options.serve) {
+    add_serve_options(app, *options.serve);
+    app.add_flag("-q,--quiet", options.quiet, "No line for each request on standard output");
+  }
+  add_text_options(app, options);
+  add_seed(app, options);
+  add_generation_options(app, options.generation);
+  add_machine_options(app, options, dtype);
+  app.add_flag("-v,--verbose", options.verbose, "Say what each rank does, and where errors were thrown");
+  for (const char* unused : {"--replicas", "--micro-batch", "--ignore-eos"}) app.remove_option(app.get_option(unused));
+  if (options.chat) app.remove_option(app.get_option("--max-sequences"));
 }
 
 }  // namespace
@@ -388,6 +412,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   std::string dtype = "auto";
   parsed.doctor = argc > 1 && std::string_view(argv[1]) == "doctor";
   options.chat = argc > 1 && std::string_view(argv[1]) == "chat";
+  if (argc > 1 && std::string_view(argv[1]) == "serve") options.serve.emplace();
   const auto [name, about] = about_command(parsed);
   CLI::App app{about, name};
   app.set_version_flag("--version", kVersionText);
@@ -395,22 +420,12 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     app.footer(
         "Exit codes: 0 nothing would stop a run; 64 usage; 69 something would; 76 a rank was lost or timed out.");
     add_doctor_options(app, options, dtype);
-  } else if (options.chat) {
-    app.footer(
-        "A line is a message. /clear begins anew, /exit or the end of the input ends. Ctrl-C ends the answer, and "
-        "twice\nthe program: under mpirun by way of launch/run.sh, under srun with -X.");
-    add_weights(app, options)->required();
-    add_text_options(app, options);
-    add_seed(app, options);
-    add_generation_options(app, options.generation);
-    add_machine_options(app, options, dtype);
-    app.add_flag("-v,--verbose", options.verbose, "Say what each rank does, and where errors were thrown");
-    for (const char* unused : {"--replicas", "--micro-batch", "--max-sequences", "--ignore-eos"})
-      app.remove_option(app.get_option(unused));
+  } else if (options.live()) {
+    add_live_options(app, options, dtype);
   } else {
     app.footer(
-        "lfm2_stage doctor looks at the machine instead, lfm2_stage chat is a conversation in the terminal (--help of "
-        "each).\n"
+        "lfm2_stage doctor looks at the machine instead, lfm2_stage chat is a conversation in the terminal,\n"
+        "lfm2_stage serve a server (--help of each).\n"
         "Exit codes: 0 done; 1 validation failed; 64 usage; 65 bad input or weights; 66 missing file; 69 no GPU, ranks "
         "or\n"
         "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, TERM or INT:\n"
@@ -421,19 +436,21 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     add_report_options(app, options);
   }
   try {
-    const int words = parsed.doctor || options.chat ? 1 : 0;
+    const int words = parsed.doctor || options.live() ? 1 : 0;
     app.parse(argc - words, argv + words);
     if (dtype != "auto") options.dtype = parse_dtype(dtype);
-    if (options.prompt || options.chat) {
+    if (options.serve) {
+      options.samples = 1;
+    } else if (options.prompt || options.chat) {
       options.samples = 1;
       options.quiet = !options.verbose;  // standard output is the text's
     } else if (options.samples == 0 && options.input.empty()) {
       options.samples = 1024;
     }
     if (!parsed.doctor) {
-      if (!options.chat) check_needs(app, options);
-      if (!options.chat) check_score(app, options);
-      if (!options.chat) check_hidden(app, options);
+      if (!options.live()) check_needs(app, options);
+      if (!options.live()) check_score(app, options);
+      if (!options.live()) check_hidden(app, options);
       options.generation.temperature_given = app.count("--temperature") > 0;
       options.generation.top_k_given = app.count("--top-k") > 0;
       options.generation.top_p_given = app.count("--top-p") > 0;

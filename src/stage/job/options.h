@@ -10,6 +10,7 @@
 #include "kernels/dtype.h"
 #include "kernels/ops.h"
 #include "stage/io/results.h"
+#include "stage/job/serve_options.h"
 #include "stage/support/progress.h"
 
 namespace lfm2 {
@@ -37,6 +38,7 @@ struct Options {
   std::filesystem::path input;        // empty: random samples; "-": lines of JSON from standard input
   std::optional<std::string> prompt;  // continued on standard output, instead of an input
   bool chat = false;                  // a conversation on standard input and output, instead of an input
+  std::optional<ServeOptions> serve;  // requests over HTTP, instead of an input
   std::filesystem::path tokenizer;    // folder of tokenizer and templates; empty: the shards' own
   std::string generation_config;      // a file, or "none"; empty: the model's own
   bool strict = false;                // a bad batch line ends the job
@@ -66,6 +68,8 @@ struct Options {
   double timeout_seconds = 300;
   ProgressMode progress = ProgressMode::kAuto;
   bool quiet = false, verbose = false;
+
+  bool live() const { return chat || serve; }  // requests come while the job runs, and text comes and goes with them
 };
 
 // Whether a job continues its samples, as far as the command line says. Nothing: its first line of input does.

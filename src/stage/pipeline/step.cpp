@@ -90,8 +90,8 @@ std::vector<int32_t> to_words(const Step& step) {
   append_list(words, step.dropped);
   append_list(words, step.counted);
   for (const Admission& one : step.admitted) {
-    words.insert(words.end(), {one.slot, one.sample, one.prompt, one.known, one.max_new, one.draw, one.tag, one.choices,
-                               one.choice, one.first});
+    words.insert(words.end(), {one.slot, one.sample, one.prompt, one.known, one.max_new, one.draw, one.tag,
+                               one.likeliest, one.choices, one.choice, one.first});
     const RuleWords rule = words_of(one.rule);
     words.insert(words.end(), rule.begin(), rule.end());
     append_list(words, one.eos_tokens);
@@ -114,7 +114,7 @@ Step step_from_words(const std::vector<int32_t>& words) {
   for (int32_t i = 0; i < admitted; ++i) {
     Admission one;
     for (int32_t* part : {&one.slot, &one.sample, &one.prompt, &one.known, &one.max_new, &one.draw, &one.tag,
-                          &one.choices, &one.choice, &one.first})
+                          &one.likeliest, &one.choices, &one.choice, &one.first})
       *part = reader.next();
     RuleWords rule{};
     for (int32_t& word : rule) word = reader.next();

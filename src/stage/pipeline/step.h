@@ -15,8 +15,8 @@ namespace lfm2 {
 // a sequence that was preempted also the tokens drawn before that.
 struct Admission {
   int32_t slot = 0, sample = 0, prompt = 0, known = 0;
-  int32_t max_new = 0;        // how many tokens may follow the prompt
-  int32_t draw = 0, tag = 0;  // see Request
+  int32_t max_new = 0;                       // how many tokens may follow the prompt
+  int32_t draw = 0, tag = 0, likeliest = 0;  // see Request
   int32_t choices = 1, choice = 0, first = 0;
   SamplingRule rule = {};
   std::vector<int32_t> eos_tokens = {};  // each of these tokens ends the completion

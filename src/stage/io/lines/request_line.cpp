@@ -22,6 +22,8 @@ constexpr std::string_view kCompletionsUrl = "/v1/completions", kChatUrl = "/v1/
 constexpr int32_t kMaxLogProbs = 1024, kMaxChoices = 128;
 constexpr size_t kMaxInputs = 2048;  // of a line of /v1/embeddings; as OpenAI's
 
+}  // namespace
+
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where) {
   std::vector<int32_t> ids;
   text_model(context, where).tokenizer().encode(text, special, ids);
@@ -73,6 +75,8 @@ void read_chat_log_probs(FieldReader& fields, SampleRules& rules) {
   if (wanted) rules.log_probs = static_cast<int32_t>(count.value_or(0));
 }
 
+namespace {
+
 std::vector<int32_t> ids_of_prompt(FieldReader& fields) {
   const OrderedJson* prompt = fields.find("prompt");
   const bool one_text = prompt != nullptr && prompt->is_array() && prompt->size() == 1 && prompt->front().is_string();
@@ -83,6 +87,8 @@ std::vector<int32_t> ids_of_prompt(FieldReader& fields) {
     refuse_field(fields.where(), "prompt", prompt != nullptr ? *prompt : OrderedJson(), "text or a list of token ids");
   return fields.ids("prompt");
 }
+
+}  // namespace
 
 std::vector<int32_t> ids_of_messages(FieldReader& fields) {
   const OrderedJson none, no_variables = OrderedJson::object();
@@ -104,6 +110,8 @@ std::vector<int32_t> ids_of_messages(FieldReader& fields) {
   }
   return encode(text, false, context, fields.where());  // templates write the special tokens themselves
 }
+
+namespace {
 
 void score_all_but_first(RequestLine& line, const std::string& where) {
   line.scored = std::ssize(line.ids) - 1;

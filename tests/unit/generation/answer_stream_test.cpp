@@ -1,5 +1,5 @@
 // The text that is shown while tokens come is the text of the finished completion, character by character.
-#include "stage/job/answer_stream.h"
+#include "stage/generation/answer_stream.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,209 @@
+#include "serve/answering.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "serve/http/event_stream.h"
+#include "stage/support/json.h"
+
+namespace lfm2::serve {
+
+namespace {
+
+int64_t characters_of(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xc0) != 0x80; });
+}
+
+}  // namespace
+
+Answering::Answering(const OpenAiRequest& request, int32_t first_sample, http::Responder responder, AnswerFacts facts,
+                     const Tokenizer& tokenizer, const ToolTokens& tool_tokens, Clock::time_point deadline)
+    : shape_{.form = request.form,
+             .stream = request.stream,
+             .include_usage = request.include_usage,
+             .tools = request.tools && tool_tokens.begin >= 0},
+      first_sample_(first_sample),
+      choices_of_each_(request.choices),
+      prompts_(request.prompts),
+      responder_(std::move(responder)),
+      facts_(std::move(facts)),
+      tokenizer_(tokenizer),
+      tool_tokens_(tool_tokens),
+      deadline_(deadline),
+      choices_(request.requests.size()) {
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    choice.completion.choice = static_cast<int32_t>(i);
+    choice.stream.emplace(tokenizer, request.requests[i]);
+    if (i % static_cast<size_t>(choices_of_each_) == 0) prompt_tokens_ += std::ssize(request.requests[i].prompt);
+    if (!prompts_.empty()) choice.text = prompts_[i / static_cast<size_t>(choices_of_each_)];
+  }
+}
+
+// What a token adds to the text. Calls of tools are kept out of it.
+void Answering::add_text(Choice& choice, int32_t token, bool ends) {
+  if (shape_.tools && token == tool_tokens_.begin && !choice.call) {
+    choice.call.emplace();
+  } else if (choice.call && token == tool_tokens_.end) {
+    end_call(choice);
+  } else if (choice.call) {
+    if (!tokenizer_.is_special(token)) *choice.call += tokenizer_.bytes(token);
+  } else {
+    choice.text += choice.stream->feed(token);
+  }
+  if (!ends) return;
+  if (choice.call) end_call(choice);  // the model forgot to
+  choice.text += choice.stream->flush();
+}
+
+// What is no call is text after all.
+void Answering::end_call(Choice& choice) {
+  std::string text = *std::exchange(choice.call, {});
+  if (std::optional<std::vector<ToolCall>> calls = parse_tool_calls(text))
+    std::move(calls->begin(), calls->end(), std::back_inserter(choice.calls));
+  else
+    choice.text += text;
+}
+
+std::string Answering::finish_reason(const Choice& choice) const {
+  if (!choice.calls.empty() && choice.completion.reason == FinishReason::kStop) return "tool_calls";
+  return std::string(name(choice.completion.reason));
+}
+
+OrderedJson Answering::calls_json(const Choice& choice, bool numbered) const {
+  OrderedJson calls = OrderedJson::array();
+  for (size_t i = 0; i < choice.calls.size(); ++i) {
+    const ToolCall& call = choice.calls[i];
+    OrderedJson one = OrderedJson::object();
+    if (numbered) one["index"] = i;
+    one["id"] = fmt::format("call-{}-{}-{}", facts_.id, choice.completion.choice, i);
+    one["type"] = "function";
+    one["function"] = {{"name", call.name}, {"arguments", call.arguments}};
+    calls.push_back(std::move(one));
+  }
+  return calls;
+}
+
+bool Answering::take(int32_t sample, const DrawnToken& token) {
+  Choice& choice = choices_[static_cast<size_t>(sample - first_sample_)];
+  Completion& completion = choice.completion;
+  completion.token_ids.push_back(token.token);
+  completion.log_probs.push_back(token.log_prob);
+  completion.top_ids.insert(completion.top_ids.end(), token.top_ids.begin(), token.top_ids.end());
+  completion.top_log_probs.insert(completion.top_log_probs.end(), token.top_log_probs.begin(),
+                                  token.top_log_probs.end());
+  ++choice.tokens;
+  add_text(choice, token.token, token.ends.has_value());
+  if (token.ends) {
+    completion.reason = *token.ends;
+    choice.ended = true;
+    ++ended_;
+  }
+  const bool wanted = !shape_.stream || (!choice.ended && choice.text.empty()) || send_delta(choice);
+  return done() ? finish() : wanted && !responder_.gone();
+}
+
+bool Answering::begin_stream() {
+  began_ = true;
+  if (!responder_.begin_stream(200, http::kEventStream, {{"Cache-Control", "no-cache"}})) return false;
+  if (!chat()) return true;
+  for (size_t i = 0; i < choices_.size(); ++i)
+    if (!send(chunk({{{"index", i},
+                      {"delta", {{"role", "assistant"}, {"content", ""}}},
+                      {"logprobs", nullptr},
+                      {"finish_reason", nullptr}}})))
+      return false;
+  return true;
+}
+
+OrderedJson Answering::chunk(const OrderedJson& choices) const {
+  return {{"id", facts_.id},
+          {"object", chat() ? "chat.completion.chunk" : "text_completion"},
+          {"created", facts_.created},
+          {"model", facts_.model},
+          {"choices", choices}};
+}
+
+bool Answering::send(const OrderedJson& chunk) { return responder_.write(http::event_text(json_text(chunk))); }
+
+// Sends what of the choice was not sent yet.
+bool Answering::send_delta(Choice& choice) {
+  if (!began_ && !begin_stream()) return false;
+  const OrderedJson probs = log_probs_json(choice.completion, shape_.form, &tokenizer_, choice.characters);
+  const OrderedJson reason = choice.ended ? OrderedJson(finish_reason(choice)) : OrderedJson();
+  const int32_t index = choice.completion.choice;
+  OrderedJson choices = OrderedJson::array();
+  if (chat()) {
+    OrderedJson delta = OrderedJson::object();
+    if (!choice.text.empty()) delta["content"] = choice.text;
+    if (choice.ended && !choice.calls.empty()) delta["tool_calls"] = calls_json(choice, true);
+    if (!delta.empty() || !probs.is_null())
+      choices.push_back({{"index", index}, {"delta", delta}, {"logprobs", probs}, {"finish_reason", nullptr}});
+  } else {
+    choices.push_back({{"index", index}, {"text", choice.text}, {"logprobs", probs}, {"finish_reason", reason}});
+  }
+  bool wanted = choices.empty() || send(chunk(choices));
+  if (chat() && choice.ended)
+    wanted =
+        wanted &&
+        send(chunk(
+            {{{"index", index}, {"delta", OrderedJson::object()}, {"logprobs", nullptr}, {"finish_reason", reason}}}));
+  choice.characters += characters_of(std::exchange(choice.text, {}));
+  for (auto* list : {&choice.completion.token_ids, &choice.completion.top_ids}) list->clear();
+  for (auto* list : {&choice.completion.log_probs, &choice.completion.top_log_probs}) list->clear();
+  return wanted;
+}
+
+OrderedJson Answering::usage() const {
+  int64_t tokens = 0;
+  for (const Choice& choice : choices_) tokens += choice.tokens;
+  return usage_json(prompt_tokens_, tokens);
+}
+
+OrderedJson Answering::whole_choice(Choice& choice) const {
+  OrderedJson whole{{"index", choice.completion.choice}};
+  if (chat()) {
+    OrderedJson& message = whole["message"];
+    message = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
+    if (!choice.calls.empty()) {
+      if (choice.text.empty()) message["content"] = nullptr;
+      message["tool_calls"] = calls_json(choice, false);
+    }
+  } else {
+    whole["text"] = choice.text;
+  }
+  whole["logprobs"] = log_probs_json(choice.completion, shape_.form, &tokenizer_);
+  whole["finish_reason"] = finish_reason(choice);
+  return whole;
+}
+
+bool Answering::finish() {
+  if (shape_.stream) {
+    bool wanted = true;
+    if (shape_.include_usage) {
+      OrderedJson last = chunk(OrderedJson::array());
+      last["usage"] = usage();
+      wanted = send(last);
+    }
+    return wanted && responder_.write(http::event_text("[DONE]")) && responder_.end();
+  }
+  OrderedJson choices = OrderedJson::array();
+  for (Choice& choice : choices_) choices.push_back(whole_choice(choice));
+  const OrderedJson sums = usage();
+  const OrderedJson body =
+      answer_body(std::move(choices), shape_.form, facts_, prompt_tokens_, sums["completion_tokens"].get<int64_t>());
+  return responder_.answer({.content_type = "application/json", .body = json_text(body)});
+}
+
+void Answering::fail(int status, std::string_view message) {
+  const http::Answer error = http::error_answer(status, message);
+  if (!began_) {
+    responder_.answer(error);
+  } else if (responder_.write(http::event_text(error.body))) {
+    responder_.end();
+  }
+}
+
+}  // namespace lfm2::serve

@@ -1,0 +1,85 @@
+// One HTTP request that is being answered: its choices, and what was drawn for each so far.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "serve/http/responder.h"
+#include "serve/openai_request.h"
+#include "serve/tool_calls.h"
+#include "stage/generation/answer_stream.h"
+#include "stage/io/answers.h"
+
+namespace lfm2::serve {
+
+// The tokens between which a model writes calls of tools; -1 where its tokenizer has none.
+struct ToolTokens {
+  int32_t begin = -1, end = -1;
+};
+
+// Used by one thread at a time.
+class Answering {
+ public:
+  using Clock = std::chrono::steady_clock;
+  // The tokenizer must outlive this. The requests have the numbers `first_sample` and following.
+  Answering(const OpenAiRequest& request, int32_t first_sample, http::Responder responder, AnswerFacts facts,
+            const Tokenizer& tokenizer, const ToolTokens& tool_tokens, Clock::time_point deadline);
+
+  // A token of one of the samples. False where nobody wants the answer any more.
+  bool take(int32_t sample, const DrawnToken& token);
+  bool done() const { return ended_ == std::ssize(choices_); }
+  // Ends the answer with an error; within a stream as an event.
+  void fail(int status, std::string_view message);
+
+  int32_t first_sample() const { return first_sample_; }
+  int32_t samples() const { return static_cast<int32_t>(choices_.size()); }
+  Clock::time_point deadline() const { return deadline_; }
+  Clock::time_point begin() const { return begin_; }
+
+ private:
+  struct Choice {
+    Completion completion;  // whole, or in a stream what was not sent yet
+    std::optional<AnswerStream> stream;
+    std::optional<std::string> call;  // text between the tokens of tool calls
+    std::vector<ToolCall> calls;
+    std::string text;        // of the answer; in a stream what was not sent yet
+    int64_t characters = 0;  // of the text that was sent
+    int64_t tokens = 0;
+    bool ended = false;
+  };
+
+  struct Shape {
+    AnswerForm form;
+    bool stream = false, include_usage = false, tools = false;  // see OpenAiRequest
+  };
+
+  bool chat() const { return shape_.form.form == LineForm::kChatCompletion; }
+  void add_text(Choice& choice, int32_t token, bool ends);
+  void end_call(Choice& choice);
+  std::string finish_reason(const Choice& choice) const;
+  OrderedJson chunk(const OrderedJson& choices) const;
+  bool send(const OrderedJson& chunk);
+  bool send_delta(Choice& choice);
+  bool begin_stream();
+  OrderedJson usage() const;
+  OrderedJson calls_json(const Choice& choice, bool numbered) const;
+  OrderedJson whole_choice(Choice& choice) const;
+  bool finish();
+
+  const Shape shape_;
+  const int32_t first_sample_, choices_of_each_;
+  const std::vector<std::string> prompts_;
+  const http::Responder responder_;
+  const AnswerFacts facts_;
+  const Tokenizer& tokenizer_;
+  const ToolTokens tool_tokens_;
+  const Clock::time_point begin_ = Clock::now(), deadline_;
+  std::vector<Choice> choices_;
+  int64_t ended_ = 0, prompt_tokens_ = 0;
+  bool began_ = false;
+};
+
+}  // namespace lfm2::serve

@@ -1,0 +1,338 @@
+#include "serve/api.h"
+
+#include <fmt/format.h>
+
+#include <ctime>
+#include <exception>
+#include <utility>
+
+#include "kernels/error.h"
+#include "serve/page/page.h"
+#include "stage/io/lines/field_reader.h"
+#include "stage/support/json.h"
+#include "text/text_model.h"
+
+namespace lfm2::serve {
+
+namespace {
+
+constexpr std::chrono::milliseconds kLook{
+    50};                                       // how often the writer looks for clients that went and times that passed
+constexpr std::chrono::seconds kLastBytes{5};  // for the last bytes of answers, when the server ends
+
+http::Answer json_answer(const OrderedJson& body) {
+  return {.content_type = "application/json", .body = json_text(body)};
+}
+
+http::Answer busy_answer(bool draining) {
+  return draining ? http::error_answer(503, "the server is ending", {{"Retry-After", "30"}})
+                  : http::error_answer(429, "too many requests wait already", {{"Retry-After", "1"}});
+}
+
+int32_t token_named(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int32_t> ids;
+  tokenizer.encode(text, false, ids);
+  return ids.size() == 1 ? ids.front() : -1;
+}
+
+ToolTokens tool_tokens_of(const Tokenizer& tokenizer) {
+  const ToolTokens tokens{token_named(tokenizer, "<|tool_call_start|>"), token_named(tokenizer, "<|tool_call_end|>")};
+  return tokens.end >= 0 ? tokens : ToolTokens{};
+}
+
+std::vector<std::string> open_paths() {
+  std::vector<std::string> paths = page_paths();
+  paths.emplace_back("/health");
+  return paths;
+}
+
+http::Limits http_limits(const ApiSettings& settings) {
+  http::Limits limits;
+  limits.max_body_bytes = settings.max_body_bytes;
+  limits.max_bodies_bytes = std::max(limits.max_bodies_bytes, 4 * settings.max_body_bytes);
+  limits.answer_time = std::chrono::seconds(60) + settings.request_timeout;
+  return limits;
+}
+
+}  // namespace
+
+Api::Api(ApiSettings settings, LiveRequests& live, Metrics& metrics)
+    : settings_(std::move(settings)),
+      live_(live),
+      metrics_(metrics),
+      tool_tokens_(tool_tokens_of(settings_.lines.text->tokenizer())),
+      started_(static_cast<int64_t>(std::time(nullptr))),
+      access_({.api_keys = settings_.api_keys, .open_paths = open_paths(), .own_names = {settings_.host}}) {
+  add_routes();
+  http::Service service;
+  service.admit = [this](const http::Request& request) {
+    std::optional<http::Answer> refusal = access_.refusal(request);
+    return refusal ? refusal : router_.refusal(request);
+  };
+  service.handle = [this](http::Request&& request, http::Responder responder) {
+    router_.handle(std::move(request), std::move(responder));
+  };
+  if (settings_.access_log)
+    service.log = [this](const http::AccessRecord& record) { settings_.access_log(http::access_line(record)); };
+  server_ = std::make_unique<http::Server>(http_limits(settings_), std::move(service));
+  address_ = server_->listen(settings_.host, settings_.port);
+  reader_ = std::thread([this] { read_bodies(); });
+  writer_ = std::thread([this] { write_answers(); });
+  server_->start();
+}
+
+Api::~Api() {
+  {
+    const std::lock_guard lock(mutex_);
+    open_.ends = true;
+  }
+  any_unread_.notify_all();
+  reader_.join();
+  writer_.join();
+  server_->stop_accepting();
+  server_->wait_until_closed(kLastBytes);
+  server_->stop();
+}
+
+void Api::add_routes() {
+  const auto now = [this](std::string_view path, http::Answer (Api::*make)() const) {
+    router_.add("GET", path,
+                [this, make](http::Request&&, const http::Responder& responder) { responder.answer((this->*make)()); });
+  };
+  add_page(router_);
+  now("/v1/models", &Api::models);
+  now("/health", &Api::health);
+  now("/tokenizer_info", &Api::tokenizer_info);
+  router_.add("GET", "/version", [this](http::Request&&, const http::Responder& responder) {
+    responder.answer(json_answer({{"version", settings_.version}}));
+  });
+  router_.add("GET", "/metrics", [this](http::Request&&, const http::Responder& responder) {
+    responder.answer({.content_type = "text/plain; version=0.0.4; charset=utf-8",
+                      .body = metrics_.text(live_.running(), live_.waiting())});
+  });
+  for (const auto& [path, kind] : {std::pair{"/v1/completions", Kind::kCompletion},
+                                   {"/v1/chat/completions", Kind::kChat},
+                                   {"/tokenize", Kind::kTokenize},
+                                   {"/detokenize", Kind::kDetokenize}})
+    router_.add("POST", path, [this, kind = kind](http::Request&& request, http::Responder responder) {
+      queue(kind, std::move(request), std::move(responder));
+    });
+}
+
+http::Answer Api::models() const {
+  return json_answer({{"object", "list"},
+                      {"data",
+                       {{{"id", settings_.model_name},
+                         {"object", "model"},
+                         {"created", started_},
+                         {"owned_by", "lfm2_stage"},
+                         {"root", settings_.model_name},
+                         {"max_model_len", settings_.limits.max_prompt_tokens}}}}});
+}
+
+http::Answer Api::health() const { return live_.draining() ? busy_answer(true) : json_answer({{"status", "ok"}}); }
+
+http::Answer Api::tokenizer_info() const {
+  const Tokenizer& tokenizer = settings_.lines.text->tokenizer();
+  OrderedJson info = OrderedJson::object();
+  const auto name_of = [&](const std::vector<int32_t>& ids) {
+    return ids.empty() ? OrderedJson() : OrderedJson(std::string(tokenizer.bytes(ids.front())));
+  };
+  info["eos_token"] = name_of(settings_.defaults.of_text.eos_tokens);
+  return json_answer(info);
+}
+
+// On the server's thread.
+void Api::queue(Kind kind, http::Request&& request, http::Responder responder) {
+  if (live_.draining()) return void(responder.answer(busy_answer(true)));
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::ssize(open_.unread) < settings_.max_queue) {
+      open_.unread.push_back({kind, std::move(request), std::move(responder)});
+      any_unread_.notify_one();
+      return;
+    }
+  }
+  ++metrics_.requests_refused;
+  responder.answer(busy_answer(false));
+}
+
+void Api::read_bodies() {
+  while (true) {
+    std::unique_lock lock(mutex_);
+    any_unread_.wait(lock, [&] { return open_.ends || !open_.unread.empty(); });
+    if (open_.ends) return;  // what was not read is answered by the server: nobody holds its responder any more
+    const Unread unread = std::move(open_.unread.front());
+    open_.unread.pop_front();
+    lock.unlock();
+    if (!unread.responder.gone()) read(unread);
+  }
+}
+
+void Api::read(const Unread& unread) {
+  try {
+    switch (unread.kind) {
+      case Kind::kTokenize:
+        unread.responder.answer(tokenize(unread.request.body));
+        break;
+      case Kind::kDetokenize:
+        unread.responder.answer(detokenize(unread.request.body));
+        break;
+      default:
+        begin(unread);
+    }
+  } catch (const Error& error) {
+    ++metrics_.requests_failed;
+    const bool own_fault = error.code() != ExitCode::kData;
+    unread.responder.answer(http::error_answer(own_fault ? 500 : 400, error.what()));
+  } catch (const std::exception& error) {
+    ++metrics_.requests_failed;
+    unread.responder.answer(http::error_answer(500, error.what()));
+  }
+}
+
+void Api::begin(const Unread& unread) {
+  const bool chat = unread.kind == Kind::kChat;
+  LineContext lines = settings_.lines;
+  const std::time_t now = std::time(nullptr);
+  lines.now = now;
+  OpenAiRequest request = parse_openai_request(unread.request.body, chat, lines, settings_.defaults, settings_.limits);
+  const auto count = static_cast<int32_t>(request.requests.size());
+  const int32_t first = live_.reserve(count);
+  for (int32_t i = 0; i < count; ++i) request.requests[static_cast<size_t>(i)].sample = first + i;
+  const Clock::time_point deadline = Clock::now() + settings_.request_timeout;
+  {
+    const std::lock_guard lock(mutex_);
+    AnswerFacts facts{fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", started_, open_.answers++),
+                      static_cast<int64_t>(now), settings_.model_name};
+    open_.answering[first] = std::make_shared<Answering>(request, first, unread.responder, std::move(facts),
+                                                         settings_.lines.text->tokenizer(), tool_tokens_, deadline);
+  }
+  const LiveRequests::Added added = live_.add(std::move(request.requests));
+  if (added != LiveRequests::Added::kYes) {
+    forget(first);
+    ++metrics_.requests_refused;
+    unread.responder.answer(busy_answer(added == LiveRequests::Added::kDraining));
+    return;
+  }
+  unread.responder.on_gone([this, first](http::Gone) {
+    const std::lock_guard lock(mutex_);
+    open_.gone.push_back(first);
+  });
+}
+
+http::Answer Api::tokenize(std::string_view body) const {
+  const OrderedJson json = parse_ordered_json(body, "request");
+  if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
+  LineContext lines = settings_.lines;
+  lines.now = std::time(nullptr);
+  const std::string where = "request";
+  FieldReader fields(json, lines, where);
+  const OrderedJson* special = fields.find("add_special_tokens");
+  std::vector<int32_t> ids;
+  if (json.contains("messages"))
+    ids = ids_of_messages(fields);
+  else if (const std::string* text = fields.text(json.contains("content") ? "content" : "prompt"))
+    ids = encode(*text, special == nullptr || *special != false, lines, where);
+  else
+    throw Error(ExitCode::kData, "request: expected \"prompt\" or \"messages\"");
+  return json_answer({{"tokens", ids}, {"count", ids.size()}, {"max_model_len", settings_.limits.max_prompt_tokens}});
+}
+
+http::Answer Api::detokenize(std::string_view body) const {
+  const OrderedJson json = parse_ordered_json(body, "request");
+  if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
+  const std::string where = "request";
+  FieldReader fields(json, settings_.lines, where);
+  std::string text;
+  for (const int32_t id : fields.ids("tokens")) text += settings_.lines.text->tokenizer().bytes(id);
+  return json_answer({{"prompt", text}});
+}
+
+void Api::write_answers() {
+  for (bool last = false; !last;) {
+    {
+      const std::lock_guard lock(mutex_);
+      last = open_.ends;
+    }
+    hand_out(live_.wait_for_tokens(last ? std::chrono::milliseconds(0) : kLook));
+    drop_gone();
+    end_late();
+  }
+  const std::lock_guard lock(mutex_);
+  for (auto& [first, answering] : open_.answering) {
+    ++metrics_.requests_failed;
+    answering->fail(503, "the server is ending");
+  }
+  open_.answering.clear();
+}
+
+std::shared_ptr<Answering> Api::find(int32_t sample) {
+  const std::lock_guard lock(mutex_);
+  auto behind = open_.answering.upper_bound(sample);
+  if (behind == open_.answering.begin()) return nullptr;
+  --behind;
+  return sample < behind->first + behind->second->samples() ? behind->second : nullptr;
+}
+
+void Api::forget(int32_t first_sample) {
+  std::shared_ptr<Answering> forgotten;  // its responder may call back: not under the lock
+  const std::lock_guard lock(mutex_);
+  if (const auto found = open_.answering.find(first_sample); found != open_.answering.end()) {
+    forgotten = std::move(found->second);
+    open_.answering.erase(found);
+  }
+}
+
+void Api::take_back(const Answering& answering) {
+  for (int32_t i = 0; i < answering.samples(); ++i) live_.take_back(answering.first_sample() + i);
+}
+
+void Api::hand_out(const std::vector<Drawn>& tokens) {
+  for (const Drawn& one : tokens) {
+    const std::shared_ptr<Answering> answering = find(one.sample);
+    if (answering == nullptr) continue;
+    if (answering->take(one.sample, one.token) && !answering->done()) continue;
+    if (answering->done()) {
+      ++metrics_.requests_completed;
+      metrics_.request_seconds.observe(std::chrono::duration<double>(Clock::now() - answering->begin()).count());
+    } else {
+      ++metrics_.requests_aborted;
+      take_back(*answering);
+    }
+    forget(answering->first_sample());
+  }
+}
+
+void Api::drop_gone() {
+  std::vector<int32_t> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    gone.swap(open_.gone);
+  }
+  for (const int32_t first : gone) {
+    const std::shared_ptr<Answering> answering = find(first);
+    if (answering == nullptr || answering->first_sample() != first) continue;
+    ++metrics_.requests_aborted;
+    take_back(*answering);
+    forget(first);
+  }
+}
+
+void Api::end_late() {
+  std::vector<std::shared_ptr<Answering>> late;
+  {
+    const Clock::time_point now = Clock::now();
+    const std::lock_guard lock(mutex_);
+    for (const auto& [first, answering] : open_.answering)
+      if (answering->deadline() <= now) late.push_back(answering);
+  }
+  for (const std::shared_ptr<Answering>& answering : late) {
+    ++metrics_.requests_failed;
+    take_back(*answering);
+    answering->fail(504, fmt::format("no end after {} s", settings_.request_timeout.count()));
+    forget(answering->first_sample());
+  }
+}
+
+}  // namespace lfm2::serve

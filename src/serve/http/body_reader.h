@@ -1,0 +1,47 @@
+// Reads the body behind a head: as many bytes as were announced, or chunks. Ours and not Beast's, whose reader of
+// chunks lets a quoted extension run on behind its line, as far as the bytes happen to be there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "serve/http/limits.h"
+#include "serve/http/message.h"
+
+namespace lfm2::http {
+
+class BodyReader {
+ public:
+  // The limits must outlive the reader.
+  explicit BodyReader(const Limits& limits) : limits_(limits) {}
+
+  // What the head says of the body. An answer where the body is refused before it comes.
+  std::optional<Answer> begin(const Headers& headers);
+  bool complete() const { return state_ == State::kComplete; }
+
+  // Goes on with the bytes behind those that were used, and appends to the request's body. The same bytes give the same
+  // body or the same refusal in whatever pieces they come. Returns how many were used.
+  size_t put(std::string_view bytes, Request& request);
+  const std::optional<Answer>& refusal() const { return refusal_; }
+
+ private:
+  enum class State : uint8_t { kData, kChunkSize, kChunkData, kChunkEnd, kTrailer, kComplete };
+
+  void refuse(int status, std::string_view message) { refusal_ = error_answer(status, message); }
+  std::optional<std::string_view> line(std::string_view bytes);
+  size_t read_data(std::string_view bytes, Request& request);
+  size_t read_chunk_size(std::string_view bytes, const Request& request);
+  size_t read_chunk_end(std::string_view bytes);
+  size_t read_trailer(std::string_view bytes);
+
+  const Limits& limits_;
+  State state_ = State::kComplete;
+  uint64_t remaining_ = 0;  // of the data or of the chunk
+  size_t trailer_bytes_ = 0;
+  std::optional<Answer> refusal_;
+};
+
+}  // namespace lfm2::http

@@ -1,0 +1,28 @@
+// Server-sent events: the form of a stream with the content type text/event-stream.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace lfm2::http {
+
+inline constexpr std::string_view kEventStream = "text/event-stream; charset=utf-8";
+
+// One event. Each line of the data has a line of its own, since a line break would end the event.
+inline std::string event_text(std::string_view data) {
+  std::string text = "data: ";
+  for (size_t i = 0; i < data.size(); ++i) {
+    if (data[i] == '\r' && i + 1 < data.size() && data[i + 1] == '\n') continue;
+    if (data[i] == '\n' || data[i] == '\r')
+      text += "\ndata: ";
+    else
+      text += data[i];
+  }
+  return text += "\n\n";
+}
+
+// A line that readers of events ignore. It shows the client, and all that is between, that the stream lives, and the
+// server that its client does.
+inline constexpr std::string_view kPing = ": ping\n\n";
+
+}  // namespace lfm2::http

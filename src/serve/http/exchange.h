@@ -1,0 +1,97 @@
+// A request and its answer: where the handler's threads meet the thread of the connection. Internal to src/serve/http;
+// handlers see it through a Responder.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "serve/http/byte_budget.h"
+#include "serve/http/limits.h"
+#include "serve/http/message.h"
+#include "serve/http/responder.h"
+
+namespace lfm2::http {
+
+// What a server shares with its connections and exchanges. Exchanges may outlive the server.
+struct Shared {
+  explicit Shared(const Limits& all)
+      : limits(all),
+        bodies(std::make_shared<ByteBudget>(all.max_bodies_bytes)),
+        unsent(std::make_shared<ByteBudget>(all.max_total_unsent_bytes)) {}
+
+  const Limits limits;
+  const std::shared_ptr<ByteBudget> bodies, unsent;
+  std::atomic<bool> draining = false;  // no further requests are taken
+  std::atomic<uint64_t> requests = 0;  // begun so far, for their ids
+  std::string id_prefix = "request";   // so that ids of two servers differ
+};
+
+class Exchange {
+ public:
+  // What the answer's form depends on.
+  struct Client {
+    std::string request_id = {};
+    bool is_head = false;  // the answer has no body
+    bool http_1_0 = false;
+    bool keep_alive = false;
+  };
+  // `wake` tells the connection, on any thread, that there is something for it; it must not call the exchange.
+  Exchange(std::shared_ptr<const Shared> shared, Client client, std::function<void()> wake);
+
+  // The handler's side, on any thread: see Responder.
+  bool answer(const Answer& answer);
+  bool begin_stream(int status, std::string_view content_type, const Fields& headers);
+  bool write(std::string_view text);
+  bool end();
+  void on_gone(std::function<void(Gone)> callback);
+  bool gone() const;
+  void abandon();  // nobody holds a Responder any more: an answer that never began becomes a 500, a stream breaks off
+
+  // The connection's side, on its one thread.
+  struct Progress {
+    bool ended = false;       // nothing follows what was taken and what take() gives
+    bool broken = false;      // the rest cannot be sent: the connection must close
+    bool keep_alive = false;  // the connection may go on behind this answer
+    bool any_unsent = false;  // including what was taken
+    int status = 0;           // 0: not known yet
+  };
+  Progress progress();
+  std::string take();       // the bytes to be sent next
+  void sent(size_t bytes);  // of those that were taken
+  // Ends an exchange that its handler has not ended, with an answer if none began. The handler hears that it is gone.
+  void take_over(const Answer& answer, Gone reason);
+  // The connection is closed. Unless the answer is complete, the handler hears that the client is gone.
+  void leave(Gone reason);
+
+ private:
+  enum class State : uint8_t { kWaiting, kStreaming, kEnded };
+
+  bool wanted() const { return !gone_ && !broken_; }
+  bool queue(std::string_view text);  // false and broken where a limit is passed
+  void queue_answer(const Answer& answer);
+  void notify();
+
+  const std::shared_ptr<const Shared> shared_;
+  const Client client_;
+
+  mutable std::mutex mutex_;
+  // Guarded by mutex_. A callback is called and destroyed without the lock: it may own a Responder of this exchange.
+  std::function<void()> wake_;
+  std::function<void(Gone)> callback_;
+  State state_ = State::kWaiting;
+  std::optional<Gone> gone_;
+  bool broken_ = false;
+  bool keep_alive_ = false, chunked_ = false;
+  bool notified_ = false;  // the connection was told, and has not looked since
+  int status_ = 0;
+  std::string outbox_;  // not taken yet
+  ByteShare unsent_;    // outbox_, and what was taken and is not sent yet
+};
+
+}  // namespace lfm2::http

@@ -1,0 +1,24 @@
+// What a server is for: the functions that it calls with each request, on its own thread. None of them may block.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "serve/http/access_log.h"
+#include "serve/http/message.h"
+#include "serve/http/responder.h"
+
+namespace lfm2::http {
+
+using Handler = std::function<void(Request&&, Responder)>;
+
+struct Service {
+  // Looks at the head of a request before any of its body is taken. With an answer, the handler never sees the request.
+  std::function<std::optional<Answer>(const Request&)> admit = {};
+  Handler handle = {};
+  std::function<void(const AccessRecord&)> log = {};
+  std::function<void(const std::string&)> report = {};  // of a handler that threw: what it said
+};
+
+}  // namespace lfm2::http

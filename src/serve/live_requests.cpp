@@ -1,0 +1,101 @@
+#include "serve/live_requests.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace lfm2::serve {
+
+namespace {
+
+double seconds_between(std::chrono::steady_clock::time_point begin, std::chrono::steady_clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+}  // namespace
+
+int32_t LiveRequests::reserve(int32_t count) {
+  const std::lock_guard lock(mutex_);
+  // Samples of long ago have ended: their numbers may come again.
+  if (next_sample_ > INT32_MAX - count) next_sample_ = 0;
+  return std::exchange(next_sample_, next_sample_ + count);
+}
+
+LiveRequests::Added LiveRequests::add(std::vector<Request> requests) {
+  const std::lock_guard lock(mutex_);
+  if (draining_) return Added::kDraining;
+  if (std::ssize(waiting_) + std::ssize(requests) > max_waiting_ && !waiting_.empty()) return Added::kFull;
+  if (std::ssize(requests) > max_waiting_) return Added::kFull;
+  const auto now = Clock::now();
+  for (Request& request : requests) waiting_.push_back({std::move(request), now});
+  return Added::kYes;
+}
+
+void LiveRequests::take_back(int32_t sample) {
+  const std::lock_guard lock(mutex_);
+  if (std::erase_if(waiting_, [&](const Waiting& one) { return one.request.sample == sample; }) > 0) return;
+  if (running_.erase(sample) > 0) taken_back_.push_back(sample);
+}
+
+void LiveRequests::drain() {
+  const std::lock_guard lock(mutex_);
+  draining_ = true;
+}
+
+bool LiveRequests::draining() const {
+  const std::lock_guard lock(mutex_);
+  return draining_;
+}
+
+int64_t LiveRequests::running() const {
+  const std::lock_guard lock(mutex_);
+  return std::ssize(running_);
+}
+
+std::vector<Drawn> LiveRequests::wait_for_tokens(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  any_drawn_.wait_for(lock, time, [&] { return !drawn_.empty(); });
+  return std::exchange(drawn_, {});
+}
+
+int64_t LiveRequests::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return std::ssize(waiting_);
+}
+
+std::optional<Request> LiveRequests::next() {
+  const std::lock_guard lock(mutex_);
+  if (waiting_.empty()) return {};
+  Waiting first = std::move(waiting_.front());
+  waiting_.pop_front();
+  metrics_.queue_seconds.observe(seconds_between(first.since, Clock::now()));
+  metrics_.prompt_tokens += std::ssize(first.request.prompt);
+  running_[first.request.sample] = {.since = first.since};
+  return std::move(first.request);
+}
+
+bool LiveRequests::ended() const {
+  const std::lock_guard lock(mutex_);
+  return draining_ && waiting_.empty();
+}
+
+std::vector<int32_t> LiveRequests::taken_back() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(taken_back_, {});
+}
+
+void LiveRequests::drawn(int32_t sample, const DrawnToken& token) {
+  const std::lock_guard lock(mutex_);
+  const auto found = running_.find(sample);
+  if (found == running_.end()) return;  // it was taken back, and the scheduler does not know it yet
+  const auto now = Clock::now();
+  Running& one = found->second;
+  (std::exchange(one.any_token, true) ? metrics_.token_seconds : metrics_.first_token_seconds)
+      .observe(seconds_between(one.since, now));
+  one.since = now;
+  ++metrics_.generated_tokens;
+  if (token.ends) running_.erase(found);
+  if (drawn_.empty()) any_drawn_.notify_one();
+  drawn_.push_back({sample, token});
+}
+
+}  // namespace lfm2::serve

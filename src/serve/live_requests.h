@@ -1,0 +1,75 @@
+// The requests of clients on their way to the scheduler, and their tokens on the way back. Three sides meet here:
+// whoever adds requests, the generation, which takes them between two steps, and whoever writes answers.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "serve/metrics.h"
+#include "stage/generation/request.h"
+
+namespace lfm2::serve {
+
+struct Drawn {
+  int32_t sample = 0;
+  DrawnToken token;
+};
+
+class LiveRequests : public RequestSource {
+ public:
+  enum class Added : uint8_t { kYes, kFull, kDraining };
+
+  // At most `max_waiting` requests wait. The metrics must outlive this.
+  LiveRequests(int64_t max_waiting, Metrics& metrics) : max_waiting_(max_waiting), metrics_(metrics) {}
+
+  // On any thread:
+  // Numbers for `count` samples, not yet used by any other in this run.
+  int32_t reserve(int32_t count);
+  // All or none of them. Their numbers are reserved ones.
+  Added add(std::vector<Request> requests);
+  void take_back(int32_t sample);  // does nothing where it has ended
+  void drain();                    // no request is added any more
+  bool draining() const;
+  int64_t running() const;
+
+  // Whoever writes answers, on one thread: the tokens that were drawn since the last call. Waits for one for so long.
+  std::vector<Drawn> wait_for_tokens(std::chrono::milliseconds time);
+
+  // The generation: see RequestSource.
+  int64_t waiting() const override;
+  std::optional<Request> next() override;
+  bool ended() const override;
+  std::vector<int32_t> taken_back() override;
+  void drawn(int32_t sample, const DrawnToken& token) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Waiting {
+    Request request;
+    Clock::time_point since;
+  };
+  struct Running {
+    Clock::time_point since;  // the request was added, or its newest token was drawn
+    bool any_token = false;
+  };
+
+  const int64_t max_waiting_;
+  Metrics& metrics_;
+  mutable std::mutex mutex_;
+  std::condition_variable any_drawn_;
+  // Guarded by mutex_:
+  std::deque<Waiting> waiting_;
+  std::unordered_map<int32_t, Running> running_;  // by sample
+  std::vector<int32_t> taken_back_;
+  std::vector<Drawn> drawn_;
+  int32_t next_sample_ = 0;
+  bool draining_ = false;
+};
+
+}  // namespace lfm2::serve

@@ -1,0 +1,146 @@
+// The fields are read as those of batch lines; what is here is for clients that wait for their answers.
+#include "serve/openai_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/error.h"
+#include "stage/io/lines/field_reader.h"
+#include "stage/support/json.h"
+#include "text/text_model.h"
+
+namespace lfm2::serve {
+
+namespace {
+
+const std::string kBody = "request";
+
+// Known to OpenAI's interface or to vLLM's, and not done here: any value but the ones that change nothing is refused,
+// since the answer would not be what was asked for.
+void refuse_unsupported(const OrderedJson& body) {
+  constexpr std::array kUnsupported{
+      "suffix",          "best_of",         "prompt_logprobs", "allowed_token_ids", "bad_words",
+      "guided_json",     "guided_regex",    "guided_choice",   "guided_grammar",    "structured_outputs",
+      "response_format", "use_beam_search", "length_penalty",  "functions",         "function_call",
+      "audio",           "modalities",      "prediction",      "web_search_options"};
+  const auto changes_nothing = [](std::string_view key, const OrderedJson& value) {
+    if (value.is_null() || value == false || value == "" || value.empty()) return true;
+    if (key == "best_of" || key == "length_penalty") return value == 1;
+    if (key == "modalities") return value == OrderedJson::array({"text"});
+    if (key == "function_call") return value == "auto" || value == "none";
+    if (key == "response_format") return value.is_object() && value.contains("type") && value["type"] == "text";
+    return false;
+  };
+  for (const char* key : kUnsupported)
+    if (const auto found = body.find(key); found != body.end() && !changes_nothing(key, *found))
+      throw Error(ExitCode::kData, fmt::format("\"{}\" is {}, which is not supported", key, excerpt(*found)));
+  if (const auto choice = body.find("tool_choice"); choice != body.end() && !choice->is_null())
+    if (*choice != "auto" && *choice != "none")
+      throw Error(ExitCode::kData, fmt::format("\"tool_choice\" is {}, which is not supported: expected auto or none",
+                                               excerpt(*choice)));
+}
+
+std::vector<int32_t> ids_of_list(const OrderedJson& list, const LineContext& context) {
+  std::vector<int32_t> ids;
+  ids.reserve(list.size());
+  for (const OrderedJson& id : list) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(context.vocab))
+      refuse_field(kBody, "prompt", id, fmt::format("token ids from 0 to {}", context.vocab - 1));
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+// A text, a list of ids, or a list of either.
+std::vector<std::vector<int32_t>> prompts_of(FieldReader& fields) {
+  const OrderedJson* prompt = fields.find("prompt");
+  if (prompt == nullptr) refuse_field(kBody, "prompt", nullptr, "text or a list of token ids");
+  const LineContext& context = fields.context();
+  const auto ids_of = [&](const OrderedJson& one) {
+    if (one.is_string()) return encode(one.get_ref<const std::string&>(), true, context, kBody);
+    if (!one.is_array()) refuse_field(kBody, "prompt", one, "text or a list of token ids");
+    return ids_of_list(one, context);
+  };
+  const bool many = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
+  std::vector<std::vector<int32_t>> prompts;
+  if (!many) return {ids_of(*prompt)};
+  for (const OrderedJson& one : *prompt) prompts.push_back(ids_of(one));
+  return prompts;
+}
+
+void read_stream(FieldReader& fields, OpenAiRequest& request) {
+  request.stream = fields.flag("stream");
+  const OrderedJson* options = fields.find("stream_options");
+  if (options == nullptr) return;
+  if (!options->is_object()) refuse_field(kBody, "stream_options", *options, "an object");
+  const auto usage = options->find("include_usage");
+  request.include_usage = usage != options->end() && *usage == true;
+}
+
+// How many of the likeliest tokens are to come back with each.
+int32_t likeliest_of(const AnswerForm& form, const RequestLimits& limits) {
+  const int32_t wanted = form.log_probs.value_or(0);
+  if (wanted > limits.max_likeliest)
+    throw Error(ExitCode::kData,
+                fmt::format("{} log-probabilities beside each token are asked for, expected at most {}", wanted,
+                            limits.max_likeliest));
+  return wanted;
+}
+
+void add_requests(const Request& each, const std::vector<int32_t>& prompt, const LineContext& context,
+                  const RequestLimits& limits, OpenAiRequest& whole) {
+  check_length(prompt, context, kBody);
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  if (tokens >= limits.max_prompt_tokens)
+    throw Error(ExitCode::kData,
+                fmt::format("the prompt has {} tokens, expected fewer than {}: the caches have no room "
+                            "for more",
+                            tokens, limits.max_prompt_tokens));
+  for (int32_t choice = 0; choice < whole.choices; ++choice) {
+    Request& request = whole.requests.emplace_back(each);
+    request.prompt = prompt;
+    request.choices = 1;  // the server puts them together
+    request.max_new = max_new_tokens(tokens, each.max_new, limits.max_prompt_tokens);
+    request.rule.seed = seed_of_choice(each.rule.seed, choice);
+  }
+}
+
+}  // namespace
+
+OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineContext& context,
+                                   const RequestDefaults& defaults, const RequestLimits& limits) {
+  const OrderedJson json = parse_ordered_json(body, kBody);
+  if (!json.is_object()) throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, excerpt(json)));
+  refuse_unsupported(json);
+  FieldReader fields(json, context, kBody);
+  SampleRules rules;
+  rules.form = chat ? LineForm::kChatCompletion : LineForm::kCompletion;
+  const std::vector<std::vector<int32_t>> prompts =
+      chat ? std::vector<std::vector<int32_t>>{ids_of_messages(fields)} : prompts_of(fields);
+  read_rules(fields, rules);
+  chat ? read_chat_log_probs(fields, rules) : read_log_probs(fields, rules);
+  OpenAiRequest whole{.form = {rules.form, rules.log_probs}, .choices = rules.choices};
+  read_stream(fields, whole);
+  if (std::ssize(prompts) * rules.choices > limits.max_requests)
+    throw Error(ExitCode::kData, fmt::format("{} prompts with {} choices, expected at most {} together", prompts.size(),
+                                             rules.choices, limits.max_requests));
+  Request each = request_by_rules(defaults, rules, 0);
+  each.likeliest = likeliest_of(whole.form, limits);
+  if (!chat && !rules.max_new) each.max_new = 16;  // as OpenAI's completions do
+  if (std::ssize(edits_of(each)) > limits.max_edits)
+    throw Error(ExitCode::kData, fmt::format("{} tokens are biased or end the text, expected at most {}",
+                                             edits_of(each).size(), limits.max_edits));
+  for (const std::vector<int32_t>& prompt : prompts) add_requests(each, prompt, context, limits, whole);
+  if (!chat && fields.flag("echo")) {
+    if (whole.form.log_probs) throw Error(ExitCode::kData, "\"echo\" with \"logprobs\" is not supported");
+    for (const std::vector<int32_t>& prompt : prompts)
+      whole.prompts.push_back(context.text != nullptr ? text_of(context.text->tokenizer(), prompt) : "");
+  }
+  const OrderedJson *tools = fields.find("tools"), *choice = fields.find("tool_choice");
+  whole.tools = chat && tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
+  return whole;
+}
+
+}  // namespace lfm2::serve

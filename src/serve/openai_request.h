@@ -1,0 +1,37 @@
+// Bodies of /v1/completions and /v1/chat/completions as requests for the generation.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "stage/generation/sample_requests.h"
+#include "stage/io/lines/answer_form.h"
+#include "stage/io/lines/request_line.h"
+
+namespace lfm2::serve {
+
+struct OpenAiRequest {
+  AnswerForm form = {};
+  std::vector<Request> requests = {};     // one for each choice of each prompt, prompt by prompt; without their numbers
+  std::vector<std::string> prompts = {};  // with "echo": the text of each prompt
+  bool stream = false;
+  bool include_usage = false;  // a stream ends with its usage
+  bool tools = false;          // calls of tools are looked for
+  int32_t choices = 1;         // of each prompt
+};
+
+// What may be asked for, the same for all requests.
+struct RequestLimits {
+  int32_t max_likeliest = 20;     // tokens that are named beside each
+  int64_t max_requests = 128;     // choices of all prompts of one body
+  int64_t max_prompt_tokens = 0;  // of one prompt: the positions of the caches
+  int64_t max_edits = 0;          // see GenerationPlan
+};
+
+// Fields that are null or not known are as if they were not there. Error(kData), with the field's name, for values of
+// other types or outside of their ranges, and for what is known and not supported. May be called by many threads.
+OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineContext& context,
+                                   const RequestDefaults& defaults, const RequestLimits& limits);
+
+}  // namespace lfm2::serve

@@ -1,0 +1,145 @@
+#include "serve/serve_job.h"
+
+#include <cstdio>
+
+#include "serve/api.h"
+#include "stage/support/checked_file.h"
+#include "stage/support/stop.h"
+#include "stage/version.h"
+
+namespace lfm2::serve {
+
+namespace {
+
+constexpr int64_t kCpuSequences = 32, kCudaSequences = 256;  // at a time, unless --max-sequences says otherwise
+constexpr int64_t kUsualLength = 4096;  // on CPUs, whose memory is not ours alone: so much for each sequence
+constexpr int64_t kMaxEdits = 1280;     // of one request: biases, and tokens that end its text
+constexpr uint64_t kMaxKeyBytes = 1 << 16;
+
+// One key a line.
+std::vector<std::string> read_keys(const std::filesystem::path& path) {
+  if (path.empty()) return {};
+  const CheckedFile file(path);
+  if (file.size() > kMaxKeyBytes)
+    throw Error(ExitCode::kData, fmt::format("{}: {} bytes, expected keys, one a line", path.string(), file.size()));
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  std::vector<std::string> keys;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string& key = keys.emplace_back(text.substr(at, end - at));
+    at = end + 1;
+    key.erase(key.find_last_not_of(" \t\r") + 1);
+    if (key.empty()) keys.pop_back();
+  }
+  if (keys.empty()) throw Error(ExitCode::kData, fmt::format("{}: no key, expected keys, one a line", path.string()));
+  return keys;
+}
+
+void write_address(const std::filesystem::path& path, const http::Address& address) {
+  if (path.empty()) return;
+  const std::string text = fmt::format("http://{}\n", address.text());
+  AtomicFile file(path);
+  file.write(std::as_bytes(std::span(text)));
+  file.commit();
+}
+
+void print_line(std::FILE* file, const std::string& line) {
+  fmt::print(file, "{}\n", line);
+  std::fflush(file);
+}
+
+// The requests of clients, and the server that they come from: it lives as long as the generation takes requests.
+class ServedRequests : public RequestSource {
+ public:
+  ServedRequests(const ServeOptions& options, ApiSettings settings)
+      : live_(settings.max_queue, metrics_), api_(std::make_unique<Api>(std::move(settings), live_, metrics_)) {
+    write_address(options.address_file, api_->address());
+    print_line(stderr, fmt::format("lfm2_stage: serving on http://{}", api_->address().text()));
+  }
+
+  int64_t waiting() const override { return live_.waiting(); }
+  std::optional<Request> next() override { return live_.next(); }
+  bool ended() const override { return live_.ended(); }
+  std::vector<int32_t> taken_back() override {
+    if (stop_requested() && !live_.draining()) {
+      live_.drain();
+      print_line(stderr, fmt::format("lfm2_stage: ending: {} requests run, {} wait", live_.running(), live_.waiting()));
+    }
+    return live_.taken_back();
+  }
+  void drawn(int32_t sample, const DrawnToken& token) override { live_.drawn(sample, token); }
+
+ private:
+  Metrics metrics_;
+  LiveRequests live_;
+  std::unique_ptr<Api> api_;
+};
+
+}  // namespace
+
+// As many sequences as fit, of any length that the model has.
+GenerationJob::PromptSizes ServeJob::measure_prompts(int64_t slots) const {
+  const int64_t length = max_length();
+  const int64_t page = std::min(options_.generation.page, length);
+  if (options_.generation.max_sequences == 0) slots = machine_.cuda ? kCudaSequences : kCpuSequences;
+  const int64_t usual = machine_.cuda ? length : std::min(length, kUsualLength);
+  PromptSizes sizes{.tokens = length,
+                    .sequences = slots,
+                    .new_tokens = length,
+                    .longest = length,
+                    .page = page,
+                    .counts = 1,
+                    .edits = kMaxEdits,
+                    .pages = std::max(pages_for(length, page), slots * pages_for(usual, page))};
+  return sizes;
+}
+
+int64_t ServeJob::max_length() const {
+  const int64_t most = config().max_positions, asked = options_.serve->max_length;
+  return asked > 0 ? std::min(asked, most) : most;
+}
+
+std::string ServeJob::model_name() const {
+  if (!options_.serve->model_name.empty()) return options_.serve->model_name;
+  const std::filesystem::path folder = std::filesystem::absolute(options_.weights).lexically_normal();
+  return (folder.has_filename() ? folder : folder.parent_path()).filename();
+}
+
+std::unique_ptr<RequestSource> ServeJob::make_requests() const {
+  if (!is_first()) return nullptr;
+  const ServeOptions& serve = *options_.serve;
+  ApiSettings settings{
+      .host = serve.host,
+      .port = static_cast<uint16_t>(serve.port),
+      .model_name = model_name(),
+      .version = kVersionText,
+      .api_keys = read_keys(serve.api_key_file),
+      .max_body_bytes = static_cast<size_t>(serve.max_body),
+      .max_queue = serve.max_queue,
+      .request_timeout = std::chrono::seconds(serve.request_timeout),
+      .defaults = defaults(),
+      .limits = {.max_prompt_tokens = std::min(positions(), max_length()), .max_edits = kMaxEdits},
+      .lines = {
+          .vocab = config().vocab, .max_positions = config().max_positions, .text = &text_.model(), .continues = true}};
+  if (!options_.quiet) settings.access_log = [](const std::string& line) { print_line(stdout, line); };
+  return std::make_unique<ServedRequests>(serve, std::move(settings));
+}
+
+// Asked to end, the server lets its requests run for some time. The first stage decides for all.
+std::function<bool()> ServeJob::stop_when() const {
+  if (!is_first()) return [] { return false; };
+  using Clock = std::chrono::steady_clock;
+  return [seconds = std::chrono::seconds(options_.serve->drain_seconds),
+          asked = std::optional<Clock::time_point>()]() mutable {
+    if (!stop_requested()) return false;
+    if (!asked) asked = Clock::now();
+    return Clock::now() - *asked > seconds;
+  };
+}
+
+std::unique_ptr<Job> make_serve_job(const Options& options, MpiWorld& world, JobText text) {
+  return std::make_unique<ServeJob>(options, world, std::move(text));
+}
+
+}  // namespace lfm2::serve

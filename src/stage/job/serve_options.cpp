@@ -1,0 +1,36 @@
+#include "stage/job/serve_options.h"
+
+#include <CLI/CLI.hpp>
+#include <limits>
+
+#include "stage/support/number_option.h"
+
+namespace lfm2 {
+
+void add_serve_options(CLI::App& app, ServeOptions& options) {
+  constexpr int64_t kMaxSeconds = 86400 * 30;
+  app.add_option("--host", options.host, "Address or name to listen on")->capture_default_str();
+  add_number(app, "--port", options.port, "Port to listen on; 0: any free one", 0, 65535)->capture_default_str();
+  app.add_option("--address-file", options.address_file, "File for the address, written once the server answers")
+      ->type_name("FILE");
+  app.add_option("--api-key-file", options.api_key_file,
+                 "File of keys, one a line, of which a client must send one; without it only programs of this machine "
+                 "and its own page are answered")
+      ->type_name("FILE");
+  app.add_option("--model-name", options.model_name, "What clients call the model; default: the folder of shards");
+  add_number(app, "--max-queue", options.max_queue, "Requests that may wait; others get 429", 1, 1 << 20)
+      ->capture_default_str();
+  add_number(app, "--max-body", options.max_body, "Bytes of a request's body", 1024, int64_t{1} << 30)
+      ->capture_default_str();
+  add_number(app, "--max-length", options.max_length,
+             "Tokens of a prompt and its answer together; 0: as many as the model has positions", 0,
+             std::numeric_limits<int32_t>::max())
+      ->capture_default_str();
+  add_number(app, "--request-timeout", options.request_timeout, "Seconds that a request may take", 1, kMaxSeconds)
+      ->capture_default_str();
+  add_number(app, "--drain-seconds", options.drain_seconds,
+             "Seconds that running requests have to end once USR1 or TERM has come", 0, kMaxSeconds)
+      ->capture_default_str();
+}
+
+}  // namespace lfm2

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""serve_load.py URL [--streams 1,8,64,256] [--seconds 60] [--prompt 64] [--tokens 96] [--vocab 65536] [--processes N]: load on a server.
+
+For each number of streams, so many clients each ask /v1/completions for --tokens tokens behind a prompt of --prompt random ids, streamed, one
+request after the other, until the seconds are over. Prints tokens/s, and the median and 99th percentile of the time to the first token and
+between two tokens of a stream. Only Python's standard library; several processes, because one cannot read as fast as a GPU writes.
+"""
+import argparse, asyncio, json, multiprocessing, os, random, sys, time, urllib.parse
+
+
+async def stream_once(address, body, record):
+    begin = time.perf_counter()
+    reader, writer = await asyncio.open_connection(*address)
+    try:
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                     b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        status = await reader.readline()
+        if b" 200 " not in status:
+            record["errors"].append(status.decode(errors="replace").strip())
+            return
+        before, tokens, done, rest = begin, 0, False, b""
+        while data := await reader.read(1 << 16):
+            now = time.perf_counter()
+            rest += data
+            lines = rest.split(b"\n")
+            rest = lines.pop()
+            new = sum(line.startswith(b'data: {"id"') for line in lines)
+            done |= any(line.startswith(b"data: [DONE]") for line in lines)
+            if new:
+                (record["between"] if tokens else record["first"]).append(now - before)
+                if new > 1:  # tokens that came together
+                    record["between"].extend([0.0] * (new - 1))
+                tokens += new
+                before = now
+        record["tokens"].append((time.time(), tokens))
+        if not done:
+            record["errors"].append("a stream that ended early")
+    except OSError as error:
+        record["errors"].append(str(error))
+    finally:
+        writer.close()
+
+
+async def client(args, address, seed, end, record):
+    choose = random.Random(seed)
+    while time.time() < end:
+        ids = [choose.randrange(args.vocab) for _ in range(args.prompt)]
+        body = {"prompt": ids, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": True, "stream": True}
+        await stream_once(address, json.dumps(body).encode(), record)
+
+
+def process(args, address, streams, seed, end, queue):
+    record = {"first": [], "between": [], "tokens": [], "errors": []}
+
+    async def run():
+        await asyncio.gather(*(client(args, address, seed + i, end, record) for i in range(streams)))
+
+    asyncio.run(run())
+    queue.put(record)
+
+
+def percentile(values, share):
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] * 1e3 if values else float("nan")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url")
+    parser.add_argument("--streams", default="1,8,64,256")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--prompt", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--vocab", type=int, default=65536)
+    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    args = parser.parse_args()
+    url = urllib.parse.urlparse(args.url)
+    failed = 0
+    for streams in map(int, args.streams.split(",")):
+        begin = time.time()
+        queue, workers = multiprocessing.Queue(), []
+        for i in range(min(args.processes, streams)):
+            share = streams // args.processes + (i < streams % args.processes) if streams > args.processes else 1
+            workers.append(multiprocessing.Process(target=process, args=(args, (url.hostname, url.port), share, 1000 * i, begin + args.seconds, queue)))
+            workers[-1].start()
+        records = [queue.get() for _ in workers]
+        for worker in workers:
+            worker.join()
+        seconds = time.time() - begin
+        first, between, errors = (sum((record[name] for record in records), []) for name in ("first", "between", "errors"))
+        tokens = sum(count for record in records for _, count in record["tokens"])
+        print(f"{streams:5} streams: {tokens / seconds:9.0f} tokens/s, {len(first)} requests in {seconds:.1f} s; first token {percentile(first, 0.5):.1f} ms "
+              f"(p99 {percentile(first, 0.99):.1f}), between tokens {percentile(between, 0.5):.2f} ms (p99 {percentile(between, 0.99):.2f}); "
+              f"{len(errors)} errors {errors[:3] if errors else ''}", flush=True)
+        failed += len(errors)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

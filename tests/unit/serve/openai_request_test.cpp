@@ -1,0 +1,86 @@
+#include "serve/openai_request.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/error.h"
+#include "support/golden.h"
+#include "text/text_model.h"
+
+namespace lfm2::serve {
+namespace {
+
+class OpenAiRequestTest : public testing::Test {
+ protected:
+  OpenAiRequest parse(const std::string& body, bool chat = false) const {
+    RequestDefaults defaults;
+    defaults.of_text.max_new = 100;
+    defaults.of_text.eos_tokens = {2};
+    defaults.of_text.rule.temperature = 0.5f;
+    return parse_openai_request(body, chat, context_, defaults, {.max_prompt_tokens = 64, .max_edits = 8});
+  }
+  std::string refusal(const std::string& body, bool chat = false) const {
+    try {
+      parse(body, chat);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kData);
+      return error.what();
+    }
+    return "taken";
+  }
+
+  const TextModel text_ = TextModel::open(test::golden_dir() / "text");
+  const LineContext context_{.vocab = 1280, .max_positions = 128, .text = &text_, .continues = true};
+};
+
+TEST_F(OpenAiRequestTest, PromptsAndChoices) {
+  const OpenAiRequest one = parse(R"({"prompt": [5, 6, 7], "model": "any", "unknown": {"x": 1}, "stop": null})");
+  ASSERT_EQ(one.requests.size(), 1u);
+  EXPECT_EQ(one.requests[0].prompt, (std::vector<int32_t>{5, 6, 7}));
+  EXPECT_EQ(one.requests[0].max_new, 16);  // as OpenAI's completions
+  EXPECT_EQ(one.requests[0].rule.temperature, 0.5f);
+  EXPECT_FALSE(one.stream);
+  const OpenAiRequest many = parse(R"({"prompt": ["a", "b"], "n": 2, "seed": 4, "max_tokens": 9, "stream": true,
+                                       "stream_options": {"include_usage": true}, "logprobs": 3, "temperature": 0})");
+  ASSERT_EQ(many.requests.size(), 4u);
+  EXPECT_EQ(many.requests[0].prompt, many.requests[1].prompt);
+  EXPECT_NE(many.requests[0].prompt, many.requests[2].prompt);
+  EXPECT_EQ(many.requests[0].rule.seed, 4u);
+  EXPECT_NE(many.requests[1].rule.seed, 4u);
+  EXPECT_EQ(many.requests[2].rule.seed, 4u);
+  EXPECT_EQ(many.requests[3].likeliest, 3);
+  EXPECT_EQ(many.requests[3].max_new, 9);
+  EXPECT_TRUE(many.stream && many.include_usage);
+  EXPECT_EQ(parse(R"({"prompt": [[5, 6], [7]]})").requests.size(), 2u);
+  EXPECT_EQ(parse(R"({"prompt": "a", "max_tokens": 1000})").requests[0].max_new, 62);
+}
+
+TEST_F(OpenAiRequestTest, Refusals) {
+  for (const auto& [body, reason] :
+       {std::pair{"nonsense", "not valid JSON"},
+        {"[]", "expected an object"},
+        {"{}", "\"prompt\" is null"},
+        {R"({"prompt": []})", "0 tokens"},
+        {R"({"prompt": [1280]})", "\"prompt\" is 1280"},
+        {R"({"prompt": 5})", "\"prompt\" is 5"},
+        {R"({"prompt": "a", "temperature": -1})", "\"temperature\" is -1"},
+        {R"({"prompt": "a", "best_of": 2})", "\"best_of\" is 2"},
+        {R"({"prompt": "a", "guided_json": {"a": 1}})", "\"guided_json\""},
+        {R"({"prompt": "a", "response_format": {"type": "json_object"}})", "\"response_format\""},
+        {R"({"prompt": "a", "logprobs": 21})", "21 log-probabilities"},
+        {R"({"prompt": "a", "n": 129})", "\"n\" is 129"},
+        {R"({"prompt": ["a", "b"], "n": 100})", "2 prompts with 100 choices"},
+        {R"({"prompt": "a", "stop_token_ids": [1,2,3,4,5,6,7,8,9], "min_tokens": 2})", "bias"},
+        {R"({"prompt": "a", "stream": 1})", "\"stream\" is 1"}})
+    EXPECT_NE(refusal(body).find(reason), std::string::npos) << body << ": " << refusal(body);
+  EXPECT_NE(refusal(R"({"messages": []})", true).find("\"messages\" is []"), std::string::npos);
+  EXPECT_NE(refusal("{\"prompt\": [" + std::string(200, '1') + "]}"), "taken");
+  std::string long_prompt = R"({"prompt": [1)";
+  for (int i = 0; i < 63; ++i) long_prompt += ",1";
+  EXPECT_NE(refusal(long_prompt + "]}").find("the prompt has 64 tokens"), std::string::npos);
+  for (const char* neutral : {R"({"prompt": "a", "best_of": 1, "suffix": null, "echo": false, "bad_words": []})",
+                              R"({"prompt": "a", "response_format": {"type": "text"}, "length_penalty": 1.0})"})
+    EXPECT_EQ(refusal(neutral), "taken") << neutral;
+}
+
+}  // namespace
+}  // namespace lfm2::serve

@@ -1,0 +1,35 @@
+#include "serve/tool_calls.h"
+
+#include <gtest/gtest.h>
+
+namespace lfm2::serve {
+namespace {
+
+using Calls = std::vector<ToolCall>;
+
+TEST(ToolCallsTest, AsLfm2WritesThem) {
+  EXPECT_EQ(parse_tool_calls(R"([get_weather(city="Zürich", days=3, hourly=False, unit=None)])"),
+            (Calls{{"get_weather", R"({"city":"Zürich","days":3,"hourly":false,"unit":null})"}}));
+  EXPECT_EQ(parse_tool_calls(R"( [ a.b() , c(x=[1, -2.5, 'it\'s'], y={"k": (True,), 2: {}}) ] )"),
+            (Calls{{"a.b", "{}"}, {"c", R"({"x":[1,-2.5,"it's"],"y":{"k":[true],"2":{}}})"}}));
+  EXPECT_EQ(parse_tool_calls(R"(f(text="a\nb\\c", n=1e3))"), (Calls{{"f", R"({"text":"a\nb\\c","n":1000.0})"}}));
+}
+
+TEST(ToolCallsTest, AsJson) {
+  EXPECT_EQ(parse_tool_calls(R"([{"name": "f", "arguments": {"b": 1, "a": "x"}}, {"name": "g"}])"),
+            (Calls{{"f", R"({"b":1,"a":"x"})"}, {"g", "{}"}}));
+  EXPECT_EQ(parse_tool_calls(R"({"name": "f", "parameters": {"a": 1}})"), (Calls{{"f", R"({"a":1})"}}));
+}
+
+TEST(ToolCallsTest, WhatIsNone) {
+  for (const char* text :
+       {"", "[]", "hello", "f", "f(", "f(a)", "f(a=)", "f(a=b)", "f(a=1", "[f()", "f() g()", "[1, 2]", "f(a=\"x)",
+        "f(a=1..2)", R"({"name": 1})", R"([{"name": "f", "arguments": []}])", "f(a=--1)"})
+    EXPECT_EQ(parse_tool_calls(text), std::nullopt) << text;
+  // Depth has an end.
+  EXPECT_EQ(parse_tool_calls("f(a=" + std::string(100000, '[') + ")"), std::nullopt);
+  EXPECT_EQ(parse_tool_calls(std::string(100000, '[')), std::nullopt);
+}
+
+}  // namespace
+}  // namespace lfm2::serve
