@@ -2,7 +2,8 @@
 """score_golden.py WEIGHTS_TOOLS: writes tests/golden/scores.json, what --score must give for the golden cases.
 
 - `cases`: of each case's `greedy`, whose last tokens are the likeliest, the log-probability of every token after the first, by transformers in
-  fp32, and whether it is the likeliest; perplexity and its standard error, by NumPy from those.
+  fp64, and whether it is the likeliest; perplexity and its standard error, by NumPy from those; and by how much transformers' own fp32 differs
+  from them (`own_error`): mini-24's logits are so large that this is more than 1e-4 with some processors' instructions.
 - `windows`: the same for texts that are longer than the model (tiny-dense with fewer positions), as transformers' guide to perplexity cuts them.
 - `texts`: lines with and without a target, through the small tokenizer and the model that `weights-tools synth` makes of `config` (those of the
   cases have too few tokens), with the bytes of what is scored.
@@ -36,8 +37,8 @@ CONTEXTS = ["The capital of France is", "The capital of France is ", "a", "", " 
 TARGETS = [" Paris", "Paris", "s", "34", "345 and more", " ", "語です", "\n", "!", " world, and the rest of it", "or", "on", "<|im_end|>", "'m"]
 
 
-def load(folder):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+def load(folder, dtype=torch.float32):
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
 
 def synthesize():
@@ -89,7 +90,11 @@ def main():
         model = load(GOLDEN / case)
         with h5py.File(GOLDEN / case / "golden.h5") as file:
             samples = [[int(i) for i in sample] for sample in file["greedy"][:]]
-        golden["cases"][case] = summary([score(model, sample, len(sample) - 1) for sample in samples])
+        exact_model = load(GOLDEN / case, torch.float64)
+        single, exact = ([score(one, sample, len(sample) - 1) for sample in samples] for one in (model, exact_model))
+        own_error = max(abs(a - b) for one, other in zip(single, exact) for a, b in zip(one[0], other[0]))
+        golden["cases"][case] = {**summary(exact), "own_error": own_error}
+        print(f"{case}: fp32 differs from fp64 by {own_error:.2g} at most")
     # The last model is tiny-dense, and so are its samples. One is as long as the windows, one shorter.
     samples += [samples[0][:MAX_POSITIONS], samples[1][:3]]
     golden["windows"] = {"max_positions": MAX_POSITIONS, "stride": STRIDE, "input_ids": samples,
