@@ -38,7 +38,7 @@ TARGETS = [" Paris", "Paris", "s", "34", "345 and more", " ", "語です", "\n",
 
 
 def load(folder, dtype=torch.float32):
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager", experts_implementation="eager").eval()
 
 
 def synthesize():
