@@ -68,8 +68,8 @@ std::vector<float> score(const std::string& golden_case, const std::vector<Layer
 struct ScoreCollector : ResultConsumer {
   void take(const ResultRows& rows) override {
     EXPECT_EQ(rows.first, std::ssize(log_probs));
-    log_probs.insert(log_probs.end(), rows.top_log_probs.begin(), rows.top_log_probs.end());
-    likeliest.insert(likeliest.end(), rows.top_ids.begin(), rows.top_ids.end());
+    log_probs.insert(log_probs.end(), rows.log_probs.begin(), rows.log_probs.end());
+    likeliest.insert(likeliest.end(), rows.likeliest.begin(), rows.likeliest.end());
   }
   std::vector<float> log_probs;
   std::vector<int32_t> likeliest;
