@@ -9,7 +9,7 @@ Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rul
   Request request = of_ids ? defaults.of_ids : defaults.of_text;
   request.sample = static_cast<int32_t>(sample);
   request.draw = rules.form == LineForm::kIds && !rules.seed ? request.sample : 0;
-  const bool batch = is_batch_line(rules.form);
+  const bool batch = is_batch_form(rules.form);
   request.tag = AnswerForm{rules.form, rules.log_probs || batch ? rules.log_probs : defaults.log_probs}.to_word();
   request.choices = rules.choices;
   request.max_new = rules.max_new.value_or(request.max_new);
