@@ -12,6 +12,7 @@
 
 #include "stage/support/checked_file.h"
 #include "stage/support/json.h"
+#include "support/largest_difference.h"
 #include "support/program.h"
 #include "support/shards.h"
 

@@ -12,6 +12,7 @@
 #include "stage/shards/shard_reader.h"
 #include "stage/support/json.h"
 #include "support/golden.h"
+#include "support/largest_difference.h"
 #include "support/program.h"
 #include "support/weights_support.h"
 

@@ -8,6 +8,7 @@
 
 #include "stage/model/memory_plan.h"
 #include "support/golden.h"
+#include "support/largest_difference.h"
 #include "support/loaded_stage.h"
 
 namespace lfm2::test {

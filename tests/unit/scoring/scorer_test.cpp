@@ -14,6 +14,7 @@
 #include "comm/local_control_link.h"
 #include "stage/io/input_file.h"
 #include "support/golden.h"
+#include "support/largest_difference.h"
 #include "support/loaded_stage.h"
 #include "support/local_watchdogs.h"
 
