@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -105,6 +106,13 @@ struct PackedSamples {
   std::unique_ptr<DeviceTensor> device_positions, device_offsets;
   Batch host, device;
 };
+
+// Log-probabilities may miss the CPU's by their own rounding and the relative error of the sum over a row.
+inline void expect_log_probs_of_cpu(const HostTensor& actual, const HostTensor& cpu) {
+  std::vector<double> tolerance;
+  for (const double value : cpu.values()) tolerance.push_back(0x1p-24 * (2 * std::fabs(value) + 16));
+  expect_close(actual, cpu.values(), tolerance);
+}
 
 // Expects the CPU's values, up to `units` roundings of fp32 at `magnitude` and the rounding of both sides to their
 // type.

@@ -213,7 +213,7 @@ void read_lines_of(const char* name, Bytes bytes, const LineContext& context, in
     check_samples(samples, {context.vocab, context.max_positions, max_samples});
     if (!context.continues && samples.errors.size() > 0) std::abort();
     for (int64_t sample = 0; sample < samples.count(); ++sample)
-      if (!context.continues && is_batch_line(samples.rules[sample].form)) std::abort();
+      if (!context.continues && is_batch_form(samples.rules[sample].form)) std::abort();
   });
 }
 

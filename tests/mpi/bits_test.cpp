@@ -37,8 +37,8 @@ TEST(BitsTest, AreThoseOfTheTable) {
   for (const std::string& golden_case : kGoldenCases)
     for (const char* dtype : {"fp32", "bf16", "fp16"})
       for (const char* simd : {"portable", "avx2"})
-        for (const char* job : {"scoring", "greedy", "drawn"}) {
-          if (job == std::string("drawn") && dtype != std::string("fp32"))
+        for (const char* job : {"scoring", "scores", "greedy", "drawn"}) {
+          if ((job == std::string("scores") || job == std::string("drawn")) && dtype != std::string("fp32"))
             continue;  // saves time: each start takes a third of a second
           if (job == std::string("greedy") && dtype != std::string("bf16")) continue;
           const std::string name = fmt::format("{} {} {} {}", golden_case, dtype, simd, job);
@@ -48,6 +48,8 @@ TEST(BitsTest, AreThoseOfTheTable) {
                                              "--simd",    simd};
           if (std::string(job) == "scoring")
             arguments.insert(arguments.end(), {"--logits", "all"});
+          else if (std::string(job) == "scores")
+            arguments.emplace_back("--score");
           else
             arguments.insert(arguments.end(), {"--generate", "12", "--ignore-eos"});
           if (std::string(job) == "drawn") arguments.insert(arguments.end(), {"--temperature", "1.2", "--top-k", "30"});

@@ -63,16 +63,10 @@ class EmbeddingsTest : public testing::Test {
  protected:
   EmbeddingsTest() {
     write_bytes(folder_ / "config.json", kConfig);
-    expect_made({"synth", "--config", folder_ / "config.json", "--dtype", "fp32", "--out", folder_ / "model"});
+    run_weights_tools({"synth", "--config", folder_ / "config.json", "--dtype", "fp32", "--out", folder_ / "model"});
     write_bytes(folder_ / "model/tokenizer.json", read_bytes(golden_dir() / "text/tokenizer.json"));
     write_bytes(folder_ / "model/tokenizer_config.json", R"({"bos_token": "<|startoftext|>"})");
-    expect_made({"split", folder_ / "model", "--stages", "2", "--out", folder_ / "shards"});
-  }
-  static void expect_made(Arguments arguments) {
-    arguments.insert(arguments.begin(), LFM2_WEIGHTS_TOOLS_PROGRAM);
-    arguments.push_back("-q");
-    const Outcome made = run_program(arguments);
-    ASSERT_EQ(made.exit_code, 0) << made.err;
+    run_weights_tools({"split", folder_ / "model", "--stages", "2", "--out", folder_ / "shards"});
   }
   static std::string batch_line(const std::string& id, const Json& body, const std::string& url = "/v1/embeddings") {
     return json_text(Json{{"custom_id", id}, {"method", "POST"}, {"url", url}, {"body", body}}) + "\n";

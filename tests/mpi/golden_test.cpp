@@ -12,6 +12,7 @@
 
 #include "stage/support/checked_file.h"
 #include "stage/support/json.h"
+#include "support/largest_difference.h"
 #include "support/program.h"
 #include "support/shards.h"
 
@@ -23,9 +24,7 @@ class GoldenRunTest : public testing::TestWithParam<std::string> {};
 TEST_P(GoldenRunTest, RightAndTheSameBitsEverywhere) {
   const std::filesystem::path golden = golden_dir() / GetParam() / "golden.h5";
   const Array expected = read_array(golden, "logits_f64"), reference = read_array(golden, "logits");
-  double own_error = 0;
-  for (size_t i = 0; i < expected.values.size(); ++i)
-    own_error = std::max(own_error, std::abs(reference.values[i] - expected.values[i]));
+  const double own_error = largest_difference(reference.values, expected.values);
   const TemporaryFolder folder;
   const std::vector<std::string> machine = machine_options();
   const bool nccl = std::find(machine.begin(), machine.end(), "nccl") != machine.end();
@@ -50,8 +49,7 @@ TEST_P(GoldenRunTest, RightAndTheSameBitsEverywhere) {
       ASSERT_EQ(found.values.size(), expected.values.size());
       if (first.empty()) {
         first = found.values;
-        double error = 0;
-        for (size_t i = 0; i < first.size(); ++i) error = std::max(error, std::abs(first[i] - expected.values[i]));
+        const double error = largest_difference(first, expected.values);
         EXPECT_LE(error, 3 * own_error);
         RecordProperty("error_over_reference_error", std::to_string(error / own_error));
       }
@@ -68,12 +66,9 @@ TEST_P(GoldenRunTest, Bf16IsAsCloseAsTransformersOwn) {
                                         "--logits", "all", "--dtype", "bf16", "--output", folder / "out.h5"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const Array ours = read_array(folder / "out.h5", "logits");
-  double their_error = 0, our_error = 0;
-  for (size_t i = 0; i < ours.values.size(); ++i) {
-    their_error = std::max(their_error, std::abs(theirs.values[i] - expected.values[i]));
-    our_error = std::max(our_error, std::abs(ours.values[i] - expected.values[i]));
-  }
-  EXPECT_LE(our_error, their_error);
+  const double their_error = largest_difference(theirs.values, expected.values),
+               our_error = largest_difference(ours.values, expected.values);
+  ASSERT_LE(our_error, their_error);
   const auto columns = expected.dims.back();
   for (auto row = expected.values.begin(), our_row = ours.values.begin(); row != expected.values.end();
        row += columns, our_row += columns) {

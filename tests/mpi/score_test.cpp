@@ -122,14 +122,8 @@ class ScoreTest : public testing::Test {
     EXPECT_NE(refused.err.find("8 tokens, expected 1 to max_position_embeddings + 1 = 7"), std::string::npos)
         << refused.err;
   }
-  static void expect_made(Arguments arguments) {
-    arguments.insert(arguments.begin(), LFM2_WEIGHTS_TOOLS_PROGRAM);
-    arguments.push_back("-q");
-    const Outcome made = run_program(arguments);
-    ASSERT_EQ(made.exit_code, 0) << made.err;
-  }
   std::string split() const {
-    expect_made({"split", folder_ / "model", "--stages", "2", "--out", folder_ / "shards"});
+    run_weights_tools({"split", folder_ / "model", "--stages", "2", "--out", folder_ / "shards"});
     return folder_ / "shards";
   }
 
@@ -258,7 +252,7 @@ TEST_F(ScoreTest, LongTextsGoThroughInWindows) {
 TEST_F(ScoreTest, TextsAndTargets) {
   const Json& expected = golden().at("texts");
   write_bytes(folder_ / "config.json", json_text(expected.at("config")));
-  expect_made({"synth", "--config", folder_ / "config.json", "--dtype", "fp32", "--out", folder_ / "model"});
+  run_weights_tools({"synth", "--config", folder_ / "config.json", "--dtype", "fp32", "--out", folder_ / "model"});
   write_bytes(folder_ / "model/tokenizer.json", read_bytes(golden_dir() / "text/tokenizer.json"));
   write_bytes(folder_ / "model/tokenizer_config.json", R"({"bos_token": "<|startoftext|>"})");
   const std::string shards = split();

@@ -1,42 +1,14 @@
 // Text by the program under mpirun: every form of line gives the same bytes for any number of ranks, any sizes and any
-// order of the lines, whether the run was stopped and resumed or not.
-#include <gtest/gtest.h>
+// order of the lines.
 #include <signal.h>
 
 #include <algorithm>
-#include <fstream>
-#include <map>
 #include <random>
-#include <regex>
-#include <thread>
 
-#include "stage/io/journal.h"
-#include "stage/support/json.h"
-#include "support/golden.h"
-#include "support/program.h"
-#include "support/weights_support.h"
+#include "support/text_run.h"
 
 namespace lfm2::test {
 namespace {
-
-constexpr const char* kConfig =
-    R"({"model_type": "lfm2", "vocab_size": 1280, "hidden_size": 32, "num_hidden_layers": 4,
-        "layer_types": ["conv", "full_attention", "conv", "full_attention"], "num_attention_heads": 2,
-        "num_key_value_heads": 1, "intermediate_size": 48, "block_auto_adjust_ff_dim": false, "conv_L_cache": 3,
-        "max_position_embeddings": 512, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
-        "eos_token_id": 4, "initializer_range": 0.2, "tie_word_embeddings": true})";
-constexpr const char* kTemplate =
-    "{{ bos_token }}{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n";
-
-using Arguments = std::vector<std::string>;
-
-std::string text_of(const Json& json) { return json.dump(); }
-
-std::string batch_line(const std::string& id, bool chat, const std::string& body) {
-  return R"({"custom_id": ")" + id + R"(", "method": "POST", "url": "/v1/)" + (chat ? "chat/" : "") +
-         R"(completions", "body": )" + body + "}";
-}
 
 // Every form, some of each, with and without fields of its own. Lines of ids have seeds, as they draw by their numbers
 // otherwise.
@@ -66,83 +38,7 @@ std::vector<std::string> lines_of_all_forms() {
   return lines;
 }
 
-class TextRunTest : public testing::Test {
- protected:
-  TextRunTest() {
-    write_bytes(folder_ / "config.json", kConfig);
-    expect_made({"synth", "--config", folder_ / "config.json", "--dtype", "fp32", "--out", folder_ / "model"});
-    write_texts(folder_ / "model", kTemplate);
-    for (const int stages : {1, 2, 4}) split("model", shards(stages), stages);
-  }
-  static void expect_made(Arguments arguments) {
-    arguments.insert(arguments.begin(), LFM2_WEIGHTS_TOOLS_PROGRAM);
-    arguments.push_back("-q");
-    const Outcome made = run_program(arguments);
-    ASSERT_EQ(made.exit_code, 0) << made.err;
-  }
-  void split(const std::string& model, const std::string& out, int stages) {
-    expect_made({"split", folder_ / model, "--stages", std::to_string(stages), "--out", out, "--force"});
-  }
-  static void write_texts(const std::filesystem::path& folder, const std::string& chat_template) {
-    std::filesystem::create_directories(folder);
-    write_bytes(folder / "tokenizer.json", read_bytes(golden_dir() / "text/tokenizer.json"));
-    write_bytes(folder / "tokenizer_config.json", R"({"bos_token": "<|startoftext|>"})");
-    write_bytes(folder / "chat_template.jinja", chat_template);
-    write_bytes(folder / "generation_config.json",
-                R"({"temperature": 1.1, "top_k": 90, "max_new_tokens": 13, "eos_token_id": 4})");
-  }
-  std::string shards(int stages) const { return folder_ / ("shards-" + std::to_string(stages)); }
-
-  void write_lines(const std::string& name, const std::vector<std::string>& lines) const {
-    std::string text;
-    for (const std::string& line : lines) text += line + "\n";
-    write_bytes(folder_ / name, text);
-  }
-  Outcome run(int ranks, Arguments arguments, const Interruption& interruption = {}) const {
-    arguments.insert(arguments.begin(), {"--weights", shards(ranks)});
-    return run_stage(ranks, arguments, interruption);
-  }
-  // The file that a run makes, but for the time of the job.
-  std::string output_of(int ranks, Arguments arguments, const std::string& name = "out.jsonl") {
-    std::filesystem::remove(folder_ / name);
-    arguments.insert(arguments.end(), {"--output", folder_ / name});
-    const Outcome outcome = run(ranks, arguments);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return timeless(read_bytes(folder_ / name));
-  }
-  static std::string timeless(const std::string& text) {
-    return std::regex_replace(text, std::regex(R"("created":\d+)"), R"("created":0)");
-  }
-  // Each answer by the name of its line, without what numbers it.
-  static std::map<std::string, std::string> by_name(const std::string& output) {
-    std::map<std::string, std::string> answers;
-    std::istringstream stream(output);
-    for (std::string line; std::getline(stream, line);) {
-      Json json = parse_json(line, "answer");
-      const std::string name = json.contains("custom_id") ? json["custom_id"] : json["id"];
-      json.erase("id");
-      if (json.contains("response")) {
-        json["response"].erase("request_id");
-        if (json["response"]["body"].is_object()) json["response"]["body"].erase("id");
-      }
-      if (json.contains("error") && json["error"].is_object()) {  // names the line
-        std::string message = json["error"]["message"];
-        json["error"]["message"] = message.substr(message.find(": "));
-      }
-      EXPECT_TRUE(answers.emplace(name, text_of(json)).second) << name << " stands twice";
-    }
-    return answers;
-  }
-  void expect_refused(int ranks, const Arguments& arguments, int code, const Arguments& reasons) const {
-    const Outcome outcome = run(ranks, arguments);
-    EXPECT_EQ(outcome.exit_code, code) << outcome.err;
-    ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
-    for (const std::string& reason : reasons)
-      EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
-  }
-
-  TemporaryFolder folder_;
-};
+using TextRunTest = TextRun;
 
 TEST_F(TextRunTest, SameBytesForAnyRanksAndSizes) {
   const std::vector<std::string> lines = lines_of_all_forms();
@@ -358,134 +254,6 @@ TEST_F(TextRunTest, ShardsWithoutATokenizer) {
   write_lines("in.jsonl", {R"({"prompt": [1, 9], "max_tokens": 3})"});
   EXPECT_EQ(run_bare({"--input", folder_ / "in.jsonl", "--output", folder_ / "o.jsonl"}).exit_code, 0);
   EXPECT_EQ(Json::parse(read_bytes(folder_ / "o.jsonl")).count("text"), 0u);
-}
-
-class TextResumeTest : public TextRunTest {
- protected:
-  TextResumeTest() {
-    std::vector<std::string> lines;
-    for (int i = 0; i < 250; ++i) {
-      const std::string n = std::to_string(i), fields = R"("max_tokens": 90, "seed": )" + n;
-      if (i % 10 == 3)
-        lines.push_back(batch_line(n, true, R"({"messages": []})"));
-      else
-        lines.push_back(batch_line(n, i % 2 == 0,
-                                   i % 2 == 0 ? R"({"messages": [{"role": "user", "content": "say )" + n + "\"}], " +
-                                                    fields + R"(, "logprobs": true, "top_logprobs": 1})"
-                                              : R"({"prompt": "Once )" + n + "\", " + fields +
-                                                    (i % 6 == 1 ? R"(, "n": 2, "frequency_penalty": 0.5})" : "}")));
-    }
-    write_lines("in.jsonl", lines);
-  }
-  Arguments job() const {
-    return {"--input", folder_ / "in.jsonl", "--max-sequences", "8", "--output", folder_ / "o.jsonl", "--resume"};
-  }
-  // Ends a run by `signal` once it has finished some samples, more than runs before.
-  void stop_in_the_middle(int ranks, int signal) {
-    const std::filesystem::path journal = folder_ / "o.jsonl.journal";
-    const auto bytes = [&] {
-      std::error_code missing;
-      const uintmax_t size = std::filesystem::file_size(journal, missing);
-      return missing ? 0 : size;
-    };
-    const uintmax_t before = bytes();
-    Arguments arguments = job();
-    arguments.insert(arguments.begin(), {"--weights", shards(ranks)});
-    RunningProgram program(stage_command(ranks, arguments));
-    for (int i = 0; i < 20000 && (bytes() <= before || !any_finished(folder_ / "o.jsonl")); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    if (signal == SIGKILL) {
-      const pid_t rank = program.process_of(ranks - 1);
-      ASSERT_GT(rank, 0);
-      kill(rank, SIGKILL);
-    } else {
-      program.signal(signal);
-    }
-    const int code = program.wait().exit_code;
-    EXPECT_TRUE(signal == SIGKILL ? code != 0 : code == 75) << code;
-    ASSERT_FALSE(std::filesystem::exists(folder_ / "o.jsonl")) << "nothing was left to be resumed";
-  }
-};
-
-TEST_F(TextResumeTest, StoppedAndKilled) {
-  const std::string whole = output_of(2, {"--input", folder_ / "in.jsonl"}, "whole.jsonl");
-  for (const int ranks : {1, 2, 4}) {
-    std::filesystem::remove(folder_ / "o.jsonl");
-    const std::time_t begun = std::time(nullptr);
-    for (const int signal : {SIGUSR1, SIGKILL}) {
-      if (ranks == 1 && signal == SIGKILL) continue;
-      stop_in_the_middle(ranks, signal);
-    }
-    const std::time_t stopped = std::time(nullptr);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1100));
-    const Outcome outcome = run(ranks, job());
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    const std::string resumed = read_bytes(folder_ / "o.jsonl");
-    EXPECT_TRUE(timeless(resumed) == whole) << ranks << " ranks";
-    // One time for all answers: of the first run.
-    std::set<int64_t> times;
-    std::istringstream stream(resumed);
-    for (std::string line; std::getline(stream, line);)
-      if (const Json body = Json::parse(line)["response"]["body"]; body.is_object())
-        times.insert(body["created"].get<int64_t>());
-    ASSERT_EQ(times.size(), 1u);
-    EXPECT_TRUE(*times.begin() >= begun && *times.begin() <= stopped)
-        << begun << ", " << *times.begin() << ", " << stopped;
-  }
-}
-
-// The date of a template is the job's, too: with another one the prompts were others, and another job.
-TEST_F(TextResumeTest, ClockOfTheTemplate) {
-  write_texts(folder_ / "model", "{{ strftime_now('%H:%M:%S') }}" + std::string(kTemplate));
-  split("model", shards(2), 2);
-  stop_in_the_middle(2, SIGUSR1);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
-  const Outcome outcome = run(2, job());
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-}
-
-TEST_F(TextResumeTest, AnotherJobIsRefused) {
-  stop_in_the_middle(2, SIGUSR1);
-  const std::string journal = read_bytes(folder_ / "o.jsonl.journal"), input = read_bytes(folder_ / "in.jsonl");
-  const auto refused = [&](const Arguments& options, int code, const Arguments& reasons) {
-    Arguments arguments = job();
-    arguments.insert(arguments.end(), options.begin(), options.end());
-    expect_refused(2, arguments, code, reasons);
-    EXPECT_TRUE(read_bytes(folder_ / "o.jsonl.journal") == journal);
-  };
-  const auto changed = [&](const std::string& from, const std::string& to) {
-    std::string text = input;
-    text.replace(text.find(from), from.size(), to);
-    write_bytes(folder_ / "in.jsonl", text);
-  };
-  changed("say 40", "say 41");
-  refused({}, 65, {"o.jsonl.journal", "other input"});
-  changed(R"("seed": 40)", R"("seed": 41)");
-  refused({}, 65, {"o.jsonl.journal", "other lines"});
-  write_bytes(folder_ / "in.jsonl", input);
-  refused({"--temperature", "0.3"}, 64, {"other options", "--temperature"});
-  refused({"--seed", "9"}, 64, {"other options", "--seed"});
-  refused({"--stop", "x"}, 64, {"other options", "--stop"});
-  refused({"--frequency-penalty", "1"}, 64, {"other options", "penalties"});
-  refused({"--min-p", "0.5"}, 64, {"other options", "--min-p"});
-  refused({"--min-tokens", "2"}, 64, {"other options", "--min-tokens"});
-  write_texts(folder_ / "texts", kTemplate + std::string(" "));
-  refused({"--tokenizer", folder_ / "texts"}, 65, {"other"});
-  write_texts(folder_ / "texts", "{# of the same texts #}" + std::string(kTemplate));
-  refused({"--tokenizer", folder_ / "texts"}, 65, {"other tokenizer"});
-  // A token that no text of the job has.
-  write_texts(folder_ / "texts", kTemplate);
-  std::string tokenizer = read_bytes(folder_ / "texts/tokenizer.json");
-  tokenizer.replace(tokenizer.find("\"Mathias\""), 9, "\"Zathias\"");
-  write_bytes(folder_ / "texts/tokenizer.json", tokenizer);
-  refused({"--tokenizer", folder_ / "texts"}, 65, {"other tokenizer"});
-  write_texts(folder_ / "texts", kTemplate);
-  const Outcome same = run(2, [&] {
-    Arguments arguments = job();
-    arguments.insert(arguments.end(), {"--tokenizer", folder_ / "texts"});
-    return arguments;
-  }());
-  EXPECT_EQ(same.exit_code, 0) << same.err;
 }
 
 }  // namespace

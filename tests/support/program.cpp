@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -104,6 +105,13 @@ Outcome RunningProgram::wait(const Interruption& interruption) {
 
 Outcome run_program(const std::vector<std::string>& arguments, const Interruption& interruption) {
   return RunningProgram(arguments).wait(interruption);
+}
+
+void run_weights_tools(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), LFM2_WEIGHTS_TOOLS_PROGRAM);
+  arguments.push_back("-q");
+  const Outcome outcome = run_program(arguments);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
 }
 
 std::vector<std::string> machine_options() {

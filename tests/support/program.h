@@ -51,6 +51,8 @@ class RunningProgram {
   pid_t child_ = 0;  // 0 once it was waited for
 };
 Outcome run_program(const std::vector<std::string>& arguments, const Interruption& interruption = {});
+// weights-tools, which must succeed.
+void run_weights_tools(std::vector<std::string> arguments);
 // mpirun with `ranks` ranks of lfm2_stage. Options in LFM2_TEST_MACHINE ("--device cuda --transport nccl") come first,
 // so that the same tests run on GPUs; without it they run on the CPU.
 std::vector<std::string> machine_options();

@@ -185,7 +185,7 @@ class BlockConverter {
 };
 
 // Reads stdin in blocks of whole lines.
-class LineReader {
+class BlockReader {
  public:
   // What has come so far, up to its last line break, but at least one line; the last line may have no line break.
   // Empty at the end. Valid until the next call.
@@ -231,7 +231,7 @@ class LineReader {
 void run_tokenize(const TokenizeOptions& options) {
   const TextModel model = TextModel::open(options.tokenizer);
   BlockConverter converter(model, options);
-  LineReader reader;
+  BlockReader reader;
   for (std::string_view lines = reader.next(); !lines.empty(); lines = reader.next()) {
     converter.convert(lines);
     if (std::fflush(stdout) != 0) throw Error(ExitCode::kIo, "stdout cannot be written");

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "kernels/error.h"
+#include "stage/support/split_mix.h"
 
 namespace lfm2 {
 
@@ -18,20 +19,12 @@ constexpr uint64_t kPerWord = 4;  // elements made from one random word, 16 bits
 constexpr float kNormSpread = 0.1f, kBiasSpread = 0.05f;
 constexpr double kLogitStd = 4.0, kRouterStd = 2.0;
 
-// splitmix64: word `number` of the stream that belongs to `key`.
-inline uint64_t random_word(uint64_t key, uint64_t number) {
-  uint64_t x = key + number * 0x9e3779b97f4a7c15u;
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-  return x ^ x >> 31;
-}
-
 // Makes the elements from `first` on, which is a multiple of kPerWord.
 void make_floats(uint64_t key, WeightSpread weight, uint64_t first, std::span<float> out) {
   uint64_t words[kChunk / kPerWord];
   int16_t random[kChunk];
   const size_t count = (out.size() + kPerWord - 1) / kPerWord;
-  for (size_t i = 0; i < count; ++i) words[i] = random_word(key, first / kPerWord + i);
+  for (size_t i = 0; i < count; ++i) words[i] = split_mix(key, first / kPerWord + i);
   std::memcpy(random, words, count * sizeof words[0]);
   const float scale = weight.spread * 0x1p-15f;
   for (size_t i = 0; i < out.size(); ++i) out[i] = weight.centre + scale * static_cast<float>(random[i]);

@@ -1,6 +1,7 @@
 #include "stage/generation/sample_requests.h"
 
 #include "stage/io/lines/answer_form.h"
+#include "stage/support/split_mix.h"
 
 namespace lfm2 {
 
@@ -9,7 +10,7 @@ Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rul
   Request request = of_ids ? defaults.of_ids : defaults.of_text;
   request.sample = static_cast<int32_t>(sample);
   request.draw = rules.form == LineForm::kIds && !rules.seed ? request.sample : 0;
-  const bool batch = is_batch_line(rules.form);
+  const bool batch = is_batch_form(rules.form);
   request.tag = AnswerForm{rules.form, rules.log_probs || batch ? rules.log_probs : defaults.log_probs}.to_word();
   request.choices = rules.choices;
   request.max_new = rules.max_new.value_or(request.max_new);
@@ -31,11 +32,7 @@ Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rul
 }
 
 uint64_t seed_of_choice(uint64_t seed, int32_t choice) {
-  if (choice == 0) return seed;
-  uint64_t mixed = seed + static_cast<uint64_t>(choice) * 0x9E3779B97F4A7C15u;  // as SplitMix64 does it
-  mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9u;
-  mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EBu;
-  return mixed ^ mixed >> 31;
+  return choice == 0 ? seed : split_mix(seed, static_cast<uint64_t>(choice));
 }
 
 SampleRequests::SampleRequests(const Samples& samples, SampleRange range, RequestDefaults defaults,

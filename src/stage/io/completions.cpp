@@ -50,7 +50,7 @@ class JsonlCompletions : public AppendedCompletions {
     if (sample % SampleNames::kPiece == 0) job_.names->rest();
     const std::string_view name = job_.names->empty() ? std::string_view() : (*job_.names)[sample];
     const AnswerForm form = AnswerForm::from_word(completion.tag);
-    std::string line = is_batch_line(form.form) ? batch_answer(completion, form, name, job_)
+    std::string line = is_batch_form(form.form) ? batch_answer(completion, form, name, job_)
                                                 : plain_answer(completion, form, name, job_);
     line += '\n';
     append(completion, std::as_bytes(std::span(line)));

@@ -14,6 +14,7 @@
 #include "stage/io/lines/line_reader.h"
 #include "stage/io/lines/request_line.h"
 #include "stage/support/checked_file.h"
+#include "stage/support/split_mix.h"
 
 namespace lfm2 {
 
@@ -220,14 +221,6 @@ void add_line(RequestLine line, Samples& samples) {
   samples.rules.push_back(std::move(line.rules));
 }
 
-// splitmix64: one well-mixed value for each counter.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 }  // namespace
 
 Samples read_samples(const std::filesystem::path& path, const InputLimits& limits) {
@@ -296,10 +289,10 @@ Samples random_samples(int64_t count, int64_t length, uint64_t seed, int64_t voc
   check_total(checked_multiply(static_cast<uint64_t>(count), static_cast<uint64_t>(length), what), what);
   samples.ids.reserve(static_cast<uint64_t>(count * length));
   for (int64_t sample = 0; sample < count; ++sample) {
-    const uint64_t stream = mix(mix(seed) + static_cast<uint64_t>(sample));
+    const uint64_t stream = split_mix(split_mix(seed, 1) + static_cast<uint64_t>(sample), 1);
     for (int64_t i = 0; i < length; ++i)
       samples.ids.push_back(
-          static_cast<int32_t>(mix(stream + static_cast<uint64_t>(i)) % static_cast<uint64_t>(vocab)));
+          static_cast<int32_t>(split_mix(stream + static_cast<uint64_t>(i), 1) % static_cast<uint64_t>(vocab)));
   }
   return samples;
 }

@@ -36,7 +36,8 @@ ResultRows some_rows(const ResultRows& rows, int64_t skip, int64_t count, int64_
           .count = count,
           .logits = part(rows.logits),
           .top_ids = part(rows.top_ids),
-          .top_log_probs = part(rows.top_log_probs)};
+          .likeliest = part(rows.likeliest),
+          .log_probs = part(rows.log_probs)};
 }
 
 void ResultHash::take(const ResultRows& rows) {
@@ -49,7 +50,8 @@ void ResultHash::take(const ResultRows& rows) {
     };
     add(rows.logits);
     add(rows.top_ids);
-    add(rows.top_log_probs);
+    add(rows.likeliest);
+    add(rows.log_probs);
   };
   if (threads_ != nullptr)
     threads_->parallel_for(rows_.size(), hash_row);

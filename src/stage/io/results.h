@@ -45,9 +45,10 @@ std::string states_name(const ResultKind& kind);          // "after the final no
 struct ResultRows {
   int64_t first = 0, count = 0;
   // [count, vocab]; with --hidden the states, [count, hidden]; empty where columns() > 0.
-  std::span<const float> logits;
-  std::span<const int32_t> top_ids;      // [count, columns()]; with --score 1 for the likeliest token, else 0
-  std::span<const float> top_log_probs;  // [count, columns()]
+  std::span<const float> logits = {};
+  std::span<const int32_t> top_ids = {};    // --top-logprobs: [count, columns()]
+  std::span<const int32_t> likeliest = {};  // --score: [count], 1 for the likeliest token, else 0
+  std::span<const float> log_probs = {};    // [count, columns()], of the tokens in top_ids, or of the scored ones
 };
 
 // `count` of `rows`, from its row `skip` on, as rows `first` of the job.

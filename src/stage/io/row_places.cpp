@@ -54,9 +54,9 @@ void RowPlaces::write(const ResultRows& rows) {
     write_bytes(begin + static_cast<uint64_t>(rows.first * columns) * sizeof(float), std::as_bytes(values));
   };
   if (!rows.logits.empty()) write(places_.first, rows.logits, row_columns(job_));
-  if (rows.top_ids.empty()) return;
-  write(places_.first, rows.top_ids, job_.kind.columns());
-  write(places_.second, rows.top_log_probs, job_.kind.columns());
+  if (rows.log_probs.empty()) return;
+  write(places_.first, job_.kind.score ? rows.likeliest : rows.top_ids, job_.kind.columns());
+  write(places_.second, rows.log_probs, job_.kind.columns());
 }
 
 void RowPlaces::write_bytes(uint64_t offset, std::span<const std::byte> bytes) {
@@ -109,13 +109,13 @@ void RowPlaces::read(int64_t first, int64_t count, ResultConsumer& consumer) con
                   std::as_writable_bytes(std::span(values)));
   };
   std::vector<float> floats;
-  std::vector<int32_t> ids;
-  ResultRows rows{.first = first, .count = count, .logits = {}, .top_ids = {}, .top_log_probs = {}};
+  std::vector<int32_t> integers;
+  ResultRows rows{.first = first, .count = count};
   if (const int64_t columns = job_.kind.columns(); columns > 0) {
-    read(places_.first, ids, columns);
+    read(places_.first, integers, columns);
     read(places_.second, floats, columns);
-    rows.top_ids = ids;
-    rows.top_log_probs = floats;
+    (job_.kind.score ? rows.likeliest : rows.top_ids) = integers;
+    rows.log_probs = floats;
   } else {
     read(places_.first, floats, row_columns(job_));
     rows.logits = floats;

@@ -12,8 +12,8 @@
 
 namespace lfm2 {
 
-// Byte offsets of row 0: `first` of the logits, hidden states or ids, `second` of the log-probabilities; it is 0 where
-// there are none.
+// Byte offsets of row 0: `first` of the logits, hidden states, ids or marks of the likeliest, `second` of the
+// log-probabilities; it is 0 where there are none.
 struct Places {
   uint64_t first = 0, second = 0;
 };

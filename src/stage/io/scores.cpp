@@ -113,7 +113,7 @@ ScoreSums scores_from_json(const Json& json) {
 
 void ScoreCounter::take(const ResultRows& rows) {
   for (size_t row = 0; row < static_cast<size_t>(rows.count); ++row)
-    sums_.add(rows.top_log_probs[row], rows.top_ids[row] != 0);
+    sums_.add(rows.log_probs[row], rows.likeliest[row] != 0);
 }
 
 void ScoreLine::add(float log_prob, bool is_likeliest) {

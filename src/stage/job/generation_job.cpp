@@ -73,8 +73,8 @@ void GenerationJob::check_samples(const Samples& prompts) const {
 void GenerationJob::answer_errors(const std::vector<CompletionConsumer*>& consumers) const {
   const SampleErrors& errors = samples_->errors();
   for (size_t at = 0; at < errors.size(); ++at) {
-    if (kept_.holds(errors.sample(at))) continue;
     if (at % 4096 == 0) errors.rest();
+    if (kept_.holds(errors.sample(at))) continue;
     Completion completion;
     completion.sample = errors.sample(at);
     completion.tag = AnswerForm{LineForm::kCompletion}.to_word();

@@ -21,9 +21,9 @@ ResultRing::ResultRing(Backend& backend, const Stage& stage, ResultKind kind, in
     piece.logits = Tensor(piece.device.data(), DType::kF32, {rows, vocab});
     piece.host = backend.allocate_host((columns > 0 ? 2 * top : logits) * sizeof(float));
     if (columns > 0) {
-      piece.ids = Tensor(piece.logits.data + logits * sizeof(float), DType::kI32, {rows, columns});
-      piece.log_probs = Tensor(piece.ids.data + top * sizeof(float), DType::kF32, {rows, columns});
-      piece.host_ids = reinterpret_cast<int32_t*>(piece.host.data());
+      piece.integers = Tensor(piece.logits.data + logits * sizeof(float), DType::kI32, {rows, columns});
+      piece.log_probs = Tensor(piece.integers.data + top * sizeof(float), DType::kF32, {rows, columns});
+      piece.host_integers = reinterpret_cast<int32_t*>(piece.host.data());
       piece.host_log_probs = reinterpret_cast<float*>(piece.host.data()) + top;
     } else {
       piece.host_logits = reinterpret_cast<float*>(piece.host.data());
@@ -79,12 +79,12 @@ void ResultRing::enqueue(Piece& piece, const Tensor& residual, const Tensor& row
   const Tensor logits = piece.logits.rows(0, piece.count);
   stage_.head(backend_.ops(), residual, rows, scratch, logits);
   if (kind_.columns() == 0) return backend_.copy_to_host(piece.host_logits, logits);
-  const Tensor ids = piece.ids.rows(0, piece.count), log_probs = piece.log_probs.rows(0, piece.count);
+  const Tensor integers = piece.integers.rows(0, piece.count), log_probs = piece.log_probs.rows(0, piece.count);
   if (kind_.score)
-    backend_.ops().target_log_probs(logits, targets, log_probs, ids);
+    backend_.ops().target_log_probs(logits, targets, log_probs, integers);
   else
-    backend_.ops().top_log_probs(logits, ids, log_probs);
-  backend_.copy_to_host(piece.host_ids, ids);
+    backend_.ops().top_log_probs(logits, integers, log_probs);
+  backend_.copy_to_host(piece.host_integers, integers);
   backend_.copy_to_host(piece.host_log_probs, log_probs);
 }
 
@@ -122,11 +122,7 @@ ResultRows ResultRing::hidden_rows(const Piece& piece) {
   const std::span<const float> states = kind_.hidden == Hidden::kMean
                                             ? hidden_.means(piece.states, piece.host.data(), piece.parts)
                                             : hidden_.convert(piece.states, piece.host.data(), piece.count);
-  return {.first = piece.first_row,
-          .count = std::ssize(states) / stage_.config().hidden,
-          .logits = states,
-          .top_ids = {},
-          .top_log_probs = {}};
+  return {.first = piece.first_row, .count = std::ssize(states) / stage_.config().hidden, .logits = states};
 }
 
 void ResultRing::consume(const Piece& piece) {
@@ -136,13 +132,13 @@ void ResultRing::consume(const Piece& piece) {
     for (ResultConsumer* consumer : consumers_) consumer->take(rows);
     return;
   }
-  ResultRows rows{.first = piece.first_row, .count = piece.count, .logits = {}, .top_ids = {}, .top_log_probs = {}};
+  ResultRows rows{.first = piece.first_row, .count = piece.count};
   const int64_t columns = kind_.columns();
   if (columns == 0) {
     rows.logits = {piece.host_logits, static_cast<size_t>(piece.count * stage_.config().vocab)};
   } else {
-    rows.top_ids = {piece.host_ids, static_cast<size_t>(piece.count * columns)};
-    rows.top_log_probs = {piece.host_log_probs, static_cast<size_t>(piece.count * columns)};
+    (kind_.score ? rows.likeliest : rows.top_ids) = {piece.host_integers, static_cast<size_t>(piece.count * columns)};
+    rows.log_probs = {piece.host_log_probs, static_cast<size_t>(piece.count * columns)};
   }
   for (ResultConsumer* consumer : consumers_) consumer->take(rows);
 }

@@ -51,9 +51,9 @@ class ResultRing {
  private:
   struct Piece {
     Buffer device, host;
-    Tensor logits, ids, log_probs;  // on the device
+    Tensor logits, integers, log_probs;  // on the device; `integers`: top_ids or likeliest of ResultRows
     float* host_logits = nullptr;
-    int32_t* host_ids = nullptr;
+    int32_t* host_integers = nullptr;
     float* host_log_probs = nullptr;
     DType states = DType::kF32;     // --hidden: the type of those in `host`
     std::vector<SampleRows> parts;  // --hidden mean: which rows are whose

@@ -39,10 +39,7 @@ TEST_F(CudaTargetLogProbsTest, EveryTargetAsTheCpu) {
       score_on_gpu(logits, targets, log_probs, likeliest);
       cpu.ops.target_log_probs(logits, targets, expected, expected_likeliest);
       EXPECT_TRUE(same_bits(likeliest, expected_likeliest));
-      std::vector<double> tolerance;
-      for (size_t i = 0; i < expected.size(); ++i)
-        tolerance.push_back(0x1p-24 * (2 * std::fabs(expected.get(i)) + 16));  // for the relative error of the sum
-      expect_close(log_probs, expected.values(), tolerance);
+      expect_log_probs_of_cpu(log_probs, expected);
     }
 }
 

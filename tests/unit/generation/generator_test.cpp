@@ -190,6 +190,16 @@ INSTANTIATE_TEST_SUITE_P(Golden, GeneratorTest, testing::ValuesIn(kGoldenCases),
   return name;
 });
 
+// Each sample has the completion of `expected`, bit for bit.
+void expect_same(const std::map<int64_t, Completion>& found, const std::map<int64_t, Completion>& expected) {
+  for (const auto& [sample, completion] : expected) {
+    EXPECT_EQ(found.at(sample).token_ids, completion.token_ids) << "sample " << sample;
+    EXPECT_EQ(found.at(sample).log_probs, completion.log_probs);
+    EXPECT_EQ(found.at(sample).top_log_probs, completion.top_log_probs);
+    EXPECT_EQ(found.at(sample).reason, completion.reason);
+  }
+}
+
 Samples ragged_prompts(int64_t vocab) {
   Samples all{.ids = {}, .offsets = {0}};
   for (const int64_t length : {1, 7, 2, 40, 1, 3, 12, 5, 1}) {
@@ -223,11 +233,7 @@ TEST(GenerationTest, ASampleDependsOnItselfAlone) {
           settings.prompt_tokens = chunk;
           settings.page = slots == 4 ? 1 : 8;
           const auto found = generate("tiny-moe", prompts, settings);
-          for (const auto& [sample, completion] : alone) {
-            EXPECT_EQ(found.at(sample).token_ids, completion.token_ids) << "sample " << sample;
-            EXPECT_EQ(found.at(sample).log_probs, completion.log_probs);
-            EXPECT_EQ(found.at(sample).reason, completion.reason);
-          }
+          expect_same(found, alone);
         }
     settings.rule.seed = 6;
     const auto other = generate("tiny-moe", prompts, settings);
@@ -270,12 +276,7 @@ TEST(GenerationTest, AdjustedDrawsHaveTheSameBitsInAnyCompany) {
           int64_t preemptions = 0;
           const auto found = generate("tiny-moe", prompts, settings, &preemptions);
           EXPECT_EQ(preemptions > 0, pages > 0);
-          for (const auto& [sample, completion] : alone) {
-            EXPECT_EQ(found.at(sample).token_ids, completion.token_ids) << "sample " << sample;
-            EXPECT_EQ(found.at(sample).log_probs, completion.log_probs);
-            EXPECT_EQ(found.at(sample).top_log_probs, completion.top_log_probs);
-            EXPECT_EQ(found.at(sample).reason, completion.reason);
-          }
+          expect_same(found, alone);
         }
   }
 }
@@ -388,12 +389,7 @@ TEST(GenerationTest, ASequenceThatGaveItsPagesBackHasTheSameBits) {
         int64_t preemptions = 0;
         const auto found = generate("tiny-moe", prompts, settings, &preemptions);
         EXPECT_GT(preemptions, 0);
-        for (const auto& [sample, completion] : roomy) {
-          EXPECT_EQ(found.at(sample).token_ids, completion.token_ids) << "sample " << sample;
-          EXPECT_EQ(found.at(sample).log_probs, completion.log_probs);
-          EXPECT_EQ(found.at(sample).top_log_probs, completion.top_log_probs);
-          EXPECT_EQ(found.at(sample).reason, completion.reason);
-        }
+        expect_same(found, roomy);
       }
   }
 }

@@ -34,7 +34,7 @@ TEST(SampleRequestsTest, DefaultsByForm) {
     const AnswerForm answer = AnswerForm::from_word(request.tag);
     EXPECT_EQ(answer.form, form);
     // A batch line has the log-probabilities that it asks for, whatever --top-logprobs says.
-    EXPECT_EQ(answer.log_probs, is_batch_line(form) ? std::nullopt : std::optional<int32_t>(5));
+    EXPECT_EQ(answer.log_probs, is_batch_form(form) ? std::nullopt : std::optional<int32_t>(5));
   }
 }
 

@@ -308,8 +308,8 @@ class OutputFileTest : public testing::Test {
 TEST_F(OutputFileTest, BinIsWrittenInPiecesAndAppearsWhole) {
   auto file = create_output(folder_ / "o.bin", job({}));
   const std::span<const float> logits = logits_;
-  file->take({.first = 1, .count = 1, .logits = logits.subspan(3, 3), .top_ids = {}, .top_log_probs = {}});
-  file->take({.first = 0, .count = 1, .logits = logits.subspan(0, 3), .top_ids = {}, .top_log_probs = {}});
+  file->take({.first = 1, .count = 1, .logits = logits.subspan(3, 3)});
+  file->take({.first = 0, .count = 1, .logits = logits.subspan(0, 3)});
   EXPECT_FALSE(std::filesystem::exists(folder_ / "o.bin"));
   file->commit();
   const std::string text = read_text(folder_ / "o.bin");
@@ -323,11 +323,7 @@ TEST_F(OutputFileTest, BinIsWrittenInPiecesAndAppearsWhole) {
 TEST_F(OutputFileTest, NothingIsLeftWithoutCommit) {
   for (const char* name : {"o.bin", "o.h5", "o.jsonl"}) {
     create_output(folder_ / name, job({}))
-        ->take({.first = 0,
-                .count = 1,
-                .logits = std::span<const float>(logits_).subspan(0, 3),
-                .top_ids = {},
-                .top_log_probs = {}});
+        ->take({.first = 0, .count = 1, .logits = std::span<const float>(logits_).subspan(0, 3)});
     EXPECT_TRUE(folder_is_empty()) << name;
   }
 }
@@ -335,8 +331,7 @@ TEST_F(OutputFileTest, NothingIsLeftWithoutCommit) {
 TEST_F(OutputFileTest, JsonlOfAllPositions) {
   names_ = {"\"first\"", ""};
   auto file = create_output(folder_ / "o.jsonl", job({.positions = Positions::kAll}));
-  hand_out(*file, {.positions = Positions::kAll},
-           {.first = 0, .count = 3, .logits = logits_, .top_ids = {}, .top_log_probs = {}});
+  hand_out(*file, {.positions = Positions::kAll}, {.first = 0, .count = 3, .logits = logits_});
   file->commit();
   EXPECT_EQ(read_text(folder_ / "o.jsonl"),
             "{\"id\":\"first\",\"logits\":[[1,2.5,-3],[4,5,0.1]]}\n{\"id\":1,\"logits\":[[7,null,9]]}\n");
@@ -348,7 +343,7 @@ TEST_F(OutputFileTest, JsonlOfTopLogProbs) {
   auto file = create_output(folder_ / "o.jsonl", job({.top_k = 2}));
   for (int pass = 0; pass < 2; ++pass) {  // a benchmark hands the rows out again
     file->start_over();
-    hand_out(*file, {.top_k = 2}, {.first = 0, .count = 2, .logits = {}, .top_ids = ids, .top_log_probs = log_probs});
+    hand_out(*file, {.top_k = 2}, {.first = 0, .count = 2, .top_ids = ids, .log_probs = log_probs});
   }
   file->commit();
   EXPECT_EQ(read_text(folder_ / "o.jsonl"),
@@ -358,7 +353,7 @@ TEST_F(OutputFileTest, JsonlOfTopLogProbs) {
 
 TEST_F(OutputFileTest, H5HoldsLogitsOffsetsAndFacts) {
   auto file = create_output(folder_ / "o.h5", job({.positions = Positions::kAll}));
-  file->take({.first = 0, .count = 3, .logits = logits_, .top_ids = {}, .top_log_probs = {}});
+  file->take({.first = 0, .count = 3, .logits = logits_});
   file->commit();
   const CheckedFile written(folder_ / "o.h5");
   const h5::Scan scan = h5::scan(written);
@@ -401,8 +396,8 @@ class ValidationTest : public OutputFileTest {
     write_values(folder_ / "answers.bin", file);
     Validation validation(open_answers(folder_ / "answers.bin", Positions::kLast, offsets_, 3), 3, tolerance);
     const std::span<const float> rows = ours;
-    validation.take({.first = 0, .count = 1, .logits = rows.subspan(0, 3), .top_ids = {}, .top_log_probs = {}});
-    validation.take({.first = 1, .count = 1, .logits = rows.subspan(3, 3), .top_ids = {}, .top_log_probs = {}});
+    validation.take({.first = 0, .count = 1, .logits = rows.subspan(0, 3)});
+    validation.take({.first = 1, .count = 1, .logits = rows.subspan(3, 3)});
     return validation.verdict();
   }
 };

@@ -55,13 +55,13 @@ class ResumedFileTest : public testing::Test {
   // Hands out the rows of the samples [first, first + count), as a run does.
   void hand_out(OutputFile& file, ResultKind kind, int64_t first, int64_t count) {
     const int64_t begin = rows_of(kind, first), end = rows_of(kind, first + count);
-    ResultRows rows{.first = begin, .count = end - begin, .logits = {}, .top_ids = {}, .top_log_probs = {}};
+    ResultRows rows{.first = begin, .count = end - begin};
     const auto columns = static_cast<size_t>(kind.columns() > 0 ? kind.columns() : kVocab);
     const auto at = static_cast<size_t>(begin) * columns, size = static_cast<size_t>(end - begin) * columns;
     const std::span<const float> floats(floats_);
     if (kind.columns() > 0) {
-      rows.top_ids = std::span<const int32_t>(ids_).subspan(at, size);
-      rows.top_log_probs = floats.subspan(at, size);
+      (kind.score ? rows.likeliest : rows.top_ids) = std::span<const int32_t>(ids_).subspan(at, size);
+      rows.log_probs = floats.subspan(at, size);
     } else {
       rows.logits = floats.subspan(at, size);
     }
@@ -299,11 +299,11 @@ TEST(RenumberedRowsTest, SplitsWhereSamplesAreLeftOut) {
   some.add(3, 1);
   const std::vector<float> logits{1, 2, 3, 4, 5};
   RenumberedRows rows(Positions::kAll, left, numbers, all, {&collector});
-  rows.take({.first = 0, .count = 5, .logits = logits, .top_ids = {}, .top_log_probs = {}});
+  rows.take({.first = 0, .count = 5, .logits = logits});
   EXPECT_EQ(collector.pieces, (std::vector<std::pair<int64_t, int64_t>>{{2, 5}}));
   collector.pieces.clear();
   RenumberedRows others(Positions::kAll, ends, some, all, {&collector});
-  others.take({.first = 1, .count = 2, .logits = std::span(logits).first(2), .top_ids = {}, .top_log_probs = {}});
+  others.take({.first = 1, .count = 2, .logits = std::span(logits).first(2)});
   EXPECT_EQ(collector.pieces, (std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {6, 1}}));
 }
 

@@ -73,12 +73,12 @@ TEST_F(RowPlacesTest, EachBlockIsWrittenByItsOwnerAlone) {
         for (size_t i = 0; i < ids.size(); ++i)
           ids[i] = static_cast<int32_t>(row * one.columns) + static_cast<int32_t>(i) + 1;
         std::vector<float> values(ids.begin(), ids.end());
-        ResultRows rows{.first = row, .count = count, .logits = values, .top_ids = {}, .top_log_probs = {}};
+        ResultRows rows{.first = row, .count = count, .logits = values};
         const size_t at = static_cast<size_t>(row * one.columns) * 4;
         if (one.second > 0) {
           rows.logits = {};
           rows.top_ids = ids;
-          rows.top_log_probs = values;
+          rows.log_probs = values;
           std::memcpy(expected.data() + one.first + at, ids.data(), ids.size() * 4);
           std::memcpy(expected.data() + one.second + at, values.data(), values.size() * 4);
         } else {
@@ -126,7 +126,7 @@ TEST_F(RowPlacesTest, OnlyTheMakersFileIsJoined) {
   EXPECT_TRUE(join_output(output, first->shared(), job));
   job.replica = 0;
   std::vector<float> rows(9 * 7, 1.0f);
-  first->take({.first = 0, .count = 9, .logits = rows, .top_ids = {}, .top_log_probs = {}});
+  first->take({.first = 0, .count = 9, .logits = rows});
   first->commit();
   EXPECT_EQ(read_bytes(output).size(), 8u + 9 * 28) << "the tag stayed in the file";
 }
@@ -159,7 +159,7 @@ TEST_F(RowPlacesTest, WhatARunLeftIsTakenOver) {
     ResultHash hash;
     SampleCounter counter(Positions::kLast, offsets_, hash, file.get());
     for (ResultConsumer* consumer : std::initializer_list<ResultConsumer*>{&hash, file.get(), &counter})
-      consumer->take({.first = 0, .count = 3, .logits = rows, .top_ids = {}, .top_log_probs = {}});
+      consumer->take({.first = 0, .count = 3, .logits = rows});
     file->commit();
     EXPECT_TRUE(std::filesystem::exists(output));
     std::filesystem::remove(output);

@@ -119,9 +119,8 @@ class ScoreFileTest : public testing::Test {
     const auto at = static_cast<size_t>(first), size = static_cast<size_t>(count);
     return {.first = first,
             .count = count,
-            .logits = {},
-            .top_ids = std::span(likeliest_).subspan(at, size),
-            .top_log_probs = std::span(log_probs_).subspan(at, size)};
+            .likeliest = std::span(likeliest_).subspan(at, size),
+            .log_probs = std::span(log_probs_).subspan(at, size)};
   }
   void hand_out(OutputFile& file, int64_t first, int64_t count) const {
     ResultHash hash;

@@ -8,6 +8,7 @@
 
 #include "stage/model/memory_plan.h"
 #include "support/golden.h"
+#include "support/largest_difference.h"
 #include "support/loaded_stage.h"
 
 namespace lfm2::test {
@@ -70,9 +71,7 @@ TEST_P(StageTest, ReferenceInReferenceOut) {
   loaded.stage.forward(ops, hidden, batch, scratch);
   if (loaded.stage.last()) {
     const Array expected = read_array(golden(), "logits_f64"), reference = read_array(golden(), "logits");
-    double own_error = 0;
-    for (size_t i = 0; i < expected.values.size(); ++i)
-      own_error = std::max(own_error, std::abs(expected.values[i] - reference.values[i]));
+    const double own_error = largest_difference(reference.values, expected.values);
     std::vector<float> logits(expected.values.size());
     loaded.stage.head(ops, hidden, {}, scratch, Tensor(logits.data(), DType::kF32, {tokens, config.vocab}));
     expect_near(logits.data(), expected, 3 * own_error);

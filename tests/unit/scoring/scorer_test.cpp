@@ -14,6 +14,7 @@
 #include "comm/local_control_link.h"
 #include "stage/io/input_file.h"
 #include "support/golden.h"
+#include "support/largest_difference.h"
 #include "support/loaded_stage.h"
 #include "support/local_watchdogs.h"
 
@@ -68,8 +69,8 @@ std::vector<float> score(const std::string& golden_case, const std::vector<Layer
 struct ScoreCollector : ResultConsumer {
   void take(const ResultRows& rows) override {
     EXPECT_EQ(rows.first, std::ssize(log_probs));
-    log_probs.insert(log_probs.end(), rows.top_log_probs.begin(), rows.top_log_probs.end());
-    likeliest.insert(likeliest.end(), rows.top_ids.begin(), rows.top_ids.end());
+    log_probs.insert(log_probs.end(), rows.log_probs.begin(), rows.log_probs.end());
+    likeliest.insert(likeliest.end(), rows.likeliest.begin(), rows.likeliest.end());
   }
   std::vector<float> log_probs;
   std::vector<int32_t> likeliest;
@@ -118,11 +119,8 @@ TEST_P(ScorerTest, LogitsAreTheReferences) {
   const std::vector<float> found =
       score(GetParam(), equal_partition(layers(), 4), golden_samples(GetParam()), 2, Positions::kAll);
   ASSERT_EQ(found.size(), expected.values.size());
-  double own_error = 0, error = 0;
-  for (size_t i = 0; i < found.size(); ++i) {
-    own_error = std::max(own_error, std::abs(reference.values[i] - expected.values[i]));
-    error = std::max(error, std::abs(static_cast<double>(found[i]) - expected.values[i]));
-  }
+  const double own_error = largest_difference(reference.values, expected.values),
+               error = largest_difference(found, expected.values);
   EXPECT_LE(error, 3 * own_error);
   RecordProperty("error", std::to_string(error));
   RecordProperty("reference_error", std::to_string(own_error));
@@ -157,12 +155,9 @@ TEST_P(ScorerTest, Bf16IsAsCloseAsTransformersOwnBf16) {
               theirs = read_array(golden / "bf16.h5", "logits_bf16");
   const std::vector<float> ours =
       score(GetParam(), equal_partition(layers(), 2), golden_samples(GetParam()), 2, Positions::kAll, DType::kBf16);
-  double their_error = 0, our_error = 0;
-  for (size_t i = 0; i < ours.size(); ++i) {
-    their_error = std::max(their_error, std::abs(theirs.values[i] - expected.values[i]));
-    our_error = std::max(our_error, std::abs(static_cast<double>(ours[i]) - expected.values[i]));
-  }
-  EXPECT_LE(our_error, their_error);
+  const double their_error = largest_difference(theirs.values, expected.values),
+               our_error = largest_difference(ours, expected.values);
+  ASSERT_LE(our_error, their_error);
   EXPECT_GT(our_error, 1e-3) << "this was no bf16 run";
   const auto columns = static_cast<size_t>(vocab());
   for (size_t row = 0; row < ours.size() / columns; ++row) {

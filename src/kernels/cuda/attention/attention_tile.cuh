@@ -21,13 +21,6 @@ __device__ inline float merged(float x, float x_weight, float y, float y_weight)
   return fmaf(x, x_weight, __fmul_rn(y, y_weight));
 }
 
-// 2^x, where results below 2^-126 become 0.
-__device__ inline float power_of_two(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
 // Two rules for the weight of a score relative to the largest one. RawScores takes products of queries and keys and
 // computes 2^(x log2_scale), with log2_scale = log2(e) / sqrt(head_dim). ScaledScores takes scores that are scaled
 // already and computes e^x.

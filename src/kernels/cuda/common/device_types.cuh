@@ -19,6 +19,13 @@ inline unsigned row_threads(int64_t items) {
 }
 inline bool on_16_bytes(const void* pointer) { return (reinterpret_cast<uintptr_t>(pointer) & 15u) == 0; }
 
+// 2^x, where results below 2^-126 become 0.
+__device__ inline float power_of_two(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
 // silu(gate) · up, with the same operations as on the CPU.
 __device__ inline float swiglu(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
 

@@ -14,9 +14,8 @@ constexpr int kPassBytes = 16 * kPassColumns * 2;
 // The fast exponential and division lose far less than the rounding to 16 bits. -inf gives NaN, as x / (1 + exp(-x))
 // does.
 __device__ inline float silu(float x) {
-  float power, inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(x * -1.4426950408889634f));
-  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(inverse) : "f"(1.0f + power));
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(inverse) : "f"(1.0f + power_of_two(x * -1.4426950408889634f)));
   return x * inverse;
 }
 

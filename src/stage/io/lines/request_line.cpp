@@ -22,6 +22,9 @@ constexpr std::string_view kCompletionsUrl = "/v1/completions", kChatUrl = "/v1/
 constexpr int32_t kMaxLogProbs = 1024, kMaxChoices = 128;
 constexpr size_t kMaxInputs = 2048;  // of a line of /v1/embeddings; as OpenAI's
 
+// Of what is no object, contains() is false.
+bool has_batch_keys(const OrderedJson& json) { return json.contains("custom_id") || json.contains("body"); }
+
 }  // namespace
 
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where) {
@@ -264,7 +267,7 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
                                     "lines of one kind, or --generate for all",
                                     where));
   };
-  if (json.contains("custom_id") || json.contains("body")) {
+  if (has_batch_keys(json)) {
     if (!context.embeddings) expect_continued();
     return parse_batch_line(json, context, where);
   }
@@ -315,26 +318,25 @@ RequestLine parse_text_line(std::string_view text, const LineContext& context, c
 
 namespace {
 
-bool has_one_of(std::string_view line, std::initializer_list<const char*> keys) {
+// null where the line is none: reading it says what is wrong with it.
+OrderedJson json_of(std::string_view line) {
   try {
-    const OrderedJson json = parse_ordered_json(line, "");
-    return json.is_object() &&
-           std::any_of(keys.begin(), keys.end(), [&](const char* key) { return json.contains(key); });
+    return parse_ordered_json(line, "");
   } catch (const Error&) {
-    return false;  // reading the line says what is wrong with it
+    return nullptr;
   }
 }
 
 }  // namespace
 
-bool is_batch_line(std::string_view line) { return has_one_of(line, {"custom_id", "body"}); }
+bool is_batch_line(std::string_view line) { return has_batch_keys(json_of(line)); }
 bool is_embeddings_line(std::string_view line) {
-  if (!is_batch_line(line)) return false;
-  const OrderedJson json = parse_ordered_json(line, "");
-  return json.contains("url") && json["url"] == kEmbeddingsUrl;
+  const OrderedJson json = json_of(line);
+  return has_batch_keys(json) && json.contains("url") && json["url"] == kEmbeddingsUrl;
 }
 bool is_continued(std::string_view first_line) {
-  return has_one_of(first_line, {"custom_id", "body", "prompt", "messages"});
+  const OrderedJson json = json_of(first_line);
+  return has_batch_keys(json) || json.contains("prompt") || json.contains("messages");
 }
 
 }  // namespace lfm2

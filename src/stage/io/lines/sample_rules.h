@@ -14,7 +14,7 @@ namespace lfm2 {
 // generation_config.json for the others.
 enum class LineForm : uint8_t { kIds, kText, kPrompt, kMessages, kCompletion, kChatCompletion };
 // Lines of OpenAI's batch form: their answers have that form too.
-constexpr bool is_batch_line(LineForm form) {
+constexpr bool is_batch_form(LineForm form) {
   return form == LineForm::kCompletion || form == LineForm::kChatCompletion;
 }
 

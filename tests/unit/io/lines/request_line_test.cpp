@@ -268,7 +268,7 @@ TEST_F(RequestLineTest, FaultyBatchLinesAreAnswers) {
     const RequestLine line = parse(text);
     EXPECT_EQ(line.name, name);
     EXPECT_TRUE(line.ids.empty());
-    EXPECT_TRUE(is_batch_line(line.rules.form));
+    EXPECT_TRUE(is_batch_form(line.rules.form));
     return without_place(line.error);
   };
   const std::string end = R"("body": {"prompt": "x"}})";
