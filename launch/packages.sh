@@ -35,8 +35,9 @@ install_packages() {
 }
 
 # build PRESET [CMAKE_OPTION...]: configures where needed, and builds all targets of the preset into build/PRESET, or
-# those in LFM2_TARGETS. Prints output only where something fails. Uses ccache where it is installed, so that files that
-# any earlier build compiled in the same way are not compiled again.
+# those in LFM2_TARGETS. Several sources are compiled as one (CMake's unity build), in half of the time; cmake --preset by
+# hand compiles each by itself. Prints output only where something fails. Uses ccache where it is installed, so that
+# files that any earlier build compiled in the same way are not compiled again.
 build() {
   local preset=$1 log language
   shift
@@ -53,7 +54,7 @@ build() {
   log=$(mktemp)
   echo "Building build/$preset"
   # shellcheck disable=SC2086  # a list of targets
-  if ! { cmake --preset "$preset" "$@" && cmake --build --preset "$preset" ${LFM2_TARGETS:+--target $LFM2_TARGETS}; } >"$log" 2>&1; then
+  if ! { cmake --preset "$preset" -DCMAKE_UNITY_BUILD=ON "$@" && cmake --build --preset "$preset" ${LFM2_TARGETS:+--target $LFM2_TARGETS}; } >"$log" 2>&1; then
     cat "$log" >&2
     rm -f "$log"
     return 1

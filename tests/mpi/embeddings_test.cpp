@@ -26,13 +26,6 @@ constexpr const char* kConfig =
         "max_position_embeddings": 64, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
         "eos_token_id": 4, "initializer_range": 0.2, "tie_word_embeddings": true})";
 
-std::vector<Json> lines_of(const std::string& text) {
-  std::vector<Json> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(parse_json(line, "line"));
-  return lines;
-}
-
 // The fp32 values behind base64.
 std::vector<float> decoded(const std::string& text) {
   const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -89,7 +82,7 @@ class EmbeddingsTest : public testing::Test {
     for (const Json& line : lines) text += json_text(line) + "\n";
     write_bytes(folder_ / "in.jsonl", text);
     std::vector<std::vector<float>> states;
-    for (const Json& line : lines_of(output_of(1, {"--hidden", kind}))) states.push_back(line.at("hidden"));
+    for (const Json& line : json_lines(output_of(1, {"--hidden", kind}))) states.push_back(line.at("hidden"));
     return states;
   }
   void expect_refused(int code, const std::string& reason, const Arguments& arguments, int ranks = 2) const {
@@ -126,7 +119,7 @@ TEST_F(EmbeddingsTest, AnswersAreUnitStatesOfTheInputs) {
     if (kind == "last") more = {"--hidden", "last"};
     const std::string answers = output_of(1, more);
     EXPECT_NE(out_.find("\nerrors     4 lines"), std::string::npos) << out_;
-    const std::vector<Json> found = lines_of(answers);
+    const std::vector<Json> found = json_lines(answers);
     ASSERT_EQ(found.size(), whose.size());
     for (size_t line = 0; line < found.size(); ++line) {
       SCOPED_TRACE(json_text(found[line]));
@@ -203,7 +196,7 @@ TEST_F(EmbeddingsTest, Refusals) {
   // Where the first line is continued, one of /v1/embeddings is answered with an error.
   write_bytes(folder_ / "in.jsonl", batch_line("a", {{"prompt", "hi"}, {"max_tokens", 2}}, "/v1/completions") +
                                         batch_line("b", {{"input", "hi"}}));
-  const std::vector<Json> found = lines_of(output_of(2));
+  const std::vector<Json> found = json_lines(output_of(2));
   ASSERT_EQ(found.size(), 2u);
   EXPECT_TRUE(found[0].at("error").is_null());
   EXPECT_EQ(found[1].at("response").at("status_code"), 400);

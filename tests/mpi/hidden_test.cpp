@@ -21,7 +21,7 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 // Of the largest magnitude of the states that are compared: how far one value may be from transformers'.
-constexpr double kTolerance = 1e-4;
+constexpr double kHiddenTolerance = 1e-4;
 
 class HiddenTest : public testing::Test {
  protected:
@@ -69,7 +69,7 @@ void expect_near(const std::vector<double>& found, const std::vector<double>& ex
   double scale = 0;
   for (const double value : expected) scale = std::max(scale, std::abs(value));
   EXPECT_GT(scale, 0);
-  EXPECT_LE(largest_difference(found, expected), kTolerance * scale) << "largest magnitude " << scale;
+  EXPECT_LE(largest_difference(found, expected), kHiddenTolerance * scale) << "largest magnitude " << scale;
 }
 
 class GoldenHiddenTest : public HiddenTest, public testing::WithParamInterface<std::string> {

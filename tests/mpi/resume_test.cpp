@@ -12,14 +12,10 @@
 #include "support/golden.h"
 #include "support/program.h"
 #include "support/shards.h"
+#include "support/weights_support.h"
 
 namespace lfm2::test {
 namespace {
-
-std::string read_text(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 class ResumeTest : public testing::Test {
  protected:
@@ -38,7 +34,7 @@ class ResumeTest : public testing::Test {
     std::filesystem::remove(folder_ / output);
     const Outcome whole = run_stage(ranks, arguments);
     ASSERT_EQ(whole.exit_code, 0) << whole.err;
-    const std::string expected = read_text(folder_ / output);
+    const std::string expected = read_bytes(folder_ / output);
     std::filesystem::remove(folder_ / output);
     std::mt19937 random(seed);
     int stops = 0;
@@ -61,7 +57,7 @@ class ResumeTest : public testing::Test {
       EXPECT_TRUE(outcome.exit_code != 75 || outcome.err.find("; resume with --resume") != std::string::npos)
           << outcome.err;
     }
-    EXPECT_TRUE(read_text(folder_ / output) == expected) << output;
+    EXPECT_TRUE(read_bytes(folder_ / output) == expected) << output;
     for (const char* ending : {".partial", ".journal", ".new"}) {
       EXPECT_FALSE(std::filesystem::exists((folder_ / output).string() + ending)) << ending;
     }
@@ -102,7 +98,7 @@ class BegunTest : public ResumeTest {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     program.signal(SIGUSR1);
     EXPECT_EQ(program.wait().exit_code, 75);
-    before_ = read_text(folder_ / "o.bin.journal");
+    before_ = read_bytes(folder_ / "o.bin.journal");
   }
   void expect_refused(const std::vector<std::string>& arguments, int code, const std::vector<std::string>& reasons) {
     const Outcome outcome = run_stage(2, arguments);
@@ -110,7 +106,7 @@ class BegunTest : public ResumeTest {
     ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
     for (const std::string& reason : reasons)
       EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
-    EXPECT_EQ(read_text(folder_ / "o.bin.journal"), before_);
+    EXPECT_EQ(read_bytes(folder_ / "o.bin.journal"), before_);
   }
   // Long enough on GPUs, too.
   std::vector<std::string> options_ = job("o.bin", {"--samples", "60000", "--micro-batch", "1"});

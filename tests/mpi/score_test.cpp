@@ -27,13 +27,6 @@ const Json& golden() {
   return scores;
 }
 
-std::vector<Json> lines_of(const std::string& text) {
-  std::vector<Json> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(parse_json(line, "line"));
-  return lines;
-}
-
 // Perplexity by `units` and its standard error, from the log-probabilities of an output, as NumPy computes them. The
 // text of a log-probability is the shortest one that means its fp32.
 std::pair<double, double> perplexity_of(const std::vector<Json>& lines, double units) {
@@ -109,7 +102,7 @@ class ScoreTest : public testing::Test {
     write_lines("more.jsonl",
                 {{{"input_ids", ids}}, {{"input_ids", {ids[0]}}, {"target", Json(ids.begin() + 1, ids.end())}}});
     const Arguments job{"--weights", shards, "--input", folder_ / "more.jsonl", "--dtype", "fp32"};
-    const std::vector<Json> found = lines_of(output_of(2, job, "more.out.jsonl"));
+    const std::vector<Json> found = json_lines(output_of(2, job, "more.out.jsonl"));
     ASSERT_EQ(found.size(), 2u);
     ASSERT_EQ(found[0].at("logprobs").size(), positions);
     EXPECT_EQ(found[0].at("logprobs"), found[1].at("logprobs"));
@@ -157,7 +150,7 @@ TEST_P(GoldenScoreTest, AsTransformersAndTheSameBitsEverywhere) {
         if (first.empty()) {
           first = text;
           scores = report().at("scores");
-          if (std::string_view(dtype) == "fp32") expect_scores(lines_of(text), golden().at("cases").at(GetParam()));
+          if (std::string_view(dtype) == "fp32") expect_scores(json_lines(text), golden().at("cases").at(GetParam()));
         }
         EXPECT_EQ(text, first);
         EXPECT_EQ(report().at("scores"), scores);
@@ -186,7 +179,7 @@ TEST_F(ScoreTest, DatasetsReplicasAndAnswers) {
     EXPECT_NE(out_.find("\nVALID      top-1 320/320, largest difference 0 (tolerance 0)\n"), std::string::npos) << out_;
   }
   EXPECT_EQ(run(2, job, {"--answers", folder_ / "whole.h5", "--seed", "1"}).exit_code, 1);
-  const std::vector<Json> lines = lines_of(output_of(3, job, "o.jsonl"));
+  const std::vector<Json> lines = json_lines(output_of(3, job, "o.jsonl"));
   const Array values = read_array(folder_ / "whole.h5", "logprobs"),
               offsets = read_array(folder_ / "whole.h5", "offsets");
   EXPECT_EQ(offsets.values.back(), 320);
@@ -204,7 +197,7 @@ TEST_F(ScoreTest, TheOrderOfLinesChangesNoBits) {
   }
   const auto by_id = [&] {
     write_lines("in.jsonl", lines);
-    std::vector<Json> found = lines_of(
+    std::vector<Json> found = json_lines(
         output_of(3, {"--weights", golden_shards("tiny-moe", 4), "--input", folder_ / "in.jsonl", "--micro-batch", "2"},
                   "o.jsonl"));
     std::sort(found.begin(), found.end(), [](const Json& a, const Json& b) { return a.at("id") < b.at("id"); });
@@ -235,7 +228,7 @@ TEST_F(ScoreTest, LongTextsGoThroughInWindows) {
     Arguments arguments = job;
     arguments.insert(arguments.end(), {"--stride", stride, "--micro-batch", std::to_string(ranks)});
     const std::string text = output_of(ranks, arguments, "o.jsonl");
-    if (first.empty()) expect_scores(lines_of(text), expected);
+    if (first.empty()) expect_scores(json_lines(text), expected);
     if (first.empty()) first = text;
     EXPECT_EQ(text, first);
   }
@@ -264,7 +257,7 @@ TEST_F(ScoreTest, TextsAndTargets) {
     if (first.empty()) first = text;
     EXPECT_EQ(text, first);
   }
-  const std::vector<Json> found = lines_of(first);
+  const std::vector<Json> found = json_lines(first);
   expect_scores(found, expected);
   double bytes = 0;
   for (size_t i = 0; i < found.size(); ++i) {

@@ -16,13 +16,6 @@ namespace {
 
 const std::filesystem::path kModel = golden_dir() / "kjv-moe";
 
-std::vector<Json> lines_of(const std::filesystem::path& path) {
-  std::vector<Json> lines;
-  std::istringstream text(read_bytes(path));
-  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
-  return lines;
-}
-
 class SmallModelTest : public testing::TestWithParam<int> {  // the number of ranks
  protected:
   void run(const std::string& input, std::vector<std::string> arguments) const {
@@ -33,8 +26,8 @@ class SmallModelTest : public testing::TestWithParam<int> {  // the number of ra
   }
   void expect_greedy_texts(const std::string& name, const std::string& input) {
     run(input, {"--generate", "40", "--temperature", "0", "--output", folder_ / "out.jsonl"});
-    const std::vector<Json> expected = lines_of(kModel / (name + ".expected.jsonl"));
-    const std::vector<Json> found = lines_of(folder_ / "out.jsonl");
+    const std::vector<Json> expected = json_lines(read_bytes(kModel / (name + ".expected.jsonl")));
+    const std::vector<Json> found = json_lines(read_bytes(folder_ / "out.jsonl"));
     ASSERT_EQ(found.size(), expected.size());
     ASSERT_FALSE(expected.empty());
     for (size_t line = 0; line < expected.size(); ++line)
@@ -82,7 +75,7 @@ TEST_P(SmallModelTest, GreedyAnswersAreThoseOfTransformers) { expect_greedy_text
 // What generation_config.json asks for is drawn, and ends where the model ends it.
 TEST_P(SmallModelTest, DrawnTextsEnd) {
   run("messages.jsonl", {"--seed", "3", "--output", folder_ / "out.jsonl"});
-  for (const Json& line : lines_of(folder_ / "out.jsonl")) {
+  for (const Json& line : json_lines(read_bytes(folder_ / "out.jsonl"))) {
     EXPECT_EQ(line.at("finish_reason"), "stop");
     EXPECT_EQ(line.at("token_ids").back(), 4) << "the end of a message";
     EXPECT_GT(line.at("text").get<std::string>().size(), 10u);
@@ -91,13 +84,13 @@ TEST_P(SmallModelTest, DrawnTextsEnd) {
 
 // stop_strings and min_new_tokens of a generation_config.json; options go before it.
 TEST_P(SmallModelTest, TextsEndWhereTheModelsFileSays) {
-  const std::vector<Json> expected = lines_of(kModel / "messages.expected.jsonl");
+  const std::vector<Json> expected = json_lines(read_bytes(kModel / "messages.expected.jsonl"));
   const auto drawn = [&](const std::string& file, std::vector<std::string> options) {
     write_bytes(folder_ / "g.json",
                 R"({"do_sample": false, "eos_token_id": [2, 4], "max_new_tokens": 40)" + file + "}");
     options.insert(options.end(), {"--generation-config", folder_ / "g.json", "--output", folder_ / "out.jsonl"});
     run("messages.jsonl", options);
-    return lines_of(folder_ / "out.jsonl");
+    return json_lines(read_bytes(folder_ / "out.jsonl"));
   };
   const std::vector<Json> stopped = drawn(R"(, "stop_strings": [",", "."])", {}),
                           later = drawn(R"(, "stop_strings": ",", "min_new_tokens": 12)", {}),

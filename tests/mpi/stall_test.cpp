@@ -12,20 +12,16 @@
 
 #include "support/program.h"
 #include "support/shards.h"
+#include "support/weights_support.h"
 
 namespace lfm2::test {
 namespace {
 
-constexpr int kRanks = 4;
+constexpr int kStallRanks = 4;
 constexpr double kTimeout = 3, kFewSeconds = 4;
 constexpr int64_t kSamples = 100000;  // a minute of work, on GPUs too
 
 void sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
-
-std::string read_text(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::string results_hash(const Outcome& outcome) {
   const size_t at = outcome.out.find("results    ");
@@ -33,15 +29,15 @@ std::string results_hash(const Outcome& outcome) {
 }
 
 // A job that lasts until it is interrupted.
-struct Job {
+struct StalledJob {
   const char* name;
   std::vector<std::string> options;
   const char* output;
   const char* item;  // the name of a unit of work in the job's messages
 };
-void PrintTo(const Job& job, std::ostream* stream) { *stream << job.name; }
+void PrintTo(const StalledJob& job, std::ostream* stream) { *stream << job.name; }
 
-class StallTest : public testing::TestWithParam<Job> {
+class StallTest : public testing::TestWithParam<StalledJob> {
  protected:
   std::vector<std::string> command(double timeout, int64_t samples) const {
     std::vector<std::string> arguments{
@@ -49,7 +45,7 @@ class StallTest : public testing::TestWithParam<Job> {
         "--samples", std::to_string(samples),     "--output",  folder_ / GetParam().output,
         "--verbose"};
     arguments.insert(arguments.end(), GetParam().options.begin(), GetParam().options.end());
-    return stage_command(kRanks, arguments);
+    return stage_command(kStallRanks, arguments);
   }
 
   // Waits until all ranks are in the middle of the job: the last rank makes its files once it is connected.
@@ -61,7 +57,7 @@ class StallTest : public testing::TestWithParam<Job> {
       return count;
     };
     const std::filesystem::path journal = folder_ / (std::string(GetParam().output) + ".journal");
-    const auto runs = [&] { return loaded() == kRanks && std::filesystem::exists(journal); };
+    const auto runs = [&] { return loaded() == kStallRanks && std::filesystem::exists(journal); };
     for (int i = 0; i < 3000 && !runs(); ++i) sleep(0.01);
     ASSERT_TRUE(runs()) << program.err();
     sleep(0.4);
@@ -69,7 +65,7 @@ class StallTest : public testing::TestWithParam<Job> {
 
   static std::vector<pid_t> processes(const RunningProgram& program) {
     std::vector<pid_t> all;
-    for (int rank = 0; rank < kRanks; ++rank) all.push_back(program.process_of(rank));
+    for (int rank = 0; rank < kStallRanks; ++rank) all.push_back(program.process_of(rank));
     return all;
   }
 
@@ -101,7 +97,7 @@ class StallTest : public testing::TestWithParam<Job> {
 };
 
 TEST_P(StallTest, AStoppedRankIsNamed) {
-  for (int rank = 0; rank < kRanks; ++rank) {
+  for (int rank = 0; rank < kStallRanks; ++rank) {
     SCOPED_TRACE(testing::Message() << "rank " << rank);
     RunningProgram program(command(kTimeout, kSamples));
     wait_until_it_runs(program);
@@ -121,8 +117,8 @@ TEST_P(StallTest, AStoppedRankIsNamed) {
     EXPECT_NE(lines[0].find("its process " + std::to_string(stopped) + " is stopped"), std::string::npos) << lines[0];
     const std::filesystem::path stamps = folder_ / (std::string(GetParam().output) + ".stall.txt");
     EXPECT_NE(lines[0].find(stamps.string()), std::string::npos) << lines[0];
-    const std::string text = read_text(stamps);
-    for (int other = 0; other < kRanks; ++other)
+    const std::string text = read_bytes(stamps);
+    for (int other = 0; other < kStallRanks; ++other)
       EXPECT_NE(text.find("rank " + std::to_string(other) + ", process " +
                           std::to_string(all[static_cast<size_t>(other)]) + ": idle for"),
                 std::string::npos)
@@ -138,7 +134,7 @@ TEST_P(StallTest, APauseShorterThanTheTimeoutChangesNothing) {
   constexpr int64_t kFewSamples = 60;
   const Outcome reference = run_program(command(60, kFewSamples));
   ASSERT_EQ(reference.exit_code, 0) << reference.err;
-  const std::string file = read_text(folder_ / GetParam().output);
+  const std::string file = read_bytes(folder_ / GetParam().output);
   for (const int rank : {1, 3}) {
     RunningProgram program(command(kTimeout, kFewSamples));
     pid_t process = 0;
@@ -154,7 +150,7 @@ TEST_P(StallTest, APauseShorterThanTheTimeoutChangesNothing) {
     const Outcome outcome = program.wait();
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_EQ(results_hash(outcome), results_hash(reference));
-    EXPECT_EQ(read_text(folder_ / GetParam().output), file);
+    EXPECT_EQ(read_bytes(folder_ / GetParam().output), file);
   }
 }
 
@@ -177,8 +173,9 @@ TEST_P(StallTest, AKilledRankEndsTheJob) {
 
 INSTANTIATE_TEST_SUITE_P(
     Jobs, StallTest,
-    testing::Values(Job{"Scoring", {"--length", "32", "--micro-batch", "1"}, "out.h5", "micro-batch"},
-                    Job{"Generation", {"--length", "9", "--generate", "40", "--ignore-eos"}, "out.jsonl", "step"}),
+    testing::Values(StalledJob{"Scoring", {"--length", "32", "--micro-batch", "1"}, "out.h5", "micro-batch"},
+                    StalledJob{
+                        "Generation", {"--length", "9", "--generate", "40", "--ignore-eos"}, "out.jsonl", "step"}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace

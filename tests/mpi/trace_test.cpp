@@ -13,23 +13,23 @@
 namespace lfm2::test {
 namespace {
 
-constexpr int kRanks = 4;
+constexpr int kTraceRanks = 4;
 constexpr double kRounding = 0.01;  // microseconds
 
-struct Job {
+struct TracedJob {
   const char* name;
   const char* unit;
   std::vector<std::string> options;
 };
-void PrintTo(const Job& job, std::ostream* stream) { *stream << job.name; }
+void PrintTo(const TracedJob& job, std::ostream* stream) { *stream << job.name; }
 
-class TraceRunTest : public testing::TestWithParam<Job> {
+class TraceRunTest : public testing::TestWithParam<TracedJob> {
  protected:
   void run() {
     std::vector<std::string> arguments{"--weights", golden_shards("mini-24", 4), "--trace",  folder_ / "trace.json",
                                        "--report",  folder_ / "report.json",     "--output", folder_ / "out.h5"};
     arguments.insert(arguments.end(), GetParam().options.begin(), GetParam().options.end());
-    const Outcome outcome = run_stage(kRanks, arguments);
+    const Outcome outcome = run_stage(kTraceRanks, arguments);
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     std::ifstream(folder_ / "trace.json") >> trace_;
     std::ifstream(folder_ / "report.json") >> report_;
@@ -51,7 +51,7 @@ TEST_P(TraceRunTest, IsWhatPerfettoShows) {
     const std::string form = event.at("ph");
     const int process = event.at("pid");
     ASSERT_TRUE(event.at("name").is_string());
-    ASSERT_TRUE(process >= 0 && process < kRanks);
+    ASSERT_TRUE(process >= 0 && process < kTraceRanks);
     if (form == "M") {
       if (event.at("name") == "thread_name") named.emplace(process, event.at("tid").get<int>());
       continue;
@@ -78,15 +78,15 @@ TEST_P(TraceRunTest, IsWhatPerfettoShows) {
       EXPECT_GE(spans[i].first, spans[i - 1].second - kRounding) << "rank " << line.first << ", line " << line.second;
   }
   const int64_t items = report_.at("micro_batches");
-  for (int rank = 0; rank < kRanks; ++rank) {
-    const bool last = rank + 1 == kRanks;
+  for (int rank = 0; rank < kTraceRanks; ++rank) {
+    const bool last = rank + 1 == kTraceRanks;
     EXPECT_EQ((count[{"run", rank}]), 1);
     EXPECT_EQ((count[{"compute", rank}]), items) << "rank " << rank;
     EXPECT_EQ((count[{"send", rank}]), last ? 0 : items) << "rank " << rank;
     EXPECT_EQ((count[{"receive", rank}]), rank == 0 ? 0 : items) << "rank " << rank;
     EXPECT_EQ((count[{"output", rank}]), last ? items : 0) << "rank " << rank;
   }
-  EXPECT_EQ(static_cast<int64_t>(starts.size()), items * (kRanks - 1));
+  EXPECT_EQ(static_cast<int64_t>(starts.size()), items * (kTraceRanks - 1));
   ASSERT_EQ(starts.size(), ends.size());
   for (const auto& [id, from] : starts) {
     ASSERT_TRUE(ends.count(id));
@@ -98,7 +98,7 @@ TEST_P(TraceRunTest, IsWhatPerfettoShows) {
 
 TEST_P(TraceRunTest, HoldsTheFiguresOfTheEndTable) {
   ASSERT_NO_FATAL_FAILURE(run());
-  std::vector<double> busy(kRanks, 0), total(kRanks, 0), sending(kRanks, 0);
+  std::vector<double> busy(kTraceRanks, 0), total(kTraceRanks, 0), sending(kTraceRanks, 0);
   for (const Json& event : trace_.at("traceEvents")) {
     if (event.at("ph") != "X") continue;
     const auto rank = event.at("pid").get<size_t>();
@@ -109,7 +109,7 @@ TEST_P(TraceRunTest, HoldsTheFiguresOfTheEndTable) {
     if (kind == "run") total[rank] += seconds;
   }
   double all_busy = 0, all_total = 0;
-  for (size_t rank = 0; rank < kRanks; ++rank) {
+  for (size_t rank = 0; rank < kTraceRanks; ++rank) {
     const Json& stage = report_.at("stages")[rank];
     EXPECT_NEAR(busy[rank], stage.at("busy_seconds").get<double>(), 1e-6);
     EXPECT_NEAR(sending[rank], stage.at("sending_seconds").get<double>(), 1e-6);
@@ -140,8 +140,8 @@ TEST_P(TraceRunTest, CanBeDrawn) {
 INSTANTIATE_TEST_SUITE_P(
     Jobs, TraceRunTest,
     testing::Values(
-        Job{"Scoring", "micro-batch", {"--samples", "40", "--length", "24", "--micro-batch", "3"}},
-        Job{"Generation", "step", {"--samples", "12", "--length", "9", "--generate", "12", "--ignore-eos"}}),
+        TracedJob{"Scoring", "micro-batch", {"--samples", "40", "--length", "24", "--micro-batch", "3"}},
+        TracedJob{"Generation", "step", {"--samples", "12", "--length", "9", "--generate", "12", "--ignore-eos"}}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace

@@ -11,10 +11,12 @@
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "kernels/error.h"
+#include "stage/support/json.h"
 #include "support/golden.h"
 #include "support/shards.h"
 #include "weights-tools/model/model_source.h"
@@ -25,6 +27,14 @@ inline std::string read_bytes(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   EXPECT_TRUE(file.good()) << path;
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The values of a text with one of JSON a line.
+inline std::vector<Json> json_lines(const std::string& text) {
+  std::vector<Json> values;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) values.push_back(parse_json(line, "line"));
+  return values;
 }
 
 inline void write_bytes(const std::filesystem::path& path, const std::string& bytes) {

@@ -22,10 +22,6 @@ constexpr uint32_t kMaxRank = 4;
 constexpr std::string_view kLeftOut = "model.";
 constexpr std::string_view kHead = "lm_head.";  // has no leading "model." in Hugging Face's names, too
 
-[[noreturn]] void refuse(const CheckedFile& file, const std::string& message) {
-  throw Error(ExitCode::kData, fmt::format("{}: {}", file.path().string(), message));
-}
-
 // Reads the table from front to back, in pieces of the file.
 class TableCursor {
  public:
@@ -49,7 +45,7 @@ class TableCursor {
   void take(std::span<std::byte> into) {
     if (position_ < piece_first_ || position_ + into.size() > piece_first_ + piece_.size()) {
       if (into.size() > file_.size() - position_)
-        refuse(file_, fmt::format("the table of tensors ends at byte {}, past the end of the file", file_.size()));
+        file_.refuse(fmt::format("the table of tensors ends at byte {}, past the end of the file", file_.size()));
       piece_first_ = position_;
       piece_.resize(std::min(kPieceBytes, file_.size() - position_));
       file_.read(piece_first_, piece_);
@@ -66,20 +62,19 @@ class TableCursor {
 std::string read_name(TableCursor& cursor, const CheckedFile& file, uint32_t index) {
   const auto length = cursor.number<uint32_t>();
   if (length == 0 || length > kMaxNameBytes)
-    refuse(file, fmt::format("name of tensor {} has {} bytes, expected 1 to {}", index, length, kMaxNameBytes));
+    file.refuse(fmt::format("name of tensor {} has {} bytes, expected 1 to {}", index, length, kMaxNameBytes));
   std::string text = cursor.text(length);
   const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_';
   });
-  if (!plain)
-    refuse(file, fmt::format("name of tensor {} holds other characters than letters, digits, . and _", index));
+  if (!plain) file.refuse(fmt::format("name of tensor {} holds other characters than letters, digits, . and _", index));
   return text.starts_with(kHead) ? text : std::string(kLeftOut) + text;
 }
 
 RawTensor read_place(TableCursor& cursor, const CheckedFile& file, const std::string& tensor) {
   RawTensor raw;
   const auto rank = cursor.number<uint32_t>();
-  if (rank > kMaxRank) refuse(file, fmt::format("tensor {} has rank {}, expected at most {}", tensor, rank, kMaxRank));
+  if (rank > kMaxRank) file.refuse(fmt::format("tensor {} has rank {}, expected at most {}", tensor, rank, kMaxRank));
   uint64_t needed = sizeof(float);
   for (uint32_t axis = 0; axis < rank; ++axis) {
     raw.dims.push_back(cursor.number<uint32_t>());
@@ -88,11 +83,11 @@ RawTensor read_place(TableCursor& cursor, const CheckedFile& file, const std::st
   raw.offset = cursor.number<uint64_t>();
   raw.bytes = cursor.number<uint64_t>();
   if (raw.bytes != needed)
-    refuse(file, fmt::format("tensor {} has {} bytes, but fp32 of shape {} needs {}", tensor, raw.bytes,
-                             dims_text(raw.dims), needed));
+    file.refuse(fmt::format("tensor {} has {} bytes, but fp32 of shape {} needs {}", tensor, raw.bytes,
+                            dims_text(raw.dims), needed));
   if (raw.offset > file.size() || raw.bytes > file.size() - raw.offset)
-    refuse(file, fmt::format("tensor {} has {} bytes at offset {}, but the file has {}", tensor, raw.bytes, raw.offset,
-                             file.size()));
+    file.refuse(fmt::format("tensor {} has {} bytes at offset {}, but the file has {}", tensor, raw.bytes, raw.offset,
+                            file.size()));
   return raw;
 }
 
@@ -104,7 +99,7 @@ void check_places(const RawTensors& tensors, uint64_t data_first, const CheckedF
   uint64_t end = data_first;
   for (const auto& [tensor, raw] : order) {
     if (raw->offset < end)
-      refuse(file, fmt::format("tensor {} begins at offset {}, inside what ends at {}", *tensor, raw->offset, end));
+      file.refuse(fmt::format("tensor {} begins at offset {}, inside what ends at {}", *tensor, raw->offset, end));
     end = raw->offset + raw->bytes;
   }
 }
@@ -120,12 +115,12 @@ RawTensors read_model_bin_header(const CheckedFile& file) {
   TableCursor cursor(file);
   const auto count = cursor.number<uint32_t>();
   if (count == 0 || count > kMaxTensors)
-    refuse(file, fmt::format("counts {} tensors, expected 1 to {}: is this a model.bin?", count, kMaxTensors));
+    file.refuse(fmt::format("counts {} tensors, expected 1 to {}: is this a model.bin?", count, kMaxTensors));
   RawTensors tensors;
   for (uint32_t index = 0; index < count; ++index) {
     const std::string tensor = read_name(cursor, file, index);
     if (!tensors.emplace(tensor, read_place(cursor, file, tensor)).second)
-      refuse(file, fmt::format("tensor {} stands twice in the table", tensor));
+      file.refuse(fmt::format("tensor {} stands twice in the table", tensor));
   }
   check_places(tensors, cursor.position(), file);
   return tensors;

@@ -20,7 +20,7 @@ constexpr uint64_t kLengthBytes = 8;
 // The format allows 100 MB, which would take gigabytes as parsed JSON. 10,000 tensors need 2 MB.
 constexpr uint64_t kMaxHeader = uint64_t{16} << 20;
 constexpr uint64_t kHeaderAlignment = 8;
-constexpr size_t kMaxRank = 8;
+constexpr size_t kMaxDimensions = 8;
 
 struct DTypeName {
   DType dtype;
@@ -30,33 +30,29 @@ constexpr std::array<DTypeName, 3> kDTypeNames = {
     // In the order in which Hugging Face's library writes types into a file.
     {{DType::kF32, "F32"}, {DType::kBf16, "BF16"}, {DType::kF16, "F16"}}};
 
-[[noreturn]] void refuse(const CheckedFile& file, const std::string& message) {
-  throw Error(ExitCode::kData, fmt::format("{}: {}", file.path().string(), message));
-}
-
 std::string read_header_text(const CheckedFile& file) {
   std::array<unsigned char, kLengthBytes> raw{};
   if (file.size() < kLengthBytes)
-    refuse(file, fmt::format("{} bytes, expected a safetensors file: 8 bytes of header length first", file.size()));
+    file.refuse(fmt::format("{} bytes, expected a safetensors file: 8 bytes of header length first", file.size()));
   file.read(0, std::as_writable_bytes(std::span(raw)));
   uint64_t length = 0;
   for (size_t i = raw.size(); i-- > 0;) length = length << 8 | raw[i];
-  if (length > kMaxHeader) refuse(file, fmt::format("header length is {}, expected at most {}", length, kMaxHeader));
+  if (length > kMaxHeader) file.refuse(fmt::format("header length is {}, expected at most {}", length, kMaxHeader));
   if (length > file.size() - kLengthBytes)
-    refuse(file, fmt::format("header length is {}, but the file has {} bytes", length, file.size()));
+    file.refuse(fmt::format("header length is {}, but the file has {} bytes", length, file.size()));
   std::string text(length, '\0');
   file.read(kLengthBytes, std::as_writable_bytes(std::span(text)));
-  if (!text.starts_with('{')) refuse(file, "the header does not start with '{', expected JSON");
+  if (!text.starts_with('{')) file.refuse("the header does not start with '{', expected JSON");
   return text;
 }
 
 // Expects a list of unsigned integers.
 std::vector<uint64_t> read_integers(const Json& json, const CheckedFile& file, const std::string& what) {
-  if (!json.is_array() || json.size() > kMaxRank)
-    refuse(file, fmt::format("{} is no list of at most {} integers", what, kMaxRank));
+  if (!json.is_array() || json.size() > kMaxDimensions)
+    file.refuse(fmt::format("{} is no list of at most {} integers", what, kMaxDimensions));
   std::vector<uint64_t> values;
   for (const Json& entry : json) {
-    if (!entry.is_number_unsigned()) refuse(file, what + " holds something else than unsigned integers");
+    if (!entry.is_number_unsigned()) file.refuse(what + " holds something else than unsigned integers");
     values.push_back(entry.get<uint64_t>());
   }
   return values;
@@ -66,33 +62,33 @@ RawTensor read_entry(const std::string& tensor, const Json& json, const CheckedF
   const std::string what = fmt::format("tensor {}", tensor);
   if (!json.is_object() || json.size() != 3 || !json.contains("dtype") || !json.contains("shape") ||
       !json.contains("data_offsets"))
-    refuse(file, what + " is not described by exactly dtype, shape and data_offsets");
+    file.refuse(what + " is not described by exactly dtype, shape and data_offsets");
   RawTensor raw;
   const Json& dtype = json["dtype"];
   const auto known =
       std::find_if(kDTypeNames.begin(), kDTypeNames.end(), [&](const DTypeName& name) { return dtype == name.text; });
   if (known == kDTypeNames.end())
-    refuse(file, fmt::format("{} has dtype {}, expected F32, BF16 or F16", what, json_text(dtype).substr(0, 80)));
+    file.refuse(fmt::format("{} has dtype {}, expected F32, BF16 or F16", what, json_text(dtype).substr(0, 80)));
   raw.dtype = known->dtype;
   raw.dims = read_integers(json["shape"], file, what + ": shape");
   const std::vector<uint64_t> offsets = read_integers(json["data_offsets"], file, what + ": data_offsets");
   if (offsets.size() != 2 || offsets[1] < offsets[0])
-    refuse(file, fmt::format("{}: data_offsets are [{}], expected begin and end", what, fmt::join(offsets, ", ")));
+    file.refuse(fmt::format("{}: data_offsets are [{}], expected begin and end", what, fmt::join(offsets, ", ")));
   raw.offset = offsets[0];
   raw.bytes = offsets[1] - offsets[0];
   uint64_t needed = size_bytes(raw.dtype);
   for (uint64_t extent : raw.dims)
     needed = checked_multiply(needed, extent, fmt::format("{}: {}: shape", file.path().string(), what));
   if (raw.bytes != needed)
-    refuse(file, fmt::format("{} has {} bytes, but {} of shape {} needs {}", what, raw.bytes, known->text,
-                             dims_text(raw.dims), needed));
+    file.refuse(fmt::format("{} has {} bytes, but {} of shape {} needs {}", what, raw.bytes, known->text,
+                            dims_text(raw.dims), needed));
   return raw;
 }
 
 void check_metadata(const Json& metadata, const CheckedFile& file) {
   const bool texts = metadata.is_object() &&
                      std::all_of(metadata.begin(), metadata.end(), [](const Json& value) { return value.is_string(); });
-  if (!texts) refuse(file, "__metadata__ is no object of texts");
+  if (!texts) file.refuse("__metadata__ is no object of texts");
 }
 
 // Checks that every byte after the header belongs to exactly one tensor, and makes offsets count from the start of the
@@ -106,13 +102,13 @@ void place(RawTensors& tensors, uint64_t data_first, const CheckedFile& file) {
   uint64_t end = 0;
   for (const auto& [tensor, raw] : order) {
     if (raw->offset != end)
-      refuse(file, fmt::format("tensor {} begins at byte {} of the data, expected {}: {}", *tensor, raw->offset, end,
-                               raw->offset < end ? "tensors overlap" : "a hole lies before it"));
+      file.refuse(fmt::format("tensor {} begins at byte {} of the data, expected {}: {}", *tensor, raw->offset, end,
+                              raw->offset < end ? "tensors overlap" : "a hole lies before it"));
     end = checked_add(end, raw->bytes, file.path().string());
     raw->offset += data_first;
   }
   if (end != file.size() - data_first)
-    refuse(file, fmt::format("the tensors need {} bytes of data, but the file has {}", end, file.size() - data_first));
+    file.refuse(fmt::format("the tensors need {} bytes of data, but the file has {}", end, file.size() - data_first));
 }
 
 }  // namespace

@@ -1,16 +1,13 @@
-// Declares the options to CLI11, and checks those that depend on one another.
+// Declares the options to CLI11.
 #include "stage/job/options.h"
 
 #include <limits>
 
 #include "kernels/error.h"
-#include "stage/io/completions.h"
-#include "stage/io/output_file.h"
 #include "stage/job/named_files.h"
 #include "stage/support/choice.h"
 #include "stage/support/number_option.h"
 #include "stage/version.h"
-#include "text/utf8.h"
 
 namespace lfm2 {
 
@@ -241,132 +238,6 @@ void add_report_options(CLI::App& app, Options& options) {
       ->excludes(quiet);
 }
 
-void check_needs(const CLI::App& app, const Options& options) {
-  if (continues_samples(options).value_or(true)) return;
-  for (const char* name : {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty",
-                           "--presence-penalty", "--frequency-penalty", "--min-tokens", "--stop", "--eos",
-                           "--ignore-eos", "--max-sequences", "--prefill-chunk", "--cache-page"})
-    if (app.count(name) > 0) throw Error(ExitCode::kUsage, fmt::format("{} requires --generate (see --help)", name));
-}
-
-void check_alone(const CLI::App& app, const std::string& option, const std::string& results,
-                 std::initializer_list<const char*> others) {
-  for (const char* name : others)
-    if (app.count(name) > 0)
-      throw Error(ExitCode::kUsage,
-                  fmt::format("{} with {}: {} are results of their own, expected one of them", option, name, results));
-}
-
-void check_hidden(const CLI::App& app, Options& options) {
-  if (options.results.hidden == Hidden::kNone) return;
-  check_alone(app, "--hidden", "hidden states", {"--score", "--logits", "--top-logprobs", "--generate", "--prompt"});
-  if (!options.answers.empty())
-    throw Error(ExitCode::kUsage, "--answers with --hidden: answers are logits or scores, expected no --hidden");
-  options.results.positions = options.results.hidden == Hidden::kAll ? Positions::kAll : Positions::kLast;
-}
-
-// --score is a kind of result of its own. Its rows are positions, like those of --logits all.
-void check_score(const CLI::App& app, Options& options) {
-  if (!options.results.score) return;
-  check_alone(app, "--score", "scores", {"--logits", "--top-logprobs", "--generate", "--prompt"});
-  if (!options.answers.empty() && options.answers.extension() != ".h5")
-    throw Error(ExitCode::kUsage,
-                fmt::format("--answers {} with --score: expected a name ending in .h5", options.answers.string()));
-  options.results.positions = Positions::kAll;
-}
-
-void check_together(const Options& options) {
-  if (const std::optional<bool> continues = continues_samples(options)) check_kind(options, *continues);
-  if (options.prompt && options.replicas > 1)
-    throw Error(ExitCode::kUsage, "--replicas with --prompt: one text is continued, expected one pipeline");
-  if (options.resume && options.input == "-")
-    throw Error(ExitCode::kUsage, "--resume with --input -: standard input cannot be read again, expected a file");
-  if (options.resume && options.output.empty())
-    throw Error(ExitCode::kUsage, "--resume without --output: nothing would be kept, expected --output");
-  if (options.resume && options.benchmark)
-    throw Error(ExitCode::kUsage, "--resume with --benchmark: a benchmark keeps nothing, expected one of them");
-  if (options.resume && !options.answers.empty() && options.output.extension() == ".jsonl")
-    throw Error(
-        ExitCode::kUsage,
-        "--resume with --answers and a .jsonl output: finished samples are not compared again, expected .bin or "
-        ".h5");
-  if (options.results.positions == Positions::kNone && options.results.top_k > 0)
-    throw Error(ExitCode::kUsage, "--top-logprobs with --logits none: no position has log-probabilities");
-  if (!options.answers.empty() && (options.results.positions == Positions::kNone || options.results.top_k > 0))
-    throw Error(ExitCode::kUsage, "--answers compares logits: expected --logits last or all, and no --top-logprobs");
-  if (options.replicas > 1 && options.output.extension() == ".jsonl")
-    throw Error(ExitCode::kUsage,
-                "--replicas with a .jsonl output: lines have no places of their own, expected .bin or .h5");
-  if (options.transport == TransportChoice::kNccl && options.device == DeviceChoice::kCpu)
-    throw Error(ExitCode::kUsage,
-                "--transport nccl with --device cpu: NCCL moves GPU memory, expected --transport mpi");
-}
-
-}  // namespace
-
-namespace {
-
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const Utf8Character character = first_character(text);
-    if (!character.valid) return false;
-    text.remove_prefix(character.length);
-  }
-  return true;
-}
-
-}  // namespace
-
-std::optional<bool> continues_samples(const Options& options) {
-  if (options.generation.max_new > 0 || options.prompt || options.live()) return true;
-  if (options.results.score || options.results.hidden != Hidden::kNone) return false;
-  if (options.input.extension() == ".jsonl" || options.input == "-") return {};
-  return false;
-}
-
-void check_kind(const Options& options, bool continues) {
-  if (!options.output.empty()) {
-    if (continues)
-      check_completion_form(options.output);
-    else
-      check_output_form(options.output, options.results);
-  }
-  if (!continues) return;
-  if (!options.answers.empty())
-    throw Error(ExitCode::kUsage,
-                "--answers with --generate: answers are logits of whole samples, expected no --generate");
-  if (options.results.positions != Positions::kLast)
-    throw Error(ExitCode::kUsage,
-                "--logits with --generate: a generation hands out tokens, expected --top-logprobs at most");
-  for (const std::string& stop : options.generation.stop)
-    if (stop.empty() || !is_utf8(stop))
-      throw Error(ExitCode::kUsage, "--stop: no text in UTF-8, expected one of at least a character");
-  if (options.replicas > 1 && !options.generation.stop.empty())
-    throw Error(ExitCode::kUsage, "--replicas with --stop: one rank looks for texts, expected one pipeline");
-  if (options.replicas > 1 && !options.output.empty())
-    throw Error(
-        ExitCode::kUsage,
-        "--replicas with --generate and --output: each pipeline would need a file of its own, expected one pipeline");
-}
-
-void check_embeddings(const Options& options) {
-  const std::string lines = " with lines of /v1/embeddings";
-  const ResultKind& results = options.results;
-  if (!options.output.empty() && options.output.extension() != ".jsonl")
-    throw Error(ExitCode::kUsage,
-                fmt::format("--output {}{}: expected a name ending in .jsonl", options.output.string(), lines));
-  if (results.hidden == Hidden::kAll)
-    throw Error(ExitCode::kUsage, "--hidden all" + lines + ": an answer has one for each input, expected last or mean");
-  if (results.hidden == Hidden::kNone && (results.positions != Positions::kLast || results.top_k > 0))
-    throw Error(ExitCode::kUsage, "--logits or --top-logprobs" + lines + ": answers are embeddings, expected neither");
-  if (!options.answers.empty())
-    throw Error(ExitCode::kUsage, "--answers" + lines + ": answers are logits or scores, expected no --answers");
-  if (options.replicas > 1)
-    throw Error(ExitCode::kUsage, "--replicas" + lines + ": their answers are lines, expected one pipeline");
-}
-
-namespace {
-
 std::pair<std::string, std::string> about_command(const ParsedCommandLine& parsed) {
   if (parsed.doctor)
     return {"lfm2_stage doctor",
@@ -448,9 +319,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
       options.samples = 1024;
     }
     if (!parsed.doctor) {
-      if (!options.live()) check_needs(app, options);
-      if (!options.live()) check_score(app, options);
-      if (!options.live()) check_hidden(app, options);
+      if (!options.live()) settle_results([&](const char* option) { return app.count(option) > 0; }, options);
       options.generation.temperature_given = app.count("--temperature") > 0;
       options.generation.top_k_given = app.count("--top-k") > 0;
       options.generation.top_p_given = app.count("--top-p") > 0;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -72,11 +73,23 @@ struct Options {
   bool live() const { return chat || serve; }  // requests come while the job runs, and text comes and goes with them
 };
 
+// Rules between options (option_rules.cpp). They are looked at before MPI starts, but for check_kind and
+// check_embeddings, which depend on what the first line of the input asks for.
+
+// Whether an option of this name was on the command line.
+using OptionGiven = std::function<bool(const char* name)>;
+
 // Whether a job continues its samples, as far as the command line says. Nothing: its first line of input does.
 std::optional<bool> continues_samples(const Options& options);
-// Error(kUsage) for options that do not go together in a job that continues its samples, or in one that scores them.
+
+// For a job that reads samples: the positions whose results --score and --hidden ask for. Error(kUsage) where results
+// of two kinds are asked for, or options of a continuation without one.
+void settle_results(const OptionGiven& given, Options& options);
+// Error(kUsage) for options that do not go together in any job.
+void check_together(const Options& options);
+// The same in a job that continues its samples, or in one that scores them.
 void check_kind(const Options& options, bool continues);
-// The same for a job whose lines are /v1/embeddings'.
+// The same in a job whose lines are /v1/embeddings'.
 void check_embeddings(const Options& options);
 
 // What main does next: it runs a job or doctor with `options`, or prints `text` and ends with `exit_code`.

@@ -43,6 +43,10 @@ CheckedFile::CheckedFile(std::filesystem::path path)
   size_ = static_cast<uint64_t>(status.st_size);
 }
 
+void CheckedFile::refuse(const std::string& message) const {
+  throw Error(ExitCode::kData, fmt::format("{}: {}", path_.string(), message));
+}
+
 void CheckedFile::read(uint64_t offset, std::span<std::byte> into) const {
   if (offset > size_ || into.size() > size_ - offset)
     throw Error(ExitCode::kData, fmt::format("{}: {} bytes expected at offset {}, but the file has {} bytes",

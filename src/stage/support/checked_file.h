@@ -47,6 +47,7 @@ class CheckedFile {
   uint64_t size() const { return size_; }
   int descriptor() const { return fd_.get(); }
   void read(uint64_t offset, std::span<std::byte> into) const;  // reads exactly into.size() bytes
+  [[noreturn]] void refuse(const std::string& message) const;   // Error(kData) that names the file
 
  private:
   std::filesystem::path path_;

@@ -35,7 +35,7 @@ TEST(DeadlineTest, EndsTheProcessWhenItsParentIsGone) {
     if (::fork() == 0) {
       ::dup2(pipe[1], STDERR_FILENO);
       const Deadline deadline(20, "in time", "an orphan");
-      ::write(STDERR_FILENO, "begun ", 6);
+      if (::write(STDERR_FILENO, "begun ", 6) != 6) ::_exit(1);
       std::this_thread::sleep_for(20s);
       ::_exit(0);
     }

@@ -26,7 +26,7 @@ using AppendKeysValuesTest = CacheFixture;
 using CachedAttentionTest = CacheFixture;
 using CachedShortConvTest = CacheFixture;
 
-size_t at(int64_t i) { return static_cast<size_t>(i); }
+size_t index_of(int64_t i) { return static_cast<size_t>(i); }
 
 // A view of these numbers as one row, or as several rows of the same length.
 Tensor ints(std::vector<int32_t>& values) {
@@ -97,7 +97,7 @@ int64_t pages_of(const PackedBatch& samples, int64_t page) {
 void for_each_step(const PackedBatch& samples, const Cut& cut, const std::function<void(const Step&)>& f) {
   std::mt19937 generator(cut.seed);
   const auto random = [&](int below) { return std::uniform_int_distribution<int32_t>(0, below - 1)(generator); };
-  std::vector<int32_t> free_pages(at(pages_of(samples, cut.page))), rows(2 * samples.lengths.size());
+  std::vector<int32_t> free_pages(index_of(pages_of(samples, cut.page))), rows(2 * samples.lengths.size());
   std::iota(free_pages.begin(), free_pages.end(), 0);
   std::iota(rows.begin(), rows.end(), 0);
   std::shuffle(free_pages.begin(), free_pages.end(), generator);
@@ -223,12 +223,12 @@ TEST_F(AppendKeysValuesTest, WritesItsPositionsAlone) {
     from[1] = 3 + 3, from[4] = 3 + 4, from[5] = 3 + 5;
     for (int64_t place = 0; place < 12; ++place)
       for (size_t i = 0; i < 8; ++i) {
-        const size_t target = at(place) * 8 + i;
-        if (from[at(place)] < 0) {
+        const size_t target = index_of(place) * 8 + i;
+        if (from[index_of(place)] < 0) {
           EXPECT_TRUE(std::isnan(keys.get(target)) && std::isnan(values.get(target))) << place;
           continue;
         }
-        const size_t row = at(from[at(place)] * shape.qkv_columns());
+        const size_t row = index_of(from[index_of(place)] * shape.qkv_columns());
         EXPECT_EQ(keys.get(target), qkv.get(row + 8 + i)) << place;
         EXPECT_EQ(values.get(target), qkv.get(row + 16 + i)) << place;
       }

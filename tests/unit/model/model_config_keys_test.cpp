@@ -39,7 +39,7 @@ struct Outcome {
   std::optional<ModelConfig> config;
   std::string message;
 };
-Outcome parse(const OrderedJson& json) {
+Outcome outcome_of(const OrderedJson& json) {
   try {
     return {parse_model_config(json.dump(), "config.json"), ""};
   } catch (const Error& error) {
@@ -73,10 +73,10 @@ TEST_F(ModelConfigKeysTest, NoKeyIsSilentlyIgnored) {
     OrderedJson json = base_config(row["class"]);
     if (row.contains("without"))
       for (const std::string other : row["without"]) json.erase(other);
-    const Outcome before = parse(json);
+    const Outcome before = outcome_of(json);
     ASSERT_TRUE(before.config) << before.message;
     set(json, key, row["example"]);
-    const Outcome after = parse(json);
+    const Outcome after = outcome_of(json);
     if (verdict == "computed") {
       EXPECT_FALSE(after.config == before.config) << "changes nothing";
     } else if (verdict == "one value") {
@@ -97,13 +97,13 @@ TEST_F(ModelConfigKeysTest, DefaultsAreThoseOfTheClass) {
     const std::string key = row["key"];
     OrderedJson json = base_config(row["class"]);
     json.erase(key);
-    const Outcome missing = parse(json);
+    const Outcome missing = outcome_of(json);
     if (!missing.config) {
       EXPECT_NE(missing.message.find("\"" + key + "\" is missing"), std::string::npos) << missing.message;
       continue;
     }
     json[key] = row["default"];
-    const Outcome given = parse(json);
+    const Outcome given = outcome_of(json);
     EXPECT_TRUE(given.config == missing.config) << given.message;
   }
 }

@@ -11,15 +11,15 @@
 namespace lfm2 {
 namespace {
 
-struct Case {
+struct MergeCase {
   Vocabulary vocabulary;
   std::vector<Merge> merges;
 };
 
 // All bytes and tokens of a few letters, with random merges in a random order: tokens are made in several ways, also by
 // merges that come before those that make their parts.
-Case random_case(std::mt19937& random) {
-  Case result;
+MergeCase random_case(std::mt19937& random) {
+  MergeCase result;
   TokenId next = 0;
   for (int byte = 0; byte < 256; ++byte)
     result.vocabulary.add(next++, byte_level_character(static_cast<uint8_t>(byte)), Vocabulary::Kind::kModel, "test");
@@ -39,7 +39,7 @@ Case random_case(std::mt19937& random) {
   return result;
 }
 
-std::vector<TokenId> by_the_rule(const Case& one, std::string_view text) {
+std::vector<TokenId> by_the_rule(const MergeCase& one, std::string_view text) {
   std::map<std::pair<TokenId, TokenId>, Rank> ranks;
   for (Rank rank = 0; rank < one.merges.size(); ++rank)
     ranks[{one.merges[rank].left, one.merges[rank].right}] = rank;  // the last one holds
@@ -71,7 +71,7 @@ std::string random_text(std::mt19937& random, size_t size) {
 TEST(BytePairsTest, ShortAndLongPiecesFollowTheRule) {
   std::mt19937 random(1);
   for (int round = 0; round < 300; ++round) {
-    const Case one = random_case(random);
+    const MergeCase one = random_case(random);
     const BytePairs pairs(one.vocabulary, one.merges);
     BytePairs::Scratch scratch;
     for (const size_t size :
@@ -87,7 +87,7 @@ TEST(BytePairsTest, ShortAndLongPiecesFollowTheRule) {
 TEST(BytePairsTest, LookUpsGiveWhatMergingGives) {
   std::mt19937 random(2);
   for (int round = 0; round < 100; ++round) {
-    const Case one = random_case(random);
+    const MergeCase one = random_case(random);
     const PieceEncoder encoder(one.vocabulary, one.merges, false);
     PieceEncoder::Scratch scratch;
     for (int i = 0; i < 300; ++i) {

@@ -10,7 +10,7 @@ using test::HandTensor;
 using test::little_endian;
 using test::TemporaryFolder;
 
-RawTensors read(const std::string& file) {
+RawTensors read_model_bin(const std::string& file) {
   const TemporaryFolder folder;
   test::write_bytes(folder / "model.bin", file);
   return read_model_bin_header(CheckedFile(folder / "model.bin"));
@@ -25,7 +25,7 @@ std::string entry(const std::string& name, const std::vector<uint64_t>& dims, ui
 TEST(ModelBinTest, ReadsTheTable) {
   const std::string file = test::model_bin_text({{"embed_tokens.weight", "F32", {2, 3}, std::string(24, 'a')},
                                                  {"lm_head.weight", "F32", {1, 1, 1, 2}, std::string(8, 'b')}});
-  const RawTensors tensors = read(file);
+  const RawTensors tensors = read_model_bin(file);
   ASSERT_EQ(tensors.size(), 2u);
   // With the leading "model.", which the file leaves out.
   const RawTensor& embedding = tensors.at("model.embed_tokens.weight");
@@ -40,7 +40,7 @@ TEST(ModelBinTest, AcceptsGapsAndAnyOrderOfData) {
   const size_t table = 4 + 2 * (4 + 1 + 4 + 4 + 16);
   const std::string file =
       little_endian(2, 4) + entry("a", {1}, table + 12, 4) + entry("b", {1}, table + 2, 4) + std::string(16, 'x');
-  EXPECT_EQ(read(file).size(), 2u);
+  EXPECT_EQ(read_model_bin(file).size(), 2u);
 }
 
 TEST(ModelBinTest, RefusesLies) {
@@ -90,7 +90,7 @@ TEST(ModelBinTest, RefusesLies) {
     SCOPED_TRACE(lie.what);
     std::vector<std::string> parts = lie.parts;
     parts.push_back("model.bin");
-    expect_error([&] { read(lie.file); }, ExitCode::kData, parts);
+    expect_error([&] { read_model_bin(lie.file); }, ExitCode::kData, parts);
   }
 }
 

@@ -14,7 +14,7 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
   return fmt::format(R"("{}":{{"dtype":"{}","shape":{},"data_offsets":{}}})", name, dtype, shape, offsets);
 }
 
-RawTensors read(const std::string& file) {
+RawTensors read_safetensors(const std::string& file) {
   const TemporaryFolder folder;
   test::write_bytes(folder / "m.safetensors", file);
   return read_safetensors_header(CheckedFile(folder / "m.safetensors"), 3);
@@ -24,7 +24,7 @@ TEST(SafetensorsTest, ReadsAnyOrderOfKeys) {
   const std::string header = fmt::format("{{{}", entry("b", "BF16", "[2,3]", "[8,20]")) +
                              ",\"__metadata__\":{\"k\":\"v\"}," + entry("a", "F32", "[2]", "[0,8]") + "," +
                              entry("s", "F16", "[]", "[20,22]") + "}   ";
-  const RawTensors tensors = read(safetensors_text(header, std::string(22, 'x')));
+  const RawTensors tensors = read_safetensors(safetensors_text(header, std::string(22, 'x')));
   ASSERT_EQ(tensors.size(), 3u);
   const RawTensor& b = tensors.at("b");
   EXPECT_EQ(b.dtype, DType::kBf16);
@@ -35,14 +35,14 @@ TEST(SafetensorsTest, ReadsAnyOrderOfKeys) {
   EXPECT_EQ(tensors.at("s").bytes, 2u);
 }
 
-struct Lie {
+struct FalseHeader {
   std::string what, file;
   std::vector<std::string> parts;
 };
 
-std::vector<Lie> lies_about_the_header() {
+std::vector<FalseHeader> lies_about_the_header() {
   const std::string good = fmt::format("{{{}}}", entry("a", "F32", "[2]", "[0,8]"));
-  std::vector<Lie> lies = {
+  std::vector<FalseHeader> lies = {
       {"empty file", "", {"0 bytes"}},
       {"seven bytes", "1234567", {"7 bytes"}},
       {"no header", test::little_endian(0, 8), {"'{'"}},
@@ -66,7 +66,7 @@ std::vector<Lie> lies_about_the_header() {
   return lies;
 }
 
-std::vector<Lie> lies_about_tensors() {
+std::vector<FalseHeader> lies_about_tensors() {
   struct Bad {
     std::string what, header;
     size_t data;
@@ -106,18 +106,18 @@ std::vector<Lie> lies_about_tensors() {
       {"one key more", "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}", 8, {"exactly"}},
       {"tensor is a number", "\"a\":1", 0, {"tensor a"}},
   };
-  std::vector<Lie> lies;
+  std::vector<FalseHeader> lies;
   for (const Bad& b : bad)
     lies.push_back({b.what, safetensors_text(fmt::format("{{{}}}", b.header), std::string(b.data, 'x')), b.parts});
   return lies;
 }
 
-void expect_refused(const std::vector<Lie>& lies) {
-  for (const Lie& lie : lies) {
+void expect_refused(const std::vector<FalseHeader>& lies) {
+  for (const FalseHeader& lie : lies) {
     SCOPED_TRACE(lie.what);
     std::vector<std::string> parts = lie.parts;
     parts.push_back("m.safetensors");
-    expect_error([&] { read(lie.file); }, ExitCode::kData, parts);
+    expect_error([&] { read_safetensors(lie.file); }, ExitCode::kData, parts);
   }
 }
 
@@ -135,7 +135,7 @@ TEST(SafetensorsTest, AnyChangedByteIsSafe) {
       bad[at] = static_cast<char>(bad[at] ^ flip);
       ++tried;
       try {
-        for (const auto& [name, raw] : read(bad)) EXPECT_LE(raw.offset + raw.bytes, bad.size());
+        for (const auto& [name, raw] : read_safetensors(bad)) EXPECT_LE(raw.offset + raw.bytes, bad.size());
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ExitCode::kData) << error.what();
         ++refused;
