@@ -1,4 +1,5 @@
 """A server of the small trained model for the checks with real clients, and the offline job that its answers are compared with."""
+import atexit
 import json
 import os
 import pathlib
@@ -45,6 +46,7 @@ class Server:
         with open(folder / f"{name}.log", "ab") as log:
             self.process = subprocess.Popen([*command(stage, shards, "serve"), "--port", str(port), "--address-file", address, *options],
                                             stdout=log, stderr=log, env=ENVIRONMENT)
+        atexit.register(self.end)  # also where a check fails
         wait_for(lambda: address.exists() or self.process.poll() is not None)
         assert self.process.poll() is None, (folder / f"{name}.log").read_text()
         self.url = address.read_text().strip()
