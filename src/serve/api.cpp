@@ -101,6 +101,10 @@ void Api::add_routes() {
   };
   add_page(router_);
   now("/v1/models", &Api::models);
+  router_.add("GET", "/v1/models/*", [this](http::Request&& request, const http::Responder& responder) {
+    const bool is_it = request.path == "/v1/models/" + settings_.model_name;
+    responder.answer(is_it ? json_answer(model()) : http::error_answer(404, "There is no such model."));
+  });
   now("/health", &Api::health);
   now("/tokenizer_info", &Api::tokenizer_info);
   router_.add("GET", "/version", [this](http::Request&&, const http::Responder& responder) {
@@ -119,26 +123,23 @@ void Api::add_routes() {
     });
 }
 
-http::Answer Api::models() const {
-  return json_answer({{"object", "list"},
-                      {"data",
-                       {{{"id", settings_.model_name},
-                         {"object", "model"},
-                         {"created", started_},
-                         {"owned_by", "lfm2_stage"},
-                         {"root", settings_.model_name},
-                         {"max_model_len", settings_.limits.max_prompt_tokens}}}}});
+OrderedJson Api::model() const {
+  return {{"id", settings_.model_name},   {"object", "model"},
+          {"created", started_},          {"owned_by", "lfm2_stage"},
+          {"root", settings_.model_name}, {"max_model_len", settings_.limits.max_prompt_tokens}};
 }
+
+http::Answer Api::models() const { return json_answer({{"object", "list"}, {"data", OrderedJson::array({model()})}}); }
 
 http::Answer Api::health() const { return live_.draining() ? busy_answer(true) : json_answer({{"status", "ok"}}); }
 
+// The texts of special tokens: as tokenizer_config.json names them, and what ends a text in any case.
 http::Answer Api::tokenizer_info() const {
   const Tokenizer& tokenizer = settings_.lines.text->tokenizer();
-  OrderedJson info = OrderedJson::object();
-  const auto name_of = [&](const std::vector<int32_t>& ids) {
-    return ids.empty() ? OrderedJson() : OrderedJson(std::string(tokenizer.bytes(ids.front())));
-  };
-  info["eos_token"] = name_of(settings_.defaults.of_text.eos_tokens);
+  OrderedJson info{{"eos_token", nullptr}};
+  if (const std::vector<int32_t>& ends = settings_.defaults.of_text.eos_tokens; !ends.empty())
+    info["eos_token"] = std::string(tokenizer.bytes(ends.front()));
+  for (const auto& [name, text] : settings_.lines.text->special_tokens()) info[name] = text;
   return json_answer(info);
 }
 

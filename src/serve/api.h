@@ -57,6 +57,7 @@ class Api {
 
   void add_routes();
   http::Answer models() const;
+  OrderedJson model() const;
   http::Answer health() const;
   http::Answer tokenizer_info() const;
   void queue(Kind kind, http::Request&& request, http::Responder responder);

@@ -28,6 +28,7 @@ class TextModel {
   // refuses the conversation.
   std::string chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,
                         std::time_t now) const;
+  const SpecialTokens& special_tokens() const { return special_; }
   // Everything that ids depend on: of tokenizer.json and the templates.
   const std::string& checksum() const { return checksum_; }
   const std::string& tokenizer_json() const { return tokenizer_json_; }  // for a rank that only decodes

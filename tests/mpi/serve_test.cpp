@@ -190,6 +190,10 @@ TEST_F(ServeTest, RoutesAndRefusals) {
   EXPECT_EQ(models["data"][0]["id"], "bible");
   EXPECT_EQ(models["data"][0]["root"], "bible");
   EXPECT_EQ(models["data"][0]["max_model_len"], 700);
+  EXPECT_EQ(get("/v1/models/bible"), models["data"][0]);
+  EXPECT_EQ(ask("GET", "/v1/models/koran").status, 404);
+  EXPECT_EQ(get("/tokenizer_info")["bos_token"], "<|startoftext|>");
+  EXPECT_EQ(get("/tokenizer_info")["eos_token"], "<|endoftext|>");
   EXPECT_EQ(get("/health")["status"], "ok");
   EXPECT_FALSE(get("/version")["version"].get<std::string>().empty());
   const Json ids = parse_json(ask("POST", "/tokenize", R"({"prompt": "In the beginning"})").body, "ids");
