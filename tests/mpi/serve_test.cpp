@@ -236,8 +236,9 @@ class Conversations {
   }
 };
 
-// Few pages, so that kept ones must give way to others.
-const Arguments kFewPages{"--max-sequences", "3", "--cache-page", "16", "--max-length", "448"};
+// Few pages, so that kept ones must give way to others: as many as the longest texts of two sequences fill.
+constexpr int64_t kFewPositions = 2 * 448;
+const Arguments kFewPages{"--max-sequences", "2", "--cache-page", "16", "--max-length", "448"};
 
 TEST_F(ServeTest, ThePrefixCacheChangesNothing) {
   for (const std::string dtype : {"fp32", "bf16"}) {
@@ -260,6 +261,10 @@ TEST_F(ServeTest, ThePrefixCacheChangesNothing) {
     ASSERT_EQ(expected.size(), asked.size());
     for (size_t i = 0; i < asked.size(); ++i)
       for (const char* part : {"choices", "usage"}) EXPECT_EQ(computed[i][part], expected[i][part]) << i;
+    int64_t positions = 0;  // that all conversations would fill
+    for (size_t turn = Conversations::kTurns - 1; turn < asked.size(); turn += Conversations::kTurns)
+      positions += expected[turn]["usage"]["prompt_tokens"].get<int64_t>();
+    EXPECT_GT(positions, kFewPositions + 100);
 
     for (const int ranks : {1, 4}) {
       SCOPED_TRACE(ranks);

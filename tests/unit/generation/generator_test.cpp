@@ -29,6 +29,13 @@ class Collected : public CompletionConsumer {
   std::map<int64_t, Completion> all;
 };
 
+// Adds up what the prefix cache had.
+struct NotedRequests : SampleRequests {
+  using SampleRequests::SampleRequests;
+  void begun(int32_t, int64_t tokens) override { cached += tokens; }
+  int64_t cached = 0;
+};
+
 struct Settings {
   int64_t stages = 1, slots = 4, page = 16, prompt_tokens = 64, max_new = 12;
   SamplingRule rule{};
@@ -42,7 +49,7 @@ struct Settings {
 };
 
 std::map<int64_t, Completion> generate(const std::string& golden_case, const Samples& samples, const Settings& settings,
-                                       int64_t* preemptions = nullptr) {
+                                       int64_t* preemptions = nullptr, int64_t* cached = nullptr) {
   const ModelConfig config = ShardSet::open(golden_shards(golden_case, 4)).config();
   const std::vector<LayerRange> ranges = equal_partition(config.layers, settings.stages);
   const Request each{
@@ -90,12 +97,13 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
                              .stages = settings.stages,
                              .watchdog = watchdog},
                             plan, settings.compute);
-        SampleRequests requests(samples, {0, samples.count()}, defaults, config.max_positions);
+        NotedRequests requests(samples, {0, samples.count()}, defaults, config.max_positions);
         generator.run(
             rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {}, {}, settings.token_text);
         EXPECT_EQ(generator.used_slots(), 0);
         EXPECT_EQ(generator.free_pages(), plan.limits.caches.pages);
         if (rank == 0 && preemptions != nullptr) *preemptions = generator.counts().preemptions;
+        if (rank == 0 && cached != nullptr) *cached = requests.cached;
       } catch (...) {
         errors[rank] = std::current_exception();
       }
@@ -311,7 +319,9 @@ TEST(GenerationTest, PrefixesChangeNothing) {
           settings.pages = pages;
           settings.prompt_tokens = slots == 1 ? 7 : 64;
           settings.keeps_prefixes = true;
-          const auto found = generate("tiny-moe", prompts, settings);
+          int64_t preemptions = 0, cached = 0;
+          const auto found = generate("tiny-moe", prompts, settings, &preemptions, &cached);
+          EXPECT_GT(cached, 100);
           for (const auto& [sample, completion] : computed) {
             EXPECT_EQ(found.at(sample).token_ids, completion.token_ids) << "sample " << sample;
             EXPECT_EQ(found.at(sample).log_probs, completion.log_probs);
