@@ -240,60 +240,63 @@ class Conversations {
 constexpr int64_t kFewPositions = 2 * 448;
 const Arguments kFewPages{"--max-sequences", "2", "--cache-page", "16", "--max-length", "448"};
 
-TEST_F(ServeTest, ThePrefixCacheChangesNothing) {
-  for (const std::string dtype : {"fp32", "bf16"}) {
-    SCOPED_TRACE(dtype);
-    std::vector<std::pair<std::string, Json>> asked;
-    std::vector<Json> computed;
-    start(4, {"--no-prefix-cache"}, dtype);
-    for (size_t conversation = 0; conversation < Conversations::kCount; ++conversation)
-      for (size_t turn = 0; turn < Conversations::kTurns; ++turn) {
-        const Json before = turn > 0 ? asked.back().second : Json(), answer = turn > 0 ? computed.back() : Json();
-        asked.emplace_back(Conversations::path(conversation), Conversations::next(conversation, turn, before, answer));
-        const HttpReply reply = ask("POST", asked.back().first, json_text(asked.back().second));
-        ASSERT_EQ(reply.status, 200) << reply.body;
-        computed.push_back(parse_json(reply.body, "answer"));
-        EXPECT_EQ(take_cached_tokens(computed.back()["usage"]), 0);
-      }
-    EXPECT_EQ(metric("lfm2_prefix_cache_hits_total"), 0);
-    end();
-    const std::vector<Json> expected = answers_of_job(asked, dtype);
-    ASSERT_EQ(expected.size(), asked.size());
-    for (size_t i = 0; i < asked.size(); ++i)
-      for (const char* part : {"choices", "usage"}) EXPECT_EQ(computed[i][part], expected[i][part]) << i;
-    int64_t positions = 0;  // that all conversations would fill
-    for (size_t turn = Conversations::kTurns - 1; turn < asked.size(); turn += Conversations::kTurns)
-      positions += expected[turn]["usage"]["prompt_tokens"].get<int64_t>();
-    EXPECT_GT(positions, kFewPositions + 100);
+class PrefixCacheServeTest : public ServeTest, public testing::WithParamInterface<const char*> {};
 
-    for (const int ranks : {1, 4}) {
-      SCOPED_TRACE(ranks);
-      start(ranks, kFewPages, dtype);
-      std::atomic<int64_t> cached = 0;
-      std::atomic<bool> over = false;
-      std::thread rude(leave_answers, port_, std::cref(over),
-                       R"({"prompt": "And God said, Let there be light", "max_tokens": 90, "ignore_eos": true})");
-      std::vector<std::thread> clients;
-      for (size_t conversation = 0; conversation < Conversations::kCount; ++conversation)
-        clients.emplace_back([&, conversation] {
-          for (size_t turn = 0; turn < Conversations::kTurns; ++turn) {
-            const size_t i = conversation * Conversations::kTurns + turn;
-            Json answer = parse_json(ask("POST", asked[i].first, json_text(asked[i].second)).body, "answer");
-            ASSERT_TRUE(answer.contains("usage")) << json_text(answer);
-            cached += take_cached_tokens(answer["usage"]);
-            for (const char* part : {"choices", "usage"}) EXPECT_EQ(answer[part], expected[i][part]) << i;
-          }
-        });
-      for (std::thread& client : clients) client.join();
-      over = true;
-      rude.join();
-      EXPECT_GT(cached, 1000);
-      EXPECT_GE(metric("lfm2_prefix_cache_hits_total"), cached);
-      EXPECT_TRUE(becomes_idle());
-      end();
+TEST_P(PrefixCacheServeTest, ChangesNothing) {
+  const std::string dtype = GetParam();
+  std::vector<std::pair<std::string, Json>> asked;
+  std::vector<Json> computed;
+  start(4, {"--no-prefix-cache"}, dtype);
+  for (size_t conversation = 0; conversation < Conversations::kCount; ++conversation)
+    for (size_t turn = 0; turn < Conversations::kTurns; ++turn) {
+      const Json before = turn > 0 ? asked.back().second : Json(), answer = turn > 0 ? computed.back() : Json();
+      asked.emplace_back(Conversations::path(conversation), Conversations::next(conversation, turn, before, answer));
+      const HttpReply reply = ask("POST", asked.back().first, json_text(asked.back().second));
+      ASSERT_EQ(reply.status, 200) << reply.body;
+      computed.push_back(parse_json(reply.body, "answer"));
+      EXPECT_EQ(take_cached_tokens(computed.back()["usage"]), 0);
     }
+  EXPECT_EQ(metric("lfm2_prefix_cache_hits_total"), 0);
+  end();
+  const std::vector<Json> expected = answers_of_job(asked, dtype);
+  ASSERT_EQ(expected.size(), asked.size());
+  for (size_t i = 0; i < asked.size(); ++i)
+    for (const char* part : {"choices", "usage"}) EXPECT_EQ(computed[i][part], expected[i][part]) << i;
+  int64_t positions = 0;  // that all conversations would fill
+  for (size_t turn = Conversations::kTurns - 1; turn < asked.size(); turn += Conversations::kTurns)
+    positions += expected[turn]["usage"]["prompt_tokens"].get<int64_t>();
+  EXPECT_GT(positions, kFewPositions + 100);
+
+  for (const int ranks : {1, 4}) {
+    SCOPED_TRACE(ranks);
+    start(ranks, kFewPages, dtype);
+    std::atomic<int64_t> cached = 0;
+    std::atomic<bool> over = false;
+    std::thread rude(leave_answers, port_, std::cref(over),
+                     R"({"prompt": "And God said, Let there be light", "max_tokens": 90, "ignore_eos": true})");
+    std::vector<std::thread> clients;
+    for (size_t conversation = 0; conversation < Conversations::kCount; ++conversation)
+      clients.emplace_back([&, conversation] {
+        for (size_t turn = 0; turn < Conversations::kTurns; ++turn) {
+          const size_t i = conversation * Conversations::kTurns + turn;
+          Json answer = parse_json(ask("POST", asked[i].first, json_text(asked[i].second)).body, "answer");
+          ASSERT_TRUE(answer.contains("usage")) << json_text(answer);
+          cached += take_cached_tokens(answer["usage"]);
+          for (const char* part : {"choices", "usage"}) EXPECT_EQ(answer[part], expected[i][part]) << i;
+        }
+      });
+    for (std::thread& client : clients) client.join();
+    over = true;
+    rude.join();
+    EXPECT_GT(cached, 1000);
+    EXPECT_GE(metric("lfm2_prefix_cache_hits_total"), cached);
+    EXPECT_TRUE(becomes_idle());
+    end();
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Types, PrefixCacheServeTest, testing::Values("fp32", "bf16"),
+                         [](const auto& one) { return std::string(one.param); });
 
 TEST_F(ServeTest, RoutesAndRefusals) {
   start(2, {"--model-name", "bible", "--max-queue", "3", "--max-length", "700"});
