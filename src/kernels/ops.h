@@ -43,6 +43,13 @@ struct KeyValueCache {
   Tensor keys, values;  // [pages, page, kv_heads, head_dim] act
 };
 
+// The states from which one short convolution goes on: each holds u of the last L − 1 positions, oldest first.
+struct ConvCache {
+  Tensor states{};  // [rows, L − 1, hidden] fp32
+  // Where the states at the ends of pages are kept: the row of page 0, and the positions of a page. 0: nowhere.
+  int64_t first_page_row = 0, page = 0;
+};
+
 struct AttentionShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
@@ -112,9 +119,10 @@ class Ops {
                                 const Tensor& out) = 0;
 
   // short_conv for sequences whose u of the last L − 1 positions is kept between batches; gives the same bits.
-  // states [rows, L − 1, hidden] fp32, oldest first; a sequence reads one row and writes another (batch.states)
+  // A sequence reads one row of cache.states and writes another (batch.states). Where cache.page is not 0, the state
+  // behind each last position of a page is also written to the row of that page.
   virtual void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
-                                 const Tensor& states, const Tensor& out) = 0;
+                                 const ConvCache& cache, const Tensor& out) = 0;
 
   // out = silu(gate) ∘ up, where gate and up are a wᵀ and their rows alternate in w (kGateUpBlock).
   // a [m, k] act, w [2 ffn, k] weight, out [m, ffn] act

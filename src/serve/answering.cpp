@@ -86,8 +86,9 @@ OrderedJson Answering::calls_json(const Choice& choice, bool numbered) const {
   return calls;
 }
 
-bool Answering::take(int32_t sample, const DrawnToken& token) {
-  Choice& choice = choices_[static_cast<size_t>(sample - first_sample_)];
+bool Answering::take(const Drawn& drawn) {
+  const DrawnToken& token = drawn.token;
+  Choice& choice = choices_[static_cast<size_t>(drawn.sample - first_sample_)];
   Completion& completion = choice.completion;
   completion.token_ids.push_back(token.token);
   completion.log_probs.push_back(token.log_prob);
@@ -95,6 +96,7 @@ bool Answering::take(int32_t sample, const DrawnToken& token) {
   completion.top_log_probs.insert(completion.top_log_probs.end(), token.top_log_probs.begin(),
                                   token.top_log_probs.end());
   ++choice.tokens;
+  choice.cached = drawn.cached;
   add_text(choice, token.token, token.ends.has_value());
   if (token.ends) {
     completion.reason = *token.ends;
@@ -157,9 +159,12 @@ bool Answering::send_delta(Choice& choice) {
 }
 
 OrderedJson Answering::usage() const {
-  int64_t tokens = 0;
+  int64_t tokens = 0, cached = 0;
   for (const Choice& choice : choices_) tokens += choice.tokens;
-  return usage_json(prompt_tokens_, tokens);
+  for (size_t i = 0; i < choices_.size(); i += static_cast<size_t>(choices_of_each_)) cached += choices_[i].cached;
+  OrderedJson usage = usage_json(prompt_tokens_, tokens);
+  usage["prompt_tokens_details"] = {{"cached_tokens", cached}};
+  return usage;
 }
 
 OrderedJson Answering::whole_choice(Choice& choice) const {
@@ -191,9 +196,7 @@ bool Answering::finish() {
   }
   OrderedJson choices = OrderedJson::array();
   for (Choice& choice : choices_) choices.push_back(whole_choice(choice));
-  const OrderedJson sums = usage();
-  const OrderedJson body =
-      answer_body(std::move(choices), shape_.form, facts_, prompt_tokens_, sums["completion_tokens"].get<int64_t>());
+  const OrderedJson body = answer_body(std::move(choices), shape_.form, facts_, usage());
   return responder_.answer({.content_type = "application/json", .body = json_text(body)});
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "serve/http/responder.h"
+#include "serve/live_requests.h"
 #include "serve/openai_request.h"
 #include "serve/tool_calls.h"
 #include "stage/generation/answer_stream.h"
@@ -29,7 +30,7 @@ class Answering {
             const Tokenizer& tokenizer, const ToolTokens& tool_tokens, Clock::time_point deadline);
 
   // A token of one of the samples. False where nobody wants the answer any more.
-  bool take(int32_t sample, const DrawnToken& token);
+  bool take(const Drawn& drawn);
   bool done() const { return ended_ == std::ssize(choices_); }
   // Ends the answer with an error; within a stream as an event.
   void fail(int status, std::string_view message);
@@ -48,6 +49,7 @@ class Answering {
     std::string text;        // of the answer; in a stream what was not sent yet
     int64_t characters = 0;  // of the text that was sent
     int64_t tokens = 0;
+    int64_t cached = 0;  // see Drawn
     bool ended = false;
   };
 

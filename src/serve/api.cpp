@@ -293,7 +293,7 @@ void Api::hand_out(const std::vector<Drawn>& tokens) {
   for (const Drawn& one : tokens) {
     const std::shared_ptr<Answering> answering = find(one.sample);
     if (answering == nullptr) continue;
-    if (answering->take(one.sample, one.token) && !answering->done()) continue;
+    if (answering->take(one) && !answering->done()) continue;
     if (answering->done()) {
       ++metrics_.requests_completed;
       metrics_.request_seconds.observe(std::chrono::duration<double>(Clock::now() - answering->begin()).count());

@@ -83,6 +83,12 @@ std::vector<int32_t> LiveRequests::taken_back() {
   return std::exchange(taken_back_, {});
 }
 
+void LiveRequests::begun(int32_t sample, int64_t cached) {
+  const std::lock_guard lock(mutex_);
+  metrics_.cached_tokens += cached;
+  if (const auto found = running_.find(sample); found != running_.end()) found->second.cached = cached;
+}
+
 void LiveRequests::drawn(int32_t sample, const DrawnToken& token) {
   const std::lock_guard lock(mutex_);
   const auto found = running_.find(sample);
@@ -93,9 +99,9 @@ void LiveRequests::drawn(int32_t sample, const DrawnToken& token) {
       .observe(seconds_between(one.since, now));
   one.since = now;
   ++metrics_.generated_tokens;
-  if (token.ends) running_.erase(found);
   if (drawn_.empty()) any_drawn_.notify_one();
-  drawn_.push_back({sample, token});
+  drawn_.push_back({sample, token, one.cached});
+  if (token.ends) running_.erase(found);
 }
 
 }  // namespace lfm2::serve

@@ -19,6 +19,7 @@ namespace lfm2::serve {
 struct Drawn {
   int32_t sample = 0;
   DrawnToken token;
+  int64_t cached = 0;  // tokens of the sample's prompt that the prefix cache had
 };
 
 class LiveRequests : public RequestSource {
@@ -46,6 +47,7 @@ class LiveRequests : public RequestSource {
   std::optional<Request> next() override;
   bool ended() const override;
   std::vector<int32_t> taken_back() override;
+  void begun(int32_t sample, int64_t cached) override;
   void drawn(int32_t sample, const DrawnToken& token) override;
 
  private:
@@ -57,6 +59,7 @@ class LiveRequests : public RequestSource {
   struct Running {
     Clock::time_point since;  // the request was added, or its newest token was drawn
     bool any_token = false;
+    int64_t cached = 0;  // see Drawn
   };
 
   const int64_t max_waiting_;

@@ -29,10 +29,12 @@ std::string Metrics::text(int64_t running, int64_t waiting) const {
   const auto one = [](std::string_view name, std::string_view type, std::string_view help, int64_t value) {
     return fmt::format("# HELP lfm2_{0} {1}\n# TYPE lfm2_{0} {2}\nlfm2_{0} {3}\n", name, help, type, value);
   };
-  std::string text = one("num_requests_running", "gauge", "Sequences that are being continued.", running) +
-                     one("num_requests_waiting", "gauge", "Sequences that wait for their turn.", waiting) +
-                     one("prompt_tokens_total", "counter", "Tokens of prompts that were begun.", prompt_tokens) +
-                     one("generation_tokens_total", "counter", "Tokens that were generated.", generated_tokens);
+  std::string text =
+      one("num_requests_running", "gauge", "Sequences that are being continued.", running) +
+      one("num_requests_waiting", "gauge", "Sequences that wait for their turn.", waiting) +
+      one("prompt_tokens_total", "counter", "Tokens of prompts that were begun.", prompt_tokens) +
+      one("prefix_cache_hits_total", "counter", "Tokens of prompts that the prefix cache had.", cached_tokens) +
+      one("generation_tokens_total", "counter", "Tokens that were generated.", generated_tokens);
   text += "# HELP lfm2_requests_total Requests that ended, by how.\n# TYPE lfm2_requests_total counter\n";
   for (const auto& [name, count] : {std::pair{"completed", &requests_completed},
                                     {"failed", &requests_failed},

@@ -25,7 +25,7 @@ class Histogram {
 
 struct Metrics {
   std::atomic<int64_t> requests_completed = 0, requests_failed = 0, requests_aborted = 0, requests_refused = 0;
-  std::atomic<int64_t> prompt_tokens = 0, generated_tokens = 0;
+  std::atomic<int64_t> prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   // From adding a request to its start, to its first token; between two of its tokens; from its arrival to its end.
   Histogram queue_seconds, first_token_seconds, token_seconds, request_seconds;
 

@@ -68,6 +68,7 @@ class ServedRequests : public RequestSource {
     }
     return live_.taken_back();
   }
+  void begun(int32_t sample, int64_t cached) override { live_.begun(sample, cached); }
   void drawn(int32_t sample, const DrawnToken& token) override { live_.drawn(sample, token); }
 
  private:

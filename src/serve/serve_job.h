@@ -19,6 +19,7 @@ class ServeJob : public GenerationJob {
   PromptSizes measure_prompts(int64_t slots) const override;
   int64_t max_likeliest() const override { return RequestLimits{}.max_likeliest; }
   bool may_be_shortened() const override { return true; }
+  bool keeps_prefixes() const override { return options_.serve->prefix_cache; }
   std::unique_ptr<RequestSource> make_requests() const override;
   std::function<bool()> stop_when() const override;
   std::string model_name() const;

@@ -251,7 +251,7 @@ void decode(Bench& bench, int64_t sequences, int64_t length, DType act) {
   line("cached_attention", bytes_of({cache.keys, cache.values}),
        [&] { ops.cached_attention(qkv, shape, batch, cache, out); });
   line("cached_short_conv", bytes_of({bcz, out, states_of}),
-       [&] { ops.cached_short_conv(bcz, taps, {}, batch, states_of, out); });
+       [&] { ops.cached_short_conv(bcz, taps, {}, batch, {states_of}, out); });
   bench.forget();
 }
 

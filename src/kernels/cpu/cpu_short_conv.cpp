@@ -69,14 +69,16 @@ void CpuOps::short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& b
 }
 
 void CpuOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
-                               const Tensor& states, const Tensor& out) {
+                               const ConvCache& cache, const Tensor& out) {
   Taps taps = check_conv(bcz, weight, bias, batch, out);
   taps.weight = as_float(weight, weights_);
   taps.bias = as_float(bias, more_weights_);
+  const Tensor& states = cache.states;
   const int64_t hidden = taps.hidden, kept = taps.length - 1;
   expect(states.rank == 3 && states.dim(1) == kept && states.dim(2) == hidden && states.dtype == DType::kF32 &&
              batch.states.numel() == 2 * batch.sequences && batch.offsets.numel() == batch.sequences + 1 &&
-             batch.sequence_of.numel() == batch.tokens,
+             batch.sequence_of.numel() == batch.tokens &&
+             (cache.page == 0 || (batch.page_table.rank == 2 && batch.page_table.dim(0) == batch.sequences)),
          "cached_short_conv: shapes");
   const auto* positions = batch.positions.as<const int32_t>();
   const auto* offsets = batch.offsets.as<const int32_t>();
@@ -96,22 +98,34 @@ void CpuOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Te
                {first_tap, first_row, states.rows(rows[2 * sequence], 1).as<const float>(), place},
                out.as<T>() + token * hidden);
     });
-    // The state behind the batch holds the inputs of the last positions: from bcz, and where the batch has fewer, from
+    // The state behind a token holds the inputs of the last positions: from bcz, and where the batch has fewer, from
     // the state before.
-    for_each_row(batch.sequences, kept * hidden, [&](int64_t sequence) {
-      const int64_t tokens = offsets[sequence + 1] - offsets[sequence], last = offsets[sequence + 1] - 1;
-      expect(tokens > 0 && rows[2 * sequence] != rows[2 * sequence + 1], "cached_short_conv: sequences");
+    const auto keep = [&](int64_t sequence, int64_t token, int64_t row) {
+      const int64_t tokens = token + 1 - offsets[sequence];  // of the sequence in this batch, up to this one
+      expect(tokens > 0 && rows[2 * sequence] != row, "cached_short_conv: sequences");
       const auto* before = states.rows(rows[2 * sequence], 1).as<const float>();
-      auto* after = states.rows(rows[2 * sequence + 1], 1).as<float>();
-      for (int64_t entry = std::max<int64_t>(0, kept - 1 - positions[last]); entry < kept; ++entry) {
-        const int64_t back = kept - 1 - entry;  // positions back from the last one
+      auto* after = states.rows(row, 1).as<float>();
+      for (int64_t entry = std::max<int64_t>(0, kept - 1 - positions[token]); entry < kept; ++entry) {
+        const int64_t back = kept - 1 - entry;  // positions back from the token
         float* target = after + entry * hidden;
         if (back < tokens) {
-          for (int64_t c = 0; c < hidden; ++c) target[c] = gated_input(in + (last - back) * 3 * hidden, hidden, c);
+          for (int64_t c = 0; c < hidden; ++c) target[c] = gated_input(in + (token - back) * 3 * hidden, hidden, c);
         } else {
           std::memcpy(target, before + (entry + tokens) * hidden, static_cast<size_t>(hidden) * sizeof(float));
         }
       }
+    };
+    for_each_row(batch.sequences, kept * hidden,
+                 [&](int64_t sequence) { keep(sequence, offsets[sequence + 1] - 1, rows[2 * sequence + 1]); });
+    if (cache.page == 0) return;
+    const int64_t width = batch.page_table.dim(1);
+    for_each_row(batch.tokens, kept * hidden / cache.page, [&](int64_t token) {
+      if ((positions[token] + 1) % cache.page != 0) return;
+      const int64_t sequence = sequence_of[token], place = positions[token] / cache.page;
+      expect(place < width, "cached_short_conv: a position behind the pages");
+      const int32_t page = batch.page_table.as<const int32_t>()[sequence * width + place];
+      expect(page >= 0, "cached_short_conv: a page that does not exist");
+      keep(sequence, token, cache.first_page_row + page);
     });
   });
 }

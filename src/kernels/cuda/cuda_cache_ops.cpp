@@ -78,18 +78,26 @@ void CudaOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Ba
 }
 
 void CudaOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
-                                const Tensor& states, const Tensor& out) {
+                                const ConvCache& cache, const Tensor& out) {
   check_cached(batch);
+  const Tensor& states = cache.states;
   const ShortConvArgs args = short_conv_args(bcz, weight, bias, batch, out);
   expect(batch.states.dtype == DType::kI32 && batch.states.numel() == 2 * batch.sequences, "cached_short_conv: batch");
   expect(
       states.rank == 3 && states.dtype == DType::kF32 && states.dim(1) == args.taps - 1 && states.dim(2) == args.hidden,
       "cached_short_conv: states");
+  expect(cache.page == 0 || (batch.page_table.dtype == DType::kI32 && batch.page_table.rank == 2 &&
+                             batch.page_table.dim(0) == batch.sequences),
+         "cached_short_conv: the page table");
   launch_cached_short_conv(stream_, args,
                            {.sequence_of = batch.sequence_of.as<const int32_t>(),
                             .offsets = batch.offsets.as<const int32_t>(),
                             .rows = batch.states.as<const int32_t>(),
-                            .states = states.as<float>()},
+                            .states = states.as<float>(),
+                            .page_table = batch.page_table.as<const int32_t>(),
+                            .max_pages = cache.page == 0 ? 0 : static_cast<int>(batch.page_table.dim(1)),
+                            .page = static_cast<int>(cache.page),
+                            .first_page_row = cache.first_page_row},
                            out.dtype);
 }
 

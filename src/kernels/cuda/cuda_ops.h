@@ -42,7 +42,7 @@ class CudaOps final : public Ops {
   void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
                         const Tensor& out) override;
   void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
-                         const Tensor& states, const Tensor& out) override;
+                         const ConvCache& cache, const Tensor& out) override;
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override {
     products_.matmul_swiglu(a, w, out);
   }

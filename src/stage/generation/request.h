@@ -31,6 +31,7 @@ struct Request {
   std::vector<int32_t> eos_tokens = {};    // each of these tokens ends the completion; empty: no token does
   std::vector<std::string> stop = {};      // the text of the completion ends before each of these; none is empty
   std::vector<LogitEdit> logit_bias = {};  // at most one for each token
+  bool takes_prefix = true;                // whether the prompt may begin with pages of the prefix cache
 };
 
 // What the rule of a request does to the logits of single tokens: its biases, then the ends that are banned at first.
@@ -61,6 +62,8 @@ class RequestSource {
   // The samples that were taken back since the last call, because nobody wants their completions any more. They may be
   // waiting, running, or finished already.
   virtual std::vector<int32_t> taken_back() { return {}; }
+  // Called once for each sample that is begun, with the number of tokens of its prompt that the prefix cache had.
+  virtual void begun(int32_t, int64_t) {}
   // Called with each token that was drawn for a sample, unless the sample was taken back.
   virtual void drawn(int32_t, const DrawnToken&) {}
 };

@@ -11,7 +11,7 @@ Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits)
     : source_(source),
       limits_(limits),
       sequences_(static_cast<size_t>(limits.caches.slots)),
-      free_pages_(limits.caches.pages) {
+      pages_(limits.caches.pages, limits.caches.page, limits.caches.keeps_prefixes) {
   expect(limits.steps_in_flight > 0 && limits.max_sequences > 0 && limits.prompt_tokens > 0 && limits.caches.slots > 0,
          "Scheduler: limits");
   for (int64_t slot = limits.caches.slots; slot-- > 0;) free_slots_.push_back(static_cast<int32_t>(slot));
@@ -23,21 +23,22 @@ bool Scheduler::finished() const { return active_ == 0 && waiting_.empty() && so
 Scheduler::Sequence Scheduler::release(int32_t slot) {
   Sequence sequence = std::exchange(at(slot), {});
   expect(sequence.used && sequence.in_flight == 0, "Scheduler: a sequence in flight is released");
-  free_pages_ += sequence.pages;
+  pages_.release(sequence.pages);
   free_slots_.push_back(slot);
   released_.push_back(slot);
   --active_;
   return sequence;
 }
 
-// Frees the sequence slot and the pages of a sequence, which then waits again in its old place. All its tokens will be
-// fed again, which gives the same bits.
+// Frees the sequence slot and the pages of a sequence, which then waits again in its old place. All its tokens that the
+// prefix cache no longer has by then will be fed again, which gives the same bits.
 void Scheduler::preempt(int32_t slot) {
   std::erase(prompts_, slot);
   std::erase(ready_, slot);
   Sequence sequence = release(slot);
   sequence.used = false;
-  sequence.pages = sequence.fed = 0;
+  sequence.pages.clear();
+  sequence.fed = 0;
   const auto behind = std::find_if(waiting_.begin(), waiting_.end(),
                                    [&](const Sequence& other) { return other.number > sequence.number; });
   waiting_.insert(behind, std::move(sequence));
@@ -68,10 +69,10 @@ void Scheduler::release_taken_back() {
 
 // Whether the caches have a place for the next token of the sequence. Where no page is left, this preempts younger
 // sequences, or the sequence itself.
-bool Scheduler::has_page_for_next(int32_t slot) {
+bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
   Sequence& sequence = at(slot);
-  if (pages_for(sequence.fed + 1, limits_.caches.page) <= sequence.pages) return true;
-  while (free_pages_ == 0) {
+  if (pages_for(sequence.fed + 1, limits_.caches.page) <= std::ssize(sequence.pages)) return true;
+  while (pages_.available() == 0) {
     int32_t youngest = slot;
     for (int32_t other = 0; other < static_cast<int32_t>(sequences_.size()); ++other)
       if (at(other).used && at(other).number > at(youngest).number) youngest = other;
@@ -79,16 +80,54 @@ bool Scheduler::has_page_for_next(int32_t slot) {
     preempt(youngest);
     if (youngest == slot) return false;
   }
-  --free_pages_;
-  ++sequence.pages;
+  sequence.pages.push_back(pages_.take());
+  step.added.push_back({slot, sequence.pages.back()});
   return true;
+}
+
+// Gives pages for all its known tokens to a sequence that is to be admitted: those that the prefix cache has, but for
+// the last token, from which the next one is drawn, and others. It must leave one page for each running sequence that
+// may still need one, so that admitting a sequence does not cause a preemption in the next steps.
+bool Scheduler::give_pages(Sequence& sequence, Step& step) {
+  const std::span<const int32_t> tokens(sequence.tokens);
+  const int64_t needed = pages_for(sequence.known, limits_.caches.page);
+  expect(needed <= limits_.caches.pages, "Scheduler: a sequence that never fits");
+  std::vector<int32_t> prefix;
+  if (sequence.request.takes_prefix) prefix = pages_.find(tokens.first(tokens.size() - 1));
+  const auto held = std::count_if(prefix.begin(), prefix.end(), [&](int32_t page) { return pages_.holders(page) > 0; });
+  if (active_ > 0 && needed - held + growing() > pages_.available()) return false;
+  const int64_t cached = std::ssize(prefix) * limits_.caches.page;
+  if (sequence.request.rule.counts()) {
+    if (cached > 0 && !step.counted.empty() && std::ssize(step.counted) + cached > limits_.counted_prefixes)
+      return false;
+    step.counted.insert(step.counted.end(), tokens.begin(), tokens.begin() + cached);
+  }
+  sequence.prefix = {};
+  for (const int32_t page : prefix) sequence.prefix = pages_.hold(page);
+  sequence.full = std::ssize(prefix);
+  sequence.fed = cached;
+  sequence.pages = std::move(prefix);
+  while (std::ssize(sequence.pages) < needed) sequence.pages.push_back(pages_.take());
+  return true;
+}
+
+// Keeps the pages whose last token is in a step by now: no step before that one, and every one behind it, may read
+// them.
+void Scheduler::keep_full_pages(Sequence& sequence) {
+  const int64_t page = limits_.caches.page;
+  for (; (sequence.full + 1) * page <= sequence.fed; ++sequence.full) {
+    const auto first = static_cast<size_t>(sequence.full * page);
+    sequence.prefix = pages_.keep(sequence.pages[static_cast<size_t>(sequence.full)], sequence.prefix,
+                                  std::span(sequence.tokens).subspan(first, static_cast<size_t>(page)));
+  }
 }
 
 // The number of running sequences that may still need another page.
 int64_t Scheduler::growing() const {
   return std::count_if(sequences_.begin(), sequences_.end(), [this](const Sequence& one) {
     const auto prompt = static_cast<int64_t>(one.request.prompt.size());
-    return one.used && pages_for(cached_positions(prompt, one.request.max_new), limits_.caches.page) > one.pages;
+    return one.used &&
+           pages_for(cached_positions(prompt, one.request.max_new), limits_.caches.page) > std::ssize(one.pages);
   });
 }
 
@@ -108,24 +147,21 @@ std::optional<Scheduler::Sequence> Scheduler::next_waiting() {
   return sequence;
 }
 
-// Admits the sequence that has waited longest. It must leave one page for each running sequence that may still need
-// one, so that admitting a sequence does not cause a preemption in the next steps.
+// Admits the sequence that has waited longest, where there is room for it.
 bool Scheduler::admit(Step& step) {
   if (free_slots_.empty()) return false;
   std::optional<Sequence> sequence = next_waiting();
   if (!sequence) return false;
-  sequence->known = static_cast<int64_t>(sequence->tokens.size());
-  sequence->pages = pages_for(sequence->known, limits_.caches.page);
-  expect(sequence->pages <= limits_.caches.pages, "Scheduler: a sequence that never fits");
-  if (active_ > 0 && sequence->pages + growing() > free_pages_) {
+  sequence->known = std::ssize(sequence->tokens);
+  if (!give_pages(*sequence, step)) {
     waiting_.push_front(std::move(*sequence));
     return false;
   }
-  free_pages_ -= sequence->pages;
   const int32_t slot = free_slots_.back();
   free_slots_.pop_back();
   sequence->used = true;
   const Request& request = sequence->request;
+  if (!std::exchange(sequence->begun, true)) source_.begun(request.sample, sequence->fed);
   std::vector<LogitEdit> edits = edits_of(request);
   SamplingRule rule = request.rule;
   rule.biases = static_cast<int32_t>(request.logit_bias.size());
@@ -134,6 +170,7 @@ bool Scheduler::admit(Step& step) {
                            .sample = request.sample,
                            .prompt = static_cast<int32_t>(request.prompt.size()),
                            .known = static_cast<int32_t>(sequence->known),
+                           .cached = static_cast<int32_t>(sequence->fed),
                            .max_new = static_cast<int32_t>(request.max_new),
                            .draw = request.draw,
                            .tag = request.tag,
@@ -144,19 +181,20 @@ bool Scheduler::admit(Step& step) {
                            .rule = rule,
                            .eos_tokens = request.eos_tokens,
                            .stop = request.stop,
-                           .edits = std::move(edits)});
+                           .edits = std::move(edits),
+                           .pages = sequence->pages});
   at(slot) = std::move(*sequence);
   prompts_.push_back(slot);
   ++active_;
   return true;
 }
 
-void Scheduler::choose_ready(std::vector<StepEntry>& singles, size_t share) {
+void Scheduler::choose_ready(Step& step, std::vector<StepEntry>& singles, size_t share) {
   std::vector<int32_t> without_page;
   while (!ready_.empty() && singles.size() < share) {
     const int32_t slot = ready_.front();
     ready_.pop_front();
-    if (has_page_for_next(slot)) {
+    if (has_page_for_next(step, slot)) {
       ++at(slot).in_flight;
       singles.push_back({slot, 1});
     } else if (at(slot).used) {
@@ -193,7 +231,7 @@ std::optional<ScheduledStep> Scheduler::next() {
   Step step;
   std::vector<StepEntry> singles, chunks;
   const int64_t before = preemptions_;
-  choose_ready(singles, share);
+  choose_ready(step, singles, share);
   // Pages that a preemption has just freed are for the sequences that run, not for new ones.
   if (preemptions_ == before || (singles.empty() && active_ == 0)) choose_prompts(step, singles, chunks, share);
   if (singles.empty() && chunks.empty() && released_.empty() && dropped_.empty()) return std::nullopt;
@@ -213,6 +251,7 @@ ScheduledStep Scheduler::compose(Step step, std::vector<StepEntry> singles, cons
     scheduled.ids.insert(scheduled.ids.end(), begin, begin + entry.count);
     if (sequence.request.rule.counts()) step.counted.insert(step.counted.end(), begin, begin + entry.count);
     sequence.fed += entry.count;
+    keep_full_pages(sequence);
     flight.slots.push_back(entry.slot);
     if (sequence.fed >= sequence.known) flight.drawing.push_back(entry.slot);
   }

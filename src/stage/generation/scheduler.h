@@ -1,9 +1,9 @@
 // The first stage's part of a generation: it decides which tokens of which sequences make up the next step. This is
 // continuous batching for a pipeline: as many steps are in flight as there are stages, each with its share of the
 // sequences, and a sequence that ends or is taken back leaves its sequence slot and pages to another one while the rest
-// goes on. Sequences take pages of the caches as they grow. Where no page is left, the youngest sequence is preempted:
-// it gives all its pages back and is fed again from its start when there is room. The scheduler uses neither MPI nor a
-// device, so tests run it alone.
+// goes on. Sequences take pages of the caches as they grow, and begin behind what the prefix cache has of their tokens.
+// Where no page is left, the youngest sequence is preempted: it gives all its pages back and is fed again when there is
+// room. The scheduler uses neither MPI nor a device, so tests run it alone.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "stage/generation/page_pool.h"
 #include "stage/generation/request.h"
 #include "stage/pipeline/sequence_table.h"
 
@@ -21,6 +22,8 @@ struct ScheduleLimits {
   int64_t max_sequences = 1;    // sequences in one step
   // Tokens of prompts in one step, all together; a long prompt then delays no other sequence much.
   int64_t prompt_tokens = 1024;
+  // Tokens of the prefix cache that rules count in one step, all together, unless a single sequence has more.
+  int64_t counted_prefixes = 1024;
   CacheShape caches;  // big enough for the longest sequence when it is alone
 };
 
@@ -43,6 +46,7 @@ class Scheduler {
   bool finished() const;
   bool in_flight() const { return !in_flight_.empty(); }  // whether the tokens of any step are still to come
   int64_t preemptions() const { return preemptions_; }    // how often a sequence gave its pages back
+  const PagePool& pages() const { return pages_; }
 
   // The tokens of the last take(): the sequence slot of each, and whether it is the first one of its sequence.
   struct Arrival {
@@ -57,9 +61,11 @@ class Scheduler {
     std::vector<int32_t> tokens;  // the prompt and the tokens drawn so far
     int64_t number = 0;           // counts requests in the order in which they came, so the youngest has the largest
     int64_t known = 0, fed = 0;   // number of tokens to feed before the next one is drawn, and of tokens fed so far
-    int64_t pages = 0;
+    std::vector<int32_t> pages;   // those that it holds, in order
+    int64_t full = 0;             // how many of them are full, and kept as the end of `prefix`
+    KeptPrefix prefix;
     int64_t in_flight = 0;  // how many steps in flight it is part of
-    bool used = false, taken_back = false, seen_first = false;
+    bool used = false, taken_back = false, begun = false, seen_first = false;
   };
   // The sequence slots of one step: of all its sequences, and of those that draw a token.
   struct Flight {
@@ -68,12 +74,14 @@ class Scheduler {
 
   Sequence& at(int32_t slot) { return sequences_[static_cast<size_t>(slot)]; }
   void release_taken_back();
-  void choose_ready(std::vector<StepEntry>& singles, size_t share);
+  void choose_ready(Step& step, std::vector<StepEntry>& singles, size_t share);
   void choose_prompts(Step& step, std::vector<StepEntry>& singles, std::vector<StepEntry>& chunks, size_t share);
   bool admit(Step& step);
   std::optional<Sequence> next_waiting();
   int64_t growing() const;
-  bool has_page_for_next(int32_t slot);
+  bool give_pages(Sequence& sequence, Step& step);
+  void keep_full_pages(Sequence& sequence);
+  bool has_page_for_next(Step& step, int32_t slot);
   void preempt(int32_t slot);
   Sequence release(int32_t slot);
   ScheduledStep compose(Step step, std::vector<StepEntry> singles, const std::vector<StepEntry>& chunks);
@@ -84,7 +92,8 @@ class Scheduler {
   std::deque<Sequence> waiting_;     // sequences that were preempted or found no room, the oldest first
   std::vector<int32_t> free_slots_;
   std::vector<int32_t> released_, dropped_;  // sequence slots and samples for the next step to name
-  int64_t free_pages_ = 0, admitted_ = 0, active_ = 0, preemptions_ = 0;
+  PagePool pages_;
+  int64_t admitted_ = 0, active_ = 0, preemptions_ = 0;
   // Sequence slots: of sequences whose newest token has come back, and of those with known tokens that were not fed
   // yet.
   std::deque<int32_t> ready_, prompts_;

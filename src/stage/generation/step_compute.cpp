@@ -27,6 +27,27 @@ size_t max_array_bytes(int64_t tokens, int64_t sequences, int64_t table_width) {
          bytes(kRuleWords * sequences) + bytes(sequences * table_width);
 }
 
+// StepArrays::prefixes on the device or in its staging memory.
+struct PrefixLayout {
+  Tensor ids, keepers;
+  Batch batch;
+  size_t bytes = 0;
+  PrefixLayout(std::byte* memory, int64_t tokens, int64_t sequences) {
+    ArrayLayout layout(memory);
+    ids = layout.take_ints({tokens});
+    batch.positions = layout.take_ints({tokens});
+    batch.offsets = layout.take_ints({sequences + 1});
+    keepers = layout.take_ints({sequences, 2});
+    batch.tokens = tokens;
+    batch.sequences = sequences;
+    bytes = layout.bytes();
+  }
+};
+
+void fill(const Tensor& target, const auto& values) {
+  if (!values.empty()) std::memcpy(target.data, values.data(), values.size() * sizeof values[0]);
+}
+
 }  // namespace
 
 StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width) {
@@ -90,11 +111,16 @@ StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DT
   working_bytes_ += cost.scratch_bytes + array_bytes + (stage.last() ? drawn_bytes : 0);
 }
 
+uint64_t GenerationPlan::prefix_bytes() const {
+  if (!counts || !limits.caches.keeps_prefixes) return 0;
+  return PrefixLayout(nullptr, std::max(longest, limits.counted_prefixes), limits.max_sequences).bytes;
+}
+
 uint64_t GenerationPlan::adjustment_bytes(int64_t vocab) const {
   const auto rows = static_cast<uint64_t>(std::min(limits.max_sequences, kHeadRows));
   const auto slots = static_cast<uint64_t>(limits.caches.slots), columns = static_cast<uint64_t>(vocab);
   return (adjusts() ? rows * columns * sizeof(float) : 0) + (counts ? slots * columns * sizeof(int32_t) : 0) +
-         slots * static_cast<uint64_t>(edits) * sizeof(LogitEdit);
+         slots * static_cast<uint64_t>(edits) * sizeof(LogitEdit) + prefix_bytes();
 }
 
 // Last stage.
@@ -102,6 +128,11 @@ void StepCompute::allocate_adjustments(int64_t rows) {
   const int64_t slots = plan_.limits.caches.slots, vocab = links_.stage.config().vocab;
   if (plan_.adjusts()) adjusted_ = memory_.allocate(DType::kF32, {rows, vocab});
   if (plan_.counts) adjustments_.counts = memory_.allocate(DType::kI32, {slots, vocab});
+  if (const size_t bytes = plan_.prefix_bytes(); bytes > 0) {
+    prefixes_ = links_.backend.allocate(bytes);
+    for (StepBuffer& buffer : buffers_) buffer.prefixes = links_.backend.allocate_host(bytes);
+    working_bytes_ += bytes;
+  }
   if (plan_.edits == 0) return;
   adjustments_.edits = memory_.allocate(DType::kI32, {slots, plan_.edits, kEditWords});
   for (StepBuffer& buffer : buffers_)
@@ -126,9 +157,6 @@ void StepCompute::upload_edits(const StepArrays& arrays, const StepBuffer& buffe
 void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer) {
   std::byte* staging = buffers_[static_cast<size_t>(buffer)].staging.data();
   const Layout host(staging, arrays, plan_.table_width());
-  const auto fill = [](const Tensor& target, const auto& values) {
-    if (!values.empty()) std::memcpy(target.data, values.data(), values.size() * sizeof values[0]);
-  };
   fill(host.ids, links_.stage.first() ? ids : arrays.counted);
   fill(host.keepers, arrays.keepers);
   fill(host.draw_slots, arrays.draw_slots);
@@ -141,7 +169,28 @@ void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& i
   fill(host.rules, arrays.draw_rules);
   fill(host.batch.page_table, arrays.page_table);
   links_.backend.copy(links_.backend.compute(), arrays_.data(), staging, host.bytes);
-  if (links_.stage.last()) upload_edits(arrays, buffers_[static_cast<size_t>(buffer)]);
+  if (!links_.stage.last()) return;
+  upload_edits(arrays, at(buffer));
+  count_prefixes(arrays, at(buffer));
+}
+
+// Last stage: the tokens that sequences have from the prefix cache are counted before the first ones that they feed.
+void StepCompute::count_prefixes(const StepArrays& arrays, const StepBuffer& buffer) {
+  const auto& [ids, positions, offsets, keepers] = arrays.prefixes;
+  if (ids.empty()) return;
+  const int64_t tokens = std::ssize(ids), sequences = std::ssize(offsets) - 1;
+  const PrefixLayout host(buffer.prefixes.data(), tokens, sequences);
+  expect(host.bytes <= buffer.prefixes.bytes(), "StepCompute: longer prefixes than the plan has room for");
+  fill(host.ids, ids);
+  fill(host.batch.positions, positions);
+  fill(host.batch.offsets, offsets);
+  fill(host.keepers, keepers);
+  Stream& compute = links_.backend.compute();
+  links_.backend.copy(compute, prefixes_.data(), buffer.prefixes.data(), host.bytes);
+  compute.submit([this, tokens, sequences] {
+    const PrefixLayout layout(prefixes_.data(), tokens, sequences);
+    links_.backend.ops().count_tokens(layout.ids, layout.keepers, layout.batch, adjustments_.counts);
+  });
 }
 
 // The stage's work between receiving a step's hidden states and sending them: embedding, layers, draws.

@@ -26,6 +26,8 @@ struct GenerationPlan {
 
   int64_t max_tokens() const { return limits.max_sequences + limits.prompt_tokens; }  // tokens of the largest step
   bool adjusts() const { return counts || edits > 0; }
+  // Bytes of the tokens of the prefix cache that rules may count in one step.
+  uint64_t prefix_bytes() const;
   // Bytes that the last stage keeps for adjusting logits.
   uint64_t adjustment_bytes(int64_t vocab) const;
   int64_t table_width() const { return pages_for(longest, limits.caches.page); }
@@ -74,6 +76,7 @@ class StepCompute {
     Tensor residual;  // [max_tokens, hidden] act
     Buffer staging;   // host: the step's arrays on their way to the device
     Buffer edits;     // host, last stage: the edits of sequences that begin, on their way to the device
+    Buffer prefixes;  // host, last stage: StepArrays::prefixes, on their way to the device
     Buffer results;   // host, last stage: DrawnArrays
     std::unique_ptr<Event> computed;
   };
@@ -91,6 +94,7 @@ class StepCompute {
   void compute(const Layout& layout, const StepBuffer& buffer);
   void allocate_adjustments(int64_t rows);
   void upload_edits(const StepArrays& arrays, const StepBuffer& buffer);
+  void count_prefixes(const StepArrays& arrays, const StepBuffer& buffer);
   void draw(const Layout& layout, const Tensor& residual, const StepBuffer& buffer);
   Recording* recording_of(const Shape& shape, const Layout& layout, const StepBuffer& buffer,
                           const std::function<void()>& wait_until_computed);
@@ -103,6 +107,7 @@ class StepCompute {
   std::array<StepBuffer, kBuffers> buffers_;
   Buffer arrays_;            // device: the arrays that were uploaded last
   Buffer drawn_;             // device, last stage: DrawnArrays
+  Buffer prefixes_;          // device, last stage: StepArrays::prefixes, where rules count and prefixes are kept
   Tensor logits_;            // [kHeadRows, vocab] fp32, last stage
   Tensor adjusted_;          // the same, where a rule may adjust logits
   Adjustments adjustments_;  // last stage, where a rule may need them

@@ -144,7 +144,7 @@ OrderedJson body_of(const Completion& completion, const AnswerForm& form, const 
   }
   const char* kind = form.form == LineForm::kChatCompletion ? "chatcmpl" : "cmpl";
   const AnswerFacts facts{fmt::format("{}-{}", kind, completion.sample), job.facts.created, job.facts.model_type};
-  return answer_body(std::move(choices), form, facts, completion.prompt_tokens, tokens);
+  return answer_body(std::move(choices), form, facts, usage_json(completion.prompt_tokens, tokens));
 }
 
 // The fields of one choice, without the braces around them.
@@ -184,14 +184,13 @@ OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens) {
   return {{"prompt_tokens", prompt_tokens}, {"completion_tokens", tokens}, {"total_tokens", prompt_tokens + tokens}};
 }
 
-OrderedJson answer_body(OrderedJson choices, const AnswerForm& form, const AnswerFacts& facts, int64_t prompt_tokens,
-                        int64_t tokens) {
+OrderedJson answer_body(OrderedJson choices, const AnswerForm& form, const AnswerFacts& facts, OrderedJson usage) {
   return {{"id", facts.id},
           {"object", form.form == LineForm::kChatCompletion ? "chat.completion" : "text_completion"},
           {"created", facts.created},
           {"model", facts.model},
           {"choices", std::move(choices)},
-          {"usage", usage_json(prompt_tokens, tokens)}};
+          {"usage", std::move(usage)}};
 }
 
 std::string plain_answer(const Completion& completion, const AnswerForm& form, std::string_view name,

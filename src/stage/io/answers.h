@@ -27,10 +27,9 @@ struct AnswerFacts {
 OrderedJson log_probs_json(const Completion& completion, const AnswerForm& form, const Tokenizer* tokenizer,
                            int64_t characters = 0);
 
-// The body of an answer of /v1/completions or /v1/chat/completions; `tokens`: of all choices.
-OrderedJson answer_body(OrderedJson choices, const AnswerForm& form, const AnswerFacts& facts, int64_t prompt_tokens,
-                        int64_t tokens);
-OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens);
+// The body of an answer of /v1/completions or /v1/chat/completions.
+OrderedJson answer_body(OrderedJson choices, const AnswerForm& form, const AnswerFacts& facts, OrderedJson usage);
+OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens);  // `tokens`: of all choices
 
 // {"id", "token_ids", "text", "finish_reason"}; "text" where there is a tokenizer; where the request has them,
 // "logprobs" [tokens], "top_ids" and "top_logprobs" [tokens, k]. With several choices {"id", "choices"}, where each of

@@ -12,6 +12,7 @@ class ChatJob : public GenerationJob {
  private:
   PromptSizes measure_prompts(int64_t slots) const override;
   bool may_be_shortened() const override { return true; }
+  bool keeps_prefixes() const override { return true; }  // each turn begins with those before it
   std::unique_ptr<RequestSource> make_requests() const override;
 };
 

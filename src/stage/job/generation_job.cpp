@@ -193,6 +193,8 @@ void GenerationJob::plan() {
   plan_.counts = prompts_.counts != 0;
   plan_.edits = prompts_.edits;
   limits.caches.page = prompts_.page;
+  limits.caches.keeps_prefixes = keeps_prefixes();
+  limits.counted_prefixes = prompts_.longest;
   limits.max_sequences = (limits.caches.slots + stages - 1) / stages;
   if (options_.micro_batch > 0) limits.max_sequences = std::min(limits.max_sequences, options_.micro_batch);
   // There is no token at all where all lines are answered with errors.
@@ -234,7 +236,7 @@ CacheShape GenerationJob::fit_caches() {
                           static_cast<uint64_t>(shape.slots) * slot_bytes(config(), layers()) +
                           (is_last() ? plan_.adjustment_bytes(config().vocab) : 0);
   const uint64_t free = machine_.backend->free_bytes();
-  const double page = static_cast<double>(page_bytes(config(), layers(), compute_, shape.page));
+  const double page = static_cast<double>(page_bytes(config(), layers(), compute_, shape));
   const double left = static_cast<double>(free) / machine_.sharing * kCacheShare - static_cast<double>(others);
   const bool unknown = free == 0 && !machine_.cuda;  // this host does not say how much memory is free
   const double fit = unknown ? kUnlimited : left < 0 ? 0 : page > 0 ? std::min(left / page, kUnlimited) : kUnlimited;

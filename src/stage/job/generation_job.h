@@ -32,6 +32,8 @@ class GenerationJob : public Job {
   virtual PromptSizes measure_prompts(int64_t slots) const;
   // Whether sequences may be given less than their longest length where memory is short.
   virtual bool may_be_shortened() const { return false; }
+  // Whether texts may begin with what is left of others in the caches.
+  virtual bool keeps_prefixes() const { return false; }
   virtual std::unique_ptr<RequestSource> make_requests() const;  // null on other stages than the first
   // How many of the likeliest tokens any request may name beside each.
   virtual int64_t max_likeliest() const { return options_.results.top_k; }

@@ -26,6 +26,8 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
              "Tokens of a prompt and its answer together; 0: as many as the model has positions", 0,
              std::numeric_limits<int32_t>::max())
       ->capture_default_str();
+  app.add_flag("--no-prefix-cache{false}", options.prefix_cache,
+               "Compute every prompt from its first token on, whatever texts were seen before");
   add_number(app, "--request-timeout", options.request_timeout, "Seconds that a request may take", 1, kMaxSeconds)
       ->capture_default_str();
   add_number(app, "--drain-seconds", options.drain_seconds,

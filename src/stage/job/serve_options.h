@@ -20,6 +20,7 @@ struct ServeOptions {
   int64_t max_queue = 1024;            // requests that wait
   int64_t max_body = int64_t{16} << 20;
   int64_t max_length = 0;  // tokens of a prompt and its answer; 0: as many as the model has positions
+  bool prefix_cache = true;
   int64_t request_timeout = 600, drain_seconds = 30;  // seconds
 };
 

@@ -12,18 +12,22 @@ int64_t count_layers(const ModelConfig& config, LayerRange layers, LayerType typ
   return count;
 }
 
-}  // namespace
-
-uint64_t page_bytes(const ModelConfig& config, LayerRange layers, DType compute, int64_t page) {
-  const AttentionShape shape = config.attention();
-  const int64_t elements = 2 * page * shape.kv_heads * shape.head_dim;
-  return static_cast<uint64_t>(count_layers(config, layers, LayerType::kAttention) * elements) * size_bytes(compute);
-}
-
-uint64_t slot_bytes(const ModelConfig& config, LayerRange layers) {
-  const int64_t elements = 2 * (config.conv_length - 1) * config.hidden;
+// Bytes of one row of states in all short convolutions of the stage.
+uint64_t state_bytes(const ModelConfig& config, LayerRange layers) {
+  const int64_t elements = (config.conv_length - 1) * config.hidden;
   return static_cast<uint64_t>(count_layers(config, layers, LayerType::kConv) * elements) * sizeof(float);
 }
+
+}  // namespace
+
+uint64_t page_bytes(const ModelConfig& config, LayerRange layers, DType compute, const CacheShape& shape) {
+  const AttentionShape heads = config.attention();
+  const int64_t elements = 2 * shape.page * heads.kv_heads * heads.head_dim;
+  return static_cast<uint64_t>(count_layers(config, layers, LayerType::kAttention) * elements) * size_bytes(compute) +
+         (shape.keeps_prefixes ? state_bytes(config, layers) : 0);
+}
+
+uint64_t slot_bytes(const ModelConfig& config, LayerRange layers) { return 2 * state_bytes(config, layers); }
 
 Caches::Caches(Backend& backend, const ModelConfig& config, LayerRange layers, DType compute, CacheShape shape)
     : memory_(backend) {
@@ -34,7 +38,10 @@ Caches::Caches(Backend& backend, const ModelConfig& config, LayerRange layers, D
       cache.key_values.keys = memory_.allocate(compute, {shape.pages, shape.page, heads.kv_heads, heads.head_dim});
       cache.key_values.values = memory_.allocate(compute, {shape.pages, shape.page, heads.kv_heads, heads.head_dim});
     } else {
-      cache.conv_states = memory_.allocate(DType::kF32, {2 * shape.slots, config.conv_length - 1, config.hidden});
+      const int64_t rows = shape.first_page_row() + (shape.keeps_prefixes ? shape.pages : 0);
+      cache.conv = {.states = memory_.allocate(DType::kF32, {rows, config.conv_length - 1, config.hidden}),
+                    .first_page_row = shape.first_page_row(),
+                    .page = shape.keeps_prefixes ? shape.page : 0};
     }
     layers_.push_back(cache);
   }

@@ -1,5 +1,6 @@
 // What a stage keeps of every sequence between the steps of a generation: keys and values of its attention layers in
-// pages, and the last inputs of its short convolutions.
+// pages, and the last inputs of its short convolutions. Where pages are kept as prefixes of other sequences, each also
+// has the states of the convolutions at its end, so that a sequence can go on from there.
 #pragma once
 
 #include <vector>
@@ -13,14 +14,18 @@ namespace lfm2 {
 // The cache of one layer: only the member that its token mixer uses is filled.
 struct LayerCache {
   KeyValueCache key_values;
-  // [2 slots, L - 1, hidden] fp32: each sequence slot has two rows; a step reads one and writes the other, in turn.
-  Tensor conv_states;
+  // Each sequence slot has two rows of states; a step reads one and writes the other, in turn. Behind these, each page
+  // has a row where prefixes are kept.
+  ConvCache conv;
 };
 
 struct CacheShape {
-  int64_t slots = 0;  // sequences that are in the caches at a time
-  int64_t pages = 0;  // pages of all sequences together; the same number on every stage
-  int64_t page = 0;   // positions of one sequence in a page
+  int64_t slots = 0;            // sequences that are in the caches at a time
+  int64_t pages = 0;            // pages of all sequences together; the same number on every stage
+  int64_t page = 0;             // positions of one sequence in a page
+  bool keeps_prefixes = false;  // whether pages are kept for other sequences, with the states of convolutions
+  // The row of convolution states that page 0 has.
+  int64_t first_page_row() const { return 2 * slots; }
 };
 
 class Caches {
@@ -35,8 +40,8 @@ class Caches {
   TensorMemory memory_;
 };
 
-// Bytes of one page in all attention layers of the stage, and of one sequence slot in all its short convolutions.
-uint64_t page_bytes(const ModelConfig& config, LayerRange layers, DType compute, int64_t page);
+// Bytes of one page in all layers of the stage, and of one sequence slot in all its short convolutions.
+uint64_t page_bytes(const ModelConfig& config, LayerRange layers, DType compute, const CacheShape& shape);
 uint64_t slot_bytes(const ModelConfig& config, LayerRange layers);
 
 }  // namespace lfm2

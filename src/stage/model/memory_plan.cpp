@@ -39,7 +39,7 @@ class CountingOps : public Ops {
   void attention(const Tensor&, AttentionShape, const Batch&, const Tensor&) override {}
   void append_keys_values(const Tensor&, AttentionShape, const Batch&, const KeyValueCache&) override {}
   void cached_attention(const Tensor&, AttentionShape, const Batch&, const KeyValueCache&, const Tensor&) override {}
-  void cached_short_conv(const Tensor&, const Tensor&, const Tensor&, const Batch&, const Tensor&,
+  void cached_short_conv(const Tensor&, const Tensor&, const Tensor&, const Batch&, const ConvCache&,
                          const Tensor&) override {}
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor&) override { count(a.dim(0), w.dim(0), w.dim(1)); }
   void route(const Tensor&, const Tensor&, RouterRule, const Routing&) override {}

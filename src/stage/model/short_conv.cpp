@@ -23,7 +23,7 @@ void ShortConv::forward(Ops& ops, const Tensor& x, const Batch& batch, const Lay
   if (cache == nullptr)
     ops.short_conv(bcz, conv_, conv_bias_, batch, gated);
   else
-    ops.cached_short_conv(bcz, conv_, conv_bias_, batch, cache->conv_states, gated);
+    ops.cached_short_conv(bcz, conv_, conv_bias_, batch, cache->conv, gated);
   ops.matmul(gated, out_proj_, out_bias_, residual, Write::kAdd);
 }
 

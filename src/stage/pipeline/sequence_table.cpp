@@ -1,4 +1,4 @@
-// Turns steps into sizes, positions and pages.
+// Turns steps into sizes and positions.
 #include "stage/pipeline/sequence_table.h"
 
 #include <algorithm>
@@ -7,9 +7,11 @@
 
 namespace lfm2 {
 
-SequenceTable::SequenceTable(CacheShape shape) : shape_(shape), sequences_(static_cast<size_t>(shape.slots)) {
-  for (int64_t page = shape.pages; page-- > 0;) free_pages_.push_back(static_cast<int32_t>(page));
-}
+SequenceTable::SequenceTable(CacheShape shape)
+    : shape_(shape),
+      sequences_(static_cast<size_t>(shape.slots)),
+      holders_(static_cast<size_t>(shape.pages), 0),
+      free_pages_(shape.pages) {}
 
 Sequence& SequenceTable::used(int32_t slot) {
   expect(slot >= 0 && slot < shape_.slots && sequences_[static_cast<size_t>(slot)].sample >= 0,
@@ -19,7 +21,8 @@ Sequence& SequenceTable::used(int32_t slot) {
 
 void SequenceTable::release(int32_t slot) {
   Sequence& sequence = used(slot);
-  free_pages_.insert(free_pages_.end(), sequence.pages.rbegin(), sequence.pages.rend());
+  for (const int32_t page : sequence.pages)
+    if (--holders_[static_cast<size_t>(page)] == 0) ++free_pages_;
   sequence = {};
 }
 
@@ -27,18 +30,46 @@ void SequenceTable::admit(const Admission& one) {
   expect(one.slot >= 0 && one.slot < shape_.slots && sequences_[static_cast<size_t>(one.slot)].sample < 0,
          "SequenceTable: a step fills a slot that is taken");
   Sequence& sequence = sequences_[static_cast<size_t>(one.slot)];
-  sequence = {
-      .draw = one.draw, .sample = one.sample, .prompt = one.prompt, .known = one.known, .rule = one.rule, .pages = {}};
-  take_pages(sequence, one.known);
+  sequence = {.draw = one.draw,
+              .sample = one.sample,
+              .prompt = one.prompt,
+              .known = one.known,
+              .cached = one.cached,
+              .conv_state = 2 * one.slot,
+              .rule = one.rule,
+              .pages = {}};
+  const auto prefix = static_cast<size_t>(one.cached / shape_.page);
+  expect(one.cached == 0 || (shape_.keeps_prefixes && one.cached % shape_.page == 0 && one.cached < one.known &&
+                             prefix <= one.pages.size()),
+         "SequenceTable: a prefix that is not whole pages");
+  for (size_t i = 0; i < one.pages.size(); ++i) give_page(sequence, one.pages[i], i < prefix);
+  if (prefix > 0) sequence.conv_state = static_cast<int32_t>(shape_.first_page_row()) + sequence.pages[prefix - 1];
 }
 
-// Gives the sequence as many pages as `positions` positions need in all.
-void SequenceTable::take_pages(Sequence& sequence, int64_t positions) {
-  while (static_cast<int64_t>(sequence.pages.size()) < pages_for(positions, shape_.page)) {
-    expect(!free_pages_.empty(), "SequenceTable: a step takes more pages than there are");
-    sequence.pages.push_back(free_pages_.back());
-    free_pages_.pop_back();
+// Only pages that have a prefix of the sequence may be pages of other sequences, too.
+void SequenceTable::give_page(Sequence& sequence, int32_t page, bool has_prefix) {
+  expect(page >= 0 && page < shape_.pages, "SequenceTable: a step names a page that does not exist");
+  int32_t& holders = holders_[static_cast<size_t>(page)];
+  expect(has_prefix || holders == 0, "SequenceTable: a step gives a page that another sequence has");
+  if (holders++ == 0) --free_pages_;
+  sequence.pages.push_back(page);
+}
+
+// Takes the counted tokens of prefixes out of the step, and returns where those of its entries begin.
+SequenceTable::Counted SequenceTable::count_prefixes(const Step& step, StepArrays& arrays) const {
+  auto& [ids, positions, offsets, keepers] = arrays.prefixes = {};
+  offsets.push_back(0);
+  auto counted = step.counted.begin();
+  for (const Admission& one : step.admitted) {
+    if (one.cached == 0 || !one.rule.counts()) continue;
+    expect(step.counted.end() - counted >= one.cached, "SequenceTable: a step without the tokens that are counted");
+    ids.insert(ids.end(), counted, counted + one.cached);
+    counted += one.cached;
+    for (int32_t position = 0; position < one.cached; ++position) positions.push_back(position);
+    offsets.push_back(static_cast<int32_t>(ids.size()));
+    keepers.insert(keepers.end(), {one.slot, one.prompt});
   }
+  return counted;
 }
 
 int64_t SequenceTable::used_slots() const {
@@ -48,6 +79,7 @@ int64_t SequenceTable::used_slots() const {
 void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arrays) {
   for (const int32_t slot : step.released) release(slot);
   for (const Admission& one : step.admitted) admit(one);
+  for (const AddedPage& one : step.added) give_page(used(one.slot), one.page, false);
   arrays.tokens = arrays.singles = arrays.max_length = 0;
   for (auto* list : {&arrays.positions, &arrays.offsets, &arrays.sequence_of, &arrays.states, &arrays.page_table,
                      &arrays.draw_rows, &arrays.draws, &arrays.draw_slots, &arrays.counted, &arrays.keepers})
@@ -56,15 +88,15 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
   arrays.edits.clear();
   for (const Admission& one : step.admitted)
     if (!one.edits.empty()) arrays.edits.emplace_back(one.slot, one.edits);
-  auto counted = step.counted.begin();
+  Counted counted = count_prefixes(step, arrays);
   arrays.offsets.push_back(0);
   arrays.page_table.reserve(step.entries.size() * static_cast<size_t>(table_width));
   for (const StepEntry& entry : step.entries) {
     Sequence& sequence = used(entry.slot);
     expect(entry.count > 0, "SequenceTable: an entry without tokens");
     const int64_t end = sequence.cached + entry.count;
-    take_pages(sequence, end);
     const auto pages = static_cast<int64_t>(sequence.pages.size());
+    expect(pages >= pages_for(end, shape_.page), "SequenceTable: a sequence without the pages that it needs");
     expect(pages <= table_width, "SequenceTable: a sequence grows beyond the longest one");
     const auto index = static_cast<int32_t>(arrays.sequences());
     if (entry.count == 1 && arrays.singles == index) ++arrays.singles;
@@ -82,9 +114,9 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
       arrays.counted.insert(arrays.counted.end(), counted, counted + entry.count);
       counted += entry.count;
     }
-    const auto even = static_cast<int32_t>(sequence.steps % 2);
-    arrays.states.insert(arrays.states.end(), {2 * entry.slot + even, 2 * entry.slot + 1 - even});
-    ++sequence.steps;
+    const int32_t after = sequence.conv_state == 2 * entry.slot ? 2 * entry.slot + 1 : 2 * entry.slot;
+    arrays.states.insert(arrays.states.end(), {sequence.conv_state, after});
+    sequence.conv_state = after;
     sequence.cached = end;
     arrays.tokens += entry.count;
     arrays.offsets.push_back(static_cast<int32_t>(arrays.tokens));

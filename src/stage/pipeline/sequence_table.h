@@ -22,8 +22,9 @@ struct Sequence {
   int64_t prompt = 0;   // tokens of the prompt
   int64_t known = 0;    // tokens that are fed before the next one is drawn: see Admission
   int64_t cached = 0;   // tokens whose keys, values and states are cached
-  // Steps that had tokens of it; each reads one of its two rows of convolution states and writes the other.
-  int64_t steps = 0;
+  // The row of convolution states that its newest step wrote, or of the page from which it goes on. Each step reads it
+  // and writes one of the sequence's own two rows.
+  int32_t conv_state = 0;
   SamplingRule rule;
   std::vector<int32_t> pages;  // enough for its known tokens at first, then one more whenever the last one is full
   // Whether a token is drawn after the newest one that was fed, and how many were drawn before it.
@@ -44,6 +45,10 @@ struct StepArrays {
   // of others; [sequences, 2], see Ops::count_tokens; and the edits of sequences that begin, by their sequence slots.
   std::vector<int32_t> counted, keepers;
   std::vector<std::pair<int32_t, std::vector<LogitEdit>>> edits;
+  // The tokens that sequences begin with from the prefix cache and that their rules count, as a batch of their own.
+  struct Prefixes {
+    std::vector<int32_t> ids, positions, offsets, keepers;
+  } prefixes;
   int64_t sequences() const { return static_cast<int64_t>(offsets.size()) - 1; }
 };
 
@@ -55,18 +60,21 @@ class SequenceTable {
   // tables of the ranks would no longer agree.
   void apply(const Step& step, int64_t table_width, StepArrays& arrays);
   const Sequence& sequence(int32_t slot) const { return sequences_[static_cast<size_t>(slot)]; }
-  int64_t free_pages() const { return static_cast<int64_t>(free_pages_.size()); }
+  int64_t free_pages() const { return free_pages_; }  // pages that no sequence has
   int64_t used_slots() const;
 
  private:
+  using Counted = std::vector<int32_t>::const_iterator;  // a place in Step::counted
   Sequence& used(int32_t slot);
-  void take_pages(Sequence& sequence, int64_t positions);
+  void give_page(Sequence& sequence, int32_t page, bool has_prefix);
   void release(int32_t slot);
   void admit(const Admission& one);
+  Counted count_prefixes(const Step& step, StepArrays& arrays) const;
 
   CacheShape shape_;
   std::vector<Sequence> sequences_;  // [slots]
-  std::vector<int32_t> free_pages_;  // taken from the back
+  std::vector<int32_t> holders_;     // [pages]: how many sequences have each page
+  int64_t free_pages_;
 };
 
 }  // namespace lfm2

@@ -1,5 +1,5 @@
-// A message begins with whether the run ends and with the numbers of admissions and entries. Lists follow, each behind
-// its length.
+// A message begins with whether the run ends and with the numbers of admissions, added pages and entries. Lists follow,
+// each behind its length.
 #include "stage/pipeline/step.h"
 
 #include <array>
@@ -85,20 +85,22 @@ void append_text(std::vector<int32_t>& words, const std::string& text) {
 
 std::vector<int32_t> to_words(const Step& step) {
   std::vector<int32_t> words{step.end ? 1 : 0, static_cast<int32_t>(step.admitted.size()),
-                             static_cast<int32_t>(step.entries.size())};
+                             static_cast<int32_t>(step.added.size()), static_cast<int32_t>(step.entries.size())};
   append_list(words, step.released);
   append_list(words, step.dropped);
   append_list(words, step.counted);
   for (const Admission& one : step.admitted) {
-    words.insert(words.end(), {one.slot, one.sample, one.prompt, one.known, one.max_new, one.draw, one.tag,
+    words.insert(words.end(), {one.slot, one.sample, one.prompt, one.known, one.cached, one.max_new, one.draw, one.tag,
                                one.likeliest, one.choices, one.choice, one.first});
     const RuleWords rule = words_of(one.rule);
     words.insert(words.end(), rule.begin(), rule.end());
     append_list(words, one.eos_tokens);
     append_list(words, words_of(one.edits));
+    append_list(words, one.pages);
     words.push_back(static_cast<int32_t>(one.stop.size()));
     for (const std::string& text : one.stop) append_text(words, text);
   }
+  for (const AddedPage& one : step.added) words.insert(words.end(), {one.slot, one.page});
   for (const StepEntry& entry : step.entries) words.insert(words.end(), {entry.slot, entry.count});
   return words;
 }
@@ -107,22 +109,28 @@ Step step_from_words(const std::vector<int32_t>& words) {
   WordReader reader(words);
   Step step;
   step.end = reader.next() != 0;
-  const int32_t admitted = reader.next(), entries = reader.next();
+  const int32_t admitted = reader.next(), added = reader.next(), entries = reader.next();
   step.released = reader.list();
   step.dropped = reader.list();
   step.counted = reader.list();
   for (int32_t i = 0; i < admitted; ++i) {
     Admission one;
-    for (int32_t* part : {&one.slot, &one.sample, &one.prompt, &one.known, &one.max_new, &one.draw, &one.tag,
-                          &one.likeliest, &one.choices, &one.choice, &one.first})
+    for (int32_t* part : {&one.slot, &one.sample, &one.prompt, &one.known, &one.cached, &one.max_new, &one.draw,
+                          &one.tag, &one.likeliest, &one.choices, &one.choice, &one.first})
       *part = reader.next();
     RuleWords rule{};
     for (int32_t& word : rule) word = reader.next();
     one.rule = rule_of(rule);
     one.eos_tokens = reader.list();
     one.edits = edits_of_words(reader.list());
+    one.pages = reader.list();
     for (int32_t left = reader.next(); left > 0; --left) one.stop.push_back(reader.text());
     step.admitted.push_back(std::move(one));
+  }
+  for (int32_t i = 0; i < added; ++i) {
+    AddedPage one;
+    for (int32_t* part : {&one.slot, &one.page}) *part = reader.next();
+    step.added.push_back(one);
   }
   for (int32_t i = 0; i < entries; ++i) {
     StepEntry entry;

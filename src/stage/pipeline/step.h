@@ -1,6 +1,6 @@
 // The message that the first stage sends to every stage before each step of a generation: which sequences join, which
-// leave, and how many tokens of which sequences come next. Sizes, positions and pages follow from it (SequenceTable).
-// Only the first stage knows the tokens themselves, but for those that a rule counts.
+// leave, how many tokens of which sequences come next, and which pages of the caches they have. Sizes and positions
+// follow from it (SequenceTable). Only the first stage knows the tokens themselves, but for those that a rule counts.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,10 @@
 namespace lfm2 {
 
 // A sequence enters the sequence slot `slot`. `known` tokens are fed before the next one is drawn: the prompt, and for
-// a sequence that was preempted also the tokens drawn before that.
+// a sequence that was preempted also the tokens drawn before that. The first `cached` of them are in the caches
+// already: whole pages of the prefix cache.
 struct Admission {
-  int32_t slot = 0, sample = 0, prompt = 0, known = 0;
+  int32_t slot = 0, sample = 0, prompt = 0, known = 0, cached = 0;
   int32_t max_new = 0;                       // how many tokens may follow the prompt
   int32_t draw = 0, tag = 0, likeliest = 0;  // see Request
   int32_t choices = 1, choice = 0, first = 0;
@@ -22,6 +23,7 @@ struct Admission {
   std::vector<int32_t> eos_tokens = {};  // each of these tokens ends the completion
   std::vector<std::string> stop = {};    // the text of the completion ends before each of these
   std::vector<LogitEdit> edits = {};     // the biases of the rule, then its banned tokens
+  std::vector<int32_t> pages = {};       // enough for the known tokens, those of the prefix cache first
   bool operator==(const Admission&) const = default;
 };
 
@@ -31,12 +33,20 @@ struct StepEntry {
   bool operator==(const StepEntry&) const = default;
 };
 
+// The sequence in the sequence slot `slot` has one more page.
+struct AddedPage {
+  int32_t slot = 0, page = 0;
+  bool operator==(const AddedPage&) const = default;
+};
+
 struct Step {
   std::vector<int32_t> released = {};  // sequence slots that are free from here on
   std::vector<int32_t> dropped = {};   // samples that were taken back: no message names them again
   std::vector<Admission> admitted = {};
+  std::vector<AddedPage> added = {};
   std::vector<StepEntry> entries = {};  // those of one token come first; empty: nothing is computed
-  // The tokens of the entries whose sequences have rules that count them, in the order of the entries.
+  // The tokens that rules count: those that admitted sequences have from the prefix cache, in the order of admissions,
+  // then those of the entries in their order.
   std::vector<int32_t> counted = {};
   bool end = false;  // whether the run is over
   bool operator==(const Step&) const = default;

@@ -29,6 +29,13 @@ class Collected : public CompletionConsumer {
   std::map<int64_t, Completion> all;
 };
 
+// Adds up what the prefix cache had.
+struct NotedRequests : SampleRequests {
+  using SampleRequests::SampleRequests;
+  void begun(int32_t, int64_t tokens) override { cached += tokens; }
+  int64_t cached = 0;
+};
+
 struct Settings {
   int64_t stages = 1, slots = 4, page = 16, prompt_tokens = 64, max_new = 12;
   SamplingRule rule{};
@@ -38,10 +45,11 @@ struct Settings {
   int64_t pages = 0;  // 0: as many as all slots can fill
   std::vector<std::string> stop{};
   TokenText token_text{};
+  bool keeps_prefixes = false;
 };
 
 std::map<int64_t, Completion> generate(const std::string& golden_case, const Samples& samples, const Settings& settings,
-                                       int64_t* preemptions = nullptr) {
+                                       int64_t* preemptions = nullptr, int64_t* cached = nullptr) {
   const ModelConfig config = ShardSet::open(golden_shards(golden_case, 4)).config();
   const std::vector<LayerRange> ranges = equal_partition(config.layers, settings.stages);
   const Request each{
@@ -64,7 +72,9 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
       .prompt_tokens = settings.prompt_tokens,
       .caches = {.slots = slots,
                  .pages = settings.pages > 0 ? settings.pages : slots * pages_for(plan.longest, settings.page),
-                 .page = settings.page}};
+                 .page = settings.page,
+                 .keeps_prefixes = settings.keeps_prefixes}};
+  plan.limits.counted_prefixes = plan.longest;
   std::vector<LocalLink> links(ranges.size());
   LocalControlHub hub(ranges.size());
   Collected collected;
@@ -87,12 +97,13 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
                              .stages = settings.stages,
                              .watchdog = watchdog},
                             plan, settings.compute);
-        SampleRequests requests(samples, {0, samples.count()}, defaults, config.max_positions);
+        NotedRequests requests(samples, {0, samples.count()}, defaults, config.max_positions);
         generator.run(
             rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {}, {}, settings.token_text);
         EXPECT_EQ(generator.used_slots(), 0);
         EXPECT_EQ(generator.free_pages(), plan.limits.caches.pages);
         if (rank == 0 && preemptions != nullptr) *preemptions = generator.counts().preemptions;
+        if (rank == 0 && cached != nullptr) *cached = requests.cached;
       } catch (...) {
         errors[rank] = std::current_exception();
       }
@@ -277,6 +288,46 @@ TEST(GenerationTest, AdjustedDrawsHaveTheSameBitsInAnyCompany) {
           const auto found = generate("tiny-moe", prompts, settings, &preemptions);
           EXPECT_EQ(preemptions > 0, pages > 0);
           expect_same(found, alone);
+        }
+  }
+}
+
+// Prompts that begin alike, some of them as a whole prompt before them with a part of its text: what of them is taken
+// from the prefix cache gives the bits of computing it.
+TEST(GenerationTest, PrefixesChangeNothing) {
+  const int64_t vocab = ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab;
+  for (const auto& [compute, penalty] :
+       {std::pair(DType::kF32, 1.0f), {DType::kBf16, 1.0f}, {DType::kF32, 1.5f}, {DType::kBf16, 1.5f}}) {
+    Settings settings{.page = 4,
+                      .max_new = 20,
+                      .rule = {.temperature = 1.2f, .seed = 5, .repetition_penalty = penalty},
+                      .top_k = 2,
+                      .compute = compute};
+    Samples prompts{.ids = {}, .offsets = {0}};
+    const Samples words = random_samples(1, 64, 3, vocab);
+    for (int64_t sample = 0; sample < 24; ++sample) {
+      for (int64_t i = 0; i < 8 + sample % 3 * 13; ++i) prompts.ids.push_back(words.ids[i]);
+      for (int64_t i = 0; i < sample % 5; ++i) prompts.ids.push_back(words.ids[63 - sample]);
+      prompts.offsets.push_back(std::ssize(prompts.ids));
+    }
+    const auto computed = generate("tiny-moe", prompts, settings);
+    for (const int64_t stages : {1, 3})
+      for (const int64_t slots : {1, 5})
+        for (const int64_t pages : {15, 30}) {  // the longest sequence alone takes 15
+          SCOPED_TRACE(testing::Message() << stages << " stages, " << slots << " at a time, " << pages << " pages");
+          settings.stages = stages;
+          settings.slots = slots;
+          settings.pages = pages;
+          settings.prompt_tokens = slots == 1 ? 7 : 64;
+          settings.keeps_prefixes = true;
+          int64_t preemptions = 0, cached = 0;
+          const auto found = generate("tiny-moe", prompts, settings, &preemptions, &cached);
+          EXPECT_GT(cached, 100);
+          for (const auto& [sample, completion] : computed) {
+            EXPECT_EQ(found.at(sample).token_ids, completion.token_ids) << "sample " << sample;
+            EXPECT_EQ(found.at(sample).log_probs, completion.log_probs);
+            EXPECT_EQ(found.at(sample).top_log_probs, completion.top_log_probs);
+          }
         }
   }
 }

@@ -87,6 +87,7 @@ struct Simulation {
     preemptions = scheduler.preemptions();
     EXPECT_EQ(table.used_slots(), 0);
     EXPECT_EQ(table.free_pages(), limits.caches.pages);
+    EXPECT_EQ(scheduler.pages().available(), limits.caches.pages);
   }
 
   void check(const ScheduledStep& scheduled, const StepArrays& step, const SequenceTable& table) {
@@ -287,11 +288,12 @@ TEST(SchedulerTest, RequestsComeAndAreTakenBack) {
 
 TEST(StepTest, MessagesThatAreNone) {
   EXPECT_THROW(step_from_words({}), Error);
-  EXPECT_THROW(step_from_words({0, 0, 1, 0, 0, 0, 5}), Error);
-  EXPECT_THROW(step_from_words({0, 0, 0, 0, 0, 0, 5}), Error);
-  EXPECT_THROW(step_from_words({0, 0, 0, 3, 0}), Error);
-  EXPECT_THROW(step_from_words({0, 0, 0, -1, 0}), Error);
-  const Step nothing = step_from_words({0, 0, 0, 0, 0, 0});
+  EXPECT_THROW(step_from_words({0, 0, 0, 1, 0, 0, 0, 5}), Error);
+  EXPECT_THROW(step_from_words({0, 0, 1, 0, 0, 0, 0, 5}), Error);
+  EXPECT_THROW(step_from_words({0, 0, 0, 0, 0, 0, 0, 5}), Error);
+  EXPECT_THROW(step_from_words({0, 0, 0, 0, 3, 0}), Error);
+  EXPECT_THROW(step_from_words({0, 0, 0, 0, -1, 0}), Error);
+  const Step nothing = step_from_words({0, 0, 0, 0, 0, 0, 0});
   EXPECT_FALSE(nothing.end);
   EXPECT_TRUE(nothing.entries.empty());
   EXPECT_TRUE(step_from_words(to_words({.end = true})).end);
@@ -304,6 +306,7 @@ TEST(StepTest, AnAdmissionCarriesItsRule) {
                                 .sample = 70,
                                 .prompt = 5,
                                 .known = 7,
+                                .cached = 4,
                                 .max_new = 30,
                                 .choices = 3,
                                 .choice = 2,
@@ -321,8 +324,10 @@ TEST(StepTest, AnAdmissionCarriesItsRule) {
                                          .min_tokens = 4},
                                 .eos_tokens = {2, 7},
                                 .stop = {"a", "four", std::string("\0\xff\n12", 5)},
-                                .edits = {{9, -1.5f}, {2, 0}, {7, 0}}},
-                               {.slot = 2, .sample = 71, .prompt = 1, .known = 1, .max_new = 1}},
+                                .edits = {{9, -1.5f}, {2, 0}, {7, 0}},
+                                .pages = {8, 0, 3}},
+                               {.slot = 2, .sample = 71, .prompt = 1, .known = 1, .max_new = 1, .pages = {5}}},
+                  .added = {{4, 6}, {0, 7}},
                   .entries = {{1, 7}, {2, 1}},
                   .counted = {1, 2, 3, 4, 5, 6, 7}};
   EXPECT_EQ(step_from_words(to_words(step)), step);
@@ -336,19 +341,69 @@ TEST(StepTest, AnAdmissionCarriesItsRule) {
 TEST(SequenceTableTest, RefusesStepsThatDoNotFit) {
   SequenceTable table({.slots = 2, .pages = 2, .page = 4});
   StepArrays arrays;
-  const auto admission = [](int32_t slot, int32_t sample, int32_t prompt) {
-    return Admission{.slot = slot, .sample = sample, .prompt = prompt, .known = prompt, .max_new = 9};
+  const auto admission = [](int32_t slot, int32_t sample, int32_t prompt, std::vector<int32_t> pages) {
+    return Admission{.slot = slot, .sample = sample, .prompt = prompt, .known = prompt, .max_new = 9, .pages = pages};
   };
   EXPECT_THROW(table.apply({.released = {0}}, 8, arrays), Error);
-  EXPECT_THROW(table.apply({.admitted = {admission(0, 0, 9)}}, 8, arrays), Error);
+  EXPECT_THROW(table.apply({.admitted = {admission(0, 0, 9, {0, 1, 2})}}, 8, arrays), Error);  // no such page
   table = SequenceTable({.slots = 2, .pages = 2, .page = 4});
-  table.apply({.admitted = {admission(0, 0, 4)}, .entries = {{0, 4}}}, 8, arrays);
+  table.apply({.admitted = {admission(0, 0, 4, {1})}, .entries = {{0, 4}}}, 8, arrays);
   EXPECT_EQ(table.free_pages(), 1);
-  EXPECT_THROW(table.apply({.admitted = {admission(0, 1, 1)}}, 8, arrays), Error);
-  table.apply({.entries = {{0, 1}}}, 8, arrays);
+  EXPECT_THROW(table.apply({.admitted = {admission(0, 1, 1, {0})}}, 8, arrays), Error);  // a slot that is taken
+  EXPECT_THROW(table.apply({.entries = {{0, 1}}}, 8, arrays), Error);                    // no page for the token
+  table.apply({.added = {{0, 0}}, .entries = {{0, 1}}}, 8, arrays);
   EXPECT_EQ(table.free_pages(), 0);
+  EXPECT_THROW(table.apply({.admitted = {admission(1, 1, 1, {1})}}, 8, arrays), Error);  // a page that is taken
   EXPECT_THROW(table.apply({.entries = {{0, 4}}}, 8, arrays), Error);
   EXPECT_THROW(table.apply({.entries = {{0, 3}}}, 1, arrays), Error);  // two pages, beyond the table's width
+}
+
+// A sequence may begin with whole pages that others have, and goes on from the state behind the last of them.
+TEST(SequenceTableTest, APrefixIsOfWholePages) {
+  const CacheShape shape{.slots = 2, .pages = 6, .page = 4, .keeps_prefixes = true};
+  SequenceTable table(shape);
+  StepArrays arrays;
+  table.apply(
+      {.admitted = {{.slot = 0, .sample = 0, .prompt = 9, .known = 9, .pages = {5, 3, 1}}}, .entries = {{0, 9}}}, 4,
+      arrays);
+  const Admission second{.slot = 1,
+                         .sample = 1,
+                         .prompt = 10,
+                         .known = 10,
+                         .cached = 8,
+                         .rule = {.presence_penalty = 1},
+                         .pages = {5, 3, 0}};
+  const Step step{.admitted = {second}, .entries = {{1, 2}}, .counted = {10, 11, 12, 13, 14, 15, 16, 17, 18, 19}};
+  const auto refused = [&](const auto& change) {
+    SequenceTable copy = table;
+    StepArrays unused;
+    Step wrong = step;
+    change(wrong);
+    EXPECT_THROW(copy.apply(wrong, 4, unused), Error);
+  };
+  refused([](Step& wrong) { wrong.admitted[0].cached = 7; });
+  refused([](Step& wrong) { wrong.admitted[0].cached = 12; });
+  refused([](Step& wrong) { wrong.admitted[0].cached = 4; });  // then page 3 would be written
+  refused([](Step& wrong) { wrong.counted.pop_back(); });
+  refused([](Step& wrong) { wrong.counted.resize(3); });
+  refused([](Step& wrong) { wrong.counted.push_back(1); });
+  table.apply(step, 4, arrays);
+  EXPECT_EQ(table.free_pages(), 2);
+  EXPECT_EQ(arrays.positions, (std::vector<int32_t>{8, 9}));
+  EXPECT_EQ(arrays.page_table, (std::vector<int32_t>{5, 3, 0, 0}));
+  EXPECT_EQ(arrays.states, (std::vector<int32_t>{static_cast<int32_t>(shape.first_page_row()) + 3, 2}));
+  EXPECT_EQ(arrays.counted, (std::vector<int32_t>{18, 19}));
+  EXPECT_EQ(arrays.prefixes.ids, (std::vector<int32_t>{10, 11, 12, 13, 14, 15, 16, 17}));
+  EXPECT_EQ(arrays.prefixes.positions, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(arrays.prefixes.offsets, (std::vector<int32_t>{0, 8}));
+  EXPECT_EQ(arrays.prefixes.keepers, (std::vector<int32_t>{1, 10}));
+  table.apply({.entries = {{1, 1}}, .counted = {20}}, 4, arrays);
+  EXPECT_EQ(arrays.states, (std::vector<int32_t>{2, 3}));
+  EXPECT_TRUE(arrays.prefixes.ids.empty());
+  table.apply({.released = {0}}, 4, arrays);
+  EXPECT_EQ(table.free_pages(), 3);
+  table.apply({.released = {1}}, 4, arrays);
+  EXPECT_EQ(table.free_pages(), 6);
 }
 
 }  // namespace

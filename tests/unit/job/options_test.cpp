@@ -29,6 +29,15 @@ TEST(OptionsTest, DefaultsAreTheBuiltInJob) {
   EXPECT_EQ(parsed.options.results.positions, Positions::kLast);
 }
 
+TEST(OptionsTest, AServerKeepsPrefixesUnlessToldOtherwise) {
+  const ParsedCommandLine kept = parse({"serve", "--weights", "s"}),
+                          computed = parse({"serve", "--weights", "s", "--no-prefix-cache"});
+  ASSERT_TRUE(kept.run && computed.run) << kept.text << computed.text;
+  EXPECT_TRUE(kept.options.serve->prefix_cache);
+  EXPECT_FALSE(computed.options.serve->prefix_cache);
+  EXPECT_FALSE(parse({"--weights", "s", "--no-prefix-cache"}).run);
+}
+
 TEST(OptionsTest, EverythingAtOnce) {
   const ParsedCommandLine parsed = parse(
       {"--weights", "s",           "--input",   "i.bin",         "--samples",   "7",        "--output", "o.h5",

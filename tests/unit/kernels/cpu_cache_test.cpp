@@ -179,13 +179,61 @@ TEST_F(CachedShortConvTest, HasTheBitsOfWholeSamples) {
           HostTensor states(DType::kF32, {2 * samples.batch.sequences, length - 1, hidden});
           for_each_step(samples, cut, [&](const Step& step) {
             HostTensor some_out(act, {step.batch.tokens, hidden});
-            some.cached_short_conv(step.take(bcz), weight, offset, step.batch, states, some_out);
+            some.cached_short_conv(step.take(bcz), weight, offset, step.batch, {states}, some_out);
             step.give(some_out, out);
           });
           EXPECT_TRUE(test::same_bits(out, expected)) << name(act) << ", " << length << " taps, chunks up to "
                                                       << cut.max_chunk << ", " << threads.threads() << " threads";
         }
       }
+}
+
+// A sequence may go on from the end of any page of a sample that was computed before.
+TEST_F(CachedShortConvTest, KeepsTheStatesAtTheEndsOfPages) {
+  const PackedBatch samples({1, 60, 7, 23});
+  const int64_t hidden = 37, count = samples.batch.sequences;
+  for (const DType act : {DType::kF32, DType::kBf16})
+    for (const int64_t length : {1, 2, 3, 5})
+      for (const int64_t page : {1, 3, 16})
+        for (const int32_t chunk : {1, 5, 100}) {
+          HostTensor bcz(act, {samples.tokens(), 3 * hidden}), expected(act, {samples.tokens(), hidden});
+          HostTensor weight(DType::kBf16, {hidden, 1, length});
+          bcz.fill_random(1);
+          weight.fill_random(2);
+          ops.short_conv(bcz, weight, {}, samples.batch, expected);
+          std::vector<std::vector<int32_t>> pages(at(count));
+          int32_t next_page = 0;
+          for (size_t s = 0; s < pages.size(); ++s)
+            for (int64_t i = 0; i < samples.lengths[s]; i += page) pages[s].push_back(next_page++);
+          HostTensor states(DType::kF32, {2 * count + next_page, length - 1, hidden});
+          std::vector<int32_t> done(at(count), 0), counts(at(count)), rows(2 * at(count));
+          std::iota(rows.begin(), rows.end(), 0);
+          while (done != samples.lengths) {
+            for (size_t s = 0; s < pages.size(); ++s) counts[s] = std::min(chunk, samples.lengths[s] - done[s]);
+            const Step step(samples, done, counts, pages, page, rows);
+            HostTensor out(act, {step.batch.tokens, hidden});
+            ops.cached_short_conv(step.take(bcz), weight, {}, step.batch, {states, 2 * count, page}, out);
+            for (size_t s = 0; s < pages.size(); ++s) {
+              done[s] += counts[s];
+              if (counts[s] > 0) std::swap(rows[2 * s], rows[2 * s + 1]);
+            }
+          }
+          for (size_t s = 0; s < pages.size(); ++s)
+            for (auto begin = static_cast<int32_t>(page); begin < samples.lengths[s];
+                 begin += static_cast<int32_t>(page)) {
+              std::fill(counts.begin(), counts.end(), 0);
+              done[s] = begin;
+              counts[s] = samples.lengths[s] - begin;
+              rows[2 * s] = static_cast<int32_t>(2 * count) + pages[s][at(begin / page) - 1];
+              rows[2 * s + 1] = static_cast<int32_t>(2 * s);
+              const Step step(samples, done, counts, pages, page, rows);
+              HostTensor out(act, {step.batch.tokens, hidden});
+              ops.cached_short_conv(step.take(bcz), weight, {}, step.batch, {states}, out);
+              EXPECT_TRUE(test::same_bits(out, step.take(expected)))
+                  << name(act) << ", " << length << " taps, sample " << s << " from " << begin << ", pages of " << page
+                  << ", chunks of " << chunk;
+            }
+        }
 }
 
 TEST_F(CachedShortConvTest, KeepsTheGatedInputsOldestFirst) {
@@ -196,7 +244,7 @@ TEST_F(CachedShortConvTest, KeepsTheGatedInputsOldestFirst) {
   const auto forward = [&](int32_t done, int32_t count, const std::vector<int32_t>& rows) {
     const Step step(samples, {done}, {count}, {{0}}, 8, rows);
     HostTensor out(DType::kF32, {count, 1});
-    ops.cached_short_conv(step.take(bcz), weight, {}, step.batch, states, out);
+    ops.cached_short_conv(step.take(bcz), weight, {}, step.batch, {states}, out);
     return out.values();
   };
   EXPECT_EQ(forward(0, 2, {0, 1}), (std::vector<double>{0, 0}));
@@ -266,7 +314,7 @@ TEST_F(CachedShortConvTest, RefusesOneRowForBothStates) {
   weight.fill_random(2);
   for (const std::vector<int32_t>& rows : {std::vector<int32_t>{0, 0}, {0, 2}, {-1, 0}}) {
     const Step step(samples, {0}, {2}, {{0}}, 2, rows);
-    EXPECT_THROW(ops.cached_short_conv(bcz, weight, {}, step.batch, states, out), Error);
+    EXPECT_THROW(ops.cached_short_conv(bcz, weight, {}, step.batch, {states}, out), Error);
   }
 }
 
@@ -280,7 +328,7 @@ TEST_F(CachedAttentionTest, NoTokens) {
       states(DType::kF32, {2, 2, 2});
   ops.append_keys_values(qkv, shape, step.batch, {keys, values});
   ops.cached_attention(qkv, shape, step.batch, {keys, values}, out);
-  ops.cached_short_conv(bcz, weight, {}, step.batch, states, mixed);
+  ops.cached_short_conv(bcz, weight, {}, step.batch, {states}, mixed);
 }
 
 }  // namespace

@@ -28,17 +28,22 @@ TEST(LiveRequestsTest, ComeInOrderAndTheirTokensGoBack) {
   EXPECT_EQ(live.next()->sample, first);
   EXPECT_EQ(live.next()->sample, first + 1);
   EXPECT_EQ(live.running(), 2);
+  live.begun(first, 0);
+  live.begun(first + 1, 1);
   live.drawn(first + 1, {.token = 7, .log_prob = -1});
   live.drawn(first, {.token = 8, .log_prob = -2, .ends = FinishReason::kStop});
   const std::vector<Drawn> drawn = live.wait_for_tokens(milliseconds(0));
   ASSERT_EQ(drawn.size(), 2u);
   EXPECT_EQ(drawn[0].sample, first + 1);
   EXPECT_EQ(drawn[0].token.token, 7);
+  EXPECT_EQ(drawn[0].cached, 1);
+  EXPECT_EQ(drawn[1].cached, 0);
   EXPECT_EQ(drawn[1].token.ends, FinishReason::kStop);
   EXPECT_EQ(live.running(), 1);
   EXPECT_TRUE(live.wait_for_tokens(milliseconds(1)).empty());
   EXPECT_EQ(metrics.generated_tokens, 2);
   EXPECT_EQ(metrics.prompt_tokens, 4);
+  EXPECT_EQ(metrics.cached_tokens, 1);
 }
 
 TEST(LiveRequestsTest, TooManyWait) {

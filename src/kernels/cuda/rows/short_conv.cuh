@@ -60,11 +60,21 @@ __device__ Place place_of(const ShortConvArgs& args, const CachedConvArgs& cache
   return {position, static_cast<int>(token) - cache.offsets[sequence], sequence,
           token + 1 == cache.offsets[sequence + 1]};
 }
-// Where entry i of a sequence's state lies, from channel c on. Entry 0 is the oldest. `which` is 0 for the state before
-// the batch, and 1 for the state after it.
-__device__ inline float* state_at(const ShortConvArgs& args, const CachedConvArgs& cache, int sequence, int which,
-                                  int64_t i, int64_t c) {
-  return cache.states + (cache.rows[2 * sequence + which] * (args.taps - 1) + i) * args.hidden + c;
+// Where entry i of the state in a row lies, from channel c on. Entry 0 is the oldest.
+__device__ inline float* state_at(const ShortConvArgs& args, const CachedConvArgs& cache, int64_t row, int64_t i,
+                                  int64_t c) {
+  return cache.states + (row * (args.taps - 1) + i) * args.hidden + c;
+}
+// The row of the state that a sequence has before the batch.
+__device__ inline int64_t row_before(const CachedConvArgs& cache, int sequence) { return cache.rows[2 * sequence]; }
+// Calls keep(row) for each row that the state behind a token is written to: the row of its sequence where the token is
+// the last one, and the row of its page where the token is the last one of that.
+template <class F>
+__device__ void for_each_row_behind(const CachedConvArgs& cache, const Place& place, F&& keep) {
+  if (place.last) keep(cache.rows[2 * place.sequence + 1]);
+  if (cache.page != 0 && (place.position + 1) % cache.page == 0)
+    keep(cache.first_page_row +
+         cache.page_table[static_cast<int64_t>(place.sequence) * cache.max_pages + place.position / cache.page]);
 }
 
 // The convolution with three taps, which the published models have. All loads of a thread are in flight before the
@@ -116,7 +126,7 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
     const Place& place = places[t];
     if constexpr (cached) {
       const auto state = [&](int i) {
-        return load_octet(state_at(args, cache, place.sequence, 0, i, c), args.hidden - c, vector);
+        return load_octet(state_at(args, cache, row_before(cache, place.sequence), i, c), args.hidden - c, vector);
       };
       if (place.here < 2 && place.position >= 2) past[0] = state(place.here);
       if (place.here < 1 && place.position >= 1) past[1] = state(1);
@@ -130,13 +140,11 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
       sum.v[i] = fmaf(tap(2), now.v[i], sum.v[i]);
     }
     store_gated(args, first + t, c, sum, gates[t], vector);
-    if constexpr (cached) {
-      if (place.last) {
-        if (place.position >= 1)
-          store_octet(state_at(args, cache, place.sequence, 1, 0, c), past[1], args.hidden - c, vector);
-        store_octet(state_at(args, cache, place.sequence, 1, 1, c), now, args.hidden - c, vector);
-      }
-    }
+    if constexpr (cached)
+      for_each_row_behind(cache, place, [&](int64_t row) {
+        if (place.position >= 1) store_octet(state_at(args, cache, row, 0, c), past[1], args.hidden - c, vector);
+        store_octet(state_at(args, cache, row, 1, c), now, args.hidden - c, vector);
+      });
     past[0] = past[1];
     past[1] = now;
   }
@@ -161,8 +169,8 @@ __global__ void __launch_bounds__(kLanes* kWarps)
     const Place place = place_of<cached>(args, cache, token);
     const auto input = [&](int64_t back) {
       if (cached && back > place.here)
-        return load_octet(state_at(args, cache, place.sequence, 0, last + place.here - back, c), args.hidden - c,
-                          vector);
+        return load_octet(state_at(args, cache, row_before(cache, place.sequence), last + place.here - back, c),
+                          args.hidden - c, vector);
       return product(load_part<T>(args, 0, token - back, c, vector), load_part<T>(args, 2, token - back, c, vector));
     };
     Octet sum = bias_of(args, c, vector);
@@ -174,9 +182,11 @@ __global__ void __launch_bounds__(kLanes* kWarps)
           sum.v[i] = fmaf(load_one(args.weight, (c + i) * args.taps + last - back), u.v[i], sum.v[i]);
     }
     store_gated(args, token, c, sum, load_part<T>(args, 1, token, c, vector), vector);
-    if (cached && place.last)
-      for (int64_t back = place.position < last - 1 ? place.position : last - 1; back >= 0; --back)
-        store_octet(state_at(args, cache, place.sequence, 1, last - 1 - back, c), input(back), args.hidden - c, vector);
+    if constexpr (cached)
+      for_each_row_behind(cache, place, [&](int64_t row) {
+        for (int64_t back = place.position < last - 1 ? place.position : last - 1; back >= 0; --back)
+          store_octet(state_at(args, cache, row, last - 1 - back, c), input(back), args.hidden - c, vector);
+      });
   }
 }
 

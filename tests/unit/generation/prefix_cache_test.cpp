@@ -1,0 +1,312 @@
+// The scheduler with a prefix cache, without devices: pages and states remember the text that was written to them, and
+// every step must find there what computing its sequences from their first tokens would have left.
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <map>
+#include <random>
+
+#include "stage/generation/scheduler.h"
+#include "support/live_requests.h"
+
+namespace lfm2::test {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+// A number for a text, from that of the text without its last token. No text has 0, which is what was never written.
+uint64_t longer_text(uint64_t text, int32_t token) {
+  return (text ^ static_cast<uint64_t>(token + 1)) * 0x9e3779b97f4a7c15u + 0x7f4a7c15u;
+}
+uint64_t text_of(std::span<const int32_t> tokens) {
+  uint64_t text = 1;
+  for (const int32_t token : tokens) text = longer_text(text, token);
+  return text;
+}
+// The model: texts that begin alike may go on alike.
+int32_t next_token(std::span<const int32_t> tokens) { return static_cast<int32_t>(text_of(tokens) >> 33) % 5; }
+bool ends(std::span<const int32_t> tokens) { return (text_of(tokens) >> 40) % 23 == 0; }
+
+Tokens continued(const Request& request) {
+  Tokens text = request.prompt;
+  do {
+    text.push_back(next_token(text));
+  } while (std::ssize(text) - std::ssize(request.prompt) < request.max_new && !ends(text));
+  return text;
+}
+
+// The caches of a stage, with texts in the place of numbers.
+class TextCaches {
+ public:
+  explicit TextCaches(CacheShape shape)
+      : shape_(shape),
+        positions_(static_cast<size_t>(shape.pages * shape.page)),
+        states_(static_cast<size_t>(shape.first_page_row() + shape.pages)) {}
+
+  // Nothing that a step reads may have been written by the step itself.
+  void run(const StepArrays& step, const SequenceTable& table, const std::vector<StepEntry>& entries,
+           const std::vector<int32_t>& ids, const PagePool& pool) {
+    for (const bool write : {false, true})
+      for (size_t s = 0; s < entries.size(); ++s) {
+        const std::vector<int32_t>& pages = table.sequence(entries[s].slot).pages;
+        const auto first = static_cast<size_t>(step.offsets[s]), end = static_cast<size_t>(step.offsets[s + 1]);
+        const int64_t begin = step.positions[first];
+        Tokens& text = texts_[entries[s].slot];
+        ASSERT_EQ(std::ssize(text), begin);
+        if (!write && begin > 0) {
+          ASSERT_EQ(states_[static_cast<size_t>(step.states[2 * s])], text_of(text));
+        }
+        for (int64_t position = 0; !write && position < begin; ++position)
+          ASSERT_EQ(positions_[place(pages, position)],
+                    text_of(std::span(text).first(static_cast<size_t>(position) + 1)));
+        if (!write) continue;
+        for (size_t t = first; t < end; ++t) {
+          const int64_t position = step.positions[t];
+          text.push_back(ids[t]);
+          const int32_t page = pages[static_cast<size_t>(position / shape_.page)];
+          ASSERT_EQ(pool.holders(page), 1) << "a page that others have, too, is written";
+          positions_[place(pages, position)] = text_of(text);
+          if ((position + 1) % shape_.page == 0)
+            states_[static_cast<size_t>(shape_.first_page_row() + page)] = text_of(text);
+        }
+        states_[static_cast<size_t>(step.states[2 * s + 1])] = text_of(text);
+      }
+  }
+  // The text of a sequence slot is what the admission says that the caches have.
+  void admit(int32_t slot, Tokens text) { texts_[slot] = std::move(text); }
+  const Tokens& text(int32_t slot) { return texts_[slot]; }
+
+ private:
+  size_t place(const std::vector<int32_t>& pages, int64_t position) const {
+    return static_cast<size_t>(pages[static_cast<size_t>(position / shape_.page)] * shape_.page +
+                               position % shape_.page);
+  }
+  CacheShape shape_;
+  std::vector<uint64_t> positions_, states_;
+  std::map<int32_t, Tokens> texts_;  // by sequence slot
+};
+
+class NotedRequests : public LiveRequests {
+ public:
+  using LiveRequests::LiveRequests;
+  void begun(int32_t sample, int64_t tokens) override {
+    EXPECT_TRUE(cached.emplace(sample, tokens).second) << "begun twice";
+  }
+  std::map<int32_t, int64_t> cached;
+};
+
+struct Simulation {
+  Simulation(std::vector<Request> all, ScheduleLimits schedule_limits) : limits(schedule_limits), requests(all) {
+    for (Request& request : all) texts[request.sample] = request.prompt;
+  }
+
+  void run(NotedRequests& source) {
+    Scheduler scheduler(source, limits);
+    SequenceTable table(limits.caches);
+    TextCaches caches(limits.caches);
+    StepArrays arrays;
+    std::deque<StepArrays> in_flight;
+    while (true) {
+      while (auto scheduled = scheduler.next()) {
+        table.apply(step_from_words(to_words(scheduled->step)), 1 << 8, arrays);
+        for (const Admission& one : scheduled->step.admitted) {
+          const Tokens& text = texts[one.sample];
+          ASSERT_LT(one.cached, one.known);
+          caches.admit(one.slot, {text.begin(), text.begin() + one.cached});
+        }
+        ASSERT_NO_FATAL_FAILURE(check_counted(scheduled->step, arrays, table));
+        ASSERT_NO_FATAL_FAILURE(caches.run(arrays, table, scheduled->step.entries, scheduled->ids, scheduler.pages()));
+        ASSERT_NO_FATAL_FAILURE(check_pages(scheduler.pages(), table));
+        if (scheduled->step.entries.empty()) continue;
+        ++steps;
+        in_flight.push_back(arrays);
+      }
+      if (in_flight.empty() && scheduler.finished()) break;
+      if (in_flight.empty()) continue;
+      std::vector<DrawnToken> tokens;
+      for (const int32_t slot : in_flight.front().draw_slots) {
+        const int32_t sample = table.sequence(slot).sample;
+        Tokens& text = texts[sample];
+        ASSERT_EQ(caches.text(slot), text);
+        text.push_back(next_token(text));
+        const Request& request = requests[static_cast<size_t>(sample)];
+        DrawnToken& token = tokens.emplace_back(DrawnToken{.token = text.back()});
+        if (std::ssize(text) == std::ssize(request.prompt) + request.max_new || ends(text))
+          token.ends = FinishReason::kStop;
+      }
+      in_flight.pop_front();
+      scheduler.take(tokens);
+    }
+    EXPECT_EQ(scheduler.pages().available(), limits.caches.pages);
+    EXPECT_EQ(table.free_pages(), limits.caches.pages);
+    EXPECT_EQ(table.used_slots(), 0);
+    preemptions = scheduler.preemptions();
+    for (const Request& request : requests) {
+      if (!source.gone.contains(request.sample)) {
+        EXPECT_EQ(texts[request.sample], continued(request)) << request.sample;
+      }
+      cached += source.cached[request.sample];
+    }
+  }
+
+  // The first stage's pages are those that the sequences of all stages have: none is lost, and none held twice.
+  void check_pages(const PagePool& pool, const SequenceTable& table) const {
+    std::vector<int64_t> holders(static_cast<size_t>(limits.caches.pages));
+    int64_t free = limits.caches.pages;
+    for (int32_t slot = 0; slot < limits.caches.slots; ++slot)
+      for (const int32_t page : table.sequence(slot).pages) free -= holders[static_cast<size_t>(page)]++ == 0 ? 1 : 0;
+    ASSERT_EQ(pool.available(), free);
+    ASSERT_EQ(table.free_pages(), free);
+    for (int32_t page = 0; page < limits.caches.pages; ++page)
+      ASSERT_EQ(pool.holders(page), holders[static_cast<size_t>(page)]) << page;
+  }
+
+  // What a rule counts is the whole text, whatever of it was in the cache.
+  void check_counted(const Step& step, const StepArrays& arrays, const SequenceTable& table) {
+    const auto& [ids, positions, offsets, keepers] = arrays.prefixes;
+    size_t prefix = 0;
+    for (const Admission& one : step.admitted) {
+      if (one.cached == 0 || !one.rule.counts()) continue;
+      ASSERT_EQ(keepers[2 * prefix], one.slot);
+      ASSERT_EQ(keepers[2 * prefix + 1], one.prompt);
+      const auto begin = ids.begin() + offsets[prefix], end = ids.begin() + offsets[prefix + 1];
+      const Tokens& text = texts[table.sequence(one.slot).sample];
+      ASSERT_EQ(Tokens(begin, end), Tokens(text.begin(), text.begin() + one.cached));
+      for (int32_t i = 0; i < one.cached; ++i) ASSERT_EQ(positions[static_cast<size_t>(offsets[prefix] + i)], i);
+      ++prefix;
+      ++counted;
+    }
+    ASSERT_EQ(keepers.size(), 2 * prefix);
+    if (prefix > 1) {
+      ASSERT_LE(std::ssize(ids), limits.counted_prefixes);
+    }
+  }
+
+  ScheduleLimits limits;
+  std::vector<Request> requests;
+  std::map<int32_t, Tokens> texts;  // by sample
+  int64_t steps = 0, preemptions = 0, cached = 0, counted = 0;
+};
+
+ScheduleLimits limits_of(int64_t stages, int64_t slots, int64_t page, int64_t pages, int64_t prompt_tokens) {
+  return {.steps_in_flight = stages,
+          .max_sequences = (slots + stages - 1) / stages,
+          .prompt_tokens = prompt_tokens,
+          .counted_prefixes = 24,
+          .caches = {.slots = slots, .pages = pages, .page = page, .keeps_prefixes = true}};
+}
+
+Request request_of(int32_t sample, Tokens prompt, int64_t max_new) {
+  return {.sample = sample, .prompt = std::move(prompt), .max_new = max_new};
+}
+
+// Runs requests that come one after the other, each when the one before has ended.
+Simulation one_by_one(const std::vector<Request>& requests, ScheduleLimits limits) {
+  std::vector<int64_t> comes, leaves(requests.size(), -1);
+  for (size_t i = 0; i < requests.size(); ++i) comes.push_back(static_cast<int64_t>(i) * 1000);
+  NotedRequests source(requests, comes, leaves);
+  Simulation simulation(requests, limits);
+  simulation.run(source);
+  return simulation;
+}
+
+TEST(PrefixCacheTest, TurnsOfAConversationAreTakenAgain) {
+  std::vector<Request> turns{request_of(0, Tokens(10, 3), 9)};
+  for (int32_t turn = 1; turn < 5; ++turn) {
+    Tokens prompt = continued(turns.back());
+    prompt.insert(prompt.end(), {turn, 1, 2});
+    turns.push_back(request_of(turn, prompt, 9));
+  }
+  int64_t cached = 0;
+  for (size_t turn = 1; turn < turns.size(); ++turn)  // all but the last token of an answer was fed
+    cached += (std::ssize(turns[turn].prompt) - 4) / 4 * 4;
+  EXPECT_EQ(one_by_one(turns, limits_of(2, 2, 4, 64, 8)).cached, cached);
+}
+
+TEST(PrefixCacheTest, AtLeastOneTokenIsComputed) {
+  const Tokens prompt{1, 2, 3, 4, 5, 6, 7, 8};
+  EXPECT_EQ(one_by_one({request_of(0, prompt, 2), request_of(1, prompt, 2)}, limits_of(1, 2, 4, 16, 8)).cached, 4);
+  EXPECT_EQ(one_by_one({request_of(0, prompt, 2), request_of(1, prompt, 2)}, limits_of(1, 2, 1, 16, 8)).cached, 7);
+}
+
+TEST(PrefixCacheTest, ARequestMayGoWithoutIt) {
+  std::vector<Request> requests;
+  for (int32_t sample = 0; sample < 3; ++sample) requests.push_back(request_of(sample, Tokens(20, 1), 2));
+  requests[1].takes_prefix = false;
+  EXPECT_EQ(one_by_one(requests, limits_of(1, 2, 4, 16, 8)).cached, 16);
+}
+
+// While a prompt is still fed, others that begin with the same tokens take the pages that are full.
+TEST(PrefixCacheTest, RunningSequencesShareTheirPrefix) {
+  std::vector<Request> requests;
+  for (int32_t sample = 0; sample < 4; ++sample) {
+    Tokens prompt(40, 2);
+    prompt.push_back(sample);
+    requests.push_back(request_of(sample, prompt, 4));
+  }
+  NotedRequests source(requests, {0, 1, 2, 2}, {-1, -1, -1, -1});
+  Simulation simulation(requests, limits_of(1, 4, 4, 30, 40));  // too few pages for four without sharing
+  simulation.run(source);
+  EXPECT_EQ(source.cached[0], 0);
+  for (int32_t sample = 1; sample < 4; ++sample) EXPECT_EQ(source.cached[sample], 40) << sample;
+  EXPECT_EQ(simulation.preemptions, 0);
+}
+
+// Pages that nobody uses give way before a sequence does.
+TEST(PrefixCacheTest, KeptPagesGoBeforeSequences) {
+  std::vector<Request> requests;
+  for (int32_t sample = 0; sample < 12; ++sample) requests.push_back(request_of(sample, Tokens(12, sample), 8));
+  for (int32_t sample = 12; sample < 14; ++sample) requests.push_back(request_of(sample, Tokens(12, 11), 8));
+  const Simulation simulation = one_by_one(requests, limits_of(1, 1, 4, 5, 8));  // a sequence alone takes all of them
+  EXPECT_EQ(simulation.preemptions, 0);
+  EXPECT_GE(simulation.cached, 2 * 8);
+}
+
+// Conversations of many turns and prompts that begin alike come, go and are taken back, with few pages.
+TEST(PrefixCacheTest, RandomConversations) {
+  std::mt19937 random(17);
+  const auto between = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  int64_t steps = 0, preemptions = 0, cached = 0, counted = 0, gone = 0;
+  for (int job = 0; job < 150; ++job) {
+    SCOPED_TRACE(job);
+    std::vector<Request> requests;
+    std::vector<int64_t> comes, leaves;
+    int64_t longest = 0;
+    const int64_t count = between(2, 40), page = between(1, 7);
+    for (int32_t sample = 0; sample < count; ++sample) {
+      Tokens prompt(static_cast<size_t>(between(0, 12)), static_cast<int32_t>(between(0, 1)));
+      if (sample > 0 && between(0, 3) > 0) {  // the next turn of a conversation, or another end of one
+        prompt = continued(requests[static_cast<size_t>(between(0, sample - 1))]);
+        prompt.resize(std::min<size_t>(prompt.size(), static_cast<size_t>(between(1, 80))));
+      }
+      for (int64_t more = between(1, 6); more > 0; --more) prompt.push_back(static_cast<int32_t>(between(0, 4)));
+      Request& request = requests.emplace_back(request_of(sample, prompt, between(1, 20)));
+      if (between(0, 3) == 0) request.rule.repetition_penalty = 2;
+      if (between(0, 9) == 0) request.takes_prefix = false;
+      comes.push_back((comes.empty() ? 0 : comes.back()) + between(0, 12));
+      leaves.push_back(between(0, 4) == 0 ? comes.back() + between(0, 30) : -1);
+      longest = std::max(longest, std::ssize(prompt) + request.max_new);
+    }
+    const int64_t slots = between(1, 8);
+    NotedRequests source(requests, comes, leaves);
+    Simulation simulation(requests, limits_of(between(1, 4), slots, page,
+                                              pages_for(longest, page) * between(2, 2 + slots) / 2, between(1, 40)));
+    simulation.run(source);
+    if (HasFailure()) return;
+    steps += simulation.steps;
+    preemptions += simulation.preemptions;
+    cached += simulation.cached;
+    counted += simulation.counted;
+    gone += std::ssize(source.gone);
+  }
+  EXPECT_GT(steps, 5000);
+  EXPECT_GT(preemptions, 50);
+  EXPECT_GT(cached, 5000);
+  EXPECT_GT(counted, 200);
+  EXPECT_GT(gone, 200);
+}
+
+}  // namespace
+}  // namespace lfm2::test
