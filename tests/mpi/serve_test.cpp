@@ -221,6 +221,20 @@ TEST_F(ServeTest, RoutesAndRefusals) {
   EXPECT_EQ(server_->wait().exit_code, 0);
 }
 
+// What has no time to end gets an error, and the server has still done what it was asked to.
+TEST_F(ServeTest, EndsWithinItsTime) {
+  start(4, {"--drain-seconds", "0"});
+  HttpClient stream(port_);
+  stream.send(http_request("POST", "/v1/completions",
+                           R"({"prompt": "In the", "max_tokens": 900, "ignore_eos": true, "n": 16, "stream": true})"));
+  while (metric("lfm2_num_requests_running") == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  server_->signal(SIGUSR1);
+  const HttpReply reply = stream.reply();
+  EXPECT_TRUE(reply.whole);
+  EXPECT_NE(reply.body.find("the server is ending"), std::string::npos) << reply.body.substr(0, 500);
+  EXPECT_EQ(server_->wait().exit_code, 0);
+}
+
 TEST_F(ServeTest, Keys) {
   write_bytes(folder_ / "keys", "first-key\n\nsecond-key\r\n");
   start(1, {"--api-key-file", folder_ / "keys"});
