@@ -126,7 +126,11 @@ http::Answer Api::figures() const {
 
 // On the server's thread.
 void Api::queue(Kind kind, http::Request&& request, http::Responder responder) {
-  if (live_.draining()) return void(responder.answer(busy_answer(true)));
+  if (live_.draining()) {
+    ++metrics_.requests_refused;
+    responder.answer(busy_answer(true));
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
     if (std::ssize(open_.unread) + std::ssize(open_.unread_large) < settings_.max_queue) {

@@ -24,8 +24,8 @@ int64_t raise_open_files() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
   const rlimit raised{.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
   if (limit.rlim_cur < limit.rlim_max && ::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
-  constexpr auto kMost = static_cast<rlim_t>(std::numeric_limits<int32_t>::max());  // RLIM_INFINITY among others
-  return static_cast<int64_t>(std::min(limit.rlim_cur, kMost)) - open_now();
+  constexpr auto kMaxFiles = static_cast<rlim_t>(std::numeric_limits<int32_t>::max());  // RLIM_INFINITY among others
+  return static_cast<int64_t>(std::min(limit.rlim_cur, kMaxFiles)) - open_now();
 }
 
 }  // namespace lfm2::serve

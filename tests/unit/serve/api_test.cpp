@@ -151,7 +151,10 @@ TEST_F(ApiTest, ClientsThatStayAndClientsThatGo) {
   for (int i = 0; i < 30; ++i) EXPECT_EQ(ask("GET", "/metrics").status, 200);
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(whole, 48);
-  for (int i = 0; i < 2000 && live_.running() + live_.waiting() > 0; ++i) std::this_thread::sleep_for(milliseconds(5));
+  const auto settled = [&] {  // a request counts as completed just behind its last byte
+    return live_.running() + live_.waiting() == 0 && metrics_.requests_completed == whole;
+  };
+  for (int i = 0; i < 2000 && !settled(); ++i) std::this_thread::sleep_for(milliseconds(5));
   EXPECT_EQ(live_.running() + live_.waiting(), 0);
   EXPECT_EQ(metrics_.requests_completed, 48);
   EXPECT_GT(metrics_.requests_aborted, 0);  // those that went before they were heard are not counted
@@ -183,6 +186,7 @@ TEST_F(ApiTest, WhatRunsAtTheEndGetsAnError) {
   live_.drain();
   EXPECT_EQ(ask("GET", "/health").status, 503);
   EXPECT_EQ(ask("POST", "/v1/completions", completion(1)).status, 503);
+  EXPECT_EQ(metrics_.requests_refused, 1);
   std::thread reader([&] {
     const HttpReply reply = stream.reply();
     EXPECT_EQ(reply.status, 200);
