@@ -39,6 +39,7 @@ class ServeTest : public testing::Test {
     server_->signal(SIGUSR1);
     Outcome outcome = server_->wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_LT(outcome.err.find("loading; http://"), outcome.err.find("serving on http://")) << outcome.err;
     server_.reset();
     return outcome;
   }
@@ -242,6 +243,15 @@ TEST_F(ServeTest, Keys) {
   EXPECT_EQ(ask("GET", "/v1/models", {}, "Authorization: Bearer first-ke\r\n").status, 401);
   EXPECT_EQ(ask("GET", "/v1/models", {}, "Authorization: Bearer second-key\r\n").status, 200);
   EXPECT_EQ(ask("GET", "/health").status, 200);
+  // A second server on this port ends before it loads anything, and leaves the address of nobody behind.
+  write_bytes(folder_ / "other", "http://127.0.0.1:1\n");
+  Arguments command = mpi_command(1, LFM2_STAGE_PROGRAM);
+  command.insert(command.end(), {"serve", "--weights", shards(1), "--port", std::to_string(port_), "--address-file",
+                                 folder_ / "other"});
+  const Outcome second = run_program(command);
+  EXPECT_EQ(second.exit_code, 69) << second.err;
+  EXPECT_NE(second.err.find("bind failed"), std::string::npos) << second.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
   end();
 }
 
