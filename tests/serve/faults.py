@@ -242,8 +242,9 @@ def test_senders(args):
         check(connections == args.senders + 1, f"{connections} connections")
         check(all(status == 408 for status in statuses), f"statuses {sorted(set(statuses))}")
         after = milliseconds(server)
-        for now, *others in zip(meanwhile, before, after):  # other work on the machine makes all of them slower
-            check(now < 1.5 * max(others) + 10, f"[/health, a text] in ms: {before} before, {meanwhile} meanwhile, {after} after")
+        # Other work on the machine slows texts down, which the ranks compute, much more than the server's thread.
+        for now, slack, *others in zip(meanwhile, (10, 250), before, after):
+            check(now < 1.5 * max(others) + slack, f"[/health, a text] in ms: {before} before, {meanwhile} meanwhile, {after} after")
         times = "; ".join(f"{what} {now:.2f} ms ({', '.join(f'{other:.2f}' for other in others)} without them)"
                           for what, now, *others in zip(("/health", "a text"), meanwhile, before, after))
         return f"{args.senders} connections; {times}; ends {sorted(set(statuses))}"
