@@ -14,7 +14,7 @@ struct LocalControlHub {
   std::mutex mutex;
   // [stages]: the steps that each stage has not received yet.
   std::vector<std::deque<std::vector<int32_t>>> steps;
-  std::deque<std::vector<int32_t>> tokens;
+  std::deque<std::vector<int32_t>> tokens, times;
   bool stop = false;
 };
 
@@ -32,6 +32,11 @@ class LocalControlLink : public ControlLink {
     hub_.tokens.push_back(words);
   }
   bool receive_tokens(std::vector<int32_t>& words) override { return take(hub_.tokens, words); }
+  void send_times(const std::vector<int32_t>& words) override {
+    const std::lock_guard lock(hub_.mutex);
+    hub_.times.push_back(words);
+  }
+  bool receive_times(std::vector<int32_t>& words) override { return take(hub_.times, words); }
   void ask_to_stop() override {
     const std::lock_guard lock(hub_.mutex);
     hub_.stop = true;

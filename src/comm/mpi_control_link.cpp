@@ -8,7 +8,7 @@
 namespace lfm2 {
 
 namespace {
-constexpr int kStepTag = 1, kTokensTag = 2, kStopTag = 3;
+constexpr int kStepTag = 1, kTokensTag = 2, kStopTag = 3, kTimesTag = 4;
 // When a link is destroyed, all its messages have been received, but MPI may have to be polled before it notices.
 constexpr std::chrono::seconds kMaxFarewell{1};
 }  // namespace
@@ -18,7 +18,8 @@ MpiControlLink::MpiControlLink(const MpiGroup& group)
       size_(group.size()),
       step_{0, kStepTag, {}},
       tokens_{group.size() - 1, kTokensTag, {}},
-      stop_{MPI_ANY_SOURCE, kStopTag, {}} {
+      stop_{MPI_ANY_SOURCE, kStopTag, {}},
+      times_{MPI_ANY_SOURCE, kTimesTag, {}} {
   MPI_CHECK(MPI_Comm_dup(group.comm(), &comm_));
 }
 
@@ -66,6 +67,8 @@ void MpiControlLink::send_step(const std::vector<int32_t>& words) { send(words, 
 bool MpiControlLink::receive_step(std::vector<int32_t>& words) { return receive(words, step_); }
 void MpiControlLink::send_tokens(const std::vector<int32_t>& words) { send(words, 0, 0, kTokensTag); }
 bool MpiControlLink::receive_tokens(std::vector<int32_t>& words) { return receive(words, tokens_); }
+void MpiControlLink::send_times(const std::vector<int32_t>& words) { send(words, 0, 0, kTimesTag); }
+bool MpiControlLink::receive_times(std::vector<int32_t>& words) { return receive(words, times_); }
 
 void MpiControlLink::ask_to_stop() { send({}, 0, 0, kStopTag); }
 

@@ -19,6 +19,8 @@ class MpiControlLink : public ControlLink {
   bool receive_step(std::vector<int32_t>& words) override;
   void send_tokens(const std::vector<int32_t>& words) override;
   bool receive_tokens(std::vector<int32_t>& words) override;
+  void send_times(const std::vector<int32_t>& words) override;
+  bool receive_times(std::vector<int32_t>& words) override;
   void ask_to_stop() override;
   bool asked_to_stop() override;
   void progress() override;
@@ -39,7 +41,7 @@ class MpiControlLink : public ControlLink {
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1;
   std::deque<Outgoing> outgoing_;
-  Incoming step_, tokens_, stop_;
+  Incoming step_, tokens_, stop_, times_;
 };
 
 }  // namespace lfm2

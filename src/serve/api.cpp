@@ -16,9 +16,11 @@ namespace lfm2::serve {
 
 namespace {
 
-constexpr std::chrono::milliseconds kLook{
-    50};                                       // how often the writer looks for clients that went and times that passed
-constexpr std::chrono::seconds kLastBytes{5};  // for the last bytes of answers, when the server ends
+// How often the writer looks for clients that went and times that passed.
+constexpr std::chrono::milliseconds kLook{50};
+// Larger bodies are read by a thread of their own: one of 16 MiB takes a second, and others need not wait for it.
+constexpr size_t kLargeBody = 256 << 10;
+constexpr size_t kMaxLoggedBytes = 64 << 10;  // of a body
 
 http::Answer json_answer(const OrderedJson& body) {
   return {.content_type = "application/json", .body = json_text(body)};
@@ -40,45 +42,20 @@ ToolTokens tool_tokens_of(const Tokenizer& tokenizer) {
   return tokens.end >= 0 ? tokens : ToolTokens{};
 }
 
-std::vector<std::string> open_paths() {
-  std::vector<std::string> paths = page_paths();
-  paths.emplace_back("/health");
-  return paths;
-}
-
-http::Limits http_limits(const ApiSettings& settings) {
-  http::Limits limits;
-  limits.max_body_bytes = settings.max_body_bytes;
-  limits.max_bodies_bytes = std::max(limits.max_bodies_bytes, 4 * settings.max_body_bytes);
-  limits.answer_time = std::chrono::seconds(60) + settings.request_timeout;
-  return limits;
-}
-
 }  // namespace
 
-Api::Api(ApiSettings settings, LiveRequests& live, Metrics& metrics)
+Api::Api(ApiSettings settings, LiveRequests& live, Metrics& metrics, Listener& listener)
     : settings_(std::move(settings)),
       live_(live),
       metrics_(metrics),
+      listener_(listener),
       tool_tokens_(tool_tokens_of(settings_.lines.text->tokenizer())),
-      started_(static_cast<int64_t>(std::time(nullptr))),
-      access_({.api_keys = settings_.api_keys, .open_paths = open_paths(), .own_names = {settings_.host}}) {
+      started_(static_cast<int64_t>(std::time(nullptr))) {
   add_routes();
-  http::Service service;
-  service.admit = [this](const http::Request& request) {
-    std::optional<http::Answer> refusal = access_.refusal(request);
-    return refusal ? refusal : router_.refusal(request);
-  };
-  service.handle = [this](http::Request&& request, http::Responder responder) {
-    router_.handle(std::move(request), std::move(responder));
-  };
-  if (settings_.access_log)
-    service.log = [this](const http::AccessRecord& record) { settings_.access_log(http::access_line(record)); };
-  server_ = std::make_unique<http::Server>(http_limits(settings_), std::move(service));
-  address_ = server_->listen(settings_.host, settings_.port);
-  reader_ = std::thread([this] { read_bodies(); });
+  reader_ = std::thread([this] { read_bodies(open_.unread); });
+  reader_of_large_ = std::thread([this] { read_bodies(open_.unread_large); });
   writer_ = std::thread([this] { write_answers(); });
-  server_->start();
+  listener_.serve(router_);
 }
 
 Api::~Api() {
@@ -88,10 +65,9 @@ Api::~Api() {
   }
   any_unread_.notify_all();
   reader_.join();
+  reader_of_large_.join();
   writer_.join();
-  server_->stop_accepting();
-  server_->wait_until_closed(kLastBytes);
-  server_->stop();
+  listener_.close();
 }
 
 void Api::add_routes() {
@@ -110,10 +86,7 @@ void Api::add_routes() {
   router_.add("GET", "/version", [this](http::Request&&, const http::Responder& responder) {
     responder.answer(json_answer({{"version", settings_.version}}));
   });
-  router_.add("GET", "/metrics", [this](http::Request&&, const http::Responder& responder) {
-    responder.answer({.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                      .body = metrics_.text(live_.running(), live_.waiting())});
-  });
+  now("/metrics", &Api::figures);
   for (const auto& [path, kind] : {std::pair{"/v1/completions", Kind::kCompletion},
                                    {"/v1/chat/completions", Kind::kChat},
                                    {"/tokenize", Kind::kTokenize},
@@ -143,14 +116,28 @@ http::Answer Api::tokenizer_info() const {
   return json_answer(info);
 }
 
+http::Answer Api::figures() const {
+  const LogWriter* log = listener_.log();
+  return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
+          .body = metrics_.text({.running = live_.running(),
+                                 .waiting = live_.waiting(),
+                                 .connections = static_cast<int64_t>(listener_.counts().connections),
+                                 .dropped_lines = static_cast<int64_t>(log != nullptr ? log->dropped() : 0)})};
+}
+
 // On the server's thread.
 void Api::queue(Kind kind, http::Request&& request, http::Responder responder) {
-  if (live_.draining()) return void(responder.answer(busy_answer(true)));
+  if (live_.draining()) {
+    ++metrics_.requests_refused;
+    responder.answer(busy_answer(true));
+    return;
+  }
   {
     const std::lock_guard lock(mutex_);
-    if (std::ssize(open_.unread) < settings_.max_queue) {
-      open_.unread.push_back({kind, std::move(request), std::move(responder)});
-      any_unread_.notify_one();
+    if (std::ssize(open_.unread) + std::ssize(open_.unread_large) < settings_.max_queue) {
+      std::deque<Unread>& unread = request.body.size() > kLargeBody ? open_.unread_large : open_.unread;
+      unread.push_back({kind, std::move(request), std::move(responder)});
+      any_unread_.notify_all();
       return;
     }
   }
@@ -158,19 +145,31 @@ void Api::queue(Kind kind, http::Request&& request, http::Responder responder) {
   responder.answer(busy_answer(false));
 }
 
-void Api::read_bodies() {
+void Api::read_bodies(std::deque<Unread>& unread) {
   while (true) {
     std::unique_lock lock(mutex_);
-    any_unread_.wait(lock, [&] { return open_.ends || !open_.unread.empty(); });
+    any_unread_.wait(lock, [&] { return open_.ends || !unread.empty(); });
     if (open_.ends) return;  // what was not read is answered by the server: nobody holds its responder any more
-    const Unread unread = std::move(open_.unread.front());
-    open_.unread.pop_front();
+    const Unread one = std::move(unread.front());
+    unread.pop_front();
     lock.unlock();
-    if (!unread.responder.gone()) read(unread);
+    if (one.responder.gone())
+      ++metrics_.requests_aborted;
+    else
+      read(one);
   }
 }
 
+void Api::log_body(const http::Request& request) const {
+  if (!settings_.log_requests || listener_.log() == nullptr) return;
+  listener_.log()->write(json_text(OrderedJson{{"id", request.id},
+                                               {"path", request.path},
+                                               {"body_bytes", request.body.size()},
+                                               {"body", request.body.substr(0, kMaxLoggedBytes)}}));
+}
+
 void Api::read(const Unread& unread) {
+  log_body(unread.request);
   try {
     switch (unread.kind) {
       case Kind::kTokenize:
@@ -185,7 +184,8 @@ void Api::read(const Unread& unread) {
   } catch (const Error& error) {
     ++metrics_.requests_failed;
     const bool own_fault = error.code() != ExitCode::kData;
-    unread.responder.answer(http::error_answer(own_fault ? 500 : 400, error.what()));
+    const std::string text = settings_.lines.text->without_folder(error.what());
+    unread.responder.answer(http::error_answer(own_fault ? 500 : 400, text));
   } catch (const std::exception& error) {
     ++metrics_.requests_failed;
     unread.responder.answer(http::error_answer(500, error.what()));

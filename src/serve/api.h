@@ -4,8 +4,6 @@
 
 #include <condition_variable>
 #include <deque>
-#include <filesystem>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -13,38 +11,31 @@
 #include <thread>
 
 #include "serve/answering.h"
-#include "serve/http/access_rules.h"
 #include "serve/http/router.h"
-#include "serve/http/server.h"
+#include "serve/listener.h"
 #include "serve/live_requests.h"
 
 namespace lfm2::serve {
 
 struct ApiSettings {
-  std::string host;
-  uint16_t port = 0;
   std::string model_name;
   std::string version;
-  std::vector<std::string> api_keys;
-  size_t max_body_bytes = 0;
   int64_t max_queue = 0;  // requests that wait, for their reading or for their turn
   std::chrono::seconds request_timeout{0};
-  RequestDefaults defaults;
+  RequestDefaults defaults = {};
   RequestLimits limits;
-  LineContext lines;  // `text` is set and outlives the Api
-  std::function<void(const std::string& line)> access_log = {};
+  LineContext lines;          // `text` is set and outlives the Api
+  bool log_requests = false;  // the log has the bodies of requests, texts and all
 };
 
 class Api {
  public:
-  // Answers from here on. `live` and `metrics` must outlive this. Error(kUnavailable) where the address cannot be had.
-  Api(ApiSettings settings, LiveRequests& live, Metrics& metrics);
+  // Answers the listener's requests from here on. All three must outlive this.
+  Api(ApiSettings settings, LiveRequests& live, Metrics& metrics, Listener& listener);
   Api(const Api&) = delete;
   Api& operator=(const Api&) = delete;
-  // Writes what was drawn, ends all other answers with an error, and closes all connections.
+  // Writes what was drawn, ends all other answers with an error, and closes the listener.
   ~Api();
-
-  const http::Address& address() const { return address_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -60,9 +51,11 @@ class Api {
   OrderedJson model() const;
   http::Answer health() const;
   http::Answer tokenizer_info() const;
+  http::Answer figures() const;
   void queue(Kind kind, http::Request&& request, http::Responder responder);
-  void read_bodies();
+  void read_bodies(std::deque<Unread>& unread);
   void read(const Unread& unread);
+  void log_body(const http::Request& request) const;
   void begin(const Unread& unread);
   http::Answer tokenize(std::string_view body) const;
   http::Answer detokenize(std::string_view body) const;
@@ -77,24 +70,22 @@ class Api {
   const ApiSettings settings_;
   LiveRequests& live_;
   Metrics& metrics_;
+  Listener& listener_;
   const ToolTokens tool_tokens_;
   const int64_t started_;  // seconds since 1970
-  http::AccessRules access_;
   http::Router router_;
 
   std::mutex mutex_;
   std::condition_variable any_unread_;
   struct {
-    std::deque<Unread> unread;
+    std::deque<Unread> unread, unread_large;
     std::map<int32_t, std::shared_ptr<Answering>> answering;  // by the first sample
     std::vector<int32_t> gone;                                // first samples
     int64_t answers = 0;
     bool ends = false;
   } open_;  // guarded by mutex_
 
-  std::unique_ptr<http::Server> server_;
-  http::Address address_;
-  std::thread reader_, writer_;
+  std::thread reader_, reader_of_large_, writer_;
 };
 
 }  // namespace lfm2::serve

@@ -4,8 +4,10 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lfm2::serve {
 
@@ -23,13 +25,37 @@ class Histogram {
   std::atomic<double> sum_ = 0;
 };
 
+// How long each stage of the pipeline was busy.
+class StageSeconds {
+ public:
+  // Since the generation began. A step counts once it has ended, so idle time is what was surely idle.
+  void set(int64_t stage, double busy, double total);
+  std::string text() const;
+
+ private:
+  struct One {
+    double busy = 0, idle = 0;
+  };
+  mutable std::mutex mutex_;
+  std::vector<One> stages_;  // guarded by mutex_
+};
+
+// What is true at the moment.
+struct Gauges {
+  int64_t running = 0, waiting = 0, connections = 0;
+  int64_t dropped_lines = 0;  // of the log, since the start
+};
+
 struct Metrics {
   std::atomic<int64_t> requests_completed = 0, requests_failed = 0, requests_aborted = 0, requests_refused = 0;
   std::atomic<int64_t> prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   // From adding a request to its start, to its first token; between two of its tokens; from its arrival to its end.
   Histogram queue_seconds, first_token_seconds, token_seconds, request_seconds;
 
-  std::string text(int64_t running, int64_t waiting) const;
+  StageSeconds stage_seconds;
+  std::atomic<int64_t> used_slots = 0, used_pages = 0;  // of the caches
+
+  std::string text(const Gauges& now) const;
 };
 
 }  // namespace lfm2::serve

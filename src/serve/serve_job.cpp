@@ -1,8 +1,11 @@
 #include "serve/serve_job.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 
 #include "serve/api.h"
+#include "serve/open_files.h"
 #include "stage/support/checked_file.h"
 #include "stage/support/stop.h"
 #include "stage/version.h"
@@ -15,6 +18,8 @@ constexpr int64_t kCpuSequences = 32, kCudaSequences = 256;  // at a time, unles
 constexpr int64_t kUsualLength = 4096;  // on CPUs, whose memory is not ours alone: so much for each sequence
 constexpr int64_t kMaxEdits = 1280;     // of one request: biases, and tokens that end its text
 constexpr uint64_t kMaxKeyBytes = 1 << 16;
+constexpr int64_t kMaxConnections = 1024;
+constexpr int64_t kOtherFiles = 128;  // that libraries may open while the server runs
 
 // One key a line.
 std::vector<std::string> read_keys(const std::filesystem::path& path) {
@@ -44,19 +49,31 @@ void write_address(const std::filesystem::path& path, const http::Address& addre
   file.commit();
 }
 
-void print_line(std::FILE* file, const std::string& line) {
-  fmt::print(file, "{}\n", line);
-  std::fflush(file);
+// A file of an earlier run must not name a server that is gone.
+void remove_address(const std::filesystem::path& path) {
+  if (path.empty()) return;
+  check_output_place(path);
+  std::error_code ignored;  // what cannot be removed cannot be replaced later, which is an error then
+  if (std::filesystem::is_regular_file(path)) std::filesystem::remove(path, ignored);
+}
+
+void print_line(const std::string& line) { fmt::print(stderr, "lfm2_stage: {}\n", line); }
+
+size_t max_connections() {
+  const int64_t files = raise_open_files(), left = files - kOtherFiles;
+  if (left < 1)
+    throw Error(ExitCode::kUnavailable,
+                fmt::format("{} more files may be open, expected more than {}: raise ulimit -n", files, kOtherFiles));
+  if (left < kMaxConnections)
+    print_line(fmt::format("at most {} connections at a time, as {} more files may be open (ulimit -n)", left, files));
+  return static_cast<size_t>(std::min(left, kMaxConnections));
 }
 
 // The requests of clients, and the server that they come from: it lives as long as the generation takes requests.
 class ServedRequests : public RequestSource {
  public:
-  ServedRequests(const ServeOptions& options, ApiSettings settings)
-      : live_(settings.max_queue, metrics_), api_(std::make_unique<Api>(std::move(settings), live_, metrics_)) {
-    write_address(options.address_file, api_->address());
-    print_line(stderr, fmt::format("lfm2_stage: serving on http://{}", api_->address().text()));
-  }
+  ServedRequests(ApiSettings settings, Listener& listener)
+      : live_(settings.max_queue, metrics_), api_(std::move(settings), live_, metrics_, listener) {}
 
   int64_t waiting() const override { return live_.waiting(); }
   std::optional<Request> next() override { return live_.next(); }
@@ -64,17 +81,24 @@ class ServedRequests : public RequestSource {
   std::vector<int32_t> taken_back() override {
     if (stop_requested() && !live_.draining()) {
       live_.drain();
-      print_line(stderr, fmt::format("lfm2_stage: ending: {} requests run, {} wait", live_.running(), live_.waiting()));
+      print_line(fmt::format("ending: {} requests run, {} wait", live_.running(), live_.waiting()));
     }
     return live_.taken_back();
   }
   void begun(int32_t sample, int64_t cached) override { live_.begun(sample, cached); }
   void drawn(int32_t sample, const DrawnToken& token) override { live_.drawn(sample, token); }
+  void stage_seconds(int64_t stage, double busy, double total) override {
+    metrics_.stage_seconds.set(stage, busy, total);
+  }
+  void caches(int64_t used_slots, int64_t used_pages) override {
+    metrics_.used_slots = used_slots;
+    metrics_.used_pages = used_pages;
+  }
 
  private:
   Metrics metrics_;
   LiveRequests live_;
-  std::unique_ptr<Api> api_;
+  Api api_;
 };
 
 }  // namespace
@@ -107,24 +131,40 @@ std::string ServeJob::model_name() const {
   return (folder.has_filename() ? folder : folder.parent_path()).filename();
 }
 
+// The port is open while the weights are loaded: whoever looks at /health learns that the server comes.
+void ServeJob::before_loading() {
+  if (!is_first()) return;
+  const ServeOptions& serve = *options_.serve;
+  remove_address(serve.address_file);
+  if (!options_.quiet) log_ = std::make_unique<LogWriter>(STDOUT_FILENO);
+  listener_ =
+      std::make_unique<Listener>(ListenerSettings{.host = serve.host,
+                                                  .port = static_cast<uint16_t>(serve.port),
+                                                  .api_keys = read_keys(serve.api_key_file),
+                                                  .max_body_bytes = static_cast<size_t>(serve.max_body),
+                                                  .request_timeout = std::chrono::seconds(serve.request_timeout),
+                                                  .max_connections = max_connections()},
+                                 log_.get());
+  print_line(fmt::format("loading; http://{} answers with 503 meanwhile", listener_->address().text()));
+}
+
 std::unique_ptr<RequestSource> ServeJob::make_requests() const {
   if (!is_first()) return nullptr;
   const ServeOptions& serve = *options_.serve;
   ApiSettings settings{
-      .host = serve.host,
-      .port = static_cast<uint16_t>(serve.port),
       .model_name = model_name(),
       .version = kVersionText,
-      .api_keys = read_keys(serve.api_key_file),
-      .max_body_bytes = static_cast<size_t>(serve.max_body),
       .max_queue = serve.max_queue,
       .request_timeout = std::chrono::seconds(serve.request_timeout),
       .defaults = defaults(),
       .limits = {.max_prompt_tokens = std::min(positions(), max_length()), .max_edits = kMaxEdits},
       .lines = {
           .vocab = config().vocab, .max_positions = config().max_positions, .text = &text_.model(), .continues = true}};
-  if (!options_.quiet) settings.access_log = [](const std::string& line) { print_line(stdout, line); };
-  return std::make_unique<ServedRequests>(serve, std::move(settings));
+  settings.log_requests = serve.log_requests;
+  auto requests = std::make_unique<ServedRequests>(std::move(settings), *listener_);
+  write_address(serve.address_file, listener_->address());
+  print_line(fmt::format("serving on http://{}", listener_->address().text()));
+  return requests;
 }
 
 // Asked to end, the server lets its requests run for some time. The first stage decides for all.
@@ -137,6 +177,17 @@ std::function<bool()> ServeJob::stop_when() const {
     if (!asked) asked = Clock::now();
     return Clock::now() - *asked > seconds;
   };
+}
+
+void ServeJob::end_runs() {
+  listener_.reset();
+  log_.reset();  // with what it holds back: the end table comes behind it
+}
+
+// A server that was asked to end has done so, whatever it did not come to: there is nothing to resume.
+ExitCode ServeJob::finish_stopped() {
+  world_.barrier(load_timeout(), "stopped");
+  return ExitCode::kOk;
 }
 
 std::unique_ptr<Job> make_serve_job(const Options& options, MpiWorld& world, JobText text) {

@@ -24,8 +24,15 @@ TextModel TextModel::open(const std::filesystem::path& path) {
   const std::filesystem::path file = is_folder ? path / "tokenizer.json" : path;
   const std::filesystem::path folder = is_folder ? path : std::filesystem::absolute(path).parent_path();
   TextModel model(read_text_file(file, kMaxTokenizerBytes), file.string());
+  model.folder_ = folder.string();
   model.read_templates(folder);
   return model;
+}
+
+std::string TextModel::without_folder(std::string text) const {
+  for (const std::string& name : {(std::filesystem::path(folder_) / "").string(), folder_ + ": "})
+    for (size_t at = 0; (at = text.find(name, at)) != std::string::npos;) text.erase(at, name.size());
+  return text;
 }
 
 void TextModel::read_templates(const std::filesystem::path& folder) {

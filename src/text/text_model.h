@@ -29,6 +29,8 @@ class TextModel {
   std::string chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,
                         std::time_t now) const;
   const SpecialTokens& special_tokens() const { return special_; }
+  // The text of an error without the name of the model's folder: for those who need not know where it lies.
+  std::string without_folder(std::string text) const;
   // Everything that ids depend on: of tokenizer.json and the templates.
   const std::string& checksum() const { return checksum_; }
   const std::string& tokenizer_json() const { return tokenizer_json_; }  // for a rank that only decodes
@@ -41,6 +43,7 @@ class TextModel {
   TextModel(std::string json, const std::string& what);
   void read_templates(const std::filesystem::path& folder);
 
+  std::string folder_;
   std::string tokenizer_json_;
   Tokenizer tokenizer_;
   Template standard_, with_tools_;

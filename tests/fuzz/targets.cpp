@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fuzz/http_target.h"
+#include "fuzz/request_targets.h"
 #include "kernels/error.h"
 #include "kernels/thread_pool.h"
 #include "stage/hdf5/h5_scan.h"
@@ -418,6 +419,8 @@ constexpr std::array kTargets = {
     Target{"tokenizer_text", tokenizer_text},
     Target{"chat_template", chat_template},
     Target{"http", http_connection},
+    Target{"openai_request", openai_request},
+    Target{"tool_calls", tool_calls},
 };
 
 }  // namespace

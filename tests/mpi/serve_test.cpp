@@ -40,6 +40,7 @@ class ServeTest : public testing::Test {
     server_->signal(SIGUSR1);
     Outcome outcome = server_->wait();
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_LT(outcome.err.find("loading; http://"), outcome.err.find("serving on http://")) << outcome.err;
     server_.reset();
     return outcome;
   }
@@ -339,6 +340,20 @@ TEST_F(ServeTest, RoutesAndRefusals) {
   EXPECT_EQ(server_->wait().exit_code, 0);
 }
 
+// What has no time to end gets an error, and the server has still done what it was asked to.
+TEST_F(ServeTest, EndsWithinItsTime) {
+  start(4, {"--drain-seconds", "0"});
+  HttpClient stream(port_);
+  stream.send(http_request("POST", "/v1/completions",
+                           R"({"prompt": "In the", "max_tokens": 900, "ignore_eos": true, "n": 16, "stream": true})"));
+  while (metric("lfm2_num_requests_running") == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  server_->signal(SIGUSR1);
+  const HttpReply reply = stream.reply();
+  EXPECT_TRUE(reply.whole);
+  EXPECT_NE(reply.body.find("the server is ending"), std::string::npos) << reply.body.substr(0, 500);
+  EXPECT_EQ(server_->wait().exit_code, 0);
+}
+
 TEST_F(ServeTest, Keys) {
   write_bytes(folder_ / "keys", "first-key\n\nsecond-key\r\n");
   start(1, {"--api-key-file", folder_ / "keys"});
@@ -346,6 +361,15 @@ TEST_F(ServeTest, Keys) {
   EXPECT_EQ(ask("GET", "/v1/models", {}, "Authorization: Bearer first-ke\r\n").status, 401);
   EXPECT_EQ(ask("GET", "/v1/models", {}, "Authorization: Bearer second-key\r\n").status, 200);
   EXPECT_EQ(ask("GET", "/health").status, 200);
+  // A second server on this port ends before it loads anything, and leaves the address of nobody behind.
+  write_bytes(folder_ / "other", "http://127.0.0.1:1\n");
+  Arguments command = mpi_command(1, LFM2_STAGE_PROGRAM);
+  command.insert(command.end(), {"serve", "--weights", shards(1), "--port", std::to_string(port_), "--address-file",
+                                 folder_ / "other"});
+  const Outcome second = run_program(command);
+  EXPECT_EQ(second.exit_code, 69) << second.err;
+  EXPECT_NE(second.err.find("bind failed"), std::string::npos) << second.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
   end();
 }
 

@@ -14,6 +14,7 @@
 
 #include "serve/http/router.h"
 #include "serve/http/server.h"
+#include "support/http_names.h"
 
 namespace lfm2::test {
 
@@ -22,7 +23,6 @@ inline constexpr std::chrono::milliseconds kPatience{30'000};
 // Whether it becomes true within the patience.
 template <class F>
 bool soon(F&& true_now, std::chrono::milliseconds patience = kPatience) {
-  using Clock = std::chrono::steady_clock;
   for (const auto end = Clock::now() + patience; Clock::now() < end;
        std::this_thread::sleep_for(std::chrono::milliseconds(2)))
     if (true_now()) return true;

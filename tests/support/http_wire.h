@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "serve/http/connection.h"
+#include "support/http_names.h"
 
 namespace lfm2::test {
 

@@ -2,6 +2,8 @@
 #include "stage/generation/generator.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <thread>
 
 namespace lfm2 {
@@ -15,6 +17,25 @@ constexpr double kEagerSeconds = 0.02;
 // it sends an empty step, so that no watchdog takes the silence for a stall.
 constexpr auto kIdleNap = std::chrono::microseconds(200);
 constexpr double kIdleWord = 0.1;
+
+// A stage's times as words of a control message.
+struct TimesMessage {
+  int64_t stage = 0;
+  double busy = 0, total = 0;
+};
+using TimesWords = std::array<int32_t, sizeof(TimesMessage) / sizeof(int32_t)>;
+
+std::vector<int32_t> words_of_times(const TimesMessage& times) {
+  const auto words = std::bit_cast<TimesWords>(times);
+  return {words.begin(), words.end()};
+}
+
+TimesMessage times_of_words(const std::vector<int32_t>& words) {
+  TimesWords all{};
+  expect(words.size() == all.size(), "Generator: times of another size");
+  std::copy(words.begin(), words.end(), all.begin());
+  return std::bit_cast<TimesMessage>(all);
+}
 
 }  // namespace
 
@@ -53,11 +74,28 @@ void Generator::idle() {
   links_.watchdog.pulse();
   links_.watchdog.check();
   run_.pass_on_stop();
+  share_times();
   if (const double now = steady_seconds(); now - first_->last_message >= kIdleWord) {
     links_.control->send_step(to_words({}));
     first_->last_message = now;
   }
   std::this_thread::sleep_for(kIdleNap);
+}
+
+// The other stages tell the first one, and that the source of requests. What comes late is told the next time.
+void Generator::share_times() {
+  const double now = steady_seconds();
+  if (plan_.times_interval == 0 || now - times_shared_ < plan_.times_interval) return;
+  times_shared_ = now;
+  run_.collect_times();
+  const TimesMessage own{links_.index, run_.busy_so_far(), run_.total_so_far()};
+  if (!first_) return links_.control->send_times(words_of_times(own));
+  first_->requests.stage_seconds(own.stage, own.busy, own.total);
+  for (std::vector<int32_t> words; links_.control->receive_times(words);) {
+    const TimesMessage times = times_of_words(words);
+    first_->requests.stage_seconds(times.stage, times.busy, times.total);
+  }
+  first_->requests.caches(table_->used_slots(), plan_.limits.caches.pages - table_->free_pages());
 }
 
 Step Generator::receive_step() {
@@ -165,7 +203,7 @@ void Generator::run(RequestSource* requests, const std::vector<CompletionConsume
   table_.emplace(plan_.limits.caches);
   if (links_.stage.last()) completions_.emplace(consumers, token_text);
   if (links_.stage.first())
-    first_.emplace(First{Scheduler(*requests, plan_.limits),
+    first_.emplace(First{*requests, Scheduler(*requests, plan_.limits),
                          std::vector<double>(static_cast<size_t>(plan_.limits.caches.slots), 0), steady_seconds()});
   StepArrays arrays;
   while (true) {
@@ -174,6 +212,7 @@ void Generator::run(RequestSource* requests, const std::vector<CompletionConsume
     if (completions_) completions_->apply(scheduled.step);
     table_->apply(scheduled.step, plan_.table_width(), arrays);
     if (!scheduled.step.entries.empty()) run_step(scheduled, arrays);
+    share_times();
   }
   for (int64_t step = counts_.steps; step < counts_.steps + kBuffers; ++step)
     wait_for_free_buffer(static_cast<int>(step % kBuffers), step - kBuffers);

@@ -68,6 +68,7 @@ class Generator {
   };
   // What only the first stage has.
   struct First {
+    RequestSource& requests;
     Scheduler scheduler;
     // [slots]: the time of each sequence's newest token or, before that, of its admission.
     std::vector<double> token_time;
@@ -79,6 +80,7 @@ class Generator {
   bool take_tokens();
   void wait_for_tokens();
   void idle();
+  void share_times();
   void run_step(const ScheduledStep& scheduled, StepArrays& arrays);
   void wait_for_free_buffer(int buffer, int64_t previous);
   bool is_unread(int buffer) const;
@@ -95,6 +97,7 @@ class Generator {
   std::deque<Unread> unread_;                   // last stage, in the order of the steps
   std::function<void(int64_t)> on_tokens_;
   bool finished_ = false;
+  double times_shared_ = 0;  // when
   GenerationCounts counts_;
   GenerationTimes generation_times_;
   StageRun run_;

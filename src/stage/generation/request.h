@@ -66,6 +66,10 @@ class RequestSource {
   virtual void begun(int32_t, int64_t) {}
   // Called with each token that was drawn for a sample, unless the sample was taken back.
   virtual void drawn(int32_t, const DrawnToken&) {}
+  // Called now and then, as GenerationPlan says: the seconds that a stage was busy since the run began, of how many;
+  // and how many sequence slots and pages of the caches are taken.
+  virtual void stage_seconds(int64_t /*stage*/, double /*busy*/, double /*total*/) {}
+  virtual void caches(int64_t /*used_slots*/, int64_t /*used_pages*/) {}
 };
 
 }  // namespace lfm2

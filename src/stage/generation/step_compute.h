@@ -23,6 +23,7 @@ struct GenerationPlan {
   bool counts = false;
   int64_t edits = 0;
   ScheduleLimits limits;
+  double times_interval = 0;  // seconds after which the source of requests is told the stages' times again; 0: never
 
   int64_t max_tokens() const { return limits.max_sequences + limits.prompt_tokens; }  // tokens of the largest step
   bool adjusts() const { return counts || edits > 0; }

@@ -182,6 +182,7 @@ JobOutput& GenerationJob::resume_output_file(Unfinished& begun) {
 void GenerationJob::plan() {
   const GenerationOptions& wanted = options_.generation;
   plan_.top_k = max_likeliest();
+  plan_.times_interval = times_interval();
   const int64_t stages = pipeline_ranks_->size();
   const int64_t at_a_time = wanted.max_sequences > 0 ? wanted.max_sequences : kMaxSequencesInStep * stages;
   ScheduleLimits& limits = plan_.limits;

@@ -37,6 +37,8 @@ class GenerationJob : public Job {
   virtual std::unique_ptr<RequestSource> make_requests() const;  // null on other stages than the first
   // How many of the likeliest tokens any request may name beside each.
   virtual int64_t max_likeliest() const { return options_.results.top_k; }
+  // How often the source of requests is told the stages' times: see GenerationPlan.
+  virtual double times_interval() const { return 0; }
   // Says, on each rank, when a run that has not ended is to stop.
   virtual std::function<bool()> stop_when() const;
   RequestDefaults defaults() const;

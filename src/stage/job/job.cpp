@@ -73,6 +73,7 @@ ExitCode Job::run() {
   choose_cut();
   check_memory();
   if (is_stopped_before_loading()) return finish_stopped();
+  before_loading();
   load_weights();
   enter({.phase = Phase::kPrepare, .limit_seconds = load_timeout()});
   world_.barrier(load_timeout(), "weights loaded");

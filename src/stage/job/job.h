@@ -56,6 +56,7 @@ class Job {
   virtual void plan() = 0;                                       // chooses sizes, before anything is loaded; collective
   virtual std::vector<double> layer_seconds() const = 0;         // for --balance: an estimate for each layer
   virtual Portion portion() const = 0;
+  virtual void before_loading() {}        // once everything is checked that can be checked before
   virtual void open() = 0;                // makes engine and output, once the weights are loaded; collective
   virtual bool run_once() = 0;            // false: a signal stopped the run
   virtual void end_runs() {}              // collective
@@ -125,7 +126,7 @@ class Job {
   StageReport stage_report() const;
   bool write_report(const std::vector<std::string>& stages) const;
   ExitCode finish_without_run();
-  ExitCode finish_stopped();
+  virtual ExitCode finish_stopped();
   void enter(const Place& place) const;
 
   std::string identity_;

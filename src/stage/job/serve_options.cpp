@@ -11,7 +11,8 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
   constexpr int64_t kMaxSeconds = 86400 * 30;
   app.add_option("--host", options.host, "Address or name to listen on")->capture_default_str();
   add_number(app, "--port", options.port, "Port to listen on; 0: any free one", 0, 65535)->capture_default_str();
-  app.add_option("--address-file", options.address_file, "File for the address, written once the server answers")
+  app.add_option("--address-file", options.address_file,
+                 "File for the address, written once the weights are loaded; an older one is removed before")
       ->type_name("FILE");
   app.add_option("--api-key-file", options.api_key_file,
                  "File of keys, one a line, of which a client must send one; without it only programs of this machine "
@@ -33,6 +34,8 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
   add_number(app, "--drain-seconds", options.drain_seconds,
              "Seconds that running requests have to end once USR1 or TERM has come", 0, kMaxSeconds)
       ->capture_default_str();
+  app.add_flag("--log-requests", options.log_requests,
+               "Log what clients send, texts and all, and not only that they do");
 }
 
 }  // namespace lfm2

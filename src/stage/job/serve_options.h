@@ -22,6 +22,7 @@ struct ServeOptions {
   int64_t max_length = 0;  // tokens of a prompt and its answer; 0: as many as the model has positions
   bool prefix_cache = true;
   int64_t request_timeout = 600, drain_seconds = 30;  // seconds
+  bool log_requests = false;
 };
 
 void add_serve_options(CLI::App& app, ServeOptions& options);

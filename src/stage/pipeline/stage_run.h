@@ -98,6 +98,8 @@ class StageRun {
   }
 
   StageTimes times() const { return times_; }
+  double busy_so_far() const { return times_.busy; }  // of the current run
+  double total_so_far() const { return steady_seconds() - start_; }
   const std::vector<TraceEvent>& trace() const { return trace_; }  // empty unless traced
 
  private:

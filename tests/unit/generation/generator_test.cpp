@@ -29,11 +29,21 @@ class Collected : public CompletionConsumer {
   std::map<int64_t, Completion> all;
 };
 
-// Adds up what the prefix cache had.
-struct NotedRequests : SampleRequests {
+// Remembers what it is told of the stages and the caches.
+class ToldRequests : public SampleRequests {
+ public:
   using SampleRequests::SampleRequests;
-  void begun(int32_t, int64_t tokens) override { cached += tokens; }
-  int64_t cached = 0;
+  void stage_seconds(int64_t stage, double busy, double total) override {
+    EXPECT_LE(busy, total);
+    busy_of[stage] = busy;
+  }
+  void caches(int64_t used_slots, int64_t used_pages) override {
+    most_slots = std::max(most_slots, used_slots);
+    most_pages = std::max(most_pages, used_pages);
+  }
+  void begun(int32_t, int64_t tokens) override { cached += tokens; }  // that the prefix cache had
+  std::map<int64_t, double> busy_of;
+  int64_t most_slots = 0, most_pages = 0, cached = 0;
 };
 
 struct Settings {
@@ -46,6 +56,7 @@ struct Settings {
   std::vector<std::string> stop{};
   TokenText token_text{};
   bool keeps_prefixes = false;
+  double times_interval = 0;
 };
 
 std::map<int64_t, Completion> generate(const std::string& golden_case, const Samples& samples, const Settings& settings,
@@ -55,7 +66,7 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
   const Request each{
       .max_new = settings.max_new, .rule = settings.rule, .eos_tokens = settings.eos_tokens, .stop = settings.stop};
   const RequestDefaults defaults{.of_ids = each, .of_text = each};
-  GenerationPlan plan{.top_k = settings.top_k, .limits = {}};
+  GenerationPlan plan{.top_k = settings.top_k, .limits = {}, .times_interval = settings.times_interval};
   const auto note = [&](const Request& request) {
     plan.counts |= request.rule.counts();
     plan.edits = std::max(plan.edits, static_cast<int64_t>(edits_of(request).size()));
@@ -97,11 +108,17 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
                              .stages = settings.stages,
                              .watchdog = watchdog},
                             plan, settings.compute);
-        NotedRequests requests(samples, {0, samples.count()}, defaults, config.max_positions);
+        ToldRequests requests(samples, {0, samples.count()}, defaults, config.max_positions);
         generator.run(
             rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {}, {}, settings.token_text);
         EXPECT_EQ(generator.used_slots(), 0);
         EXPECT_EQ(generator.free_pages(), plan.limits.caches.pages);
+        if (rank == 0 && plan.times_interval > 0) {
+          EXPECT_EQ(std::ssize(requests.busy_of), settings.stages);
+          for (const auto& [stage, busy] : requests.busy_of) EXPECT_GT(busy, 0) << stage;
+          EXPECT_EQ(requests.most_slots, slots);
+          EXPECT_GE(requests.most_pages, slots);
+        }
         if (rank == 0 && preemptions != nullptr) *preemptions = generator.counts().preemptions;
         if (rank == 0 && cached != nullptr) *cached = requests.cached;
       } catch (...) {
@@ -121,6 +138,12 @@ Samples golden_prompts(const std::string& golden_case) {
 
 std::vector<int32_t> tokens_of(const std::map<int64_t, Completion>& completions, int64_t sample) {
   return completions.at(sample).token_ids;
+}
+
+TEST(GeneratorTimesTest, AreToldToTheSourceOfRequests) {
+  const Samples prompts = golden_prompts("tiny-moe");
+  for (const int64_t stages : {1, 4})
+    generate("tiny-moe", prompts, {.stages = stages, .slots = 2, .max_new = 20, .times_interval = 1e-6});
 }
 
 class GeneratorTest : public testing::TestWithParam<std::string> {};

@@ -106,7 +106,7 @@ TEST(MetricsTest, AreReadByPrometheus) {
   metrics.first_token_seconds.observe(0.003);
   metrics.first_token_seconds.observe(1000);
   metrics.requests_completed = 2;
-  const std::string text = metrics.text(3, 4);
+  const std::string text = metrics.text({.running = 3, .waiting = 4});
   for (const char* line :
        {"lfm2_num_requests_running 3\n", "lfm2_num_requests_waiting 4\n",
         "lfm2_requests_total{result=\"completed\"} 2\n", "lfm2_time_to_first_token_seconds_bucket{le=\"0.0025\"} 0\n",

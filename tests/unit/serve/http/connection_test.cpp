@@ -11,14 +11,6 @@
 namespace lfm2::test {
 namespace {
 
-using http::Answer;
-using http::Gone;
-using http::Limits;
-using http::Request;
-using http::Responder;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-
 TEST(HttpConnectionTest, AnswersAndStays) {
   HttpWire wire(echo());
   const std::string first = wire.feed(http_request("POST", "/a/b?c=d&e", "body"));

@@ -10,10 +10,6 @@
 namespace lfm2::test {
 namespace {
 
-using http::Limits;
-using http::Request;
-using http::Responder;
-
 // What is answered first; the same for the bytes at once and one by one.
 std::string first_answer(std::string_view bytes, const Limits& limits = {}) {
   std::string answers[2];

@@ -13,12 +13,6 @@
 namespace lfm2::test {
 namespace {
 
-using http::Gone;
-using http::Responder;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using Clock = std::chrono::steady_clock;
-
 class RudeClientsTest : public HttpServerTest {};
 
 TEST_F(RudeClientsTest, AQueuedRequestHearsThatItsClientIsGone) {

@@ -16,15 +16,6 @@
 namespace lfm2::test {
 namespace {
 
-using http::Answer;
-using http::Gone;
-using http::Limits;
-using http::Request;
-using http::Responder;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using Clock = std::chrono::steady_clock;
-
 TEST_F(HttpServerTest, AnswersOnOneConnection) {
   HttpClient client(start());
   for (int i = 0; i < 3; ++i) {

@@ -1,0 +1,63 @@
+#include "serve/listener.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "serve/page/page.h"
+#include "stage/support/json.h"
+
+namespace lfm2::serve {
+
+namespace {
+
+constexpr std::chrono::seconds kLastBytes{5};  // for the last bytes of answers, when the server ends
+
+http::Limits http_limits(const ListenerSettings& settings) {
+  http::Limits limits;
+  limits.max_body_bytes = settings.max_body_bytes;
+  limits.max_bodies_bytes = std::max(limits.max_bodies_bytes, 4 * settings.max_body_bytes);
+  limits.answer_time = std::chrono::seconds(60) + settings.request_timeout;
+  limits.max_connections = settings.max_connections;
+  return limits;
+}
+
+std::vector<std::string> open_paths() {
+  std::vector<std::string> paths = page_paths();
+  paths.emplace_back("/health");
+  return paths;
+}
+
+}  // namespace
+
+Listener::Listener(const ListenerSettings& settings, LogWriter* log)
+    : log_(log),
+      access_({.api_keys = settings.api_keys, .open_paths = open_paths(), .own_names = {settings.host}}),
+      server_(http_limits(settings), service()) {
+  address_ = server_.listen(settings.host, settings.port);
+  server_.start();
+}
+
+http::Service Listener::service() {
+  http::Service service;
+  service.admit = [this](const http::Request& request) -> std::optional<http::Answer> {
+    if (std::optional<http::Answer> refusal = access_.refusal(request)) return refusal;
+    if (const http::Router* router = router_) return router->refusal(request);
+    return http::error_answer(503, "loading: the weights are not there yet", {{"Retry-After", "5"}});
+  };
+  service.handle = [this](http::Request&& request, http::Responder responder) {
+    router_.load()->handle(std::move(request), std::move(responder));
+  };
+  if (log_ != nullptr) {
+    service.log = [this](const http::AccessRecord& record) { log_->write(http::access_line(record)); };
+    service.report = [this](const std::string& text) { log_->write(json_text(OrderedJson{{"error", text}})); };
+  }
+  return service;
+}
+
+void Listener::close() {
+  server_.stop_accepting();
+  server_.wait_until_closed(kLastBytes);
+  server_.stop();
+}
+
+}  // namespace lfm2::serve

@@ -1,0 +1,54 @@
+// The server's port, from before the weights are loaded until the last answer. Until there is somebody who answers,
+// it says 503 to all whom it would not refuse anyway.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "serve/http/access_rules.h"
+#include "serve/http/router.h"
+#include "serve/http/server.h"
+#include "serve/log_writer.h"
+
+namespace lfm2::serve {
+
+struct ListenerSettings {
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;
+  std::vector<std::string> api_keys = {};
+  size_t max_body_bytes = size_t{16} << 20;
+  std::chrono::seconds request_timeout{600};
+  size_t max_connections = 1024;
+};
+
+class Listener {
+ public:
+  // Answers from here on. The log, which may be null, must outlive this. Error(kUnavailable) where the address cannot
+  // be had.
+  Listener(const ListenerSettings& settings, LogWriter* log);
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+  ~Listener() { close(); }
+
+  const http::Address& address() const { return address_; }
+  LogWriter* log() const { return log_; }
+  // From now on the router takes the requests. It must live until close().
+  void serve(const http::Router& router) { router_ = &router; }
+  // Takes no more requests, leaves the answers some seconds to reach their clients, and ends all connections.
+  void close();
+  http::Counts counts() const { return server_.counts(); }
+
+ private:
+  http::Service service();
+
+  LogWriter* const log_;
+  const http::AccessRules access_;
+  std::atomic<const http::Router*> router_ = nullptr;
+  http::Server server_;
+  http::Address address_;
+};
+
+}  // namespace lfm2::serve

@@ -1,0 +1,88 @@
+// Bodies of the server's requests, and the texts in which a model calls tools.
+#include "fuzz/request_targets.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "kernels/error.h"
+#include "serve/openai_request.h"
+#include "serve/tool_calls.h"
+#include "stage/support/json.h"
+#include "text/text_model.h"
+
+namespace lfm2::fuzz {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxTokens = 500;
+
+void require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "%s\n", what);
+  std::abort();
+}
+
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// The tokenizer of the corpus with a template.
+TextModel small_model() {
+  std::string folder = (fs::temp_directory_path() / "lfm2-fuzz-XXXXXX").string();
+  require(mkdtemp(folder.data()) != nullptr, "no folder");
+  fs::copy_file(fs::path(LFM2_FUZZ_CORPUS_DIR) / "tokenizer_json/small", fs::path(folder) / "tokenizer.json");
+  std::ofstream(fs::path(folder) / "chat_template.jinja")
+      << "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools | tojson }}";
+  TextModel model = TextModel::open(folder);
+  fs::remove_all(folder);
+  return model;
+}
+
+void check(const serve::OpenAiRequest& whole, const serve::RequestLimits& limits, int64_t vocab) {
+  require(!whole.requests.empty() && std::ssize(whole.requests) <= limits.max_requests, "a number of requests");
+  require(whole.choices >= 1 && std::ssize(whole.requests) % whole.choices == 0, "a number of choices");
+  require(whole.prompts.empty() || std::ssize(whole.prompts) * whole.choices == std::ssize(whole.requests), "echoes");
+  for (const Request& request : whole.requests) {
+    const auto tokens = std::ssize(request.prompt);
+    require(tokens >= 1 && tokens < kMaxTokens, "a prompt's length");
+    for (const int32_t token : request.prompt) require(token >= 0 && token < vocab, "a token");
+    require(request.max_new >= 1 && request.max_new + tokens <= kMaxTokens, "a number of new tokens");
+    require(request.likeliest >= 0 && request.likeliest <= limits.max_likeliest, "a number of likeliest tokens");
+    require(std::ssize(edits_of(request)) <= limits.max_edits, "a number of edits");
+    for (const std::string& stop : request.stop) require(!stop.empty(), "an empty stop text");
+  }
+}
+
+}  // namespace
+
+void openai_request(std::span<const std::byte> bytes) {
+  static const TextModel text = small_model();
+  const auto vocab = static_cast<int64_t>(text.tokenizer().size());
+  const LineContext context{.vocab = vocab, .max_positions = kMaxTokens, .text = &text, .continues = true};
+  const Request each{.max_new = 100, .eos_tokens = {2}};
+  const serve::RequestLimits limits{.max_prompt_tokens = kMaxTokens, .max_edits = 16};
+  for (const bool chat : {false, true}) try {
+      check(serve::parse_openai_request(text_of(bytes), chat, context, {.of_ids = each, .of_text = each}, limits),
+            limits, vocab);
+    } catch (const Error& error) {
+      require(error.code() == ExitCode::kData && *error.what() != '\0', error.what());
+    }
+}
+
+// What is taken for calls has JSON objects as arguments; what is said of them is in UTF-8 where the text is.
+void tool_calls(std::span<const std::byte> bytes) {
+  const auto calls = serve::parse_tool_calls(text_of(bytes));
+  if (!calls) return;
+  require(!calls->empty(), "no call");
+  for (const serve::ToolCall& call : *calls)
+    require(OrderedJson::parse(call.arguments).is_object(), "arguments that are no object");
+}
+
+}  // namespace lfm2::fuzz

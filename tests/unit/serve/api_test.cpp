@@ -1,0 +1,246 @@
+// The server's threads over real connections, with a thread in the place of the pipeline that draws what it likes.
+#include "serve/api.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <thread>
+#include <unordered_map>
+
+#include "stage/support/json.h"
+#include "support/golden.h"
+#include "support/http_client.h"
+#include "text/text_model.h"
+
+namespace lfm2::serve {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::http_request;
+using test::HttpClient;
+using test::HttpReply;
+
+// Draws the token kToken for each sequence in turn, up to its limit.
+class Drawer {
+ public:
+  static constexpr int32_t kToken = 300;
+
+  explicit Drawer(RequestSource& source) : thread_([this, &source] { run(source); }) {}
+  ~Drawer() {
+    ends_ = true;
+    thread_.join();
+  }
+
+ private:
+  void run(RequestSource& source) {
+    std::unordered_map<int32_t, int64_t> left;  // tokens of each sample
+    while (!ends_) {
+      for (const int32_t sample : source.taken_back()) left.erase(sample);
+      while (std::optional<Request> request = source.next()) left[request->sample] = request->max_new;
+      for (auto at = left.begin(); at != left.end();) {
+        DrawnToken token{.token = kToken, .log_prob = -1};
+        if (--at->second == 0) token.ends = FinishReason::kLength;
+        source.drawn(at->first, token);
+        at = at->second == 0 ? left.erase(at) : std::next(at);
+      }
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+
+  std::atomic<bool> ends_ = false;
+  std::thread thread_;
+};
+
+class ApiTest : public testing::Test {
+ protected:
+  ApiTest() { EXPECT_EQ(::pipe(log_ends_), 0); }
+  ~ApiTest() override {
+    for (const int end : log_ends_) ::close(end);
+  }
+  void listen(const ListenerSettings& settings = {}) {
+    log_.emplace(log_ends_[1]);
+    listener_.emplace(settings, &*log_);
+  }
+  void serve(bool log_requests = false, seconds timeout = seconds(60)) {
+    ApiSettings settings{.model_name = "model",
+                         .version = "1",
+                         .max_queue = 100,
+                         .request_timeout = timeout,
+                         .limits = {.max_prompt_tokens = 100'000, .max_edits = 8},
+                         .lines = {.vocab = 1280, .max_positions = 100'000, .text = &text_, .continues = true},
+                         .log_requests = log_requests};
+    api_.emplace(std::move(settings), live_, metrics_, *listener_);
+  }
+  // What the log has so far, once everything is closed.
+  std::string end() {
+    api_.reset();
+    drawer_.reset();
+    listener_.reset();
+    log_.reset();
+    std::string text(64 << 10, '\0');
+    text.resize(static_cast<size_t>(std::max<ssize_t>(0, ::read(log_ends_[0], text.data(), text.size()))));
+    return text;
+  }
+  HttpReply ask(std::string_view method, std::string_view path, std::string_view body = {}) const {
+    HttpClient client(listener_->address().port);
+    client.send(http_request(method, path, body));
+    return client.reply();
+  }
+  static std::string completion(int tokens, bool stream = false) {
+    return fmt::format(R"({{"prompt": "Hello", "max_tokens": {}, "stream": {}}})", tokens, stream);
+  }
+
+  const TextModel text_ = TextModel::open(test::golden_dir() / "text");
+  int log_ends_[2] = {-1, -1};
+  Metrics metrics_;
+  LiveRequests live_{100, metrics_};
+  std::optional<LogWriter> log_;
+  std::optional<Listener> listener_;
+  std::optional<Drawer> drawer_;
+  std::optional<Api> api_;
+};
+
+TEST_F(ApiTest, SaysThatItLoads) {
+  listen({.api_keys = {"key"}});
+  EXPECT_EQ(ask("GET", "/health").status, 503);
+  EXPECT_NE(ask("GET", "/health").body.find("loading"), std::string::npos);
+  EXPECT_EQ(ask("GET", "/").status, 503);
+  EXPECT_EQ(ask("POST", "/v1/completions", completion(1)).status, 401);
+  {
+    HttpClient client(listener_->address().port);
+    client.send(http_request("POST", "/v1/completions", completion(1), "Authorization: Bearer key\r\n"));
+    const HttpReply reply = client.reply();
+    EXPECT_EQ(reply.status, 503);
+    EXPECT_TRUE(reply.headers.contains("retry-after"));
+  }
+  HttpClient kept(listener_->address().port);  // a connection of before
+  kept.send(http_request("GET", "/health"));
+  EXPECT_EQ(kept.reply().status, 503);
+  serve();
+  kept.send(http_request("GET", "/health"));
+  EXPECT_EQ(kept.reply().status, 200);
+}
+
+TEST_F(ApiTest, ClientsThatStayAndClientsThatGo) {
+  listen();
+  serve();
+  drawer_.emplace(live_);
+  std::vector<std::thread> clients;
+  std::atomic<int> whole = 0;
+  for (int i = 0; i < 8; ++i)
+    clients.emplace_back([&, i] {
+      std::mt19937 random(static_cast<unsigned>(i));
+      for (int round = 0; round < 12; ++round) {
+        HttpClient client(listener_->address().port);
+        if (i % 2 == 0) {
+          client.send(http_request("POST", "/v1/completions", completion(20, round % 2 == 0)));
+          const HttpReply reply = client.reply();
+          whole += reply.status == 200 && reply.whole;
+          continue;
+        }
+        client.send(http_request("POST", "/v1/completions", completion(100'000, true)));
+        if (random() % 2 == 0) client.read_some(milliseconds(random() % 30));
+        client.reset();
+      }
+    });
+  for (int i = 0; i < 30; ++i) EXPECT_EQ(ask("GET", "/metrics").status, 200);
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(whole, 48);
+  const auto settled = [&] {  // a request counts as completed just behind its last byte
+    return live_.running() + live_.waiting() == 0 && metrics_.requests_completed == whole;
+  };
+  for (int i = 0; i < 2000 && !settled(); ++i) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_EQ(live_.running() + live_.waiting(), 0);
+  EXPECT_EQ(metrics_.requests_completed, 48);
+  EXPECT_GT(metrics_.requests_aborted, 0);  // those that went before they were heard are not counted
+  EXPECT_LE(metrics_.requests_aborted, 48);
+}
+
+TEST_F(ApiTest, LargeBodiesDoNotDelayOthers) {
+  listen({.max_body_bytes = 8 << 20});
+  serve();
+  drawer_.emplace(live_);
+  std::string ids = "1";
+  while (ids.size() < (6 << 20)) ids += ",1";
+  HttpClient large(listener_->address().port);
+  large.send(http_request("POST", "/v1/completions", fmt::format(R"({{"prompt": [{}]}})", ids)));
+  while (listener_->counts().body_bytes < ids.size()) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_EQ(ask("POST", "/v1/completions", completion(1)).status, 200);
+  EXPECT_EQ(metrics_.requests_failed, 0);  // it is still read
+  EXPECT_EQ(large.reply().status, 400);
+}
+
+TEST_F(ApiTest, WhatRunsAtTheEndGetsAnError) {
+  listen();
+  serve();
+  drawer_.emplace(live_);
+  HttpClient stream(listener_->address().port), whole(listener_->address().port);
+  stream.send(http_request("POST", "/v1/completions", completion(100'000, true)));
+  whole.send(http_request("POST", "/v1/completions", completion(100'000)));
+  while (live_.running() < 2) std::this_thread::sleep_for(milliseconds(1));
+  live_.drain();
+  EXPECT_EQ(ask("GET", "/health").status, 503);
+  EXPECT_EQ(ask("POST", "/v1/completions", completion(1)).status, 503);
+  EXPECT_EQ(metrics_.requests_refused, 1);
+  std::thread reader([&] {
+    const HttpReply reply = stream.reply();
+    EXPECT_EQ(reply.status, 200);
+    EXPECT_TRUE(reply.whole);
+    EXPECT_NE(reply.body.find("the server is ending"), std::string::npos);
+  });
+  api_.reset();
+  reader.join();
+  EXPECT_EQ(whole.reply().status, 503);
+}
+
+TEST_F(ApiTest, TakesTooLong) {
+  listen();
+  serve(false, seconds(1));
+  EXPECT_EQ(ask("POST", "/v1/completions", completion(10)).status, 504);
+  EXPECT_EQ(live_.waiting(), 0);
+}
+
+TEST_F(ApiTest, TextsAreLoggedWhereAskedForAlone) {
+  for (const bool asked : {false, true}) {
+    listen();
+    serve(asked);
+    EXPECT_EQ(ask("POST", "/v1/completions", R"({"prompt": "secret", "stop": 5})").status, 400);
+    const std::string log = end();
+    EXPECT_EQ(log.find("secret") != std::string::npos, asked) << log;
+    EXPECT_NE(log.find("\"status\":400"), std::string::npos) << log;
+    if (!asked) continue;
+    const Json line = parse_json(log.substr(0, log.find('\n')), "log");
+    EXPECT_EQ(line["path"], "/v1/completions");
+    EXPECT_EQ(line["body"], R"({"prompt": "secret", "stop": 5})");
+  }
+}
+
+TEST_F(ApiTest, ErrorsDoNotTellWhereTheModelLies) {
+  listen();
+  serve();
+  const HttpReply reply = ask("POST", "/v1/chat/completions", R"({"messages": [{"role": "user", "content": "Hi"}]})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_NE(reply.body.find("chat_template.jinja"), std::string::npos) << reply.body;
+  EXPECT_EQ(reply.body.find("golden"), std::string::npos) << reply.body;
+}
+
+TEST_F(ApiTest, Figures) {
+  listen();
+  serve();
+  metrics_.stage_seconds.set(1, 2.5, 4);
+  metrics_.stage_seconds.set(1, 2.6, 4);  // a step that was running ended: less was idle, but counters do not fall
+  const std::string text = ask("GET", "/metrics").body;
+  for (const char* line :
+       {"lfm2_connections 1\n", "lfm2_log_dropped_lines_total 0\n",
+        "lfm2_stage_busy_seconds_total{stage=\"1\"} 2.600\n", "lfm2_stage_idle_seconds_total{stage=\"1\"} 1.500\n",
+        "lfm2_stage_busy_seconds_total{stage=\"0\"} 0.000\n"})
+    EXPECT_NE(text.find(line), std::string::npos) << line << text;
+}
+
+}  // namespace
+}  // namespace lfm2::serve
