@@ -18,6 +18,7 @@ class ServeJob : public GenerationJob {
  private:
   PromptSizes measure_prompts(int64_t slots) const override;
   int64_t max_likeliest() const override { return RequestLimits{}.max_likeliest; }
+  bool answers_live() const override { return true; }
   bool may_be_shortened() const override { return true; }
   std::unique_ptr<RequestSource> make_requests() const override;
   std::function<bool()> stop_when() const override;

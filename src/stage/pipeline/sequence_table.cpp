@@ -27,8 +27,18 @@ void SequenceTable::admit(const Admission& one) {
   expect(one.slot >= 0 && one.slot < shape_.slots && sequences_[static_cast<size_t>(one.slot)].sample < 0,
          "SequenceTable: a step fills a slot that is taken");
   Sequence& sequence = sequences_[static_cast<size_t>(one.slot)];
-  sequence = {
-      .draw = one.draw, .sample = one.sample, .prompt = one.prompt, .known = one.known, .rule = one.rule, .pages = {}};
+  sequence = {.draw = one.draw,
+              .sample = one.sample,
+              .prompt = one.prompt,
+              .known = one.known,
+              .rule = one.rule,
+              .likeliest = one.likeliest,
+              .prompt_log_probs = one.prompt_log_probs,
+              .hidden = one.hidden,
+              .prompt_ids = one.prompt_ids,
+              .pages = {}};
+  expect(!one.prompt_log_probs || std::ssize(one.prompt_ids) == one.prompt,
+         "SequenceTable: a prompt is scored, and its tokens are not known");
   take_pages(sequence, one.known);
 }
 
@@ -45,15 +55,41 @@ int64_t SequenceTable::used_slots() const {
   return std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& one) { return one.sample >= 0; });
 }
 
+void StepArrays::clear() {
+  tokens = singles = max_length = 0;
+  top = adjusts = false;
+  for (auto* list : {&positions, &offsets, &sequence_of, &states, &page_table, &draw_rows, &draws, &draw_slots,
+                     &counted, &keepers, &scored_rows, &targets, &hidden_rows})
+    list->clear();
+  for (auto* list : {&scored_of, &hidden_of}) list->clear();
+  draw_rules.clear();
+  edits.clear();
+}
+
+// Adds the rows of the entry that are asked for, where it feeds tokens of a prompt.
+void SequenceTable::ask_prompt(const Sequence& sequence, const StepEntry& entry, StepArrays& arrays) {
+  const int64_t first = sequence.cached, end = std::min(first + entry.count, sequence.prompt);
+  const auto row_of = [&](int64_t position) { return static_cast<int32_t>(arrays.tokens + position - first); };
+  // The row of a token says how likely the next one is; behind the last one of the prompt a token is drawn.
+  if (sequence.prompt_log_probs && std::min(end, sequence.prompt - 1) > first) {
+    const int64_t scored = std::min(end, sequence.prompt - 1) - first;
+    for (int64_t position = first; position < first + scored; ++position) {
+      arrays.scored_rows.push_back(row_of(position));
+      arrays.targets.push_back(sequence.prompt_ids[static_cast<size_t>(position) + 1]);
+    }
+    arrays.scored_of.push_back({entry.slot, static_cast<int32_t>(scored)});
+    arrays.top |= sequence.likeliest > 0;
+  }
+  if (sequence.hidden == Hidden::kNone) return;
+  const int64_t from = sequence.hidden == Hidden::kMean ? first : std::max(first, sequence.prompt - 1);
+  for (int64_t position = from; position < end; ++position) arrays.hidden_rows.push_back(row_of(position));
+  if (from < end) arrays.hidden_of.push_back({entry.slot, static_cast<int32_t>(end - from)});
+}
+
 void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arrays) {
   for (const int32_t slot : step.released) release(slot);
   for (const Admission& one : step.admitted) admit(one);
-  arrays.tokens = arrays.singles = arrays.max_length = 0;
-  for (auto* list : {&arrays.positions, &arrays.offsets, &arrays.sequence_of, &arrays.states, &arrays.page_table,
-                     &arrays.draw_rows, &arrays.draws, &arrays.draw_slots, &arrays.counted, &arrays.keepers})
-    list->clear();
-  arrays.draw_rules.clear();
-  arrays.edits.clear();
+  arrays.clear();
   for (const Admission& one : step.admitted)
     if (!one.edits.empty()) arrays.edits.emplace_back(one.slot, one.edits);
   auto counted = step.counted.begin();
@@ -82,6 +118,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
       arrays.counted.insert(arrays.counted.end(), counted, counted + entry.count);
       counted += entry.count;
     }
+    ask_prompt(sequence, entry, arrays);
     const auto even = static_cast<int32_t>(sequence.steps % 2);
     arrays.states.insert(arrays.states.end(), {2 * entry.slot + even, 2 * entry.slot + 1 - even});
     ++sequence.steps;
@@ -94,6 +131,8 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     arrays.draws.insert(arrays.draws.end(), {sequence.draw, static_cast<int32_t>(sequence.drawn())});
     arrays.draw_slots.push_back(entry.slot);
     arrays.draw_rules.push_back(sequence.rule);
+    arrays.top |= sequence.likeliest > 0;
+    arrays.adjusts |= sequence.rule.adjusts(static_cast<int32_t>(sequence.drawn()));
   }
   expect(counted == step.counted.end(), "SequenceTable: a step with more counted tokens than its entries have");
 }

@@ -25,6 +25,10 @@ struct Sequence {
   // Steps that had tokens of it; each reads one of its two rows of convolution states and writes the other.
   int64_t steps = 0;
   SamplingRule rule;
+  int32_t likeliest = 0;          // see Request
+  bool prompt_log_probs = false;  // this and the next two: see Admission
+  Hidden hidden = Hidden::kNone;
+  std::vector<int32_t> prompt_ids;
   std::vector<int32_t> pages;  // enough for its known tokens at first, then one more whenever the last one is full
   // Whether a token is drawn after the newest one that was fed, and how many were drawn before it.
   bool draws() const { return cached >= known; }
@@ -44,7 +48,14 @@ struct StepArrays {
   // of others; [sequences, 2], see Ops::count_tokens; and the edits of sequences that begin, by their sequence slots.
   std::vector<int32_t> counted, keepers;
   std::vector<std::pair<int32_t, std::vector<LogitEdit>>> edits;
+  // What is asked about prompts: the rows in front of the tokens that are scored, and these tokens; the rows whose
+  // hidden states are wanted; and whose each of them are, so many rows for each sequence.
+  std::vector<int32_t> scored_rows, targets, hidden_rows;
+  std::vector<StepEntry> scored_of, hidden_of;
+  bool top = false;      // whether a sequence with rows here asks for the likeliest tokens
+  bool adjusts = false;  // whether a token is drawn from adjusted logits
   int64_t sequences() const { return static_cast<int64_t>(offsets.size()) - 1; }
+  void clear();
 };
 
 class SequenceTable {
@@ -61,6 +72,7 @@ class SequenceTable {
  private:
   Sequence& used(int32_t slot);
   void take_pages(Sequence& sequence, int64_t positions);
+  static void ask_prompt(const Sequence& sequence, const StepEntry& entry, StepArrays& arrays);
   void release(int32_t slot);
   void admit(const Admission& one);
 

@@ -321,7 +321,11 @@ TEST(StepTest, AnAdmissionCarriesItsRule) {
                                          .min_tokens = 4},
                                 .eos_tokens = {2, 7},
                                 .stop = {"a", "four", std::string("\0\xff\n12", 5)},
-                                .edits = {{9, -1.5f}, {2, 0}, {7, 0}}},
+                                .edits = {{9, -1.5f}, {2, 0}, {7, 0}},
+                                .prompt_log_probs = true,
+                                .prompt_alone = true,
+                                .hidden = Hidden::kMean,
+                                .prompt_ids = {1, 2, 3, 4, 5}},
                                {.slot = 2, .sample = 71, .prompt = 1, .known = 1, .max_new = 1}},
                   .entries = {{1, 7}, {2, 1}},
                   .counted = {1, 2, 3, 4, 5, 6, 7}};
