@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "serve/answering.h"
+#include "serve/embeddings_answering.h"
 #include "serve/http/access_rules.h"
 #include "serve/http/router.h"
 #include "serve/http/server.h"
@@ -31,7 +32,8 @@ struct ApiSettings {
   std::chrono::seconds request_timeout{0};
   RequestDefaults defaults;
   RequestLimits limits;
-  LineContext lines;  // `text` is set and outlives the Api
+  LineContext lines;                  // `text` is set and outlives the Api
+  Hidden embeddings = Hidden::kMean;  // what embeddings are made of
   std::function<void(const std::string& line)> access_log = {};
 };
 
@@ -48,7 +50,7 @@ class Api {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Kind : uint8_t { kCompletion, kChat, kTokenize, kDetokenize };
+  enum class Kind : uint8_t { kCompletion, kChat, kEmbeddings, kTokenize, kDetokenize };
   struct Unread {
     Kind kind;
     http::Request request;
@@ -63,6 +65,8 @@ class Api {
   void read_bodies();
   void read(const Unread& unread);
   void begin(const Unread& unread);
+  void begin_embeddings(const Unread& unread);
+  void begin(const Unread& unread, std::shared_ptr<OpenAnswer> answer, std::vector<Request> requests);
   http::Answer tokenize(std::string_view body) const;
   http::Answer detokenize(std::string_view body) const;
   void write_answers();
@@ -70,8 +74,8 @@ class Api {
   void drop_gone();
   void end_late();
   void forget(int32_t first_sample);
-  void take_back(const Answering& answering);
-  std::shared_ptr<Answering> find(int32_t sample);
+  void take_back(const OpenAnswer& answer);
+  std::shared_ptr<OpenAnswer> find(int32_t sample);
 
   const ApiSettings settings_;
   LiveRequests& live_;
@@ -85,9 +89,8 @@ class Api {
   std::condition_variable any_unread_;
   struct {
     std::deque<Unread> unread;
-    std::map<int32_t, std::shared_ptr<Answering>> answering;  // by the first sample
-    std::vector<int32_t> gone;                                // first samples
-    int64_t answers = 0;
+    std::map<int32_t, std::shared_ptr<OpenAnswer>> answering;  // by the first sample
+    std::vector<int32_t> gone;                                 // first samples
     bool ends = false;
   } open_;  // guarded by mutex_
 

@@ -57,6 +57,7 @@ class LiveRequests : public RequestSource {
   struct Running {
     Clock::time_point since;  // the request was added, or its newest token was drawn
     bool any_token = false;
+    bool prompt_alone = false;  // see Request
   };
 
   const int64_t max_waiting_;

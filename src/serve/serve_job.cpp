@@ -91,7 +91,9 @@ GenerationJob::PromptSizes ServeJob::measure_prompts(int64_t slots) const {
                     .page = page,
                     .counts = 1,
                     .edits = kMaxEdits,
-                    .pages = std::max(pages_for(length, page), slots * pages_for(usual, page))};
+                    .pages = std::max(pages_for(length, page), slots * pages_for(usual, page)),
+                    .prompt_log_probs = 1,
+                    .hidden = 1};
   return sizes;
 }
 
@@ -109,19 +111,24 @@ std::string ServeJob::model_name() const {
 std::unique_ptr<RequestSource> ServeJob::make_requests() const {
   if (!is_first()) return nullptr;
   const ServeOptions& serve = *options_.serve;
-  ApiSettings settings{
-      .host = serve.host,
-      .port = static_cast<uint16_t>(serve.port),
-      .model_name = model_name(),
-      .version = kVersionText,
-      .api_keys = read_keys(serve.api_key_file),
-      .max_body_bytes = static_cast<size_t>(serve.max_body),
-      .max_queue = serve.max_queue,
-      .request_timeout = std::chrono::seconds(serve.request_timeout),
-      .defaults = defaults(),
-      .limits = {.max_prompt_tokens = std::min(positions(), max_length()), .max_edits = kMaxEdits},
-      .lines = {
-          .vocab = config().vocab, .max_positions = config().max_positions, .text = &text_.model(), .continues = true}};
+  ApiSettings settings{.host = serve.host,
+                       .port = static_cast<uint16_t>(serve.port),
+                       .model_name = model_name(),
+                       .version = kVersionText,
+                       .api_keys = read_keys(serve.api_key_file),
+                       .max_body_bytes = static_cast<size_t>(serve.max_body),
+                       .max_queue = serve.max_queue,
+                       .request_timeout = std::chrono::seconds(serve.request_timeout),
+                       .defaults = defaults(),
+                       .limits = {.max_prompt_tokens = std::min(positions(), max_length()),
+                                  .max_edits = kMaxEdits,
+                                  .max_inputs = std::min(RequestLimits{}.max_inputs, serve.max_queue)},
+                       .lines = {.vocab = config().vocab,
+                                 .max_positions = config().max_positions,
+                                 .hidden = config().hidden,
+                                 .text = &text_.model(),
+                                 .continues = true},
+                       .embeddings = serve.embeddings};
   if (!options_.quiet) settings.access_log = [](const std::string& line) { print_line(stdout, line); };
   return std::make_unique<ServedRequests>(serve, std::move(settings));
 }

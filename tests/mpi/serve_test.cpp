@@ -50,6 +50,33 @@ class ServeTest : public testing::Test {
     client.send(http_request(method, path, body, fields));
     return client.reply();
   }
+  // The answers to bodies that come all at once.
+  std::vector<Json> ask_all(std::string_view path, const std::vector<Json>& bodies) const {
+    std::vector<Json> answers(bodies.size());
+    std::vector<std::thread> clients;
+    for (size_t i = 0; i < bodies.size(); ++i)
+      clients.emplace_back([&, i] {
+        const HttpReply reply = ask("POST", path, json_text(bodies[i]));
+        EXPECT_EQ(reply.status, 200) << reply.body;
+        answers[i] = parse_json(reply.body, "answer");
+      });
+    for (std::thread& client : clients) client.join();
+    return answers;
+  }
+  // The lines of a job's output.
+  std::vector<Json> output_of(const std::string& input, const Arguments& more = {}) const {
+    write_bytes(folder_ / "in.jsonl", input);
+    std::filesystem::remove(folder_ / "out.jsonl");
+    Arguments arguments{"--weights",          shards(1), "--dtype", "fp32", "--input", folder_ / "in.jsonl", "--output",
+                        folder_ / "out.jsonl"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome job = run_stage(1, arguments);
+    EXPECT_EQ(job.exit_code, 0) << job.err;
+    std::vector<Json> lines;
+    std::istringstream output(job.exit_code == 0 ? read_bytes(folder_ / "out.jsonl") : "");
+    for (std::string line; std::getline(output, line);) lines.push_back(parse_json(line, "line"));
+    return lines;
+  }
   Json get(std::string_view path) const { return parse_json(ask("GET", path).body, "answer"); }
   // The number behind a name in the metrics.
   int64_t metric(const std::string& name) const {
@@ -80,6 +107,8 @@ std::vector<Json> bodies(int count) {
       body["prompt"].push_back(random() % 900);
     if (i % 2 == 0) body["logprobs"] = i % 5;
     if (i % 4 == 1) body["n"] = 2;
+    if (i % 4 == 2) body["echo"] = true;
+    if (i % 8 == 2) body["max_tokens"] = 0;
     if (i % 5 == 2) body["stop"] = {" the", "."};
     if (i % 5 == 3)
       body.update({{"min_p", 0.1}, {"repetition_penalty", 1.2}, {"frequency_penalty", 0.3}, {"top_k", 40}});
@@ -125,14 +154,8 @@ TEST_F(ServeTest, TheBitsOfAJobWhoeverComesAndGoes) {
     lines += json_text(Json{
                  {"custom_id", std::to_string(i)}, {"method", "POST"}, {"url", "/v1/completions"}, {"body", all[i]}}) +
              "\n";
-  write_bytes(folder_ / "in.jsonl", lines);
-  const Outcome job = run_stage(1, {"--weights", shards(1), "--dtype", "fp32", "--input", folder_ / "in.jsonl",
-                                    "--output", folder_ / "out.jsonl"});
-  ASSERT_EQ(job.exit_code, 0) << job.err;
   std::vector<Json> expected;
-  std::istringstream answers(read_bytes(folder_ / "out.jsonl"));
-  for (std::string line; std::getline(answers, line);)
-    expected.push_back(parse_json(line, "answer")["response"]["body"]);
+  for (const Json& line : output_of(lines)) expected.push_back(line["response"]["body"]);
   ASSERT_EQ(expected.size(), all.size());
 
   for (const int ranks : {1, 4}) {
@@ -184,6 +207,89 @@ TEST_F(ServeTest, TheBitsOfAJobWhoeverComesAndGoes) {
   }
 }
 
+// What lm-evaluation-harness asks for: log-probabilities of prompts, with the bits of --score for the same tokens.
+TEST_F(ServeTest, EchoedPromptsAreScored) {
+  std::mt19937 random(7);
+  std::vector<Json> prompts, all;
+  std::string lines;
+  for (const size_t length : {2, 3, 17, 33, 80, 250}) {
+    Json& prompt = prompts.emplace_back(Json::array());
+    while (prompt.size() < length) prompt.push_back(random() % 900);
+    lines += json_text(Json{{"input_ids", prompt}}) + "\n";
+    const int likeliest = static_cast<int>(1 + prompts.size() % 4);
+    all.push_back(
+        {{"prompt", {prompt}}, {"max_tokens", 1}, {"logprobs", likeliest}, {"echo", true}, {"temperature", 0}});
+  }
+  all.push_back({{"prompt", prompts}, {"max_tokens", 0}, {"logprobs", 1}, {"echo", true}});
+  const std::vector<Json> scores = output_of(lines, {"--score"});
+  ASSERT_EQ(scores.size(), prompts.size());
+  for (const int ranks : {1, 4}) {
+    SCOPED_TRACE(ranks);
+    std::filesystem::remove(folder_ / "address");
+    start(ranks, {"--prefill-chunk", "16"});
+    const std::vector<Json> answers = ask_all("/v1/completions", all);
+    for (size_t i = 0; i < 2 * prompts.size(); ++i) {
+      const size_t prompt = i % prompts.size();
+      const bool alone = i >= prompts.size();
+      const Json& choice = alone ? answers.back()["choices"][prompt] : answers[i]["choices"][0];
+      const Json& probs = choice["logprobs"];
+      const size_t tokens = prompts[prompt].size();
+      for (const char* list : {"tokens", "token_logprobs", "top_logprobs", "text_offset"})
+        EXPECT_EQ(probs[list].size(), tokens + (alone ? 0 : 1)) << list;
+      EXPECT_TRUE(probs["token_logprobs"][0].is_null() && probs["top_logprobs"][0].is_null());
+      for (size_t token = 1; token < tokens; ++token) {
+        const float own = probs["token_logprobs"][token];
+        EXPECT_EQ(own, scores[prompt]["logprobs"][token - 1].get<float>()) << i << ", " << token;
+        float best = -INFINITY;
+        for (const auto& [text, value] : probs["top_logprobs"][token].items())
+          best = std::max(best, value.get<float>());
+        EXPECT_EQ(own == best, scores[prompt]["is_greedy"][token - 1]) << i << ", " << token;
+      }
+      EXPECT_EQ(choice["finish_reason"], "length");
+    }
+    EXPECT_EQ(answers.back()["usage"]["completion_tokens"], 0);
+    EXPECT_EQ(metric("lfm2_generation_tokens_total"), static_cast<int64_t>(prompts.size()));
+    end();
+  }
+}
+
+TEST_F(ServeTest, EmbeddingsAreThoseOfAJob) {
+  std::mt19937 random(9);
+  Json list = Json::array();
+  for (const size_t length : {1, 2, 40, 150}) {
+    list.push_back(Json::array());
+    while (list.back().size() < length) list.back().push_back(random() % 900);
+  }
+  const std::vector<Json> all{{{"input", "In the beginning God created the heaven and the earth"}, {"model", "any"}},
+                              {{"input", {"In the", "And God said"}}, {"encoding_format", "base64"}},
+                              {{"input", list[2]}, {"encoding_format", "float"}, {"dimensions", 128}},
+                              {{"input", list}, {"user", "u"}}};
+  std::string lines;
+  for (const Json& body : all)
+    lines += json_text(Json{{"custom_id", "a"}, {"method", "POST"}, {"url", "/v1/embeddings"}, {"body", body}}) + "\n";
+  for (const auto& [ranks, hidden] : {std::pair{1, "last"}, {1, "mean"}, {4, "mean"}}) {
+    SCOPED_TRACE(testing::Message() << ranks << " ranks, " << hidden);
+    const std::vector<Json> expected = output_of(lines, {"--hidden", hidden});
+    ASSERT_EQ(expected.size(), all.size());
+    std::filesystem::remove(folder_ / "address");
+    start(ranks, {"--prefill-chunk", "16", "--hidden", hidden, "--model-name", "bible"});
+    const std::vector<Json> found = ask_all("/v1/embeddings", all);
+    for (size_t i = 0; i < all.size(); ++i) {
+      EXPECT_EQ(json_text(found[i]["data"]), json_text(expected[i]["response"]["body"]["data"])) << i;
+      EXPECT_EQ(found[i]["usage"], expected[i]["response"]["body"]["usage"]) << i;
+      EXPECT_EQ(found[i]["model"], "bible");
+    }
+    for (const char* refused : {R"({"input": "a", "dimensions": 64})", R"({"input": []})", R"({"input": [2000]})",
+                                R"({"input": "a", "encoding_format": "int8"})"}) {
+      const HttpReply reply = ask("POST", "/v1/embeddings", refused);
+      EXPECT_EQ(reply.status, 400) << refused << reply.body;
+    }
+    EXPECT_EQ(metric("lfm2_generation_tokens_total"), 0);
+    EXPECT_TRUE(becomes_idle());
+    end();
+  }
+}
+
 TEST_F(ServeTest, RoutesAndRefusals) {
   start(2, {"--model-name", "bible", "--max-queue", "3", "--max-length", "700"});
   const Json models = get("/v1/models");
@@ -202,6 +308,8 @@ TEST_F(ServeTest, RoutesAndRefusals) {
   for (const auto& [path, body, status] : {std::tuple{"/v1/completions", "nonsense", 400},
                                            {"/v1/completions", R"({"prompt": "a", "best_of": 2})", 400},
                                            {"/v1/completions", R"({"prompt": "a", "n": 4})", 429},
+                                           {"/v1/completions", R"({"prompt": "a", "max_tokens": 0})", 400},
+                                           {"/v1/embeddings", R"({"input": ["a", "b", "c", "d"]})", 400},
                                            {"/v1/chat/completions", R"({"messages": []})", 400},
                                            {"/v1/nothing", "{}", 404},
                                            {"/health", "{}", 405}}) {

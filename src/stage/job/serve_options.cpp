@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <limits>
 
+#include "stage/support/choice.h"
 #include "stage/support/number_option.h"
 
 namespace lfm2 {
@@ -26,6 +27,10 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
              "Tokens of a prompt and its answer together; 0: as many as the model has positions", 0,
              std::numeric_limits<int32_t>::max())
       ->capture_default_str();
+  app.add_option("--hidden", options.embeddings,
+                 "Hidden states that embeddings are made of: those of the last position, or the mean over all")
+      ->transform(one_of<Hidden>({{"last", Hidden::kLast}, {"mean", Hidden::kMean}}))
+      ->default_str("mean");
   add_number(app, "--request-timeout", options.request_timeout, "Seconds that a request may take", 1, kMaxSeconds)
       ->capture_default_str();
   add_number(app, "--drain-seconds", options.drain_seconds,
