@@ -20,24 +20,24 @@ int64_t characters_of(std::string_view text) {
 
 Answering::Answering(const OpenAiRequest& request, int32_t first_sample, http::Responder responder, AnswerFacts facts,
                      const Tokenizer& tokenizer, const ToolTokens& tool_tokens, Clock::time_point deadline)
-    : shape_{.form = request.form,
+    : OpenAnswer(first_sample, static_cast<int32_t>(request.requests.size()), std::move(responder), deadline),
+      shape_{.form = request.form,
              .stream = request.stream,
              .include_usage = request.include_usage,
-             .tools = request.tools && tool_tokens.begin >= 0},
-      first_sample_(first_sample),
+             .tools = request.tools && tool_tokens.begin >= 0,
+             .prompt_alone = request.prompt_alone},
       choices_of_each_(request.choices),
       prompts_(request.prompts),
-      responder_(std::move(responder)),
       facts_(std::move(facts)),
       tokenizer_(tokenizer),
       tool_tokens_(tool_tokens),
-      deadline_(deadline),
       choices_(request.requests.size()) {
   for (size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
     choice.completion.choice = static_cast<int32_t>(i);
     choice.stream.emplace(tokenizer, request.requests[i]);
     if (i % static_cast<size_t>(choices_of_each_) == 0) prompt_tokens_ += std::ssize(request.requests[i].prompt);
+    if (shape_.form.echo && shape_.form.log_probs) choice.completion.prompt_ids = request.requests[i].prompt;
     if (!prompts_.empty()) choice.text = prompts_[i / static_cast<size_t>(choices_of_each_)];
   }
 }
@@ -86,9 +86,7 @@ OrderedJson Answering::calls_json(const Choice& choice, bool numbered) const {
   return calls;
 }
 
-bool Answering::take(const Drawn& drawn) {
-  const DrawnToken& token = drawn.token;
-  Choice& choice = choices_[static_cast<size_t>(drawn.sample - first_sample_)];
+void Answering::add_token(Choice& choice, const DrawnToken& token) {
   Completion& completion = choice.completion;
   completion.token_ids.push_back(token.token);
   completion.log_probs.push_back(token.log_prob);
@@ -96,10 +94,19 @@ bool Answering::take(const Drawn& drawn) {
   completion.top_log_probs.insert(completion.top_log_probs.end(), token.top_log_probs.begin(),
                                   token.top_log_probs.end());
   ++choice.tokens;
-  choice.cached = drawn.cached;
-  add_text(choice, token.token, token.ends.has_value());
+}
+
+bool Answering::take(const Drawn& drawn) {
+  const DrawnToken& token = drawn.token;
+  Choice& choice = choices_[static_cast<size_t>(drawn.sample - first_sample_)];
+  if (!token.prompt.log_probs.empty()) choice.completion.prompt = token.prompt;
+  if (!shape_.prompt_alone) {
+    choice.cached = drawn.cached;
+    add_token(choice, token);
+    add_text(choice, token.token, token.ends.has_value());
+  }
   if (token.ends) {
-    completion.reason = *token.ends;
+    choice.completion.reason = *token.ends;
     choice.ended = true;
     ++ended_;
   }
@@ -153,7 +160,8 @@ bool Answering::send_delta(Choice& choice) {
         send(chunk(
             {{{"index", index}, {"delta", OrderedJson::object()}, {"logprobs", nullptr}, {"finish_reason", reason}}}));
   choice.characters += characters_of(std::exchange(choice.text, {}));
-  for (auto* list : {&choice.completion.token_ids, &choice.completion.top_ids}) list->clear();
+  for (auto* list : {&choice.completion.token_ids, &choice.completion.top_ids, &choice.completion.prompt_ids})
+    list->clear();
   for (auto* list : {&choice.completion.log_probs, &choice.completion.top_log_probs}) list->clear();
   return wanted;
 }

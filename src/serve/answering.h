@@ -1,14 +1,13 @@
-// One HTTP request that is being answered: its choices, and what was drawn for each so far.
+// An answer of /v1/completions or /v1/chat/completions: its choices, and what was drawn for each so far.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "serve/http/responder.h"
 #include "serve/live_requests.h"
+#include "serve/open_answer.h"
 #include "serve/openai_request.h"
 #include "serve/tool_calls.h"
 #include "stage/generation/answer_stream.h"
@@ -21,24 +20,15 @@ struct ToolTokens {
   int32_t begin = -1, end = -1;
 };
 
-// Used by one thread at a time.
-class Answering {
+class Answering : public OpenAnswer {
  public:
-  using Clock = std::chrono::steady_clock;
   // The tokenizer must outlive this. The requests have the numbers `first_sample` and following.
   Answering(const OpenAiRequest& request, int32_t first_sample, http::Responder responder, AnswerFacts facts,
             const Tokenizer& tokenizer, const ToolTokens& tool_tokens, Clock::time_point deadline);
 
-  // A token of one of the samples. False where nobody wants the answer any more.
-  bool take(const Drawn& drawn);
-  bool done() const { return ended_ == std::ssize(choices_); }
-  // Ends the answer with an error; within a stream as an event.
-  void fail(int status, std::string_view message);
-
-  int32_t first_sample() const { return first_sample_; }
-  int32_t samples() const { return static_cast<int32_t>(choices_.size()); }
-  Clock::time_point deadline() const { return deadline_; }
-  Clock::time_point begin() const { return begin_; }
+  bool take(const Drawn& drawn) override;
+  bool done() const override { return ended_ == std::ssize(choices_); }
+  void fail(int status, std::string_view message) override;  // within a stream as an event
 
  private:
   struct Choice {
@@ -55,10 +45,11 @@ class Answering {
 
   struct Shape {
     AnswerForm form;
-    bool stream = false, include_usage = false, tools = false;  // see OpenAiRequest
+    bool stream = false, include_usage = false, tools = false, prompt_alone = false;  // see OpenAiRequest
   };
 
   bool chat() const { return shape_.form.form == LineForm::kChatCompletion; }
+  static void add_token(Choice& choice, const DrawnToken& token);
   void add_text(Choice& choice, int32_t token, bool ends);
   void end_call(Choice& choice);
   std::string finish_reason(const Choice& choice) const;
@@ -72,13 +63,11 @@ class Answering {
   bool finish();
 
   const Shape shape_;
-  const int32_t first_sample_, choices_of_each_;
+  const int32_t choices_of_each_;
   const std::vector<std::string> prompts_;
-  const http::Responder responder_;
   const AnswerFacts facts_;
   const Tokenizer& tokenizer_;
   const ToolTokens tool_tokens_;
-  const Clock::time_point begin_ = Clock::now(), deadline_;
   std::vector<Choice> choices_;
   int64_t ended_ = 0, prompt_tokens_ = 0;
   bool began_ = false;

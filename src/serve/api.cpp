@@ -89,6 +89,7 @@ void Api::add_routes() {
   now("/metrics", &Api::figures);
   for (const auto& [path, kind] : {std::pair{"/v1/completions", Kind::kCompletion},
                                    {"/v1/chat/completions", Kind::kChat},
+                                   {"/v1/embeddings", Kind::kEmbeddings},
                                    {"/tokenize", Kind::kTokenize},
                                    {"/detokenize", Kind::kDetokenize}})
     router_.add("POST", path, [this, kind = kind](http::Request&& request, http::Responder responder) {
@@ -178,6 +179,9 @@ void Api::read(const Unread& unread) {
       case Kind::kDetokenize:
         unread.responder.answer(detokenize(unread.request.body));
         break;
+      case Kind::kEmbeddings:
+        begin_embeddings(unread);
+        break;
       default:
         begin(unread);
     }
@@ -198,18 +202,33 @@ void Api::begin(const Unread& unread) {
   const std::time_t now = std::time(nullptr);
   lines.now = now;
   OpenAiRequest request = parse_openai_request(unread.request.body, chat, lines, settings_.defaults, settings_.limits);
-  const auto count = static_cast<int32_t>(request.requests.size());
-  const int32_t first = live_.reserve(count);
-  for (int32_t i = 0; i < count; ++i) request.requests[static_cast<size_t>(i)].sample = first + i;
-  const Clock::time_point deadline = Clock::now() + settings_.request_timeout;
+  const int32_t first = live_.reserve(static_cast<int32_t>(request.requests.size()));
+  AnswerFacts facts{fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", started_, first), static_cast<int64_t>(now),
+                    settings_.model_name};
+  auto answer =
+      std::make_shared<Answering>(request, first, unread.responder, std::move(facts), settings_.lines.text->tokenizer(),
+                                  tool_tokens_, Clock::now() + settings_.request_timeout);
+  begin(unread, std::move(answer), std::move(request.requests));
+}
+
+void Api::begin_embeddings(const Unread& unread) {
+  EmbeddingsRequest request =
+      parse_embeddings_request(unread.request.body, settings_.lines, settings_.embeddings, settings_.limits);
+  const int32_t first = live_.reserve(static_cast<int32_t>(request.requests.size()));
+  auto answer = std::make_shared<EmbeddingsAnswering>(request, first, unread.responder, settings_.model_name,
+                                                      Clock::now() + settings_.request_timeout);
+  begin(unread, std::move(answer), std::move(request.requests));
+}
+
+// The requests get the numbers of the answer's samples.
+void Api::begin(const Unread& unread, std::shared_ptr<OpenAnswer> answer, std::vector<Request> requests) {
+  const int32_t first = answer->first_sample();
+  for (int32_t i = 0; i < answer->samples(); ++i) requests[static_cast<size_t>(i)].sample = first + i;
   {
     const std::lock_guard lock(mutex_);
-    AnswerFacts facts{fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", started_, open_.answers++),
-                      static_cast<int64_t>(now), settings_.model_name};
-    open_.answering[first] = std::make_shared<Answering>(request, first, unread.responder, std::move(facts),
-                                                         settings_.lines.text->tokenizer(), tool_tokens_, deadline);
+    open_.answering[first] = std::move(answer);
   }
-  const LiveRequests::Added added = live_.add(std::move(request.requests));
+  const LiveRequests::Added added = live_.add(std::move(requests));
   if (added != LiveRequests::Added::kYes) {
     forget(first);
     ++metrics_.requests_refused;
@@ -268,7 +287,7 @@ void Api::write_answers() {
   open_.answering.clear();
 }
 
-std::shared_ptr<Answering> Api::find(int32_t sample) {
+std::shared_ptr<OpenAnswer> Api::find(int32_t sample) {
   const std::lock_guard lock(mutex_);
   auto behind = open_.answering.upper_bound(sample);
   if (behind == open_.answering.begin()) return nullptr;
@@ -277,7 +296,7 @@ std::shared_ptr<Answering> Api::find(int32_t sample) {
 }
 
 void Api::forget(int32_t first_sample) {
-  std::shared_ptr<Answering> forgotten;  // its responder may call back: not under the lock
+  std::shared_ptr<OpenAnswer> forgotten;  // its responder may call back: not under the lock
   const std::lock_guard lock(mutex_);
   if (const auto found = open_.answering.find(first_sample); found != open_.answering.end()) {
     forgotten = std::move(found->second);
@@ -285,13 +304,13 @@ void Api::forget(int32_t first_sample) {
   }
 }
 
-void Api::take_back(const Answering& answering) {
+void Api::take_back(const OpenAnswer& answering) {
   for (int32_t i = 0; i < answering.samples(); ++i) live_.take_back(answering.first_sample() + i);
 }
 
 void Api::hand_out(const std::vector<Drawn>& tokens) {
   for (const Drawn& one : tokens) {
-    const std::shared_ptr<Answering> answering = find(one.sample);
+    const std::shared_ptr<OpenAnswer> answering = find(one.sample);
     if (answering == nullptr) continue;
     if (answering->take(one) && !answering->done()) continue;
     if (answering->done()) {
@@ -312,7 +331,7 @@ void Api::drop_gone() {
     gone.swap(open_.gone);
   }
   for (const int32_t first : gone) {
-    const std::shared_ptr<Answering> answering = find(first);
+    const std::shared_ptr<OpenAnswer> answering = find(first);
     if (answering == nullptr || answering->first_sample() != first) continue;
     ++metrics_.requests_aborted;
     take_back(*answering);
@@ -321,14 +340,14 @@ void Api::drop_gone() {
 }
 
 void Api::end_late() {
-  std::vector<std::shared_ptr<Answering>> late;
+  std::vector<std::shared_ptr<OpenAnswer>> late;
   {
     const Clock::time_point now = Clock::now();
     const std::lock_guard lock(mutex_);
     for (const auto& [first, answering] : open_.answering)
       if (answering->deadline() <= now) late.push_back(answering);
   }
-  for (const std::shared_ptr<Answering>& answering : late) {
+  for (const std::shared_ptr<OpenAnswer>& answering : late) {
     ++metrics_.requests_failed;
     take_back(*answering);
     answering->fail(504, fmt::format("no end after {} s", settings_.request_timeout.count()));

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "serve/answering.h"
+#include "serve/embeddings_answering.h"
 #include "serve/http/router.h"
 #include "serve/listener.h"
 #include "serve/live_requests.h"
@@ -24,8 +25,9 @@ struct ApiSettings {
   std::chrono::seconds request_timeout{0};
   RequestDefaults defaults = {};
   RequestLimits limits;
-  LineContext lines;          // `text` is set and outlives the Api
-  bool log_requests = false;  // the log has the bodies of requests, texts and all
+  LineContext lines;                  // `text` is set and outlives the Api
+  Hidden embeddings = Hidden::kMean;  // what embeddings are made of
+  bool log_requests = false;          // the log has the bodies of requests, texts and all
 };
 
 class Api {
@@ -39,7 +41,7 @@ class Api {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Kind : uint8_t { kCompletion, kChat, kTokenize, kDetokenize };
+  enum class Kind : uint8_t { kCompletion, kChat, kEmbeddings, kTokenize, kDetokenize };
   struct Unread {
     Kind kind;
     http::Request request;
@@ -57,6 +59,8 @@ class Api {
   void read(const Unread& unread);
   void log_body(const http::Request& request) const;
   void begin(const Unread& unread);
+  void begin_embeddings(const Unread& unread);
+  void begin(const Unread& unread, std::shared_ptr<OpenAnswer> answer, std::vector<Request> requests);
   http::Answer tokenize(std::string_view body) const;
   http::Answer detokenize(std::string_view body) const;
   void write_answers();
@@ -64,8 +68,8 @@ class Api {
   void drop_gone();
   void end_late();
   void forget(int32_t first_sample);
-  void take_back(const Answering& answering);
-  std::shared_ptr<Answering> find(int32_t sample);
+  void take_back(const OpenAnswer& answer);
+  std::shared_ptr<OpenAnswer> find(int32_t sample);
 
   const ApiSettings settings_;
   LiveRequests& live_;
@@ -79,8 +83,8 @@ class Api {
   std::condition_variable any_unread_;
   struct {
     std::deque<Unread> unread, unread_large;
-    std::map<int32_t, std::shared_ptr<Answering>> answering;  // by the first sample
-    std::vector<int32_t> gone;                                // first samples
+    std::map<int32_t, std::shared_ptr<OpenAnswer>> answering;  // by the first sample
+    std::vector<int32_t> gone;                                 // first samples
     int64_t answers = 0;
     bool ends = false;
   } open_;  // guarded by mutex_

@@ -69,7 +69,7 @@ std::optional<Request> LiveRequests::next() {
   waiting_.pop_front();
   metrics_.queue_seconds.observe(seconds_between(first.since, Clock::now()));
   metrics_.prompt_tokens += std::ssize(first.request.prompt);
-  running_[first.request.sample] = {.since = first.since};
+  running_[first.request.sample] = {.since = first.since, .prompt_alone = first.request.prompt_alone};
   return std::move(first.request);
 }
 
@@ -95,10 +95,12 @@ void LiveRequests::drawn(int32_t sample, const DrawnToken& token) {
   if (found == running_.end()) return;  // it was taken back, and the scheduler does not know it yet
   const auto now = Clock::now();
   Running& one = found->second;
-  (std::exchange(one.any_token, true) ? metrics_.token_seconds : metrics_.first_token_seconds)
-      .observe(seconds_between(one.since, now));
+  if (!one.prompt_alone) {
+    (std::exchange(one.any_token, true) ? metrics_.token_seconds : metrics_.first_token_seconds)
+        .observe(seconds_between(one.since, now));
+    ++metrics_.generated_tokens;
+  }
   one.since = now;
-  ++metrics_.generated_tokens;
   if (drawn_.empty()) any_drawn_.notify_one();
   drawn_.push_back({sample, token, one.cached});
   if (token.ends) running_.erase(found);

@@ -59,7 +59,8 @@ class LiveRequests : public RequestSource {
   struct Running {
     Clock::time_point since;  // the request was added, or its newest token was drawn
     bool any_token = false;
-    int64_t cached = 0;  // see Drawn
+    int64_t cached = 0;         // see Drawn
+    bool prompt_alone = false;  // see Request
   };
 
   const int64_t max_waiting_;

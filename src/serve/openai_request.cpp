@@ -89,22 +89,43 @@ int32_t likeliest_of(const AnswerForm& form, const RequestLimits& limits) {
   return wanted;
 }
 
+// A prompt that is not continued needs no room behind it.
+void check_room(const std::vector<int32_t>& prompt, bool continues, const LineContext& context,
+                const RequestLimits& limits) {
+  LineContext own = context;
+  own.continues = continues;
+  check_length(prompt, own, kBody);
+  const auto tokens = static_cast<int64_t>(prompt.size());
+  if (tokens >= limits.max_prompt_tokens + (continues ? 0 : 1))
+    throw Error(ExitCode::kData, fmt::format("the prompt has {} tokens, expected {} {}: the caches have no room "
+                                             "for more",
+                                             tokens, continues ? "fewer than" : "at most", limits.max_prompt_tokens));
+}
+
 void add_requests(const Request& each, const std::vector<int32_t>& prompt, const LineContext& context,
                   const RequestLimits& limits, OpenAiRequest& whole) {
-  check_length(prompt, context, kBody);
+  check_room(prompt, !each.prompt_alone, context, limits);
   const auto tokens = static_cast<int64_t>(prompt.size());
-  if (tokens >= limits.max_prompt_tokens)
-    throw Error(ExitCode::kData,
-                fmt::format("the prompt has {} tokens, expected fewer than {}: the caches have no room "
-                            "for more",
-                            tokens, limits.max_prompt_tokens));
   for (int32_t choice = 0; choice < whole.choices; ++choice) {
     Request& request = whole.requests.emplace_back(each);
     request.prompt = prompt;
     request.choices = 1;  // the server puts them together
-    request.max_new = max_new_tokens(tokens, each.max_new, limits.max_prompt_tokens);
+    if (!each.prompt_alone) request.max_new = max_new_tokens(tokens, each.max_new, limits.max_prompt_tokens);
     request.rule.seed = seed_of_choice(each.rule.seed, choice);
   }
+}
+
+// The answer with the log-probabilities of all prompts must not be larger than an answer may be.
+void check_scored(const OpenAiRequest& request, const RequestLimits& limits) {
+  int64_t scored = 0;
+  for (const Request& one : request.requests)
+    if (one.prompt_log_probs) scored += std::ssize(one.prompt) * (1 + one.likeliest);
+  const int64_t most = request.stream ? limits.max_streamed : limits.max_scored;
+  if (scored > most)
+    throw Error(ExitCode::kData,
+                fmt::format("\"echo\" with \"logprobs\" asks for {} log-probabilities of prompts, expected at most "
+                            "{}{}",
+                            scored, most, request.stream ? " in a stream" : ""));
 }
 
 }  // namespace
@@ -119,27 +140,54 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   rules.form = chat ? LineForm::kChatCompletion : LineForm::kCompletion;
   const std::vector<std::vector<int32_t>> prompts =
       chat ? std::vector<std::vector<int32_t>>{ids_of_messages(fields)} : prompts_of(fields);
+  if (!chat) read_echo(fields, rules);
   read_rules(fields, rules);
   chat ? read_chat_log_probs(fields, rules) : read_log_probs(fields, rules);
-  OpenAiRequest whole{.form = {rules.form, rules.log_probs}, .choices = rules.choices};
+  OpenAiRequest whole{
+      .form = {rules.form, rules.log_probs, rules.echo}, .prompt_alone = rules.max_new == 0, .choices = rules.choices};
   read_stream(fields, whole);
   if (std::ssize(prompts) * rules.choices > limits.max_requests)
     throw Error(ExitCode::kData, fmt::format("{} prompts with {} choices, expected at most {} together", prompts.size(),
                                              rules.choices, limits.max_requests));
   Request each = request_by_rules(defaults, rules, 0);
+  each.echo = false;  // what the answer repeats is known here
   each.likeliest = likeliest_of(whole.form, limits);
   if (!chat && !rules.max_new) each.max_new = 16;  // as OpenAI's completions do
   if (std::ssize(edits_of(each)) > limits.max_edits)
     throw Error(ExitCode::kData, fmt::format("{} tokens are biased or end the text, expected at most {}",
                                              edits_of(each).size(), limits.max_edits));
   for (const std::vector<int32_t>& prompt : prompts) add_requests(each, prompt, context, limits, whole);
-  if (!chat && fields.flag("echo")) {
-    if (whole.form.log_probs) throw Error(ExitCode::kData, "\"echo\" with \"logprobs\" is not supported");
+  check_scored(whole, limits);
+  if (rules.echo)
     for (const std::vector<int32_t>& prompt : prompts)
       whole.prompts.push_back(context.text != nullptr ? text_of(context.text->tokenizer(), prompt) : "");
-  }
   const OrderedJson *tools = fields.find("tools"), *choice = fields.find("tool_choice");
   whole.tools = chat && tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
+  return whole;
+}
+
+EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineContext& context, Hidden hidden,
+                                           const RequestLimits& limits) {
+  const OrderedJson json = parse_ordered_json(body, kBody);
+  if (!json.is_object()) throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, excerpt(json)));
+  LineContext own = context;
+  own.continues = false;
+  FieldReader fields(json, own, kBody);
+  RequestLine line;
+  read_embeddings(fields, line);
+  if (std::ssize(line.inputs) > limits.max_inputs)
+    throw Error(ExitCode::kData,
+                fmt::format("\"input\" has {} inputs, expected at most {}", line.inputs.size(), limits.max_inputs));
+  EmbeddingsRequest whole{.base64 = line.base64};
+  auto ids = line.ids.begin();
+  for (const int32_t tokens : line.inputs) {
+    Request& request = whole.requests.emplace_back();
+    request.prompt.assign(ids, ids + tokens);
+    ids += tokens;
+    check_room(request.prompt, false, own, limits);
+    request.hidden = hidden;
+    ask_of_prompt_alone(request);
+  }
   return whole;
 }
 

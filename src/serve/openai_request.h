@@ -1,4 +1,4 @@
-// Bodies of /v1/completions and /v1/chat/completions as requests for the generation.
+// Bodies of /v1/completions, /v1/chat/completions and /v1/embeddings as requests for the generation.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,13 @@ struct OpenAiRequest {
   bool stream = false;
   bool include_usage = false;  // a stream ends with its usage
   bool tools = false;          // calls of tools are looked for
+  bool prompt_alone = false;   // no token is asked for: the answer is the prompt, with its log-probabilities
   int32_t choices = 1;         // of each prompt
+};
+
+struct EmbeddingsRequest {
+  std::vector<Request> requests = {};  // one for each input; without their numbers
+  bool base64 = false;                 // how embeddings are written
 };
 
 // What may be asked for, the same for all requests.
@@ -27,11 +33,19 @@ struct RequestLimits {
   int64_t max_requests = 128;     // choices of all prompts of one body
   int64_t max_prompt_tokens = 0;  // of one prompt: the positions of the caches
   int64_t max_edits = 0;          // see GenerationPlan
+  int64_t max_inputs = 2048;      // of one body of /v1/embeddings
+  // Log-probabilities of prompts, those of the likeliest tokens beside them included: in an answer, and in a stream,
+  // whose first piece has them all.
+  int64_t max_scored = 1 << 20, max_streamed = 1 << 14;
 };
 
 // Fields that are null or not known are as if they were not there. Error(kData), with the field's name, for values of
 // other types or outside of their ranges, and for what is known and not supported. May be called by many threads.
 OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineContext& context,
                                    const RequestDefaults& defaults, const RequestLimits& limits);
+
+// The same for /v1/embeddings. An embedding is made of the hidden state of the last position, or of the mean of all.
+EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineContext& context, Hidden hidden,
+                                           const RequestLimits& limits);
 
 }  // namespace lfm2::serve

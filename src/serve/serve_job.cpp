@@ -116,7 +116,9 @@ GenerationJob::PromptSizes ServeJob::measure_prompts(int64_t slots) const {
                     .page = page,
                     .counts = 1,
                     .edits = kMaxEdits,
-                    .pages = std::max(pages_for(length, page), slots * pages_for(usual, page))};
+                    .pages = std::max(pages_for(length, page), slots * pages_for(usual, page)),
+                    .prompt_log_probs = 1,
+                    .hidden = 1};
   return sizes;
 }
 
@@ -151,16 +153,21 @@ void ServeJob::before_loading() {
 std::unique_ptr<RequestSource> ServeJob::make_requests() const {
   if (!is_first()) return nullptr;
   const ServeOptions& serve = *options_.serve;
-  ApiSettings settings{
-      .model_name = model_name(),
-      .version = kVersionText,
-      .max_queue = serve.max_queue,
-      .request_timeout = std::chrono::seconds(serve.request_timeout),
-      .defaults = defaults(),
-      .limits = {.max_prompt_tokens = std::min(positions(), max_length()), .max_edits = kMaxEdits},
-      .lines = {
-          .vocab = config().vocab, .max_positions = config().max_positions, .text = &text_.model(), .continues = true}};
-  settings.log_requests = serve.log_requests;
+  ApiSettings settings{.model_name = model_name(),
+                       .version = kVersionText,
+                       .max_queue = serve.max_queue,
+                       .request_timeout = std::chrono::seconds(serve.request_timeout),
+                       .defaults = defaults(),
+                       .limits = {.max_prompt_tokens = std::min(positions(), max_length()),
+                                  .max_edits = kMaxEdits,
+                                  .max_inputs = std::min(RequestLimits{}.max_inputs, serve.max_queue)},
+                       .lines = {.vocab = config().vocab,
+                                 .max_positions = config().max_positions,
+                                 .hidden = config().hidden,
+                                 .text = &text_.model(),
+                                 .continues = true},
+                       .embeddings = serve.embeddings,
+                       .log_requests = serve.log_requests};
   auto requests = std::make_unique<ServedRequests>(std::move(settings), *listener_);
   write_address(serve.address_file, listener_->address());
   print_line(fmt::format("serving on http://{}", listener_->address().text()));

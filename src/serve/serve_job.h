@@ -20,6 +20,7 @@ class ServeJob : public GenerationJob {
  private:
   PromptSizes measure_prompts(int64_t slots) const override;
   int64_t max_likeliest() const override { return RequestLimits{}.max_likeliest; }
+  bool answers_live() const override { return true; }
   bool may_be_shortened() const override { return true; }
   bool keeps_prefixes() const override { return options_.serve->prefix_cache; }
   double times_interval() const override { return 1; }

@@ -160,13 +160,20 @@ void Generator::collect_results() {
     const double start = steady_seconds();
     const Place before = links_.watchdog.place();  // a wait calls this: its stamp is put back below
     run_.enter(Phase::kWrite, one.step);
-    links_.control->send_tokens(
-        completions_->take(one.samples, compute_.drawn(one.buffer, static_cast<int64_t>(one.samples.size()))));
+    links_.control->send_tokens(completions_->take(one.samples, compute_.results(one.buffer, one.results)));
     on_tokens_(completions_->progress());
     links_.watchdog.enter(before);
     run_.trace(TraceKind::kOutput, one.step, start, steady_seconds());
     unread_.pop_front();
   }
+}
+
+StepSamples Generator::samples_of(const StepArrays& arrays) const {
+  StepSamples samples;
+  for (const int32_t slot : arrays.draw_slots) samples.drawn.push_back(table_->sequence(slot).sample);
+  for (const auto& [slot, rows] : arrays.scored_of) samples.scored.push_back({table_->sequence(slot).sample, rows});
+  for (const auto& [slot, rows] : arrays.hidden_of) samples.hidden.push_back({table_->sequence(slot).sample, rows});
+  return samples;
 }
 
 // Runs a step that has entries. Its arrays are in `arrays`.
@@ -182,8 +189,7 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   compute_.enqueue(arrays, buffer, step,
                    [&] { run_.wait([&] { return compute_.all_computed(); }, Phase::kCompute, step - 1); });
   if (links_.stage.last()) {
-    Unread& unread = unread_.emplace_back(Unread{buffer, step, {}});
-    for (const int32_t slot : arrays.draw_slots) unread.samples.push_back(table_->sequence(slot).sample);
+    unread_.push_back({buffer, step, samples_of(arrays), compute_.result_shape(arrays)});
   } else {
     links_.channel->send(buffer, hidden, compute_.computed(buffer));
   }
@@ -201,7 +207,7 @@ void Generator::run(RequestSource* requests, const std::vector<CompletionConsume
   on_tokens_ = on_tokens;
   finished_ = false;
   table_.emplace(plan_.limits.caches);
-  if (links_.stage.last()) completions_.emplace(consumers, token_text);
+  if (links_.stage.last()) completions_.emplace(consumers, token_text, plan_.live);
   if (links_.stage.first())
     first_.emplace(First{*requests, Scheduler(*requests, plan_.limits),
                          std::vector<double>(static_cast<size_t>(plan_.limits.caches.slots), 0), steady_seconds()});

@@ -64,7 +64,8 @@ class Generator {
   struct Unread {
     int buffer = 0;
     int64_t step = 0;
-    std::vector<int32_t> samples;  // those that draw a token in this step
+    StepSamples samples;
+    ResultShape results;
   };
   // What only the first stage has.
   struct First {
@@ -84,6 +85,7 @@ class Generator {
   void run_step(const ScheduledStep& scheduled, StepArrays& arrays);
   void wait_for_free_buffer(int buffer, int64_t previous);
   bool is_unread(int buffer) const;
+  StepSamples samples_of(const StepArrays& arrays) const;
   void collect_results();  // last stage: hands on the results of steps that are computed
 
   const StageLinks links_;

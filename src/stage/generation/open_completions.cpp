@@ -1,5 +1,7 @@
-// The message to the first stage has four words for each token: its id, whether and why the completion ends with it,
-// its log-probability, and the number of likeliest tokens that follow, with their log-probabilities.
+// The message to the first stage has six words for each token: its id, whether and why the completion ends with it, its
+// log-probability, the number of likeliest tokens beside each token, the number of scored tokens of the prompt, and
+// that of values of a hidden state. The likeliest tokens follow with their log-probabilities, the scored tokens with
+// theirs and each with its own likeliest ones, and the hidden state.
 #include "stage/generation/open_completions.h"
 
 #include <algorithm>
@@ -11,8 +13,32 @@ namespace lfm2 {
 
 namespace {
 
-constexpr size_t kTokenWords = 4;
+constexpr size_t kTokenWords = 6;
 constexpr int32_t kGoesOn = 0, kStops = 1, kIsLongEnough = 2;
+
+// Token `at`'s likeliest tokens, `count` of them.
+void append_likeliest(const std::vector<int32_t>& ids, const std::vector<float>& log_probs, size_t at, size_t count,
+                      std::vector<int32_t>& words) {
+  for (size_t k = at * count; k < (at + 1) * count; ++k) {
+    words.push_back(ids[k]);
+    words.push_back(std::bit_cast<int32_t>(log_probs[k]));
+  }
+}
+
+// Rows [first, first + count) of the log-probabilities beside tokens; of each row the first `columns`.
+void append_top(const StepResults::Tokens& tokens, int64_t first, int64_t count, int64_t columns,
+                std::vector<int32_t>& ids, std::vector<float>& log_probs) {
+  for (int64_t row = first; row < first + count && columns > 0; ++row) {
+    const int64_t at = row * tokens.top_ids.dim(1);
+    const auto append = [&](auto& list, const auto* values) {
+      list.insert(list.end(), values + at, values + at + columns);
+    };
+    append(ids, tokens.top_ids.as<const int32_t>());
+    append(log_probs, tokens.top_log_probs.as<const float>());
+  }
+}
+
+int64_t columns_of(const StepResults::Tokens& tokens) { return tokens.top_ids ? tokens.top_ids.dim(1) : 0; }
 
 }  // namespace
 
@@ -27,6 +53,11 @@ void OpenCompletions::apply(const Step& step) {
     const auto [found, is_new] = open_.try_emplace(one.sample);
     Open& open = found->second;
     expect(drawn == open.completion.token_ids.size(), "OpenCompletions: a sequence comes back with another text");
+    if (drawn == 0) {  // it begins, perhaps again
+      open.completion.prompt = {};
+      open.rows.reset();
+      open.row_count = 0;
+    }
     if (!is_new) continue;
     open.completion.sample = one.choice > 0 ? one.first : one.sample;
     open.completion.choice = one.choice;
@@ -37,6 +68,9 @@ void OpenCompletions::apply(const Step& step) {
     open.likeliest = one.likeliest;
     open.min_tokens = one.rule.min_tokens;
     open.eos_tokens = one.eos_tokens;
+    open.prompt_alone = one.prompt_alone;
+    open.hidden_kind = one.hidden;
+    if (!live_) open.completion.prompt_ids = one.prompt_ids;
     if (one.stop.empty()) continue;
     expect(token_text_ != nullptr, "OpenCompletions: stop texts without the texts of tokens");
     open.stop.emplace(one.stop);
@@ -55,41 +89,92 @@ bool OpenCompletions::stops(Open& open, int32_t token) const {
   return std::find(open.eos_tokens.begin(), open.eos_tokens.end(), token) != open.eos_tokens.end();
 }
 
-std::vector<int32_t> OpenCompletions::take(std::span<const int32_t> samples, const DrawnArrays& drawn) {
-  std::vector<int32_t> words;
-  const int64_t likeliest_columns = drawn.top_ids.data == nullptr ? 0 : drawn.top_ids.dim(1);
+OpenCompletions::Open& OpenCompletions::find(int32_t sample) {
+  const auto found = open_.find(sample);
+  expect(found != open_.end(), "OpenCompletions: results of a sample that is not open");
+  return found->second;
+}
+
+void OpenCompletions::take_scored(const StepSamples& samples, const StepResults::Tokens& scored) {
+  int64_t first = 0;
+  for (const auto& [sample, count] : samples.scored) {
+    Open& open = find(sample);
+    TokenLogProbs& prompt = open.completion.prompt;
+    const float* values = scored.log_probs.as<const float>() + first;
+    prompt.log_probs.insert(prompt.log_probs.end(), values, values + count);
+    const int64_t columns = live_ ? std::min<int64_t>(open.likeliest, columns_of(scored)) : columns_of(scored);
+    append_top(scored, first, count, columns, prompt.top_ids, prompt.top_log_probs);
+    first += count;
+  }
+}
+
+void OpenCompletions::take_hidden(const StepSamples& samples, const Tensor& hidden) {
+  int64_t first = 0;
+  for (const auto& [sample, count] : samples.hidden) {
+    Open& open = find(sample);
+    if (!open.rows) open.rows.emplace(hidden.dim(1));
+    const bool mean = open.hidden_kind == Hidden::kMean;
+    open.row_count += count;
+    const bool ends = open.row_count == (mean ? open.completion.prompt_tokens : 1);
+    const std::byte* rows = hidden.rows(first, count).data;
+    const SampleRows part{count, ends ? open.row_count : 0};
+    const std::span<const float> state = mean ? open.rows->means(hidden.dtype, rows, std::span(&part, 1))
+                                              : open.rows->convert(hidden.dtype, rows, count);
+    if (ends) {
+      open.hidden.assign(state.begin(), state.end());
+      open.rows.reset();
+    }
+    first += count;
+  }
+}
+
+// What is asked about the prompt, behind a first token.
+void OpenCompletions::append_prompt(Open& open, std::vector<int32_t>& words) const {
+  const TokenLogProbs& prompt = open.completion.prompt;
+  const size_t tokens = prompt.log_probs.size(), likeliest = tokens == 0 ? 0 : prompt.top_ids.size() / tokens;
+  for (size_t token = 0; token < tokens; ++token) {
+    words.push_back(std::bit_cast<int32_t>(prompt.log_probs[token]));
+    append_likeliest(prompt.top_ids, prompt.top_log_probs, token, likeliest, words);
+  }
+  for (const float value : open.hidden) words.push_back(std::bit_cast<int32_t>(value));
+  open.completion.prompt = {};
+  open.hidden = {};
+}
+
+std::vector<int32_t> OpenCompletions::take(const StepSamples& samples, const StepResults& results) {
+  std::vector<int32_t> words, likeliest_ids;
+  std::vector<float> likeliest_log_probs;
+  take_scored(samples, results.scored);
+  take_hidden(samples, results.hidden);
   progress_ = 0;
-  for (size_t i = 0; i < samples.size(); ++i) {
-    const auto found = open_.find(samples[i]);
-    expect(found != open_.end(), "OpenCompletions: a token of a sample that is not open");
-    Open& open = found->second;
+  const int64_t columns = columns_of(results.drawn);
+  for (size_t i = 0; i < samples.drawn.size(); ++i) {
+    Open& open = find(samples.drawn[i]);
     Completion& completion = open.completion;
-    const int32_t token = drawn.ids.as<const int32_t>()[i];
-    const float log_prob = drawn.log_probs.as<const float>()[i];
+    const int32_t token = results.drawn.ids.as<const int32_t>()[i];
+    const float log_prob = results.drawn.log_probs.as<const float>()[i];
     completion.token_ids.push_back(token);
     completion.log_probs.push_back(log_prob);
-    if (drawn.top_ids.data != nullptr) {
-      const int64_t k = drawn.top_ids.dim(1), first = static_cast<int64_t>(i) * k;
-      const auto append = [&](auto& list, const auto* values) {
-        list.insert(list.end(), values + first, values + first + k);
-      };
-      append(completion.top_ids, drawn.top_ids.as<const int32_t>());
-      append(completion.top_log_probs, drawn.top_log_probs.as<const float>());
-    }
+    if (!live_)
+      append_top(results.drawn, static_cast<int64_t>(i), 1, columns, completion.top_ids, completion.top_log_probs);
     const bool stops = this->stops(open, token);
     const auto length = static_cast<int64_t>(completion.token_ids.size());
     const int32_t end = stops ? kStops : length >= open.max_new ? kIsLongEnough : kGoesOn;
-    const int32_t likeliest = std::min(open.likeliest, static_cast<int32_t>(likeliest_columns));
-    words.insert(words.end(), {token, end, std::bit_cast<int32_t>(log_prob), likeliest});
-    for (int64_t k = 0, row = static_cast<int64_t>(i) * likeliest_columns; k < likeliest; ++k) {
-      words.push_back(drawn.top_ids.as<const int32_t>()[row + k]);
-      words.push_back(std::bit_cast<int32_t>(drawn.top_log_probs.as<const float>()[row + k]));
-    }
+    const int64_t likeliest = std::min<int64_t>(open.likeliest, columns);
+    likeliest_ids.clear();
+    likeliest_log_probs.clear();
+    append_top(results.drawn, static_cast<int64_t>(i), 1, likeliest, likeliest_ids, likeliest_log_probs);
+    const bool prompt = live_ && length == 1;
+    words.insert(words.end(), {token, end, std::bit_cast<int32_t>(log_prob), static_cast<int32_t>(likeliest),
+                               prompt ? static_cast<int32_t>(completion.prompt.log_probs.size()) : 0,
+                               prompt ? static_cast<int32_t>(open.hidden.size()) : 0});
+    append_likeliest(likeliest_ids, likeliest_log_probs, 0, static_cast<size_t>(likeliest), words);
+    if (prompt) append_prompt(open, words);
     progress_ += 1;
     if (end == kGoesOn) continue;
     progress_ += open.max_new - length;
     completion.reason = stops ? FinishReason::kStop : FinishReason::kLength;
-    finish(std::move(open_.extract(found).mapped()));
+    finish(std::move(open_.extract(samples.drawn[i]).mapped()));
   }
   return words;
 }
@@ -97,6 +182,10 @@ std::vector<int32_t> OpenCompletions::take(std::span<const int32_t> samples, con
 // Hands on the completion, or, of several choices, the last one that ends hands on all.
 void OpenCompletions::finish(Open open) {
   Completion whole = std::move(open.completion);
+  if (open.prompt_alone) {
+    for (auto* list : {&whole.token_ids, &whole.top_ids}) list->clear();
+    for (auto* list : {&whole.log_probs, &whole.top_log_probs}) list->clear();
+  }
   if (open.choices > 1) {
     std::vector<Completion>& ended = waiting_[whole.sample];
     ended.push_back(std::move(whole));
@@ -111,18 +200,34 @@ void OpenCompletions::finish(Open open) {
 
 std::vector<DrawnToken> tokens_of_message(const std::vector<int32_t>& words) {
   std::vector<DrawnToken> tokens;
-  for (size_t at = 0; at < words.size();) {
-    expect(words.size() - at >= kTokenWords, "tokens_of_message: a message of another length");
-    DrawnToken& one =
-        tokens.emplace_back(DrawnToken{.token = words[at], .log_prob = std::bit_cast<float>(words[at + 2])});
-    if (words[at + 1] != kGoesOn) one.ends = words[at + 1] == kStops ? FinishReason::kStop : FinishReason::kLength;
-    const auto likeliest = static_cast<size_t>(words[at + 3]);
-    at += kTokenWords;
-    expect(likeliest <= (words.size() - at) / 2, "tokens_of_message: a message of another length");
-    for (size_t k = 0; k < likeliest; ++k, at += 2) {
-      one.top_ids.push_back(words[at]);
-      one.top_log_probs.push_back(std::bit_cast<float>(words[at + 1]));
+  size_t at = 0;
+  const auto expect_left = [&](size_t count) {
+    expect(words.size() - at >= count, "tokens_of_message: a message of another length");
+  };
+  const auto number = [&] { return std::bit_cast<float>(words[at++]); };
+  const auto read_likeliest = [&](size_t count, std::vector<int32_t>& ids, std::vector<float>& log_probs) {
+    for (size_t k = 0; k < count; ++k) {
+      ids.push_back(words[at++]);
+      log_probs.push_back(number());
     }
+  };
+  while (at < words.size()) {
+    expect_left(kTokenWords);
+    DrawnToken& one = tokens.emplace_back(DrawnToken{.token = words[at]});
+    if (words[at + 1] != kGoesOn) one.ends = words[at + 1] == kStops ? FinishReason::kStop : FinishReason::kLength;
+    at += 2;
+    one.log_prob = number();
+    const auto likeliest = static_cast<size_t>(words[at]), scored = static_cast<size_t>(words[at + 1]),
+               hidden = static_cast<size_t>(words[at + 2]);
+    at += 3;
+    for (const size_t count : {likeliest, scored, hidden}) expect_left(count);  // so that the next sum is no overflow
+    expect_left(2 * likeliest + scored * (1 + 2 * likeliest) + hidden);
+    read_likeliest(likeliest, one.top_ids, one.top_log_probs);
+    for (size_t token = 0; token < scored; ++token) {
+      one.prompt.log_probs.push_back(number());
+      read_likeliest(likeliest, one.prompt.top_ids, one.prompt.top_log_probs);
+    }
+    for (size_t i = 0; i < hidden; ++i) one.hidden.push_back(number());
   }
   return tokens;
 }

@@ -13,25 +13,34 @@
 #include "stage/generation/step_compute.h"
 #include "stage/generation/stop_text.h"
 #include "stage/io/completion.h"
+#include "stage/pipeline/hidden_rows.h"
 
 namespace lfm2 {
 
 // What a token adds to the text of a completion.
 using TokenText = std::function<std::string_view(int32_t token)>;
 
+// Whose the results of a step are, in their order.
+struct StepSamples {
+  struct Rows {
+    int32_t sample = 0, count = 0;
+  };
+  std::vector<int32_t> drawn;  // the samples that draw a token
+  std::vector<Rows> scored, hidden;
+};
+
 class OpenCompletions {
  public:
   // `consumers` are given each completion when it ends. They must outlive this. `token_text` is needed where a request
-  // has stop texts.
-  explicit OpenCompletions(std::vector<CompletionConsumer*> consumers, TokenText token_text = {})
-      : consumers_(std::move(consumers)), token_text_(std::move(token_text)) {}
+  // has stop texts. `live`: see GenerationPlan.
+  explicit OpenCompletions(std::vector<CompletionConsumer*> consumers, TokenText token_text = {}, bool live = false)
+      : consumers_(std::move(consumers)), token_text_(std::move(token_text)), live_(live) {}
 
   // Begins the completions of samples that the step admits, and forgets those of samples that it drops. To be called
   // for every step, in order.
   void apply(const Step& step);
-  // Adds the tokens of a step to the completions of `samples`, which drew them, and hands on those that end. Returns
-  // the message to the first stage.
-  std::vector<int32_t> take(std::span<const int32_t> samples, const DrawnArrays& drawn);
+  // Adds the results of a step to the completions, and hands on those that end. Returns the message to the first stage.
+  std::vector<int32_t> take(const StepSamples& samples, const StepResults& results);
   // The progress made by the last take(): the number of tokens drawn, plus, for each completion that ended early, the
   // number of tokens that its limit still allowed.
   int64_t progress() const { return progress_; }
@@ -46,13 +55,24 @@ class OpenCompletions {
     std::vector<int32_t> eos_tokens;
     std::optional<StopText> stop;
     int32_t choices = 1;
+    bool prompt_alone = false;  // see Request
+    // The hidden state that is asked for, and what it is made of.
+    Hidden hidden_kind = Hidden::kNone;
+    std::optional<HiddenRows> rows;
+    int32_t row_count = 0;
+    std::vector<float> hidden;
   };
 
+  Open& find(int32_t sample);
   bool stops(Open& open, int32_t token) const;
+  void take_scored(const StepSamples& samples, const StepResults::Tokens& scored);
+  void take_hidden(const StepSamples& samples, const Tensor& hidden);
+  void append_prompt(Open& open, std::vector<int32_t>& words) const;
   void finish(Open open);
 
   std::vector<CompletionConsumer*> consumers_;
   TokenText token_text_;
+  bool live_;
   std::map<int32_t, Open> open_;  // by sample
   // Choices that have ended, and wait for the others of their completions; by the completion's sample.
   std::map<int64_t, std::vector<Completion>> waiting_;

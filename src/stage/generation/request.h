@@ -9,6 +9,7 @@
 
 #include "kernels/sampling.h"
 #include "stage/io/completion.h"
+#include "stage/model/hidden.h"
 
 namespace lfm2 {
 
@@ -31,7 +32,15 @@ struct Request {
   std::vector<int32_t> eos_tokens = {};    // each of these tokens ends the completion; empty: no token does
   std::vector<std::string> stop = {};      // the text of the completion ends before each of these; none is empty
   std::vector<LogitEdit> logit_bias = {};  // at most one for each token
-  bool takes_prefix = true;                // whether the prompt may begin with pages of the prefix cache
+  // What is asked about the prompt comes back with the first token: the log-probability of each of its tokens but the
+  // first one, and a hidden state, that of its last position (kLast) or the mean of all (kMean).
+  bool prompt_log_probs = false;
+  Hidden hidden = Hidden::kNone;
+  bool echo = false;          // the completion repeats the prompt
+  bool prompt_alone = false;  // max_new is 1, and the token that is drawn is no part of the completion
+  // Whether the prompt may begin with pages of the prefix cache: not where something is asked about all of its
+  // positions.
+  bool takes_prefix() const { return !prompt_log_probs && hidden != Hidden::kMean; }
 };
 
 // What the rule of a request does to the logits of single tokens: its biases, then the ends that are banned at first.
@@ -42,6 +51,16 @@ inline std::vector<LogitEdit> edits_of(const Request& request) {
   return edits;
 }
 
+// Makes it a request whose prompt is not continued.
+inline void ask_of_prompt_alone(Request& request) {
+  request.prompt_alone = true;
+  request.max_new = 1;
+  request.rule = {};
+  request.eos_tokens = {};
+  request.stop = {};
+  request.logit_bias = {};
+}
+
 // A token that came back from the last stage.
 struct DrawnToken {
   int32_t token = 0;
@@ -49,6 +68,9 @@ struct DrawnToken {
   std::optional<FinishReason> ends = {};  // why the sequence ends with this token; empty: it goes on
   std::vector<int32_t> top_ids = {};      // as many as Request::likeliest asks for
   std::vector<float> top_log_probs = {};
+  // Of a first token, where the request asks for it: see Request::prompt_log_probs and Request::hidden.
+  TokenLogProbs prompt = {};
+  std::vector<float> hidden = {};  // [hidden]
 };
 
 // Used by the first stage alone, between steps, on one thread. No function blocks.

@@ -11,7 +11,10 @@ Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rul
   request.sample = static_cast<int32_t>(sample);
   request.draw = rules.form == LineForm::kIds && !rules.seed ? request.sample : 0;
   const bool batch = is_batch_form(rules.form);
-  request.tag = AnswerForm{rules.form, rules.log_probs || batch ? rules.log_probs : defaults.log_probs}.to_word();
+  const AnswerForm form{rules.form, rules.log_probs || batch ? rules.log_probs : defaults.log_probs, rules.echo};
+  request.tag = form.to_word();
+  request.echo = rules.echo;
+  request.prompt_log_probs = rules.echo && form.log_probs.has_value();
   request.choices = rules.choices;
   request.max_new = rules.max_new.value_or(request.max_new);
   SamplingRule& rule = request.rule;
@@ -28,6 +31,7 @@ Request request_by_rules(const RequestDefaults& defaults, const SampleRules& rul
   if (!rules.stop.empty()) request.stop = rules.stop;
   if (rules.ignore_eos) request.eos_tokens.clear();
   request.eos_tokens.insert(request.eos_tokens.end(), rules.stop_token_ids.begin(), rules.stop_token_ids.end());
+  if (rules.max_new == 0) ask_of_prompt_alone(request);
   return request;
 }
 

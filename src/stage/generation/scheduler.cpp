@@ -93,7 +93,7 @@ bool Scheduler::give_pages(Sequence& sequence, Step& step) {
   const int64_t needed = pages_for(sequence.known, limits_.caches.page);
   expect(needed <= limits_.caches.pages, "Scheduler: a sequence that never fits");
   std::vector<int32_t> prefix;
-  if (sequence.request.takes_prefix) prefix = pages_.find(tokens.first(tokens.size() - 1));
+  if (sequence.request.takes_prefix()) prefix = pages_.find(tokens.first(tokens.size() - 1));
   const auto held = std::count_if(prefix.begin(), prefix.end(), [&](int32_t page) { return pages_.holders(page) > 0; });
   if (active_ > 0 && needed - held + growing() > pages_.available()) return false;
   const int64_t cached = std::ssize(prefix) * limits_.caches.page;
@@ -166,23 +166,29 @@ bool Scheduler::admit(Step& step) {
   SamplingRule rule = request.rule;
   rule.biases = static_cast<int32_t>(request.logit_bias.size());
   rule.banned = static_cast<int32_t>(edits.size()) - rule.biases;
-  step.admitted.push_back({.slot = slot,
-                           .sample = request.sample,
-                           .prompt = static_cast<int32_t>(request.prompt.size()),
-                           .known = static_cast<int32_t>(sequence->known),
-                           .cached = static_cast<int32_t>(sequence->fed),
-                           .max_new = static_cast<int32_t>(request.max_new),
-                           .draw = request.draw,
-                           .tag = request.tag,
-                           .likeliest = request.likeliest,
-                           .choices = request.choices,
-                           .choice = request.choice,
-                           .first = request.first,
-                           .rule = rule,
-                           .eos_tokens = request.eos_tokens,
-                           .stop = request.stop,
-                           .edits = std::move(edits),
-                           .pages = sequence->pages});
+  // What is asked about the prompt has gone out with the first token, should the sequence have drawn one before.
+  const bool asks = sequence->known == std::ssize(request.prompt);
+  step.admitted.push_back(
+      {.slot = slot,
+       .sample = request.sample,
+       .prompt = static_cast<int32_t>(request.prompt.size()),
+       .known = static_cast<int32_t>(sequence->known),
+       .max_new = static_cast<int32_t>(request.max_new),
+       .draw = request.draw,
+       .tag = request.tag,
+       .likeliest = request.likeliest,
+       .choices = request.choices,
+       .choice = request.choice,
+       .first = request.first,
+       .rule = rule,
+       .eos_tokens = request.eos_tokens,
+       .stop = request.stop,
+       .edits = std::move(edits),
+       .prompt_log_probs = asks && request.prompt_log_probs,
+       .prompt_alone = request.prompt_alone,
+       .hidden = asks ? request.hidden : Hidden::kNone,
+       .prompt_ids = asks && (request.prompt_log_probs || request.echo) ? request.prompt : std::vector<int32_t>(),
+       .pages = sequence->pages});
   at(slot) = std::move(*sequence);
   prompts_.push_back(slot);
   ++active_;

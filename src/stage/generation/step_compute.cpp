@@ -21,10 +21,12 @@ constexpr size_t kMaxRecordings = 256;
 constexpr int64_t kRecordedTime = 4;
 
 // An upper bound of the bytes that the arrays of a step take: see StepCompute::Layout.
-size_t max_array_bytes(int64_t tokens, int64_t sequences, int64_t table_width) {
+size_t max_array_bytes(const GenerationPlan& plan) {
   const auto bytes = ArrayLayout::bytes_for;
+  const int64_t tokens = plan.max_tokens(), sequences = plan.limits.max_sequences;
   return 3 * bytes(tokens) + bytes(sequences + 1) + 3 * bytes(2 * sequences) + 2 * bytes(sequences) +
-         bytes(kRuleWords * sequences) + bytes(sequences * table_width);
+         bytes(kRuleWords * sequences) + 2 * bytes(plan.max_scored()) + bytes(plan.max_hidden()) +
+         bytes(sequences * plan.table_width());
 }
 
 // StepArrays::prefixes on the device or in its staging memory.
@@ -50,10 +52,11 @@ void fill(const Tensor& target, const auto& values) {
 
 }  // namespace
 
-StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width) {
+StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width, const ResultShape& shape)
+    : results(shape), adjusts(arrays.adjusts), counts(!arrays.counted.empty()) {
   ArrayLayout layout(memory);
   const int64_t tokens = arrays.tokens, sequences = arrays.sequences();
-  const auto drawing = static_cast<int64_t>(arrays.draw_rows.size());
+  const int64_t drawing = results.draws;
   ids = layout.take_ints({tokens});
   batch.positions = layout.take_ints({tokens});
   batch.sequence_of = layout.take_ints({tokens});
@@ -64,6 +67,9 @@ StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t
   draw_rows = layout.take_ints({drawing});
   draw_slots = layout.take_ints({drawing});
   rules = layout.take_ints({drawing, kRuleWords});
+  scored_rows = layout.take_ints({results.scored});
+  targets = layout.take_ints({results.scored});
+  hidden_rows = layout.take_ints({results.hidden});
   batch.page_table = layout.take_ints({sequences, table_width});
   bytes = layout.bytes();
   batch.tokens = tokens;
@@ -72,15 +78,25 @@ StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t
   batch.max_length = (arrays.max_length + kLengthStep - 1) / kLengthStep * kLengthStep;
 }
 
-DrawnArrays::DrawnArrays(std::byte* memory, int64_t draws, int64_t top_k) {
+StepResults::StepResults(std::byte* memory, const ResultShape& shape) {
   ArrayLayout layout(memory);
-  ids = layout.take_ints({draws});
-  log_probs = layout.take(DType::kF32, {draws});
-  if (top_k > 0) {
-    top_ids = layout.take_ints({draws, top_k});
-    top_log_probs = layout.take(DType::kF32, {draws, top_k});
-  }
+  const auto take = [&](Tokens& tokens, int64_t count) {
+    tokens.ids = layout.take_ints({count});
+    tokens.log_probs = layout.take(DType::kF32, {count});
+    if (shape.top_k == 0) return;
+    tokens.top_ids = layout.take_ints({count, shape.top_k});
+    tokens.top_log_probs = layout.take(DType::kF32, {count, shape.top_k});
+  };
+  take(drawn, shape.draws);
+  take(scored, shape.scored);
   bytes = layout.bytes();
+}
+
+ResultShape StepCompute::result_shape(const StepArrays& arrays) const {
+  return {.draws = std::ssize(arrays.draw_rows),
+          .scored = std::ssize(arrays.scored_rows),
+          .hidden = std::ssize(arrays.hidden_rows),
+          .top_k = arrays.top || !plan_.live ? plan_.top_k : 0};
 }
 
 StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DType compute)
@@ -91,24 +107,28 @@ StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DT
   Backend& backend = links.backend;
   const Stage& stage = links.stage;
   const int64_t max_tokens = plan.max_tokens(), max_sequences = plan.limits.max_sequences;
-  const size_t array_bytes = max_array_bytes(max_tokens, max_sequences, plan.table_width());
+  const size_t array_bytes = max_array_bytes(plan);
   arrays_ = backend.allocate(array_bytes);
-  const size_t drawn_bytes = DrawnArrays(nullptr, max_sequences, plan.top_k).bytes;
+  const ResultShape largest{max_sequences, plan.max_scored(), plan.max_hidden(), plan.top_k};
+  const size_t result_bytes = StepResults(nullptr, largest).bytes;
   for (StepBuffer& buffer : buffers_) {
     buffer.residual = memory_.allocate(compute, {max_tokens, stage.config().hidden});
     buffer.staging = backend.allocate_host(array_bytes);
     buffer.computed = backend.create_event();
-    if (stage.last()) buffer.results = backend.allocate_host(drawn_bytes);
+    if (!stage.last()) continue;
+    buffer.results = backend.allocate_host(result_bytes);
+    if (largest.hidden > 0)
+      buffer.hidden = backend.allocate_host(Tensor(nullptr, compute, {largest.hidden, stage.config().hidden}).bytes());
   }
-  const int64_t rows = stage.last() ? std::min(max_sequences, kHeadRows) : 0;
+  const int64_t rows = stage.last() ? std::min(plan.result_rows(), kHeadRows) : 0;
   if (stage.last()) {
-    drawn_ = backend.allocate(drawn_bytes);
+    results_ = backend.allocate(result_bytes);
     logits_ = memory_.allocate(DType::kF32, {rows, stage.config().vocab});
-    allocate_adjustments(rows);
+    allocate_adjustments(std::min(max_sequences, kHeadRows));
   }
   const StageMemory cost = stage_memory(stage.config(), stage.layers(), compute, compute, max_tokens, rows);
   scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
-  working_bytes_ += cost.scratch_bytes + array_bytes + (stage.last() ? drawn_bytes : 0);
+  working_bytes_ += cost.scratch_bytes + array_bytes + (stage.last() ? result_bytes : 0);
 }
 
 uint64_t GenerationPlan::prefix_bytes() const {
@@ -156,7 +176,7 @@ void StepCompute::upload_edits(const StepArrays& arrays, const StepBuffer& buffe
 
 void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer) {
   std::byte* staging = buffers_[static_cast<size_t>(buffer)].staging.data();
-  const Layout host(staging, arrays, plan_.table_width());
+  const Layout host(staging, arrays, plan_.table_width(), result_shape(arrays));
   fill(host.ids, links_.stage.first() ? ids : arrays.counted);
   fill(host.keepers, arrays.keepers);
   fill(host.draw_slots, arrays.draw_slots);
@@ -167,6 +187,9 @@ void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& i
   fill(host.draws, arrays.draws);
   fill(host.draw_rows, arrays.draw_rows);
   fill(host.rules, arrays.draw_rules);
+  fill(host.scored_rows, arrays.scored_rows);
+  fill(host.targets, arrays.targets);
+  fill(host.hidden_rows, arrays.hidden_rows);
   fill(host.batch.page_table, arrays.page_table);
   links_.backend.copy(links_.backend.compute(), arrays_.data(), staging, host.bytes);
   if (!links_.stage.last()) return;
@@ -193,36 +216,63 @@ void StepCompute::count_prefixes(const StepArrays& arrays, const StepBuffer& buf
   });
 }
 
-// The stage's work between receiving a step's hidden states and sending them: embedding, layers, draws.
+// The stage's work between receiving a step's hidden states and sending them: embedding, layers, results.
 void StepCompute::compute(const Layout& layout, const StepBuffer& buffer) {
   const Tensor residual = buffer.residual.rows(0, layout.batch.tokens);
   if (links_.stage.first()) links_.stage.embed(links_.backend.ops(), layout.ids, residual);
   links_.stage.forward(links_.backend.ops(), residual, layout.batch, scratch_, nullptr, &caches_);
-  if (links_.stage.last()) draw(layout, residual, buffer);
+  if (links_.stage.last()) give_results(layout, residual, buffer);
 }
 
-void StepCompute::draw(const Layout& layout, const Tensor& residual, const StepBuffer& buffer) {
-  const int64_t draws = layout.draw_rows.dim(0);
-  const DrawnArrays drawn(drawn_.data(), draws, plan_.top_k);
+void StepCompute::give_results(const Layout& layout, const Tensor& residual, const StepBuffer& buffer) {
+  const ResultShape& shape = layout.results;
+  const StepResults results(results_.data(), shape);
+  Backend& backend = links_.backend;
+  if (layout.counts) backend.ops().count_tokens(layout.ids, layout.keepers, layout.batch, adjustments_.counts);
+  draw(layout, residual, results);
+  score(layout, residual, results);
+  if (shape.draws + shape.scored > 0)
+    backend.copy_to_host(buffer.results.data(),
+                         Tensor(results_.data(), DType::kI32, {static_cast<int64_t>(results.bytes / sizeof(int32_t))}));
+  std::byte* host = buffer.hidden.data();
+  for (int64_t first = 0; first < shape.hidden; first += kHeadRows) {
+    const Tensor rows = layout.hidden_rows.rows(first, std::min(kHeadRows, shape.hidden - first));
+    const Tensor states = links_.stage.hidden_states(backend.ops(), residual, rows, scratch_);
+    backend.copy_to_host(host, states);
+    host += states.bytes();
+  }
+}
+
+// The log-probabilities of tokens of prompts. Of all positions of a step, logits are never there at a time.
+void StepCompute::score(const Layout& layout, const Tensor& residual, const StepResults& results) {
   Ops& ops = links_.backend.ops();
-  if (plan_.counts) ops.count_tokens(layout.ids, layout.keepers, layout.batch, adjustments_.counts);
-  for (int64_t first = 0; first < draws; first += kHeadRows) {
-    const int64_t count = std::min(kHeadRows, draws - first);
+  for (int64_t first = 0; first < layout.results.scored; first += kHeadRows) {
+    const int64_t count = std::min(kHeadRows, layout.results.scored - first);
+    const Tensor logits = logits_.rows(0, count);
+    const StepResults::Tokens& own = results.scored;
+    links_.stage.head(ops, residual, layout.scored_rows.rows(first, count), scratch_, logits);
+    ops.target_log_probs(logits, layout.targets.rows(first, count), own.log_probs.rows(first, count),
+                         own.ids.rows(first, count));
+    if (own.top_ids) ops.top_log_probs(logits, own.top_ids.rows(first, count), own.top_log_probs.rows(first, count));
+  }
+}
+
+void StepCompute::draw(const Layout& layout, const Tensor& residual, const StepResults& results) {
+  Ops& ops = links_.backend.ops();
+  const StepResults::Tokens& own = results.drawn;
+  for (int64_t first = 0; first < layout.results.draws; first += kHeadRows) {
+    const int64_t count = std::min(kHeadRows, layout.results.draws - first);
     const Tensor logits = logits_.rows(0, count);
     const Tensor own_draws = layout.draws.rows(first, count), rules = layout.rules.rows(first, count);
     links_.stage.head(ops, residual, layout.draw_rows.rows(first, count), scratch_, logits);
     Tensor adjusted;
-    if (plan_.adjusts()) {
+    if (layout.adjusts) {
       adjusted = adjusted_.rows(0, count);
       ops.adjust_logits(logits, own_draws, rules, layout.draw_slots.rows(first, count), adjustments_, adjusted);
     }
-    ops.sample(logits, adjusted, own_draws, rules, drawn.ids.rows(first, count), drawn.log_probs.rows(first, count));
-    if (plan_.top_k > 0)
-      ops.top_log_probs(logits, drawn.top_ids.rows(first, count), drawn.top_log_probs.rows(first, count));
+    ops.sample(logits, adjusted, own_draws, rules, own.ids.rows(first, count), own.log_probs.rows(first, count));
+    if (own.top_ids) ops.top_log_probs(logits, own.top_ids.rows(first, count), own.top_log_probs.rows(first, count));
   }
-  if (draws > 0)
-    links_.backend.copy_to_host(buffer.results.data(), Tensor(drawn_.data(), DType::kI32,
-                                                              {static_cast<int64_t>(drawn.bytes / sizeof(int32_t))}));
 }
 
 // Null while the shape has not come often enough.
@@ -243,13 +293,14 @@ Recording* StepCompute::recording_of(const Shape& shape, const Layout& layout, c
 void StepCompute::enqueue(const StepArrays& arrays, int buffer_index, int64_t step,
                           const std::function<void()>& wait_until_computed) {
   const StepBuffer& buffer = at(buffer_index);
-  const Layout layout(arrays_.data(), arrays, plan_.table_width());
+  const ResultShape results = result_shape(arrays);
+  const Layout layout(arrays_.data(), arrays, plan_.table_width(), results);
   Recording* recording = nullptr;
-  const bool decodes =
-      arrays.singles == arrays.tokens && static_cast<int64_t>(arrays.draw_rows.size()) == arrays.tokens;
+  const bool decodes = arrays.singles == arrays.tokens && results.draws == arrays.tokens && results.hidden == 0;
   if (decodes)
-    recording =
-        recording_of({buffer_index, layout.batch.tokens, layout.batch.max_length}, layout, buffer, wait_until_computed);
+    recording = recording_of(
+        {buffer_index, layout.batch.tokens, layout.batch.max_length, results.top_k, layout.adjusts, layout.counts},
+        layout, buffer, wait_until_computed);
   links_.backend.compute().submit(
       [this, layout, &buffer, recording] {
         if (recording != nullptr)
@@ -261,8 +312,11 @@ void StepCompute::enqueue(const StepArrays& arrays, int buffer_index, int64_t st
   links_.backend.compute().record(*buffer.computed);
 }
 
-DrawnArrays StepCompute::drawn(int buffer, int64_t draws) const {
-  return {buffers_[static_cast<size_t>(buffer)].results.data(), draws, plan_.top_k};
+StepResults StepCompute::results(int buffer, const ResultShape& shape) const {
+  StepResults results(at(buffer).results.data(), shape);
+  const Tensor& residual = at(buffer).residual;
+  results.hidden = Tensor(at(buffer).hidden.data(), residual.dtype, {shape.hidden, residual.dim(1)});
+  return results;
 }
 
 }  // namespace lfm2

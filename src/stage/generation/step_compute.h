@@ -2,6 +2,7 @@
 // the forward, and draws tokens on the last stage.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <map>
@@ -19,6 +20,11 @@ namespace lfm2 {
 struct GenerationPlan {
   int64_t longest = 0;  // cached positions of the longest sequence
   int64_t top_k = 0;    // --top-logprobs: how many log-probabilities come with each token
+  // Whether what requests ask for goes back to the first stage alone, with their tokens: then the likeliest tokens are
+  // computed in the steps of requests that ask for them (Request::likeliest). Else they are in each completion.
+  bool live = false;
+  // Whether any request may ask for this: see Request.
+  bool prompt_log_probs = false, hidden = false;
   // What rules that adjust logits may need: counts of tokens, and the largest number of edits of a request.
   bool counts = false;
   int64_t edits = 0;
@@ -29,17 +35,34 @@ struct GenerationPlan {
   bool adjusts() const { return counts || edits > 0; }
   // Bytes of the tokens of the prefix cache that rules may count in one step.
   uint64_t prefix_bytes() const;
+  int64_t max_scored() const { return prompt_log_probs ? limits.prompt_tokens : 0; }  // tokens of a step
+  int64_t max_hidden() const { return hidden ? limits.prompt_tokens : 0; }            // rows of a step
+  // Rows of a step that go through the final norm.
+  int64_t result_rows() const {
+    return prompt_log_probs || hidden ? std::max(limits.max_sequences, limits.prompt_tokens) : limits.max_sequences;
+  }
   // Bytes that the last stage keeps for adjusting logits.
   uint64_t adjustment_bytes(int64_t vocab) const;
   int64_t table_width() const { return pages_for(longest, limits.caches.page); }
 };
 
-// The results of a step, one piece of memory: a token id and its log-probability for each draw, [draws], and the best
-// ones in top_*, [draws, top_k].
-struct DrawnArrays {
-  Tensor ids, log_probs, top_ids, top_log_probs;
+// How much a step gives.
+struct ResultShape {
+  int64_t draws = 0, scored = 0, hidden = 0;  // tokens that are drawn; tokens of prompts; hidden states
+  int64_t top_k = 0;                          // log-probabilities beside each token
+};
+
+// The results of a step.
+struct StepResults {
+  struct Tokens {
+    Tensor ids, log_probs;          // [tokens]
+    Tensor top_ids, top_log_probs;  // [tokens, top_k]; empty where top_k is 0
+  };
+  Tokens drawn;
+  Tokens scored;  // of prompts; instead of ids: whether each is the likeliest
   size_t bytes = 0;
-  DrawnArrays(std::byte* memory, int64_t draws, int64_t top_k);
+  Tensor hidden = {};  // [hidden states, hidden] act; not in the piece of memory that holds the others
+  StepResults(std::byte* memory, const ResultShape& shape);
 };
 
 class StepCompute {
@@ -59,8 +82,9 @@ class StepCompute {
   // Enqueues the step whose arrays were uploaded last. Work that comes often is recorded. Before recordings are thrown
   // away, `wait_until_computed` is called, which returns when no enqueued step still runs.
   void enqueue(const StepArrays& arrays, int buffer, int64_t step, const std::function<void()>& wait_until_computed);
+  ResultShape result_shape(const StepArrays& arrays) const;
   // Last stage: the results in `buffer`, whose step must be computed.
-  DrawnArrays drawn(int buffer, int64_t draws) const;
+  StepResults results(int buffer, const ResultShape& shape) const;
 
   uint64_t activation_bytes() const { return memory_.bytes() + working_bytes_; }
   uint64_t cache_bytes() const { return caches_.bytes(); }
@@ -68,22 +92,26 @@ class StepCompute {
  private:
   // Where the arrays of a step lie, on the device or in its staging memory.
   struct Layout {
-    Tensor ids, keepers, draw_rows, draws, draw_slots, rules;
+    Tensor ids, keepers, draw_rows, draws, draw_slots, rules, scored_rows, targets, hidden_rows;
     Batch batch;
     size_t bytes = 0;
-    Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width);
+    ResultShape results;
+    bool adjusts = false, counts = false;  // whether a token is drawn from adjusted logits; whether any is counted
+    Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width, const ResultShape& shape);
   };
   struct StepBuffer {
     Tensor residual;  // [max_tokens, hidden] act
     Buffer staging;   // host: the step's arrays on their way to the device
     Buffer edits;     // host, last stage: the edits of sequences that begin, on their way to the device
     Buffer prefixes;  // host, last stage: StepArrays::prefixes, on their way to the device
-    Buffer results;   // host, last stage: DrawnArrays
+    Buffer results;   // host, last stage: StepResults
+    Buffer hidden;    // host, last stage: hidden states that are handed out
     std::unique_ptr<Event> computed;
   };
   // Steps of equal shape enqueue the same work, which is recorded once the shape has come several times.
   struct Shape {
-    int64_t buffer, tokens, length_bound;
+    int64_t buffer, tokens, length_bound, top_k;
+    bool adjusts, counts;
     auto operator<=>(const Shape&) const = default;
   };
   struct Recorded {
@@ -96,7 +124,9 @@ class StepCompute {
   void allocate_adjustments(int64_t rows);
   void upload_edits(const StepArrays& arrays, const StepBuffer& buffer);
   void count_prefixes(const StepArrays& arrays, const StepBuffer& buffer);
-  void draw(const Layout& layout, const Tensor& residual, const StepBuffer& buffer);
+  void give_results(const Layout& layout, const Tensor& residual, const StepBuffer& buffer);
+  void draw(const Layout& layout, const Tensor& residual, const StepResults& results);
+  void score(const Layout& layout, const Tensor& residual, const StepResults& results);
   Recording* recording_of(const Shape& shape, const Layout& layout, const StepBuffer& buffer,
                           const std::function<void()>& wait_until_computed);
 
@@ -107,7 +137,7 @@ class StepCompute {
   uint64_t working_bytes_ = 0;  // bytes of the scratch, and of the arrays of a step
   std::array<StepBuffer, kBuffers> buffers_;
   Buffer arrays_;            // device: the arrays that were uploaded last
-  Buffer drawn_;             // device, last stage: DrawnArrays
+  Buffer results_;           // device, last stage: StepResults
   Buffer prefixes_;          // device, last stage: StepArrays::prefixes, where rules count and prefixes are kept
   Tensor logits_;            // [kHeadRows, vocab] fp32, last stage
   Tensor adjusted_;          // the same, where a rule may adjust logits

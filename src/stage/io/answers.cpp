@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 
+#include "kernels/error.h"
 #include "stage/support/json.h"
 #include "text/stream_decoder.h"
 #include "text/text_model.h"
@@ -39,23 +40,40 @@ OrderedJson token_json(const Tokenizer* tokenizer, int32_t id, float log_prob) {
   return {{"token", text}, {"logprob", log_prob}, {"bytes", bytes}};
 }
 
-// The log-probabilities of a completion, row by row.
+// The log-probabilities of tokens, row by row.
 class LogProbs {
  public:
+  // Of a completion's own tokens.
   LogProbs(const Completion& completion, size_t wanted)
-      : completion_(completion),
-        columns_(completion.token_ids.empty() ? 0 : completion.top_ids.size() / completion.token_ids.size()),
-        wanted_(std::min(wanted, columns_)) {}
+      : LogProbs(completion.token_ids, completion.log_probs, completion.top_ids, completion.top_log_probs, wanted) {}
+  // Of `ids`, the tokens of a prompt behind its first one.
+  LogProbs(std::span<const int32_t> ids, const TokenLogProbs& probs, size_t wanted)
+      : LogProbs(ids, probs.log_probs, probs.top_ids, probs.top_log_probs, wanted) {}
 
-  size_t tokens() const { return completion_.token_ids.size(); }
+  size_t tokens() const { return ids_.size(); }
   size_t wanted() const { return wanted_; }
-  int32_t id(size_t token) const { return completion_.token_ids[token]; }
-  float log_prob(size_t token) const { return completion_.log_probs[token]; }
-  int32_t top_id(size_t token, size_t k) const { return completion_.top_ids[token * columns_ + k]; }
-  float top_log_prob(size_t token, size_t k) const { return completion_.top_log_probs[token * columns_ + k]; }
+  std::span<const int32_t> ids() const { return ids_; }
+  int32_t id(size_t token) const { return ids_[token]; }
+  float log_prob(size_t token) const { return log_probs_[token]; }
+  int32_t top_id(size_t token, size_t k) const { return top_ids_[token * columns_ + k]; }
+  float top_log_prob(size_t token, size_t k) const { return top_log_probs_[token * columns_ + k]; }
 
  private:
-  const Completion& completion_;
+  LogProbs(std::span<const int32_t> ids, std::span<const float> log_probs, std::span<const int32_t> top_ids,
+           std::span<const float> top_log_probs, size_t wanted)
+      : ids_(ids),
+        log_probs_(log_probs),
+        top_ids_(top_ids),
+        top_log_probs_(top_log_probs),
+        columns_(ids.empty() ? 0 : top_ids.size() / ids.size()),
+        wanted_(std::min(wanted, columns_)) {
+    expect(log_probs.size() == ids.size(), "LogProbs: another number of log-probabilities than tokens");
+  }
+
+  std::span<const int32_t> ids_;
+  std::span<const float> log_probs_;
+  std::span<const int32_t> top_ids_;
+  std::span<const float> top_log_probs_;
   size_t columns_, wanted_;
 };
 
@@ -86,45 +104,75 @@ std::string token_key(const Tokenizer* tokenizer, int32_t id) {
   return text;
 }
 
-// For each token the number of characters of the answer's text that stand before it. A token that goes on with a
-// character that others began counts from the beginning of that character.
-std::vector<int64_t> text_offsets(const LogProbs& probs, const Tokenizer* tokenizer, int64_t before) {
-  std::vector<int64_t> offsets(probs.tokens());
-  if (tokenizer == nullptr) return offsets;
-  const auto characters = [](std::string_view text) {
-    return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xc0) != 0x80; });
-  };
-  StreamDecoder decoder(*tokenizer, true);
-  for (size_t token = 0; token < probs.tokens(); ++token) {
-    const int32_t id = probs.id(token);
-    const std::string_view bytes = tokenizer->bytes(id);
-    offsets[token] = before;
-    // What is left of a character that is never completed becomes U+FFFD in front of the token.
-    const bool goes_on = bytes.empty() || tokenizer->is_special(id) || (bytes.front() & 0xc0) == 0x80;
-    if (!goes_on) offsets[token] += characters(StreamDecoder(decoder).flush());
-    before += characters(decoder.feed(id));
-  }
-  return offsets;
+int64_t characters_of(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xc0) != 0x80; });
 }
 
-OrderedJson completion_log_probs(const LogProbs& probs, const Tokenizer* tokenizer, int64_t characters) {
-  OrderedJson tokens = OrderedJson::array(), own = OrderedJson::array(), top = OrderedJson::array();
-  for (size_t token = 0; token < probs.tokens(); ++token) {
-    tokens.push_back(token_key(tokenizer, probs.id(token)));
-    own.push_back(probs.log_prob(token));
-    OrderedJson row = OrderedJson::object();
-    for (size_t k = 0; k < probs.wanted(); ++k)  // of tokens of one text the likeliest
-      row.emplace(token_key(tokenizer, probs.top_id(token, k)), probs.top_log_prob(token, k));
-    top.push_back(std::move(row));
+// "logprobs" of /v1/completions, part by part.
+class CompletionLogProbs {
+ public:
+  // `characters`: how many characters of the text stand before the first token.
+  CompletionLogProbs(const Tokenizer* tokenizer, int64_t characters) : tokenizer_(tokenizer), before_(characters) {}
+
+  // A prompt: nothing says how likely its first token is.
+  void add_prompt(const Completion& completion, size_t wanted) {
+    const std::span<const int32_t> ids(completion.prompt_ids);
+    add_offsets(ids);
+    tokens_.push_back(token_key(tokenizer_, ids.front()));
+    own_.push_back(nullptr);
+    top_.push_back(nullptr);
+    add_rows(LogProbs(ids.subspan(1), completion.prompt, wanted));
   }
-  return {{"text_offset", text_offsets(probs, tokenizer, characters)},
-          {"token_logprobs", own},
-          {"tokens", tokens},
-          {"top_logprobs", top}};
-}
+  void add(const LogProbs& probs) {
+    add_offsets(probs.ids());
+    add_rows(probs);
+  }
+  OrderedJson take() {
+    return {{"text_offset", std::move(offsets_)},
+            {"token_logprobs", std::move(own_)},
+            {"tokens", std::move(tokens_)},
+            {"top_logprobs", std::move(top_)}};
+  }
+
+ private:
+  void add_rows(const LogProbs& probs) {
+    for (size_t token = 0; token < probs.tokens(); ++token) {
+      tokens_.push_back(token_key(tokenizer_, probs.id(token)));
+      own_.push_back(probs.log_prob(token));
+      OrderedJson row = OrderedJson::object();
+      for (size_t k = 0; k < probs.wanted(); ++k)  // of tokens of one text the likeliest
+        row.emplace(token_key(tokenizer_, probs.top_id(token, k)), probs.top_log_prob(token, k));
+      top_.push_back(std::move(row));
+    }
+  }
+  // For each token the number of characters of the text that stand before it. A token that goes on with a character
+  // that others began counts from the beginning of that character.
+  void add_offsets(std::span<const int32_t> ids) {
+    if (tokenizer_ == nullptr) {
+      offsets_.resize(offsets_.size() + ids.size());
+      return;
+    }
+    StreamDecoder decoder(*tokenizer_, true);
+    for (const int32_t id : ids) {
+      const std::string_view bytes = tokenizer_->bytes(id);
+      // What is left of a character that is never completed becomes U+FFFD in front of the token.
+      const bool goes_on = bytes.empty() || tokenizer_->is_special(id) || (bytes.front() & 0xc0) == 0x80;
+      offsets_.push_back(before_ + (goes_on ? 0 : characters_of(StreamDecoder(decoder).flush())));
+      before_ += characters_of(decoder.feed(id));
+    }
+    before_ += characters_of(decoder.flush());
+  }
+
+  const Tokenizer* tokenizer_;
+  int64_t before_;
+  std::vector<int64_t> offsets_;
+  OrderedJson tokens_ = OrderedJson::array(), own_ = OrderedJson::array(), top_ = OrderedJson::array();
+};
 
 OrderedJson choice_of(const Completion& completion, const AnswerForm& form, const Tokenizer* tokenizer) {
-  const std::string text = tokenizer != nullptr ? text_of(*tokenizer, completion.token_ids, completion.text_bytes) : "";
+  const std::string prompt = tokenizer != nullptr && form.echo ? text_of(*tokenizer, completion.prompt_ids) : "";
+  const std::string text =
+      prompt + (tokenizer != nullptr ? text_of(*tokenizer, completion.token_ids, completion.text_bytes) : "");
   OrderedJson choice{{"index", completion.choice}};
   if (form.form == LineForm::kChatCompletion)
     choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
@@ -175,9 +223,12 @@ void append_choice(std::string& line, const Completion& completion, const Answer
 OrderedJson log_probs_json(const Completion& completion, const AnswerForm& form, const Tokenizer* tokenizer,
                            int64_t characters) {
   if (!form.log_probs) return nullptr;
-  const LogProbs probs(completion, static_cast<size_t>(*form.log_probs));
-  return form.form == LineForm::kChatCompletion ? chat_log_probs(probs, tokenizer)
-                                                : completion_log_probs(probs, tokenizer, characters);
+  const auto wanted = static_cast<size_t>(*form.log_probs);
+  if (form.form == LineForm::kChatCompletion) return chat_log_probs(LogProbs(completion, wanted), tokenizer);
+  CompletionLogProbs probs(tokenizer, characters);
+  if (form.echo && !completion.prompt_ids.empty()) probs.add_prompt(completion, wanted);
+  probs.add(LogProbs(completion, wanted));
+  return probs.take();
 }
 
 OrderedJson usage_json(int64_t prompt_tokens, int64_t tokens) {
@@ -265,14 +316,18 @@ void EmbeddingAnswer::add(std::span<const float> state, bool base64) {
   data_ += '}';
 }
 
-std::string EmbeddingAnswer::take(int64_t sample, const OutputJob& job) {
-  const std::string_view name = job.names->empty() ? std::string_view() : (*job.names)[static_cast<size_t>(sample)];
-  const int64_t tokens = job.embeddings->tokens.length(sample);
-  const std::string body = fmt::format(
+std::string EmbeddingAnswer::take_body(std::string_view model, int64_t tokens) {
+  std::string body = fmt::format(
       "{{\"object\":\"list\",\"data\":[{}],\"model\":{},\"usage\":{{\"prompt_tokens\":{},\"total_tokens\":{}}}}}",
-      data_, json_string(job.facts.model_type), tokens, tokens);
+      data_, json_string(model), tokens, tokens);
   data_.clear();
   inputs_ = 0;
+  return body;
+}
+
+std::string EmbeddingAnswer::take(int64_t sample, const OutputJob& job) {
+  const std::string_view name = job.names->empty() ? std::string_view() : (*job.names)[static_cast<size_t>(sample)];
+  const std::string body = take_body(job.facts.model_type, job.embeddings->tokens.length(sample));
   return batch_frame(sample, name, body, job.embeddings->errors->of(sample)) + '\n';
 }
 

@@ -22,8 +22,8 @@ struct AnswerFacts {
   std::string model = {};
 };
 
-// "logprobs" of a choice in that form, of all tokens of `completion`; null where the request asks for none.
-// `characters`: how many characters of the choice's text stand before them.
+// "logprobs" of a choice in that form, of all tokens of `completion`, with echo behind those of its prompt_ids; null
+// where the request asks for none. `characters`: how many characters of the choice's text stand before them.
 OrderedJson log_probs_json(const Completion& completion, const AnswerForm& form, const Tokenizer* tokenizer,
                            int64_t characters = 0);
 
@@ -49,6 +49,8 @@ std::string batch_answer(const Completion& completion, const AnswerForm& form, s
 class EmbeddingAnswer {
  public:
   void add(std::span<const float> state, bool base64);
+  // The body of an answer to inputs of so many tokens, as JSON text; the next one begins.
+  std::string take_body(std::string_view model, int64_t tokens);
   // The line, with its end; the next one begins. A line that is at fault has inputs, too, but its answer is its error.
   std::string take(int64_t sample, const OutputJob& job);
 

@@ -18,6 +18,13 @@ enum class FinishReason : uint8_t {
 };
 std::string_view name(FinishReason reason);  // "stop", "length"
 
+// How likely tokens are where they stand, and the likeliest tokens there.
+struct TokenLogProbs {
+  std::vector<float> log_probs = {};      // [tokens]
+  std::vector<int32_t> top_ids = {};      // [tokens, k]
+  std::vector<float> top_log_probs = {};  // [tokens, k]
+};
+
 struct Completion {
   int64_t sample = 0;
   int32_t choice = 0;  // which of several draws from one prompt
@@ -27,11 +34,13 @@ struct Completion {
   std::vector<int32_t> token_ids;  // the generated tokens, without the prompt
   // The number of bytes of its text before the stop text that ended it; nothing where none did.
   std::optional<int64_t> text_bytes = {};
-  std::vector<float> log_probs;         // [tokens]: the log-probability of each token
-  std::vector<int32_t> top_ids;         // [tokens, top_k]
-  std::vector<float> top_log_probs;     // [tokens, top_k]
-  std::vector<Completion> others = {};  // of the first choice: the other ones, in their order
-  std::string error = {};               // why the sample was not continued; such a completion has no tokens
+  std::vector<float> log_probs;          // [tokens]: the log-probability of each token
+  std::vector<int32_t> top_ids;          // [tokens, top_k]
+  std::vector<float> top_log_probs;      // [tokens, top_k]
+  std::vector<int32_t> prompt_ids = {};  // where the answer repeats the prompt
+  TokenLogProbs prompt = {};             // of the prompt's tokens but the first one, where they are asked for
+  std::vector<Completion> others = {};   // of the first choice: the other ones, in their order
+  std::string error = {};                // why the sample was not continued; such a completion has no tokens
 };
 
 class CompletionConsumer {

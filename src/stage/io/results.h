@@ -9,13 +9,12 @@
 
 #include "kernels/thread_pool.h"
 #include "stage/io/samples/sample_offsets.h"
+#include "stage/model/hidden.h"
 #include "stage/support/checksum.h"
 
 namespace lfm2 {
 
 enum class Positions : uint8_t { kLast, kAll, kNone };  // --logits: which positions become rows
-
-enum class Hidden : uint8_t { kNone, kLast, kMean, kAll };  // --hidden: of which positions, or the mean over all
 
 // What is handed out for each row: one is enough for a job.
 struct ResultKind {

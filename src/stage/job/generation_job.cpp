@@ -85,6 +85,7 @@ void GenerationJob::answer_errors(const std::vector<CompletionConsumer*>& consum
 
 void GenerationJob::note_rule(PromptSizes& sizes, const Request& request) {
   if (request.rule.counts()) sizes.counts = 1;
+  if (request.prompt_log_probs) sizes.prompt_log_probs = 1;
   sizes.edits = std::max(sizes.edits, static_cast<int64_t>(edits_of(request).size()));
 }
 
@@ -193,6 +194,9 @@ void GenerationJob::plan() {
   plan_.longest = prompts_.longest;
   plan_.counts = prompts_.counts != 0;
   plan_.edits = prompts_.edits;
+  plan_.live = answers_live();
+  plan_.prompt_log_probs = prompts_.prompt_log_probs != 0;
+  plan_.hidden = prompts_.hidden != 0;
   limits.caches.page = prompts_.page;
   limits.caches.keeps_prefixes = keeps_prefixes();
   limits.counted_prefixes = prompts_.longest;
@@ -220,7 +224,7 @@ Job::Portion GenerationJob::portion() const {
   }
   if (is_last()) bytes += plan_.adjustment_bytes(config().vocab);
   return {.tokens = plan_.max_tokens(),
-          .rows = options_.results.positions == Positions::kNone ? 0 : plan_.limits.max_sequences,
+          .rows = options_.results.positions == Positions::kNone ? 0 : plan_.result_rows(),
           .job_bytes = bytes,
           .options = "--max-sequences or --prefill-chunk"};
 }
@@ -231,7 +235,7 @@ CacheShape GenerationJob::fit_caches() {
   CacheShape shape = plan_.limits.caches;
   const int64_t largest = pages_for(prompts_.longest, shape.page);
 
-  const int64_t rows = is_last() ? plan_.limits.max_sequences : 0;
+  const int64_t rows = is_last() ? plan_.result_rows() : 0;
   const StageMemory cost = stage_memory(config(), layers(), compute_, compute_, plan_.max_tokens(), rows);
   const uint64_t others = kBuffers * cost.residual_bytes + cost.scratch_bytes + cost.result_bytes +
                           static_cast<uint64_t>(shape.slots) * slot_bytes(config(), layers()) +

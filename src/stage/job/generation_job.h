@@ -25,11 +25,15 @@ class GenerationJob : public Job {
     int64_t counts = 0;      // whether any rule counts tokens
     int64_t edits = 0;       // the largest number of edits of a request
     int64_t pages = 0;       // pages of as many of the longest sequences as there are sequence slots
+    // Whether any request asks for log-probabilities of its prompt, and for a hidden state.
+    int64_t prompt_log_probs = 0, hidden = 0;
   };
 
   // Notes what the rule of a request needs.
   static void note_rule(PromptSizes& sizes, const Request& request);
   virtual PromptSizes measure_prompts(int64_t slots) const;
+  // See GenerationPlan.
+  virtual bool answers_live() const { return false; }
   // Whether sequences may be given less than their longest length where memory is short.
   virtual bool may_be_shortened() const { return false; }
   // Whether texts may begin with what is left of others in the caches.

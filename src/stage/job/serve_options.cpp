@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <limits>
 
+#include "stage/support/choice.h"
 #include "stage/support/number_option.h"
 
 namespace lfm2 {
@@ -29,6 +30,10 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
       ->capture_default_str();
   app.add_flag("--no-prefix-cache{false}", options.prefix_cache,
                "Compute every prompt from its first token on, whatever texts were seen before");
+  app.add_option("--hidden", options.embeddings,
+                 "Hidden states that embeddings are made of: those of the last position, or the mean over all")
+      ->transform(one_of<Hidden>({{"last", Hidden::kLast}, {"mean", Hidden::kMean}}))
+      ->default_str("mean");
   add_number(app, "--request-timeout", options.request_timeout, "Seconds that a request may take", 1, kMaxSeconds)
       ->capture_default_str();
   add_number(app, "--drain-seconds", options.drain_seconds,

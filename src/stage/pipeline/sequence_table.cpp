@@ -37,7 +37,13 @@ void SequenceTable::admit(const Admission& one) {
               .cached = one.cached,
               .conv_state = 2 * one.slot,
               .rule = one.rule,
+              .likeliest = one.likeliest,
+              .prompt_log_probs = one.prompt_log_probs,
+              .hidden = one.hidden,
+              .prompt_ids = one.prompt_ids,
               .pages = {}};
+  expect(!one.prompt_log_probs || std::ssize(one.prompt_ids) == one.prompt,
+         "SequenceTable: a prompt is scored, and its tokens are not known");
   const auto prefix = static_cast<size_t>(one.cached / shape_.page);
   expect(one.cached == 0 || (shape_.keeps_prefixes && one.cached % shape_.page == 0 && one.cached < one.known &&
                              prefix <= one.pages.size()),
@@ -76,16 +82,42 @@ int64_t SequenceTable::used_slots() const {
   return std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& one) { return one.sample >= 0; });
 }
 
+void StepArrays::clear() {
+  tokens = singles = max_length = 0;
+  top = adjusts = false;
+  for (auto* list : {&positions, &offsets, &sequence_of, &states, &page_table, &draw_rows, &draws, &draw_slots,
+                     &counted, &keepers, &scored_rows, &targets, &hidden_rows})
+    list->clear();
+  for (auto* list : {&scored_of, &hidden_of}) list->clear();
+  draw_rules.clear();
+  edits.clear();
+}
+
+// Adds the rows of the entry that are asked for, where it feeds tokens of a prompt.
+void SequenceTable::ask_prompt(const Sequence& sequence, const StepEntry& entry, StepArrays& arrays) {
+  const int64_t first = sequence.cached, end = std::min(first + entry.count, sequence.prompt);
+  const auto row_of = [&](int64_t position) { return static_cast<int32_t>(arrays.tokens + position - first); };
+  // The row of a token says how likely the next one is; behind the last one of the prompt a token is drawn.
+  if (sequence.prompt_log_probs && std::min(end, sequence.prompt - 1) > first) {
+    const int64_t scored = std::min(end, sequence.prompt - 1) - first;
+    for (int64_t position = first; position < first + scored; ++position) {
+      arrays.scored_rows.push_back(row_of(position));
+      arrays.targets.push_back(sequence.prompt_ids[static_cast<size_t>(position) + 1]);
+    }
+    arrays.scored_of.push_back({entry.slot, static_cast<int32_t>(scored)});
+    arrays.top |= sequence.likeliest > 0;
+  }
+  if (sequence.hidden == Hidden::kNone) return;
+  const int64_t from = sequence.hidden == Hidden::kMean ? first : std::max(first, sequence.prompt - 1);
+  for (int64_t position = from; position < end; ++position) arrays.hidden_rows.push_back(row_of(position));
+  if (from < end) arrays.hidden_of.push_back({entry.slot, static_cast<int32_t>(end - from)});
+}
+
 void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arrays) {
   for (const int32_t slot : step.released) release(slot);
   for (const Admission& one : step.admitted) admit(one);
   for (const AddedPage& one : step.added) give_page(used(one.slot), one.page, false);
-  arrays.tokens = arrays.singles = arrays.max_length = 0;
-  for (auto* list : {&arrays.positions, &arrays.offsets, &arrays.sequence_of, &arrays.states, &arrays.page_table,
-                     &arrays.draw_rows, &arrays.draws, &arrays.draw_slots, &arrays.counted, &arrays.keepers})
-    list->clear();
-  arrays.draw_rules.clear();
-  arrays.edits.clear();
+  arrays.clear();
   for (const Admission& one : step.admitted)
     if (!one.edits.empty()) arrays.edits.emplace_back(one.slot, one.edits);
   Counted counted = count_prefixes(step, arrays);
@@ -114,6 +146,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
       arrays.counted.insert(arrays.counted.end(), counted, counted + entry.count);
       counted += entry.count;
     }
+    ask_prompt(sequence, entry, arrays);
     const int32_t after = sequence.conv_state == 2 * entry.slot ? 2 * entry.slot + 1 : 2 * entry.slot;
     arrays.states.insert(arrays.states.end(), {sequence.conv_state, after});
     sequence.conv_state = after;
@@ -126,6 +159,8 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     arrays.draws.insert(arrays.draws.end(), {sequence.draw, static_cast<int32_t>(sequence.drawn())});
     arrays.draw_slots.push_back(entry.slot);
     arrays.draw_rules.push_back(sequence.rule);
+    arrays.top |= sequence.likeliest > 0;
+    arrays.adjusts |= sequence.rule.adjusts(static_cast<int32_t>(sequence.drawn()));
   }
   expect(counted == step.counted.end(), "SequenceTable: a step with more counted tokens than its entries have");
 }

@@ -26,6 +26,10 @@ struct Sequence {
   // and writes one of the sequence's own two rows.
   int32_t conv_state = 0;
   SamplingRule rule;
+  int32_t likeliest = 0;          // see Request
+  bool prompt_log_probs = false;  // this and the next two: see Admission
+  Hidden hidden = Hidden::kNone;
+  std::vector<int32_t> prompt_ids;
   std::vector<int32_t> pages;  // enough for its known tokens at first, then one more whenever the last one is full
   // Whether a token is drawn after the newest one that was fed, and how many were drawn before it.
   bool draws() const { return cached >= known; }
@@ -49,7 +53,14 @@ struct StepArrays {
   struct Prefixes {
     std::vector<int32_t> ids, positions, offsets, keepers;
   } prefixes;
+  // What is asked about prompts: the rows in front of the tokens that are scored, and these tokens; the rows whose
+  // hidden states are wanted; and whose each of them are, so many rows for each sequence.
+  std::vector<int32_t> scored_rows, targets, hidden_rows;
+  std::vector<StepEntry> scored_of, hidden_of;
+  bool top = false;      // whether a sequence with rows here asks for the likeliest tokens
+  bool adjusts = false;  // whether a token is drawn from adjusted logits
   int64_t sequences() const { return static_cast<int64_t>(offsets.size()) - 1; }
+  void clear();
 };
 
 class SequenceTable {
@@ -67,6 +78,7 @@ class SequenceTable {
   using Counted = std::vector<int32_t>::const_iterator;  // a place in Step::counted
   Sequence& used(int32_t slot);
   void give_page(Sequence& sequence, int32_t page, bool has_prefix);
+  static void ask_prompt(const Sequence& sequence, const StepEntry& entry, StepArrays& arrays);
   void release(int32_t slot);
   void admit(const Admission& one);
   Counted count_prefixes(const Step& step, StepArrays& arrays) const;

@@ -91,11 +91,13 @@ std::vector<int32_t> to_words(const Step& step) {
   append_list(words, step.counted);
   for (const Admission& one : step.admitted) {
     words.insert(words.end(), {one.slot, one.sample, one.prompt, one.known, one.cached, one.max_new, one.draw, one.tag,
-                               one.likeliest, one.choices, one.choice, one.first});
+                               one.likeliest, one.choices, one.choice, one.first, one.prompt_log_probs ? 1 : 0,
+                               one.prompt_alone ? 1 : 0, static_cast<int32_t>(one.hidden)});
     const RuleWords rule = words_of(one.rule);
     words.insert(words.end(), rule.begin(), rule.end());
     append_list(words, one.eos_tokens);
     append_list(words, words_of(one.edits));
+    append_list(words, one.prompt_ids);
     append_list(words, one.pages);
     words.push_back(static_cast<int32_t>(one.stop.size()));
     for (const std::string& text : one.stop) append_text(words, text);
@@ -118,11 +120,15 @@ Step step_from_words(const std::vector<int32_t>& words) {
     for (int32_t* part : {&one.slot, &one.sample, &one.prompt, &one.known, &one.cached, &one.max_new, &one.draw,
                           &one.tag, &one.likeliest, &one.choices, &one.choice, &one.first})
       *part = reader.next();
+    one.prompt_log_probs = reader.next() != 0;
+    one.prompt_alone = reader.next() != 0;
+    one.hidden = static_cast<Hidden>(reader.next());
     RuleWords rule{};
     for (int32_t& word : rule) word = reader.next();
     one.rule = rule_of(rule);
     one.eos_tokens = reader.list();
     one.edits = edits_of_words(reader.list());
+    one.prompt_ids = reader.list();
     one.pages = reader.list();
     for (int32_t left = reader.next(); left > 0; --left) one.stop.push_back(reader.text());
     step.admitted.push_back(std::move(one));

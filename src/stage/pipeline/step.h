@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/sampling.h"
+#include "stage/model/hidden.h"
 
 namespace lfm2 {
 
@@ -23,6 +24,10 @@ struct Admission {
   std::vector<int32_t> eos_tokens = {};  // each of these tokens ends the completion
   std::vector<std::string> stop = {};    // the text of the completion ends before each of these
   std::vector<LogitEdit> edits = {};     // the biases of the rule, then its banned tokens
+  // See Request; what is asked about a prompt is asked until the first token is drawn.
+  bool prompt_log_probs = false, prompt_alone = false;
+  Hidden hidden = Hidden::kNone;
+  std::vector<int32_t> prompt_ids = {};  // where its log-probabilities are asked for, or the completion repeats it
   std::vector<int32_t> pages = {};       // enough for the known tokens, those of the prefix cache first
   bool operator==(const Admission&) const = default;
 };

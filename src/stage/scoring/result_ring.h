@@ -19,7 +19,7 @@
 #include "stage/io/results.h"
 #include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
-#include "stage/scoring/hidden_rows.h"
+#include "stage/pipeline/hidden_rows.h"
 
 namespace lfm2 {
 

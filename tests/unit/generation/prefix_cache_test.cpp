@@ -232,7 +232,7 @@ TEST(PrefixCacheTest, AtLeastOneTokenIsComputed) {
 TEST(PrefixCacheTest, ARequestMayGoWithoutIt) {
   std::vector<Request> requests;
   for (int32_t sample = 0; sample < 3; ++sample) requests.push_back(request_of(sample, Tokens(20, 1), 2));
-  requests[1].takes_prefix = false;
+  requests[1].prompt_log_probs = true;
   EXPECT_EQ(one_by_one(requests, limits_of(1, 2, 4, 16, 8)).cached, 16);
 }
 
@@ -284,7 +284,7 @@ TEST(PrefixCacheTest, RandomConversations) {
       for (int64_t more = between(1, 6); more > 0; --more) prompt.push_back(static_cast<int32_t>(between(0, 4)));
       Request& request = requests.emplace_back(request_of(sample, prompt, between(1, 20)));
       if (between(0, 3) == 0) request.rule.repetition_penalty = 2;
-      if (between(0, 9) == 0) request.takes_prefix = false;
+      if (between(0, 9) == 0) request.prompt_log_probs = true;
       comes.push_back((comes.empty() ? 0 : comes.back()) + between(0, 12));
       leaves.push_back(between(0, 4) == 0 ? comes.back() + between(0, 30) : -1);
       longest = std::max(longest, std::ssize(prompt) + request.max_new);

@@ -186,6 +186,36 @@ TEST_F(AnswersTest, OffsetsBehindTornCharacters) {
 }
 
 // Of two tokens of one text the likelier stays, and no key stands twice.
+// The prompt stands before the answer, in the text and in the lists; nothing says how likely its first token is.
+TEST_F(AnswersTest, EchoedPrompts) {
+  Completion made = completion(ids_of("d"));
+  made.prompt_ids = ids_of("bc");
+  ASSERT_EQ(made.prompt_ids.size(), 2u);
+  made.prompt = {.log_probs = {-3}, .top_ids = {made.token_ids[0], 7}, .top_log_probs = {-1, -2}};
+  AnswerForm form{LineForm::kCompletion, 1, true};
+  EXPECT_EQ(AnswerForm::from_word(form.to_word()).echo, true);
+  EXPECT_EQ(AnswerForm::from_word(form.to_word()).log_probs, 1);
+  Json choice = batch(made, form)["response"]["body"]["choices"][0];
+  EXPECT_EQ(choice["text"], "bcd");
+  Json probs = choice["logprobs"];
+  EXPECT_EQ(probs["tokens"], (Json{"b", "c", "d"}));
+  EXPECT_EQ(probs["token_logprobs"], (Json{nullptr, -3.0, -0.5}));
+  EXPECT_EQ(probs["top_logprobs"], Json::parse(R"([null, {"d": -1.0}, {"d": -0.5}])"));
+  EXPECT_EQ(probs["text_offset"], (Json{0, 1, 2}));
+  // The prompt alone.
+  made.token_ids.clear();
+  made.top_ids.clear();
+  made.log_probs.clear();
+  made.top_log_probs.clear();
+  choice = batch(made, form)["response"]["body"]["choices"][0];
+  EXPECT_EQ(choice["text"], "bc");
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], (Json{nullptr, -3.0}));
+  form.log_probs.reset();
+  choice = batch(made, form)["response"]["body"]["choices"][0];
+  EXPECT_EQ(choice["text"], "bc");
+  EXPECT_TRUE(choice["logprobs"].is_null());
+}
+
 TEST_F(AnswersTest, TokensOfOneText) {
   Completion made = completion({ids_of("x").at(0)});
   made.top_ids[1] = made.top_ids[0];

@@ -70,6 +70,7 @@ TEST_F(OpenAiRequestTest, Refusals) {
         {R"({"prompt": "a", "n": 129})", "\"n\" is 129"},
         {R"({"prompt": ["a", "b"], "n": 100})", "2 prompts with 100 choices"},
         {R"({"prompt": "a", "stop_token_ids": [1,2,3,4,5,6,7,8,9], "min_tokens": 2})", "bias"},
+        {R"({"prompt": "a", "max_tokens": 0})", "\"max_tokens\" is 0"},
         {R"({"prompt": "a", "stream": 1})", "\"stream\" is 1"}})
     EXPECT_NE(refusal(body).find(reason), std::string::npos) << body << ": " << refusal(body);
   EXPECT_NE(refusal(R"({"messages": []})", true).find("\"messages\" is []"), std::string::npos);
@@ -80,6 +81,57 @@ TEST_F(OpenAiRequestTest, Refusals) {
   for (const char* neutral : {R"({"prompt": "a", "best_of": 1, "suffix": null, "echo": false, "bad_words": []})",
                               R"({"prompt": "a", "response_format": {"type": "text"}, "length_penalty": 1.0})"})
     EXPECT_EQ(refusal(neutral), "taken") << neutral;
+}
+
+// As lm-evaluation-harness asks for log-likelihoods.
+TEST_F(OpenAiRequestTest, EchoedPromptsWithLogProbs) {
+  const OpenAiRequest one = parse(R"({"prompt": [[5, 6], [7, 8, 9]], "max_tokens": 1, "logprobs": 1, "echo": true})");
+  EXPECT_TRUE(one.form.echo && one.form.log_probs == 1 && !one.prompt_alone);
+  ASSERT_EQ(one.requests.size(), 2u);
+  EXPECT_TRUE(one.requests[1].prompt_log_probs && !one.requests[1].prompt_alone);
+  EXPECT_EQ(one.requests[1].likeliest, 1);
+  EXPECT_FALSE(parse(R"({"prompt": [5], "echo": true})").requests[0].prompt_log_probs);
+  EXPECT_FALSE(parse(R"({"prompt": [5], "logprobs": 1})").requests[0].prompt_log_probs);
+  const OpenAiRequest alone = parse(R"({"prompt": [5, 6], "max_tokens": 0, "logprobs": 1, "echo": true, "stop": "a"})");
+  EXPECT_TRUE(alone.prompt_alone && alone.requests[0].prompt_alone);
+  EXPECT_EQ(alone.requests[0].max_new, 1);
+  EXPECT_TRUE(alone.requests[0].stop.empty() && alone.requests[0].eos_tokens.empty());
+  // What is not continued needs no room behind it.
+  std::string longest = R"({"logprobs": 20, "echo": true, "max_tokens": 0, "prompt": [1)";
+  for (int i = 0; i < 63; ++i) longest += ",1";
+  EXPECT_EQ(parse(longest + "]}").requests[0].prompt.size(), 64u);
+  EXPECT_NE(refusal(longest + ",1]}").find("the prompt has 65 tokens, expected at most 64"), std::string::npos);
+  EXPECT_EQ(refusal(longest + "], \"n\": 12, \"stream\": true}"), "taken");
+  EXPECT_NE(refusal(longest + "], \"n\": 13, \"stream\": true}").find("asks for 17472 log-probabilities of prompts"),
+            std::string::npos);
+}
+
+TEST_F(OpenAiRequestTest, Embeddings) {
+  const auto parse_it = [&](const std::string& body) {
+    return parse_embeddings_request(body, context_, Hidden::kLast, {.max_prompt_tokens = 64, .max_inputs = 3});
+  };
+  const EmbeddingsRequest many = parse_it(R"({"input": [[5, 6], [7]], "encoding_format": "base64", "unknown": 1})");
+  ASSERT_EQ(many.requests.size(), 2u);
+  EXPECT_TRUE(many.base64);
+  EXPECT_EQ(many.requests[0].prompt, (std::vector<int32_t>{5, 6}));
+  EXPECT_EQ(many.requests[1].prompt, (std::vector<int32_t>{7}));
+  EXPECT_EQ(many.requests[1].hidden, Hidden::kLast);
+  EXPECT_TRUE(many.requests[1].prompt_alone);
+  EXPECT_EQ(parse_it(R"({"input": "a"})").requests.size(), 1u);
+  EXPECT_EQ(parse_it(R"({"input": [5, 6, 7, 8]})").requests.size(), 1u);
+  for (const auto& [body, reason] : {std::pair{R"({"input": [[1], [2], [3], [4]]})", "4 inputs, expected at most 3"},
+                                     {R"({"input": ""})", "taken"},
+                                     {R"({})", "\"input\" is null"},
+                                     {R"({"input": [[]]})", "0 tokens"},
+                                     {R"({"input": "a", "dimensions": 5})", "\"dimensions\" is 5"}}) {
+    std::string found = "taken";
+    try {
+      parse_it(body);
+    } catch (const Error& error) {
+      found = error.what();
+    }
+    EXPECT_NE(found.find(reason), std::string::npos) << body << ": " << found;
+  }
 }
 
 }  // namespace

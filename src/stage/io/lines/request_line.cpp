@@ -44,7 +44,7 @@ void check_length(const std::vector<int32_t>& ids, const LineContext& context, c
 // How a request is to be continued; the names of OpenAI's interface and those that transformers and vLLM add.
 void read_rules(FieldReader& fields, SampleRules& rules) {
   constexpr int64_t kMaxTokens = int64_t{1} << 31;
-  rules.max_new = fields.integer("max_tokens", 1, kMaxTokens);
+  rules.max_new = fields.integer("max_tokens", rules.echo ? 0 : 1, kMaxTokens);
   if (const auto newer = fields.integer("max_completion_tokens", 1, kMaxTokens)) rules.max_new = newer;
   rules.temperature = fields.number("temperature", 0, 1e6f);
   rules.top_p = fields.number("top_p", 0, 1);
@@ -63,6 +63,8 @@ void read_rules(FieldReader& fields, SampleRules& rules) {
   rules.stop_token_ids = fields.ids("stop_token_ids");
   rules.ignore_eos = fields.flag("ignore_eos");
 }
+
+void read_echo(FieldReader& fields, SampleRules& rules) { rules.echo = fields.flag("echo"); }
 
 // "logprobs" is a number of tokens, as in /v1/completions.
 void read_log_probs(FieldReader& fields, SampleRules& rules) {
@@ -149,16 +151,19 @@ void read_body(const OrderedJson& body, bool chat, const LineContext& context, c
                RequestLine& line) {
   FieldReader fields(body, context, where);
   line.ids = chat ? ids_of_messages(fields) : ids_of_prompt(fields);
+  if (!chat) read_echo(fields, line.rules);
   read_rules(fields, line.rules);
   chat ? read_chat_log_probs(fields, line.rules) : read_log_probs(fields, line.rules);
   fields.expect_all_known(true);
   check_length(line.ids, context, where);
 }
 
-// The body of a line of /v1/embeddings: its inputs are texts or lists of ids, one or a list of them.
-void read_embeddings_body(const OrderedJson& body, const LineContext& context, const std::string& where,
-                          RequestLine& line) {
-  FieldReader fields(body, context, where);
+}  // namespace
+
+// Inputs are texts or lists of ids, one or a list of them.
+void read_embeddings(FieldReader& fields, RequestLine& line) {
+  const LineContext& context = fields.context();
+  const std::string& where = fields.where();
   const OrderedJson* input = fields.find("input");
   const bool some = input != nullptr && input->is_array() && !input->empty();
   const bool list = some && (input->front().is_array() || input->front().is_string());
@@ -184,8 +189,9 @@ void read_embeddings_body(const OrderedJson& body, const LineContext& context, c
   const std::optional<int64_t> dimensions = fields.integer("dimensions", 1, INT32_MAX);
   if (dimensions && *dimensions != context.hidden)
     refuse_field(where, "dimensions", OrderedJson(*dimensions), fmt::format("hidden_size = {}", context.hidden));
-  fields.expect_all_known(true);
 }
+
+namespace {
 
 RequestLine parse_batch_line(const OrderedJson& json, const LineContext& context, const std::string& where) {
   RequestLine line;
@@ -210,10 +216,13 @@ RequestLine parse_batch_line(const OrderedJson& json, const LineContext& context
     fields.expect_all_known(false);
     const bool chat = *url == kChatUrl;
     if (chat) line.rules.form = LineForm::kChatCompletion;
-    if (context.embeddings)
-      read_embeddings_body(*body, context, where, line);
-    else
+    if (context.embeddings) {
+      FieldReader embeddings(*body, context, where);
+      read_embeddings(embeddings, line);
+      embeddings.expect_all_known(true);
+    } else {
       read_body(*body, chat, context, where, line);
+    }
   } catch (const Error& error) {
     return faulty_line(line.name, line.rules.form, error.what());
   }

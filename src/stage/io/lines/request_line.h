@@ -50,12 +50,16 @@ RequestLine parse_text_line(std::string_view line, const LineContext& context, c
 
 // The parts of a request, for the server, whose bodies have the same fields. How it is to be continued:
 void read_rules(FieldReader& fields, SampleRules& rules);
+// "echo" of /v1/completions, before read_rules(): with it no token may be asked for.
+void read_echo(FieldReader& fields, SampleRules& rules);
 // "logprobs" as in /v1/completions (a number of tokens), and as in /v1/chat/completions (whether; "top_logprobs").
 void read_log_probs(FieldReader& fields, SampleRules& rules);
 void read_chat_log_probs(FieldReader& fields, SampleRules& rules);
 // "messages", "tools" and "chat_template_kwargs" through the chat template.
 std::vector<int32_t> ids_of_messages(FieldReader& fields);
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where);
+// The fields of /v1/embeddings: ids, inputs and base64 of the line.
+void read_embeddings(FieldReader& fields, RequestLine& line);
 // Error(kData) where so many tokens are none, or leave no room in the model's positions.
 void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where);
 // The most tokens of a sample, in words.

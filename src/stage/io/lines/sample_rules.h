@@ -22,6 +22,7 @@ constexpr bool is_batch_form(LineForm form) {
 struct SampleRules {
   LineForm form = LineForm::kIds;
   bool ignore_eos = false;
+  bool echo = false;    // the answer begins with the prompt; max_new may be 0 then
   int32_t choices = 1;  // draws from the same prompt: "n"
   std::optional<int64_t> max_new = {};
   std::optional<float> temperature = {}, top_p = {}, min_p = {};

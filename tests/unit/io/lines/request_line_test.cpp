@@ -193,10 +193,9 @@ TEST_F(RequestLineTest, NeutralValues) {
     EXPECT_EQ(of_body(R"({"prompt": "a", )" + std::string(field) + "}").error, "");
     EXPECT_EQ(refusal(R"({"prompt": "a", )" + std::string(field) + "}"), "accepted") << field;
   }
-  for (const char* field :
-       {R"("best_of": 3)", R"("stream": true)", R"("echo": true)", R"("suffix": "x")", R"("tool_choice": "required")",
-        R"("response_format": {"type": "json_object"})", R"("response_format": {"type": 5})",
-        R"("response_format": {})", R"("response_format": "text")"}) {
+  for (const char* field : {R"("best_of": 3)", R"("stream": true)", R"("suffix": "x")", R"("tool_choice": "required")",
+                            R"("response_format": {"type": "json_object"})", R"("response_format": {"type": 5})",
+                            R"("response_format": {})", R"("response_format": "text")"}) {
     const std::string error = of_body(R"({"prompt": "a", )" + std::string(field) + "}").error;
     EXPECT_NE(error.find("which is not supported"), std::string::npos) << field << ": " << error;
   }
@@ -204,6 +203,15 @@ TEST_F(RequestLineTest, NeutralValues) {
   context_.continues = false;
   EXPECT_EQ(refusal(R"({"text": "a", "model": "any"})"), R"(unknown key "model", expected one of id, text)");
   EXPECT_EQ(refusal(R"({"text": "a", "temperature": 1})"), R"(unknown key "temperature", expected one of id, text)");
+}
+
+TEST_F(RequestLineTest, Echo) {
+  const RequestLine line = of_body(R"({"prompt": "a", "echo": true, "max_tokens": 0, "logprobs": 2})");
+  EXPECT_EQ(line.error, "");
+  EXPECT_TRUE(line.rules.echo);
+  EXPECT_EQ(line.rules.max_new, 0);
+  EXPECT_NE(of_body(R"({"prompt": "a", "max_tokens": 0})").error.find("\"max_tokens\" is 0"), std::string::npos);
+  EXPECT_NE(refusal(R"({"prompt": "a", "echo": true})").find("which is not supported"), std::string::npos);
 }
 
 TEST_F(RequestLineTest, RefusedForms) {

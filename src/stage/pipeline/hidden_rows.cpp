@@ -1,4 +1,4 @@
-#include "stage/scoring/hidden_rows.h"
+#include "stage/pipeline/hidden_rows.h"
 
 #include <algorithm>
 

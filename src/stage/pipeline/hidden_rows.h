@@ -1,4 +1,5 @@
-// --hidden, on the host: states in fp32, and the means of the rows of each sample, which come in pieces.
+// Hidden states that are handed out, on the host: in fp32, and the means of the rows of each sample, which come in
+// pieces.
 #pragma once
 
 #include <cstdint>

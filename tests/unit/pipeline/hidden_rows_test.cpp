@@ -1,5 +1,5 @@
 // States in fp32 and their means: the same however the rows were cut into pieces.
-#include "stage/scoring/hidden_rows.h"
+#include "stage/pipeline/hidden_rows.h"
 
 #include <gtest/gtest.h>
 
