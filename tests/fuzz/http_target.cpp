@@ -3,8 +3,6 @@
 #include "fuzz/http_target.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -51,12 +49,6 @@ struct Served {
   std::vector<http::Responder> held;
   size_t gone = 0, answered = 0;
 };
-
-void require(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "%s\n", what);
-  std::abort();
-}
 
 void erase_all(std::string& text, std::string_view from, std::string_view to) {
   for (size_t begin = 0; (begin = text.find(from, begin)) != std::string::npos;)

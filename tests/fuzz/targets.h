@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <span>
 #include <string_view>
 
@@ -14,6 +16,13 @@ struct Target {
   // Returns where the parser accepts the input or throws an allowed Error; anything else is a bug.
   void (*run)(std::span<const std::byte>);
 };
+
+// Ends the program where a parser breaks its word.
+inline void require(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "%s\n", what);
+  std::abort();
+}
 
 std::span<const Target> targets();
 const Target& find_target(std::string_view name);

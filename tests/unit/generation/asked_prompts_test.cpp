@@ -19,12 +19,12 @@
 namespace lfm2::test {
 namespace {
 
-constexpr const char* kCase = "tiny-moe";
+constexpr const char* kAskedCase = "tiny-moe";
 constexpr int64_t kPositions = 48, kPage = 4, kTop = 3;
 
 using Told = std::map<int32_t, std::vector<DrawnToken>>;
 
-ModelConfig config() { return ShardSet::open(golden_shards(kCase, 4)).config(); }
+ModelConfig config() { return ShardSet::open(golden_shards(kAskedCase, 4)).config(); }
 
 // Prompts that ask for their log-probabilities, for hidden states of both kinds, for both and for nothing; some name
 // likeliest tokens, some are drawn from adjusted logits.
@@ -45,12 +45,12 @@ std::vector<Request> requests() {
   return all;
 }
 
-struct Settings {
+struct AskedSettings {
   int64_t stages = 1, slots = 1, chunk = 64, pages = 64;
   DType compute = DType::kF32;
 };
 
-Told told_by(const std::vector<Request>& all, const Settings& settings, int64_t* preemptions = nullptr) {
+Told told_by(const std::vector<Request>& all, const AskedSettings& settings, int64_t* preemptions = nullptr) {
   const auto stages = static_cast<size_t>(settings.stages);
   const GenerationPlan plan{.longest = kPositions,
                             .top_k = kTop,
@@ -72,7 +72,7 @@ Told told_by(const std::vector<Request>& all, const Settings& settings, int64_t*
   for (size_t stage = 0; stage < stages; ++stage)
     threads.emplace_back([&, stage] {
       try {
-        LoadedStage loaded(kCase, ranges[stage], settings.compute);
+        LoadedStage loaded(kAskedCase, ranges[stage], settings.compute);
         LocalChannel channel(stage == 0 ? nullptr : &links[stage - 1], stage + 1 == stages ? nullptr : &links[stage]);
         LocalControlLink control(hub, stage);
         Watchdog watchdog = board.watchdog(stage);
@@ -96,8 +96,8 @@ class Rows : public ResultConsumer {
  public:
   void take(const ResultRows& rows) override {
     states.insert(states.end(), rows.logits.begin(), rows.logits.end());
-    log_probs.insert(log_probs.end(), rows.top_log_probs.begin(), rows.top_log_probs.end());
-    likeliest.insert(likeliest.end(), rows.top_ids.begin(), rows.top_ids.end());
+    log_probs.insert(log_probs.end(), rows.log_probs.begin(), rows.log_probs.end());
+    likeliest.insert(likeliest.end(), rows.likeliest.begin(), rows.likeliest.end());
   }
   std::vector<float> states, log_probs;
   std::vector<int32_t> likeliest;
@@ -110,7 +110,7 @@ Rows scored(const Request& request, const ResultKind& kind, DType compute) {
   samples.offsets.push_back(std::ssize(request.prompt));
   if (kind.score) find_scored(samples, nullptr, "prompt", [] {});
   const MicroBatches micro_batches(samples.offsets, samples.ids, {0, 1}, 1, 0, kind.score ? &samples.scored : nullptr);
-  LoadedStage loaded(kCase, {0, config().layers}, compute);
+  LoadedStage loaded(kAskedCase, {0, config().layers}, compute);
   LocalControlHub hub(1);
   LocalControlLink control(hub, 0);
   LocalBoard board(1);

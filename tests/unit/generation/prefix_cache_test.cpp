@@ -24,13 +24,13 @@ uint64_t text_of(std::span<const int32_t> tokens) {
   return text;
 }
 // The model: texts that begin alike may go on alike.
-int32_t next_token(std::span<const int32_t> tokens) { return static_cast<int32_t>(text_of(tokens) >> 33) % 5; }
+int32_t next_cached_token(std::span<const int32_t> tokens) { return static_cast<int32_t>(text_of(tokens) >> 33) % 5; }
 bool ends(std::span<const int32_t> tokens) { return (text_of(tokens) >> 40) % 23 == 0; }
 
 Tokens continued(const Request& request) {
   Tokens text = request.prompt;
   do {
-    text.push_back(next_token(text));
+    text.push_back(next_cached_token(text));
   } while (std::ssize(text) - std::ssize(request.prompt) < request.max_new && !ends(text));
   return text;
 }
@@ -95,8 +95,8 @@ class NotedRequests : public LiveRequests {
   std::map<int32_t, int64_t> cached;
 };
 
-struct Simulation {
-  Simulation(std::vector<Request> all, ScheduleLimits schedule_limits) : limits(schedule_limits), requests(all) {
+struct CacheSimulation {
+  CacheSimulation(std::vector<Request> all, ScheduleLimits schedule_limits) : limits(schedule_limits), requests(all) {
     for (Request& request : all) texts[request.sample] = request.prompt;
   }
 
@@ -128,7 +128,7 @@ struct Simulation {
         const int32_t sample = table.sequence(slot).sample;
         Tokens& text = texts[sample];
         ASSERT_EQ(caches.text(slot), text);
-        text.push_back(next_token(text));
+        text.push_back(next_cached_token(text));
         const Request& request = requests[static_cast<size_t>(sample)];
         DrawnToken& token = tokens.emplace_back(DrawnToken{.token = text.back()});
         if (std::ssize(text) == std::ssize(request.prompt) + request.max_new || ends(text))
@@ -188,7 +188,7 @@ struct Simulation {
   int64_t steps = 0, preemptions = 0, cached = 0, counted = 0;
 };
 
-ScheduleLimits limits_of(int64_t stages, int64_t slots, int64_t page, int64_t pages, int64_t prompt_tokens) {
+ScheduleLimits cache_limits_of(int64_t stages, int64_t slots, int64_t page, int64_t pages, int64_t prompt_tokens) {
   return {.steps_in_flight = stages,
           .max_sequences = (slots + stages - 1) / stages,
           .prompt_tokens = prompt_tokens,
@@ -196,44 +196,50 @@ ScheduleLimits limits_of(int64_t stages, int64_t slots, int64_t page, int64_t pa
           .caches = {.slots = slots, .pages = pages, .page = page, .keeps_prefixes = true}};
 }
 
-Request request_of(int32_t sample, Tokens prompt, int64_t max_new) {
+Request cache_request_of(int32_t sample, Tokens prompt, int64_t max_new) {
   return {.sample = sample, .prompt = std::move(prompt), .max_new = max_new};
 }
 
 // Runs requests that come one after the other, each when the one before has ended.
-Simulation one_by_one(const std::vector<Request>& requests, ScheduleLimits limits) {
+CacheSimulation one_by_one(const std::vector<Request>& requests, ScheduleLimits limits) {
   std::vector<int64_t> comes, leaves(requests.size(), -1);
   for (size_t i = 0; i < requests.size(); ++i) comes.push_back(static_cast<int64_t>(i) * 1000);
   NotedRequests source(requests, comes, leaves);
-  Simulation simulation(requests, limits);
+  CacheSimulation simulation(requests, limits);
   simulation.run(source);
   return simulation;
 }
 
 TEST(PrefixCacheTest, TurnsOfAConversationAreTakenAgain) {
-  std::vector<Request> turns{request_of(0, Tokens(10, 3), 9)};
+  std::vector<Request> turns{cache_request_of(0, Tokens(10, 3), 9)};
   for (int32_t turn = 1; turn < 5; ++turn) {
     Tokens prompt = continued(turns.back());
     prompt.insert(prompt.end(), {turn, 1, 2});
-    turns.push_back(request_of(turn, prompt, 9));
+    turns.push_back(cache_request_of(turn, prompt, 9));
   }
   int64_t cached = 0;
   for (size_t turn = 1; turn < turns.size(); ++turn)  // all but the last token of an answer was fed
     cached += (std::ssize(turns[turn].prompt) - 4) / 4 * 4;
-  EXPECT_EQ(one_by_one(turns, limits_of(2, 2, 4, 64, 8)).cached, cached);
+  EXPECT_EQ(one_by_one(turns, cache_limits_of(2, 2, 4, 64, 8)).cached, cached);
 }
 
 TEST(PrefixCacheTest, AtLeastOneTokenIsComputed) {
   const Tokens prompt{1, 2, 3, 4, 5, 6, 7, 8};
-  EXPECT_EQ(one_by_one({request_of(0, prompt, 2), request_of(1, prompt, 2)}, limits_of(1, 2, 4, 16, 8)).cached, 4);
-  EXPECT_EQ(one_by_one({request_of(0, prompt, 2), request_of(1, prompt, 2)}, limits_of(1, 2, 1, 16, 8)).cached, 7);
+  EXPECT_EQ(
+      one_by_one({cache_request_of(0, prompt, 2), cache_request_of(1, prompt, 2)}, cache_limits_of(1, 2, 4, 16, 8))
+          .cached,
+      4);
+  EXPECT_EQ(
+      one_by_one({cache_request_of(0, prompt, 2), cache_request_of(1, prompt, 2)}, cache_limits_of(1, 2, 1, 16, 8))
+          .cached,
+      7);
 }
 
 TEST(PrefixCacheTest, ARequestMayGoWithoutIt) {
   std::vector<Request> requests;
-  for (int32_t sample = 0; sample < 3; ++sample) requests.push_back(request_of(sample, Tokens(20, 1), 2));
+  for (int32_t sample = 0; sample < 3; ++sample) requests.push_back(cache_request_of(sample, Tokens(20, 1), 2));
   requests[1].prompt_log_probs = true;
-  EXPECT_EQ(one_by_one(requests, limits_of(1, 2, 4, 16, 8)).cached, 16);
+  EXPECT_EQ(one_by_one(requests, cache_limits_of(1, 2, 4, 16, 8)).cached, 16);
 }
 
 // While a prompt is still fed, others that begin with the same tokens take the pages that are full.
@@ -242,10 +248,10 @@ TEST(PrefixCacheTest, RunningSequencesShareTheirPrefix) {
   for (int32_t sample = 0; sample < 4; ++sample) {
     Tokens prompt(40, 2);
     prompt.push_back(sample);
-    requests.push_back(request_of(sample, prompt, 4));
+    requests.push_back(cache_request_of(sample, prompt, 4));
   }
   NotedRequests source(requests, {0, 1, 2, 2}, {-1, -1, -1, -1});
-  Simulation simulation(requests, limits_of(1, 4, 4, 30, 40));  // too few pages for four without sharing
+  CacheSimulation simulation(requests, cache_limits_of(1, 4, 4, 30, 40));  // too few pages for four without sharing
   simulation.run(source);
   EXPECT_EQ(source.cached[0], 0);
   for (int32_t sample = 1; sample < 4; ++sample) EXPECT_EQ(source.cached[sample], 40) << sample;
@@ -255,9 +261,10 @@ TEST(PrefixCacheTest, RunningSequencesShareTheirPrefix) {
 // Pages that nobody uses give way before a sequence does.
 TEST(PrefixCacheTest, KeptPagesGoBeforeSequences) {
   std::vector<Request> requests;
-  for (int32_t sample = 0; sample < 12; ++sample) requests.push_back(request_of(sample, Tokens(12, sample), 8));
-  for (int32_t sample = 12; sample < 14; ++sample) requests.push_back(request_of(sample, Tokens(12, 11), 8));
-  const Simulation simulation = one_by_one(requests, limits_of(1, 1, 4, 5, 8));  // a sequence alone takes all of them
+  for (int32_t sample = 0; sample < 12; ++sample) requests.push_back(cache_request_of(sample, Tokens(12, sample), 8));
+  for (int32_t sample = 12; sample < 14; ++sample) requests.push_back(cache_request_of(sample, Tokens(12, 11), 8));
+  const CacheSimulation simulation =
+      one_by_one(requests, cache_limits_of(1, 1, 4, 5, 8));  // a sequence alone takes all of them
   EXPECT_EQ(simulation.preemptions, 0);
   EXPECT_GE(simulation.cached, 2 * 8);
 }
@@ -282,7 +289,7 @@ TEST(PrefixCacheTest, RandomConversations) {
         prompt.resize(std::min<size_t>(prompt.size(), static_cast<size_t>(between(1, 80))));
       }
       for (int64_t more = between(1, 6); more > 0; --more) prompt.push_back(static_cast<int32_t>(between(0, 4)));
-      Request& request = requests.emplace_back(request_of(sample, prompt, between(1, 20)));
+      Request& request = requests.emplace_back(cache_request_of(sample, prompt, between(1, 20)));
       if (between(0, 3) == 0) request.rule.repetition_penalty = 2;
       if (between(0, 9) == 0) request.prompt_log_probs = true;
       comes.push_back((comes.empty() ? 0 : comes.back()) + between(0, 12));
@@ -291,8 +298,9 @@ TEST(PrefixCacheTest, RandomConversations) {
     }
     const int64_t slots = between(1, 8);
     NotedRequests source(requests, comes, leaves);
-    Simulation simulation(requests, limits_of(between(1, 4), slots, page,
-                                              pages_for(longest, page) * between(2, 2 + slots) / 2, between(1, 40)));
+    CacheSimulation simulation(
+        requests, cache_limits_of(between(1, 4), slots, page, pages_for(longest, page) * between(2, 2 + slots) / 2,
+                                  between(1, 40)));
     simulation.run(source);
     if (HasFailure()) return;
     steps += simulation.steps;

@@ -15,13 +15,13 @@
 namespace lfm2 {
 namespace {
 
-ParsedCommandLine parse(std::vector<const char*> arguments) {
+ParsedCommandLine parse_words(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "lfm2_stage");
   return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
 }
 
 TEST(OptionsTest, DefaultsAreTheBuiltInJob) {
-  const ParsedCommandLine parsed = parse({"--weights", "shards"});
+  const ParsedCommandLine parsed = parse_words({"--weights", "shards"});
   ASSERT_TRUE(parsed.run) << parsed.text;
   EXPECT_EQ(parsed.options.samples, 1024);
   EXPECT_EQ(parsed.options.length, 32);
@@ -30,16 +30,16 @@ TEST(OptionsTest, DefaultsAreTheBuiltInJob) {
 }
 
 TEST(OptionsTest, AServerKeepsPrefixesUnlessToldOtherwise) {
-  const ParsedCommandLine kept = parse({"serve", "--weights", "s"}),
-                          computed = parse({"serve", "--weights", "s", "--no-prefix-cache"});
+  const ParsedCommandLine kept = parse_words({"serve", "--weights", "s"}),
+                          computed = parse_words({"serve", "--weights", "s", "--no-prefix-cache"});
   ASSERT_TRUE(kept.run && computed.run) << kept.text << computed.text;
   EXPECT_TRUE(kept.options.serve->prefix_cache);
   EXPECT_FALSE(computed.options.serve->prefix_cache);
-  EXPECT_FALSE(parse({"--weights", "s", "--no-prefix-cache"}).run);
+  EXPECT_FALSE(parse_words({"--weights", "s", "--no-prefix-cache"}).run);
 }
 
 TEST(OptionsTest, EverythingAtOnce) {
-  const ParsedCommandLine parsed = parse(
+  const ParsedCommandLine parsed = parse_words(
       {"--weights", "s",           "--input",   "i.bin",         "--samples",   "7",        "--output", "o.h5",
        "--logits",  "all",         "--answers", "a.h5",          "--tolerance", "0.5",      "--fp16",   "--device",
        "cpu",       "--transport", "mpi",       "--micro-batch", "3",           "--layers", "7,6,6,5",  "--threads",
@@ -60,8 +60,8 @@ TEST(OptionsTest, EverythingAtOnce) {
 
 TEST(OptionsTest, HiddenStatesAreAKindOfResult) {
   for (const auto& [name, kind] : {std::pair{"last", Hidden::kLast}, {"mean", Hidden::kMean}, {"all", Hidden::kAll}}) {
-    const ParsedCommandLine parsed =
-        parse({"--weights", "s", "--hidden", name, "--after-layer", "3", "--input", "i.jsonl", "--output", "o.h5"});
+    const ParsedCommandLine parsed = parse_words(
+        {"--weights", "s", "--hidden", name, "--after-layer", "3", "--input", "i.jsonl", "--output", "o.h5"});
     ASSERT_TRUE(parsed.run) << parsed.text;
     const ResultKind& results = parsed.options.results;
     EXPECT_EQ(results.hidden, kind);
@@ -76,7 +76,7 @@ TEST(OptionsTest, HiddenStatesAreAKindOfResult) {
 
 TEST(OptionsTest, ScoringIsAKindOfResult) {
   const ParsedCommandLine parsed =
-      parse({"--weights", "s", "--score", "--stride", "8", "--input", "i.jsonl", "--output", "o.jsonl"});
+      parse_words({"--weights", "s", "--score", "--stride", "8", "--input", "i.jsonl", "--output", "o.jsonl"});
   ASSERT_TRUE(parsed.run) << parsed.text;
   EXPECT_TRUE(parsed.options.results.score);
   EXPECT_EQ(parsed.options.results.positions, Positions::kAll);
@@ -128,7 +128,7 @@ TEST(OptionsTest, MistakesAreOneLineAndCode64) {
       {"--weights", "s", "--after-layer", "1"},
       {"--weights", "s", "--quiet", "--verbose"}};
   for (const auto& mistake : mistakes) {
-    const ParsedCommandLine parsed = parse(mistake);
+    const ParsedCommandLine parsed = parse_words(mistake);
     SCOPED_TRACE(parsed.text);
     EXPECT_FALSE(parsed.run);
     EXPECT_EQ(parsed.exit_code, 64);
@@ -140,7 +140,7 @@ TEST(OptionsTest, MistakesAreOneLineAndCode64) {
 // What stands in --help: a new option that takes a number is tested without being named here.
 std::vector<std::string> options_with_values() {
   std::vector<std::string> names;
-  std::istringstream help(parse({"--help"}).text);
+  std::istringstream help(parse_words({"--help"}).text);
   for (std::string line; std::getline(help, line);) {
     const size_t name = line.find("--"), end = line.find(' ', name);
     if (name != 2 || end == std::string::npos || line[end + 1] < 'A' || line[end + 1] > 'Z') continue;
@@ -154,7 +154,7 @@ ParsedCommandLine parse_value(const std::string& option, const std::string& valu
   std::vector<const char*> arguments{"--weights", "s", option.c_str(), value.c_str(), "--benchmark"};
   if (option != "--generate" && option != "--answers" && option != "--logits")
     arguments.insert(arguments.end(), {"--generate", "1"});
-  return parse(arguments);
+  return parse_words(arguments);
 }
 
 // Takes a number and nothing else.
@@ -190,19 +190,20 @@ TEST(OptionsTest, NumbersAreDecimalAndInRange) {
 
 TEST(OptionsTest, StopTexts) {
   using Texts = std::vector<std::string>;
-  EXPECT_EQ(parse({"--weights", "s", "--generate", "1", "--stop", "[a,b]", "--stop", "é"}).options.generation.stop,
-            (Texts{"[a,b]", "é"}));
+  EXPECT_EQ(
+      parse_words({"--weights", "s", "--generate", "1", "--stop", "[a,b]", "--stop", "é"}).options.generation.stop,
+      (Texts{"[a,b]", "é"}));
   for (const char* text : {"", "\xff", "a\xc3"})
-    EXPECT_EQ(parse({"--weights", "s", "--generate", "1", "--stop", text}).text,
+    EXPECT_EQ(parse_words({"--weights", "s", "--generate", "1", "--stop", text}).text,
               "lfm2_stage: --stop: no text in UTF-8, expected one of at least a character\n");
-  EXPECT_EQ(parse({"--weights", "s", "--stop", "a"}).exit_code, 64);  // of a job that scores
-  EXPECT_EQ(parse({"--weights", "s", "--generate", "1", "--stop", "a", "--replicas", "2"}).exit_code, 64);
+  EXPECT_EQ(parse_words({"--weights", "s", "--stop", "a"}).exit_code, 64);  // of a job that scores
+  EXPECT_EQ(parse_words({"--weights", "s", "--generate", "1", "--stop", "a", "--replicas", "2"}).exit_code, 64);
 }
 
 TEST(OptionsTest, NumbersMeanWhatTheySay) {
-  const ParsedCommandLine parsed =
-      parse({"--weights", "s", "--samples", "010", "--length", "0032", "--seed", "18446744073709551615", "--layers",
-             "010,07,08", "--generate", "0100", "--eos", "011", "12,-0", "--timeout", "1e-2", "--top-p", ".5"});
+  const ParsedCommandLine parsed = parse_words({"--weights", "s", "--samples", "010", "--length", "0032", "--seed",
+                                                "18446744073709551615", "--layers", "010,07,08", "--generate", "0100",
+                                                "--eos", "011", "12,-0", "--timeout", "1e-2", "--top-p", ".5"});
   ASSERT_TRUE(parsed.run) << parsed.text;
   EXPECT_EQ(parsed.options.samples, 10);
   EXPECT_EQ(parsed.options.length, 32);
@@ -212,14 +213,14 @@ TEST(OptionsTest, NumbersMeanWhatTheySay) {
   EXPECT_EQ(parsed.options.generation.eos_tokens, (std::vector<int32_t>{11, 12, 0}));
   EXPECT_EQ(parsed.options.timeout_seconds, 0.01);
   EXPECT_EQ(parsed.options.generation.rule.top_p, 0.5f);
-  EXPECT_EQ(parse({"--weights", "s", "--seed", "-1"}).text,
+  EXPECT_EQ(parse_words({"--weights", "s", "--seed", "-1"}).text,
             "lfm2_stage: --seed: \"-1\", expected an integer from 0 to 18446744073709551615 (see --help)\n");
-  EXPECT_EQ(parse({"--weights", "s", "--tolerance", "nan"}).text,
+  EXPECT_EQ(parse_words({"--weights", "s", "--tolerance", "nan"}).text,
             "lfm2_stage: --tolerance: \"nan\", expected a number from 0 up (see --help)\n");
 }
 
 TEST(OptionsTest, HelpAndVersionGoToStdout) {
-  const ParsedCommandLine help = parse({"--help"}), version = parse({"--version"});
+  const ParsedCommandLine help = parse_words({"--help"}), version = parse_words({"--version"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_FALSE(help.run);
   EXPECT_NE(help.text.find("--top-logprobs"), std::string::npos);

@@ -85,8 +85,8 @@ class Completions : public CompletionConsumer {
   std::map<int64_t, Completion> all;
 };
 
-void score(Session& session, bool first, const Samples& samples, const MicroBatches& micro_batches,
-           LogitsCollector& rows) {
+void score_samples(Session& session, bool first, const Samples& samples, const MicroBatches& micro_batches,
+                   LogitsCollector& rows) {
   EXPECT_EQ(micro_batches.plan().samples, samples.count());
   Scorer scorer(session.links(micro_batches.plan().max_tokens), micro_batches.plan(), session.compute(), {});
   scorer.run(first ? &micro_batches : nullptr, {&rows}, [](const MicroBatch&) {});
@@ -96,7 +96,7 @@ void score(Session& session, bool first, const Samples& samples, const MicroBatc
 std::vector<float> scored_alone(const Samples& samples) {
   const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, 1, 0);
   LogitsCollector rows;
-  Threads(1).run([&](size_t, Session& session) { score(session, true, samples, micro_batches, rows); });
+  Threads(1).run([&](size_t, Session& session) { score_samples(session, true, samples, micro_batches, rows); });
   return rows.logits;
 }
 
@@ -153,8 +153,8 @@ TEST(SessionTest, JobAfterJobOnALoadedPipelineHasTheBitsOfRunsOfTheirOwn) {
   Completions completions;
   const GenerationPlan plan = plan_of(4, 8, 40);
   const int channels = Threads(4).run([&](size_t stage, Session& session) {
-    score(session, stage == 0, few, of_few, first);
-    score(session, stage == 0, long_ones, of_long_ones, second);
+    score_samples(session, stage == 0, few, of_few, first);
+    score_samples(session, stage == 0, long_ones, of_long_ones, second);
     Generator generator(session.links(plan.max_tokens()), plan, session.compute());
     generator.run(stage == 0 ? &source : nullptr, {&completions}, [](int64_t) {});
     EXPECT_TRUE(generator.finished());

@@ -24,15 +24,15 @@ struct AttentionFixture : ::testing::Test {
 using QkNormRopeTest = AttentionFixture;
 using AttentionTest = AttentionFixture;
 
-test::Array golden(const std::string& dataset) {
+test::Array golden_attention(const std::string& dataset) {
   return test::read_array(test::golden_dir() / "operators.h5", dataset);
 }
 
 size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 TEST_F(QkNormRopeTest, RotatesAsTransformers) {
-  const auto x = golden("rope/x"), y = golden("rope/y");
-  const auto theta = static_cast<float>(golden("rope/theta").values.at(0));
+  const auto x = golden_attention("rope/x"), y = golden_attention("rope/y");
+  const auto theta = static_cast<float>(golden_attention("rope/theta").values.at(0));
   const int64_t samples = x.dim(0), length = x.dim(1), heads = x.dim(2), d = x.dim(3);
   const AttentionShape shape{heads - 1, 1, d};  // the last head of x serves as the key head
   const PackedBatch packed(std::vector<int32_t>(at(samples), static_cast<int32_t>(length)));
@@ -115,8 +115,8 @@ TEST_F(QkNormRopeTest, AnglesAreRoundedWhereTransformersRoundsThem) {
 }
 
 // Attention in double precision, and the largest error that fp32 may make.
-void reference(const HostTensor& qkv, AttentionShape shape, const PackedBatch& samples, DType out,
-               std::vector<double>& expected, std::vector<double>& tolerance) {
+void attention_reference(const HostTensor& qkv, AttentionShape shape, const PackedBatch& samples, DType out,
+                         std::vector<double>& expected, std::vector<double>& tolerance) {
   const int64_t d = shape.head_dim, columns = shape.qkv_columns();
   const double scale = 1 / std::sqrt(static_cast<double>(d));
   for (int64_t token = 0; token < samples.tokens(); ++token)
@@ -156,8 +156,9 @@ void reference(const HostTensor& qkv, AttentionShape shape, const PackedBatch& s
 }
 
 TEST_F(AttentionTest, AgreesWithTransformers) {
-  const auto q = golden("gqa_attention/q"), k = golden("gqa_attention/k"), v = golden("gqa_attention/v");
-  const auto y = golden("gqa_attention/y");
+  const auto q = golden_attention("gqa_attention/q"), k = golden_attention("gqa_attention/k"),
+             v = golden_attention("gqa_attention/v");
+  const auto y = golden_attention("gqa_attention/y");
   const AttentionShape shape{q.dim(2), k.dim(2), q.dim(3)};
   const PackedBatch packed(std::vector<int32_t>(at(q.dim(0)), static_cast<int32_t>(q.dim(1))));
   HostTensor qkv(DType::kF32, {packed.tokens(), shape.qkv_columns()});
@@ -171,7 +172,7 @@ TEST_F(AttentionTest, AgreesWithTransformers) {
   qkv.fill(joined);
   ops.attention(qkv, shape, packed.batch, out);
   std::vector<double> expected, tolerance;
-  reference(qkv, shape, packed, DType::kF32, expected, tolerance);
+  attention_reference(qkv, shape, packed, DType::kF32, expected, tolerance);
   test::expect_close(out, expected, tolerance);
   for (double& bound : tolerance) bound *= 2;  // the golden file is itself computed in fp32
   test::expect_close(out, y.values, tolerance);
@@ -186,7 +187,7 @@ TEST_F(AttentionTest, EveryTypeShapeAndLength) {
           out(act, {packed.tokens(), shape.heads * shape.head_dim});
       qkv.fill_random(1, 1.5f);
       std::vector<double> expected, tolerance;
-      reference(qkv, shape, packed, act, expected, tolerance);
+      attention_reference(qkv, shape, packed, act, expected, tolerance);
       for (const Simd* simd : available_simd()) {
         SCOPED_TRACE(simd->name);
         CpuOps(pool, *simd).attention(qkv, shape, packed.batch, out);
@@ -201,7 +202,7 @@ TEST_F(AttentionTest, LongSampleAndLargeScores) {
   HostTensor qkv(DType::kF32, {1300, 64}), out(DType::kF32, {1300, 32});
   qkv.fill_random(1, 6.0f);  // scores beyond 100 overflow unless the largest is subtracted
   std::vector<double> expected, tolerance;
-  reference(qkv, shape, packed, DType::kF32, expected, tolerance);
+  attention_reference(qkv, shape, packed, DType::kF32, expected, tolerance);
   ops.attention(qkv, shape, packed.batch, out);
   test::expect_close(out, expected, tolerance);
 }

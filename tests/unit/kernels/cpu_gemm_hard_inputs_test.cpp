@@ -17,7 +17,7 @@ namespace {
 using namespace test;
 
 // The kinds of rows; a and w have the same ones.
-enum class Kind {
+enum class HardKind {
   kNormal,
   kOutliers,
   kBelow1e33,  // their bf16 planes leave the range of normal numbers
@@ -35,9 +35,9 @@ enum class Kind {
   kSameSign,
   kZeros,
 };
-constexpr int kKinds = static_cast<int>(Kind::kZeros) + 1;
+constexpr int kKinds = static_cast<int>(HardKind::kZeros) + 1;
 
-std::vector<double> row_of(Kind kind, int64_t k, double most, std::mt19937& generator) {
+std::vector<double> row_of(HardKind kind, int64_t k, double most, std::mt19937& generator) {
   std::normal_distribution<double> normal;
   std::uniform_real_distribution<double> uniform;
   std::vector<double> row(static_cast<size_t>(k));
@@ -45,37 +45,37 @@ std::vector<double> row_of(Kind kind, int64_t k, double most, std::mt19937& gene
     const double x = normal(generator), u = uniform(generator), sign = x < 0 ? -1 : 1;
     const auto value = [&]() -> double {
       switch (kind) {
-        case Kind::kNormal:
+        case HardKind::kNormal:
           return x;
-        case Kind::kOutliers:
+        case HardKind::kOutliers:
           return i % 97 == 5 ? 1e4 * x : x;
-        case Kind::kBelow1e33:
+        case HardKind::kBelow1e33:
           return 1e-34 * x;
-        case Kind::kSubnormal:
+        case HardKind::kSubnormal:
           return 1e-40 * x;
-        case Kind::kMixedTiny:
+        case HardKind::kMixedTiny:
           return i % 3 == 0 ? 1e-39 * x : i % 3 == 1 ? 1e-35 * x : 1e-3 * x;
-        case Kind::kHuge:
+        case HardKind::kHuge:
           return 1e30 * x;
-        case Kind::kNearLargest:
+        case HardKind::kNearLargest:
           return i % 50 == 7 ? sign * static_cast<double>(std::numeric_limits<float>::max()) : 1e35 * x;
-        case Kind::kWide:
+        case HardKind::kWide:
           return sign * std::pow(10, 60 * u - 30);
-        case Kind::kSwamped:
+        case HardKind::kSwamped:
           return i % 300 == 11 ? std::min(1e20, most / 8) * x : 1e-10 * x;
-        case Kind::kUnswamped:
+        case HardKind::kUnswamped:
           return i % 300 == 11 ? 0 : 1e-10 * x;
-        case Kind::kPairs:
+        case HardKind::kPairs:
           return i % 2 == 1 ? row[i - 1] : x;
-        case Kind::kOpposites:
+        case HardKind::kOpposites:
           return i % 2 == 1 ? -row[i - 1] * (1 + 1e-6 * u) : x;
-        case Kind::kPowersOfTwo:
+        case HardKind::kPowersOfTwo:
           return sign * std::exp2(std::floor(20 * u) - 10);
-        case Kind::kLargeIntegers:
+        case HardKind::kLargeIntegers:
           return std::floor(x * 1e6);
-        case Kind::kSameSign:
+        case HardKind::kSameSign:
           return 1 + u;
-        case Kind::kZeros:
+        case HardKind::kZeros:
           return 0;
       }
       return 0;
@@ -91,7 +91,7 @@ void fill_hard(HostTensor& matrix, uint32_t seed) {
   const int64_t k = matrix->dim(1);
   const double most = matrix->dtype == DType::kF16 ? 65504 : static_cast<double>(std::numeric_limits<float>::max());
   for (int64_t r = 0; r < matrix->dim(0); ++r) {
-    const std::vector<double> row = row_of(static_cast<Kind>(r % kKinds), k, most, generator);
+    const std::vector<double> row = row_of(static_cast<HardKind>(r % kKinds), k, most, generator);
     for (int64_t i = 0; i < k; ++i)
       matrix.set(static_cast<size_t>(r * k + i), std::clamp(row[static_cast<size_t>(i)], -most, most));
     // bf16 rounds the largest float to infinity.

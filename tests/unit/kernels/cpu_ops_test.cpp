@@ -16,7 +16,7 @@ namespace {
 using test::HostTensor;
 using test::PackedBatch;
 
-constexpr std::initializer_list<DType> kTypes = {DType::kF32, DType::kBf16, DType::kF16};
+constexpr std::initializer_list<DType> kOpTypes = {DType::kF32, DType::kBf16, DType::kF16};
 
 struct CpuOpsFixture : ::testing::TestWithParam<const Simd*> {
   ThreadPool pool{3};
@@ -31,17 +31,17 @@ using ExponentialTest = CpuOpsFixture;
 using TopLogProbsTest = CpuOpsFixture;
 using TargetLogProbsTest = CpuOpsFixture;
 
-test::Array golden(const std::string& dataset) {
+test::Array golden_array(const std::string& dataset) {
   return test::read_array(test::golden_dir() / "operators.h5", dataset);
 }
 
 TEST_P(EmbedTest, CopiesOrConvertsTheRows) {
   HostTensor ids(DType::kI32, {4});
   ids.fill({2, 0, 2, 4});
-  for (const DType from : kTypes) {
+  for (const DType from : kOpTypes) {
     HostTensor table(from, {5, 33});
     table.fill_random(1);
-    for (const DType to : kTypes) {
+    for (const DType to : kOpTypes) {
       HostTensor out(to, {4, 33});
       ops.embed(ids, table, out);
       std::vector<double> expected, tolerance;
@@ -58,7 +58,7 @@ TEST_P(EmbedTest, CopiesOrConvertsTheRows) {
 }
 
 TEST_P(RmsNormTest, AgreesWithTransformers) {
-  const auto x = golden("rms_norm/x"), weight = golden("rms_norm/weight"), y = golden("rms_norm/y");
+  const auto x = golden_array("rms_norm/x"), weight = golden_array("rms_norm/weight"), y = golden_array("rms_norm/y");
   HostTensor in(DType::kF32, {7, 64}), scale(DType::kF32, {64}), out(DType::kF32, {7, 64});
   in.fill(x.values);
   scale.fill(weight.values);
@@ -69,8 +69,8 @@ TEST_P(RmsNormTest, AgreesWithTransformers) {
 }
 
 TEST_P(RmsNormTest, EveryTypeInPlaceAndOddWidths) {
-  for (const DType act : kTypes)
-    for (const DType weight : kTypes)
+  for (const DType act : kOpTypes)
+    for (const DType weight : kOpTypes)
       for (const int64_t n : {1, 17, 2048, 2500}) {
         HostTensor x(act, {5, n}), scale(weight, {n});
         x.fill_random(1, 3.0f);
@@ -107,8 +107,8 @@ TEST_P(RmsNormTest, RefusesOtherShapesAndIntegers) {
 TEST_P(ShortConvTest, AgreesWithTransformers) {
   for (const std::string kind : {"k3", "k3_bias", "k4", "k4_bias"}) {
     SCOPED_TRACE(kind);
-    const auto x = golden("causal_conv1d/" + kind + "/x"), w = golden("causal_conv1d/" + kind + "/w");
-    const auto y = golden("causal_conv1d/" + kind + "/y");
+    const auto x = golden_array("causal_conv1d/" + kind + "/x"), w = golden_array("causal_conv1d/" + kind + "/w");
+    const auto y = golden_array("causal_conv1d/" + kind + "/y");
     const int64_t samples = x.dim(0), channels = x.dim(1), length = x.dim(2), taps = w.dim(1);
     const PackedBatch packed(std::vector<int32_t>(static_cast<size_t>(samples), static_cast<int32_t>(length)));
     HostTensor bcz(DType::kF32, {samples * length, 3 * channels}), weight(DType::kF32, {channels, taps});
@@ -116,7 +116,7 @@ TEST_P(ShortConvTest, AgreesWithTransformers) {
     bcz.fill(1.0);
     weight.fill(w.values);
     const bool has_bias = kind.size() > 2;
-    if (has_bias) bias.fill(golden("causal_conv1d/" + kind + "/bias").values);
+    if (has_bias) bias.fill(golden_array("causal_conv1d/" + kind + "/bias").values);
     std::vector<double> expected(y.values.size());
     for (int64_t i = 0; i < samples; ++i)
       for (int64_t c = 0; c < channels; ++c)
@@ -133,7 +133,7 @@ TEST_P(ShortConvTest, AgreesWithTransformers) {
 TEST_P(ShortConvTest, GatesAndSamplesOfAnyLength) {
   const PackedBatch packed({1, 2, 0, 7, 3});
   const int64_t hidden = 37;
-  for (const DType act : kTypes)
+  for (const DType act : kOpTypes)
     for (const int64_t taps : {1, 3, 5}) {
       SCOPED_TRACE(fmt::format("{} taps {}", name(act), taps));
       HostTensor bcz(act, {packed.tokens(), 3 * hidden}), weight(DType::kBf16, {hidden, 1, taps}),
@@ -167,7 +167,7 @@ TEST_P(ShortConvTest, GatesAndSamplesOfAnyLength) {
 
 // Products with a unit matrix give the activations themselves.
 TEST_P(SwigluTest, AgreesWithTransformers) {
-  const auto x = golden("map/silu/a"), y = golden("map/silu/y");
+  const auto x = golden_array("map/silu/a"), y = golden_array("map/silu/y");
   ASSERT_EQ(x.values.size(), 54u);
   HostTensor a(DType::kF32, {54, 16}), w(DType::kF32, {16, 16}), out(DType::kF32, {54, 8});
   a.fill(0.0);
@@ -185,7 +185,7 @@ TEST_P(SwigluTest, EveryTypeGroupAndLargeValues) {
   const int64_t experts = 3, ffn = 24, k = 20, rows = 9;
   HostTensor offsets(DType::kI32, {experts + 1});
   offsets.fill({0, 4, 4, 9});
-  for (const DType act : kTypes) {
+  for (const DType act : kOpTypes) {
     HostTensor a(act, {rows, k}), w(act, {experts, 2 * ffn, k}), out(act, {rows, ffn}), dense(act, {rows, ffn});
     a.fill_random(1, 2.0f);
     w.fill_random(2, 2.0f);
@@ -245,7 +245,7 @@ TEST_P(ExponentialTest, WithinTwoUnitsEverywhere) {
 TEST_P(GatherRowsTest, CopiesTheRowsAndRefusesOthers) {
   HostTensor rows(DType::kI32, {3});
   rows.fill({4, 0, 4});
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : kOpTypes) {
     HostTensor x(dtype, {5, 21}), out(dtype, {3, 21});
     x.fill_random(1);
     ops.gather_rows(x, rows, out);
@@ -258,7 +258,7 @@ TEST_P(GatherRowsTest, CopiesTheRowsAndRefusesOthers) {
 }
 
 TEST_P(TopLogProbsTest, AgreesWithSoftmaxAlsoFarFromZero) {
-  const auto x = golden("softmax/x"), y = golden("softmax/y");
+  const auto x = golden_array("softmax/x"), y = golden_array("softmax/y");
   const int64_t rows = x.dim(0), vocab = x.dim(1);
   HostTensor logits(DType::kF32, {rows, vocab}), ids(DType::kI32, {rows, vocab}), log_probs(DType::kF32, {rows, vocab});
   logits.fill(x.values);

@@ -10,10 +10,10 @@ namespace {
 
 using test::expect_error;
 
-OrderedJson golden(const std::string& name) {
+OrderedJson golden_config(const std::string& name) {
   return OrderedJson::parse(test::read_bytes(test::golden_dir() / name / "config.json"));
 }
-ModelConfig parse(const OrderedJson& json) { return parse_model_config(json.dump(), "config.json"); }
+ModelConfig parse_config(const OrderedJson& json) { return parse_model_config(json.dump(), "config.json"); }
 
 uint64_t parameters(const ModelConfig& config) {
   uint64_t sum = 0;
@@ -62,20 +62,20 @@ TEST(ModelConfigTest, BuiltInNamesAreThoseListed) {
 }
 
 TEST(ModelConfigTest, AcceptsOlderSpellings) {
-  const ModelConfig now = parse(golden("tiny-moe"));
-  OrderedJson old = golden("tiny-moe");
+  const ModelConfig now = parse_config(golden_config("tiny-moe"));
+  OrderedJson old = golden_config("tiny-moe");
   old.erase("rope_parameters");
   old["rope_theta"] = 1000000.0;
   old.erase("tie_word_embeddings");
   old["tie_embedding"] = true;
   old.erase("layer_types");
   old["full_attn_idxs"] = {2, 5};
-  EXPECT_EQ(parse(old), now);
+  EXPECT_EQ(parse_config(old), now);
   old["rope_theta"] = 500000.0;
-  EXPECT_NE(parse(old), now);
+  EXPECT_NE(parse_config(old), now);
   old["rope_theta"] = 1000000.0;
   old["tie_embedding"] = false;
-  EXPECT_FALSE(parse(old).tied_embedding);
+  EXPECT_FALSE(parse_config(old).tied_embedding);
 }
 
 // Expects what transformers 5.17 reads.
@@ -104,20 +104,20 @@ TEST(ModelConfigTest, ReadsRopeInTheOrderOfTransformers) {
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.keys.dump());
-    OrderedJson json = golden("tiny-moe");
+    OrderedJson json = golden_config("tiny-moe");
     json.erase("rope_parameters");
     for (const auto& [key, value] : c.keys.items()) json[key] = value;
-    EXPECT_EQ(parse(json).rope_theta, c.theta);
+    EXPECT_EQ(parse_config(json).rope_theta, c.theta);
   }
 }
 
 TEST(ModelConfigTest, RefusesRopeThatIsNotPlain) {
   const auto refused = [](const OrderedJson& keys, const std::vector<std::string>& parts) {
     SCOPED_TRACE(keys.dump());
-    OrderedJson json = golden("tiny-moe");
+    OrderedJson json = golden_config("tiny-moe");
     json.erase("rope_parameters");
     for (const auto& [key, value] : keys.items()) json[key] = value;
-    expect_error([&] { parse(json); }, ExitCode::kData, parts);
+    expect_error([&] { parse_config(json); }, ExitCode::kData, parts);
   };
   for (const std::string type : {"linear", "dynamic", "yarn", "longrope", "llama3", "proportional"}) {
     refused({{"rope_scaling", {{"type", type}, {"factor", 4.0}}}}, {"rope_scaling.type", type, "expected \"default\""});
@@ -139,37 +139,37 @@ TEST(ModelConfigTest, RefusesRopeThatIsNotPlain) {
 
 TEST(ModelConfigTest, TieEmbeddingGoesBeforeTieWordEmbeddings) {
   for (const bool tied : {false, true}) {
-    OrderedJson json = golden("tiny-moe");
+    OrderedJson json = golden_config("tiny-moe");
     json["tie_word_embeddings"] = !tied;
     json["tie_embedding"] = tied;
-    EXPECT_EQ(parse(json).tied_embedding, tied);
+    EXPECT_EQ(parse_config(json).tied_embedding, tied);
   }
-  OrderedJson json = golden("tiny-moe");
+  OrderedJson json = golden_config("tiny-moe");
   json["tie_embedding"] = nullptr;  // transformers reads the null, and refuses it
-  expect_error([&] { parse(json); }, ExitCode::kData, {"tie_embedding", "null"});
+  expect_error([&] { parse_config(json); }, ExitCode::kData, {"tie_embedding", "null"});
 }
 
 TEST(ModelConfigTest, EndsTextsWithTheTokensOfTheModelOrOfItsClass) {
   for (const std::string name : {"tiny-moe", "tiny-dense"}) {
-    OrderedJson json = golden(name);
+    OrderedJson json = golden_config(name);
     json["eos_token_id"] = 7;
-    EXPECT_EQ(parse(json).eos_tokens, std::vector<int32_t>{7});
+    EXPECT_EQ(parse_config(json).eos_tokens, std::vector<int32_t>{7});
     json["eos_token_id"] = {7, 3};
-    EXPECT_EQ(parse(json).eos_tokens, (std::vector<int32_t>{7, 3}));
+    EXPECT_EQ(parse_config(json).eos_tokens, (std::vector<int32_t>{7, 3}));
     json["eos_token_id"] = nullptr;
-    EXPECT_EQ(parse(json).eos_tokens, std::vector<int32_t>{});
+    EXPECT_EQ(parse_config(json).eos_tokens, std::vector<int32_t>{});
     json.erase("eos_token_id");
-    EXPECT_EQ(parse(json).eos_tokens, std::vector<int32_t>{2});
+    EXPECT_EQ(parse_config(json).eos_tokens, std::vector<int32_t>{2});
   }
 }
 
 // Where no key names the layers, Lfm2Config makes all of them attention, and Lfm2MoeConfig has none.
 TEST(ModelConfigTest, NamesOfLayersAreNeededWhereTheClassHasNone) {
-  OrderedJson dense = golden("tiny-dense"), moe = golden("tiny-moe");
+  OrderedJson dense = golden_config("tiny-dense"), moe = golden_config("tiny-moe");
   dense.erase("layer_types");
-  EXPECT_EQ(parse(dense).layer_types, std::vector<LayerType>(5, LayerType::kAttention));
+  EXPECT_EQ(parse_config(dense).layer_types, std::vector<LayerType>(5, LayerType::kAttention));
   moe.erase("layer_types");
-  expect_error([&] { parse(moe); }, ExitCode::kData, {"layer_types", "missing"});
+  expect_error([&] { parse_config(moe); }, ExitCode::kData, {"layer_types", "missing"});
 }
 
 // Numbers that are impossible only in combination, or only after a conversion.
@@ -227,12 +227,12 @@ TEST(ModelConfigTest, RefusesWhatItDoesNotKnow) {
   };
   for (const Case& c : cases) {
     SCOPED_TRACE(c.key + " = " + c.value.dump());
-    OrderedJson json = golden("tiny-moe");
+    OrderedJson json = golden_config("tiny-moe");
     if (c.value.is_null())
       json.erase(c.key);
     else
       json[c.key] = c.value;
-    expect_error([&] { parse(json); }, ExitCode::kData, {"config.json", c.part});
+    expect_error([&] { parse_config(json); }, ExitCode::kData, {"config.json", c.part});
   }
   expect_error([] { parse_model_config("[]", "config.json"); }, ExitCode::kData, {"config.json"});
   expect_error([] { parse_model_config("", "config.json"); }, ExitCode::kData, {"config.json"});
@@ -244,7 +244,7 @@ TEST(ModelConfigTest, EveryGoldenCheckpointHasExactlyTheseTensors) {
     uint64_t length = 0;
     std::memcpy(&length, file.data(), sizeof length);
     const OrderedJson header = OrderedJson::parse(file.substr(8, length));
-    const auto specs = model_tensors(parse(golden(name)));
+    const auto specs = model_tensors(parse_config(golden_config(name)));
     EXPECT_EQ(specs.size() + 1, header.size()) << name;  // the header also has __metadata__
     for (const TensorSpec& spec : specs) {
       ASSERT_TRUE(header.contains(spec.name)) << spec.name;

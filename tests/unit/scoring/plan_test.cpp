@@ -17,7 +17,7 @@ SampleOffsets offsets_of(const std::vector<int64_t>& lengths) {
   return offsets;
 }
 
-MicroBatches all_of(const SampleOffsets& offsets, int64_t micro_batch, int64_t target_tokens) {
+MicroBatches all_plans(const SampleOffsets& offsets, int64_t micro_batch, int64_t target_tokens) {
   return {offsets, {}, {0, offsets.samples()}, micro_batch, target_tokens};
 }
 
@@ -46,7 +46,7 @@ void expect_covers(const MicroBatches& micro_batches, const SampleOffsets& offse
 
 TEST(PlanTest, GivenSamplesPerMicroBatch) {
   const SampleOffsets offsets = offsets_of({3, 1, 4, 1, 5});
-  const MicroBatches micro_batches = all_of(offsets, 2, 0);
+  const MicroBatches micro_batches = all_plans(offsets, 2, 0);
   ASSERT_EQ(micro_batches.plan().micro_batches, 3);
   EXPECT_EQ(micro_batches[0].tokens, 4);
   EXPECT_EQ(micro_batches[1].tokens, 5);
@@ -56,7 +56,7 @@ TEST(PlanTest, GivenSamplesPerMicroBatch) {
 
 TEST(PlanTest, ChosenMicroBatchesHoldTheTarget) {
   const SampleOffsets offsets = offsets_of({10, 200, 3, 3, 3, 90, 20});
-  const MicroBatches micro_batches = all_of(offsets, 0, 100);
+  const MicroBatches micro_batches = all_plans(offsets, 0, 100);
   for (int64_t i = 0; i < micro_batches.plan().micro_batches; ++i)
     EXPECT_TRUE(micro_batches[i].tokens <= 100 || micro_batches[i].samples == 1);
   expect_covers(micro_batches, offsets);
@@ -68,13 +68,13 @@ TEST(PlanTest, CoversEveryCountAndSize) {
       std::vector<int64_t> lengths(static_cast<size_t>(samples));
       std::iota(lengths.begin(), lengths.end(), 1);
       const SampleOffsets offsets = offsets_of(lengths);
-      expect_covers(all_of(offsets, size, 8), offsets);
+      expect_covers(all_plans(offsets, size, 8), offsets);
     }
 }
 
 TEST(PlanTest, EquallyLongSamplesAreToldInTwoWords) {
   const SampleOffsets offsets = offsets_of({7, 7, 7, 7, 2});
-  const MicroBatches micro_batches = all_of(offsets, 3, 0);
+  const MicroBatches micro_batches = all_plans(offsets, 3, 0);
   EXPECT_EQ(micro_batches.message(0), (std::vector<int32_t>{3, 7}));
   EXPECT_EQ(micro_batches.message(1), (std::vector<int32_t>{2, 7, 2}));
   expect_covers(micro_batches, offsets);

@@ -12,7 +12,7 @@ namespace {
 
 using test::small_tokenizer_json;
 
-std::string refusal(const Json& json) {
+std::string tokenizer_refusal(const Json& json) {
   try {
     Tokenizer::parse(json.dump(), "F");
   } catch (const Error& error) {
@@ -37,7 +37,7 @@ TEST_P(TokenizerFieldTest, IsRefused) {
     json.at(place.parent_pointer()).erase(place.back());
   else
     json[place] = Json::parse(GetParam().value);
-  const std::string message = refusal(json);
+  const std::string message = tokenizer_refusal(json);
   EXPECT_EQ(message.substr(0, 3), "F: ") << message;
   EXPECT_NE(message.find(GetParam().message), std::string::npos) << message;
 }
@@ -147,7 +147,7 @@ TEST(TokenizerFileTest, WhatChangesNoIdsIsAccepted) {
   for (const auto& [place, value] : changes) {
     Json json = small_tokenizer_json();
     json[Json::json_pointer(place)] = Json::parse(value);
-    EXPECT_EQ(refusal(json), "accepted") << place;
+    EXPECT_EQ(tokenizer_refusal(json), "accepted") << place;
   }
 }
 

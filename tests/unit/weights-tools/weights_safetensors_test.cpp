@@ -9,8 +9,8 @@ using test::expect_error;
 using test::safetensors_text;
 using test::TemporaryFolder;
 
-std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
-                  const std::string& offsets) {
+std::string header_entry(const std::string& name, const std::string& dtype, const std::string& shape,
+                         const std::string& offsets) {
   return fmt::format(R"("{}":{{"dtype":"{}","shape":{},"data_offsets":{}}})", name, dtype, shape, offsets);
 }
 
@@ -21,9 +21,9 @@ RawTensors read_safetensors(const std::string& file) {
 }
 
 TEST(SafetensorsTest, ReadsAnyOrderOfKeys) {
-  const std::string header = fmt::format("{{{}", entry("b", "BF16", "[2,3]", "[8,20]")) +
-                             ",\"__metadata__\":{\"k\":\"v\"}," + entry("a", "F32", "[2]", "[0,8]") + "," +
-                             entry("s", "F16", "[]", "[20,22]") + "}   ";
+  const std::string header = fmt::format("{{{}", header_entry("b", "BF16", "[2,3]", "[8,20]")) +
+                             ",\"__metadata__\":{\"k\":\"v\"}," + header_entry("a", "F32", "[2]", "[0,8]") + "," +
+                             header_entry("s", "F16", "[]", "[20,22]") + "}   ";
   const RawTensors tensors = read_safetensors(safetensors_text(header, std::string(22, 'x')));
   ASSERT_EQ(tensors.size(), 3u);
   const RawTensor& b = tensors.at("b");
@@ -41,7 +41,7 @@ struct FalseHeader {
 };
 
 std::vector<FalseHeader> lies_about_the_header() {
-  const std::string good = fmt::format("{{{}}}", entry("a", "F32", "[2]", "[0,8]"));
+  const std::string good = fmt::format("{{{}}}", header_entry("a", "F32", "[2]", "[0,8]"));
   std::vector<FalseHeader> lies = {
       {"empty file", "", {"0 bytes"}},
       {"seven bytes", "1234567", {"7 bytes"}},
@@ -60,7 +60,7 @@ std::vector<FalseHeader> lies_about_the_header() {
       {"metadata of numbers", safetensors_text("{\"__metadata__\":{\"a\":1}}", ""), {"__metadata__"}},
       {"metadata as list", safetensors_text("{\"__metadata__\":[]}", ""), {"__metadata__"}},
   };
-  const std::string twice = entry("a", "F32", "[2]", "[0,8]");
+  const std::string twice = header_entry("a", "F32", "[2]", "[0,8]");
   lies.push_back(
       {"equal keys", safetensors_text(fmt::format("{{{},{}}}", twice, twice), std::string(8, 'x')), {"stands twice"}});
   return lies;
@@ -72,35 +72,35 @@ std::vector<FalseHeader> lies_about_tensors() {
     size_t data;
     std::vector<std::string> parts;
   };
-  const std::string a = entry("a", "F32", "[2]", "[0,8]");
+  const std::string a = header_entry("a", "F32", "[2]", "[0,8]");
   const std::vector<Bad> bad = {
-      {"type too wide", entry("a", "F64", "[1]", "[0,8]"), 8, {"tensor a", "F64", "expected F32"}},
-      {"integer type", entry("a", "I32", "[2]", "[0,8]"), 8, {"I32"}},
+      {"type too wide", header_entry("a", "F64", "[1]", "[0,8]"), 8, {"tensor a", "F64", "expected F32"}},
+      {"integer type", header_entry("a", "I32", "[2]", "[0,8]"), 8, {"I32"}},
       {"type is no text", "\"a\":{\"dtype\":4,\"shape\":[2],\"data_offsets\":[0,8]}", 8, {"tensor a", "dtype"}},
-      {"size of another type", entry("a", "BF16", "[2]", "[0,8]"), 8, {"tensor a", "8 bytes", "needs 4"}},
-      {"shape too large", entry("a", "F32", "[3]", "[0,8]"), 8, {"needs 12"}},
-      {"shape overflows", entry("a", "F32", "[4294967296,4294967296]", "[0,8]"), 8, {"64 bits"}},
-      {"shape times size overflows", entry("a", "F32", "[4611686018427387906]", "[0,8]"), 8, {"64 bits"}},
-      {"shape beyond 64 bits", entry("a", "F32", "[99999999999999999999999]", "[0,8]"), 8, {"unsigned"}},
-      {"negative extent", entry("a", "F32", "[-2]", "[0,8]"), 8, {"unsigned"}},
-      {"fractional extent", entry("a", "F32", "[2.0]", "[0,8]"), 8, {"unsigned"}},
-      {"rank 9", entry("a", "F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]"), 8, {"at most 8"}},
-      {"shape is no list", entry("a", "F32", "2", "[0,8]"), 8, {"shape"}},
-      {"end before begin", entry("a", "F32", "[2]", "[8,0]"), 8, {"data_offsets"}},
-      {"one offset", entry("a", "F32", "[2]", "[8]"), 8, {"data_offsets"}},
-      {"three offsets", entry("a", "F32", "[2]", "[0,8,8]"), 8, {"data_offsets"}},
-      {"past the end", entry("a", "F32", "[2]", "[0,8]"), 7, {"8 bytes", "7"}},
+      {"size of another type", header_entry("a", "BF16", "[2]", "[0,8]"), 8, {"tensor a", "8 bytes", "needs 4"}},
+      {"shape too large", header_entry("a", "F32", "[3]", "[0,8]"), 8, {"needs 12"}},
+      {"shape overflows", header_entry("a", "F32", "[4294967296,4294967296]", "[0,8]"), 8, {"64 bits"}},
+      {"shape times size overflows", header_entry("a", "F32", "[4611686018427387906]", "[0,8]"), 8, {"64 bits"}},
+      {"shape beyond 64 bits", header_entry("a", "F32", "[99999999999999999999999]", "[0,8]"), 8, {"unsigned"}},
+      {"negative extent", header_entry("a", "F32", "[-2]", "[0,8]"), 8, {"unsigned"}},
+      {"fractional extent", header_entry("a", "F32", "[2.0]", "[0,8]"), 8, {"unsigned"}},
+      {"rank 9", header_entry("a", "F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]"), 8, {"at most 8"}},
+      {"shape is no list", header_entry("a", "F32", "2", "[0,8]"), 8, {"shape"}},
+      {"end before begin", header_entry("a", "F32", "[2]", "[8,0]"), 8, {"data_offsets"}},
+      {"one offset", header_entry("a", "F32", "[2]", "[8]"), 8, {"data_offsets"}},
+      {"three offsets", header_entry("a", "F32", "[2]", "[0,8,8]"), 8, {"data_offsets"}},
+      {"past the end", header_entry("a", "F32", "[2]", "[0,8]"), 7, {"8 bytes", "7"}},
       {"far past the end",
-       a + "," + entry("b", "F32", "[2]", "[18446744073709551600,18446744073709551608]"),
+       a + "," + header_entry("b", "F32", "[2]", "[18446744073709551600,18446744073709551608]"),
        8,
        {"hole"}},
-      {"end wraps around", a + "," + entry("b", "F32", "[4611686018427387903]", "[8,4]"), 8, {"data_offsets"}},
+      {"end wraps around", a + "," + header_entry("b", "F32", "[4611686018427387903]", "[8,4]"), 8, {"data_offsets"}},
       {"bytes after the last", a, 9, {"8 bytes", "9"}},
-      {"hole", a + "," + entry("b", "F32", "[1]", "[12,16]"), 16, {"tensor b", "hole"}},
-      {"hole at the start", entry("a", "F32", "[2]", "[4,12]"), 12, {"tensor a", "hole"}},
-      {"overlap", a + "," + entry("b", "F32", "[2]", "[4,12]"), 12, {"tensor b", "overlap"}},
-      {"same place", a + "," + entry("b", "F32", "[2]", "[0,8]"), 8, {"overlap"}},
-      {"inside another", a + "," + entry("b", "F32", "[1]", "[2,6]"), 8, {"overlap"}},
+      {"hole", a + "," + header_entry("b", "F32", "[1]", "[12,16]"), 16, {"tensor b", "hole"}},
+      {"hole at the start", header_entry("a", "F32", "[2]", "[4,12]"), 12, {"tensor a", "hole"}},
+      {"overlap", a + "," + header_entry("b", "F32", "[2]", "[4,12]"), 12, {"tensor b", "overlap"}},
+      {"same place", a + "," + header_entry("b", "F32", "[2]", "[0,8]"), 8, {"overlap"}},
+      {"inside another", a + "," + header_entry("b", "F32", "[1]", "[2,6]"), 8, {"overlap"}},
       {"no tensors but data", "", 8, {"0 bytes", "8"}},
       {"shape missing", "\"a\":{\"dtype\":\"F32\",\"data_offsets\":[0,8]}", 8, {"tensor a", "shape"}},
       {"one key more", "\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}", 8, {"exactly"}},
