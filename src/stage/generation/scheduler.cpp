@@ -173,6 +173,7 @@ bool Scheduler::admit(Step& step) {
        .sample = request.sample,
        .prompt = static_cast<int32_t>(request.prompt.size()),
        .known = static_cast<int32_t>(sequence->known),
+       .cached = static_cast<int32_t>(sequence->fed),
        .max_new = static_cast<int32_t>(request.max_new),
        .draw = request.draw,
        .tag = request.tag,
