@@ -186,12 +186,14 @@ TEST(AskedPromptsTest, InAnyCompany) {
 TEST(AskedPromptsTest, OnlyTheStepsOfThoseThatAsk) {
   SequenceTable table({.slots = 3, .pages = 8, .page = 8});
   StepArrays arrays;
-  const Admission plain{.slot = 0, .sample = 0, .prompt = 3, .known = 3, .max_new = 9};
+  const Admission plain{.slot = 0, .sample = 0, .prompt = 3, .known = 3, .max_new = 9, .pages = {0}};
   Admission asks{.slot = 1, .sample = 1, .prompt = 5, .known = 5, .max_new = 9, .likeliest = 2};
   asks.prompt_log_probs = true;
   asks.prompt_ids = {10, 11, 12, 13, 14};
   Admission mean{.slot = 2, .sample = 2, .prompt = 2, .known = 2, .max_new = 1};
   mean.hidden = Hidden::kMean;
+  asks.pages = {1};
+  mean.pages = {2};
   table.apply({.admitted = {plain, asks, mean}, .entries = {{0, 3}}}, 4, arrays);
   EXPECT_FALSE(arrays.top || arrays.adjusts);
   EXPECT_TRUE(arrays.scored_rows.empty() && arrays.hidden_rows.empty());
