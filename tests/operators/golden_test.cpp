@@ -15,21 +15,19 @@ namespace {
 
 ON_BOTH_DEVICES_CHECK(OperatorGoldenTest);
 
-lfm2::test::Array golden(const std::string& dataset) {
-  return lfm2::test::read_array(lfm2::test::golden_dir() / "operators.h5", dataset);
-}
-
 Made load(int device, const std::string& dataset) {
-  const lfm2::test::Array array = golden(dataset);
+  const lfm2::test::Array array = lfm2::test::golden_operator(dataset);
   Made made = make(device, DType::kF32, array.dims);
   made.memory->fill(array.values);
   return made;
 }
-Made empty_like(int device, const std::string& dataset) { return make(device, DType::kF32, golden(dataset).dims); }
+Made empty_like(int device, const std::string& dataset) {
+  return make(device, DType::kF32, lfm2::test::golden_operator(dataset).dims);
+}
 
 // `terms` is the number of products or additions behind a result.
 void expect_golden(Made& made, const std::string& dataset, double terms = 4) {
-  const lfm2::test::Array array = golden(dataset);
+  const lfm2::test::Array array = lfm2::test::golden_operator(dataset);
   std::vector<double> tolerance(array.values.size());
   for (size_t i = 0; i < tolerance.size(); ++i) tolerance[i] = terms * 0x1p-23 * (1 + std::fabs(array.values[i]));
   expect_close(in_order(made), array.values, tolerance, dataset);
@@ -42,7 +40,7 @@ TEST_P(OperatorGoldenTest, Concat) {
                                                {"rank4_axis0", 2}, {"rank4_axis1", 3}, {"rank4_axis3", 2}};
   for (const auto& [name, count] : cases) {
     const std::string folder = "concat/" + name + "/";
-    const auto axis = static_cast<int>(golden(folder + "axis").values.at(0));
+    const auto axis = static_cast<int>(lfm2::test::golden_operator(folder + "axis").values.at(0));
     std::vector<Made> inputs, gradients;
     std::vector<TensorView> views, gradient_views;
     for (int i = 0; i < count; ++i) {
@@ -54,16 +52,17 @@ TEST_P(OperatorGoldenTest, Concat) {
     }
     Made y = empty_like(device(), folder + "y"), gy = load(device(), folder + "gy");
     ASSERT_EQ(concat(views.data(), count, y.view, axis, nullptr), Status::kOk);
-    EXPECT_EQ(in_order(y), golden(folder + "y").values) << name;
+    EXPECT_EQ(in_order(y), lfm2::test::golden_operator(folder + "y").values) << name;
     for (const GradientMode mode : {GradientMode::kAdd, GradientMode::kOverwrite}) {
       ASSERT_EQ(concat_backward(gy.view, gradient_views.data(), count, axis, mode, nullptr), Status::kOk);
       for (int i = 0; i < count; ++i)
-        EXPECT_EQ(in_order(gradients[static_cast<size_t>(i)]), golden(folder + "gx" + std::to_string(i)).values)
+        EXPECT_EQ(in_order(gradients[static_cast<size_t>(i)]),
+                  lfm2::test::golden_operator(folder + "gx" + std::to_string(i)).values)
             << name;
     }
     // Added once more, each gradient is twice its slice.
     ASSERT_EQ(concat_backward(gy.view, gradient_views.data(), count, axis, GradientMode::kAdd, nullptr), Status::kOk);
-    std::vector<double> twice = golden(folder + "gx0").values;
+    std::vector<double> twice = lfm2::test::golden_operator(folder + "gx0").values;
     for (double& x : twice) x *= 2;
     EXPECT_EQ(in_order(gradients[0]), twice) << name;
   }
@@ -83,7 +82,7 @@ TEST_P(OperatorGoldenTest, Bias) {
     Memory workspace(device(), DType::kF32, static_cast<int64_t>(bytes / 4));
     ASSERT_EQ(bias_backward(gy.view, &gx.view, gbias.view, {per_sample}, workspace.data(), bytes, nullptr),
               Status::kOk);
-    EXPECT_EQ(in_order(gx), golden(folder + "gx").values);
+    EXPECT_EQ(in_order(gx), lfm2::test::golden_operator(folder + "gx").values);
     expect_golden(gbias, folder + "gbias", 70);
   }
 }
@@ -160,7 +159,7 @@ TEST_P(OperatorGoldenTest, CausalConv1d) {
               Status::kOk);
     expect_golden(again, folder + "y", 8);
     if (with_bias) continue;
-    const lfm2::test::Array sample = golden(folder + "im2col_sample0");
+    const lfm2::test::Array sample = lfm2::test::golden_operator(folder + "im2col_sample0");
     TensorView first = x.view;
     first.dims[0] = 1;
     Made unfolded = make(device(), DType::kF32, {1, sample.dim(0), sample.dim(1)});

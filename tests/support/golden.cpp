@@ -45,4 +45,6 @@ Array read_array(const std::filesystem::path& file, const std::string& dataset) 
   return array;
 }
 
+Array golden_operator(const std::string& dataset) { return read_array(golden_dir() / "operators.h5", dataset); }
+
 }  // namespace lfm2::test

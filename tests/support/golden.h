@@ -16,5 +16,6 @@ struct Array {
 
 std::filesystem::path golden_dir();
 Array read_array(const std::filesystem::path& file, const std::string& dataset);
+Array golden_operator(const std::string& dataset);  // of golden/operators.h5
 
 }  // namespace lfm2::test

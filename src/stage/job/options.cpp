@@ -261,6 +261,8 @@ void add_live_options(CLI::App& app, Options& options, std::string& dtype) {
                  ? "USR1 and TERM end the server once its running requests have ended. docs/serving.md says more."
                  : "A line is a message. /clear begins anew, /exit or the end of the input ends. Ctrl-C ends the "
                    "answer, and twice\nthe program: under mpirun by way of launch/run.sh, under srun with -X.");
+  constexpr int64_t kLivePage = 64;  // as fast as larger ones, and short prompts have whole pages that others can take
+  options.generation.page = kLivePage;
   add_weights(app, options)->required();
   if (options.serve) {
     add_serve_options(app, *options.serve);

@@ -15,10 +15,9 @@ struct CudaRmsNormTest : ::testing::Test {
   CpuReference cpu;
 };
 
-Array golden(const std::string& dataset) { return read_array(golden_dir() / "operators.h5", dataset); }
-
 TEST_F(CudaRmsNormTest, AgreesWithTransformers) {
-  const auto x = golden("rms_norm/x"), weight = golden("rms_norm/weight"), y = golden("rms_norm/y");
+  const auto x = golden_operator("rms_norm/x"), weight = golden_operator("rms_norm/weight"),
+             y = golden_operator("rms_norm/y");
   HostTensor in(DType::kF32, {7, 64}), scale(DType::kF32, {64});
   in.fill(x.values);
   scale.fill(weight.values);

@@ -13,8 +13,6 @@ struct CudaShortConvTest : ::testing::Test {
   CpuReference cpu;
 };
 
-Array golden(const std::string& dataset) { return read_array(golden_dir() / "operators.h5", dataset); }
-
 HostTensor short_conv(const HostTensor& bcz, const HostTensor& weight, const HostTensor* bias, const Batch& batch) {
   const DeviceTensor in(bcz), taps(weight);
   std::unique_ptr<DeviceTensor> offset;
@@ -29,8 +27,8 @@ HostTensor short_conv(const HostTensor& bcz, const HostTensor& weight, const Hos
 TEST_F(CudaShortConvTest, AgreesWithTransformers) {
   for (const std::string kind : {"k3", "k3_bias", "k4", "k4_bias"}) {
     SCOPED_TRACE(kind);
-    const auto x = golden("causal_conv1d/" + kind + "/x"), w = golden("causal_conv1d/" + kind + "/w");
-    const auto y = golden("causal_conv1d/" + kind + "/y");
+    const auto x = golden_operator("causal_conv1d/" + kind + "/x"), w = golden_operator("causal_conv1d/" + kind + "/w");
+    const auto y = golden_operator("causal_conv1d/" + kind + "/y");
     const int64_t samples = x.dim(0), channels = x.dim(1), length = x.dim(2), taps = w.dim(1);
     const PackedSamples packed(std::vector<int64_t>(static_cast<size_t>(samples), length));
     HostTensor bcz(DType::kF32, {samples * length, 3 * channels}), weight(DType::kF32, {channels, taps});
@@ -38,7 +36,7 @@ TEST_F(CudaShortConvTest, AgreesWithTransformers) {
     bcz.fill(1.0);
     weight.fill(w.values);
     const bool has_bias = kind.size() > 2;
-    if (has_bias) bias.fill(golden("causal_conv1d/" + kind + "/bias").values);
+    if (has_bias) bias.fill(golden_operator("causal_conv1d/" + kind + "/bias").values);
     std::vector<double> expected(y.values.size());
     for (int64_t i = 0; i < samples; ++i)
       for (int64_t c = 0; c < channels; ++c)

@@ -24,15 +24,11 @@ struct AttentionFixture : ::testing::Test {
 using QkNormRopeTest = AttentionFixture;
 using AttentionTest = AttentionFixture;
 
-test::Array golden_attention(const std::string& dataset) {
-  return test::read_array(test::golden_dir() / "operators.h5", dataset);
-}
-
 size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 TEST_F(QkNormRopeTest, RotatesAsTransformers) {
-  const auto x = golden_attention("rope/x"), y = golden_attention("rope/y");
-  const auto theta = static_cast<float>(golden_attention("rope/theta").values.at(0));
+  const auto x = test::golden_operator("rope/x"), y = test::golden_operator("rope/y");
+  const auto theta = static_cast<float>(test::golden_operator("rope/theta").values.at(0));
   const int64_t samples = x.dim(0), length = x.dim(1), heads = x.dim(2), d = x.dim(3);
   const AttentionShape shape{heads - 1, 1, d};  // the last head of x serves as the key head
   const PackedBatch packed(std::vector<int32_t>(at(samples), static_cast<int32_t>(length)));
@@ -156,9 +152,9 @@ void attention_reference(const HostTensor& qkv, AttentionShape shape, const Pack
 }
 
 TEST_F(AttentionTest, AgreesWithTransformers) {
-  const auto q = golden_attention("gqa_attention/q"), k = golden_attention("gqa_attention/k"),
-             v = golden_attention("gqa_attention/v");
-  const auto y = golden_attention("gqa_attention/y");
+  const auto q = test::golden_operator("gqa_attention/q"), k = test::golden_operator("gqa_attention/k"),
+             v = test::golden_operator("gqa_attention/v");
+  const auto y = test::golden_operator("gqa_attention/y");
   const AttentionShape shape{q.dim(2), k.dim(2), q.dim(3)};
   const PackedBatch packed(std::vector<int32_t>(at(q.dim(0)), static_cast<int32_t>(q.dim(1))));
   HostTensor qkv(DType::kF32, {packed.tokens(), shape.qkv_columns()});

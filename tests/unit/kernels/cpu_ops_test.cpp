@@ -31,10 +31,6 @@ using ExponentialTest = CpuOpsFixture;
 using TopLogProbsTest = CpuOpsFixture;
 using TargetLogProbsTest = CpuOpsFixture;
 
-test::Array golden_array(const std::string& dataset) {
-  return test::read_array(test::golden_dir() / "operators.h5", dataset);
-}
-
 TEST_P(EmbedTest, CopiesOrConvertsTheRows) {
   HostTensor ids(DType::kI32, {4});
   ids.fill({2, 0, 2, 4});
@@ -58,7 +54,8 @@ TEST_P(EmbedTest, CopiesOrConvertsTheRows) {
 }
 
 TEST_P(RmsNormTest, AgreesWithTransformers) {
-  const auto x = golden_array("rms_norm/x"), weight = golden_array("rms_norm/weight"), y = golden_array("rms_norm/y");
+  const auto x = test::golden_operator("rms_norm/x"), weight = test::golden_operator("rms_norm/weight"),
+             y = test::golden_operator("rms_norm/y");
   HostTensor in(DType::kF32, {7, 64}), scale(DType::kF32, {64}), out(DType::kF32, {7, 64});
   in.fill(x.values);
   scale.fill(weight.values);
@@ -107,8 +104,9 @@ TEST_P(RmsNormTest, RefusesOtherShapesAndIntegers) {
 TEST_P(ShortConvTest, AgreesWithTransformers) {
   for (const std::string kind : {"k3", "k3_bias", "k4", "k4_bias"}) {
     SCOPED_TRACE(kind);
-    const auto x = golden_array("causal_conv1d/" + kind + "/x"), w = golden_array("causal_conv1d/" + kind + "/w");
-    const auto y = golden_array("causal_conv1d/" + kind + "/y");
+    const auto x = test::golden_operator("causal_conv1d/" + kind + "/x"),
+               w = test::golden_operator("causal_conv1d/" + kind + "/w");
+    const auto y = test::golden_operator("causal_conv1d/" + kind + "/y");
     const int64_t samples = x.dim(0), channels = x.dim(1), length = x.dim(2), taps = w.dim(1);
     const PackedBatch packed(std::vector<int32_t>(static_cast<size_t>(samples), static_cast<int32_t>(length)));
     HostTensor bcz(DType::kF32, {samples * length, 3 * channels}), weight(DType::kF32, {channels, taps});
@@ -116,7 +114,7 @@ TEST_P(ShortConvTest, AgreesWithTransformers) {
     bcz.fill(1.0);
     weight.fill(w.values);
     const bool has_bias = kind.size() > 2;
-    if (has_bias) bias.fill(golden_array("causal_conv1d/" + kind + "/bias").values);
+    if (has_bias) bias.fill(test::golden_operator("causal_conv1d/" + kind + "/bias").values);
     std::vector<double> expected(y.values.size());
     for (int64_t i = 0; i < samples; ++i)
       for (int64_t c = 0; c < channels; ++c)
@@ -167,7 +165,7 @@ TEST_P(ShortConvTest, GatesAndSamplesOfAnyLength) {
 
 // Products with a unit matrix give the activations themselves.
 TEST_P(SwigluTest, AgreesWithTransformers) {
-  const auto x = golden_array("map/silu/a"), y = golden_array("map/silu/y");
+  const auto x = test::golden_operator("map/silu/a"), y = test::golden_operator("map/silu/y");
   ASSERT_EQ(x.values.size(), 54u);
   HostTensor a(DType::kF32, {54, 16}), w(DType::kF32, {16, 16}), out(DType::kF32, {54, 8});
   a.fill(0.0);
@@ -258,7 +256,7 @@ TEST_P(GatherRowsTest, CopiesTheRowsAndRefusesOthers) {
 }
 
 TEST_P(TopLogProbsTest, AgreesWithSoftmaxAlsoFarFromZero) {
-  const auto x = golden_array("softmax/x"), y = golden_array("softmax/y");
+  const auto x = test::golden_operator("softmax/x"), y = test::golden_operator("softmax/y");
   const int64_t rows = x.dim(0), vocab = x.dim(1);
   HostTensor logits(DType::kF32, {rows, vocab}), ids(DType::kI32, {rows, vocab}), log_probs(DType::kF32, {rows, vocab});
   logits.fill(x.values);
