@@ -19,13 +19,17 @@ const std::string kBody = "request";
 
 // Known to OpenAI's interface or to vLLM's, and not done here: any value but the ones that change nothing is refused,
 // since the answer would not be what was asked for.
-void refuse_unsupported(const OrderedJson& body) {
+void refuse_unsupported(const OrderedJson& body, bool chat) {
   constexpr std::array kUnsupported{
-      "suffix",          "best_of",         "prompt_logprobs", "allowed_token_ids", "bad_words",
-      "guided_json",     "guided_regex",    "guided_choice",   "guided_grammar",    "structured_outputs",
-      "response_format", "use_beam_search", "length_penalty",  "functions",         "function_call",
-      "audio",           "modalities",      "prediction",      "web_search_options"};
-  const auto changes_nothing = [](std::string_view key, const OrderedJson& value) {
+      "suffix", "best_of", "prompt_logprobs", "allowed_token_ids", "bad_words", "guided_json", "guided_regex",
+      "guided_choice", "guided_grammar", "structured_outputs", "response_format", "use_beam_search", "length_penalty",
+      "functions", "function_call", "audio", "modalities", "prediction", "web_search_options",
+      // vLLM's:
+      "chat_template", "continue_final_message", "truncate_prompt_tokens", "include_stop_str_in_output",
+      "add_generation_prompt", "skip_special_tokens", "add_special_tokens"};
+  const auto changes_nothing = [chat](std::string_view key, const OrderedJson& value) {
+    if (key == "add_generation_prompt" || key == "skip_special_tokens") return value.is_null() || value == true;
+    if (key == "add_special_tokens" && !chat) return true;  // see prompts_of; a template writes all that it needs
     if (value.is_null() || value == false || value == "" || value.empty()) return true;
     if (key == "best_of" || key == "length_penalty") return value == 1;
     if (key == "modalities") return value == OrderedJson::array({"text"});
@@ -58,8 +62,10 @@ std::vector<std::vector<int32_t>> prompts_of(FieldReader& fields) {
   const OrderedJson* prompt = fields.find("prompt");
   if (prompt == nullptr) refuse_field(kBody, "prompt", nullptr, "text or a list of token ids");
   const LineContext& context = fields.context();
+  const OrderedJson* special = fields.find("add_special_tokens");  // of the tokenizer, as BOS
+  const bool adds_special = special == nullptr || *special != false;
   const auto ids_of = [&](const OrderedJson& one) {
-    if (one.is_string()) return encode(one.get_ref<const std::string&>(), true, context, kBody);
+    if (one.is_string()) return encode(one.get_ref<const std::string&>(), adds_special, context, kBody);
     if (!one.is_array()) refuse_field(kBody, "prompt", one, "text or a list of token ids");
     return ids_of_list(one, context);
   };
@@ -134,7 +140,7 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
                                    const RequestDefaults& defaults, const RequestLimits& limits) {
   const OrderedJson json = parse_ordered_json(body, kBody);
   if (!json.is_object()) throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, excerpt(json)));
-  refuse_unsupported(json);
+  refuse_unsupported(json, chat);
   FieldReader fields(json, context, kBody);
   SampleRules rules;
   rules.form = chat ? LineForm::kChatCompletion : LineForm::kCompletion;

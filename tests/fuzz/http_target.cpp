@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "fuzz/targets.h"
 #include "serve/http/access_rules.h"
 #include "serve/http/router.h"
 #include "support/http_wire.h"

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "fuzz/targets.h"
 #include "kernels/error.h"
 #include "serve/openai_request.h"
 #include "serve/tool_calls.h"

@@ -66,6 +66,9 @@ TEST_F(OpenAiRequestTest, Refusals) {
         {R"({"prompt": "a", "best_of": 2})", "\"best_of\" is 2"},
         {R"({"prompt": "a", "guided_json": {"a": 1}})", "\"guided_json\""},
         {R"({"prompt": "a", "response_format": {"type": "json_object"}})", "\"response_format\""},
+        {R"({"prompt": "a", "skip_special_tokens": false})", "\"skip_special_tokens\" is false"},
+        {R"({"prompt": "a", "include_stop_str_in_output": true})", "\"include_stop_str_in_output\" is true"},
+        {R"({"prompt": "a", "truncate_prompt_tokens": 5})", "\"truncate_prompt_tokens\" is 5"},
         {R"({"prompt": "a", "logprobs": 21})", "21 log-probabilities"},
         {R"({"prompt": "a", "n": 129})", "\"n\" is 129"},
         {R"({"prompt": ["a", "b"], "n": 100})", "2 prompts with 100 choices"},
@@ -74,13 +77,27 @@ TEST_F(OpenAiRequestTest, Refusals) {
         {R"({"prompt": "a", "stream": 1})", "\"stream\" is 1"}})
     EXPECT_NE(refusal(body).find(reason), std::string::npos) << body << ": " << refusal(body);
   EXPECT_NE(refusal(R"({"messages": []})", true).find("\"messages\" is []"), std::string::npos);
+  for (const char* field : {R"("add_generation_prompt": false)", R"("continue_final_message": true)",
+                            R"("chat_template": "{{ 1 }}")", R"("add_special_tokens": true)"})
+    EXPECT_NE(refusal(std::string(R"({"messages": [{"role": "user", "content": "a"}], )") + field + "}", true)
+                  .find("not supported"),
+              std::string::npos)
+        << field;
   EXPECT_NE(refusal("{\"prompt\": [" + std::string(200, '1') + "]}"), "taken");
   std::string long_prompt = R"({"prompt": [1)";
   for (int i = 0; i < 63; ++i) long_prompt += ",1";
   EXPECT_NE(refusal(long_prompt + "]}").find("the prompt has 64 tokens"), std::string::npos);
   for (const char* neutral : {R"({"prompt": "a", "best_of": 1, "suffix": null, "echo": false, "bad_words": []})",
-                              R"({"prompt": "a", "response_format": {"type": "text"}, "length_penalty": 1.0})"})
+                              R"({"prompt": "a", "response_format": {"type": "text"}, "length_penalty": 1.0})",
+                              R"({"prompt": "a", "skip_special_tokens": true, "add_special_tokens": false})"})
     EXPECT_EQ(refusal(neutral), "taken") << neutral;
+}
+
+// The tokenizer of these tests begins each text with BOS.
+TEST_F(OpenAiRequestTest, TextsWithoutSpecialTokens) {
+  const std::vector<int32_t> with = parse(R"({"prompt": "a"})").requests[0].prompt;
+  const std::vector<int32_t> without = parse(R"({"prompt": "a", "add_special_tokens": false})").requests[0].prompt;
+  EXPECT_EQ(std::vector<int32_t>(with.begin() + 1, with.end()), without);
 }
 
 // As lm-evaluation-harness asks for log-likelihoods.
