@@ -22,7 +22,7 @@ preset=${LFM2_TEST_PRESET:-cpu}
 python=()
 # The Python that the packages belong to.
 if [ -x /usr/bin/python3 ]; then python=(-DPython3_EXECUTABLE=/usr/bin/python3); fi
-build "$preset" -DLFM2_TESTS=ON "${python[@]}" ${CI:+-DLFM2_WERROR=ON}
+build "$preset" -DLFM2_TESTS=ON "${python[@]}" ${CI:+-DLFM2_WERROR=ON} ${all:+-DCMAKE_UNITY_BUILD=OFF}  # --all: each source by itself
 command -v nvidia-smi >/dev/null 2>&1 || echo "No GPU on this machine: the CUDA tests are skipped."
 # Twice as many as there are cores, because tests of several ranks mostly wait.
 selection=(-LE '^(long|ci)$')
