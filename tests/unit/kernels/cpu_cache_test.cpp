@@ -201,12 +201,12 @@ TEST_F(CachedShortConvTest, KeepsTheStatesAtTheEndsOfPages) {
           bcz.fill_random(1);
           weight.fill_random(2);
           ops.short_conv(bcz, weight, {}, samples.batch, expected);
-          std::vector<std::vector<int32_t>> pages(at(count));
+          std::vector<std::vector<int32_t>> pages(index_of(count));
           int32_t next_page = 0;
           for (size_t s = 0; s < pages.size(); ++s)
             for (int64_t i = 0; i < samples.lengths[s]; i += page) pages[s].push_back(next_page++);
           HostTensor states(DType::kF32, {2 * count + next_page, length - 1, hidden});
-          std::vector<int32_t> done(at(count), 0), counts(at(count)), rows(2 * at(count));
+          std::vector<int32_t> done(index_of(count), 0), counts(index_of(count)), rows(2 * index_of(count));
           std::iota(rows.begin(), rows.end(), 0);
           while (done != samples.lengths) {
             for (size_t s = 0; s < pages.size(); ++s) counts[s] = std::min(chunk, samples.lengths[s] - done[s]);
@@ -224,7 +224,7 @@ TEST_F(CachedShortConvTest, KeepsTheStatesAtTheEndsOfPages) {
               std::fill(counts.begin(), counts.end(), 0);
               done[s] = begin;
               counts[s] = samples.lengths[s] - begin;
-              rows[2 * s] = static_cast<int32_t>(2 * count) + pages[s][at(begin / page) - 1];
+              rows[2 * s] = static_cast<int32_t>(2 * count) + pages[s][index_of(begin / page) - 1];
               rows[2 * s + 1] = static_cast<int32_t>(2 * s);
               const Step step(samples, done, counts, pages, page, rows);
               HostTensor out(act, {step.batch.tokens, hidden});
