@@ -109,7 +109,7 @@ TEST(ModelSourceTest, AcceptsATiedHeadOnlyWhereItEqualsTheEmbedding) {
 }
 
 TEST(ModelSourceTest, RefusesOtherTensorsThanTheModels) {
-  struct Change {
+  struct TensorChange {
     std::string what;
     std::function<void(std::vector<HandTensor>&)> change;
     std::vector<std::string> parts;
@@ -119,7 +119,7 @@ TEST(ModelSourceTest, RefusesOtherTensorsThanTheModels) {
     copy.name = to;
     tensors.push_back(copy);
   };
-  const std::vector<Change> changes = {
+  const std::vector<TensorChange> changes = {
       {"missing",
        [](auto& t) { erase_tensor(t, "model.layers.7.ffn_norm.weight"); },
        {"model.layers.7.ffn_norm.weight", "missing", "[64]"}},
@@ -156,7 +156,7 @@ TEST(ModelSourceTest, RefusesOtherTensorsThanTheModels) {
        [&](auto& t) { copy_as(t, kLayer + "experts.7.w1.weight", kLayer + "experts.8.w1.weight"); },
        {"experts.8.w1.weight", "1 such"}},
   };
-  for (const Change& c : changes) {
+  for (const TensorChange& c : changes) {
     SCOPED_TRACE(c.what);
     const TemporaryFolder folder;
     write_changed(folder / "m", kMoe, c.change);
