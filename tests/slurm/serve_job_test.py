@@ -115,16 +115,5 @@ class ServeJobTest(slurm_test.JobTest):
         self.assertNotIn("anew", self.logs())
 
 
-def main():
-    slurm_test.program, slurm_test.mpirun, slurm_test.shards = sys.argv[1:4]
-    try:
-        slurm.end_with_this_process()
-        with slurm.Cluster():
-            return 0 if unittest.main(argv=sys.argv[:1] + sys.argv[4:], exit=False, verbosity=2).result.wasSuccessful() else 1
-    except slurm.Unavailable as reason:
-        print(f"Skipped: {reason}")
-        return 77
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(slurm_test.main())  # of the tests in this file
