@@ -1,0 +1,139 @@
+#include "support/generation_run.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+
+#include "comm/local_channel.h"
+#include "comm/local_control_link.h"
+#include "stage/generation/sample_requests.h"
+#include "stage/shards/shard_reader.h"
+#include "support/loaded_stage.h"
+#include "support/local_watchdogs.h"
+#include "support/shards.h"
+
+namespace lfm2::test {
+namespace {
+
+class Collected : public CompletionConsumer {
+ public:
+  void take(const Completion& completion) override {
+    EXPECT_TRUE(all.emplace(completion.sample, completion).second) << "a sample twice";
+  }
+  std::map<int64_t, Completion> all;
+};
+
+// Remembers what it is told of the stages and the caches.
+class ToldRequests : public SampleRequests {
+ public:
+  using SampleRequests::SampleRequests;
+  void stage_seconds(int64_t stage, double busy, double total) override {
+    EXPECT_LE(busy, total);
+    busy_of[stage] = busy;
+  }
+  void caches(int64_t used_slots, int64_t used_pages) override {
+    most_slots = std::max(most_slots, used_slots);
+    most_pages = std::max(most_pages, used_pages);
+  }
+  void begun(int32_t, int64_t tokens) override { cached += tokens; }  // that the prefix cache had
+  std::map<int64_t, double> busy_of;
+  int64_t most_slots = 0, most_pages = 0, cached = 0;
+};
+
+}  // namespace
+
+std::map<int64_t, Completion> generate(const std::string& golden_case, const Samples& samples,
+                                       const GenerationSettings& settings, int64_t* preemptions, int64_t* cached) {
+  const ModelConfig config = ShardSet::open(golden_shards(golden_case, 4)).config();
+  const std::vector<LayerRange> ranges = equal_partition(config.layers, settings.stages);
+  const Request each{
+      .max_new = settings.max_new, .rule = settings.rule, .eos_tokens = settings.eos_tokens, .stop = settings.stop};
+  const RequestDefaults defaults{.of_ids = each, .of_text = each};
+  GenerationPlan plan{.top_k = settings.top_k, .limits = {}, .times_interval = settings.times_interval};
+  const auto note = [&](const Request& request) {
+    plan.counts |= request.rule.counts();
+    plan.edits = std::max(plan.edits, static_cast<int64_t>(edits_of(request).size()));
+  };
+  note(each);
+  for (const SampleRules& rules : samples.rules.distinct()) note(request_by_rules(defaults, rules, 0));
+  for (int64_t i = 0; i < samples.count(); ++i)
+    plan.longest =
+        std::max(plan.longest, cached_positions(samples.offsets[i + 1] - samples.offsets[i], settings.max_new));
+  const int64_t slots = std::min(settings.slots, samples.count());
+  plan.limits = {
+      .steps_in_flight = settings.stages,
+      .max_sequences = (slots + settings.stages - 1) / settings.stages,
+      .prompt_tokens = settings.prompt_tokens,
+      .caches = {.slots = slots,
+                 .pages = settings.pages > 0 ? settings.pages : slots * pages_for(plan.longest, settings.page),
+                 .page = settings.page,
+                 .keeps_prefixes = settings.keeps_prefixes}};
+  plan.limits.counted_prefixes = plan.longest;
+  std::vector<LocalLink> links(ranges.size());
+  LocalControlHub hub(ranges.size());
+  Collected collected;
+  LocalBoard board(ranges.size());
+  std::vector<std::thread> ranks;
+  std::vector<std::exception_ptr> errors(ranges.size());
+  for (size_t rank = 0; rank < ranges.size(); ++rank)
+    ranks.emplace_back([&, rank] {
+      try {
+        LoadedStage loaded(golden_case, ranges[rank], settings.compute);
+        LocalChannel channel(rank == 0 ? nullptr : &links[rank - 1],
+                             rank + 1 == ranges.size() ? nullptr : &links[rank]);
+        LocalControlLink control(hub, rank);
+        Watchdog watchdog = board.watchdog(rank);
+        Generator generator({.backend = loaded.backend,
+                             .stage = loaded.stage,
+                             .channel = &channel,
+                             .control = &control,
+                             .index = static_cast<int64_t>(rank),
+                             .stages = settings.stages,
+                             .watchdog = watchdog},
+                            plan, settings.compute);
+        ToldRequests requests(samples, {0, samples.count()}, defaults, config.max_positions);
+        generator.run(
+            rank == 0 ? &requests : nullptr, {&collected}, [](int64_t) {}, {}, settings.token_text);
+        EXPECT_EQ(generator.used_slots(), 0);
+        EXPECT_EQ(generator.free_pages(), plan.limits.caches.pages);
+        if (rank == 0 && plan.times_interval > 0) {
+          EXPECT_EQ(std::ssize(requests.busy_of), settings.stages);
+          for (const auto& [stage, busy] : requests.busy_of) EXPECT_GT(busy, 0) << stage;
+          EXPECT_EQ(requests.most_slots, slots);
+          EXPECT_GE(requests.most_pages, slots);
+        }
+        if (rank == 0 && preemptions != nullptr) *preemptions = generator.counts().preemptions;
+        if (rank == 0 && cached != nullptr) *cached = requests.cached;
+      } catch (...) {
+        errors[rank] = std::current_exception();
+      }
+    });
+  for (std::thread& rank : ranks) rank.join();
+  for (const std::exception_ptr& error : errors)
+    if (error) std::rethrow_exception(error);
+  EXPECT_EQ(std::ssize(collected.all), samples.count());
+  return collected.all;
+}
+
+Samples ragged_prompts(int64_t vocab) {
+  Samples all{.ids = {}, .offsets = {0}};
+  for (const int64_t length : {1, 7, 2, 40, 1, 3, 12, 5, 1}) {
+    const Samples one = random_samples(1, length, static_cast<uint64_t>(length), vocab);
+    all.ids.append(one.ids);
+    all.offsets.push_back(static_cast<int64_t>(all.ids.size()));
+  }
+  return all;
+}
+
+void expect_same(const std::map<int64_t, Completion>& found, const std::map<int64_t, Completion>& expected) {
+  for (const auto& [sample, completion] : expected) {
+    EXPECT_EQ(found.at(sample).token_ids, completion.token_ids) << "sample " << sample;
+    EXPECT_EQ(found.at(sample).log_probs, completion.log_probs);
+    EXPECT_EQ(found.at(sample).top_log_probs, completion.top_log_probs);
+    EXPECT_EQ(found.at(sample).reason, completion.reason);
+  }
+}
+
+}  // namespace lfm2::test

@@ -1,0 +1,150 @@
+// A sample's completion has the same bits alone and among others, however the sequences are cut into stages, steps,
+// chunks and pages, with or without prefixes that were computed before.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "stage/io/input_file.h"
+#include "stage/shards/shard_reader.h"
+#include "support/generation_run.h"
+#include "support/shards.h"
+
+namespace lfm2::test {
+namespace {
+
+// Drawn texts depend on the seed and the sample alone, in bf16 too, and with sequences that end early and more of them
+// than slots.
+TEST(CompanyTest, ASampleDependsOnItselfAlone) {
+  const Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);
+  for (const DType compute : {DType::kF32, DType::kBf16}) {
+    GenerationSettings settings{.slots = 1,
+                                .max_new = 20,
+                                .rule = {.temperature = 1.5f, .top_k = 20, .top_p = 0.9f, .seed = 5},
+                                .eos_tokens = {3, 9, 17},
+                                .compute = compute};
+    const auto alone = generate("tiny-moe", prompts, settings);
+    EXPECT_TRUE(std::any_of(alone.begin(), alone.end(),
+                            [](const auto& one) { return one.second.reason == FinishReason::kStop; }));
+    EXPECT_TRUE(std::any_of(alone.begin(), alone.end(),
+                            [](const auto& one) { return one.second.reason == FinishReason::kLength; }));
+    for (const int64_t stages : {1, 3})
+      for (const int64_t slots : {2, 4, 9})
+        for (const int64_t chunk : {1, 4, 100}) {
+          settings.stages = stages;
+          settings.slots = slots;
+          settings.prompt_tokens = chunk;
+          settings.page = slots == 4 ? 1 : 8;
+          const auto found = generate("tiny-moe", prompts, settings);
+          expect_same(found, alone);
+        }
+    settings.rule.seed = 6;
+    const auto other = generate("tiny-moe", prompts, settings);
+    EXPECT_TRUE(std::any_of(alone.begin(), alone.end(),
+                            [&](const auto& one) { return other.at(one.first).token_ids != one.second.token_ids; }));
+  }
+}
+
+// Samples with rules of all kinds side by side: the same bits alone, among others, however they are cut into stages,
+// chunks and pages, and where some give their pages back and are fed again.
+TEST(CompanyTest, AdjustedDrawsHaveTheSameBitsInAnyCompany) {
+  Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);
+  for (int64_t sample = 0; sample < prompts.count(); ++sample) {
+    SampleRules rules{.temperature = sample % 4 == 3 ? 0.0f : 1.5f, .top_p = 0.95f, .min_p = 0.02f};
+    if (sample % 3 != 0) rules.repetition_penalty = 1.3f;
+    if (sample % 3 == 2) rules.presence_penalty = rules.frequency_penalty = 0.5f;
+    if (sample % 2 == 0) rules.logit_bias = {{static_cast<int32_t>(sample), 4.0f}, {20, -100.0f}};
+    if (sample > 4) rules.min_tokens = 10;
+    prompts.rules.push_back(rules);
+  }
+  for (const DType compute : {DType::kF32, DType::kBf16}) {
+    GenerationSettings settings{
+        .slots = 1, .page = 4, .max_new = 20, .eos_tokens = {3, 9, 17}, .top_k = 2, .compute = compute};
+    const auto alone = generate("tiny-moe", prompts, settings);
+    for (const auto& [sample, completion] : alone) {
+      if (sample > 4) {
+        EXPECT_GT(completion.token_ids.size(), 9u);
+      }
+      if (sample % 2 == 0) {
+        EXPECT_EQ(std::count(completion.token_ids.begin(), completion.token_ids.end(), 20), 0);
+      }
+    }
+    for (const int64_t stages : {1, 3})
+      for (const int64_t slots : {4, 9})
+        for (const int64_t pages : {0, 18}) {
+          if (slots == 4 && pages > 0) continue;  // enough for four
+          settings.stages = stages;
+          settings.slots = slots;
+          settings.prompt_tokens = slots == 4 ? 3 : 64;
+          settings.pages = pages;
+          int64_t preemptions = 0;
+          const auto found = generate("tiny-moe", prompts, settings, &preemptions);
+          EXPECT_EQ(preemptions > 0, pages > 0);
+          expect_same(found, alone);
+        }
+  }
+}
+
+// Prompts that begin alike, some of them as a whole prompt before them with a part of its text: what of them is taken
+// from the prefix cache gives the bits of computing it.
+TEST(CompanyTest, PrefixesChangeNothing) {
+  const int64_t vocab = ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab;
+  for (const auto& [compute, penalty] :
+       {std::pair(DType::kF32, 1.0f), {DType::kBf16, 1.0f}, {DType::kF32, 1.5f}, {DType::kBf16, 1.5f}}) {
+    GenerationSettings settings{.page = 4,
+                                .max_new = 20,
+                                .rule = {.temperature = 1.2f, .seed = 5, .repetition_penalty = penalty},
+                                .top_k = 2,
+                                .compute = compute};
+    Samples prompts{.ids = {}, .offsets = {0}};
+    const Samples words = random_samples(1, 64, 3, vocab);
+    for (int64_t sample = 0; sample < 24; ++sample) {
+      for (int64_t i = 0; i < 8 + sample % 3 * 13; ++i) prompts.ids.push_back(words.ids[i]);
+      for (int64_t i = 0; i < sample % 5; ++i) prompts.ids.push_back(words.ids[63 - sample]);
+      prompts.offsets.push_back(std::ssize(prompts.ids));
+    }
+    const auto computed = generate("tiny-moe", prompts, settings);
+    for (const int64_t stages : {1, 3})
+      for (const int64_t slots : {1, 5})
+        for (const int64_t pages : {15, 30}) {  // the longest sequence alone takes 15
+          SCOPED_TRACE(testing::Message() << stages << " stages, " << slots << " at a time, " << pages << " pages");
+          settings.stages = stages;
+          settings.slots = slots;
+          settings.pages = pages;
+          settings.prompt_tokens = slots == 1 ? 7 : 64;
+          settings.keeps_prefixes = true;
+          int64_t preemptions = 0, cached = 0;
+          const auto found = generate("tiny-moe", prompts, settings, &preemptions, &cached);
+          EXPECT_GT(cached, 100);
+          expect_same(found, computed);
+        }
+  }
+}
+
+// With fewer pages than the sequences come to need, some give theirs back and are computed again.
+TEST(CompanyTest, ASequenceThatGaveItsPagesBackHasTheSameBits) {
+  const Samples prompts = ragged_prompts(ShardSet::open(golden_shards("tiny-moe", 4)).config().vocab);
+  for (const DType compute : {DType::kF32, DType::kBf16}) {
+    GenerationSettings settings{.slots = 9,
+                                .page = 4,
+                                .max_new = 20,
+                                .rule = {.temperature = 1.5f, .top_k = 20, .top_p = 0.9f, .seed = 5},
+                                .eos_tokens = {3, 9},
+                                .top_k = 2,
+                                .compute = compute};
+    const auto roomy = generate("tiny-moe", prompts, settings);
+    for (const int64_t stages : {1, 3})
+      for (const int64_t pages : {15, 18, 25}) {  // the longest sequence alone takes 15
+        SCOPED_TRACE(testing::Message() << stages << " stages, " << pages << " pages");
+        settings.stages = stages;
+        settings.pages = pages;
+        int64_t preemptions = 0;
+        const auto found = generate("tiny-moe", prompts, settings, &preemptions);
+        EXPECT_GT(preemptions, 0);
+        expect_same(found, roomy);
+      }
+  }
+}
+
+}  // namespace
+}  // namespace lfm2::test
