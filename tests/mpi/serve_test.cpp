@@ -8,12 +8,13 @@
 namespace lfm2::test {
 namespace {
 
-// Bodies of all kinds, the same for the server and for a file of batch lines.
+// Bodies of all kinds, the same for the server and for a file of batch lines; a third of them begin alike.
 std::vector<Json> bodies(int count) {
   std::mt19937 random(5);
   std::vector<Json> bodies;
   for (int i = 0; i < count; ++i) {
     Json body{{"prompt", Json::array()}, {"max_tokens", 1 + random() % 40}, {"seed", i}, {"temperature", i % 3 * 0.6}};
+    for (int id = 0; i % 3 == 1 && id < 150; ++id) body["prompt"].push_back(20 + id % (30 + i % 2));
     for (size_t left = 1 + random() % (i % 7 == 0 ? 300 : 20); left > 0; --left)
       body["prompt"].push_back(random() % 900);
     if (i % 2 == 0) body["logprobs"] = i % 5;
@@ -58,16 +59,11 @@ Json joined(const std::string& events, Json& usage) {
   return list;
 }
 
-TEST_F(ServeTest, TheBitsOfAJobWhoeverComesAndGoes) {
-  const std::vector<Json> all = bodies(48);
-  std::vector<std::pair<std::string, Json>> asked;
-  for (const Json& body : all) asked.emplace_back("/v1/completions", body);
-  const std::vector<Json> expected = answers_of_job(asked);
-  ASSERT_EQ(expected.size(), all.size());
-
-  for (const int ranks : {1, 4}) {
-    SCOPED_TRACE(ranks);
-    start(ranks);
+class ServeBitsTest : public ServeTest {
+ protected:
+  // Asks for all bodies, every third as a stream, while others go away in the middle of theirs; returns the sum of
+  // cached tokens.
+  int64_t expect_answers(const std::vector<Json>& all, const std::vector<Json>& expected) {
     std::vector<Json> found(all.size()), usage(all.size());
     std::atomic<size_t> next = 0;
     std::atomic<bool> over = false;
@@ -93,14 +89,52 @@ TEST_F(ServeTest, TheBitsOfAJobWhoeverComesAndGoes) {
     for (std::thread& client : clients) client.join();
     over = true;
     rude.join();
+    int64_t cached = 0;
     for (size_t i = 0; i < all.size(); ++i) {
       EXPECT_EQ(json_text(found[i]), json_text(expected[i]["choices"])) << i;
-      take_cached_tokens(usage[i]);
+      cached += take_cached_tokens(usage[i]);
       EXPECT_EQ(usage[i], expected[i]["usage"]) << i;
     }
     EXPECT_TRUE(becomes_idle());
+    return cached;
+  }
+  static std::vector<std::pair<std::string, Json>> asked(const std::vector<Json>& all) {
+    std::vector<std::pair<std::string, Json>> asked;
+    for (const Json& body : all) asked.emplace_back("/v1/completions", body);
+    return asked;
+  }
+};
+
+TEST_F(ServeBitsTest, OfAJobWhoeverComesAndGoes) {
+  const std::vector<Json> all = bodies(48), expected = answers_of_job(asked(all));
+  ASSERT_EQ(expected.size(), all.size());
+  for (const int ranks : {1, 4}) {
+    SCOPED_TRACE(ranks);
+    start(ranks);
+    expect_answers(all, expected);
     const Outcome outcome = end();
     EXPECT_EQ(outcome.out.find("In the"), std::string::npos) << "the access log has no texts";
+  }
+}
+
+// The same with many more, in both dtypes, with and without the prefix cache.
+class ServeLongTest : public ServeBitsTest {};
+
+TEST_F(ServeLongTest, BitsOfFiveHundredRequests) {
+  const std::vector<Json> all = bodies(500);
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const std::vector<Json> expected = answers_of_job(asked(all), {}, dtype);
+    ASSERT_EQ(expected.size(), all.size());
+    for (const bool caches : {true, false}) {
+      SCOPED_TRACE(testing::Message() << dtype << (caches ? "" : ", no prefix cache"));
+      start(4, caches ? Arguments{} : Arguments{"--no-prefix-cache"}, dtype);
+      const int64_t cached = expect_answers(all, expected);
+      if (caches)
+        EXPECT_GT(cached, 100 * 64);
+      else
+        EXPECT_EQ(cached, 0);
+      end();
+    }
   }
 }
 
