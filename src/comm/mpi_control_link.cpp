@@ -9,7 +9,8 @@ namespace lfm2 {
 
 namespace {
 constexpr int kStepTag = 1, kTokensTag = 2, kStopTag = 3, kTimesTag = 4;
-// When a link is destroyed, all its messages have been received, but MPI may have to be polled before it notices.
+// When a link is destroyed, all its messages have been received, but for times that nobody asked for any more; those
+// are so short that MPI keeps them. It may have to be polled before it notices.
 constexpr std::chrono::seconds kMaxFarewell{1};
 }  // namespace
 

@@ -3,20 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "serve/http/event_stream.h"
 #include "stage/support/json.h"
+#include "text/utf8.h"
 
 namespace lfm2::serve {
-
-namespace {
-
-int64_t characters_of(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xc0) != 0x80; });
-}
-
-}  // namespace
 
 Answering::Answering(const OpenAiRequest& request, int32_t first_sample, http::Responder responder, AnswerFacts facts,
                      const Tokenizer& tokenizer, const ToolTokens& tool_tokens, Clock::time_point deadline)

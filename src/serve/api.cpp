@@ -67,7 +67,18 @@ Api::~Api() {
   reader_.join();
   reader_of_large_.join();
   writer_.join();
+  refuse_unread();
   listener_.close();
+}
+
+// What nobody has read by the end, and nobody adds to any more. While it is held, its clients wait, and the listener
+// waits for them.
+void Api::refuse_unread() {
+  for (const std::deque<Unread>* unread : {&open_.unread, &open_.unread_large})
+    for (const Unread& one : *unread) {
+      ++metrics_.requests_refused;
+      one.responder.answer(busy_answer(true));
+    }
 }
 
 void Api::add_routes() {
@@ -128,14 +139,11 @@ http::Answer Api::figures() const {
 
 // On the server's thread.
 void Api::queue(Kind kind, http::Request&& request, http::Responder responder) {
-  if (live_.draining()) {
-    ++metrics_.requests_refused;
-    responder.answer(busy_answer(true));
-    return;
-  }
-  {
+  bool ends = live_.draining();
+  if (!ends) {
     const std::lock_guard lock(mutex_);
-    if (std::ssize(open_.unread) + std::ssize(open_.unread_large) < settings_.max_queue) {
+    ends = open_.ends;
+    if (!ends && std::ssize(open_.unread) + std::ssize(open_.unread_large) < settings_.max_queue) {
       std::deque<Unread>& unread = request.body.size() > kLargeBody ? open_.unread_large : open_.unread;
       unread.push_back({kind, std::move(request), std::move(responder)});
       any_unread_.notify_all();
@@ -143,14 +151,14 @@ void Api::queue(Kind kind, http::Request&& request, http::Responder responder) {
     }
   }
   ++metrics_.requests_refused;
-  responder.answer(busy_answer(false));
+  responder.answer(busy_answer(ends));
 }
 
 void Api::read_bodies(std::deque<Unread>& unread) {
   while (true) {
     std::unique_lock lock(mutex_);
     any_unread_.wait(lock, [&] { return open_.ends || !unread.empty(); });
-    if (open_.ends) return;  // what was not read is answered by the server: nobody holds its responder any more
+    if (open_.ends) return;
     const Unread one = std::move(unread.front());
     unread.pop_front();
     lock.unlock();

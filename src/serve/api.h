@@ -55,6 +55,7 @@ class Api {
   http::Answer tokenizer_info() const;
   http::Answer figures() const;
   void queue(Kind kind, http::Request&& request, http::Responder responder);
+  void refuse_unread();
   void read_bodies(std::deque<Unread>& unread);
   void read(const Unread& unread);
   void log_body(const http::Request& request) const;
@@ -85,7 +86,6 @@ class Api {
     std::deque<Unread> unread, unread_large;
     std::map<int32_t, std::shared_ptr<OpenAnswer>> answering;  // by the first sample
     std::vector<int32_t> gone;                                 // first samples
-    int64_t answers = 0;
     bool ends = false;
   } open_;  // guarded by mutex_
 

@@ -1,6 +1,5 @@
 #include "serve/live_requests.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace lfm2::serve {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
-#include <set>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 
 #include "kernels/error.h"
@@ -46,28 +45,16 @@ void refuse_unsupported(const OrderedJson& body, bool chat) {
                                                excerpt(*choice)));
 }
 
-std::vector<int32_t> ids_of_list(const OrderedJson& list, const LineContext& context) {
-  std::vector<int32_t> ids;
-  ids.reserve(list.size());
-  for (const OrderedJson& id : list) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(context.vocab))
-      refuse_field(kBody, "prompt", id, fmt::format("token ids from 0 to {}", context.vocab - 1));
-    ids.push_back(id.get<int32_t>());
-  }
-  return ids;
-}
-
 // A text, a list of ids, or a list of either.
 std::vector<std::vector<int32_t>> prompts_of(FieldReader& fields) {
   const OrderedJson* prompt = fields.find("prompt");
   if (prompt == nullptr) refuse_field(kBody, "prompt", nullptr, "text or a list of token ids");
-  const LineContext& context = fields.context();
   const OrderedJson* special = fields.find("add_special_tokens");  // of the tokenizer, as BOS
   const bool adds_special = special == nullptr || *special != false;
   const auto ids_of = [&](const OrderedJson& one) {
-    if (one.is_string()) return encode(one.get_ref<const std::string&>(), adds_special, context, kBody);
+    if (one.is_string()) return encode(one.get_ref<const std::string&>(), adds_special, fields.context(), kBody);
     if (!one.is_array()) refuse_field(kBody, "prompt", one, "text or a list of token ids");
-    return ids_of_list(one, context);
+    return fields.ids("prompt", one);
   };
   const bool many = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
   std::vector<std::vector<int32_t>> prompts;

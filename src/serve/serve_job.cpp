@@ -54,7 +54,7 @@ void remove_address(const std::filesystem::path& path) {
   if (path.empty()) return;
   check_output_place(path);
   std::error_code ignored;  // what cannot be removed cannot be replaced later, which is an error then
-  if (std::filesystem::is_regular_file(path)) std::filesystem::remove(path, ignored);
+  if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
 }
 
 void print_line(const std::string& line) { fmt::print(stderr, "lfm2_stage: {}\n", line); }

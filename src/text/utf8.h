@@ -1,6 +1,7 @@
 // UTF-8 as Rust's standard library reads it, which decides where `tokenizers` puts U+FFFD.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -39,6 +40,11 @@ inline Utf8Character first_character(std::string_view text) {
     high = 0xbf;
   }
   return {point, length, true, false};
+}
+
+// The number of characters of a text in UTF-8.
+inline int64_t characters_of(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xc0) != 0x80; });
 }
 
 inline void append_utf8(std::string& text, uint32_t point) {

@@ -2,6 +2,7 @@
 // or clients that come and go.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -11,6 +11,7 @@
 #include "stage/support/json.h"
 #include "text/stream_decoder.h"
 #include "text/text_model.h"
+#include "text/utf8.h"
 
 namespace lfm2 {
 
@@ -102,10 +103,6 @@ std::string token_key(const Tokenizer* tokenizer, int32_t id) {
   text = "bytes:";
   for (const char byte : bytes) text += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
   return text;
-}
-
-int64_t characters_of(std::string_view text) {
-  return std::count_if(text.begin(), text.end(), [](char byte) { return (byte & 0xc0) != 0x80; });
 }
 
 // "logprobs" of /v1/completions, part by part.
