@@ -83,8 +83,14 @@ def test_bodies(args):
                 if status not in expected or (status and not json.loads(body)["error"]["message"]):
                     failures.append(f"{what}: {status} {body[:200]}, expected {expected}")
 
-        others = [threading.Thread(target=work) for work in (look, short)]
-        clients = [threading.Thread(target=work) for work in [endless, all_bad] * args.at_once]
+        def watched(work):  # what a thread raises would go to standard error alone
+            try:
+                work()
+            except Exception as error:
+                failures.append(f"{work.__name__}: {error!r}")
+
+        others = [threading.Thread(target=watched, args=(work,)) for work in (look, short)]
+        clients = [threading.Thread(target=watched, args=(work,)) for work in [endless, all_bad] * args.at_once]
         for client in others + clients:
             client.start()
         for client in clients:
@@ -95,5 +101,6 @@ def test_bodies(args):
         check(not failures, failures[:5])
         server.becomes_idle()
         check(server.ask("POST", "/v1/completions", completion(5))[0] == 200, "no answer afterwards")
+        check(most > 0 and slowest > 0, "nobody looked at the memory, or sent short requests")
         check(most - before < 768 * MIB, f"{before / MIB:.0f} MiB before, {most / MIB:.0f} MiB at most")
         return f"{args.at_once} clients of each kind; a short request meanwhile took {slowest:.2f} s at most; memory {before / MIB:.0f} MiB before, {most / MIB:.0f} MiB at most"

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import pathlib
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ def test_streams(args):
         done = subprocess.run([sys.executable, str(LOAD), f"http://{server.address[0]}:{server.address[1]}", "--streams", str(args.streams), "--seconds",
                                str(args.seconds), "--prompt", "16", "--tokens", "24", "--vocab", "900", "--processes", "1"], capture_output=True, text=True)
         check(done.returncode == 0 and "; 0 errors" in done.stdout, done.stdout + done.stderr)
+        check(int(re.search(r"(\d+) requests", done.stdout)[1]) >= args.streams, f"fewer requests than streams: {done.stdout}")
         server.becomes_idle()
         busy = {name: value for name, value in server.metrics().items() if name.startswith("lfm2_stage_busy")}
         check(len(busy) == args.ranks and all(busy.values()), f"times of the stages: {busy}")

@@ -33,6 +33,7 @@ def hurt_rank(args, number, rank):
             time.sleep(0.01)
         time.sleep(0.2)
         begin = time.monotonic()
+        server.hurt = True
         os.kill(server.ranks[rank], number)
         try:
             code = server.process.wait(3 * limit + 15)

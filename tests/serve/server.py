@@ -21,6 +21,7 @@ class Server:
     def __init__(self, args, *options, timeout=60):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lfm2-serve-"))
         self.address_file = self.folder / "address"
+        self.hurt = False  # whether a rank was killed or stopped: then others look at the exit code
         command = [args.mpirun, "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(args.ranks), args.stage, "serve", "--weights", args.shards]
         command += ["--threads", "1", "--device", "cpu", "--port", "0", "--address-file", str(self.address_file), "--timeout", str(timeout), *options]
         with open(self.folder / "out", "wb") as out, open(self.folder / "err", "wb") as err:
@@ -30,7 +31,10 @@ class Server:
         end = time.monotonic() + 60
         while not self.address_file.exists() and self.process.poll() is None and time.monotonic() < end:
             time.sleep(0.02)
-        check(self.address_file.exists(), f"the server did not start: {self.errors()}")
+        if not self.address_file.exists():
+            failure = Failed(f"the server did not start: {self.errors()}")
+            self.__exit__(Failed)
+            raise failure
         host, port = self.address_file.read_text().strip().removeprefix("http://").rsplit(":", 1)
         self.address = (host, int(port))
         self.ranks = self.find_ranks()
@@ -49,6 +53,7 @@ class Server:
             self.process.wait()
         if kind is None:
             check(ended is not None, f"the server does not end: {self.errors()}")
+            check(self.hurt or ended == 0, f"the server ended with {ended}: {self.errors()}")
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def errors(self):
