@@ -32,7 +32,7 @@ async def stream_once(address, body, record):
                     record["between"].extend([0.0] * (new - 1))
                 tokens += new
                 before = now
-        record["tokens"].append((time.time(), tokens))
+        record["tokens"] += tokens
         if not done:
             record["errors"].append("a stream that ended early")
     except OSError as error:
@@ -50,7 +50,7 @@ async def client(args, address, seed, end, record):
 
 
 def process(args, address, streams, seed, end, queue):
-    record = {"first": [], "between": [], "tokens": [], "errors": []}
+    record = {"first": [], "between": [], "tokens": 0, "errors": []}
 
     async def run():
         await asyncio.gather(*(client(args, address, seed + i, end, record) for i in range(streams)))
@@ -80,14 +80,16 @@ def main():
         queue, workers = multiprocessing.Queue(), []
         for i in range(min(args.processes, streams)):
             share = streams // args.processes + (i < streams % args.processes) if streams > args.processes else 1
-            workers.append(multiprocessing.Process(target=process, args=(args, (url.hostname, url.port), share, 1000 * i, begin + args.seconds, queue)))
+            # Other prompts for each number of streams: what a server has kept of the prompts before would be taken.
+            seed = 1_000_000 * streams + 1000 * i
+            workers.append(multiprocessing.Process(target=process, args=(args, (url.hostname, url.port), share, seed, begin + args.seconds, queue)))
             workers[-1].start()
         records = [queue.get() for _ in workers]
         for worker in workers:
             worker.join()
         seconds = time.time() - begin
         first, between, errors = (sum((record[name] for record in records), []) for name in ("first", "between", "errors"))
-        tokens = sum(count for record in records for _, count in record["tokens"])
+        tokens = sum(record["tokens"] for record in records)
         print(f"{streams:5} streams: {tokens / seconds:9.0f} tokens/s, {len(first)} requests in {seconds:.1f} s; first token {percentile(first, 0.5):.1f} ms "
               f"(p99 {percentile(first, 0.99):.1f}), between tokens {percentile(between, 0.5):.2f} ms (p99 {percentile(between, 0.99):.2f}); "
               f"{len(errors)} errors {errors[:3] if errors else ''}", flush=True)

@@ -115,7 +115,7 @@ def check_scores(programs, shards, made, plain):
     perplexity = np.exp(-found.mean())
     numpy = {"value": perplexity, "standard_error": perplexity * found.std(ddof=1) / np.sqrt(len(found))}
     for name, value in numpy.items():
-        if abs(report["perplexity"]["token"][name] / value - 1) > 1e-8:
+        if not abs(report["perplexity"]["token"][name] / value - 1) <= 1e-8:
             raise Failure(f"perplexity: {name} is {report['perplexity']['token'][name]}, NumPy's is {value}")
     if programs.scores(shards, samples, 3)[::2] != (text, report):
         raise Failure("3 ranks give other scores than one")

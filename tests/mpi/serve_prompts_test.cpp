@@ -1,6 +1,8 @@
 // What a server says about prompts, and how it remembers them: log-probabilities, embeddings, and the prefix cache,
 // each with the bits of a job.
-#include <map>
+#include <algorithm>
+#include <cmath>
+#include <functional>
 
 #include "support/serve_run.h"
 

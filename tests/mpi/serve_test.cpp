@@ -1,7 +1,9 @@
 // The server under mpirun: what its clients get are the texts and bits of a job that has the same requests in a file,
 // whoever else comes and goes.
+#include <functional>
 #include <map>
 #include <sstream>
+#include <tuple>
 
 #include "support/serve_run.h"
 

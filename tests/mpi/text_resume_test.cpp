@@ -2,6 +2,9 @@
 // another job.
 #include <signal.h>
 
+#include <chrono>
+#include <ctime>
+#include <filesystem>
 #include <set>
 #include <thread>
 

@@ -73,6 +73,7 @@ def compare(name, ours, theirs, encode):
         worst = max(worst, abs(value - expected) / tokens)
         assert greedy == likeliest, f"{name}: {where}: {greedy}, transformers {likeliest}, of {arguments}"
         assert abs(value - expected) <= TOLERANCE * tokens, f"{name}: {where}: {value}, transformers {expected}, of {tokens} tokens: {arguments}"
+    assert requests + texts > 0, f"{name}: no requests"
     figures = 0
     for task, values in theirs["results"].items():
         for figure, value in values.items():
@@ -96,9 +97,11 @@ def compare_tokens(name, work, model):
             ids = torch.tensor(line["input_ids"] + line["target"][:-1])
             logits = model(ids[None], use_cache=False).logits[0, -len(target):].double()
             exact = logits.log_softmax(-1).gather(1, target[:, None])[:, 0]
-            worst = max(worst, (exact - torch.tensor(answer["logprobs"], dtype=torch.float64)).abs().max().item())
+            difference = (exact - torch.tensor(answer["logprobs"], dtype=torch.float64)).abs().max().item()
+            assert difference <= TOLERANCE, f"{name}: a token differs by {difference}: {line}"  # here, because max passes over NaN
+            worst = max(worst, difference)
             tokens += len(target)
-    assert tokens > 0 and worst <= TOLERANCE, f"{name}: of {tokens} tokens one differs by {worst}"
+    assert tokens > 0, f"{name}: no tokens"
     print(f"{name}: {tokens} log-probabilities of tokens differ by at most {worst:.1e}")
 
 

@@ -42,6 +42,7 @@ def compare(name, found, expected, same_arguments=True):
         assert own == other, f"{name}: {where}: {own!r}, without a server {other!r}, of {arguments}"
         texts += isinstance(own, str)
         likelihoods += not isinstance(own, str)
+    assert likelihoods + texts > 0, f"{name}: no requests"
     for task, values in expected["results"].items():
         for figure, value in values.items():
             if isinstance(value, float) and "stderr" not in figure:

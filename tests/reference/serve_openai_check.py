@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""serve_openai_check.py LFM2_STAGE WEIGHTS_TOOLS [--no-embeddings] [--no-echo]: the `openai` package, unchanged, with lfm2_stage serve.
+"""serve_openai_check.py LFM2_STAGE WEIGHTS_TOOLS [--no-embeddings] [--no-echo] [--only-life]: the `openai` package, unchanged, with lfm2_stage serve.
 
 Serves the trained model of tests/golden/kjv-moe and asks it as a program of a user would: completions and chats, whole and streamed, one
 after the other and many at a time while others go away, tools, embeddings; then what a client does about time limits, full queues, ends

@@ -3,6 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "kernels/error.h"
 #include "stage/io/lines/request_line.h"
 #include "stage/support/json.h"

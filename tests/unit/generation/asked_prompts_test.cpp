@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <exception>
+#include <map>
 #include <thread>
+#include <vector>
 
 #include "comm/local_channel.h"
 #include "comm/local_control_link.h"

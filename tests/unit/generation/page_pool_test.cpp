@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "kernels/error.h"
 

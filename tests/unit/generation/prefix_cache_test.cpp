@@ -2,9 +2,12 @@
 // every step must find there what computing its sequences from their first tokens would have left.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <random>
+#include <span>
+#include <vector>
 
 #include "stage/generation/scheduler.h"
 #include "support/live_requests.h"

@@ -185,7 +185,6 @@ TEST_F(AnswersTest, OffsetsBehindTornCharacters) {
   EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 1, 2, 3, 3, 3, 4}));
 }
 
-// Of two tokens of one text the likelier stays, and no key stands twice.
 // The prompt stands before the answer, in the text and in the lists; nothing says how likely its first token is.
 TEST_F(AnswersTest, EchoedPrompts) {
   Completion made = completion(ids_of("d"));
@@ -216,6 +215,7 @@ TEST_F(AnswersTest, EchoedPrompts) {
   EXPECT_TRUE(choice["logprobs"].is_null());
 }
 
+// Of two tokens of one text the likelier stays, and no key stands twice.
 TEST_F(AnswersTest, TokensOfOneText) {
   Completion made = completion({ids_of("x").at(0)});
   made.top_ids[1] = made.top_ids[0];

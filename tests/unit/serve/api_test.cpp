@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <optional>
 #include <random>
+#include <string>
 #include <thread>
 #include <unordered_map>
 

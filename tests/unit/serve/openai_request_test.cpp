@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "kernels/error.h"
 #include "support/golden.h"
 #include "text/text_model.h"

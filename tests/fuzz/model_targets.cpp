@@ -1,0 +1,116 @@
+// Checkpoints of each form, the configuration of a model, and shards.
+#include "fuzz/model_targets.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fuzz/parser_files.h"
+#include "stage/model/model_config.h"
+#include "stage/model/tensor_table.h"
+#include "stage/shards/shard_format.h"
+#include "stage/shards/shard_reader.h"
+#include "stage/support/checked_file.h"
+#include "weights-tools/formats/hf_index.h"
+#include "weights-tools/formats/model_bin.h"
+#include "weights-tools/formats/safetensors.h"
+#include "weights-tools/model/model_source.h"
+
+namespace lfm2::fuzz {
+
+namespace {
+
+void read_everything(const CheckedFile& file, const RawTensors& tensors) {
+  std::vector<std::byte> bytes;
+  for (const auto& [name, tensor] : tensors) {
+    bytes.resize(tensor.bytes);
+    file.read(tensor.offset, bytes);
+  }
+}
+
+void read_everything(const ModelSource& model) {
+  std::vector<std::byte> bytes;
+  for (size_t i = 0; i < model.tensors().size(); ++i) {
+    bytes.resize(model.tensors()[i].bytes);
+    model.read(i, 0, bytes);
+  }
+}
+
+// A small model, so that a mutated file can still match it.
+constexpr std::string_view kConfig = R"({"model_type": "lfm2_moe", "vocab_size": 16, "hidden_size": 8,
+  "num_hidden_layers": 2, "layer_types": ["conv", "full_attention"], "num_attention_heads": 2,
+  "num_key_value_heads": 1, "intermediate_size": 8, "num_dense_layers": 1, "num_experts": 2, "num_experts_per_tok": 1,
+  "moe_intermediate_size": 8, "max_position_embeddings": 64})";
+
+const Folder& model_folder() {
+  static const Folder folder;
+  [[maybe_unused]] static const fs::path config = folder.write("config.json", bytes_of(kConfig));
+  return folder;
+}
+
+}  // namespace
+
+void model_bin(Bytes bytes) {
+  const fs::path path = model_folder().write("model.bin", bytes);
+  expect_only_errors([&] {
+    const CheckedFile file(path);
+    read_everything(file, read_model_bin_header(file));
+  });
+  expect_only_errors([&] { read_everything(*open_model(path)); });
+}
+
+void safetensors(Bytes bytes) {
+  const fs::path path = model_folder().write("one.safetensors", bytes);
+  expect_only_errors([&] {
+    const CheckedFile file(path);
+    read_everything(file, read_safetensors_header(file, 0));
+  });
+  expect_only_errors([&] { read_everything(*open_model(path)); });
+}
+
+void index_json(Bytes bytes) {
+  static const Folder folder;
+  [[maybe_unused]] static const fs::path part = [] {
+    const std::string_view header =
+        R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F16","shape":[2],"data_offsets":[4,8]}})";
+    std::string text(1, static_cast<char>(header.size()));
+    text.append(7, '\0').append(header).append(8, 'x');
+    return folder.write("part.safetensors", bytes_of(text));
+  }();
+  const fs::path path = folder.write("model.safetensors.index.json", bytes);
+  expect_only_errors([&] {
+    const IndexedCheckpoint checkpoint = open_indexed_checkpoint(path);
+    for (const auto& [name, tensor] : checkpoint.tensors) {
+      std::vector<std::byte> data(tensor.bytes);
+      checkpoint.files.at(tensor.file).read(tensor.offset, data);
+    }
+  });
+}
+
+void config_json(Bytes bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  expect_only_errors([&] {
+    const ModelConfig config = parse_model_config(text, "config.json");
+    uint64_t total = 0;
+    for (const TensorSpec& spec : model_tensors(config)) total = checked_add(total, numel(spec.dims), spec.name);
+    if (config.layer_types.size() != static_cast<size_t>(config.layers) || total == 0) std::abort();
+  });
+}
+
+void shards(Bytes bytes) {
+  static const Folder folder;
+  folder.write(shard::file_name(0, 1), bytes);
+  expect_only_errors([&] {
+    const ShardSet set = ShardSet::open(folder.path());
+    for (const ShardTensor& tensor : set.tensors()) {
+      if (!tensor.contiguous) continue;
+      expect_only_errors([&] { set.read(tensor, [](uint64_t, Bytes) {}); });
+    }
+  });
+}
+
+}  // namespace lfm2::fuzz

@@ -1,0 +1,15 @@
+// The entry points for models: checkpoints, their configuration, shards.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace lfm2::fuzz {
+
+void model_bin(std::span<const std::byte> bytes);
+void safetensors(std::span<const std::byte> bytes);
+void index_json(std::span<const std::byte> bytes);
+void config_json(std::span<const std::byte> bytes);
+void shards(std::span<const std::byte> bytes);
+
+}  // namespace lfm2::fuzz
