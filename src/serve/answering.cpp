@@ -105,7 +105,7 @@ bool Answering::take(const Drawn& drawn) {
     ++ended_;
   }
   const bool wanted = !shape_.stream || (!choice.ended && choice.text.empty()) || send_delta(choice);
-  return done() ? finish() : wanted && !responder_.gone();
+  return wanted && !responder_.gone();
 }
 
 bool Answering::begin_stream() {
@@ -186,20 +186,31 @@ OrderedJson Answering::whole_choice(Choice& choice) const {
   return whole;
 }
 
-bool Answering::finish() {
+// What a stream has left is short.
+bool Answering::large() const {
+  int64_t numbers = 0;
+  for (const Choice& choice : choices_)
+    for (const auto* list : {&choice.completion.log_probs, &choice.completion.top_log_probs,
+                             &choice.completion.prompt.log_probs, &choice.completion.prompt.top_log_probs})
+      numbers += std::ssize(*list);
+  return !shape_.stream && shape_.form.log_probs && numbers > kLargeAnswer;
+}
+
+void Answering::finish() {
   if (shape_.stream) {
-    bool wanted = true;
     if (shape_.include_usage) {
       OrderedJson last = chunk(OrderedJson::array());
       last["usage"] = usage();
-      wanted = send(last);
+      send(last);
     }
-    return wanted && responder_.write(http::event_text("[DONE]")) && responder_.end();
+    responder_.write(http::event_text("[DONE]"));
+    responder_.end();
+    return;
   }
   OrderedJson choices = OrderedJson::array();
   for (Choice& choice : choices_) choices.push_back(whole_choice(choice));
   const OrderedJson body = answer_body(std::move(choices), shape_.form, facts_, usage());
-  return responder_.answer({.content_type = "application/json", .body = json_text(body)});
+  responder_.answer({.content_type = "application/json", .body = json_text(body)});
 }
 
 void Answering::fail(int status, std::string_view message) {

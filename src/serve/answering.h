@@ -28,6 +28,8 @@ class Answering : public OpenAnswer {
 
   bool take(const Drawn& drawn) override;
   bool done() const override { return ended_ == std::ssize(choices_); }
+  void finish() override;
+  bool large() const override;
   void fail(int status, std::string_view message) override;  // within a stream as an event
 
  private:
@@ -60,7 +62,6 @@ class Answering : public OpenAnswer {
   OrderedJson usage() const;
   OrderedJson calls_json(const Choice& choice, bool numbered) const;
   OrderedJson whole_choice(Choice& choice) const;
-  bool finish();
 
   const Shape shape_;
   const int32_t choices_of_each_;

@@ -22,10 +22,6 @@ constexpr std::chrono::milliseconds kLook{50};
 constexpr size_t kLargeBody = 256 << 10;
 constexpr size_t kMaxLoggedBytes = 64 << 10;  // of a body
 
-http::Answer json_answer(const OrderedJson& body) {
-  return {.content_type = "application/json", .body = json_text(body)};
-}
-
 http::Answer busy_answer(bool draining) {
   return draining ? http::error_answer(503, "the server is ending", {{"Retry-After", "30"}})
                   : http::error_answer(429, "too many requests wait already", {{"Retry-After", "1"}});
@@ -50,24 +46,33 @@ Api::Api(ApiSettings settings, LiveRequests& live, Metrics& metrics, Listener& l
       metrics_(metrics),
       listener_(listener),
       tool_tokens_(tool_tokens_of(settings_.lines.text->tokenizer())),
-      started_(static_cast<int64_t>(std::time(nullptr))) {
+      model_({.name = settings_.model_name,
+              .version = settings_.version,
+              .eos_tokens = settings_.defaults.of_text.eos_tokens,
+              .max_length = settings_.limits.max_prompt_tokens,
+              .lines = settings_.lines}) {
   add_routes();
   reader_ = std::thread([this] { read_bodies(open_.unread); });
   reader_of_large_ = std::thread([this] { read_bodies(open_.unread_large); });
+  writer_of_large_ = std::thread([this] { write_large_answers(); });
   writer_ = std::thread([this] { write_answers(); });
   listener_.serve(router_);
 }
 
 Api::~Api() {
-  {
+  const auto end = [this](bool& ends, std::condition_variable& waiting) {
     const std::lock_guard lock(mutex_);
-    open_.ends = true;
-  }
-  any_unread_.notify_all();
+    ends = true;
+    waiting.notify_all();
+  };
+  end(open_.reading_ends, any_unread_);
   reader_.join();
   reader_of_large_.join();
-  writer_.join();
   refuse_unread();
+  end(open_.writing_ends, any_large_);  // only now: nobody begins an answer any more
+  writer_.join();
+  end(open_.large_end, any_large_);
+  writer_of_large_.join();
   listener_.close();
 }
 
@@ -87,17 +92,19 @@ void Api::add_routes() {
                 [this, make](http::Request&&, const http::Responder& responder) { responder.answer((this->*make)()); });
   };
   add_page(router_);
-  now("/v1/models", &Api::models);
-  router_.add("GET", "/v1/models/*", [this](http::Request&& request, const http::Responder& responder) {
-    const bool is_it = request.path == "/v1/models/" + settings_.model_name;
-    responder.answer(is_it ? json_answer(model()) : http::error_answer(404, "There is no such model."));
-  });
+  const auto of_model = [this](std::string_view path, http::Answer (ModelAnswers::*make)() const) {
+    router_.add("GET", path, [this, make](http::Request&&, const http::Responder& responder) {
+      responder.answer((model_.*make)());
+    });
+  };
   now("/health", &Api::health);
-  now("/tokenizer_info", &Api::tokenizer_info);
-  router_.add("GET", "/version", [this](http::Request&&, const http::Responder& responder) {
-    responder.answer(json_answer({{"version", settings_.version}}));
-  });
   now("/metrics", &Api::figures);
+  of_model("/v1/models", &ModelAnswers::models);
+  of_model("/tokenizer_info", &ModelAnswers::tokenizer_info);
+  of_model("/version", &ModelAnswers::version);
+  router_.add("GET", "/v1/models/*", [this](http::Request&& request, const http::Responder& responder) {
+    responder.answer(model_.model(request.path.substr(std::string_view("/v1/models/").size())));
+  });
   for (const auto& [path, kind] : {std::pair{"/v1/completions", Kind::kCompletion},
                                    {"/v1/chat/completions", Kind::kChat},
                                    {"/v1/embeddings", Kind::kEmbeddings},
@@ -108,25 +115,7 @@ void Api::add_routes() {
     });
 }
 
-OrderedJson Api::model() const {
-  return {{"id", settings_.model_name},   {"object", "model"},
-          {"created", started_},          {"owned_by", "lfm2_stage"},
-          {"root", settings_.model_name}, {"max_model_len", settings_.limits.max_prompt_tokens}};
-}
-
-http::Answer Api::models() const { return json_answer({{"object", "list"}, {"data", OrderedJson::array({model()})}}); }
-
 http::Answer Api::health() const { return live_.draining() ? busy_answer(true) : json_answer({{"status", "ok"}}); }
-
-// The texts of special tokens: as tokenizer_config.json names them, and what ends a text in any case.
-http::Answer Api::tokenizer_info() const {
-  const Tokenizer& tokenizer = settings_.lines.text->tokenizer();
-  OrderedJson info{{"eos_token", nullptr}};
-  if (const std::vector<int32_t>& ends = settings_.defaults.of_text.eos_tokens; !ends.empty())
-    info["eos_token"] = std::string(tokenizer.bytes(ends.front()));
-  for (const auto& [name, text] : settings_.lines.text->special_tokens()) info[name] = text;
-  return json_answer(info);
-}
 
 http::Answer Api::figures() const {
   const LogWriter* log = listener_.log();
@@ -142,7 +131,7 @@ void Api::queue(Kind kind, http::Request&& request, http::Responder responder) {
   bool ends = live_.draining();
   if (!ends) {
     const std::lock_guard lock(mutex_);
-    ends = open_.ends;
+    ends = open_.reading_ends;
     if (!ends && std::ssize(open_.unread) + std::ssize(open_.unread_large) < settings_.max_queue) {
       std::deque<Unread>& unread = request.body.size() > kLargeBody ? open_.unread_large : open_.unread;
       unread.push_back({kind, std::move(request), std::move(responder)});
@@ -157,8 +146,8 @@ void Api::queue(Kind kind, http::Request&& request, http::Responder responder) {
 void Api::read_bodies(std::deque<Unread>& unread) {
   while (true) {
     std::unique_lock lock(mutex_);
-    any_unread_.wait(lock, [&] { return open_.ends || !unread.empty(); });
-    if (open_.ends) return;
+    any_unread_.wait(lock, [&] { return open_.reading_ends || !unread.empty(); });
+    if (open_.reading_ends) return;
     const Unread one = std::move(unread.front());
     unread.pop_front();
     lock.unlock();
@@ -182,10 +171,10 @@ void Api::read(const Unread& unread) {
   try {
     switch (unread.kind) {
       case Kind::kTokenize:
-        unread.responder.answer(tokenize(unread.request.body));
+        unread.responder.answer(model_.tokenize(unread.request.body));
         break;
       case Kind::kDetokenize:
-        unread.responder.answer(detokenize(unread.request.body));
+        unread.responder.answer(model_.detokenize(unread.request.body));
         break;
       case Kind::kEmbeddings:
         begin_embeddings(unread);
@@ -211,8 +200,8 @@ void Api::begin(const Unread& unread) {
   lines.now = now;
   OpenAiRequest request = parse_openai_request(unread.request.body, chat, lines, settings_.defaults, settings_.limits);
   const int32_t first = live_.reserve(static_cast<int32_t>(request.requests.size()));
-  AnswerFacts facts{fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", started_, first), static_cast<int64_t>(now),
-                    settings_.model_name};
+  AnswerFacts facts{fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", model_.started(), first),
+                    static_cast<int64_t>(now), settings_.model_name};
   auto answer =
       std::make_shared<Answering>(request, first, unread.responder, std::move(facts), settings_.lines.text->tokenizer(),
                                   tool_tokens_, Clock::now() + settings_.request_timeout);
@@ -249,39 +238,11 @@ void Api::begin(const Unread& unread, std::shared_ptr<OpenAnswer> answer, std::v
   });
 }
 
-http::Answer Api::tokenize(std::string_view body) const {
-  const OrderedJson json = parse_ordered_json(body, "request");
-  if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
-  LineContext lines = settings_.lines;
-  lines.now = std::time(nullptr);
-  const std::string where = "request";
-  FieldReader fields(json, lines, where);
-  const OrderedJson* special = fields.find("add_special_tokens");
-  std::vector<int32_t> ids;
-  if (json.contains("messages"))
-    ids = ids_of_messages(fields);
-  else if (const std::string* text = fields.text(json.contains("content") ? "content" : "prompt"))
-    ids = encode(*text, special == nullptr || *special != false, lines, where);
-  else
-    throw Error(ExitCode::kData, "request: expected \"prompt\" or \"messages\"");
-  return json_answer({{"tokens", ids}, {"count", ids.size()}, {"max_model_len", settings_.limits.max_prompt_tokens}});
-}
-
-http::Answer Api::detokenize(std::string_view body) const {
-  const OrderedJson json = parse_ordered_json(body, "request");
-  if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
-  const std::string where = "request";
-  FieldReader fields(json, settings_.lines, where);
-  std::string text;
-  for (const int32_t id : fields.ids("tokens")) text += settings_.lines.text->tokenizer().bytes(id);
-  return json_answer({{"prompt", text}});
-}
-
 void Api::write_answers() {
   for (bool last = false; !last;) {
     {
       const std::lock_guard lock(mutex_);
-      last = open_.ends;
+      last = open_.writing_ends;
     }
     hand_out(live_.wait_for_tokens(last ? std::chrono::milliseconds(0) : kLook));
     drop_gone();
@@ -320,15 +281,53 @@ void Api::hand_out(const std::vector<Drawn>& tokens) {
   for (const Drawn& one : tokens) {
     const std::shared_ptr<OpenAnswer> answering = find(one.sample);
     if (answering == nullptr) continue;
-    if (answering->take(one) && !answering->done()) continue;
+    bool wanted = false;
+    try {
+      wanted = answering->take(one);
+    } catch (const std::exception& error) {
+      ++metrics_.requests_failed;
+      answering->fail(500, error.what());
+      take_back(*answering);
+      forget(answering->first_sample());
+      continue;
+    }
     if (answering->done()) {
-      ++metrics_.requests_completed;
-      metrics_.request_seconds.observe(std::chrono::duration<double>(Clock::now() - answering->begin()).count());
-    } else {
+      forget(answering->first_sample());
+      if (answering->large()) {
+        const std::lock_guard lock(mutex_);
+        open_.large.push_back(answering);
+        any_large_.notify_one();
+      } else {
+        finish(*answering);
+      }
+    } else if (!wanted) {
       ++metrics_.requests_aborted;
       take_back(*answering);
+      forget(answering->first_sample());
     }
-    forget(answering->first_sample());
+  }
+}
+
+void Api::finish(OpenAnswer& answering) {
+  try {
+    answering.finish();
+    ++metrics_.requests_completed;
+    metrics_.request_seconds.observe(std::chrono::duration<double>(Clock::now() - answering.begin()).count());
+  } catch (const std::exception& error) {  // as no memory for its text
+    ++metrics_.requests_failed;
+    answering.fail(500, error.what());
+  }
+}
+
+void Api::write_large_answers() {
+  while (true) {
+    std::unique_lock lock(mutex_);
+    any_large_.wait(lock, [&] { return open_.large_end || !open_.large.empty(); });
+    if (open_.large.empty()) return;
+    const std::shared_ptr<OpenAnswer> answering = std::move(open_.large.front());
+    open_.large.pop_front();
+    lock.unlock();
+    finish(*answering);
   }
 }
 

@@ -15,6 +15,7 @@
 #include "serve/http/router.h"
 #include "serve/listener.h"
 #include "serve/live_requests.h"
+#include "serve/model_answers.h"
 
 namespace lfm2::serve {
 
@@ -49,10 +50,7 @@ class Api {
   };
 
   void add_routes();
-  http::Answer models() const;
-  OrderedJson model() const;
   http::Answer health() const;
-  http::Answer tokenizer_info() const;
   http::Answer figures() const;
   void queue(Kind kind, http::Request&& request, http::Responder responder);
   void refuse_unread();
@@ -62,10 +60,10 @@ class Api {
   void begin(const Unread& unread);
   void begin_embeddings(const Unread& unread);
   void begin(const Unread& unread, std::shared_ptr<OpenAnswer> answer, std::vector<Request> requests);
-  http::Answer tokenize(std::string_view body) const;
-  http::Answer detokenize(std::string_view body) const;
   void write_answers();
+  void write_large_answers();
   void hand_out(const std::vector<Drawn>& tokens);
+  void finish(OpenAnswer& answer);
   void drop_gone();
   void end_late();
   void forget(int32_t first_sample);
@@ -77,19 +75,20 @@ class Api {
   Metrics& metrics_;
   Listener& listener_;
   const ToolTokens tool_tokens_;
-  const int64_t started_;  // seconds since 1970
+  const ModelAnswers model_;
   http::Router router_;
 
   std::mutex mutex_;
-  std::condition_variable any_unread_;
+  std::condition_variable any_unread_, any_large_;
   struct {
     std::deque<Unread> unread, unread_large;
     std::map<int32_t, std::shared_ptr<OpenAnswer>> answering;  // by the first sample
     std::vector<int32_t> gone;                                 // first samples
-    bool ends = false;
+    std::deque<std::shared_ptr<OpenAnswer>> large;             // done, and still to be written
+    bool reading_ends = false, writing_ends = false, large_end = false;
   } open_;  // guarded by mutex_
 
-  std::thread reader_, reader_of_large_, writer_;
+  std::thread reader_, reader_of_large_, writer_, writer_of_large_;
 };
 
 }  // namespace lfm2::serve

@@ -16,10 +16,16 @@ EmbeddingsAnswering::EmbeddingsAnswering(const EmbeddingsRequest& request, int32
 
 bool EmbeddingsAnswering::take(const Drawn& drawn) {
   states_[static_cast<size_t>(drawn.sample - first_sample_)] = drawn.token.hidden;
-  if (--left_ > 0) return !responder_.gone();
+  --left_;
+  return !responder_.gone();
+}
+
+bool EmbeddingsAnswering::large() const { return std::ssize(states_) * std::ssize(states_.front()) > kLargeAnswer; }
+
+void EmbeddingsAnswering::finish() {
   EmbeddingAnswer answer;
   for (const std::vector<float>& state : states_) answer.add(state, base64_);
-  return responder_.answer({.content_type = "application/json", .body = answer.take_body(model_, tokens_)});
+  responder_.answer({.content_type = "application/json", .body = answer.take_body(model_, tokens_)});
 }
 
 }  // namespace lfm2::serve

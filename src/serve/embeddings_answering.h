@@ -17,6 +17,8 @@ class EmbeddingsAnswering : public OpenAnswer {
 
   bool take(const Drawn& drawn) override;
   bool done() const override { return left_ == 0; }
+  void finish() override;
+  bool large() const override;
 
  private:
   const bool base64_;

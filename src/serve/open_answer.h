@@ -13,6 +13,9 @@
 
 namespace lfm2::serve {
 
+// Numbers of an answer, such as log-probabilities: writing more than these as text takes some 10 ms.
+constexpr int64_t kLargeAnswer = 1 << 15;
+
 // Used by one thread at a time.
 class OpenAnswer {
  public:
@@ -21,7 +24,12 @@ class OpenAnswer {
 
   // A token of one of the samples. False where nobody wants the answer any more.
   virtual bool take(const Drawn& drawn) = 0;
+  // All of the samples are there.
   virtual bool done() const = 0;
+  // Sends what of an answer that is done was not sent yet.
+  virtual void finish() = 0;
+  // Its finish() takes long enough to hold up the answers of others.
+  virtual bool large() const = 0;
   // Ends the answer with an error.
   virtual void fail(int status, std::string_view message) { responder_.answer(http::error_answer(status, message)); }
 

@@ -19,13 +19,15 @@ int64_t open_now() {
 
 }  // namespace
 
-int64_t raise_open_files() {
+int64_t raise_open_files(int64_t wanted) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-  const rlimit raised{.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
-  if (limit.rlim_cur < limit.rlim_max && ::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  const int64_t open = open_now();
+  const auto needed = std::min(static_cast<rlim_t>(open + wanted), limit.rlim_max);
+  const rlimit raised{.rlim_cur = needed, .rlim_max = limit.rlim_max};
+  if (limit.rlim_cur < needed && ::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
   constexpr auto kMaxFiles = static_cast<rlim_t>(std::numeric_limits<int32_t>::max());  // RLIM_INFINITY among others
-  return static_cast<int64_t>(std::min(limit.rlim_cur, kMaxFiles)) - open_now();
+  return static_cast<int64_t>(std::min(limit.rlim_cur, kMaxFiles)) - open;
 }
 
 }  // namespace lfm2::serve

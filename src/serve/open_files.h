@@ -5,7 +5,8 @@
 
 namespace lfm2::serve {
 
-// Raises this process's limit as far as it may. Returns how many more files and connections can be open from now on.
-int64_t raise_open_files();
+// Raises this process's limit, where it may and needs to, to `wanted` more files and connections: not further, as some
+// libraries look at every number that a file can have. Returns how many more can be open from now on.
+int64_t raise_open_files(int64_t wanted);
 
 }  // namespace lfm2::serve

@@ -46,7 +46,7 @@ void refuse_unsupported(const OrderedJson& body, bool chat) {
 }
 
 // A text, a list of ids, or a list of either.
-std::vector<std::vector<int32_t>> prompts_of(FieldReader& fields) {
+std::vector<std::vector<int32_t>> prompts_of(FieldReader& fields, const RequestLimits& limits) {
   const OrderedJson* prompt = fields.find("prompt");
   if (prompt == nullptr) refuse_field(kBody, "prompt", nullptr, "text or a list of token ids");
   const OrderedJson* special = fields.find("add_special_tokens");  // of the tokenizer, as BOS
@@ -59,6 +59,8 @@ std::vector<std::vector<int32_t>> prompts_of(FieldReader& fields) {
   const bool many = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
   std::vector<std::vector<int32_t>> prompts;
   if (!many) return {ids_of(*prompt)};
+  if (std::ssize(*prompt) > limits.max_requests)  // before their texts take time
+    throw Error(ExitCode::kData, fmt::format("{} prompts, expected at most {}", prompt->size(), limits.max_requests));
   for (const OrderedJson& one : *prompt) prompts.push_back(ids_of(one));
   return prompts;
 }
@@ -132,7 +134,7 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   SampleRules rules;
   rules.form = chat ? LineForm::kChatCompletion : LineForm::kCompletion;
   const std::vector<std::vector<int32_t>> prompts =
-      chat ? std::vector<std::vector<int32_t>>{ids_of_messages(fields)} : prompts_of(fields);
+      chat ? std::vector<std::vector<int32_t>>{ids_of_messages(fields)} : prompts_of(fields, limits);
   if (!chat) read_echo(fields, rules);
   read_rules(fields, rules);
   chat ? read_chat_log_probs(fields, rules) : read_log_probs(fields, rules);
@@ -171,6 +173,10 @@ EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineCont
   if (std::ssize(line.inputs) > limits.max_inputs)
     throw Error(ExitCode::kData,
                 fmt::format("\"input\" has {} inputs, expected at most {}", line.inputs.size(), limits.max_inputs));
+  if (const int64_t numbers = std::ssize(line.inputs) * context.hidden; numbers > limits.max_embedded)
+    throw Error(ExitCode::kData,
+                fmt::format("\"input\" has {} inputs for embeddings of {} numbers, expected at most {}",
+                            line.inputs.size(), context.hidden, limits.max_embedded / context.hidden));
   EmbeddingsRequest whole{.base64 = line.base64};
   auto ids = line.ids.begin();
   for (const int32_t tokens : line.inputs) {

@@ -34,6 +34,8 @@ struct RequestLimits {
   int64_t max_prompt_tokens = 0;  // of one prompt: the positions of the caches
   int64_t max_edits = 0;          // see GenerationPlan
   int64_t max_inputs = 2048;      // of one body of /v1/embeddings
+  // Numbers of all embeddings of one body: as text they take up to 15 bytes each, 63 MB.
+  int64_t max_embedded = 1 << 22;
   // Log-probabilities of prompts, those of the likeliest tokens beside them included: in an answer, and in a stream,
   // whose first piece has them all.
   int64_t max_scored = 1 << 20, max_streamed = 1 << 14;

@@ -60,7 +60,7 @@ void remove_address(const std::filesystem::path& path) {
 void print_line(const std::string& line) { fmt::print(stderr, "lfm2_stage: {}\n", line); }
 
 size_t max_connections() {
-  const int64_t files = raise_open_files(), left = files - kOtherFiles;
+  const int64_t files = raise_open_files(kMaxConnections + kOtherFiles), left = files - kOtherFiles;
   if (left < 1)
     throw Error(ExitCode::kUnavailable,
                 fmt::format("{} more files may be open, expected more than {}: raise ulimit -n", files, kOtherFiles));
@@ -158,7 +158,8 @@ std::unique_ptr<RequestSource> ServeJob::make_requests() const {
                        .max_queue = serve.max_queue,
                        .request_timeout = std::chrono::seconds(serve.request_timeout),
                        .defaults = defaults(),
-                       .limits = {.max_prompt_tokens = std::min(positions(), max_length()),
+                       .limits = {.max_requests = std::min(RequestLimits{}.max_requests, serve.max_queue),
+                                  .max_prompt_tokens = std::min(positions(), max_length()),
                                   .max_edits = kMaxEdits,
                                   .max_inputs = std::min(RequestLimits{}.max_inputs, serve.max_queue)},
                        .lines = {.vocab = config().vocab,
@@ -169,6 +170,7 @@ std::unique_ptr<RequestSource> ServeJob::make_requests() const {
                        .embeddings = serve.embeddings,
                        .log_requests = serve.log_requests};
   auto requests = std::make_unique<ServedRequests>(std::move(settings), *listener_);
+  if (stop_requested()) return requests;  // during the loading: nobody is called any more
   write_address(serve.address_file, listener_->address());
   print_line(fmt::format("serving on http://{}", listener_->address().text()));
   return requests;

@@ -58,12 +58,11 @@ void GenerationJob::check_samples(const Samples& prompts) const {
           fmt::format("sample {}: {} tokens, expected fewer than max_position_embeddings = {} to leave room for "
                       "--generate",
                       i, prompt, max_positions));
-  const auto one_choice = [](const SampleRules& rules) { return rules.choices == 1; };
-  if (options_.output.extension() == ".h5" &&
-      !std::all_of(prompts.rules.distinct().begin(), prompts.rules.distinct().end(), one_choice))
-    throw Error(ExitCode::kUsage, "--output with .h5 and lines with \"n\" above 1: expected .jsonl");
-  const auto is_plain = [](const SampleRules& rules) { return rules == SampleRules{}; };
   const std::vector<SampleRules>& rules = prompts.rules.distinct();
+  if (options_.output.extension() == ".h5" &&
+      std::any_of(rules.begin(), rules.end(), [](const SampleRules& one) { return one.choices > 1 || one.echo; }))
+    throw Error(ExitCode::kUsage, "--output with .h5 and lines with \"n\" above 1 or \"echo\": expected .jsonl");
+  const auto is_plain = [](const SampleRules& one) { return one == SampleRules{}; };
   if (options_.replicas > 1 && (!std::all_of(rules.begin(), rules.end(), is_plain) || prompts.rules.have_seeds()))
     throw Error(ExitCode::kUsage,
                 "--replicas with lines of text, or with fields of their own: expected one pipeline, or ids alone");

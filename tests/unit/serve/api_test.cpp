@@ -28,7 +28,8 @@ using test::http_request;
 using test::HttpClient;
 using test::HttpReply;
 
-// Draws the token kToken for each sequence in turn, up to its limit.
+// Draws the token kToken for each sequence in turn, up to its limit; the log-probability of each token of a prompt is
+// -2, and those of a prompt of three tokens are too few.
 class Drawer {
  public:
   static constexpr int32_t kToken = 300;
@@ -44,9 +45,15 @@ class Drawer {
     std::unordered_map<int32_t, int64_t> left;  // tokens of each sample
     while (!ends_) {
       for (const int32_t sample : source.taken_back()) left.erase(sample);
-      while (std::optional<Request> request = source.next()) left[request->sample] = request->max_new;
+      std::unordered_map<int32_t, TokenLogProbs> scored;
+      while (std::optional<Request> request = source.next()) {
+        left[request->sample] = request->max_new;
+        const size_t tokens = request->prompt.size();
+        if (request->prompt_log_probs) scored[request->sample].log_probs.assign(tokens == 3 ? 1 : tokens - 1, -2.0f);
+      }
       for (auto at = left.begin(); at != left.end();) {
         DrawnToken token{.token = kToken, .log_prob = -1};
+        if (const auto found = scored.find(at->first); found != scored.end()) token.prompt = found->second;
         if (--at->second == 0) token.ends = FinishReason::kLength;
         source.drawn(at->first, token);
         at = at->second == 0 ? left.erase(at) : std::next(at);
@@ -174,8 +181,47 @@ TEST_F(ApiTest, LargeBodiesDoNotDelayOthers) {
   large.send(http_request("POST", "/v1/completions", fmt::format(R"({{"prompt": [{}]}})", ids)));
   while (listener_->counts().body_bytes < ids.size()) std::this_thread::sleep_for(milliseconds(1));
   EXPECT_EQ(ask("POST", "/v1/completions", completion(1)).status, 200);
-  EXPECT_EQ(metrics_.requests_failed, 0);  // it is still read
   EXPECT_EQ(large.reply().status, 400);
+}
+
+// Echoed prompts with the log-probabilities of their tokens.
+TEST_F(ApiTest, LargeAnswers) {
+  listen();
+  serve();
+  drawer_.emplace(live_);
+  const auto echoed = [this](size_t tokens) {
+    return ask(
+        "POST", "/v1/completions",
+        json_text(Json{{"prompt", std::vector<int>(tokens, 300)}, {"max_tokens", 1}, {"echo", true}, {"logprobs", 0}}));
+  };
+  std::vector<std::thread> clients;
+  for (size_t client = 0; client < 4; ++client)
+    clients.emplace_back([&, client] {
+      const size_t tokens = 40'000 + client;  // more than kLargeAnswer
+      const HttpReply reply = echoed(tokens);
+      ASSERT_EQ(reply.status, 200) << reply.body;
+      const Json probs = parse_json(reply.body, "answer")["choices"][0]["logprobs"];
+      ASSERT_EQ(probs["token_logprobs"].size(), tokens + 1);
+      EXPECT_EQ(probs["token_logprobs"][1], -2);
+      EXPECT_EQ(probs["token_logprobs"][tokens], -1);
+    });
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(ask("POST", "/v1/completions", completion(1)).status, 200);
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(metrics_.requests_completed, 24);
+  EXPECT_EQ(ask("POST", "/v1/completions", json_text(Json{{"prompt", std::vector<std::string>(129, "a")}})).status,
+            400);
+}
+
+// A fault in the writing of one answer is that answer's alone.
+TEST_F(ApiTest, AnAnswerThatCannotBeWritten) {
+  listen();
+  serve();
+  drawer_.emplace(live_);
+  const HttpReply reply =
+      ask("POST", "/v1/completions", R"({"prompt": [1, 2, 3], "max_tokens": 1, "echo": true, "logprobs": 0})");
+  EXPECT_EQ(reply.status, 500) << reply.body;
+  EXPECT_EQ(metrics_.requests_failed, 1);
+  EXPECT_EQ(ask("POST", "/v1/completions", completion(1)).status, 200);
 }
 
 TEST_F(ApiTest, WhatRunsAtTheEndGetsAnError) {

@@ -1,0 +1,73 @@
+#include "serve/model_answers.h"
+
+#include <ctime>
+#include <utility>
+
+#include "kernels/error.h"
+#include "stage/io/lines/field_reader.h"
+#include "stage/support/json.h"
+#include "text/text_model.h"
+
+namespace lfm2::serve {
+
+http::Answer json_answer(const OrderedJson& body) {
+  return {.content_type = "application/json", .body = json_text(body)};
+}
+
+ModelAnswers::ModelAnswers(ModelFacts facts)
+    : facts_(std::move(facts)), started_(static_cast<int64_t>(std::time(nullptr))) {}
+
+OrderedJson ModelAnswers::entry() const {
+  return {{"id", facts_.name},        {"object", "model"},   {"created", started_},
+          {"owned_by", "lfm2_stage"}, {"root", facts_.name}, {"max_model_len", facts_.max_length}};
+}
+
+http::Answer ModelAnswers::model(std::string_view name) const {
+  return name == facts_.name ? json_answer(entry()) : http::error_answer(404, "There is no such model.");
+}
+
+http::Answer ModelAnswers::models() const {
+  return json_answer({{"object", "list"}, {"data", OrderedJson::array({entry()})}});
+}
+
+http::Answer ModelAnswers::version() const { return json_answer({{"version", facts_.version}}); }
+
+// The texts of special tokens: as tokenizer_config.json names them, and what ends a text in any case.
+http::Answer ModelAnswers::tokenizer_info() const {
+  const Tokenizer& tokenizer = facts_.lines.text->tokenizer();
+  OrderedJson info{{"eos_token", nullptr}};
+  if (const std::vector<int32_t>& ends = facts_.eos_tokens; !ends.empty())
+    info["eos_token"] = std::string(tokenizer.bytes(ends.front()));
+  for (const auto& [name, text] : facts_.lines.text->special_tokens()) info[name] = text;
+  return json_answer(info);
+}
+
+http::Answer ModelAnswers::tokenize(std::string_view body) const {
+  const OrderedJson json = parse_ordered_json(body, "request");
+  if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
+  LineContext lines = facts_.lines;
+  lines.now = std::time(nullptr);
+  const std::string where = "request";
+  FieldReader fields(json, lines, where);
+  const OrderedJson* special = fields.find("add_special_tokens");
+  std::vector<int32_t> ids;
+  if (json.contains("messages"))
+    ids = ids_of_messages(fields);
+  else if (const std::string* text = fields.text(json.contains("content") ? "content" : "prompt"))
+    ids = encode(*text, special == nullptr || *special != false, lines, where);
+  else
+    throw Error(ExitCode::kData, "request: expected \"prompt\" or \"messages\"");
+  return json_answer({{"tokens", ids}, {"count", ids.size()}, {"max_model_len", facts_.max_length}});
+}
+
+http::Answer ModelAnswers::detokenize(std::string_view body) const {
+  const OrderedJson json = parse_ordered_json(body, "request");
+  if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
+  const std::string where = "request";
+  FieldReader fields(json, facts_.lines, where);
+  std::string text;
+  for (const int32_t id : fields.ids("tokens")) text += facts_.lines.text->tokenizer().bytes(id);
+  return json_answer({{"prompt", text}});
+}
+
+}  // namespace lfm2::serve

@@ -1,0 +1,45 @@
+// What is answered at once, from what is known of the model and its tokenizer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/http/message.h"
+#include "stage/io/lines/request_line.h"
+#include "stage/support/json.h"
+
+namespace lfm2::serve {
+
+struct ModelFacts {
+  std::string name;
+  std::string version;  // of the program
+  std::vector<int32_t> eos_tokens;
+  int64_t max_length = 0;  // tokens of a text
+  LineContext lines;       // `text` is set and outlives this
+};
+
+http::Answer json_answer(const OrderedJson& body);
+
+// May be asked by many threads. Error(kData) for what a body should not have.
+class ModelAnswers {
+ public:
+  explicit ModelAnswers(ModelFacts facts);
+
+  http::Answer models() const;
+  http::Answer model(std::string_view name) const;
+  http::Answer tokenizer_info() const;
+  http::Answer version() const;
+  http::Answer tokenize(std::string_view body) const;
+  http::Answer detokenize(std::string_view body) const;
+  int64_t started() const { return started_; }
+
+ private:
+  OrderedJson entry() const;
+
+  const ModelFacts facts_;
+  const int64_t started_;  // seconds since 1970
+};
+
+}  // namespace lfm2::serve
