@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""serve_load.py URL [--streams 1,8,64,256] [--seconds 60] [--prompt 64] [--tokens 96] [--vocab 65536] [--processes N]: load on a server.
+"""serve_load.py URL [--streams 1,8,64,256] [--seconds 60] [--prompt 64] [--common 0] [--tokens 96] [--vocab 65536] [--processes N]: load on a server.
 
 For each number of streams, so many clients each ask /v1/completions for --tokens tokens behind a prompt of --prompt random ids, streamed, one
-request after the other, until the seconds are over. Prints tokens/s, and the median and 99th percentile of the time to the first token and
+request after the other, until the seconds are over. The first --common of the ids are the same in all prompts, which a prefix cache finds. Prints tokens/s, and the median and 99th percentile of the time to the first token and
 between two tokens of a stream. Only Python's standard library; several processes, because one cannot read as fast as a GPU writes.
 """
 import argparse, asyncio, json, multiprocessing, os, random, sys, time, urllib.parse
@@ -43,8 +43,9 @@ async def stream_once(address, body, record):
 
 async def client(args, address, seed, end, record):
     choose = random.Random(seed)
+    common = random.Random(0).choices(range(args.vocab), k=args.common)
     while time.time() < end:
-        ids = [choose.randrange(args.vocab) for _ in range(args.prompt)]
+        ids = common + [choose.randrange(args.vocab) for _ in range(args.prompt - args.common)]
         body = {"prompt": ids, "max_tokens": args.tokens, "temperature": 0, "ignore_eos": True, "stream": True}
         await stream_once(address, json.dumps(body).encode(), record)
 
@@ -69,6 +70,7 @@ def main():
     parser.add_argument("--streams", default="1,8,64,256")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--prompt", type=int, default=64)
+    parser.add_argument("--common", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--vocab", type=int, default=65536)
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) // 2))
