@@ -10,10 +10,9 @@
 #include <vector>
 
 #include "cuda/gpu.h"
+#include "support/index_cast.h"
 
 namespace lfm2::test {
-
-inline size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 inline HostTensor ints(const std::vector<double>& values, int64_t rows, int64_t columns = 0) {
   HostTensor tensor = columns > 0 ? HostTensor(DType::kI32, {rows, columns}) : HostTensor(DType::kI32, {rows});

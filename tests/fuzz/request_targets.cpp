@@ -12,6 +12,7 @@
 #include "serve/openai_request.h"
 #include "serve/tool_calls.h"
 #include "stage/support/json.h"
+#include "text/jinja/values/python_text.h"
 #include "text/text_model.h"
 
 namespace lfm2::fuzz {
@@ -26,6 +27,12 @@ std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// What the three bodies are read with.
+struct Reading {
+  LineContext context;
+  serve::RequestLimits limits;
+};
+
 // The tokenizer of the corpus with a template.
 TextModel small_model() {
   std::string folder = (fs::temp_directory_path() / "lfm2-fuzz-XXXXXX").string();
@@ -38,14 +45,28 @@ TextModel small_model() {
   return model;
 }
 
+Reading reading() {
+  static const TextModel text = small_model();
+  return {.context = {.vocab = static_cast<int64_t>(text.tokenizer().size()),
+                      .max_positions = kMaxTokens,
+                      .hidden = 8,
+                      .text = &text,
+                      .continues = true},
+          .limits = {.max_prompt_tokens = kMaxTokens, .max_edits = 16, .max_inputs = 100}};
+}
+
+void check_tokens(const std::vector<int32_t>& prompt, int64_t most, int64_t vocab) {
+  require(!prompt.empty() && std::ssize(prompt) <= most, "a prompt's length");
+  for (const int32_t token : prompt) require(token >= 0 && token < vocab, "a token");
+}
+
 void check(const serve::OpenAiRequest& whole, const serve::RequestLimits& limits, int64_t vocab) {
   require(!whole.requests.empty() && std::ssize(whole.requests) <= limits.max_requests, "a number of requests");
   require(whole.choices >= 1 && std::ssize(whole.requests) % whole.choices == 0, "a number of choices");
   require(whole.prompts.empty() || std::ssize(whole.prompts) * whole.choices == std::ssize(whole.requests), "echoes");
   for (const Request& request : whole.requests) {
     const auto tokens = std::ssize(request.prompt);
-    require(tokens >= 1 && tokens < kMaxTokens, "a prompt's length");
-    for (const int32_t token : request.prompt) require(token >= 0 && token < vocab, "a token");
+    check_tokens(request.prompt, kMaxTokens - 1, vocab);
     require(request.max_new >= 1 && request.max_new + tokens <= kMaxTokens, "a number of new tokens");
     require(request.likeliest >= 0 && request.likeliest <= limits.max_likeliest, "a number of likeliest tokens");
     require(std::ssize(edits_of(request)) <= limits.max_edits, "a number of edits");
@@ -53,29 +74,57 @@ void check(const serve::OpenAiRequest& whole, const serve::RequestLimits& limits
   }
 }
 
+// Embeddings need no room behind their inputs.
+void check(const serve::EmbeddingsRequest& whole, Hidden hidden, const serve::RequestLimits& limits, int64_t vocab) {
+  require(!whole.requests.empty() && std::ssize(whole.requests) <= limits.max_inputs, "a number of inputs");
+  for (const Request& request : whole.requests) {
+    check_tokens(request.prompt, kMaxTokens, vocab);
+    require(request.hidden == hidden, "hidden states of other positions");
+  }
+}
+
+template <class F>
+void expect_answer_or_refusal(F&& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    require(error.code() == ExitCode::kData && *error.what() != '\0', error.what());
+  }
+}
+
 }  // namespace
 
 void openai_request(std::span<const std::byte> bytes) {
-  static const TextModel text = small_model();
-  const auto vocab = static_cast<int64_t>(text.tokenizer().size());
-  const LineContext context{.vocab = vocab, .max_positions = kMaxTokens, .text = &text, .continues = true};
+  const Reading with = reading();
   const Request each{.max_new = 100, .eos_tokens = {2}};
-  const serve::RequestLimits limits{.max_prompt_tokens = kMaxTokens, .max_edits = 16};
-  for (const bool chat : {false, true}) try {
-      check(serve::parse_openai_request(text_of(bytes), chat, context, {.of_ids = each, .of_text = each}, limits),
-            limits, vocab);
-    } catch (const Error& error) {
-      require(error.code() == ExitCode::kData && *error.what() != '\0', error.what());
-    }
+  for (const bool chat : {false, true})
+    expect_answer_or_refusal([&] {
+      check(serve::parse_openai_request(text_of(bytes), chat, with.context, {.of_ids = each, .of_text = each},
+                                        with.limits),
+            with.limits, with.context.vocab);
+    });
 }
 
-// What is taken for calls has JSON objects as arguments; what is said of them is in UTF-8 where the text is.
+void embeddings_request(std::span<const std::byte> bytes) {
+  const Reading with = reading();
+  for (const Hidden hidden : {Hidden::kLast, Hidden::kMean})
+    expect_answer_or_refusal([&] {
+      check(serve::parse_embeddings_request(text_of(bytes), with.context, hidden, with.limits), hidden, with.limits,
+            with.context.vocab);
+    });
+}
+
+// What is taken for calls has JSON objects as arguments, which a reader of JSON takes only in UTF-8; names are in UTF-8
+// where the text is.
 void tool_calls(std::span<const std::byte> bytes) {
   const auto calls = serve::parse_tool_calls(text_of(bytes));
   if (!calls) return;
   require(!calls->empty(), "no call");
-  for (const serve::ToolCall& call : *calls)
+  const bool is_text = jinja::is_utf8(text_of(bytes));
+  for (const serve::ToolCall& call : *calls) {
     require(OrderedJson::parse(call.arguments).is_object(), "arguments that are no object");
+    require(!is_text || jinja::is_utf8(call.name), "a name that is not UTF-8");
+  }
 }
 
 }  // namespace lfm2::fuzz

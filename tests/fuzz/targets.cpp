@@ -31,6 +31,7 @@ constexpr std::array kTargets = {
     Target{"chat_template", chat_template},
     Target{"http", http_connection},
     Target{"openai_request", openai_request},
+    Target{"embeddings_request", embeddings_request},
     Target{"tool_calls", tool_calls},
 };
 

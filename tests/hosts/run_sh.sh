@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
-# run_sh.sh RUN_SH LFM2_STAGE SHARDS: which lines launch/run.sh lets through to stderr, of its own errors and of
-# mpirun's, and that signals which are sent to it reach the ranks.
+# run_sh.sh RUN_SH LFM2_STAGE SHARDS TEXT_SHARDS: which lines launch/run.sh lets through to stderr, of its own errors and
+# of mpirun's, that signals which are sent to it reach the ranks, and that a server of serve.sh ends what it has begun.
+# TEXT_SHARDS are those of a model with a tokenizer.
 set -eu
-run=$1 program=$2 shards=$3
+run=$1 program=$2 shards=$3 text_shards=$4
 folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+servers=()  # processes that a failure leaves behind
+# shellcheck disable=SC2317  # called by the trap
+clean_up() {
+  [ ${#servers[@]} -eq 0 ] || kill "${servers[@]}" 2>/dev/null || true
+  rm -rf "$folder"
+}
+trap clean_up EXIT
 export LFM2_STAGE=$program
 job=(--weights "$shards" --device cpu --threads 1 -q)
 endless=("${job[@]}" --samples 400000 --micro-batch 4 --output "$folder/o.bin")
@@ -42,6 +49,50 @@ interrupted() {
   wait "$launcher" || code=$?
   wait $reader
   rm "$folder/stderr"
+}
+
+# Prints sixteen texts as they come, some seconds of work.
+stream='
+import http.client, json, sys
+link = http.client.HTTPConnection(sys.argv[1].removeprefix("http://"), timeout=60)
+link.request("POST", "/v1/completions", json.dumps({"prompt": "In the beginning", "max_tokens": 900, "ignore_eos": True, "n": 16, "stream": True}))
+answer = link.getresponse()
+while piece := answer.read1(1 << 16):
+    sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+'
+# served SIGNAL [-n RANKS]: sends the signal to serve.sh while answers are streamed, and expects the rest of them.
+served() {
+  local signal=$1 what="serve.sh and $*" client launcher
+  shift
+  rm -f "$folder/address" "$folder/answer"
+  "$(dirname "$run")/serve.sh" "$@" --weights "$text_shards" --device cpu --threads 1 -q --port 0 \
+    --address-file "$folder/address" >/dev/null 2>"$folder/error" &
+  launcher=$! servers=($!)
+  for ((i = 0; i < 600; ++i)); do
+    [ ! -s "$folder/address" ] || break
+    kill -0 "$launcher" 2>/dev/null || break
+    sleep 0.05
+  done
+  read -r -a servers <"/proc/$launcher/task/$launcher/children" || true  # mpirun is one of them
+  servers+=("$launcher")
+  [ -s "$folder/address" ] || fail "$what: no address"
+  python3 -c "$stream" "$(cat "$folder/address")" >"$folder/answer" &
+  client=$!
+  for ((i = 0; i < 600; ++i)); do
+    [ ! -s "$folder/answer" ] || break
+    kill -0 "$client" 2>/dev/null || break
+    sleep 0.02
+  done
+  kill "-$signal" "$launcher"
+  code=0
+  wait "$client" || fail "$what: the client says $?: $(tail -n 2 "$folder/answer")"
+  [ "$(grep -c '"finish_reason":"length"' "$folder/answer")" = 16 ] || fail "$what: not a whole answer"
+  tail -n 2 "$folder/answer" | grep -q '^data: \[DONE\]' || fail "$what: not a whole stream"
+  wait "$launcher" || code=$?
+  expect_code 0 "$what"
+  expect_said '^lfm2_stage: ending: [1-9]' "$what"  # requests ran when the signal came
+  servers=()
 }
 
 foreground -n 2 "${job[@]}" --samples 4
@@ -86,4 +137,7 @@ printf '#!/bin/sh\n[ -z "$OPAL_OUTPUT_STDERR_FD" ] && [ ! -e /proc/self/fd/9 ]\n
 chmod +x "$folder/look"
 LFM2_STAGE=$folder/look foreground -n 2
 expect_code 0 'what ranks inherit'
-echo "one line of ours, and what only mpirun can say"
+
+served TERM -n 2
+served HUP  # four ranks; INT is ignored by whatever a script starts in the background
+echo "one line of ours, and what only mpirun can say; servers end what they have begun"

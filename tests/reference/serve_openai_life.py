@@ -137,8 +137,9 @@ def check_end(stage, shards, folder, expected):
     client = client_of(server)
     stream = iter(client.completions.create(**LONG, stream=True, **ENDLESS))
     texts = [next(stream).choices[0].text]
-    # Others keep the pipeline so busy that the text lasts some seconds.
-    load = threading.Thread(target=lambda: client.completions.create(**LONG, n=16, **ENDLESS))
+    # Others keep the pipeline so busy that the text lasts some seconds. They are answered in full, too.
+    others = []
+    load = threading.Thread(target=lambda: others.extend(client.completions.create(**LONG, n=16, **ENDLESS).choices))
     load.start()
     wait_for(lambda: server.metric("lfm2_num_requests_running") > 1)
     server.drain()
@@ -153,6 +154,7 @@ def check_end(stage, shards, folder, expected):
     texts += [chunk.choices[0].text for chunk in stream]
     assert "".join(texts) == expected
     load.join()
+    assert len(others) == 16 and all(one.finish_reason == "length" for one in others), others
     assert server.process.wait(60) == 0
     with refused(openai.APIConnectionError):
         client.completions.create(model="m", prompt="a")

@@ -26,10 +26,12 @@ def hurt_rank(args, number, rank):
             ends.append(time.monotonic())
 
         body = json.dumps(completion(2000, stream=True, n=8)).encode()
-        clients = [threading.Thread(target=stream) for _ in range(8)]
+        clients = [threading.Thread(target=stream, daemon=True) for _ in range(8)]
         for client in clients:
             client.start()
+        end = time.monotonic() + 60
         while server.metrics()["lfm2_num_requests_running"] == 0:
+            check(time.monotonic() < end, f"signal {number} to rank {rank}: no request runs")
             time.sleep(0.01)
         time.sleep(0.2)
         begin = time.monotonic()
@@ -40,8 +42,9 @@ def hurt_rank(args, number, rank):
         except subprocess.TimeoutExpired:
             raise Failed(f"signal {number} to rank {rank}: no end") from None
         seconds = time.monotonic() - begin
+        end = time.monotonic() + 10
         for client in clients:
-            client.join(10)
+            client.join(max(0, end - time.monotonic()))
         check(len(ends) == len(clients), "a connection stays open")
         check(server.ask("GET", "/health", patience=5)[0] == 0, "/health answers")
         expected = {76} if number == signal.SIGSTOP else {76, 137}

@@ -5,6 +5,7 @@
 
 #include "cuda/gpu.h"
 #include "support/golden.h"
+#include "support/index_cast.h"
 
 namespace lfm2 {
 namespace {
@@ -14,8 +15,6 @@ using namespace test;
 struct CudaAttentionTest : ::testing::Test {
   CpuReference cpu;
 };
-
-size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 // One token's attention in double precision, and what a computation with fp32 sums may lose.
 struct Row {

@@ -14,8 +14,8 @@ using namespace test;
 
 class CudaCachedShortConvTest : public ::testing::Test {
  protected:
-  static void check(const std::vector<int64_t>& lengths, int64_t hidden, int64_t taps, bool with_bias, DType act,
-                    uint32_t seed) {
+  void check(const std::vector<int64_t>& lengths, int64_t hidden, int64_t taps, bool with_bias, DType act,
+             uint32_t seed) {
     SCOPED_TRACE(fmt::format("{} hidden {}, {} taps", name(act), hidden, taps));
     constexpr int64_t kPage = 16;
     Sequences sequences(lengths, kPage, seed);
@@ -50,6 +50,7 @@ class CudaCachedShortConvTest : public ::testing::Test {
           ends[row / kPage] = sequences.tokens[i];
     }
     states.fetch(no_states);
+    pages_checked_ += ends.size();
     check_pages(bcz, no_states, first_page_row, ends);
   }
 
@@ -67,6 +68,10 @@ class CudaCachedShortConvTest : public ::testing::Test {
               << "page " << page << ", entry " << entry << ", channel " << c;
         }
   }
+
+  void TearDown() override { EXPECT_GT(pages_checked_, 0u) << "no page was filled"; }
+
+  size_t pages_checked_ = 0;
 };
 
 TEST_F(CudaCachedShortConvTest, HasTheBitsOfWholeSamples) {

@@ -5,6 +5,7 @@
 
 #include "cuda/gpu.h"
 #include "support/golden.h"
+#include "support/index_cast.h"
 
 namespace lfm2 {
 namespace {
@@ -14,8 +15,6 @@ using namespace test;
 struct CudaQkNormRopeTest : ::testing::Test {
   CpuReference cpu;
 };
-
-size_t element(int64_t i) { return static_cast<size_t>(i); }
 
 TEST_F(CudaQkNormRopeTest, EveryTypeAtFarPositions) {
   for (const AttentionShape shape :
@@ -39,7 +38,7 @@ TEST_F(CudaQkNormRopeTest, EveryTypeAtFarPositions) {
         // The angles are the same to the last bit, so only the norm's sum and the roundings of the rotation differ.
         std::vector<double> pair = magnitudes(qkv);
         for (size_t i = 0; i < pair.size(); ++i) {
-          const auto d = element(shape.head_dim), column = i % d;
+          const auto d = at(shape.head_dim), column = i % d;
           const size_t other = i - column + (column + d / 2) % d;
           pair[i] = std::hypot(qkv.get(i), qkv.get(other));
         }
@@ -54,7 +53,7 @@ TEST_F(CudaQkNormRopeTest, AgreesWithTransformers) {
   const auto theta = static_cast<float>(read_array(file, "rope/theta").values.at(0));
   const int64_t samples = x.dim(0), length = x.dim(1), heads = x.dim(2), d = x.dim(3);
   const AttentionShape shape{heads - 1, 1, d};  // the last head of x is the key head
-  const PackedSamples packed(std::vector<int64_t>(element(samples), length));
+  const PackedSamples packed(std::vector<int64_t>(at(samples), length));
   HostTensor qkv(DType::kF32, {packed.tokens(), (heads + 1) * d}), ones(DType::kF32, {d});
   ones.fill(1.0);
   qkv.fill_random(1);
@@ -64,13 +63,13 @@ TEST_F(CudaQkNormRopeTest, AgreesWithTransformers) {
     for (int64_t head = 0; head < heads; ++head) {
       const int64_t from = (token * heads + head) * d, to = (token * (heads + 1) + head) * d;
       double sum = 0;
-      for (int64_t i = 0; i < d; ++i) sum += std::pow(x.values[element(from + i)], 2);
+      for (int64_t i = 0; i < d; ++i) sum += std::pow(x.values[at(from + i)], 2);
       const double factor = 1 / std::sqrt(sum / static_cast<double>(d) + 1e-5);
       for (int64_t i = 0; i < d; ++i) {
-        qkv.set(element(to + i), x.values[element(from + i)]);
-        expected[element(to + i)] = y.values[element(from + i)] * factor;
-        tolerance[element(to + i)] =
-            12 * 0x1p-24 * std::hypot(x.values[element(from + i)], x.values[element(from + (i + d / 2) % d)]) * factor;
+        qkv.set(at(to + i), x.values[at(from + i)]);
+        expected[at(to + i)] = y.values[at(from + i)] * factor;
+        tolerance[at(to + i)] =
+            12 * 0x1p-24 * std::hypot(x.values[at(from + i)], x.values[at(from + (i + d / 2) % d)]) * factor;
       }
     }
   const DeviceTensor device(qkv), device_ones(ones);

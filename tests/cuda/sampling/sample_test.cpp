@@ -8,13 +8,12 @@
 
 #include "cuda/gpu.h"
 #include "kernels/sampling.h"
+#include "support/index_cast.h"
 
 namespace lfm2 {
 namespace {
 
 using namespace test;
-
-size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 class CudaSampleTest : public ::testing::Test {
  protected:

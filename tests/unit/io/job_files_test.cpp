@@ -18,6 +18,7 @@
 #include "stage/io/output_file.h"
 #include "stage/io/validation.h"
 #include "support/shards.h"
+#include "support/weights_support.h"
 
 namespace lfm2::test {
 namespace {
@@ -286,10 +287,6 @@ class OutputFileTest : public testing::Test {
             .names = &names_,
             .facts = {"lfm2", "fp32", "00", "test"}};
   }
-  static std::string read_text(const std::filesystem::path& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
   // Hands the rows out as a run does; the counter tells the file what is finished.
   void hand_out(OutputFile& file, ResultKind kind, const ResultRows& rows) const {
     ResultHash hash;
@@ -312,7 +309,7 @@ TEST_F(OutputFileTest, BinIsWrittenInPiecesAndAppearsWhole) {
   file->take({.first = 0, .count = 1, .logits = logits.subspan(0, 3)});
   EXPECT_FALSE(std::filesystem::exists(folder_ / "o.bin"));
   file->commit();
-  const std::string text = read_text(folder_ / "o.bin");
+  const std::string text = read_bytes(folder_ / "o.bin");
   ASSERT_EQ(text.size(), 8 + 6 * sizeof(float));
   std::array<int32_t, 2> header{};
   std::memcpy(header.data(), text.data(), 8);
@@ -333,7 +330,7 @@ TEST_F(OutputFileTest, JsonlOfAllPositions) {
   auto file = create_output(folder_ / "o.jsonl", job({.positions = Positions::kAll}));
   hand_out(*file, {.positions = Positions::kAll}, {.first = 0, .count = 3, .logits = logits_});
   file->commit();
-  EXPECT_EQ(read_text(folder_ / "o.jsonl"),
+  EXPECT_EQ(read_bytes(folder_ / "o.jsonl"),
             "{\"id\":\"first\",\"logits\":[[1,2.5,-3],[4,5,0.1]]}\n{\"id\":1,\"logits\":[[7,null,9]]}\n");
 }
 
@@ -346,7 +343,7 @@ TEST_F(OutputFileTest, JsonlOfTopLogProbs) {
     hand_out(*file, {.top_k = 2}, {.first = 0, .count = 2, .top_ids = ids, .log_probs = log_probs});
   }
   file->commit();
-  EXPECT_EQ(read_text(folder_ / "o.jsonl"),
+  EXPECT_EQ(read_bytes(folder_ / "o.jsonl"),
             "{\"id\":0,\"top_ids\":[2,0],\"top_logprobs\":[-0.5,-1]}\n{\"id\":1,\"top_ids\":[1,2],\"top_logprobs\":[-0."
             "25,-2]}\n");
 }

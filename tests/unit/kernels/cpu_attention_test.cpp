@@ -7,11 +7,13 @@
 #include "kernels/cpu/cpu_ops.h"
 #include "support/golden.h"
 #include "support/host_tensor.h"
+#include "support/index_cast.h"
 #include "support/packed_batch.h"
 
 namespace lfm2 {
 namespace {
 
+using test::at;
 using test::HostTensor;
 using test::PackedBatch;
 
@@ -23,8 +25,6 @@ struct AttentionFixture : ::testing::Test {
 };
 using QkNormRopeTest = AttentionFixture;
 using AttentionTest = AttentionFixture;
-
-size_t at(int64_t i) { return static_cast<size_t>(i); }
 
 TEST_F(QkNormRopeTest, RotatesAsTransformers) {
   const auto x = test::golden_operator("rope/x"), y = test::golden_operator("rope/y");

@@ -10,11 +10,13 @@
 
 #include "kernels/cpu/cpu_ops.h"
 #include "support/host_tensor.h"
+#include "support/index_cast.h"
 #include "support/packed_batch.h"
 
 namespace lfm2 {
 namespace {
 
+using test::at;
 using test::HostTensor;
 using test::PackedBatch;
 
@@ -25,8 +27,6 @@ struct CacheFixture : ::testing::Test {
 using AppendKeysValuesTest = CacheFixture;
 using CachedAttentionTest = CacheFixture;
 using CachedShortConvTest = CacheFixture;
-
-size_t index_of(int64_t i) { return static_cast<size_t>(i); }
 
 // A view of these numbers as one row, or as several rows of the same length.
 Tensor ints(std::vector<int32_t>& values) {
@@ -97,7 +97,7 @@ int64_t pages_of(const PackedBatch& samples, int64_t page) {
 void for_each_step(const PackedBatch& samples, const Cut& cut, const std::function<void(const Step&)>& f) {
   std::mt19937 generator(cut.seed);
   const auto random = [&](int below) { return std::uniform_int_distribution<int32_t>(0, below - 1)(generator); };
-  std::vector<int32_t> free_pages(index_of(pages_of(samples, cut.page))), rows(2 * samples.lengths.size());
+  std::vector<int32_t> free_pages(at(pages_of(samples, cut.page))), rows(2 * samples.lengths.size());
   std::iota(free_pages.begin(), free_pages.end(), 0);
   std::iota(rows.begin(), rows.end(), 0);
   std::shuffle(free_pages.begin(), free_pages.end(), generator);
@@ -201,12 +201,12 @@ TEST_F(CachedShortConvTest, KeepsTheStatesAtTheEndsOfPages) {
           bcz.fill_random(1);
           weight.fill_random(2);
           ops.short_conv(bcz, weight, {}, samples.batch, expected);
-          std::vector<std::vector<int32_t>> pages(index_of(count));
+          std::vector<std::vector<int32_t>> pages(at(count));
           int32_t next_page = 0;
           for (size_t s = 0; s < pages.size(); ++s)
             for (int64_t i = 0; i < samples.lengths[s]; i += page) pages[s].push_back(next_page++);
           HostTensor states(DType::kF32, {2 * count + next_page, length - 1, hidden});
-          std::vector<int32_t> done(index_of(count), 0), counts(index_of(count)), rows(2 * index_of(count));
+          std::vector<int32_t> done(at(count), 0), counts(at(count)), rows(2 * at(count));
           std::iota(rows.begin(), rows.end(), 0);
           while (done != samples.lengths) {
             for (size_t s = 0; s < pages.size(); ++s) counts[s] = std::min(chunk, samples.lengths[s] - done[s]);
@@ -224,7 +224,7 @@ TEST_F(CachedShortConvTest, KeepsTheStatesAtTheEndsOfPages) {
               std::fill(counts.begin(), counts.end(), 0);
               done[s] = begin;
               counts[s] = samples.lengths[s] - begin;
-              rows[2 * s] = static_cast<int32_t>(2 * count) + pages[s][index_of(begin / page) - 1];
+              rows[2 * s] = static_cast<int32_t>(2 * count) + pages[s][at(begin / page) - 1];
               rows[2 * s + 1] = static_cast<int32_t>(2 * s);
               const Step step(samples, done, counts, pages, page, rows);
               HostTensor out(act, {step.batch.tokens, hidden});
@@ -271,12 +271,12 @@ TEST_F(AppendKeysValuesTest, WritesItsPositionsAlone) {
     from[1] = 3 + 3, from[4] = 3 + 4, from[5] = 3 + 5;
     for (int64_t place = 0; place < 12; ++place)
       for (size_t i = 0; i < 8; ++i) {
-        const size_t target = index_of(place) * 8 + i;
-        if (from[index_of(place)] < 0) {
+        const size_t target = at(place) * 8 + i;
+        if (from[at(place)] < 0) {
           EXPECT_TRUE(std::isnan(keys.get(target)) && std::isnan(values.get(target))) << place;
           continue;
         }
-        const size_t row = index_of(from[index_of(place)] * shape.qkv_columns());
+        const size_t row = at(from[at(place)] * shape.qkv_columns());
         EXPECT_EQ(keys.get(target), qkv.get(row + 8 + i)) << place;
         EXPECT_EQ(values.get(target), qkv.get(row + 16 + i)) << place;
       }
