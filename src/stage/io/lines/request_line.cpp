@@ -10,7 +10,6 @@
 #include "kernels/error.h"
 #include "stage/io/lines/field_reader.h"
 #include "stage/io/lines/target.h"
-#include "stage/io/samples/token_ids.h"
 #include "stage/support/json.h"
 #include "text/text_model.h"
 
@@ -253,7 +252,7 @@ LineForm form_of(const OrderedJson& json, const std::string& where) {
 }  // namespace
 
 std::string max_length_text(int64_t most, bool scores) {
-  if (most == static_cast<int64_t>(TokenIds::kMaxIds)) return fmt::format("{}", most);  // scored in windows
+  if (most > INT32_MAX) return fmt::format("{}", most);  // of windows: no model has so many positions
   return fmt::format("max_position_embeddings{} = {}", scores ? " + 1" : "", most);
 }
 
