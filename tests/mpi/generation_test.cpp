@@ -65,22 +65,23 @@ TEST_P(GenerationRunTest, GreedyIsTransformersGreedy) {
 }
 
 // The log-probabilities of generated tokens are, bit for bit, those that scoring the finished texts gives.
-TEST_P(GenerationRunTest, LogProbabilitiesAreThoseOfScoring) {
-  const Array greedy = read_array(golden(), "greedy"), ids = read_array(golden(), "input_ids");
+void expect_bits_of_scoring(const TemporaryFolder& folder, const std::string& golden_case, const std::string& golden,
+                            const std::string& dtype) {
+  const Array greedy = read_array(golden, "greedy"), ids = read_array(golden, "input_ids");
   const int64_t length = ids.dim(1), whole = greedy.dim(1), samples = greedy.dim(0);
-  const std::vector<std::string> common{"--weights", golden_shards(GetParam(), 4), "--dtype", "fp32", "--top-logprobs",
+  const std::vector<std::string> common{"--weights", golden_shards(golden_case, 4), "--dtype", dtype, "--top-logprobs",
                                         "3"};
   std::vector<std::string> generate = common, score = common;
-  generate.insert(generate.end(), {"--input", golden(), "--generate", std::to_string(whole - length), "--ignore-eos",
-                                   "--output", folder_ / "out.h5"});
+  generate.insert(generate.end(), {"--input", golden, "--generate", std::to_string(whole - length), "--ignore-eos",
+                                   "--output", folder / "out.h5"});
   Outcome outcome = run_stage(2, generate);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  const Array tokens = read_array(folder_ / "out.h5", "token_ids"),
-              log_probs = read_array(folder_ / "out.h5", "logprobs"),
-              top = read_array(folder_ / "out.h5", "top_logprobs"), offsets = read_array(folder_ / "out.h5", "offsets");
+  const Array tokens = read_array(folder / "out.h5", "token_ids"),
+              log_probs = read_array(folder / "out.h5", "logprobs"),
+              top = read_array(folder / "out.h5", "top_logprobs"), offsets = read_array(folder / "out.h5", "offsets");
   ASSERT_EQ(offsets.values.back(), static_cast<double>(samples * (whole - length)));
 
-  std::ofstream input(folder_ / "texts.jsonl");
+  std::ofstream input(folder / "texts.jsonl");
   for (int64_t sample = 0; sample < samples; ++sample) {
     Json line;
     for (int64_t t = 0; t + 1 < whole; ++t)
@@ -90,10 +91,10 @@ TEST_P(GenerationRunTest, LogProbabilitiesAreThoseOfScoring) {
     input << line << "\n";
   }
   input.close();
-  score.insert(score.end(), {"--input", folder_ / "texts.jsonl", "--logits", "all", "--output", folder_ / "scores.h5"});
+  score.insert(score.end(), {"--input", folder / "texts.jsonl", "--logits", "all", "--output", folder / "scores.h5"});
   outcome = run_stage(1, score);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  const Array scored = read_array(folder_ / "scores.h5", "top_logprobs");
+  const Array scored = read_array(folder / "scores.h5", "top_logprobs");
   for (int64_t sample = 0; sample < samples; ++sample)
     for (int64_t token = 0; token < whole - length; ++token) {
       const auto generated = static_cast<size_t>(sample * (whole - length) + token);
@@ -101,6 +102,15 @@ TEST_P(GenerationRunTest, LogProbabilitiesAreThoseOfScoring) {
       EXPECT_EQ(log_probs.values[generated], scored.values[3 * row]) << "sample " << sample << ", token " << token;
       for (size_t k = 0; k < 3; ++k) EXPECT_EQ(top.values[3 * generated + k], scored.values[3 * row + k]);
     }
+}
+
+TEST_P(GenerationRunTest, LogProbabilitiesAreThoseOfScoring) {
+  for (const char* dtype : {"fp32", "bf16", "fp16"}) {
+    SCOPED_TRACE(dtype);
+    std::filesystem::remove(folder_ / "out.h5");
+    std::filesystem::remove(folder_ / "scores.h5");
+    expect_bits_of_scoring(folder_, GetParam(), golden(), dtype);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, GenerationRunTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
