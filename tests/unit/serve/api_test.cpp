@@ -70,6 +70,7 @@ class ApiTest : public testing::Test {
  protected:
   ApiTest() { EXPECT_EQ(::pipe(log_ends_), 0); }
   ~ApiTest() override {
+    close_all();  // the log's thread writes until then
     for (const int end : log_ends_) ::close(end);
   }
   void listen(const ListenerSettings& settings = {}) {
@@ -88,13 +89,16 @@ class ApiTest : public testing::Test {
   }
   // What the log has so far, once everything is closed.
   std::string end() {
+    close_all();
+    std::string text(64 << 10, '\0');
+    text.resize(static_cast<size_t>(std::max<ssize_t>(0, ::read(log_ends_[0], text.data(), text.size()))));
+    return text;
+  }
+  void close_all() {
     api_.reset();
     drawer_.reset();
     listener_.reset();
     log_.reset();
-    std::string text(64 << 10, '\0');
-    text.resize(static_cast<size_t>(std::max<ssize_t>(0, ::read(log_ends_[0], text.data(), text.size()))));
-    return text;
   }
   HttpReply ask(std::string_view method, std::string_view path, std::string_view body = {}) const {
     HttpClient client(listener_->address().port);

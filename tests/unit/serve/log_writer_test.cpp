@@ -23,11 +23,11 @@ class Pipe {
   int writer() const { return ends_[1]; }
   void close_writer() { close(ends_[1]); }
   void close_reader() { close(ends_[0]); }
-  // Everything until the writer is closed.
-  std::string read_all() const {
+  // Everything until the writer is closed, or `most` bytes have come.
+  std::string read_all(size_t most = SIZE_MAX) const {
     std::string text;
     char buffer[4096];
-    for (ssize_t bytes = 0; (bytes = ::read(ends_[0], buffer, sizeof buffer)) > 0;)
+    for (ssize_t bytes = 0; text.size() < most && (bytes = ::read(ends_[0], buffer, sizeof buffer)) > 0;)
       text.append(buffer, static_cast<size_t>(bytes));
     return text;
   }
@@ -89,8 +89,10 @@ TEST(LogWriterTest, DoesNotWaitForAReaderThatDoesNotRead) {
 TEST(LogWriterTest, EndsAlthoughNobodyReads) {
   Pipe pipe;
   const auto begin = Clock::now();
-  { LogWriter(pipe.writer()).write(std::string(1 << 20, 'x')); }
+  const std::string line(1 << 20, 'x');
+  { LogWriter(pipe.writer()).write(line); }
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_EQ(pipe.read_all(line.size() + 1), line + "\n") << "the thread that was left behind ends its write";
 }
 
 TEST(LogWriterTest, AReaderThatIsGoneIsNoSignal) {
