@@ -1,12 +1,9 @@
 // Bodies of the server's requests, and the texts in which a model calls tools.
 #include "fuzz/request_targets.h"
 
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 #include <string>
 
+#include "fuzz/parser_files.h"
 #include "fuzz/targets.h"
 #include "kernels/error.h"
 #include "serve/openai_request.h"
@@ -18,8 +15,6 @@
 namespace lfm2::fuzz {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr int64_t kMaxTokens = 500;
 
@@ -35,14 +30,11 @@ struct Reading {
 
 // The tokenizer of the corpus with a template.
 TextModel small_model() {
-  std::string folder = (fs::temp_directory_path() / "lfm2-fuzz-XXXXXX").string();
-  require(mkdtemp(folder.data()) != nullptr, "no folder");
-  fs::copy_file(fs::path(LFM2_FUZZ_CORPUS_DIR) / "tokenizer_json/small", fs::path(folder) / "tokenizer.json");
-  std::ofstream(fs::path(folder) / "chat_template.jinja")
-      << "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools | tojson }}";
-  TextModel model = TextModel::open(folder);
-  fs::remove_all(folder);
-  return model;
+  const Folder folder;
+  folder.write("tokenizer.json", bytes_of(small_tokenizer()));
+  folder.write("chat_template.jinja",
+               bytes_of("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ tools | tojson }}"));
+  return TextModel::open(folder.path());
 }
 
 Reading reading() {

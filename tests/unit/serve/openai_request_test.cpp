@@ -153,6 +153,15 @@ TEST_F(OpenAiRequestTest, Embeddings) {
     }
     EXPECT_NE(found.find(reason), std::string::npos) << body << ": " << found;
   }
+  // Their numbers together, before any is computed.
+  LineContext wide = context_;
+  wide.hidden = 100;
+  const auto parse_wide = [&](int64_t most) {
+    return parse_embeddings_request(R"({"input": [[1], [2], [3]]})", wide, Hidden::kLast,
+                                    {.max_prompt_tokens = 64, .max_embedded = most});
+  };
+  EXPECT_EQ(parse_wide(300).requests.size(), 3u);
+  EXPECT_THROW(parse_wide(299), Error);
 }
 
 }  // namespace
