@@ -88,21 +88,25 @@ void LiveRequests::begun(int32_t sample, int64_t cached) {
   if (const auto found = running_.find(sample); found != running_.end()) found->second.cached = cached;
 }
 
-void LiveRequests::drawn(int32_t sample, const DrawnToken& token) {
+void LiveRequests::drawn(std::vector<SampleToken> tokens) {
   const std::lock_guard lock(mutex_);
-  const auto found = running_.find(sample);
-  if (found == running_.end()) return;  // it was taken back, and the scheduler does not know it yet
   const auto now = Clock::now();
-  Running& one = found->second;
-  if (!one.prompt_alone) {
-    (std::exchange(one.any_token, true) ? metrics_.token_seconds : metrics_.first_token_seconds)
-        .observe(seconds_between(one.since, now));
-    ++metrics_.generated_tokens;
+  const bool waits = drawn_.empty();
+  for (auto& [sample, token] : tokens) {
+    const auto found = running_.find(sample);
+    if (found == running_.end()) continue;  // it was taken back, and the scheduler does not know it yet
+    Running& one = found->second;
+    if (!one.prompt_alone) {
+      (std::exchange(one.any_token, true) ? metrics_.token_seconds : metrics_.first_token_seconds)
+          .observe(seconds_between(one.since, now));
+      ++metrics_.generated_tokens;
+    }
+    one.since = now;
+    const int64_t cached = one.cached;
+    if (token.ends) running_.erase(found);
+    drawn_.push_back({sample, std::move(token), cached});
   }
-  one.since = now;
-  if (drawn_.empty()) any_drawn_.notify_one();
-  drawn_.push_back({sample, token, one.cached});
-  if (token.ends) running_.erase(found);
+  if (waits && !drawn_.empty()) any_drawn_.notify_one();
 }
 
 }  // namespace lfm2::serve

@@ -48,7 +48,7 @@ class LiveRequests : public RequestSource {
   bool ended() const override;
   std::vector<int32_t> taken_back() override;
   void begun(int32_t sample, int64_t cached) override;
-  void drawn(int32_t sample, const DrawnToken& token) override;
+  void drawn(std::vector<SampleToken> tokens) override;
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -86,7 +86,7 @@ class ServedRequests : public RequestSource {
     return live_.taken_back();
   }
   void begun(int32_t sample, int64_t cached) override { live_.begun(sample, cached); }
-  void drawn(int32_t sample, const DrawnToken& token) override { live_.drawn(sample, token); }
+  void drawn(std::vector<SampleToken> tokens) override { live_.drawn(std::move(tokens)); }
   void stage_seconds(int64_t stage, double busy, double total) override {
     metrics_.stage_seconds.set(stage, busy, total);
   }

@@ -36,9 +36,11 @@ class LiveRequests : public RequestSource {
     gone.insert(samples.begin(), samples.end());
     return samples;
   }
-  void drawn(int32_t sample, const DrawnToken& token) override {
-    EXPECT_FALSE(gone.contains(sample)) << "a token of a sample that was taken back";
-    told[sample].push_back(token);
+  void drawn(std::vector<SampleToken> tokens) override {
+    for (const auto& [sample, token] : tokens) {
+      EXPECT_FALSE(gone.contains(sample)) << "a token of a sample that was taken back";
+      told[sample].push_back(token);
+    }
   }
 
   std::set<int32_t> gone;

@@ -74,6 +74,11 @@ struct DrawnToken {
   std::vector<float> hidden = {};  // [hidden]
 };
 
+struct SampleToken {
+  int32_t sample = 0;
+  DrawnToken token;
+};
+
 // Used by the first stage alone, between steps, on one thread. No function blocks.
 class RequestSource {
  public:
@@ -87,8 +92,8 @@ class RequestSource {
   virtual std::vector<int32_t> taken_back() { return {}; }
   // Called once for each sample that is begun, with the number of tokens of its prompt that the prefix cache had.
   virtual void begun(int32_t, int64_t) {}
-  // Called with each token that was drawn for a sample, unless the sample was taken back.
-  virtual void drawn(int32_t, const DrawnToken&) {}
+  // Called with the tokens that a step has drawn, but for those of samples that were taken back.
+  virtual void drawn(std::vector<SampleToken>) {}
   // Called now and then, as GenerationPlan says: the seconds that a stage was busy since the run began, of how many;
   // and how many sequence slots and pages of the caches are taken.
   virtual void stage_seconds(int64_t /*stage*/, double /*busy*/, double /*total*/) {}

@@ -267,24 +267,28 @@ ScheduledStep Scheduler::compose(Step step, std::vector<StepEntry> singles, cons
   return scheduled;
 }
 
-void Scheduler::take(const std::vector<DrawnToken>& tokens) {
+void Scheduler::take(std::vector<DrawnToken> tokens) {
   expect(!in_flight_.empty() && in_flight_.front().drawing.size() == tokens.size(),
          "Scheduler: tokens of another step");
   const Flight flight = std::move(in_flight_.front());
   in_flight_.pop_front();
   arrivals_.clear();
   for (const int32_t slot : flight.slots) --at(slot).in_flight;
+  std::vector<SampleToken> drawn;
+  drawn.reserve(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
     const int32_t slot = flight.drawing[i];
     Sequence& sequence = at(slot);
     sequence.tokens.push_back(tokens[i].token);
     arrivals_.push_back({slot, !std::exchange(sequence.seen_first, true)});
-    if (!sequence.taken_back) source_.drawn(sequence.request.sample, tokens[i]);
-    if (tokens[i].ends)
+    const bool ends = tokens[i].ends.has_value();
+    if (!sequence.taken_back) drawn.push_back({sequence.request.sample, std::move(tokens[i])});
+    if (ends)
       release(slot);
     else if (!sequence.taken_back)
       ready_.push_back(slot);
   }
+  source_.drawn(std::move(drawn));
   for (const int32_t slot : flight.slots) {
     if (!at(slot).used || !at(slot).taken_back || at(slot).in_flight > 0) continue;
     std::erase(prompts_, slot);

@@ -41,7 +41,7 @@ class Scheduler {
   // says which sequence slots are free and which samples were dropped.
   std::optional<ScheduledStep> next();
   // Takes the tokens of the oldest step in flight: one for each of its sequences that drew (StepArrays::draw_slots).
-  void take(const std::vector<DrawnToken>& tokens);
+  void take(std::vector<DrawnToken> tokens);
   // Whether no sequence runs or waits and no request will come; next() may still have slots to release.
   bool finished() const;
   bool in_flight() const { return !in_flight_.empty(); }  // whether the tokens of any step are still to come

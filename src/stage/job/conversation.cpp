@@ -146,12 +146,14 @@ std::vector<int32_t> Conversation::taken_back() {
   return {};
 }
 
-void Conversation::drawn(int32_t sample, const DrawnToken& token) {
-  if (sample != current_) return;
-  const std::string text = stream_->feed(token.token);
-  answer_ += text;
-  print(without_controls(text));
-  if (token.ends) end_answer();
+void Conversation::drawn(std::vector<SampleToken> tokens) {
+  for (const auto& [sample, token] : tokens) {
+    if (sample != current_) continue;
+    const std::string text = stream_->feed(token.token);
+    answer_ += text;
+    print(without_controls(text));
+    if (token.ends) end_answer();
+  }
 }
 
 void Conversation::end_answer() {

@@ -49,7 +49,7 @@ class Conversation : public RequestSource {
   std::optional<Request> next() override;
   bool ended() const override { return ended_; }
   std::vector<int32_t> taken_back() override;  // also looks for lines: it is called between all steps
-  void drawn(int32_t sample, const DrawnToken& token) override;
+  void drawn(std::vector<SampleToken> tokens) override;
 
  private:
   void look_for_line();

@@ -33,10 +33,13 @@ class StreamedRequests : public SampleRequests {
     if (request && tokenizer_ != nullptr) answer_.emplace(*tokenizer_, *request);
     return request;
   }
-  void drawn(int32_t, const DrawnToken& token) override {
+  void drawn(std::vector<SampleToken> tokens) override {
     if (!answer_) return;
-    std::string text = answer_->feed(token.token);
-    if (token.ends) text += answer_->flush() + "\n";
+    std::string text;
+    for (const auto& [sample, token] : tokens) {
+      text += answer_->feed(token.token);
+      if (token.ends) text += answer_->flush() + "\n";
+    }
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   }

@@ -82,7 +82,7 @@ struct Simulation {
         if (place + 1 == new_tokens || ends_early(sample, place)) token.ends = FinishReason::kStop;
       }
       in_flight.pop_front();
-      scheduler.take(tokens);
+      scheduler.take(std::move(tokens));
     }
     preemptions = scheduler.preemptions();
     EXPECT_EQ(table.used_slots(), 0);

@@ -59,7 +59,7 @@ class ConversationTest : public ::testing::Test {
     for (size_t i = 0; i < ids.size(); ++i) {
       DrawnToken token{.token = ids[i]};
       if (whole && i + 1 == ids.size()) token.ends = FinishReason::kStop;
-      conversation.drawn(sample, token);
+      conversation.drawn({{sample, token}});
     }
   }
   std::string printed() const {

@@ -51,13 +51,15 @@ class Drawer {
         const size_t tokens = request->prompt.size();
         if (request->prompt_log_probs) scored[request->sample].log_probs.assign(tokens == 3 ? 1 : tokens - 1, -2.0f);
       }
+      std::vector<SampleToken> drawn;
       for (auto at = left.begin(); at != left.end();) {
         DrawnToken token{.token = kToken, .log_prob = -1};
         if (const auto found = scored.find(at->first); found != scored.end()) token.prompt = found->second;
         if (--at->second == 0) token.ends = FinishReason::kLength;
-        source.drawn(at->first, token);
+        drawn.push_back({at->first, token});
         at = at->second == 0 ? left.erase(at) : std::next(at);
       }
+      source.drawn(std::move(drawn));
       std::this_thread::sleep_for(milliseconds(1));
     }
   }

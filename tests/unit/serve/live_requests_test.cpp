@@ -33,8 +33,8 @@ TEST(LiveRequestsTest, ComeInOrderAndTheirTokensGoBack) {
   EXPECT_EQ(live.running(), 2);
   live.begun(first, 0);
   live.begun(first + 1, 1);
-  live.drawn(first + 1, {.token = 7, .log_prob = -1});
-  live.drawn(first, {.token = 8, .log_prob = -2, .ends = FinishReason::kStop});
+  live.drawn({{first + 1, {.token = 7, .log_prob = -1}},
+              {first, {.token = 8, .log_prob = -2, .ends = FinishReason::kStop}}});
   const std::vector<Drawn> drawn = live.wait_for_tokens(milliseconds(0));
   ASSERT_EQ(drawn.size(), 2u);
   EXPECT_EQ(drawn[0].sample, first + 1);
@@ -70,7 +70,7 @@ TEST(LiveRequestsTest, TakenBack) {
   EXPECT_TRUE(live.taken_back().empty());
   live.take_back(0);
   live.take_back(0);
-  live.drawn(0, {.token = 5});  // it was in flight
+  live.drawn({{0, {.token = 5}}});  // it was in flight
   EXPECT_TRUE(live.wait_for_tokens(milliseconds(0)).empty());
   EXPECT_EQ(live.taken_back(), (std::vector<int32_t>{0}));
   EXPECT_TRUE(live.taken_back().empty());
@@ -98,7 +98,7 @@ TEST(LiveRequestsTest, WakesWhoeverWaits) {
   live.next();
   std::thread generation([&] {
     std::this_thread::sleep_for(milliseconds(20));
-    live.drawn(0, {.token = 3});
+    live.drawn({{0, {.token = 3}}});
   });
   EXPECT_EQ(live.wait_for_tokens(std::chrono::seconds(20)).size(), 1u);
   generation.join();
