@@ -85,6 +85,10 @@ class Ops {
   // out[t] = table[ids[t]].  ids [tokens] int32, table [vocab, hidden] weight, out [tokens, hidden] act
   virtual void embed(const Tensor& ids, const Tensor& table, const Tensor& out) = 0;
 
+  // ids[t] = drawn[-1 - ids[t]] where ids[t] < 0: a token that was drawn on the device, and that the host that wrote
+  // ids did not know.  ids [tokens] int32, changed in place, drawn [n] int32
+  virtual void insert_drawn(const Tensor& ids, const Tensor& drawn) = 0;
+
   // out = x / sqrt(mean(x^2) + eps) * weight for each row.  x, out [rows, n] act, weight [n] weight; out may be x
   virtual void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) = 0;
 

@@ -20,6 +20,7 @@ TEST(CudaNoTokensTest, IsFineForEveryRowOperator) {
     ops.rms_norm(x, weight, 1e-5f, x);
     ops.short_conv(x, taps, {}, none.device, out);
     ops.gather_rows(table, ids, x);
+    ops.insert_drawn(ids, ids);
     ops.combine_experts(x, {{}, choices, {}, choices, {}}, x);
     ops.top_log_probs(out, choices, out);
     ops.target_log_probs(out, ids, none_log_probs, ids);

@@ -29,6 +29,16 @@ void CpuOps::embed(const Tensor& ids, const Tensor& table, const Tensor& out) {
   });
 }
 
+void CpuOps::insert_drawn(const Tensor& ids, const Tensor& drawn) {
+  expect(ids.dtype == DType::kI32 && drawn.dtype == DType::kI32, "insert_drawn: types");
+  int32_t* values = ids.as<int32_t>();
+  for (int64_t token = 0; token < ids.numel(); ++token) {
+    const int64_t draw = -1 - int64_t{values[token]};
+    expect(draw < drawn.numel(), "insert_drawn: a token that was not drawn");
+    if (draw >= 0) values[token] = drawn.as<const int32_t>()[draw];
+  }
+}
+
 void CpuOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) {
   const int64_t n = weight.numel();
   expect(x.rank == 2 && x.dim(1) == n && out.dims == x.dims && out.dtype == x.dtype && is_float(x) && is_float(weight),

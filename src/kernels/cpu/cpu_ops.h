@@ -18,6 +18,7 @@ class CpuOps final : public Ops {
   CpuOps(ThreadPool& pool, const Simd& simd) : pool_(pool), simd_(simd) {}
 
   void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override;
+  void insert_drawn(const Tensor& ids, const Tensor& drawn) override;
   void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override;
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override;

@@ -16,6 +16,11 @@ void CudaOps::embed(const Tensor& ids, const Tensor& table, const Tensor& out) {
                out.dtype);
 }
 
+void CudaOps::insert_drawn(const Tensor& ids, const Tensor& drawn) {
+  expect(ids.dtype == DType::kI32 && drawn.dtype == DType::kI32, "insert_drawn: types");
+  launch_insert_drawn(stream_, ids.as<int32_t>(), ids.numel(), drawn.as<const int32_t>(), drawn.numel());
+}
+
 void CudaOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) {
   const int64_t n = weight.numel();
   expect(x.rank == 2 && x.dim(1) == n && out.dims == x.dims && out.dtype == x.dtype && is_float(x) && is_float(weight),

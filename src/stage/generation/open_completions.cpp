@@ -150,9 +150,13 @@ std::vector<int32_t> OpenCompletions::take(const StepSamples& samples, const Ste
   progress_ = 0;
   const int64_t columns = columns_of(results.drawn);
   for (size_t i = 0; i < samples.drawn.size(); ++i) {
+    const int32_t token = results.drawn.ids.as<const int32_t>()[i];
+    if (!open_.contains(samples.drawn[i])) {  // it was fed once too often: see Scheduler
+      words.insert(words.end(), {token, kGoesOn, 0, 0, 0, 0});
+      continue;
+    }
     Open& open = find(samples.drawn[i]);
     Completion& completion = open.completion;
-    const int32_t token = results.drawn.ids.as<const int32_t>()[i];
     const float log_prob = results.drawn.log_probs.as<const float>()[i];
     completion.token_ids.push_back(token);
     completion.log_probs.push_back(log_prob);

@@ -39,6 +39,7 @@ class OpenCompletions {
   // for every step, in order.
   void apply(const Step& step);
   // Adds the results of a step to the completions, and hands on those that end. Returns the message to the first stage.
+  // A sample that has ended is not open any more: its token is told all the same, and nothing else happens to it.
   std::vector<int32_t> take(const StepSamples& samples, const StepResults& results);
   // The progress made by the last take(): the number of tokens drawn, plus, for each completion that ended early, the
   // number of tokens that its limit still allowed.

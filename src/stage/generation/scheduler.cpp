@@ -24,8 +24,9 @@ Scheduler::Sequence Scheduler::release(int32_t slot) {
   Sequence sequence = std::exchange(at(slot), {});
   expect(sequence.used && sequence.in_flight == 0, "Scheduler: a sequence in flight is released");
   pages_.release(sequence.pages);
+  if (held_ == slot) held_.reset();
   free_slots_.push_back(slot);
-  released_.push_back(slot);
+  left_.released.push_back(slot);
   --active_;
   return sequence;
 }
@@ -51,20 +52,27 @@ void Scheduler::release_taken_back() {
   for (const int32_t sample : source_.taken_back()) {
     const auto is_it = [&](const Sequence& one) { return one.request.sample == sample; };
     if (std::erase_if(waiting_, is_it) > 0) {
-      dropped_.push_back(sample);
+      left_.dropped.push_back(sample);
       continue;
     }
     const auto found =
         std::find_if(sequences_.begin(), sequences_.end(), [&](const Sequence& one) { return one.used && is_it(one); });
     if (found == sequences_.end()) continue;
-    found->taken_back = true;
-    if (found->in_flight > 0) continue;
     const auto slot = static_cast<int32_t>(found - sequences_.begin());
+    found->taken_back = true;
     std::erase(prompts_, slot);
     std::erase(ready_, slot);
-    release(slot);
-    dropped_.push_back(sample);
+    release_unwanted(slot);
   }
+}
+
+// Releases a sequence that has ended or was taken back, unless a step in flight has it.
+void Scheduler::release_unwanted(int32_t slot) {
+  const Sequence& sequence = at(slot);
+  if (!sequence.used || sequence.in_flight > 0 || !(sequence.ended || sequence.taken_back)) return;
+  const bool drops = !sequence.ended;
+  const int32_t sample = release(slot).request.sample;
+  if (drops) left_.dropped.push_back(sample);
 }
 
 // Whether the caches have a place for the next token of the sequence. Where no page is left, this preempts younger
@@ -76,7 +84,10 @@ bool Scheduler::has_page_for_next(Step& step, int32_t slot) {
     int32_t youngest = slot;
     for (int32_t other = 0; other < static_cast<int32_t>(sequences_.size()); ++other)
       if (at(other).used && at(other).number > at(youngest).number) youngest = other;
-    if (at(youngest).in_flight > 0) return false;  // it can be preempted when its step has come back
+    if (at(youngest).in_flight > 0) {  // it can be preempted when its steps have come back
+      held_ = youngest;
+      return false;
+    }
     preempt(youngest);
     if (youngest == slot) return false;
   }
@@ -111,11 +122,11 @@ bool Scheduler::give_pages(Sequence& sequence, Step& step) {
   return true;
 }
 
-// Keeps the pages whose last token is in a step by now: no step before that one, and every one behind it, may read
-// them.
+// Keeps the pages whose last token has come and is in a step by now: no step before that one, and every one behind it,
+// may read them.
 void Scheduler::keep_full_pages(Sequence& sequence) {
-  const int64_t page = limits_.caches.page;
-  for (; (sequence.full + 1) * page <= sequence.fed; ++sequence.full) {
+  const int64_t page = limits_.caches.page, known = std::min(sequence.fed, std::ssize(sequence.tokens));
+  for (; (sequence.full + 1) * page <= known; ++sequence.full) {
     const auto first = static_cast<size_t>(sequence.full * page);
     sequence.prefix = pages_.keep(sequence.pages[static_cast<size_t>(sequence.full)], sequence.prefix,
                                   std::span(sequence.tokens).subspan(first, static_cast<size_t>(page)));
@@ -201,6 +212,14 @@ void Scheduler::choose_ready(Step& step, std::vector<StepEntry>& singles, size_t
   while (!ready_.empty() && singles.size() < share) {
     const int32_t slot = ready_.front();
     ready_.pop_front();
+    if (slot == held_ && pages_.available() == 0) {
+      if (at(slot).in_flight > 0)
+        without_page.push_back(slot);
+      else
+        preempt(slot);
+      continue;
+    }
+    if (slot == held_) held_.reset();
     if (has_page_for_next(step, slot)) {
       ++at(slot).in_flight;
       singles.push_back({slot, 1});
@@ -229,7 +248,8 @@ void Scheduler::choose_prompts(Step& step, std::vector<StepEntry>& singles, std:
 }
 
 std::optional<ScheduledStep> Scheduler::next() {
-  if (static_cast<int64_t>(in_flight_.size()) >= limits_.steps_in_flight) return std::nullopt;
+  const int64_t most = limits_.steps_in_flight + (limits_.runs_ahead() ? 1 : 0);
+  if (std::ssize(in_flight_) >= most) return std::nullopt;
   release_taken_back();
   const int64_t waiting = static_cast<int64_t>(waiting_.size()) + source_.waiting();
   const int64_t could_run = active_ + std::min(waiting, static_cast<int64_t>(free_slots_.size()));
@@ -241,26 +261,40 @@ std::optional<ScheduledStep> Scheduler::next() {
   choose_ready(step, singles, share);
   // Pages that a preemption has just freed are for the sequences that run, not for new ones.
   if (preemptions_ == before || (singles.empty() && active_ == 0)) choose_prompts(step, singles, chunks, share);
-  if (singles.empty() && chunks.empty() && released_.empty() && dropped_.empty()) return std::nullopt;
+  if (singles.empty() && chunks.empty() && left_.released.empty() && left_.dropped.empty()) return std::nullopt;
   return compose(std::move(step), std::move(singles), chunks);
+}
+
+// The next `count` tokens of a sequence; the newest one may not have come back.
+void Scheduler::append_ids(const Sequence& sequence, int32_t count, std::vector<int32_t>& ids) {
+  if (sequence.fed == std::ssize(sequence.tokens)) {
+    expect(count == 1 && sequence.awaited == 1, "Scheduler: a token is fed that nobody draws");
+    ids.push_back(awaited_id(sequence.draw));
+    return;
+  }
+  const auto begin = sequence.tokens.begin() + sequence.fed;
+  ids.insert(ids.end(), begin, begin + count);
 }
 
 ScheduledStep Scheduler::compose(Step step, std::vector<StepEntry> singles, const std::vector<StepEntry>& chunks) {
   ScheduledStep scheduled;
   step.entries = std::move(singles);
   step.entries.insert(step.entries.end(), chunks.begin(), chunks.end());
-  step.released = std::exchange(released_, {});
-  step.dropped = std::exchange(dropped_, {});
+  step.released = std::exchange(left_.released, {});
+  step.dropped = std::exchange(left_.dropped, {});
   Flight flight;
   for (const StepEntry& entry : step.entries) {
     Sequence& sequence = at(entry.slot);
-    const auto begin = sequence.tokens.begin() + sequence.fed;
-    scheduled.ids.insert(scheduled.ids.end(), begin, begin + entry.count);
-    if (sequence.request.rule.counts()) step.counted.insert(step.counted.end(), begin, begin + entry.count);
+    append_ids(sequence, entry.count, scheduled.ids);
+    if (sequence.request.rule.counts()) append_ids(sequence, entry.count, step.counted);
     sequence.fed += entry.count;
     keep_full_pages(sequence);
     flight.slots.push_back(entry.slot);
-    if (sequence.fed >= sequence.known) flight.drawing.push_back(entry.slot);
+    if (sequence.fed < sequence.known) continue;
+    ++sequence.awaited;
+    sequence.draw = static_cast<int32_t>(flight.drawing.size());
+    flight.drawing.push_back(entry.slot);
+    if (limits_.runs_ahead() && sequence.goes_on()) ready_.push_back(entry.slot);
   }
   if (!step.entries.empty()) in_flight_.push_back(std::move(flight));
   scheduled.step = std::move(step);
@@ -279,21 +313,20 @@ void Scheduler::take(std::vector<DrawnToken> tokens) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     const int32_t slot = flight.drawing[i];
     Sequence& sequence = at(slot);
+    --sequence.awaited;
+    if (sequence.ended) continue;  // it was fed once too often
     sequence.tokens.push_back(tokens[i].token);
+    keep_full_pages(sequence);
     arrivals_.push_back({slot, !std::exchange(sequence.seen_first, true)});
-    const bool ends = tokens[i].ends.has_value();
-    if (!sequence.taken_back) drawn.push_back({sequence.request.sample, std::move(tokens[i])});
-    if (ends)
-      release(slot);
-    else if (!sequence.taken_back)
+    sequence.ended = tokens[i].ends.has_value();
+    if (sequence.ended)
+      std::erase(ready_, slot);
+    else if (!limits_.runs_ahead() && sequence.goes_on())
       ready_.push_back(slot);
+    if (!sequence.taken_back) drawn.push_back({sequence.request.sample, std::move(tokens[i])});
   }
   source_.drawn(std::move(drawn));
-  for (const int32_t slot : flight.slots) {
-    if (!at(slot).used || !at(slot).taken_back || at(slot).in_flight > 0) continue;
-    std::erase(prompts_, slot);
-    dropped_.push_back(release(slot).request.sample);
-  }
+  for (const int32_t slot : flight.slots) release_unwanted(slot);
 }
 
 }  // namespace lfm2

@@ -1,9 +1,12 @@
 // The first stage's part of a generation: it decides which tokens of which sequences make up the next step. This is
 // continuous batching for a pipeline: as many steps are in flight as there are stages, each with its share of the
 // sequences, and a sequence that ends or is taken back leaves its sequence slot and pages to another one while the rest
-// goes on. Sequences take pages of the caches as they grow, and begin behind what the prefix cache has of their tokens.
-// Where no page is left, the youngest sequence is preempted: it gives all its pages back and is fed again when there is
-// room. The scheduler uses neither MPI nor a device, so tests run it alone.
+// goes on. A single stage runs ahead: one more step is in flight, which takes the tokens that the step before draws
+// from the device, so the device need not wait for the host between two steps. A sequence that turns out to have ended
+// is then fed once too often, and that token is dropped. Sequences take pages of the caches as they grow, and begin
+// behind what the prefix cache has of their tokens. Where no page is left, the youngest sequence is preempted: it gives
+// all its pages back and is fed again when there is room. The scheduler uses neither MPI nor a device, so tests run it
+// alone.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +28,17 @@ struct ScheduleLimits {
   // Tokens of the prefix cache that rules count in one step, all together, unless a single sequence has more.
   int64_t counted_prefixes = 1024;
   CacheShape caches;  // big enough for the longest sequence when it is alone
+  // Whether sequences are fed tokens that have not come back yet.
+  bool runs_ahead() const { return steps_in_flight == 1; }
 };
+
+// Stands in ScheduledStep::ids for a token that has not come back: the one that the step before draws as its number
+// `draw`. See Ops::insert_drawn.
+constexpr int32_t awaited_id(int32_t draw) { return -1 - draw; }
 
 struct ScheduledStep {
   Step step;
-  std::vector<int32_t> ids;  // the ids of the step's tokens
+  std::vector<int32_t> ids;  // the ids of the step's tokens, or awaited_id()
 };
 
 class Scheduler {
@@ -65,7 +74,12 @@ class Scheduler {
     int64_t full = 0;             // how many of them are full, and kept as the end of `prefix`
     KeptPrefix prefix;
     int64_t in_flight = 0;  // how many steps in flight it is part of
-    bool used = false, taken_back = false, begun = false, seen_first = false;
+    int64_t awaited = 0;    // how many of its tokens these steps draw
+    int32_t draw = 0;       // the place of the newest one among those that its step draws
+    bool used = false, taken_back = false, ended = false, begun = false, seen_first = false;
+    bool goes_on() const {
+      return !taken_back && !ended && std::ssize(tokens) + awaited < std::ssize(request.prompt) + request.max_new;
+    }
   };
   // The sequence slots of one step: of all its sequences, and of those that draw a token.
   struct Flight {
@@ -84,6 +98,8 @@ class Scheduler {
   bool has_page_for_next(Step& step, int32_t slot);
   void preempt(int32_t slot);
   Sequence release(int32_t slot);
+  void release_unwanted(int32_t slot);
+  static void append_ids(const Sequence& sequence, int32_t count, std::vector<int32_t>& ids);
   ScheduledStep compose(Step step, std::vector<StepEntry> singles, const std::vector<StepEntry>& chunks);
 
   RequestSource& source_;
@@ -91,12 +107,15 @@ class Scheduler {
   std::vector<Sequence> sequences_;  // [slots]
   std::deque<Sequence> waiting_;     // sequences that were preempted or found no room, the oldest first
   std::vector<int32_t> free_slots_;
-  std::vector<int32_t> released_, dropped_;  // sequence slots and samples for the next step to name
+  struct {
+    std::vector<int32_t> released, dropped;
+  } left_;  // sequence slots and samples for the next step to name
   PagePool pages_;
   int64_t admitted_ = 0, active_ = 0, preemptions_ = 0;
-  // Sequence slots: of sequences whose newest token has come back, and of those with known tokens that were not fed
-  // yet.
+  // Sequence slots: of sequences whose newest token can be fed, and of those with known tokens that were not fed yet.
   std::deque<int32_t> ready_, prompts_;
+  // The sequence slot that is in no further step until its pages can be given back to one that needs them.
+  std::optional<int32_t> held_;
   std::deque<Flight> in_flight_;
   std::vector<Arrival> arrivals_;
 };

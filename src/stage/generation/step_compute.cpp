@@ -219,10 +219,14 @@ void StepCompute::count_prefixes(const StepArrays& arrays, const StepBuffer& buf
 // The stage's work between receiving a step's hidden states and sending them: embedding, layers, results.
 void StepCompute::compute(const Layout& layout, const StepBuffer& buffer) {
   const Tensor residual = buffer.residual.rows(0, layout.batch.tokens);
+  if (plan_.limits.runs_ahead()) links_.backend.ops().insert_drawn(layout.ids, drawn_ids());
   if (links_.stage.first()) links_.stage.embed(links_.backend.ops(), layout.ids, residual);
   links_.stage.forward(links_.backend.ops(), residual, layout.batch, scratch_, nullptr, &caches_);
   if (links_.stage.last()) give_results(layout, residual, buffer);
 }
+
+// Last stage: where the tokens lie that the newest step has drawn.
+Tensor StepCompute::drawn_ids() const { return Tensor(results_.data(), DType::kI32, {plan_.limits.max_sequences}); }
 
 void StepCompute::give_results(const Layout& layout, const Tensor& residual, const StepBuffer& buffer) {
   const ResultShape& shape = layout.results;

@@ -1,5 +1,6 @@
 // Computes steps on one stage. It owns the stage's caches and buffers, sends the arrays of a step to the device, runs
-// the forward, and draws tokens on the last stage.
+// the forward, and draws tokens on the last stage. Steps are computed in their order, so one may be enqueued while
+// another runs, and begin with what that one draws.
 #pragma once
 
 #include <algorithm>
@@ -124,6 +125,7 @@ class StepCompute {
   void allocate_adjustments(int64_t rows);
   void upload_edits(const StepArrays& arrays, const StepBuffer& buffer);
   void count_prefixes(const StepArrays& arrays, const StepBuffer& buffer);
+  Tensor drawn_ids() const;
   void give_results(const Layout& layout, const Tensor& residual, const StepBuffer& buffer);
   void draw(const Layout& layout, const Tensor& residual, const StepResults& results);
   void score(const Layout& layout, const Tensor& residual, const StepResults& results);

@@ -108,7 +108,12 @@ struct CacheSimulation {
     SequenceTable table(limits.caches);
     TextCaches caches(limits.caches);
     StepArrays arrays;
-    std::deque<StepArrays> in_flight;
+    struct Flight {
+      std::vector<int32_t> slots;
+      Tokens drawn;
+    };
+    std::deque<Flight> in_flight;
+    std::set<int32_t> ended;
     while (true) {
       while (auto scheduled = scheduler.next()) {
         table.apply(step_from_words(to_words(scheduled->step)), 1 << 8, arrays);
@@ -118,26 +123,33 @@ struct CacheSimulation {
           caches.admit(one.slot, {text.begin(), text.begin() + one.cached});
         }
         ASSERT_NO_FATAL_FAILURE(check_counted(scheduled->step, arrays, table));
+        for (int32_t& id : scheduled->ids)
+          if (id < 0) id = in_flight.back().drawn[static_cast<size_t>(-1 - id)];
         ASSERT_NO_FATAL_FAILURE(caches.run(arrays, table, scheduled->step.entries, scheduled->ids, scheduler.pages()));
         ASSERT_NO_FATAL_FAILURE(check_pages(scheduler.pages(), table));
         if (scheduled->step.entries.empty()) continue;
         ++steps;
-        in_flight.push_back(arrays);
+        Flight& flight = in_flight.emplace_back(Flight{.slots = arrays.draw_slots, .drawn = {}});
+        for (const int32_t slot : flight.slots) flight.drawn.push_back(next_cached_token(caches.text(slot)));
       }
       if (in_flight.empty() && scheduler.finished()) break;
       if (in_flight.empty()) continue;
       std::vector<DrawnToken> tokens;
-      for (const int32_t slot : in_flight.front().draw_slots) {
-        const int32_t sample = table.sequence(slot).sample;
-        Tokens& text = texts[sample];
-        ASSERT_EQ(caches.text(slot), text);
-        text.push_back(next_cached_token(text));
-        const Request& request = requests[static_cast<size_t>(sample)];
-        DrawnToken& token = tokens.emplace_back(DrawnToken{.token = text.back()});
-        if (std::ssize(text) == std::ssize(request.prompt) + request.max_new || ends(text))
-          token.ends = FinishReason::kStop;
-      }
+      const Flight flight = std::move(in_flight.front());
       in_flight.pop_front();
+      for (size_t i = 0; i < flight.slots.size(); ++i) {
+        const int32_t sample = table.sequence(flight.slots[i]).sample;
+        DrawnToken& token = tokens.emplace_back(DrawnToken{.token = flight.drawn[i]});
+        if (ended.contains(sample)) continue;  // it was fed once too often
+        Tokens& text = texts[sample];
+        const Tokens& fed = caches.text(flight.slots[i]);
+        ASSERT_TRUE(fed.size() >= text.size() && std::equal(text.begin(), text.end(), fed.begin()));
+        text.push_back(flight.drawn[i]);
+        const Request& request = requests[static_cast<size_t>(sample)];
+        if (std::ssize(text) < std::ssize(request.prompt) + request.max_new && !ends(text)) continue;
+        token.ends = FinishReason::kStop;
+        ended.insert(sample);
+      }
       scheduler.take(tokens);
     }
     EXPECT_EQ(scheduler.pages().available(), limits.caches.pages);

@@ -64,10 +64,10 @@ struct Simulation {
         ASSERT_EQ(step_from_words(to_words(scheduled->step)), scheduled->step);
         table.apply(scheduled->step, 1 << 12, arrays);
         if (scheduled->step.entries.empty()) continue;
-        ASSERT_NO_FATAL_FAILURE(check(*scheduled, arrays, table));
+        ASSERT_NO_FATAL_FAILURE(check(*scheduled, arrays, table, in_flight.empty() ? nullptr : &in_flight.back()));
         in_flight.push_back(arrays);
         ++steps;
-        ASSERT_LE(static_cast<int64_t>(in_flight.size()), limits.steps_in_flight);
+        ASSERT_LE(std::ssize(in_flight), limits.steps_in_flight + (limits.runs_ahead() ? 1 : 0));
       }
       if (in_flight.empty() && scheduler.finished()) break;
       if (in_flight.empty()) continue;  // nothing to do until requests come
@@ -76,10 +76,17 @@ struct Simulation {
       for (size_t i = 0; i < oldest.draw_slots.size(); ++i) {
         const int64_t sample = oldest.draws[2 * i], place = oldest.draws[2 * i + 1];
         std::vector<int32_t>& text = texts[sample];
+        if (ended.contains(sample)) {  // fed once too often
+          ++dropped;
+          tokens.emplace_back();
+          continue;
+        }
         ASSERT_EQ(place, static_cast<int64_t>(text.size()));
         text.push_back(next_token(sample, place));
         DrawnToken& token = tokens.emplace_back(DrawnToken{.token = text.back()});
-        if (place + 1 == new_tokens || ends_early(sample, place)) token.ends = FinishReason::kStop;
+        if (place + 1 < new_tokens && !ends_early(sample, place)) continue;
+        token.ends = FinishReason::kStop;
+        ended.insert(sample);
       }
       in_flight.pop_front();
       scheduler.take(std::move(tokens));
@@ -90,7 +97,9 @@ struct Simulation {
     EXPECT_EQ(scheduler.pages().available(), limits.caches.pages);
   }
 
-  void check(const ScheduledStep& scheduled, const StepArrays& step, const SequenceTable& table) {
+  // `before`: the step in flight before this one.
+  void check(const ScheduledStep& scheduled, const StepArrays& step, const SequenceTable& table,
+             const StepArrays* before) {
     ASSERT_LE(step.sequences(), limits.max_sequences);
     ASSERT_EQ(static_cast<int64_t>(scheduled.ids.size()), step.tokens);
     int64_t of_prompts = 0;
@@ -116,6 +125,13 @@ struct Simulation {
         if (position < sequence.known) ++of_prompts;
         if (position < sequence.prompt) {
           ASSERT_EQ(id, samples.offsets[sequence.sample] + position);
+        } else if (id < 0) {
+          ASSERT_TRUE(limits.runs_ahead() && before != nullptr);
+          const size_t draw = 2 * static_cast<size_t>(-1 - id);
+          ASSERT_LT(draw, before->draws.size());
+          ASSERT_EQ(before->draws[draw], sequence.sample);
+          ASSERT_EQ(before->draws[draw + 1], position - sequence.prompt);
+          ++ahead;
         } else {
           ASSERT_EQ(id, next_token(sequence.sample, position - sequence.prompt));
         }
@@ -155,7 +171,9 @@ struct Simulation {
   std::map<int64_t, std::vector<int32_t>> texts;
   std::map<int64_t, int64_t> next_position;
   std::map<int64_t, int32_t> state_row;
+  std::set<int64_t> ended;
   int64_t steps = 0, largest = 0, preemptions = 0;
+  int64_t ahead = 0, dropped = 0;  // tokens fed before they came back, and tokens drawn behind an end
 };
 
 ScheduleLimits limits_of(int64_t stages, int64_t slots, int64_t page, int64_t pages, int64_t prompt_tokens) {
@@ -217,7 +235,7 @@ TEST(SchedulerTest, PagesAreTheLimitToo) {
 
 TEST(SchedulerTest, RandomJobs) {
   std::mt19937 random(7);
-  int64_t preemptions = 0;
+  int64_t preemptions = 0, ahead = 0, dropped = 0;
   const auto between = [&](int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
@@ -235,8 +253,12 @@ TEST(SchedulerTest, RandomJobs) {
     simulation.run();
     if (HasFatalFailure()) return;
     preemptions += simulation.preemptions;
+    ahead += simulation.ahead;
+    dropped += simulation.dropped;
   }
   EXPECT_GT(preemptions, 20);
+  EXPECT_GT(ahead, 1000);
+  EXPECT_GT(dropped, 20);
 }
 
 TEST(SchedulerTest, TheYoungestSequenceGivesItsPagesBack) {

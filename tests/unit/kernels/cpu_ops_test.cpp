@@ -27,6 +27,7 @@ using RmsNormTest = CpuOpsFixture;
 using ShortConvTest = CpuOpsFixture;
 using SwigluTest = CpuOpsFixture;
 using GatherRowsTest = CpuOpsFixture;
+using InsertDrawnTest = CpuOpsFixture;
 using ExponentialTest = CpuOpsFixture;
 using TopLogProbsTest = CpuOpsFixture;
 using TargetLogProbsTest = CpuOpsFixture;
@@ -255,6 +256,18 @@ TEST_P(GatherRowsTest, CopiesTheRowsAndRefusesOthers) {
   }
 }
 
+TEST_P(InsertDrawnTest, ReplacesWhatIsNegative) {
+  HostTensor ids(DType::kI32, {5}), drawn(DType::kI32, {3});
+  ids.fill({7, -1, 0, -3, -2});
+  drawn.fill({30, 0, 65535});
+  ops.insert_drawn(ids, drawn);
+  for (const auto& [place, id] : {std::pair{0, 7}, {1, 30}, {2, 0}, {3, 65535}, {4, 0}})
+    EXPECT_EQ(ids.get(static_cast<size_t>(place)), id) << place;
+  ids.set(4, -4);
+  EXPECT_THROW(ops.insert_drawn(ids, drawn), Error);
+  EXPECT_THROW(ops.insert_drawn(ids, HostTensor(DType::kF32, {3})), Error);
+}
+
 TEST_P(TopLogProbsTest, AgreesWithSoftmaxAlsoFarFromZero) {
   const auto x = test::golden_operator("softmax/x"), y = test::golden_operator("softmax/y");
   const int64_t rows = x.dim(0), vocab = x.dim(1);
@@ -331,6 +344,7 @@ TEST_P(RmsNormTest, NoTokensIsFineForEveryRowOperator) {
   ops.rms_norm(x, weight, 1e-5f, x);
   ops.short_conv(x, taps, {}, none.batch, out);
   ops.gather_rows(table, ids, x);
+  ops.insert_drawn(ids, ids);
   ops.top_log_probs(logits, top, out);
   const HostTensor log_probs(DType::kF32, {0});
   ops.target_log_probs(logits, ids, log_probs, ids);
@@ -340,6 +354,7 @@ std::string simd_name(const testing::TestParamInfo<const Simd*>& info) { return 
 INSTANTIATE_TEST_SUITE_P(Simd, ExponentialTest, testing::ValuesIn(available_simd()), simd_name);
 INSTANTIATE_TEST_SUITE_P(Simd, EmbedTest, testing::ValuesIn(available_simd()), simd_name);
 INSTANTIATE_TEST_SUITE_P(Simd, GatherRowsTest, testing::ValuesIn(available_simd()), simd_name);
+INSTANTIATE_TEST_SUITE_P(Simd, InsertDrawnTest, testing::ValuesIn(available_simd()), simd_name);
 INSTANTIATE_TEST_SUITE_P(Simd, RmsNormTest, testing::ValuesIn(available_simd()), simd_name);
 INSTANTIATE_TEST_SUITE_P(Simd, ShortConvTest, testing::ValuesIn(available_simd()), simd_name);
 INSTANTIATE_TEST_SUITE_P(Simd, SwigluTest, testing::ValuesIn(available_simd()), simd_name);

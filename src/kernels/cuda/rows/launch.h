@@ -15,6 +15,8 @@ namespace lfm2 {
 void launch_embed(cudaStream_t stream, const int32_t* ids, int64_t tokens, AnyArray table, int64_t vocab,
                   int64_t hidden, void* out, DType act);
 
+void launch_insert_drawn(cudaStream_t stream, int32_t* ids, int64_t tokens, const int32_t* drawn, int64_t draws);
+
 void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
                         int64_t row_bytes, void* out);
 

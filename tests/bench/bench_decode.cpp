@@ -1,0 +1,348 @@
+// Where the time of a decoding step goes: bench_decode [--length POSITIONS] SEQUENCES... [--json FILE]. Runs the steps
+// of a whole LFM2-8B-A1B in bf16, with random weights and without a host between them, on one GPU. For each number of
+// sequences it prints the time of a step, and for each operator how long all its calls of a step take alone, and how
+// much shorter a step is without them. Run by hand on a machine with a GPU.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/common/cuda_check.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/tensor_memory.h"
+#include "stage/model/memory_plan.h"
+#include "stage/model/stage.h"
+
+namespace {
+
+using namespace lfm2;
+
+constexpr DType kAct = DType::kBf16;
+constexpr int64_t kPage = 256;  // positions
+
+// Calls the operators of another Ops whose names are chosen, and counts the calls. All layers have one routing, which
+// stays as it is where no operator that makes one is chosen.
+class ChosenOps final : public Ops {
+ public:
+  explicit ChosenOps(Ops& ops) : ops_(ops) {}
+  void set_routing(const Routing& routing) { own_ = routing; }
+  // Without a name: all of them. Else only `name`, or all but that one.
+  void choose(std::string name, bool only) {
+    name_ = std::move(name);
+    only_ = only;
+  }
+  std::map<std::string, int64_t> calls;
+
+  void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override {
+    call("embed", [&] { ops_.embed(ids, table, out); });
+  }
+  void insert_drawn(const Tensor& ids, const Tensor& drawn) override {
+    call("insert_drawn", [&] { ops_.insert_drawn(ids, drawn); });
+  }
+  void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override {
+    call("rms_norm", [&] { ops_.rms_norm(x, weight, eps, out); });
+  }
+  void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override {
+    call(fmt::format("matmul n {} k {}", w.dim(0), w.dim(1)), [&] { ops_.matmul(a, w, bias, out, write); });
+  }
+  void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                  const Tensor& out) override {
+    call("short_conv", [&] { ops_.short_conv(bcz, weight, bias, batch, out); });
+  }
+  void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
+                    AttentionShape shape, const Batch& batch) override {
+    call("qk_norm_rope", [&] { ops_.qk_norm_rope(qkv, q_weight, k_weight, eps, rope_theta, shape, batch); });
+  }
+  void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override {
+    call("attention", [&] { ops_.attention(qkv, shape, batch, out); });
+  }
+  void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
+                          const KeyValueCache& cache) override {
+    call("append_keys_values", [&] { ops_.append_keys_values(qkv, shape, batch, cache); });
+  }
+  void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
+                        const Tensor& out) override {
+    call("cached_attention", [&] { ops_.cached_attention(qkv, shape, batch, cache, out); });
+  }
+  void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                         const ConvCache& cache, const Tensor& out) override {
+    call("cached_short_conv", [&] { ops_.cached_short_conv(bcz, weight, bias, batch, cache, out); });
+  }
+  void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override {
+    call("matmul_swiglu", [&] { ops_.matmul_swiglu(a, w, out); });
+  }
+  void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) override {
+    call("route", [&] { ops_.route(logits, bias, rule, routing); });
+  }
+  void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
+                  RouterRule rule, const Tensor& normed, const Routing& routing) override {
+    given_ = routing;
+    call("norm_route", [&] { ops_.norm_route(x, norm_weight, eps, gate, bias, rule, normed, own_); });
+  }
+  void group_by_expert(const Routing&) override {
+    call("group_by_expert", [&] { ops_.group_by_expert(own_); });
+  }
+  void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) override {
+    const Tensor& own = rows.data == given_.sources.data ? own_.sources : rows;
+    call("gather_rows", [&] { ops_.gather_rows(x, own, out); });
+  }
+  void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor&, const Tensor& out) override {
+    call("grouped_matmul", [&] { ops_.grouped_matmul(a, w, own_.expert_offsets, out); });
+  }
+  void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor&, const Tensor& out) override {
+    call("grouped_swiglu", [&] { ops_.grouped_swiglu(a, w, own_.expert_offsets, out); });
+  }
+  void combine_experts(const Tensor& y, const Routing&, const Tensor& residual) override {
+    call("combine_experts", [&] { ops_.combine_experts(y, own_, residual); });
+  }
+  void combine_experts_norm(const Tensor& y, const Routing&, const Tensor& residual, const Tensor& norm_weight,
+                            float eps, const Tensor& normed) override {
+    call("combine_experts_norm", [&] { ops_.combine_experts_norm(y, own_, residual, norm_weight, eps, normed); });
+  }
+  void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override {
+    call("top_log_probs", [&] { ops_.top_log_probs(logits, ids, log_probs); });
+  }
+  void target_log_probs(const Tensor& logits, const Tensor& targets, const Tensor& log_probs,
+                        const Tensor& likeliest) override {
+    call("target_log_probs", [&] { ops_.target_log_probs(logits, targets, log_probs, likeliest); });
+  }
+  void count_tokens(const Tensor& ids, const Tensor& keepers, const Batch& batch, const Tensor& counts) override {
+    call("count_tokens", [&] { ops_.count_tokens(ids, keepers, batch, counts); });
+  }
+  void adjust_logits(const Tensor& logits, const Tensor& draws, const Tensor& rules, const Tensor& slots,
+                     const Adjustments& adjustments, const Tensor& out) override {
+    call("adjust_logits", [&] { ops_.adjust_logits(logits, draws, rules, slots, adjustments, out); });
+  }
+  void sample(const Tensor& logits, const Tensor& adjusted, const Tensor& draws, const Tensor& rules, const Tensor& ids,
+              const Tensor& log_probs) override {
+    call("sample", [&] { ops_.sample(logits, adjusted, draws, rules, ids, log_probs); });
+  }
+
+ private:
+  template <class F>
+  void call(const std::string& name, F f) {
+    ++calls[name];
+    if (name_.empty() || (name == name_) == only_) f();
+  }
+  Ops& ops_;
+  Routing own_, given_;
+  std::string name_;
+  bool only_ = false;
+};
+
+// Small random weights of any shape.
+class RandomWeights final : public WeightSource {
+ public:
+  explicit RandomWeights(Backend& backend) : backend_(backend), memory_(backend) {
+    std::mt19937 generator(1);
+    std::normal_distribution<float> normal(0, 0.02f);
+    std::vector<float> noise(size_t{1} << 22);
+    for (float& x : noise) x = normal(generator);
+    noise_ = memory_.allocate(kAct, {static_cast<int64_t>(noise.size())});
+    backend.upload(noise_, 0, DType::kF32, noise.data(), noise_.numel());
+  }
+  Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims, Rows) override {
+    const bool bias = names.front().ends_with("expert_bias");
+    const Tensor tensor = memory_.allocate(bias ? DType::kF32 : kAct, dims);
+    if (bias) {
+      const std::vector<float> none(static_cast<size_t>(tensor.numel()));
+      backend_.upload(tensor, 0, DType::kF32, none.data(), tensor.numel());
+      return tensor;
+    }
+    for (size_t first = 0; first < tensor.bytes(); first += noise_.bytes())
+      backend_.copy(backend_.compute(), tensor.data + first, noise_.data,
+                    std::min(noise_.bytes(), tensor.bytes() - first));
+    return tensor;
+  }
+
+ private:
+  Backend& backend_;
+  TensorMemory memory_;
+  Tensor noise_;
+};
+
+class Bench {
+ public:
+  explicit Bench(Backend& backend)
+      : backend_(backend),
+        stream_(dynamic_cast<CudaStream&>(backend.compute()).native()),
+        config_(parse_model_config(builtin_model_config("lfm2-8b-a1b"), "lfm2-8b-a1b")),
+        weights_(backend),
+        stage_(weights_, config_, {0, config_.layers}),
+        ops_(backend.ops()) {
+    CUDA_CHECK(cudaEventCreate(&start_));
+    CUDA_CHECK(cudaEventCreate(&end_));
+  }
+  ~Bench() {
+    static_cast<void>(cudaEventDestroy(start_));
+    static_cast<void>(cudaEventDestroy(end_));
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+  void write_json(const char* path) { json_.open(path, std::ios::app); }
+
+  // One step of `sequences` sequences, each with `length` positions behind it.
+  void run(int64_t sequences, int64_t length) {
+    Step step(*this, sequences, length);
+    ops_.choose("", false);
+    ops_.calls.clear();
+    step.compute();  // so that what operators read is there, whichever are left out later
+    const auto calls = ops_.calls;
+    const double whole = step.seconds();
+    std::printf("%lld sequences of %lld: %.1f us a step, %.0f tokens/s\n", static_cast<long long>(sequences),
+                static_cast<long long>(length), whole * 1e6, static_cast<double>(sequences) / whole);
+    note("step", sequences, length, whole, 0);
+    for (const auto& [name, count] : calls) {
+      ops_.choose(name, true);
+      const double alone = step.seconds();
+      ops_.choose(name, false);
+      const double without = step.seconds();
+      std::printf("  %-26s %3lld calls %9.1f us alone, %7.2f each; %9.1f us of the step\n", name.c_str(),
+                  static_cast<long long>(count), alone * 1e6, alone * 1e6 / static_cast<double>(count),
+                  (whole - without) * 1e6);
+      note(name, sequences, length, alone, whole - without);
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  struct Step {
+    Step(Bench& owner, int64_t sequences, int64_t length)
+        : bench(owner),
+          memory(owner.backend_),
+          caches(owner.backend_, owner.config_, {0, owner.config_.layers}, kAct,
+                 {.slots = sequences, .pages = sequences * (length / kPage + 1), .page = kPage}) {
+      const int64_t pages = length / kPage + 1;
+      std::vector<int32_t> each, positions, offsets = {0}, table, states, draws;
+      for (int32_t s = 0; s < static_cast<int32_t>(sequences); ++s) {
+        each.push_back(s);
+        positions.push_back(static_cast<int32_t>(length));
+        offsets.push_back(s + 1);
+        for (int64_t p = 0; p < pages; ++p) table.push_back(static_cast<int32_t>(s * pages + p));
+        states.insert(states.end(), {2 * s, 2 * s + 1});
+        draws.insert(draws.end(), {s, 0});
+      }
+      ids = integers(each, {sequences});
+      batch = {.positions = integers(positions, {sequences}),
+               .offsets = integers(offsets, {sequences + 1}),
+               .tokens = sequences,
+               .sequences = sequences,
+               .max_length = (length / 1024 + 1) * 1024,
+               .singles = sequences,
+               .sequence_of = integers(each, {sequences}),
+               .page_table = integers(table, {sequences, pages}),
+               .states = integers(states, {sequences, 2})};
+      draw_rows = integers(each, {sequences});
+      draw_places = integers(draws, {sequences, 2});
+      std::vector<int32_t> words(static_cast<size_t>(sequences * kRuleWords));
+      const SamplingRule rule;
+      for (int64_t row = 0; row < sequences; ++row) std::memcpy(words.data() + row * kRuleWords, &rule, sizeof rule);
+      rules = integers(words, {sequences, kRuleWords});
+      residual = memory.allocate(kAct, {sequences, bench.config_.hidden});
+      logits = memory.allocate(DType::kF32, {std::min(sequences, kHeadRows), bench.config_.vocab});
+      drawn = memory.allocate(DType::kI32, {sequences});
+      log_probs = memory.allocate(DType::kF32, {sequences});
+      const StageMemory cost = stage_memory(bench.config_, {0, bench.config_.layers}, kAct, kAct, sequences, sequences);
+      scratch = Scratch(bench.backend_.allocate(cost.scratch_bytes));
+      const int64_t top_k = bench.config_.router().top_k, experts = bench.config_.experts;
+      bench.ops_.set_routing({.ids = memory.allocate(DType::kI32, {sequences, top_k}),
+                              .weights = memory.allocate(DType::kF32, {sequences, top_k}),
+                              .sources = memory.allocate(DType::kI32, {sequences * top_k}),
+                              .rows = memory.allocate(DType::kI32, {sequences, top_k}),
+                              .expert_offsets = memory.allocate(DType::kI32, {experts + 1})});
+    }
+    Tensor integers(const std::vector<int32_t>& values, std::initializer_list<int64_t> dims) {
+      const Tensor tensor = memory.allocate(DType::kI32, dims);
+      bench.backend_.upload(tensor, 0, DType::kI32, values.data(), tensor.numel());
+      return tensor;
+    }
+    void enqueue() {
+      Ops& ops = bench.ops_;
+      ops.insert_drawn(ids, drawn);
+      bench.stage_.embed(ops, ids, residual);
+      bench.stage_.forward(ops, residual, batch, scratch, nullptr, &caches);
+      for (int64_t first = 0; first < batch.tokens; first += kHeadRows) {
+        const int64_t count = std::min(kHeadRows, batch.tokens - first);
+        const Tensor own = logits.rows(0, count);
+        bench.stage_.head(ops, residual, draw_rows.rows(first, count), scratch, own);
+        ops.sample(own, {}, draw_places.rows(first, count), rules.rows(first, count), drawn.rows(first, count),
+                   log_probs.rows(first, count));
+      }
+    }
+    void compute() {
+      bench.backend_.compute().submit([this] { enqueue(); });
+      bench.backend_.compute().drain();
+    }
+    // The median of several steps, replayed from a recording one behind the other.
+    double seconds() {
+      compute();
+      const auto recording = bench.backend_.record([this] { enqueue(); });
+      constexpr int kRuns = 7, kSteps = 3;
+      std::vector<double> times;
+      for (int run = -1; run < kRuns; ++run) {  // the first one warms up
+        bench.backend_.compute().submit([&] {
+          CUDA_CHECK(cudaEventRecord(bench.start_, bench.stream_));
+          for (int i = 0; i < kSteps; ++i) recording->replay();
+          CUDA_CHECK(cudaEventRecord(bench.end_, bench.stream_));
+        });
+        CUDA_CHECK(cudaEventSynchronize(bench.end_));
+        float milliseconds = 0;
+        CUDA_CHECK(cudaEventElapsedTime(&milliseconds, bench.start_, bench.end_));
+        if (run >= 0) times.push_back(static_cast<double>(milliseconds) * 1e-3 / kSteps);
+      }
+      std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
+      return times[kRuns / 2];
+    }
+
+    Bench& bench;
+    TensorMemory memory;
+    Caches caches;
+    Tensor ids, draw_rows, draw_places, rules, residual, logits, drawn, log_probs;
+    Batch batch;
+    Scratch scratch;
+  };
+
+  void note(const std::string& what, int64_t sequences, int64_t length, double alone, double share) {
+    if (!json_.is_open()) return;
+    json_ << fmt::format("{{\"bench\": \"{} {} x {}\", \"seconds\": {:.9f}", what, sequences, length, alone);
+    if (share != 0) json_ << fmt::format(", \"of_step\": {:.9f}", share);
+    json_ << "}\n";
+  }
+
+  Backend& backend_;
+  cudaStream_t stream_;
+  const ModelConfig config_;
+  RandomWeights weights_;
+  Stage stage_;
+  ChosenOps ops_;
+  cudaEvent_t start_ = nullptr, end_ = nullptr;
+  std::ofstream json_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (cuda_device_count() == 0) {
+    std::puts("no GPU");
+    return 77;
+  }
+  const auto backend = make_cuda_backend(0);
+  std::printf("%s\n", backend->description().c_str());
+  Bench bench(*backend);
+  int64_t length = 64;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--length" && i + 1 < argc)
+      length = std::stoll(argv[++i]);
+    else if (argument == "--json" && i + 1 < argc)
+      bench.write_json(argv[++i]);
+    else
+      bench.run(std::stoll(argument), length);
+  }
+  return 0;
+}
