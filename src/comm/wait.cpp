@@ -1,14 +1,17 @@
-// Polls without pause at first, then with short sleeps.
+// Polls without pause at first, then with sleeps that grow with the time waited.
 #include "comm/wait.h"
 
 #include <sched.h>
 
+#include <algorithm>
 #include <thread>
 
 namespace lfm2 {
 
 namespace {
-constexpr auto kNap = std::chrono::microseconds(50);
+// A long wait ends late by a small share of itself, and the threads that it waits for keep their processors meanwhile.
+constexpr std::chrono::duration<double> kShortestNap{50e-6}, kLongestNap{2e-3};
+constexpr double kNapShare = 1.0 / 64;
 }  // namespace
 
 double Wait::until(const std::function<bool()>& done, const Place& place) const {
@@ -30,7 +33,7 @@ double Wait::until(const std::function<bool()>& done, const Place& place) const 
     if (waited < eager_)
       sched_yield();
     else
-      std::this_thread::sleep_for(kNap);
+      std::this_thread::sleep_for(std::clamp(waited * kNapShare, kShortestNap, kLongestNap));
   }
 }
 

@@ -1,14 +1,42 @@
-// Workers sleep until a task opens, take items from a shared counter, and leave. The caller then closes the task and
+// Workers wait until a task opens, take items from a shared counter, and leave. The caller then closes the task and
 // waits for the workers that are still inside.
 #include "kernels/thread_pool.h"
 
+#include <chrono>
 #include <utility>
 
 #include "kernels/error.h"
 
 namespace lfm2 {
 
-ThreadPool::ThreadPool(int threads) {
+namespace {
+
+// Longer than the work of one thread between the operators of a layer, and shorter than a time slice.
+constexpr auto kEagerTime = std::chrono::microseconds(200);
+constexpr int kLooks = 64;  // between two looks at the clock
+
+void pause_processor() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+// Returns when there() is true, or after a while.
+template <class F>
+void ThreadPool::look_for(F&& there) const {
+  if (!eager_) return;
+  for (const auto end = std::chrono::steady_clock::now() + kEagerTime; std::chrono::steady_clock::now() < end;)
+    for (int look = 0; look < kLooks; ++look) {
+      if (there()) return;
+      pause_processor();
+    }
+}
+
+ThreadPool::ThreadPool(int threads, bool eager) : eager_(eager) {
   expect(threads >= 1, "ThreadPool: at least one thread");
   for (size_t worker = 1; worker < static_cast<size_t>(threads); ++worker)
     workers_.emplace_back([this, worker] { worker_loop(worker); });
@@ -45,6 +73,11 @@ void ThreadPool::run(size_t count, Task task) {
   // All items are taken. A worker that wakes only now finds the task closed, so nobody waits for it.
   std::unique_lock lock(mutex_);
   task_ = Task{};
+  if (active_ > 0) {
+    lock.unlock();
+    look_for([this] { return active_.load(std::memory_order_relaxed) == 0; });
+    lock.lock();
+  }
   work_left_.wait(lock, [this] { return active_ == 0; });
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
@@ -53,6 +86,12 @@ void ThreadPool::worker_loop(size_t worker) {
   size_t seen = 0;
   std::unique_lock lock(mutex_);
   while (true) {
+    if (task_.call == nullptr) seen = generation_;  // that one is closed
+    if (!stopping_ && generation_ == seen) {
+      lock.unlock();
+      look_for([&] { return generation_.load(std::memory_order_relaxed) != seen; });
+      lock.lock();
+    }
     work_ready_.wait(lock, [&] { return stopping_ || (task_.call != nullptr && generation_ != seen); });
     if (stopping_) return;
     seen = generation_;

@@ -15,7 +15,9 @@ namespace lfm2 {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);
+  // `eager`: every thread has a processor of its own, so that it may look for work, or for the end of it, for a while
+  // before it sleeps. Waking a thread takes longer than many an operator on a single row.
+  explicit ThreadPool(int threads, bool eager = false);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -43,18 +45,22 @@ class ThreadPool {
   };
 
   void run(size_t count, Task task);
+  template <class F>
+  void look_for(F&& there) const;
   void worker_loop(size_t worker);
   void take_items(size_t count, Task task, size_t worker);
 
   std::mutex mutex_;
   std::condition_variable work_ready_, work_left_;
-  Task task_;                    // workers may join while task_.call is set
-  size_t count_ = 0;             // number of items of task_
-  size_t generation_ = 0;        // number of task_; a worker joins each task at most once
-  size_t active_ = 0;            // workers inside task_
-  std::exception_ptr error_;     // the first error of task_
-  bool stopping_ = false;        // all from mutex_ to here is guarded by it
-  std::atomic<size_t> next_{0};  // the first item that nobody has taken
+  Task task_;                 // workers may join while task_.call is set
+  size_t count_ = 0;          // number of items of task_
+  std::exception_ptr error_;  // the first error of task_
+  // These two are written under the mutex, and may be looked at without it.
+  std::atomic<size_t> generation_{0};  // number of task_; a worker joins each task at most once
+  std::atomic<size_t> active_{0};      // workers inside task_
+  bool stopping_ = false;              // all from mutex_ to here is guarded by it
+  std::atomic<size_t> next_{0};        // the first item that nobody has taken
+  const bool eager_;
   std::vector<std::thread> workers_;
 };
 

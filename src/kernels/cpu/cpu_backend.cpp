@@ -42,8 +42,8 @@ class CpuLoader final : public Loader {
 
 }  // namespace
 
-CpuBackend::CpuBackend(int threads, std::string_view simd)
-    : simd_(find_simd(simd)), pool_(threads), ops_(pool_, simd_) {}
+CpuBackend::CpuBackend(int threads, std::string_view simd, bool eager)
+    : simd_(find_simd(simd)), pool_(threads, eager), ops_(pool_, simd_) {}
 
 std::string CpuBackend::description() const {
   return fmt::format("CPU, {} thread{}, {}", pool_.threads(), pool_.threads() == 1 ? "" : "s", simd_.name);

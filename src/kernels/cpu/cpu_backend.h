@@ -18,7 +18,8 @@ class CpuBackend final : public Backend {
  public:
   // `simd` names a set of instructions; "auto" takes the best one of this processor. Error(kUnavailable) where the
   // processor lacks it.
-  explicit CpuBackend(int threads, std::string_view simd = "auto");
+  // `eager`: see ThreadPool.
+  explicit CpuBackend(int threads, std::string_view simd = "auto", bool eager = false);
 
   std::string description() const override;
   Buffer allocate(size_t bytes) override;

@@ -88,9 +88,10 @@ const std::byte* CpuOps::pack_rows(const Tensor& a) {
 }
 
 // Multiplies one block of rows with the columns [first_column, end_column). `w_tile` and `sums` are the thread's own
-// memory for a tile of w and for the sums [tiles of columns, rows in whole tiles, tile_columns].
+// memory for a tile of w and for the sums [tiles of columns, rows in whole tiles, tile_columns]. The thread will
+// probably read the rows of w from `next_w` on next.
 void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64_t first_column, int64_t end_column,
-                            std::byte* w_tile, float* sums) const {
+                            std::byte* w_tile, float* sums, const std::byte* next_w) const {
   const MatmulKernel& kernel = *simd_.matmul;
   const auto tile_rows = static_cast<int64_t>(kernel.tile_rows),
              tile_columns = static_cast<int64_t>(kernel.tile_columns);
@@ -118,7 +119,7 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
   };
   const bool straight = kernel.multiply_few != nullptr && block_tiles <= kFewTiles && k > 0;
   for (int64_t tile = 0; straight && tile < column_tiles; ++tile) {
-    const int64_t next = tile + 1 < column_tiles ? tile + 1 : tile;
+    const std::byte* next = tile + 1 < column_tiles ? w.rows(column_of(tile + 1), 1).data : next_w;
     for (int64_t row_tile = 0; row_tile < block_tiles; ++row_tile) {
       const int64_t row = row_tile * tile_rows;
       kernel.multiply_few(
@@ -126,7 +127,7 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
            .a_stride = static_cast<size_t>(tiles) * a_bytes,
            .a_rows = view_of(product.a, block.first_row + row, std::min(tile_rows, block.rows - row), 0, k),
            .w = view_of(w, column_of(tile), width_of(tile), 0, k),
-           .next_w = w.rows(column_of(next), 1).data,
+           .next_w = next,
            .sums = sums + tile * tile_sums + row * tile_columns});
     }
   }
@@ -179,11 +180,16 @@ void CpuOps::multiply_blocks(Product product) {
   const size_t sums_bytes = static_cast<size_t>(max_tiles) * kernel.tile_rows *
                             static_cast<size_t>(round_up(group_columns, tile_columns)) * sizeof(float);
   auto* scratch = scratch_.reserve<std::byte>(pool_.threads() * (w_bytes + sums_bytes));
-  pool_.parallel_for(static_cast<size_t>(blocks * groups), [&](size_t item, size_t worker) {
-    const int64_t first_column = static_cast<int64_t>(item) % groups * group_columns;
+  const auto items = static_cast<size_t>(blocks * groups);
+  const auto block_of = [&](size_t item) -> const RowBlock& { return row_blocks_[item / static_cast<size_t>(groups)]; };
+  const auto column_of = [&](size_t item) { return static_cast<int64_t>(item) % groups * group_columns; };
+  pool_.parallel_for(items, [&](size_t item, size_t worker) {
     std::byte* w_tile = scratch + worker * (w_bytes + sums_bytes);
-    multiply_group(product, row_blocks_[item / static_cast<size_t>(groups)], first_column,
-                   std::min(n, first_column + group_columns), w_tile, reinterpret_cast<float*>(w_tile + w_bytes));
+    // Where all threads take items at the same pace, this one takes that one next.
+    const size_t next = item + pool_.threads() < items ? item + pool_.threads() : item;
+    multiply_group(product, block_of(item), column_of(item), std::min(n, column_of(item) + group_columns), w_tile,
+                   reinterpret_cast<float*>(w_tile + w_bytes),
+                   product.w.at(block_of(next).matrix).rows(column_of(next), 1).data);
   });
 }
 

@@ -15,19 +15,7 @@
 namespace lfm2 {
 namespace {
 
-// ---------------------------------------------------------------------------------------------------- matrix product
-
-constexpr size_t kTileVecs = 2, kTileColumns = kTileVecs * kWidth;
-// The length of a packed row of a, chosen so that the rows of a tile do not share cache sets.
-constexpr size_t kPackedStride = kMatmulBlockK + 16;
-
-size_t packed_a_bytes(DType) { return kTileRows * kPackedStride * sizeof(float); }
-size_t packed_w_bytes(DType) { return kMatmulBlockK * kTileColumns * sizeof(float); }
-
-// The number of rows that the kernel for `rows` rows computes.
-constexpr size_t kernel_rows(size_t rows) {
-  return rows > 8 ? kTileRows : rows > 4 ? (kTileRows < 8 ? kTileRows : 8) : rows > 2 ? 4 : rows;
-}
+using IntVec = int __attribute__((vector_size(sizeof(Vec))));
 
 // Calls f(T{}) with the stored type T.
 template <class F>
@@ -52,121 +40,13 @@ Vec load_some(const T* x, size_t count) {
   return load(copy);
 }
 
-// Packs rows of a as fp32: [rows, kPackedStride].
-void pack_a(const RowsView& a, std::byte* packed) {
-  with_type(a.type, [&](auto type) {
-    using T = decltype(type);
-    auto* target = reinterpret_cast<float*>(packed);
-    for (size_t r = 0; r < kernel_rows(a.rows); ++r, target += kPackedStride) {
-      const T* row = static_cast<const T*>(a.data) + r * a.stride;
-      size_t i = 0;
-      if (r < a.rows) {
-        for (; i + kWidth <= a.k; i += kWidth) store(target + i, load(row + i));
-        if (i < a.k) store(target + i, load_some(row + i, a.k - i));
-      } else {
-        for (; i < a.k; i += kWidth) store(target + i, zero());
-      }
-    }
-  });
-}
+}  // namespace
+}  // namespace lfm2
 
-// Packs rows of w as fp32, transposed: [k, kTileColumns].
-void pack_w(const RowsView& w, std::byte* packed) {
-  with_type(w.type, [&](auto type) {
-    using T = decltype(type);
-    for (size_t c = 0; c < kTileColumns; c += kWidth) {
-      auto* target = reinterpret_cast<float*>(packed) + c;
-      const T* first = static_cast<const T*>(w.data) + c * w.stride;
-      const size_t columns = w.rows <= c ? 0 : (w.rows - c < kWidth ? w.rows - c : kWidth);
-      for (size_t i = 0; i < w.k; i += kWidth) {
-        const size_t count = w.k - i < kWidth ? w.k - i : kWidth;
-        Vec block[kWidth];
-        if (columns == kWidth && count == kWidth) {
-          for (size_t j = 0; j < kWidth; ++j) block[j] = load(first + j * w.stride + i);
-        } else {
-          for (size_t j = 0; j < kWidth; ++j)
-            block[j] = j < columns ? load_some(first + j * w.stride + i, count) : zero();
-        }
-        transpose(block);
-        for (size_t j = 0; j < count; ++j) store(target + (i + j) * kTileColumns, block[j]);
-      }
-    }
-  });
-}
+#include "kernels/cpu/simd_matmul.h"
 
-template <size_t rows>
-void multiply_tile(const float* a, const float* w, size_t k, float* sums, bool first) {
-  Vec tile[rows][kTileVecs];
-#pragma GCC unroll 16
-  for (size_t r = 0; r < rows; ++r)
-    for (size_t v = 0; v < kTileVecs; ++v) tile[r][v] = zero();
-  for (size_t i = 0; i < k; ++i, w += kTileColumns) {
-    Vec columns[kTileVecs];
-    for (size_t v = 0; v < kTileVecs; ++v) columns[v] = load(w + v * kWidth);
-#pragma GCC unroll 16
-    for (size_t r = 0; r < rows; ++r) {
-      const Vec x = broadcast(a[r * kPackedStride + i]);
-      for (size_t v = 0; v < kTileVecs; ++v) tile[r][v] = fma(x, columns[v], tile[r][v]);
-    }
-  }
-#pragma GCC unroll 16
-  for (size_t r = 0; r < rows; ++r)
-    for (size_t v = 0; v < kTileVecs; ++v) {
-      float* sum = sums + r * kTileColumns + v * kWidth;
-      store(sum, first ? tile[r][v] : load(sum) + tile[r][v]);
-    }
-}
-
-// Prefetches part number `part` of `parts` of the lines.
-inline __attribute__((always_inline)) void fetch_part(const Fetch& fetch, size_t part, size_t parts) {
-  for (size_t r = part; r < fetch.rows; r += parts) {
-    const std::byte* row = fetch.from + r * fetch.stride;
-    for (size_t byte = 0; byte < fetch.row_bytes; byte += 64) {
-      if (fetch.to_write)
-        __builtin_prefetch(row + byte, 1, 2);
-      else
-        __builtin_prefetch(row + byte, 0, 2);
-    }
-  }
-}
-
-void multiply(const PackedProduct& p) {
-  const auto* a = reinterpret_cast<const float*>(p.a);
-  const auto* w = reinterpret_cast<const float*>(p.w);
-  float* sums = p.sums;
-  const size_t tiles = (p.rows + kTileRows - 1) / kTileRows;
-  for (size_t tile = 0; tile < tiles; ++tile, a += kTileRows * kPackedStride, sums += kTileRows * kTileColumns) {
-    fetch_part(p.next_w, tile, tiles);
-    fetch_part(p.out, tile, tiles);
-    const size_t left = p.rows - tile * kTileRows, rows = kernel_rows(left < kTileRows ? left : kTileRows);
-    switch (rows) {
-      case 1:
-        multiply_tile<1>(a, w, p.k, sums, p.first);
-        break;
-      case 2:
-        multiply_tile<2>(a, w, p.k, sums, p.first);
-        break;
-      case 4:
-        multiply_tile<4>(a, w, p.k, sums, p.first);
-        break;
-      case 8:
-        multiply_tile<(kTileRows < 8 ? kTileRows : 8)>(a, w, p.k, sums, p.first);
-        break;
-      case kTileRows:
-        multiply_tile<kTileRows>(a, w, p.k, sums, p.first);
-        break;
-    }
-  }
-}
-
-[[maybe_unused]] constinit const MatmulKernel kMatmul{.tile_rows = kTileRows,
-                                                      .tile_columns = kTileColumns,
-                                                      .block_k = kMatmulBlockK,
-                                                      .a_bytes = packed_a_bytes,
-                                                      .w_bytes = packed_w_bytes,
-                                                      .pack_a = pack_a,
-                                                      .pack_w = pack_w,
-                                                      .multiply = multiply};
+namespace lfm2 {
+namespace {
 
 // ------------------------------------------------------------------------------------------------------ dot products
 
@@ -268,8 +148,6 @@ void mix(const Mixture& mixture) {
 // ------------------------------------------------------------------------------------------------------- exponentials
 
 constexpr float kExp3 = 0x1.5554a4p-3f, kExp4 = 0x1.555688p-5f, kExp5 = 0x1.122fc2p-7f, kExp6 = 0x1.6b6e18p-10f;
-
-using IntVec = int __attribute__((vector_size(sizeof(Vec))));
 
 // exp(x) = 2^n e^r, where n is the integer nearest to x / ln 2, so |r| <= ln 2 / 2, and e^r is a polynomial of degree 6
 // (minimax in relative error). A NaN stays a NaN in every step.

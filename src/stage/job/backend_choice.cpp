@@ -19,8 +19,9 @@ Machine cpu_machine(const Options& options, const MpiWorld& world) {
     throw Error(
         ExitCode::kUnavailable,
         "--transport nccl: the ranks compute on the CPU, NCCL needs a GPU each: expected --transport mpi or auto");
-  const int threads = options.threads > 0 ? options.threads : world.fair_share_of_processors();
-  return {.backend = std::make_unique<CpuBackend>(threads, options.simd), .sharing = world.local_size()};
+  const int share = world.fair_share_of_processors(), threads = options.threads > 0 ? options.threads : share;
+  return {.backend = std::make_unique<CpuBackend>(threads, options.simd, threads <= share),
+          .sharing = world.local_size()};
 }
 
 #if LFM2_HAS_CUDA

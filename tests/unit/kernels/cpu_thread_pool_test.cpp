@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 #include "kernels/thread_pool.h"
 
@@ -11,8 +12,8 @@ namespace lfm2 {
 namespace {
 
 TEST(ThreadPoolTest, EveryItemRunsOnceWhateverTheCounts) {
-  for (const int threads : {1, 2, 3, 5}) {
-    ThreadPool pool(threads);
+  for (const auto& [threads, eager] : {std::pair(1, true), {2, true}, {2, false}, {3, false}, {5, true}}) {
+    ThreadPool pool(threads, eager);
     EXPECT_EQ(pool.threads(), static_cast<size_t>(threads));
     for (const size_t count : {size_t{0}, size_t{1}, size_t{2}, size_t{7}, size_t{1000}}) {
       std::vector<std::atomic<int>> runs(count);
@@ -26,11 +27,13 @@ TEST(ThreadPoolTest, EveryItemRunsOnceWhateverTheCounts) {
 }
 
 TEST(ThreadPoolTest, ResultsAreVisibleAfterManyShortCalls) {
-  ThreadPool pool(3);
-  std::vector<size_t> sums(4);
-  for (size_t round = 1; round <= 2000; ++round) {
-    pool.parallel_for(sums.size(), [&](size_t item, size_t) { sums[item] += round; });
-    for (const size_t sum : sums) ASSERT_EQ(sum, round * (round + 1) / 2);
+  for (const bool eager : {false, true}) {
+    ThreadPool pool(3, eager);
+    std::vector<size_t> sums(4);
+    for (size_t round = 1; round <= 2000; ++round) {
+      pool.parallel_for(sums.size(), [&](size_t item, size_t) { sums[item] += round; });
+      for (const size_t sum : sums) ASSERT_EQ(sum, round * (round + 1) / 2);
+    }
   }
 }
 
@@ -52,7 +55,7 @@ TEST(ThreadPoolTest, ItemsRunAtTheSameTimeWithDifferentWorkers) {
 
 TEST(ThreadPoolTest, AnExceptionReachesTheCallerAndThePoolGoesOn) {
   for (const int threads : {1, 3}) {
-    ThreadPool pool(threads);
+    ThreadPool pool(threads, threads > 1);
     for (int round = 0; round < 50; ++round) {
       EXPECT_THROW(pool.parallel_for(100,
                                      [](size_t item, size_t) {
