@@ -35,6 +35,7 @@ std::vector<const Simd*> available_simd() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq")) {
     if (amx_supported()) tables.push_back(&kSimdAmx);
+    if (__builtin_cpu_supports("avx512bf16")) tables.push_back(&kSimdAvx512Bf16);
     tables.push_back(&kSimdAvx512);
   }
   // Every processor with AVX2 and FMA also converts fp16 (F16C).

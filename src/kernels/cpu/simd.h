@@ -6,7 +6,8 @@
 //   - dot products: within a block of kBlockK elements, lane l of 16 sums x[i] y[i] over i ≡ l (mod 16), in order, by
 //     fused multiply-add; the lanes are folded 16 → 8 → 4 → 2 → 1 (lane i with lane i + half); the sums of the blocks
 //     are added in order.
-// Tables with fused multiply-add (all but "portable" on old x86) give the same bits, except "amx" in matrix products.
+// Tables with fused multiply-add (all but "portable" on old x86) give the same bits, except "amx" in matrix products,
+// and "avx512bf16" in those of bf16 by bf16.
 #pragma once
 
 #include <cstddef>
@@ -113,7 +114,8 @@ struct Simd {
   }
 };
 
-extern const Simd kSimdAmx, kSimdAvx512, kSimdAvx2, kSimdPortable;  // all but the last on x86-64 only
+extern const Simd kSimdAmx, kSimdAvx512Bf16, kSimdAvx512, kSimdAvx2;  // on x86-64 only
+extern const Simd kSimdPortable;
 // The matrix product of kSimdAmx, which otherwise has the functions of kSimdAvx512.
 extern const MatmulKernel kMatmulAmx;
 

@@ -295,7 +295,7 @@ TEST(MatmulTest, InfinityAndNanStayInTheirRow) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(MatmulTest, EverySimd, testing::Values("amx", "avx512", "avx2", "portable"),
+INSTANTIATE_TEST_SUITE_P(MatmulTest, EverySimd, testing::Values("amx", "avx512bf16", "avx512", "avx2", "portable"),
                          [](const auto& variant) { return std::string(variant.param); });
 
 }  // namespace
