@@ -33,8 +33,8 @@ TEST(LiveRequestsTest, ComeInOrderAndTheirTokensGoBack) {
   EXPECT_EQ(live.running(), 2);
   live.begun(first, 0);
   live.begun(first + 1, 1);
-  live.drawn({{first + 1, {.token = 7, .log_prob = -1}},
-              {first, {.token = 8, .log_prob = -2, .ends = FinishReason::kStop}}});
+  live.drawn(
+      {{first + 1, {.token = 7, .log_prob = -1}}, {first, {.token = 8, .log_prob = -2, .ends = FinishReason::kStop}}});
   const std::vector<Drawn> drawn = live.wait_for_tokens(milliseconds(0));
   ASSERT_EQ(drawn.size(), 2u);
   EXPECT_EQ(drawn[0].sample, first + 1);
