@@ -10,7 +10,7 @@ namespace lfm2 {
 
 namespace {
 // A long wait ends late by a small share of itself, and the threads that it waits for keep their processors meanwhile.
-constexpr std::chrono::duration<double> kShortestNap{50e-6}, kLongestNap{2e-3};
+constexpr std::chrono::duration<double> kMinNap{50e-6}, kMaxNap{2e-3};
 constexpr double kNapShare = 1.0 / 64;
 }  // namespace
 
@@ -33,7 +33,7 @@ double Wait::until(const std::function<bool()>& done, const Place& place) const 
     if (waited < eager_)
       sched_yield();
     else
-      std::this_thread::sleep_for(std::clamp(waited * kNapShare, kShortestNap, kLongestNap));
+      std::this_thread::sleep_for(std::clamp(waited * kNapShare, kMinNap, kMaxNap));
   }
 }
 

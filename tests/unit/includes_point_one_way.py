@@ -12,7 +12,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 KERNELS = ["kernels"]
 ALLOWED = {
     "kernels": [],
-    "kernels/cpu": ["kernels"],
+    "kernels/cpu/simd": ["kernels"],
+    "kernels/cpu": ["kernels", "kernels/cpu/simd"],
     "kernels/cuda/common": ["kernels"],
     "kernels/cuda/ptx": ["kernels"],
     "kernels/cuda/gemm": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
@@ -113,7 +114,7 @@ WRONG = {
     "src/stage/io/i.cpp": '#include "stage/shards/shard_reader.h"',
     "src/stage/io/j.cpp": "#include <hdf5.h>",
     "src/stage/job/k.cpp": '#include "stage/doctor/doctor.h"',
-    "src/operators/l.cpp": '#include "kernels/cpu/simd.h"',
+    "src/operators/l.cpp": '#include "kernels/cpu/simd/simd.h"',
     "weights-tools/model/m.cpp": '#include "weights-tools/commands/commands.h"',
     "src/text/o.cpp": '#include "stage/model/stage.h"',
     "src/stage/support/p.cpp": "#include <pcre2.h>",

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/growing_buffer.h"
 #include "kernels/cpu/rope_table.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/simd.h"
 #include "kernels/ops.h"
 #include "kernels/thread_pool.h"
 

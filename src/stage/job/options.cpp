@@ -192,7 +192,8 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
   add_number(app, "--threads", options.threads, "Threads per rank on the CPU; 0: its share of the processors", 0, 4096)
       ->capture_default_str();
   app.add_option("--simd", options.simd,
-                 "Instructions on the CPU: auto (the best there are), amx, avx512bf16, avx512, avx2 or portable; the same for all "
+                 "Instructions on the CPU: auto (the best there are), amx, avx512bf16, avx512, avx2 or portable; the "
+                 "same for all "
                  "ranks gives the same bits on unequal processors (amx has bits of its own)")
       ->check(CLI::IsMember({"auto", "amx", "avx512bf16", "avx512", "avx2", "portable"}))
       ->type_name("NAME")

@@ -1,7 +1,7 @@
 // The vector kernels for any processor, in the compiler's own vectors of four floats (SSE2, NEON). Where the target has
 // no fused multiply-add (x86-64 without flags), products are rounded before they are added, and the bits differ from
 // those of the other tables.
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace lfm2 {
 namespace {
@@ -47,7 +47,7 @@ void lane_sums(const Vec (&lanes)[columns][kParts], float* sums) {
 }  // namespace
 }  // namespace lfm2
 
-#include "kernels/cpu/simd_body.h"
+#include "kernels/cpu/simd/simd_body.h"
 
 namespace lfm2 {
 constinit const Simd kSimdPortable{"portable", &kMatmul, dots, mix, exponentials, silu_multiply, add};

@@ -3,7 +3,7 @@
 
 #include <immintrin.h>
 
-#include "kernels/cpu/simd_amx_planes.h"
+#include "kernels/cpu/simd/simd_amx_planes.h"
 
 namespace lfm2 {
 namespace {

@@ -1,7 +1,7 @@
 // The vector kernels for AVX2 with FMA and F16C: two registers hold the 16 lanes.
 #include <immintrin.h>
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace lfm2 {
 namespace {
@@ -50,7 +50,7 @@ void lane_sums(const Vec (&lanes)[columns][kParts], float* sums) {
 }  // namespace
 }  // namespace lfm2
 
-#include "kernels/cpu/simd_body.h"
+#include "kernels/cpu/simd/simd_body.h"
 
 namespace lfm2 {
 constinit const Simd kSimdAvx2{"avx2", &kMatmul, dots, mix, exponentials, silu_multiply, add};

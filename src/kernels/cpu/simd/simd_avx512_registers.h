@@ -1,8 +1,8 @@
 // The registers of AVX-512 (F, VL, BW, DQ), as simd_body.h wants them: one holds the 16 lanes.
 #pragma once
 
-#include "kernels/cpu/avx512_intrinsics.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/avx512_intrinsics.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace lfm2 {
 namespace {

@@ -1,13 +1,13 @@
 // The vector kernels for AVX-512 with BF16: those of AVX-512, but for products of bf16 by bf16. There one instruction
-// multiplies pairs of neighbours along k and adds both products to an fp32 sum. It takes subnormal numbers for zeros,
-// in operands and in sums, and rounds twice a pair, so the bits of such products are its own. Other products have the
-// bits of AVX-512. In all of them a block of k is summed from zero, pair by pair in order, whatever the rows and
-// columns beside it.
+// multiplies pairs of neighbours along k: it adds the product of the second by a fused multiply-add, then that of the
+// first, and takes subnormal numbers for zeros, in operands and in sums. So the bits of such products are its own.
+// Other products have the bits of AVX-512. In all of them a block of k is summed from zero, pair by pair in order,
+// whatever the rows and columns beside it.
 //
 // bf16 is packed in pairs, each in the place of one fp32: an odd last element has a zero beside it.
-#include "kernels/cpu/simd_avx512_registers.h"
+#include "kernels/cpu/simd/simd_avx512_registers.h"
 // The body needs the registers.
-#include "kernels/cpu/simd_body.h"
+#include "kernels/cpu/simd/simd_body.h"
 
 namespace lfm2 {
 namespace {

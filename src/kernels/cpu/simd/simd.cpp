@@ -1,5 +1,5 @@
 // Finds the vector kernels that this machine can run.
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/simd.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -10,7 +10,7 @@
 // column and adds the result to the column's sum.
 #pragma once
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace lfm2 {
 namespace {
@@ -43,7 +43,7 @@ Vec load_some(const T* x, size_t count) {
 }  // namespace
 }  // namespace lfm2
 
-#include "kernels/cpu/simd_matmul.h"
+#include "kernels/cpu/simd/simd_matmul.h"
 
 namespace lfm2 {
 namespace {

@@ -2,7 +2,7 @@
 // too.
 #pragma once
 
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace lfm2 {
 namespace {

@@ -4,8 +4,8 @@
 // simd_amx_tiles.h and simd_amx_sums.h, has internal linkage.
 #pragma once
 
-#include "kernels/cpu/avx512_intrinsics.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/avx512_intrinsics.h"
+#include "kernels/cpu/simd/simd.h"
 
 namespace lfm2 {
 namespace {

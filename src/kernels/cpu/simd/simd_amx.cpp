@@ -16,10 +16,10 @@
 //
 // The instruction takes rows of w as they are stored (16 rows, 32 elements), and a as [pairs of elements, rows]. The
 // tile of sums is [columns, rows]; the last block transposes it.
-#include "kernels/cpu/simd.h"
-#include "kernels/cpu/simd_amx_planes.h"
-#include "kernels/cpu/simd_amx_sums.h"
-#include "kernels/cpu/simd_amx_tiles.h"
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/simd/simd_amx_planes.h"
+#include "kernels/cpu/simd/simd_amx_sums.h"
+#include "kernels/cpu/simd/simd_amx_tiles.h"
 
 namespace lfm2 {
 namespace {
