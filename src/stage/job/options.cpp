@@ -193,8 +193,8 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->capture_default_str();
   app.add_option("--simd", options.simd,
                  "Instructions on the CPU: auto (the best there are), amx, avx512bf16, avx512, avx2 or portable; the "
-                 "same for all "
-                 "ranks gives the same bits on unequal processors (amx has bits of its own)")
+                 "same for all ranks gives the same bits on unequal processors (amx, and avx512bf16 in bf16, have bits "
+                 "of their own)")
       ->check(CLI::IsMember({"auto", "amx", "avx512bf16", "avx512", "avx2", "portable"}))
       ->type_name("NAME")
       ->capture_default_str();
