@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""The CPU backend beside llama.cpp: the same weights, the same tokens, the same cores, in turn. Prints the tokens/s of both and their ratio.
+
+    cpu_peers.py PROGRAMS LLAMA FOLDER [--lines prompt-bf16,...] [--threads N] [--rounds 5] [--simd auto] [--json FILE]
+                 [--config lfm2-350m] [--ranks 1] [--rank-threads N] [--llama-threads N,N] [--others 0.03]
+
+PROGRAMS holds lfm2_stage and weights-tools, LLAMA llama-bench, llama-batched-bench and llama-completion (from llama.cpp's source: `cmake -B
+build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_TESTS=OFF` and `cmake --build
+build --target` with the three names). FOLDER/CONFIG-DTYPE/ gets what is missing there: a random model, its shards, and a GGUF of the
+very same weights (write_gguf.py). Each of the three is as large as the model.
+
+A line is KIND-DTYPE, DTYPE one of fp32, bf16, fp16:
+
+    prompt   one sequence of 512 tokens; logits of the last position
+    batch    16 sequences of 32 tokens, all in one forward where the program likes; logits of each one's last position
+    decode   one sequence: 64 tokens behind a prompt of 8
+    decode8  eight sequences, one token of each in a step: 64 steps behind prompts of 8
+
+Tokens/s of prompt and batch are all tokens of the prompts over the seconds from the first to the last logit: of a whole job of lfm2_stage
+(`seconds` of its report), of `llama-bench -p 512`, and of `llama-batched-bench -npp 32 -npl 16` (T_PP). It must be that one for batch: it puts
+all sequences into one call, which computes them together as far as -ub allows, while `llama-bench -p 32` computes one sequence of 32 at a time.
+
+Tokens/s of decode and decode8 are 64 (512) tokens over the seconds of their 64 steps, without the prompt: a sequence has 9 positions in the
+first step, 72 in the last. Ours: a job that generates 65 tokens, since the first one comes out of the prompt; its `seconds` less the median
+`first_token_seconds` of its report. llama.cpp: `llama-bench -n 64 -d 8`, `llama-batched-bench -npp 8 -ntg 64 -npl 8` (T_TG). Both compute
+the logits of every step; lfm2_stage also finds the likeliest token, where llama.cpp's benches go on with a token drawn blindly.
+
+Every process runs its job once more, before the runs that count. llama.cpp's cache of keys and values is its default, fp16; ours has the
+line's type. First, llama.cpp's settings (threads, micro-batch, flash attention, how weights are loaded; what it repacks is its own
+choice) are tried one after the other, the best of each being kept; the rounds use what was found. A round runs every line, ours and
+theirs one after the other, and the next round in the other order. Columns are medians over the rounds, with the least and the largest; the
+ratio is the median of the rounds' ratios.
+
+Other load slows the two unequally. So a measurement during which other processes take over --others (0.03) of all cores' time is made
+again, twice at most, and the least disturbed one counts; the last column is the most that they took during any that counts.
+--ranks starts our side under mpirun, each rank with --rank-threads (threads / ranks).
+"""
+import argparse
+import collections
+import json
+import math
+import os
+import pathlib
+import platform
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+from write_gguf import read_safetensors, write_gguf
+
+Job = collections.namedtuple("Job", "sequences length new")
+Line = collections.namedtuple("Line", "name kind dtype job")
+
+JOBS = {"prompt": Job(1, 512, 0), "batch": Job(16, 32, 0), "decode": Job(1, 8, 64), "decode8": Job(8, 8, 64)}
+DTYPES = ("fp32", "bf16", "fp16")
+DEFAULT_LINES = "prompt-bf16,prompt-fp32,batch-bf16,batch-fp32,decode-bf16,decode-fp32,decode8-bf16"
+LAUNCHER = pathlib.Path(__file__).resolve().parents[2] / "launch" / "run.sh"
+
+
+def make_models(options, dtype):
+    """Makes what is missing of a model, its shards and its GGUF."""
+    folder, tools = options.model_folder(dtype), options.programs / "weights-tools"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "model" / "model.safetensors").exists():
+        subprocess.run([tools, "synth", "--config", options.config, "--dtype", dtype, "--out", folder / "model", "--quiet"], check=True)
+    if not options.shards(dtype).exists():
+        subprocess.run([tools, "split", folder / "model", "--stages", str(options.ranks), "--out", options.shards(dtype), "--quiet"], check=True)
+    if not (folder / "model.gguf").exists():
+        write_gguf(folder / "model", dtype, folder / "model.gguf")
+
+
+# One measurement of each side: tokens/s of each run that counts.
+
+def busy_seconds():
+    """Seconds that all processors have worked, or were taken from this machine by others on its host; and those of our own ended processes."""
+    user, nice, system, _, _, *interrupts_and_steal = map(int, pathlib.Path("/proc/stat").read_text().split(maxsplit=9)[1:9])
+    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (user + nice + system + sum(interrupts_and_steal)) / os.sysconf("SC_CLK_TCK"), own.ru_utime + own.ru_stime
+
+
+def undisturbed(options, measure):
+    """Measures until others take little of the machine's time, three times at most. What was measured, and the share that they took."""
+    found = []
+    while len(found) < 3 and (not found or found[-1][1] > options.others):
+        begin, (busy, own) = time.monotonic(), busy_seconds()
+        speeds = measure()
+        seconds, (busy_after, own_after) = time.monotonic() - begin, busy_seconds()
+        others = (busy_after - busy) - (own_after - own)
+        found.append((speeds, max(0, others) / seconds / os.cpu_count()))
+    return min(found, key=lambda one: one[1])
+
+
+def our_speeds(options, line, repeats):
+    sequences, length, new = line.job
+    report = options.folder / "report.json"
+    command = [options.programs / "lfm2_stage"] if options.ranks == 1 else [LAUNCHER, "-n", str(options.ranks)]
+    command += ["--weights", options.shards(line.dtype), "--device", "cpu", "--dtype", line.dtype, "--simd", options.simd,
+                "--threads", str(options.rank_threads), "--samples", str(sequences), "--length", str(length), "--quiet",
+                "--benchmark", "--warmup", "1", "--repeat", str(repeats), "--report", report]
+    if new:
+        command += ["--generate", str(new + 1), "--ignore-eos", "--output", options.folder / "texts.jsonl"]
+    subprocess.run(command, check=True, env=dict(os.environ, LFM2_STAGE=str(options.programs / "lfm2_stage")))
+    found = json.loads(report.read_text())
+    options.our_side = {"version": found["version"], "device": found["stages"][0]["device"]}
+    if not new:
+        return [sequences * length / seconds for seconds in found["seconds"]]
+    # The report's time of the first token is that of the last run, so one run a process counts.
+    texts = found["generation"]
+    if texts["tokens"] != sequences * (new + 1) or len(found["seconds"]) != 1:
+        sys.exit(f"lfm2_stage generated {texts['tokens']} tokens in {len(found['seconds'])} runs, expected {sequences * (new + 1)} in one")
+    if options.ranks == 1 and found["micro_batches"] != new + 1:
+        sys.exit(f"lfm2_stage needed {found['micro_batches']} steps, expected {new + 1}: not all prompts were in one")
+    return [sequences * new / (found["seconds"][0] - texts["first_token_seconds"]["median"])]
+
+
+def llama_lines(options, program, line, arguments):
+    """Runs one of llama.cpp's benches; the lines of JSON that it prints."""
+    command = [options.llama / program, "-m", options.model_folder(line.dtype) / "model.gguf", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
+    if done.returncode or not found:
+        sys.exit(f"{program} ended with {done.returncode}: {done.stderr[-2000:]}{done.stdout[-2000:]}")
+    return found
+
+
+def llama_speeds(options, line, settings, repeats):
+    sequences, length, new = line.job
+    common = [text for key, value in settings.items() for text in (f"-{key}", value)]
+    if sequences == 1:
+        job = ["-p", 0, "-n", new, "-d", length] if new else ["-p", length, "-n", 0]
+        found, = llama_lines(options, "llama-bench", line, [*common, *job, "-r", repeats + 1, "--no-warmup", "-o", "jsonl"])
+        return found["samples_ts"][1:]
+    # Each sequence has a cache of its own, in steps of 256 positions. Where no token is generated, the bench divides by zero, so it is one.
+    context = sequences * 256 * -(-(length + max(new, 1)) // 256)
+    found = llama_lines(options, "llama-batched-bench", line, [*common, "-c", context, "-npp", ",".join([str(length)] * (repeats + 1)),
+                                                               "-ntg", max(new, 1), "-npl", sequences, "--output-format", "jsonl"])
+    if len(found) != repeats + 1 or any((one["pl"], one["pp"]) != (sequences, length) for one in found):
+        sys.exit(f"llama-batched-bench ran {len(found)} times, expected {repeats + 1} of {sequences} sequences")
+    return [one["speed_tg" if new else "speed_pp"] for one in found[1:]]
+
+
+# What both sides are, and llama.cpp at its best.
+
+def identify(options, line):
+    """Ends where llama.cpp has another model or lacks an instruction of this machine; what it says of itself."""
+    found, = llama_lines(options, "llama-bench", line, ["-p", 1, "-n", 0, "-r", 1, "--no-warmup", "-t", options.threads, "-o", "jsonl"])
+    tensors = read_safetensors(options.model_folder(line.dtype) / "model" / "model.safetensors")
+    parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
+    if found["model_n_params"] != parameters:
+        sys.exit(f"llama.cpp's model has {found['model_n_params']} parameters, ours {parameters}")
+    # No bench prints what llama.cpp was built for. llama-completion does, before it reads a prompt cache; a file that is none ends it there.
+    command = [options.llama / "llama-completion", "-m", options.model_folder(line.dtype) / "model.gguf", "-t", str(options.threads), "-c", "256",
+               "--prompt-cache", options.model_folder(line.dtype) / "model" / "config.json", "-no-cnv", "--no-warmup"]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    system = re.search(r"system_info: .*", done.stdout + done.stderr)
+    if not system:
+        sys.exit(f"llama-completion ended with {done.returncode} before it said what it was built for: {done.stderr[-2000:]}")
+    flags = re.search(r"^flags.*", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    if flags and "avx512_bf16" in flags[0] and options.simd not in ("avx2", "portable") and "AVX512_BF16 = 1" not in system[0]:
+        sys.exit(f"the processor has AVX512-BF16 and this llama.cpp does not use it: {system[0]}")
+    return {"model": found["model_type"], "parameters": parameters, "llama_commit": found["build_commit"], "processor": found["cpu_info"],
+            "system_info": system[0]}
+
+
+def best_settings(options, line):
+    """Tries llama.cpp's settings, one after the other; the best ones, and the best speed of each that was tried."""
+    choices = {"t": options.llama_threads, "fa": ["on", "off"], "lm": ["mmap", "none"]}
+    if not line.job.new:
+        choices["ub"] = [512, 256, 128]
+    best = {key: values[0] for key, values in choices.items()}
+    def best_run(settings):
+        return settings, max(undisturbed(options, lambda: llama_speeds(options, line, settings, 2))[0])
+    tried = [best_run(best)]
+    for key, values in choices.items():
+        tried += [best_run(best | {key: value}) for value in values[1:]]
+        best, speed = max(tried, key=lambda one: one[1])  # a moment's disturbance makes a run slower, never faster
+    print(f"{line.name}: llama.cpp's best of {len(tried)} is {' '.join(f'-{key} {value}' for key, value in best.items())} with "
+          f"{speed:.1f} tokens/s; the others {', '.join(f'{one:.1f}' for settings, one in tried if settings != best)}", flush=True)
+    return best, [{**settings, "tokens_per_second": one} for settings, one in tried]
+
+
+# The table.
+
+def spread(values):
+    digits = 2 if max(values) < 10 else 1
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def print_table(options, lines, rounds):
+    print(f"\n| tokens/s, {options.config}, {options.threads} threads | ours | llama.cpp | ours / llama.cpp | others, at most |\n|---|---|---|---|---|")
+    for line in lines:
+        ours, theirs, others = zip(*rounds[line.name])
+        ratios = [one / other for one, other in zip(ours, theirs)]
+        print(f"| {line.name} | {spread(ours)} | {spread(theirs)} | {spread(ratios)} | {max(others):.0%} |")
+
+
+def record(options, line, found, settings):
+    """A line of the table with every figure behind it."""
+    ours, theirs, others = zip(*found)
+    best, tried = settings
+    return {"line": line.name, **line.job._asdict(), "ours": ours, "llama": theirs, "others": others, "config": options.config,
+            "ratio": statistics.median(one / other for one, other in zip(ours, theirs)), "threads": options.threads, "ranks": options.ranks,
+            "rank_threads": options.rank_threads, "simd": options.simd, **options.our_side, "llama_settings": best, "llama_tried": tried}
+
+
+def read_options():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", type=pathlib.Path, metavar="PROGRAMS")
+    parser.add_argument("llama", type=pathlib.Path, metavar="LLAMA")
+    parser.add_argument("folder", type=pathlib.Path, metavar="FOLDER")
+    parser.add_argument("--lines", default=DEFAULT_LINES, help=f"{', '.join(JOBS)}, each with -{', -'.join(DTYPES)}; default {DEFAULT_LINES}")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--llama-threads", help="numbers of threads to try, default --threads")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--simd", default="auto", help="instructions of lfm2_stage; llama.cpp's are those it was built with")
+    parser.add_argument("--config", default="lfm2-350m", help="as for weights-tools synth")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--rank-threads", type=int)
+    parser.add_argument("--others", type=float, default=0.03, help="share of the machine's time that others may take, default 0.03")
+    parser.add_argument("--json", type=pathlib.Path, help="a line for each line of the table is appended")
+    options = parser.parse_args()
+    options.programs, options.llama = options.programs.resolve(), options.llama.resolve()
+    options.rank_threads = options.rank_threads or max(1, options.threads // options.ranks)
+    options.llama_threads = [int(number) for number in (options.llama_threads or str(options.threads)).split(",")]
+    options.model_folder = lambda dtype: options.folder / f"{pathlib.Path(options.config).stem}-{dtype}"
+    options.shards = lambda dtype: options.model_folder(dtype) / f"shards-{options.ranks}"
+    lines = []
+    for name in options.lines.split(","):
+        kind, _, dtype = name.partition("-")
+        if kind not in JOBS or dtype not in DTYPES:
+            parser.error(f"--lines: {name} is not KIND-DTYPE, KIND of {', '.join(JOBS)}, DTYPE of {', '.join(DTYPES)}")
+        lines.append(Line(name, kind, dtype, JOBS[kind]))
+    return options, lines
+
+
+def main():
+    options, lines = read_options()
+    load, facts = os.getloadavg()[0], {}
+    for line in lines:
+        if line.dtype not in facts:
+            make_models(options, line.dtype)
+            facts[line.dtype] = identify(options, line)
+    one = facts[lines[0].dtype]
+    print(f"{one['processor']}, {platform.release()}, load {load:.1f} before the start\nllama.cpp {one['llama_commit']}, {one['system_info']}\n"
+          f"{', '.join(fact['model'] for fact in facts.values())}: {one['parameters']} parameters on both sides", flush=True)
+    settings = {line.name: best_settings(options, line) for line in lines}
+    rounds = collections.defaultdict(list)
+    for number in range(options.rounds):
+        for line in lines:
+            repeats = 1 if line.job.new else 3
+            sides = [lambda: our_speeds(options, line, repeats), lambda: llama_speeds(options, line, settings[line.name][0], repeats)]
+            order = (0, 1) if number % 2 == 0 else (1, 0)
+            found = {side: undisturbed(options, sides[side]) for side in order}
+            ours, theirs = (statistics.median(found[side][0]) for side in (0, 1))
+            others = max(found[side][1] for side in (0, 1))
+            rounds[line.name].append((ours, theirs, others))
+            print(f"round {number + 1}, {line.name}: lfm2_stage {ours:.1f}, llama.cpp {theirs:.1f} tokens/s, ratio {ours / theirs:.2f}, others {others:.0%}",
+                  flush=True)
+    print(f"\n{options.our_side['version']}: {options.our_side['device']}" + (f", {options.ranks} ranks" if options.ranks > 1 else ""))
+    print_table(options, lines, rounds)
+    if options.json:
+        with open(options.json, "a") as file:
+            for line in lines:
+                file.write(json.dumps(record(options, line, rounds[line.name], settings[line.name]) | facts[line.dtype] | {"load": load}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
