@@ -66,6 +66,7 @@ void CudaOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Ba
   const CachedAttentionDecodeArgs singles{.attention = args,
                                           .max_length = batch.max_length,
                                           .partials = reinterpret_cast<float*>(workspaces_.decode_partials.data()),
+                                          .partial_floats = kDecodePartialFloats,
                                           .counters = reinterpret_cast<int32_t*>(workspaces_.decode_counters.data()),
                                           .multiprocessors = multiprocessors_};
   if (qkv.dtype == DType::kF32) {

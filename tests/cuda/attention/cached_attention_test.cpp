@@ -2,12 +2,25 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <optional>
+
 #include "cuda/sequences.h"
+#include "kernels/cuda/attention/launch.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/op_checks.h"
 
 namespace lfm2 {
 namespace {
 
 using namespace test;
+
+// The upper bound for the longest sequence of a batch, where 0 gives the exact length; and, for batches of singles, the
+// size of the workspace, where it is not that of the backend.
+struct Limits {
+  int64_t length = 0;
+  std::optional<int> partial_floats = {};
+};
 
 class CudaCachedAttentionTest : public ::testing::Test {
  protected:
@@ -21,19 +34,19 @@ class CudaCachedAttentionTest : public ::testing::Test {
     on_gpu([&](Ops& ops) { ops.attention(device, shape, sequences.packed.device, out); });
     out.fetch(*expected_);
   }
-  // Whether the batch has the bits of the whole samples. `bound` is the upper bound for its longest sequence; 0 gives
-  // the exact length.
-  bool step(Sequences& sequences, const HostTensor& qkv, int64_t bound = 0) {
+  // Whether the batch has the bits of the whole samples.
+  bool step(Sequences& sequences, const HostTensor& qkv, const Limits& limits = {}) {
     const HostTensor rows = sequences.take(qkv), expected = sequences.take(*expected_);
     HostTensor out = nans(qkv->dtype, {expected->dim(0), expected->dim(1)});
     const DeviceTensor device(rows), device_out(out);
     const KeyValueCache cache{*keys_, *values_};
     Batch batch = sequences.batch;
-    batch.max_length = std::max(batch.max_length, bound);
+    batch.max_length = std::max(batch.max_length, limits.length);
     on_gpu([&](Ops& ops) {
       ops.append_keys_values(device, shape_, batch, cache);
-      ops.cached_attention(device, shape_, batch, cache, device_out);
+      if (!limits.partial_floats) ops.cached_attention(device, shape_, batch, cache, device_out);
     });
+    if (limits.partial_floats) attend_within(*limits.partial_floats, sequences, device, batch, device_out);
     device_out.fetch(out);
     if (same_bits(out, expected)) return true;
     for (size_t i = 0; i < out.size(); ++i)
@@ -45,6 +58,78 @@ class CudaCachedAttentionTest : public ::testing::Test {
         break;
       }
     return false;
+  }
+
+  // Calls the launcher with a workspace of `floats` between guard areas. It must fill the front of that with the
+  // results of the sequences that have several splits, without gaps, up to the first one that finds no room.
+  void attend_within(int floats, const Sequences& sequences, const DeviceTensor& qkv, const Batch& batch,
+                     const DeviceTensor& out) {
+    ASSERT_EQ(batch.singles, batch.tokens);
+    const HostTensor partials = nans(DType::kF32, {floats});
+    HostTensor counters(DType::kI32, {kDecodeCounters});
+    counters.fill(std::vector<double>(at(kDecodeCounters)));
+    const DeviceTensor device_partials(partials), device_counters(counters);
+    CachedAttentionDecodeArgs args{.attention = attention_args(qkv, shape_, batch, out),
+                                   .max_length = batch.max_length,
+                                   .partials = device_partials->as<float>(),
+                                   .partial_floats = floats,
+                                   .counters = device_counters->as<int32_t>(),
+                                   .multiprocessors = 132};
+    args.attention.pages = {.keys = (*keys_)->data,
+                            .values = (*values_)->data,
+                            .page_table = batch.page_table.as<const int32_t>(),
+                            .sequence_of = batch.sequence_of.as<const int32_t>(),
+                            .offsets = batch.offsets.as<const int32_t>(),
+                            .max_pages = static_cast<int>(batch.page_table.dim(1)),
+                            .page = static_cast<int>((*keys_)->dim(1)),
+                            .singles = batch.singles};
+    on_gpu([&](Ops&) {
+      cudaStream_t stream = dynamic_cast<CudaStream&>(gpu().compute()).native();
+      if (qkv->dtype == DType::kF32)
+        launch_cached_attention_decode_simt(stream, args);
+      else
+        launch_cached_attention_decode_mma(stream, args, qkv->dtype);
+    });
+    device_counters.fetch(counters);
+    for (size_t i = 0; i < counters.size(); ++i) ASSERT_EQ(counters.get(i), 0) << "counter " << i;
+    device_partials.fetch(partials);
+    // A result is a row of the output, whose columns are rounded up to 64, 128 or 256, then two floats and a gap of
+    // two.
+    const int64_t columns = shape_.head_dim <= 64 ? 64 : shape_.head_dim <= 128 ? 128 : 256, stride = columns + 4;
+    int64_t results = 0;
+    for (const int64_t token : sequences.tokens) {
+      const auto splits = static_cast<int64_t>(sequences.packed.places[at(token)]) / 1024 + 1;
+      if (splits == 1) continue;
+      if ((results + shape_.heads * splits) * stride > floats) break;
+      results += shape_.heads * splits;
+    }
+    for (int64_t i = 0; i < floats; ++i)
+      ASSERT_EQ(!std::isnan(partials.get(at(i))), i / stride < results && i % stride < columns + 2)
+          << "float " << i << " of " << floats << ", of which " << results << " results of " << stride << " are used";
+  }
+
+  // Runs samples whose last tokens come one by one, as many as there are limits.
+  void singles(const std::vector<int64_t>& lengths, AttentionShape shape, DType act,
+               const std::vector<Limits>& all_limits) {
+    SCOPED_TRACE(fmt::format("{} heads {} {} {}, {} sequences", name(act), shape.heads, shape.kv_heads, shape.head_dim,
+                             lengths.size()));
+    Sequences sequences(lengths, 16, 7);
+    HostTensor qkv(act, {sequences.packed.tokens(), shape.qkv_columns()});
+    qkv.fill_random(3, 1.5f);
+    start(sequences, 16, shape, act, qkv);
+    const auto steps = static_cast<int64_t>(all_limits.size());
+    std::vector<Sequences::Part> most, last;
+    for (int64_t s = 0; s < sequences.slots(); ++s) {
+      if (lengths[at(s)] > steps) most.push_back({s, lengths[at(s)] - steps});
+      last.push_back({s, 1});
+    }
+    sequences.next(most);
+    ASSERT_TRUE(step(sequences, qkv));
+    for (const Limits& limits : all_limits) {
+      std::erase_if(last, [&](const auto& part) { return sequences.left(part.sequence) == 0; });
+      sequences.next(last);
+      ASSERT_TRUE(step(sequences, qkv, limits));
+    }
   }
 
   // Runs samples whose tokens come in random portions of up to `most`, or, with a single sample, in these `portions`.
@@ -63,7 +148,8 @@ class CudaCachedAttentionTest : public ::testing::Test {
       if (parts.empty()) continue;
       sequences.next(parts, plain);
       const auto count = static_cast<int64_t>(bounds.size());
-      ASSERT_TRUE(step(sequences, qkv, bounds[portions.empty() ? at(sequences.random(count) - 1) : turn % at(count)]));
+      ASSERT_TRUE(
+          step(sequences, qkv, {bounds[portions.empty() ? at(sequences.random(count) - 1) : turn % at(count)]}));
       ++turn;
     }
   }
@@ -93,12 +179,12 @@ TEST_F(CudaCachedAttentionTest, EveryTypeShapeAndPageInRandomPortions) {
       }
 }
 
-// Runs every kernel and the merging of splits once, quickly enough for compute-sanitizer.
+// Runs every kernel and the merging of published splits once, quickly enough for compute-sanitizer.
 TEST_F(CudaCachedAttentionTest, AFewTokens) {
   for (const DType act : {DType::kF32, DType::kBf16}) {
     in_portions({1, 70, 33}, 16, {8, 2, 64}, act, 1, 60, {0});
     in_portions({40, 3}, 16, {3, 3, 82}, act, 2, 60, {0});
-    in_portions({2060}, 256, {4, 1, 64}, act, 3, 2048, {4096, int64_t{1} << 26}, 0, {2056, 1, 1, 1, 1});
+    in_portions({2060}, 256, {4, 1, 64}, act, 3, 2048, {4096}, 0, {2056, 1, 1, 1, 1});
   }
 }
 
@@ -109,8 +195,7 @@ TEST_F(CudaCachedAttentionTest, LongSamplesInRandomPortions) {
     for (const AttentionShape shape : {AttentionShape{4, 1, 64}, {3, 1, 128}, {2, 1, 256}, {6, 2, 16}})
       for (const int64_t page : {1, 16, 256}) {
         if (page == 1 && shape.head_dim != 64) continue;
-        // The bound decides which blocks compute what. It is exact, rounded up, or so long that the workspace does not
-        // hold the parts.
+        // The bound decides which blocks compute what. It is exact, rounded up, or so long that most blocks are idle.
         in_portions(lengths, page, shape, act, ++seed, 1500, {0, 16384, int64_t{1} << 26});
       }
 }
@@ -119,26 +204,32 @@ TEST_F(CudaCachedAttentionTest, ManySequencesOfOneToken) {
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < 300; ++i) lengths.push_back(i % 50 == 0 ? 1100 + i : 1 + i * 37 % 180);
   for (const DType act : kFloatTypes)
-    for (const int64_t count : {3, 30, 90, 300}) {
-      SCOPED_TRACE(fmt::format("{}, {} sequences", name(act), count));
-      const AttentionShape shape{32, 8, 64};
-      Sequences sequences({lengths.begin(), lengths.begin() + count}, 16, 7);
-      HostTensor qkv(act, {sequences.packed.tokens(), shape.qkv_columns()});
-      qkv.fill_random(3, 1.5f);
-      start(sequences, 16, shape, act, qkv);
-      std::vector<Sequences::Part> most, last;
-      for (int64_t s = 0; s < count; ++s) {
-        if (lengths[at(s)] > 3) most.push_back({s, lengths[at(s)] - 3});
-        last.push_back({s, 1});
-      }
-      sequences.next(most);
-      ASSERT_TRUE(step(sequences, qkv));
-      for (const int64_t bound : {int64_t{0}, int64_t{2048}, int64_t{1} << 26}) {
-        std::erase_if(last, [&](const auto& part) { return sequences.left(part.sequence) == 0; });
-        sequences.next(last);
-        ASSERT_TRUE(step(sequences, qkv, bound));
-      }
-    }
+    for (const int64_t count : {3, 30, 90, 300})
+      singles({lengths.begin(), lengths.begin() + count}, {32, 8, 64}, act, {{0}, {2048}, {int64_t{1} << 26}});
+}
+
+// Few long sequences, of different numbers of splits, among many short ones: the results of each have a place of their
+// own in the workspace. With 32 key-value heads a block takes several splits, but not all; with 128 there are so many
+// blocks that each takes all.
+TEST_F(CudaCachedAttentionTest, FewLongSequencesAmongManyShort) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 200; ++i) lengths.push_back(1 + i * 37 % 60);
+  lengths[5] = 9000;
+  lengths[40] = 4000;
+  lengths[41] = 2100;
+  lengths[100] = 1100;
+  lengths[199] = 3000;
+  for (const DType act : {DType::kF32, DType::kBf16})
+    for (const AttentionShape shape : {AttentionShape{8, 2, 64}, {32, 32, 8}, {128, 128, 2}})
+      singles(lengths, shape, act, {{0}, {16384}, {int64_t{1} << 26}});
+}
+
+// Sequences whose results do not fit the workspace are computed by fewer blocks. 272 floats are a split of four heads;
+// the workspace is empty, holds one sequence of the three (1 float is missing for the next), two of them, or all.
+TEST_F(CudaCachedAttentionTest, WorkspaceForSomeSequences) {
+  for (const DType act : {DType::kF32, DType::kBf16})
+    singles({40, 2100, 70, 1500, 3, 1100}, {4, 2, 64}, act,
+            {{0, 0}, {0, 3 * 272}, {4096, 5 * 272 - 1}, {0, 5 * 272}, {0, 7 * 272}, {4096, 8 * 272}});
 }
 
 }  // namespace

@@ -2,10 +2,10 @@
 // cached_attention_decode_simt.cu): the state of a block, how results of tiles and of splits are joined, and how a
 // launch cuts its rows.
 //
-// A block takes some query heads of one key-value head (its rows), and every gridDim.y-th split of that head's keys.
-// Within a split, each of the block's workers (a warp, or 16 threads) takes a tile of keys at a time, and their results
-// join in the order of the tiles. So the bits are those of the kernels over tiles of queries, where one warp takes all
-// tiles of keys by itself.
+// A block takes some query heads of one key-value head (its rows), and every gridDim.y-th split of that head's keys, or
+// all of them (DecodeRows::alone). Within a split, each of the block's workers (a warp, or 16 threads) takes a tile of
+// keys at a time, and their results join in the order of the tiles. So the bits are those of the kernels over tiles of
+// queries, where one warp takes all tiles of keys by itself.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,9 @@
 
 namespace lfm2 {
 
-// Blocks hand the result of a row's split to one another through args.partials [heads of all sequences, splits]:
-// `width` floats of output, then the largest score, the sum of the weights and two floats that keep the next one on 16
-// bytes.
+// Blocks hand the result of a row's split to one another through args.partials: `width` floats of output, then the
+// largest score, the sum of the weights and two floats that keep the next one on 16 bytes. Only sequences of several
+// splits have a place there, [heads, splits] each, one sequence behind the other.
 constexpr int kPartialTail = 4;
 
 // What a block keeps in shared memory for its `rows` query rows. A weight is e^(score - a largest score). The output is
@@ -33,14 +33,14 @@ struct DecodeState {
   float* sums;          // [workers, rows, lanes]: sums of its weights
   float* tile_largest;  // [workers, rows]: largest scores
   float* shrinks;       // [workers, rows]: factors for all tiles before it, whose largest score was lower
-  // The earlier splits, already merged; only where the block takes all splits of its rows (gridDim.y is 1).
+  // The earlier splits, already merged; only where a block may have to take several splits alone (DecodeGrid).
   float* earlier;       // [rows, width]: output
   float* earlier_rows;  // [rows, 2]: largest score and sum of weights
 };
 
 // The number of floats in a DecodeState; `lanes` divides 32.
-constexpr int decode_floats(int rows, int width, int lanes, int workers, bool all_splits) {
-  return rows * (width + lanes + 1) + workers * rows * (width + 1 + lanes + 1) + (all_splits ? rows * (width + 2) : 0) +
+constexpr int decode_floats(int rows, int width, int lanes, int workers, bool earlier) {
+  return rows * (width + lanes + 1) + workers * rows * (width + 1 + lanes + 1) + (earlier ? rows * (width + 2) : 0) +
          64;
 }
 __device__ inline DecodeState decode_state(float* memory, int rows, int width, int lanes, int workers) {
@@ -57,7 +57,7 @@ __device__ inline DecodeState decode_state(float* memory, int rows, int width, i
   s.largest = take((rows + 3) / 4 * 4);
   s.shrinks = take((workers * rows + 3) / 4 * 4);
   s.tile_largest = take((workers * rows + 3) / 4 * 4);
-  s.earlier = take(rows * width);  // this and the next one are not used by blocks that do not take all splits
+  s.earlier = take(rows * width);  // this and the next one need not exist
   s.earlier_rows = take(2 * rows);
   return s;
 }
@@ -67,6 +67,13 @@ struct DecodeRows {
   int64_t token;
   int first_head, rows;
   int keys;
+  int splits_before;  // splits in args.partials before those of this sequence; negative: it has none there
+
+  // Whether one block, that with blockIdx.y 0, takes all splits of the rows.
+  __device__ bool alone() const { return splits_before < 0; }
+  // The block's splits are every step-th from blockIdx.y on; an idle block has none.
+  __device__ int step() const { return alone() ? 1 : static_cast<int>(gridDim.y); }
+  __device__ bool idle() const { return static_cast<int>(blockIdx.y) >= (alone() ? 1 : splits_of(keys)); }
 };
 
 // out = fma(out, shrink, part) for the tiles of this round, in their order; the same for the totals.
@@ -120,7 +127,7 @@ __device__ inline float4 merged(float4 x, float x_weight, float4 y, float y_weig
           merged(x.z, x_weight, y.z, y_weight), merged(x.w, x_weight, y.w, y_weight)};
 }
 
-// For a block that takes all splits of its rows: merges a finished split into the earlier ones, which it keeps in
+// For a block that takes all splits of its rows alone: merges a finished split into the earlier ones, which it keeps in
 // shared memory, and writes the output behind the last split. Ends with a barrier unless that was the last.
 template <class T, int width, int lanes, class Rule>
 __device__ __forceinline__ void merge_in_block(const CachedAttentionDecodeArgs& args, const DecodeRows& rows,
@@ -157,24 +164,12 @@ __device__ __forceinline__ void merge_in_block(const CachedAttentionDecodeArgs& 
   __syncthreads();
 }
 
-// For rows that have only one split: its result is the output.
-template <class T, int width, int lanes>
-__device__ __forceinline__ void store_only_split(const CachedAttentionDecodeArgs& args, const DecodeRows& rows,
-                                                 const DecodeState& s) {
-  constexpr int kFours = width / 4;
-#pragma unroll 1
-  for (int e = threadIdx.x; e < rows.rows * kFours; e += blockDim.x)
-    store_out<T>(args.attention, rows, e / kFours, e % kFours * 4, reinterpret_cast<const float4*>(s.out)[e],
-                 row_total<lanes>(s.totals + e / kFours * lanes));
-}
-
 // Where the result of a row's split lies in args.partials.
 template <int width>
 __device__ __forceinline__ float* partial_of(const CachedAttentionDecodeArgs& args, const DecodeRows& rows, int row,
                                              int split) {
   return args.partials +
-         ((rows.token * args.attention.heads + rows.first_head + row) * splits_of(static_cast<int>(args.max_length)) +
-          split) *
+         (rows.splits_before * args.attention.heads + (rows.first_head + row) * splits_of(rows.keys) + split) *
              (width + kPartialTail);
 }
 
@@ -241,8 +236,7 @@ template <class T, int width, int lanes, class Rule>
 __device__ void finish_split(const CachedAttentionDecodeArgs& args, const DecodeRows& rows, const DecodeState& s,
                              const Rule& rule, int split) {
   const int splits = splits_of(rows.keys);
-  if (gridDim.y == 1) return merge_in_block<T, width, lanes>(args, rows, s, rule, split, splits);
-  if (splits == 1) return store_only_split<T, width, lanes>(args, rows, s);
+  if (rows.alone()) return merge_in_block<T, width, lanes>(args, rows, s, rule, split, splits);
   publish_split<width, lanes>(args, rows, s, split);
   if (published_last(args, splits)) merge_published<T, width>(args, rows, rule, splits);
 }
@@ -267,7 +261,8 @@ __device__ inline Running running_largest(const DecodeState& s, int rows, int ro
 // later splits of long sequences.
 struct DecodeGrid {
   int groups;   // number of groups into which the query heads of a key-value head are cut
-  int workers;  // blocks that share the splits of a row; 1: each block merges its rows by itself
+  int workers;  // blocks that share the splits of a row, unless one takes them alone
+  bool alone;   // whether a block may have to take several splits alone
   dim3 blocks(const AttentionArgs& a) const {
     return dim3(static_cast<unsigned>(a.pages.singles * a.kv_heads * groups), static_cast<unsigned>(workers));
   }
@@ -276,15 +271,33 @@ struct DecodeGrid {
 // sequences among short ones run side by side. They are not more than this, because blocks without keys cost little,
 // but not nothing.
 constexpr int64_t kDecodeBlocks = 32768;
+static_assert(kDecodeBlocks <= kDecodeCounters);  // so that wherever blocks share splits, blockIdx.x has a counter
 
 inline DecodeGrid decode_grid(const CachedAttentionDecodeArgs& args, int max_rows, int width) {
   const AttentionArgs& a = args.attention;
   const int64_t groups = ceil_divide(a.heads / a.kv_heads, max_rows), units = a.pages.singles * a.kv_heads * groups;
   const int64_t splits = splits_of(static_cast<int>(args.max_length));
-  const bool fits =
-      a.pages.singles * a.heads * splits * (width + kPartialTail) <= kDecodePartialFloats && units <= kDecodeCounters;
   const int64_t workers = std::min(splits, std::max<int64_t>(kDecodeBlocks / units, 1));
-  return {static_cast<int>(groups), fits ? static_cast<int>(workers) : 1};
+  const bool all_fit = a.pages.singles * a.heads * splits * (width + kPartialTail) <= args.partial_floats;
+  return {static_cast<int>(groups), static_cast<int>(workers), splits > 1 && (workers == 1 || !all_fit)};
+}
+
+// DecodeRows::splits_before of a sequence with this many splits: the number of those of all sequences before it that
+// have several. Negative where one block takes the rows alone: where there is only one block or one split, or where
+// args.partials has no room for the sequence's results (for those behind it there is none either, however short they
+// are), so that all blocks of a row know it by themselves. All lanes of a warp call this.
+template <int width>
+__device__ __forceinline__ int splits_before(const CachedAttentionDecodeArgs& args, int64_t sequence, int splits) {
+  if (gridDim.y == 1 || splits == 1 || static_cast<int>(blockIdx.y) >= splits) return -1;
+  int before = 0;
+#pragma unroll 8
+  for (int64_t s = threadIdx.x % 32; s < sequence; s += 32) {
+    const int others = splits_of(args.attention.positions[s] + 1);
+    before += others > 1 ? others : 0;
+  }
+  before = __reduce_add_sync(0xffffffffu, before);
+  const int64_t end = (static_cast<int64_t>(before) + splits) * args.attention.heads * (width + kPartialTail);
+  return end <= args.partial_floats ? before : -1;
 }
 
 // What a block is to do: the sequence, its key-value head, and which of that head's query heads is the first.
@@ -298,9 +311,13 @@ struct DecodeBlock {
     kv_head = static_cast<int>(place) / groups;
     first_row = static_cast<int>(place) % groups * max_rows;
   }
-  __device__ DecodeRows rows_of(const AttentionArgs& a, int max_rows) const {
-    const int group = a.heads / a.kv_heads;
-    return {sequence, kv_head * group + first_row, min(max_rows, group - first_row), a.positions[sequence] + 1};
+  // All lanes of a warp call this. It reads nothing that a kernel writes.
+  template <int width>
+  __device__ DecodeRows rows_of(const CachedAttentionDecodeArgs& args, int max_rows) const {
+    const AttentionArgs& a = args.attention;
+    const int group = a.heads / a.kv_heads, keys = a.positions[sequence] + 1;
+    return {sequence, kv_head * group + first_row, min(max_rows, group - first_row), keys,
+            splits_before<width>(args, sequence, splits_of(keys))};
   }
 };
 

@@ -17,9 +17,9 @@ constexpr int kMaxWarps = 512 / width;
 constexpr int kSharedPerProcessor = 220 << 10;  // that of sm_90; on other GPUs the number of warps fits less well
 
 template <int width>
-int shared_bytes(int rows, int warps, bool all_splits) {
+int shared_bytes(int rows, int warps, bool earlier) {
   return rows * width * 2 + warps * 4 * kKeyTile * width +
-         decode_floats(rows, width, kLanes, warps, all_splits) * static_cast<int>(sizeof(float));
+         decode_floats(rows, width, kLanes, warps, earlier) * static_cast<int>(sizeof(float));
 }
 
 // Loads a warp's tile of keys or values, of which the first `count` exist. Lane l knows the cache's rows of the tile's
@@ -104,7 +104,7 @@ struct TileStream {
   }
   __device__ __forceinline__ int tile_after(int tile) const {
     const int next = tile + warps;
-    return next / kSplitTiles == tile / kSplitTiles ? next : next + (static_cast<int>(gridDim.y) - 1) * kSplitTiles;
+    return next / kSplitTiles == tile / kSplitTiles ? next : next + (block.step() - 1) * kSplitTiles;
   }
 };
 
@@ -171,15 +171,16 @@ __device__ __forceinline__ void multiply_tile(const char* values, int rows, cons
 //   no row beyond the eighth is used, and what belongs to those is left out.
 // - alignment: `vector`: head_dim in octets, qkv, keys and values on 16 bytes; otherwise any. width: head_dim
 //   rounded up to 64, 128 or 256.
+// - registers: not held down (the 1 below), because shared memory leaves no room for more blocks on a multiprocessor.
 template <class T, int width, int halves, bool vector>
-__global__ void __launch_bounds__(kMaxWarps<width> * 32)
+__global__ void __launch_bounds__(kMaxWarps<width> * 32, 1)
     cached_attention_decode_mma_kernel(CachedAttentionDecodeArgs args) {
   using Step = KeyStep<T, width>;
   extern __shared__ __align__(128) char shared[];
   const AttentionArgs& a = args.attention;
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const DecodeBlock place(a, kRows);
-  const DecodeRows block = place.rows_of(a, kRows);
+  const DecodeRows block = place.rows_of<width>(args, kRows);
   const TileStream<T, width, vector> stream(a, block, place.kv_head, shared + warp * 2 * Step::kKeyBytes);
   const int rows = block.rows, splits = splits_of(block.keys), end_tile = stream.end_tile;
   char* const queries = shared + warps * 2 * Step::kKeyBytes;
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32)
   stream.find_rows(tile < end_tile ? tile : end_tile, ready);
   wait_for_previous();
   let_next_start();
-  if (first_split >= splits) return;
+  if (block.idle()) return;
 
   load_queries<T, width, vector>(a, block, queries);
   if (tile < end_tile) stream.load_keys(tile, ready);
@@ -201,7 +202,7 @@ __global__ void __launch_bounds__(kMaxWarps<width> * 32)
   const uint32_t query_base = shared_address(queries);
   const int query_row = min(lane & 15, rows - 1);  // rows behind the last are copies of it that are not used
 
-  for (int split = first_split; split < splits; split += gridDim.y) {
+  for (int split = first_split; split < splits; split += block.step()) {
     const int split_end = min(end_tile, (split + 1) * kSplitTiles);
     float largest[2] = {-INFINITY, -INFINITY};  // the rows' largest scores before this round
     for (int round = split * kSplitTiles; round < split_end; round += warps) {
@@ -263,7 +264,7 @@ void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   const int64_t tiles = std::min<int64_t>(kSplitTiles, ceil_divide(args.max_length, kKeyTile));
   int warps = 1;
   while (warps < kMaxWarps<width> && warps < tiles && units * warps < resident) warps *= 2;
-  const int bytes = shared_bytes<width>(rows, warps, grid.workers == 1);
+  const int bytes = shared_bytes<width>(rows, warps, grid.alone);
   const auto kernel = cached_attention_decode_mma_kernel<T, width, halves, vector>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   shared_bytes<width>(rows, kMaxWarps<width>, true)));

@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads)
   const DecodeBlock place(a, kEach);
   const int kv_head = place.kv_head;
   const int64_t sequence = place.sequence;
-  const DecodeRows block = place.rows_of(a, kEach);
+  const DecodeRows block = place.rows_of<width>(args, kEach);
   const int rows = block.rows, splits = splits_of(block.keys);
   float* const queries = shared_floats;
   float* const weights = queries + kEach * width + worker * kEach * kScoreStride;
@@ -166,11 +166,11 @@ __global__ void __launch_bounds__(kThreads)
       static_cast<const float*>(a.pages.values) + static_cast<int64_t>(kv_head) * a.head_dim;
   wait_for_previous();
   let_next_start();
-  if (static_cast<int>(blockIdx.y) >= splits) return;
+  if (block.idle()) return;
 
   load_queries<width>(a, block, queries);
   __syncthreads();
-  for (int split = blockIdx.y; split < splits; split += gridDim.y) {
+  for (int split = blockIdx.y; split < splits; split += block.step()) {
     const int first_key = split * kSplitKeys + worker * kKeyTile;
     const int tiles = min(kWorkers, (block.keys - split * kSplitKeys + kKeyTile - 1) / kKeyTile);
     float p[kEach][kEach] = {};  // [rows, keys]: products, then scores, then weights

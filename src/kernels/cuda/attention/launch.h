@@ -47,14 +47,15 @@ void launch_attention_simt(cudaStream_t stream, const AttentionArgs& args);     
 // For cached_attention of the first pages.singles tokens, each of which is its sequence's only one in the batch.
 struct CachedAttentionDecodeArgs {
   AttentionArgs attention;
-  int64_t max_length;  // length of the longest sequence
-  // Where the results of a long sequence's splits come together: kDecodePartialFloats floats, and kDecodeCounters
-  // counters, which are 0 between launches.
+  int64_t max_length;  // no sequence is longer
+  // Where the results of long sequences' splits come together: partial_floats floats, and kDecodeCounters counters,
+  // which are 0 between launches. The splits of a sequence that finds no room there are taken by one block, slowly.
   float* partials;
+  int partial_floats;
   int32_t* counters;
   int multiprocessors;
 };
-constexpr int64_t kDecodePartialFloats = int64_t{8} << 20;
+constexpr int kDecodePartialFloats = 16 << 20;
 constexpr int64_t kDecodeCounters = int64_t{1} << 16;
 void launch_cached_attention_decode_mma(cudaStream_t stream, const CachedAttentionDecodeArgs& args,
                                         DType act);                                                    // bf16, fp16
