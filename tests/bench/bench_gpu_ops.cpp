@@ -215,43 +215,73 @@ void rows(Bench& bench, int64_t tokens, DType act) {
   bench.forget();
 }
 
-// A step of generation: one new token of each sequence, which has `length` of them.
-void decode(Bench& bench, int64_t sequences, int64_t length, DType act) {
-  const int64_t hidden = 2048, page = 256, pages = (length + page - 1) / page;
-  const AttentionShape shape{32, 8, 64};
-  std::vector<int32_t> positions, offsets = {0}, sequence_of, table, states;
-  for (int32_t s = 0; s < static_cast<int32_t>(sequences); ++s) {
-    positions.push_back(static_cast<int32_t>(length) - 1);
-    offsets.push_back(s + 1);
-    sequence_of.push_back(s);
-    for (int64_t p = 0; p < pages; ++p) table.push_back(static_cast<int32_t>(s * pages + p));
-    states.push_back(2 * s);
-    states.push_back(2 * s + 1);
+// A step of generation: one new token of each sequence.
+struct DecodeStep {
+  static constexpr int64_t kPage = 256;
+  AttentionShape shape{32, 8, 64};
+  Batch batch;
+  KeyValueCache cache;
+  Tensor qkv, out;
+  double cache_bytes;  // of the keys and values that belong to the sequences
+
+  DecodeStep(Bench& bench, const std::vector<int64_t>& lengths, DType act) {
+    const auto sequences = static_cast<int64_t>(lengths.size());
+    const int64_t longest = *std::max_element(lengths.begin(), lengths.end()), width = (longest + kPage - 1) / kPage;
+    int64_t pages = 0, keys = 0;
+    std::vector<int32_t> positions, offsets = {0}, sequence_of, table, states;
+    for (const int64_t length : lengths) {
+      const auto sequence = static_cast<int32_t>(positions.size());
+      positions.push_back(static_cast<int32_t>(length) - 1);
+      offsets.push_back(sequence + 1);
+      sequence_of.push_back(sequence);
+      for (int64_t p = 0; p < width; ++p) table.push_back(static_cast<int32_t>(p * kPage < length ? pages++ : 0));
+      states.insert(states.end(), {2 * sequence, 2 * sequence + 1});
+      keys += length;
+    }
+    batch = {.positions = bench.integers(positions),
+             .offsets = bench.integers(offsets),
+             .tokens = sequences,
+             .sequences = sequences,
+             .max_length = longest,
+             .singles = sequences,
+             .sequence_of = bench.integers(sequence_of),
+             .page_table = bench.integers(table).reshape({sequences, width}),
+             .states = bench.integers(states).reshape({sequences, 2})};
+    cache = {bench.random(act, {pages, kPage, shape.kv_heads, shape.head_dim}),
+             bench.random(act, {pages, kPage, shape.kv_heads, shape.head_dim})};
+    qkv = bench.random(act, {sequences, shape.qkv_columns()});
+    out = bench.empty(act, {sequences, shape.heads * shape.head_dim});
+    cache_bytes =
+        2.0 * static_cast<double>(keys * shape.kv_heads * shape.head_dim) * static_cast<double>(size_bytes(act));
   }
-  const Batch batch{.positions = bench.integers(positions),
-                    .offsets = bench.integers(offsets),
-                    .tokens = sequences,
-                    .sequences = sequences,
-                    .max_length = length,
-                    .singles = sequences,
-                    .sequence_of = bench.integers(sequence_of),
-                    .page_table = bench.integers(table).reshape({sequences, pages}),
-                    .states = bench.integers(states).reshape({sequences, 2})};
-  const KeyValueCache cache{bench.random(act, {sequences * pages, page, shape.kv_heads, shape.head_dim}),
-                            bench.random(act, {sequences * pages, page, shape.kv_heads, shape.head_dim})};
-  const Tensor qkv = bench.random(act, {sequences, shape.qkv_columns()}), out = bench.empty(act, {sequences, hidden}),
-               bcz = bench.random(act, {sequences, 3 * hidden}), taps = bench.random(act, {hidden, 3}),
+  void attend(Ops& ops) const { ops.cached_attention(qkv, shape, batch, cache, out); }
+};
+
+void decode(Bench& bench, int64_t sequences, int64_t length, DType act) {
+  const int64_t hidden = 2048;
+  const DecodeStep step(bench, std::vector<int64_t>(static_cast<size_t>(sequences), length), act);
+  const Tensor bcz = bench.random(act, {sequences, 3 * hidden}), taps = bench.random(act, {hidden, 3}),
                states_of = bench.random(DType::kF32, {2 * sequences, 2, hidden});
   Ops& ops = bench.ops();
   const auto line = [&](const char* what, double bytes, const std::function<void()>& work) {
     bench.print(fmt::format("{} {} {} x {}", what, name(act), sequences, length), bench.seconds([&](int) { work(); }),
                 0, bytes);
   };
-  line("append_keys_values", 2.0 / 3 * bytes_of({qkv}), [&] { ops.append_keys_values(qkv, shape, batch, cache); });
-  line("cached_attention", bytes_of({cache.keys, cache.values}),
-       [&] { ops.cached_attention(qkv, shape, batch, cache, out); });
-  line("cached_short_conv", bytes_of({bcz, out, states_of}),
-       [&] { ops.cached_short_conv(bcz, taps, {}, batch, {states_of}, out); });
+  line("append_keys_values", 2.0 / 3 * bytes_of({step.qkv}),
+       [&] { ops.append_keys_values(step.qkv, step.shape, step.batch, step.cache); });
+  line("cached_attention", step.cache_bytes, [&] { step.attend(ops); });
+  line("cached_short_conv", bytes_of({bcz, step.out, states_of}),
+       [&] { ops.cached_short_conv(bcz, taps, {}, step.batch, {states_of}, step.out); });
+  bench.forget();
+}
+
+// One long sequence in the middle of many short ones.
+void decode_uneven(Bench& bench, int64_t sequences, int64_t length, int64_t longest, DType act) {
+  std::vector<int64_t> lengths(static_cast<size_t>(sequences), length);
+  lengths[lengths.size() / 2] = longest;
+  const DecodeStep step(bench, lengths, act);
+  bench.print(fmt::format("cached_attention {} {} x {}, one {}", name(act), sequences, length, longest),
+              bench.seconds([&](int) { step.attend(bench.ops()); }), 0, step.cache_bytes);
   bench.forget();
 }
 
@@ -330,6 +360,7 @@ int main(int argc, char** argv) {
   for (const DType act : {bf16, f32}) {
     decode(bench, 256, 1024, act);
     decode(bench, 8, 16384, act);
+    decode_uneven(bench, 256, 200, 16000, act);
   }
   sample(bench, 256, {1.0f, 0, 1.0f, 1});
   sample(bench, 256, {1.0f, 50, 0.9f, 1});
