@@ -52,7 +52,7 @@ struct CpuOps::Product {
   const float* bias = nullptr;  // [n]
   Tensor out;
   bool add = false, swiglu = false;
-  const std::byte* packed = nullptr;  // the result of pack_rows(a)
+  const std::byte* packed = nullptr;  // the result of pack_rows
   int64_t n() const { return w.dim(1); }
   int64_t k() const { return w.dim(2); }
 };
@@ -69,11 +69,11 @@ void CpuOps::cut_rows(int64_t matrix, int64_t first, int64_t last) {
 }
 
 // Packs all tiles of rows for each block of k: [blocks of k, tiles].
-const std::byte* CpuOps::pack_rows(const Tensor& a) {
+const std::byte* CpuOps::pack_rows(const Tensor& a, DType w_type) {
   const MatmulKernel& kernel = *simd_.matmul;
   const auto tile_rows = static_cast<int64_t>(kernel.tile_rows), block_k = static_cast<int64_t>(kernel.block_k);
   const int64_t tiles = row_blocks_.back().end_tile, k = a.dim(1), k_blocks = ceil_divide(k, block_k);
-  const size_t tile_bytes = kernel.a_bytes(a.dtype);
+  const size_t tile_bytes = kernel.a_bytes(a.dtype, w_type);
   auto* packed = packed_.reserve<std::byte>(static_cast<size_t>(tiles * k_blocks) * tile_bytes);
   pool_.parallel_for(static_cast<size_t>(tiles), [&](size_t item, size_t) {
     const auto tile = static_cast<int64_t>(item);
@@ -81,7 +81,7 @@ const std::byte* CpuOps::pack_rows(const Tensor& a) {
                                                   [&](const RowBlock& other) { return other.end_tile <= tile; });
     const int64_t offset = (tile - block.first_tile) * tile_rows, rows = std::min(tile_rows, block.rows - offset);
     for (int64_t b = 0; b < k_blocks; ++b)
-      kernel.pack_a(view_of(a, block.first_row + offset, rows, b * block_k, std::min(block_k, k - b * block_k)),
+      kernel.pack_a(view_of(a, block.first_row + offset, rows, b * block_k, std::min(block_k, k - b * block_k)), w_type,
                     packed + static_cast<size_t>(b * tiles + tile) * tile_bytes);
   });
   return packed;
@@ -100,7 +100,7 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
   const int64_t column_tiles = ceil_divide(end_column - first_column, tile_columns);
   const int64_t tiles = row_blocks_.back().end_tile, block_tiles = block.end_tile - block.first_tile;
   const int64_t tile_sums = block_tiles * tile_rows * tile_columns;
-  const size_t a_bytes = kernel.a_bytes(product.a.dtype);
+  const size_t a_bytes = kernel.a_bytes(product.a.dtype, product.w.dtype);
   const Tensor w = product.w.at(block.matrix);
   // With many rows, all tiles of w are taken for one block of k, whose packed rows stay in the cache. With few rows,
   // all of k is taken for one tile of w, whose rows are then read from end to end.
@@ -135,7 +135,7 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
   for (int64_t i = 0; i < steps; ++i) {
     const auto [b, tile] = step_of(i);
     const RowsView w_rows = w_of({b, tile});
-    kernel.pack_w(w_rows, w_tile);
+    kernel.pack_w(w_rows, product.a.dtype, w_tile);
     PackedProduct part;
     part.a = product.packed + static_cast<size_t>(b * tiles + block.first_tile) * a_bytes;
     part.w = w_tile;
@@ -175,8 +175,8 @@ void CpuOps::multiply_blocks(Product product) {
   int64_t max_tiles = 0;
   for (const RowBlock& block : row_blocks_) max_tiles = std::max(max_tiles, block.end_tile - block.first_tile);
 
-  product.packed = pack_rows(product.a);
-  const size_t w_bytes = kernel.w_bytes(product.w.dtype);
+  product.packed = pack_rows(product.a, product.w.dtype);
+  const size_t w_bytes = kernel.w_bytes(product.a.dtype, product.w.dtype);
   const size_t sums_bytes = static_cast<size_t>(max_tiles) * kernel.tile_rows *
                             static_cast<size_t>(round_up(group_columns, tile_columns)) * sizeof(float);
   auto* scratch = scratch_.reserve<std::byte>(pool_.threads() * (w_bytes + sums_bytes));

@@ -61,7 +61,7 @@ class CpuOps final : public Ops {
   };
   void cut_rows(int64_t matrix, int64_t first, int64_t last);
   void cut_experts(const Tensor& a, const Tensor& w, const Tensor& expert_offsets);
-  const std::byte* pack_rows(const Tensor& a);
+  const std::byte* pack_rows(const Tensor& a, DType w_type);
   void multiply_blocks(Product product);
   void multiply_group(const Product& product, const RowBlock& block, int64_t first_column, int64_t end_column,
                       std::byte* w_tile, float* sums, const std::byte* next_w) const;

@@ -217,6 +217,22 @@ TEST(MatmulTest, BitsDependOnTheRowOnly) {
   }
 }
 
+// How operands are packed depends on both types in "avx512bf16". Only its products of bf16 by bf16 have bits of their
+// own.
+TEST(MatmulTest, TablesAgreeInEveryType) {
+  for (const DType act : kTypes)
+    for (const DType weight : kTypes)
+      for (const int64_t m : {1, 15, 65}) {
+        const MatmulCase c{m, 70, 301, act, weight};
+        const MatmulInputs in(c);
+        const HostTensor expected = run(*fused_simd().back(), 1, c, in);
+        for (const Simd* simd : fused_simd()) {
+          const bool own = simd->name == std::string("avx512bf16") && act == DType::kBf16 && weight == DType::kBf16;
+          EXPECT_NE(same_bits(run(*simd, 1, c, in), expected), own) << simd->name << ", " << c.text();
+        }
+      }
+}
+
 // A row has the same bits by itself as among more rows than one block holds.
 TEST(MatmulTest, ManyRows) {
   const MatmulCase whole{1300, 40, 70};

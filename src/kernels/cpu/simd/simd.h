@@ -65,11 +65,12 @@ constexpr size_t kMatmulBlockK = 256;
 struct MatmulKernel {
   size_t tile_rows, tile_columns;  // the sides of a register tile, and so of a packed tile of a or w
   size_t block_k;
-  size_t (*a_bytes)(DType type);  // bytes of one packed tile over a whole block of k
-  size_t (*w_bytes)(DType type);
+  // How an operand is packed may depend on the type of the other one.
+  size_t (*a_bytes)(DType a, DType w);  // bytes of one packed tile over a whole block of k
+  size_t (*w_bytes)(DType a, DType w);
   // `a` has at most tile_rows rows and block_k columns; the rest of the packed tile is filled with zeros.
-  void (*pack_a)(const RowsView& a, std::byte* packed);
-  void (*pack_w)(const RowsView& w, std::byte* packed);  // at most tile_columns rows and block_k columns
+  void (*pack_a)(const RowsView& a, DType w, std::byte* packed);
+  void (*pack_w)(const RowsView& w, DType a, std::byte* packed);  // at most tile_columns rows and block_k columns
   void (*multiply)(const PackedProduct& product);
   // Gives the same bits, faster for few rows; may be null.
   void (*multiply_few)(const FewProduct& product) = nullptr;

@@ -169,14 +169,15 @@ void multiply_few(const FewProduct& p) {
 
 }  // namespace
 
-constinit const MatmulKernel kMatmulAmx{.tile_rows = kHalves * kSide,
-                                        .tile_columns = kHalves * kSide,
-                                        .block_k = kBlock,
-                                        .a_bytes = packed_bytes,
-                                        .w_bytes = packed_bytes,
-                                        .pack_a = pack_a,
-                                        .pack_w = pack_w,
-                                        .multiply = multiply,
-                                        .multiply_few = multiply_few};
+constinit const MatmulKernel kMatmulAmx{
+    .tile_rows = kHalves * kSide,
+    .tile_columns = kHalves * kSide,
+    .block_k = kBlock,
+    .a_bytes = [](DType a, DType) { return packed_bytes(a); },
+    .w_bytes = [](DType, DType w) { return packed_bytes(w); },
+    .pack_a = [](const RowsView& a, DType, std::byte* packed) { pack_a(a, packed); },
+    .pack_w = [](const RowsView& w, DType, std::byte* packed) { pack_w(w, packed); },
+    .multiply = multiply,
+    .multiply_few = multiply_few};
 
 }  // namespace lfm2
