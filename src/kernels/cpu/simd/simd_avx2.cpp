@@ -8,6 +8,7 @@ namespace {
 
 using Vec = __m256;
 constexpr size_t kWidth = 8, kParts = 2, kDotTileColumns = 2, kTileRows = 6;
+constexpr bool kPairF16 = false;
 
 Vec zero() { return _mm256_setzero_ps(); }
 Vec broadcast(float x) { return _mm256_set1_ps(x); }

@@ -9,6 +9,7 @@ namespace {
 
 using Vec = __m512;
 constexpr size_t kWidth = 16, kParts = 1, kDotTileColumns = 8, kTileRows = 14;
+constexpr bool kPairF16 = true;
 
 Vec zero() { return _mm512_setzero_ps(); }
 Vec broadcast(float x) { return _mm512_set1_ps(x); }
@@ -23,6 +24,11 @@ Vec load(const Bf16* x) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
 }
 Vec load(const F16* x) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))); }
+// The lower or the upper ones of pairs.
+inline __attribute__((always_inline)) Vec widen(Vec pairs, bool upper, F16) {
+  const __m512i bits = _mm512_castps_si512(pairs);
+  return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(upper ? _mm512_srli_epi32(bits, 16) : bits));
+}
 void store(float* x, Vec value) { _mm512_storeu_ps(x, value); }
 Vec fma(Vec a, Vec b, Vec sum) { return _mm512_fmadd_ps(a, b, sum); }
 

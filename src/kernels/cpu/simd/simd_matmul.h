@@ -56,11 +56,16 @@ constexpr size_t packed_w_bytes() {
   return steps_of<Step>(kMatmulBlockK) * kTileColumns * sizeof(float);
 }
 
+// A register's bits in memory of any type. (g++ copies 32 bytes by __builtin_memcpy in halves, which the processor
+// cannot forward to a load of the whole.)
+using VecBits = float __attribute__((vector_size(sizeof(Vec)), aligned(2), may_alias));
+
 // A square of w: kWidth of its rows, and of each as many elements as a register has bits for.
 template <class T>
 struct Square {
-  // bf16 comes in pairs, of which the first is in the lower half: half as many transpositions.
-  static constexpr bool kPairs = __is_same(T, Bf16);
+  // bf16 comes in pairs, of which the first is in the lower half: half as many transpositions. fp16 does where pairs
+  // are widened fast enough.
+  static constexpr bool kPairs = __is_same(T, Bf16) || (__is_same(T, F16) && kPairF16);
   static constexpr size_t kElements = kPairs ? 2 * kWidth : kWidth;  // of a row
   Vec columns[kWidth];
 
@@ -68,7 +73,7 @@ struct Square {
     for (size_t j = 0; j < kWidth; j += 4, first += 4 * stride)  // few enough addresses to stay in registers
       for (size_t i = 0; i < 4; ++i) {
         if constexpr (kPairs)
-          __builtin_memcpy(&columns[j + i], first + i * stride, sizeof(Vec));
+          columns[j + i] = *reinterpret_cast<const VecBits*>(first + i * stride);
         else
           columns[j + i] = load(first + i * stride);
       }
@@ -89,6 +94,7 @@ struct Square {
   // Element i of every row.
   inline __attribute__((always_inline)) Vec column(size_t i) const {
     if constexpr (!kPairs) return columns[i];
+    if constexpr (kPairs && __is_same(T, F16)) return widen(columns[i / 2], i % 2 != 0, T{});
     const IntVec bits = (IntVec)columns[i / 2];
     return i % 2 == 0 ? (Vec)(bits << 16) : (Vec)(bits & static_cast<int>(0xffff0000u));
   }
