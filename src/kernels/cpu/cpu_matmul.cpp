@@ -14,8 +14,6 @@ constexpr int64_t kMaxBlockRows = 576;
 constexpr int64_t kMaxGroupColumns = 256;
 // Packed rows of this size, over all of k, stay in the L2 cache in any order.
 constexpr int64_t kFewBytes = 512 * 1024;
-// Up to this many tiles of rows, packing tiles of w anew is faster than keeping them.
-constexpr int64_t kFewTiles = 3;
 // Each thread gets at least this many work items, where there are enough columns, so that all end at about the same
 // time.
 constexpr int64_t kItemsPerThread = 4;
@@ -117,7 +115,7 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
     return view_of(w, column_of(step.tile), width_of(step.tile), step.b * block_k,
                    std::min(block_k, k - step.b * block_k));
   };
-  const bool straight = kernel.multiply_few != nullptr && block_tiles <= kFewTiles && k > 0;
+  const bool straight = block_tiles <= static_cast<int64_t>(kernel.few_tiles) && k > 0;
   for (int64_t tile = 0; straight && tile < column_tiles; ++tile) {
     const std::byte* next = tile + 1 < column_tiles ? w.rows(column_of(tile + 1), 1).data : next_w;
     for (int64_t row_tile = 0; row_tile < block_tiles; ++row_tile) {

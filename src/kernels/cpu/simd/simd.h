@@ -72,8 +72,9 @@ struct MatmulKernel {
   void (*pack_a)(const RowsView& a, DType w, std::byte* packed);
   void (*pack_w)(const RowsView& w, DType a, std::byte* packed);  // at most tile_columns rows and block_k columns
   void (*multiply)(const PackedProduct& product);
-  // Gives the same bits, faster for few rows; may be null.
-  void (*multiply_few)(const FewProduct& product) = nullptr;
+  // Gives the same bits, faster where a has at most few_tiles tiles of rows.
+  void (*multiply_few)(const FewProduct& product);
+  size_t few_tiles;
 };
 
 // sums[r, c] = x[r] · y[c]: some rows of x by at most kDotColumns rows of y.

@@ -178,6 +178,7 @@ constinit const MatmulKernel kMatmulAmx{
     .pack_a = [](const RowsView& a, DType, std::byte* packed) { pack_a(a, packed); },
     .pack_w = [](const RowsView& w, DType, std::byte* packed) { pack_w(w, packed); },
     .multiply = multiply,
-    .multiply_few = multiply_few};
+    .multiply_few = multiply_few,
+    .few_tiles = 3};
 
 }  // namespace lfm2

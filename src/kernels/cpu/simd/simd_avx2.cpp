@@ -7,7 +7,7 @@ namespace lfm2 {
 namespace {
 
 using Vec = __m256;
-constexpr size_t kWidth = 8, kParts = 2, kDotTileColumns = 2, kTileRows = 6;
+constexpr size_t kWidth = 8, kParts = 2, kDotTileColumns = 2, kTileRows = 6, kFewTiles = 1;
 constexpr bool kPairF16 = false;
 
 Vec zero() { return _mm256_setzero_ps(); }

@@ -8,7 +8,7 @@ namespace lfm2 {
 namespace {
 
 using Vec = __m512;
-constexpr size_t kWidth = 16, kParts = 1, kDotTileColumns = 8, kTileRows = 14;
+constexpr size_t kWidth = 16, kParts = 1, kDotTileColumns = 8, kTileRows = 14, kFewTiles = 2;
 constexpr bool kPairF16 = true;
 
 Vec zero() { return _mm512_setzero_ps(); }

@@ -56,7 +56,8 @@ constinit const MatmulKernel kMatmulPairs{.tile_rows = kTileRows,
                                           .pack_a = pack_a,
                                           .pack_w = pack_w,
                                           .multiply = multiply_any,
-                                          .multiply_few = multiply_few_any};
+                                          .multiply_few = multiply_few_any,
+                                          .few_tiles = kFewTiles};
 
 }  // namespace
 

@@ -5,10 +5,10 @@
 //
 // The including file defines: Vec (one register, a GCC vector of floats), kWidth (its floats), kParts (registers for 16
 // lanes), kDotTileColumns, kTileRows (rows of a register tile of the matrix product, which is two registers wide),
-// kPairF16 (whether the matrix product transposes fp16 in pairs; then there is widen(Vec pairs, bool upper, F16)),
-// load(const T*) (kWidth elements as fp32; T is float, Bf16 or F16), store(float*, Vec), zero(), broadcast(float),
-// fma(a, b, sum), transpose(Vec (&)[kWidth]), and lane_sums<columns>(lanes, sums), which folds the 16 lanes of each
-// column and adds the result to the column's sum.
+// kFewTiles (up to this many tiles of rows the product of few rows is faster), load(const T*) (kWidth elements as fp32;
+// T is float, Bf16 or F16), store(float*, Vec), zero(), broadcast(float), fma(a, b, sum), transpose(Vec (&)[kWidth]),
+// kPairF16 (whether fp16 is transposed in pairs, which widen(Vec pairs, bool upper, F16) makes fp32 again), and
+// lane_sums<columns>(lanes, sums), which folds the 16 lanes of each column and adds the result to the column's sum.
 #pragma once
 
 #include "kernels/cpu/simd/simd.h"

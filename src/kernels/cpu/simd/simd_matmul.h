@@ -283,7 +283,8 @@ void multiply_few_singles(const FewProduct& p) {
     .pack_a = [](const RowsView& a, DType, std::byte* packed) { pack_a_singles(a, packed); },
     .pack_w = [](const RowsView& w, DType, std::byte* packed) { pack_w_singles(w, packed); },
     .multiply = multiply<Singles>,
-    .multiply_few = multiply_few_singles};
+    .multiply_few = multiply_few_singles,
+    .few_tiles = kFewTiles};
 
 }  // namespace
 }  // namespace lfm2

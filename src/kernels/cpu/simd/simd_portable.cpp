@@ -7,7 +7,7 @@ namespace lfm2 {
 namespace {
 
 using Vec = float __attribute__((vector_size(16)));
-constexpr size_t kWidth = 4, kParts = 4, kDotTileColumns = 2, kTileRows = 6;
+constexpr size_t kWidth = 4, kParts = 4, kDotTileColumns = 2, kTileRows = 6, kFewTiles = 1;
 constexpr bool kPairF16 = false;
 
 Vec broadcast(float x) { return Vec{x, x, x, x}; }
