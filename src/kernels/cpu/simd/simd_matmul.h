@@ -240,7 +240,8 @@ template <class Step, class T, size_t rows>
 void multiply_few_block(const FewProduct& p, size_t first_k, size_t k) {
   using Part = Square<T>;
   const auto* a = reinterpret_cast<const typename Step::Element*>(p.a + first_k / kMatmulBlockK * p.a_stride);
-  // The rows of the next tile lie behind one another. They are fetched from end to end, a share in each step.
+  // The rows of the next tile lie behind one another. They are fetched from end to end, a share in each step, into the
+  // L2 cache, because a tile of rows is larger than L1 caches are.
   const char* next = static_cast<const char*>(p.next_w) + first_k * kTileColumns * sizeof(T);
   Vec tile[rows][kTileVecs];
   clear(tile);
@@ -248,7 +249,7 @@ void multiply_few_block(const FewProduct& p, size_t first_k, size_t k) {
 #pragma GCC unroll 2
     for (size_t v = 0; v < kTileVecs; ++v) {
       for (size_t byte = 0; byte < kWidth * Part::kElements * sizeof(T); byte += 64, next += 64)
-        __builtin_prefetch(next, 0, 3);
+        __builtin_prefetch(next, 0, 2);
       Part part;
       part.load_from(p.w, v * kWidth, first_k + i);
       for_each_column<Step>(
