@@ -137,10 +137,12 @@ class Ops {
   // logits [tokens, experts] fp32, bias [experts] fp32 or empty; fills routing.ids and .weights
   virtual void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) = 0;
 
-  // normed = rms_norm(x); logits = normed gateᵀ in fp32; route(logits).
-  // x, normed [tokens, hidden] act, norm_weight [hidden] weight, gate [experts, hidden] weight; normed may be x
+  // normed = rms_norm(x); logits = normed gateᵀ in fp32; route(logits), group_by_expert, and sorted = gather_rows of
+  // normed by routing.sources: all that stands before the products of experts, in as few launches as it takes.
+  // x, normed [tokens, hidden] act, norm_weight [hidden] weight, gate [experts, hidden] weight; normed may be x;
+  // sorted [tokens top_k, hidden] act
   virtual void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
-                          RouterRule rule, const Tensor& normed, const Routing& routing) = 0;
+                          RouterRule rule, const Tensor& normed, const Routing& routing, const Tensor& sorted) = 0;
 
   // Sorts the assignments by expert: fills routing.sources, .rows and .expert_offsets from routing.ids.
   virtual void group_by_expert(const Routing& routing) = 0;

@@ -1,7 +1,7 @@
-// Where the time of a decoding step goes: bench_decode [--length POSITIONS] SEQUENCES... [--json FILE]. Runs the steps
-// of a whole LFM2-8B-A1B in bf16, with random weights and without a host between them, on one GPU. For each number of
-// sequences it prints the time of a step, and for each operator how long all its calls of a step take alone, and how
-// much shorter a step is without them. Run by hand on a machine with a GPU.
+// Where the time of a decoding step goes: bench_decode [--length POSITIONS] [--steps-only] [--json FILE] SEQUENCES....
+// Runs the steps of a whole LFM2-8B-A1B in bf16, with random weights and without a host between them, on one GPU. For
+// each number of sequences it prints the time of a step, and for each operator how long all its calls of a step take
+// alone, and how much shorter a step is without them. Run by hand on a machine with a GPU.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -80,16 +80,14 @@ class ChosenOps final : public Ops {
     call("route", [&] { ops_.route(logits, bias, rule, routing); });
   }
   void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
-                  RouterRule rule, const Tensor& normed, const Routing& routing) override {
-    given_ = routing;
-    call("norm_route", [&] { ops_.norm_route(x, norm_weight, eps, gate, bias, rule, normed, own_); });
+                  RouterRule rule, const Tensor& normed, const Routing&, const Tensor& sorted) override {
+    call("norm_route", [&] { ops_.norm_route(x, norm_weight, eps, gate, bias, rule, normed, own_, sorted); });
   }
   void group_by_expert(const Routing&) override {
     call("group_by_expert", [&] { ops_.group_by_expert(own_); });
   }
   void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) override {
-    const Tensor& own = rows.data == given_.sources.data ? own_.sources : rows;
-    call("gather_rows", [&] { ops_.gather_rows(x, own, out); });
+    call("gather_rows", [&] { ops_.gather_rows(x, rows, out); });
   }
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor&, const Tensor& out) override {
     call("grouped_matmul", [&] { ops_.grouped_matmul(a, w, own_.expert_offsets, out); });
@@ -130,7 +128,7 @@ class ChosenOps final : public Ops {
     if (name_.empty() || (name == name_) == only_) f();
   }
   Ops& ops_;
-  Routing own_, given_;
+  Routing own_;
   std::string name_;
   bool only_ = false;
 };
@@ -185,6 +183,7 @@ class Bench {
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
   void write_json(const char* path) { json_.open(path, std::ios::app); }
+  bool steps_only = false;
 
   // One step of `sequences` sequences, each with `length` positions behind it.
   void run(int64_t sequences, int64_t length) {
@@ -197,6 +196,7 @@ class Bench {
     std::printf("%lld sequences of %lld: %.1f us a step, %.0f tokens/s\n", static_cast<long long>(sequences),
                 static_cast<long long>(length), whole * 1e6, static_cast<double>(sequences) / whole);
     note("step", sequences, length, whole, 0);
+    if (steps_only) return;
     for (const auto& [name, count] : calls) {
       ops_.choose(name, true);
       const double alone = step.seconds();
@@ -341,6 +341,8 @@ int main(int argc, char** argv) {
       length = std::stoll(argv[++i]);
     else if (argument == "--json" && i + 1 < argc)
       bench.write_json(argv[++i]);
+    else if (argument == "--steps-only")
+      bench.steps_only = true;
     else
       bench.run(std::stoll(argument), length);
   }

@@ -202,8 +202,8 @@ void rows(Bench& bench, int64_t tokens, DType act) {
   line("rms_norm", 2 * bytes_of({x}), [&] { ops.rms_norm(x, weight, 1e-5f, x); });
   line("short_conv", bytes_of({bcz, x}), [&] { ops.short_conv(bcz, taps, {}, batch, x); });
   line("qk_norm_rope", 2 * bytes_of({qkv}), [&] { ops.qk_norm_rope(qkv, head, head, 1e-5f, 1e6f, shape, batch); });
-  line("norm_route", bytes_of({x, normed}), [&] {
-    ops.norm_route(x, weight, 1e-5f, gate, {}, {top_k, true, 1.0f}, normed, routing);
+  line("norm_route", bytes_of({x, normed, y}), [&] {
+    ops.norm_route(x, weight, 1e-5f, gate, {}, {top_k, true, 1.0f}, normed, routing, y);
   });
   line("route", bytes_of({logits}), [&] { ops.route(logits, {}, {top_k, true, 1.0f}, routing); });
   line("group_by_expert", bytes_of({routing.ids, routing.rows, routing.sources}),

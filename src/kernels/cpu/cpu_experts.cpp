@@ -56,12 +56,14 @@ void CpuOps::route(const Tensor& logits, const Tensor& bias, RouterRule rule, co
 }
 
 void CpuOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
-                        RouterRule rule, const Tensor& normed, const Routing& routing) {
+                        RouterRule rule, const Tensor& normed, const Routing& routing, const Tensor& sorted) {
   const int64_t tokens = x.dim(0), experts = gate.dim(0);
   rms_norm(x, norm_weight, eps, normed);
   const Tensor logits(logits_.reserve<float>(static_cast<size_t>(tokens * experts)), DType::kF32, {tokens, experts});
   matmul(normed, gate, {}, logits, Write::kStore);
   route(logits, bias, rule, routing);
+  group_by_expert(routing);
+  gather_rows(normed, routing.sources, sorted);
 }
 
 void CpuOps::group_by_expert(const Routing& routing) {

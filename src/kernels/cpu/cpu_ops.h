@@ -35,7 +35,7 @@ class CpuOps final : public Ops {
                          const ConvCache& cache, const Tensor& out) override;
   void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) override;
   void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
-                  RouterRule rule, const Tensor& normed, const Routing& routing) override;
+                  RouterRule rule, const Tensor& normed, const Routing& routing, const Tensor& sorted) override;
   void group_by_expert(const Routing& routing) override;
   void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) override;
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;

@@ -80,6 +80,7 @@ void CudaOps::route(const Tensor& logits, const Tensor& bias, RouterRule rule, c
          "route: logits");
   expect(routing.ids.numel() == tokens * rule.top_k && routing.weights.numel() == tokens * rule.top_k,
          "route: routing");
+  products_.set_routing_is_old(false);
   launch_route(stream_, {.logits = logits.as<const float>(),
                          .bias = bias ? bias.as<const float>() : nullptr,
                          .ids = routing.ids.as<int32_t>(),
@@ -92,7 +93,7 @@ void CudaOps::route(const Tensor& logits, const Tensor& bias, RouterRule rule, c
 }
 
 void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
-                         RouterRule rule, const Tensor& normed, const Routing& routing) {
+                         RouterRule rule, const Tensor& normed, const Routing& routing, const Tensor& sorted) {
   const int64_t tokens = x.dim(0), hidden = x.dim(1), experts = gate.dim(0);
   expect(x.rank == 2 && gate.rank == 2 && gate.dim(1) == hidden && norm_weight.numel() == hidden &&
              normed.dims == x.dims && normed.dtype == x.dtype && is_float(gate),
@@ -100,24 +101,37 @@ void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, 
   expect(rule.top_k >= 1 && rule.top_k <= experts && experts <= kMaxExperts &&
              (!bias || (bias.dtype == DType::kF32 && bias.numel() == experts)),
          "norm_route: experts");
-  expect(routing.ids.numel() == tokens * rule.top_k && routing.weights.numel() == tokens * rule.top_k,
+  expect(routing.ids.numel() == tokens * rule.top_k && routing.weights.numel() == tokens * rule.top_k &&
+             routing.rows.numel() == tokens * rule.top_k && routing.sources.numel() == tokens * rule.top_k &&
+             routing.expert_offsets.numel() == experts + 1,
          "norm_route: routing");
-  launch_norm_route(stream_,
-                    {.x = x.data,
-                     .gate = any(gate),
-                     .bias = bias ? bias.as<const float>() : nullptr,
-                     .ids = routing.ids.as<int32_t>(),
-                     .weights = routing.weights.as<float>(),
-                     .tokens = tokens,
-                     .hidden = hidden,
-                     .experts = static_cast<int>(experts),
-                     .top_k = static_cast<int>(rule.top_k),
-                     .normalize = rule.normalize,
-                     .scale = rule.scale,
-                     .normed = normed.data,
-                     .norm_weight = any(norm_weight),
-                     .eps = eps},
-                    x.dtype);
+  expect(sorted.rank == 2 && sorted.dim(0) == tokens * rule.top_k && sorted.dim(1) == hidden && sorted.dtype == x.dtype,
+         "norm_route: sorted");
+  products_.set_routing_is_old(false);
+  const bool gathered = launch_norm_route(stream_,
+                                          {.x = x.data,
+                                           .gate = any(gate),
+                                           .bias = bias ? bias.as<const float>() : nullptr,
+                                           .ids = routing.ids.as<int32_t>(),
+                                           .weights = routing.weights.as<float>(),
+                                           .tokens = tokens,
+                                           .hidden = hidden,
+                                           .experts = static_cast<int>(experts),
+                                           .top_k = static_cast<int>(rule.top_k),
+                                           .normalize = rule.normalize,
+                                           .scale = rule.scale,
+                                           .normed = normed.data,
+                                           .norm_weight = any(norm_weight),
+                                           .eps = eps,
+                                           .sources = routing.sources.as<int32_t>(),
+                                           .rows = routing.rows.as<int32_t>(),
+                                           .offsets = routing.expert_offsets.as<int32_t>(),
+                                           .sorted = sorted.data},
+                                          x.dtype);
+  if (gathered) return;
+  group_by_expert(routing);
+  gather_rows(normed, routing.sources, sorted);
+  products_.set_routing_is_old(true);  // gather_rows_kernel lets the next kernel start behind its wait
 }
 
 void CudaOps::group_by_expert(const Routing& routing) {
@@ -125,6 +139,7 @@ void CudaOps::group_by_expert(const Routing& routing) {
   expect(routing.ids.rank == 2 && routing.rows.numel() == assignments && routing.sources.numel() == assignments &&
              experts >= 1 && experts <= kMaxExperts,
          "group_by_expert: shapes");
+  products_.set_routing_is_old(false);
   launch_group_by_expert(stream_, {.ids = routing.ids.as<const int32_t>(),
                                    .sources = routing.sources.as<int32_t>(),
                                    .rows = routing.rows.as<int32_t>(),
@@ -144,7 +159,7 @@ void CudaOps::gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out
 
 namespace {
 
-CombineExpertsArgs combine_args(const Tensor& y, const Routing& routing, const Tensor& residual) {
+CombineExpertsArgs combine_args(const Tensor& y, const Routing& routing, const Tensor& residual, bool routing_is_old) {
   const int64_t hidden = residual.dim(1);
   expect(y.dim(1) == hidden && routing.rows.dim(0) == residual.dim(0) &&
              routing.weights.numel() == routing.rows.numel() && y.dim(0) == routing.rows.numel() &&
@@ -156,13 +171,14 @@ CombineExpertsArgs combine_args(const Tensor& y, const Routing& routing, const T
           .residual = residual.data,
           .tokens = residual.dim(0),
           .hidden = hidden,
-          .top_k = static_cast<int>(routing.rows.dim(1))};
+          .top_k = static_cast<int>(routing.rows.dim(1)),
+          .routing_is_old = routing_is_old};
 }
 
 }  // namespace
 
 void CudaOps::combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) {
-  launch_combine_experts(stream_, combine_args(y, routing, residual), y.dtype);
+  launch_combine_experts(stream_, combine_args(y, routing, residual, products_.routing_is_old()), y.dtype);
 }
 
 void CudaOps::combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual,
@@ -170,7 +186,7 @@ void CudaOps::combine_experts_norm(const Tensor& y, const Routing& routing, cons
   expect(norm_weight.numel() == residual.dim(1) && normed.dims == residual.dims && normed.dtype == residual.dtype,
          "combine_experts_norm: shapes");
   launch_combine_experts_norm(stream_,
-                              {.combine = combine_args(y, routing, residual),
+                              {.combine = combine_args(y, routing, residual, products_.routing_is_old()),
                                .normed = normed.data,
                                .norm_weight = any(norm_weight),
                                .eps = eps},

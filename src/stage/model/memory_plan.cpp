@@ -45,7 +45,7 @@ class CountingOps : public Ops {
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor&) override { count(a.dim(0), w.dim(0), w.dim(1)); }
   void route(const Tensor&, const Tensor&, RouterRule, const Routing&) override {}
   void norm_route(const Tensor& x, const Tensor&, float, const Tensor& gate, const Tensor&, RouterRule, const Tensor&,
-                  const Routing&) override {
+                  const Routing&, const Tensor&) override {
     count(x.dim(0), gate.dim(0), gate.dim(1));
   }
   void group_by_expert(const Routing&) override {}

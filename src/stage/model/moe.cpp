@@ -31,9 +31,7 @@ void Moe::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual,
   const Tensor sorted = scratch.take(x.dtype, {rows, hidden});
   const Tensor product = scratch.take(x.dtype, {rows, ffn_});
   const Tensor output = scratch.take(x.dtype, {rows, hidden});
-  ops.norm_route(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, x, routing);
-  ops.group_by_expert(routing);
-  ops.gather_rows(x, routing.sources, sorted);
+  ops.norm_route(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, x, routing, sorted);
   ops.grouped_swiglu(sorted, gate_up_, routing.expert_offsets, product);
   ops.grouped_matmul(product, down_, routing.expert_offsets, output);
   if (next != nullptr)

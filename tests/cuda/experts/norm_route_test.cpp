@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "cuda/experts/test_routing.h"
 #include "cuda/rows/rms_norm_support.h"
 
 namespace lfm2 {
@@ -20,21 +21,30 @@ struct NormRouteCase {
   }
   // The results of norm_route for the rows first … first + count.
   struct Result {
-    HostTensor normed, ids, weights;
+    Result(DType act, int64_t count, int64_t hidden, int64_t experts)
+        : normed(act, {count, hidden}), routing(count, kTopK, experts), sorted(act, {count * kTopK, hidden}) {}
+    HostTensor normed;
+    TestRouting routing;
+    HostTensor sorted;
   };
   Result run(int64_t first, int64_t count) const {
     HostTensor part(x->dtype, {count, x->dim(1)});
     std::memcpy(part->data, x->rows(first, count).data, part->bytes());
-    Result result{HostTensor(x->dtype, {count, x->dim(1)}), HostTensor(DType::kI32, {count, kTopK}),
-                  HostTensor(DType::kF32, {count, kTopK})};
-    const DeviceTensor in(part), norm(scale), matrix(gate), offset(bias), normed(result.normed), ids(result.ids),
-        weights(result.weights);
+    Result result(x->dtype, count, x->dim(1), gate->dim(0));
+    TestRouting& to = result.routing;
+    const DeviceTensor in(part), norm(scale), matrix(gate), offset(bias), normed(result.normed), ids(to.ids),
+        weights(to.weights), sources(to.sources), rows(to.rows), offsets(to.expert_offsets), sorted(result.sorted);
     on_gpu([&](Ops& ops) {
-      ops.norm_route(in, norm, 1e-5f, matrix, offset, {kTopK, true, 1.5f}, normed, {ids, weights, {}, {}, {}});
+      ops.norm_route(in, norm, 1e-5f, matrix, offset, {kTopK, true, 1.5f}, normed,
+                     {ids, weights, sources, rows, offsets}, sorted);
     });
     normed.fetch(result.normed);
-    ids.fetch(result.ids);
-    weights.fetch(result.weights);
+    ids.fetch(to.ids);
+    weights.fetch(to.weights);
+    sources.fetch(to.sources);
+    rows.fetch(to.rows);
+    offsets.fetch(to.expert_offsets);
+    sorted.fetch(result.sorted);
     return result;
   }
   static constexpr int kTopK = 4;
@@ -42,6 +52,20 @@ struct NormRouteCase {
 };
 
 struct CudaNormRouteTest : ::testing::Test {
+  // The assignments are sorted as the CPU sorts them, and the normed rows stand in that order.
+  void expect_grouped(const NormRouteCase::Result& result) {
+    const TestRouting& got = result.routing;
+    const int64_t tokens = got.ids->dim(0), top_k = got.ids->dim(1), hidden = result.normed->dim(1);
+    TestRouting expected(tokens, top_k, got.expert_offsets->numel() - 1);
+    std::memcpy(expected.ids->data, got.ids->data, got.ids->bytes());
+    cpu.ops.group_by_expert(expected.routing);
+    EXPECT_TRUE(same_bits(got.sources, expected.sources));
+    EXPECT_TRUE(same_bits(got.rows, expected.rows));
+    EXPECT_TRUE(same_bits(got.expert_offsets, expected.expert_offsets));
+    HostTensor rows(result.normed->dtype, {tokens * top_k, hidden});
+    cpu.ops.gather_rows(result.normed, expected.sources, rows);
+    EXPECT_TRUE(same_bits(result.sorted, rows));
+  }
   CpuReference cpu;
 };
 
@@ -56,6 +80,7 @@ TEST_F(CudaNormRouteTest, IsNormProductAndRoute) {
           const NormRouteCase problem(act, gate, hidden, experts, tokens);
           const auto result = problem.run(0, tokens);
           EXPECT_TRUE(same_bits(result.normed, rms_norm(problem.x, problem.scale)));
+          expect_grouped(result);
           HostTensor wide(DType::kF32, {tokens, hidden}), logits(DType::kF32, {tokens, experts});
           wide.fill(result.normed.values());
           cpu.ops.matmul(wide, problem.gate, {}, logits, Write::kStore);
@@ -75,8 +100,8 @@ TEST_F(CudaNormRouteTest, IsNormProductAndRoute) {
             if (near_tie) continue;
             ++compared;
             for (size_t i = t * 4; i < t * 4 + 4; ++i) {
-              ASSERT_EQ(result.ids.get(i), ids.get(i)) << "token " << t;
-              ASSERT_NEAR(result.weights.get(i), weights.get(i), 0x1p-16 * weights.get(i));
+              ASSERT_EQ(result.routing.ids.get(i), ids.get(i)) << "token " << t;
+              ASSERT_NEAR(result.routing.weights.get(i), weights.get(i), 0x1p-16 * weights.get(i));
             }
           }
           EXPECT_GT(compared, 30);
@@ -87,11 +112,13 @@ TEST_F(CudaNormRouteTest, ARowsBitsAreItsOwn) {
   for (const DType act : kFloatTypes) {
     const NormRouteCase problem(act, act == DType::kF32 ? DType::kBf16 : act, 2048, 32, 2200);
     const auto all = problem.run(0, 2200);
-    for (const int64_t count : {1, 9, 300}) {
+    for (const int64_t count : {1, 2, 7, 8, 9, 300}) {
+      SCOPED_TRACE(fmt::format("{}, {} rows", name(act), count));
       const auto part = problem.run(1234, count);
-      EXPECT_TRUE(same_bits(part.normed, all.normed->rows(1234, count))) << count;
-      EXPECT_TRUE(same_bits(part.ids, all.ids->rows(1234, count))) << count;
-      EXPECT_TRUE(same_bits(part.weights, all.weights->rows(1234, count))) << count;
+      expect_grouped(part);
+      EXPECT_TRUE(same_bits(part.normed, all.normed->rows(1234, count)));
+      EXPECT_TRUE(same_bits(part.routing.ids, all.routing.ids->rows(1234, count)));
+      EXPECT_TRUE(same_bits(part.routing.weights, all.routing.weights->rows(1234, count)));
     }
   }
 }

@@ -1,12 +1,17 @@
 // Dependent launches, for kernels so short that starting them takes much of their time: on sm_90 such a kernel may
-// start while the one before it in the stream still runs. Three rules keep that correct:
+// start while those before it in the stream still run. Rules keep that correct:
+// - A kernel calls let_next_start() first of all. So the kernels of several launches are there at the same time, as far
+//   as they find room, and fetch their weights while the ones before them compute.
 // - Every thread calls wait_for_previous() before it touches memory that another kernel writes, and before it writes
-//   any.
-// - let_next_start() comes after that. So when a kernel starts, all kernels before the previous one have ended, and
-//   before its wait it may read everything that the previous kernel does not write: weights, and what the host has
-//   copied.
+//   any; none returns without it. So the end of the previous kernel, which the wait waits for, is the end of all
+//   before.
+// - Before the wait a kernel reads only what no kernel writes: weights, and what the host has copied, like the
+// positions
+//   of a batch.
+// - A few kernels call let_next_start() behind their own wait: gather_rows, and products of groups whose offsets are
+//   new. The kernels behind such a one may also read, before they wait, what was written before it, by __ldcg, as a
+//   line of L1 may be older (GemmArgs::offsets_are_old).
 // - An ordinary launch among them waits for everything before it, as always.
-// The positions of a batch are copied by the host and never written by a kernel, so kernels read them before they wait.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -13,12 +13,12 @@ namespace {
 template <class T, bool vector>
 __global__ void __launch_bounds__(kMaxPartials, sizeof(T) == 4 ? 3 : 4)
     combine_experts_kernel(CombineExpertsArgs args) {
+  let_next_start();
   const int64_t token = blockIdx.x, hidden = args.hidden;
   T* residual = static_cast<T*>(args.residual) + token * hidden;
-  wait_for_previous();
-  let_next_start();
+  const Choices choices = first_choices(args, token);
   for (int64_t c = threadIdx.x * kOctet; c < hidden; c += blockDim.x * kOctet)
-    store_packed(residual + c, combined_experts<T, vector>(args, token, c), hidden - c, vector);
+    store_packed(residual + c, combined_experts<T, vector>(args, choices, token, c), hidden - c, vector);
 }
 
 }  // namespace

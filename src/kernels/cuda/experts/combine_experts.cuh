@@ -9,30 +9,55 @@ namespace lfm2 {
 
 constexpr int kChoices = 4;  // choices whose rows a thread has in flight
 
+// The rows and weights of some of a token's choices.
+struct Choices {
+  int32_t rows[kChoices];
+  float weights[kChoices];
+};
+
+// Those from choice `first` on.
+__device__ inline Choices load_choices(const CombineExpertsArgs& args, int64_t token, int first) {
+  Choices choices = {};
+#pragma unroll
+  for (int j = 0; j < kChoices; ++j)
+    if (first + j < args.top_k) {
+      choices.rows[j] = __ldcg(args.rows + token * args.top_k + first + j);
+      choices.weights[j] = __ldcg(args.weights + token * args.top_k + first + j);
+    }
+  return choices;
+}
+
+// Waits for the previous kernel, and loads the first choices, before that where they have been there for long enough.
+__device__ inline Choices first_choices(const CombineExpertsArgs& args, int64_t token) {
+  Choices choices = {};
+  if (args.routing_is_old) choices = load_choices(args, token, 0);
+  wait_for_previous();
+  if (!args.routing_is_old) choices = load_choices(args, token, 0);
+  return choices;
+}
+
 // The new residual of a token from channel c on, an octet, rounded to type T.
 template <class T, bool vector>
-__device__ Packed<T> combined_experts(const CombineExpertsArgs& args, int64_t token, int64_t c) {
+__device__ Packed<T> combined_experts(const CombineExpertsArgs& args, const Choices& first_ones, int64_t token,
+                                      int64_t c) {
   const int64_t hidden = args.hidden, count = hidden - c;
   const auto* residual = static_cast<const T*>(args.residual) + token * hidden + c;
-  const int32_t* rows = args.rows + token * args.top_k;
-  const float* weights = args.weights + token * args.top_k;
   const Packed<T> old_bits = load_packed(residual, count, vector);
   Octet sum = {};
+  Choices choices = first_ones;
   for (int first = 0; first < args.top_k; first += kChoices) {
+    if (first > 0) choices = load_choices(args, token, first);
     Packed<T> y[kChoices];
-    float weight[kChoices];
 #pragma unroll
     for (int j = 0; j < kChoices; ++j)
-      if (first + j < args.top_k) {
-        weight[j] = weights[first + j];
-        y[j] = load_packed(static_cast<const T*>(args.y) + rows[first + j] * hidden + c, count, vector);
-      }
+      if (first + j < args.top_k)
+        y[j] = load_packed(static_cast<const T*>(args.y) + choices.rows[j] * hidden + c, count, vector);
 #pragma unroll
     for (int j = 0; j < kChoices; ++j)
       if (first + j < args.top_k) {
         const Octet x = unpack(y[j]);
 #pragma unroll
-        for (int i = 0; i < kOctet; ++i) sum.v[i] += weight[j] * x.v[i];
+        for (int i = 0; i < kOctet; ++i) sum.v[i] += choices.weights[j] * x.v[i];
       }
   }
   const Octet old = unpack(old_bits);

@@ -13,20 +13,20 @@ namespace {
 template <class T, bool vector>
 __global__ void __launch_bounds__(kMaxPartials, sizeof(T) == 4 ? 3 : 4)
     combine_experts_norm_kernel(CombineExpertsNormArgs args) {
+  let_next_start();
   const int64_t token = blockIdx.x, hidden = args.combine.hidden, first = threadIdx.x * kOctet;
   T* residual = static_cast<T*>(args.combine.residual) + token * hidden;
-  wait_for_previous();
-  let_next_start();
+  const bool once = blockDim.x * kOctet >= hidden;  // a thread has one octet, and holds it until the norm
+  Octet scale = {};
+  if (once && first < hidden) scale = load_octet(args.norm_weight, first, hidden - first, vector);
+  const Choices choices = first_choices(args.combine, token);
   Packed<T> elements = {};
   float squares = 0;
   for (int64_t c = first; c < hidden; c += blockDim.x * kOctet) {
-    elements = combined_experts<T, vector>(args.combine, token, c);
+    elements = combined_experts<T, vector>(args.combine, choices, token, c);
     store_packed(residual + c, elements, hidden - c, vector);
     squares = add_squares(squares, unpack(elements));
   }
-  const bool once = blockDim.x * kOctet >= hidden;  // a thread has one octet, and still holds it
-  Octet scale = {};
-  if (once && first < hidden) scale = load_octet(args.norm_weight, first, hidden - first, vector);
   const float factor = rms_factor(block_squares(squares), hidden, args.eps);
   T* target = static_cast<T*>(args.normed) + token * hidden;
   for (int64_t c = first; c < hidden; c += blockDim.x * kOctet) {

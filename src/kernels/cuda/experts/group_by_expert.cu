@@ -14,12 +14,13 @@ namespace {
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kGroupThreads = 256, kGroupWarps = kGroupThreads / 32;
 
-// Few experts are sorted by one kernel, in one cluster of blocks. Each warp takes a run of chunks of 32 assignments,
-// counts them, and then knows where its rows begin. For a chunk, a warp makes one ballot for every bit of an expert's
-// number.
+// Few experts are sorted by one kernel, in one cluster of blocks, or in one block. Each warp takes a run of chunks of
+// 32 assignments, counts them, and then knows where its rows begin. For a chunk, a warp makes one ballot for every bit
+// of an expert's number.
 constexpr int kFewThreads = 1024;
 constexpr int kCluster = 8;
 constexpr int64_t kFewAssignments = int64_t{1} << 18;
+constexpr int64_t kBlockAssignments = 2 * kFewThreads;  // up to so many, one block is faster than a cluster
 
 template <int kBits>
 struct Ballots {
@@ -51,23 +52,23 @@ struct Ballots {
 
 // For few experts, up to 32 kSets, and few assignments, in one launch.
 // - operands: ids [assignments] int32; out rows, sources [assignments] and offsets [experts + 1] int32.
-// - block: one of the kCluster blocks of the only cluster; each warp takes `run` consecutive chunks of 32
-//   assignments: it counts them, learns from the other warps where its rows begin, and goes through them again.
+// - block: one of the `blocks` blocks of the only cluster; each warp takes `run` consecutive chunks of 32 assignments:
+//   it counts them, learns from the other warps where its rows begin, and goes through them again.
 // - thread: one assignment of each chunk; between the two rounds, lane l looks after experts l, l + 32, ….
 // - alignment: any.
-template <int kSets>
+template <int kSets, int blocks>
 __global__ void __launch_bounds__(kFewThreads) group_few_kernel(GroupByExpertArgs args, int run) {
+  let_next_start();
 #if __CUDA_ARCH__ >= 900
   constexpr int kBits = 4 + kSets, kExperts = 32 * kSets, kFewWarps = kFewThreads / 32;
   // The counts of the block's warps; later, for each warp, the sum over the warps before it.
   __shared__ int before[kExperts][kFewWarps + 1];
   __shared__ int mine[kExperts];  // the block's counts, which the cluster reads
-  __shared__ int counts[kCluster][kExperts];
+  __shared__ int counts[blocks][kExperts];
   const auto cluster = cooperative_groups::this_cluster();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = static_cast<int>(cluster.block_rank());
   const int64_t first = (int64_t{rank} * kFewWarps + warp) * run * 32 + lane;
   wait_for_previous();
-  let_next_start();
   const auto expert_of = [&](int chunk) {
     const int64_t i = first + chunk * 32;
     return i < args.assignments ? args.ids[i] : -1;
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kFewThreads) group_few_kernel(GroupByExpertArg
     if (lane == 31) mine[e] = sum;
   }
   cluster.sync();
-  if (threadIdx.x < kCluster * kExperts) {
+  if (threadIdx.x < blocks * kExperts) {
     const int block = static_cast<int>(threadIdx.x) / kExperts, e = static_cast<int>(threadIdx.x) % kExperts;
     counts[block][e] = cluster.map_shared_rank(mine, block)[e];
   }
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(kFewThreads) group_few_kernel(GroupByExpertArg
     const int e = lane + 32 * s;
     int total = 0, blocks_before = 0;
 #pragma unroll
-    for (int block = 0; block < kCluster; ++block) {
+    for (int block = 0; block < blocks; ++block) {
       if (block == rank) blocks_before = total;
       total += counts[block][e];
     }
@@ -234,10 +235,14 @@ __global__ void group_by_expert_kernel(GroupByExpertArgs args, Chunks chunks) {
 
 void launch_group_by_expert(cudaStream_t stream, const GroupByExpertArgs& args) {
   if (args.experts <= 64 && args.assignments <= kFewAssignments && has_clusters()) {
-    const int64_t run = std::max<int64_t>(1, ceil_divide(args.assignments, int64_t{kCluster} * kFewThreads));
-    launch_dependent("group_few_kernel", args.experts <= 32 ? group_few_kernel<1> : group_few_kernel<2>,
-                     {kCluster, kFewThreads, 0, kCluster}, stream, args, static_cast<int>(run));
-    return;
+    const auto launch = [&](auto kernel, unsigned blocks) {
+      const int64_t run = std::max<int64_t>(1, ceil_divide(args.assignments, int64_t{blocks} * kFewThreads));
+      launch_dependent("group_few_kernel", kernel, {blocks, kFewThreads, 0, blocks}, stream, args,
+                       static_cast<int>(run));
+    };
+    if (args.assignments <= kBlockAssignments)
+      return launch(args.experts <= 32 ? group_few_kernel<1, 1> : group_few_kernel<2, 1>, 1);
+    return launch(args.experts <= 32 ? group_few_kernel<1, kCluster> : group_few_kernel<2, kCluster>, kCluster);
   }
   constexpr int64_t kSmallestChunk = 2048;
   Chunks chunks;

@@ -24,7 +24,8 @@ struct RouteArgs {
 };
 void launch_route(cudaStream_t stream, const RouteArgs& args);
 
-// normed = rms_norm(x), with the bits of launch_rms_norm; logits = normed gateᵀ in fp32; then route.
+// normed = rms_norm(x), with the bits of launch_rms_norm; logits = normed gateᵀ in fp32; then route. Where there are
+// few assignments, the same launch also groups them and gathers their rows.
 struct NormRouteArgs {
   const void* x;      // [tokens, hidden]
   AnyArray gate;      // [experts, hidden]
@@ -38,8 +39,12 @@ struct NormRouteArgs {
   void* normed;          // [tokens, hidden]; may be x
   AnyArray norm_weight;  // [hidden]
   float eps;
+  // What group_by_expert and gather_rows fill.
+  int32_t *sources, *rows, *offsets;  // [tokens top_k], [tokens, top_k], [experts + 1]
+  void* sorted;                       // [tokens top_k, hidden]
 };
-void launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act);
+// Returns whether the assignments are grouped and their rows gathered; if not, the caller does so.
+bool launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act);
 
 struct GroupByExpertArgs {
   const int32_t* ids;  // [assignments]
@@ -61,6 +66,8 @@ struct CombineExpertsArgs {
   void* residual;        // [tokens, hidden]
   int64_t tokens, hidden;
   int top_k;
+  // rows and weights were written before the kernel in front of this one began to wait: GemmArgs::offsets_are_old.
+  bool routing_is_old;
 };
 void launch_combine_experts(cudaStream_t stream, const CombineExpertsArgs& args, DType act);
 

@@ -20,9 +20,10 @@ constexpr int kChunkK = kWarpK / kChunks;
 // Tensor cores truncate their sums. After so many chunks these are added to others, with rounding.
 constexpr int kPromoted = 2;
 constexpr int kTileTokens = 8, kTileExperts = 16;  // what one mma multiplies
+constexpr int kMaxGrouped = 32;  // the most assignments that the only block of a launch groups: one a lane
 
-__device__ ChoiceRule rule_of(const NormRouteArgs& args) {
-  return {args.bias, args.experts, args.top_k, args.normalize, args.scale};
+__device__ ChoiceRule rule_of(const NormRouteArgs& args, const float* bias) {
+  return {bias, args.experts, args.top_k, args.normalize, args.scale};
 }
 
 // The number of values of the gate's type whose sum is exactly x: one where the types are the same, three bf16 for an
@@ -75,13 +76,40 @@ __device__ void forget(Packed<T>& x) {
 template <class T, class Gate, int kTokenTiles, int kExpertTiles>
 struct NormRouteWarp {
   static constexpr int kTokens = kTokenTiles * kTileTokens, kExperts = kExpertTiles * kTileExperts;
+  static constexpr bool kGroups = kTokenTiles == 1 && kExperts <= kMaxGrouped;
   using Sums = float[kTokenTiles][kExpertTiles][4];
+  struct GateChunk {
+    uint4 rows[kExpertTiles][2];  // those of experts g and g + 8 of each tile
+  };
 
   const NormRouteArgs& args;
   const int64_t hidden = args.hidden, first_token = static_cast<int64_t>(blockIdx.x) * kTokens;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4, j = lane % 4;
   const int64_t warp_k = warp * kWarpK, first_k = warp_k + j * kOctet;
   Packed<T> x[kTokenTiles][kChunks];
+
+  // Loads the norm's weights of the warp's elements, which its lanes share.
+  __device__ __forceinline__ void load_scales(float (&scales)[kWarps * kWarpK]) const {
+    const int64_t k = first_k + g * kChunkK;
+    if (k < hidden) *reinterpret_cast<Octet*>(scales + k) = load_octet(args.norm_weight, k, kOctet, true);
+    __syncwarp();
+  }
+
+  // The lane's elements of the gate's rows in one chunk.
+  __device__ __forceinline__ GateChunk load_gate(int c) const {
+    const auto* gate = static_cast<const Gate*>(args.gate.data) + first_k + c * kChunkK;
+    GateChunk chunk;
+#pragma unroll
+    for (int m = 0; m < kExpertTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int expert = m * kTileExperts + half * 8 + g;
+        chunk.rows[m][half] = {};
+        if (expert < args.experts && warp_k + c * kChunkK < hidden)
+          chunk.rows[m][half] = *reinterpret_cast<const uint4*>(gate + expert * hidden);
+      }
+    return chunk;
+  }
 
   // x = the lane's elements of the tokens, with zeros for tokens that do not exist.
   __device__ __forceinline__ void load_tokens() {
@@ -117,7 +145,8 @@ struct NormRouteWarp {
   }
 
   // x = the normed tokens, which are written to args.normed as well.
-  __device__ __forceinline__ void norm_tokens(const float (&trees)[kTokens][kWarps]) {
+  __device__ __forceinline__ void norm_tokens(const float (&trees)[kTokens][kWarps],
+                                              const float (&scales)[kWarps * kWarpK]) {
     float factors[kTokenTiles];
 #pragma unroll
     for (int tile = 0; tile < kTokenTiles; ++tile) {
@@ -129,7 +158,7 @@ struct NormRouteWarp {
     for (int c = 0; c < kChunks; ++c) {
       const int64_t k = first_k + c * kChunkK;
       if (k >= hidden) break;
-      const Octet scale = load_octet(args.norm_weight, k, kOctet, true);
+      const Octet scale = *reinterpret_cast<const Octet*>(scales + k);
 #pragma unroll
       for (int tile = 0; tile < kTokenTiles; ++tile) {
         const int64_t token = first_token + tile * kTileTokens + g;
@@ -141,17 +170,8 @@ struct NormRouteWarp {
   }
 
   // part += the gate's rows times the tokens, over one chunk.
-  __device__ __forceinline__ void multiply_chunk(int c, Sums& part) {
-    const auto* gate = static_cast<const Gate*>(args.gate.data) + first_k + c * kChunkK;
-    uint4 rows[kExpertTiles][2];
-#pragma unroll
-    for (int m = 0; m < kExpertTiles; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int expert = m * kTileExperts + half * 8 + g;
-        rows[m][half] = {};
-        if (expert < args.experts) rows[m][half] = *reinterpret_cast<const uint4*>(gate + expert * hidden);
-      }
+  __device__ __forceinline__ void multiply_chunk(int c, const GateChunk& gate, Sums& part) {
+    const auto& rows = gate.rows;
 #pragma unroll
     for (int tile = 0; tile < kTokenTiles; ++tile) {
       uint4 planes[kPlanes<T, Gate>];
@@ -168,12 +188,14 @@ struct NormRouteWarp {
     }
   }
 
-  // total = the gate's rows times the tokens, over the warp's elements.
-  __device__ __forceinline__ void multiply_gate(Sums& total) {
+  // total = the gate's rows times the tokens, over the warp's elements. gate_of(c) is load_gate(c), or what that gave
+  // before.
+  template <class F>
+  __device__ __forceinline__ void multiply_gate(F gate_of, Sums& total) {
     Sums part = {};
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
-      if (warp_k + c * kChunkK < hidden) multiply_chunk(c, part);
+      if (warp_k + c * kChunkK < hidden) multiply_chunk(c, gate_of(c), part);
       if (c % kPromoted != kPromoted - 1) continue;
 #pragma unroll
       for (int tile = 0; tile < kTokenTiles; ++tile)
@@ -198,44 +220,110 @@ struct NormRouteWarp {
           sums[tile * kTileTokens + 2 * j + i % 2][m * kTileExperts + i / 2 * 8 + g] = total[tile][m][i];
   }
 
-  // The warp takes every warps-th token: adds the warps' sums up in their order, and chooses the token's experts.
+  // The warp takes every warps-th token: adds the warps' sums up in their order, and chooses the token's experts. The
+  // block's choices go to ids and choice_weights.
   template <int stride>
-  __device__ __forceinline__ void choose(const float (&sums)[kWarps][kTokens][stride]) const {
+  __device__ __forceinline__ void choose(const float (&sums)[kWarps][kTokens][stride], const float* bias, int32_t* ids,
+                                         float* choice_weights) const {
     for (int t = warp; t < kTokens && first_token + t < args.tokens; t += warps) {
       float logits[kExperts / 32] = {};
       for (int w = 0; w < warps; ++w)
 #pragma unroll
         for (int s = 0; s < kExperts / 32; ++s) logits[s] += sums[w][t][lane + 32 * s];
-      const int64_t first_choice = (first_token + t) * args.top_k;
-      choose_experts(logits, rule_of(args), args.ids + first_choice, args.weights + first_choice);
+      choose_experts(logits, rule_of(args, bias), ids + t * args.top_k, choice_weights + t * args.top_k);
+    }
+  }
+
+  // One warp sorts the block's assignments, which are all that there are, by expert; lane l has assignment l, and
+  // counts for expert l. Leaves the sorted rows in `rows`.
+  __device__ __forceinline__ void group(const int32_t* ids, const float* choice_weights, int32_t* rows) const {
+    const int assignments = static_cast<int>(args.tokens) * args.top_k;
+    const int expert = lane < assignments ? ids[lane] : kExperts;
+    int row = 0, before = 0;
+    for (int i = 0; i < assignments; ++i) {
+      const int other = __shfl_sync(0xffffffffu, expert, i);
+      before += other < lane;
+      row += other < expert || (other == expert && i < lane);
+    }
+    if (lane < args.experts) args.offsets[lane] = before;
+    if (lane == 0) args.offsets[args.experts] = assignments;
+    if (lane >= assignments) return;
+    rows[lane] = row;
+    args.rows[lane] = row;
+    args.sources[row] = lane / args.top_k;
+    args.ids[lane] = expert;
+    args.weights[lane] = choice_weights[lane];
+  }
+
+  // Writes the normed tokens to their sorted rows.
+  __device__ __forceinline__ void store_sorted(const int32_t* rows) const {
+    if (g >= args.tokens) return;
+    for (int j = 0; j < args.top_k; ++j) {
+      T* const row = static_cast<T*>(args.sorted) + rows[g * args.top_k + j] * hidden;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c)
+        if (warp_k + c * kChunkK < hidden) store_packed(row + first_k + c * kChunkK, x[0][c], kOctet, true);
     }
   }
 };
 
+// When the gate's rows are loaded: kAhead, all of them before the wait for the kernel in front, and kept in registers;
+// or when they are multiplied.
+enum class GateLoads { kAhead, kInTurn };
+
 // The order of operations for a token depends on `hidden` alone.
 // - operands: x, normed [tokens, hidden] of type T (they may be the same), norm_weight [hidden] of any type, gate
-//   [experts, hidden] of type Gate, bias [experts] fp32 or null; out ids, weights [tokens, top_k].
+//   [experts, hidden] of type Gate, bias [experts] fp32 or null; out ids, weights [tokens, top_k]. `grouped`: also
+//   sources, rows, offsets, and sorted [tokens top_k, hidden] of type T, for one block, up to kMaxGrouped assignments
+//   and as many experts.
 // - block: kTokenTiles tiles of 8 tokens and all experts, up to kExpertTiles tiles of 16; each of its warps, up to
 //   kWarps, takes kWarpK elements of every token and of every row of the gate, then whole tokens for the choice.
 // - thread: NormRouteWarp says which elements.
-// - alignment: x, normed, gate and norm_weight on 16 bytes, hidden a multiple of kChunkK.
-template <class T, class Gate, int kTokenTiles, int kExpertTiles>
-__global__ void __launch_bounds__(kWarps * 32, 2) norm_route_kernel(NormRouteArgs args) {
+// - alignment: x, normed, gate, norm_weight and sorted on 16 bytes, hidden a multiple of kChunkK.
+template <class T, class Gate, int kTokenTiles, int kExpertTiles, GateLoads loads>
+__global__ void __launch_bounds__(kWarps * 32, loads == GateLoads::kAhead ? 1 : 2)
+    norm_route_kernel(NormRouteArgs args, bool grouped) {
   using Warp = NormRouteWarp<T, Gate, kTokenTiles, kExpertTiles>;
   __shared__ float trees[Warp::kTokens][kWarps];
   __shared__ float sums[kWarps][Warp::kTokens][Warp::kExperts + 4];  // + 4: a warp's stores fall into different banks
-  wait_for_previous();
+  __shared__ __align__(16) float scales[kWarps * kWarpK];
+  __shared__ float bias[Warp::kExperts];
+  __shared__ int32_t ids[kMaxGrouped], rows[kMaxGrouped];
+  __shared__ float choice_weights[kMaxGrouped];
   let_next_start();
   Warp warp{args};
+  warp.load_scales(scales);
+  if (args.bias != nullptr)
+    for (int e = threadIdx.x; e < args.experts; e += blockDim.x) bias[e] = args.bias[e];
+  typename Warp::GateChunk gate[loads == GateLoads::kAhead ? kChunks : 1];
+  if constexpr (loads == GateLoads::kAhead) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) gate[c] = warp.load_gate(c);
+  }
+  wait_for_previous();
   warp.load_tokens();
   warp.sum_squares(trees);
   __syncthreads();
-  warp.norm_tokens(trees);
+  warp.norm_tokens(trees, scales);
   typename Warp::Sums total = {};
-  warp.multiply_gate(total);
+  warp.multiply_gate(
+      [&](int c) {
+        if constexpr (loads == GateLoads::kAhead) return gate[c];
+        return warp.load_gate(c);
+      },
+      total);
   warp.store_sums(total, sums[warp.warp]);
   __syncthreads();
-  warp.choose(sums);
+  const int64_t first_choice = warp.first_token * args.top_k;
+  warp.choose(sums, args.bias != nullptr ? bias : nullptr, grouped ? ids : args.ids + first_choice,
+              grouped ? choice_weights : args.weights + first_choice);
+  if constexpr (Warp::kGroups) {
+    if (!grouped) return;
+    __syncthreads();
+    if (warp.warp == 0) warp.group(ids, choice_weights, rows);
+    __syncthreads();
+    warp.store_sorted(rows);
+  }
 }
 
 // The tokens and the threads of a block of norm_route_any_kernel.
@@ -250,10 +338,10 @@ constexpr int kAnyTokens = 4, kAnyThreads = 256;
 template <class T>
 __global__ void __launch_bounds__(kAnyThreads) norm_route_any_kernel(NormRouteArgs args, bool vector) {
   extern __shared__ float shared[];  // [tokens, experts] logits, then as many scores
+  let_next_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, experts = args.experts;
   const int64_t first_token = static_cast<int64_t>(blockIdx.x) * kAnyTokens, hidden = args.hidden;
   wait_for_previous();
-  let_next_start();
   for (int e = warp; e < experts; e += kAnyThreads / 32) {
     float sums[kAnyTokens] = {};
     for (int64_t k = lane * kOctet; k < hidden; k += 32 * kOctet) {
@@ -275,33 +363,40 @@ __global__ void __launch_bounds__(kAnyThreads) norm_route_any_kernel(NormRouteAr
   }
   __syncthreads();
   if (warp >= kAnyTokens || first_token + warp >= args.tokens) return;
-  choose_experts(shared + warp * experts, shared + (kAnyTokens + warp) * experts, rule_of(args),
+  choose_experts(shared + warp * experts, shared + (kAnyTokens + warp) * experts, rule_of(args, args.bias),
                  args.ids + (first_token + warp) * args.top_k, args.weights + (first_token + warp) * args.top_k);
 }
 
 template <class T, class Gate>
-void launch_tiles(cudaStream_t stream, const NormRouteArgs& args) {
+bool launch_tiles(cudaStream_t stream, const NormRouteArgs& args) {
+  const bool grouped =
+      args.tokens <= kTileTokens && args.tokens * args.top_k <= kMaxGrouped && args.experts <= kMaxGrouped;
   const auto launch = [&](auto kernel, int64_t tokens) {
     launch_dependent("norm_route_kernel", kernel,
                      {static_cast<unsigned>(ceil_divide(args.tokens, tokens)),
                       static_cast<unsigned>(ceil_divide(args.hidden, kWarpK)) * 32},
-                     stream, args);
+                     stream, args, grouped);
+    return grouped;
   };
   // With two tiles of tokens a block reads the gate half as often for each token; with one there are more blocks.
   const bool few = args.tokens <= 2 * kTileTokens * device_attribute(cudaDevAttrMultiProcessorCount);
   if constexpr (sizeof(T) == 2)
-    if (args.experts <= 2 * kTileExperts && !few) return launch(norm_route_kernel<T, Gate, 2, 2>, 2 * kTileTokens);
-  launch(args.experts <= 2 * kTileExperts ? norm_route_kernel<T, Gate, 1, 2> : norm_route_kernel<T, Gate, 1, 4>,
-         kTileTokens);
+    if (args.experts <= 2 * kTileExperts)
+      return few ? launch(norm_route_kernel<T, Gate, 1, 2, GateLoads::kAhead>, kTileTokens)
+                 : launch(norm_route_kernel<T, Gate, 2, 2, GateLoads::kInTurn>, 2 * kTileTokens);
+  return launch(args.experts <= 2 * kTileExperts ? norm_route_kernel<T, Gate, 1, 2, GateLoads::kInTurn>
+                                                 : norm_route_kernel<T, Gate, 1, 4, GateLoads::kInTurn>,
+                kTileTokens);
 }
 
 }  // namespace
 
-void launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act) {
-  if (args.tokens == 0) return;
+bool launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act) {
+  if (args.tokens == 0) return false;
   const bool tiles = args.experts <= 4 * kTileExperts && args.top_k <= kMaxChoices && args.hidden > 0 &&
                      args.hidden <= kWarps * kWarpK && args.hidden % kChunkK == 0 && on_16_bytes(args.x) &&
-                     on_16_bytes(args.gate.data) && on_16_bytes(args.normed) && on_16_bytes(args.norm_weight.data);
+                     on_16_bytes(args.gate.data) && on_16_bytes(args.normed) && on_16_bytes(args.norm_weight.data) &&
+                     on_16_bytes(args.sorted);
   if (tiles && act == DType::kBf16 && args.gate.dtype == act)
     return launch_tiles<__nv_bfloat16, __nv_bfloat16>(stream, args);
   if (tiles && act == DType::kF16 && args.gate.dtype == act) return launch_tiles<__half, __half>(stream, args);
@@ -316,6 +411,7 @@ void launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act
                      {static_cast<unsigned>(ceil_divide(args.tokens, kAnyTokens)), kAnyThreads, shared_bytes}, stream,
                      args, vector);
   });
+  return false;
 }
 
 }  // namespace lfm2

@@ -22,6 +22,8 @@ struct GemmArgs {
   int64_t m, n, k;
   int64_t groups;
   Epilogue epilogue;
+  // The offsets were written before the kernel in front of this one began to wait, so they may be read before the wait.
+  bool offsets_are_old = false;
 };
 
 // For a of 16 bits, w of the same type, out of this type or fp32. Takes any sizes and addresses; rows of octets on 16

@@ -49,8 +49,9 @@ void Products::multiply_groups(const Tensor& a, const Tensor& w, const Tensor& e
   expect(gemm_supported(problem), "grouped product: this combination of types");
   if (a.dim(0) == 0 || n == 0) return;
   const int32_t* offsets = expert_offsets ? expert_offsets.as<const int32_t>() : nullptr;
-  const GemmArgs args{a.data, any(w), {}, out.data, offsets, a.dim(0), n, k, groups, epilogue};
+  const GemmArgs args{a.data, any(w), {}, out.data, offsets, a.dim(0), n, k, groups, epilogue, routing_is_old_};
   multiply(choose_grouped(problem), args, problem);
+  if (offsets != nullptr) routing_is_old_ = true;
 }
 
 }  // namespace lfm2

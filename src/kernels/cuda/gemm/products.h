@@ -30,6 +30,12 @@ class Products {
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
   void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
 
+  // Whether the routing in use was written so long ago that kernels may read it before they wait for the one in front
+  // of them: some kernel behind the one that wrote it lets the next one start behind its own wait, as gather_rows and
+  // the grouped products do. Whatever writes a routing says that it is not old.
+  bool routing_is_old() const { return routing_is_old_; }
+  void set_routing_is_old(bool old) { routing_is_old_ = old; }
+
  private:
   // Multiplies each group's rows with its matrix w[group], or, without offsets, all rows with the only matrix.
   void multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
@@ -39,6 +45,7 @@ class Products {
   cudaStream_t stream_;
   Features features_;
   LtMatmul lt_;
+  bool routing_is_old_ = false;
 };
 
 }  // namespace lfm2

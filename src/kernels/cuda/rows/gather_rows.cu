@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kRowWarps * 32)
     gather_rows_kernel(const Word* x, int64_t x_rows, const int32_t* rows, int64_t count, int64_t words, Word* out) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
   wait_for_previous();
-  let_next_start();
+  let_next_start();  // only here, so that the next kernel finds what was written before this one (Products)
   if (i >= count) return;
   const int64_t row = rows[i];
   device_expect(row >= 0 && row < x_rows);

@@ -11,14 +11,17 @@ constexpr int kThreads = 256;
 constexpr int kTokens = 8;                    // tokens of a block, which computes their sines once for all heads
 constexpr int kPairs = kMaxHeadDim / 2 / 32;  // most pairs of a lane, in the kernel for any head dimension
 constexpr int kItems = 5;                     // octet pairs that a thread has in flight
+constexpr int64_t kFewTokens = 1024;          // up to this many tokens, each has a block of its own
 
 // The rotations of a block's tokens. The angle is rounded to fp32 before its sine and cosine are taken in fp64, as for
 // the CPU's table.
+template <int kTokens>
 struct Turns {
   float cosines[kTokens][kMaxHeadDim / 2], sines[kTokens][kMaxHeadDim / 2];
 };
 
-__device__ void fill_turns(Turns& turns, const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
+template <int kTokens>
+__device__ void fill_turns(Turns<kTokens>& turns, const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
                            int64_t first_token, int tokens) {
   const int half = args.head_dim / 2;
   for (int i = threadIdx.x; i < tokens * half; i += kThreads) {
@@ -35,17 +38,19 @@ __device__ void fill_turns(Turns& turns, const QkNormRopeArgs& args, const RopeF
 // wait.
 // - operands: qkv [tokens, (heads + 2 kv_heads) head_dim] of type T, changed in place; q_weight, k_weight [head_dim]
 //   of any type; positions [tokens] int32.
-// - block: kTokens tokens, which share the sines and cosines.
-// - thread: pairs of octets, kThreads apart: lane j of a head has elements 8 j … and head_dim / 2 + 8 j …, and so
+// - block: kBlockTokens tokens, which share the sines and cosines.
+// - thread: pairs of octets, kThreads apart, kEach of them in flight: lane j of a head has elements 8 j … and head_dim
+// / 2 + 8 j …, and so
 //   both ends of its rotations.
 // - alignment: qkv on 16 bytes, head_dim 16 times a power of two.
-template <class T>
+template <class T, int kBlockTokens, int kEach>
 __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(QkNormRopeArgs args, RopeFrequencies frequencies) {
-  __shared__ Turns turns;
+  let_next_start();
+  __shared__ Turns<kBlockTokens> turns;
   __shared__ float weights[2][kMaxHeadDim];  // the weights of queries, then those of keys
   const int half = args.head_dim / 2, lanes = half / kOctet, rotated = args.heads + args.kv_heads;
-  const int64_t first_token = static_cast<int64_t>(blockIdx.x) * kTokens;
-  const int tokens = static_cast<int>(min(static_cast<int64_t>(kTokens), args.tokens - first_token));
+  const int64_t first_token = static_cast<int64_t>(blockIdx.x) * kBlockTokens;
+  const int tokens = static_cast<int>(min(static_cast<int64_t>(kBlockTokens), args.tokens - first_token));
   for (int i = threadIdx.x; i < args.head_dim; i += kThreads) {
     weights[0][i] = load_one(args.q_weight, i);
     weights[1][i] = load_one(args.k_weight, i);
@@ -53,16 +58,15 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(QkNormRopeArgs a
   fill_turns(turns, args, frequencies, first_token, tokens);
   __syncthreads();
   wait_for_previous();
-  let_next_start();
 
   const int64_t columns = static_cast<int64_t>(rotated + args.kv_heads) * args.head_dim;
   T* const base = static_cast<T*>(args.qkv) + first_token * columns;
   const int per_token = rotated * lanes, end = tokens * per_token;
-  for (int round = 0; round < end; round += kThreads * kItems) {
-    Packed<T> low[kItems], high[kItems];
-    T* places[kItems];
+  for (int round = 0; round < end; round += kThreads * kEach) {
+    Packed<T> low[kEach], high[kEach];
+    T* places[kEach];
 #pragma unroll
-    for (int k = 0; k < kItems; ++k) {
+    for (int k = 0; k < kEach; ++k) {
       const int item = round + k * kThreads + static_cast<int>(threadIdx.x), t = item / per_token,
                 at = item % per_token;
       places[k] = base + t * columns + at / lanes * args.head_dim + at % lanes * kOctet;
@@ -73,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(QkNormRopeArgs a
       }
     }
 #pragma unroll
-    for (int k = 0; k < kItems; ++k) {
+    for (int k = 0; k < kEach; ++k) {
       const int item = round + k * kThreads + static_cast<int>(threadIdx.x), t = item / per_token,
                 at = item % per_token;
       const Octet a = unpack(low[k]), b = unpack(high[k]);
@@ -104,14 +108,14 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(QkNormRopeArgs a
 // - alignment: any.
 template <class T>
 __global__ void __launch_bounds__(kThreads) qk_norm_rope_any_kernel(QkNormRopeArgs args, RopeFrequencies frequencies) {
-  __shared__ Turns turns;
+  let_next_start();
+  __shared__ Turns<kTokens> turns;
   const int half = args.head_dim / 2;
   const int64_t first_token = static_cast<int64_t>(blockIdx.x) * kTokens;
   const int tokens = static_cast<int>(min(static_cast<int64_t>(kTokens), args.tokens - first_token));
   fill_turns(turns, args, frequencies, first_token, tokens);
   __syncthreads();
   wait_for_previous();
-  let_next_start();
 
   const int lane = threadIdx.x % 32, rotated = args.heads + args.kv_heads;
   const int64_t columns = static_cast<int64_t>(rotated + args.kv_heads) * args.head_dim;
@@ -149,8 +153,13 @@ void launch_qk_norm_rope(cudaStream_t stream, const QkNormRopeArgs& args, const 
       lanes > 0 && args.head_dim % (2 * kOctet) == 0 && (lanes & (lanes - 1)) == 0 && on_16_bytes(args.qkv);
   with_device_type(act, [&](auto zero) {
     using T = decltype(zero);
-    launch_dependent("qk_norm_rope_kernel", octets ? qk_norm_rope_kernel<T> : qk_norm_rope_any_kernel<T>,
-                     {static_cast<unsigned>(ceil_divide(args.tokens, kTokens)), kThreads}, stream, args, frequencies);
+    const auto launch = [&](auto kernel, int64_t tokens) {
+      launch_dependent("qk_norm_rope_kernel", kernel,
+                       {static_cast<unsigned>(ceil_divide(args.tokens, tokens)), kThreads}, stream, args, frequencies);
+    };
+    if (!octets) return launch(qk_norm_rope_any_kernel<T>, kTokens);
+    if (args.tokens <= kFewTokens) return launch(qk_norm_rope_kernel<T, 1, 1>, 1);
+    launch(qk_norm_rope_kernel<T, kTokens, kItems>, kTokens);
   });
 }
 

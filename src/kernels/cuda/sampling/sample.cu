@@ -337,11 +337,11 @@ __device__ Kept keep(const SamplingRule& rule, const Row& row, float lowest, His
 // - thread: entries of the row, kRowThreads apart, or fours of them.
 // - alignment: `vector`: vocab in fours, logits on 16 bytes; otherwise any.
 __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs args, bool vector) {
+  let_next_start();
   __shared__ Histogram histogram;
   __shared__ float window[kWindow];
   const int64_t index = blockIdx.x;
   wait_for_previous();
-  let_next_start();
   const float* logits = args.logits + index * args.vocab;
   const int vocab = static_cast<int>(args.vocab);
   const Survey mine = survey(logits, vocab);
