@@ -4,12 +4,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "cuda/gemm/product.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_stream.h"
 
 namespace lfm2 {
 namespace {
@@ -19,8 +24,9 @@ using namespace test;
 Operands operands(const Product& p) { return Operands(p, 2 / std::sqrt(static_cast<float>(p.k))); }
 
 // Where tile.columns is 0, launch_gemm_wgmma chooses the tile.
-HostTensor run_wgmma(const Product& p, const Operands& in, WgmmaTile tile = {0, 0}) {
-  return run(p, in, [&](const GemmArgs& args) {
+HostTensor run_wgmma(const Product& p, const Operands& in, WgmmaTile tile = {0, 0, 0}, bool offsets_are_old = false) {
+  return run(p, in, [&](GemmArgs args) {
+    args.offsets_are_old = offsets_are_old;
     if (tile.columns == 0)
       launch_gemm_wgmma(nullptr, args, p.act, p.out);
     else
@@ -28,9 +34,13 @@ HostTensor run_wgmma(const Product& p, const Operands& in, WgmmaTile tile = {0, 
   });
 }
 
-std::vector<WgmmaTile> tiles_for(const Product& p) {
-  if (p.epilogue == Epilogue::kSwiglu) return {{256, 2}};
-  return {{256, 2}, {256, 1}, {192, 1}, {128, 1}};
+std::vector<WgmmaTile> tiles_for(Epilogue epilogue) {
+  if (epilogue == Epilogue::kSwiglu) return {std::begin(kWgmmaSwigluTiles), std::end(kWgmmaSwigluTiles)};
+  return {std::begin(kWgmmaTiles), std::end(kWgmmaTiles)};
+}
+
+std::string text(WgmmaTile tile) {
+  return fmt::format("tile of {} rows, {} columns, clusters of {}", tile.rows, tile.columns, tile.cluster);
 }
 
 struct CudaGemmWgmmaTest : ::testing::Test {
@@ -64,9 +74,11 @@ struct CudaGemmWgmmaTest : ::testing::Test {
         tolerance[i] += 2 * store_error(p.out, expected[i]);
       }
     expect_close(out, expected, tolerance);
-    for (const WgmmaTile tile : tiles_for(p))
-      EXPECT_TRUE(same_bits(run_wgmma(p, in, tile), out))
-          << tile.columns << " columns, clusters of " << tile.cluster << " give other bits";
+    for (const WgmmaTile tile : tiles_for(p.epilogue)) {
+      EXPECT_TRUE(same_bits(run_wgmma(p, in, tile), out)) << text(tile) << ": other bits";
+      if (p.split.empty()) continue;
+      EXPECT_TRUE(same_bits(run_wgmma(p, in, tile, true), out)) << text(tile) << " with old offsets: other bits";
+    }
   }
 };
 
@@ -126,6 +138,96 @@ TEST_F(CudaGemmWgmmaTest, InfinitiesAndNansStayInTheirRows) {
     EXPECT_EQ(out.get(48 + column), 64);
     EXPECT_EQ(out.get(64 + column), 64);
   }
+}
+
+// Tile buffers keep rows of the tiles before, which must not reach the rows of others.
+TEST_F(CudaGemmWgmmaTest, NansStayInTheirGroups) {
+  constexpr int kGroups = 400;  // several for each multiprocessor
+  std::vector<double> split = {0};
+  for (int group = 0; group < kGroups; ++group) split.push_back(split.back() + (group < kGroups / 2 ? 128 : 3));
+  const Product p = half_product(static_cast<int64_t>(split.back()), 16, 640, DType::kBf16, DType::kBf16,
+                                 Epilogue::kStore, DType::kI32, split);
+  Operands in = operands(p);
+  const auto first = static_cast<int64_t>(split[kGroups / 2]);
+  const HostTensor expected = run_wgmma(p, in);
+  for (int64_t i = 0; i < first * p.k; ++i) in.a.set(static_cast<size_t>(i), NAN);
+  for (const WgmmaTile tile : tiles_for(p.epilogue)) {
+    const HostTensor out = run_wgmma(p, in, tile);
+    EXPECT_TRUE(same_bits(out->rows(first, p.m - first), expected->rows(first, p.m - first))) << text(tile);
+  }
+}
+
+// Where k ends within a tile buffer, zeros come behind it. They must not change the sign of a zero.
+TEST_F(CudaGemmWgmmaTest, ZerosOfEitherSign) {
+  for (const int64_t k : {8, 64, 192, 256})
+    for (const double zero : {0.0, -0.0}) {
+      const Product p = half_product(3, 48, k);
+      Operands in = operands(p);
+      in.a.fill(zero);
+      in.w.fill(1);
+      const HostTensor out = run_wgmma(p, in, {128, 256, 1});
+      for (const WgmmaTile tile : tiles_for(p.epilogue))
+        EXPECT_TRUE(same_bits(run_wgmma(p, in, tile), out)) << text(tile) << ", k " << k << ", " << zero;
+    }
+}
+
+// Products that take one another's output, in turn with that of the one before that, start before the previous one has
+// ended, and must give the bits of those that do not. (That w is there is the only thing they may count on.)
+TEST_F(CudaGemmWgmmaTest, ChainOfDependentLaunches) {
+  constexpr int kLinks = 12;
+  for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd})
+    for (const int64_t m : {24, 200}) {
+      const Product p = half_product(m, 640, 640, DType::kBf16, DType::kBf16, epilogue);
+      const Operands in = operands(p);
+      const DeviceTensor w(in.w);
+      const cudaStream_t stream = dynamic_cast<CudaStream&>(gpu().compute()).native();
+      const auto chain = [&](WgmmaTile tile, bool in_turn) {
+        const DeviceTensor first(in.a), second(in.a);
+        gpu().compute().drain();
+        for (int link = 0; link < kLinks; ++link) {
+          const GemmArgs args{.a = (link % 2 == 0 ? first : second)->data,
+                              .w = {w->data, w->dtype},
+                              .bias = {},
+                              .out = (link % 2 == 0 ? second : first)->data,
+                              .offsets = nullptr,
+                              .m = p.m,
+                              .n = p.n,
+                              .k = p.k,
+                              .groups = 1,
+                              .epilogue = epilogue};
+          launch_gemm_wgmma(stream, args, p.act, p.out, tile);
+          if (in_turn) gpu().compute().drain();
+        }
+        HostTensor result(p.out, {p.m, p.n});
+        first.fetch(result);
+        return result;
+      };
+      const HostTensor expected = chain({128, 256, 1}, true);
+      for (const WgmmaTile tile : tiles_for(epilogue))
+        EXPECT_TRUE(same_bits(chain(tile, false), expected)) << p.text() << ", " << text(tile);
+    }
+}
+
+TEST_F(CudaGemmWgmmaTest, TheTileIsOneOfTheList) {
+  for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kSwiglu})
+    for (const bool grouped : {false, true})
+      for (const int64_t n : {16, 2048, 3072, 14336, 65536})
+        for (int64_t m = 1; m <= 4096; m += m / 8 + 1) {
+          const int32_t offsets = 0;
+          const GemmArgs args{.a = nullptr,
+                              .w = {},
+                              .bias = {},
+                              .out = nullptr,
+                              .offsets = grouped ? &offsets : nullptr,
+                              .m = m,
+                              .n = n,
+                              .k = 2048,
+                              .groups = grouped ? 32 : 1,
+                              .epilogue = epilogue};
+          const WgmmaTile tile = choose_wgmma_tile(args, 132);
+          const std::vector<WgmmaTile> tiles = tiles_for(epilogue);
+          EXPECT_NE(std::find(tiles.begin(), tiles.end(), tile), tiles.end()) << text(tile);
+        }
 }
 
 // Every m gives the first m rows of the whole, and so does every split into groups with the same weights.

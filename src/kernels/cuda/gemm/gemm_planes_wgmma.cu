@@ -46,6 +46,7 @@ __device__ void load_tiles(const GemmArgs& args, const CUtensorMap* a_map, const
   using S = Shape<float_weights>;
   Turn<S::kBuffers> turn;
   const int rank = static_cast<int>(block.rank);
+  const bool elected = elect_lane();
   for_each_tile(args, [&](const Place& place) {
     const int column = block.first_column(place);
     const bool has_columns = column < args.n;
@@ -53,7 +54,7 @@ __device__ void load_tiles(const GemmArgs& args, const CUtensorMap* a_map, const
     for (int b = 0; b < block.blocks; ++b, turn.next()) {
       const uint32_t full = shared_address(&block.barriers->full[turn.buffer]);
       wait_for(shared_address(&block.barriers->free[turn.buffer]), turn.parity ^ 1);
-      if (threadIdx.x % 32 == 0) {
+      if (elected) {
         const uint32_t buffer = shared_address(buffer_of<float_weights>(block, turn.buffer));
         barrier_expect(full, (kABoxes + (has_columns ? S::kWBoxes : 0)) * kBoxBytes);
         load_box_multicast(buffer + rank * kBoxBytes, a_map, full, (1 << kCluster) - 1, b * kDepth + rank * kBoxFloats,

@@ -1,4 +1,4 @@
-// The tile of gemm_wgmma.cu. It is chosen for speed alone, because it does not change any bit of the result.
+// The tiles of gemm_wgmma.cu. They are chosen for speed alone, because they do not change any bit of the result.
 #pragma once
 
 #include "kernels/cuda/gemm/launch.h"
@@ -6,13 +6,21 @@
 namespace lfm2 {
 
 struct WgmmaTile {
-  int columns;  // 256, 192 or 128; a tile has 128 rows
-  int cluster;  // number of thread blocks: 1, or 2 with 256 columns; SwiGLU takes {256, 2} only
+  int rows, columns;
+  int cluster;  // number of thread blocks: 1, or 2 with 128 rows
+  bool operator==(const WgmmaTile&) const = default;
 };
+
+// The tiles that there are. Those of 128 rows take a multiprocessor's whole shared memory. The one of 64 rows takes
+// half of it, so that the next kernel's blocks find room and load their first weights while the last ones still
+// multiply.
+inline constexpr WgmmaTile kWgmmaTiles[] = {{128, 256, 2}, {128, 256, 1}, {128, 192, 1}, {128, 128, 1},
+                                            {128, 96, 1},  {128, 64, 1},  {64, 32, 1}};
+inline constexpr WgmmaTile kWgmmaSwigluTiles[] = {{128, 256, 2}, {128, 128, 1}};
 
 WgmmaTile choose_wgmma_tile(const GemmArgs& args, int multiprocessors);
 
-// The same as launch_gemm_wgmma, with this tile.
+// The same as launch_gemm_wgmma, with this tile, which is one of those above.
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out, WgmmaTile tile);
 
 }  // namespace lfm2

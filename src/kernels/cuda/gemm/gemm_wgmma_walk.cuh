@@ -2,36 +2,36 @@
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"
-#include "kernels/cuda/gemm/launch.h"
+#include "kernels/cuda/gemm/gemm_wgmma.h"
 
 namespace lfm2 {
 
-constexpr int kWgmmaRows = 128;     // rows of a tile
-constexpr int kWgmmaHalfRows = 64;  // rows of a warpgroup; the last tile of a group may have only so many
+constexpr int kWgmmaGroupRows = 64;  // rows of a warpgroup
 // Tiles of so many rows use a piece of w one after the other, so that it stays in L2.
 constexpr int kWgmmaBandRows = 2048;
 
-// What one block computes: kWgmmaRows rows, or half of them, by `columns` columns.
+// What one block computes: a tile, or half of its rows.
 struct TileWork {
   int group;
   int first_row, end_row;  // rows of a and out; end_row is the group's end, not the tile's
   int first_column;
-  bool half;          // there are at most kWgmmaRows / 2 rows, and the warpgroups split the columns
+  bool half;          // there are rows for one of two warpgroups only, which split the columns
+  bool w_read_once;   // the group has no other row tile
   bool same_columns;  // the cluster's other block has the same columns and the next rows, otherwise the next columns
 };
 
 // The order of the units of work, of which each cluster takes one at a time. They are counted group by group. In a
-// group, the pairs of row tiles come first: band by band, then column by column, then row by row. The one or two row
-// tiles that are left come then, with pairs of column tiles. A warp finds its units by itself, with a prefix sum over
-// the groups, 32 at a time, which its lanes keep.
-template <int columns, int cluster>
+// group, the pairs of row tiles (without clusters: the row tiles) come first: band by band, then column by column, then
+// row by row. The one or two row tiles that are left come then, with pairs of column tiles. A warp finds its units by
+// itself, with a prefix sum over the groups, 32 at a time, which its lanes keep.
+template <WgmmaTile tile>
 class TileWalk {
  public:
   __device__ explicit TileWalk(const GemmArgs& args)
       : offsets_(args.offsets),
         groups_(static_cast<int>(args.groups)),
         rows_(static_cast<int>(args.m)),
-        column_tiles_(static_cast<int>((args.n + columns - 1) / columns)) {
+        column_tiles_(static_cast<int>((args.n + tile.columns - 1) / tile.columns)) {
     read_groups();
   }
 
@@ -56,27 +56,27 @@ class TileWalk {
   }
 
  private:
-  static constexpr int kPairRows = kWgmmaRows * cluster;
+  static constexpr int kCluster = tile.cluster, kPairRows = tile.rows * kCluster;
   static constexpr int kBand = kWgmmaBandRows / kPairRows;
 
   // A pair whose second tile would be at most half full is not made; its tiles are single ones.
   __device__ static int pairs_of(int rows) {
-    return cluster == 1 ? (rows + kWgmmaRows - 1) / kWgmmaRows : (rows + kWgmmaHalfRows - 1) / kPairRows;
+    return (rows + (kCluster == 1 ? tile.rows : kWgmmaGroupRows) - 1) / kPairRows;
   }
   __device__ static int singles_of(int rows, int pairs) {
     const int left = rows - pairs * kPairRows;
-    return cluster == 1 || left <= 0 ? 0 : (left + kWgmmaRows - 1) / kWgmmaRows;
+    return kCluster == 1 || left <= 0 ? 0 : (left + tile.rows - 1) / tile.rows;
   }
 
   __device__ void read_groups() {
     const int group = base_ + static_cast<int>(threadIdx.x % 32);
     first_ = end_ = 0;
     if (group < groups_) {
-      first_ = offsets_ == nullptr ? 0 : offsets_[group];
-      end_ = offsets_ == nullptr ? rows_ : offsets_[group + 1];
+      first_ = offsets_ == nullptr ? 0 : __ldcg(offsets_ + group);
+      end_ = offsets_ == nullptr ? rows_ : __ldcg(offsets_ + group + 1);
     }
     const int pairs = pairs_of(end_ - first_);
-    upto_ = pairs * column_tiles_ + singles_of(end_ - first_, pairs) * ((column_tiles_ + cluster - 1) / cluster);
+    upto_ = pairs * column_tiles_ + singles_of(end_ - first_, pairs) * ((column_tiles_ + kCluster - 1) / kCluster);
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
       const int left = __shfl_up_sync(0xffffffffu, upto_, step);
@@ -92,16 +92,18 @@ class TileWalk {
       const int band = unit / (kBand * column_tiles_), in_band = unit - band * kBand * column_tiles_;
       const int height = min(kBand, pairs - band * kBand);
       column_tile = in_band / height;
-      work.first_row = first + (band * kBand + in_band - column_tile * height) * kPairRows + rank * kWgmmaRows;
+      work.first_row = first + (band * kBand + in_band - column_tile * height) * kPairRows + rank * tile.rows;
     } else {
       const int local = unit - pairs * column_tiles_, singles = singles_of(end - first, pairs);
       column_tile = local / singles;
-      work.first_row = first + pairs * kPairRows + (local - column_tile * singles) * kWgmmaRows;
-      column_tile = column_tile * cluster + rank;
+      work.first_row = first + pairs * kPairRows + (local - column_tile * singles) * tile.rows;
+      column_tile = column_tile * kCluster + rank;
     }
-    work.first_column = column_tile * columns;
+    work.first_column = column_tile * tile.columns;
     work.end_row = end;
-    work.half = end - work.first_row <= kWgmmaHalfRows && (cluster == 1 || !work.same_columns);
+    work.half =
+        tile.rows > kWgmmaGroupRows && end - work.first_row <= kWgmmaGroupRows && (kCluster == 1 || !work.same_columns);
+    work.w_read_once = end - first <= tile.rows;
   }
 
   const int32_t* offsets_;

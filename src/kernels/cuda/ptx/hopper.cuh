@@ -54,6 +54,14 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
   }
 }
 
+// True in one lane of a whole warp, always the same one. The compiler knows that this is one thread alone, and gives
+// the copy instructions their operands without a loop over the lanes that might differ.
+__device__ inline bool elect_lane() {
+  uint32_t elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}\n" : "=r"(elected));
+  return elected != 0;
+}
+
 // One thread starts the copy of a box of a tensor map (tensor_map.h), which runs in the background. x counts elements
 // along a row, y rows and z matrices; what lies outside the tensor becomes zeros. `barrier` counts the bytes.
 __device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
@@ -71,6 +79,18 @@ __device__ inline void load_box(uint32_t target, const CUtensorMap* map, uint32_
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
       "[%2];\n" ::"r"(target),
       "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+// How a copy treats the L2 cache, as createpolicy gives it for all of its bytes: what comes with kEvictFirst leaves the
+// cache before anything else does. As constants they are uniform, which the copy instructions need: with a policy in a
+// register a step of decoding took a tenth longer.
+constexpr uint64_t kEvictNormal = 0x1000000000000000, kEvictFirst = 0x12f0000000000000;
+__device__ inline void load_box(uint32_t target, const CUtensorMap* map, uint32_t barrier, int x, int y, int z,
+                                uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, "
+      "%5}], [%2], %6;\n" ::"r"(target),
+      "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "l"(policy)
       : "memory");
 }
 // Copies the box to the same place in every block of the cluster whose bit is in `blocks`; each block's own barrier
@@ -104,12 +124,6 @@ __device__ inline uint32_t cluster_rank() {
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
 }
-
-// For kernels that are launched with programmatic stream serialization: such a kernel may begin while the one before it
-// still runs, and what that one wrote is visible only behind the wait. So a kernel touches global memory only behind
-// it.
-__device__ inline void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;\n" ::: "memory"); }
-__device__ inline void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory"); }
 
 // These move registers between the warpgroups of a block. All four warps of a warpgroup call them. `registers` is what
 // a thread has afterwards: a multiple of 8, from 24 to 240.

@@ -1,0 +1,107 @@
+// What a thread block of gemm_wgmma.cu has: its warps' roles, and the ring of tile buffers in its shared memory.
+#pragma once
+
+#include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
+#include "kernels/cuda/gemm/gemm_wgmma_walk.cuh"
+#include "kernels/cuda/ptx/hopper.cuh"
+
+namespace lfm2::wgmma_tiles {
+
+constexpr int kDepth = 64;  // elements of k in one piece of a tile: one swizzled row of 128 bytes
+constexpr int kRowBytes = kDepth * 2;
+constexpr int kWarpgroup = 128;  // threads
+
+// What a block has, which follows from its tile.
+template <WgmmaTile tile>
+struct Shape {
+  static constexpr int kMultipliers = tile.rows / kWgmmaGroupRows;  // warpgroups
+  // With two warpgroups, registers go from the loading warps' warpgroup to them. Otherwise two blocks have room.
+  static constexpr bool kAlone = kMultipliers > 1;
+  static constexpr int kThreads = kMultipliers * kWarpgroup + (kAlone ? kWarpgroup : 2 * 32);
+  static constexpr int kLoaderOfW = kMultipliers * 4, kLoaderOfA = kLoaderOfW + 1;  // warps
+
+  // Pieces in a tile buffer. The small tile's products are so short that a second piece saves time at the barriers.
+  static constexpr int kPieces = kAlone ? 1 : 2;
+  static constexpr int kAPiece = tile.rows * kRowBytes, kWPiece = tile.columns * kRowBytes;  // bytes
+  static constexpr int kABytes = kPieces * kAPiece, kWBytes = kPieces * kWPiece;
+  static constexpr int kBufferBytes = kABytes + kWBytes;  // a comes first
+  // Rows of a box of w. Where the blocks of a cluster share w, each loads one box.
+  static constexpr int kWBox = tile.columns / tile.cluster;
+
+  static constexpr int kStagedBytes = (tile.columns > kPassColumns ? 2 : 1) * kPassBytes;  // of a warp
+  static constexpr int kOutBytes = kMultipliers * 4 * kStagedBytes;
+  static constexpr int kNoteBytes = 32;  // beside a tile buffer: a tile's place, and the barriers full and free
+  static constexpr int kBytes = (kAlone ? 227 : 112) * 1024 - 1024;  // without those that are lost to begin on 1024
+  static constexpr int kBuffers = (kBytes - kOutBytes) / (kBufferBytes + kNoteBytes);
+  static constexpr int kSharedBytes = 1024 + kOutBytes + kBuffers * (kBufferBytes + kNoteBytes);
+};
+
+// A ring of tile buffers in shared memory with two barriers for each, and a warp's place in it.
+template <int buffers, int bytes>
+class Ring {
+ public:
+  __device__ Ring(uint32_t first_buffer, uint32_t barriers) : first_(first_buffer), full_(barriers) {}
+
+  // `readers` arrive where a tile buffer is free.
+  __device__ void init_barriers(uint32_t readers) const {
+    for (int i = 0; i < buffers; ++i) {
+      barrier_init(full_ + i * 8, 1);
+      barrier_init(full_ + (buffers + i) * 8, readers);
+    }
+  }
+  __device__ int index() const { return index_; }
+  __device__ uint32_t buffer() const { return first_ + index_ * bytes; }
+  __device__ uint32_t full() const { return full_ + index_ * 8; }
+  __device__ uint32_t free() const { return full_ + (buffers + index_) * 8; }
+  __device__ void wait_full() const { barrier_wait(full(), parity_); }
+  __device__ void wait_free() const { barrier_wait(free(), parity_ ^ 1); }
+  __device__ void next() {
+    if (++index_ == buffers) {
+      index_ = 0;
+      parity_ ^= 1;
+    }
+  }
+
+ private:
+  uint32_t first_, full_;
+  int index_ = 0;
+  uint32_t parity_ = 0;  // of this round through the ring
+};
+
+// What the multiplying warps must know of a tile. It comes with the tile's first tile buffer.
+struct Place {
+  int first_row, end_row, first_column;
+  int kind;  // 0: a whole tile; 1: half a tile; 2: there are no more tiles
+
+  __device__ static Place load(int reader, uint32_t address) {
+    const uint4 bits = load_shared_by(reader, address);
+    return {static_cast<int>(bits.x), static_cast<int>(bits.y), static_cast<int>(bits.z), static_cast<int>(bits.w)};
+  }
+  __device__ void store(uint32_t address) const {
+    store_shared(address, {static_cast<uint32_t>(first_row), static_cast<uint32_t>(end_row),
+                           static_cast<uint32_t>(first_column), static_cast<uint32_t>(kind)});
+  }
+};
+
+template <WgmmaTile tile>
+struct Block {
+  using S = Shape<tile>;
+  uint32_t staged, places;  // addresses in shared memory: of each warp's output, and of a place for each tile buffer
+  Ring<S::kBuffers, S::kBufferBytes> ring;
+  int rank;         // of the block in its cluster
+  int unit, units;  // the first unit; from a unit to the next
+  int rounds;       // number of tile buffers that k fills
+
+  __device__ Block(uint32_t start, int64_t k)
+      : staged(start + S::kBuffers * S::kBufferBytes),
+        places(staged + S::kOutBytes),
+        ring(start, places + S::kBuffers * 16),
+        rank(tile.cluster == 1 ? 0 : static_cast<int>(cluster_rank())),
+        unit(static_cast<int>(blockIdx.x) / tile.cluster),
+        units(static_cast<int>(gridDim.x) / tile.cluster),
+        rounds(static_cast<int>((k + kDepth * S::kPieces - 1) / (kDepth * S::kPieces))) {}
+
+  __device__ uint32_t place() const { return places + ring.index() * 16; }
+};
+
+}  // namespace lfm2::wgmma_tiles
