@@ -6,7 +6,6 @@
 // Each output is summed over k in steps of 16 in order, in one fp32 accumulator. So the bits are those of
 // gemm_wgmma.cu, and the host may choose between the two by the number of rows.
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/gemm/gemm_few_rows_out.cuh"
@@ -32,8 +31,9 @@ constexpr int kBufferTiles = 8;  // pieces of tiles in a tile buffer, where k is
 constexpr int kSharedBytes = 112 * 1024;
 
 struct Layout {
-  int tiles;   // tiles of w that a block takes
-  int pieces;  // pieces of k in one tile buffer; a power of two
+  int tiles;      // tiles of w that a block takes
+  int pieces;     // pieces of k in one tile buffer; in it they lie tile by tile, then those of a
+  int box_tiles;  // tiles of a box, which has its pieces outside: all tiles of a single piece, otherwise one
   int buffers;
   bool whole_pieces;  // kDepth divides k
 };
@@ -61,11 +61,11 @@ struct Block {
 
 // Starts the copy of a box of a pieces_map, like load_box of hopper.cuh.
 __device__ inline void load_pieces(uint32_t target, const CUtensorMap* map, uint32_t barrier, int x, int row, int piece,
-                                   int matrix) {
+                                   int matrix, uint64_t policy) {
   asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];\n" ::"r"(target),
-      "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(piece), "r"(matrix)
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, "
+      "%5, %6}], [%2], %7;\n" ::"r"(target),
+      "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(piece), "r"(matrix), "l"(policy)
       : "memory");
 }
 
@@ -87,9 +87,15 @@ struct Cursor {
   }
 };
 
+// Whether the offsets must be waited for. The next kernel may then start only behind that wait, so that it finds them
+// written.
+__device__ inline bool offsets_are_new(const GemmArgs& args) {
+  return args.offsets != nullptr && !args.offsets_are_old;
+}
+
 __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
                              const Layout& layout, const Block& block, int rows) {
-  const bool elected = threadIdx.x % 32 == 0;
+  const bool elected = elect_lane();
   const int w_bytes = layout.tiles * layout.pieces * kTileBytes;
   const int round_x = layout.whole_pieces ? 0 : kDepth, round_pieces = layout.whole_pieces ? layout.pieces : 0;
   const auto load_w = [&](const Cursor& at, int buffer) {
@@ -100,24 +106,31 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
                    {static_cast<uint32_t>(at.unit.first_row), static_cast<uint32_t>(at.unit.rows),
                     static_cast<uint32_t>(at.unit.first_column), 0});
     barrier_expect(full, block.buffer_bytes);
-    load_pieces(block.buffer(buffer), w_map, full, at.round * round_x, at.unit.first_column, at.round * round_pieces,
-                at.unit.group);
+#pragma unroll 1
+    for (int tile = 0; tile < layout.tiles; tile += layout.box_tiles)
+      load_pieces(block.buffer(buffer) + tile * layout.pieces * kTileBytes, w_map, full, at.round * round_x,
+                  at.unit.first_column + tile * kTile, at.round * round_pieces, at.unit.group, kEvictFirst);
   };
   const auto load_a = [&](const Cursor& at, int buffer) {
     if (elected)
       load_pieces(block.buffer(buffer) + w_bytes, a_map, block.full + buffer * 8, at.round * round_x, at.unit.first_row,
-                  at.round * round_pieces, 0);
+                  at.round * round_pieces, 0, kEvictNormal);
   };
-  if (args.offsets != nullptr) wait_for_previous();
+  const bool behind_wait = offsets_are_new(args);
+  if (behind_wait) {
+    wait_for_previous();
+    let_next_start();
+  }
   Cursor cursor(Walk(args, rows, layout.tiles * kTile));
   Cursor again = cursor;
   int filled = 0;
+  if (!behind_wait) {
 #pragma unroll 1
-  for (; filled < layout.buffers && cursor.there; ++filled, cursor.next(block.rounds)) load_w(cursor, filled);
-  wait_for_previous();
-  let_next_start();
+    for (; filled < layout.buffers && cursor.there; ++filled, cursor.next(block.rounds)) load_w(cursor, filled);
+    wait_for_previous();
 #pragma unroll 1
-  for (int buffer = 0; buffer < filled; ++buffer, again.next(block.rounds)) load_a(again, buffer);
+    for (int buffer = 0; buffer < filled; ++buffer, again.next(block.rounds)) load_a(again, buffer);
+  }
   Turn turn{filled, 0};
   if (filled == layout.buffers) turn = {0, 1};
 #pragma unroll 1
@@ -139,39 +152,85 @@ template <int groups>
 struct Parts {
   uint32_t w[kSteps][4], a[kSteps][groups][2];
 
-  // Loads what one step of 16 elements of k needs. `w_rows` and `a_rows` say where the warp's tile and the rows of a
-  // begin.
-  __device__ void load(int step, uint32_t w_rows, uint32_t a_rows) {
+  template <class T>
+  __device__ void multiply(float (&sums)[groups][4]) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+      for (int g = 0; g < groups; ++g) multiply_add<T>(sums[g], w[step], a[step][g][0], a[step][g][1]);
+  }
+};
+
+// Where a lane finds its part of the pieces in a tile buffer. A warp that is alone on its scheduler waits for every
+// address that it computes, so these are computed once a buffer, and pieces lie at fixed distances from them.
+template <int groups>
+class PieceAddresses {
+ public:
+  // `w_rows` and `a_rows` say where the first pieces of the warp's tile and of the rows of a begin, on 1024 bytes.
+  __device__ PieceAddresses(uint32_t w_rows, uint32_t a_rows) {
     const int lane = threadIdx.x % 32, swizzle = lane % 8;
-    load_matrices(w[step], w_rows + lane % 16 * kRowBytes + ((2 * step + lane / 16) ^ swizzle) * 16);
-    uint32_t r[4];
-    if constexpr (groups == 1) {
-      if (step % 2 != 0) return;  // loaded with the step before
-      load_matrices(r, a_rows + swizzle * kRowBytes + ((2 * step + lane / 8) ^ swizzle) * 16);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) a[step + i / 2][0][i % 2] = r[i];
-    } else {
+    for (int step = 0; step < kSteps; ++step)
+      w_[step] = w_rows + lane % 16 * kRowBytes + ((2 * step + lane / 16) ^ swizzle) * 16;
 #pragma unroll
-      for (int g = 0; g < groups; g += 2) {
-        load_matrices(r, a_rows + (g * kRowGroup + lane / 16 * 8 + swizzle) * kRowBytes +
-                             ((2 * step + lane / 8 % 2) ^ swizzle) * 16);
+    for (int i = 0; i < kALoads; ++i)
+      a_[i] = groups == 1 ? a_rows + swizzle * kRowBytes + ((4 * i + lane / 8) ^ swizzle) * 16
+                          : a_rows + (lane / 16 * 8 + swizzle) * kRowBytes + ((2 * i + lane / 8 % 2) ^ swizzle) * 16;
+  }
+
+  // Loads the piece `ahead` of the first one.
+  __device__ void load(Parts<groups>& parts, int ahead) const {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) a[step][g + i / 2][i % 2] = r[i];
+    for (int step = 0; step < kSteps; ++step) load_matrices(parts.w[step], w_[step] + ahead * kTileBytes);
+#pragma unroll
+    for (int i = 0; i < kALoads; ++i) {
+      uint32_t r[4];
+      load_matrices(r, a_[i] + ahead * groups * kGroupBytes);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if constexpr (groups == 1)  // two steps of the only eight rows
+          parts.a[2 * i + j / 2][0][j % 2] = r[j];
+        else  // one step of sixteen rows
+          parts.a[i][j / 2][j % 2] = r[j];
       }
     }
   }
-  template <class T>
-  __device__ void multiply(int step, float (&sums)[groups][4]) const {
+  __device__ void advance(int pieces) {
 #pragma unroll
-    for (int g = 0; g < groups; ++g) multiply_add<T>(sums[g], w[step], a[step][g][0], a[step][g][1]);
+    for (uint32_t& address : w_) address += pieces * kTileBytes;
+#pragma unroll
+    for (uint32_t& address : a_) address += pieces * groups * kGroupBytes;
   }
+
+ private:
+  static_assert(groups == 1 || groups == 2);
+  static constexpr int kALoads = groups == 1 ? kSteps / 2 : kSteps;
+  uint32_t w_[kSteps], a_[kALoads];
 };
+
+// Adds the products of the first `pieces` pieces of a tile buffer, each loaded while the one before it is multiplied.
+template <class T, int groups>
+__device__ void multiply_buffer(PieceAddresses<groups> addresses, int pieces, float (&sums)[groups][4]) {
+  Parts<groups> parts[2];
+  addresses.load(parts[0], 0);
+#pragma unroll 1
+  for (; pieces > 2; pieces -= 2, addresses.advance(2)) {
+    addresses.load(parts[1], 1);
+    parts[0].template multiply<T>(sums);
+    addresses.load(parts[0], 2);
+    parts[1].template multiply<T>(sums);
+  }
+  if (pieces == 2) addresses.load(parts[1], 1);
+  parts[0].template multiply<T>(sums);
+  if (pieces == 2) parts[1].template multiply<T>(sums);
+}
 
 template <class T, int groups>
 __device__ void multiply_units(const GemmArgs& args, bool float_out, const Layout& layout, const Block& block) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t w_offset = warp * layout.pieces * kTileBytes, a_offset = layout.tiles * layout.pieces * kTileBytes;
   Turn turn;
-  const int w_bytes = layout.tiles * kTileBytes;  // one piece of k
+  wait_for_previous();
   while (true) {
     barrier_wait(block.full + turn.buffer * 8, turn.parity);
     const uint4 place = load_shared_by(0, block.places + turn.buffer * 16);
@@ -179,39 +238,13 @@ __device__ void multiply_units(const GemmArgs& args, bool float_out, const Layou
     Output<T, groups> output(args, float_out, static_cast<int>(place.x), static_cast<int>(place.y),
                              static_cast<int>(place.z) + warp * kTile);
     float sums[groups][4] = {};
-    Parts<groups> parts[2];
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-      parts[0].load(step, block.buffer(turn.buffer) + warp * kTileBytes,
-                    block.buffer(turn.buffer) + layout.pieces * w_bytes);
-    int piece = 0;
-    // Multiplies one piece, which is in registers, and loads the next one between the products, each of which waits for
-    // the previous one. Returns false behind the last piece.
-    const auto multiply = [&](const Parts<groups>& now, Parts<groups>& next) {
-      const uint32_t free = block.free + turn.buffer * 8;
-      const bool more = ++piece < block.pieces;
-      const int in_buffer = piece & (layout.pieces - 1);
-      const bool turns = !more || in_buffer == 0;
-      if (turns) turn.next(layout.buffers);
-      now.template multiply<T>(0, sums);
-      if (more) {
-        if (turns) barrier_wait(block.full + turn.buffer * 8, turn.parity);
-        const uint32_t buffer = block.buffer(turn.buffer), w = buffer + in_buffer * w_bytes + warp * kTileBytes,
-                       a = buffer + layout.pieces * w_bytes + in_buffer * (groups * kGroupBytes);
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          next.load(step, w, a);
-          if (step + 1 < kSteps) now.template multiply<T>(step + 1, sums);
-        }
-      } else {
-#pragma unroll
-        for (int step = 1; step < kSteps; ++step) now.template multiply<T>(step, sums);
-      }
+    for (int first = 0; first < block.pieces; first += layout.pieces, turn.next(layout.buffers)) {
+      if (first > 0) barrier_wait(block.full + turn.buffer * 8, turn.parity);
+      const uint32_t buffer = block.buffer(turn.buffer);
+      multiply_buffer<T, groups>({buffer + w_offset, buffer + a_offset}, min(layout.pieces, block.pieces - first),
+                                 sums);
       __syncwarp();
-      if (turns && lane == 0) barrier_arrive(free);
-      return more;
-    };
-    while (multiply(parts[0], parts[1]) && multiply(parts[1], parts[0])) {
+      if (lane == 0) barrier_arrive(block.free + turn.buffer * 8);
     }
     output.write(sums);
   }
@@ -228,6 +261,7 @@ __global__ void __launch_bounds__((kMaxTiles + 1) * 32, 2)
     gemm_few_rows_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
                          const __grid_constant__ GemmArgs args, const __grid_constant__ Layout layout, bool float_out) {
   extern __shared__ char shared[];
+  if (!offsets_are_new(args)) let_next_start();
   Block block;
   block.buffer_bytes = layout.pieces * (layout.tiles * kTileBytes + groups * kGroupBytes);
   block.pieces = static_cast<int>((args.k + kDepth - 1) / kDepth);
@@ -253,18 +287,17 @@ __global__ void __launch_bounds__((kMaxTiles + 1) * 32, 2)
   if (warp == layout.tiles) {
     load_buffers(args, &a_map, &w_map, layout, block, groups * kRowGroup);
   } else {
-    wait_for_previous();
-    let_next_start();
     multiply_units<T, groups>(args, float_out, layout, block);
   }
 }
 
 // The number of tiles that a block takes at a time: the one with which the busiest multiprocessor has the fewest tiles
-// in all, and the largest such. The host does not know how many groups have rows. It takes the expected number where
-// each of m rows draws its group out of g: g (1 - (1 - 1 / g)^m).
+// in all, and the largest such. One token's rows go to as many groups. With more rows the host does not know how many
+// groups have any, and small units spread evenly whatever it is.
 int choose_tiles(const GemmArgs& args, int multiprocessors) {
-  const auto groups = static_cast<double>(args.groups), m = static_cast<double>(args.m);
-  const auto with_rows = args.offsets == nullptr ? 1 : std::lround(groups * (1 - std::pow(1 - 1 / groups, m)));
+  constexpr int64_t kTokenGroups = 4;
+  if (args.offsets != nullptr && args.m > kTokenGroups) return 3;
+  const int64_t with_rows = args.offsets == nullptr ? 1 : std::min(args.m, args.groups);
   const int64_t tiles = ceil_divide(args.n, kTile);
   const auto cost = [&](int count) {
     return ceil_divide(with_rows * ceil_divide(tiles, count), multiprocessors) * count;
@@ -289,11 +322,12 @@ void launch_rows(cudaStream_t stream, const GemmArgs& args, DType act, bool floa
   while (layout.whole_pieces && layout.pieces * 2 * layout.tiles <= kBufferTiles && buffers(layout.pieces * 2) >= 4)
     layout.pieces *= 2;
   layout.buffers = buffers(layout.pieces);
+  layout.box_tiles = layout.pieces == 1 ? layout.tiles : 1;
   const auto kernel = gemm_few_rows_kernel<T, groups>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   const CUtensorMap a_map = pieces_map(args.a, act, 1, args.m, args.k, kRows, kDepth, layout.pieces);
   const CUtensorMap w_map =
-      pieces_map(args.w.data, act, args.groups, args.n, args.k, layout.tiles * kTile, kDepth, layout.pieces);
+      pieces_map(args.w.data, act, args.groups, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);
   const int64_t units = row_tile_bound(args.m, args.groups, kRows) * ceil_divide(args.n, layout.tiles * kTile);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(units, multiprocessors));
   const auto threads = static_cast<unsigned>((layout.tiles + 1) * 32);

@@ -56,8 +56,8 @@ class Walk {
     const int group = base_ + static_cast<int>(threadIdx.x % 32);
     first_ = end_ = 0;
     if (group < groups_) {
-      first_ = offsets_ == nullptr ? 0 : offsets_[group];
-      end_ = offsets_ == nullptr ? m_ : offsets_[group + 1];
+      first_ = offsets_ == nullptr ? 0 : __ldcg(offsets_ + group);
+      end_ = offsets_ == nullptr ? m_ : __ldcg(offsets_ + group + 1);
     }
     upto_ = (end_ - first_ + rows_ - 1) / rows_ * across_;
 #pragma unroll

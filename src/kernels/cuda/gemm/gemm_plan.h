@@ -43,7 +43,9 @@ GemmPath choose_grouped(const GemmProblem& problem);
 
 // Whether the kernel for few rows is faster than the other one of kWgmma, whose bits are the same. Measured on an H200
 // with weights that are not in its cache.
-constexpr bool prefers_few_rows(int64_t m, int64_t n, bool grouped) { return grouped ? m <= 4 : m <= 16 && n <= 32768; }
+constexpr bool prefers_few_rows(int64_t m, int64_t n, bool grouped) {
+  return grouped ? m <= 32 : m <= 16 && n <= 32768;
+}
 
 // The part of a product that one thread block computes.
 struct GemmTile {
