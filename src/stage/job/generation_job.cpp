@@ -17,8 +17,10 @@ namespace lfm2 {
 namespace {
 
 // More sequences in a step than this make it longer in proportion: the time for each of them no longer falls.
-constexpr int64_t kMaxSequencesInStep = 512;
-constexpr int64_t kCudaPromptTokens = 2048, kCpuPromptTokens = 128;
+constexpr int64_t kCudaSequencesInStep = 1024, kCpuSequencesInStep = 512;
+// Tokens of prompts in a step. Where nobody waits for single tokens, a lone stage takes as many as products of experts
+// need for their full speed. Several stages and live requests share steps with fewer.
+constexpr int64_t kCudaPromptTokens = 2048, kCudaPromptTokensAlone = 8192, kCpuPromptTokens = 128;
 constexpr double kCacheShare = 0.9;  // the part of the free memory that caches may take: libraries allocate, too
 constexpr double kUnlimited = 1e9;   // a number of pages that no job needs
 
@@ -187,7 +189,8 @@ void GenerationJob::plan() {
   plan_.top_k = max_likeliest();
   plan_.times_interval = times_interval();
   const int64_t stages = pipeline_ranks_->size();
-  const int64_t at_a_time = wanted.max_sequences > 0 ? wanted.max_sequences : kMaxSequencesInStep * stages;
+  const int64_t in_step = machine_.cuda ? kCudaSequencesInStep : kCpuSequencesInStep;
+  const int64_t at_a_time = wanted.max_sequences > 0 ? wanted.max_sequences : in_step * stages;
   ScheduleLimits& limits = plan_.limits;
   limits.steps_in_flight = stages;
   if (is_first()) prompts_ = measure_prompts(at_a_time);
@@ -204,10 +207,11 @@ void GenerationJob::plan() {
   limits.counted_prefixes = prompts_.longest;
   limits.max_sequences = (limits.caches.slots + stages - 1) / stages;
   if (options_.micro_batch > 0) limits.max_sequences = std::min(limits.max_sequences, options_.micro_batch);
+  const int64_t on_cuda = stages == 1 && !plan_.live ? kCudaPromptTokensAlone : kCudaPromptTokens;
+  const int64_t chosen = machine_.cuda ? on_cuda : kCpuPromptTokens;
   // There is no token at all where all lines are answered with errors.
-  limits.prompt_tokens = std::min(std::max<int64_t>(1, prompts_.tokens), wanted.prompt_tokens > 0 ? wanted.prompt_tokens
-                                                                         : machine_.cuda          ? kCudaPromptTokens
-                                                                                                  : kCpuPromptTokens);
+  limits.prompt_tokens =
+      std::min(std::max<int64_t>(1, prompts_.tokens), wanted.prompt_tokens > 0 ? wanted.prompt_tokens : chosen);
 }
 
 std::vector<double> GenerationJob::layer_seconds() const {
