@@ -10,17 +10,19 @@ namespace {
 using namespace test;
 
 TEST(CudaCombineExpertsNormTest, HasTheBitsOfCombineExpertsAndRmsNorm) {
-  const int64_t tokens = 9, top_k = 4;
-  for (const int64_t hidden : {1, 45, 64, 1000, 2048, 7168})
+  const int64_t tokens = 9;
+  for (const auto& [hidden, top_k] :
+       {std::pair<int64_t, int64_t>{1, 4}, {45, 4}, {64, 5}, {1000, 1}, {2048, 4}, {7168, 9}})
     for (const DType act : kFloatTypes) {
-      SCOPED_TRACE(fmt::format("{} {}", name(act), hidden));
+      SCOPED_TRACE(fmt::format("{} {}, {} choices", name(act), hidden, top_k));
       HostTensor y(act, {tokens * top_k, hidden}), residual(act, {tokens, hidden}), normed(act, {tokens, hidden});
       HostTensor weights(DType::kF32, {tokens, top_k}), rows(DType::kI32, {tokens, top_k}), scale(act, {hidden});
       y.fill_random(1);
       residual.fill_random(2, 4.0f);
       weights.fill_random(3);
       scale.fill_random(4);
-      for (size_t i = 0; i < 36; ++i) rows.set(i, static_cast<double>(i * 7 % 36));
+      const auto assignments = static_cast<size_t>(tokens * top_k);  // 7 divides none of their numbers
+      for (size_t i = 0; i < assignments; ++i) rows.set(i, static_cast<double>(i * 7 % assignments));
       const DeviceTensor device_y(y), apart(residual), together(residual), device_weights(weights), device_rows(rows);
       const DeviceTensor device_scale(scale), apart_normed(normed), together_normed(normed);
       on_gpu([&](Ops& ops) {

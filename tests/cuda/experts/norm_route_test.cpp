@@ -109,18 +109,19 @@ TEST_F(CudaNormRouteTest, IsNormProductAndRoute) {
 }
 
 TEST_F(CudaNormRouteTest, ARowsBitsAreItsOwn) {
-  for (const DType act : kFloatTypes) {
-    const NormRouteCase problem(act, act == DType::kF32 ? DType::kBf16 : act, 2048, 32, 2200);
-    const auto all = problem.run(0, 2200);
-    for (const int64_t count : {1, 2, 7, 8, 9, 300}) {
-      SCOPED_TRACE(fmt::format("{}, {} rows", name(act), count));
-      const auto part = problem.run(1234, count);
-      expect_grouped(part);
-      EXPECT_TRUE(same_bits(part.normed, all.normed->rows(1234, count)));
-      EXPECT_TRUE(same_bits(part.routing.ids, all.routing.ids->rows(1234, count)));
-      EXPECT_TRUE(same_bits(part.routing.weights, all.routing.weights->rows(1234, count)));
+  for (const DType act : kFloatTypes)
+    for (const auto& [hidden, experts] : {std::pair<int64_t, int64_t>{2048, 32}, {96, 5}, {2048, 40}}) {
+      const NormRouteCase problem(act, act == DType::kF32 ? DType::kBf16 : act, hidden, experts, 2200);
+      const auto all = problem.run(0, 2200);
+      for (const int64_t count : {1, 2, 7, 8, 9, 300}) {
+        SCOPED_TRACE(fmt::format("{}, hidden {}, {} experts, {} rows", name(act), hidden, experts, count));
+        const auto part = problem.run(1234, count);
+        expect_grouped(part);
+        EXPECT_TRUE(same_bits(part.normed, all.normed->rows(1234, count)));
+        EXPECT_TRUE(same_bits(part.routing.ids, all.routing.ids->rows(1234, count)));
+        EXPECT_TRUE(same_bits(part.routing.weights, all.routing.weights->rows(1234, count)));
+      }
     }
-  }
 }
 
 }  // namespace

@@ -32,7 +32,14 @@ struct CudaGemmFewRowsTest : ::testing::Test {
 TEST_F(CudaGemmFewRowsTest, EveryEpilogueAndEdge) {
   for (const DType act : {DType::kBf16, DType::kF16})
     for (const int64_t m : {1, 2, 7, 8, 9, 15, 16, 17, 33})
-      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{8, 8}, {16, 24}, {40, 72}, {272, 136}, {200, 1792}}) {
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>{8, 8},
+                                 {16, 24},
+                                 {40, 72},
+                                 {272, 136},
+                                 {200, 192},
+                                 {200, 320},
+                                 {200, 576},
+                                 {200, 1792}}) {
         for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd})
           for (const DType out : {act, DType::kF32}) check(half_product(m, n, k, act, out, epilogue));
         if (n % 16 == 0) check(half_product(m, n, k, act, act, Epilogue::kSwiglu));
@@ -62,7 +69,7 @@ TEST_F(CudaGemmFewRowsTest, EverySplit) {
                                            {0, 1, 2, 3, 4},
                                            {0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 3, 3, 3, 4, 4}})
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kSwiglu})
-      for (const int64_t k : {24, 136, 1792})
+      for (const int64_t k : {24, 136, 320, 1792})
         check(half_product(static_cast<int64_t>(split.back()), 272, k, DType::kBf16, DType::kBf16, epilogue,
                            DType::kI32, split));
 }

@@ -47,6 +47,30 @@ TEST_F(CudaQkNormRopeTest, EveryTypeAtFarPositions) {
   }
 }
 
+// Few tokens have a kernel of their own.
+TEST_F(CudaQkNormRopeTest, ATokensBitsAreItsOwn) {
+  const AttentionShape shape{32, 8, 64};
+  const int64_t many = 1100;
+  for (const DType act : kFloatTypes) {
+    HostTensor qkv(act, {many, shape.qkv_columns()}), weight(act, {shape.head_dim});
+    qkv.fill_random(1);
+    weight.fill_random(2);
+    const DeviceTensor scale(weight);
+    const auto turned = [&](int64_t tokens) {
+      const PackedSamples packed({tokens});
+      HostTensor part(act, {tokens, shape.qkv_columns()});
+      std::memcpy(part->data, qkv->data, part->bytes());
+      const DeviceTensor device(part);
+      on_gpu([&](Ops& ops) { ops.qk_norm_rope(device, scale, scale, 1e-5f, 1e6f, shape, packed.device); });
+      device.fetch(part);
+      return part;
+    };
+    const HostTensor all = turned(many);
+    for (const int64_t tokens : {1, 9, 1024})
+      EXPECT_TRUE(same_bits(turned(tokens), all->rows(0, tokens))) << name(act) << ", " << tokens << " tokens";
+  }
+}
+
 TEST_F(CudaQkNormRopeTest, AgreesWithTransformers) {
   const auto file = golden_dir() / "operators.h5";
   const auto x = read_array(file, "rope/x"), y = read_array(file, "rope/y");
