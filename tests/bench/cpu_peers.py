@@ -172,14 +172,17 @@ def best_settings(options, line):
         choices["ub"] = [512, 256, 128]
     best = {key: values[0] for key, values in choices.items()}
     def best_run(settings):
-        return settings, max(undisturbed(options, lambda: llama_speeds(options, line, settings, 2))[0])
+        speeds, others = undisturbed(options, lambda: llama_speeds(options, line, settings, 2))
+        return settings, max(speeds), others
     tried = [best_run(best)]
     for key, values in choices.items():
         tried += [best_run(best | {key: value}) for value in values[1:]]
-        best, speed = max(tried, key=lambda one: one[1])  # a moment's disturbance makes a run slower, never faster
+        best, speed, _ = max(tried, key=lambda one: one[1])  # a moment's disturbance makes a run slower, never faster
+    disturbed = max(others for _, _, others in tried)
     print(f"{line.name}: llama.cpp's best of {len(tried)} is {' '.join(f'-{key} {value}' for key, value in best.items())} with "
-          f"{speed:.1f} tokens/s; the others {', '.join(f'{one:.1f}' for settings, one in tried if settings != best)}", flush=True)
-    return best, [{**settings, "tokens_per_second": one} for settings, one in tried]
+          f"{speed:.1f} tokens/s; the others {', '.join(f'{one:.1f}' for settings, one, _ in tried if settings != best)}"
+          f"; other processes took {disturbed:.0%} at most", flush=True)
+    return best, [{**settings, "tokens_per_second": one, "others": others} for settings, one, others in tried]
 
 
 # The table.
