@@ -3,11 +3,8 @@
 // - A kernel calls let_next_start() first of all. So the kernels of several launches are there at the same time, as far
 //   as they find room, and fetch their weights while the ones before them compute.
 // - Every thread calls wait_for_previous() before it touches memory that another kernel writes, and before it writes
-//   any; none returns without it. So the end of the previous kernel, which the wait waits for, is the end of all
-//   before.
-// - Before the wait a kernel reads only what no kernel writes: weights, and what the host has copied, like the
-// positions
-//   of a batch.
+//   any; none returns without it. So the end of the previous kernel, which the wait waits for, is that of all before.
+// - Before the wait a kernel reads only what no kernel writes: weights, and what the host has copied, like positions.
 // - A few kernels call let_next_start() behind their own wait: gather_rows, and products of groups whose offsets are
 //   new. The kernels behind such a one may also read, before they wait, what was written before it, by __ldcg, as a
 //   line of L1 may be older (GemmArgs::offsets_are_old).

@@ -30,9 +30,9 @@ class Products {
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
   void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
 
-  // Whether the routing in use was written so long ago that kernels may read it before they wait for the one in front
-  // of them: some kernel behind the one that wrote it lets the next one start behind its own wait, as gather_rows and
-  // the grouped products do. Whatever writes a routing says that it is not old.
+  // Whether all routings were written so long ago that kernels may read them before they wait for the one in front of
+  // them: some kernel behind the one that wrote the last of them lets the next one start behind its own wait, as
+  // gather_rows and the grouped products do. Whatever writes a routing says that they are not old.
   bool routing_is_old() const { return routing_is_old_; }
   void set_routing_is_old(bool old) { routing_is_old_ = old; }
 

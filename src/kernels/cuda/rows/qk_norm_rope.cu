@@ -39,9 +39,8 @@ __device__ void fill_turns(Turns<kTokens>& turns, const QkNormRopeArgs& args, co
 // - operands: qkv [tokens, (heads + 2 kv_heads) head_dim] of type T, changed in place; q_weight, k_weight [head_dim]
 //   of any type; positions [tokens] int32.
 // - block: kBlockTokens tokens, which share the sines and cosines.
-// - thread: pairs of octets, kThreads apart, kEach of them in flight: lane j of a head has elements 8 j … and head_dim
-// / 2 + 8 j …, and so
-//   both ends of its rotations.
+// - thread: pairs of octets, kThreads apart, kEach of them in flight: lane j of a head has elements 8 j … and
+//   head_dim / 2 + 8 j …, and so both ends of its rotations.
 // - alignment: qkv on 16 bytes, head_dim 16 times a power of two.
 template <class T, int kBlockTokens, int kEach>
 __global__ void __launch_bounds__(kThreads) qk_norm_rope_kernel(QkNormRopeArgs args, RopeFrequencies frequencies) {
