@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # gpu-check.sh [FOLDER]: everything that needs GPUs, as one command with one summary: builds, the CUDA and MPI tests
-# over both transports, compute-sanitizer, then the full-size model against transformers. FOLDER (default
-# /tmp/lfm2-gpu-check) takes about 40 GB. LFM2_SKIP names parts to leave out, of "nccl mpi sanitizer full-size".
-# LFM2_CMAKE_OPTIONS holds further options for CMake. With four GPUs the checks run side by side, and the headline job
-# runs alone after them.
+# over both transports (and over device buffers where packaging/openmpi-cuda.sh was run), compute-sanitizer, then the
+# full-size model against transformers. FOLDER (default /tmp/lfm2-gpu-check) takes about 40 GB. LFM2_SKIP names parts to
+# leave out, of "nccl mpi sanitizer full-size". LFM2_CMAKE_OPTIONS holds further options for CMake. With four GPUs the
+# checks run side by side, and the headline job runs alone after them.
 set -u
 cd "$(dirname "$0")/.." || exit
 folder=${1:-/tmp/lfm2-gpu-check}
@@ -13,6 +13,12 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_NVLS_ENABL
 gpus=$(nvidia-smi --list-gpus | wc -l)
 ranks=$((gpus < 4 ? gpus : 4))
 bin=build/cuda/bin
+options=()
+cuda_mpi=$PWD/.local/openmpi-cuda
+if [ -x "$cuda_mpi/bin/mpirun" ]; then
+  options=(-U 'MPI*' "-DCMAKE_PREFIX_PATH=$cuda_mpi")  # a build folder may know another MPI
+  export OPAL_PREFIX=$cuda_mpi LD_LIBRARY_PATH=$cuda_mpi/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} PATH=$cuda_mpi/bin:$PATH
+fi
 names=()
 
 # start NAME COMMAND...: runs the command, beside the others where there are enough GPUs, and keeps its log and exit
@@ -83,7 +89,7 @@ operators_tests() {
 }
 configure_and_build() {
   # shellcheck disable=SC2086  # a list of options
-  cmake --preset cuda ${LFM2_CMAKE_OPTIONS:-} && cmake --build --preset cuda -j "$(nproc)"
+  cmake --preset cuda "${options[@]}" ${LFM2_CMAKE_OPTIONS:-} && cmake --build --preset cuda -j "$(nproc)"
 }
 # Tests run side by side, except the refusals, which are timed: CUDA takes long to start where many programs start it at
 # once.
@@ -91,6 +97,14 @@ mpi_tests() {
   local -x LFM2_TEST_MACHINE="--device cuda --transport $1"
   ctest --test-dir build/cuda -L mpi -E RefusalTest -j "$(nproc)" --output-on-failure --no-tests=error &&
     ctest --test-dir build/cuda -R RefusalTest --output-on-failure --no-tests=error
+}
+staged_tests() {
+  local -x OMPI_MCA_opal_cuda_support=0
+  mpi_tests mpi
+}
+device_buffers_tests() {
+  mpirun --bind-to none --oversubscribe -np 2 "$bin/lfm2_stage" doctor --device cuda --transport mpi | tee /dev/stderr |
+    grep -q 'MPI, device buffers' && mpi_tests mpi
 }
 full_size_reference() {
   [ -f "$folder/reference.h5" ] || python3 tests/reference/full_size.py make "$folder" || return 1
@@ -146,7 +160,15 @@ else
   start "racecheck" with_gpu $((gpus > 3 ? 3 : 0)) racecheck
 fi
 wait  # both write the same files, so they run one after the other
-if [[ $skip == *" mpi "* ]]; then skipped "mpi tests over MPI" "as asked"; else start "mpi tests over MPI" mpi_tests mpi; fi
+if [[ $skip == *" mpi "* ]]; then skipped "mpi tests over MPI, staged" "as asked"; else start "mpi tests over MPI, staged" staged_tests; fi
+wait
+if [[ $skip == *" mpi "* ]]; then
+  skipped "mpi tests, device buffers" "as asked"
+elif [ ${#options[@]} -gt 0 ]; then
+  start "mpi tests, device buffers" device_buffers_tests
+else
+  skipped "mpi tests, device buffers" "packaging/openmpi-cuda.sh makes what they need"
+fi
 if [[ $skip == *" full-size "* ]]; then
   skipped "full size" "as asked"
 else

@@ -2,6 +2,7 @@
 #include "comm/mpi_channel.h"
 
 #include <algorithm>
+#include <array>
 #include <climits>
 
 #if defined(OPEN_MPI)
@@ -28,26 +29,59 @@ int element_count(const Tensor& tensor) {
   return static_cast<int>(tensor.numel());
 }
 
+#if defined(OMPI_HAVE_MPI_EXT_CUDA)
+// Open MPI 4 was built with CUDA and yet takes no GPU memory where it found no libcuda.so.1 or the user says so
+// (OMPI_MCA_opal_cuda_support=0), of which MPIX_Query_cuda_support knows nothing. Open MPI 5 has no such variable.
+bool cuda_support_is_off() {
+  int provided = 0, index = 0, count = 0;
+  if (MPI_T_init_thread(MPI_THREAD_SINGLE, &provided) != MPI_SUCCESS) return false;
+  MPI_T_cvar_handle handle = MPI_T_CVAR_HANDLE_NULL;
+  std::array<char, 64> value{};  // a bool, or an int in some versions
+  const bool known = MPI_T_cvar_get_index("opal_cuda_support", &index) == MPI_SUCCESS &&
+                     MPI_T_cvar_handle_alloc(index, nullptr, &handle, &count) == MPI_SUCCESS &&
+                     MPI_T_cvar_read(handle, value.data()) == MPI_SUCCESS;
+  if (handle != MPI_T_CVAR_HANDLE_NULL) MPI_T_cvar_handle_free(&handle);
+  MPI_T_finalize();
+  return known && value[0] == 0;
+}
+#endif
+
 }  // namespace
 
-bool mpi_is_cuda_aware() {
-#if defined(OPEN_MPI) && defined(MPIX_CUDA_AWARE_SUPPORT) && MPIX_CUDA_AWARE_SUPPORT
-  return MPIX_Query_cuda_support() == 1;
+// The library that the program runs with is asked, not the headers of the one that it was built with.
+std::string mpi_staging_reason() {
+#if defined(OMPI_HAVE_MPI_EXT_CUDA)
+  if (MPIX_Query_cuda_support() != 1) return mpi_library_version() + " was built without CUDA";
+  return cuda_support_is_off() ? "the CUDA support of " + mpi_library_version() + " is off (opal_cuda_support)" : "";
 #else
-  return false;
+  return mpi_library_version() + " cannot be asked whether it takes GPU memory";
 #endif
 }
 
-MpiChannel::MpiChannel(MPI_Comm comm, int previous, int next, Backend& backend, size_t buffer_bytes)
-    : previous_(previous), next_(next), backend_(backend) {
-  MPI_CHECK(MPI_Comm_dup(comm, &comm_));
-  if (backend.memory_is_host_memory() || mpi_is_cuda_aware()) return;
+MpiChannel::MpiChannel(const MpiGroup& pipeline, Backend& backend, size_t buffer_bytes)
+    : ranks_(pipeline.size()),
+      previous_(pipeline.rank() - 1),
+      next_(pipeline.rank() + 1),
+      backend_(backend),
+      has_received_(!has_previous()),
+      has_sent_(!has_next()) {
+  MPI_CHECK(MPI_Comm_dup(pipeline.comm(), &comm_));
+  if (backend.memory_is_host_memory()) return;
+  if (mpi_staging_reason().empty()) {
+    until_proven_ = std::make_unique<FatalSignals>(
+        fmt::format(
+            "lfm2_stage: rank {} ({}): killed at the first GPU memory that MPI sends or receives itself, which {} "
+            "claims to do: OMPI_MCA_opal_cuda_support=0 takes the way through the host",
+            pipeline.watchdog().rank(), pipeline.host(), mpi_library_version()),
+        [&watchdog = pipeline.watchdog()] { return watchdog.claim(); });
+    return;
+  }
   to_device_ = backend.create_stream();
   to_host_ = backend.create_stream();
   for (int buffer = 0; buffer < kBuffers; ++buffer) {
     const auto at = static_cast<size_t>(buffer);
-    if (previous != kNoPeer) incoming_[at].host = backend.allocate_host(buffer_bytes);
-    if (next != kNoPeer) outgoing_[at].host = backend.allocate_host(buffer_bytes);
+    if (has_previous()) incoming_[at].host = backend.allocate_host(buffer_bytes);
+    if (has_next()) outgoing_[at].host = backend.allocate_host(buffer_bytes);
     incoming_[at].copied = backend.create_event();
     outgoing_[at].copied = backend.create_event();
   }
@@ -79,6 +113,7 @@ bool MpiChannel::arrived(int buffer) {
   }
   if (done != 0 && in.started > 0) {
     finished_.received.push_back({0, in.started, steady_seconds()});
+    note_proof(has_received_);
     in.started = 0;
   }
   return done != 0;
@@ -127,8 +162,15 @@ void MpiChannel::progress() {
     if (out.request == MPI_REQUEST_NULL) continue;
     int done = 0;
     MPI_CHECK(MPI_Test(&out.request, &done, MPI_STATUS_IGNORE));
-    if (done != 0) finished_.sent.push_back({0, out.started, steady_seconds()});
+    if (done == 0) continue;
+    finished_.sent.push_back({0, out.started, steady_seconds()});
+    note_proof(has_sent_);
   }
+}
+
+void MpiChannel::note_proof(bool& done) {
+  done = true;
+  if (has_received_ && has_sent_) until_proven_.reset();
 }
 
 }  // namespace lfm2

@@ -1,23 +1,23 @@
-// Hidden states over MPI, directly between buffers in host memory, else by way of copies on the host. Transfers go on
-// while a wait polls progress().
+// Hidden states over MPI, directly between the stages' buffers where MPI takes their memory, else by way of copies on
+// the host (staged). Transfers go on while a wait polls progress().
 #pragma once
 
 #include <array>
 #include <deque>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "comm/channel.h"
+#include "comm/fatal_signals.h"
 #include "comm/mpi_world.h"
 
 namespace lfm2 {
 
 class MpiChannel : public Channel {
  public:
-  static constexpr int kNoPeer = -1;
-  // `previous` and `next` are ranks of `comm`, or kNoPeer at the ends of the pipeline. `buffer_bytes` is the size of
-  // the largest micro-batch. The channel duplicates `comm`.
-  MpiChannel(MPI_Comm comm, int previous, int next, Backend& backend, size_t buffer_bytes);
+  // From each rank of `pipeline` to the next. `buffer_bytes` is the size of the largest micro-batch. Collective.
+  MpiChannel(const MpiGroup& pipeline, Backend& backend, size_t buffer_bytes);
   MpiChannel(const MpiChannel&) = delete;
   MpiChannel& operator=(const MpiChannel&) = delete;
   ~MpiChannel() override;
@@ -48,8 +48,11 @@ class MpiChannel : public Channel {
     std::unique_ptr<Event> copied;
   };
 
+  bool has_previous() const { return previous_ >= 0; }
+  bool has_next() const { return next_ < ranks_; }
+
   MPI_Comm comm_ = MPI_COMM_NULL;
-  int previous_, next_;
+  int ranks_, previous_, next_;  // ranks of comm_, or beyond them at the ends of the pipeline
   Backend& backend_;
   std::unique_ptr<Stream> to_device_,
       to_host_;  // two streams, so that neither direction waits for the other; null where nothing is copied
@@ -58,9 +61,14 @@ class MpiChannel : public Channel {
   // Buffers whose transfer has not begun, in the order of send(), on which the receiver relies.
   std::deque<int> pending_;
   Transfers finished_;
+  // Over device buffers, until one was received and one was sent.
+  std::unique_ptr<FatalSignals> until_proven_;
+  bool has_received_, has_sent_;
+  void note_proof(bool& done);
 };
 
-// Whether MPI_Send accepts GPU memory, as the library itself says (MPIX_Query_cuda_support).
-bool mpi_is_cuda_aware();
+// Why the channel copies GPU memory to the host before MPI gets it, as the library itself says; empty where MPI takes
+// GPU memory (device buffers). Call after the start of MPI.
+std::string mpi_staging_reason();
 
 }  // namespace lfm2

@@ -27,7 +27,7 @@ class Watchdog {
   };
   // How a stalled job ends. The functions are called on the watchdog's thread.
   struct Ending {
-    std::function<bool()> claim;  // true for the first rank of the host that reports
+    std::function<bool()> claim;  // see Watchdog::claim()
     std::function<void(const std::string& text)> say;
     std::function<void()> end;  // ends all ranks at once
   };
@@ -56,6 +56,7 @@ class Watchdog {
 
   void check() const;  // Error(kLost) once a stall was found
   bool spoke() const { return spoke_; }
+  bool claim() const { return ending_.claim(); }  // true for the first rank of the host that reports
   // From here on only this rank is watched, because the shared memory of `board` is about to go.
   void leave_board();
 

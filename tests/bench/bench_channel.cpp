@@ -105,13 +105,10 @@ int main(int argc, char** argv) try {
   std::vector<Buffer> buffers;
   for (int buffer = 0; buffer < kBuffers; ++buffer) buffers.push_back(backend->allocate(buffer_bytes));
   std::unique_ptr<Channel> channel;
-  if (transport == "nccl") {
+  if (transport == "nccl")
     channel = make_nccl_channel(world, *backend);
-  } else {
-    const int previous = world.rank() == 0 ? MpiChannel::kNoPeer : world.rank() - 1;
-    const int next = world.rank() + 1 == world.size() ? MpiChannel::kNoPeer : world.rank() + 1;
-    channel = std::make_unique<MpiChannel>(world.comm(), previous, next, *backend, buffer_bytes);
-  }
+  else
+    channel = std::make_unique<MpiChannel>(world, *backend, buffer_bytes);
   for (const int64_t tokens : {1, 16, 256, 1024, 2048, 4096, 8192}) {
     seconds_per_item(world, *backend, *channel, buffers, tokens, kWarmUp);
     std::vector<double> seconds;

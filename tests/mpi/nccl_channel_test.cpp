@@ -16,7 +16,7 @@ class NcclChannelTest : public testing::Test {
   Outcome run(const char* faults, int ranks = 3, int items = 50) const {
     setenv("FAKE_NCCL", faults, 1);
     std::vector<std::string> command = mpi_command(ranks, LFM2_CHANNEL_RANKS_PROGRAM);
-    command.insert(command.end(), {std::to_string(items), "2", folder_ / "stamps.txt"});
+    command.insert(command.end(), {"nccl", std::to_string(items), "2", folder_ / "stamps.txt"});
     Outcome outcome = run_program(command);
     unsetenv("FAKE_NCCL");
     return outcome;

@@ -35,7 +35,7 @@ std::string versions_line(const RankFacts& first) {
     if (name == "lfm2_stage") continue;
     // Most MPI libraries say their own name in the text of their version, so it is not put in front again.
     text += fmt::format("; {}{}", version.find(name) == std::string::npos ? name + " " : "", version);
-    if (name == "MPI") text += first.mpi_takes_gpu_memory ? " (CUDA-aware)" : " (not CUDA-aware)";
+    if (name == "MPI") text += first.mpi_staging_reason.empty() ? " (CUDA-aware)" : " (not CUDA-aware)";
   }
   if (!first.versions.contains("NCCL")) text += "; built without CUDA";
   return text + "\n";
@@ -102,11 +102,11 @@ std::string link_rows(const Examination& e) {
     const TrialFacts& trial = e.trials[rank];
     if (trial.bytes_per_second == 0) continue;
     if (text.empty())
-      text = fmt::format("\n{:>10}  {:<16}  {:<9}  {:>9}  {:>20}\n", "link", "way", "transport", "GB/s",
-                         "there and back, us");
+      text = fmt::format("\n{:>10}  {:<16}  {:>9}  {:>20}  {}\n", "link", "way", "GB/s", "there and back, us",
+                         "transport");
     text +=
-        fmt::format("{:>10}  {:<16}  {:<9}  {:>9.3f}  {:>20.1f}\n", fmt::format("{} to {}", rank, rank + 1),
-                    e.way_to_next(rank), trial.transport, trial.bytes_per_second / 1e9, trial.round_trip_seconds * 1e6);
+        fmt::format("{:>10}  {:<16}  {:>9.3f}  {:>20.1f}  {}\n", fmt::format("{} to {}", rank, rank + 1),
+                    e.way_to_next(rank), trial.bytes_per_second / 1e9, trial.round_trip_seconds * 1e6, trial.transport);
   }
   return text;
 }

@@ -60,7 +60,7 @@ void find_host(RankFacts& facts, const MpiWorld& world) {
   facts.all_processors = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   facts.share = world.fair_share_of_processors();
   facts.versions = {{"lfm2_stage", kVersionText}, {"MPI", mpi_library_version()}, {"HDF5", h5::library_version()}};
-  facts.mpi_takes_gpu_memory = mpi_is_cuda_aware();
+  facts.mpi_staging_reason = mpi_staging_reason();
   facts.free_memory_bytes = available_host_memory();
   struct statvfs shm {};
   if (statvfs("/dev/shm", &shm) == 0) {
@@ -156,7 +156,7 @@ RankFacts find_facts(const Options& options, const MpiWorld& world) {
 
 // These are for nlohmann_json, which looks for them in the namespace of the types.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, host, ranks_on_host, launched, processors, usable_processors,
-                                   all_processors, share, versions, mpi_takes_gpu_memory, free_memory_bytes, shm_bytes,
+                                   all_processors, share, versions, mpi_staging_reason, free_memory_bytes, shm_bytes,
                                    free_shm_bytes, lockable_bytes, open_files, visible_gpus, gpu, gpu_uuid, gpu_bus,
                                    free_gpu_bytes, all_gpu_bytes, peers, problems, split_id, model_layers, first_layer,
                                    layer_count, tokens, row_bytes, dtype, weight_bytes, activation_bytes)

@@ -22,7 +22,7 @@ struct RankFacts {
   int usable_processors = 1, all_processors = 1;  // of them; of the host
   int share = 1;                                  // of this rank, where several may use the same ones
   std::map<std::string, std::string> versions;    // of what must fit together, by name
-  bool mpi_takes_gpu_memory = false;
+  std::string mpi_staging_reason;                 // why MPI gets no GPU memory itself; empty: it does
 
   uint64_t free_memory_bytes = 0;  // on the host; 0: unknown
   uint64_t shm_bytes = 0, free_shm_bytes = 0;

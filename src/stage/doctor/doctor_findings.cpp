@@ -180,13 +180,17 @@ void look_at_gpus(const Examination& e, Findings& found) {
     found.push_back({false, "no GPU for " + ranks_text(without) + ", others have one: all would compute on the CPU",
                      "GPUs for every rank: --gres=gpu:N, CUDA_VISIBLE_DEVICES, nvidia-smi"});
   if (!e.on_gpus()) return;
-  for (const auto& [uuid, ranks] : users)
-    if (ranks.size() > 1)
-      found.push_back({false,
-                       fmt::format("{} share {} on {}: NCCL cannot join them, hidden states take the way through the "
-                                   "host",
-                                   ranks_text(ranks), e.ranks[ranks.front()].gpu, e.ranks[ranks.front()].host),
-                       "as many GPUs as ranks on each host"});
+  for (const auto& [uuid, ranks] : users) {
+    if (ranks.size() == 1) continue;
+    const RankFacts& first = e.ranks[ranks.front()];
+    const std::string& reason = first.mpi_staging_reason;
+    found.push_back(
+        {false,
+         fmt::format("{} share {} on {}: NCCL cannot join them, hidden states go over MPI{}", ranks_text(ranks),
+                     first.gpu, first.host, reason.empty() ? "" : fmt::format(" and through the host ({})", reason)),
+         fmt::format("as many GPUs as ranks on each host{}",
+                     reason.empty() ? "" : ", or a CUDA-aware Open MPI (packaging/openmpi-cuda.sh)")});
+  }
   std::vector<size_t> hidden, slow;
   for (size_t rank = 0; rank < e.ranks.size(); ++rank) {
     if (!e.has_next(rank) || e.ranks[rank].host != e.ranks[rank + 1].host) continue;

@@ -51,7 +51,14 @@ Machine cuda_machine(const Options& options, const MpiWorld& world, int devices)
 
 }  // namespace
 
-std::string Machine::transport_name() const { return nccl ? "NCCL" : "MPI"; }
+std::string Machine::transport_name() const {
+  if (nccl) return "NCCL";
+  return backend->memory_is_host_memory() ? "MPI" : mpi_transport_name(mpi_staging_reason());
+}
+
+std::string mpi_transport_name(const std::string& staging_reason) {
+  return staging_reason.empty() ? "MPI, device buffers" : "MPI, staged: " + staging_reason;
+}
 
 Machine choose_machine(const Options& options, const MpiWorld& world) {
 #if LFM2_HAS_CUDA
@@ -76,9 +83,7 @@ std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& m
 #if LFM2_HAS_CUDA
   if (machine.nccl) return make_nccl_channel(pipeline, *machine.backend);
 #endif
-  const int previous = pipeline.rank() == 0 ? MpiChannel::kNoPeer : pipeline.rank() - 1;
-  const int next = pipeline.rank() + 1 == pipeline.size() ? MpiChannel::kNoPeer : pipeline.rank() + 1;
-  return std::make_unique<MpiChannel>(pipeline.comm(), previous, next, *machine.backend, buffer_bytes);
+  return std::make_unique<MpiChannel>(pipeline, *machine.backend, buffer_bytes);
 }
 
 }  // namespace lfm2

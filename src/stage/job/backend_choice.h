@@ -17,6 +17,7 @@ struct Machine {
   bool cuda = false;
   bool nccl = false;  // whether the transport is NCCL; else it is MPI
   int sharing = 1;    // how many ranks share the device's memory, at most
+  // "NCCL" or "MPI"; over MPI on GPUs also which way their memory takes. Call after the start of MPI.
   std::string transport_name() const;
 };
 
@@ -29,6 +30,9 @@ inline int device_of(const MpiWorld& world, int devices) { return world.local_ra
 
 // Collective. Error(kUnavailable) where the device or transport that the options ask for is not there.
 Machine choose_machine(const Options& options, const MpiWorld& world);
+
+// The name of MPI as the transport of GPU memory: over device buffers, or staged and why (mpi_staging_reason()).
+std::string mpi_transport_name(const std::string& staging_reason);
 
 // Makes the channel of this rank; null for a single stage. `buffer_bytes` is the size of the largest micro-batch or
 // step.

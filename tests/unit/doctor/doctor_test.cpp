@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "kernels/host_memory.h"
+#include "stage/job/backend_choice.h"
 #include "support/shards.h"
 
 namespace lfm2 {
@@ -113,7 +114,7 @@ TEST(DoctorFindingsTest, EachFaultIsNamedOnceWithWhatToDo) {
          e.ranks[3].visible_gpus = 0;
          e.ranks[3].gpu_uuid = "";
        }},
-      {true, false, "ranks 0-1 share GPU 0 on a", "as many GPUs",
+      {true, false, "ranks 0-1 share GPU 0 on a: NCCL cannot join them, hidden states go over MPI", "as many GPUs",
        [](Examination& e) { e.ranks[1].gpu_uuid = e.ranks[0].gpu_uuid; }},
       {true, false, "rank 2 cannot see the GPU of the next", "--gpu-bind",
        [](Examination& e) { e.ranks[2].peers.clear(); }},
@@ -148,6 +149,29 @@ TEST(DoctorFindingsTest, EachFaultIsNamedOnceWithWhatToDo) {
     EXPECT_FALSE(facts_table(e).empty());
     EXPECT_NE(trials_table(e, found).find(each.what), std::string::npos);
   }
+}
+
+TEST(DoctorFindingsTest, RanksThatShareAGpuAndAreStagedHearOfACudaAwareMpi) {
+  Examination e = healthy(true);
+  e.ranks[1].gpu_uuid = e.ranks[0].gpu_uuid;
+  EXPECT_EQ(diagnose(e).at(0).todo.find("openmpi-cuda.sh"), std::string::npos);
+  e.ranks[0].mpi_staging_reason = "Open MPI v4 was built without CUDA";
+  const Finding found = diagnose(e).at(0);
+  EXPECT_NE(found.what.find("go over MPI and through the host (Open MPI v4 was built"), std::string::npos)
+      << found.what;
+  EXPECT_NE(found.todo.find("openmpi-cuda.sh"), std::string::npos) << found.todo;
+}
+
+TEST(DoctorTablesTest, TheWayOfGpuMemoryOverMpi) {
+  Examination e = healthy(true);
+  EXPECT_NE(facts_table(e).find("Open MPI v4 (CUDA-aware)"), std::string::npos) << facts_table(e);
+  e.ranks[0].mpi_staging_reason = "Open MPI v4 was built without CUDA";
+  EXPECT_NE(facts_table(e).find("Open MPI v4 (not CUDA-aware)"), std::string::npos) << facts_table(e);
+  e.trials[0].transport = mpi_transport_name("");
+  e.trials[1].transport = mpi_transport_name(e.ranks[0].mpi_staging_reason);
+  const std::string table = trials_table(e, {});
+  EXPECT_NE(table.find("  MPI, device buffers\n"), std::string::npos) << table;
+  EXPECT_NE(table.find("  MPI, staged: Open MPI v4 was built without CUDA\n"), std::string::npos) << table;
 }
 
 TEST(DoctorFindingsTest, WhatStopsARunComesFirst) {

@@ -1,0 +1,65 @@
+// MpiChannel on memory that is not the host's, with a library that takes it and with one that does not; and how a job
+// ends whose library claims to take it and then fails (tests/support/claims_cuda.c).
+#include <gtest/gtest.h>
+
+#include "support/program.h"
+#include "support/shards.h"
+
+namespace lfm2::test {
+namespace {
+
+class MpiChannelTest : public testing::Test {
+ protected:
+  static constexpr double kLimit = 2, kEnding = 5;  // seconds: --timeout, and what all ranks may take to end
+
+  // `fault`: see claims_cuda.c.
+  Outcome run(bool claims, const std::string& fault = "", int ranks = 3, int items = 50) const {
+    std::vector<std::string> command = mpi_command(ranks, "env");
+    if (claims) command.insert(command.end(), {"LD_PRELOAD=" LFM2_CLAIMS_CUDA_LIBRARY, "CLAIMS_CUDA=" + fault});
+    command.insert(command.end(), {LFM2_CHANNEL_RANKS_PROGRAM, "mpi", std::to_string(items), std::to_string(kLimit),
+                                   folder_ / "stamps.txt"});
+    return run_program(command);
+  }
+  // The job ends in time with the code and one line, which contains all `reasons`.
+  void expect_end(const std::string& fault, int code, const std::vector<std::string>& reasons) const {
+    SCOPED_TRACE(fault);
+    const Outcome outcome = run(true, fault);
+    EXPECT_EQ(outcome.exit_code, code) << outcome.err;
+    EXPECT_LT(outcome.seconds, kLimit + kEnding);
+    ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
+    for (const std::string& reason : reasons)
+      EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(MpiChannelTest, HandsOnOverDeviceBuffersAndStaged) {
+  for (const int ranks : {2, 4}) {
+    const std::string end = "200 units through " + std::to_string(ranks) + " ranks\n";
+    const Outcome direct = run(true, "", ranks, 200);
+    EXPECT_EQ(direct.exit_code, 0) << direct.err;
+    EXPECT_EQ(direct.out, "device buffers\n" + end);
+    const Outcome staged = run(false, "", ranks, 200);
+    EXPECT_EQ(staged.exit_code, 0) << staged.err;
+    EXPECT_EQ(staged.out.rfind("staged: ", 0), 0u) << staged.out;
+    EXPECT_NE(staged.out.find(end), std::string::npos) << staged.out;
+  }
+}
+
+TEST_F(MpiChannelTest, AFirstDeviceBufferThatMpiRefuses) {
+  expect_end("0:send-error", 76, {"rank 0", "MPI_Isend", "failed: MPI_ERR_OTHER"});
+  expect_end("1:receive-error", 76, {"rank 1", "MPI_Irecv", "failed: MPI_ERR_OTHER"});
+}
+
+TEST_F(MpiChannelTest, AFirstDeviceBufferThatKillsTheRank) {
+  for (const char* fault : {"0:send-crash", "1:receive-crash", "0:send-abort", "2:receive-abort"})
+    expect_end(fault, 70, {std::string("rank ") + fault[0], "killed at the first GPU memory", "claims to do"});
+}
+
+TEST_F(MpiChannelTest, AFirstDeviceBufferThatNeverArrives) {
+  expect_end("0:send-never", 76, {"no progress for", "rank 0"});
+  expect_end("1:receive-never", 76, {"no progress for", "rank 1"});
+}
+
+}  // namespace
+}  // namespace lfm2::test

@@ -1,0 +1,130 @@
+// channel_ranks TRANSPORT ITEMS TIMEOUT STAMPS_FILE: ranks pass ITEMS blocks of numbers on over NcclChannel or
+// MpiChannel (TRANSPORT is nccl or mpi), each rank adds one, and the last rank checks them. Ends as lfm2_stage does:
+// with an exit code and one line.
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+
+#include "comm/mpi_channel.h"
+#include "comm/nccl_channel.h"
+#include "comm/wait.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/cuda_stream.h"
+
+namespace {
+
+using namespace lfm2;
+
+constexpr int64_t kNumbers = 100000;  // so many that MPI does not send them at once
+
+// The CPU, but for what it says of its memory: MPI is to treat it as a GPU's.
+class DeviceBackend : public Backend {
+ public:
+  std::string description() const override { return cpu_.description(); }
+  Buffer allocate(size_t bytes) override { return cpu_.allocate(bytes); }
+  Buffer allocate_host(size_t bytes) override { return cpu_.allocate_host(bytes); }
+  uint64_t free_bytes() const override { return cpu_.free_bytes(); }
+  std::unique_ptr<Event> create_event() override { return cpu_.create_event(); }
+  std::unique_ptr<Stream> create_stream() override { return cpu_.create_stream(); }
+  bool memory_is_host_memory() const override { return false; }
+  Stream& compute() override { return cpu_.compute(); }
+  Ops& ops() override { return cpu_.ops(); }
+  std::unique_ptr<Recording> record(const std::function<void()>& work) override { return cpu_.record(work); }
+  void copy(Stream& stream, void* to, const void* from, size_t bytes) override { cpu_.copy(stream, to, from, bytes); }
+  void copy_to_host(void* host, const Tensor& source) override { cpu_.copy_to_host(host, source); }
+  std::unique_ptr<Loader> create_loader() override { return cpu_.create_loader(); }
+  void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) override {
+    cpu_.upload(target, first, from, source, count);
+  }
+
+ private:
+  CpuBackend cpu_{1};
+};
+
+// Like lfm2_stage's job, this one stays after an error, because transfers may still be using its memory.
+class Job {
+ public:
+  Job(const MpiWorld& world, bool nccl) : world_(world), nccl_(nccl) {
+    for (Buffer& buffer : buffers_) buffer = memory_.allocate(kNumbers * sizeof(int32_t));
+    if (nccl)
+      computed_ = std::make_unique<CudaEvent>();
+    else
+      computed_ = memory_.create_event();
+  }
+  void run(int64_t units);
+
+ private:
+  Stream& compute() { return nccl_ ? cuda_ : memory_.compute(); }
+  void connect();
+
+  const MpiWorld& world_;
+  const bool nccl_;
+  DeviceBackend memory_;
+  CudaStream cuda_;
+  std::unique_ptr<Event> computed_;
+  std::array<Buffer, kBuffers> buffers_;
+  std::unique_ptr<Channel> channel_;
+};
+
+void Job::connect() {
+  if (nccl_) {
+    channel_ = make_nccl_channel(world_, memory_);
+    return;
+  }
+  channel_ = std::make_unique<MpiChannel>(world_, memory_, buffers_[0].bytes());
+  if (const std::string reason = mpi_staging_reason(); world_.rank() == 0)
+    fmt::print("{}\n", reason.empty() ? "device buffers" : "staged: " + reason);
+}
+
+void Job::run(int64_t units) {
+  const int rank = world_.rank();
+  const bool first = rank == 0, last = rank + 1 == world_.size();
+  connect();
+  const Wait wait(world_.watchdog(), [this] { channel_->progress(); });
+  for (int64_t unit = 0; unit < units; ++unit) {
+    const int buffer = static_cast<int>(unit % kBuffers);
+    const Tensor tensor(buffers_[static_cast<size_t>(buffer)].data(), DType::kI32, {kNumbers});
+    auto* numbers = tensor.as<int32_t>();
+    world_.watchdog().enter({.phase = Phase::kCompute, .unit = unit});
+    if (!last)
+      wait.until([&] { return channel_->sent(buffer); },
+                 {.phase = Phase::kSend, .unit = unit - kBuffers, .peer = rank + 1});
+    if (!first) {
+      const Place here{.phase = Phase::kReceive, .unit = unit, .peer = rank - 1};
+      channel_->receive(buffer, tensor);
+      wait.until([&] { return channel_->arrived(buffer); }, here);
+      channel_->order_after_arrival(buffer, compute());
+      compute().record(*computed_);
+      wait.until([&] { return channel_->delivered(buffer) && computed_->done(); }, here);
+    }
+    for (int64_t i = 0; i < kNumbers; ++i) numbers[i] = first ? static_cast<int32_t>(unit + i) : numbers[i] + 1;
+    compute().record(*computed_);
+    if (!last) channel_->send(buffer, tensor, *computed_);
+    for (int64_t i = 0; last && i < kNumbers; ++i)
+      if (numbers[i] != static_cast<int32_t>(unit + i + rank)) throw Error(ExitCode::kInvalid, "numbers differ");
+  }
+  for (int buffer = 0; !last && buffer < kBuffers; ++buffer)
+    wait.until([&] { return channel_->sent(buffer); }, {.phase = Phase::kSend, .unit = units - 1, .peer = rank + 1});
+  world_.barrier(0, "end of a run");
+  if (last) fmt::print("{} units through {} ranks\n", units, world_.size());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  MpiWorld world(&argc, &argv, {.timeout_seconds = std::atof(argv[3]), .stamps_file = argv[4]});
+  Job job(world, std::string_view(argv[1]) == "nccl");
+  try {
+    job.run(std::atoi(argv[2]));
+    return 0;
+  } catch (const Error& error) {
+    if (world.claim_failure())
+      world.say_failure(error.what());
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds(world.watchdog().spoke() ? 300 : 2000));
+    world.abort(error.code());
+  }
+}
