@@ -62,9 +62,7 @@ if [[ $skip != *" ops "* ]]; then
   "$bin/bench_operators" "$folder/bench.jsonl" | tee "$folder/operators.txt" || failed=1
 fi
 if [[ $skip != *" channel "* && $gpus -gt 1 ]]; then
-  for transport in nccl mpi; do
-    timeout 120 mpirun --bind-to none -np "$ranks" "$bin/bench_channel" "$transport" "$folder/bench.jsonl" | tee -a "$folder/channel.txt" || failed=1
-  done
+  timeout 240 mpirun --bind-to none -np "$ranks" "$bin/bench_channel" "$folder/bench.jsonl" | tee "$folder/channel.txt" || failed=1
 fi
 if [[ $skip != *" jobs "* ]]; then
   files=${LFM2_BENCH_TMPFS:-/dev/shm}

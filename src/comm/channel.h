@@ -30,8 +30,9 @@ class Channel {
   virtual void send(int buffer, const Tensor& from, Event& computed) = 0;
   virtual bool sent(int buffer) = 0;  // true, too, where nothing was sent from the buffer yet
 
-  // Starts transfers that have become ready; throws the errors of those that failed.
-  virtual void progress() = 0;
+  // Moves transfers on; throws the errors of those that failed. True where something moved, or is about to, and needs
+  // the host again, so that a wait had better not sleep.
+  virtual bool progress() = 0;
   // Transfers that ended since the last call, in order for each direction; their tags are not set. A receive begins
   // when it is posted, a send when its data is ready.
   struct Transfers {

@@ -1,20 +1,38 @@
-// Says in one line what a rank was doing when a library killed it, where MPI would print a stack instead. MpiChannel
-// uses it until MPI has shown that it takes GPU memory.
+// Says in one line what a rank was doing when a library killed it, where MPI would print a stack instead, and ends the
+// job. MpiChannel uses it where MPI takes GPU memory itself.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <thread>
 
 namespace lfm2 {
 
-// While it lives, a signal that means a fault (SIGSEGV, SIGBUS, SIGABRT) ends the process with kSoftware, and with the
-// line on stderr where `claim` returns true. There is at most one at a time.
+// Marks that this thread is inside a call to MPI, for as long as it lives. MPI_CHECK makes one.
+class InsideMpi {
+ public:
+  InsideMpi() { depth_ = depth_ + 1; }
+  InsideMpi(const InsideMpi&) = delete;
+  InsideMpi& operator=(const InsideMpi&) = delete;
+  ~InsideMpi() { depth_ = depth_ - 1; }
+  static bool now() { return depth_ > 0; }
+
+ private:
+  static constinit thread_local volatile int depth_;
+};
+
+// While it lives, a signal that means a fault (SIGSEGV, SIGBUS, SIGABRT) inside a call to MPI ends the process with
+// kSoftware: the line goes to stderr where `claim` returns true, then `end`, on a thread of its own, ends all ranks.
+// Anywhere else the signal does what it did before. There is at most one at a time.
 class FatalSignals {
  public:
-  FatalSignals(const std::string& line, std::function<bool()> claim);
+  FatalSignals(const std::string& line, std::function<bool()> claim, std::function<void()> end);
   FatalSignals(const FatalSignals&) = delete;
   FatalSignals& operator=(const FatalSignals&) = delete;
   ~FatalSignals();
+
+ private:
+  std::thread thread_;
 };
 
 }  // namespace lfm2

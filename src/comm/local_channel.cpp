@@ -55,13 +55,14 @@ bool LocalChannel::sent(int buffer) {
          (out.ticket == 0 || next_->done(out.ticket));
 }
 
-void LocalChannel::progress() {
+bool LocalChannel::progress() {
   while (!pending_.empty()) {
     Outgoing& out = outgoing_[static_cast<size_t>(pending_.front())];
-    if (!out.computed->done()) return;
+    if (!out.computed->done()) break;
     out.ticket = next_->post_send(out.from);
     pending_.pop_front();
   }
+  return false;
 }
 
 }  // namespace lfm2

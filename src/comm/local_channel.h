@@ -36,7 +36,7 @@ class LocalChannel : public Channel {
   void order_after_arrival(int, Stream&) override {}
   void send(int buffer, const Tensor& from, Event& computed) override;
   bool sent(int buffer) override;
-  void progress() override;
+  bool progress() override;
   Transfers take_finished() override { return {}; }  // tests do not look at times
 
  private:

@@ -15,19 +15,13 @@ namespace {
 
 constexpr int kHiddenTag = 1;
 
-// Messages are counted in elements, not bytes, so that a buffer may hold 2^31 - 1 of them. MPI only copies, so an
-// integer type of the same size does for every dtype.
+// Messages are counted in elements. MPI only copies, so an integer type of the same size does for every dtype.
 MPI_Datatype element_type(const Tensor& tensor) { return size_bytes(tensor.dtype) == 2 ? MPI_UINT16_T : MPI_UINT32_T; }
 
-int element_count(const Tensor& tensor) {
-  if (tensor.numel() > INT_MAX)
-    throw Error(
-        ExitCode::kUsage,
-        fmt::format("a micro-batch of {} tokens exceeds the 2^31 - 1 elements of one MPI message: choose a smaller "
-                    "--micro-batch",
-                    tensor.dim(0)));
-  return static_cast<int>(tensor.numel());
-}
+// Between processes that may not read each other's memory, Open MPI moves about 100 KB of a message each time that both
+// sides poll. So host memory goes in many messages at once. GPU memory is read by the other GPU, a message as a whole;
+// its pieces are what MPI can count.
+constexpr size_t kHostPieceBytes = size_t{256} << 10, kGpuPieceBytes = size_t{1} << 30;
 
 #if defined(OMPI_HAVE_MPI_EXT_CUDA)
 // Open MPI 4 was built with CUDA and yet takes no GPU memory where it found no libcuda.so.1 or the user says so
@@ -58,89 +52,65 @@ std::string mpi_staging_reason() {
 #endif
 }
 
-MpiChannel::MpiChannel(const MpiGroup& pipeline, Backend& backend, size_t buffer_bytes)
-    : ranks_(pipeline.size()),
-      previous_(pipeline.rank() - 1),
-      next_(pipeline.rank() + 1),
-      backend_(backend),
-      has_received_(!has_previous()),
-      has_sent_(!has_next()) {
+MpiChannel::MpiChannel(const MpiGroup& pipeline, const Backend& backend, size_t piece_bytes)
+    : previous_(pipeline.rank() - 1), next_(pipeline.rank() + 1), piece_bytes_(piece_bytes) {
+  if (piece_bytes_ == 0) piece_bytes_ = backend.memory_is_host_memory() ? kHostPieceBytes : kGpuPieceBytes;
   MPI_CHECK(MPI_Comm_dup(pipeline.comm(), &comm_));
   if (backend.memory_is_host_memory()) return;
-  if (mpi_staging_reason().empty()) {
-    until_proven_ = std::make_unique<FatalSignals>(
-        fmt::format(
-            "lfm2_stage: rank {} ({}): killed at the first GPU memory that MPI sends or receives itself, which {} "
-            "claims to do: OMPI_MCA_opal_cuda_support=0 takes the way through the host",
-            pipeline.watchdog().rank(), pipeline.host(), mpi_library_version()),
-        [&watchdog = pipeline.watchdog()] { return watchdog.claim(); });
-    return;
-  }
-  to_device_ = backend.create_stream();
-  to_host_ = backend.create_stream();
-  for (int buffer = 0; buffer < kBuffers; ++buffer) {
-    const auto at = static_cast<size_t>(buffer);
-    if (has_previous()) incoming_[at].host = backend.allocate_host(buffer_bytes);
-    if (has_next()) outgoing_[at].host = backend.allocate_host(buffer_bytes);
-    incoming_[at].copied = backend.create_event();
-    outgoing_[at].copied = backend.create_event();
-  }
+  fatal_signals_ = std::make_unique<FatalSignals>(
+      fmt::format(
+          "lfm2_stage: rank {} ({}): killed inside MPI, which sends and receives GPU memory itself, as {} claims "
+          "to: OMPI_MCA_opal_cuda_support=0 takes the way through the host",
+          pipeline.watchdog().rank(), pipeline.host(), mpi_library_version()),
+      [&watchdog = pipeline.watchdog()] { return watchdog.claim(); },
+      [&watchdog = pipeline.watchdog()] { watchdog.end_all(ExitCode::kSoftware); });
 }
 
-MpiChannel::~MpiChannel() {
-  if (to_device_) to_device_->drain();
-  if (to_host_) to_host_->drain();
-  MPI_Comm_free(&comm_);
+MpiChannel::~MpiChannel() { MPI_Comm_free(&comm_); }
+
+template <class Start>
+void MpiChannel::begin(Transfer& transfer, const Tensor& tensor, Start start) {
+  transfer.messages.clear();
+  transfer.done = 0;
+  transfer.started = steady_seconds();
+  const size_t element = size_bytes(tensor.dtype), piece = piece_bytes_ / element * element;
+  if (tensor.bytes() > std::min(piece, kHostPieceBytes))
+    start(tensor.data, 0, transfer.messages.emplace_back(MPI_REQUEST_NULL));
+  for (size_t at = 0; at < tensor.bytes(); at += piece)
+    start(tensor.data + at, static_cast<int>(std::min(piece, tensor.bytes() - at) / element),
+          transfer.messages.emplace_back(MPI_REQUEST_NULL));
+}
+
+bool MpiChannel::move(Transfer& transfer, size_t least, std::vector<Span>& finished) {
+  const size_t before = transfer.done;
+  for (; !transfer.over(); ++transfer.done) {
+    int done = 0;
+    MPI_CHECK(MPI_Test(&transfer.messages[transfer.done], &done, MPI_STATUS_IGNORE));
+    if (done == 0) break;
+  }
+  if (transfer.done == before) return transfer.under_way(least);
+  if (transfer.over()) finished.push_back({0, transfer.started, steady_seconds()});
+  return true;
 }
 
 void MpiChannel::receive(int buffer, const Tensor& into) {
-  Incoming& in = incoming_[static_cast<size_t>(buffer)];
-  in.into = into;
-  in.copying = false;
-  in.started = steady_seconds();
-  void* target = to_device_ ? in.host.data() : into.data;
-  MPI_CHECK(MPI_Irecv(target, element_count(into), element_type(into), previous_, kHiddenTag, comm_, &in.request));
+  begin(incoming_[static_cast<size_t>(buffer)], into, [&](std::byte* data, int count, MPI_Request& request) {
+    MPI_CHECK(MPI_Irecv(data, count, element_type(into), previous_, kHiddenTag, comm_, &request));
+  });
 }
 
-bool MpiChannel::arrived(int buffer) {
-  Incoming& in = incoming_[static_cast<size_t>(buffer)];
-  int done = 0;
-  MPI_CHECK(MPI_Test(&in.request, &done, MPI_STATUS_IGNORE));
-  if (done != 0 && to_device_ && !in.copying) {
-    backend_.copy(*to_device_, in.into.data, in.host.data(), in.into.bytes());
-    to_device_->record(*in.copied);
-    in.copying = true;
-  }
-  if (done != 0 && in.started > 0) {
-    finished_.received.push_back({0, in.started, steady_seconds()});
-    note_proof(has_received_);
-    in.started = 0;
-  }
-  return done != 0;
-}
-
-void MpiChannel::order_after_arrival(int buffer, Stream& compute) {
-  if (to_device_) compute.wait(*incoming_[static_cast<size_t>(buffer)].copied);
-}
+bool MpiChannel::arrived(int buffer) { return incoming_[static_cast<size_t>(buffer)].over(); }
 
 void MpiChannel::send(int buffer, const Tensor& from, Event& computed) {
   expect(sent(buffer), "MpiChannel::send: the buffer is still being sent");
-  Outgoing& out = outgoing_[static_cast<size_t>(buffer)];
-  out.from = from;
-  out.ready = &computed;
-  if (to_host_) {
-    to_host_->wait(computed);
-    backend_.copy(*to_host_, out.host.data(), from.data, from.bytes());
-    to_host_->record(*out.copied);
-    out.ready = out.copied.get();
-  }
+  to_send_[static_cast<size_t>(buffer)] = {from, &computed};
   pending_.push_back(buffer);
   progress();
 }
 
 bool MpiChannel::sent(int buffer) {
-  const Outgoing& out = outgoing_[static_cast<size_t>(buffer)];
-  return out.request == MPI_REQUEST_NULL && std::find(pending_.begin(), pending_.end(), buffer) == pending_.end();
+  return outgoing_[static_cast<size_t>(buffer)].over() &&
+         std::find(pending_.begin(), pending_.end(), buffer) == pending_.end();
 }
 
 Channel::Transfers MpiChannel::take_finished() {
@@ -149,28 +119,21 @@ Channel::Transfers MpiChannel::take_finished() {
   return std::exchange(finished_, {});
 }
 
-void MpiChannel::progress() {
-  while (!pending_.empty()) {
-    Outgoing& out = outgoing_[static_cast<size_t>(pending_.front())];
-    if (!out.ready->done()) break;
-    MPI_CHECK(MPI_Isend(to_host_ ? out.host.data() : out.from.data, element_count(out.from), element_type(out.from),
-                        next_, kHiddenTag, comm_, &out.request));
-    out.started = steady_seconds();
-    pending_.pop_front();
+bool MpiChannel::progress() {
+  bool moved = false;
+  for (; !pending_.empty(); pending_.pop_front()) {
+    const auto buffer = static_cast<size_t>(pending_.front());
+    const Outgoing& out = to_send_[buffer];
+    if (!out.computed->done()) break;
+    begin(outgoing_[buffer], out.from, [&](const std::byte* data, int count, MPI_Request& request) {
+      MPI_CHECK(MPI_Isend(data, count, element_type(out.from), next_, kHiddenTag, comm_, &request));
+    });
+    moved = true;
   }
-  for (Outgoing& out : outgoing_) {
-    if (out.request == MPI_REQUEST_NULL) continue;
-    int done = 0;
-    MPI_CHECK(MPI_Test(&out.request, &done, MPI_STATUS_IGNORE));
-    if (done == 0) continue;
-    finished_.sent.push_back({0, out.started, steady_seconds()});
-    note_proof(has_sent_);
-  }
-}
-
-void MpiChannel::note_proof(bool& done) {
-  done = true;
-  if (has_received_ && has_sent_) until_proven_.reset();
+  // MPI is done with the sender's empty message at once; the next one says that the receiver is there.
+  for (Transfer& transfer : incoming_) moved |= move(transfer, 1, finished_.received);
+  for (Transfer& transfer : outgoing_) moved |= move(transfer, 2, finished_.sent);
+  return moved;
 }
 
 }  // namespace lfm2

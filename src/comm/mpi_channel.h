@@ -1,5 +1,5 @@
-// Hidden states over MPI, directly between the stages' buffers where MPI takes their memory, else by way of copies on
-// the host (staged). Transfers go on while a wait polls progress().
+// Hidden states over MPI, directly between the stages' buffers: for memory of the host, and for GPU memory where MPI
+// takes it (else see staged_channel.h). Transfers go on while a wait polls progress().
 #pragma once
 
 #include <array>
@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/channel.h"
 #include "comm/fatal_signals.h"
@@ -16,59 +17,56 @@ namespace lfm2 {
 
 class MpiChannel : public Channel {
  public:
-  // From each rank of `pipeline` to the next. `buffer_bytes` is the size of the largest micro-batch. Collective.
-  MpiChannel(const MpiGroup& pipeline, Backend& backend, size_t buffer_bytes);
+  // From each rank of `pipeline` to the next, between buffers in the memory of `backend`. A micro-batch is cut into
+  // messages of `piece_bytes`; 0: as suits the memory. Collective.
+  MpiChannel(const MpiGroup& pipeline, const Backend& backend, size_t piece_bytes = 0);
   MpiChannel(const MpiChannel&) = delete;
   MpiChannel& operator=(const MpiChannel&) = delete;
   ~MpiChannel() override;
 
   void receive(int buffer, const Tensor& into) override;
   bool arrived(int buffer) override;
-  void order_after_arrival(int buffer, Stream& compute) override;
+  void order_after_arrival(int, Stream&) override {}  // MPI says that data is there once it is
   void send(int buffer, const Tensor& from, Event& computed) override;
   bool sent(int buffer) override;
-  void progress() override;
+  bool progress() override;
   Transfers take_finished() override;
 
  private:
-  struct Incoming {
-    Tensor into;  // the stage's buffer
-    Buffer host;  // empty where MPI writes into the stage's buffer itself
-    MPI_Request request = MPI_REQUEST_NULL;
-    bool copying = false;  // the message has arrived in `host`, and its copy to the device is enqueued
-    double started = 0;    // time at which the receive was posted; 0 once its end was noted
-    std::unique_ptr<Event> copied;
+  // The messages of a micro-batch, while MPI has them. An empty one goes first where the micro-batch is large: it tells
+  // the receiver that the others are coming, and that it had better not sleep.
+  struct Transfer {
+    std::vector<MPI_Request> messages;
+    size_t done = 0;  // of messages, from the first on
+    double started = 0;
+
+    bool over() const { return done == messages.size(); }
+    bool under_way(size_t least) const { return done >= least && !over(); }
   };
   struct Outgoing {
-    Tensor from;  // the stage's buffer
-    Buffer host;
-    Event* ready = nullptr;  // the event after which MPI may read: computed, or copied to the host
-    MPI_Request request = MPI_REQUEST_NULL;
-    double started = 0;
-    std::unique_ptr<Event> copied;
+    Tensor from;
+    Event* computed = nullptr;  // MPI may read after it
   };
 
-  bool has_previous() const { return previous_ >= 0; }
-  bool has_next() const { return next_ < ranks_; }
+  // `start` gets each piece of the tensor: its first byte, the number of its elements, and the request to fill in.
+  template <class Start>
+  void begin(Transfer& transfer, const Tensor& tensor, Start start);
+  // Whether a message ended, or others will soon: `least` of them must have.
+  static bool move(Transfer& transfer, size_t least, std::vector<Span>& finished);
 
   MPI_Comm comm_ = MPI_COMM_NULL;
-  int ranks_, previous_, next_;  // ranks of comm_, or beyond them at the ends of the pipeline
-  Backend& backend_;
-  std::unique_ptr<Stream> to_device_,
-      to_host_;  // two streams, so that neither direction waits for the other; null where nothing is copied
-  std::array<Incoming, kBuffers> incoming_;
-  std::array<Outgoing, kBuffers> outgoing_;
+  int previous_, next_;  // ranks of comm_, or beyond them at the ends of the pipeline
+  size_t piece_bytes_;
+  std::array<Transfer, kBuffers> incoming_, outgoing_;
+  std::array<Outgoing, kBuffers> to_send_;
   // Buffers whose transfer has not begun, in the order of send(), on which the receiver relies.
   std::deque<int> pending_;
   Transfers finished_;
-  // Over device buffers, until one was received and one was sent.
-  std::unique_ptr<FatalSignals> until_proven_;
-  bool has_received_, has_sent_;
-  void note_proof(bool& done);
+  std::unique_ptr<FatalSignals> fatal_signals_;  // over GPU memory
 };
 
-// Why the channel copies GPU memory to the host before MPI gets it, as the library itself says; empty where MPI takes
-// GPU memory (device buffers). Call after the start of MPI.
+// Why GPU memory must be copied to the host before MPI gets it, as the library itself says; empty where MPI takes GPU
+// memory (device buffers). Call after the start of MPI.
 std::string mpi_staging_reason();
 
 }  // namespace lfm2

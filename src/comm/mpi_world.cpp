@@ -81,7 +81,7 @@ MpiWorld::MpiWorld(int* argc, char*** argv, Watchdog::Settings settings) {
       std::span(board, static_cast<size_t>(local_size_)), static_cast<size_t>(local_rank_), std::move(settings),
       Watchdog::Ending{.claim = [this] { return claim_failure(); },
                        .say = [this](const std::string& text) { say_failure(text); },
-                       .end = [this] { abort(ExitCode::kLost); }});
+                       .end = [this](ExitCode code) { abort(code); }});
   watchdog_ = owned_watchdog_.get();
 }
 
@@ -113,7 +113,7 @@ MpiWorld::~MpiWorld() {
 }
 
 void MpiGroup::wait_for(MPI_Request request, double timeout_seconds, const char* what) const {
-  const Wait wait(*watchdog_, [] {});
+  const Wait wait(*watchdog_, [] { return false; });
   wait.until(
       [&] {
         int done = 0;

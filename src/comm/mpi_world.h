@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/fatal_signals.h"
 #include "comm/watchdog.h"
 #include "kernels/error.h"
 
@@ -15,7 +16,7 @@ namespace lfm2 {
 
 // Throws Error(kLost) with the failed call and MPI's own text.
 void check_mpi(int result, const char* call);
-#define MPI_CHECK(call) ::lfm2::check_mpi((call), #call)
+#define MPI_CHECK(call) ::lfm2::check_mpi((static_cast<void>(::lfm2::InsideMpi()), (call)), #call)
 
 std::string mpi_library_version();  // as the library calls itself: "Open MPI v4.1.4"
 

@@ -141,7 +141,7 @@ class Edge {
 class NcclChannel : public Channel {
  public:
   NcclChannel(const MpiGroup& group, Backend& backend)
-      : wait_(group.watchdog(), [] {}), element_(backend.allocate(2 * sizeof(float))) {}
+      : wait_(group.watchdog(), [] { return false; }), element_(backend.allocate(2 * sizeof(float))) {}
 
   void connect(const MpiGroup& group);
   void abort() {
@@ -160,9 +160,10 @@ class NcclChannel : public Channel {
     next_->transfer(buffer, from, wait_);
   }
   bool sent(int buffer) override { return next_->done(buffer); }
-  void progress() override {
+  bool progress() override {
     if (previous_) previous_->settled();
     if (next_) next_->settled();
+    return false;
   }
   Transfers take_finished() override {
     for (int buffer = 0; buffer < kBuffers; ++buffer) {

@@ -1,4 +1,4 @@
-// Polls without pause at first, then with sleeps that grow with the time waited.
+// Polls without pause at first, then with sleeps that grow with the time in which nothing moved.
 #include "comm/wait.h"
 
 #include <sched.h>
@@ -15,25 +15,28 @@ constexpr double kNapShare = 1.0 / 64;
 }  // namespace
 
 double Wait::until(const std::function<bool()>& done, const Place& place) const {
+  using Seconds = std::chrono::duration<double>;
   const auto start = std::chrono::steady_clock::now();
+  auto moved = start;
   const Place before = watchdog_.place();
   bool stamped = false;  // set late, because most waits are over at the first look
   while (true) {
-    poll_();
-    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+    const bool moves = poll_();
+    const auto now = std::chrono::steady_clock::now();
+    if (moves) moved = now;
     if (done()) {
       if (!stamped) return 0;
       watchdog_.enter(before);
-      return waited.count();
+      return Seconds(now - start).count();
     }
     if (!stamped) watchdog_.enter(place);
     stamped = true;
     watchdog_.look();
     watchdog_.check();
-    if (waited < eager_)
+    if (const Seconds still = now - moved; still < eager_)
       sched_yield();
     else
-      std::this_thread::sleep_for(std::clamp(waited * kNapShare, kMinNap, kMaxNap));
+      std::this_thread::sleep_for(std::clamp(still * kNapShare, kMinNap, kMaxNap));
   }
 }
 

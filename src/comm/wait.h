@@ -10,10 +10,11 @@ namespace lfm2 {
 
 class Wait {
  public:
-  // `poll` is called before each look at the condition; it moves transfers on and throws asynchronous errors. For
-  // `eager_seconds` the wait looks without pause, then with sleeps between, because ranks may share cores with the
-  // threads that they wait for.
-  Wait(Watchdog& watchdog, std::function<void()> poll, double eager_seconds = kEagerSeconds)
+  // `poll` is called before each look at the condition; it moves transfers on, returns what Channel::progress() does,
+  // and throws asynchronous errors. For `eager_seconds` from the start, and from each time that something moved, the
+  // wait looks without pause, then with sleeps between, because ranks may share cores with the threads that they wait
+  // for.
+  Wait(Watchdog& watchdog, std::function<bool()> poll, double eager_seconds = kEagerSeconds)
       : watchdog_(watchdog), poll_(std::move(poll)), eager_(eager_seconds) {}
   static constexpr double kEagerSeconds = 300e-6;
 
@@ -23,7 +24,7 @@ class Wait {
 
  private:
   Watchdog& watchdog_;
-  std::function<void()> poll_;
+  std::function<bool()> poll_;
   std::chrono::duration<double> eager_;
 };
 

@@ -68,7 +68,7 @@ void Watchdog::loop() {
     const std::optional<Stall> stall = find_stall(views, settings_.timeout_seconds);
     if (!stall) continue;
     end_job(*stall, views);
-    if (!stopping_changed_.wait_for(lock, kGrace, [this] { return stopping_; })) ending_.end();
+    if (!stopping_changed_.wait_for(lock, kGrace, [this] { return stopping_; })) ending_.end(ExitCode::kLost);
     return;
   }
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "comm/watched_ranks.h"
+#include "kernels/error.h"
 
 namespace lfm2 {
 
@@ -25,11 +26,11 @@ class Watchdog {
     double timeout_seconds = 0;         // 0: no rank ever counts as stalled
     std::filesystem::path stamps_file;  // written when a rank stalls
   };
-  // How a stalled job ends. The functions are called on the watchdog's thread.
+  // How a job ends that cannot go on. The functions may be called on any thread.
   struct Ending {
     std::function<bool()> claim;  // see Watchdog::claim()
     std::function<void(const std::string& text)> say;
-    std::function<void()> end;  // ends all ranks at once
+    std::function<void(ExitCode code)> end;  // ends all ranks at once
   };
 
   // `board` holds the stamps of this host's ranks, all of them started; `self` is the index of this rank.
@@ -57,6 +58,7 @@ class Watchdog {
   void check() const;  // Error(kLost) once a stall was found
   bool spoke() const { return spoke_; }
   bool claim() const { return ending_.claim(); }  // true for the first rank of the host that reports
+  void end_all(ExitCode code) const { ending_.end(code); }
   // From here on only this rank is watched, because the shared memory of `board` is about to go.
   void leave_board();
 

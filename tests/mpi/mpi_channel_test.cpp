@@ -1,5 +1,5 @@
-// MpiChannel on memory that is not the host's, with a library that takes it and with one that does not; and how a job
-// ends whose library claims to take it and then fails (tests/support/claims_cuda.c).
+// MPI on memory that is not the host's, with a library that takes it (MpiChannel) and with one that does not
+// (StagedChannel); and how a job ends whose library claims to take it and then fails (tests/support/claims_cuda.c).
 #include <gtest/gtest.h>
 
 #include "support/program.h"
@@ -47,18 +47,19 @@ TEST_F(MpiChannelTest, HandsOnOverDeviceBuffersAndStaged) {
 }
 
 TEST_F(MpiChannelTest, AFirstDeviceBufferThatMpiRefuses) {
-  expect_end("0:send-error", 76, {"rank 0", "MPI_Isend", "failed: MPI_ERR_OTHER"});
-  expect_end("1:receive-error", 76, {"rank 1", "MPI_Irecv", "failed: MPI_ERR_OTHER"});
+  expect_end("0:send-error:1", 76, {"rank 0", "MPI_Isend", "failed: MPI_ERR_OTHER"});
+  expect_end("1:receive-error:1", 76, {"rank 1", "MPI_Irecv", "failed: MPI_ERR_OTHER"});
 }
 
-TEST_F(MpiChannelTest, AFirstDeviceBufferThatKillsTheRank) {
-  for (const char* fault : {"0:send-crash", "1:receive-crash", "0:send-abort", "2:receive-abort"})
-    expect_end(fault, 70, {std::string("rank ") + fault[0], "killed at the first GPU memory", "claims to do"});
+TEST_F(MpiChannelTest, ADeviceBufferThatKillsTheRank) {
+  for (const char* fault : {"0:send-crash:1", "1:receive-crash:1", "0:send-abort:1", "2:receive-abort:1",
+                            "0:send-crash:20", "1:receive-crash:33", "2:receive-abort:20"})
+    expect_end(fault, 70, {std::string("rank ") + fault[0], "killed inside MPI", "claims to"});
 }
 
 TEST_F(MpiChannelTest, AFirstDeviceBufferThatNeverArrives) {
-  expect_end("0:send-never", 76, {"no progress for", "rank 0"});
-  expect_end("1:receive-never", 76, {"no progress for", "rank 1"});
+  expect_end("0:send-never:1", 76, {"no progress for", "rank 0"});
+  expect_end("1:receive-never:1", 76, {"no progress for", "rank 1"});
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// channel_ranks TRANSPORT ITEMS TIMEOUT STAMPS_FILE: ranks pass ITEMS blocks of numbers on over NcclChannel or
-// MpiChannel (TRANSPORT is nccl or mpi), each rank adds one, and the last rank checks them. Ends as lfm2_stage does:
-// with an exit code and one line.
+// channel_ranks TRANSPORT ITEMS TIMEOUT STAMPS_FILE: ranks pass ITEMS blocks of numbers on over NcclChannel, or
+// MpiChannel or StagedChannel (TRANSPORT is nccl or mpi), each rank adds one, and the last rank checks them. Ends as
+// lfm2_stage does: with an exit code and one line.
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -10,6 +10,7 @@
 
 #include "comm/mpi_channel.h"
 #include "comm/nccl_channel.h"
+#include "comm/staged_channel.h"
 #include "comm/wait.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_stream.h"
@@ -18,7 +19,8 @@ namespace {
 
 using namespace lfm2;
 
-constexpr int64_t kNumbers = 100000;  // so many that MPI does not send them at once
+constexpr int64_t kNumbers = 100000;                          // so many that MPI does not send them at once
+constexpr StagingPieces kPieces{.bytes = 30000, .count = 4};  // some fourteen for each block, the last one shorter
 
 // The CPU, but for what it says of its memory: MPI is to treat it as a GPU's.
 class DeviceBackend : public Backend {
@@ -74,16 +76,19 @@ void Job::connect() {
     channel_ = make_nccl_channel(world_, memory_);
     return;
   }
-  channel_ = std::make_unique<MpiChannel>(world_, memory_, buffers_[0].bytes());
-  if (const std::string reason = mpi_staging_reason(); world_.rank() == 0)
-    fmt::print("{}\n", reason.empty() ? "device buffers" : "staged: " + reason);
+  const std::string reason = mpi_staging_reason();
+  if (reason.empty())
+    channel_ = std::make_unique<MpiChannel>(world_, memory_);
+  else
+    channel_ = make_staged_channel(world_, memory_, kPieces);
+  if (world_.rank() == 0) fmt::print("{}\n", reason.empty() ? "device buffers" : "staged: " + reason);
 }
 
 void Job::run(int64_t units) {
   const int rank = world_.rank();
   const bool first = rank == 0, last = rank + 1 == world_.size();
   connect();
-  const Wait wait(world_.watchdog(), [this] { channel_->progress(); });
+  const Wait wait(world_.watchdog(), [this] { return channel_->progress(); });
   for (int64_t unit = 0; unit < units; ++unit) {
     const int buffer = static_cast<int>(unit % kBuffers);
     const Tensor tensor(buffers_[static_cast<size_t>(buffer)].data(), DType::kI32, {kNumbers});

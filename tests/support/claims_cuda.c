@@ -1,5 +1,5 @@
-/* To be preloaded: makes Open MPI claim that it takes GPU memory. CLAIMS_CUDA=RANK:FAULT lets that rank fail at its
-   first message of hidden states: send-error, receive-error, send-crash, receive-crash, send-abort, receive-abort (as
+/* To be preloaded: makes Open MPI claim that it takes GPU memory. CLAIMS_CUDA=RANK:FAULT:N lets that rank fail from its
+   Nth message of hidden states on: send-error, receive-error, send-crash, receive-crash, send-abort, receive-abort (as
    Open MPI ends where a copy of CUDA fails), send-never, receive-never. */
 #include <mpi.h>
 #include <signal.h>
@@ -14,13 +14,17 @@ int MPI_T_cvar_get_index(const char* name, int* index) {
   return PMPI_T_cvar_get_index(name, index);
 }
 
+static int messages;
+
 static int fault(const char* direction, const char* kind) {
   const char* text = getenv("CLAIMS_CUDA");
-  char wanted[64];
-  int rank = 0;
+  char asked_direction[16], asked_kind[16];
+  int asked_rank, asked_message, rank = 0;
   PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  snprintf(wanted, sizeof wanted, "%d:%s-%s", rank, direction, kind);
-  return text != NULL && strcmp(text, wanted) == 0;
+  return text != NULL &&
+         sscanf(text, "%d:%15[a-z]-%15[a-z]:%d", &asked_rank, asked_direction, asked_kind, &asked_message) == 4 &&
+         asked_rank == rank && messages >= asked_message && strcmp(asked_direction, direction) == 0 &&
+         strcmp(asked_kind, kind) == 0;
 }
 
 /* Elements of two or four bytes: of all messages, those of hidden states alone have them. */
@@ -29,6 +33,7 @@ static int is_hidden(MPI_Datatype type) { return type == MPI_UINT16_T || type ==
 /* Whether the call is to return `*result` and do nothing more. */
 static int fails(const char* direction, MPI_Request* request, int* result) {
   static int nothing;
+  ++messages;
   if (fault(direction, "error")) return *result = MPI_ERR_OTHER, 1;
   if (fault(direction, "crash")) raise(SIGSEGV);
   if (fault(direction, "abort")) abort();

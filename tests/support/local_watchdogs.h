@@ -26,7 +26,7 @@ struct LocalBoard {
                    const std::lock_guard lock(mutex);
                    line = text;
                  },
-             .end = [this] { ended = true; }}};
+             .end = [this](ExitCode) { ended = true; }}};
   }
 
   std::string said() {

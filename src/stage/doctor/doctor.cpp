@@ -185,7 +185,7 @@ TrialFacts Doctor::try_machine(TransferSize size) {
 void Doctor::try_links(TransferSize size, TrialFacts& facts) {
   pipeline_.emplace(world_, world_.rank() / (world_.size() / options_.replicas));
   if (pipeline_->size() == 1) return;
-  channel_ = make_channel(*pipeline_, machine_, static_cast<size_t>(size.tokens * size.row_bytes));
+  channel_ = make_channel(*pipeline_, machine_);
   link_measurement_.emplace(*pipeline_, *machine_.backend, *channel_, size.tokens, size.row_bytes,
                             options_.timeout_seconds);
   if (const std::optional<LinkSpeed> speed = link_measurement_->measure()) {

@@ -25,7 +25,7 @@ LinkMeasurement::LinkMeasurement(const MpiGroup& pipeline, Backend& backend, Cha
       timeout_seconds_(timeout_seconds),
       wait_(pipeline.watchdog(), [this] {
         backend_.compute().check();
-        channel_.progress();
+        return channel_.progress();
       }) {
   for (StageBuffer& buffer : buffers_) {
     buffer.unit = Tensor(nullptr, DType::kBf16, {tokens, row_bytes / static_cast<int64_t>(size_bytes(DType::kBf16))});

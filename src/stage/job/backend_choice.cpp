@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "comm/mpi_channel.h"
+#include "comm/staged_channel.h"
 #include "kernels/cpu/cpu_backend.h"
 #if LFM2_HAS_CUDA
 #include "comm/nccl_channel.h"
@@ -78,12 +79,14 @@ Machine choose_machine(const Options& options, const MpiWorld& world) {
   return cpu_machine(options, world);
 }
 
-std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t buffer_bytes) {
+std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine) {
   if (pipeline.size() == 1) return nullptr;
 #if LFM2_HAS_CUDA
   if (machine.nccl) return make_nccl_channel(pipeline, *machine.backend);
 #endif
-  return std::make_unique<MpiChannel>(pipeline, *machine.backend, buffer_bytes);
+  if (!machine.backend->memory_is_host_memory() && !mpi_staging_reason().empty())
+    return make_staged_channel(pipeline, *machine.backend);
+  return std::make_unique<MpiChannel>(pipeline, *machine.backend);
 }
 
 }  // namespace lfm2

@@ -270,7 +270,7 @@ void GenerationJob::open() {
   say(fmt::format("up to {} sequences at a time, {} in a step; caches of {} pages of {} positions",
                   plan_.limits.caches.slots, plan_.limits.max_sequences, plan_.limits.caches.pages,
                   plan_.limits.caches.page));
-  generator_.emplace(session_->links(plan_.max_tokens()), plan_, compute_, !options_.trace.empty());
+  generator_.emplace(session_->links(), plan_, compute_, !options_.trace.empty());
   if (!options_.output.empty() && makes_output() && !output_)
     output_ = create_completion_file(options_.output, output_job());
 }

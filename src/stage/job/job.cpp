@@ -238,15 +238,14 @@ void Job::load_weights() {
   for (const ShardTensor* tensor : stage_tensors(*shards_, layers(), is_first(), is_last())) bytes += tensor->bytes;
   Progress progress("load", bytes, Progress::Unit::kBytes, world_.rank() == 0 ? options_.progress : ProgressMode::kOff,
                     [this] { world_.watchdog().pulse(); });
-  Session::Place place{
-      .backend = *machine_.backend,
-      .watchdog = world_.watchdog(),
-      .index = pipeline_ranks_->rank(),
-      .stages = pipeline_ranks_->size(),
-      .layers = layers(),
-      .compute = compute_,
-      .make_channel = [this](size_t largest) { return make_channel(*pipeline_ranks_, machine_, largest); },
-      .control = std::make_unique<MpiControlLink>(*pipeline_ranks_)};
+  Session::Place place{.backend = *machine_.backend,
+                       .watchdog = world_.watchdog(),
+                       .index = pipeline_ranks_->rank(),
+                       .stages = pipeline_ranks_->size(),
+                       .layers = layers(),
+                       .compute = compute_,
+                       .make_channel = [this] { return make_channel(*pipeline_ranks_, machine_); },
+                       .control = std::make_unique<MpiControlLink>(*pipeline_ranks_)};
   session_.emplace(*shards_, std::move(place), progress, std::min(world_.fair_share_of_processors(), kMaxReaders));
   load_seconds_ = seconds_since(start);
   say(fmt::format("loaded {:.2f} GB in {:.2f} s", static_cast<double>(bytes) / 1e9, load_seconds_));

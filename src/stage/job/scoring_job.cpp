@@ -127,7 +127,7 @@ void ScoringJob::open() {
   if (machine_.cuda && options_.micro_batch == 0) measure_and_replan();
   say(fmt::format("layers {} to {}, {} micro-batches of up to {} tokens", layers().first, layers().end() - 1,
                   plan_.micro_batches, plan_.max_tokens));
-  scorer_.emplace(session_->links(plan_.max_tokens), plan_, compute_, options_.results, !options_.trace.empty());
+  scorer_.emplace(session_->links(), plan_, compute_, options_.results, !options_.trace.empty());
   open_answers();
   open_output();
 }

@@ -1,4 +1,4 @@
-// Weights are loaded once. The channel is made again when a job needs a larger one.
+// Weights are loaded once, and the channel is made once.
 #include "stage/job/session.h"
 
 namespace lfm2 {
@@ -12,13 +12,8 @@ Session::Session(const ShardSet& shards, Place place, Progress& progress, int re
       stage_tensors(shards, place_.layers, place_.index == 0, place_.index + 1 == place_.stages));
 }
 
-StageLinks Session::links(int64_t max_tokens) {
-  if (place_.stages > 1 && max_tokens > channel_tokens_) {
-    channel_.reset();
-    const auto elements = static_cast<size_t>(max_tokens * stage_.config().hidden);
-    channel_ = place_.make_channel(elements * size_bytes(place_.compute));
-    channel_tokens_ = max_tokens;
-  }
+StageLinks Session::links() {
+  if (place_.stages > 1 && !channel_) channel_ = place_.make_channel();
   return {.backend = place_.backend,
           .stage = stage_,
           .channel = channel_.get(),

@@ -25,9 +25,8 @@ class Session {
     int64_t index = 0, stages = 1;
     LayerRange layers;
     DType compute = DType::kF32;
-    // The links to the other stages; null for a single stage. make_channel is called again where a later job has larger
-    // micro-batches or steps than the channel is made for: `buffer_bytes` is the size of the largest.
-    std::function<std::unique_ptr<Channel>(size_t buffer_bytes)> make_channel;
+    // The links to the other stages; null for a single stage. make_channel is called for the first job.
+    std::function<std::unique_ptr<Channel>()> make_channel;
     std::unique_ptr<ControlLink> control;
   };
 
@@ -36,9 +35,8 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // The links for a job with micro-batches or steps of up to `max_tokens` tokens. Collective in the pipeline: all
-  // stages pass the same number.
-  StageLinks links(int64_t max_tokens);
+  // The links for a job. Collective in the pipeline.
+  StageLinks links();
 
   const Stage& stage() const { return stage_; }
   Backend& backend() const { return place_.backend; }
@@ -50,7 +48,6 @@ class Session {
   ShardWeights weights_;
   Stage stage_;
   std::unique_ptr<Channel> channel_;
-  int64_t channel_tokens_ = 0;  // the largest micro-batch or step that the channel is made for
 };
 
 // Leaves out what a job with these results does not compute: of hidden states the LM head, and of those after a layer

@@ -43,9 +43,10 @@ StageRun::StageRun(const StageLinks& links, RunUnit unit, bool traced, std::func
           [this, look_around = std::move(look_around)] {
             links_.backend.compute().check();
             links_.watchdog.note(links_.backend.activity());
-            if (links_.channel != nullptr) links_.channel->progress();
+            const bool moved = links_.channel != nullptr && links_.channel->progress();
             look_around();
             pass_on_stop();
+            return moved;
           },
           eager_seconds) {}
 

@@ -116,7 +116,7 @@ TEST(WatchdogTest, NamesTheRankOnceAndWritesTheStamps) {
   Watchdog first = board.watchdog(0, 0.5, folder / "stamps.txt"),
            second = board.watchdog(1, 0.5, folder / "stamps.txt");
   first.enter({.phase = Phase::kCompute, .unit = 7});
-  const Wait wait(second, [] {});
+  const Wait wait(second, [] { return false; });
   const double start = steady_seconds();
   try {
     wait.until([] { return false; }, {.phase = Phase::kReceive, .unit = 7, .peer = 0});
@@ -161,13 +161,14 @@ TEST(WatchdogTest, ACallInAWaitThatDoesNotReturn) {
   Watchdog first = board.watchdog(0, 0.5), second = board.watchdog(1, 0.5);
   second.enter({.phase = Phase::kCompute, .unit = 1});
   std::thread other([&] {  // polls, and waits for the rank that hangs
-    const Wait wait(first, [] {});
+    const Wait wait(first, [] { return false; });
     EXPECT_THROW(wait.until([] { return false; }, {.phase = Phase::kSend, .unit = 1, .peer = 1}), Error);
   });
   bool begun = false;
   const Wait wait(second, [&] {
     if (begun) sleep(1.5);
     begun = true;
+    return false;
   });
   EXPECT_THROW(wait.until([] { return false; }, {.phase = Phase::kReceive, .unit = 2, .peer = 0}), Error);
   other.join();

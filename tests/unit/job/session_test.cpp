@@ -47,7 +47,7 @@ class Threads {
           CpuBackend backend(1);
           Watchdog watchdog = board.watchdog(stage);
           Progress progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff);
-          const auto make_channel = [&](size_t) {
+          const auto make_channel = [&] {
             if (stage == 0) ++channels;
             return std::make_unique<LocalChannel>(stage == 0 ? nullptr : &links[stage - 1],
                                                   stage + 1 == stages_ ? nullptr : &links[stage]);
@@ -88,7 +88,7 @@ class Completions : public CompletionConsumer {
 void score_samples(Session& session, bool first, const Samples& samples, const MicroBatches& micro_batches,
                    LogitsCollector& rows) {
   EXPECT_EQ(micro_batches.plan().samples, samples.count());
-  Scorer scorer(session.links(micro_batches.plan().max_tokens), micro_batches.plan(), session.compute(), {});
+  Scorer scorer(session.links(), micro_batches.plan(), session.compute(), {});
   scorer.run(first ? &micro_batches : nullptr, {&rows}, [](const MicroBatch&) {});
   EXPECT_TRUE(scorer.finished());
 }
@@ -131,7 +131,7 @@ Completion completed_alone(const Request& request) {
   LiveRequests source({request}, {0}, {-1});
   Threads(1).run([&](size_t, Session& session) {
     const GenerationPlan plan = plan_of(1, 1, 16);
-    Generator generator(session.links(plan.max_tokens()), plan, session.compute());
+    Generator generator(session.links(), plan, session.compute());
     generator.run(&source, {&completions}, [](int64_t) {});
   });
   return completions.all.at(request.sample);
@@ -155,13 +155,13 @@ TEST(SessionTest, JobAfterJobOnALoadedPipelineHasTheBitsOfRunsOfTheirOwn) {
   const int channels = Threads(4).run([&](size_t stage, Session& session) {
     score_samples(session, stage == 0, few, of_few, first);
     score_samples(session, stage == 0, long_ones, of_long_ones, second);
-    Generator generator(session.links(plan.max_tokens()), plan, session.compute());
+    Generator generator(session.links(), plan, session.compute());
     generator.run(stage == 0 ? &source : nullptr, {&completions}, [](int64_t) {});
     EXPECT_TRUE(generator.finished());
     EXPECT_EQ(generator.used_slots(), 0) << "stage " << stage;
     EXPECT_EQ(generator.free_pages(), plan.limits.caches.pages) << "stage " << stage;
   });
-  EXPECT_EQ(channels, 2);  // for the first job, and for the longer micro-batches of the second
+  EXPECT_EQ(channels, 1);  // the later jobs take the channel of the first
   EXPECT_EQ(first.logits, scored_alone(few));
   EXPECT_EQ(second.logits, scored_alone(long_ones));
   EXPECT_GE(source.gone.size(), 3u);

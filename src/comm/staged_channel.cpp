@@ -1,0 +1,224 @@
+// A piece goes through its states in order: copied to the host, sent; or received, copied to the device. Counts say how
+// many pieces have reached each state, and the host memory of a piece is used again once it has left the last one.
+// Where a micro-batch has several pieces, an empty one goes first: it tells the receiver that the others are coming,
+// and that it had better not sleep.
+#include "comm/staged_channel.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <utility>
+#include <vector>
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int kPieceTag = 1;
+
+struct Piece {
+  Buffer host;
+  std::unique_ptr<Event> copied;
+  MPI_Request request = MPI_REQUEST_NULL;
+  // The part of a micro-batch that it carries now.
+  int buffer = 0;
+  std::byte* device = nullptr;
+  size_t bytes = 0;
+  bool first = false, last = false;
+
+  bool with_mpi() {
+    int done = 0;
+    MPI_CHECK(MPI_Test(&request, &done, MPI_STATUS_IGNORE));
+    return done == 0;
+  }
+};
+
+// What both directions share: the pieces, the micro-batches to be cut into them, and the times of transfers.
+class Direction {
+ public:
+  Direction(Backend& backend, StagingPieces pieces) : backend_(backend), pieces_(static_cast<size_t>(pieces.count)) {
+    for (Piece& piece : pieces_) {
+      piece.host = backend.allocate_host(pieces.bytes);
+      piece.copied = backend.create_event();
+    }
+  }
+
+  bool idle(int buffer) const { return started_[static_cast<size_t>(buffer)] == kIdle; }
+  std::vector<Span> take_finished() { return std::exchange(finished_, {}); }
+
+ protected:
+  static constexpr double kIdle = -1;  // seconds of the host's clock are positive
+
+  void add(int buffer, const Tensor& tensor) {
+    expect(idle(buffer), "StagedChannel: the buffer is in flight");
+    micro_batches_.push_back({buffer, tensor.data, tensor.bytes()});
+    started_[static_cast<size_t>(buffer)] = steady_seconds();
+  }
+  bool nothing_to_cut() const { return micro_batches_.empty(); }
+  // Piece number `number` gets the next part of the oldest micro-batch.
+  Piece& cut(int64_t number) {
+    MicroBatch& from = micro_batches_.front();
+    Piece& piece = at(number);
+    piece.buffer = from.buffer;
+    piece.device = from.next;
+    piece.first = !std::exchange(from.begun, true);
+    piece.bytes = std::min(from.bytes, piece.host.bytes());
+    if (piece.first && piece.bytes < from.bytes) piece.bytes = 0;
+    from.next += piece.bytes;
+    from.bytes -= piece.bytes;
+    piece.last = from.bytes == 0;
+    if (piece.last) micro_batches_.pop_front();
+    return piece;
+  }
+  Piece& at(int64_t number) { return pieces_[static_cast<size_t>(number) % pieces_.size()]; }
+  int64_t count() const { return static_cast<int64_t>(pieces_.size()); }
+  void begin(int buffer) { started_[static_cast<size_t>(buffer)] = steady_seconds(); }
+  void end(int buffer) {
+    finished_.push_back({0, std::exchange(started_[static_cast<size_t>(buffer)], kIdle), steady_seconds()});
+  }
+
+  Backend& backend_;
+
+ private:
+  struct MicroBatch {
+    int buffer;
+    std::byte* next;
+    size_t bytes;  // from `next` on
+    bool begun = false;
+  };
+
+  std::vector<Piece> pieces_;
+  std::deque<MicroBatch> micro_batches_;
+  std::array<double, kBuffers> started_{kIdle, kIdle};
+  std::vector<Span> finished_;
+};
+
+class Sender : public Direction {
+ public:
+  Sender(Backend& backend, StagingPieces pieces, MPI_Comm comm, int next)
+      : Direction(backend, pieces), comm_(comm), next_(next) {
+    for (std::unique_ptr<Stream>& stream : streams_) stream = backend.create_stream();
+  }
+  ~Sender() {
+    for (const std::unique_ptr<Stream>& stream : streams_) stream->drain();
+  }
+
+  void send(int buffer, const Tensor& from, Event& computed) {
+    streams_[static_cast<size_t>(buffer)]->wait(computed);
+    add(buffer, from);
+    progress();
+  }
+
+  bool progress() {
+    const int64_t before = posted_ + sent_;
+    for (; sent_ < posted_ && !at(sent_).with_mpi(); ++sent_) {
+      const Piece& piece = at(sent_);
+      under_way_ = !piece.last && piece.bytes > 0;  // MPI is done with an empty message before the receiver is there
+      if (piece.last) end(piece.buffer);
+    }
+    for (; !nothing_to_cut() && copied_ - sent_ < count(); ++copied_) {
+      Piece& piece = cut(copied_);
+      Stream& stream = *streams_[static_cast<size_t>(piece.buffer)];
+      backend_.copy(stream, piece.host.data(), piece.device, piece.bytes);
+      stream.record(*piece.copied);
+    }
+    for (; posted_ < copied_ && at(posted_).copied->done(); ++posted_) {
+      Piece& piece = at(posted_);
+      if (piece.first) begin(piece.buffer);
+      MPI_CHECK(MPI_Isend(piece.host.data(), static_cast<int>(piece.bytes), MPI_BYTE, next_, kPieceTag, comm_,
+                          &piece.request));
+    }
+    return under_way_ || posted_ + sent_ != before;
+  }
+
+ private:
+  MPI_Comm comm_;
+  int next_;
+  // One for each buffer: a micro-batch that is still being computed must not hold up the copies of the one before it.
+  std::array<std::unique_ptr<Stream>, kBuffers> streams_;
+  int64_t copied_ = 0, posted_ = 0, sent_ = 0;  // pieces whose copy was enqueued, that MPI got, and has sent
+  bool under_way_ = false;                      // in the middle of a micro-batch
+};
+
+class Receiver : public Direction {
+ public:
+  Receiver(Backend& backend, StagingPieces pieces, MPI_Comm comm, int previous)
+      : Direction(backend, pieces), comm_(comm), previous_(previous), stream_(backend.create_stream()) {
+    for (std::unique_ptr<Event>& event : arrived_) event = backend.create_event();
+  }
+  ~Receiver() { stream_->drain(); }
+
+  void receive(int buffer, const Tensor& into) {
+    add(buffer, into);
+    progress();
+  }
+  Event& arrived(int buffer) { return *arrived_[static_cast<size_t>(buffer)]; }
+
+  bool progress() {
+    const int64_t before = received_;
+    for (; received_ < posted_ && !at(received_).with_mpi(); ++received_) {
+      const Piece& piece = at(received_);
+      backend_.copy(*stream_, piece.device, piece.host.data(), piece.bytes);
+      stream_->record(*piece.copied);
+      under_way_ = !piece.last;
+      if (under_way_) continue;
+      stream_->record(arrived(piece.buffer));
+      end(piece.buffer);
+    }
+    while (copied_ < received_ && at(copied_).copied->done()) ++copied_;
+    for (; !nothing_to_cut() && posted_ - copied_ < count(); ++posted_) {
+      Piece& piece = cut(posted_);
+      MPI_CHECK(MPI_Irecv(piece.host.data(), static_cast<int>(piece.bytes), MPI_BYTE, previous_, kPieceTag, comm_,
+                          &piece.request));
+    }
+    return under_way_ || received_ != before;
+  }
+
+ private:
+  MPI_Comm comm_;
+  int previous_;
+  std::unique_ptr<Stream> stream_;
+  std::array<std::unique_ptr<Event>, kBuffers> arrived_;  // the last piece of the buffer's micro-batch is on the device
+  int64_t posted_ = 0, received_ = 0, copied_ = 0;  // pieces that MPI may write, has written, that are on the device
+  bool under_way_ = false;
+};
+
+class StagedChannel : public Channel {
+ public:
+  StagedChannel(const MpiGroup& pipeline, Backend& backend, StagingPieces pieces) {
+    MPI_CHECK(MPI_Comm_dup(pipeline.comm(), &comm_));
+    const int rank = pipeline.rank();
+    if (rank > 0) receiver_ = std::make_unique<Receiver>(backend, pieces, comm_, rank - 1);
+    if (rank + 1 < pipeline.size()) sender_ = std::make_unique<Sender>(backend, pieces, comm_, rank + 1);
+  }
+  StagedChannel(const StagedChannel&) = delete;
+  StagedChannel& operator=(const StagedChannel&) = delete;
+  ~StagedChannel() override { MPI_Comm_free(&comm_); }
+
+  void receive(int buffer, const Tensor& into) override { receiver_->receive(buffer, into); }
+  bool arrived(int buffer) override { return receiver_->idle(buffer); }
+  void order_after_arrival(int buffer, Stream& compute) override { compute.wait(receiver_->arrived(buffer)); }
+  void send(int buffer, const Tensor& from, Event& computed) override { sender_->send(buffer, from, computed); }
+  bool sent(int buffer) override { return sender_->idle(buffer); }
+  bool progress() override {
+    const bool received = receiver_ && receiver_->progress(), sent = sender_ && sender_->progress();
+    return received || sent;
+  }
+  Transfers take_finished() override {
+    return {.sent = sender_ ? sender_->take_finished() : std::vector<Span>(),
+            .received = receiver_ ? receiver_->take_finished() : std::vector<Span>()};
+  }
+
+ private:
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  std::unique_ptr<Receiver> receiver_;
+  std::unique_ptr<Sender> sender_;
+};
+
+}  // namespace
+
+std::unique_ptr<Channel> make_staged_channel(const MpiGroup& pipeline, Backend& backend, StagingPieces pieces) {
+  return std::make_unique<StagedChannel>(pipeline, backend, pieces);
+}
+
+}  // namespace lfm2

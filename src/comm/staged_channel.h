@@ -1,0 +1,21 @@
+// Hidden states of a GPU over an MPI that takes host memory alone: each micro-batch goes in pieces by way of pinned
+// host memory, several of them at a time, while others are copied from or to the GPU.
+#pragma once
+
+#include <memory>
+
+#include "comm/channel.h"
+#include "comm/mpi_world.h"
+
+namespace lfm2 {
+
+// The host memory of one direction: `count` pieces of `bytes`, used in turn.
+struct StagingPieces {
+  size_t bytes = size_t{256} << 10;
+  int count = 32;
+};
+
+// From each rank of `pipeline` to the next. Transfers go on while a wait polls progress(). Collective.
+std::unique_ptr<Channel> make_staged_channel(const MpiGroup& pipeline, Backend& backend, StagingPieces pieces = {});
+
+}  // namespace lfm2
