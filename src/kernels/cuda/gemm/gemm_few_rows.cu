@@ -9,65 +9,14 @@
 
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/gemm/gemm_few_rows_out.cuh"
-#include "kernels/cuda/gemm/gemm_few_rows_walk.cuh"
+#include "kernels/cuda/gemm/gemm_few_rows_tiles.cuh"
 #include "kernels/cuda/gemm/tensor_map.h"
-#include "kernels/cuda/ptx/hopper.cuh"
 
 namespace lfm2 {
 
 namespace {
 
 using namespace few_rows;
-
-constexpr int kTile = 16;            // rows of w that a warp takes
-constexpr int kMaxTiles = 7;         // tiles of a block, each with a warp of its own
-constexpr int kDepth = 64;           // elements of k in one piece of a row: 128 bytes, swizzled
-constexpr int kSteps = kDepth / 16;  // mma instructions along a piece
-constexpr int kRowBytes = kDepth * 2;
-constexpr int kTileBytes = kTile * kRowBytes, kGroupBytes = kRowGroup * kRowBytes;
-constexpr int kNoteBytes = 32;   // bytes beside each tile buffer: a unit's place, and the barriers full and free
-constexpr int kBufferTiles = 8;  // pieces of tiles in a tile buffer, where k is long enough
-// Two blocks fit on a multiprocessor, so that the next kernel's tile buffers fill meanwhile.
-constexpr int kSharedBytes = 112 * 1024;
-
-struct Layout {
-  int tiles;      // tiles of w that a block takes
-  int pieces;     // pieces of k in one tile buffer; in it they lie tile by tile, then those of a
-  int box_tiles;  // tiles of a box, which has its pieces outside: all tiles of a single piece, otherwise one
-  int buffers;
-  bool whole_pieces;  // kDepth divides k
-};
-
-struct Turn {
-  int buffer = 0;
-  uint32_t parity = 0;
-  __device__ void next(int buffers) {
-    if (++buffer == buffers) {
-      buffer = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-struct Block {
-  // Addresses in shared memory: the tile buffers, and for each of them a unit's place and two barriers.
-  uint32_t buffers, places, full, free;
-  int buffer_bytes;
-  int pieces;  // pieces of k
-  int rounds;  // number of tile buffers that the pieces fill
-
-  __device__ uint32_t buffer(int i) const { return buffers + i * buffer_bytes; }
-};
-
-// Starts the copy of a box of a pieces_map, like load_box of hopper.cuh.
-__device__ inline void load_pieces(uint32_t target, const CUtensorMap* map, uint32_t barrier, int x, int row, int piece,
-                                   int matrix, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, "
-      "%5, %6}], [%2], %7;\n" ::"r"(target),
-      "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(piece), "r"(matrix), "l"(policy)
-      : "memory");
-}
 
 // The place of the loading warp: its unit, and the round of k.
 struct Cursor {
@@ -147,88 +96,9 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
   }
 }
 
-// What a warp multiplies of one piece of k, in its registers.
-template <int groups>
-struct Parts {
-  uint32_t w[kSteps][4], a[kSteps][groups][2];
-
-  template <class T>
-  __device__ void multiply(float (&sums)[groups][4]) const {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-#pragma unroll
-      for (int g = 0; g < groups; ++g) multiply_add<T>(sums[g], w[step], a[step][g][0], a[step][g][1]);
-  }
-};
-
-// Where a lane finds its part of the pieces in a tile buffer. A warp that is alone on its scheduler waits for every
-// address that it computes, so these are computed once a buffer, and pieces lie at fixed distances from them.
-template <int groups>
-class PieceAddresses {
- public:
-  // `w_rows` and `a_rows` say where the first pieces of the warp's tile and of the rows of a begin, on 1024 bytes.
-  __device__ PieceAddresses(uint32_t w_rows, uint32_t a_rows) {
-    const int lane = threadIdx.x % 32, swizzle = lane % 8;
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step)
-      w_[step] = w_rows + lane % 16 * kRowBytes + ((2 * step + lane / 16) ^ swizzle) * 16;
-#pragma unroll
-    for (int i = 0; i < kALoads; ++i)
-      a_[i] = groups == 1 ? a_rows + swizzle * kRowBytes + ((4 * i + lane / 8) ^ swizzle) * 16
-                          : a_rows + (lane / 16 * 8 + swizzle) * kRowBytes + ((2 * i + lane / 8 % 2) ^ swizzle) * 16;
-  }
-
-  // Loads the piece `ahead` of the first one.
-  __device__ void load(Parts<groups>& parts, int ahead) const {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) load_matrices(parts.w[step], w_[step] + ahead * kTileBytes);
-#pragma unroll
-    for (int i = 0; i < kALoads; ++i) {
-      uint32_t r[4];
-      load_matrices(r, a_[i] + ahead * groups * kGroupBytes);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if constexpr (groups == 1)  // two steps of the only eight rows
-          parts.a[2 * i + j / 2][0][j % 2] = r[j];
-        else  // one step of sixteen rows
-          parts.a[i][j / 2][j % 2] = r[j];
-      }
-    }
-  }
-  __device__ void advance(int pieces) {
-#pragma unroll
-    for (uint32_t& address : w_) address += pieces * kTileBytes;
-#pragma unroll
-    for (uint32_t& address : a_) address += pieces * groups * kGroupBytes;
-  }
-
- private:
-  static_assert(groups == 1 || groups == 2);
-  static constexpr int kALoads = groups == 1 ? kSteps / 2 : kSteps;
-  uint32_t w_[kSteps], a_[kALoads];
-};
-
-// Adds the products of the first `pieces` pieces of a tile buffer, each loaded while the one before it is multiplied.
-template <class T, int groups>
-__device__ void multiply_buffer(PieceAddresses<groups> addresses, int pieces, float (&sums)[groups][4]) {
-  Parts<groups> parts[2];
-  addresses.load(parts[0], 0);
-#pragma unroll 1
-  for (; pieces > 2; pieces -= 2, addresses.advance(2)) {
-    addresses.load(parts[1], 1);
-    parts[0].template multiply<T>(sums);
-    addresses.load(parts[0], 2);
-    parts[1].template multiply<T>(sums);
-  }
-  if (pieces == 2) addresses.load(parts[1], 1);
-  parts[0].template multiply<T>(sums);
-  if (pieces == 2) parts[1].template multiply<T>(sums);
-}
-
 template <class T, int groups>
 __device__ void multiply_units(const GemmArgs& args, bool float_out, const Layout& layout, const Block& block) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t w_offset = warp * layout.pieces * kTileBytes, a_offset = layout.tiles * layout.pieces * kTileBytes;
+  const int warp = threadIdx.x / 32;
   Turn turn;
   wait_for_previous();
   while (true) {
@@ -238,14 +108,7 @@ __device__ void multiply_units(const GemmArgs& args, bool float_out, const Layou
     Output<T, groups> output(args, float_out, static_cast<int>(place.x), static_cast<int>(place.y),
                              static_cast<int>(place.z) + warp * kTile);
     float sums[groups][4] = {};
-    for (int first = 0; first < block.pieces; first += layout.pieces, turn.next(layout.buffers)) {
-      if (first > 0) barrier_wait(block.full + turn.buffer * 8, turn.parity);
-      const uint32_t buffer = block.buffer(turn.buffer);
-      multiply_buffer<T, groups>({buffer + w_offset, buffer + a_offset}, min(layout.pieces, block.pieces - first),
-                                 sums);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(block.free + turn.buffer * 8);
-    }
+    UnitPieces<T, groups>(layout, block, turn).multiply(sums);
     output.write(sums);
   }
 }

@@ -47,6 +47,17 @@ __device__ inline bool barrier_try_wait(uint32_t barrier, uint32_t parity) {
       : "memory");
   return done != 0;
 }
+// The same, answered at once.
+__device__ inline bool barrier_test(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
 // The wait has no limit and no trap: if the paths of two warpgroups could meet, even only in a trap, ptxas would no
 // longer give each its own number of registers.
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
