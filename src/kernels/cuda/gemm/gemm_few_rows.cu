@@ -5,8 +5,6 @@
 //
 // Each output is summed over k in steps of 16 in order, in one fp32 accumulator. So the bits are those of
 // gemm_wgmma.cu, and the host may choose between the two by the number of rows.
-#include <algorithm>
-
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/gemm/gemm_few_rows_out.cuh"
 #include "kernels/cuda/gemm/gemm_few_rows_tiles.cuh"
@@ -125,25 +123,14 @@ __global__ void __launch_bounds__((kMaxTiles + 1) * 32, 2)
                          const __grid_constant__ GemmArgs args, const __grid_constant__ Layout layout, bool float_out) {
   extern __shared__ char shared[];
   if (!offsets_are_new(args)) let_next_start();
-  Block block;
-  block.buffer_bytes = layout.pieces * (layout.tiles * kTileBytes + groups * kGroupBytes);
-  block.pieces = static_cast<int>((args.k + kDepth - 1) / kDepth);
-  block.rounds = (block.pieces + layout.pieces - 1) / layout.pieces;
-  block.buffers = (shared_address(shared) + 1023) / 1024 * 1024;
-  block.places = block.buffer(layout.buffers);
-  block.full = block.places + layout.buffers * 16;
-  block.free = block.full + layout.buffers * 8;
+  Block block(shared, layout.buffers, buffer_bytes(layout, groups));
+  block.set_depth(args.k, layout);
   const int warp = threadIdx.x / 32;
   if (warp == layout.tiles) {
     if (threadIdx.x % 32 == 0) {
       prefetch_tensor_map(&a_map);
       prefetch_tensor_map(&w_map);
-#pragma unroll 1
-      for (int i = 0; i < layout.buffers; ++i) {
-        barrier_init(block.full + i * 8, 1);
-        barrier_init(block.free + i * 8, layout.tiles);
-      }
-      barrier_init_fence();
+      block.init_barriers(layout.buffers, layout.tiles);
     }
   }
   __syncthreads();
@@ -154,43 +141,15 @@ __global__ void __launch_bounds__((kMaxTiles + 1) * 32, 2)
   }
 }
 
-// The number of tiles that a block takes at a time: the one with which the busiest multiprocessor has the fewest tiles
-// in all, and the largest such. One token's rows go to as many groups. With more rows the host does not know how many
-// groups have any, and small units spread evenly whatever it is.
-int choose_tiles(const GemmArgs& args, int multiprocessors) {
-  constexpr int64_t kTokenGroups = 4;
-  if (args.offsets != nullptr && args.m > kTokenGroups) return 3;
-  const int64_t with_rows = args.offsets == nullptr ? 1 : std::min(args.m, args.groups);
-  const int64_t tiles = ceil_divide(args.n, kTile);
-  const auto cost = [&](int count) {
-    return ceil_divide(with_rows * ceil_divide(tiles, count), multiprocessors) * count;
-  };
-  int best = kMaxTiles;
-  for (int count = kMaxTiles - 1; count > 0; --count)
-    if (cost(count) < cost(best)) best = count;
-  return best;
-}
-
 template <class T, int groups>
 void launch_rows(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out) {
   constexpr int kRows = groups * kRowGroup;
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  Layout layout{};
-  layout.tiles = choose_tiles(args, multiprocessors);
-  layout.whole_pieces = args.k % kDepth == 0;
-  const auto buffers = [&](int pieces) {
-    return (kSharedBytes - 1024) / (pieces * (layout.tiles * kTileBytes + groups * kGroupBytes) + kNoteBytes);
-  };
-  layout.pieces = 1;
-  while (layout.whole_pieces && layout.pieces * 2 * layout.tiles <= kBufferTiles && buffers(layout.pieces * 2) >= 4)
-    layout.pieces *= 2;
-  layout.buffers = buffers(layout.pieces);
-  layout.box_tiles = layout.pieces == 1 ? layout.tiles : 1;
+  const Layout layout = make_layout(args, groups, choose_tiles(args, multiprocessors));
   const auto kernel = gemm_few_rows_kernel<T, groups>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   const CUtensorMap a_map = pieces_map(args.a, act, 1, args.m, args.k, kRows, kDepth, layout.pieces);
-  const CUtensorMap w_map =
-      pieces_map(args.w.data, act, args.groups, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);
+  const CUtensorMap w_map = weights_map(args, act, layout);
   const int64_t units = row_tile_bound(args.m, args.groups, kRows) * ceil_divide(args.n, layout.tiles * kTile);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(units, multiprocessors));
   const auto threads = static_cast<unsigned>((layout.tiles + 1) * 32);

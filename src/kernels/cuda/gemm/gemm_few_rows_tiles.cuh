@@ -2,7 +2,11 @@
 // the tiles in them by the block's other warps. gemm_few_rows.cu says how the work is divided.
 #pragma once
 
+#include <algorithm>
+
+#include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/gemm/gemm_few_rows_walk.cuh"
+#include "kernels/cuda/gemm/tensor_map.h"
 #include "kernels/cuda/ptx/hopper.cuh"
 
 namespace lfm2::few_rows {
@@ -37,13 +41,36 @@ struct Turn {
   }
 };
 
+__host__ __device__ inline int buffer_bytes(const Layout& layout, int groups) {
+  return layout.pieces * (layout.tiles * kTileBytes + groups * kGroupBytes);
+}
+
 struct Block {
   // Addresses in shared memory: the tile buffers, and for each of them a unit's place and two barriers.
   uint32_t buffers, places, full, free;
   int buffer_bytes;
-  int pieces;  // pieces of k
-  int rounds;  // number of tile buffers that the pieces fill
+  int pieces = 0;  // pieces of k
+  int rounds = 0;  // number of tile buffers that the pieces fill
 
+  __device__ Block(const char* shared, int count, int bytes)
+      : buffers((shared_address(shared) + 1023) / 1024 * 1024), buffer_bytes(bytes) {
+    places = buffer(count);
+    full = places + count * 16;
+    free = full + count * 8;
+  }
+  __device__ void set_depth(int64_t k, const Layout& layout) {
+    pieces = static_cast<int>((k + kDepth - 1) / kDepth);
+    rounds = (pieces + layout.pieces - 1) / layout.pieces;
+  }
+  // One thread calls it. `readers` warps read the buffers.
+  __device__ void init_barriers(int count, int readers) const {
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) {
+      barrier_init(full + i * 8, 1);
+      barrier_init(free + i * 8, readers);
+    }
+    barrier_init_fence();
+  }
   __device__ uint32_t buffer(int i) const { return buffers + i * buffer_bytes; }
 };
 
@@ -177,5 +204,44 @@ class UnitPieces {
   int here_;  // pieces of the buffer that are not multiplied yet
   PieceAddresses<groups> addresses_;
 };
+
+// The number of tiles that a block takes at a time: the one with which the busiest multiprocessor has the fewest tiles
+// in all, and the largest such. One token's rows go to as many groups. With more rows the host does not know how many
+// groups have any, and small units spread evenly whatever it is.
+inline int choose_tiles(const GemmArgs& args, int multiprocessors) {
+  constexpr int64_t kTokenGroups = 4;
+  if (args.offsets != nullptr && args.m > kTokenGroups) return 3;
+  const int64_t with_rows = args.offsets == nullptr ? 1 : std::min(args.m, args.groups);
+  const int64_t tiles = ceil_divide(args.n, kTile);
+  const auto cost = [&](int count) {
+    return ceil_divide(with_rows * ceil_divide(tiles, count), multiprocessors) * count;
+  };
+  int best = kMaxTiles;
+  for (int count = kMaxTiles - 1; count > 0; --count)
+    if (cost(count) < cost(best)) best = count;
+  return best;
+}
+
+// How a product of up to `groups` times kRowGroup rows uses its tile buffers, with `tiles` tiles a block.
+inline Layout make_layout(const GemmArgs& args, int groups, int tiles) {
+  Layout layout{};
+  layout.tiles = tiles;
+  layout.whole_pieces = args.k % kDepth == 0;
+  layout.pieces = 1;
+  const auto buffers = [&] { return (kSharedBytes - 1024) / (buffer_bytes(layout, groups) + kNoteBytes); };
+  while (layout.whole_pieces && layout.pieces * 2 * tiles <= kBufferTiles) {
+    layout.pieces *= 2;
+    if (buffers() >= 4) continue;
+    layout.pieces /= 2;
+    break;
+  }
+  layout.buffers = buffers();
+  layout.box_tiles = layout.pieces == 1 ? tiles : 1;
+  return layout;
+}
+
+inline CUtensorMap weights_map(const GemmArgs& args, DType act, const Layout& layout) {
+  return pieces_map(args.w.data, act, args.groups, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);
+}
 
 }  // namespace lfm2::few_rows
