@@ -126,7 +126,8 @@ void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, 
                                            .sources = routing.sources.as<int32_t>(),
                                            .rows = routing.rows.as<int32_t>(),
                                            .offsets = routing.expert_offsets.as<int32_t>(),
-                                           .sorted = sorted.data},
+                                           .sorted = sorted.data,
+                                           .exchange = reinterpret_cast<uint8_t*>(workspaces_.route.data())},
                                           x.dtype);
   if (gathered) return;
   group_by_expert(routing);

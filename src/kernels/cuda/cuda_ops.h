@@ -14,6 +14,7 @@ namespace lfm2 {
 // Device memory that the operators work in.
 struct CudaWorkspaces {
   Buffer group;            // kGroupWorkspaceInts int32
+  Buffer route;            // kRouteExchangeBytes bytes, which are 0 at first
   Buffer decode_partials;  // kDecodePartialFloats floats
   Buffer decode_counters;  // kDecodeCounters int32, which are 0 between launches
   Buffer lt;               // LtMatmul::kWorkspaceBytes; Products takes it over

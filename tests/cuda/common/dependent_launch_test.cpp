@@ -68,7 +68,7 @@ TEST(CudaDependentLaunchTest, EveryLayerHasItsOwnRouting) {
   gate_up.fill_random(3, 0.1f);
   down.fill_random(4, 0.1f);
   const DeviceTensor norm(scale), routers(gates), wide(gate_up), narrow(down);
-  for (const int64_t tokens : {1, 2, 8, 9, 64, 700}) {
+  for (const int64_t tokens : {1, 2, 8, 9, 64, 65, 700, 1024, 1100}) {
     SCOPED_TRACE(fmt::format("{} tokens", tokens));
     HostTensor x(DType::kBf16, {tokens, hidden});
     x.fill_random(5);
