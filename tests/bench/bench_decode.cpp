@@ -73,6 +73,12 @@ class ChosenOps final : public Ops {
                          const ConvCache& cache, const Tensor& out) override {
     call("cached_short_conv", [&] { ops_.cached_short_conv(bcz, weight, bias, batch, cache, out); });
   }
+  void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
+                          const Tensor& bias, const Batch& batch, const ConvCache& cache, const Tensor& bcz,
+                          const Tensor& out) override {
+    call("project_short_conv",
+         [&] { ops_.project_short_conv(x, in_proj, in_bias, weight, bias, batch, cache, bcz, out); });
+  }
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override {
     call("matmul_swiglu", [&] { ops_.matmul_swiglu(a, w, out); });
   }

@@ -272,6 +272,9 @@ void decode(Bench& bench, int64_t sequences, int64_t length, DType act) {
   line("cached_attention", step.cache_bytes, [&] { step.attend(ops); });
   line("cached_short_conv", bytes_of({bcz, step.out, states_of}),
        [&] { ops.cached_short_conv(bcz, taps, {}, step.batch, {states_of}, step.out); });
+  const Tensor in_proj = bench.random(act, {3 * hidden, hidden}), x = bench.random(act, {sequences, hidden});
+  line("project_short_conv", bytes_of({in_proj, x, step.out, states_of}),
+       [&] { ops.project_short_conv(x, in_proj, {}, taps, {}, step.batch, {states_of}, bcz, step.out); });
   bench.forget();
 }
 

@@ -45,6 +45,9 @@ class CudaOps final : public Ops {
                         const Tensor& out) override;
   void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                          const ConvCache& cache, const Tensor& out) override;
+  void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
+                          const Tensor& bias, const Batch& batch, const ConvCache& cache, const Tensor& bcz,
+                          const Tensor& out) override;
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override {
     products_.matmul_swiglu(a, w, out);
   }

@@ -2,11 +2,8 @@
 // the tiles in them by the block's other warps. gemm_few_rows.cu says how the work is divided.
 #pragma once
 
-#include <algorithm>
-
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/gemm/gemm_few_rows_walk.cuh"
-#include "kernels/cuda/gemm/tensor_map.h"
 #include "kernels/cuda/ptx/hopper.cuh"
 
 namespace lfm2::few_rows {
@@ -28,7 +25,27 @@ struct Layout {
   int box_tiles;  // tiles of a box, which has its pieces outside: all tiles of a single piece, otherwise one
   int buffers;
   bool whole_pieces;  // kDepth divides k
+  int unit_columns;   // columns from a unit to the next one
+  int tile_distance;  // rows of w from a unit's tile to its next one
 };
+
+// The layout of blocks whose tiles are neighbours, in so many bytes of shared memory.
+inline Layout layout_of(int tiles, int groups, int64_t k, int shared_bytes) {
+  Layout layout{};
+  layout.tiles = tiles;
+  layout.unit_columns = tiles * kTile;
+  layout.tile_distance = kTile;
+  layout.whole_pieces = k % kDepth == 0;
+  const auto buffers = [&](int pieces) {
+    return (shared_bytes - 1024) / (pieces * (tiles * kTileBytes + groups * kGroupBytes) + kNoteBytes);
+  };
+  layout.pieces = 1;
+  while (layout.whole_pieces && layout.pieces * 2 * tiles <= kBufferTiles && buffers(layout.pieces * 2) >= 4)
+    layout.pieces *= 2;
+  layout.buffers = buffers(layout.pieces);
+  layout.box_tiles = layout.pieces == 1 ? tiles : 1;
+  return layout;
+}
 
 struct Turn {
   int buffer = 0;
@@ -41,36 +58,13 @@ struct Turn {
   }
 };
 
-__host__ __device__ inline int buffer_bytes(const Layout& layout, int groups) {
-  return layout.pieces * (layout.tiles * kTileBytes + groups * kGroupBytes);
-}
-
 struct Block {
   // Addresses in shared memory: the tile buffers, and for each of them a unit's place and two barriers.
   uint32_t buffers, places, full, free;
   int buffer_bytes;
-  int pieces = 0;  // pieces of k
-  int rounds = 0;  // number of tile buffers that the pieces fill
+  int pieces;  // pieces of k
+  int rounds;  // number of tile buffers that the pieces fill
 
-  __device__ Block(const char* shared, int count, int bytes)
-      : buffers((shared_address(shared) + 1023) / 1024 * 1024), buffer_bytes(bytes) {
-    places = buffer(count);
-    full = places + count * 16;
-    free = full + count * 8;
-  }
-  __device__ void set_depth(int64_t k, const Layout& layout) {
-    pieces = static_cast<int>((k + kDepth - 1) / kDepth);
-    rounds = (pieces + layout.pieces - 1) / layout.pieces;
-  }
-  // One thread calls it. `readers` warps read the buffers.
-  __device__ void init_barriers(int count, int readers) const {
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      barrier_init(full + i * 8, 1);
-      barrier_init(free + i * 8, readers);
-    }
-    barrier_init_fence();
-  }
   __device__ uint32_t buffer(int i) const { return buffers + i * buffer_bytes; }
 };
 
@@ -82,6 +76,112 @@ __device__ inline void load_pieces(uint32_t target, const CUtensorMap* map, uint
       "%5, %6}], [%2], %7;\n" ::"r"(target),
       "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(piece), "r"(matrix), "l"(policy)
       : "memory");
+}
+
+// Makes the block's part of shared memory ready, which is `shared`: for all of its threads.
+template <int groups>
+__device__ Block start_block(const char* shared, const CUtensorMap* a_map, const CUtensorMap* w_map,
+                             const Layout& layout, int64_t k) {
+  Block block;
+  block.buffer_bytes = layout.pieces * (layout.tiles * kTileBytes + groups * kGroupBytes);
+  block.pieces = static_cast<int>((k + kDepth - 1) / kDepth);
+  block.rounds = (block.pieces + layout.pieces - 1) / layout.pieces;
+  block.buffers = (shared_address(shared) + 1023) / 1024 * 1024;
+  block.places = block.buffer(layout.buffers);
+  block.full = block.places + layout.buffers * 16;
+  block.free = block.full + layout.buffers * 8;
+  if (static_cast<int>(threadIdx.x) == layout.tiles * 32) {  // the loading warp is the last one
+    prefetch_tensor_map(a_map);
+    prefetch_tensor_map(w_map);
+#pragma unroll 1
+    for (int i = 0; i < layout.buffers; ++i) {
+      barrier_init(block.full + i * 8, 1);
+      barrier_init(block.free + i * 8, layout.tiles);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  return block;
+}
+
+// The place of the loading warp: its unit, and the round of k.
+struct Cursor {
+  Walk walk;
+  int index, round = 0;
+  Unit unit{};
+  bool there;
+
+  __device__ explicit Cursor(const Walk& start) : walk(start), index(static_cast<int>(blockIdx.x)) {
+    there = walk.find(index, unit);
+  }
+  __device__ void next(int rounds) {
+    if (++round < rounds) return;
+    round = 0;
+    index += static_cast<int>(gridDim.x);
+    there = walk.find(index, unit);
+  }
+};
+
+// Whether the offsets must be waited for. The next kernel may then start only behind that wait, so that it finds them
+// written.
+__device__ inline bool offsets_are_new(const GemmArgs& args) {
+  return args.offsets != nullptr && !args.offsets_are_old;
+}
+
+// What the loading warp does: it fills the tile buffers of the block's units, in order.
+__device__ inline void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
+                                    const Layout& layout, const Block& block, int rows) {
+  const bool elected = elect_lane();
+  const int w_bytes = layout.tiles * layout.pieces * kTileBytes;
+  const int round_x = layout.whole_pieces ? 0 : kDepth, round_pieces = layout.whole_pieces ? layout.pieces : 0;
+  const auto load_w = [&](const Cursor& at, int buffer) {
+    if (!elected) return;
+    const uint32_t full = block.full + buffer * 8;
+    if (at.round == 0)
+      store_shared(block.places + buffer * 16,
+                   {static_cast<uint32_t>(at.unit.first_row), static_cast<uint32_t>(at.unit.rows),
+                    static_cast<uint32_t>(at.unit.first_column), 0});
+    barrier_expect(full, block.buffer_bytes);
+#pragma unroll 1
+    for (int tile = 0; tile < layout.tiles; tile += layout.box_tiles)
+      load_pieces(block.buffer(buffer) + tile * layout.pieces * kTileBytes, w_map, full, at.round * round_x,
+                  at.unit.first_column + tile * layout.tile_distance, at.round * round_pieces, at.unit.group,
+                  kEvictFirst);
+  };
+  const auto load_a = [&](const Cursor& at, int buffer) {
+    if (elected)
+      load_pieces(block.buffer(buffer) + w_bytes, a_map, block.full + buffer * 8, at.round * round_x, at.unit.first_row,
+                  at.round * round_pieces, 0, kEvictNormal);
+  };
+  const bool behind_wait = offsets_are_new(args);
+  if (behind_wait) {
+    wait_for_previous();
+    let_next_start();
+  }
+  Cursor cursor(Walk(args, rows, layout.unit_columns));
+  Cursor again = cursor;
+  int filled = 0;
+  if (!behind_wait) {
+#pragma unroll 1
+    for (; filled < layout.buffers && cursor.there; ++filled, cursor.next(block.rounds)) load_w(cursor, filled);
+    wait_for_previous();
+#pragma unroll 1
+    for (int buffer = 0; buffer < filled; ++buffer, again.next(block.rounds)) load_a(again, buffer);
+  }
+  Turn turn{filled, 0};
+  if (filled == layout.buffers) turn = {0, 1};
+#pragma unroll 1
+  for (; cursor.there; cursor.next(block.rounds), turn.next(layout.buffers)) {
+    barrier_wait(block.free + turn.buffer * 8, turn.parity ^ 1);
+    load_w(cursor, turn.buffer);
+    load_a(cursor, turn.buffer);
+    __syncwarp();
+  }
+  barrier_wait(block.free + turn.buffer * 8, turn.parity ^ 1);
+  if (elected) {
+    store_shared(block.places + turn.buffer * 16, {0, 0, 0, 1});
+    barrier_arrive(block.full + turn.buffer * 8);
+  }
 }
 
 // What a warp multiplies of one piece of k, in its registers.
@@ -204,44 +304,5 @@ class UnitPieces {
   int here_;  // pieces of the buffer that are not multiplied yet
   PieceAddresses<groups> addresses_;
 };
-
-// The number of tiles that a block takes at a time: the one with which the busiest multiprocessor has the fewest tiles
-// in all, and the largest such. One token's rows go to as many groups. With more rows the host does not know how many
-// groups have any, and small units spread evenly whatever it is.
-inline int choose_tiles(const GemmArgs& args, int multiprocessors) {
-  constexpr int64_t kTokenGroups = 4;
-  if (args.offsets != nullptr && args.m > kTokenGroups) return 3;
-  const int64_t with_rows = args.offsets == nullptr ? 1 : std::min(args.m, args.groups);
-  const int64_t tiles = ceil_divide(args.n, kTile);
-  const auto cost = [&](int count) {
-    return ceil_divide(with_rows * ceil_divide(tiles, count), multiprocessors) * count;
-  };
-  int best = kMaxTiles;
-  for (int count = kMaxTiles - 1; count > 0; --count)
-    if (cost(count) < cost(best)) best = count;
-  return best;
-}
-
-// How a product of up to `groups` times kRowGroup rows uses its tile buffers, with `tiles` tiles a block.
-inline Layout make_layout(const GemmArgs& args, int groups, int tiles) {
-  Layout layout{};
-  layout.tiles = tiles;
-  layout.whole_pieces = args.k % kDepth == 0;
-  layout.pieces = 1;
-  const auto buffers = [&] { return (kSharedBytes - 1024) / (buffer_bytes(layout, groups) + kNoteBytes); };
-  while (layout.whole_pieces && layout.pieces * 2 * tiles <= kBufferTiles) {
-    layout.pieces *= 2;
-    if (buffers() >= 4) continue;
-    layout.pieces /= 2;
-    break;
-  }
-  layout.buffers = buffers();
-  layout.box_tiles = layout.pieces == 1 ? tiles : 1;
-  return layout;
-}
-
-inline CUtensorMap weights_map(const GemmArgs& args, DType act, const Layout& layout) {
-  return pieces_map(args.w.data, act, args.groups, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);
-}
 
 }  // namespace lfm2::few_rows
