@@ -15,8 +15,9 @@ constexpr int kWarpgroup = 128;  // threads
 template <WgmmaTile tile>
 struct Shape {
   static constexpr int kMultipliers = tile.rows / kWgmmaGroupRows;  // warpgroups
-  // With two warpgroups, registers go from the loading warps' warpgroup to them. Otherwise two blocks have room.
-  static constexpr bool kAlone = kMultipliers > 1;
+  // A block alone on its multiprocessor: registers go from the loading warps' warpgroup to the others. Two blocks of
+  // the smallest tile have room.
+  static constexpr bool kAlone = kMultipliers > 1 || tile.columns > 64;
   static constexpr int kThreads = kMultipliers * kWarpgroup + (kAlone ? kWarpgroup : 2 * 32);
   static constexpr int kLoaderOfW = kMultipliers * 4, kLoaderOfA = kLoaderOfW + 1;  // warps
 
