@@ -8,9 +8,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/gemm/gemm_few_rows_out.cuh"
 #include "kernels/cuda/gemm/gemm_few_rows_walk.cuh"
-#include "kernels/cuda/gemm/tensor_map.h"
 #include "kernels/cuda/ptx/hopper.cuh"
 
 namespace lfm2 {

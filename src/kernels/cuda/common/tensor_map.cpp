@@ -1,5 +1,5 @@
 // Makes tensor maps with the driver's function. It is looked up at run time, so that nothing links against libcuda.
-#include "kernels/cuda/gemm/tensor_map.h"
+#include "kernels/cuda/common/tensor_map.h"
 
 #include <cudaTypedefs.h>
 
