@@ -133,8 +133,10 @@ class CudaBackend final : public Backend {
  private:
   CudaWorkspaces workspaces() {
     CudaWorkspaces made{allocate(kGroupWorkspaceInts * sizeof(int32_t)), allocate(kDecodePartialFloats * sizeof(float)),
-                        allocate(kDecodeCounters * sizeof(int32_t)), allocate(LtMatmul::kWorkspaceBytes)};
+                        allocate(kDecodeCounters * sizeof(int32_t)), allocate(sizeof(int32_t)),
+                        allocate(LtMatmul::kWorkspaceBytes)};
     CUDA_CHECK(cudaMemset(made.decode_counters.data(), 0, made.decode_counters.bytes()));
+    CUDA_CHECK(cudaMemset(made.attention_unit.data(), 0, made.attention_unit.bytes()));
     return made;
   }
 

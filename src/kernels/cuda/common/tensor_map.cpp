@@ -90,4 +90,15 @@ CUtensorMap pieces_map(const void* data, DType dtype, int64_t matrices, int64_t 
         1}});
 }
 
+CUtensorMap heads_map(const void* data, DType dtype, int64_t rows, int64_t heads, int64_t row_bytes, int box_rows,
+                      int box_heads) {
+  const auto columns = static_cast<cuuint64_t>(128 / size_bytes(dtype));
+  return encode(
+      data, dtype,
+      {3,
+       {columns, static_cast<cuuint64_t>(heads), static_cast<cuuint64_t>(rows)},
+       {128, static_cast<cuuint64_t>(row_bytes)},
+       {static_cast<cuuint32_t>(columns), static_cast<cuuint32_t>(box_heads), static_cast<cuuint32_t>(box_rows)}});
+}
+
 }  // namespace lfm2
