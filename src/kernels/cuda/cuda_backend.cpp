@@ -136,9 +136,11 @@ class CudaBackend final : public Backend {
                         .route = allocate(kRouteExchangeBytes),
                         .decode_partials = allocate(kDecodePartialFloats * sizeof(float)),
                         .decode_counters = allocate(kDecodeCounters * sizeof(int32_t)),
+                        .attention_unit = allocate(sizeof(int32_t)),
                         .lt = allocate(LtMatmul::kWorkspaceBytes)};
     CUDA_CHECK(cudaMemset(made.route.data(), 0, made.route.bytes()));
     CUDA_CHECK(cudaMemset(made.decode_counters.data(), 0, made.decode_counters.bytes()));
+    CUDA_CHECK(cudaMemset(made.attention_unit.data(), 0, made.attention_unit.bytes()));
     return made;
   }
 

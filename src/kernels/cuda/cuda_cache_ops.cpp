@@ -37,6 +37,7 @@ KeyPages key_pages(const Tensor& qkv, AttentionShape shape, const Batch& batch, 
           .offsets = batch.offsets.as<const int32_t>(),
           .max_pages = static_cast<int>(batch.page_table.dim(1)),
           .page = static_cast<int>(cache.keys.dim(1)),
+          .pages = cache.keys.dim(0),
           .singles = batch.singles};
 }
 
@@ -70,13 +71,11 @@ void CudaOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Ba
                                           .partial_floats = kDecodePartialFloats,
                                           .counters = reinterpret_cast<int32_t*>(workspaces_.decode_counters.data()),
                                           .multiprocessors = multiprocessors_};
-  if (qkv.dtype == DType::kF32) {
+  if (qkv.dtype == DType::kF32)
     launch_cached_attention_decode_simt(stream_, singles);
-    launch_attention_simt(stream_, args);
-  } else {
+  else
     launch_cached_attention_decode_mma(stream_, singles, qkv.dtype);
-    launch_attention_mma(stream_, args, qkv.dtype);
-  }
+  attend(args, qkv.dtype, batch.max_length);
 }
 
 namespace {

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/gemm/products.h"
 #include "kernels/cuda/rows/launch.h"
 #include "kernels/ops.h"
@@ -17,6 +18,7 @@ struct CudaWorkspaces {
   Buffer route;            // kRouteExchangeBytes bytes, which are 0 at first
   Buffer decode_partials;  // kDecodePartialFloats floats
   Buffer decode_counters;  // kDecodeCounters int32, which are 0 between launches
+  Buffer attention_unit;   // an int32, which is 0 between launches
   Buffer lt;               // LtMatmul::kWorkspaceBytes; Products takes it over
 };
 
@@ -24,6 +26,7 @@ class CudaOps final : public Ops {
  public:
   CudaOps(cudaStream_t stream, Products::Features features, int multiprocessors, CudaWorkspaces workspaces)
       : stream_(stream),
+        hopper_(features.hopper),
         multiprocessors_(multiprocessors),
         workspaces_(std::move(workspaces)),
         products_(stream, features, std::move(workspaces_.lt)) {}
@@ -75,9 +78,12 @@ class CudaOps final : public Ops {
               const Tensor& log_probs) override;
 
  private:
+  // attention, and cached_attention of the tokens that are no singles.
+  void attend(const AttentionArgs& args, DType act, int64_t max_length);
   const RopeFrequencies& frequencies(float theta, int64_t head_dim);
 
   cudaStream_t stream_;
+  bool hopper_;  // Products::Features::hopper
   int multiprocessors_;
   CudaWorkspaces workspaces_;
   Products products_;

@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/gemm/gemm_wgmma.h"
 #include "kernels/cuda/gemm/gemm_wgmma_block.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_walk.cuh"
-#include "kernels/cuda/gemm/tensor_map.h"
 #include "kernels/cuda/ptx/hopper.cuh"
 
 namespace lfm2 {
