@@ -128,6 +128,12 @@ class Ops {
   virtual void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                                  const ConvCache& cache, const Tensor& out) = 0;
 
+  // matmul of x and in_proj to bcz, then cached_short_conv: the same bits. bcz is scratch, which may stay unwritten.
+  // x [tokens, k] act, in_proj [3 hidden, k] weight, in_bias [3 hidden] weight or empty
+  virtual void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
+                                  const Tensor& bias, const Batch& batch, const ConvCache& cache, const Tensor& bcz,
+                                  const Tensor& out) = 0;
+
   // out = silu(gate) ∘ up, where gate and up are a wᵀ and their rows alternate in w (kGateUpBlock).
   // a [m, k] act, w [2 ffn, k] weight, out [m, ffn] act
   virtual void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) = 0;

@@ -1,7 +1,9 @@
-// Where the time of a decoding step goes: bench_decode [--length POSITIONS] [--steps-only] [--json FILE] SEQUENCES....
+// Where the time of a decoding step goes: bench_decode [--length POSITIONS] [--steps STEPS] [--steps-only]
+// [--json FILE] SEQUENCES....
 // Runs the steps of a whole LFM2-8B-A1B in bf16, with random weights and without a host between them, on one GPU. For
 // each number of sequences it prints the time of a step, and for each operator how long all its calls of a step take
-// alone, and how much shorter a step is without them. Run by hand on a machine with a GPU.
+// alone, and how much shorter a step is without them. A run of many steps (3 where nothing is said) shows what the GPU
+// does at its power limit. Run by hand on a machine with a GPU.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -72,6 +74,12 @@ class ChosenOps final : public Ops {
   void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                          const ConvCache& cache, const Tensor& out) override {
     call("cached_short_conv", [&] { ops_.cached_short_conv(bcz, weight, bias, batch, cache, out); });
+  }
+  void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
+                          const Tensor& bias, const Batch& batch, const ConvCache& cache, const Tensor& bcz,
+                          const Tensor& out) override {
+    call("project_short_conv",
+         [&] { ops_.project_short_conv(x, in_proj, in_bias, weight, bias, batch, cache, bcz, out); });
   }
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override {
     call("matmul_swiglu", [&] { ops_.matmul_swiglu(a, w, out); });
@@ -184,6 +192,7 @@ class Bench {
   Bench& operator=(const Bench&) = delete;
   void write_json(const char* path) { json_.open(path, std::ios::app); }
   bool steps_only = false;
+  int steps = 3;  // of a run
 
   // One step of `sequences` sequences, each with `length` positions behind it.
   void run(int64_t sequences, int64_t length) {
@@ -282,18 +291,18 @@ class Bench {
     double seconds() {
       compute();
       const auto recording = bench.backend_.record([this] { enqueue(); });
-      constexpr int kRuns = 7, kSteps = 3;
+      constexpr int kRuns = 7;
       std::vector<double> times;
       for (int run = -1; run < kRuns; ++run) {  // the first one warms up
         bench.backend_.compute().submit([&] {
           CUDA_CHECK(cudaEventRecord(bench.start_, bench.stream_));
-          for (int i = 0; i < kSteps; ++i) recording->replay();
+          for (int i = 0; i < bench.steps; ++i) recording->replay();
           CUDA_CHECK(cudaEventRecord(bench.end_, bench.stream_));
         });
         CUDA_CHECK(cudaEventSynchronize(bench.end_));
         float milliseconds = 0;
         CUDA_CHECK(cudaEventElapsedTime(&milliseconds, bench.start_, bench.end_));
-        if (run >= 0) times.push_back(static_cast<double>(milliseconds) * 1e-3 / kSteps);
+        if (run >= 0) times.push_back(static_cast<double>(milliseconds) * 1e-3 / bench.steps);
       }
       std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
       return times[kRuns / 2];
@@ -341,6 +350,8 @@ int main(int argc, char** argv) {
       length = std::stoll(argv[++i]);
     else if (argument == "--json" && i + 1 < argc)
       bench.write_json(argv[++i]);
+    else if (argument == "--steps" && i + 1 < argc)
+      bench.steps = std::stoi(argv[++i]);
     else if (argument == "--steps-only")
       bench.steps_only = true;
     else

@@ -215,8 +215,8 @@ void rows(Bench& bench, int64_t tokens, DType act) {
   bench.forget();
 }
 
-// A step of generation: one new token of each sequence.
-struct DecodeStep {
+// A step of generation: the last `count` tokens of each sequence.
+struct GenerationStep {
   static constexpr int64_t kPage = 256;
   AttentionShape shape{32, 8, 64};
   Batch batch;
@@ -224,42 +224,56 @@ struct DecodeStep {
   Tensor qkv, out;
   double cache_bytes;  // of the keys and values that belong to the sequences
 
-  DecodeStep(Bench& bench, const std::vector<int64_t>& lengths, DType act) {
+  GenerationStep(Bench& bench, const std::vector<int64_t>& lengths, DType act, int64_t count = 1) {
     const auto sequences = static_cast<int64_t>(lengths.size());
     const int64_t longest = *std::max_element(lengths.begin(), lengths.end()), width = (longest + kPage - 1) / kPage;
     int64_t pages = 0, keys = 0;
     std::vector<int32_t> positions, offsets = {0}, sequence_of, table, states;
-    for (const int64_t length : lengths) {
-      const auto sequence = static_cast<int32_t>(positions.size());
-      positions.push_back(static_cast<int32_t>(length) - 1);
-      offsets.push_back(sequence + 1);
-      sequence_of.push_back(sequence);
+    for (int32_t sequence = 0; sequence < static_cast<int32_t>(sequences); ++sequence) {
+      const int64_t length = lengths[static_cast<size_t>(sequence)];
+      for (int64_t i = length - count; i < length; ++i) {
+        positions.push_back(static_cast<int32_t>(i));
+        sequence_of.push_back(sequence);
+      }
+      offsets.push_back(static_cast<int32_t>(positions.size()));
       for (int64_t p = 0; p < width; ++p) table.push_back(static_cast<int32_t>(p * kPage < length ? pages++ : 0));
       states.insert(states.end(), {2 * sequence, 2 * sequence + 1});
       keys += length;
     }
+    const int64_t tokens = sequences * count;
     batch = {.positions = bench.integers(positions),
              .offsets = bench.integers(offsets),
-             .tokens = sequences,
+             .tokens = tokens,
              .sequences = sequences,
              .max_length = longest,
-             .singles = sequences,
+             .singles = count == 1 ? sequences : 0,
              .sequence_of = bench.integers(sequence_of),
              .page_table = bench.integers(table).reshape({sequences, width}),
              .states = bench.integers(states).reshape({sequences, 2})};
     cache = {bench.random(act, {pages, kPage, shape.kv_heads, shape.head_dim}),
              bench.random(act, {pages, kPage, shape.kv_heads, shape.head_dim})};
-    qkv = bench.random(act, {sequences, shape.qkv_columns()});
-    out = bench.empty(act, {sequences, shape.heads * shape.head_dim});
+    qkv = bench.random(act, {tokens, shape.qkv_columns()});
+    out = bench.empty(act, {tokens, shape.heads * shape.head_dim});
     cache_bytes =
         2.0 * static_cast<double>(keys * shape.kv_heads * shape.head_dim) * static_cast<double>(size_bytes(act));
   }
   void attend(Ops& ops) const { ops.cached_attention(qkv, shape, batch, cache, out); }
 };
 
+// A chunk of `count` tokens of each prompt, which has `length` tokens up to the chunk's end.
+void chunks(Bench& bench, int64_t prompts, int64_t count, int64_t length, DType act) {
+  const GenerationStep step(bench, std::vector<int64_t>(static_cast<size_t>(prompts), length), act, count);
+  const double seconds = bench.seconds([&](int) { step.attend(bench.ops()); });
+  const double pairs = static_cast<double>(prompts * count) *
+                       (static_cast<double>(length - count) + 0.5 * static_cast<double>(count + 1));
+  bench.print(fmt::format("cached_attention {} {} x {} behind {}", name(act), prompts, count, length - count), seconds,
+              4.0 * pairs * static_cast<double>(step.shape.heads * step.shape.head_dim), 0);
+  bench.forget();
+}
+
 void decode(Bench& bench, int64_t sequences, int64_t length, DType act) {
   const int64_t hidden = 2048;
-  const DecodeStep step(bench, std::vector<int64_t>(static_cast<size_t>(sequences), length), act);
+  const GenerationStep step(bench, std::vector<int64_t>(static_cast<size_t>(sequences), length), act);
   const Tensor bcz = bench.random(act, {sequences, 3 * hidden}), taps = bench.random(act, {hidden, 3}),
                states_of = bench.random(DType::kF32, {2 * sequences, 2, hidden});
   Ops& ops = bench.ops();
@@ -272,6 +286,9 @@ void decode(Bench& bench, int64_t sequences, int64_t length, DType act) {
   line("cached_attention", step.cache_bytes, [&] { step.attend(ops); });
   line("cached_short_conv", bytes_of({bcz, step.out, states_of}),
        [&] { ops.cached_short_conv(bcz, taps, {}, step.batch, {states_of}, step.out); });
+  const Tensor in_proj = bench.random(act, {3 * hidden, hidden}), x = bench.random(act, {sequences, hidden});
+  line("project_short_conv", bytes_of({in_proj, x, step.out, states_of}),
+       [&] { ops.project_short_conv(x, in_proj, {}, taps, {}, step.batch, {states_of}, bcz, step.out); });
   bench.forget();
 }
 
@@ -279,7 +296,7 @@ void decode(Bench& bench, int64_t sequences, int64_t length, DType act) {
 void decode_uneven(Bench& bench, int64_t sequences, int64_t length, int64_t longest, DType act) {
   std::vector<int64_t> lengths(static_cast<size_t>(sequences), length);
   lengths[lengths.size() / 2] = longest;
-  const DecodeStep step(bench, lengths, act);
+  const GenerationStep step(bench, lengths, act);
   bench.print(fmt::format("cached_attention {} {} x {}, one {}", name(act), sequences, length, longest),
               bench.seconds([&](int) { step.attend(bench.ops()); }), 0, step.cache_bytes);
   bench.forget();
@@ -353,6 +370,12 @@ int main(int argc, char** argv) {
     attention(bench, 1, 4096, act);
     attention(bench, 1, 32768, act);
   }
+  attention(bench, 64, 2048, bf16);
+  attention(bench, 32, 8192, bf16);
+  attention(bench, 1, 65536, bf16);
+  chunks(bench, 1, 8192, 65536, bf16);
+  chunks(bench, 16, 512, 4512, bf16);
+  chunks(bench, 8, 20, 1020, bf16);
   rows(bench, 2048, bf16);
   rows(bench, 2048, f32);
   for (const int64_t k : {1, 8, 64}) top(bench, 256, k);

@@ -33,6 +33,9 @@ class CpuOps final : public Ops {
                         const Tensor& out) override;
   void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                          const ConvCache& cache, const Tensor& out) override;
+  void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
+                          const Tensor& bias, const Batch& batch, const ConvCache& cache, const Tensor& bcz,
+                          const Tensor& out) override;
   void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) override;
   void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
                   RouterRule rule, const Tensor& normed, const Routing& routing, const Tensor& sorted) override;

@@ -130,4 +130,11 @@ void CpuOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Te
   });
 }
 
+void CpuOps::project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
+                                const Tensor& bias, const Batch& batch, const ConvCache& cache, const Tensor& bcz,
+                                const Tensor& out) {
+  matmul(x, in_proj, in_bias, bcz, Write::kStore);
+  cached_short_conv(bcz, weight, bias, batch, cache, out);
+}
+
 }  // namespace lfm2

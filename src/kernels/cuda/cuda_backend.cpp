@@ -132,9 +132,15 @@ class CudaBackend final : public Backend {
 
  private:
   CudaWorkspaces workspaces() {
-    CudaWorkspaces made{allocate(kGroupWorkspaceInts * sizeof(int32_t)), allocate(kDecodePartialFloats * sizeof(float)),
-                        allocate(kDecodeCounters * sizeof(int32_t)), allocate(LtMatmul::kWorkspaceBytes)};
+    CudaWorkspaces made{.group = allocate(kGroupWorkspaceInts * sizeof(int32_t)),
+                        .route = allocate(kRouteExchangeBytes),
+                        .decode_partials = allocate(kDecodePartialFloats * sizeof(float)),
+                        .decode_counters = allocate(kDecodeCounters * sizeof(int32_t)),
+                        .attention_unit = allocate(sizeof(int32_t)),
+                        .lt = allocate(LtMatmul::kWorkspaceBytes)};
+    CUDA_CHECK(cudaMemset(made.route.data(), 0, made.route.bytes()));
     CUDA_CHECK(cudaMemset(made.decode_counters.data(), 0, made.decode_counters.bytes()));
+    CUDA_CHECK(cudaMemset(made.attention_unit.data(), 0, made.attention_unit.bytes()));
     return made;
   }
 

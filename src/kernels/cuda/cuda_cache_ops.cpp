@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/fused/launch.h"
 #include "kernels/cuda/op_checks.h"
 #include "kernels/cuda/sampling/launch.h"
 #include "kernels/sampling.h"
@@ -36,6 +37,7 @@ KeyPages key_pages(const Tensor& qkv, AttentionShape shape, const Batch& batch, 
           .offsets = batch.offsets.as<const int32_t>(),
           .max_pages = static_cast<int>(batch.page_table.dim(1)),
           .page = static_cast<int>(cache.keys.dim(1)),
+          .pages = cache.keys.dim(0),
           .singles = batch.singles};
 }
 
@@ -69,20 +71,18 @@ void CudaOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Ba
                                           .partial_floats = kDecodePartialFloats,
                                           .counters = reinterpret_cast<int32_t*>(workspaces_.decode_counters.data()),
                                           .multiprocessors = multiprocessors_};
-  if (qkv.dtype == DType::kF32) {
+  if (qkv.dtype == DType::kF32)
     launch_cached_attention_decode_simt(stream_, singles);
-    launch_attention_simt(stream_, args);
-  } else {
+  else
     launch_cached_attention_decode_mma(stream_, singles, qkv.dtype);
-    launch_attention_mma(stream_, args, qkv.dtype);
-  }
+  attend(args, qkv.dtype, batch.max_length);
 }
 
-void CudaOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
-                                const ConvCache& cache, const Tensor& out) {
+namespace {
+
+CachedConvArgs cached_conv_args(const ShortConvArgs& args, const Batch& batch, const ConvCache& cache) {
   check_cached(batch);
   const Tensor& states = cache.states;
-  const ShortConvArgs args = short_conv_args(bcz, weight, bias, batch, out);
   expect(batch.states.dtype == DType::kI32 && batch.states.numel() == 2 * batch.sequences, "cached_short_conv: batch");
   expect(
       states.rank == 3 && states.dtype == DType::kF32 && states.dim(1) == args.taps - 1 && states.dim(2) == args.hidden,
@@ -90,16 +90,37 @@ void CudaOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const T
   expect(cache.page == 0 || (batch.page_table.dtype == DType::kI32 && batch.page_table.rank == 2 &&
                              batch.page_table.dim(0) == batch.sequences),
          "cached_short_conv: the page table");
-  launch_cached_short_conv(stream_, args,
-                           {.sequence_of = batch.sequence_of.as<const int32_t>(),
-                            .offsets = batch.offsets.as<const int32_t>(),
-                            .rows = batch.states.as<const int32_t>(),
-                            .states = states.as<float>(),
-                            .page_table = batch.page_table.as<const int32_t>(),
-                            .max_pages = cache.page == 0 ? 0 : static_cast<int>(batch.page_table.dim(1)),
-                            .page = static_cast<int>(cache.page),
-                            .first_page_row = cache.first_page_row},
-                           out.dtype);
+  return {.sequence_of = batch.sequence_of.as<const int32_t>(),
+          .offsets = batch.offsets.as<const int32_t>(),
+          .rows = batch.states.as<const int32_t>(),
+          .states = states.as<float>(),
+          .page_table = batch.page_table.as<const int32_t>(),
+          .max_pages = cache.page == 0 ? 0 : static_cast<int>(batch.page_table.dim(1)),
+          .page = static_cast<int>(cache.page),
+          .first_page_row = cache.first_page_row};
+}
+
+}  // namespace
+
+void CudaOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                                const ConvCache& cache, const Tensor& out) {
+  const ShortConvArgs args = short_conv_args(bcz, weight, bias, batch, out);
+  launch_cached_short_conv(stream_, args, cached_conv_args(args, batch, cache), out.dtype);
+}
+
+void CudaOps::project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
+                                 const Tensor& bias, const Batch& batch, const ConvCache& cache, const Tensor& bcz,
+                                 const Tensor& out) {
+  const ShortConvArgs args = short_conv_args(bcz, weight, bias, batch, out);
+  const CachedConvArgs cached = cached_conv_args(args, batch, cache);
+#if LFM2_HAS_SM90A
+  const bool one_each = batch.singles == batch.sequences && batch.sequences == batch.tokens;
+  if (one_each && args.taps == 3 && args.hidden % 16 == 0 && on_16_bytes(cache.states))
+    if (const auto product = products_.few_rows_args(x, in_proj, in_bias, bcz))
+      return launch_project_short_conv(stream_, {*product, args, cached}, out.dtype);
+#endif
+  matmul(x, in_proj, in_bias, bcz, Write::kStore);
+  launch_cached_short_conv(stream_, args, cached, out.dtype);
 }
 
 void CudaOps::count_tokens(const Tensor& ids, const Tensor& keepers, const Batch& batch, const Tensor& counts) {

@@ -66,11 +66,20 @@ void CudaOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& ba
   check_qkv(qkv, shape, batch);
   expect(out.dim(0) == batch.tokens && out.dim(1) == shape.heads * shape.head_dim && out.dtype == qkv.dtype,
          "attention: out");
-  const AttentionArgs args = attention_args(qkv, shape, batch, out);
-  if (qkv.dtype == DType::kF32)
-    launch_attention_simt(stream_, args);
-  else
-    launch_attention_mma(stream_, args, qkv.dtype);
+  attend(attention_args(qkv, shape, batch, out), qkv.dtype, batch.max_length);
+}
+
+// The choice cannot be seen in the results: both kernels of the 16-bit types give the same bits.
+void CudaOps::attend(const AttentionArgs& args, DType act, [[maybe_unused]] int64_t max_length) {
+  if (act == DType::kF32) return launch_attention_simt(stream_, args);
+#if LFM2_HAS_SM90A
+  if (hopper_ && max_length > kMaxShortSample && attention_wgmma_takes(args))
+    return launch_attention_wgmma(stream_, args, act, multiprocessors_,
+                                  reinterpret_cast<int32_t*>(workspaces_.attention_unit.data()));
+#else
+  expect(!hopper_, "this build has no code for sm_90a");
+#endif
+  launch_attention_mma(stream_, args, act);
 }
 
 void CudaOps::route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) {
@@ -126,7 +135,8 @@ void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, 
                                            .sources = routing.sources.as<int32_t>(),
                                            .rows = routing.rows.as<int32_t>(),
                                            .offsets = routing.expert_offsets.as<int32_t>(),
-                                           .sorted = sorted.data},
+                                           .sorted = sorted.data,
+                                           .exchange = reinterpret_cast<uint8_t*>(workspaces_.route.data())},
                                           x.dtype);
   if (gathered) return;
   group_by_expert(routing);

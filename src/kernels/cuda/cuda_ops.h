@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/gemm/products.h"
 #include "kernels/cuda/rows/launch.h"
 #include "kernels/ops.h"
@@ -14,8 +15,10 @@ namespace lfm2 {
 // Device memory that the operators work in.
 struct CudaWorkspaces {
   Buffer group;            // kGroupWorkspaceInts int32
+  Buffer route;            // kRouteExchangeBytes bytes, which are 0 at first
   Buffer decode_partials;  // kDecodePartialFloats floats
   Buffer decode_counters;  // kDecodeCounters int32, which are 0 between launches
+  Buffer attention_unit;   // an int32, which is 0 between launches
   Buffer lt;               // LtMatmul::kWorkspaceBytes; Products takes it over
 };
 
@@ -23,6 +26,7 @@ class CudaOps final : public Ops {
  public:
   CudaOps(cudaStream_t stream, Products::Features features, int multiprocessors, CudaWorkspaces workspaces)
       : stream_(stream),
+        hopper_(features.hopper),
         multiprocessors_(multiprocessors),
         workspaces_(std::move(workspaces)),
         products_(stream, features, std::move(workspaces_.lt)) {}
@@ -44,6 +48,9 @@ class CudaOps final : public Ops {
                         const Tensor& out) override;
   void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                          const ConvCache& cache, const Tensor& out) override;
+  void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
+                          const Tensor& bias, const Batch& batch, const ConvCache& cache, const Tensor& bcz,
+                          const Tensor& out) override;
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override {
     products_.matmul_swiglu(a, w, out);
   }
@@ -71,9 +78,12 @@ class CudaOps final : public Ops {
               const Tensor& log_probs) override;
 
  private:
+  // attention, and cached_attention of the tokens that are no singles.
+  void attend(const AttentionArgs& args, DType act, int64_t max_length);
   const RopeFrequencies& frequencies(float theta, int64_t head_dim);
 
   cudaStream_t stream_;
+  bool hopper_;  // Products::Features::hopper
   int multiprocessors_;
   CudaWorkspaces workspaces_;
   Products products_;

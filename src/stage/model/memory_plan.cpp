@@ -42,6 +42,10 @@ class CountingOps : public Ops {
   void cached_attention(const Tensor&, AttentionShape, const Batch&, const KeyValueCache&, const Tensor&) override {}
   void cached_short_conv(const Tensor&, const Tensor&, const Tensor&, const Batch&, const ConvCache&,
                          const Tensor&) override {}
+  void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor&, const Tensor&, const Tensor&,
+                          const Batch&, const ConvCache&, const Tensor&, const Tensor&) override {
+    count(x.dim(0), in_proj.dim(0), in_proj.dim(1));
+  }
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor&) override { count(a.dim(0), w.dim(0), w.dim(1)); }
   void route(const Tensor&, const Tensor&, RouterRule, const Routing&) override {}
   void norm_route(const Tensor& x, const Tensor&, float, const Tensor& gate, const Tensor&, RouterRule, const Tensor&,

@@ -19,11 +19,12 @@ void ShortConv::forward(Ops& ops, const Tensor& x, const Batch& batch, const Lay
   const int64_t tokens = x.dim(0), hidden = x.dim(1);
   const Tensor bcz = scratch.take(x.dtype, {tokens, 3 * hidden});
   const Tensor gated = scratch.take(x.dtype, {tokens, hidden});
-  ops.matmul(x, in_proj_, in_bias_, bcz, Write::kStore);
-  if (cache == nullptr)
+  if (cache == nullptr) {
+    ops.matmul(x, in_proj_, in_bias_, bcz, Write::kStore);
     ops.short_conv(bcz, conv_, conv_bias_, batch, gated);
-  else
-    ops.cached_short_conv(bcz, conv_, conv_bias_, batch, cache->conv, gated);
+  } else {
+    ops.project_short_conv(x, in_proj_, in_bias_, conv_, conv_bias_, batch, cache->conv, bcz, gated);
+  }
   ops.matmul(gated, out_proj_, out_bias_, residual, Write::kAdd);
 }
 

@@ -3,6 +3,7 @@
 
 #include "cuda/experts/test_routing.h"
 #include "cuda/gpu.h"
+#include "cuda/sequences.h"
 
 namespace lfm2 {
 namespace {
@@ -68,7 +69,7 @@ TEST(CudaDependentLaunchTest, EveryLayerHasItsOwnRouting) {
   gate_up.fill_random(3, 0.1f);
   down.fill_random(4, 0.1f);
   const DeviceTensor norm(scale), routers(gates), wide(gate_up), narrow(down);
-  for (const int64_t tokens : {1, 2, 8, 9, 64, 700}) {
+  for (const int64_t tokens : {1, 2, 8, 9, 64, 65, 700, 1024, 1100}) {
     SCOPED_TRACE(fmt::format("{} tokens", tokens));
     HostTensor x(DType::kBf16, {tokens, hidden});
     x.fill_random(5);
@@ -106,6 +107,69 @@ TEST(CudaDependentLaunchTest, EveryLayerHasItsOwnRouting) {
     const HostTensor expected = run([&] {
       for (const auto& step : steps) {
         on_gpu(step);
+        gpu().compute().drain();
+      }
+    });
+    for (int repeat = 0; repeat < 5; ++repeat) EXPECT_TRUE(same_bits(run([&] { on_gpu(all); }), expected));
+    const auto recording = gpu().record([&] { all(gpu().ops()); });
+    const HostTensor replayed = run([&] { gpu().compute().submit([&] { recording->replay(); }); });
+    EXPECT_TRUE(same_bits(replayed, expected)) << "replayed";
+  }
+}
+
+// Steps of several layers of short convolutions, which read the states that the step before wrote.
+TEST(CudaDependentLaunchTest, EveryStepGoesOnFromTheStatesOfTheOneBefore) {
+  const int64_t hidden = 512, layers = 3, steps = 6;
+  HostTensor in_proj(DType::kBf16, {layers, 3 * hidden, hidden}), taps(DType::kBf16, {hidden, 3});
+  HostTensor out_proj(DType::kBf16, {layers, hidden, hidden});
+  in_proj.fill_random(1, 0.1f);
+  taps.fill_random(2);
+  out_proj.fill_random(3, 0.1f);
+  const DeviceTensor in(in_proj), conv(taps), back(out_proj);
+  for (const int64_t tokens : {1, 7, 16}) {
+    SCOPED_TRACE(fmt::format("{} tokens", tokens));
+    HostTensor x(DType::kBf16, {tokens, hidden}), first_states(DType::kF32, {layers, 2 * tokens, 2, hidden});
+    x.fill_random(4);
+    first_states.fill_random(5);
+    std::vector<double> each(at(tokens + 1)), positions(at(tokens), 9), turns[2];
+    std::iota(each.begin(), each.end(), 0);
+    for (double s = 0; s < static_cast<double>(tokens); ++s) {
+      turns[0].insert(turns[0].end(), {2 * s, 2 * s + 1});
+      turns[1].insert(turns[1].end(), {2 * s + 1, 2 * s});
+    }
+    const DeviceTensor offsets(ints(each, tokens + 1)), places(ints(positions, tokens));
+    const DeviceTensor rows[2] = {DeviceTensor(ints(turns[0], tokens, 2)), DeviceTensor(ints(turns[1], tokens, 2))};
+    const DeviceTensor residual(x), states(first_states), gated(x), bcz(HostTensor(DType::kBf16, {tokens, 3 * hidden}));
+    std::vector<std::function<void(Ops&)>> calls;
+    for (int64_t step = 0; step < steps; ++step)
+      for (int64_t layer = 0; layer < layers; ++layer) {
+        const Batch batch{.positions = places,
+                          .offsets = offsets,
+                          .tokens = tokens,
+                          .sequences = tokens,
+                          .max_length = 10,
+                          .singles = tokens,
+                          .sequence_of = offsets->rows(0, tokens),
+                          .states = rows[step % 2]};
+        calls.push_back([&, layer, batch](Ops& ops) {
+          ops.project_short_conv(residual, in->at(layer), {}, conv, {}, batch, {states->at(layer)}, bcz, gated);
+        });
+        calls.push_back([&, layer](Ops& ops) { ops.matmul(gated, back->at(layer), {}, residual, Write::kAdd); });
+      }
+    const auto all = [&](Ops& ops) {
+      for (const auto& call : calls) call(ops);
+    };
+    const auto run = [&](const std::function<void()>& work) {
+      gpu().upload(residual, 0, DType::kBf16, x->data, x->numel());
+      gpu().upload(states, 0, DType::kF32, first_states->data, first_states->numel());
+      work();
+      HostTensor out(DType::kBf16, {tokens, hidden});
+      residual.fetch(out);
+      return out;
+    };
+    const HostTensor expected = run([&] {
+      for (const auto& call : calls) {
+        on_gpu(call);
         gpu().compute().drain();
       }
     });

@@ -51,6 +51,11 @@ struct NormRouteCase {
   HostTensor x, scale, gate, bias;
 };
 
+// Tokens of launches with one block, one cluster, more blocks of which the GPU has room for all, and yet more.
+constexpr std::initializer_list<int64_t> kCounts = {1,   2,   7,   8,   9,    16,   17,   31,  32,
+                                                    33,  64,  65,  100, 128,  200,  256,  257, 300,
+                                                    512, 900, 928, 929, 1000, 1024, 1025, 1100};
+
 struct CudaNormRouteTest : ::testing::Test {
   // The assignments are sorted as the CPU sorts them, and the normed rows stand in that order.
   void expect_grouped(const NormRouteCase::Result& result) {
@@ -113,15 +118,96 @@ TEST_F(CudaNormRouteTest, ARowsBitsAreItsOwn) {
     for (const auto& [hidden, experts] : {std::pair<int64_t, int64_t>{2048, 32}, {96, 5}, {2048, 40}}) {
       const NormRouteCase problem(act, act == DType::kF32 ? DType::kBf16 : act, hidden, experts, 2200);
       const auto all = problem.run(0, 2200);
-      for (const int64_t count : {1, 2, 7, 8, 9, 300}) {
+      for (const int64_t count : kCounts) {
         SCOPED_TRACE(fmt::format("{}, hidden {}, {} experts, {} rows", name(act), hidden, experts, count));
-        const auto part = problem.run(1234, count);
+        const auto part = problem.run(1100, count);
         expect_grouped(part);
-        EXPECT_TRUE(same_bits(part.normed, all.normed->rows(1234, count)));
-        EXPECT_TRUE(same_bits(part.routing.ids, all.routing.ids->rows(1234, count)));
-        EXPECT_TRUE(same_bits(part.routing.weights, all.routing.weights->rows(1234, count)));
+        EXPECT_TRUE(same_bits(part.normed, all.normed->rows(1100, count)));
+        EXPECT_TRUE(same_bits(part.routing.ids, all.routing.ids->rows(1100, count)));
+        EXPECT_TRUE(same_bits(part.routing.weights, all.routing.weights->rows(1100, count)));
       }
     }
+}
+
+// Launches back to back in one stream, by turns with other biases, each with a routing of its own. Each must be sorted
+// by its own counts, and not by those that the launch before has left.
+struct BackToBack {
+  static constexpr int64_t kHidden = 2048, kExperts = 32, kTopK = NormRouteCase::kTopK, kLaunches = 100,
+                           kMaxTokens = 1100;
+
+  // The biases: none to speak of; four experts that take all tokens; half of the experts.
+  explicit BackToBack(DType act)
+      : problem(act, act == DType::kF32 ? DType::kBf16 : act, kHidden, kExperts, 2 * kMaxTokens) {
+    for (const int64_t preferred : {int64_t{0}, kTopK, kExperts / 2}) {
+      for (int64_t e = 0; e < preferred; ++e) problem.bias.set(static_cast<size_t>(e * 5 % kExperts), 2.0);
+      biases.emplace_back(problem.bias);
+      expected.push_back(problem.run(0, 2 * kMaxTokens));  // so many that other kernels sort them
+    }
+  }
+
+  void expect_launches(const std::vector<int64_t>& counts) {
+    const HostTensor host_ids(DType::kI32, {kLaunches, kMaxTokens, kTopK}),
+        host_weights(DType::kF32, {kLaunches, kMaxTokens, kTopK});
+    const HostTensor host_sources(DType::kI32, {kLaunches, kMaxTokens * kTopK}),
+        host_rows(DType::kI32, {kLaunches, kMaxTokens, kTopK});
+    const HostTensor host_offsets(DType::kI32, {kLaunches, kExperts + 1});
+    const HostTensor host_sorted(problem.x->dtype, {kMaxTokens * kTopK, kHidden});
+    const DeviceTensor ids(host_ids), weights(host_weights), sources(host_sources), rows(host_rows),
+        offsets(host_offsets), sorted(host_sorted), in(problem.x), norm(problem.scale), gate(problem.gate),
+        normed(problem.x);
+    on_gpu([&](Ops& ops) {
+      for (size_t i = 0; i < counts.size(); ++i) {
+        const int64_t count = counts[i];
+        const auto at = static_cast<int64_t>(i);
+        ops.norm_route(in->rows(0, count), norm, 1e-5f, gate, biases[i % biases.size()], {kTopK, true, 1.5f},
+                       normed->rows(0, count),
+                       {ids->at(at).rows(0, count), weights->at(at).rows(0, count),
+                        sources->at(at).rows(0, count * kTopK), rows->at(at).rows(0, count), offsets->at(at)},
+                       sorted->rows(0, count * kTopK));
+      }
+    });
+    ids.fetch(host_ids);
+    weights.fetch(host_weights);
+    sources.fetch(host_sources);
+    rows.fetch(host_rows);
+    offsets.fetch(host_offsets);
+    sorted.fetch(host_sorted);
+    for (size_t i = 0; i < counts.size(); ++i) {
+      SCOPED_TRACE(fmt::format("launch {}, {} tokens", i, counts[i]));
+      const int64_t count = counts[i];
+      const auto at = static_cast<int64_t>(i);
+      const NormRouteCase::Result& all = expected[i % expected.size()];
+      ASSERT_TRUE(same_bits(host_ids->at(at).rows(0, count), all.routing.ids->rows(0, count)));
+      ASSERT_TRUE(same_bits(host_weights->at(at).rows(0, count), all.routing.weights->rows(0, count)));
+      TestRouting routing(count, kTopK, kExperts);
+      std::memcpy(routing.ids->data, all.routing.ids->data, routing.ids->bytes());
+      cpu.ops.group_by_expert(routing.routing);
+      ASSERT_TRUE(same_bits(host_sources->at(at).rows(0, count * kTopK), routing.sources));
+      ASSERT_TRUE(same_bits(host_rows->at(at).rows(0, count), routing.rows));
+      ASSERT_TRUE(same_bits(host_offsets->at(at), routing.expert_offsets));
+      if (i + 1 < counts.size()) continue;
+      HostTensor spread(problem.x->dtype, {count * kTopK, kHidden});
+      cpu.ops.gather_rows(all.normed, routing.sources, spread);
+      EXPECT_TRUE(same_bits(host_sorted->rows(0, count * kTopK), spread));
+    }
+  }
+
+  NormRouteCase problem;
+  std::vector<DeviceTensor> biases;
+  std::vector<NormRouteCase::Result> expected;
+  CpuReference cpu;
+};
+
+TEST_F(CudaNormRouteTest, LaunchesBackToBackHaveTheirOwnRoutings) {
+  for (const DType act : kFloatTypes) {
+    SCOPED_TRACE(name(act));
+    BackToBack launches(act);
+    for (const int64_t count : kCounts) launches.expect_launches(std::vector<int64_t>(BackToBack::kLaunches, count));
+    std::vector<int64_t> mixed;
+    for (int64_t i = 0; i < BackToBack::kLaunches; ++i)
+      mixed.push_back(kCounts.begin()[i * i % static_cast<int64_t>(kCounts.size())]);
+    launches.expect_launches(mixed);
+  }
 }
 
 }  // namespace

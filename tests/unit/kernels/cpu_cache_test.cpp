@@ -27,6 +27,7 @@ struct CacheFixture : ::testing::Test {
 using AppendKeysValuesTest = CacheFixture;
 using CachedAttentionTest = CacheFixture;
 using CachedShortConvTest = CacheFixture;
+using ProjectShortConvTest = CacheFixture;
 
 // A view of these numbers as one row, or as several rows of the same length.
 Tensor ints(std::vector<int32_t>& values) {
@@ -254,6 +255,33 @@ TEST_F(CachedShortConvTest, KeepsTheGatedInputsOldestFirst) {
   EXPECT_EQ(forward(2, 1, {1, 0}), (std::vector<double>{0}));
   EXPECT_EQ(forward(3, 1, {0, 1}), (std::vector<double>{20}));
   EXPECT_EQ(states.values(), (std::vector<double>{20, 30, 40, 30, 40, 50}));
+}
+
+TEST_F(ProjectShortConvTest, HasTheBitsOfItsTwoOperators) {
+  const PackedBatch samples({1, 9, 2, 5});
+  const int64_t hidden = 37, width = 24, count = samples.batch.sequences;
+  for (const DType act : {DType::kF32, DType::kBf16, DType::kF16})
+    for (const bool biases : {false, true}) {
+      HostTensor x(act, {samples.tokens(), width}), in_proj(act, {3 * hidden, width}), in_bias(act, {3 * hidden});
+      HostTensor weight(act, {hidden, 3}), bias(act, {hidden});
+      uint32_t seed = 0;
+      for (HostTensor* tensor : {&x, &in_proj, &in_bias, &weight, &bias}) tensor->fill_random(++seed);
+      const Tensor product_bias = biases ? in_bias.view() : Tensor{}, conv_bias = biases ? bias.view() : Tensor{};
+      const Cut cut{3};
+      HostTensor apart(DType::kF32, {2 * count + pages_of(samples, cut.page), 2, hidden});
+      HostTensor together(DType::kF32, {apart->dim(0), 2, hidden});
+      for_each_step(samples, cut, [&](const Step& step) {
+        HostTensor bcz(act, {step.batch.tokens, 3 * hidden}), expected(act, {step.batch.tokens, hidden});
+        HostTensor scratch(act, {step.batch.tokens, 3 * hidden}), out(act, {step.batch.tokens, hidden});
+        const HostTensor some = step.take(x);
+        ops.matmul(some, in_proj, product_bias, bcz, Write::kStore);
+        ops.cached_short_conv(bcz, weight, conv_bias, step.batch, {apart, 2 * count, cut.page}, expected);
+        ops.project_short_conv(some, in_proj, product_bias, weight, conv_bias, step.batch,
+                               {together, 2 * count, cut.page}, scratch, out);
+        EXPECT_TRUE(test::same_bits(out, expected)) << name(act);
+        EXPECT_TRUE(test::same_bits(together, apart)) << name(act) << ", the states";
+      });
+    }
 }
 
 TEST_F(AppendKeysValuesTest, WritesItsPositionsAlone) {

@@ -2,7 +2,7 @@
 // cores: tiles of queries against tiles of keys with an online softmax. The probabilities enter the second product as
 // two terms of the compute type, and each key tile's products are summed by themselves before they join the output.
 // Both keep the error at that of the result's own rounding, also over 128 000 keys.
-#include "kernels/cuda/attention/attention_mma.cuh"
+#include "kernels/cuda/attention/attention_rows.cuh"
 
 namespace lfm2 {
 
@@ -57,125 +57,28 @@ struct Tile {
   }
 };
 
-// The online softmax of this lane's part of 16 query rows: rows row0 and row0 + 8 of the tile, as mma.sync leaves them.
-// A weight is 2^(score - largest, scaled), times 2^kLift; the output is divided by the weights' sum at the very end.
+// Adds one tile of keys, which lies in shared memory together with its values, to a warp's 16 rows.
 template <class T, int width, bool vector>
-struct Rows {
+__device__ __forceinline__ void add_tile(const Tile<T, width, vector>& work, int step,
+                                         Rows<T, width, Tile<T, width, vector>>& rows) {
   using Step = KeyStep<T, width>;
-
-  const Tile<T, width, vector>& work;
-  RawScores rule;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row0 = warp * 16 + lane / 4;
-  int positions[2];  // where the two rows stand in their sample
-  float out[width / 8][4] = {};
-  float largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};  // total covers this lane's keys only
-
-  __device__ __forceinline__ explicit Rows(const Tile<T, width, vector>& tile_work)
-      : work(tile_work), rule(work.args.scale) {
+  const int first_key = step * kKeyTile, lane = threadIdx.x % 32;
+  const uint32_t keys = shared_address(work.keys(step));
+  float scores[kScoreParts][4];
+  Step::multiply_keys(shared_address(work.shared), threadIdx.x / 32 * 16 + (lane & 15), keys, scores);
+  if (first_key + kKeyTile - 1 > work.tile.first_position)  // the causal mask or the sample's end cuts this tile
+    Step::mask(first_key, rows.positions, scores);
+  float shrink[2];
+  rows.weigh(scores, shrink);
+  uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
+  Step::template terms<2>(scores, high, low);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) positions[r] = work.tile.row_position(row0 + 8 * r);
+  for (int slice = 0; slice < width; slice += kSlice) {
+    float part[kSlice / 8][4];
+    Step::multiply_values(keys + Step::kKeyBytes, slice, high, low, part);
+    rows.join(slice / 8, part, shrink);
   }
-
-  // Joins the split that begins at `first_key` to those before it. Rows before `first_key` keep what they have.
-  __device__ __forceinline__ void close_split(int first_key) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      total[r] += __shfl_xor_sync(0xffffffffu, total[r], 1);
-      total[r] += __shfl_xor_sync(0xffffffffu, total[r], 2);
-    }
-    if (first_key == 0) return;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float2 before = work.merged_row(row0 + 8 * r);
-      const bool has_keys = positions[r] >= first_key;
-      const float most = fmaxf(before.x, largest[r]);
-      const float weights[2] = {rule.weight(before.x, most), rule.weight(largest[r], most)};
-      largest[r] = has_keys ? most : before.x;
-      total[r] = has_keys ? merged(before.y, weights[0], total[r], weights[1]) : before.y;
-#pragma unroll
-      for (int j = 0; j < width / 8; ++j)
-#pragma unroll
-        for (int i = 2 * r; i < 2 * r + 2; ++i) {
-          const float kept = work.merged_out(j * 4 + i);
-          out[j][i] = has_keys ? merged(kept, weights[0], out[j][i], weights[1]) : kept;
-        }
-    }
-  }
-
-  // Puts the merged result of all splits so far into shared memory, and begins a new split.
-  __device__ __forceinline__ void set_aside() {
-    __syncwarp();  // four lanes share a row
-#pragma unroll
-    for (int r = 0; r < 2; ++r) work.merged_row(row0 + 8 * r) = {largest[r], total[r]};
-#pragma unroll
-    for (int j = 0; j < width / 8; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        work.merged_out(j * 4 + i) = out[j][i];
-        out[j][i] = 0;
-      }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      largest[r] = -INFINITY;
-      total[r] = 0;
-    }
-    __syncwarp();
-  }
-
-  // Adds one tile of keys, which lies in shared memory together with its values.
-  __device__ __forceinline__ void add_tile(int step) {
-    const int first_key = step * kKeyTile;
-    const uint32_t keys = shared_address(work.keys(step));
-    float scores[kScoreParts][4];
-    Step::multiply_keys(shared_address(work.shared), warp * 16 + (lane & 15), keys, scores);
-    if (first_key + kKeyTile - 1 > work.tile.first_position)  // the causal mask or the sample's end cuts this tile
-      Step::mask(first_key, positions, scores);
-    float shrink[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float next = fmaxf(largest[r], Step::largest(scores, r));
-      shrink[r] = rule.weight(largest[r], next);
-      largest[r] = next;
-    }
-    uint32_t high[kKeyTile / 16][4], low[kKeyTile / 16][4];
-    float sums[2];
-    Step::template weigh<2>(scores, largest, rule.log2_scale, high, low, sums);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) total[r] = fmaf(total[r], shrink[r], sums[r]);
-#pragma unroll
-    for (int slice = 0; slice < width; slice += kSlice) {
-      float part[kSlice / 8][4];
-      Step::multiply_values(keys + Step::kKeyBytes, slice, high, low, part);
-#pragma unroll
-      for (int j = 0; j < kSlice / 8; ++j)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& x = out[slice / 8 + j][i];
-          x = fmaf(x, shrink[i / 2], part[j][i]);
-        }
-    }
-  }
-
-  __device__ __forceinline__ void store() const {
-    const AttentionArgs& args = work.args;
-    const QueryTile& tile = work.tile;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = row0 + 8 * r;
-      if (!tile.row_valid(row)) continue;
-      const int64_t token = tile.first_token + row / tile.group;
-      const int64_t head = tile.kv_head * tile.group + row % tile.group;
-      T* target = static_cast<T*>(args.out) + (token * args.heads + head) * args.head_dim;
-#pragma unroll
-      for (int j = 0; j < width / 8; ++j) {
-        const int column = j * 8 + lane % 4 * 2;
-        if (column < args.head_dim)
-          *reinterpret_cast<uint32_t*>(target + column) =
-              pack<T>(out[j][2 * r] / total[r], out[j][2 * r + 1] / total[r]);
-      }
-    }
-  }
-};
+}
 
 // Computes the output of one tile of queries, one tile of keys after the other; the next one is loaded while one is
 // used.
@@ -183,8 +86,9 @@ template <class T, int width, bool paged, bool vector>
 __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* shared) {
   const Tile<T, width, vector> work{args, tile, shared};
   const KeyRows<T, paged> keys(args, tile);
-  Rows<T, width, vector> rows(work);
   const int warp = threadIdx.x / 32;
+  Rows<T, width, Tile<T, width, vector>> rows(work, args.scale, tile,
+                                              warp * 16 + static_cast<int>(threadIdx.x) % 32 / 4);
   const int last_position = min(tile.row_position(warp * 16 + 15), tile.keys() - 1);
 
   const int steps = (tile.keys() + kKeyTile - 1) / kKeyTile;
@@ -202,11 +106,11 @@ __device__ void attend(const AttentionArgs& args, const QueryTile& tile, char* s
       rows.close_split(first_key - kSplitKeys);
       rows.set_aside();
     }
-    rows.add_tile(step);
+    add_tile(work, step, rows);
   }
   wait_copies<0>();
   rows.close_split(last_position / kSplitKeys * kSplitKeys);
-  rows.store();
+  rows.store(args, tile);
 }
 
 // - operands: args.qkv [tokens, (heads + 2 kv_heads) head_dim]; without pages keys and values are those of qkv, with

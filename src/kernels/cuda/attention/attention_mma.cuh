@@ -13,14 +13,28 @@ constexpr int kScoreParts = kKeyTile / 8;
 constexpr int kSlice = 32;   // output columns that are summed at a time
 constexpr float kLift = 10;  // probabilities are kept times 2^kLift, so that small ones stay above fp16's subnormals
 
+// Two values rounded to type T, and back.
 template <class T>
-__device__ uint32_t pack(float low, float high) {
-  const T pair[2] = {rounded<T>(low), rounded<T>(high)};
-  return *reinterpret_cast<const uint32_t*>(pair);
+__device__ uint32_t pack(float low, float high);
+template <>
+__device__ inline uint32_t pack<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+template <>
+__device__ inline uint32_t pack<__half>(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
 }
 template <class T>
-__device__ float residue(float x) {
-  return x - to_f32(rounded<T>(x));
+__device__ float2 unpack(uint32_t pair);
+template <>
+__device__ inline float2 unpack<__nv_bfloat16>(uint32_t pair) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
+template <>
+__device__ inline float2 unpack<__half>(uint32_t pair) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
 }
 
 // Loads eight elements of a row of head_dim into shared memory, with zeros beyond head_dim and for a row that is not
@@ -82,11 +96,10 @@ struct KeyStep {
     return fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
   }
 
-  // Turns the scores into probabilities relative to the largest scores `most`, times 2^kLift, each as the sum of two
-  // terms of type T, `high` and `low`. `sums` are the sums of this lane's probabilities.
+  // Turns the scores into probabilities relative to the largest scores `most`, times 2^kLift. `sums` are the sums of
+  // this lane's probabilities.
   template <int halves>
   static __device__ void weigh(float (&scores)[kScoreParts][4], const float (&most)[2], float log2_scale,
-                               uint32_t (&high)[kKeyTile / 16][4], uint32_t (&low)[kKeyTile / 16][4],
                                float (&sums)[2]) {
     float offset[2];
 #pragma unroll
@@ -95,19 +108,28 @@ struct KeyStep {
       sums[r] = 0;
     }
 #pragma unroll
-    for (int j = 0; j < kScoreParts; ++j) {
+    for (int j = 0; j < kScoreParts; ++j)
 #pragma unroll
       for (int i = 0; i < 2 * halves; ++i) {
         scores[j][i] = power_of_two(fmaf(scores[j][i], log2_scale, -offset[i / 2]));
         sums[i / 2] += scores[j][i];
       }
+  }
+
+  // Splits each probability into the sum of two terms of type T, `high` and `low`.
+  template <int halves>
+  static __device__ void terms(const float (&scores)[kScoreParts][4], uint32_t (&high)[kKeyTile / 16][4],
+                               uint32_t (&low)[kKeyTile / 16][4]) {
+#pragma unroll
+    for (int j = 0; j < kScoreParts; ++j)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const float x = scores[j][2 * r], y = scores[j][2 * r + 1];
-        high[j / 2][j % 2 * 2 + r] = r < halves ? pack<T>(x, y) : 0;
-        low[j / 2][j % 2 * 2 + r] = r < halves ? pack<T>(residue<T>(x), residue<T>(y)) : 0;
+        const uint32_t pair = r < halves ? pack<T>(x, y) : 0;
+        const float2 kept = unpack<T>(pair);
+        high[j / 2][j % 2 * 2 + r] = pair;
+        low[j / 2][j % 2 * 2 + r] = r < halves ? pack<T>(x - kept.x, y - kept.y) : 0;
       }
-    }
   }
 
   // sums = probabilities (high + low) times values, columns [slice, slice + kSlice).

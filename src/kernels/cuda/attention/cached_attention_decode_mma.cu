@@ -136,7 +136,8 @@ __device__ __forceinline__ void weigh_tile(const RawScores& rule, int rows, cons
     if (lane % 4 == 0 && row == row0 + 8 * r) s.shrinks[warp * rows + row] = rule.weight(running.before, running.with);
   }
   float sums[2];
-  Step::template weigh<halves>(scores, with, rule.log2_scale, high, low, sums);
+  Step::template weigh<halves>(scores, with, rule.log2_scale, sums);
+  Step::template terms<halves>(scores, high, low);
 #pragma unroll
   for (int r = 0; r < halves; ++r)
     if (row0 + 8 * r < rows) s.sums[(warp * rows + row0 + 8 * r) * kLanes + lane % 4] = sums[r];

@@ -18,6 +18,7 @@ struct KeyPages {
   const int32_t* sequence_of;  // [tokens]
   const int32_t* offsets;      // [sequences + 1]
   int max_pages, page;
+  int64_t pages;    // number of pages in the cache
   int64_t singles;  // number of sequences, all at the front, that have one token each
 };
 
@@ -43,6 +44,14 @@ struct AttentionArgs {
 };
 void launch_attention_mma(cudaStream_t stream, const AttentionArgs& args, DType act);  // bf16, fp16
 void launch_attention_simt(cudaStream_t stream, const AttentionArgs& args);            // fp32
+
+// The bits of attention_mma in less time, on Hopper, for the arrays and sizes that attention_wgmma_takes. A thread
+// block on each multiprocessor takes units of work from the counter *next_unit, which is 0 between launches.
+bool attention_wgmma_takes(const AttentionArgs& args);
+void launch_attention_wgmma(cudaStream_t stream, const AttentionArgs& args, DType act, int multiprocessors,
+                            int32_t* next_unit);
+// Where no sample is longer than this, attention_mma is faster or within 3 %: its tiles have fewer queries.
+constexpr int64_t kMaxShortSample = 32;
 
 // For cached_attention of the first pages.singles tokens, each of which is its sequence's only one in the batch.
 struct CachedAttentionDecodeArgs {

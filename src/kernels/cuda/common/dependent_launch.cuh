@@ -8,6 +8,9 @@
 // - A few kernels call let_next_start() behind their own wait: gather_rows, and products of groups whose offsets are
 //   new. The kernels behind such a one may also read, before they wait, what was written before it, by __ldcg, as a
 //   line of L1 may be older (GemmArgs::offsets_are_old).
+// - A kernel whose blocks wait for one another through global memory (norm_route) does so behind its own wait, with no
+//   more blocks than the GPU has room for at once, beside kernels of other streams that wait for something themselves.
+//   So its blocks all start: kernels before it end without it, and those behind it start when all of its have started.
 // - An ordinary launch among them waits for everything before it, as always.
 #pragma once
 

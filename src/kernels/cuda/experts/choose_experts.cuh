@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/experts/ballots.cuh"
 
 namespace lfm2 {
 
@@ -29,7 +30,6 @@ __device__ inline float choice_weight(float p, float sum, const ChoiceRule& rule
 constexpr int kMaxChoices = 32;
 template <int kSets>
 __device__ void choose_experts(const float (&logits)[kSets], const ChoiceRule& rule, int32_t* ids, float* weights) {
-  constexpr unsigned kAllLanes = 0xffffffffu;
   const int lane = threadIdx.x % 32;
   float p[kSets];
   uint32_t keys[kSets];  // larger for a larger score; 0 for an expert that does not exist or is taken
@@ -73,7 +73,6 @@ __device__ void choose_experts(const float (&logits)[kSets], const ChoiceRule& r
 // For any number of experts and choices. p [experts] holds the logits and becomes the probabilities; score [experts] is
 // temporary memory. Both are in shared memory.
 __device__ inline void choose_experts(float* p, float* score, const ChoiceRule& rule, int32_t* ids, float* weights) {
-  constexpr unsigned kAllLanes = 0xffffffffu;
   const int lane = threadIdx.x % 32, experts = rule.experts;
   for (int e = lane; e < experts; e += 32) {
     p[e] = probability(p[e]);

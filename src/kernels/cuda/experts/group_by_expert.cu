@@ -5,50 +5,21 @@
 
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/experts/ballots.cuh"
 #include "kernels/cuda/experts/launch.h"
 
 namespace lfm2 {
 
 namespace {
 
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kGroupThreads = 256, kGroupWarps = kGroupThreads / 32;
 
 // Few experts are sorted by one kernel, in one cluster of blocks, or in one block. Each warp takes a run of chunks of
-// 32 assignments, counts them, and then knows where its rows begin. For a chunk, a warp makes one ballot for every bit
-// of an expert's number.
+// 32 assignments, counts them, and then knows where its rows begin.
 constexpr int kFewThreads = 1024;
 constexpr int kCluster = 8;
 constexpr int64_t kFewAssignments = int64_t{1} << 18;
 constexpr int64_t kBlockAssignments = 2 * kFewThreads;  // up to so many, one block is faster than a cluster
-
-template <int kBits>
-struct Ballots {
-  // `expert` is that of this lane's assignment, or -1.
-  __device__ explicit Ballots(int expert) : there(__ballot_sync(kAllLanes, expert >= 0)) {
-#pragma unroll
-    for (int b = 0; b < kBits; ++b) bits[b] = __ballot_sync(kAllLanes, ((expert >> b) & 1) != 0);
-  }
-  // The lanes whose assignment goes to `expert`.
-  __device__ unsigned lanes(int expert) const {
-    unsigned same = there;
-#pragma unroll
-    for (int b = 0; b < kBits; ++b) same &= ((expert >> b) & 1) != 0 ? bits[b] : ~bits[b];
-    return same;
-  }
-  unsigned there, bits[kBits];
-};
-
-// The sum of x over this lane and those before it.
-[[maybe_unused]] __device__ int upto(int x) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int left = __shfl_up_sync(kAllLanes, x, step);
-    if (lane >= step) x += left;
-  }
-  return x;
-}
 
 // For few experts, up to 32 kSets, and few assignments, in one launch.
 // - operands: ids [assignments] int32; out rows, sources [assignments] and offsets [experts + 1] int32.
@@ -117,15 +88,11 @@ __global__ void __launch_bounds__(kFewThreads) group_few_kernel(GroupByExpertArg
   for (int chunk = 0; chunk < run; ++chunk) {
     const int expert = expert_of(chunk);
     const Ballots<kBits> ballots(expert);
-    int row = __shfl_sync(kAllLanes, next[0], expert & 31);
-    if constexpr (kSets == 2) {
-      const int high = __shfl_sync(kAllLanes, next[1], expert & 31);
-      if (expert >= 32) row = high;
-    }
+    const int first_row = value_of(expert, next);
 #pragma unroll
     for (int s = 0; s < kSets; ++s) next[s] += __popc(ballots.lanes(lane + 32 * s));
     if (expert < 0) continue;
-    row += __popc(ballots.lanes(expert) & ((1u << lane) - 1));
+    const int row = first_row + ballots.before(expert);
     const int64_t i = first + chunk * 32;
     args.rows[i] = row;
     args.sources[row] = static_cast<int32_t>(i / args.top_k);

@@ -1,8 +1,12 @@
-// norm_route: one kernel computes the norm before the router, the gate's product, and the choice of experts.
+// norm_route: one kernel computes the norm before the router, the gate's product, and the choice of experts; for few
+// tokens it also sorts the normed rows by expert.
+#include <algorithm>
+#include <bit>
 #include <type_traits>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/experts/choose_experts.cuh"
+#include "kernels/cuda/experts/group_blocks.cuh"
 #include "kernels/cuda/experts/launch.h"
 #include "kernels/cuda/ptx/mma.cuh"
 #include "kernels/cuda/rows/launch.h"
@@ -20,7 +24,6 @@ constexpr int kChunkK = kWarpK / kChunks;
 // Tensor cores truncate their sums. After so many chunks these are added to others, with rounding.
 constexpr int kPromoted = 2;
 constexpr int kTileTokens = 8, kTileExperts = 16;  // what one mma multiplies
-constexpr int kMaxGrouped = 32;  // the most assignments that the only block of a launch groups: one a lane
 
 __device__ ChoiceRule rule_of(const NormRouteArgs& args, const float* bias) {
   return {bias, args.experts, args.top_k, args.normalize, args.scale};
@@ -234,35 +237,15 @@ struct NormRouteWarp {
     }
   }
 
-  // One warp sorts the block's assignments, which are all that there are, by expert; lane l has assignment l, and
-  // counts for expert l. Leaves the sorted rows in `rows`.
-  __device__ __forceinline__ void group(const int32_t* ids, const float* choice_weights, int32_t* rows) const {
-    const int assignments = static_cast<int>(args.tokens) * args.top_k;
-    const int expert = lane < assignments ? ids[lane] : kExperts;
-    int row = 0, before = 0;
-    for (int i = 0; i < assignments; ++i) {
-      const int other = __shfl_sync(0xffffffffu, expert, i);
-      before += other < lane;
-      row += other < expert || (other == expert && i < lane);
-    }
-    if (lane < args.experts) args.offsets[lane] = before;
-    if (lane == 0) args.offsets[args.experts] = assignments;
-    if (lane >= assignments) return;
-    rows[lane] = row;
-    args.rows[lane] = row;
-    args.sources[row] = lane / args.top_k;
-    args.ids[lane] = expert;
-    args.weights[lane] = choice_weights[lane];
-  }
-
-  // Writes the normed tokens to their sorted rows.
-  __device__ __forceinline__ void store_sorted(const int32_t* rows) const {
-    if (g >= args.tokens) return;
-    for (int j = 0; j < args.top_k; ++j) {
-      T* const row = static_cast<T*>(args.sorted) + rows[g * args.top_k + j] * hidden;
+  // Writes the normed tokens, of which the block has one tile, to their sorted rows; lane l has that of assignment l.
+  __device__ __forceinline__ void store_sorted(int row_of_lane) const {
+    for (int choice = 0; choice < args.top_k; ++choice) {
+      const int64_t row = __shfl_sync(kAllLanes, row_of_lane, g * args.top_k + choice);
+      if (first_token + g >= args.tokens) continue;
+      T* const target = static_cast<T*>(args.sorted) + row * hidden;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c)
-        if (warp_k + c * kChunkK < hidden) store_packed(row + first_k + c * kChunkK, x[0][c], kOctet, true);
+        if (warp_k + c * kChunkK < hidden) store_packed(target + first_k + c * kChunkK, x[0][c], kOctet, true);
     }
   }
 };
@@ -270,27 +253,31 @@ struct NormRouteWarp {
 // When the gate's rows are loaded: kAhead, all of them before the wait for the kernel in front, and kept in registers;
 // or when they are multiplied.
 enum class GateLoads { kAhead, kInTurn };
+template <GateLoads loads>
+constexpr int kFitting = loads == GateLoads::kAhead ? 1 : 2;  // blocks that a multiprocessor has room for
 
 // The order of operations for a token depends on `hidden` alone.
 // - operands: x, normed [tokens, hidden] of type T (they may be the same), norm_weight [hidden] of any type, gate
-//   [experts, hidden] of type Gate, bias [experts] fp32 or null; out ids, weights [tokens, top_k]. `grouped`: also
-//   sources, rows, offsets, and sorted [tokens top_k, hidden] of type T, for one block, up to kMaxGrouped assignments
-//   and as many experts.
+//   [experts, hidden] of type Gate, bias [experts] fp32 or null; out ids, weights [tokens, top_k]. With an exchange,
+//   where a block has one tile of tokens, up to kMaxGrouped assignments and as many experts: also sources, rows,
+//   offsets, and sorted [tokens top_k, hidden] of type T.
 // - block: kTokenTiles tiles of 8 tokens and all experts, up to kExpertTiles tiles of 16; each of its warps, up to
 //   kWarps, takes kWarpK elements of every token and of every row of the gate, then whole tokens for the choice.
 // - thread: NormRouteWarp says which elements.
 // - alignment: x, normed, gate, norm_weight and sorted on 16 bytes, hidden a multiple of kChunkK.
 template <class T, class Gate, int kTokenTiles, int kExpertTiles, GateLoads loads>
-__global__ void __launch_bounds__(kWarps * 32, loads == GateLoads::kAhead ? 1 : 2)
-    norm_route_kernel(NormRouteArgs args, bool grouped) {
+__global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
+    norm_route_kernel(NormRouteArgs args, Exchange exchange) {
   using Warp = NormRouteWarp<T, Gate, kTokenTiles, kExpertTiles>;
   __shared__ float trees[Warp::kTokens][kWarps];
   __shared__ float sums[kWarps][Warp::kTokens][Warp::kExperts + 4];  // + 4: a warp's stores fall into different banks
   __shared__ __align__(16) float scales[kWarps * kWarpK];
   __shared__ float bias[Warp::kExperts];
-  __shared__ int32_t ids[kMaxGrouped], rows[kMaxGrouped];
-  __shared__ float choice_weights[kMaxGrouped];
+  __shared__ GroupMemory memory;
+  const bool grouped = exchange != Exchange::kNone;  // only where Warp::kGroups
+  const GroupBlocks group(args, exchange, memory);
   let_next_start();
+  if constexpr (Warp::kGroups) group.start();
   Warp warp{args};
   warp.load_scales(scales);
   if (args.bias != nullptr)
@@ -302,6 +289,7 @@ __global__ void __launch_bounds__(kWarps * 32, loads == GateLoads::kAhead ? 1 : 
   }
   wait_for_previous();
   warp.load_tokens();
+  if constexpr (Warp::kGroups) group.load_tag();
   warp.sum_squares(trees);
   __syncthreads();
   warp.norm_tokens(trees, scales);
@@ -315,15 +303,12 @@ __global__ void __launch_bounds__(kWarps * 32, loads == GateLoads::kAhead ? 1 : 
   warp.store_sums(total, sums[warp.warp]);
   __syncthreads();
   const int64_t first_choice = warp.first_token * args.top_k;
-  warp.choose(sums, args.bias != nullptr ? bias : nullptr, grouped ? ids : args.ids + first_choice,
-              grouped ? choice_weights : args.weights + first_choice);
-  if constexpr (Warp::kGroups) {
-    if (!grouped) return;
-    __syncthreads();
-    if (warp.warp == 0) warp.group(ids, choice_weights, rows);
-    __syncthreads();
-    warp.store_sorted(rows);
-  }
+  warp.choose(sums, args.bias != nullptr ? bias : nullptr, grouped ? memory.ids : args.ids + first_choice,
+              grouped ? memory.weights : args.weights + first_choice);
+  if (!Warp::kGroups || !grouped) return;
+  __syncthreads();
+  const int64_t tokens = max(min(args.tokens - warp.first_token, int64_t{Warp::kTokens}), int64_t{0});
+  warp.store_sorted(group.sorted_row(static_cast<int>(first_choice), static_cast<int>(tokens) * args.top_k));
 }
 
 // The tokens and the threads of a block of norm_route_any_kernel.
@@ -367,26 +352,47 @@ __global__ void __launch_bounds__(kAnyThreads) norm_route_any_kernel(NormRouteAr
                  args.ids + (first_token + warp) * args.top_k, args.weights + (first_token + warp) * args.top_k);
 }
 
+// Multiprocessors that may be taken by kernels which wait for other ranks: those of NCCL take up to eight.
+constexpr int kWaitingMultiprocessors = 16;
+
+// How the blocks of a launch, one for each tile of tokens, learn each other's counts. A multiprocessor has room for
+// `fitting` of them.
+Exchange exchange_between(const NormRouteArgs& args, int fitting) {
+  const int64_t blocks = ceil_divide(args.tokens, kTileTokens);
+  if (std::min<int64_t>(args.tokens, kTileTokens) * args.top_k > kMaxGrouped || args.experts > kMaxGrouped)
+    return Exchange::kNone;
+  if (blocks == 1) return Exchange::kAlone;
+  if (blocks <= kMaxParts && has_clusters()) return Exchange::kCluster;
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount) - kWaitingMultiprocessors;
+  return blocks <= std::min(kMaxRouteBlocks, fitting * multiprocessors) ? Exchange::kGrid : Exchange::kNone;
+}
+
+// Returns whether the kernel groups the assignments.
+template <class T, class Gate, int kTokenTiles, int kExpertTiles, GateLoads loads>
+bool launch_tiles(cudaStream_t stream, const NormRouteArgs& args, Exchange exchange) {
+  auto blocks = static_cast<unsigned>(ceil_divide(args.tokens, kTokenTiles * kTileTokens));
+  if (exchange == Exchange::kCluster) blocks = std::bit_ceil(blocks);
+  launch_dependent("norm_route_kernel", norm_route_kernel<T, Gate, kTokenTiles, kExpertTiles, loads>,
+                   {blocks, static_cast<unsigned>(ceil_divide(args.hidden, kWarpK)) * 32, 0,
+                    exchange == Exchange::kCluster ? blocks : 1},
+                   stream, args, exchange);
+  return exchange != Exchange::kNone;
+}
+
 template <class T, class Gate>
 bool launch_tiles(cudaStream_t stream, const NormRouteArgs& args) {
-  const bool grouped =
-      args.tokens <= kTileTokens && args.tokens * args.top_k <= kMaxGrouped && args.experts <= kMaxGrouped;
-  const auto launch = [&](auto kernel, int64_t tokens) {
-    launch_dependent("norm_route_kernel", kernel,
-                     {static_cast<unsigned>(ceil_divide(args.tokens, tokens)),
-                      static_cast<unsigned>(ceil_divide(args.hidden, kWarpK)) * 32},
-                     stream, args, grouped);
-    return grouped;
-  };
-  // With two tiles of tokens a block reads the gate half as often for each token; with one there are more blocks.
-  const bool few = args.tokens <= 2 * kTileTokens * device_attribute(cudaDevAttrMultiProcessorCount);
-  if constexpr (sizeof(T) == 2)
-    if (args.experts <= 2 * kTileExperts)
-      return few ? launch(norm_route_kernel<T, Gate, 1, 2, GateLoads::kAhead>, kTileTokens)
-                 : launch(norm_route_kernel<T, Gate, 2, 2, GateLoads::kInTurn>, 2 * kTileTokens);
-  return launch(args.experts <= 2 * kTileExperts ? norm_route_kernel<T, Gate, 1, 2, GateLoads::kInTurn>
-                                                 : norm_route_kernel<T, Gate, 1, 4, GateLoads::kInTurn>,
-                kTileTokens);
+  const Exchange crowded = exchange_between(args, kFitting<GateLoads::kInTurn>);
+  if (args.experts > 2 * kTileExperts) return launch_tiles<T, Gate, 1, 4, GateLoads::kInTurn>(stream, args, crowded);
+  if constexpr (sizeof(T) == 2) {
+    const Exchange exchange = exchange_between(args, kFitting<GateLoads::kAhead>);
+    if (exchange != Exchange::kNone || crowded == Exchange::kNone) {
+      // With two tiles of tokens a block reads the gate half as often for each token; with one there are more blocks.
+      if (args.tokens <= 2 * kTileTokens * device_attribute(cudaDevAttrMultiProcessorCount))
+        return launch_tiles<T, Gate, 1, 2, GateLoads::kAhead>(stream, args, exchange);
+      return launch_tiles<T, Gate, 2, 2, GateLoads::kInTurn>(stream, args, Exchange::kNone);
+    }
+  }
+  return launch_tiles<T, Gate, 1, 2, GateLoads::kInTurn>(stream, args, crowded);
 }
 
 }  // namespace

@@ -1,11 +1,10 @@
 // Turns a warp's sums, in registers, into output: bias, SwiGLU, addition, rounding. For gemm_few_rows.cu.
 #pragma once
 
+#include "kernels/cuda/gemm/gemm_few_rows_walk.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
 
 namespace lfm2::few_rows {
-
-constexpr int kRowGroup = 8;  // rows of a, which are the columns of one mma
 
 // Writes a warp's sums to out. Of each eight rows of a, lane l has the rows 2 (l % 4) + {0, 1}, and of these the
 // columns l / 4 and l / 4 + 8 of the tile.

@@ -13,10 +13,10 @@
 // memory.
 #include <algorithm>
 
+#include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/gemm/gemm_planes.cuh"
 #include "kernels/cuda/gemm/gemm_planes_wgmma_out.cuh"
 #include "kernels/cuda/gemm/gemm_planes_wgmma_tiles.cuh"
-#include "kernels/cuda/gemm/tensor_map.h"
 
 namespace lfm2 {
 

@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/gemm/gemm_wgmma.h"
 #include "kernels/cuda/gemm/gemm_wgmma_block.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_walk.cuh"
-#include "kernels/cuda/gemm/tensor_map.h"
 #include "kernels/cuda/ptx/hopper.cuh"
 
 namespace lfm2 {
@@ -276,7 +276,9 @@ WgmmaTile choose_wgmma_tile(const GemmArgs& args, int multiprocessors) {
   };
   // Clusters save memory traffic, which matters where many groups' weights are read, and lose time where there is
   // little to do.
-  constexpr WgmmaTile kWide{128, 256, 2}, kNarrow{128, 128, 1};
+  constexpr WgmmaTile kWide{128, 256, 2}, kNarrow{128, 128, 1}, kLow{64, 128, 1};
+  // Where groups have few rows, the tensor cores' work on rows that do not exist costs power, and so clock.
+  if (grouped && args.m <= args.groups * kWgmmaGroupRows / 2) return kLow;
   if (grouped && swiglu) return args.m <= args.groups * kWgmmaGroupRows ? kNarrow : kWide;
   if (grouped || swiglu) return cost(kNarrow) < cost(kWide) ? kNarrow : kWide;
   WgmmaTile best{128, 256, 1};

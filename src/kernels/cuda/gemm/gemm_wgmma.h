@@ -11,12 +11,12 @@ struct WgmmaTile {
   bool operator==(const WgmmaTile&) const = default;
 };
 
-// The tiles that there are. Those of 128 rows take a multiprocessor's whole shared memory. The one of 64 rows takes
+// The tiles that there are. They take a multiprocessor's whole shared memory, but for the smallest one, which takes
 // half of it, so that the next kernel's blocks find room and load their first weights while the last ones still
 // multiply.
 inline constexpr WgmmaTile kWgmmaTiles[] = {{128, 256, 2}, {128, 256, 1}, {128, 192, 1}, {128, 128, 1},
-                                            {128, 96, 1},  {128, 64, 1},  {64, 32, 1}};
-inline constexpr WgmmaTile kWgmmaSwigluTiles[] = {{128, 256, 2}, {128, 128, 1}};
+                                            {128, 96, 1},  {128, 64, 1},  {64, 128, 1},  {64, 32, 1}};
+inline constexpr WgmmaTile kWgmmaSwigluTiles[] = {{128, 256, 2}, {128, 128, 1}, {64, 128, 1}};
 
 WgmmaTile choose_wgmma_tile(const GemmArgs& args, int multiprocessors);
 

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_walk.cuh"
-#include "kernels/cuda/ptx/hopper.cuh"
+#include "kernels/cuda/ptx/ring.cuh"
 
 namespace lfm2::wgmma_tiles {
 
@@ -15,8 +15,9 @@ constexpr int kWarpgroup = 128;  // threads
 template <WgmmaTile tile>
 struct Shape {
   static constexpr int kMultipliers = tile.rows / kWgmmaGroupRows;  // warpgroups
-  // With two warpgroups, registers go from the loading warps' warpgroup to them. Otherwise two blocks have room.
-  static constexpr bool kAlone = kMultipliers > 1;
+  // A block alone on its multiprocessor: registers go from the loading warps' warpgroup to the others. Two blocks of
+  // the smallest tile have room.
+  static constexpr bool kAlone = kMultipliers > 1 || tile.columns > 64;
   static constexpr int kThreads = kMultipliers * kWarpgroup + (kAlone ? kWarpgroup : 2 * 32);
   static constexpr int kLoaderOfW = kMultipliers * 4, kLoaderOfA = kLoaderOfW + 1;  // warps
 
@@ -34,38 +35,6 @@ struct Shape {
   static constexpr int kBytes = (kAlone ? 227 : 112) * 1024 - 1024;  // without those that are lost to begin on 1024
   static constexpr int kBuffers = (kBytes - kOutBytes) / (kBufferBytes + kNoteBytes);
   static constexpr int kSharedBytes = 1024 + kOutBytes + kBuffers * (kBufferBytes + kNoteBytes);
-};
-
-// A ring of tile buffers in shared memory with two barriers for each, and a warp's place in it.
-template <int buffers, int bytes>
-class Ring {
- public:
-  __device__ Ring(uint32_t first_buffer, uint32_t barriers) : first_(first_buffer), full_(barriers) {}
-
-  // `readers` arrive where a tile buffer is free.
-  __device__ void init_barriers(uint32_t readers) const {
-    for (int i = 0; i < buffers; ++i) {
-      barrier_init(full_ + i * 8, 1);
-      barrier_init(full_ + (buffers + i) * 8, readers);
-    }
-  }
-  __device__ int index() const { return index_; }
-  __device__ uint32_t buffer() const { return first_ + index_ * bytes; }
-  __device__ uint32_t full() const { return full_ + index_ * 8; }
-  __device__ uint32_t free() const { return full_ + (buffers + index_) * 8; }
-  __device__ void wait_full() const { barrier_wait(full(), parity_); }
-  __device__ void wait_free() const { barrier_wait(free(), parity_ ^ 1); }
-  __device__ void next() {
-    if (++index_ == buffers) {
-      index_ = 0;
-      parity_ ^= 1;
-    }
-  }
-
- private:
-  uint32_t first_, full_;
-  int index_ = 0;
-  uint32_t parity_ = 0;  // of this round through the ring
 };
 
 // What the multiplying warps must know of a tile. It comes with the tile's first tile buffer.

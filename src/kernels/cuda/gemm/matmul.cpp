@@ -3,7 +3,9 @@
 
 namespace lfm2 {
 
-void Products::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) {
+// Checks the operands.
+Products::DenseProduct Products::dense_product(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out,
+                                               Write write) const {
   const int64_t m = a.dim(0), n = w.dim(0), k = w.dim(1);
   expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == k && out.dim(0) == m && out.dim(1) == n &&
              (!bias || bias.numel() == n),
@@ -21,10 +23,24 @@ void Products::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, cons
       .hopper = features_.hopper,
       .plain_fp32 = features_.plain_fp32};
   expect(gemm_supported(problem) && (!bias || is_float(bias)), "matmul: this combination of types");
-  if (m == 0 || n == 0) return;
-  const GemmArgs args{a.data, any(w), any(bias), out.data, nullptr, m, n, k, 1, epilogue};
   const bool same_bias = !bias || bias.dtype == w.dtype;
-  multiply(same_bias ? choose_dense(problem) : choose_grouped(problem), args, problem);
+  return {.args = {a.data, any(w), any(bias), out.data, nullptr, m, n, k, 1, epilogue},
+          .problem = problem,
+          .path = same_bias ? choose_dense(problem) : choose_grouped(problem)};
+}
+
+void Products::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) {
+  const DenseProduct product = dense_product(a, w, bias, out, write);
+  if (product.args.m == 0 || product.args.n == 0) return;
+  multiply(product.path, product.args, product.problem);
+}
+
+std::optional<GemmArgs> Products::few_rows_args(const Tensor& a, const Tensor& w, const Tensor& bias,
+                                                const Tensor& out) const {
+  const DenseProduct product = dense_product(a, w, bias, out, Write::kStore);
+  const bool few_rows = product.path == GemmPath::kWgmma && prefers_few_rows(product.args.m, product.args.n, false);
+  if (!few_rows || out.dtype != a.dtype) return std::nullopt;
+  return product.args;
 }
 
 }  // namespace lfm2

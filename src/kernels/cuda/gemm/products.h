@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "kernels/cuda/common/tensor_args.h"
@@ -30,6 +31,9 @@ class Products {
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
   void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out);
 
+  // matmul's arguments where it takes launch_gemm_few_rows to write out in the type of a.
+  std::optional<GemmArgs> few_rows_args(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out) const;
+
   // Whether all routings were written so long ago that kernels may read them before they wait for the one in front of
   // them: some kernel behind the one that wrote the last of them lets the next one start behind its own wait, as
   // gather_rows and the grouped products do. Whatever writes a routing says that they are not old.
@@ -37,6 +41,13 @@ class Products {
   void set_routing_is_old(bool old) { routing_is_old_ = old; }
 
  private:
+  struct DenseProduct {
+    GemmArgs args;
+    GemmProblem problem;
+    GemmPath path;
+  };
+  DenseProduct dense_product(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out,
+                             Write write) const;
   // Multiplies each group's rows with its matrix w[group], or, without offsets, all rows with the only matrix.
   void multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
                        Epilogue epilogue);

@@ -47,6 +47,17 @@ __device__ inline bool barrier_try_wait(uint32_t barrier, uint32_t parity) {
       : "memory");
   return done != 0;
 }
+// The same, answered at once.
+__device__ inline bool barrier_test(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
 // The wait has no limit and no trap: if the paths of two warpgroups could meet, even only in a trap, ptxas would no
 // longer give each its own number of registers.
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
@@ -123,6 +134,21 @@ __device__ inline uint32_t cluster_rank() {
 // A barrier of all threads of all blocks of the cluster. The lanes of a warp must reach it together.
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+}
+
+// The two halves of such a barrier, for blocks that only have to know that the others have started, and have
+// initialized their barriers in shared memory. Other memory does not become visible, which would cost a fence of the
+// whole GPU.
+__device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;\n" ::: "memory"); }
+__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory"); }
+// Stores four bytes to the same address of block `rank` of the cluster, whose barrier counts them.
+__device__ inline void store_at(uint32_t address, uint32_t value, uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 target, remote;\nmapa.shared::cluster.u32 target, %0, %3;\n"
+      "mapa.shared::cluster.u32 remote, %2, %3;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [target], %1, [remote];\n}\n" ::"r"(address),
+      "r"(value), "r"(barrier), "r"(rank)
+      : "memory");
 }
 
 // These move registers between the warpgroups of a block. All four warps of a warpgroup call them. `registers` is what

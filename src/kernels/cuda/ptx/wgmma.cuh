@@ -26,7 +26,7 @@ __device__ inline void wgmma_keep(float (&d)[size]) {
 
 // The descriptor of an operand that begins at `address`: rows of 128 bytes (64 elements of k), of which each eight
 // begin on 1024 bytes and are swizzled as the copy engine leaves them. Adding kWgmmaStep goes 16 elements of k further.
-__device__ inline uint64_t wgmma_operand(uint32_t address) {
+__device__ constexpr uint64_t wgmma_operand(uint32_t address) {
   return uint64_t{(address & 0x3ffff) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 }
 constexpr uint64_t kWgmmaStep = 32 >> 4;
@@ -193,6 +193,24 @@ __device__ inline void wgmma_128(float (&d)[64], const uint32_t (&a)[4], uint64_
         "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
         "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
         "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(w), "r"(static_cast<int>(accumulate)), "C"(MmaType<T>::kName));
+}
+
+// The same with b = w transposed: w [16, 64] begins at the operand's address, its rows are swizzled rows of 128 bytes,
+// and kWgmmaRowStep goes 16 rows further.
+constexpr uint64_t kWgmmaRowStep = 16 * 128 >> 4;
+template <class T>
+__device__ inline void wgmma_64_transposed(float (&d)[32], const uint32_t (&a)[4], uint64_t w, bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.%38.%38 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(w), "r"(static_cast<int>(accumulate)), "C"(MmaType<T>::kName));
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/rows/launch.h"
 #include "kernels/cuda/rows/row_types.cuh"
+#include "kernels/cuda/rows/short_conv_state.cuh"
 
 namespace lfm2::conv {
 
@@ -42,39 +43,6 @@ __device__ void store_gated(const ShortConvArgs& args, int64_t token, int64_t c,
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) sum.v[i] *= gate.v[i];
   store_octet(static_cast<T*>(args.out) + token * args.hidden + c, sum, args.hidden - c, vector);
-}
-
-// Where a token stands in its sample, and in its sequence's part of this batch. The inputs before that part are in the
-// cache.
-struct Place {
-  int position;  // its position in its sample
-  int here;      // number of its sequence's tokens before it in the batch
-  int sequence;  // only set with a cache
-  bool last;     // the token is its sequence's last one in the batch; only set with a cache
-};
-template <bool cached>
-__device__ Place place_of(const ShortConvArgs& args, const CachedConvArgs& cache, int64_t token) {
-  const int position = args.positions[token];
-  if constexpr (!cached) return {position, position, 0, false};
-  const int sequence = cache.sequence_of[token];
-  return {position, static_cast<int>(token) - cache.offsets[sequence], sequence,
-          token + 1 == cache.offsets[sequence + 1]};
-}
-// Where entry i of the state in a row lies, from channel c on. Entry 0 is the oldest.
-__device__ inline float* state_at(const ShortConvArgs& args, const CachedConvArgs& cache, int64_t row, int64_t i,
-                                  int64_t c) {
-  return cache.states + (row * (args.taps - 1) + i) * args.hidden + c;
-}
-// The row of the state that a sequence has before the batch.
-__device__ inline int64_t row_before(const CachedConvArgs& cache, int sequence) { return cache.rows[2 * sequence]; }
-// Calls keep(row) for each row that the state behind a token is written to: the row of its sequence where the token is
-// the last one, and the row of its page where the token is the last one of that.
-template <class F>
-__device__ void for_each_row_behind(const CachedConvArgs& cache, const Place& place, F&& keep) {
-  if (place.last) keep(cache.rows[2 * place.sequence + 1]);
-  if (cache.page != 0 && (place.position + 1) % cache.page == 0)
-    keep(cache.first_page_row +
-         cache.page_table[static_cast<int64_t>(place.sequence) * cache.max_pages + place.position / cache.page]);
 }
 
 // The convolution with three taps, which the published models have. All loads of a thread are in flight before the
@@ -135,9 +103,7 @@ __global__ void __launch_bounds__(kLanes* kWarps, 2)
 #pragma unroll
     for (int i = 0; i < kOctet; ++i) {
       const auto tap = [&](int j) { return taps[(3 * i + j) / kOctet].v[(3 * i + j) % kOctet]; };
-      if (place.position >= 2) sum.v[i] = fmaf(tap(0), past[0].v[i], sum.v[i]);
-      if (place.position >= 1) sum.v[i] = fmaf(tap(1), past[1].v[i], sum.v[i]);
-      sum.v[i] = fmaf(tap(2), now.v[i], sum.v[i]);
+      sum.v[i] = convolve3(place.position, {tap(0), tap(1), tap(2)}, {past[0].v[i], past[1].v[i], now.v[i]}, sum.v[i]);
     }
     store_gated(args, first + t, c, sum, gates[t], vector);
     if constexpr (cached)

@@ -1,5 +1,5 @@
 // Makes tensor maps with the driver's function. It is looked up at run time, so that nothing links against libcuda.
-#include "kernels/cuda/gemm/tensor_map.h"
+#include "kernels/cuda/common/tensor_map.h"
 
 #include <cudaTypedefs.h>
 
@@ -88,6 +88,17 @@ CUtensorMap pieces_map(const void* data, DType dtype, int64_t matrices, int64_t 
        {row_bytes, static_cast<cuuint64_t>(piece) * size_bytes(dtype), row_bytes * static_cast<cuuint64_t>(rows)},
        {static_cast<cuuint32_t>(box_columns), static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_pieces),
         1}});
+}
+
+CUtensorMap heads_map(const void* data, DType dtype, int64_t rows, int64_t heads, int64_t row_bytes, int box_rows,
+                      int box_heads) {
+  const auto columns = static_cast<cuuint64_t>(128 / size_bytes(dtype));
+  return encode(
+      data, dtype,
+      {3,
+       {columns, static_cast<cuuint64_t>(heads), static_cast<cuuint64_t>(rows)},
+       {128, static_cast<cuuint64_t>(row_bytes)},
+       {static_cast<cuuint32_t>(columns), static_cast<cuuint32_t>(box_heads), static_cast<cuuint32_t>(box_rows)}});
 }
 
 }  // namespace lfm2

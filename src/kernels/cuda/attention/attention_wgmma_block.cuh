@@ -1,0 +1,67 @@
+// What a thread block of attention_wgmma.cu has: its warps' roles, and the rings of tile buffers in its shared memory.
+#pragma once
+
+#include "kernels/cuda/attention/attention_tile.cuh"
+#include "kernels/cuda/ptx/ring.cuh"
+
+namespace lfm2::wgmma_attention {
+
+constexpr int kHeadDim = 64, kGroup = 4;  // query heads of one key-value head
+constexpr int kWarpgroup = 128;           // threads
+constexpr int kMultipliers = 3;           // warpgroups
+constexpr int kThreads = (kMultipliers + 1) * kWarpgroup, kLoader = kMultipliers * 4;  // a warp
+// All of a multiprocessor's. The few values that do not fit are spilled and read outside of the loop over key tiles.
+constexpr int kLoaderRegisters = 32, kMultiplierRegisters = 160;
+constexpr int kGroupRows = 64, kRows = kMultipliers * kGroupRows, kPositions = kRows / kGroup;
+
+constexpr int kRowBytes = kHeadDim * 2, kQueryBytes = kRows * kRowBytes, kTileBytes = kKeyTile * kRowBytes;
+constexpr int kBufferBytes = 2 * kTileBytes;  // a tile of keys, then its values
+constexpr int kQueryBuffers = 2;
+// Behind the tile buffers: the merged output of earlier splits, fp32, and of each row the largest score and the total
+// of those splits; the tiles' places; barriers.
+constexpr int kMergedBytes = kRows * kHeadDim * 4, kMergedRowBytes = kRows * 8;
+constexpr int kFixedBytes = kQueryBuffers * (kQueryBytes + 32) + kMergedBytes + kMergedRowBytes;
+constexpr int kBuffers = (227 * 1024 - 1024 - kFixedBytes) / (kBufferBytes + 16);
+constexpr int kSharedBytes = 1024 + kFixedBytes + kBuffers * (kBufferBytes + 16);
+
+// What the multiplying warps must know of a tile of queries. No positions: there are no more tiles.
+struct Place {
+  int first_token, first_position, positions, kv_head;
+
+  __device__ static Place load(uint32_t address) {
+    const uint4 bits = load_shared_by(0, address);
+    return {static_cast<int>(bits.x), static_cast<int>(bits.y), static_cast<int>(bits.z), static_cast<int>(bits.w)};
+  }
+  __device__ void store(uint32_t address) const {
+    store_shared(address, {static_cast<uint32_t>(first_token), static_cast<uint32_t>(first_position),
+                           static_cast<uint32_t>(positions), static_cast<uint32_t>(kv_head)});
+  }
+};
+
+// The block's shared memory, and a warp's place in its rings.
+struct Block {
+  char* shared;  // on 1024 bytes
+  Ring<kQueryBuffers, kQueryBytes> queries;
+  Ring<kBuffers, kBufferBytes> keys;
+  uint32_t places;
+
+  __device__ explicit Block(char* memory) : Block(memory, shared_address(memory)) {}
+  __device__ Block(char* memory, uint32_t start)
+      : shared(memory),
+        queries(start, start + kBarriers),
+        keys(start + kQueryBuffers * kQueryBytes, start + kBarriers + kQueryBuffers * 16),
+        places(start + kPlaces) {}
+
+  __device__ uint32_t place() const { return places + queries.index() * 16; }
+  __device__ float& merged_out(int i) const {
+    return reinterpret_cast<float*>(shared + kMerged)[i * (kMultipliers * kWarpgroup) + static_cast<int>(threadIdx.x)];
+  }
+  __device__ float2& merged_row(int row) const { return reinterpret_cast<float2*>(shared + kMergedRows)[row]; }
+
+ private:
+  static constexpr int kMerged = kQueryBuffers * kQueryBytes + kBuffers * kBufferBytes;
+  static constexpr int kMergedRows = kMerged + kMergedBytes, kPlaces = kMergedRows + kMergedRowBytes;
+  static constexpr int kBarriers = kPlaces + kQueryBuffers * 16;
+};
+
+}  // namespace lfm2::wgmma_attention

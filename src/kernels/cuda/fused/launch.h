@@ -1,0 +1,22 @@
+// The launchers of the kernels in this folder, each of which computes a product and what stands behind it. They take
+// raw device pointers and sizes that CudaOps has checked, enqueue on `stream` and return. None allocates or waits, so
+// that steps can be recorded as graphs. What they compute is defined in kernels/ops.h.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/gemm/launch.h"
+#include "kernels/cuda/rows/launch.h"
+
+namespace lfm2 {
+
+struct ProjectShortConvArgs {
+  GemmArgs product;  // to bcz, which is not written
+  ShortConvArgs conv;
+  CachedConvArgs cache;
+};
+// launch_gemm_few_rows, to its own type, and launch_cached_short_conv, with the same bits. For sequences with one token
+// each, at most 16; three taps, hidden in sixteens, the states on 16 bytes.
+void launch_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, DType act);
+
+}  // namespace lfm2

@@ -1,0 +1,308 @@
+// What the kernels for few rows share: tile buffers in shared memory, which one warp fills ahead, and the products of
+// the tiles in them by the block's other warps. gemm_few_rows.cu says how the work is divided.
+#pragma once
+
+#include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/gemm/gemm_few_rows_walk.cuh"
+#include "kernels/cuda/ptx/hopper.cuh"
+
+namespace lfm2::few_rows {
+
+constexpr int kTile = 16;            // rows of w that a warp takes
+constexpr int kMaxTiles = 7;         // tiles of a block, each with a warp of its own
+constexpr int kDepth = 64;           // elements of k in one piece of a row: 128 bytes, swizzled
+constexpr int kSteps = kDepth / 16;  // mma instructions along a piece
+constexpr int kRowBytes = kDepth * 2;
+constexpr int kTileBytes = kTile * kRowBytes, kGroupBytes = kRowGroup * kRowBytes;
+constexpr int kNoteBytes = 32;   // bytes beside each tile buffer: a unit's place, and the barriers full and free
+constexpr int kBufferTiles = 8;  // pieces of tiles in a tile buffer, where k is long enough
+// Two blocks fit on a multiprocessor, so that the next kernel's tile buffers fill meanwhile.
+constexpr int kSharedBytes = 112 * 1024;
+
+struct Layout {
+  int tiles;      // tiles of w that a block takes
+  int pieces;     // pieces of k in one tile buffer; in it they lie tile by tile, then those of a
+  int box_tiles;  // tiles of a box, which has its pieces outside: all tiles of a single piece, otherwise one
+  int buffers;
+  bool whole_pieces;  // kDepth divides k
+  int unit_columns;   // columns from a unit to the next one
+  int tile_distance;  // rows of w from a unit's tile to its next one
+};
+
+// The layout of blocks whose tiles are neighbours, in so many bytes of shared memory.
+inline Layout layout_of(int tiles, int groups, int64_t k, int shared_bytes) {
+  Layout layout{};
+  layout.tiles = tiles;
+  layout.unit_columns = tiles * kTile;
+  layout.tile_distance = kTile;
+  layout.whole_pieces = k % kDepth == 0;
+  const auto buffers = [&](int pieces) {
+    return (shared_bytes - 1024) / (pieces * (tiles * kTileBytes + groups * kGroupBytes) + kNoteBytes);
+  };
+  layout.pieces = 1;
+  while (layout.whole_pieces && layout.pieces * 2 * tiles <= kBufferTiles && buffers(layout.pieces * 2) >= 4)
+    layout.pieces *= 2;
+  layout.buffers = buffers(layout.pieces);
+  layout.box_tiles = layout.pieces == 1 ? tiles : 1;
+  return layout;
+}
+
+struct Turn {
+  int buffer = 0;
+  uint32_t parity = 0;
+  __device__ void next(int buffers) {
+    if (++buffer == buffers) {
+      buffer = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+struct Block {
+  // Addresses in shared memory: the tile buffers, and for each of them a unit's place and two barriers.
+  uint32_t buffers, places, full, free;
+  int buffer_bytes;
+  int pieces;  // pieces of k
+  int rounds;  // number of tile buffers that the pieces fill
+
+  __device__ uint32_t buffer(int i) const { return buffers + i * buffer_bytes; }
+};
+
+// Starts the copy of a box of a pieces_map, like load_box of hopper.cuh.
+__device__ inline void load_pieces(uint32_t target, const CUtensorMap* map, uint32_t barrier, int x, int row, int piece,
+                                   int matrix, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, %4, "
+      "%5, %6}], [%2], %7;\n" ::"r"(target),
+      "l"(map), "r"(barrier), "r"(x), "r"(row), "r"(piece), "r"(matrix), "l"(policy)
+      : "memory");
+}
+
+// Makes the block's part of shared memory ready, which is `shared`: for all of its threads.
+template <int groups>
+__device__ Block start_block(const char* shared, const CUtensorMap* a_map, const CUtensorMap* w_map,
+                             const Layout& layout, int64_t k) {
+  Block block;
+  block.buffer_bytes = layout.pieces * (layout.tiles * kTileBytes + groups * kGroupBytes);
+  block.pieces = static_cast<int>((k + kDepth - 1) / kDepth);
+  block.rounds = (block.pieces + layout.pieces - 1) / layout.pieces;
+  block.buffers = (shared_address(shared) + 1023) / 1024 * 1024;
+  block.places = block.buffer(layout.buffers);
+  block.full = block.places + layout.buffers * 16;
+  block.free = block.full + layout.buffers * 8;
+  if (static_cast<int>(threadIdx.x) == layout.tiles * 32) {  // the loading warp is the last one
+    prefetch_tensor_map(a_map);
+    prefetch_tensor_map(w_map);
+#pragma unroll 1
+    for (int i = 0; i < layout.buffers; ++i) {
+      barrier_init(block.full + i * 8, 1);
+      barrier_init(block.free + i * 8, layout.tiles);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  return block;
+}
+
+// The place of the loading warp: its unit, and the round of k.
+struct Cursor {
+  Walk walk;
+  int index, round = 0;
+  Unit unit{};
+  bool there;
+
+  __device__ explicit Cursor(const Walk& start) : walk(start), index(static_cast<int>(blockIdx.x)) {
+    there = walk.find(index, unit);
+  }
+  __device__ void next(int rounds) {
+    if (++round < rounds) return;
+    round = 0;
+    index += static_cast<int>(gridDim.x);
+    there = walk.find(index, unit);
+  }
+};
+
+// Whether the offsets must be waited for. The next kernel may then start only behind that wait, so that it finds them
+// written.
+__device__ inline bool offsets_are_new(const GemmArgs& args) {
+  return args.offsets != nullptr && !args.offsets_are_old;
+}
+
+// What the loading warp does: it fills the tile buffers of the block's units, in order.
+__device__ inline void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
+                                    const Layout& layout, const Block& block, int rows) {
+  const bool elected = elect_lane();
+  const int w_bytes = layout.tiles * layout.pieces * kTileBytes;
+  const int round_x = layout.whole_pieces ? 0 : kDepth, round_pieces = layout.whole_pieces ? layout.pieces : 0;
+  const auto load_w = [&](const Cursor& at, int buffer) {
+    if (!elected) return;
+    const uint32_t full = block.full + buffer * 8;
+    if (at.round == 0)
+      store_shared(block.places + buffer * 16,
+                   {static_cast<uint32_t>(at.unit.first_row), static_cast<uint32_t>(at.unit.rows),
+                    static_cast<uint32_t>(at.unit.first_column), 0});
+    barrier_expect(full, block.buffer_bytes);
+#pragma unroll 1
+    for (int tile = 0; tile < layout.tiles; tile += layout.box_tiles)
+      load_pieces(block.buffer(buffer) + tile * layout.pieces * kTileBytes, w_map, full, at.round * round_x,
+                  at.unit.first_column + tile * layout.tile_distance, at.round * round_pieces, at.unit.group,
+                  kEvictFirst);
+  };
+  const auto load_a = [&](const Cursor& at, int buffer) {
+    if (elected)
+      load_pieces(block.buffer(buffer) + w_bytes, a_map, block.full + buffer * 8, at.round * round_x, at.unit.first_row,
+                  at.round * round_pieces, 0, kEvictNormal);
+  };
+  const bool behind_wait = offsets_are_new(args);
+  if (behind_wait) {
+    wait_for_previous();
+    let_next_start();
+  }
+  Cursor cursor(Walk(args, rows, layout.unit_columns));
+  Cursor again = cursor;
+  int filled = 0;
+  if (!behind_wait) {
+#pragma unroll 1
+    for (; filled < layout.buffers && cursor.there; ++filled, cursor.next(block.rounds)) load_w(cursor, filled);
+    wait_for_previous();
+#pragma unroll 1
+    for (int buffer = 0; buffer < filled; ++buffer, again.next(block.rounds)) load_a(again, buffer);
+  }
+  Turn turn{filled, 0};
+  if (filled == layout.buffers) turn = {0, 1};
+#pragma unroll 1
+  for (; cursor.there; cursor.next(block.rounds), turn.next(layout.buffers)) {
+    barrier_wait(block.free + turn.buffer * 8, turn.parity ^ 1);
+    load_w(cursor, turn.buffer);
+    load_a(cursor, turn.buffer);
+    __syncwarp();
+  }
+  barrier_wait(block.free + turn.buffer * 8, turn.parity ^ 1);
+  if (elected) {
+    store_shared(block.places + turn.buffer * 16, {0, 0, 0, 1});
+    barrier_arrive(block.full + turn.buffer * 8);
+  }
+}
+
+// What a warp multiplies of one piece of k, in its registers.
+template <int groups>
+struct Parts {
+  uint32_t w[kSteps][4], a[kSteps][groups][2];
+
+  template <class T, int first, int end>
+  __device__ void multiply(float (&sums)[groups][4]) const {
+#pragma unroll
+    for (int step = first; step < end; ++step)
+#pragma unroll
+      for (int g = 0; g < groups; ++g) multiply_add<T>(sums[g], w[step], a[step][g][0], a[step][g][1]);
+  }
+};
+
+// Where a lane finds its part of a piece in a tile buffer: of the warp's tile, and of the rows of a.
+template <int groups>
+class PieceAddresses {
+ public:
+  // `w` and `a` say where the piece begins, on 1024 bytes.
+  __device__ PieceAddresses(uint32_t w, uint32_t a) {
+    const int lane = threadIdx.x % 32, swizzle = lane % 8;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step)
+      w_[step] = w + lane % 16 * kRowBytes + ((2 * step + lane / 16) ^ swizzle) * 16;
+#pragma unroll
+    for (int i = 0; i < kALoads; ++i)
+      a_[i] = groups == 1 ? a + swizzle * kRowBytes + ((4 * i + lane / 8) ^ swizzle) * 16
+                          : a + (lane / 16 * 8 + swizzle) * kRowBytes + ((2 * i + lane / 8 % 2) ^ swizzle) * 16;
+  }
+  __device__ void move(int w_bytes, int a_bytes) {
+#pragma unroll
+    for (uint32_t& address : w_) address += w_bytes;
+#pragma unroll
+    for (uint32_t& address : a_) address += a_bytes;
+  }
+  __device__ void load(Parts<groups>& parts) const {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      load_matrices(parts.w[step], w_[step]);
+      if (groups == 1 && step % 2 != 0) continue;  // two steps of the only eight rows come at once
+      uint32_t r[4];
+      load_matrices(r, a_[groups == 1 ? step / 2 : step]);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if constexpr (groups == 1)
+          parts.a[step + j / 2][0][j % 2] = r[j];
+        else
+          parts.a[step][j / 2][j % 2] = r[j];
+      }
+    }
+  }
+
+ private:
+  static_assert(groups == 1 || groups == 2);
+  static constexpr int kALoads = groups == 1 ? kSteps / 2 : kSteps;
+  uint32_t w_[kSteps], a_[kALoads];
+};
+
+// The pieces of k of a unit, as one warp takes them from the tile buffers. Each product waits for the one before it,
+// so nothing else may stand in their way: a piece is loaded while the one before it is multiplied, from the next
+// buffer, too, where that is full by then.
+template <class T, int groups>
+class UnitPieces {
+ public:
+  // The buffer of `turn` is full, and holds the unit's first pieces.
+  __device__ UnitPieces(const Layout& layout, const Block& block, Turn& turn)
+      : layout_(layout),
+        block_(block),
+        turn_(turn),
+        here_(layout.pieces),
+        addresses_(block.buffer(turn.buffer) + threadIdx.x / 32 * layout.pieces * kTileBytes,
+                   block.buffer(turn.buffer) + layout.tiles * layout.pieces * kTileBytes) {}
+
+  // Adds the unit's products, and leaves the turn at the buffer behind it.
+  __device__ void multiply(float (&sums)[groups][4]) {
+    Parts<groups> parts[2];
+    addresses_.load(parts[0]);
+#pragma unroll 1
+    for (int left = block_.pieces; left > 0; left -= 2) {
+      step(parts[0], parts[1], left > 1, sums);
+      if (left > 1) step(parts[1], parts[0], left > 2, sums);
+    }
+  }
+
+ private:
+  // Multiplies a piece, and loads the next one if there is any.
+  __device__ __forceinline__ void step(const Parts<groups>& parts, Parts<groups>& next, bool more,
+                                       float (&sums)[groups][4]) {
+    const bool last_here = --here_ == 0 || !more;  // of its buffer
+    const int buffer = turn_.buffer;
+    bool ready = more;
+    parts.template multiply<T, 0, 1>(sums);
+    if (last_here) {
+      turn_.next(layout_.buffers);
+      if (more) ready = barrier_test(full(), turn_.parity);
+      addresses_.move((turn_.buffer - buffer) * block_.buffer_bytes - (layout_.pieces - 1) * kTileBytes,
+                      (turn_.buffer - buffer) * block_.buffer_bytes - (layout_.pieces - 1) * groups * kGroupBytes);
+      here_ = layout_.pieces;
+    } else {
+      addresses_.move(kTileBytes, groups * kGroupBytes);
+    }
+    parts.template multiply<T, 1, 2>(sums);
+    ready = __all_sync(kAllLanes, ready);
+    if (ready) addresses_.load(next);
+    parts.template multiply<T, 2, kSteps>(sums);
+    if (!last_here) return;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(block_.free + buffer * 8);
+    if (!more || ready) return;
+    barrier_wait(full(), turn_.parity);
+    addresses_.load(next);
+  }
+  __device__ uint32_t full() const { return block_.full + turn_.buffer * 8; }
+
+  const Layout& layout_;
+  const Block& block_;
+  Turn& turn_;
+  int here_;  // pieces of the buffer that are not multiplied yet
+  PieceAddresses<groups> addresses_;
+};
+
+}  // namespace lfm2::few_rows

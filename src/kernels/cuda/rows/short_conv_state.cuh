@@ -1,0 +1,51 @@
+// What every kernel with a short convolution in it shares: where a token stands, the states before and behind it, and
+// the order of the sum over three taps.
+#pragma once
+
+#include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/rows/launch.h"
+
+namespace lfm2::conv {
+
+// Where a token stands in its sample, and in its sequence's part of this batch. The inputs before that part are in the
+// cache.
+struct Place {
+  int position;  // its position in its sample
+  int here;      // number of its sequence's tokens before it in the batch
+  int sequence;  // only set with a cache
+  bool last;     // the token is its sequence's last one in the batch; only set with a cache
+};
+template <bool cached>
+__device__ Place place_of(const ShortConvArgs& args, const CachedConvArgs& cache, int64_t token) {
+  const int position = args.positions[token];
+  if constexpr (!cached) return {position, position, 0, false};
+  const int sequence = cache.sequence_of[token];
+  return {position, static_cast<int>(token) - cache.offsets[sequence], sequence,
+          token + 1 == cache.offsets[sequence + 1]};
+}
+// Where entry i of the state in a row lies, from channel c on. Entry 0 is the oldest.
+__device__ inline float* state_at(const ShortConvArgs& args, const CachedConvArgs& cache, int64_t row, int64_t i,
+                                  int64_t c) {
+  return cache.states + (row * (args.taps - 1) + i) * args.hidden + c;
+}
+// The row of the state that a sequence has before the batch.
+__device__ inline int64_t row_before(const CachedConvArgs& cache, int sequence) { return cache.rows[2 * sequence]; }
+// Calls keep(row) for each row that the state behind a token is written to: the row of its sequence where the token is
+// the last one, and the row of its page where the token is the last one of that.
+template <class F>
+__device__ void for_each_row_behind(const CachedConvArgs& cache, const Place& place, F&& keep) {
+  if (place.last) keep(cache.rows[2 * place.sequence + 1]);
+  if (cache.page != 0 && (place.position + 1) % cache.page == 0)
+    keep(cache.first_page_row +
+         cache.page_table[static_cast<int64_t>(place.sequence) * cache.max_pages + place.position / cache.page]);
+}
+
+// The convolution with three taps of one channel: adds to `sum`, the bias, oldest input first. Inputs from before the
+// sample may be anything.
+__device__ inline float convolve3(int position, const float (&taps)[3], const float (&inputs)[3], float sum) {
+  if (position >= 2) sum = fmaf(taps[0], inputs[0], sum);
+  if (position >= 1) sum = fmaf(taps[1], inputs[1], sum);
+  return fmaf(taps[2], inputs[2], sum);
+}
+
+}  // namespace lfm2::conv
