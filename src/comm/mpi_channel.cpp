@@ -58,13 +58,14 @@ std::string mpi_staging_reason() {
 #endif
 }
 
-MpiChannel::MpiChannel(const MpiGroup& pipeline, Backend& backend, size_t buffer_bytes)
-    : ranks_(pipeline.size()),
-      previous_(pipeline.rank() - 1),
-      next_(pipeline.rank() + 1),
+MpiChannel::MpiChannel(const MpiGroup& pipeline, Backend& backend, const ChannelShape& shape)
+    : previous_(previous_rank(pipeline.rank(), pipeline.size(), shape.ring)),
+      next_(next_rank(pipeline.rank(), pipeline.size(), shape.ring)),
       backend_(backend),
-      has_received_(!has_previous()),
-      has_sent_(!has_next()) {
+      incoming_(static_cast<size_t>(shape.buffers)),
+      outgoing_(static_cast<size_t>(shape.buffers)),
+      has_received_(!previous_),
+      has_sent_(!next_) {
   MPI_CHECK(MPI_Comm_dup(pipeline.comm(), &comm_));
   if (backend.memory_is_host_memory()) return;
   if (mpi_staging_reason().empty()) {
@@ -78,12 +79,13 @@ MpiChannel::MpiChannel(const MpiGroup& pipeline, Backend& backend, size_t buffer
   }
   to_device_ = backend.create_stream();
   to_host_ = backend.create_stream();
-  for (int buffer = 0; buffer < kBuffers; ++buffer) {
-    const auto at = static_cast<size_t>(buffer);
-    if (has_previous()) incoming_[at].host = backend.allocate_host(buffer_bytes);
-    if (has_next()) outgoing_[at].host = backend.allocate_host(buffer_bytes);
-    incoming_[at].copied = backend.create_event();
-    outgoing_[at].copied = backend.create_event();
+  for (Incoming& in : incoming_) {
+    if (previous_) in.host = backend.allocate_host(shape.buffer_bytes);
+    in.copied = backend.create_event();
+  }
+  for (Outgoing& out : outgoing_) {
+    if (next_) out.host = backend.allocate_host(shape.buffer_bytes);
+    out.copied = backend.create_event();
   }
 }
 
@@ -99,7 +101,7 @@ void MpiChannel::receive(int buffer, const Tensor& into) {
   in.copying = false;
   in.started = steady_seconds();
   void* target = to_device_ ? in.host.data() : into.data;
-  MPI_CHECK(MPI_Irecv(target, element_count(into), element_type(into), previous_, kHiddenTag, comm_, &in.request));
+  MPI_CHECK(MPI_Irecv(target, element_count(into), element_type(into), *previous_, kHiddenTag, comm_, &in.request));
 }
 
 bool MpiChannel::arrived(int buffer) {
@@ -154,7 +156,7 @@ void MpiChannel::progress() {
     Outgoing& out = outgoing_[static_cast<size_t>(pending_.front())];
     if (!out.ready->done()) break;
     MPI_CHECK(MPI_Isend(to_host_ ? out.host.data() : out.from.data, element_count(out.from), element_type(out.from),
-                        next_, kHiddenTag, comm_, &out.request));
+                        *next_, kHiddenTag, comm_, &out.request));
     out.started = steady_seconds();
     pending_.pop_front();
   }

@@ -2,11 +2,12 @@
 // the host (staged). Transfers go on while a wait polls progress().
 #pragma once
 
-#include <array>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/channel.h"
 #include "comm/fatal_signals.h"
@@ -16,8 +17,8 @@ namespace lfm2 {
 
 class MpiChannel : public Channel {
  public:
-  // From each rank of `pipeline` to the next. `buffer_bytes` is the size of the largest micro-batch. Collective.
-  MpiChannel(const MpiGroup& pipeline, Backend& backend, size_t buffer_bytes);
+  // From each rank of `pipeline` to the next, in a ring also from the last to the first. Collective.
+  MpiChannel(const MpiGroup& pipeline, Backend& backend, const ChannelShape& shape);
   MpiChannel(const MpiChannel&) = delete;
   MpiChannel& operator=(const MpiChannel&) = delete;
   ~MpiChannel() override;
@@ -48,16 +49,13 @@ class MpiChannel : public Channel {
     std::unique_ptr<Event> copied;
   };
 
-  bool has_previous() const { return previous_ >= 0; }
-  bool has_next() const { return next_ < ranks_; }
-
   MPI_Comm comm_ = MPI_COMM_NULL;
-  int ranks_, previous_, next_;  // ranks of comm_, or beyond them at the ends of the pipeline
+  std::optional<int> previous_, next_;  // ranks of comm_; nothing at the ends of the pipeline
   Backend& backend_;
   std::unique_ptr<Stream> to_device_,
       to_host_;  // two streams, so that neither direction waits for the other; null where nothing is copied
-  std::array<Incoming, kBuffers> incoming_;
-  std::array<Outgoing, kBuffers> outgoing_;
+  std::vector<Incoming> incoming_;  // [buffers]
+  std::vector<Outgoing> outgoing_;  // [buffers]
   // Buffers whose transfer has not begun, in the order of send(), on which the receiver relies.
   std::deque<int> pending_;
   Transfers finished_;

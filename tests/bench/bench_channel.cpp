@@ -106,9 +106,9 @@ int main(int argc, char** argv) try {
   for (int buffer = 0; buffer < kBuffers; ++buffer) buffers.push_back(backend->allocate(buffer_bytes));
   std::unique_ptr<Channel> channel;
   if (transport == "nccl")
-    channel = make_nccl_channel(world, *backend);
+    channel = make_nccl_channel(world, *backend, {});
   else
-    channel = std::make_unique<MpiChannel>(world, *backend, buffer_bytes);
+    channel = std::make_unique<MpiChannel>(world, *backend, ChannelShape{.buffer_bytes = buffer_bytes});
   for (const int64_t tokens : {1, 16, 256, 1024, 2048, 4096, 8192}) {
     seconds_per_item(world, *backend, *channel, buffers, tokens, kWarmUp);
     std::vector<double> seconds;

@@ -78,12 +78,12 @@ Machine choose_machine(const Options& options, const MpiWorld& world) {
   return cpu_machine(options, world);
 }
 
-std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t buffer_bytes) {
+std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, const ChannelShape& shape) {
   if (pipeline.size() == 1) return nullptr;
 #if LFM2_HAS_CUDA
-  if (machine.nccl) return make_nccl_channel(pipeline, *machine.backend);
+  if (machine.nccl) return make_nccl_channel(pipeline, *machine.backend, shape);
 #endif
-  return std::make_unique<MpiChannel>(pipeline, *machine.backend, buffer_bytes);
+  return std::make_unique<MpiChannel>(pipeline, *machine.backend, shape);
 }
 
 }  // namespace lfm2

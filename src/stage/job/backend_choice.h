@@ -34,8 +34,7 @@ Machine choose_machine(const Options& options, const MpiWorld& world);
 // The name of MPI as the transport of GPU memory: over device buffers, or staged and why (mpi_staging_reason()).
 std::string mpi_transport_name(const std::string& staging_reason);
 
-// Makes the channel of this rank; null for a single stage. `buffer_bytes` is the size of the largest micro-batch or
-// step.
-std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, size_t buffer_bytes);
+// Makes the channel of this rank; null for a single stage.
+std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, const ChannelShape& shape);
 
 }  // namespace lfm2

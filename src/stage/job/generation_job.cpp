@@ -212,6 +212,8 @@ void GenerationJob::plan() {
   // There is no token at all where all lines are answered with errors.
   limits.prompt_tokens =
       std::min(std::max<int64_t>(1, prompts_.tokens), wanted.prompt_tokens > 0 ? wanted.prompt_tokens : chosen);
+  cut_ = options_.balance ? balanced_partition(layer_seconds(), stages)
+                          : given_partition(config().layers, stages, options_.layer_counts);
 }
 
 std::vector<double> GenerationJob::layer_seconds() const {

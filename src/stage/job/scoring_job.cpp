@@ -51,8 +51,21 @@ JobOutput& ScoringJob::resume_output_file(Unfinished& begun) {
   return *output_;
 }
 
+// Nothing is loaded yet, so what is chosen here goes by estimates.
 void ScoringJob::plan() {
-  choose_plan(choose_target_tokens(samples_->left().tokens / options_.replicas, pipeline_ranks_->size(),
+  const int64_t stages = pipeline_ranks_->size();
+  const PipelineJob job{.stages = stages,
+                        .tokens = samples_->left().tokens / options_.replicas,
+                        .length = mean_length(),
+                        .micro_batch = options_.micro_batch,
+                        .largest = machine_.cuda ? kMaxMeasuredTarget : kMaxCpuTarget};
+  if (options_.virtual_stages == 0)
+    cut_ = choose_pipeline(layer_costs(), job).cut;
+  else if (options_.balance)
+    cut_ = choose_micro_batch(layer_costs(), job, options_.virtual_stages, true).cut;
+  else
+    cut_ = given_partition(config().layers, stages, options_.layer_counts, options_.virtual_stages);
+  choose_plan(choose_target_tokens(samples_->left().tokens / options_.replicas, shape(),
                                    machine_.cuda ? kMaxCudaTarget : kMaxCpuTarget));
 }
 
@@ -81,53 +94,67 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
 
 int64_t ScoringJob::mean_length() const { return std::min(samples_->mean_length(), config().max_positions); }
 
-std::vector<double> ScoringJob::layer_seconds() const {
-  const int64_t length = mean_length();
-  const int64_t tokens =
-      choose_target_tokens(samples_->left().tokens / options_.replicas, pipeline_ranks_->size(), kMaxCudaTarget);
-  const int64_t samples = std::max<int64_t>(1, tokens / length);
-  const bool tails = options_.results.of_last_positions();
-  const int64_t kept = tails ? samples * std::min(length, tail_length(config())) : 0;
-  return estimate_layer_seconds(config(), compute_, tokens, kept);
+LayerCosts ScoringJob::layer_costs() const {
+  const ResultKind& results = options_.results;
+  const auto length = static_cast<double>(mean_length());
+  const double kept =
+      results.of_last_positions() ? std::min(length, static_cast<double>(tail_length(config()))) / length : 0;
+  const bool logits = results.positions != Positions::kNone && results.hidden == Hidden::kNone;
+  return estimate_costs(config(), compute_, kept, !logits ? 0 : results.of_last_positions() ? 1 / length : 1);
 }
 
 Job::Portion ScoringJob::portion() const {
   return {.tokens = plan_.max_tokens,
           .rows = plan_.max_rows(options_.results),
+          .buffers = Schedule(shape(), pipeline_ranks_->rank(), plan_.micro_batches).buffers(),
           .job_bytes = micro_batches_ ? micro_batches_->memory_bytes() : 0,
           .options = "--micro-batch"};
 }
 
-void ScoringJob::measure_and_replan() {
+// The share of the layers' work that is left where the tails are cut, as it is estimated.
+double ScoringJob::tail_share(LayerRange layers) const {
   const int64_t length = mean_length(), tail = tail_length(config());
-  double tail_share = 1;
-  if (options_.results.of_last_positions() && tail > 0) {
-    const std::vector<double> all = estimate_layer_seconds(config(), compute_, kMaxCudaTarget, 0);
-    const std::vector<double> cut = estimate_layer_seconds(
-        config(), compute_, kMaxCudaTarget, std::max<int64_t>(1, kMaxCudaTarget / length * std::min(length, tail)));
-    const auto sum = [this](const std::vector<double>& seconds) {
-      return std::accumulate(seconds.begin() + layers().first, seconds.begin() + layers().end(), 0.0);
-    };
-    tail_share = sum(cut) / sum(all);
+  if (!options_.results.of_last_positions() || tail == 0) return 1;
+  const std::vector<double> all = estimate_layer_seconds(config(), compute_, kMaxCudaTarget, 0);
+  const std::vector<double> cut = estimate_layer_seconds(
+      config(), compute_, kMaxCudaTarget, std::max<int64_t>(1, kMaxCudaTarget / length * std::min(length, tail)));
+  const auto sum = [&](const std::vector<double>& seconds) {
+    return std::accumulate(seconds.begin() + layers.first, seconds.begin() + layers.end(), 0.0);
+  };
+  return sum(cut) / sum(all);
+}
+
+void ScoringJob::measure_and_replan() {
+  const int64_t length = mean_length();
+  Json mine = Json::array();
+  for (const Stage& piece : session_->pieces()) {
+    const StageTime time = measure_stage_time(*machine_.backend, piece, compute_, length, tail_share(piece.layers()));
+    say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms in layers {}", time.fixed * 1e3,
+                    time.per_token * 1e3, layers_text({piece.layers()})));
+    mine.push_back({{"fixed", time.fixed}, {"per_token", time.per_token}});
   }
-  const StageTime mine = measure_stage_time(*machine_.backend, session_->stage(), compute_, length, tail_share);
-  say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms", mine.fixed * 1e3, mine.per_token * 1e3));
-  const std::string text = json_text(Json{{"fixed", mine.fixed}, {"per_token", mine.per_token}});
-  std::vector<StageTime> stages;
-  for (const std::string& line : pipeline_ranks_->gather(text, 0, options_.timeout_seconds, "speeds")) {
-    const Json json = parse_json(line, "costs of a rank");
-    stages.push_back({.fixed = json.at("fixed"), .per_token = json.at("per_token")});
+  PipelineCosts costs{.shape = shape(),
+                      .virtual_stages = std::vector<StageTime>(cut_.size()),
+                      .transfer = estimate_transfer(config(), compute_)};
+  int64_t stage = 0;
+  for (const std::string& line : pipeline_ranks_->gather(json_text(mine), 0, options_.timeout_seconds, "speeds")) {
+    int64_t at = stage++;
+    for (const Json& piece : parse_json(line, "costs of a rank")) {
+      costs.virtual_stages[static_cast<size_t>(at)] = {.fixed = piece.at("fixed"), .per_token = piece.at("per_token")};
+      at += costs.shape.stages;
+    }
   }
   int64_t target = 0;
-  if (is_first()) target = best_target_tokens(stages, plan_.tokens, length, kMaxMeasuredTarget);
+  if (is_first()) target = best_target_tokens(costs, plan_.tokens, length, kMaxMeasuredTarget);
   choose_plan(target);
 }
 
 void ScoringJob::open() {
   if (machine_.cuda && options_.micro_batch == 0) measure_and_replan();
-  say(fmt::format("layers {} to {}, {} micro-batches of up to {} tokens", layers().first, layers().end() - 1,
-                  plan_.micro_batches, plan_.max_tokens));
-  scorer_.emplace(session_->links(plan_.max_tokens), plan_, compute_, options_.results, !options_.trace.empty());
+  say(fmt::format("layers {}, {} micro-batches of up to {} tokens", layers_text(pieces()), plan_.micro_batches,
+                  plan_.max_tokens));
+  const StageLinks links = session_->links(plan_.max_tokens, Schedule::most_buffers(shape(), plan_.micro_batches));
+  scorer_.emplace(links, plan_, compute_, options_.results, !options_.trace.empty());
   open_answers();
   open_output();
 }

@@ -1,26 +1,40 @@
 // Weights are loaded once. The channel is made again when a job needs a larger one.
 #include "stage/job/session.h"
 
+#include <algorithm>
+
 namespace lfm2 {
+
+namespace {
+
+std::vector<Stage> make_pieces(WeightSource& weights, const ModelConfig& config, std::span<const LayerRange> ranges) {
+  std::vector<Stage> pieces;
+  for (const LayerRange& range : ranges) pieces.emplace_back(weights, config, range);
+  return pieces;
+}
+
+}  // namespace
 
 Session::Session(const ShardSet& shards, Place place, Progress& progress, int readers)
     : place_(std::move(place)),
       weights_(shards, place_.backend, place_.compute, progress, readers),
-      stage_(weights_, shards.config(), place_.layers) {
+      pieces_(make_pieces(weights_, shards.config(), place_.pieces)) {
   weights_.finish();
-  weights_.expect_all_loaded(
-      stage_tensors(shards, place_.layers, place_.index == 0, place_.index + 1 == place_.stages));
+  weights_.expect_all_loaded(stage_tensors(shards, place_.pieces));
 }
 
-StageLinks Session::links(int64_t max_tokens) {
-  if (place_.stages > 1 && max_tokens > channel_tokens_) {
+StageLinks Session::links(int64_t max_tokens, int first_buffers) {
+  if (place_.stages > 1 && (max_tokens > channel_tokens_ || first_buffers > channel_buffers_)) {
     channel_.reset();
-    const auto elements = static_cast<size_t>(max_tokens * stage_.config().hidden);
-    channel_ = place_.make_channel(elements * size_bytes(place_.compute));
-    channel_tokens_ = max_tokens;
+    channel_tokens_ = std::max(max_tokens, channel_tokens_);
+    channel_buffers_ = std::max(first_buffers, channel_buffers_);
+    const auto elements = static_cast<size_t>(channel_tokens_ * pieces_.front().config().hidden);
+    channel_ = place_.make_channel({.buffer_bytes = elements * size_bytes(place_.compute),
+                                    .buffers = place_.index == 0 ? channel_buffers_ : kBuffers,
+                                    .ring = pieces_.size() > 1});
   }
   return {.backend = place_.backend,
-          .stage = stage_,
+          .pieces = pieces_,
           .channel = channel_.get(),
           .control = place_.control.get(),
           .index = place_.index,
@@ -37,10 +51,10 @@ void leave_out_unneeded(ShardSet& shards, const ResultKind& results) {
   shards.leave_out_behind(wanted > 0 ? wanted : layers, wanted > 0 ? ModelEnd::kLastLayer : ModelEnd::kFinalNorm);
 }
 
-StageMemory stage_memory(const ShardSet& shards, LayerRange layers, int64_t index, int64_t stages, DType compute,
-                         int64_t tokens, int64_t rows) {
-  StageMemory cost = stage_memory(shards.config(), layers, compute, compute, tokens, rows);
-  cost.weight_bytes = held_bytes(stage_tensors(shards, layers, index == 0, index + 1 == stages), compute);
+StageMemory stage_memory(const ShardSet& shards, std::span<const LayerRange> pieces, DType compute, int64_t tokens,
+                         int64_t rows) {
+  StageMemory cost = stage_memory(shards.config(), pieces, compute, compute, tokens, rows);
+  cost.weight_bytes = held_bytes(stage_tensors(shards, pieces), compute);
   return cost;
 }
 

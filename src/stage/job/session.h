@@ -1,8 +1,10 @@
-// A loaded stage and its links to the others of its pipeline: what one job after another runs on.
+// The loaded layers of a rank and its links to the others of its pipeline: what one job after another runs on.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "comm/channel.h"
 #include "comm/control_link.h"
@@ -23,24 +25,24 @@ class Session {
     Backend& backend;
     Watchdog& watchdog;
     int64_t index = 0, stages = 1;
-    LayerRange layers;
+    std::vector<LayerRange> pieces;  // several where micro-batches go round a ring
     DType compute = DType::kF32;
     // The links to the other stages; null for a single stage. make_channel is called again where a later job has larger
-    // micro-batches or steps than the channel is made for: `buffer_bytes` is the size of the largest.
-    std::function<std::unique_ptr<Channel>(size_t buffer_bytes)> make_channel;
+    // micro-batches or steps than the channel is made for, or needs more buffers.
+    std::function<std::unique_ptr<Channel>(const ChannelShape& shape)> make_channel;
     std::unique_ptr<ControlLink> control;
   };
 
-  // Loads the stage's layers, with `readers` threads. `shards` must outlive this.
+  // Loads the pieces, with `readers` threads. `shards` must outlive this.
   Session(const ShardSet& shards, Place place, Progress& progress, int readers);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // The links for a job with micro-batches or steps of up to `max_tokens` tokens. Collective in the pipeline: all
-  // stages pass the same number.
-  StageLinks links(int64_t max_tokens);
+  // The links for a job with micro-batches or steps of up to `max_tokens` tokens, where the first stage has
+  // `first_buffers` buffers. Collective in the pipeline: all stages pass the same numbers.
+  StageLinks links(int64_t max_tokens, int first_buffers = kBuffers);
 
-  const Stage& stage() const { return stage_; }
+  std::span<const Stage> pieces() const { return pieces_; }
   Backend& backend() const { return place_.backend; }
   DType compute() const { return place_.compute; }
   uint64_t weight_bytes() const { return weights_.bytes(); }
@@ -48,18 +50,20 @@ class Session {
  private:
   Place place_;
   ShardWeights weights_;
-  Stage stage_;
+  std::vector<Stage> pieces_;
   std::unique_ptr<Channel> channel_;
-  int64_t channel_tokens_ = 0;  // the largest micro-batch or step that the channel is made for
+  // What the channel is made for: the largest micro-batch or step, and the buffers of the first stage.
+  int64_t channel_tokens_ = 0;
+  int channel_buffers_ = 0;
 };
 
 // Leaves out what a job with these results does not compute: of hidden states the LM head, and of those after a layer
 // all that stands behind it. Error(kUsage) where the model has no such layer.
 void leave_out_unneeded(ShardSet& shards, const ResultKind& results);
 
-// The memory that stage `index` of `stages` takes while micro-batches or steps of up to `tokens` tokens go through it.
-// The last stage computes `rows` rows of logits for each.
-StageMemory stage_memory(const ShardSet& shards, LayerRange layers, int64_t index, int64_t stages, DType compute,
-                         int64_t tokens, int64_t rows);
+// The memory that a rank with these pieces takes while micro-batches or steps of up to `tokens` tokens go through it.
+// The one with the last layer computes `rows` rows of logits for each.
+StageMemory stage_memory(const ShardSet& shards, std::span<const LayerRange> pieces, DType compute, int64_t tokens,
+                         int64_t rows);
 
 }  // namespace lfm2

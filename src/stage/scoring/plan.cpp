@@ -131,8 +131,9 @@ MicroBatchContent content_of_message(std::span<const int32_t> words, bool scored
   return {{rest.begin(), rest.end()}, {}, {}};
 }
 
-int64_t choose_target_tokens(int64_t total_tokens, int64_t stages, int64_t largest) {
-  const int64_t micro_batches = stages == 1 ? 1 : 6 * (stages - 1);
+int64_t choose_target_tokens(int64_t total_tokens, PipelineShape shape, int64_t largest) {
+  int64_t micro_batches = std::max<int64_t>(1, 6 * (shape.stages - 1) / shape.pieces);
+  if (shape.ring()) micro_batches = std::max(micro_batches, Schedule::smallest_group(shape));
   return std::clamp<int64_t>((total_tokens + micro_batches - 1) / micro_batches, 1, largest);
 }
 

@@ -9,6 +9,7 @@
 
 #include "stage/io/results.h"
 #include "stage/io/samples/sample_offsets.h"
+#include "stage/pipeline/schedule.h"
 
 namespace lfm2 {
 
@@ -85,8 +86,8 @@ inline constexpr int64_t kMaxCpuTarget = 512;
 inline constexpr int64_t kMaxCudaTarget = 4096;
 inline constexpr int64_t kMaxMeasuredTarget = 8192;  // where stages were timed, so that the choice is known to pay
 
-// The size of micro-batch in tokens, at most `largest`, that keeps `stages` stages busy without making the matrix
-// products smaller than needed: filling the pipeline costs at most a sixth of the steady time.
-int64_t choose_target_tokens(int64_t total_tokens, int64_t stages, int64_t largest);
+// The size of micro-batch in tokens, at most `largest`, that keeps the stages busy without making the matrix products
+// smaller than needed: filling the pipeline costs at most a sixth of the steady time.
+int64_t choose_target_tokens(int64_t total_tokens, PipelineShape shape, int64_t largest);
 
 }  // namespace lfm2

@@ -47,7 +47,7 @@ class Threads {
           CpuBackend backend(1);
           Watchdog watchdog = board.watchdog(stage);
           Progress progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff);
-          const auto make_channel = [&](size_t) {
+          const auto make_channel = [&](const ChannelShape&) {
             if (stage == 0) ++channels;
             return std::make_unique<LocalChannel>(stage == 0 ? nullptr : &links[stage - 1],
                                                   stage + 1 == stages_ ? nullptr : &links[stage]);
@@ -57,7 +57,7 @@ class Threads {
                            .watchdog = watchdog,
                            .index = static_cast<int64_t>(stage),
                            .stages = static_cast<int64_t>(stages_),
-                           .layers = ranges[stage],
+                           .pieces = {ranges[stage]},
                            .compute = DType::kF32,
                            .make_channel = make_channel,
                            .control = std::make_unique<LocalControlLink>(hub, stage)},
@@ -213,7 +213,7 @@ TEST(SessionTest, IdleIsNoStall) {
         LocalControlLink control(hub, stage);
         Watchdog watchdog = board.watchdog(stage, 0.8);
         Generator generator(
-            {loaded.backend, loaded.stage, &channel, &control, static_cast<int64_t>(stage), 2, watchdog}, plan,
+            {loaded.backend, loaded.pieces, &channel, &control, static_cast<int64_t>(stage), 2, watchdog}, plan,
             DType::kF32);
         generator.run(stage == 0 ? &source : nullptr, {&completions}, [](int64_t) {});
       } catch (const std::exception& error) {

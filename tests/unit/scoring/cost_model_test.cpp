@@ -14,17 +14,58 @@ namespace {
 
 TEST(BestTargetTokensTest, WeighsTheFillAgainstTheFixedCost) {
   // t(T) = a + b T over S stages and N = tokens / T items: (N + S) t is least near N² = S b tokens / a.
-  const std::vector<StageTime> stages(4, {.fixed = 0.5e-3, .per_token = 1e-6});
+  const auto pipeline = [](std::vector<StageTime> stages) {
+    return PipelineCosts{.shape = {.stages = std::ssize(stages)}, .virtual_stages = std::move(stages), .transfer = {}};
+  };
+  const PipelineCosts stages = pipeline({4, {.fixed = 0.5e-3, .per_token = 1e-6}});
   const int64_t target = best_target_tokens(stages, 32768, 32, 8192);
   const double items = std::sqrt(4 * 1e-6 * 32768 / 0.5e-3);
   EXPECT_NEAR(static_cast<double>(target), 32768 / items, 0.15 * 32768 / items);
   EXPECT_EQ(target % 32, 0);
   // No fixed cost: as small as a sample. Hardly another cost: as large as allowed.
-  EXPECT_EQ(best_target_tokens({4, {.fixed = 0, .per_token = 1e-6}}, 32768, 32, 8192), 32);
-  EXPECT_EQ(best_target_tokens({{.fixed = 1, .per_token = 1e-6}}, 32768, 32, 8192), 8192);
+  EXPECT_EQ(best_target_tokens(pipeline({4, {.fixed = 0, .per_token = 1e-6}}), 32768, 32, 8192), 32);
+  EXPECT_EQ(best_target_tokens(pipeline({{.fixed = 1, .per_token = 1e-6}}), 32768, 32, 8192), 8192);
   // The slowest stage counts; a sample longer than allowed goes alone.
-  EXPECT_EQ(best_target_tokens({{.fixed = 0, .per_token = 1e-9}, {.fixed = 1, .per_token = 0}}, 100, 10, 8192), 100);
+  EXPECT_EQ(
+      best_target_tokens(pipeline({{.fixed = 0, .per_token = 1e-9}, {.fixed = 1, .per_token = 0}}), 100, 10, 8192),
+      100);
   EXPECT_EQ(best_target_tokens(stages, 100000, 50000, 8192), 50000);
+}
+
+// 24 layers on four ranks, each layer with a fixed cost: the fill costs less with more pieces, so that larger
+// micro-batches pay.
+TEST(ChoosePipelineTest, PiecesMicroBatchAndCutGoTogether) {
+  LayerCosts costs{.layers = std::vector<StageTime>(24, {.fixed = 0.1e-3, .per_token = 0.2e-6}),
+                   .head = {},
+                   .transfer = {.fixed = 20e-6, .per_token = 60e-9}};
+  const PipelineJob job{.stages = 4, .tokens = 32768, .length = 32, .micro_batch = 0, .largest = 8192};
+  const PipelineChoice one = choose_micro_batch(costs, job, 1, false), chosen = choose_pipeline(costs, job);
+  EXPECT_GT(chosen.shape.pieces, 1);
+  EXPECT_LT(chosen.seconds, 0.95 * one.seconds);
+  EXPECT_GT(chosen.target_tokens, one.target_tokens);
+  EXPECT_EQ(chosen.cut, equal_partition(24, chosen.shape.virtual_stages()));
+  // Where a rank is alone, or has one layer, or the job is long, there is nothing to win.
+  EXPECT_EQ(choose_pipeline(costs, {.stages = 1, .tokens = 32768, .length = 32, .largest = 8192}).shape.pieces, 1);
+  EXPECT_EQ(choose_pipeline(costs, {.stages = 24, .tokens = 32768, .length = 32, .largest = 8192}).shape.pieces, 1);
+  EXPECT_EQ(choose_pipeline(costs, {.stages = 4, .tokens = 32768000, .length = 32, .largest = 8192}).shape.pieces, 1);
+  // The size of micro-batch may be given.
+  const PipelineChoice given =
+      choose_pipeline(costs, {.stages = 4, .tokens = 32768, .length = 32, .micro_batch = 10, .largest = 8192});
+  EXPECT_EQ(given.target_tokens, 320);
+  // One slow layer: the cut is balanced.
+  costs.layers[5].per_token *= 8;
+  const PipelineChoice balanced = choose_pipeline(costs, job);
+  EXPECT_NE(balanced.cut, equal_partition(24, balanced.shape.virtual_stages()));
+  EXPECT_LT(balanced.seconds, 0.9 * choose_micro_batch(costs, job, balanced.shape.pieces, false).seconds);
+}
+
+// What is not replayed of a long job follows from what is.
+TEST(PipelineSecondsTest, ALongJobGoesOnAsItBegan) {
+  const PipelineCosts costs{.shape = {.stages = 4, .pieces = 2},
+                            .virtual_stages = std::vector<StageTime>(8, {.fixed = 0.5, .per_token = 0}),
+                            .transfer = {}};
+  EXPECT_NEAR(pipeline_seconds(costs, 10000, 1), 10000 + 1.5, 1e-6);
+  EXPECT_NEAR(pipeline_seconds(costs, 10, 1), 10 + 1.5, 1e-9);
 }
 
 TEST(BalancedPartitionTest, TheLargestPartIsSmallest) {

@@ -103,10 +103,10 @@ TEST(PlanTest, MessagesOfScoringHoldTheTargets) {
 }
 
 TEST(PlanTest, TargetKeepsStagesBusy) {
-  EXPECT_EQ(choose_target_tokens(1000, 1, 512), 512);
-  EXPECT_EQ(choose_target_tokens(5, 1, 512), 5);
-  EXPECT_EQ(choose_target_tokens(1, 8, 512), 1);
-  const int64_t target = choose_target_tokens(3200, 4, 512);
+  EXPECT_EQ(choose_target_tokens(1000, {1}, 512), 512);
+  EXPECT_EQ(choose_target_tokens(5, {1}, 512), 5);
+  EXPECT_EQ(choose_target_tokens(1, {8}, 512), 1);
+  const int64_t target = choose_target_tokens(3200, {4}, 512);
   EXPECT_GE((3200 + target - 1) / target, 15);  // at least five micro-batches for each step of the fill
 }
 
