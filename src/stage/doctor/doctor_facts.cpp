@@ -108,7 +108,7 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   const int64_t target = choose_target_tokens(offsets.back() / options.replicas, shape,
                                               facts.visible_gpus > 0 ? kMaxMeasuredTarget : kMaxCpuTarget);
   const SampleRange share = replica_samples(offsets, options.replicas, 0);
-  const BatchPlan plan = MicroBatches(offsets, {}, share, options.micro_batch, target).plan();
+  const BatchPlan plan = MicroBatches(offsets, {}, share, {options.micro_batch, target}).plan();
   const DType compute = options.dtype.value_or(shards.dtype());
   // Of the results' kinds doctor knows --score, where nearly every position is a row, and --hidden.
   const int64_t rows = options.results.score ? plan.max_tokens : plan.max_rows(options.results);

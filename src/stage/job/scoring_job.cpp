@@ -75,21 +75,27 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
     const SampleRange range = samples_->own_range();
     if (options_.stride > 0 && !windows_ && any_longer(own.offsets, range, config().max_positions))
       windows_ = cut_windows(own, range, config().max_positions, options_.stride);
+    const MicroBatches::Size size{
+        .samples = options_.micro_batch, .tokens = target_tokens, .smallest_part = smallest_part()};
     if (options_.results.embeddings)
-      micro_batches_.emplace(own.input_tokens, own.ids, SampleRange{0, own.input_tokens.samples()},
-                             options_.micro_batch, target_tokens);
+      micro_batches_.emplace(own.input_tokens, own.ids, SampleRange{0, own.input_tokens.samples()}, size);
     else if (windows_)
-      micro_batches_.emplace(windows_->offsets, windows_->ids, SampleRange{0, windows_->offsets.samples()},
-                             options_.micro_batch, target_tokens, &windows_->scored);
+      micro_batches_.emplace(windows_->offsets, windows_->ids, SampleRange{0, windows_->offsets.samples()}, size,
+                             &windows_->scored);
     else
-      micro_batches_.emplace(own.offsets, own.ids, range, options_.micro_batch, target_tokens,
-                             options_.results.score ? &own.scored : nullptr);
+      micro_batches_.emplace(own.offsets, own.ids, range, size, options_.results.score ? &own.scored : nullptr);
     plan_ = micro_batches_->plan();
     plan_.first_sample = samples_->own_share().samples.first;
     plan_.first_token = samples_->own_share().first_token;
     plan_.first_scored = samples_->own_share().first_scored;
   }
   pipeline_ranks_->broadcast(&plan_, sizeof plan_, 0, load_timeout(), "plan");
+}
+
+// Where one rank has all layers, there is nothing to win by parts. The last part of a sample must hold its tail.
+int64_t ScoringJob::smallest_part() const {
+  if (pipeline_ranks_->size() == 1) return 0;
+  return std::max(machine_.cuda ? kMinCudaPart : kMinCpuPart, tail_length(config()));
 }
 
 int64_t ScoringJob::mean_length() const { return std::min(samples_->mean_length(), config().max_positions); }
@@ -104,10 +110,17 @@ LayerCosts ScoringJob::layer_costs() const {
 }
 
 Job::Portion ScoringJob::portion() const {
+  uint64_t cache_bytes = 0;
+  if (plan_.longest_in_parts > 0) {
+    const CacheShape caches = shape_of_caches(plan_.longest_in_parts);
+    for (const LayerRange& piece : pieces())
+      cache_bytes += static_cast<uint64_t>(caches.pages) * page_bytes(config(), piece, compute_, caches) +
+                     slot_bytes(config(), piece);
+  }
   return {.tokens = plan_.max_tokens,
           .rows = plan_.max_rows(options_.results),
           .buffers = Schedule(shape(), pipeline_ranks_->rank(), plan_.micro_batches).buffers(),
-          .job_bytes = micro_batches_ ? micro_batches_->memory_bytes() : 0,
+          .job_bytes = cache_bytes + (micro_batches_ ? micro_batches_->memory_bytes() : 0),
           .options = "--micro-batch"};
 }
 
@@ -256,6 +269,7 @@ bool ScoringJob::run_once() {
 
 void ScoringJob::add_to(StageReport& report) const {
   report.activation_bytes = scorer_->activation_bytes();
+  report.cache_bytes = scorer_->cache_bytes();
   report.times = scorer_->times();
   if (!is_last()) return;
   if (validation_) report.verdict = validation_->verdict();

@@ -37,7 +37,8 @@ class ScoringJob : public Job {
   double tail_share(LayerRange layers) const;
   // Chooses the size of micro-batch again, by timing the loaded stages; collective in the pipeline.
   void measure_and_replan();
-  int64_t mean_length() const;  // of what goes through the stages
+  int64_t mean_length() const;    // of what goes through the stages
+  int64_t smallest_part() const;  // of a sample; 0: all go as a whole
   void open_answers();
   void open_output();
   std::vector<int64_t> first_rows_of_replicas() const;

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "stage/model/memory_plan.h"
+#include "stage/scoring/plan.h"
 #include "stage/scoring/replay.h"
 
 namespace lfm2 {
@@ -110,7 +111,9 @@ double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64
 }
 
 int64_t best_target_tokens(const PipelineCosts& costs, int64_t tokens, int64_t length, int64_t largest) {
+  // Long samples go through the stages in parts of any size.
   length = std::max<int64_t>(length, 1);
+  if (costs.shape.stages > 1) length = std::min(length, kMinCudaPart);
   int64_t best = length;
   double best_seconds = std::numeric_limits<double>::infinity();
   int64_t before = 0;  // the samples of a micro-batch that were tried last

@@ -60,8 +60,9 @@ PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& jo
 // The fastest choice of all: pieces, cut and micro-batch. More pieces than one only where they save a few percent.
 PipelineChoice choose_pipeline(const LayerCosts& costs, const PipelineJob& job);
 
-// The size of micro-batch in tokens, between `length` and `largest`, for which a job of `tokens` tokens takes least
-// time; copying results to the host counts as one more stage.
+// The size of micro-batch in tokens, up to `largest`, for which a job of `tokens` tokens takes least time. It is that
+// of whole samples of `length` tokens, or on several stages that of parts of them where they are long; copying results
+// to the host counts as one more stage.
 int64_t best_target_tokens(const PipelineCosts& costs, int64_t tokens, int64_t length, int64_t largest);
 
 // An estimate of the seconds that each layer takes for a micro-batch of `tokens` tokens, of which `kept` go on behind

@@ -10,6 +10,11 @@
 
 namespace lfm2 {
 
+CacheShape shape_of_caches(int64_t longest) {
+  constexpr int64_t kPage = 256;
+  return {.slots = 1, .pages = (longest + kPage - 1) / kPage, .page = kPage};
+}
+
 Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced)
     : links_(links),
       plan_(plan),
@@ -26,11 +31,16 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
   bool cuts_tails = false;
   std::vector<LayerRange> layers;
   for (const Stage& stage : links.pieces) {
-    layers.push_back(stage.layers());
+    const LayerRange range = stage.layers();
+    const bool before = range.end() <= cut, gets = range.first > cut;
+    layers.push_back(range);
     pieces_.push_back({.stage = stage,
-                       .cuts_tails = tail_length_ > 0 && cut >= layers.back().first &&
-                                     cut<layers.back().end(), .gets_tails = tail_length_> 0 &&
-                                     cut < layers.back().first});
+                       .cuts_tails = tail_length_ > 0 && !before && !gets,
+                       .gets_tails = tail_length_ > 0 && gets,
+                       .caches = nullptr});
+    if (plan.longest_in_parts > 0 && !pieces_.back().gets_tails)
+      pieces_.back().caches =
+          std::make_unique<Caches>(backend, config, range, compute, shape_of_caches(plan.longest_in_parts));
     cuts_tails = cuts_tails || pieces_.back().cuts_tails;
   }
   const size_t array_bytes = max_array_bytes();
@@ -56,8 +66,19 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
 // An upper bound: for each token its id, its position, its row in the tail and its position there; for each sample two
 // lists of offsets and its last row; for each scored token its row and its id.
 size_t Scorer::max_array_bytes() const {
-  return 4 * ArrayLayout::bytes_for(plan_.max_tokens) + 3 * ArrayLayout::bytes_for(plan_.max_samples + 1) +
-         2 * ArrayLayout::bytes_for(plan_.max_scored);
+  size_t bytes = 4 * ArrayLayout::bytes_for(plan_.max_tokens) + 3 * ArrayLayout::bytes_for(plan_.max_samples + 1) +
+                 2 * ArrayLayout::bytes_for(plan_.max_scored);
+  // Of a part: for each token its sequence, the pages, and the rows of the states.
+  if (plan_.longest_in_parts > 0)
+    bytes += ArrayLayout::bytes_for(plan_.max_tokens) +
+             ArrayLayout::bytes_for(shape_of_caches(plan_.longest_in_parts).pages) + ArrayLayout::bytes_for(2);
+  return bytes;
+}
+
+uint64_t Scorer::cache_bytes() const {
+  uint64_t bytes = 0;
+  for (const Piece& piece : pieces_) bytes += piece.caches ? piece.caches->bytes() : 0;
+  return bytes;
 }
 
 Scorer::IndexArrays Scorer::lay_out(const Open& open, const Piece& piece, std::byte* memory) const {
@@ -66,16 +87,19 @@ Scorer::IndexArrays Scorer::lay_out(const Open& open, const Piece& piece, std::b
   micro_batch.samples = samples;
   int64_t kept_tokens = 0;
   for (const int64_t length : open.content.lengths) {
-    micro_batch.batch.max_length = std::max(micro_batch.batch.max_length, piece.gets_tails ? kept(length) : length);
-    micro_batch.tail.max_length = std::max(micro_batch.tail.max_length, kept(length));
-    kept_tokens += kept(length);
+    const int64_t tail = kept(length, samples);
+    micro_batch.batch.max_length =
+        std::max(micro_batch.batch.max_length, piece.gets_tails ? tail : samples.past + length);
+    micro_batch.tail.max_length = std::max(micro_batch.tail.max_length, tail);
+    kept_tokens += tail;
   }
+  const int64_t sequences = std::ssize(open.content.lengths);
   ArrayLayout layout(memory);
   const auto take_batch = [&](Batch& batch, int64_t tokens) {
     batch.positions = layout.take_ints({tokens});
-    batch.offsets = layout.take_ints({samples.samples + 1});
+    batch.offsets = layout.take_ints({sequences + 1});
     batch.tokens = tokens;
-    batch.sequences = samples.samples;
+    batch.sequences = sequences;
   };
   if (piece.stage.first()) micro_batch.ids = layout.take_ints({samples.tokens});
   take_batch(micro_batch.batch, piece.gets_tails ? kept_tokens : samples.tokens);
@@ -83,7 +107,14 @@ Scorer::IndexArrays Scorer::lay_out(const Open& open, const Piece& piece, std::b
     micro_batch.tail_rows = layout.take_ints({kept_tokens});
     take_batch(micro_batch.tail, kept_tokens);
   }
-  micro_batch.last_rows = layout.take_ints({samples.samples});
+  if (samples.is_part() && piece.caches) {
+    Batch& batch = micro_batch.batch;
+    batch.singles = batch.tokens == 1 ? 1 : 0;
+    batch.sequence_of = layout.take_ints({batch.tokens});
+    batch.page_table = layout.take_ints({1, shape_of_caches(plan_.longest_in_parts).pages});
+    batch.states = layout.take_ints({1, 2});
+  }
+  micro_batch.last_rows = layout.take_ints({sequences});
   if (kind_.score && piece.stage.last()) {
     micro_batch.scored_rows = layout.take_ints({samples.scored});
     micro_batch.targets = layout.take_ints({samples.scored});
@@ -94,37 +125,50 @@ Scorer::IndexArrays Scorer::lay_out(const Open& open, const Piece& piece, std::b
 
 // Fills the buffer's index arrays for a micro-batch and enqueues their copy to the device, in front of its forward. The
 // buffer must be free: nothing reads the arrays of the micro-batch before it any more.
-void Scorer::prepare(StageBuffer& buffer, const Open& open, const Piece& piece, std::span<const int32_t> ids) {
+void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::span<const int32_t> ids) {
   const IndexArrays host = lay_out(open, piece, buffer.staging.data());
   buffer.micro_batch = lay_out(open, piece, buffer.arrays.data());
+  const MicroBatch& samples = open.samples;
   if (kind_.hidden == Hidden::kMean) buffer.lengths = open.content.lengths;
+  if (kind_.hidden == Hidden::kMean && samples.is_part()) buffer.lengths = {static_cast<int32_t>(samples.whole)};
   std::copy(ids.begin(), ids.end(), host.ids.as<int32_t>());
-  // Appends `length` tokens of a sample, which count their positions from 0, to the batch.
-  const auto add = [](const Batch& batch, int64_t sample, int64_t& token, int64_t length) {
-    for (int64_t position = 0; position < length; ++position)
+  // Appends `length` tokens of a sample, which count their positions from `first`, to the batch.
+  const auto add = [](const Batch& batch, int64_t sample, int64_t& token, int64_t length, int64_t first) {
+    for (int64_t position = first; position < first + length; ++position)
       batch.positions.as<int32_t>()[token++] = static_cast<int32_t>(position);
     batch.offsets.as<int32_t>()[sample + 1] = static_cast<int32_t>(token);
   };
   int64_t token = 0, tail_token = 0, tail_row = 0, scored_row = 0;
   host.batch.offsets.as<int32_t>()[0] = 0;
   if (piece.cuts_tails) host.tail.offsets.as<int32_t>()[0] = 0;
-  for (int64_t sample = 0; sample < open.samples.samples; ++sample) {
-    const int64_t length = open.content.lengths[static_cast<size_t>(sample)];
-    add(host.batch, sample, token, piece.gets_tails ? kept(length) : length);
+  for (int64_t sample = 0; sample < host.batch.sequences; ++sample) {
+    const int64_t length = open.content.lengths[static_cast<size_t>(sample)], tail = kept(length, samples);
+    add(host.batch, sample, token, piece.gets_tails ? tail : length, piece.gets_tails ? 0 : samples.past);
     if (piece.cuts_tails) {
-      add(host.tail, sample, tail_token, kept(length));
-      for (int64_t row = kept(length); row > 0; --row)
+      add(host.tail, sample, tail_token, tail, 0);
+      for (int64_t row = tail; row > 0; --row)
         host.tail_rows.as<int32_t>()[tail_row++] = static_cast<int32_t>(token - row);
     }
     host.last_rows.as<int32_t>()[sample] = static_cast<int32_t>((piece.cuts_tails ? tail_token : token) - 1);
     if (!host.scored_rows) continue;
     // The row in front of a token says how likely it is.
     const int64_t scored = open.content.scored[static_cast<size_t>(sample)];
-    for (int64_t row = token - 1 - scored; row < token - 1; ++row)
+    const int64_t end = samples.ends_samples() ? token - 1 : token;
+    for (int64_t row = end - scored; row < end; ++row)
       host.scored_rows.as<int32_t>()[scored_row++] = static_cast<int32_t>(row);
   }
+  if (host.batch.states) fill_part(host.batch, piece);
   if (host.targets) std::copy(open.content.targets.begin(), open.content.targets.end(), host.targets.as<int32_t>());
   links_.backend.copy(links_.backend.compute(), buffer.arrays.data(), buffer.staging.data(), host.bytes);
+}
+
+// All tokens are of one sequence, whose pages follow one another. The states are those that the part before has left;
+// the first part reads none.
+void Scorer::fill_part(const Batch& batch, Piece& piece) {
+  std::fill_n(batch.sequence_of.as<int32_t>(), batch.tokens, 0);
+  std::iota(batch.page_table.as<int32_t>(), batch.page_table.as<int32_t>() + batch.page_table.numel(), 0);
+  batch.states.as<int32_t>()[0] = piece.state;
+  batch.states.as<int32_t>()[1] = piece.state = 1 - piece.state;
 }
 
 void Scorer::collect_times() {
@@ -140,7 +184,9 @@ bool Scorer::goes_on(int64_t micro_batch, const MicroBatches* micro_batches) {
   std::vector<int32_t> words;
   ControlLink* control = links_.control;
   if (links_.first()) {
-    if (!run_.first_is_asked_to_stop()) words = micro_batches->message(micro_batch);
+    // What has begun of a sample is not left behind.
+    if ((*micro_batches)[micro_batch].past > 0 || !run_.first_is_asked_to_stop())
+      words = micro_batches->message(micro_batch);
     if (control != nullptr) control->send_step(words);
   } else if (!control->receive_step(words)) {
     run_.wait([&] { return control->receive_step(words); }, Phase::kStep, {micro_batch}, 0);
@@ -148,12 +194,15 @@ bool Scorer::goes_on(int64_t micro_batch, const MicroBatches* micro_batches) {
   if (words.empty()) return false;
   MicroBatchContent content = content_of_message(words, kind_.score);
   const std::vector<int32_t>& lengths = content.lengths;
+  const bool ends = content.whole == 0 || content.past + lengths.front() == content.whole;
   const MicroBatch samples{.first_sample = begun_.newest.first_sample + begun_.newest.samples,
-                           .samples = std::ssize(lengths),
+                           .samples = ends ? std::ssize(lengths) : 0,
                            .first_token = begun_.newest.first_token + begun_.newest.tokens,
                            .tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0}),
                            .first_scored = begun_.newest.first_scored + begun_.newest.scored,
-                           .scored = std::ssize(content.targets)};
+                           .scored = std::ssize(content.targets),
+                           .past = content.past,
+                           .whole = content.whole};
   expect(
       samples.samples <= plan_.max_samples && samples.tokens <= plan_.max_tokens && samples.scored <= plan_.max_scored,
       "Scorer: a micro-batch is larger than the plan says");
@@ -192,7 +241,8 @@ void Scorer::forward(const Action& action) {
         if (piece.stage.first()) piece.stage.embed(links_.backend.ops(), micro_batch.ids, residual);
         const Tail tail{micro_batch.tail_rows, piece.cuts_tails ? output_of(buffer) : Tensor(), micro_batch.tail};
         piece.stage.forward(links_.backend.ops(), residual, micro_batch.batch, scratch_,
-                            piece.cuts_tails ? &tail : nullptr);
+                            piece.cuts_tails ? &tail : nullptr,
+                            micro_batch.batch.states ? piece.caches.get() : nullptr);
       },
       run_.tag(unit, false));
   links_.backend.compute().record(*buffer.computed);
@@ -202,15 +252,16 @@ void Scorer::give_result(const Action& action) {
   const StageBuffer& buffer = buffer_of(action);
   const IndexArrays& arrays = buffer.micro_batch;
   const MicroBatch& micro_batch = arrays.samples;
-  if (results_) {
-    const bool last = kind_.of_last_positions(), mean = kind_.hidden == Hidden::kMean;
+  const bool last = kind_.of_last_positions(), mean = kind_.hidden == Hidden::kMean;
+  const bool has_rows = kind_.score ? micro_batch.scored > 0 : !last || micro_batch.ends_samples();
+  if (results_ && has_rows) {
     const Tensor rows = kind_.score ? arrays.scored_rows : last ? arrays.last_rows : Tensor();
     const int64_t first_row = kind_.score    ? plan_.first_scored + micro_batch.first_scored
                               : last || mean ? plan_.first_sample + micro_batch.first_sample
                                              : plan_.first_token + micro_batch.first_token;
     const auto until = [&](const std::function<bool()>& done, Phase phase) { run_.wait(done, phase, unit_of(action)); };
     results_->give(output_of(buffer), rows, first_row, scratch_, until, run_.tag(unit_of(action), true), arrays.targets,
-                   buffer.lengths);
+                   buffer.lengths, micro_batch.past);
   }
   links_.backend.compute().record(*buffer.taken);
 }

@@ -10,12 +10,16 @@
 #include <vector>
 
 #include "kernels/tensor_memory.h"
+#include "stage/model/caches.h"
 #include "stage/pipeline/schedule.h"
 #include "stage/pipeline/stage_run.h"
 #include "stage/scoring/plan.h"
 #include "stage/scoring/result_ring.h"
 
 namespace lfm2 {
+
+// The caches for a sample of up to so many tokens that goes through the stages in parts.
+CacheShape shape_of_caches(int64_t longest);
 
 class Scorer {
  public:
@@ -39,6 +43,7 @@ class Scorer {
     if (results_) results_->stop();
   }
 
+  uint64_t cache_bytes() const;                                          // of samples that go in parts
   StageTimes times() const { return run_.times(); }                      // of the last run
   const std::vector<TraceEvent>& trace() const { return run_.trace(); }  // of the last run; empty unless asked for
   uint64_t activation_bytes() const { return memory_.bytes() + working_bytes_; }
@@ -71,6 +76,10 @@ class Scorer {
     const Stage& stage;
     bool cuts_tails = false;  // it has the last attention layer, where the tails are cut
     bool gets_tails = false;  // it is behind that one: only tails come in
+    // Where samples go in parts: what is kept of the one that is on its way, and which of its two rows of convolution
+    // states the newest part writes.
+    std::unique_ptr<Caches> caches;
+    int32_t state = 0;
   };
   struct StageBuffer {
     std::optional<Unit> unit;  // what is in the buffer, or was there last
@@ -86,16 +95,21 @@ class Scorer {
 
   IndexArrays lay_out(const Open& open, const Piece& piece, std::byte* memory) const;
   size_t max_array_bytes() const;
-  void prepare(StageBuffer& buffer, const Open& open, const Piece& piece, std::span<const int32_t> ids);
+  void prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::span<const int32_t> ids);
+  static void fill_part(const Batch& batch, Piece& piece);
   StageBuffer& buffer_of(const Action& action) { return buffers_[static_cast<size_t>(action.buffer)]; }
-  const Piece& piece_of(const Action& action) const { return pieces_[static_cast<size_t>(action.piece)]; }
+  Piece& piece_of(const Action& action) { return pieces_[static_cast<size_t>(action.piece)]; }
   static Unit unit_of(const Action& action) { return {action.micro_batch, action.piece}; }
   static Tensor input_of(const StageBuffer& buffer) { return buffer.residual.rows(0, buffer.micro_batch.batch.tokens); }
   Tensor output_of(const StageBuffer& buffer) const {
     const Piece& piece = pieces_[static_cast<size_t>(buffer.unit->piece)];
     return piece.cuts_tails ? buffer.tail.rows(0, buffer.micro_batch.tail.tokens) : input_of(buffer);
   }
-  int64_t kept(int64_t length) const { return std::min(length, tail_length_); }
+  // Of a part that does not end its sample nothing is needed behind the cut; one token stands for it, as a micro-batch
+  // without any would be a case of its own on the way.
+  int64_t kept(int64_t length, const MicroBatch& samples) const {
+    return samples.ends_samples() ? std::min(length, tail_length_) : 1;
+  }
 
   bool goes_on(int64_t micro_batch, const MicroBatches* micro_batches);
   void wait_for_free_buffer(StageBuffer& buffer);

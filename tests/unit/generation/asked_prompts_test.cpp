@@ -112,7 +112,8 @@ Rows scored(const Request& request, const ResultKind& kind, DType compute) {
   for (const int32_t id : request.prompt) samples.ids.push_back(id);
   samples.offsets.push_back(std::ssize(request.prompt));
   if (kind.score) find_scored(samples, nullptr, "prompt", [] {});
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, 1}, 1, 0, kind.score ? &samples.scored : nullptr);
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, 1}, {1, 0},
+                                   kind.score ? &samples.scored : nullptr);
   LoadedStage loaded(kAskedCase, {0, config().layers}, compute);
   LocalControlHub hub(1);
   LocalControlLink control(hub, 0);

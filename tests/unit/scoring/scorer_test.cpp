@@ -31,9 +31,10 @@ struct Cut {
 
 // Runs `samples` through one thread a rank; the collector gets all rows. `stop`: see Scorer::run. Returns whether the
 // run was finished.
-bool run(const std::string& golden_case, const Cut& cut, const Samples& samples, int64_t micro_batch, ResultKind kind,
-         DType compute, int threads, ResultConsumer& collector, const std::function<bool()>& stop = {}) {
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, micro_batch, 0,
+bool run(const std::string& golden_case, const Cut& cut, const Samples& samples, MicroBatches::Size size,
+         ResultKind kind, DType compute, int threads, ResultConsumer& collector,
+         const std::function<bool()>& stop = {}) {
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, size,
                                    kind.score ? &samples.scored : nullptr);
   const size_t stages = cut.ranges.size() / static_cast<size_t>(cut.pieces);
   const bool ring = cut.pieces > 1;
@@ -80,7 +81,7 @@ bool run(const std::string& golden_case, const Cut& cut, const Samples& samples,
 std::vector<float> score(const std::string& golden_case, const Cut& cut, const Samples& samples, int64_t micro_batch,
                          Positions positions, DType compute = DType::kF32, int threads = 1) {
   LogitsCollector collector;
-  run(golden_case, cut, samples, micro_batch, {.positions = positions}, compute, threads, collector);
+  run(golden_case, cut, samples, {micro_batch}, {.positions = positions}, compute, threads, collector);
   return collector.logits;
 }
 
@@ -156,6 +157,45 @@ TEST_P(ScorerTest, EveryRingGivesTheSameBits) {
   }
 }
 
+// Long samples in parts, which go on over caches: every kind of result, in pipelines and rings, with parts of many
+// sizes and samples that are short beside them, has the bits of whole samples on one rank.
+TEST_P(ScorerTest, PartsOfLongSamplesGiveTheSameBits) {
+  const int64_t tail = tail_length(ShardSet::open(golden_shards(GetParam(), 4)).config());
+  Samples samples{.ids = {}, .offsets = {0}};
+  for (const int64_t length : {int64_t{3}, 7 * tail + 5, int64_t{1}, 300 + tail, int64_t{9}, 4 * tail, 5 * tail + 1}) {
+    const Samples one = random_samples(1, length, static_cast<uint64_t>(length), vocab());
+    samples.ids.append(one.ids);
+    samples.offsets.push_back(samples.offsets.back() + length);
+  }
+  for (int64_t i = 0; i < samples.count(); ++i)  // the targets of some samples begin in the middle of a part
+    samples.scored.push_back(samples.scored.back() + (samples.offsets.length(i) - 1) / (i % 2 + 1));
+  const std::vector<ResultKind> kinds{{.positions = Positions::kLast},
+                                      {.positions = Positions::kAll},
+                                      {.positions = Positions::kAll, .score = true},
+                                      {.hidden = Hidden::kMean}};
+  const std::vector<Cut> cuts{
+      equal_partition(layers(), 2), equal_partition(layers(), layers()), {equal_partition(layers(), 4), 2}};
+  for (const DType compute : {DType::kF32, DType::kBf16})
+    for (const ResultKind& kind : kinds) {
+      const auto results = [&](const Cut& cut, MicroBatches::Size size) {
+        LogitsCollector logits;
+        ScoreCollector scores;
+        run(GetParam(), cut, samples, size, kind, compute, 1,
+            kind.score ? static_cast<ResultConsumer&>(scores) : logits);
+        return kind.score ? scores.log_probs : logits.logits;
+      };
+      const std::vector<float> whole = results(equal_partition(layers(), 1), {.tokens = 1});
+      ASSERT_FALSE(whole.empty());
+      for (const Cut& cut : cuts)
+        for (const int64_t target : {tail, 2 * tail + 1, int64_t{128}}) {
+          SCOPED_TRACE(testing::Message() << cut.ranges.size() << " virtual stages, parts of " << target << ", results "
+                                          << positions_name(kind) << kind.score);
+          EXPECT_TRUE(same_bits(whole, results(cut, {.tokens = target, .smallest_part = tail})));
+        }
+      if (compute == DType::kBf16) break;  // one kind of result says enough of another type
+    }
+}
+
 // A run that is stopped hands out what has begun, from the first micro-batch on, and nothing twice.
 TEST_P(ScorerTest, ARingThatIsStoppedFinishesWhatHasBegun) {
   const Samples samples = random_samples(24, 6, 5, vocab());
@@ -163,8 +203,8 @@ TEST_P(ScorerTest, ARingThatIsStoppedFinishesWhatHasBegun) {
   for (const int looks : {0, 1, 2, 5, 11, 23}) {
     LogitsCollector collector;
     int looked = 0;
-    const bool finished = run(GetParam(), {equal_partition(layers(), 4), 2}, samples, 1, {}, DType::kF32, 1, collector,
-                              [&] { return looked++ >= looks; });
+    const bool finished = run(GetParam(), {equal_partition(layers(), 4), 2}, samples, {1}, {}, DType::kF32, 1,
+                              collector, [&] { return looked++ >= looks; });
     EXPECT_FALSE(finished);
     ASSERT_LE(collector.logits.size(), alone.size());
     EXPECT_EQ(collector.logits.size() % static_cast<size_t>(vocab()), 0u);
@@ -244,7 +284,7 @@ TEST_P(ScorerTest, ScoresAreThoseOfTheLogits) {
     }
     ScoreCollector alone;
     const ResultKind kind{.positions = Positions::kAll, .score = true};
-    run(GetParam(), equal_partition(layers(), 1), samples, 0, kind, DType::kF32, 1, alone);
+    run(GetParam(), equal_partition(layers(), 1), samples, {}, kind, DType::kF32, 1, alone);
     ASSERT_EQ(std::ssize(alone.log_probs), samples.scored.back());
     size_t row = 0;
     for (int64_t i = 0; i < samples.count(); ++i)
@@ -258,11 +298,12 @@ TEST_P(ScorerTest, ScoresAreThoseOfTheLogits) {
         ++row;
       }
     ScoreCollector found;
-    run(GetParam(), equal_partition(layers(), targets ? 2 : 3), samples, targets ? 1 : 2, kind, DType::kF32, 1, found);
+    run(GetParam(), equal_partition(layers(), targets ? 2 : 3), samples, {targets ? 1 : 2}, kind, DType::kF32, 1,
+        found);
     EXPECT_TRUE(same_bits(found.log_probs, alone.log_probs));
     EXPECT_EQ(found.likeliest, alone.likeliest);
     ScoreCollector round;
-    run(GetParam(), {equal_partition(layers(), 4), 2}, samples, 1, kind, DType::kF32, 1, round);
+    run(GetParam(), {equal_partition(layers(), 4), 2}, samples, {1}, kind, DType::kF32, 1, round);
     EXPECT_TRUE(same_bits(round.log_probs, alone.log_probs));
     EXPECT_EQ(round.likeliest, alone.likeliest);
   }
@@ -276,7 +317,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, ScorerTest, testing::ValuesIn(kGoldenCases), []
 
 TEST(ScorerErrorTest, AStageThatNeverHearsEndsWithItsName) {
   const Samples samples = golden_samples("tiny-moe");
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, 1, 0);
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, {1, 0});
   LocalLink silent;
   LocalControlHub hub(2);
   LocalControlLink first(hub, 0), control(hub, 1);
