@@ -77,7 +77,8 @@ MicroBatches::MicroBatches(const SampleOffsets& offsets, std::span<const int32_t
 // The number of micro-batches that a sample goes in.
 int64_t MicroBatches::parts(int64_t length, const Size& size) const {
   if (size.samples > 0 || size.smallest_part == 0 || length <= size.tokens) return 1;
-  return std::min((length + size.tokens / 2) / size.tokens, length / size.smallest_part);
+  const int64_t part = size.part > 0 ? std::min(size.part, size.tokens) : size.tokens;
+  return std::min((length + part / 2) / part, length / size.smallest_part);
 }
 
 void MicroBatches::add(const MicroBatch& one) {

@@ -50,10 +50,10 @@ struct MicroBatchContent {
 class MicroBatches {
  public:
   // How large micro-batches are: `samples` samples or, where that is 0, as many as fit into `tokens` tokens. A longer
-  // sample is one of its own; or it goes in parts of about `tokens` tokens, none of which has fewer than
+  // sample is one of its own; or it goes in parts of about `part` tokens (0: `tokens`), none of which has fewer than
   // `smallest_part` (0: no sample goes in parts).
   struct Size {
-    int64_t samples = 0, tokens = 0, smallest_part = 0;
+    int64_t samples = 0, tokens = 0, smallest_part = 0, part = 0;
   };
   // Cuts the samples in `range` of `offsets`, at least one. `ids` are the tokens of the range; a caller that only asks
   // for the plan needs none. `scored` counts the scored tokens of the samples (--score). All of them must outlive this.
@@ -103,6 +103,9 @@ inline constexpr int64_t kMaxCudaTarget = 4096;
 inline constexpr int64_t kMaxMeasuredTarget = 8192;  // where stages were timed, so that the choice is known to pay
 // A part of a long sample has at least so many tokens: fewer make the matrix products slow.
 inline constexpr int64_t kMinCpuPart = 64, kMinCudaPart = 512;
+// And at most about so many on CPUs. Every further part sees more positions and takes longer, so the stages keep pace
+// with each other only where neighbours differ little.
+inline constexpr int64_t kMaxCpuPart = 160;
 
 // The size of micro-batch in tokens, at most `largest`, that keeps the stages busy without making the matrix products
 // smaller than needed: filling the pipeline costs at most a sixth of the steady time.

@@ -129,6 +129,9 @@ TEST(PlanTest, LongSamplesGoInParts) {
         expected.push_back(static_cast<int32_t>(at));
     EXPECT_EQ(targets, expected);
   }
+  // Parts may be smaller than the micro-batches that other samples make.
+  EXPECT_EQ(MicroBatches(offsets, ids, {1, 1}, {.tokens = 50, .smallest_part = 8, .part = 10}).plan().micro_batches,
+            10);
   for (const std::vector<int32_t>& words :
        {std::vector<int32_t>{0}, {0, 0, 8, 9}, {0, 5, 8, 4}, {0, -1, 8, 4}, {0, 0, 8, 0}})
     EXPECT_THROW(content_of_message(words, true), Error);
