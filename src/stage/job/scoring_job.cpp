@@ -1,5 +1,4 @@
-// Micro-batches are cut by an estimate before anything is loaded. On a GPU they are cut again after the loaded stages
-// were timed.
+// Micro-batches are cut before the weights are loaded. On a GPU they are cut again after the loaded stages were timed.
 #include "stage/job/scoring_job.h"
 
 #include <algorithm>
@@ -51,7 +50,7 @@ JobOutput& ScoringJob::resume_output_file(Unfinished& begun) {
   return *output_;
 }
 
-// Nothing is loaded yet, so what is chosen here goes by estimates.
+// Nothing is loaded yet, so what is chosen here goes by one layer of each kind.
 void ScoringJob::plan() {
   const int64_t stages = pipeline_ranks_->size();
   const PipelineJob job{.stages = stages,
@@ -59,14 +58,17 @@ void ScoringJob::plan() {
                         .length = mean_length(),
                         .micro_batch = options_.micro_batch,
                         .largest = machine_.cuda ? kMaxMeasuredTarget : kMaxCpuTarget};
-  if (options_.virtual_stages == 0)
-    cut_ = choose_pipeline(layer_costs(), job).cut;
-  else if (options_.balance)
-    cut_ = choose_micro_batch(layer_costs(), job, options_.virtual_stages, true).cut;
-  else
-    cut_ = given_partition(config().layers, stages, options_.layer_counts, options_.virtual_stages);
-  choose_plan(choose_target_tokens(samples_->left().tokens / options_.replicas, shape(),
-                                   machine_.cuda ? kMaxCudaTarget : kMaxCpuTarget));
+  if (stages > 1 && (options_.virtual_stages == 0 || options_.balance)) {
+    const PipelineChoice choice = options_.virtual_stages == 0
+                                      ? choose_pipeline(layer_costs(), job)
+                                      : choose_micro_batch(layer_costs(), job, options_.virtual_stages, true);
+    cut_ = choice.cut;
+    say("cut by what layers cost: " + layers_text(pieces()));
+    choose_plan(choice.target_tokens);
+    return;
+  }
+  cut_ = given_partition(config().layers, stages, options_.layer_counts, std::max<int64_t>(1, options_.virtual_stages));
+  choose_plan(choose_target_tokens(job.tokens, shape(), machine_.cuda ? kMaxCudaTarget : kMaxCpuTarget));
 }
 
 void ScoringJob::choose_plan(int64_t target_tokens) {
@@ -75,8 +77,10 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
     const SampleRange range = samples_->own_range();
     if (options_.stride > 0 && !windows_ && any_longer(own.offsets, range, config().max_positions))
       windows_ = cut_windows(own, range, config().max_positions, options_.stride);
-    const MicroBatches::Size size{
-        .samples = options_.micro_batch, .tokens = target_tokens, .smallest_part = smallest_part()};
+    const MicroBatches::Size size{.samples = options_.micro_batch,
+                                  .tokens = target_tokens,
+                                  .smallest_part = smallest_part(),
+                                  .part = machine_.cuda ? 0 : kMaxCpuPart};
     if (options_.results.embeddings)
       micro_batches_.emplace(own.input_tokens, own.ids, SampleRange{0, own.input_tokens.samples()}, size);
     else if (windows_)
@@ -100,13 +104,16 @@ int64_t ScoringJob::smallest_part() const {
 
 int64_t ScoringJob::mean_length() const { return std::min(samples_->mean_length(), config().max_positions); }
 
-LayerCosts ScoringJob::layer_costs() const {
+LayerCosts ScoringJob::layer_costs() {
   const ResultKind& results = options_.results;
   const auto length = static_cast<double>(mean_length());
   const double kept =
       results.of_last_positions() ? std::min(length, static_cast<double>(tail_length(config()))) / length : 0;
   const bool logits = results.positions != Positions::kNone && results.hidden == Hidden::kNone;
-  return estimate_costs(config(), compute_, kept, !logits ? 0 : results.of_last_positions() ? 1 / length : 1);
+  const std::vector<StageTime> measured = time_layers(
+      *shards_, *machine_.backend, world_, compute_, mean_length(),
+      machine_.cuda ? TimedSizes{} : TimedSizes{.small = kMinCpuPart, .large = kMaxCpuTarget}, load_timeout());
+  return measured_costs(config(), compute_, kept, !logits ? 0 : results.of_last_positions() ? 1 / length : 1, measured);
 }
 
 Job::Portion ScoringJob::portion() const {

@@ -32,7 +32,7 @@ class ScoringJob : public Job {
   void add_to(StageReport& report) const override;
   void add_to(JobReport& report) const override;
 
-  LayerCosts layer_costs() const;           // an estimate
+  LayerCosts layer_costs();                 // measured; collective
   void choose_plan(int64_t target_tokens);  // collective in the pipeline
   double tail_share(LayerRange layers) const;
   // Chooses the size of micro-batch again, by timing the loaded stages; collective in the pipeline.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "stage/support/json.h"
+
 namespace lfm2 {
 
 namespace {
@@ -11,6 +13,18 @@ std::vector<Stage> make_pieces(WeightSource& weights, const ModelConfig& config,
   std::vector<Stage> pieces;
   for (const LayerRange& range : ranges) pieces.emplace_back(weights, config, range);
   return pieces;
+}
+
+// Weights are those of the shards, because where tokens are routed to decides what a layer costs.
+constexpr int kTimingReaders = 4;
+
+StageTime time_layer(const ShardSet& shards, Backend& backend, DType compute, int64_t layer, int64_t length,
+                     TimedSizes sizes) {
+  Progress progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff);
+  ShardWeights weights(shards, backend, compute, progress, kTimingReaders);
+  const Stage stage(weights, shards.config(), {layer, 1});
+  weights.finish();
+  return measure_stage_time(backend, stage, compute, length, 1, sizes);
 }
 
 }  // namespace
@@ -40,6 +54,27 @@ StageLinks Session::links(int64_t max_tokens, int first_buffers) {
           .index = place_.index,
           .stages = place_.stages,
           .watchdog = place_.watchdog};
+}
+
+std::vector<StageTime> time_layers(const ShardSet& shards, Backend& backend, const MpiWorld& world, DType compute,
+                                   int64_t length, TimedSizes sizes, double timeout_seconds) {
+  world.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = timeout_seconds});
+  const LayerKinds kinds = layer_kinds(shards.config());
+  Json mine = Json::array();
+  for (auto kind = static_cast<size_t>(world.rank()); kind < kinds.examples.size();
+       kind += static_cast<size_t>(world.size())) {
+    const StageTime time = time_layer(shards, backend, compute, kinds.examples[kind], length, sizes);
+    mine.push_back({{"kind", kind}, {"fixed", time.fixed}, {"per_token", time.per_token}});
+  }
+  Json all = Json::array();
+  for (const std::string& line : world.gather(json_text(mine), 0, timeout_seconds, "costs of layers"))
+    for (const Json& kind : parse_json(line, "costs of layers")) all.push_back(kind);
+  all = parse_json(world.broadcast(json_text(all), 0, timeout_seconds, "costs of layers"), "costs of layers");
+  std::vector<StageTime> of_kind(kinds.examples.size()), layers;
+  for (const Json& kind : all)
+    of_kind[kind.at("kind").get<size_t>()] = {.fixed = kind.at("fixed"), .per_token = kind.at("per_token")};
+  for (const size_t kind : kinds.kind_of) layers.push_back(of_kind[kind]);
+  return layers;
 }
 
 void leave_out_unneeded(ShardSet& shards, const ResultKind& results) {

@@ -8,12 +8,14 @@
 
 #include "comm/channel.h"
 #include "comm/control_link.h"
+#include "comm/mpi_world.h"
 #include "comm/watchdog.h"
 #include "kernels/backend.h"
 #include "stage/io/results.h"
 #include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
 #include "stage/pipeline/stage_run.h"
+#include "stage/scoring/cost_model.h"
 #include "stage/shards/shard_weights.h"
 
 namespace lfm2 {
@@ -56,6 +58,12 @@ class Session {
   int64_t channel_tokens_ = 0;
   int channel_buffers_ = 0;
 };
+
+// What the layers cost on the devices that are going to compute them, before the weights are loaded: --balance and
+// --virtual-stages 0 cut by it. Loads a layer of each kind (LayerKinds) and times it on batches of two sizes, of
+// samples of `length` tokens. The ranks share the kinds; all get the costs of all layers. Collective.
+std::vector<StageTime> time_layers(const ShardSet& shards, Backend& backend, const MpiWorld& world, DType compute,
+                                   int64_t length, TimedSizes sizes, double timeout_seconds);
 
 // Leaves out what a job with these results does not compute: of hidden states the LM head, and of those after a layer
 // all that stands behind it. Error(kUsage) where the model has no such layer.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "stage/model/memory_plan.h"
 #include "stage/scoring/plan.h"
@@ -13,7 +14,6 @@ namespace lfm2 {
 
 namespace {
 
-constexpr int64_t kSmallTokens = 1024, kLargeTokens = 4096;
 constexpr int64_t kReplayedGroups = 4;
 // Every piece adds kernels that start and transfers; estimates are not so exact that less than this saving counts.
 constexpr double kWorthwhile = 0.98;
@@ -26,10 +26,10 @@ constexpr double kFlopsPerSecond = 550e12, kBytesPerSecond = 3.5e12;
 constexpr double kLinkBytesPerSecond = 67e9, kLinkSeconds = 20e-6;  // NCCL with few thread blocks, on NVLink
 constexpr double kLaunchSeconds = 30e-6;  // the small kernels of a layer, which take this long for any number of tokens
 
-// From the seconds for kSmallTokens and for kLargeTokens.
-StageTime line_through(double small, double large) {
-  const double per_token = std::max(0.0, (large - small) / static_cast<double>(kLargeTokens - kSmallTokens));
-  return {.fixed = std::max(0.0, small - per_token * static_cast<double>(kSmallTokens)), .per_token = per_token};
+// From the seconds for two sizes.
+StageTime line_through(TimedSizes sizes, double small, double large) {
+  const double per_token = std::max(0.0, (large - small) / static_cast<double>(sizes.large - sizes.small));
+  return {.fixed = std::max(0.0, small - per_token * static_cast<double>(sizes.small)), .per_token = per_token};
 }
 
 // The seconds that a micro-batch takes on the slowest rank.
@@ -48,28 +48,29 @@ double job_seconds(const PipelineCosts& costs, int64_t tokens, int64_t target) {
 
 }  // namespace
 
-StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, int64_t length, double tail_share) {
-  length = std::clamp<int64_t>(length, 1, kLargeTokens);
-  const StageMemory memory = stage_memory(stage.config(), stage.layers(), compute, compute, kLargeTokens, 0);
+StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, int64_t length, double tail_share,
+                             TimedSizes sizes) {
+  length = std::clamp<int64_t>(length, 1, sizes.large);
+  const StageMemory memory = stage_memory(stage.config(), stage.layers(), compute, compute, sizes.large, 0);
   Scratch scratch(backend.allocate(memory.scratch_bytes));
   const int64_t hidden = stage.config().hidden;
-  const Buffer hidden_states = backend.allocate(static_cast<size_t>(kLargeTokens * hidden) * size_bytes(compute));
-  const Tensor residual(hidden_states.data(), compute, {kLargeTokens, hidden});
+  const Buffer hidden_states = backend.allocate(static_cast<size_t>(sizes.large * hidden) * size_bytes(compute));
+  const Tensor residual(hidden_states.data(), compute, {sizes.large, hidden});
   std::mt19937 generator(1);
   std::normal_distribution<float> normal;
   std::vector<float> noise(static_cast<size_t>(residual.numel()));
   for (float& x : noise) x = normal(generator);
 
   std::vector<int32_t> positions, offsets = {0};
-  for (int64_t token = 0; token < kLargeTokens; ++token) {
+  for (int64_t token = 0; token < sizes.large; ++token) {
     positions.push_back(static_cast<int32_t>(token % length));
-    if ((token + 1) % length == 0 || token + 1 == kLargeTokens) offsets.push_back(static_cast<int32_t>(token + 1));
+    if ((token + 1) % length == 0 || token + 1 == sizes.large) offsets.push_back(static_cast<int32_t>(token + 1));
   }
   const Buffer indices = backend.allocate((positions.size() + offsets.size()) * sizeof(int32_t));
-  const Tensor all_positions(indices.data(), DType::kI32, {kLargeTokens});
+  const Tensor all_positions(indices.data(), DType::kI32, {sizes.large});
   const Tensor all_offsets(indices.data() + positions.size() * sizeof(int32_t), DType::kI32,
                            {static_cast<int64_t>(offsets.size())});
-  backend.upload(all_positions, 0, DType::kI32, positions.data(), kLargeTokens);
+  backend.upload(all_positions, 0, DType::kI32, positions.data(), sizes.large);
   backend.upload(all_offsets, 0, DType::kI32, offsets.data(), all_offsets.numel());
 
   const auto seconds = [&](int64_t tokens) {
@@ -91,8 +92,25 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
     backend.compute().check();
     return fastest * tail_share;
   };
-  const double small = seconds(kSmallTokens), large = seconds(kLargeTokens);
-  return line_through(small, large);
+  const double small = seconds(sizes.small), large = seconds(sizes.large);
+  return line_through(sizes, small, large);
+}
+
+LayerKinds layer_kinds(const ModelConfig& config) {
+  LayerKinds kinds;
+  std::vector<std::pair<LayerType, bool>> known;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::pair<LayerType, bool> kind{config.layer_types[static_cast<size_t>(layer)], config.is_dense(layer)};
+    const auto found = static_cast<size_t>(std::find(known.begin(), known.end(), kind) - known.begin());
+    if (found == known.size()) {
+      known.push_back(kind);
+      kinds.examples.push_back(layer);
+    }
+    // The first layer comes with the embedding, which is read for nothing.
+    if (kinds.examples[found] == 0) kinds.examples[found] = layer;
+    kinds.kind_of.push_back(found);
+  }
+  return kinds;
 }
 
 double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens) {
@@ -143,13 +161,32 @@ LayerCosts estimate_costs(const ModelConfig& config, DType compute, double kept,
     const auto tails = static_cast<int64_t>(kept * static_cast<double>(tokens));
     return estimate_layer_seconds(config, compute, tokens, kept > 0 ? std::max<int64_t>(1, tails) : 0);
   };
-  const std::vector<double> small = seconds(kSmallTokens), large = seconds(kLargeTokens);
+  constexpr TimedSizes kSizes;
+  const std::vector<double> small = seconds(kSizes.small), large = seconds(kSizes.large);
   LayerCosts costs{.layers = {}, .head = {}, .transfer = estimate_transfer(config, compute)};
   for (size_t layer = 0; layer < small.size(); ++layer)
-    costs.layers.push_back(line_through(small[layer], large[layer]));
+    costs.layers.push_back(line_through(kSizes, small[layer], large[layer]));
   if (rows == 0) return costs;
   const double row = 2.0 * static_cast<double>(config.vocab * config.hidden) / kFlopsPerSecond;
   costs.head = {.fixed = estimate_head_seconds(config, compute), .per_token = rows * row};
+  return costs;
+}
+
+LayerCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
+                          const std::vector<StageTime>& measured) {
+  const LayerCosts whole = estimate_costs(config, compute, 0, 0);
+  LayerCosts costs = estimate_costs(config, compute, kept, rows);
+  const auto tokens = static_cast<double>(TimedSizes().large);
+  double found = 0, estimated = 0;
+  for (size_t layer = 0; layer < measured.size(); ++layer) {
+    const double share =
+        whole.layers[layer].per_token > 0 ? costs.layers[layer].per_token / whole.layers[layer].per_token : 1;
+    costs.layers[layer] = {.fixed = measured[layer].fixed, .per_token = share * measured[layer].per_token};
+    found += measured[layer].seconds(tokens);
+    estimated += whole.layers[layer].seconds(tokens);
+  }
+  costs.head.fixed *= found / estimated;
+  costs.head.per_token *= found / estimated;
   return costs;
 }
 

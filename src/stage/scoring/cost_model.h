@@ -28,9 +28,21 @@ struct PipelineCosts {
 // part is replayed that stands for the rest.
 double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens);
 
+// A layer of each kind that the model has (by token mixer and feed-forward), and for each layer the number of its kind.
+struct LayerKinds {
+  std::vector<int64_t> examples;
+  std::vector<size_t> kind_of;  // [layers]
+};
+LayerKinds layer_kinds(const ModelConfig& config);
+
+// The two sizes of micro-batch, in tokens, that are timed.
+struct TimedSizes {
+  int64_t small = 1024, large = 4096;
+};
 // Times the stage's layers on random hidden states of two sizes, in samples of `length` tokens. `tail_share` scales the
 // result where the job needs only that share of the layers' work. Leaves nothing allocated.
-StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, int64_t length, double tail_share);
+StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, int64_t length, double tail_share,
+                             TimedSizes sizes = {});
 
 // What micro-batches cost in each layer, and in the LM head.
 struct LayerCosts {
@@ -76,6 +88,11 @@ StageTime estimate_transfer(const ModelConfig& config, DType compute);
 // The same estimates for micro-batches of any size. Of every token, `kept` tokens go on behind the last attention layer
 // (0: all), and `rows` rows of logits are computed.
 LayerCosts estimate_costs(const ModelConfig& config, DType compute, double kept, double rows);
+
+// The estimates with what layers were measured to cost for all tokens (`measured` [layers]) in the place of what they
+// were estimated to: shares of tokens, and the head beside the layers, stay as estimated.
+LayerCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
+                          const std::vector<StageTime>& measured);
 
 // An estimate of the seconds that the LM head takes for a few rows: the time of reading its weights.
 double estimate_head_seconds(const ModelConfig& config, DType compute);

@@ -8,6 +8,8 @@
 
 #include "kernels/error.h"
 #include "stage/model/partition.h"
+#include "stage/shards/shard_reader.h"
+#include "support/shards.h"
 
 namespace lfm2 {
 namespace {
@@ -58,6 +60,35 @@ TEST(ChoosePipelineTest, PiecesMicroBatchAndCutGoTogether) {
   const PipelineChoice balanced = choose_pipeline(costs, job);
   EXPECT_NE(balanced.cut, equal_partition(24, balanced.shape.virtual_stages()));
   EXPECT_LT(balanced.seconds, 0.9 * choose_micro_batch(costs, job, balanced.shape.pieces, false).seconds);
+}
+
+// Measured layers take the place of estimated ones; what goes on behind the last attention layer, and what the head
+// costs beside the layers, stay as estimated.
+TEST(MeasuredCostsTest, KeepTheSharesOfTheEstimate) {
+  ModelConfig config = ShardSet::open(test::golden_shards("mini-24", 4)).config();
+  const LayerCosts estimated = estimate_costs(config, DType::kBf16, 0.25, 0.5),
+                   whole = estimate_costs(config, DType::kBf16, 0, 0);
+  std::vector<StageTime> thrice;
+  for (const StageTime& layer : whole.layers) thrice.push_back({3 * layer.fixed, 3 * layer.per_token});
+  const LayerCosts found = measured_costs(config, DType::kBf16, 0.25, 0.5, thrice);
+  ASSERT_EQ(found.layers.size(), whole.layers.size());
+  for (size_t layer = 0; layer < found.layers.size(); ++layer)
+    EXPECT_NEAR(found.layers[layer].per_token, 3 * estimated.layers[layer].per_token, 1e-15);
+  EXPECT_LT(found.layers.back().per_token, 0.5 * found.layers.front().per_token);  // behind the last attention layer
+  EXPECT_NEAR(found.head.per_token, 3 * estimated.head.per_token, 1e-15);
+}
+
+TEST(LayerKindsTest, OneLayerStandsForEachKind) {
+  const ModelConfig config = ShardSet::open(test::golden_shards("mini-24", 4)).config();
+  const LayerKinds kinds = layer_kinds(config);
+  ASSERT_EQ(std::ssize(kinds.kind_of), config.layers);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const int64_t example = kinds.examples.at(kinds.kind_of[static_cast<size_t>(layer)]);
+    EXPECT_EQ(config.layer_types[static_cast<size_t>(example)], config.layer_types[static_cast<size_t>(layer)]);
+    EXPECT_EQ(config.is_dense(example), config.is_dense(layer));
+  }
+  EXPECT_LE(kinds.examples.size(), 4u);
+  EXPECT_EQ(std::count(kinds.examples.begin(), kinds.examples.end(), 0), 0);
 }
 
 // What is not replayed of a long job follows from what is.
