@@ -1,7 +1,9 @@
 // The two edges of a stage: hidden states arrive from the stage before and leave for the stage after, in place, in one
-// of two buffers. In this interface `buffer` is the number of the buffer.
+// of its buffers. In this interface `buffer` is the number of the buffer.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -9,8 +11,23 @@
 
 namespace lfm2 {
 
-// The residual streams that a rank holds at a time: one is computed while the other is sent or received.
+// The residual streams that a rank holds at a time: one is computed while the other is sent or received. The first rank
+// of a ring may hold more (Schedule).
 inline constexpr int kBuffers = 2;
+
+// What a rank's channel is made for. All ranks of a pipeline say the same of `ring`.
+struct ChannelShape {
+  int buffers = kBuffers;  // of this rank
+  bool ring = false;       // whether the last rank sends to the first one
+};
+
+// The neighbours of a rank among `ranks`; nothing at the ends of a pipeline that is no ring.
+inline std::optional<int> previous_rank(int rank, int ranks, bool ring) {
+  return rank > 0 ? std::optional(rank - 1) : ring ? std::optional(ranks - 1) : std::nullopt;
+}
+inline std::optional<int> next_rank(int rank, int ranks, bool ring) {
+  return rank + 1 < ranks ? std::optional(rank + 1) : ring ? std::optional(0) : std::nullopt;
+}
 
 // Micro-batches (or steps) of one edge arrive in the order in which they were sent. No function blocks.
 class Channel {

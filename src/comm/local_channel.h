@@ -1,10 +1,10 @@
 // Hidden states between stages that are threads of one process: for tests of the pipeline without MPI.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <vector>
 
 #include "comm/channel.h"
 
@@ -29,7 +29,11 @@ class LocalLink {
 class LocalChannel : public Channel {
  public:
   // A null link means that this stage is at that end of the pipeline.
-  LocalChannel(LocalLink* previous, LocalLink* next) : previous_(previous), next_(next) {}
+  LocalChannel(LocalLink* previous, LocalLink* next, int buffers = kBuffers)
+      : previous_(previous),
+        next_(next),
+        incoming_(static_cast<size_t>(buffers)),
+        outgoing_(static_cast<size_t>(buffers)) {}
 
   void receive(int buffer, const Tensor& into) override;
   bool arrived(int buffer) override;
@@ -47,9 +51,9 @@ class LocalChannel : public Channel {
   };
   LocalLink* previous_;
   LocalLink* next_;
-  std::array<LocalLink::Ticket, kBuffers> incoming_{};
-  std::array<Outgoing, kBuffers> outgoing_{};
-  std::deque<int> pending_;  // buffers whose transfer has not begun, in the order of send()
+  std::vector<LocalLink::Ticket> incoming_;  // [buffers]
+  std::vector<Outgoing> outgoing_;           // [buffers]
+  std::deque<int> pending_;                  // buffers whose transfer has not begun, in the order of send()
 };
 
 }  // namespace lfm2

@@ -52,8 +52,13 @@ std::string mpi_staging_reason() {
 #endif
 }
 
-MpiChannel::MpiChannel(const MpiGroup& pipeline, const Backend& backend, size_t piece_bytes)
-    : previous_(pipeline.rank() - 1), next_(pipeline.rank() + 1), piece_bytes_(piece_bytes) {
+MpiChannel::MpiChannel(const MpiGroup& pipeline, const Backend& backend, const ChannelShape& shape, size_t piece_bytes)
+    : previous_(previous_rank(pipeline.rank(), pipeline.size(), shape.ring)),
+      next_(next_rank(pipeline.rank(), pipeline.size(), shape.ring)),
+      piece_bytes_(piece_bytes),
+      incoming_(static_cast<size_t>(shape.buffers)),
+      outgoing_(static_cast<size_t>(shape.buffers)),
+      to_send_(static_cast<size_t>(shape.buffers)) {
   if (piece_bytes_ == 0) piece_bytes_ = backend.memory_is_host_memory() ? kHostPieceBytes : kGpuPieceBytes;
   MPI_CHECK(MPI_Comm_dup(pipeline.comm(), &comm_));
   if (backend.memory_is_host_memory()) return;
@@ -95,7 +100,7 @@ bool MpiChannel::move(Transfer& transfer, size_t least, std::vector<Span>& finis
 
 void MpiChannel::receive(int buffer, const Tensor& into) {
   begin(incoming_[static_cast<size_t>(buffer)], into, [&](std::byte* data, int count, MPI_Request& request) {
-    MPI_CHECK(MPI_Irecv(data, count, element_type(into), previous_, kHiddenTag, comm_, &request));
+    MPI_CHECK(MPI_Irecv(data, count, element_type(into), *previous_, kHiddenTag, comm_, &request));
   });
 }
 
@@ -126,7 +131,7 @@ bool MpiChannel::progress() {
     const Outgoing& out = to_send_[buffer];
     if (!out.computed->done()) break;
     begin(outgoing_[buffer], out.from, [&](const std::byte* data, int count, MPI_Request& request) {
-      MPI_CHECK(MPI_Isend(data, count, element_type(out.from), next_, kHiddenTag, comm_, &request));
+      MPI_CHECK(MPI_Isend(data, count, element_type(out.from), *next_, kHiddenTag, comm_, &request));
     });
     moved = true;
   }

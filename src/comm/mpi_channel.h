@@ -2,9 +2,9 @@
 // takes it (else see staged_channel.h). Transfers go on while a wait polls progress().
 #pragma once
 
-#include <array>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,9 +17,9 @@ namespace lfm2 {
 
 class MpiChannel : public Channel {
  public:
-  // From each rank of `pipeline` to the next, between buffers in the memory of `backend`. A micro-batch is cut into
-  // messages of `piece_bytes`; 0: as suits the memory. Collective.
-  MpiChannel(const MpiGroup& pipeline, const Backend& backend, size_t piece_bytes = 0);
+  // From each rank of `pipeline` to the next, in a ring also from the last to the first, between buffers in the memory
+  // of `backend`. A micro-batch is cut into messages of `piece_bytes`; 0: as suits the memory. Collective.
+  MpiChannel(const MpiGroup& pipeline, const Backend& backend, const ChannelShape& shape, size_t piece_bytes = 0);
   MpiChannel(const MpiChannel&) = delete;
   MpiChannel& operator=(const MpiChannel&) = delete;
   ~MpiChannel() override;
@@ -55,10 +55,10 @@ class MpiChannel : public Channel {
   static bool move(Transfer& transfer, size_t least, std::vector<Span>& finished);
 
   MPI_Comm comm_ = MPI_COMM_NULL;
-  int previous_, next_;  // ranks of comm_, or beyond them at the ends of the pipeline
+  std::optional<int> previous_, next_;  // ranks of comm_; nothing at the ends of the pipeline
   size_t piece_bytes_;
-  std::array<Transfer, kBuffers> incoming_, outgoing_;
-  std::array<Outgoing, kBuffers> to_send_;
+  std::vector<Transfer> incoming_, outgoing_;  // [buffers]
+  std::vector<Outgoing> to_send_;              // [buffers]
   // Buffers whose transfer has not begun, in the order of send(), on which the receiver relies.
   std::deque<int> pending_;
   Transfers finished_;

@@ -5,10 +5,10 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <future>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -55,8 +55,13 @@ class Edge {
  public:
   static constexpr int kSender = 0, kReceiver = 1;
 
-  Edge(Watchdog& watchdog, int rank)
-      : rank_(rank), peer_(watchdog.rank() + (rank == kSender ? 1 : -1)), stream_(kUrgent) {}
+  // `rank` is kSender or kReceiver; `peer` the other side's rank in the job.
+  Edge(int rank, int peer, int buffers)
+      : rank_(rank),
+        peer_(peer),
+        stream_(kUrgent),
+        timing_(static_cast<size_t>(buffers)),
+        in_flight_(static_cast<size_t>(buffers)) {}
   Edge(const Edge&) = delete;
   Edge& operator=(const Edge&) = delete;
   ~Edge() {
@@ -102,7 +107,7 @@ class Edge {
       NCCL_CHECK(comm_, ncclRecv(tensor.data, count, nccl_type(tensor.dtype), kSender, comm_, stream_.native()));
     settle(wait);
     CUDA_CHECK(cudaEventRecord(timing.end.native(), stream_.native()));
-    in_flight_[static_cast<size_t>(buffer)] = true;
+    in_flight_[static_cast<size_t>(buffer)] = 1;
   }
   void settle(const Wait& wait) {
     wait.until([&] { return settled(); }, connecting());
@@ -110,11 +115,11 @@ class Edge {
   Place connecting() const { return {.phase = Phase::kConnect, .peer = peer_}; }
   bool done(int buffer) {
     const auto at = static_cast<size_t>(buffer);
-    if (!in_flight_[at]) return true;
+    if (in_flight_[at] == 0) return true;
     const Timing& timing = timing_[at];
     if (!timing.end.done()) return false;
     finished_.push_back({0, stream_.clock().seconds_of(timing.start), stream_.clock().seconds_of(timing.end)});
-    in_flight_[at] = false;
+    in_flight_[at] = 0;
     return true;
   }
   // Sorted by their begin, because the buffers are not looked at in the order of use.
@@ -133,15 +138,24 @@ class Edge {
   int rank_, peer_;  // rank_ in the edge's communicator; peer_ in the job
   ncclComm_t comm_ = nullptr;
   CudaStream stream_;
-  std::array<Timing, kBuffers> timing_;
-  std::array<bool, kBuffers> in_flight_{};
+  std::vector<Timing> timing_;   // [buffers]
+  std::vector<char> in_flight_;  // [buffers]: whether a transfer of the buffer has not been seen to end
   std::vector<Span> finished_;
 };
 
 class NcclChannel : public Channel {
  public:
-  NcclChannel(const MpiGroup& group, Backend& backend)
-      : wait_(group.watchdog(), [] { return false; }), element_(backend.allocate(2 * sizeof(float))) {}
+  NcclChannel(const MpiGroup& group, Backend& backend, const ChannelShape& shape)
+      : shape_(shape),
+        last_(group.rank() + 1 == group.size()),
+        wait_(group.watchdog(), [] { return false; }),
+        element_(backend.allocate(2 * sizeof(float))) {}
+  NcclChannel(const NcclChannel&) = delete;
+  NcclChannel& operator=(const NcclChannel&) = delete;
+  // Either side may wait for the other here, too: all ranks end as senders first, the last one as the receiver.
+  ~NcclChannel() override {
+    if (last_) previous_.reset();
+  }
 
   void connect(const MpiGroup& group);
   void abort() {
@@ -166,7 +180,7 @@ class NcclChannel : public Channel {
     return false;
   }
   Transfers take_finished() override {
-    for (int buffer = 0; buffer < kBuffers; ++buffer) {
+    for (int buffer = 0; buffer < shape_.buffers; ++buffer) {
       if (previous_) previous_->done(buffer);
       if (next_) next_->done(buffer);
     }
@@ -175,35 +189,51 @@ class NcclChannel : public Channel {
   }
 
  private:
+  ChannelShape shape_;
+  bool last_;  // the last rank of the pipeline
   Wait wait_;
   Buffer element_;  // two fp32 elements, for the first transfers
   std::unique_ptr<Edge> previous_, next_;
 };
 
 void NcclChannel::connect(const MpiGroup& group) {
-  // Rank r makes the id of edge r. All ranks take part in all broadcasts, which is simple and fast enough.
-  std::vector<ncclUniqueId> ids(static_cast<size_t>(group.size()));
-  for (int rank = 0; rank + 1 < group.size(); ++rank) {
-    ncclUniqueId& id = ids[static_cast<size_t>(rank)];
-    if (group.rank() == rank) check_nccl(ncclGetUniqueId(&id), nullptr, "ncclGetUniqueId");
-    group.broadcast(&id, sizeof id, rank, 0, "NCCL ids");
+  const int rank = group.rank(), ranks = group.size(), first = group.watchdog().rank() - rank;
+  // Rank r makes the id of the edge to the next one. All ranks take part in all broadcasts, which is simple and fast
+  // enough.
+  std::vector<ncclUniqueId> ids(static_cast<size_t>(ranks));
+  for (int sender = 0; sender < ranks; ++sender) {
+    if (!next_rank(sender, ranks, shape_.ring)) continue;
+    ncclUniqueId& id = ids[static_cast<size_t>(sender)];
+    if (rank == sender) check_nccl(ncclGetUniqueId(&id), nullptr, "ncclGetUniqueId");
+    group.broadcast(&id, sizeof id, sender, 0, "NCCL ids");
   }
-  if (group.rank() > 0) {
-    previous_ = std::make_unique<Edge>(group.watchdog(), Edge::kReceiver);
-    previous_->start(ids[static_cast<size_t>(group.rank() - 1)]);
+  if (const std::optional<int> previous = previous_rank(rank, ranks, shape_.ring)) {
+    previous_ = std::make_unique<Edge>(Edge::kReceiver, first + *previous, shape_.buffers);
+    previous_->start(ids[static_cast<size_t>(*previous)]);
   }
-  if (group.rank() + 1 < group.size()) {
-    next_ = std::make_unique<Edge>(group.watchdog(), Edge::kSender);
-    next_->start(ids[static_cast<size_t>(group.rank())]);
+  if (const std::optional<int> next = next_rank(rank, ranks, shape_.ring)) {
+    next_ = std::make_unique<Edge>(Edge::kSender, first + *next, shape_.buffers);
+    next_->start(ids[static_cast<size_t>(rank)]);
   }
   const auto wait_for_edges = [&](const auto& done) {
     for (Edge* edge : {previous_.get(), next_.get()})
-      if (edge != nullptr) wait_.until([&] { return done(*edge); }, edge->connecting());
+      if (edge != nullptr)
+        wait_.until(
+            [&] {
+              progress();  // the other edge may be what the neighbours wait for
+              return done(*edge);
+            },
+            edge->connecting());
   };
   wait_for_edges([](Edge& edge) { return edge.settled(); });
-  // Sends one element over each edge, so that the first micro-batch finds the edge connected.
-  if (next_) next_->transfer(0, Tensor(element_.data(), DType::kF32, {1}), wait_);
+  // Sends one element over each edge, so that the first micro-batch finds the edge connected. Either side of an edge
+  // waits for the other here. The last rank begins with the receiver's side, so that in a ring not all wait as senders.
+  const auto send = [&] {
+    if (next_) next_->transfer(0, Tensor(element_.data(), DType::kF32, {1}), wait_);
+  };
+  if (!last_) send();
   if (previous_) previous_->transfer(0, Tensor(element_.data() + sizeof(float), DType::kF32, {1}), wait_);
+  if (last_) send();
   wait_for_edges([](Edge& edge) { return edge.settled() && edge.done(0); });
 }
 
@@ -215,8 +245,8 @@ std::string nccl_version() {
   return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
 }
 
-std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backend) {
-  auto channel = std::make_unique<NcclChannel>(group, backend);
+std::unique_ptr<Channel> make_nccl_channel(const MpiGroup& group, Backend& backend, const ChannelShape& shape) {
+  auto channel = std::make_unique<NcclChannel>(group, backend, shape);
   try {
     channel->connect(group);
   } catch (...) {

@@ -5,8 +5,8 @@
 #include "comm/staged_channel.h"
 
 #include <algorithm>
-#include <array>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -36,7 +36,8 @@ struct Piece {
 // What both directions share: the pieces, the micro-batches to be cut into them, and the times of transfers.
 class Direction {
  public:
-  Direction(Backend& backend, StagingPieces pieces) : backend_(backend), pieces_(static_cast<size_t>(pieces.count)) {
+  Direction(Backend& backend, StagingPieces pieces, int buffers)
+      : backend_(backend), pieces_(static_cast<size_t>(pieces.count)), started_(static_cast<size_t>(buffers), kIdle) {
     for (Piece& piece : pieces_) {
       piece.host = backend.allocate_host(pieces.bytes);
       piece.copied = backend.create_event();
@@ -89,14 +90,14 @@ class Direction {
 
   std::vector<Piece> pieces_;
   std::deque<MicroBatch> micro_batches_;
-  std::array<double, kBuffers> started_{kIdle, kIdle};
+  std::vector<double> started_;  // [buffers]
   std::vector<Span> finished_;
 };
 
 class Sender : public Direction {
  public:
-  Sender(Backend& backend, StagingPieces pieces, MPI_Comm comm, int next)
-      : Direction(backend, pieces), comm_(comm), next_(next) {
+  Sender(Backend& backend, StagingPieces pieces, int buffers, MPI_Comm comm, int next)
+      : Direction(backend, pieces, buffers), comm_(comm), next_(next), streams_(static_cast<size_t>(buffers)) {
     for (std::unique_ptr<Stream>& stream : streams_) stream = backend.create_stream();
   }
   ~Sender() {
@@ -135,15 +136,19 @@ class Sender : public Direction {
   MPI_Comm comm_;
   int next_;
   // One for each buffer: a micro-batch that is still being computed must not hold up the copies of the one before it.
-  std::array<std::unique_ptr<Stream>, kBuffers> streams_;
+  std::vector<std::unique_ptr<Stream>> streams_;
   int64_t copied_ = 0, posted_ = 0, sent_ = 0;  // pieces whose copy was enqueued, that MPI got, and has sent
   bool under_way_ = false;                      // in the middle of a micro-batch
 };
 
 class Receiver : public Direction {
  public:
-  Receiver(Backend& backend, StagingPieces pieces, MPI_Comm comm, int previous)
-      : Direction(backend, pieces), comm_(comm), previous_(previous), stream_(backend.create_stream()) {
+  Receiver(Backend& backend, StagingPieces pieces, int buffers, MPI_Comm comm, int previous)
+      : Direction(backend, pieces, buffers),
+        comm_(comm),
+        previous_(previous),
+        stream_(backend.create_stream()),
+        arrived_(static_cast<size_t>(buffers)) {
     for (std::unique_ptr<Event>& event : arrived_) event = backend.create_event();
   }
   ~Receiver() { stream_->drain(); }
@@ -178,18 +183,20 @@ class Receiver : public Direction {
   MPI_Comm comm_;
   int previous_;
   std::unique_ptr<Stream> stream_;
-  std::array<std::unique_ptr<Event>, kBuffers> arrived_;  // the last piece of the buffer's micro-batch is on the device
+  std::vector<std::unique_ptr<Event>>
+      arrived_;  // [buffers]: the last piece of the buffer's micro-batch is on the device
   int64_t posted_ = 0, received_ = 0, copied_ = 0;  // pieces that MPI may write, has written, that are on the device
   bool under_way_ = false;
 };
 
 class StagedChannel : public Channel {
  public:
-  StagedChannel(const MpiGroup& pipeline, Backend& backend, StagingPieces pieces) {
+  StagedChannel(const MpiGroup& pipeline, Backend& backend, const ChannelShape& shape, StagingPieces pieces) {
     MPI_CHECK(MPI_Comm_dup(pipeline.comm(), &comm_));
-    const int rank = pipeline.rank();
-    if (rank > 0) receiver_ = std::make_unique<Receiver>(backend, pieces, comm_, rank - 1);
-    if (rank + 1 < pipeline.size()) sender_ = std::make_unique<Sender>(backend, pieces, comm_, rank + 1);
+    const std::optional<int> previous = previous_rank(pipeline.rank(), pipeline.size(), shape.ring);
+    const std::optional<int> next = next_rank(pipeline.rank(), pipeline.size(), shape.ring);
+    if (previous) receiver_ = std::make_unique<Receiver>(backend, pieces, shape.buffers, comm_, *previous);
+    if (next) sender_ = std::make_unique<Sender>(backend, pieces, shape.buffers, comm_, *next);
   }
   StagedChannel(const StagedChannel&) = delete;
   StagedChannel& operator=(const StagedChannel&) = delete;
@@ -217,8 +224,9 @@ class StagedChannel : public Channel {
 
 }  // namespace
 
-std::unique_ptr<Channel> make_staged_channel(const MpiGroup& pipeline, Backend& backend, StagingPieces pieces) {
-  return std::make_unique<StagedChannel>(pipeline, backend, pieces);
+std::unique_ptr<Channel> make_staged_channel(const MpiGroup& pipeline, Backend& backend, const ChannelShape& shape,
+                                             StagingPieces pieces) {
+  return std::make_unique<StagedChannel>(pipeline, backend, shape, pieces);
 }
 
 }  // namespace lfm2

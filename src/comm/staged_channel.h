@@ -15,7 +15,9 @@ struct StagingPieces {
   int count = 32;
 };
 
-// From each rank of `pipeline` to the next. Transfers go on while a wait polls progress(). Collective.
-std::unique_ptr<Channel> make_staged_channel(const MpiGroup& pipeline, Backend& backend, StagingPieces pieces = {});
+// From each rank of `pipeline` to the next, in a ring also from the last to the first. Transfers go on while a wait
+// polls progress(). Collective.
+std::unique_ptr<Channel> make_staged_channel(const MpiGroup& pipeline, Backend& backend, const ChannelShape& shape,
+                                             StagingPieces pieces = {});
 
 }  // namespace lfm2

@@ -16,7 +16,8 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 }
 
 std::string to_text(const Place& place) {
-  const std::string unit = place.unit < 0 ? "" : fmt::format("{} {}", place.step ? "step" : "micro-batch", place.unit);
+  std::string unit = place.unit < 0 ? "" : fmt::format("{} {}", place.step ? "step" : "micro-batch", place.unit);
+  if (place.unit >= 0 && place.piece >= 0) unit += fmt::format(" (piece {})", place.piece);
   const std::string of_unit = unit.empty() ? "" : " of " + unit;
   switch (place.phase) {
     case Phase::kStart:
@@ -67,6 +68,7 @@ void RankStamps::enter(const Place& place) {
   slot.seconds.store(steady_seconds(), kRelaxed);
   slot.limit.store(place.limit_seconds, kRelaxed);
   slot.unit.store(place.unit, kRelaxed);
+  slot.piece.store(place.piece, kRelaxed);
   slot.peer.store(place.peer, kRelaxed);
   slot.phase.store(place.phase, kRelaxed);
   slot.step.store(place.step, kRelaxed);
@@ -76,6 +78,7 @@ void RankStamps::enter(const Place& place) {
 Place RankStamps::Slot::place() const {
   return {.phase = phase.load(kRelaxed),
           .unit = unit.load(kRelaxed),
+          .piece = piece.load(kRelaxed),
           .step = step.load(kRelaxed),
           .peer = peer.load(kRelaxed),
           .label = {},

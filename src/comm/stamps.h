@@ -33,8 +33,9 @@ struct Place {
   static constexpr int kNobody = -1;
 
   Phase phase = Phase::kStart;
-  int64_t unit = -1;  // number of the micro-batch or step; -1: none
-  bool step = false;  // whether `unit` counts steps, not micro-batches
+  int64_t unit = -1;   // number of the micro-batch or step; -1: none
+  int32_t piece = -1;  // number of the rank's piece of layers that the unit goes through; -1: the rank has only one
+  bool step = false;   // whether `unit` counts steps, not micro-batches
   int peer = kNobody;
   std::string_view label = {};  // name of a meeting; only the first kLabelBytes are kept
   // Limit without progress at this place; 0: --timeout, for disks kDiskFactor times that.
@@ -80,7 +81,7 @@ class RankStamps {
   struct Slot {
     std::atomic<double> seconds, limit;
     std::atomic<int64_t> unit;
-    std::atomic<int32_t> peer;
+    std::atomic<int32_t> piece, peer;
     std::atomic<Phase> phase;
     std::atomic<bool> step;
     std::array<std::atomic<uint64_t>, kLabelBytes / sizeof(uint64_t)> label;

@@ -148,11 +148,11 @@ std::string absence(const Machine& machine, const std::string& way) {
 
 std::unique_ptr<Channel> make_channel(Machine& machine, const MpiGroup& ranks, const std::string& way,
                                       const Arguments& arguments) {
-  if (way == "staged") return make_staged_channel(ranks, *machine.backend, arguments.pieces);
+  if (way == "staged") return make_staged_channel(ranks, *machine.backend, {}, arguments.pieces);
 #if LFM2_HAS_CUDA
-  if (way == "nccl") return make_nccl_channel(ranks, *machine.backend);
+  if (way == "nccl") return make_nccl_channel(ranks, *machine.backend, {});
 #endif
-  return std::make_unique<MpiChannel>(ranks, *machine.backend, arguments.message_bytes);
+  return std::make_unique<MpiChannel>(ranks, *machine.backend, ChannelShape{}, arguments.message_bytes);
 }
 
 // One row for each size. `name` is that of the way and the pattern.

@@ -67,5 +67,47 @@ TEST(BitsTest, AreThoseOfTheTable) {
     EXPECT_GE(compared, 20u);
 }
 
+// Several ranks, each with several pieces of layers, have the bits of the table, too.
+TEST(BitsTest, AreThoseOfTheTableInRings) {
+  if (on_gpus()) GTEST_SKIP() << "the table is the CPU's";
+  const Json expected = Json::parse(read_text_file(golden_dir() / "bits.json", 1 << 20));
+  const TemporaryFolder folder;
+  struct Ring {
+    int ranks;
+    const char *pieces, *micro_batch;
+  };
+  for (const char* golden_case : {"tiny-moe", "mini-24"})
+    for (const char* dtype : {"fp32", "bf16"})
+      for (const Ring& ring : {Ring{2, "2", "1"}, {2, "4", "2"}, {4, "2", "1"}, {3, "2", "1"}})
+        for (const bool score : {false, true}) {
+          if (score && dtype != std::string("fp32")) continue;  // not in the table
+          std::vector<std::string> arguments{"--weights",
+                                             golden_shards(golden_case, 4),
+                                             "--input",
+                                             golden_dir() / golden_case / "golden.h5",
+                                             "--dtype",
+                                             dtype,
+                                             "--simd",
+                                             "portable",
+                                             "--virtual-stages",
+                                             ring.pieces,
+                                             "--micro-batch",
+                                             ring.micro_batch,
+                                             "-q",
+                                             "--report",
+                                             folder / "report.json"};
+          if (score) arguments.emplace_back("--score");
+          if (!score) arguments.insert(arguments.end(), {"--logits", "all"});
+          const Outcome outcome = run_stage(ring.ranks, arguments);
+          ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+          const std::string name = fmt::format("{} {} portable {}", golden_case, dtype, score ? "scores" : "scoring");
+          const Json report = Json::parse(read_text_file(folder / "report.json", 1 << 20));
+          EXPECT_EQ(report.at("results_xxh3").get<std::string>(), expected.at("results").at(name).get<std::string>())
+              << name << ", " << ring.ranks << " ranks of " << ring.pieces << " pieces";
+          EXPECT_EQ(report.at("virtual_stages"), std::stoi(ring.pieces));
+          EXPECT_EQ(report.at("stages")[0].at("pieces").size(), std::stoul(ring.pieces));
+        }
+}
+
 }  // namespace
 }  // namespace lfm2::test

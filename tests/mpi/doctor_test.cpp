@@ -77,6 +77,7 @@ TEST(DoctorTest, WhatWouldStopARun) {
   expect_stops(run_program(mpirun(3) + doctor(kWeights + Words{"--replicas", "2"})), "3 ranks for --replicas 2");
   expect_stops(run_program(mpirun(9) + doctor(kWeights)), "9 ranks for the 8 layers");
   expect_stops(run_program(mpirun(2) + doctor(kWeights + Words{"--layers", "3,3,2"})), "--layers names 3 stages");
+  expect_stops(run_program(mpirun(3) + doctor(kWeights + Words{"--virtual-stages", "3"})), "9 pieces for 8 layers");
   expect_stops(run_program(Words{"env", "SLURM_STEP_NUM_TASKS=4"} + doctor({})), "each would run alone");
 }
 

@@ -13,11 +13,12 @@ class MpiChannelTest : public testing::Test {
   static constexpr double kLimit = 2, kEnding = 5;  // seconds: --timeout, and what all ranks may take to end
 
   // `fault`: see claims_cuda.c.
-  Outcome run(bool claims, const std::string& fault = "", int ranks = 3, int items = 50) const {
+  Outcome run(bool claims, const std::string& fault = "", int ranks = 3, int items = 50, bool ring = false) const {
     std::vector<std::string> command = mpi_command(ranks, "env");
     if (claims) command.insert(command.end(), {"LD_PRELOAD=" LFM2_CLAIMS_CUDA_LIBRARY, "CLAIMS_CUDA=" + fault});
     command.insert(command.end(), {LFM2_CHANNEL_RANKS_PROGRAM, "mpi", std::to_string(items), std::to_string(kLimit),
                                    folder_ / "stamps.txt"});
+    if (ring) command.emplace_back("ring");
     return run_program(command);
   }
   // The job ends in time with the code and one line, which contains all `reasons`.
@@ -36,13 +37,15 @@ class MpiChannelTest : public testing::Test {
 TEST_F(MpiChannelTest, HandsOnOverDeviceBuffersAndStaged) {
   for (const int ranks : {2, 4}) {
     const std::string end = "200 units through " + std::to_string(ranks) + " ranks\n";
-    const Outcome direct = run(true, "", ranks, 200);
-    EXPECT_EQ(direct.exit_code, 0) << direct.err;
-    EXPECT_EQ(direct.out, "device buffers\n" + end);
-    const Outcome staged = run(false, "", ranks, 200);
-    EXPECT_EQ(staged.exit_code, 0) << staged.err;
-    EXPECT_EQ(staged.out.rfind("staged: ", 0), 0u) << staged.out;
-    EXPECT_NE(staged.out.find(end), std::string::npos) << staged.out;
+    for (const bool ring : {false, true}) {
+      const Outcome direct = run(true, "", ranks, 200, ring);
+      EXPECT_EQ(direct.exit_code, 0) << direct.err;
+      EXPECT_EQ(direct.out, "device buffers\n" + end);
+      const Outcome staged = run(false, "", ranks, 200, ring);
+      EXPECT_EQ(staged.exit_code, 0) << staged.err;
+      EXPECT_EQ(staged.out.rfind("staged: ", 0), 0u) << staged.out;
+      EXPECT_NE(staged.out.find(end), std::string::npos) << staged.out;
+    }
   }
 }
 

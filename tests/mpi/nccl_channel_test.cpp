@@ -13,10 +13,11 @@ constexpr double kFewSeconds = 5;
 
 class NcclChannelTest : public testing::Test {
  protected:
-  Outcome run(const char* faults, int ranks = 3, int items = 50) const {
+  Outcome run(const char* faults, int ranks = 3, int items = 50, bool ring = false) const {
     setenv("FAKE_NCCL", faults, 1);
     std::vector<std::string> command = mpi_command(ranks, LFM2_CHANNEL_RANKS_PROGRAM);
     command.insert(command.end(), {"nccl", std::to_string(items), "2", folder_ / "stamps.txt"});
+    if (ring) command.emplace_back("ring");
     Outcome outcome = run_program(command);
     unsetenv("FAKE_NCCL");
     return outcome;
@@ -40,6 +41,9 @@ TEST_F(NcclChannelTest, HandsOn) {
     const Outcome outcome = run("", ranks, 200);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_EQ(outcome.out, "200 units through " + std::to_string(ranks) + " ranks\n");
+    const Outcome round = run("", ranks, 200, true);
+    EXPECT_EQ(round.exit_code, 0) << round.err;
+    EXPECT_EQ(round.out, outcome.out);
   }
 }
 

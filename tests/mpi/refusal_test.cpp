@@ -152,6 +152,12 @@ TEST_F(RefusalTest, Ranks) {
   expect_refused(69, {"9 ranks for the 8 layers"}, {}, 9);
   expect_refused(64, {"--layers names 2 stages", "4 ranks"}, {"--layers", "4,4"});
   expect_refused(64, {"--layers 4,2,1,2", "8 layers"}, {"--layers", "4,2,1,2"});
+  expect_refused(64, {"--virtual-stages 3 with 4 ranks", "12 pieces for 8 layers", "at most 2"},
+                 {"--virtual-stages", "3"});
+  expect_refused(64, {"--virtual-stages 2 with one rank"}, {"--virtual-stages", "2"}, 1);
+  expect_refused(64, {"--virtual-stages 2 with one rank"}, {"--virtual-stages", "2", "--replicas", "4"});
+  expect_refused(64, {"--layers names 4 stages, expected 2 for each of the 4 ranks"},
+                 {"--virtual-stages", "2", "--layers", "2,2,2,2"});
 }
 
 TEST_F(RefusalTest, Usage) {

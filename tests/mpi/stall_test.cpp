@@ -173,9 +173,10 @@ TEST_P(StallTest, AKilledRankEndsTheJob) {
 
 INSTANTIATE_TEST_SUITE_P(
     Jobs, StallTest,
-    testing::Values(StalledJob{"Scoring", {"--length", "32", "--micro-batch", "1"}, "out.h5", "micro-batch"},
-                    StalledJob{
-                        "Generation", {"--length", "9", "--generate", "40", "--ignore-eos"}, "out.jsonl", "step"}),
+    testing::Values(
+        StalledJob{"Scoring", {"--length", "32", "--micro-batch", "1"}, "out.h5", "micro-batch"},
+        StalledJob{"Ring", {"--length", "32", "--micro-batch", "1", "--virtual-stages", "2"}, "out.h5", "micro-batch"},
+        StalledJob{"Generation", {"--length", "9", "--generate", "40", "--ignore-eos"}, "out.jsonl", "step"}),
     [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace

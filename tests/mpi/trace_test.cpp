@@ -77,21 +77,21 @@ TEST_P(TraceRunTest, IsWhatPerfettoShows) {
     for (size_t i = 1; i < spans.size(); ++i)
       EXPECT_GE(spans[i].first, spans[i - 1].second - kRounding) << "rank " << line.first << ", line " << line.second;
   }
-  const int64_t items = report_.at("micro_batches");
+  const int64_t items = report_.at("micro_batches"), pieces = report_.at("virtual_stages");
   for (int rank = 0; rank < kTraceRanks; ++rank) {
     const bool last = rank + 1 == kTraceRanks;
     EXPECT_EQ((count[{"run", rank}]), 1);
-    EXPECT_EQ((count[{"compute", rank}]), items) << "rank " << rank;
-    EXPECT_EQ((count[{"send", rank}]), last ? 0 : items) << "rank " << rank;
-    EXPECT_EQ((count[{"receive", rank}]), rank == 0 ? 0 : items) << "rank " << rank;
+    EXPECT_EQ((count[{"compute", rank}]), pieces * items) << "rank " << rank;
+    EXPECT_EQ((count[{"send", rank}]), (last ? pieces - 1 : pieces) * items) << "rank " << rank;
+    EXPECT_EQ((count[{"receive", rank}]), (rank == 0 ? pieces - 1 : pieces) * items) << "rank " << rank;
     EXPECT_EQ((count[{"output", rank}]), last ? items : 0) << "rank " << rank;
   }
-  EXPECT_EQ(static_cast<int64_t>(starts.size()), items * (kTraceRanks - 1));
+  EXPECT_EQ(static_cast<int64_t>(starts.size()), items * (pieces * kTraceRanks - 1));
   ASSERT_EQ(starts.size(), ends.size());
   for (const auto& [id, from] : starts) {
     ASSERT_TRUE(ends.count(id));
     const Json& to = ends.at(id);
-    EXPECT_EQ(to.at("pid").get<int>(), from.at("pid").get<int>() + 1);
+    EXPECT_EQ(to.at("pid").get<int>(), (from.at("pid").get<int>() + 1) % kTraceRanks);
     EXPECT_GE(to.at("ts").get<double>(), from.at("ts").get<double>());
   }
 }
@@ -141,6 +141,9 @@ INSTANTIATE_TEST_SUITE_P(
     Jobs, TraceRunTest,
     testing::Values(
         TracedJob{"Scoring", "micro-batch", {"--samples", "40", "--length", "24", "--micro-batch", "3"}},
+        TracedJob{"Ring",
+                  "micro-batch",
+                  {"--samples", "40", "--length", "24", "--micro-batch", "3", "--virtual-stages", "2"}},
         TracedJob{"Generation", "step", {"--samples", "12", "--length", "9", "--generate", "12", "--ignore-eos"}}),
     [](const auto& tested) { return std::string(tested.param.name); });
 

@@ -1,12 +1,12 @@
-// channel_ranks TRANSPORT ITEMS TIMEOUT STAMPS_FILE: ranks pass ITEMS blocks of numbers on over NcclChannel, or
-// MpiChannel or StagedChannel (TRANSPORT is nccl or mpi), each rank adds one, and the last rank checks them. Ends as
-// lfm2_stage does: with an exit code and one line.
-#include <array>
+// channel_ranks TRANSPORT ITEMS TIMEOUT STAMPS_FILE [ring]: ranks pass ITEMS blocks of numbers on over NcclChannel, or
+// MpiChannel or StagedChannel (TRANSPORT is nccl or mpi), each rank adds one, and the last rank checks them; in a ring
+// it sends them to the first rank, which checks them. Ends as lfm2_stage does: with an exit code and one line.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "comm/mpi_channel.h"
 #include "comm/nccl_channel.h"
@@ -19,6 +19,7 @@ namespace {
 
 using namespace lfm2;
 
+constexpr int kRingBuffers = 4;                               // of the first rank: two are sent from, two received into
 constexpr int64_t kNumbers = 100000;                          // so many that MPI does not send them at once
 constexpr StagingPieces kPieces{.bytes = 30000, .count = 4};  // some fourteen for each block, the last one shorter
 
@@ -49,7 +50,11 @@ class DeviceBackend : public Backend {
 // Like lfm2_stage's job, this one stays after an error, because transfers may still be using its memory.
 class Job {
  public:
-  Job(const MpiWorld& world, bool nccl) : world_(world), nccl_(nccl) {
+  Job(const MpiWorld& world, bool nccl, bool ring)
+      : world_(world),
+        nccl_(nccl),
+        shape_{.buffers = ring && world.rank() == 0 ? kRingBuffers : kBuffers, .ring = ring},
+        buffers_(static_cast<size_t>(shape_.buffers)) {
     for (Buffer& buffer : buffers_) buffer = memory_.allocate(kNumbers * sizeof(int32_t));
     if (nccl)
       computed_ = std::make_unique<CudaEvent>();
@@ -61,67 +66,84 @@ class Job {
  private:
   Stream& compute() { return nccl_ ? cuda_ : memory_.compute(); }
   void connect();
+  Tensor numbers_in(int buffer) const {
+    return {buffers_[static_cast<size_t>(buffer)].data(), DType::kI32, {kNumbers}};
+  }
+  void receive(const Wait& wait, int64_t unit, int buffer, int from);
+  void check(int buffer, int64_t first) const;
 
   const MpiWorld& world_;
   const bool nccl_;
+  const ChannelShape shape_;
   DeviceBackend memory_;
   CudaStream cuda_;
   std::unique_ptr<Event> computed_;
-  std::array<Buffer, kBuffers> buffers_;
+  std::vector<Buffer> buffers_;
   std::unique_ptr<Channel> channel_;
 };
 
 void Job::connect() {
   if (nccl_) {
-    channel_ = make_nccl_channel(world_, memory_);
+    channel_ = make_nccl_channel(world_, memory_, shape_);
     return;
   }
   const std::string reason = mpi_staging_reason();
   if (reason.empty())
-    channel_ = std::make_unique<MpiChannel>(world_, memory_);
+    channel_ = std::make_unique<MpiChannel>(world_, memory_, shape_);
   else
-    channel_ = make_staged_channel(world_, memory_, kPieces);
+    channel_ = make_staged_channel(world_, memory_, shape_, kPieces);
   if (world_.rank() == 0) fmt::print("{}\n", reason.empty() ? "device buffers" : "staged: " + reason);
 }
 
+void Job::receive(const Wait& wait, int64_t unit, int buffer, int from) {
+  const Place here{.phase = Phase::kReceive, .unit = unit, .peer = from};
+  channel_->receive(buffer, numbers_in(buffer));
+  wait.until([&] { return channel_->arrived(buffer); }, here);
+  channel_->order_after_arrival(buffer, compute());
+  compute().record(*computed_);
+  wait.until([&] { return channel_->delivered(buffer) && computed_->done(); }, here);
+}
+
+void Job::check(int buffer, int64_t first) const {
+  const auto* numbers = numbers_in(buffer).as<int32_t>();
+  for (int64_t i = 0; i < kNumbers; ++i)
+    if (numbers[i] != static_cast<int32_t>(first + i)) throw Error(ExitCode::kInvalid, "numbers differ");
+}
+
 void Job::run(int64_t units) {
-  const int rank = world_.rank();
-  const bool first = rank == 0, last = rank + 1 == world_.size();
+  const int rank = world_.rank(), ranks = world_.size();
+  const bool first = rank == 0, last = rank + 1 == ranks, sends = !last || shape_.ring;
   connect();
   const Wait wait(world_.watchdog(), [this] { return channel_->progress(); });
+  const auto wait_until_sent = [&](int64_t unit, int buffer) {
+    if (sends)
+      wait.until([&] { return channel_->sent(buffer); },
+                 {.phase = Phase::kSend, .unit = unit, .peer = (rank + 1) % ranks});
+  };
   for (int64_t unit = 0; unit < units; ++unit) {
     const int buffer = static_cast<int>(unit % kBuffers);
-    const Tensor tensor(buffers_[static_cast<size_t>(buffer)].data(), DType::kI32, {kNumbers});
-    auto* numbers = tensor.as<int32_t>();
+    auto* numbers = numbers_in(buffer).as<int32_t>();
     world_.watchdog().enter({.phase = Phase::kCompute, .unit = unit});
-    if (!last)
-      wait.until([&] { return channel_->sent(buffer); },
-                 {.phase = Phase::kSend, .unit = unit - kBuffers, .peer = rank + 1});
-    if (!first) {
-      const Place here{.phase = Phase::kReceive, .unit = unit, .peer = rank - 1};
-      channel_->receive(buffer, tensor);
-      wait.until([&] { return channel_->arrived(buffer); }, here);
-      channel_->order_after_arrival(buffer, compute());
-      compute().record(*computed_);
-      wait.until([&] { return channel_->delivered(buffer) && computed_->done(); }, here);
-    }
+    wait_until_sent(unit - kBuffers, buffer);
+    if (!first) receive(wait, unit, buffer, rank - 1);
     for (int64_t i = 0; i < kNumbers; ++i) numbers[i] = first ? static_cast<int32_t>(unit + i) : numbers[i] + 1;
     compute().record(*computed_);
-    if (!last) channel_->send(buffer, tensor, *computed_);
-    for (int64_t i = 0; last && i < kNumbers; ++i)
-      if (numbers[i] != static_cast<int32_t>(unit + i + rank)) throw Error(ExitCode::kInvalid, "numbers differ");
+    if (sends) channel_->send(buffer, numbers_in(buffer), *computed_);
+    if (last) check(buffer, unit + rank);
+    if (!first || !shape_.ring) continue;
+    receive(wait, unit, kBuffers + buffer, ranks - 1);
+    check(kBuffers + buffer, unit + ranks - 1);
   }
-  for (int buffer = 0; !last && buffer < kBuffers; ++buffer)
-    wait.until([&] { return channel_->sent(buffer); }, {.phase = Phase::kSend, .unit = units - 1, .peer = rank + 1});
+  for (int buffer = 0; buffer < kBuffers; ++buffer) wait_until_sent(units - 1, buffer);
   world_.barrier(0, "end of a run");
-  if (last) fmt::print("{} units through {} ranks\n", units, world_.size());
+  if (last) fmt::print("{} units through {} ranks\n", units, ranks);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   MpiWorld world(&argc, &argv, {.timeout_seconds = std::atof(argv[3]), .stamps_file = argv[4]});
-  Job job(world, std::string_view(argv[1]) == "nccl");
+  Job job(world, std::string_view(argv[1]) == "nccl", argc > 5);
   try {
     job.run(std::atoi(argv[2]));
     return 0;

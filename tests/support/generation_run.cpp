@@ -86,7 +86,7 @@ std::map<int64_t, Completion> generate(const std::string& golden_case, const Sam
         LocalControlLink control(hub, rank);
         Watchdog watchdog = board.watchdog(rank);
         Generator generator({.backend = loaded.backend,
-                             .stage = loaded.stage,
+                             .pieces = loaded.pieces,
                              .channel = &channel,
                              .control = &control,
                              .index = static_cast<int64_t>(rank),

@@ -1,4 +1,4 @@
-// One stage of a golden case, loaded on its own CPU backend.
+// The layers of one rank of a golden case, loaded on its own CPU backend.
 #pragma once
 
 #include <memory>
@@ -13,21 +13,25 @@ namespace lfm2::test {
 
 struct LoadedStage {
   LoadedStage(const std::string& golden_case, LayerRange range, DType compute_type, int threads = 1)
+      : LoadedStage(golden_case, std::vector<LayerRange>{range}, compute_type, threads) {}
+  LoadedStage(const std::string& golden_case, const std::vector<LayerRange>& ranges, DType compute_type,
+              int threads = 1)
       : shards(ShardSet::open(golden_shards(golden_case, 4))),
         compute(compute_type),
         backend(threads),
         progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff),
-        weights(shards, backend, compute_type, progress, threads),
-        stage(weights, shards.config(), range) {
+        weights(shards, backend, compute_type, progress, threads) {
+    for (const LayerRange& range : ranges) pieces.emplace_back(weights, shards.config(), range);
     weights.finish();
   }
+  const Stage& stage() const { return pieces.front(); }
 
   ShardSet shards;
   DType compute;
   CpuBackend backend;
   Progress progress;
   ShardWeights weights;
-  Stage stage;
+  std::vector<Stage> pieces;
 };
 
 // Collects every row of logits.

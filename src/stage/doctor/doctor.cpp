@@ -42,16 +42,17 @@ std::string versions_line(const RankFacts& first) {
 }
 
 std::string rank_rows(const Examination& e) {
-  std::string text = fmt::format("\n{:>4}  {:>7}  {:>10}  {:>11}  {:>10}  host\n", "rank", "layers", "weights",
+  size_t width = 7;  // of the layers
+  for (const RankFacts& rank : e.ranks) width = std::max(width, rank.layers.size());
+  std::string text = fmt::format("\n{:>4}  {:>{}}  {:>10}  {:>11}  {:>10}  host\n", "rank", "layers", width, "weights",
                                  "activations", "processors");
   for (const RankFacts& rank : e.ranks) {
-    const bool planned = rank.layer_count > 0;
-    text += fmt::format("{:>4}  {:>7}  {:>10}  {:>11}  {:>10}  {}\n", rank.rank,
-                        planned ? fmt::format("{}-{}", rank.first_layer, rank.first_layer + rank.layer_count - 1) : "-",
+    const bool planned = !rank.layers.empty();
+    text += fmt::format("{:>4}  {:>{}}  {:>10}  {:>11}  {:>10}  {}\n", rank.rank, planned ? rank.layers : "-", width,
                         planned ? bytes_text(rank.weight_bytes) : "-",
                         planned ? bytes_text(rank.activation_bytes) : "-", rank.processors, rank.host);
   }
-  if (const RankFacts& first = e.ranks.front(); first.layer_count > 0)
+  if (const RankFacts& first = e.ranks.front(); !first.layers.empty())
     text += fmt::format("planned for scoring {} samples of {} tokens in {}, micro-batches of up to {} tokens\n",
                         e.options.samples, e.options.length, first.dtype, first.tokens);
   return text;
@@ -185,7 +186,7 @@ TrialFacts Doctor::try_machine(TransferSize size) {
 void Doctor::try_links(TransferSize size, TrialFacts& facts) {
   pipeline_.emplace(world_, world_.rank() / (world_.size() / options_.replicas));
   if (pipeline_->size() == 1) return;
-  channel_ = make_channel(*pipeline_, machine_);
+  channel_ = make_channel(*pipeline_, machine_, {.ring = options_.virtual_stages > 1});
   link_measurement_.emplace(*pipeline_, *machine_.backend, *channel_, size.tokens, size.row_bytes,
                             options_.timeout_seconds);
   if (const std::optional<LinkSpeed> speed = link_measurement_->measure()) {

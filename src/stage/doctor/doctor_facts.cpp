@@ -100,25 +100,26 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
     if (const std::string refusal = gpu_refusal(config); !refusal.empty()) facts.problems.push_back(refusal);
   if (world.size() % options.replicas != 0) return;
   const int stages = world.size() / options.replicas, stage = world.rank() % stages;
+  const PipelineShape shape{.stages = stages, .pieces = std::max<int64_t>(1, options.virtual_stages)};
   if (stages > config.layers) return;
-  const std::vector<LayerRange> ranges = given_partition(config.layers, stages, options.layer_counts);
+  const std::vector<LayerRange> pieces =
+      pieces_of(given_partition(config.layers, stages, options.layer_counts, shape.pieces), stages, stage);
   const SampleOffsets offsets = SampleOffsets::equally_long(options.samples, options.length);
-  const int64_t target = choose_target_tokens(offsets.back() / options.replicas, stages,
+  const int64_t target = choose_target_tokens(offsets.back() / options.replicas, shape,
                                               facts.visible_gpus > 0 ? kMaxMeasuredTarget : kMaxCpuTarget);
   const SampleRange share = replica_samples(offsets, options.replicas, 0);
-  const BatchPlan plan = MicroBatches(offsets, {}, share, options.micro_batch, target).plan();
-  const LayerRange layers = ranges[static_cast<size_t>(stage)];
+  const BatchPlan plan = MicroBatches(offsets, {}, share, {options.micro_batch, target}).plan();
   const DType compute = options.dtype.value_or(shards.dtype());
   // Of the results' kinds doctor knows --score, where nearly every position is a row, and --hidden.
   const int64_t rows = options.results.score ? plan.max_tokens : plan.max_rows(options.results);
-  const StageMemory cost = stage_memory(shards, layers, stage, stages, compute, plan.max_tokens, rows);
-  facts.first_layer = layers.first;
-  facts.layer_count = layers.count;
+  const StageMemory cost = stage_memory(shards, pieces, compute, plan.max_tokens, rows);
+  const auto buffers = static_cast<uint64_t>(Schedule(shape, stage, plan.micro_batches).buffers());
+  facts.layers = layers_text(pieces);
   facts.tokens = plan.max_tokens;
   facts.row_bytes = config.hidden * static_cast<int64_t>(size_bytes(compute));
   facts.dtype = name(compute);
   facts.weight_bytes = cost.weight_bytes;
-  facts.activation_bytes = cost.total_bytes(kBuffers) - cost.weight_bytes;
+  facts.activation_bytes = cost.total_bytes(buffers) - cost.weight_bytes;
 }
 
 }  // namespace
@@ -158,8 +159,8 @@ RankFacts find_facts(const Options& options, const MpiWorld& world) {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, host, ranks_on_host, launched, processors, usable_processors,
                                    all_processors, share, versions, mpi_staging_reason, free_memory_bytes, shm_bytes,
                                    free_shm_bytes, lockable_bytes, open_files, visible_gpus, gpu, gpu_uuid, gpu_bus,
-                                   free_gpu_bytes, all_gpu_bytes, peers, problems, split_id, model_layers, first_layer,
-                                   layer_count, tokens, row_bytes, dtype, weight_bytes, activation_bytes)
+                                   free_gpu_bytes, all_gpu_bytes, peers, problems, split_id, model_layers, layers,
+                                   tokens, row_bytes, dtype, weight_bytes, activation_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TrialFacts, device, transport, problem, bytes_per_second, round_trip_seconds)
 
 std::string to_json(const RankFacts& facts) { return json_text(Json(facts)); }

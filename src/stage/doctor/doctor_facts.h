@@ -38,7 +38,8 @@ struct RankFacts {
 
   // With --weights: this rank's part.
   std::string split_id;
-  int64_t model_layers = 0, first_layer = 0, layer_count = 0;
+  int64_t model_layers = 0;
+  std::string layers;                 // "0-5", or with several pieces "0-2,12-14"; empty: not planned
   int64_t tokens = 0, row_bytes = 0;  // of a slot
   std::string dtype;
   uint64_t weight_bytes = 0, activation_bytes = 0;

@@ -61,15 +61,15 @@ bool Generator::take_tokens() {
 }
 
 void Generator::wait_for_tokens() {
-  if (links_.stage.last())
-    run_.wait([&] { return take_tokens(); }, Phase::kCompute, counts_.steps - 1);
+  if (links_.last())
+    run_.wait([&] { return take_tokens(); }, Phase::kCompute, {counts_.steps - 1});
   else
-    run_.wait([&] { return take_tokens(); }, Phase::kTokens, counts_.steps, links_.stages - 1);
+    run_.wait([&] { return take_tokens(); }, Phase::kTokens, {counts_.steps}, links_.stages - 1);
 }
 
 // First stage: called while no sequence runs and no request waits.
 void Generator::idle() {
-  if (links_.watchdog.place().phase != Phase::kIdle) run_.enter(Phase::kIdle, counts_.steps);
+  if (links_.watchdog.place().phase != Phase::kIdle) run_.enter(Phase::kIdle, {counts_.steps});
   links_.watchdog.look();
   links_.watchdog.pulse();
   links_.watchdog.check();
@@ -104,15 +104,15 @@ Step Generator::receive_step() {
   // our tokens while we wait for its step, and the watchdog must name the device.
   bool received = false;
   run_.wait([&] { return (received = links_.control->receive_step(words)) || compute_.all_computed(); },
-            Phase::kCompute, counts_.steps - 1);
-  if (!received) run_.wait([&] { return links_.control->receive_step(words); }, Phase::kStep, counts_.steps, 0);
+            Phase::kCompute, {counts_.steps - 1});
+  if (!received) run_.wait([&] { return links_.control->receive_step(words); }, Phase::kStep, {counts_.steps}, 0);
   return step_from_words(words);
 }
 
 // The first stage decides what the next step is and tells the others. They receive it.
 ScheduledStep Generator::next_step() {
   ScheduledStep scheduled;
-  if (!links_.stage.first()) {
+  if (!links_.first()) {
     scheduled.step = receive_step();
     return scheduled;
   }
@@ -151,7 +151,8 @@ bool Generator::is_unread(int buffer) const {
 }
 
 void Generator::wait_for_free_buffer(int buffer, int64_t previous) {
-  run_.wait_for_free_buffer(buffer, previous, [&] { return compute_.computed(buffer).done() && !is_unread(buffer); });
+  if (previous < 0) return;  // nothing was in the buffer in this run
+  run_.wait_for_free_buffer(buffer, {previous}, [&] { return compute_.computed(buffer).done() && !is_unread(buffer); });
 }
 
 void Generator::collect_results() {
@@ -159,11 +160,11 @@ void Generator::collect_results() {
     const Unread one = std::move(unread_.front());
     const double start = steady_seconds();
     const Place before = links_.watchdog.place();  // a wait calls this: its stamp is put back below
-    run_.enter(Phase::kWrite, one.step);
+    run_.enter(Phase::kWrite, {one.step});
     links_.control->send_tokens(completions_->take(one.samples, compute_.results(one.buffer, one.results)));
     on_tokens_(completions_->progress());
     links_.watchdog.enter(before);
-    run_.trace(TraceKind::kOutput, one.step, start, steady_seconds());
+    run_.trace(TraceKind::kOutput, Unit{one.step}, start, steady_seconds());
     unread_.pop_front();
   }
 }
@@ -180,18 +181,18 @@ StepSamples Generator::samples_of(const StepArrays& arrays) const {
 void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   const int64_t step = counts_.steps;
   const int buffer = static_cast<int>(step % kBuffers);
-  run_.enter(Phase::kCompute, step);
+  run_.enter(Phase::kCompute, {step});
   wait_for_free_buffer(buffer, step - kBuffers);
   const Tensor hidden = compute_.hidden(buffer, arrays.tokens);
-  if (!links_.stage.first()) links_.channel->receive(buffer, hidden);
+  if (!links_.first()) run_.receive(buffer, hidden, {step});
   compute_.upload(arrays, scheduled.ids, buffer);
-  if (!links_.stage.first()) run_.wait_for_arrival(buffer, step);
+  if (!links_.first()) run_.wait_for_arrival(buffer, {step});
   compute_.enqueue(arrays, buffer, step,
-                   [&] { run_.wait([&] { return compute_.all_computed(); }, Phase::kCompute, step - 1); });
-  if (links_.stage.last()) {
+                   [&] { run_.wait([&] { return compute_.all_computed(); }, Phase::kCompute, {step - 1}); });
+  if (links_.last()) {
     unread_.push_back({buffer, step, samples_of(arrays), compute_.result_shape(arrays)});
   } else {
-    links_.channel->send(buffer, hidden, compute_.computed(buffer));
+    run_.send(buffer, hidden, compute_.computed(buffer), {step});
   }
   ++counts_.steps;
   counts_.largest_step = std::max(counts_.largest_step, arrays.sequences());
@@ -207,8 +208,8 @@ void Generator::run(RequestSource* requests, const std::vector<CompletionConsume
   on_tokens_ = on_tokens;
   finished_ = false;
   table_.emplace(plan_.limits.caches);
-  if (links_.stage.last()) completions_.emplace(consumers, token_text, plan_.live);
-  if (links_.stage.first())
+  if (links_.last()) completions_.emplace(consumers, token_text, plan_.live);
+  if (links_.first())
     first_.emplace(First{*requests, Scheduler(*requests, plan_.limits),
                          std::vector<double>(static_cast<size_t>(plan_.limits.caches.slots), 0), steady_seconds()});
   StepArrays arrays;

@@ -102,10 +102,10 @@ ResultShape StepCompute::result_shape(const StepArrays& arrays) const {
 StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DType compute)
     : links_(links),
       plan_(plan),
-      caches_(links.backend, links.stage.config(), links.stage.layers(), compute, plan.limits.caches),
+      caches_(links.backend, links.stage().config(), links.stage().layers(), compute, plan.limits.caches),
       memory_(links.backend) {
   Backend& backend = links.backend;
-  const Stage& stage = links.stage;
+  const Stage& stage = links.stage();
   const int64_t max_tokens = plan.max_tokens(), max_sequences = plan.limits.max_sequences;
   const size_t array_bytes = max_array_bytes(plan);
   arrays_ = backend.allocate(array_bytes);
@@ -145,7 +145,7 @@ uint64_t GenerationPlan::adjustment_bytes(int64_t vocab) const {
 
 // Last stage.
 void StepCompute::allocate_adjustments(int64_t rows) {
-  const int64_t slots = plan_.limits.caches.slots, vocab = links_.stage.config().vocab;
+  const int64_t slots = plan_.limits.caches.slots, vocab = links_.stage().config().vocab;
   if (plan_.adjusts()) adjusted_ = memory_.allocate(DType::kF32, {rows, vocab});
   if (plan_.counts) adjustments_.counts = memory_.allocate(DType::kI32, {slots, vocab});
   if (const size_t bytes = plan_.prefix_bytes(); bytes > 0) {
@@ -177,7 +177,7 @@ void StepCompute::upload_edits(const StepArrays& arrays, const StepBuffer& buffe
 void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer) {
   std::byte* staging = buffers_[static_cast<size_t>(buffer)].staging.data();
   const Layout host(staging, arrays, plan_.table_width(), result_shape(arrays));
-  fill(host.ids, links_.stage.first() ? ids : arrays.counted);
+  fill(host.ids, links_.first() ? ids : arrays.counted);
   fill(host.keepers, arrays.keepers);
   fill(host.draw_slots, arrays.draw_slots);
   fill(host.batch.positions, arrays.positions);
@@ -192,7 +192,7 @@ void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& i
   fill(host.hidden_rows, arrays.hidden_rows);
   fill(host.batch.page_table, arrays.page_table);
   links_.backend.copy(links_.backend.compute(), arrays_.data(), staging, host.bytes);
-  if (!links_.stage.last()) return;
+  if (!links_.last()) return;
   upload_edits(arrays, at(buffer));
   count_prefixes(arrays, at(buffer));
 }
@@ -220,9 +220,9 @@ void StepCompute::count_prefixes(const StepArrays& arrays, const StepBuffer& buf
 void StepCompute::compute(const Layout& layout, const StepBuffer& buffer) {
   const Tensor residual = buffer.residual.rows(0, layout.batch.tokens);
   if (plan_.limits.runs_ahead()) links_.backend.ops().insert_drawn(layout.ids, drawn_ids());
-  if (links_.stage.first()) links_.stage.embed(links_.backend.ops(), layout.ids, residual);
-  links_.stage.forward(links_.backend.ops(), residual, layout.batch, scratch_, nullptr, &caches_);
-  if (links_.stage.last()) give_results(layout, residual, buffer);
+  if (links_.first()) links_.stage().embed(links_.backend.ops(), layout.ids, residual);
+  links_.stage().forward(links_.backend.ops(), residual, layout.batch, scratch_, nullptr, &caches_);
+  if (links_.last()) give_results(layout, residual, buffer);
 }
 
 // Last stage: where the tokens lie that the newest step has drawn.
@@ -241,7 +241,7 @@ void StepCompute::give_results(const Layout& layout, const Tensor& residual, con
   std::byte* host = buffer.hidden.data();
   for (int64_t first = 0; first < shape.hidden; first += kHeadRows) {
     const Tensor rows = layout.hidden_rows.rows(first, std::min(kHeadRows, shape.hidden - first));
-    const Tensor states = links_.stage.hidden_states(backend.ops(), residual, rows, scratch_);
+    const Tensor states = links_.stage().hidden_states(backend.ops(), residual, rows, scratch_);
     backend.copy_to_host(host, states);
     host += states.bytes();
   }
@@ -254,7 +254,7 @@ void StepCompute::score(const Layout& layout, const Tensor& residual, const Step
     const int64_t count = std::min(kHeadRows, layout.results.scored - first);
     const Tensor logits = logits_.rows(0, count);
     const StepResults::Tokens& own = results.scored;
-    links_.stage.head(ops, residual, layout.scored_rows.rows(first, count), scratch_, logits);
+    links_.stage().head(ops, residual, layout.scored_rows.rows(first, count), scratch_, logits);
     ops.target_log_probs(logits, layout.targets.rows(first, count), own.log_probs.rows(first, count),
                          own.ids.rows(first, count));
     if (own.top_ids) ops.top_log_probs(logits, own.top_ids.rows(first, count), own.top_log_probs.rows(first, count));
@@ -268,7 +268,7 @@ void StepCompute::draw(const Layout& layout, const Tensor& residual, const StepR
     const int64_t count = std::min(kHeadRows, layout.results.draws - first);
     const Tensor logits = logits_.rows(0, count);
     const Tensor own_draws = layout.draws.rows(first, count), rules = layout.rules.rows(first, count);
-    links_.stage.head(ops, residual, layout.draw_rows.rows(first, count), scratch_, logits);
+    links_.stage().head(ops, residual, layout.draw_rows.rows(first, count), scratch_, logits);
     Tensor adjusted;
     if (layout.adjusts) {
       adjusted = adjusted_.rows(0, count);

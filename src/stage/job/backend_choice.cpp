@@ -79,14 +79,14 @@ Machine choose_machine(const Options& options, const MpiWorld& world) {
   return cpu_machine(options, world);
 }
 
-std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine) {
+std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, const ChannelShape& shape) {
   if (pipeline.size() == 1) return nullptr;
 #if LFM2_HAS_CUDA
-  if (machine.nccl) return make_nccl_channel(pipeline, *machine.backend);
+  if (machine.nccl) return make_nccl_channel(pipeline, *machine.backend, shape);
 #endif
   if (!machine.backend->memory_is_host_memory() && !mpi_staging_reason().empty())
-    return make_staged_channel(pipeline, *machine.backend);
-  return std::make_unique<MpiChannel>(pipeline, *machine.backend);
+    return make_staged_channel(pipeline, *machine.backend, shape);
+  return std::make_unique<MpiChannel>(pipeline, *machine.backend, shape);
 }
 
 }  // namespace lfm2

@@ -35,6 +35,6 @@ Machine choose_machine(const Options& options, const MpiWorld& world);
 std::string mpi_transport_name(const std::string& staging_reason);
 
 // Makes the channel of this rank; null for a single stage.
-std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine);
+std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, const ChannelShape& shape);
 
 }  // namespace lfm2

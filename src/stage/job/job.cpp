@@ -71,7 +71,6 @@ ExitCode Job::run() {
   if (samples_->left().samples == 0) return finish_without_run();
   samples_->share();
   plan();
-  choose_cut();
   check_memory();
   if (is_stopped_before_loading()) return finish_stopped();
   before_loading();
@@ -139,7 +138,8 @@ Samples Job::check_inputs() {
           ExitCode::kUnavailable,
           fmt::format("{} ranks for the {}{} layers of {}, expected at most a rank a layer", stages,
                       options_.results.after_layer > 0 ? "first " : "", config.layers, options_.weights.string()));
-    if (!options_.layer_counts.empty()) given_partition(config.layers, stages, options_.layer_counts);
+    given_partition(config.layers, stages, options_.layer_counts,
+                    std::max<int64_t>(1, options_.virtual_stages));  // for its refusals
     text_.open(*shards_);
     samples = read_input();
     if (options_.results.score) prepare_scoring(samples);
@@ -164,13 +164,6 @@ Samples Job::check_inputs() {
     expect_names_are_ours(options_.output);
   }
   return samples;
-}
-
-// Chooses the layers of each stage. Nothing is loaded yet, so --balance goes by an estimate.
-void Job::choose_cut() {
-  const int64_t stages = pipeline_ranks_->size();
-  stages_ = options_.balance ? balanced_partition(layer_seconds(), stages)
-                             : given_partition(config().layers, stages, options_.layer_counts);
 }
 
 void Job::share_job(Samples all) {
@@ -218,10 +211,9 @@ OutputJob Job::output_job() {
 void Job::check_memory() const {
   if (machine_.cuda) return;  // memory of a GPU is not overcommitted: an allocation that does not fit fails at once
   const Portion largest = portion();
-  const StageMemory cost = stage_memory(*shards_, layers(), pipeline_ranks_->rank(), pipeline_ranks_->size(), compute_,
-                                        largest.tokens, largest.rows);
-  const auto needed =
-      static_cast<uint64_t>(world_.sum_on_host(static_cast<int64_t>(cost.total_bytes(kBuffers) + largest.job_bytes)));
+  const StageMemory cost = stage_memory(*shards_, pieces(), compute_, largest.tokens, largest.rows);
+  const auto needed = static_cast<uint64_t>(world_.sum_on_host(
+      static_cast<int64_t>(cost.total_bytes(static_cast<uint64_t>(largest.buffers)) + largest.job_bytes)));
   const uint64_t available = available_host_memory();
   if (available > 0 && needed > available)
     throw Error(ExitCode::kUnavailable,
@@ -235,17 +227,18 @@ void Job::load_weights() {
   enter({.phase = Phase::kLoad});
   const auto start = std::chrono::steady_clock::now();
   uint64_t bytes = 0;
-  for (const ShardTensor* tensor : stage_tensors(*shards_, layers(), is_first(), is_last())) bytes += tensor->bytes;
+  for (const ShardTensor* tensor : stage_tensors(*shards_, pieces())) bytes += tensor->bytes;
   Progress progress("load", bytes, Progress::Unit::kBytes, world_.rank() == 0 ? options_.progress : ProgressMode::kOff,
                     [this] { world_.watchdog().pulse(); });
-  Session::Place place{.backend = *machine_.backend,
-                       .watchdog = world_.watchdog(),
-                       .index = pipeline_ranks_->rank(),
-                       .stages = pipeline_ranks_->size(),
-                       .layers = layers(),
-                       .compute = compute_,
-                       .make_channel = [this] { return make_channel(*pipeline_ranks_, machine_); },
-                       .control = std::make_unique<MpiControlLink>(*pipeline_ranks_)};
+  Session::Place place{
+      .backend = *machine_.backend,
+      .watchdog = world_.watchdog(),
+      .index = pipeline_ranks_->rank(),
+      .stages = pipeline_ranks_->size(),
+      .pieces = pieces(),
+      .compute = compute_,
+      .make_channel = [this](const ChannelShape& shape) { return make_channel(*pipeline_ranks_, machine_, shape); },
+      .control = std::make_unique<MpiControlLink>(*pipeline_ranks_)};
   session_.emplace(*shards_, std::move(place), progress, std::min(world_.fair_share_of_processors(), kMaxReaders));
   load_seconds_ = seconds_since(start);
   say(fmt::format("loaded {:.2f} GB in {:.2f} s", static_cast<double>(bytes) / 1e9, load_seconds_));
@@ -281,6 +274,7 @@ ExitCode Job::finish() {
                 {.rank = world_.rank(),
                  .device = machine_.backend->description(),
                  .unit = trace().unit,
+                 .shape = shape(),
                  .events = trace().events},
                 options_.trace, options_.timeout_seconds);
   const std::vector<std::string> stages = world_.gather(to_json(stage_report()), 0, load_timeout(), "figures");
@@ -294,7 +288,7 @@ StageReport Job::stage_report() const {
   StageReport report;
   report.rank = world_.rank();
   report.stage = pipeline_ranks_->rank();
-  report.layers = layers();
+  report.pieces = pieces();
   report.host = world_.host();
   report.device = machine_.backend->description();
   report.load_seconds = load_seconds_;
@@ -311,6 +305,7 @@ bool Job::write_report(const std::vector<std::string>& stages) const {
                 .transport = pipeline_ranks_->size() == 1 ? "no transport" : machine_.transport_name(),
                 .version = kVersionText,
                 .layers = config().layers,
+                .virtual_stages = shape().pieces,
                 .samples = samples_->left().samples,
                 .tokens = samples_->left().tokens,
                 .replicas = options_.replicas,

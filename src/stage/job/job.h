@@ -39,6 +39,7 @@ class Job {
   // The largest micro-batch or step.
   struct Portion {
     int64_t tokens = 0, rows = 0;
+    int buffers = kBuffers;
     uint64_t job_bytes = 0;    // memory that grows with the job, on this rank, and is not allocated yet
     const char* options = "";  // the options that make it smaller
   };
@@ -53,8 +54,7 @@ class Job {
   virtual bool lists_offsets(int rank) const = 0;
   virtual void add_to_identity(Json&) const {}                   // adds what else the results depend on
   virtual JobOutput& resume_output_file(Unfinished& begun) = 0;  // on the rank that makes the output
-  virtual void plan() = 0;                                       // chooses sizes, before anything is loaded; collective
-  virtual std::vector<double> layer_seconds() const = 0;         // for --balance: an estimate for each layer
+  virtual void plan() = 0;  // chooses sizes and cuts the layers, before anything is loaded; collective
   virtual Portion portion() const = 0;
   virtual void before_loading() {}        // once everything is checked that can be checked before
   virtual void open() = 0;                // makes engine and output, once the weights are loaded; collective
@@ -72,7 +72,12 @@ class Job {
   bool is_last() const { return pipeline_ranks_->rank() + 1 == pipeline_ranks_->size(); }
   int64_t replica() const { return world_.rank() / pipeline_ranks_->size(); }
   bool makes_output() const { return is_last() && replica() == 0; }
-  LayerRange layers() const { return stages_[static_cast<size_t>(pipeline_ranks_->rank())]; }
+  // The layers of this rank, which are one piece but where micro-batches go round a ring.
+  std::vector<LayerRange> pieces() const { return pieces_of(cut_, pipeline_ranks_->size(), pipeline_ranks_->rank()); }
+  LayerRange layers() const { return cut_[static_cast<size_t>(pipeline_ranks_->rank())]; }
+  PipelineShape shape() const {
+    return {.stages = pipeline_ranks_->size(), .pieces = std::ssize(cut_) / pipeline_ranks_->size()};
+  }
   const ModelConfig& config() const { return shards_->config(); }
   double load_timeout() const;
   OutputJob output_job();                   // for last stages
@@ -98,7 +103,7 @@ class Job {
   std::optional<MpiGroup> pipeline_ranks_;  // the ranks of this rank's pipeline: all ranks, or those of a replica
   std::optional<ShardSet> shards_;
   std::optional<JobSamples> samples_;
-  std::vector<LayerRange> stages_;
+  std::vector<LayerRange> cut_;  // the virtual stages, in their order
   Machine machine_;
   DType compute_ = DType::kF32;
   Kept kept_;
@@ -117,7 +122,6 @@ class Job {
   void leave_out_finished();
   void open_unfinished_output();
   std::string identity(const std::vector<std::string>& machines) const;
-  void choose_cut();
   void check_memory() const;
   void load_weights();
   void run_repeatedly();

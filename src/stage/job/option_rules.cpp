@@ -66,6 +66,9 @@ void settle_results(const OptionGiven& given, Options& options) {
 
 void check_together(const Options& options) {
   if (const std::optional<bool> continues = continues_samples(options)) check_kind(options, *continues);
+  if (options.virtual_stages == 0 && !options.layer_counts.empty())
+    throw Error(ExitCode::kUsage,
+                "--layers with --virtual-stages 0: the cut is given, expected the number of pieces for each rank");
   if (options.prompt && options.replicas > 1)
     throw Error(ExitCode::kUsage, "--replicas with --prompt: one text is continued, expected one pipeline");
   if (options.resume && options.input == "-")
@@ -106,6 +109,10 @@ void check_kind(const Options& options, bool continues) {
       check_output_form(options.output, options.results);
   }
   if (!continues) return;
+  if (options.virtual_stages != 1)
+    throw Error(ExitCode::kUsage, fmt::format("--virtual-stages {} in a job that continues texts: a step waits for the "
+                                              "one before it, expected a job that scores",
+                                              options.virtual_stages));
   if (!options.answers.empty())
     throw Error(ExitCode::kUsage,
                 "--answers with --generate: answers are logits of whole samples, expected no --generate");

@@ -181,8 +181,15 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->default_str("auto");
   add_number(app, "--micro-batch", options.micro_batch, "Samples per micro-batch; 0: chosen", 0, kMaxCount)
       ->capture_default_str();
-  add_numbers(app, "--layers", options.layer_counts, "Layers of each stage, as in 7,6,6,5; default equal", 1,
-              kMaxCount);
+  add_number(
+      app, "--virtual-stages", options.virtual_stages,
+      "For scoring: pieces of layers of each rank; micro-batches go round the ranks V times, and the pipeline fills "
+      "and drains V times faster; 0: chosen",
+      0, kMaxCount)
+      ->type_name("V")
+      ->capture_default_str();
+  add_numbers(app, "--layers", options.layer_counts,
+              "Layers of each stage, as in 7,6,6,5, or of V times as many virtual stages; default equal", 1, kMaxCount);
   app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")
       ->excludes("--layers");
   add_number(app, "--replicas", options.replicas,
@@ -275,6 +282,7 @@ void add_live_options(CLI::App& app, Options& options, std::string& dtype) {
   add_machine_options(app, options, dtype);
   app.add_flag("-v,--verbose", options.verbose, "Say what each rank does, and where errors were thrown");
   for (const char* unused : {"--replicas", "--micro-batch", "--ignore-eos"}) app.remove_option(app.get_option(unused));
+  app.get_option("--virtual-stages")->group("");  // taken to be refused with its reason
   if (options.chat) app.remove_option(app.get_option("--max-sequences"));
 }
 

@@ -69,8 +69,8 @@ double number_or_nan(const Json& json) { return json.is_number() ? json.get<doub
 OrderedJson as_json(const StageReport& report) {
   OrderedJson json = {{"rank", report.rank},
                       {"stage", report.stage},
-                      {"layer_first", report.layers.first},
-                      {"layer_count", report.layers.count},
+                      {"layer_first", report.pieces.front().first},
+                      {"layer_count", report.pieces.front().count},
                       {"host", report.host},
                       {"device", report.device},
                       {"load_seconds", report.load_seconds},
@@ -83,6 +83,9 @@ OrderedJson as_json(const StageReport& report) {
                       {"sending_seconds", report.times.sending},
                       {"sending_under_compute_seconds", report.times.hidden},
                       {"receiving_seconds", report.times.receiving}};
+  if (report.pieces.size() > 1)
+    for (const LayerRange& piece : report.pieces)
+      json["pieces"].push_back({{"layer_first", piece.first}, {"layer_count", piece.count}});
   if (!report.results_xxh3.empty()) json["results_xxh3"] = report.results_xxh3;
   if (report.verdict) json["validation"] = as_json(*report.verdict);
   if (report.generation) json["generation"] = as_json(*report.generation);
@@ -135,7 +138,7 @@ double JobReport::lost_share() const {
 double JobReport::ideal_lost_share() const {
   if (micro_batches == 0) return 0;  // nothing to do: every line was at fault, or finished before
   const auto others = static_cast<double>(stages.size()) / static_cast<double>(replicas) - 1;
-  return others / (static_cast<double>(micro_batches) + others);
+  return others / (static_cast<double>(virtual_stages * micro_batches) + others);
 }
 
 std::string merged_results_xxh3(const std::vector<StageReport>& stages) {
@@ -210,7 +213,9 @@ StageReport stage_report_from_json(const std::string& text) {
   StageReport report;
   report.rank = json.at("rank");
   report.stage = json.at("stage");
-  report.layers = {json.at("layer_first"), json.at("layer_count")};
+  report.pieces.clear();
+  const Json pieces = json.value("pieces", Json::array({json}));
+  for (const Json& piece : pieces) report.pieces.push_back({piece.at("layer_first"), piece.at("layer_count")});
   report.host = json.at("host");
   report.device = json.at("device");
   report.load_seconds = json.at("load_seconds");
@@ -243,6 +248,7 @@ std::string to_json(const JobReport& report) {
   OrderedJson json = {{"version", report.version},
                       {"model_type", report.model_type},
                       {"layers", report.layers},
+                      {"virtual_stages", report.virtual_stages},
                       {"dtype", report.dtype},
                       {"transport", report.transport},
                       {"samples", report.samples},
@@ -324,18 +330,20 @@ std::string transfers_line(const std::vector<StageReport>& stages) {
 
 // A line for each rank, below a line that names the columns.
 std::string rank_lines(const std::vector<StageReport>& stages) {
+  size_t width = 7;  // of the layers
+  for (const StageReport& stage : stages) width = std::max(width, layers_text(stage.pieces).size());
   std::string text =
-      fmt::format("{:>4}  {:>5}  {:>7}  {:>8}  {:>8}  {:>9}  {:>11}  {:>9}  {:>10}  {:>11}  {:>9}  {:>10}  host\n",
-                  "rank", "stage", "layers", "load s", "busy s", "sending s", "receiving s", "waiting s", "weights",
-                  "activations", "cache", "peak host");
+      fmt::format("{:>4}  {:>5}  {:>{}}  {:>8}  {:>8}  {:>9}  {:>11}  {:>9}  {:>10}  {:>11}  {:>9}  {:>10}  host\n",
+                  "rank", "stage", "layers", width, "load s", "busy s", "sending s", "receiving s", "waiting s",
+                  "weights", "activations", "cache", "peak host");
   for (const StageReport& stage : stages) {
     const StageTimes& times = stage.times;
     text += fmt::format(
-        "{:>4}  {:>5}  {:>7}  {:>8.3f}  {:>8.3f}  {:>9.3f}  {:>11.3f}  {:>9.3f}  {:>10}  {:>11}  {:>9}  {:>10}  {}\n",
-        stage.rank, stage.stage, fmt::format("{}-{}", stage.layers.first, stage.layers.end() - 1), stage.load_seconds,
-        times.busy, times.sending, times.receiving, std::max(0.0, times.total - times.busy - times.receiving),
-        bytes_text(stage.weight_bytes), bytes_text(stage.activation_bytes),
-        stage.cache_bytes > 0 ? bytes_text(stage.cache_bytes) : "-", bytes_text(stage.peak_host_bytes), stage.host);
+        "{:>4}  {:>5}  {:>{}}  {:>8.3f}  {:>8.3f}  {:>9.3f}  {:>11.3f}  {:>9.3f}  {:>10}  {:>11}  {:>9}  {:>10}  {}\n",
+        stage.rank, stage.stage, layers_text(stage.pieces), width, stage.load_seconds, times.busy, times.sending,
+        times.receiving, std::max(0.0, times.total - times.busy - times.receiving), bytes_text(stage.weight_bytes),
+        bytes_text(stage.activation_bytes), stage.cache_bytes > 0 ? bytes_text(stage.cache_bytes) : "-",
+        bytes_text(stage.peak_host_bytes), stage.host);
   }
   return text;
 }
@@ -360,10 +368,11 @@ std::string score_lines(const JobReport& report) {
 
 std::string end_table(const JobReport& report) {
   const auto stages = static_cast<int64_t>(report.stages.size()) / report.replicas;
-  std::string text =
-      fmt::format("{:<10} {}, {} layers in {} stage{}{}, {} on {}, {}\n", "model", report.model_type, report.layers,
-                  stages, plural(stages), report.replicas > 1 ? fmt::format(", {} times", report.replicas) : "",
-                  report.dtype, report.stages.front().device, report.transport);
+  std::string text = fmt::format("{:<10} {}, {} layers in {} stage{}{}{}, {} on {}, {}\n", "model", report.model_type,
+                                 report.layers, stages, plural(stages),
+                                 report.virtual_stages > 1 ? fmt::format(" of {} pieces", report.virtual_stages) : "",
+                                 report.replicas > 1 ? fmt::format(", {} times", report.replicas) : "", report.dtype,
+                                 report.stages.front().device, report.transport);
   text += report.generation ? generation_lines(report) : scoring_lines(report);
   text += score_lines(report);
   if (report.error_answers > 0)

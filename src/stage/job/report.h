@@ -27,7 +27,7 @@ GenerationReport summarize(const GenerationTimes& times, const GenerationCounts&
 // The figures of one rank.
 struct StageReport {
   int64_t rank = 0, stage = 0;
-  LayerRange layers;
+  std::vector<LayerRange> pieces{LayerRange{}};  // the rank's layers; several where micro-batches go round a ring
   std::string host, device;
   double load_seconds = 0;
   uint64_t weight_bytes = 0, activation_bytes = 0, cache_bytes = 0, peak_host_bytes = 0;
@@ -40,7 +40,8 @@ struct StageReport {
 
 struct JobReport {
   std::string model_type, dtype, transport, version;
-  int64_t layers = 0, samples = 0, tokens = 0, replicas = 1;
+  int64_t layers = 0, virtual_stages = 1;  // pieces of layers of each rank
+  int64_t samples = 0, tokens = 0, replicas = 1;
   int64_t error_answers = 0;  // lines of a batch that were refused, and answered with an error
   int64_t kept_samples = 0;   // --resume: samples that an earlier run has finished; not part of `samples`
   // Of the first replica: micro-batches or steps, and samples in the largest one.
@@ -57,7 +58,7 @@ struct JobReport {
   double median_seconds() const;
   double load_seconds() const;  // load time of the slowest stage
   double lost_share() const;    // 1 - mean busy / total, of the last run
-  // (S - 1) / (M + S - 1): the share lost to fill and drain with S stages and M micro-batches.
+  // (S - 1) / (V M + S - 1): the share lost to fill and drain with S stages of V pieces and M micro-batches.
   double ideal_lost_share() const;
 };
 

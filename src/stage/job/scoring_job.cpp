@@ -1,5 +1,4 @@
-// Micro-batches are cut by an estimate before anything is loaded. On a GPU they are cut again after the loaded stages
-// were timed.
+// Micro-batches are cut before the weights are loaded. On a GPU they are cut again after the loaded stages were timed.
 #include "stage/job/scoring_job.h"
 
 #include <algorithm>
@@ -51,9 +50,25 @@ JobOutput& ScoringJob::resume_output_file(Unfinished& begun) {
   return *output_;
 }
 
+// Nothing is loaded yet, so what is chosen here goes by one layer of each kind.
 void ScoringJob::plan() {
-  choose_plan(choose_target_tokens(samples_->left().tokens / options_.replicas, pipeline_ranks_->size(),
-                                   machine_.cuda ? kMaxCudaTarget : kMaxCpuTarget));
+  const int64_t stages = pipeline_ranks_->size();
+  const PipelineJob job{.stages = stages,
+                        .tokens = samples_->left().tokens / options_.replicas,
+                        .length = mean_length(),
+                        .micro_batch = options_.micro_batch,
+                        .largest = machine_.cuda ? kMaxMeasuredTarget : kMaxCpuTarget};
+  if (stages > 1 && (options_.virtual_stages == 0 || options_.balance)) {
+    const PipelineChoice choice = options_.virtual_stages == 0
+                                      ? choose_pipeline(layer_costs(), job)
+                                      : choose_micro_batch(layer_costs(), job, options_.virtual_stages, true);
+    cut_ = choice.cut;
+    say("cut by what layers cost: " + layers_text(pieces()));
+    choose_plan(choice.target_tokens);
+    return;
+  }
+  cut_ = given_partition(config().layers, stages, options_.layer_counts, std::max<int64_t>(1, options_.virtual_stages));
+  choose_plan(choose_target_tokens(job.tokens, shape(), machine_.cuda ? kMaxCudaTarget : kMaxCpuTarget));
 }
 
 void ScoringJob::choose_plan(int64_t target_tokens) {
@@ -62,15 +77,17 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
     const SampleRange range = samples_->own_range();
     if (options_.stride > 0 && !windows_ && any_longer(own.offsets, range, config().max_positions))
       windows_ = cut_windows(own, range, config().max_positions, options_.stride);
+    const MicroBatches::Size size{.samples = options_.micro_batch,
+                                  .tokens = target_tokens,
+                                  .smallest_part = smallest_part(),
+                                  .part = machine_.cuda ? 0 : kMaxCpuPart};
     if (options_.results.embeddings)
-      micro_batches_.emplace(own.input_tokens, own.ids, SampleRange{0, own.input_tokens.samples()},
-                             options_.micro_batch, target_tokens);
+      micro_batches_.emplace(own.input_tokens, own.ids, SampleRange{0, own.input_tokens.samples()}, size);
     else if (windows_)
-      micro_batches_.emplace(windows_->offsets, windows_->ids, SampleRange{0, windows_->offsets.samples()},
-                             options_.micro_batch, target_tokens, &windows_->scored);
+      micro_batches_.emplace(windows_->offsets, windows_->ids, SampleRange{0, windows_->offsets.samples()}, size,
+                             &windows_->scored);
     else
-      micro_batches_.emplace(own.offsets, own.ids, range, options_.micro_batch, target_tokens,
-                             options_.results.score ? &own.scored : nullptr);
+      micro_batches_.emplace(own.offsets, own.ids, range, size, options_.results.score ? &own.scored : nullptr);
     plan_ = micro_batches_->plan();
     plan_.first_sample = samples_->own_share().samples.first;
     plan_.first_token = samples_->own_share().first_token;
@@ -79,55 +96,85 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
   pipeline_ranks_->broadcast(&plan_, sizeof plan_, 0, load_timeout(), "plan");
 }
 
+// Where one rank has all layers, there is nothing to win by parts. The last part of a sample must hold its tail.
+int64_t ScoringJob::smallest_part() const {
+  if (pipeline_ranks_->size() == 1) return 0;
+  return std::max(machine_.cuda ? kMinCudaPart : kMinCpuPart, tail_length(config()));
+}
+
 int64_t ScoringJob::mean_length() const { return std::min(samples_->mean_length(), config().max_positions); }
 
-std::vector<double> ScoringJob::layer_seconds() const {
-  const int64_t length = mean_length();
-  const int64_t tokens =
-      choose_target_tokens(samples_->left().tokens / options_.replicas, pipeline_ranks_->size(), kMaxCudaTarget);
-  const int64_t samples = std::max<int64_t>(1, tokens / length);
-  const bool tails = options_.results.of_last_positions();
-  const int64_t kept = tails ? samples * std::min(length, tail_length(config())) : 0;
-  return estimate_layer_seconds(config(), compute_, tokens, kept);
+LayerCosts ScoringJob::layer_costs() {
+  const ResultKind& results = options_.results;
+  const auto length = static_cast<double>(mean_length());
+  const double kept =
+      results.of_last_positions() ? std::min(length, static_cast<double>(tail_length(config()))) / length : 0;
+  const bool logits = results.positions != Positions::kNone && results.hidden == Hidden::kNone;
+  const std::vector<StageTime> measured = time_layers(
+      *shards_, *machine_.backend, world_, compute_, mean_length(),
+      machine_.cuda ? TimedSizes{} : TimedSizes{.small = kMinCpuPart, .large = kMaxCpuTarget}, load_timeout());
+  return measured_costs(config(), compute_, kept, !logits ? 0 : results.of_last_positions() ? 1 / length : 1, measured);
 }
 
 Job::Portion ScoringJob::portion() const {
+  uint64_t cache_bytes = 0;
+  if (plan_.longest_in_parts > 0) {
+    const CacheShape caches = shape_of_caches(plan_.longest_in_parts);
+    for (const LayerRange& piece : pieces())
+      cache_bytes += static_cast<uint64_t>(caches.pages) * page_bytes(config(), piece, compute_, caches) +
+                     slot_bytes(config(), piece);
+  }
   return {.tokens = plan_.max_tokens,
           .rows = plan_.max_rows(options_.results),
-          .job_bytes = micro_batches_ ? micro_batches_->memory_bytes() : 0,
+          .buffers = Schedule(shape(), pipeline_ranks_->rank(), plan_.micro_batches).buffers(),
+          .job_bytes = cache_bytes + (micro_batches_ ? micro_batches_->memory_bytes() : 0),
           .options = "--micro-batch"};
 }
 
-void ScoringJob::measure_and_replan() {
+// The share of the layers' work that is left where the tails are cut, as it is estimated.
+double ScoringJob::tail_share(LayerRange layers) const {
   const int64_t length = mean_length(), tail = tail_length(config());
-  double tail_share = 1;
-  if (options_.results.of_last_positions() && tail > 0) {
-    const std::vector<double> all = estimate_layer_seconds(config(), compute_, kMaxCudaTarget, 0);
-    const std::vector<double> cut = estimate_layer_seconds(
-        config(), compute_, kMaxCudaTarget, std::max<int64_t>(1, kMaxCudaTarget / length * std::min(length, tail)));
-    const auto sum = [this](const std::vector<double>& seconds) {
-      return std::accumulate(seconds.begin() + layers().first, seconds.begin() + layers().end(), 0.0);
-    };
-    tail_share = sum(cut) / sum(all);
+  if (!options_.results.of_last_positions() || tail == 0) return 1;
+  const std::vector<double> all = estimate_layer_seconds(config(), compute_, kMaxCudaTarget, 0);
+  const std::vector<double> cut = estimate_layer_seconds(
+      config(), compute_, kMaxCudaTarget, std::max<int64_t>(1, kMaxCudaTarget / length * std::min(length, tail)));
+  const auto sum = [&](const std::vector<double>& seconds) {
+    return std::accumulate(seconds.begin() + layers.first, seconds.begin() + layers.end(), 0.0);
+  };
+  return sum(cut) / sum(all);
+}
+
+void ScoringJob::measure_and_replan() {
+  const int64_t length = mean_length();
+  Json mine = Json::array();
+  for (const Stage& piece : session_->pieces()) {
+    const StageTime time = measure_stage_time(*machine_.backend, piece, compute_, length, tail_share(piece.layers()));
+    say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms in layers {}", time.fixed * 1e3,
+                    time.per_token * 1e3, layers_text({piece.layers()})));
+    mine.push_back({{"fixed", time.fixed}, {"per_token", time.per_token}});
   }
-  const StageTime mine = measure_stage_time(*machine_.backend, session_->stage(), compute_, length, tail_share);
-  say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms", mine.fixed * 1e3, mine.per_token * 1e3));
-  const std::string text = json_text(Json{{"fixed", mine.fixed}, {"per_token", mine.per_token}});
-  std::vector<StageTime> stages;
-  for (const std::string& line : pipeline_ranks_->gather(text, 0, options_.timeout_seconds, "speeds")) {
-    const Json json = parse_json(line, "costs of a rank");
-    stages.push_back({.fixed = json.at("fixed"), .per_token = json.at("per_token")});
+  PipelineCosts costs{.shape = shape(),
+                      .virtual_stages = std::vector<StageTime>(cut_.size()),
+                      .transfer = estimate_transfer(config(), compute_)};
+  int64_t stage = 0;
+  for (const std::string& line : pipeline_ranks_->gather(json_text(mine), 0, options_.timeout_seconds, "speeds")) {
+    int64_t at = stage++;
+    for (const Json& piece : parse_json(line, "costs of a rank")) {
+      costs.virtual_stages[static_cast<size_t>(at)] = {.fixed = piece.at("fixed"), .per_token = piece.at("per_token")};
+      at += costs.shape.stages;
+    }
   }
   int64_t target = 0;
-  if (is_first()) target = best_target_tokens(stages, plan_.tokens, length, kMaxMeasuredTarget);
+  if (is_first()) target = best_target_tokens(costs, plan_.tokens, length, kMaxMeasuredTarget);
   choose_plan(target);
 }
 
 void ScoringJob::open() {
   if (machine_.cuda && options_.micro_batch == 0) measure_and_replan();
-  say(fmt::format("layers {} to {}, {} micro-batches of up to {} tokens", layers().first, layers().end() - 1,
-                  plan_.micro_batches, plan_.max_tokens));
-  scorer_.emplace(session_->links(), plan_, compute_, options_.results, !options_.trace.empty());
+  say(fmt::format("layers {}, {} micro-batches of up to {} tokens", layers_text(pieces()), plan_.micro_batches,
+                  plan_.max_tokens));
+  const StageLinks links = session_->links(Schedule::most_buffers(shape(), plan_.micro_batches));
+  scorer_.emplace(links, plan_, compute_, options_.results, !options_.trace.empty());
   open_answers();
   open_output();
 }
@@ -229,6 +276,7 @@ bool ScoringJob::run_once() {
 
 void ScoringJob::add_to(StageReport& report) const {
   report.activation_bytes = scorer_->activation_bytes();
+  report.cache_bytes = scorer_->cache_bytes();
   report.times = scorer_->times();
   if (!is_last()) return;
   if (validation_) report.verdict = validation_->verdict();

@@ -5,6 +5,7 @@
 #include "stage/io/scores.h"
 #include "stage/io/validation.h"
 #include "stage/job/job.h"
+#include "stage/scoring/cost_model.h"
 #include "stage/scoring/scorer.h"
 #include "stage/scoring/windows.h"
 
@@ -20,7 +21,6 @@ class ScoringJob : public Job {
   void add_to_identity(Json& identity) const override;
   JobOutput& resume_output_file(Unfinished& begun) override;
   void plan() override;
-  std::vector<double> layer_seconds() const override;
   Portion portion() const override;
   void open() override;
   bool run_once() override;
@@ -32,10 +32,13 @@ class ScoringJob : public Job {
   void add_to(StageReport& report) const override;
   void add_to(JobReport& report) const override;
 
+  LayerCosts layer_costs();                 // measured; collective
   void choose_plan(int64_t target_tokens);  // collective in the pipeline
+  double tail_share(LayerRange layers) const;
   // Chooses the size of micro-batch again, by timing the loaded stages; collective in the pipeline.
   void measure_and_replan();
-  int64_t mean_length() const;  // of what goes through the stages
+  int64_t mean_length() const;    // of what goes through the stages
+  int64_t smallest_part() const;  // of a sample; 0: all go as a whole
   void open_answers();
   void open_output();
   std::vector<int64_t> first_rows_of_replicas() const;

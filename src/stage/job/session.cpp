@@ -1,26 +1,77 @@
-// Weights are loaded once, and the channel is made once.
+// Weights are loaded once. The channel is made again where a job needs more buffers.
 #include "stage/job/session.h"
 
+#include <algorithm>
+
+#include "stage/support/json.h"
+
 namespace lfm2 {
+
+namespace {
+
+std::vector<Stage> make_pieces(WeightSource& weights, const ModelConfig& config, std::span<const LayerRange> ranges) {
+  std::vector<Stage> pieces;
+  for (const LayerRange& range : ranges) pieces.emplace_back(weights, config, range);
+  return pieces;
+}
+
+// Weights are those of the shards, because where tokens are routed to decides what a layer costs.
+constexpr int kTimingReaders = 4;
+
+StageTime time_layer(const ShardSet& shards, Backend& backend, DType compute, int64_t layer, int64_t length,
+                     TimedSizes sizes) {
+  Progress progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff);
+  ShardWeights weights(shards, backend, compute, progress, kTimingReaders);
+  const Stage stage(weights, shards.config(), {layer, 1});
+  weights.finish();
+  return measure_stage_time(backend, stage, compute, length, 1, sizes);
+}
+
+}  // namespace
 
 Session::Session(const ShardSet& shards, Place place, Progress& progress, int readers)
     : place_(std::move(place)),
       weights_(shards, place_.backend, place_.compute, progress, readers),
-      stage_(weights_, shards.config(), place_.layers) {
+      pieces_(make_pieces(weights_, shards.config(), place_.pieces)) {
   weights_.finish();
-  weights_.expect_all_loaded(
-      stage_tensors(shards, place_.layers, place_.index == 0, place_.index + 1 == place_.stages));
+  weights_.expect_all_loaded(stage_tensors(shards, place_.pieces));
 }
 
-StageLinks Session::links() {
-  if (place_.stages > 1 && !channel_) channel_ = place_.make_channel();
+StageLinks Session::links(int first_buffers) {
+  if (place_.stages > 1 && first_buffers > channel_buffers_) {
+    channel_.reset();
+    channel_buffers_ = first_buffers;
+    channel_ =
+        place_.make_channel({.buffers = place_.index == 0 ? first_buffers : kBuffers, .ring = pieces_.size() > 1});
+  }
   return {.backend = place_.backend,
-          .stage = stage_,
+          .pieces = pieces_,
           .channel = channel_.get(),
           .control = place_.control.get(),
           .index = place_.index,
           .stages = place_.stages,
           .watchdog = place_.watchdog};
+}
+
+std::vector<StageTime> time_layers(const ShardSet& shards, Backend& backend, const MpiWorld& world, DType compute,
+                                   int64_t length, TimedSizes sizes, double timeout_seconds) {
+  world.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = timeout_seconds});
+  const LayerKinds kinds = layer_kinds(shards.config());
+  Json mine = Json::array();
+  for (auto kind = static_cast<size_t>(world.rank()); kind < kinds.examples.size();
+       kind += static_cast<size_t>(world.size())) {
+    const StageTime time = time_layer(shards, backend, compute, kinds.examples[kind], length, sizes);
+    mine.push_back({{"kind", kind}, {"fixed", time.fixed}, {"per_token", time.per_token}});
+  }
+  Json all = Json::array();
+  for (const std::string& line : world.gather(json_text(mine), 0, timeout_seconds, "costs of layers"))
+    for (const Json& kind : parse_json(line, "costs of layers")) all.push_back(kind);
+  all = parse_json(world.broadcast(json_text(all), 0, timeout_seconds, "costs of layers"), "costs of layers");
+  std::vector<StageTime> of_kind(kinds.examples.size()), layers;
+  for (const Json& kind : all)
+    of_kind[kind.at("kind").get<size_t>()] = {.fixed = kind.at("fixed"), .per_token = kind.at("per_token")};
+  for (const size_t kind : kinds.kind_of) layers.push_back(of_kind[kind]);
+  return layers;
 }
 
 void leave_out_unneeded(ShardSet& shards, const ResultKind& results) {
@@ -32,10 +83,10 @@ void leave_out_unneeded(ShardSet& shards, const ResultKind& results) {
   shards.leave_out_behind(wanted > 0 ? wanted : layers, wanted > 0 ? ModelEnd::kLastLayer : ModelEnd::kFinalNorm);
 }
 
-StageMemory stage_memory(const ShardSet& shards, LayerRange layers, int64_t index, int64_t stages, DType compute,
-                         int64_t tokens, int64_t rows) {
-  StageMemory cost = stage_memory(shards.config(), layers, compute, compute, tokens, rows);
-  cost.weight_bytes = held_bytes(stage_tensors(shards, layers, index == 0, index + 1 == stages), compute);
+StageMemory stage_memory(const ShardSet& shards, std::span<const LayerRange> pieces, DType compute, int64_t tokens,
+                         int64_t rows) {
+  StageMemory cost = stage_memory(shards.config(), pieces, compute, compute, tokens, rows);
+  cost.weight_bytes = held_bytes(stage_tensors(shards, pieces), compute);
   return cost;
 }
 

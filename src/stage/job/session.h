@@ -1,17 +1,21 @@
-// A loaded stage and its links to the others of its pipeline: what one job after another runs on.
+// The loaded layers of a rank and its links to the others of its pipeline: what one job after another runs on.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "comm/channel.h"
 #include "comm/control_link.h"
+#include "comm/mpi_world.h"
 #include "comm/watchdog.h"
 #include "kernels/backend.h"
 #include "stage/io/results.h"
 #include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
 #include "stage/pipeline/stage_run.h"
+#include "stage/scoring/cost_model.h"
 #include "stage/shards/shard_weights.h"
 
 namespace lfm2 {
@@ -23,22 +27,24 @@ class Session {
     Backend& backend;
     Watchdog& watchdog;
     int64_t index = 0, stages = 1;
-    LayerRange layers;
+    std::vector<LayerRange> pieces;  // several where micro-batches go round a ring
     DType compute = DType::kF32;
-    // The links to the other stages; null for a single stage. make_channel is called for the first job.
-    std::function<std::unique_ptr<Channel>()> make_channel;
+    // The links to the other stages; null for a single stage. make_channel is called for the first job, and again where
+    // a later one needs more buffers.
+    std::function<std::unique_ptr<Channel>(const ChannelShape& shape)> make_channel;
     std::unique_ptr<ControlLink> control;
   };
 
-  // Loads the stage's layers, with `readers` threads. `shards` must outlive this.
+  // Loads the pieces, with `readers` threads. `shards` must outlive this.
   Session(const ShardSet& shards, Place place, Progress& progress, int readers);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // The links for a job. Collective in the pipeline.
-  StageLinks links();
+  // The links for a job in which the first stage has `first_buffers` buffers. Collective in the pipeline: all stages
+  // pass the same number.
+  StageLinks links(int first_buffers = kBuffers);
 
-  const Stage& stage() const { return stage_; }
+  std::span<const Stage> pieces() const { return pieces_; }
   Backend& backend() const { return place_.backend; }
   DType compute() const { return place_.compute; }
   uint64_t weight_bytes() const { return weights_.bytes(); }
@@ -46,17 +52,24 @@ class Session {
  private:
   Place place_;
   ShardWeights weights_;
-  Stage stage_;
+  std::vector<Stage> pieces_;
   std::unique_ptr<Channel> channel_;
+  int channel_buffers_ = 0;  // of the first stage, which the channel is made for
 };
+
+// What the layers cost on the devices that are going to compute them, before the weights are loaded: --balance and
+// --virtual-stages 0 cut by it. Loads a layer of each kind (LayerKinds) and times it on batches of two sizes, of
+// samples of `length` tokens. The ranks share the kinds; all get the costs of all layers. Collective.
+std::vector<StageTime> time_layers(const ShardSet& shards, Backend& backend, const MpiWorld& world, DType compute,
+                                   int64_t length, TimedSizes sizes, double timeout_seconds);
 
 // Leaves out what a job with these results does not compute: of hidden states the LM head, and of those after a layer
 // all that stands behind it. Error(kUsage) where the model has no such layer.
 void leave_out_unneeded(ShardSet& shards, const ResultKind& results);
 
-// The memory that stage `index` of `stages` takes while micro-batches or steps of up to `tokens` tokens go through it.
-// The last stage computes `rows` rows of logits for each.
-StageMemory stage_memory(const ShardSet& shards, LayerRange layers, int64_t index, int64_t stages, DType compute,
-                         int64_t tokens, int64_t rows);
+// The memory that a rank with these pieces takes while micro-batches or steps of up to `tokens` tokens go through it.
+// The one with the last layer computes `rows` rows of logits for each.
+StageMemory stage_memory(const ShardSet& shards, std::span<const LayerRange> pieces, DType compute, int64_t tokens,
+                         int64_t rows);
 
 }  // namespace lfm2

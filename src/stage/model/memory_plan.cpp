@@ -106,4 +106,19 @@ StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType com
   return cost;
 }
 
+StageMemory stage_memory(const ModelConfig& config, std::span<const LayerRange> pieces, DType compute, DType held,
+                         int64_t tokens, int64_t result_rows) {
+  StageMemory all;
+  for (const LayerRange& piece : pieces) {
+    const StageMemory one = stage_memory(config, piece, compute, held, tokens, result_rows);
+    all.weight_bytes += one.weight_bytes;
+    all.residual_bytes = std::max(all.residual_bytes, one.residual_bytes);
+    all.scratch_bytes = std::max(all.scratch_bytes, one.scratch_bytes);
+    all.result_bytes = std::max(all.result_bytes, one.result_bytes);
+    all.layer_flops += one.layer_flops;
+    all.head_flops = std::max(all.head_flops, one.head_flops);
+  }
+  return all;
+}
+
 }  // namespace lfm2

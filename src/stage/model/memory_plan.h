@@ -2,6 +2,8 @@
 // count.
 #pragma once
 
+#include <span>
+
 #include "kernels/dtype.h"
 #include "stage/model/model_config.h"
 #include "stage/model/partition.h"
@@ -30,5 +32,8 @@ struct StageMemory {
 // For micro-batches of `tokens` tokens. `compute` is the type of activations, `held` the type of weights on the device.
 StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType compute, DType held, int64_t tokens,
                          int64_t result_rows);
+// Of a rank with several pieces of layers, which share all but the weights.
+StageMemory stage_memory(const ModelConfig& config, std::span<const LayerRange> pieces, DType compute, DType held,
+                         int64_t tokens, int64_t result_rows);
 
 }  // namespace lfm2

@@ -57,12 +57,36 @@ std::vector<LayerRange> balanced_partition(const std::vector<double>& layer_cost
   return ranges;
 }
 
-std::vector<LayerRange> given_partition(int64_t layers, int64_t stages, const std::vector<int64_t>& counts) {
-  if (counts.empty()) return equal_partition(layers, stages);
-  if (static_cast<int64_t>(counts.size()) != stages)
+std::vector<LayerRange> given_partition(int64_t layers, int64_t stages, const std::vector<int64_t>& counts,
+                                        int64_t pieces) {
+  if (pieces > 1 && stages == 1)
+    throw Error(
+        ExitCode::kUsage,
+        fmt::format("--virtual-stages {} with one rank in a pipeline: nothing goes round, expected at least two "
+                    "ranks",
+                    pieces));
+  if (pieces > 1 && pieces * stages > layers)
     throw Error(ExitCode::kUsage,
-                fmt::format("--layers names {} stages, expected one for each of the {} ranks", counts.size(), stages));
+                fmt::format("--virtual-stages {} with {} ranks: {} pieces for {} layers, expected at most {}", pieces,
+                            stages, pieces * stages, layers, layers / stages));
+  if (counts.empty()) return equal_partition(layers, stages * pieces);
+  if (std::ssize(counts) != stages * pieces)
+    throw Error(ExitCode::kUsage, fmt::format("--layers names {} stages, expected {} for each of the {} ranks",
+                                              counts.size(), pieces == 1 ? "one" : std::to_string(pieces), stages));
   return explicit_partition(layers, counts);
+}
+
+std::vector<LayerRange> pieces_of(const std::vector<LayerRange>& cut, int64_t stages, int64_t stage) {
+  std::vector<LayerRange> pieces;
+  for (int64_t at = stage; at < std::ssize(cut); at += stages) pieces.push_back(cut[static_cast<size_t>(at)]);
+  return pieces;
+}
+
+std::string layers_text(const std::vector<LayerRange>& pieces) {
+  std::string text;
+  for (const LayerRange& piece : pieces)
+    text += fmt::format("{}{}-{}", text.empty() ? "" : ",", piece.first, piece.end() - 1);
+  return text;
 }
 
 std::vector<LayerRange> explicit_partition(int64_t layers, const std::vector<int64_t>& counts) {

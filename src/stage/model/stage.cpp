@@ -46,7 +46,8 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
   const Norm first = layers_.front().operator_norm();
   ops.rms_norm(residual, first.weight, first.eps, normed);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const LayerCache* cache = caches == nullptr ? nullptr : &caches->layers()[i];
+    const bool tails = tail != nullptr && layers_range_.first + static_cast<int64_t>(i) > cut;
+    const LayerCache* cache = caches == nullptr || tails ? nullptr : &caches->layers()[i];
     layers_[i].mix_tokens(ops, normed, current, current_batch, cache, scratch);
     if (layers_range_.first + static_cast<int64_t>(i) == cut) {
       ops.gather_rows(current, tail->rows, tail->residual);

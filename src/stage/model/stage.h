@@ -35,7 +35,7 @@ class Stage {
   // First stage: residual[t] = embedding[ids[t]].  ids [tokens] int32, residual [tokens, hidden] act
   void embed(Ops& ops, const Tensor& ids, const Tensor& residual) const;
   // The layers, in place.  residual [tokens, hidden] act. With a tail, the result goes to tail->residual, from the last
-  // attention layer on. With caches, the tokens continue the cached sequences.
+  // attention layer on. With caches, the tokens continue the cached sequences, up to where the tails are cut.
   void forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail = nullptr,
                const Caches* caches = nullptr) const;
   // Last stage: chosen rows behind the final norm, or as they are where the model ends with its last layer. They lie in

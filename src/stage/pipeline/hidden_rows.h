@@ -20,8 +20,8 @@ struct SampleRows {
 // Finds out which rows of a micro-batch are whose, piece by piece.
 class SampleCutter {
  public:
-  // `lengths`: how many rows each sample has.
-  explicit SampleCutter(std::span<const int32_t> lengths) : lengths_(lengths) {}
+  // `lengths`: how many rows each sample has; of the first one `taken` rows were in micro-batches before.
+  explicit SampleCutter(std::span<const int32_t> lengths, int64_t taken = 0) : lengths_(lengths), taken_(taken) {}
   std::vector<SampleRows> next(int64_t count);  // those of the next `count` rows
   int64_t ended() const { return ended_; }      // number of samples that have ended so far
 

@@ -1,14 +1,71 @@
-// Every stage does the same three kinds of actions for each micro-batch, in turn.
+// A rank fills the buffers that it may fill; then it computes a turn and passes it on.
 #include "stage/pipeline/schedule.h"
+
+#include <algorithm>
 
 namespace lfm2 {
 
-Action scheduled_action(int64_t stage, int64_t stages, int64_t index) {
-  const int64_t micro_batch = index / kActionsOfMicroBatch;
-  const ActionKind kinds[kActionsOfMicroBatch] = {stage == 0 ? ActionKind::kTakeTokens : ActionKind::kReceive,
-                                                  ActionKind::kForward,
-                                                  stage + 1 == stages ? ActionKind::kGiveResult : ActionKind::kSend};
-  return {kinds[index % kActionsOfMicroBatch], micro_batch, static_cast<int>(micro_batch % kBuffers)};
+namespace {
+
+// All micro-batches are one group without a ring. In a ring a group has about half as many again as there are ranks, so
+// that it does not wait for transfers: what they take on the way round has half as much time as computing.
+int64_t group_count(PipelineShape shape, int64_t micro_batches) {
+  return shape.ring() ? std::max<int64_t>(1, micro_batches / Schedule::smallest_group(shape)) : 1;
+}
+
+}  // namespace
+
+int Schedule::most_buffers(PipelineShape shape, int64_t micro_batches) {
+  if (!shape.ring()) return kBuffers;
+  const int64_t groups = group_count(shape, micro_batches), largest = (micro_batches + groups - 1) / groups;
+  return static_cast<int>(std::max<int64_t>(kBuffers, largest - shape.stages + 3));
+}
+
+Schedule::Schedule(PipelineShape shape, int64_t stage, int64_t micro_batches)
+    : shape_(shape),
+      stage_(stage),
+      micro_batches_(micro_batches),
+      turns_(shape.pieces * micro_batches),
+      buffers_(stage == 0 ? most_buffers(shape, micro_batches) : kBuffers) {}
+
+// Sizes of groups differ by one at most; the larger ones come first.
+Schedule::Turn Schedule::turn(int64_t index) const {
+  const int64_t pieces = shape_.pieces, groups = group_count(shape_, micro_batches_), size = micro_batches_ / groups,
+                larger = micro_batches_ % groups, turns_of_larger = larger * (size + 1) * pieces;
+  const bool in_larger = index < turns_of_larger;
+  const int64_t group = in_larger ? size + 1 : size, rest = in_larger ? index : index - turns_of_larger;
+  const int64_t before = (in_larger ? 0 : larger * (size + 1)) + rest / (group * pieces) * group;
+  const int64_t within = rest % (group * pieces);
+  return {before + within % group, within / group, group};
+}
+
+bool Schedule::may_fill() const {
+  if (filled_ == turns_ || filled_ >= passed_on_ + buffers_ - 1) return false;
+  if (stage_ > 0) return true;
+  const Turn next = turn(filled_);
+  // It comes round when so many behind it were sent as there are other ranks, where there are so many.
+  const int64_t ahead = std::min(next.group, shape_.stages - 1);
+  return next.piece == 0 || filled_ - next.group + ahead <= passed_on_;
+}
+
+Action Schedule::action(ActionKind kind, int64_t turn) const {
+  const Turn at = this->turn(turn);
+  return {kind, at.micro_batch, at.piece, static_cast<int>(turn % buffers_)};
+}
+
+std::optional<Action> Schedule::next() {
+  if (passed_on_ < computed_) {
+    Action passes_on = action(ActionKind::kSend, passed_on_++);
+    if (stage_ + 1 == shape_.stages && passes_on.piece + 1 == shape_.pieces) passes_on.kind = ActionKind::kGiveResult;
+    return passes_on;
+  }
+  if (may_fill()) {
+    Action fills = action(ActionKind::kReceive, filled_++);
+    if (stage_ == 0 && fills.piece == 0) fills.kind = ActionKind::kTakeTokens;
+    return fills;
+  }
+  if (computed_ == turns_) return {};
+  return action(ActionKind::kForward, computed_++);
 }
 
 }  // namespace lfm2

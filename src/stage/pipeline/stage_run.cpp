@@ -36,6 +36,7 @@ void OverlapClock::finish() {
 StageRun::StageRun(const StageLinks& links, RunUnit unit, bool traced, std::function<void()> look_around,
                    double eager_seconds)
     : links_(links),
+      shape_(links.shape()),
       unit_(unit),
       traced_(traced),
       waiter_(
@@ -55,9 +56,10 @@ void StageRun::begin(const std::function<bool()>& stop) {
   collect_times();  // those of the run before and of connecting are forgotten below
   times_ = {};
   overlaps_ = {};
-  sends_ = 0;
+  sending_.clear();
+  receiving_.clear();
+  newest_arrival_ = 0;
   trace_.clear();
-  received_ = 0;
   stop_ = stop;
   passed_on_ = false;
 }
@@ -66,13 +68,13 @@ void StageRun::end() {
   const double end = steady_seconds();
   times_.total = end - start_;
   collect_times();
-  trace(TraceKind::kRun, 0, start_, end);
+  trace(TraceKind::kRun, Unit{}, start_, end);
   overlaps_.finish();
   times_.hidden = overlaps_.hidden_sending();
   times_.receiving = overlaps_.waiting() - overlaps_.hidden_waiting();
 }
 
-double StageRun::wait(const std::function<bool()>& done, Phase phase, int64_t unit, int64_t peer_stage) {
+double StageRun::wait(const std::function<bool()>& done, Phase phase, Unit unit, int64_t peer_stage) {
   const double start = traced_ ? steady_seconds() : 0;
   const int peer = peer_stage == Place::kNobody ? Place::kNobody
                                                 : links_.watchdog.rank() + static_cast<int>(peer_stage - links_.index);
@@ -81,17 +83,24 @@ double StageRun::wait(const std::function<bool()>& done, Phase phase, int64_t un
   return waited;
 }
 
-void StageRun::wait_for_free_buffer(int buffer, int64_t previous, const std::function<bool()>& computed) {
-  if (previous < 0) return;  // nothing was in the buffer in this run
-  if (!links_.stage.first())
-    wait([&] { return links_.channel->delivered(buffer); }, Phase::kReceive, previous, links_.index - 1);
-  wait(computed, Phase::kCompute, previous);
-  if (!links_.stage.last())
-    wait([&] { return links_.channel->sent(buffer); }, Phase::kSend, previous, links_.index + 1);
+void StageRun::receive(int buffer, const Tensor& into, Unit unit) {
+  links_.channel->receive(buffer, into);
+  if (traced_) receiving_.push_back({unit, buffer});
 }
 
-void StageRun::wait_for_arrival(int buffer, int64_t unit) {
-  const double waited = wait([&] { return links_.channel->arrived(buffer); }, Phase::kReceive, unit, links_.index - 1);
+void StageRun::send(int buffer, const Tensor& from, Event& computed, Unit unit) {
+  links_.channel->send(buffer, from, computed);
+  if (traced_) sending_.push_back({unit, buffer});
+}
+
+void StageRun::wait_for_free_buffer(int buffer, Unit before, const std::function<bool()>& computed) {
+  if (receives(before)) wait([&] { return links_.channel->delivered(buffer); }, Phase::kReceive, before, previous());
+  wait(computed, Phase::kCompute, before);
+  if (sends(before)) wait([&] { return links_.channel->sent(buffer); }, Phase::kSend, before, following());
+}
+
+void StageRun::wait_for_arrival(int buffer, Unit unit) {
+  const double waited = wait([&] { return links_.channel->arrived(buffer); }, Phase::kReceive, unit, previous());
   const double now = steady_seconds();
   overlaps_.waited({0, now - waited, now});
   links_.channel->order_after_arrival(buffer, links_.backend.compute());
@@ -104,7 +113,7 @@ bool StageRun::first_is_asked_to_stop() const {
 void StageRun::pass_on_stop() {
   if (links_.control == nullptr) return;
   links_.control->progress();
-  if (links_.stage.first() || passed_on_ || !stop_ || !stop_()) return;
+  if (links_.first() || passed_on_ || !stop_ || !stop_()) return;
   passed_on_ = true;
   links_.control->ask_to_stop();
 }
@@ -114,16 +123,32 @@ void StageRun::collect_times() {
     if (span.tag == kUntagged) continue;  // the copy of a step's arrays
     times_.busy += span.end - span.start;
     overlaps_.computed(span);
-    trace(span.tag % 2 == 0 ? TraceKind::kCompute : TraceKind::kHead, span.tag / 2, span.start, span.end);
+    trace(span.tag % 2 == 0 ? TraceKind::kCompute : TraceKind::kHead, span);
   }
   if (links_.channel == nullptr) return;
   const Channel::Transfers transfers = links_.channel->take_finished();
   for (const Span& span : transfers.sent) {
-    trace(TraceKind::kSend, sends_++, span.start, span.end);
     times_.sending += span.end - span.start;
     overlaps_.sent(span);
   }
-  for (const Span& span : transfers.received) trace(TraceKind::kReceive, received_++, span.start, span.end);
+  if (traced_) trace_transfers(transfers);
+}
+
+// Where a receive was posted before another one had arrived, it counts from that arrival on. Transfers that ended
+// before the run began are in no list.
+void StageRun::trace_transfers(const Channel::Transfers& transfers) {
+  const auto take = [&](std::deque<Transfer>& open, TraceKind kind, const Span& span, double start) {
+    if (open.empty()) return;
+    const Transfer transfer = open.front();
+    open.pop_front();
+    trace(kind, transfer.unit, start, span.end);
+    trace_.back().buffer = transfer.buffer;
+  };
+  for (const Span& span : transfers.sent) take(sending_, TraceKind::kSend, span, span.start);
+  for (const Span& span : transfers.received) {
+    take(receiving_, TraceKind::kReceive, span, std::max(span.start, newest_arrival_));
+    newest_arrival_ = std::max(newest_arrival_, span.end);
+  }
 }
 
 }  // namespace lfm2

@@ -4,12 +4,14 @@
 
 #include <deque>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "comm/channel.h"
 #include "comm/control_link.h"
 #include "comm/wait.h"
 #include "stage/model/stage.h"
+#include "stage/pipeline/schedule.h"
 #include "stage/pipeline/trace.h"
 
 namespace lfm2 {
@@ -54,14 +56,24 @@ class OverlapClock {
   Spans sending_, waiting_;
 };
 
-// The stage and its links to the other stages of the pipeline.
+// What a rank computes and its links to the other ranks of the pipeline.
 struct StageLinks {
   Backend& backend;
-  const Stage& stage;
-  Channel* channel;       // null for a single stage
-  ControlLink* control;   // null for a single stage that scores
-  int64_t index, stages;  // number of this stage, and number of stages
-  Watchdog& watchdog;     // of this rank; the pipeline's ranks have consecutive numbers, in the order of the stages
+  std::span<const Stage> pieces;  // one, but where micro-batches go round a ring
+  Channel* channel;               // null for a single stage
+  ControlLink* control;           // null for a single stage that scores
+  int64_t index, stages;          // number of this stage, and number of stages
+  Watchdog& watchdog;  // of this rank; the pipeline's ranks have consecutive numbers, in the order of the stages
+
+  bool first() const { return index == 0; }
+  bool last() const { return index + 1 == stages; }
+  const Stage& stage() const { return pieces.front(); }  // where the rank has only one piece
+  PipelineShape shape() const { return {.stages = stages, .pieces = std::ssize(pieces)}; }
+};
+
+// A micro-batch or step, and the rank's piece of layers that it goes through.
+struct Unit {
+  int64_t number = 0, piece = 0;
 };
 
 enum class RunUnit : uint8_t { kMicroBatch, kStep };
@@ -78,24 +90,33 @@ class StageRun {
 
   // Returns when `done` returns true, with the seconds that it took. Meanwhile the stamp says that this rank is at
   // `unit` and waits for its own device, or for the stage `peer_stage`.
-  double wait(const std::function<bool()>& done, Phase phase, int64_t unit, int64_t peer_stage = Place::kNobody);
-  // Returns when the buffer is free: the unit `previous`, which was in it, is computed and no longer being received or
+  double wait(const std::function<bool()>& done, Phase phase, Unit unit, int64_t peer_stage = Place::kNobody);
+
+  // Start receiving a unit from the stage before, and sending one to the stage behind once `computed` is done.
+  void receive(int buffer, const Tensor& into, Unit unit);
+  void send(int buffer, const Tensor& from, Event& computed, Unit unit);
+  // Returns when the buffer is free: the unit `before`, which was in it, is computed and no longer being received or
   // sent. The parts are waited for one after the other, so that the watchdog names whoever is late: the stage before,
   // the device of this one, or the stage behind.
-  void wait_for_free_buffer(int buffer, int64_t previous, const std::function<bool()>& computed);
+  void wait_for_free_buffer(int buffer, Unit before, const std::function<bool()>& computed);
   // Returns when the hidden states that the buffer receives have arrived. Work that is submitted after that may read
   // them.
-  void wait_for_arrival(int buffer, int64_t unit);
+  void wait_for_arrival(int buffer, Unit unit);
+  // The tag of work that is submitted for a unit; `head` says whether it is final norm and LM head.
+  int64_t tag(Unit unit, bool head) const { return 2 * (unit.number * shape_.pieces + unit.piece) + (head ? 1 : 0); }
 
   // A signal may reach any rank. The others tell the first stage, which decides for all.
   bool first_is_asked_to_stop() const;
   void pass_on_stop();
 
-  void enter(Phase phase, int64_t unit) { links_.watchdog.enter(place(phase, unit)); }
+  void enter(Phase phase, Unit unit) { links_.watchdog.enter(place(phase, unit)); }
   void collect_times();  // notes work and transfers that ended since the last call
-  void trace(TraceKind kind, int64_t unit, double start, double end, Phase phase = Phase::kCompute) {
-    if (traced_) trace_.push_back({kind, unit, start, end, phase});
+  void trace(TraceKind kind, Unit unit, double start, double end, Phase phase = Phase::kCompute) {
+    if (traced_)
+      trace_.push_back(
+          {.kind = kind, .unit = unit.number, .piece = unit.piece, .start = start, .end = end, .phase = phase});
   }
+  void trace(TraceKind kind, const Span& span) { trace(kind, unit_of(span.tag), span.start, span.end); }
 
   StageTimes times() const { return times_; }
   double busy_so_far() const { return times_.busy; }  // of the current run
@@ -103,11 +124,28 @@ class StageRun {
   const std::vector<TraceEvent>& trace() const { return trace_; }  // empty unless traced
 
  private:
-  Place place(Phase phase, int64_t unit, int peer = Place::kNobody) const {
-    return {.phase = phase, .unit = unit, .step = unit_ == RunUnit::kStep, .peer = peer};
+  // A transfer that has not been seen to end.
+  struct Transfer {
+    Unit unit;
+    int buffer;
+  };
+  Place place(Phase phase, Unit unit, int peer = Place::kNobody) const {
+    return {.phase = phase,
+            .unit = unit.number,
+            .piece = shape_.pieces > 1 ? static_cast<int32_t>(unit.piece) : -1,
+            .step = unit_ == RunUnit::kStep,
+            .peer = peer};
   }
+  Unit unit_of(int64_t tag) const { return {tag / 2 / shape_.pieces, tag / 2 % shape_.pieces}; }
+  // The stages before and behind this one, round the ring.
+  int64_t previous() const { return (links_.index + links_.stages - 1) % links_.stages; }
+  int64_t following() const { return (links_.index + 1) % links_.stages; }
+  bool receives(Unit unit) const { return !links_.first() || unit.piece > 0; }
+  bool sends(Unit unit) const { return !links_.last() || unit.piece + 1 < shape_.pieces; }
+  void trace_transfers(const Channel::Transfers& transfers);
 
   StageLinks links_;
+  PipelineShape shape_;
   RunUnit unit_;
   bool traced_;
   Wait waiter_;
@@ -116,8 +154,9 @@ class StageRun {
   double start_ = 0;
   StageTimes times_;
   OverlapClock overlaps_;
-  int64_t sends_ = 0;     // number of sends that have ended
-  int64_t received_ = 0;  // number of units whose arrival was noted
+  // Of a run that is traced: transfers in the order in which they begin and end, and the end of the newest arrival.
+  std::deque<Transfer> sending_, receiving_;
+  double newest_arrival_ = 0;
   std::vector<TraceEvent> trace_;
 };
 

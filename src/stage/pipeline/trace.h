@@ -21,6 +21,8 @@ enum class TraceKind : uint8_t {
 struct TraceEvent {
   TraceKind kind = TraceKind::kCompute;
   int64_t unit = 0;               // number of the micro-batch or step
+  int64_t piece = 0;              // the rank's piece of layers that it goes through
+  int buffer = 0;                 // kSend, kReceive: from or into which one
   double start = 0, end = 0;      // steady_seconds()
   Phase phase = Phase::kCompute;  // kWait: what the wait was for
 };

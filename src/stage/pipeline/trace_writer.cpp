@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <span>
 #include <utility>
@@ -17,30 +16,42 @@ namespace lfm2 {
 
 namespace {
 
-// The lines of a rank in the picture, from the top. One buffer is sent while the other still is, so each buffer has a
+// The lines of a rank in the picture, from the top. One buffer is sent while another still is, so each buffer has a
 // line for its sends and no events of one line overlap.
-enum Line : int { kRunLine, kReceiveLine, kComputeLine, kSendLine, kSecondSendLine, kWaitLine, kOutputLine, kLines };
-constexpr std::array<const char*, kLines> kLineNames{
-    "run", "receive", "compute", "send, buffer 0", "send, buffer 1", "host waits", "host output"};
-
-Line line_of(const TraceEvent& event) {
-  switch (event.kind) {
-    case TraceKind::kCompute:
-    case TraceKind::kHead:
-      return kComputeLine;
-    case TraceKind::kSend:
-      return event.unit % kBuffers == 0 ? kSendLine : kSecondSendLine;
-    case TraceKind::kReceive:
-      return kReceiveLine;
-    case TraceKind::kWait:
-      return kWaitLine;
-    case TraceKind::kOutput:
-      return kOutputLine;
-    case TraceKind::kRun:
-      return kRunLine;
+class Lines {
+ public:
+  explicit Lines(std::span<const TraceEvent> events) {
+    for (const TraceEvent& event : events) buffers_ = std::max(buffers_, event.buffer + 1);
   }
-  return kRunLine;
-}
+  int of(const TraceEvent& event) const {
+    switch (event.kind) {
+      case TraceKind::kRun:
+        return 0;
+      case TraceKind::kReceive:
+        return 1;
+      case TraceKind::kCompute:
+      case TraceKind::kHead:
+        return 2;
+      case TraceKind::kSend:
+        return kFirstSend + event.buffer;
+      case TraceKind::kWait:
+        return kFirstSend + buffers_;
+      case TraceKind::kOutput:
+        return kFirstSend + buffers_ + 1;
+    }
+    return 0;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names{"run", "receive", "compute"};
+    for (int buffer = 0; buffer < buffers_; ++buffer) names.push_back(fmt::format("send, buffer {}", buffer));
+    names.insert(names.end(), {"host waits", "host output"});
+    return names;
+  }
+
+ private:
+  static constexpr int kFirstSend = 3;
+  int buffers_ = kBuffers;
+};
 
 const char* wait_name(Phase phase) {
   switch (phase) {
@@ -88,42 +99,62 @@ const char* name_of(const TraceEvent& event) {
   return "?";
 }
 
+// Of the transfer that a send or a receive is part of: equal on both sides of an edge, and of no other transfer.
+int64_t transfer_id(const TraceEvent& event, const RankTrace& trace, int ranks) {
+  const int64_t stages = trace.shape.stages, stage = trace.rank % stages;
+  int64_t receiver = trace.rank, piece = event.piece;
+  if (event.kind == TraceKind::kSend && stage + 1 < stages) ++receiver;
+  if (event.kind == TraceKind::kSend && stage + 1 == stages) {  // round the ring
+    receiver -= stage;
+    ++piece;
+  }
+  return (event.unit * trace.shape.pieces + piece) * ranks + receiver;
+}
+
+// What the event is called in the picture: "compute 3", with several pieces "compute 3, piece 1".
+std::string label_of(const TraceEvent& event, const RankTrace& trace) {
+  if (event.kind == TraceKind::kRun) return "run";
+  const std::string label = fmt::format("{} {}", name_of(event), event.unit);
+  return trace.shape.pieces > 1 ? fmt::format("{}, piece {}", label, event.piece) : label;
+}
+
 }  // namespace
 
 std::string events_text(const RankTrace& trace, int ranks, double origin) {
   const int rank = trace.rank;
+  const Lines lines(trace.events);
+  const std::vector<std::string> names = lines.names();
   OrderedJson list = OrderedJson::array();
   list.push_back({{"ph", "M"},
                   {"name", "process_name"},
                   {"pid", rank},
                   {"args", {{"name", fmt::format("rank {}: {}", rank, trace.device)}}}});
   list.push_back({{"ph", "M"}, {"name", "process_sort_index"}, {"pid", rank}, {"args", {{"sort_index", rank}}}});
-  for (int line = 0; line < kLines; ++line)
-    for (const auto& [name, value] :
-         {std::pair<const char*, OrderedJson>{"thread_name", {{"name", kLineNames[static_cast<size_t>(line)]}}},
-          {"thread_sort_index", {{"sort_index", line}}}})
+  for (size_t line = 0; line < names.size(); ++line)
+    for (const auto& [name, value] : {std::pair<const char*, OrderedJson>{"thread_name", {{"name", names[line]}}},
+                                      {"thread_sort_index", {{"sort_index", line}}}})
       list.push_back({{"ph", "M"}, {"name", name}, {"pid", rank}, {"tid", line}, {"args", value}});
   for (const TraceEvent& event : trace.events) {
-    const Line line = line_of(event);
+    const int line = lines.of(event);
     const double start = (event.start - origin) * 1e6, duration = (event.end - event.start) * 1e6;
     const bool whole = event.kind == TraceKind::kRun;
     list.push_back({{"ph", "X"},
-                    {"name", whole ? "run" : fmt::format("{} {}", name_of(event), event.unit)},
+                    {"name", label_of(event, trace)},
                     {"cat", name_of(event)},
                     {"pid", rank},
-                    {"tid", static_cast<int>(line)},
+                    {"tid", line},
                     {"ts", start},
                     {"dur", duration}});
     if (!whole) list.back()["args"] = {{trace.unit, event.unit}};
+    if (!whole && trace.shape.pieces > 1) list.back()["args"]["piece"] = event.piece;
     if (event.kind != TraceKind::kSend && event.kind != TraceKind::kReceive) continue;
     const bool sends = event.kind == TraceKind::kSend;
-    const int receiver = sends ? rank + 1 : rank;
     OrderedJson flow = {{"ph", sends ? "s" : "f"},
                         {"name", "hidden states"},
                         {"cat", "hidden states"},
-                        {"id", event.unit * ranks + receiver},  // of the transfer: equal on both sides of an edge
+                        {"id", transfer_id(event, trace, ranks)},
                         {"pid", rank},
-                        {"tid", static_cast<int>(line)},
+                        {"tid", line},
                         {"ts", sends ? start : start + duration}};
     if (!sends) flow["bp"] = "e";  // the arrow ends at the event around `ts`, not at the next one
     list.push_back(std::move(flow));

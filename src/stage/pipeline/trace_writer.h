@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/mpi_world.h"
+#include "stage/pipeline/schedule.h"
 #include "stage/pipeline/trace.h"
 
 namespace lfm2 {
@@ -16,6 +17,7 @@ struct RankTrace {
   int rank = 0;
   std::string device;
   const char* unit = "micro-batch";  // what TraceEvent::unit counts: "micro-batch" or "step"
+  PipelineShape shape;               // of the rank's pipeline
   std::vector<TraceEvent> events;
 };
 

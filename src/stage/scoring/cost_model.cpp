@@ -4,45 +4,73 @@
 #include <algorithm>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "stage/model/memory_plan.h"
+#include "stage/scoring/plan.h"
+#include "stage/scoring/replay.h"
 
 namespace lfm2 {
 
 namespace {
 
-constexpr int64_t kSmallTokens = 1024, kLargeTokens = 4096;
+constexpr int64_t kReplayedGroups = 4;
+// Every piece adds kernels that start and transfers; estimates are not so exact that less than this saving counts.
+constexpr double kWorthwhile = 0.98;
+constexpr int64_t kMaxPieces = 4;
 constexpr int kTimedRuns = 2;  // runs that count, after one that warms up
 
 // The speed of matrix products and of memory, as measured on an H200 (docs/performance.md). Other GPUs differ in both
 // by about the same factor, and only the ratio matters.
 constexpr double kFlopsPerSecond = 550e12, kBytesPerSecond = 3.5e12;
+constexpr double kLinkBytesPerSecond = 67e9, kLinkSeconds = 20e-6;  // NCCL with few thread blocks, on NVLink
 constexpr double kLaunchSeconds = 30e-6;  // the small kernels of a layer, which take this long for any number of tokens
+
+// From the seconds for two sizes.
+StageTime line_through(TimedSizes sizes, double small, double large) {
+  const double per_token = std::max(0.0, (large - small) / static_cast<double>(sizes.large - sizes.small));
+  return {.fixed = std::max(0.0, small - per_token * static_cast<double>(sizes.small)), .per_token = per_token};
+}
+
+// The seconds that a micro-batch takes on the slowest rank.
+double slowest_rank_seconds(const PipelineCosts& costs, int64_t tokens) {
+  std::vector<double> seconds(static_cast<size_t>(costs.shape.stages));
+  for (size_t i = 0; i < costs.virtual_stages.size(); ++i)
+    seconds[i % seconds.size()] += costs.virtual_stages[i].seconds(static_cast<double>(tokens));
+  return *std::max_element(seconds.begin(), seconds.end());
+}
+
+// The seconds of a job with micro-batches of `target` tokens. Handing out the results is one more stage that fills and
+// drains, though a quick one.
+double job_seconds(const PipelineCosts& costs, int64_t tokens, int64_t target) {
+  return pipeline_seconds(costs, (tokens + target - 1) / target, target) + slowest_rank_seconds(costs, target);
+}
 
 }  // namespace
 
-StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, int64_t length, double tail_share) {
-  length = std::clamp<int64_t>(length, 1, kLargeTokens);
-  const StageMemory memory = stage_memory(stage.config(), stage.layers(), compute, compute, kLargeTokens, 0);
+StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, int64_t length, double tail_share,
+                             TimedSizes sizes) {
+  length = std::clamp<int64_t>(length, 1, sizes.large);
+  const StageMemory memory = stage_memory(stage.config(), stage.layers(), compute, compute, sizes.large, 0);
   Scratch scratch(backend.allocate(memory.scratch_bytes));
   const int64_t hidden = stage.config().hidden;
-  const Buffer hidden_states = backend.allocate(static_cast<size_t>(kLargeTokens * hidden) * size_bytes(compute));
-  const Tensor residual(hidden_states.data(), compute, {kLargeTokens, hidden});
+  const Buffer hidden_states = backend.allocate(static_cast<size_t>(sizes.large * hidden) * size_bytes(compute));
+  const Tensor residual(hidden_states.data(), compute, {sizes.large, hidden});
   std::mt19937 generator(1);
   std::normal_distribution<float> normal;
   std::vector<float> noise(static_cast<size_t>(residual.numel()));
   for (float& x : noise) x = normal(generator);
 
   std::vector<int32_t> positions, offsets = {0};
-  for (int64_t token = 0; token < kLargeTokens; ++token) {
+  for (int64_t token = 0; token < sizes.large; ++token) {
     positions.push_back(static_cast<int32_t>(token % length));
-    if ((token + 1) % length == 0 || token + 1 == kLargeTokens) offsets.push_back(static_cast<int32_t>(token + 1));
+    if ((token + 1) % length == 0 || token + 1 == sizes.large) offsets.push_back(static_cast<int32_t>(token + 1));
   }
   const Buffer indices = backend.allocate((positions.size() + offsets.size()) * sizeof(int32_t));
-  const Tensor all_positions(indices.data(), DType::kI32, {kLargeTokens});
+  const Tensor all_positions(indices.data(), DType::kI32, {sizes.large});
   const Tensor all_offsets(indices.data() + positions.size() * sizeof(int32_t), DType::kI32,
                            {static_cast<int64_t>(offsets.size())});
-  backend.upload(all_positions, 0, DType::kI32, positions.data(), kLargeTokens);
+  backend.upload(all_positions, 0, DType::kI32, positions.data(), sizes.large);
   backend.upload(all_offsets, 0, DType::kI32, offsets.data(), all_offsets.numel());
 
   const auto seconds = [&](int64_t tokens) {
@@ -64,25 +92,57 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
     backend.compute().check();
     return fastest * tail_share;
   };
-  const double small = seconds(kSmallTokens), large = seconds(kLargeTokens);
-  const double per_token = std::max(0.0, (large - small) / static_cast<double>(kLargeTokens - kSmallTokens));
-  return {.fixed = std::max(0.0, small - per_token * static_cast<double>(kSmallTokens)), .per_token = per_token};
+  const double small = seconds(sizes.small), large = seconds(sizes.large);
+  return line_through(sizes, small, large);
 }
 
-int64_t best_target_tokens(const std::vector<StageTime>& stages, int64_t tokens, int64_t length, int64_t largest) {
+LayerKinds layer_kinds(const ModelConfig& config) {
+  LayerKinds kinds;
+  std::vector<std::pair<LayerType, bool>> known;
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const std::pair<LayerType, bool> kind{config.layer_types[static_cast<size_t>(layer)], config.is_dense(layer)};
+    const auto found = static_cast<size_t>(std::find(known.begin(), known.end(), kind) - known.begin());
+    if (found == known.size()) {
+      known.push_back(kind);
+      kinds.examples.push_back(layer);
+    }
+    // The first layer comes with the embedding, which is read for nothing.
+    if (kinds.examples[found] == 0) kinds.examples[found] = layer;
+    kinds.kind_of.push_back(found);
+  }
+  return kinds;
+}
+
+double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens) {
+  const auto size = static_cast<double>(tokens);
+  const ActionTimes times{
+      .forward = [&](int64_t virtual_stage,
+                     int64_t) { return costs.virtual_stages[static_cast<size_t>(virtual_stage)].seconds(size); },
+      .transfer = [&](int64_t) { return costs.transfer.seconds(size); },
+      .head = {}};
+  // Whole groups, so that one like the other follows when the pipeline is full.
+  const int64_t replayed = kReplayedGroups * Schedule::smallest_group(costs.shape);
+  if (micro_batches <= 2 * replayed) return replay(costs.shape, micro_batches, times).seconds;
+  const double part = replay(costs.shape, replayed, times).seconds,
+               twice = replay(costs.shape, 2 * replayed, times).seconds;
+  return twice + (twice - part) / static_cast<double>(replayed) * static_cast<double>(micro_batches - 2 * replayed);
+}
+
+int64_t best_target_tokens(const PipelineCosts& costs, int64_t tokens, int64_t length, int64_t largest) {
+  // Long samples go through the stages in parts of any size.
   length = std::max<int64_t>(length, 1);
+  if (costs.shape.stages > 1) length = std::min(length, kMinCudaPart);
   int64_t best = length;
   double best_seconds = std::numeric_limits<double>::infinity();
+  int64_t before = 0;  // the samples of a micro-batch that were tried last
   for (int64_t micro_batches = 1; micro_batches <= tokens; ++micro_batches) {
     // A micro-batch has whole samples, as MicroBatches cuts them.
     const int64_t samples = (tokens + length * micro_batches - 1) / (length * micro_batches), target = samples * length;
-    if (target > std::max(largest, length)) continue;
-    // Handing out the results is one more stage that fills and drains, though a quick one.
-    const auto number = static_cast<double>((tokens + target - 1) / target + static_cast<int64_t>(stages.size()));
-    double slowest = 0;
-    for (const StageTime& stage : stages) slowest = std::max(slowest, stage.seconds(static_cast<double>(target)));
-    if (number * slowest < best_seconds) {
-      best_seconds = number * slowest;
+    if (target > std::max(largest, length) || samples == before) continue;
+    before = samples;
+    const double seconds = job_seconds(costs, tokens, target);
+    if (seconds < best_seconds) {
+      best_seconds = seconds;
       best = target;
     }
     if (samples == 1) break;
@@ -90,8 +150,96 @@ int64_t best_target_tokens(const std::vector<StageTime>& stages, int64_t tokens,
   return best;
 }
 
+StageTime estimate_transfer(const ModelConfig& config, DType compute) {
+  return {
+      .fixed = kLinkSeconds,
+      .per_token = static_cast<double>(config.hidden) * static_cast<double>(size_bytes(compute)) / kLinkBytesPerSecond};
+}
+
+LayerCosts estimate_costs(const ModelConfig& config, DType compute, double kept, double rows) {
+  const auto seconds = [&](int64_t tokens) {
+    const auto tails = static_cast<int64_t>(kept * static_cast<double>(tokens));
+    return estimate_layer_seconds(config, compute, tokens, kept > 0 ? std::max<int64_t>(1, tails) : 0);
+  };
+  constexpr TimedSizes kSizes;
+  const std::vector<double> small = seconds(kSizes.small), large = seconds(kSizes.large);
+  LayerCosts costs{.layers = {}, .head = {}, .transfer = estimate_transfer(config, compute)};
+  for (size_t layer = 0; layer < small.size(); ++layer)
+    costs.layers.push_back(line_through(kSizes, small[layer], large[layer]));
+  if (rows == 0) return costs;
+  const double row = 2.0 * static_cast<double>(config.vocab * config.hidden) / kFlopsPerSecond;
+  costs.head = {.fixed = estimate_head_seconds(config, compute), .per_token = rows * row};
+  return costs;
+}
+
+LayerCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
+                          const std::vector<StageTime>& measured) {
+  const LayerCosts whole = estimate_costs(config, compute, 0, 0);
+  LayerCosts costs = estimate_costs(config, compute, kept, rows);
+  const auto tokens = static_cast<double>(TimedSizes().large);
+  double found = 0, estimated = 0;
+  for (size_t layer = 0; layer < measured.size(); ++layer) {
+    const double share =
+        whole.layers[layer].per_token > 0 ? costs.layers[layer].per_token / whole.layers[layer].per_token : 1;
+    costs.layers[layer] = {.fixed = measured[layer].fixed, .per_token = share * measured[layer].per_token};
+    found += measured[layer].seconds(tokens);
+    estimated += whole.layers[layer].seconds(tokens);
+  }
+  costs.head.fixed *= found / estimated;
+  costs.head.per_token *= found / estimated;
+  return costs;
+}
+
 double estimate_head_seconds(const ModelConfig& config, DType compute) {
   return static_cast<double>(config.vocab * config.hidden) * static_cast<double>(size_bytes(compute)) / kBytesPerSecond;
+}
+
+PipelineCosts costs_of_cut(const LayerCosts& costs, const std::vector<LayerRange>& cut, int64_t stages) {
+  PipelineCosts result{.shape = {.stages = stages, .pieces = std::ssize(cut) / stages},
+                       .virtual_stages = {},
+                       .transfer = costs.transfer};
+  const auto add = [](StageTime& to, const StageTime& time) {
+    to.fixed += time.fixed;
+    to.per_token += time.per_token;
+  };
+  for (const LayerRange& range : cut) {
+    StageTime& time = result.virtual_stages.emplace_back();
+    for (int64_t layer = range.first; layer < range.end(); ++layer) add(time, costs.layers[static_cast<size_t>(layer)]);
+  }
+  add(result.virtual_stages.back(), costs.head);
+  return result;
+}
+
+PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& job, int64_t pieces, bool balance) {
+  PipelineChoice choice{.shape = {.stages = job.stages, .pieces = pieces},
+                        .cut = equal_partition(std::ssize(costs.layers), job.stages * pieces)};
+  const auto best = [&] {
+    const PipelineCosts of_cut = costs_of_cut(costs, choice.cut, job.stages);
+    choice.target_tokens = job.micro_batch > 0 ? job.micro_batch * job.length
+                                               : best_target_tokens(of_cut, job.tokens, job.length, job.largest);
+    choice.seconds = job_seconds(of_cut, job.tokens, choice.target_tokens);
+  };
+  best();
+  if (!balance) return choice;
+  // The cut goes by the costs at the size of micro-batch that suits the equal one.
+  std::vector<double> seconds;
+  for (const StageTime& layer : costs.layers)
+    seconds.push_back(layer.seconds(static_cast<double>(choice.target_tokens)));
+  seconds.back() += costs.head.seconds(static_cast<double>(choice.target_tokens));
+  choice.cut = balanced_partition(seconds, job.stages * pieces);
+  best();
+  return choice;
+}
+
+PipelineChoice choose_pipeline(const LayerCosts& costs, const PipelineJob& job) {
+  PipelineChoice fastest = choose_micro_batch(costs, job, 1, false);
+  const int64_t most = job.stages == 1 ? 1 : std::min(kMaxPieces, std::ssize(costs.layers) / job.stages);
+  for (int64_t pieces = 1; pieces <= most; ++pieces)
+    for (const bool balance : {false, true}) {
+      const PipelineChoice choice = choose_micro_batch(costs, job, pieces, balance);
+      if (choice.seconds < kWorthwhile * fastest.seconds) fastest = choice;
+    }
+  return fastest;
 }
 
 std::vector<double> estimate_layer_seconds(const ModelConfig& config, DType compute, int64_t tokens, int64_t kept) {

@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "stage/model/stage.h"
+#include "stage/pipeline/schedule.h"
 
 namespace lfm2 {
 
@@ -16,19 +17,82 @@ struct StageTime {
   double seconds(double tokens) const { return fixed + per_token * tokens; }
 };
 
+// What micro-batches cost on each virtual stage of a pipeline, and on their way from a rank to the next.
+struct PipelineCosts {
+  PipelineShape shape;
+  std::vector<StageTime> virtual_stages;
+  StageTime transfer;
+};
+
+// The seconds of a job of so many micro-batches of `tokens` tokens each, as its schedule is replayed; of a long one, a
+// part is replayed that stands for the rest.
+double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens);
+
+// A layer of each kind that the model has (by token mixer and feed-forward), and for each layer the number of its kind.
+struct LayerKinds {
+  std::vector<int64_t> examples;
+  std::vector<size_t> kind_of;  // [layers]
+};
+LayerKinds layer_kinds(const ModelConfig& config);
+
+// The two sizes of micro-batch, in tokens, that are timed.
+struct TimedSizes {
+  int64_t small = 1024, large = 4096;
+};
 // Times the stage's layers on random hidden states of two sizes, in samples of `length` tokens. `tail_share` scales the
 // result where the job needs only that share of the layers' work. Leaves nothing allocated.
-StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, int64_t length, double tail_share);
+StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, int64_t length, double tail_share,
+                             TimedSizes sizes = {});
 
-// The size of micro-batch in tokens, between `length` and `largest`, for which a job of `tokens` tokens takes least
-// time over these stages. Every micro-batch passes the slowest stage, and the pipeline fills and drains once; copying
-// results to the host counts as one more stage.
-int64_t best_target_tokens(const std::vector<StageTime>& stages, int64_t tokens, int64_t length, int64_t largest);
+// What micro-batches cost in each layer, and in the LM head.
+struct LayerCosts {
+  std::vector<StageTime> layers;
+  StageTime head, transfer;
+};
+
+// How the layers are cut, and into how many pieces for each rank; and how long the job would take with the micro-batch
+// that suits that best.
+struct PipelineChoice {
+  PipelineShape shape;
+  std::vector<LayerRange> cut;  // [virtual stages]
+  int64_t target_tokens = 0;
+  double seconds = 0;
+};
+
+// A job of `tokens` tokens in samples of `length` tokens, on so many stages. Micro-batches have `micro_batch` samples,
+// or where that is 0 up to `largest` tokens.
+struct PipelineJob {
+  int64_t stages = 1, tokens = 0, length = 1, micro_batch = 0, largest = 0;
+};
+
+// The costs of virtual stages that are cut so.
+PipelineCosts costs_of_cut(const LayerCosts& costs, const std::vector<LayerRange>& cut, int64_t stages);
+// The choice for a given number of pieces: cut equally, or so that the virtual stages take equally long.
+PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& job, int64_t pieces, bool balance);
+// The fastest choice of all: pieces, cut and micro-batch. More pieces than one only where they save a few percent.
+PipelineChoice choose_pipeline(const LayerCosts& costs, const PipelineJob& job);
+
+// The size of micro-batch in tokens, up to `largest`, for which a job of `tokens` tokens takes least time. It is that
+// of whole samples of `length` tokens, or on several stages that of parts of them where they are long; copying results
+// to the host counts as one more stage.
+int64_t best_target_tokens(const PipelineCosts& costs, int64_t tokens, int64_t length, int64_t largest);
 
 // An estimate of the seconds that each layer takes for a micro-batch of `tokens` tokens, of which `kept` go on behind
 // the last attention layer (0: all). Only ratios between layers matter, because the estimate decides where the stages
 // are cut.
 std::vector<double> estimate_layer_seconds(const ModelConfig& config, DType compute, int64_t tokens, int64_t kept);
+
+// An estimate of a transfer between two GPUs.
+StageTime estimate_transfer(const ModelConfig& config, DType compute);
+
+// The same estimates for micro-batches of any size. Of every token, `kept` tokens go on behind the last attention layer
+// (0: all), and `rows` rows of logits are computed.
+LayerCosts estimate_costs(const ModelConfig& config, DType compute, double kept, double rows);
+
+// The estimates with what layers were measured to cost for all tokens (`measured` [layers]) in the place of what they
+// were estimated to: shares of tokens, and the head beside the layers, stay as estimated.
+LayerCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
+                          const std::vector<StageTime>& measured);
 
 // An estimate of the seconds that the LM head takes for a few rows: the time of reading its weights.
 double estimate_head_seconds(const ModelConfig& config, DType compute);

@@ -36,8 +36,8 @@ int64_t BatchPlan::max_rows(const ResultKind& kind) const {
   return 0;
 }
 
-MicroBatches::MicroBatches(const SampleOffsets& offsets, std::span<const int32_t> ids, SampleRange range,
-                           int64_t micro_batch, int64_t target_tokens, const SampleOffsets* scored)
+MicroBatches::MicroBatches(const SampleOffsets& offsets, std::span<const int32_t> ids, SampleRange range, Size size,
+                           const SampleOffsets* scored)
     : offsets_(&offsets), scored_(scored), ids_(ids), range_(range) {
   expect(range.count >= 1 && range.first >= 0 && range.first + range.count <= offsets.samples(),
          "MicroBatches: no samples");
@@ -48,36 +48,77 @@ MicroBatches::MicroBatches(const SampleOffsets& offsets, std::span<const int32_t
   if (scored != nullptr) plan_.first_scored = (*scored)[range.first];
   MicroBatch open;
   const auto close = [&] {
-    const int64_t first = range.first + open.first_sample;
-    if (scored != nullptr)
-      plan_.max_scored = std::max(plan_.max_scored, (*scored)[first + open.samples] - (*scored)[first]);
-    ends_.push_back(open.first_sample + open.samples);
-    ++plan_.micro_batches;
-    plan_.max_tokens = std::max(plan_.max_tokens, open.tokens);
-    plan_.max_samples = std::max(plan_.max_samples, open.samples);
-    open = {.first_sample = open.first_sample + open.samples, .first_token = open.first_token + open.tokens};
+    if (open.samples > 0) add(open);
+    open = {.first_sample = ends_.back(), .first_token = token_ends_.back()};
   };
   for (int64_t sample = 0; sample < range.count; ++sample) {
     const int64_t length = this->length(sample);
-    if (micro_batch == 0 && open.samples > 0 && open.tokens + length > target_tokens) close();
+    if (size.samples == 0 && open.tokens + length > size.tokens) close();
+    if (const int64_t parts = this->parts(length, size); parts > 1) {
+      for (int64_t part = 0; part < parts; ++part) {
+        const int64_t past = length * part / parts, end = length * (part + 1) / parts;
+        add({.first_sample = sample,
+             .samples = part + 1 == parts ? 1 : 0,
+             .first_token = offset(sample) + past,
+             .tokens = end - past,
+             .past = past,
+             .whole = length});
+      }
+      close();
+      continue;
+    }
     ++open.samples;
     open.tokens += length;
-    if (micro_batch > 0 && open.samples == micro_batch) close();
+    if (size.samples > 0 && open.samples == size.samples) close();
   }
-  if (open.samples > 0) close();
+  close();
+}
+
+// The number of micro-batches that a sample goes in.
+int64_t MicroBatches::parts(int64_t length, const Size& size) const {
+  if (size.samples > 0 || size.smallest_part == 0 || length <= size.tokens) return 1;
+  const int64_t part = size.part > 0 ? std::min(size.part, size.tokens) : size.tokens;
+  return std::min((length + part / 2) / part, length / size.smallest_part);
+}
+
+void MicroBatches::add(const MicroBatch& one) {
+  ends_.push_back(one.first_sample + one.samples);
+  token_ends_.push_back(one.first_token + one.tokens);
+  ++plan_.micro_batches;
+  plan_.max_tokens = std::max(plan_.max_tokens, one.tokens);
+  plan_.max_samples = std::max<int64_t>({plan_.max_samples, one.samples, 1});
+  plan_.longest_in_parts = std::max(plan_.longest_in_parts, one.whole);
+  if (scored_ == nullptr) return;
+  MicroBatch with_scored = one;
+  find_scored(with_scored);
+  plan_.max_scored = std::max(plan_.max_scored, with_scored.scored);
 }
 
 MicroBatch MicroBatches::operator[](int64_t index) const {
-  const int64_t begin = ends_[index], end = ends_[index + 1];
-  MicroBatch one{.first_sample = begin,
-                 .samples = end - begin,
-                 .first_token = offset(begin),
-                 .tokens = offset(end) - offset(begin)};
-  if (scored_ != nullptr) {
-    one.first_scored = (*scored_)[range_.first + begin] - plan_.first_scored;
-    one.scored = (*scored_)[range_.first + end] - (*scored_)[range_.first + begin];
+  MicroBatch one{.first_sample = ends_[index],
+                 .samples = ends_.length(index),
+                 .first_token = token_ends_[index],
+                 .tokens = token_ends_.length(index)};
+  const int64_t past = one.first_token - offset(one.first_sample), whole = length(one.first_sample);
+  if (past > 0 || one.tokens < whole) {
+    one.past = past;
+    one.whole = whole;
   }
+  if (scored_ != nullptr) find_scored(one);
   return one;
+}
+
+// The row of a token is the one that says how likely the next token is. So a part scores the tokens behind its own.
+void MicroBatches::find_scored(MicroBatch& one) const {
+  const auto at = [&](int64_t sample) { return (*scored_)[range_.first + sample] - plan_.first_scored; };
+  one.first_scored = at(one.first_sample);
+  one.scored = at(one.first_sample + one.samples) - one.first_scored;
+  if (!one.is_part()) return;
+  const int64_t scored = scored_of(one.first_sample), first = one.whole - scored;
+  const auto before = [&](int64_t token) { return std::clamp<int64_t>(token - first, 0, scored); };
+  const int64_t begin = before(one.past + 1), end = before(one.past + one.tokens + 1);
+  one.first_scored += begin;
+  one.scored = end - begin;
 }
 
 std::span<const int32_t> MicroBatches::ids(int64_t index) const {
@@ -86,8 +127,9 @@ std::span<const int32_t> MicroBatches::ids(int64_t index) const {
 }
 
 std::vector<int32_t> MicroBatches::message(int64_t index) const {
-  if (scored_ != nullptr) return scoring_message(index);
   const MicroBatch one = (*this)[index];
+  if (one.is_part()) return part_message(one);
+  if (scored_ != nullptr) return scoring_message(index);
   std::vector<int32_t> words{static_cast<int32_t>(one.samples)};
   bool equal = true;
   for (int64_t sample = one.first_sample; sample < one.first_sample + one.samples; ++sample) {
@@ -98,6 +140,18 @@ std::vector<int32_t> MicroBatches::message(int64_t index) const {
   return words;
 }
 
+std::vector<int32_t> MicroBatches::part_message(const MicroBatch& one) const {
+  std::vector<int32_t> words{0, static_cast<int32_t>(one.past), static_cast<int32_t>(one.whole),
+                             static_cast<int32_t>(one.tokens)};
+  if (one.scored == 0) return words;
+  const int64_t sample = one.first_sample,
+                first = offset(sample + 1) - scored_of(sample) +  // the place of its first scored token
+                        one.first_scored - ((*scored_)[range_.first + sample] - plan_.first_scored);
+  const std::span<const int32_t> targets = ids_.subspan(static_cast<size_t>(first), static_cast<size_t>(one.scored));
+  words.insert(words.end(), targets.begin(), targets.end());
+  return words;
+}
+
 std::vector<int32_t> MicroBatches::scoring_message(int64_t index) const {
   const MicroBatch one = (*this)[index];
   const int64_t end = one.first_sample + one.samples;
@@ -105,16 +159,34 @@ std::vector<int32_t> MicroBatches::scoring_message(int64_t index) const {
   words.reserve(static_cast<size_t>(1 + 2 * one.samples + one.scored));
   for (int64_t sample = one.first_sample; sample < end; ++sample) words.push_back(static_cast<int32_t>(length(sample)));
   for (int64_t sample = one.first_sample; sample < end; ++sample)
-    words.push_back(static_cast<int32_t>(scored_->length(range_.first + sample)));
+    words.push_back(static_cast<int32_t>(scored_of(sample)));
   for (int64_t sample = one.first_sample; sample < end; ++sample) {
-    const auto scored = static_cast<size_t>(scored_->length(range_.first + sample));
+    const auto scored = static_cast<size_t>(scored_of(sample));
     const std::span<const int32_t> targets = ids_.subspan(static_cast<size_t>(offset(sample + 1)) - scored, scored);
     words.insert(words.end(), targets.begin(), targets.end());
   }
   return words;
 }
 
+namespace {
+
+MicroBatchContent content_of_part(std::span<const int32_t> words, bool scored) {
+  expect(words.size() >= 4 && (scored || words.size() == 4), "content_of_message: a message of another length");
+  const int32_t past = words[1], whole = words[2], length = words[3];
+  const std::span<const int32_t> targets = words.subspan(4);
+  expect(past >= 0 && length >= 1 && past + length <= whole && std::ssize(targets) <= length,
+         "content_of_message: no part of a sample");
+  return {.lengths = {length},
+          .scored = {static_cast<int32_t>(targets.size())},
+          .targets = {targets.begin(), targets.end()},
+          .past = past,
+          .whole = whole};
+}
+
+}  // namespace
+
 MicroBatchContent content_of_message(std::span<const int32_t> words, bool scored) {
+  if (!words.empty() && words[0] == 0) return content_of_part(words, scored);
   expect(words.size() >= 2 && words[0] >= 1, "content_of_message: a message of another length");
   const auto samples = static_cast<size_t>(words[0]);
   const std::span<const int32_t> rest = words.subspan(1);
@@ -124,15 +196,18 @@ MicroBatchContent content_of_message(std::span<const int32_t> words, bool scored
                                    targets = rest.subspan(2 * samples);
     expect(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == std::ssize(targets),
            "content_of_message: a message of another length");
-    return {{lengths.begin(), lengths.end()}, {counts.begin(), counts.end()}, {targets.begin(), targets.end()}};
+    return {.lengths = {lengths.begin(), lengths.end()},
+            .scored = {counts.begin(), counts.end()},
+            .targets = {targets.begin(), targets.end()}};
   }
   expect(rest.size() == 1 || rest.size() == samples, "content_of_message: a message of another length");
-  if (rest.size() == 1) return {std::vector<int32_t>(samples, rest[0]), {}, {}};
-  return {{rest.begin(), rest.end()}, {}, {}};
+  if (rest.size() == 1) return {.lengths = std::vector<int32_t>(samples, rest[0]), .scored = {}, .targets = {}};
+  return {.lengths = {rest.begin(), rest.end()}, .scored = {}, .targets = {}};
 }
 
-int64_t choose_target_tokens(int64_t total_tokens, int64_t stages, int64_t largest) {
-  const int64_t micro_batches = stages == 1 ? 1 : 6 * (stages - 1);
+int64_t choose_target_tokens(int64_t total_tokens, PipelineShape shape, int64_t largest) {
+  int64_t micro_batches = std::max<int64_t>(1, 6 * (shape.stages - 1) / shape.pieces);
+  if (shape.ring()) micro_batches = std::max(micro_batches, Schedule::smallest_group(shape));
   return std::clamp<int64_t>((total_tokens + micro_batches - 1) / micro_batches, 1, largest);
 }
 

@@ -9,13 +9,19 @@
 
 #include "stage/io/results.h"
 #include "stage/io/samples/sample_offsets.h"
+#include "stage/pipeline/schedule.h"
 
 namespace lfm2 {
 
+// Whole samples, or a part of one that is long.
 struct MicroBatch {
-  int64_t first_sample = 0, samples = 0;
+  int64_t first_sample = 0, samples = 0;  // `samples`: those that end in it
   int64_t first_token = 0, tokens = 0;
-  int64_t first_scored = 0, scored = 0;  // --score: scored tokens
+  int64_t first_scored = 0, scored = 0;  // --score: scored tokens, each of which belongs to the token before it
+  // Of a part: how many tokens of the sample went before, and how many the sample has. 0: there are whole samples.
+  int64_t past = 0, whole = 0;
+  bool is_part() const { return whole > 0; }
+  bool ends_samples() const { return past + tokens == whole || !is_part(); }
 };
 
 // The sizes that every stage of a pipeline knows of its samples.
@@ -23,8 +29,9 @@ struct BatchPlan {
   int64_t first_sample = 0, first_token = 0;  // where the pipeline's samples begin in the job; 0 without replicas
   int64_t samples = 0, tokens = 0;
   int64_t micro_batches = 0;
-  int64_t max_tokens = 0;   // tokens of the largest micro-batch
-  int64_t max_samples = 0;  // samples of the largest micro-batch
+  int64_t max_tokens = 0;        // tokens of the largest micro-batch
+  int64_t max_samples = 0;       // samples of the largest micro-batch
+  int64_t longest_in_parts = 0;  // tokens of the longest sample that goes through the stages in parts; 0: none does
   // --score: scored tokens in front of the pipeline's, and the most in a micro-batch.
   int64_t first_scored = 0, max_scored = 0;
 
@@ -36,33 +43,42 @@ struct MicroBatchContent {
   std::vector<int32_t> lengths;  // [samples], in tokens
   // --score: how many tokens of each sample, its last ones, are scored, and the ids of all scored tokens.
   std::vector<int32_t> scored, targets;
+  int64_t past = 0, whole = 0;  // see MicroBatch; the length of a part is the one in `lengths`
 };
 
 // The micro-batches of a pipeline, on its first stage. Samples and tokens are counted from the pipeline's first ones.
 class MicroBatches {
  public:
-  // Cuts the samples in `range` of `offsets`, at least one. A micro-batch has `micro_batch` samples or, where that is
-  // 0, as many as fit into `target_tokens` tokens (a longer sample is one of its own). `ids` are the tokens of the
-  // range; a caller that only asks for the plan needs none. `scored` counts the scored tokens of the samples (--score).
-  // All of them must outlive this.
-  MicroBatches(const SampleOffsets& offsets, std::span<const int32_t> ids, SampleRange range, int64_t micro_batch,
-               int64_t target_tokens, const SampleOffsets* scored = nullptr);
-  MicroBatches(SampleOffsets&&, std::span<const int32_t>, SampleRange, int64_t, int64_t,
-               const SampleOffsets* = nullptr) = delete;
+  // How large micro-batches are: `samples` samples or, where that is 0, as many as fit into `tokens` tokens. A longer
+  // sample is one of its own; or it goes in parts of about `part` tokens (0: `tokens`), none of which has fewer than
+  // `smallest_part` (0: no sample goes in parts).
+  struct Size {
+    int64_t samples = 0, tokens = 0, smallest_part = 0, part = 0;
+  };
+  // Cuts the samples in `range` of `offsets`, at least one. `ids` are the tokens of the range; a caller that only asks
+  // for the plan needs none. `scored` counts the scored tokens of the samples (--score). All of them must outlive this.
+  MicroBatches(const SampleOffsets& offsets, std::span<const int32_t> ids, SampleRange range, Size size,
+               const SampleOffsets* scored = nullptr);
+  MicroBatches(SampleOffsets&&, std::span<const int32_t>, SampleRange, Size, const SampleOffsets* = nullptr) = delete;
 
   const BatchPlan& plan() const { return plan_; }
   MicroBatch operator[](int64_t index) const;
   std::span<const int32_t> ids(int64_t index) const;  // [tokens of the micro-batch]
   // The message that tells the other stages of a micro-batch: {samples, length} where all samples are equally long,
   // otherwise {samples, length, length, ...}. With scored tokens, {samples, length, ..., scored, ..., target, ...}, as
-  // in MicroBatchContent.
+  // in MicroBatchContent. Of a part, {0, past, whole, length} and {0, past, whole, length, target, ...}.
   std::vector<int32_t> message(int64_t index) const;
-  uint64_t memory_bytes() const { return ends_.memory_bytes(); }
+  uint64_t memory_bytes() const { return ends_.memory_bytes() + token_ends_.memory_bytes(); }
 
  private:
   int64_t offset(int64_t sample) const { return (*offsets_)[range_.first + sample] - plan_.first_token; }
   int64_t length(int64_t sample) const { return offsets_->length(range_.first + sample); }
 
+  int64_t scored_of(int64_t sample) const { return scored_->length(range_.first + sample); }
+  int64_t parts(int64_t length, const Size& size) const;
+  void add(const MicroBatch& one);
+  void find_scored(MicroBatch& one) const;
+  std::vector<int32_t> part_message(const MicroBatch& one) const;
   std::vector<int32_t> scoring_message(int64_t index) const;
 
   const SampleOffsets* offsets_;
@@ -70,7 +86,8 @@ class MicroBatches {
   std::span<const int32_t> ids_;
   SampleRange range_;
   BatchPlan plan_;
-  SampleOffsets ends_;  // [micro-batches + 1]: the first sample of each
+  // [micro-batches + 1]: the first sample of each that has not ended before, and the first token.
+  SampleOffsets ends_, token_ends_;
 };
 
 // What such a message says. Error(kSoftware) where `words` is none.
@@ -84,9 +101,14 @@ SampleRange replica_samples(const SampleOffsets& offsets, int64_t replicas, int6
 inline constexpr int64_t kMaxCpuTarget = 512;
 inline constexpr int64_t kMaxCudaTarget = 4096;
 inline constexpr int64_t kMaxMeasuredTarget = 8192;  // where stages were timed, so that the choice is known to pay
+// A part of a long sample has at least so many tokens: fewer make the matrix products slow.
+inline constexpr int64_t kMinCpuPart = 64, kMinCudaPart = 512;
+// And at most about so many on CPUs. Every further part sees more positions and takes longer, so the stages keep pace
+// with each other only where neighbours differ little.
+inline constexpr int64_t kMaxCpuPart = 160;
 
-// The size of micro-batch in tokens, at most `largest`, that keeps `stages` stages busy without making the matrix
-// products smaller than needed: filling the pipeline costs at most a sixth of the steady time.
-int64_t choose_target_tokens(int64_t total_tokens, int64_t stages, int64_t largest);
+// The size of micro-batch in tokens, at most `largest`, that keeps the stages busy without making the matrix products
+// smaller than needed: filling the pipeline costs at most a sixth of the steady time.
+int64_t choose_target_tokens(int64_t total_tokens, PipelineShape shape, int64_t largest);
 
 }  // namespace lfm2

@@ -47,9 +47,10 @@ void ResultRing::start(const std::vector<ResultConsumer*>& consumers) {
 }
 
 void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch,
-                      const WaitUntil& wait, int64_t tag, const Tensor& targets, std::span<const int32_t> lengths) {
+                      const WaitUntil& wait, int64_t tag, const Tensor& targets, std::span<const int32_t> lengths,
+                      int64_t past) {
   const int64_t count = rows ? rows.dim(0) : residual.dim(0);
-  SampleCutter samples(lengths);
+  SampleCutter samples(lengths, past);
   for (int64_t done = 0; done < count; done += kHeadRows) {
     Piece& piece = pieces_[next_];
     wait([&] { return piece.ready->done(); }, Phase::kCompute);

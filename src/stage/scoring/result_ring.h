@@ -38,9 +38,10 @@ class ResultRing {
   // Enqueues norm, head and copies for a micro-batch's rows of `residual`: those that `rows` [count] int32 names, or
   // all where it is empty. Their numbers in the job begin with `first_row`. `tag` is the tag of the submitted work and
   // of the spans. With --score, `targets` [count] int32 are the tokens that the rows are to score. With --hidden mean,
-  // all rows are given, `lengths` says how many each sample has, and first_row is the first sample's number.
+  // all rows are given, `lengths` says how many each sample has, and first_row is the first sample's number; `past`
+  // rows of that one were given before.
   void give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch, const WaitUntil& wait,
-            int64_t tag, const Tensor& targets = {}, std::span<const int32_t> lengths = {});
+            int64_t tag, const Tensor& targets = {}, std::span<const int32_t> lengths = {}, int64_t past = 0);
   // Hands pieces that the device has finished to the thread; throws what a consumer threw.
   void advance();
   void finish(const WaitUntil& wait);  // returns when the consumers have taken everything

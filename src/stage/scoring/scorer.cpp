@@ -10,6 +10,11 @@
 
 namespace lfm2 {
 
+CacheShape shape_of_caches(int64_t longest) {
+  constexpr int64_t kPage = 256;
+  return {.slots = 1, .pages = (longest + kPage - 1) / kPage, .page = kPage};
+}
+
 Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced)
     : links_(links),
       plan_(plan),
@@ -20,62 +25,97 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
         if (results_) results_->advance();
       }) {
   Backend& backend = links.backend;
-  const Stage& stage = links.stage;
-  const int64_t cut = last_attention_layer(stage.config());
-  tail_length_ = kind.of_last_positions() ? tail_length(stage.config()) : 0;
-  cuts_tails_ = tail_length_ > 0 && cut >= stage.layers().first && cut < stage.layers().end();
-  gets_tails_ = tail_length_ > 0 && cut < stage.layers().first;
+  const ModelConfig& config = links.stage().config();
+  const int64_t cut = last_attention_layer(config);
+  tail_length_ = kind.of_last_positions() ? tail_length(config) : 0;
+  bool cuts_tails = false;
+  std::vector<LayerRange> layers;
+  for (const Stage& stage : links.pieces) {
+    const LayerRange range = stage.layers();
+    const bool before = range.end() <= cut, gets = range.first > cut;
+    layers.push_back(range);
+    pieces_.push_back({.stage = stage,
+                       .cuts_tails = tail_length_ > 0 && !before && !gets,
+                       .gets_tails = tail_length_ > 0 && gets,
+                       .caches = nullptr});
+    if (plan.longest_in_parts > 0 && !pieces_.back().gets_tails)
+      pieces_.back().caches =
+          std::make_unique<Caches>(backend, config, range, compute, shape_of_caches(plan.longest_in_parts));
+    cuts_tails = cuts_tails || pieces_.back().cuts_tails;
+  }
   const size_t array_bytes = max_array_bytes();
+  buffers_.resize(static_cast<size_t>(Schedule(links.shape(), links.index, plan.micro_batches).buffers()));
   for (StageBuffer& buffer : buffers_) {
-    buffer.residual = memory_.allocate(compute, {plan.max_tokens, stage.config().hidden});
-    if (cuts_tails_)
-      buffer.tail = memory_.allocate(
-          compute, {std::min(plan.max_tokens, plan.max_samples * tail_length_), stage.config().hidden});
+    buffer.residual = memory_.allocate(compute, {plan.max_tokens, config.hidden});
+    if (cuts_tails)
+      buffer.tail =
+          memory_.allocate(compute, {std::min(plan.max_tokens, plan.max_samples * tail_length_), config.hidden});
     buffer.staging = backend.allocate_host(array_bytes);
     buffer.arrays = backend.allocate(array_bytes);
     buffer.computed = backend.create_event();
     buffer.taken = backend.create_event();
   }
-  const bool gives = stage.last() && kind.positions != Positions::kNone;
+  const bool gives = links.last() && kind.positions != Positions::kNone;
   const int64_t rows = gives ? plan.max_rows(kind) : 0;
-  const StageMemory cost = stage_memory(stage.config(), stage.layers(), compute, compute, plan.max_tokens, rows);
+  const StageMemory cost = stage_memory(config, layers, compute, compute, plan.max_tokens, rows);
   scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
-  working_bytes_ += cost.scratch_bytes + cost.result_bytes + kBuffers * array_bytes;
-  if (gives) results_.emplace(backend, stage, kind, rows);
+  working_bytes_ += cost.scratch_bytes + cost.result_bytes + buffers_.size() * array_bytes;
+  if (gives) results_.emplace(backend, links.pieces.back(), kind, rows);
 }
 
 // An upper bound: for each token its id, its position, its row in the tail and its position there; for each sample two
 // lists of offsets and its last row; for each scored token its row and its id.
 size_t Scorer::max_array_bytes() const {
-  return 4 * ArrayLayout::bytes_for(plan_.max_tokens) + 3 * ArrayLayout::bytes_for(plan_.max_samples + 1) +
-         2 * ArrayLayout::bytes_for(plan_.max_scored);
+  size_t bytes = 4 * ArrayLayout::bytes_for(plan_.max_tokens) + 3 * ArrayLayout::bytes_for(plan_.max_samples + 1) +
+                 2 * ArrayLayout::bytes_for(plan_.max_scored);
+  // Of a part: for each token its sequence, the pages, and the rows of the states.
+  if (plan_.longest_in_parts > 0)
+    bytes += ArrayLayout::bytes_for(plan_.max_tokens) +
+             ArrayLayout::bytes_for(shape_of_caches(plan_.longest_in_parts).pages) + ArrayLayout::bytes_for(2);
+  return bytes;
 }
 
-Scorer::IndexArrays Scorer::lay_out(const Next& next, std::byte* memory) const {
-  const MicroBatch& samples = next.samples;
+uint64_t Scorer::cache_bytes() const {
+  uint64_t bytes = 0;
+  for (const Piece& piece : pieces_) bytes += piece.caches ? piece.caches->bytes() : 0;
+  return bytes;
+}
+
+Scorer::IndexArrays Scorer::lay_out(const Open& open, const Piece& piece, std::byte* memory) const {
+  const MicroBatch& samples = open.samples;
   IndexArrays micro_batch;
   micro_batch.samples = samples;
   int64_t kept_tokens = 0;
-  for (const int64_t length : next.content.lengths) {
-    micro_batch.batch.max_length = std::max(micro_batch.batch.max_length, gets_tails_ ? kept(length) : length);
-    micro_batch.tail.max_length = std::max(micro_batch.tail.max_length, kept(length));
-    kept_tokens += kept(length);
+  for (const int64_t length : open.content.lengths) {
+    const int64_t tail = kept(length, samples);
+    micro_batch.batch.max_length =
+        std::max(micro_batch.batch.max_length, piece.gets_tails ? tail : samples.past + length);
+    micro_batch.tail.max_length = std::max(micro_batch.tail.max_length, tail);
+    kept_tokens += tail;
   }
+  const int64_t sequences = std::ssize(open.content.lengths);
   ArrayLayout layout(memory);
   const auto take_batch = [&](Batch& batch, int64_t tokens) {
     batch.positions = layout.take_ints({tokens});
-    batch.offsets = layout.take_ints({samples.samples + 1});
+    batch.offsets = layout.take_ints({sequences + 1});
     batch.tokens = tokens;
-    batch.sequences = samples.samples;
+    batch.sequences = sequences;
   };
-  if (links_.stage.first()) micro_batch.ids = layout.take_ints({samples.tokens});
-  take_batch(micro_batch.batch, gets_tails_ ? kept_tokens : samples.tokens);
-  if (cuts_tails_) {
+  if (piece.stage.first()) micro_batch.ids = layout.take_ints({samples.tokens});
+  take_batch(micro_batch.batch, piece.gets_tails ? kept_tokens : samples.tokens);
+  if (piece.cuts_tails) {
     micro_batch.tail_rows = layout.take_ints({kept_tokens});
     take_batch(micro_batch.tail, kept_tokens);
   }
-  micro_batch.last_rows = layout.take_ints({samples.samples});
-  if (kind_.score && links_.stage.last()) {
+  if (samples.is_part() && piece.caches) {
+    Batch& batch = micro_batch.batch;
+    batch.singles = batch.tokens == 1 ? 1 : 0;
+    batch.sequence_of = layout.take_ints({batch.tokens});
+    batch.page_table = layout.take_ints({1, shape_of_caches(plan_.longest_in_parts).pages});
+    batch.states = layout.take_ints({1, 2});
+  }
+  micro_batch.last_rows = layout.take_ints({sequences});
+  if (kind_.score && piece.stage.last()) {
     micro_batch.scored_rows = layout.take_ints({samples.scored});
     micro_batch.targets = layout.take_ints({samples.scored});
   }
@@ -83,45 +123,58 @@ Scorer::IndexArrays Scorer::lay_out(const Next& next, std::byte* memory) const {
   return micro_batch;
 }
 
-// Fills the buffer's index arrays for the micro-batch `next_` and enqueues their copy to the device, in front of its
-// forward. The buffer must be free: nothing reads the arrays of the micro-batch before it any more.
-void Scorer::prepare(StageBuffer& buffer, std::span<const int32_t> ids) {
-  const IndexArrays host = lay_out(next_, buffer.staging.data());
-  buffer.micro_batch = lay_out(next_, buffer.arrays.data());
-  if (kind_.hidden == Hidden::kMean) buffer.lengths = next_.content.lengths;
+// Fills the buffer's index arrays for a micro-batch and enqueues their copy to the device, in front of its forward. The
+// buffer must be free: nothing reads the arrays of the micro-batch before it any more.
+void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::span<const int32_t> ids) {
+  const IndexArrays host = lay_out(open, piece, buffer.staging.data());
+  buffer.micro_batch = lay_out(open, piece, buffer.arrays.data());
+  const MicroBatch& samples = open.samples;
+  if (kind_.hidden == Hidden::kMean) buffer.lengths = open.content.lengths;
+  if (kind_.hidden == Hidden::kMean && samples.is_part()) buffer.lengths = {static_cast<int32_t>(samples.whole)};
   std::copy(ids.begin(), ids.end(), host.ids.as<int32_t>());
-  // Appends `length` tokens of a sample, which count their positions from 0, to the batch.
-  const auto add = [](const Batch& batch, int64_t sample, int64_t& token, int64_t length) {
-    for (int64_t position = 0; position < length; ++position)
+  // Appends `length` tokens of a sample, which count their positions from `first`, to the batch.
+  const auto add = [](const Batch& batch, int64_t sample, int64_t& token, int64_t length, int64_t first) {
+    for (int64_t position = first; position < first + length; ++position)
       batch.positions.as<int32_t>()[token++] = static_cast<int32_t>(position);
     batch.offsets.as<int32_t>()[sample + 1] = static_cast<int32_t>(token);
   };
   int64_t token = 0, tail_token = 0, tail_row = 0, scored_row = 0;
   host.batch.offsets.as<int32_t>()[0] = 0;
-  if (cuts_tails_) host.tail.offsets.as<int32_t>()[0] = 0;
-  for (int64_t sample = 0; sample < next_.samples.samples; ++sample) {
-    const int64_t length = next_.content.lengths[static_cast<size_t>(sample)];
-    add(host.batch, sample, token, gets_tails_ ? kept(length) : length);
-    if (cuts_tails_) {
-      add(host.tail, sample, tail_token, kept(length));
-      for (int64_t row = kept(length); row > 0; --row)
+  if (piece.cuts_tails) host.tail.offsets.as<int32_t>()[0] = 0;
+  for (int64_t sample = 0; sample < host.batch.sequences; ++sample) {
+    const int64_t length = open.content.lengths[static_cast<size_t>(sample)], tail = kept(length, samples);
+    add(host.batch, sample, token, piece.gets_tails ? tail : length, piece.gets_tails ? 0 : samples.past);
+    if (piece.cuts_tails) {
+      add(host.tail, sample, tail_token, tail, 0);
+      for (int64_t row = tail; row > 0; --row)
         host.tail_rows.as<int32_t>()[tail_row++] = static_cast<int32_t>(token - row);
     }
-    host.last_rows.as<int32_t>()[sample] = static_cast<int32_t>((cuts_tails_ ? tail_token : token) - 1);
+    host.last_rows.as<int32_t>()[sample] = static_cast<int32_t>((piece.cuts_tails ? tail_token : token) - 1);
     if (!host.scored_rows) continue;
     // The row in front of a token says how likely it is.
-    const int64_t scored = next_.content.scored[static_cast<size_t>(sample)];
-    for (int64_t row = token - 1 - scored; row < token - 1; ++row)
+    const int64_t scored = open.content.scored[static_cast<size_t>(sample)];
+    const int64_t end = samples.ends_samples() ? token - 1 : token;
+    for (int64_t row = end - scored; row < end; ++row)
       host.scored_rows.as<int32_t>()[scored_row++] = static_cast<int32_t>(row);
   }
-  if (host.targets) std::copy(next_.content.targets.begin(), next_.content.targets.end(), host.targets.as<int32_t>());
+  if (host.batch.states) fill_part(host.batch, piece);
+  if (host.targets) std::copy(open.content.targets.begin(), open.content.targets.end(), host.targets.as<int32_t>());
   links_.backend.copy(links_.backend.compute(), buffer.arrays.data(), buffer.staging.data(), host.bytes);
+}
+
+// All tokens are of one sequence, whose pages follow one another. The states are those that the part before has left;
+// the first part reads none.
+void Scorer::fill_part(const Batch& batch, Piece& piece) {
+  std::fill_n(batch.sequence_of.as<int32_t>(), batch.tokens, 0);
+  std::iota(batch.page_table.as<int32_t>(), batch.page_table.as<int32_t>() + batch.page_table.numel(), 0);
+  batch.states.as<int32_t>()[0] = piece.state;
+  batch.states.as<int32_t>()[1] = piece.state = 1 - piece.state;
 }
 
 void Scorer::collect_times() {
   run_.collect_times();
   if (!results_) return;
-  for (const Span& span : results_->take_finished()) run_.trace(TraceKind::kOutput, span.tag / 2, span.start, span.end);
+  for (const Span& span : results_->take_finished()) run_.trace(TraceKind::kOutput, span);
 }
 
 // Whether another micro-batch comes. The first stage decides, and sends the lengths of its samples to every other
@@ -130,47 +183,68 @@ void Scorer::collect_times() {
 bool Scorer::goes_on(int64_t micro_batch, const MicroBatches* micro_batches) {
   std::vector<int32_t> words;
   ControlLink* control = links_.control;
-  if (links_.stage.first()) {
-    if (!run_.first_is_asked_to_stop()) words = micro_batches->message(micro_batch);
+  if (links_.first()) {
+    // What has begun of a sample is not left behind.
+    if ((*micro_batches)[micro_batch].past > 0 || !run_.first_is_asked_to_stop())
+      words = micro_batches->message(micro_batch);
     if (control != nullptr) control->send_step(words);
   } else if (!control->receive_step(words)) {
-    run_.wait([&] { return control->receive_step(words); }, Phase::kStep, micro_batch, 0);
+    run_.wait([&] { return control->receive_step(words); }, Phase::kStep, {micro_batch}, 0);
   }
   if (words.empty()) return false;
   MicroBatchContent content = content_of_message(words, kind_.score);
   const std::vector<int32_t>& lengths = content.lengths;
-  const MicroBatch& before = next_.samples;
-  const MicroBatch samples{.first_sample = before.first_sample + before.samples,
-                           .samples = std::ssize(lengths),
-                           .first_token = before.first_token + before.tokens,
+  const bool ends = content.whole == 0 || content.past + lengths.front() == content.whole;
+  const MicroBatch samples{.first_sample = begun_.newest.first_sample + begun_.newest.samples,
+                           .samples = ends ? std::ssize(lengths) : 0,
+                           .first_token = begun_.newest.first_token + begun_.newest.tokens,
                            .tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0}),
-                           .first_scored = before.first_scored + before.scored,
-                           .scored = std::ssize(content.targets)};
-  next_ = {samples, std::move(content)};
+                           .first_scored = begun_.newest.first_scored + begun_.newest.scored,
+                           .scored = std::ssize(content.targets),
+                           .past = content.past,
+                           .whole = content.whole};
   expect(
       samples.samples <= plan_.max_samples && samples.tokens <= plan_.max_tokens && samples.scored <= plan_.max_scored,
       "Scorer: a micro-batch is larger than the plan says");
+  begun_.newest = samples;
+  begun_.open.push_back({samples, std::move(content)});
   return true;
 }
 
-void Scorer::wait_for_free_buffer(int buffer_index, int64_t previous) {
-  const StageBuffer& buffer = buffers_[static_cast<size_t>(buffer_index)];
-  run_.wait_for_free_buffer(buffer_index, previous, [&] { return buffer.computed->done() && buffer.taken->done(); });
+void Scorer::wait_for_free_buffer(StageBuffer& buffer) {
+  if (!buffer.unit) return;  // nothing was in the buffer in this run
+  run_.wait_for_free_buffer(static_cast<int>(&buffer - buffers_.data()), *buffer.unit,
+                            [&] { return buffer.computed->done() && buffer.taken->done(); });
+}
+
+// The micro-batches of a run come to each piece in order. The last piece is the last to need what is known of one.
+void Scorer::fill(const Action& action, const MicroBatches* micro_batches) {
+  StageBuffer& buffer = buffer_of(action);
+  const Open& open = begun_.open[static_cast<size_t>(action.micro_batch - (begun_.count - std::ssize(begun_.open)))];
+  wait_for_free_buffer(buffer);
+  buffer.unit = unit_of(action);
+  const bool takes = action.kind == ActionKind::kTakeTokens;
+  prepare(buffer, open, piece_of(action), takes ? micro_batches->ids(action.micro_batch) : std::span<const int32_t>());
+  if (!takes) run_.receive(action.buffer, input_of(buffer), unit_of(action));
+  if (action.piece + 1 == std::ssize(pieces_)) begun_.open.pop_front();
 }
 
 void Scorer::forward(const Action& action) {
-  if (!links_.stage.first()) run_.wait_for_arrival(action.buffer, action.micro_batch);
+  const Unit unit = unit_of(action);
+  const Stage& stage = piece_of(action).stage;
+  if (!stage.first()) run_.wait_for_arrival(action.buffer, unit);
   StageBuffer& buffer = buffer_of(action);
   links_.backend.compute().submit(
-      [this, &buffer] {
+      [this, &buffer, &piece = piece_of(action)] {
         const Tensor residual = input_of(buffer);
         const IndexArrays& micro_batch = buffer.micro_batch;
-        if (links_.stage.first()) links_.stage.embed(links_.backend.ops(), micro_batch.ids, residual);
-        const Tail tail{micro_batch.tail_rows, cuts_tails_ ? output_of(buffer) : Tensor(), micro_batch.tail};
-        links_.stage.forward(links_.backend.ops(), residual, micro_batch.batch, scratch_,
-                             cuts_tails_ ? &tail : nullptr);
+        if (piece.stage.first()) piece.stage.embed(links_.backend.ops(), micro_batch.ids, residual);
+        const Tail tail{micro_batch.tail_rows, piece.cuts_tails ? output_of(buffer) : Tensor(), micro_batch.tail};
+        piece.stage.forward(links_.backend.ops(), residual, micro_batch.batch, scratch_,
+                            piece.cuts_tails ? &tail : nullptr,
+                            micro_batch.batch.states ? piece.caches.get() : nullptr);
       },
-      2 * action.micro_batch);
+      run_.tag(unit, false));
   links_.backend.compute().record(*buffer.computed);
 }
 
@@ -178,67 +252,60 @@ void Scorer::give_result(const Action& action) {
   const StageBuffer& buffer = buffer_of(action);
   const IndexArrays& arrays = buffer.micro_batch;
   const MicroBatch& micro_batch = arrays.samples;
-  if (results_) {
-    const bool last = kind_.of_last_positions(), mean = kind_.hidden == Hidden::kMean;
+  const bool last = kind_.of_last_positions(), mean = kind_.hidden == Hidden::kMean;
+  const bool has_rows = kind_.score ? micro_batch.scored > 0 : !last || micro_batch.ends_samples();
+  if (results_ && has_rows) {
     const Tensor rows = kind_.score ? arrays.scored_rows : last ? arrays.last_rows : Tensor();
     const int64_t first_row = kind_.score    ? plan_.first_scored + micro_batch.first_scored
                               : last || mean ? plan_.first_sample + micro_batch.first_sample
                                              : plan_.first_token + micro_batch.first_token;
-    const auto until = [&](const std::function<bool()>& done, Phase phase) {
-      run_.wait(done, phase, action.micro_batch);
-    };
-    results_->give(output_of(buffer), rows, first_row, scratch_, until, 2 * action.micro_batch + 1, arrays.targets,
-                   buffer.lengths);
+    const auto until = [&](const std::function<bool()>& done, Phase phase) { run_.wait(done, phase, unit_of(action)); };
+    results_->give(output_of(buffer), rows, first_row, scratch_, until, run_.tag(unit_of(action), true), arrays.targets,
+                   buffer.lengths, micro_batch.past);
   }
   links_.backend.compute().record(*buffer.taken);
+}
+
+void Scorer::carry_out(const Action& action, const MicroBatches* micro_batches) {
+  StageBuffer& buffer = buffer_of(action);
+  switch (action.kind) {
+    case ActionKind::kTakeTokens:
+    case ActionKind::kReceive:
+      return fill(action, micro_batches);
+    case ActionKind::kForward:
+      return forward(action);
+    case ActionKind::kSend:
+      return run_.send(action.buffer, output_of(buffer), *buffer.computed, unit_of(action));
+    case ActionKind::kGiveResult:
+      return give_result(action);
+  }
 }
 
 void Scorer::run(const MicroBatches* micro_batches, const std::vector<ResultConsumer*>& consumers,
                  const std::function<void(const MicroBatch&)>& on_micro_batch, const std::function<bool()>& stop) {
   run_.begin(stop);
   finished_ = true;
-  next_ = {};
+  begun_ = {};
+  for (StageBuffer& buffer : buffers_) buffer.unit.reset();
   if (results_) results_->start(consumers);
-  int64_t begun = 0;  // number of micro-batches
-  for (int64_t index = 0; index < kActionsOfMicroBatch * plan_.micro_batches; ++index) {
-    const Action action = scheduled_action(links_.index, links_.stages, index);
-    const bool begins = action.kind == ActionKind::kTakeTokens || action.kind == ActionKind::kReceive;
-    if (begins && !goes_on(action.micro_batch, micro_batches)) {
-      finished_ = false;
-      break;
+  Schedule schedule(links_.shape(), links_.index, plan_.micro_batches);
+  while (const std::optional<Action> action = schedule.next()) {
+    const bool fills = action->kind == ActionKind::kTakeTokens || action->kind == ActionKind::kReceive;
+    if (fills && finished_ && action->piece == 0) {
+      finished_ = goes_on(action->micro_batch, micro_batches);
+      if (finished_) ++begun_.count;
     }
-    begun = action.micro_batch + 1;
-    run_.enter(Phase::kCompute, action.micro_batch);
-    StageBuffer& buffer = buffer_of(action);
-    switch (action.kind) {
-      case ActionKind::kTakeTokens:
-        wait_for_free_buffer(action.buffer, action.micro_batch - kBuffers);
-        prepare(buffer, micro_batches->ids(action.micro_batch));
-        break;
-      case ActionKind::kReceive:
-        wait_for_free_buffer(action.buffer, action.micro_batch - kBuffers);
-        prepare(buffer, {});
-        links_.channel->receive(action.buffer, input_of(buffer));
-        break;
-      case ActionKind::kForward:
-        forward(action);
-        break;
-      case ActionKind::kSend:
-        links_.channel->send(action.buffer, output_of(buffer), *buffer.computed);
-        on_micro_batch(buffer.micro_batch.samples);
-        break;
-      case ActionKind::kGiveResult:
-        give_result(action);
-        on_micro_batch(buffer.micro_batch.samples);
-        break;
-    }
+    if (action->micro_batch >= begun_.count) continue;  // the run was stopped before it
+    run_.enter(Phase::kCompute, unit_of(*action));
+    carry_out(*action, micro_batches);
+    const bool passed_on = action->kind == ActionKind::kSend || action->kind == ActionKind::kGiveResult;
+    if (passed_on && action->piece + 1 == std::ssize(pieces_)) on_micro_batch(buffer_of(*action).micro_batch.samples);
     if (results_) results_->advance();
     run_.pass_on_stop();
     collect_times();
   }
-  if (results_) results_->finish([&](const auto& done, Phase phase) { run_.wait(done, phase, begun - 1); });
-  for (int64_t micro_batch = std::max<int64_t>(0, begun - kBuffers); micro_batch < begun; ++micro_batch)
-    wait_for_free_buffer(static_cast<int>(micro_batch % kBuffers), micro_batch);
+  if (results_) results_->finish([&](const auto& done, Phase phase) { run_.wait(done, phase, {begun_.count - 1}); });
+  for (StageBuffer& buffer : buffers_) wait_for_free_buffer(buffer);
   collect_times();
   run_.end();
 }

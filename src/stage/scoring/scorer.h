@@ -1,21 +1,25 @@
-// Scores the samples of a job on one stage of the pipeline: carries out the actions of the schedule, with two buffers,
-// a channel and the compute stream of the backend.
+// Scores the samples of a job on one rank of the pipeline: carries out the actions of the schedule, with the rank's
+// pieces of layers, a few buffers, a channel and the compute stream of the backend.
 #pragma once
 
 #include <algorithm>
-#include <array>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "kernels/tensor_memory.h"
+#include "stage/model/caches.h"
 #include "stage/pipeline/schedule.h"
 #include "stage/pipeline/stage_run.h"
 #include "stage/scoring/plan.h"
 #include "stage/scoring/result_ring.h"
 
 namespace lfm2 {
+
+// The caches for a sample of up to so many tokens that goes through the stages in parts.
+CacheShape shape_of_caches(int64_t longest);
 
 class Scorer {
  public:
@@ -39,6 +43,7 @@ class Scorer {
     if (results_) results_->stop();
   }
 
+  uint64_t cache_bytes() const;                                          // of samples that go in parts
   StageTimes times() const { return run_.times(); }                      // of the last run
   const std::vector<TraceEvent>& trace() const { return run_.trace(); }  // of the last run; empty unless asked for
   uint64_t activation_bytes() const { return memory_.bytes() + working_bytes_; }
@@ -47,23 +52,39 @@ class Scorer {
   // A micro-batch as this stage computes it: index arrays of int32, in one piece of memory.
   struct IndexArrays {
     MicroBatch samples;
-    Tensor ids;        // [tokens] on the first stage
+    Tensor ids;        // [tokens] in front of the first layer
     Batch batch;       // the tokens that come in
-    Tensor tail_rows;  // on the stage that cuts the tails: the rows that are kept
-    Batch tail;        // on the stage that cuts the tails: the tokens that go out
+    Tensor tail_rows;  // on the piece that cuts the tails: the rows that are kept
+    Batch tail;        // on the piece that cuts the tails: the tokens that go out
     Tensor last_rows;  // [samples]: the row of each sample's last token, among those that go out
-    // --score, on the last stage: the rows in front of the scored tokens, and the scored tokens.
+    // --score, behind the last layer: the rows in front of the scored tokens, and the scored tokens.
     Tensor scored_rows, targets;
     size_t bytes = 0;  // size of all arrays
   };
-  // The micro-batch that begins on this stage.
-  struct Next {
+  // A micro-batch of which a piece of this rank has not begun yet.
+  struct Open {
     MicroBatch samples;
     MicroBatchContent content;
   };
+  // The micro-batches that have begun on this rank.
+  struct Begun {
+    int64_t count = 0;
+    MicroBatch newest;
+    std::deque<Open> open;  // the last of them, in their order
+  };
+  struct Piece {
+    const Stage& stage;
+    bool cuts_tails = false;  // it has the last attention layer, where the tails are cut
+    bool gets_tails = false;  // it is behind that one: only tails come in
+    // Where samples go in parts: what is kept of the one that is on its way, and which of its two rows of convolution
+    // states the newest part writes.
+    std::unique_ptr<Caches> caches;
+    int32_t state = 0;
+  };
   struct StageBuffer {
-    Tensor residual;  // [max_tokens, hidden] act
-    Tensor tail;      // the same for the tails, on the stage that cuts them
+    std::optional<Unit> unit;  // what is in the buffer, or was there last
+    Tensor residual;           // [max_tokens, hidden] act
+    Tensor tail;               // the same for the tails, where a piece cuts them
     // The index arrays of the micro-batch in this buffer: on the host, to be copied from, and on the device.
     Buffer staging, arrays;
     IndexArrays micro_batch;
@@ -72,20 +93,30 @@ class Scorer {
     std::unique_ptr<Event> taken;     // last stage: the head has read the rows in this buffer
   };
 
-  IndexArrays lay_out(const Next& next, std::byte* memory) const;
+  IndexArrays lay_out(const Open& open, const Piece& piece, std::byte* memory) const;
   size_t max_array_bytes() const;
-  void prepare(StageBuffer& buffer, std::span<const int32_t> ids);
+  void prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::span<const int32_t> ids);
+  static void fill_part(const Batch& batch, Piece& piece);
   StageBuffer& buffer_of(const Action& action) { return buffers_[static_cast<size_t>(action.buffer)]; }
+  Piece& piece_of(const Action& action) { return pieces_[static_cast<size_t>(action.piece)]; }
+  static Unit unit_of(const Action& action) { return {action.micro_batch, action.piece}; }
   static Tensor input_of(const StageBuffer& buffer) { return buffer.residual.rows(0, buffer.micro_batch.batch.tokens); }
   Tensor output_of(const StageBuffer& buffer) const {
-    return cuts_tails_ ? buffer.tail.rows(0, buffer.micro_batch.tail.tokens) : input_of(buffer);
+    const Piece& piece = pieces_[static_cast<size_t>(buffer.unit->piece)];
+    return piece.cuts_tails ? buffer.tail.rows(0, buffer.micro_batch.tail.tokens) : input_of(buffer);
   }
-  int64_t kept(int64_t length) const { return std::min(length, tail_length_); }
+  // Of a part that does not end its sample nothing is needed behind the cut; one token stands for it, as a micro-batch
+  // without any would be a case of its own on the way.
+  int64_t kept(int64_t length, const MicroBatch& samples) const {
+    return samples.ends_samples() ? std::min(length, tail_length_) : 1;
+  }
 
   bool goes_on(int64_t micro_batch, const MicroBatches* micro_batches);
-  void wait_for_free_buffer(int buffer_index, int64_t previous);
+  void wait_for_free_buffer(StageBuffer& buffer);
+  void fill(const Action& action, const MicroBatches* micro_batches);
   void forward(const Action& action);
   void give_result(const Action& action);
+  void carry_out(const Action& action, const MicroBatches* micro_batches);
   void collect_times();
 
   const StageLinks links_;
@@ -93,15 +124,14 @@ class Scorer {
   DType compute_;
   ResultKind kind_;
   int64_t tail_length_ = 0;  // last tokens of a sample that go on behind the last attention layer; 0: all
-  bool cuts_tails_ = false;  // this stage has the last attention layer, where the tails are cut
-  bool gets_tails_ = false;  // this stage is behind that one: only tails come in
+  std::vector<Piece> pieces_;
 
   TensorMemory memory_;
   uint64_t working_bytes_ = 0;  // bytes of the scratch, the results and the index arrays
-  std::array<StageBuffer, kBuffers> buffers_;
+  std::vector<StageBuffer> buffers_;
   Scratch scratch_;
   std::optional<ResultRing> results_;
-  Next next_;
+  Begun begun_;
   bool finished_ = false;
   StageRun run_;
 };

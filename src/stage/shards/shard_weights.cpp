@@ -157,18 +157,22 @@ void ShardWeights::expect_all_loaded(const std::vector<const ShardTensor*>& tens
       throw Error(ExitCode::kSoftware, fmt::format("tensor {} was never read", tensor->spec.name));
 }
 
-std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, LayerRange layers, bool first_stage,
-                                              bool last_stage) {
+std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, std::span<const LayerRange> pieces) {
   const ModelConfig& config = shards.config();
+  const bool first_stage = pieces.front().first == 0, last_stage = pieces.back().end() == config.layers;
   const int64_t head = shards.stages().back().end();  // of the whole model, whose first layers may be all that runs
   const bool has_head = last_stage && config.end == ModelEnd::kLmHead;
   const bool has_norm = last_stage && config.end != ModelEnd::kLastLayer;
+  const auto held = [&](int64_t layer) {
+    return std::any_of(pieces.begin(), pieces.end(),
+                       [&](const LayerRange& piece) { return layer >= piece.first && layer < piece.end(); });
+  };
   std::vector<const ShardTensor*> tensors;
   for (const ShardTensor& tensor : shards.tensors()) {
     const int64_t layer = tensor.spec.layer;
     const bool needed = layer == kEmbeddingLayer ? first_stage || (has_head && config.tied_embedding)
                         : layer == head          ? (tensor.spec.name == kFinalNormName ? has_norm : has_head)
-                                                 : layer >= layers.first && layer < layers.end();
+                                                 : held(layer);
     if (needed) tensors.push_back(&tensor);
   }
   return tensors;

@@ -6,6 +6,7 @@
 #include <exception>
 #include <mutex>
 #include <set>
+#include <span>
 #include <thread>
 
 #include "kernels/tensor_memory.h"
@@ -67,10 +68,9 @@ class ShardWeights : public WeightSource {
   std::vector<std::thread> readers_;  // last, because the threads use all of the above
 };
 
-// The tensors of a stage: those of its layers and, at the ends of the pipeline, embedding, final norm and LM head as
-// far as config().end says. A tied embedding is on the first and on the last stage.
-std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, LayerRange layers, bool first_stage,
-                                              bool last_stage);
+// The tensors of a rank with these pieces: those of their layers and, in front of the first layer and behind the last,
+// embedding, final norm and LM head as far as config().end says. A tied embedding is with both.
+std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, std::span<const LayerRange> pieces);
 
 // Bytes of these tensors on the device.
 uint64_t held_bytes(const std::vector<const ShardTensor*>& tensors, DType compute);

@@ -120,7 +120,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   *comm = new ncclComm;
   (*comm)->rank = rank;
   (*comm)->peer = rank == 1 ? from.maker : -1;
-  (*comm)->tag = from.number;
+  // Each of its own: in a ring two ranks may be joined twice, and a rank's two edges hear from everybody.
+  constexpr int kMaxRanks = 32;
+  (*comm)->tag = from.number * kMaxRanks + from.maker;
   (*comm)->may_start = now() + fault("init-delay");
   return ncclInProgress;
 }

@@ -33,8 +33,7 @@ Examination healthy(bool gpus) {
     facts.lockable_bytes = facts.open_files = std::numeric_limits<uint64_t>::max();
     facts.split_id = "split";
     facts.model_layers = 24;
-    facts.first_layer = rank * 6;
-    facts.layer_count = 6;
+    facts.layers = fmt::format("{}-{}", rank * 6, rank * 6 + 5);
     facts.tokens = 512;
     facts.row_bytes = 4096;
     facts.dtype = "bf16";

@@ -80,7 +80,7 @@ Told told_by(const std::vector<Request>& all, const AskedSettings& settings, int
         LocalControlLink control(hub, stage);
         Watchdog watchdog = board.watchdog(stage);
         Generator generator(
-            {loaded.backend, loaded.stage, &channel, &control, static_cast<int64_t>(stage), settings.stages, watchdog},
+            {loaded.backend, loaded.pieces, &channel, &control, static_cast<int64_t>(stage), settings.stages, watchdog},
             plan, settings.compute);
         generator.run(stage == 0 ? &source : nullptr, {}, [](int64_t) {});
         EXPECT_EQ(generator.free_pages(), settings.pages);
@@ -112,13 +112,15 @@ Rows scored(const Request& request, const ResultKind& kind, DType compute) {
   for (const int32_t id : request.prompt) samples.ids.push_back(id);
   samples.offsets.push_back(std::ssize(request.prompt));
   if (kind.score) find_scored(samples, nullptr, "prompt", [] {});
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, 1}, 1, 0, kind.score ? &samples.scored : nullptr);
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, 1}, {1, 0},
+                                   kind.score ? &samples.scored : nullptr);
   LoadedStage loaded(kAskedCase, {0, config().layers}, compute);
   LocalControlHub hub(1);
   LocalControlLink control(hub, 0);
   LocalBoard board(1);
   Watchdog watchdog = board.watchdog(0);
-  Scorer scorer({loaded.backend, loaded.stage, nullptr, &control, 0, 1, watchdog}, micro_batches.plan(), compute, kind);
+  Scorer scorer({loaded.backend, loaded.pieces, nullptr, &control, 0, 1, watchdog}, micro_batches.plan(), compute,
+                kind);
   Rows rows;
   scorer.run(&micro_batches, {&rows}, [](const MicroBatch&) {});
   return rows;

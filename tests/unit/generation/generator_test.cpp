@@ -123,7 +123,7 @@ TEST(LostStageTest, AStageThatNeverHearsEndsWithItsName) {
                                        .caches = {.slots = 1, .pages = 1, .page = 16}}};
   LocalBoard board(2);
   Watchdog silent_one = board.watchdog(0, 0.4), watchdog = board.watchdog(1, 0.4);
-  Generator generator({loaded.backend, loaded.stage, &channel, &control, 1, 2, watchdog}, plan, DType::kF32);
+  Generator generator({loaded.backend, loaded.pieces, &channel, &control, 1, 2, watchdog}, plan, DType::kF32);
   try {
     generator.run(nullptr, {}, [](int64_t) {});
     FAIL() << "expected an error";

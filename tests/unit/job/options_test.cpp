@@ -152,7 +152,7 @@ std::vector<std::string> options_with_values() {
 
 ParsedCommandLine parse_value(const std::string& option, const std::string& value) {
   std::vector<const char*> arguments{"--weights", "s", option.c_str(), value.c_str(), "--benchmark"};
-  if (option != "--generate" && option != "--answers" && option != "--logits")
+  if (option != "--generate" && option != "--answers" && option != "--logits" && option != "--virtual-stages")
     arguments.insert(arguments.end(), {"--generate", "1"});
   return parse_words(arguments);
 }
@@ -184,7 +184,8 @@ TEST(OptionsTest, NumbersAreDecimalAndInRange) {
   EXPECT_EQ(fractions,
             (std::set<std::string>{"--frequency-penalty", "--min-p", "--presence-penalty", "--repetition-penalty",
                                    "--temperature", "--timeout", "--tolerance", "--top-p"}));
-  for (const char* known : {"--samples", "--seed", "--eos", "--layers", "--replicas", "--threads", "--repeat"})
+  for (const char* known :
+       {"--samples", "--seed", "--eos", "--layers", "--replicas", "--threads", "--repeat", "--virtual-stages"})
     EXPECT_TRUE(integers.contains(known)) << known;
 }
 
@@ -198,6 +199,30 @@ TEST(OptionsTest, StopTexts) {
               "lfm2_stage: --stop: no text in UTF-8, expected one of at least a character\n");
   EXPECT_EQ(parse_words({"--weights", "s", "--stop", "a"}).exit_code, 64);  // of a job that scores
   EXPECT_EQ(parse_words({"--weights", "s", "--generate", "1", "--stop", "a", "--replicas", "2"}).exit_code, 64);
+}
+
+TEST(OptionsTest, VirtualStagesAreForScoring) {
+  EXPECT_EQ(parse_words({"--weights", "s"}).options.virtual_stages, 1);
+  EXPECT_EQ(parse_words({"--weights", "s", "--virtual-stages", "3", "--score"}).options.virtual_stages, 3);
+  const std::string refusal =
+      "lfm2_stage: --virtual-stages 2 in a job that continues texts: a step waits for the one before it, expected a "
+      "job "
+      "that scores\n";
+  using Words = std::vector<const char*>;
+  for (const Words& job : {Words{"--weights", "s", "--generate", "4"},
+                           {"--weights", "s", "--prompt", "a"},
+                           {"chat", "--weights", "s"},
+                           {"serve", "--weights", "s"}}) {
+    Words words = job;
+    words.insert(words.end(), {"--virtual-stages", "2"});
+    EXPECT_EQ(parse_words(words).text, refusal);
+    EXPECT_EQ(parse_words(words).exit_code, 64);
+  }
+  EXPECT_EQ(parse_words({"--weights", "s", "--virtual-stages", "0", "--layers", "2,2"}).text,
+            "lfm2_stage: --layers with --virtual-stages 0: the cut is given, expected the number of pieces for each "
+            "rank\n");
+  for (const char* command : {"chat", "serve"})
+    EXPECT_EQ(parse_words({command, "--help"}).text.find("--virtual-stages"), std::string::npos);
 }
 
 TEST(OptionsTest, NumbersMeanWhatTheySay) {
@@ -234,7 +259,7 @@ TEST(OptionsTest, HelpAndVersionGoToStdout) {
 TEST(ReportTest, StageReportSurvivesItsJson) {
   const StageReport report{.rank = 6,
                            .stage = 2,
-                           .layers = {12, 6},
+                           .pieces = {{12, 6}},
                            .host = "a\"b",
                            .device = "CPU",
                            .load_seconds = 1.5,
@@ -247,7 +272,7 @@ TEST(ReportTest, StageReportSurvivesItsJson) {
                            .generation = GenerationReport{.tokens = 5, .first_token_median = 0.5, .preemptions = 3}};
   const StageReport back = stage_report_from_json(to_json(report));
   EXPECT_EQ(to_json(back), to_json(report));
-  EXPECT_EQ(back.layers, report.layers);
+  EXPECT_EQ(back.pieces, report.pieces);
   EXPECT_EQ(back.times.receiving, 0.5);
   EXPECT_EQ(back.rank, 6);
   EXPECT_EQ(back.generation->preemptions, 3);
@@ -327,7 +352,7 @@ TEST(ReportTest, FiguresOfTheJob) {
   for (const int64_t stage : {0, 1}) {
     job.stages.emplace_back();
     job.stages.back().stage = stage;
-    job.stages.back().layers = {2 * stage, 2};
+    job.stages.back().pieces = {{2 * stage, 2}};
     job.stages.back().times = {.total = 2, .busy = static_cast<double>(stage + 1)};
   }
   EXPECT_EQ(job.median_seconds(), 2);
@@ -341,6 +366,35 @@ TEST(ReportTest, FiguresOfTheJob) {
   EXPECT_EQ(json.at("validation").at("valid"), false);
   EXPECT_EQ(json.at("stages").size(), 2u);
   EXPECT_NE(end_table(job).find("INVALID    top-1 9/10"), std::string::npos);
+  EXPECT_NE(end_table(job).find("4 layers in 2 stages, "), std::string::npos);
+  EXPECT_EQ(json.at("stages")[1].at("layer_first"), 2);
+  EXPECT_FALSE(json.at("stages")[1].contains("pieces"));
+}
+
+TEST(ReportTest, PiecesOfARing) {
+  JobReport job{.model_type = "lfm2",
+                .dtype = "fp32",
+                .transport = "MPI",
+                .version = "v",
+                .layers = 8,
+                .virtual_stages = 2,
+                .micro_batches = 5,
+                .results = {},
+                .generation = {},
+                .seconds = {1},
+                .stages = {},
+                .results_xxh3 = {},
+                .verdict = {}};
+  for (const int64_t stage : {0, 1}) {
+    job.stages.emplace_back();
+    job.stages.back().pieces = {{2 * stage, 2}, {4 + 2 * stage, 2}};
+  }
+  EXPECT_DOUBLE_EQ(job.ideal_lost_share(), 1.0 / 11);
+  const std::string table = end_table(job);
+  EXPECT_NE(table.find("8 layers in 2 stages of 2 pieces, "), std::string::npos) << table;
+  EXPECT_NE(table.find("  2-3,6-7  "), std::string::npos) << table;
+  const StageReport back = stage_report_from_json(to_json(job.stages[1]));
+  EXPECT_EQ(back.pieces, job.stages[1].pieces);
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ class Threads {
           CpuBackend backend(1);
           Watchdog watchdog = board.watchdog(stage);
           Progress progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff);
-          const auto make_channel = [&] {
+          const auto make_channel = [&](const ChannelShape&) {
             if (stage == 0) ++channels;
             return std::make_unique<LocalChannel>(stage == 0 ? nullptr : &links[stage - 1],
                                                   stage + 1 == stages_ ? nullptr : &links[stage]);
@@ -57,7 +57,7 @@ class Threads {
                            .watchdog = watchdog,
                            .index = static_cast<int64_t>(stage),
                            .stages = static_cast<int64_t>(stages_),
-                           .layers = ranges[stage],
+                           .pieces = {ranges[stage]},
                            .compute = DType::kF32,
                            .make_channel = make_channel,
                            .control = std::make_unique<LocalControlLink>(hub, stage)},
@@ -94,7 +94,7 @@ void score_samples(Session& session, bool first, const Samples& samples, const M
 }
 
 std::vector<float> scored_alone(const Samples& samples) {
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, 1, 0);
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, {1, 0});
   LogitsCollector rows;
   Threads(1).run([&](size_t, Session& session) { score_samples(session, true, samples, micro_batches, rows); });
   return rows.logits;
@@ -140,8 +140,8 @@ Completion completed_alone(const Request& request) {
 TEST(SessionTest, JobAfterJobOnALoadedPipelineHasTheBitsOfRunsOfTheirOwn) {
   const ModelConfig config = ShardSet::open(golden_shards(kCase, 4)).config();
   const Samples few = random_samples(5, 9, 1, config.vocab), long_ones = random_samples(3, 40, 2, config.vocab);
-  const MicroBatches of_few(few.offsets, few.ids, {0, few.count()}, 2, 0),
-      of_long_ones(long_ones.offsets, long_ones.ids, {0, long_ones.count()}, 1, 0);
+  const MicroBatches of_few(few.offsets, few.ids, {0, few.count()}, {2, 0}),
+      of_long_ones(long_ones.offsets, long_ones.ids, {0, long_ones.count()}, {1, 0});
   const std::vector<Request> requests = requests_of(config);
   std::vector<int64_t> comes, leaves;
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -213,7 +213,7 @@ TEST(SessionTest, IdleIsNoStall) {
         LocalControlLink control(hub, stage);
         Watchdog watchdog = board.watchdog(stage, 0.8);
         Generator generator(
-            {loaded.backend, loaded.stage, &channel, &control, static_cast<int64_t>(stage), 2, watchdog}, plan,
+            {loaded.backend, loaded.pieces, &channel, &control, static_cast<int64_t>(stage), 2, watchdog}, plan,
             DType::kF32);
         generator.run(stage == 0 ? &source : nullptr, {&completions}, [](int64_t) {});
       } catch (const std::exception& error) {

@@ -60,20 +60,20 @@ TEST_P(StageTest, ReferenceInReferenceOut) {
   const StageMemory cost = stage_memory(config, range, DType::kF32, DType::kF32, tokens, tokens);
   Scratch scratch(loaded.backend.allocate(cost.scratch_bytes));
   Ops& ops = loaded.backend.ops();
-  if (loaded.stage.first()) {
-    loaded.stage.embed(ops, Tensor(id_values.data(), DType::kI32, {tokens}), hidden);
+  if (loaded.stage().first()) {
+    loaded.stage().embed(ops, Tensor(id_values.data(), DType::kI32, {tokens}), hidden);
     expect_near(residual.data(), read_array(golden(), "hidden_states/00"), 0);
   } else {
     const Array in = read_array(golden(), fmt::format("hidden_states/{:02}", range.first));
     std::transform(in.values.begin(), in.values.end(), residual.begin(),
                    [](double x) { return static_cast<float>(x); });
   }
-  loaded.stage.forward(ops, hidden, batch, scratch);
-  if (loaded.stage.last()) {
+  loaded.stage().forward(ops, hidden, batch, scratch);
+  if (loaded.stage().last()) {
     const Array expected = read_array(golden(), "logits_f64"), reference = read_array(golden(), "logits");
     const double own_error = largest_difference(reference.values, expected.values);
     std::vector<float> logits(expected.values.size());
-    loaded.stage.head(ops, hidden, {}, scratch, Tensor(logits.data(), DType::kF32, {tokens, config.vocab}));
+    loaded.stage().head(ops, hidden, {}, scratch, Tensor(logits.data(), DType::kF32, {tokens, config.vocab}));
     expect_near(logits.data(), expected, 3 * own_error);
   } else {
     const Array expected = read_array(golden(), fmt::format("hidden_states/{:02}", range.end()));

@@ -8,23 +8,96 @@
 
 #include "kernels/error.h"
 #include "stage/model/partition.h"
+#include "stage/shards/shard_reader.h"
+#include "support/shards.h"
 
 namespace lfm2 {
 namespace {
 
 TEST(BestTargetTokensTest, WeighsTheFillAgainstTheFixedCost) {
   // t(T) = a + b T over S stages and N = tokens / T items: (N + S) t is least near N² = S b tokens / a.
-  const std::vector<StageTime> stages(4, {.fixed = 0.5e-3, .per_token = 1e-6});
+  const auto pipeline = [](std::vector<StageTime> stages) {
+    return PipelineCosts{.shape = {.stages = std::ssize(stages)}, .virtual_stages = std::move(stages), .transfer = {}};
+  };
+  const PipelineCosts stages = pipeline({4, {.fixed = 0.5e-3, .per_token = 1e-6}});
   const int64_t target = best_target_tokens(stages, 32768, 32, 8192);
   const double items = std::sqrt(4 * 1e-6 * 32768 / 0.5e-3);
   EXPECT_NEAR(static_cast<double>(target), 32768 / items, 0.15 * 32768 / items);
   EXPECT_EQ(target % 32, 0);
   // No fixed cost: as small as a sample. Hardly another cost: as large as allowed.
-  EXPECT_EQ(best_target_tokens({4, {.fixed = 0, .per_token = 1e-6}}, 32768, 32, 8192), 32);
-  EXPECT_EQ(best_target_tokens({{.fixed = 1, .per_token = 1e-6}}, 32768, 32, 8192), 8192);
-  // The slowest stage counts; a sample longer than allowed goes alone.
-  EXPECT_EQ(best_target_tokens({{.fixed = 0, .per_token = 1e-9}, {.fixed = 1, .per_token = 0}}, 100, 10, 8192), 100);
-  EXPECT_EQ(best_target_tokens(stages, 100000, 50000, 8192), 50000);
+  EXPECT_EQ(best_target_tokens(pipeline({4, {.fixed = 0, .per_token = 1e-6}}), 32768, 32, 8192), 32);
+  EXPECT_EQ(best_target_tokens(pipeline({{.fixed = 1, .per_token = 1e-6}}), 32768, 32, 8192), 8192);
+  // The slowest stage counts; a sample longer than allowed goes alone, or in parts where there are several stages.
+  EXPECT_EQ(
+      best_target_tokens(pipeline({{.fixed = 0, .per_token = 1e-9}, {.fixed = 1, .per_token = 0}}), 100, 10, 8192),
+      100);
+  EXPECT_EQ(best_target_tokens(pipeline({{.fixed = 1, .per_token = 1e-6}}), 100000, 50000, 8192), 50000);
+  EXPECT_LE(best_target_tokens(stages, 100000, 50000, 8192), 8192);
+}
+
+// 24 layers on four ranks, each layer with a fixed cost: the fill costs less with more pieces, so that larger
+// micro-batches pay.
+TEST(ChoosePipelineTest, PiecesMicroBatchAndCutGoTogether) {
+  LayerCosts costs{.layers = std::vector<StageTime>(24, {.fixed = 0.1e-3, .per_token = 0.2e-6}),
+                   .head = {},
+                   .transfer = {.fixed = 20e-6, .per_token = 60e-9}};
+  const PipelineJob job{.stages = 4, .tokens = 32768, .length = 32, .micro_batch = 0, .largest = 8192};
+  const PipelineChoice one = choose_micro_batch(costs, job, 1, false), chosen = choose_pipeline(costs, job);
+  EXPECT_GT(chosen.shape.pieces, 1);
+  EXPECT_LT(chosen.seconds, 0.95 * one.seconds);
+  EXPECT_GT(chosen.target_tokens, one.target_tokens);
+  EXPECT_EQ(chosen.cut, equal_partition(24, chosen.shape.virtual_stages()));
+  // Where a rank is alone, or has one layer, or the job is long, there is nothing to win.
+  EXPECT_EQ(choose_pipeline(costs, {.stages = 1, .tokens = 32768, .length = 32, .largest = 8192}).shape.pieces, 1);
+  EXPECT_EQ(choose_pipeline(costs, {.stages = 24, .tokens = 32768, .length = 32, .largest = 8192}).shape.pieces, 1);
+  EXPECT_EQ(choose_pipeline(costs, {.stages = 4, .tokens = 32768000, .length = 32, .largest = 8192}).shape.pieces, 1);
+  // The size of micro-batch may be given.
+  const PipelineChoice given =
+      choose_pipeline(costs, {.stages = 4, .tokens = 32768, .length = 32, .micro_batch = 10, .largest = 8192});
+  EXPECT_EQ(given.target_tokens, 320);
+  // One slow layer: the cut is balanced.
+  costs.layers[5].per_token *= 8;
+  const PipelineChoice balanced = choose_pipeline(costs, job);
+  EXPECT_NE(balanced.cut, equal_partition(24, balanced.shape.virtual_stages()));
+  EXPECT_LT(balanced.seconds, 0.9 * choose_micro_batch(costs, job, balanced.shape.pieces, false).seconds);
+}
+
+// Measured layers take the place of estimated ones; what goes on behind the last attention layer, and what the head
+// costs beside the layers, stay as estimated.
+TEST(MeasuredCostsTest, KeepTheSharesOfTheEstimate) {
+  ModelConfig config = ShardSet::open(test::golden_shards("mini-24", 4)).config();
+  const LayerCosts estimated = estimate_costs(config, DType::kBf16, 0.25, 0.5),
+                   whole = estimate_costs(config, DType::kBf16, 0, 0);
+  std::vector<StageTime> thrice;
+  for (const StageTime& layer : whole.layers) thrice.push_back({3 * layer.fixed, 3 * layer.per_token});
+  const LayerCosts found = measured_costs(config, DType::kBf16, 0.25, 0.5, thrice);
+  ASSERT_EQ(found.layers.size(), whole.layers.size());
+  for (size_t layer = 0; layer < found.layers.size(); ++layer)
+    EXPECT_NEAR(found.layers[layer].per_token, 3 * estimated.layers[layer].per_token, 1e-15);
+  EXPECT_LT(found.layers.back().per_token, 0.5 * found.layers.front().per_token);  // behind the last attention layer
+  EXPECT_NEAR(found.head.per_token, 3 * estimated.head.per_token, 1e-15);
+}
+
+TEST(LayerKindsTest, OneLayerStandsForEachKind) {
+  const ModelConfig config = ShardSet::open(test::golden_shards("mini-24", 4)).config();
+  const LayerKinds kinds = layer_kinds(config);
+  ASSERT_EQ(std::ssize(kinds.kind_of), config.layers);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    const int64_t example = kinds.examples.at(kinds.kind_of[static_cast<size_t>(layer)]);
+    EXPECT_EQ(config.layer_types[static_cast<size_t>(example)], config.layer_types[static_cast<size_t>(layer)]);
+    EXPECT_EQ(config.is_dense(example), config.is_dense(layer));
+  }
+  EXPECT_LE(kinds.examples.size(), 4u);
+  EXPECT_EQ(std::count(kinds.examples.begin(), kinds.examples.end(), 0), 0);
+}
+
+// What is not replayed of a long job follows from what is.
+TEST(PipelineSecondsTest, ALongJobGoesOnAsItBegan) {
+  const PipelineCosts costs{.shape = {.stages = 4, .pieces = 2},
+                            .virtual_stages = std::vector<StageTime>(8, {.fixed = 0.5, .per_token = 0}),
+                            .transfer = {}};
+  EXPECT_NEAR(pipeline_seconds(costs, 10000, 1), 10000 + 1.5, 1e-6);
+  EXPECT_NEAR(pipeline_seconds(costs, 10, 1), 10 + 1.5, 1e-9);
 }
 
 TEST(BalancedPartitionTest, TheLargestPartIsSmallest) {

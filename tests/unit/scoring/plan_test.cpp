@@ -18,7 +18,7 @@ SampleOffsets offsets_of(const std::vector<int64_t>& lengths) {
 }
 
 MicroBatches all_plans(const SampleOffsets& offsets, int64_t micro_batch, int64_t target_tokens) {
-  return {offsets, {}, {0, offsets.samples()}, micro_batch, target_tokens};
+  return {offsets, {}, {0, offsets.samples()}, {micro_batch, target_tokens}};
 }
 
 void expect_covers(const MicroBatches& micro_batches, const SampleOffsets& offsets) {
@@ -72,6 +72,72 @@ TEST(PlanTest, CoversEveryCountAndSize) {
     }
 }
 
+// Parts follow one another without a gap, are about as large as asked for, and each scores the tokens behind its own.
+TEST(PlanTest, LongSamplesGoInParts) {
+  const SampleOffsets offsets = offsets_of({5, 100, 3, 16, 17, 60, 1});
+  std::vector<int32_t> ids(static_cast<size_t>(offsets.back()));
+  std::iota(ids.begin(), ids.end(), 0);
+  SampleOffsets scored;
+  for (const int64_t count : {4, 99, 1, 2, 16, 20, 0}) scored.push_back(scored.back() + count);
+  for (const bool scores : {false, true}) {
+    const MicroBatches micro_batches(offsets, ids, {0, 7}, {.tokens = 16, .smallest_part = 8},
+                                     scores ? &scored : nullptr);
+    const BatchPlan& plan = micro_batches.plan();
+    EXPECT_EQ(plan.longest_in_parts, 100);
+    int64_t token = 0, samples = 0, next_scored = 0, parts = 0;
+    std::vector<int32_t> targets;
+    for (int64_t i = 0; i < plan.micro_batches; ++i) {
+      const MicroBatch one = micro_batches[i];
+      SCOPED_TRACE(i);
+      EXPECT_EQ(one.first_token, token);
+      EXPECT_EQ(one.first_sample, samples);
+      EXPECT_LE(one.tokens, plan.max_tokens);
+      EXPECT_LE(one.tokens, 24);
+      const MicroBatchContent content = content_of_message(micro_batches.message(i), scores);
+      EXPECT_EQ(content.past, one.past);
+      EXPECT_EQ(content.whole, one.whole);
+      EXPECT_EQ(std::accumulate(content.lengths.begin(), content.lengths.end(), int64_t{0}), one.tokens);
+      if (one.is_part()) {
+        ++parts;
+        EXPECT_GE(one.tokens, 8);
+        EXPECT_EQ(one.whole, offsets.length(one.first_sample));
+        EXPECT_EQ(one.past, one.first_token - offsets[one.first_sample]);
+        EXPECT_EQ(one.ends_samples(), one.samples == 1);
+      }
+      token += one.tokens;
+      samples += one.samples;
+      if (!scores) continue;
+      EXPECT_EQ(one.first_scored, next_scored);
+      EXPECT_EQ(one.scored, std::ssize(content.targets));
+      EXPECT_LE(one.scored, plan.max_scored);
+      next_scored += one.scored;
+      targets.insert(targets.end(), content.targets.begin(), content.targets.end());
+      // Each target stands behind a token of the micro-batch.
+      if (one.is_part())
+        for (const int32_t target : content.targets) {
+          EXPECT_GT(target, one.first_token);
+          EXPECT_LE(target, one.first_token + one.tokens);
+        }
+    }
+    EXPECT_EQ(token, offsets.back());
+    EXPECT_EQ(samples, 7);
+    EXPECT_EQ(parts, 6 + 4);  // 17 tokens are not worth two
+    if (!scores) continue;
+    std::vector<int32_t> expected;
+    for (int64_t sample = 0; sample < 7; ++sample)
+      for (int64_t at = offsets[sample + 1] - scored.length(sample); at < offsets[sample + 1]; ++at)
+        expected.push_back(static_cast<int32_t>(at));
+    EXPECT_EQ(targets, expected);
+  }
+  // Parts may be smaller than the micro-batches that other samples make.
+  EXPECT_EQ(MicroBatches(offsets, ids, {1, 1}, {.tokens = 50, .smallest_part = 8, .part = 10}).plan().micro_batches,
+            10);
+  for (const std::vector<int32_t>& words :
+       {std::vector<int32_t>{0}, {0, 0, 8, 9}, {0, 5, 8, 4}, {0, -1, 8, 4}, {0, 0, 8, 0}})
+    EXPECT_THROW(content_of_message(words, true), Error);
+  EXPECT_THROW(content_of_message(std::vector<int32_t>{0, 0, 8, 4, 1}, false), Error);
+}
+
 TEST(PlanTest, EquallyLongSamplesAreToldInTwoWords) {
   const SampleOffsets offsets = offsets_of({7, 7, 7, 7, 2});
   const MicroBatches micro_batches = all_plans(offsets, 3, 0);
@@ -86,7 +152,7 @@ TEST(PlanTest, MessagesOfScoringHoldTheTargets) {
   const SampleOffsets offsets = offsets_of({3, 3, 2, 4}), scored = offsets_of({2, 1, 1, 2});
   const std::vector<int32_t> ids{10, 11, 12, 20, 21, 22, 30, 31, 40, 41, 42, 43};
   // The pipeline has the samples from 1 on.
-  const MicroBatches micro_batches(offsets, std::span<const int32_t>(ids).subspan(3), {1, 3}, 2, 0, &scored);
+  const MicroBatches micro_batches(offsets, std::span<const int32_t>(ids).subspan(3), {1, 3}, {2, 0}, &scored);
   EXPECT_EQ(micro_batches.plan().first_scored, 2);
   EXPECT_EQ(micro_batches.plan().max_scored, 2);
   EXPECT_EQ(micro_batches.plan().max_rows({.positions = Positions::kAll, .score = true}), 2);
@@ -103,10 +169,10 @@ TEST(PlanTest, MessagesOfScoringHoldTheTargets) {
 }
 
 TEST(PlanTest, TargetKeepsStagesBusy) {
-  EXPECT_EQ(choose_target_tokens(1000, 1, 512), 512);
-  EXPECT_EQ(choose_target_tokens(5, 1, 512), 5);
-  EXPECT_EQ(choose_target_tokens(1, 8, 512), 1);
-  const int64_t target = choose_target_tokens(3200, 4, 512);
+  EXPECT_EQ(choose_target_tokens(1000, {1}, 512), 512);
+  EXPECT_EQ(choose_target_tokens(5, {1}, 512), 5);
+  EXPECT_EQ(choose_target_tokens(1, {8}, 512), 1);
+  const int64_t target = choose_target_tokens(3200, {4}, 512);
   EXPECT_GE((3200 + target - 1) / target, 15);  // at least five micro-batches for each step of the fill
 }
 
@@ -133,7 +199,7 @@ TEST(ReplicaSamplesTest, EveryPipelineGetsItsShareInOrder) {
 TEST(ReplicaSamplesTest, APlanOfAPartKnowsWhereItStands) {
   const SampleOffsets offsets = offsets_of({3, 1, 4, 1, 5});
   const std::vector<int32_t> ids{40, 41, 42, 43, 10, 50, 51, 52, 53, 54};
-  const MicroBatches micro_batches(offsets, ids, {2, 3}, 2, 0);
+  const MicroBatches micro_batches(offsets, ids, {2, 3}, {2, 0});
   EXPECT_EQ(micro_batches.plan().first_sample, 2);
   EXPECT_EQ(micro_batches.plan().first_token, 4);
   ASSERT_EQ(micro_batches.plan().micro_batches, 2);

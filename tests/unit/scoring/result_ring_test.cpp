@@ -30,7 +30,7 @@ TEST(ResultRingTest, AfterStopNoConsumerIsAtWork) {
   const Buffer memory = loaded.backend.allocate(static_cast<size_t>(kRows * hidden) * sizeof(float));
   std::fill_n(reinterpret_cast<float*>(memory.data()), kRows * hidden, 1.0f);
   Scratch scratch(loaded.backend.allocate(size_t{1} << 20));
-  ResultRing ring(loaded.backend, loaded.stage, {}, kRows);
+  ResultRing ring(loaded.backend, loaded.stage(), {}, kRows);
   SlowConsumer consumer;
   ring.start({&consumer});
   ring.give(

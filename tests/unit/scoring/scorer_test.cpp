@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -21,33 +22,51 @@
 namespace lfm2::test {
 namespace {
 
-// Runs `samples` through one thread a stage; the collector gets all rows.
-void run(const std::string& golden_case, const std::vector<LayerRange>& stages, const Samples& samples,
-         int64_t micro_batch, ResultKind kind, DType compute, int threads, ResultConsumer& collector) {
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, micro_batch, 0,
+// A cut into the virtual stages of ranks that have so many pieces each.
+struct Cut {
+  std::vector<LayerRange> ranges;
+  int64_t pieces = 1;
+  Cut(std::vector<LayerRange> all, int64_t pieces_of_rank = 1) : ranges(std::move(all)), pieces(pieces_of_rank) {}
+};
+
+// Runs `samples` through one thread a rank; the collector gets all rows. `stop`: see Scorer::run. Returns whether the
+// run was finished.
+bool run(const std::string& golden_case, const Cut& cut, const Samples& samples, MicroBatches::Size size,
+         ResultKind kind, DType compute, int threads, ResultConsumer& collector,
+         const std::function<bool()>& stop = {}) {
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, size,
                                    kind.score ? &samples.scored : nullptr);
-  std::vector<LocalLink> links(stages.size());
-  LocalControlHub hub(stages.size());
-  LocalBoard board(stages.size());
+  const size_t stages = cut.ranges.size() / static_cast<size_t>(cut.pieces);
+  const bool ring = cut.pieces > 1;
+  const int most =
+      Schedule::most_buffers({static_cast<int64_t>(stages), cut.pieces}, micro_batches.plan().micro_batches);
+  std::vector<LocalLink> links(stages);  // from each rank to the next
+  LocalControlHub hub(stages);
+  LocalBoard board(stages);
   std::vector<std::thread> ranks;
-  std::vector<std::exception_ptr> errors(stages.size());
-  for (size_t rank = 0; rank < stages.size(); ++rank)
+  std::vector<std::exception_ptr> errors(stages);
+  std::atomic<bool> finished = true;
+  for (size_t rank = 0; rank < stages; ++rank)
     ranks.emplace_back([&, rank] {
       try {
-        LoadedStage loaded(golden_case, stages[rank], compute, threads);
-        LocalChannel channel(rank == 0 ? nullptr : &links[rank - 1],
-                             rank + 1 == stages.size() ? nullptr : &links[rank]);
+        LoadedStage loaded(golden_case, pieces_of(cut.ranges, static_cast<int64_t>(stages), static_cast<int64_t>(rank)),
+                           compute, threads);
+        LocalChannel channel(rank > 0 || ring ? &links[(rank + stages - 1) % stages] : nullptr,
+                             rank + 1 < stages || ring ? &links[rank] : nullptr, rank == 0 ? most : kBuffers);
         LocalControlLink control(hub, rank);
         Watchdog watchdog = board.watchdog(rank);
         Scorer scorer({.backend = loaded.backend,
-                       .stage = loaded.stage,
+                       .pieces = loaded.pieces,
                        .channel = &channel,
                        .control = &control,
                        .index = static_cast<int64_t>(rank),
-                       .stages = static_cast<int64_t>(stages.size()),
+                       .stages = static_cast<int64_t>(stages),
                        .watchdog = watchdog},
                       micro_batches.plan(), compute, kind);
-        scorer.run(rank == 0 ? &micro_batches : nullptr, {&collector}, [](const MicroBatch&) {});
+        scorer.run(
+            rank == 0 ? &micro_batches : nullptr, {&collector}, [](const MicroBatch&) {},
+            rank == 0 ? stop : std::function<bool()>());
+        if (!scorer.finished()) finished = false;
       } catch (...) {
         errors[rank] = std::current_exception();
       }
@@ -55,13 +74,14 @@ void run(const std::string& golden_case, const std::vector<LayerRange>& stages, 
   for (std::thread& rank : ranks) rank.join();
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);
+  return finished;
 }
 
 // The logits of all rows.
-std::vector<float> score(const std::string& golden_case, const std::vector<LayerRange>& stages, const Samples& samples,
-                         int64_t micro_batch, Positions positions, DType compute = DType::kF32, int threads = 1) {
+std::vector<float> score(const std::string& golden_case, const Cut& cut, const Samples& samples, int64_t micro_batch,
+                         Positions positions, DType compute = DType::kF32, int threads = 1) {
   LogitsCollector collector;
-  run(golden_case, stages, samples, micro_batch, {.positions = positions}, compute, threads, collector);
+  run(golden_case, cut, samples, {micro_batch}, {.positions = positions}, compute, threads, collector);
   return collector.logits;
 }
 
@@ -111,6 +131,85 @@ TEST_P(ScorerTest, EveryCutIntoStagesGivesTheSameBits) {
     }
   const std::vector<LayerRange> uneven = {{0, 1}, {1, layers() - 2}, {layers() - 1, 1}};
   EXPECT_TRUE(same_bits(alone, score(GetParam(), uneven, samples, 1, Positions::kAll)));
+}
+
+// Round a ring, whose ranks have pieces that are not neighbours: samples of many lengths, one or several in a
+// micro-batch, in groups that are smaller and larger than the ring; with the tails cut in any piece.
+TEST_P(ScorerTest, EveryRingGivesTheSameBits) {
+  Samples samples = ragged_samples(vocab());
+  const Samples more = random_samples(16, 5, 3, vocab());
+  samples.ids.append(more.ids);
+  for (int64_t i = 0; i < more.count(); ++i) samples.offsets.push_back(samples.offsets.back() + more.offsets.length(i));
+  std::vector<Cut> rings;
+  for (const auto& [stages, pieces] : {std::pair<int64_t, int64_t>{2, 2}, {2, 3}, {3, 2}, {2, layers() / 2}, {4, 2}})
+    if (stages * pieces <= layers() && pieces > 1)
+      rings.emplace_back(equal_partition(layers(), stages * pieces), pieces);
+  rings.emplace_back(explicit_partition(layers(), {1, layers() - 3, 1, 1}), 2);
+  rings.emplace_back(explicit_partition(layers(), {1, 1, layers() - 3, 1}), 2);
+  for (const Positions positions : {Positions::kLast, Positions::kAll}) {
+    const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, positions);
+    for (const Cut& ring : rings)
+      for (int64_t micro_batch : {1, 3, 23}) {
+        SCOPED_TRACE(testing::Message() << ring.ranges.size() << " virtual stages in " << ring.pieces
+                                        << " pieces, micro-batch " << micro_batch);
+        EXPECT_TRUE(same_bits(alone, score(GetParam(), ring, samples, micro_batch, positions)));
+      }
+  }
+}
+
+// Long samples in parts, which go on over caches: every kind of result, in pipelines and rings, with parts of many
+// sizes and samples that are short beside them, has the bits of whole samples on one rank.
+TEST_P(ScorerTest, PartsOfLongSamplesGiveTheSameBits) {
+  const int64_t tail = tail_length(ShardSet::open(golden_shards(GetParam(), 4)).config());
+  Samples samples{.ids = {}, .offsets = {0}};
+  for (const int64_t length : {int64_t{3}, 7 * tail + 5, int64_t{1}, 300 + tail, int64_t{9}, 4 * tail, 5 * tail + 1}) {
+    const Samples one = random_samples(1, length, static_cast<uint64_t>(length), vocab());
+    samples.ids.append(one.ids);
+    samples.offsets.push_back(samples.offsets.back() + length);
+  }
+  for (int64_t i = 0; i < samples.count(); ++i)  // the targets of some samples begin in the middle of a part
+    samples.scored.push_back(samples.scored.back() + (samples.offsets.length(i) - 1) / (i % 2 + 1));
+  const std::vector<ResultKind> kinds{{.positions = Positions::kLast},
+                                      {.positions = Positions::kAll},
+                                      {.positions = Positions::kAll, .score = true},
+                                      {.hidden = Hidden::kMean}};
+  const std::vector<Cut> cuts{
+      equal_partition(layers(), 2), equal_partition(layers(), layers()), {equal_partition(layers(), 4), 2}};
+  for (const DType compute : {DType::kF32, DType::kBf16})
+    for (const ResultKind& kind : kinds) {
+      const auto results = [&](const Cut& cut, MicroBatches::Size size) {
+        LogitsCollector logits;
+        ScoreCollector scores;
+        run(GetParam(), cut, samples, size, kind, compute, 1,
+            kind.score ? static_cast<ResultConsumer&>(scores) : logits);
+        return kind.score ? scores.log_probs : logits.logits;
+      };
+      const std::vector<float> whole = results(equal_partition(layers(), 1), {.tokens = 1});
+      ASSERT_FALSE(whole.empty());
+      for (const Cut& cut : cuts)
+        for (const int64_t target : {tail, 2 * tail + 1, int64_t{128}}) {
+          SCOPED_TRACE(testing::Message() << cut.ranges.size() << " virtual stages, parts of " << target << ", results "
+                                          << positions_name(kind) << kind.score);
+          EXPECT_TRUE(same_bits(whole, results(cut, {.tokens = target, .smallest_part = tail})));
+        }
+      if (compute == DType::kBf16) break;  // one kind of result says enough of another type
+    }
+}
+
+// A run that is stopped hands out what has begun, from the first micro-batch on, and nothing twice.
+TEST_P(ScorerTest, ARingThatIsStoppedFinishesWhatHasBegun) {
+  const Samples samples = random_samples(24, 6, 5, vocab());
+  const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, Positions::kLast);
+  for (const int looks : {0, 1, 2, 5, 11, 23}) {
+    LogitsCollector collector;
+    int looked = 0;
+    const bool finished = run(GetParam(), {equal_partition(layers(), 4), 2}, samples, {1}, {}, DType::kF32, 1,
+                              collector, [&] { return looked++ >= looks; });
+    EXPECT_FALSE(finished);
+    ASSERT_LE(collector.logits.size(), alone.size());
+    EXPECT_EQ(collector.logits.size() % static_cast<size_t>(vocab()), 0u);
+    EXPECT_TRUE(std::equal(collector.logits.begin(), collector.logits.end(), alone.begin()));
+  }
 }
 
 TEST_P(ScorerTest, LogitsAreTheReferences) {
@@ -185,7 +284,7 @@ TEST_P(ScorerTest, ScoresAreThoseOfTheLogits) {
     }
     ScoreCollector alone;
     const ResultKind kind{.positions = Positions::kAll, .score = true};
-    run(GetParam(), equal_partition(layers(), 1), samples, 0, kind, DType::kF32, 1, alone);
+    run(GetParam(), equal_partition(layers(), 1), samples, {}, kind, DType::kF32, 1, alone);
     ASSERT_EQ(std::ssize(alone.log_probs), samples.scored.back());
     size_t row = 0;
     for (int64_t i = 0; i < samples.count(); ++i)
@@ -199,9 +298,14 @@ TEST_P(ScorerTest, ScoresAreThoseOfTheLogits) {
         ++row;
       }
     ScoreCollector found;
-    run(GetParam(), equal_partition(layers(), targets ? 2 : 3), samples, targets ? 1 : 2, kind, DType::kF32, 1, found);
+    run(GetParam(), equal_partition(layers(), targets ? 2 : 3), samples, {targets ? 1 : 2}, kind, DType::kF32, 1,
+        found);
     EXPECT_TRUE(same_bits(found.log_probs, alone.log_probs));
     EXPECT_EQ(found.likeliest, alone.likeliest);
+    ScoreCollector round;
+    run(GetParam(), {equal_partition(layers(), 4), 2}, samples, {1}, kind, DType::kF32, 1, round);
+    EXPECT_TRUE(same_bits(round.log_probs, alone.log_probs));
+    EXPECT_EQ(round.likeliest, alone.likeliest);
   }
 }
 
@@ -213,7 +317,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, ScorerTest, testing::ValuesIn(kGoldenCases), []
 
 TEST(ScorerErrorTest, AStageThatNeverHearsEndsWithItsName) {
   const Samples samples = golden_samples("tiny-moe");
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, 1, 0);
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, {1, 0});
   LocalLink silent;
   LocalControlHub hub(2);
   LocalControlLink first(hub, 0), control(hub, 1);
@@ -223,7 +327,7 @@ TEST(ScorerErrorTest, AStageThatNeverHearsEndsWithItsName) {
   LocalBoard board(2);
   Watchdog silent_one = board.watchdog(0, 0.4), watchdog = board.watchdog(1, 0.4);
   silent_one.enter({.phase = Phase::kCompute, .unit = 3});
-  Scorer scorer({loaded.backend, loaded.stage, &channel, &control, 1, 2, watchdog}, micro_batches.plan(), DType::kF32,
+  Scorer scorer({loaded.backend, loaded.pieces, &channel, &control, 1, 2, watchdog}, micro_batches.plan(), DType::kF32,
                 {});
   try {
     scorer.run(nullptr, {}, [](const MicroBatch&) {});

@@ -1,0 +1,124 @@
+// Each rank goes on until it needs a time that another rank has not come to yet.
+#include "stage/scoring/replay.h"
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+
+#include "kernels/error.h"
+
+namespace lfm2 {
+
+namespace {
+
+struct ReplayedBuffer {
+  bool used = false;
+  int64_t micro_batch = 0;
+  std::optional<double> arrived = {}, free = {};  // nothing: not known yet
+  double computed = 0;
+};
+
+// What one rank has done so far.
+struct ReplayedRank {
+  ReplayedRank(PipelineShape pipeline, int64_t stage, int64_t micro_batches)
+      : schedule(pipeline, stage, micro_batches),
+        next(schedule.next()),
+        buffers(static_cast<size_t>(schedule.buffers())) {}
+
+  bool finished() const { return !next && sends.empty() && receives.empty(); }
+  ReplayedBuffer& buffer(int index) { return buffers[static_cast<size_t>(index)]; }
+  bool carry_out(const Action& action, const ActionTimes& times, int64_t virtual_stage);
+
+  Schedule schedule;
+  std::optional<Action> next;
+  std::vector<ReplayedBuffer> buffers;
+  double host = 0, compute = 0, edge = 0;  // when host, compute stream and the edge to the next rank are free
+  double busy = 0;
+  struct Posted {
+    double at;
+    int buffer;
+  };
+  std::deque<Posted> sends, receives;
+};
+
+// False where the action waits for what is not known yet.
+bool ReplayedRank::carry_out(const Action& action, const ActionTimes& times, int64_t virtual_stage) {
+  ReplayedBuffer& used = buffer(action.buffer);
+  const auto computes = [&](double from, double seconds) {
+    compute = std::max(compute, from) + seconds;
+    busy += seconds;
+  };
+  switch (action.kind) {
+    case ActionKind::kTakeTokens:
+    case ActionKind::kReceive:
+      if (used.used && !used.free) return false;
+      if (used.used) host = std::max(host, *used.free);
+      used = {.used = true, .micro_batch = action.micro_batch};
+      if (action.kind == ActionKind::kTakeTokens)
+        used.arrived = host;
+      else
+        receives.push_back({host, action.buffer});
+      return true;
+    case ActionKind::kForward:
+      if (!used.arrived) return false;
+      host = std::max(host, *used.arrived);
+      computes(host, times.forward ? times.forward(virtual_stage, action.micro_batch) : 0);
+      used.computed = compute;
+      return true;
+    case ActionKind::kSend:
+      sends.push_back({used.computed, action.buffer});
+      return true;
+    case ActionKind::kGiveResult:
+      computes(used.computed, times.head ? times.head(action.micro_batch) : 0);
+      used.free = compute;
+      return true;
+  }
+  return false;
+}
+
+// Lets the sends of an edge meet their receives. True where one did.
+bool transfer(ReplayedRank& sender, ReplayedRank& receiver, const ActionTimes& times) {
+  bool moved = false;
+  while (!sender.sends.empty() && !receiver.receives.empty()) {
+    const ReplayedRank::Posted send = sender.sends.front(), receive = receiver.receives.front();
+    ReplayedBuffer& from = sender.buffer(send.buffer);
+    ReplayedBuffer& into = receiver.buffer(receive.buffer);
+    expect(from.micro_batch == into.micro_batch, "replay: a send met the receive of another micro-batch");
+    sender.edge =
+        std::max({sender.edge, send.at, receive.at}) + (times.transfer ? times.transfer(from.micro_batch) : 0);
+    from.free = into.arrived = sender.edge;
+    sender.sends.pop_front();
+    receiver.receives.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+}  // namespace
+
+Replayed replay(PipelineShape shape, int64_t micro_batches, const ActionTimes& times) {
+  std::vector<ReplayedRank> ranks;
+  for (int64_t stage = 0; stage < shape.stages; ++stage) ranks.emplace_back(shape, stage, micro_batches);
+  const auto finished = [](const ReplayedRank& rank) { return rank.finished(); };
+  while (!std::all_of(ranks.begin(), ranks.end(), finished)) {
+    bool moved = false;
+    for (size_t stage = 0; stage < ranks.size(); ++stage) {
+      ReplayedRank& rank = ranks[stage];
+      for (; rank.next; rank.next = rank.schedule.next()) {
+        const int64_t virtual_stage = rank.next->piece * shape.stages + static_cast<int64_t>(stage);
+        if (!rank.carry_out(*rank.next, times, virtual_stage)) break;
+        moved = true;
+      }
+      moved |= transfer(rank, ranks[(stage + 1) % ranks.size()], times);
+    }
+    expect(moved, "replay: the schedule deadlocks");
+  }
+  Replayed result;
+  for (const ReplayedRank& rank : ranks) {
+    result.seconds = std::max(result.seconds, rank.compute);
+    result.busy.push_back(rank.busy);
+  }
+  return result;
+}
+
+}  // namespace lfm2

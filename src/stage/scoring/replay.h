@@ -1,0 +1,28 @@
+// Replays the schedule of a pipeline with the times that each action takes: how long a job would take, and how long
+// each rank would compute. A pure function; the choice of virtual stages, micro-batch and cut goes by it.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "stage/pipeline/schedule.h"
+
+namespace lfm2 {
+
+// Seconds of the actions. What is not given takes no time.
+struct ActionTimes {
+  std::function<double(int64_t virtual_stage, int64_t micro_batch)> forward;
+  std::function<double(int64_t micro_batch)> transfer;  // from a rank to the next
+  std::function<double(int64_t micro_batch)> head;      // final norm and LM head, on the last rank
+};
+
+struct Replayed {
+  double seconds = 0;        // until the last result
+  std::vector<double> busy;  // [stages]: seconds of forwards and heads
+};
+
+// Transfers of an edge, and the computations of a rank, run one after the other; all else at once. The host of a rank
+// waits for free buffers and for arrivals, as Scorer does. Error(kSoftware) where the schedule deadlocks.
+Replayed replay(PipelineShape shape, int64_t micro_batches, const ActionTimes& times);
+
+}  // namespace lfm2

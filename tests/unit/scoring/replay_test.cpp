@@ -1,0 +1,67 @@
+// How long jobs take by the replay: known formulas, and what cannot be faster.
+#include "stage/scoring/replay.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace lfm2 {
+namespace {
+
+// Every piece takes 1 / pieces seconds.
+double seconds(PipelineShape shape, int64_t micro_batches, double transfer = 0) {
+  return replay(shape, micro_batches,
+                {.forward = [&](int64_t, int64_t) { return 1.0 / static_cast<double>(shape.pieces); },
+                 .transfer = [&](int64_t) { return transfer; },
+                 .head = {}})
+      .seconds;
+}
+
+TEST(ReplayTest, FillAndDrainAreThoseOfTheFormula) {
+  for (int64_t stages = 1; stages <= 8; ++stages)
+    for (int64_t pieces = 1; pieces <= 4; ++pieces) {
+      if (stages == 1 && pieces > 1) continue;
+      const PipelineShape shape{stages, pieces};
+      for (int64_t micro_batches = 1; micro_batches <= 50; ++micro_batches) {
+        const double fill = static_cast<double>(stages - 1) / static_cast<double>(pieces);
+        const double least = static_cast<double>(micro_batches) + fill;
+        if (pieces == 1 || micro_batches >= stages)
+          EXPECT_NEAR(seconds(shape, micro_batches), least, 1e-9) << stages << " " << pieces << " " << micro_batches;
+        // Fewer than the ring has ranks: the first one waits until they have come round.
+        else
+          EXPECT_NEAR(
+              seconds(shape, micro_batches),
+              static_cast<double>(stages) + static_cast<double>(micro_batches - 1) / static_cast<double>(pieces), 1e-9);
+      }
+    }
+}
+
+// A whole group lies in front of the ring's first rank, so that what a transfer takes is lost on the way of the first
+// micro-batch alone.
+TEST(ReplayTest, TransfersLieUnderComputing) {
+  for (const PipelineShape shape : {PipelineShape{4, 1}, {4, 2}, {4, 3}, {8, 2}, {2, 6}})
+    for (int64_t micro_batches : {12, 13, 24, 29, 60}) {
+      const double piece = 1.0 / static_cast<double>(shape.pieces), transfer = 0.3 * piece;
+      const double fill = static_cast<double>(shape.stages - 1) * (piece + transfer);
+      EXPECT_NEAR(seconds(shape, micro_batches, transfer), static_cast<double>(micro_batches) + fill, 1e-9)
+          << shape.stages << " " << shape.pieces << " " << micro_batches;
+    }
+}
+
+TEST(ReplayTest, ASlowRankIsBusyAllTheTime) {
+  const Replayed found =
+      replay({3, 2}, 40,
+             {.forward = [](int64_t virtual_stage, int64_t) { return virtual_stage % 3 == 1 ? 2 : 1; },
+              .transfer = {},
+              .head = [](int64_t) { return 0.5; }});
+  ASSERT_EQ(found.busy.size(), 3u);
+  EXPECT_NEAR(found.busy[0], 80, 1e-9);
+  EXPECT_NEAR(found.busy[1], 160, 1e-9);
+  EXPECT_NEAR(found.busy[2], 100, 1e-9);
+  EXPECT_GE(found.seconds, 160 + 1 + 1.5);
+  EXPECT_LE(found.seconds, 160 + 8);
+}
+
+}  // namespace
+}  // namespace lfm2
