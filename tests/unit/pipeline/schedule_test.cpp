@@ -125,7 +125,7 @@ class RankSimulator {
 };
 
 // `reverse` steps the ranks from last to first: the outcome may not depend on who is fast.
-void replay(PipelineShape shape, int64_t micro_batches, bool reverse) {
+void carry_out(PipelineShape shape, int64_t micro_batches, bool reverse) {
   SCOPED_TRACE(testing::Message() << shape.stages << " stages of " << shape.pieces << " pieces, " << micro_batches
                                   << " micro-batches");
   std::vector<RankSimulator> ranks;
@@ -177,14 +177,14 @@ void replay_blocking(PipelineShape shape, int64_t micro_batches) {
 TEST(ScheduleTest, EverySendMeetsItsReceiveAndNothingDeadlocks) {
   for (int64_t stages = 1; stages <= 24; ++stages)
     for (int64_t micro_batches : {1, 2, 3, 4, 5, 7, 16, 33})
-      for (bool reverse : {false, true}) replay({stages, 1}, micro_batches, reverse);
+      for (bool reverse : {false, true}) carry_out({stages, 1}, micro_batches, reverse);
 }
 
 TEST(ScheduleTest, NorInRingsOfAnySize) {
   for (int64_t stages = 2; stages <= 12; ++stages)
     for (int64_t pieces = 2; pieces <= 6; ++pieces)
       for (int64_t micro_batches = 1; micro_batches <= 4 * stages + 5; ++micro_batches)
-        for (bool reverse : {false, true}) ASSERT_NO_FATAL_FAILURE(replay({stages, pieces}, micro_batches, reverse));
+        for (bool reverse : {false, true}) ASSERT_NO_FATAL_FAILURE(carry_out({stages, pieces}, micro_batches, reverse));
 }
 
 // As it would be on a device that carries all transfers of a rank out in one queue.
