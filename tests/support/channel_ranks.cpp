@@ -76,12 +76,13 @@ void Job::connect() {
     channel_ = make_nccl_channel(world_, memory_);
     return;
   }
-  const std::string reason = mpi_staging_reason();
+  const std::string reason = mpi_staging_reason(world_);
   if (reason.empty())
     channel_ = std::make_unique<MpiChannel>(world_, memory_);
   else
     channel_ = make_staged_channel(world_, memory_, kPieces);
   if (world_.rank() == 0) fmt::print("{}\n", reason.empty() ? "device buffers" : "staged: " + reason);
+  std::fflush(stdout);  // before the last rank's line
 }
 
 void Job::run(int64_t units) {
