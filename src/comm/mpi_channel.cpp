@@ -1,4 +1,4 @@
-// The channel over MPI_Irecv and MPI_Isend: one request for each buffer and direction.
+// The channel over MPI_Irecv and MPI_Isend: a request for each message of a micro-batch.
 #include "comm/mpi_channel.h"
 
 #include <algorithm>
@@ -52,6 +52,12 @@ std::string mpi_staging_reason() {
 #endif
 }
 
+std::string mpi_staging_reason(const MpiGroup& ranks) {
+  const std::string mine = mpi_staging_reason();
+  const bool all_take_it = ranks.all_ranks(mine.empty());
+  return all_take_it || !mine.empty() ? mine : "MPI takes no GPU memory on another rank";
+}
+
 MpiChannel::MpiChannel(const MpiGroup& pipeline, const Backend& backend, const ChannelShape& shape, size_t piece_bytes)
     : previous_(previous_rank(pipeline.rank(), pipeline.size(), shape.ring)),
       next_(next_rank(pipeline.rank(), pipeline.size(), shape.ring)),
@@ -99,6 +105,7 @@ bool MpiChannel::move(Transfer& transfer, size_t least, std::vector<Span>& finis
 }
 
 void MpiChannel::receive(int buffer, const Tensor& into) {
+  expect(arrived(buffer), "MpiChannel::receive: the buffer is still being received into");
   begin(incoming_[static_cast<size_t>(buffer)], into, [&](std::byte* data, int count, MPI_Request& request) {
     MPI_CHECK(MPI_Irecv(data, count, element_type(into), *previous_, kHiddenTag, comm_, &request));
   });

@@ -68,5 +68,7 @@ class MpiChannel : public Channel {
 // Why GPU memory must be copied to the host before MPI gets it, as the library itself says; empty where MPI takes GPU
 // memory (device buffers). Call after the start of MPI.
 std::string mpi_staging_reason();
+// The same for all ranks of the group, since MpiChannel and StagedChannel do not understand each other. Collective.
+std::string mpi_staging_reason(const MpiGroup& ranks);
 
 }  // namespace lfm2

@@ -49,6 +49,15 @@ TEST_F(MpiChannelTest, HandsOnOverDeviceBuffersAndStaged) {
   }
 }
 
+TEST_F(MpiChannelTest, StagesWhereMpiTakesDeviceBuffersOnSomeRanksOnly) {
+  for (const char* claims : {"only:0", "only:1"}) {
+    const Outcome outcome = run(true, claims);
+    EXPECT_EQ(outcome.exit_code, 0) << claims << ": " << outcome.err;
+    EXPECT_NE(outcome.out.find("50 units through 3 ranks\n"), std::string::npos) << outcome.out;
+    EXPECT_EQ(outcome.out.rfind("staged: ", 0), 0u) << outcome.out;
+  }
+}
+
 TEST_F(MpiChannelTest, AFirstDeviceBufferThatMpiRefuses) {
   expect_end("0:send-error:1", 76, {"rank 0", "MPI_Isend", "failed: MPI_ERR_OTHER"});
   expect_end("1:receive-error:1", 76, {"rank 1", "MPI_Irecv", "failed: MPI_ERR_OTHER"});

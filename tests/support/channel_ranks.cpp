@@ -87,12 +87,13 @@ void Job::connect() {
     channel_ = make_nccl_channel(world_, memory_, shape_);
     return;
   }
-  const std::string reason = mpi_staging_reason();
+  const std::string reason = mpi_staging_reason(world_);
   if (reason.empty())
     channel_ = std::make_unique<MpiChannel>(world_, memory_, shape_);
   else
     channel_ = make_staged_channel(world_, memory_, shape_, kPieces);
   if (world_.rank() == 0) fmt::print("{}\n", reason.empty() ? "device buffers" : "staged: " + reason);
+  std::fflush(stdout);  // before the last rank's line
 }
 
 void Job::receive(const Wait& wait, int64_t unit, int buffer, int from) {

@@ -1,13 +1,19 @@
 /* To be preloaded: makes Open MPI claim that it takes GPU memory. CLAIMS_CUDA=RANK:FAULT:N lets that rank fail from its
    Nth message of hidden states on: send-error, receive-error, send-crash, receive-crash, send-abort, receive-abort (as
-   Open MPI ends where a copy of CUDA fails), send-never, receive-never. */
+   Open MPI ends where a copy of CUDA fails), send-never, receive-never. CLAIMS_CUDA=only:RANK: that rank alone claims.
+ */
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-int MPIX_Query_cuda_support(void) { return 1; }
+int MPIX_Query_cuda_support(void) {
+  const char* text = getenv("CLAIMS_CUDA");
+  int rank = 0, only = 0;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return text == NULL || sscanf(text, "only:%d", &only) != 1 || rank == only;
+}
 
 int MPI_T_cvar_get_index(const char* name, int* index) {
   if (strcmp(name, "opal_cuda_support") == 0) return MPI_T_ERR_INVALID_NAME; /* in this library it would say no */

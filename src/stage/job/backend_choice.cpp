@@ -2,6 +2,7 @@
 #include "stage/job/backend_choice.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "comm/mpi_channel.h"
 #include "comm/staged_channel.h"
@@ -42,10 +43,12 @@ Machine cuda_machine(const Options& options, const MpiWorld& world, int devices)
                 fmt::format("--transport nccl: {} ranks on {} see {} GPU{}, NCCL needs one for each rank: expected "
                             "--transport mpi or auto",
                             world.local_size(), world.host(), devices, devices == 1 ? "" : "s"));
+  std::string staging_reason = mpi_staging_reason(world);
   // This comes after the collectives: a rank where the start of CUDA fails leaves no other waiting in one.
   return {.backend = make_cuda_backend(device, {.plain_fp32 = options.plain_fp32}),
           .cuda = true,
           .nccl = options.transport != TransportChoice::kMpi && distinct && world.size() > options.replicas,
+          .staging_reason = std::move(staging_reason),
           .sharing = (world.local_size() + devices - 1) / devices};
 }
 #endif
@@ -54,7 +57,7 @@ Machine cuda_machine(const Options& options, const MpiWorld& world, int devices)
 
 std::string Machine::transport_name() const {
   if (nccl) return "NCCL";
-  return backend->memory_is_host_memory() ? "MPI" : mpi_transport_name(mpi_staging_reason());
+  return backend->memory_is_host_memory() ? "MPI" : mpi_transport_name(staging_reason);
 }
 
 std::string mpi_transport_name(const std::string& staging_reason) {
@@ -84,8 +87,7 @@ std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& m
 #if LFM2_HAS_CUDA
   if (machine.nccl) return make_nccl_channel(pipeline, *machine.backend, shape);
 #endif
-  if (!machine.backend->memory_is_host_memory() && !mpi_staging_reason().empty())
-    return make_staged_channel(pipeline, *machine.backend, shape);
+  if (!machine.staging_reason.empty()) return make_staged_channel(pipeline, *machine.backend, shape);
   return std::make_unique<MpiChannel>(pipeline, *machine.backend, shape);
 }
 

@@ -15,9 +15,10 @@ namespace lfm2 {
 struct Machine {
   std::unique_ptr<Backend> backend;
   bool cuda = false;
-  bool nccl = false;  // whether the transport is NCCL; else it is MPI
-  int sharing = 1;    // how many ranks share the device's memory, at most
-  // "NCCL" or "MPI"; over MPI on GPUs also which way their memory takes. Call after the start of MPI.
+  bool nccl = false;                // whether the transport is NCCL; else it is MPI
+  std::string staging_reason = {};  // why GPU memory goes over MPI by way of the host, on all ranks; else empty
+  int sharing = 1;                  // how many ranks share the device's memory, at most
+  // "NCCL" or "MPI"; over MPI on GPUs also which way their memory takes.
   std::string transport_name() const;
 };
 

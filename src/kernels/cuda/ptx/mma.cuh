@@ -29,7 +29,8 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
 }
 
-// A barrier of the whole block that its warps may reach at different places of the code (__syncthreads may not).
+// A barrier of so many threads of the block, whole warps, which may reach it at different places of the code
+// (__syncthreads is for all threads, at one place).
 template <int threads>
 __device__ inline void named_barrier() {
   asm volatile("bar.sync 1, %0;\n" ::"n"(threads) : "memory");
