@@ -11,6 +11,7 @@
 // - A kernel whose blocks wait for one another through global memory (norm_route) does so behind its own wait, with no
 //   more blocks than the GPU has room for at once, beside kernels of other streams that wait for something themselves.
 //   So its blocks all start: kernels before it end without it, and those behind it start when all of its have started.
+//   Processes that share a GPU take turns; under MPS, where they do not, two such kernels could wait for ever.
 // - An ordinary launch among them waits for everything before it, as always.
 #pragma once
 
