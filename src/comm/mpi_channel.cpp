@@ -92,16 +92,22 @@ void MpiChannel::begin(Transfer& transfer, const Tensor& tensor, Start start) {
           transfer.messages.emplace_back(MPI_REQUEST_NULL));
 }
 
-bool MpiChannel::move(Transfer& transfer, size_t least, std::vector<Span>& finished) {
-  const size_t before = transfer.done;
-  for (; !transfer.over(); ++transfer.done) {
-    int done = 0;
-    MPI_CHECK(MPI_Test(&transfer.messages[transfer.done], &done, MPI_STATUS_IGNORE));
-    if (done == 0) break;
+bool MpiChannel::move(std::vector<Transfer>& transfers, std::deque<int>& begun, size_t least,
+                      std::vector<Span>& finished) {
+  bool moved = false;
+  for (; !begun.empty(); begun.pop_front()) {
+    Transfer& transfer = transfers[static_cast<size_t>(begun.front())];
+    const size_t before = transfer.done;
+    for (; !transfer.over(); ++transfer.done) {
+      int done = 0;
+      MPI_CHECK(MPI_Test(&transfer.messages[transfer.done], &done, MPI_STATUS_IGNORE));
+      if (done == 0) break;
+    }
+    moved |= transfer.done != before;
+    if (!transfer.over()) return moved || transfer.under_way(least);
+    finished.push_back({0, transfer.started, steady_seconds()});
   }
-  if (transfer.done == before) return transfer.under_way(least);
-  if (transfer.over()) finished.push_back({0, transfer.started, steady_seconds()});
-  return true;
+  return moved;
 }
 
 void MpiChannel::receive(int buffer, const Tensor& into) {
@@ -109,6 +115,7 @@ void MpiChannel::receive(int buffer, const Tensor& into) {
   begin(incoming_[static_cast<size_t>(buffer)], into, [&](std::byte* data, int count, MPI_Request& request) {
     MPI_CHECK(MPI_Irecv(data, count, element_type(into), *previous_, kHiddenTag, comm_, &request));
   });
+  receiving_.push_back(buffer);
 }
 
 bool MpiChannel::arrived(int buffer) { return incoming_[static_cast<size_t>(buffer)].over(); }
@@ -125,11 +132,7 @@ bool MpiChannel::sent(int buffer) {
          std::find(pending_.begin(), pending_.end(), buffer) == pending_.end();
 }
 
-Channel::Transfers MpiChannel::take_finished() {
-  for (std::vector<Span>* spans : {&finished_.sent, &finished_.received})
-    std::sort(spans->begin(), spans->end(), [](const Span& a, const Span& b) { return a.start < b.start; });
-  return std::exchange(finished_, {});
-}
+Channel::Transfers MpiChannel::take_finished() { return std::exchange(finished_, {}); }
 
 bool MpiChannel::progress() {
   bool moved = false;
@@ -140,11 +143,12 @@ bool MpiChannel::progress() {
     begin(outgoing_[buffer], out.from, [&](const std::byte* data, int count, MPI_Request& request) {
       MPI_CHECK(MPI_Isend(data, count, element_type(out.from), *next_, kHiddenTag, comm_, &request));
     });
+    sending_.push_back(pending_.front());
     moved = true;
   }
   // MPI is done with the sender's empty message at once; the next one says that the receiver is there.
-  for (Transfer& transfer : incoming_) moved |= move(transfer, 1, finished_.received);
-  for (Transfer& transfer : outgoing_) moved |= move(transfer, 2, finished_.sent);
+  moved |= move(incoming_, receiving_, 1, finished_.received);
+  moved |= move(outgoing_, sending_, 2, finished_.sent);
   return moved;
 }
 

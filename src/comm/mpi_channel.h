@@ -51,8 +51,9 @@ class MpiChannel : public Channel {
   // `start` gets each piece of the tensor: its first byte, the number of its elements, and the request to fill in.
   template <class Start>
   void begin(Transfer& transfer, const Tensor& tensor, Start start);
-  // Whether a message ended, or others will soon: `least` of them must have.
-  static bool move(Transfer& transfer, size_t least, std::vector<Span>& finished);
+  // Ends transfers in the order in which they began. Returns whether a message ended, or others of the oldest transfer
+  // will soon: `least` of them must have.
+  static bool move(std::vector<Transfer>& transfers, std::deque<int>& begun, size_t least, std::vector<Span>& finished);
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   std::optional<int> previous_, next_;  // ranks of comm_; nothing at the ends of the pipeline
@@ -61,6 +62,7 @@ class MpiChannel : public Channel {
   std::vector<Outgoing> to_send_;              // [buffers]
   // Buffers whose transfer has not begun, in the order of send(), on which the receiver relies.
   std::deque<int> pending_;
+  std::deque<int> receiving_, sending_;  // buffers whose transfer has begun, oldest first
   Transfers finished_;
   std::unique_ptr<FatalSignals> fatal_signals_;  // over GPU memory
 };
