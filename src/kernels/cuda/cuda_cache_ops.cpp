@@ -115,7 +115,7 @@ void CudaOps::project_short_conv(const Tensor& x, const Tensor& in_proj, const T
   const CachedConvArgs cached = cached_conv_args(args, batch, cache);
 #if LFM2_HAS_SM90A
   const bool one_each = batch.singles == batch.sequences && batch.sequences == batch.tokens;
-  if (one_each && batch.tokens <= kMostConvolvedRows && args.taps == 3 && args.hidden % 16 == 0 &&
+  if (one_each && batch.tokens <= kMaxConvolvedRows && args.taps == 3 && args.hidden % 16 == 0 &&
       on_16_bytes(cache.states))
     if (const auto product = products_.few_rows_args(x, in_proj, in_bias, bcz))
       return launch_project_short_conv(stream_, {*product, args, cached}, out.dtype);

@@ -15,9 +15,9 @@ struct ProjectShortConvArgs {
   ShortConvArgs conv;
   CachedConvArgs cache;
 };
-constexpr int64_t kMostConvolvedRows = 16;
+constexpr int64_t kMaxConvolvedRows = 16;
 // launch_gemm_few_rows, to its own type, and launch_cached_short_conv, with the same bits. For sequences with one token
-// each, at most kMostConvolvedRows; three taps, hidden in sixteens, the states on 16 bytes.
+// each, at most kMaxConvolvedRows; three taps, hidden in sixteens, the states on 16 bytes.
 void launch_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, DType act);
 
 }  // namespace lfm2

@@ -214,7 +214,7 @@ void launch_convolved_rows(cudaStream_t stream, ProjectShortConvArgs args, DType
 
 void launch_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, DType act) {
   if (args.conv.tokens == 0 || args.conv.hidden == 0) return;
-  static_assert(kMostConvolvedRows == 2 * kRowGroup);
+  static_assert(kMaxConvolvedRows == 2 * kRowGroup);
   with_16_bit_type(act, [&](auto zero) {
     using T = decltype(zero);
     return args.conv.tokens <= kRowGroup ? launch_convolved_rows<T, 1>(stream, args, act)
