@@ -137,8 +137,11 @@ double JobReport::lost_share() const {
 
 double JobReport::ideal_lost_share() const {
   if (micro_batches == 0) return 0;  // nothing to do: every line was at fault, or finished before
-  const auto others = static_cast<double>(stages.size()) / static_cast<double>(replicas) - 1;
-  return others / (static_cast<double>(virtual_stages * micro_batches) + others);
+  // Turns in which a stage computes one micro-batch. Before it can come round a ring again, the first one passes all.
+  const int64_t ring = std::ssize(stages) / replicas;
+  const int64_t busy = virtual_stages * micro_batches;
+  const int64_t turns = (virtual_stages - 1) * std::max(micro_batches, ring) + micro_batches + ring - 1;
+  return static_cast<double>(turns - busy) / static_cast<double>(turns);
 }
 
 std::string merged_results_xxh3(const std::vector<StageReport>& stages) {

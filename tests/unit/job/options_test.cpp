@@ -390,6 +390,9 @@ TEST(ReportTest, PiecesOfARing) {
     job.stages.back().pieces = {{2 * stage, 2}, {4 + 2 * stage, 2}};
   }
   EXPECT_DOUBLE_EQ(job.ideal_lost_share(), 1.0 / 11);
+  job.micro_batches = 1;  // fewer than stages: it is in one of them at a time
+  EXPECT_DOUBLE_EQ(job.ideal_lost_share(), 0.5);
+  job.micro_batches = 5;
   const std::string table = end_table(job);
   EXPECT_NE(table.find("8 layers in 2 stages of 2 pieces, "), std::string::npos) << table;
   EXPECT_NE(table.find("  2-3,6-7  "), std::string::npos) << table;
