@@ -1,5 +1,5 @@
-// A piece goes from give() to the device, from advance() to the thread, and is free again when the consumers have taken
-// it.
+// A piece goes from give() to the device, its slices go from advance() to the thread, and it is free again when the
+// consumers have taken the last one.
 #include "stage/scoring/result_ring.h"
 
 #include <algorithm>
@@ -7,11 +7,18 @@
 
 namespace lfm2 {
 
+namespace {
+
+// Rows of logits that come to the host together: so few that the last ones of a job are soon with the consumers.
+constexpr int64_t kSliceRows = 64;
+
+}  // namespace
+
 ResultRing::ResultRing(Backend& backend, const Stage& stage, ResultKind kind, int64_t max_rows)
-    : backend_(backend), stage_(stage), kind_(kind), hidden_(stage.config().hidden) {
+    : backend_(backend), stage_(stage), kind_(kind), copies_(backend.create_stream()), hidden_(stage.config().hidden) {
   const int64_t rows = std::min(max_rows, kHeadRows), vocab = stage.config().vocab, columns = kind.columns();
   for (Piece& piece : pieces_) {
-    piece.ready = backend.create_event();
+    piece.computed = backend.create_event();
     if (kind.hidden != Hidden::kNone) {  // in the type of activations, which is fp32 or a smaller one
       piece.host = backend.allocate_host(static_cast<size_t>(rows * stage.config().hidden) * sizeof(float));
       continue;
@@ -53,7 +60,7 @@ void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_
   SampleCutter samples(lengths, past);
   for (int64_t done = 0; done < count; done += kHeadRows) {
     Piece& piece = pieces_[next_];
-    wait([&] { return piece.ready->done(); }, Phase::kCompute);
+    wait([&] { return piece.slices.empty() || piece.slices.back().ready->done(); }, Phase::kCompute);
     wait([&] { return is_free(piece); }, Phase::kWrite);
     piece.first_row = first_row + (kind_.hidden == Hidden::kMean ? samples.ended() : done);
     piece.count = std::min(kHeadRows, count - done);
@@ -67,8 +74,9 @@ void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_
     backend_.compute().submit([this, &piece, some_residual, some_rows, some_targets,
                                &scratch] { enqueue(piece, some_residual, some_rows, some_targets, scratch); },
                               tag);
-    backend_.compute().record(*piece.ready);
-    in_flight_.push_back(&piece);
+    backend_.compute().record(*piece.computed);
+    copy(piece);
+    for (const Slice& slice : piece.slices) in_flight_.push_back({&piece, &slice});
     next_ = (next_ + 1) % kResultPieces;
   }
 }
@@ -79,20 +87,52 @@ void ResultRing::enqueue(Piece& piece, const Tensor& residual, const Tensor& row
     return backend_.copy_to_host(piece.host.data(), stage_.hidden_states(backend_.ops(), residual, rows, scratch));
   const Tensor logits = piece.logits.rows(0, piece.count);
   stage_.head(backend_.ops(), residual, rows, scratch, logits);
-  if (kind_.columns() == 0) return backend_.copy_to_host(piece.host_logits, logits);
+  if (kind_.columns() == 0) return;
   const Tensor integers = piece.integers.rows(0, piece.count), log_probs = piece.log_probs.rows(0, piece.count);
   if (kind_.score)
     backend_.ops().target_log_probs(logits, targets, log_probs, integers);
   else
     backend_.ops().top_log_probs(logits, integers, log_probs);
-  backend_.copy_to_host(piece.host_integers, integers);
-  backend_.copy_to_host(piece.host_log_probs, log_probs);
+}
+
+// Cuts a piece into slices of so many rows.
+void ResultRing::cut(Piece& piece, int64_t rows) {
+  size_t slices = 0;
+  for (int64_t first = 0; first < piece.count; first += rows) {
+    if (slices == piece.slices.size()) piece.slices.push_back({.ready = backend_.create_event()});
+    Slice& slice = piece.slices[slices++];
+    slice.first = first;
+    slice.count = std::min(rows, piece.count - first);
+    slice.last = first + rows >= piece.count;
+  }
+  piece.slices.resize(slices);
+}
+
+// Enqueues the copies of a piece's slices, behind its computation. Hidden states were copied with it, as they lie in
+// scratch memory.
+void ResultRing::copy(Piece& piece) {
+  const bool logits = kind_.hidden == Hidden::kNone && kind_.columns() == 0;
+  cut(piece, logits ? kSliceRows : piece.count);
+  copies_->wait(*piece.computed);
+  for (Slice& slice : piece.slices) {
+    const auto to_host = [&](auto* host, const Tensor& device) {
+      const Tensor rows = device.rows(slice.first, slice.count);
+      backend_.copy(*copies_, host + slice.first * device.dim(1), rows.data, rows.bytes());
+    };
+    if (logits) {
+      to_host(piece.host_logits, piece.logits);
+    } else if (kind_.hidden == Hidden::kNone) {
+      to_host(piece.host_integers, piece.integers);
+      to_host(piece.host_log_probs, piece.log_probs);
+    }
+    copies_->record(*slice.ready);
+  }
 }
 
 void ResultRing::advance() {
   const std::lock_guard lock(mutex_);
   if (error_) std::rethrow_exception(error_);
-  while (!in_flight_.empty() && in_flight_.front()->ready->done()) {
+  while (!in_flight_.empty() && in_flight_.front().slice->ready->done()) {
     arrived_.push_back(in_flight_.front());
     in_flight_.pop_front();
     changed_.notify_all();
@@ -126,20 +166,25 @@ ResultRows ResultRing::hidden_rows(const Piece& piece) {
   return {.first = piece.first_row, .count = std::ssize(states) / stage_.config().hidden, .logits = states};
 }
 
-void ResultRing::consume(const Piece& piece) {
+void ResultRing::consume(const Arrival& arrival) {
+  const Piece& piece = *arrival.piece;
+  const Slice& slice = *arrival.slice;
   if (kind_.hidden != Hidden::kNone) {
     const ResultRows rows = hidden_rows(piece);
     if (rows.count == 0) return;  // no sample ends in the piece
     for (ResultConsumer* consumer : consumers_) consumer->take(rows);
     return;
   }
-  ResultRows rows{.first = piece.first_row, .count = piece.count};
+  ResultRows rows{.first = piece.first_row + slice.first, .count = slice.count};
+  const auto values = [&](const auto* host, int64_t columns) {
+    return std::span(host + slice.first * columns, static_cast<size_t>(slice.count * columns));
+  };
   const int64_t columns = kind_.columns();
   if (columns == 0) {
-    rows.logits = {piece.host_logits, static_cast<size_t>(piece.count * stage_.config().vocab)};
+    rows.logits = values(piece.host_logits, stage_.config().vocab);
   } else {
-    (kind_.score ? rows.likeliest : rows.top_ids) = {piece.host_integers, static_cast<size_t>(piece.count * columns)};
-    rows.log_probs = {piece.host_log_probs, static_cast<size_t>(piece.count * columns)};
+    (kind_.score ? rows.likeliest : rows.top_ids) = values(piece.host_integers, columns);
+    rows.log_probs = values(piece.host_log_probs, columns);
   }
   for (ResultConsumer* consumer : consumers_) consumer->take(rows);
 }
@@ -150,24 +195,24 @@ void ResultRing::consumer_loop() {
   while (true) {
     changed_.wait(lock, [this] { return stopping_ || !arrived_.empty(); });
     if (stopping_) return;
-    Piece& piece = *arrived_.front();
+    const Arrival arrival = arrived_.front();
     arrived_.pop_front();
     lock.unlock();
     const double start = steady_seconds();
     std::exception_ptr failure;
     try {
-      consume(piece);
+      consume(arrival);
     } catch (...) {
       failure = std::current_exception();
     }
-    const Span span{piece.tag, start, steady_seconds()};
+    const Span span{arrival.piece->tag, start, steady_seconds()};
     lock.lock();
     finished_.push_back(span);
     if (failure) {
       error_ = failure;
       return;
     }
-    piece.free = true;
+    if (arrival.slice->last) arrival.piece->free = true;
   }
 }
 

@@ -1,6 +1,8 @@
 // Computes results on the last stage and hands them to the consumers. Final norm and LM head run in pieces of kHeadRows
-// rows, of which several are in flight. A thread of the ring calls the consumers, in the order of the rows, so that
-// hashing and writing run during the computation. It also takes the means of hidden states.
+// rows, of which several are in flight. Their logits are copied to the host on a stream of their own, so that the next
+// micro-batch does not wait for the bus, and in slices, so that the consumers do not wait for whole pieces. A thread of
+// the ring calls the consumers, in the order of the rows, so that hashing and writing run during the computation. It
+// also takes the means of hidden states.
 #pragma once
 
 #include <array>
@@ -42,7 +44,7 @@ class ResultRing {
   // rows of that one were given before.
   void give(const Tensor& residual, const Tensor& rows, int64_t first_row, Scratch& scratch, const WaitUntil& wait,
             int64_t tag, const Tensor& targets = {}, std::span<const int32_t> lengths = {}, int64_t past = 0);
-  // Hands pieces that the device has finished to the thread; throws what a consumer threw.
+  // Hands what has come to the host to the thread; throws what a consumer threw.
   void advance();
   void finish(const WaitUntil& wait);  // returns when the consumers have taken everything
   std::vector<Span> take_finished();   // when the consumers were called since the last take_finished()
@@ -50,6 +52,12 @@ class ResultRing {
   void stop();
 
  private:
+  // Some rows of a piece, which come to the host together.
+  struct Slice {
+    std::unique_ptr<Event> ready;
+    int64_t first = 0, count = 0;  // rows of the piece
+    bool last = false;             // of the piece
+  };
   struct Piece {
     Buffer device, host;
     Tensor logits, integers, log_probs;  // on the device; `integers`: top_ids or likeliest of ResultRows
@@ -58,27 +66,36 @@ class ResultRing {
     float* host_log_probs = nullptr;
     DType states = DType::kF32;     // --hidden: the type of those in `host`
     std::vector<SampleRows> parts;  // --hidden mean: which rows are whose
-    std::unique_ptr<Event> ready;
+    std::unique_ptr<Event> computed;
+    std::vector<Slice> slices;
     int64_t first_row = 0, count = 0, tag = 0;
     bool free = true;  // guarded by mutex_
   };
+  // What is on its way to the host or to the consumers.
+  struct Arrival {
+    Piece* piece = nullptr;
+    const Slice* slice = nullptr;
+  };
   void enqueue(Piece& piece, const Tensor& residual, const Tensor& rows, const Tensor& targets, Scratch& scratch);
+  void cut(Piece& piece, int64_t rows);
+  void copy(Piece& piece);
   bool is_free(const Piece& piece);
   void consumer_loop();
-  void consume(const Piece& piece);
+  void consume(const Arrival& arrival);
   ResultRows hidden_rows(const Piece& piece);
 
   Backend& backend_;
   const Stage& stage_;
   ResultKind kind_;
   std::array<Piece, kResultPieces> pieces_;
-  size_t next_ = 0;               // the piece to fill next
-  std::deque<Piece*> in_flight_;  // pieces that the device computes, in order
+  std::unique_ptr<Stream> copies_;  // behind the pieces: it ends before their memory is freed
+  size_t next_ = 0;                 // the piece to fill next
+  std::deque<Arrival> in_flight_;   // what the device computes and copies, in order
   std::vector<ResultConsumer*> consumers_;
 
   std::mutex mutex_;  // guards the members up to stopping_, and Piece::free
   std::condition_variable changed_;
-  std::deque<Piece*> arrived_;  // pieces for the consumers, in order
+  std::deque<Arrival> arrived_;  // for the consumers, in order
   std::vector<Span> finished_;
   std::exception_ptr error_;
   bool stopping_ = false;
