@@ -21,6 +21,7 @@ double Wait::until(const std::function<bool()>& done, const Place& place) const 
   const Place before = watchdog_.place();
   bool stamped = false;  // set late, because most waits are over at the first look
   while (true) {
+    const uint64_t seen = completions_ != nullptr ? completions_->count() : 0;
     const bool moves = poll_();
     const auto now = std::chrono::steady_clock::now();
     if (moves) moved = now;
@@ -33,10 +34,13 @@ double Wait::until(const std::function<bool()>& done, const Place& place) const 
     stamped = true;
     watchdog_.look();
     watchdog_.check();
-    if (const Seconds still = now - moved; still < eager_)
+    const Seconds still = now - moved, nap = std::clamp(still * kNapShare, kMinNap, kMaxNap);
+    if (still < eager_)
       sched_yield();
+    else if (completions_ != nullptr)
+      completions_->wait(seen, nap);
     else
-      std::this_thread::sleep_for(std::clamp(still * kNapShare, kMinNap, kMaxNap));
+      std::this_thread::sleep_for(nap);
   }
 }
 

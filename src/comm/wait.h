@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "comm/watchdog.h"
+#include "kernels/completions.h"
 
 namespace lfm2 {
 
@@ -13,9 +14,10 @@ class Wait {
   // `poll` is called before each look at the condition; it moves transfers on, returns what Channel::progress() does,
   // and throws asynchronous errors. For `eager_seconds` from the start, and from each time that something moved, the
   // wait looks without pause, then with sleeps between, because ranks may share cores with the threads that they wait
-  // for.
-  Wait(Watchdog& watchdog, std::function<bool()> poll, double eager_seconds = kEagerSeconds)
-      : watchdog_(watchdog), poll_(std::move(poll)), eager_(eager_seconds) {}
+  // for. `completions` end such a sleep early.
+  Wait(Watchdog& watchdog, std::function<bool()> poll, double eager_seconds = kEagerSeconds,
+       Completions* completions = nullptr)
+      : watchdog_(watchdog), poll_(std::move(poll)), eager_(eager_seconds), completions_(completions) {}
   static constexpr double kEagerSeconds = 300e-6;
 
   // Returns the seconds waited once `done` is true; 0 where it was true at the first look. Meanwhile the rank's stamp
@@ -26,6 +28,7 @@ class Wait {
   Watchdog& watchdog_;
   std::function<bool()> poll_;
   std::chrono::duration<double> eager_;
+  Completions* completions_;
 };
 
 }  // namespace lfm2

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/completions.h"
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
 
@@ -104,6 +105,8 @@ class Backend {
   // A count that changes while a long operator makes progress; may be called by any thread. It stays 0 on a GPU, whose
   // operators take milliseconds and not, as on a CPU, perhaps minutes.
   virtual uint64_t activity() const { return 0; }
+  // Says when work of this backend's streams has ended; null where nothing does.
+  virtual Completions* completions() { return nullptr; }
 
   virtual Stream& compute() = 0;  // the stream that Ops enqueues on
   virtual Ops& ops() = 0;         // call only inside compute().submit(...)

@@ -30,6 +30,7 @@ class CpuBackend final : public Backend {
   std::unique_ptr<Stream> create_stream() override;
   bool memory_is_host_memory() const override { return true; }
   uint64_t activity() const override { return pool_.activity(); }
+  Completions* completions() override { return &completions_; }
   Stream& compute() override { return stream_; }
   Ops& ops() override { return ops_; }
   std::unique_ptr<Loader> create_loader() override;
@@ -41,7 +42,8 @@ class CpuBackend final : public Backend {
   const Simd& simd_;
   ThreadPool pool_;
   CpuOps ops_;
-  CpuStream stream_;  // last: its thread calls the operators, so it must end first
+  Completions completions_;
+  CpuStream stream_{&completions_};  // last: its thread calls the operators, so it must end first
 };
 
 }  // namespace lfm2

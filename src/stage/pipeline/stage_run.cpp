@@ -49,7 +49,9 @@ StageRun::StageRun(const StageLinks& links, RunUnit unit, bool traced, std::func
             pass_on_stop();
             return moved;
           },
-          eager_seconds) {}
+          // Without a channel there is nothing to look for that the device would not tell.
+          links.channel == nullptr && links.backend.completions() != nullptr ? 0 : eager_seconds,
+          links.backend.completions()) {}
 
 void StageRun::begin(const std::function<bool()>& stop) {
   start_ = steady_seconds();

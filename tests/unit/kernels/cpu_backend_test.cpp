@@ -59,6 +59,25 @@ TEST(CpuStreamTest, AnEventIsDoneWhenTheWorkBeforeItIs) {
   EXPECT_TRUE(becomes_done(event));
 }
 
+TEST(CpuStreamTest, AWaitHearsThatAnEventIsDone) {
+  using namespace std::chrono_literals;
+  CpuBackend backend(1);
+  Completions& completions = *backend.completions();
+  CpuEvent event;
+  Gate gate;
+  backend.compute().submit(gate.work());
+  backend.compute().record(event);
+  const uint64_t seen = completions.count();
+  EXPECT_FALSE(event.done());
+  completions.wait(seen, 1ms);  // in vain
+  EXPECT_EQ(completions.count(), seen);
+  gate.open();
+  const auto start = std::chrono::steady_clock::now();
+  completions.wait(seen, 60s);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s);
+  EXPECT_TRUE(event.done());
+}
+
 TEST(CpuStreamTest, RecordingAgainMovesTheEvent) {
   CpuEvent event;
   Gate first, second;

@@ -1,0 +1,35 @@
+// How a thread that waits for a device hears that something ended, where the device can say so. A CPU's streams do: a
+// wait that looked again and again would take time from the very threads that it waits for.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+namespace lfm2 {
+
+class Completions {
+ public:
+  uint64_t count() const {
+    const std::lock_guard lock(mutex_);
+    return count_;
+  }
+  void note() {
+    const std::lock_guard lock(mutex_);
+    ++count_;
+    changed_.notify_all();
+  }
+  // Returns when note() was called since count() gave `seen`, or after `most`.
+  void wait(uint64_t seen, std::chrono::duration<double> most) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, most, [&] { return count_ != seen; });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t count_ = 0;
+};
+
+}  // namespace lfm2
