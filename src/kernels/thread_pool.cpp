@@ -1,5 +1,6 @@
-// Workers wait until a task opens, take items from a shared counter, and leave. The caller then closes the task and
-// waits for the workers that are still inside.
+// The caller opens the gate to a task. Workers join, take items from a shared counter, and leave. The caller then
+// closes the gate and waits for the workers that are still inside. Locks are for sleepers alone: many threads that meet
+// at a mutex would wake each other one by one, which takes longer than a product of one row.
 #include "kernels/thread_pool.h"
 
 #include <chrono>
@@ -14,6 +15,7 @@ namespace {
 // Longer than the work of one thread between the operators of a layer, and shorter than a time slice.
 constexpr auto kEagerTime = std::chrono::microseconds(200);
 constexpr int kLooks = 64;  // between two looks at the clock
+constexpr uint32_t kOpen = uint32_t{1} << 31;
 
 void pause_processor() {
 #if defined(__x86_64__)
@@ -25,15 +27,17 @@ void pause_processor() {
 
 }  // namespace
 
-// Returns when there() is true, or after a while.
+// Returns true when there() is true, or false after a while.
 template <class F>
-void ThreadPool::look_for(F&& there) const {
-  if (!eager_) return;
+bool ThreadPool::look_for(F&& there) const {
+  if (there()) return true;
+  if (!eager_) return false;
   for (const auto end = std::chrono::steady_clock::now() + kEagerTime; std::chrono::steady_clock::now() < end;)
     for (int look = 0; look < kLooks; ++look) {
-      if (there()) return;
+      if (there()) return true;
       pause_processor();
     }
+  return false;
 }
 
 ThreadPool::ThreadPool(int threads, bool eager) : eager_(eager) {
@@ -59,49 +63,58 @@ void ThreadPool::run(size_t count, Task task) {
     }
     return;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    expect(task_.call == nullptr, "ThreadPool: parallel_for inside parallel_for");
-    task_ = task;
-    count_ = count;
-    next_ = 0;
-    ++generation_;
+  expect((gate_ & kOpen) == 0, "ThreadPool: parallel_for inside parallel_for");
+  task_ = task;
+  count_ = count;
+  next_ = 0;
+  gate_ += kOpen;
+  ++generation_;
+  if (sleepers_ > 0) {
+    { const std::lock_guard lock(mutex_); }
+    work_ready_.notify_all();
   }
-  work_ready_.notify_all();
   take_items(count, task, 0);
 
-  // All items are taken. A worker that wakes only now finds the task closed, so nobody waits for it.
-  std::unique_lock lock(mutex_);
-  task_ = Task{};
-  if (active_ > 0) {
-    lock.unlock();
-    look_for([this] { return active_.load(std::memory_order_relaxed) == 0; });
-    lock.lock();
+  // All items are taken. A worker that wakes only now finds the gate closed, so nobody waits for it.
+  gate_ -= kOpen;
+  if (!look_for([this] { return all_left(); })) {
+    std::unique_lock lock(mutex_);
+    caller_sleeps_ = true;
+    work_left_.wait(lock, [this] { return all_left(); });
+    caller_sleeps_ = false;
   }
-  work_left_.wait(lock, [this] { return active_ == 0; });
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
+bool ThreadPool::all_left() const { return gate_ == 0; }
+
+// A worker that finds the gate closed was inside, too, for a moment in which the caller may have fallen asleep.
+void ThreadPool::leave() {
+  if ((--gate_ & ~kOpen) != 0 || !caller_sleeps_) return;
+  { const std::lock_guard lock(mutex_); }
+  work_left_.notify_one();
+}
+
 void ThreadPool::worker_loop(size_t worker) {
-  size_t seen = 0;
-  std::unique_lock lock(mutex_);
+  uint32_t seen = 0;
+  const auto there = [&] { return generation_ != seen || stopping_; };
   while (true) {
-    if (task_.call == nullptr) seen = generation_;  // that one is closed
-    if (!stopping_ && generation_ == seen) {
-      lock.unlock();
-      look_for([&] { return generation_.load(std::memory_order_relaxed) != seen; });
-      lock.lock();
+    if (!look_for(there)) {
+      std::unique_lock lock(mutex_);
+      ++sleepers_;
+      work_ready_.wait(lock, there);
+      --sleepers_;
     }
-    work_ready_.wait(lock, [&] { return stopping_ || (task_.call != nullptr && generation_ != seen); });
     if (stopping_) return;
     seen = generation_;
-    ++active_;
-    const Task task = task_;
-    const size_t count = count_;
-    lock.unlock();
-    take_items(count, task, worker);
-    lock.lock();
-    if (--active_ == 0) work_left_.notify_one();
+    if (next_ >= count_) continue;  // the others have taken all items
+    // The task may have ended meanwhile, and even the next one begun, whose items are as welcome. So the generation is
+    // read again inside, where no other can begin.
+    if ((gate_++ & kOpen) != 0) {
+      seen = generation_;
+      take_items(count_, task_, worker);
+    }
+    leave();
   }
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -43,23 +44,33 @@ class ThreadPool {
     void (*call)(void* context, size_t item, size_t worker) = nullptr;
     void* context = nullptr;
   };
+  // Processors fetch lines of 64 bytes in pairs. What different threads write at the same time stands that far apart.
+  static constexpr size_t kLine = 128;
 
   void run(size_t count, Task task);
   template <class F>
-  void look_for(F&& there) const;
+  bool look_for(F&& there) const;
   void worker_loop(size_t worker);
   void take_items(size_t count, Task task, size_t worker);
+  bool all_left() const;
+  void leave();
 
-  std::mutex mutex_;
+  // Written by the caller alone, between two tasks. A change of generation_ tells the workers of a new one; only those
+  // inside read the task.
+  alignas(kLine) Task task_;
+  std::atomic<size_t> count_{0};  // number of items of task_
+  std::atomic<uint32_t> generation_{0};
+  // Whether a worker may join, and the number of workers inside.
+  alignas(kLine) std::atomic<uint32_t> gate_{0};
+  alignas(kLine) std::atomic<size_t> next_{0};  // the first item that nobody has taken
+
+  // Those who sleep say so before they look a last time; those who have changed something look for sleepers after it.
+  alignas(kLine) std::mutex mutex_;
   std::condition_variable work_ready_, work_left_;
-  Task task_;                 // workers may join while task_.call is set
-  size_t count_ = 0;          // number of items of task_
-  std::exception_ptr error_;  // the first error of task_
-  // These two are written under the mutex, and may be looked at without it.
-  std::atomic<size_t> generation_{0};  // number of task_; a worker joins each task at most once
-  std::atomic<size_t> active_{0};      // workers inside task_
-  bool stopping_ = false;              // all from mutex_ to here is guarded by it
-  std::atomic<size_t> next_{0};        // the first item that nobody has taken
+  std::atomic<int> sleepers_{0};  // workers
+  std::atomic<bool> caller_sleeps_{false};
+  std::atomic<bool> stopping_{false};
+  std::exception_ptr error_;  // the first error of task_; written under the mutex
   const bool eager_;
   std::vector<std::thread> workers_;
 };

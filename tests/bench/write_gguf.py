@@ -6,13 +6,15 @@ fp32, as llama.cpp's own converter stores them; all else stays as it is. DTYPE (
 A GGUF is a header, key-values, the tensors' names, shapes and places, and their bytes.
 """
 import collections
+import concurrent.futures
 import json
 import math
-import mmap
+import os
 import pathlib
 import re
 import struct
 import sys
+import threading
 import typing
 
 
@@ -24,6 +26,8 @@ class Tensor(typing.NamedTuple):
 
 
 GGUF_ALIGNMENT = 32
+PIECE_BYTES = 8 << 20  # copied at a time by a thread
+thread_memory = threading.local()
 GGML_TYPES = {"F32": (0, 4), "F16": (1, 2), "BF16": (30, 2)}  # as safetensors calls them: llama.cpp's number, bytes of an element
 FILE_TYPES = {"fp32": 0, "fp16": 1, "bf16": 32}
 FEED_FORWARD = {"w1": "ffn_gate", "w2": "ffn_down", "w3": "ffn_up"}
@@ -100,6 +104,18 @@ def widened(data, dtype):
     return data
 
 
+def copy_part(files, from_offset, to_offset, count):
+    """Copies bytes from file to file through memory that this thread keeps: neither maps the files, whose page faults would cost more."""
+    source, target = files
+    memory = memoryview(thread_memory.__dict__.setdefault("piece", bytearray(PIECE_BYTES)))
+    while count > 0:
+        found = os.preadv(source, [memory[:min(count, PIECE_BYTES)]], from_offset)
+        if found == 0:
+            raise EOFError("the model's file is shorter than it says")
+        written = os.pwrite(target, memory[:found], to_offset)
+        from_offset, to_offset, count = from_offset + written, to_offset + written, count - written
+
+
 def write_gguf(model, dtype, path):
     """Makes a GGUF of a model's folder."""
     source = model / "model.safetensors"
@@ -118,17 +134,26 @@ def write_gguf(model, dtype, path):
         number, element = GGML_TYPES["F32" if wide else first.dtype]
         shape = [len(members)] * ("_exps" in name) + shape
         head += gguf_string(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), number, offset)
-        places.append((wide, [tensor for _, tensor in sorted(members)]))
+        places.append((wide, offset, [tensor for _, tensor in sorted(members)]))
         offset += -(-math.prod(shape) * element // GGUF_ALIGNMENT) * GGUF_ALIGNMENT
-    partial = path.with_suffix(".partial")
-    with open(source, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data, open(partial, "wb") as output:
-        output.write(head)
-        for wide, members in places:
-            output.write(bytes(-output.tell() % GGUF_ALIGNMENT))
+    first_byte, partial = -(-len(head) // GGUF_ALIGNMENT) * GGUF_ALIGNMENT, path.with_suffix(".partial")
+    with open(source, "rb") as data, open(partial, "wb") as output, concurrent.futures.ThreadPoolExecutor(min(8, os.cpu_count())) as threads:
+        files, copies = (data.fileno(), output.fileno()), []
+        os.pwrite(output.fileno(), head, 0)
+        os.ftruncate(output.fileno(), first_byte + offset)  # what nobody writes, between tensors, is zero
+        for wide, offset, members in places:
+            target = first_byte + offset
             for tensor in members:
-                part = data[tensor.begin:tensor.end]
-                output.write(widened(part, tensor.dtype) if wide else part)
-        output.write(bytes(-output.tell() % GGUF_ALIGNMENT))
+                count = tensor.end - tensor.begin
+                if wide:
+                    part = widened(os.pread(data.fileno(), count, tensor.begin), tensor.dtype)
+                    target += os.pwrite(output.fileno(), part, target)
+                    continue
+                copies += [threads.submit(copy_part, files, tensor.begin + done, target + done, min(PIECE_BYTES, count - done))
+                           for done in range(0, count, PIECE_BYTES)]
+                target += count
+        for copy in copies:
+            copy.result()
     partial.rename(path)
 
 

@@ -73,8 +73,7 @@ const std::byte* CpuOps::pack_rows(const Tensor& a, DType w_type) {
   const int64_t tiles = row_blocks_.back().end_tile, k = a.dim(1), k_blocks = ceil_divide(k, block_k);
   const size_t tile_bytes = kernel.a_bytes(a.dtype, w_type);
   auto* packed = packed_.reserve<std::byte>(static_cast<size_t>(tiles * k_blocks) * tile_bytes);
-  pool_.parallel_for(static_cast<size_t>(tiles), [&](size_t item, size_t) {
-    const auto tile = static_cast<int64_t>(item);
+  for_each_row(tiles, a.dim(0) * k / tiles, [&](int64_t tile) {
     const RowBlock& block = *std::partition_point(row_blocks_.begin(), row_blocks_.end(),
                                                   [&](const RowBlock& other) { return other.end_tile <= tile; });
     const int64_t offset = (tile - block.first_tile) * tile_rows, rows = std::min(tile_rows, block.rows - offset);

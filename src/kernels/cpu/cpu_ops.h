@@ -2,6 +2,7 @@
 // by CpuBackend and called only on its compute stream, one operator at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -78,8 +79,13 @@ class CpuOps final : public Ops {
   };
   void cut_tokens(const Batch& batch);
 
-  // log of the sum of exp(logits).
-  static double log_sum(const float* logits, int64_t vocab);
+  // Each row's log of the sum of exp(logits), valid until the next call. Uses scratch_.
+  const double* log_sums(const Tensor& logits);
+  // Calls f(row, first, end) for every piece of every row of logits, in parallel.
+  static constexpr int64_t kVocabPiece = 4096;
+  static int64_t vocab_pieces(int64_t vocab) { return (vocab + kVocabPiece - 1) / kVocabPiece; }
+  template <class F>
+  void for_each_vocab_piece(int64_t rows, int64_t vocab, F&& f);
 
   // The elements as fp32: x itself where it is fp32, else a copy in the workspace; null for an empty tensor.
   const float* as_float(const Tensor& x, GrowingBuffer& buffer);
@@ -92,8 +98,17 @@ class CpuOps final : public Ops {
   RopeTable rope_;
   std::vector<RowBlock> row_blocks_;
   std::vector<TokenRange> token_ranges_;
-  GrowingBuffer activations_, weights_, more_weights_, logits_, packed_, scratch_;
+  GrowingBuffer activations_, weights_, more_weights_, logits_, packed_, scratch_, log_sums_, likeliest_;
 };
+
+template <class F>
+void CpuOps::for_each_vocab_piece(int64_t rows, int64_t vocab, F&& f) {
+  const int64_t pieces = vocab_pieces(vocab);
+  pool_.parallel_for(static_cast<size_t>(rows * pieces), [&](size_t item, size_t) {
+    const int64_t row = static_cast<int64_t>(item) / pieces, first = static_cast<int64_t>(item) % pieces * kVocabPiece;
+    f(row, first, std::min(first + kVocabPiece, vocab));
+  });
+}
 
 template <class F>
 void CpuOps::for_each_row(int64_t rows, int64_t row_numel, F&& f) {

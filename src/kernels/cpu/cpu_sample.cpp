@@ -17,13 +17,13 @@ uint64_t order_of(float logit, int64_t id) {
 float logit_of(uint64_t order) { return sampling_logit(static_cast<uint32_t>(order >> 32)); }
 int32_t id_of(uint64_t order) { return static_cast<int32_t>(~static_cast<uint32_t>(order)); }
 
-// Draws one token. scratch [2 vocab].
-int32_t draw(const float* logits, int64_t vocab, const SamplingRule& rule, const int32_t* draws, uint64_t* scratch) {
+// Draws one token; `best` is the largest key. scratch [2 vocab].
+int32_t draw(const float* logits, int64_t vocab, const SamplingRule& rule, const int32_t* draws, uint64_t best,
+             uint64_t* scratch) {
+  if (rule.temperature == 0.0f) return id_of(best);
   uint64_t* orders = scratch;
   uint64_t* masses = scratch + vocab;  // [vocab], by id; only those of the kept tokens are set
   for (int64_t id = 0; id < vocab; ++id) orders[id] = order_of(logits[id], id);
-  const uint64_t best = *std::max_element(orders, orders + vocab);
-  if (rule.temperature == 0.0f) return id_of(best);
 
   uint64_t* end = orders + vocab;  // the kept tokens are [orders, end), in any order
   uint64_t least = 0;              // the smallest key of a kept token
@@ -71,18 +71,32 @@ void CpuOps::sample(const Tensor& logits, const Tensor& adjusted, const Tensor& 
              rules.dtype == DType::kI32 && rules.numel() == kRuleWords * rows && ids.numel() == rows &&
              log_probs.numel() == rows && (!adjusted || adjusted.dims == logits.dims),
          "sample: shapes");
-  auto* scratch = scratch_.reserve<uint64_t>(pool_.threads() * static_cast<size_t>(2 * vocab));
-  pool_.parallel_for(static_cast<size_t>(rows), [&](size_t row, size_t worker) {
-    const int64_t first = static_cast<int64_t>(row) * vocab;
-    const float* logit = logits.as<const float>() + first;
-    const SamplingRule& rule = rules.as<const SamplingRule>()[row];
-    const int32_t* own_draws = draws.as<const int32_t>() + 2 * row;
-    const bool adjusts = rule.adjusts(own_draws[1]);
+  const auto* all_rules = rules.as<const SamplingRule>();
+  const auto* all_draws = draws.as<const int32_t>();
+  const auto drawn_from = [&](int64_t row) {
+    const bool adjusts = all_rules[row].adjusts(all_draws[2 * row + 1]);
     expect(!adjusts || adjusted, "sample: a rule adjusts logits, and there are no adjusted ones");
-    const int32_t id = draw(adjusts ? adjusted.as<const float>() + first : logit, vocab, rule, own_draws,
+    return (adjusts ? adjusted : logits).as<const float>() + row * vocab;
+  };
+  // A step of few rows would leave most threads idle: they share the search for the best token and the logits' sum.
+  const int64_t pieces = vocab_pieces(vocab);
+  auto* best = likeliest_.reserve<uint64_t>(static_cast<size_t>(rows * pieces));
+  for_each_vocab_piece(rows, vocab, [&](int64_t row, int64_t first, int64_t end) {
+    const float* logit = drawn_from(row);
+    uint64_t largest = 0;
+    for (int64_t id = first; id < end; ++id) largest = std::max(largest, order_of(logit[id], id));
+    best[row * pieces + first / kVocabPiece] = largest;
+  });
+  const double* sums = log_sums(logits);
+  auto* scratch = scratch_.reserve<uint64_t>(pool_.threads() * static_cast<size_t>(2 * vocab));
+  pool_.parallel_for(static_cast<size_t>(rows), [&](size_t item, size_t worker) {
+    const auto row = static_cast<int64_t>(item);
+    const uint64_t row_best = *std::max_element(best + row * pieces, best + (row + 1) * pieces);
+    const int32_t id = draw(drawn_from(row), vocab, all_rules[row], all_draws + 2 * row, row_best,
                             scratch + static_cast<int64_t>(worker) * 2 * vocab);
     ids.as<int32_t>()[row] = id;
-    log_probs.as<float>()[row] = static_cast<float>(static_cast<double>(logit[id]) - log_sum(logit, vocab));
+    log_probs.as<float>()[row] =
+        static_cast<float>(static_cast<double>(logits.as<const float>()[row * vocab + id]) - sums[row]);
   });
 }
 

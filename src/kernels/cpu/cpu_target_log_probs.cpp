@@ -13,6 +13,7 @@ void CpuOps::target_log_probs(const Tensor& logits, const Tensor& targets, const
              likeliest.dtype == DType::kI32 && vocab > 0 && targets.numel() == rows && log_probs.numel() == rows &&
              likeliest.numel() == rows,
          "target_log_probs: shapes");
+  const double* sums = log_sums(logits);
   pool_.parallel_for(static_cast<size_t>(rows), [&](size_t row, size_t) {
     const float* logit = logits.as<const float>() + static_cast<int64_t>(row) * vocab;
     const int32_t target = targets.as<const int32_t>()[row];
@@ -22,7 +23,7 @@ void CpuOps::target_log_probs(const Tensor& logits, const Tensor& targets, const
     const bool best =
         std::none_of(logit, logit + target, [key](float other) { return sampling_key(other) >= key; }) &&
         std::none_of(logit + target, logit + vocab, [key](float other) { return sampling_key(other) > key; });
-    log_probs.as<float>()[row] = static_cast<float>(static_cast<double>(logit[target]) - log_sum(logit, vocab));
+    log_probs.as<float>()[row] = static_cast<float>(static_cast<double>(logit[target]) - sums[row]);
     likeliest.as<int32_t>()[row] = best ? 1 : 0;
   });
 }

@@ -195,20 +195,23 @@ TEST_F(SampleTest, AgreesWithTheRuleInPlainWords) {
   }
 }
 
+// Alone, a row is shared by all threads, which search pieces of it; among others it belongs to one.
 TEST_F(SampleTest, ARowHasTheSameTokenAloneAndAmongOthersAndWithAnyThreads) {
-  const int64_t rows = 9, vocab = 500;
+  const int64_t rows = 9, vocab = 9000;
   HostTensor logits(DType::kF32, {rows, vocab}), draws(DType::kI32, {rows, 2}), ids(DType::kI32, {rows}),
       log_probs(DType::kF32, {rows}), one_id(DType::kI32, {1}), one_log_prob(DType::kF32, {1});
   logits.fill_random(1, 2.0f);
   for (size_t i = 0; i < draws.size(); ++i) draws.set(i, static_cast<double>(i));
-  const SamplingRule rule{0.9f, 100, 0.9f, 11};
-  ops.sample(logits, {}, draws, rules_of(rule, rows), ids, log_probs);
   ThreadPool one(1);
-  for (int64_t row = 0; row < rows; ++row) {
-    CpuOps(one, *available_simd().back())
-        .sample(logits->rows(row, 1), {}, draws->rows(row, 1), rules_of(rule, 1), one_id, one_log_prob);
-    EXPECT_TRUE(test::same_bits(one_id, ids->rows(row, 1)));
-    EXPECT_TRUE(test::same_bits(one_log_prob, log_probs->rows(row, 1)));
+  for (const SamplingRule& rule : {SamplingRule{0.9f, 100, 0.9f, 11}, SamplingRule{}}) {
+    ops.sample(logits, {}, draws, rules_of(rule, rows), ids, log_probs);
+    for (ThreadPool* threads : {&one, &pool})
+      for (int64_t row = 0; row < rows; ++row) {
+        CpuOps(*threads, *available_simd().back())
+            .sample(logits->rows(row, 1), {}, draws->rows(row, 1), rules_of(rule, 1), one_id, one_log_prob);
+        EXPECT_TRUE(test::same_bits(one_id, ids->rows(row, 1)));
+        EXPECT_TRUE(test::same_bits(one_log_prob, log_probs->rows(row, 1)));
+      }
   }
 }
 

@@ -53,6 +53,24 @@ TEST(ThreadPoolTest, ItemsRunAtTheSameTimeWithDifferentWorkers) {
   EXPECT_NE(workers[0], workers[1]);
 }
 
+// Sometimes the workers have fallen asleep when a task begins, and sometimes the caller has when the last worker
+// leaves.
+TEST(ThreadPoolTest, WhoeverSleepsIsWoken) {
+  constexpr size_t kRounds = 400, kItems = 12;
+  for (const bool eager : {false, true}) {
+    ThreadPool pool(8, eager);
+    std::vector<size_t> runs(kItems);
+    for (size_t round = 1; round <= kRounds; ++round) {
+      pool.parallel_for(kItems, [&](size_t item, size_t worker) {
+        if (worker > 0 && item % 4 == round % 4) std::this_thread::sleep_for(std::chrono::microseconds(round % 7 * 90));
+        ++runs[item];
+      });
+      for (const size_t times : runs) ASSERT_EQ(times, round);
+      if (round % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(round % 5 * 90));
+    }
+  }
+}
+
 TEST(ThreadPoolTest, AnExceptionReachesTheCallerAndThePoolGoesOn) {
   for (const int threads : {1, 3}) {
     ThreadPool pool(threads, threads > 1);
