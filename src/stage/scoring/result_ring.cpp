@@ -41,9 +41,9 @@ ResultRing::ResultRing(Backend& backend, const Stage& stage, ResultKind kind, in
 
 void ResultRing::stop() {
   {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-    changed_.notify_all();
+    const std::lock_guard lock(handover_.mutex);
+    handover_.stopping = true;
+    handover_.changed.notify_all();
   }
   if (consumer_.joinable()) consumer_.join();
 }
@@ -130,17 +130,17 @@ void ResultRing::copy(Piece& piece) {
 }
 
 void ResultRing::advance() {
-  const std::lock_guard lock(mutex_);
-  if (error_) std::rethrow_exception(error_);
+  const std::lock_guard lock(handover_.mutex);
+  if (handover_.error) std::rethrow_exception(handover_.error);
   while (!in_flight_.empty() && in_flight_.front().slice->ready->done()) {
-    arrived_.push_back(in_flight_.front());
+    handover_.arrived.push_back(in_flight_.front());
     in_flight_.pop_front();
-    changed_.notify_all();
+    handover_.changed.notify_all();
   }
 }
 
 bool ResultRing::is_free(const Piece& piece) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(handover_.mutex);
   return piece.free;
 }
 
@@ -154,8 +154,8 @@ void ResultRing::finish(const WaitUntil& wait) {
 }
 
 std::vector<Span> ResultRing::take_finished() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(finished_, {});
+  const std::lock_guard lock(handover_.mutex);
+  return std::exchange(handover_.finished, {});
 }
 
 // The states of a piece: those of its positions, or the means of the samples that end in it.
@@ -191,12 +191,12 @@ void ResultRing::consume(const Arrival& arrival) {
 
 // After an error the thread ends and hands out nothing more. The run is over: advance() throws the error.
 void ResultRing::consumer_loop() {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(handover_.mutex);
   while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !arrived_.empty(); });
-    if (stopping_) return;
-    const Arrival arrival = arrived_.front();
-    arrived_.pop_front();
+    handover_.changed.wait(lock, [this] { return handover_.stopping || !handover_.arrived.empty(); });
+    if (handover_.stopping) return;
+    const Arrival arrival = handover_.arrived.front();
+    handover_.arrived.pop_front();
     lock.unlock();
     const double start = steady_seconds();
     std::exception_ptr failure;
@@ -207,12 +207,14 @@ void ResultRing::consumer_loop() {
     }
     const Span span{arrival.piece->tag, start, steady_seconds()};
     lock.lock();
-    finished_.push_back(span);
+    handover_.finished.push_back(span);
     if (failure) {
-      error_ = failure;
+      handover_.error = failure;
       return;
     }
-    if (arrival.slice->last) arrival.piece->free = true;
+    if (!arrival.slice->last) continue;
+    arrival.piece->free = true;
+    if (Completions* completions = backend_.completions()) completions->note();
   }
 }
 

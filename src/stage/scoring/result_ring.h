@@ -69,12 +69,21 @@ class ResultRing {
     std::unique_ptr<Event> computed;
     std::vector<Slice> slices;
     int64_t first_row = 0, count = 0, tag = 0;
-    bool free = true;  // guarded by mutex_
+    bool free = true;  // guarded by the Handover
   };
   // What is on its way to the host or to the consumers.
   struct Arrival {
     Piece* piece = nullptr;
     const Slice* slice = nullptr;
+  };
+  // What the caller and the thread share.
+  struct Handover {
+    std::mutex mutex;  // guards the other members, and Piece::free
+    std::condition_variable changed;
+    std::deque<Arrival> arrived;  // for the consumers, in order
+    std::vector<Span> finished;
+    std::exception_ptr error;
+    bool stopping = false;
   };
   void enqueue(Piece& piece, const Tensor& residual, const Tensor& rows, const Tensor& targets, Scratch& scratch);
   void cut(Piece& piece, int64_t rows);
@@ -93,12 +102,7 @@ class ResultRing {
   std::deque<Arrival> in_flight_;   // what the device computes and copies, in order
   std::vector<ResultConsumer*> consumers_;
 
-  std::mutex mutex_;  // guards the members up to stopping_, and Piece::free
-  std::condition_variable changed_;
-  std::deque<Arrival> arrived_;  // for the consumers, in order
-  std::vector<Span> finished_;
-  std::exception_ptr error_;
-  bool stopping_ = false;
+  Handover handover_;
   HiddenRows hidden_;     // --hidden; used by the thread alone
   std::thread consumer_;  // last, because it uses the members above
 };
