@@ -53,11 +53,8 @@ JobOutput& ScoringJob::resume_output_file(Unfinished& begun) {
 // Nothing is loaded yet, so what is chosen here goes by one layer of each kind.
 void ScoringJob::plan() {
   const int64_t stages = pipeline_ranks_->size();
-  const PipelineJob job{.stages = stages,
-                        .tokens = samples_->left().tokens / options_.replicas,
-                        .length = mean_length(),
-                        .micro_batch = options_.micro_batch,
-                        .largest = machine_.cuda ? kMaxMeasuredTarget : kMaxCpuTarget};
+  const PipelineJob job =
+      pipeline_job(samples_->left().tokens / options_.replicas, machine_.cuda ? kMaxMeasuredTarget : kMaxCpuTarget);
   if (stages > 1 && (options_.virtual_stages == 0 || options_.balance)) {
     const PipelineChoice choice = options_.virtual_stages == 0
                                       ? choose_pipeline(layer_costs(), job)
@@ -77,10 +74,7 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
     const SampleRange range = samples_->own_range();
     if (options_.stride > 0 && !windows_ && any_longer(own.offsets, range, config().max_positions))
       windows_ = cut_windows(own, range, config().max_positions, options_.stride);
-    const MicroBatches::Size size{.samples = options_.micro_batch,
-                                  .tokens = target_tokens,
-                                  .smallest_part = smallest_part(),
-                                  .part = machine_.cuda ? 0 : kMaxCpuPart};
+    const MicroBatches::Size size = micro_batch_size(target_tokens);
     if (options_.results.embeddings)
       micro_batches_.emplace(own.input_tokens, own.ids, SampleRange{0, own.input_tokens.samples()}, size);
     else if (windows_)
@@ -97,9 +91,19 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
 }
 
 // Where one rank has all layers, there is nothing to win by parts. The last part of a sample must hold its tail.
-int64_t ScoringJob::smallest_part() const {
-  if (pipeline_ranks_->size() == 1) return 0;
-  return std::max(machine_.cuda ? kMinCudaPart : kMinCpuPart, tail_length(config()));
+MicroBatches::Size ScoringJob::micro_batch_size(int64_t tokens) const {
+  const int64_t smallest_part = std::max(machine_.cuda ? kMinCudaPart : kMinCpuPart, tail_length(config()));
+  return {.samples = options_.micro_batch,
+          .tokens = tokens,
+          .smallest_part = pipeline_ranks_->size() == 1 ? 0 : smallest_part,
+          .part = machine_.cuda ? 0 : kMaxCpuPart};
+}
+
+PipelineJob ScoringJob::pipeline_job(int64_t tokens, int64_t max_target) const {
+  return {.stages = pipeline_ranks_->size(),
+          .tokens = tokens,
+          .length = mean_length(),
+          .size = micro_batch_size(max_target)};
 }
 
 int64_t ScoringJob::mean_length() const { return std::min(samples_->mean_length(), config().max_positions); }
@@ -165,7 +169,7 @@ void ScoringJob::measure_and_replan() {
     }
   }
   int64_t target = 0;
-  if (is_first()) target = best_target_tokens(costs, plan_.tokens, length, kMaxMeasuredTarget);
+  if (is_first()) target = best_target_tokens(costs, pipeline_job(plan_.tokens, kMaxMeasuredTarget));
   choose_plan(target);
 }
 

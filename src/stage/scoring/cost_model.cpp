@@ -1,4 +1,4 @@
-// Timing two sizes gives a line of seconds over tokens; best_target_tokens tries every number of micro-batches on it.
+// Timing two sizes gives a line of seconds over tokens; best_target_tokens tries every size of micro-batch on it.
 #include "stage/scoring/cost_model.h"
 
 #include <algorithm>
@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "stage/model/memory_plan.h"
-#include "stage/scoring/plan.h"
 #include "stage/scoring/replay.h"
 
 namespace lfm2 {
@@ -40,10 +39,44 @@ double slowest_rank_seconds(const PipelineCosts& costs, int64_t tokens) {
   return *std::max_element(seconds.begin(), seconds.end());
 }
 
-// The seconds of a job with micro-batches of `target` tokens. Handing out the results is one more stage that fills and
-// drains, though a quick one.
-double job_seconds(const PipelineCosts& costs, int64_t tokens, int64_t target) {
-  return pipeline_seconds(costs, (tokens + target - 1) / target, target) + slowest_rank_seconds(costs, target);
+int64_t sample_count(const PipelineJob& job) { return (job.tokens + job.length - 1) / job.length; }
+
+// The micro-batches of a job whose samples are all equally long, cut as MicroBatches cuts them.
+struct EqualMicroBatches {
+  int64_t count, tokens;
+};
+EqualMicroBatches cut_samples(const PipelineJob& job, int64_t target) {
+  MicroBatches::Size size = job.size;
+  size.tokens = target;
+  const int64_t samples = sample_count(job);
+  if (const int64_t parts = MicroBatches::parts(job.length, size); parts > 1)
+    return {samples * parts, (job.length + parts - 1) / parts};
+  const int64_t whole =
+      std::clamp<int64_t>(size.samples > 0 ? size.samples : target / job.length, 1, std::max<int64_t>(1, samples));
+  return {(samples + whole - 1) / whole, whole * job.length};
+}
+
+// The targets of which each cuts the job into another number of micro-batches, largest first.
+std::vector<int64_t> targets_to_try(const PipelineJob& job) {
+  const int64_t samples = sample_count(job), largest = job.size.tokens;
+  std::vector<int64_t> targets;
+  for (int64_t whole = std::min(samples, largest / job.length); whole > 0; --whole) {
+    const int64_t micro_batches = (samples + whole - 1) / whole;
+    whole = (samples + micro_batches - 1) / micro_batches;
+    targets.push_back(whole * job.length);
+  }
+  const int64_t most_parts = job.size.smallest_part > 0 ? job.length / job.size.smallest_part : 1;
+  for (int64_t parts = 2; parts <= most_parts; ++parts)
+    if (const int64_t target = (job.length + parts - 1) / parts; target <= largest) targets.push_back(target);
+  if (targets.empty()) targets.push_back(job.length);
+  return targets;
+}
+
+// The seconds of a job with micro-batches of up to `target` tokens. Handing out the results is one more stage that
+// fills and drains, though a quick one.
+double job_seconds(const PipelineCosts& costs, const PipelineJob& job, int64_t target) {
+  const EqualMicroBatches cut = cut_samples(job, target);
+  return pipeline_seconds(costs, cut.count, cut.tokens) + slowest_rank_seconds(costs, cut.tokens);
 }
 
 }  // namespace
@@ -128,24 +161,14 @@ double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64
   return twice + (twice - part) / static_cast<double>(replayed) * static_cast<double>(micro_batches - 2 * replayed);
 }
 
-int64_t best_target_tokens(const PipelineCosts& costs, int64_t tokens, int64_t length, int64_t largest) {
-  // Long samples go through the stages in parts of any size.
-  length = std::max<int64_t>(length, 1);
-  if (costs.shape.stages > 1) length = std::min(length, kMinCudaPart);
-  int64_t best = length;
+int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job) {
+  int64_t best = 0;
   double best_seconds = std::numeric_limits<double>::infinity();
-  int64_t before = 0;  // the samples of a micro-batch that were tried last
-  for (int64_t micro_batches = 1; micro_batches <= tokens; ++micro_batches) {
-    // A micro-batch has whole samples, as MicroBatches cuts them.
-    const int64_t samples = (tokens + length * micro_batches - 1) / (length * micro_batches), target = samples * length;
-    if (target > std::max(largest, length) || samples == before) continue;
-    before = samples;
-    const double seconds = job_seconds(costs, tokens, target);
-    if (seconds < best_seconds) {
-      best_seconds = seconds;
-      best = target;
-    }
-    if (samples == 1) break;
+  for (const int64_t target : targets_to_try(job)) {
+    const double seconds = job_seconds(costs, job, target);
+    if (seconds >= best_seconds) continue;
+    best_seconds = seconds;
+    best = target;
   }
   return best;
 }
@@ -215,9 +238,8 @@ PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& jo
                         .cut = equal_partition(std::ssize(costs.layers), job.stages * pieces)};
   const auto best = [&] {
     const PipelineCosts of_cut = costs_of_cut(costs, choice.cut, job.stages);
-    choice.target_tokens = job.micro_batch > 0 ? job.micro_batch * job.length
-                                               : best_target_tokens(of_cut, job.tokens, job.length, job.largest);
-    choice.seconds = job_seconds(of_cut, job.tokens, choice.target_tokens);
+    choice.target_tokens = job.size.samples > 0 ? job.size.samples * job.length : best_target_tokens(of_cut, job);
+    choice.seconds = job_seconds(of_cut, job, choice.target_tokens);
   };
   best();
   if (!balance) return choice;

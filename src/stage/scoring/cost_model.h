@@ -8,6 +8,7 @@
 #include "kernels/backend.h"
 #include "stage/model/stage.h"
 #include "stage/pipeline/schedule.h"
+#include "stage/scoring/plan.h"
 
 namespace lfm2 {
 
@@ -59,10 +60,11 @@ struct PipelineChoice {
   double seconds = 0;
 };
 
-// A job of `tokens` tokens in samples of `length` tokens, on so many stages. Micro-batches have `micro_batch` samples,
-// or where that is 0 up to `largest` tokens.
+// A job of `tokens` tokens in samples of `length` tokens, on so many stages. Its micro-batches are cut as `size` says,
+// whose tokens are the most to choose.
 struct PipelineJob {
-  int64_t stages = 1, tokens = 0, length = 1, micro_batch = 0, largest = 0;
+  int64_t stages = 1, tokens = 0, length = 1;
+  MicroBatches::Size size;
 };
 
 // The costs of virtual stages that are cut so.
@@ -72,10 +74,9 @@ PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& jo
 // The fastest choice of all: pieces, cut and micro-batch. More pieces than one only where they save a few percent.
 PipelineChoice choose_pipeline(const LayerCosts& costs, const PipelineJob& job);
 
-// The size of micro-batch in tokens, up to `largest`, for which a job of `tokens` tokens takes least time. It is that
-// of whole samples of `length` tokens, or on several stages that of parts of them where they are long; copying results
-// to the host counts as one more stage.
-int64_t best_target_tokens(const PipelineCosts& costs, int64_t tokens, int64_t length, int64_t largest);
+// The size of micro-batch in tokens for which the job takes least time: that of whole samples, or of parts of them
+// where they may go in parts. Copying results to the host counts as one more stage.
+int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job);
 
 // An estimate of the seconds that each layer takes for a micro-batch of `tokens` tokens, of which `kept` go on behind
 // the last attention layer (0: all). Only ratios between layers matter, because the estimate decides where the stages

@@ -8,31 +8,76 @@
 
 #include "kernels/error.h"
 #include "stage/model/partition.h"
+#include "stage/scoring/plan.h"
 #include "stage/shards/shard_reader.h"
 #include "support/shards.h"
 
 namespace lfm2 {
 namespace {
 
+// What the jobs of a CPU and of a GPU with several stages say of long samples.
+constexpr MicroBatches::Size kCpuSize{.tokens = kMaxCpuTarget, .smallest_part = kMinCpuPart, .part = kMaxCpuPart},
+    kCudaSize{.tokens = kMaxMeasuredTarget, .smallest_part = kMinCudaPart};
+
+PipelineCosts pipeline_of(std::vector<StageTime> stages) {
+  return {.shape = {.stages = std::ssize(stages)}, .virtual_stages = std::move(stages), .transfer = {}};
+}
+
 TEST(BestTargetTokensTest, WeighsTheFillAgainstTheFixedCost) {
   // t(T) = a + b T over S stages and N = tokens / T items: (N + S) t is least near N² = S b tokens / a.
-  const auto pipeline = [](std::vector<StageTime> stages) {
-    return PipelineCosts{.shape = {.stages = std::ssize(stages)}, .virtual_stages = std::move(stages), .transfer = {}};
+  const auto best = [](std::vector<StageTime> stages, int64_t tokens, int64_t length) {
+    const auto count = std::ssize(stages);
+    MicroBatches::Size size = kCudaSize;
+    if (count == 1) size.smallest_part = 0;
+    return best_target_tokens(pipeline_of(std::move(stages)),
+                              {.stages = count, .tokens = tokens, .length = length, .size = size});
   };
-  const PipelineCosts stages = pipeline({4, {.fixed = 0.5e-3, .per_token = 1e-6}});
-  const int64_t target = best_target_tokens(stages, 32768, 32, 8192);
+  const int64_t target = best({4, {.fixed = 0.5e-3, .per_token = 1e-6}}, 32768, 32);
   const double items = std::sqrt(4 * 1e-6 * 32768 / 0.5e-3);
   EXPECT_NEAR(static_cast<double>(target), 32768 / items, 0.15 * 32768 / items);
   EXPECT_EQ(target % 32, 0);
   // No fixed cost: as small as a sample. Hardly another cost: as large as allowed.
-  EXPECT_EQ(best_target_tokens(pipeline({4, {.fixed = 0, .per_token = 1e-6}}), 32768, 32, 8192), 32);
-  EXPECT_EQ(best_target_tokens(pipeline({{.fixed = 1, .per_token = 1e-6}}), 32768, 32, 8192), 8192);
+  EXPECT_EQ(best({4, {.fixed = 0, .per_token = 1e-6}}, 32768, 32), 32);
+  EXPECT_EQ(best({{.fixed = 1, .per_token = 1e-6}}, 32768, 32), 8192);
   // The slowest stage counts; a sample longer than allowed goes alone, or in parts where there are several stages.
-  EXPECT_EQ(
-      best_target_tokens(pipeline({{.fixed = 0, .per_token = 1e-9}, {.fixed = 1, .per_token = 0}}), 100, 10, 8192),
-      100);
-  EXPECT_EQ(best_target_tokens(pipeline({{.fixed = 1, .per_token = 1e-6}}), 100000, 50000, 8192), 50000);
-  EXPECT_LE(best_target_tokens(stages, 100000, 50000, 8192), 8192);
+  EXPECT_EQ(best({{.fixed = 0, .per_token = 1e-9}, {.fixed = 1, .per_token = 0}}, 100, 10), 100);
+  EXPECT_EQ(best({{.fixed = 1, .per_token = 1e-6}}, 100000, 50000), 50000);
+  EXPECT_LE(best({4, {.fixed = 0.5e-3, .per_token = 1e-6}}, 100000, 50000), 8192);
+}
+
+// Where every micro-batch takes a second, the seconds say how many there are: as many as MicroBatches makes.
+TEST(BestTargetTokensTest, SeesTheMicroBatchesThatAreCut) {
+  constexpr int64_t kStages = 4, kSamples = 7;
+  const LayerCosts costs{
+      .layers = std::vector<StageTime>(kStages, {.fixed = 1, .per_token = 0}), .head = {}, .transfer = {}};
+  for (const MicroBatches::Size& machine : {kCpuSize, kCudaSize})
+    for (const int64_t length : {1, 32, 63, 64, 129, 400, 512, 513, 700, 1023, 1024, 1500, 4096, 20000})
+      for (const int64_t largest : {machine.smallest_part, int64_t{512}, machine.tokens}) {
+        SampleOffsets offsets;
+        for (int64_t sample = 0; sample < kSamples; ++sample) offsets.push_back(offsets.back() + length);
+        MicroBatches::Size size = machine;
+        size.tokens = largest;
+        const PipelineChoice choice = choose_micro_batch(
+            costs, {.stages = kStages, .tokens = kSamples * length, .length = length, .size = size}, 1, false);
+        size.tokens = choice.target_tokens;
+        const MicroBatches cut(offsets, {}, {0, kSamples}, size);
+        EXPECT_DOUBLE_EQ(choice.seconds, static_cast<double>(cut.plan().micro_batches + kStages))
+            << length << " " << largest;
+      }
+}
+
+// The smaller the better: samples go in the smallest parts that the machine allows, and as a whole where a part would
+// be smaller.
+TEST(BestTargetTokensTest, PartsAreThoseOfTheMachine) {
+  const auto best = [](int64_t length, const MicroBatches::Size& size) {
+    return best_target_tokens(pipeline_of({4, {.fixed = 0, .per_token = 1e-6}}),
+                              {.stages = 4, .tokens = 8 * length, .length = length, .size = size});
+  };
+  EXPECT_EQ(best(384, kCpuSize), 64);
+  EXPECT_EQ(best(384, kCudaSize), 384);
+  EXPECT_EQ(best(700, kCudaSize), 700);
+  EXPECT_EQ(best(1024, kCudaSize), 512);
+  EXPECT_EQ(best(127, kCpuSize), 127);
 }
 
 // 24 layers on four ranks, each layer with a fixed cost: the fill costs less with more pieces, so that larger
@@ -41,19 +86,22 @@ TEST(ChoosePipelineTest, PiecesMicroBatchAndCutGoTogether) {
   LayerCosts costs{.layers = std::vector<StageTime>(24, {.fixed = 0.1e-3, .per_token = 0.2e-6}),
                    .head = {},
                    .transfer = {.fixed = 20e-6, .per_token = 60e-9}};
-  const PipelineJob job{.stages = 4, .tokens = 32768, .length = 32, .micro_batch = 0, .largest = 8192};
+  const auto job_of = [](int64_t stages, int64_t tokens, int64_t samples = 0) {
+    return PipelineJob{
+        .stages = stages, .tokens = tokens, .length = 32, .size = {.samples = samples, .tokens = kMaxMeasuredTarget}};
+  };
+  const PipelineJob job = job_of(4, 32768);
   const PipelineChoice one = choose_micro_batch(costs, job, 1, false), chosen = choose_pipeline(costs, job);
   EXPECT_GT(chosen.shape.pieces, 1);
   EXPECT_LT(chosen.seconds, 0.95 * one.seconds);
   EXPECT_GT(chosen.target_tokens, one.target_tokens);
   EXPECT_EQ(chosen.cut, equal_partition(24, chosen.shape.virtual_stages()));
   // Where a rank is alone, or has one layer, or the job is long, there is nothing to win.
-  EXPECT_EQ(choose_pipeline(costs, {.stages = 1, .tokens = 32768, .length = 32, .largest = 8192}).shape.pieces, 1);
-  EXPECT_EQ(choose_pipeline(costs, {.stages = 24, .tokens = 32768, .length = 32, .largest = 8192}).shape.pieces, 1);
-  EXPECT_EQ(choose_pipeline(costs, {.stages = 4, .tokens = 32768000, .length = 32, .largest = 8192}).shape.pieces, 1);
+  EXPECT_EQ(choose_pipeline(costs, job_of(1, 32768)).shape.pieces, 1);
+  EXPECT_EQ(choose_pipeline(costs, job_of(24, 32768)).shape.pieces, 1);
+  EXPECT_EQ(choose_pipeline(costs, job_of(4, 32768000)).shape.pieces, 1);
   // The size of micro-batch may be given.
-  const PipelineChoice given =
-      choose_pipeline(costs, {.stages = 4, .tokens = 32768, .length = 32, .micro_batch = 10, .largest = 8192});
+  const PipelineChoice given = choose_pipeline(costs, job_of(4, 32768, 10));
   EXPECT_EQ(given.target_tokens, 320);
   // One slow layer: the cut is balanced.
   costs.layers[5].per_token *= 8;
