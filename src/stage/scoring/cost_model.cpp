@@ -2,7 +2,9 @@
 #include "stage/scoring/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -54,22 +56,6 @@ EqualMicroBatches cut_samples(const PipelineJob& job, int64_t target) {
   const int64_t whole =
       std::clamp<int64_t>(size.samples > 0 ? size.samples : target / job.length, 1, std::max<int64_t>(1, samples));
   return {(samples + whole - 1) / whole, whole * job.length};
-}
-
-// The targets of which each cuts the job into another number of micro-batches, largest first.
-std::vector<int64_t> targets_to_try(const PipelineJob& job) {
-  const int64_t samples = sample_count(job), largest = job.size.tokens;
-  std::vector<int64_t> targets;
-  for (int64_t whole = std::min(samples, largest / job.length); whole > 0; --whole) {
-    const int64_t micro_batches = (samples + whole - 1) / whole;
-    whole = (samples + micro_batches - 1) / micro_batches;
-    targets.push_back(whole * job.length);
-  }
-  const int64_t most_parts = job.size.smallest_part > 0 ? job.length / job.size.smallest_part : 1;
-  for (int64_t parts = 2; parts <= most_parts; ++parts)
-    if (const int64_t target = (job.length + parts - 1) / parts; target <= largest) targets.push_back(target);
-  if (targets.empty()) targets.push_back(job.length);
-  return targets;
 }
 
 // The seconds of a job with micro-batches of up to `target` tokens. Handing out the results is one more stage that
@@ -161,10 +147,34 @@ double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64
   return twice + (twice - part) / static_cast<double>(replayed) * static_cast<double>(micro_batches - 2 * replayed);
 }
 
+std::vector<int64_t> candidate_targets(const PipelineJob& job) {
+  const int64_t samples = sample_count(job), largest = job.size.tokens;
+  std::vector<int64_t> targets;
+  // Each cuts the job into another number of micro-batches.
+  for (int64_t whole = std::min(samples, largest / job.length); whole > 0; --whole) {
+    const int64_t micro_batches = (samples + whole - 1) / whole;
+    whole = (samples + micro_batches - 1) / micro_batches;
+    targets.push_back(whole * job.length);
+  }
+  const int64_t most_parts = job.size.smallest_part > 0 ? job.length / job.size.smallest_part : 1;
+  for (int64_t parts = 2; parts <= most_parts; ++parts)
+    if (const int64_t target = (job.length + parts - 1) / parts; target <= largest) targets.push_back(target);
+  if (targets.empty()) targets.push_back(job.length);
+  if (targets.size() <= kMaxCandidates) return targets;
+  // Near the best size a job's seconds change far less than the size does.
+  const double ratio = std::pow(static_cast<double>(targets.back()) / static_cast<double>(targets.front()),
+                                1.0 / static_cast<double>(kMaxCandidates - 1));
+  std::vector<int64_t> kept{targets.front()};
+  for (const int64_t target : targets)
+    if (static_cast<double>(target) <= ratio * static_cast<double>(kept.back())) kept.push_back(target);
+  if (kept.back() != targets.back()) kept.push_back(targets.back());
+  return kept;
+}
+
 int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job) {
   int64_t best = 0;
   double best_seconds = std::numeric_limits<double>::infinity();
-  for (const int64_t target : targets_to_try(job)) {
+  for (const int64_t target : candidate_targets(job)) {
     const double seconds = job_seconds(costs, job, target);
     if (seconds >= best_seconds) continue;
     best_seconds = seconds;
@@ -254,14 +264,14 @@ PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& jo
 }
 
 PipelineChoice choose_pipeline(const LayerCosts& costs, const PipelineJob& job) {
-  PipelineChoice fastest = choose_micro_batch(costs, job, 1, false);
+  std::optional<PipelineChoice> fastest;
   const int64_t most = job.stages == 1 ? 1 : std::min(kMaxPieces, std::ssize(costs.layers) / job.stages);
   for (int64_t pieces = 1; pieces <= most; ++pieces)
     for (const bool balance : {false, true}) {
       const PipelineChoice choice = choose_micro_batch(costs, job, pieces, balance);
-      if (choice.seconds < kWorthwhile * fastest.seconds) fastest = choice;
+      if (!fastest || choice.seconds < kWorthwhile * fastest->seconds) fastest = choice;
     }
-  return fastest;
+  return *fastest;
 }
 
 std::vector<double> estimate_layer_seconds(const ModelConfig& config, DType compute, int64_t tokens, int64_t kept) {

@@ -74,6 +74,12 @@ PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& jo
 // The fastest choice of all: pieces, cut and micro-batch. More pieces than one only where they save a few percent.
 PipelineChoice choose_pipeline(const LayerCosts& costs, const PipelineJob& job);
 
+// The sizes of micro-batch in tokens among which the best is looked for, largest first: where samples are whole, and
+// where they go in parts. Each costs a replay, so there are at most kMaxCandidates, which then are as far apart as each
+// other by ratio, the largest and the smallest among them.
+inline constexpr size_t kMaxCandidates = 64;
+std::vector<int64_t> candidate_targets(const PipelineJob& job);
+
 // The size of micro-batch in tokens for which the job takes least time: that of whole samples, or of parts of them
 // where they may go in parts. Copying results to the host counts as one more stage.
 int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job);

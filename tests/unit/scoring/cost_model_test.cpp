@@ -80,6 +80,28 @@ TEST(BestTargetTokensTest, PartsAreThoseOfTheMachine) {
   EXPECT_EQ(best(127, kCpuSize), 127);
 }
 
+// However long the job and however short the samples: the search is bounded, and leaves no wide gaps.
+TEST(CandidateTargetsTest, AreFewAndCloseTogether) {
+  for (const MicroBatches::Size& size : {kCpuSize, kCudaSize})
+    for (const int64_t length : {1, 2, 32, 700, 20000, 128000})
+      for (const int64_t samples : {1, 7, 1024, 100000, 100000000}) {
+        const PipelineJob job{.stages = 24, .tokens = samples * length, .length = length, .size = size};
+        const std::vector<int64_t> targets = candidate_targets(job);
+        ASSERT_FALSE(targets.empty());
+        EXPECT_LE(targets.size(), kMaxCandidates) << length << " " << samples;
+        for (size_t i = 1; i < targets.size(); ++i) {
+          EXPECT_LT(targets[i], targets[i - 1]);
+          // Few samples give few sizes: two of them are not one, and a whole one is not two parts.
+          if (samples < 100000 || (targets[i - 1] <= 8 * length && 8 * targets[i - 1] >= length)) continue;
+          EXPECT_LE(static_cast<double>(targets[i - 1]), 1.34 * static_cast<double>(targets[i]))
+              << length << " " << samples;
+        }
+        const bool whole = length < kMinCpuPart;
+        EXPECT_GE(targets.back(), whole ? length : std::min(size.smallest_part, length));
+        EXPECT_LE(targets.back(), length);
+      }
+}
+
 // 24 layers on four ranks, each layer with a fixed cost: the fill costs less with more pieces, so that larger
 // micro-batches pay.
 TEST(ChoosePipelineTest, PiecesMicroBatchAndCutGoTogether) {
