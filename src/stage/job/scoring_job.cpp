@@ -103,7 +103,9 @@ PipelineJob ScoringJob::pipeline_job(int64_t tokens, int64_t max_target) const {
   return {.stages = pipeline_ranks_->size(),
           .tokens = tokens,
           .length = mean_length(),
-          .size = micro_batch_size(max_target)};
+          .size = micro_batch_size(max_target),
+          .devices = machine_.devices.of_ranks(static_cast<int>(replica()) * pipeline_ranks_->size(),
+                                               pipeline_ranks_->size())};
 }
 
 int64_t ScoringJob::mean_length() const { return std::min(samples_->mean_length(), config().max_positions); }
@@ -115,7 +117,7 @@ LayerCosts ScoringJob::layer_costs() {
       results.of_last_positions() ? std::min(length, static_cast<double>(tail_length(config()))) / length : 0;
   const bool logits = results.positions != Positions::kNone && results.hidden == Hidden::kNone;
   const std::vector<StageTime> measured = time_layers(
-      *shards_, *machine_.backend, world_, compute_, mean_length(),
+      *shards_, machine_, world_, compute_, mean_length(),
       machine_.cuda ? TimedSizes{} : TimedSizes{.small = kMinCpuPart, .large = kMaxCpuTarget}, load_timeout());
   return measured_costs(config(), compute_, kept, !logits ? 0 : results.of_last_positions() ? 1 / length : 1, measured);
 }
@@ -151,15 +153,19 @@ double ScoringJob::tail_share(LayerRange layers) const {
 void ScoringJob::measure_and_replan() {
   const int64_t length = mean_length();
   Json mine = Json::array();
-  for (const Stage& piece : session_->pieces()) {
-    const StageTime time = measure_stage_time(*machine_.backend, piece, compute_, length, tail_share(piece.layers()));
-    say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms in layers {}", time.fixed * 1e3,
-                    time.per_token * 1e3, layers_text({piece.layers()})));
-    mine.push_back({{"fixed", time.fixed}, {"per_token", time.per_token}});
-  }
+  in_turns(world_, machine_.devices, load_timeout(), [&] {
+    for (const Stage& piece : session_->pieces()) {
+      const StageTime time = measure_stage_time(*machine_.backend, piece, compute_, length, tail_share(piece.layers()));
+      say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms in layers {}", time.fixed * 1e3,
+                      time.per_token * 1e3, layers_text({piece.layers()})));
+      mine.push_back({{"fixed", time.fixed}, {"per_token", time.per_token}});
+    }
+  });
+  const PipelineJob job = pipeline_job(plan_.tokens, kMaxMeasuredTarget);
   PipelineCosts costs{.shape = shape(),
                       .virtual_stages = std::vector<StageTime>(cut_.size()),
-                      .transfer = estimate_transfer(config(), compute_)};
+                      .transfer = estimate_transfer(config(), compute_),
+                      .devices = job.devices};
   int64_t stage = 0;
   for (const std::string& line : pipeline_ranks_->gather(json_text(mine), 0, options_.timeout_seconds, "speeds")) {
     int64_t at = stage++;
@@ -169,7 +175,7 @@ void ScoringJob::measure_and_replan() {
     }
   }
   int64_t target = 0;
-  if (is_first()) target = best_target_tokens(costs, pipeline_job(plan_.tokens, kMaxMeasuredTarget));
+  if (is_first()) target = best_target_tokens(costs, job);
   choose_plan(target);
 }
 

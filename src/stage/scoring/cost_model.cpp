@@ -141,9 +141,9 @@ double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64
       .head = {}};
   // Whole groups, so that one like the other follows when the pipeline is full.
   const int64_t replayed = kReplayedGroups * Schedule::smallest_group(costs.shape);
-  if (micro_batches <= 2 * replayed) return replay(costs.shape, micro_batches, times).seconds;
-  const double part = replay(costs.shape, replayed, times).seconds,
-               twice = replay(costs.shape, 2 * replayed, times).seconds;
+  if (micro_batches <= 2 * replayed) return replay(costs.shape, micro_batches, times, costs.devices).seconds;
+  const double part = replay(costs.shape, replayed, times, costs.devices).seconds,
+               twice = replay(costs.shape, 2 * replayed, times, costs.devices).seconds;
   return twice + (twice - part) / static_cast<double>(replayed) * static_cast<double>(micro_batches - 2 * replayed);
 }
 
@@ -227,10 +227,11 @@ double estimate_head_seconds(const ModelConfig& config, DType compute) {
   return static_cast<double>(config.vocab * config.hidden) * static_cast<double>(size_bytes(compute)) / kBytesPerSecond;
 }
 
-PipelineCosts costs_of_cut(const LayerCosts& costs, const std::vector<LayerRange>& cut, int64_t stages) {
-  PipelineCosts result{.shape = {.stages = stages, .pieces = std::ssize(cut) / stages},
+PipelineCosts costs_of_cut(const LayerCosts& costs, const PipelineJob& job, const std::vector<LayerRange>& cut) {
+  PipelineCosts result{.shape = {.stages = job.stages, .pieces = std::ssize(cut) / job.stages},
                        .virtual_stages = {},
-                       .transfer = costs.transfer};
+                       .transfer = costs.transfer,
+                       .devices = job.devices};
   const auto add = [](StageTime& to, const StageTime& time) {
     to.fixed += time.fixed;
     to.per_token += time.per_token;
@@ -247,7 +248,7 @@ PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& jo
   PipelineChoice choice{.shape = {.stages = job.stages, .pieces = pieces},
                         .cut = equal_partition(std::ssize(costs.layers), job.stages * pieces)};
   const auto best = [&] {
-    const PipelineCosts of_cut = costs_of_cut(costs, choice.cut, job.stages);
+    const PipelineCosts of_cut = costs_of_cut(costs, job, choice.cut);
     choice.target_tokens = job.size.samples > 0 ? job.size.samples * job.length : best_target_tokens(of_cut, job);
     choice.seconds = job_seconds(of_cut, job, choice.target_tokens);
   };

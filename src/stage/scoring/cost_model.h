@@ -23,6 +23,7 @@ struct PipelineCosts {
   PipelineShape shape;
   std::vector<StageTime> virtual_stages;
   StageTime transfer;
+  std::vector<int> devices = {};  // [stages], see replay(); empty: each has its own
 };
 
 // The seconds of a job of so many micro-batches of `tokens` tokens each, as its schedule is replayed; of a long one, a
@@ -65,10 +66,11 @@ struct PipelineChoice {
 struct PipelineJob {
   int64_t stages = 1, tokens = 0, length = 1;
   MicroBatches::Size size;
+  std::vector<int> devices = {};  // as in PipelineCosts
 };
 
 // The costs of virtual stages that are cut so.
-PipelineCosts costs_of_cut(const LayerCosts& costs, const std::vector<LayerRange>& cut, int64_t stages);
+PipelineCosts costs_of_cut(const LayerCosts& costs, const PipelineJob& job, const std::vector<LayerRange>& cut);
 // The choice for a given number of pieces: cut equally, or so that the virtual stages take equally long.
 PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& job, int64_t pieces, bool balance);
 // The fastest choice of all: pieces, cut and micro-batch. More pieces than one only where they save a few percent.

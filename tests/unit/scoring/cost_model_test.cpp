@@ -80,6 +80,20 @@ TEST(BestTargetTokensTest, PartsAreThoseOfTheMachine) {
   EXPECT_EQ(best(127, kCpuSize), 127);
 }
 
+// Stages on one device compute in turn: more micro-batches do not help.
+TEST(BestTargetTokensTest, RanksOfOneDeviceWantLargeMicroBatches) {
+  const auto best = [](const std::vector<int>& devices) {
+    PipelineCosts costs = pipeline_of({4, {.fixed = 0.1e-3, .per_token = 1e-6}});
+    costs.transfer = {.fixed = 20e-6, .per_token = 1e-9};
+    costs.devices = devices;
+    return best_target_tokens(costs,
+                              {.stages = 4, .tokens = 32768, .length = 32, .size = kCudaSize, .devices = devices});
+  };
+  EXPECT_GE(best({0, 0, 0, 0}), 4096);  // not the largest: the results of the last one are handed out at the end
+  EXPECT_LT(best({0, 0, 1, 1}), best({0, 0, 0, 0}));
+  EXPECT_LT(best({}), best({0, 0, 1, 1}));
+}
+
 // However long the job and however short the samples: the search is bounded, and leaves no wide gaps.
 TEST(CandidateTargetsTest, AreFewAndCloseTogether) {
   for (const MicroBatches::Size& size : {kCpuSize, kCudaSize})
