@@ -19,7 +19,9 @@ constexpr int64_t kReplayedGroups = 4;
 // Every piece adds kernels that start and transfers; estimates are not so exact that less than this saving counts.
 constexpr double kWorthwhile = 0.98;
 constexpr int64_t kMaxPieces = 4;
-constexpr int kTimedRuns = 2;  // runs that count, after one that warms up
+constexpr int64_t kMaxMoves = 32;         // of layers between virtual stages, from a cut to a faster one
+constexpr double kNoticeable = 1 - 1e-9;  // more than sums in another order differ by
+constexpr int kTimedRuns = 2;             // runs that count, after one that warms up
 
 // The speed of matrix products and of memory, as measured on an H200 (docs/performance.md). Other GPUs differ in both
 // by about the same factor, and only the ratio matters.
@@ -63,6 +65,33 @@ EqualMicroBatches cut_samples(const PipelineJob& job, int64_t target) {
 double job_seconds(const PipelineCosts& costs, const PipelineJob& job, int64_t target) {
   const EqualMicroBatches cut = cut_samples(job, target);
   return pipeline_seconds(costs, cut.count, cut.tokens) + slowest_rank_seconds(costs, cut.tokens);
+}
+
+// Moves layers from a virtual stage to its neighbour, one at a time, for as long as the replay says that the job takes
+// less time.
+std::vector<LayerRange> improve_cut(const LayerCosts& costs, const PipelineJob& job, int64_t target,
+                                    std::vector<LayerRange> cut) {
+  const auto seconds_of = [&](const std::vector<LayerRange>& of) {
+    return job_seconds(costs_of_cut(costs, job, of), job, target);
+  };
+  double seconds = seconds_of(cut);
+  for (int64_t step = 0; step < kMaxMoves; ++step) {
+    std::vector<LayerRange> fastest = cut;
+    for (size_t at = 0; at + 1 < cut.size(); ++at)
+      for (const int64_t layers : {-1, 1}) {
+        if (cut[at].count + layers < 1 || cut[at + 1].count - layers < 1) continue;
+        std::vector<LayerRange> moved = cut;
+        moved[at].count += layers;
+        moved[at + 1] = {moved[at].end(), cut[at + 1].count - layers};
+        const double found = seconds_of(moved);
+        if (found >= kNoticeable * seconds) continue;
+        seconds = found;
+        fastest = std::move(moved);
+      }
+    if (fastest == cut) break;
+    cut = std::move(fastest);
+  }
+  return cut;
 }
 
 }  // namespace
@@ -245,23 +274,27 @@ PipelineCosts costs_of_cut(const LayerCosts& costs, const PipelineJob& job, cons
 }
 
 PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& job, int64_t pieces, bool balance) {
-  PipelineChoice choice{.shape = {.stages = job.stages, .pieces = pieces},
-                        .cut = equal_partition(std::ssize(costs.layers), job.stages * pieces)};
-  const auto best = [&] {
-    const PipelineCosts of_cut = costs_of_cut(costs, job, choice.cut);
-    choice.target_tokens = job.size.samples > 0 ? job.size.samples * job.length : best_target_tokens(of_cut, job);
-    choice.seconds = job_seconds(of_cut, job, choice.target_tokens);
+  const auto best_of = [&](const std::vector<LayerRange>& cut) {
+    const PipelineCosts of_cut = costs_of_cut(costs, job, cut);
+    const int64_t target = job.size.samples > 0 ? job.size.samples * job.length : best_target_tokens(of_cut, job);
+    return PipelineChoice{
+        .shape = of_cut.shape, .cut = cut, .target_tokens = target, .seconds = job_seconds(of_cut, job, target)};
   };
-  best();
-  if (!balance) return choice;
-  // The cut goes by the costs at the size of micro-batch that suits the equal one.
+  PipelineChoice fastest = best_of(equal_partition(std::ssize(costs.layers), job.stages * pieces));
+  if (!balance) return fastest;
+  // Cuts go by the costs at the size of micro-batch that suits the equal one.
+  const auto tokens = static_cast<double>(fastest.target_tokens);
   std::vector<double> seconds;
-  for (const StageTime& layer : costs.layers)
-    seconds.push_back(layer.seconds(static_cast<double>(choice.target_tokens)));
-  seconds.back() += costs.head.seconds(static_cast<double>(choice.target_tokens));
-  choice.cut = balanced_partition(seconds, job.stages * pieces);
-  best();
-  return choice;
+  for (const StageTime& layer : costs.layers) seconds.push_back(layer.seconds(tokens));
+  seconds.back() += costs.head.seconds(tokens);
+  // With several pieces neither the slowest piece nor the slowest rank alone says how long a job takes: ranks wait for
+  // each other where pieces of one round differ.
+  for (const std::vector<LayerRange>& start : {balanced_partition(seconds, job.stages * pieces), fastest.cut}) {
+    const std::vector<LayerRange> cut = improve_cut(costs, job, fastest.target_tokens, start);
+    if (cut == fastest.cut) continue;
+    if (PipelineChoice choice = best_of(cut); choice.seconds < fastest.seconds) fastest = std::move(choice);
+  }
+  return fastest;
 }
 
 PipelineChoice choose_pipeline(const LayerCosts& costs, const PipelineJob& job) {

@@ -71,7 +71,8 @@ struct PipelineJob {
 
 // The costs of virtual stages that are cut so.
 PipelineCosts costs_of_cut(const LayerCosts& costs, const PipelineJob& job, const std::vector<LayerRange>& cut);
-// The choice for a given number of pieces: cut equally, or so that the virtual stages take equally long.
+// The choice for a given number of pieces: cut equally, or where `balance` says so by what layers cost, where that is
+// faster.
 PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& job, int64_t pieces, bool balance);
 // The fastest choice of all: pieces, cut and micro-batch. More pieces than one only where they save a few percent.
 PipelineChoice choose_pipeline(const LayerCosts& costs, const PipelineJob& job);
