@@ -130,10 +130,13 @@ Job::Portion ScoringJob::portion() const {
       cache_bytes += static_cast<uint64_t>(caches.pages) * page_bytes(config(), piece, compute_, caches) +
                      slot_bytes(config(), piece);
   }
+  const int buffers = Schedule(shape(), pipeline_ranks_->rank(), plan_.micro_batches).buffers();
+  const BufferExtras extras = buffer_extras(config(), pieces(), plan_, options_.results);
   return {.tokens = plan_.max_tokens,
           .rows = plan_.max_rows(options_.results),
-          .buffers = Schedule(shape(), pipeline_ranks_->rank(), plan_.micro_batches).buffers(),
-          .job_bytes = cache_bytes + (micro_batches_ ? micro_batches_->memory_bytes() : 0),
+          .buffers = buffers,
+          .job_bytes = cache_bytes + static_cast<uint64_t>(buffers) * extras.bytes(config(), compute_) +
+                       (micro_batches_ ? micro_batches_->memory_bytes() : 0),
           .options = "--micro-batch"};
 }
 
