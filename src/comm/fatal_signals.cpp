@@ -3,6 +3,7 @@
 #include "comm/fatal_signals.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -18,12 +19,16 @@ namespace {
 
 constexpr std::array kSignals{SIGSEGV, SIGBUS, SIGABRT};
 constexpr unsigned kMaxEnding = 5;  // seconds
+// Of the handler; registers of tiles alone take some 11 KB of it.
+constexpr size_t kStackBytes = size_t{128} << 10;
 
 std::string fatal_line;
 std::function<bool()> may_say;
 std::array<struct sigaction, kSignals.size()> handlers_before;
 std::array<int, 2> wake_up{-1, -1};  // a pipe: the handler writes what the thread reads
 std::atomic<bool> ending = false;
+pthread_t thread_that_ends;
+constinit thread_local volatile bool in_handler = false;
 
 void pass_on(int signal) {
   for (size_t i = 0; i < kSignals.size(); ++i)
@@ -31,16 +36,24 @@ void pass_on(int signal) {
   raise(signal);  // comes once this handler has returned
 }
 
+// A second fault of the same thread, whose signals are blocked in here, does what it does by default; abort() comes
+// here.
 void end_by_signal(int signal) {
-  if (ending.exchange(true)) _exit(static_cast<int>(ExitCode::kSoftware));  // the way to the end fails, too
-  if (!InsideMpi::now()) {
-    ending = false;
+  if (!InsideMpi::now() && !ending) {
     pass_on(signal);
     return;
   }
+  if (ending.exchange(true)) {
+    if (in_handler || pthread_equal(pthread_self(), thread_that_ends) != 0)
+      _exit(static_cast<int>(ExitCode::kSoftware));  // the way to the end fails, too
+    while (true) pause();                            // the process ends soon
+  }
+  in_handler = true;
   const bool says = may_say();
   if (says && write(STDERR_FILENO, fatal_line.data(), fatal_line.size()) < 0) _exit(static_cast<int>(ExitCode::kIo));
-  if (const char word = 1; write(wake_up[1], &word, 1) == 1) sleep(kMaxEnding);
+  const char word = 1;
+  unsigned left = write(wake_up[1], &word, 1) == 1 ? kMaxEnding : 0;
+  while (left > 0) left = sleep(left);  // other signals wake it
   _exit(static_cast<int>(ExitCode::kSoftware));
 }
 
@@ -56,13 +69,23 @@ FatalSignals::FatalSignals(const std::string& line, std::function<bool()> claim,
     char word = 0;
     if (read(wake_up[0], &word, 1) == 1) end_all();
   });
+  thread_that_ends = thread_.native_handle();
+  sigaltstack(nullptr, &stack_before_);
+  if ((stack_before_.ss_flags & SS_DISABLE) != 0) {
+    stack_.resize(kStackBytes);
+    const stack_t stack{.ss_sp = stack_.data(), .ss_flags = 0, .ss_size = stack_.size()};
+    sigaltstack(&stack, nullptr);
+  }
   struct sigaction action {};
   action.sa_handler = end_by_signal;
+  action.sa_flags = SA_ONSTACK;
+  for (const int signal : kSignals) sigaddset(&action.sa_mask, signal);
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &handlers_before[i]);
 }
 
 FatalSignals::~FatalSignals() {
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &handlers_before[i], nullptr);
+  if (!stack_.empty()) sigaltstack(&stack_before_, nullptr);
   close(wake_up[1]);  // ends the thread
   thread_.join();
   close(wake_up[0]);

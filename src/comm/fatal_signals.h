@@ -2,9 +2,13 @@
 // job. MpiChannel uses it where MPI takes GPU memory itself.
 #pragma once
 
+#include <signal.h>
+
+#include <cstddef>
 #include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace lfm2 {
 
@@ -23,16 +27,19 @@ class InsideMpi {
 
 // While it lives, a signal that means a fault (SIGSEGV, SIGBUS, SIGABRT) inside a call to MPI ends the process with
 // kSoftware: the line goes to stderr where `claim` returns true, then `end`, on a thread of its own, ends all ranks.
-// Anywhere else the signal does what it did before. There is at most one at a time.
+// Anywhere else the signal does what it did before. A fault on another thread meanwhile leaves it the time to end. The
+// thread that makes this may have filled its stack: its signals get another one. There is at most one at a time.
 class FatalSignals {
  public:
   FatalSignals(const std::string& line, std::function<bool()> claim, std::function<void()> end);
   FatalSignals(const FatalSignals&) = delete;
   FatalSignals& operator=(const FatalSignals&) = delete;
-  ~FatalSignals();
+  ~FatalSignals();  // on the thread that made it
 
  private:
   std::thread thread_;
+  std::vector<std::byte> stack_;  // for signals; empty where the thread had another stack for them before
+  stack_t stack_before_{};
 };
 
 }  // namespace lfm2

@@ -56,13 +56,15 @@ bool LocalChannel::sent(int buffer) {
 }
 
 bool LocalChannel::progress() {
+  bool moved = false;
   while (!pending_.empty()) {
     Outgoing& out = outgoing_[static_cast<size_t>(pending_.front())];
     if (!out.computed->done()) break;
     out.ticket = next_->post_send(out.from);
     pending_.pop_front();
+    moved = true;
   }
-  return false;
+  return moved;
 }
 
 }  // namespace lfm2

@@ -44,6 +44,19 @@ class Direction {
     }
   }
 
+  Direction(const Direction&) = delete;
+  Direction& operator=(const Direction&) = delete;
+  // Pieces that MPI still has, because an error leaves transfers behind, stay until all ranks are ended: MPI may read
+  // or write them whenever this rank calls it, and a send cannot be taken back.
+  ~Direction() {
+    static std::vector<Buffer>& left_to_mpi = *new std::vector<Buffer>();  // is never destroyed
+    for (Piece& piece : pieces_) {
+      int done = 0;
+      if (MPI_Test(&piece.request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done == 0)
+        left_to_mpi.push_back(std::move(piece.host));
+    }
+  }
+
   bool idle(int buffer) const { return started_[static_cast<size_t>(buffer)] == kIdle; }
   std::vector<Span> take_finished() { return std::exchange(finished_, {}); }
 

@@ -109,5 +109,47 @@ TEST(BitsTest, AreThoseOfTheTableInRings) {
         }
 }
 
+// On any machine (LFM2_TEST_MACHINE) a ring has the bits of the same ranks with one piece each: with all rows and with
+// tails that are cut, with samples in small micro-batches and, where the size is chosen, in others than those.
+TEST(BitsTest, RingsHaveTheBitsOfOneRound) {
+  const TemporaryFolder folder;
+  struct Kind {
+    const char* dtype;
+    std::vector<std::string> results;
+  };
+  const std::vector<Kind> kinds{
+      {"fp32", {"--logits", "all"}}, {"bf16", {"--logits", "all"}}, {"bf16", {}}, {"fp16", {"--score"}}};
+  for (const int ranks : {2, 4})
+    for (const Kind& kind : kinds) {
+      const auto results_of = [&](const char* pieces, const char* micro_batch) {
+        std::vector<std::string> arguments{"--weights",
+                                           golden_shards("mini-24", 4),
+                                           "--input",
+                                           golden_dir() / "mini-24" / "golden.h5",
+                                           "--dtype",
+                                           kind.dtype,
+                                           "--virtual-stages",
+                                           pieces,
+                                           "-q",
+                                           "--report",
+                                           folder / "report.json"};
+        arguments.insert(arguments.end(), kind.results.begin(), kind.results.end());
+        if (micro_batch != nullptr) arguments.insert(arguments.end(), {"--micro-batch", micro_batch});
+        const Outcome outcome = run_stage(ranks, arguments);
+        EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+        if (outcome.exit_code != 0) return std::string(pieces) + " pieces failed";
+        const Json report = Json::parse(read_text_file(folder / "report.json", 1 << 20));
+        EXPECT_EQ(report.at("virtual_stages"), std::stoi(pieces));
+        return report.at("results_xxh3").get<std::string>();
+      };
+      const std::string one_round = results_of("1", "1");
+      for (const char* pieces : {"2", "3"})
+        for (const char* micro_batch : {"1", static_cast<const char*>(nullptr)})
+          EXPECT_EQ(results_of(pieces, micro_batch), one_round)
+              << ranks << " ranks of " << pieces << " pieces, " << kind.dtype << ", "
+              << (kind.results.empty() ? "last rows" : kind.results[0]);
+    }
+}
+
 }  // namespace
 }  // namespace lfm2::test

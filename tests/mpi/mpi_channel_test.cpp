@@ -13,12 +13,13 @@ class MpiChannelTest : public testing::Test {
   static constexpr double kLimit = 2, kEnding = 5;  // seconds: --timeout, and what all ranks may take to end
 
   // `fault`: see claims_cuda.c.
-  Outcome run(bool claims, const std::string& fault = "", int ranks = 3, int items = 50, bool ring = false) const {
+  Outcome run(bool claims, const std::string& fault = "", int ranks = 3, int items = 50,
+              const std::string& mode = "") const {
     std::vector<std::string> command = mpi_command(ranks, "env");
     if (claims) command.insert(command.end(), {"LD_PRELOAD=" LFM2_CLAIMS_CUDA_LIBRARY, "CLAIMS_CUDA=" + fault});
     command.insert(command.end(), {LFM2_CHANNEL_RANKS_PROGRAM, "mpi", std::to_string(items), std::to_string(kLimit),
                                    folder_ / "stamps.txt"});
-    if (ring) command.emplace_back("ring");
+    if (!mode.empty()) command.push_back(mode);
     return run_program(command);
   }
   // The job ends in time with the code and one line, which contains all `reasons`.
@@ -37,11 +38,11 @@ class MpiChannelTest : public testing::Test {
 TEST_F(MpiChannelTest, HandsOnOverDeviceBuffersAndStaged) {
   for (const int ranks : {2, 4}) {
     const std::string end = "200 units through " + std::to_string(ranks) + " ranks\n";
-    for (const bool ring : {false, true}) {
-      const Outcome direct = run(true, "", ranks, 200, ring);
+    for (const char* mode : {"", "ring"}) {
+      const Outcome direct = run(true, "", ranks, 200, mode);
       EXPECT_EQ(direct.exit_code, 0) << direct.err;
       EXPECT_EQ(direct.out, "device buffers\n" + end);
-      const Outcome staged = run(false, "", ranks, 200, ring);
+      const Outcome staged = run(false, "", ranks, 200, mode);
       EXPECT_EQ(staged.exit_code, 0) << staged.err;
       EXPECT_EQ(staged.out.rfind("staged: ", 0), 0u) << staged.out;
       EXPECT_NE(staged.out.find(end), std::string::npos) << staged.out;
@@ -55,6 +56,15 @@ TEST_F(MpiChannelTest, StagesWhereMpiTakesDeviceBuffersOnSomeRanksOnly) {
     EXPECT_EQ(outcome.exit_code, 0) << claims << ": " << outcome.err;
     EXPECT_NE(outcome.out.find("50 units through 3 ranks\n"), std::string::npos) << outcome.out;
     EXPECT_EQ(outcome.out.rfind("staged: ", 0), 0u) << outcome.out;
+  }
+}
+
+// An error may destroy a channel in the middle of a transfer. What MPI still reads or writes is not freed.
+TEST_F(MpiChannelTest, AStagedChannelLeavesToMpiWhatItStillHas) {
+  for (const char* mode : {"leave-send", "leave-receive"}) {
+    const Outcome outcome = run(false, "", 2, 0, mode);
+    EXPECT_EQ(outcome.exit_code, 76) << outcome.err;
+    EXPECT_NE(outcome.out.find("\n0 of 4 pieces freed\n"), std::string::npos) << mode << ": " << outcome.out;
   }
 }
 

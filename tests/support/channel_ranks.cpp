@@ -1,6 +1,8 @@
-// channel_ranks TRANSPORT ITEMS TIMEOUT STAMPS_FILE [ring]: ranks pass ITEMS blocks of numbers on over NcclChannel, or
-// MpiChannel or StagedChannel (TRANSPORT is nccl or mpi), each rank adds one, and the last rank checks them; in a ring
-// it sends them to the first rank, which checks them. Ends as lfm2_stage does: with an exit code and one line.
+// channel_ranks TRANSPORT ITEMS TIMEOUT STAMPS_FILE [ring|leave-send|leave-receive]: ranks pass ITEMS blocks of numbers
+// on over NcclChannel, or MpiChannel or StagedChannel (TRANSPORT is nccl or mpi), each rank adds one, and the last rank
+// checks them; in a ring it sends them to the first rank, which checks them. Ends as lfm2_stage does: with an exit code
+// and one line. With leave-..., a rank begins to send or to receive, while its neighbour does not, and destroys its
+// channel before the end.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -28,7 +30,13 @@ class DeviceBackend : public Backend {
  public:
   std::string description() const override { return cpu_.description(); }
   Buffer allocate(size_t bytes) override { return cpu_.allocate(bytes); }
-  Buffer allocate_host(size_t bytes) override { return cpu_.allocate_host(bytes); }
+  Buffer allocate_host(size_t bytes) override {
+    return {std::malloc(bytes), bytes, [](void* data) {
+              ++host_buffers_freed;
+              std::free(data);
+            }};
+  }
+  static inline int host_buffers_freed = 0;
   uint64_t free_bytes() const override { return cpu_.free_bytes(); }
   std::unique_ptr<Event> create_event() override { return cpu_.create_event(); }
   std::unique_ptr<Stream> create_stream() override { return cpu_.create_stream(); }
@@ -62,6 +70,7 @@ class Job {
       computed_ = memory_.create_event();
   }
   void run(int64_t units);
+  void leave(bool sends);
 
  private:
   Stream& compute() { return nccl_ ? cuda_ : memory_.compute(); }
@@ -111,6 +120,21 @@ void Job::check(int buffer, int64_t first) const {
     if (numbers[i] != static_cast<int32_t>(first + i)) throw Error(ExitCode::kInvalid, "numbers differ");
 }
 
+void Job::leave(bool sends) {
+  connect();
+  if (world_.rank() != (sends ? 0 : 1)) return world_.barrier(0, "another rank's end");
+  compute().record(*computed_);
+  sends ? channel_->send(0, numbers_in(0), *computed_) : channel_->receive(0, numbers_in(0));
+  for (int i = 0; i < 100; ++i) {
+    channel_->progress();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  channel_.reset();
+  fmt::print("{} of {} pieces freed\n", DeviceBackend::host_buffers_freed, kPieces.count);
+  std::fflush(stdout);
+  throw Error(ExitCode::kLost, "left");
+}
+
 void Job::run(int64_t units) {
   const int rank = world_.rank(), ranks = world_.size();
   const bool first = rank == 0, last = rank + 1 == ranks, sends = !last || shape_.ring;
@@ -144,9 +168,13 @@ void Job::run(int64_t units) {
 
 int main(int argc, char** argv) {
   MpiWorld world(&argc, &argv, {.timeout_seconds = std::atof(argv[3]), .stamps_file = argv[4]});
-  Job job(world, std::string_view(argv[1]) == "nccl", argc > 5);
+  const std::string_view mode = argc > 5 ? argv[5] : "";
+  Job job(world, std::string_view(argv[1]) == "nccl", mode == "ring");
   try {
-    job.run(std::atoi(argv[2]));
+    if (mode == "leave-send" || mode == "leave-receive")
+      job.leave(mode == "leave-send");
+    else
+      job.run(std::atoi(argv[2]));
     return 0;
   } catch (const Error& error) {
     if (world.claim_failure())

@@ -2,6 +2,7 @@
 #include "stage/job/backend_choice.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "comm/mpi_channel.h"
@@ -27,17 +28,19 @@ Machine cpu_machine(const Options& options, const MpiWorld& world) {
 }
 
 #if LFM2_HAS_CUDA
-// Whether no two ranks share a GPU: NCCL cannot join ranks that do.
-bool gpus_are_distinct(const MpiWorld& world, const std::string& uuid) {
-  std::vector<std::string> uuids = world.gather(uuid, 0, kStartTimeout, "GPUs");
-  std::sort(uuids.begin(), uuids.end());
-  const bool distinct = std::adjacent_find(uuids.begin(), uuids.end()) == uuids.end();
-  return world.all_ranks(world.rank() != 0 || distinct);
+// Which ranks share a GPU.
+DeviceLayout gpu_layout(const MpiWorld& world, const std::string& uuid) {
+  DeviceLayout layout = device_layout(world.gather(uuid, 0, kStartTimeout, "GPUs"));
+  if (world.all_ranks(layout.device_of.empty())) return layout;
+  layout.device_of.resize(static_cast<size_t>(world.size()));
+  world.broadcast(layout.device_of.data(), layout.device_of.size() * sizeof(int), 0, kStartTimeout, "GPUs");
+  return layout;
 }
 
 Machine cuda_machine(const Options& options, const MpiWorld& world, int devices) {
   const int device = device_of(world, devices);
-  const bool distinct = gpus_are_distinct(world, cuda_device_facts(device).uuid);
+  DeviceLayout layout = gpu_layout(world, cuda_device_facts(device).uuid);
+  const bool distinct = layout.device_of.empty();  // NCCL cannot join ranks that share a GPU
   if (options.transport == TransportChoice::kNccl && !distinct)
     throw Error(ExitCode::kUnavailable,
                 fmt::format("--transport nccl: {} ranks on {} see {} GPU{}, NCCL needs one for each rank: expected "
@@ -49,11 +52,51 @@ Machine cuda_machine(const Options& options, const MpiWorld& world, int devices)
           .cuda = true,
           .nccl = options.transport != TransportChoice::kMpi && distinct && world.size() > options.replicas,
           .staging_reason = std::move(staging_reason),
-          .sharing = (world.local_size() + devices - 1) / devices};
+          .sharing = (world.local_size() + devices - 1) / devices,
+          .devices = std::move(layout)};
 }
 #endif
 
 }  // namespace
+
+std::vector<int> DeviceLayout::of_ranks(int first, int count) const {
+  if (device_of.empty()) return {};
+  const std::vector<int> devices(device_of.begin() + first, device_of.begin() + first + count);
+  const bool shared = std::set<int>(devices.begin(), devices.end()).size() < devices.size();
+  return shared ? devices : std::vector<int>();
+}
+
+int DeviceLayout::turn(int rank) const {
+  if (device_of.empty()) return 0;
+  const auto own = device_of.begin() + rank;
+  return static_cast<int>(std::count(device_of.begin(), own, *own));
+}
+
+int DeviceLayout::turns() const {
+  int most = 1;
+  for (int rank = 0; rank < static_cast<int>(device_of.size()); ++rank) most = std::max(most, turn(rank) + 1);
+  return most;
+}
+
+DeviceLayout device_layout(const std::vector<std::string>& names) {
+  DeviceLayout layout;
+  std::vector<std::string> known;
+  for (const std::string& name : names) {
+    const auto found = std::find(known.begin(), known.end(), name);
+    layout.device_of.push_back(static_cast<int>(found - known.begin()));
+    if (found == known.end()) known.push_back(name);
+  }
+  if (known.size() == names.size()) layout.device_of.clear();
+  return layout;
+}
+
+void in_turns(const MpiWorld& world, const DeviceLayout& layout, double timeout_seconds,
+              const std::function<void()>& work) {
+  for (int turn = 0; turn < layout.turns(); ++turn) {
+    if (layout.turn(world.rank()) == turn) work();
+    if (layout.turns() > 1) world.barrier(timeout_seconds, "turn on a shared device");
+  }
+}
 
 std::string Machine::transport_name() const {
   if (nccl) return "NCCL";

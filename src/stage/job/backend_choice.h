@@ -2,8 +2,10 @@
 // what every rank finds.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/channel.h"
 #include "comm/mpi_world.h"
@@ -12,12 +14,23 @@
 
 namespace lfm2 {
 
+// Which ranks share a device: they compute in turn, so a pipeline of them is no faster for more micro-batches.
+struct DeviceLayout {
+  std::vector<int> device_of = {};  // [ranks of the job]: a number for each device; empty where every rank has its own
+
+  // Those of so many ranks from `first` on; empty where none of them share one.
+  std::vector<int> of_ranks(int first, int count) const;
+  int turn(int rank) const;  // how many ranks before it share its device
+  int turns() const;         // how many ranks share a device, at most
+};
+
 struct Machine {
   std::unique_ptr<Backend> backend;
   bool cuda = false;
   bool nccl = false;                // whether the transport is NCCL; else it is MPI
   std::string staging_reason = {};  // why GPU memory goes over MPI by way of the host, on all ranks; else empty
   int sharing = 1;                  // how many ranks share the device's memory, at most
+  DeviceLayout devices = {};        // GPUs; on CPUs every rank has processors of its own
   // "NCCL" or "MPI"; over MPI on GPUs also which way their memory takes.
   std::string transport_name() const;
 };
@@ -31,6 +44,14 @@ inline int device_of(const MpiWorld& world, int devices) { return world.local_ra
 
 // Collective. Error(kUnavailable) where the device or transport that the options ask for is not there.
 Machine choose_machine(const Options& options, const MpiWorld& world);
+
+// From the name of each rank's device.
+DeviceLayout device_layout(const std::vector<std::string>& names);
+
+// Calls `work` on every rank, on those that share a device one after the other: what is timed in it, is timed on an
+// idle device. Collective.
+void in_turns(const MpiWorld& world, const DeviceLayout& layout, double timeout_seconds,
+              const std::function<void()>& work);
 
 // The name of MPI as the transport of GPU memory: over device buffers, or staged and why (mpi_staging_reason()).
 std::string mpi_transport_name(const std::string& staging_reason);

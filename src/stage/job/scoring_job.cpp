@@ -53,11 +53,8 @@ JobOutput& ScoringJob::resume_output_file(Unfinished& begun) {
 // Nothing is loaded yet, so what is chosen here goes by one layer of each kind.
 void ScoringJob::plan() {
   const int64_t stages = pipeline_ranks_->size();
-  const PipelineJob job{.stages = stages,
-                        .tokens = samples_->left().tokens / options_.replicas,
-                        .length = mean_length(),
-                        .micro_batch = options_.micro_batch,
-                        .largest = machine_.cuda ? kMaxMeasuredTarget : kMaxCpuTarget};
+  const PipelineJob job =
+      pipeline_job(samples_->left().tokens / options_.replicas, machine_.cuda ? kMaxMeasuredTarget : kMaxCpuTarget);
   if (stages > 1 && (options_.virtual_stages == 0 || options_.balance)) {
     const PipelineChoice choice = options_.virtual_stages == 0
                                       ? choose_pipeline(layer_costs(), job)
@@ -77,10 +74,7 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
     const SampleRange range = samples_->own_range();
     if (options_.stride > 0 && !windows_ && any_longer(own.offsets, range, config().max_positions))
       windows_ = cut_windows(own, range, config().max_positions, options_.stride);
-    const MicroBatches::Size size{.samples = options_.micro_batch,
-                                  .tokens = target_tokens,
-                                  .smallest_part = smallest_part(),
-                                  .part = machine_.cuda ? 0 : kMaxCpuPart};
+    const MicroBatches::Size size = micro_batch_size(target_tokens);
     if (options_.results.embeddings)
       micro_batches_.emplace(own.input_tokens, own.ids, SampleRange{0, own.input_tokens.samples()}, size);
     else if (windows_)
@@ -97,9 +91,21 @@ void ScoringJob::choose_plan(int64_t target_tokens) {
 }
 
 // Where one rank has all layers, there is nothing to win by parts. The last part of a sample must hold its tail.
-int64_t ScoringJob::smallest_part() const {
-  if (pipeline_ranks_->size() == 1) return 0;
-  return std::max(machine_.cuda ? kMinCudaPart : kMinCpuPart, tail_length(config()));
+MicroBatches::Size ScoringJob::micro_batch_size(int64_t tokens) const {
+  const int64_t smallest_part = std::max(machine_.cuda ? kMinCudaPart : kMinCpuPart, tail_length(config()));
+  return {.samples = options_.micro_batch,
+          .tokens = tokens,
+          .smallest_part = pipeline_ranks_->size() == 1 ? 0 : smallest_part,
+          .part = machine_.cuda ? 0 : kMaxCpuPart};
+}
+
+PipelineJob ScoringJob::pipeline_job(int64_t tokens, int64_t max_target) const {
+  return {.stages = pipeline_ranks_->size(),
+          .tokens = tokens,
+          .length = mean_length(),
+          .size = micro_batch_size(max_target),
+          .devices = machine_.devices.of_ranks(static_cast<int>(replica()) * pipeline_ranks_->size(),
+                                               pipeline_ranks_->size())};
 }
 
 int64_t ScoringJob::mean_length() const { return std::min(samples_->mean_length(), config().max_positions); }
@@ -111,7 +117,7 @@ LayerCosts ScoringJob::layer_costs() {
       results.of_last_positions() ? std::min(length, static_cast<double>(tail_length(config()))) / length : 0;
   const bool logits = results.positions != Positions::kNone && results.hidden == Hidden::kNone;
   const std::vector<StageTime> measured = time_layers(
-      *shards_, *machine_.backend, world_, compute_, mean_length(),
+      *shards_, machine_, world_, compute_, mean_length(),
       machine_.cuda ? TimedSizes{} : TimedSizes{.small = kMinCpuPart, .large = kMaxCpuTarget}, load_timeout());
   return measured_costs(config(), compute_, kept, !logits ? 0 : results.of_last_positions() ? 1 / length : 1, measured);
 }
@@ -124,10 +130,13 @@ Job::Portion ScoringJob::portion() const {
       cache_bytes += static_cast<uint64_t>(caches.pages) * page_bytes(config(), piece, compute_, caches) +
                      slot_bytes(config(), piece);
   }
+  const int buffers = Schedule(shape(), pipeline_ranks_->rank(), plan_.micro_batches).buffers();
+  const BufferExtras extras = buffer_extras(config(), pieces(), plan_, options_.results);
   return {.tokens = plan_.max_tokens,
           .rows = plan_.max_rows(options_.results),
-          .buffers = Schedule(shape(), pipeline_ranks_->rank(), plan_.micro_batches).buffers(),
-          .job_bytes = cache_bytes + (micro_batches_ ? micro_batches_->memory_bytes() : 0),
+          .buffers = buffers,
+          .job_bytes = cache_bytes + static_cast<uint64_t>(buffers) * extras.bytes(config(), compute_) +
+                       (micro_batches_ ? micro_batches_->memory_bytes() : 0),
           .options = "--micro-batch"};
 }
 
@@ -147,15 +156,19 @@ double ScoringJob::tail_share(LayerRange layers) const {
 void ScoringJob::measure_and_replan() {
   const int64_t length = mean_length();
   Json mine = Json::array();
-  for (const Stage& piece : session_->pieces()) {
-    const StageTime time = measure_stage_time(*machine_.backend, piece, compute_, length, tail_share(piece.layers()));
-    say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms in layers {}", time.fixed * 1e3,
-                    time.per_token * 1e3, layers_text({piece.layers()})));
-    mine.push_back({{"fixed", time.fixed}, {"per_token", time.per_token}});
-  }
+  in_turns(world_, machine_.devices, load_timeout(), [&] {
+    for (const Stage& piece : session_->pieces()) {
+      const StageTime time = measure_stage_time(*machine_.backend, piece, compute_, length, tail_share(piece.layers()));
+      say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms in layers {}", time.fixed * 1e3,
+                      time.per_token * 1e3, layers_text({piece.layers()})));
+      mine.push_back({{"fixed", time.fixed}, {"per_token", time.per_token}});
+    }
+  });
+  const PipelineJob job = pipeline_job(plan_.tokens, kMaxMeasuredTarget);
   PipelineCosts costs{.shape = shape(),
                       .virtual_stages = std::vector<StageTime>(cut_.size()),
-                      .transfer = estimate_transfer(config(), compute_)};
+                      .transfer = estimate_transfer(config(), compute_),
+                      .devices = job.devices};
   int64_t stage = 0;
   for (const std::string& line : pipeline_ranks_->gather(json_text(mine), 0, options_.timeout_seconds, "speeds")) {
     int64_t at = stage++;
@@ -165,7 +178,7 @@ void ScoringJob::measure_and_replan() {
     }
   }
   int64_t target = 0;
-  if (is_first()) target = best_target_tokens(costs, plan_.tokens, length, kMaxMeasuredTarget);
+  if (is_first()) target = best_target_tokens(costs, job);
   choose_plan(target);
 }
 

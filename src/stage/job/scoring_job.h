@@ -37,8 +37,9 @@ class ScoringJob : public Job {
   double tail_share(LayerRange layers) const;
   // Chooses the size of micro-batch again, by timing the loaded stages; collective in the pipeline.
   void measure_and_replan();
-  int64_t mean_length() const;    // of what goes through the stages
-  int64_t smallest_part() const;  // of a sample; 0: all go as a whole
+  int64_t mean_length() const;  // of what goes through the stages
+  MicroBatches::Size micro_batch_size(int64_t tokens) const;
+  PipelineJob pipeline_job(int64_t tokens, int64_t max_target) const;
   void open_answers();
   void open_output();
   std::vector<int64_t> first_rows_of_replicas() const;

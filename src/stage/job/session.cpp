@@ -53,16 +53,18 @@ StageLinks Session::links(int first_buffers) {
           .watchdog = place_.watchdog};
 }
 
-std::vector<StageTime> time_layers(const ShardSet& shards, Backend& backend, const MpiWorld& world, DType compute,
+std::vector<StageTime> time_layers(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
                                    int64_t length, TimedSizes sizes, double timeout_seconds) {
   world.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = timeout_seconds});
   const LayerKinds kinds = layer_kinds(shards.config());
   Json mine = Json::array();
-  for (auto kind = static_cast<size_t>(world.rank()); kind < kinds.examples.size();
-       kind += static_cast<size_t>(world.size())) {
-    const StageTime time = time_layer(shards, backend, compute, kinds.examples[kind], length, sizes);
-    mine.push_back({{"kind", kind}, {"fixed", time.fixed}, {"per_token", time.per_token}});
-  }
+  in_turns(world, machine.devices, timeout_seconds, [&] {
+    for (auto kind = static_cast<size_t>(world.rank()); kind < kinds.examples.size();
+         kind += static_cast<size_t>(world.size())) {
+      const StageTime time = time_layer(shards, *machine.backend, compute, kinds.examples[kind], length, sizes);
+      mine.push_back({{"kind", kind}, {"fixed", time.fixed}, {"per_token", time.per_token}});
+    }
+  });
   Json all = Json::array();
   for (const std::string& line : world.gather(json_text(mine), 0, timeout_seconds, "costs of layers"))
     for (const Json& kind : parse_json(line, "costs of layers")) all.push_back(kind);

@@ -12,6 +12,7 @@
 #include "comm/watchdog.h"
 #include "kernels/backend.h"
 #include "stage/io/results.h"
+#include "stage/job/backend_choice.h"
 #include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
 #include "stage/pipeline/stage_run.h"
@@ -60,7 +61,7 @@ class Session {
 // What the layers cost on the devices that are going to compute them, before the weights are loaded: --balance and
 // --virtual-stages 0 cut by it. Loads a layer of each kind (LayerKinds) and times it on batches of two sizes, of
 // samples of `length` tokens. The ranks share the kinds; all get the costs of all layers. Collective.
-std::vector<StageTime> time_layers(const ShardSet& shards, Backend& backend, const MpiWorld& world, DType compute,
+std::vector<StageTime> time_layers(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
                                    int64_t length, TimedSizes sizes, double timeout_seconds);
 
 // Leaves out what a job with these results does not compute: of hidden states the LM head, and of those after a layer

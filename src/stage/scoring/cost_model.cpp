@@ -1,13 +1,14 @@
-// Timing two sizes gives a line of seconds over tokens; best_target_tokens tries every number of micro-batches on it.
+// Timing two sizes gives a line of seconds over tokens; best_target_tokens tries every size of micro-batch on it.
 #include "stage/scoring/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <optional>
 #include <random>
 #include <utility>
 
 #include "stage/model/memory_plan.h"
-#include "stage/scoring/plan.h"
 #include "stage/scoring/replay.h"
 
 namespace lfm2 {
@@ -18,7 +19,9 @@ constexpr int64_t kReplayedGroups = 4;
 // Every piece adds kernels that start and transfers; estimates are not so exact that less than this saving counts.
 constexpr double kWorthwhile = 0.98;
 constexpr int64_t kMaxPieces = 4;
-constexpr int kTimedRuns = 2;  // runs that count, after one that warms up
+constexpr int64_t kMaxMoves = 32;         // of layers between virtual stages, from a cut to a faster one
+constexpr double kNoticeable = 1 - 1e-9;  // more than sums in another order differ by
+constexpr int kTimedRuns = 2;             // runs that count, after one that warms up
 
 // The speed of matrix products and of memory, as measured on an H200 (docs/performance.md). Other GPUs differ in both
 // by about the same factor, and only the ratio matters.
@@ -40,10 +43,55 @@ double slowest_rank_seconds(const PipelineCosts& costs, int64_t tokens) {
   return *std::max_element(seconds.begin(), seconds.end());
 }
 
-// The seconds of a job with micro-batches of `target` tokens. Handing out the results is one more stage that fills and
-// drains, though a quick one.
-double job_seconds(const PipelineCosts& costs, int64_t tokens, int64_t target) {
-  return pipeline_seconds(costs, (tokens + target - 1) / target, target) + slowest_rank_seconds(costs, target);
+int64_t sample_count(const PipelineJob& job) { return (job.tokens + job.length - 1) / job.length; }
+
+// The micro-batches of a job whose samples are all equally long, cut as MicroBatches cuts them.
+struct EqualMicroBatches {
+  int64_t count, tokens;
+};
+EqualMicroBatches cut_samples(const PipelineJob& job, int64_t target) {
+  MicroBatches::Size size = job.size;
+  size.tokens = target;
+  const int64_t samples = sample_count(job);
+  if (const int64_t parts = MicroBatches::parts(job.length, size); parts > 1)
+    return {samples * parts, (job.length + parts - 1) / parts};
+  const int64_t whole =
+      std::clamp<int64_t>(size.samples > 0 ? size.samples : target / job.length, 1, std::max<int64_t>(1, samples));
+  return {(samples + whole - 1) / whole, whole * job.length};
+}
+
+// The seconds of a job with micro-batches of up to `target` tokens. Handing out the results is one more stage that
+// fills and drains, though a quick one.
+double job_seconds(const PipelineCosts& costs, const PipelineJob& job, int64_t target) {
+  const EqualMicroBatches cut = cut_samples(job, target);
+  return pipeline_seconds(costs, cut.count, cut.tokens) + slowest_rank_seconds(costs, cut.tokens);
+}
+
+// Moves layers from a virtual stage to its neighbour, one at a time, for as long as the replay says that the job takes
+// less time.
+std::vector<LayerRange> improve_cut(const LayerCosts& costs, const PipelineJob& job, int64_t target,
+                                    std::vector<LayerRange> cut) {
+  const auto seconds_of = [&](const std::vector<LayerRange>& of) {
+    return job_seconds(costs_of_cut(costs, job, of), job, target);
+  };
+  double seconds = seconds_of(cut);
+  for (int64_t step = 0; step < kMaxMoves; ++step) {
+    std::vector<LayerRange> fastest = cut;
+    for (size_t at = 0; at + 1 < cut.size(); ++at)
+      for (const int64_t layers : {-1, 1}) {
+        if (cut[at].count + layers < 1 || cut[at + 1].count - layers < 1) continue;
+        std::vector<LayerRange> moved = cut;
+        moved[at].count += layers;
+        moved[at + 1] = {moved[at].end(), cut[at + 1].count - layers};
+        const double found = seconds_of(moved);
+        if (found >= kNoticeable * seconds) continue;
+        seconds = found;
+        fastest = std::move(moved);
+      }
+    if (fastest == cut) break;
+    cut = std::move(fastest);
+  }
+  return cut;
 }
 
 }  // namespace
@@ -122,30 +170,44 @@ double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64
       .head = {}};
   // Whole groups, so that one like the other follows when the pipeline is full.
   const int64_t replayed = kReplayedGroups * Schedule::smallest_group(costs.shape);
-  if (micro_batches <= 2 * replayed) return replay(costs.shape, micro_batches, times).seconds;
-  const double part = replay(costs.shape, replayed, times).seconds,
-               twice = replay(costs.shape, 2 * replayed, times).seconds;
+  if (micro_batches <= 2 * replayed) return replay(costs.shape, micro_batches, times, costs.devices).seconds;
+  const double part = replay(costs.shape, replayed, times, costs.devices).seconds,
+               twice = replay(costs.shape, 2 * replayed, times, costs.devices).seconds;
   return twice + (twice - part) / static_cast<double>(replayed) * static_cast<double>(micro_batches - 2 * replayed);
 }
 
-int64_t best_target_tokens(const PipelineCosts& costs, int64_t tokens, int64_t length, int64_t largest) {
-  // Long samples go through the stages in parts of any size.
-  length = std::max<int64_t>(length, 1);
-  if (costs.shape.stages > 1) length = std::min(length, kMinCudaPart);
-  int64_t best = length;
+std::vector<int64_t> candidate_targets(const PipelineJob& job) {
+  const int64_t samples = sample_count(job), largest = job.size.tokens;
+  std::vector<int64_t> targets;
+  // Each cuts the job into another number of micro-batches.
+  for (int64_t whole = std::min(samples, largest / job.length); whole > 0; --whole) {
+    const int64_t micro_batches = (samples + whole - 1) / whole;
+    whole = (samples + micro_batches - 1) / micro_batches;
+    targets.push_back(whole * job.length);
+  }
+  const int64_t most_parts = job.size.smallest_part > 0 ? job.length / job.size.smallest_part : 1;
+  for (int64_t parts = 2; parts <= most_parts; ++parts)
+    if (const int64_t target = (job.length + parts - 1) / parts; target <= largest) targets.push_back(target);
+  if (targets.empty()) targets.push_back(job.length);
+  if (targets.size() <= kMaxCandidates) return targets;
+  // Near the best size a job's seconds change far less than the size does.
+  const double ratio = std::pow(static_cast<double>(targets.back()) / static_cast<double>(targets.front()),
+                                1.0 / static_cast<double>(kMaxCandidates - 1));
+  std::vector<int64_t> kept{targets.front()};
+  for (const int64_t target : targets)
+    if (static_cast<double>(target) <= ratio * static_cast<double>(kept.back())) kept.push_back(target);
+  if (kept.back() != targets.back()) kept.push_back(targets.back());
+  return kept;
+}
+
+int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job) {
+  int64_t best = 0;
   double best_seconds = std::numeric_limits<double>::infinity();
-  int64_t before = 0;  // the samples of a micro-batch that were tried last
-  for (int64_t micro_batches = 1; micro_batches <= tokens; ++micro_batches) {
-    // A micro-batch has whole samples, as MicroBatches cuts them.
-    const int64_t samples = (tokens + length * micro_batches - 1) / (length * micro_batches), target = samples * length;
-    if (target > std::max(largest, length) || samples == before) continue;
-    before = samples;
-    const double seconds = job_seconds(costs, tokens, target);
-    if (seconds < best_seconds) {
-      best_seconds = seconds;
-      best = target;
-    }
-    if (samples == 1) break;
+  for (const int64_t target : candidate_targets(job)) {
+    const double seconds = job_seconds(costs, job, target);
+    if (seconds >= best_seconds) continue;
+    best_seconds = seconds;
+    best = target;
   }
   return best;
 }
@@ -194,10 +256,11 @@ double estimate_head_seconds(const ModelConfig& config, DType compute) {
   return static_cast<double>(config.vocab * config.hidden) * static_cast<double>(size_bytes(compute)) / kBytesPerSecond;
 }
 
-PipelineCosts costs_of_cut(const LayerCosts& costs, const std::vector<LayerRange>& cut, int64_t stages) {
-  PipelineCosts result{.shape = {.stages = stages, .pieces = std::ssize(cut) / stages},
+PipelineCosts costs_of_cut(const LayerCosts& costs, const PipelineJob& job, const std::vector<LayerRange>& cut) {
+  PipelineCosts result{.shape = {.stages = job.stages, .pieces = std::ssize(cut) / job.stages},
                        .virtual_stages = {},
-                       .transfer = costs.transfer};
+                       .transfer = costs.transfer,
+                       .devices = job.devices};
   const auto add = [](StageTime& to, const StageTime& time) {
     to.fixed += time.fixed;
     to.per_token += time.per_token;
@@ -211,35 +274,38 @@ PipelineCosts costs_of_cut(const LayerCosts& costs, const std::vector<LayerRange
 }
 
 PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& job, int64_t pieces, bool balance) {
-  PipelineChoice choice{.shape = {.stages = job.stages, .pieces = pieces},
-                        .cut = equal_partition(std::ssize(costs.layers), job.stages * pieces)};
-  const auto best = [&] {
-    const PipelineCosts of_cut = costs_of_cut(costs, choice.cut, job.stages);
-    choice.target_tokens = job.micro_batch > 0 ? job.micro_batch * job.length
-                                               : best_target_tokens(of_cut, job.tokens, job.length, job.largest);
-    choice.seconds = job_seconds(of_cut, job.tokens, choice.target_tokens);
+  const auto best_of = [&](const std::vector<LayerRange>& cut) {
+    const PipelineCosts of_cut = costs_of_cut(costs, job, cut);
+    const int64_t target = job.size.samples > 0 ? job.size.samples * job.length : best_target_tokens(of_cut, job);
+    return PipelineChoice{
+        .shape = of_cut.shape, .cut = cut, .target_tokens = target, .seconds = job_seconds(of_cut, job, target)};
   };
-  best();
-  if (!balance) return choice;
-  // The cut goes by the costs at the size of micro-batch that suits the equal one.
+  PipelineChoice fastest = best_of(equal_partition(std::ssize(costs.layers), job.stages * pieces));
+  if (!balance) return fastest;
+  // Cuts go by the costs at the size of micro-batch that suits the equal one.
+  const auto tokens = static_cast<double>(fastest.target_tokens);
   std::vector<double> seconds;
-  for (const StageTime& layer : costs.layers)
-    seconds.push_back(layer.seconds(static_cast<double>(choice.target_tokens)));
-  seconds.back() += costs.head.seconds(static_cast<double>(choice.target_tokens));
-  choice.cut = balanced_partition(seconds, job.stages * pieces);
-  best();
-  return choice;
+  for (const StageTime& layer : costs.layers) seconds.push_back(layer.seconds(tokens));
+  seconds.back() += costs.head.seconds(tokens);
+  // With several pieces neither the slowest piece nor the slowest rank alone says how long a job takes: ranks wait for
+  // each other where pieces of one round differ.
+  for (const std::vector<LayerRange>& start : {balanced_partition(seconds, job.stages * pieces), fastest.cut}) {
+    const std::vector<LayerRange> cut = improve_cut(costs, job, fastest.target_tokens, start);
+    if (cut == fastest.cut) continue;
+    if (PipelineChoice choice = best_of(cut); choice.seconds < fastest.seconds) fastest = std::move(choice);
+  }
+  return fastest;
 }
 
 PipelineChoice choose_pipeline(const LayerCosts& costs, const PipelineJob& job) {
-  PipelineChoice fastest = choose_micro_batch(costs, job, 1, false);
+  std::optional<PipelineChoice> fastest;
   const int64_t most = job.stages == 1 ? 1 : std::min(kMaxPieces, std::ssize(costs.layers) / job.stages);
   for (int64_t pieces = 1; pieces <= most; ++pieces)
     for (const bool balance : {false, true}) {
       const PipelineChoice choice = choose_micro_batch(costs, job, pieces, balance);
-      if (choice.seconds < kWorthwhile * fastest.seconds) fastest = choice;
+      if (!fastest || choice.seconds < kWorthwhile * fastest->seconds) fastest = choice;
     }
-  return fastest;
+  return *fastest;
 }
 
 std::vector<double> estimate_layer_seconds(const ModelConfig& config, DType compute, int64_t tokens, int64_t kept) {

@@ -8,6 +8,7 @@
 #include "kernels/backend.h"
 #include "stage/model/stage.h"
 #include "stage/pipeline/schedule.h"
+#include "stage/scoring/plan.h"
 
 namespace lfm2 {
 
@@ -22,6 +23,7 @@ struct PipelineCosts {
   PipelineShape shape;
   std::vector<StageTime> virtual_stages;
   StageTime transfer;
+  std::vector<int> devices = {};  // [stages], see replay(); empty: each has its own
 };
 
 // The seconds of a job of so many micro-batches of `tokens` tokens each, as its schedule is replayed; of a long one, a
@@ -59,23 +61,31 @@ struct PipelineChoice {
   double seconds = 0;
 };
 
-// A job of `tokens` tokens in samples of `length` tokens, on so many stages. Micro-batches have `micro_batch` samples,
-// or where that is 0 up to `largest` tokens.
+// A job of `tokens` tokens in samples of `length` tokens, on so many stages. Its micro-batches are cut as `size` says,
+// whose tokens are the most to choose.
 struct PipelineJob {
-  int64_t stages = 1, tokens = 0, length = 1, micro_batch = 0, largest = 0;
+  int64_t stages = 1, tokens = 0, length = 1;
+  MicroBatches::Size size;
+  std::vector<int> devices = {};  // as in PipelineCosts
 };
 
 // The costs of virtual stages that are cut so.
-PipelineCosts costs_of_cut(const LayerCosts& costs, const std::vector<LayerRange>& cut, int64_t stages);
-// The choice for a given number of pieces: cut equally, or so that the virtual stages take equally long.
+PipelineCosts costs_of_cut(const LayerCosts& costs, const PipelineJob& job, const std::vector<LayerRange>& cut);
+// The choice for a given number of pieces: cut equally, or where `balance` says so by what layers cost, where that is
+// faster.
 PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& job, int64_t pieces, bool balance);
 // The fastest choice of all: pieces, cut and micro-batch. More pieces than one only where they save a few percent.
 PipelineChoice choose_pipeline(const LayerCosts& costs, const PipelineJob& job);
 
-// The size of micro-batch in tokens, up to `largest`, for which a job of `tokens` tokens takes least time. It is that
-// of whole samples of `length` tokens, or on several stages that of parts of them where they are long; copying results
-// to the host counts as one more stage.
-int64_t best_target_tokens(const PipelineCosts& costs, int64_t tokens, int64_t length, int64_t largest);
+// The sizes of micro-batch in tokens among which the best is looked for, largest first: where samples are whole, and
+// where they go in parts. Each costs a replay, so there are at most kMaxCandidates, which then are as far apart as each
+// other by ratio, the largest and the smallest among them.
+inline constexpr size_t kMaxCandidates = 64;
+std::vector<int64_t> candidate_targets(const PipelineJob& job);
+
+// The size of micro-batch in tokens for which the job takes least time: that of whole samples, or of parts of them
+// where they may go in parts. Copying results to the host counts as one more stage.
+int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job);
 
 // An estimate of the seconds that each layer takes for a micro-batch of `tokens` tokens, of which `kept` go on behind
 // the last attention layer (0: all). Only ratios between layers matter, because the estimate decides where the stages

@@ -54,7 +54,7 @@ MicroBatches::MicroBatches(const SampleOffsets& offsets, std::span<const int32_t
   for (int64_t sample = 0; sample < range.count; ++sample) {
     const int64_t length = this->length(sample);
     if (size.samples == 0 && open.tokens + length > size.tokens) close();
-    if (const int64_t parts = this->parts(length, size); parts > 1) {
+    if (const int64_t parts = MicroBatches::parts(length, size); parts > 1) {
       for (int64_t part = 0; part < parts; ++part) {
         const int64_t past = length * part / parts, end = length * (part + 1) / parts;
         add({.first_sample = sample,
@@ -74,8 +74,7 @@ MicroBatches::MicroBatches(const SampleOffsets& offsets, std::span<const int32_t
   close();
 }
 
-// The number of micro-batches that a sample goes in.
-int64_t MicroBatches::parts(int64_t length, const Size& size) const {
+int64_t MicroBatches::parts(int64_t length, const Size& size) {
   if (size.samples > 0 || size.smallest_part == 0 || length <= size.tokens) return 1;
   const int64_t part = size.part > 0 ? std::min(size.part, size.tokens) : size.tokens;
   return std::min((length + part / 2) / part, length / size.smallest_part);

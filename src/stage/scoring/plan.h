@@ -61,6 +61,9 @@ class MicroBatches {
                const SampleOffsets* scored = nullptr);
   MicroBatches(SampleOffsets&&, std::span<const int32_t>, SampleRange, Size, const SampleOffsets* = nullptr) = delete;
 
+  // The number of micro-batches that a sample of `length` tokens goes in.
+  static int64_t parts(int64_t length, const Size& size);
+
   const BatchPlan& plan() const { return plan_; }
   MicroBatch operator[](int64_t index) const;
   std::span<const int32_t> ids(int64_t index) const;  // [tokens of the micro-batch]
@@ -75,7 +78,6 @@ class MicroBatches {
   int64_t length(int64_t sample) const { return offsets_->length(range_.first + sample); }
 
   int64_t scored_of(int64_t sample) const { return scored_->length(range_.first + sample); }
-  int64_t parts(int64_t length, const Size& size) const;
   void add(const MicroBatch& one);
   void find_scored(MicroBatch& one) const;
   std::vector<int32_t> part_message(const MicroBatch& one) const;

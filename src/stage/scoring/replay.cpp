@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <optional>
 
 #include "kernels/error.h"
@@ -20,16 +21,25 @@ struct ReplayedBuffer {
 
 // What one rank has done so far.
 struct ReplayedRank {
-  ReplayedRank(PipelineShape pipeline, int64_t stage, int64_t micro_batches)
-      : schedule(pipeline, stage, micro_batches),
+  ReplayedRank(PipelineShape pipeline, int64_t stage_number, int64_t micro_batches, double& free_device)
+      : schedule(pipeline, stage_number, micro_batches),
+        stage(stage_number),
+        stages(pipeline.stages),
+        device(&free_device),
         next(schedule.next()),
         buffers(static_cast<size_t>(schedule.buffers())) {}
 
+  // When the next action could compute if the device were free; nothing where it does not compute, or that is not known
+  // yet.
+  std::optional<double> could_compute() const;
   bool finished() const { return !next && sends.empty() && receives.empty(); }
   ReplayedBuffer& buffer(int index) { return buffers[static_cast<size_t>(index)]; }
-  bool carry_out(const Action& action, const ActionTimes& times, int64_t virtual_stage);
+  bool carry_out_next(const ActionTimes& times);
+  bool carry_out(const Action& action, const ActionTimes& times);
 
   Schedule schedule;
+  int64_t stage, stages;
+  double* device;  // when it is free; ranks may share one
   std::optional<Action> next;
   std::vector<ReplayedBuffer> buffers;
   double host = 0, compute = 0, edge = 0;  // when host, compute stream and the edge to the next rank are free
@@ -41,11 +51,22 @@ struct ReplayedRank {
   std::deque<Posted> sends, receives;
 };
 
+std::optional<double> ReplayedRank::could_compute() const {
+  if (!next) return {};
+  const ReplayedBuffer& used = buffers[static_cast<size_t>(next->buffer)];
+  if (next->kind == ActionKind::kGiveResult) return std::max(compute, used.computed);
+  if (next->kind != ActionKind::kForward || !used.arrived) return {};
+  return std::max({compute, host, *used.arrived});
+}
+
 // False where the action waits for what is not known yet.
-bool ReplayedRank::carry_out(const Action& action, const ActionTimes& times, int64_t virtual_stage) {
+bool ReplayedRank::carry_out(const Action& action, const ActionTimes& times) {
   ReplayedBuffer& used = buffer(action.buffer);
   const auto computes = [&](double from, double seconds) {
-    compute = std::max(compute, from) + seconds;
+    compute = std::max(compute, from);
+    if (seconds == 0) return;
+    compute = std::max(compute, *device) + seconds;
+    *device = compute;
     busy += seconds;
   };
   switch (action.kind) {
@@ -62,7 +83,7 @@ bool ReplayedRank::carry_out(const Action& action, const ActionTimes& times, int
     case ActionKind::kForward:
       if (!used.arrived) return false;
       host = std::max(host, *used.arrived);
-      computes(host, times.forward ? times.forward(virtual_stage, action.micro_batch) : 0);
+      computes(host, times.forward ? times.forward(action.piece * stages + stage, action.micro_batch) : 0);
       used.computed = compute;
       return true;
     case ActionKind::kSend:
@@ -74,6 +95,12 @@ bool ReplayedRank::carry_out(const Action& action, const ActionTimes& times, int
       return true;
   }
   return false;
+}
+
+bool ReplayedRank::carry_out_next(const ActionTimes& times) {
+  if (!carry_out(*next, times)) return false;
+  next = schedule.next();
+  return true;
 }
 
 // Lets the sends of an edge meet their receives. True where one did.
@@ -94,23 +121,37 @@ bool transfer(ReplayedRank& sender, ReplayedRank& receiver, const ActionTimes& t
   return moved;
 }
 
+// Of all ranks, carries out the computation that could begin first: whatever any rank is yet to find out, it could
+// begin no sooner. False where no rank has one.
+bool compute_first(std::vector<ReplayedRank>& ranks, const ActionTimes& times) {
+  ReplayedRank* first = nullptr;
+  double start = 0;
+  for (ReplayedRank& rank : ranks) {
+    const std::optional<double> could = rank.could_compute();
+    if (!could || (first != nullptr && *could >= start)) continue;
+    first = &rank;
+    start = *could;
+  }
+  return first != nullptr && first->carry_out_next(times);
+}
+
 }  // namespace
 
-Replayed replay(PipelineShape shape, int64_t micro_batches, const ActionTimes& times) {
+Replayed replay(PipelineShape shape, int64_t micro_batches, const ActionTimes& times, std::span<const int> devices) {
+  const bool shared = !devices.empty();
+  std::map<int64_t, double> free_devices;
   std::vector<ReplayedRank> ranks;
-  for (int64_t stage = 0; stage < shape.stages; ++stage) ranks.emplace_back(shape, stage, micro_batches);
+  for (int64_t stage = 0; stage < shape.stages; ++stage)
+    ranks.emplace_back(shape, stage, micro_batches, free_devices[shared ? devices[static_cast<size_t>(stage)] : stage]);
   const auto finished = [](const ReplayedRank& rank) { return rank.finished(); };
   while (!std::all_of(ranks.begin(), ranks.end(), finished)) {
     bool moved = false;
     for (size_t stage = 0; stage < ranks.size(); ++stage) {
       ReplayedRank& rank = ranks[stage];
-      for (; rank.next; rank.next = rank.schedule.next()) {
-        const int64_t virtual_stage = rank.next->piece * shape.stages + static_cast<int64_t>(stage);
-        if (!rank.carry_out(*rank.next, times, virtual_stage)) break;
-        moved = true;
-      }
+      while (rank.next && !(shared && rank.could_compute()) && rank.carry_out_next(times)) moved = true;
       moved |= transfer(rank, ranks[(stage + 1) % ranks.size()], times);
     }
+    if (!moved && shared) moved = compute_first(ranks, times);
     expect(moved, "replay: the schedule deadlocks");
   }
   Replayed result;

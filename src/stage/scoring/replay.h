@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "stage/pipeline/schedule.h"
@@ -22,7 +23,10 @@ struct Replayed {
 };
 
 // Transfers of an edge, and the computations of a rank, run one after the other; all else at once. The host of a rank
-// waits for free buffers and for arrivals, as Scorer does. Error(kSoftware) where the schedule deadlocks.
-Replayed replay(PipelineShape shape, int64_t micro_batches, const ActionTimes& times);
+// waits for free buffers and for arrivals, as Scorer does. `devices` [stages] gives ranks that share a device the same
+// number: their computations, too, run one after the other, in the order in which they could begin. Empty: each rank
+// has its own. Error(kSoftware) where the schedule deadlocks.
+Replayed replay(PipelineShape shape, int64_t micro_batches, const ActionTimes& times,
+                std::span<const int> devices = {});
 
 }  // namespace lfm2

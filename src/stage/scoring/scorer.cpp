@@ -15,6 +15,33 @@ CacheShape shape_of_caches(int64_t longest) {
   return {.slots = 1, .pages = (longest + kPage - 1) / kPage, .page = kPage};
 }
 
+namespace {
+
+// An upper bound: for each token its id, its position, its row in the tail and its position there; for each sample two
+// lists of offsets and its last row; for each scored token its row and its id.
+size_t max_array_bytes(const BatchPlan& plan) {
+  size_t bytes = 4 * ArrayLayout::bytes_for(plan.max_tokens) + 3 * ArrayLayout::bytes_for(plan.max_samples + 1) +
+                 2 * ArrayLayout::bytes_for(plan.max_scored);
+  // Of a part: for each token its sequence, the pages, and the rows of the states.
+  if (plan.longest_in_parts > 0)
+    bytes += ArrayLayout::bytes_for(plan.max_tokens) +
+             ArrayLayout::bytes_for(shape_of_caches(plan.longest_in_parts).pages) + ArrayLayout::bytes_for(2);
+  return bytes;
+}
+
+}  // namespace
+
+BufferExtras buffer_extras(const ModelConfig& config, std::span<const LayerRange> pieces, const BatchPlan& plan,
+                           const ResultKind& kind) {
+  BufferExtras extras{.array_bytes = max_array_bytes(plan)};
+  const int64_t cut = last_attention_layer(config);
+  const bool cuts = std::any_of(pieces.begin(), pieces.end(),
+                                [&](const LayerRange& piece) { return piece.first <= cut && cut < piece.end(); });
+  if (cuts && kind.of_last_positions())
+    extras.tail_rows = std::min(plan.max_tokens, plan.max_samples * tail_length(config));
+  return extras;
+}
+
 Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, ResultKind kind, bool traced)
     : links_(links),
       plan_(plan),
@@ -28,7 +55,6 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
   const ModelConfig& config = links.stage().config();
   const int64_t cut = last_attention_layer(config);
   tail_length_ = kind.of_last_positions() ? tail_length(config) : 0;
-  bool cuts_tails = false;
   std::vector<LayerRange> layers;
   for (const Stage& stage : links.pieces) {
     const LayerRange range = stage.layers();
@@ -41,17 +67,14 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
     if (plan.longest_in_parts > 0 && !pieces_.back().gets_tails)
       pieces_.back().caches =
           std::make_unique<Caches>(backend, config, range, compute, shape_of_caches(plan.longest_in_parts));
-    cuts_tails = cuts_tails || pieces_.back().cuts_tails;
   }
-  const size_t array_bytes = max_array_bytes();
+  const BufferExtras extras = buffer_extras(config, layers, plan, kind);
   buffers_.resize(static_cast<size_t>(Schedule(links.shape(), links.index, plan.micro_batches).buffers()));
   for (StageBuffer& buffer : buffers_) {
     buffer.residual = memory_.allocate(compute, {plan.max_tokens, config.hidden});
-    if (cuts_tails)
-      buffer.tail =
-          memory_.allocate(compute, {std::min(plan.max_tokens, plan.max_samples * tail_length_), config.hidden});
-    buffer.staging = backend.allocate_host(array_bytes);
-    buffer.arrays = backend.allocate(array_bytes);
+    if (extras.tail_rows > 0) buffer.tail = memory_.allocate(compute, {extras.tail_rows, config.hidden});
+    buffer.staging = backend.allocate_host(extras.array_bytes);
+    buffer.arrays = backend.allocate(extras.array_bytes);
     buffer.computed = backend.create_event();
     buffer.taken = backend.create_event();
   }
@@ -59,20 +82,8 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
   const int64_t rows = gives ? plan.max_rows(kind) : 0;
   const StageMemory cost = stage_memory(config, layers, compute, compute, plan.max_tokens, rows);
   scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
-  working_bytes_ += cost.scratch_bytes + cost.result_bytes + buffers_.size() * array_bytes;
+  working_bytes_ += cost.scratch_bytes + cost.result_bytes + buffers_.size() * extras.array_bytes;
   if (gives) results_.emplace(backend, links.pieces.back(), kind, rows);
-}
-
-// An upper bound: for each token its id, its position, its row in the tail and its position there; for each sample two
-// lists of offsets and its last row; for each scored token its row and its id.
-size_t Scorer::max_array_bytes() const {
-  size_t bytes = 4 * ArrayLayout::bytes_for(plan_.max_tokens) + 3 * ArrayLayout::bytes_for(plan_.max_samples + 1) +
-                 2 * ArrayLayout::bytes_for(plan_.max_scored);
-  // Of a part: for each token its sequence, the pages, and the rows of the states.
-  if (plan_.longest_in_parts > 0)
-    bytes += ArrayLayout::bytes_for(plan_.max_tokens) +
-             ArrayLayout::bytes_for(shape_of_caches(plan_.longest_in_parts).pages) + ArrayLayout::bytes_for(2);
-  return bytes;
 }
 
 uint64_t Scorer::cache_bytes() const {

@@ -21,6 +21,17 @@ namespace lfm2 {
 // The caches for a sample of up to so many tokens that goes through the stages in parts.
 CacheShape shape_of_caches(int64_t longest);
 
+// What a buffer of a rank has beside the residual stream of a micro-batch.
+struct BufferExtras {
+  int64_t tail_rows = 0;   // of a residual stream for the tails, where a piece of the rank cuts them
+  size_t array_bytes = 0;  // of the index arrays: so many on the device, and as many on the host
+  uint64_t bytes(const ModelConfig& config, DType compute) const {
+    return static_cast<uint64_t>(tail_rows * config.hidden) * size_bytes(compute) + 2 * array_bytes;
+  }
+};
+BufferExtras buffer_extras(const ModelConfig& config, std::span<const LayerRange> pieces, const BatchPlan& plan,
+                           const ResultKind& kind);
+
 class Scorer {
  public:
   // Allocates everything that a run needs.
@@ -94,7 +105,6 @@ class Scorer {
   };
 
   IndexArrays lay_out(const Open& open, const Piece& piece, std::byte* memory) const;
-  size_t max_array_bytes() const;
   void prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::span<const int32_t> ids);
   static void fill_part(const Batch& batch, Piece& piece);
   StageBuffer& buffer_of(const Action& action) { return buffers_[static_cast<size_t>(action.buffer)]; }

@@ -4,35 +4,118 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <numeric>
 
 #include "kernels/error.h"
 #include "stage/model/partition.h"
+#include "stage/scoring/plan.h"
 #include "stage/shards/shard_reader.h"
 #include "support/shards.h"
 
 namespace lfm2 {
 namespace {
 
+// What the jobs of a CPU and of a GPU with several stages say of long samples.
+constexpr MicroBatches::Size kCpuSize{.tokens = kMaxCpuTarget, .smallest_part = kMinCpuPart, .part = kMaxCpuPart},
+    kCudaSize{.tokens = kMaxMeasuredTarget, .smallest_part = kMinCudaPart};
+
+PipelineCosts pipeline_of(std::vector<StageTime> stages) {
+  return {.shape = {.stages = std::ssize(stages)}, .virtual_stages = std::move(stages), .transfer = {}};
+}
+
 TEST(BestTargetTokensTest, WeighsTheFillAgainstTheFixedCost) {
   // t(T) = a + b T over S stages and N = tokens / T items: (N + S) t is least near N² = S b tokens / a.
-  const auto pipeline = [](std::vector<StageTime> stages) {
-    return PipelineCosts{.shape = {.stages = std::ssize(stages)}, .virtual_stages = std::move(stages), .transfer = {}};
+  const auto best = [](std::vector<StageTime> stages, int64_t tokens, int64_t length) {
+    const auto count = std::ssize(stages);
+    MicroBatches::Size size = kCudaSize;
+    if (count == 1) size.smallest_part = 0;
+    return best_target_tokens(pipeline_of(std::move(stages)),
+                              {.stages = count, .tokens = tokens, .length = length, .size = size});
   };
-  const PipelineCosts stages = pipeline({4, {.fixed = 0.5e-3, .per_token = 1e-6}});
-  const int64_t target = best_target_tokens(stages, 32768, 32, 8192);
+  const int64_t target = best({4, {.fixed = 0.5e-3, .per_token = 1e-6}}, 32768, 32);
   const double items = std::sqrt(4 * 1e-6 * 32768 / 0.5e-3);
   EXPECT_NEAR(static_cast<double>(target), 32768 / items, 0.15 * 32768 / items);
   EXPECT_EQ(target % 32, 0);
   // No fixed cost: as small as a sample. Hardly another cost: as large as allowed.
-  EXPECT_EQ(best_target_tokens(pipeline({4, {.fixed = 0, .per_token = 1e-6}}), 32768, 32, 8192), 32);
-  EXPECT_EQ(best_target_tokens(pipeline({{.fixed = 1, .per_token = 1e-6}}), 32768, 32, 8192), 8192);
+  EXPECT_EQ(best({4, {.fixed = 0, .per_token = 1e-6}}, 32768, 32), 32);
+  EXPECT_EQ(best({{.fixed = 1, .per_token = 1e-6}}, 32768, 32), 8192);
   // The slowest stage counts; a sample longer than allowed goes alone, or in parts where there are several stages.
-  EXPECT_EQ(
-      best_target_tokens(pipeline({{.fixed = 0, .per_token = 1e-9}, {.fixed = 1, .per_token = 0}}), 100, 10, 8192),
-      100);
-  EXPECT_EQ(best_target_tokens(pipeline({{.fixed = 1, .per_token = 1e-6}}), 100000, 50000, 8192), 50000);
-  EXPECT_LE(best_target_tokens(stages, 100000, 50000, 8192), 8192);
+  EXPECT_EQ(best({{.fixed = 0, .per_token = 1e-9}, {.fixed = 1, .per_token = 0}}, 100, 10), 100);
+  EXPECT_EQ(best({{.fixed = 1, .per_token = 1e-6}}, 100000, 50000), 50000);
+  EXPECT_LE(best({4, {.fixed = 0.5e-3, .per_token = 1e-6}}, 100000, 50000), 8192);
+}
+
+// Where every micro-batch takes a second, the seconds say how many there are: as many as MicroBatches makes.
+TEST(BestTargetTokensTest, SeesTheMicroBatchesThatAreCut) {
+  constexpr int64_t kStages = 4, kSamples = 7;
+  const LayerCosts costs{
+      .layers = std::vector<StageTime>(kStages, {.fixed = 1, .per_token = 0}), .head = {}, .transfer = {}};
+  for (const MicroBatches::Size& machine : {kCpuSize, kCudaSize})
+    for (const int64_t length : {1, 32, 63, 64, 129, 400, 512, 513, 700, 1023, 1024, 1500, 4096, 20000})
+      for (const int64_t largest : {machine.smallest_part, int64_t{512}, machine.tokens}) {
+        SampleOffsets offsets;
+        for (int64_t sample = 0; sample < kSamples; ++sample) offsets.push_back(offsets.back() + length);
+        MicroBatches::Size size = machine;
+        size.tokens = largest;
+        const PipelineChoice choice = choose_micro_batch(
+            costs, {.stages = kStages, .tokens = kSamples * length, .length = length, .size = size}, 1, false);
+        size.tokens = choice.target_tokens;
+        const MicroBatches cut(offsets, {}, {0, kSamples}, size);
+        EXPECT_DOUBLE_EQ(choice.seconds, static_cast<double>(cut.plan().micro_batches + kStages))
+            << length << " " << largest;
+      }
+}
+
+// The smaller the better: samples go in the smallest parts that the machine allows, and as a whole where a part would
+// be smaller.
+TEST(BestTargetTokensTest, PartsAreThoseOfTheMachine) {
+  const auto best = [](int64_t length, const MicroBatches::Size& size) {
+    return best_target_tokens(pipeline_of({4, {.fixed = 0, .per_token = 1e-6}}),
+                              {.stages = 4, .tokens = 8 * length, .length = length, .size = size});
+  };
+  EXPECT_EQ(best(384, kCpuSize), 64);
+  EXPECT_EQ(best(384, kCudaSize), 384);
+  EXPECT_EQ(best(700, kCudaSize), 700);
+  EXPECT_EQ(best(1024, kCudaSize), 512);
+  EXPECT_EQ(best(127, kCpuSize), 127);
+}
+
+// Stages on one device compute in turn: more micro-batches do not help.
+TEST(BestTargetTokensTest, RanksOfOneDeviceWantLargeMicroBatches) {
+  const auto best = [](const std::vector<int>& devices) {
+    PipelineCosts costs = pipeline_of({4, {.fixed = 0.1e-3, .per_token = 1e-6}});
+    costs.transfer = {.fixed = 20e-6, .per_token = 1e-9};
+    costs.devices = devices;
+    return best_target_tokens(costs,
+                              {.stages = 4, .tokens = 32768, .length = 32, .size = kCudaSize, .devices = devices});
+  };
+  EXPECT_GE(best({0, 0, 0, 0}), 4096);  // not the largest: the results of the last one are handed out at the end
+  EXPECT_LT(best({0, 0, 1, 1}), best({0, 0, 0, 0}));
+  EXPECT_LT(best({}), best({0, 0, 1, 1}));
+}
+
+// However long the job and however short the samples: the search is bounded, and leaves no wide gaps.
+TEST(CandidateTargetsTest, AreFewAndCloseTogether) {
+  for (const MicroBatches::Size& size : {kCpuSize, kCudaSize})
+    for (const int64_t length : {1, 2, 32, 700, 20000, 128000})
+      for (const int64_t samples : {1, 7, 1024, 100000, 100000000}) {
+        const PipelineJob job{.stages = 24, .tokens = samples * length, .length = length, .size = size};
+        const std::vector<int64_t> targets = candidate_targets(job);
+        ASSERT_FALSE(targets.empty());
+        EXPECT_LE(targets.size(), kMaxCandidates) << length << " " << samples;
+        for (size_t i = 1; i < targets.size(); ++i) {
+          EXPECT_LT(targets[i], targets[i - 1]);
+          // Few samples give few sizes: two of them are not one, and a whole one is not two parts.
+          if (samples < 100000 || (targets[i - 1] <= 8 * length && 8 * targets[i - 1] >= length)) continue;
+          EXPECT_LE(static_cast<double>(targets[i - 1]), 1.34 * static_cast<double>(targets[i]))
+              << length << " " << samples;
+        }
+        const bool whole = length < kMinCpuPart;
+        EXPECT_GE(targets.back(), whole ? length : std::min(size.smallest_part, length));
+        EXPECT_LE(targets.back(), length);
+      }
 }
 
 // 24 layers on four ranks, each layer with a fixed cost: the fill costs less with more pieces, so that larger
@@ -41,19 +124,22 @@ TEST(ChoosePipelineTest, PiecesMicroBatchAndCutGoTogether) {
   LayerCosts costs{.layers = std::vector<StageTime>(24, {.fixed = 0.1e-3, .per_token = 0.2e-6}),
                    .head = {},
                    .transfer = {.fixed = 20e-6, .per_token = 60e-9}};
-  const PipelineJob job{.stages = 4, .tokens = 32768, .length = 32, .micro_batch = 0, .largest = 8192};
+  const auto job_of = [](int64_t stages, int64_t tokens, int64_t samples = 0) {
+    return PipelineJob{
+        .stages = stages, .tokens = tokens, .length = 32, .size = {.samples = samples, .tokens = kMaxMeasuredTarget}};
+  };
+  const PipelineJob job = job_of(4, 32768);
   const PipelineChoice one = choose_micro_batch(costs, job, 1, false), chosen = choose_pipeline(costs, job);
   EXPECT_GT(chosen.shape.pieces, 1);
   EXPECT_LT(chosen.seconds, 0.95 * one.seconds);
   EXPECT_GT(chosen.target_tokens, one.target_tokens);
   EXPECT_EQ(chosen.cut, equal_partition(24, chosen.shape.virtual_stages()));
   // Where a rank is alone, or has one layer, or the job is long, there is nothing to win.
-  EXPECT_EQ(choose_pipeline(costs, {.stages = 1, .tokens = 32768, .length = 32, .largest = 8192}).shape.pieces, 1);
-  EXPECT_EQ(choose_pipeline(costs, {.stages = 24, .tokens = 32768, .length = 32, .largest = 8192}).shape.pieces, 1);
-  EXPECT_EQ(choose_pipeline(costs, {.stages = 4, .tokens = 32768000, .length = 32, .largest = 8192}).shape.pieces, 1);
+  EXPECT_EQ(choose_pipeline(costs, job_of(1, 32768)).shape.pieces, 1);
+  EXPECT_EQ(choose_pipeline(costs, job_of(24, 32768)).shape.pieces, 1);
+  EXPECT_EQ(choose_pipeline(costs, job_of(4, 32768000)).shape.pieces, 1);
   // The size of micro-batch may be given.
-  const PipelineChoice given =
-      choose_pipeline(costs, {.stages = 4, .tokens = 32768, .length = 32, .micro_batch = 10, .largest = 8192});
+  const PipelineChoice given = choose_pipeline(costs, job_of(4, 32768, 10));
   EXPECT_EQ(given.target_tokens, 320);
   // One slow layer: the cut is balanced.
   costs.layers[5].per_token *= 8;
@@ -124,6 +210,31 @@ TEST(BalancedPartitionTest, TheLargestPartIsSmallest) {
   for (const LayerRange& range : balanced_partition(costs, 3))
     found = std::max(found, std::accumulate(costs.begin() + range.first, costs.begin() + range.end(), 0.0));
   EXPECT_DOUBLE_EQ(found, best);
+}
+
+// The last layer takes as long as four others. With the smallest pieces (3, 3, 3, 1, 1, 1 layers) the last of three
+// ranks has seven of the fifteen units; with the fastest of all cuts a micro-batch takes 5.4, by the replay.
+TEST(ChoosePipelineTest, ABalancedCutIsAlmostTheFastestOfAll) {
+  const LayerCosts costs{.layers = std::vector<StageTime>(12, {.fixed = 0, .per_token = 1e-6}),
+                         .head = {.fixed = 0, .per_token = 3e-6},
+                         .transfer = {}};
+  const PipelineJob job{.stages = 3, .tokens = 64000, .length = 32, .size = {.samples = 10}};
+  double fastest = std::numeric_limits<double>::infinity();
+  std::vector<LayerRange> cut(6);
+  const std::function<void(size_t)> try_all = [&](size_t at) {
+    const int64_t first = at == 0 ? 0 : cut[at - 1].end(), behind = std::ssize(cut) - static_cast<int64_t>(at) - 1;
+    for (int64_t end = behind == 0 ? 12 : first + 1; end <= 12 - behind; ++end) {
+      cut[at] = {first, end - first};
+      if (behind > 0)
+        try_all(at + 1);
+      else
+        fastest = std::min(fastest, pipeline_seconds(costs_of_cut(costs, job, cut), 200, 320));
+    }
+  };
+  try_all(0);
+  const PipelineChoice choice = choose_micro_batch(costs, job, 2, true);
+  const double found = pipeline_seconds(costs_of_cut(costs, job, choice.cut), 200, 320);
+  EXPECT_LE(found, 1.02 * fastest);
 }
 
 }  // namespace

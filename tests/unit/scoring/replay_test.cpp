@@ -63,5 +63,29 @@ TEST(ReplayTest, ASlowRankIsBusyAllTheTime) {
   EXPECT_LE(found.seconds, 160 + 8);
 }
 
+// Ranks that share a device add up what they compute: nothing but the first micro-batch's transfers can be lost,
+// however many micro-batches there are.
+TEST(ReplayTest, RanksOfOneDeviceComputeInTurn) {
+  const std::vector<int> one(4, 0), pairs = {0, 0, 1, 1}, own = {3, 1, 0, 2};
+  for (const PipelineShape shape : {PipelineShape{4, 1}, {4, 2}, {4, 3}})
+    for (const int64_t micro_batches : {1, 2, 5, 13, 60}) {
+      const double piece = 1.0 / static_cast<double>(shape.pieces), transfer = 0.1 * piece;
+      const ActionTimes times{.forward = [&](int64_t, int64_t) { return piece; },
+                              .transfer = [&](int64_t) { return transfer; },
+                              .head = {}};
+      const auto count = static_cast<double>(micro_batches);
+      const double alone = replay(shape, micro_batches, times).seconds;
+      EXPECT_DOUBLE_EQ(replay(shape, micro_batches, times, own).seconds, alone);
+      const Replayed shared = replay(shape, micro_batches, times, one);
+      for (const double busy : shared.busy) EXPECT_NEAR(busy, count, 1e-9);
+      const double lost = static_cast<double>(shape.virtual_stages() - 1) * transfer;
+      EXPECT_GE(shared.seconds, 4 * count - 1e-9);
+      EXPECT_LE(shared.seconds, 4 * count + lost + 1e-9) << shape.pieces << " " << micro_batches;
+      const double halves = replay(shape, micro_batches, times, pairs).seconds;
+      EXPECT_GE(halves, std::max(alone, 2 * count) - 1e-9);
+      EXPECT_LE(halves, shared.seconds + 1e-9);
+    }
+}
+
 }  // namespace
 }  // namespace lfm2

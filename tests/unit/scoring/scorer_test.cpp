@@ -14,6 +14,7 @@
 #include "comm/local_channel.h"
 #include "comm/local_control_link.h"
 #include "stage/io/input_file.h"
+#include "stage/model/memory_plan.h"
 #include "support/golden.h"
 #include "support/largest_difference.h"
 #include "support/loaded_stage.h"
@@ -131,6 +132,81 @@ TEST_P(ScorerTest, EveryCutIntoStagesGivesTheSameBits) {
     }
   const std::vector<LayerRange> uneven = {{0, 1}, {1, layers() - 2}, {layers() - 1, 1}};
   EXPECT_TRUE(same_bits(alone, score(GetParam(), uneven, samples, 1, Positions::kAll)));
+}
+
+// Counts the memory that is allocated on a backend.
+class CountingBackend : public Backend {
+ public:
+  explicit CountingBackend(Backend& counted) : counted_(counted) {}
+  uint64_t bytes() const { return bytes_; }
+
+  std::string description() const override { return counted_.description(); }
+  Buffer allocate(size_t bytes) override {
+    bytes_ += bytes;
+    return counted_.allocate(bytes);
+  }
+  Buffer allocate_host(size_t bytes) override {
+    bytes_ += bytes;
+    return counted_.allocate_host(bytes);
+  }
+  uint64_t free_bytes() const override { return counted_.free_bytes(); }
+  std::unique_ptr<Event> create_event() override { return counted_.create_event(); }
+  std::unique_ptr<Stream> create_stream() override { return counted_.create_stream(); }
+  bool memory_is_host_memory() const override { return true; }
+  Stream& compute() override { return counted_.compute(); }
+  Ops& ops() override { return counted_.ops(); }
+  std::unique_ptr<Recording> record(const std::function<void()>& work) override { return counted_.record(work); }
+  void copy(Stream& stream, void* to, const void* from, size_t bytes) override {
+    counted_.copy(stream, to, from, bytes);
+  }
+  void copy_to_host(void* host, const Tensor& source) override { counted_.copy_to_host(host, source); }
+  std::unique_ptr<Loader> create_loader() override { return counted_.create_loader(); }
+  void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) override {
+    counted_.upload(target, first, from, source, count);
+  }
+
+ private:
+  Backend& counted_;
+  uint64_t bytes_ = 0;
+};
+
+// What is said to be needed before anything is loaded is what a rank allocates, with the tails cut and without.
+TEST_P(ScorerTest, MemoryIsAsItWasPlanned) {
+  const ShardSet shards = ShardSet::open(golden_shards(GetParam(), 4));
+  const Samples samples = random_samples(24, 40, 1, vocab());
+  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, {2});
+  const BatchPlan& plan = micro_batches.plan();
+  for (const int64_t pieces : {1, 2})
+    for (const Positions positions : {Positions::kLast, Positions::kAll})
+      for (const int64_t rank : {0, 1}) {
+        if (2 * pieces > layers()) continue;
+        SCOPED_TRACE(testing::Message() << pieces << " pieces, rank " << rank);
+        const std::vector<LayerRange> own = pieces_of(equal_partition(layers(), 2 * pieces), 2, rank);
+        const ResultKind kind{.positions = positions};
+        LoadedStage loaded(GetParam(), own, DType::kF32);
+        CountingBackend backend(loaded.backend);
+        LocalLink previous, next;
+        LocalChannel channel(&previous, &next, Schedule::most_buffers({2, pieces}, plan.micro_batches));
+        LocalControlHub hub(2);
+        LocalControlLink control(hub, static_cast<size_t>(rank));
+        LocalBoard board(2);
+        Watchdog watchdog = board.watchdog(static_cast<size_t>(rank));
+        const Scorer scorer({.backend = backend,
+                             .pieces = loaded.pieces,
+                             .channel = &channel,
+                             .control = &control,
+                             .index = rank,
+                             .stages = 2,
+                             .watchdog = watchdog},
+                            plan, DType::kF32, kind);
+        const auto buffers = static_cast<uint64_t>(Schedule({2, pieces}, rank, plan.micro_batches).buffers());
+        const StageMemory cost =
+            stage_memory(shards.config(), own, DType::kF32, DType::kF32, plan.max_tokens, plan.max_rows(kind));
+        const uint64_t planned =
+            cost.total_bytes(buffers) - cost.weight_bytes +
+            buffers * buffer_extras(shards.config(), own, plan, kind).bytes(shards.config(), DType::kF32);
+        EXPECT_EQ(planned, backend.bytes());
+      }
 }
 
 // Round a ring, whose ranks have pieces that are not neighbours: samples of many lengths, one or several in a

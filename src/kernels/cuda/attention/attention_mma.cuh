@@ -13,30 +13,6 @@ constexpr int kScoreParts = kKeyTile / 8;
 constexpr int kSlice = 32;   // output columns that are summed at a time
 constexpr float kLift = 10;  // probabilities are kept times 2^kLift, so that small ones stay above fp16's subnormals
 
-// Two values rounded to type T, and back.
-template <class T>
-__device__ uint32_t pack(float low, float high);
-template <>
-__device__ inline uint32_t pack<__nv_bfloat16>(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-template <>
-__device__ inline uint32_t pack<__half>(float low, float high) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-template <class T>
-__device__ float2 unpack(uint32_t pair);
-template <>
-__device__ inline float2 unpack<__nv_bfloat16>(uint32_t pair) {
-  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
-}
-template <>
-__device__ inline float2 unpack<__half>(uint32_t pair) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
-}
-
 // Loads eight elements of a row of head_dim into shared memory, with zeros beyond head_dim and for a row that is not
 // `valid`. `vector` says that head_dim is a multiple of eight and that rows begin on 16 bytes.
 template <bool vector, class T>

@@ -103,10 +103,12 @@ __device__ inline float load_one(AnyArray array, int64_t index) {
   return with_elements(array, [&](const auto* data) { return to_f32(data[index]); });
 }
 
+constexpr unsigned kAllLanes = 0xffffffffu;  // of a warp
+
 // The sum of x over the warp, added in an order that the lanes' numbers decide. Every lane gets it.
 __device__ inline float warp_sum(float x) {
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
   return x;
 }
 

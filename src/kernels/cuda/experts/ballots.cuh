@@ -2,11 +2,9 @@
 // group_by_expert and norm_route.
 #pragma once
 
-#include <cuda_runtime.h>
+#include "kernels/cuda/common/device_types.cuh"
 
 namespace lfm2 {
-
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 // One ballot for every bit of an expert's number.
 template <int kBits>

@@ -6,7 +6,6 @@
 
 namespace lfm2::few_rows {
 
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kRowGroup = 8;  // rows of a, which are the columns of one mma
 
 // What a block computes at a time: the product of layout.tiles tiles of w with `rows` rows of a, at most kRowGroup

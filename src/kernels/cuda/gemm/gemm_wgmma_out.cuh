@@ -19,28 +19,6 @@ __device__ inline float silu(float x) {
   return x * inverse;
 }
 
-template <class T>
-__device__ inline uint32_t pack(float even, float odd) {
-  const T pair[2] = {rounded<T>(even), rounded<T>(odd)};
-  return *reinterpret_cast<const uint32_t*>(pair);
-}
-template <>
-__device__ inline uint32_t pack<__nv_bfloat16>(float even, float odd) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(even, odd);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-template <>
-__device__ inline uint32_t pack<__half>(float even, float odd) {
-  const __half2 pair = __floats2half2_rn(even, odd);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-__device__ inline float2 unpack(uint32_t bits, __nv_bfloat16) {
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&bits));
-}
-__device__ inline float2 unpack(uint32_t bits, __half) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&bits));
-}
-
 // A warp's 16 rows and where they go.
 struct Strip {
   int first_row, rows;  // where fewer than 16 rows are left, the others are not written
@@ -142,7 +120,7 @@ class Writer {
           } else {
             float even = sums[column / 2 + i * 2], odd = sums[column / 2 + i * 2 + 1];
             if constexpr (epilogue == Epilogue::kAdd) {
-              const float2 old = unpack(words[i], T{});
+              const float2 old = unpack<T>(words[i]);
               even += old.x;
               odd += old.y;
             }
