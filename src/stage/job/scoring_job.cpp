@@ -104,8 +104,32 @@ PipelineJob ScoringJob::pipeline_job(int64_t tokens, int64_t max_target) const {
           .tokens = tokens,
           .length = mean_length(),
           .size = micro_batch_size(max_target),
+          .result_bytes = result_bytes(),
           .devices = machine_.devices.of_ranks(static_cast<int>(replica()) * pipeline_ranks_->size(),
                                                pipeline_ranks_->size())};
+}
+
+// Bytes of the results of a token, as there are few or many tokens for each row of them.
+double ScoringJob::result_bytes() const {
+  const ResultKind& results = options_.results;
+  if (results.positions == Positions::kNone && results.hidden == Hidden::kNone) return 0;
+  const auto rows = results.of_last_positions() ? 1 / static_cast<double>(mean_length()) : 1.0;
+  if (results.hidden != Hidden::kNone)
+    return rows * static_cast<double>(config().hidden) * static_cast<double>(size_bytes(compute_));
+  if (results.columns() > 0) return rows * static_cast<double>(results.columns()) * (sizeof(int32_t) + sizeof(float));
+  return rows * static_cast<double>(config().vocab) * sizeof(float);
+}
+
+// The largest micro-batch, in tokens, that leaves half of the device's free memory to transfers, caches and others.
+int64_t ScoringJob::largest_target() const {
+  const auto buffers = static_cast<uint64_t>(Schedule::most_buffers(shape(), plan_.micro_batches));
+  int64_t tokens = kMaxMeasuredTarget;
+  const auto fits = [&] {
+    const StageMemory cost = stage_memory(*shards_, pieces(), compute_, tokens, plan_.max_rows(options_.results));
+    return 2 * (cost.total_bytes(buffers) - cost.weight_bytes) <= machine_.backend->free_bytes();
+  };
+  while (tokens > kMaxCudaTarget && !fits()) tokens /= 2;
+  return tokens;
 }
 
 int64_t ScoringJob::mean_length() const { return std::min(samples_->mean_length(), config().max_positions); }
@@ -155,16 +179,16 @@ double ScoringJob::tail_share(LayerRange layers) const {
 
 void ScoringJob::measure_and_replan() {
   const int64_t length = mean_length();
-  Json mine = Json::array();
+  Json mine = {{"largest", largest_target()}, {"pieces", Json::array()}};
   in_turns(world_, machine_.devices, load_timeout(), [&] {
     for (const Stage& piece : session_->pieces()) {
       const StageTime time = measure_stage_time(*machine_.backend, piece, compute_, length, tail_share(piece.layers()));
       say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms in layers {}", time.fixed * 1e3,
                       time.per_token * 1e3, layers_text({piece.layers()})));
-      mine.push_back({{"fixed", time.fixed}, {"per_token", time.per_token}});
+      mine["pieces"].push_back({{"fixed", time.fixed}, {"per_token", time.per_token}});
     }
   });
-  const PipelineJob job = pipeline_job(plan_.tokens, kMaxMeasuredTarget);
+  PipelineJob job = pipeline_job(plan_.tokens, kMaxMeasuredTarget);
   PipelineCosts costs{.shape = shape(),
                       .virtual_stages = std::vector<StageTime>(cut_.size()),
                       .transfer = estimate_transfer(config(), compute_),
@@ -172,7 +196,9 @@ void ScoringJob::measure_and_replan() {
   int64_t stage = 0;
   for (const std::string& line : pipeline_ranks_->gather(json_text(mine), 0, options_.timeout_seconds, "speeds")) {
     int64_t at = stage++;
-    for (const Json& piece : parse_json(line, "costs of a rank")) {
+    const Json of_rank = parse_json(line, "costs of a rank");
+    job.size.tokens = std::min<int64_t>(job.size.tokens, of_rank.at("largest"));
+    for (const Json& piece : of_rank.at("pieces")) {
       costs.virtual_stages[static_cast<size_t>(at)] = {.fixed = piece.at("fixed"), .per_token = piece.at("per_token")};
       at += costs.shape.stages;
     }

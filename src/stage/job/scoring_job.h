@@ -38,6 +38,8 @@ class ScoringJob : public Job {
   // Chooses the size of micro-batch again, by timing the loaded stages; collective in the pipeline.
   void measure_and_replan();
   int64_t mean_length() const;  // of what goes through the stages
+  double result_bytes() const;
+  int64_t largest_target() const;
   MicroBatches::Size micro_batch_size(int64_t tokens) const;
   PipelineJob pipeline_job(int64_t tokens, int64_t max_target) const;
   void open_answers();

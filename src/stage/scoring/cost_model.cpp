@@ -27,20 +27,14 @@ constexpr int kTimedRuns = 2;             // runs that count, after one that war
 // by about the same factor, and only the ratio matters.
 constexpr double kFlopsPerSecond = 550e12, kBytesPerSecond = 3.5e12;
 constexpr double kLinkBytesPerSecond = 67e9, kLinkSeconds = 20e-6;  // NCCL with few thread blocks, on NVLink
+// Results on their way through the host's memory, hashed by some threads: slower than the bus, faster than files.
+constexpr double kResultBytesPerSecond = 20e9;
 constexpr double kLaunchSeconds = 30e-6;  // the small kernels of a layer, which take this long for any number of tokens
 
 // From the seconds for two sizes.
 StageTime line_through(TimedSizes sizes, double small, double large) {
   const double per_token = std::max(0.0, (large - small) / static_cast<double>(sizes.large - sizes.small));
   return {.fixed = std::max(0.0, small - per_token * static_cast<double>(sizes.small)), .per_token = per_token};
-}
-
-// The seconds that a micro-batch takes on the slowest rank.
-double slowest_rank_seconds(const PipelineCosts& costs, int64_t tokens) {
-  std::vector<double> seconds(static_cast<size_t>(costs.shape.stages));
-  for (size_t i = 0; i < costs.virtual_stages.size(); ++i)
-    seconds[i % seconds.size()] += costs.virtual_stages[i].seconds(static_cast<double>(tokens));
-  return *std::max_element(seconds.begin(), seconds.end());
 }
 
 int64_t sample_count(const PipelineJob& job) { return (job.tokens + job.length - 1) / job.length; }
@@ -60,11 +54,15 @@ EqualMicroBatches cut_samples(const PipelineJob& job, int64_t target) {
   return {(samples + whole - 1) / whole, whole * job.length};
 }
 
-// The seconds of a job with micro-batches of up to `target` tokens. Handing out the results is one more stage that
-// fills and drains, though a quick one.
+// The seconds of a job with micro-batches of up to `target` tokens. Its results are handed out meanwhile, but for those
+// of the last micro-batch; where they take longer than the stages, they begin with the first one.
 double job_seconds(const PipelineCosts& costs, const PipelineJob& job, int64_t target) {
   const EqualMicroBatches cut = cut_samples(job, target);
-  return pipeline_seconds(costs, cut.count, cut.tokens) + slowest_rank_seconds(costs, cut.tokens);
+  const auto results = [&](int64_t tokens) {
+    return job.result_bytes * static_cast<double>(tokens) / kResultBytesPerSecond;
+  };
+  return std::max(pipeline_seconds(costs, cut.count, cut.tokens) + results(cut.tokens),
+                  pipeline_seconds(costs, 1, cut.tokens) + results(job.tokens));
 }
 
 // Moves layers from a virtual stage to its neighbour, one at a time, for as long as the replay says that the job takes

@@ -66,6 +66,7 @@ struct PipelineChoice {
 struct PipelineJob {
   int64_t stages = 1, tokens = 0, length = 1;
   MicroBatches::Size size;
+  double result_bytes = 0;        // of a token
   std::vector<int> devices = {};  // as in PipelineCosts
 };
 
@@ -84,7 +85,7 @@ inline constexpr size_t kMaxCandidates = 64;
 std::vector<int64_t> candidate_targets(const PipelineJob& job);
 
 // The size of micro-batch in tokens for which the job takes least time: that of whole samples, or of parts of them
-// where they may go in parts. Copying results to the host counts as one more stage.
+// where they may go in parts.
 int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job);
 
 // An estimate of the seconds that each layer takes for a micro-batch of `tokens` tokens, of which `kept` go on behind

@@ -26,7 +26,7 @@ PipelineCosts pipeline_of(std::vector<StageTime> stages) {
 }
 
 TEST(BestTargetTokensTest, WeighsTheFillAgainstTheFixedCost) {
-  // t(T) = a + b T over S stages and N = tokens / T items: (N + S) t is least near N² = S b tokens / a.
+  // t(T) = a + b T over S stages and N = tokens / T items: (N + S - 1) t is least near N² = (S - 1) b tokens / a.
   const auto best = [](std::vector<StageTime> stages, int64_t tokens, int64_t length) {
     const auto count = std::ssize(stages);
     MicroBatches::Size size = kCudaSize;
@@ -35,16 +35,32 @@ TEST(BestTargetTokensTest, WeighsTheFillAgainstTheFixedCost) {
                               {.stages = count, .tokens = tokens, .length = length, .size = size});
   };
   const int64_t target = best({4, {.fixed = 0.5e-3, .per_token = 1e-6}}, 32768, 32);
-  const double items = std::sqrt(4 * 1e-6 * 32768 / 0.5e-3);
+  const double items = std::sqrt(3 * 1e-6 * 32768 / 0.5e-3);
   EXPECT_NEAR(static_cast<double>(target), 32768 / items, 0.15 * 32768 / items);
   EXPECT_EQ(target % 32, 0);
   // No fixed cost: as small as a sample. Hardly another cost: as large as allowed.
   EXPECT_EQ(best({4, {.fixed = 0, .per_token = 1e-6}}, 32768, 32), 32);
-  EXPECT_EQ(best({{.fixed = 1, .per_token = 1e-6}}, 32768, 32), 8192);
+  EXPECT_EQ(best({{.fixed = 1, .per_token = 1e-6}}, 32768, 32), kMaxMeasuredTarget);
   // The slowest stage counts; a sample longer than allowed goes alone, or in parts where there are several stages.
   EXPECT_EQ(best({{.fixed = 0, .per_token = 1e-9}, {.fixed = 1, .per_token = 0}}, 100, 10), 100);
   EXPECT_EQ(best({{.fixed = 1, .per_token = 1e-6}}, 100000, 50000), 50000);
-  EXPECT_LE(best({4, {.fixed = 0.5e-3, .per_token = 1e-6}}, 100000, 50000), 8192);
+  EXPECT_LE(best({4, {.fixed = 0.5e-3, .per_token = 1e-6}}, 100000, 50000), kMaxMeasuredTarget);
+}
+
+// One stage is busy all the time, so what is left to choose is how much is handed out at the end.
+TEST(BestTargetTokensTest, WeighsTheLastResultsAgainstTheFixedCost) {
+  const auto best = [](double result_bytes) {
+    MicroBatches::Size size = kCudaSize;
+    size.smallest_part = 0;
+    return best_target_tokens(
+        pipeline_of({{.fixed = 1e-3, .per_token = 5e-6}}),
+        {.stages = 1, .tokens = 1 << 18, .length = 32, .size = size, .result_bytes = result_bytes});
+  };
+  EXPECT_EQ(best(0), kMaxMeasuredTarget);
+  EXPECT_EQ(best(8192), kMaxMeasuredTarget);  // the logits of one position of 32
+  const int64_t some = best(95e3), many = best(400e3);
+  EXPECT_LT(some, kMaxMeasuredTarget);
+  EXPECT_LT(many, some);  // results take longer than computing: they must begin early
 }
 
 // Where every micro-batch takes a second, the seconds say how many there are: as many as MicroBatches makes.
@@ -63,7 +79,7 @@ TEST(BestTargetTokensTest, SeesTheMicroBatchesThatAreCut) {
             costs, {.stages = kStages, .tokens = kSamples * length, .length = length, .size = size}, 1, false);
         size.tokens = choice.target_tokens;
         const MicroBatches cut(offsets, {}, {0, kSamples}, size);
-        EXPECT_DOUBLE_EQ(choice.seconds, static_cast<double>(cut.plan().micro_batches + kStages))
+        EXPECT_DOUBLE_EQ(choice.seconds, static_cast<double>(cut.plan().micro_batches + kStages - 1))
             << length << " " << largest;
       }
 }
