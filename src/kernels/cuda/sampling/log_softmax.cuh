@@ -10,7 +10,6 @@
 namespace lfm2 {
 
 constexpr int kRowThreads = 512, kRowWarps = kRowThreads / 32;
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 // A number that orders the entries of a row by their logits, and is unique within a row: of equal logits, the one with
 // the lower id has the larger number.
