@@ -29,31 +29,20 @@ constexpr int kLoaderRegisters = 56, kMultiplierRegisters = 224;
 
 constexpr uint16_t kBoth = 3;  // blocks of a cluster
 
-// Calls load(work, round) in one lane for each tile buffer, once it is free, in the order in which they are multiplied.
-template <WgmmaTile tile, class Load>
-__device__ void fill_buffers(const GemmArgs& args, Block<tile>& block, const Load& load) {
-  const bool elected = elect_lane();
-  TileWalk<tile> walk(args);
-  TileWork work;
-  for (int unit = block.unit; walk.find(unit, block.rank, work); unit += block.units)
-    for (int round = 0; round < block.rounds; ++round, block.ring.next()) {
-      block.ring.wait_free();
-      if (elected) load(work, round);
-      __syncwarp();
-    }
-}
-
-// The warp that loads a announces the bytes of w, too.
+// What a block loads of w for a tile buffer. The warp that loads a announces the bytes.
 template <WgmmaTile tile>
-__device__ void load_w(const GemmArgs& args, const CUtensorMap* map, Block<tile> block) {
+__device__ void load_w(const CUtensorMap* map, const Block<tile>& block, uint32_t buffer, uint32_t full,
+                       const TileWork& work, int round) {
   using S = Shape<tile>;
   constexpr int kBoxBytes = S::kWBox * kRowBytes;
-  const auto load_piece = [&](const TileWork& work, uint32_t target, int x) {
-    const uint32_t full = block.ring.full();
+#pragma unroll
+  for (int piece = 0; piece < S::kPieces; ++piece) {
+    const uint32_t target = buffer + S::kABytes + piece * S::kWPiece;
+    const int x = (round * S::kPieces + piece) * kDepth;
     if (tile.cluster > 1 && work.same_columns) {
       load_box_multicast(target + block.rank * kBoxBytes, map, full, kBoth, x,
                          work.first_column + block.rank * S::kWBox, work.group);
-      return;
+      continue;
     }
 #pragma unroll
     for (int i = 0; i < tile.cluster; ++i) {
@@ -63,41 +52,74 @@ __device__ void load_w(const GemmArgs& args, const CUtensorMap* map, Block<tile>
       else
         load_box(target + i * kBoxBytes, map, full, x, y, work.group);
     }
-  };
-  fill_buffers(args, block, [&](const TileWork& work, int round) {
-#pragma unroll
-    for (int i = 0; i < S::kPieces; ++i)
-      load_piece(work, block.ring.buffer() + S::kABytes + i * S::kWPiece, (round * S::kPieces + i) * kDepth);
-  });
+  }
 }
+
+template <WgmmaTile tile>
+__device__ void load_a(const CUtensorMap* map, int box_rows, const Block<tile>& block, uint32_t buffer, uint32_t full,
+                       uint32_t place, const TileWork& work, int round) {
+  using S = Shape<tile>;
+  const int box_bytes = box_rows * kRowBytes;
+  const int boxes = (min(work.end_row - work.first_row, tile.rows) + box_rows - 1) / box_rows;
+  if (round == 0) Place{work.first_row, work.end_row, work.first_column, work.half}.store(place);
+  barrier_expect(full, S::kWBytes + boxes * S::kPieces * box_bytes);
+  for (int box = 0; box < boxes; ++box) {
+#pragma unroll
+    for (int i = 0; i < S::kPieces; ++i) {
+      const uint32_t target = buffer + i * S::kAPiece + box * box_bytes;
+      const int x = (round * S::kPieces + i) * kDepth, y = work.first_row + box * box_rows;
+      if (tile.cluster == 1 || work.same_columns || work.half)
+        load_box(target, map, full, x, y);
+      else if (box % tile.cluster == block.rank)
+        load_box_multicast(target, map, full, kBoth, x, y);
+    }
+  }
+}
+
+template <WgmmaTile tile>
+struct WorkCursor {
+  TileWalk<tile> walk;
+  TileWork work;
+  int unit, round = 0;
+  bool there;
+  __device__ WorkCursor(const GemmArgs& args, const Block<tile>& block) : walk(args), unit(block.unit) {
+    there = walk.find(unit, block.rank, work);
+  }
+  __device__ void next(const Block<tile>& block) {
+    if (++round < block.rounds) return;
+    round = 0;
+    unit += block.units;
+    there = walk.find(unit, block.rank, work);
+  }
+};
 
 // Behind the last row of a group, tile buffers keep what they had: it goes into sums that are not written.
 template <WgmmaTile tile>
-__device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_rows, Block<tile> block) {
+__device__ void load(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map, int box_rows,
+                     Block<tile> block) {
   using S = Shape<tile>;
-  const int box_bytes = box_rows * kRowBytes;
-  int boxes = 0;
-  fill_buffers(args, block, [&](const TileWork& work, int round) {
-    const uint32_t full = block.ring.full();
-    if (round == 0) {
-      Place{work.first_row, work.end_row, work.first_column, work.half}.store(block.place());
-      boxes = (min(work.end_row - work.first_row, tile.rows) + box_rows - 1) / box_rows;
-    }
-    barrier_expect(full, S::kWBytes + boxes * S::kPieces * box_bytes);
-    for (int box = 0; box < boxes; ++box) {
-#pragma unroll
-      for (int i = 0; i < S::kPieces; ++i) {
-        const uint32_t target = block.ring.buffer() + i * S::kAPiece + box * box_bytes;
-        const int x = (round * S::kPieces + i) * kDepth, y = work.first_row + box * box_rows;
-        if (tile.cluster == 1 || work.same_columns || work.half)
-          load_box(target, map, full, x, y);
-        else if (box % tile.cluster == block.rank)
-          load_box_multicast(target, map, full, kBoth, x, y);
+  const bool elected = elect_lane();
+  {
+    WorkCursor<tile> early(args, block);
+    Block<tile> at = block;
+    for (int i = 0; i < S::kBuffers && early.there; ++i, early.next(block), at.ring.next())
+      if (elected) load_w<tile>(w_map, block, at.ring.buffer(), at.ring.full(), early.work, early.round);
+  }
+  wait_for_previous();
+  int filled = 0;
+  TileWalk<tile> walk(args);
+  TileWork work;
+  for (int unit = block.unit; walk.find(unit, block.rank, work); unit += block.units)
+    for (int round = 0; round < block.rounds; ++round, block.ring.next(), ++filled) {
+      block.ring.wait_free();
+      if (elected) {
+        load_a<tile>(a_map, box_rows, block, block.ring.buffer(), block.ring.full(), block.place(), work, round);
+        if (filled >= S::kBuffers) load_w<tile>(w_map, block, block.ring.buffer(), block.ring.full(), work, round);
       }
+      __syncwarp();
     }
-  });
   block.ring.wait_free();
-  if (threadIdx.x % 32 == 0) {
+  if (elected) {
     Place{0, 0, 0, 2}.store(block.place());
     barrier_arrive(block.ring.full());
   }
@@ -214,12 +236,7 @@ __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster}>::kThr
     multiply_tiles<T, tile, swiglu>(args, float_out, block);
   } else {
     if constexpr (S::kAlone) give_registers<kLoaderRegisters>();
-    if (warp == S::kLoaderOfW) {
-      load_w<tile>(args, &w_map, block);
-      wait_for_previous();
-    } else if (warp == S::kLoaderOfA) {
-      load_a<tile>(args, &a_map, box_rows, block);
-    }
+    if (warp == S::kLoaderOfW) load<tile>(args, &a_map, &w_map, box_rows, block);
   }
   if constexpr (tile.cluster > 1) cluster_sync();  // the other block's copies and arrivals may still come
 }
