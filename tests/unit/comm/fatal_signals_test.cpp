@@ -69,9 +69,8 @@ TEST(FatalSignalsDeathTest, ASecondFaultElsewhereLeavesTimeToEnd) {
               "one line", [] { return true; },
               [&] {
                 if (!fault) pthread_kill(failing, SIGUSR1);
-                std::thread other([&] {
-                  if (fault) raise(SIGBUS);
-                });
+                std::thread other;
+                if (fault) other = std::thread([] { raise(SIGBUS); });
                 std::this_thread::sleep_for(std::chrono::milliseconds(200));
                 _exit(71);
               });
