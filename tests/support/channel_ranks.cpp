@@ -26,10 +26,9 @@ constexpr int64_t kNumbers = 100000;                          // so many that MP
 constexpr StagingPieces kPieces{.bytes = 30000, .count = 4};  // some fourteen for each block, the last one shorter
 
 // The CPU, but for what it says of its memory: MPI is to treat it as a GPU's.
-class DeviceBackend : public Backend {
+class DeviceBackend : public CpuBackend {
  public:
-  std::string description() const override { return cpu_.description(); }
-  Buffer allocate(size_t bytes) override { return cpu_.allocate(bytes); }
+  DeviceBackend() : CpuBackend(1) {}
   Buffer allocate_host(size_t bytes) override {
     return {std::malloc(bytes), bytes, [](void* data) {
               ++host_buffers_freed;
@@ -37,22 +36,7 @@ class DeviceBackend : public Backend {
             }};
   }
   static inline int host_buffers_freed = 0;
-  uint64_t free_bytes() const override { return cpu_.free_bytes(); }
-  std::unique_ptr<Event> create_event() override { return cpu_.create_event(); }
-  std::unique_ptr<Stream> create_stream() override { return cpu_.create_stream(); }
   bool memory_is_host_memory() const override { return false; }
-  Stream& compute() override { return cpu_.compute(); }
-  Ops& ops() override { return cpu_.ops(); }
-  std::unique_ptr<Recording> record(const std::function<void()>& work) override { return cpu_.record(work); }
-  void copy(Stream& stream, void* to, const void* from, size_t bytes) override { cpu_.copy(stream, to, from, bytes); }
-  void copy_to_host(void* host, const Tensor& source) override { cpu_.copy_to_host(host, source); }
-  std::unique_ptr<Loader> create_loader() override { return cpu_.create_loader(); }
-  void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) override {
-    cpu_.upload(target, first, from, source, count);
-  }
-
- private:
-  CpuBackend cpu_{1};
 };
 
 // Like lfm2_stage's job, this one stays after an error, because transfers may still be using its memory.

@@ -14,7 +14,7 @@
 
 namespace lfm2 {
 
-class CpuBackend final : public Backend {
+class CpuBackend : public Backend {
  public:
   // `simd` names a set of instructions; "auto" takes the best one of this processor. Error(kUnavailable) where the
   // processor lacks it.

@@ -134,39 +134,21 @@ TEST_P(ScorerTest, EveryCutIntoStagesGivesTheSameBits) {
   EXPECT_TRUE(same_bits(alone, score(GetParam(), uneven, samples, 1, Positions::kAll)));
 }
 
-// Counts the memory that is allocated on a backend.
-class CountingBackend : public Backend {
+// Counts the memory that is allocated on it.
+class CountingBackend : public CpuBackend {
  public:
-  explicit CountingBackend(Backend& counted) : counted_(counted) {}
+  CountingBackend() : CpuBackend(1) {}
   uint64_t bytes() const { return bytes_; }
-
-  std::string description() const override { return counted_.description(); }
   Buffer allocate(size_t bytes) override {
     bytes_ += bytes;
-    return counted_.allocate(bytes);
+    return CpuBackend::allocate(bytes);
   }
   Buffer allocate_host(size_t bytes) override {
     bytes_ += bytes;
-    return counted_.allocate_host(bytes);
-  }
-  uint64_t free_bytes() const override { return counted_.free_bytes(); }
-  std::unique_ptr<Event> create_event() override { return counted_.create_event(); }
-  std::unique_ptr<Stream> create_stream() override { return counted_.create_stream(); }
-  bool memory_is_host_memory() const override { return true; }
-  Stream& compute() override { return counted_.compute(); }
-  Ops& ops() override { return counted_.ops(); }
-  std::unique_ptr<Recording> record(const std::function<void()>& work) override { return counted_.record(work); }
-  void copy(Stream& stream, void* to, const void* from, size_t bytes) override {
-    counted_.copy(stream, to, from, bytes);
-  }
-  void copy_to_host(void* host, const Tensor& source) override { counted_.copy_to_host(host, source); }
-  std::unique_ptr<Loader> create_loader() override { return counted_.create_loader(); }
-  void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) override {
-    counted_.upload(target, first, from, source, count);
+    return CpuBackend::allocate_host(bytes);
   }
 
  private:
-  Backend& counted_;
   uint64_t bytes_ = 0;
 };
 
@@ -184,7 +166,7 @@ TEST_P(ScorerTest, MemoryIsAsItWasPlanned) {
         const std::vector<LayerRange> own = pieces_of(equal_partition(layers(), 2 * pieces), 2, rank);
         const ResultKind kind{.positions = positions};
         LoadedStage loaded(GetParam(), own, DType::kF32);
-        CountingBackend backend(loaded.backend);
+        CountingBackend backend;
         LocalLink previous, next;
         LocalChannel channel(&previous, &next, Schedule::most_buffers({2, pieces}, plan.micro_batches));
         LocalControlHub hub(2);
