@@ -186,8 +186,12 @@ void Job::share_job(Samples all) {
   world_.broadcast(&options_.results.top_k, sizeof options_.results.top_k, 0, load_timeout(), "log-probabilities");
 }
 
-OutputJob Job::output_job() {
+ThreadPool& Job::result_threads() {
   if (!result_threads_) result_threads_.emplace(std::min(world_.fair_share_of_processors(), kMaxResultThreads));
+  return *result_threads_;
+}
+
+OutputJob Job::output_job() {
   JobSize size = samples_->size();
   if (options_.results.score || options_.results.embeddings) size.tokens = samples_->offsets().back();
   return {.kind = options_.results,
@@ -201,7 +205,7 @@ OutputJob Job::output_job() {
           .tokenizer = text_.tokenizer(),
           .facts = {std::string(config().type_name()), std::string(lfm2::name(compute_)), shards_->split_id(),
                     kVersionText, text_.now()},
-          .threads = &*result_threads_,
+          .threads = &result_threads(),
           .identity = options_.benchmark ? "" : identity_,
           .replica = replica(),
           .replicas = options_.replicas,

@@ -80,6 +80,7 @@ class Job {
   }
   const ModelConfig& config() const { return shards_->config(); }
   double load_timeout() const;
+  ThreadPool& result_threads();             // of last stages: they hash and write results
   OutputJob output_job();                   // for last stages
   void say(const std::string& line) const;  // prints with --verbose
 
@@ -108,7 +109,7 @@ class Job {
   DType compute_ = DType::kF32;
   Kept kept_;
   Runs runs_;
-  std::optional<ThreadPool> result_threads_;  // last stages: they hash and write results
+  std::optional<ThreadPool> result_threads_;
   std::optional<Session> session_;
 
  private:

@@ -278,7 +278,7 @@ std::optional<ScoreSums> ScoringJob::scores_of_kept() {
 }
 
 bool ScoringJob::run_once() {
-  hash_.emplace(result_threads_ ? &*result_threads_ : nullptr);
+  hash_.emplace(is_last() ? &result_threads() : nullptr);
   std::vector<ResultConsumer*> consumers{&*hash_};
   if (output_ && options_.benchmark) output_->start_over();
   if (output_) consumers.push_back(output_.get());
