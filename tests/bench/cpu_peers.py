@@ -320,14 +320,17 @@ def measure(options, lines, rounds, settings):
             sides = {our: lambda our=our: our_speeds(options, line, our, repeats) for our in options.ours}
             sides[None] = lambda: llama_speeds(options, line, [settings[line][0]], repeats)[0]
             order = list(sides) if number % 2 == 0 else list(reversed(sides))
-            found = {side: undisturbed(options, sides[side]) for side in order}
+            found = {}
+            for side in order:  # each is told at once, for time may be over before the round is complete
+                found[side] = undisturbed(options, sides[side])
+                name = f"lfm2_stage {side.ranks}x{side.threads}" if side else "llama.cpp"
+                print(f"round {number + 1}, {line.name}: {name} {spread(found[side][0])} tokens/s, others {share([found[side][1]])}", flush=True)
             theirs, others = statistics.median(found[None][0]), found[None][1]
             for our in options.ours:
                 ours = statistics.median(found[our][0])
                 both = None if others is None else max(others, found[our][1])
                 rounds[line, our].append((ours, theirs, both))
-                print(f"round {number + 1}, {line.name}: lfm2_stage {our.ranks}x{our.threads} {ours:.1f}, llama.cpp {theirs:.1f} tokens/s, "
-                      f"ratio {ours / theirs:.2f}, others {share([both])}", flush=True)
+                print(f"round {number + 1}, {line.name}: ratio of {our.ranks}x{our.threads} {ours / theirs:.2f}", flush=True)
 
 
 def main():
