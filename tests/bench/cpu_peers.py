@@ -231,6 +231,8 @@ def best_settings(options, line):
     if line.job.new:
         del choices["ub"]
     best = {key: values[0] for key, values in choices.items()}
+    if all(len(values) == 1 for values in choices.values()):
+        return best, []  # nothing to choose
     tried = []
     for key, values in choices.items():
         settings = [best | {key: value} for value in values if best | {key: value} not in (one for one, _, _ in tried)]
