@@ -212,8 +212,12 @@ def identify(options, line):
     # No bench prints what llama.cpp was built for. llama-completion does, before it reads a prompt cache; a file that is none ends it there.
     command = [options.llama_programs / "llama-completion", "-m", options.model_folder(line.dtype) / "model.gguf", "-t", str(options.threads), "-c", "256",
                "--prompt-cache", options.model_folder(line.dtype) / "model" / "config.json", "-no-cnv", "--no-warmup"]
-    code, output, errors = run_process(options, command)
-    system = re.search(r"system_info: .*", output + errors)
+    system = None
+    for _ in range(5):  # its log may lose its last lines when it ends
+        code, output, errors = run_process(options, command)
+        system = re.search(r"system_info: .*", output + errors)
+        if system:
+            break
     if not system:
         sys.exit(f"llama-completion ended with {code} before it said what it was built for: {errors[-2000:]}")
     flags = re.search(r"^flags.*", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
