@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kConvThreads + 32, 4)
   extern __shared__ char shared[];
   __shared__ Exchange<groups * kRowGroup> exchanges[2];
   let_next_start();
-  const Block block = start_block<groups>(shared, &a_map, &w_map, layout, args.product.k);
+  const Block block = start_block(shared, &a_map, &w_map, layout, args.product.k);
   if (threadIdx.x / 32 == kParts) {
     load_buffers(args.product, &a_map, &w_map, layout, block, groups * kRowGroup);
   } else {
@@ -193,7 +193,7 @@ template <class T, int groups>
 void launch_convolved_rows(cudaStream_t stream, ProjectShortConvArgs args, DType act) {
   constexpr int kRows = groups * kRowGroup, kBytes = kSharedBytes - 2 * static_cast<int>(sizeof(Exchange<kRows>));
   const int64_t hidden = args.conv.hidden;
-  Layout layout = layout_of(kParts, groups, args.product.k, kBytes);
+  Layout layout = layout_of(kParts, kRows, args.product.k, kBytes);
   layout.box_tiles = 1;
   layout.unit_columns = kTile;
   layout.tile_distance = static_cast<int>(hidden);

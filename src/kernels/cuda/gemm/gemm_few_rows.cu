@@ -47,7 +47,7 @@ __global__ void __launch_bounds__((kMaxTiles + 1) * 32, 2)
                          const __grid_constant__ GemmArgs args, const __grid_constant__ Layout layout, bool float_out) {
   extern __shared__ char shared[];
   if (!offsets_are_new(args)) let_next_start();
-  const Block block = start_block<groups>(shared, &a_map, &w_map, layout, args.k);
+  const Block block = start_block(shared, &a_map, &w_map, layout, args.k);
   const int warp = threadIdx.x / 32;
   if (warp == layout.tiles) {
     load_buffers(args, &a_map, &w_map, layout, block, groups * kRowGroup);
@@ -77,7 +77,7 @@ template <class T, int groups>
 void launch_rows(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out) {
   constexpr int kRows = groups * kRowGroup;
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  const Layout layout = layout_of(choose_tiles(args, multiprocessors), groups, args.k, kSharedBytes);
+  const Layout layout = layout_of(choose_tiles(args, multiprocessors), kRows, args.k, kSharedBytes);
   const auto kernel = gemm_few_rows_kernel<T, groups>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
   const CUtensorMap a_map = pieces_map(args.a, act, 1, args.m, args.k, kRows, kDepth, layout.pieces);

@@ -13,7 +13,7 @@ constexpr int kMaxTiles = 7;         // tiles of a block, each with a warp of it
 constexpr int kDepth = 64;           // elements of k in one piece of a row: 128 bytes, swizzled
 constexpr int kSteps = kDepth / 16;  // mma instructions along a piece
 constexpr int kRowBytes = kDepth * 2;
-constexpr int kTileBytes = kTile * kRowBytes, kGroupBytes = kRowGroup * kRowBytes;
+constexpr int kTileBytes = kTile * kRowBytes;
 constexpr int kNoteBytes = 32;   // bytes beside each tile buffer: a unit's place, and the barriers full and free
 constexpr int kBufferTiles = 8;  // pieces of tiles in a tile buffer, where k is long enough
 // Two blocks fit on a multiprocessor, so that the next kernel's tile buffers fill meanwhile.
@@ -27,17 +27,20 @@ struct Layout {
   bool whole_pieces;  // kDepth divides k
   int unit_columns;   // columns from a unit to the next one
   int tile_distance;  // rows of w from a unit's tile to its next one
+  int a_bytes;        // what a piece of a takes of a tile buffer
 };
 
-// The layout of blocks whose tiles are neighbours, in so many bytes of shared memory.
-inline Layout layout_of(int tiles, int groups, int64_t k, int shared_bytes) {
+// The layout of blocks whose tiles are neighbours, in so many bytes of shared memory. `a_rows`: how many rows of a
+// there are in a tile buffer.
+inline Layout layout_of(int tiles, int a_rows, int64_t k, int shared_bytes) {
   Layout layout{};
+  layout.a_bytes = a_rows * kRowBytes;
   layout.tiles = tiles;
   layout.unit_columns = tiles * kTile;
   layout.tile_distance = kTile;
   layout.whole_pieces = k % kDepth == 0;
   const auto buffers = [&](int pieces) {
-    return (shared_bytes - 1024) / (pieces * (tiles * kTileBytes + groups * kGroupBytes) + kNoteBytes);
+    return (shared_bytes - 1024) / (pieces * (tiles * kTileBytes + layout.a_bytes) + kNoteBytes);
   };
   layout.pieces = 1;
   while (layout.whole_pieces && layout.pieces * 2 * tiles <= kBufferTiles && buffers(layout.pieces * 2) >= 4)
@@ -79,11 +82,10 @@ __device__ inline void load_pieces(uint32_t target, const CUtensorMap* map, uint
 }
 
 // Makes the block's part of shared memory ready, which is `shared`: for all of its threads.
-template <int groups>
-__device__ Block start_block(const char* shared, const CUtensorMap* a_map, const CUtensorMap* w_map,
-                             const Layout& layout, int64_t k) {
+__device__ inline Block start_block(const char* shared, const CUtensorMap* a_map, const CUtensorMap* w_map,
+                                    const Layout& layout, int64_t k) {
   Block block;
-  block.buffer_bytes = layout.pieces * (layout.tiles * kTileBytes + groups * kGroupBytes);
+  block.buffer_bytes = layout.pieces * (layout.tiles * kTileBytes + layout.a_bytes);
   block.pieces = static_cast<int>((k + kDepth - 1) / kDepth);
   block.rounds = (block.pieces + layout.pieces - 1) / layout.pieces;
   block.buffers = (shared_address(shared) + 1023) / 1024 * 1024;
@@ -105,20 +107,18 @@ __device__ Block start_block(const char* shared, const CUtensorMap* a_map, const
 }
 
 // The place of the loading warp: its unit, and the round of k.
+template <class Walk>
 struct Cursor {
   Walk walk;
-  int index, round = 0;
-  Unit unit{};
+  int round = 0;
+  typename Walk::Unit unit{};
   bool there;
 
-  __device__ explicit Cursor(const Walk& start) : walk(start), index(static_cast<int>(blockIdx.x)) {
-    there = walk.find(index, unit);
-  }
+  __device__ explicit Cursor(const Walk& start) : walk(start) { there = walk.next(unit); }
   __device__ void next(int rounds) {
     if (++round < rounds) return;
     round = 0;
-    index += static_cast<int>(gridDim.x);
-    there = walk.find(index, unit);
+    there = walk.next(unit);
   }
 };
 
@@ -129,26 +129,28 @@ __device__ inline bool offsets_are_new(const GemmArgs& args) {
 }
 
 // What the loading warp does: it fills the tile buffers of the block's units, in order.
-__device__ inline void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
-                                    const Layout& layout, const Block& block, int rows) {
+template <class Walk = few_rows::Walk>
+__device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
+                             const Layout& layout, const Block& block, int rows) {
   const bool elected = elect_lane();
   const int w_bytes = layout.tiles * layout.pieces * kTileBytes;
   const int round_x = layout.whole_pieces ? 0 : kDepth, round_pieces = layout.whole_pieces ? layout.pieces : 0;
-  const auto load_w = [&](const Cursor& at, int buffer) {
+  const auto load_w = [&](const Cursor<Walk>& at, int buffer) {
     if (!elected) return;
     const uint32_t full = block.full + buffer * 8;
     if (at.round == 0)
       store_shared(block.places + buffer * 16,
                    {static_cast<uint32_t>(at.unit.first_row), static_cast<uint32_t>(at.unit.rows),
                     static_cast<uint32_t>(at.unit.first_column), 0});
-    barrier_expect(full, block.buffer_bytes);
+    const int tiles = at.unit.tiles(layout.tiles);
+    barrier_expect(full, block.buffer_bytes - (layout.tiles - tiles) * layout.pieces * kTileBytes);
 #pragma unroll 1
-    for (int tile = 0; tile < layout.tiles; tile += layout.box_tiles)
+    for (int tile = 0; tile < tiles; tile += layout.box_tiles)
       load_pieces(block.buffer(buffer) + tile * layout.pieces * kTileBytes, w_map, full, at.round * round_x,
-                  at.unit.first_column + tile * layout.tile_distance, at.round * round_pieces, at.unit.group,
+                  at.unit.first_column + tile * layout.tile_distance, at.round * round_pieces, at.unit.group_of(tile),
                   kEvictFirst);
   };
-  const auto load_a = [&](const Cursor& at, int buffer) {
+  const auto load_a = [&](const Cursor<Walk>& at, int buffer) {
     if (elected)
       load_pieces(block.buffer(buffer) + w_bytes, a_map, block.full + buffer * 8, at.round * round_x, at.unit.first_row,
                   at.round * round_pieces, 0, kEvictNormal);
@@ -158,8 +160,8 @@ __device__ inline void load_buffers(const GemmArgs& args, const CUtensorMap* a_m
     wait_for_previous();
     let_next_start();
   }
-  Cursor cursor(Walk(args, rows, layout.unit_columns));
-  Cursor again = cursor;
+  Cursor<Walk> cursor(Walk(args, rows, layout.unit_columns));
+  Cursor<Walk> again = cursor;
   int filled = 0;
   if (!behind_wait) {
 #pragma unroll 1
@@ -202,16 +204,15 @@ struct Parts {
 template <int groups>
 class PieceAddresses {
  public:
-  // `w` and `a` say where the piece begins, on 1024 bytes.
-  __device__ PieceAddresses(uint32_t w, uint32_t a) {
+  // `w` and `a` say where the piece begins, w on 1024 bytes, and `a_row` which of a's rows the lane reads.
+  __device__ PieceAddresses(uint32_t w, uint32_t a, int a_row) {
     const int lane = threadIdx.x % 32, swizzle = lane % 8;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
       w_[step] = w + lane % 16 * kRowBytes + ((2 * step + lane / 16) ^ swizzle) * 16;
 #pragma unroll
     for (int i = 0; i < kALoads; ++i)
-      a_[i] = groups == 1 ? a + swizzle * kRowBytes + ((4 * i + lane / 8) ^ swizzle) * 16
-                          : a + (lane / 16 * 8 + swizzle) * kRowBytes + ((2 * i + lane / 8 % 2) ^ swizzle) * 16;
+      a_[i] = a + a_row * kRowBytes + ((groups == 1 ? 4 * i + lane / 8 : 2 * i + lane / 8 % 2) ^ a_row % 8) * 16;
   }
   __device__ void move(int w_bytes, int a_bytes) {
 #pragma unroll
@@ -242,20 +243,27 @@ class PieceAddresses {
   uint32_t w_[kSteps], a_[kALoads];
 };
 
+// The row of a that a lane reads where a warp multiplies all rows of a tile buffer.
+template <int groups>
+__device__ inline int row_of_lane() {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  return groups == 1 ? lane % 8 : lane / 16 * 8 + lane % 8;
+}
+
 // The pieces of k of a unit, as one warp takes them from the tile buffers. Each product waits for the one before it,
 // so nothing else may stand in their way: a piece is loaded while the one before it is multiplied, from the next
 // buffer, too, where that is full by then.
 template <class T, int groups>
 class UnitPieces {
  public:
-  // The buffer of `turn` is full, and holds the unit's first pieces.
-  __device__ UnitPieces(const Layout& layout, const Block& block, Turn& turn)
+  // The buffer of `turn` is full, and holds the unit's first pieces. Of a, the lane reads row `a_row`.
+  __device__ UnitPieces(const Layout& layout, const Block& block, Turn& turn, int a_row = row_of_lane<groups>())
       : layout_(layout),
         block_(block),
         turn_(turn),
         here_(layout.pieces),
         addresses_(block.buffer(turn.buffer) + threadIdx.x / 32 * layout.pieces * kTileBytes,
-                   block.buffer(turn.buffer) + layout.tiles * layout.pieces * kTileBytes) {}
+                   block.buffer(turn.buffer) + layout.tiles * layout.pieces * kTileBytes, a_row) {}
 
   // Adds the unit's products, and leaves the turn at the buffer behind it.
   __device__ void multiply(float (&sums)[groups][4]) {
@@ -280,10 +288,10 @@ class UnitPieces {
       turn_.next(layout_.buffers);
       if (more) ready = barrier_test(full(), turn_.parity);
       addresses_.move((turn_.buffer - buffer) * block_.buffer_bytes - (layout_.pieces - 1) * kTileBytes,
-                      (turn_.buffer - buffer) * block_.buffer_bytes - (layout_.pieces - 1) * groups * kGroupBytes);
+                      (turn_.buffer - buffer) * block_.buffer_bytes - (layout_.pieces - 1) * layout_.a_bytes);
       here_ = layout_.pieces;
     } else {
-      addresses_.move(kTileBytes, groups * kGroupBytes);
+      addresses_.move(kTileBytes, layout_.a_bytes);
     }
     parts.template multiply<T, 1, 2>(sums);
     ready = __all_sync(kAllLanes, ready);

@@ -12,12 +12,15 @@ constexpr int kRowGroup = 8;  // rows of a, which are the columns of one mma
 // times `groups`.
 struct Unit {
   int group, first_row, rows, first_column;
+  __device__ int tiles(int all) const { return all; }  // tiles that there are of all that a unit can have
+  __device__ int group_of(int) const { return group; }
 };
 
 // Units are counted group by group, then by columns of out, then by rows. A warp finds its units by itself, with a
 // prefix sum over the groups, 32 at a time, which its lanes keep.
 class Walk {
  public:
+  using Unit = few_rows::Unit;
   __device__ Walk(const GemmArgs& args, int rows, int columns)
       : offsets_(args.offsets),
         groups_(static_cast<int>(args.groups)),
@@ -28,7 +31,15 @@ class Walk {
     read_groups();
   }
 
-  // Finds unit `index`; callers ask in rising order. Returns false behind the last unit.
+  // Finds the block's next unit. Returns false behind the last one.
+  __device__ bool next(Unit& unit) {
+    const bool found = find(index_, unit);
+    index_ += static_cast<int>(gridDim.x);
+    return found;
+  }
+
+ private:
+  // Finds unit `index`; called in rising order.
   __device__ bool find(int index, Unit& unit) {
     while (true) {
       const unsigned reached = __ballot_sync(kAllLanes, before_ + upto_ > index);
@@ -51,7 +62,6 @@ class Walk {
     }
   }
 
- private:
   __device__ void read_groups() {
     const int group = base_ + static_cast<int>(threadIdx.x % 32);
     first_ = end_ = 0;
@@ -69,6 +79,7 @@ class Walk {
 
   const int32_t* offsets_;
   int groups_, m_, rows_, columns_, across_;
+  int index_ = static_cast<int>(blockIdx.x);
   int base_ = 0, before_ = 0;  // the first group that the lanes hold; number of units before it
   int first_ = 0, end_ = 0;    // bounds of the rows of the lane's group
   int upto_ = 0;               // number of units of the lanes' groups, up to this lane's
