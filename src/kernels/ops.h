@@ -172,6 +172,11 @@ class Ops {
   virtual void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual,
                                     const Tensor& norm_weight, float eps, const Tensor& normed) = 0;
 
+  // grouped_matmul of a and w to y, then combine_experts: the same bits. y is scratch, which may stay unwritten.
+  // a [tokens top_k, k] act, w [experts, hidden, k] weight, y [tokens top_k, hidden], residual [tokens, hidden] act
+  virtual void matmul_combine_experts(const Tensor& a, const Tensor& w, const Routing& routing, const Tensor& y,
+                                      const Tensor& residual) = 0;
+
   // The k largest of log_softmax(logits), ties to the lower id.
   // logits [rows, vocab] fp32; ids [rows, k] int32, log_probs [rows, k] fp32
   virtual void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) = 0;

@@ -110,6 +110,10 @@ class ChosenOps final : public Ops {
                             float eps, const Tensor& normed) override {
     call("combine_experts_norm", [&] { ops_.combine_experts_norm(y, own_, residual, norm_weight, eps, normed); });
   }
+  void matmul_combine_experts(const Tensor& a, const Tensor& w, const Routing&, const Tensor& y,
+                              const Tensor& residual) override {
+    call("matmul_combine_experts", [&] { ops_.matmul_combine_experts(a, w, own_, y, residual); });
+  }
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override {
     call("top_log_probs", [&] { ops_.top_log_probs(logits, ids, log_probs); });
   }

@@ -117,4 +117,10 @@ void CpuOps::combine_experts_norm(const Tensor& y, const Routing& routing, const
   rms_norm(residual, norm_weight, eps, normed);
 }
 
+void CpuOps::matmul_combine_experts(const Tensor& a, const Tensor& w, const Routing& routing, const Tensor& y,
+                                    const Tensor& residual) {
+  grouped_matmul(a, w, routing.expert_offsets, y);
+  combine_experts(y, routing, residual);
+}
+
 }  // namespace lfm2

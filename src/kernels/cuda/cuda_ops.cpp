@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/cuda/experts/launch.h"
+#include "kernels/cuda/fused/launch.h"
 #include "kernels/cuda/op_checks.h"
 #include "kernels/cuda/sampling/launch.h"
 
@@ -201,6 +202,23 @@ void CudaOps::combine_experts_norm(const Tensor& y, const Routing& routing, cons
                                .norm_weight = any(norm_weight),
                                .eps = eps},
                               y.dtype);
+}
+
+void CudaOps::matmul_combine_experts(const Tensor& a, const Tensor& w, const Routing& routing, const Tensor& y,
+                                     const Tensor& residual) {
+  const CombineExpertsArgs combine = combine_args(y, routing, residual, products_.routing_is_old());
+  expect(w.rank == 3 && routing.expert_offsets.dtype == DType::kI32 && routing.expert_offsets.numel() == w.dim(0) + 1,
+         "matmul_combine_experts: offsets");
+#if LFM2_HAS_SM90A
+  if (combine.tokens <= kMaxCombinedTokens && combine.top_k <= kMaxCombinedChoices && w.dim(0) <= kMaxCombinedExperts)
+    if (const auto product = products_.few_grouped_rows_args(a, w, routing.expert_offsets, y)) {
+      launch_matmul_combine_experts(stream_, {*product, combine}, y.dtype);
+      return products_.set_routing_is_old(
+          true);  // where it was new, the kernel lets the next one start behind its wait
+    }
+#endif
+  grouped_matmul(a, w, routing.expert_offsets, y);
+  combine_experts(y, routing, residual);
 }
 
 void CudaOps::top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) {

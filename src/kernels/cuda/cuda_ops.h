@@ -68,6 +68,8 @@ class CudaOps final : public Ops {
   void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) override;
   void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual, const Tensor& norm_weight,
                             float eps, const Tensor& normed) override;
+  void matmul_combine_experts(const Tensor& a, const Tensor& w, const Routing& routing, const Tensor& y,
+                              const Tensor& residual) override;
   void top_log_probs(const Tensor& logits, const Tensor& ids, const Tensor& log_probs) override;
   void target_log_probs(const Tensor& logits, const Tensor& targets, const Tensor& log_probs,
                         const Tensor& likeliest) override;

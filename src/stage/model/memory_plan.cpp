@@ -63,6 +63,9 @@ class CountingOps : public Ops {
   void combine_experts(const Tensor&, const Routing&, const Tensor&) override {}
   void combine_experts_norm(const Tensor&, const Routing&, const Tensor&, const Tensor&, float,
                             const Tensor&) override {}
+  void matmul_combine_experts(const Tensor& a, const Tensor& w, const Routing&, const Tensor&, const Tensor&) override {
+    count(a.dim(0), w.dim(1), w.dim(2));
+  }
   void top_log_probs(const Tensor&, const Tensor&, const Tensor&) override {}
   void target_log_probs(const Tensor&, const Tensor&, const Tensor&, const Tensor&) override {}
   void count_tokens(const Tensor&, const Tensor&, const Batch&, const Tensor&) override {}

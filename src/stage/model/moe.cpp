@@ -33,11 +33,9 @@ void Moe::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual,
   const Tensor output = scratch.take(x.dtype, {rows, hidden});
   ops.norm_route(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, x, routing, sorted);
   ops.grouped_swiglu(sorted, gate_up_, routing.expert_offsets, product);
+  if (next == nullptr) return ops.matmul_combine_experts(product, down_, routing, output, residual);
   ops.grouped_matmul(product, down_, routing.expert_offsets, output);
-  if (next != nullptr)
-    ops.combine_experts_norm(output, routing, residual, next->weight, next->eps, normed);
-  else
-    ops.combine_experts(output, routing, residual);
+  ops.combine_experts_norm(output, routing, residual, next->weight, next->eps, normed);
 }
 
 }  // namespace lfm2

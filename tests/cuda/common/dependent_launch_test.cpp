@@ -69,8 +69,19 @@ TEST(CudaDependentLaunchTest, EveryLayerHasItsOwnRouting) {
   gate_up.fill_random(3, 0.1f);
   down.fill_random(4, 0.1f);
   const DeviceTensor norm(scale), routers(gates), wide(gate_up), narrow(down);
-  for (const int64_t tokens : {1, 2, 8, 9, 64, 65, 700, 1024, 1100}) {
-    SCOPED_TRACE(fmt::format("{} tokens", tokens));
+  for (const auto& [tokens, together] : {std::pair<int64_t, bool>{1, false},
+                                         {1, true},
+                                         {2, false},
+                                         {2, true},
+                                         {8, false},
+                                         {8, true},
+                                         {9, false},
+                                         {64, false},
+                                         {65, false},
+                                         {700, false},
+                                         {1024, false},
+                                         {1100, false}}) {
+    SCOPED_TRACE(fmt::format("{} tokens{}", tokens, together ? ", down and combine together" : ""));
     HostTensor x(DType::kBf16, {tokens, hidden});
     x.fill_random(5);
     TestRouting wrong(tokens, top_k, experts);
@@ -86,6 +97,10 @@ TEST(CudaDependentLaunchTest, EveryLayerHasItsOwnRouting) {
         ops.norm_route(residual, norm, 1e-5f, routers->at(layer), {}, {top_k, true, 1.0f}, normed, routing, spread);
       });
       steps.push_back([&](Ops& ops) { ops.grouped_swiglu(spread, wide, offsets, inner); });
+      if (together) {
+        steps.push_back([&](Ops& ops) { ops.matmul_combine_experts(inner, narrow, routing, y, residual); });
+        continue;
+      }
       steps.push_back([&](Ops& ops) { ops.grouped_matmul(inner, narrow, offsets, y); });
       steps.push_back([&](Ops& ops) { ops.combine_experts_norm(y, routing, residual, norm, 1e-5f, normed); });
     }

@@ -1,4 +1,5 @@
-// What combine_experts and combine_experts_norm share: the new residual of a token, an octet at a time.
+// What every kernel that combines experts shares: a token's choices, the order of their sum, and for the row kernels
+// the new residual of a token, an octet at a time.
 #pragma once
 
 #include "kernels/cuda/common/dependent_launch.cuh"
@@ -36,6 +37,9 @@ __device__ inline Choices first_choices(const CombineExpertsArgs& args, int64_t 
   return choices;
 }
 
+// A channel's sum over a token's choices goes through them in order, from 0 on.
+__device__ inline float add_choice(float sum, float weight, float y) { return fmaf(weight, y, sum); }
+
 // The new residual of a token from channel c on, an octet, rounded to type T.
 template <class T, bool vector>
 __device__ Packed<T> combined_experts(const CombineExpertsArgs& args, const Choices& first_ones, int64_t token,
@@ -57,7 +61,7 @@ __device__ Packed<T> combined_experts(const CombineExpertsArgs& args, const Choi
       if (first + j < args.top_k) {
         const Octet x = unpack(y[j]);
 #pragma unroll
-        for (int i = 0; i < kOctet; ++i) sum.v[i] += choices.weights[j] * x.v[i];
+        for (int i = 0; i < kOctet; ++i) sum.v[i] = add_choice(sum.v[i], choices.weights[j], x.v[i]);
       }
   }
   const Octet old = unpack(old_bits);

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/experts/launch.h"
 #include "kernels/cuda/gemm/launch.h"
 #include "kernels/cuda/rows/launch.h"
 
@@ -19,5 +20,14 @@ constexpr int64_t kMaxConvolvedRows = 16;
 // launch_gemm_few_rows, to its own type, and launch_cached_short_conv, with the same bits. For sequences with one token
 // each, at most kMaxConvolvedRows; three taps, hidden in sixteens, the states on 16 bytes.
 void launch_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, DType act);
+
+struct MatmulCombineExpertsArgs {
+  GemmArgs product;            // to y, which is not written
+  CombineExpertsArgs combine;  // its routing_is_old is the product's offsets_are_old
+};
+// What matmul_combine_experts takes: launch_gemm_few_rows of groups, to its own type, and launch_combine_experts, with
+// the same bits.
+constexpr int64_t kMaxCombinedTokens = 8, kMaxCombinedChoices = 4, kMaxCombinedExperts = 32;
+void launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act);
 
 }  // namespace lfm2

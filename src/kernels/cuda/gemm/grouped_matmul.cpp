@@ -8,4 +8,12 @@ void Products::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& ex
   multiply_groups(a, w, expert_offsets, out, Epilogue::kStore);
 }
 
+std::optional<GemmArgs> Products::few_grouped_rows_args(const Tensor& a, const Tensor& w, const Tensor& expert_offsets,
+                                                        const Tensor& out) const {
+  const Product product = grouped_product(a, w, expert_offsets, out, Epilogue::kStore);
+  const bool few_rows = product.path == GemmPath::kWgmma && prefers_few_rows(product.args.m, product.args.n, true);
+  if (!few_rows || out.dtype != a.dtype) return std::nullopt;
+  return product.args;
+}
+
 }  // namespace lfm2

@@ -4,8 +4,8 @@
 namespace lfm2 {
 
 // Checks the operands.
-Products::DenseProduct Products::dense_product(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out,
-                                               Write write) const {
+Products::Product Products::dense_product(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out,
+                                          Write write) const {
   const int64_t m = a.dim(0), n = w.dim(0), k = w.dim(1);
   expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == k && out.dim(0) == m && out.dim(1) == n &&
              (!bias || bias.numel() == n),
@@ -30,14 +30,14 @@ Products::DenseProduct Products::dense_product(const Tensor& a, const Tensor& w,
 }
 
 void Products::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) {
-  const DenseProduct product = dense_product(a, w, bias, out, write);
+  const Product product = dense_product(a, w, bias, out, write);
   if (product.args.m == 0 || product.args.n == 0) return;
   multiply(product.path, product.args, product.problem);
 }
 
 std::optional<GemmArgs> Products::few_rows_args(const Tensor& a, const Tensor& w, const Tensor& bias,
                                                 const Tensor& out) const {
-  const DenseProduct product = dense_product(a, w, bias, out, Write::kStore);
+  const Product product = dense_product(a, w, bias, out, Write::kStore);
   const bool few_rows = product.path == GemmPath::kWgmma && prefers_few_rows(product.args.m, product.args.n, false);
   if (!few_rows || out.dtype != a.dtype) return std::nullopt;
   return product.args;

@@ -30,8 +30,9 @@ void Products::multiply(GemmPath path, const GemmArgs& args, const GemmProblem& 
   }
 }
 
-void Products::multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
-                               Epilogue epilogue) {
+// Checks the operands.
+Products::Product Products::grouped_product(const Tensor& a, const Tensor& w, const Tensor& expert_offsets,
+                                            const Tensor& out, Epilogue epilogue) const {
   const int64_t groups = w.dim(0), n = w.dim(1), k = w.dim(2), out_columns = epilogue == Epilogue::kSwiglu ? n / 2 : n;
   expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == k && out.dim(0) == a.dim(0) &&
              out.dim(1) == out_columns,
@@ -47,11 +48,18 @@ void Products::multiply_groups(const Tensor& a, const Tensor& w, const Tensor& e
                             .hopper = features_.hopper,
                             .plain_fp32 = features_.plain_fp32};
   expect(gemm_supported(problem), "grouped product: this combination of types");
-  if (a.dim(0) == 0 || n == 0) return;
   const int32_t* offsets = expert_offsets ? expert_offsets.as<const int32_t>() : nullptr;
-  const GemmArgs args{a.data, any(w), {}, out.data, offsets, a.dim(0), n, k, groups, epilogue, routing_is_old_};
-  multiply(choose_grouped(problem), args, problem);
-  if (offsets != nullptr) routing_is_old_ = true;
+  return {.args = {a.data, any(w), {}, out.data, offsets, a.dim(0), n, k, groups, epilogue, routing_is_old_},
+          .problem = problem,
+          .path = choose_grouped(problem)};
+}
+
+void Products::multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
+                               Epilogue epilogue) {
+  const Product product = grouped_product(a, w, expert_offsets, out, epilogue);
+  if (product.args.m == 0 || product.args.n == 0) return;
+  multiply(product.path, product.args, product.problem);
+  if (expert_offsets) routing_is_old_ = true;
 }
 
 }  // namespace lfm2

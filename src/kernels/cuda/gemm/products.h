@@ -33,6 +33,9 @@ class Products {
 
   // matmul's arguments where it takes launch_gemm_few_rows to write out in the type of a.
   std::optional<GemmArgs> few_rows_args(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out) const;
+  // The same for grouped_matmul.
+  std::optional<GemmArgs> few_grouped_rows_args(const Tensor& a, const Tensor& w, const Tensor& expert_offsets,
+                                                const Tensor& out) const;
 
   // Whether all routings were written so long ago that kernels may read them before they wait for the one in front of
   // them: some kernel behind the one that wrote the last of them lets the next one start behind its own wait, as
@@ -41,13 +44,14 @@ class Products {
   void set_routing_is_old(bool old) { routing_is_old_ = old; }
 
  private:
-  struct DenseProduct {
+  struct Product {
     GemmArgs args;
     GemmProblem problem;
     GemmPath path;
   };
-  DenseProduct dense_product(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out,
-                             Write write) const;
+  Product dense_product(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) const;
+  Product grouped_product(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
+                          Epilogue epilogue) const;
   // Multiplies each group's rows with its matrix w[group], or, without offsets, all rows with the only matrix.
   void multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
                        Epilogue epilogue);

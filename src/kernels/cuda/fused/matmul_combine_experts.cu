@@ -1,0 +1,210 @@
+// The grouped product of few rows with the weighted sum of the experts behind it: a block computes its columns for all
+// experts that have rows, keeps the products in shared memory, and adds them to the residual itself, so y is never
+// written. gemm_few_rows.cu says how such a product is computed.
+//
+// The bits are those of gemm_few_rows.cu and of combine_experts_kernel, one behind the other: the sums are rounded as
+// the product's store rounds them, and the rest has the same operations in the same order.
+#include <algorithm>
+
+#include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/tensor_map.h"
+#include "kernels/cuda/experts/combine_experts.cuh"
+#include "kernels/cuda/fused/launch.h"
+#include "kernels/cuda/gemm/gemm_few_rows_tiles.cuh"
+
+namespace lfm2 {
+
+namespace {
+
+using namespace few_rows;
+
+constexpr int kParts = 4, kSumThreads = kParts * 32;  // of a unit; the warps that multiply
+constexpr int kMaxRows = kMaxCombinedTokens * kMaxCombinedChoices;
+static_assert(kSumThreads == kMaxCombinedTokens * kTile, "a thread combines one channel of one token");
+static_assert(kMaxCombinedChoices == kChoices);
+
+// A unit is the product of up to kParts parts, which are up to kRowGroup rows of one group each, with the same tile of
+// their groups' matrices. The parts lie one behind the other in one box of a. Every warp walks by itself, with a lane
+// for each group.
+class PartsWalk {
+ public:
+  struct Unit {
+    int first_row, rows, first_column, parts;
+    uint32_t groups, starts;  // a byte for each part: its group, and its first row, counted from the unit's
+    __device__ int tiles(int) const { return parts; }
+    __device__ int group_of(int part) const { return byte_of(groups, part); }
+    __device__ int start_of(int part) const { return byte_of(starts, part); }
+    __device__ int end_of(int part) const { return part + 1 < parts ? start_of(part + 1) : rows; }
+
+   private:
+    __device__ static int byte_of(uint32_t word, int i) { return static_cast<int>(word >> (8 * i) & 0xffu); }
+  };
+
+  __device__ PartsWalk(const GemmArgs& args, int rows, int columns)
+      : box_rows_(rows),
+        columns_(columns),
+        n_(static_cast<int>(args.n)),
+        column_(static_cast<int>(blockIdx.x) * columns) {
+    const int groups = static_cast<int>(args.groups), lane = static_cast<int>(threadIdx.x % 32);
+    end_ = __ldcg(args.offsets + min(lane + 1, groups));
+    m_ = __shfl_sync(kAllLanes, end_, 31);
+  }
+
+  // Finds the block's next unit: those of its first columns, then those of the next ones. Returns false behind the
+  // last.
+  __device__ bool next(Unit& unit) {
+    if (row_ >= m_) {
+      row_ = 0;
+      column_ += static_cast<int>(gridDim.x) * columns_;
+    }
+    if (column_ >= n_ || m_ == 0) return false;
+    unit = {row_, 0, column_, 0, 0, 0};
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const unsigned reached = __ballot_sync(kAllLanes, end_ > row_);
+      const int group = __ffs(reached) - 1;
+      const int rows = min(__shfl_sync(kAllLanes, end_, group & 31) - row_, kRowGroup);
+      if (row_ >= m_ || unit.rows + rows > box_rows_) break;
+      unit.groups |= static_cast<uint32_t>(group) << (8 * part);
+      unit.starts |= static_cast<uint32_t>(unit.rows) << (8 * part);
+      ++unit.parts;
+      unit.rows += rows;
+      row_ += rows;
+    }
+    return true;
+  }
+  // Whether the unit that was found last is the last one of its columns.
+  __device__ bool columns_end() const { return row_ >= m_; }
+
+ private:
+  int box_rows_, columns_, n_, m_;
+  int end_;  // the first row behind the lane's group
+  int column_, row_ = 0;
+};
+
+// The products of all rows with a tile, as y holds them. So wide that writing them meets in no bank.
+struct Exchange {
+  float y[kMaxRows][kTile + 4];
+};
+
+// Gives the other warps a part's sums. The lane has the sums that few_rows::Output describes.
+template <class T>
+__device__ void share_sums(const PartsWalk::Unit& unit, const float (&sums)[1][4], Exchange& exchange) {
+  const int part = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (part >= unit.parts) return;
+  const int rows = unit.end_of(part) - unit.start_of(part), first = unit.first_row + unit.start_of(part);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = lane % 4 * 2 + i % 2;
+    if (row < rows) exchange.y[first + row][lane / 4 + i / 2 * 8] = to_f32(rounded<T>(sums[0][i]));
+  }
+}
+
+// A thread's token and channel of a tile: its choices, and its place in the residual.
+template <class T>
+class Combination {
+ public:
+  // The routing must be there.
+  __device__ explicit Combination(const CombineExpertsArgs& args)
+      : args_(args), token_(static_cast<int>(threadIdx.x) / kTile), own_(static_cast<int>(threadIdx.x) % kTile) {
+    if (token_ < args.tokens) choices_ = load_choices(args, token_, 0);
+  }
+  // Loads the old value.
+  __device__ void begin(int column) {
+    target_ = static_cast<T*>(args_.residual) + token_ * args_.hidden + column + own_;
+    real_ = token_ < args_.tokens && column + own_ < args_.hidden;
+    if (real_) old_ = *target_;
+  }
+  __device__ void end(const Exchange& exchange) const {
+    if (!real_) return;
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kChoices; ++j)
+      if (j < args_.top_k) sum = add_choice(sum, choices_.weights[j], exchange.y[choices_.rows[j]][own_]);
+    *target_ = rounded<T>(sum + to_f32(old_));
+  }
+
+ private:
+  const CombineExpertsArgs& args_;
+  int token_, own_;
+  Choices choices_{};
+  T* target_ = nullptr;
+  T old_{};
+  bool real_ = false;
+};
+
+template <class T>
+__device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout& layout, const Block& block,
+                              Exchange (&exchanges)[2]) {
+  const int part = threadIdx.x / 32, box_rows = layout.a_bytes / kRowBytes;
+  if (offsets_are_new(args.product)) wait_for_previous();
+  PartsWalk walk(args.product, box_rows, kTile);
+  PartsWalk::Unit unit;
+  Combination<T> combination(args.combine);
+  Turn turn;
+  int side = 0;  // two tiles in turn, so that a warp may go on while others still read
+  while (walk.next(unit)) {
+    wait_for_previous();
+    if (unit.first_row == 0) combination.begin(unit.first_column);
+    barrier_wait(block.full + turn.buffer * 8, turn.parity);
+    // A warp without a part multiplies what is there, and forgets it.
+    const int start = part < unit.parts ? unit.start_of(part) : 0;
+    float sums[1][4] = {};
+    UnitPieces<T, 1>(layout, block, turn, min(start + row_of_lane<1>(), box_rows - 1)).multiply(sums);
+    share_sums<T>(unit, sums, exchanges[side]);
+    if (!walk.columns_end()) continue;
+    named_barrier<kSumThreads>();  // of the warps that multiply
+    combination.end(exchanges[side]);
+    side ^= 1;
+  }
+}
+
+// - operands: those of a grouped product of few rows, a [m, k] and w [groups, n, k] of type T, and those of
+//   combine_experts_kernel, but for y; m = tokens top_k, up to kMaxRows, and hidden = n.
+// - block: walks through units: 16 columns, which it computes for all rows, in up to kParts parts at a time
+// (PartsWalk).
+// - thread: the last warp loads (load_buffers); each of the others multiplies a part, and then each of their threads
+//   combines one column of one token (combine_units).
+// - alignment: n and k in octets, a, w and the residual on 16 bytes.
+template <class T>
+__global__ void __launch_bounds__(kSumThreads + 32, 2)
+    matmul_combine_experts_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
+                                  const __grid_constant__ MatmulCombineExpertsArgs args,
+                                  const __grid_constant__ Layout layout) {
+  extern __shared__ char shared[];
+  __shared__ Exchange exchanges[2];
+  if (!offsets_are_new(args.product)) let_next_start();
+  const Block block = start_block(shared, &a_map, &w_map, layout, args.product.k);
+  if (threadIdx.x / 32 == kParts) {
+    load_buffers<PartsWalk>(args.product, &a_map, &w_map, layout, block, layout.a_bytes / kRowBytes);
+  } else {
+    combine_units<T>(args, layout, block, exchanges);
+  }
+}
+
+}  // namespace
+
+void launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act) {
+  const GemmArgs& product = args.product;
+  if (product.m == 0 || product.n == 0) return;
+  constexpr int kBytes = kSharedBytes - 2 * static_cast<int>(sizeof(Exchange));
+  // With more rows than one group of them, boxes of two: there, four groups seldom have more.
+  const int box_rows = product.m <= kRowGroup ? kRowGroup : 2 * kRowGroup;
+  Layout layout = layout_of(kParts, box_rows, product.k, kBytes);
+  layout.box_tiles = 1;
+  layout.unit_columns = kTile;
+  layout.tile_distance = 0;
+  const CUtensorMap a_map = pieces_map(product.a, act, 1, product.m, product.k, box_rows, kDepth, layout.pieces);
+  const CUtensorMap w_map =
+      pieces_map(product.w.data, act, product.groups, product.n, product.k, kTile, kDepth, layout.pieces);
+  const auto blocks = static_cast<unsigned>(
+      std::min<int64_t>(ceil_divide(product.n, kTile), device_attribute(cudaDevAttrMultiProcessorCount)));
+  with_16_bit_type(act, [&](auto zero) {
+    const auto kernel = matmul_combine_experts_kernel<decltype(zero)>;
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+    launch_dependent("matmul_combine_experts_kernel", kernel, {blocks, kSumThreads + 32, kBytes}, stream, a_map, w_map,
+                     args, layout);
+  });
+}
+
+}  // namespace lfm2
