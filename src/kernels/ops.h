@@ -80,7 +80,15 @@ enum class Write { kStore, kAdd };  // kStore: out = value; kAdd: out = out + va
 
 class Ops {
  public:
+  // `rows_normed_in_passing`: of rows of 16 bits, the most whose norm norm_matmul and norm_project_short_conv compute
+  // in passing.
+  explicit Ops(int64_t rows_normed_in_passing = 0) : rows_normed_in_passing_(rows_normed_in_passing) {}
   virtual ~Ops() = default;
+
+  // Whether the norm of x, in front of a product, is best left to that product. Otherwise it is best computed behind
+  // what makes x. The results are the same.
+  bool norms_in_passing(const Tensor& x) const { return x.dtype != DType::kF32 && x.dim(0) <= rows_normed_in_passing_; }
+  int64_t rows_normed_in_passing() const { return rows_normed_in_passing_; }
 
   // out[t] = table[ids[t]].  ids [tokens] int32, table [vocab, hidden] weight, out [tokens, hidden] act
   virtual void embed(const Tensor& ids, const Tensor& table, const Tensor& out) = 0;
@@ -94,6 +102,11 @@ class Ops {
 
   // out (+)= a wᵀ + bias.  a [m, k] act, w [n, k] weight, bias [n] weight or empty, out [m, n] act or fp32
   virtual void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) = 0;
+
+  // normed = rms_norm(x), then matmul of normed to out: the same bits. normed is scratch, which may stay unwritten.
+  // x, normed [m, k] act, norm_weight [k] weight, w [n, k] weight, bias [n] weight or empty, out [m, n] act
+  virtual void norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
+                           const Tensor& normed, const Tensor& out) = 0;
 
   // The gated short convolution between its two projections, B, C, z = columns of bcz:
   //   u = B ∘ z, zero before the sample starts
@@ -133,6 +146,13 @@ class Ops {
   virtual void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
                                   const Tensor& bias, const Batch& batch, const ConvCache& cache, const Tensor& bcz,
                                   const Tensor& out) = 0;
+
+  // normed = rms_norm(x), then project_short_conv of normed: the same bits. normed is scratch, which may stay
+  // unwritten. x, normed [tokens, k] act, norm_weight [k] weight
+  virtual void norm_project_short_conv(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& in_proj,
+                                       const Tensor& in_bias, const Tensor& weight, const Tensor& bias,
+                                       const Batch& batch, const ConvCache& cache, const Tensor& normed,
+                                       const Tensor& bcz, const Tensor& out) = 0;
 
   // out = silu(gate) ∘ up, where gate and up are a wᵀ and their rows alternate in w (kGateUpBlock).
   // a [m, k] act, w [2 ffn, k] weight, out [m, ffn] act
@@ -207,6 +227,9 @@ class Ops {
   // ids [rows] int32, log_probs [rows] fp32
   virtual void sample(const Tensor& logits, const Tensor& adjusted, const Tensor& draws, const Tensor& rules,
                       const Tensor& ids, const Tensor& log_probs) = 0;
+
+ private:
+  int64_t rows_normed_in_passing_;
 };
 
 }  // namespace lfm2

@@ -31,7 +31,7 @@ constexpr int64_t kPage = 256;  // positions
 // stays as it is where no operator that makes one is chosen.
 class ChosenOps final : public Ops {
  public:
-  explicit ChosenOps(Ops& ops) : ops_(ops) {}
+  explicit ChosenOps(Ops& ops) : Ops(ops.rows_normed_in_passing()), ops_(ops) {}
   void set_routing(const Routing& routing) { own_ = routing; }
   // Without a name: all of them. Else only `name`, or all but that one.
   void choose(std::string name, bool only) {
@@ -51,6 +51,11 @@ class ChosenOps final : public Ops {
   }
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override {
     call(fmt::format("matmul n {} k {}", w.dim(0), w.dim(1)), [&] { ops_.matmul(a, w, bias, out, write); });
+  }
+  void norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
+                   const Tensor& normed, const Tensor& out) override {
+    call(fmt::format("norm_matmul n {} k {}", w.dim(0), w.dim(1)),
+         [&] { ops_.norm_matmul(x, norm_weight, eps, w, bias, normed, out); });
   }
   void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                   const Tensor& out) override {
@@ -80,6 +85,14 @@ class ChosenOps final : public Ops {
                           const Tensor& out) override {
     call("project_short_conv",
          [&] { ops_.project_short_conv(x, in_proj, in_bias, weight, bias, batch, cache, bcz, out); });
+  }
+  void norm_project_short_conv(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& in_proj,
+                               const Tensor& in_bias, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                               const ConvCache& cache, const Tensor& normed, const Tensor& bcz,
+                               const Tensor& out) override {
+    call("norm_project_short_conv", [&] {
+      ops_.norm_project_short_conv(x, norm_weight, eps, in_proj, in_bias, weight, bias, batch, cache, normed, bcz, out);
+    });
   }
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override {
     call("matmul_swiglu", [&] { ops_.matmul_swiglu(a, w, out); });

@@ -250,6 +250,12 @@ void CpuOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const 
                    .add = write == Write::kAdd});
 }
 
+void CpuOps::norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
+                         const Tensor& normed, const Tensor& out) {
+  rms_norm(x, norm_weight, eps, normed);
+  matmul(normed, w, bias, out, Write::kStore);
+}
+
 void CpuOps::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) {
   const int64_t m = a.dim(0), n = w.dim(0);
   expect(a.rank == 2 && w.rank == 2 && out.rank == 2 && a.dim(1) == w.dim(1) && out.dim(0) == m &&

@@ -23,6 +23,8 @@ class CpuOps final : public Ops {
   void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override;
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override;
+  void norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
+                   const Tensor& normed, const Tensor& out) override;
   void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                   const Tensor& out) override;
   void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
@@ -37,6 +39,10 @@ class CpuOps final : public Ops {
   void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
                           const Tensor& bias, const Batch& batch, const ConvCache& cache, const Tensor& bcz,
                           const Tensor& out) override;
+  void norm_project_short_conv(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& in_proj,
+                               const Tensor& in_bias, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                               const ConvCache& cache, const Tensor& normed, const Tensor& bcz,
+                               const Tensor& out) override;
   void route(const Tensor& logits, const Tensor& bias, RouterRule rule, const Routing& routing) override;
   void norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
                   RouterRule rule, const Tensor& normed, const Routing& routing, const Tensor& sorted) override;

@@ -137,4 +137,12 @@ void CpuOps::project_short_conv(const Tensor& x, const Tensor& in_proj, const Te
   cached_short_conv(bcz, weight, bias, batch, cache, out);
 }
 
+void CpuOps::norm_project_short_conv(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& in_proj,
+                                     const Tensor& in_bias, const Tensor& weight, const Tensor& bias,
+                                     const Batch& batch, const ConvCache& cache, const Tensor& normed,
+                                     const Tensor& bcz, const Tensor& out) {
+  rms_norm(x, norm_weight, eps, normed);
+  project_short_conv(normed, in_proj, in_bias, weight, bias, batch, cache, bcz, out);
+}
+
 }  // namespace lfm2

@@ -108,20 +108,48 @@ void CudaOps::cached_short_conv(const Tensor& bcz, const Tensor& weight, const T
   launch_cached_short_conv(stream_, args, cached_conv_args(args, batch, cache), out.dtype);
 }
 
+#if LFM2_HAS_SM90A
+namespace {
+
+// Whether launch_project_short_conv takes the convolution.
+bool convolves_behind_product(const ShortConvArgs& args, const Batch& batch, const ConvCache& cache) {
+  const bool one_each = batch.singles == batch.sequences && batch.sequences == batch.tokens;
+  return one_each && batch.tokens <= kMaxConvolvedRows && args.taps == 3 && args.hidden % 16 == 0 &&
+         on_16_bytes(cache.states);
+}
+
+}  // namespace
+#endif
+
 void CudaOps::project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
                                  const Tensor& bias, const Batch& batch, const ConvCache& cache, const Tensor& bcz,
                                  const Tensor& out) {
   const ShortConvArgs args = short_conv_args(bcz, weight, bias, batch, out);
   const CachedConvArgs cached = cached_conv_args(args, batch, cache);
 #if LFM2_HAS_SM90A
-  const bool one_each = batch.singles == batch.sequences && batch.sequences == batch.tokens;
-  if (one_each && batch.tokens <= kMaxConvolvedRows && args.taps == 3 && args.hidden % 16 == 0 &&
-      on_16_bytes(cache.states))
+  if (convolves_behind_product(args, batch, cache))
     if (const auto product = products_.few_rows_args(x, in_proj, in_bias, bcz))
       return launch_project_short_conv(stream_, {*product, args, cached}, out.dtype);
 #endif
   matmul(x, in_proj, in_bias, bcz, Write::kStore);
   launch_cached_short_conv(stream_, args, cached, out.dtype);
+}
+
+void CudaOps::norm_project_short_conv(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& in_proj,
+                                      const Tensor& in_bias, const Tensor& weight, const Tensor& bias,
+                                      const Batch& batch, const ConvCache& cache, const Tensor& normed,
+                                      const Tensor& bcz, const Tensor& out) {
+  check_norm(x, norm_weight, normed);
+#if LFM2_HAS_SM90A
+  const ShortConvArgs args = short_conv_args(bcz, weight, bias, batch, out);
+  if (convolves_behind_product(args, batch, cache))
+    if (const auto product = products_.few_rows_args(x, in_proj, in_bias, bcz))
+      if (const auto norm = Products::front_norm_args(*product, x.dtype, norm_weight, eps))
+        return launch_norm_project_short_conv(stream_, {*product, args, cached_conv_args(args, batch, cache)}, *norm,
+                                              out.dtype);
+#endif
+  rms_norm(x, norm_weight, eps, normed);
+  project_short_conv(normed, in_proj, in_bias, weight, bias, batch, cache, bcz, out);
 }
 
 void CudaOps::count_tokens(const Tensor& ids, const Tensor& keepers, const Batch& batch, const Tensor& counts) {

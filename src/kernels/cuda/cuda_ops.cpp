@@ -23,10 +23,16 @@ void CudaOps::insert_drawn(const Tensor& ids, const Tensor& drawn) {
 }
 
 void CudaOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) {
-  const int64_t n = weight.numel();
-  expect(x.rank == 2 && x.dim(1) == n && out.dims == x.dims && out.dtype == x.dtype && is_float(x) && is_float(weight),
-         "rms_norm: shapes");
-  launch_rms_norm(stream_, x.data, any(weight), eps, x.dim(0), n, out.data, x.dtype);
+  check_norm(x, weight, out);
+  launch_rms_norm(stream_, x.data, any(weight), eps, x.dim(0), weight.numel(), out.data, x.dtype);
+}
+
+void CudaOps::norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
+                          const Tensor& normed, const Tensor& out) {
+  check_norm(x, norm_weight, normed);
+  if (products_.norm_matmul(x, norm_weight, eps, w, bias, out)) return;
+  rms_norm(x, norm_weight, eps, normed);
+  matmul(normed, w, bias, out, Write::kStore);
 }
 
 void CudaOps::short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
@@ -206,7 +212,7 @@ void CudaOps::combine_experts_norm(const Tensor& y, const Routing& routing, cons
 
 void CudaOps::matmul_combine_experts(const Tensor& a, const Tensor& w, const Routing& routing, const Tensor& y,
                                      const Tensor& residual) {
-  const CombineExpertsArgs combine = combine_args(y, routing, residual, products_.routing_is_old());
+  [[maybe_unused]] const CombineExpertsArgs combine = combine_args(y, routing, residual, products_.routing_is_old());
   expect(w.rank == 3 && routing.expert_offsets.dtype == DType::kI32 && routing.expert_offsets.numel() == w.dim(0) + 1,
          "matmul_combine_experts: offsets");
 #if LFM2_HAS_SM90A

@@ -25,7 +25,8 @@ struct CudaWorkspaces {
 class CudaOps final : public Ops {
  public:
   CudaOps(cudaStream_t stream, Products::Features features, int multiprocessors, CudaWorkspaces workspaces)
-      : stream_(stream),
+      : Ops(features.hopper ? kMaxFrontNormedRows : 0),
+        stream_(stream),
         hopper_(features.hopper),
         multiprocessors_(multiprocessors),
         workspaces_(std::move(workspaces)),
@@ -37,6 +38,8 @@ class CudaOps final : public Ops {
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) override {
     products_.matmul(a, w, bias, out, write);
   }
+  void norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
+                   const Tensor& normed, const Tensor& out) override;
   void short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
                   const Tensor& out) override;
   void qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps, float rope_theta,
@@ -51,6 +54,10 @@ class CudaOps final : public Ops {
   void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor& in_bias, const Tensor& weight,
                           const Tensor& bias, const Batch& batch, const ConvCache& cache, const Tensor& bcz,
                           const Tensor& out) override;
+  void norm_project_short_conv(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& in_proj,
+                               const Tensor& in_bias, const Tensor& weight, const Tensor& bias, const Batch& batch,
+                               const ConvCache& cache, const Tensor& normed, const Tensor& bcz,
+                               const Tensor& out) override;
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) override {
     products_.matmul_swiglu(a, w, out);
   }

@@ -12,6 +12,12 @@
 
 namespace lfm2 {
 
+inline void check_norm(const Tensor& x, const Tensor& weight, const Tensor& out) {
+  expect(x.rank == 2 && x.dim(1) == weight.numel() && out.dims == x.dims && out.dtype == x.dtype && is_float(x) &&
+             is_float(weight),
+         "rms_norm: shapes");
+}
+
 inline void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batch) {
   expect(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0 && shape.head_dim % 2 == 0,
          "attention: heads");

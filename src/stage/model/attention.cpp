@@ -13,12 +13,15 @@ Attention::Attention(WeightSource& weights, const ModelConfig& config, const std
   out_proj_ = weights.load({block + "out_proj.weight"}, {config.hidden, shape_.heads * shape_.head_dim});
 }
 
-void Attention::forward(Ops& ops, const Tensor& x, const Batch& batch, const LayerCache* cache, Scratch& scratch,
-                        const Tensor& residual) const {
+void Attention::forward(Ops& ops, const Tensor& x, const Norm* norm, const Batch& batch, const LayerCache* cache,
+                        Scratch& scratch, const Tensor& residual) const {
   const int64_t tokens = x.dim(0);
   const Tensor qkv = scratch.take(x.dtype, {tokens, shape_.qkv_columns()});
   const Tensor mixed = scratch.take(x.dtype, {tokens, shape_.heads * shape_.head_dim});
-  ops.matmul(x, qkv_proj_, {}, qkv, Write::kStore);
+  if (norm != nullptr)
+    ops.norm_matmul(residual, norm->weight, norm->eps, qkv_proj_, {}, x, qkv);
+  else
+    ops.matmul(x, qkv_proj_, {}, qkv, Write::kStore);
   ops.qk_norm_rope(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, batch);
   if (cache == nullptr) {
     ops.attention(qkv, shape_, batch, mixed);

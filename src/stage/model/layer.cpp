@@ -31,10 +31,14 @@ Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index)
       mixer_(make_mixer(weights, config, index)),
       ffn_(make_feed_forward(weights, config, index)) {}
 
-void Layer::mix_tokens(Ops& ops, const Tensor& normed, const Tensor& residual, const Batch& batch,
+void Layer::mix_tokens(Ops& ops, const Tensor& normed, bool computed, const Tensor& residual, const Batch& batch,
                        const LayerCache* cache, Scratch& scratch) const {
   scratch.reset();
-  std::visit([&](const auto& mixer) { mixer.forward(ops, normed, batch, cache, scratch, residual); }, mixer_);
+  const Norm norm = operator_norm();
+  const auto mix = [&](const auto& mixer) {
+    mixer.forward(ops, normed, computed ? nullptr : &norm, batch, cache, scratch, residual);
+  };
+  std::visit(mix, mixer_);
 }
 
 void Layer::feed_forward(Ops& ops, const Tensor& residual, const Norm* next, const Tensor& normed,

@@ -13,11 +13,11 @@ namespace lfm2 {
 class Layer {
  public:
   Layer(WeightSource& weights, const ModelConfig& config, int64_t index);
-  // The two halves of a layer, called in this order. `normed` goes in as operator_norm() of the residual;
-  // feed_forward() leaves in it the residual's `next` norm (that of the layer behind), where there is one. All tensors
-  // are [tokens, hidden] act.
-  void mix_tokens(Ops& ops, const Tensor& normed, const Tensor& residual, const Batch& batch, const LayerCache* cache,
-                  Scratch& scratch) const;
+  // The two halves of a layer, called in this order. `normed` goes in as operator_norm() of the residual, or, where
+  // this is not `computed` yet, as room for it; feed_forward() leaves in it the residual's `next` norm (that of the
+  // layer behind), where it is given. All tensors are [tokens, hidden] act.
+  void mix_tokens(Ops& ops, const Tensor& normed, bool computed, const Tensor& residual, const Batch& batch,
+                  const LayerCache* cache, Scratch& scratch) const;
   void feed_forward(Ops& ops, const Tensor& residual, const Norm* next, const Tensor& normed, Scratch& scratch) const;
   Norm operator_norm() const { return {operator_norm_, eps_}; }
 

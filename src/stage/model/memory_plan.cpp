@@ -35,6 +35,10 @@ class CountingOps : public Ops {
   void matmul(const Tensor& a, const Tensor& w, const Tensor&, const Tensor&, Write) override {
     count(a.dim(0), w.dim(0), w.dim(1));
   }
+  void norm_matmul(const Tensor& x, const Tensor&, float, const Tensor& w, const Tensor&, const Tensor&,
+                   const Tensor&) override {
+    count(x.dim(0), w.dim(0), w.dim(1));
+  }
   void short_conv(const Tensor&, const Tensor&, const Tensor&, const Batch&, const Tensor&) override {}
   void qk_norm_rope(const Tensor&, const Tensor&, const Tensor&, float, float, AttentionShape, const Batch&) override {}
   void attention(const Tensor&, AttentionShape, const Batch&, const Tensor&) override {}
@@ -44,6 +48,11 @@ class CountingOps : public Ops {
                          const Tensor&) override {}
   void project_short_conv(const Tensor& x, const Tensor& in_proj, const Tensor&, const Tensor&, const Tensor&,
                           const Batch&, const ConvCache&, const Tensor&, const Tensor&) override {
+    count(x.dim(0), in_proj.dim(0), in_proj.dim(1));
+  }
+  void norm_project_short_conv(const Tensor& x, const Tensor&, float, const Tensor& in_proj, const Tensor&,
+                               const Tensor&, const Tensor&, const Batch&, const ConvCache&, const Tensor&,
+                               const Tensor&, const Tensor&) override {
     count(x.dim(0), in_proj.dim(0), in_proj.dim(1));
   }
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor&) override { count(a.dim(0), w.dim(0), w.dim(1)); }

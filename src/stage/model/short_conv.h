@@ -11,9 +11,10 @@ namespace lfm2 {
 class ShortConv {
  public:
   ShortConv(WeightSource& weights, const ModelConfig& config, const std::string& prefix);
-  // residual += block(x).  x, residual [tokens, hidden] act. With a cache, the tokens continue its sequences.
-  void forward(Ops& ops, const Tensor& x, const Batch& batch, const LayerCache* cache, Scratch& scratch,
-               const Tensor& residual) const;
+  // residual += block(x).  x, residual [tokens, hidden] act. With a cache, the tokens continue its sequences. Where
+  // `norm` is given, x is only room for that norm of the residual, which is yet to be computed.
+  void forward(Ops& ops, const Tensor& x, const Norm* norm, const Batch& batch, const LayerCache* cache,
+               Scratch& scratch, const Tensor& residual) const;
 
  private:
   Tensor in_proj_, in_bias_;    // [3 hidden, hidden], [3 hidden] or empty

@@ -40,15 +40,16 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
   Tensor current = residual;
   Batch current_batch = batch;
   scratch.release();
-  // Kept for all layers: each layer leaves its successor's input here.
+  // Kept for all layers: each layer leaves its successor's input here, unless that is best left to the successor.
   Tensor normed = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});
   scratch.hold();
+  bool computed = !ops.norms_in_passing(residual);
   const Norm first = layers_.front().operator_norm();
-  ops.rms_norm(residual, first.weight, first.eps, normed);
+  if (computed) ops.rms_norm(residual, first.weight, first.eps, normed);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool tails = tail != nullptr && layers_range_.first + static_cast<int64_t>(i) > cut;
     const LayerCache* cache = caches == nullptr || tails ? nullptr : &caches->layers()[i];
-    layers_[i].mix_tokens(ops, normed, current, current_batch, cache, scratch);
+    layers_[i].mix_tokens(ops, normed, computed, current, current_batch, cache, scratch);
     if (layers_range_.first + static_cast<int64_t>(i) == cut) {
       ops.gather_rows(current, tail->rows, tail->residual);
       current = tail->residual;
@@ -57,7 +58,8 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
     }
     const bool last = i + 1 == layers_.size();
     const Norm next = layers_[last ? i : i + 1].operator_norm();
-    layers_[i].feed_forward(ops, current, last ? nullptr : &next, normed, scratch);
+    computed = !last && !ops.norms_in_passing(current);
+    layers_[i].feed_forward(ops, current, computed ? &next : nullptr, normed, scratch);
   }
   scratch.release();
 }

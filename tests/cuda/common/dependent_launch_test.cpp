@@ -69,18 +69,11 @@ TEST(CudaDependentLaunchTest, EveryLayerHasItsOwnRouting) {
   gate_up.fill_random(3, 0.1f);
   down.fill_random(4, 0.1f);
   const DeviceTensor norm(scale), routers(gates), wide(gate_up), narrow(down);
-  for (const auto& [tokens, together] : {std::pair<int64_t, bool>{1, false},
-                                         {1, true},
-                                         {2, false},
-                                         {2, true},
-                                         {8, false},
-                                         {8, true},
-                                         {9, false},
-                                         {64, false},
-                                         {65, false},
-                                         {700, false},
-                                         {1024, false},
-                                         {1100, false}}) {
+  std::vector<std::pair<int64_t, bool>> kinds = {{1, true}, {2, true}, {8, true}};
+  for (const int64_t tokens : {1, 2, 8, 9, 64, 65, 700, 1024, 1100}) kinds.emplace_back(tokens, false);
+  for (const auto& kind : kinds) {
+    const int64_t tokens = kind.first;
+    const bool together = kind.second;
     SCOPED_TRACE(fmt::format("{} tokens{}", tokens, together ? ", down and combine together" : ""));
     HostTensor x(DType::kBf16, {tokens, hidden});
     x.fill_random(5);
@@ -136,13 +129,16 @@ TEST(CudaDependentLaunchTest, EveryLayerHasItsOwnRouting) {
 TEST(CudaDependentLaunchTest, EveryStepGoesOnFromTheStatesOfTheOneBefore) {
   const int64_t hidden = 512, layers = 3, steps = 6;
   HostTensor in_proj(DType::kBf16, {layers, 3 * hidden, hidden}), taps(DType::kBf16, {hidden, 3});
-  HostTensor out_proj(DType::kBf16, {layers, hidden, hidden});
+  HostTensor out_proj(DType::kBf16, {layers, hidden, hidden}), scale(DType::kBf16, {hidden});
   in_proj.fill_random(1, 0.1f);
   taps.fill_random(2);
   out_proj.fill_random(3, 0.1f);
-  const DeviceTensor in(in_proj), conv(taps), back(out_proj);
-  for (const int64_t tokens : {1, 7, 16}) {
-    SCOPED_TRACE(fmt::format("{} tokens", tokens));
+  scale.fill_random(6);
+  const DeviceTensor in(in_proj), conv(taps), back(out_proj), norm(scale);
+  for (const auto& kind : {std::pair<int64_t, bool>{1, false}, {1, true}, {7, false}, {7, true}, {16, false}}) {
+    const int64_t tokens = kind.first;
+    const bool norms = kind.second;
+    SCOPED_TRACE(fmt::format("{} tokens{}", tokens, norms ? ", normed" : ""));
     HostTensor x(DType::kBf16, {tokens, hidden}), first_states(DType::kF32, {layers, 2 * tokens, 2, hidden});
     x.fill_random(4);
     first_states.fill_random(5);
@@ -155,6 +151,7 @@ TEST(CudaDependentLaunchTest, EveryStepGoesOnFromTheStatesOfTheOneBefore) {
     const DeviceTensor offsets(ints(each, tokens + 1)), places(ints(positions, tokens));
     const DeviceTensor rows[2] = {DeviceTensor(ints(turns[0], tokens, 2)), DeviceTensor(ints(turns[1], tokens, 2))};
     const DeviceTensor residual(x), states(first_states), gated(x), bcz(HostTensor(DType::kBf16, {tokens, 3 * hidden}));
+    const DeviceTensor normed(x);
     std::vector<std::function<void(Ops&)>> calls;
     for (int64_t step = 0; step < steps; ++step)
       for (int64_t layer = 0; layer < layers; ++layer) {
@@ -167,7 +164,12 @@ TEST(CudaDependentLaunchTest, EveryStepGoesOnFromTheStatesOfTheOneBefore) {
                           .sequence_of = offsets->rows(0, tokens),
                           .states = rows[step % 2]};
         calls.push_back([&, layer, batch](Ops& ops) {
-          ops.project_short_conv(residual, in->at(layer), {}, conv, {}, batch, {states->at(layer)}, bcz, gated);
+          const ConvCache cache{states->at(layer)};
+          if (norms)
+            ops.norm_project_short_conv(residual, norm, 1e-5f, in->at(layer), {}, conv, {}, batch, cache, normed, bcz,
+                                        gated);
+          else
+            ops.project_short_conv(residual, in->at(layer), {}, conv, {}, batch, cache, bcz, gated);
         });
         calls.push_back([&, layer](Ops& ops) { ops.matmul(gated, back->at(layer), {}, residual, Write::kAdd); });
       }

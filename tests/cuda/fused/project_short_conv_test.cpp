@@ -1,78 +1,12 @@
 // project_short_conv on the GPU gives the bits of its two operators one after the other, in the output and the states.
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-
-#include "cuda/sequences.h"
+#include "cuda/fused/projected_conv.h"
 
 namespace lfm2 {
 namespace {
 
 using namespace test;
 
-struct CudaProjectShortConvTest : ::testing::Test {
-  static constexpr int64_t kPage = 256;
-
-  struct Case {
-    int64_t hidden = 48, k = 64, taps = 3;
-    DType act = DType::kBf16;
-    bool biases = false;
-    uint32_t seed = 1;
-  };
-
-  // `count` sequences, first up to different positions, then two tokens more, one at a time.
-  void check(int64_t count, const Case& c) {
-    SCOPED_TRACE(fmt::format("{} tokens {}, hidden {} k {}, {} taps{}", count, name(c.act), c.hidden, c.k, c.taps,
-                             c.biases ? ", biases" : ""));
-    constexpr int64_t kPositions[] = {255, 0, 2, 256, 1, 5, 254};
-    std::vector<int64_t> lengths;
-    std::vector<Sequences::Part> before, single;
-    for (int64_t s = 0; s < count; ++s) {
-      const int64_t position = kPositions[at((s + c.seed) % 7)];
-      lengths.push_back(position + 2);
-      if (position > 0) before.push_back({s, position});
-      single.push_back({s, 1});
-    }
-    const float spread = 2 / std::sqrt(static_cast<float>(c.k));
-    HostTensor in_proj(c.act, {3 * c.hidden, c.k}), weight(c.act, {c.hidden, c.taps});
-    HostTensor in_bias(c.act, {3 * c.hidden}), bias(DType::kF32, {c.hidden});
-    in_proj.fill_random(c.seed, spread);
-    weight.fill_random(c.seed + 1);
-    in_bias.fill_random(c.seed + 2);
-    bias.fill_random(c.seed + 3);
-    Sequences sequences(lengths, kPage, c.seed);
-    const int64_t first_page_row = 2 * count;
-    const HostTensor no_states = nans(DType::kF32, {first_page_row + sequences.pages(), c.taps - 1, c.hidden});
-    const DeviceTensor w(in_proj), taps(weight), w_bias(in_bias), taps_bias(bias);
-    const DeviceTensor apart_states(no_states), together_states(no_states);
-    const Tensor product_bias = c.biases ? static_cast<const Tensor&>(w_bias) : Tensor();
-    const Tensor conv_bias = c.biases ? static_cast<const Tensor&>(taps_bias) : Tensor();
-    for (const auto& parts : {before, single, single}) {
-      sequences.next(parts);
-      const auto tokens = static_cast<int64_t>(sequences.tokens.size());
-      HostTensor host_x(c.act, {tokens, c.k}), expected = nans(c.act, {tokens, c.hidden});
-      host_x.fill_random(c.seed + 4);
-      const HostTensor out = nans(c.act, {tokens, c.hidden}), bcz = nans(c.act, {tokens, 3 * c.hidden});
-      const DeviceTensor x(host_x), apart(out), together(out), apart_bcz(bcz), together_bcz(bcz);
-      on_gpu([&](Ops& ops) {
-        ops.matmul(x, w, product_bias, apart_bcz, Write::kStore);
-        ops.cached_short_conv(apart_bcz, taps, conv_bias, sequences.batch, {apart_states, first_page_row, kPage},
-                              apart);
-        ops.project_short_conv(x, w, product_bias, taps, conv_bias, sequences.batch,
-                               {together_states, first_page_row, kPage}, together_bcz, together);
-      });
-      apart.fetch(expected);
-      together.fetch(out);
-      together_bcz.fetch(bcz);
-      ASSERT_TRUE(same_bits(out, expected)) << tokens << " tokens";
-      HostTensor states = nans(DType::kF32, {no_states->dim(0), c.taps - 1, c.hidden});
-      apart_states.fetch(no_states);
-      together_states.fetch(states);
-      ASSERT_TRUE(same_bits(states, no_states)) << "the states behind " << tokens << " tokens";
-    }
-  }
-};
+struct CudaProjectShortConvTest : ProjectedConvTest {};
 
 TEST_F(CudaProjectShortConvTest, EveryNumberOfTokens) {
   for (int64_t count = 1; count <= 18; ++count)

@@ -20,6 +20,9 @@ constexpr int64_t kMaxConvolvedRows = 16;
 // launch_gemm_few_rows, to its own type, and launch_cached_short_conv, with the same bits. For sequences with one token
 // each, at most kMaxConvolvedRows; three taps, hidden in sixteens, the states on 16 bytes.
 void launch_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, DType act);
+// launch_rms_norm of the product's rows in front of that, with the same bits; within the limits of FrontNormArgs.
+void launch_norm_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, const FrontNormArgs& norm,
+                                    DType act);
 
 struct MatmulCombineExpertsArgs {
   GemmArgs product;            // to y, which is not written

@@ -18,14 +18,14 @@ namespace {
 
 using namespace few_rows;
 
-constexpr int kParts = 4, kSumThreads = kParts * 32;  // of a unit; the warps that multiply
+constexpr int kUnitParts = 4, kSumThreads = kUnitParts * 32;  // of a unit; the warps that multiply
 constexpr int kMaxRows = kMaxCombinedTokens * kMaxCombinedChoices;
 static_assert(kSumThreads == kMaxCombinedTokens * kTile, "a thread combines one channel of one token");
 static_assert(kMaxCombinedChoices == kChoices);
 
-// A unit is the product of up to kParts parts, which are up to kRowGroup rows of one group each, with the same tile of
-// their groups' matrices. The parts lie one behind the other in one box of a. Every warp walks by itself, with a lane
-// for each group.
+// A unit is the product of up to kUnitParts parts, which are up to kRowGroup rows of one group each, with the same tile
+// of their groups' matrices. The parts lie one behind the other in one box of a. Every warp walks by itself, with a
+// lane for each group.
 class PartsWalk {
  public:
   struct Unit {
@@ -60,7 +60,7 @@ class PartsWalk {
     if (column_ >= n_ || m_ == 0) return false;
     unit = {row_, 0, column_, 0, 0, 0};
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
+    for (int part = 0; part < kUnitParts; ++part) {
       const unsigned reached = __ballot_sync(kAllLanes, end_ > row_);
       const int group = __ffs(reached) - 1;
       const int rows = min(__shfl_sync(kAllLanes, end_, group & 31) - row_, kRowGroup);
@@ -83,20 +83,20 @@ class PartsWalk {
 };
 
 // The products of all rows with a tile, as y holds them. So wide that writing them meets in no bank.
-struct Exchange {
+struct ExpertProducts {
   float y[kMaxRows][kTile + 4];
 };
 
 // Gives the other warps a part's sums. The lane has the sums that few_rows::Output describes.
 template <class T>
-__device__ void share_sums(const PartsWalk::Unit& unit, const float (&sums)[1][4], Exchange& exchange) {
+__device__ void keep_products(const PartsWalk::Unit& unit, const float (&sums)[1][4], ExpertProducts& products) {
   const int part = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (part >= unit.parts) return;
   const int rows = unit.end_of(part) - unit.start_of(part), first = unit.first_row + unit.start_of(part);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = lane % 4 * 2 + i % 2;
-    if (row < rows) exchange.y[first + row][lane / 4 + i / 2 * 8] = to_f32(rounded<T>(sums[0][i]));
+    if (row < rows) products.y[first + row][lane / 4 + i / 2 * 8] = to_f32(rounded<T>(sums[0][i]));
   }
 }
 
@@ -115,12 +115,12 @@ class Combination {
     real_ = token_ < args_.tokens && column + own_ < args_.hidden;
     if (real_) old_ = *target_;
   }
-  __device__ void end(const Exchange& exchange) const {
+  __device__ void end(const ExpertProducts& products) const {
     if (!real_) return;
     float sum = 0;
 #pragma unroll
     for (int j = 0; j < kChoices; ++j)
-      if (j < args_.top_k) sum = add_choice(sum, choices_.weights[j], exchange.y[choices_.rows[j]][own_]);
+      if (j < args_.top_k) sum = add_choice(sum, choices_.weights[j], products.y[choices_.rows[j]][own_]);
     *target_ = rounded<T>(sum + to_f32(old_));
   }
 
@@ -135,7 +135,7 @@ class Combination {
 
 template <class T>
 __device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout& layout, const Block& block,
-                              Exchange (&exchanges)[2]) {
+                              ExpertProducts (&products)[2]) {
   const int part = threadIdx.x / 32, box_rows = layout.a_bytes / kRowBytes;
   if (offsets_are_new(args.product)) wait_for_previous();
   PartsWalk walk(args.product, box_rows, kTile);
@@ -151,17 +151,17 @@ __device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout
     const int start = part < unit.parts ? unit.start_of(part) : 0;
     float sums[1][4] = {};
     UnitPieces<T, 1>(layout, block, turn, min(start + row_of_lane<1>(), box_rows - 1)).multiply(sums);
-    share_sums<T>(unit, sums, exchanges[side]);
+    keep_products<T>(unit, sums, products[side]);
     if (!walk.columns_end()) continue;
     named_barrier<kSumThreads>();  // of the warps that multiply
-    combination.end(exchanges[side]);
+    combination.end(products[side]);
     side ^= 1;
   }
 }
 
 // - operands: those of a grouped product of few rows, a [m, k] and w [groups, n, k] of type T, and those of
 //   combine_experts_kernel, but for y; m = tokens top_k, up to kMaxRows, and hidden = n.
-// - block: walks through units: 16 columns, which it computes for all rows, in up to kParts parts at a time
+// - block: walks through units: 16 columns, which it computes for all rows, in up to kUnitParts parts at a time
 // (PartsWalk).
 // - thread: the last warp loads (load_buffers); each of the others multiplies a part, and then each of their threads
 //   combines one column of one token (combine_units).
@@ -172,13 +172,13 @@ __global__ void __launch_bounds__(kSumThreads + 32, 2)
                                   const __grid_constant__ MatmulCombineExpertsArgs args,
                                   const __grid_constant__ Layout layout) {
   extern __shared__ char shared[];
-  __shared__ Exchange exchanges[2];
+  __shared__ ExpertProducts products[2];
   if (!offsets_are_new(args.product)) let_next_start();
   const Block block = start_block(shared, &a_map, &w_map, layout, args.product.k);
-  if (threadIdx.x / 32 == kParts) {
+  if (threadIdx.x / 32 == kUnitParts) {
     load_buffers<PartsWalk>(args.product, &a_map, &w_map, layout, block, layout.a_bytes / kRowBytes);
   } else {
-    combine_units<T>(args, layout, block, exchanges);
+    combine_units<T>(args, layout, block, products);
   }
 }
 
@@ -187,10 +187,10 @@ __global__ void __launch_bounds__(kSumThreads + 32, 2)
 void launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act) {
   const GemmArgs& product = args.product;
   if (product.m == 0 || product.n == 0) return;
-  constexpr int kBytes = kSharedBytes - 2 * static_cast<int>(sizeof(Exchange));
+  constexpr int kBytes = kSharedBytes - 2 * static_cast<int>(sizeof(ExpertProducts));
   // With more rows than one group of them, boxes of two: there, four groups seldom have more.
   const int box_rows = product.m <= kRowGroup ? kRowGroup : 2 * kRowGroup;
-  Layout layout = layout_of(kParts, box_rows, product.k, kBytes);
+  Layout layout = layout_of(kUnitParts, box_rows, product.k, kBytes);
   layout.box_tiles = 1;
   layout.unit_columns = kTile;
   layout.tile_distance = 0;

@@ -2,6 +2,9 @@
 // the tiles in them by the block's other warps. gemm_few_rows.cu says how the work is divided.
 #pragma once
 
+#include <cstddef>
+#include <type_traits>
+
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/gemm/gemm_few_rows_walk.cuh"
 #include "kernels/cuda/ptx/hopper.cuh"
@@ -28,6 +31,7 @@ struct Layout {
   int unit_columns;   // columns from a unit to the next one
   int tile_distance;  // rows of w from a unit's tile to its next one
   int a_bytes;        // what a piece of a takes of a tile buffer
+  int kept_rows;      // rows of a that the block keeps instead behind its tile buffers, all of them or none
 };
 
 // The layout of blocks whose tiles are neighbours, in so many bytes of shared memory. `a_rows`: how many rows of a
@@ -64,6 +68,7 @@ struct Turn {
 struct Block {
   // Addresses in shared memory: the tile buffers, and for each of them a unit's place and two barriers.
   uint32_t buffers, places, full, free;
+  uint32_t kept;  // the rows of a that the block keeps, piece by piece, as they would lie in a tile buffer
   int buffer_bytes;
   int pieces;  // pieces of k
   int rounds;  // number of tile buffers that the pieces fill
@@ -92,6 +97,7 @@ __device__ inline Block start_block(const char* shared, const CUtensorMap* a_map
   block.places = block.buffer(layout.buffers);
   block.full = block.places + layout.buffers * 16;
   block.free = block.full + layout.buffers * 8;
+  block.kept = block.free + layout.buffers * 8;
   if (static_cast<int>(threadIdx.x) == layout.tiles * 32) {  // the loading warp is the last one
     prefetch_tensor_map(a_map);
     prefetch_tensor_map(w_map);
@@ -128,10 +134,12 @@ __device__ inline bool offsets_are_new(const GemmArgs& args) {
   return args.offsets != nullptr && !args.offsets_are_old;
 }
 
-// What the loading warp does: it fills the tile buffers of the block's units, in order.
-template <class Walk = few_rows::Walk>
+// What the loading warp does: it fills the tile buffers of the block's units, in order. Where the block keeps a, it
+// calls make_kept() behind the wait instead of loading a.
+template <class Walk = few_rows::Walk, class F = std::nullptr_t>
 __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
-                             const Layout& layout, const Block& block, int rows) {
+                             const Layout& layout, const Block& block, int rows, [[maybe_unused]] F make_kept = {}) {
+  constexpr bool kKept = !std::is_null_pointer_v<F>;
   const bool elected = elect_lane();
   const int w_bytes = layout.tiles * layout.pieces * kTileBytes;
   const int round_x = layout.whole_pieces ? 0 : kDepth, round_pieces = layout.whole_pieces ? layout.pieces : 0;
@@ -151,7 +159,7 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
                   kEvictFirst);
   };
   const auto load_a = [&](const Cursor<Walk>& at, int buffer) {
-    if (elected)
+    if (!kKept && elected)
       load_pieces(block.buffer(buffer) + w_bytes, a_map, block.full + buffer * 8, at.round * round_x, at.unit.first_row,
                   at.round * round_pieces, 0, kEvictNormal);
   };
@@ -167,8 +175,12 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
 #pragma unroll 1
     for (; filled < layout.buffers && cursor.there; ++filled, cursor.next(block.rounds)) load_w(cursor, filled);
     wait_for_previous();
+    if constexpr (kKept) {
+      make_kept();
+    } else {
 #pragma unroll 1
-    for (int buffer = 0; buffer < filled; ++buffer, again.next(block.rounds)) load_a(again, buffer);
+      for (int buffer = 0; buffer < filled; ++buffer, again.next(block.rounds)) load_a(again, buffer);
+    }
   }
   Turn turn{filled, 0};
   if (filled == layout.buffers) turn = {0, 1};
@@ -245,15 +257,18 @@ class PieceAddresses {
 
 // The row of a that a lane reads where a warp multiplies all rows of a tile buffer.
 template <int groups>
-__device__ inline int row_of_lane() {
+__device__ int row_of_lane() {
   const int lane = static_cast<int>(threadIdx.x % 32);
   return groups == 1 ? lane % 8 : lane / 16 * 8 + lane % 8;
 }
+// The same where the block keeps them. It repeats the last one, as the columns of rows that do not exist may be
+// anything.
+__device__ inline int kept_row_of_lane(const Layout& layout) { return min(row_of_lane<1>(), layout.kept_rows - 1); }
 
 // The pieces of k of a unit, as one warp takes them from the tile buffers. Each product waits for the one before it,
 // so nothing else may stand in their way: a piece is loaded while the one before it is multiplied, from the next
-// buffer, too, where that is full by then.
-template <class T, int groups>
+// buffer, too, where that is full by then. `kept`: a is what the block keeps.
+template <class T, int groups, bool kept = false>
 class UnitPieces {
  public:
   // The buffer of `turn` is full, and holds the unit's first pieces. Of a, the lane reads row `a_row`.
@@ -263,7 +278,7 @@ class UnitPieces {
         turn_(turn),
         here_(layout.pieces),
         addresses_(block.buffer(turn.buffer) + threadIdx.x / 32 * layout.pieces * kTileBytes,
-                   block.buffer(turn.buffer) + layout.tiles * layout.pieces * kTileBytes, a_row) {}
+                   kept ? block.kept : block.buffer(turn.buffer) + layout.tiles * layout.pieces * kTileBytes, a_row) {}
 
   // Adds the unit's products, and leaves the turn at the buffer behind it.
   __device__ void multiply(float (&sums)[groups][4]) {
@@ -282,16 +297,17 @@ class UnitPieces {
                                        float (&sums)[groups][4]) {
     const bool last_here = --here_ == 0 || !more;  // of its buffer
     const int buffer = turn_.buffer;
+    const int a_bytes = kept ? layout_.kept_rows * kRowBytes : layout_.a_bytes;  // from a piece to the next one
     bool ready = more;
     parts.template multiply<T, 0, 1>(sums);
     if (last_here) {
       turn_.next(layout_.buffers);
       if (more) ready = barrier_test(full(), turn_.parity);
-      addresses_.move((turn_.buffer - buffer) * block_.buffer_bytes - (layout_.pieces - 1) * kTileBytes,
-                      (turn_.buffer - buffer) * block_.buffer_bytes - (layout_.pieces - 1) * layout_.a_bytes);
+      const int away = (turn_.buffer - buffer) * block_.buffer_bytes;
+      addresses_.move(away - (layout_.pieces - 1) * kTileBytes, kept ? a_bytes : away - (layout_.pieces - 1) * a_bytes);
       here_ = layout_.pieces;
     } else {
-      addresses_.move(kTileBytes, layout_.a_bytes);
+      addresses_.move(kTileBytes, a_bytes);
     }
     parts.template multiply<T, 1, 2>(sums);
     ready = __all_sync(kAllLanes, ready);

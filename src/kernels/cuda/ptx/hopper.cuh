@@ -177,6 +177,15 @@ __device__ inline uint4 load_shared(uint32_t address) {
                : "memory");
   return v;
 }
+// The same without a branch, and zeros where not `there`.
+__device__ inline uint4 load_shared_if(bool there, uint32_t address) {
+  uint4 v{};
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n}\n"
+               : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+               : "r"(address), "r"(static_cast<int>(there))
+               : "memory");
+  return v;
+}
 // Loads 16 bytes for a whole warp; lane `reader` alone reads them. That is the lane whose arrival at a barrier says
 // later that they have been read. (If every lane read, __syncwarp would order the reads before that arrival, too, but
 // racecheck does not follow that.)

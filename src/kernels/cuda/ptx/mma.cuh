@@ -36,6 +36,9 @@ __device__ inline void named_barrier() {
   asm volatile("bar.sync 1, %0;\n" ::"n"(threads) : "memory");
 }
 
+// The same of all threads of the block.
+__device__ inline void block_barrier() { asm volatile("bar.sync 2;\n" ::: "memory"); }
+
 __device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

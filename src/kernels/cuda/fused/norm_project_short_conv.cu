@@ -1,0 +1,63 @@
+// norm_project_short_conv: rms_norm, a product of few rows and the gated short convolution of its result, in one
+// kernel.
+#include "kernels/cuda/fused/project_short_conv.cuh"
+
+namespace lfm2 {
+
+namespace {
+
+using namespace projected_conv;
+
+// - operands: those of project_short_conv_kernel, before rms_norm, and norm.weight [k] of type T; m up to
+//   kMaxFrontNormedRows, k up to kMaxFrontNormedK.
+// - block: norms all rows (FrontNorm), then does as project_short_conv_kernel.
+// - thread: FrontNorm says which elements it norms; the rest as in project_short_conv_kernel.
+// - alignment: that of project_short_conv_kernel; norm.weight on 16 bytes.
+template <class T>
+__global__ void __launch_bounds__(kNormThreads, 2)
+    norm_project_short_conv_kernel(const __grid_constant__ CUtensorMap w_map,
+                                   const __grid_constant__ ProjectShortConvArgs args,
+                                   const __grid_constant__ FrontNormArgs norm_args,
+                                   const __grid_constant__ Layout layout) {
+  extern __shared__ char shared[];
+  __shared__ Exchange<kRowGroup> exchanges[2];
+  let_next_start();
+  const Block block = start_block(shared, &w_map, &w_map, layout, args.product.k);
+  const FrontNorm<T> norm(args.product, norm_args, layout, block);
+  const auto norm_rows = [&] {
+    norm.start();
+    wait_copies<0>();
+    norm.finish();
+  };
+  const int warp = threadIdx.x / 32;
+  if (warp == kParts) {
+    load_buffers(args.product, &w_map, &w_map, layout, block, kRowGroup, norm_rows);
+  } else if (warp < kParts) {
+    convolve_units<T, 1>(args, layout, block, exchanges, norm);
+  } else {
+    wait_for_previous();
+    norm_rows();
+  }
+}
+
+template <class T>
+void launch_normed_rows(cudaStream_t stream, ProjectShortConvArgs args, const FrontNormArgs& norm, DType act) {
+  constexpr int kBytes = kSharedBytes - 2 * static_cast<int>(sizeof(Exchange<kRowGroup>)) - kNormBytes;
+  const auto [layout, w_map, blocks] =
+      division_of(args, layout_with_kept(kParts, args.product.m, args.product.k, kBytes), act);
+  args.product.n = args.conv.hidden;  // columns of a part
+  const auto kernel = norm_project_short_conv_kernel<T>;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  launch_dependent("norm_project_short_conv_kernel", kernel, {blocks, kNormThreads, kBytes}, stream, w_map, args, norm,
+                   layout);
+}
+
+}  // namespace
+
+void launch_norm_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, const FrontNormArgs& norm,
+                                    DType act) {
+  if (args.conv.tokens == 0 || args.conv.hidden == 0) return;
+  with_16_bit_type(act, [&](auto zero) { launch_normed_rows<decltype(zero)>(stream, args, norm, act); });
+}
+
+}  // namespace lfm2

@@ -1,0 +1,121 @@
+// rms_norm in front of a product of few rows: every block norms all rows itself, and keeps them in shared memory, where
+// its warps find them piece by piece. For gemm_few_rows.cu and what is built from the same parts.
+//
+// The bits are those of rms_norm: the order of a row's sum is the one of row_types.cuh.
+#pragma once
+
+#include "kernels/cuda/gemm/gemm_few_rows_tiles.cuh"
+#include "kernels/cuda/rows/row_types.cuh"
+
+namespace lfm2::few_rows {
+
+// Each warp of the block takes one tree of every row's sum, and a lane one octet of every row. Warps that neither
+// multiply nor load end behind the norm.
+constexpr int kNormThreads = kMaxTrees * 32;
+constexpr int kNormBytes = kRowGroup * kMaxTrees * static_cast<int>(sizeof(float));  // static shared memory
+
+// The layout of a block that keeps all `rows` rows of a.
+inline Layout layout_with_kept(int tiles, int64_t rows, int64_t k, int shared_bytes) {
+  const auto kept_bytes = static_cast<int>(rows * ceil_divide(k, kDepth) * kRowBytes);
+  Layout layout = layout_of(tiles, 0, k, shared_bytes - kept_bytes);
+  layout.kept_rows = static_cast<int>(rows);
+  return layout;
+}
+
+// A thread's octets of the rows that the block keeps, which lie as PieceAddresses finds them.
+struct KeptOctets {
+  uint32_t kept;
+  int rows, octets;  // the octets of a whole row
+
+  __device__ bool is_there() const { return static_cast<int>(threadIdx.x) < octets; }
+  __device__ uint32_t address(int row) const {
+    constexpr int kPieceOctets = kDepth / kOctet;
+    const int piece = static_cast<int>(threadIdx.x) / kPieceOctets,
+              chunk = static_cast<int>(threadIdx.x) % kPieceOctets;
+    return kept + (piece * rows + row) * kRowBytes + (chunk ^ row % 8) * 16;
+  }
+};
+
+// Norms the rows where they are, once each thread's own octets have come; all threads of the block. Afterwards every
+// warp may read them. No thread gets its own copy of this code, of which none is in the caches when the wait ends.
+template <class T>
+__device__ __noinline__ void norm_kept_rows(KeptOctets own, uint4 scale, float eps) {
+  constexpr int kTogether = 2;  // rows that are in a thread's registers at once
+  static_assert(Packed<T>::kWords == 1);
+  __shared__ float trees[kRowGroup][kMaxTrees];
+  const int lane = static_cast<int>(threadIdx.x % 32), tree = static_cast<int>(threadIdx.x / 32);
+  const auto load = [&](int first, Packed<T>(&x)[kTogether]) {
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i)
+      x[i].words[0] = load_shared_if(first + i < own.rows && own.is_there(), own.address(first + i));
+  };
+#pragma unroll 1
+  for (int first = 0; first < own.rows; first += kTogether) {
+    Packed<T> x[kTogether];
+    float squares[kTogether];
+    load(first, x);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) squares[i] = warp_sum(add_squares(0, unpack(x[i])));
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i)
+      if (lane == 0 && first + i < own.rows) trees[first + i][tree] = squares[i];
+  }
+  block_barrier();
+  float factors = 0;  // lane l has that of row l
+  if (lane < own.rows) {
+#pragma unroll
+    for (int i = 0; i < kMaxTrees; ++i) factors += trees[lane][i];
+    factors = rms_factor(factors, own.octets * kOctet, eps);
+  }
+#pragma unroll 1
+  for (int first = 0; first < own.rows; first += kTogether) {
+    Packed<T> x[kTogether];
+    load(first, x);
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      const float factor = __shfl_sync(kAllLanes, factors, first + i);
+      x[i] = pack<T>(scaled(unpack(x[i]), factor, unpack(Packed<T>{{scale}})));
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i)
+      if (first + i < own.rows && own.is_there()) store_shared(own.address(first + i), x[i].words[0]);
+  }
+  block_barrier();
+}
+
+template <class T>
+class FrontNorm {
+ public:
+  // Loads the weights, which no kernel writes. They stay as they come, as nothing may wait for them yet.
+  __device__ FrontNorm(const GemmArgs& product, const FrontNormArgs& norm, const Layout& layout, const Block& block)
+      : x_(static_cast<const uint4*>(product.a)),
+        eps_(norm.eps),
+        own_{block.kept, layout.kept_rows, static_cast<int>(product.k) / kOctet},
+        kept_octets_(block.pieces * kDepth / kOctet),
+        scale_(static_cast<const uint4*>(norm.weight.data)[own_.is_there() ? threadIdx.x : 0]) {}
+
+  // Behind the wait: copies the thread's octets in the background, as one group of copies.
+  __device__ void start() const {
+    if (static_cast<int>(threadIdx.x) < kept_octets_) {
+#pragma unroll 1
+      for (int row = 0; row < own_.rows; ++row)  // behind the end of a row there are zeros, as in w
+        copy_async(own_.address(row), x_ + (own_.is_there() ? row * own_.octets + static_cast<int>(threadIdx.x) : 0),
+                   own_.is_there());
+    }
+    commit_copies();
+  }
+  // Once they have come. All threads of the block.
+  __device__ void finish() const {
+    __syncwarp();
+    norm_kept_rows<T>(own_, scale_, eps_);
+  }
+
+ private:
+  const uint4* x_;
+  float eps_;
+  KeptOctets own_;
+  int kept_octets_;  // up to the end of a row's last piece
+  uint4 scale_;
+};
+
+}  // namespace lfm2::few_rows

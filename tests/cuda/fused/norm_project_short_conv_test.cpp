@@ -1,0 +1,49 @@
+// norm_project_short_conv on the GPU gives the bits of its operators one after the other, in the output and the states.
+#include "cuda/fused/projected_conv.h"
+
+namespace lfm2 {
+namespace {
+
+using namespace test;
+
+struct CudaNormProjectShortConvTest : ProjectedConvTest {};
+
+TEST_F(CudaNormProjectShortConvTest, EveryNumberOfTokens) {
+  for (int64_t count = 1; count <= 10; ++count)
+    for (const DType act : kFloatTypes)
+      for (const bool biases : {false, true})
+        check(count, {.act = act, .biases = biases, .seed = static_cast<uint32_t>(count), .norm = true});
+}
+
+// Rows that fill no whole pieces of k or trees of the norm's sum, and rows that are too long; more units than
+// multiprocessors; and what the kernel for few rows does not take.
+TEST_F(CudaNormProjectShortConvTest, EveryWidth) {
+  for (const int64_t count : {1, 2, 3, 7, 8})
+    for (const auto& [hidden, k] : {std::pair<int64_t, int64_t>{16, 8},
+                                    {16, 72},
+                                    {80, 264},
+                                    {80, 1096},
+                                    {48, 1792},
+                                    {48, 2040},
+                                    {48, 2048},
+                                    {48, 2056},
+                                    {48, 4096},
+                                    {2320, 320},
+                                    {4336, 136},
+                                    {40, 64},
+                                    {48, 36}})
+      for (const DType act : {DType::kBf16, DType::kF16})
+        check(count,
+              {.hidden = hidden, .k = k, .act = act, .seed = static_cast<uint32_t>(count + hidden), .norm = true});
+}
+
+TEST_F(CudaNormProjectShortConvTest, TheWidthOfTheModel) {
+  for (const int64_t count : {1, 8}) check(count, {.hidden = 2048, .k = 2048, .norm = true});
+}
+
+TEST_F(CudaNormProjectShortConvTest, OtherNumbersOfTaps) {
+  for (const int64_t taps : {1, 2, 4}) check(5, {.taps = taps, .norm = true});
+}
+
+}  // namespace
+}  // namespace lfm2
