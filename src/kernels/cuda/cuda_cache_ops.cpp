@@ -144,7 +144,7 @@ void CudaOps::norm_project_short_conv(const Tensor& x, const Tensor& norm_weight
   const ShortConvArgs args = short_conv_args(bcz, weight, bias, batch, out);
   if (convolves_behind_product(args, batch, cache))
     if (const auto product = products_.few_rows_args(x, in_proj, in_bias, bcz))
-      if (const auto norm = Products::front_norm_args(*product, x.dtype, norm_weight, eps))
+      if (const auto norm = front_norm_args(*product, x.dtype, norm_weight, eps))
         return launch_norm_project_short_conv(stream_, {*product, args, cached_conv_args(args, batch, cache)}, *norm,
                                               out.dtype);
 #endif

@@ -30,7 +30,11 @@ void CudaOps::rms_norm(const Tensor& x, const Tensor& weight, float eps, const T
 void CudaOps::norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
                           const Tensor& normed, const Tensor& out) {
   check_norm(x, norm_weight, normed);
-  if (products_.norm_matmul(x, norm_weight, eps, w, bias, out)) return;
+#if LFM2_HAS_SM90A
+  if (const auto product = products_.few_rows_args(x, w, bias, out))
+    if (const auto norm = front_norm_args(*product, x.dtype, norm_weight, eps))
+      return launch_norm_matmul(stream_, *product, *norm, x.dtype);
+#endif
   rms_norm(x, norm_weight, eps, normed);
   matmul(normed, w, bias, out, Write::kStore);
 }

@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/attention/launch.h"
+#include "kernels/cuda/fused/launch.h"
 #include "kernels/cuda/gemm/products.h"
 #include "kernels/cuda/rows/launch.h"
 #include "kernels/ops.h"

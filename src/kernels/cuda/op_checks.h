@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cmath>
+#include <optional>
 
 #include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/common/limits.h"
 #include "kernels/cuda/common/tensor_args.h"
+#include "kernels/cuda/fused/launch.h"
 #include "kernels/cuda/rows/launch.h"
 #include "kernels/ops.h"
 
@@ -16,6 +18,15 @@ inline void check_norm(const Tensor& x, const Tensor& weight, const Tensor& out)
   expect(x.rank == 2 && x.dim(1) == weight.numel() && out.dims == x.dims && out.dtype == x.dtype && is_float(x) &&
              is_float(weight),
          "rms_norm: shapes");
+}
+
+// A product's norm where a kernel has it in front of the product, which is one of few rows and of this type.
+inline std::optional<FrontNormArgs> front_norm_args(const GemmArgs& product, DType act, const Tensor& norm_weight,
+                                                    float eps) {
+  if (product.m > kMaxFrontNormedRows || product.k > kMaxFrontNormedK || norm_weight.dtype != act ||
+      !on_16_bytes(norm_weight))
+    return std::nullopt;
+  return FrontNormArgs{any(norm_weight), eps};
 }
 
 inline void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batch) {

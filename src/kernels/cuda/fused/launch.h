@@ -1,6 +1,6 @@
-// The launchers of the kernels in this folder, each of which computes a product and what stands behind it. They take
-// raw device pointers and sizes that CudaOps has checked, enqueue on `stream` and return. None allocates or waits, so
-// that steps can be recorded as graphs. What they compute is defined in kernels/ops.h.
+// The launchers of the kernels in this folder, each of which computes a product and what stands in front of it or
+// behind it. They take raw device pointers and sizes that CudaOps has checked, enqueue on `stream` and return. None
+// allocates or waits, so that steps can be recorded as graphs. What they compute is defined in kernels/ops.h.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,6 +11,16 @@
 
 namespace lfm2 {
 
+// rms_norm of a product's rows in front of it.
+struct FrontNormArgs {
+  AnyArray weight;  // [k], of the type of a, on 16 bytes
+  float eps;
+};
+constexpr int64_t kMaxFrontNormedRows = 8, kMaxFrontNormedK = 2048;
+// launch_rms_norm, and launch_gemm_few_rows of the normed rows, which are not written, to their own type; with the same
+// bits. For a dense product without an addition.
+void launch_norm_matmul(cudaStream_t stream, const GemmArgs& product, const FrontNormArgs& norm, DType act);
+
 struct ProjectShortConvArgs {
   GemmArgs product;  // to bcz, which is not written
   ShortConvArgs conv;
@@ -20,7 +30,7 @@ constexpr int64_t kMaxConvolvedRows = 16;
 // launch_gemm_few_rows, to its own type, and launch_cached_short_conv, with the same bits. For sequences with one token
 // each, at most kMaxConvolvedRows; three taps, hidden in sixteens, the states on 16 bytes.
 void launch_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, DType act);
-// launch_rms_norm of the product's rows in front of that, with the same bits; within the limits of FrontNormArgs.
+// launch_rms_norm of the product's rows in front of that, with the same bits.
 void launch_norm_project_short_conv(cudaStream_t stream, const ProjectShortConvArgs& args, const FrontNormArgs& norm,
                                     DType act);
 

@@ -135,15 +135,15 @@ class Combination {
 
 template <class T>
 __device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout& layout, const Block& block,
-                              ExpertProducts (&products)[2]) {
+                              ExpertProducts& products) {
   const int part = threadIdx.x / 32, box_rows = layout.a_bytes / kRowBytes;
   if (offsets_are_new(args.product)) wait_for_previous();
   PartsWalk walk(args.product, box_rows, kTile);
   PartsWalk::Unit unit;
   Combination<T> combination(args.combine);
   Turn turn;
-  int side = 0;  // two tiles in turn, so that a warp may go on while others still read
   while (walk.next(unit)) {
+    if (unit.first_row == 0) named_barrier<kSumThreads>();  // others may still read the products of the tile before
     wait_for_previous();
     if (unit.first_row == 0) combination.begin(unit.first_column);
     barrier_wait(block.full + turn.buffer * 8, turn.parity);
@@ -151,18 +151,17 @@ __device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout
     const int start = part < unit.parts ? unit.start_of(part) : 0;
     float sums[1][4] = {};
     UnitPieces<T, 1>(layout, block, turn, min(start + row_of_lane<1>(), box_rows - 1)).multiply(sums);
-    keep_products<T>(unit, sums, products[side]);
+    keep_products<T>(unit, sums, products);
     if (!walk.columns_end()) continue;
     named_barrier<kSumThreads>();  // of the warps that multiply
-    combination.end(products[side]);
-    side ^= 1;
+    combination.end(products);
   }
 }
 
 // - operands: those of a grouped product of few rows, a [m, k] and w [groups, n, k] of type T, and those of
 //   combine_experts_kernel, but for y; m = tokens top_k, up to kMaxRows, and hidden = n.
-// - block: walks through units: 16 columns, which it computes for all rows, in up to kUnitParts parts at a time
-// (PartsWalk).
+// - block: walks through units (PartsWalk): 16 columns, which it computes for all rows, in up to kUnitParts parts at a
+//   time.
 // - thread: the last warp loads (load_buffers); each of the others multiplies a part, and then each of their threads
 //   combines one column of one token (combine_units).
 // - alignment: n and k in octets, a, w and the residual on 16 bytes.
@@ -172,7 +171,7 @@ __global__ void __launch_bounds__(kSumThreads + 32, 2)
                                   const __grid_constant__ MatmulCombineExpertsArgs args,
                                   const __grid_constant__ Layout layout) {
   extern __shared__ char shared[];
-  __shared__ ExpertProducts products[2];
+  __shared__ ExpertProducts products;
   if (!offsets_are_new(args.product)) let_next_start();
   const Block block = start_block(shared, &a_map, &w_map, layout, args.product.k);
   if (threadIdx.x / 32 == kUnitParts) {
@@ -187,7 +186,7 @@ __global__ void __launch_bounds__(kSumThreads + 32, 2)
 void launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act) {
   const GemmArgs& product = args.product;
   if (product.m == 0 || product.n == 0) return;
-  constexpr int kBytes = kSharedBytes - 2 * static_cast<int>(sizeof(ExpertProducts));
+  constexpr int kBytes = kSharedBytes - static_cast<int>(sizeof(ExpertProducts));
   // With more rows than one group of them, boxes of two: there, four groups seldom have more.
   const int box_rows = product.m <= kRowGroup ? kRowGroup : 2 * kRowGroup;
   Layout layout = layout_of(kUnitParts, box_rows, product.k, kBytes);

@@ -1,5 +1,6 @@
 // norm_project_short_conv: rms_norm, a product of few rows and the gated short convolution of its result, in one
 // kernel.
+#include "kernels/cuda/fused/front_norm.cuh"
 #include "kernels/cuda/fused/project_short_conv.cuh"
 
 namespace lfm2 {
@@ -8,11 +9,11 @@ namespace {
 
 using namespace projected_conv;
 
-// - operands: those of project_short_conv_kernel, before rms_norm, and norm.weight [k] of type T; m up to
+// - operands: those of project_short_conv_kernel, a [m, k] before rms_norm, and its weight [k] of type T; m up to
 //   kMaxFrontNormedRows, k up to kMaxFrontNormedK.
 // - block: norms all rows (FrontNorm), then does as project_short_conv_kernel.
 // - thread: FrontNorm says which elements it norms; the rest as in project_short_conv_kernel.
-// - alignment: that of project_short_conv_kernel; norm.weight on 16 bytes.
+// - alignment: that of project_short_conv_kernel; the norm's weight on 16 bytes.
 template <class T>
 __global__ void __launch_bounds__(kNormThreads, 2)
     norm_project_short_conv_kernel(const __grid_constant__ CUtensorMap w_map,

@@ -12,7 +12,6 @@
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/common/tensor_map.h"
 #include "kernels/cuda/fused/launch.h"
-#include "kernels/cuda/gemm/gemm_few_rows_norm.cuh"
 #include "kernels/cuda/gemm/gemm_few_rows_tiles.cuh"
 #include "kernels/cuda/rows/short_conv_state.cuh"
 

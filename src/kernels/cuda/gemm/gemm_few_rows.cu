@@ -9,35 +9,13 @@
 
 #include "kernels/cuda/common/dependent_launch.cuh"
 #include "kernels/cuda/common/tensor_map.h"
-#include "kernels/cuda/gemm/gemm_few_rows_norm.cuh"
-#include "kernels/cuda/gemm/gemm_few_rows_out.cuh"
-#include "kernels/cuda/gemm/gemm_few_rows_tiles.cuh"
+#include "kernels/cuda/gemm/gemm_few_rows_units.cuh"
 
 namespace lfm2 {
 
 namespace {
 
 using namespace few_rows;
-
-template <class T, int groups, bool kept, class F>
-__device__ void multiply_units(const GemmArgs& args, bool float_out, const Layout& layout, const Block& block,
-                               F make_kept) {
-  const int warp = threadIdx.x / 32;
-  const int a_row = kept ? kept_row_of_lane(layout) : row_of_lane<groups>();
-  Turn turn;
-  wait_for_previous();
-  if constexpr (kept) make_kept();
-  while (true) {
-    barrier_wait(block.full + turn.buffer * 8, turn.parity);
-    const uint4 place = load_shared_by(0, block.places + turn.buffer * 16);
-    if (place.w != 0) return;
-    Output<T, groups> output(args, float_out, static_cast<int>(place.x), static_cast<int>(place.y),
-                             static_cast<int>(place.z) + warp * kTile);
-    float sums[groups][4] = {};
-    UnitPieces<T, groups, kept>(layout, block, turn, a_row).multiply(sums);
-    output.write(sums);
-  }
-}
 
 // - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and w of type T, out
 //   of type T or fp32 (`float_out`), bias of any type; a_map and w_map describe a and w to the copy engine.
@@ -60,53 +38,6 @@ __global__ void __launch_bounds__((kMaxTiles + 1) * 32, 2)
   }
 }
 
-// - operands: those of gemm_few_rows_kernel with one group, before rms_norm: a [m, k], norm.weight [k] of type T, out
-// of
-//   type T; m up to kMaxFrontNormedRows, k up to kMaxFrontNormedK.
-// - block: norms all rows (FrontNorm), then does as gemm_few_rows_kernel.
-// - thread: FrontNorm says which elements it norms; the rest as in gemm_few_rows_kernel.
-// - alignment: n and k in octets, everything on 16 bytes.
-template <class T>
-__global__ void __launch_bounds__(kNormThreads, 2)
-    norm_gemm_few_rows_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ GemmArgs args,
-                              const __grid_constant__ FrontNormArgs norm_args, const __grid_constant__ Layout layout) {
-  extern __shared__ char shared[];
-  let_next_start();
-  const Block block = start_block(shared, &w_map, &w_map, layout, args.k);
-  const FrontNorm<T> norm(args, norm_args, layout, block);
-  const auto norm_rows = [&] {
-    norm.start();
-    wait_copies<0>();
-    norm.finish();
-  };
-  const int warp = threadIdx.x / 32;
-  if (warp == layout.tiles) {
-    load_buffers(args, &w_map, &w_map, layout, block, kRowGroup, norm_rows);
-  } else if (warp < layout.tiles) {
-    multiply_units<T, 1, true>(args, false, layout, block, norm_rows);
-  } else {
-    wait_for_previous();
-    norm_rows();
-  }
-}
-
-// The number of tiles that a block takes at a time: the one with which the busiest multiprocessor has the fewest tiles
-// in all, and the largest such. One token's rows go to as many groups. With more rows the host does not know how many
-// groups have any, and small units spread evenly whatever it is.
-int choose_tiles(const GemmArgs& args, int multiprocessors) {
-  constexpr int64_t kTokenGroups = 4;
-  if (args.offsets != nullptr && args.m > kTokenGroups) return 3;
-  const int64_t with_rows = args.offsets == nullptr ? 1 : std::min(args.m, args.groups);
-  const int64_t tiles = ceil_divide(args.n, kTile);
-  const auto cost = [&](int count) {
-    return ceil_divide(with_rows * ceil_divide(tiles, count), multiprocessors) * count;
-  };
-  int best = kMaxTiles;
-  for (int count = kMaxTiles - 1; count > 0; --count)
-    if (cost(count) < cost(best)) best = count;
-  return best;
-}
-
 template <class T, int groups>
 void launch_rows(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out) {
   constexpr int kRows = groups * kRowGroup;
@@ -124,29 +55,7 @@ void launch_rows(cudaStream_t stream, const GemmArgs& args, DType act, bool floa
                    float_out);
 }
 
-template <class T>
-void launch_normed_rows(cudaStream_t stream, const GemmArgs& args, const FrontNormArgs& norm, DType act) {
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  constexpr int kBytes = kSharedBytes - kNormBytes;
-  const Layout layout = layout_with_kept(choose_tiles(args, multiprocessors), args.m, args.k, kBytes);
-  const auto kernel = norm_gemm_few_rows_kernel<T>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  const CUtensorMap w_map =
-      pieces_map(args.w.data, act, 1, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);
-  const auto blocks =
-      static_cast<unsigned>(std::min<int64_t>(ceil_divide(args.n, layout.tiles * kTile), multiprocessors));
-  launch_dependent("norm_gemm_few_rows_kernel", kernel, {blocks, kNormThreads, kBytes}, stream, w_map, args, norm,
-                   layout);
-}
-
 }  // namespace
-
-void launch_norm_gemm_few_rows(cudaStream_t stream, const GemmArgs& args, const FrontNormArgs& norm, DType act) {
-  if (args.m == 0 || args.n == 0) return;
-  static_assert(kMaxFrontNormedRows == kRowGroup && kMaxFrontNormedK == kNormThreads * kOctet &&
-                (kMaxTiles + 1) * 32 <= kNormThreads);
-  with_16_bit_type(act, [&](auto zero) { launch_normed_rows<decltype(zero)>(stream, args, norm, act); });
-}
 
 void launch_gemm_few_rows(cudaStream_t stream, const GemmArgs& args, DType act, DType out) {
   if (args.m == 0 || args.n == 0 || args.groups == 0) return;

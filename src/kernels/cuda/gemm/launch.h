@@ -33,14 +33,6 @@ void launch_gemm_mma(cudaStream_t stream, const GemmArgs& args, DType act, DType
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
 // The same as launch_gemm_wgmma, with the same bits, where prefers_few_rows() says so.
 void launch_gemm_few_rows(cudaStream_t stream, const GemmArgs& args, DType act, DType out);
-// launch_rms_norm of a, and launch_gemm_few_rows of the normed rows, which are not written, to their own type; with the
-// same bits. For a dense product with kStore of up to kMaxFrontNormedRows rows of up to kMaxFrontNormedK elements.
-struct FrontNormArgs {
-  AnyArray weight;  // [k], of the type of a, on 16 bytes
-  float eps;
-};
-constexpr int64_t kMaxFrontNormedRows = 8, kMaxFrontNormedK = 2048;
-void launch_norm_gemm_few_rows(cudaStream_t stream, const GemmArgs& args, const FrontNormArgs& norm, DType act);
 // For a and out of fp32, w of bf16 or fp32, on sm_90a only. n and k must be multiples of 8 (w fp32: k of 4), and
 // everything on 16 bytes.
 void launch_gemm_planes_wgmma(cudaStream_t stream, const GemmArgs& args);

@@ -37,13 +37,6 @@ class Products {
   std::optional<GemmArgs> few_grouped_rows_args(const Tensor& a, const Tensor& w, const Tensor& expert_offsets,
                                                 const Tensor& out) const;
 
-  // A product's norm where a kernel takes it in front of the product, which is from few_rows_args and of this type.
-  static std::optional<FrontNormArgs> front_norm_args(const GemmArgs& product, DType act, const Tensor& norm_weight,
-                                                      float eps);
-  // Returns whether there is one kernel for both; if not, the caller computes the one behind the other.
-  bool norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
-                   const Tensor& out);
-
   // Whether all routings were written so long ago that kernels may read them before they wait for the one in front of
   // them: some kernel behind the one that wrote the last of them lets the next one start behind its own wait, as
   // gather_rows and the grouped products do. Whatever writes a routing says that they are not old.

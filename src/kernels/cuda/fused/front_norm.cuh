@@ -1,9 +1,10 @@
 // rms_norm in front of a product of few rows: every block norms all rows itself, and keeps them in shared memory, where
-// its warps find them piece by piece. For gemm_few_rows.cu and what is built from the same parts.
+// its warps find them piece by piece. For norm_matmul.cu and norm_project_short_conv.cu.
 //
 // The bits are those of rms_norm: the order of a row's sum is the one of row_types.cuh.
 #pragma once
 
+#include "kernels/cuda/fused/launch.h"
 #include "kernels/cuda/gemm/gemm_few_rows_tiles.cuh"
 #include "kernels/cuda/rows/row_types.cuh"
 

@@ -1,0 +1,51 @@
+// What a product of few rows does with its units, whatever stands in front of it: the warps that multiply, and the
+// number of tiles that a unit has. For gemm_few_rows.cu and the products of few rows that are fused with something.
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/gemm/gemm_few_rows_out.cuh"
+#include "kernels/cuda/gemm/gemm_few_rows_tiles.cuh"
+
+namespace lfm2::few_rows {
+
+// What each warp that multiplies does. Where the block keeps a (`kept`), it calls make_kept() behind the wait.
+template <class T, int groups, bool kept, class F>
+__device__ void multiply_units(const GemmArgs& args, bool float_out, const Layout& layout, const Block& block,
+                               F make_kept) {
+  const int warp = threadIdx.x / 32;
+  const int a_row = kept ? kept_row_of_lane(layout) : row_of_lane<groups>();
+  Turn turn;
+  wait_for_previous();
+  if constexpr (kept) make_kept();
+  while (true) {
+    barrier_wait(block.full + turn.buffer * 8, turn.parity);
+    const uint4 place = load_shared_by(0, block.places + turn.buffer * 16);
+    if (place.w != 0) return;
+    Output<T, groups> output(args, float_out, static_cast<int>(place.x), static_cast<int>(place.y),
+                             static_cast<int>(place.z) + warp * kTile);
+    float sums[groups][4] = {};
+    UnitPieces<T, groups, kept>(layout, block, turn, a_row).multiply(sums);
+    output.write(sums);
+  }
+}
+
+// The number of tiles that a block takes at a time: the one with which the busiest multiprocessor has the fewest tiles
+// in all, and the largest such. One token's rows go to as many groups. With more rows the host does not know how many
+// groups have any, and small units spread evenly whatever it is.
+inline int choose_tiles(const GemmArgs& args, int multiprocessors) {
+  constexpr int64_t kTokenGroups = 4;
+  if (args.offsets != nullptr && args.m > kTokenGroups) return 3;
+  const int64_t with_rows = args.offsets == nullptr ? 1 : std::min(args.m, args.groups);
+  const int64_t tiles = ceil_divide(args.n, kTile);
+  const auto cost = [&](int count) {
+    return ceil_divide(with_rows * ceil_divide(tiles, count), multiprocessors) * count;
+  };
+  int best = kMaxTiles;
+  for (int count = kMaxTiles - 1; count > 0; --count)
+    if (cost(count) < cost(best)) best = count;
+  return best;
+}
+
+}  // namespace lfm2::few_rows
