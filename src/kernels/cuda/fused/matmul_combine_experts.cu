@@ -47,38 +47,55 @@ class PartsWalk {
         column_(static_cast<int>(blockIdx.x) * columns) {
     const int groups = static_cast<int>(args.groups), lane = static_cast<int>(threadIdx.x % 32);
     end_ = __ldcg(args.offsets + min(lane + 1, groups));
-    m_ = __shfl_sync(kAllLanes, end_, 31);
+    const int first = __shfl_up_sync(kAllLanes, end_, 1);
+    parts_ = static_cast<int>(
+        __reduce_add_sync(kAllLanes, static_cast<unsigned>(end_ - (lane > 0 ? first : 0) + kRowGroup - 1) / kRowGroup));
+    left_ = parts_;
   }
 
   // Finds the block's next unit: those of its first columns, then those of the next ones. Returns false behind the
   // last.
   __device__ bool next(Unit& unit) {
-    if (row_ >= m_) {
+    if (left_ == 0) {
       row_ = 0;
+      left_ = parts_;
       column_ += static_cast<int>(gridDim.x) * columns_;
     }
-    if (column_ >= n_ || m_ == 0) return false;
+    if (column_ >= n_ || parts_ == 0) return false;
     unit = {row_, 0, column_, 0, 0, 0};
+    const int count = next_count();
 #pragma unroll
     for (int part = 0; part < kUnitParts; ++part) {
       const unsigned reached = __ballot_sync(kAllLanes, end_ > row_);
       const int group = __ffs(reached) - 1;
       const int rows = min(__shfl_sync(kAllLanes, end_, group & 31) - row_, kRowGroup);
-      if (row_ >= m_ || unit.rows + rows > box_rows_) break;
+      if (part >= count || unit.rows + rows > box_rows_) break;
       unit.groups |= static_cast<uint32_t>(group) << (8 * part);
       unit.starts |= static_cast<uint32_t>(unit.rows) << (8 * part);
       ++unit.parts;
       unit.rows += rows;
       row_ += rows;
     }
+    left_ -= unit.parts;
     return true;
   }
   // Whether the unit that was found last is the last one of its columns.
-  __device__ bool columns_end() const { return row_ >= m_; }
+  __device__ bool columns_end() const { return left_ == 0; }
 
  private:
-  int box_rows_, columns_, n_, m_;
-  int end_;  // the first row behind the lane's group
+  // The number of the next unit's parts, so that those that are left spread evenly over as few units as they need: with
+  // one part alone the last unit would take as long, while memory has nothing to do.
+  __device__ int next_count() const {
+    const int units = (left_ + kUnitParts - 1) / kUnitParts, missing = units * kUnitParts - left_;
+    int count = kUnitParts;
+#pragma unroll
+    for (int less = 1; less < kUnitParts; ++less) count -= missing >= less * units ? 1 : 0;
+    return count;
+  }
+
+  int box_rows_, columns_, n_;
+  int end_;           // the first row behind the lane's group
+  int parts_, left_;  // of a tile: all, and those that no unit has yet
   int column_, row_ = 0;
 };
 

@@ -27,6 +27,7 @@ struct Layout {
   int pieces;     // pieces of k in one tile buffer; in it they lie tile by tile, then those of a
   int box_tiles;  // tiles of a box, which has its pieces outside: all tiles of a single piece, otherwise one
   int buffers;
+  int buffer_bytes;
   bool whole_pieces;  // kDepth divides k
   int unit_columns;   // columns from a unit to the next one
   int tile_distance;  // rows of w from a unit's tile to its next one
@@ -50,6 +51,7 @@ inline Layout layout_of(int tiles, int a_rows, int64_t k, int shared_bytes) {
   while (layout.whole_pieces && layout.pieces * 2 * tiles <= kBufferTiles && buffers(layout.pieces * 2) >= 4)
     layout.pieces *= 2;
   layout.buffers = buffers(layout.pieces);
+  layout.buffer_bytes = layout.pieces * (tiles * kTileBytes + layout.a_bytes);
   layout.box_tiles = layout.pieces == 1 ? tiles : 1;
   return layout;
 }
@@ -90,7 +92,7 @@ __device__ inline void load_pieces(uint32_t target, const CUtensorMap* map, uint
 __device__ inline Block start_block(const char* shared, const CUtensorMap* a_map, const CUtensorMap* w_map,
                                     const Layout& layout, int64_t k) {
   Block block;
-  block.buffer_bytes = layout.pieces * (layout.tiles * kTileBytes + layout.a_bytes);
+  block.buffer_bytes = layout.buffer_bytes;
   block.pieces = static_cast<int>((k + kDepth - 1) / kDepth);
   block.rounds = (block.pieces + layout.pieces - 1) / layout.pieces;
   block.buffers = (shared_address(shared) + 1023) / 1024 * 1024;
