@@ -263,9 +263,9 @@ TEST_F(ProjectShortConvTest, HasTheBitsOfItsTwoOperators) {
   for (const DType act : {DType::kF32, DType::kBf16, DType::kF16})
     for (const bool biases : {false, true}) {
       HostTensor x(act, {samples.tokens(), width}), in_proj(act, {3 * hidden, width}), in_bias(act, {3 * hidden});
-      HostTensor weight(act, {hidden, 3}), bias(act, {hidden});
+      HostTensor weight(act, {hidden, 3}), bias(act, {hidden}), scale(act, {width});
       uint32_t seed = 0;
-      for (HostTensor* tensor : {&x, &in_proj, &in_bias, &weight, &bias}) tensor->fill_random(++seed);
+      for (HostTensor* tensor : {&x, &in_proj, &in_bias, &weight, &bias, &scale}) tensor->fill_random(++seed);
       const Tensor product_bias = biases ? in_bias.view() : Tensor{}, conv_bias = biases ? bias.view() : Tensor{};
       const Cut cut{3};
       HostTensor apart(DType::kF32, {2 * count + pages_of(samples, cut.page), 2, hidden});
@@ -280,6 +280,15 @@ TEST_F(ProjectShortConvTest, HasTheBitsOfItsTwoOperators) {
                                {together, 2 * count, cut.page}, scratch, out);
         EXPECT_TRUE(test::same_bits(out, expected)) << name(act);
         EXPECT_TRUE(test::same_bits(together, apart)) << name(act) << ", the states";
+        HostTensor normed(act, {step.batch.tokens, width}), own_normed(act, {step.batch.tokens, width});
+        ops.rms_norm(some, scale, 1e-5f, normed);
+        ops.matmul(normed, in_proj, product_bias, bcz, Write::kStore);
+        ops.cached_short_conv(bcz, weight, conv_bias, step.batch, {apart, 2 * count, cut.page}, expected);
+        ops.norm_project_short_conv(some, scale, 1e-5f, in_proj, product_bias, weight, conv_bias, step.batch,
+                                    {together, 2 * count, cut.page}, own_normed, scratch, out);
+        EXPECT_TRUE(test::same_bits(out, expected)) << name(act) << ", normed";
+        ops.norm_matmul(some, scale, 1e-5f, in_proj, product_bias, own_normed, scratch);
+        EXPECT_TRUE(test::same_bits(scratch, bcz)) << name(act) << ", the product behind a norm";
       });
     }
 }

@@ -1,4 +1,4 @@
-// The operators route, group_by_expert and combine_experts of the CPU backend.
+// The operators route, group_by_expert, combine_experts and matmul_combine_experts of the CPU backend.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -154,6 +154,26 @@ TEST_F(CombineExpertsTest, AddsTheWeightedRowsToTheResidual) {
       }
     ops.combine_experts(y, r.routing, residual);
     test::expect_close(residual, expected, tolerance);
+  }
+}
+
+TEST_F(CombineExpertsTest, BehindTheProductGivesTheBitsOfBoth) {
+  const int64_t tokens = 5, top_k = 2, experts = 3, hidden = 18, k = 24;
+  for (const DType act : {DType::kF32, DType::kBf16, DType::kF16}) {
+    TestRouting r(tokens, top_k, experts);
+    for (size_t i = 0; i < static_cast<size_t>(tokens * top_k); ++i) r.ids.set(i, static_cast<double>(i * i % 3));
+    r.weights.fill_random(1);
+    ops.group_by_expert(r.routing);
+    HostTensor a(act, {tokens * top_k, k}), w(act, {experts, hidden, k}), y(act, {tokens * top_k, hidden});
+    HostTensor apart(act, {tokens, hidden}), together(act, {tokens, hidden});
+    a.fill_random(2);
+    w.fill_random(3);
+    apart.fill_random(4);
+    together.fill_random(4);
+    ops.grouped_matmul(a, w, r.expert_offsets, y);
+    ops.combine_experts(y, r.routing, apart);
+    ops.matmul_combine_experts(a, w, r.routing, y, together);
+    EXPECT_TRUE(test::same_bits(together, apart)) << name(act);
   }
 }
 

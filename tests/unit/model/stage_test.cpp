@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "kernels/cpu/cpu_ops.h"
 #include "stage/model/memory_plan.h"
 #include "support/golden.h"
+#include "support/host_tensor.h"
 #include "support/largest_difference.h"
 #include "support/loaded_stage.h"
 
@@ -81,6 +84,39 @@ TEST_P(StageTest, ReferenceInReferenceOut) {
                                                       [](double a, double b) { return std::abs(a) < std::abs(b); }));
     expect_near(residual.data(), expected, fp32_tolerance(range.count, config.hidden, largest));
   }
+}
+
+// Where the operators compute norms in passing, the forward leaves them to them, with the same bits.
+TEST_P(StageTest, NormsInPassingGiveTheSameBits) {
+  const auto& [golden_case, rank] = GetParam();
+  const ModelConfig config = ShardSet::open(golden_shards(golden_case, 4)).config();
+  const LayerRange range = equal_partition(config.layers, 4)[static_cast<size_t>(rank)];
+  const LoadedStage loaded(golden_case, range, DType::kBf16);
+  constexpr int64_t kTokens = 6;
+  HostTensor before(DType::kBf16, {kTokens, config.hidden}), behind_blocks(DType::kBf16, {kTokens, config.hidden}),
+      in_passing(DType::kBf16, {kTokens, config.hidden});
+  before.fill_random(1);
+  for (const HostTensor* out : {&behind_blocks, &in_passing}) std::memcpy((*out)->data, before->data, before->bytes());
+  int32_t positions[] = {0, 1, 2, 3, 0, 1}, offsets[] = {0, 4, 6};
+  const Batch batch{.positions = Tensor(positions, DType::kI32, {kTokens}),
+                    .offsets = Tensor(offsets, DType::kI32, {3}),
+                    .tokens = kTokens,
+                    .sequences = 2,
+                    .max_length = 4};
+  const StageMemory cost = stage_memory(config, range, DType::kBf16, DType::kBf16, kTokens, kTokens);
+  ThreadPool pool{1};
+  const auto forward = [&](int64_t rows_normed_in_passing, const Tensor& residual) {
+    CpuBackend backend(1);
+    Scratch scratch(backend.allocate(cost.scratch_bytes));
+    std::memset(scratch.take(DType::kBf16, {1}).data, 0xff, cost.scratch_bytes);
+    scratch.reset();
+    CpuOps ops(pool, *available_simd().front(), rows_normed_in_passing);
+    loaded.stage().forward(ops, residual, batch, scratch);
+  };
+  forward(kTokens - 1, behind_blocks);
+  forward(kTokens, in_passing);
+  EXPECT_TRUE(same_bits(in_passing, behind_blocks));
+  EXPECT_FALSE(same_bits(in_passing, before));
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, StageTest, testing::Combine(testing::ValuesIn(kGoldenCases), testing::Range(0, 4)),
