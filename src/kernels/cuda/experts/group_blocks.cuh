@@ -1,5 +1,6 @@
 // The blocks of one launch sort their assignments by expert together: each counts its own, at most one a lane, learns
-// what the others have, and knows then where its rows go. For norm_route.
+// what the others have, and knows then where its rows go. For norm_route, and for norm_route_swiglu, whose blocks all
+// have the same assignments.
 #pragma once
 
 #include "kernels/cuda/experts/ballots.cuh"
@@ -34,6 +35,34 @@ __device__ inline uint32_t published_byte(const uint8_t* from) {
   return byte;
 }
 
+// What a lane knows of the sorted assignments of a block, of which each lane has at most one.
+struct SortedLane {
+  int expert;  // of the lane's assignment, or -1
+  int row;     // its sorted row, where there is one
+  int end;     // the first row behind those of expert `lane`
+
+  // `ballots` are those of the lanes' experts; `total` assignments of all blocks go to expert `lane`, and `before` of
+  // those are in blocks before this one.
+  __device__ __forceinline__ SortedLane(int own_expert, const Ballots<5>& ballots, int total, int before)
+      : expert(own_expert), end(upto(total)) {
+    row = __shfl_sync(kAllLanes, end - total + before, expert & 31) + ballots.before(expert);
+  }
+
+  // One warp writes the routing of the block's assignments, of which `first` is the first one, with their weights.
+  __device__ __forceinline__ void store_routing(const NormRouteArgs& args, int first, const float* weights) const {
+    const int lane = static_cast<int>(threadIdx.x % 32), i = first + lane;
+    if (blockIdx.x == 0) {
+      if (lane == 0) args.offsets[0] = 0;
+      if (lane < args.experts) args.offsets[lane + 1] = end;
+    }
+    if (expert < 0) return;
+    args.rows[i] = row;
+    args.sources[row] = i / args.top_k;
+    args.ids[i] = expert;
+    args.weights[i] = weights[lane];
+  }
+};
+
 class GroupBlocks {
  public:
   __device__ GroupBlocks(const NormRouteArgs& args, Exchange exchange, GroupMemory& memory)
@@ -64,20 +93,9 @@ class GroupBlocks {
     const int expert = lane_ < count ? memory_.ids[lane_] : -1;
     const Ballots<5> ballots(expert);
     const uint32_t sum = exchange(__popc(ballots.lanes(lane_)));
-    const int total = static_cast<int>(sum & 0xffffu), end = upto(total);
-    const int row = __shfl_sync(kAllLanes, end - total + static_cast<int>(sum >> 16), expert & 31);
-    const int i = first + lane_, sorted = row + ballots.before(expert);
-    if (warp_ > 0) return sorted;
-    if (blockIdx.x == 0) {
-      if (lane_ == 0) args_.offsets[0] = 0;
-      if (lane_ < args_.experts) args_.offsets[lane_ + 1] = end;
-    }
-    if (expert < 0) return sorted;
-    args_.rows[i] = sorted;
-    args_.sources[sorted] = i / args_.top_k;
-    args_.ids[i] = expert;
-    args_.weights[i] = memory_.weights[lane_];
-    return sorted;
+    const SortedLane sorted(expert, ballots, static_cast<int>(sum & 0xffffu), static_cast<int>(sum >> 16));
+    if (warp_ == 0) sorted.store_routing(args_, first, memory_.weights);
+    return sorted.row;
   }
 
  private:

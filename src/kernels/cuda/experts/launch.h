@@ -49,6 +49,9 @@ constexpr int64_t kRouteExchangeBytes = kMaxRouteBlocks * 32 + 1;
 // Returns whether the assignments are grouped and their rows gathered; if not, the caller does so.
 bool launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act);
 
+// Whether one block of 16-bit types does all of that, with one mma tile of tokens.
+bool routes_in_one_block(const NormRouteArgs& args, DType act);
+
 struct GroupByExpertArgs {
   const int32_t* ids;  // [assignments]
   int32_t* sources;    // [assignments]
@@ -69,7 +72,7 @@ struct CombineExpertsArgs {
   void* residual;        // [tokens, hidden]
   int64_t tokens, hidden;
   int top_k;
-  // rows and weights were written before the kernel in front of this one began to wait: GemmArgs::offsets_are_old.
+  // rows and weights may be read before the wait: GemmArgs::offsets_are_old.
   bool routing_is_old;
 };
 void launch_combine_experts(cudaStream_t stream, const CombineExpertsArgs& args, DType act);

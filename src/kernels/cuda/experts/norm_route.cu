@@ -5,29 +5,18 @@
 #include <type_traits>
 
 #include "kernels/cuda/common/dependent_launch.cuh"
-#include "kernels/cuda/experts/choose_experts.cuh"
+#include "kernels/cuda/experts/gate_product.cuh"
 #include "kernels/cuda/experts/group_blocks.cuh"
 #include "kernels/cuda/experts/launch.h"
-#include "kernels/cuda/ptx/mma.cuh"
 #include "kernels/cuda/rows/launch.h"
-#include "kernels/cuda/rows/row_types.cuh"
 
 namespace lfm2 {
 
 namespace {
 
-// The most warps of a block: each takes the elements of one tree of a row's sum of squares.
-constexpr int kWarps = kMaxTrees;
-constexpr int kWarpK = 32 * kOctet;  // elements of a row that a warp takes
-constexpr int kChunks = 8;           // pieces of a warp's elements: 32 each, 8 for each lane of a quad
-constexpr int kChunkK = kWarpK / kChunks;
-// Tensor cores truncate their sums. After so many chunks these are added to others, with rounding.
-constexpr int kPromoted = 2;
-constexpr int kTileTokens = 8, kTileExperts = 16;  // what one mma multiplies
+using namespace gate_product;
 
-__device__ ChoiceRule rule_of(const NormRouteArgs& args, const float* bias) {
-  return {bias, args.experts, args.top_k, args.normalize, args.scale};
-}
+constexpr int kWarps = kSlices;  // the most of a block: each takes one slice
 
 // The number of values of the gate's type whose sum is exactly x: one where the types are the same, three bf16 for an
 // fp32. The three are cut off and not rounded, so that nothing overflows.
@@ -72,10 +61,7 @@ __device__ void forget(Packed<T>& x) {
     asm volatile("" : "+r"(x.words[i].x), "+r"(x.words[i].y), "+r"(x.words[i].z), "+r"(x.words[i].w));
 }
 
-// One warp's part of norm_route_kernel. The products' rows are experts, their columns tokens. Lane (g, j) = (lane / 4,
-// lane % 4) holds the elements from 8 j on of each of the warp's chunks: those of token g of a tile of tokens, and
-// those of experts g and g + 8 of a tile of experts. Both operands may have their elements in any order along k, as
-// long as it is the same.
+// One warp's part of norm_route_kernel: a slice of the rows, of which its lanes have what gate_product.cuh says.
 template <class T, class Gate, int kTokenTiles, int kExpertTiles>
 struct NormRouteWarp {
   static constexpr int kTokens = kTokenTiles * kTileTokens, kExperts = kExpertTiles * kTileExperts;
@@ -88,11 +74,11 @@ struct NormRouteWarp {
   const NormRouteArgs& args;
   const int64_t hidden = args.hidden, first_token = static_cast<int64_t>(blockIdx.x) * kTokens;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4, j = lane % 4;
-  const int64_t warp_k = warp * kWarpK, first_k = warp_k + j * kOctet;
+  const int64_t warp_k = warp * kSliceK, first_k = warp_k + j * kOctet;
   Packed<T> x[kTokenTiles][kChunks];
 
   // Loads the norm's weights of the warp's elements, which its lanes share.
-  __device__ __forceinline__ void load_scales(float (&scales)[kWarps * kWarpK]) const {
+  __device__ __forceinline__ void load_scales(float (&scales)[kWarps * kSliceK]) const {
     const int64_t k = first_k + g * kChunkK;
     if (k < hidden) *reinterpret_cast<Octet*>(scales + k) = load_octet(args.norm_weight, k, kOctet, true);
     __syncwarp();
@@ -149,7 +135,7 @@ struct NormRouteWarp {
 
   // x = the normed tokens, which are written to args.normed as well.
   __device__ __forceinline__ void norm_tokens(const float (&trees)[kTokens][kWarps],
-                                              const float (&scales)[kWarps * kWarpK]) {
+                                              const float (&scales)[kWarps * kSliceK]) {
     float factors[kTokenTiles];
 #pragma unroll
     for (int tile = 0; tile < kTokenTiles; ++tile) {
@@ -183,10 +169,8 @@ struct NormRouteWarp {
       for (int p = kPlanes<T, Gate> - 1; p >= 0; --p)  // the smallest plane first
 #pragma unroll
         for (int m = 0; m < kExpertTiles; ++m) {
-          multiply_add<Gate>(part[tile][m], {rows[m][0].x, rows[m][1].x, rows[m][0].y, rows[m][1].y}, planes[p].x,
-                             planes[p].y);
-          multiply_add<Gate>(part[tile][m], {rows[m][0].z, rows[m][1].z, rows[m][0].w, rows[m][1].w}, planes[p].z,
-                             planes[p].w);
+          multiply_half<Gate, 0>(part[tile][m], rows[m], planes[p]);
+          multiply_half<Gate, 1>(part[tile][m], rows[m], planes[p]);
         }
     }
   }
@@ -220,7 +204,7 @@ struct NormRouteWarp {
       for (int m = 0; m < kExpertTiles; ++m)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          sums[tile * kTileTokens + 2 * j + i % 2][m * kTileExperts + i / 2 * 8 + g] = total[tile][m][i];
+          sums[tile * kTileTokens + token_of_sum(i)][m * kTileExperts + expert_of_sum(i)] = total[tile][m][i];
   }
 
   // The warp takes every warps-th token: adds the warps' sums up in their order, and chooses the token's experts. The
@@ -230,9 +214,7 @@ struct NormRouteWarp {
                                          float* choice_weights) const {
     for (int t = warp; t < kTokens && first_token + t < args.tokens; t += warps) {
       float logits[kExperts / 32] = {};
-      for (int w = 0; w < warps; ++w)
-#pragma unroll
-        for (int s = 0; s < kExperts / 32; ++s) logits[s] += sums[w][t][lane + 32 * s];
+      add_slices(sums, warps, t, logits);
       choose_experts(logits, rule_of(args, bias), ids + t * args.top_k, choice_weights + t * args.top_k);
     }
   }
@@ -262,7 +244,7 @@ constexpr int kFitting = loads == GateLoads::kAhead ? 1 : 2;  // blocks that a m
 //   where a block has one tile of tokens, up to kMaxGrouped assignments and as many experts: also sources, rows,
 //   offsets, and sorted [tokens top_k, hidden] of type T.
 // - block: kTokenTiles tiles of 8 tokens and all experts, up to kExpertTiles tiles of 16; each of its warps, up to
-//   kWarps, takes kWarpK elements of every token and of every row of the gate, then whole tokens for the choice.
+//   kWarps, takes kSliceK elements of every token and of every row of the gate, then whole tokens for the choice.
 // - thread: NormRouteWarp says which elements.
 // - alignment: x, normed, gate, norm_weight and sorted on 16 bytes, hidden a multiple of kChunkK.
 template <class T, class Gate, int kTokenTiles, int kExpertTiles, GateLoads loads>
@@ -271,7 +253,7 @@ __global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
   using Warp = NormRouteWarp<T, Gate, kTokenTiles, kExpertTiles>;
   __shared__ float trees[Warp::kTokens][kWarps];
   __shared__ float sums[kWarps][Warp::kTokens][Warp::kExperts + 4];  // + 4: a warp's stores fall into different banks
-  __shared__ __align__(16) float scales[kWarps * kWarpK];
+  __shared__ __align__(16) float scales[kWarps * kSliceK];
   __shared__ float bias[Warp::kExperts];
   __shared__ GroupMemory memory;
   const bool grouped = exchange != Exchange::kNone;  // only where Warp::kGroups
@@ -373,7 +355,7 @@ bool launch_tiles(cudaStream_t stream, const NormRouteArgs& args, Exchange excha
   auto blocks = static_cast<unsigned>(ceil_divide(args.tokens, kTokenTiles * kTileTokens));
   if (exchange == Exchange::kCluster) blocks = std::bit_ceil(blocks);
   launch_dependent("norm_route_kernel", norm_route_kernel<T, Gate, kTokenTiles, kExpertTiles, loads>,
-                   {blocks, static_cast<unsigned>(ceil_divide(args.hidden, kWarpK)) * 32, 0,
+                   {blocks, static_cast<unsigned>(ceil_divide(args.hidden, kSliceK)) * 32, 0,
                     exchange == Exchange::kCluster ? blocks : 1},
                    stream, args, exchange);
   return exchange != Exchange::kNone;
@@ -395,14 +377,23 @@ bool launch_tiles(cudaStream_t stream, const NormRouteArgs& args) {
   return launch_tiles<T, Gate, 1, 2, GateLoads::kInTurn>(stream, args, crowded);
 }
 
+bool takes_tiles(const NormRouteArgs& args) {
+  return args.experts <= 4 * kTileExperts && args.top_k <= kMaxChoices && args.hidden > 0 &&
+         args.hidden <= kWarps * kSliceK && args.hidden % kChunkK == 0 && on_16_bytes(args.x) &&
+         on_16_bytes(args.gate.data) && on_16_bytes(args.normed) && on_16_bytes(args.norm_weight.data) &&
+         on_16_bytes(args.sorted);
+}
+
 }  // namespace
+
+bool routes_in_one_block(const NormRouteArgs& args, DType act) {
+  return args.tokens > 0 && takes_tiles(args) && act != DType::kF32 && args.gate.dtype == act &&
+         exchange_between(args, kFitting<GateLoads::kAhead>) == Exchange::kAlone;
+}
 
 bool launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act) {
   if (args.tokens == 0) return false;
-  const bool tiles = args.experts <= 4 * kTileExperts && args.top_k <= kMaxChoices && args.hidden > 0 &&
-                     args.hidden <= kWarps * kWarpK && args.hidden % kChunkK == 0 && on_16_bytes(args.x) &&
-                     on_16_bytes(args.gate.data) && on_16_bytes(args.normed) && on_16_bytes(args.norm_weight.data) &&
-                     on_16_bytes(args.sorted);
+  const bool tiles = takes_tiles(args);
   if (tiles && act == DType::kBf16 && args.gate.dtype == act)
     return launch_tiles<__nv_bfloat16, __nv_bfloat16>(stream, args);
   if (tiles && act == DType::kF16 && args.gate.dtype == act) return launch_tiles<__half, __half>(stream, args);

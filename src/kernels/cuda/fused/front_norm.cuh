@@ -1,5 +1,5 @@
 // rms_norm in front of a product of few rows: every block norms all rows itself, and keeps them in shared memory, where
-// its warps find them piece by piece. For norm_matmul.cu and norm_project_short_conv.cu.
+// its warps find them piece by piece. For norm_matmul.cu, norm_project_short_conv.cu and norm_route_swiglu.cu.
 //
 // The bits are those of rms_norm: the order of a row's sum is the one of row_types.cuh.
 #pragma once
@@ -23,24 +23,25 @@ inline Layout layout_with_kept(int tiles, int64_t rows, int64_t k, int shared_by
   return layout;
 }
 
-// A thread's octets of the rows that the block keeps, which lie as PieceAddresses finds them.
+// Where an octet of the `rows` rows lies that the block keeps, so that PieceAddresses finds them.
+__device__ inline uint32_t kept_octet(uint32_t kept, int rows, int row, int octet) {
+  constexpr int kPieceOctets = kDepth / kOctet;
+  return kept + (octet / kPieceOctets * rows + row) * kRowBytes + (octet % kPieceOctets ^ row % 8) * 16;
+}
+
+// A thread's octets of the rows that the block keeps.
 struct KeptOctets {
   uint32_t kept;
   int rows, octets;  // the octets of a whole row
 
   __device__ bool is_there() const { return static_cast<int>(threadIdx.x) < octets; }
-  __device__ uint32_t address(int row) const {
-    constexpr int kPieceOctets = kDepth / kOctet;
-    const int piece = static_cast<int>(threadIdx.x) / kPieceOctets,
-              chunk = static_cast<int>(threadIdx.x) % kPieceOctets;
-    return kept + (piece * rows + row) * kRowBytes + (chunk ^ row % 8) * 16;
-  }
+  __device__ uint32_t address(int row) const { return kept_octet(kept, rows, row, static_cast<int>(threadIdx.x)); }
 };
 
 // Norms the rows where they are, once each thread's own octets have come; all threads of the block. Afterwards every
-// warp may read them. No thread gets its own copy of this code, of which none is in the caches when the wait ends.
+// warp may read them.
 template <class T>
-__device__ __noinline__ void norm_kept_rows(KeptOctets own, uint4 scale, float eps) {
+__device__ __forceinline__ void norm_rows_in_line(const KeptOctets& own, uint4 scale, float eps) {
   constexpr int kTogether = 2;  // rows that are in a thread's registers at once
   static_assert(Packed<T>::kWords == 1);
   __shared__ float trees[kRowGroup][kMaxTrees];
@@ -83,6 +84,12 @@ __device__ __noinline__ void norm_kept_rows(KeptOctets own, uint4 scale, float e
   }
   block_barrier();
 }
+// The same for warps that come from different places: none gets its own copy of this code, of which none is in the
+// caches when the wait ends.
+template <class T>
+__device__ __noinline__ void norm_kept_rows(KeptOctets own, uint4 scale, float eps) {
+  norm_rows_in_line<T>(own, scale, eps);
+}
 
 template <class T>
 class FrontNorm {
@@ -109,6 +116,11 @@ class FrontNorm {
   __device__ void finish() const {
     __syncwarp();
     norm_kept_rows<T>(own_, scale_, eps_);
+  }
+  // The same where all threads come from one place and keep much in registers.
+  __device__ __forceinline__ void finish_in_line() const {
+    __syncwarp();
+    norm_rows_in_line<T>(own_, scale_, eps_);
   }
 
  private:

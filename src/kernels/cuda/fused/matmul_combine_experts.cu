@@ -192,7 +192,8 @@ __global__ void __launch_bounds__(kSumThreads + 32, 2)
   if (!offsets_are_new(args.product)) let_next_start();
   const Block block = start_block(shared, &a_map, &w_map, layout, args.product.k);
   if (threadIdx.x / 32 == kUnitParts) {
-    load_buffers<PartsWalk>(args.product, &a_map, &w_map, layout, block, layout.a_bytes / kRowBytes);
+    load_buffers(args.product, &a_map, &w_map, layout, block,
+                 [&] { return PartsWalk(args.product, layout.a_bytes / kRowBytes, layout.unit_columns); });
   } else {
     combine_units<T>(args, layout, block, products);
   }

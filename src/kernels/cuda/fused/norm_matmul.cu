@@ -32,9 +32,13 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   };
   const int warp = threadIdx.x / 32;
   if (warp == layout.tiles) {
-    load_buffers(args, &w_map, &w_map, layout, block, kRowGroup, norm_rows);
+    load_buffers(
+        args, &w_map, &w_map, layout, block, [&] { return Walk(args, kRowGroup, layout.unit_columns); }, norm_rows);
   } else if (warp < layout.tiles) {
-    multiply_units<T, 1, true>(args, false, layout, block, norm_rows);
+    wait_for_previous();
+    norm_rows();
+    const int a_row = kept_row_of_lane(layout);
+    multiply_units<T, 1, true>(args, false, layout, block, [=](int, int) { return a_row; });
   } else {
     wait_for_previous();
     norm_rows();

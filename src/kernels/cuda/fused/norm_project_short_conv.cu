@@ -32,7 +32,9 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   };
   const int warp = threadIdx.x / 32;
   if (warp == kParts) {
-    load_buffers(args.product, &w_map, &w_map, layout, block, kRowGroup, norm_rows);
+    load_buffers(
+        args.product, &w_map, &w_map, layout, block, [&] { return Walk(args.product, kRowGroup, layout.unit_columns); },
+        norm_rows);
   } else if (warp < kParts) {
     convolve_units<T, 1>(args, layout, block, exchanges, norm);
   } else {

@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(kConvThreads + 32, 4)
   let_next_start();
   const Block block = start_block(shared, &a_map, &w_map, layout, args.product.k);
   if (threadIdx.x / 32 == kParts) {
-    load_buffers(args.product, &a_map, &w_map, layout, block, groups * kRowGroup);
+    load_buffers(args.product, &a_map, &w_map, layout, block,
+                 [&] { return Walk(args.product, groups * kRowGroup, layout.unit_columns); });
   } else {
     convolve_units<T, groups>(args, layout, block, exchanges, NoNorm{});
   }

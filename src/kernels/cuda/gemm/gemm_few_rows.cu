@@ -32,9 +32,11 @@ __global__ void __launch_bounds__((kMaxTiles + 1) * 32, 2)
   const Block block = start_block(shared, &a_map, &w_map, layout, args.k);
   const int warp = threadIdx.x / 32;
   if (warp == layout.tiles) {
-    load_buffers(args, &a_map, &w_map, layout, block, groups * kRowGroup);
+    load_buffers(args, &a_map, &w_map, layout, block,
+                 [&] { return Walk(args, groups * kRowGroup, layout.unit_columns); });
   } else {
-    multiply_units<T, groups, false>(args, float_out, layout, block, nullptr);
+    wait_for_previous();
+    multiply_units<T, groups, false>(args, float_out, layout, block, [](int, int) { return row_of_lane<groups>(); });
   }
 }
 

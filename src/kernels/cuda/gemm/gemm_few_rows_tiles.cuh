@@ -136,11 +136,14 @@ __device__ inline bool offsets_are_new(const GemmArgs& args) {
   return args.offsets != nullptr && !args.offsets_are_old;
 }
 
-// What the loading warp does: it fills the tile buffers of the block's units, in order. Where the block keeps a, it
-// calls make_kept() behind the wait instead of loading a.
-template <class Walk = few_rows::Walk, class F = std::nullptr_t>
+// What the loading warp does: it fills the tile buffers of the block's units, in the order of make_walk(), which is
+// called when the offsets may be read. Where the block keeps a, it calls make_kept() behind the wait instead of loading
+// a.
+template <class MakeWalk, class F = std::nullptr_t>
 __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, const CUtensorMap* w_map,
-                             const Layout& layout, const Block& block, int rows, [[maybe_unused]] F make_kept = {}) {
+                             const Layout& layout, const Block& block, MakeWalk make_walk,
+                             [[maybe_unused]] F make_kept = {}) {
+  using Walk = decltype(make_walk());
   constexpr bool kKept = !std::is_null_pointer_v<F>;
   const bool elected = elect_lane();
   const int w_bytes = layout.tiles * layout.pieces * kTileBytes;
@@ -170,7 +173,7 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
     wait_for_previous();
     let_next_start();
   }
-  Cursor<Walk> cursor(Walk(args, rows, layout.unit_columns));
+  Cursor<Walk> cursor(make_walk());
   Cursor<Walk> again = cursor;
   int filled = 0;
   if (!behind_wait) {

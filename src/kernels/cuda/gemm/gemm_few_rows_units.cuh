@@ -10,23 +10,21 @@
 
 namespace lfm2::few_rows {
 
-// What each warp that multiplies does. Where the block keeps a (`kept`), it calls make_kept() behind the wait.
+// What each warp that multiplies does behind the wait. Where the block keeps a (`kept`), a lane reads its row
+// a_row(unit's first row, rows) for a unit.
 template <class T, int groups, bool kept, class F>
 __device__ void multiply_units(const GemmArgs& args, bool float_out, const Layout& layout, const Block& block,
-                               F make_kept) {
+                               F a_row) {
   const int warp = threadIdx.x / 32;
-  const int a_row = kept ? kept_row_of_lane(layout) : row_of_lane<groups>();
   Turn turn;
-  wait_for_previous();
-  if constexpr (kept) make_kept();
   while (true) {
     barrier_wait(block.full + turn.buffer * 8, turn.parity);
     const uint4 place = load_shared_by(0, block.places + turn.buffer * 16);
     if (place.w != 0) return;
-    Output<T, groups> output(args, float_out, static_cast<int>(place.x), static_cast<int>(place.y),
-                             static_cast<int>(place.z) + warp * kTile);
+    const int first_row = static_cast<int>(place.x), rows = static_cast<int>(place.y);
+    Output<T, groups> output(args, float_out, first_row, rows, static_cast<int>(place.z) + warp * kTile);
     float sums[groups][4] = {};
-    UnitPieces<T, groups, kept>(layout, block, turn, a_row).multiply(sums);
+    UnitPieces<T, groups, kept>(layout, block, turn, a_row(first_row, rows)).multiply(sums);
     output.write(sums);
   }
 }

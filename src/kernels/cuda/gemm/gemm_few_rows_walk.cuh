@@ -30,6 +30,18 @@ class Walk {
         across_((static_cast<int>(args.n) + columns - 1) / columns) {
     read_groups();
   }
+  // Of up to 32 groups, each lane knows the bounds of its own one: first … end.
+  __device__ Walk(const GemmArgs& args, int rows, int columns, int first, int end)
+      : offsets_(nullptr),
+        groups_(static_cast<int>(args.groups)),
+        m_(static_cast<int>(args.m)),
+        rows_(rows),
+        columns_(columns),
+        across_((static_cast<int>(args.n) + columns - 1) / columns),
+        first_(first),
+        end_(end) {
+    count_units();
+  }
 
   // Finds the block's next unit. Returns false behind the last one.
   __device__ bool next(Unit& unit) {
@@ -69,6 +81,10 @@ class Walk {
       first_ = offsets_ == nullptr ? 0 : __ldcg(offsets_ + group);
       end_ = offsets_ == nullptr ? m_ : __ldcg(offsets_ + group + 1);
     }
+    count_units();
+  }
+
+  __device__ void count_units() {
     upto_ = (end_ - first_ + rows_ - 1) / rows_ * across_;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
