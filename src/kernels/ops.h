@@ -183,6 +183,13 @@ class Ops {
   // matmul_swiglu with the rows and the matrix of each expert.  w [experts, 2 ffn, k] weight, out [rows, ffn] act
   virtual void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) = 0;
 
+  // norm_route, then grouped_swiglu of sorted and w to out: the same bits. normed and sorted are scratch, which may
+  // stay unwritten; the routing is filled. x, normed [tokens, hidden] act, w [experts, 2 ffn, hidden] weight, sorted
+  // [tokens top_k, hidden], out [tokens top_k, ffn] act
+  virtual void norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate,
+                                 const Tensor& bias, RouterRule rule, const Tensor& w, const Tensor& normed,
+                                 const Routing& routing, const Tensor& sorted, const Tensor& out) = 0;
+
   // residual[t] += Σ_j routing.weights[t, j] · y[routing.rows[t, j]], in the order of j.
   // y [tokens top_k, hidden], residual [tokens, hidden] act
   virtual void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) = 0;

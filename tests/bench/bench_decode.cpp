@@ -1,5 +1,5 @@
 // Where the time of a decoding step goes: bench_decode [--length POSITIONS] [--steps STEPS] [--steps-only]
-// [--json FILE] SEQUENCES....
+// [--route-apart | --route-together] [--json FILE] SEQUENCES....
 // Runs the steps of a whole LFM2-8B-A1B in bf16, with random weights and without a host between them, on one GPU. For
 // each number of sequences it prints the time of a step, and for each operator how long all its calls of a step take
 // alone, and how much shorter a step is without them. A run of many steps (3 where nothing is said) shows what the GPU
@@ -39,6 +39,7 @@ class ChosenOps final : public Ops {
     only_ = only;
   }
   std::map<std::string, int64_t> calls;
+  bool routes_apart = false;  // norm_route and grouped_swiglu instead of norm_route_swiglu
 
   void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override {
     call("embed", [&] { ops_.embed(ids, table, out); });
@@ -115,6 +116,16 @@ class ChosenOps final : public Ops {
   }
   void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor&, const Tensor& out) override {
     call("grouped_swiglu", [&] { ops_.grouped_swiglu(a, w, own_.expert_offsets, out); });
+  }
+  void norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
+                         RouterRule rule, const Tensor& w, const Tensor& normed, const Routing& routing,
+                         const Tensor& sorted, const Tensor& out) override {
+    if (routes_apart) {
+      norm_route(x, norm_weight, eps, gate, bias, rule, normed, routing, sorted);
+      return grouped_swiglu(sorted, w, routing.expert_offsets, out);
+    }
+    call("norm_route_swiglu",
+         [&] { ops_.norm_route_swiglu(x, norm_weight, eps, gate, bias, rule, w, normed, own_, sorted, out); });
   }
   void combine_experts(const Tensor& y, const Routing&, const Tensor& residual) override {
     call("combine_experts", [&] { ops_.combine_experts(y, own_, residual); });
@@ -208,6 +219,7 @@ class Bench {
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
   void write_json(const char* path) { json_.open(path, std::ios::app); }
+  void set_routes_apart(bool apart) { ops_.routes_apart = apart; }
   bool steps_only = false;
   int steps = 3;  // of a run
 
@@ -369,6 +381,8 @@ int main(int argc, char** argv) {
       bench.write_json(argv[++i]);
     else if (argument == "--steps" && i + 1 < argc)
       bench.steps = std::stoi(argv[++i]);
+    else if (argument == "--route-apart" || argument == "--route-together")
+      bench.set_routes_apart(argument == "--route-apart");
     else if (argument == "--steps-only")
       bench.steps_only = true;
     else

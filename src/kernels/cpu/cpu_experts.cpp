@@ -66,6 +66,13 @@ void CpuOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, c
   gather_rows(normed, routing.sources, sorted);
 }
 
+void CpuOps::norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate,
+                               const Tensor& bias, RouterRule rule, const Tensor& w, const Tensor& normed,
+                               const Routing& routing, const Tensor& sorted, const Tensor& out) {
+  norm_route(x, norm_weight, eps, gate, bias, rule, normed, routing, sorted);
+  grouped_swiglu(sorted, w, routing.expert_offsets, out);
+}
+
 void CpuOps::group_by_expert(const Routing& routing) {
   const int64_t assignments = routing.ids.numel(), experts = routing.expert_offsets.numel() - 1;
   expect(routing.ids.rank == 2 && routing.rows.numel() == assignments && routing.sources.numel() == assignments,

@@ -52,6 +52,9 @@ class CpuOps final : public Ops {
   void gather_rows(const Tensor& x, const Tensor& rows, const Tensor& out) override;
   void grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;
   void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) override;
+  void norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
+                         RouterRule rule, const Tensor& w, const Tensor& normed, const Routing& routing,
+                         const Tensor& sorted, const Tensor& out) override;
   void combine_experts(const Tensor& y, const Routing& routing, const Tensor& residual) override;
   void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual, const Tensor& norm_weight,
                             float eps, const Tensor& normed) override;

@@ -112,8 +112,11 @@ void CudaOps::route(const Tensor& logits, const Tensor& bias, RouterRule rule, c
                          .scale = rule.scale});
 }
 
-void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
-                         RouterRule rule, const Tensor& normed, const Routing& routing, const Tensor& sorted) {
+namespace {
+
+NormRouteArgs norm_route_args(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate,
+                              const Tensor& bias, RouterRule rule, const Tensor& normed, const Routing& routing,
+                              const Tensor& sorted) {
   const int64_t tokens = x.dim(0), hidden = x.dim(1), experts = gate.dim(0);
   expect(x.rank == 2 && gate.rank == 2 && gate.dim(1) == hidden && norm_weight.numel() == hidden &&
              normed.dims == x.dims && normed.dtype == x.dtype && is_float(gate),
@@ -127,32 +130,55 @@ void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, 
          "norm_route: routing");
   expect(sorted.rank == 2 && sorted.dim(0) == tokens * rule.top_k && sorted.dim(1) == hidden && sorted.dtype == x.dtype,
          "norm_route: sorted");
+  return {.x = x.data,
+          .gate = any(gate),
+          .bias = bias ? bias.as<const float>() : nullptr,
+          .ids = routing.ids.as<int32_t>(),
+          .weights = routing.weights.as<float>(),
+          .tokens = tokens,
+          .hidden = hidden,
+          .experts = static_cast<int>(experts),
+          .top_k = static_cast<int>(rule.top_k),
+          .normalize = rule.normalize,
+          .scale = rule.scale,
+          .normed = normed.data,
+          .norm_weight = any(norm_weight),
+          .eps = eps,
+          .sources = routing.sources.as<int32_t>(),
+          .rows = routing.rows.as<int32_t>(),
+          .offsets = routing.expert_offsets.as<int32_t>(),
+          .sorted = sorted.data,
+          .exchange = nullptr};
+}
+
+}  // namespace
+
+void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate, const Tensor& bias,
+                         RouterRule rule, const Tensor& normed, const Routing& routing, const Tensor& sorted) {
+  NormRouteArgs args = norm_route_args(x, norm_weight, eps, gate, bias, rule, normed, routing, sorted);
+  args.exchange = reinterpret_cast<uint8_t*>(workspaces_.route.data());
   products_.set_routing_is_old(false);
-  const bool gathered = launch_norm_route(stream_,
-                                          {.x = x.data,
-                                           .gate = any(gate),
-                                           .bias = bias ? bias.as<const float>() : nullptr,
-                                           .ids = routing.ids.as<int32_t>(),
-                                           .weights = routing.weights.as<float>(),
-                                           .tokens = tokens,
-                                           .hidden = hidden,
-                                           .experts = static_cast<int>(experts),
-                                           .top_k = static_cast<int>(rule.top_k),
-                                           .normalize = rule.normalize,
-                                           .scale = rule.scale,
-                                           .normed = normed.data,
-                                           .norm_weight = any(norm_weight),
-                                           .eps = eps,
-                                           .sources = routing.sources.as<int32_t>(),
-                                           .rows = routing.rows.as<int32_t>(),
-                                           .offsets = routing.expert_offsets.as<int32_t>(),
-                                           .sorted = sorted.data,
-                                           .exchange = reinterpret_cast<uint8_t*>(workspaces_.route.data())},
-                                          x.dtype);
-  if (gathered) return;
+  if (launch_norm_route(stream_, args, x.dtype)) return;
   group_by_expert(routing);
   gather_rows(normed, routing.sources, sorted);
   products_.set_routing_is_old(true);  // gather_rows_kernel lets the next kernel start behind its wait
+}
+
+void CudaOps::norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate,
+                                const Tensor& bias, RouterRule rule, const Tensor& w, const Tensor& normed,
+                                const Routing& routing, const Tensor& sorted, const Tensor& out) {
+#if LFM2_HAS_SM90A
+  const NormRouteArgs route = norm_route_args(x, norm_weight, eps, gate, bias, rule, normed, routing, sorted);
+  if (route.tokens <= kMaxRoutedTokens && norm_weight.dtype == x.dtype && routes_in_one_block(route, x.dtype))
+    if (auto product = products_.few_grouped_rows_args(sorted, w, routing.expert_offsets, out, Epilogue::kSwiglu)) {
+      expect(w.dim(0) == gate.dim(0), "norm_route_swiglu: experts");
+      product->a = x.data;
+      launch_norm_route_swiglu(stream_, {*product, route}, x.dtype);
+      return products_.set_routing_is_old(kRoutingIsShownEarly);
+    }
+#endif
+  norm_route(x, norm_weight, eps, gate, bias, rule, normed, routing, sorted);
+  grouped_swiglu(sorted, w, routing.expert_offsets, out);
 }
 
 void CudaOps::group_by_expert(const Routing& routing) {
@@ -221,7 +247,7 @@ void CudaOps::matmul_combine_experts(const Tensor& a, const Tensor& w, const Rou
          "matmul_combine_experts: offsets");
 #if LFM2_HAS_SM90A
   if (combine.tokens <= kMaxCombinedTokens && combine.top_k <= kMaxCombinedChoices && w.dim(0) <= kMaxCombinedExperts)
-    if (const auto product = products_.few_grouped_rows_args(a, w, routing.expert_offsets, y)) {
+    if (const auto product = products_.few_grouped_rows_args(a, w, routing.expert_offsets, y, Epilogue::kStore)) {
       launch_matmul_combine_experts(stream_, {*product, combine}, y.dtype);
       return products_.set_routing_is_old(
           true);  // where it was new, the kernel lets the next one start behind its wait

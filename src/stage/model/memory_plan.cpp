@@ -69,6 +69,11 @@ class CountingOps : public Ops {
   void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor&, const Tensor&) override {
     count(a.dim(0), w.dim(1), w.dim(2));
   }
+  void norm_route_swiglu(const Tensor& x, const Tensor&, float, const Tensor& gate, const Tensor&, RouterRule,
+                         const Tensor& w, const Tensor&, const Routing&, const Tensor& sorted, const Tensor&) override {
+    count(x.dim(0), gate.dim(0), gate.dim(1));
+    count(sorted.dim(0), w.dim(1), w.dim(2));
+  }
   void combine_experts(const Tensor&, const Routing&, const Tensor&) override {}
   void combine_experts_norm(const Tensor&, const Routing&, const Tensor&, const Tensor&, float,
                             const Tensor&) override {}

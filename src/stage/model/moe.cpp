@@ -31,8 +31,8 @@ void Moe::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual,
   const Tensor sorted = scratch.take(x.dtype, {rows, hidden});
   const Tensor product = scratch.take(x.dtype, {rows, ffn_});
   const Tensor output = scratch.take(x.dtype, {rows, hidden});
-  ops.norm_route(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, x, routing, sorted);
-  ops.grouped_swiglu(sorted, gate_up_, routing.expert_offsets, product);
+  ops.norm_route_swiglu(residual, norm.weight, norm.eps, gate_, expert_bias_, rule_, gate_up_, x, routing, sorted,
+                        product);
   if (next == nullptr) return ops.matmul_combine_experts(product, down_, routing, output, residual);
   ops.grouped_matmul(product, down_, routing.expert_offsets, output);
   ops.combine_experts_norm(output, routing, residual, next->weight, next->eps, normed);

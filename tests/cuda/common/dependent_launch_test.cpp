@@ -69,12 +69,19 @@ TEST(CudaDependentLaunchTest, EveryLayerHasItsOwnRouting) {
   gate_up.fill_random(3, 0.1f);
   down.fill_random(4, 0.1f);
   const DeviceTensor norm(scale), routers(gates), wide(gate_up), narrow(down);
-  std::vector<std::pair<int64_t, bool>> kinds = {{1, true}, {2, true}, {8, true}};
-  for (const int64_t tokens : {1, 2, 8, 9, 64, 65, 700, 1024, 1100}) kinds.emplace_back(tokens, false);
-  for (const auto& kind : kinds) {
-    const int64_t tokens = kind.first;
-    const bool together = kind.second;
-    SCOPED_TRACE(fmt::format("{} tokens{}", tokens, together ? ", down and combine together" : ""));
+  struct Kind {
+    int64_t tokens;
+    bool routed, together;
+  };
+  std::vector<Kind> kinds;
+  for (const int64_t tokens : {1, 2, 5, 8})
+    for (const bool routed : {false, true})
+      for (const bool together : {false, true}) kinds.push_back({tokens, routed, together});
+  for (const int64_t tokens : {9, 64, 65, 700, 1024, 1100}) kinds.push_back({tokens, false, false});
+  for (const auto& [count, routed, together] : kinds) {
+    const int64_t tokens = count;
+    SCOPED_TRACE(fmt::format("{} tokens{}{}", tokens, routed ? ", routed and gated together" : "",
+                             together ? ", down and combine together" : ""));
     HostTensor x(DType::kBf16, {tokens, hidden});
     x.fill_random(5);
     TestRouting wrong(tokens, top_k, experts);
@@ -86,10 +93,18 @@ TEST(CudaDependentLaunchTest, EveryLayerHasItsOwnRouting) {
     const Routing routing{ids, weights, sources, rows, offsets};
     std::vector<std::function<void(Ops&)>> steps;
     for (int64_t layer = 0; layer < layers; ++layer) {
-      steps.push_back([&, layer](Ops& ops) {
-        ops.norm_route(residual, norm, 1e-5f, routers->at(layer), {}, {top_k, true, 1.0f}, normed, routing, spread);
-      });
-      steps.push_back([&](Ops& ops) { ops.grouped_swiglu(spread, wide, offsets, inner); });
+      const RouterRule rule{top_k, true, 1.0f};
+      if (routed) {
+        steps.push_back([&, layer, rule](Ops& ops) {
+          ops.norm_route_swiglu(residual, norm, 1e-5f, routers->at(layer), {}, rule, wide, normed, routing, spread,
+                                inner);
+        });
+      } else {
+        steps.push_back([&, layer, rule](Ops& ops) {
+          ops.norm_route(residual, norm, 1e-5f, routers->at(layer), {}, rule, normed, routing, spread);
+        });
+        steps.push_back([&](Ops& ops) { ops.grouped_swiglu(spread, wide, offsets, inner); });
+      }
       if (together) {
         steps.push_back([&](Ops& ops) { ops.matmul_combine_experts(inner, narrow, routing, y, residual); });
         continue;

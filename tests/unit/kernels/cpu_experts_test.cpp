@@ -1,4 +1,5 @@
-// The operators route, group_by_expert, combine_experts and matmul_combine_experts of the CPU backend.
+// The operators route, group_by_expert, norm_route_swiglu, combine_experts and matmul_combine_experts of the CPU
+// backend.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -174,6 +175,29 @@ TEST_F(CombineExpertsTest, BehindTheProductGivesTheBitsOfBoth) {
     ops.combine_experts(y, r.routing, apart);
     ops.matmul_combine_experts(a, w, r.routing, y, together);
     EXPECT_TRUE(test::same_bits(together, apart)) << name(act);
+  }
+}
+
+TEST_F(RouteTest, WithTheProductBehindItGivesTheBitsOfBoth) {
+  const int64_t tokens = 5, top_k = 2, experts = 3, hidden = 24, ffn = 8;
+  for (const DType act : {DType::kF32, DType::kBf16, DType::kF16}) {
+    HostTensor x(act, {tokens, hidden}), norm(act, {hidden}), gate(act, {experts, hidden}),
+        bias(DType::kF32, {experts});
+    HostTensor w(act, {experts, 2 * ffn, hidden}), normed(act, {tokens, hidden}), sorted(act, {tokens * top_k, hidden});
+    HostTensor apart(act, {tokens * top_k, ffn}), together(act, {tokens * top_k, ffn});
+    x.fill_random(1);
+    norm.fill_random(2);
+    gate.fill_random(3);
+    bias.fill_random(4);
+    w.fill_random(5);
+    const TestRouting first(tokens, top_k, experts), second(tokens, top_k, experts);
+    const RouterRule rule{top_k, true, 1.0f};
+    ops.norm_route(x, norm, 1e-5f, gate, bias, rule, normed, first.routing, sorted);
+    ops.grouped_swiglu(sorted, w, first.expert_offsets, apart);
+    ops.norm_route_swiglu(x, norm, 1e-5f, gate, bias, rule, w, normed, second.routing, sorted, together);
+    EXPECT_TRUE(test::same_bits(together, apart)) << name(act);
+    EXPECT_TRUE(test::same_bits(second.weights, first.weights)) << name(act);
+    EXPECT_TRUE(test::same_bits(second.rows, first.rows)) << name(act);
   }
 }
 

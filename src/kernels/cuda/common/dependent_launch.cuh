@@ -8,6 +8,10 @@
 // - A few kernels call let_next_start() behind their own wait: gather_rows, and products of groups whose offsets are
 //   new. The kernels behind such a one may also read, before they wait, what was written before it, by __ldcg, as a
 //   line of L1 may be older (GemmArgs::offsets_are_old).
+// - norm_route_swiglu calls let_next_start() behind the routing, with one warp of each block: that of the first block
+//   has written it then, with a __threadfence() in between. So it is in L2 before a block of the next kernel starts,
+//   and that kernel, and those behind it, may also read it by __ldcg before they wait. PTX promises less, that all is
+//   visible behind the wait; kRoutingIsShownEarly is the switch.
 // - A kernel whose blocks wait for one another through global memory (norm_route) does so behind its own wait, with no
 //   more blocks than the GPU has room for at once, beside kernels of other streams that wait for something themselves.
 //   So its blocks all start: kernels before it end without it, and those behind it start when all of its have started.

@@ -43,4 +43,15 @@ struct MatmulCombineExpertsArgs {
 constexpr int64_t kMaxCombinedTokens = 8, kMaxCombinedChoices = 4, kMaxCombinedExperts = 32;
 void launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act);
 
+struct NormRouteSwigluArgs {
+  GemmArgs product;     // of the rows that are sorted, [tokens top_k, hidden]; its a is x, and its offsets are not read
+  NormRouteArgs route;  // its normed and sorted are not written
+};
+constexpr int64_t kMaxRoutedTokens = 8;
+// launch_norm_route where routes_in_one_block(), with a weight of the norm of x's type, and launch_gemm_few_rows of
+// groups with kSwiglu, to its own type; with the same bits. For up to kMaxRoutedTokens tokens.
+void launch_norm_route_swiglu(cudaStream_t stream, const NormRouteSwigluArgs& args, DType act);
+// Whether the kernel behind that one may read the routing before its wait (Products::routing_is_old).
+constexpr bool kRoutingIsShownEarly = true;
+
 }  // namespace lfm2

@@ -9,8 +9,8 @@ void Products::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& ex
 }
 
 std::optional<GemmArgs> Products::few_grouped_rows_args(const Tensor& a, const Tensor& w, const Tensor& expert_offsets,
-                                                        const Tensor& out) const {
-  const Product product = grouped_product(a, w, expert_offsets, out, Epilogue::kStore);
+                                                        const Tensor& out, Epilogue epilogue) const {
+  const Product product = grouped_product(a, w, expert_offsets, out, epilogue);
   const bool few_rows = product.path == GemmPath::kWgmma && prefers_few_rows(product.args.m, product.args.n, true);
   if (!few_rows || out.dtype != a.dtype) return std::nullopt;
   return product.args;

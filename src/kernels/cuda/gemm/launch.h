@@ -22,7 +22,8 @@ struct GemmArgs {
   int64_t m, n, k;
   int64_t groups;
   Epilogue epilogue;
-  // The offsets were written before the kernel in front of this one began to wait, so they may be read before the wait.
+  // The offsets were written before the kernel in front of this one began to wait, or before that one let this one
+  // start, so they may be read before the wait.
   bool offsets_are_old = false;
 };
 

@@ -1,0 +1,158 @@
+// norm_route_swiglu on the GPU gives the bits of its two operators one after the other, in the routing and the product.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "cuda/experts/test_routing.h"
+#include "cuda/sequences.h"
+
+namespace lfm2 {
+namespace {
+
+using namespace test;
+
+struct CudaNormRouteSwigluTest : ::testing::Test {
+  struct Case {
+    int64_t tokens = 1, hidden = 256, ffn = 24, top_k = 4, experts = 32;
+    DType act = DType::kBf16, norm = act;
+    bool bias = true;
+    int64_t preferred = 0;                // experts that the bias puts before all others
+    std::vector<double> first_of_rows{};  // put where a row begins: first that of row 0
+    uint32_t seed = 1;
+  };
+  struct Result {
+    explicit Result(const Case& c)
+        : routing(c.tokens, c.top_k, c.experts), product(nans(c.act, {c.tokens * c.top_k, c.ffn})) {}
+    TestRouting routing;
+    HostTensor product;
+  };
+
+  struct Inputs {
+    explicit Inputs(const Case& c)
+        : x(c.act, {c.tokens, c.hidden}),
+          norm(c.norm, {c.hidden}),
+          gate(c.act, {c.experts, c.hidden}),
+          bias(DType::kF32, {c.experts}),
+          w(c.act, {c.experts, 2 * c.ffn, c.hidden}) {
+      const float spread = 2 / std::sqrt(static_cast<float>(c.hidden));
+      x.fill_random(c.seed, 3.0f);
+      norm.fill_random(c.seed + 1);
+      gate.fill_random(c.seed + 2, spread);
+      bias.fill_random(c.seed + 3, 0.1f);
+      w.fill_random(c.seed + 4, spread);
+      for (int64_t e = 0; e < c.preferred; ++e) bias.set(at((e * 5 + 3) % c.experts), 2.0);
+      for (size_t row = 0; row < c.first_of_rows.size(); ++row) x.set(row * at(c.hidden), c.first_of_rows[row]);
+    }
+    HostTensor x, norm, gate, bias, w;
+  };
+
+  using Operators =
+      std::function<void(Ops&, const Routing&, const Tensor& normed, const Tensor& sorted, const Tensor&)>;
+  static Result run(const Case& c, const Operators& operators) {
+    Result result(c);
+    TestRouting& to = result.routing;
+    const HostTensor no_rows = nans(c.act, {c.tokens, c.hidden}),
+                     not_sorted = nans(c.act, {c.tokens * c.top_k, c.hidden});
+    const DeviceTensor normed(no_rows), ids(to.ids), weights(to.weights), sources(to.sources), places(to.rows),
+        offsets(to.expert_offsets), sorted(not_sorted), product(result.product);
+    on_gpu([&](Ops& ops) { operators(ops, {ids, weights, sources, places, offsets}, normed, sorted, product); });
+    ids.fetch(to.ids);
+    weights.fetch(to.weights);
+    sources.fetch(to.sources);
+    places.fetch(to.rows);
+    offsets.fetch(to.expert_offsets);
+    product.fetch(result.product);
+    normed.fetch(no_rows);
+    sorted.fetch(not_sorted);
+    return result;
+  }
+
+  static void check(const Case& c) {
+    SCOPED_TRACE(fmt::format("{} tokens {}, norm {}, hidden {} ffn {}, {} choices of {}{}, {} preferred", c.tokens,
+                             name(c.act), name(c.norm), c.hidden, c.ffn, c.top_k, c.experts, c.bias ? ", bias" : "",
+                             c.preferred));
+    const Inputs host(c);
+    const DeviceTensor x(host.x), norm(host.norm), gate(host.gate), terms(host.bias), w(host.w);
+    const Tensor bias = c.bias ? static_cast<const Tensor&>(terms) : Tensor();
+    const RouterRule rule{c.top_k, true, 1.5f};
+    const Result apart = run(
+        c, [&](Ops& ops, const Routing& routing, const Tensor& normed, const Tensor& sorted, const Tensor& product) {
+          ops.norm_route(x, norm, 1e-5f, gate, bias, rule, normed, routing, sorted);
+          ops.grouped_swiglu(sorted, w, routing.expert_offsets, product);
+        });
+    const Result together = run(
+        c, [&](Ops& ops, const Routing& routing, const Tensor& normed, const Tensor& sorted, const Tensor& product) {
+          ops.norm_route_swiglu(x, norm, 1e-5f, gate, bias, rule, w, normed, routing, sorted, product);
+        });
+    EXPECT_TRUE(same_bits(together.routing.ids, apart.routing.ids)) << "ids";
+    EXPECT_TRUE(same_bits(together.routing.weights, apart.routing.weights)) << "weights";
+    EXPECT_TRUE(same_bits(together.routing.sources, apart.routing.sources)) << "sources";
+    EXPECT_TRUE(same_bits(together.routing.rows, apart.routing.rows)) << "rows";
+    EXPECT_TRUE(same_bits(together.routing.expert_offsets, apart.routing.expert_offsets)) << "offsets";
+    EXPECT_TRUE(same_bits(together.product, apart.product)) << "product";
+  }
+};
+
+TEST_F(CudaNormRouteSwigluTest, EveryNumberOfTokens) {
+  for (int64_t tokens = 1; tokens <= 10; ++tokens)
+    for (const DType act : kFloatTypes)
+      for (const bool bias : {false, true})
+        check({.tokens = tokens, .act = act, .bias = bias, .seed = static_cast<uint32_t>(tokens)});
+}
+
+// Rows that fill no whole slices of the gate's product, pieces of k or trees of the norm's sum, and rows that no kernel
+// of both operators takes.
+TEST_F(CudaNormRouteSwigluTest, EveryWidthOfRows) {
+  for (const int64_t tokens : {1, 3, 8})
+    for (const int64_t hidden : {32, 64, 72, 96, 256, 288, 1024, 1056, 1792, 2016, 2048, 2080})
+      for (const DType act : {DType::kBf16, DType::kF16}) check({.tokens = tokens, .hidden = hidden, .act = act});
+}
+
+// One to seven tiles of a block, a single unit, and more units than multiprocessors.
+TEST_F(CudaNormRouteSwigluTest, EveryWidthOfTheProduct) {
+  for (const int64_t tokens : {1, 4, 8})
+    for (const int64_t ffn : {8, 16, 160, 320, 528, 800, 1056, 1792, 2112})
+      for (const int64_t top_k : {1, 4})
+        check({.tokens = tokens, .hidden = 64, .ffn = ffn, .top_k = top_k, .experts = 9});
+}
+
+TEST_F(CudaNormRouteSwigluTest, EveryNumberOfChoicesAndExperts) {
+  for (const int64_t tokens : {1, 2, 5, 8})
+    for (const auto& [top_k, experts] :
+         {std::pair<int64_t, int64_t>{1, 1}, {1, 32}, {2, 5}, {3, 17}, {3, 31}, {4, 4}, {4, 16}, {4, 33}, {5, 32}})
+      check({.tokens = tokens, .top_k = top_k, .experts = experts});
+}
+
+// All tokens go to the same experts, or to one of few.
+TEST_F(CudaNormRouteSwigluTest, UnevenRoutings) {
+  for (int64_t tokens = 1; tokens <= 8; ++tokens)
+    for (const int64_t preferred : {1, 4, 6})
+      check({.tokens = tokens, .hidden = 512, .preferred = preferred, .seed = static_cast<uint32_t>(tokens)});
+}
+
+// A row that is not finite, or so large that its squares are not, leaves the others as they are.
+TEST_F(CudaNormRouteSwigluTest, RowsThatAreNotFinite) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
+  for (const DType act : {DType::kBf16, DType::kF16})
+    for (const bool bias : {false, true}) {
+      check({.tokens = 1, .act = act, .bias = bias, .first_of_rows = {kNan}});
+      check({.tokens = 5, .act = act, .bias = bias, .first_of_rows = {1.0, kNan, -kInfinity, 2.0, kInfinity}});
+    }
+  check({.tokens = 2, .first_of_rows = {1e30, 1.0}});
+}
+
+TEST_F(CudaNormRouteSwigluTest, OtherTypes) {
+  check({.tokens = 3, .norm = DType::kF32});
+  check({.tokens = 3, .act = DType::kF16, .norm = DType::kBf16});
+}
+
+TEST_F(CudaNormRouteSwigluTest, TheWidthsOfTheModel) {
+  for (const int64_t tokens : {1, 8}) check({.tokens = tokens, .hidden = 2048, .ffn = 1792, .experts = 8});
+  for (const int64_t tokens : {1, 2, 8}) check({.tokens = tokens, .hidden = 2048, .ffn = 112});
+}
+
+}  // namespace
+}  // namespace lfm2
