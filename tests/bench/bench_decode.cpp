@@ -188,10 +188,14 @@ class RandomWeights final : public WeightSource {
       backend_.upload(tensor, 0, DType::kF32, none.data(), tensor.numel());
       return tensor;
     }
+    fill(tensor);
+    return tensor;
+  }
+  // The noise is that of 16 bits in tensors of every type: small and finite there, too.
+  void fill(const Tensor& tensor) {
     for (size_t first = 0; first < tensor.bytes(); first += noise_.bytes())
       backend_.copy(backend_.compute(), tensor.data + first, noise_.data,
                     std::min(noise_.bytes(), tensor.bytes() - first));
-    return tensor;
   }
 
  private:
@@ -255,6 +259,10 @@ class Bench {
           memory(owner.backend_),
           caches(owner.backend_, owner.config_, {0, owner.config_.layers}, kAct,
                  {.slots = sequences, .pages = sequences * (length / kPage + 1), .page = kPage}) {
+      // What lies in memory that others had may be NaNs, which all choose the same experts.
+      for (const LayerCache& layer : caches.layers())
+        for (const Tensor& tensor : {layer.key_values.keys, layer.key_values.values, layer.conv.states})
+          if (tensor) bench.weights_.fill(tensor);
       const int64_t pages = length / kPage + 1;
       std::vector<int32_t> each, positions, offsets = {0}, table, states, draws;
       for (int32_t s = 0; s < static_cast<int32_t>(sequences); ++s) {
