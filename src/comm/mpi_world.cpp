@@ -74,7 +74,7 @@ MpiWorld::MpiWorld(int* argc, char*** argv, Watchdog::Settings settings) {
   host_ = name;
 
   share_memory();
-  processors_ = count_processors();
+  count_processors();
   if (local_size_ < size_) settings.stamps_file += "." + host_;
   auto* board = reinterpret_cast<RankStamps*>(shared_ + 1);
   owned_watchdog_ = std::make_unique<Watchdog>(
@@ -260,15 +260,15 @@ double MpiGroup::clock_difference(double timeout_seconds) const {
   return difference;
 }
 
-int MpiWorld::count_processors() const {
+void MpiWorld::count_processors() {
   cpu_set_t mine;
   CPU_ZERO(&mine);
   sched_getaffinity(0, sizeof mine, &mine);
   std::vector<cpu_set_t> all(static_cast<size_t>(local_size_));
   MPI_CHECK(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, local_));
-  const auto sharing =
-      std::count_if(all.begin(), all.end(), [&](const cpu_set_t& other) { return CPU_EQUAL(&mine, &other) != 0; });
-  return std::max(1, CPU_COUNT(&mine) / static_cast<int>(sharing));
+  processors_ = std::max(1, CPU_COUNT(&mine));
+  sharing_ = static_cast<int>(
+      std::count_if(all.begin(), all.end(), [&](const cpu_set_t& other) { return CPU_EQUAL(&mine, &other) != 0; }));
 }
 
 bool MpiWorld::claim_failure() { return shared_ == nullptr || shared_->failure_claimed.exchange(1) == 0; }

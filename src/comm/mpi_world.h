@@ -3,7 +3,9 @@
 
 #include <mpi.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -77,8 +79,11 @@ class MpiWorld : public MpiGroup {
   int local_size() const { return local_size_; }
   int64_t sum_on_host(int64_t value) const;
 
-  // The processors that this rank may use, divided by the ranks of this host that may use the same ones.
-  int fair_share_of_processors() const { return processors_; }
+  // The processors that this rank may use, divided by the ranks of this host that may use the same ones, or by
+  // `at_once` where no more ranks than that compute at a time.
+  int fair_share_of_processors(int64_t at_once = std::numeric_limits<int64_t>::max()) const {
+    return std::max(1, processors_ / static_cast<int>(std::clamp<int64_t>(at_once, 1, sharing_)));
+  }
 
   // True for the first rank of this host that calls it. Only that rank reports, so that one cause gives one line.
   bool claim_failure();
@@ -87,11 +92,13 @@ class MpiWorld : public MpiGroup {
   [[noreturn]] void abort(ExitCode code);
 
  private:
-  struct Shared;                 // memory that the ranks of this host share
-  int count_processors() const;  // collective
+  struct Shared;            // memory that the ranks of this host share
+  void count_processors();  // collective
   void share_memory();
 
-  int local_rank_ = 0, local_size_ = 1, processors_ = 1;
+  int local_rank_ = 0, local_size_ = 1;
+  int processors_ = 1;  // that this rank may use
+  int sharing_ = 1;     // ranks that may use the same ones
   MPI_Comm local_ = MPI_COMM_NULL;
   MPI_Win window_ = MPI_WIN_NULL;
   Shared* shared_ = nullptr;                  // null once this rank no longer shares memory with the others

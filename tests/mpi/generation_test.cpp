@@ -1,10 +1,12 @@
 // Generation by the program under mpirun: the greedy texts of transformers for any number of ranks, the bits of
 // scoring, and the content of the files.
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <fstream>
 
+#include "stage/support/checked_file.h"
 #include "stage/support/json.h"
 #include "support/golden.h"
 #include "support/program.h"
@@ -162,6 +164,26 @@ TEST(GenerationRunTest, HugeChunksAndPages) {
     written.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
   }
   EXPECT_EQ(written[0], written[1]);
+}
+
+// Where ranks take turns each has all processors. Two texts keep two ranks busy, which share them.
+TEST(GenerationRunTest, RanksThatTakeTurnsHaveAllProcessors) {
+  if (on_gpus()) GTEST_SKIP() << "threads are those of CPUs";
+  cpu_set_t mine;
+  CPU_ZERO(&mine);
+  ASSERT_EQ(sched_getaffinity(0, sizeof mine, &mine), 0);
+  const int processors = CPU_COUNT(&mine);
+  if (processors < 2) GTEST_SKIP() << "one processor cannot be shared";
+  const TemporaryFolder folder;
+  for (const auto& [texts, threads] : {std::pair{"1", processors}, std::pair{"2", processors / 2}}) {
+    const Outcome outcome =
+        run_stage(2, {"--weights", golden_shards("tiny-moe", 4), "--samples", texts, "--length", "4", "--generate", "3",
+                      "--threads", "0", "--report", folder / "report.json"});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    for (const Json& stage : Json::parse(read_text_file(folder / "report.json", 1 << 20)).at("stages"))
+      EXPECT_NE(stage.at("device").get<std::string>().find(fmt::format(" {} thread", threads)), std::string::npos)
+          << stage;
+  }
 }
 
 // A pipeline with little work waits for the others for as long as they make progress.

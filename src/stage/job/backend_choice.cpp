@@ -17,12 +17,12 @@ namespace lfm2 {
 
 namespace {
 
-Machine cpu_machine(const Options& options, const MpiWorld& world) {
+Machine cpu_machine(const Options& options, const MpiWorld& world, int64_t at_once) {
   if (options.transport == TransportChoice::kNccl)
     throw Error(
         ExitCode::kUnavailable,
         "--transport nccl: the ranks compute on the CPU, NCCL needs a GPU each: expected --transport mpi or auto");
-  const int share = world.fair_share_of_processors(), threads = options.threads > 0 ? options.threads : share;
+  const int share = world.fair_share_of_processors(at_once), threads = options.threads > 0 ? options.threads : share;
   return {.backend = std::make_unique<CpuBackend>(threads, options.simd, threads <= share),
           .sharing = world.local_size()};
 }
@@ -107,7 +107,7 @@ std::string mpi_transport_name(const std::string& staging_reason) {
   return staging_reason.empty() ? "MPI, device buffers" : "MPI, staged: " + staging_reason;
 }
 
-Machine choose_machine(const Options& options, const MpiWorld& world) {
+Machine choose_machine(const Options& options, const MpiWorld& world, int64_t at_once) {
 #if LFM2_HAS_CUDA
   if (options.device != DeviceChoice::kCpu) {
     const int devices = cuda_device_count();
@@ -122,7 +122,7 @@ Machine choose_machine(const Options& options, const MpiWorld& world) {
     throw Error(ExitCode::kUnavailable,
                 "--device cuda: this program was built without CUDA, expected --device cpu or auto");
 #endif
-  return cpu_machine(options, world);
+  return cpu_machine(options, world, at_once);
 }
 
 std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, const ChannelShape& shape) {

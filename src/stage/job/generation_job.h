@@ -51,6 +51,7 @@ class GenerationJob : public Job {
  private:
   void check_samples(const Samples& prompts) const override;
   bool lists_offsets(int) const override { return false; }
+  int64_t ranks_at_once() const override;
   void add_to_identity(Json& identity) const override;
   JobOutput& resume_output_file(Unfinished& begun) override;
   void plan() override;
