@@ -42,8 +42,8 @@ inline constexpr double kStartTimeout = 120;
 // of its own, a rank sees just that one. Where there are more ranks than devices, they share them.
 inline int device_of(const MpiWorld& world, int devices) { return world.local_rank() % devices; }
 
-// Collective. Error(kUnavailable) where the device or transport that the options ask for is not there. On CPUs, where no
-// more ranks than `at_once` compute at a time, these have the processors of all, if --threads says nothing else.
+// Collective. Error(kUnavailable) where the device or transport that the options ask for is not there. On CPUs, where
+// no more ranks than `at_once` compute at a time, these have the processors of all, if --threads says nothing else.
 Machine choose_machine(const Options& options, const MpiWorld& world, int64_t at_once);
 
 // From the name of each rank's device.
