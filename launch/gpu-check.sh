@@ -2,8 +2,9 @@
 # gpu-check.sh [FOLDER]: everything that needs GPUs, as one command with one summary: builds, the CUDA and MPI tests
 # over both transports (and over device buffers where packaging/openmpi-cuda.sh was run), compute-sanitizer, then the
 # full-size model against transformers. FOLDER (default /tmp/lfm2-gpu-check) takes about 40 GB. LFM2_SKIP names parts to
-# leave out, of "nccl mpi sanitizer full-size". LFM2_CMAKE_OPTIONS holds further options for CMake. With four GPUs the
-# checks run side by side, and the headline job runs alone after them.
+# leave out, of "build cuda nccl mpi sanitizer full-size"; where "build" is left out, build/cuda is taken as it is, which
+# may come from another machine whose paths were the same. LFM2_CMAKE_OPTIONS holds further options for CMake. With four
+# GPUs the checks run side by side, and the headline job runs alone after them.
 set -u
 cd "$(dirname "$0")/.." || exit
 folder=${1:-/tmp/lfm2-gpu-check}
@@ -91,11 +92,11 @@ configure_and_build() {
   # shellcheck disable=SC2086  # a list of options
   cmake --preset cuda "${options[@]}" ${LFM2_CMAKE_OPTIONS:-} && cmake --build --preset cuda -j "$(nproc)"
 }
-# Tests run side by side, except the refusals, which are timed: CUDA takes long to start where many programs start it at
-# once.
+# Tests run side by side, fewer where they share a GPU, except the refusals, which are timed: CUDA takes long to start
+# where many programs start it at once.
 mpi_tests() {
   local -x LFM2_TEST_MACHINE="--device cuda --transport $1"
-  ctest --test-dir build/cuda -L mpi -E RefusalTest -j "$(nproc)" --output-on-failure --no-tests=error &&
+  ctest --test-dir build/cuda -L mpi -E RefusalTest -j $(($(nproc) / (gpus < 4 ? 2 : 1))) --output-on-failure --no-tests=error &&
     ctest --test-dir build/cuda -R RefusalTest --output-on-failure --no-tests=error
 }
 staged_tests() {
@@ -139,12 +140,20 @@ headline() {
   done
 }
 
-run_step "build" "$folder/build.log" "$folder/build.result" configure_and_build
-names+=("build")
+if [[ $skip == *" build "* ]]; then
+  skipped "build" "as asked"
+else
+  run_step "build" "$folder/build.log" "$folder/build.result" configure_and_build
+  names+=("build")
+fi
 all_done || { cat "$folder/build.result"; exit 1; }
 if [[ $skip == *" full-size "* ]]; then skipped "full size reference" "as asked"; else start "full size reference" full_size_reference; fi
-start "cuda tests" ctest --test-dir build/cuda -L cuda -E operator --output-on-failure --no-tests=error
-start "operators' cuda tests" operators_tests
+if [[ $skip == *" cuda "* ]]; then
+  skipped "cuda tests" "as asked"
+else
+  start "cuda tests" ctest --test-dir build/cuda -L cuda -E operator --output-on-failure --no-tests=error
+  start "operators' cuda tests" operators_tests
+fi
 if [[ $skip == *" nccl "* ]]; then
   skipped "mpi tests over NCCL" "as asked"
 elif [ "$gpus" -ge 4 ]; then
