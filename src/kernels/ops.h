@@ -103,7 +103,8 @@ class Ops {
   // out (+)= a wᵀ + bias.  a [m, k] act, w [n, k] weight, bias [n] weight or empty, out [m, n] act or fp32
   virtual void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) = 0;
 
-  // normed = rms_norm(x), then matmul of normed to out: the same bits. normed is scratch, which may stay unwritten.
+  // normed = rms_norm(x), then matmul of normed to out: the same bits. normed is scratch, which may stay unwritten, and
+  // none of x, normed and out overlap.
   // x, normed [m, k] act, norm_weight [k] weight, w [n, k] weight, bias [n] weight or empty, out [m, n] act
   virtual void norm_matmul(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& w, const Tensor& bias,
                            const Tensor& normed, const Tensor& out) = 0;
@@ -148,7 +149,7 @@ class Ops {
                                   const Tensor& out) = 0;
 
   // normed = rms_norm(x), then project_short_conv of normed: the same bits. normed is scratch, which may stay
-  // unwritten. x, normed [tokens, k] act, norm_weight [k] weight
+  // unwritten, and overlaps nothing. x, normed [tokens, k] act, norm_weight [k] weight
   virtual void norm_project_short_conv(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& in_proj,
                                        const Tensor& in_bias, const Tensor& weight, const Tensor& bias,
                                        const Batch& batch, const ConvCache& cache, const Tensor& normed,
@@ -184,8 +185,8 @@ class Ops {
   virtual void grouped_swiglu(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) = 0;
 
   // norm_route, then grouped_swiglu of sorted and w to out: the same bits. normed and sorted are scratch, which may
-  // stay unwritten; the routing is filled. x, normed [tokens, hidden] act, w [experts, 2 ffn, hidden] weight, sorted
-  // [tokens top_k, hidden], out [tokens top_k, ffn] act
+  // stay unwritten, and none of x, normed, sorted and out overlap; the routing is filled. x, normed [tokens, hidden]
+  // act, w [experts, 2 ffn, hidden] weight, sorted [tokens top_k, hidden], out [tokens top_k, ffn] act
   virtual void norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate,
                                  const Tensor& bias, RouterRule rule, const Tensor& w, const Tensor& normed,
                                  const Routing& routing, const Tensor& sorted, const Tensor& out) = 0;
@@ -199,7 +200,8 @@ class Ops {
   virtual void combine_experts_norm(const Tensor& y, const Routing& routing, const Tensor& residual,
                                     const Tensor& norm_weight, float eps, const Tensor& normed) = 0;
 
-  // grouped_matmul of a and w to y, then combine_experts: the same bits. y is scratch, which may stay unwritten.
+  // grouped_matmul of a and w to y, then combine_experts: the same bits. y is scratch, which may stay unwritten, and
+  // none of a, y and residual overlap. Of the routing it takes weights, rows and expert_offsets.
   // a [tokens top_k, k] act, w [experts, hidden, k] weight, y [tokens top_k, hidden], residual [tokens, hidden] act
   virtual void matmul_combine_experts(const Tensor& a, const Tensor& w, const Routing& routing, const Tensor& y,
                                       const Tensor& residual) = 0;

@@ -16,8 +16,9 @@ namespace lfm2 {
 
 class ThreadPool {
  public:
-  // `eager`: every thread has a processor of its own, so that it may look for work, or for the end of it, for a while
-  // before it sleeps. Waking a thread takes longer than many an operator on a single row.
+  // `eager`: every thread has a processor that no other works on at the same time, or seldom, so that it may look for
+  // work, or for the end of it, for a while before it sleeps. Waking a thread takes longer than many an operator on a
+  // single row.
   explicit ThreadPool(int threads, bool eager = false);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

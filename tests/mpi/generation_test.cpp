@@ -166,7 +166,7 @@ TEST(GenerationRunTest, HugeChunksAndPages) {
   EXPECT_EQ(written[0], written[1]);
 }
 
-// Where ranks take turns each has all processors. Two texts keep two ranks busy, which share them.
+// Where ranks take turns each has all processors. Two texts at a time keep two ranks busy, which share them.
 TEST(GenerationRunTest, RanksThatTakeTurnsHaveAllProcessors) {
   if (on_gpus()) GTEST_SKIP() << "threads are those of CPUs";
   cpu_set_t mine;
@@ -175,13 +175,17 @@ TEST(GenerationRunTest, RanksThatTakeTurnsHaveAllProcessors) {
   const int processors = CPU_COUNT(&mine);
   if (processors < 2) GTEST_SKIP() << "one processor cannot be shared";
   const TemporaryFolder folder;
-  for (const auto& [texts, threads] : {std::pair{"1", processors}, std::pair{"2", processors / 2}}) {
-    const Outcome outcome =
-        run_stage(2, {"--weights", golden_shards("tiny-moe", 4), "--samples", texts, "--length", "4", "--generate", "3",
-                      "--threads", "0", "--report", folder / "report.json"});
+  struct Way {
+    const char *texts, *at_a_time;
+    int threads;
+  };
+  for (const Way& way : {Way{"1", "0", processors}, Way{"2", "0", processors / 2}, Way{"2", "1", processors}}) {
+    const Outcome outcome = run_stage(
+        2, {"--weights", golden_shards("tiny-moe", 4), "--samples", way.texts, "--length", "4", "--generate", "3",
+            "--max-sequences", way.at_a_time, "--balance", "--threads", "0", "--report", folder / "report.json"});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     for (const Json& stage : Json::parse(read_text_file(folder / "report.json", 1 << 20)).at("stages"))
-      EXPECT_NE(stage.at("device").get<std::string>().find(fmt::format(" {} thread", threads)), std::string::npos)
+      EXPECT_NE(stage.at("device").get<std::string>().find(fmt::format(" {} thread", way.threads)), std::string::npos)
           << stage;
   }
 }

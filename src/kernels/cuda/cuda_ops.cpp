@@ -167,11 +167,11 @@ void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, 
 void CudaOps::norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate,
                                 const Tensor& bias, RouterRule rule, const Tensor& w, const Tensor& normed,
                                 const Routing& routing, const Tensor& sorted, const Tensor& out) {
+  expect(w.rank == 3 && w.dim(0) == gate.dim(0), "norm_route_swiglu: experts");
 #if LFM2_HAS_SM90A
   const NormRouteArgs route = norm_route_args(x, norm_weight, eps, gate, bias, rule, normed, routing, sorted);
   if (route.tokens <= kMaxRoutedTokens && norm_weight.dtype == x.dtype && routes_in_one_block(route, x.dtype))
     if (auto product = products_.few_grouped_rows_args(sorted, w, routing.expert_offsets, out, Epilogue::kSwiglu)) {
-      expect(w.dim(0) == gate.dim(0), "norm_route_swiglu: experts");
       product->a = x.data;
       launch_norm_route_swiglu(stream_, {*product, route}, x.dtype);
       return products_.set_routing_is_old(kRoutingIsShownEarly);
@@ -243,14 +243,12 @@ void CudaOps::combine_experts_norm(const Tensor& y, const Routing& routing, cons
 void CudaOps::matmul_combine_experts(const Tensor& a, const Tensor& w, const Routing& routing, const Tensor& y,
                                      const Tensor& residual) {
   [[maybe_unused]] const CombineExpertsArgs combine = combine_args(y, routing, residual, products_.routing_is_old());
-  expect(w.rank == 3 && routing.expert_offsets.dtype == DType::kI32 && routing.expert_offsets.numel() == w.dim(0) + 1,
-         "matmul_combine_experts: offsets");
 #if LFM2_HAS_SM90A
   if (combine.tokens <= kMaxCombinedTokens && combine.top_k <= kMaxCombinedChoices && w.dim(0) <= kMaxCombinedExperts)
     if (const auto product = products_.few_grouped_rows_args(a, w, routing.expert_offsets, y, Epilogue::kStore)) {
       launch_matmul_combine_experts(stream_, {*product, combine}, y.dtype);
-      return products_.set_routing_is_old(
-          true);  // where it was new, the kernel lets the next one start behind its wait
+      // Where it was new, the kernel lets the next one start behind its wait.
+      return products_.set_routing_is_old(true);
     }
 #endif
   grouped_matmul(a, w, routing.expert_offsets, y);

@@ -17,29 +17,31 @@ namespace lfm2 {
 
 namespace {
 
+// Which ranks share a device, from the name of each one's. Collective.
+DeviceLayout shared_layout(const MpiWorld& world, const std::string& name) {
+  DeviceLayout layout = device_layout(world.gather(name, 0, kStartTimeout, "devices"));
+  if (world.all_ranks(layout.device_of.empty())) return layout;
+  layout.device_of.resize(static_cast<size_t>(world.size()));
+  world.broadcast(layout.device_of.data(), layout.device_of.size() * sizeof(int), 0, kStartTimeout, "devices");
+  return layout;
+}
+
 Machine cpu_machine(const Options& options, const MpiWorld& world, int64_t at_once) {
   if (options.transport == TransportChoice::kNccl)
     throw Error(
         ExitCode::kUnavailable,
         "--transport nccl: the ranks compute on the CPU, NCCL needs a GPU each: expected --transport mpi or auto");
   const int share = world.fair_share_of_processors(at_once), threads = options.threads > 0 ? options.threads : share;
+  const bool in_turns = at_once < world.size() && options.threads == 0;
   return {.backend = std::make_unique<CpuBackend>(threads, options.simd, threads <= share),
-          .sharing = world.local_size()};
+          .sharing = world.local_size(),
+          .devices = in_turns ? shared_layout(world, world.host()) : DeviceLayout()};
 }
 
 #if LFM2_HAS_CUDA
-// Which ranks share a GPU.
-DeviceLayout gpu_layout(const MpiWorld& world, const std::string& uuid) {
-  DeviceLayout layout = device_layout(world.gather(uuid, 0, kStartTimeout, "GPUs"));
-  if (world.all_ranks(layout.device_of.empty())) return layout;
-  layout.device_of.resize(static_cast<size_t>(world.size()));
-  world.broadcast(layout.device_of.data(), layout.device_of.size() * sizeof(int), 0, kStartTimeout, "GPUs");
-  return layout;
-}
-
 Machine cuda_machine(const Options& options, const MpiWorld& world, int devices) {
   const int device = device_of(world, devices);
-  DeviceLayout layout = gpu_layout(world, cuda_device_facts(device).uuid);
+  DeviceLayout layout = shared_layout(world, cuda_device_facts(device).uuid);
   const bool distinct = layout.device_of.empty();  // NCCL cannot join ranks that share a GPU
   if (options.transport == TransportChoice::kNccl && !distinct)
     throw Error(ExitCode::kUnavailable,

@@ -30,7 +30,7 @@ struct Machine {
   bool nccl = false;                // whether the transport is NCCL; else it is MPI
   std::string staging_reason = {};  // why GPU memory goes over MPI by way of the host, on all ranks; else empty
   int sharing = 1;                  // how many ranks share the device's memory, at most
-  DeviceLayout devices = {};        // GPUs; on CPUs every rank has processors of its own
+  DeviceLayout devices = {};        // on CPUs every rank has processors of its own, but where ranks take turns
   // "NCCL" or "MPI"; over MPI on GPUs also which way their memory takes.
   std::string transport_name() const;
 };

@@ -53,7 +53,6 @@ class StreamedRequests : public SampleRequests {
 
 }  // namespace
 
-// Called on rank 0, which has all prompts.
 // A text is with one rank at a time, as each token waits for the one before. A conversation is a single text. The
 // chunks of a long prompt go through the ranks one behind the other, and then their threads share the processors.
 int64_t GenerationJob::ranks_at_once() const {
@@ -62,6 +61,7 @@ int64_t GenerationJob::ranks_at_once() const {
   return wanted > 0 ? std::min(texts, wanted * options_.replicas) : texts;
 }
 
+// Called on rank 0, which has all prompts.
 void GenerationJob::check_samples(const Samples& prompts) const {
   const int64_t max_positions = config().max_positions;
   for (int64_t i = 0; i < prompts.count(); ++i)

@@ -110,10 +110,10 @@ class Job {
   DType compute_ = DType::kF32;
   Kept kept_;
   Runs runs_;
-  std::optional<ThreadPool> result_threads_;
   std::optional<Session> session_;
 
  private:
+  std::optional<ThreadPool> result_threads_;
   void form_pipelines();
   void open_shards();
   void prepare_scoring(Samples& samples);

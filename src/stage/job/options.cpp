@@ -197,8 +197,7 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->type_name("R")
       ->capture_default_str();
   add_number(app, "--threads", options.threads,
-             "Threads per rank on the CPU; 0: its share of the processors, or all of them where the ranks take turns",
-             0, 4096)
+             "Threads per rank on the CPU; 0: the processors, divided by the ranks that compute at a time", 0, 4096)
       ->capture_default_str();
   app.add_option("--simd", options.simd,
                  "Instructions on the CPU: auto (the best there are), amx, avx512bf16, avx512, avx2 or portable; the "

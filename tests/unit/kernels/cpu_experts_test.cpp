@@ -210,6 +210,11 @@ TEST_F(RouteTest, NoTokensIsFineForEveryExpertOperator) {
   EXPECT_EQ(r.expert_offsets.values(), std::vector<double>(5, 0.0));
   ops.grouped_matmul(y, w, r.expert_offsets, y);
   ops.combine_experts(y, r.routing, residual);
+  ops.matmul_combine_experts(y, w, r.routing, y, residual);
+  HostTensor norm(DType::kF32, {6}), gate(DType::kF32, {4, 6}), gate_up(DType::kF32, {4, 2 * kGateUpBlock, 6}),
+      product(DType::kF32, {0, kGateUpBlock});
+  ops.norm_route_swiglu(y, norm, 1e-5f, gate, {}, {2, true, 1.0f}, gate_up, y, r.routing, y, product);
+  EXPECT_EQ(r.expert_offsets.values(), std::vector<double>(5, 0.0));
 }
 
 }  // namespace

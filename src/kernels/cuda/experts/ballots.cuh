@@ -1,5 +1,5 @@
-// How the lanes of a warp, each with one assignment, find out which of them go to the same expert. Shared by
-// group_by_expert and norm_route.
+// How the lanes of a warp, each with one assignment, find out which of them go to the same expert. For
+// group_by_expert, norm_route and norm_route_swiglu.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"

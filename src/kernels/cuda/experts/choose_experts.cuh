@@ -1,4 +1,4 @@
-// One warp chooses a token's experts from its logits. Shared by route and norm_route.
+// One warp chooses a token's experts from its logits. For route, norm_route and norm_route_swiglu.
 #pragma once
 
 #include <cmath>

@@ -62,6 +62,7 @@ __device__ __forceinline__ void norm_rows_in_line(const KeptOctets& own, uint4 s
     for (int i = 0; i < kTogether; ++i)
       if (lane == 0 && first + i < own.rows) trees[first + i][tree] = squares[i];
   }
+  __syncwarp();
   block_barrier();
   float factors = 0;  // lane l has that of row l
   if (lane < own.rows) {
@@ -82,6 +83,7 @@ __device__ __forceinline__ void norm_rows_in_line(const KeptOctets& own, uint4 s
     for (int i = 0; i < kTogether; ++i)
       if (first + i < own.rows && own.is_there()) store_shared(own.address(first + i), x[i].words[0]);
   }
+  __syncwarp();
   block_barrier();
 }
 // The same for warps that come from different places: none gets its own copy of this code, of which none is in the

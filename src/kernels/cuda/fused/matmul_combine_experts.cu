@@ -181,7 +181,7 @@ __device__ void combine_units(const MatmulCombineExpertsArgs& args, const Layout
 //   time.
 // - thread: the last warp loads (load_buffers); each of the others multiplies a part, and then each of their threads
 //   combines one column of one token (combine_units).
-// - alignment: n and k in octets, a, w and the residual on 16 bytes.
+// - alignment: n and k in octets, a and w on 16 bytes.
 template <class T>
 __global__ void __launch_bounds__(kSumThreads + 32, 2)
     matmul_combine_experts_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
@@ -203,7 +203,6 @@ __global__ void __launch_bounds__(kSumThreads + 32, 2)
 
 void launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act) {
   const GemmArgs& product = args.product;
-  if (product.m == 0 || product.n == 0) return;
   constexpr int kBytes = kSharedBytes - static_cast<int>(sizeof(ExpertProducts));
   // With more rows than one group of them, boxes of two: there, four groups seldom have more.
   const int box_rows = product.m <= kRowGroup ? kRowGroup : 2 * kRowGroup;

@@ -167,6 +167,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
   const GateTile<T> gate(route);
   const bool has_bias = route.bias != nullptr && static_cast<int>(threadIdx.x) < route.experts;
   const float bias = has_bias ? route.bias[threadIdx.x] : 0.0f;
+  __syncwarp();    // the lanes come to the barrier together
   cluster_wait();  // the other block has started
   wait_for_previous();
   norm.start();
@@ -203,6 +204,8 @@ void launch_routed_product(cudaStream_t stream, NormRouteSwigluArgs args, DType 
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   constexpr int kBytes = kSharedBytes - kNormBytes - static_cast<int>(sizeof(RoutingMemory));
   const Layout layout = layout_with_kept(choose_tiles(product, multiprocessors), args.route.tokens, product.k, kBytes);
+  expect(layout.buffers * layout.buffer_bytes >= static_cast<int>(sizeof(SliceSums)),
+         "norm_route_swiglu: tile buffers");
   const CUtensorMap w_map = pieces_map(product.w.data, act, product.groups, product.n, product.k,
                                        layout.box_tiles * kTile, kDepth, layout.pieces);
   const int64_t units =

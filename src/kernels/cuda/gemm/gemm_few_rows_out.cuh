@@ -1,4 +1,4 @@
-// Turns a warp's sums, in registers, into output: bias, SwiGLU, addition, rounding. For gemm_few_rows.cu.
+// Turns a warp's sums, in registers, into output: bias, SwiGLU, addition, rounding. For products of few rows.
 #pragma once
 
 #include "kernels/cuda/gemm/gemm_few_rows_walk.cuh"

@@ -1,4 +1,4 @@
-// Which rows and columns the thread blocks of gemm_few_rows.cu compute, and in which order.
+// Which rows and columns the thread blocks of products of few rows compute, and in which order.
 #pragma once
 
 #include "kernels/cuda/common/device_types.cuh"

@@ -4,13 +4,13 @@
 namespace lfm2 {
 
 void Products::grouped_matmul(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out) {
-  expect(expert_offsets.dtype == DType::kI32 && expert_offsets.numel() == w.dim(0) + 1, "grouped_matmul: offsets");
   multiply_groups(a, w, expert_offsets, out, Epilogue::kStore);
 }
 
 std::optional<GemmArgs> Products::few_grouped_rows_args(const Tensor& a, const Tensor& w, const Tensor& expert_offsets,
                                                         const Tensor& out, Epilogue epilogue) const {
   const Product product = grouped_product(a, w, expert_offsets, out, epilogue);
+  if (product.args.m == 0 || product.args.n == 0) return std::nullopt;
   const bool few_rows = product.path == GemmPath::kWgmma && prefers_few_rows(product.args.m, product.args.n, true);
   if (!few_rows || out.dtype != a.dtype) return std::nullopt;
   return product.args;

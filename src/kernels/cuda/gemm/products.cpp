@@ -37,6 +37,8 @@ Products::Product Products::grouped_product(const Tensor& a, const Tensor& w, co
   expect(a.rank == 2 && w.rank == 3 && out.rank == 2 && a.dim(1) == k && out.dim(0) == a.dim(0) &&
              out.dim(1) == out_columns,
          "grouped product: shapes");
+  expect(!expert_offsets || (expert_offsets.dtype == DType::kI32 && expert_offsets.numel() == groups + 1),
+         "grouped product: offsets");
   expect(epilogue != Epilogue::kSwiglu || n % (2 * kGateUpBlock) == 0, "swiglu: a part of a block of gate and up rows");
   const GemmProblem problem{.act = a.dtype,
                             .weight = w.dtype,

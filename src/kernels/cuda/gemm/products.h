@@ -33,14 +33,14 @@ class Products {
 
   // matmul's arguments where it takes launch_gemm_few_rows to write out in the type of a.
   std::optional<GemmArgs> few_rows_args(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out) const;
-  // The same for grouped_matmul (kStore) or grouped_swiglu (kSwiglu).
+  // The same for grouped_matmul (kStore) or grouped_swiglu (kSwiglu), where there are rows and columns.
   std::optional<GemmArgs> few_grouped_rows_args(const Tensor& a, const Tensor& w, const Tensor& expert_offsets,
                                                 const Tensor& out, Epilogue epilogue) const;
 
   // Whether all routings were written so long ago that kernels may read them before they wait for the one in front of
   // them: some kernel behind the one that wrote the last of them lets the next one start behind its own wait, as
-  // gather_rows and the grouped products do. Whatever writes a routing says that they are not old, but for
-  // norm_route_swiglu, which lets the next one start behind what it has written.
+  // gather_rows, the grouped products and matmul_combine_experts do. Whatever writes a routing says that they are not
+  // old, but for norm_route_swiglu, which lets the next one start behind what it has written.
   bool routing_is_old() const { return routing_is_old_; }
   void set_routing_is_old(bool old) { routing_is_old_ = old; }
 
