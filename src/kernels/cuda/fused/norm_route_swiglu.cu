@@ -14,6 +14,7 @@
 #include "kernels/cuda/fused/front_norm.cuh"
 #include "kernels/cuda/fused/launch.h"
 #include "kernels/cuda/gemm/gemm_few_rows_units.cuh"
+#include "kernels/error.h"
 
 namespace lfm2 {
 
