@@ -14,7 +14,7 @@
 
 namespace lfm2 {
 
-class CpuOps final : public Ops {
+class CpuOps : public Ops {
  public:
   // On the CPU a norm in front of a product is no faster than behind what stands before it: a test alone asks for it.
   CpuOps(ThreadPool& pool, const Simd& simd, int64_t rows_normed_in_passing = 0)
