@@ -1,8 +1,7 @@
 // Dependent launches, for kernels so short that starting them takes much of their time: on sm_90 such a kernel may
 // start while those before it in the stream still run. Rules keep that correct:
 // - A kernel calls let_next_start() first of all, but for those below. So the kernels of several launches are there at
-// the same time, as far
-//   as they find room, and fetch their weights while the ones before them compute.
+//   the same time, as far as they find room, and fetch their weights while the ones before them compute.
 // - Every thread calls wait_for_previous() before it touches memory that another kernel writes, and before it writes
 //   any; none returns without it. So the end of the previous kernel, which the wait waits for, is that of all before.
 // - Before the wait a kernel reads only what no kernel writes: weights, and what the host has copied, like positions.
