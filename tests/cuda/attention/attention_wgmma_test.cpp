@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 
+#include "cuda/common/hopper_test.h"
 #include "cuda/sequences.h"
 #include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -22,10 +23,10 @@ constexpr std::initializer_list<AttentionShape> kShapes = {{32, 8, 64}, {4, 1, 6
 
 using Launch = std::function<void(cudaStream_t, const AttentionArgs&)>;
 
-class CudaAttentionWgmmaTest : public ::testing::Test {
+class CudaAttentionWgmmaTest : public HopperTest {
  protected:
   void SetUp() override {
-    if (cuda_device_facts(0).compute_capability != 90) GTEST_SKIP() << "needs a Hopper GPU";
+    HopperTest::SetUp();
     multiprocessors_ = cuda_device_facts(0).multiprocessors;
   }
 

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "cuda/experts/test_routing.h"
+#include "cuda/experts/device_routing.h"
 #include "cuda/rows/rms_norm_support.h"
 
 namespace lfm2 {
@@ -31,19 +31,13 @@ struct NormRouteCase {
     HostTensor part(x->dtype, {count, x->dim(1)});
     std::memcpy(part->data, x->rows(first, count).data, part->bytes());
     Result result(x->dtype, count, x->dim(1), gate->dim(0));
-    TestRouting& to = result.routing;
-    const DeviceTensor in(part), norm(scale), matrix(gate), offset(bias), normed(result.normed), ids(to.ids),
-        weights(to.weights), sources(to.sources), rows(to.rows), offsets(to.expert_offsets), sorted(result.sorted);
+    const DeviceTensor in(part), norm(scale), matrix(gate), offset(bias), normed(result.normed), sorted(result.sorted);
+    const DeviceRouting chosen(result.routing);
     on_gpu([&](Ops& ops) {
-      ops.norm_route(in, norm, 1e-5f, matrix, offset, {kTopK, true, 1.5f}, normed,
-                     {ids, weights, sources, rows, offsets}, sorted);
+      ops.norm_route(in, norm, 1e-5f, matrix, offset, {kTopK, true, 1.5f}, normed, chosen.routing, sorted);
     });
     normed.fetch(result.normed);
-    ids.fetch(to.ids);
-    weights.fetch(to.weights);
-    sources.fetch(to.sources);
-    rows.fetch(to.rows);
-    offsets.fetch(to.expert_offsets);
+    chosen.fetch(result.routing);
     sorted.fetch(result.sorted);
     return result;
   }
@@ -60,14 +54,9 @@ struct CudaNormRouteTest : ::testing::Test {
   // The assignments are sorted as the CPU sorts them, and the normed rows stand in that order.
   void expect_grouped(const NormRouteCase::Result& result) {
     const TestRouting& got = result.routing;
-    const int64_t tokens = got.ids->dim(0), top_k = got.ids->dim(1), hidden = result.normed->dim(1);
-    TestRouting expected(tokens, top_k, got.expert_offsets->numel() - 1);
-    std::memcpy(expected.ids->data, got.ids->data, got.ids->bytes());
-    cpu.ops.group_by_expert(expected.routing);
-    EXPECT_TRUE(same_bits(got.sources, expected.sources));
-    EXPECT_TRUE(same_bits(got.rows, expected.rows));
-    EXPECT_TRUE(same_bits(got.expert_offsets, expected.expert_offsets));
-    HostTensor rows(result.normed->dtype, {tokens * top_k, hidden});
+    const TestRouting expected = grouped_by_cpu(cpu, got.ids, got.weights, got.expert_offsets->numel() - 1);
+    EXPECT_EQ(difference(got.routing, expected.routing), "");
+    const HostTensor rows(result.normed->dtype, {got.ids->numel(), result.normed->dim(1)});
     cpu.ops.gather_rows(result.normed, expected.sources, rows);
     EXPECT_TRUE(same_bits(result.sorted, rows));
   }
@@ -177,14 +166,12 @@ struct BackToBack {
       const int64_t count = counts[i];
       const auto at = static_cast<int64_t>(i);
       const NormRouteCase::Result& all = expected[i % expected.size()];
-      ASSERT_TRUE(same_bits(host_ids->at(at).rows(0, count), all.routing.ids->rows(0, count)));
-      ASSERT_TRUE(same_bits(host_weights->at(at).rows(0, count), all.routing.weights->rows(0, count)));
-      TestRouting routing(count, kTopK, kExperts);
-      std::memcpy(routing.ids->data, all.routing.ids->data, routing.ids->bytes());
-      cpu.ops.group_by_expert(routing.routing);
-      ASSERT_TRUE(same_bits(host_sources->at(at).rows(0, count * kTopK), routing.sources));
-      ASSERT_TRUE(same_bits(host_rows->at(at).rows(0, count), routing.rows));
-      ASSERT_TRUE(same_bits(host_offsets->at(at), routing.expert_offsets));
+      const TestRouting routing =
+          grouped_by_cpu(cpu, all.routing.ids->rows(0, count), all.routing.weights->rows(0, count), kExperts);
+      const Routing got{host_ids->at(at).rows(0, count), host_weights->at(at).rows(0, count),
+                        host_sources->at(at).rows(0, count * kTopK), host_rows->at(at).rows(0, count),
+                        host_offsets->at(at)};
+      ASSERT_EQ(difference(got, routing.routing), "");
       if (i + 1 < counts.size()) continue;
       HostTensor spread(problem.x->dtype, {count * kTopK, kHidden});
       cpu.ops.gather_rows(all.normed, routing.sources, spread);

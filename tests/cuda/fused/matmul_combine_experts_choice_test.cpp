@@ -1,20 +1,16 @@
 // Which calls of matmul_combine_experts take the one kernel of both operators: it leaves y as it was.
 #include <gtest/gtest.h>
 
-#include "cuda/experts/test_routing.h"
-#include "cuda/sequences.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "cuda/common/hopper_test.h"
+#include "cuda/experts/device_routing.h"
+#include "cuda/fused/operator_scratch.h"
 
 namespace lfm2 {
 namespace {
 
 using namespace test;
 
-struct CudaMatmulCombineExpertsChoiceTest : ::testing::Test {
-  void SetUp() override {
-    if (cuda_device_facts(0).compute_capability != 90) GTEST_SKIP() << "needs a Hopper GPU";
-  }
-
+struct CudaMatmulCombineExpertsChoiceTest : HopperTest {
   struct Case {
     int64_t tokens = 1, hidden = 40, k = 64, top_k = 4, experts = 32;
     DType act = DType::kBf16;
@@ -29,16 +25,14 @@ struct CudaMatmulCombineExpertsChoiceTest : ::testing::Test {
     a.fill_random(2);
     w.fill_random(3);
     x.fill_random(4);
-    const HostTensor untouched = nans(c.act, {rows, c.hidden}), after = nans(c.act, {rows, c.hidden});
-    const DeviceTensor inner(a), down(w), residual(x), y(untouched), ids(host.ids), weights(host.weights),
-        sources(host.sources), places(host.rows), offsets(host.expert_offsets);
-    const Routing routing{ids, weights, sources, places, offsets};
+    const DeviceTensor inner(a), down(w), residual(x);
+    const DeviceRouting chosen(host);
+    const OperatorScratch y(c.act, rows, c.hidden);
     on_gpu([&](Ops& ops) {
-      ops.group_by_expert(routing);
-      ops.matmul_combine_experts(inner, down, routing, y, residual);
+      ops.group_by_expert(chosen.routing);
+      ops.matmul_combine_experts(inner, down, chosen.routing, y, residual);
     });
-    y.fetch(after);
-    return same_bits(after, untouched);
+    return y.is_untouched();
   }
 };
 

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-#include "cuda/experts/test_routing.h"
+#include "cuda/experts/device_routing.h"
 #include "cuda/sequences.h"
 
 namespace lfm2 {
@@ -55,15 +55,15 @@ struct CudaMatmulCombineExpertsTest : ::testing::Test {
     w.fill_random(c.seed + 2, 2 / std::sqrt(static_cast<float>(c.k)));
     residual.fill_random(c.seed + 3);
     const HostTensor untouched = nans(c.act, {rows, c.hidden});
-    const DeviceTensor x(a), down(w), ids(host.ids), weights(host.weights), sources(host.sources), places(host.rows),
-        offsets(host.expert_offsets), apart_y(untouched), y(untouched);
+    const DeviceTensor x(a), down(w), apart_y(untouched), y(untouched);
     const DeviceTensor apart(residual), early(residual), late(residual);
-    const Routing routing{ids, weights, sources, places, offsets};
+    const DeviceRouting chosen(host);
+    const Routing& routing = chosen.routing;
     on_gpu([&](Ops& ops) {
       ops.group_by_expert(routing);
       ops.matmul_combine_experts(x, down, routing, y, early);  // behind a routing that is new
       ops.group_by_expert(routing);
-      ops.grouped_matmul(x, down, offsets, apart_y);
+      ops.grouped_matmul(x, down, routing.expert_offsets, apart_y);
       ops.combine_experts(apart_y, routing, apart);
       ops.matmul_combine_experts(x, down, routing, y, late);  // behind one that is old
     });

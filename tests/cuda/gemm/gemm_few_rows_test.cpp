@@ -6,19 +6,15 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/common/hopper_test.h"
 #include "cuda/gemm/product.h"
-#include "kernels/cuda/cuda_backend.h"
 
 namespace lfm2 {
 namespace {
 
 using namespace test;
 
-struct CudaGemmFewRowsTest : ::testing::Test {
-  void SetUp() override {
-    if (cuda_device_facts(0).compute_capability != 90) GTEST_SKIP() << "needs a Hopper GPU";
-  }
-
+struct CudaGemmFewRowsTest : HopperTest {
   void check(const Product& p) { check(p, Operands(p, 2 / std::sqrt(static_cast<float>(p.k)))); }
   void check(const Product& p, const Operands& in) {
     SCOPED_TRACE(p.text());

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
+#include "cuda/common/hopper_test.h"
 #include "cuda/gemm/planes_check.h"
-#include "kernels/cuda/cuda_backend.h"
 
 namespace lfm2 {
 namespace {
@@ -14,11 +14,7 @@ using namespace test;
 
 void launch(const GemmArgs& args) { launch_gemm_planes_wgmma(nullptr, args); }
 
-struct CudaGemmPlanesWgmmaTest : ::testing::Test {
-  void SetUp() override {
-    if (cuda_device_facts(0).compute_capability != 90) GTEST_SKIP() << "needs a Hopper GPU";
-  }
-
+struct CudaGemmPlanesWgmmaTest : HopperTest {
   void check(const Product& p) { check_planes(p, launch); }
 };
 

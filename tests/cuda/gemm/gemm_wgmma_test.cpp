@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/common/hopper_test.h"
 #include "cuda/gemm/product.h"
-#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_stream.h"
 
 namespace lfm2 {
@@ -43,11 +43,7 @@ std::string text(WgmmaTile tile) {
   return fmt::format("tile of {} rows, {} columns, clusters of {}", tile.rows, tile.columns, tile.cluster);
 }
 
-struct CudaGemmWgmmaTest : ::testing::Test {
-  void SetUp() override {
-    if (cuda_device_facts(0).compute_capability != 90) GTEST_SKIP() << "needs a Hopper GPU";
-  }
-
+struct CudaGemmWgmmaTest : HopperTest {
   // Every element must be near fp64's, and every tile must give the same bits.
   void check(const Product& p) {
     SCOPED_TRACE(p.text());
