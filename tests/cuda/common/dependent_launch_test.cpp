@@ -1,14 +1,35 @@
 // Dependent launches, which are kernels that start while the one before them ends.
 #include <gtest/gtest.h>
 
-#include "cuda/experts/test_routing.h"
-#include "cuda/gpu.h"
+#include "cuda/experts/device_routing.h"
 #include "cuda/sequences.h"
 
 namespace lfm2 {
 namespace {
 
 using namespace test;
+
+using Steps = std::vector<std::function<void(Ops&)>>;
+
+// What the work leaves behind, which begins with the same operands whenever it is run.
+using Run = std::function<HostTensor(const std::function<void()>& work)>;
+
+// Expects that the steps, and their recording, give the bits that they give one at a time.
+void expect_one_by_one(const Steps& steps, const Run& run) {
+  const auto all = [&](Ops& ops) {
+    for (const auto& step : steps) step(ops);
+  };
+  const HostTensor expected = run([&] {
+    for (const auto& step : steps) {
+      on_gpu(step);
+      gpu().compute().drain();
+    }
+  });
+  for (int repeat = 0; repeat < 5; ++repeat) EXPECT_TRUE(same_bits(run([&] { on_gpu(all); }), expected));
+  const auto recording = gpu().record([&] { all(gpu().ops()); });
+  const HostTensor replayed = run([&] { gpu().compute().submit([&] { recording->replay(); }); });
+  EXPECT_TRUE(same_bits(replayed, expected)) << "replayed";
+}
 
 // Every kernel of the chain starts while the one before it ends. The results must be those of one kernel at a time.
 TEST(CudaDependentLaunchTest, AChainIsItsKernelsOneByOne) {
@@ -29,7 +50,7 @@ TEST(CudaDependentLaunchTest, AChainIsItsKernelsOneByOne) {
     const DeviceTensor in(bcz), mixed(x), residual(x), norm(scale), conv(taps), router(gate), chosen(ids),
         shares(weights), from(sources), to(rows), first(offsets), spread(sorted), scores(logits);
     const Routing routing{chosen, shares, from, to, first};
-    std::vector<std::function<void(Ops&)>> steps;
+    Steps steps;
     for (int layer = 0; layer < 3; ++layer) {
       steps.push_back([&](Ops& ops) { ops.short_conv(in, conv, {}, packed.device, mixed); });
       steps.push_back([&](Ops& ops) { ops.rms_norm(mixed, norm, 1e-5f, mixed); });
@@ -88,10 +109,10 @@ TEST(CudaDependentLaunchTest, EveryLayerHasItsOwnRouting) {
     for (int64_t i = 0; i < tokens * top_k; ++i) wrong.ids.set(static_cast<size_t>(i), static_cast<double>(31 - i % 7));
     CpuReference().ops.group_by_expert(wrong.routing);
     const HostTensor sorted(DType::kBf16, {tokens * top_k, hidden}), product(DType::kBf16, {tokens * top_k, ffn});
-    const DeviceTensor residual(x), normed(x), ids(wrong.ids), weights(wrong.weights), sources(wrong.sources),
-        rows(wrong.rows), offsets(wrong.expert_offsets), spread(sorted), inner(product), y(sorted);
-    const Routing routing{ids, weights, sources, rows, offsets};
-    std::vector<std::function<void(Ops&)>> steps;
+    const DeviceTensor residual(x), normed(x), spread(sorted), inner(product), y(sorted);
+    const DeviceRouting chosen(wrong);
+    const Routing& routing = chosen.routing;
+    Steps steps;
     for (int64_t layer = 0; layer < layers; ++layer) {
       const RouterRule rule{top_k, true, 1.0f};
       if (routed) {
@@ -103,40 +124,27 @@ TEST(CudaDependentLaunchTest, EveryLayerHasItsOwnRouting) {
         steps.push_back([&, layer, rule](Ops& ops) {
           ops.norm_route(residual, norm, 1e-5f, routers->at(layer), {}, rule, normed, routing, spread);
         });
-        steps.push_back([&](Ops& ops) { ops.grouped_swiglu(spread, wide, offsets, inner); });
+        steps.push_back([&](Ops& ops) { ops.grouped_swiglu(spread, wide, routing.expert_offsets, inner); });
       }
       if (together) {
         steps.push_back([&](Ops& ops) { ops.matmul_combine_experts(inner, narrow, routing, y, residual); });
         continue;
       }
-      steps.push_back([&](Ops& ops) { ops.grouped_matmul(inner, narrow, offsets, y); });
+      steps.push_back([&](Ops& ops) { ops.grouped_matmul(inner, narrow, routing.expert_offsets, y); });
       steps.push_back([&](Ops& ops) { ops.combine_experts_norm(y, routing, residual, norm, 1e-5f, normed); });
     }
-    const auto all = [&](Ops& ops) {
-      for (const auto& step : steps) step(ops);
-    };
-    const auto run = [&](const std::function<void()>& work) {
+    expect_one_by_one(steps, [&](const std::function<void()>& work) {
       gpu().upload(residual, 0, DType::kBf16, x->data, x->numel());
-      for (const auto& [device, host] : {std::pair<const Tensor&, const Tensor&>{ids, wrong.ids},
-                                         {sources, wrong.sources},
-                                         {rows, wrong.rows},
-                                         {offsets, wrong.expert_offsets}})
+      for (const auto& [device, host] : {std::pair<const Tensor&, const Tensor&>{routing.ids, wrong.ids},
+                                         {routing.sources, wrong.sources},
+                                         {routing.rows, wrong.rows},
+                                         {routing.expert_offsets, wrong.expert_offsets}})
         gpu().upload(device, 0, DType::kI32, host.data, host.numel());
       work();
       HostTensor out(DType::kBf16, {tokens, hidden});
       residual.fetch(out);
       return out;
-    };
-    const HostTensor expected = run([&] {
-      for (const auto& step : steps) {
-        on_gpu(step);
-        gpu().compute().drain();
-      }
     });
-    for (int repeat = 0; repeat < 5; ++repeat) EXPECT_TRUE(same_bits(run([&] { on_gpu(all); }), expected));
-    const auto recording = gpu().record([&] { all(gpu().ops()); });
-    const HostTensor replayed = run([&] { gpu().compute().submit([&] { recording->replay(); }); });
-    EXPECT_TRUE(same_bits(replayed, expected)) << "replayed";
   }
 }
 
@@ -167,7 +175,7 @@ TEST(CudaDependentLaunchTest, EveryStepGoesOnFromTheStatesOfTheOneBefore) {
     const DeviceTensor rows[2] = {DeviceTensor(ints(turns[0], tokens, 2)), DeviceTensor(ints(turns[1], tokens, 2))};
     const DeviceTensor residual(x), states(first_states), gated(x), bcz(HostTensor(DType::kBf16, {tokens, 3 * hidden}));
     const DeviceTensor normed(x);
-    std::vector<std::function<void(Ops&)>> calls;
+    Steps calls;
     for (int64_t step = 0; step < steps; ++step)
       for (int64_t layer = 0; layer < layers; ++layer) {
         const Batch batch{.positions = places,
@@ -188,27 +196,47 @@ TEST(CudaDependentLaunchTest, EveryStepGoesOnFromTheStatesOfTheOneBefore) {
         });
         calls.push_back([&, layer](Ops& ops) { ops.matmul(gated, back->at(layer), {}, residual, Write::kAdd); });
       }
-    const auto all = [&](Ops& ops) {
-      for (const auto& call : calls) call(ops);
-    };
-    const auto run = [&](const std::function<void()>& work) {
+    expect_one_by_one(calls, [&](const std::function<void()>& work) {
       gpu().upload(residual, 0, DType::kBf16, x->data, x->numel());
       gpu().upload(states, 0, DType::kF32, first_states->data, first_states->numel());
       work();
       HostTensor out(DType::kBf16, {tokens, hidden});
       residual.fetch(out);
       return out;
-    };
-    const HostTensor expected = run([&] {
-      for (const auto& call : calls) {
-        on_gpu(call);
-        gpu().compute().drain();
-      }
     });
-    for (int repeat = 0; repeat < 5; ++repeat) EXPECT_TRUE(same_bits(run([&] { on_gpu(all); }), expected));
-    const auto recording = gpu().record([&] { all(gpu().ops()); });
-    const HostTensor replayed = run([&] { gpu().compute().submit([&] { recording->replay(); }); });
-    EXPECT_TRUE(same_bits(replayed, expected)) << "replayed";
+  }
+}
+
+// Layers of a norm and two products, of which the second adds to the rows that the next norm reads. All layers write
+// the first one's result to the same memory, which the layer before may still read.
+TEST(CudaDependentLaunchTest, EveryNormReadsTheSumOfTheProductBefore) {
+  const int64_t hidden = 512, wide = 768, layers = 6;
+  HostTensor out_of(DType::kBf16, {layers, wide, hidden}), back_to(DType::kBf16, {layers, hidden, wide});
+  HostTensor scale(DType::kBf16, {hidden}), bias(DType::kBf16, {wide});
+  out_of.fill_random(1, 0.1f);
+  back_to.fill_random(2, 0.1f);
+  scale.fill_random(3);
+  bias.fill_random(4);
+  const DeviceTensor out(out_of), back(back_to), norm(scale), term(bias);
+  for (const int64_t tokens : {1, 2, 5, 8, 9, 16}) {
+    SCOPED_TRACE(fmt::format("{} tokens", tokens));
+    HostTensor x(DType::kBf16, {tokens, hidden});
+    x.fill_random(5);
+    const DeviceTensor residual(x), normed(x), inner(HostTensor(DType::kBf16, {tokens, wide}));
+    Steps steps;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      steps.push_back([&, layer](Ops& ops) {
+        ops.norm_matmul(residual, norm, 1e-5f, out->at(layer), layer % 2 == 0 ? Tensor() : Tensor(term), normed, inner);
+      });
+      steps.push_back([&, layer](Ops& ops) { ops.matmul(inner, back->at(layer), {}, residual, Write::kAdd); });
+    }
+    expect_one_by_one(steps, [&](const std::function<void()>& work) {
+      gpu().upload(residual, 0, DType::kBf16, x->data, x->numel());
+      work();
+      HostTensor left(DType::kBf16, {tokens, hidden});
+      residual.fetch(left);
+      return left;
+    });
   }
 }
 
