@@ -2,20 +2,16 @@
 // as they were.
 #include <gtest/gtest.h>
 
-#include "cuda/experts/test_routing.h"
-#include "cuda/sequences.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "cuda/common/hopper_test.h"
+#include "cuda/experts/device_routing.h"
+#include "cuda/fused/operator_scratch.h"
 
 namespace lfm2 {
 namespace {
 
 using namespace test;
 
-struct CudaNormRouteSwigluChoiceTest : ::testing::Test {
-  void SetUp() override {
-    if (cuda_device_facts(0).compute_capability != 90) GTEST_SKIP() << "needs a Hopper GPU";
-  }
-
+struct CudaNormRouteSwigluChoiceTest : HopperTest {
   struct Case {
     int64_t tokens = 1, hidden = 64, top_k = 4, experts = 32;
     DType act = DType::kBf16, norm = act, gate = act;
@@ -29,19 +25,15 @@ struct CudaNormRouteSwigluChoiceTest : ::testing::Test {
     scale.fill_random(2);
     router.fill_random(3);
     w.fill_random(4);
-    TestRouting host(c.tokens, c.top_k, c.experts);
-    const HostTensor no_rows = nans(c.act, {c.tokens, c.hidden}), rows_after = nans(c.act, {c.tokens, c.hidden});
-    const HostTensor not_sorted = nans(c.act, {rows, c.hidden}), sorted_after = nans(c.act, {rows, c.hidden});
-    const DeviceTensor x(a), weight(scale), gate(router), matrices(w), normed(no_rows), sorted(not_sorted),
-        ids(host.ids), weights(host.weights), sources(host.sources), places(host.rows), offsets(host.expert_offsets),
-        out(HostTensor(c.act, {rows, ffn}));
+    const DeviceTensor x(a), weight(scale), gate(router), matrices(w), out(HostTensor(c.act, {rows, ffn}));
+    const DeviceRouting chosen(TestRouting(c.tokens, c.top_k, c.experts));
+    const OperatorScratch normed(c.act, c.tokens, c.hidden), sorted(c.act, rows, c.hidden);
     on_gpu([&](Ops& ops) {
-      ops.norm_route_swiglu(x, weight, 1e-5f, gate, {}, {c.top_k, true, 1.0f}, matrices, normed,
-                            {ids, weights, sources, places, offsets}, sorted, out);
+      ops.norm_route_swiglu(x, weight, 1e-5f, gate, {}, {c.top_k, true, 1.0f}, matrices, normed, chosen.routing, sorted,
+                            out);
     });
-    normed.fetch(rows_after);
-    sorted.fetch(sorted_after);
-    return same_bits(rows_after, no_rows) && same_bits(sorted_after, not_sorted);
+    const bool no_rows = normed.is_untouched(), not_sorted = sorted.is_untouched();
+    return no_rows && not_sorted;
   }
 };
 
@@ -51,6 +43,14 @@ TEST_F(CudaNormRouteSwigluChoiceTest, IsTakenByFewTokens) {
       EXPECT_TRUE(takes_one_kernel({.tokens = tokens, .act = act}));
       EXPECT_TRUE(takes_one_kernel({.tokens = tokens, .hidden = 2048, .top_k = 2, .experts = 5, .act = act}));
     }
+}
+
+// Together the tokens have up to 32 choices.
+TEST_F(CudaNormRouteSwigluChoiceTest, IsTakenByAsManyChoicesAsAWarpHasLanes) {
+  for (const auto& [tokens, top_k] : {std::pair<int64_t, int64_t>{1, 8}, {1, 32}, {5, 6}})
+    EXPECT_TRUE(takes_one_kernel({.tokens = tokens, .top_k = top_k})) << tokens << " tokens, " << top_k << " choices";
+  for (const auto& [tokens, top_k] : {std::pair<int64_t, int64_t>{2, 32}, {6, 6}})
+    EXPECT_FALSE(takes_one_kernel({.tokens = tokens, .top_k = top_k})) << tokens << " tokens, " << top_k << " choices";
 }
 
 TEST_F(CudaNormRouteSwigluChoiceTest, IsNotTakenByOthers) {
