@@ -1,7 +1,8 @@
 // Operators that get no rows do nothing, and no launch is refused.
 #include <gtest/gtest.h>
 
-#include "cuda/gpu.h"
+#include "cuda/experts/device_routing.h"
+#include "cuda/sequences.h"
 
 namespace lfm2 {
 namespace {
@@ -26,6 +27,41 @@ TEST(CudaNoTokensTest, IsFineForEveryRowOperator) {
     ops.target_log_probs(out, ids, none_log_probs, ids);
   });
   x.fetch(host_x);
+}
+
+// Operators that compute in one kernel what stands around a product of few rows of 16 bits.
+TEST(CudaNoTokensTest, IsFineForTheFusedOperators) {
+  const int64_t hidden = 32, ffn = 16, top_k = 4, experts = 32;
+  const DType act = DType::kBf16;
+  Sequences none({}, 16, 1);
+  none.next({});
+  TestRouting empty(0, top_k, experts);
+  empty.expert_offsets.fill(-1);
+  const HostTensor no_rows(act, {0, hidden}), scale(act, {hidden}), gate(act, {experts, hidden});
+  const HostTensor no_logits(act, {0, experts}), in_proj(act, {3 * hidden, hidden}), taps(act, {hidden, 3}),
+      no_bcz(act, {0, 3 * hidden});
+  const HostTensor gate_up(act, {experts, 2 * ffn, hidden}), down(act, {experts, hidden, ffn}),
+      no_product(act, {0, ffn});
+  const HostTensor kept(DType::kF32, {2, 2, hidden});
+  const DeviceTensor x(no_rows), normed(no_rows), logits(no_logits), norm(scale), router(gate), in(in_proj), conv(taps),
+      bcz(no_bcz), wide(gate_up), narrow(down), sorted(no_rows), inner(no_product), y(no_rows), out(no_rows),
+      states(kept);
+  const DeviceRouting chosen(empty);
+  on_gpu([&](Ops& ops) {
+    ops.norm_matmul(x, norm, 1e-5f, router, {}, normed, logits);
+    ops.norm_project_short_conv(x, norm, 1e-5f, in, {}, conv, {}, none.batch, {states}, normed, bcz, out);
+    ops.norm_route_swiglu(x, norm, 1e-5f, router, {}, {top_k, true, 1.0f}, wide, normed, chosen.routing, sorted, inner);
+    ops.matmul_combine_experts(inner, narrow, chosen.routing, y, out);
+  });
+  for (const DeviceTensor* rows : {&normed, &out, &sorted, &y}) rows->fetch(no_rows);
+  logits.fetch(no_logits);
+  bcz.fetch(no_bcz);
+  inner.fetch(no_product);
+  chosen.fetch(empty);
+  EXPECT_EQ(empty.expert_offsets.values(), std::vector<double>(at(experts + 1)));
+  const HostTensor after(DType::kF32, {2, 2, hidden});
+  states.fetch(after);
+  EXPECT_TRUE(same_bits(after, kept));
 }
 
 }  // namespace
