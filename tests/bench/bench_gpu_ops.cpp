@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "kernels/cuda/common/cuda_check.h"
@@ -292,6 +293,93 @@ void decode(Bench& bench, int64_t sequences, int64_t length, DType act) {
   bench.forget();
 }
 
+// The operators around products of few rows, at a step of generation of so few tokens. Their weights must come from
+// memory: those that every token reads have copies, and there are several sets of tokens, which choose other experts.
+class FewTokens {
+ public:
+  FewTokens(Bench& bench, int64_t tokens)
+      : bench_(bench),
+        tokens_(tokens),
+        step_(bench, std::vector<int64_t>(static_cast<size_t>(tokens), 1024), kAct),
+        x_(bench.random(kAct, {kSets, tokens, kHidden})),
+        norm_(bench.empty(kAct, {kHidden})),
+        normed_(bench.empty(kAct, {tokens, kHidden})),
+        sorted_(bench.empty(kAct, {tokens * kTopK, kHidden})) {
+    // So small that the router's probabilities differ: many would be 1, of which it chooses the first.
+    const std::vector<float> small(static_cast<size_t>(kHidden), 0.02f);
+    bench.backend().upload(norm_, 0, DType::kF32, small.data(), kHidden);
+  }
+
+  void dense() {
+    const Tensor w = bench_.random(kAct, {kSets, 3 * kHidden, kHidden}), taps = bench_.random(kAct, {kHidden, 3}),
+                 bcz = bench_.empty(kAct, {tokens_, 3 * kHidden}),
+                 states = bench_.random(DType::kF32, {2 * tokens_, 2, kHidden});
+    const auto qkv_rows = [&](int64_t set) { return w.at(set).rows(0, step_.shape.qkv_columns()); };
+    line("norm_matmul", bytes_of({qkv_rows(0), x_.at(0), step_.qkv}), [&](int64_t set) {
+      bench_.ops().norm_matmul(x_.at(set), norm_, 1e-5f, qkv_rows(set), {}, normed_, step_.qkv);
+    });
+    line("norm_project_short_conv", bytes_of({w.at(0), x_.at(0), step_.out, states}), [&](int64_t set) {
+      bench_.ops().norm_project_short_conv(x_.at(set), norm_, 1e-5f, w.at(set), {}, taps, {}, step_.batch, {states},
+                                           normed_, bcz, step_.out);
+    });
+  }
+
+  void experts() {
+    const Tensor gate = bench_.random(kAct, {kExperts, kHidden}),
+                 up = bench_.random(kAct, {kExperts, 2 * kFfn, kHidden}),
+                 down = bench_.random(kAct, {kExperts, kHidden, kFfn}),
+                 inner = bench_.empty(kAct, {tokens_ * kTopK, kFfn});
+    std::vector<Routing> routings;
+    for (int64_t set = 0; set < kSets; ++set)
+      routings.push_back({bench_.empty(DType::kI32, {tokens_, kTopK}), bench_.empty(DType::kF32, {tokens_, kTopK}),
+                          bench_.empty(DType::kI32, {tokens_ * kTopK}), bench_.empty(DType::kI32, {tokens_, kTopK}),
+                          bench_.empty(DType::kI32, {kExperts + 1})});
+    const auto route = [&](int64_t set) {
+      bench_.ops().norm_route_swiglu(x_.at(set), norm_, 1e-5f, gate, {}, {kTopK, true, 1.0f}, up, normed_,
+                                     routings[static_cast<size_t>(set)], sorted_, inner);
+    };
+    for (int64_t set = 0; set < kSets; ++set) route(set);
+    const double used = experts_used(routings);
+    line("norm_route_swiglu", used * bytes_of({up.at(0)}) + bytes_of({gate, x_.at(0), inner}), route);
+    line("matmul_combine_experts", used * bytes_of({down.at(0)}) + bytes_of({inner, step_.out, step_.out}),
+         [&](int64_t set) {
+           bench_.ops().matmul_combine_experts(inner, down, routings[static_cast<size_t>(set)], sorted_, step_.out);
+         });
+  }
+
+ private:
+  static constexpr DType kAct = DType::kBf16;
+  static constexpr int64_t kSets = 8, kHidden = 2048, kFfn = 1792, kTopK = 4, kExperts = 32;
+
+  // The number of experts that a set of tokens chooses, in the mean.
+  double experts_used(const std::vector<Routing>& routings) {
+    int64_t used = 0;
+    for (const Routing& routing : routings) {
+      std::vector<int32_t> ids(static_cast<size_t>(routing.ids.numel()));
+      bench_.backend().copy_to_host(ids.data(), routing.ids);
+      bench_.backend().compute().drain();
+      used += static_cast<int64_t>(std::set<int32_t>(ids.begin(), ids.end()).size());
+    }
+    return static_cast<double>(used) / static_cast<double>(routings.size());
+  }
+  void line(const char* what, double bytes, const std::function<void(int64_t)>& work) {
+    bench_.print(fmt::format("{} {} tokens {}", what, name(kAct), tokens_),
+                 bench_.seconds([&](int call) { work(call % kSets); }), 0, bytes);
+  }
+
+  Bench& bench_;
+  int64_t tokens_;
+  GenerationStep step_;
+  Tensor x_, norm_, normed_, sorted_;
+};
+
+void few_tokens(Bench& bench, int64_t tokens) {
+  FewTokens lines(bench, tokens);
+  lines.dense();
+  lines.experts();
+  bench.forget();
+}
+
 // One long sequence in the middle of many short ones.
 void decode_uneven(Bench& bench, int64_t sequences, int64_t length, int64_t longest, DType act) {
   std::vector<int64_t> lengths(static_cast<size_t>(sequences), length);
@@ -385,6 +473,7 @@ int main(int argc, char** argv) {
     decode(bench, 8, 16384, act);
     decode_uneven(bench, 256, 200, 16000, act);
   }
+  for (const int64_t tokens : {1, 8}) few_tokens(bench, tokens);
   sample(bench, 256, {1.0f, 0, 1.0f, 1});
   sample(bench, 256, {1.0f, 50, 0.9f, 1});
   return 0;
