@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "stage/scoring/cost_model.h"
 #include "stage/support/bytes_text.h"
 #include "stage/support/json.h"
 
@@ -84,8 +85,10 @@ OrderedJson as_json(const StageReport& report) {
                       {"sending_under_compute_seconds", report.times.hidden},
                       {"receiving_seconds", report.times.receiving}};
   if (report.pieces.size() > 1)
-    for (const LayerRange& piece : report.pieces)
-      json["pieces"].push_back({{"layer_first", piece.first}, {"layer_count", piece.count}});
+    for (size_t piece = 0; piece < report.pieces.size(); ++piece)
+      json["pieces"].push_back({{"layer_first", report.pieces[piece].first},
+                                {"layer_count", report.pieces[piece].count},
+                                {"busy_seconds", report.times.busy_with[piece]}});
   if (!report.results_xxh3.empty()) json["results_xxh3"] = report.results_xxh3;
   if (report.verdict) json["validation"] = as_json(*report.verdict);
   if (report.generation) json["generation"] = as_json(*report.generation);
@@ -132,6 +135,27 @@ double JobReport::lost_share() const {
     busy += stage.times.busy;
     total += stage.times.total;
   }
+  return total > 0 ? std::max(0.0, 1 - busy / total) : 0;
+}
+
+std::optional<double> JobReport::scheduled_lost_share() const {
+  if (generation || micro_batches == 0) return {};
+  const int64_t ring = std::ssize(stages) / replicas;
+  PipelineCosts costs{.shape = {.stages = ring, .pieces = virtual_stages},
+                      .virtual_stages = std::vector<StageTime>(static_cast<size_t>(ring * virtual_stages)),
+                      .transfer = {},
+                      .devices = devices};
+  double busy = 0;
+  for (const StageReport& report : stages) {
+    if (report.rank >= ring) continue;  // of another replica
+    for (int64_t piece = 0; piece < virtual_stages; ++piece) {
+      const double of_piece = report.times.busy_with[static_cast<size_t>(piece)];
+      costs.virtual_stages[static_cast<size_t>(piece * ring + report.stage)].fixed =
+          of_piece / static_cast<double>(micro_batches);
+      busy += of_piece;
+    }
+  }
+  const double total = pipeline_seconds(costs, micro_batches, 0) * static_cast<double>(ring);
   return total > 0 ? std::max(0.0, 1 - busy / total) : 0;
 }
 
@@ -218,7 +242,11 @@ StageReport stage_report_from_json(const std::string& text) {
   report.stage = json.at("stage");
   report.pieces.clear();
   const Json pieces = json.value("pieces", Json::array({json}));
-  for (const Json& piece : pieces) report.pieces.push_back({piece.at("layer_first"), piece.at("layer_count")});
+  std::vector<double> busy_with;
+  for (const Json& piece : pieces) {
+    report.pieces.push_back({piece.at("layer_first"), piece.at("layer_count")});
+    busy_with.push_back(piece.at("busy_seconds"));
+  }
   report.host = json.at("host");
   report.device = json.at("device");
   report.load_seconds = json.at("load_seconds");
@@ -228,6 +256,7 @@ StageReport stage_report_from_json(const std::string& text) {
   report.peak_host_bytes = json.at("peak_host_bytes");
   report.times = {.total = json.at("total_seconds"),
                   .busy = json.at("busy_seconds"),
+                  .busy_with = std::move(busy_with),
                   .sending = json.at("sending_seconds"),
                   .hidden = json.at("sending_under_compute_seconds"),
                   .receiving = json.at("receiving_seconds")};
@@ -271,6 +300,7 @@ std::string to_json(const JobReport& report) {
                       {"lost_share", report.lost_share()},
                       {"ideal_lost_share", report.ideal_lost_share()},
                       {"results_xxh3", report.results_xxh3}};
+  if (const std::optional<double> scheduled = report.scheduled_lost_share()) json["scheduled_lost_share"] = *scheduled;
   if (report.generation) {
     json["generation"] = as_json(*report.generation);
     json["generated_tokens_per_second"] = static_cast<double>(report.generation->tokens) / seconds;
@@ -331,6 +361,13 @@ std::string transfers_line(const std::vector<StageReport>& stages) {
                      100 * hidden / sending);
 }
 
+std::string idle_line(const JobReport& report) {
+  const std::optional<double> scheduled = report.scheduled_lost_share();
+  return fmt::format(
+      "{:<10} {:.1f} % of the stages' time; {}fill and drain alone cost {:.1f} %\n", "idle", report.lost_share() * 100,
+      scheduled ? fmt::format("the schedule costs {:.1f} %, ", *scheduled * 100) : "", report.ideal_lost_share() * 100);
+}
+
 // A line for each rank, below a line that names the columns.
 std::string rank_lines(const std::vector<StageReport>& stages) {
   size_t width = 7;  // of the layers
@@ -389,8 +426,7 @@ std::string end_table(const JobReport& report) {
                         report.seconds.size(), samples / *slowest, samples / *fastest);
   }
   text += fmt::format("{:<10} {:.3f} s\n", "load", report.load_seconds());
-  text += fmt::format("{:<10} {:.1f} % of the stages' time; fill and drain alone cost {:.1f} %\n", "idle",
-                      report.lost_share() * 100, report.ideal_lost_share() * 100);
+  text += idle_line(report);
   text += transfers_line(report.stages);
   text += rank_lines(report.stages);
   if (!report.results_xxh3.empty()) text += fmt::format("{:<10} {} (XXH3-128)\n", "results", report.results_xxh3);

@@ -46,6 +46,7 @@ struct JobReport {
   int64_t kept_samples = 0;   // --resume: samples that an earlier run has finished; not part of `samples`
   // Of the first replica: micro-batches or steps, and samples in the largest one.
   int64_t micro_batches = 0, largest_micro_batch = 0;
+  std::vector<int> devices = {};  // [stages] of the first replica where some share one, as replay() takes them
   ResultKind results;
   std::optional<GenerationReport> generation;
   std::optional<ScoreSums> scores = {};  // --score: of all samples, those that an earlier run has finished among them
@@ -58,6 +59,9 @@ struct JobReport {
   double median_seconds() const;
   double load_seconds() const;  // load time of the slowest stage
   double lost_share() const;    // 1 - mean busy / total, of the last run
+  // What lost_share() would be if every micro-batch took as long in each piece as they do on average, transfers took no
+  // time and nothing else was in the way: the schedule, replayed. Nothing for generation, whose steps come as they do.
+  std::optional<double> scheduled_lost_share() const;
   // (S - 1) / (V M + S - 1): the share lost to fill and drain with S stages of V pieces and M micro-batches.
   double ideal_lost_share() const;
 };

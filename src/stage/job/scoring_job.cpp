@@ -328,6 +328,7 @@ void ScoringJob::add_to(JobReport& report) const {
   if (const SampleOffsets* bytes = samples_->scored_bytes()) report.scored_bytes = bytes->back();
   report.micro_batches = plan_.micro_batches;
   report.largest_micro_batch = plan_.max_samples;
+  report.devices = machine_.devices.of_ranks(0, pipeline_ranks_->size());
 }
 
 }  // namespace lfm2

@@ -56,7 +56,7 @@ StageRun::StageRun(const StageLinks& links, RunUnit unit, bool traced, std::func
 void StageRun::begin(const std::function<bool()>& stop) {
   start_ = steady_seconds();
   collect_times();  // those of the run before and of connecting are forgotten below
-  times_ = {};
+  times_ = {.busy_with = std::vector<double>(links_.pieces.size())};
   overlaps_ = {};
   sending_.clear();
   receiving_.clear();
@@ -124,6 +124,7 @@ void StageRun::collect_times() {
   for (const Span& span : links_.backend.compute().take_finished()) {
     if (span.tag == kUntagged) continue;  // the copy of a step's arrays
     times_.busy += span.end - span.start;
+    times_.busy_with[static_cast<size_t>(unit_of(span.tag).piece)] += span.end - span.start;
     overlaps_.computed(span);
     trace(span.tag % 2 == 0 ? TraceKind::kCompute : TraceKind::kHead, span);
   }

@@ -20,10 +20,11 @@ namespace lfm2 {
 // these.
 struct StageTimes {
   double total = 0;
-  double busy = 0;       // the compute stream was working
-  double sending = 0;    // sum over all sends
-  double hidden = 0;     // the part of `sending` during which the compute stream was busy
-  double receiving = 0;  // waited for hidden states to arrive, while the compute stream was not busy
+  double busy = 0;                     // the compute stream was working
+  std::vector<double> busy_with = {};  // [pieces]: the parts of `busy`; final norm and LM head belong to the last piece
+  double sending = 0;                  // sum over all sends
+  double hidden = 0;                   // the part of `sending` during which the compute stream was busy
+  double receiving = 0;                // waited for hidden states to arrive, while the compute stream was not busy
 };
 
 // Measures how much of the sends, and of the waits for arrivals, happened while the stage was computing. Spans of each
@@ -152,7 +153,7 @@ class StageRun {
   std::function<bool()> stop_;
   bool passed_on_ = false;
   double start_ = 0;
-  StageTimes times_;
+  StageTimes times_{.busy_with = std::vector<double>(links_.pieces.size())};
   OverlapClock overlaps_;
   // Of a run that is traced: transfers in the order in which they begin and end, and the end of the newest arrival.
   std::deque<Transfer> sending_, receiving_;

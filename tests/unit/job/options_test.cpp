@@ -257,19 +257,20 @@ TEST(OptionsTest, HelpAndVersionGoToStdout) {
 }
 
 TEST(ReportTest, StageReportSurvivesItsJson) {
-  const StageReport report{.rank = 6,
-                           .stage = 2,
-                           .pieces = {{12, 6}},
-                           .host = "a\"b",
-                           .device = "CPU",
-                           .load_seconds = 1.5,
-                           .weight_bytes = 1ull << 40,
-                           .activation_bytes = 7,
-                           .peak_host_bytes = 9,
-                           .times = {.total = 4, .busy = 3, .sending = 2, .hidden = 1, .receiving = 0.5},
-                           .results_xxh3 = std::string(32, 'a'),
-                           .verdict = Verdict{.rows = 3, .top1_equal = 2, .largest_difference = 0.25, .tolerance = 1},
-                           .generation = GenerationReport{.tokens = 5, .first_token_median = 0.5, .preemptions = 3}};
+  const StageReport report{
+      .rank = 6,
+      .stage = 2,
+      .pieces = {{12, 6}},
+      .host = "a\"b",
+      .device = "CPU",
+      .load_seconds = 1.5,
+      .weight_bytes = 1ull << 40,
+      .activation_bytes = 7,
+      .peak_host_bytes = 9,
+      .times = {.total = 4, .busy = 3, .busy_with = {3}, .sending = 2, .hidden = 1, .receiving = 0.5},
+      .results_xxh3 = std::string(32, 'a'),
+      .verdict = Verdict{.rows = 3, .top1_equal = 2, .largest_difference = 0.25, .tolerance = 1},
+      .generation = GenerationReport{.tokens = 5, .first_token_median = 0.5, .preemptions = 3}};
   const StageReport back = stage_report_from_json(to_json(report));
   EXPECT_EQ(to_json(back), to_json(report));
   EXPECT_EQ(back.pieces, report.pieces);
@@ -353,7 +354,9 @@ TEST(ReportTest, FiguresOfTheJob) {
     job.stages.emplace_back();
     job.stages.back().stage = stage;
     job.stages.back().pieces = {{2 * stage, 2}};
-    job.stages.back().times = {.total = 2, .busy = static_cast<double>(stage + 1)};
+    job.stages.back().rank = stage;
+    job.stages.back().times = {
+        .total = 2, .busy = static_cast<double>(stage + 1), .busy_with = {static_cast<double>(stage + 1)}};
   }
   EXPECT_EQ(job.median_seconds(), 2);
   EXPECT_EQ(job.lost_share(), 0.25);
@@ -387,7 +390,9 @@ TEST(ReportTest, PiecesOfARing) {
                 .verdict = {}};
   for (const int64_t stage : {0, 1}) {
     job.stages.emplace_back();
+    job.stages.back().rank = stage;
     job.stages.back().pieces = {{2 * stage, 2}, {4 + 2 * stage, 2}};
+    job.stages.back().times = {.total = 16, .busy = 10, .busy_with = {5, 5}};
   }
   EXPECT_DOUBLE_EQ(job.ideal_lost_share(), 1.0 / 11);
   job.micro_batches = 1;  // fewer than stages: it is in one of them at a time
@@ -398,6 +403,47 @@ TEST(ReportTest, PiecesOfARing) {
   EXPECT_NE(table.find("  2-3,6-7  "), std::string::npos) << table;
   const StageReport back = stage_report_from_json(to_json(job.stages[1]));
   EXPECT_EQ(back.pieces, job.stages[1].pieces);
+  EXPECT_EQ(back.times.busy_with, job.stages[1].times.busy_with);
+}
+
+// The report of two stages, each of which was busy with its pieces for so many seconds.
+JobReport two_stages(int64_t pieces, int64_t micro_batches, const std::vector<double>& busy_with) {
+  JobReport job;
+  job.virtual_stages = pieces;
+  job.micro_batches = micro_batches;
+  job.seconds = {1};
+  job.stages.resize(2);
+  for (size_t stage = 0; stage < 2; ++stage) {
+    job.stages[stage].rank = job.stages[stage].stage = static_cast<int64_t>(stage);
+    job.stages[stage].times.busy_with = busy_with;
+  }
+  return job;
+}
+
+TEST(ReportTest, WhatTheScheduleCosts) {
+  JobReport job = two_stages(1, 5, {5});
+  // Equal pieces: fill and drain. Then the second stage takes three times as long: 1 + 5 · 3 turns, of which the first
+  // one works in 5.
+  EXPECT_DOUBLE_EQ(job.scheduled_lost_share().value(), job.ideal_lost_share());
+  job.stages[1].times.busy_with = {15};
+  EXPECT_DOUBLE_EQ(job.scheduled_lost_share().value(), 1 - 20.0 / 32);
+  EXPECT_NE(end_table(job).find("% of the stages' time; the schedule costs 37.5 %, fill and drain alone cost 16.7 %\n"),
+            std::string::npos)
+      << end_table(job);
+  // On one device the two stages' times add up, and one of them is always idle.
+  job.devices = {0, 0};
+  EXPECT_DOUBLE_EQ(job.scheduled_lost_share().value(), 0.5);
+  job.generation.emplace();
+  EXPECT_FALSE(job.scheduled_lost_share());
+}
+
+TEST(ReportTest, WhatTheScheduleOfARingCosts) {
+  JobReport job = two_stages(2, 3, {3, 3});
+  EXPECT_DOUBLE_EQ(job.scheduled_lost_share().value(), job.ideal_lost_share());
+  // The last piece takes twice as long: it ends 1 + 3 + 3 · 2 turns after the first one began, or later.
+  job.stages[1].times.busy_with = {3, 6};
+  EXPECT_GT(job.scheduled_lost_share().value(), job.ideal_lost_share());
+  EXPECT_NEAR(job.scheduled_lost_share().value(), 1 - 15.0 / 20, 1e-9);
 }
 
 }  // namespace
