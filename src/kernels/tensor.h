@@ -62,7 +62,7 @@ struct Tensor {
   Tensor at(int64_t index) const {
     Tensor view = rows(index, 1);
     for (int axis = 1; axis < rank; ++axis) view.dims[static_cast<size_t>(axis - 1)] = dim(axis);
-    --view.rank;
+    view.dims[static_cast<size_t>(--view.rank)] = 0;  // as in any tensor of this rank: shapes are compared by `dims`
     return view;
   }
 };
