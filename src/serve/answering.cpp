@@ -104,7 +104,12 @@ bool Answering::take(const Drawn& drawn) {
     choice.ended = true;
     ++ended_;
   }
-  const bool wanted = !shape_.stream || (!choice.ended && choice.text.empty()) || send_delta(choice);
+  // The text of a client that is behind gathers until a token finds room, or the last one: an event for each token
+  // takes some forty times its bytes, and a client that was held up for a second would be disconnected.
+  // Log-probabilities would be as large in one event.
+  const bool gathers = !shape_.form.log_probs && responder_.behind();
+  const bool waits = !choice.ended && (choice.text.empty() || gathers);
+  const bool wanted = !shape_.stream || waits || send_delta(choice);
   return wanted && !responder_.gone();
 }
 

@@ -113,6 +113,11 @@ bool Exchange::end() {
   return !broken_;
 }
 
+bool Exchange::behind() const {
+  const std::lock_guard lock(mutex_);
+  return unsent_.bytes() > shared_->limits.behind_bytes;
+}
+
 void Exchange::on_gone(std::function<void(Gone)> callback) {
   std::optional<Gone> gone;
   {

@@ -49,6 +49,7 @@ class Exchange {
   bool begin_stream(int status, std::string_view content_type, const Fields& headers);
   bool write(std::string_view text);
   bool end();
+  bool behind() const;
   void on_gone(std::function<void(Gone)> callback);
   bool gone() const;
   void abandon();  // nobody holds a Responder any more: an answer that never began becomes a 500, a stream breaks off

@@ -15,6 +15,7 @@ struct Limits {
   size_t max_bodies_bytes = 256 << 20;  // bodies of all requests that are read or answered: 503 beyond
   // Bytes of a stream that the client has not read yet. A client that lets more pile up is disconnected.
   size_t max_unsent_bytes = 1 << 20;
+  size_t behind_bytes = 128 << 10;            // with more of them the client is behind: Responder::behind()
   size_t max_answer_bytes = 64 << 20;         // an answer that is no stream: 500 beyond
   size_t max_total_unsent_bytes = 512 << 20;  // unsent bytes of all connections; who goes beyond is disconnected
   size_t max_connections = 1024;              // 503 beyond

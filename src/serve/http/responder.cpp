@@ -28,6 +28,8 @@ bool Responder::write(std::string_view text) const { return handle_->exchange->w
 
 bool Responder::end() const { return handle_->exchange->end(); }
 
+bool Responder::behind() const { return handle_->exchange->behind(); }
+
 void Responder::on_gone(std::function<void(Gone)> callback) const { handle_->exchange->on_gone(std::move(callback)); }
 
 bool Responder::gone() const { return handle_->exchange->gone(); }

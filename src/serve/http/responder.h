@@ -32,6 +32,8 @@ class Responder {
   bool begin_stream(int status, std::string_view content_type, const Fields& headers = {}) const;
   bool write(std::string_view text) const;
   bool end() const;
+  // The client has not read what was written. Whoever can say the rest of a stream in fewer bytes later waits with it.
+  bool behind() const;
 
   // Called once if the client goes before the answer is complete: on the server's thread, which it must not block, or
   // within this call where that has happened already. Never called behind answer() or end(). Replaces an earlier one.

@@ -10,9 +10,11 @@
 #include <chrono>
 #include <optional>
 #include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "stage/support/json.h"
 #include "support/golden.h"
@@ -251,6 +253,49 @@ TEST_F(ApiTest, WhatRunsAtTheEndGetsAnError) {
   api_.reset();
   reader.join();
   EXPECT_EQ(whole.reply().status, 503);
+}
+
+// Much faster than any client reads: 3.4 MB, with a token in each event, would be more than a stream may leave unsent.
+TEST_F(ApiTest, AClientThatFallsBehindGetsTheWholeStream) {
+  constexpr int kChoices = 20, kTokens = 1000;
+  listen();
+  serve();
+  drawer_.emplace(live_);
+  HttpClient client(listener_->address().port, 4096);
+  client.send(http_request("POST", "/v1/completions",
+                           json_text(Json{{"prompt", "Hello"},
+                                          {"max_tokens", kTokens},
+                                          {"n", kChoices},
+                                          {"stream", true},
+                                          {"stream_options", {{"include_usage", true}}}})));
+  const auto drawn = [this] { return metrics_.generated_tokens == int64_t{kChoices} * kTokens; };
+  for (int i = 0; i < 4000 && !drawn() && metrics_.requests_aborted == 0; ++i)
+    std::this_thread::sleep_for(milliseconds(5));
+  ASSERT_TRUE(drawn()) << metrics_.requests_aborted << " aborted";
+  live_.drain();
+  HttpReply reply;
+  std::thread reader([&] { reply = client.reply(); });
+  api_.reset();
+  reader.join();
+  EXPECT_TRUE(reply.whole);
+  EXPECT_TRUE(reply.body.ends_with("data: [DONE]\n\n"));
+  std::vector<size_t> ends(kChoices);
+  std::vector<std::string> texts(kChoices);
+  std::istringstream lines(reply.body);
+  for (std::string line; std::getline(lines, line) && line != "data: [DONE]";) {
+    if (line.empty()) continue;
+    const Json event = parse_json(line.substr(std::string_view("data: ").size()), "event");
+    for (const Json& choice : event["choices"]) {
+      const size_t index = choice["index"].get<size_t>();
+      EXPECT_EQ(ends[index], 0u) << "behind its end";
+      texts[index] += choice["text"].get<std::string>();
+      ends[index] += choice["finish_reason"] == "length";
+    }
+  }
+  std::string text;
+  for (int i = 0; i < kTokens; ++i) text += text_.tokenizer().bytes(Drawer::kToken);
+  EXPECT_EQ(texts, std::vector(kChoices, text));
+  EXPECT_EQ(ends, std::vector<size_t>(kChoices, 1));
 }
 
 TEST_F(ApiTest, TakesTooLong) {

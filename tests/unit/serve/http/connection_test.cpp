@@ -201,6 +201,24 @@ TEST(HttpConnectionTest, SlowReadersAreLeft) {
   EXPECT_TRUE(held[0].gone());
 }
 
+TEST(HttpConnectionTest, HandlersLearnThatAReaderIsBehind) {
+  std::vector<Responder> held;
+  HttpWire wire({.handle =
+                     [&](Request&&, Responder responder) {
+                       responder.begin_stream(200, "text/plain");
+                       held.push_back(std::move(responder));
+                     }},
+                {.behind_bytes = 1000});
+  wire.connection().received(http_request("GET", "/"), std::chrono::steady_clock::now());
+  EXPECT_FALSE(held[0].behind());
+  EXPECT_TRUE(held[0].write(std::string(1000, 'x')));
+  EXPECT_TRUE(held[0].behind());
+  wire.pump(100);
+  EXPECT_TRUE(held[0].behind());
+  wire.pump(10'000);
+  EXPECT_FALSE(held[0].behind());
+}
+
 TEST(HttpConnectionTest, AnAnswerMustBeReadInTime) {
   HttpWire wire(
       {.handle = [](Request&&, const Responder& responder) { responder.answer({.body = std::string(9999, 'x')}); }},
