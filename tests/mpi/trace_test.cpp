@@ -108,7 +108,7 @@ TEST_P(TraceRunTest, HoldsTheFiguresOfTheEndTable) {
     if (kind == "send") sending[rank] += seconds;
     if (kind == "run") total[rank] += seconds;
   }
-  double all_busy = 0, all_total = 0;
+  double all_busy = 0;
   for (size_t rank = 0; rank < kTraceRanks; ++rank) {
     const Json& stage = report_.at("stages")[rank];
     EXPECT_NEAR(busy[rank], stage.at("busy_seconds").get<double>(), 1e-6);
@@ -116,8 +116,8 @@ TEST_P(TraceRunTest, HoldsTheFiguresOfTheEndTable) {
     EXPECT_NEAR(total[rank], stage.at("total_seconds").get<double>(), 1e-6);
     EXPECT_LE(busy[rank] + stage.at("receiving_seconds").get<double>(), total[rank] + 1e-3);
     all_busy += busy[rank];
-    all_total += total[rank];
   }
+  const double all_total = kTraceRanks * *std::max_element(total.begin(), total.end());
   EXPECT_NEAR(1 - all_busy / all_total, report_.at("lost_share").get<double>(), 1e-4);
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "stage/scoring/cost_model.h"
 #include "stage/support/bytes_text.h"
@@ -130,10 +131,16 @@ double JobReport::load_seconds() const {
 }
 
 double JobReport::lost_share() const {
+  const auto ring = static_cast<size_t>(std::ssize(stages) / replicas);
   double busy = 0, total = 0;
-  for (const StageReport& stage : stages) {
-    busy += stage.times.busy;
-    total += stage.times.total;
+  // A stage that has done its part stands idle until the last one of its replica has.
+  for (size_t first = 0; first < stages.size(); first += ring) {
+    double longest = 0;
+    for (const StageReport& stage : std::span(stages).subspan(first, ring)) {
+      busy += stage.times.busy;
+      longest = std::max(longest, stage.times.total);
+    }
+    total += longest * static_cast<double>(ring);
   }
   return total > 0 ? std::max(0.0, 1 - busy / total) : 0;
 }

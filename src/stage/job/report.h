@@ -58,7 +58,7 @@ struct JobReport {
 
   double median_seconds() const;
   double load_seconds() const;  // load time of the slowest stage
-  double lost_share() const;    // 1 - mean busy / total, of the last run
+  double lost_share() const;    // 1 - mean busy / total of the longest stage, of the last run
   // What lost_share() would be if every micro-batch took as long in each piece as they do on average, transfers took no
   // time and nothing else was in the way: the schedule, replayed. Nothing for generation, whose steps come as they do.
   std::optional<double> scheduled_lost_share() const;

@@ -360,6 +360,13 @@ TEST(ReportTest, FiguresOfTheJob) {
   }
   EXPECT_EQ(job.median_seconds(), 2);
   EXPECT_EQ(job.lost_share(), 0.25);
+  // A stage that ends sooner is idle until the other one ends.
+  job.stages[0].times.total = 1;
+  EXPECT_EQ(job.lost_share(), 0.25);
+  job.replicas = 2;  // each ends by itself
+  EXPECT_EQ(job.lost_share(), 0);
+  job.replicas = 1;
+  job.stages[0].times.total = 2;
   EXPECT_DOUBLE_EQ(job.ideal_lost_share(), 1.0 / 6);
   JobReport nothing_left = job;
   nothing_left.micro_batches = 0;
