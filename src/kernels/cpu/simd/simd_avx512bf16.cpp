@@ -57,9 +57,7 @@ constinit const MatmulKernel kMatmulPairs{.tile_rows = kTileRows,
                                           .pack_w = pack_w,
                                           .multiply = multiply_any,
                                           .multiply_few = multiply_few_any,
-                                          .few_tiles = kFewTiles,
-                                          .tiles = tiles,
-                                          .tile_w = tile_w};
+                                          .few_tiles = kFewTiles};
 
 }  // namespace
 

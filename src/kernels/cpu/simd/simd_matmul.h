@@ -67,7 +67,6 @@ struct Square {
   // are widened fast enough.
   static constexpr bool kPairs = __is_same(T, Bf16) || (__is_same(T, F16) && kPairF16);
   static constexpr size_t kElements = kPairs ? 2 * kWidth : kWidth;  // of a row
-  static constexpr size_t kUnit = kPairs ? 2 : 1;                    // elements in a lane
   Vec columns[kWidth];
 
   inline __attribute__((always_inline)) void load_rows(const T* first, size_t stride) {
@@ -80,19 +79,8 @@ struct Square {
       }
     transpose(columns);
   }
-  // The same out of a tile (RowsView::tiled), which lies in memory as this does.
-  inline __attribute__((always_inline)) void load_tiled(const RowsView& w, size_t row, size_t i) {
-    const T* first = static_cast<const T*>(w.data) + i * kTileColumns + row * kUnit;
-    for (size_t j = 0; j < kWidth; ++j)
-      columns[j] = *reinterpret_cast<const VecBits*>(first + j * kTileColumns * kUnit);
-  }
-  inline __attribute__((always_inline)) void store_tiled(size_t row, size_t i, T* tile) const {
-    T* first = tile + i * kTileColumns + row * kUnit;
-    for (size_t j = 0; j < kWidth; ++j) *reinterpret_cast<VecBits*>(first + j * kTileColumns * kUnit) = columns[j];
-  }
   // The rows of w from `row` on, and of each the elements from `i` on; zeros behind the last ones.
   inline __attribute__((always_inline)) void load_from(const RowsView& w, size_t row, size_t i) {
-    if (w.tiled) return load_tiled(w, row, i);
     const T* first = static_cast<const T*>(w.data) + row * w.stride + i;
     size_t stride = w.stride;
     T copy[kWidth * kElements];
@@ -248,28 +236,22 @@ void multiply(const PackedProduct& p) {
 // ---- few rows: rows of w are read as they are stored, transposed in registers, and used at once
 
 // sums (+)= the products of `rows` rows of a with kTileColumns rows of w, of which p.w.rows exist, over one block of k.
-template <class Step, class T, size_t rows, bool tiled>
+template <class Step, class T, size_t rows>
 void multiply_few_block(const FewProduct& p, size_t first_k, size_t k) {
   using Part = Square<T>;
   const auto* a = reinterpret_cast<const typename Step::Element*>(p.a + first_k / kMatmulBlockK * p.a_stride);
   // The rows of the next tile lie behind one another. They are fetched from end to end, a share in each step, into the
-  // L2 cache, because a tile of rows is larger than L1 caches are. What lies in tiles is read from end to end anyway.
+  // L2 cache, because a tile of rows is larger than L1 caches are.
   const char* next = static_cast<const char*>(p.next_w) + first_k * kTileColumns * sizeof(T);
-  RowsView w = p.w;
-  if constexpr (tiled) w.data = static_cast<const T*>(w.data) + first_k * kTileColumns;
   Vec tile[rows][kTileVecs];
   clear(tile);
   for (size_t i = 0; i < k; i += Part::kElements) {
 #pragma GCC unroll 2
     for (size_t v = 0; v < kTileVecs; ++v) {
+      for (size_t byte = 0; byte < kWidth * Part::kElements * sizeof(T); byte += 64, next += 64)
+        __builtin_prefetch(next, 0, 2);
       Part part;
-      if constexpr (tiled) {
-        part.load_tiled(w, v * kWidth, i);
-      } else {
-        for (size_t byte = 0; byte < kWidth * Part::kElements * sizeof(T); byte += 64, next += 64)
-          __builtin_prefetch(next, 0, 2);
-        part.load_from(w, v * kWidth, first_k + i);
-      }
+      part.load_from(p.w, v * kWidth, first_k + i);
       for_each_column<Step>(
           part, k - i, [&](size_t j, Vec column) __attribute__((always_inline)) {
             for (size_t r = 0; r < rows; ++r) {
@@ -285,31 +267,12 @@ void multiply_few_block(const FewProduct& p, size_t first_k, size_t k) {
 template <class Step, class T>
 void multiply_few(const FewProduct& p) {
   with_kernel_rows(p.a_rows.rows, [&](auto rows) {
-    for (size_t first = 0; first < p.w.k; first += kMatmulBlockK) {
-      const size_t k = p.w.k - first < kMatmulBlockK ? p.w.k - first : kMatmulBlockK;
-      if (p.w.tiled)
-        multiply_few_block<Step, T, rows(), true>(p, first, k);
-      else
-        multiply_few_block<Step, T, rows(), false>(p, first, k);
-    }
+    for (size_t first = 0; first < p.w.k; first += kMatmulBlockK)
+      multiply_few_block<Step, T, rows()>(p, first, p.w.k - first < kMatmulBlockK ? p.w.k - first : kMatmulBlockK);
   });
 }
 void multiply_few_singles(const FewProduct& p) {
   with_type(p.w.type, [&](auto type) { multiply_few<Singles, decltype(type)>(p); });
-}
-
-// Rows become a tile. fp16 that is not taken in pairs would have units of 16 bits: it stays in rows.
-bool tiles(DType w) { return w == DType::kF32 || w == DType::kBf16 || (w == DType::kF16 && kPairF16); }
-void tile_w(const RowsView& rows, std::byte* tile) {
-  with_type(rows.type, [&](auto type) {
-    using T = decltype(type);
-    for (size_t c = 0; c < kTileColumns; c += kWidth)
-      for (size_t i = 0; i < rows.k; i += Square<T>::kElements) {
-        Square<T> part;
-        part.load_from(rows, c, i);
-        part.store_tiled(c, i, reinterpret_cast<T*>(tile));
-      }
-  });
 }
 
 [[maybe_unused]] constinit const MatmulKernel kMatmul{
@@ -322,9 +285,7 @@ void tile_w(const RowsView& rows, std::byte* tile) {
     .pack_w = [](const RowsView& w, DType, std::byte* packed) { pack_w_singles(w, packed); },
     .multiply = multiply<Singles>,
     .multiply_few = multiply_few_singles,
-    .few_tiles = kFewTiles,
-    .tiles = tiles,
-    .tile_w = tile_w};
+    .few_tiles = kFewTiles};
 
 }  // namespace
 }  // namespace lfm2
