@@ -18,6 +18,7 @@ struct Tensor {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;
   int rank = 0;
+  bool tiled = false;  // the rows lie in tiles (Backend::as_product_weight), which products and embed() know alone
   std::array<int64_t, kMaxRank> dims{};
 
   Tensor() = default;
@@ -56,6 +57,7 @@ struct Tensor {
   Tensor reshape(std::initializer_list<int64_t> shape) const {
     Tensor view(data, dtype, shape);
     expect(view.numel() == numel(), "Tensor::reshape: another number of elements");
+    view.tiled = tiled;
     return view;
   }
   // Entry `index` of the first axis, as a tensor of one rank less.

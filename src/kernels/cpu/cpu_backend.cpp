@@ -55,6 +55,14 @@ std::unique_ptr<Event> CpuBackend::create_event() { return std::make_unique<CpuE
 
 std::unique_ptr<Stream> CpuBackend::create_stream() { return std::make_unique<CpuStream>(&completions_); }
 
+void CpuBackend::put_in_order(std::span<const Tensor> tiled) {
+  stream_.submit([&] {
+    for (const Tensor& w : tiled) ops_.put_in_tiles(w);
+  });
+  stream_.drain();
+  stream_.check();
+}
+
 std::unique_ptr<Loader> CpuBackend::create_loader() { return std::make_unique<CpuLoader>(); }
 
 void CpuBackend::copy(Stream& stream, void* to, const void* from, size_t bytes) {

@@ -22,14 +22,20 @@ constexpr int64_t kGateUpColumns = 2 * kGateUpBlock;
 int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
 int64_t round_up(int64_t x, int64_t unit) { return ceil_divide(x, unit) * unit; }
 
-RowsView view_of(const Tensor& matrix, int64_t first, int64_t rows, int64_t first_k, int64_t k) {
-  return {matrix.rows(first, rows).data + static_cast<size_t>(first_k) * size_bytes(matrix.dtype), matrix.dtype,
-          static_cast<size_t>(matrix.dim(1)), static_cast<size_t>(rows), static_cast<size_t>(k)};
+// Of a tiled matrix, `first` is the first row of a tile of `tile` rows.
+RowsView view_of(const Tensor& matrix, int64_t first, int64_t rows, int64_t first_k, int64_t k, int64_t tile = 1) {
+  const int64_t before = matrix.tiled ? first_k * tile : first_k;
+  return {.data = matrix.rows(first, rows).data + static_cast<size_t>(before) * size_bytes(matrix.dtype),
+          .type = matrix.dtype,
+          .stride = static_cast<size_t>(matrix.dim(1)),
+          .rows = static_cast<size_t>(rows),
+          .k = static_cast<size_t>(k),
+          .tiled = matrix.tiled};
 }
 
 Fetch fetch_of(const RowsView& view, bool to_write) {
-  return {static_cast<const std::byte*>(view.data), view.stride * size_bytes(view.type), view.rows,
-          view.k * size_bytes(view.type), to_write};
+  return {static_cast<const std::byte*>(view.data), (view.tiled ? view.k : view.stride) * size_bytes(view.type),
+          view.rows, view.k * size_bytes(view.type), to_write};
 }
 
 // out[c] = sums[c] + bias[c], + the old out[c] where `add`; rounded once.
@@ -112,7 +118,7 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
   const auto width_of = [&](int64_t tile) { return std::min(tile_columns, end_column - column_of(tile)); };
   const auto w_of = [&](Step step) {
     return view_of(w, column_of(step.tile), width_of(step.tile), step.b * block_k,
-                   std::min(block_k, k - step.b * block_k));
+                   std::min(block_k, k - step.b * block_k), tile_columns);
   };
   const bool straight = block_tiles <= static_cast<int64_t>(kernel.few_tiles) && k > 0;
   for (int64_t tile = 0; straight && tile < column_tiles; ++tile) {
@@ -234,6 +240,25 @@ void CpuOps::write_swiglu(const float* sums, int64_t columns, DType type, std::b
   auto* result = type == DType::kF32 ? reinterpret_cast<float*>(target) : gate;
   simd_.silu_multiply(gate, up, result, static_cast<size_t>(count));
   if (type != DType::kF32) convert(DType::kF32, gate, type, target, static_cast<size_t>(count));
+}
+
+Tensor CpuOps::as_product_weight(const Tensor& w) const {
+  const MatmulKernel& kernel = *simd_.matmul;
+  const auto tile = static_cast<int64_t>(kernel.tile_columns);
+  Tensor same = w;
+  same.tiled = kernel.tiles(w.dtype) && w.dim(w.rank - 2) % tile == 0 && w.dim(w.rank - 1) % tile == 0;
+  return same;
+}
+
+void CpuOps::put_in_tiles(const Tensor& w) {
+  const auto tile = static_cast<int64_t>(simd_.matmul->tile_columns), k = w.dim(w.rank - 1);
+  const size_t tile_bytes = static_cast<size_t>(tile * k) * size_bytes(w.dtype);
+  auto* scratch = scratch_.reserve<std::byte>(pool_.threads() * tile_bytes);
+  pool_.parallel_for(w.bytes() / tile_bytes, [&](size_t item, size_t worker) {
+    std::byte *target = w.data + item * tile_bytes, *rows = scratch + worker * tile_bytes;
+    std::memcpy(rows, target, tile_bytes);
+    simd_.matmul->tile_w(view_of(Tensor(rows, w.dtype, {tile, k}), 0, tile, 0, k), target);
+  });
 }
 
 void CpuOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write) {

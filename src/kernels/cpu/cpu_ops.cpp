@@ -25,8 +25,20 @@ void CpuOps::embed(const Tensor& ids, const Tensor& table, const Tensor& out) {
   for_each_row(out.dim(0), out.dim(1), [&](int64_t token) {
     const int32_t id = ids.as<const int32_t>()[token];
     expect(id >= 0 && id < table.dim(0), "embed: a token id outside the vocabulary");
+    if (table.tiled) return embed_tiled(table, id, out.rows(token, 1));
     convert(table.dtype, table.rows(id, 1).data, out.dtype, out.rows(token, 1).data, static_cast<size_t>(table.dim(1)));
   });
+}
+
+// The row of a table that lies in tiles.
+void CpuOps::embed_tiled(const Tensor& table, int64_t row, const Tensor& out) const {
+  const auto tile = static_cast<int64_t>(simd_.matmul->tile_columns);
+  const size_t bytes = size_bytes(table.dtype), unit_bytes = sizeof(uint32_t);
+  const std::byte* unit = table.rows(row / tile * tile, 1).data + static_cast<size_t>(row % tile) * unit_bytes;
+  const auto units = static_cast<size_t>(table.dim(1)) * bytes / unit_bytes;
+  for (size_t i = 0; i < units; ++i, unit += static_cast<size_t>(tile) * unit_bytes)
+    convert(table.dtype, unit, out.dtype, out.data + i * unit_bytes / bytes * size_bytes(out.dtype),
+            unit_bytes / bytes);
 }
 
 void CpuOps::insert_drawn(const Tensor& ids, const Tensor& drawn) {

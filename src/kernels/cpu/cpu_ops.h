@@ -20,6 +20,12 @@ class CpuOps : public Ops {
   CpuOps(ThreadPool& pool, const Simd& simd, int64_t rows_normed_in_passing = 0)
       : Ops(rows_normed_in_passing), pool_(pool), simd_(simd) {}
 
+  // Of whole tiles of w, each [tile_columns, k], the elements lie as a product takes them: [k / unit, tile_columns,
+  // unit], where a unit is one element, or two neighbours of 16 bits. So a product of one row reads memory from end to
+  // end, as fast as it is, and needs not transpose. AMX has an order of its own, and other shapes stay as they are.
+  Tensor as_product_weight(const Tensor& w) const;
+  void put_in_tiles(const Tensor& w);  // rows, in place
+
   void embed(const Tensor& ids, const Tensor& table, const Tensor& out) override;
   void insert_drawn(const Tensor& ids, const Tensor& drawn) override;
   void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out) override;
@@ -70,6 +76,8 @@ class CpuOps : public Ops {
               const Tensor& log_probs) override;
 
  private:
+  void embed_tiled(const Tensor& table, int64_t row, const Tensor& out) const;
+
   // A matrix product, and the blocks of rows that it is cut into; each block is multiplied by one matrix, and packed in
   // whole tiles.
   struct Product;

@@ -6,11 +6,11 @@ namespace lfm2 {
 Attention::Attention(WeightSource& weights, const ModelConfig& config, const std::string& prefix)
     : shape_(config.attention()), eps_(config.norm_eps), rope_theta_(config.rope_theta) {
   const std::string block = prefix + "self_attn.";
-  qkv_proj_ = weights.load({block + "q_proj.weight", block + "k_proj.weight", block + "v_proj.weight"},
-                           {shape_.qkv_columns(), config.hidden});
+  qkv_proj_ = weights.load_for_products({block + "q_proj.weight", block + "k_proj.weight", block + "v_proj.weight"},
+                                        {shape_.qkv_columns(), config.hidden});
   q_norm_ = weights.load({block + "q_layernorm.weight"}, {shape_.head_dim});
   k_norm_ = weights.load({block + "k_layernorm.weight"}, {shape_.head_dim});
-  out_proj_ = weights.load({block + "out_proj.weight"}, {config.hidden, shape_.heads * shape_.head_dim});
+  out_proj_ = weights.load_for_products({block + "out_proj.weight"}, {config.hidden, shape_.heads * shape_.head_dim});
 }
 
 void Attention::forward(Ops& ops, const Tensor& x, const Norm* norm, const Batch& batch, const LayerCache* cache,

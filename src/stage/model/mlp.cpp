@@ -4,9 +4,9 @@
 namespace lfm2 {
 
 Mlp::Mlp(WeightSource& weights, const ModelConfig& config, const std::string& prefix) : ffn_(padded_ffn(config.ffn)) {
-  gate_up_ = weights.load({prefix + "feed_forward.w1.weight", prefix + "feed_forward.w3.weight"},
-                          {2 * ffn_, config.hidden}, WeightSource::Rows::kGateUp);
-  down_ = weights.load({prefix + "feed_forward.w2.weight"}, {config.hidden, ffn_});
+  gate_up_ = weights.load_for_products({prefix + "feed_forward.w1.weight", prefix + "feed_forward.w3.weight"},
+                                       {2 * ffn_, config.hidden}, WeightSource::Rows::kGateUp);
+  down_ = weights.load_for_products({prefix + "feed_forward.w2.weight"}, {config.hidden, ffn_});
 }
 
 void Mlp::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual, const Norm* next,

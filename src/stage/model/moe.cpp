@@ -15,8 +15,8 @@ Moe::Moe(WeightSource& weights, const ModelConfig& config, const std::string& pr
     gate_up.push_back(name + "w3.weight");
     down.push_back(name + "w2.weight");
   }
-  gate_up_ = weights.load(gate_up, {experts_, 2 * ffn_, config.hidden}, WeightSource::Rows::kGateUp);
-  down_ = weights.load(down, {experts_, config.hidden, ffn_});
+  gate_up_ = weights.load_for_products(gate_up, {experts_, 2 * ffn_, config.hidden}, WeightSource::Rows::kGateUp);
+  down_ = weights.load_for_products(down, {experts_, config.hidden, ffn_});
 }
 
 void Moe::forward(Ops& ops, Norm norm, Scratch& scratch, const Tensor& residual, const Norm* next,

@@ -5,9 +5,9 @@ namespace lfm2 {
 
 ShortConv::ShortConv(WeightSource& weights, const ModelConfig& config, const std::string& prefix) {
   const int64_t hidden = config.hidden;
-  in_proj_ = weights.load({prefix + "conv.in_proj.weight"}, {3 * hidden, hidden});
+  in_proj_ = weights.load_for_products({prefix + "conv.in_proj.weight"}, {3 * hidden, hidden});
   conv_ = weights.load({prefix + "conv.conv.weight"}, {hidden, config.conv_length});
-  out_proj_ = weights.load({prefix + "conv.out_proj.weight"}, {hidden, hidden});
+  out_proj_ = weights.load_for_products({prefix + "conv.out_proj.weight"}, {hidden, hidden});
   if (!config.conv_bias) return;
   in_bias_ = weights.load({prefix + "conv.in_proj.bias"}, {3 * hidden});
   conv_bias_ = weights.load({prefix + "conv.conv.bias"}, {hidden});

@@ -19,15 +19,15 @@ int64_t tail_length(const ModelConfig& config) {
 Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers)
     : config_(config), layers_range_(layers) {
   const std::string embedding = "model.embed_tokens.weight";
-  if (first()) embedding_ = weights.load({embedding}, {config.vocab, config.hidden});
+  if (first()) embedding_ = weights.load_for_products({embedding}, {config.vocab, config.hidden});
   for (int64_t layer = layers.first; layer < layers.end(); ++layer) layers_.emplace_back(weights, config, layer);
   if (!last() || config.end == ModelEnd::kLastLayer) return;
   final_norm_ = weights.load({std::string(kFinalNormName)}, {config.hidden});
   if (config.end == ModelEnd::kFinalNorm) return;
   if (!config.tied_embedding)
-    lm_head_ = weights.load({"lm_head.weight"}, {config.vocab, config.hidden});
+    lm_head_ = weights.load_for_products({"lm_head.weight"}, {config.vocab, config.hidden});
   else
-    lm_head_ = first() ? embedding_ : weights.load({embedding}, {config.vocab, config.hidden});
+    lm_head_ = first() ? embedding_ : weights.load_for_products({embedding}, {config.vocab, config.hidden});
 }
 
 void Stage::embed(Ops& ops, const Tensor& ids, const Tensor& residual) const { ops.embed(ids, embedding_, residual); }

@@ -49,6 +49,13 @@ Tensor ShardWeights::load(const std::vector<std::string>& names, std::initialize
   return tensor;
 }
 
+Tensor ShardWeights::load_for_products(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
+                                       Rows rows) {
+  const Tensor tensor = backend_.as_product_weight(load(names, dims, rows));
+  if (tensor.tiled) tiled_.push_back(tensor);
+  return tensor;
+}
+
 // Puts the part's rows from element `first` of the tensor on. Where rows of the tensor are longer, zeros follow each
 // row.
 void ShardWeights::add_part(const ShardTensor& part, const Tensor& tensor, int64_t first) {
@@ -81,6 +88,8 @@ void ShardWeights::finish() {
   }
   for (std::thread& reader : readers_) reader.join();
   if (error_) std::rethrow_exception(error_);
+  backend_.put_in_order(tiled_);
+  tiled_.clear();
 }
 
 void ShardWeights::stop(std::exception_ptr error) {

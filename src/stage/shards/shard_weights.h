@@ -30,7 +30,10 @@ class ShardWeights : public WeightSource {
   ~ShardWeights() override;  // ends the readers, even with tensors left to read
 
   Tensor load(const std::vector<std::string>& names, std::initializer_list<int64_t> dims, Rows rows) override;
-  // Returns when all tensors that were asked for are on the device, or throws the first error of a reader.
+  Tensor load_for_products(const std::vector<std::string>& names, std::initializer_list<int64_t> dims,
+                           Rows rows) override;
+  // Returns when all tensors that were asked for are on the device, in its order, or throws the first error of a
+  // reader.
   void finish();
 
   // Error(kSoftware) where one of `tensors` was not asked for: the forward would not compute this model.
@@ -58,6 +61,7 @@ class ShardWeights : public WeightSource {
   DType compute_;
   TensorMemory memory_;
   std::set<std::string> asked_for_;
+  std::vector<Tensor> tiled_;  // rows until finish()
 
   std::mutex mutex_;
   std::condition_variable changed_;

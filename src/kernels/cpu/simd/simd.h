@@ -25,6 +25,7 @@ struct RowsView {
   const void* data = nullptr;  // [rows, k]; rows are `stride` elements apart
   DType type = DType::kF32;
   size_t stride = 0, rows = 0, k = 0;
+  bool tiled = false;  // one tile, or its first rows, in the order that CpuOps::as_product_weight describes
 };
 
 // Memory that will be needed soon. It is prefetched in small parts while a product is computed.
@@ -75,6 +76,9 @@ struct MatmulKernel {
   // Gives the same bits, faster where a has at most few_tiles tiles of rows.
   void (*multiply_few)(const FewProduct& product);
   size_t few_tiles;
+  // Whether weights of this type are held in tiles, of units of 32 bits, and how rows [tile_columns, k] become one.
+  bool (*tiles)(DType w);
+  void (*tile_w)(const RowsView& rows, std::byte* tile);
 };
 
 // sums[r, c] = x[r] · y[c]: some rows of x by at most kDotColumns rows of y.

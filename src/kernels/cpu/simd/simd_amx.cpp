@@ -179,6 +179,8 @@ constinit const MatmulKernel kMatmulAmx{
     .pack_w = [](const RowsView& w, DType, std::byte* packed) { pack_w(w, packed); },
     .multiply = multiply,
     .multiply_few = multiply_few,
-    .few_tiles = 3};
+    .few_tiles = 3,
+    .tiles = [](DType) { return false; },
+    .tile_w = nullptr};
 
 }  // namespace lfm2

@@ -18,8 +18,9 @@ struct Pairs {
   static constexpr size_t kElements = 2;
   static Vec spread(uint32_t a) { return (Vec)_mm512_set1_epi32(static_cast<int>(a)); }
   static Vec multiply(Vec a, Vec w, Vec sum) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)w); }
-  static inline __attribute__((always_inline)) Vec column(const Square<Bf16>& part, size_t i) {
-    return part.columns[i];
+  template <class T>
+  static Vec element(Vec units, size_t) {
+    return units;
   }
 };
 
@@ -57,7 +58,9 @@ constinit const MatmulKernel kMatmulPairs{.tile_rows = kTileRows,
                                           .pack_w = pack_w,
                                           .multiply = multiply_any,
                                           .multiply_few = multiply_few_any,
-                                          .few_tiles = kFewTiles};
+                                          .few_tiles = kFewTiles,
+                                          .tiles = tiles,
+                                          .tile_w = tile_w};
 
 }  // namespace
 

@@ -3,7 +3,7 @@
 //
 // How many elements of k a multiplication takes, and how it is done, is a template parameter, Step. It has Element (so
 // many elements of a row, as they are packed), kElements (their number), spread(Element) (the register with the Element
-// in every lane), multiply(a, w, sum), and column(square, i) (of a Square: Element i of every row).
+// in every lane), multiply(a, w, sum), and element<T>(units, i) (of units of weights: Element i of every row).
 #pragma once
 
 #include <type_traits>
@@ -67,6 +67,7 @@ struct Square {
   // are widened fast enough.
   static constexpr bool kPairs = __is_same(T, Bf16) || (__is_same(T, F16) && kPairF16);
   static constexpr size_t kElements = kPairs ? 2 * kWidth : kWidth;  // of a row
+  static constexpr size_t kUnit = kPairs ? 2 : 1;                    // elements in a lane
   Vec columns[kWidth];
 
   inline __attribute__((always_inline)) void load_rows(const T* first, size_t stride) {
@@ -79,8 +80,19 @@ struct Square {
       }
     transpose(columns);
   }
+  // The same out of a tile (RowsView::tiled), which lies in memory as this does.
+  inline __attribute__((always_inline)) void load_tiled(const RowsView& w, size_t row, size_t i) {
+    const T* first = static_cast<const T*>(w.data) + i * kTileColumns + row * kUnit;
+    for (size_t j = 0; j < kWidth; ++j)
+      columns[j] = *reinterpret_cast<const VecBits*>(first + j * kTileColumns * kUnit);
+  }
+  inline __attribute__((always_inline)) void store_tiled(size_t row, size_t i, T* tile) const {
+    T* first = tile + i * kTileColumns + row * kUnit;
+    for (size_t j = 0; j < kWidth; ++j) *reinterpret_cast<VecBits*>(first + j * kTileColumns * kUnit) = columns[j];
+  }
   // The rows of w from `row` on, and of each the elements from `i` on; zeros behind the last ones.
   inline __attribute__((always_inline)) void load_from(const RowsView& w, size_t row, size_t i) {
+    if (w.tiled) return load_tiled(w, row, i);
     const T* first = static_cast<const T*>(w.data) + row * w.stride + i;
     size_t stride = w.stride;
     T copy[kWidth * kElements];
@@ -91,12 +103,12 @@ struct Square {
     }
     load_rows(first, stride);
   }
-  // Element i of every row.
-  inline __attribute__((always_inline)) Vec column(size_t i) const {
-    if constexpr (!kPairs) return columns[i];
-    if constexpr (kPairs && __is_same(T, F16)) return widen(columns[i / 2], i % 2 != 0, T{});
-    const IntVec bits = (IntVec)columns[i / 2];
-    return i % 2 == 0 ? (Vec)(bits << 16) : (Vec)(bits & static_cast<int>(0xffff0000u));
+  // Element i of the unit in every lane, in fp32.
+  static inline __attribute__((always_inline)) Vec element(Vec units, size_t i) {
+    if constexpr (!kPairs) return units;
+    if constexpr (kPairs && __is_same(T, F16)) return widen(units, i != 0, T{});
+    const IntVec bits = (IntVec)units;
+    return i == 0 ? (Vec)(bits << 16) : (Vec)(bits & static_cast<int>(0xffff0000u));
   }
 
  private:
@@ -115,21 +127,25 @@ struct Singles {
   static Vec spread(float a) { return broadcast(a); }
   static Vec multiply(Vec a, Vec w, Vec sum) { return fma(a, w, sum); }
   template <class T>
-  static inline __attribute__((always_inline)) Vec column(const Square<T>& part, size_t i) {
-    return part.column(i);
+  static inline __attribute__((always_inline)) Vec element(Vec units, size_t i) {
+    return Square<T>::element(units, i);
   }
 };
+
+// The number of Elements in a unit of weights.
+template <class Step, class T>
+constexpr size_t kUnitSteps = Square<T>::kUnit / Step::kElements;
 
 // Calls f(i, column) for the Elements that hold the first `count` elements of the rows of a square, or all of them.
 template <class Step, class T, class F>
 inline __attribute__((always_inline)) void for_each_column(const Square<T>& part, size_t count, F&& f) {
-  constexpr size_t kAll = Square<T>::kElements / Step::kElements;
+  constexpr size_t kAll = Square<T>::kElements / Step::kElements, kInUnit = kUnitSteps<Step, T>;
   const size_t steps = steps_of<Step>(count);
   if (steps >= kAll) {
 #pragma GCC unroll 32
-    for (size_t i = 0; i < kAll; ++i) f(i, Step::column(part, i));
+    for (size_t i = 0; i < kAll; ++i) f(i, Step::template element<T>(part.columns[i / kInUnit], i % kInUnit));
   } else {
-    for (size_t i = 0; i < steps; ++i) f(i, Step::column(part, i));
+    for (size_t i = 0; i < steps; ++i) f(i, Step::template element<T>(part.columns[i / kInUnit], i % kInUnit));
   }
 }
 
@@ -264,15 +280,64 @@ void multiply_few_block(const FewProduct& p, size_t first_k, size_t k) {
   add_block(tile, first_k == 0, p.sums);
 }
 
+// The same over a tile, which is read from end to end.
+template <class Step, class T, size_t rows>
+void multiply_few_tiled(const FewProduct& p, size_t first_k, size_t k) {
+  constexpr size_t kUnit = Square<T>::kUnit;
+  // With one row the processor reads far enough ahead by itself; with more it is busy too long with what it has.
+  constexpr size_t kAhead = rows > 2 ? 4096 : 0;  // bytes
+  const auto* a = reinterpret_cast<const typename Step::Element*>(p.a + first_k / kMatmulBlockK * p.a_stride);
+  const T* w = static_cast<const T*>(p.w.data) + first_k * kTileColumns;
+  Vec tile[rows][kTileVecs];
+  clear(tile);
+  for (size_t i = 0; i < k; i += kUnit, w += kTileColumns * kUnit) {
+    Vec units[kTileVecs];
+    for (size_t v = 0; v < kTileVecs; ++v) units[v] = *reinterpret_cast<const VecBits*>(w + v * kWidth * kUnit);
+    if constexpr (kAhead > 0)
+      for (size_t byte = 0; byte < sizeof(units); byte += 64)
+        __builtin_prefetch(reinterpret_cast<const char*>(w) + kAhead + byte, 0, 3);
+#pragma GCC unroll 2
+    for (size_t j = 0; j < kUnitSteps<Step, T>; ++j) {
+      Vec columns[kTileVecs];
+      for (size_t v = 0; v < kTileVecs; ++v) columns[v] = Step::template element<T>(units[v], j);
+#pragma GCC unroll 16
+      for (size_t r = 0; r < rows; ++r) {
+        const Vec x = Step::spread(a[r * kPackedStride<Step> + i / Step::kElements + j]);
+        for (size_t v = 0; v < kTileVecs; ++v) tile[r][v] = Step::multiply(x, columns[v], tile[r][v]);
+      }
+    }
+  }
+  add_block(tile, first_k == 0, p.sums);
+}
+
 template <class Step, class T>
 void multiply_few(const FewProduct& p) {
   with_kernel_rows(p.a_rows.rows, [&](auto rows) {
-    for (size_t first = 0; first < p.w.k; first += kMatmulBlockK)
-      multiply_few_block<Step, T, rows()>(p, first, p.w.k - first < kMatmulBlockK ? p.w.k - first : kMatmulBlockK);
+    for (size_t first = 0; first < p.w.k; first += kMatmulBlockK) {
+      const size_t k = p.w.k - first < kMatmulBlockK ? p.w.k - first : kMatmulBlockK;
+      if (p.w.tiled)
+        multiply_few_tiled<Step, T, rows()>(p, first, k);
+      else
+        multiply_few_block<Step, T, rows()>(p, first, k);
+    }
   });
 }
 void multiply_few_singles(const FewProduct& p) {
   with_type(p.w.type, [&](auto type) { multiply_few<Singles, decltype(type)>(p); });
+}
+
+// Rows become a tile. fp16 that is not taken in pairs would have units of 16 bits: it stays in rows.
+bool tiles(DType w) { return w == DType::kF32 || w == DType::kBf16 || (w == DType::kF16 && kPairF16); }
+void tile_w(const RowsView& rows, std::byte* tile) {
+  with_type(rows.type, [&](auto type) {
+    using T = decltype(type);
+    for (size_t c = 0; c < kTileColumns; c += kWidth)
+      for (size_t i = 0; i < rows.k; i += Square<T>::kElements) {
+        Square<T> part;
+        part.load_from(rows, c, i);
+        part.store_tiled(c, i, reinterpret_cast<T*>(tile));
+      }
+  });
 }
 
 [[maybe_unused]] constinit const MatmulKernel kMatmul{
@@ -285,7 +350,9 @@ void multiply_few_singles(const FewProduct& p) {
     .pack_w = [](const RowsView& w, DType, std::byte* packed) { pack_w_singles(w, packed); },
     .multiply = multiply<Singles>,
     .multiply_few = multiply_few_singles,
-    .few_tiles = kFewTiles};
+    .few_tiles = kFewTiles,
+    .tiles = tiles,
+    .tile_w = tile_w};
 
 }  // namespace
 }  // namespace lfm2

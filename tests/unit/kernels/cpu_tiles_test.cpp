@@ -1,0 +1,104 @@
+// Weights that lie in tiles, compared bit by bit with the same weights in rows.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "support/cpu_gemm_support.h"
+
+namespace lfm2 {
+namespace {
+
+using namespace test;
+
+bool has_amx(const Simd& simd) { return std::string_view(simd.name) == "amx"; }
+
+// The same weights as the device holds them.
+struct Held {
+  Held(CpuOps& ops, const HostTensor& rows, std::initializer_list<int64_t> dims)
+      : copy(rows->dtype, dims), w(ops.as_product_weight(copy.view())) {
+    std::memcpy(copy->data, rows->data, rows->bytes());
+    if (w.tiled) ops.put_in_tiles(w);
+  }
+  HostTensor copy;
+  Tensor w;
+};
+
+TEST(CpuTilesTest, WhichWeightsLieInThem) {
+  ThreadPool pool(1);
+  for (const Simd* simd : available_simd()) {
+    CpuOps ops(pool, *simd);
+    const auto tiled = [&](DType type, int64_t n, int64_t k) {
+      return ops.as_product_weight(HostTensor(type, {n, k}).view()).tiled;
+    };
+    for (const DType type : {DType::kF32, DType::kBf16}) EXPECT_EQ(tiled(type, 96, 320), !has_amx(*simd)) << simd->name;
+    EXPECT_FALSE(tiled(DType::kF32, 97, 320)) << simd->name;
+    EXPECT_FALSE(tiled(DType::kBf16, 96, 321)) << simd->name;
+    const Tensor experts = HostTensor(DType::kBf16, {3, 64, 96}).view();
+    EXPECT_EQ(ops.as_product_weight(experts).tiled, !has_amx(*simd)) << simd->name;
+  }
+}
+
+TEST(CpuTilesTest, ProductsHaveTheBitsOfRows) {
+  ThreadPool pool(3);
+  for (const Simd* simd : available_simd())
+    for (const DType act : kTypes)
+      for (const DType weight : kTypes)
+        for (const auto& [n, k] :
+             std::vector<std::pair<int64_t, int64_t>>{{32, 32}, {320, 256}, {64, 1120}, {1056, 288}})
+          for (const int64_t m : {1, 2, 3, 5, 9, 33, 130}) {
+            const MatmulCase c{m, n, k, act, weight, act, true, Write::kAdd};
+            SCOPED_TRACE(fmt::format("{} {}", simd->name, c.text()));
+            const MatmulInputs in(c);
+            CpuOps ops(pool, *simd);
+            const Held held(ops, in.w, {n, k});
+            HostTensor out(act, {m, n});
+            std::memcpy(out->data, in.old->data, out->bytes());
+            ops.matmul(in.a, held.w, in.bias, out, Write::kAdd);
+            ASSERT_TRUE(same_bits(out, run(*simd, 1, c, in)));
+          }
+}
+
+TEST(CpuTilesTest, ExpertsHaveTheBitsOfRows) {
+  const int64_t experts = 4, n = 96, k = 352;
+  ThreadPool pool(2);
+  for (const Simd* simd : available_simd()) {
+    CpuOps ops(pool, *simd);
+    for (const DType type : kTypes) {
+      HostTensor a(type, {41, k}), w(type, {experts, n, k}), offsets(DType::kI32, {experts + 1});
+      a.fill_random(5);
+      w.fill_random(6);
+      offsets.fill({0, 1, 1, 8, 41});
+      const Held held(ops, w, {experts, n, k});
+      HostTensor out(type, {41, n}), expected(type, {41, n}), halves(type, {41, n / 2}),
+          expected_halves(type, {41, n / 2});
+      ops.grouped_matmul(a, w, offsets, expected);
+      ops.grouped_matmul(a, held.w, offsets, out);
+      EXPECT_TRUE(same_bits(out, expected)) << simd->name << " " << name(type);
+      ops.grouped_swiglu(a, w, offsets, expected_halves);
+      ops.grouped_swiglu(a, held.w, offsets, halves);
+      EXPECT_TRUE(same_bits(halves, expected_halves)) << simd->name << " " << name(type);
+    }
+  }
+}
+
+TEST(CpuTilesTest, EmbedsTheirRows) {
+  ThreadPool pool(2);
+  for (const Simd* simd : available_simd()) {
+    CpuOps ops(pool, *simd);
+    for (const DType type : kTypes)
+      for (const DType act : kTypes) {
+        HostTensor table(type, {96, 64}), ids(DType::kI32, {5}), out(act, {5, 64}), expected(act, {5, 64});
+        table.fill_random(7);
+        ids.fill({95, 0, 31, 32, 63});
+        const Held held(ops, table, {96, 64});
+        ops.embed(ids, table, expected);
+        ops.embed(ids, held.w, out);
+        EXPECT_TRUE(same_bits(out, expected)) << simd->name << " " << name(type) << " " << name(act);
+      }
+  }
+}
+
+}  // namespace
+}  // namespace lfm2
