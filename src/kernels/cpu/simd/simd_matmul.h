@@ -283,29 +283,32 @@ void multiply_few_block(const FewProduct& p, size_t first_k, size_t k) {
 // The same over a tile, which is read from end to end.
 template <class Step, class T, size_t rows>
 void multiply_few_tiled(const FewProduct& p, size_t first_k, size_t k) {
-  constexpr size_t kUnit = Square<T>::kUnit;
+  constexpr size_t kUnit = Square<T>::kUnit, kUnits = kTileColumns * kUnit;
+  // Sixteen registers do not hold the sums and both halves of the columns.
+  constexpr size_t kTogether = kWidth > 8 ? kTileVecs : 1;
   // With one row the processor reads far enough ahead by itself; with more it is busy too long with what it has.
-  constexpr size_t kAhead = rows > 2 ? 4096 : 0;  // bytes
+  constexpr size_t kAhead = rows > 2 && kWidth > 8 ? 4096 : 0;  // bytes
   const auto* a = reinterpret_cast<const typename Step::Element*>(p.a + first_k / kMatmulBlockK * p.a_stride);
   const T* w = static_cast<const T*>(p.w.data) + first_k * kTileColumns;
   Vec tile[rows][kTileVecs];
   clear(tile);
-  for (size_t i = 0; i < k; i += kUnit, w += kTileColumns * kUnit) {
-    Vec units[kTileVecs];
-    for (size_t v = 0; v < kTileVecs; ++v) units[v] = *reinterpret_cast<const VecBits*>(w + v * kWidth * kUnit);
+  for (size_t i = 0; i < k; i += kUnit, w += kUnits) {
     if constexpr (kAhead > 0)
-      for (size_t byte = 0; byte < sizeof(units); byte += 64)
+      for (size_t byte = 0; byte < kUnits * sizeof(T); byte += 64)
         __builtin_prefetch(reinterpret_cast<const char*>(w) + kAhead + byte, 0, 3);
 #pragma GCC unroll 2
-    for (size_t j = 0; j < kUnitSteps<Step, T>; ++j) {
-      Vec columns[kTileVecs];
-      for (size_t v = 0; v < kTileVecs; ++v) columns[v] = Step::template element<T>(units[v], j);
+    for (size_t v = 0; v < kTileVecs; v += kTogether)
+#pragma GCC unroll 2
+      for (size_t j = 0; j < kUnitSteps<Step, T>; ++j) {
+        Vec columns[kTogether];
+        for (size_t u = 0; u < kTogether; ++u)
+          columns[u] = Step::template element<T>(*reinterpret_cast<const VecBits*>(w + (v + u) * kWidth * kUnit), j);
 #pragma GCC unroll 16
-      for (size_t r = 0; r < rows; ++r) {
-        const Vec x = Step::spread(a[r * kPackedStride<Step> + i / Step::kElements + j]);
-        for (size_t v = 0; v < kTileVecs; ++v) tile[r][v] = Step::multiply(x, columns[v], tile[r][v]);
+        for (size_t r = 0; r < rows; ++r) {
+          const Vec x = Step::spread(a[r * kPackedStride<Step> + i / Step::kElements + j]);
+          for (size_t u = 0; u < kTogether; ++u) tile[r][v + u] = Step::multiply(x, columns[u], tile[r][v + u]);
+        }
       }
-    }
   }
   add_block(tile, first_k == 0, p.sums);
 }
