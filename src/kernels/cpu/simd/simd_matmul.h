@@ -287,7 +287,7 @@ void multiply_few_tiled(const FewProduct& p, size_t first_k, size_t k) {
   // Sixteen registers do not hold the sums and both halves of the columns.
   constexpr size_t kTogether = kWidth > 8 ? kTileVecs : 1;
   // With one or two rows the processor reads far enough ahead by itself; with more it is busy too long with what it
-  // has. Narrow registers gain nothing from it: their products are bound by multiplications.
+  // has. In narrow registers the multiplications take longer than the reading (not measured with lines asked for).
   constexpr size_t kAhead = rows > 2 && kWidth > 8 ? 4096 : 0;  // bytes
   const auto* a = reinterpret_cast<const typename Step::Element*>(p.a + first_k / kMatmulBlockK * p.a_stride);
   const T* w = static_cast<const T*>(p.w.data) + first_k * kTileColumns;
