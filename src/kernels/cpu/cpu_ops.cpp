@@ -33,7 +33,7 @@ void CpuOps::embed(const Tensor& ids, const Tensor& table, const Tensor& out) {
 // The row of a table that lies in tiles.
 void CpuOps::embed_tiled(const Tensor& table, int64_t row, const Tensor& out) const {
   const auto tile = static_cast<int64_t>(simd_.matmul->tile_columns);
-  const size_t bytes = size_bytes(table.dtype), unit_bytes = sizeof(uint32_t);
+  const size_t bytes = size_bytes(table.dtype), unit_bytes = simd_.matmul->tile_unit_bytes(table.dtype);
   const std::byte* unit = table.rows(row / tile * tile, 1).data + static_cast<size_t>(row % tile) * unit_bytes;
   const auto units = static_cast<size_t>(table.dim(1)) * bytes / unit_bytes;
   for (size_t i = 0; i < units; ++i, unit += static_cast<size_t>(tile) * unit_bytes)

@@ -76,8 +76,9 @@ struct MatmulKernel {
   // Gives the same bits, faster where a has at most few_tiles tiles of rows.
   void (*multiply_few)(const FewProduct& product);
   size_t few_tiles;
-  // Whether weights of this type are held in tiles, of units of 32 bits, and how rows [tile_columns, k] become one.
-  bool (*tiles)(DType w);
+  // Weights of this type are held in tiles [k / unit, tile_columns, unit] of units of so many bytes, or in rows where
+  // it is 0. `tile_w` turns rows [tile_columns, k] into a tile.
+  size_t (*tile_unit_bytes)(DType w);
   void (*tile_w)(const RowsView& rows, std::byte* tile);
 };
 

@@ -49,14 +49,14 @@ void multiply(const PackedProduct& p) {
 template <class T, size_t planes_w>
 class StepPacker {
  public:
-  explicit StepPacker(const FewProduct& p) : p_(p) {}
+  explicit StepPacker(const FewProduct& p) : p_(p), row_bytes_((p.w.tiled ? kStep : p.w.stride) * sizeof(T)) {}
 
   // Prepares the step that begins at element i of the rows.
   void begin(size_t i, std::byte* first_plane, std::byte* others) {
     const size_t byte = i * sizeof(T), ahead = byte + kAhead, row_bytes = p_.w.k * sizeof(T);
-    row_ = static_cast<const std::byte*>(p_.w.data) + byte;
+    row_ = static_cast<const std::byte*>(p_.w.data) + offset_of(p_.w, 0, i) * sizeof(T);
     const std::byte* next_w = static_cast<const std::byte*>(p_.next_w);
-    to_soon_ = (ahead < row_bytes ? row_ + kAhead : next_w + ahead - row_bytes) - row_;
+    if (!p_.w.tiled) to_soon_ = (ahead < row_bytes ? row_ + kAhead : next_w + ahead - row_bytes) - row_;
     left_ = p_.w.k - i;
     first_plane_ = first_plane;
     others_ = others;
@@ -78,7 +78,8 @@ class StepPacker {
 
  private:
   static constexpr size_t kRows = kHalves * kSide;
-  static constexpr size_t kAhead = 1024;  // how many bytes ahead each row is prefetched
+  static constexpr size_t kAhead = 1024;       // how many bytes ahead each row is prefetched
+  static constexpr size_t kAheadTiled = 8192;  // in a tile, which is read from end to end, as the next one is
 
   inline __attribute__((always_inline)) void pack_row(size_t r, size_t left) {
     __m512i plane[planes_w];
@@ -87,12 +88,13 @@ class StepPacker {
     largest_.see(plane[0]);
     _mm512_store_si512(first_plane_ + r * kRowBytes, plane[0]);
     for (size_t j = 1; j < planes_w; ++j) _mm512_store_si512(others_ + ((j - 1) * kRows + r) * kRowBytes, plane[j]);
-    row_ += r + 1 < p_.w.rows ? p_.w.stride * sizeof(T) : 0;
+    row_ += r + 1 < p_.w.rows ? row_bytes_ : 0;
   }
 
   const FewProduct p_;
+  const size_t row_bytes_;  // from one row to the next
   const std::byte* row_ = nullptr;
-  std::ptrdiff_t to_soon_ = 0;
+  std::ptrdiff_t to_soon_ = kAheadTiled;
   size_t left_ = 0;
   std::byte *first_plane_ = nullptr, *others_ = nullptr;
   Largest largest_;  // over all blocks so far: a number that is larger than those of this block only costs time
@@ -167,6 +169,14 @@ void multiply_few(const FewProduct& p) {
   _tile_release();
 }
 
+// A step of each row stands behind that of the row before.
+void tile_w(const RowsView& rows, std::byte* tile) {
+  const size_t element = element_bytes(rows.type), step_bytes = kStep * element;
+  for (size_t i = 0; i < rows.k; i += kStep)
+    for (size_t r = 0; r < kTileColumns; ++r, tile += step_bytes)
+      __builtin_memcpy(tile, static_cast<const std::byte*>(rows.data) + offset_of(rows, r, i) * element, step_bytes);
+}
+
 }  // namespace
 
 constinit const MatmulKernel kMatmulAmx{
@@ -179,8 +189,8 @@ constinit const MatmulKernel kMatmulAmx{
     .pack_w = [](const RowsView& w, DType, std::byte* packed) { pack_w(w, packed); },
     .multiply = multiply,
     .multiply_few = multiply_few,
-    .few_tiles = 3,
-    .tiles = [](DType) { return false; },
-    .tile_w = nullptr};
+    .few_tiles = 2,
+    .tile_unit_bytes = [](DType w) { return kStep * element_bytes(w); },
+    .tile_w = tile_w};
 
 }  // namespace lfm2

@@ -41,6 +41,16 @@ size_t packed_bytes(DType type) { return kHeadBytes + kHalves * kBlock / kStep *
 
 constexpr size_t steps(size_t k) { return (k + kStep - 1) / kStep; }
 
+constexpr size_t element_bytes(DType type) { return type == DType::kF32 ? 4 : 2; }
+
+// The unit of a tile of weights (CpuOps::as_product_weight) is a step of k.
+constexpr size_t kTileColumns = kHalves * kSide;
+
+// Where element i of row r stands in `view`. A tiled view begins with a step.
+inline __attribute__((always_inline)) size_t offset_of(const RowsView& view, size_t r, size_t i) {
+  return view.tiled ? (i / kStep * kTileColumns + r) * kStep + i % kStep : r * view.stride + i;
+}
+
 // Loads 16 elements as fp32; reads only those that `mask` selects, the others are zero.
 __m512 load(const float* x, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, x); }
 __m512 load(const F16* x, __mmask16 mask) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, x)); }
@@ -172,10 +182,9 @@ void pack_w(const RowsView& w, std::byte* packed) {
     Largest largest;
     for (size_t r = 0; r < kHalves * kSide; ++r) {
       std::byte* target = packed + r / kSide * kPlanes * kTileBytes + r % kSide * kRowBytes;
-      const T* row = static_cast<const T*>(w.data) + r * w.stride;
       for (size_t i = 0; i < w.k; i += kStep, target += kHalves * kPlanes * kTileBytes) {
         __m512i plane[kPlanes] = {};
-        if (r < w.rows) load_planes(row + i, w.k - i, plane);
+        if (r < w.rows) load_planes(static_cast<const T*>(w.data) + offset_of(w, r, i), w.k - i, plane);
         largest.see(plane[0]);
         for (size_t p = 0; p < kPlanes; ++p) _mm512_storeu_si512(target + p * kTileBytes, plane[p]);
       }

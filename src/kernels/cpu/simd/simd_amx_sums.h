@@ -13,9 +13,12 @@ constexpr float kLeast = 0x1p-55f;  // smaller sums over a block are computed by
 constexpr float kMax = 0x1p100f;    // larger ones, too; sums of numbers below kLarge stay far below it
 
 RowsView part_of(const RowsView& view, size_t first, size_t rows, size_t first_k, size_t k) {
-  const size_t element = view.type == DType::kF32 ? 4 : 2;
-  return {static_cast<const std::byte*>(view.data) + (first * view.stride + first_k) * element, view.type, view.stride,
-          rows, k};
+  return {static_cast<const std::byte*>(view.data) + offset_of(view, first, first_k) * element_bytes(view.type),
+          view.type,
+          view.stride,
+          rows,
+          k,
+          view.tiled};
 }
 
 // The bits of the largest magnitude in each row of `view`, which has at most 16.
@@ -23,10 +26,10 @@ void max_of_rows(const RowsView& view, unsigned (&largest)[kSide]) {
   with_type(view.type, [&](auto type, auto) {
     using T = decltype(type);
     for (size_t r = 0; r < view.rows; ++r) {
-      const T* row = static_cast<const T*>(view.data) + r * view.stride;
       __m512i most = _mm512_setzero_si512();
       for (size_t i = 0; i < view.k; i += kSide) {
-        const __m512i bits = _mm512_castps_si512(load(row + i, mask_of(view.k - i)));
+        const T* from = static_cast<const T*>(view.data) + offset_of(view, r, i);
+        const __m512i bits = _mm512_castps_si512(load(from, mask_of(view.k - i)));
         most = _mm512_max_epu32(most, _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff)));
       }
       largest[r] = _mm512_reduce_max_epu32(most);
@@ -57,7 +60,7 @@ void transpose_rows(const RowsView& view, float* target) {
       for (size_t r = 0; r < kSide; ++r)
         block[r] =
             r < view.rows
-                ? _mm512_castps_si512(load(static_cast<const T*>(view.data) + r * view.stride + i, mask_of(count)))
+                ? _mm512_castps_si512(load(static_cast<const T*>(view.data) + offset_of(view, r, i), mask_of(count)))
                 : _mm512_setzero_si512();
       transpose(block);
       for (size_t j = 0; j < count; ++j) _mm512_store_si512(target + (i + j) * kSide, block[j]);

@@ -330,8 +330,11 @@ void multiply_few_singles(const FewProduct& p) {
   with_type(p.w.type, [&](auto type) { multiply_few<Singles, decltype(type)>(p); });
 }
 
-// Rows become a tile. fp16 that is not taken in pairs would have units of 16 bits: it stays in rows.
-bool tiles(DType w) { return w == DType::kF32 || w == DType::kBf16 || (w == DType::kF16 && kPairF16); }
+// Rows become a tile, of units of 32 bits. fp16 that is not taken in pairs would have units of 16 bits: it stays in
+// rows.
+size_t tile_unit_bytes(DType w) {
+  return w == DType::kF32 || w == DType::kBf16 || (w == DType::kF16 && kPairF16) ? sizeof(float) : 0;
+}
 void tile_w(const RowsView& rows, std::byte* tile) {
   with_type(rows.type, [&](auto type) {
     using T = decltype(type);
@@ -355,7 +358,7 @@ void tile_w(const RowsView& rows, std::byte* tile) {
     .multiply = multiply<Singles>,
     .multiply_few = multiply_few_singles,
     .few_tiles = kFewTiles,
-    .tiles = tiles,
+    .tile_unit_bytes = tile_unit_bytes,
     .tile_w = tile_w};
 
 }  // namespace
