@@ -57,6 +57,30 @@ TEST(CpuTilesTest, ProductsHaveTheBitsOfRows) {
           }
 }
 
+// Kernels may sum blocks of k with such numbers in another way (simd_amx.cpp), which reads the stored weights again.
+TEST(CpuTilesTest, LargeAndTinyNumbersHaveTheBitsOfRows) {
+  ThreadPool pool(2);
+  const int64_t n = 96, k = 608;
+  for (const Simd* simd : available_simd())
+    for (const float factor : {0x1p32f, 0x1p-100f})
+      for (const int64_t m : {1, 20, 130}) {
+        SCOPED_TRACE(fmt::format("{} factor {} m {}", simd->name, factor, m));
+        CpuOps ops(pool, *simd);
+        HostTensor a(DType::kF32, {m, k}), w(DType::kF32, {n, k}), out(DType::kF32, {m, n}),
+            expected(DType::kF32, {m, n});
+        a.fill_random(8);
+        w.fill_random(9);
+        // In each half of a tile, and in each block of k, a row of such numbers.
+        for (const int64_t row : {5, 20, 64, 95})
+          for (int64_t i = 0; i < k; ++i) w.view().as<float>()[row * k + i] *= factor;
+        const Held held(ops, w, {n, k});
+        ASSERT_TRUE(held.w.tiled);
+        ops.matmul(a, w, {}, expected, Write::kStore);
+        ops.matmul(a, held.w, {}, out, Write::kStore);
+        EXPECT_TRUE(same_bits(out, expected));
+      }
+}
+
 TEST(CpuTilesTest, ExpertsHaveTheBitsOfRows) {
   const int64_t experts = 4, n = 96, k = 352;
   ThreadPool pool(2);
