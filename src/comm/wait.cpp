@@ -9,8 +9,9 @@
 namespace lfm2 {
 
 namespace {
-// The threads that a wait is for keep their processors meanwhile.
+// A long wait ends late by a small share of itself, and the threads that it waits for keep their processors meanwhile.
 constexpr std::chrono::duration<double> kMinNap{50e-6}, kMaxNap{2e-3};
+constexpr double kNapShare = 1.0 / 64;
 }  // namespace
 
 double Wait::until(const std::function<bool()>& done, const Place& place) const {
@@ -33,8 +34,8 @@ double Wait::until(const std::function<bool()>& done, const Place& place) const 
     stamped = true;
     watchdog_.look();
     watchdog_.check();
-    const Seconds still = now - moved, nap = std::clamp(still * pace_.nap_share, kMinNap, kMaxNap);
-    if (still.count() < pace_.eager_seconds)
+    const Seconds still = now - moved, nap = std::clamp(still * kNapShare, kMinNap, kMaxNap);
+    if (still < eager_)
       sched_yield();
     else if (completions_ != nullptr)
       completions_->wait(seen, nap);
