@@ -120,8 +120,7 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
     return view_of(w, column_of(step.tile), width_of(step.tile), step.b * block_k,
                    std::min(block_k, k - step.b * block_k), tile_columns);
   };
-  // Tiles need no transposition, which is what packing saves each further tile of rows.
-  const auto few_tiles = static_cast<int64_t>(kernel.few_tiles) + (w.tiled ? 1 : 0);
+  const auto few_tiles = static_cast<int64_t>(w.tiled ? kernel.few_tiles_tiled : kernel.few_tiles);
   const bool straight = block_tiles <= few_tiles && k > 0;
   for (int64_t tile = 0; straight && tile < column_tiles; ++tile) {
     const std::byte* next = tile + 1 < column_tiles ? w.rows(column_of(tile + 1), 1).data : next_w;

@@ -73,9 +73,9 @@ struct MatmulKernel {
   void (*pack_a)(const RowsView& a, DType w, std::byte* packed);
   void (*pack_w)(const RowsView& w, DType a, std::byte* packed);  // at most tile_columns rows and block_k columns
   void (*multiply)(const PackedProduct& product);
-  // Gives the same bits, faster where a has at most few_tiles tiles of rows.
+  // Gives the same bits, faster where a has at most few_tiles tiles of rows, or few_tiles_tiled where w lies in tiles.
   void (*multiply_few)(const FewProduct& product);
-  size_t few_tiles;
+  size_t few_tiles, few_tiles_tiled;
   // Weights of this type are held in tiles [k / unit, tile_columns, unit] of units of so many bytes, or in rows where
   // it is 0. `tile_w` turns rows [tile_columns, k] into a tile.
   size_t (*tile_unit_bytes)(DType w);

@@ -189,7 +189,8 @@ constinit const MatmulKernel kMatmulAmx{
     .pack_w = [](const RowsView& w, DType, std::byte* packed) { pack_w(w, packed); },
     .multiply = multiply,
     .multiply_few = multiply_few,
-    .few_tiles = 2,
+    .few_tiles = 3,
+    .few_tiles_tiled = 3,
     .tile_unit_bytes = [](DType w) { return kStep * element_bytes(w); },
     .tile_w = tile_w};
 

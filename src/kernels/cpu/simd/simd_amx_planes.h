@@ -41,6 +41,7 @@ size_t packed_bytes(DType type) { return kHeadBytes + kHalves * kBlock / kStep *
 
 constexpr size_t steps(size_t k) { return (k + kStep - 1) / kStep; }
 
+// size_bytes() of dtype.h would be compiled here with flags that other processors cannot run, and might be linked.
 constexpr size_t element_bytes(DType type) { return type == DType::kF32 ? 4 : 2; }
 
 // The unit of a tile of weights (CpuOps::as_product_weight) is a step of k.

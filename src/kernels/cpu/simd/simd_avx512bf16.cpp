@@ -59,6 +59,7 @@ constinit const MatmulKernel kMatmulPairs{.tile_rows = kTileRows,
                                           .multiply = multiply_any,
                                           .multiply_few = multiply_few_any,
                                           .few_tiles = kFewTiles,
+                                          .few_tiles_tiled = kFewTilesTiled,
                                           .tile_unit_bytes = tile_unit_bytes,
                                           .tile_w = tile_w};
 

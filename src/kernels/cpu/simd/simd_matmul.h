@@ -347,6 +347,9 @@ void tile_w(const RowsView& rows, std::byte* tile) {
   });
 }
 
+// Tiles need no transposition, which is what packing saves each further tile of rows.
+constexpr size_t kFewTilesTiled = kFewTiles + 1;
+
 [[maybe_unused]] constinit const MatmulKernel kMatmul{
     .tile_rows = kTileRows,
     .tile_columns = kTileColumns,
@@ -358,6 +361,7 @@ void tile_w(const RowsView& rows, std::byte* tile) {
     .multiply = multiply<Singles>,
     .multiply_few = multiply_few_singles,
     .few_tiles = kFewTiles,
+    .few_tiles_tiled = kFewTilesTiled,
     .tile_unit_bytes = tile_unit_bytes,
     .tile_w = tile_w};
 
