@@ -9,9 +9,8 @@
 namespace lfm2 {
 
 namespace {
-// A long wait ends late by a small share of itself, and the threads that it waits for keep their processors meanwhile.
+// The threads that a wait is for keep their processors meanwhile.
 constexpr std::chrono::duration<double> kMinNap{50e-6}, kMaxNap{2e-3};
-constexpr double kNapShare = 1.0 / 64;
 }  // namespace
 
 double Wait::until(const std::function<bool()>& done, const Place& place) const {
@@ -34,8 +33,8 @@ double Wait::until(const std::function<bool()>& done, const Place& place) const 
     stamped = true;
     watchdog_.look();
     watchdog_.check();
-    const Seconds still = now - moved, nap = std::clamp(still * kNapShare, kMinNap, kMaxNap);
-    if (still < eager_)
+    const Seconds still = now - moved, nap = std::clamp(still * pace_.nap_share, kMinNap, kMaxNap);
+    if (still.count() < pace_.eager_seconds)
       sched_yield();
     else if (completions_ != nullptr)
       completions_->wait(seen, nap);

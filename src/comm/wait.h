@@ -11,14 +11,19 @@ namespace lfm2 {
 
 class Wait {
  public:
+  // For `eager_seconds` from the start, and from each time that something moved, a wait looks without pause, then with
+  // sleeps between, because ranks may share cores with the threads that they wait for. A sleep takes `nap_share` of the
+  // time in which nothing has moved, so that a wait ends late by at most this share of itself.
+  struct Pace {
+    double eager_seconds = 300e-6;
+    double nap_share = 1.0 / 64;
+  };
+
   // `poll` is called before each look at the condition; it moves transfers on, returns what Channel::progress() does,
-  // and throws asynchronous errors. For `eager_seconds` from the start, and from each time that something moved, the
-  // wait looks without pause, then with sleeps between, because ranks may share cores with the threads that they wait
-  // for. `completions` end such a sleep early.
-  Wait(Watchdog& watchdog, std::function<bool()> poll, double eager_seconds = kEagerSeconds,
-       Completions* completions = nullptr)
-      : watchdog_(watchdog), poll_(std::move(poll)), eager_(eager_seconds), completions_(completions) {}
-  static constexpr double kEagerSeconds = 300e-6;
+  // and throws asynchronous errors. `completions` end a sleep early.
+  Wait(Watchdog& watchdog, std::function<bool()> poll, Pace pace, Completions* completions = nullptr)
+      : watchdog_(watchdog), poll_(std::move(poll)), pace_(pace), completions_(completions) {}
+  Wait(Watchdog& watchdog, std::function<bool()> poll) : Wait(watchdog, std::move(poll), Pace()) {}
 
   // Returns the seconds waited once `done` is true; 0 where it was true at the first look. Meanwhile the rank's stamp
   // is `place`. Error(kLost) where the watchdog finds a stall.
@@ -27,7 +32,7 @@ class Wait {
  private:
   Watchdog& watchdog_;
   std::function<bool()> poll_;
-  std::chrono::duration<double> eager_;
+  Pace pace_;
   Completions* completions_;
 };
 

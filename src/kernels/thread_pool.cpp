@@ -47,11 +47,9 @@ ThreadPool::ThreadPool(int threads, bool eager) : eager_(eager) {
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  work_ready_.notify_all();
+  stopping_ = true;
+  ++generation_;
+  generation_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -69,10 +67,7 @@ void ThreadPool::run(size_t count, Task task) {
   next_ = 0;
   gate_ += kOpen;
   ++generation_;
-  if (sleepers_ > 0) {
-    { const std::lock_guard lock(mutex_); }
-    work_ready_.notify_all();
-  }
+  generation_.notify_all();
   take_items(count, task, 0);
 
   // All items are taken. A worker that wakes only now finds the gate closed, so nobody waits for it.
@@ -97,14 +92,8 @@ void ThreadPool::leave() {
 
 void ThreadPool::worker_loop(size_t worker) {
   uint32_t seen = 0;
-  const auto there = [&] { return generation_ != seen || stopping_; };
   while (true) {
-    if (!look_for(there)) {
-      std::unique_lock lock(mutex_);
-      ++sleepers_;
-      work_ready_.wait(lock, there);
-      --sleepers_;
-    }
+    if (!look_for([&] { return generation_ != seen; })) generation_.wait(seen);
     if (stopping_) return;
     seen = generation_;
     if (next_ >= count_) continue;  // the others have taken all items

@@ -67,8 +67,7 @@ class ThreadPool {
 
   // Those who sleep say so before they look a last time; those who have changed something look for sleepers after it.
   alignas(kLine) std::mutex mutex_;
-  std::condition_variable work_ready_, work_left_;
-  std::atomic<int> sleepers_{0};  // workers
+  std::condition_variable work_left_;
   std::atomic<bool> caller_sleeps_{false};
   std::atomic<bool> stopping_{false};
   std::exception_ptr error_;  // the first error of task_; written under the mutex

@@ -12,7 +12,9 @@ namespace {
 
 // A rank that has a GPU also has a processor of its own: it polls for messages without a pause for as long as a step
 // may take.
-constexpr double kEagerSeconds = 0.02;
+constexpr Wait::Pace kOnGpu{.eager_seconds = 0.02};
+// On CPUs a token waits for every rank in turn, and all that they are late adds up.
+constexpr Wait::Pace kOnCpu{.nap_share = 1.0 / 256};
 // While there is nothing to do, the first stage looks for requests again after every kIdleNap. Every kIdleWord seconds
 // it sends an empty step, so that no watchdog takes the silence for a stall.
 constexpr auto kIdleNap = std::chrono::microseconds(200);
@@ -45,7 +47,7 @@ Generator::Generator(const StageLinks& links, const GenerationPlan& plan, DType 
       compute_(links, plan, compute),
       run_(
           links, RunUnit::kStep, traced, [this] { collect_results(); },
-          links.backend.memory_is_host_memory() ? Wait::kEagerSeconds : kEagerSeconds) {}
+          links.backend.memory_is_host_memory() ? kOnCpu : kOnGpu) {}
 
 bool Generator::take_tokens() {
   std::vector<int32_t> words;

@@ -34,7 +34,7 @@ void OverlapClock::finish() {
 }
 
 StageRun::StageRun(const StageLinks& links, RunUnit unit, bool traced, std::function<void()> look_around,
-                   double eager_seconds)
+                   Wait::Pace pace)
     : links_(links),
       shape_(links.shape()),
       unit_(unit),
@@ -50,7 +50,7 @@ StageRun::StageRun(const StageLinks& links, RunUnit unit, bool traced, std::func
             return moved;
           },
           // Without a channel there is nothing to look for that the device would not tell.
-          links.channel == nullptr && links.backend.completions() != nullptr ? 0 : eager_seconds,
+          links.channel == nullptr && links.backend.completions() != nullptr ? Wait::Pace{.eager_seconds = 0} : pace,
           links.backend.completions()) {}
 
 void StageRun::begin(const std::function<bool()>& stop) {

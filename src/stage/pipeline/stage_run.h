@@ -83,8 +83,7 @@ class StageRun {
  public:
   // `unit` says what the run consists of. `look_around` is called in every wait, each time before its condition is
   // tested.
-  StageRun(const StageLinks& links, RunUnit unit, bool traced, std::function<void()> look_around,
-           double eager_seconds = Wait::kEagerSeconds);
+  StageRun(const StageLinks& links, RunUnit unit, bool traced, std::function<void()> look_around, Wait::Pace pace = {});
 
   void begin(const std::function<bool()>& stop);  // forgets the run before
   void end();                                     // computes times()
