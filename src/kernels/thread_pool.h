@@ -65,7 +65,7 @@ class ThreadPool {
   alignas(kLine) std::atomic<uint32_t> gate_{0};
   alignas(kLine) std::atomic<size_t> next_{0};  // the first item that nobody has taken
 
-  // Those who sleep say so before they look a last time; those who have changed something look for sleepers after it.
+  // A caller that is to sleep says so before it looks a last time; the worker that leaves last looks for it after that.
   alignas(kLine) std::mutex mutex_;
   std::condition_variable work_left_;
   std::atomic<bool> caller_sleeps_{false};
