@@ -1,6 +1,6 @@
 // The caller opens the gate to a task. Workers join, take items from a shared counter, and leave. The caller then
-// closes the gate and waits for the workers that are still inside. Workers sleep on the number of the task: with a mutex
-// they would wake one by one, which takes longer than a product of one row.
+// closes the gate and waits for the workers that are still inside. Workers sleep on the number of the task: with a
+// mutex they would wake one by one, which takes longer than a product of one row.
 #include "kernels/thread_pool.h"
 
 #include <chrono>
