@@ -185,8 +185,7 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   const int buffer = static_cast<int>(step % kBuffers);
   run_.enter(Phase::kCompute, {step});
   wait_for_free_buffer(buffer, step - kBuffers);
-  const Tensor hidden = compute_.hidden(buffer, arrays.tokens);
-  if (!links_.first()) run_.receive(buffer, hidden, {step});
+  if (!links_.first()) run_.receive(buffer, compute_.input(buffer, arrays), {step});
   compute_.upload(arrays, scheduled.ids, buffer);
   if (!links_.first()) run_.wait_for_arrival(buffer, {step});
   compute_.enqueue(arrays, buffer, step,
@@ -194,7 +193,7 @@ void Generator::run_step(const ScheduledStep& scheduled, StepArrays& arrays) {
   if (links_.last()) {
     unread_.push_back({buffer, step, samples_of(arrays), compute_.result_shape(arrays)});
   } else {
-    run_.send(buffer, hidden, compute_.computed(buffer), {step});
+    run_.send(buffer, compute_.output(buffer, arrays), compute_.computed(buffer), {step});
   }
   ++counts_.steps;
   counts_.largest_step = std::max(counts_.largest_step, arrays.sequences());
@@ -209,7 +208,7 @@ void Generator::run(RequestSource* requests, const std::vector<CompletionConsume
   counts_ = {};
   on_tokens_ = on_tokens;
   finished_ = false;
-  table_.emplace(plan_.limits.caches);
+  table_.emplace(plan_.limits.caches, plan_.tail_length(links_.stage().config()));
   if (links_.last()) completions_.emplace(consumers, token_text, plan_.live);
   if (links_.first())
     first_.emplace(First{*requests, Scheduler(*requests, plan_.limits),

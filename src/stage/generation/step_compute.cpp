@@ -24,9 +24,22 @@ constexpr int64_t kRecordedTime = 4;
 size_t max_array_bytes(const GenerationPlan& plan) {
   const auto bytes = ArrayLayout::bytes_for;
   const int64_t tokens = plan.max_tokens(), sequences = plan.limits.max_sequences;
-  return 3 * bytes(tokens) + bytes(sequences + 1) + 3 * bytes(2 * sequences) + 2 * bytes(sequences) +
+  return 6 * bytes(tokens) + 2 * bytes(sequences + 1) + 3 * bytes(2 * sequences) + 2 * bytes(sequences) +
          bytes(kRuleWords * sequences) + 2 * bytes(plan.max_scored()) + bytes(plan.max_hidden()) +
          bytes(sequences * plan.table_width());
+}
+
+// The stage whose layers these are has the last attention layer, or it is behind that.
+bool cuts_tails(const ModelConfig& config, LayerRange layers) {
+  const int64_t cut = last_attention_layer(config);
+  return layers.first <= cut && cut < layers.end();
+}
+bool gets_tails(const ModelConfig& config, LayerRange layers) { return layers.first > last_attention_layer(config); }
+
+// Tokens that the tails of a step have at most.
+int64_t tail_rows(const GenerationPlan& plan, const ModelConfig& config, LayerRange layers) {
+  if (!cuts_tails(config, layers)) return 0;
+  return std::min(plan.max_tokens(), plan.limits.max_sequences * plan.tail_length(config));
 }
 
 // StepArrays::prefixes on the device or in its staging memory.
@@ -71,11 +84,23 @@ StepCompute::Layout::Layout(std::byte* memory, const StepArrays& arrays, int64_t
   targets = layout.take_ints({results.scored});
   hidden_rows = layout.take_ints({results.hidden});
   batch.page_table = layout.take_ints({sequences, table_width});
+  if (arrays.cut()) {
+    tail.rows = layout.take_ints({arrays.tails.tokens()});
+    tail.batch.positions = layout.take_ints({arrays.tails.tokens()});
+    tail.batch.sequence_of = layout.take_ints({arrays.tails.tokens()});
+    tail.batch.offsets = layout.take_ints({sequences + 1});
+    tail.batch.states = batch.states;
+    tail.batch.page_table = batch.page_table;
+  }
   bytes = layout.bytes();
   batch.tokens = tokens;
   batch.sequences = sequences;
   batch.singles = arrays.singles;
   batch.max_length = (arrays.max_length + kLengthStep - 1) / kLengthStep * kLengthStep;
+  tail.batch.tokens = arrays.tails.tokens();
+  tail.batch.sequences = sequences;
+  tail.batch.singles = arrays.singles;
+  tail.batch.max_length = batch.max_length;
 }
 
 StepResults::StepResults(std::byte* memory, const ResultShape& shape) {
@@ -113,6 +138,8 @@ StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DT
   const size_t result_bytes = StepResults(nullptr, largest).bytes;
   for (StepBuffer& buffer : buffers_) {
     buffer.residual = memory_.allocate(compute, {max_tokens, stage.config().hidden});
+    if (const int64_t rows = tail_rows(plan, stage.config(), stage.layers()); rows > 0)
+      buffer.tail = memory_.allocate(compute, {rows, stage.config().hidden});
     buffer.staging = backend.allocate_host(array_bytes);
     buffer.computed = backend.create_event();
     if (!stage.last()) continue;
@@ -129,6 +156,10 @@ StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DT
   const StageMemory cost = stage_memory(stage.config(), stage.layers(), compute, compute, max_tokens, rows);
   scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
   working_bytes_ += cost.scratch_bytes + array_bytes + (stage.last() ? result_bytes : 0);
+}
+
+uint64_t GenerationPlan::tail_bytes(const ModelConfig& config, LayerRange layers, DType compute) const {
+  return kBuffers * Tensor(nullptr, compute, {tail_rows(*this, config, layers), config.hidden}).bytes();
 }
 
 uint64_t GenerationPlan::prefix_bytes() const {
@@ -191,6 +222,10 @@ void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& i
   fill(host.targets, arrays.targets);
   fill(host.hidden_rows, arrays.hidden_rows);
   fill(host.batch.page_table, arrays.page_table);
+  fill(host.tail.rows, arrays.tails.rows);
+  fill(host.tail.batch.positions, arrays.tails.positions);
+  fill(host.tail.batch.sequence_of, arrays.tails.sequence_of);
+  fill(host.tail.batch.offsets, arrays.tails.offsets);
   links_.backend.copy(links_.backend.compute(), arrays_.data(), staging, host.bytes);
   if (!links_.last()) return;
   upload_edits(arrays, at(buffer));
@@ -216,13 +251,39 @@ void StepCompute::count_prefixes(const StepArrays& arrays, const StepBuffer& buf
   });
 }
 
+Tensor StepCompute::input(int buffer, const StepArrays& arrays) const {
+  const Stage& stage = links_.stage();
+  return at(buffer).residual.rows(0, gets_tails(stage.config(), stage.layers()) ? arrays.tokens_left() : arrays.tokens);
+}
+Tensor StepCompute::output(int buffer, const StepArrays& arrays) const {
+  const Stage& stage = links_.stage();
+  if (!arrays.cut() || !cuts_tails(stage.config(), stage.layers())) return input(buffer, arrays);
+  return at(buffer).tail.rows(0, arrays.tails.tokens());
+}
+
 // The stage's work between receiving a step's hidden states and sending them: embedding, layers, results.
 void StepCompute::compute(const Layout& layout, const StepBuffer& buffer) {
-  const Tensor residual = buffer.residual.rows(0, layout.batch.tokens);
   if (plan_.limits.runs_ahead()) links_.backend.ops().insert_drawn(layout.ids, drawn_ids());
-  if (links_.first()) links_.stage().embed(links_.backend.ops(), layout.ids, residual);
-  links_.stage().forward(links_.backend.ops(), residual, layout.batch, scratch_, nullptr, &caches_);
+  if (links_.first())
+    links_.stage().embed(links_.backend.ops(), layout.ids, buffer.residual.rows(0, layout.batch.tokens));
+  const Tensor residual = forward(layout, buffer);
   if (links_.last()) give_results(layout, residual, buffer);
+}
+
+// Returns where the stage's result is.
+Tensor StepCompute::forward(const Layout& layout, const StepBuffer& buffer) {
+  const Stage& stage = links_.stage();
+  const bool cut = layout.tail.batch.tokens > 0, gets = cut && gets_tails(stage.config(), stage.layers());
+  const Batch& batch = gets ? layout.tail.batch : layout.batch;
+  const Tensor residual = buffer.residual.rows(0, batch.tokens);
+  if (!cut || !cuts_tails(stage.config(), stage.layers())) {
+    stage.forward(links_.backend.ops(), residual, batch, scratch_, nullptr, &caches_);
+    return residual;
+  }
+  Tail tail = layout.tail;
+  tail.residual = buffer.tail.rows(0, tail.batch.tokens);
+  stage.forward(links_.backend.ops(), residual, batch, scratch_, &tail, &caches_);
+  return tail.residual;
 }
 
 // Last stage: where the tokens lie that the newest step has drawn.

@@ -36,6 +36,12 @@ struct GenerationPlan {
   bool adjusts() const { return counts || edits > 0; }
   // Bytes of the tokens of the prefix cache that rules may count in one step.
   uint64_t prefix_bytes() const;
+  // Of each sequence's part of a step, how many tokens go on behind the last attention layer: see Tail; 0: all.
+  int64_t tail_length(const ModelConfig& config) const {
+    return limits.caches.keeps_prefixes ? 0 : lfm2::tail_length(config);
+  }
+  // Bytes for the tails of steps on a stage with these layers, where it cuts them.
+  uint64_t tail_bytes(const ModelConfig& config, LayerRange layers, DType compute) const;
   int64_t max_scored() const { return prompt_log_probs ? limits.prompt_tokens : 0; }  // tokens of a step
   int64_t max_hidden() const { return hidden ? limits.prompt_tokens : 0; }            // rows of a step
   // Rows of a step that go through the final norm.
@@ -73,9 +79,10 @@ class StepCompute {
   StepCompute& operator=(const StepCompute&) = delete;
   ~StepCompute() { links_.backend.compute().drain(); }
 
-  // The hidden states [tokens, hidden] of a step in one of the stage's two buffers: received, computed and sent in
-  // place.
-  Tensor hidden(int buffer, int64_t tokens) const { return at(buffer).residual.rows(0, tokens); }
+  // The hidden states of a step in one of the stage's two buffers: what is received and computed in place, and what is
+  // sent, which is the same but where the stage cuts the tails.  [tokens, hidden] act
+  Tensor input(int buffer, const StepArrays& arrays) const;
+  Tensor output(int buffer, const StepArrays& arrays) const;
   Event& computed(int buffer) const { return *at(buffer).computed; }
   bool all_computed() const { return computed(0).done() && computed(1).done(); }
   // Copies the arrays of a step to the device. `ids` are the step's tokens on the first stage, and empty on the others.
@@ -95,6 +102,7 @@ class StepCompute {
   struct Layout {
     Tensor ids, keepers, draw_rows, draws, draw_slots, rules, scored_rows, targets, hidden_rows;
     Batch batch;
+    Tail tail;  // without its residual; no tokens where all of them go on
     size_t bytes = 0;
     ResultShape results;
     bool adjusts = false, counts = false;  // whether a token is drawn from adjusted logits; whether any is counted
@@ -102,6 +110,7 @@ class StepCompute {
   };
   struct StepBuffer {
     Tensor residual;  // [max_tokens, hidden] act
+    Tensor tail;      // [tail_rows, hidden] act, where the stage cuts the tails
     Buffer staging;   // host: the step's arrays on their way to the device
     Buffer edits;     // host, last stage: the edits of sequences that begin, on their way to the device
     Buffer prefixes;  // host, last stage: StepArrays::prefixes, on their way to the device
@@ -121,6 +130,7 @@ class StepCompute {
   };
 
   const StepBuffer& at(int buffer) const { return buffers_[static_cast<size_t>(buffer)]; }
+  Tensor forward(const Layout& layout, const StepBuffer& buffer);
   void compute(const Layout& layout, const StepBuffer& buffer);
   void allocate_adjustments(int64_t rows);
   void upload_edits(const StepArrays& arrays, const StepBuffer& buffer);

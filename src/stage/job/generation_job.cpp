@@ -248,6 +248,7 @@ Job::Portion GenerationJob::portion() const {
     if (options_.output.extension() == ".h5") bytes += samples * (sizeof(int64_t) + sizeof(int32_t));
   }
   if (is_last()) bytes += plan_.adjustment_bytes(config().vocab);
+  bytes += plan_.tail_bytes(config(), layers(), compute_);
   return {.tokens = plan_.max_tokens(),
           .rows = options_.results.positions == Positions::kNone ? 0 : plan_.result_rows(),
           .job_bytes = bytes,
@@ -264,7 +265,8 @@ CacheShape GenerationJob::fit_caches() {
   const StageMemory cost = stage_memory(config(), layers(), compute_, compute_, plan_.max_tokens(), rows);
   const uint64_t others = kBuffers * cost.residual_bytes + cost.scratch_bytes + cost.result_bytes +
                           static_cast<uint64_t>(shape.slots) * slot_bytes(config(), layers()) +
-                          (is_last() ? plan_.adjustment_bytes(config().vocab) : 0);
+                          (is_last() ? plan_.adjustment_bytes(config().vocab) : 0) +
+                          plan_.tail_bytes(config(), layers(), compute_);
   const uint64_t free = machine_.backend->free_bytes();
   const double page = static_cast<double>(page_bytes(config(), layers(), compute_, shape));
   const double left = static_cast<double>(free) / machine_.sharing * kCacheShare - static_cast<double>(others);

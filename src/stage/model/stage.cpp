@@ -48,7 +48,8 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
   if (computed) ops.rms_norm(residual, first.weight, first.eps, normed);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const bool tails = tail != nullptr && layers_range_.first + static_cast<int64_t>(i) > cut;
-    const LayerCache* cache = caches == nullptr || tails ? nullptr : &caches->layers()[i];
+    const bool goes_on = caches != nullptr && (!tails || tail->batch.states);
+    const LayerCache* cache = goes_on ? &caches->layers()[i] : nullptr;
     layers_[i].mix_tokens(ops, normed, computed, current, current_batch, cache, scratch);
     if (layers_range_.first + static_cast<int64_t>(i) == cut) {
       ops.gather_rows(current, tail->rows, tail->residual);

@@ -8,9 +8,10 @@
 
 namespace lfm2 {
 
-// The part of a micro-batch that goes on where only last positions are wanted. After the last attention layer, only
-// short convolutions look at earlier tokens, so the last few tokens of each sample are enough. They go on as a batch of
-// their own; results of the first of these tokens are wrong, and nobody uses them.
+// The part of a micro-batch, or of a step, that goes on where only last positions are wanted. After the last attention
+// layer, only short convolutions look at earlier tokens, so the last few tokens of each sample, or of each sequence's
+// part of the step, are enough. They go on as a batch of their own; results of the first of these tokens are wrong, and
+// nobody uses them. The states that the convolutions leave in the caches are right.
 struct Tail {
   Tensor rows;      // [tokens kept] int32: which rows of the residual stream are kept
   Tensor residual;  // [tokens kept, hidden] act: the residual stream from the cut on
@@ -35,7 +36,8 @@ class Stage {
   // First stage: residual[t] = embedding[ids[t]].  ids [tokens] int32, residual [tokens, hidden] act
   void embed(Ops& ops, const Tensor& ids, const Tensor& residual) const;
   // The layers, in place.  residual [tokens, hidden] act. With a tail, the result goes to tail->residual, from the last
-  // attention layer on. With caches, the tokens continue the cached sequences, up to where the tails are cut.
+  // attention layer on. With caches, the tokens continue the cached sequences; behind the cut the tails do so, too,
+  // where their batch has states.
   void forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail = nullptr,
                const Caches* caches = nullptr) const;
   // Last stage: chosen rows behind the final norm, or as they are where the model ends with its last layer. They lie in

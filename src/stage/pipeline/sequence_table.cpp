@@ -7,11 +7,14 @@
 
 namespace lfm2 {
 
-SequenceTable::SequenceTable(CacheShape shape)
+SequenceTable::SequenceTable(CacheShape shape, int64_t tail_length)
     : shape_(shape),
+      tail_length_(tail_length),
       sequences_(static_cast<size_t>(shape.slots)),
       holders_(static_cast<size_t>(shape.pages), 0),
-      free_pages_(shape.pages) {}
+      free_pages_(shape.pages) {
+  expect(tail_length == 0 || !shape.keeps_prefixes, "SequenceTable: tails have no states at the ends of pages");
+}
 
 Sequence& SequenceTable::used(int32_t slot) {
   expect(slot >= 0 && slot < shape_.slots && sequences_[static_cast<size_t>(slot)].sample >= 0,
@@ -88,6 +91,7 @@ void StepArrays::clear() {
   for (auto* list : {&positions, &offsets, &sequence_of, &states, &page_table, &draw_rows, &draws, &draw_slots,
                      &counted, &keepers, &scored_rows, &targets, &hidden_rows})
     list->clear();
+  for (auto* list : {&tails.rows, &tails.positions, &tails.offsets, &tails.sequence_of}) list->clear();
   for (auto* list : {&scored_of, &hidden_of}) list->clear();
   draw_rules.clear();
   edits.clear();
@@ -111,6 +115,34 @@ void SequenceTable::ask_prompt(const Sequence& sequence, const StepEntry& entry,
   const int64_t from = sequence.hidden == Hidden::kMean ? first : std::max(first, sequence.prompt - 1);
   for (int64_t position = from; position < end; ++position) arrays.hidden_rows.push_back(row_of(position));
   if (from < end) arrays.hidden_of.push_back({entry.slot, static_cast<int32_t>(end - from)});
+}
+
+// Where rows of prompts are wanted, all tokens go on. The tokens of a sequence that has no more than its tail in this
+// step go on from its states. A tail with tokens before it in this step begins as a sample does, because its states are
+// those of earlier tokens.
+void SequenceTable::cut_tails(StepArrays& arrays) const {
+  if (tail_length_ == 0 || !arrays.scored_rows.empty() || !arrays.hidden_rows.empty()) return;
+  const auto length = [&](size_t sequence) { return arrays.offsets[sequence + 1] - arrays.offsets[sequence]; };
+  const auto sequences = static_cast<size_t>(arrays.sequences());
+  int64_t longest = 0;
+  for (size_t i = 0; i < sequences; ++i) longest = std::max<int64_t>(longest, length(i));
+  if (longest <= tail_length_) return;
+  StepArrays::Tails& tails = arrays.tails;
+  tails.offsets.push_back(0);
+  for (size_t i = 0; i < sequences; ++i) {
+    const auto kept = static_cast<int32_t>(std::min<int64_t>(length(i), tail_length_));
+    const int32_t first = arrays.offsets[i + 1] - kept;
+    for (int32_t j = 0; j < kept; ++j) {
+      tails.rows.push_back(first + j);
+      tails.positions.push_back(kept < length(i) ? j : arrays.positions[static_cast<size_t>(first + j)]);
+      tails.sequence_of.push_back(static_cast<int32_t>(i));
+    }
+    tails.offsets.push_back(static_cast<int32_t>(tails.tokens()));
+  }
+  for (int32_t& row : arrays.draw_rows) {  // each is the last one of its sequence
+    const int32_t sequence = arrays.sequence_of[static_cast<size_t>(row)];
+    row = tails.offsets[static_cast<size_t>(sequence) + 1] - 1;
+  }
 }
 
 void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arrays) {
@@ -163,6 +195,7 @@ void SequenceTable::apply(const Step& step, int64_t table_width, StepArrays& arr
     arrays.adjusts |= sequence.rule.adjusts(static_cast<int32_t>(sequence.drawn()));
   }
   expect(counted == step.counted.end(), "SequenceTable: a step with more counted tokens than its entries have");
+  cut_tails(arrays);
 }
 
 }  // namespace lfm2

@@ -59,13 +59,24 @@ struct StepArrays {
   std::vector<StepEntry> scored_of, hidden_of;
   bool top = false;      // whether a sequence with rows here asks for the likeliest tokens
   bool adjusts = false;  // whether a token is drawn from adjusted logits
+  // The tokens that go on behind the last attention layer, as a batch of their own with the same sequences: see Tail of
+  // model/stage.h. `rows` are theirs in the whole step; draw_rows count among these. Empty where all tokens go on.
+  struct Tails {
+    std::vector<int32_t> rows, positions, offsets, sequence_of;
+    int64_t tokens() const { return static_cast<int64_t>(rows.size()); }
+  } tails;
   int64_t sequences() const { return static_cast<int64_t>(offsets.size()) - 1; }
+  bool cut() const { return tails.tokens() > 0; }
+  // The tokens behind the last attention layer.
+  int64_t tokens_left() const { return cut() ? tails.tokens() : tokens; }
   void clear();
 };
 
 class SequenceTable {
  public:
-  explicit SequenceTable(CacheShape shape);
+  // Of each sequence's part of a step, the last `tail_length` tokens go on behind the last attention layer; 0: all.
+  // Only where no states at the ends of pages are kept.
+  explicit SequenceTable(CacheShape shape, int64_t tail_length = 0);
 
   // Applies a step and fills `arrays` for it. Error(kSoftware) for a step that contradicts the table, because the
   // tables of the ranks would no longer agree.
@@ -82,8 +93,10 @@ class SequenceTable {
   void release(int32_t slot);
   void admit(const Admission& one);
   Counted count_prefixes(const Step& step, StepArrays& arrays) const;
+  void cut_tails(StepArrays& arrays) const;
 
   CacheShape shape_;
+  int64_t tail_length_;
   std::vector<Sequence> sequences_;  // [slots]
   std::vector<int32_t> holders_;     // [pages]: how many sequences have each page
   int64_t free_pages_;

@@ -12,11 +12,13 @@
 #include "comm/local_channel.h"
 #include "comm/local_control_link.h"
 #include "stage/io/input_file.h"
+#include "stage/shards/shard_reader.h"
 #include "stage/support/json.h"
 #include "support/generation_run.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
 #include "support/local_watchdogs.h"
+#include "support/shards.h"
 
 namespace lfm2::test {
 namespace {
@@ -100,6 +102,24 @@ TEST_P(GeneratorTest, CachedStepsHaveTheBitsOfTheFullForward) {
       EXPECT_TRUE(std::equal(whole.at(0).top_log_probs.begin(), whole.at(0).top_log_probs.end(),
                              completion.top_log_probs.begin() + static_cast<std::ptrdiff_t>(3 * token)));
       text.ids.push_back(completion.token_ids[token]);
+    }
+  }
+}
+
+// Behind the last attention layer only the tails of prompts go on, on whichever stage that is. With the prefix cache,
+// all tokens do.
+TEST_P(GeneratorTest, TailsOfPromptsHaveTheBitsOfWholePrompts) {
+  const ModelConfig config = ShardSet::open(golden_shards(GetParam(), 4)).config();
+  const Samples prompts = ragged_prompts(config.vocab);
+  for (const int64_t prompt_tokens : {3, 6, 11, 64}) {
+    GenerationSettings settings{
+        .slots = 5, .prompt_tokens = prompt_tokens, .max_new = 4, .top_k = 2, .keeps_prefixes = true};
+    const auto whole = generate(GetParam(), prompts, settings);
+    settings.keeps_prefixes = false;
+    for (int64_t stages = 1; stages <= std::min<int64_t>(config.layers, 8); ++stages) {
+      SCOPED_TRACE(testing::Message() << stages << " stages, " << prompt_tokens << " tokens of prompts in a step");
+      settings.stages = stages;
+      expect_same(generate(GetParam(), prompts, settings), whole);
     }
   }
 }

@@ -384,6 +384,40 @@ TEST(SequenceTableTest, RefusesStepsThatDoNotFit) {
   EXPECT_THROW(table.apply({.entries = {{0, 3}}}, 1, arrays), Error);  // two pages, beyond the table's width
 }
 
+// Of each sequence's part of a step the last tokens go on: from its states where those are all that it has in the step,
+// otherwise as a sample of their own.
+TEST(SequenceTableTest, TailsOfPrompts) {
+  using Ints = std::vector<int32_t>;
+  SequenceTable table({.slots = 4, .pages = 8, .page = 16}, 3);
+  StepArrays arrays;
+  const auto admission = [](int32_t slot, int32_t prompt, int32_t page) {
+    return Admission{.slot = slot, .sample = slot, .prompt = prompt, .known = prompt, .max_new = 9, .pages = {page}};
+  };
+  table.apply({.admitted = {admission(0, 1, 0), admission(1, 3, 1)}, .entries = {{0, 1}, {1, 3}}}, 1, arrays);
+  EXPECT_FALSE(arrays.cut());
+  EXPECT_EQ(arrays.tokens_left(), 4);
+  table.apply({.admitted = {admission(2, 9, 2), admission(3, 5, 3)}, .entries = {{0, 1}, {2, 4}, {3, 2}, {1, 1}}}, 1,
+              arrays);
+  EXPECT_EQ(arrays.tokens, 8);
+  EXPECT_EQ(arrays.tokens_left(), 7);
+  EXPECT_EQ(arrays.tails.rows, (Ints{0, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(arrays.tails.positions, (Ints{1, 0, 1, 2, 0, 1, 3}));
+  EXPECT_EQ(arrays.tails.offsets, (Ints{0, 1, 4, 6, 7}));
+  EXPECT_EQ(arrays.tails.sequence_of, (Ints{0, 1, 1, 1, 2, 2, 3}));
+  EXPECT_EQ(arrays.draw_rows, (Ints{0, 6}));
+  table.apply({.entries = {{0, 1}, {3, 3}, {2, 5}}}, 1, arrays);
+  EXPECT_EQ(arrays.tails.positions, (Ints{2, 2, 3, 4, 0, 1, 2}));
+  EXPECT_EQ(arrays.tails.rows, (Ints{0, 1, 2, 3, 6, 7, 8}));
+  EXPECT_EQ(arrays.draw_rows, (Ints{0, 3, 6}));
+  // Whoever asks about a prompt gets all of its rows.
+  Admission asked = admission(1, 5, 4);
+  asked.hidden = Hidden::kMean;
+  table.apply({.released = {1}, .admitted = {asked}, .entries = {{0, 1}, {1, 5}}}, 1, arrays);
+  EXPECT_FALSE(arrays.cut());
+  EXPECT_EQ(arrays.draw_rows, (Ints{0, 5}));
+  EXPECT_THROW(SequenceTable({.slots = 2, .pages = 2, .page = 4, .keeps_prefixes = true}, 3), Error);
+}
+
 // A sequence may begin with whole pages that others have, and goes on from the state behind the last of them.
 TEST(SequenceTableTest, APrefixIsOfWholePages) {
   const CacheShape shape{.slots = 2, .pages = 6, .page = 4, .keeps_prefixes = true};
