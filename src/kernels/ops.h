@@ -131,6 +131,11 @@ class Ops {
   virtual void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
                                   const KeyValueCache& cache) = 0;
 
+  // qk_norm_rope, then append_keys_values: the same bits.
+  virtual void qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
+                                   float rope_theta, AttentionShape shape, const Batch& batch,
+                                   const KeyValueCache& cache) = 0;
+
   // attention of each token over its sequence's positions in the cache, up to its own. The bits are those of attention
   // over the whole sample, whatever the pages are and however the sample was cut into batches.
   virtual void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,

@@ -73,6 +73,12 @@ class ChosenOps final : public Ops {
                           const KeyValueCache& cache) override {
     call("append_keys_values", [&] { ops_.append_keys_values(qkv, shape, batch, cache); });
   }
+  void qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
+                           float rope_theta, AttentionShape shape, const Batch& batch,
+                           const KeyValueCache& cache) override {
+    call("qk_norm_rope_append",
+         [&] { ops_.qk_norm_rope_append(qkv, q_weight, k_weight, eps, rope_theta, shape, batch, cache); });
+  }
   void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
                         const Tensor& out) override {
     call("cached_attention", [&] { ops_.cached_attention(qkv, shape, batch, cache, out); });

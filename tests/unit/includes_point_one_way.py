@@ -20,7 +20,7 @@ ALLOWED = {
     "kernels/cuda/attention": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
     "kernels/cuda/rows": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
     "kernels/cuda/experts": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx", "kernels/cuda/rows"],
-    "kernels/cuda/fused": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx", "kernels/cuda/gemm", "kernels/cuda/rows", "kernels/cuda/experts"],
+    "kernels/cuda/fused": ["kernels", *(f"kernels/cuda/{folder}" for folder in ("common", "ptx", "gemm", "attention", "rows", "experts"))],
     "kernels/cuda/sampling": ["kernels", "kernels/cuda/common", "kernels/cuda/ptx"],
     "kernels/cuda": ["kernels", *(f"kernels/cuda/{folder}" for folder in ("common", "gemm", "attention", "rows", "experts", "fused", "sampling"))],
     "operators": ["kernels"],

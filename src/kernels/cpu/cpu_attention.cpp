@@ -169,6 +169,13 @@ void CpuOps::append_keys_values(const Tensor& qkv, AttentionShape shape, const B
   });
 }
 
+void CpuOps::qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
+                                 float rope_theta, AttentionShape shape, const Batch& batch,
+                                 const KeyValueCache& cache) {
+  qk_norm_rope(qkv, q_weight, k_weight, eps, rope_theta, shape, batch);
+  append_keys_values(qkv, shape, batch, cache);
+}
+
 // Cuts the batch's tokens into ranges, so that several threads can share a long run of one sequence. Each range gathers
 // its keys anew, which costs little compared with the products of its tokens with them.
 void CpuOps::cut_tokens(const Batch& batch) {

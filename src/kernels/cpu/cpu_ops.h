@@ -40,6 +40,9 @@ class CpuOps : public Ops {
   void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override;
   void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
                           const KeyValueCache& cache) override;
+  void qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
+                           float rope_theta, AttentionShape shape, const Batch& batch,
+                           const KeyValueCache& cache) override;
   void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
                         const Tensor& out) override;
   void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,

@@ -48,6 +48,9 @@ class CudaOps final : public Ops {
   void attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) override;
   void append_keys_values(const Tensor& qkv, AttentionShape shape, const Batch& batch,
                           const KeyValueCache& cache) override;
+  void qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
+                           float rope_theta, AttentionShape shape, const Batch& batch,
+                           const KeyValueCache& cache) override;
   void cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,
                         const Tensor& out) override;
   void cached_short_conv(const Tensor& bcz, const Tensor& weight, const Tensor& bias, const Batch& batch,
@@ -93,6 +96,8 @@ class CudaOps final : public Ops {
  private:
   // attention, and cached_attention of the tokens that are no singles.
   void attend(const AttentionArgs& args, DType act, int64_t max_length);
+  static QkNormRopeArgs qk_norm_rope_args(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
+                                          AttentionShape shape, const Batch& batch);
   const RopeFrequencies& frequencies(float theta, int64_t head_dim);
 
   cudaStream_t stream_;

@@ -329,7 +329,11 @@ void StepCompute::draw(const Layout& layout, const Tensor& residual, const StepR
     const int64_t count = std::min(kHeadRows, layout.results.draws - first);
     const Tensor logits = logits_.rows(0, count);
     const Tensor own_draws = layout.draws.rows(first, count), rules = layout.rules.rows(first, count);
-    links_.stage().head(ops, residual, layout.draw_rows.rows(first, count), scratch_, logits);
+    // A step of nothing but decoding draws behind every row.
+    if (layout.batch.singles == layout.batch.tokens && layout.results.draws == layout.batch.tokens)
+      links_.stage().head(ops, residual.rows(first, count), {}, scratch_, logits);
+    else
+      links_.stage().head(ops, residual, layout.draw_rows.rows(first, count), scratch_, logits);
     Tensor adjusted;
     if (layout.adjusts) {
       adjusted = adjusted_.rows(0, count);

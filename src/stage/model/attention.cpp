@@ -22,11 +22,11 @@ void Attention::forward(Ops& ops, const Tensor& x, const Norm* norm, const Batch
     ops.norm_matmul(residual, norm->weight, norm->eps, qkv_proj_, {}, x, qkv);
   else
     ops.matmul(x, qkv_proj_, {}, qkv, Write::kStore);
-  ops.qk_norm_rope(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, batch);
   if (cache == nullptr) {
+    ops.qk_norm_rope(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, batch);
     ops.attention(qkv, shape_, batch, mixed);
   } else {
-    ops.append_keys_values(qkv, shape_, batch, cache->key_values);
+    ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, batch, cache->key_values);
     ops.cached_attention(qkv, shape_, batch, cache->key_values, mixed);
   }
   ops.matmul(mixed, out_proj_, {}, residual, Write::kAdd);

@@ -43,6 +43,8 @@ class CountingOps : public Ops {
   void qk_norm_rope(const Tensor&, const Tensor&, const Tensor&, float, float, AttentionShape, const Batch&) override {}
   void attention(const Tensor&, AttentionShape, const Batch&, const Tensor&) override {}
   void append_keys_values(const Tensor&, AttentionShape, const Batch&, const KeyValueCache&) override {}
+  void qk_norm_rope_append(const Tensor&, const Tensor&, const Tensor&, float, float, AttentionShape, const Batch&,
+                           const KeyValueCache&) override {}
   void cached_attention(const Tensor&, AttentionShape, const Batch&, const KeyValueCache&, const Tensor&) override {}
   void cached_short_conv(const Tensor&, const Tensor&, const Tensor&, const Batch&, const ConvCache&,
                          const Tensor&) override {}

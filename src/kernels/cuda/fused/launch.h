@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/experts/launch.h"
 #include "kernels/cuda/gemm/launch.h"
 #include "kernels/cuda/rows/launch.h"
@@ -53,5 +54,10 @@ constexpr int64_t kMaxRoutedTokens = 8;
 void launch_norm_route_swiglu(cudaStream_t stream, const NormRouteSwigluArgs& args, DType act);
 // Whether the kernel behind that one may read the routing before its wait (Products::routing_is_old).
 constexpr bool kRoutingIsShownEarly = true;
+
+// launch_qk_norm_rope, then launch_append_keys_values: the same bits. Returns false, and does nothing, for heads and
+// addresses that the kernel does not take.
+bool launch_qk_norm_rope_append(cudaStream_t stream, const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
+                                const KeyPages& pages, DType act);
 
 }  // namespace lfm2

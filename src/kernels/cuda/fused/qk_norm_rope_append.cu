@@ -1,0 +1,66 @@
+// qk_norm_rope_append: the norm and rotation of query and key heads, which also puts the keys, and the values, into the
+// cache. The bits are those of the two kernels one after the other.
+#include "kernels/cuda/attention/attention_tile.cuh"
+#include "kernels/cuda/fused/launch.h"
+#include "kernels/cuda/rows/qk_norm_rope.cuh"
+
+namespace lfm2 {
+
+namespace {
+
+using namespace qk_norm_rope;
+
+// Puts keys and values into the rows of the cache that belong to the block's tokens, `rows` in shared memory.
+template <class T>
+struct CacheKeeper {
+  static constexpr bool kKeeps = true;
+  const QkNormRopeArgs& args;
+  const KeyPages& pages;
+  int* rows;
+
+  __device__ void find_rows(int64_t first_token, int tokens) const {
+    const int t = static_cast<int>(threadIdx.x);
+    if (t < tokens) rows[t] = cache_row(pages, pages.sequence_of[first_token + t], args.positions[first_token + t]);
+  }
+  // `head` counts those of keys, then those of values.
+  __device__ void keep(int t, int head, int element, const Packed<T>& low, const Packed<T>& high) const {
+    T* const cache = static_cast<T*>(head < args.kv_heads ? pages.keys : pages.values);
+    const int64_t row = static_cast<int64_t>(rows[t]) * args.kv_heads + head % args.kv_heads;
+    T* const target = cache + row * args.head_dim + element;
+    store_packed(target, low, kOctet, true);
+    store_packed(target + args.head_dim / 2, high, kOctet, true);
+  }
+};
+
+// - operands: qkv [tokens, (heads + 2 kv_heads) head_dim] of type T, changed in place; q_weight, k_weight [head_dim]
+//   of any type; positions [tokens] int32; the cache of pages, of type T.
+// - block: kBlockTokens tokens, which share the sines and cosines.
+// - thread: pairs of octets of all heads, kThreads apart, kEach of them in flight (qk_norm_rope_kernel).
+// - alignment: qkv and the cache on 16 bytes, head_dim 16 times a power of two.
+template <class T, int kBlockTokens, int kEach>
+__global__ void __launch_bounds__(kThreads)
+    qk_norm_rope_append_kernel(QkNormRopeArgs args, RopeFrequencies frequencies, KeyPages pages) {
+  __shared__ int rows[kBlockTokens];
+  turn_heads<T, kBlockTokens, kEach>(args, frequencies, CacheKeeper<T>{args, pages, rows});
+}
+
+}  // namespace
+
+bool launch_qk_norm_rope_append(cudaStream_t stream, const QkNormRopeArgs& args, const RopeFrequencies& frequencies,
+                                const KeyPages& pages, DType act) {
+  if (!takes_octets(args) || !on_16_bytes(pages.keys) || !on_16_bytes(pages.values)) return false;
+  if (args.tokens == 0) return true;
+  with_device_type(act, [&](auto zero) {
+    using T = decltype(zero);
+    const auto launch = [&](auto kernel, int64_t tokens) {
+      launch_dependent("qk_norm_rope_append_kernel", kernel,
+                       {static_cast<unsigned>(ceil_divide(args.tokens, tokens)), kThreads}, stream, args, frequencies,
+                       pages);
+    };
+    if (args.tokens <= kFewTokens) return launch(qk_norm_rope_append_kernel<T, 1, 1>, 1);
+    launch(qk_norm_rope_append_kernel<T, kTokens, kItems>, kTokens);
+  });
+  return true;
+}
+
+}  // namespace lfm2
