@@ -29,13 +29,6 @@ size_t max_array_bytes(const GenerationPlan& plan) {
          bytes(sequences * plan.table_width());
 }
 
-// The stage whose layers these are has the last attention layer, or it is behind that.
-bool cuts_tails(const ModelConfig& config, LayerRange layers) {
-  const int64_t cut = last_attention_layer(config);
-  return layers.first <= cut && cut < layers.end();
-}
-bool gets_tails(const ModelConfig& config, LayerRange layers) { return layers.first > last_attention_layer(config); }
-
 // Tokens that the tails of a step have at most.
 int64_t tail_rows(const GenerationPlan& plan, const ModelConfig& config, LayerRange layers) {
   if (!cuts_tails(config, layers)) return 0;
@@ -329,8 +322,7 @@ void StepCompute::draw(const Layout& layout, const Tensor& residual, const StepR
     const int64_t count = std::min(kHeadRows, layout.results.draws - first);
     const Tensor logits = logits_.rows(0, count);
     const Tensor own_draws = layout.draws.rows(first, count), rules = layout.rules.rows(first, count);
-    // A step of nothing but decoding draws behind every row.
-    if (layout.batch.singles == layout.batch.tokens && layout.results.draws == layout.batch.tokens)
+    if (layout.decodes())
       links_.stage().head(ops, residual.rows(first, count), {}, scratch_, logits);
     else
       links_.stage().head(ops, residual, layout.draw_rows.rows(first, count), scratch_, logits);
@@ -365,8 +357,7 @@ void StepCompute::enqueue(const StepArrays& arrays, int buffer_index, int64_t st
   const ResultShape results = result_shape(arrays);
   const Layout layout(arrays_.data(), arrays, plan_.table_width(), results);
   Recording* recording = nullptr;
-  const bool decodes = arrays.singles == arrays.tokens && results.draws == arrays.tokens && results.hidden == 0;
-  if (decodes)
+  if (layout.decodes() && results.hidden == 0)
     recording = recording_of(
         {buffer_index, layout.batch.tokens, layout.batch.max_length, results.top_k, layout.adjusts, layout.counts},
         layout, buffer, wait_until_computed);

@@ -106,6 +106,8 @@ class StepCompute {
     size_t bytes = 0;
     ResultShape results;
     bool adjusts = false, counts = false;  // whether a token is drawn from adjusted logits; whether any is counted
+    // Whether a token is drawn behind every row, each of which is its sequence's only one.
+    bool decodes() const { return batch.singles == batch.tokens && results.draws == batch.tokens; }
     Layout(std::byte* memory, const StepArrays& arrays, int64_t table_width, const ResultShape& shape);
   };
   struct StepBuffer {

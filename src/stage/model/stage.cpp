@@ -16,6 +16,13 @@ int64_t tail_length(const ModelConfig& config) {
   return attention < 0 ? 0 : 1 + (config.layers - 1 - attention) * (config.conv_length - 1);
 }
 
+bool cuts_tails(const ModelConfig& config, LayerRange layers) {
+  const int64_t cut = last_attention_layer(config);
+  return layers.first <= cut && cut < layers.end();
+}
+
+bool gets_tails(const ModelConfig& config, LayerRange layers) { return layers.first > last_attention_layer(config); }
+
 Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers)
     : config_(config), layers_range_(layers) {
   const std::string embedding = "model.embed_tokens.weight";
@@ -35,8 +42,7 @@ void Stage::embed(Ops& ops, const Tensor& ids, const Tensor& residual) const { o
 void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail,
                     const Caches* caches) const {
   const int64_t cut = tail == nullptr ? -1 : last_attention_layer(config_);
-  expect(tail == nullptr || (cut >= layers_range_.first && cut < layers_range_.end()),
-         "Stage::forward: a tail cut elsewhere");
+  expect(tail == nullptr || cuts_tails(config_, layers_range_), "Stage::forward: a tail cut elsewhere");
   Tensor current = residual;
   Batch current_batch = batch;
   scratch.release();

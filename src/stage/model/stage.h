@@ -23,6 +23,9 @@ struct Tail {
 int64_t tail_length(const ModelConfig& config);
 // The layer behind whose token mixer the residual stream is cut down to the tail; -1 where the model has no attention.
 int64_t last_attention_layer(const ModelConfig& config);
+// Whether that layer is among these, or before all of them: a stage that cuts the tails, or gets nothing but tails.
+bool cuts_tails(const ModelConfig& config, LayerRange layers);
+bool gets_tails(const ModelConfig& config, LayerRange layers);
 
 class Stage {
  public:

@@ -34,9 +34,8 @@ size_t max_array_bytes(const BatchPlan& plan) {
 BufferExtras buffer_extras(const ModelConfig& config, std::span<const LayerRange> pieces, const BatchPlan& plan,
                            const ResultKind& kind) {
   BufferExtras extras{.array_bytes = max_array_bytes(plan)};
-  const int64_t cut = last_attention_layer(config);
-  const bool cuts = std::any_of(pieces.begin(), pieces.end(),
-                                [&](const LayerRange& piece) { return piece.first <= cut && cut < piece.end(); });
+  const bool cuts =
+      std::any_of(pieces.begin(), pieces.end(), [&](const LayerRange& piece) { return cuts_tails(config, piece); });
   if (cuts && kind.of_last_positions())
     extras.tail_rows = std::min(plan.max_tokens, plan.max_samples * tail_length(config));
   return extras;
@@ -53,16 +52,14 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
       }) {
   Backend& backend = links.backend;
   const ModelConfig& config = links.stage().config();
-  const int64_t cut = last_attention_layer(config);
   tail_length_ = kind.of_last_positions() ? tail_length(config) : 0;
   std::vector<LayerRange> layers;
   for (const Stage& stage : links.pieces) {
     const LayerRange range = stage.layers();
-    const bool before = range.end() <= cut, gets = range.first > cut;
     layers.push_back(range);
     pieces_.push_back({.stage = stage,
-                       .cuts_tails = tail_length_ > 0 && !before && !gets,
-                       .gets_tails = tail_length_ > 0 && gets,
+                       .cuts_tails = tail_length_ > 0 && cuts_tails(config, range),
+                       .gets_tails = tail_length_ > 0 && gets_tails(config, range),
                        .caches = nullptr});
     if (plan.longest_in_parts > 0 && !pieces_.back().gets_tails)
       pieces_.back().caches =
