@@ -57,21 +57,6 @@ const RopeFrequencies& CudaOps::frequencies(float theta, int64_t head_dim) {
   return frequencies_;
 }
 
-QkNormRopeArgs CudaOps::qk_norm_rope_args(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
-                                          AttentionShape shape, const Batch& batch) {
-  check_qkv(qkv, shape, batch);
-  expect(q_weight.numel() == shape.head_dim && k_weight.numel() == shape.head_dim, "qk_norm_rope: weights");
-  return {.qkv = qkv.data,
-          .q_weight = any(q_weight),
-          .k_weight = any(k_weight),
-          .positions = batch.positions.as<const int32_t>(),
-          .eps = eps,
-          .tokens = batch.tokens,
-          .heads = static_cast<int>(shape.heads),
-          .kv_heads = static_cast<int>(shape.kv_heads),
-          .head_dim = static_cast<int>(shape.head_dim)};
-}
-
 void CudaOps::qk_norm_rope(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
                            float rope_theta, AttentionShape shape, const Batch& batch) {
   launch_qk_norm_rope(stream_, qk_norm_rope_args(qkv, q_weight, k_weight, eps, shape, batch),

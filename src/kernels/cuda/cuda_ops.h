@@ -96,8 +96,6 @@ class CudaOps final : public Ops {
  private:
   // attention, and cached_attention of the tokens that are no singles.
   void attend(const AttentionArgs& args, DType act, int64_t max_length);
-  static QkNormRopeArgs qk_norm_rope_args(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
-                                          AttentionShape shape, const Batch& batch);
   const RopeFrequencies& frequencies(float theta, int64_t head_dim);
 
   cudaStream_t stream_;

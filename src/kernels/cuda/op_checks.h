@@ -40,6 +40,21 @@ inline void check_qkv(const Tensor& qkv, AttentionShape shape, const Batch& batc
   expect(batch.positions.dtype == DType::kI32 && batch.positions.numel() == batch.tokens, "attention: positions");
 }
 
+inline QkNormRopeArgs qk_norm_rope_args(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, float eps,
+                                        AttentionShape shape, const Batch& batch) {
+  check_qkv(qkv, shape, batch);
+  expect(q_weight.numel() == shape.head_dim && k_weight.numel() == shape.head_dim, "qk_norm_rope: weights");
+  return {.qkv = qkv.data,
+          .q_weight = any(q_weight),
+          .k_weight = any(k_weight),
+          .positions = batch.positions.as<const int32_t>(),
+          .eps = eps,
+          .tokens = batch.tokens,
+          .heads = static_cast<int>(shape.heads),
+          .kv_heads = static_cast<int>(shape.kv_heads),
+          .head_dim = static_cast<int>(shape.head_dim)};
+}
+
 inline AttentionArgs attention_args(const Tensor& qkv, AttentionShape shape, const Batch& batch, const Tensor& out) {
   return {.qkv = qkv.data,
           .positions = batch.positions.as<const int32_t>(),
