@@ -184,7 +184,9 @@ TEST(GenerationRunTest, RanksThatTakeTurnsHaveAllProcessors) {
         2, {"--weights", golden_shards("tiny-moe", 4), "--samples", way.texts, "--length", "4", "--generate", "3",
             "--max-sequences", way.at_a_time, "--balance", "--threads", "0", "--report", folder / "report.json"});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-    for (const Json& stage : Json::parse(read_text_file(folder / "report.json", 1 << 20)).at("stages"))
+    const Json report = Json::parse(read_text_file(folder / "report.json", 1 << 20));
+    EXPECT_EQ(report.at("stages").size(), 2u);
+    for (const Json& stage : report.at("stages"))
       EXPECT_NE(stage.at("device").get<std::string>().find(fmt::format(" {} thread", way.threads)), std::string::npos)
           << stage;
   }
