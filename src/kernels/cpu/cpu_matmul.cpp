@@ -136,13 +136,14 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
     }
   }
   const int64_t steps = straight ? 0 : k_blocks * column_tiles;
+  const bool packed = w.tiled && kernel.tile_is_packed(product.a.dtype, w.dtype);
   for (int64_t i = 0; i < steps; ++i) {
     const auto [b, tile] = step_of(i);
     const RowsView w_rows = w_of({b, tile});
-    kernel.pack_w(w_rows, product.a.dtype, w_tile);
+    if (!packed) kernel.pack_w(w_rows, product.a.dtype, w_tile);
     PackedProduct part;
     part.a = product.packed + static_cast<size_t>(b * tiles + block.first_tile) * a_bytes;
-    part.w = w_tile;
+    part.w = packed ? static_cast<const std::byte*>(w_rows.data) : w_tile;
     part.a_type = product.a.dtype;
     part.w_type = product.w.dtype;
     part.rows = static_cast<size_t>(block.rows);

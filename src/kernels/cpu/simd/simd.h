@@ -80,6 +80,8 @@ struct MatmulKernel {
   // it is 0. `tile_w` turns rows [tile_columns, k] into a tile.
   size_t (*tile_unit_bytes)(DType w);
   void (*tile_w)(const RowsView& rows, std::byte* tile);
+  // Whether pack_w would leave such a tile's blocks of k as they are.
+  bool (*tile_is_packed)(DType a, DType w);
 };
 
 // sums[r, c] = x[r] · y[c]: some rows of x by at most kDotColumns rows of y.

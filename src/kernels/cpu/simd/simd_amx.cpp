@@ -192,6 +192,7 @@ constinit const MatmulKernel kMatmulAmx{
     .few_tiles = 3,
     .few_tiles_tiled = 3,
     .tile_unit_bytes = [](DType w) { return kStep * element_bytes(w); },
-    .tile_w = tile_w};
+    .tile_w = tile_w,
+    .tile_is_packed = [](DType, DType) { return false; }};
 
 }  // namespace lfm2

@@ -44,6 +44,7 @@ void pack_a(const RowsView& a, DType w_type, std::byte* packed) {
 void pack_w(const RowsView& w, DType a_type, std::byte* packed) {
   in_pairs(a_type, w.type) ? pack_w<Pairs, Bf16>(w, packed) : pack_w_singles(w, packed);
 }
+bool tile_is_packed(DType a, DType w) { return in_pairs(a, w) || w == DType::kF32; }
 void multiply_any(const PackedProduct& p) { in_pairs(p.a_type, p.w_type) ? multiply<Pairs>(p) : multiply<Singles>(p); }
 void multiply_few_any(const FewProduct& p) {
   in_pairs(p.a_rows.type, p.w.type) ? multiply_few<Pairs, Bf16>(p) : multiply_few_singles(p);
@@ -61,7 +62,8 @@ constinit const MatmulKernel kMatmulPairs{.tile_rows = kTileRows,
                                           .few_tiles = kFewTiles,
                                           .few_tiles_tiled = kFewTilesTiled,
                                           .tile_unit_bytes = tile_unit_bytes,
-                                          .tile_w = tile_w};
+                                          .tile_w = tile_w,
+                                          .tile_is_packed = tile_is_packed};
 
 }  // namespace
 

@@ -363,7 +363,8 @@ constexpr size_t kFewTilesTiled = kFewTiles + 1;
     .few_tiles = kFewTiles,
     .few_tiles_tiled = kFewTilesTiled,
     .tile_unit_bytes = tile_unit_bytes,
-    .tile_w = tile_w};
+    .tile_w = tile_w,
+    .tile_is_packed = [](DType, DType w) { return w == DType::kF32; }};
 
 }  // namespace
 }  // namespace lfm2
