@@ -8,6 +8,7 @@
 #include <span>
 
 #include "stage/scoring/cost_model.h"
+#include "stage/scoring/replay.h"
 #include "stage/support/bytes_text.h"
 #include "stage/support/json.h"
 
@@ -90,6 +91,7 @@ OrderedJson as_json(const StageReport& report) {
       json["pieces"].push_back({{"layer_first", report.pieces[piece].first},
                                 {"layer_count", report.pieces[piece].count},
                                 {"busy_seconds", report.times.busy_with[piece]}});
+  if (!report.times.busy_each.empty()) json["micro_batch_seconds"] = report.times.busy_each;
   if (!report.results_xxh3.empty()) json["results_xxh3"] = report.results_xxh3;
   if (report.verdict) json["validation"] = as_json(*report.verdict);
   if (report.generation) json["generation"] = as_json(*report.generation);
@@ -153,8 +155,10 @@ std::optional<double> JobReport::scheduled_lost_share() const {
                       .transfer = {},
                       .devices = devices};
   double busy = 0;
+  std::vector<const StageTimes*> times(static_cast<size_t>(ring));
   for (const StageReport& report : stages) {
     if (report.rank >= ring) continue;  // of another replica
+    times[static_cast<size_t>(report.stage)] = &report.times;
     for (int64_t piece = 0; piece < virtual_stages; ++piece) {
       const double of_piece = report.times.busy_with[static_cast<size_t>(piece)];
       costs.virtual_stages[static_cast<size_t>(piece * ring + report.stage)].fixed =
@@ -162,7 +166,20 @@ std::optional<double> JobReport::scheduled_lost_share() const {
       busy += of_piece;
     }
   }
-  const double total = pipeline_seconds(costs, micro_batches, 0) * static_cast<double>(ring);
+  const auto timed = [&](const StageTimes* stage) {
+    const auto whole = [&](const std::vector<double>& piece) { return std::ssize(piece) == micro_batches; };
+    return std::ssize(stage->busy_each) == virtual_stages &&
+           std::all_of(stage->busy_each.begin(), stage->busy_each.end(), whole);
+  };
+  const auto each = [&](int64_t virtual_stage, int64_t micro_batch) {
+    const StageTimes& stage = *times[static_cast<size_t>(virtual_stage % ring)];
+    return stage.busy_each[static_cast<size_t>(virtual_stage / ring)][static_cast<size_t>(micro_batch)];
+  };
+  const double last_end =
+      std::all_of(times.begin(), times.end(), timed)
+          ? replay(costs.shape, micro_batches, {.forward = each, .transfer = {}, .head = {}}, devices).seconds
+          : pipeline_seconds(costs, micro_batches, 0);
+  const double total = last_end * static_cast<double>(ring);
   return total > 0 ? std::max(0.0, 1 - busy / total) : 0;
 }
 
@@ -264,6 +281,7 @@ StageReport stage_report_from_json(const std::string& text) {
   report.times = {.total = json.at("total_seconds"),
                   .busy = json.at("busy_seconds"),
                   .busy_with = std::move(busy_with),
+                  .busy_each = json.value("micro_batch_seconds", std::vector<std::vector<double>>()),
                   .sending = json.at("sending_seconds"),
                   .hidden = json.at("sending_under_compute_seconds"),
                   .receiving = json.at("receiving_seconds")};

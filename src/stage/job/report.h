@@ -59,8 +59,9 @@ struct JobReport {
   double median_seconds() const;
   double load_seconds() const;  // load time of the slowest stage
   double lost_share() const;    // 1 - mean busy / total of the longest stage, of the last run
-  // What lost_share() would be if every micro-batch took as long in each piece as they do on average, transfers took no
-  // time and nothing else was in the way: the schedule, replayed. Nothing for generation, whose steps come as they do.
+  // What lost_share() would be if transfers took no time and nothing else was in the way: the schedule, replayed with
+  // the time of each micro-batch in each piece, or, of very many, with their average. Nothing for generation, whose
+  // steps come as they do.
   std::optional<double> scheduled_lost_share() const;
   // (S - 1) / (V M + S - 1): the share lost to fill and drain with S stages of V pieces and M micro-batches.
   double ideal_lost_share() const;

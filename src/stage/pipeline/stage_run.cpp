@@ -120,11 +120,22 @@ void StageRun::pass_on_stop() {
   links_.control->ask_to_stop();
 }
 
+void StageRun::add_to_each(Unit unit, double seconds) {
+  if (unit_ != RunUnit::kMicroBatch) return;
+  if (unit.number >= StageTimes::kMaxTimed) return times_.busy_each.clear();  // the last ones of a run always do so
+  times_.busy_each.resize(times_.busy_with.size());
+  std::vector<double>& each = times_.busy_each[static_cast<size_t>(unit.piece)];
+  each.resize(std::max(each.size(), static_cast<size_t>(unit.number) + 1));
+  each[static_cast<size_t>(unit.number)] += seconds;
+}
+
 void StageRun::collect_times() {
   for (const Span& span : links_.backend.compute().take_finished()) {
     if (span.tag == kUntagged) continue;  // the copy of a step's arrays
     times_.busy += span.end - span.start;
-    times_.busy_with[static_cast<size_t>(unit_of(span.tag).piece)] += span.end - span.start;
+    const Unit unit = unit_of(span.tag);
+    times_.busy_with[static_cast<size_t>(unit.piece)] += span.end - span.start;
+    add_to_each(unit, span.end - span.start);
     overlaps_.computed(span);
     trace(span.tag % 2 == 0 ? TraceKind::kCompute : TraceKind::kHead, span);
   }

@@ -22,9 +22,12 @@ struct StageTimes {
   double total = 0;
   double busy = 0;                     // the compute stream was working
   std::vector<double> busy_with = {};  // [pieces]: the parts of `busy`; final norm and LM head belong to the last piece
-  double sending = 0;                  // sum over all sends
-  double hidden = 0;                   // the part of `sending` during which the compute stream was busy
-  double receiving = 0;                // waited for hidden states to arrive, while the compute stream was not busy
+  // [pieces][micro-batches]: the parts of busy_with, of runs of up to kMaxTimed micro-batches; empty for others.
+  std::vector<std::vector<double>> busy_each = {};
+  static constexpr int64_t kMaxTimed = 4096;
+  double sending = 0;    // sum over all sends
+  double hidden = 0;     // the part of `sending` during which the compute stream was busy
+  double receiving = 0;  // waited for hidden states to arrive, while the compute stream was not busy
 };
 
 // Measures how much of the sends, and of the waits for arrivals, happened while the stage was computing. Spans of each
@@ -142,6 +145,7 @@ class StageRun {
   int64_t following() const { return (links_.index + 1) % links_.stages; }
   bool receives(Unit unit) const { return !links_.first() || unit.piece > 0; }
   bool sends(Unit unit) const { return !links_.last() || unit.piece + 1 < shape_.pieces; }
+  void add_to_each(Unit unit, double seconds);
   void trace_transfers(const Channel::Transfers& transfers);
 
   StageLinks links_;

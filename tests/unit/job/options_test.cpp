@@ -453,5 +453,21 @@ TEST(ReportTest, WhatTheScheduleOfARingCosts) {
   EXPECT_NEAR(job.scheduled_lost_share().value(), 1 - 15.0 / 20, 1e-9);
 }
 
+// The times of single micro-batches, where there are all: two stages take 1 and 3, then 3 and 1.
+TEST(ReportTest, TheScheduleIsReplayedWithTheTimeOfEachMicroBatch) {
+  JobReport job = two_stages(1, 2, {4});
+  EXPECT_DOUBLE_EQ(job.scheduled_lost_share().value(), 1 - 8.0 / 12);
+  job.stages[0].times.busy_each = {{1, 3}};
+  EXPECT_DOUBLE_EQ(job.scheduled_lost_share().value(), 1 - 8.0 / 12);  // not of all stages
+  job.stages[1].times.busy_each = {{3, 1}};
+  EXPECT_DOUBLE_EQ(job.scheduled_lost_share().value(), 1 - 8.0 / 10);
+  const StageReport back = stage_report_from_json(to_json(job.stages[1]));
+  EXPECT_EQ(back.times.busy_each, job.stages[1].times.busy_each);
+  job.stages[1].times.busy_each = {{1, 3}};
+  EXPECT_DOUBLE_EQ(job.scheduled_lost_share().value(), 1 - 8.0 / 14);
+  job.stages[1].times.busy_each = {{4}};  // not of all micro-batches
+  EXPECT_DOUBLE_EQ(job.scheduled_lost_share().value(), 1 - 8.0 / 12);
+}
+
 }  // namespace
 }  // namespace lfm2
