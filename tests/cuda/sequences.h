@@ -73,6 +73,7 @@ class Sequences {
     std::stable_sort(parts.begin(), parts.end(), [](Part a, Part b) { return (a.count == 1) > (b.count == 1); });
     std::vector<double> positions, offsets{0}, sequence_of, table, states;
     tokens.clear();
+    rows_of.clear();
     longest = 0;
     singles = 0;
     for (const Part& part : parts) {
@@ -92,6 +93,7 @@ class Sequences {
       }
       for (int64_t i = 0; i < max_pages_; ++i)
         table.push_back(i < static_cast<int64_t>(pages.size()) ? static_cast<double>(pages[at(i)]) : 2e9);
+      rows_of.push_back({std::ssize(tokens) - part.count, std::ssize(tokens)});
       offsets.push_back(static_cast<double>(positions.size()));
       int& turn = states_[at(part.sequence)];
       states.push_back(static_cast<double>(2 * part.sequence + turn));
@@ -143,6 +145,10 @@ class Sequences {
   PackedSamples packed;
   Batch batch;
   std::vector<int64_t> tokens;  // the batch's tokens, as numbers in `packed`
+  struct Rows {
+    int64_t first, end;
+  };
+  std::vector<Rows> rows_of;  // of each of the batch's sequences
   int64_t longest = 0, singles = 0;
 
  private:

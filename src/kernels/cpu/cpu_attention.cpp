@@ -64,6 +64,13 @@ HeadGroup group_of(AttentionShape shape, int64_t length, int64_t stride) {
   return group;
 }
 
+// Whether the token of a whole sample comes before the last ones that are wanted.
+bool is_unwanted(const Batch& batch, int64_t token) {
+  const auto* positions = batch.positions.as<const int32_t>();
+  return batch.wanted > 0 && token + batch.wanted < batch.tokens &&
+         positions[token + batch.wanted] == positions[token] + batch.wanted;
+}
+
 // Rounded up, so that each worker's scratch starts at a cache line.
 constexpr int64_t whole_lines(size_t floats) { return static_cast<int64_t>((floats + 15) / 16 * 16); }
 
@@ -136,6 +143,7 @@ void CpuOps::attention(const Tensor& qkv, AttentionShape shape, const Batch& bat
 
   pool_.parallel_for(static_cast<size_t>(batch.tokens), [&](size_t item, size_t worker) {
     const auto token = static_cast<int64_t>(item);
+    if (is_unwanted(batch, token)) return;
     // Number of keys: those of this token and of all tokens before it in its sample.
     const int64_t length = positions[token] + 1;
     expect(length >= 1 && length <= batch.max_length && length <= token + 1, "attention: a position beyond its sample");
@@ -176,15 +184,18 @@ void CpuOps::qk_norm_rope_append(const Tensor& qkv, const Tensor& q_weight, cons
   append_keys_values(qkv, shape, batch, cache);
 }
 
-// Cuts the batch's tokens into ranges, so that several threads can share a long run of one sequence. Each range gathers
-// its keys anew, which costs little compared with the products of its tokens with them.
+// Cuts the batch's wanted tokens into ranges, so that several threads can share a long run of one sequence. Each range
+// gathers its keys anew, which costs little compared with the products of its tokens with them.
 void CpuOps::cut_tokens(const Batch& batch) {
   constexpr int64_t kTokens = 16;
   token_ranges_.clear();
   const auto* offsets = batch.offsets.as<const int32_t>();
-  for (int64_t sequence = 0; sequence < batch.sequences; ++sequence)
-    for (int64_t first = offsets[sequence]; first < offsets[sequence + 1]; first += kTokens)
-      token_ranges_.push_back({sequence, first, std::min<int64_t>(first + kTokens, offsets[sequence + 1])});
+  for (int64_t sequence = 0; sequence < batch.sequences; ++sequence) {
+    const int64_t end = offsets[sequence + 1];
+    int64_t first = offsets[sequence];
+    if (batch.wanted > 0) first = std::max(first, end - batch.wanted);
+    for (; first < end; first += kTokens) token_ranges_.push_back({sequence, first, std::min(first + kTokens, end)});
+  }
 }
 
 void CpuOps::cached_attention(const Tensor& qkv, AttentionShape shape, const Batch& batch, const KeyValueCache& cache,

@@ -14,7 +14,7 @@ Attention::Attention(WeightSource& weights, const ModelConfig& config, const std
 }
 
 void Attention::forward(Ops& ops, const Tensor& x, const Norm* norm, const Batch& batch, const LayerCache* cache,
-                        Scratch& scratch, const Tensor& residual) const {
+                        Scratch& scratch, const Tensor& residual, const Tail* tail) const {
   const int64_t tokens = x.dim(0);
   const Tensor qkv = scratch.take(x.dtype, {tokens, shape_.qkv_columns()});
   const Tensor mixed = scratch.take(x.dtype, {tokens, shape_.heads * shape_.head_dim});
@@ -29,7 +29,11 @@ void Attention::forward(Ops& ops, const Tensor& x, const Norm* norm, const Batch
     ops.qk_norm_rope_append(qkv, q_norm_, k_norm_, eps_, rope_theta_, shape_, batch, cache->key_values);
     ops.cached_attention(qkv, shape_, batch, cache->key_values, mixed);
   }
-  ops.matmul(mixed, out_proj_, {}, residual, Write::kAdd);
+  if (tail == nullptr) return ops.matmul(mixed, out_proj_, {}, residual, Write::kAdd);
+  const Tensor kept = scratch.take(x.dtype, {tail->rows.dim(0), mixed.dim(1)});
+  ops.gather_rows(mixed, tail->rows, kept);
+  ops.gather_rows(residual, tail->rows, tail->residual);
+  ops.matmul(kept, out_proj_, {}, tail->residual, Write::kAdd);
 }
 
 }  // namespace lfm2

@@ -32,13 +32,14 @@ Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index)
       ffn_(make_feed_forward(weights, config, index)) {}
 
 void Layer::mix_tokens(Ops& ops, const Tensor& normed, bool computed, const Tensor& residual, const Batch& batch,
-                       const LayerCache* cache, Scratch& scratch) const {
+                       const LayerCache* cache, Scratch& scratch, const Tail* tail) const {
   scratch.reset();
   const Norm norm = operator_norm();
-  const auto mix = [&](const auto& mixer) {
-    mixer.forward(ops, normed, computed ? nullptr : &norm, batch, cache, scratch, residual);
-  };
-  std::visit(mix, mixer_);
+  const Norm* to_compute = computed ? nullptr : &norm;
+  if (tail != nullptr)
+    return std::get<Attention>(mixer_).forward(ops, normed, to_compute, batch, cache, scratch, residual, tail);
+  std::visit([&](const auto& mixer) { mixer.forward(ops, normed, to_compute, batch, cache, scratch, residual); },
+             mixer_);
 }
 
 void Layer::feed_forward(Ops& ops, const Tensor& residual, const Norm* next, const Tensor& normed,

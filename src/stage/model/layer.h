@@ -15,9 +15,10 @@ class Layer {
   Layer(WeightSource& weights, const ModelConfig& config, int64_t index);
   // The two halves of a layer, called in this order. `normed` goes in as operator_norm() of the residual, or, where
   // this is not `computed` yet, as room for it; feed_forward() leaves in it the residual's `next` norm (that of the
-  // layer behind), where it is given. All tensors are [tokens, hidden] act.
+  // layer behind), where it is given. All tensors are [tokens, hidden] act. A `tail` is given to the layer that cuts
+  // it, an attention: the sum goes to tail->residual, and feed_forward() goes on with that.
   void mix_tokens(Ops& ops, const Tensor& normed, bool computed, const Tensor& residual, const Batch& batch,
-                  const LayerCache* cache, Scratch& scratch) const;
+                  const LayerCache* cache, Scratch& scratch, const Tail* tail = nullptr) const;
   void feed_forward(Ops& ops, const Tensor& residual, const Norm* next, const Tensor& normed, Scratch& scratch) const;
   Norm operator_norm() const { return {operator_norm_, eps_}; }
 

@@ -106,6 +106,10 @@ StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType com
   CountingOps layer_ops, head_ops;
   const Tensor residual(nullptr, compute, {tokens, config.hidden});
   stage.forward(layer_ops, residual, {}, scratch);
+  // A tail of all tokens, which needs the most.
+  const Tail tail{Tensor(nullptr, DType::kI32, {tokens}), residual, {}};
+  CountingOps not_counted;
+  if (cuts_tails(config, layers)) stage.forward(not_counted, residual, {}, scratch, &tail);
   StageMemory cost;
   const int64_t rows = std::min(result_rows, kHeadRows);
   const Tensor chosen(nullptr, DType::kI32, {rows});

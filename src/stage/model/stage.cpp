@@ -5,24 +5,6 @@
 
 namespace lfm2 {
 
-int64_t last_attention_layer(const ModelConfig& config) {
-  for (int64_t layer = config.layers - 1; layer >= 0; --layer)
-    if (config.layer_types[static_cast<size_t>(layer)] == LayerType::kAttention) return layer;
-  return -1;
-}
-
-int64_t tail_length(const ModelConfig& config) {
-  const int64_t attention = last_attention_layer(config);
-  return attention < 0 ? 0 : 1 + (config.layers - 1 - attention) * (config.conv_length - 1);
-}
-
-bool cuts_tails(const ModelConfig& config, LayerRange layers) {
-  const int64_t cut = last_attention_layer(config);
-  return layers.first <= cut && cut < layers.end();
-}
-
-bool gets_tails(const ModelConfig& config, LayerRange layers) { return layers.first > last_attention_layer(config); }
-
 Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers)
     : config_(config), layers_range_(layers) {
   const std::string embedding = "model.embed_tokens.weight";
@@ -41,7 +23,7 @@ void Stage::embed(Ops& ops, const Tensor& ids, const Tensor& residual) const { o
 
 void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail,
                     const Caches* caches) const {
-  const int64_t cut = tail == nullptr ? -1 : last_attention_layer(config_);
+  const int64_t cut = last_attention_layer(config_);
   expect(tail == nullptr || cuts_tails(config_, layers_range_), "Stage::forward: a tail cut elsewhere");
   Tensor current = residual;
   Batch current_batch = batch;
@@ -53,15 +35,17 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
   const Norm first = layers_.front().operator_norm();
   if (computed) ops.rms_norm(residual, first.weight, first.eps, normed);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const bool tails = tail != nullptr && layers_range_.first + static_cast<int64_t>(i) > cut;
-    const bool goes_on = caches != nullptr && (!tails || tail->batch.states);
+    const int64_t layer = layers_range_.first + static_cast<int64_t>(i);
+    const bool goes_on = caches != nullptr && (tail == nullptr || layer <= cut || tail->batch.states);
     const LayerCache* cache = goes_on ? &caches->layers()[i] : nullptr;
-    layers_[i].mix_tokens(ops, normed, computed, current, current_batch, cache, scratch);
-    if (layers_range_.first + static_cast<int64_t>(i) == cut) {
-      ops.gather_rows(current, tail->rows, tail->residual);
+    if (layer == cut && tail != nullptr) {
+      current_batch.wanted = tail_length(config_);
+      layers_[i].mix_tokens(ops, normed, computed, current, current_batch, cache, scratch, tail);
       current = tail->residual;
       current_batch = tail->batch;
       normed = normed.rows(0, current.dim(0));
+    } else {
+      layers_[i].mix_tokens(ops, normed, computed, current, current_batch, cache, scratch);
     }
     const bool last = i + 1 == layers_.size();
     const Norm next = layers_[last ? i : i + 1].operator_norm();

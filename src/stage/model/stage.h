@@ -5,27 +5,9 @@
 
 #include "stage/model/layer.h"
 #include "stage/model/partition.h"
+#include "stage/model/tail.h"
 
 namespace lfm2 {
-
-// The part of a micro-batch, or of a step, that goes on where only last positions are wanted. After the last attention
-// layer, only short convolutions look at earlier tokens, so the last few tokens of each sample, or of each sequence's
-// part of the step, are enough. They go on as a batch of their own; results of the first of these tokens are wrong, and
-// nobody uses them. The states that the convolutions leave in the caches are right.
-struct Tail {
-  Tensor rows;      // [tokens kept] int32: which rows of the residual stream are kept
-  Tensor residual;  // [tokens kept, hidden] act: the residual stream from the cut on
-  Batch batch;      // describes the kept tokens
-};
-
-// Tokens of each sample that must be kept after the last attention layer to compute its last position; 0 where the
-// model has no attention.
-int64_t tail_length(const ModelConfig& config);
-// The layer behind whose token mixer the residual stream is cut down to the tail; -1 where the model has no attention.
-int64_t last_attention_layer(const ModelConfig& config);
-// Whether that layer is among these, or before all of them: a stage that cuts the tails, or gets nothing but tails.
-bool cuts_tails(const ModelConfig& config, LayerRange layers);
-bool gets_tails(const ModelConfig& config, LayerRange layers);
 
 class Stage {
  public:
@@ -39,7 +21,7 @@ class Stage {
   // First stage: residual[t] = embedding[ids[t]].  ids [tokens] int32, residual [tokens, hidden] act
   void embed(Ops& ops, const Tensor& ids, const Tensor& residual) const;
   // The layers, in place.  residual [tokens, hidden] act. With a tail, the result goes to tail->residual, from the last
-  // attention layer on. With caches, the tokens continue the cached sequences; behind the cut the tails do so, too,
+  // attention on. With caches, the tokens continue the cached sequences; behind the cut the tails do so, too,
   // where their batch has states.
   void forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail = nullptr,
                const Caches* caches = nullptr) const;

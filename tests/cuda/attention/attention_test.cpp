@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "cuda/gpu.h"
+#include "cuda/sequences.h"
 #include "support/golden.h"
 #include "support/index_cast.h"
 
@@ -187,6 +187,34 @@ TEST_F(CudaAttentionTest, ASampleHasTheSameBitsAloneAndInABatch) {
       EXPECT_TRUE(same_bits(attend(part, shape, alone.device), whole->rows(3, 400)));
       EXPECT_TRUE(same_bits(attend(prefix, shape, shorter.device), whole->rows(3, 77)));
     }
+}
+
+TEST_F(CudaAttentionTest, WantedTokensHaveTheirBitsAndOthersAreLeftOut) {
+  for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{32, 3, 32, 1, 20}, {3, 400, 5, 1, 96, 97, 2000}})
+    for (const AttentionShape shape : {AttentionShape{8, 2, 24}, {32, 8, 64}, {4, 4, 128}})
+      for (const DType act : kFloatTypes)
+        for (const int64_t wanted : {1, 5, 50}) {
+          SCOPED_TRACE(fmt::format("{} {}, {} wanted", name(act), shape.head_dim, wanted));
+          PackedSamples packed(lengths);
+          HostTensor qkv(act, {packed.tokens(), shape.qkv_columns()});
+          qkv.fill_random(1);
+          const HostTensor expected = attend(qkv, shape, packed.device);
+          packed.device.wanted = wanted;
+          HostTensor out = nans(act, {packed.tokens(), shape.heads * shape.head_dim});
+          const DeviceTensor device(qkv), device_out(out);
+          on_gpu([&](Ops& ops) { ops.attention(device, shape, packed.device, device_out); });
+          device_out.fetch(out);
+          int64_t end = 0;
+          for (const int64_t length : lengths) {
+            end += length;
+            const int64_t count = std::min(length, wanted);
+            EXPECT_TRUE(same_bits(out->rows(end - count, count), expected->rows(end - count, count)));
+            // A tile has 128 positions or fewer.
+            if (length >= wanted + 128) {
+              EXPECT_TRUE(std::isnan(out.get(at((end - length) * out->dim(1)))));
+            }
+          }
+        }
 }
 
 TEST_F(CudaAttentionTest, NoTokens) {

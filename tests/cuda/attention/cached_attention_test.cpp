@@ -60,6 +60,23 @@ class CudaCachedAttentionTest : public ::testing::Test {
     return false;
   }
 
+  // Whether the last `wanted` tokens of each sequence have the bits of the whole samples where no others are wanted.
+  bool wanted(Sequences& sequences, const HostTensor& qkv, int64_t wanted) {
+    const HostTensor rows = sequences.take(qkv), expected = sequences.take(*expected_);
+    HostTensor out = nans(qkv->dtype, {expected->dim(0), expected->dim(1)});
+    const DeviceTensor device(rows), device_out(out);
+    Batch batch = sequences.batch;
+    batch.wanted = wanted;
+    on_gpu([&](Ops& ops) { ops.cached_attention(device, shape_, batch, {*keys_, *values_}, device_out); });
+    device_out.fetch(out);
+    bool same = true;
+    for (const auto& [first, end] : sequences.rows_of) {
+      const int64_t count = std::min(wanted, end - first);
+      same &= same_bits(out->rows(end - count, count), expected->rows(end - count, count));
+    }
+    return same;
+  }
+
   // Calls the launcher with a workspace of `floats` between guard areas. It must fill the front of that with the
   // results of the sequences that have several splits, without gaps, up to the first one that finds no room.
   void attend_within(int floats, const Sequences& sequences, const DeviceTensor& qkv, const Batch& batch,
@@ -178,6 +195,26 @@ TEST_F(CudaCachedAttentionTest, EveryTypeShapeAndPageInRandomPortions) {
         ++seed;
         in_portions(lengths, page, shape, act, seed, 100, {0}, seed % 3);
       }
+}
+
+TEST_F(CudaCachedAttentionTest, WantedTokensHaveTheirBits) {
+  for (const DType act : kFloatTypes)
+    for (const AttentionShape shape : {AttentionShape{4, 2, 8}, {32, 8, 64}, {8, 1, 128}}) {
+      SCOPED_TRACE(fmt::format("{} heads {} {} {}", name(act), shape.heads, shape.kv_heads, shape.head_dim));
+      const std::vector<int64_t> lengths = {1, 200, 2, 63, 600, 65, 130, 33, 1, 90};
+      Sequences sequences(lengths, 16, 5);
+      HostTensor qkv(act, {sequences.packed.tokens(), shape.qkv_columns()});
+      qkv.fill_random(5, 1.5f);
+      start(sequences, 16, shape, act, qkv);
+      while (!sequences.finished()) {
+        const auto parts = sequences.random_parts(300);
+        if (parts.empty()) continue;
+        sequences.next(parts, 1);
+        ASSERT_TRUE(step(sequences, qkv));
+        ASSERT_TRUE(wanted(sequences, qkv, 1));
+        ASSERT_TRUE(wanted(sequences, qkv, 5));
+      }
+    }
 }
 
 // Runs every kernel and the merging of published splits once, quickly enough for compute-sanitizer.

@@ -222,6 +222,22 @@ TEST_F(AttentionTest, ASampleHasTheSameBitsAloneAndInABatchAndWithAnyThreads) {
     }
 }
 
+TEST_F(AttentionTest, WantedTokensHaveTheirBitsAndOthersAreLeftOut) {
+  const AttentionShape shape{8, 2, 24};
+  PackedBatch packed({1, 40, 0, 3, 4});
+  HostTensor qkv(DType::kF32, {48, shape.qkv_columns()}), expected(DType::kF32, {48, 192}), out(DType::kF32, {48, 192});
+  qkv.fill_random(1);
+  ops.attention(qkv, shape, packed.batch, expected);
+  packed.batch.wanted = 3;
+  ops.attention(qkv, shape, packed.batch, out);
+  const HostTensor none(DType::kF32, {1, 192});
+  for (size_t sample = 0; sample < packed.lengths.size(); ++sample)
+    for (int64_t token = packed.offset(sample); token < packed.offset(sample + 1); ++token) {
+      const Tensor row = token + 3 < packed.offset(sample + 1) ? Tensor(none) : expected->rows(token, 1);
+      EXPECT_TRUE(test::same_bits(out->rows(token, 1), row)) << token;
+    }
+}
+
 TEST_F(AttentionTest, NoTokens) {
   const PackedBatch none({});
   const AttentionShape shape{4, 2, 8};

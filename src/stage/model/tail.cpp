@@ -1,0 +1,24 @@
+// Where the tails are cut.
+#include "stage/model/tail.h"
+
+namespace lfm2 {
+
+int64_t last_attention_layer(const ModelConfig& config) {
+  for (int64_t layer = config.layers - 1; layer >= 0; --layer)
+    if (config.layer_types[static_cast<size_t>(layer)] == LayerType::kAttention) return layer;
+  return -1;
+}
+
+int64_t tail_length(const ModelConfig& config) {
+  const int64_t attention = last_attention_layer(config);
+  return attention < 0 ? 0 : 1 + (config.layers - 1 - attention) * (config.conv_length - 1);
+}
+
+bool cuts_tails(const ModelConfig& config, LayerRange layers) {
+  const int64_t cut = last_attention_layer(config);
+  return layers.first <= cut && cut < layers.end();
+}
+
+bool gets_tails(const ModelConfig& config, LayerRange layers) { return layers.first > last_attention_layer(config); }
+
+}  // namespace lfm2
