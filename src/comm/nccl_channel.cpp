@@ -23,7 +23,8 @@ namespace lfm2 {
 namespace {
 
 // On NVLink two thread blocks move 35 GB/s, four 67 GB/s, NCCL's default number 300 GB/s. Each block takes a
-// multiprocessor away from the matrix products.
+// multiprocessor away from the matrix products, those of a receive from when it is enqueued, mostly a whole micro-batch
+// before the hidden states come.
 constexpr int kMaxThreadBlocks = 4;
 constexpr auto kMaxAbortTime = std::chrono::seconds(1);
 constexpr int kUrgent = -5;  // priority of the streams: transfers are short, and other ranks wait for them
@@ -149,6 +150,7 @@ class NcclChannel : public Channel {
       : shape_(shape),
         last_(group.rank() + 1 == group.size()),
         wait_(group.watchdog(), [] { return false; }),
+        backend_(backend),
         element_(backend.allocate(2 * sizeof(float))) {}
   NcclChannel(const NcclChannel&) = delete;
   NcclChannel& operator=(const NcclChannel&) = delete;
@@ -192,6 +194,7 @@ class NcclChannel : public Channel {
   ChannelShape shape_;
   bool last_;  // the last rank of the pipeline
   Wait wait_;
+  Backend& backend_;
   Buffer element_;  // two fp32 elements, for the first transfers
   std::unique_ptr<Edge> previous_, next_;
 };
@@ -210,6 +213,7 @@ void NcclChannel::connect(const MpiGroup& group) {
   if (const std::optional<int> previous = previous_rank(rank, ranks, shape_.ring)) {
     previous_ = std::make_unique<Edge>(Edge::kReceiver, first + *previous, shape_.buffers);
     previous_->start(ids[static_cast<size_t>(*previous)]);
+    backend_.leave_to_transfers(kMaxThreadBlocks);
   }
   if (const std::optional<int> next = next_rank(rank, ranks, shape_.ring)) {
     next_ = std::make_unique<Edge>(Edge::kSender, first + *next, shape_.buffers);

@@ -108,6 +108,11 @@ class Backend {
   // Says when work of this backend's streams has ended; null where nothing does.
   virtual Completions* completions() { return nullptr; }
 
+  // From now on, products whose blocks would fill the device leave so many of its multiprocessors to transfers that
+  // wait there for the other side. A block that finds no place begins when another one has ended, and so doubles the
+  // time of its kernel.
+  virtual void leave_to_transfers(int /*multiprocessors*/) {}
+
   virtual Stream& compute() = 0;  // the stream that Ops enqueues on
   virtual Ops& ops() = 0;         // call only inside compute().submit(...)
   // Records what `work` enqueues on compute() without running it; null where the device cannot record. `work` must have

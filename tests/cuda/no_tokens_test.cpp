@@ -46,10 +46,14 @@ TEST(CudaNoTokensTest, IsFineForTheFusedOperators) {
   const DeviceTensor x(no_rows), normed(no_rows), logits(no_logits), norm(scale), router(gate), in(in_proj), conv(taps),
       bcz(no_bcz), wide(gate_up), narrow(down), sorted(no_rows), inner(no_product), y(no_rows), out(no_rows),
       states(kept);
+  const AttentionShape shape{2, 1, 16};
+  const HostTensor no_qkv(act, {0, shape.qkv_columns()}), head(act, {16}), cached = nans(act, {1, 16, 1, 16});
+  const DeviceTensor qkv(no_qkv), head_norm(head), keys(cached), values(cached);
   const DeviceRouting chosen(empty);
   on_gpu([&](Ops& ops) {
     ops.norm_matmul(x, norm, 1e-5f, router, {}, normed, logits);
     ops.norm_project_short_conv(x, norm, 1e-5f, in, {}, conv, {}, none.batch, {states}, normed, bcz, out);
+    ops.qk_norm_rope_append(qkv, head_norm, head_norm, 1e-5f, 1e6f, shape, none.batch, {keys, values});
     ops.norm_route_swiglu(x, norm, 1e-5f, router, {}, {top_k, true, 1.0f}, wide, normed, chosen.routing, sorted, inner);
     ops.matmul_combine_experts(inner, narrow, chosen.routing, y, out);
   });

@@ -74,7 +74,7 @@ class Sequences {
     std::vector<double> positions, offsets{0}, sequence_of, table, states;
     tokens.clear();
     rows_of.clear();
-    longest = 0;
+    int64_t longest = 0;
     singles = 0;
     for (const Part& part : parts) {
       auto& pages = pages_of_[at(part.sequence)];
@@ -149,7 +149,7 @@ class Sequences {
     int64_t first, end;
   };
   std::vector<Rows> rows_of;  // of each of the batch's sequences
-  int64_t longest = 0, singles = 0;
+  int64_t singles = 0;
 
  private:
   std::vector<int64_t> lengths_;

@@ -310,8 +310,8 @@ std::vector<double> estimate_layer_seconds(const ModelConfig& config, DType comp
   std::vector<double> seconds;
   const int64_t cut = kept > 0 ? last_attention_layer(config) : config.layers;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    // The layer that cuts the tails takes a time between the two: its token mixer sees all tokens, its feed-forward
-    // only the kept ones.
+    // The layer that cuts the tails takes a time between the two: it needs the keys and values of all tokens, which come
+    // out of one product with the queries, and all else only of the kept ones.
     const auto of = [&](int64_t count) {
       const StageMemory cost = stage_memory(config, {layer, 1}, compute, compute, count, 0);
       return std::max(cost.layer_flops / kFlopsPerSecond, static_cast<double>(cost.weight_bytes) / kBytesPerSecond) +
@@ -322,7 +322,7 @@ std::vector<double> estimate_layer_seconds(const ModelConfig& config, DType comp
     else if (layer > cut)
       seconds.push_back(of(kept));
     else
-      seconds.push_back(0.25 * of(tokens) + 0.75 * of(kept));
+      seconds.push_back(0.15 * of(tokens) + 0.85 * of(kept));
   }
   return seconds;
 }

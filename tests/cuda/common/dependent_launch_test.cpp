@@ -207,6 +207,53 @@ TEST(CudaDependentLaunchTest, EveryStepGoesOnFromTheStatesOfTheOneBefore) {
   }
 }
 
+// Layers of attention, which share one cache: each layer's attention reads the keys that the kernel before it has
+// written, and the next layer writes them anew.
+TEST(CudaDependentLaunchTest, EveryAttentionReadsTheKeysOfItsOwnLayer) {
+  const AttentionShape shape{8, 2, 64};
+  const int64_t hidden = 512, layers = 4, page = 16;
+  HostTensor to_qkv(DType::kBf16, {layers, shape.qkv_columns(), hidden}), back_to(DType::kBf16, {layers, hidden, 512});
+  HostTensor scale(DType::kBf16, {hidden}), head(DType::kBf16, {64});
+  to_qkv.fill_random(1, 0.1f);
+  back_to.fill_random(2, 0.1f);
+  scale.fill_random(3);
+  head.fill_random(4);
+  const DeviceTensor in(to_qkv), back(back_to), norm(scale), head_norm(head);
+  for (const std::vector<int64_t>& lengths :
+       {std::vector<int64_t>{1}, {1, 1, 1}, {1, 1, 40}, {300, 5, 1, 1}, std::vector<int64_t>(64, 1)}) {
+    SCOPED_TRACE(fmt::format("{} sequences", lengths.size()));
+    Sequences sequences(lengths, page, 1);
+    std::vector<Sequences::Part> parts;
+    for (int64_t s = 0; s < sequences.slots(); ++s) parts.push_back({s, lengths[at(s)]});
+    sequences.next(parts);
+    const int64_t tokens = sequences.batch.tokens;
+    HostTensor x(DType::kBf16, {tokens, hidden}), cached(DType::kBf16, {sequences.pages(), page, 2, 64});
+    x.fill_random(5);
+    cached.fill_random(6);
+    const DeviceTensor residual(x), normed(x), qkv(HostTensor(DType::kBf16, {tokens, shape.qkv_columns()})), mixed(x),
+        keys(cached), values(cached);
+    const KeyValueCache cache{keys, values};
+    Steps steps;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      steps.push_back([&, layer](Ops& ops) { ops.norm_matmul(residual, norm, 1e-5f, in->at(layer), {}, normed, qkv); });
+      steps.push_back([&](Ops& ops) {
+        ops.qk_norm_rope_append(qkv, head_norm, head_norm, 1e-5f, 1e6f, shape, sequences.batch, cache);
+      });
+      steps.push_back([&](Ops& ops) { ops.cached_attention(qkv, shape, sequences.batch, cache, mixed); });
+      steps.push_back([&, layer](Ops& ops) { ops.matmul(mixed, back->at(layer), {}, residual, Write::kAdd); });
+    }
+    expect_one_by_one(steps, [&](const std::function<void()>& work) {
+      gpu().upload(residual, 0, DType::kBf16, x->data, x->numel());
+      gpu().upload(keys, 0, DType::kBf16, cached->data, cached->numel());
+      gpu().upload(values, 0, DType::kBf16, cached->data, cached->numel());
+      work();
+      HostTensor left(DType::kBf16, {tokens, hidden});
+      residual.fetch(left);
+      return left;
+    });
+  }
+}
+
 // Layers of a norm and two products, of which the second adds to the rows that the next norm reads. All layers write
 // the first one's result to the same memory, which the layer before may still read.
 TEST(CudaDependentLaunchTest, EveryNormReadsTheSumOfTheProductBefore) {

@@ -14,6 +14,7 @@
 
 #include "cuda/common/hopper_test.h"
 #include "cuda/gemm/product.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_stream.h"
 
 namespace lfm2 {
@@ -93,6 +94,25 @@ TEST_F(CudaGemmWgmmaTest, Bias) {
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd})
       for (const DType out : {DType::kBf16, DType::kF32})
         check(half_product(70, 264, 136, DType::kBf16, out, epilogue, bias));
+}
+
+TEST_F(CudaGemmWgmmaTest, AnyNumberOfMultiprocessorsGivesTheSameBits) {
+  for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kSwiglu})
+    for (const std::vector<double>& split : {std::vector<double>{}, {0, 3, 3, 133, 198, 199, 700}}) {
+      const Product p = half_product(700, 528, 136, DType::kBf16, DType::kBf16, epilogue, DType::kI32, split);
+      SCOPED_TRACE(p.text());
+      const Operands in = operands(p);
+      const HostTensor expected = run_wgmma(p, in);
+      for (const WgmmaTile tile : tiles_for(epilogue))
+        for (const int left : {4, 100, cuda_device_facts(0).multiprocessors - 2})
+          EXPECT_TRUE(same_bits(run(p, in,
+                                    [&](GemmArgs args) {
+                                      args.left_to_transfers = left;
+                                      launch_gemm_wgmma(nullptr, args, p.act, p.out, tile);
+                                    }),
+                                expected))
+              << text(tile) << ", " << left << " left";
+    }
 }
 
 TEST_F(CudaGemmWgmmaTest, EverySplit) {

@@ -349,7 +349,8 @@ void launch(cudaStream_t stream, const GemmArgs& args) {
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
   const int64_t tiles = row_tile_bound(args.m, args.groups, kRows) * ceil_divide(args.n, kCluster * kColumns);
-  const auto clusters = static_cast<unsigned>(std::min<int64_t>(tiles, multiprocessors / kCluster));
+  const auto clusters =
+      static_cast<unsigned>(std::min<int64_t>(tiles, (multiprocessors - args.left_to_transfers) / kCluster));
   CUDA_CHECK(cudaFuncSetAttribute(gemm_planes_wgmma_kernel<float_weights>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   S::kSharedBytes));
   gemm_planes_wgmma_kernel<float_weights>

@@ -25,6 +25,8 @@ struct GemmArgs {
   // The offsets were written before the kernel in front of this one began to wait, or before that one let this one
   // start, so they may be read before the wait.
   bool offsets_are_old = false;
+  // Multiprocessors that the kernels whose blocks stay (those of wgmma) leave free: Backend::leave_to_transfers.
+  int left_to_transfers = 0;
 };
 
 // For a of 16 bits, w of the same type, out of this type or fp32. Takes any sizes and addresses; rows of octets on 16

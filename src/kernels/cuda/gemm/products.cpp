@@ -3,7 +3,8 @@
 
 namespace lfm2 {
 
-void Products::multiply(GemmPath path, const GemmArgs& args, const GemmProblem& problem) {
+void Products::multiply(GemmPath path, GemmArgs args, const GemmProblem& problem) {
+  args.left_to_transfers = left_to_transfers_;
   switch (path) {
     case GemmPath::kCublasLt:
       if (!lt_.multiply(stream_, args, problem)) multiply(choose_grouped(problem), args, problem);

@@ -25,6 +25,8 @@ class Products {
   Products(cudaStream_t stream, Features features, Buffer lt_workspace)
       : stream_(stream), features_(features), lt_(std::move(lt_workspace)) {}
 
+  void leave_to_transfers(int multiprocessors) { left_to_transfers_ = multiprocessors; }  // as Backend's
+
   // Each is defined in the file of its name; kernels/ops.h says what they compute.
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write);
   void matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out);
@@ -56,12 +58,13 @@ class Products {
   // Multiplies each group's rows with its matrix w[group], or, without offsets, all rows with the only matrix.
   void multiply_groups(const Tensor& a, const Tensor& w, const Tensor& expert_offsets, const Tensor& out,
                        Epilogue epilogue);
-  void multiply(GemmPath path, const GemmArgs& args, const GemmProblem& problem);
+  void multiply(GemmPath path, GemmArgs args, const GemmProblem& problem);
 
   cudaStream_t stream_;
   Features features_;
   LtMatmul lt_;
   bool routing_is_old_ = false;
+  int left_to_transfers_ = 0;  // multiprocessors
 };
 
 }  // namespace lfm2
