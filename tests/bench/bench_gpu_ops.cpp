@@ -276,7 +276,7 @@ void decode(Bench& bench, int64_t sequences, int64_t length, DType act) {
   const int64_t hidden = 2048;
   const GenerationStep step(bench, std::vector<int64_t>(static_cast<size_t>(sequences), length), act);
   const Tensor bcz = bench.random(act, {sequences, 3 * hidden}), taps = bench.random(act, {hidden, 3}),
-               states_of = bench.random(DType::kF32, {2 * sequences, 2, hidden});
+               states_of = bench.random(DType::kF32, {2 * sequences, 2, hidden}), head = bench.random(act, {64});
   Ops& ops = bench.ops();
   const auto line = [&](const char* what, double bytes, const std::function<void()>& work) {
     bench.print(fmt::format("{} {} {} x {}", what, name(act), sequences, length), bench.seconds([&](int) { work(); }),
@@ -284,6 +284,8 @@ void decode(Bench& bench, int64_t sequences, int64_t length, DType act) {
   };
   line("append_keys_values", 2.0 / 3 * bytes_of({step.qkv}),
        [&] { ops.append_keys_values(step.qkv, step.shape, step.batch, step.cache); });
+  line("qk_norm_rope_append", (2 + 1.0 / 3) * bytes_of({step.qkv}),
+       [&] { ops.qk_norm_rope_append(step.qkv, head, head, 1e-5f, 1e6f, step.shape, step.batch, step.cache); });
   line("cached_attention", step.cache_bytes, [&] { step.attend(ops); });
   line("cached_short_conv", bytes_of({bcz, step.out, states_of}),
        [&] { ops.cached_short_conv(bcz, taps, {}, step.batch, {states_of}, step.out); });
