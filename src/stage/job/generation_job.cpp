@@ -229,7 +229,7 @@ void GenerationJob::plan() {
 std::vector<double> GenerationJob::layer_seconds() {
   const int64_t sequences = plan_.limits.max_sequences;
   const std::vector<StageTime> measured =
-      time_layers(*shards_, machine_, world_, compute_, 1,
+      time_layers(*shards_, machine_, world_, compute_, {.length = 1},
                   {.small = (sequences + 1) / 2, .large = std::max<int64_t>(2, sequences)}, load_timeout());
   std::vector<double> seconds;
   double found = 0, estimated = 0;

@@ -141,9 +141,14 @@ LayerCosts ScoringJob::layer_costs() {
       results.of_last_positions() ? std::min(length, static_cast<double>(tail_length(config()))) / length : 0;
   const bool logits = results.positions != Positions::kNone && results.hidden == Hidden::kNone;
   const std::vector<StageTime> measured = time_layers(
-      *shards_, machine_, world_, compute_, mean_length(),
+      *shards_, machine_, world_, compute_, timed_samples(),
       machine_.cuda ? TimedSizes{} : TimedSizes{.small = kMinCpuPart, .large = kMaxCpuTarget}, load_timeout());
-  return measured_costs(config(), compute_, kept, !logits ? 0 : results.of_last_positions() ? 1 / length : 1, measured);
+  const double rows = !logits ? 0 : results.of_last_positions() ? 1 / length : 1;
+  LayerCosts costs = measured_costs(config(), compute_, kept, rows, measured);
+  // Of samples that go in parts, the head reads its weights for the last part alone.
+  if (rows < 1 && mean_length() > (machine_.cuda ? kMaxCudaTarget : kMaxCpuTarget))
+    costs.head = {.fixed = 0, .per_token = costs.head.per_token + rows * costs.head.fixed};
+  return costs;
 }
 
 Job::Portion ScoringJob::portion() const {
@@ -164,10 +169,13 @@ Job::Portion ScoringJob::portion() const {
           .options = "--micro-batch"};
 }
 
-// The share of the layers' work that is left where the tails are cut, as it is estimated.
+TimedSamples ScoringJob::timed_samples() const {
+  return {.length = mean_length(), .last_positions = options_.results.of_last_positions()};
+}
+
+// The share of the work of layers behind the last attention that the tails need, as it is estimated.
 double ScoringJob::tail_share(LayerRange layers) const {
   const int64_t length = mean_length(), tail = tail_length(config());
-  if (!options_.results.of_last_positions() || tail == 0) return 1;
   const std::vector<double> all = estimate_layer_seconds(config(), compute_, kMaxCudaTarget, 0);
   const std::vector<double> cut = estimate_layer_seconds(
       config(), compute_, kMaxCudaTarget, std::max<int64_t>(1, kMaxCudaTarget / length * std::min(length, tail)));
@@ -178,11 +186,14 @@ double ScoringJob::tail_share(LayerRange layers) const {
 }
 
 void ScoringJob::measure_and_replan() {
-  const int64_t length = mean_length();
   Json mine = {{"largest", largest_target()}, {"pieces", Json::array()}};
   in_turns(world_, machine_.devices, load_timeout(), [&] {
     for (const Stage& piece : session_->pieces()) {
-      const StageTime time = measure_stage_time(*machine_.backend, piece, compute_, length, tail_share(piece.layers()));
+      StageTime time = measure_stage_time(*machine_.backend, piece, compute_, timed_samples());
+      if (options_.results.of_last_positions() && gets_tails(config(), piece.layers())) {
+        const double share = tail_share(piece.layers());
+        time = {.fixed = share * time.fixed, .per_token = share * time.per_token};
+      }
       say(fmt::format("a micro-batch of n tokens takes {:.3f} + n {:.6f} ms in layers {}", time.fixed * 1e3,
                       time.per_token * 1e3, layers_text({piece.layers()})));
       mine["pieces"].push_back({{"fixed", time.fixed}, {"per_token", time.per_token}});

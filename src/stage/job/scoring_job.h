@@ -34,6 +34,7 @@ class ScoringJob : public Job {
 
   LayerCosts layer_costs();                 // measured; collective
   void choose_plan(int64_t target_tokens);  // collective in the pipeline
+  TimedSamples timed_samples() const;
   double tail_share(LayerRange layers) const;
   // Chooses the size of micro-batch again, by timing the loaded stages; collective in the pipeline.
   void measure_and_replan();

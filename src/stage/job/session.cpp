@@ -18,13 +18,13 @@ std::vector<Stage> make_pieces(WeightSource& weights, const ModelConfig& config,
 // Weights are those of the shards, because where tokens are routed to decides what a layer costs.
 constexpr int kTimingReaders = 4;
 
-StageTime time_layer(const ShardSet& shards, Backend& backend, DType compute, int64_t layer, int64_t length,
+StageTime time_layer(const ShardSet& shards, Backend& backend, DType compute, int64_t layer, TimedSamples samples,
                      TimedSizes sizes) {
   Progress progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff);
   ShardWeights weights(shards, backend, compute, progress, kTimingReaders);
   const Stage stage(weights, shards.config(), {layer, 1});
   weights.finish();
-  return measure_stage_time(backend, stage, compute, length, 1, sizes);
+  return measure_stage_time(backend, stage, compute, samples, sizes);
 }
 
 }  // namespace
@@ -54,14 +54,14 @@ StageLinks Session::links(int first_buffers) {
 }
 
 std::vector<StageTime> time_layers(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
-                                   int64_t length, TimedSizes sizes, double timeout_seconds) {
+                                   TimedSamples samples, TimedSizes sizes, double timeout_seconds) {
   world.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = timeout_seconds});
   const LayerKinds kinds = layer_kinds(shards.config());
   Json mine = Json::array();
   in_turns(world, machine.devices, timeout_seconds, [&] {
     for (auto kind = static_cast<size_t>(world.rank()); kind < kinds.examples.size();
          kind += static_cast<size_t>(world.size())) {
-      const StageTime time = time_layer(shards, *machine.backend, compute, kinds.examples[kind], length, sizes);
+      const StageTime time = time_layer(shards, *machine.backend, compute, kinds.examples[kind], samples, sizes);
       mine.push_back({{"kind", kind}, {"fixed", time.fixed}, {"per_token", time.per_token}});
     }
   });

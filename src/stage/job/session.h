@@ -59,10 +59,10 @@ class Session {
 };
 
 // What the layers cost on the devices that are going to compute them, before the weights are loaded: --balance and
-// --virtual-stages 0 cut by it. Loads a layer of each kind (LayerKinds) and times it on batches of two sizes, of
-// samples of `length` tokens. The ranks share the kinds; all get the costs of all layers. Collective.
+// --virtual-stages 0 cut by it. Loads a layer of each kind (LayerKinds) and times it on batches of two sizes. The ranks
+// share the kinds; all get the costs of all layers. Collective.
 std::vector<StageTime> time_layers(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
-                                   int64_t length, TimedSizes sizes, double timeout_seconds);
+                                   TimedSamples samples, TimedSizes sizes, double timeout_seconds);
 
 // Leaves out what a job with these results does not compute: of hidden states the LM head, and of those after a layer
 // all that stands behind it. Error(kUsage) where the model has no such layer.

@@ -1,11 +1,11 @@
-// Timing two sizes gives a line of seconds over tokens; best_target_tokens tries every size of micro-batch on it.
+// Two sizes give a line of seconds over tokens; best_target_tokens tries every size of micro-batch on it.
 #include "stage/scoring/cost_model.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <random>
+#include <tuple>
 #include <utility>
 
 #include "stage/model/memory_plan.h"
@@ -21,7 +21,6 @@ constexpr double kWorthwhile = 0.98;
 constexpr int64_t kMaxPieces = 4;
 constexpr int64_t kMaxMoves = 32;         // of layers between virtual stages, from a cut to a faster one
 constexpr double kNoticeable = 1 - 1e-9;  // more than sums in another order differ by
-constexpr int kTimedRuns = 2;             // runs that count, after one that warms up
 
 // The speed of matrix products and of memory, as measured on an H200 (docs/performance.md). Other GPUs differ in both
 // by about the same factor, and only the ratio matters.
@@ -30,12 +29,6 @@ constexpr double kLinkBytesPerSecond = 67e9, kLinkSeconds = 20e-6;  // NCCL with
 // Results on their way through the host's memory, hashed by some threads: slower than the bus, faster than files.
 constexpr double kResultBytesPerSecond = 20e9;
 constexpr double kLaunchSeconds = 30e-6;  // the small kernels of a layer, which take this long for any number of tokens
-
-// From the seconds for two sizes.
-StageTime line_through(TimedSizes sizes, double small, double large) {
-  const double per_token = std::max(0.0, (large - small) / static_cast<double>(sizes.large - sizes.small));
-  return {.fixed = std::max(0.0, small - per_token * static_cast<double>(sizes.small)), .per_token = per_token};
-}
 
 int64_t sample_count(const PipelineJob& job) { return (job.tokens + job.length - 1) / job.length; }
 
@@ -94,59 +87,12 @@ std::vector<LayerRange> improve_cut(const LayerCosts& costs, const PipelineJob& 
 
 }  // namespace
 
-StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, int64_t length, double tail_share,
-                             TimedSizes sizes) {
-  length = std::clamp<int64_t>(length, 1, sizes.large);
-  const StageMemory memory = stage_memory(stage.config(), stage.layers(), compute, compute, sizes.large, 0);
-  Scratch scratch(backend.allocate(memory.scratch_bytes));
-  const int64_t hidden = stage.config().hidden;
-  const Buffer hidden_states = backend.allocate(static_cast<size_t>(sizes.large * hidden) * size_bytes(compute));
-  const Tensor residual(hidden_states.data(), compute, {sizes.large, hidden});
-  std::mt19937 generator(1);
-  std::normal_distribution<float> normal;
-  std::vector<float> noise(static_cast<size_t>(residual.numel()));
-  for (float& x : noise) x = normal(generator);
-
-  std::vector<int32_t> positions, offsets = {0};
-  for (int64_t token = 0; token < sizes.large; ++token) {
-    positions.push_back(static_cast<int32_t>(token % length));
-    if ((token + 1) % length == 0 || token + 1 == sizes.large) offsets.push_back(static_cast<int32_t>(token + 1));
-  }
-  const Buffer indices = backend.allocate((positions.size() + offsets.size()) * sizeof(int32_t));
-  const Tensor all_positions(indices.data(), DType::kI32, {sizes.large});
-  const Tensor all_offsets(indices.data() + positions.size() * sizeof(int32_t), DType::kI32,
-                           {static_cast<int64_t>(offsets.size())});
-  backend.upload(all_positions, 0, DType::kI32, positions.data(), sizes.large);
-  backend.upload(all_offsets, 0, DType::kI32, offsets.data(), all_offsets.numel());
-
-  const auto seconds = [&](int64_t tokens) {
-    const int64_t sequences = std::lower_bound(offsets.begin(), offsets.end(), tokens) - offsets.begin();
-    const Batch batch{.positions = all_positions.rows(0, tokens),
-                      .offsets = all_offsets.rows(0, sequences + 1),
-                      .tokens = tokens,
-                      .sequences = sequences,
-                      .max_length = std::min(length, tokens)};
-    double fastest = std::numeric_limits<double>::infinity();
-    for (int run = 0; run <= kTimedRuns; ++run) {
-      // The layers of the run before have changed the residual stream.
-      backend.upload(residual, 0, DType::kF32, noise.data(), residual.numel());
-      const double start = steady_seconds();
-      backend.compute().submit([&] { stage.forward(backend.ops(), residual.rows(0, tokens), batch, scratch); });
-      backend.compute().drain();
-      if (run > 0) fastest = std::min(fastest, steady_seconds() - start);
-    }
-    backend.compute().check();
-    return fastest * tail_share;
-  };
-  const double small = seconds(sizes.small), large = seconds(sizes.large);
-  return line_through(sizes, small, large);
-}
-
 LayerKinds layer_kinds(const ModelConfig& config) {
   LayerKinds kinds;
-  std::vector<std::pair<LayerType, bool>> known;
+  std::vector<std::tuple<LayerType, bool, bool>> known;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    const std::pair<LayerType, bool> kind{config.layer_types[static_cast<size_t>(layer)], config.is_dense(layer)};
+    const std::tuple kind{config.layer_types[static_cast<size_t>(layer)], config.is_dense(layer),
+                          layer == last_attention_layer(config)};
     const auto found = static_cast<size_t>(std::find(known.begin(), known.end(), kind) - known.begin());
     if (found == known.size()) {
       known.push_back(kind);
@@ -239,11 +185,14 @@ LayerCosts measured_costs(const ModelConfig& config, DType compute, double kept,
   const auto tokens = static_cast<double>(TimedSizes().large);
   double found = 0, estimated = 0;
   for (size_t layer = 0; layer < measured.size(); ++layer) {
+    // Of the layer that cuts the tails, what was measured is what is wanted.
+    const bool cuts = static_cast<int64_t>(layer) == last_attention_layer(config);
+    const LayerCosts& same = cuts ? costs : whole;
     const double share =
-        whole.layers[layer].per_token > 0 ? costs.layers[layer].per_token / whole.layers[layer].per_token : 1;
-    costs.layers[layer] = {.fixed = measured[layer].fixed, .per_token = share * measured[layer].per_token};
+        same.layers[layer].per_token > 0 ? costs.layers[layer].per_token / same.layers[layer].per_token : 1;
     found += measured[layer].seconds(tokens);
-    estimated += whole.layers[layer].seconds(tokens);
+    estimated += same.layers[layer].seconds(tokens);
+    costs.layers[layer] = {.fixed = measured[layer].fixed, .per_token = share * measured[layer].per_token};
   }
   costs.head.fixed *= found / estimated;
   costs.head.per_token *= found / estimated;
@@ -310,8 +259,8 @@ std::vector<double> estimate_layer_seconds(const ModelConfig& config, DType comp
   std::vector<double> seconds;
   const int64_t cut = kept > 0 ? last_attention_layer(config) : config.layers;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    // The layer that cuts the tails takes a time between the two: it needs the keys and values of all tokens, which come
-    // out of one product with the queries, and all else only of the kept ones.
+    // The layer that cuts the tails takes a time between the two: it needs the keys and values of all tokens, which
+    // come out of one product with the queries, and all else only of the kept ones.
     const auto of = [&](int64_t count) {
       const StageMemory cost = stage_memory(config, {layer, 1}, compute, compute, count, 0);
       return std::max(cost.layer_flops / kFlopsPerSecond, static_cast<double>(cost.weight_bytes) / kBytesPerSecond) +

@@ -5,18 +5,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/backend.h"
-#include "stage/model/stage.h"
 #include "stage/pipeline/schedule.h"
+#include "stage/scoring/measure_stage_time.h"
 #include "stage/scoring/plan.h"
 
 namespace lfm2 {
-
-// A micro-batch takes fixed + per_token · tokens seconds.
-struct StageTime {
-  double fixed = 0, per_token = 0;
-  double seconds(double tokens) const { return fixed + per_token * tokens; }
-};
 
 // What micro-batches cost on each virtual stage of a pipeline, and on their way from a rank to the next.
 struct PipelineCosts {
@@ -30,21 +23,13 @@ struct PipelineCosts {
 // part is replayed that stands for the rest.
 double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens);
 
-// A layer of each kind that the model has (by token mixer and feed-forward), and for each layer the number of its kind.
+// A layer of each kind that the model has (by token mixer and feed-forward, and the layer that cuts the tails), and for
+// each layer the number of its kind.
 struct LayerKinds {
   std::vector<int64_t> examples;
   std::vector<size_t> kind_of;  // [layers]
 };
 LayerKinds layer_kinds(const ModelConfig& config);
-
-// The two sizes of micro-batch, in tokens, that are timed.
-struct TimedSizes {
-  int64_t small = 1024, large = 4096;
-};
-// Times the stage's layers on random hidden states of two sizes, in samples of `length` tokens. `tail_share` scales the
-// result where the job needs only that share of the layers' work. Leaves nothing allocated.
-StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, int64_t length, double tail_share,
-                             TimedSizes sizes = {});
 
 // What micro-batches cost in each layer, and in the LM head.
 struct LayerCosts {
@@ -100,8 +85,9 @@ StageTime estimate_transfer(const ModelConfig& config, DType compute);
 // (0: all), and `rows` rows of logits are computed.
 LayerCosts estimate_costs(const ModelConfig& config, DType compute, double kept, double rows);
 
-// The estimates with what layers were measured to cost for all tokens (`measured` [layers]) in the place of what they
-// were estimated to: shares of tokens, and the head beside the layers, stay as estimated.
+// The estimates with what layers were measured to cost (`measured` [layers]) in the place of what they were estimated
+// to: for all tokens, but the layer that cuts the tails as it does so where tokens are `kept`. The shares of the layers
+// behind that one, and the head beside the layers, stay as estimated.
 LayerCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
                           const std::vector<StageTime>& measured);
 

@@ -1,0 +1,150 @@
+// Random hidden states go through the layers as those of the job do.
+#include "stage/scoring/measure_stage_time.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "stage/model/caches.h"
+#include "stage/model/memory_plan.h"
+#include "stage/scoring/scorer.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int kTimedRuns = 2;  // runs that count, after one that warms up
+
+// Arrays on the device that live as long as this does.
+class DeviceArrays {
+ public:
+  explicit DeviceArrays(Backend& backend) : backend_(backend) {}
+  Tensor take(DType type, std::initializer_list<int64_t> dims) {
+    const Tensor shape(nullptr, type, dims);
+    memory_.push_back(backend_.allocate(shape.bytes()));
+    return Tensor(memory_.back().data(), type, dims);
+  }
+  Tensor put(const std::vector<int32_t>& values) {
+    const auto count = static_cast<int64_t>(values.size());
+    const Tensor array = take(DType::kI32, {count});
+    backend_.upload(array, 0, DType::kI32, values.data(), count);
+    return array;
+  }
+
+ private:
+  Backend& backend_;
+  std::vector<Buffer> memory_;
+};
+
+class Noise {
+ public:
+  explicit Noise(int64_t count) : values_(static_cast<size_t>(count)) {
+    std::mt19937 generator(1);
+    std::normal_distribution<float> normal;
+    for (float& x : values_) x = normal(generator);
+  }
+  void fill(Backend& backend, const Tensor& tensor) const {
+    const auto most = static_cast<int64_t>(values_.size());
+    for (int64_t first = 0; first < tensor.numel(); first += most)
+      backend.upload(tensor, first, DType::kF32, values_.data(), std::min(most, tensor.numel() - first));
+  }
+
+ private:
+  std::vector<float> values_;
+};
+
+// A micro-batch of the job: whole samples and the rest of one, or a part of a sample, behind `past` tokens of it.
+Batch batch_of(DeviceArrays& arrays, int64_t length, int64_t past, int64_t tokens) {
+  std::vector<int32_t> positions, offsets = {0};
+  for (int64_t first = 0; first < tokens; first += length) {
+    const int64_t count = std::min(length, tokens - first);
+    for (int64_t i = 0; i < count; ++i) positions.push_back(static_cast<int32_t>(past + i));
+    offsets.push_back(static_cast<int32_t>(first + count));
+  }
+  Batch batch{.positions = arrays.put(positions),
+              .offsets = arrays.put(offsets),
+              .tokens = tokens,
+              .sequences = std::ssize(offsets) - 1,
+              .max_length = past + std::min(length, tokens)};
+  if (past == 0) return batch;
+  std::vector<int32_t> pages(static_cast<size_t>(shape_of_caches(past + tokens).pages));
+  std::iota(pages.begin(), pages.end(), 0);
+  batch.sequence_of = arrays.put(std::vector<int32_t>(static_cast<size_t>(tokens), 0));
+  batch.page_table = arrays.put(pages).reshape({1, std::ssize(pages)});
+  batch.states = arrays.put({0, 1}).reshape({1, 2});
+  return batch;
+}
+
+// What goes on of such a micro-batch behind the last attention layer.
+Tail tail_of(DeviceArrays& arrays, const ModelConfig& config, DType compute, int64_t length, int64_t tokens) {
+  std::vector<int32_t> rows, positions, offsets = {0};
+  for (int64_t first = 0; first < tokens; first += length) {
+    const int64_t end = std::min(first + length, tokens), kept = std::min(end - first, tail_length(config));
+    for (int64_t i = 0; i < kept; ++i) {
+      rows.push_back(static_cast<int32_t>(end - kept + i));
+      positions.push_back(static_cast<int32_t>(i));
+    }
+    offsets.push_back(static_cast<int32_t>(rows.size()));
+  }
+  const int64_t kept = std::ssize(rows);
+  return {.rows = arrays.put(rows),
+          .residual = arrays.take(compute, {kept, config.hidden}),
+          .batch = {.positions = arrays.put(positions),
+                    .offsets = arrays.put(offsets),
+                    .tokens = kept,
+                    .sequences = std::ssize(offsets) - 1,
+                    .max_length = std::min(tail_length(config), length)}};
+}
+
+}  // namespace
+
+StageTime line_through(TimedSizes sizes, double small, double large) {
+  const double per_token = std::max(0.0, (large - small) / static_cast<double>(sizes.large - sizes.small));
+  return {.fixed = std::max(0.0, small - per_token * static_cast<double>(sizes.small)), .per_token = per_token};
+}
+
+StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, TimedSamples samples,
+                             TimedSizes sizes) {
+  const ModelConfig& config = stage.config();
+  const int64_t length = std::clamp<int64_t>(samples.length, 1, sizes.large);
+  const int64_t past = std::max<int64_t>(0, (samples.length - sizes.large) / 2);
+  const bool cuts = samples.last_positions && cuts_tails(config, stage.layers());
+  const StageMemory memory = stage_memory(config, stage.layers(), compute, compute, sizes.large, 0);
+  Scratch scratch(backend.allocate(memory.scratch_bytes));
+  DeviceArrays arrays(backend);
+  const Tensor residual = arrays.take(compute, {sizes.large, config.hidden});
+  const Noise noise(residual.numel());
+  std::optional<Caches> caches;
+  if (past > 0) {
+    caches.emplace(backend, config, stage.layers(), compute, shape_of_caches(past + sizes.large));
+    for (const LayerCache& layer : caches->layers())
+      for (const Tensor& cache : {layer.key_values.keys, layer.key_values.values, layer.conv.states})
+        if (cache) noise.fill(backend, cache);
+  }
+  const auto seconds = [&](int64_t tokens) {
+    const Batch batch = batch_of(arrays, length, past, tokens);
+    Tail tail;
+    if (cuts) tail = tail_of(arrays, config, compute, length, tokens);
+    double fastest = std::numeric_limits<double>::infinity();
+    for (int run = 0; run <= kTimedRuns; ++run) {
+      noise.fill(backend, residual);  // the layers of the run before have changed it
+      const double start = steady_seconds();
+      backend.compute().submit([&] {
+        stage.forward(backend.ops(), residual.rows(0, tokens), batch, scratch, cuts ? &tail : nullptr,
+                      caches ? &*caches : nullptr);
+      });
+      backend.compute().drain();
+      if (run > 0) fastest = std::min(fastest, steady_seconds() - start);
+    }
+    backend.compute().check();
+    return fastest;
+  };
+  const double small = seconds(sizes.small), large = seconds(sizes.large);
+  return line_through(sizes, small, large);
+}
+
+}  // namespace lfm2
