@@ -38,14 +38,13 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
     const int64_t layer = layers_range_.first + static_cast<int64_t>(i);
     const bool goes_on = caches != nullptr && (tail == nullptr || layer <= cut || tail->batch.states);
     const LayerCache* cache = goes_on ? &caches->layers()[i] : nullptr;
-    if (layer == cut && tail != nullptr) {
-      current_batch.wanted = tail_length(config_);
-      layers_[i].mix_tokens(ops, normed, computed, current, current_batch, cache, scratch, tail);
+    const bool cuts = tail != nullptr && layer == cut;
+    if (cuts) current_batch.wanted = tail_length(config_);
+    layers_[i].mix_tokens(ops, normed, computed, current, current_batch, cache, scratch, cuts ? tail : nullptr);
+    if (cuts) {
       current = tail->residual;
       current_batch = tail->batch;
       normed = normed.rows(0, current.dim(0));
-    } else {
-      layers_[i].mix_tokens(ops, normed, computed, current, current_batch, cache, scratch);
     }
     const bool last = i + 1 == layers_.size();
     const Norm next = layers_[last ? i : i + 1].operator_norm();

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/tensor_memory.h"
 #include "stage/model/caches.h"
 #include "stage/model/memory_plan.h"
 #include "stage/scoring/scorer.h"
@@ -19,26 +20,11 @@ namespace {
 
 constexpr int kTimedRuns = 2;  // runs that count, after one that warms up
 
-// Arrays on the device that live as long as this does.
-class DeviceArrays {
- public:
-  explicit DeviceArrays(Backend& backend) : backend_(backend) {}
-  Tensor take(DType type, std::initializer_list<int64_t> dims) {
-    const Tensor shape(nullptr, type, dims);
-    memory_.push_back(backend_.allocate(shape.bytes()));
-    return Tensor(memory_.back().data(), type, dims);
-  }
-  Tensor put(const std::vector<int32_t>& values) {
-    const auto count = static_cast<int64_t>(values.size());
-    const Tensor array = take(DType::kI32, {count});
-    backend_.upload(array, 0, DType::kI32, values.data(), count);
-    return array;
-  }
-
- private:
-  Backend& backend_;
-  std::vector<Buffer> memory_;
-};
+Tensor put(Backend& backend, TensorMemory& memory, const std::vector<int32_t>& values) {
+  const Tensor array = memory.allocate(DType::kI32, {std::ssize(values)});
+  backend.upload(array, 0, DType::kI32, values.data(), array.numel());
+  return array;
+}
 
 class Noise {
  public:
@@ -58,29 +44,30 @@ class Noise {
 };
 
 // A micro-batch of the job: whole samples and the rest of one, or a part of a sample, behind `past` tokens of it.
-Batch batch_of(DeviceArrays& arrays, int64_t length, int64_t past, int64_t tokens) {
+Batch batch_of(Backend& backend, TensorMemory& memory, int64_t length, int64_t past, int64_t tokens) {
   std::vector<int32_t> positions, offsets = {0};
   for (int64_t first = 0; first < tokens; first += length) {
     const int64_t count = std::min(length, tokens - first);
     for (int64_t i = 0; i < count; ++i) positions.push_back(static_cast<int32_t>(past + i));
     offsets.push_back(static_cast<int32_t>(first + count));
   }
-  Batch batch{.positions = arrays.put(positions),
-              .offsets = arrays.put(offsets),
+  Batch batch{.positions = put(backend, memory, positions),
+              .offsets = put(backend, memory, offsets),
               .tokens = tokens,
               .sequences = std::ssize(offsets) - 1,
               .max_length = past + std::min(length, tokens)};
   if (past == 0) return batch;
   std::vector<int32_t> pages(static_cast<size_t>(shape_of_caches(past + tokens).pages));
   std::iota(pages.begin(), pages.end(), 0);
-  batch.sequence_of = arrays.put(std::vector<int32_t>(static_cast<size_t>(tokens), 0));
-  batch.page_table = arrays.put(pages).reshape({1, std::ssize(pages)});
-  batch.states = arrays.put({0, 1}).reshape({1, 2});
+  batch.sequence_of = put(backend, memory, std::vector<int32_t>(static_cast<size_t>(tokens), 0));
+  batch.page_table = put(backend, memory, pages).reshape({1, std::ssize(pages)});
+  batch.states = put(backend, memory, {0, 1}).reshape({1, 2});
   return batch;
 }
 
 // What goes on of such a micro-batch behind the last attention layer.
-Tail tail_of(DeviceArrays& arrays, const ModelConfig& config, DType compute, int64_t length, int64_t tokens) {
+Tail tail_of(Backend& backend, TensorMemory& memory, const ModelConfig& config, DType compute, int64_t length,
+             int64_t tokens) {
   std::vector<int32_t> rows, positions, offsets = {0};
   for (int64_t first = 0; first < tokens; first += length) {
     const int64_t end = std::min(first + length, tokens), kept = std::min(end - first, tail_length(config));
@@ -91,10 +78,10 @@ Tail tail_of(DeviceArrays& arrays, const ModelConfig& config, DType compute, int
     offsets.push_back(static_cast<int32_t>(rows.size()));
   }
   const int64_t kept = std::ssize(rows);
-  return {.rows = arrays.put(rows),
-          .residual = arrays.take(compute, {kept, config.hidden}),
-          .batch = {.positions = arrays.put(positions),
-                    .offsets = arrays.put(offsets),
+  return {.rows = put(backend, memory, rows),
+          .residual = memory.allocate(compute, {kept, config.hidden}),
+          .batch = {.positions = put(backend, memory, positions),
+                    .offsets = put(backend, memory, offsets),
                     .tokens = kept,
                     .sequences = std::ssize(offsets) - 1,
                     .max_length = std::min(tail_length(config), length)}};
@@ -113,10 +100,10 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
   const int64_t length = std::clamp<int64_t>(samples.length, 1, sizes.large);
   const int64_t past = std::max<int64_t>(0, (samples.length - sizes.large) / 2);
   const bool cuts = samples.last_positions && cuts_tails(config, stage.layers());
-  const StageMemory memory = stage_memory(config, stage.layers(), compute, compute, sizes.large, 0);
-  Scratch scratch(backend.allocate(memory.scratch_bytes));
-  DeviceArrays arrays(backend);
-  const Tensor residual = arrays.take(compute, {sizes.large, config.hidden});
+  const StageMemory cost = stage_memory(config, stage.layers(), compute, compute, sizes.large, 0);
+  Scratch scratch(backend.allocate(cost.scratch_bytes));
+  TensorMemory memory(backend);
+  const Tensor residual = memory.allocate(compute, {sizes.large, config.hidden});
   const Noise noise(residual.numel());
   std::optional<Caches> caches;
   if (past > 0) {
@@ -126,9 +113,9 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
         if (cache) noise.fill(backend, cache);
   }
   const auto seconds = [&](int64_t tokens) {
-    const Batch batch = batch_of(arrays, length, past, tokens);
+    const Batch batch = batch_of(backend, memory, length, past, tokens);
     Tail tail;
-    if (cuts) tail = tail_of(arrays, config, compute, length, tokens);
+    if (cuts) tail = tail_of(backend, memory, config, compute, length, tokens);
     double fastest = std::numeric_limits<double>::infinity();
     for (int run = 0; run <= kTimedRuns; ++run) {
       noise.fill(backend, residual);  // the layers of the run before have changed it
