@@ -50,8 +50,10 @@ ALLOWED |= {
 ALLOWED["serve/http"] = KERNELS + ["stage/support"]
 STAGE = ["stage/support", "stage/hdf5", "stage/model", "stage/shards", "stage/io", "stage/io/lines", "stage/io/samples", "stage/pipeline", "stage/scoring",
          "stage/generation", "text"]
+# Over scoring and generation, whose figures it puts together.
+ALLOWED["stage/report"] = KERNELS + ["comm", *STAGE]
 # "stage" is for version.h.
-ALLOWED["stage/job"] = KERNELS + ["kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "stage", *STAGE]
+ALLOWED["stage/job"] = KERNELS + ["kernels/cpu", "kernels/cuda", "kernels/cuda/common", "comm", "stage", "stage/report", *STAGE]
 ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job"]
 # Over a job, as a generation whose requests come from clients.
 ALLOWED["serve/page"] = ["serve/http"]

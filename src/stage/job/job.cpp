@@ -16,6 +16,7 @@
 #include "stage/job/gpu_limits.h"
 #include "stage/job/scoring_job.h"
 #include "stage/pipeline/trace_writer.h"
+#include "stage/report/end_table.h"
 #include "stage/version.h"
 
 namespace lfm2 {

@@ -15,8 +15,8 @@
 #include "stage/job/job_samples.h"
 #include "stage/job/job_text.h"
 #include "stage/job/options.h"
-#include "stage/job/report.h"
 #include "stage/job/session.h"
+#include "stage/report/report.h"
 #include "stage/support/json_fwd.h"
 
 namespace lfm2 {

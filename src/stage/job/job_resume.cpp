@@ -7,6 +7,7 @@
 #include <set>
 
 #include "stage/job/job.h"
+#include "stage/report/end_table.h"
 #include "stage/support/json.h"
 #include "stage/support/stop.h"
 #include "stage/version.h"

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stage/generation/generator.h"
@@ -73,11 +74,12 @@ std::optional<Verdict> merged_verdict(const std::vector<StageReport>& stages);
 std::optional<GenerationReport> merged_generation(const std::vector<StageReport>& stages);
 std::optional<ScoreSums> merged_scores(const std::vector<StageReport>& stages);
 
+// The units of which a perplexity is known, and how many of them were scored.
+std::vector<std::pair<const char*, int64_t>> score_units(const JobReport& report);
+
 std::string to_json(const StageReport& report);
 StageReport stage_report_from_json(const std::string& text);
 std::string to_json(const JobReport& report);
-std::string end_table(const JobReport& report);
-std::string score_lines(const JobReport& report);  // of the end table, what --score found; "" without it
 
 uint64_t peak_host_bytes();  // the most memory that this process has had so far
 
