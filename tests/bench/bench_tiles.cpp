@@ -46,7 +46,9 @@ const char* name(Epilogue epilogue) {
   }
   return "";
 }
-std::string name(WgmmaTile tile) { return fmt::format("{}x{}/{}", tile.rows, tile.columns, tile.cluster); }
+std::string name(WgmmaTile tile) {
+  return fmt::format("{}x{}/{}{}", tile.rows, tile.columns, tile.cluster, tile.transposed ? " transposed" : "");
+}
 
 class Bench {
  public:
@@ -94,7 +96,7 @@ class Bench {
                   .groups = 1,
                   .epilogue = shape.epilogue};
     const int64_t elements = shape.n * shape.k;
-    const WgmmaTile chosen = choose_wgmma_tile(args, multiprocessors_);
+    const WgmmaTile chosen = choose_wgmma_tile(args, shape.out, multiprocessors_);
     const auto line = [&](const std::string& tile, bool star, const std::function<void()>& launch) {
       const double each = seconds(elements, [&](int64_t first) {
         args.w = {weights_.data + first * 2, kAct};
@@ -136,19 +138,21 @@ class Bench {
     down.k = kExpertFfn;
     down.epilogue = Epilogue::kStore;
     down.offsets_are_old = true;
-    const WgmmaTile chosen[] = {choose_wgmma_tile(up, multiprocessors_), choose_wgmma_tile(down, multiprocessors_)};
-    for (const WgmmaTile up_tile : kWgmmaSwigluTiles)
-      for (const WgmmaTile down_tile : kWgmmaSwigluTiles) {  // those that grouped products choose from
+    const WgmmaTile chosen = choose_wgmma_tile(up, kAct, multiprocessors_);
+    const auto lines = [&](const auto& tiles) {
+      for (const WgmmaTile tile : tiles) {
         const double both = seconds(up_elements + down_elements, [&](int64_t first) {
           up.w = {weights_.data + first * 2, kAct};
           down.w = {weights_.data + (first + up_elements) * 2, kAct};
-          launch_gemm_wgmma(stream_, up, kAct, kAct, up_tile);
-          launch_gemm_wgmma(stream_, down, kAct, kAct, down_tile);
+          launch_gemm_wgmma(stream_, up, kAct, kAct, tile);
+          launch_gemm_wgmma(stream_, down, kAct, kAct, tile);
         });
         const std::string sizes = fmt::format("{} {}+{} {}+{}", m, up.n, down.n, up.k, down.k);
-        print(fmt::format("{} experts {}+{}", sizes, name(up_tile), name(down_tile)), both, up_elements + down_elements,
-              up_tile == chosen[0] && down_tile == chosen[1]);
+        print(fmt::format("{} experts {}", sizes, name(tile)), both, up_elements + down_elements, tile == chosen);
       }
+    };
+    lines(kWgmmaSwigluTiles);
+    lines(kWgmmaTransposedTiles);
   }
 
  private:

@@ -33,7 +33,7 @@ TEST(CudaNoTokensTest, IsFineForEveryRowOperator) {
 TEST(CudaNoTokensTest, IsFineForTheFusedOperators) {
   const int64_t hidden = 32, ffn = 16, top_k = 4, experts = 32;
   const DType act = DType::kBf16;
-  Sequences none({}, 16, 1);
+  Sequences none({16}, 16, 1);  // one sequence, of which no part comes
   none.next({});
   TestRouting empty(0, top_k, experts);
   empty.expert_offsets.fill(-1);

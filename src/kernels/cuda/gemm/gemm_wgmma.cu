@@ -5,6 +5,9 @@
 // another one pieces of a, ahead of one or two warpgroups that multiply. No kernel writes weights, so the first of
 // these warps starts before the previous kernel has ended. The two blocks of a cluster work on two tiles that share
 // columns of w, or rows of a; each block loads a part of what is shared for both.
+//
+// Where groups have few rows, the roles of a and w are exchanged: the instruction's rows come in 64s, its columns in
+// eights. The bits are the same.
 #include <algorithm>
 #include <iterator>
 #include <type_traits>
@@ -15,6 +18,7 @@
 #include "kernels/cuda/gemm/gemm_wgmma.h"
 #include "kernels/cuda/gemm/gemm_wgmma_block.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_out.cuh"
+#include "kernels/cuda/gemm/gemm_wgmma_transposed_out.cuh"
 #include "kernels/cuda/gemm/gemm_wgmma_walk.cuh"
 #include "kernels/cuda/ptx/hopper.cuh"
 
@@ -103,9 +107,10 @@ __device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_row
   }
 }
 
-// Computes the sums of one warpgroup: kWgmmaGroupRows rows and `width` columns. The first tile buffer must have come.
-template <class T, int width, WgmmaTile tile>
-__device__ void multiply(float (&sums)[tile.columns / 2], Block<tile>& block, int a_offset, int w_offset) {
+// Computes the sums of one warpgroup: kWgmmaGroupRows rows and `width` columns, of the transpose where the tile says
+// so. The first tile buffer must have come.
+template <class T, int width, WgmmaTile tile, int size>
+__device__ void multiply(float (&sums)[size], Block<tile>& block, int a_offset, int w_offset) {
   using S = Shape<tile>;
   const int lane = threadIdx.x % 32;
   const auto multiply_buffer = [&](bool first) {
@@ -115,8 +120,9 @@ __device__ void multiply(float (&sums)[tile.columns / 2], Block<tile>& block, in
 #pragma unroll
     for (int step = 0; step < S::kPieces * kSteps; ++step) {
       const int piece = step / kSteps, in_piece = step % kSteps;
-      wgmma<T, width>(sums, a + (piece * S::kAPiece >> 4) + in_piece * kWgmmaStep,
-                      w + (piece * S::kWPiece >> 4) + in_piece * kWgmmaStep, !first || step > 0);
+      const uint64_t of_a = a + (piece * S::kAPiece >> 4) + in_piece * kWgmmaStep,
+                     of_w = w + (piece * S::kWPiece >> 4) + in_piece * kWgmmaStep;
+      wgmma<T, width>(sums, tile.transposed ? of_w : of_a, tile.transposed ? of_a : of_w, !first || step > 0);
     }
     wgmma_commit();
   };
@@ -177,19 +183,54 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile>
   }
 }
 
+// Calls f(std::integral_constant<int, columns>) with the fewest columns of an instruction, up to `most`, that so many
+// rows take.
+template <int most, int columns = 8, class F>
+__device__ __forceinline__ void with_columns_for(int rows, const F& f) {
+  constexpr int kNext = columns < 64 ? columns + 8 : columns < 160 ? columns + 16 : columns + 32;
+  if constexpr (columns >= most)
+    f(std::integral_constant<int, most>{});
+  else if (rows <= columns)
+    f(std::integral_constant<int, columns>{});
+  else
+    with_columns_for<most, kNext>(rows, f);
+}
+
+// multiply_tiles where the transpose is computed.
+template <class T, WgmmaTile tile, bool swiglu>
+__device__ void multiply_transposed_tiles(const GemmArgs& args, Block<tile> block) {
+  using S = Shape<tile>;
+  const int warpgroup = threadIdx.x / kWarpgroup, w_first = warpgroup * kWgmmaGroupRows;
+  const uint32_t staged = block.staged + warpgroup * 4 * S::kStagedBytes;
+  while (true) {
+    block.ring.wait_full();
+    const Place place = Place::load(block.rank, block.place());
+    if (place.kind == 2) return;
+    const int rows = min(place.end_row - place.first_row, tile.rows);
+    with_columns_for<tile.rows>(rows, [&](auto width) {
+      float sums[width() / 2] = {};
+      multiply<T, width()>(sums, block, 0, w_first * kRowBytes);
+      TransposedWriter<T, width(), swiglu>(args, place.first_row, rows, place.first_column + w_first, staged)
+          .write(sums);
+    });
+  }
+}
+
 // - operands: a [m, k], w [groups, n, k], bias [n] or none, out [m, n] (kSwiglu: [m, n / 2]); a and w of type T, out
 //   of type T or fp32 (`float_out`), bias of any type; a_map and w_map describe a and w to the copy engine.
 // - block: stays on its multiprocessor and walks through tiles (TileWalk), together with the other block of its
 //   cluster where there are two.
-// - thread: the warps of one or two warpgroups multiply, 64 rows each, and write (multiply_tiles); one warp behind
-//   them loads w (load_w), the next one a (load_a); any others do nothing, as registers go by warpgroups.
+// - thread: the warps of one or two warpgroups multiply, 64 rows of a each, or of w where the transpose is computed,
+//   and write (multiply_tiles, multiply_transposed_tiles); one warp behind them loads w (load_w), the next one a
+//   (load_a); any others do nothing, as registers go by warpgroups.
 // - alignment: n and k in octets (kSwiglu: n in sixteens), everything on 16 bytes.
-template <class T, int rows, int columns, int cluster, bool swiglu>
-__global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster}>::kThreads,
-                                  Shape<WgmmaTile{rows, columns, cluster}>::kAlone ? 1 : 2)
+template <class T, int rows, int columns, int cluster, bool transposed, bool swiglu>
+__global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transposed}>::kThreads,
+                                  Shape<WgmmaTile{rows, columns, cluster, transposed}>::kAlone ? 1 : 2)
     gemm_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
                       const __grid_constant__ GemmArgs args, int box_rows, bool float_out) {
-  constexpr WgmmaTile tile{rows, columns, cluster};  // nvcc takes no structures as parameters of a kernel's template
+  constexpr WgmmaTile tile{rows, columns, cluster,
+                           transposed};  // nvcc takes no structures as parameters of a kernel's template
   using S = Shape<tile>;
   // A kernel behind this one may count on offsets that were there before this one started to wait.
   const bool known = args.offsets == nullptr || args.offsets_are_old;
@@ -211,7 +252,10 @@ __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster}>::kThr
   if (!known) let_next_start();
   if (warp < S::kLoaderOfW) {
     if constexpr (S::kAlone) take_registers<kMultiplierRegisters>();
-    multiply_tiles<T, tile, swiglu>(args, float_out, block);
+    if constexpr (transposed)
+      multiply_transposed_tiles<T, tile, swiglu>(args, block);
+    else
+      multiply_tiles<T, tile, swiglu>(args, float_out, block);
   } else {
     if constexpr (S::kAlone) give_registers<kLoaderRegisters>();
     if (warp == S::kLoaderOfW) {
@@ -225,8 +269,9 @@ __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster}>::kThr
 }
 
 // Rows of the boxes in which a is loaded. A box takes time for each of its rows, those outside of a included, and some
-// time of its own: so there are as many rows as most groups have.
-int rows_of_a_box(const GemmArgs& args) {
+// time of its own: so there are as many rows as most groups have, or a quarter of a tile that may have any number.
+int rows_of_a_box(const GemmArgs& args, WgmmaTile tile) {
+  if (tile.transposed) return tile.rows / 4;
   const int64_t rows = args.m / std::min(args.m, args.groups);
   if (args.offsets == nullptr) return static_cast<int>(std::min<int64_t>(ceil_divide(rows, 8) * 8, kWgmmaGroupRows));
   return rows <= 8 ? 16 : rows <= 16 ? 32 : kWgmmaGroupRows;
@@ -235,9 +280,9 @@ int rows_of_a_box(const GemmArgs& args) {
 template <class T, WgmmaTile tile, bool swiglu>
 void launch_tile(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out) {
   using S = Shape<tile>;
-  const auto kernel = gemm_wgmma_kernel<T, tile.rows, tile.columns, tile.cluster, swiglu>;
+  const auto kernel = gemm_wgmma_kernel<T, tile.rows, tile.columns, tile.cluster, tile.transposed, swiglu>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes));
-  const int box_rows = rows_of_a_box(args);
+  const int box_rows = rows_of_a_box(args, tile);
   const CUtensorMap a_map = matrix_map(args.a, act, args.m, args.k, box_rows, kDepth);
   const CUtensorMap w_map = matrices_map(args.w.data, act, args.groups, args.n, args.k, S::kWBox, kDepth);
   // In clusters, every group may have two row tiles that are in no pair.
@@ -264,10 +309,20 @@ void launch_listed(cudaStream_t stream, const GemmArgs& args, DType act, bool fl
   launch_listed<T, swiglu, tiles>(stream, args, act, float_out, tile, std::make_index_sequence<std::size(tiles)>{});
 }
 
+bool takes_transposed(const GemmArgs& args, DType out) {
+  return args.epilogue == Epilogue::kSwiglu ||
+         (args.epilogue == Epilogue::kStore && out != DType::kF32 && args.bias.data == nullptr);
+}
+
 }  // namespace
 
-WgmmaTile choose_wgmma_tile(const GemmArgs& args, int multiprocessors) {
+WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors) {
   const bool grouped = args.offsets != nullptr, swiglu = args.epilogue == Epilogue::kSwiglu;
+  // Where groups have few rows, the tensor cores' work on rows that do not exist costs power, and so clock. Groups are
+  // uneven: a tile has room for twice the rows of the mean.
+  if (grouped && takes_transposed(args, out))
+    for (const WgmmaTile tile : kWgmmaTransposedTiles)
+      if (2 * args.m <= args.groups * tile.rows) return tile;
   // The time of the busiest multiprocessor, as bench_tiles measured it: a tile takes that of its columns and about 24
   // more.
   const auto cost = [&](WgmmaTile tile) {
@@ -276,10 +331,8 @@ WgmmaTile choose_wgmma_tile(const GemmArgs& args, int multiprocessors) {
   };
   // Clusters save memory traffic, which matters where many groups' weights are read, and lose time where there is
   // little to do.
-  constexpr WgmmaTile kWide{128, 256, 2}, kNarrow{128, 128, 1}, kLow{64, 128, 1};
-  // Where groups have few rows, the tensor cores' work on rows that do not exist costs power, and so clock.
-  if (grouped && args.m <= args.groups * kWgmmaGroupRows / 2) return kLow;
-  if (grouped && swiglu) return args.m <= args.groups * kWgmmaGroupRows ? kNarrow : kWide;
+  constexpr WgmmaTile kWide{128, 256, 2}, kNarrow{128, 128, 1};
+  if (grouped && swiglu) return kWide;
   if (grouped || swiglu) return cost(kNarrow) < cost(kWide) ? kNarrow : kWide;
   WgmmaTile best{128, 256, 1};
   for (const WgmmaTile tile : kWgmmaTiles)
@@ -289,17 +342,24 @@ WgmmaTile choose_wgmma_tile(const GemmArgs& args, int multiprocessors) {
 
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out, WgmmaTile tile) {
   if (args.m == 0 || args.n == 0 || args.groups == 0) return;
+  if (tile.transposed && !takes_transposed(args, out)) CUDA_CHECK(cudaErrorInvalidValue);
+  const bool swiglu = args.epilogue == Epilogue::kSwiglu, float_out = !swiglu && out == DType::kF32;
   with_16_bit_type(act, [&](auto zero) {
     using T = decltype(zero);
-    if (args.epilogue == Epilogue::kSwiglu)
+    if (tile.transposed && swiglu)
+      launch_listed<T, true, kWgmmaTransposedTiles>(stream, args, act, false, tile);
+    else if (tile.transposed)
+      launch_listed<T, false, kWgmmaTransposedTiles>(stream, args, act, false, tile);
+    else if (swiglu)
       launch_listed<T, true, kWgmmaSwigluTiles>(stream, args, act, false, tile);
     else
-      launch_listed<T, false, kWgmmaTiles>(stream, args, act, out == DType::kF32, tile);
+      launch_listed<T, false, kWgmmaTiles>(stream, args, act, float_out, tile);
   });
 }
 
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out) {
-  launch_gemm_wgmma(stream, args, act, out, choose_wgmma_tile(args, device_attribute(cudaDevAttrMultiProcessorCount)));
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  launch_gemm_wgmma(stream, args, act, out, choose_wgmma_tile(args, out, multiprocessors));
 }
 
 }  // namespace lfm2

@@ -8,6 +8,10 @@ namespace lfm2 {
 struct WgmmaTile {
   int rows, columns;
   int cluster;  // number of thread blocks: 1, or 2 with 128 rows
+  // The transpose is computed: rows of w are the rows of the instruction, and rows of a its columns, of which there may
+  // be any multiple of 8, so that a tile multiplies no more rows of a than there are. Takes outputs of the operands'
+  // type, without bias and addition, in one thread block.
+  bool transposed = false;
   bool operator==(const WgmmaTile&) const = default;
 };
 
@@ -16,9 +20,12 @@ struct WgmmaTile {
 // multiply.
 inline constexpr WgmmaTile kWgmmaTiles[] = {{128, 256, 2}, {128, 256, 1}, {128, 192, 1}, {128, 128, 1},
                                             {128, 96, 1},  {128, 64, 1},  {64, 128, 1},  {64, 32, 1}};
-inline constexpr WgmmaTile kWgmmaSwigluTiles[] = {{128, 256, 2}, {128, 128, 1}, {64, 128, 1}};
+inline constexpr WgmmaTile kWgmmaSwigluTiles[] = {{128, 256, 2}, {128, 128, 1}};
+inline constexpr WgmmaTile kWgmmaTransposedTiles[] = {
+    {32, 128, 1, true}, {64, 128, 1, true}, {128, 128, 1, true}, {256, 128, 1, true}};
 
-WgmmaTile choose_wgmma_tile(const GemmArgs& args, int multiprocessors);
+// `out` is the type of the output.
+WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors);
 
 // The same as launch_gemm_wgmma, with this tile, which is one of those above.
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out, WgmmaTile tile);

@@ -14,7 +14,7 @@ constexpr int kWarpgroup = 128;  // threads
 // What a block has, which follows from its tile.
 template <WgmmaTile tile>
 struct Shape {
-  static constexpr int kMultipliers = tile.rows / kWgmmaGroupRows;  // warpgroups
+  static constexpr int kMultipliers = (tile.transposed ? tile.columns : tile.rows) / kWgmmaGroupRows;  // warpgroups
   // A block alone on its multiprocessor: registers go from the loading warps' warpgroup to the others. Two blocks of
   // the smallest tile have room.
   static constexpr bool kAlone = kMultipliers > 1 || tile.columns > 64;
@@ -29,7 +29,8 @@ struct Shape {
   // Rows of a box of w. Where the blocks of a cluster share w, each loads one box.
   static constexpr int kWBox = tile.columns / tile.cluster;
 
-  static constexpr int kStagedBytes = (tile.columns > kPassColumns ? 2 : 1) * kPassBytes;  // of a warp
+  static constexpr int kStagedBytes =
+      ((tile.transposed ? tile.rows : tile.columns) > kPassColumns ? 2 : 1) * kPassBytes;  // of a warp
   static constexpr int kOutBytes = kMultipliers * 4 * kStagedBytes;
   static constexpr int kNoteBytes = 32;  // beside a tile buffer: a tile's place, and the barriers full and free
   static constexpr int kBytes = (kAlone ? 227 : 112) * 1024 - 1024;  // without those that are lost to begin on 1024

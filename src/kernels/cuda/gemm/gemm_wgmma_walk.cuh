@@ -101,8 +101,8 @@ class TileWalk {
     }
     work.first_column = column_tile * tile.columns;
     work.end_row = end;
-    work.half =
-        tile.rows > kWgmmaGroupRows && end - work.first_row <= kWgmmaGroupRows && (kCluster == 1 || !work.same_columns);
+    work.half = !tile.transposed && tile.rows > kWgmmaGroupRows && end - work.first_row <= kWgmmaGroupRows &&
+                (kCluster == 1 || !work.same_columns);
     work.w_read_once = end - first <= tile.rows;
   }
 

@@ -169,6 +169,13 @@ __device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) 
                : "memory");
 }
 
+// The same, each matrix transposed.
+__device__ inline void store_matrices_transposed(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(address), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
 __device__ inline uint4 load_shared(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"

@@ -36,6 +36,11 @@ __device__ inline void named_barrier() {
   asm volatile("bar.sync 1, %0;\n" ::"n"(threads) : "memory");
 }
 
+// The same of a warpgroup's four warps.
+__device__ inline void warpgroup_barrier(int warpgroup) {
+  asm volatile("bar.sync %0, 128;\n" ::"r"(3 + warpgroup) : "memory");
+}
+
 // The same of all threads of the block.
 __device__ inline void block_barrier() { asm volatile("bar.sync 2;\n" ::: "memory"); }
 
