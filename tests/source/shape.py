@@ -17,7 +17,6 @@ SUFFIXES = {".h", ".c", ".cpp", ".cu", ".cuh"}
 
 # Functions that may have any size, with the reason.
 EXEMPT = {
-    ("wgmma.cuh", "wgmma"): "a table of assembly, an instruction for each width",
     ("model_config.cpp", "builtin_model_config"): "a text that is embedded",
 }
 # Still to be made smaller: their size today, which they may not grow beyond.

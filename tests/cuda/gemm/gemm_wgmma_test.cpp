@@ -127,6 +127,7 @@ TEST_F(CudaGemmWgmmaTest, EverySplit) {
                                            {0, 0, 0, 300},
                                            {0, 300, 300, 300},
                                            {0, 64, 128, 320, 513, 700},
+                                           {0, 200, 424, 681, 906},
                                            {0, 1, 2, 3, 4}})
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kSwiglu})
       check(half_product(static_cast<int64_t>(split.back()), 272, 136, DType::kBf16, DType::kBf16, epilogue,

@@ -33,6 +33,12 @@ constexpr int kLoaderRegisters = 56, kMultiplierRegisters = 224;
 
 constexpr uint16_t kBoth = 3;  // blocks of a cluster
 
+// Whether the transpose of the product may be computed (multiply_transposed).
+__host__ __device__ bool takes_transposed(const GemmArgs& args, bool float_out) {
+  return args.epilogue == Epilogue::kSwiglu ||
+         (args.epilogue == Epilogue::kStore && !float_out && args.bias.data == nullptr);
+}
+
 // Calls load(work, round) in one lane for each tile buffer, once it is free, in the order in which they are multiplied.
 template <WgmmaTile tile, class Load>
 __device__ void fill_buffers(const GemmArgs& args, Block<tile>& block, const Load& load) {
@@ -84,7 +90,11 @@ __device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_row
   fill_buffers(args, block, [&](const TileWork& work, int round) {
     const uint32_t full = block.ring.full();
     if (round == 0) {
-      Place{work.first_row, work.end_row, work.first_column, work.half}.store(block.place());
+      Place{work.first_row, work.end_row, work.first_column,
+            work.half           ? Place::kHalf
+            : work.same_columns ? Place::kPair
+                                : Place::kSingle}
+          .store(block.place());
       boxes = (min(work.end_row - work.first_row, tile.rows) + box_rows - 1) / box_rows;
     }
     barrier_expect(full, S::kWBytes + boxes * S::kPieces * box_bytes);
@@ -102,27 +112,25 @@ __device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_row
   });
   block.ring.wait_free();
   if (threadIdx.x % 32 == 0) {
-    Place{0, 0, 0, 2}.store(block.place());
+    Place{0, 0, 0, Place::kEnd}.store(block.place());
     barrier_arrive(block.ring.full());
   }
 }
 
-// Computes the sums of one warpgroup: kWgmmaGroupRows rows and `width` columns, of the transpose where the tile says
-// so. The first tile buffer must have come.
-template <class T, int width, WgmmaTile tile, int size>
-__device__ void multiply(float (&sums)[size], Block<tile>& block, int a_offset, int w_offset) {
+// Calls start(a, w, first) for each step of k, where a and w are the operands in the tile buffers. The first tile
+// buffer must have come. At the end, what was started has ended.
+template <WgmmaTile tile, class F>
+__device__ __forceinline__ void for_each_step(Block<tile>& block, const F& start) {
   using S = Shape<tile>;
   const int lane = threadIdx.x % 32;
   const auto multiply_buffer = [&](bool first) {
-    const uint32_t buffer = block.ring.buffer();
-    const uint64_t a = wgmma_operand(buffer + a_offset), w = wgmma_operand(buffer + S::kABytes + w_offset);
+    const uint64_t a = wgmma_operand(block.ring.buffer()), w = wgmma_operand(block.ring.buffer() + S::kABytes);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < S::kPieces * kSteps; ++step) {
       const int piece = step / kSteps, in_piece = step % kSteps;
-      const uint64_t of_a = a + (piece * S::kAPiece >> 4) + in_piece * kWgmmaStep,
-                     of_w = w + (piece * S::kWPiece >> 4) + in_piece * kWgmmaStep;
-      wgmma<T, width>(sums, tile.transposed ? of_w : of_a, tile.transposed ? of_a : of_w, !first || step > 0);
+      start(a + (piece * S::kAPiece >> 4) + in_piece * kWgmmaStep,
+            w + (piece * S::kWPiece >> 4) + in_piece * kWgmmaStep, first && step == 0);
     }
     wgmma_commit();
   };
@@ -144,11 +152,59 @@ __device__ void multiply(float (&sums)[size], Block<tile>& block, int a_offset, 
   release(previous);
 }
 
+// Computes the sums of one warpgroup: kWgmmaGroupRows rows of a from a_first on, `width` columns from w_first on.
+template <class T, int width, WgmmaTile tile>
+__device__ __forceinline__ void multiply(float (&sums)[tile.columns / 2], Block<tile>& block, int a_first,
+                                         int w_first) {
+  for_each_step(block, [&](uint64_t a, uint64_t w, bool first) {
+    wgmma<T, width>(sums, a + (a_first * kRowBytes >> 4), w + (w_first * kRowBytes >> 4), !first);
+  });
+}
+
+// Calls f(std::integral_constant<int, columns>) with the fewest columns of an instruction, up to `most`, that so many
+// rows take.
+template <int most, int columns = 8, class F>
+__device__ __forceinline__ void with_columns_for(int rows, const F& f) {
+  constexpr int kNext = columns < 64 ? columns + 8 : columns < 160 ? columns + 16 : columns + 32;
+  if constexpr (columns >= most)
+    f(std::integral_constant<int, most>{});
+  else if (rows <= columns)
+    f(std::integral_constant<int, columns>{});
+  else
+    with_columns_for<most, kNext>(rows, f);
+}
+
+// Computes and writes a tile by its transpose: each warpgroup has its share of w's rows in the tile buffers,
+// 64 at a time, and all rows of a.
+template <class T, WgmmaTile tile, bool swiglu>
+__device__ __forceinline__ void multiply_transposed(const GemmArgs& args, const Place& place, Block<tile>& block) {
+  using S = Shape<tile>;
+  constexpr int kParts = tile.columns / S::kMultipliers / kWgmmaGroupRows;
+  const int warpgroup = threadIdx.x / kWarpgroup, w_first = warpgroup * kParts * kWgmmaGroupRows;
+  const int rows = min(place.end_row - place.first_row, tile.rows);
+  with_columns_for<tile.rows>(rows, [&](auto width) {
+    float sums[kParts][width() / 2] = {};
+    for_each_step(block, [&](uint64_t a, uint64_t w, bool first) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part)
+        wgmma<T, width()>(sums[part], w + ((w_first + part * kWgmmaGroupRows) * kRowBytes >> 4), a, !first);
+    });
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      TransposedWriter<T, width(), swiglu>(args, place.first_row, rows,
+                                           place.first_column + w_first + part * kWgmmaGroupRows,
+                                           block.staged + warpgroup * 4 * S::kStagedBytes)
+          .write(sums[part]);
+  });
+}
+
+// What the multiplying warps do with one tile after the other.
 template <class T, WgmmaTile tile, bool swiglu>
 __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile> block) {
   using S = Shape<tile>;
   const int warpgroup = threadIdx.x / kWarpgroup, warp = threadIdx.x % kWarpgroup / 32;
   const uint32_t staged = block.staged + threadIdx.x / 32 * S::kStagedBytes;
+  [[maybe_unused]] const bool transposable = takes_transposed(args, float_out);
   const bool add_halves = !swiglu && !float_out && args.epilogue == Epilogue::kAdd;
   // Computes `width` columns of the tile buffers' w, from column w_first on, for the rows from a_first on.
   const auto compute = [&](auto width, const Place& place, int a_first, int w_first) {
@@ -157,7 +213,7 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile>
     const Writer<T, width(), Epilogue::kAdd> adder(args, strip, staged);
     if (add_halves) adder.load_old();
     float sums[tile.columns / 2] = {};
-    multiply<T, width()>(sums, block, a_first * kRowBytes, w_first * kRowBytes);
+    multiply<T, width()>(sums, block, a_first, w_first);
     if (strip.rows <= 0) return;
     if constexpr (swiglu) {
       Writer<T, width(), Epilogue::kSwiglu>(args, strip, staged).write(sums);
@@ -174,8 +230,13 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile>
   while (true) {
     block.ring.wait_full();
     const Place place = Place::load(block.rank, block.place());
-    if (place.kind == 2) return;
-    if (S::kMultipliers > 1 && place.kind == 1)
+    if (place.kind == Place::kEnd) return;
+    if constexpr (tile.cluster > 1)
+      if (transposable && place.kind != Place::kPair) {  // the rows that a group has beside its pairs
+        multiply_transposed<T, tile, swiglu>(args, place, block);
+        continue;
+      }
+    if (S::kMultipliers > 1 && place.kind == Place::kHalf)
       compute(std::integral_constant<int, tile.columns / S::kMultipliers>{}, place, 0,
               warpgroup * tile.columns / S::kMultipliers);
     else
@@ -183,36 +244,13 @@ __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile>
   }
 }
 
-// Calls f(std::integral_constant<int, columns>) with the fewest columns of an instruction, up to `most`, that so many
-// rows take.
-template <int most, int columns = 8, class F>
-__device__ __forceinline__ void with_columns_for(int rows, const F& f) {
-  constexpr int kNext = columns < 64 ? columns + 8 : columns < 160 ? columns + 16 : columns + 32;
-  if constexpr (columns >= most)
-    f(std::integral_constant<int, most>{});
-  else if (rows <= columns)
-    f(std::integral_constant<int, columns>{});
-  else
-    with_columns_for<most, kNext>(rows, f);
-}
-
-// multiply_tiles where the transpose is computed.
 template <class T, WgmmaTile tile, bool swiglu>
 __device__ void multiply_transposed_tiles(const GemmArgs& args, Block<tile> block) {
-  using S = Shape<tile>;
-  const int warpgroup = threadIdx.x / kWarpgroup, w_first = warpgroup * kWgmmaGroupRows;
-  const uint32_t staged = block.staged + warpgroup * 4 * S::kStagedBytes;
   while (true) {
     block.ring.wait_full();
     const Place place = Place::load(block.rank, block.place());
-    if (place.kind == 2) return;
-    const int rows = min(place.end_row - place.first_row, tile.rows);
-    with_columns_for<tile.rows>(rows, [&](auto width) {
-      float sums[width() / 2] = {};
-      multiply<T, width()>(sums, block, 0, w_first * kRowBytes);
-      TransposedWriter<T, width(), swiglu>(args, place.first_row, rows, place.first_column + w_first, staged)
-          .write(sums);
-    });
+    if (place.kind == Place::kEnd) return;
+    multiply_transposed<T, tile, swiglu>(args, place, block);
   }
 }
 
@@ -309,26 +347,21 @@ void launch_listed(cudaStream_t stream, const GemmArgs& args, DType act, bool fl
   launch_listed<T, swiglu, tiles>(stream, args, act, float_out, tile, std::make_index_sequence<std::size(tiles)>{});
 }
 
-bool takes_transposed(const GemmArgs& args, DType out) {
-  return args.epilogue == Epilogue::kSwiglu ||
-         (args.epilogue == Epilogue::kStore && out != DType::kF32 && args.bias.data == nullptr);
-}
-
 }  // namespace
 
 WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors) {
   const bool grouped = args.offsets != nullptr, swiglu = args.epilogue == Epilogue::kSwiglu;
   // Where groups have few rows, the tensor cores' work on rows that do not exist costs power, and so clock. Groups are
   // uneven: a tile has room for twice the rows of the mean.
-  if (grouped && takes_transposed(args, out))
+  if (grouped && takes_transposed(args, out == DType::kF32))
     for (const WgmmaTile tile : kWgmmaTransposedTiles)
       if (2 * args.m <= args.groups * tile.rows) return tile;
   // The time of the busiest multiprocessor, as bench_tiles measured it: a tile takes that of its columns and about 24
   // more.
-  const auto cost = [&](WgmmaTile tile) {
-    const int64_t row_tiles = std::max(ceil_divide(args.m, tile.rows), std::min(args.m, args.groups));
-    return ceil_divide(row_tiles * ceil_divide(args.n, tile.columns), multiprocessors) * (tile.columns + 24);
+  const auto tiles = [&](WgmmaTile tile) {
+    return std::max(ceil_divide(args.m, tile.rows), std::min(args.m, args.groups)) * ceil_divide(args.n, tile.columns);
   };
+  const auto cost = [&](WgmmaTile tile) { return ceil_divide(tiles(tile), multiprocessors) * (tile.columns + 24); };
   // Clusters save memory traffic, which matters where many groups' weights are read, and lose time where there is
   // little to do.
   constexpr WgmmaTile kWide{128, 256, 2}, kNarrow{128, 128, 1};
@@ -337,12 +370,14 @@ WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors
   WgmmaTile best{128, 256, 1};
   for (const WgmmaTile tile : kWgmmaTiles)
     if (tile.cluster == 1 && cost(tile) < cost(best)) best = tile;
-  return best;
+  // As many tiles of half as many rows and twice as many columns are faster by a tenth.
+  constexpr WgmmaTile kTall{128, 64, 1}, kLow{64, 128, 1};
+  return best == kTall && tiles(kLow) == tiles(kTall) ? kLow : best;
 }
 
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out, WgmmaTile tile) {
   if (args.m == 0 || args.n == 0 || args.groups == 0) return;
-  if (tile.transposed && !takes_transposed(args, out)) CUDA_CHECK(cudaErrorInvalidValue);
+  if (tile.transposed && !takes_transposed(args, out == DType::kF32)) CUDA_CHECK(cudaErrorInvalidValue);
   const bool swiglu = args.epilogue == Epilogue::kSwiglu, float_out = !swiglu && out == DType::kF32;
   with_16_bit_type(act, [&](auto zero) {
     using T = decltype(zero);

@@ -40,8 +40,11 @@ struct Shape {
 
 // What the multiplying warps must know of a tile. It comes with the tile's first tile buffer.
 struct Place {
+  // One of two tiles that share columns, or any where there are no clusters; a tile beside these pairs; a tile with
+  // rows for one of two warpgroups only; or that there are no more tiles.
+  enum Kind { kPair, kSingle, kHalf, kEnd };
   int first_row, end_row, first_column;
-  int kind;  // 0: a whole tile; 1: half a tile; 2: there are no more tiles
+  int kind;
 
   __device__ static Place load(int reader, uint32_t address) {
     const uint4 bits = load_shared_by(reader, address);

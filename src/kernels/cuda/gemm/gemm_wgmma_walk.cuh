@@ -57,11 +57,11 @@ class TileWalk {
 
  private:
   static constexpr int kCluster = tile.cluster, kPairRows = tile.rows * kCluster;
-  static constexpr int kBand = kWgmmaBandRows / kPairRows;
+  static constexpr int kBand = kWgmmaBandRows / kPairRows, kMaxMissing = 31;
 
-  // A pair whose second tile would be at most half full is not made; its tiles are single ones.
+  // A pair that would lack more rows than kMaxMissing is not made; its tiles are single ones.
   __device__ static int pairs_of(int rows) {
-    return (rows + (kCluster == 1 ? tile.rows : kWgmmaGroupRows) - 1) / kPairRows;
+    return (rows + (kCluster == 1 ? tile.rows - 1 : kMaxMissing)) / kPairRows;
   }
   __device__ static int singles_of(int rows, int pairs) {
     const int left = rows - pairs * kPairRows;
