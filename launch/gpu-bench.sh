@@ -77,6 +77,12 @@ if [[ $skip != *" jobs "* ]]; then
   job "all positions to .h5, bf16" samples/s 5 --weights "$shards" --dtype bf16 --logits all --output "$files/lfm2-all.h5"
   disk "$files"
   [ "$ranks" -gt 1 ] && job "headline bf16, a pipeline a GPU" samples/s 7 --weights "$shards" --dtype bf16 --replicas "$ranks" --output "$out"
+  # Pieces and cut by what the layers cost, where equal cuts in one piece leave the last stage idle.
+  if [ "$ranks" -gt 1 ]; then
+    job "headline bf16, stages chosen" samples/s 7 --weights "$shards" --dtype bf16 --virtual-stages 0 --output "$out"
+    job "headline fp32, stages chosen" samples/s 5 --weights "$shards" --dtype fp32 --virtual-stages 0 --output "$out"
+    job "1 x 65536, bf16, balanced" tokens/s 3 --weights "$shards" --dtype bf16 --samples 1 --length 65536 --balance --output "$out"
+  fi
   texts=$files/lfm2-out.jsonl
   generate=(--weights "$shards" --dtype bf16 --balance --ignore-eos --output "$texts")
   job "generate 1 x 64, bf16" new/s 5 "${generate[@]}" --samples 1 --length 32 --generate 64
