@@ -232,11 +232,17 @@ TEST_F(CudaGemmWgmmaTest, ChainOfDependentLaunches) {
     }
 }
 
-TEST_F(CudaGemmWgmmaTest, TheTileIsOneOfTheList) {
-  for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kSwiglu})
+// Needs no GPU.
+TEST(WgmmaTileTest, IsOneThatTheProductTakesAndHasRoomForUnevenGroups) {
+  constexpr int64_t kGroups = 32;
+  for (const auto& [epilogue, out] : {std::pair{Epilogue::kStore, DType::kBf16},
+                                      {Epilogue::kStore, DType::kF32},
+                                      {Epilogue::kAdd, DType::kBf16},
+                                      {Epilogue::kAdd, DType::kF32},
+                                      {Epilogue::kSwiglu, DType::kBf16}})
     for (const bool grouped : {false, true})
       for (const int64_t n : {16, 2048, 3072, 14336, 65536})
-        for (int64_t m = 1; m <= 4096; m += m / 8 + 1) {
+        for (int64_t m = 1; m <= 16384; m += m / 8 + 1) {
           const int32_t offsets = 0;
           const GemmArgs args{.a = nullptr,
                               .w = {},
@@ -246,11 +252,16 @@ TEST_F(CudaGemmWgmmaTest, TheTileIsOneOfTheList) {
                               .m = m,
                               .n = n,
                               .k = 2048,
-                              .groups = grouped ? 32 : 1,
+                              .groups = grouped ? kGroups : 1,
                               .epilogue = epilogue};
-          const WgmmaTile tile = choose_wgmma_tile(args, DType::kBf16, 132);
-          const std::vector<WgmmaTile> tiles = tiles_for(epilogue);
+          SCOPED_TRACE(fmt::format("m {} n {} epilogue {} to {} grouped {}", m, n, static_cast<int>(epilogue),
+                                   name(out), grouped));
+          const WgmmaTile tile = choose_wgmma_tile(args, out, 132);
+          const std::vector<WgmmaTile> tiles = tiles_for(epilogue, out == DType::kBf16);
           EXPECT_NE(std::find(tiles.begin(), tiles.end(), tile), tiles.end()) << text(tile);
+          const bool few = grouped && epilogue != Epilogue::kAdd && out == DType::kBf16 && m <= kGroups * 128;
+          EXPECT_EQ(tile.transposed, few) << text(tile);
+          EXPECT_TRUE(!few || 2 * m <= kGroups * tile.rows) << text(tile);
         }
 }
 
