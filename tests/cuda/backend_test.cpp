@@ -61,6 +61,42 @@ TEST(CudaBackendTest, UploadsEveryTypeInSeveralPieces) {
   EXPECT_THROW(gpu().upload(target, 1, DType::kF32, small->data, 2), Error);
 }
 
+// Few bytes are copied by a kernel where it reaches both sides, and all others as ever; each leaves its neighbours
+// alone.
+TEST(CudaBackendTest, CopiesEverySizeFromAndToAnyMemory) {
+  constexpr size_t kBytes = 40000, kMargin = 64;
+  const Buffer pinned = gpu().allocate_host(kBytes), device = gpu().allocate(kBytes);
+  std::vector<std::byte> pageable(kBytes), source(kBytes), out(kBytes);
+  for (size_t i = 0; i < kBytes; ++i) source[i] = static_cast<std::byte>(i * 7 + i / 256);
+  for (std::byte* const host : {pinned.data(), pageable.data()})
+    for (const size_t bytes : {1, 2, 4, 6, 100, 4096, 16380, 16384, 16388, 32768})
+      for (const size_t first : {kMargin, kMargin + 2, kMargin + 4}) {
+        SCOPED_TRACE(std::to_string(bytes) + " bytes from " + std::to_string(first));
+        const auto settle = [] {
+          gpu().compute().drain();
+          gpu().compute().check();
+        };
+        const Tensor rows(device.data() + first, DType::kF16, {static_cast<int64_t>(bytes / 2)});
+        CUDA_CHECK(cudaMemset(device.data(), 0xee, kBytes));
+        std::memcpy(host, source.data(), kBytes);
+        settle();
+        gpu().copy(gpu().compute(), device.data() + first, host + first, bytes);
+        settle();
+        CUDA_CHECK(cudaMemcpy(out.data(), device.data(), kBytes, cudaMemcpyDefault));
+        for (size_t i = 0; i < kBytes; ++i) {
+          const bool inside = i >= first && i < first + bytes;
+          ASSERT_EQ(out[i], inside ? source[i] : std::byte{0xee}) << "to the GPU, byte " << i;
+        }
+        std::memset(host, 0xdd, kBytes);
+        gpu().copy_to_host(host + first, rows);
+        settle();
+        for (size_t i = 0; i < kBytes; ++i) {
+          const bool inside = i >= first && i < first + bytes / 2 * 2;
+          ASSERT_EQ(host[i], inside ? source[i] : std::byte{0xdd}) << "from the GPU, byte " << i;
+        }
+      }
+}
+
 TEST(CudaBackendTest, UploadIsFast) {
   const size_t bytes = size_t{1} << 30;
   std::vector<std::byte> source(size_t{64} << 20, std::byte{1});

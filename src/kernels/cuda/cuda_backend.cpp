@@ -14,6 +14,7 @@
 #include "kernels/cuda/cuda_recording.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/experts/launch.h"
+#include "kernels/cuda/rows/launch.h"
 
 namespace lfm2 {
 
@@ -42,6 +43,22 @@ int select(int device) {
   if (error != cudaSuccess)
     throw Error(ExitCode::kUnavailable, fmt::format("GPU {} cannot be used: {}", device, cudaGetErrorString(error)));
   return device;
+}
+
+// Whether kernels may use the memory: that of the GPU, and that of allocate_host.
+bool reached_by_kernels(const void* memory) {
+  cudaPointerAttributes attributes{};
+  CUDA_CHECK(cudaPointerGetAttributes(&attributes, memory));
+  return attributes.type != cudaMemoryTypeUnregistered && attributes.devicePointer == memory;
+}
+
+void enqueue_copy(cudaStream_t stream, void* to, const void* from, size_t bytes) {
+  constexpr size_t kFewBytes = 16384, kWord = 4;  // so few are copied sooner by a kernel
+  const auto in_words = [](const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kWord == 0; };
+  if (bytes <= kFewBytes && bytes % kWord == 0 && in_words(to) && in_words(from) && reached_by_kernels(to) &&
+      reached_by_kernels(from))
+    return launch_copy_words(stream, to, from, static_cast<int>(bytes / kWord));
+  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream));
 }
 
 class CudaBackend final : public Backend {
@@ -105,12 +122,12 @@ class CudaBackend final : public Backend {
 
   void copy(Stream& stream, void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return;
-    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, dynamic_cast<CudaStream&>(stream).native()));
+    enqueue_copy(dynamic_cast<CudaStream&>(stream).native(), to, from, bytes);
   }
 
   void copy_to_host(void* host, const Tensor& source) override {
     if (source.bytes() == 0) return;
-    CUDA_CHECK(cudaMemcpyAsync(host, source.data, source.bytes(), cudaMemcpyDeviceToHost, stream_.native()));
+    enqueue_copy(stream_.native(), host, source.data, source.bytes());
   }
 
   void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) override {

@@ -270,7 +270,7 @@ void launch_kernel(cudaStream_t stream, const CachedAttentionDecodeArgs& args) {
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   shared_bytes<width>(rows, kMaxWarps<width>, true)));
   launch_dependent("cached_attention_decode_mma_kernel", kernel,
-                   {grid.blocks(a), dim3(static_cast<unsigned>(warps) * 32), static_cast<size_t>(bytes)}, stream, args);
+                   {grid.blocks(a), dim3(static_cast<unsigned>(warps) * 32), bytes}, stream, args);
 }
 
 template <class T, int width>

@@ -4,10 +4,11 @@
 //   the same time, as far as they find room, and fetch their weights while the ones before them compute.
 // - Every thread calls wait_for_previous() before it touches memory that another kernel writes, and before it writes
 //   any; none returns without it. So the end of the previous kernel, which the wait waits for, is that of all before.
-// - Before the wait a kernel reads only what no kernel writes: weights, and what the host has copied, like positions.
-// - A few kernels call let_next_start() behind their own wait: gather_rows, and products of groups whose offsets are
-//   new. The kernels behind such a one may also read, before they wait, what was written before it, by __ldcg, as a
-//   line of L1 may be older (GemmArgs::offsets_are_old).
+// - Before the wait a kernel reads only what no kernel writes: weights, and what comes from the host, like positions.
+//   Where copy_words brings that, it never lets the next kernel start before it has ended, with a __threadfence().
+// - A few kernels call let_next_start() behind their own wait: gather_rows (but not as embed), products of groups whose
+//   offsets are new, and products of few rows as Share::next_waits says. The kernels behind such a one may also read,
+//   before they wait, what was written before it, by __ldcg, as a line of L1 may be older (GemmArgs::offsets_are_old).
 // - norm_route_swiglu calls let_next_start() behind the routing, with one warp of each block: that of the first block
 //   has written it then, with a __threadfence() in between. So it is in L2 before a block of the next kernel starts,
 //   and that kernel, and those behind it, may also read it by __ldcg before they wait. PTX promises less, that all is
@@ -40,7 +41,7 @@ __device__ inline void let_next_start() {
 
 struct LaunchShape {
   dim3 blocks, threads;
-  size_t shared_bytes = 0;
+  int shared_bytes = 0;
   unsigned cluster = 1;  // blocks that reach each other's shared memory; more than one only where has_clusters()
 };
 
@@ -63,7 +64,7 @@ void launch_dependent(const char* name, void (*kernel)(Parameters...), const Lau
   cudaLaunchConfig_t config{};
   config.gridDim = shape.blocks;
   config.blockDim = shape.threads;
-  config.dynamicSmemBytes = shape.shared_bytes;
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = !has_clusters() ? 0 : shape.cluster == 1 ? 1 : 2;

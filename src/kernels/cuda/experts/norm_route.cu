@@ -402,7 +402,7 @@ bool launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act
 
   launch_rms_norm(stream, args.x, args.norm_weight, args.eps, args.tokens, args.hidden, args.normed, act);
   const bool vector = args.hidden % kOctet == 0 && on_16_bytes(args.normed) && on_16_bytes(args.gate.data);
-  const size_t shared_bytes = static_cast<size_t>(2 * kAnyTokens * args.experts) * sizeof(float);
+  const int shared_bytes = 2 * kAnyTokens * args.experts * static_cast<int>(sizeof(float));
   with_device_type(act, [&](auto zero) {
     launch_dependent("norm_route_any_kernel", norm_route_any_kernel<decltype(zero)>,
                      {static_cast<unsigned>(ceil_divide(args.tokens, kAnyTokens)), kAnyThreads, shared_bytes}, stream,

@@ -16,9 +16,9 @@ constexpr int kNormThreads = kMaxTrees * 32;
 constexpr int kNormBytes = kRowGroup * kMaxTrees * static_cast<int>(sizeof(float));  // static shared memory
 
 // The layout of a block that keeps all `rows` rows of a.
-inline Layout layout_with_kept(int tiles, int64_t rows, int64_t k, int shared_bytes) {
+inline Layout layout_with_kept(int tiles, int64_t rows, int64_t k, Share share) {
   const auto kept_bytes = static_cast<int>(rows * ceil_divide(k, kDepth) * kRowBytes);
-  Layout layout = layout_of(tiles, 0, k, shared_bytes - kept_bytes);
+  Layout layout = layout_of(tiles, 0, k, share.without(kept_bytes));
   layout.kept_rows = static_cast<int>(rows);
   return layout;
 }

@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kSumThreads + 32, 2)
                                   const __grid_constant__ Layout layout) {
   extern __shared__ char shared[];
   __shared__ ExpertProducts products;
-  if (!offsets_are_new(args.product)) let_next_start();
+  let_next_start_early(args.product, layout);
   const Block block = start_block(shared, &a_map, &w_map, layout, args.product.k);
   if (threadIdx.x / 32 == kUnitParts) {
     load_buffers(args.product, &a_map, &w_map, layout, block,
@@ -203,10 +203,11 @@ __global__ void __launch_bounds__(kSumThreads + 32, 2)
 
 void launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExpertsArgs& args, DType act) {
   const GemmArgs& product = args.product;
-  constexpr int kBytes = kSharedBytes - static_cast<int>(sizeof(ExpertProducts));
+  constexpr int kProducts = static_cast<int>(sizeof(ExpertProducts));
+  const Share share = share_of(Kernel::kCombinedProduct, args.combine.tokens).without(kProducts);
   // With more rows than one group of them, boxes of two: there, four groups seldom have more.
   const int box_rows = product.m <= kRowGroup ? kRowGroup : 2 * kRowGroup;
-  Layout layout = layout_of(kUnitParts, box_rows, product.k, kBytes);
+  Layout layout = layout_of(kUnitParts, box_rows, product.k, share);
   layout.box_tiles = 1;
   layout.unit_columns = kTile;
   layout.tile_distance = 0;
@@ -217,9 +218,10 @@ void launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExper
       std::min<int64_t>(ceil_divide(product.n, kTile), device_attribute(cudaDevAttrMultiProcessorCount)));
   with_16_bit_type(act, [&](auto zero) {
     const auto kernel = matmul_combine_experts_kernel<decltype(zero)>;
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-    launch_dependent("matmul_combine_experts_kernel", kernel, {blocks, kSumThreads + 32, kBytes}, stream, a_map, w_map,
-                     args, layout);
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    most_bytes(Kernel::kCombinedProduct) - kProducts));
+    launch_dependent("matmul_combine_experts_kernel", kernel, {blocks, kSumThreads + 32, share.bytes}, stream, a_map,
+                     w_map, args, layout);
   });
 }
 

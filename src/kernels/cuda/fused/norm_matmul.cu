@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
     norm_matmul_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ GemmArgs args,
                        const __grid_constant__ FrontNormArgs norm_args, const __grid_constant__ Layout layout) {
   extern __shared__ char shared[];
-  let_next_start();
+  let_next_start_early(args, layout);
   const Block block = start_block(shared, &w_map, &w_map, layout, args.k);
   const FrontNorm<T> norm(args, norm_args, layout, block);
   const auto norm_rows = [&] {
@@ -48,15 +48,16 @@ __global__ void __launch_bounds__(kNormThreads, 2)
 template <class T>
 void launch_normed_product(cudaStream_t stream, const GemmArgs& args, const FrontNormArgs& norm, DType act) {
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  constexpr int kBytes = kSharedBytes - kNormBytes;
-  const Layout layout = layout_with_kept(choose_tiles(args, multiprocessors), args.m, args.k, kBytes);
+  constexpr Share kShare = share_of(Kernel::kNormProduct, kRowGroup).without(kNormBytes);
+  const Layout layout = layout_with_kept(choose_tiles(args, multiprocessors), args.m, args.k, kShare);
   const auto kernel = norm_matmul_kernel<T>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShare.bytes));
   const CUtensorMap w_map =
       pieces_map(args.w.data, act, 1, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);
   const auto blocks =
       static_cast<unsigned>(std::min<int64_t>(ceil_divide(args.n, layout.tiles * kTile), multiprocessors));
-  launch_dependent("norm_matmul_kernel", kernel, {blocks, kNormThreads, kBytes}, stream, w_map, args, norm, layout);
+  launch_dependent("norm_matmul_kernel", kernel, {blocks, kNormThreads, kShare.bytes}, stream, w_map, args, norm,
+                   layout);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kNormThreads, 2)
                                    const __grid_constant__ Layout layout) {
   extern __shared__ char shared[];
   __shared__ Exchange<kRowGroup> exchanges[2];
-  let_next_start();
+  let_next_start_early(args.product, layout);
   const Block block = start_block(shared, &w_map, &w_map, layout, args.product.k);
   const FrontNorm<T> norm(args.product, norm_args, layout, block);
   const auto norm_rows = [&] {
@@ -45,14 +45,15 @@ __global__ void __launch_bounds__(kNormThreads, 2)
 
 template <class T>
 void launch_normed_rows(cudaStream_t stream, ProjectShortConvArgs args, const FrontNormArgs& norm, DType act) {
-  constexpr int kBytes = kSharedBytes - 2 * static_cast<int>(sizeof(Exchange<kRowGroup>)) - kNormBytes;
+  constexpr Share kShare = share_of(Kernel::kNormConvolvedProduct, kRowGroup)
+                               .without(2 * static_cast<int>(sizeof(Exchange<kRowGroup>)) + kNormBytes);
   const auto [layout, w_map, blocks] =
-      division_of(args, layout_with_kept(kParts, args.product.m, args.product.k, kBytes), act);
+      division_of(args, layout_with_kept(kParts, args.product.m, args.product.k, kShare), act);
   args.product.n = args.conv.hidden;  // columns of a part
   const auto kernel = norm_project_short_conv_kernel<T>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  launch_dependent("norm_project_short_conv_kernel", kernel, {blocks, kNormThreads, kBytes}, stream, w_map, args, norm,
-                   layout);
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShare.bytes));
+  launch_dependent("norm_project_short_conv_kernel", kernel, {blocks, kNormThreads, kShare.bytes}, stream, w_map, args,
+                   norm, layout);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ using namespace gate_product;
 
 constexpr int kCluster = 2, kBlockSlices = kSlices / kCluster;
 constexpr int kExpertTiles = kMaxGrouped / kTileExperts;
+constexpr int kRoutedTiles = 5;  // of a unit, where there are rows of many tokens (choose_tiles)
 static_assert(kBlockSlices * kExpertTiles * 32 == kNormThreads, "a warp has one tile of experts of one slice");
 
 // The slices' sums. The blocks of a cluster give them to each other, in the memory of the first tile buffers.
@@ -202,11 +203,15 @@ template <class T>
 void launch_routed_product(cudaStream_t stream, NormRouteSwigluArgs args, DType act) {
   GemmArgs& product = args.product;
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  constexpr int kBytes = kSharedBytes - kNormBytes - static_cast<int>(sizeof(RoutingMemory));
+  constexpr int kUsed = kNormBytes + static_cast<int>(sizeof(RoutingMemory));
+  const Share share = share_of(Kernel::kRoutedProduct, args.route.tokens).without(kUsed);
   // The tile buffers, of which there are several, take at least half of what the kept rows leave.
-  static_assert((kBytes - kMaxRoutedTokens * kMaxFrontNormedK * static_cast<int>(sizeof(T))) / 2 >=
+  static_assert((share_of(Kernel::kRoutedProduct, kMaxRoutedTokens).bytes - kUsed -
+                 kMaxRoutedTokens * kMaxFrontNormedK * static_cast<int>(sizeof(T))) /
+                    2 >=
                 static_cast<int>(sizeof(SliceSums)));
-  const Layout layout = layout_with_kept(choose_tiles(product, multiprocessors), args.route.tokens, product.k, kBytes);
+  const Layout layout =
+      layout_with_kept(choose_tiles(product, multiprocessors, kRoutedTiles), args.route.tokens, product.k, share);
   const CUtensorMap w_map = pieces_map(product.w.data, act, product.groups, product.n, product.k,
                                        layout.box_tiles * kTile, kDepth, layout.pieces);
   const int64_t units =
@@ -215,9 +220,10 @@ void launch_routed_product(cudaStream_t stream, NormRouteSwigluArgs args, DType 
       static_cast<unsigned>(ceil_divide(std::min<int64_t>(units, multiprocessors), kCluster) * kCluster);
   product.offsets_are_old = true;  // every block knows them by itself
   const auto kernel = norm_route_swiglu_kernel<T>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  launch_dependent("norm_route_swiglu_kernel", kernel, {blocks, kNormThreads, kBytes, kCluster}, stream, w_map, args,
-                   layout);
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  most_bytes(Kernel::kRoutedProduct) - kUsed));
+  launch_dependent("norm_route_swiglu_kernel", kernel, {blocks, kNormThreads, share.bytes, kCluster}, stream, w_map,
+                   args, layout);
 }
 
 }  // namespace

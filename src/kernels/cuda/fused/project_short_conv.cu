@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kConvThreads + 32, 4)
                               const __grid_constant__ Layout layout) {
   extern __shared__ char shared[];
   __shared__ Exchange<groups * kRowGroup> exchanges[2];
-  let_next_start();
+  let_next_start_early(args.product, layout);
   const Block block = start_block(shared, &a_map, &w_map, layout, args.product.k);
   if (threadIdx.x / 32 == kParts) {
     load_buffers(args.product, &a_map, &w_map, layout, block,
@@ -32,15 +32,17 @@ __global__ void __launch_bounds__(kConvThreads + 32, 4)
 
 template <class T, int groups>
 void launch_convolved_rows(cudaStream_t stream, ProjectShortConvArgs args, DType act) {
-  constexpr int kRows = groups * kRowGroup, kBytes = kSharedBytes - 2 * static_cast<int>(sizeof(Exchange<kRows>));
-  const auto [layout, w_map, blocks] = division_of(args, layout_of(kParts, kRows, args.product.k, kBytes), act);
+  constexpr int kRows = groups * kRowGroup;
+  constexpr Share kShare =
+      share_of(Kernel::kConvolvedProduct, kRows).without(2 * static_cast<int>(sizeof(Exchange<kRows>)));
+  const auto [layout, w_map, blocks] = division_of(args, layout_of(kParts, kRows, args.product.k, kShare), act);
   const CUtensorMap a_map =
       pieces_map(args.product.a, act, 1, args.product.m, args.product.k, kRows, kDepth, layout.pieces);
   args.product.n = args.conv.hidden;  // columns of a part
   const auto kernel = project_short_conv_kernel<T, groups>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  launch_dependent("project_short_conv_kernel", kernel, {blocks, kConvThreads + 32, kBytes}, stream, a_map, w_map, args,
-                   layout);
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShare.bytes));
+  launch_dependent("project_short_conv_kernel", kernel, {blocks, kConvThreads + 32, kShare.bytes}, stream, a_map, w_map,
+                   args, layout);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ __global__ void __launch_bounds__((kMaxTiles + 1) * 32, 2)
     gemm_few_rows_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
                          const __grid_constant__ GemmArgs args, const __grid_constant__ Layout layout, bool float_out) {
   extern __shared__ char shared[];
-  if (!offsets_are_new(args)) let_next_start();
+  let_next_start_early(args, layout);
   const Block block = start_block(shared, &a_map, &w_map, layout, args.k);
   const int warp = threadIdx.x / 32;
   if (warp == layout.tiles) {
@@ -44,16 +44,18 @@ template <class T, int groups>
 void launch_rows(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out) {
   constexpr int kRows = groups * kRowGroup;
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  const Layout layout = layout_of(choose_tiles(args, multiprocessors), kRows, args.k, kSharedBytes);
+  const Kernel width = args.n > args.k ? Kernel::kWideProduct : Kernel::kNarrowProduct;
+  const Share share = args.offsets != nullptr ? kHalf : share_of(width, args.m);
+  const Layout layout = layout_of(choose_tiles(args, multiprocessors), kRows, args.k, share);
   const auto kernel = gemm_few_rows_kernel<T, groups>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kHalf.bytes));
   const CUtensorMap a_map = pieces_map(args.a, act, 1, args.m, args.k, kRows, kDepth, layout.pieces);
   const CUtensorMap w_map =
       pieces_map(args.w.data, act, args.groups, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);
   const int64_t units = row_tile_bound(args.m, args.groups, kRows) * ceil_divide(args.n, layout.tiles * kTile);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(units, multiprocessors));
   const auto threads = static_cast<unsigned>((layout.tiles + 1) * 32);
-  launch_dependent("gemm_few_rows_kernel", kernel, {blocks, threads, kSharedBytes}, stream, a_map, w_map, args, layout,
+  launch_dependent("gemm_few_rows_kernel", kernel, {blocks, threads, share.bytes}, stream, a_map, w_map, args, layout,
                    float_out);
 }
 

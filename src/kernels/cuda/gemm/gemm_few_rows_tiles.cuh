@@ -2,6 +2,7 @@
 // the tiles in them by the block's other warps. gemm_few_rows.cu says how the work is divided.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <type_traits>
 
@@ -19,8 +20,52 @@ constexpr int kRowBytes = kDepth * 2;
 constexpr int kTileBytes = kTile * kRowBytes;
 constexpr int kNoteBytes = 32;   // bytes beside each tile buffer: a unit's place, and the barriers full and free
 constexpr int kBufferTiles = 8;  // pieces of tiles in a tile buffer, where k is long enough
-// Two blocks fit on a multiprocessor, so that the next kernel's tile buffers fill meanwhile.
-constexpr int kSharedBytes = 112 * 1024;
+
+// What a kernel's block takes of a multiprocessor's 228 KB of shared memory, besides one that every block takes; and
+// whether it lets the next kernel start behind its own wait instead of first of all. Both decide which
+// kernels find room beside each other, and so fill their tile buffers while others compute.
+struct Share {
+  int bytes;
+  bool next_waits = false;
+  constexpr Share without(int used) const { return {bytes - used, next_waits}; }
+};
+constexpr Share kHalf{112 * 1024};  // two blocks of any of these fit
+enum class Kernel {
+  kNarrowProduct,
+  kWideProduct,  // of more columns than k
+  kNormProduct,
+  kConvolvedProduct,
+  kNormConvolvedProduct,
+  kRoutedProduct,
+  kCombinedProduct
+};
+// For so many rows of the residual. Measured (docs/performance.md): what is loaded early is taken from what is being
+// computed, so products in front of a longer one load only as much of it as their chains of sums would wait for. With
+// one or two rows, the routed product is best alone with most of the memory; with more, beside the next one.
+constexpr Share share_of(Kernel kernel, int64_t rows) {
+  constexpr int kKilo = 1024;
+  const bool fewest = rows <= 2, few = rows <= kRowGroup;
+  switch (kernel) {
+    case Kernel::kNarrowProduct:
+      return few && !fewest ? Share{72 * kKilo} : Share{80 * kKilo, true};
+    case Kernel::kWideProduct:
+      return fewest ? Share{80 * kKilo} : kHalf;
+    case Kernel::kNormProduct:
+      return {128 * kKilo, true};
+    case Kernel::kConvolvedProduct:
+      return {128 * kKilo};
+    case Kernel::kNormConvolvedProduct:
+      return kHalf;
+    case Kernel::kRoutedProduct:
+      return {(fewest ? 152 : 128) * kKilo};
+    case Kernel::kCombinedProduct:
+      return {96 * kKilo, fewest};
+  }
+  return kHalf;
+}
+constexpr int most_bytes(Kernel kernel) {
+  return std::max(share_of(kernel, 1).bytes, share_of(kernel, kRowGroup).bytes);
+}
 
 struct Layout {
   int tiles;      // tiles of w that a block takes
@@ -32,20 +77,22 @@ struct Layout {
   int unit_columns;   // columns from a unit to the next one
   int tile_distance;  // rows of w from a unit's tile to its next one
   int a_bytes;        // what a piece of a takes of a tile buffer
+  bool next_waits;    // Share::next_waits
   int kept_rows;      // rows of a that the block keeps instead behind its tile buffers, all of them or none
 };
 
-// The layout of blocks whose tiles are neighbours, in so many bytes of shared memory. `a_rows`: how many rows of a
+// The layout of blocks whose tiles are neighbours, in so much shared memory. `a_rows`: how many rows of a
 // there are in a tile buffer.
-inline Layout layout_of(int tiles, int a_rows, int64_t k, int shared_bytes) {
+inline Layout layout_of(int tiles, int a_rows, int64_t k, Share share) {
   Layout layout{};
+  layout.next_waits = share.next_waits;
   layout.a_bytes = a_rows * kRowBytes;
   layout.tiles = tiles;
   layout.unit_columns = tiles * kTile;
   layout.tile_distance = kTile;
   layout.whole_pieces = k % kDepth == 0;
   const auto buffers = [&](int pieces) {
-    return (shared_bytes - 1024) / (pieces * (tiles * kTileBytes + layout.a_bytes) + kNoteBytes);
+    return (share.bytes - 1024) / (pieces * (tiles * kTileBytes + layout.a_bytes) + kNoteBytes);
   };
   layout.pieces = 1;
   while (layout.whole_pieces && layout.pieces * 2 * tiles <= kBufferTiles && buffers(layout.pieces * 2) >= 4)
@@ -136,6 +183,11 @@ __device__ inline bool offsets_are_new(const GemmArgs& args) {
   return args.offsets != nullptr && !args.offsets_are_old;
 }
 
+// To be called first of all by every thread.
+__device__ inline void let_next_start_early(const GemmArgs& args, const Layout& layout) {
+  if (!layout.next_waits && !offsets_are_new(args)) let_next_start();
+}
+
 // What the loading warp does: it fills the tile buffers of the block's units, in the order of make_walk(), which is
 // called when the offsets may be read. Where the block keeps a, it calls make_kept() behind the wait instead of loading
 // a.
@@ -180,6 +232,7 @@ __device__ void load_buffers(const GemmArgs& args, const CUtensorMap* a_map, con
 #pragma unroll 1
     for (; filled < layout.buffers && cursor.there; ++filled, cursor.next(block.rounds)) load_w(cursor, filled);
     wait_for_previous();
+    if (layout.next_waits) let_next_start();
     if constexpr (kKept) {
       make_kept();
     } else {

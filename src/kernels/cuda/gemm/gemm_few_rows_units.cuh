@@ -30,11 +30,11 @@ __device__ void multiply_units(const GemmArgs& args, bool float_out, const Layou
 }
 
 // The number of tiles that a block takes at a time: the one with which the busiest multiprocessor has the fewest tiles
-// in all, and the largest such. One token's rows go to as many groups. With more rows the host does not know how many
-// groups have any, and small units spread evenly whatever it is.
-inline int choose_tiles(const GemmArgs& args, int multiprocessors) {
-  constexpr int64_t kTokenGroups = 4;
-  if (args.offsets != nullptr && args.m > kTokenGroups) return 3;
+// in all, and the largest such. The rows of one or two tokens go to nearly as many groups. With more rows the host does
+// not know how many groups have any: units of `grouped_tiles` spread evenly whatever it is.
+inline int choose_tiles(const GemmArgs& args, int multiprocessors, int grouped_tiles = 3) {
+  constexpr int64_t kTokenGroups = 8;
+  if (args.offsets != nullptr && args.m > kTokenGroups) return grouped_tiles;
   const int64_t with_rows = args.offsets == nullptr ? 1 : std::min(args.m, args.groups);
   const int64_t tiles = ceil_divide(args.n, kTile);
   const auto cost = [&](int count) {

@@ -16,10 +16,12 @@ constexpr int kRowWarps = 8, kRowWords = 8;
 // - alignment: that of a word.
 template <class Word>
 __global__ void __launch_bounds__(kRowWarps * 32)
-    gather_rows_kernel(const Word* x, int64_t x_rows, const int32_t* rows, int64_t count, int64_t words, Word* out) {
+    gather_rows_kernel(const Word* x, int64_t x_rows, const int32_t* rows, int64_t count, int64_t words, Word* out,
+                       bool next_waits) {
+  if (!next_waits) let_next_start();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
   wait_for_previous();
-  let_next_start();  // only here, so that the next kernel finds what was written before this one (Products)
+  if (next_waits) let_next_start();
   if (i >= count) return;
   const int64_t row = rows[i];
   device_expect(row >= 0 && row < x_rows);
@@ -36,22 +38,22 @@ __global__ void __launch_bounds__(kRowWarps * 32)
 
 template <class Word>
 void launch_gather_words(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
-                         int64_t row_bytes, void* out) {
+                         int64_t row_bytes, void* out, bool next_waits) {
   launch_dependent("gather_rows_kernel", gather_rows_kernel<Word>,
                    {static_cast<unsigned>(ceil_divide(count, kRowWarps)), kRowWarps * 32}, stream,
                    static_cast<const Word*>(x), x_rows, rows, count, row_bytes / static_cast<int64_t>(sizeof(Word)),
-                   static_cast<Word*>(out));
+                   static_cast<Word*>(out), next_waits);
 }
 
 }  // namespace
 
 void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
-                        int64_t row_bytes, void* out) {
+                        int64_t row_bytes, void* out, bool next_waits) {
   if (count == 0 || row_bytes == 0) return;
   if (row_bytes % 16 == 0 && on_16_bytes(x) && on_16_bytes(out))
-    launch_gather_words<uint4>(stream, x, x_rows, rows, count, row_bytes, out);
+    launch_gather_words<uint4>(stream, x, x_rows, rows, count, row_bytes, out, next_waits);
   else
-    launch_gather_words<uint16_t>(stream, x, x_rows, rows, count, row_bytes, out);
+    launch_gather_words<uint16_t>(stream, x, x_rows, rows, count, row_bytes, out, next_waits);
 }
 
 }  // namespace lfm2

@@ -17,8 +17,14 @@ void launch_embed(cudaStream_t stream, const int32_t* ids, int64_t tokens, AnyAr
 
 void launch_insert_drawn(cudaStream_t stream, int32_t* ids, int64_t tokens, const int32_t* drawn, int64_t draws);
 
+// `next_waits`: the next kernel starts behind this one's wait, so that it finds what was written before this one
+// (Products::routing_is_old).
 void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
-                        int64_t row_bytes, void* out);
+                        int64_t row_bytes, void* out, bool next_waits);
+
+// Copies words of 4 bytes, which lie on 4 bytes: at least one. Host memory must be such that the GPU reaches it, as
+// that of Backend::allocate_host is.
+void launch_copy_words(cudaStream_t stream, void* to, const void* from, int words);
 
 void launch_rms_norm(cudaStream_t stream, const void* x, AnyArray weight, float eps, int64_t rows, int64_t n, void* out,
                      DType act);

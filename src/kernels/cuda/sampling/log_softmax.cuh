@@ -23,37 +23,44 @@ struct Survey {
   uint64_t best = 0;  // order_of(entry); 0 where the thread has no entry
 };
 
-// Takes the thread's entries in runs of kRun, and rescales the sum once for each run. A NaN gets into the sum and makes
-// every result NaN.
+// Takes the thread's entries in runs of kRun, and rescales the sum once for each run. kAhead runs are on their way
+// meanwhile, as one row has a multiprocessor for itself where there are few. A NaN gets into the sum and makes every
+// result NaN.
 __device__ inline Survey survey(const float* logits, int vocab) {
-  constexpr int kRun = 8;
+  constexpr int kRun = 8, kAhead = 2, kStep = kRun * kRowThreads;
   Survey result;
-  float best = -INFINITY, next[kRun];
+  float best = -INFINITY, ahead[kAhead][kRun];
   int best_id = threadIdx.x;
-  const auto load = [&](int first) {
+  const auto load = [&](int first, float(&run)[kRun]) {
 #pragma unroll
     for (int i = 0; i < kRun; ++i)
-      next[i] = first + i * kRowThreads < vocab ? logits[first + i * kRowThreads] : -INFINITY;
+      run[i] = first + i * kRowThreads < vocab ? logits[first + i * kRowThreads] : -INFINITY;
   };
-  load(threadIdx.x);
-  for (int first = threadIdx.x; first < vocab; first += kRun * kRowThreads) {
-    float x[kRun], largest = result.largest;
-#pragma unroll
-    for (int i = 0; i < kRun; ++i) x[i] = next[i];
-    load(first + kRun * kRowThreads);
+  const auto take = [&](int first, const float(&run)[kRun]) {
+    float largest = result.largest;
 #pragma unroll
     for (int i = 0; i < kRun; ++i) {
-      largest = fmaxf(largest, x[i]);
-      if (x[i] > best) {
-        best = x[i];
+      largest = fmaxf(largest, run[i]);
+      if (run[i] > best) {
+        best = run[i];
         best_id = first + i * kRowThreads;
       }
     }
     const float base = largest == -INFINITY ? 0.0f : largest;
     result.sum *= expf(result.largest - base);
 #pragma unroll
-    for (int i = 0; i < kRun; ++i) result.sum += expf(x[i] - base);
+    for (int i = 0; i < kRun; ++i) result.sum += expf(run[i] - base);
     result.largest = largest;
+  };
+#pragma unroll
+  for (int a = 0; a < kAhead; ++a) load(static_cast<int>(threadIdx.x) + a * kStep, ahead[a]);
+  for (int first = threadIdx.x; first < vocab; first += kAhead * kStep) {
+#pragma unroll
+    for (int a = 0; a < kAhead; ++a) {
+      if (first + a * kStep >= vocab) break;
+      take(first + a * kStep, ahead[a]);
+      load(first + (a + kAhead) * kStep, ahead[a]);
+    }
   }
   if (best_id < vocab) result.best = order_of(logits, best_id);
   return result;

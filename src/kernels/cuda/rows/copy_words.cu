@@ -1,0 +1,32 @@
+// copy_words: copies a few words between memory of the device and memory of the host that the GPU reaches. A copy
+// engine takes some microseconds to be asked and to answer, during which no kernel of a decoding step runs.
+#include <algorithm>
+
+#include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/rows/launch.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int kThreads = 1024;
+
+// - operands: from, to [words], each on the device or on the host.
+// - block: all words, in one launch.
+// - thread: words kThreads apart.
+// - alignment: any.
+__global__ void __launch_bounds__(kThreads) copy_words_kernel(uint32_t* to, const uint32_t* from, int words) {
+  wait_for_previous();
+#pragma unroll 4
+  for (int i = static_cast<int>(threadIdx.x); i < words; i += kThreads) to[i] = from[i];
+  __threadfence();  // the next kernel may read these before its own wait (dependent_launch.cuh)
+}
+
+}  // namespace
+
+void launch_copy_words(cudaStream_t stream, void* to, const void* from, int words) {
+  launch_dependent("copy_words_kernel", copy_words_kernel, {1, static_cast<unsigned>(std::min(words, kThreads))},
+                   stream, static_cast<uint32_t*>(to), static_cast<const uint32_t*>(from), words);
+}
+
+}  // namespace lfm2
