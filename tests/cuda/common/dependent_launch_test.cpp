@@ -254,6 +254,44 @@ TEST(CudaDependentLaunchTest, EveryAttentionReadsTheKeysOfItsOwnLayer) {
   }
 }
 
+// The positions of every step are copied by a kernel to where those of the step before were, and read before the wait
+// of the kernel behind that copy.
+TEST(CudaDependentLaunchTest, EveryStepReadsThePositionsThatWereCopiedForIt) {
+  const AttentionShape shape{32, 8, 64};
+  constexpr int64_t kSteps = 40;
+  for (const int64_t tokens : {1, 8, 500}) {
+    SCOPED_TRACE(fmt::format("{} tokens", tokens));
+    const PackedSamples packed(std::vector<int64_t>(static_cast<size_t>(tokens), 1));
+    HostTensor qkv(DType::kBf16, {kSteps * tokens, shape.qkv_columns()}), weight(DType::kBf16, {shape.head_dim});
+    qkv.fill_random(1);
+    weight.fill_random(2);
+    const size_t bytes = static_cast<size_t>(tokens) * sizeof(int32_t);
+    const Buffer staging = gpu().allocate_host(kSteps * bytes), there = gpu().allocate(bytes);
+    for (int64_t i = 0; i < kSteps * tokens; ++i)
+      reinterpret_cast<int32_t*>(staging.data())[i] = static_cast<int32_t>(i * 37 % 4001);
+    Batch batch = packed.device;
+    batch.positions = Tensor(there.data(), DType::kI32, {tokens});
+    const DeviceTensor norm(weight);
+    const auto run = [&](bool apart) {
+      const DeviceTensor all(qkv);
+      const Tensor& rows = all;
+      for (int64_t step = 0; step < kSteps; ++step) {
+        on_gpu([&](Ops& ops) {
+          gpu().copy(gpu().compute(), there.data(), staging.data() + static_cast<size_t>(step) * bytes, bytes);
+          if (apart) gpu().compute().drain();
+          ops.qk_norm_rope(rows.rows(step * tokens, tokens), norm, norm, 1e-5f, 1e6f, shape, batch);
+        });
+        if (apart) gpu().compute().drain();
+      }
+      HostTensor out(DType::kBf16, {kSteps * tokens, shape.qkv_columns()});
+      all.fetch(out);
+      return out;
+    };
+    const HostTensor expected = run(true);
+    for (int repeat = 0; repeat < 5; ++repeat) EXPECT_TRUE(same_bits(run(false), expected));
+  }
+}
+
 // Layers of a norm and two products, of which the second adds to the rows that the next norm reads. All layers write
 // the first one's result to the same memory, which the layer before may still read.
 TEST(CudaDependentLaunchTest, EveryNormReadsTheSumOfTheProductBefore) {
