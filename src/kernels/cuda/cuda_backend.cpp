@@ -52,8 +52,10 @@ bool reached_by_kernels(const void* memory) {
   return attributes.type != cudaMemoryTypeUnregistered && attributes.devicePointer == memory;
 }
 
-void enqueue_copy(cudaStream_t stream, void* to, const void* from, size_t bytes) {
-  constexpr size_t kFewBytes = 16384, kWord = 4;  // so few are copied sooner by a kernel
+// Enqueues a copy between the kernels of a step: so few bytes are copied sooner by a kernel. (Beside them, on another
+// stream, a kernel would wait for room.)
+void copy_between_kernels(cudaStream_t stream, void* to, const void* from, size_t bytes) {
+  constexpr size_t kFewBytes = 16384, kWord = 4;
   const auto in_words = [](const void* memory) { return reinterpret_cast<uintptr_t>(memory) % kWord == 0; };
   if (bytes <= kFewBytes && bytes % kWord == 0 && in_words(to) && in_words(from) && reached_by_kernels(to) &&
       reached_by_kernels(from))
@@ -122,12 +124,14 @@ class CudaBackend final : public Backend {
 
   void copy(Stream& stream, void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return;
-    enqueue_copy(dynamic_cast<CudaStream&>(stream).native(), to, from, bytes);
+    const cudaStream_t native = dynamic_cast<CudaStream&>(stream).native();
+    if (native == stream_.native()) return copy_between_kernels(native, to, from, bytes);
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native));
   }
 
   void copy_to_host(void* host, const Tensor& source) override {
     if (source.bytes() == 0) return;
-    enqueue_copy(stream_.native(), host, source.data, source.bytes());
+    copy_between_kernels(stream_.native(), host, source.data, source.bytes());
   }
 
   void upload(const Tensor& target, int64_t first, DType from, const void* source, int64_t count) override {
