@@ -48,15 +48,16 @@ __global__ void __launch_bounds__(kNormThreads, 2)
 template <class T>
 void launch_normed_product(cudaStream_t stream, const GemmArgs& args, const FrontNormArgs& norm, DType act) {
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  constexpr Share kShare = share_of(Kernel::kNormProduct, kRowGroup).without(kNormBytes);
-  const Layout layout = layout_with_kept(choose_tiles(args, multiprocessors), args.m, args.k, kShare);
+  const Share share = share_of(Kernel::kNormProduct, args.m).without(kNormBytes);
+  const Layout layout = layout_with_kept(choose_tiles(args, multiprocessors), args.m, args.k, share);
   const auto kernel = norm_matmul_kernel<T>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShare.bytes));
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  most_bytes(Kernel::kNormProduct) - kNormBytes));
   const CUtensorMap w_map =
       pieces_map(args.w.data, act, 1, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);
   const auto blocks =
       static_cast<unsigned>(std::min<int64_t>(ceil_divide(args.n, layout.tiles * kTile), multiprocessors));
-  launch_dependent("norm_matmul_kernel", kernel, {blocks, kNormThreads, kShare.bytes}, stream, w_map, args, norm,
+  launch_dependent("norm_matmul_kernel", kernel, {blocks, kNormThreads, share.bytes}, stream, w_map, args, norm,
                    layout);
 }
 

@@ -45,14 +45,15 @@ __global__ void __launch_bounds__(kNormThreads, 2)
 
 template <class T>
 void launch_normed_rows(cudaStream_t stream, ProjectShortConvArgs args, const FrontNormArgs& norm, DType act) {
-  constexpr Share kShare = share_of(Kernel::kNormConvolvedProduct, kRowGroup)
-                               .without(2 * static_cast<int>(sizeof(Exchange<kRowGroup>)) + kNormBytes);
+  constexpr int kUsed = 2 * static_cast<int>(sizeof(Exchange<kRowGroup>)) + kNormBytes;
+  const Share share = share_of(Kernel::kNormConvolvedProduct, args.product.m).without(kUsed);
   const auto [layout, w_map, blocks] =
-      division_of(args, layout_with_kept(kParts, args.product.m, args.product.k, kShare), act);
+      division_of(args, layout_with_kept(kParts, args.product.m, args.product.k, share), act);
   args.product.n = args.conv.hidden;  // columns of a part
   const auto kernel = norm_project_short_conv_kernel<T>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShare.bytes));
-  launch_dependent("norm_project_short_conv_kernel", kernel, {blocks, kNormThreads, kShare.bytes}, stream, w_map, args,
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  most_bytes(Kernel::kNormConvolvedProduct) - kUsed));
+  launch_dependent("norm_project_short_conv_kernel", kernel, {blocks, kNormThreads, share.bytes}, stream, w_map, args,
                    norm, layout);
 }
 

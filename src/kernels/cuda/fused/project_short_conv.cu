@@ -33,15 +33,16 @@ __global__ void __launch_bounds__(kConvThreads + 32, 4)
 template <class T, int groups>
 void launch_convolved_rows(cudaStream_t stream, ProjectShortConvArgs args, DType act) {
   constexpr int kRows = groups * kRowGroup;
-  constexpr Share kShare =
-      share_of(Kernel::kConvolvedProduct, kRows).without(2 * static_cast<int>(sizeof(Exchange<kRows>)));
-  const auto [layout, w_map, blocks] = division_of(args, layout_of(kParts, kRows, args.product.k, kShare), act);
+  constexpr int kUsed = 2 * static_cast<int>(sizeof(Exchange<kRows>));
+  const Share share = share_of(Kernel::kConvolvedProduct, args.product.m).without(kUsed);
+  const auto [layout, w_map, blocks] = division_of(args, layout_of(kParts, kRows, args.product.k, share), act);
   const CUtensorMap a_map =
       pieces_map(args.product.a, act, 1, args.product.m, args.product.k, kRows, kDepth, layout.pieces);
   args.product.n = args.conv.hidden;  // columns of a part
   const auto kernel = project_short_conv_kernel<T, groups>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShare.bytes));
-  launch_dependent("project_short_conv_kernel", kernel, {blocks, kConvThreads + 32, kShare.bytes}, stream, a_map, w_map,
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  most_bytes(Kernel::kConvolvedProduct) - kUsed));
+  launch_dependent("project_short_conv_kernel", kernel, {blocks, kConvThreads + 32, share.bytes}, stream, a_map, w_map,
                    args, layout);
 }
 

@@ -64,7 +64,9 @@ constexpr Share share_of(Kernel kernel, int64_t rows) {
   return kHalf;
 }
 constexpr int most_bytes(Kernel kernel) {
-  return std::max(share_of(kernel, 1).bytes, share_of(kernel, kRowGroup).bytes);
+  int most = 0;
+  for (int64_t rows = 1; rows <= 2 * kRowGroup; ++rows) most = std::max(most, share_of(kernel, rows).bytes);
+  return most;
 }
 
 struct Layout {

@@ -14,7 +14,7 @@ constexpr int kThreads = 1024;
 // - operands: from, to [words], each on the device or on the host.
 // - block: all words, in one launch.
 // - thread: words kThreads apart.
-// - alignment: any.
+// - alignment: that of a word.
 __global__ void __launch_bounds__(kThreads) copy_words_kernel(uint32_t* to, const uint32_t* from, int words) {
   wait_for_previous();
 #pragma unroll 4

@@ -23,13 +23,12 @@ struct Survey {
   uint64_t best = 0;  // order_of(entry); 0 where the thread has no entry
 };
 
-// Takes the thread's entries in runs of kRun, and rescales the sum once for each run. kAhead runs are on their way
-// meanwhile, as one row has a multiprocessor for itself where there are few. A NaN gets into the sum and makes every
-// result NaN.
+// Takes the thread's entries in runs of kRun, and rescales the sum once for each run. Two sets of registers take turns:
+// one is loaded while the other is taken. A NaN gets into the sum and makes every result NaN.
 __device__ inline Survey survey(const float* logits, int vocab) {
-  constexpr int kRun = 8, kAhead = 2, kStep = kRun * kRowThreads;
+  constexpr int kRun = 8, kSets = 2, kStep = kRun * kRowThreads;
   Survey result;
-  float best = -INFINITY, ahead[kAhead][kRun];
+  float best = -INFINITY, sets[kSets][kRun];
   int best_id = threadIdx.x;
   const auto load = [&](int first, float(&run)[kRun]) {
 #pragma unroll
@@ -53,13 +52,13 @@ __device__ inline Survey survey(const float* logits, int vocab) {
     result.largest = largest;
   };
 #pragma unroll
-  for (int a = 0; a < kAhead; ++a) load(static_cast<int>(threadIdx.x) + a * kStep, ahead[a]);
-  for (int first = threadIdx.x; first < vocab; first += kAhead * kStep) {
+  for (int a = 0; a < kSets; ++a) load(static_cast<int>(threadIdx.x) + a * kStep, sets[a]);
+  for (int first = threadIdx.x; first < vocab; first += kSets * kStep) {
 #pragma unroll
-    for (int a = 0; a < kAhead; ++a) {
+    for (int a = 0; a < kSets; ++a) {
       if (first + a * kStep >= vocab) break;
-      take(first + a * kStep, ahead[a]);
-      load(first + (a + kAhead) * kStep, ahead[a]);
+      take(first + a * kStep, sets[a]);
+      load(first + (a + kSets) * kStep, sets[a]);
     }
   }
   if (best_id < vocab) result.best = order_of(logits, best_id);
