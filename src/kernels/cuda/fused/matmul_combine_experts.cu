@@ -219,7 +219,7 @@ void launch_matmul_combine_experts(cudaStream_t stream, const MatmulCombineExper
   with_16_bit_type(act, [&](auto zero) {
     const auto kernel = matmul_combine_experts_kernel<decltype(zero)>;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    most_bytes(Kernel::kCombinedProduct) - kProducts));
+                                    max_bytes(Kernel::kCombinedProduct) - kProducts));
     launch_dependent("matmul_combine_experts_kernel", kernel, {blocks, kSumThreads + 32, share.bytes}, stream, a_map,
                      w_map, args, layout);
   });

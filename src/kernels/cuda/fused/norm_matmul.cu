@@ -52,7 +52,7 @@ void launch_normed_product(cudaStream_t stream, const GemmArgs& args, const Fron
   const Layout layout = layout_with_kept(choose_tiles(args, multiprocessors), args.m, args.k, share);
   const auto kernel = norm_matmul_kernel<T>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  most_bytes(Kernel::kNormProduct) - kNormBytes));
+                                  max_bytes(Kernel::kNormProduct) - kNormBytes));
   const CUtensorMap w_map =
       pieces_map(args.w.data, act, 1, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);
   const auto blocks =

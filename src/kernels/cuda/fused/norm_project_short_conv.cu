@@ -52,7 +52,7 @@ void launch_normed_rows(cudaStream_t stream, ProjectShortConvArgs args, const Fr
   args.product.n = args.conv.hidden;  // columns of a part
   const auto kernel = norm_project_short_conv_kernel<T>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  most_bytes(Kernel::kNormConvolvedProduct) - kUsed));
+                                  max_bytes(Kernel::kNormConvolvedProduct) - kUsed));
   launch_dependent("norm_project_short_conv_kernel", kernel, {blocks, kNormThreads, share.bytes}, stream, w_map, args,
                    norm, layout);
 }

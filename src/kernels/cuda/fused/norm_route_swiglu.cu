@@ -221,7 +221,7 @@ void launch_routed_product(cudaStream_t stream, NormRouteSwigluArgs args, DType 
   product.offsets_are_old = true;  // every block knows them by itself
   const auto kernel = norm_route_swiglu_kernel<T>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  most_bytes(Kernel::kRoutedProduct) - kUsed));
+                                  max_bytes(Kernel::kRoutedProduct) - kUsed));
   launch_dependent("norm_route_swiglu_kernel", kernel, {blocks, kNormThreads, share.bytes, kCluster}, stream, w_map,
                    args, layout);
 }

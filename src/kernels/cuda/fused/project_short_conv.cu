@@ -41,7 +41,7 @@ void launch_convolved_rows(cudaStream_t stream, ProjectShortConvArgs args, DType
   args.product.n = args.conv.hidden;  // columns of a part
   const auto kernel = project_short_conv_kernel<T, groups>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  most_bytes(Kernel::kConvolvedProduct) - kUsed));
+                                  max_bytes(Kernel::kConvolvedProduct) - kUsed));
   launch_dependent("project_short_conv_kernel", kernel, {blocks, kConvThreads + 32, share.bytes}, stream, a_map, w_map,
                    args, layout);
 }

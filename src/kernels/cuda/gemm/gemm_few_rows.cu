@@ -44,13 +44,12 @@ template <class T, int groups>
 void launch_rows(cudaStream_t stream, const GemmArgs& args, DType act, bool float_out) {
   constexpr int kRows = groups * kRowGroup;
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  constexpr int kMostBytes =
-      std::max({kHalf.bytes, most_bytes(Kernel::kWideProduct), most_bytes(Kernel::kNarrowProduct)});
+  constexpr int kMaxBytes = std::max({kHalf.bytes, max_bytes(Kernel::kWideProduct), max_bytes(Kernel::kNarrowProduct)});
   const Kernel width = args.n > args.k ? Kernel::kWideProduct : Kernel::kNarrowProduct;
   const Share share = args.offsets != nullptr ? kHalf : share_of(width, args.m);
   const Layout layout = layout_of(choose_tiles(args, multiprocessors), kRows, args.k, share);
   const auto kernel = gemm_few_rows_kernel<T, groups>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes));
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxBytes));
   const CUtensorMap a_map = pieces_map(args.a, act, 1, args.m, args.k, kRows, kDepth, layout.pieces);
   const CUtensorMap w_map =
       pieces_map(args.w.data, act, args.groups, args.n, args.k, layout.box_tiles * kTile, kDepth, layout.pieces);

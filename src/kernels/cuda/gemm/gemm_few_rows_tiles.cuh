@@ -63,10 +63,10 @@ constexpr Share share_of(Kernel kernel, int64_t rows) {
   }
   return kHalf;
 }
-constexpr int most_bytes(Kernel kernel) {
-  int most = 0;
-  for (int64_t rows = 1; rows <= 2 * kRowGroup; ++rows) most = std::max(most, share_of(kernel, rows).bytes);
-  return most;
+constexpr int max_bytes(Kernel kernel) {
+  int max = 0;
+  for (int64_t rows = 1; rows <= 2 * kRowGroup; ++rows) max = std::max(max, share_of(kernel, rows).bytes);
+  return max;
 }
 
 struct Layout {
