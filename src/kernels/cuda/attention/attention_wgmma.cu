@@ -23,25 +23,13 @@ __device__ __forceinline__ float (&flat(Sums& sums))[kScoreParts * 4] {
   return reinterpret_cast<float(&)[kScoreParts * 4]>(sums);
 }
 
-// An operand's descriptor as two words, of which only the first one varies, and that one is the same in all lanes: so
-// that the steps along it are counted by uniform instructions and not by those that the softmax needs.
-struct Operand {
-  uint32_t low;
-  __device__ __forceinline__ explicit Operand(uint32_t address)
-      : low(__shfl_sync(0xffffffffu, static_cast<uint32_t>(wgmma_operand(address)), 0)) {}
-  __device__ __forceinline__ uint64_t step(int units) const {
-    constexpr uint64_t kHigh = wgmma_operand(0) >> 32 << 32;
-    return kHigh | (low + static_cast<uint32_t>(units));
-  }
-};
-
 // scores = queries times the tile's keys, begun in the background.
 template <class T>
 __device__ __forceinline__ void multiply_keys(uint32_t queries, uint32_t keys, Sums& scores) {
-  const Operand a(queries), w(keys);
+  const WgmmaOperand a(queries), w(keys);
 #pragma unroll
   for (int d = 0; d < kHeadDim / 16; ++d)
-    wgmma<T, kKeyTile>(flat(scores), a.step(d * kWgmmaStep), w.step(d * kWgmmaStep), d > 0);
+    wgmma<T, kKeyTile>(flat(scores), a.at(d * kWgmmaStep), w.at(d * kWgmmaStep), d > 0);
   wgmma_commit();
 }
 
@@ -49,11 +37,11 @@ __device__ __forceinline__ void multiply_keys(uint32_t queries, uint32_t keys, S
 template <class T>
 __device__ __forceinline__ void multiply_values(uint32_t values, const uint32_t (&high)[kKeyTile / 16][4],
                                                 const uint32_t (&low)[kKeyTile / 16][4], Sums& part) {
-  const Operand w(values);
+  const WgmmaOperand w(values);
 #pragma unroll
   for (int key = 0; key < kKeyTile / 16; ++key) {
-    wgmma_64_transposed<T>(flat(part), low[key], w.step(key * kWgmmaRowStep), key > 0);
-    wgmma_64_transposed<T>(flat(part), high[key], w.step(key * kWgmmaRowStep), true);
+    wgmma_64_transposed<T>(flat(part), low[key], w.at(key * kWgmmaRowStep), key > 0);
+    wgmma_64_transposed<T>(flat(part), high[key], w.at(key * kWgmmaRowStep), true);
   }
   wgmma_commit();
 }

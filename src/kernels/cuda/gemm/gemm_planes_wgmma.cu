@@ -139,7 +139,7 @@ __device__ void split_step(const char* buffer, int place, int step, uint32_t (&f
 // Starts sums = the products of one tile buffer, the smallest first, in three groups. Plane 2 of a is free behind the
 // first group, and plane 1 behind the second.
 template <bool float_weights>
-__device__ void start_products(float (&sums)[kSums], const Fragments (&a)[kPlanes], uint64_t w) {
+__device__ void start_products(float (&sums)[kSums], const Fragments (&a)[kPlanes], const WgmmaOperand& w) {
   constexpr int kCount = float_weights ? 6 : 3;
   constexpr int kA[] = {2, 1, 0, 1, 0, 0}, kW[] = {0, 1, 2, 0, 1, 0};
   constexpr int kExactA[] = {2, 1, 0};
@@ -150,7 +150,7 @@ __device__ void start_products(float (&sums)[kSums], const Fragments (&a)[kPlane
     const int a_plane = float_weights ? kA[i] : kExactA[i], w_plane = float_weights ? kW[i] : 0;
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
-      wgmma_128<__nv_bfloat16>(sums, a[a_plane].step[step], w + (w_plane * kBoxBytes >> 4) + step * kWgmmaStep,
+      wgmma_128<__nv_bfloat16>(sums, a[a_plane].step[step], w.at((w_plane * kBoxBytes >> 4) + step * kWgmmaStep),
                                i + step > 0);
     if (i == 0 || i == (float_weights ? 3 : 1)) wgmma_commit();
   }
@@ -246,7 +246,7 @@ struct Multiplier {
     const uint32_t w =
         shared_address(float_weights ? planes_of<float_weights>(block, planes_turn.buffer)
                                      : buffer_of<float_weights>(block, turn.buffer) + kABoxes * kBoxBytes);
-    start_products<float_weights>(part, a, wgmma_operand(w));
+    start_products<float_weights>(part, a, WgmmaOperand(w));
     [[maybe_unused]] const int buffer = turn.buffer;
     turn.next();
     Fragments first = a[0];

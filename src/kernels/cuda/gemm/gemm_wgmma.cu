@@ -39,6 +39,11 @@ __host__ __device__ bool takes_transposed(const GemmArgs& args, bool float_out) 
          (args.epilogue == Epilogue::kStore && !float_out && args.bias.data == nullptr);
 }
 
+// Known to the compiler to be the same in all lanes of a warp.
+__device__ __forceinline__ int warpgroup_number() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+}
+
 // Calls load(work, round) in one lane for each tile buffer, once it is free, in the order in which they are multiplied.
 template <WgmmaTile tile, class Load>
 __device__ void fill_buffers(const GemmArgs& args, Block<tile>& block, const Load& load) {
@@ -117,20 +122,21 @@ __device__ void load_a(const GemmArgs& args, const CUtensorMap* map, int box_row
   }
 }
 
-// Calls start(a, w, first) for each step of k, where a and w are the operands in the tile buffers. The first tile
-// buffer must have come. At the end, what was started has ended.
+// Calls start(buffer, a, w, first) for each step of k, where the operands a and w of that step lie so many sixteens of
+// bytes behind the beginning of the tile buffer. The first tile buffer must have come. At the end, what was started has
+// ended.
 template <WgmmaTile tile, class F>
 __device__ __forceinline__ void for_each_step(Block<tile>& block, const F& start) {
   using S = Shape<tile>;
   const int lane = threadIdx.x % 32;
   const auto multiply_buffer = [&](bool first) {
-    const uint64_t a = wgmma_operand(block.ring.buffer()), w = wgmma_operand(block.ring.buffer() + S::kABytes);
+    const WgmmaOperand buffer(block.ring.buffer());
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < S::kPieces * kSteps; ++step) {
       const int piece = step / kSteps, in_piece = step % kSteps;
-      start(a + (piece * S::kAPiece >> 4) + in_piece * kWgmmaStep,
-            w + (piece * S::kWPiece >> 4) + in_piece * kWgmmaStep, first && step == 0);
+      start(buffer, (piece * S::kAPiece >> 4) + in_piece * kWgmmaStep,
+            (S::kABytes + piece * S::kWPiece >> 4) + in_piece * kWgmmaStep, first && step == 0);
     }
     wgmma_commit();
   };
@@ -156,8 +162,8 @@ __device__ __forceinline__ void for_each_step(Block<tile>& block, const F& start
 template <class T, int width, WgmmaTile tile>
 __device__ __forceinline__ void multiply(float (&sums)[tile.columns / 2], Block<tile>& block, int a_first,
                                          int w_first) {
-  for_each_step(block, [&](uint64_t a, uint64_t w, bool first) {
-    wgmma<T, width>(sums, a + (a_first * kRowBytes >> 4), w + (w_first * kRowBytes >> 4), !first);
+  for_each_step(block, [&](const WgmmaOperand& buffer, int a, int w, bool first) {
+    wgmma<T, width>(sums, buffer.at(a + (a_first * kRowBytes >> 4)), buffer.at(w + (w_first * kRowBytes >> 4)), !first);
   });
 }
 
@@ -180,14 +186,15 @@ template <class T, WgmmaTile tile, bool swiglu>
 __device__ __forceinline__ void multiply_transposed(const GemmArgs& args, const Place& place, Block<tile>& block) {
   using S = Shape<tile>;
   constexpr int kParts = tile.columns / S::kMultipliers / kWgmmaGroupRows;
-  const int warpgroup = threadIdx.x / kWarpgroup, w_first = warpgroup * kParts * kWgmmaGroupRows;
+  const int warpgroup = warpgroup_number(), w_first = warpgroup * kParts * kWgmmaGroupRows;
   const int rows = min(place.end_row - place.first_row, tile.rows);
   with_columns_for<tile.rows>(rows, [&](auto width) {
     float sums[kParts][width() / 2] = {};
-    for_each_step(block, [&](uint64_t a, uint64_t w, bool first) {
+    for_each_step(block, [&](const WgmmaOperand& buffer, int a, int w, bool first) {
 #pragma unroll
       for (int part = 0; part < kParts; ++part)
-        wgmma<T, width()>(sums[part], w + ((w_first + part * kWgmmaGroupRows) * kRowBytes >> 4), a, !first);
+        wgmma<T, width()>(sums[part], buffer.at(w + ((w_first + part * kWgmmaGroupRows) * kRowBytes >> 4)),
+                          buffer.at(a), !first);
     });
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
@@ -202,7 +209,7 @@ __device__ __forceinline__ void multiply_transposed(const GemmArgs& args, const 
 template <class T, WgmmaTile tile, bool swiglu>
 __device__ void multiply_tiles(const GemmArgs& args, bool float_out, Block<tile> block) {
   using S = Shape<tile>;
-  const int warpgroup = threadIdx.x / kWarpgroup, warp = threadIdx.x % kWarpgroup / 32;
+  const int warpgroup = warpgroup_number(), warp = threadIdx.x % kWarpgroup / 32;
   const uint32_t staged = block.staged + threadIdx.x / 32 * S::kStagedBytes;
   [[maybe_unused]] const bool transposable = takes_transposed(args, float_out);
   const bool add_halves = !swiglu && !float_out && args.epilogue == Epilogue::kAdd;
@@ -263,8 +270,7 @@ __device__ void multiply_transposed_tiles(const GemmArgs& args, Block<tile> bloc
 //   (load_a); any others do nothing, as registers go by warpgroups.
 // - alignment: n and k in octets (kSwiglu: n in sixteens), everything on 16 bytes.
 template <class T, int rows, int columns, int cluster, bool transposed, bool swiglu>
-__global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transposed}>::kThreads,
-                                  Shape<WgmmaTile{rows, columns, cluster, transposed}>::kAlone ? 1 : 2)
+__global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transposed}>::kThreads, 1)
     gemm_wgmma_kernel(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap w_map,
                       const __grid_constant__ GemmArgs args, int box_rows, bool float_out) {
   constexpr WgmmaTile tile{rows, columns, cluster,
@@ -289,13 +295,13 @@ __global__ void __launch_bounds__(Shape<WgmmaTile{rows, columns, cluster, transp
   if (!known || warp != S::kLoaderOfW) wait_for_previous();
   if (!known) let_next_start();
   if (warp < S::kLoaderOfW) {
-    if constexpr (S::kAlone) take_registers<kMultiplierRegisters>();
+    take_registers<kMultiplierRegisters>();
     if constexpr (transposed)
       multiply_transposed_tiles<T, tile, swiglu>(args, block);
     else
       multiply_tiles<T, tile, swiglu>(args, float_out, block);
   } else {
-    if constexpr (S::kAlone) give_registers<kLoaderRegisters>();
+    give_registers<kLoaderRegisters>();
     if (warp == S::kLoaderOfW) {
       load_w<tile>(args, &w_map, block);
       wait_for_previous();
@@ -356,12 +362,12 @@ WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors
   if (grouped && takes_transposed(args, out == DType::kF32))
     for (const WgmmaTile tile : kWgmmaTransposedTiles)
       if (2 * args.m <= args.groups * tile.rows) return tile;
-  // The time of the busiest multiprocessor, as bench_tiles measured it: a tile takes that of its columns and about 24
-  // more.
-  const auto tiles = [&](WgmmaTile tile) {
-    return std::max(ceil_divide(args.m, tile.rows), std::min(args.m, args.groups)) * ceil_divide(args.n, tile.columns);
+  // The time of the busiest multiprocessor, as bench_tiles measured it.
+  const auto cost = [&](WgmmaTile tile) {
+    const int64_t row_tiles = std::max(ceil_divide(args.m, tile.rows), std::min(args.m, args.groups));
+    const int64_t each = tile.rows == kWgmmaGroupRows ? 5 * tile.columns + 355 : 12 * tile.columns + 240;
+    return ceil_divide(row_tiles * ceil_divide(args.n, tile.columns), multiprocessors) * each;
   };
-  const auto cost = [&](WgmmaTile tile) { return ceil_divide(tiles(tile), multiprocessors) * (tile.columns + 24); };
   // Clusters save memory traffic, which matters where many groups' weights are read, and lose time where there is
   // little to do.
   constexpr WgmmaTile kWide{128, 256, 2}, kNarrow{128, 128, 1};
@@ -370,9 +376,7 @@ WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors
   WgmmaTile best{128, 256, 1};
   for (const WgmmaTile tile : kWgmmaTiles)
     if (tile.cluster == 1 && cost(tile) < cost(best)) best = tile;
-  // As many tiles of half as many rows and twice as many columns are faster by a tenth.
-  constexpr WgmmaTile kTall{128, 64, 1}, kLow{64, 128, 1};
-  return best == kTall && tiles(kLow) == tiles(kTall) ? kLow : best;
+  return best;
 }
 
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out, WgmmaTile tile) {

@@ -15,11 +15,9 @@ struct WgmmaTile {
   bool operator==(const WgmmaTile&) const = default;
 };
 
-// The tiles that there are. They take a multiprocessor's whole shared memory, but for the smallest one, which takes
-// half of it, so that the next kernel's blocks find room and load their first weights while the last ones still
-// multiply.
+// The tiles that there are. They take a multiprocessor's whole shared memory.
 inline constexpr WgmmaTile kWgmmaTiles[] = {{128, 256, 2}, {128, 256, 1}, {128, 192, 1}, {128, 128, 1},
-                                            {128, 96, 1},  {128, 64, 1},  {64, 128, 1},  {64, 32, 1}};
+                                            {128, 96, 1},  {64, 128, 1},  {64, 96, 1},   {64, 64, 1}};
 inline constexpr WgmmaTile kWgmmaSwigluTiles[] = {{128, 256, 2}, {128, 128, 1}};
 inline constexpr WgmmaTile kWgmmaTransposedTiles[] = {
     {32, 128, 1, true}, {64, 128, 1, true}, {128, 128, 1, true}, {256, 128, 1, true}};

@@ -15,14 +15,12 @@ constexpr int kWarpgroup = 128;  // threads
 template <WgmmaTile tile>
 struct Shape {
   static constexpr int kMultipliers = (tile.transposed ? tile.columns : tile.rows) / kWgmmaGroupRows;  // warpgroups
-  // A block alone on its multiprocessor: registers go from the loading warps' warpgroup to the others. Two blocks of
-  // the smallest tile have room.
-  static constexpr bool kAlone = kMultipliers > 1 || tile.columns > 64;
-  static constexpr int kThreads = kMultipliers * kWarpgroup + (kAlone ? kWarpgroup : 2 * 32);
+  static constexpr int kThreads = (kMultipliers + 1) * kWarpgroup;
   static constexpr int kLoaderOfW = kMultipliers * 4, kLoaderOfA = kLoaderOfW + 1;  // warps
 
-  // Pieces in a tile buffer. The small tile's products are so short that a second piece saves time at the barriers.
-  static constexpr int kPieces = kAlone ? 1 : 2;
+  // Pieces in a tile buffer. Of small tiles the multiplication takes less time than a turn of the loading warps (some
+  // 300 cycles), and than its own waits and arrivals: a second piece halves these.
+  static constexpr int kPieces = !tile.transposed && tile.rows + tile.columns < 192 ? 2 : 1;
   static constexpr int kAPiece = tile.rows * kRowBytes, kWPiece = tile.columns * kRowBytes;  // bytes
   static constexpr int kABytes = kPieces * kAPiece, kWBytes = kPieces * kWPiece;
   static constexpr int kBufferBytes = kABytes + kWBytes;  // a comes first
@@ -33,7 +31,7 @@ struct Shape {
       ((tile.transposed ? tile.rows : tile.columns) > kPassColumns ? 2 : 1) * kPassBytes;  // of a warp
   static constexpr int kOutBytes = kMultipliers * 4 * kStagedBytes;
   static constexpr int kNoteBytes = 32;  // beside a tile buffer: a tile's place, and the barriers full and free
-  static constexpr int kBytes = (kAlone ? 227 : 112) * 1024 - 1024;  // without those that are lost to begin on 1024
+  static constexpr int kBytes = 227 * 1024 - 1024;  // without those that are lost to begin on 1024
   static constexpr int kBuffers = (kBytes - kOutBytes) / (kBufferBytes + kNoteBytes);
   static constexpr int kSharedBytes = 1024 + kOutBytes + kBuffers * (kBufferBytes + kNoteBytes);
 };

@@ -26,12 +26,25 @@ __device__ inline void wgmma_keep(float (&d)[size]) {
   for (int i = 0; i < size; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// The descriptor of an operand that begins at `address`: rows of 128 bytes (64 elements of k), of which each eight
-// begin on 1024 bytes and are swizzled as the copy engine leaves them. Adding kWgmmaStep goes 16 elements of k further.
-__device__ constexpr uint64_t wgmma_operand(uint32_t address) {
-  return uint64_t{(address & 0x3ffff) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
-}
-constexpr uint64_t kWgmmaStep = 32 >> 4;
+// The descriptor of an operand that begins at `address` in shared memory: rows of 128 bytes (64 elements of k), of
+// which each eight begin on 1024 bytes and are swizzled as the copy engine leaves them. Of its two words only the first
+// one varies, and that one is known to be the same in all lanes, so that parts of the operand are found by uniform
+// instructions. To be made by a whole warp, whose lanes have the same address.
+class WgmmaOperand {
+ public:
+  __device__ __forceinline__ explicit WgmmaOperand(uint32_t address)
+      : low_(__shfl_sync(0xffffffffu, (address & 0x3ffff) >> 4 | 1u << 16, 0)) {}
+  // The descriptor of what lies `sixteens` of 16 bytes behind.
+  __device__ __forceinline__ uint64_t at(int sixteens) const {
+    constexpr uint64_t kHigh = uint64_t{1024 >> 4} | uint64_t{1} << 30;
+    return kHigh << 32 | (low_ + static_cast<uint32_t>(sixteens));
+  }
+
+ private:
+  uint32_t low_;
+};
+// So many sixteens are 16 elements of k.
+constexpr int kWgmmaStep = 32 >> 4;
 
 template <class T>
 struct MmaType;
@@ -112,7 +125,7 @@ __device__ inline void wgmma_128(float (&d)[64], const uint32_t (&a)[4], uint64_
 
 // The same with b = w transposed: w [16, 64] begins at the operand's address, its rows are swizzled rows of 128 bytes,
 // and kWgmmaRowStep goes 16 rows further.
-constexpr uint64_t kWgmmaRowStep = 16 * 128 >> 4;
+constexpr int kWgmmaRowStep = 16 * 128 >> 4;
 template <class T>
 __device__ inline void wgmma_64_transposed(float (&d)[32], const uint32_t (&a)[4], uint64_t w, bool accumulate) {
   asm volatile(
