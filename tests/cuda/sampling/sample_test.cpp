@@ -122,6 +122,39 @@ TEST_F(CudaSampleTest, AFewRows) {
   }
 }
 
+// Few rows are surveyed by several blocks each, many by one.
+TEST_F(CudaSampleTest, ManyRowsGiveTheBitsOfFew) {
+  constexpr int64_t kRows = 20, kFew = 5;
+  for (const int64_t vocab : {7, 513, 9001, 65536}) {
+    HostTensor logits(DType::kF32, {kRows, vocab});
+    logits.fill_random(static_cast<uint32_t>(vocab), 4.0f);
+    logits.set(at(3 * vocab + vocab / 2), std::nan(""));
+    for (int64_t i = 0; i < vocab; ++i) logits.set(at(8 * vocab + i), i % 3 == 0 ? -HUGE_VAL : 1.0);
+    HostTensor draws(DType::kI32, {kRows, 2});
+    for (int64_t i = 0; i < 2 * kRows; ++i) draws.set(at(i), static_cast<double>(i));
+    for (const SamplingRule& rule : {SamplingRule{0.0f, 0, 1.0f, 1}, {0.8f, 40, 0.9f, 4}}) {
+      const HostTensor rules = rules_of(rule, kRows), zeros(DType::kI32, {kRows});
+      const DeviceTensor device(logits), device_draws(draws), device_rules(rules);
+      const auto drawn = [&](int64_t each) {
+        const DeviceTensor ids(zeros), log_probs(zeros);
+        on_gpu([&](Ops& ops) {
+          for (int64_t first = 0; first < kRows; first += each)
+            ops.sample(device->rows(first, each), {}, device_draws->rows(first, each), device_rules->rows(first, each),
+                       ids->rows(first, each), Tensor(log_probs->rows(first, each).data, DType::kF32, {each}));
+        });
+        std::vector<int32_t> words;
+        for (const DeviceTensor* result : {&ids, &log_probs}) {
+          const HostTensor host(DType::kI32, {kRows});
+          result->fetch(host);
+          words.insert(words.end(), host->as<int32_t>(), host->as<int32_t>() + kRows);
+        }
+        return words;
+      };
+      EXPECT_EQ(drawn(kRows), drawn(kFew)) << "vocab " << vocab << ", temperature " << rule.temperature;
+    }
+  }
+}
+
 TEST_F(CudaSampleTest, InfinitiesAndNans) {
   const int64_t vocab = 5000, rows = 8;
   HostTensor logits(DType::kF32, {rows, vocab});

@@ -1,5 +1,5 @@
-// A block of kRowThreads passes once over a row of logits and finds its log-sum-exp, with the same bits in every
-// kernel, and its largest entry.
+// A block of kRowThreads, or several that have as many workers together, passes once over a row of logits and finds its
+// log-sum-exp, with the same bits in every kernel, and its largest entry.
 #pragma once
 
 #include <cmath>
@@ -17,19 +17,21 @@ __device__ inline uint64_t order_of(const float* logits, int id) {
   return (static_cast<uint64_t>(sampling_key(logits[id])) << 32) | ~static_cast<uint32_t>(id);
 }
 
-// What a thread finds in its entries of a row: the largest logit, the sum of exp(logit - largest), and the best entry.
+// What one of a row's kRowThreads workers, usually a thread, finds in its entries, which are kRowThreads apart: the
+// largest logit, the sum of exp(logit - largest), and the best entry.
 struct Survey {
   float largest = -INFINITY, sum = 0;
-  uint64_t best = 0;  // order_of(entry); 0 where the thread has no entry
+  uint64_t best = 0;  // order_of(entry); 0 where the worker has no entry
 };
 
-// Takes the thread's entries in runs of kRun, and rescales the sum once for each run. Two sets of registers take turns:
-// one is loaded while the other is taken. A NaN gets into the sum and makes every result NaN.
-__device__ inline Survey survey(const float* logits, int vocab) {
-  constexpr int kRun = 8, kSets = 2, kStep = kRun * kRowThreads;
+// Takes the entries of `worker` in runs of kRun, and rescales the sum once for each run. kSets sets of registers take
+// turns: one is taken while the others are loaded. A NaN gets into the sum and makes every result NaN.
+template <int kSets = 2>
+__device__ inline Survey survey(const float* logits, int vocab, int worker) {
+  constexpr int kRun = 8, kStep = kRun * kRowThreads;
   Survey result;
   float best = -INFINITY, sets[kSets][kRun];
-  int best_id = threadIdx.x;
+  int best_id = worker;
   const auto load = [&](int first, float(&run)[kRun]) {
 #pragma unroll
     for (int i = 0; i < kRun; ++i)
@@ -52,8 +54,8 @@ __device__ inline Survey survey(const float* logits, int vocab) {
     result.largest = largest;
   };
 #pragma unroll
-  for (int a = 0; a < kSets; ++a) load(static_cast<int>(threadIdx.x) + a * kStep, sets[a]);
-  for (int first = threadIdx.x; first < vocab; first += kSets * kStep) {
+  for (int a = 0; a < kSets; ++a) load(worker + a * kStep, sets[a]);
+  for (int first = worker; first < vocab; first += kSets * kStep) {
 #pragma unroll
     for (int a = 0; a < kSets; ++a) {
       if (first + a * kStep >= vocab) break;

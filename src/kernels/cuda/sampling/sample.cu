@@ -1,7 +1,9 @@
 // sample: draws one token for each row, exactly as kernels/sampling.h defines it. One block takes one row; counts and
 // masses are integers. The entries that a rule keeps are found by radix selection on their `lag`, which is how far an
-// entry's key lies below the largest key, among the entries that have any mass.
+// entry's key lies below the largest key, among the entries that have any mass. Where rows are few, a cluster of blocks
+// surveys each, with the same workers, and the first of them goes on.
 #include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/ptx/hopper.cuh"
 #include "kernels/cuda/sampling/launch.h"
 #include "kernels/cuda/sampling/log_softmax.cuh"
 
@@ -332,19 +334,74 @@ __device__ Kept keep(const SamplingRule& rule, const Row& row, float lowest, His
   return kept;
 }
 
+constexpr int kSharing = 8;          // blocks that survey one row together
+constexpr int64_t kSharedRows = 16;  // the most rows that are surveyed so: as many blocks as the GPU has room for
+constexpr int kSurveyWords = sizeof(Survey) / sizeof(uint32_t);
+
+// The surveys that the blocks of a cluster send to its first one.
+struct SharedSurvey {
+  uint32_t words[kRowThreads][kSurveyWords];
+  uint64_t barrier;  // of hopper.cuh: it counts the bytes of `words`
+};
+
+// To be called by every thread first of all.
+template <int sharing>
+__device__ void start_sharing([[maybe_unused]] SharedSurvey& shared) {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (sharing == 1) return;
+  if (threadIdx.x == 0) {
+    const uint32_t barrier = shared_address(&shared.barrier);
+    barrier_init(barrier, 1);
+    barrier_init_fence();
+    barrier_expect(barrier, sizeof shared.words);
+  }
+  __syncwarp();
+  cluster_arrive();
+#endif
+}
+
+// Every thread of the first block gets what the worker of its number found. In other blocks the result means nothing.
+template <int sharing>
+__device__ Survey survey_row(const float* logits, int vocab, [[maybe_unused]] SharedSurvey& shared) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if constexpr (sharing == 1) return survey(logits, vocab, thread);
+  Survey result;
+#if __CUDA_ARCH__ >= 900
+  constexpr int kEach = kRowThreads / sharing;
+  const int rank = static_cast<int>(cluster_rank()), worker = rank * kEach + thread;
+  if (thread < kEach) result = survey<8>(logits, vocab, worker);
+  cluster_wait();  // the first block has its barrier
+  const uint32_t barrier = shared_address(&shared.barrier);
+  if (thread < kEach) {
+    uint32_t words[kSurveyWords];
+    memcpy(words, &result, sizeof result);
+#pragma unroll
+    for (int i = 0; i < kSurveyWords; ++i) store_at(shared_address(&shared.words[worker][i]), words[i], barrier, 0);
+  }
+  if (rank != 0) return result;
+  barrier_wait(barrier, 0);
+  memcpy(&result, shared.words[thread], sizeof result);
+#endif
+  return result;
+}
+
 // - operands: logits, adjusted [rows, vocab] fp32, draws [rows, 2] int32; out ids [rows] int32, log_probs [rows] fp32.
-// - block: one row.
+// - block: one row, or its part of a row's survey: `sharing` blocks, a cluster, have a row.
 // - thread: entries of the row, kRowThreads apart, or fours of them.
 // - alignment: `vector`: vocab in fours, logits on 16 bytes; otherwise any.
-__global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs args, bool vector) {
+template <int sharing>
+__global__ void __launch_bounds__(kRowThreads, sharing == 1 ? 2 : 1) sample_kernel(SampleArgs args, bool vector) {
   let_next_start();
   __shared__ Histogram histogram;
   __shared__ float window[kWindow];
-  const int64_t index = blockIdx.x;
+  __shared__ SharedSurvey shared;
+  start_sharing<sharing>(shared);
+  const int64_t index = blockIdx.x / sharing;
   wait_for_previous();
   const float* logits = args.logits + index * args.vocab;
   const int vocab = static_cast<int>(args.vocab);
-  const Survey mine = survey(logits, vocab);
+  const Survey mine = survey_row<sharing>(logits, vocab, shared);
+  if (blockIdx.x % sharing != 0) return;
   const double log_sum = log_sum_of(mine);
   const SamplingRule rule = args.rules[index];
   const float* drawn = logits;  // what the token is drawn from
@@ -352,7 +409,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs args,
   if (rule.adjusts(args.draws[2 * index + 1])) {
     device_expect(args.adjusted != nullptr);
     drawn = args.adjusted + index * args.vocab;
-    own_best = survey(drawn, vocab).best;
+    own_best = survey(drawn, vocab, static_cast<int>(threadIdx.x)).best;
   }
   const uint64_t best = best_of(own_best);
   int id = static_cast<int>(~static_cast<uint32_t>(best));
@@ -375,8 +432,12 @@ __global__ void __launch_bounds__(kRowThreads, 2) sample_kernel(SampleArgs args,
 void launch_sample(cudaStream_t stream, const SampleArgs& args) {
   if (args.rows == 0) return;
   const bool vector = args.vocab % 4 == 0 && on_16_bytes(args.logits) && on_16_bytes(args.adjusted);
-  launch_dependent("sample_kernel", sample_kernel, {static_cast<unsigned>(args.rows), kRowThreads}, stream, args,
-                   vector);
+  const auto rows = static_cast<unsigned>(args.rows);
+  if (args.rows <= kSharedRows && has_clusters())
+    launch_dependent("sample_kernel", sample_kernel<kSharing>, {rows * kSharing, kRowThreads, 0, kSharing}, stream,
+                     args, vector);
+  else
+    launch_dependent("sample_kernel", sample_kernel<1>, {rows, kRowThreads}, stream, args, vector);
 }
 
 }  // namespace lfm2

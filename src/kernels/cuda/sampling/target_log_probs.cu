@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   const float* logits = all_logits + static_cast<int64_t>(blockIdx.x) * vocab;
   const int32_t target = targets[blockIdx.x];
   device_expect(target >= 0 && target < vocab);
-  const Survey mine = survey(logits, vocab);
+  const Survey mine = survey(logits, vocab, static_cast<int>(threadIdx.x));
   const double log_sum = log_sum_of(mine);
   const uint64_t best = best_of_row(mine.best);
   if (threadIdx.x != 0) return;

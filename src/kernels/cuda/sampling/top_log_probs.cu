@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
   const float* logits = all_logits + static_cast<int64_t>(blockIdx.x) * vocab;
   int32_t* ids = all_ids + static_cast<int64_t>(blockIdx.x) * k;
   float* log_probs = all_log_probs + static_cast<int64_t>(blockIdx.x) * k;
-  const Survey mine = survey(logits, vocab);
+  const Survey mine = survey(logits, vocab, static_cast<int>(threadIdx.x));
   const double log_sum = log_sum_of(mine);
   if (k <= kSmallTop && small_top(logits, vocab, k, mine.best, log_sum, memory, ids, log_probs)) return;
   __syncthreads();  // before the memory is used again
