@@ -1,5 +1,5 @@
-// The arrays of a step (ids, positions, pages, rules) reach the device in one copy. A step of nothing but decoding is
-// replayed from a recording where its shape comes often.
+// The arrays of a step (ids, positions, pages, rules) reach the device in one copy, on a GPU while the step before is
+// computed. A step of nothing but decoding is replayed from a recording where its shape comes often.
 #include "stage/generation/step_compute.h"
 
 #include <algorithm>
@@ -126,7 +126,7 @@ StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DT
   const Stage& stage = links.stage();
   const int64_t max_tokens = plan.max_tokens(), max_sequences = plan.limits.max_sequences;
   const size_t array_bytes = max_array_bytes(plan);
-  arrays_ = backend.allocate(array_bytes);
+  if (!backend.memory_is_host_memory()) uploads_ = backend.create_stream();
   const ResultShape largest{max_sequences, plan.max_scored(), plan.max_hidden(), plan.top_k};
   const size_t result_bytes = StepResults(nullptr, largest).bytes;
   for (StepBuffer& buffer : buffers_) {
@@ -134,6 +134,8 @@ StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DT
     if (const int64_t rows = tail_rows(plan, stage.config(), stage.layers()); rows > 0)
       buffer.tail = memory_.allocate(compute, {rows, stage.config().hidden});
     buffer.staging = backend.allocate_host(array_bytes);
+    buffer.arrays = backend.allocate(array_bytes);
+    buffer.uploaded = backend.create_event();
     buffer.computed = backend.create_event();
     if (!stage.last()) continue;
     buffer.results = backend.allocate_host(result_bytes);
@@ -148,7 +150,7 @@ StepCompute::StepCompute(const StageLinks& links, const GenerationPlan& plan, DT
   }
   const StageMemory cost = stage_memory(stage.config(), stage.layers(), compute, compute, max_tokens, rows);
   scratch_ = Scratch(backend.allocate(cost.scratch_bytes));
-  working_bytes_ += cost.scratch_bytes + array_bytes + (stage.last() ? result_bytes : 0);
+  working_bytes_ += cost.scratch_bytes + kBuffers * array_bytes + (stage.last() ? result_bytes : 0);
 }
 
 uint64_t GenerationPlan::tail_bytes(const ModelConfig& config, LayerRange layers, DType compute) const {
@@ -198,9 +200,9 @@ void StepCompute::upload_edits(const StepArrays& arrays, const StepBuffer& buffe
   }
 }
 
-void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer) {
-  std::byte* staging = buffers_[static_cast<size_t>(buffer)].staging.data();
-  const Layout host(staging, arrays, plan_.table_width(), result_shape(arrays));
+void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer_index) {
+  const StepBuffer& buffer = at(buffer_index);
+  const Layout host(buffer.staging.data(), arrays, plan_.table_width(), result_shape(arrays));
   fill(host.ids, links_.first() ? ids : arrays.counted);
   fill(host.keepers, arrays.keepers);
   fill(host.draw_slots, arrays.draw_slots);
@@ -219,10 +221,15 @@ void StepCompute::upload(const StepArrays& arrays, const std::vector<int32_t>& i
   fill(host.tail.batch.positions, arrays.tails.positions);
   fill(host.tail.batch.sequence_of, arrays.tails.sequence_of);
   fill(host.tail.batch.offsets, arrays.tails.offsets);
-  links_.backend.copy(links_.backend.compute(), arrays_.data(), staging, host.bytes);
+  Stream& compute = links_.backend.compute();
+  links_.backend.copy(uploads_ ? *uploads_ : compute, buffer.arrays.data(), buffer.staging.data(), host.bytes);
+  if (uploads_) {
+    uploads_->record(*buffer.uploaded);
+    compute.wait(*buffer.uploaded);
+  }
   if (!links_.last()) return;
-  upload_edits(arrays, at(buffer));
-  count_prefixes(arrays, at(buffer));
+  upload_edits(arrays, buffer);
+  count_prefixes(arrays, buffer);
 }
 
 // Last stage: the tokens that sequences have from the prefix cache are counted before the first ones that they feed.
@@ -355,7 +362,7 @@ void StepCompute::enqueue(const StepArrays& arrays, int buffer_index, int64_t st
                           const std::function<void()>& wait_until_computed) {
   const StepBuffer& buffer = at(buffer_index);
   const ResultShape results = result_shape(arrays);
-  const Layout layout(arrays_.data(), arrays, plan_.table_width(), results);
+  const Layout layout(buffer.arrays.data(), arrays, plan_.table_width(), results);
   Recording* recording = nullptr;
   if (layout.decodes() && results.hidden == 0)
     recording = recording_of(

@@ -85,7 +85,8 @@ class StepCompute {
   Tensor output(int buffer, const StepArrays& arrays) const;
   Event& computed(int buffer) const { return *at(buffer).computed; }
   bool all_computed() const { return computed(0).done() && computed(1).done(); }
-  // Copies the arrays of a step to the device. `ids` are the step's tokens on the first stage, and empty on the others.
+  // Copies the arrays of a step to the device, into the buffer of a step that is computed. `ids` are the step's tokens
+  // on the first stage, and empty on the others.
   void upload(const StepArrays& arrays, const std::vector<int32_t>& ids, int buffer);
   // Enqueues the step whose arrays were uploaded last. Work that comes often is recorded. Before recordings are thrown
   // away, `wait_until_computed` is called, which returns when no enqueued step still runs.
@@ -114,11 +115,12 @@ class StepCompute {
     Tensor residual;  // [max_tokens, hidden] act
     Tensor tail;      // [tail_rows, hidden] act, where the stage cuts the tails
     Buffer staging;   // host: the step's arrays on their way to the device
+    Buffer arrays;    // device: the step's arrays
     Buffer edits;     // host, last stage: the edits of sequences that begin, on their way to the device
     Buffer prefixes;  // host, last stage: StepArrays::prefixes, on their way to the device
     Buffer results;   // host, last stage: StepResults
     Buffer hidden;    // host, last stage: hidden states that are handed out
-    std::unique_ptr<Event> computed;
+    std::unique_ptr<Event> uploaded, computed;
   };
   // Steps of equal shape enqueue the same work, which is recorded once the shape has come several times.
   struct Shape {
@@ -150,7 +152,9 @@ class StepCompute {
   TensorMemory memory_;
   uint64_t working_bytes_ = 0;  // bytes of the scratch, and of the arrays of a step
   std::array<StepBuffer, kBuffers> buffers_;
-  Buffer arrays_;            // device: the arrays that were uploaded last
+  // Brings the arrays of steps to the device. Null where the host's memory is the device's: there, a further thread
+  // would take longer than the copy.
+  std::unique_ptr<Stream> uploads_;
   Buffer results_;           // device, last stage: StepResults
   Buffer prefixes_;          // device, last stage: StepArrays::prefixes, where rules count and prefixes are kept
   Tensor logits_;            // [kHeadRows, vocab] fp32, last stage
