@@ -370,6 +370,7 @@ int main(int argc, char** argv) {
   chunks(bench, 16, 512, 4512, bf16);
   chunks(bench, 8, 20, 1020, bf16);
   rows(bench, 2048, bf16);
+  rows(bench, 16384, bf16);
   rows(bench, 2048, f32);
   for (const int64_t k : {1, 8, 64}) top(bench, 256, k);
   target(bench, 256);

@@ -150,8 +150,9 @@ void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, 
   products_.set_routing_is_old(false);
   if (launch_norm_route(stream_, args, x.dtype)) return;
   group_by_expert(routing);
-  gather_rows(normed, routing.sources, sorted);
-  products_.set_routing_is_old(true);  // gather_rows_kernel lets the next kernel start behind its wait
+  launch_scatter_rows(stream_, normed.data, args.rows, args.tokens, args.top_k,
+                      args.hidden * static_cast<int64_t>(size_bytes(normed.dtype)), sorted.data);
+  products_.set_routing_is_old(true);  // scatter_rows_kernel lets the next kernel start behind its wait
 }
 
 void CudaOps::norm_route_swiglu(const Tensor& x, const Tensor& norm_weight, float eps, const Tensor& gate,

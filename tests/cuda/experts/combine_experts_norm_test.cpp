@@ -10,11 +10,13 @@ namespace {
 using namespace test;
 
 TEST(CudaCombineExpertsNormTest, HasTheBitsOfCombineExpertsAndRmsNorm) {
-  const int64_t tokens = 9;
-  for (const auto& [hidden, top_k] :
-       {std::pair<int64_t, int64_t>{1, 4}, {45, 4}, {64, 5}, {1000, 1}, {2048, 4}, {7168, 9}})
+  struct Sizes {
+    int64_t tokens, hidden, top_k;
+  };
+  for (const auto& [tokens, hidden, top_k] : {Sizes{9, 1, 4}, {9, 45, 4}, {9, 64, 5}, {9, 1000, 1}, {9, 2048, 4},
+                                              {9, 7168, 9}, {2999, 256, 4}, {2999, 768, 5}, {2999, 2048, 4}})
     for (const DType act : kFloatTypes) {
-      SCOPED_TRACE(fmt::format("{} {}, {} choices", name(act), hidden, top_k));
+      SCOPED_TRACE(fmt::format("{} {} x {}, {} choices", name(act), tokens, hidden, top_k));
       HostTensor y(act, {tokens * top_k, hidden}), residual(act, {tokens, hidden}), normed(act, {tokens, hidden});
       HostTensor weights(DType::kF32, {tokens, top_k}), rows(DType::kI32, {tokens, top_k}), scale(act, {hidden});
       y.fill_random(1);

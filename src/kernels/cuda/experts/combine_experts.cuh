@@ -40,34 +40,59 @@ __device__ inline Choices first_choices(const CombineExpertsArgs& args, int64_t 
 // A channel's sum over a token's choices goes through them in order, from 0 on.
 __device__ inline float add_choice(float sum, float weight, float y) { return fmaf(weight, y, sum); }
 
+// A token's old residual and the rows of its first choices from channel c on, an octet of each.
+template <class T>
+struct ExpertOctets {
+  Packed<T> residual, y[kChoices];
+};
+
+template <class T, bool vector>
+__device__ void load_choice_octets(const CombineExpertsArgs& args, const Choices& choices, int first, int64_t c,
+                                   Packed<T> (&y)[kChoices]) {
+#pragma unroll
+  for (int j = 0; j < kChoices; ++j)
+    if (first + j < args.top_k)
+      y[j] = load_packed(static_cast<const T*>(args.y) + choices.rows[j] * args.hidden + c, args.hidden - c, vector);
+}
+template <class T, bool vector>
+__device__ ExpertOctets<T> load_experts(const CombineExpertsArgs& args, const Choices& first_ones, int64_t token,
+                                        int64_t c) {
+  ExpertOctets<T> octets;
+  octets.residual =
+      load_packed(static_cast<const T*>(args.residual) + token * args.hidden + c, args.hidden - c, vector);
+  load_choice_octets<T, vector>(args, first_ones, 0, c, octets.y);
+  return octets;
+}
+
 // The new residual of a token from channel c on, an octet, rounded to type T.
 template <class T, bool vector>
-__device__ Packed<T> combined_experts(const CombineExpertsArgs& args, const Choices& first_ones, int64_t token,
-                                      int64_t c) {
-  const int64_t hidden = args.hidden, count = hidden - c;
-  const auto* residual = static_cast<const T*>(args.residual) + token * hidden + c;
-  const Packed<T> old_bits = load_packed(residual, count, vector);
+__device__ Packed<T> combined(const CombineExpertsArgs& args, const Choices& first_ones, ExpertOctets<T>& octets,
+                              int64_t token, int64_t c) {
   Octet sum = {};
   Choices choices = first_ones;
   for (int first = 0; first < args.top_k; first += kChoices) {
-    if (first > 0) choices = load_choices(args, token, first);
-    Packed<T> y[kChoices];
-#pragma unroll
-    for (int j = 0; j < kChoices; ++j)
-      if (first + j < args.top_k)
-        y[j] = load_packed(static_cast<const T*>(args.y) + choices.rows[j] * hidden + c, count, vector);
+    if (first > 0) {
+      choices = load_choices(args, token, first);
+      load_choice_octets<T, vector>(args, choices, first, c, octets.y);
+    }
 #pragma unroll
     for (int j = 0; j < kChoices; ++j)
       if (first + j < args.top_k) {
-        const Octet x = unpack(y[j]);
+        const Octet x = unpack(octets.y[j]);
 #pragma unroll
         for (int i = 0; i < kOctet; ++i) sum.v[i] = add_choice(sum.v[i], choices.weights[j], x.v[i]);
       }
   }
-  const Octet old = unpack(old_bits);
+  const Octet old = unpack(octets.residual);
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) sum.v[i] += old.v[i];
   return pack<T>(sum);
+}
+template <class T, bool vector>
+__device__ Packed<T> combined_experts(const CombineExpertsArgs& args, const Choices& first_ones, int64_t token,
+                                      int64_t c) {
+  ExpertOctets<T> octets = load_experts<T, vector>(args, first_ones, token, c);
+  return combined<T, vector>(args, first_ones, octets, token, c);
 }
 
 // Whether every octet of the rows begins on 16 bytes.

@@ -38,12 +38,73 @@ __global__ void __launch_bounds__(kMaxPartials, sizeof(T) == 4 ? 3 : 4)
   }
 }
 
+// For many tokens of 16-bit types. A warp that has a whole token needs no other one, so that loads are always in flight.
+constexpr int kRowWarps = 4, kRowsAtOnce = 2;  // slices of a token whose loads are in flight at once
+constexpr int kSliceOctets = 32;
+// - operands: those of combine_experts_norm_kernel.
+// - block: kRowWarps tokens, one a warp.
+// - thread: every 32nd octet of its warp's token, up to kMaxTrees.
+// - alignment: octets_on_16_bytes(), normed and norm_weight on 16 bytes; hidden in slices of 32 octets.
+template <class T>
+__global__ void __launch_bounds__(kRowWarps * 32)
+    combine_experts_norm_by_warps_kernel(CombineExpertsNormArgs args) {
+  let_next_start();
+  const CombineExpertsArgs& combine = args.combine;
+  const int64_t token = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32, hidden = combine.hidden;
+  const int lane = threadIdx.x % 32, slices = static_cast<int>(hidden / (kSliceOctets * kOctet));
+  if (token >= combine.tokens) return wait_for_previous();
+  const Choices choices = first_choices(combine, token);
+  T* residual = static_cast<T*>(combine.residual) + token * hidden + lane * kOctet;
+  Packed<T> sums[kMaxTrees];
+  float squares = 0;
+#pragma unroll
+  for (int slice = 0; slice < kMaxTrees; slice += kRowsAtOnce) {
+    ExpertOctets<T> loaded[kRowsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i)
+      if (slice + i < slices)
+        loaded[i] = load_experts<T, true>(combine, choices, token, ((slice + i) * kSliceOctets + lane) * kOctet);
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i)
+      if (slice + i < slices) {
+        sums[slice + i] = combined<T, true>(combine, choices, loaded[i], token,
+                                            ((slice + i) * kSliceOctets + lane) * kOctet);
+        store_packed(residual + (slice + i) * kSliceOctets * kOctet, sums[slice + i], kOctet, true);
+      }
+  }
+#pragma unroll
+  for (int slice = 0; slice < kMaxTrees; ++slice)  // the trees of row_types.cuh
+    if (slice < slices) squares += warp_sum(add_squares(0, unpack(sums[slice])));
+  const float factor = rms_factor(squares, hidden, args.eps);
+  T* target = static_cast<T*>(args.normed) + token * hidden + lane * kOctet;
+#pragma unroll
+  for (int slice = 0; slice < kMaxTrees; ++slice)
+    if (slice < slices) {
+      const int64_t c = slice * kSliceOctets * kOctet;
+      const Octet scale = load_octet(args.norm_weight, c + lane * kOctet, kOctet, true);
+      store_packed(target + c, pack<T>(scaled(unpack(sums[slice]), factor, scale)), kOctet, true);
+    }
+}
+
+template <class T>
+void launch_by_warps(cudaStream_t stream, const CombineExpertsNormArgs& args) {
+  launch_dependent("combine_experts_norm_by_warps_kernel", combine_experts_norm_by_warps_kernel<T>,
+                   {static_cast<unsigned>(ceil_divide(args.combine.tokens, kRowWarps)), kRowWarps * 32}, stream, args);
+}
+
+// So many tokens fill a multiprocessor with warps of their own.
+constexpr int kManyTokens = 16;
+
 }  // namespace
 
 void launch_combine_experts_norm(cudaStream_t stream, const CombineExpertsNormArgs& args, DType act) {
   const CombineExpertsArgs& combine = args.combine;
   if (combine.tokens == 0 || combine.hidden == 0) return;
   const bool vector = octets_on_16_bytes(combine) && on_16_bytes(args.normed) && on_16_bytes(args.norm_weight.data);
+  const int64_t slice = kSliceOctets * kOctet;
+  if (vector && act != DType::kF32 && combine.hidden % slice == 0 && combine.hidden <= kMaxTrees * slice &&
+      combine.tokens >= int64_t{kManyTokens} * device_attribute(cudaDevAttrMultiProcessorCount))
+    return with_16_bit_type(act, [&](auto zero) { launch_by_warps<decltype(zero)>(stream, args); });
   with_device_type(act, [&](auto zero) {
     using T = decltype(zero);
     launch_dependent("combine_experts_norm_kernel",

@@ -22,6 +22,11 @@ void launch_insert_drawn(cudaStream_t stream, int32_t* ids, int64_t tokens, cons
 void launch_gather_rows(cudaStream_t stream, const void* x, int64_t x_rows, const int32_t* rows, int64_t count,
                         int64_t row_bytes, void* out, bool next_waits);
 
+// Copies row i of x [count, row] to the rows targets [count, copies] of out. Each target is named once. The next kernel
+// starts behind this one's wait, as with gather_rows's `next_waits`.
+void launch_scatter_rows(cudaStream_t stream, const void* x, const int32_t* targets, int64_t count, int copies,
+                         int64_t row_bytes, void* out);
+
 // Copies words of 4 bytes, which lie on 4 bytes: at least one. Host memory must be such that the GPU reaches it, as
 // that of Backend::allocate_host is.
 void launch_copy_words(cudaStream_t stream, void* to, const void* from, int words);

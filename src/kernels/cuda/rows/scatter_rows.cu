@@ -1,0 +1,60 @@
+// scatter_rows: each row of a matrix is copied, bit by bit, to the rows that are named for it. Where all assignments of
+// tokens to experts are many megabytes, this reads a row once, and gather_rows as often as it is used.
+#include "kernels/cuda/common/dependent_launch.cuh"
+#include "kernels/cuda/common/device_types.cuh"
+#include "kernels/cuda/rows/launch.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr int kRowWarps = 8, kRowWords = 8;
+
+// - operands: x [count, words], targets [count, copies] int32, out [count copies, words], in words of 2 or 16 bytes:
+//   the larger one where it divides a row and both begin on it.
+// - block: kRowWarps rows of x, one a warp.
+// - thread: every 32nd word of its warp's row, of which kRowWords are in flight at once.
+// - alignment: that of a word.
+template <class Word>
+__global__ void __launch_bounds__(kRowWarps * 32)
+    scatter_rows_kernel(const Word* x, const int32_t* targets, int64_t count, int copies, int64_t words, Word* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32;
+  wait_for_previous();
+  let_next_start();
+  if (i >= count) return;
+  for (int64_t first = threadIdx.x % 32; first < words; first += 32 * kRowWords) {
+    Word flying[kRowWords];
+#pragma unroll
+    for (int k = 0; k < kRowWords; ++k)
+      if (first + 32 * k < words) flying[k] = x[i * words + first + 32 * k];
+    for (int copy = 0; copy < copies; ++copy) {
+      const int64_t row = targets[i * copies + copy];
+      device_expect(row >= 0 && row < count * copies);
+#pragma unroll
+      for (int k = 0; k < kRowWords; ++k)
+        if (first + 32 * k < words) out[row * words + first + 32 * k] = flying[k];
+    }
+  }
+}
+
+template <class Word>
+void launch_scatter_words(cudaStream_t stream, const void* x, const int32_t* targets, int64_t count, int copies,
+                          int64_t row_bytes, void* out) {
+  launch_dependent("scatter_rows_kernel", scatter_rows_kernel<Word>,
+                   {static_cast<unsigned>(ceil_divide(count, kRowWarps)), kRowWarps * 32}, stream,
+                   static_cast<const Word*>(x), targets, count, copies, row_bytes / static_cast<int64_t>(sizeof(Word)),
+                   static_cast<Word*>(out));
+}
+
+}  // namespace
+
+void launch_scatter_rows(cudaStream_t stream, const void* x, const int32_t* targets, int64_t count, int copies,
+                         int64_t row_bytes, void* out) {
+  if (count == 0 || copies == 0 || row_bytes == 0) return;
+  if (row_bytes % 16 == 0 && on_16_bytes(x) && on_16_bytes(out))
+    launch_scatter_words<uint4>(stream, x, targets, count, copies, row_bytes, out);
+  else
+    launch_scatter_words<uint16_t>(stream, x, targets, count, copies, row_bytes, out);
+}
+
+}  // namespace lfm2
