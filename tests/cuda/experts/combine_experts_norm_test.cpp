@@ -13,8 +13,15 @@ TEST(CudaCombineExpertsNormTest, HasTheBitsOfCombineExpertsAndRmsNorm) {
   struct Sizes {
     int64_t tokens, hidden, top_k;
   };
-  for (const auto& [tokens, hidden, top_k] : {Sizes{9, 1, 4}, {9, 45, 4}, {9, 64, 5}, {9, 1000, 1}, {9, 2048, 4},
-                                              {9, 7168, 9}, {2999, 256, 4}, {2999, 768, 5}, {2999, 2048, 4}})
+  for (const auto& [tokens, hidden, top_k] : {Sizes{9, 1, 4},
+                                              {9, 45, 4},
+                                              {9, 64, 5},
+                                              {9, 1000, 1},
+                                              {9, 2048, 4},
+                                              {9, 7168, 9},
+                                              {2999, 256, 4},
+                                              {2999, 768, 5},
+                                              {2999, 2048, 4}})
     for (const DType act : kFloatTypes) {
       SCOPED_TRACE(fmt::format("{} {} x {}, {} choices", name(act), tokens, hidden, top_k));
       HostTensor y(act, {tokens * top_k, hidden}), residual(act, {tokens, hidden}), normed(act, {tokens, hidden});

@@ -96,6 +96,12 @@ TEST_F(CudaGemmWgmmaTest, EveryEpilogueAndEdge) {
       }
 }
 
+// A group of more rows than the tiles of one band have, in an odd number of column tiles, and rows beside its pairs.
+TEST_F(CudaGemmWgmmaTest, SeveralBands) {
+  for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd, Epilogue::kSwiglu})
+    check(half_product(9500, 528, 8, DType::kBf16, DType::kBf16, epilogue, DType::kI32, {0, 8900, 8900, 9500}));
+}
+
 TEST_F(CudaGemmWgmmaTest, Bias) {
   for (const DType bias : kFloatTypes)
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd})

@@ -40,59 +40,51 @@ __device__ inline Choices first_choices(const CombineExpertsArgs& args, int64_t 
 // A channel's sum over a token's choices goes through them in order, from 0 on.
 __device__ inline float add_choice(float sum, float weight, float y) { return fmaf(weight, y, sum); }
 
-// A token's old residual and the rows of its first choices from channel c on, an octet of each.
-template <class T>
-struct ExpertOctets {
-  Packed<T> residual, y[kChoices];
-};
-
+// The rows of `choices`, which begin with choice `first`, from channel c on, an octet of each.
 template <class T, bool vector>
-__device__ void load_choice_octets(const CombineExpertsArgs& args, const Choices& choices, int first, int64_t c,
-                                   Packed<T> (&y)[kChoices]) {
+__device__ void load_chosen(const CombineExpertsArgs& args, const Choices& choices, int first, int64_t c,
+                            Packed<T> (&y)[kChoices]) {
 #pragma unroll
   for (int j = 0; j < kChoices; ++j)
     if (first + j < args.top_k)
       y[j] = load_packed(static_cast<const T*>(args.y) + choices.rows[j] * args.hidden + c, args.hidden - c, vector);
 }
-template <class T, bool vector>
-__device__ ExpertOctets<T> load_experts(const CombineExpertsArgs& args, const Choices& first_ones, int64_t token,
-                                        int64_t c) {
-  ExpertOctets<T> octets;
-  octets.residual =
-      load_packed(static_cast<const T*>(args.residual) + token * args.hidden + c, args.hidden - c, vector);
-  load_choice_octets<T, vector>(args, first_ones, 0, c, octets.y);
-  return octets;
-}
-
-// The new residual of a token from channel c on, an octet, rounded to type T.
-template <class T, bool vector>
-__device__ Packed<T> combined(const CombineExpertsArgs& args, const Choices& first_ones, ExpertOctets<T>& octets,
-                              int64_t token, int64_t c) {
-  Octet sum = {};
-  Choices choices = first_ones;
-  for (int first = 0; first < args.top_k; first += kChoices) {
-    if (first > 0) {
-      choices = load_choices(args, token, first);
-      load_choice_octets<T, vector>(args, choices, first, c, octets.y);
+// Adds them to the sum over the choices before.
+template <class T>
+__device__ void add_chosen(const CombineExpertsArgs& args, const Choices& choices, int first,
+                           const Packed<T> (&y)[kChoices], Octet& sum) {
+#pragma unroll
+  for (int j = 0; j < kChoices; ++j)
+    if (first + j < args.top_k) {
+      const Octet x = unpack(y[j]);
+#pragma unroll
+      for (int i = 0; i < kOctet; ++i) sum.v[i] = add_choice(sum.v[i], choices.weights[j], x.v[i]);
     }
-#pragma unroll
-    for (int j = 0; j < kChoices; ++j)
-      if (first + j < args.top_k) {
-        const Octet x = unpack(octets.y[j]);
-#pragma unroll
-        for (int i = 0; i < kOctet; ++i) sum.v[i] = add_choice(sum.v[i], choices.weights[j], x.v[i]);
-      }
-  }
-  const Octet old = unpack(octets.residual);
+}
+// The old residual and the sum over all choices, rounded to type T.
+template <class T>
+__device__ Packed<T> new_residual(const Packed<T>& old_bits, Octet sum) {
+  const Octet old = unpack(old_bits);
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) sum.v[i] += old.v[i];
   return pack<T>(sum);
 }
+
+// The new residual of a token from channel c on, an octet, rounded to type T.
 template <class T, bool vector>
 __device__ Packed<T> combined_experts(const CombineExpertsArgs& args, const Choices& first_ones, int64_t token,
                                       int64_t c) {
-  ExpertOctets<T> octets = load_experts<T, vector>(args, first_ones, token, c);
-  return combined<T, vector>(args, first_ones, octets, token, c);
+  const auto* residual = static_cast<const T*>(args.residual) + token * args.hidden + c;
+  const Packed<T> old_bits = load_packed(residual, args.hidden - c, vector);
+  Octet sum = {};
+  Choices choices = first_ones;
+  for (int first = 0; first < args.top_k; first += kChoices) {
+    if (first > 0) choices = load_choices(args, token, first);
+    Packed<T> y[kChoices];
+    load_chosen<T, vector>(args, choices, first, c, y);
+    add_chosen(args, choices, first, y, sum);
+  }
+  return new_residual(old_bits, sum);
 }
 
 // Whether every octet of the rows begins on 16 bytes.

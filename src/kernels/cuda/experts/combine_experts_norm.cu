@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(kMaxPartials, sizeof(T) == 4 ? 3 : 4)
   }
 }
 
-// For many tokens of 16-bit types. A warp that has a whole token needs no other one, so that loads are always in flight.
+// For many tokens of 16-bit types, with up to kChoices choices. A warp that has a whole token needs no other one, so
+// that loads are always in flight.
 constexpr int kRowWarps = 4, kRowsAtOnce = 2;  // slices of a token whose loads are in flight at once
 constexpr int kSliceOctets = 32;
 // - operands: those of combine_experts_norm_kernel.
@@ -46,8 +47,7 @@ constexpr int kSliceOctets = 32;
 // - thread: every 32nd octet of its warp's token, up to kMaxTrees.
 // - alignment: octets_on_16_bytes(), normed and norm_weight on 16 bytes; hidden in slices of 32 octets.
 template <class T>
-__global__ void __launch_bounds__(kRowWarps * 32)
-    combine_experts_norm_by_warps_kernel(CombineExpertsNormArgs args) {
+__global__ void __launch_bounds__(kRowWarps * 32, 4) combine_experts_norm_by_warps_kernel(CombineExpertsNormArgs args) {
   let_next_start();
   const CombineExpertsArgs& combine = args.combine;
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / 32, hidden = combine.hidden;
@@ -59,16 +59,21 @@ __global__ void __launch_bounds__(kRowWarps * 32)
   float squares = 0;
 #pragma unroll
   for (int slice = 0; slice < kMaxTrees; slice += kRowsAtOnce) {
-    ExpertOctets<T> loaded[kRowsAtOnce];
-#pragma unroll
-    for (int i = 0; i < kRowsAtOnce; ++i)
-      if (slice + i < slices)
-        loaded[i] = load_experts<T, true>(combine, choices, token, ((slice + i) * kSliceOctets + lane) * kOctet);
+    Packed<T> old[kRowsAtOnce], y[kRowsAtOnce][kChoices];
 #pragma unroll
     for (int i = 0; i < kRowsAtOnce; ++i)
       if (slice + i < slices) {
-        sums[slice + i] = combined<T, true>(combine, choices, loaded[i], token,
-                                            ((slice + i) * kSliceOctets + lane) * kOctet);
+        const int64_t c = (slice + i) * kSliceOctets * kOctet;
+        old[i] = load_packed(residual + c, kOctet, true);
+        load_chosen<T, true>(combine, choices, 0, c + lane * kOctet, y[i]);
+      }
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i)
+      if (slice + i < slices) {
+        Octet sum = {};
+        add_chosen(combine, choices, 0, y[i], sum);
+        sums[slice + i] = new_residual(old[i], sum);
+        forget(sums[slice + i]);
         store_packed(residual + (slice + i) * kSliceOctets * kOctet, sums[slice + i], kOctet, true);
       }
   }
@@ -102,7 +107,8 @@ void launch_combine_experts_norm(cudaStream_t stream, const CombineExpertsNormAr
   if (combine.tokens == 0 || combine.hidden == 0) return;
   const bool vector = octets_on_16_bytes(combine) && on_16_bytes(args.normed) && on_16_bytes(args.norm_weight.data);
   const int64_t slice = kSliceOctets * kOctet;
-  if (vector && act != DType::kF32 && combine.hidden % slice == 0 && combine.hidden <= kMaxTrees * slice &&
+  if (vector && act != DType::kF32 && combine.top_k <= kChoices && combine.hidden % slice == 0 &&
+      combine.hidden <= kMaxTrees * slice &&
       combine.tokens >= int64_t{kManyTokens} * device_attribute(cudaDevAttrMultiProcessorCount))
     return with_16_bit_type(act, [&](auto zero) { launch_by_warps<decltype(zero)>(stream, args); });
   with_device_type(act, [&](auto zero) {

@@ -53,29 +53,23 @@ __device__ void split(const Packed<T>& x, uint4 (&planes)[kPlanes<T, Gate>]) {
   }
 }
 
-// Hides from the compiler where x comes from. It would otherwise keep the fp32 form of x, in twice the registers.
-template <class T>
-__device__ void forget(Packed<T>& x) {
-#pragma unroll
-  for (int i = 0; i < Packed<T>::kWords; ++i)
-    asm volatile("" : "+r"(x.words[i].x), "+r"(x.words[i].y), "+r"(x.words[i].z), "+r"(x.words[i].w));
-}
-
 // One warp's part of norm_route_kernel: a slice of the rows, of which its lanes have what gate_product.cuh says.
-template <class T, class Gate, int kTokenTiles, int kExpertTiles>
+template <class T, class Gate, int kExpertTiles>
 struct NormRouteWarp {
-  static constexpr int kTokens = kTokenTiles * kTileTokens, kExperts = kExpertTiles * kTileExperts;
-  static constexpr bool kGroups = kTokenTiles == 1 && kExperts <= kMaxGrouped;
-  using Sums = float[kTokenTiles][kExpertTiles][4];
+  static constexpr int kExperts = kExpertTiles * kTileExperts;
+  static constexpr bool kGroups = kExperts <= kMaxGrouped;
+  using Sums = float[kExpertTiles][4];
+  using Elements = Packed<T>[kChunks];
   struct GateChunk {
     uint4 rows[kExpertTiles][2];  // those of experts g and g + 8 of each tile
   };
 
   const NormRouteArgs& args;
-  const int64_t hidden = args.hidden, first_token = static_cast<int64_t>(blockIdx.x) * kTokens;
+  const int64_t hidden = args.hidden;
+  int64_t first_token = static_cast<int64_t>(blockIdx.x) * kTileTokens;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4, j = lane % 4;
   const int64_t warp_k = warp * kSliceK, first_k = warp_k + j * kOctet;
-  Packed<T> x[kTokenTiles][kChunks];
+  Elements x;
 
   // Loads the norm's weights of the warp's elements, which its lanes share.
   __device__ __forceinline__ void load_scales(float (&scales)[kWarps * kSliceK]) const {
@@ -100,79 +94,62 @@ struct NormRouteWarp {
     return chunk;
   }
 
-  // x = the lane's elements of the tokens, with zeros for tokens that do not exist.
-  __device__ __forceinline__ void load_tokens() {
+  // elements = the lane's elements of the tokens from `first` on, with zeros for tokens that do not exist.
+  __device__ __forceinline__ void load_tokens(int64_t first, Elements& elements) const {
+    const int64_t token = first + g;
 #pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile)
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        const int64_t token = first_token + tile * kTileTokens + g, k = first_k + c * kChunkK;
-        x[tile][c] = {};
-        if (token < args.tokens && k < hidden)
-          x[tile][c] = load_packed(static_cast<const T*>(args.x) + token * hidden + k, kOctet, true);
-      }
+    for (int c = 0; c < kChunks; ++c) {
+      const int64_t k = first_k + c * kChunkK;
+      elements[c] = {};
+      if (token < args.tokens && k < hidden)
+        elements[c] = load_packed(static_cast<const T*>(args.x) + token * hidden + k, kOctet, true);
+    }
   }
 
   // trees = for each token, the sum of squares of the warp's elements, in the order of rms_norm (row_types.cuh).
-  __device__ __forceinline__ void sum_squares(float (&trees)[kTokens][kWarps]) {
+  __device__ __forceinline__ void sum_squares(float (&trees)[kTileTokens][kWarps]) {
+    float tree[kChunks];  // the lane's octets belong to the partial sums j, j + 4, …
 #pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) {
-      float tree[kChunks];  // the lane's octets belong to the partial sums j, j + 4, …
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c) {
-        tree[c] = add_squares(0, unpack(x[tile][c]));
-        forget(x[tile][c]);
-      }
-#pragma unroll
-      for (int step = kChunks / 2; step > 0; step /= 2)
-#pragma unroll
-        for (int c = 0; c < step; ++c) tree[c] += tree[c + step];
-      tree[0] += __shfl_xor_sync(0xffffffffu, tree[0], 2);
-      tree[0] += __shfl_xor_sync(0xffffffffu, tree[0], 1);
-      if (j == 0) trees[tile * kTileTokens + g][warp] = tree[0];
+    for (int c = 0; c < kChunks; ++c) {
+      tree[c] = add_squares(0, unpack(x[c]));
+      forget(x[c]);
     }
+#pragma unroll
+    for (int step = kChunks / 2; step > 0; step /= 2)
+#pragma unroll
+      for (int c = 0; c < step; ++c) tree[c] += tree[c + step];
+    tree[0] += __shfl_xor_sync(0xffffffffu, tree[0], 2);
+    tree[0] += __shfl_xor_sync(0xffffffffu, tree[0], 1);
+    if (j == 0) trees[g][warp] = tree[0];
   }
 
   // x = the normed tokens, which are written to args.normed as well.
-  __device__ __forceinline__ void norm_tokens(const float (&trees)[kTokens][kWarps],
+  __device__ __forceinline__ void norm_tokens(const float (&trees)[kTileTokens][kWarps],
                                               const float (&scales)[kWarps * kSliceK]) {
-    float factors[kTokenTiles];
-#pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) {
-      float squares = 0;
-      for (int w = 0; w < warps; ++w) squares += trees[tile * kTileTokens + g][w];
-      factors[tile] = rms_factor(squares, hidden, args.eps);
-    }
+    float squares = 0;
+    for (int w = 0; w < warps; ++w) squares += trees[g][w];
+    const float factor = rms_factor(squares, hidden, args.eps);
+    const int64_t token = first_token + g;
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int64_t k = first_k + c * kChunkK;
       if (k >= hidden) break;
-      const Octet scale = *reinterpret_cast<const Octet*>(scales + k);
-#pragma unroll
-      for (int tile = 0; tile < kTokenTiles; ++tile) {
-        const int64_t token = first_token + tile * kTileTokens + g;
-        x[tile][c] = pack<T>(scaled(unpack(x[tile][c]), factors[tile], scale));
-        if (token < args.tokens)
-          store_packed(static_cast<T*>(args.normed) + token * hidden + k, x[tile][c], kOctet, true);
-      }
+      x[c] = pack<T>(scaled(unpack(x[c]), factor, *reinterpret_cast<const Octet*>(scales + k)));
+      if (token < args.tokens) store_packed(static_cast<T*>(args.normed) + token * hidden + k, x[c], kOctet, true);
     }
   }
 
   // part += the gate's rows times the tokens, over one chunk.
   __device__ __forceinline__ void multiply_chunk(int c, const GateChunk& gate, Sums& part) {
-    const auto& rows = gate.rows;
+    uint4 planes[kPlanes<T, Gate>];
+    split<T, Gate>(x[c], planes);
 #pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile) {
-      uint4 planes[kPlanes<T, Gate>];
-      split<T, Gate>(x[tile][c], planes);
+    for (int p = kPlanes<T, Gate> - 1; p >= 0; --p)  // the smallest plane first
 #pragma unroll
-      for (int p = kPlanes<T, Gate> - 1; p >= 0; --p)  // the smallest plane first
-#pragma unroll
-        for (int m = 0; m < kExpertTiles; ++m) {
-          multiply_half<Gate, 0>(part[tile][m], rows[m], planes[p]);
-          multiply_half<Gate, 1>(part[tile][m], rows[m], planes[p]);
-        }
-    }
+      for (int m = 0; m < kExpertTiles; ++m) {
+        multiply_half<Gate, 0>(part[m], gate.rows[m], planes[p]);
+        multiply_half<Gate, 1>(part[m], gate.rows[m], planes[p]);
+      }
   }
 
   // total = the gate's rows times the tokens, over the warp's elements. gate_of(c) is load_gate(c), or what that gave
@@ -185,41 +162,36 @@ struct NormRouteWarp {
       if (warp_k + c * kChunkK < hidden) multiply_chunk(c, gate_of(c), part);
       if (c % kPromoted != kPromoted - 1) continue;
 #pragma unroll
-      for (int tile = 0; tile < kTokenTiles; ++tile)
+      for (int m = 0; m < kExpertTiles; ++m)
 #pragma unroll
-        for (int m = 0; m < kExpertTiles; ++m)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            total[tile][m][i] += part[tile][m][i];
-            part[tile][m][i] = 0;
-          }
+        for (int i = 0; i < 4; ++i) {
+          total[m][i] += part[m][i];
+          part[m][i] = 0;
+        }
     }
   }
 
   template <int stride>
-  __device__ __forceinline__ void store_sums(const Sums& total, float (&sums)[kTokens][stride]) const {
+  __device__ __forceinline__ void store_sums(const Sums& total, float (&sums)[kTileTokens][stride]) const {
 #pragma unroll
-    for (int tile = 0; tile < kTokenTiles; ++tile)
+    for (int m = 0; m < kExpertTiles; ++m)
 #pragma unroll
-      for (int m = 0; m < kExpertTiles; ++m)
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          sums[tile * kTileTokens + token_of_sum(i)][m * kTileExperts + expert_of_sum(i)] = total[tile][m][i];
+      for (int i = 0; i < 4; ++i) sums[token_of_sum(i)][m * kTileExperts + expert_of_sum(i)] = total[m][i];
   }
 
   // The warp takes every warps-th token: adds the warps' sums up in their order, and chooses the token's experts. The
   // block's choices go to ids and choice_weights.
   template <int stride>
-  __device__ __forceinline__ void choose(const float (&sums)[kWarps][kTokens][stride], const float* bias, int32_t* ids,
-                                         float* choice_weights) const {
-    for (int t = warp; t < kTokens && first_token + t < args.tokens; t += warps) {
+  __device__ __forceinline__ void choose(const float (&sums)[kWarps][kTileTokens][stride], const float* bias,
+                                         int32_t* ids, float* choice_weights) const {
+    for (int t = warp; t < kTileTokens && first_token + t < args.tokens; t += warps) {
       float logits[kExperts / 32] = {};
       add_slices(sums, warps, t, logits);
       choose_experts(logits, rule_of(args, bias), ids + t * args.top_k, choice_weights + t * args.top_k);
     }
   }
 
-  // Writes the normed tokens, of which the block has one tile, to their sorted rows; lane l has that of assignment l.
+  // Writes the normed tokens to their sorted rows; lane l has that of assignment l.
   __device__ __forceinline__ void store_sorted(int row_of_lane) const {
     for (int choice = 0; choice < args.top_k; ++choice) {
       const int64_t row = __shfl_sync(kAllLanes, row_of_lane, g * args.top_k + choice);
@@ -227,36 +199,37 @@ struct NormRouteWarp {
       T* const target = static_cast<T*>(args.sorted) + row * hidden;
 #pragma unroll
       for (int c = 0; c < kChunks; ++c)
-        if (warp_k + c * kChunkK < hidden) store_packed(target + first_k + c * kChunkK, x[0][c], kOctet, true);
+        if (warp_k + c * kChunkK < hidden) store_packed(target + first_k + c * kChunkK, x[c], kOctet, true);
     }
   }
 };
 
 // When the gate's rows are loaded: kAhead, all of them before the wait for the kernel in front, and kept in registers;
-// or when they are multiplied.
-enum class GateLoads { kAhead, kInTurn };
+// kKept, the same, and the block goes through many tiles of tokens; or when they are multiplied.
+enum class GateLoads { kAhead, kKept, kInTurn };
 template <GateLoads loads>
-constexpr int kFitting = loads == GateLoads::kAhead ? 1 : 2;  // blocks that a multiprocessor has room for
+constexpr int kFitting = loads == GateLoads::kInTurn ? 2 : 1;  // blocks that a multiprocessor has room for
 
 // The order of operations for a token depends on `hidden` alone.
 // - operands: x, normed [tokens, hidden] of type T (they may be the same), norm_weight [hidden] of any type, gate
-//   [experts, hidden] of type Gate, bias [experts] fp32 or null; out ids, weights [tokens, top_k]. With an exchange,
-//   where a block has one tile of tokens, up to kMaxGrouped assignments and as many experts: also sources, rows,
-//   offsets, and sorted [tokens top_k, hidden] of type T.
-// - block: kTokenTiles tiles of 8 tokens and all experts, up to kExpertTiles tiles of 16; each of its warps, up to
-//   kWarps, takes kSliceK elements of every token and of every row of the gate, then whole tokens for the choice.
+//   [experts, hidden] of type Gate, bias [experts] fp32 or null; out ids, weights [tokens, top_k]. With an exchange, up
+//   to kMaxGrouped assignments and as many experts: also sources, rows, offsets, and sorted [tokens top_k, hidden] of
+//   type T.
+// - block: a tile of 8 tokens, with kKept every gridDim.x-th one, and all experts, up to kExpertTiles tiles of 16; each
+//   of its warps, up to kWarps, takes kSliceK elements of every token and of every row of the gate, then whole tokens
+//   for the choice.
 // - thread: NormRouteWarp says which elements.
 // - alignment: x, normed, gate, norm_weight and sorted on 16 bytes, hidden a multiple of kChunkK.
-template <class T, class Gate, int kTokenTiles, int kExpertTiles, GateLoads loads>
+template <class T, class Gate, int kExpertTiles, GateLoads loads>
 __global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
     norm_route_kernel(NormRouteArgs args, Exchange exchange) {
-  using Warp = NormRouteWarp<T, Gate, kTokenTiles, kExpertTiles>;
-  __shared__ float trees[Warp::kTokens][kWarps];
-  __shared__ float sums[kWarps][Warp::kTokens][Warp::kExperts + 4];  // + 4: a warp's stores fall into different banks
+  using Warp = NormRouteWarp<T, Gate, kExpertTiles>;
+  __shared__ float trees[kTileTokens][kWarps];
+  __shared__ float sums[kWarps][kTileTokens][Warp::kExperts + 4];  // + 4: a warp's stores fall into different banks
   __shared__ __align__(16) float scales[kWarps * kSliceK];
   __shared__ float bias[Warp::kExperts];
   __shared__ GroupMemory memory;
-  const bool grouped = exchange != Exchange::kNone;  // only where Warp::kGroups
+  const bool grouped = exchange != Exchange::kNone;  // only where Warp::kGroups, and not with kKept
   const GroupBlocks group(args, exchange, memory);
   let_next_start();
   if constexpr (Warp::kGroups) group.start();
@@ -264,33 +237,43 @@ __global__ void __launch_bounds__(kWarps * 32, kFitting<loads>)
   warp.load_scales(scales);
   if (args.bias != nullptr)
     for (int e = threadIdx.x; e < args.experts; e += blockDim.x) bias[e] = args.bias[e];
-  typename Warp::GateChunk gate[loads == GateLoads::kAhead ? kChunks : 1];
-  if constexpr (loads == GateLoads::kAhead) {
+  typename Warp::GateChunk gate[loads != GateLoads::kInTurn ? kChunks : 1];
+  if constexpr (loads != GateLoads::kInTurn) {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) gate[c] = warp.load_gate(c);
   }
   wait_for_previous();
-  warp.load_tokens();
+  warp.load_tokens(warp.first_token, warp.x);
   if constexpr (Warp::kGroups) group.load_tag();
-  warp.sum_squares(trees);
-  __syncthreads();
-  warp.norm_tokens(trees, scales);
-  typename Warp::Sums total = {};
-  warp.multiply_gate(
-      [&](int c) {
-        if constexpr (loads == GateLoads::kAhead) return gate[c];
-        return warp.load_gate(c);
-      },
-      total);
-  warp.store_sums(total, sums[warp.warp]);
-  __syncthreads();
-  const int64_t first_choice = warp.first_token * args.top_k;
-  warp.choose(sums, args.bias != nullptr ? bias : nullptr, grouped ? memory.ids : args.ids + first_choice,
-              grouped ? memory.weights : args.weights + first_choice);
+  while (true) {
+    const int64_t next = warp.first_token + static_cast<int64_t>(gridDim.x) * kTileTokens;
+    typename Warp::Elements coming;
+    if constexpr (loads == GateLoads::kKept) warp.load_tokens(next, coming);
+    warp.sum_squares(trees);
+    __syncthreads();
+    warp.norm_tokens(trees, scales);
+    typename Warp::Sums total = {};
+    warp.multiply_gate(
+        [&](int c) {
+          if constexpr (loads != GateLoads::kInTurn) return gate[c];
+          return warp.load_gate(c);
+        },
+        total);
+    warp.store_sums(total, sums[warp.warp]);
+    __syncthreads();
+    const int64_t first_choice = warp.first_token * args.top_k;
+    warp.choose(sums, args.bias != nullptr ? bias : nullptr, grouped ? memory.ids : args.ids + first_choice,
+                grouped ? memory.weights : args.weights + first_choice);
+    if (loads != GateLoads::kKept || next >= args.tokens) break;
+    warp.first_token = next;
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) warp.x[c] = coming[c];
+  }
   if (!Warp::kGroups || !grouped) return;
   __syncthreads();
-  const int64_t tokens = max(min(args.tokens - warp.first_token, int64_t{Warp::kTokens}), int64_t{0});
-  warp.store_sorted(group.sorted_row(static_cast<int>(first_choice), static_cast<int>(tokens) * args.top_k));
+  const int64_t tokens = max(min(args.tokens - warp.first_token, int64_t{kTileTokens}), int64_t{0});
+  warp.store_sorted(
+      group.sorted_row(static_cast<int>(warp.first_token) * args.top_k, static_cast<int>(tokens) * args.top_k));
 }
 
 // The tokens and the threads of a block of norm_route_any_kernel.
@@ -350,11 +333,13 @@ Exchange exchange_between(const NormRouteArgs& args, int fitting) {
 }
 
 // Returns whether the kernel groups the assignments.
-template <class T, class Gate, int kTokenTiles, int kExpertTiles, GateLoads loads>
+template <class T, class Gate, int kExpertTiles, GateLoads loads>
 bool launch_tiles(cudaStream_t stream, const NormRouteArgs& args, Exchange exchange) {
-  auto blocks = static_cast<unsigned>(ceil_divide(args.tokens, kTokenTiles * kTileTokens));
+  auto blocks = static_cast<unsigned>(ceil_divide(args.tokens, kTileTokens));
   if (exchange == Exchange::kCluster) blocks = std::bit_ceil(blocks);
-  launch_dependent("norm_route_kernel", norm_route_kernel<T, Gate, kTokenTiles, kExpertTiles, loads>,
+  if (loads == GateLoads::kKept)
+    blocks = std::min(blocks, static_cast<unsigned>(device_attribute(cudaDevAttrMultiProcessorCount)));
+  launch_dependent("norm_route_kernel", norm_route_kernel<T, Gate, kExpertTiles, loads>,
                    {blocks, static_cast<unsigned>(ceil_divide(args.hidden, kSliceK)) * 32, 0,
                     exchange == Exchange::kCluster ? blocks : 1},
                    stream, args, exchange);
@@ -364,17 +349,13 @@ bool launch_tiles(cudaStream_t stream, const NormRouteArgs& args, Exchange excha
 template <class T, class Gate>
 bool launch_tiles(cudaStream_t stream, const NormRouteArgs& args) {
   const Exchange crowded = exchange_between(args, kFitting<GateLoads::kInTurn>);
-  if (args.experts > 2 * kTileExperts) return launch_tiles<T, Gate, 1, 4, GateLoads::kInTurn>(stream, args, crowded);
+  if (args.experts > 2 * kTileExperts) return launch_tiles<T, Gate, 4, GateLoads::kInTurn>(stream, args, crowded);
   if constexpr (sizeof(T) == 2) {
     const Exchange exchange = exchange_between(args, kFitting<GateLoads::kAhead>);
-    if (exchange != Exchange::kNone || crowded == Exchange::kNone) {
-      // With two tiles of tokens a block reads the gate half as often for each token; with one there are more blocks.
-      if (args.tokens <= 2 * kTileTokens * device_attribute(cudaDevAttrMultiProcessorCount))
-        return launch_tiles<T, Gate, 1, 2, GateLoads::kAhead>(stream, args, exchange);
-      return launch_tiles<T, Gate, 2, 2, GateLoads::kInTurn>(stream, args, Exchange::kNone);
-    }
+    if (exchange != Exchange::kNone) return launch_tiles<T, Gate, 2, GateLoads::kAhead>(stream, args, exchange);
+    if (crowded == Exchange::kNone) return launch_tiles<T, Gate, 2, GateLoads::kKept>(stream, args, exchange);
   }
-  return launch_tiles<T, Gate, 1, 2, GateLoads::kInTurn>(stream, args, crowded);
+  return launch_tiles<T, Gate, 2, GateLoads::kInTurn>(stream, args, crowded);
 }
 
 bool takes_tiles(const NormRouteArgs& args) {

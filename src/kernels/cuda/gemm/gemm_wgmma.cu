@@ -368,15 +368,18 @@ WgmmaTile choose_wgmma_tile(const GemmArgs& args, DType out, int multiprocessors
     const int64_t each = tile.rows == kWgmmaGroupRows ? 5 * tile.columns + 355 : 12 * tile.columns + 240;
     return ceil_divide(row_tiles * ceil_divide(args.n, tile.columns), multiprocessors) * each;
   };
-  // Clusters save memory traffic, which matters where many groups' weights are read, and lose time where there is
-  // little to do.
+  // Clusters save traffic, which matters where many groups' weights are read, or where the product is so large that
+  // power is what limits it, and lose time where there is little to do.
+  constexpr int kManyTiles = 4;  // of a multiprocessor
   constexpr WgmmaTile kWide{128, 256, 2}, kNarrow{128, 128, 1};
   if (grouped && swiglu) return kWide;
   if (grouped || swiglu) return cost(kNarrow) < cost(kWide) ? kNarrow : kWide;
-  WgmmaTile best{128, 256, 1};
+  constexpr WgmmaTile kWideAlone{128, 256, 1};
+  WgmmaTile best = kWideAlone;
   for (const WgmmaTile tile : kWgmmaTiles)
     if (tile.cluster == 1 && cost(tile) < cost(best)) best = tile;
-  return best;
+  const int64_t tiles = ceil_divide(args.m, kWideAlone.rows) * ceil_divide(args.n, kWideAlone.columns);
+  return best == kWideAlone && tiles >= kManyTiles * multiprocessors ? kWide : best;
 }
 
 void launch_gemm_wgmma(cudaStream_t stream, const GemmArgs& args, DType act, DType out, WgmmaTile tile) {

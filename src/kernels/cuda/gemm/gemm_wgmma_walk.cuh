@@ -8,7 +8,7 @@ namespace lfm2 {
 
 constexpr int kWgmmaGroupRows = 64;  // rows of a warpgroup
 // Tiles of so many rows use a piece of w one after the other, so that it stays in L2.
-constexpr int kWgmmaBandRows = 2048;
+constexpr int kWgmmaBandRows = 4096;
 
 // What one block computes: a tile, or half of its rows.
 struct TileWork {
@@ -21,9 +21,10 @@ struct TileWork {
 };
 
 // The order of the units of work, of which each cluster takes one at a time. They are counted group by group. In a
-// group, the pairs of row tiles (without clusters: the row tiles) come first: band by band, then column by column, then
-// row by row. The one or two row tiles that are left come then, with pairs of column tiles. A warp finds its units by
-// itself, with a prefix sum over the groups, 32 at a time, which its lanes keep.
+// group, the pairs of row tiles (without clusters: the row tiles) go band by band, then column by column, then row by
+// row. The one or two row tiles that are left belong to the last band, with pairs of column tiles, behind the two
+// columns that they share. So all that use a piece of w in a band do so at about the same time. A warp finds its units
+// by itself, with a prefix sum over the groups, 32 at a time, which its lanes keep.
 template <WgmmaTile tile>
 class TileWalk {
  public:
@@ -85,19 +86,23 @@ class TileWalk {
   }
 
   __device__ void place(int unit, int rank, int first, int end, TileWork& work) const {
-    const int pairs = pairs_of(end - first);
-    int column_tile;
-    work.same_columns = unit < pairs * column_tiles_;
+    const int pairs = pairs_of(end - first), singles = singles_of(end - first, pairs);
+    // Bands as equal as can be: a low one would read all of w for a few rows.
+    const int bands = max((pairs + kBand - 1) / kBand, 1), height = (pairs + bands - 1) / bands;
+    const int band = min(height == 0 ? 0 : unit / (height * column_tiles_), bands - 1);
+    const int in_band = unit - band * height * column_tiles_, rows = min(height, pairs - band * height);
+    const int in_columns = kCluster * rows + (band == bands - 1 ? singles : 0);  // units of kCluster column tiles
+    const int columns = in_band / in_columns, here = min(kCluster, column_tiles_ - columns * kCluster);
+    const int in_place = in_band - columns * in_columns;
+    work.same_columns = in_place < here * rows;
+    int column_tile = columns * kCluster;
     if (work.same_columns) {
-      const int band = unit / (kBand * column_tiles_), in_band = unit - band * kBand * column_tiles_;
-      const int height = min(kBand, pairs - band * kBand);
-      column_tile = in_band / height;
-      work.first_row = first + (band * kBand + in_band - column_tile * height) * kPairRows + rank * tile.rows;
+      const int column = in_place / rows;
+      column_tile += column;
+      work.first_row = first + (band * height + in_place - column * rows) * kPairRows + rank * tile.rows;
     } else {
-      const int local = unit - pairs * column_tiles_, singles = singles_of(end - first, pairs);
-      column_tile = local / singles;
-      work.first_row = first + pairs * kPairRows + (local - column_tile * singles) * tile.rows;
-      column_tile = column_tile * kCluster + rank;
+      column_tile += rank;
+      work.first_row = first + pairs * kPairRows + (in_place - here * rows) * tile.rows;
     }
     work.first_column = column_tile * tile.columns;
     work.end_row = end;

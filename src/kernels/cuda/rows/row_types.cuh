@@ -58,6 +58,14 @@ __device__ inline Packed<T> pack(const Octet& octet) {
   return packed;
 }
 
+// Hides from the compiler where x comes from. It would otherwise keep the fp32 form of x, in twice the registers.
+template <class T>
+__device__ inline void forget(Packed<T>& x) {
+#pragma unroll
+  for (int i = 0; i < Packed<T>::kWords; ++i)
+    asm volatile("" : "+r"(x.words[i].x), "+r"(x.words[i].y), "+r"(x.words[i].z), "+r"(x.words[i].w));
+}
+
 // A row's sum of squares is always added in this order. There are row_threads(octets) partial sums, and octet o goes
 // into partial sum o modulo that number, in the order of the elements. A tree adds each 32 neighbouring partial sums,
 // and the trees' results are added in order.
