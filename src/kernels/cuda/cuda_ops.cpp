@@ -147,6 +147,7 @@ void CudaOps::norm_route(const Tensor& x, const Tensor& norm_weight, float eps, 
                          RouterRule rule, const Tensor& normed, const Routing& routing, const Tensor& sorted) {
   NormRouteArgs args = norm_route_args(x, norm_weight, eps, gate, bias, rule, normed, routing, sorted);
   args.exchange = reinterpret_cast<uint8_t*>(workspaces_.route.data());
+  args.left_to_transfers = products_.left_to_transfers();
   products_.set_routing_is_old(false);
   if (launch_norm_route(stream_, args, x.dtype)) return;
   group_by_expert(routing);

@@ -106,7 +106,7 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
       pieces_of(given_partition(config.layers, stages, options.layer_counts, shape.pieces), stages, stage);
   const SampleOffsets offsets = SampleOffsets::equally_long(options.samples, options.length);
   const int64_t target = choose_target_tokens(offsets.back() / options.replicas, shape,
-                                              facts.visible_gpus > 0 ? kMaxMeasuredTarget : kMaxCpuTarget);
+                                              facts.visible_gpus > 0 ? kMaxCudaTarget : kMaxCpuTarget);
   const SampleRange share = replica_samples(offsets, options.replicas, 0);
   const BatchPlan plan = MicroBatches(offsets, {}, share, {options.micro_batch, target}).plan();
   const DType compute = options.dtype.value_or(shards.dtype());

@@ -123,7 +123,7 @@ double ScoringJob::result_bytes() const {
 // The largest micro-batch, in tokens, that leaves half of the device's free memory to transfers, caches and others.
 int64_t ScoringJob::largest_target() const {
   const auto buffers = static_cast<uint64_t>(Schedule::most_buffers(shape(), plan_.micro_batches));
-  int64_t tokens = kMaxMeasuredTarget;
+  int64_t tokens = compute_ == DType::kF32 ? kMaxMeasuredFp32Target : kMaxMeasuredTarget;
   const auto fits = [&] {
     const StageMemory cost = stage_memory(*shards_, pieces(), compute_, tokens, plan_.max_rows(options_.results));
     return 2 * (cost.total_bytes(buffers) - cost.weight_bytes) <= machine_.backend->free_bytes();

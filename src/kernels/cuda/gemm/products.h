@@ -26,6 +26,7 @@ class Products {
       : stream_(stream), features_(features), lt_(std::move(lt_workspace)) {}
 
   void leave_to_transfers(int multiprocessors) { left_to_transfers_ = multiprocessors; }  // as Backend's
+  int left_to_transfers() const { return left_to_transfers_; }
 
   // Each is defined in the file of its name; kernels/ops.h says what they compute.
   void matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const Tensor& out, Write write);
