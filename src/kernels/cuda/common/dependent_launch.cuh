@@ -6,9 +6,10 @@
 //   any; none returns without it. So the end of the previous kernel, which the wait waits for, is that of all before.
 // - Before the wait a kernel reads only what no kernel writes: weights, and what comes from the host, like positions.
 //   Where copy_words brings that, it never lets the next kernel start before it has ended, with a __threadfence().
-// - A few kernels call let_next_start() behind their own wait: gather_rows (but not as embed), products of groups whose
-//   offsets are new, and products of few rows as Share::next_waits says. The kernels behind such a one may also read,
-//   before they wait, what was written before it, by __ldcg, as a line of L1 may be older (GemmArgs::offsets_are_old).
+// - A few kernels call let_next_start() behind their own wait: gather_rows (but not as embed), scatter_rows, products
+//   of groups whose offsets are new, and products of few rows as Share::next_waits says. The kernels behind such a one
+//   may also read, before they wait, what was written before it, by __ldcg, as a line of L1 may be older
+//   (GemmArgs::offsets_are_old).
 // - norm_route_swiglu calls let_next_start() behind the routing, with one warp of each block: that of the first block
 //   has written it then, with a __threadfence() in between. So it is in L2 before a block of the next kernel starts,
 //   and that kernel, and those behind it, may also read it by __ldcg before they wait. PTX promises less, that all is

@@ -25,7 +25,7 @@ struct RouteArgs {
 void launch_route(cudaStream_t stream, const RouteArgs& args);
 
 // normed = rms_norm(x), with the bits of launch_rms_norm; logits = normed gateᵀ in fp32; then route. Where there are
-// few assignments, up to 32 kMaxRouteBlocks, the same launch also groups them and gathers their rows.
+// few assignments, up to 32 kMaxRouteBlocks, the same launch also groups them and scatters their rows.
 struct NormRouteArgs {
   const void* x;      // [tokens, hidden]
   AnyArray gate;      // [experts, hidden]
@@ -39,7 +39,7 @@ struct NormRouteArgs {
   void* normed;          // [tokens, hidden]; may be x
   AnyArray norm_weight;  // [hidden]
   float eps;
-  // What group_by_expert and gather_rows fill.
+  // What group_by_expert and scatter_rows fill.
   int32_t *sources, *rows, *offsets;  // [tokens top_k], [tokens, top_k], [experts + 1]
   void* sorted;                       // [tokens top_k, hidden]
   uint8_t* exchange;                  // [kRouteExchangeBytes]: 0 at first, then what a launch leaves for the next
@@ -47,7 +47,7 @@ struct NormRouteArgs {
 };
 constexpr int kMaxRouteBlocks = 128;
 constexpr int64_t kRouteExchangeBytes = kMaxRouteBlocks * 32 + 1;
-// Returns whether the assignments are grouped and their rows gathered; if not, the caller does so.
+// Returns whether the assignments are grouped and their rows scattered; if not, the caller does so.
 bool launch_norm_route(cudaStream_t stream, const NormRouteArgs& args, DType act);
 
 // Whether one block of 16-bit types does all of that, with one mma tile of tokens.

@@ -42,7 +42,7 @@ class Products {
 
   // Whether all routings were written so long ago that kernels may read them before they wait for the one in front of
   // them: some kernel behind the one that wrote the last of them lets the next one start behind its own wait, as
-  // gather_rows, the grouped products and matmul_combine_experts do. Whatever writes a routing says that they are not
+  // scatter_rows, the grouped products and matmul_combine_experts do. Whatever writes a routing says that they are not
   // old, but for norm_route_swiglu, which lets the next one start behind what it has written.
   bool routing_is_old() const { return routing_is_old_; }
   void set_routing_is_old(bool old) { routing_is_old_ = old; }
