@@ -98,6 +98,11 @@ class CountingOps : public Ops {
 
 }  // namespace
 
+size_t result_pieces(int64_t max_rows) {
+  constexpr int64_t kFewest = 3, kMost = 8;
+  return static_cast<size_t>(std::clamp((max_rows + kHeadRows - 1) / kHeadRows, kFewest, kMost));
+}
+
 StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType compute, DType held, int64_t tokens,
                          int64_t result_rows) {
   CountedWeights weights(held);
@@ -115,11 +120,12 @@ StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType com
   const Tensor chosen(nullptr, DType::kI32, {rows});
   if (stage.last() && rows > 0 && config.end != ModelEnd::kLmHead) {
     stage.hidden_states(head_ops, residual, chosen, scratch);
-    cost.result_bytes = kResultPieces * static_cast<uint64_t>(rows * config.hidden) * sizeof(float);  // on the host
+    cost.result_bytes =
+        result_pieces(result_rows) * static_cast<uint64_t>(rows * config.hidden) * sizeof(float);  // on the host
   } else if (stage.last() && rows > 0) {
     const Tensor logits(nullptr, DType::kF32, {rows, config.vocab});
     stage.head(head_ops, residual, chosen, scratch, logits);
-    cost.result_bytes = 2 * kResultPieces * logits.bytes();  // once on the device, once on the host
+    cost.result_bytes = 2 * result_pieces(result_rows) * logits.bytes();  // once on the device, once on the host
     cost.head_flops = head_ops.flops() / static_cast<double>(rows);
   }
   cost.weight_bytes = weights.bytes();

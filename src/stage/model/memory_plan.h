@@ -12,8 +12,11 @@ namespace lfm2 {
 
 // Rows of logits that are computed and handed over at a time.
 inline constexpr int64_t kHeadRows = 256;
-// Number of buffers with kHeadRows rows: one is computed, one is copied or waits, one is with the consumers.
-inline constexpr size_t kResultPieces = 3;
+// Number of buffers with kHeadRows rows that a stage needs whose micro-batches give up to `max_rows` rows. At least
+// three: one is computed, one is copied or waits, one is with the consumers. But as many as take all rows of a
+// micro-batch, within bounds: with fewer the device has nothing to do until the bus has taken those in front, for the
+// next micro-batch is submitted behind the last piece.
+size_t result_pieces(int64_t max_rows);
 
 struct StageMemory {
   uint64_t weight_bytes = 0;

@@ -22,9 +22,10 @@ Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers
 void Stage::embed(Ops& ops, const Tensor& ids, const Tensor& residual) const { ops.embed(ids, embedding_, residual); }
 
 void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail,
-                    const Caches* caches) const {
+                    const Caches* caches, const WantedRows* wanted) const {
   const int64_t cut = last_attention_layer(config_);
   expect(tail == nullptr || cuts_tails(config_, layers_range_), "Stage::forward: a tail cut elsewhere");
+  expect(wanted == nullptr || last(), "Stage::forward: rows wanted in front of the last layer");
   Tensor current = residual;
   Batch current_batch = batch;
   scratch.release();
@@ -46,9 +47,13 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
       current_batch = tail->batch;
       normed = normed.rows(0, current.dim(0));
     }
-    const bool last = i + 1 == layers_.size();
-    const Norm next = layers_[last ? i : i + 1].operator_norm();
-    computed = !last && !ops.norms_in_passing(current);
+    const bool ends = i + 1 == layers_.size();
+    if (ends && wanted != nullptr) {
+      ops.gather_rows(current, wanted->rows, wanted->residual);
+      current = wanted->residual;
+    }
+    const Norm next = layers_[ends ? i : i + 1].operator_norm();
+    computed = !ends && !ops.norms_in_passing(current);
     layers_[i].feed_forward(ops, current, computed ? &next : nullptr, normed, scratch);
   }
   scratch.release();

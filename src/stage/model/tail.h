@@ -1,4 +1,5 @@
-// What goes on behind the last attention layer where only the last positions of samples are wanted.
+// What goes on behind the last attention layer, and in the last layer, where only the last positions of samples are
+// wanted.
 #pragma once
 
 #include "kernels/ops.h"
@@ -16,6 +17,13 @@ struct Tail {
   Tensor rows;      // [tokens kept] int32: which rows of the residual stream are kept
   Tensor residual;  // [tokens kept, hidden] act: the residual stream from the cut on
   Batch batch;      // describes the kept tokens
+};
+
+// Behind the token mixer of the model's last layer, no token looks at another: only the rows whose results are wanted go
+// through its feed-forward.
+struct WantedRows {
+  Tensor rows;      // [wanted] int32: which rows of the residual stream, or of the tail's
+  Tensor residual;  // [wanted, hidden] act: where the result goes
 };
 
 // Tokens of each sample that must be kept behind the last attention to compute its last position; 0 where the model has

@@ -149,7 +149,7 @@ std::optional<double> JobReport::scheduled_lost_share() const {
   const double last_end =
       std::all_of(times.begin(), times.end(), timed)
           ? replay(costs.shape, micro_batches, {.forward = each, .transfer = {}, .head = {}}, devices).seconds
-          : pipeline_seconds(costs, micro_batches, 0);
+          : pipeline_seconds(costs, micro_batches, 0, 0);
   const double total = last_end * static_cast<double>(ring);
   return total > 0 ? std::max(0.0, 1 - busy / total) : 0;
 }

@@ -2,6 +2,7 @@
 #include "stage/scoring/cost_model.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -19,8 +20,9 @@ constexpr int64_t kReplayedGroups = 4;
 // Every piece adds kernels that start and transfers; estimates are not so exact that less than this saving counts.
 constexpr double kWorthwhile = 0.98;
 constexpr int64_t kMaxPieces = 4;
-constexpr int64_t kMaxMoves = 32;         // of layers between virtual stages, from a cut to a faster one
-constexpr double kNoticeable = 1 - 1e-9;  // more than sums in another order differ by
+constexpr std::array kLastShares = {0.5, 0.25};  // of the other micro-batches' tokens, that the last one may have
+constexpr int64_t kMaxMoves = 32;                // of layers between virtual stages, from a cut to a faster one
+constexpr double kNoticeable = 1 - 1e-9;         // more than sums in another order differ by
 
 // The speed of matrix products and of memory, as measured on an H200 (docs/performance.md). Other GPUs differ in both
 // by about the same factor, and only the ratio matters.
@@ -33,29 +35,34 @@ constexpr double kLaunchSeconds = 30e-6;  // the small kernels of a layer, which
 int64_t sample_count(const PipelineJob& job) { return (job.tokens + job.length - 1) / job.length; }
 
 // The micro-batches of a job whose samples are all equally long, cut as MicroBatches cuts them.
-struct EqualMicroBatches {
-  int64_t count, tokens;
+struct CutSamples {
+  int64_t count, tokens, last_tokens;
 };
-EqualMicroBatches cut_samples(const PipelineJob& job, int64_t target) {
+MicroBatches::Size size_of(const PipelineJob& job, int64_t target) {
   MicroBatches::Size size = job.size;
   size.tokens = target;
+  return size;
+}
+CutSamples cut_samples(const PipelineJob& job, int64_t target) {
+  const MicroBatches::Size size = size_of(job, target);
   const int64_t samples = sample_count(job);
   if (const int64_t parts = MicroBatches::parts(job.length, size); parts > 1)
-    return {samples * parts, (job.length + parts - 1) / parts};
+    return {samples * parts, (job.length + parts - 1) / parts, (job.length + parts - 1) / parts};
   const int64_t whole =
       std::clamp<int64_t>(size.samples > 0 ? size.samples : target / job.length, 1, std::max<int64_t>(1, samples));
-  return {(samples + whole - 1) / whole, whole * job.length};
+  const int64_t count = (samples + whole - 1) / whole;
+  return {count, whole * job.length, (samples - (count - 1) * whole) * job.length};
 }
 
 // The seconds of a job with micro-batches of up to `target` tokens. Its results are handed out meanwhile, but for those
 // of the last micro-batch; where they take longer than the stages, they begin with the first one.
 double job_seconds(const PipelineCosts& costs, const PipelineJob& job, int64_t target) {
-  const EqualMicroBatches cut = cut_samples(job, target);
+  const CutSamples cut = cut_samples(job, target);
   const auto results = [&](int64_t tokens) {
     return job.result_bytes * static_cast<double>(tokens) / kResultBytesPerSecond;
   };
-  return std::max(pipeline_seconds(costs, cut.count, cut.tokens) + results(cut.tokens),
-                  pipeline_seconds(costs, 1, cut.tokens) + results(job.tokens));
+  return std::max(pipeline_seconds(costs, cut.count, cut.tokens, cut.last_tokens) + results(cut.last_tokens),
+                  pipeline_seconds(costs, 1, cut.tokens, cut.tokens) + results(job.tokens));
 }
 
 // Moves layers from a virtual stage to its neighbour, one at a time, for as long as the replay says that the job takes
@@ -105,18 +112,24 @@ LayerKinds layer_kinds(const ModelConfig& config) {
   return kinds;
 }
 
-double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens) {
-  const auto size = static_cast<double>(tokens);
-  const ActionTimes times{
-      .forward = [&](int64_t virtual_stage,
-                     int64_t) { return costs.virtual_stages[static_cast<size_t>(virtual_stage)].seconds(size); },
-      .transfer = [&](int64_t) { return costs.transfer.seconds(size); },
-      .head = {}};
+double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens, int64_t last_tokens) {
+  const auto seconds_of = [&](int64_t count) {
+    const auto size = [&](int64_t micro_batch) {
+      return static_cast<double>(micro_batch + 1 == count ? last_tokens : tokens);
+    };
+    const ActionTimes times{
+        .forward =
+            [&](int64_t virtual_stage, int64_t micro_batch) {
+              return costs.virtual_stages[static_cast<size_t>(virtual_stage)].seconds(size(micro_batch));
+            },
+        .transfer = [&](int64_t micro_batch) { return costs.transfer.seconds(size(micro_batch)); },
+        .head = {}};
+    return replay(costs.shape, count, times, costs.devices).seconds;
+  };
   // Whole groups, so that one like the other follows when the pipeline is full.
   const int64_t replayed = kReplayedGroups * Schedule::smallest_group(costs.shape);
-  if (micro_batches <= 2 * replayed) return replay(costs.shape, micro_batches, times, costs.devices).seconds;
-  const double part = replay(costs.shape, replayed, times, costs.devices).seconds,
-               twice = replay(costs.shape, 2 * replayed, times, costs.devices).seconds;
+  if (micro_batches <= 2 * replayed) return seconds_of(micro_batches);
+  const double part = seconds_of(replayed), twice = seconds_of(2 * replayed);
   return twice + (twice - part) / static_cast<double>(replayed) * static_cast<double>(micro_batches - 2 * replayed);
 }
 
@@ -147,12 +160,21 @@ std::vector<int64_t> candidate_targets(const PipelineJob& job) {
 int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job) {
   int64_t best = 0;
   double best_seconds = std::numeric_limits<double>::infinity();
-  for (const int64_t target : candidate_targets(job)) {
+  const auto consider = [&](int64_t target) {
     const double seconds = job_seconds(costs, job, target);
-    if (seconds >= best_seconds) continue;
+    if (seconds >= best_seconds) return;
     best_seconds = seconds;
     best = target;
-  }
+  };
+  for (const int64_t target : candidate_targets(job)) consider(target);
+  if (MicroBatches::parts(job.length, size_of(job, best)) > 1) return best;
+  const int64_t equal = cut_samples(job, best).count;
+  for (const int64_t count : {equal, equal + 1})
+    for (const double share : kLastShares) {
+      const auto whole = static_cast<int64_t>(
+          std::ceil(static_cast<double>(sample_count(job)) / (static_cast<double>(count - 1) + share)));
+      if (count > 1 && whole * job.length <= job.size.tokens) consider(whole * job.length);
+    }
   return best;
 }
 

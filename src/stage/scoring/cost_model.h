@@ -19,9 +19,9 @@ struct PipelineCosts {
   std::vector<int> devices = {};  // [stages], see replay(); empty: each has its own
 };
 
-// The seconds of a job of so many micro-batches of `tokens` tokens each, as its schedule is replayed; of a long one, a
-// part is replayed that stands for the rest.
-double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens);
+// The seconds of a job of so many micro-batches of `tokens` tokens each, the last of which has `last_tokens`, as its
+// schedule is replayed; of a long one, a part is replayed that stands for the rest.
+double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens, int64_t last_tokens);
 
 // A layer of each kind that the model has (by token mixer and feed-forward, and the layer that cuts the tails), and for
 // each layer the number of its kind.
@@ -70,7 +70,8 @@ inline constexpr size_t kMaxCandidates = 64;
 std::vector<int64_t> candidate_targets(const PipelineJob& job);
 
 // The size of micro-batch in tokens for which the job takes least time: that of whole samples, or of parts of them
-// where they may go in parts.
+// where they may go in parts. The last micro-batch gets what is left: where that pays, half or a quarter of the others,
+// so that less is drained and handed out when nothing is left to compute.
 int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job);
 
 // An estimate of the seconds that each layer takes for a micro-batch of `tokens` tokens, of which `kept` go on behind

@@ -15,7 +15,12 @@ constexpr int64_t kSliceRows = 64;
 }  // namespace
 
 ResultRing::ResultRing(Backend& backend, const Stage& stage, ResultKind kind, int64_t max_rows)
-    : backend_(backend), stage_(stage), kind_(kind), copies_(backend.create_stream()), hidden_(stage.config().hidden) {
+    : backend_(backend),
+      stage_(stage),
+      kind_(kind),
+      pieces_(result_pieces(max_rows)),
+      copies_(backend.create_stream()),
+      hidden_(stage.config().hidden) {
   const int64_t rows = std::min(max_rows, kHeadRows), vocab = stage.config().vocab, columns = kind.columns();
   for (Piece& piece : pieces_) {
     piece.computed = backend.create_event();
@@ -77,7 +82,7 @@ void ResultRing::give(const Tensor& residual, const Tensor& rows, int64_t first_
     backend_.compute().record(*piece.computed);
     copy(piece);
     for (const Slice& slice : piece.slices) in_flight_.push_back({&piece, &slice});
-    next_ = (next_ + 1) % kResultPieces;
+    next_ = (next_ + 1) % pieces_.size();
   }
 }
 

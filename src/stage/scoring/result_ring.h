@@ -5,7 +5,6 @@
 // also takes the means of hidden states.
 #pragma once
 
-#include <array>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -96,7 +95,7 @@ class ResultRing {
   Backend& backend_;
   const Stage& stage_;
   ResultKind kind_;
-  std::array<Piece, kResultPieces> pieces_;
+  std::vector<Piece> pieces_;
   std::unique_ptr<Stream> copies_;  // behind the pieces: it ends before their memory is freed
   size_t next_ = 0;                 // the piece to fill next
   std::deque<Arrival> in_flight_;   // what the device computes and copies, in order

@@ -38,6 +38,7 @@ BufferExtras buffer_extras(const ModelConfig& config, std::span<const LayerRange
       std::any_of(pieces.begin(), pieces.end(), [&](const LayerRange& piece) { return cuts_tails(config, piece); });
   if (cuts && kind.of_last_positions())
     extras.tail_rows = std::min(plan.max_tokens, plan.max_samples * tail_length(config));
+  if (pieces.back().end() == config.layers && kind.of_last_positions()) extras.wanted_rows = plan.max_samples;
   return extras;
 }
 
@@ -70,6 +71,7 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
   for (StageBuffer& buffer : buffers_) {
     buffer.residual = memory_.allocate(compute, {plan.max_tokens, config.hidden});
     if (extras.tail_rows > 0) buffer.tail = memory_.allocate(compute, {extras.tail_rows, config.hidden});
+    if (extras.wanted_rows > 0) buffer.wanted = memory_.allocate(compute, {extras.wanted_rows, config.hidden});
     buffer.staging = backend.allocate_host(extras.array_bytes);
     buffer.arrays = backend.allocate(extras.array_bytes);
     buffer.computed = backend.create_event();
@@ -247,10 +249,13 @@ void Scorer::forward(const Action& action) {
         const Tensor residual = input_of(buffer);
         const IndexArrays& micro_batch = buffer.micro_batch;
         if (piece.stage.first()) piece.stage.embed(links_.backend.ops(), micro_batch.ids, residual);
-        const Tail tail{micro_batch.tail_rows, piece.cuts_tails ? output_of(buffer) : Tensor(), micro_batch.tail};
+        const Tail tail{micro_batch.tail_rows,
+                        piece.cuts_tails ? buffer.tail.rows(0, micro_batch.tail.tokens) : Tensor(), micro_batch.tail};
+        const bool gives = gives_wanted(piece);
+        const WantedRows wanted{micro_batch.last_rows, gives ? output_of(buffer) : Tensor()};
         piece.stage.forward(links_.backend.ops(), residual, micro_batch.batch, scratch_,
-                            piece.cuts_tails ? &tail : nullptr,
-                            micro_batch.batch.states ? piece.caches.get() : nullptr);
+                            piece.cuts_tails ? &tail : nullptr, micro_batch.batch.states ? piece.caches.get() : nullptr,
+                            gives ? &wanted : nullptr);
       },
       run_.tag(unit, false));
   links_.backend.compute().record(*buffer.computed);
@@ -263,7 +268,7 @@ void Scorer::give_result(const Action& action) {
   const bool last = kind_.of_last_positions(), mean = kind_.hidden == Hidden::kMean;
   const bool has_rows = kind_.score ? micro_batch.scored > 0 : !last || micro_batch.ends_samples();
   if (results_ && has_rows) {
-    const Tensor rows = kind_.score ? arrays.scored_rows : last ? arrays.last_rows : Tensor();
+    const Tensor rows = kind_.score ? arrays.scored_rows : Tensor();
     const int64_t first_row = kind_.score    ? plan_.first_scored + micro_batch.first_scored
                               : last || mean ? plan_.first_sample + micro_batch.first_sample
                                              : plan_.first_token + micro_batch.first_token;

@@ -23,10 +23,11 @@ CacheShape shape_of_caches(int64_t longest);
 
 // What a buffer of a rank has beside the residual stream of a micro-batch.
 struct BufferExtras {
-  int64_t tail_rows = 0;   // of a residual stream for the tails, where a piece of the rank cuts them
-  size_t array_bytes = 0;  // of the index arrays: so many on the device, and as many on the host
+  int64_t tail_rows = 0;    // of a residual stream for the tails, where a piece of the rank cuts them
+  int64_t wanted_rows = 0;  // the same for the last positions, on the last stage
+  size_t array_bytes = 0;   // of the index arrays: so many on the device, and as many on the host
   uint64_t bytes(const ModelConfig& config, DType compute) const {
-    return static_cast<uint64_t>(tail_rows * config.hidden) * size_bytes(compute) + 2 * array_bytes;
+    return static_cast<uint64_t>((tail_rows + wanted_rows) * config.hidden) * size_bytes(compute) + 2 * array_bytes;
   }
 };
 BufferExtras buffer_extras(const ModelConfig& config, std::span<const LayerRange> pieces, const BatchPlan& plan,
@@ -96,6 +97,7 @@ class Scorer {
     std::optional<Unit> unit;  // what is in the buffer, or was there last
     Tensor residual;           // [max_tokens, hidden] act
     Tensor tail;               // the same for the tails, where a piece cuts them
+    Tensor wanted;             // and for the last positions, on the last stage, where they alone are wanted
     // The index arrays of the micro-batch in this buffer: on the host, to be copied from, and on the device.
     Buffer staging, arrays;
     IndexArrays micro_batch;
@@ -113,8 +115,10 @@ class Scorer {
   static Tensor input_of(const StageBuffer& buffer) { return buffer.residual.rows(0, buffer.micro_batch.batch.tokens); }
   Tensor output_of(const StageBuffer& buffer) const {
     const Piece& piece = pieces_[static_cast<size_t>(buffer.unit->piece)];
+    if (gives_wanted(piece)) return buffer.wanted.rows(0, buffer.micro_batch.last_rows.dim(0));
     return piece.cuts_tails ? buffer.tail.rows(0, buffer.micro_batch.tail.tokens) : input_of(buffer);
   }
+  bool gives_wanted(const Piece& piece) const { return kind_.of_last_positions() && piece.stage.last(); }
   // Of a part that does not end its sample nothing is needed behind the cut; one token stands for it, as a micro-batch
   // without any would be a case of its own on the way.
   int64_t kept(int64_t length, const MicroBatch& samples) const {

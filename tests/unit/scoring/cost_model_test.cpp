@@ -57,7 +57,9 @@ TEST(BestTargetTokensTest, WeighsTheLastResultsAgainstTheFixedCost) {
         {.stages = 1, .tokens = 1 << 18, .length = 32, .size = size, .result_bytes = result_bytes});
   };
   EXPECT_EQ(best(0), kMaxMeasuredTarget);
-  EXPECT_EQ(best(8192), kMaxMeasuredTarget / 2);  // the logits of one position of 32
+  // The logits of one position of 32: ten micro-batches, of which the last is a quarter of another.
+  EXPECT_EQ((1 << 18) / best(8192), 9);
+  EXPECT_NEAR(static_cast<double>((1 << 18) % best(8192)) / static_cast<double>(best(8192)), 0.25, 0.01);
   const int64_t some = best(95e3), many = best(400e3);
   EXPECT_LT(some, kMaxMeasuredTarget);
   EXPECT_LT(many, some);  // results take longer than computing: they must begin early
@@ -201,8 +203,8 @@ TEST(PipelineSecondsTest, ALongJobGoesOnAsItBegan) {
   const PipelineCosts costs{.shape = {.stages = 4, .pieces = 2},
                             .virtual_stages = std::vector<StageTime>(8, {.fixed = 0.5, .per_token = 0}),
                             .transfer = {}};
-  EXPECT_NEAR(pipeline_seconds(costs, 10000, 1), 10000 + 1.5, 1e-6);
-  EXPECT_NEAR(pipeline_seconds(costs, 10, 1), 10 + 1.5, 1e-9);
+  EXPECT_NEAR(pipeline_seconds(costs, 10000, 1, 1), 10000 + 1.5, 1e-6);
+  EXPECT_NEAR(pipeline_seconds(costs, 10, 1, 1), 10 + 1.5, 1e-9);
 }
 
 TEST(BalancedPartitionTest, TheLargestPartIsSmallest) {
@@ -247,12 +249,12 @@ TEST(ChoosePipelineTest, ABalancedCutIsAlmostTheFastestOfAll) {
       if (behind > 0)
         try_all(at + 1);
       else
-        fastest = std::min(fastest, pipeline_seconds(costs_of_cut(costs, job, cut), 200, 320));
+        fastest = std::min(fastest, pipeline_seconds(costs_of_cut(costs, job, cut), 200, 320, 320));
     }
   };
   try_all(0);
   const PipelineChoice choice = choose_micro_batch(costs, job, 2, true);
-  const double found = pipeline_seconds(costs_of_cut(costs, job, choice.cut), 200, 320);
+  const double found = pipeline_seconds(costs_of_cut(costs, job, choice.cut), 200, 320, 320);
   EXPECT_LE(found, 1.02 * fastest);
 }
 
