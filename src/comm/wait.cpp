@@ -10,7 +10,7 @@ namespace lfm2 {
 
 namespace {
 // The threads that a wait is for keep their processors meanwhile.
-constexpr std::chrono::duration<double> kMinNap{50e-6}, kMaxNap{2e-3};
+constexpr std::chrono::duration<double> kShortestNap{50e-6};
 }  // namespace
 
 double Wait::until(const std::function<bool()>& done, const Place& place) const {
@@ -33,7 +33,8 @@ double Wait::until(const std::function<bool()>& done, const Place& place) const 
     stamped = true;
     watchdog_.look();
     watchdog_.check();
-    const Seconds still = now - moved, nap = std::clamp(still * pace_.nap_share, kMinNap, kMaxNap);
+    const Seconds still = now - moved,
+                  nap = std::clamp(still * pace_.nap_share, kShortestNap, Seconds(pace_.longest_nap));
     if (still.count() < pace_.eager_seconds)
       sched_yield();
     else if (completions_ != nullptr)

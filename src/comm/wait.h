@@ -13,10 +13,12 @@ class Wait {
  public:
   // For `eager_seconds` from the start, and from each time that something moved, a wait looks without pause, then with
   // sleeps between, because ranks may share cores with the threads that they wait for. A sleep takes `nap_share` of the
-  // time in which nothing has moved, so that a wait ends late by at most this share of itself.
+  // time in which nothing has moved, and no longer than `longest_nap` seconds, so that a wait ends late by at most this
+  // share of itself.
   struct Pace {
     double eager_seconds = 300e-6;
     double nap_share = 1.0 / 64;
+    double longest_nap = 2e-3;
   };
 
   // `poll` is called before each look at the condition; it moves transfers on, returns what Channel::progress() does,

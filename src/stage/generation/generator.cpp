@@ -10,9 +10,8 @@ namespace lfm2 {
 
 namespace {
 
-// A rank that has a GPU also has a processor of its own: it polls for messages without a pause for as long as a step
-// may take.
-constexpr Wait::Pace kOnGpu{.eager_seconds = 0.02};
+// It polls for messages without a pause for as long as a step may take.
+constexpr Wait::Pace kOnGpu{.eager_seconds = 0.02, .longest_nap = kGpuNap};
 // On CPUs a token waits for every rank in turn, and all that they are late adds up.
 constexpr Wait::Pace kOnCpu{.nap_share = 1.0 / 256};
 // While there is nothing to do, the first stage looks for requests again after every kIdleNap. Every kIdleWord seconds

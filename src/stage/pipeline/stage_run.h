@@ -80,6 +80,10 @@ struct Unit {
   int64_t number = 0, piece = 0;
 };
 
+// A rank that has a GPU also has a processor of its own, and nobody tells it when the device is done: it looks so
+// often, in seconds.
+inline constexpr double kGpuNap = 100e-6;
+
 enum class RunUnit : uint8_t { kMicroBatch, kStep };
 
 class StageRun {

@@ -48,9 +48,12 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
       compute_(compute),
       kind_(kind),
       memory_(links.backend),
-      run_(links, RunUnit::kMicroBatch, traced, [this] {
-        if (results_) results_->advance();
-      }) {
+      run_(
+          links, RunUnit::kMicroBatch, traced,
+          [this] {
+            if (results_) results_->advance();
+          },
+          links.backend.memory_is_host_memory() ? Wait::Pace{} : Wait::Pace{.longest_nap = kGpuNap}) {
   Backend& backend = links.backend;
   const ModelConfig& config = links.stage().config();
   tail_length_ = kind.of_last_positions() ? tail_length(config) : 0;
