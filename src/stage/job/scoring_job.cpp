@@ -123,7 +123,7 @@ double ScoringJob::result_bytes() const {
 // The largest micro-batch, in tokens, that leaves half of the device's free memory to transfers, caches and others.
 int64_t ScoringJob::largest_target() const {
   const auto buffers = static_cast<uint64_t>(Schedule::most_buffers(shape(), plan_.micro_batches));
-  const bool few_rows = options_.results.of_last_positions() && kMaxFewRowsTarget / mean_length() <= kMostResultRows;
+  const bool few_rows = options_.results.of_last_positions() && kMaxFewRowsTarget / mean_length() <= kMaxResultRows;
   int64_t tokens = compute_ == DType::kF32 ? kMaxMeasuredFp32Target : few_rows ? kMaxFewRowsTarget : kMaxMeasuredTarget;
   const auto fits = [&] {
     const StageMemory cost = stage_memory(*shards_, pieces(), compute_, tokens, plan_.max_rows(options_.results));

@@ -100,7 +100,7 @@ class CountingOps : public Ops {
 
 size_t result_pieces(int64_t max_rows) {
   constexpr int64_t kFewest = 3;
-  return static_cast<size_t>(std::clamp((max_rows + kHeadRows - 1) / kHeadRows, kFewest, kMostResultRows / kHeadRows));
+  return static_cast<size_t>(std::clamp((max_rows + kHeadRows - 1) / kHeadRows, kFewest, kMaxResultRows / kHeadRows));
 }
 
 StageMemory stage_memory(const ModelConfig& config, LayerRange layers, DType compute, DType held, int64_t tokens,

@@ -14,9 +14,9 @@ namespace lfm2 {
 inline constexpr int64_t kHeadRows = 256;
 // Number of buffers with kHeadRows rows that a stage needs whose micro-batches give up to `max_rows` rows. At least
 // three: one is computed, one is copied or waits, one is with the consumers. But as many as take all rows of a
-// micro-batch, up to kMostResultRows: with fewer the device has nothing to do until the bus has taken those in front,
+// micro-batch, up to kMaxResultRows: with fewer the device has nothing to do until the bus has taken those in front,
 // for the next micro-batch is submitted behind the last piece.
-inline constexpr int64_t kMostResultRows = 2048;
+inline constexpr int64_t kMaxResultRows = 2048;
 size_t result_pieces(int64_t max_rows);
 
 struct StageMemory {

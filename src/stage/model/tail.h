@@ -19,8 +19,8 @@ struct Tail {
   Batch batch;      // describes the kept tokens
 };
 
-// Behind the token mixer of the model's last layer, no token looks at another: only the rows whose results are wanted go
-// through its feed-forward.
+// Behind the token mixer of the model's last layer, no token looks at another: only the rows whose results are wanted
+// go through its feed-forward.
 struct WantedRows {
   Tensor rows;      // [wanted] int32: which rows of the residual stream, or of the tail's
   Tensor residual;  // [wanted, hidden] act: where the result goes

@@ -20,9 +20,10 @@ constexpr int64_t kReplayedGroups = 4;
 // Every piece adds kernels that start and transfers; estimates are not so exact that less than this saving counts.
 constexpr double kWorthwhile = 0.98;
 constexpr int64_t kMaxPieces = 4;
-constexpr std::array kLastShares = {0.5, 0.25, 0.125};  // of the other micro-batches' tokens, that the last one may have
-constexpr int64_t kMaxMoves = 32;                // of layers between virtual stages, from a cut to a faster one
-constexpr double kNoticeable = 1 - 1e-9;         // more than sums in another order differ by
+constexpr std::array kLastShares = {0.5, 0.25,
+                                    0.125};  // of the other micro-batches' tokens, that the last one may have
+constexpr int64_t kMaxMoves = 32;            // of layers between virtual stages, from a cut to a faster one
+constexpr double kNoticeable = 1 - 1e-9;     // more than sums in another order differ by
 
 // The speed of matrix products and of memory, as measured on an H200 (docs/performance.md). Other GPUs differ in both
 // by about the same factor, and only the ratio matters.

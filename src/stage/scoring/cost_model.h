@@ -70,8 +70,8 @@ inline constexpr size_t kMaxCandidates = 64;
 std::vector<int64_t> candidate_targets(const PipelineJob& job);
 
 // The size of micro-batch in tokens for which the job takes least time: that of whole samples, or of parts of them
-// where they may go in parts. The last micro-batch gets what is left: where that pays, an eighth to a half of the others,
-// so that less is drained and handed out when nothing is left to compute.
+// where they may go in parts. The last micro-batch gets what is left: where that pays, an eighth to a half of the
+// others, so that less is drained and handed out when nothing is left to compute.
 int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job);
 
 // An estimate of the seconds that each layer takes for a micro-batch of `tokens` tokens, of which `kept` go on behind
