@@ -123,8 +123,7 @@ double ScoringJob::result_bytes() const {
 // The largest micro-batch, in tokens, that leaves half of the device's free memory to transfers, caches and others.
 int64_t ScoringJob::largest_target() const {
   const auto buffers = static_cast<uint64_t>(Schedule::most_buffers(shape(), plan_.micro_batches));
-  const bool few_rows = options_.results.of_last_positions() && kMaxFewRowsTarget / mean_length() <= kMaxResultRows;
-  int64_t tokens = compute_ == DType::kF32 ? kMaxMeasuredFp32Target : few_rows ? kMaxFewRowsTarget : kMaxMeasuredTarget;
+  int64_t tokens = max_measured_target(compute_, options_.results, mean_length());
   const auto fits = [&] {
     const StageMemory cost = stage_memory(*shards_, pieces(), compute_, tokens, plan_.max_rows(options_.results));
     return 2 * (cost.total_bytes(buffers) - cost.weight_bytes) <= machine_.backend->free_bytes();
@@ -200,7 +199,7 @@ void ScoringJob::measure_and_replan() {
       mine["pieces"].push_back({{"fixed", time.fixed}, {"per_token", time.per_token}});
     }
   });
-  PipelineJob job = pipeline_job(plan_.tokens, kMaxFewRowsTarget);
+  PipelineJob job = pipeline_job(plan_.tokens, largest_target());
   PipelineCosts costs{.shape = shape(),
                       .virtual_stages = std::vector<StageTime>(cut_.size()),
                       .transfer = estimate_transfer(config(), compute_),

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/error.h"
+#include "stage/model/memory_plan.h"
 
 namespace lfm2 {
 
@@ -202,6 +203,12 @@ MicroBatchContent content_of_message(std::span<const int32_t> words, bool scored
   expect(rest.size() == 1 || rest.size() == samples, "content_of_message: a message of another length");
   if (rest.size() == 1) return {.lengths = std::vector<int32_t>(samples, rest[0]), .scored = {}, .targets = {}};
   return {.lengths = {rest.begin(), rest.end()}, .scored = {}, .targets = {}};
+}
+
+int64_t max_measured_target(DType compute, const ResultKind& results, int64_t length) {
+  if (compute == DType::kF32) return kMaxMeasuredFp32Target;
+  const bool few_rows = results.of_last_positions() && kMaxFewRowsTarget / length <= kMaxResultRows;
+  return few_rows ? kMaxFewRowsTarget : kMaxMeasuredTarget;
 }
 
 int64_t choose_target_tokens(int64_t total_tokens, PipelineShape shape, int64_t largest) {

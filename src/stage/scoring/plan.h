@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/dtype.h"
 #include "stage/io/results.h"
 #include "stage/io/samples/sample_offsets.h"
 #include "stage/pipeline/schedule.h"
@@ -106,6 +107,8 @@ inline constexpr int64_t kMaxCudaTarget = 4096;
 // the end of each expert's rows, those of 65 536 tokens are 3 % faster than those of 16 384. In fp32 more were not
 // tried. Twice as many are a further 0.6 % faster where they give no more rows of results than there are buffers for.
 inline constexpr int64_t kMaxMeasuredTarget = 65536, kMaxMeasuredFp32Target = 16384, kMaxFewRowsTarget = 131072;
+// The one of the three for a job whose samples have `length` tokens in the mean.
+int64_t max_measured_target(DType compute, const ResultKind& results, int64_t length);
 // A part of a long sample has at least so many tokens: fewer make the matrix products slow.
 inline constexpr int64_t kMinCpuPart = 64, kMinCudaPart = 512;
 // And at most about so many on CPUs. Every further part sees more positions and takes longer, so the stages keep pace

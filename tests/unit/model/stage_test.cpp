@@ -132,6 +132,40 @@ TEST_P(StageTest, NormsInPassingGiveTheSameBits) {
   EXPECT_FALSE(same_bits(in_passing, before));
 }
 
+// The last feed-forward of some rows alone, in any order, has the bits that they have among all.
+TEST_P(StageTest, WantedRowsHaveTheBitsTheyHaveAmongAll) {
+  const auto& [golden_case, rank] = GetParam();
+  const ModelConfig config = ShardSet::open(golden_shards(golden_case, 4)).config();
+  const LayerRange range = equal_partition(config.layers, 4)[static_cast<size_t>(rank)];
+  for (const DType compute : {DType::kF32, DType::kBf16}) {
+    LoadedStage loaded(golden_case, range, compute);
+    constexpr int64_t kTokens = 7, kWanted = 3;
+    HostTensor all(compute, {kTokens, config.hidden}), start(compute, {kTokens, config.hidden}),
+        some(compute, {kWanted, config.hidden});
+    all.fill_random(1);
+    std::memcpy(start->data, all->data, all->bytes());
+    int32_t positions[] = {0, 1, 2, 3, 0, 1, 2}, offsets[] = {0, 4, 7}, rows[kWanted] = {6, 3, 1};
+    const Batch batch{.positions = Tensor(positions, DType::kI32, {kTokens}),
+                      .offsets = Tensor(offsets, DType::kI32, {3}),
+                      .tokens = kTokens,
+                      .sequences = 2,
+                      .max_length = 4};
+    const StageMemory cost = stage_memory(config, range, compute, compute, kTokens, kTokens);
+    Scratch scratch(loaded.backend.allocate(cost.scratch_bytes));
+    Ops& ops = loaded.backend.ops();
+    const WantedRows wanted{Tensor(rows, DType::kI32, {kWanted}), some};
+    if (!loaded.stage().last()) {
+      EXPECT_THROW(loaded.stage().forward(ops, start, batch, scratch, nullptr, nullptr, &wanted), Error);
+      continue;
+    }
+    loaded.stage().forward(ops, all, batch, scratch);
+    loaded.stage().forward(ops, start, batch, scratch, nullptr, nullptr, &wanted);
+    for (int64_t i = 0; i < kWanted; ++i)
+      EXPECT_EQ(std::memcmp(some->rows(i, 1).data, all->rows(rows[i], 1).data, some->rows(i, 1).bytes()), 0)
+          << "row " << rows[i];
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, StageTest, testing::Combine(testing::ValuesIn(kGoldenCases), testing::Range(0, 4)),
                          [](const auto& tested) {
                            std::string name =

@@ -176,6 +176,19 @@ TEST(PlanTest, TargetKeepsStagesBusy) {
   EXPECT_GE((3200 + target - 1) / target, 15);  // at least five micro-batches for each step of the fill
 }
 
+// Twice as many tokens where their last positions are no more rows than there are buffers for.
+TEST(PlanTest, MicroBatchesAreLargestWhereResultsAreFew) {
+  const ResultKind last, all{.positions = Positions::kAll}, scores{.positions = Positions::kAll, .score = true};
+  EXPECT_EQ(max_measured_target(DType::kBf16, last, 32), 65536);
+  EXPECT_EQ(max_measured_target(DType::kBf16, last, 63), 65536);
+  EXPECT_EQ(max_measured_target(DType::kBf16, last, 64), 131072);
+  EXPECT_EQ(max_measured_target(DType::kF16, last, 65536), 131072);
+  EXPECT_EQ(max_measured_target(DType::kBf16, {.hidden = Hidden::kLast}, 2048), 131072);
+  EXPECT_EQ(max_measured_target(DType::kBf16, {.hidden = Hidden::kMean}, 2048), 65536);
+  for (const ResultKind& kind : {all, scores}) EXPECT_EQ(max_measured_target(DType::kBf16, kind, 2048), 65536);
+  EXPECT_EQ(max_measured_target(DType::kF32, last, 2048), 16384);
+}
+
 TEST(ReplicaSamplesTest, EveryPipelineGetsItsShareInOrder) {
   for (const std::vector<int64_t>& lengths :
        {std::vector<int64_t>{1, 1, 1, 1}, {100, 1, 1, 1, 1}, {1, 1, 1, 1, 100}, {5, 7, 3, 9, 2, 8, 1, 1, 30, 4}}) {

@@ -23,6 +23,14 @@ class SlowConsumer : public ResultConsumer {
   std::atomic<bool> entered = false, left = false;
 };
 
+TEST(ResultPiecesTest, TakeTheRowsOfAMicroBatchWithinBounds) {
+  EXPECT_EQ(result_pieces(1), 3u);  // computed, copied, consumed
+  EXPECT_EQ(result_pieces(3 * kHeadRows), 3u);
+  EXPECT_EQ(result_pieces(3 * kHeadRows + 1), 4u);
+  EXPECT_EQ(result_pieces(kMaxResultRows), 8u);
+  EXPECT_EQ(result_pieces(int64_t{1} << 40), 8u);
+}
+
 TEST(ResultRingTest, AfterStopNoConsumerIsAtWork) {
   LoadedStage loaded("tiny-moe", {0, 8}, DType::kF32);
   constexpr int64_t kRows = 3;
