@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <tuple>
@@ -20,17 +21,19 @@ constexpr int64_t kReplayedGroups = 4;
 // Every piece adds kernels that start and transfers; estimates are not so exact that less than this saving counts.
 constexpr double kWorthwhile = 0.98;
 constexpr int64_t kMaxPieces = 4;
-constexpr std::array kLastShares = {0.5, 0.25,
-                                    0.125};  // of the other micro-batches' tokens, that the last one may have
-constexpr int64_t kMaxMoves = 32;            // of layers between virtual stages, from a cut to a faster one
-constexpr double kNoticeable = 1 - 1e-9;     // more than sums in another order differ by
+// Of the other micro-batches' tokens, that the last one may have.
+constexpr std::array kLastShares = {0.5, 0.25, 0.125};
+constexpr int64_t kMaxReplays = 2000;     // of cuts on the way to a faster one
+constexpr int64_t kMaxRounds = 4;         // of a cut for a size of micro-batch, and a size for a cut
+constexpr double kNoticeable = 1 - 1e-9;  // more than sums in another order differ by
 
 // The speed of matrix products and of memory, as measured on an H200 (docs/performance.md). Other GPUs differ in both
 // by about the same factor, and only the ratio matters.
 constexpr double kFlopsPerSecond = 550e12, kBytesPerSecond = 3.5e12;
 constexpr double kLinkBytesPerSecond = 67e9, kLinkSeconds = 20e-6;  // NCCL with few thread blocks, on NVLink
 // Results on their way through the host's memory, hashed by some threads: slower than the bus, faster than files.
-constexpr double kResultBytesPerSecond = 20e9;
+// Several pipelines of one host share its memory.
+constexpr double kResultBytesPerSecond = 20e9, kHostResultBytesPerSecond = 50e9;
 constexpr double kLaunchSeconds = 30e-6;  // the small kernels of a layer, which take this long for any number of tokens
 
 int64_t sample_count(const PipelineJob& job) { return (job.tokens + job.length - 1) / job.length; }
@@ -59,38 +62,74 @@ CutSamples cut_samples(const PipelineJob& job, int64_t target) {
 // of the last micro-batch; where they take longer than the stages, they begin with the first one.
 double job_seconds(const PipelineCosts& costs, const PipelineJob& job, int64_t target) {
   const CutSamples cut = cut_samples(job, target);
-  const auto results = [&](int64_t tokens) {
-    return job.result_bytes * static_cast<double>(tokens) / kResultBytesPerSecond;
-  };
+  const double speed =
+      std::min(kResultBytesPerSecond, kHostResultBytesPerSecond / static_cast<double>(job.pipelines_on_host));
+  const auto results = [&](int64_t tokens) { return job.result_bytes * static_cast<double>(tokens) / speed; };
   return std::max(pipeline_seconds(costs, cut.count, cut.tokens, cut.last_tokens) + results(cut.last_tokens),
                   pipeline_seconds(costs, 1, cut.tokens, cut.tokens) + results(job.tokens));
 }
 
-// Moves layers from a virtual stage to its neighbour, one at a time, for as long as the replay says that the job takes
-// less time.
-std::vector<LayerRange> improve_cut(const LayerCosts& costs, const PipelineJob& job, int64_t target,
-                                    std::vector<LayerRange> cut) {
-  const auto seconds_of = [&](const std::vector<LayerRange>& of) {
-    return job_seconds(costs_of_cut(costs, job, of), job, target);
-  };
-  double seconds = seconds_of(cut);
-  for (int64_t step = 0; step < kMaxMoves; ++step) {
-    std::vector<LayerRange> fastest = cut;
-    for (size_t at = 0; at + 1 < cut.size(); ++at)
-      for (const int64_t layers : {-1, 1}) {
-        if (cut[at].count + layers < 1 || cut[at + 1].count - layers < 1) continue;
-        std::vector<LayerRange> moved = cut;
-        moved[at].count += layers;
-        moved[at + 1] = {moved[at].end(), cut[at + 1].count - layers};
-        const double found = seconds_of(moved);
-        if (found >= kNoticeable * seconds) continue;
-        seconds = found;
-        fastest = std::move(moved);
-      }
-    if (fastest == cut) break;
-    cut = std::move(fastest);
+// A cut by the ends of its virtual stages.
+using Ends = std::vector<int64_t>;
+
+std::vector<LayerRange> ranges_of(const Ends& ends) {
+  std::vector<LayerRange> ranges;
+  int64_t first = 0;
+  for (const int64_t end : ends) {
+    ranges.push_back({first, end - first});
+    first = end;
   }
-  return cut;
+  return ranges;
+}
+
+// The ends from `first` to `last`, `layers` layers further: a layer goes from a virtual stage to another one, past
+// those between them.
+Ends shifted(Ends ends, size_t first, size_t last, int64_t layers) {
+  for (size_t at = first; at <= last; ++at) ends[at] += layers;
+  return ends;
+}
+
+using Visit = std::function<void(const Ends&)>;
+void visit_single_moves(const Ends& ends, const Visit& visit) {
+  for (size_t at = 0; at + 1 < ends.size(); ++at)
+    for (const int64_t layers : {-1, 1}) visit(shifted(ends, at, at, layers));
+}
+void visit_double_moves(const Ends& ends, const Visit& visit) {
+  for (size_t first = 0; first + 1 < ends.size(); ++first)
+    for (size_t last = first + 1; last + 1 < ends.size(); ++last)
+      for (const int64_t layers : {-1, 1}) {
+        visit(shifted(ends, first, last, layers));
+        for (const int64_t others : {-1, 1}) visit(shifted(shifted(ends, first, first, layers), last, last, others));
+      }
+}
+
+// Moves a layer, or two where one alone does not help, for as long as the replay says that the job takes less time.
+std::vector<LayerRange> improve_cut(const LayerCosts& costs, const PipelineJob& job, int64_t target,
+                                    const std::vector<LayerRange>& cut) {
+  int64_t replays = 0;
+  const auto seconds_of = [&](const Ends& ends) {
+    ++replays;
+    return job_seconds(costs_of_cut(costs, job, ranges_of(ends)), job, target);
+  };
+  Ends ends;
+  for (const LayerRange& range : cut) ends.push_back(range.end());
+  Ends fastest = ends;
+  double seconds = seconds_of(ends);
+  const auto consider = [&](const Ends& moved) {
+    const bool empty_stage =
+        moved.front() < 1 || std::adjacent_find(moved.begin(), moved.end(), std::greater_equal<>()) != moved.end();
+    if (empty_stage || replays >= kMaxReplays) return;
+    const double found = seconds_of(moved);
+    if (found >= kNoticeable * seconds) return;
+    seconds = found;
+    fastest = moved;
+  };
+  while (true) {
+    visit_single_moves(ends, consider);
+    if (fastest == ends) visit_double_moves(ends, consider);
+    if (fastest == ends) return ranges_of(ends);
+    ends = fastest;
+  }
 }
 
 }  // namespace
@@ -260,9 +299,14 @@ PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& jo
   // With several pieces neither the slowest piece nor the slowest rank alone says how long a job takes: ranks wait for
   // each other where pieces of one round differ.
   for (const std::vector<LayerRange>& start : {balanced_partition(seconds, job.stages * pieces), fastest.cut}) {
-    const std::vector<LayerRange> cut = improve_cut(costs, job, fastest.target_tokens, start);
-    if (cut == fastest.cut) continue;
-    if (PipelineChoice choice = best_of(cut); choice.seconds < fastest.seconds) fastest = std::move(choice);
+    PipelineChoice choice{.shape = {}, .cut = start, .target_tokens = static_cast<int64_t>(tokens)};
+    // Cut and micro-batch depend on each other.
+    for (int64_t round = 0; round < kMaxRounds; ++round) {
+      const int64_t target = choice.target_tokens;
+      choice = best_of(improve_cut(costs, job, target, choice.cut));
+      if (choice.seconds < fastest.seconds && choice.cut != fastest.cut) fastest = choice;
+      if (choice.target_tokens == target) break;
+    }
   }
   return fastest;
 }

@@ -52,6 +52,7 @@ struct PipelineJob {
   int64_t stages = 1, tokens = 0, length = 1;
   MicroBatches::Size size;
   double result_bytes = 0;        // of a token
+  int64_t pipelines_on_host = 1;  // that hand out results at the same time
   std::vector<int> devices = {};  // as in PipelineCosts
 };
 

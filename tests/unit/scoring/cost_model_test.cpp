@@ -65,6 +65,24 @@ TEST(BestTargetTokensTest, WeighsTheLastResultsAgainstTheFixedCost) {
   EXPECT_LT(many, some);  // results take longer than computing: they must begin early
 }
 
+// Four pipelines of a host, each with 256 samples, hand out their logits at the same time.
+TEST(BestTargetTokensTest, PipelinesOfAHostShareItsMemory) {
+  const auto best = [](int64_t pipelines_on_host) {
+    MicroBatches::Size size = kCudaSize;
+    size.smallest_part = 0;
+    return best_target_tokens(pipeline_of({{.fixed = 3.2e-3, .per_token = 4.4e-6}}),
+                              {.stages = 1,
+                               .tokens = 256 * 32,
+                               .length = 32,
+                               .size = size,
+                               .result_bytes = 8192,
+                               .pipelines_on_host = pipelines_on_host});
+  };
+  EXPECT_EQ(best(1), 256 * 32);
+  EXPECT_EQ(best(2), best(1));
+  EXPECT_LT(best(4), best(1));
+}
+
 // Where every micro-batch takes a second, the seconds say how many there are: as many as MicroBatches makes.
 TEST(BestTargetTokensTest, SeesTheMicroBatchesThatAreCut) {
   constexpr int64_t kStages = 4, kSamples = 7;
@@ -164,6 +182,22 @@ TEST(ChoosePipelineTest, PiecesMicroBatchAndCutGoTogether) {
   const PipelineChoice balanced = choose_pipeline(costs, job);
   EXPECT_NE(balanced.cut, equal_partition(24, balanced.shape.virtual_stages()));
   EXPECT_LT(balanced.seconds, 0.9 * choose_micro_batch(costs, job, balanced.shape.pieces, false).seconds);
+}
+
+// Attention over a text of 65 536 tokens makes five of 24 layers take 5.6 times as long as the others. One rank of four
+// must have two of them, so it gets few others, which takes a move of a layer past several stages.
+TEST(ChoosePipelineTest, HeavyLayersAreSharedAmongRanks) {
+  LayerCosts costs{.layers = std::vector<StageTime>(24, {.fixed = 0.12e-3, .per_token = 0.2e-6}),
+                   .head = {},
+                   .transfer = {.fixed = 20e-6, .per_token = 60e-9}};
+  for (const size_t layer : {2, 6, 10, 14, 18}) costs.layers[layer].per_token *= 5.6;
+  for (const size_t layer : {21, 22, 23}) costs.layers[layer].per_token = 0;
+  const PipelineJob job{.stages = 4, .tokens = 65536, .length = 65536, .size = kCudaSize};
+  const PipelineChoice choice = choose_pipeline(costs, job);
+  const PipelineCosts known = costs_of_cut(costs, job, explicit_partition(24, {2, 1, 3, 4, 4, 3, 2, 5}));
+  EXPECT_EQ(choice.shape.pieces, 2);
+  EXPECT_LE(choice.seconds, 1.01 * pipeline_seconds(known, 14, 4682, 4682));
+  EXPECT_LT(choice.seconds, 0.9 * choose_micro_batch(costs, job, 2, false).seconds);
 }
 
 // Measured layers take the place of estimated ones; what goes on behind the last attention layer, and what the head
