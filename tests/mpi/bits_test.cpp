@@ -121,7 +121,7 @@ TEST(BitsTest, RingsHaveTheBitsOfOneRound) {
       {"fp32", {"--logits", "all"}}, {"bf16", {"--logits", "all"}}, {"bf16", {}}, {"fp16", {"--score"}}};
   for (const int ranks : {2, 4})
     for (const Kind& kind : kinds) {
-      const auto results_of = [&](const char* pieces, const char* micro_batch) {
+      const auto results_of = [&](const char* pieces, const char* micro_batch, const char* layers = nullptr) {
         std::vector<std::string> arguments{"--weights",
                                            golden_shards("mini-24", 4),
                                            "--input",
@@ -135,6 +135,7 @@ TEST(BitsTest, RingsHaveTheBitsOfOneRound) {
                                            folder / "report.json"};
         arguments.insert(arguments.end(), kind.results.begin(), kind.results.end());
         if (micro_batch != nullptr) arguments.insert(arguments.end(), {"--micro-batch", micro_batch});
+        if (layers != nullptr) arguments.insert(arguments.end(), {"--layers", layers});
         const Outcome outcome = run_stage(ranks, arguments);
         EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
         if (outcome.exit_code != 0) return std::string(pieces) + " pieces failed";
@@ -148,6 +149,9 @@ TEST(BitsTest, RingsHaveTheBitsOfOneRound) {
           EXPECT_EQ(results_of(pieces, micro_batch), one_round)
               << ranks << " ranks of " << pieces << " pieces, " << kind.dtype << ", "
               << (kind.results.empty() ? "last rows" : kind.results[0]);
+      // Cut between the blocks of layers, too.
+      EXPECT_EQ(results_of("1", nullptr, ranks == 2 ? "11.5,12.5" : "5.5,6,5,7.5"), one_round) << kind.dtype;
+      EXPECT_EQ(results_of("2", "1", ranks == 2 ? "5.5,6,6,6.5" : "2.5,3,3,3,3.5,3,3,3"), one_round) << kind.dtype;
     }
 }
 

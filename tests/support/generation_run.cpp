@@ -47,7 +47,8 @@ class ToldRequests : public SampleRequests {
 std::map<int64_t, Completion> generate(const std::string& golden_case, const Samples& samples,
                                        const GenerationSettings& settings, int64_t* preemptions, int64_t* cached) {
   const ModelConfig config = ShardSet::open(golden_shards(golden_case, 4)).config();
-  const std::vector<LayerRange> ranges = equal_partition(config.layers, settings.stages);
+  const std::vector<LayerRange> ranges =
+      settings.cut.empty() ? equal_partition(config.layers, settings.stages) : settings.cut;
   const Request each{
       .max_new = settings.max_new, .rule = settings.rule, .eos_tokens = settings.eos_tokens, .stop = settings.stop};
   const RequestDefaults defaults{.of_ids = each, .of_text = each};

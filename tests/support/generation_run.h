@@ -22,6 +22,7 @@ struct GenerationSettings {
   TokenText token_text{};
   bool keeps_prefixes = false;
   double times_interval = 0;
+  std::vector<LayerRange> cut{};  // into `stages` stages; empty: equal
 };
 
 // The completions of `samples` by sample, with prompts' rules over those of `settings`; expects that every sample comes

@@ -220,21 +220,21 @@ void GenerationJob::plan() {
   // There is no token at all where all lines are answered with errors.
   limits.prompt_tokens =
       std::min(std::max<int64_t>(1, prompts_.tokens), wanted.prompt_tokens > 0 ? wanted.prompt_tokens : chosen);
-  cut_ = options_.balance && stages > 1 ? balanced_partition(layer_seconds(), stages)
+  cut_ = options_.balance && stages > 1 ? balanced_partition(block_seconds(), stages)
                                         : given_partition(config().layers, stages, options_.layer_counts);
 }
 
 // Of a step with one token of each sequence. The head reads its weights as the layers read theirs: as much faster or
 // slower than estimated.
-std::vector<double> GenerationJob::layer_seconds() {
+std::vector<double> GenerationJob::block_seconds() {
   const int64_t sequences = plan_.limits.max_sequences;
   const std::vector<StageTime> measured =
-      time_layers(*shards_, machine_, world_, compute_, {.length = 1},
+      time_blocks(*shards_, machine_, world_, compute_, {.length = 1},
                   {.small = (sequences + 1) / 2, .large = std::max<int64_t>(2, sequences)}, load_timeout());
   std::vector<double> seconds;
   double found = 0, estimated = 0;
-  for (const StageTime& layer : measured) found += seconds.emplace_back(layer.seconds(static_cast<double>(sequences)));
-  for (const double layer : estimate_layer_seconds(config(), compute_, sequences, 0)) estimated += layer;
+  for (const StageTime& block : measured) found += seconds.emplace_back(block.seconds(static_cast<double>(sequences)));
+  for (const double block : estimate_block_seconds(config(), compute_, sequences, 0)) estimated += block;
   seconds.back() += estimate_head_seconds(config(), compute_) * found / estimated;
   return seconds;
 }

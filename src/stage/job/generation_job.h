@@ -55,7 +55,7 @@ class GenerationJob : public Job {
   void add_to_identity(Json& identity) const override;
   JobOutput& resume_output_file(Unfinished& begun) override;
   void plan() override;
-  std::vector<double> layer_seconds();  // of a step, measured; collective
+  std::vector<double> block_seconds();  // of a step, measured; collective
   Portion portion() const override;
   void open() override;
   bool run_once() override;

@@ -189,7 +189,9 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->type_name("V")
       ->capture_default_str();
   add_numbers(app, "--layers", options.layer_counts,
-              "Layers of each stage, as in 7,6,6,5, or of V times as many virtual stages; default equal", 1, kMaxCount);
+              "Layers of each stage, as in 7,6,6,5 or, cut between token mixer and feed-forward, 6.5,6,6,5.5; or of V "
+              "times as many virtual stages; default equal",
+              0.5, static_cast<double>(kMaxCount));
   app.add_flag("--balance", options.balance, "Layers cut so that the stages of this job take equally long")
       ->excludes("--layers");
   add_number(app, "--replicas", options.replicas,

@@ -57,9 +57,9 @@ struct Options {
   bool plain_fp32 = false;     // --fp32 simt
   DeviceChoice device = DeviceChoice::kAuto;
   TransportChoice transport = TransportChoice::kAuto;
-  int64_t micro_batch = 0;            // samples per micro-batch; 0: chosen
-  int64_t virtual_stages = 1;         // pieces of layers of each rank
-  std::vector<int64_t> layer_counts;  // layers of each stage, or of each virtual stage; empty: equal, or balanced
+  int64_t micro_batch = 0;           // samples per micro-batch; 0: chosen
+  int64_t virtual_stages = 1;        // pieces of layers of each rank
+  std::vector<double> layer_counts;  // layers of each stage, or of each virtual stage; empty: equal, or balanced
   bool balance = false;
   int replicas = 1;
   std::string simd = "auto";  // instructions of the CPU backend

@@ -57,8 +57,8 @@ void ScoringJob::plan() {
       pipeline_job(samples_->left().tokens / options_.replicas, machine_.cuda ? kMaxMeasuredTarget : kMaxCpuTarget);
   if (stages > 1 && (options_.virtual_stages == 0 || options_.balance)) {
     const PipelineChoice choice = options_.virtual_stages == 0
-                                      ? choose_pipeline(layer_costs(), job)
-                                      : choose_micro_batch(layer_costs(), job, options_.virtual_stages, true);
+                                      ? choose_pipeline(block_costs(), job)
+                                      : choose_micro_batch(block_costs(), job, options_.virtual_stages, true);
     cut_ = choice.cut;
     say("cut by what layers cost: " + layers_text(pieces()));
     choose_plan(choice.target_tokens);
@@ -135,17 +135,17 @@ int64_t ScoringJob::largest_target() const {
 
 int64_t ScoringJob::mean_length() const { return std::min(samples_->mean_length(), config().max_positions); }
 
-LayerCosts ScoringJob::layer_costs() {
+BlockCosts ScoringJob::block_costs() {
   const ResultKind& results = options_.results;
   const auto length = static_cast<double>(mean_length());
   const double kept =
       results.of_last_positions() ? std::min(length, static_cast<double>(tail_length(config()))) / length : 0;
   const bool logits = results.positions != Positions::kNone && results.hidden == Hidden::kNone;
-  const std::vector<StageTime> measured = time_layers(
+  const std::vector<StageTime> measured = time_blocks(
       *shards_, machine_, world_, compute_, timed_samples(),
       machine_.cuda ? TimedSizes{} : TimedSizes{.small = kMinCpuPart, .large = kMaxCpuTarget}, load_timeout());
   const double rows = !logits ? 0 : results.of_last_positions() ? 1 / length : 1;
-  LayerCosts costs = measured_costs(config(), compute_, kept, rows, measured);
+  BlockCosts costs = measured_costs(config(), compute_, kept, rows, measured);
   // Of samples that go in parts, the head reads its weights for the last part alone.
   if (rows < 1 && mean_length() > (machine_.cuda ? kMaxCudaTarget : kMaxCpuTarget))
     costs.head = {.fixed = 0, .per_token = costs.head.per_token + rows * costs.head.fixed};
@@ -177,11 +177,11 @@ TimedSamples ScoringJob::timed_samples() const {
 // The share of the work of layers behind the last attention that the tails need, as it is estimated.
 double ScoringJob::tail_share(LayerRange layers) const {
   const int64_t length = mean_length(), tail = tail_length(config());
-  const std::vector<double> all = estimate_layer_seconds(config(), compute_, kMaxCudaTarget, 0);
-  const std::vector<double> cut = estimate_layer_seconds(
+  const std::vector<double> all = estimate_block_seconds(config(), compute_, kMaxCudaTarget, 0);
+  const std::vector<double> cut = estimate_block_seconds(
       config(), compute_, kMaxCudaTarget, std::max<int64_t>(1, kMaxCudaTarget / length * std::min(length, tail)));
   const auto sum = [&](const std::vector<double>& seconds) {
-    return std::accumulate(seconds.begin() + layers.first, seconds.begin() + layers.end(), 0.0);
+    return std::accumulate(seconds.begin() + first_block(layers), seconds.begin() + end_block(layers), 0.0);
   };
   return sum(cut) / sum(all);
 }

@@ -18,11 +18,11 @@ std::vector<Stage> make_pieces(WeightSource& weights, const ModelConfig& config,
 // Weights are those of the shards, because where tokens are routed to decides what a layer costs.
 constexpr int kTimingReaders = 4;
 
-StageTime time_layer(const ShardSet& shards, Backend& backend, DType compute, int64_t layer, TimedSamples samples,
+StageTime time_block(const ShardSet& shards, Backend& backend, DType compute, int64_t block, TimedSamples samples,
                      TimedSizes sizes) {
   Progress progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff);
   ShardWeights weights(shards, backend, compute, progress, kTimingReaders);
-  const Stage stage(weights, shards.config(), {layer, 1});
+  const Stage stage(weights, shards.config(), layers_of_blocks(block, block + 1));
   weights.finish();
   return measure_stage_time(backend, stage, compute, samples, sizes);
 }
@@ -53,27 +53,27 @@ StageLinks Session::links(int first_buffers) {
           .watchdog = place_.watchdog};
 }
 
-std::vector<StageTime> time_layers(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
+std::vector<StageTime> time_blocks(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
                                    TimedSamples samples, TimedSizes sizes, double timeout_seconds) {
   world.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = timeout_seconds});
-  const LayerKinds kinds = layer_kinds(shards.config());
+  const BlockKinds kinds = block_kinds(shards.config());
   Json mine = Json::array();
   in_turns(world, machine.devices, timeout_seconds, [&] {
     for (auto kind = static_cast<size_t>(world.rank()); kind < kinds.examples.size();
          kind += static_cast<size_t>(world.size())) {
-      const StageTime time = time_layer(shards, *machine.backend, compute, kinds.examples[kind], samples, sizes);
+      const StageTime time = time_block(shards, *machine.backend, compute, kinds.examples[kind], samples, sizes);
       mine.push_back({{"kind", kind}, {"fixed", time.fixed}, {"per_token", time.per_token}});
     }
   });
   Json all = Json::array();
-  for (const std::string& line : world.gather(json_text(mine), 0, timeout_seconds, "costs of layers"))
-    for (const Json& kind : parse_json(line, "costs of layers")) all.push_back(kind);
-  all = parse_json(world.broadcast(json_text(all), 0, timeout_seconds, "costs of layers"), "costs of layers");
-  std::vector<StageTime> of_kind(kinds.examples.size()), layers;
+  for (const std::string& line : world.gather(json_text(mine), 0, timeout_seconds, "costs of blocks"))
+    for (const Json& kind : parse_json(line, "costs of blocks")) all.push_back(kind);
+  all = parse_json(world.broadcast(json_text(all), 0, timeout_seconds, "costs of blocks"), "costs of blocks");
+  std::vector<StageTime> of_kind(kinds.examples.size()), blocks;
   for (const Json& kind : all)
     of_kind[kind.at("kind").get<size_t>()] = {.fixed = kind.at("fixed"), .per_token = kind.at("per_token")};
-  for (const size_t kind : kinds.kind_of) layers.push_back(of_kind[kind]);
-  return layers;
+  for (const size_t kind : kinds.kind_of) blocks.push_back(of_kind[kind]);
+  return blocks;
 }
 
 void leave_out_unneeded(ShardSet& shards, const ResultKind& results) {

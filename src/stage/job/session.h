@@ -58,10 +58,10 @@ class Session {
   int channel_buffers_ = 0;  // of the first stage, which the channel is made for
 };
 
-// What the layers cost on the devices that are going to compute them, before the weights are loaded: --balance and
-// --virtual-stages 0 cut by it. Loads a layer of each kind (LayerKinds) and times it on batches of two sizes. The ranks
-// share the kinds; all get the costs of all layers. Collective.
-std::vector<StageTime> time_layers(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
+// What the blocks of layers cost on the devices that are going to compute them, before the weights are loaded:
+// --balance and --virtual-stages 0 cut by it. Loads a block of each kind (BlockKinds) and times it on batches of two
+// sizes. The ranks share the kinds; all get the costs of all blocks. Collective.
+std::vector<StageTime> time_blocks(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
                                    TimedSamples samples, TimedSizes sizes, double timeout_seconds);
 
 // Leaves out what a job with these results does not compute: of hidden states the LM head, and of those after a layer

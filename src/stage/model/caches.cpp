@@ -8,7 +8,7 @@ namespace {
 int64_t count_layers(const ModelConfig& config, LayerRange layers, LayerType type) {
   int64_t count = 0;
   for (int64_t layer = layers.first; layer < layers.end(); ++layer)
-    count += config.layer_types[static_cast<size_t>(layer)] == type ? 1 : 0;
+    count += layers.has_mixer(layer) && config.layer_types[static_cast<size_t>(layer)] == type ? 1 : 0;
   return count;
 }
 
@@ -34,6 +34,10 @@ Caches::Caches(Backend& backend, const ModelConfig& config, LayerRange layers, D
   const AttentionShape heads = config.attention();
   for (int64_t layer = layers.first; layer < layers.end(); ++layer) {
     LayerCache cache;
+    if (!layers.has_mixer(layer)) {
+      layers_.push_back(cache);
+      continue;
+    }
     if (config.layer_types[static_cast<size_t>(layer)] == LayerType::kAttention) {
       cache.key_values.keys = memory_.allocate(compute, {shape.pages, shape.page, heads.kv_heads, heads.head_dim});
       cache.key_values.values = memory_.allocate(compute, {shape.pages, shape.page, heads.kv_heads, heads.head_dim});

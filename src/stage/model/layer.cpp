@@ -24,12 +24,18 @@ std::variant<Mlp, Moe> make_feed_forward(WeightSource& weights, const ModelConfi
 
 }  // namespace
 
-Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index)
-    : eps_(config.norm_eps),
-      operator_norm_(weights.load({layer_prefix(index) + "operator_norm.weight"}, {config.hidden})),
-      ffn_norm_(weights.load({layer_prefix(index) + "ffn_norm.weight"}, {config.hidden})),
-      mixer_(make_mixer(weights, config, index)),
-      ffn_(make_feed_forward(weights, config, index)) {}
+Layer::Layer(WeightSource& weights, const ModelConfig& config, int64_t index, LayerRange layers)
+    : eps_(config.norm_eps) {
+  const std::string prefix = layer_prefix(index);
+  if (layers.has_mixer(index)) {
+    operator_norm_ = weights.load({prefix + "operator_norm.weight"}, {config.hidden});
+    mixer_.emplace(make_mixer(weights, config, index));
+  }
+  if (layers.has_feed_forward(index)) {
+    ffn_norm_ = weights.load({prefix + "ffn_norm.weight"}, {config.hidden});
+    ffn_.emplace(make_feed_forward(weights, config, index));
+  }
+}
 
 void Layer::mix_tokens(Ops& ops, const Tensor& normed, bool computed, const Tensor& residual, const Batch& batch,
                        const LayerCache* cache, Scratch& scratch, const Tail* tail) const {
@@ -37,15 +43,19 @@ void Layer::mix_tokens(Ops& ops, const Tensor& normed, bool computed, const Tens
   const Norm norm = operator_norm();
   const Norm* to_compute = computed ? nullptr : &norm;
   if (tail != nullptr)
-    return std::get<Attention>(mixer_).forward(ops, normed, to_compute, batch, cache, scratch, residual, tail);
+    return std::get<Attention>(mixer_.value()).forward(ops, normed, to_compute, batch, cache, scratch, residual, tail);
   std::visit([&](const auto& mixer) { mixer.forward(ops, normed, to_compute, batch, cache, scratch, residual); },
-             mixer_);
+             mixer_.value());
 }
 
 void Layer::feed_forward(Ops& ops, const Tensor& residual, const Norm* next, const Tensor& normed,
                          Scratch& scratch) const {
   scratch.reset();
-  std::visit([&](const auto& ffn) { ffn.forward(ops, {ffn_norm_, eps_}, scratch, residual, next, normed); }, ffn_);
+  std::visit(
+      [&](const auto& ffn) {
+        ffn.forward(ops, {ffn_norm_, eps_}, scratch, residual, next, normed);
+      },
+      ffn_.value());
 }
 
 }  // namespace lfm2

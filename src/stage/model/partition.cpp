@@ -5,10 +5,47 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "kernels/error.h"
 
 namespace lfm2 {
+
+namespace {
+
+// Ranges of so many layers each, in halves; nothing where one is not that, or they are not `layers` in all.
+template <class Count>
+std::optional<std::vector<LayerRange>> cut_by_counts(int64_t layers, const std::vector<Count>& counts) {
+  std::vector<LayerRange> ranges;
+  int64_t first = 0;
+  for (const Count count : counts) {
+    if (count <= 0 || count > static_cast<Count>(layers)) return std::nullopt;
+    const auto blocks = static_cast<int64_t>(count * kBlocksOfLayer);
+    if (static_cast<Count>(blocks) != count * kBlocksOfLayer) return std::nullopt;
+    ranges.push_back(layers_of_blocks(first, first + blocks));
+    first += blocks;
+  }
+  if (first != layers * kBlocksOfLayer) return std::nullopt;
+  return ranges;
+}
+
+}  // namespace
+
+LayerRange layers_of_blocks(int64_t first, int64_t end) {
+  const int64_t layer = first / kBlocksOfLayer;
+  return {.first = layer,
+          .count = (end + kBlocksOfLayer - 1) / kBlocksOfLayer - layer,
+          .without_first_mixer = first % kBlocksOfLayer != 0,
+          .without_last_feed_forward = end % kBlocksOfLayer != 0};
+}
+
+int64_t first_block(const LayerRange& layers) {
+  return layers.first * kBlocksOfLayer + (layers.without_first_mixer ? 1 : 0);
+}
+
+int64_t end_block(const LayerRange& layers) {
+  return layers.end() * kBlocksOfLayer - (layers.without_last_feed_forward ? 1 : 0);
+}
 
 std::vector<LayerRange> equal_partition(int64_t layers, int64_t stages) {
   if (stages < 1 || stages > layers)
@@ -25,12 +62,12 @@ std::vector<LayerRange> equal_partition(int64_t layers, int64_t stages) {
   return ranges;
 }
 
-std::vector<LayerRange> balanced_partition(const std::vector<double>& layer_costs, int64_t stages) {
-  const auto layers = static_cast<int64_t>(layer_costs.size());
-  equal_partition(layers, stages);  // called for its refusal of too many stages
-  // For the first n layers on s stages, best[s][n] is the smallest possible largest sum, and cut[s][n] is the first
-  // layer of the last stage.
-  const auto columns = static_cast<size_t>(layers) + 1;
+std::vector<LayerRange> balanced_partition(const std::vector<double>& block_costs, int64_t stages) {
+  const auto blocks = static_cast<int64_t>(block_costs.size());
+  equal_partition(blocks, stages);  // called for its refusal of too many stages
+  // For the first n blocks on s stages, best[s][n] is the smallest possible largest sum, and cut[s][n] is the first
+  // block of the last stage.
+  const auto columns = static_cast<size_t>(blocks) + 1;
   std::vector<std::vector<double>> best(static_cast<size_t>(stages) + 1,
                                         std::vector<double>(columns, std::numeric_limits<double>::infinity()));
   std::vector<std::vector<int64_t>> cut(best.size(), std::vector<int64_t>(columns, 0));
@@ -39,7 +76,7 @@ std::vector<LayerRange> balanced_partition(const std::vector<double>& layer_cost
     for (size_t n = s; n < columns; ++n) {
       double sum = 0;
       for (size_t first = n; first-- > s - 1;) {
-        sum += layer_costs[first];
+        sum += block_costs[first];
         const double slowest = std::max(sum, best[s - 1][first]);
         if (slowest < best[s][n]) {
           best[s][n] = slowest;
@@ -48,16 +85,16 @@ std::vector<LayerRange> balanced_partition(const std::vector<double>& layer_cost
       }
     }
   std::vector<LayerRange> ranges(static_cast<size_t>(stages));
-  int64_t end = layers;
+  int64_t end = blocks;
   for (auto s = static_cast<size_t>(stages); s > 0; --s) {
     const int64_t first = cut[s][static_cast<size_t>(end)];
-    ranges[s - 1] = {first, end - first};
+    ranges[s - 1] = layers_of_blocks(first, end);
     end = first;
   }
   return ranges;
 }
 
-std::vector<LayerRange> given_partition(int64_t layers, int64_t stages, const std::vector<int64_t>& counts,
+std::vector<LayerRange> given_partition(int64_t layers, int64_t stages, const std::vector<double>& counts,
                                         int64_t pieces) {
   if (pieces > 1 && stages == 1)
     throw Error(
@@ -73,7 +110,11 @@ std::vector<LayerRange> given_partition(int64_t layers, int64_t stages, const st
   if (std::ssize(counts) != stages * pieces)
     throw Error(ExitCode::kUsage, fmt::format("--layers names {} stages, expected {} for each of the {} ranks",
                                               counts.size(), pieces == 1 ? "one" : std::to_string(pieces), stages));
-  return explicit_partition(layers, counts);
+  if (const auto ranges = cut_by_counts(layers, counts)) return *ranges;
+  throw Error(ExitCode::kUsage,
+              fmt::format("--layers {}: expected counts of at least 0.5, in halves of layers, that add "
+                          "up to the model's {} layers",
+                          fmt::join(counts, ","), layers));
 }
 
 std::vector<LayerRange> pieces_of(const std::vector<LayerRange>& cut, int64_t stages, int64_t stage) {
@@ -85,23 +126,16 @@ std::vector<LayerRange> pieces_of(const std::vector<LayerRange>& cut, int64_t st
 std::string layers_text(const std::vector<LayerRange>& pieces) {
   std::string text;
   for (const LayerRange& piece : pieces)
-    text += fmt::format("{}{}-{}", text.empty() ? "" : ",", piece.first, piece.end() - 1);
+    text += fmt::format("{}{}{}-{}{}", text.empty() ? "" : ",", piece.first, piece.without_first_mixer ? "f" : "",
+                        piece.end() - 1, piece.without_last_feed_forward ? "m" : "");
   return text;
 }
 
 std::vector<LayerRange> explicit_partition(int64_t layers, const std::vector<int64_t>& counts) {
-  std::vector<LayerRange> ranges;
-  int64_t first = 0;
-  for (int64_t count : counts) {
-    if (count < 1 || count > layers - first) break;
-    ranges.push_back({first, count});
-    first += count;
-  }
-  if (first != layers || ranges.size() != counts.size())
-    throw Error(ExitCode::kUsage,
-                fmt::format("--layers {}: expected counts of at least 1 that add up to the model's {} layers",
-                            fmt::join(counts, ","), layers));
-  return ranges;
+  if (const auto ranges = cut_by_counts(layers, counts)) return *ranges;
+  throw Error(ExitCode::kUsage,
+              fmt::format("--layers {}: expected counts of at least 1 that add up to the model's {} layers",
+                          fmt::join(counts, ","), layers));
 }
 
 }  // namespace lfm2

@@ -7,30 +7,48 @@
 
 namespace lfm2 {
 
+// Consecutive layers. A layer is two blocks, a token mixer and a feed-forward, and a pipeline may also be cut between
+// them: then a stage begins with the feed-forward of its first layer, or ends with the token mixer of its last one.
 struct LayerRange {
-  int64_t first = 0, count = 0;
+  int64_t first = 0, count = 0;  // the layers of which there is a block at least
+  bool without_first_mixer = false, without_last_feed_forward = false;
   int64_t end() const { return first + count; }
+  bool has_mixer(int64_t layer) const { return has(layer) && !(without_first_mixer && layer == first); }
+  bool has_feed_forward(int64_t layer) const {
+    return has(layer) && !(without_last_feed_forward && layer + 1 == end());
+  }
   bool operator==(const LayerRange&) const = default;
+
+ private:
+  bool has(int64_t layer) const { return layer >= first && layer < end(); }
 };
+
+// Blocks are numbered through the model: block 2 l is the token mixer of layer l, block 2 l + 1 its feed-forward.
+inline constexpr int64_t kBlocksOfLayer = 2;
+LayerRange layers_of_blocks(int64_t first, int64_t end);  // of the blocks from `first` to in front of `end`
+int64_t first_block(const LayerRange& layers);
+int64_t end_block(const LayerRange& layers);  // the one behind the last
 
 // Contiguous ranges of equal length, the first ones a layer longer where they cannot be equal. Error(kUnavailable)
 // where there are more stages than layers.
 std::vector<LayerRange> equal_partition(int64_t layers, int64_t stages);
 
-// Contiguous ranges whose largest sum of `layer_costs` is smallest; the first such cut where there are several.
-// Error(kUnavailable) where there are more stages than layers.
-std::vector<LayerRange> balanced_partition(const std::vector<double>& layer_costs, int64_t stages);
+// Contiguous ranges whose largest sum of `block_costs` is smallest; the first such cut where there are several.
+// Error(kUnavailable) where there are more stages than blocks.
+std::vector<LayerRange> balanced_partition(const std::vector<double>& block_costs, int64_t stages);
 
 // As --layers asks: `counts` of layers for each of `pieces` pieces of so many stages, equal where there are none. A
-// range for each virtual stage. Error(kUsage) where they are not as many as pieces, or not layers in all, or where
-// there are more pieces than layers; Error(kUnavailable) where there are more stages than layers.
-std::vector<LayerRange> given_partition(int64_t layers, int64_t stages, const std::vector<int64_t>& counts,
+// range for each virtual stage; counts of half a layer cut between its blocks. Error(kUsage) where they are not as many
+// as pieces, or not layers in all, or where there are more pieces than layers; Error(kUnavailable) where there are more
+// stages than layers.
+std::vector<LayerRange> given_partition(int64_t layers, int64_t stages, const std::vector<double>& counts,
                                         int64_t pieces = 1);
 
 // The pieces of one of `stages` stages, of a cut into virtual stages: piece v of stage s is virtual stage v · stages +
 // s.
 std::vector<LayerRange> pieces_of(const std::vector<LayerRange>& cut, int64_t stages, int64_t stage);
-// As in "0-5", or with several pieces "0-2,12-14".
+// As in "0-5", or with several pieces "0-2,12-14". "5f-8" begins with the feed-forward of layer 5, "0-5m" ends with its
+// token mixer.
 std::string layers_text(const std::vector<LayerRange>& pieces);
 
 // Ranges of these lengths, as --layers 7,6,6,5 gives them. Error(kUsage) where one is below 1 or they do not add up to

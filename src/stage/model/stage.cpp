@@ -9,7 +9,8 @@ Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers
     : config_(config), layers_range_(layers) {
   const std::string embedding = "model.embed_tokens.weight";
   if (first()) embedding_ = weights.load_for_products({embedding}, {config.vocab, config.hidden});
-  for (int64_t layer = layers.first; layer < layers.end(); ++layer) layers_.emplace_back(weights, config, layer);
+  for (int64_t layer = layers.first; layer < layers.end(); ++layer)
+    layers_.emplace_back(weights, config, layer, layers);
   if (!last() || config.end == ModelEnd::kLastLayer) return;
   final_norm_ = weights.load({std::string(kFinalNormName)}, {config.hidden});
   if (config.end == ModelEnd::kFinalNorm) return;
@@ -32,21 +33,26 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
   // Kept for all layers: each layer leaves its successor's input here, unless that is best left to the successor.
   Tensor normed = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});
   scratch.hold();
-  bool computed = !ops.norms_in_passing(residual);
-  const Norm first = layers_.front().operator_norm();
-  if (computed) ops.rms_norm(residual, first.weight, first.eps, normed);
+  bool computed = layers_range_.has_mixer(layers_range_.first) && !ops.norms_in_passing(residual);
+  if (computed) {
+    const Norm first = layers_.front().operator_norm();
+    ops.rms_norm(residual, first.weight, first.eps, normed);
+  }
   for (size_t i = 0; i < layers_.size(); ++i) {
     const int64_t layer = layers_range_.first + static_cast<int64_t>(i);
-    const bool goes_on = caches != nullptr && (tail == nullptr || layer <= cut || tail->batch.states);
-    const LayerCache* cache = goes_on ? &caches->layers()[i] : nullptr;
     const bool cuts = tail != nullptr && layer == cut;
-    if (cuts) current_batch.wanted = tail_length(config_);
-    layers_[i].mix_tokens(ops, normed, computed, current, current_batch, cache, scratch, cuts ? tail : nullptr);
+    if (layers_range_.has_mixer(layer)) {
+      const bool goes_on = caches != nullptr && (tail == nullptr || layer <= cut || tail->batch.states);
+      const LayerCache* cache = goes_on ? &caches->layers()[i] : nullptr;
+      if (cuts) current_batch.wanted = tail_length(config_);
+      layers_[i].mix_tokens(ops, normed, computed, current, current_batch, cache, scratch, cuts ? tail : nullptr);
+    }
     if (cuts) {
       current = tail->residual;
       current_batch = tail->batch;
       normed = normed.rows(0, current.dim(0));
     }
+    if (!layers_range_.has_feed_forward(layer)) break;
     const bool ends = i + 1 == layers_.size();
     if (ends && wanted != nullptr) {
       ops.gather_rows(current, wanted->rows, wanted->residual);

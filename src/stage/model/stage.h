@@ -13,8 +13,8 @@ class Stage {
  public:
   Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers);
 
-  bool first() const { return layers_range_.first == 0; }
-  bool last() const { return layers_range_.end() == config_.layers; }
+  bool first() const { return layers_range_.has_mixer(0); }
+  bool last() const { return layers_range_.has_feed_forward(config_.layers - 1); }
   const ModelConfig& config() const { return config_; }
   LayerRange layers() const { return layers_range_; }
 

@@ -14,11 +14,10 @@ int64_t tail_length(const ModelConfig& config) {
   return attention < 0 ? 0 : 1 + (config.layers - 1 - attention) * (config.conv_length - 1);
 }
 
-bool cuts_tails(const ModelConfig& config, LayerRange layers) {
-  const int64_t cut = last_attention_layer(config);
-  return layers.first <= cut && cut < layers.end();
-}
+bool cuts_tails(const ModelConfig& config, LayerRange layers) { return layers.has_mixer(last_attention_layer(config)); }
 
-bool gets_tails(const ModelConfig& config, LayerRange layers) { return layers.first > last_attention_layer(config); }
+bool gets_tails(const ModelConfig& config, LayerRange layers) {
+  return first_block(layers) > last_attention_layer(config) * kBlocksOfLayer;
+}
 
 }  // namespace lfm2

@@ -66,6 +66,11 @@ int64_t head_layer(const ModelConfig& config) { return config.layers; }
 
 std::string layer_prefix(int64_t layer) { return fmt::format("model.layers.{}.", layer); }
 
+bool in_feed_forward(const TensorSpec& spec) {
+  const std::string prefix = layer_prefix(spec.layer);
+  return spec.name.starts_with(prefix + "feed_forward.") || spec.name.starts_with(prefix + "ffn_norm.");
+}
+
 std::vector<TensorSpec> model_tensors(const ModelConfig& config) {
   std::vector<TensorSpec> tensors;
   TableWriter table(tensors);

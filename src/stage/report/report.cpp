@@ -63,6 +63,8 @@ OrderedJson as_json(const StageReport& report) {
                       {"stage", report.stage},
                       {"layer_first", report.pieces.front().first},
                       {"layer_count", report.pieces.front().count},
+                      {"without_first_mixer", report.pieces.front().without_first_mixer},
+                      {"without_last_feed_forward", report.pieces.front().without_last_feed_forward},
                       {"host", report.host},
                       {"device", report.device},
                       {"load_seconds", report.load_seconds},
@@ -79,6 +81,8 @@ OrderedJson as_json(const StageReport& report) {
     for (size_t piece = 0; piece < report.pieces.size(); ++piece)
       json["pieces"].push_back({{"layer_first", report.pieces[piece].first},
                                 {"layer_count", report.pieces[piece].count},
+                                {"without_first_mixer", report.pieces[piece].without_first_mixer},
+                                {"without_last_feed_forward", report.pieces[piece].without_last_feed_forward},
                                 {"busy_seconds", report.times.busy_with[piece]}});
   if (!report.times.busy_each.empty()) json["micro_batch_seconds"] = report.times.busy_each;
   if (!report.results_xxh3.empty()) json["results_xxh3"] = report.results_xxh3;
@@ -239,7 +243,10 @@ StageReport stage_report_from_json(const std::string& text) {
   const Json pieces = json.value("pieces", Json::array({json}));
   std::vector<double> busy_with;
   for (const Json& piece : pieces) {
-    report.pieces.push_back({piece.at("layer_first"), piece.at("layer_count")});
+    report.pieces.push_back({.first = piece.at("layer_first"),
+                             .count = piece.at("layer_count"),
+                             .without_first_mixer = piece.at("without_first_mixer"),
+                             .without_last_feed_forward = piece.at("without_last_feed_forward")});
     busy_with.push_back(piece.at("busy_seconds"));
   }
   report.host = json.at("host");

@@ -7,7 +7,6 @@
 #include <functional>
 #include <limits>
 #include <optional>
-#include <tuple>
 #include <utility>
 
 #include "stage/model/memory_plan.h"
@@ -23,9 +22,10 @@ constexpr double kWorthwhile = 0.98;
 constexpr int64_t kMaxPieces = 4;
 // Of the other micro-batches' tokens, that the last one may have.
 constexpr std::array kLastShares = {0.5, 0.25, 0.125};
-constexpr int64_t kMaxReplays = 2000;     // of cuts on the way to a faster one
-constexpr int64_t kMaxRounds = 4;         // of a cut for a size of micro-batch, and a size for a cut
-constexpr double kNoticeable = 1 - 1e-9;  // more than sums in another order differ by
+constexpr int64_t kMaxReplays = 2000;                      // of cuts on the way to a faster one
+constexpr std::array<int64_t, 4> kMoves = {-2, -1, 1, 2};  // by half a layer and by a layer
+constexpr int64_t kMaxRounds = 4;                          // of a cut for a size of micro-batch, and a size for a cut
+constexpr double kNoticeable = 1 - 1e-9;                   // more than sums in another order differ by
 
 // The speed of matrix products and of memory, as measured on an H200 (docs/performance.md). Other GPUs differ in both
 // by about the same factor, and only the ratio matters.
@@ -34,7 +34,7 @@ constexpr double kLinkBytesPerSecond = 67e9, kLinkSeconds = 20e-6;  // NCCL with
 // Results on their way through the host's memory, hashed by some threads: slower than the bus, faster than files.
 // Several pipelines of one host share its memory.
 constexpr double kResultBytesPerSecond = 20e9, kHostResultBytesPerSecond = 50e9;
-constexpr double kLaunchSeconds = 30e-6;  // the small kernels of a layer, which take this long for any number of tokens
+constexpr double kLaunchSeconds = 15e-6;  // the small kernels of a block, which take this long for any number of tokens
 
 int64_t sample_count(const PipelineJob& job) { return (job.tokens + job.length - 1) / job.length; }
 
@@ -69,42 +69,43 @@ double job_seconds(const PipelineCosts& costs, const PipelineJob& job, int64_t t
                   pipeline_seconds(costs, 1, cut.tokens, cut.tokens) + results(job.tokens));
 }
 
-// A cut by the ends of its virtual stages.
+// A cut by the ends of its virtual stages, in blocks.
 using Ends = std::vector<int64_t>;
 
 std::vector<LayerRange> ranges_of(const Ends& ends) {
   std::vector<LayerRange> ranges;
   int64_t first = 0;
   for (const int64_t end : ends) {
-    ranges.push_back({first, end - first});
+    ranges.push_back(layers_of_blocks(first, end));
     first = end;
   }
   return ranges;
 }
 
-// The ends from `first` to `last`, `layers` layers further: a layer goes from a virtual stage to another one, past
-// those between them.
-Ends shifted(Ends ends, size_t first, size_t last, int64_t layers) {
-  for (size_t at = first; at <= last; ++at) ends[at] += layers;
+// The ends from `first` to `last`, `blocks` blocks further: they go from a virtual stage to another one, past those
+// between them.
+Ends shifted(Ends ends, size_t first, size_t last, int64_t blocks) {
+  for (size_t at = first; at <= last; ++at) ends[at] += blocks;
   return ends;
 }
 
 using Visit = std::function<void(const Ends&)>;
 void visit_single_moves(const Ends& ends, const Visit& visit) {
   for (size_t at = 0; at + 1 < ends.size(); ++at)
-    for (const int64_t layers : {-1, 1}) visit(shifted(ends, at, at, layers));
+    for (const int64_t blocks : kMoves) visit(shifted(ends, at, at, blocks));
 }
 void visit_double_moves(const Ends& ends, const Visit& visit) {
   for (size_t first = 0; first + 1 < ends.size(); ++first)
     for (size_t last = first + 1; last + 1 < ends.size(); ++last)
-      for (const int64_t layers : {-1, 1}) {
-        visit(shifted(ends, first, last, layers));
-        for (const int64_t others : {-1, 1}) visit(shifted(shifted(ends, first, first, layers), last, last, others));
+      for (const int64_t blocks : kMoves) {
+        visit(shifted(ends, first, last, blocks));
+        for (const int64_t others : kMoves) visit(shifted(shifted(ends, first, first, blocks), last, last, others));
       }
 }
 
-// Moves a layer, or two where one alone does not help, for as long as the replay says that the job takes less time.
-std::vector<LayerRange> improve_cut(const LayerCosts& costs, const PipelineJob& job, int64_t target,
+// Moves blocks past an end, or past two where one alone does not help, for as long as the replay says that the job
+// takes less time.
+std::vector<LayerRange> improve_cut(const BlockCosts& costs, const PipelineJob& job, int64_t target,
                                     const std::vector<LayerRange>& cut) {
   int64_t replays = 0;
   const auto seconds_of = [&](const Ends& ends) {
@@ -112,7 +113,7 @@ std::vector<LayerRange> improve_cut(const LayerCosts& costs, const PipelineJob& 
     return job_seconds(costs_of_cut(costs, job, ranges_of(ends)), job, target);
   };
   Ends ends;
-  for (const LayerRange& range : cut) ends.push_back(range.end());
+  for (const LayerRange& range : cut) ends.push_back(end_block(range));
   Ends fastest = ends;
   double seconds = seconds_of(ends);
   const auto consider = [&](const Ends& moved) {
@@ -134,19 +135,24 @@ std::vector<LayerRange> improve_cut(const LayerCosts& costs, const PipelineJob& 
 
 }  // namespace
 
-LayerKinds layer_kinds(const ModelConfig& config) {
-  LayerKinds kinds;
-  std::vector<std::tuple<LayerType, bool, bool>> known;
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    const std::tuple kind{config.layer_types[static_cast<size_t>(layer)], config.is_dense(layer),
-                          layer == last_attention_layer(config)};
+BlockKinds block_kinds(const ModelConfig& config) {
+  BlockKinds kinds;
+  std::vector<std::pair<bool, int>> known;
+  for (int64_t block = 0; block < config.layers * kBlocksOfLayer; ++block) {
+    const int64_t layer = block / kBlocksOfLayer;
+    const bool mixes = block % kBlocksOfLayer == 0;
+    const int variant = !mixes ? (config.is_dense(layer) ? 1 : 0)
+                        : layer == last_attention_layer(config)
+                            ? 2
+                            : static_cast<int>(config.layer_types[static_cast<size_t>(layer)]);
+    const std::pair kind{mixes, variant};
     const auto found = static_cast<size_t>(std::find(known.begin(), known.end(), kind) - known.begin());
     if (found == known.size()) {
       known.push_back(kind);
-      kinds.examples.push_back(layer);
+      kinds.examples.push_back(block);
     }
-    // The first layer comes with the embedding, which is read for nothing.
-    if (kinds.examples[found] == 0) kinds.examples[found] = layer;
+    // The first block comes with the embedding, which is read for nothing.
+    if (kinds.examples[found] == 0) kinds.examples[found] = block;
     kinds.kind_of.push_back(found);
   }
   return kinds;
@@ -224,37 +230,37 @@ StageTime estimate_transfer(const ModelConfig& config, DType compute) {
       .per_token = static_cast<double>(config.hidden) * static_cast<double>(size_bytes(compute)) / kLinkBytesPerSecond};
 }
 
-LayerCosts estimate_costs(const ModelConfig& config, DType compute, double kept, double rows) {
+BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept, double rows) {
   const auto seconds = [&](int64_t tokens) {
     const auto tails = static_cast<int64_t>(kept * static_cast<double>(tokens));
-    return estimate_layer_seconds(config, compute, tokens, kept > 0 ? std::max<int64_t>(1, tails) : 0);
+    return estimate_block_seconds(config, compute, tokens, kept > 0 ? std::max<int64_t>(1, tails) : 0);
   };
   constexpr TimedSizes kSizes;
   const std::vector<double> small = seconds(kSizes.small), large = seconds(kSizes.large);
-  LayerCosts costs{.layers = {}, .head = {}, .transfer = estimate_transfer(config, compute)};
-  for (size_t layer = 0; layer < small.size(); ++layer)
-    costs.layers.push_back(line_through(kSizes, small[layer], large[layer]));
+  BlockCosts costs{.blocks = {}, .head = {}, .transfer = estimate_transfer(config, compute)};
+  for (size_t block = 0; block < small.size(); ++block)
+    costs.blocks.push_back(line_through(kSizes, small[block], large[block]));
   if (rows == 0) return costs;
   const double row = 2.0 * static_cast<double>(config.vocab * config.hidden) / kFlopsPerSecond;
   costs.head = {.fixed = estimate_head_seconds(config, compute), .per_token = rows * row};
   return costs;
 }
 
-LayerCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
+BlockCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
                           const std::vector<StageTime>& measured) {
-  const LayerCosts whole = estimate_costs(config, compute, 0, 0);
-  LayerCosts costs = estimate_costs(config, compute, kept, rows);
+  const BlockCosts whole = estimate_costs(config, compute, 0, 0);
+  BlockCosts costs = estimate_costs(config, compute, kept, rows);
   const auto tokens = static_cast<double>(TimedSizes().large);
   double found = 0, estimated = 0;
-  for (size_t layer = 0; layer < measured.size(); ++layer) {
-    // Of the layer that cuts the tails, what was measured is what is wanted.
-    const bool cuts = static_cast<int64_t>(layer) == last_attention_layer(config);
-    const LayerCosts& same = cuts ? costs : whole;
+  for (size_t block = 0; block < measured.size(); ++block) {
+    // Of the block that cuts the tails, what was measured is what is wanted.
+    const bool cuts = static_cast<int64_t>(block) == last_attention_layer(config) * kBlocksOfLayer;
+    const BlockCosts& same = cuts ? costs : whole;
     const double share =
-        same.layers[layer].per_token > 0 ? costs.layers[layer].per_token / same.layers[layer].per_token : 1;
-    found += measured[layer].seconds(tokens);
-    estimated += same.layers[layer].seconds(tokens);
-    costs.layers[layer] = {.fixed = measured[layer].fixed, .per_token = share * measured[layer].per_token};
+        same.blocks[block].per_token > 0 ? costs.blocks[block].per_token / same.blocks[block].per_token : 1;
+    found += measured[block].seconds(tokens);
+    estimated += same.blocks[block].seconds(tokens);
+    costs.blocks[block] = {.fixed = measured[block].fixed, .per_token = share * measured[block].per_token};
   }
   costs.head.fixed *= found / estimated;
   costs.head.per_token *= found / estimated;
@@ -265,7 +271,7 @@ double estimate_head_seconds(const ModelConfig& config, DType compute) {
   return static_cast<double>(config.vocab * config.hidden) * static_cast<double>(size_bytes(compute)) / kBytesPerSecond;
 }
 
-PipelineCosts costs_of_cut(const LayerCosts& costs, const PipelineJob& job, const std::vector<LayerRange>& cut) {
+PipelineCosts costs_of_cut(const BlockCosts& costs, const PipelineJob& job, const std::vector<LayerRange>& cut) {
   PipelineCosts result{.shape = {.stages = job.stages, .pieces = std::ssize(cut) / job.stages},
                        .virtual_stages = {},
                        .transfer = costs.transfer,
@@ -276,25 +282,26 @@ PipelineCosts costs_of_cut(const LayerCosts& costs, const PipelineJob& job, cons
   };
   for (const LayerRange& range : cut) {
     StageTime& time = result.virtual_stages.emplace_back();
-    for (int64_t layer = range.first; layer < range.end(); ++layer) add(time, costs.layers[static_cast<size_t>(layer)]);
+    for (int64_t block = first_block(range); block < end_block(range); ++block)
+      add(time, costs.blocks[static_cast<size_t>(block)]);
   }
   add(result.virtual_stages.back(), costs.head);
   return result;
 }
 
-PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& job, int64_t pieces, bool balance) {
+PipelineChoice choose_micro_batch(const BlockCosts& costs, const PipelineJob& job, int64_t pieces, bool balance) {
   const auto best_of = [&](const std::vector<LayerRange>& cut) {
     const PipelineCosts of_cut = costs_of_cut(costs, job, cut);
     const int64_t target = job.size.samples > 0 ? job.size.samples * job.length : best_target_tokens(of_cut, job);
     return PipelineChoice{
         .shape = of_cut.shape, .cut = cut, .target_tokens = target, .seconds = job_seconds(of_cut, job, target)};
   };
-  PipelineChoice fastest = best_of(equal_partition(std::ssize(costs.layers), job.stages * pieces));
+  PipelineChoice fastest = best_of(equal_partition(std::ssize(costs.blocks) / kBlocksOfLayer, job.stages * pieces));
   if (!balance) return fastest;
   // Cuts go by the costs at the size of micro-batch that suits the equal one.
   const auto tokens = static_cast<double>(fastest.target_tokens);
   std::vector<double> seconds;
-  for (const StageTime& layer : costs.layers) seconds.push_back(layer.seconds(tokens));
+  for (const StageTime& block : costs.blocks) seconds.push_back(block.seconds(tokens));
   seconds.back() += costs.head.seconds(tokens);
   // With several pieces neither the slowest piece nor the slowest rank alone says how long a job takes: ranks wait for
   // each other where pieces of one round differ.
@@ -311,9 +318,10 @@ PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& jo
   return fastest;
 }
 
-PipelineChoice choose_pipeline(const LayerCosts& costs, const PipelineJob& job) {
+PipelineChoice choose_pipeline(const BlockCosts& costs, const PipelineJob& job) {
   std::optional<PipelineChoice> fastest;
-  const int64_t most = job.stages == 1 ? 1 : std::min(kMaxPieces, std::ssize(costs.layers) / job.stages);
+  const int64_t most =
+      job.stages == 1 ? 1 : std::min(kMaxPieces, std::ssize(costs.blocks) / kBlocksOfLayer / job.stages);
   for (int64_t pieces = 1; pieces <= most; ++pieces)
     for (const bool balance : {false, true}) {
       const PipelineChoice choice = choose_micro_batch(costs, job, pieces, balance);
@@ -322,23 +330,18 @@ PipelineChoice choose_pipeline(const LayerCosts& costs, const PipelineJob& job) 
   return *fastest;
 }
 
-std::vector<double> estimate_layer_seconds(const ModelConfig& config, DType compute, int64_t tokens, int64_t kept) {
+std::vector<double> estimate_block_seconds(const ModelConfig& config, DType compute, int64_t tokens, int64_t kept) {
   std::vector<double> seconds;
-  const int64_t cut = kept > 0 ? last_attention_layer(config) : config.layers;
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    // The layer that cuts the tails takes a time between the two: it needs the keys and values of all tokens, which
-    // come out of one product with the queries, and all else only of the kept ones.
+  const int64_t cut = (kept > 0 ? last_attention_layer(config) : config.layers) * kBlocksOfLayer;
+  for (int64_t block = 0; block < config.layers * kBlocksOfLayer; ++block) {
     const auto of = [&](int64_t count) {
-      const StageMemory cost = stage_memory(config, {layer, 1}, compute, compute, count, 0);
+      const StageMemory cost = stage_memory(config, layers_of_blocks(block, block + 1), compute, compute, count, 0);
       return std::max(cost.layer_flops / kFlopsPerSecond, static_cast<double>(cost.weight_bytes) / kBytesPerSecond) +
              static_cast<double>(cost.scratch_bytes) / kBytesPerSecond + kLaunchSeconds;
     };
-    if (layer < cut)
-      seconds.push_back(of(tokens));
-    else if (layer > cut)
-      seconds.push_back(of(kept));
-    else
-      seconds.push_back(0.15 * of(tokens) + 0.85 * of(kept));
+    // The attention that cuts the tails takes a time between the two: it needs the keys and values of all tokens, which
+    // come out of one product with the queries, and all else only of the kept ones.
+    seconds.push_back(block < cut ? of(tokens) : block > cut ? of(kept) : 0.5 * of(tokens) + 0.5 * of(kept));
   }
   return seconds;
 }

@@ -23,17 +23,17 @@ struct PipelineCosts {
 // schedule is replayed; of a long one, a part is replayed that stands for the rest.
 double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64_t tokens, int64_t last_tokens);
 
-// A layer of each kind that the model has (by token mixer and feed-forward, and the layer that cuts the tails), and for
-// each layer the number of its kind.
-struct LayerKinds {
+// A block of each kind that the model has (token mixers, among them the one that cuts the tails, and feed-forwards),
+// and for each block the number of its kind.
+struct BlockKinds {
   std::vector<int64_t> examples;
-  std::vector<size_t> kind_of;  // [layers]
+  std::vector<size_t> kind_of;  // [blocks]
 };
-LayerKinds layer_kinds(const ModelConfig& config);
+BlockKinds block_kinds(const ModelConfig& config);
 
-// What micro-batches cost in each layer, and in the LM head.
-struct LayerCosts {
-  std::vector<StageTime> layers;
+// What micro-batches cost in each block of the layers, and in the LM head.
+struct BlockCosts {
+  std::vector<StageTime> blocks;
   StageTime head, transfer;
 };
 
@@ -57,12 +57,12 @@ struct PipelineJob {
 };
 
 // The costs of virtual stages that are cut so.
-PipelineCosts costs_of_cut(const LayerCosts& costs, const PipelineJob& job, const std::vector<LayerRange>& cut);
-// The choice for a given number of pieces: cut equally, or where `balance` says so by what layers cost, where that is
+PipelineCosts costs_of_cut(const BlockCosts& costs, const PipelineJob& job, const std::vector<LayerRange>& cut);
+// The choice for a given number of pieces: cut equally, or where `balance` says so by what blocks cost, where that is
 // faster.
-PipelineChoice choose_micro_batch(const LayerCosts& costs, const PipelineJob& job, int64_t pieces, bool balance);
+PipelineChoice choose_micro_batch(const BlockCosts& costs, const PipelineJob& job, int64_t pieces, bool balance);
 // The fastest choice of all: pieces, cut and micro-batch. More pieces than one only where they save a few percent.
-PipelineChoice choose_pipeline(const LayerCosts& costs, const PipelineJob& job);
+PipelineChoice choose_pipeline(const BlockCosts& costs, const PipelineJob& job);
 
 // The sizes of micro-batch in tokens among which the best is looked for, largest first: where samples are whole, and
 // where they go in parts. Each costs a replay, so there are at most kMaxCandidates, which then are as far apart as each
@@ -75,22 +75,22 @@ std::vector<int64_t> candidate_targets(const PipelineJob& job);
 // others, so that less is drained and handed out when nothing is left to compute.
 int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job);
 
-// An estimate of the seconds that each layer takes for a micro-batch of `tokens` tokens, of which `kept` go on behind
-// the last attention layer (0: all). Only ratios between layers matter, because the estimate decides where the stages
-// are cut.
-std::vector<double> estimate_layer_seconds(const ModelConfig& config, DType compute, int64_t tokens, int64_t kept);
+// An estimate of the seconds that each block takes for a micro-batch of `tokens` tokens, of which `kept` go on behind
+// the last attention (0: all). Only ratios between blocks matter, because the estimate decides where the stages are
+// cut.
+std::vector<double> estimate_block_seconds(const ModelConfig& config, DType compute, int64_t tokens, int64_t kept);
 
 // An estimate of a transfer between two GPUs.
 StageTime estimate_transfer(const ModelConfig& config, DType compute);
 
 // The same estimates for micro-batches of any size. Of every token, `kept` tokens go on behind the last attention layer
 // (0: all), and `rows` rows of logits are computed.
-LayerCosts estimate_costs(const ModelConfig& config, DType compute, double kept, double rows);
+BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept, double rows);
 
-// The estimates with what layers were measured to cost (`measured` [layers]) in the place of what they were estimated
-// to: for all tokens, but the layer that cuts the tails as it does so where tokens are `kept`. The shares of the layers
-// behind that one, and the head beside the layers, stay as estimated.
-LayerCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
+// The estimates with what blocks were measured to cost (`measured` [blocks]) in the place of what they were estimated
+// to: for all tokens, but the block that cuts the tails as it does so where tokens are `kept`. The shares of the blocks
+// behind that one, and the head beside the blocks, stay as estimated.
+BlockCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
                           const std::vector<StageTime>& measured);
 
 // An estimate of the seconds that the LM head takes for a few rows: the time of reading its weights.

@@ -38,7 +38,8 @@ BufferExtras buffer_extras(const ModelConfig& config, std::span<const LayerRange
       std::any_of(pieces.begin(), pieces.end(), [&](const LayerRange& piece) { return cuts_tails(config, piece); });
   if (cuts && kind.of_last_positions())
     extras.tail_rows = std::min(plan.max_tokens, plan.max_samples * tail_length(config));
-  if (pieces.back().end() == config.layers && kind.of_last_positions()) extras.wanted_rows = plan.max_samples;
+  if (pieces.back().has_feed_forward(config.layers - 1) && kind.of_last_positions())
+    extras.wanted_rows = plan.max_samples;
   return extras;
 }
 

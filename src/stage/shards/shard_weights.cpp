@@ -168,20 +168,21 @@ void ShardWeights::expect_all_loaded(const std::vector<const ShardTensor*>& tens
 
 std::vector<const ShardTensor*> stage_tensors(const ShardSet& shards, std::span<const LayerRange> pieces) {
   const ModelConfig& config = shards.config();
-  const bool first_stage = pieces.front().first == 0, last_stage = pieces.back().end() == config.layers;
+  const bool first_stage = pieces.front().has_mixer(0), last_stage = pieces.back().has_feed_forward(config.layers - 1);
   const int64_t head = shards.stages().back().end();  // of the whole model, whose first layers may be all that runs
   const bool has_head = last_stage && config.end == ModelEnd::kLmHead;
   const bool has_norm = last_stage && config.end != ModelEnd::kLastLayer;
-  const auto held = [&](int64_t layer) {
-    return std::any_of(pieces.begin(), pieces.end(),
-                       [&](const LayerRange& piece) { return layer >= piece.first && layer < piece.end(); });
+  const auto held = [&](const TensorSpec& spec) {
+    return std::any_of(pieces.begin(), pieces.end(), [&](const LayerRange& piece) {
+      return in_feed_forward(spec) ? piece.has_feed_forward(spec.layer) : piece.has_mixer(spec.layer);
+    });
   };
   std::vector<const ShardTensor*> tensors;
   for (const ShardTensor& tensor : shards.tensors()) {
     const int64_t layer = tensor.spec.layer;
     const bool needed = layer == kEmbeddingLayer ? first_stage || (has_head && config.tied_embedding)
                         : layer == head          ? (tensor.spec.name == kFinalNormName ? has_norm : has_head)
-                                                 : held(layer);
+                                                 : held(tensor.spec);
     if (needed) tensors.push_back(&tensor);
   }
   return tensors;

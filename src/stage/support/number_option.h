@@ -84,7 +84,8 @@ CLI::Option* add_numbers(CLI::App& app, const std::string& name, std::vector<T>&
   const NumberRange<T> range{least, most};
   const auto check = [range](std::string& text) {
     if (parse_numbers(text, range)) return std::string();
-    return fmt::format("\"{}\", expected integers from {} with commas between", text, range.text());
+    return fmt::format("\"{}\", expected {} from {} with commas between", text,
+                       std::integral<T> ? "integers" : "numbers", range.text());
   };
   const auto take = [&target, range](const std::vector<std::string>& words) {
     target.clear();

@@ -121,6 +121,15 @@ TEST_P(GeneratorTest, TailsOfPromptsHaveTheBitsOfWholePrompts) {
       settings.stages = stages;
       expect_same(generate(GetParam(), prompts, settings), whole);
     }
+    settings.stages = 2;
+    const int64_t blocks = kBlocksOfLayer * config.layers, last_mixer = kBlocksOfLayer * last_attention_layer(config);
+    for (const int64_t block : {int64_t{1}, last_mixer, last_mixer + 1, last_mixer + 2, blocks - 1}) {
+      if (block < 1 || block >= blocks) continue;
+      SCOPED_TRACE(testing::Message() << "cut at block " << block);
+      settings.cut = {layers_of_blocks(0, block), layers_of_blocks(block, blocks)};
+      expect_same(generate(GetParam(), prompts, settings), whole);
+    }
+    settings.cut.clear();
   }
 }
 

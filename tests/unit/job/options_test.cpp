@@ -51,7 +51,7 @@ TEST(OptionsTest, EverythingAtOnce) {
   EXPECT_EQ(options.results.positions, Positions::kAll);
   EXPECT_EQ(options.device, DeviceChoice::kCpu);
   EXPECT_EQ(options.transport, TransportChoice::kMpi);
-  EXPECT_EQ(options.layer_counts, (std::vector<int64_t>{7, 6, 6, 5}));
+  EXPECT_EQ(options.layer_counts, (std::vector<double>{7, 6, 6, 5}));
   EXPECT_EQ(options.timeout_seconds, 9);
   EXPECT_EQ(options.warmup, 0);
   EXPECT_TRUE(options.quiet);
@@ -181,10 +181,9 @@ TEST(OptionsTest, NumbersAreDecimalAndInRange) {
     }
   }
   EXPECT_EQ(fractions,
-            (std::set<std::string>{"--frequency-penalty", "--min-p", "--presence-penalty", "--repetition-penalty",
-                                   "--temperature", "--timeout", "--tolerance", "--top-p"}));
-  for (const char* known :
-       {"--samples", "--seed", "--eos", "--layers", "--replicas", "--threads", "--repeat", "--virtual-stages"})
+            (std::set<std::string>{"--frequency-penalty", "--layers", "--min-p", "--presence-penalty",
+                                   "--repetition-penalty", "--temperature", "--timeout", "--tolerance", "--top-p"}));
+  for (const char* known : {"--samples", "--seed", "--eos", "--replicas", "--threads", "--repeat", "--virtual-stages"})
     EXPECT_TRUE(integers.contains(known)) << known;
 }
 
@@ -232,7 +231,7 @@ TEST(OptionsTest, NumbersMeanWhatTheySay) {
   EXPECT_EQ(parsed.options.samples, 10);
   EXPECT_EQ(parsed.options.length, 32);
   EXPECT_EQ(parsed.options.seed, std::numeric_limits<uint64_t>::max());
-  EXPECT_EQ(parsed.options.layer_counts, (std::vector<int64_t>{10, 7, 8}));
+  EXPECT_EQ(parsed.options.layer_counts, (std::vector<double>{10, 7, 8}));
   EXPECT_EQ(parsed.options.generation.max_new, 100);
   EXPECT_EQ(parsed.options.generation.eos_tokens, (std::vector<int32_t>{11, 12, 0}));
   EXPECT_EQ(parsed.options.timeout_seconds, 0.01);

@@ -43,5 +43,32 @@ TEST(PartitionTest, ExplicitCountsMustAddUp) {
     expect_error([&] { explicit_partition(24, counts); }, ExitCode::kUsage, {"--layers", "24"});
 }
 
+TEST(PartitionTest, CutsBetweenTheBlocksOfALayer) {
+  const auto cut = given_partition(24, 4, {6.5, 6, 5.5, 6});
+  EXPECT_EQ(cut, (std::vector<LayerRange>{
+                     {.first = 0, .count = 7, .without_last_feed_forward = true},
+                     {.first = 6, .count = 7, .without_first_mixer = true, .without_last_feed_forward = true},
+                     {.first = 12, .count = 6, .without_first_mixer = true},
+                     {.first = 18, .count = 6}}));
+  EXPECT_EQ(layers_text(cut), "0-6m,6f-12m,12f-17,18-23");
+  EXPECT_TRUE(cut[0].has_mixer(6) && !cut[0].has_feed_forward(6) && cut[0].has_feed_forward(5));
+  EXPECT_TRUE(!cut[1].has_mixer(6) && cut[1].has_feed_forward(6) && cut[1].has_mixer(12));
+  EXPECT_FALSE(cut[1].has_mixer(5) || cut[1].has_feed_forward(13) || cut[3].has_mixer(-1));
+  EXPECT_EQ(given_partition(24, 2, {7, 6, 6, 5}, 2), explicit_partition(24, {7, 6, 6, 5}));
+  for (int64_t first = 0; first < 9; ++first)
+    for (int64_t end = first + 1; end <= 9; ++end) {
+      const LayerRange range = layers_of_blocks(first, end);
+      EXPECT_EQ(first_block(range), first);
+      EXPECT_EQ(end_block(range), end);
+      int64_t blocks = 0;
+      for (int64_t layer = range.first; layer < range.end(); ++layer)
+        blocks += range.has_mixer(layer) + range.has_feed_forward(layer);
+      EXPECT_EQ(blocks, end - first);
+    }
+  for (const auto& counts :
+       {std::vector<double>{6.25, 6, 5.75, 6}, {6.5, 6, 5.5, 5.5}, {0, 12, 6, 6}, {-0.5, 12.5, 6, 6}})
+    expect_error([&] { given_partition(24, 4, counts); }, ExitCode::kUsage, {"--layers", "24", "halves"});
+}
+
 }  // namespace
 }  // namespace lfm2

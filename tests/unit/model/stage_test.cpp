@@ -174,11 +174,12 @@ INSTANTIATE_TEST_SUITE_P(Ranks, StageTest, testing::Combine(testing::ValuesIn(kG
                            return name;
                          });
 
-// What a plan counts is what is allocated, with states at the ends of pages and without.
+// What a plan counts is what is allocated, with states at the ends of pages and without, and with a part of a layer.
 TEST(CachesTest, TakeTheBytesOfTheirPlan) {
   const ModelConfig config = ShardSet::open(golden_shards("tiny-moe", 4)).config();
   for (const bool keeps_prefixes : {false, true})
-    for (const LayerRange range : {LayerRange{0, config.layers}, LayerRange{1, 2}}) {
+    for (const LayerRange range :
+         {LayerRange{0, config.layers}, LayerRange{1, 2}, layers_of_blocks(3, 7), layers_of_blocks(1, 2)}) {
       CpuBackend backend(1);
       const CacheShape shape{.slots = 3, .pages = 7, .page = 16, .keeps_prefixes = keeps_prefixes};
       const Caches caches(backend, config, range, DType::kBf16, shape);

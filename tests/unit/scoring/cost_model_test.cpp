@@ -21,6 +21,14 @@ namespace {
 constexpr MicroBatches::Size kCpuSize{.tokens = kMaxCpuTarget, .smallest_part = kMinCpuPart, .part = kMaxCpuPart},
     kCudaSize{.tokens = kMaxMeasuredTarget, .smallest_part = kMinCudaPart};
 
+// Layers whose two blocks take equally long.
+std::vector<StageTime> blocks_of(const std::vector<StageTime>& layers) {
+  std::vector<StageTime> blocks;
+  for (const StageTime& layer : layers)
+    blocks.insert(blocks.end(), kBlocksOfLayer, {.fixed = layer.fixed / 2, .per_token = layer.per_token / 2});
+  return blocks;
+}
+
 PipelineCosts pipeline_of(std::vector<StageTime> stages) {
   return {.shape = {.stages = std::ssize(stages)}, .virtual_stages = std::move(stages), .transfer = {}};
 }
@@ -86,8 +94,7 @@ TEST(BestTargetTokensTest, PipelinesOfAHostShareItsMemory) {
 // Where every micro-batch takes a second, the seconds say how many there are: as many as MicroBatches makes.
 TEST(BestTargetTokensTest, SeesTheMicroBatchesThatAreCut) {
   constexpr int64_t kStages = 4, kSamples = 7;
-  const LayerCosts costs{
-      .layers = std::vector<StageTime>(kStages, {.fixed = 1, .per_token = 0}), .head = {}, .transfer = {}};
+  const BlockCosts costs{.blocks = blocks_of({kStages, {.fixed = 1, .per_token = 0}}), .head = {}, .transfer = {}};
   for (const MicroBatches::Size& machine : {kCpuSize, kCudaSize})
     for (const int64_t length : {1, 32, 63, 64, 129, 400, 512, 513, 700, 1023, 1024, 1500, 4096, 20000})
       for (const int64_t largest : {machine.smallest_part, int64_t{512}, machine.tokens}) {
@@ -157,7 +164,7 @@ TEST(CandidateTargetsTest, AreFewAndCloseTogether) {
 // 24 layers on four ranks, each layer with a fixed cost: the fill costs less with more pieces, so that larger
 // micro-batches pay.
 TEST(ChoosePipelineTest, PiecesMicroBatchAndCutGoTogether) {
-  LayerCosts costs{.layers = std::vector<StageTime>(24, {.fixed = 0.1e-3, .per_token = 0.2e-6}),
+  BlockCosts costs{.blocks = blocks_of({24, {.fixed = 0.1e-3, .per_token = 0.2e-6}}),
                    .head = {},
                    .transfer = {.fixed = 20e-6, .per_token = 60e-9}};
   const auto job_of = [](int64_t stages, int64_t tokens, int64_t samples = 0) {
@@ -169,7 +176,8 @@ TEST(ChoosePipelineTest, PiecesMicroBatchAndCutGoTogether) {
   EXPECT_GT(chosen.shape.pieces, 1);
   EXPECT_LT(chosen.seconds, 0.95 * one.seconds);
   EXPECT_GT(chosen.target_tokens, one.target_tokens);
-  EXPECT_EQ(chosen.cut, equal_partition(24, chosen.shape.virtual_stages()));
+  for (const LayerRange& range : chosen.cut)
+    EXPECT_EQ(end_block(range) - first_block(range), 48 / chosen.shape.virtual_stages());
   // Where a rank is alone, or has one layer, or the job is long, there is nothing to win.
   EXPECT_EQ(choose_pipeline(costs, job_of(1, 32768)).shape.pieces, 1);
   EXPECT_EQ(choose_pipeline(costs, job_of(24, 32768)).shape.pieces, 1);
@@ -178,20 +186,20 @@ TEST(ChoosePipelineTest, PiecesMicroBatchAndCutGoTogether) {
   const PipelineChoice given = choose_pipeline(costs, job_of(4, 32768, 10));
   EXPECT_EQ(given.target_tokens, 320);
   // One slow layer: the cut is balanced.
-  costs.layers[5].per_token *= 8;
+  for (const size_t block : {10, 11}) costs.blocks[block].per_token *= 8;
   const PipelineChoice balanced = choose_pipeline(costs, job);
   EXPECT_NE(balanced.cut, equal_partition(24, balanced.shape.virtual_stages()));
   EXPECT_LT(balanced.seconds, 0.9 * choose_micro_batch(costs, job, balanced.shape.pieces, false).seconds);
 }
 
-// Attention over a text of 65 536 tokens makes five of 24 layers take 5.6 times as long as the others. One rank of four
-// must have two of them, so it gets few others, which takes a move of a layer past several stages.
+// Attention over a text of 65 536 tokens makes five of 24 token mixers take ten times as long as the others. One rank
+// of four must have two of them, so it gets few others, which takes a move of a layer past several stages.
 TEST(ChoosePipelineTest, HeavyLayersAreSharedAmongRanks) {
-  LayerCosts costs{.layers = std::vector<StageTime>(24, {.fixed = 0.12e-3, .per_token = 0.2e-6}),
+  BlockCosts costs{.blocks = blocks_of({24, {.fixed = 0.12e-3, .per_token = 0.2e-6}}),
                    .head = {},
                    .transfer = {.fixed = 20e-6, .per_token = 60e-9}};
-  for (const size_t layer : {2, 6, 10, 14, 18}) costs.layers[layer].per_token *= 5.6;
-  for (const size_t layer : {21, 22, 23}) costs.layers[layer].per_token = 0;
+  for (const size_t layer : {2, 6, 10, 14, 18}) costs.blocks[2 * layer].per_token *= 10.2;
+  for (size_t block = 42; block < 48; ++block) costs.blocks[block].per_token = 0;
   const PipelineJob job{.stages = 4, .tokens = 65536, .length = 65536, .size = kCudaSize};
   const PipelineChoice choice = choose_pipeline(costs, job);
   const PipelineCosts known = costs_of_cut(costs, job, explicit_partition(24, {2, 1, 3, 4, 4, 3, 2, 5}));
@@ -204,29 +212,34 @@ TEST(ChoosePipelineTest, HeavyLayersAreSharedAmongRanks) {
 // costs beside the layers, stay as estimated.
 TEST(MeasuredCostsTest, KeepTheSharesOfTheEstimate) {
   ModelConfig config = ShardSet::open(test::golden_shards("mini-24", 4)).config();
-  const LayerCosts estimated = estimate_costs(config, DType::kBf16, 0.25, 0.5),
+  const BlockCosts estimated = estimate_costs(config, DType::kBf16, 0.25, 0.5),
                    whole = estimate_costs(config, DType::kBf16, 0, 0);
   std::vector<StageTime> thrice;
-  for (const StageTime& layer : whole.layers) thrice.push_back({3 * layer.fixed, 3 * layer.per_token});
-  const auto cut = static_cast<size_t>(last_attention_layer(config));  // timed as it cuts the tails
-  thrice[cut] = {3 * estimated.layers[cut].fixed, 3 * estimated.layers[cut].per_token};
-  const LayerCosts found = measured_costs(config, DType::kBf16, 0.25, 0.5, thrice);
-  ASSERT_EQ(found.layers.size(), whole.layers.size());
-  for (size_t layer = 0; layer < found.layers.size(); ++layer)
-    EXPECT_NEAR(found.layers[layer].per_token, 3 * estimated.layers[layer].per_token, 1e-15);
-  EXPECT_LT(found.layers.back().per_token, 0.5 * found.layers.front().per_token);  // behind the last attention layer
+  for (const StageTime& block : whole.blocks) thrice.push_back({3 * block.fixed, 3 * block.per_token});
+  const auto cut = static_cast<size_t>(kBlocksOfLayer * last_attention_layer(config));  // timed as it cuts the tails
+  thrice[cut] = {3 * estimated.blocks[cut].fixed, 3 * estimated.blocks[cut].per_token};
+  const BlockCosts found = measured_costs(config, DType::kBf16, 0.25, 0.5, thrice);
+  ASSERT_EQ(found.blocks.size(), whole.blocks.size());
+  for (size_t block = 0; block < found.blocks.size(); ++block)
+    EXPECT_NEAR(found.blocks[block].per_token, 3 * estimated.blocks[block].per_token, 1e-15);
+  EXPECT_LT(found.blocks[cut + 1].per_token, 0.5 * found.blocks[cut - 1].per_token);  // feed-forwards around the cut
   EXPECT_NEAR(found.head.per_token, 3 * estimated.head.per_token, 1e-15);
 }
 
-TEST(LayerKindsTest, OneLayerStandsForEachKind) {
+TEST(BlockKindsTest, OneBlockStandsForEachKind) {
   const ModelConfig config = ShardSet::open(test::golden_shards("mini-24", 4)).config();
-  const LayerKinds kinds = layer_kinds(config);
-  ASSERT_EQ(std::ssize(kinds.kind_of), config.layers);
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    const int64_t example = kinds.examples.at(kinds.kind_of[static_cast<size_t>(layer)]);
-    EXPECT_EQ(config.layer_types[static_cast<size_t>(example)], config.layer_types[static_cast<size_t>(layer)]);
-    EXPECT_EQ(config.is_dense(example), config.is_dense(layer));
-    EXPECT_EQ(example == last_attention_layer(config), layer == last_attention_layer(config));
+  const BlockKinds kinds = block_kinds(config);
+  ASSERT_EQ(std::ssize(kinds.kind_of), kBlocksOfLayer * config.layers);
+  for (int64_t block = 0; block < kBlocksOfLayer * config.layers; ++block) {
+    const int64_t example = kinds.examples.at(kinds.kind_of[static_cast<size_t>(block)]);
+    ASSERT_EQ(example % kBlocksOfLayer, block % kBlocksOfLayer);
+    const int64_t layer = block / kBlocksOfLayer, of = example / kBlocksOfLayer;
+    if (block % kBlocksOfLayer != 0) {
+      EXPECT_EQ(config.is_dense(of), config.is_dense(layer));
+      continue;
+    }
+    EXPECT_EQ(config.layer_types[static_cast<size_t>(of)], config.layer_types[static_cast<size_t>(layer)]);
+    EXPECT_EQ(of == last_attention_layer(config), layer == last_attention_layer(config));
   }
   EXPECT_LE(kinds.examples.size(), 5u);
   EXPECT_EQ(std::count(kinds.examples.begin(), kinds.examples.end(), 0), 0);
@@ -244,14 +257,15 @@ TEST(PipelineSecondsTest, ALongJobGoesOnAsItBegan) {
 TEST(BalancedPartitionTest, TheLargestPartIsSmallest) {
   const auto counts = [](const std::vector<double>& costs, int64_t stages) {
     std::vector<int64_t> result;
-    for (const LayerRange& range : balanced_partition(costs, stages)) result.push_back(range.count);
+    for (const LayerRange& range : balanced_partition(costs, stages))
+      result.push_back(end_block(range) - first_block(range));
     return result;
   };
   EXPECT_EQ(counts({1, 1, 1, 1, 1, 1}, 3), (std::vector<int64_t>{2, 2, 2}));
   EXPECT_EQ(counts({4, 1, 1, 1, 1}, 2), (std::vector<int64_t>{1, 4}));
   EXPECT_EQ(counts({1, 1, 1, 5}, 4), (std::vector<int64_t>{1, 1, 1, 1}));
   EXPECT_THROW(balanced_partition({1, 1}, 3), Error);
-  // Against every cut of seven layers in three.
+  // Against every cut of seven blocks in three.
   const std::vector<double> costs = {3, 1, 4, 1, 5, 9, 2};
   double best = 1e9;
   for (size_t a = 1; a < 6; ++a)
@@ -263,23 +277,23 @@ TEST(BalancedPartitionTest, TheLargestPartIsSmallest) {
     }
   double found = 0;
   for (const LayerRange& range : balanced_partition(costs, 3))
-    found = std::max(found, std::accumulate(costs.begin() + range.first, costs.begin() + range.end(), 0.0));
+    found = std::max(found, std::accumulate(costs.begin() + first_block(range), costs.begin() + end_block(range), 0.0));
   EXPECT_DOUBLE_EQ(found, best);
 }
 
-// The last layer takes as long as four others. With the smallest pieces (3, 3, 3, 1, 1, 1 layers) the last of three
+// The last block takes as long as four others. With the smallest pieces (3, 3, 3, 1, 1, 1 blocks) the last of three
 // ranks has seven of the fifteen units; with the fastest of all cuts a micro-batch takes 5.4, by the replay.
 TEST(ChoosePipelineTest, ABalancedCutIsAlmostTheFastestOfAll) {
-  const LayerCosts costs{.layers = std::vector<StageTime>(12, {.fixed = 0, .per_token = 1e-6}),
+  const BlockCosts costs{.blocks = std::vector<StageTime>(12, {.fixed = 0, .per_token = 1e-6}),
                          .head = {.fixed = 0, .per_token = 3e-6},
                          .transfer = {}};
   const PipelineJob job{.stages = 3, .tokens = 64000, .length = 32, .size = {.samples = 10}};
   double fastest = std::numeric_limits<double>::infinity();
   std::vector<LayerRange> cut(6);
   const std::function<void(size_t)> try_all = [&](size_t at) {
-    const int64_t first = at == 0 ? 0 : cut[at - 1].end(), behind = std::ssize(cut) - static_cast<int64_t>(at) - 1;
+    const int64_t first = at == 0 ? 0 : end_block(cut[at - 1]), behind = std::ssize(cut) - static_cast<int64_t>(at) - 1;
     for (int64_t end = behind == 0 ? 12 : first + 1; end <= 12 - behind; ++end) {
-      cut[at] = {first, end - first};
+      cut[at] = layers_of_blocks(first, end);
       if (behind > 0)
         try_all(at + 1);
       else

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <thread>
 
 #include "comm/local_channel.h"
@@ -117,9 +118,22 @@ Samples ragged_samples(int64_t vocab) {
 
 class ScorerTest : public testing::TestWithParam<std::string> {
  protected:
-  int64_t layers() const { return ShardSet::open(golden_shards(GetParam(), 4)).config().layers; }
-  int64_t vocab() const { return ShardSet::open(golden_shards(GetParam(), 4)).config().vocab; }
+  ModelConfig config() const { return ShardSet::open(golden_shards(GetParam(), 4)).config(); }
+  int64_t layers() const { return config().layers; }
+  int64_t blocks() const { return kBlocksOfLayer * layers(); }
+  int64_t vocab() const { return config().vocab; }
 };
+
+// Virtual stages that end in front of these blocks.
+std::vector<LayerRange> cut_at(const std::vector<int64_t>& ends) {
+  std::vector<LayerRange> ranges;
+  int64_t first = 0;
+  for (const int64_t end : ends) {
+    ranges.push_back(layers_of_blocks(first, end));
+    first = end;
+  }
+  return ranges;
+}
 
 TEST_P(ScorerTest, EveryCutIntoStagesGivesTheSameBits) {
   const Samples samples = golden_samples(GetParam());
@@ -132,6 +146,24 @@ TEST_P(ScorerTest, EveryCutIntoStagesGivesTheSameBits) {
     }
   const std::vector<LayerRange> uneven = {{0, 1}, {1, layers() - 2}, {layers() - 1, 1}};
   EXPECT_TRUE(same_bits(alone, score(GetParam(), uneven, samples, 1, Positions::kAll)));
+}
+
+// Cut between any two blocks, with the tails cut on either side or in between, and with a block a stage.
+TEST_P(ScorerTest, EveryCutBetweenBlocksGivesTheSameBits) {
+  const Samples samples = ragged_samples(vocab());
+  for (const DType compute : {DType::kF32, DType::kBf16})
+    for (const Positions positions : {Positions::kLast, Positions::kAll}) {
+      const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, positions, compute);
+      for (int64_t block = 1; block < blocks(); ++block) {
+        SCOPED_TRACE(testing::Message() << "cut at block " << block << ", "
+                                        << positions_name({.positions = positions}));
+        EXPECT_TRUE(same_bits(alone, score(GetParam(), cut_at({block, blocks()}), samples, 2, positions, compute)));
+      }
+      std::vector<int64_t> every(static_cast<size_t>(blocks()));
+      std::iota(every.begin(), every.end(), 1);
+      EXPECT_TRUE(same_bits(alone, score(GetParam(), cut_at(every), samples, 3, positions, compute)));
+      EXPECT_TRUE(same_bits(alone, score(GetParam(), {cut_at(every), 2}, samples, 3, positions, compute)));
+    }
 }
 
 // Counts the memory that is allocated on it.
@@ -163,7 +195,8 @@ TEST_P(ScorerTest, MemoryIsAsItWasPlanned) {
       for (const int64_t rank : {0, 1}) {
         if (2 * pieces > layers()) continue;
         SCOPED_TRACE(testing::Message() << pieces << " pieces, rank " << rank);
-        const std::vector<LayerRange> own = pieces_of(equal_partition(layers(), 2 * pieces), 2, rank);
+        const auto cut = pieces == 1 ? cut_at({blocks() / 2 + 1, blocks()}) : equal_partition(layers(), 2 * pieces);
+        const std::vector<LayerRange> own = pieces_of(cut, 2, rank);
         const ResultKind kind{.positions = positions};
         LoadedStage loaded(GetParam(), own, DType::kF32);
         CountingBackend backend;
@@ -204,6 +237,7 @@ TEST_P(ScorerTest, EveryRingGivesTheSameBits) {
       rings.emplace_back(equal_partition(layers(), stages * pieces), pieces);
   rings.emplace_back(explicit_partition(layers(), {1, layers() - 3, 1, 1}), 2);
   rings.emplace_back(explicit_partition(layers(), {1, 1, layers() - 3, 1}), 2);
+  rings.emplace_back(cut_at({3, layers(), blocks() - 3, blocks()}), 2);
   for (const Positions positions : {Positions::kLast, Positions::kAll}) {
     const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, positions);
     for (const Cut& ring : rings)
@@ -218,7 +252,8 @@ TEST_P(ScorerTest, EveryRingGivesTheSameBits) {
 // Long samples in parts, which go on over caches: every kind of result, in pipelines and rings, with parts of many
 // sizes and samples that are short beside them, has the bits of whole samples on one rank.
 TEST_P(ScorerTest, PartsOfLongSamplesGiveTheSameBits) {
-  const int64_t tail = tail_length(ShardSet::open(golden_shards(GetParam(), 4)).config());
+  const int64_t tail = tail_length(config());
+  const int64_t last_mixer = kBlocksOfLayer * last_attention_layer(config());
   Samples samples{.ids = {}, .offsets = {0}};
   for (const int64_t length : {int64_t{3}, 7 * tail + 5, int64_t{1}, 300 + tail, int64_t{9}, 4 * tail, 5 * tail + 1}) {
     const Samples one = random_samples(1, length, static_cast<uint64_t>(length), vocab());
@@ -231,8 +266,11 @@ TEST_P(ScorerTest, PartsOfLongSamplesGiveTheSameBits) {
                                       {.positions = Positions::kAll},
                                       {.positions = Positions::kAll, .score = true},
                                       {.hidden = Hidden::kMean}};
-  const std::vector<Cut> cuts{
-      equal_partition(layers(), 2), equal_partition(layers(), layers()), {equal_partition(layers(), 4), 2}};
+  const std::vector<Cut> cuts{equal_partition(layers(), 2),
+                              equal_partition(layers(), layers()),
+                              {equal_partition(layers(), 4), 2},
+                              cut_at({last_mixer, blocks()}),
+                              cut_at({last_mixer + 1, blocks()})};
   for (const DType compute : {DType::kF32, DType::kBf16})
     for (const ResultKind& kind : kinds) {
       const auto results = [&](const Cut& cut, MicroBatches::Size size) {
