@@ -24,8 +24,8 @@ namespace lfm2 {
 namespace {
 
 // The most threads that hash and write results. Each fills fresh memory at about 2.7 GB/s, while a GPU delivers up to
-// 55 GB/s.
-constexpr int kMaxResultThreads = 12;
+// 55 GB/s. The rows of a slice of logits, 64, are shared equally.
+constexpr int kMaxResultThreads = 16;
 // The most threads that read shards: with more of them memory is the limit, not the processors.
 constexpr int kMaxReaders = 16;
 
