@@ -24,8 +24,8 @@ namespace lfm2 {
 namespace {
 
 // The most threads that hash and write results. Each fills fresh memory at about 2.7 GB/s, while a GPU delivers up to
-// 55 GB/s. The rows of a slice of logits, 64, are shared equally.
-constexpr int kMaxResultThreads = 16;
+// 55 GB/s. A slice of logits has 64 rows, so that each thread takes three of them.
+constexpr int kMaxResultThreads = 22;
 // The most threads that read shards: with more of them memory is the limit, not the processors.
 constexpr int kMaxReaders = 16;
 
@@ -188,8 +188,16 @@ void Job::share_job(Samples all) {
 }
 
 ThreadPool& Job::result_threads() {
-  if (!result_threads_) result_threads_.emplace(std::min(world_.fair_share_of_processors(), kMaxResultThreads));
+  // Beside GPUs, those ranks alone need their processors that hand out results.
+  if (!result_threads_)
+    result_threads_.emplace(std::min(
+        machine_.cuda ? world_.fair_share_of_processors(pipelines_on_host()) : world_.fair_share_of_processors(),
+        kMaxResultThreads));
   return *result_threads_;
+}
+
+int64_t Job::pipelines_on_host() const {
+  return std::clamp<int64_t>(world_.local_size() / pipeline_ranks_->size(), 1, options_.replicas);
 }
 
 OutputJob Job::output_job() {

@@ -105,7 +105,7 @@ PipelineJob ScoringJob::pipeline_job(int64_t tokens, int64_t max_target) const {
           .length = mean_length(),
           .size = micro_batch_size(max_target),
           .result_bytes = result_bytes(),
-          .pipelines_on_host = std::clamp<int64_t>(world_.local_size() / pipeline_ranks_->size(), 1, options_.replicas),
+          .pipelines_on_host = pipelines_on_host(),
           .devices = machine_.devices.of_ranks(static_cast<int>(replica()) * pipeline_ranks_->size(),
                                                pipeline_ranks_->size())};
 }

@@ -21,8 +21,8 @@ constexpr int64_t kReplayedGroups = 4;
 constexpr double kWorthwhile = 0.98;
 constexpr int64_t kMaxPieces = 4;
 // Of the other micro-batches' tokens, that the last one may have.
-constexpr std::array kLastShares = {0.5, 0.25, 0.125};
-constexpr int64_t kMaxReplays = 2000;                      // of cuts on the way to a faster one
+constexpr std::array kLastShares = {1.0 / 2, 3.0 / 8, 1.0 / 4, 3.0 / 16, 1.0 / 8, 3.0 / 32, 1.0 / 16};
+constexpr int64_t kMaxReplays = 4000;                      // of cuts on the way to a faster one
 constexpr std::array<int64_t, 4> kMoves = {-2, -1, 1, 2};  // by half a layer and by a layer
 constexpr int64_t kMaxRounds = 4;                          // of a cut for a size of micro-batch, and a size for a cut
 constexpr double kNoticeable = 1 - 1e-9;                   // more than sums in another order differ by
@@ -58,15 +58,13 @@ CutSamples cut_samples(const PipelineJob& job, int64_t target) {
   return {count, whole * job.length, (samples - (count - 1) * whole) * job.length};
 }
 
-// The seconds of a job with micro-batches of up to `target` tokens. Its results are handed out meanwhile, but for those
-// of the last micro-batch; where they take longer than the stages, they begin with the first one.
-double job_seconds(const PipelineCosts& costs, const PipelineJob& job, int64_t target) {
+// The seconds of a job with micro-batches of up to `target` tokens, until all its results are handed out.
+double job_seconds(PipelineCosts costs, const PipelineJob& job, int64_t target) {
   const CutSamples cut = cut_samples(job, target);
-  const double speed =
+  costs.result_seconds =
+      job.result_bytes /
       std::min(kResultBytesPerSecond, kHostResultBytesPerSecond / static_cast<double>(job.pipelines_on_host));
-  const auto results = [&](int64_t tokens) { return job.result_bytes * static_cast<double>(tokens) / speed; };
-  return std::max(pipeline_seconds(costs, cut.count, cut.tokens, cut.last_tokens) + results(cut.last_tokens),
-                  pipeline_seconds(costs, 1, cut.tokens, cut.tokens) + results(job.tokens));
+  return pipeline_seconds(costs, cut.count, cut.tokens, cut.last_tokens);
 }
 
 // A cut by the ends of its virtual stages, in blocks.
@@ -104,12 +102,11 @@ void visit_double_moves(const Ends& ends, const Visit& visit) {
 }
 
 // Moves blocks past an end, or past two where one alone does not help, for as long as the replay says that the job
-// takes less time.
+// takes less time, and some of the `replays` are left.
 std::vector<LayerRange> improve_cut(const BlockCosts& costs, const PipelineJob& job, int64_t target,
-                                    const std::vector<LayerRange>& cut) {
-  int64_t replays = 0;
+                                    const std::vector<LayerRange>& cut, int64_t& replays) {
   const auto seconds_of = [&](const Ends& ends) {
-    ++replays;
+    --replays;
     return job_seconds(costs_of_cut(costs, job, ranges_of(ends)), job, target);
   };
   Ends ends;
@@ -119,7 +116,7 @@ std::vector<LayerRange> improve_cut(const BlockCosts& costs, const PipelineJob& 
   const auto consider = [&](const Ends& moved) {
     const bool empty_stage =
         moved.front() < 1 || std::adjacent_find(moved.begin(), moved.end(), std::greater_equal<>()) != moved.end();
-    if (empty_stage || replays >= kMaxReplays) return;
+    if (empty_stage || replays <= 0) return;
     const double found = seconds_of(moved);
     if (found >= kNoticeable * seconds) return;
     seconds = found;
@@ -169,7 +166,8 @@ double pipeline_seconds(const PipelineCosts& costs, int64_t micro_batches, int64
               return costs.virtual_stages[static_cast<size_t>(virtual_stage)].seconds(size(micro_batch));
             },
         .transfer = [&](int64_t micro_batch) { return costs.transfer.seconds(size(micro_batch)); },
-        .head = {}};
+        .head = {},
+        .results = [&](int64_t micro_batch) { return costs.result_seconds * size(micro_batch); }};
     return replay(costs.shape, count, times, costs.devices).seconds;
   };
   // Whole groups, so that one like the other follows when the pipeline is full.
@@ -305,12 +303,13 @@ PipelineChoice choose_micro_batch(const BlockCosts& costs, const PipelineJob& jo
   seconds.back() += costs.head.seconds(tokens);
   // With several pieces neither the slowest piece nor the slowest rank alone says how long a job takes: ranks wait for
   // each other where pieces of one round differ.
+  int64_t replays = kMaxReplays;
   for (const std::vector<LayerRange>& start : {balanced_partition(seconds, job.stages * pieces), fastest.cut}) {
     PipelineChoice choice{.shape = {}, .cut = start, .target_tokens = static_cast<int64_t>(tokens)};
     // Cut and micro-batch depend on each other.
     for (int64_t round = 0; round < kMaxRounds; ++round) {
       const int64_t target = choice.target_tokens;
-      choice = best_of(improve_cut(costs, job, target, choice.cut));
+      choice = best_of(improve_cut(costs, job, target, choice.cut, replays));
       if (choice.seconds < fastest.seconds && choice.cut != fastest.cut) fastest = choice;
       if (choice.target_tokens == target) break;
     }

@@ -17,6 +17,7 @@ struct PipelineCosts {
   std::vector<StageTime> virtual_stages;
   StageTime transfer;
   std::vector<int> devices = {};  // [stages], see replay(); empty: each has its own
+  double result_seconds = 0;      // to hand out the results of a token
 };
 
 // The seconds of a job of so many micro-batches of `tokens` tokens each, the last of which has `last_tokens`, as its
@@ -71,7 +72,7 @@ inline constexpr size_t kMaxCandidates = 64;
 std::vector<int64_t> candidate_targets(const PipelineJob& job);
 
 // The size of micro-batch in tokens for which the job takes least time: that of whole samples, or of parts of them
-// where they may go in parts. The last micro-batch gets what is left: where that pays, an eighth to a half of the
+// where they may go in parts. The last micro-batch gets what is left: where that pays, a 16th to a half of the
 // others, so that less is drained and handed out when nothing is left to compute.
 int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job);
 

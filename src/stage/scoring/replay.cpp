@@ -43,6 +43,7 @@ struct ReplayedRank {
   std::optional<Action> next;
   std::vector<ReplayedBuffer> buffers;
   double host = 0, compute = 0, edge = 0;  // when host, compute stream and the edge to the next rank are free
+  double results = 0;                      // when all that was computed so far is handed out
   double busy = 0;
   struct Posted {
     double at;
@@ -92,6 +93,7 @@ bool ReplayedRank::carry_out(const Action& action, const ActionTimes& times) {
     case ActionKind::kGiveResult:
       computes(used.computed, times.head ? times.head(action.micro_batch) : 0);
       used.free = compute;
+      if (times.results) results = std::max(results, compute) + times.results(action.micro_batch);
       return true;
   }
   return false;
@@ -156,7 +158,7 @@ Replayed replay(PipelineShape shape, int64_t micro_batches, const ActionTimes& t
   }
   Replayed result;
   for (const ReplayedRank& rank : ranks) {
-    result.seconds = std::max(result.seconds, rank.compute);
+    result.seconds = std::max({result.seconds, rank.compute, rank.results});
     result.busy.push_back(rank.busy);
   }
   return result;

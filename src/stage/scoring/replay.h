@@ -13,12 +13,13 @@ namespace lfm2 {
 // Seconds of the actions. What is not given takes no time.
 struct ActionTimes {
   std::function<double(int64_t virtual_stage, int64_t micro_batch)> forward;
-  std::function<double(int64_t micro_batch)> transfer;  // from a rank to the next
-  std::function<double(int64_t micro_batch)> head;      // final norm and LM head, on the last rank
+  std::function<double(int64_t micro_batch)> transfer;      // from a rank to the next
+  std::function<double(int64_t micro_batch)> head;          // final norm and LM head, on the last rank
+  std::function<double(int64_t micro_batch)> results = {};  // to hand them out, beside what is computed meanwhile
 };
 
 struct Replayed {
-  double seconds = 0;        // until the last result
+  double seconds = 0;        // until the last result is handed out
   std::vector<double> busy;  // [stages]: seconds of forwards and heads
 };
 

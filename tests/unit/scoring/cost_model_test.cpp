@@ -65,9 +65,9 @@ TEST(BestTargetTokensTest, WeighsTheLastResultsAgainstTheFixedCost) {
         {.stages = 1, .tokens = 1 << 18, .length = 32, .size = size, .result_bytes = result_bytes});
   };
   EXPECT_EQ(best(0), kMaxMeasuredTarget);
-  // The logits of one position of 32: ten micro-batches, of which the last is an eighth of another.
+  // The logits of one position of 32: ten micro-batches, of which the last is 3 / 32 of another.
   EXPECT_EQ((1 << 18) / best(8192), 9);
-  EXPECT_NEAR(static_cast<double>((1 << 18) % best(8192)) / static_cast<double>(best(8192)), 0.125, 0.01);
+  EXPECT_NEAR(static_cast<double>((1 << 18) % best(8192)) / static_cast<double>(best(8192)), 3.0 / 32, 0.01);
   const int64_t some = best(95e3), many = best(400e3);
   EXPECT_LT(some, kMaxMeasuredTarget);
   EXPECT_LT(many, some);  // results take longer than computing: they must begin early

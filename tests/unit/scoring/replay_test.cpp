@@ -63,6 +63,24 @@ TEST(ReplayTest, ASlowRankIsBusyAllTheTime) {
   EXPECT_LE(found.seconds, 160 + 8);
 }
 
+// Results are handed out one after the other, beside what is computed: where that takes longer, it counts from the
+// first micro-batch on, which comes late in a ring.
+TEST(ReplayTest, ResultsAreHandedOutMeanwhile) {
+  const auto seconds_with = [](PipelineShape shape, double results) {
+    return replay(shape, 8,
+                  {.forward = [&](int64_t, int64_t) { return 1.0 / static_cast<double>(shape.pieces); },
+                   .transfer = {},
+                   .head = {},
+                   .results = [&](int64_t micro_batch) { return micro_batch == 7 ? results / 2 : results; }})
+        .seconds;
+  };
+  EXPECT_NEAR(seconds_with({1}, 1), 8.5, 1e-9);
+  EXPECT_NEAR(seconds_with({4}, 0.5), 11.25, 1e-9);
+  EXPECT_NEAR(seconds_with({4}, 2), 4 + 15, 1e-9);
+  // In a ring the first comes when a group of six has gone through the first pieces.
+  EXPECT_NEAR(seconds_with({4, 2}, 2), 6 + 15, 1e-9);
+}
+
 // Ranks that share a device add up what they compute: nothing but the first micro-batch's transfers can be lost,
 // however many micro-batches there are.
 TEST(ReplayTest, RanksOfOneDeviceComputeInTurn) {
