@@ -151,19 +151,18 @@ TEST_P(ScorerTest, EveryCutIntoStagesGivesTheSameBits) {
 // Cut between any two blocks, with the tails cut on either side or in between, and with a block a stage.
 TEST_P(ScorerTest, EveryCutBetweenBlocksGivesTheSameBits) {
   const Samples samples = ragged_samples(vocab());
-  for (const DType compute : {DType::kF32, DType::kBf16})
-    for (const Positions positions : {Positions::kLast, Positions::kAll}) {
-      const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, positions, compute);
-      for (int64_t block = 1; block < blocks(); ++block) {
-        SCOPED_TRACE(testing::Message() << "cut at block " << block << ", "
-                                        << positions_name({.positions = positions}));
-        EXPECT_TRUE(same_bits(alone, score(GetParam(), cut_at({block, blocks()}), samples, 2, positions, compute)));
-      }
-      std::vector<int64_t> every(static_cast<size_t>(blocks()));
-      std::iota(every.begin(), every.end(), 1);
-      EXPECT_TRUE(same_bits(alone, score(GetParam(), cut_at(every), samples, 3, positions, compute)));
-      EXPECT_TRUE(same_bits(alone, score(GetParam(), {cut_at(every), 2}, samples, 3, positions, compute)));
+  for (const auto& [compute, positions] :
+       {std::pair{DType::kF32, Positions::kLast}, std::pair{DType::kBf16, Positions::kAll}}) {
+    const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, positions, compute);
+    for (int64_t block = 1; block < blocks(); ++block) {
+      SCOPED_TRACE(testing::Message() << "cut at block " << block << ", " << positions_name({.positions = positions}));
+      EXPECT_TRUE(same_bits(alone, score(GetParam(), cut_at({block, blocks()}), samples, 2, positions, compute)));
     }
+    std::vector<int64_t> every(static_cast<size_t>(blocks()));
+    std::iota(every.begin(), every.end(), 1);
+    EXPECT_TRUE(same_bits(alone, score(GetParam(), cut_at(every), samples, 3, positions, compute)));
+    EXPECT_TRUE(same_bits(alone, score(GetParam(), {cut_at(every), 2}, samples, 3, positions, compute)));
+  }
 }
 
 // Counts the memory that is allocated on it.
