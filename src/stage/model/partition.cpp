@@ -16,17 +16,16 @@ namespace {
 // Ranges of so many layers each, in halves; nothing where one is not that, or they are not `layers` in all.
 template <class Count>
 std::optional<std::vector<LayerRange>> cut_by_counts(int64_t layers, const std::vector<Count>& counts) {
-  std::vector<LayerRange> ranges;
-  int64_t first = 0;
+  std::vector<int64_t> ends;
+  int64_t end = 0;
   for (const Count count : counts) {
     if (count <= 0 || count > static_cast<Count>(layers)) return std::nullopt;
     const auto blocks = static_cast<int64_t>(count * kBlocksOfLayer);
     if (static_cast<Count>(blocks) != count * kBlocksOfLayer) return std::nullopt;
-    ranges.push_back(layers_of_blocks(first, first + blocks));
-    first += blocks;
+    ends.push_back(end += blocks);
   }
-  if (first != layers * kBlocksOfLayer) return std::nullopt;
-  return ranges;
+  if (end != layers * kBlocksOfLayer) return std::nullopt;
+  return cut_at_blocks(ends);
 }
 
 }  // namespace
@@ -45,6 +44,16 @@ int64_t first_block(const LayerRange& layers) {
 
 int64_t end_block(const LayerRange& layers) {
   return layers.end() * kBlocksOfLayer - (layers.without_last_feed_forward ? 1 : 0);
+}
+
+std::vector<LayerRange> cut_at_blocks(const std::vector<int64_t>& ends) {
+  std::vector<LayerRange> ranges;
+  int64_t first = 0;
+  for (const int64_t end : ends) {
+    ranges.push_back(layers_of_blocks(first, end));
+    first = end;
+  }
+  return ranges;
 }
 
 std::vector<LayerRange> equal_partition(int64_t layers, int64_t stages) {

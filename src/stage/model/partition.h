@@ -27,7 +27,8 @@ struct LayerRange {
 inline constexpr int64_t kBlocksOfLayer = 2;
 LayerRange layers_of_blocks(int64_t first, int64_t end);  // of the blocks from `first` to in front of `end`
 int64_t first_block(const LayerRange& layers);
-int64_t end_block(const LayerRange& layers);  // the one behind the last
+int64_t end_block(const LayerRange& layers);                              // the one behind the last
+std::vector<LayerRange> cut_at_blocks(const std::vector<int64_t>& ends);  // ranges that end in front of these blocks
 
 // Contiguous ranges of equal length, the first ones a layer longer where they cannot be equal. Error(kUnavailable)
 // where there are more stages than layers.

@@ -70,16 +70,6 @@ double job_seconds(PipelineCosts costs, const PipelineJob& job, int64_t target) 
 // A cut by the ends of its virtual stages, in blocks.
 using Ends = std::vector<int64_t>;
 
-std::vector<LayerRange> ranges_of(const Ends& ends) {
-  std::vector<LayerRange> ranges;
-  int64_t first = 0;
-  for (const int64_t end : ends) {
-    ranges.push_back(layers_of_blocks(first, end));
-    first = end;
-  }
-  return ranges;
-}
-
 // The ends from `first` to `last`, `blocks` blocks further: they go from a virtual stage to another one, past those
 // between them.
 Ends shifted(Ends ends, size_t first, size_t last, int64_t blocks) {
@@ -107,7 +97,7 @@ std::vector<LayerRange> improve_cut(const BlockCosts& costs, const PipelineJob& 
                                     const std::vector<LayerRange>& cut, int64_t& replays) {
   const auto seconds_of = [&](const Ends& ends) {
     --replays;
-    return job_seconds(costs_of_cut(costs, job, ranges_of(ends)), job, target);
+    return job_seconds(costs_of_cut(costs, job, cut_at_blocks(ends)), job, target);
   };
   Ends ends;
   for (const LayerRange& range : cut) ends.push_back(end_block(range));
@@ -125,7 +115,7 @@ std::vector<LayerRange> improve_cut(const BlockCosts& costs, const PipelineJob& 
   while (true) {
     visit_single_moves(ends, consider);
     if (fastest == ends) visit_double_moves(ends, consider);
-    if (fastest == ends) return ranges_of(ends);
+    if (fastest == ends) return cut_at_blocks(ends);
     ends = fastest;
   }
 }

@@ -124,17 +124,6 @@ class ScorerTest : public testing::TestWithParam<std::string> {
   int64_t vocab() const { return config().vocab; }
 };
 
-// Virtual stages that end in front of these blocks.
-std::vector<LayerRange> cut_at(const std::vector<int64_t>& ends) {
-  std::vector<LayerRange> ranges;
-  int64_t first = 0;
-  for (const int64_t end : ends) {
-    ranges.push_back(layers_of_blocks(first, end));
-    first = end;
-  }
-  return ranges;
-}
-
 TEST_P(ScorerTest, EveryCutIntoStagesGivesTheSameBits) {
   const Samples samples = golden_samples(GetParam());
   const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, Positions::kAll);
@@ -156,12 +145,13 @@ TEST_P(ScorerTest, EveryCutBetweenBlocksGivesTheSameBits) {
     const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, positions, compute);
     for (int64_t block = 1; block < blocks(); ++block) {
       SCOPED_TRACE(testing::Message() << "cut at block " << block << ", " << positions_name({.positions = positions}));
-      EXPECT_TRUE(same_bits(alone, score(GetParam(), cut_at({block, blocks()}), samples, 2, positions, compute)));
+      EXPECT_TRUE(
+          same_bits(alone, score(GetParam(), cut_at_blocks({block, blocks()}), samples, 2, positions, compute)));
     }
     std::vector<int64_t> every(static_cast<size_t>(blocks()));
     std::iota(every.begin(), every.end(), 1);
-    EXPECT_TRUE(same_bits(alone, score(GetParam(), cut_at(every), samples, 3, positions, compute)));
-    EXPECT_TRUE(same_bits(alone, score(GetParam(), {cut_at(every), 2}, samples, 3, positions, compute)));
+    EXPECT_TRUE(same_bits(alone, score(GetParam(), cut_at_blocks(every), samples, 3, positions, compute)));
+    EXPECT_TRUE(same_bits(alone, score(GetParam(), {cut_at_blocks(every), 2}, samples, 3, positions, compute)));
   }
 }
 
@@ -194,7 +184,8 @@ TEST_P(ScorerTest, MemoryIsAsItWasPlanned) {
       for (const int64_t rank : {0, 1}) {
         if (2 * pieces > layers()) continue;
         SCOPED_TRACE(testing::Message() << pieces << " pieces, rank " << rank);
-        const auto cut = pieces == 1 ? cut_at({blocks() / 2 + 1, blocks()}) : equal_partition(layers(), 2 * pieces);
+        const auto cut =
+            pieces == 1 ? cut_at_blocks({blocks() / 2 + 1, blocks()}) : equal_partition(layers(), 2 * pieces);
         const std::vector<LayerRange> own = pieces_of(cut, 2, rank);
         const ResultKind kind{.positions = positions};
         LoadedStage loaded(GetParam(), own, DType::kF32);
@@ -236,7 +227,7 @@ TEST_P(ScorerTest, EveryRingGivesTheSameBits) {
       rings.emplace_back(equal_partition(layers(), stages * pieces), pieces);
   rings.emplace_back(explicit_partition(layers(), {1, layers() - 3, 1, 1}), 2);
   rings.emplace_back(explicit_partition(layers(), {1, 1, layers() - 3, 1}), 2);
-  rings.emplace_back(cut_at({3, layers(), blocks() - 3, blocks()}), 2);
+  rings.emplace_back(cut_at_blocks({3, layers(), blocks() - 3, blocks()}), 2);
   for (const Positions positions : {Positions::kLast, Positions::kAll}) {
     const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, positions);
     for (const Cut& ring : rings)
@@ -268,8 +259,8 @@ TEST_P(ScorerTest, PartsOfLongSamplesGiveTheSameBits) {
   const std::vector<Cut> cuts{equal_partition(layers(), 2),
                               equal_partition(layers(), layers()),
                               {equal_partition(layers(), 4), 2},
-                              cut_at({last_mixer, blocks()}),
-                              cut_at({last_mixer + 1, blocks()})};
+                              cut_at_blocks({last_mixer, blocks()}),
+                              cut_at_blocks({last_mixer + 1, blocks()})};
   for (const DType compute : {DType::kF32, DType::kBf16})
     for (const ResultKind& kind : kinds) {
       const auto results = [&](const Cut& cut, MicroBatches::Size size) {
