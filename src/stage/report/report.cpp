@@ -58,32 +58,42 @@ GenerationReport generation_from_json(const Json& json) {
 // JSON has no NaN: one that was written comes back as null.
 double number_or_nan(const Json& json) { return json.is_number() ? json.get<double>() : std::nan(""); }
 
+void add_layers(const LayerRange& layers, OrderedJson& json) {
+  json["layer_first"] = layers.first;
+  json["layer_count"] = layers.count;
+  json["without_first_mixer"] = layers.without_first_mixer;
+  json["without_last_feed_forward"] = layers.without_last_feed_forward;
+}
+
+LayerRange layers_from_json(const Json& json) {
+  return {.first = json.at("layer_first"),
+          .count = json.at("layer_count"),
+          .without_first_mixer = json.at("without_first_mixer"),
+          .without_last_feed_forward = json.at("without_last_feed_forward")};
+}
+
 OrderedJson as_json(const StageReport& report) {
-  OrderedJson json = {{"rank", report.rank},
-                      {"stage", report.stage},
-                      {"layer_first", report.pieces.front().first},
-                      {"layer_count", report.pieces.front().count},
-                      {"without_first_mixer", report.pieces.front().without_first_mixer},
-                      {"without_last_feed_forward", report.pieces.front().without_last_feed_forward},
-                      {"host", report.host},
-                      {"device", report.device},
-                      {"load_seconds", report.load_seconds},
-                      {"weight_bytes", report.weight_bytes},
-                      {"activation_bytes", report.activation_bytes},
-                      {"cache_bytes", report.cache_bytes},
-                      {"peak_host_bytes", report.peak_host_bytes},
-                      {"total_seconds", report.times.total},
-                      {"busy_seconds", report.times.busy},
-                      {"sending_seconds", report.times.sending},
-                      {"sending_under_compute_seconds", report.times.hidden},
-                      {"receiving_seconds", report.times.receiving}};
+  OrderedJson json = {{"rank", report.rank}, {"stage", report.stage}};
+  add_layers(report.pieces.front(), json);
+  json.update({{"host", report.host},
+               {"device", report.device},
+               {"load_seconds", report.load_seconds},
+               {"weight_bytes", report.weight_bytes},
+               {"activation_bytes", report.activation_bytes},
+               {"cache_bytes", report.cache_bytes},
+               {"peak_host_bytes", report.peak_host_bytes},
+               {"total_seconds", report.times.total},
+               {"busy_seconds", report.times.busy},
+               {"sending_seconds", report.times.sending},
+               {"sending_under_compute_seconds", report.times.hidden},
+               {"receiving_seconds", report.times.receiving}});
   if (report.pieces.size() > 1)
-    for (size_t piece = 0; piece < report.pieces.size(); ++piece)
-      json["pieces"].push_back({{"layer_first", report.pieces[piece].first},
-                                {"layer_count", report.pieces[piece].count},
-                                {"without_first_mixer", report.pieces[piece].without_first_mixer},
-                                {"without_last_feed_forward", report.pieces[piece].without_last_feed_forward},
-                                {"busy_seconds", report.times.busy_with[piece]}});
+    for (size_t piece = 0; piece < report.pieces.size(); ++piece) {
+      OrderedJson one;
+      add_layers(report.pieces[piece], one);
+      one["busy_seconds"] = report.times.busy_with[piece];
+      json["pieces"].push_back(std::move(one));
+    }
   if (!report.times.busy_each.empty()) json["micro_batch_seconds"] = report.times.busy_each;
   if (!report.results_xxh3.empty()) json["results_xxh3"] = report.results_xxh3;
   if (report.verdict) json["validation"] = as_json(*report.verdict);
@@ -243,10 +253,7 @@ StageReport stage_report_from_json(const std::string& text) {
   const Json pieces = json.value("pieces", Json::array({json}));
   std::vector<double> busy_with;
   for (const Json& piece : pieces) {
-    report.pieces.push_back({.first = piece.at("layer_first"),
-                             .count = piece.at("layer_count"),
-                             .without_first_mixer = piece.at("without_first_mixer"),
-                             .without_last_feed_forward = piece.at("without_last_feed_forward")});
+    report.pieces.push_back(layers_from_json(piece));
     busy_with.push_back(piece.at("busy_seconds"));
   }
   report.host = json.at("host");

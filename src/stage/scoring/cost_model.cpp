@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "stage/model/memory_plan.h"
@@ -124,15 +125,13 @@ std::vector<LayerRange> improve_cut(const BlockCosts& costs, const PipelineJob& 
 
 BlockKinds block_kinds(const ModelConfig& config) {
   BlockKinds kinds;
-  std::vector<std::pair<bool, int>> known;
+  // Of a token mixer its type, and whether it cuts the tails; of a feed-forward whether it is dense.
+  std::vector<std::tuple<std::optional<LayerType>, bool>> known;
   for (int64_t block = 0; block < config.layers * kBlocksOfLayer; ++block) {
     const int64_t layer = block / kBlocksOfLayer;
     const bool mixes = block % kBlocksOfLayer == 0;
-    const int variant = !mixes ? (config.is_dense(layer) ? 1 : 0)
-                        : layer == last_attention_layer(config)
-                            ? 2
-                            : static_cast<int>(config.layer_types[static_cast<size_t>(layer)]);
-    const std::pair kind{mixes, variant};
+    const std::tuple kind{mixes ? std::optional(config.layer_types[static_cast<size_t>(layer)]) : std::nullopt,
+                          mixes ? layer == last_attention_layer(config) : config.is_dense(layer)};
     const auto found = static_cast<size_t>(std::find(known.begin(), known.end(), kind) - known.begin());
     if (found == known.size()) {
       known.push_back(kind);
@@ -300,7 +299,7 @@ PipelineChoice choose_micro_batch(const BlockCosts& costs, const PipelineJob& jo
     for (int64_t round = 0; round < kMaxRounds; ++round) {
       const int64_t target = choice.target_tokens;
       choice = best_of(improve_cut(costs, job, target, choice.cut, replays));
-      if (choice.seconds < fastest.seconds && choice.cut != fastest.cut) fastest = choice;
+      if (choice.seconds < fastest.seconds) fastest = choice;
       if (choice.target_tokens == target) break;
     }
   }

@@ -208,6 +208,52 @@ TEST(ChoosePipelineTest, HeavyLayersAreSharedAmongRanks) {
   EXPECT_LT(choice.seconds, 0.9 * choose_micro_batch(costs, job, 2, false).seconds);
 }
 
+// Runs of LFM2-8B-A1B on four H200 (docs/performance.md). What a layer costs is reckoned from the seconds that the
+// stages of those runs computed, so this holds the replay, its transfers and its results to what the jobs then took in
+// all, and says what other cuts would take.
+class FourH200Test : public testing::Test {
+ protected:
+  // Seconds of a layer for a token, without and with attention, and in the layer that cuts the tails; `tail`: behind
+  // it.
+  static BlockCosts costs_of(double plain, double attention, double cutting, double tail, double head) {
+    BlockCosts costs{.blocks = {}, .head = {.fixed = 0.1e-3, .per_token = head}, .transfer = kTransfer};
+    for (int64_t layer = 0; layer < 24; ++layer) {
+      const bool attends = layer < 21 && layer % 4 == 2, behind = layer > 21;
+      const double all = layer == 21 ? cutting : behind ? tail : attends ? attention : plain;
+      const double feed_forward = layer == 21 ? 0.4 * all : 0.7 * std::min(all, plain),
+                   fixed = behind ? 0.06e-3 : 0.12e-3;
+      costs.blocks.push_back({.fixed = 0.4 * fixed, .per_token = all - feed_forward});
+      costs.blocks.push_back({.fixed = 0.6 * fixed, .per_token = feed_forward});
+    }
+    return costs;
+  }
+  static PipelineJob job_of(int64_t samples, int64_t length, double result_bytes) {
+    return {.stages = 4, .tokens = samples * length, .length = length, .size = kCudaSize, .result_bytes = result_bytes};
+  }
+  static constexpr StageTime kTransfer{.fixed = 20e-6, .per_token = 61e-9};
+  static constexpr double kPlain = 0.43 / (65536 * 32);
+  const BlockCosts short_texts = costs_of(kPlain, kPlain, 0.25 * kPlain, 5.0 / 32 * kPlain, 0.25 * kPlain);
+  const BlockCosts long_text = costs_of(13.4e-3 / 65536, 75e-3 / 65536, 4e-3 / 65536, 0.1e-3 / 65536, 0);
+  const PipelineJob headline = job_of(1024, 32, 8192), steady = job_of(65536, 32, 8192), text = job_of(1, 65536, 4);
+};
+
+TEST_F(FourH200Test, TheReplayTakesAsLongAsTheRuns) {
+  const auto equal = [](const BlockCosts& costs, const PipelineJob& job, int64_t pieces) {
+    return choose_micro_batch(costs, job, pieces, false).seconds;
+  };
+  EXPECT_NEAR(equal(short_texts, headline, 1), 0.0626, 0.03 * 0.0626);
+  EXPECT_NEAR(equal(short_texts, headline, 2), 0.0565, 0.03 * 0.0565);
+  EXPECT_NEAR(equal(short_texts, headline, 3), 0.0528, 0.01 * 0.0528);
+  EXPECT_NEAR(equal(long_text, text, 2), 0.2328, 0.03 * 0.2328);
+  EXPECT_NEAR(equal(short_texts, steady, 1), 2.871, 0.05 * 2.871);  // at lower clocks than the short runs
+}
+
+TEST_F(FourH200Test, CutsBetweenBlocksAreFaster) {
+  EXPECT_LT(choose_micro_batch(short_texts, steady, 1, true).seconds, 2.61);
+  EXPECT_LT(choose_pipeline(short_texts, headline).seconds, 0.0520);
+  EXPECT_LT(choose_pipeline(long_text, text).seconds, 0.1935);
+}
+
 // Measured layers take the place of estimated ones; what goes on behind the last attention layer, and what the head
 // costs beside the layers, stay as estimated.
 TEST(MeasuredCostsTest, KeepTheSharesOfTheEstimate) {
