@@ -11,7 +11,7 @@ bf16`), DIR one with fp32 weights that are not those of bf16. OUT, a folder, get
 
 Prints a line a job: median speed of --repeat runs behind one that warms up, the slowest and the fastest run, the first digits of the results'
 hash, idle share, seconds of loading, micro-batches, the least, median and highest clock while more than 250 W flowed, the most watts. Ends with 1 where a job
-failed, or programs gave different hashes. --only NAME,... runs these jobs alone, --seconds N begins no job after so many, --options '...' goes to every job. The
+failed or was not run, or programs gave different hashes. --only NAME,... runs these jobs alone, --seconds N begins no job after so many, --options '...' goes to every job. The
 ceilings come from PyTorch, where it is there: a copy of 4 GiB (bytes read and written), and cuBLAS in bf16 8192^3, 20 and 2000 products.
 """
 import argparse, json, os, pathlib, queue, re, shlex, subprocess, sys, threading, time
@@ -142,7 +142,7 @@ class Jobs:
         self.begun, self.failed, self.hashes = time.time(), False, {}
         self.out = pathlib.Path(args.out)
         (self.out / "reports").mkdir(parents=True, exist_ok=True)
-        self.programs = dict(program.split("=", 1) for program in args.program)
+        self.programs = dict(args.program)
         self.ceilings = ceilings(gpus)
         for gpu in self.ceilings:
             print(f"GPU {gpu}: {self.ceilings[gpu]}", flush=True)
@@ -195,13 +195,23 @@ class Jobs:
               f"idle {100 * report['lost_share']:.1f} %  load {report['load_seconds']:.2f} s  {report['micro_batches']} x {report['largest_micro_batch']}, "
               f"{report['virtual_stages']} pieces  {clock}", flush=True)
 
+    def leave_out(self, name, why):
+        self.failed = True
+        print(f"NOT RUN {name}: {why}", flush=True)
+
     def late(self):
         return 0 < self.args.seconds < time.time() - self.begun
 
     def all(self):
         left = queue.SimpleQueue()
-        for name, (_, _, general) in (ONE if self.args.what == "one" else ALL).items():
-            if (not self.args.only or name in self.args.only.split(",")) and (not general or self.args.fp32_shards):
+        jobs = ONE if self.args.what == "one" else ALL
+        names = self.args.only.split(",") if self.args.only else list(jobs)
+        if unknown := [name for name in names if name not in jobs]:
+            sys.exit(f"gpu_jobs.py: --only {','.join(unknown)}: expected some of {', '.join(jobs)}")
+        for name in names:
+            if jobs[name][2] and not self.args.fp32_shards:
+                self.leave_out(name, "needs --fp32-shards")
+            else:
                 left.put(name)
 
         def work(gpus):
@@ -221,8 +231,15 @@ class Jobs:
             worker.join()
         self.watch.stop()
         while not left.empty():
-            print(f"not run: {left.get()}")
+            self.leave_out(left.get(), f"{self.args.seconds:g} s were over")
         return 1 if self.failed else 0
+
+
+def named(text):
+    name, _, path = text.partition("=")
+    if not os.access(path, os.X_OK):
+        raise argparse.ArgumentTypeError(f"{text}: expected NAME=PATH of a program")
+    return name, path
 
 
 def main():
@@ -230,7 +247,7 @@ def main():
     parser.add_argument("what", choices=["one", "all"])
     parser.add_argument("shards")
     parser.add_argument("out")
-    parser.add_argument("--program", action="append", required=True, metavar="NAME=PATH")
+    parser.add_argument("--program", action="append", required=True, metavar="NAME=PATH", type=named)
     parser.add_argument("--fp32-shards", metavar="DIR", default="")
     parser.add_argument("--outputs", default="/dev/shm")
     parser.add_argument("--rounds", type=int, default=1, help="of all programs, for each job")
