@@ -70,7 +70,9 @@ struct Placement {
 // How a reader thread brings bytes to the device: it fills a piece, hands it over, and fills the next one meanwhile.
 class Loader {
  public:
-  static constexpr size_t kPieceBytes = size_t{8} << 20;
+  // So few that making them takes no time and what is read stays in a processor's cache for the checksum: four ranks of
+  // 16 readers each load 16.7 GB to four H200 in 0.36 s, with pieces of 8 MiB in 0.55.
+  static constexpr size_t kPieceBytes = size_t{1} << 20;
 
   virtual ~Loader() = default;
   // KPieceBytes to fill; waits until nothing is copied out of them any more.

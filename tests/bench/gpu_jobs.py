@@ -12,7 +12,8 @@ bf16`), DIR one with fp32 weights that are not those of bf16. OUT, a folder, get
 Prints a line a job: median speed of --repeat runs behind one that warms up, the slowest and the fastest run, the first digits of the results'
 hash, idle share, seconds of loading, micro-batches, the least, median and highest clock while more than 250 W flowed, the most watts. Ends with 1 where a job
 failed or was not run, or programs gave different hashes. --only NAME,... runs these jobs alone, --seconds N begins no job after so many, --options '...' goes to every job. The
-ceilings come from PyTorch, where it is there: a copy of 4 GiB (bytes read and written), and cuBLAS in bf16 8192^3, 20 and 2000 products.
+ceilings come from PyTorch, where it is there: a copy of 4 GiB (bytes read and written), and cuBLAS in bf16 8192^3, 20 and 2000 products. CUDA_VISIBLE_DEVICES, numbers
+of nvidia-smi, leaves out other GPUs.
 """
 import argparse, json, os, pathlib, queue, re, shlex, subprocess, sys, threading, time
 
@@ -257,6 +258,11 @@ def main():
     parser.add_argument("--options", default="")
     args = parser.parse_args()
     gpus = [line.split(":")[0].split()[1] for line in smi("-L").splitlines() if line.startswith("GPU ")] or ["-"]
+    if chosen := os.environ.pop("CUDA_VISIBLE_DEVICES", ""):
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        if unknown := set(chosen.split(",")) - set(gpus):
+            sys.exit(f"gpu_jobs.py: CUDA_VISIBLE_DEVICES={chosen}: expected some of {', '.join(gpus)}, found {', '.join(sorted(unknown))}")
+        gpus = chosen.split(",")
     if gpus == ["-"] and args.what == "all":
         gpus = ["-"] * 2  # without GPUs, to try the script itself: two ranks
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")

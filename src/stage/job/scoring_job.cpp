@@ -56,12 +56,19 @@ void ScoringJob::plan() {
   const PipelineJob job =
       pipeline_job(samples_->left().tokens / options_.replicas, machine_.cuda ? kMaxMeasuredTarget : kMaxCpuTarget);
   if (stages > 1 && (options_.virtual_stages == 0 || options_.balance)) {
-    const PipelineChoice choice = options_.virtual_stages == 0
-                                      ? choose_pipeline(block_costs(), job)
-                                      : choose_micro_batch(block_costs(), job, options_.virtual_stages, true);
-    cut_ = choice.cut;
+    const BlockCosts costs = block_costs();
+    Json chosen;
+    if (is_first()) {  // hosts of different processors might not find the same
+      const PipelineChoice choice = options_.virtual_stages == 0
+                                        ? choose_pipeline(costs, job)
+                                        : choose_micro_batch(costs, job, options_.virtual_stages, true);
+      for (const LayerRange& range : choice.cut) chosen["ends"].push_back(end_block(range));
+      chosen["target"] = choice.target_tokens;
+    }
+    chosen = parse_json(pipeline_ranks_->broadcast(json_text(chosen), 0, load_timeout(), "cut"), "cut");
+    cut_ = cut_at_blocks(chosen.at("ends").get<std::vector<int64_t>>());
     say("cut by what layers cost: " + layers_text(pieces()));
-    choose_plan(choice.target_tokens);
+    choose_plan(chosen.at("target"));
     return;
   }
   cut_ = given_partition(config().layers, stages, options_.layer_counts, std::max<int64_t>(1, options_.virtual_stages));
@@ -96,7 +103,8 @@ MicroBatches::Size ScoringJob::micro_batch_size(int64_t tokens) const {
   return {.samples = options_.micro_batch,
           .tokens = tokens,
           .smallest_part = pipeline_ranks_->size() == 1 ? 0 : smallest_part,
-          .part = machine_.cuda ? 0 : kMaxCpuPart};
+          .part = machine_.cuda ? 0 : kMaxCpuPart,
+          .growth = machine_.cuda ? estimate_part_growth(config(), compute_, options_.results.of_last_positions()) : 0};
 }
 
 PipelineJob ScoringJob::pipeline_job(int64_t tokens, int64_t max_target) const {

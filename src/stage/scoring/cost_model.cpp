@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <random>
 #include <tuple>
 #include <utility>
 
@@ -23,19 +24,24 @@ constexpr double kWorthwhile = 0.98;
 constexpr int64_t kMaxPieces = 4;
 // Of the other micro-batches' tokens, that the last one may have.
 constexpr std::array kLastShares = {1.0 / 2, 3.0 / 8, 1.0 / 4, 3.0 / 16, 1.0 / 8, 3.0 / 32, 1.0 / 16};
-constexpr int64_t kMaxReplays = 4000;                      // of cuts on the way to a faster one
-constexpr std::array<int64_t, 4> kMoves = {-2, -1, 1, 2};  // by half a layer and by a layer
-constexpr int64_t kMaxRounds = 4;                          // of a cut for a size of micro-batch, and a size for a cut
-constexpr double kNoticeable = 1 - 1e-9;                   // more than sums in another order differ by
+// Of cuts on the way to a faster one; fewer where each takes longer. Cut and micro-batch are chosen in turn, so many
+// times.
+constexpr int64_t kMaxReplays = 4000, kMaxReplayedForwards = 500000, kMinReplays = 200, kRounds = 2;
+constexpr size_t kMostMoved = 3;          // ends of virtual stages, in a row, at a time
+constexpr double kFirstTolerance = 0.02;  // of slower cuts on that way
 
 // The speed of matrix products and of memory, as measured on an H200 (docs/performance.md). Other GPUs differ in both
 // by about the same factor, and only the ratio matters.
-constexpr double kFlopsPerSecond = 550e12, kBytesPerSecond = 3.5e12;
+constexpr double kFlopsPerSecond = 550e12, kBytesPerSecond = 3.5e12, kAttentionFlopsPerSecond = 280e12;
 constexpr double kLinkBytesPerSecond = 67e9, kLinkSeconds = 20e-6;  // NCCL with few thread blocks, on NVLink
 // Results on their way through the host's memory, hashed by some threads: slower than the bus, faster than files.
 // Several pipelines of one host share its memory.
 constexpr double kResultBytesPerSecond = 20e9, kHostResultBytesPerSecond = 50e9;
 constexpr double kLaunchSeconds = 15e-6;  // the small kernels of a block, which take this long for any number of tokens
+
+PipelineShape shape_of(const PipelineJob& job, const std::vector<LayerRange>& cut) {
+  return {.stages = job.stages, .pieces = std::ssize(cut) / job.stages};
+}
 
 int64_t sample_count(const PipelineJob& job) { return (job.tokens + job.length - 1) / job.length; }
 
@@ -68,57 +74,43 @@ double job_seconds(PipelineCosts costs, const PipelineJob& job, int64_t target) 
   return pipeline_seconds(costs, cut.count, cut.tokens, cut.last_tokens);
 }
 
-// A cut by the ends of its virtual stages, in blocks.
-using Ends = std::vector<int64_t>;
-
-// The ends from `first` to `last`, `blocks` blocks further: they go from a virtual stage to another one, past those
-// between them.
-Ends shifted(Ends ends, size_t first, size_t last, int64_t blocks) {
-  for (size_t at = first; at <= last; ++at) ends[at] += blocks;
-  return ends;
-}
-
-using Visit = std::function<void(const Ends&)>;
-void visit_single_moves(const Ends& ends, const Visit& visit) {
-  for (size_t at = 0; at + 1 < ends.size(); ++at)
-    for (const int64_t blocks : kMoves) visit(shifted(ends, at, at, blocks));
-}
-void visit_double_moves(const Ends& ends, const Visit& visit) {
-  for (size_t first = 0; first + 1 < ends.size(); ++first)
-    for (size_t last = first + 1; last + 1 < ends.size(); ++last)
-      for (const int64_t blocks : kMoves) {
-        visit(shifted(ends, first, last, blocks));
-        for (const int64_t others : kMoves) visit(shifted(shifted(ends, first, first, blocks), last, last, others));
-      }
-}
-
-// Moves blocks past an end, or past two where one alone does not help, for as long as the replay says that the job
-// takes less time, and some of the `replays` are left.
+// A faster cut, by threshold accepting (Dueck and Scheuer, 1990): one end of virtual stages, or a few in a row, moves
+// by half a layer or a whole one, at random. A cut that takes a little longer is gone on with, too, and how much longer
+// it may take falls to nothing: a cut that no single move makes faster is seldom the fastest.
 std::vector<LayerRange> improve_cut(const BlockCosts& costs, const PipelineJob& job, int64_t target,
-                                    const std::vector<LayerRange>& cut, int64_t& replays) {
+                                    const std::vector<LayerRange>& cut, std::mt19937& generator) {
+  using Ends = std::vector<int64_t>;  // of the virtual stages, in blocks
   const auto seconds_of = [&](const Ends& ends) {
-    --replays;
     return job_seconds(costs_of_cut(costs, job, cut_at_blocks(ends)), job, target);
   };
   Ends ends;
   for (const LayerRange& range : cut) ends.push_back(end_block(range));
+  if (ends.size() < 2) return cut;
   Ends fastest = ends;
-  double seconds = seconds_of(ends);
-  const auto consider = [&](const Ends& moved) {
+  double seconds = seconds_of(ends), least = seconds;
+  const double tolerance = kFirstTolerance * seconds;
+  const int64_t replayed =
+      std::min(cut_samples(job, target).count, 2 * kReplayedGroups * Schedule::smallest_group(shape_of(job, cut)));
+  const int64_t replays = std::clamp(kMaxReplayedForwards / (replayed * std::ssize(cut)), kMinReplays, kMaxReplays);
+  const auto below = [&](size_t count) { return generator() % count; };  // the same on every machine
+  for (int64_t left = replays; left > 0; --left) {
+    Ends moved = ends;
+    const size_t first = below(ends.size() - 1), count = 1 + below(kMostMoved);
+    const int64_t blocks = (below(2) == 0 ? -1 : 1) * (below(3) == 0 ? 2 : 1);
+    for (size_t at = first; at < std::min(first + count, ends.size() - 1); ++at) moved[at] += blocks;
     const bool empty_stage =
         moved.front() < 1 || std::adjacent_find(moved.begin(), moved.end(), std::greater_equal<>()) != moved.end();
-    if (empty_stage || replays <= 0) return;
+    if (empty_stage) continue;
     const double found = seconds_of(moved);
-    if (found >= kNoticeable * seconds) return;
+    const double share = static_cast<double>(left) / static_cast<double>(replays);
+    if (found > seconds + tolerance * share * share) continue;
     seconds = found;
-    fastest = moved;
-  };
-  while (true) {
-    visit_single_moves(ends, consider);
-    if (fastest == ends) visit_double_moves(ends, consider);
-    if (fastest == ends) return cut_at_blocks(ends);
-    ends = fastest;
+    ends = std::move(moved);
+    if (seconds >= least) continue;
+    least = seconds;
+    fastest = ends;
   }
+  return cut_at_blocks(fastest);
 }
 
 }  // namespace
@@ -175,9 +167,9 @@ std::vector<int64_t> candidate_targets(const PipelineJob& job) {
     whole = (samples + micro_batches - 1) / micro_batches;
     targets.push_back(whole * job.length);
   }
-  const int64_t most_parts = job.size.smallest_part > 0 ? job.length / job.size.smallest_part : 1;
-  for (int64_t parts = 2; parts <= most_parts; ++parts)
-    if (const int64_t target = (job.length + parts - 1) / parts; target <= largest) targets.push_back(target);
+  for (int64_t parts = 2; parts <= MicroBatches::most_parts(job.length, job.size); ++parts)
+    if (const int64_t target = MicroBatches::largest_part(job.length, job.size, parts); target <= largest)
+      targets.push_back(target);
   if (targets.empty()) targets.push_back(job.length);
   if (targets.size() <= kMaxCandidates) return targets;
   // Near the best size a job's seconds change far less than the size does.
@@ -209,6 +201,17 @@ int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job) {
       if (count > 1 && whole * job.length <= job.size.tokens) consider(whole * job.length);
     }
   return best;
+}
+
+double estimate_part_growth(const ModelConfig& config, DType compute, bool last_positions) {
+  const int64_t tokens = kMaxCudaTarget;
+  double seconds = 0;
+  for (const double block : estimate_block_seconds(config, compute, tokens, 0)) seconds += block;
+  auto layers = std::count(config.layer_types.begin(), config.layer_types.end(), LayerType::kAttention);
+  if (last_positions && layers > 0) --layers;  // the last one has the tails alone
+  // Scores and sums of values: a multiplication and an addition each, for every element of a head.
+  const auto flops = static_cast<double>(4 * layers * config.heads * config.head_dim);
+  return flops / kAttentionFlopsPerSecond / (seconds / static_cast<double>(tokens));
 }
 
 StageTime estimate_transfer(const ModelConfig& config, DType compute) {
@@ -259,10 +262,8 @@ double estimate_head_seconds(const ModelConfig& config, DType compute) {
 }
 
 PipelineCosts costs_of_cut(const BlockCosts& costs, const PipelineJob& job, const std::vector<LayerRange>& cut) {
-  PipelineCosts result{.shape = {.stages = job.stages, .pieces = std::ssize(cut) / job.stages},
-                       .virtual_stages = {},
-                       .transfer = costs.transfer,
-                       .devices = job.devices};
+  PipelineCosts result{
+      .shape = shape_of(job, cut), .virtual_stages = {}, .transfer = costs.transfer, .devices = job.devices};
   const auto add = [](StageTime& to, const StageTime& time) {
     to.fixed += time.fixed;
     to.per_token += time.per_token;
@@ -285,24 +286,19 @@ PipelineChoice choose_micro_batch(const BlockCosts& costs, const PipelineJob& jo
   };
   PipelineChoice fastest = best_of(equal_partition(std::ssize(costs.blocks) / kBlocksOfLayer, job.stages * pieces));
   if (!balance) return fastest;
-  // Cuts go by the costs at the size of micro-batch that suits the equal one.
+  // The smallest largest sum of costs at the size of micro-batch that suits the equal cut is where the search begins.
+  // With several pieces neither the slowest piece nor the slowest rank alone says how long a job takes: ranks wait for
+  // each other where pieces of one round differ. Cut and micro-batch depend on each other.
   const auto tokens = static_cast<double>(fastest.target_tokens);
   std::vector<double> seconds;
   for (const StageTime& block : costs.blocks) seconds.push_back(block.seconds(tokens));
   seconds.back() += costs.head.seconds(tokens);
-  // With several pieces neither the slowest piece nor the slowest rank alone says how long a job takes: ranks wait for
-  // each other where pieces of one round differ.
-  int64_t replays = kMaxReplays;
-  for (const std::vector<LayerRange>& start : {balanced_partition(seconds, job.stages * pieces), fastest.cut}) {
-    PipelineChoice choice{.shape = {}, .cut = start, .target_tokens = static_cast<int64_t>(tokens)};
-    // Cut and micro-batch depend on each other.
-    for (int64_t round = 0; round < kMaxRounds; ++round) {
-      const int64_t target = choice.target_tokens;
-      choice = best_of(improve_cut(costs, job, target, choice.cut, replays));
+  std::mt19937 generator;
+  for (PipelineChoice choice : {best_of(balanced_partition(seconds, job.stages * pieces)), fastest})
+    for (int64_t round = 0; round < kRounds; ++round) {
+      choice = best_of(improve_cut(costs, job, choice.target_tokens, choice.cut, generator));
       if (choice.seconds < fastest.seconds) fastest = choice;
-      if (choice.target_tokens == target) break;
     }
-  }
   return fastest;
 }
 
@@ -310,11 +306,10 @@ PipelineChoice choose_pipeline(const BlockCosts& costs, const PipelineJob& job) 
   std::optional<PipelineChoice> fastest;
   const int64_t most =
       job.stages == 1 ? 1 : std::min(kMaxPieces, std::ssize(costs.blocks) / kBlocksOfLayer / job.stages);
-  for (int64_t pieces = 1; pieces <= most; ++pieces)
-    for (const bool balance : {false, true}) {
-      const PipelineChoice choice = choose_micro_batch(costs, job, pieces, balance);
-      if (!fastest || choice.seconds < kWorthwhile * fastest->seconds) fastest = choice;
-    }
+  for (int64_t pieces = 1; pieces <= most; ++pieces) {
+    const PipelineChoice choice = choose_micro_batch(costs, job, pieces, true);
+    if (!fastest || choice.seconds < kWorthwhile * fastest->seconds) fastest = choice;
+  }
   return *fastest;
 }
 

@@ -81,6 +81,9 @@ int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job);
 // cut.
 std::vector<double> estimate_block_seconds(const ModelConfig& config, DType compute, int64_t tokens, int64_t kept);
 
+// An estimate for GPUs of what MicroBatches::Size calls growth.
+double estimate_part_growth(const ModelConfig& config, DType compute, bool last_positions);
+
 // An estimate of a transfer between two GPUs.
 StageTime estimate_transfer(const ModelConfig& config, DType compute);
 

@@ -2,6 +2,7 @@
 #include "stage/scoring/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "kernels/error.h"
@@ -37,6 +38,26 @@ int64_t BatchPlan::max_rows(const ResultKind& kind) const {
   return 0;
 }
 
+namespace {
+
+// What a sample's first tokens cost, in costs of the very first, and how many tokens cost so much.
+double cost_of(int64_t tokens, double growth) {
+  const auto count = static_cast<double>(tokens);
+  return count * (1 + growth * count / 2);
+}
+double tokens_of(double cost, double growth) {
+  return growth == 0 ? cost : (std::sqrt(1 + 2 * growth * cost) - 1) / growth;
+}
+
+// The tokens of the first `count` of so many parts.
+int64_t end_of_parts(int64_t length, double growth, int64_t count, int64_t parts) {
+  if (growth == 0 || count == parts) return length * count / parts;
+  const double share = static_cast<double>(count) / static_cast<double>(parts);
+  return static_cast<int64_t>(tokens_of(share * cost_of(length, growth), growth));
+}
+
+}  // namespace
+
 MicroBatches::MicroBatches(const SampleOffsets& offsets, std::span<const int32_t> ids, SampleRange range, Size size,
                            const SampleOffsets* scored)
     : offsets_(&offsets), scored_(scored), ids_(ids), range_(range) {
@@ -57,7 +78,8 @@ MicroBatches::MicroBatches(const SampleOffsets& offsets, std::span<const int32_t
     if (size.samples == 0 && open.tokens + length > size.tokens) close();
     if (const int64_t parts = MicroBatches::parts(length, size); parts > 1) {
       for (int64_t part = 0; part < parts; ++part) {
-        const int64_t past = length * part / parts, end = length * (part + 1) / parts;
+        const int64_t past = end_of_parts(length, size.growth, part, parts),
+                      end = end_of_parts(length, size.growth, part + 1, parts);
         add({.first_sample = sample,
              .samples = part + 1 == parts ? 1 : 0,
              .first_token = offset(sample) + past,
@@ -78,7 +100,21 @@ MicroBatches::MicroBatches(const SampleOffsets& offsets, std::span<const int32_t
 int64_t MicroBatches::parts(int64_t length, const Size& size) {
   if (size.samples > 0 || size.smallest_part == 0 || length <= size.tokens) return 1;
   const int64_t part = size.part > 0 ? std::min(size.part, size.tokens) : size.tokens;
-  return std::min((length + part / 2) / part, length / size.smallest_part);
+  const auto wanted = static_cast<int64_t>(std::round(cost_of(length, size.growth) / cost_of(part, size.growth)));
+  return std::min(wanted, most_parts(length, size));
+}
+
+// The last part is the smallest. Where it has so many tokens, each costs at most what the sample's last one does.
+int64_t MicroBatches::most_parts(int64_t length, const Size& size) {
+  if (size.smallest_part == 0) return 1;
+  const double last = 1 + size.growth * static_cast<double>(length);
+  return std::max<int64_t>(
+      1, static_cast<int64_t>(cost_of(length, size.growth) / (last * static_cast<double>(size.smallest_part))));
+}
+
+int64_t MicroBatches::largest_part(int64_t length, const Size& size, int64_t parts) {
+  return static_cast<int64_t>(
+      std::ceil(tokens_of(cost_of(length, size.growth) / static_cast<double>(parts), size.growth)));
 }
 
 void MicroBatches::add(const MicroBatch& one) {

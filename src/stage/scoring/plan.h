@@ -52,9 +52,12 @@ class MicroBatches {
  public:
   // How large micro-batches are: `samples` samples or, where that is 0, as many as fit into `tokens` tokens. A longer
   // sample is one of its own; or it goes in parts of about `part` tokens (0: `tokens`), none of which has fewer than
-  // `smallest_part` (0: no sample goes in parts).
+  // `smallest_part` (0: no sample goes in parts). Parts cost alike: where a token costs more the more are in front of
+  // it, the first part is the largest. `growth`: what each of those adds, as a share of what a sample's first token
+  // costs.
   struct Size {
     int64_t samples = 0, tokens = 0, smallest_part = 0, part = 0;
+    double growth = 0;
   };
   // Cuts the samples in `range` of `offsets`, at least one. `ids` are the tokens of the range; a caller that only asks
   // for the plan needs none. `scored` counts the scored tokens of the samples (--score). All of them must outlive this.
@@ -62,8 +65,11 @@ class MicroBatches {
                const SampleOffsets* scored = nullptr);
   MicroBatches(SampleOffsets&&, std::span<const int32_t>, SampleRange, Size, const SampleOffsets* = nullptr) = delete;
 
-  // The number of micro-batches that a sample of `length` tokens goes in.
+  // The number of micro-batches that a sample of `length` tokens goes in, the most that it may go in, and the tokens of
+  // the largest where there are so many.
   static int64_t parts(int64_t length, const Size& size);
+  static int64_t most_parts(int64_t length, const Size& size);
+  static int64_t largest_part(int64_t length, const Size& size, int64_t parts);
 
   const BatchPlan& plan() const { return plan_; }
   MicroBatch operator[](int64_t index) const;

@@ -5,6 +5,45 @@
 
 namespace lfm2 {
 
+namespace {
+
+// Reads a tensor from its beginning to its end. Of one in chunks more is read at a time than is asked for, as the
+// library decompresses a whole chunk for every part of it.
+class SequentialReader {
+ public:
+  SequentialReader(const ShardSet& shards, const ShardTensor& tensor) : shards_(shards), tensor_(tensor) {}
+
+  void next(std::span<std::byte> into) {
+    if (tensor_.contiguous) {
+      shards_.read(tensor_, done_, into);
+      done_ += into.size();
+      return;
+    }
+    while (!into.empty()) {
+      if (left_.empty()) {
+        ahead_.resize(std::min(kAheadBytes, tensor_.bytes - done_));
+        shards_.read(tensor_, done_, ahead_);
+        done_ += ahead_.size();
+        left_ = ahead_;
+      }
+      const size_t count = std::min(into.size(), left_.size());
+      std::copy_n(left_.begin(), count, into.begin());
+      left_ = left_.subspan(count);
+      into = into.subspan(count);
+    }
+  }
+
+ private:
+  static constexpr uint64_t kAheadBytes = uint64_t{8} << 20;
+  const ShardSet& shards_;
+  const ShardTensor& tensor_;
+  uint64_t done_ = 0;
+  std::vector<std::byte> ahead_;
+  std::span<const std::byte> left_;
+};
+
+}  // namespace
+
 DType held_dtype(DType stored, DType compute, bool keep_fp32) {
   if (keep_fp32) return DType::kF32;
   return compute == DType::kF32 ? stored : compute;
@@ -104,8 +143,10 @@ bool ShardWeights::take(Task& task) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return complete_ || !tasks_.empty(); });
   if (tasks_.empty()) return false;
-  task = std::move(tasks_.front());
-  tasks_.pop_front();
+  const auto largest = std::max_element(tasks_.begin(), tasks_.end(),
+                                        [](const Task& one, const Task& other) { return one.count < other.count; });
+  task = std::move(*largest);
+  tasks_.erase(largest);
   return true;
 }
 
@@ -121,26 +162,26 @@ void ShardWeights::reader_loop() try {
   stop(std::current_exception());
 }
 
-// Reads as many whole blocks at a time as a piece holds; the rest of the last block comes by itself.
+// Reads as many whole blocks at a time as a piece holds, or what it holds of one. So does the rest of the last block
+// come by itself.
 void ShardWeights::read(const Task& task, Loader& loader) {
   const auto element_bytes = static_cast<int64_t>(size_bytes(task.source->dtype));
+  SequentialReader reader(shards_, *task.source);
   Checksum checksum;
   const int64_t unit = std::max<int64_t>(task.place.block, 1), whole = task.count / unit * unit;
-  const int64_t most = static_cast<int64_t>(Loader::kPieceBytes) / element_bytes / unit * unit;
-  if (most == 0)
-    throw Error(ExitCode::kData, fmt::format("tensor {}: {} elements that stand together are longer than the {} bytes "
-                                             "of a piece",
-                                             task.source->spec.name, unit, Loader::kPieceBytes));
+  const int64_t fitting = static_cast<int64_t>(Loader::kPieceBytes) / element_bytes, most = fitting / unit * unit;
   for (int64_t done = 0, count = 0; done < task.count; done += count) {
-    count = done < whole ? std::min(most, whole - done) : task.count - done;
+    const bool blocks = most > 0 && done < whole;
+    const int64_t in_block = done % unit;
+    count = blocks ? std::min(most, whole - done) : std::min({fitting, unit - in_block, task.count - done});
     const std::span<std::byte> bytes = loader.piece().first(static_cast<size_t>(count * element_bytes));
-    shards_.read(*task.source, static_cast<uint64_t>(done * element_bytes), bytes);
+    reader.next(bytes);
     checksum.add(bytes);
-    if (done < whole)
+    if (blocks)
       loader.put(task.target, task.place, done, task.source->dtype, count);
     else
-      loader.put(task.target, {.first = task.place.first + done / unit * task.place.stride}, 0, task.source->dtype,
-                 count);
+      loader.put(task.target, {.first = task.place.first + done / unit * task.place.stride + in_block}, 0,
+                 task.source->dtype, count);
     const std::lock_guard lock(mutex_);
     progress_.add(bytes.size());
   }
