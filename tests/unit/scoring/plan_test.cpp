@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "kernels/error.h"
@@ -69,6 +70,38 @@ TEST(PlanTest, CoversEveryCountAndSize) {
       std::iota(lengths.begin(), lengths.end(), 1);
       const SampleOffsets offsets = offsets_of(lengths);
       expect_covers(all_plans(offsets, size, 8), offsets);
+    }
+}
+
+// Where a token costs more the more tokens are in front of it, parts get smaller, so that they cost alike. The largest
+// is as large as asked for.
+TEST(PlanTest, PartsCostAlike) {
+  constexpr int64_t kLength = 65536;
+  const SampleOffsets offsets = offsets_of({kLength});
+  for (const double growth : {1e-9, 2.5e-5, 1e-3})
+    for (const int64_t target : {1024, 4096, 10000, 40000}) {
+      const MicroBatches::Size size{.tokens = target, .smallest_part = 512, .growth = growth};
+      const MicroBatches parts(offsets, {}, {0, 1}, size);
+      const BatchPlan& plan = parts.plan();
+      ASSERT_EQ(plan.micro_batches, MicroBatches::parts(kLength, size));
+      ASSERT_LE(plan.micro_batches, MicroBatches::most_parts(kLength, size));
+      EXPECT_LE(plan.max_tokens, MicroBatches::largest_part(kLength, size, plan.micro_batches));
+      const bool as_asked = plan.micro_batches < MicroBatches::most_parts(kLength, size);
+      EXPECT_TRUE(!as_asked || 2 * plan.max_tokens <= 3 * target) << plan.max_tokens;
+      double cheapest = std::numeric_limits<double>::infinity(), dearest = 0;
+      int64_t past = 0;
+      for (int64_t i = 0; i < plan.micro_batches; ++i) {
+        const MicroBatch part = parts[i];
+        ASSERT_EQ(part.past, past);
+        ASSERT_GE(part.tokens, size.smallest_part);
+        past += part.tokens;
+        const auto tokens = static_cast<double>(part.tokens);
+        const double cost = tokens * (1 + growth * (static_cast<double>(part.past) + tokens / 2));
+        cheapest = std::min(cheapest, cost);
+        dearest = std::max(dearest, cost);
+      }
+      ASSERT_EQ(past, kLength);
+      EXPECT_LT(dearest, 1.005 * cheapest) << growth << " " << target;
     }
 }
 

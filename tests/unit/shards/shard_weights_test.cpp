@@ -125,6 +125,25 @@ TEST(ShardWeightsTest, FeedForwardsArePaddedWithZeros) {
     }
 }
 
+// Rows that are padded stand apart from each other on the device. Where one is longer than a piece, it comes in
+// several.
+TEST(ShardWeightsTest, RowsMayBeLongerThanAPiece) {
+  constexpr int64_t kFfn = Loader::kPieceBytes / sizeof(float) + 1001, kPadded = (kFfn + 7) / 8 * 8;
+  const SynthSource source(config_text(kFfn, 8), "config", 1, DType::kF32);
+  Loaded loaded(source, DType::kF32);
+  const std::string name = "model.layers.0.feed_forward.w2.weight";
+  const Tensor down = loaded.weights->load({name}, {kHidden, kPadded}, WeightSource::Rows::kBehindOneAnother);
+  loaded.weights->finish();
+  std::vector<float> expected;
+  const std::vector<float> stored = floats(source, name);
+  for (int64_t row = 0; row < kHidden; ++row) {
+    expected.insert(expected.end(), stored.begin() + row * kFfn, stored.begin() + (row + 1) * kFfn);
+    expected.resize(static_cast<size_t>((row + 1) * kPadded), 0.0f);
+  }
+  const std::span found(down.as<float>(), static_cast<size_t>(down.numel()));
+  EXPECT_TRUE(std::equal(found.begin(), found.end(), expected.begin(), expected.end()));
+}
+
 // A job of hidden states loads the layers that it asks for, and neither the LM head nor a final norm without need.
 TEST(ShardWeightsTest, WhatStandsBehindTheModelsEndIsNotLoaded) {
   const SynthSource source(config_text(12, 100), "config", 1, DType::kF32);

@@ -1,9 +1,11 @@
 // Reads that stay inside the file, and files that are either whole or absent.
 #include "stage/support/checked_file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/thread_pool.h"
 #include "support/weights_support.h"
 
 namespace lfm2 {
@@ -62,6 +64,32 @@ TEST(CheckedFileTest, TextHasALimit) {
   write_bytes(folder / "f", "0123456789");
   EXPECT_EQ(read_text_file(folder / "f", 10), "0123456789");
   expect_error([&] { read_text_file(folder / "f", 9); }, ExitCode::kData, {"/f", "10 bytes", "at most 9"});
+}
+
+// Of any length, at any offset, by one thread and by several: those bytes and no others.
+TEST(FileMappingTest, WritesTheBytesAtTheirPlace) {
+  const TemporaryFolder folder;
+  constexpr size_t kBytes = size_t{1} << 20;
+  const auto write_and_read = [&](uint64_t offset, const std::string& text, ThreadPool* threads) {
+    const std::filesystem::path path = folder / "mapped";
+    write_bytes(path, "");
+    const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    const FileMapping mapping = map_for_writing(file, kBytes, path);
+    if (!mapping) return false;  // a file system without mappings
+    mapping.write(offset, bytes_of(text), threads);
+    std::string expected(kBytes, '\0');
+    expected.replace(offset, text.size(), text);
+    EXPECT_TRUE(read_bytes(path) == expected) << text.size() << " bytes at " << offset;
+    return true;
+  };
+  std::string text(kBytes - 64, '\0');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(1 + i % 251);
+  if (!write_and_read(0, "", nullptr)) GTEST_SKIP() << "no mappings here";
+  for (const uint64_t offset : {0, 1, 8, 63})
+    for (const size_t count : {1, 15, 56, 63, 64, 65, 127, 128, 200, 4099})
+      write_and_read(offset, text.substr(0, count), nullptr);
+  ThreadPool threads(3);
+  for (const uint64_t offset : {0, 8, 64}) write_and_read(offset, text, &threads);
 }
 
 TEST(AtomicFileTest, AppearsOnlyWithCommit) {
