@@ -224,18 +224,15 @@ void GenerationJob::plan() {
                                         : given_partition(config().layers, stages, options_.layer_counts);
 }
 
-// Of a step with one token of each sequence. The head reads its weights as the layers read theirs: as much faster or
-// slower than estimated.
+// Of a step with one token of each sequence.
 std::vector<double> GenerationJob::block_seconds() {
   const int64_t sequences = plan_.limits.max_sequences;
-  const std::vector<StageTime> measured =
+  const MeasuredBlocks measured =
       time_blocks(*shards_, machine_, world_, compute_, {.length = 1},
                   {.small = (sequences + 1) / 2, .large = std::max<int64_t>(2, sequences)}, load_timeout());
   std::vector<double> seconds;
-  double found = 0, estimated = 0;
-  for (const StageTime& block : measured) found += seconds.emplace_back(block.seconds(static_cast<double>(sequences)));
-  for (const double block : estimate_block_seconds(config(), compute_, sequences, 0)) estimated += block;
-  seconds.back() += estimate_head_seconds(config(), compute_) * found / estimated;
+  for (const StageTime& block : measured.blocks) seconds.push_back(block.seconds(static_cast<double>(sequences)));
+  seconds.back() += measured.head.seconds(static_cast<double>(sequences));
   return seconds;
 }
 

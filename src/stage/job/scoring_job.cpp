@@ -149,11 +149,18 @@ BlockCosts ScoringJob::block_costs() {
   const double kept =
       results.of_last_positions() ? std::min(length, static_cast<double>(tail_length(config()))) / length : 0;
   const bool logits = results.positions != Positions::kNone && results.hidden == Hidden::kNone;
-  const std::vector<StageTime> measured = time_blocks(
+  const MeasuredBlocks measured = time_blocks(
       *shards_, machine_, world_, compute_, timed_samples(),
       machine_.cuda ? TimedSizes{} : TimedSizes{.small = kMinCpuPart, .large = kMaxCpuTarget}, load_timeout());
+  for (const int64_t block : block_kinds(config()).examples) {
+    const StageTime& time = measured.blocks[static_cast<size_t>(block)];
+    say(fmt::format("n tokens take {:.4f} + n {:.6f} ms in the {} of layer {}", time.fixed * 1e3, time.per_token * 1e3,
+                    block % kBlocksOfLayer == 0 ? "token mixer" : "feed-forward", block / kBlocksOfLayer));
+  }
+  say(fmt::format("n rows take {:.4f} + n {:.6f} ms in the LM head", measured.head.fixed * 1e3,
+                  measured.head.per_token * 1e3));
   const double rows = !logits ? 0 : results.of_last_positions() ? 1 / length : 1;
-  BlockCosts costs = measured_costs(config(), compute_, kept, rows, measured);
+  BlockCosts costs = measured_costs(config(), compute_, kept, rows, measured.blocks, measured.head);
   // Of samples that go in parts, the head reads its weights for the last part alone.
   if (rows < 1 && mean_length() > (machine_.cuda ? kMaxCudaTarget : kMaxCpuTarget))
     costs.head = {.fixed = 0, .per_token = costs.head.per_token + rows * costs.head.fixed};

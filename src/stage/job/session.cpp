@@ -2,6 +2,7 @@
 #include "stage/job/session.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "stage/support/json.h"
 
@@ -18,13 +19,14 @@ std::vector<Stage> make_pieces(WeightSource& weights, const ModelConfig& config,
 // Weights are those of the shards, because where tokens are routed to decides what a layer costs.
 constexpr int kTimingReaders = 4;
 
-StageTime time_block(const ShardSet& shards, Backend& backend, DType compute, int64_t block, TimedSamples samples,
-                     TimedSizes sizes) {
+// Times what `measure` does with a stage of one block.
+StageTime time_block(const ShardSet& shards, Backend& backend, DType compute, int64_t block,
+                     const std::function<StageTime(const Stage&)>& measure) {
   Progress progress("", 0, Progress::Unit::kBytes, ProgressMode::kOff);
   ShardWeights weights(shards, backend, compute, progress, kTimingReaders);
   const Stage stage(weights, shards.config(), layers_of_blocks(block, block + 1));
   weights.finish();
-  return measure_stage_time(backend, stage, compute, samples, sizes);
+  return measure(stage);
 }
 
 }  // namespace
@@ -53,15 +55,22 @@ StageLinks Session::links(int first_buffers) {
           .watchdog = place_.watchdog};
 }
 
-std::vector<StageTime> time_blocks(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
-                                   TimedSamples samples, TimedSizes sizes, double timeout_seconds) {
+MeasuredBlocks time_blocks(const ShardSet& shards, const Machine& machine, const MpiWorld& world, DType compute,
+                           TimedSamples samples, TimedSizes sizes, double timeout_seconds) {
   world.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = timeout_seconds});
   const BlockKinds kinds = block_kinds(shards.config());
+  // The head is timed like one kind more, which comes with the last block.
+  const bool has_head = shards.config().end == ModelEnd::kLmHead;
+  const size_t head = kinds.examples.size(), timed = head + (has_head ? 1 : 0);
+  Backend& backend = *machine.backend;
   Json mine = Json::array();
   in_turns(world, machine.devices, timeout_seconds, [&] {
-    for (auto kind = static_cast<size_t>(world.rank()); kind < kinds.examples.size();
-         kind += static_cast<size_t>(world.size())) {
-      const StageTime time = time_block(shards, *machine.backend, compute, kinds.examples[kind], samples, sizes);
+    for (auto kind = static_cast<size_t>(world.rank()); kind < timed; kind += static_cast<size_t>(world.size())) {
+      const int64_t block = kind == head ? std::ssize(kinds.kind_of) - 1 : kinds.examples[kind];
+      const StageTime time = time_block(shards, backend, compute, block, [&](const Stage& stage) {
+        return kind == head ? measure_head_time(backend, stage, compute)
+                            : measure_stage_time(backend, stage, compute, samples, sizes);
+      });
       mine.push_back({{"kind", kind}, {"fixed", time.fixed}, {"per_token", time.per_token}});
     }
   });
@@ -69,11 +78,12 @@ std::vector<StageTime> time_blocks(const ShardSet& shards, const Machine& machin
   for (const std::string& line : world.gather(json_text(mine), 0, timeout_seconds, "costs of blocks"))
     for (const Json& kind : parse_json(line, "costs of blocks")) all.push_back(kind);
   all = parse_json(world.broadcast(json_text(all), 0, timeout_seconds, "costs of blocks"), "costs of blocks");
-  std::vector<StageTime> of_kind(kinds.examples.size()), blocks;
+  std::vector<StageTime> of_kind(head + 1);
   for (const Json& kind : all)
     of_kind[kind.at("kind").get<size_t>()] = {.fixed = kind.at("fixed"), .per_token = kind.at("per_token")};
-  for (const size_t kind : kinds.kind_of) blocks.push_back(of_kind[kind]);
-  return blocks;
+  MeasuredBlocks measured{.blocks = {}, .head = of_kind[head]};
+  for (const size_t kind : kinds.kind_of) measured.blocks.push_back(of_kind[kind]);
+  return measured;
 }
 
 void leave_out_unneeded(ShardSet& shards, const ResultKind& results) {

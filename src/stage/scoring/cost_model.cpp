@@ -237,23 +237,18 @@ BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept,
 }
 
 BlockCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
-                          const std::vector<StageTime>& measured) {
+                          const std::vector<StageTime>& measured, StageTime head) {
   const BlockCosts whole = estimate_costs(config, compute, 0, 0);
   BlockCosts costs = estimate_costs(config, compute, kept, rows);
-  const auto tokens = static_cast<double>(TimedSizes().large);
-  double found = 0, estimated = 0;
   for (size_t block = 0; block < measured.size(); ++block) {
     // Of the block that cuts the tails, what was measured is what is wanted.
     const bool cuts = static_cast<int64_t>(block) == last_attention_layer(config) * kBlocksOfLayer;
     const BlockCosts& same = cuts ? costs : whole;
     const double share =
         same.blocks[block].per_token > 0 ? costs.blocks[block].per_token / same.blocks[block].per_token : 1;
-    found += measured[block].seconds(tokens);
-    estimated += same.blocks[block].seconds(tokens);
     costs.blocks[block] = {.fixed = measured[block].fixed, .per_token = share * measured[block].per_token};
   }
-  costs.head.fixed *= found / estimated;
-  costs.head.per_token *= found / estimated;
+  if (rows > 0) costs.head = {.fixed = head.fixed, .per_token = rows * head.per_token};
   return costs;
 }
 

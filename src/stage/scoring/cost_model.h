@@ -93,9 +93,9 @@ BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept,
 
 // The estimates with what blocks were measured to cost (`measured` [blocks]) in the place of what they were estimated
 // to: for all tokens, but the block that cuts the tails as it does so where tokens are `kept`. The shares of the blocks
-// behind that one, and the head beside the blocks, stay as estimated.
+// behind that one stay as estimated. `head`: what the LM head was measured to cost, for rows.
 BlockCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
-                          const std::vector<StageTime>& measured);
+                          const std::vector<StageTime>& measured, StageTime head);
 
 // An estimate of the seconds that the LM head takes for a few rows: the time of reading its weights.
 double estimate_head_seconds(const ModelConfig& config, DType compute);

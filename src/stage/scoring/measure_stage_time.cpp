@@ -2,7 +2,7 @@
 #include "stage/scoring/measure_stage_time.h"
 
 #include <algorithm>
-#include <limits>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -18,11 +18,37 @@ namespace lfm2 {
 
 namespace {
 
-constexpr int kTimedRuns = 2;  // runs that count, after one that warms up
-// A run goes through the layers again until it has taken so long, but not more often than that: the host's turn at its
-// beginning and end is no part of what a stage takes that has work all the time.
-constexpr double kTimedSeconds = 2e-3;
-constexpr int kMaxTimedPasses = 16;
+// Of `work`, the mean seconds on the device. Runs follow each other, behind one that warms up, so that the host's turn
+// is no part of them: a stage has work all the time.
+class Stopwatch {
+ public:
+  explicit Stopwatch(Backend& backend) : backend_(backend), runs_(backend.memory_is_host_memory() ? 2 : 8) {
+    if (!backend.memory_is_host_memory()) others_ = backend.allocate(kOtherBytes);
+  }
+
+  double seconds(const std::function<void()>& work) {
+    Stream& stream = backend_.compute();
+    stream.drain();
+    static_cast<void>(stream.take_finished());
+    for (int run = 0; run <= runs_; ++run) {
+      // Other layers are computed between two uses of a layer's weights, which so come from the device's memory.
+      if (others_.data()) backend_.copy(stream, others_.data(), others_.data() + kOtherBytes / 2, kOtherBytes / 2);
+      stream.submit(work, run);
+    }
+    stream.drain();
+    stream.check();
+    double sum = 0;
+    for (const Span& span : stream.take_finished())
+      if (span.tag > 0) sum += span.end - span.start;
+    return sum / runs_;
+  }
+
+ private:
+  static constexpr size_t kOtherBytes = size_t{128} << 20;  // more than a cache holds
+  Backend& backend_;
+  int runs_;
+  Buffer others_;
+};
 
 Tensor put(Backend& backend, TensorMemory& memory, const std::vector<int32_t>& values) {
   const Tensor array = memory.allocate(DType::kI32, {std::ssize(values)});
@@ -116,32 +142,37 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
       for (const Tensor& cache : {layer.key_values.keys, layer.key_values.values, layer.conv.states})
         if (cache) noise.fill(backend, cache);
   }
+  Stopwatch stopwatch(backend);
   const auto seconds = [&](int64_t tokens) {
     const Batch batch = batch_of(backend, memory, length, past, tokens);
     Tail tail;
     if (cuts) tail = tail_of(backend, memory, config, compute, length, tokens);
-    double fastest = std::numeric_limits<double>::infinity();
-    int passes = 1;
-    for (int run = 0; run <= kTimedRuns; ++run) {
-      noise.fill(backend, residual);  // the layers of the run before have changed it
-      const double start = steady_seconds();
-      for (int pass = 0; pass < passes; ++pass)
-        backend.compute().submit([&] {
-          stage.forward(backend.ops(), residual.rows(0, tokens), batch, scratch, cuts ? &tail : nullptr,
-                        caches ? &*caches : nullptr);
-        });
-      backend.compute().drain();
-      const double found = (steady_seconds() - start) / passes;
-      if (run == 0)
-        passes = std::clamp(static_cast<int>(kTimedSeconds / found), 1, kMaxTimedPasses);
-      else
-        fastest = std::min(fastest, found);
-    }
-    backend.compute().check();
-    return fastest;
+    noise.fill(backend, residual);  // the runs of another size have changed it
+    return stopwatch.seconds([&] {
+      stage.forward(backend.ops(), residual.rows(0, tokens), batch, scratch, cuts ? &tail : nullptr,
+                    caches ? &*caches : nullptr);
+    });
   };
   const double small = seconds(sizes.small), large = seconds(sizes.large);
   return line_through(sizes, small, large);
+}
+
+StageTime measure_head_time(Backend& backend, const Stage& stage, DType compute) {
+  const ModelConfig& config = stage.config();
+  constexpr TimedSizes kRows{.small = 32, .large = kHeadRows};
+  Scratch scratch(
+      backend.allocate(stage_memory(config, stage.layers(), compute, compute, kRows.large, kRows.large).scratch_bytes));
+  TensorMemory memory(backend);
+  const Tensor residual = memory.allocate(compute, {kRows.large, config.hidden}),
+               logits = memory.allocate(DType::kF32, {kRows.large, config.vocab});
+  Noise(residual.numel()).fill(backend, residual);
+  Stopwatch stopwatch(backend);
+  const auto seconds = [&](int64_t rows) {
+    return stopwatch.seconds(
+        [&] { stage.head(backend.ops(), residual.rows(0, rows), {}, scratch, logits.rows(0, rows)); });
+  };
+  const double small = seconds(kRows.small), large = seconds(kRows.large);
+  return line_through(kRows, small, large);
 }
 
 }  // namespace lfm2

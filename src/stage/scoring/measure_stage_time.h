@@ -32,5 +32,7 @@ StageTime line_through(TimedSizes sizes, double small, double large);
 // Leaves nothing allocated.
 StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute, TimedSamples samples,
                              TimedSizes sizes = {});
+// Times the final norm and LM head of the last stage on rows instead of tokens.
+StageTime measure_head_time(Backend& backend, const Stage& stage, DType compute);
 
 }  // namespace lfm2

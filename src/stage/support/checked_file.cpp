@@ -5,9 +5,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#if defined(__x86_64__)
-#include <emmintrin.h>
-#endif
 
 #include <algorithm>
 #include <cerrno>
@@ -121,36 +118,16 @@ FileMapping::~FileMapping() {
   if (data_ != nullptr) ::munmap(data_, bytes_);
 }
 
-namespace {
-
-// Copies past the caches, as nobody reads the bytes soon: whole lines go to memory, which are not read from there
-// first. Rows of a .bin lie at odd multiples of 8 bytes, where memcpy is slow on some processors.
-void copy_past_caches(std::byte* to, const std::byte* from, size_t bytes) {
-#if defined(__x86_64__)
-  constexpr size_t kLine = 64, kWord = sizeof(__m128i);
-  const size_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine);
-  std::memcpy(to, from, head);
-  size_t done = head;
-  for (; done + kLine <= bytes; done += kLine)
-    for (size_t word = done; word < done + kLine; word += kWord)
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to + word),
-                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + word)));
-  std::memcpy(to + done, from + done, bytes - done);
-  _mm_sfence();  // before others are told that the bytes are there
-#else
-  std::memcpy(to, from, bytes);
-#endif
-}
-
-}  // namespace
-
 void FileMapping::write(uint64_t offset, std::span<const std::byte> bytes, ThreadPool* threads) const {
-  constexpr size_t kSlice = size_t{256} << 10;
+  constexpr size_t kSlice = size_t{256} << 10;  // few enough bytes that all threads end together
   expect(offset <= bytes_ && bytes.size() <= bytes_ - offset, "FileMapping::write: outside the mapping");
-  if (threads == nullptr || bytes.size() <= kSlice) return copy_past_caches(data_ + offset, bytes.data(), bytes.size());
+  if (threads == nullptr || bytes.size() <= kSlice) {
+    std::memcpy(data_ + offset, bytes.data(), bytes.size());
+    return;
+  }
   threads->parallel_for((bytes.size() + kSlice - 1) / kSlice, [&](size_t slice, size_t) {
     const size_t first = slice * kSlice;
-    copy_past_caches(data_ + offset + first, bytes.data() + first, std::min(kSlice, bytes.size() - first));
+    std::memcpy(data_ + offset + first, bytes.data() + first, std::min(kSlice, bytes.size() - first));
   });
 }
 

@@ -255,8 +255,8 @@ TEST_F(FourH200Test, CutsBetweenBlocksAreFaster) {
   EXPECT_LT(choose_pipeline(long_text, text).seconds, 0.1935);
 }
 
-// Measured layers take the place of estimated ones; what goes on behind the last attention layer, and what the head
-// costs beside the layers, stay as estimated.
+// Measured layers and a measured head take the place of estimated ones; what goes on behind the last attention layer
+// stays as estimated.
 TEST(MeasuredCostsTest, KeepTheSharesOfTheEstimate) {
   ModelConfig config = ShardSet::open(test::golden_shards("mini-24", 4)).config();
   const BlockCosts estimated = estimate_costs(config, DType::kBf16, 0.25, 0.5),
@@ -265,12 +265,13 @@ TEST(MeasuredCostsTest, KeepTheSharesOfTheEstimate) {
   for (const StageTime& block : whole.blocks) thrice.push_back({3 * block.fixed, 3 * block.per_token});
   const auto cut = static_cast<size_t>(kBlocksOfLayer * last_attention_layer(config));  // timed as it cuts the tails
   thrice[cut] = {3 * estimated.blocks[cut].fixed, 3 * estimated.blocks[cut].per_token};
-  const BlockCosts found = measured_costs(config, DType::kBf16, 0.25, 0.5, thrice);
+  const BlockCosts found = measured_costs(config, DType::kBf16, 0.25, 0.5, thrice, {.fixed = 7, .per_token = 6});
   ASSERT_EQ(found.blocks.size(), whole.blocks.size());
   for (size_t block = 0; block < found.blocks.size(); ++block)
     EXPECT_NEAR(found.blocks[block].per_token, 3 * estimated.blocks[block].per_token, 1e-15);
   EXPECT_LT(found.blocks[cut + 1].per_token, 0.5 * found.blocks[cut - 1].per_token);  // feed-forwards around the cut
-  EXPECT_NEAR(found.head.per_token, 3 * estimated.head.per_token, 1e-15);
+  EXPECT_DOUBLE_EQ(found.head.fixed, 7);
+  EXPECT_DOUBLE_EQ(found.head.per_token, 0.5 * 6);
 }
 
 TEST(BlockKindsTest, OneBlockStandsForEachKind) {
