@@ -233,6 +233,12 @@ std::vector<double> GenerationJob::block_seconds() {
   std::vector<double> seconds;
   for (const StageTime& block : measured.blocks) seconds.push_back(block.seconds(static_cast<double>(sequences)));
   seconds.back() += measured.head.seconds(static_cast<double>(sequences));
+  for (const int64_t block : block_kinds(config()).examples)
+    say(fmt::format("{} tokens take {:.4f} ms in the {} of layer {}", sequences,
+                    seconds[static_cast<size_t>(block)] * 1e3,
+                    block % kBlocksOfLayer == 0 ? "token mixer" : "feed-forward", block / kBlocksOfLayer));
+  say(fmt::format("{} rows take {:.4f} ms in the LM head", sequences,
+                  measured.head.seconds(static_cast<double>(sequences)) * 1e3));
   return seconds;
 }
 

@@ -74,25 +74,34 @@ std::vector<LayerRange> equal_partition(int64_t layers, int64_t stages) {
 std::vector<LayerRange> balanced_partition(const std::vector<double>& block_costs, int64_t stages) {
   const auto blocks = static_cast<int64_t>(block_costs.size());
   equal_partition(blocks, stages);  // called for its refusal of too many stages
-  // For the first n blocks on s stages, best[s][n] is the smallest possible largest sum, and cut[s][n] is the first
-  // block of the last stage.
+  // For the first n blocks on s stages, best[s][n] is the least that the stages can cost together, and cut[s][n] is the
+  // first block of the last stage.
   const auto columns = static_cast<size_t>(blocks) + 1;
-  std::vector<std::vector<double>> best(static_cast<size_t>(stages) + 1,
-                                        std::vector<double>(columns, std::numeric_limits<double>::infinity()));
-  std::vector<std::vector<int64_t>> cut(best.size(), std::vector<int64_t>(columns, 0));
-  best[0][0] = 0;
-  for (size_t s = 1; s < best.size(); ++s)
-    for (size_t n = s; n < columns; ++n) {
-      double sum = 0;
-      for (size_t first = n; first-- > s - 1;) {
-        sum += block_costs[first];
-        const double slowest = std::max(sum, best[s - 1][first]);
-        if (slowest < best[s][n]) {
-          best[s][n] = slowest;
+  std::vector<std::vector<int64_t>> cut(static_cast<size_t>(stages) + 1, std::vector<int64_t>(columns, 0));
+  const auto least = [&](const auto& together) {
+    std::vector<std::vector<double>> best(cut.size(),
+                                          std::vector<double>(columns, std::numeric_limits<double>::infinity()));
+    best[0][0] = 0;
+    for (size_t s = 1; s < best.size(); ++s)
+      for (size_t n = s; n < columns; ++n) {
+        double sum = 0;
+        for (size_t first = n; first-- > s - 1;) {
+          sum += block_costs[first];
+          const double found = together(best[s - 1][first], sum);
+          if (found >= best[s][n]) continue;
+          best[s][n] = found;
           cut[s][n] = static_cast<int64_t>(first);
         }
       }
-    }
+    return best.back().back();
+  };
+  // Of all cuts whose slowest stage is hardly slower than it has to be, the one whose others are most alike: who is
+  // late now and then is seldom waited for.
+  constexpr double kHardly = 1.005;
+  const double slowest = kHardly * least([](double before, double sum) { return std::max(before, sum); });
+  least([&](double before, double sum) {
+    return sum > slowest ? std::numeric_limits<double>::infinity() : before + sum * sum;
+  });
   std::vector<LayerRange> ranges(static_cast<size_t>(stages));
   int64_t end = blocks;
   for (auto s = static_cast<size_t>(stages); s > 0; --s) {

@@ -36,7 +36,7 @@ constexpr double kFlopsPerSecond = 550e12, kBytesPerSecond = 3.5e12, kAttentionF
 constexpr double kLinkBytesPerSecond = 67e9, kLinkSeconds = 20e-6;  // NCCL with few thread blocks, on NVLink
 // Results on their way through the host's memory, hashed by some threads: slower than the bus, faster than files.
 // Several pipelines of one host share its memory.
-constexpr double kResultBytesPerSecond = 20e9, kHostResultBytesPerSecond = 50e9;
+constexpr double kResultBytesPerSecond = 40e9, kHostResultBytesPerSecond = 50e9;
 constexpr double kLaunchSeconds = 15e-6;  // the small kernels of a block, which take this long for any number of tokens
 
 PipelineShape shape_of(const PipelineJob& job, const std::vector<LayerRange>& cut) {
