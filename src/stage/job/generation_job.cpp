@@ -224,11 +224,12 @@ void GenerationJob::plan() {
                                         : given_partition(config().layers, stages, options_.layer_counts);
 }
 
-// Of a step with one token of each sequence.
+// Of a step with one token of each sequence, half of whose new tokens are there.
 std::vector<double> GenerationJob::block_seconds() {
-  const int64_t sequences = plan_.limits.max_sequences;
+  const int64_t sequences = plan_.limits.max_sequences, all = std::max<int64_t>(1, prompts_.sequences),
+                cached = std::min((prompts_.tokens + prompts_.new_tokens / 2) / all, config().max_positions - 1);
   const MeasuredBlocks measured =
-      time_blocks(*shards_, machine_, world_, compute_, {.length = 1},
+      time_blocks(*shards_, machine_, world_, compute_, {.cached = cached},
                   {.small = (sequences + 1) / 2, .large = std::max<int64_t>(2, sequences)}, load_timeout());
   std::vector<double> seconds;
   for (const StageTime& block : measured.blocks) seconds.push_back(block.seconds(static_cast<double>(sequences)));

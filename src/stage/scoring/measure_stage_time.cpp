@@ -108,6 +108,32 @@ Batch batch_of(Backend& backend, TensorMemory& memory, int64_t length, int64_t p
   return batch;
 }
 
+// A step of a generation: a token of each of so many sequences, behind `cached` others that are in pages of their own.
+Batch step_of(Backend& backend, TensorMemory& memory, const CacheShape& caches, int64_t cached, int64_t tokens) {
+  const int64_t pages = caches.pages / caches.slots;  // of a sequence
+  std::vector<int32_t> offsets(static_cast<size_t>(tokens) + 1), table(static_cast<size_t>(tokens * pages)),
+      states(static_cast<size_t>(2 * tokens));
+  for (std::vector<int32_t>* numbers : {&offsets, &table, &states}) std::iota(numbers->begin(), numbers->end(), 0);
+  const std::vector<int32_t> positions(static_cast<size_t>(tokens), static_cast<int32_t>(cached));
+  return {.positions = put(backend, memory, positions),
+          .offsets = put(backend, memory, offsets),
+          .tokens = tokens,
+          .sequences = tokens,
+          .max_length = cached + 1,
+          .singles = tokens,
+          .sequence_of = put(backend, memory, {offsets.begin(), offsets.end() - 1}),
+          .page_table = put(backend, memory, table).reshape({tokens, pages}),
+          .states = put(backend, memory, states).reshape({tokens, 2})};
+}
+
+// Caches for such steps, in memory that is quickly filled: of many long sequences, fewer positions are cached.
+CacheShape shape_of_steps(int64_t& cached, int64_t tokens) {
+  constexpr int64_t kPage = 256, kMostPages = 1024;
+  const int64_t pages = std::clamp<int64_t>(kMostPages / tokens, 1, cached / kPage + 1);
+  cached = std::min(cached, pages * kPage - 1);
+  return {.slots = tokens, .pages = tokens * pages, .page = kPage};
+}
+
 // What goes on of such a micro-batch behind the last attention layer.
 Tail tail_of(Backend& backend, TensorMemory& memory, const ModelConfig& config, DType compute, int64_t length,
              int64_t tokens) {
@@ -142,6 +168,9 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
   const ModelConfig& config = stage.config();
   const int64_t length = std::clamp<int64_t>(samples.length, 1, sizes.large);
   const int64_t past = std::max<int64_t>(0, (samples.length - sizes.large) / 2);
+  int64_t cached = samples.cached.value_or(0);
+  const CacheShape shape =
+      samples.cached ? shape_of_steps(cached, sizes.large) : shape_of_caches(past > 0 ? past + sizes.large : 0);
   const bool cuts = samples.last_positions && cuts_tails(config, stage.layers());
   const StageMemory cost = stage_memory(config, stage.layers(), compute, compute, sizes.large, 0);
   Scratch scratch(backend.allocate(cost.scratch_bytes));
@@ -149,15 +178,16 @@ StageTime measure_stage_time(Backend& backend, const Stage& stage, DType compute
   const Tensor residual = memory.allocate(compute, {sizes.large, config.hidden});
   const Noise noise(residual.numel());
   std::optional<Caches> caches;
-  if (past > 0) {
-    caches.emplace(backend, config, stage.layers(), compute, shape_of_caches(past + sizes.large));
+  if (shape.pages > 0) {
+    caches.emplace(backend, config, stage.layers(), compute, shape);
     for (const LayerCache& layer : caches->layers())
       for (const Tensor& cache : {layer.key_values.keys, layer.key_values.values, layer.conv.states})
         if (cache) noise.fill(backend, cache);
   }
   Stopwatch stopwatch(backend);
   const auto seconds = [&](int64_t tokens) {
-    const Batch batch = batch_of(backend, memory, length, past, tokens);
+    const Batch batch = samples.cached ? step_of(backend, memory, shape, cached, tokens)
+                                       : batch_of(backend, memory, length, past, tokens);
     Tail tail;
     if (cuts) tail = tail_of(backend, memory, config, compute, length, tokens);
     noise.fill(backend, residual);  // the runs of another size have changed it

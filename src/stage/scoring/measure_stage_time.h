@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "kernels/backend.h"
 #include "stage/model/stage.h"
@@ -23,6 +24,8 @@ struct TimedSizes {
 struct TimedSamples {
   int64_t length = 1;
   bool last_positions = false;  // nothing else is wanted: the stage with the last attention layer cuts the tails
+  // Set for generation: in its steps each token is the next one of another sequence, of which so many are cached.
+  std::optional<int64_t> cached = {};
 };
 
 // From the seconds for two sizes.
