@@ -1,4 +1,5 @@
-// Sequences that decode go into a step before prompts do, and prompts go in the order of their requests.
+// Sequences that decode go into a step before prompts do, unless all prompts go in first, and prompts go in the order
+// of their requests.
 #include "stage/generation/scheduler.h"
 
 #include <algorithm>
@@ -11,7 +12,8 @@ Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits)
     : source_(source),
       limits_(limits),
       sequences_(static_cast<size_t>(limits.caches.slots)),
-      pages_(limits.caches.pages, limits.caches.page, limits.caches.keeps_prefixes) {
+      pages_(limits.caches.pages, limits.caches.page, limits.caches.keeps_prefixes),
+      filling_(limits.prompts_first) {
   expect(limits.steps_in_flight > 0 && limits.max_sequences > 0 && limits.prompt_tokens > 0 && limits.caches.slots > 0,
          "Scheduler: limits");
   for (int64_t slot = limits.caches.slots; slot-- > 0;) free_slots_.push_back(static_cast<int32_t>(slot));
@@ -257,10 +259,16 @@ std::optional<ScheduledStep> Scheduler::next() {
       std::min(limits_.max_sequences, (could_run + limits_.steps_in_flight - 1) / limits_.steps_in_flight));
   Step step;
   std::vector<StepEntry> singles, chunks;
-  const int64_t before = preemptions_;
-  choose_ready(step, singles, share);
-  // Pages that a preemption has just freed are for the sequences that run, not for new ones.
-  if (preemptions_ == before || (singles.empty() && active_ == 0)) choose_prompts(step, singles, chunks, share);
+  if (filling_) {
+    choose_prompts(step, singles, chunks, share);
+    filling_ = !singles.empty() || !chunks.empty();
+  }
+  if (!filling_) {
+    const int64_t before = preemptions_;
+    choose_ready(step, singles, share);
+    // Pages that a preemption has just freed are for the sequences that run, not for new ones.
+    if (preemptions_ == before || (singles.empty() && active_ == 0)) choose_prompts(step, singles, chunks, share);
+  }
   if (singles.empty() && chunks.empty() && left_.released.empty() && left_.dropped.empty()) return std::nullopt;
   return compose(std::move(step), std::move(singles), chunks);
 }

@@ -28,6 +28,9 @@ struct ScheduleLimits {
   // Tokens of the prefix cache that rules count in one step, all together, unless a single sequence has more.
   int64_t counted_prefixes = 1024;
   CacheShape caches;  // big enough for the longest sequence when it is alone
+  // Where there is room for all sequences at a time and nobody waits for single tokens: none decodes before all prompts
+  // went in. The last one to begin decides when the job ends, and steps with its prompt are shorter without the others.
+  bool prompts_first = false;
   // Whether sequences are fed tokens that have not come back yet.
   bool runs_ahead() const { return steps_in_flight == 1; }
 };
@@ -116,6 +119,7 @@ class Scheduler {
   std::deque<int32_t> ready_, prompts_;
   // The sequence slot that is in no further step until its pages can be given back to one that needs them.
   std::optional<int32_t> held_;
+  bool filling_ = false;  // prompts go in first, and there are such as have not
   std::deque<Flight> in_flight_;
   std::vector<Arrival> arrivals_;
 };

@@ -34,8 +34,8 @@ std::vector<LayerRange> cut_at_blocks(const std::vector<int64_t>& ends);  // ran
 // where there are more stages than layers.
 std::vector<LayerRange> equal_partition(int64_t layers, int64_t stages);
 
-// Contiguous ranges whose largest sum of `block_costs` is smallest; the first such cut where there are several.
-// Error(kUnavailable) where there are more stages than blocks.
+// Contiguous ranges whose largest sum of `block_costs` is smallest, or at most half a percent more where the others are
+// then more alike. Error(kUnavailable) where there are more stages than blocks.
 std::vector<LayerRange> balanced_partition(const std::vector<double>& block_costs, int64_t stages);
 
 // As --layers asks: `counts` of layers for each of `pieces` pieces of so many stages, equal where there are none. A

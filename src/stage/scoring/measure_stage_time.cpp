@@ -23,7 +23,8 @@ namespace {
 class Stopwatch {
  public:
   explicit Stopwatch(Backend& backend) : backend_(backend) {
-    if (!backend.memory_is_host_memory()) others_ = backend.allocate(kOtherBytes);
+    const bool has_room = backend.free_bytes() > 4 * kOtherBytes;
+    if (!backend.memory_is_host_memory() && has_room) others_ = backend.allocate(kOtherBytes);
   }
 
   // What a pass of `work` takes among others. The first pass of a GPU's kernels begins with a pause that no pass behind
