@@ -12,8 +12,7 @@ Scheduler::Scheduler(RequestSource& source, ScheduleLimits limits)
     : source_(source),
       limits_(limits),
       sequences_(static_cast<size_t>(limits.caches.slots)),
-      pages_(limits.caches.pages, limits.caches.page, limits.caches.keeps_prefixes),
-      filling_(limits.prompts_first) {
+      pages_(limits.caches.pages, limits.caches.page, limits.caches.keeps_prefixes) {
   expect(limits.steps_in_flight > 0 && limits.max_sequences > 0 && limits.prompt_tokens > 0 && limits.caches.slots > 0,
          "Scheduler: limits");
   for (int64_t slot = limits.caches.slots; slot-- > 0;) free_slots_.push_back(static_cast<int32_t>(slot));
@@ -259,11 +258,11 @@ std::optional<ScheduledStep> Scheduler::next() {
       std::min(limits_.max_sequences, (could_run + limits_.steps_in_flight - 1) / limits_.steps_in_flight));
   Step step;
   std::vector<StepEntry> singles, chunks;
-  if (filling_) {
+  if (limits_.prompts_first) {
     choose_prompts(step, singles, chunks, share);
-    filling_ = !singles.empty() || !chunks.empty();
+    limits_.prompts_first = !singles.empty() || !chunks.empty();
   }
-  if (!filling_) {
+  if (!limits_.prompts_first) {
     const int64_t before = preemptions_;
     choose_ready(step, singles, share);
     // Pages that a preemption has just freed are for the sequences that run, not for new ones.

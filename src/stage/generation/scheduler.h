@@ -106,7 +106,7 @@ class Scheduler {
   ScheduledStep compose(Step step, std::vector<StepEntry> singles, const std::vector<StepEntry>& chunks);
 
   RequestSource& source_;
-  ScheduleLimits limits_;
+  ScheduleLimits limits_;            // prompts_first until all have gone in
   std::vector<Sequence> sequences_;  // [slots]
   std::deque<Sequence> waiting_;     // sequences that were preempted or found no room, the oldest first
   std::vector<int32_t> free_slots_;
@@ -119,7 +119,6 @@ class Scheduler {
   std::deque<int32_t> ready_, prompts_;
   // The sequence slot that is in no further step until its pages can be given back to one that needs them.
   std::optional<int32_t> held_;
-  bool filling_ = false;  // prompts go in first, and there are such as have not
   std::deque<Flight> in_flight_;
   std::vector<Arrival> arrivals_;
 };

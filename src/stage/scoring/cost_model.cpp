@@ -27,7 +27,7 @@ constexpr std::array kLastShares = {1.0 / 2, 3.0 / 8, 1.0 / 4, 3.0 / 16, 1.0 / 8
 // Of cuts on the way to a faster one; fewer where each takes longer. Cut and micro-batch are chosen in turn, so many
 // times.
 constexpr int64_t kMaxReplays = 4000, kMaxReplayedForwards = 500000, kMinReplays = 200, kRounds = 2;
-constexpr size_t kMostMoved = 3;          // ends of virtual stages, in a row, at a time
+constexpr size_t kMaxMoved = 3;           // ends of virtual stages, in a row, at a time
 constexpr double kFirstTolerance = 0.02;  // of slower cuts on that way
 
 // The speed of matrix products and of memory, as measured on an H200 (docs/performance.md). Other GPUs differ in both
@@ -95,7 +95,7 @@ std::vector<LayerRange> improve_cut(const BlockCosts& costs, const PipelineJob& 
   const auto below = [&](size_t count) { return generator() % count; };  // the same on every machine
   for (int64_t left = replays; left > 0; --left) {
     Ends moved = ends;
-    const size_t first = below(ends.size() - 1), count = 1 + below(kMostMoved);
+    const size_t first = below(ends.size() - 1), count = 1 + below(kMaxMoved);
     const int64_t blocks = (below(2) == 0 ? -1 : 1) * (below(3) == 0 ? 2 : 1);
     for (size_t at = first; at < std::min(first + count, ends.size() - 1); ++at) moved[at] += blocks;
     const bool empty_stage =

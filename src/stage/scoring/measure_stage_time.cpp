@@ -22,7 +22,7 @@ namespace {
 // Times work on the device.
 class Stopwatch {
  public:
-  explicit Stopwatch(Backend& backend) : backend_(backend) {
+  explicit Stopwatch(Backend& backend) : backend_(backend), runs_(backend.memory_is_host_memory() ? 2 : 4) {
     const bool has_room = backend.free_bytes() > 4 * kOtherBytes;
     if (!backend.memory_is_host_memory() && has_room) others_ = backend.allocate(kOtherBytes);
   }
@@ -37,13 +37,12 @@ class Stopwatch {
 
  private:
   static constexpr size_t kOtherBytes = size_t{128} << 20;  // more than a cache holds
-  static constexpr int kTimedRuns = 4;                      // behind one that warms up
 
   double least_seconds(const std::function<void()>& work, int passes) {
     Stream& stream = backend_.compute();
     stream.drain();
     static_cast<void>(stream.take_finished());
-    for (int run = 0; run <= kTimedRuns; ++run) {
+    for (int run = 0; run <= runs_; ++run) {
       // Other layers are computed between two uses of a layer's weights, which so come from the device's memory.
       if (others_.data()) backend_.copy(stream, others_.data(), others_.data() + kOtherBytes / 2, kOtherBytes / 2);
       stream.submit(
@@ -61,6 +60,7 @@ class Stopwatch {
   }
 
   Backend& backend_;
+  int runs_;  // behind one that warms up
   Buffer others_;
 };
 
@@ -129,8 +129,8 @@ Batch step_of(Backend& backend, TensorMemory& memory, const CacheShape& caches, 
 
 // Caches for such steps, in memory that is quickly filled: of many long sequences, fewer positions are cached.
 CacheShape shape_of_steps(int64_t& cached, int64_t tokens) {
-  constexpr int64_t kPage = 256, kMostPages = 1024;
-  const int64_t pages = std::clamp<int64_t>(kMostPages / tokens, 1, cached / kPage + 1);
+  constexpr int64_t kPage = 256, kMaxPages = 1024;
+  const int64_t pages = std::clamp<int64_t>(kMaxPages / tokens, 1, cached / kPage + 1);
   cached = std::min(cached, pages * kPage - 1);
   return {.slots = tokens, .pages = tokens * pages, .page = kPage};
 }
