@@ -94,8 +94,8 @@ void ThreadPool::worker_loop(size_t worker) {
   uint32_t seen = 0;
   while (true) {
     if (!look_for([&] { return generation_ != seen; })) generation_.wait(seen);
-    if (stopping_) return;
     seen = generation_;
+    if (stopping_) return;  // behind the generation: the end comes with one of its own, which must not pass for seen
     if (next_ >= count_) continue;  // the others have taken all items
     // The task may have ended meanwhile, and even the next one begun, whose items are as welcome. So the generation is
     // read again inside, where no other can begin.

@@ -87,5 +87,29 @@ TEST(ThreadPoolTest, AnExceptionReachesTheCallerAndThePoolGoesOn) {
   }
 }
 
+// A worker that has just woken for a task may find that the pool ends. Several pools side by side, each with more
+// threads than there are processors, so that workers are late; without the order in worker_loop one of two such runs
+// hung.
+TEST(ThreadPoolTest, EndsWhileItsWorkersWake) {
+  constexpr int kSideBySide = 6, kPools = 2000, kThreads = 5, kItems = 4;
+  std::vector<std::thread> users;
+  std::atomic<int64_t> runs{0};
+  for (int user = 0; user < kSideBySide; ++user)
+    users.emplace_back([&runs] {
+      for (int number = 0; number < kPools; ++number) {
+        ThreadPool pool(kThreads);
+        for (int task = 0; task <= number % 4; ++task)
+          pool.parallel_for(kItems, [&](size_t, size_t) {
+            const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(number * 37 % 1000);
+            while (std::chrono::steady_clock::now() < end) {
+            }
+            ++runs;
+          });
+      }
+    });
+  for (std::thread& user : users) user.join();
+  EXPECT_EQ(runs, int64_t{kSideBySide} * kPools / 4 * (1 + 2 + 3 + 4) * kItems);
+}
+
 }  // namespace
 }  // namespace lfm2
