@@ -220,7 +220,7 @@ StageTime estimate_transfer(const ModelConfig& config, DType compute) {
       .per_token = static_cast<double>(config.hidden) * static_cast<double>(size_bytes(compute)) / kLinkBytesPerSecond};
 }
 
-BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept, double rows) {
+BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept) {
   const auto seconds = [&](int64_t tokens) {
     const auto tails = static_cast<int64_t>(kept * static_cast<double>(tokens));
     return estimate_block_seconds(config, compute, tokens, kept > 0 ? std::max<int64_t>(1, tails) : 0);
@@ -230,16 +230,13 @@ BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept,
   BlockCosts costs{.blocks = {}, .head = {}, .transfer = estimate_transfer(config, compute)};
   for (size_t block = 0; block < small.size(); ++block)
     costs.blocks.push_back(line_through(kSizes, small[block], large[block]));
-  if (rows == 0) return costs;
-  const double row = 2.0 * static_cast<double>(config.vocab * config.hidden) / kFlopsPerSecond;
-  costs.head = {.fixed = estimate_head_seconds(config, compute), .per_token = rows * row};
   return costs;
 }
 
 BlockCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
                           const std::vector<StageTime>& measured, StageTime head) {
-  const BlockCosts whole = estimate_costs(config, compute, 0, 0);
-  BlockCosts costs = estimate_costs(config, compute, kept, rows);
+  const BlockCosts whole = estimate_costs(config, compute, 0);
+  BlockCosts costs = estimate_costs(config, compute, kept);
   for (size_t block = 0; block < measured.size(); ++block) {
     // Of the block that cuts the tails, what was measured is what is wanted.
     const bool cuts = static_cast<int64_t>(block) == last_attention_layer(config) * kBlocksOfLayer;
@@ -250,10 +247,6 @@ BlockCosts measured_costs(const ModelConfig& config, DType compute, double kept,
   }
   if (rows > 0) costs.head = {.fixed = head.fixed, .per_token = rows * head.per_token};
   return costs;
-}
-
-double estimate_head_seconds(const ModelConfig& config, DType compute) {
-  return static_cast<double>(config.vocab * config.hidden) * static_cast<double>(size_bytes(compute)) / kBytesPerSecond;
 }
 
 PipelineCosts costs_of_cut(const BlockCosts& costs, const PipelineJob& job, const std::vector<LayerRange>& cut) {

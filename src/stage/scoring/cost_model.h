@@ -88,16 +88,14 @@ double estimate_part_growth(const ModelConfig& config, DType compute, bool last_
 StageTime estimate_transfer(const ModelConfig& config, DType compute);
 
 // The same estimates for micro-batches of any size. Of every token, `kept` tokens go on behind the last attention layer
-// (0: all), and `rows` rows of logits are computed.
-BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept, double rows);
+// (0: all). The head is left out.
+BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept);
 
 // The estimates with what blocks were measured to cost (`measured` [blocks]) in the place of what they were estimated
 // to: for all tokens, but the block that cuts the tails as it does so where tokens are `kept`. The shares of the blocks
-// behind that one stay as estimated. `head`: what the LM head was measured to cost, for rows.
+// behind that one stay as estimated. `head`: what the LM head was measured to cost, for rows, of which a token has
+// `rows`.
 BlockCosts measured_costs(const ModelConfig& config, DType compute, double kept, double rows,
                           const std::vector<StageTime>& measured, StageTime head);
-
-// An estimate of the seconds that the LM head takes for a few rows: the time of reading its weights.
-double estimate_head_seconds(const ModelConfig& config, DType compute);
 
 }  // namespace lfm2

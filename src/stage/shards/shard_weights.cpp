@@ -115,7 +115,7 @@ void ShardWeights::add_gate_or_up(const ShardTensor& part, const Tensor& tensor,
 
 void ShardWeights::add(Task task) {
   const std::lock_guard lock(mutex_);
-  tasks_.push_back(std::move(task));
+  tasks_.emplace(task.count, std::move(task));
   changed_.notify_one();
 }
 
@@ -143,10 +143,8 @@ bool ShardWeights::take(Task& task) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return complete_ || !tasks_.empty(); });
   if (tasks_.empty()) return false;
-  const auto largest = std::max_element(tasks_.begin(), tasks_.end(),
-                                        [](const Task& one, const Task& other) { return one.count < other.count; });
-  task = std::move(*largest);
-  tasks_.erase(largest);
+  task = std::move(tasks_.begin()->second);  // the largest first, so that none is left to one reader at the end
+  tasks_.erase(tasks_.begin());
   return true;
 }
 

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <exception>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <set>
 #include <span>
@@ -65,8 +66,8 @@ class ShardWeights : public WeightSource {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Task> tasks_;
-  bool complete_ = false;  // no further task will be added
+  std::multimap<int64_t, Task, std::greater<>> tasks_;  // by their elements; equal ones as they came
+  bool complete_ = false;                               // no further task will be added
   std::exception_ptr error_;
   Progress& progress_;                // all from mutex_ to here is guarded by it
   std::vector<std::thread> readers_;  // last, because the threads use all of the above

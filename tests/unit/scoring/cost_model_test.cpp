@@ -311,8 +311,8 @@ TEST_F(FourH200Test, CutsBetweenBlocksAreFaster) {
 // stays as estimated.
 TEST(MeasuredCostsTest, KeepTheSharesOfTheEstimate) {
   ModelConfig config = ShardSet::open(test::golden_shards("mini-24", 4)).config();
-  const BlockCosts estimated = estimate_costs(config, DType::kBf16, 0.25, 0.5),
-                   whole = estimate_costs(config, DType::kBf16, 0, 0);
+  const BlockCosts estimated = estimate_costs(config, DType::kBf16, 0.25),
+                   whole = estimate_costs(config, DType::kBf16, 0);
   std::vector<StageTime> thrice;
   for (const StageTime& block : whole.blocks) thrice.push_back({3 * block.fixed, 3 * block.per_token});
   const auto cut = static_cast<size_t>(kBlocksOfLayer * last_attention_layer(config));  // timed as it cuts the tails
