@@ -266,18 +266,9 @@ void MpiWorld::count_processors() {
   sched_getaffinity(0, sizeof mine, &mine);
   std::vector<cpu_set_t> all(static_cast<size_t>(local_size_));
   MPI_CHECK(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, local_));
-  for (int processor = 0; processor < CPU_SETSIZE; ++processor)
-    if (CPU_ISSET(static_cast<size_t>(processor), &mine)) processors_.push_back(processor);
-  const auto same = [&](const cpu_set_t& other) { return CPU_EQUAL(&mine, &other) != 0; };
-  sharing_ = static_cast<int>(std::count_if(all.begin(), all.end(), same));
-  number_among_ = static_cast<int>(std::count_if(all.begin(), all.begin() + local_rank_, same));
-}
-
-std::vector<int> MpiWorld::processors_of_share(int64_t at_once) const {
-  const int shares = sharing_at_once(at_once), share = fair_share_of_processors(at_once);
-  const int first = number_among_ * shares / sharing_ * share;
-  const auto begin = processors_.begin() + std::min<std::ptrdiff_t>(first, std::ssize(processors_));
-  return {begin, begin + std::min<std::ptrdiff_t>(share, processors_.end() - begin)};
+  processors_ = std::max(1, CPU_COUNT(&mine));
+  sharing_ = static_cast<int>(
+      std::count_if(all.begin(), all.end(), [&](const cpu_set_t& other) { return CPU_EQUAL(&mine, &other) != 0; }));
 }
 
 bool MpiWorld::claim_failure() { return shared_ == nullptr || shared_->failure_claimed.exchange(1) == 0; }

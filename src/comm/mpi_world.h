@@ -82,10 +82,8 @@ class MpiWorld : public MpiGroup {
   // The processors that this rank may use, divided by the ranks of this host that may use the same ones, or by
   // `at_once` where no more ranks than that compute at a time.
   int fair_share_of_processors(int64_t at_once = std::numeric_limits<int64_t>::max()) const {
-    return std::max(1, static_cast<int>(std::ssize(processors_)) / sharing_at_once(at_once));
+    return std::max(1, processors_ / static_cast<int>(std::clamp<int64_t>(at_once, 1, sharing_)));
   }
-  // Which ones these are: others than those of the ranks of this host that compute at the same time.
-  std::vector<int> processors_of_share(int64_t at_once) const;
 
   // True for the first rank of this host that calls it. Only that rank reports, so that one cause gives one line.
   bool claim_failure();
@@ -96,13 +94,11 @@ class MpiWorld : public MpiGroup {
  private:
   struct Shared;            // memory that the ranks of this host share
   void count_processors();  // collective
-  int sharing_at_once(int64_t at_once) const { return static_cast<int>(std::clamp<int64_t>(at_once, 1, sharing_)); }
   void share_memory();
 
   int local_rank_ = 0, local_size_ = 1;
-  std::vector<int> processors_;  // that this rank may use, ascending
-  int sharing_ = 1;              // ranks that may use the same ones
-  int number_among_ = 0;         // this rank's number among these
+  int processors_ = 1;  // that this rank may use
+  int sharing_ = 1;     // ranks that may use the same ones
   MPI_Comm local_ = MPI_COMM_NULL;
   MPI_Win window_ = MPI_WIN_NULL;
   Shared* shared_ = nullptr;                  // null once this rank no longer shares memory with the others

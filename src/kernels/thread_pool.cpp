@@ -3,8 +3,6 @@
 // mutex they would wake one by one, which takes longer than a product of one row.
 #include "kernels/thread_pool.h"
 
-#include <sched.h>
-
 #include <chrono>
 #include <utility>
 
@@ -27,14 +25,6 @@ void pause_processor() {
 #endif
 }
 
-// Where that is not allowed, the thread runs where the kernel likes.
-void keep_to(int processor) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(static_cast<size_t>(processor), &set);
-  static_cast<void>(sched_setaffinity(0, sizeof set, &set));
-}
-
 }  // namespace
 
 // Returns true when there() is true, or false after a while.
@@ -50,10 +40,8 @@ bool ThreadPool::look_for(F&& there) const {
   return false;
 }
 
-ThreadPool::ThreadPool(int threads, bool eager, std::vector<int> processors)
-    : eager_(eager), processors_(std::move(processors)) {
+ThreadPool::ThreadPool(int threads, bool eager) : eager_(eager) {
   expect(threads >= 1, "ThreadPool: at least one thread");
-  expect(processors_.empty() || std::ssize(processors_) == threads - 1, "ThreadPool: a processor for each thread");
   for (size_t worker = 1; worker < static_cast<size_t>(threads); ++worker)
     workers_.emplace_back([this, worker] { worker_loop(worker); });
 }
@@ -104,7 +92,6 @@ void ThreadPool::leave() {
 
 void ThreadPool::worker_loop(size_t worker) {
   uint32_t seen = 0;
-  if (!processors_.empty()) keep_to(processors_[worker - 1]);
   while (true) {
     if (!look_for([&] { return generation_ != seen; })) generation_.wait(seen);
     seen = generation_;

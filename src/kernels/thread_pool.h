@@ -19,10 +19,7 @@ class ThreadPool {
   // `eager`: every thread has a processor that no other works on at the same time, or seldom, so that it may look for
   // work, or for the end of it, for a while before it sleeps. Waking a thread takes longer than many an operator on a
   // single row.
-  // `processors` [threads - 1]: the one that each thread but the caller keeps to; empty: any. Threads that many
-  // processes wake at the same moment else share processors while others idle, and the last one of a loop waits for a
-  // whole time slice.
-  explicit ThreadPool(int threads, bool eager = false, std::vector<int> processors = {});
+  explicit ThreadPool(int threads, bool eager = false);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -75,7 +72,6 @@ class ThreadPool {
   std::atomic<bool> stopping_{false};
   std::exception_ptr error_;  // the first error of task_; written under the mutex
   const bool eager_;
-  const std::vector<int> processors_;
   std::vector<std::thread> workers_;
 };
 

@@ -189,14 +189,14 @@ void Job::share_job(Samples all) {
 
 ThreadPool& Job::result_threads() {
   // Beside GPUs, those ranks alone need their processors that hand out results. There the threads stay awake from one
-  // slice of rows to the next: to wake an idle processor of a virtual machine takes as long as to hash a row. They keep
-  // to processors of their own. Two are left to the rank's own thread and to the one that waits for the results.
-  if (result_threads_) return *result_threads_;
-  if (!machine_.cuda) return result_threads_.emplace(std::min(world_.fair_share_of_processors(), kMaxResultThreads));
-  const std::vector<int> share = world_.processors_of_share(pipelines_on_host());
-  const auto workers = std::clamp<std::ptrdiff_t>(std::ssize(share) - 2, 0, kMaxResultThreads - 1);
-  return result_threads_.emplace(static_cast<int>(workers) + 1, true,
-                                 std::vector<int>(share.end() - workers, share.end()));
+  // slice of rows to the next: to wake an idle processor of a virtual machine takes as long as to hash a row. One
+  // processor is left to the rank's own thread.
+  if (!result_threads_) {
+    const int share = machine_.cuda ? std::max(1, world_.fair_share_of_processors(pipelines_on_host()) - 1)
+                                    : world_.fair_share_of_processors();
+    result_threads_.emplace(std::min(share, kMaxResultThreads), machine_.cuda);
+  }
+  return *result_threads_;
 }
 
 int64_t Job::pipelines_on_host() const {
