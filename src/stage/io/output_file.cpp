@@ -96,7 +96,7 @@ Places frame(PartialFile& partial, const OutputJob& job) {
 }
 
 // .bin and .h5: rows at their places, in any order. Of replicas the first makes the file, the others join it.
-class RowsOutput : public OutputFile {
+class RowsOutput : public OutputFile, private RowTaker {
  public:
   RowsOutput(const std::filesystem::path& path, const OutputJob& job, FileDescriptor file)
       : partial_(path, std::move(file), 0, true), job_(job), rows_(partial_, job_, frame(partial_, job_)) {
@@ -111,6 +111,7 @@ class RowsOutput : public OutputFile {
   void start_journal(const JournalContent& content) {
     if (!job_.identity.empty()) partial_.start_journal(content);
   }
+  RowTaker* by_rows() override { return rows_.is_mapped() ? this : nullptr; }
   void take(const ResultRows& rows) override { rows_.write(rows); }
   void finished(int64_t first, int64_t count, const HashSum& results) override {
     partial_.finished(first, count, results);
@@ -163,6 +164,8 @@ class RowsOutput : public OutputFile {
   }
 
  private:
+  void take_row(const ResultRows& row) override { rows_.write(row); }
+
   PartialFile partial_;
   OutputJob job_;
   RowPlaces rows_;

@@ -45,7 +45,7 @@ struct OutputJob {
   const EmbeddingLines* embeddings = nullptr;   // where the job's lines are /v1/embeddings'
   const Tokenizer* tokenizer = nullptr;         // completions: gives their texts; null: they are ids alone
   OutputFacts facts;
-  ThreadPool* threads = nullptr;  // that write large results side by side
+  ThreadPool* threads = nullptr;  // that read large results again side by side
   std::string identity = {};      // JSON: a run goes on with what another one left if this is equal; empty: none may
   int64_t replica = 0, replicas = 1;
   std::function<void()> pulse = [] {};  // called while what was written is read again, which may take long
@@ -65,6 +65,8 @@ class JobOutput {
 
 class OutputFile : public JobOutput, public ResultConsumer, public FinishedSamples {
  public:
+  // Where this takes rows one by one, instead of by take(): asked once it is known who else writes the file.
+  virtual RowTaker* by_rows() { return nullptr; }
   // Where replicas write one file, the first one makes it and the others join it, each with a rank of its own:
   virtual std::string shared() const { return {}; }  // what join_output() needs
   // Whether what this rank writes into the file is seen at once by the rank that made it.

@@ -42,16 +42,16 @@ ResultRows some_rows(const ResultRows& rows, int64_t skip, int64_t count, int64_
 
 void ResultHash::take(const ResultRows& rows) {
   rows_.assign(static_cast<size_t>(rows.count), HashSum());
-  const auto hash_row = [&](size_t row, size_t) {
+  const auto hash_row = [&](size_t number, size_t) {
+    const ResultRows row = some_rows(rows, static_cast<int64_t>(number), 1, rows.first + static_cast<int64_t>(number));
     const auto add = [&](auto values) {
-      const size_t columns = values.size() / rows_.size();
-      if (columns == 0) return;
-      rows_[row].add(std::as_bytes(values.subspan(row * columns, columns)), static_cast<uint64_t>(rows.first) + row);
+      if (!values.empty()) rows_[number].add(std::as_bytes(values), static_cast<uint64_t>(row.first));
     };
-    add(rows.logits);
-    add(rows.top_ids);
-    add(rows.likeliest);
-    add(rows.log_probs);
+    add(row.logits);
+    add(row.top_ids);
+    add(row.likeliest);
+    add(row.log_probs);
+    if (beside_ != nullptr) beside_->take_row(row);
   };
   if (threads_ != nullptr)
     threads_->parallel_for(rows_.size(), hash_row);

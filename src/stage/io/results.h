@@ -59,11 +59,19 @@ class ResultConsumer {
   virtual void take(const ResultRows& rows) = 0;
 };
 
+// Takes each row by itself, and different rows from several threads at once.
+class RowTaker {
+ public:
+  virtual ~RowTaker() = default;
+  virtual void take_row(const ResultRows& row) = 0;
+};
+
 // The sum of the XXH3-128 of all rows, each with its number as the seed: equal for equal bits, whatever the ranks,
 // replicas and micro-batches.
 class ResultHash : public ResultConsumer {
  public:
-  explicit ResultHash(ThreadPool* threads = nullptr) : threads_(threads) {}
+  // `beside` is given each row by the thread that has hashed it, whose cache still holds it.
+  explicit ResultHash(ThreadPool* threads = nullptr, RowTaker* beside = nullptr) : threads_(threads), beside_(beside) {}
   void take(const ResultRows& rows) override;
   const std::vector<HashSum>& rows() const { return rows_; }  // of the last take(), each row alone
   void add(const HashSum& rows) { sum_.add(rows); }           // of rows that were handed out before
@@ -72,6 +80,7 @@ class ResultHash : public ResultConsumer {
 
  private:
   ThreadPool* threads_;
+  RowTaker* beside_;
   HashSum sum_;
   std::vector<HashSum> rows_;
 };

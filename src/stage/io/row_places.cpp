@@ -63,7 +63,7 @@ void RowPlaces::write_bytes(uint64_t offset, std::span<const std::byte> bytes) {
   if (owners_)
     write_owned(offset, bytes, true);
   else if (mapping_)
-    mapping_.write(offset, bytes, job_.threads);
+    mapping_.write(offset, bytes);
   else
     write_fully(partial_.file(), offset, bytes, partial_.path());
 }

@@ -57,7 +57,8 @@ class RowPlaces {
   // writer; they are kept until take_seams().
   void write_from_several_hosts(std::vector<int64_t> first_rows);
 
-  void write(const ResultRows& rows);
+  bool is_mapped() const { return static_cast<bool>(mapping_); }
+  void write(const ResultRows& rows);  // of a mapped file, by several threads at once
   void read(int64_t first, int64_t count, ResultConsumer& consumer) const;
 
   // take_seams() returns this writer's seams since the last call. write_seams() is given the seams of all writers, and

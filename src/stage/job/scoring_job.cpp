@@ -305,10 +305,11 @@ std::optional<ScoreSums> ScoringJob::scores_of_kept() {
 }
 
 bool ScoringJob::run_once() {
-  hash_.emplace(is_last() ? &result_threads() : nullptr);
+  RowTaker* file_by_rows = output_ ? output_->by_rows() : nullptr;
+  hash_.emplace(is_last() ? &result_threads() : nullptr, file_by_rows);
   std::vector<ResultConsumer*> consumers{&*hash_};
   if (output_ && options_.benchmark) output_->start_over();
-  if (output_) consumers.push_back(output_.get());
+  if (output_ && file_by_rows == nullptr) consumers.push_back(output_.get());
   if (validation_) {
     validation_->start_over();
     replay_kept(*validation_);

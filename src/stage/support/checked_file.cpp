@@ -10,14 +10,41 @@
 #include <cerrno>
 #include <cstring>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "kernels/error.h"
-#include "kernels/thread_pool.h"
 
 namespace lfm2 {
 
 namespace {
 
 constexpr size_t kMaxTransfer = size_t{1} << 30;  // one read(2) or write(2) moves at most 2 GiB - 4 KiB
+
+// Whole lines go past the caches: to fetch each line from memory first, only to overwrite it, would move as much again.
+void copy_past_caches(std::byte* to, const std::byte* from, size_t bytes) {
+#if defined(__SSE2__)
+  constexpr size_t kLine = 64;
+  const size_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine);
+  std::memcpy(to, from, head);
+  size_t done = head;
+  for (; done + kLine <= bytes; done += kLine) {
+    const auto* source = reinterpret_cast<const __m128i*>(from + done);
+    auto* target = reinterpret_cast<__m128i*>(to + done);
+    const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1), c = _mm_loadu_si128(source + 2),
+                  d = _mm_loadu_si128(source + 3);
+    _mm_stream_si128(target, a);
+    _mm_stream_si128(target + 1, b);
+    _mm_stream_si128(target + 2, c);
+    _mm_stream_si128(target + 3, d);
+  }
+  _mm_sfence();  // such writes are not in order with others
+  std::memcpy(to + done, from + done, bytes - done);
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
 
 }  // namespace
 
@@ -118,17 +145,9 @@ FileMapping::~FileMapping() {
   if (data_ != nullptr) ::munmap(data_, bytes_);
 }
 
-void FileMapping::write(uint64_t offset, std::span<const std::byte> bytes, ThreadPool* threads) const {
-  constexpr size_t kSlice = size_t{256} << 10;  // few enough bytes that all threads end together
+void FileMapping::write(uint64_t offset, std::span<const std::byte> bytes) const {
   expect(offset <= bytes_ && bytes.size() <= bytes_ - offset, "FileMapping::write: outside the mapping");
-  if (threads == nullptr || bytes.size() <= kSlice) {
-    std::memcpy(data_ + offset, bytes.data(), bytes.size());
-    return;
-  }
-  threads->parallel_for((bytes.size() + kSlice - 1) / kSlice, [&](size_t slice, size_t) {
-    const size_t first = slice * kSlice;
-    std::memcpy(data_ + offset + first, bytes.data() + first, std::min(kSlice, bytes.size() - first));
-  });
+  copy_past_caches(data_ + offset, bytes.data(), bytes.size());
 }
 
 FileMapping map_for_writing(const FileDescriptor& file, uint64_t bytes, const std::filesystem::path& path) {

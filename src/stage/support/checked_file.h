@@ -11,7 +11,6 @@
 
 namespace lfm2 {
 
-class ThreadPool;
 enum class ExitCode : int;
 
 // Throws the Error for a failed system call on `path`, with the text of `error`, an errno.
@@ -78,8 +77,8 @@ class FileMapping {
   ~FileMapping();
 
   explicit operator bool() const { return data_ != nullptr; }
-  // Copies the bytes; with `threads` in slices, because one thread fills fresh pages at only a few GB/s.
-  void write(uint64_t offset, std::span<const std::byte> bytes, ThreadPool* threads) const;
+  // By several threads at once, as one fills fresh pages at only a few GB/s.
+  void write(uint64_t offset, std::span<const std::byte> bytes) const;
 
  private:
   std::byte* data_ = nullptr;

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "kernels/thread_pool.h"
 #include "stage/hdf5/h5.h"
@@ -315,6 +316,34 @@ TEST_F(OutputFileTest, BinIsWrittenInPiecesAndAppearsWhole) {
   std::memcpy(header.data(), text.data(), 8);
   EXPECT_EQ(header, (std::array<int32_t, 2>{2, 3}));
   EXPECT_EQ(std::memcmp(text.data() + 8, logits_.data(), 24), 0);
+}
+
+// By several threads that hash them, the same bytes as by take().
+TEST_F(OutputFileTest, RowsAreWrittenOneByOneBesideTheirHash) {
+  constexpr int64_t kRows = 37, kVocab = 1003;
+  std::vector<float> logits(kRows * kVocab);
+  std::iota(logits.begin(), logits.end(), 0.5f);
+  const ResultRows all{.first = 0, .count = kRows, .logits = logits};
+  for (const std::string ending : {".bin", ".h5"}) {
+    const SampleOffsets offsets = SampleOffsets::equally_long(kRows, 1);
+    OutputJob job = this->job({});
+    job.vocab = kVocab;
+    job.size = offsets.job_size();
+    job.offsets = &offsets;
+    auto one = create_output(folder_ / ("one" + ending), job), other = create_output(folder_ / ("other" + ending), job);
+    if (one->by_rows() == nullptr) GTEST_SKIP() << "no mappings here";
+    ThreadPool threads(3);
+    ResultHash beside(&threads, one->by_rows()), alone;
+    beside.take(some_rows(all, 9, kRows - 9, 9));
+    beside.take(some_rows(all, 0, 9, 0));
+    alone.take(all);
+    other->take(all);
+    one->commit();
+    other->commit();
+    EXPECT_TRUE(read_bytes(folder_ / ("one" + ending)) == read_bytes(folder_ / ("other" + ending))) << ending;
+    EXPECT_EQ(beside.hex(), alone.hex());
+  }
+  EXPECT_EQ(create_output(folder_ / "lines.jsonl", job({}))->by_rows(), nullptr);
 }
 
 TEST_F(OutputFileTest, NothingIsLeftWithoutCommit) {
