@@ -191,12 +191,14 @@ ThreadPool& Job::result_threads() {
   // Beside GPUs, those ranks alone need their processors that hand out results. There the threads stay awake from one
   // slice of rows to the next: to wake an idle processor of a virtual machine takes as long as to hash a row. One
   // processor is left to the rank's own thread.
-  if (!result_threads_) {
-    const int share = machine_.cuda ? std::max(1, world_.fair_share_of_processors(pipelines_on_host()) - 1)
-                                    : world_.fair_share_of_processors();
-    result_threads_.emplace(std::min(share, kMaxResultThreads), machine_.cuda);
-  }
+  if (!result_threads_) result_threads_.emplace(result_thread_count(), machine_.cuda);
   return *result_threads_;
+}
+
+int Job::result_thread_count() const {
+  const int share = machine_.cuda ? std::max(1, world_.fair_share_of_processors(pipelines_on_host()) - 1)
+                                  : world_.fair_share_of_processors();
+  return std::min(share, kMaxResultThreads);
 }
 
 int64_t Job::pipelines_on_host() const {

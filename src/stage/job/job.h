@@ -81,6 +81,7 @@ class Job {
   }
   const ModelConfig& config() const { return shards_->config(); }
   double load_timeout() const;
+  int result_thread_count() const;
   ThreadPool& result_threads();             // of last stages: they hash and write results
   int64_t pipelines_on_host() const;        // as many replicas as there may be on this host
   OutputJob output_job();                   // for last stages

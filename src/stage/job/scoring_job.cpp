@@ -114,6 +114,7 @@ PipelineJob ScoringJob::pipeline_job(int64_t tokens, int64_t max_target) const {
           .size = micro_batch_size(max_target),
           .result_bytes = result_bytes(),
           .pipelines_on_host = pipelines_on_host(),
+          .result_threads = result_thread_count(),
           .devices = machine_.devices.of_ranks(static_cast<int>(replica()) * pipeline_ranks_->size(),
                                                pipeline_ranks_->size())};
 }
@@ -231,14 +232,36 @@ void ScoringJob::measure_and_replan() {
     }
   }
   int64_t target = 0;
-  if (is_first()) target = best_target_tokens(costs, job);
+  LateParts late;
+  if (is_first()) {
+    target = best_target_tokens(costs, job);
+    const std::optional<LateChoice> in_parts = late_parts(costs, job);
+    if (in_parts) target = in_parts->target_tokens;
+    if (in_parts) late = in_parts->parts;
+  }
   choose_plan(target);
+  plan_.late = late;
+}
+
+// Nothing where there are several stages, or more rows of results than samples.
+std::optional<LateChoice> ScoringJob::late_parts(const PipelineCosts& costs, const PipelineJob& job) const {
+  const int64_t attention = last_attention_layer(config()), tokens = kMaxCudaTarget;
+  if (costs.shape.virtual_stages() > 1 || !options_.results.of_last_positions() || attention < 1) return {};
+  const int64_t kept = std::max<int64_t>(1, tokens / job.length) * std::min(job.length, tail_length(config()));
+  const std::vector<double> blocks = estimate_block_seconds(config(), compute_, tokens, kept);
+  const double all = std::accumulate(blocks.begin(), blocks.end(), 0.0);
+  std::vector<double> layers(static_cast<size_t>(config().layers));
+  for (size_t block = 0; block < blocks.size(); ++block) layers[block / kBlocksOfLayer] += blocks[block] / all;
+  return choose_late_parts(costs, job, layers, attention);
 }
 
 void ScoringJob::open() {
   if (machine_.cuda && options_.micro_batch == 0) measure_and_replan();
-  say(fmt::format("layers {}, {} micro-batches of up to {} tokens", layers_text(pieces()), plan_.micro_batches,
-                  plan_.max_tokens));
+  say(fmt::format(
+      "layers {}, {} micro-batches of up to {} tokens{}", layers_text(pieces()), plan_.micro_batches, plan_.max_tokens,
+      plan_.late.samples == 0 ? ""
+                              : fmt::format(", {} samples of the last one behind the others from layer {} on",
+                                            plan_.late.samples, plan_.late.layer)));
   const StageLinks links = session_->links(Schedule::most_buffers(shape(), plan_.micro_batches));
   scorer_.emplace(links, plan_, compute_, options_.results, !options_.trace.empty());
   open_answers();

@@ -38,6 +38,7 @@ class ScoringJob : public Job {
   double tail_share(LayerRange layers) const;
   // Chooses the size of micro-batch again, by timing the loaded stages; collective in the pipeline.
   void measure_and_replan();
+  std::optional<LateChoice> late_parts(const PipelineCosts& costs, const PipelineJob& job) const;
   int64_t mean_length() const;  // of what goes through the stages
   double result_bytes() const;
   int64_t largest_target() const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,11 @@ struct LayerRange {
 
  private:
   bool has(int64_t layer) const { return layer >= first && layer < end(); }
+};
+
+// Some of a stage's layers, by their numbers in the model.
+struct LayerSpan {
+  int64_t first = 0, end = std::numeric_limits<int64_t>::max();
 };
 
 // Blocks are numbered through the model: block 2 l is the token mixer of layer l, block 2 l + 1 its feed-forward.

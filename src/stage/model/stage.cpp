@@ -1,6 +1,8 @@
 // The forward of one pipeline stage, written once over the operators.
 #include "stage/model/stage.h"
 
+#include <algorithm>
+
 #include "stage/model/tensor_table.h"
 
 namespace lfm2 {
@@ -23,8 +25,10 @@ Stage::Stage(WeightSource& weights, const ModelConfig& config, LayerRange layers
 void Stage::embed(Ops& ops, const Tensor& ids, const Tensor& residual) const { ops.embed(ids, embedding_, residual); }
 
 void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail,
-                    const Caches* caches, const WantedRows* wanted) const {
+                    const Caches* caches, const WantedRows* wanted, LayerSpan span) const {
   const int64_t cut = last_attention_layer(config_);
+  const auto begin = static_cast<size_t>(std::max<int64_t>(0, span.first - layers_range_.first)),
+             end = static_cast<size_t>(std::min(layers_range_.count, span.end - layers_range_.first));
   expect(tail == nullptr || cuts_tails(config_, layers_range_), "Stage::forward: a tail cut elsewhere");
   expect(wanted == nullptr || last(), "Stage::forward: rows wanted in front of the last layer");
   Tensor current = residual;
@@ -33,12 +37,13 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
   // Kept for all layers: each layer leaves its successor's input here, unless that is best left to the successor.
   Tensor normed = scratch.take(residual.dtype, {residual.dim(0), residual.dim(1)});
   scratch.hold();
-  bool computed = layers_range_.has_mixer(layers_range_.first) && !ops.norms_in_passing(residual);
+  bool computed =
+      layers_range_.has_mixer(layers_range_.first + static_cast<int64_t>(begin)) && !ops.norms_in_passing(residual);
   if (computed) {
-    const Norm first = layers_.front().operator_norm();
+    const Norm first = layers_[begin].operator_norm();
     ops.rms_norm(residual, first.weight, first.eps, normed);
   }
-  for (size_t i = 0; i < layers_.size(); ++i) {
+  for (size_t i = begin; i < end; ++i) {
     const int64_t layer = layers_range_.first + static_cast<int64_t>(i);
     const bool cuts = tail != nullptr && layer == cut;
     if (layers_range_.has_mixer(layer)) {
@@ -53,7 +58,7 @@ void Stage::forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratc
       normed = normed.rows(0, current.dim(0));
     }
     if (!layers_range_.has_feed_forward(layer)) break;
-    const bool ends = i + 1 == layers_.size();
+    const bool ends = i + 1 == end;
     if (ends && wanted != nullptr) {
       ops.gather_rows(current, wanted->rows, wanted->residual);
       current = wanted->residual;

@@ -22,9 +22,10 @@ class Stage {
   void embed(Ops& ops, const Tensor& ids, const Tensor& residual) const;
   // The layers, in place.  residual [tokens, hidden] act. With a tail, the result goes to tail->residual, from the last
   // attention on. With caches, the tokens continue the cached sequences; behind the cut the tails do so, too,
-  // where their batch has states. On the last stage with wanted rows, the result goes to wanted->residual.
+  // where their batch has states. On the last stage with wanted rows, the result goes to wanted->residual. `span`: some
+  // of the layers alone.
   void forward(Ops& ops, const Tensor& residual, const Batch& batch, Scratch& scratch, const Tail* tail = nullptr,
-               const Caches* caches = nullptr, const WantedRows* wanted = nullptr) const;
+               const Caches* caches = nullptr, const WantedRows* wanted = nullptr, LayerSpan span = {}) const;
   // Last stage: chosen rows behind the final norm, or as they are where the model ends with its last layer. They lie in
   // the scratch or are the residual itself.  rows [count] int32, empty for all rows; returns [count, hidden] act
   Tensor hidden_states(Ops& ops, const Tensor& residual, const Tensor& rows, Scratch& scratch) const;

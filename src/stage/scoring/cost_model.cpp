@@ -27,6 +27,8 @@ constexpr std::array kLastShares = {1.0 / 2, 3.0 / 8, 1.0 / 4, 3.0 / 16, 1.0 / 8
 // Of cuts on the way to a faster one; fewer where each takes longer. Cut and micro-batch are chosen in turn, so many
 // times.
 constexpr int64_t kMaxReplays = 4000, kMaxReplayedForwards = 500000, kMinReplays = 200, kRounds = 2;
+// Where there are more micro-batches, the last one hardly matters.
+constexpr int64_t kMaxLateMicroBatches = 16;
 constexpr size_t kMaxMoved = 3;           // ends of virtual stages, in a row, at a time
 constexpr double kFirstTolerance = 0.02;  // of slower cuts on that way
 
@@ -36,7 +38,7 @@ constexpr double kFlopsPerSecond = 550e12, kBytesPerSecond = 3.5e12, kAttentionF
 constexpr double kLinkBytesPerSecond = 67e9, kLinkSeconds = 20e-6;  // NCCL with few thread blocks, on NVLink
 // Results on their way through the host's memory, hashed by some threads: slower than the bus, faster than files.
 // Several pipelines of one host share its memory.
-constexpr double kResultBytesPerSecond = 40e9, kHostResultBytesPerSecond = 50e9;
+constexpr double kResultBytesPerSecond = 40e9, kThreadResultBytesPerSecond = 2e9, kHostResultBytesPerSecond = 50e9;
 constexpr double kLaunchSeconds = 15e-6;  // the small kernels of a block, which take this long for any number of tokens
 
 PipelineShape shape_of(const PipelineJob& job, const std::vector<LayerRange>& cut) {
@@ -65,12 +67,16 @@ CutSamples cut_samples(const PipelineJob& job, int64_t target) {
   return {count, whole * job.length, (samples - (count - 1) * whole) * job.length};
 }
 
+// The seconds until the results of a token are handed out.
+double result_seconds(const PipelineJob& job) {
+  return job.result_bytes / std::min({kResultBytesPerSecond, kThreadResultBytesPerSecond * job.result_threads,
+                                      kHostResultBytesPerSecond / static_cast<double>(job.pipelines_on_host)});
+}
+
 // The seconds of a job with micro-batches of up to `target` tokens, until all its results are handed out.
 double job_seconds(PipelineCosts costs, const PipelineJob& job, int64_t target) {
   const CutSamples cut = cut_samples(job, target);
-  costs.result_seconds =
-      job.result_bytes /
-      std::min(kResultBytesPerSecond, kHostResultBytesPerSecond / static_cast<double>(job.pipelines_on_host));
+  costs.result_seconds = result_seconds(job);
   return pipeline_seconds(costs, cut.count, cut.tokens, cut.last_tokens);
 }
 
@@ -201,6 +207,48 @@ int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job) {
       if (count > 1 && whole * job.length <= job.size.tokens) consider(whole * job.length);
     }
   return best;
+}
+
+std::optional<LateChoice> choose_late_parts(const PipelineCosts& costs, const PipelineJob& job,
+                                            const std::vector<double>& layers, int64_t last) {
+  expect(costs.shape.virtual_stages() == 1, "choose_late_parts: several stages");
+  const StageTime& all = costs.virtual_stages.front();
+  const int64_t samples = sample_count(job), most = job.size.tokens / job.length;
+  if (most == 0) return {};
+  const double of_results = result_seconds(job) * static_cast<double>(job.length);  // of a sample
+  std::optional<LateChoice> fastest;
+  const int64_t fewest = (samples + most - 1) / most;
+  for (int64_t count = fewest; count <= std::min({fewest + 1, kMaxLateMicroBatches, samples}); ++count) {
+    const int64_t whole = (samples + count - 1) / count, rest = samples - (count - 1) * whole;
+    if (rest < 2) continue;
+    double early = 0;  // the share of the layers in front
+    for (int64_t layer = 1; layer <= last; ++layer) {
+      early += layers[static_cast<size_t>(layer - 1)];
+      for (const double share : kLastShares) {
+        const auto second = std::clamp<int64_t>(std::llround(share * static_cast<double>(rest)), 1, rest - 1);
+        const auto samples_of = [&](int64_t part) {
+          return static_cast<double>(part < count - 1 ? whole : part < count ? rest - second : second);
+        };
+        const auto seconds_of = [&](double some) { return all.seconds(some * static_cast<double>(job.length)); };
+        // The first part counts as a micro-batch that computes the layers in front for both, the second as another one.
+        const ActionTimes times{.forward =
+                                    [&](int64_t, int64_t part) {
+                                      const double own = seconds_of(samples_of(part));
+                                      if (part < count - 1) return own;
+                                      const double in_front = early * seconds_of(static_cast<double>(rest));
+                                      return (1 - early) * own + (part < count ? in_front : 0);
+                                    },
+                                .transfer = {},
+                                .head = {},
+                                .results = [&](int64_t part) { return of_results * samples_of(part); }};
+        const double seconds = replay(costs.shape, count + 1, times).seconds;
+        if (fastest && seconds >= fastest->seconds) continue;
+        fastest = LateChoice{.target_tokens = whole * job.length, .parts = {layer, second}, .seconds = seconds};
+      }
+    }
+  }
+  if (fastest && fastest->seconds >= job_seconds(costs, job, best_target_tokens(costs, job))) return {};
+  return fastest;
 }
 
 double estimate_part_growth(const ModelConfig& config, DType compute, bool last_positions) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "stage/pipeline/schedule.h"
@@ -54,6 +55,7 @@ struct PipelineJob {
   MicroBatches::Size size;
   double result_bytes = 0;        // of a token
   int64_t pipelines_on_host = 1;  // that hand out results at the same time
+  int result_threads = 22;        // of each of them
   std::vector<int> devices = {};  // as in PipelineCosts
 };
 
@@ -75,6 +77,17 @@ std::vector<int64_t> candidate_targets(const PipelineJob& job);
 // where they may go in parts. The last micro-batch gets what is left: where that pays, a 16th to a half of the
 // others, so that less is drained and handed out when nothing is left to compute.
 int64_t best_target_tokens(const PipelineCosts& costs, const PipelineJob& job);
+
+// A job of one rank that has all layers, whose last micro-batch goes through the last of them in two parts.
+struct LateChoice {
+  int64_t target_tokens = 0;
+  LateParts parts;
+  double seconds = 0;
+};
+// The fastest of them, where that is faster than the job in micro-batches of best_target_tokens(). `layers`: the share
+// of each in a micro-batch's time. The parts begin no later than at layer `last`.
+std::optional<LateChoice> choose_late_parts(const PipelineCosts& costs, const PipelineJob& job,
+                                            const std::vector<double>& layers, int64_t last);
 
 // An estimate of the seconds that each block takes for a micro-batch of `tokens` tokens, of which `kept` go on behind
 // the last attention (0: all). Only ratios between blocks matter, because the estimate decides where the stages are

@@ -25,6 +25,13 @@ struct MicroBatch {
   bool ends_samples() const { return past + tokens == whole || !is_part(); }
 };
 
+// Where one rank has all layers: the samples of the last micro-batch go through the layers from `layer` on in two
+// parts, the second of which has `samples` samples, so that results of the first are handed out while the second is
+// computed. Micro-batches of their own would read the weights of all layers once more. No samples: in one.
+struct LateParts {
+  int64_t layer = 0, samples = 0;
+};
+
 // The sizes that every stage of a pipeline knows of its samples.
 struct BatchPlan {
   int64_t first_sample = 0, first_token = 0;  // where the pipeline's samples begin in the job; 0 without replicas
@@ -35,6 +42,7 @@ struct BatchPlan {
   int64_t longest_in_parts = 0;  // tokens of the longest sample that goes through the stages in parts; 0: none does
   // --score: scored tokens in front of the pipeline's, and the most in a micro-batch.
   int64_t first_scored = 0, max_scored = 0;
+  LateParts late;
 
   int64_t max_rows(const ResultKind& kind) const;  // the most rows of results of a micro-batch
 };

@@ -33,7 +33,7 @@ size_t max_array_bytes(const BatchPlan& plan) {
 
 BufferExtras buffer_extras(const ModelConfig& config, std::span<const LayerRange> pieces, const BatchPlan& plan,
                            const ResultKind& kind) {
-  BufferExtras extras{.array_bytes = max_array_bytes(plan)};
+  BufferExtras extras{.array_bytes = max_array_bytes(plan) * (plan.late.samples > 0 ? 2 : 1)};
   const bool cuts =
       std::any_of(pieces.begin(), pieces.end(), [&](const LayerRange& piece) { return cuts_tails(config, piece); });
   if (cuts && kind.of_last_positions())
@@ -70,6 +70,12 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
       pieces_.back().caches =
           std::make_unique<Caches>(backend, config, range, compute, shape_of_caches(plan.longest_in_parts));
   }
+  if (plan.late.samples > 0) {
+    const int64_t last = tail_length_ > 0 ? last_attention_layer(config) : config.layers - 1;
+    expect(pieces_.size() == 1 && links.first() && links.last() && kind.of_last_positions() && plan.late.layer > 0 &&
+               plan.late.layer <= last,
+           "Scorer: no such late parts");
+  }
   const BufferExtras extras = buffer_extras(config, layers, plan, kind);
   buffers_.resize(static_cast<size_t>(Schedule(links.shape(), links.index, plan.micro_batches).buffers()));
   for (StageBuffer& buffer : buffers_) {
@@ -95,15 +101,24 @@ uint64_t Scorer::cache_bytes() const {
   return bytes;
 }
 
-Scorer::IndexArrays Scorer::lay_out(const Open& open, const Piece& piece, std::byte* memory) const {
+Scorer::Passage Scorer::passage_of(const Piece& piece) {
+  return {.first_layer = piece.stage.first(),
+          .last_layer = piece.stage.last(),
+          .cuts_tails = piece.cuts_tails,
+          .gets_tails = piece.gets_tails,
+          .caches = piece.caches != nullptr};
+}
+
+Scorer::IndexArrays Scorer::lay_out(const Open& open, const Passage& passage, std::byte* memory) const {
   const MicroBatch& samples = open.samples;
   IndexArrays micro_batch;
   micro_batch.samples = samples;
+  micro_batch.passage = passage;
   int64_t kept_tokens = 0;
   for (const int64_t length : open.content.lengths) {
     const int64_t tail = kept(length, samples);
     micro_batch.batch.max_length =
-        std::max(micro_batch.batch.max_length, piece.gets_tails ? tail : samples.past + length);
+        std::max(micro_batch.batch.max_length, passage.gets_tails ? tail : samples.past + length);
     micro_batch.tail.max_length = std::max(micro_batch.tail.max_length, tail);
     kept_tokens += tail;
   }
@@ -115,13 +130,13 @@ Scorer::IndexArrays Scorer::lay_out(const Open& open, const Piece& piece, std::b
     batch.tokens = tokens;
     batch.sequences = sequences;
   };
-  if (piece.stage.first()) micro_batch.ids = layout.take_ints({samples.tokens});
-  take_batch(micro_batch.batch, piece.gets_tails ? kept_tokens : samples.tokens);
-  if (piece.cuts_tails) {
+  if (passage.first_layer) micro_batch.ids = layout.take_ints({samples.tokens});
+  take_batch(micro_batch.batch, passage.gets_tails ? kept_tokens : samples.tokens);
+  if (passage.cuts_tails) {
     micro_batch.tail_rows = layout.take_ints({kept_tokens});
     take_batch(micro_batch.tail, kept_tokens);
   }
-  if (samples.is_part() && piece.caches) {
+  if (samples.is_part() && passage.caches) {
     Batch& batch = micro_batch.batch;
     batch.singles = batch.tokens == 1 ? 1 : 0;
     batch.sequence_of = layout.take_ints({batch.tokens});
@@ -129,7 +144,7 @@ Scorer::IndexArrays Scorer::lay_out(const Open& open, const Piece& piece, std::b
     batch.states = layout.take_ints({1, 2});
   }
   micro_batch.last_rows = layout.take_ints({sequences});
-  if (kind_.score && piece.stage.last()) {
+  if (kind_.score && passage.last_layer) {
     micro_batch.scored_rows = layout.take_ints({samples.scored});
     micro_batch.targets = layout.take_ints({samples.scored});
   }
@@ -137,15 +152,10 @@ Scorer::IndexArrays Scorer::lay_out(const Open& open, const Piece& piece, std::b
   return micro_batch;
 }
 
-// Fills the buffer's index arrays for a micro-batch and enqueues their copy to the device, in front of its forward. The
-// buffer must be free: nothing reads the arrays of the micro-batch before it any more.
-void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::span<const int32_t> ids) {
-  const IndexArrays host = lay_out(open, piece, buffer.staging.data());
-  buffer.micro_batch = lay_out(open, piece, buffer.arrays.data());
-  const MicroBatch& samples = open.samples;
-  if (kind_.hidden == Hidden::kMean) buffer.lengths = open.content.lengths;
-  if (kind_.hidden == Hidden::kMean && samples.is_part()) buffer.lengths = {static_cast<int32_t>(samples.whole)};
-  std::copy(ids.begin(), ids.end(), host.ids.as<int32_t>());
+// The arrays of a micro-batch on the host, but its ids and what fill_part() fills.
+void Scorer::fill_arrays(const IndexArrays& host, const Open& open) const {
+  const MicroBatch& samples = host.samples;
+  const Passage& passage = host.passage;
   // Appends `length` tokens of a sample, which count their positions from `first`, to the batch.
   const auto add = [](const Batch& batch, int64_t sample, int64_t& token, int64_t length, int64_t first) {
     for (int64_t position = first; position < first + length; ++position)
@@ -154,16 +164,16 @@ void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::s
   };
   int64_t token = 0, tail_token = 0, tail_row = 0, scored_row = 0;
   host.batch.offsets.as<int32_t>()[0] = 0;
-  if (piece.cuts_tails) host.tail.offsets.as<int32_t>()[0] = 0;
+  if (passage.cuts_tails) host.tail.offsets.as<int32_t>()[0] = 0;
   for (int64_t sample = 0; sample < host.batch.sequences; ++sample) {
     const int64_t length = open.content.lengths[static_cast<size_t>(sample)], tail = kept(length, samples);
-    add(host.batch, sample, token, piece.gets_tails ? tail : length, piece.gets_tails ? 0 : samples.past);
-    if (piece.cuts_tails) {
+    add(host.batch, sample, token, passage.gets_tails ? tail : length, passage.gets_tails ? 0 : samples.past);
+    if (passage.cuts_tails) {
       add(host.tail, sample, tail_token, tail, 0);
       for (int64_t row = tail; row > 0; --row)
         host.tail_rows.as<int32_t>()[tail_row++] = static_cast<int32_t>(token - row);
     }
-    host.last_rows.as<int32_t>()[sample] = static_cast<int32_t>((piece.cuts_tails ? tail_token : token) - 1);
+    host.last_rows.as<int32_t>()[sample] = static_cast<int32_t>((passage.cuts_tails ? tail_token : token) - 1);
     if (!host.scored_rows) continue;
     // The row in front of a token says how likely it is.
     const int64_t scored = open.content.scored[static_cast<size_t>(sample)];
@@ -171,9 +181,58 @@ void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::s
     for (int64_t row = end - scored; row < end; ++row)
       host.scored_rows.as<int32_t>()[scored_row++] = static_cast<int32_t>(row);
   }
-  if (host.batch.states) fill_part(host.batch, piece);
   if (host.targets) std::copy(open.content.targets.begin(), open.content.targets.end(), host.targets.as<int32_t>());
-  links_.backend.copy(links_.backend.compute(), buffer.arrays.data(), buffer.staging.data(), host.bytes);
+}
+
+// The parts in which the samples of a micro-batch go through the last layers; none where they go at once.
+std::vector<Scorer::Open> Scorer::late_parts(const Open& open) const {
+  const MicroBatch& all = open.samples;
+  const bool is_last = all.first_sample + all.samples == plan_.samples;
+  if (!is_last || all.is_part() || plan_.late.samples == 0 || all.samples <= plan_.late.samples) return {};
+  std::vector<Open> parts(2);
+  const std::vector<int32_t>& lengths = open.content.lengths;
+  const auto second = lengths.end() - plan_.late.samples;
+  parts[0].content.lengths = {lengths.begin(), second};
+  parts[1].content.lengths = {second, lengths.end()};
+  int64_t sample = all.first_sample, token = all.first_token;
+  for (Open& part : parts) {
+    const std::vector<int32_t>& own = part.content.lengths;
+    part.samples = {.first_sample = sample,
+                    .samples = std::ssize(own),
+                    .first_token = token,
+                    .tokens = std::accumulate(own.begin(), own.end(), int64_t{0})};
+    sample += part.samples.samples;
+    token += part.samples.tokens;
+  }
+  return parts;
+}
+
+// Fills the buffer's index arrays for a micro-batch and enqueues their copy to the device, in front of its forward. The
+// buffer must be free: nothing reads the arrays of the micro-batch before it any more.
+void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::span<const int32_t> ids) {
+  if (kind_.hidden == Hidden::kMean) buffer.lengths = open.content.lengths;
+  if (kind_.hidden == Hidden::kMean && open.samples.is_part())
+    buffer.lengths = {static_cast<int32_t>(open.samples.whole)};
+  size_t bytes = 0;
+  const auto put = [&](const Open& some, const Passage& passage) {
+    const IndexArrays host = lay_out(some, passage, buffer.staging.data() + bytes);
+    fill_arrays(host, some);
+    if (host.ids) std::copy(ids.begin(), ids.end(), host.ids.as<int32_t>());
+    if (host.batch.states) fill_part(host.batch, piece);
+    const IndexArrays arrays = lay_out(some, passage, buffer.arrays.data() + bytes);
+    bytes += arrays.bytes;
+    return arrays;
+  };
+  const std::vector<Open> parts = late_parts(open);
+  Passage passage = passage_of(piece), late = passage;
+  if (!parts.empty()) {
+    passage.last_layer = passage.cuts_tails = late.first_layer = false;
+    passage.layers.end = late.layers.first = plan_.late.layer;
+  }
+  buffer.micro_batch = put(open, passage);
+  buffer.late.clear();
+  for (const Open& part : parts) buffer.late.push_back(put(part, late));
+  links_.backend.copy(links_.backend.compute(), buffer.arrays.data(), buffer.staging.data(), bytes);
 }
 
 // All tokens are of one sequence, whose pages follow one another. The states are those that the part before has left;
@@ -243,43 +302,57 @@ void Scorer::fill(const Action& action, const MicroBatches* micro_batches) {
   if (action.piece + 1 == std::ssize(pieces_)) begun_.open.pop_front();
 }
 
-void Scorer::forward(const Action& action) {
-  const Unit unit = unit_of(action);
-  const Stage& stage = piece_of(action).stage;
-  if (!stage.first()) run_.wait_for_arrival(action.buffer, unit);
+void Scorer::compute(const Action& action, const IndexArrays& arrays) {
   StageBuffer& buffer = buffer_of(action);
   links_.backend.compute().submit(
-      [this, &buffer, &piece = piece_of(action)] {
-        const Tensor residual = input_of(buffer);
-        const IndexArrays& micro_batch = buffer.micro_batch;
-        if (piece.stage.first()) piece.stage.embed(links_.backend.ops(), micro_batch.ids, residual);
-        const Tail tail{micro_batch.tail_rows,
-                        piece.cuts_tails ? buffer.tail.rows(0, micro_batch.tail.tokens) : Tensor(), micro_batch.tail};
-        const bool gives = gives_wanted(piece);
-        const WantedRows wanted{micro_batch.last_rows, gives ? output_of(buffer) : Tensor()};
-        piece.stage.forward(links_.backend.ops(), residual, micro_batch.batch, scratch_,
-                            piece.cuts_tails ? &tail : nullptr, micro_batch.batch.states ? piece.caches.get() : nullptr,
-                            gives ? &wanted : nullptr);
+      [this, &buffer, &arrays, &piece = piece_of(action)] {
+        Ops& ops = links_.backend.ops();
+        const Passage& passage = arrays.passage;
+        const int64_t first = arrays.samples.first_token - buffer.micro_batch.samples.first_token;
+        const Tensor residual = buffer.residual.rows(first, arrays.batch.tokens);
+        if (passage.first_layer) piece.stage.embed(ops, arrays.ids, residual);
+        const Tail tail{arrays.tail_rows, passage.cuts_tails ? buffer.tail.rows(0, arrays.tail.tokens) : Tensor(),
+                        arrays.tail};
+        const bool gives = passage.last_layer && kind_.of_last_positions();
+        const WantedRows wanted{arrays.last_rows, gives ? wanted_of(buffer, arrays) : Tensor()};
+        piece.stage.forward(ops, residual, arrays.batch, scratch_, passage.cuts_tails ? &tail : nullptr,
+                            arrays.batch.states ? piece.caches.get() : nullptr, gives ? &wanted : nullptr,
+                            passage.layers);
       },
-      run_.tag(unit, false));
+      run_.tag(unit_of(action), false));
+}
+
+void Scorer::forward(const Action& action) {
+  if (!piece_of(action).stage.first()) run_.wait_for_arrival(action.buffer, unit_of(action));
+  StageBuffer& buffer = buffer_of(action);
+  compute(action, buffer.micro_batch);
+  for (const IndexArrays& part : buffer.late) {
+    compute(action, part);
+    if (&part != &buffer.late.back()) give(part, wanted_of(buffer, part), action);
+  }
   links_.backend.compute().record(*buffer.computed);
+}
+
+void Scorer::give(const IndexArrays& arrays, const Tensor& output, const Action& action) {
+  const MicroBatch& micro_batch = arrays.samples;
+  const bool last = kind_.of_last_positions(), mean = kind_.hidden == Hidden::kMean;
+  const bool has_rows = kind_.score ? micro_batch.scored > 0 : !last || micro_batch.ends_samples();
+  if (!results_ || !has_rows) return;
+  const Tensor rows = kind_.score ? arrays.scored_rows : Tensor();
+  const int64_t first_row = kind_.score    ? plan_.first_scored + micro_batch.first_scored
+                            : last || mean ? plan_.first_sample + micro_batch.first_sample
+                                           : plan_.first_token + micro_batch.first_token;
+  const auto until = [&](const std::function<bool()>& done, Phase phase) { run_.wait(done, phase, unit_of(action)); };
+  results_->give(output, rows, first_row, scratch_, until, run_.tag(unit_of(action), true), arrays.targets,
+                 buffer_of(action).lengths, micro_batch.past);
 }
 
 void Scorer::give_result(const Action& action) {
   const StageBuffer& buffer = buffer_of(action);
-  const IndexArrays& arrays = buffer.micro_batch;
-  const MicroBatch& micro_batch = arrays.samples;
-  const bool last = kind_.of_last_positions(), mean = kind_.hidden == Hidden::kMean;
-  const bool has_rows = kind_.score ? micro_batch.scored > 0 : !last || micro_batch.ends_samples();
-  if (results_ && has_rows) {
-    const Tensor rows = kind_.score ? arrays.scored_rows : Tensor();
-    const int64_t first_row = kind_.score    ? plan_.first_scored + micro_batch.first_scored
-                              : last || mean ? plan_.first_sample + micro_batch.first_sample
-                                             : plan_.first_token + micro_batch.first_token;
-    const auto until = [&](const std::function<bool()>& done, Phase phase) { run_.wait(done, phase, unit_of(action)); };
-    results_->give(output_of(buffer), rows, first_row, scratch_, until, run_.tag(unit_of(action), true), arrays.targets,
-                   buffer.lengths, micro_batch.past);
-  }
+  if (buffer.late.empty())
+    give(buffer.micro_batch, output_of(buffer), action);
+  else
+    give(buffer.late.back(), wanted_of(buffer, buffer.late.back()), action);
   links_.backend.compute().record(*buffer.taken);
 }
 

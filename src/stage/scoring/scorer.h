@@ -61,9 +61,16 @@ class Scorer {
   uint64_t activation_bytes() const { return memory_.bytes() + working_bytes_; }
 
  private:
+  // What samples go through at a time.
+  struct Passage {
+    bool first_layer = false, last_layer = false;
+    bool cuts_tails = false, gets_tails = false, caches = false;  // as in Piece
+    LayerSpan layers = {};                                        // of the piece
+  };
   // A micro-batch as this stage computes it: index arrays of int32, in one piece of memory.
   struct IndexArrays {
     MicroBatch samples;
+    Passage passage;
     Tensor ids;        // [tokens] in front of the first layer
     Batch batch;       // the tokens that come in
     Tensor tail_rows;  // on the piece that cuts the tails: the rows that are kept
@@ -101,12 +108,16 @@ class Scorer {
     // The index arrays of the micro-batch in this buffer: on the host, to be copied from, and on the device.
     Buffer staging, arrays;
     IndexArrays micro_batch;
-    std::vector<int32_t> lengths;     // --hidden mean: those of its samples
+    std::vector<IndexArrays> late;  // those of BatchPlan::late's parts, where it goes through the last layers in parts
+    std::vector<int32_t> lengths;   // --hidden mean: those of its samples
     std::unique_ptr<Event> computed;  // the layers have computed the micro-batch in this buffer
     std::unique_ptr<Event> taken;     // last stage: the head has read the rows in this buffer
   };
 
-  IndexArrays lay_out(const Open& open, const Piece& piece, std::byte* memory) const;
+  static Passage passage_of(const Piece& piece);
+  IndexArrays lay_out(const Open& open, const Passage& passage, std::byte* memory) const;
+  void fill_arrays(const IndexArrays& host, const Open& open) const;
+  std::vector<Open> late_parts(const Open& open) const;
   void prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::span<const int32_t> ids);
   static void fill_part(const Batch& batch, Piece& piece);
   StageBuffer& buffer_of(const Action& action) { return buffers_[static_cast<size_t>(action.buffer)]; }
@@ -117,6 +128,11 @@ class Scorer {
     const Piece& piece = pieces_[static_cast<size_t>(buffer.unit->piece)];
     if (gives_wanted(piece)) return buffer.wanted.rows(0, buffer.micro_batch.last_rows.dim(0));
     return piece.cuts_tails ? buffer.tail.rows(0, buffer.micro_batch.tail.tokens) : input_of(buffer);
+  }
+  // Where the wanted rows of a part of the buffer's samples go.
+  static Tensor wanted_of(const StageBuffer& buffer, const IndexArrays& part) {
+    return buffer.wanted.rows(part.samples.first_sample - buffer.micro_batch.samples.first_sample,
+                              part.last_rows.dim(0));
   }
   bool gives_wanted(const Piece& piece) const { return kind_.of_last_positions() && piece.stage.last(); }
   // Of a part that does not end its sample nothing is needed behind the cut; one token stands for it, as a micro-batch
@@ -129,6 +145,8 @@ class Scorer {
   void wait_for_free_buffer(StageBuffer& buffer);
   void fill(const Action& action, const MicroBatches* micro_batches);
   void forward(const Action& action);
+  void compute(const Action& action, const IndexArrays& arrays);
+  void give(const IndexArrays& arrays, const Tensor& output, const Action& action);
   void give_result(const Action& action);
   void carry_out(const Action& action, const MicroBatches* micro_batches);
   void collect_times();

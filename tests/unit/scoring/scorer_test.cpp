@@ -34,10 +34,12 @@ struct Cut {
 // Runs `samples` through one thread a rank; the collector gets all rows. `stop`: see Scorer::run. Returns whether the
 // run was finished.
 bool run(const std::string& golden_case, const Cut& cut, const Samples& samples, MicroBatches::Size size,
-         ResultKind kind, DType compute, int threads, ResultConsumer& collector,
-         const std::function<bool()>& stop = {}) {
+         ResultKind kind, DType compute, int threads, ResultConsumer& collector, const std::function<bool()>& stop = {},
+         LateParts late = {}) {
   const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, size,
                                    kind.score ? &samples.scored : nullptr);
+  BatchPlan plan = micro_batches.plan();
+  plan.late = late;
   const size_t stages = cut.ranges.size() / static_cast<size_t>(cut.pieces);
   const bool ring = cut.pieces > 1;
   const int most =
@@ -64,7 +66,7 @@ bool run(const std::string& golden_case, const Cut& cut, const Samples& samples,
                        .index = static_cast<int64_t>(rank),
                        .stages = static_cast<int64_t>(stages),
                        .watchdog = watchdog},
-                      micro_batches.plan(), compute, kind);
+                      plan, compute, kind);
         scorer.run(
             rank == 0 ? &micro_batches : nullptr, {&collector}, [](const MicroBatch&) {},
             rank == 0 ? stop : std::function<bool()>());
@@ -283,6 +285,38 @@ TEST_P(ScorerTest, PartsOfLongSamplesGiveTheSameBits) {
 }
 
 // A run that is stopped hands out what has begun, from the first micro-batch on, and nothing twice.
+struct CountingCollector : LogitsCollector {
+  void take(const ResultRows& rows) override {
+    LogitsCollector::take(rows);
+    ++taken;
+  }
+  int taken = 0;
+};
+
+// The last micro-batch in two parts through the last layers, from any layer on in front of the cut of the tails. Rows
+// come in order.
+TEST_P(ScorerTest, LatePartsGiveTheSameBits) {
+  const Samples samples = ragged_samples(vocab());
+  const std::vector<LayerRange> whole = equal_partition(layers(), 1);
+  const int64_t attention = last_attention_layer(config());
+  ASSERT_GT(attention, 0);
+  for (const DType compute : {DType::kF32, DType::kBf16}) {
+    const std::vector<float> alone = score(GetParam(), whole, samples, 0, Positions::kLast, compute);
+    for (const int64_t micro_batch : {0, 4})
+      for (int64_t layer = 1; layer <= attention; ++layer)
+        for (const int64_t second : {1, 2, 6}) {
+          SCOPED_TRACE(testing::Message() << "micro-batch " << micro_batch << ", from layer " << layer
+                                          << " on, the second part has " << second);
+          CountingCollector collector;
+          run(GetParam(), whole, samples, {micro_batch, 1 << 20}, {}, compute, 1, collector, {},
+              {.layer = layer, .samples = second});
+          EXPECT_TRUE(same_bits(alone, collector.logits));
+          // Of three samples, six cannot be the second part.
+          EXPECT_EQ(collector.taken, (micro_batch == 4 ? 2 : 1) + (micro_batch == 4 && second == 6 ? 0 : 1));
+        }
+  }
+}
+
 TEST_P(ScorerTest, ARingThatIsStoppedFinishesWhatHasBegun) {
   const Samples samples = random_samples(24, 6, 5, vocab());
   const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, Positions::kLast);
