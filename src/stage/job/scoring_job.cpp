@@ -235,9 +235,10 @@ void ScoringJob::measure_and_replan() {
   LateParts late;
   if (is_first()) {
     target = best_target_tokens(costs, job);
-    const std::optional<LateChoice> in_parts = late_parts(costs, job);
-    if (in_parts) target = in_parts->target_tokens;
-    if (in_parts) late = in_parts->parts;
+    if (const std::optional<LateChoice> in_parts = late_parts(costs, job)) {
+      target = in_parts->target_tokens;
+      late = in_parts->parts;
+    }
   }
   choose_plan(target);
   plan_.late = late;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -53,10 +54,10 @@ struct PipelineChoice {
 struct PipelineJob {
   int64_t stages = 1, tokens = 0, length = 1;
   MicroBatches::Size size;
-  double result_bytes = 0;        // of a token
-  int64_t pipelines_on_host = 1;  // that hand out results at the same time
-  int result_threads = 22;        // of each of them
-  std::vector<int> devices = {};  // as in PipelineCosts
+  double result_bytes = 0;                               // of a token
+  int64_t pipelines_on_host = 1;                         // that hand out results at the same time
+  int result_threads = std::numeric_limits<int>::max();  // of each of them
+  std::vector<int> devices = {};                         // as in PipelineCosts
 };
 
 // The costs of virtual stages that are cut so.

@@ -62,11 +62,14 @@ Scorer::Scorer(const StageLinks& links, const BatchPlan& plan, DType compute, Re
   for (const Stage& stage : links.pieces) {
     const LayerRange range = stage.layers();
     layers.push_back(range);
-    pieces_.push_back({.stage = stage,
-                       .cuts_tails = tail_length_ > 0 && cuts_tails(config, range),
-                       .gets_tails = tail_length_ > 0 && gets_tails(config, range),
-                       .caches = nullptr});
-    if (plan.longest_in_parts > 0 && !pieces_.back().gets_tails)
+    const bool gets_tails = tail_length_ > 0 && lfm2::gets_tails(config, range);
+    const Passage passage{.first_layer = stage.first(),
+                          .last_layer = stage.last(),
+                          .cuts_tails = tail_length_ > 0 && cuts_tails(config, range),
+                          .gets_tails = gets_tails,
+                          .caches = plan.longest_in_parts > 0 && !gets_tails};
+    pieces_.push_back({.stage = stage, .passage = passage, .caches = nullptr});
+    if (passage.caches)
       pieces_.back().caches =
           std::make_unique<Caches>(backend, config, range, compute, shape_of_caches(plan.longest_in_parts));
   }
@@ -99,14 +102,6 @@ uint64_t Scorer::cache_bytes() const {
   uint64_t bytes = 0;
   for (const Piece& piece : pieces_) bytes += piece.caches ? piece.caches->bytes() : 0;
   return bytes;
-}
-
-Scorer::Passage Scorer::passage_of(const Piece& piece) {
-  return {.first_layer = piece.stage.first(),
-          .last_layer = piece.stage.last(),
-          .cuts_tails = piece.cuts_tails,
-          .gets_tails = piece.gets_tails,
-          .caches = piece.caches != nullptr};
 }
 
 Scorer::IndexArrays Scorer::lay_out(const Open& open, const Passage& passage, std::byte* memory) const {
@@ -224,7 +219,7 @@ void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::s
     return arrays;
   };
   const std::vector<Open> parts = late_parts(open);
-  Passage passage = passage_of(piece), late = passage;
+  Passage passage = piece.passage, late = passage;
   if (!parts.empty()) {
     passage.last_layer = passage.cuts_tails = late.first_layer = false;
     passage.layers.end = late.layers.first = plan_.late.layer;
@@ -298,7 +293,7 @@ void Scorer::fill(const Action& action, const MicroBatches* micro_batches) {
   buffer.unit = unit_of(action);
   const bool takes = action.kind == ActionKind::kTakeTokens;
   prepare(buffer, open, piece_of(action), takes ? micro_batches->ids(action.micro_batch) : std::span<const int32_t>());
-  if (!takes) run_.receive(action.buffer, input_of(buffer), unit_of(action));
+  if (!takes) run_.receive(action.buffer, input_of(buffer, buffer.micro_batch), unit_of(action));
   if (action.piece + 1 == std::ssize(pieces_)) begun_.open.pop_front();
 }
 
@@ -308,13 +303,12 @@ void Scorer::compute(const Action& action, const IndexArrays& arrays) {
       [this, &buffer, &arrays, &piece = piece_of(action)] {
         Ops& ops = links_.backend.ops();
         const Passage& passage = arrays.passage;
-        const int64_t first = arrays.samples.first_token - buffer.micro_batch.samples.first_token;
-        const Tensor residual = buffer.residual.rows(first, arrays.batch.tokens);
+        const Tensor residual = input_of(buffer, arrays), output = output_of(buffer, arrays);
         if (passage.first_layer) piece.stage.embed(ops, arrays.ids, residual);
+        const bool gives = gives_wanted(passage);
         const Tail tail{arrays.tail_rows, passage.cuts_tails ? buffer.tail.rows(0, arrays.tail.tokens) : Tensor(),
                         arrays.tail};
-        const bool gives = passage.last_layer && kind_.of_last_positions();
-        const WantedRows wanted{arrays.last_rows, gives ? wanted_of(buffer, arrays) : Tensor()};
+        const WantedRows wanted{arrays.last_rows, output};
         piece.stage.forward(ops, residual, arrays.batch, scratch_, passage.cuts_tails ? &tail : nullptr,
                             arrays.batch.states ? piece.caches.get() : nullptr, gives ? &wanted : nullptr,
                             passage.layers);
@@ -328,12 +322,13 @@ void Scorer::forward(const Action& action) {
   compute(action, buffer.micro_batch);
   for (const IndexArrays& part : buffer.late) {
     compute(action, part);
-    if (&part != &buffer.late.back()) give(part, wanted_of(buffer, part), action);
+    if (&part != &buffer.late.back()) give(action, part);
   }
   links_.backend.compute().record(*buffer.computed);
 }
 
-void Scorer::give(const IndexArrays& arrays, const Tensor& output, const Action& action) {
+void Scorer::give(const Action& action, const IndexArrays& arrays) {
+  const StageBuffer& buffer = buffer_of(action);
   const MicroBatch& micro_batch = arrays.samples;
   const bool last = kind_.of_last_positions(), mean = kind_.hidden == Hidden::kMean;
   const bool has_rows = kind_.score ? micro_batch.scored > 0 : !last || micro_batch.ends_samples();
@@ -343,16 +338,13 @@ void Scorer::give(const IndexArrays& arrays, const Tensor& output, const Action&
                             : last || mean ? plan_.first_sample + micro_batch.first_sample
                                            : plan_.first_token + micro_batch.first_token;
   const auto until = [&](const std::function<bool()>& done, Phase phase) { run_.wait(done, phase, unit_of(action)); };
-  results_->give(output, rows, first_row, scratch_, until, run_.tag(unit_of(action), true), arrays.targets,
-                 buffer_of(action).lengths, micro_batch.past);
+  results_->give(output_of(buffer, arrays), rows, first_row, scratch_, until, run_.tag(unit_of(action), true),
+                 arrays.targets, buffer.lengths, micro_batch.past);
 }
 
 void Scorer::give_result(const Action& action) {
   const StageBuffer& buffer = buffer_of(action);
-  if (buffer.late.empty())
-    give(buffer.micro_batch, output_of(buffer), action);
-  else
-    give(buffer.late.back(), wanted_of(buffer, buffer.late.back()), action);
+  give(action, buffer.late.empty() ? buffer.micro_batch : buffer.late.back());
   links_.backend.compute().record(*buffer.taken);
 }
 
@@ -365,7 +357,7 @@ void Scorer::carry_out(const Action& action, const MicroBatches* micro_batches) 
     case ActionKind::kForward:
       return forward(action);
     case ActionKind::kSend:
-      return run_.send(action.buffer, output_of(buffer), *buffer.computed, unit_of(action));
+      return run_.send(action.buffer, output_of(buffer, buffer.micro_batch), *buffer.computed, unit_of(action));
     case ActionKind::kGiveResult:
       return give_result(action);
   }

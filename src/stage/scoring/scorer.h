@@ -64,8 +64,10 @@ class Scorer {
   // What samples go through at a time.
   struct Passage {
     bool first_layer = false, last_layer = false;
-    bool cuts_tails = false, gets_tails = false, caches = false;  // as in Piece
-    LayerSpan layers = {};                                        // of the piece
+    bool cuts_tails = false;  // the last attention layer is there, where the tails are cut
+    bool gets_tails = false;  // all is behind that one: only tails come in
+    bool caches = false;      // parts of samples go on over caches
+    LayerSpan layers = {};    // of the piece
   };
   // A micro-batch as this stage computes it: index arrays of int32, in one piece of memory.
   struct IndexArrays {
@@ -93,8 +95,7 @@ class Scorer {
   };
   struct Piece {
     const Stage& stage;
-    bool cuts_tails = false;  // it has the last attention layer, where the tails are cut
-    bool gets_tails = false;  // it is behind that one: only tails come in
+    Passage passage;
     // Where samples go in parts: what is kept of the one that is on its way, and which of its two rows of convolution
     // states the newest part writes.
     std::unique_ptr<Caches> caches;
@@ -114,7 +115,6 @@ class Scorer {
     std::unique_ptr<Event> taken;     // last stage: the head has read the rows in this buffer
   };
 
-  static Passage passage_of(const Piece& piece);
   IndexArrays lay_out(const Open& open, const Passage& passage, std::byte* memory) const;
   void fill_arrays(const IndexArrays& host, const Open& open) const;
   std::vector<Open> late_parts(const Open& open) const;
@@ -123,18 +123,18 @@ class Scorer {
   StageBuffer& buffer_of(const Action& action) { return buffers_[static_cast<size_t>(action.buffer)]; }
   Piece& piece_of(const Action& action) { return pieces_[static_cast<size_t>(action.piece)]; }
   static Unit unit_of(const Action& action) { return {action.micro_batch, action.piece}; }
-  static Tensor input_of(const StageBuffer& buffer) { return buffer.residual.rows(0, buffer.micro_batch.batch.tokens); }
-  Tensor output_of(const StageBuffer& buffer) const {
-    const Piece& piece = pieces_[static_cast<size_t>(buffer.unit->piece)];
-    if (gives_wanted(piece)) return buffer.wanted.rows(0, buffer.micro_batch.last_rows.dim(0));
-    return piece.cuts_tails ? buffer.tail.rows(0, buffer.micro_batch.tail.tokens) : input_of(buffer);
+  bool gives_wanted(const Passage& passage) const { return kind_.of_last_positions() && passage.last_layer; }
+  // What goes through with these arrays, the buffer's micro-batch or a part of it, and what comes of it.
+  static Tensor input_of(const StageBuffer& buffer, const IndexArrays& arrays) {
+    return buffer.residual.rows(arrays.samples.first_token - buffer.micro_batch.samples.first_token,
+                                arrays.batch.tokens);
   }
-  // Where the wanted rows of a part of the buffer's samples go.
-  static Tensor wanted_of(const StageBuffer& buffer, const IndexArrays& part) {
-    return buffer.wanted.rows(part.samples.first_sample - buffer.micro_batch.samples.first_sample,
-                              part.last_rows.dim(0));
+  Tensor output_of(const StageBuffer& buffer, const IndexArrays& arrays) const {
+    if (gives_wanted(arrays.passage))
+      return buffer.wanted.rows(arrays.samples.first_sample - buffer.micro_batch.samples.first_sample,
+                                arrays.last_rows.dim(0));
+    return arrays.passage.cuts_tails ? buffer.tail.rows(0, arrays.tail.tokens) : input_of(buffer, arrays);
   }
-  bool gives_wanted(const Piece& piece) const { return kind_.of_last_positions() && piece.stage.last(); }
   // Of a part that does not end its sample nothing is needed behind the cut; one token stands for it, as a micro-batch
   // without any would be a case of its own on the way.
   int64_t kept(int64_t length, const MicroBatch& samples) const {
@@ -146,7 +146,7 @@ class Scorer {
   void fill(const Action& action, const MicroBatches* micro_batches);
   void forward(const Action& action);
   void compute(const Action& action, const IndexArrays& arrays);
-  void give(const IndexArrays& arrays, const Tensor& output, const Action& action);
+  void give(const Action& action, const IndexArrays& arrays);
   void give_result(const Action& action);
   void carry_out(const Action& action, const MicroBatches* micro_batches);
   void collect_times();

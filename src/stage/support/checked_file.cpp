@@ -29,6 +29,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, size_t bytes) {
   const size_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine);
   std::memcpy(to, from, head);
   size_t done = head;
+  const bool has_lines = done + kLine <= bytes;
   for (; done + kLine <= bytes; done += kLine) {
     const auto* source = reinterpret_cast<const __m128i*>(from + done);
     auto* target = reinterpret_cast<__m128i*>(to + done);
@@ -39,7 +40,7 @@ void copy_past_caches(std::byte* to, const std::byte* from, size_t bytes) {
     _mm_stream_si128(target + 2, c);
     _mm_stream_si128(target + 3, d);
   }
-  _mm_sfence();  // such writes are not in order with others
+  if (has_lines) _mm_sfence();  // such writes are not in order with others
   std::memcpy(to + done, from + done, bytes - done);
 #else
   std::memcpy(to, from, bytes);
