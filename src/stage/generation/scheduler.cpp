@@ -1,5 +1,4 @@
-// Sequences that decode go into a step before prompts do, unless all prompts go in first, and prompts go in the order
-// of their requests.
+// Sequences that decode go into a step before prompts do, and prompts go in the order of their requests.
 #include "stage/generation/scheduler.h"
 
 #include <algorithm>
@@ -258,16 +257,10 @@ std::optional<ScheduledStep> Scheduler::next() {
       std::min(limits_.max_sequences, (could_run + limits_.steps_in_flight - 1) / limits_.steps_in_flight));
   Step step;
   std::vector<StepEntry> singles, chunks;
-  if (limits_.prompts_first) {
-    choose_prompts(step, singles, chunks, share);
-    limits_.prompts_first = !singles.empty() || !chunks.empty();
-  }
-  if (!limits_.prompts_first) {
-    const int64_t before = preemptions_;
-    choose_ready(step, singles, share);
-    // Pages that a preemption has just freed are for the sequences that run, not for new ones.
-    if (preemptions_ == before || (singles.empty() && active_ == 0)) choose_prompts(step, singles, chunks, share);
-  }
+  const int64_t before = preemptions_;
+  choose_ready(step, singles, share);
+  // Pages that a preemption has just freed are for the sequences that run, not for new ones.
+  if (preemptions_ == before || (singles.empty() && active_ == 0)) choose_prompts(step, singles, chunks, share);
   if (singles.empty() && chunks.empty() && left_.released.empty() && left_.dropped.empty()) return std::nullopt;
   return compose(std::move(step), std::move(singles), chunks);
 }

@@ -28,9 +28,6 @@ struct ScheduleLimits {
   // Tokens of the prefix cache that rules count in one step, all together, unless a single sequence has more.
   int64_t counted_prefixes = 1024;
   CacheShape caches;  // big enough for the longest sequence when it is alone
-  // Where there is room for all sequences at a time and nobody waits for single tokens: none decodes before all prompts
-  // went in. The last one to begin decides when the job ends, and steps with its prompt are shorter without the others.
-  bool prompts_first = false;
   // Whether sequences are fed tokens that have not come back yet.
   bool runs_ahead() const { return steps_in_flight == 1; }
 };
@@ -106,7 +103,7 @@ class Scheduler {
   ScheduledStep compose(Step step, std::vector<StepEntry> singles, const std::vector<StepEntry>& chunks);
 
   RequestSource& source_;
-  ScheduleLimits limits_;            // prompts_first until all have gone in
+  ScheduleLimits limits_;
   std::vector<Sequence> sequences_;  // [slots]
   std::deque<Sequence> waiting_;     // sequences that were preempted or found no room, the oldest first
   std::vector<int32_t> free_slots_;

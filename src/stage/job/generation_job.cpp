@@ -291,10 +291,7 @@ CacheShape GenerationJob::fit_caches() {
 }
 
 void GenerationJob::open() {
-  ScheduleLimits& limits = plan_.limits;
-  limits.caches = fit_caches();
-  limits.prompts_first =
-      !plan_.live && prompts_.sequences <= limits.caches.slots && prompts_.pages <= limits.caches.pages;
+  plan_.limits.caches = fit_caches();
   say(fmt::format("up to {} sequences at a time, {} in a step; caches of {} pages of {} positions",
                   plan_.limits.caches.slots, plan_.limits.max_sequences, plan_.limits.caches.pages,
                   plan_.limits.caches.page));

@@ -146,10 +146,6 @@ struct Simulation {
       state_row[sequence.sample] = writes;
     }
     ASSERT_LE(of_prompts, limits.prompt_tokens);
-    if (limits.prompts_first && of_prompts < step.tokens) decoded = true;
-    if (limits.prompts_first && of_prompts > 0) {
-      ASSERT_FALSE(decoded) << "a prompt behind a sequence that decodes";
-    }
     ASSERT_NO_FATAL_FAILURE(check_counted(scheduled, step, table));
     largest = std::max(largest, step.sequences());
   }
@@ -177,7 +173,6 @@ struct Simulation {
   std::map<int64_t, int32_t> state_row;
   std::set<int64_t> ended;
   int64_t steps = 0, largest = 0, preemptions = 0;
-  bool decoded = false;
   int64_t ahead = 0, dropped = 0;  // tokens fed before they came back, and tokens drawn behind an end
 };
 
@@ -203,31 +198,6 @@ TEST(SchedulerTest, FullStepsShareTheSequencesEqually) {
   simulation.run();
   EXPECT_EQ(simulation.largest, 16);
   EXPECT_EQ(simulation.steps, 4 * 10);
-}
-
-// In as many steps as with mixed ones: the sequences that come last go on alone at the end of those.
-TEST(SchedulerTest, PromptsMayGoFirst) {
-  const Samples samples = prompts_of(std::vector<int64_t>(64, 8));
-  for (const int64_t stages : {1, 4}) {
-    std::vector<int64_t> steps;
-    for (const bool first : {false, true}) {
-      ScheduleLimits limits = limits_of(stages, 64, 16, 128, 64);  // eight prompts a step
-      limits.prompts_first = first;
-      Simulation simulation(samples, 10, limits, kNever);
-      simulation.run();
-      EXPECT_EQ(simulation.decoded, first);
-      steps.push_back(simulation.steps);
-    }
-    EXPECT_LE(steps[1], steps[0]) << stages;
-    EXPECT_EQ(steps[1], 8 + 9 * stages);
-  }
-  // A prompt in several chunks, a prompt of a single token, and one that ends with its first token.
-  const Samples others = prompts_of({100, 1, 7, 30});
-  ScheduleLimits limits = limits_of(2, 4, 16, 16, 20);
-  limits.prompts_first = true;
-  Simulation simulation(others, 5, limits, [](int64_t sample, int64_t place) { return sample == 2 && place == 0; });
-  simulation.run();
-  EXPECT_TRUE(simulation.decoded);
 }
 
 // Where there are just enough pages for all sequences, none waits for those that others will not need.
