@@ -43,6 +43,11 @@ inline void write_bytes(const std::filesystem::path& path, const std::string& by
   ASSERT_TRUE(file.good()) << path;
 }
 
+template <class T>
+void write_values(const std::filesystem::path& path, const std::vector<T>& values) {
+  write_bytes(path, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)});
+}
+
 // `call` must throw an Error with this code, and a message of one line that contains all `parts`.
 template <class F>
 void expect_error(F&& call, ExitCode code, const std::vector<std::string>& parts) {

@@ -70,5 +70,32 @@ TEST(PartitionTest, CutsBetweenTheBlocksOfALayer) {
     expect_error([&] { given_partition(24, 4, counts); }, ExitCode::kUsage, {"--layers", "24", "halves"});
 }
 
+TEST(BalancedPartitionTest, TheLargestPartIsSmallest) {
+  const auto counts = [](const std::vector<double>& costs, int64_t stages) {
+    std::vector<int64_t> result;
+    for (const LayerRange& range : balanced_partition(costs, stages))
+      result.push_back(end_block(range) - first_block(range));
+    return result;
+  };
+  EXPECT_EQ(counts({1, 1, 1, 1, 1, 1}, 3), (std::vector<int64_t>{2, 2, 2}));
+  EXPECT_EQ(counts({4, 1, 1, 1, 1}, 2), (std::vector<int64_t>{1, 4}));
+  EXPECT_EQ(counts({1, 1, 1, 5}, 4), (std::vector<int64_t>{1, 1, 1, 1}));
+  EXPECT_THROW(balanced_partition({1, 1}, 3), Error);
+  // Against every cut of seven blocks in three.
+  const std::vector<double> costs = {3, 1, 4, 1, 5, 9, 2};
+  double best = 1e9;
+  for (size_t a = 1; a < 6; ++a)
+    for (size_t b = a + 1; b < 7; ++b) {
+      const auto sum = [&](size_t from, size_t to) {
+        return std::accumulate(costs.begin() + static_cast<long>(from), costs.begin() + static_cast<long>(to), 0.0);
+      };
+      best = std::min(best, std::max({sum(0, a), sum(a, b), sum(b, 7)}));
+    }
+  double found = 0;
+  for (const LayerRange& range : balanced_partition(costs, 3))
+    found = std::max(found, std::accumulate(costs.begin() + first_block(range), costs.begin() + end_block(range), 0.0));
+  EXPECT_DOUBLE_EQ(found, best);
+}
+
 }  // namespace
 }  // namespace lfm2

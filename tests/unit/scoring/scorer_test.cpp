@@ -1,15 +1,11 @@
-// The pipeline over threads and the pipeline of one stage give the same bits, however the samples are cut, ordered and
-// accompanied.
+// Results of the pipeline over threads: those of the references, and of each sample by itself.
 #include "stage/scoring/scorer.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
-#include <memory>
-#include <numeric>
 #include <thread>
 
 #include "comm/local_channel.h"
@@ -20,142 +16,10 @@
 #include "support/largest_difference.h"
 #include "support/loaded_stage.h"
 #include "support/local_watchdogs.h"
+#include "support/scoring_run.h"
 
 namespace lfm2::test {
 namespace {
-
-// A cut into the virtual stages of ranks that have so many pieces each.
-struct Cut {
-  std::vector<LayerRange> ranges;
-  int64_t pieces = 1;
-  Cut(std::vector<LayerRange> all, int64_t pieces_of_rank = 1) : ranges(std::move(all)), pieces(pieces_of_rank) {}
-};
-
-// Runs `samples` through one thread a rank; the collector gets all rows. `stop`: see Scorer::run. Returns whether the
-// run was finished.
-bool run(const std::string& golden_case, const Cut& cut, const Samples& samples, MicroBatches::Size size,
-         ResultKind kind, DType compute, int threads, ResultConsumer& collector, const std::function<bool()>& stop = {},
-         LateParts late = {}) {
-  const MicroBatches micro_batches(samples.offsets, samples.ids, {0, samples.count()}, size,
-                                   kind.score ? &samples.scored : nullptr);
-  BatchPlan plan = micro_batches.plan();
-  plan.late = late;
-  const size_t stages = cut.ranges.size() / static_cast<size_t>(cut.pieces);
-  const bool ring = cut.pieces > 1;
-  const int most =
-      Schedule::most_buffers({static_cast<int64_t>(stages), cut.pieces}, micro_batches.plan().micro_batches);
-  std::vector<LocalLink> links(stages);  // from each rank to the next
-  LocalControlHub hub(stages);
-  LocalBoard board(stages);
-  std::vector<std::thread> ranks;
-  std::vector<std::exception_ptr> errors(stages);
-  std::atomic<bool> finished = true;
-  for (size_t rank = 0; rank < stages; ++rank)
-    ranks.emplace_back([&, rank] {
-      try {
-        LoadedStage loaded(golden_case, pieces_of(cut.ranges, static_cast<int64_t>(stages), static_cast<int64_t>(rank)),
-                           compute, threads);
-        LocalChannel channel(rank > 0 || ring ? &links[(rank + stages - 1) % stages] : nullptr,
-                             rank + 1 < stages || ring ? &links[rank] : nullptr, rank == 0 ? most : kBuffers);
-        LocalControlLink control(hub, rank);
-        Watchdog watchdog = board.watchdog(rank);
-        Scorer scorer({.backend = loaded.backend,
-                       .pieces = loaded.pieces,
-                       .channel = &channel,
-                       .control = &control,
-                       .index = static_cast<int64_t>(rank),
-                       .stages = static_cast<int64_t>(stages),
-                       .watchdog = watchdog},
-                      plan, compute, kind);
-        scorer.run(
-            rank == 0 ? &micro_batches : nullptr, {&collector}, [](const MicroBatch&) {},
-            rank == 0 ? stop : std::function<bool()>());
-        if (!scorer.finished()) finished = false;
-      } catch (...) {
-        errors[rank] = std::current_exception();
-      }
-    });
-  for (std::thread& rank : ranks) rank.join();
-  for (const std::exception_ptr& error : errors)
-    if (error) std::rethrow_exception(error);
-  return finished;
-}
-
-// The logits of all rows.
-std::vector<float> score(const std::string& golden_case, const Cut& cut, const Samples& samples, int64_t micro_batch,
-                         Positions positions, DType compute = DType::kF32, int threads = 1) {
-  LogitsCollector collector;
-  run(golden_case, cut, samples, {micro_batch}, {.positions = positions}, compute, threads, collector);
-  return collector.logits;
-}
-
-// The scores of all rows, which must come in order.
-struct ScoreCollector : ResultConsumer {
-  void take(const ResultRows& rows) override {
-    EXPECT_EQ(rows.first, std::ssize(log_probs));
-    log_probs.insert(log_probs.end(), rows.log_probs.begin(), rows.log_probs.end());
-    likeliest.insert(likeliest.end(), rows.likeliest.begin(), rows.likeliest.end());
-  }
-  std::vector<float> log_probs;
-  std::vector<int32_t> likeliest;
-};
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-Samples golden_samples(const std::string& golden_case) {
-  return read_samples(golden_dir() / golden_case / "golden.h5", {1 << 20, 1 << 20, 0});
-}
-
-Samples ragged_samples(int64_t vocab) {
-  Samples all{.ids = {}, .offsets = {0}};
-  for (int64_t length : {1, 7, 2, 30, 1, 3, 12}) {
-    const Samples one = random_samples(1, length, static_cast<uint64_t>(length), vocab);
-    all.ids.append(one.ids);
-    all.offsets.push_back(static_cast<int64_t>(all.ids.size()));
-  }
-  return all;
-}
-
-class ScorerTest : public testing::TestWithParam<std::string> {
- protected:
-  ModelConfig config() const { return ShardSet::open(golden_shards(GetParam(), 4)).config(); }
-  int64_t layers() const { return config().layers; }
-  int64_t blocks() const { return kBlocksOfLayer * layers(); }
-  int64_t vocab() const { return config().vocab; }
-};
-
-TEST_P(ScorerTest, EveryCutIntoStagesGivesTheSameBits) {
-  const Samples samples = golden_samples(GetParam());
-  const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, Positions::kAll);
-  for (int64_t stages : {int64_t{2}, int64_t{3}, int64_t{4}, layers()})
-    for (int64_t micro_batch : {1, 2, 5}) {
-      SCOPED_TRACE(testing::Message() << stages << " stages, micro-batch " << micro_batch);
-      EXPECT_TRUE(same_bits(
-          alone, score(GetParam(), equal_partition(layers(), stages), samples, micro_batch, Positions::kAll)));
-    }
-  const std::vector<LayerRange> uneven = {{0, 1}, {1, layers() - 2}, {layers() - 1, 1}};
-  EXPECT_TRUE(same_bits(alone, score(GetParam(), uneven, samples, 1, Positions::kAll)));
-}
-
-// Cut between any two blocks, with the tails cut on either side or in between, and with a block a stage.
-TEST_P(ScorerTest, EveryCutBetweenBlocksGivesTheSameBits) {
-  const Samples samples = ragged_samples(vocab());
-  for (const auto& [compute, positions] :
-       {std::pair{DType::kF32, Positions::kLast}, std::pair{DType::kBf16, Positions::kAll}}) {
-    const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, positions, compute);
-    for (int64_t block = 1; block < blocks(); ++block) {
-      SCOPED_TRACE(testing::Message() << "cut at block " << block << ", " << positions_name({.positions = positions}));
-      EXPECT_TRUE(
-          same_bits(alone, score(GetParam(), cut_at_blocks({block, blocks()}), samples, 2, positions, compute)));
-    }
-    std::vector<int64_t> every(static_cast<size_t>(blocks()));
-    std::iota(every.begin(), every.end(), 1);
-    EXPECT_TRUE(same_bits(alone, score(GetParam(), cut_at_blocks(every), samples, 3, positions, compute)));
-    EXPECT_TRUE(same_bits(alone, score(GetParam(), {cut_at_blocks(every), 2}, samples, 3, positions, compute)));
-  }
-}
 
 // Counts the memory that is allocated on it.
 class CountingBackend : public CpuBackend {
@@ -216,115 +80,15 @@ TEST_P(ScorerTest, MemoryIsAsItWasPlanned) {
       }
 }
 
-// Round a ring, whose ranks have pieces that are not neighbours: samples of many lengths, one or several in a
-// micro-batch, in groups that are smaller and larger than the ring; with the tails cut in any piece.
-TEST_P(ScorerTest, EveryRingGivesTheSameBits) {
-  Samples samples = ragged_samples(vocab());
-  const Samples more = random_samples(16, 5, 3, vocab());
-  samples.ids.append(more.ids);
-  for (int64_t i = 0; i < more.count(); ++i) samples.offsets.push_back(samples.offsets.back() + more.offsets.length(i));
-  std::vector<Cut> rings;
-  for (const auto& [stages, pieces] : {std::pair<int64_t, int64_t>{2, 2}, {2, 3}, {3, 2}, {2, layers() / 2}, {4, 2}})
-    if (stages * pieces <= layers() && pieces > 1)
-      rings.emplace_back(equal_partition(layers(), stages * pieces), pieces);
-  rings.emplace_back(explicit_partition(layers(), {1, layers() - 3, 1, 1}), 2);
-  rings.emplace_back(explicit_partition(layers(), {1, 1, layers() - 3, 1}), 2);
-  rings.emplace_back(cut_at_blocks({3, layers(), blocks() - 3, blocks()}), 2);
-  for (const Positions positions : {Positions::kLast, Positions::kAll}) {
-    const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, positions);
-    for (const Cut& ring : rings)
-      for (int64_t micro_batch : {1, 3, 23}) {
-        SCOPED_TRACE(testing::Message() << ring.ranges.size() << " virtual stages in " << ring.pieces
-                                        << " pieces, micro-batch " << micro_batch);
-        EXPECT_TRUE(same_bits(alone, score(GetParam(), ring, samples, micro_batch, positions)));
-      }
-  }
-}
-
-// Long samples in parts, which go on over caches: every kind of result, in pipelines and rings, with parts of many
-// sizes and samples that are short beside them, has the bits of whole samples on one rank.
-TEST_P(ScorerTest, PartsOfLongSamplesGiveTheSameBits) {
-  const int64_t tail = tail_length(config());
-  const int64_t last_mixer = kBlocksOfLayer * last_attention_layer(config());
-  Samples samples{.ids = {}, .offsets = {0}};
-  for (const int64_t length : {int64_t{3}, 7 * tail + 5, int64_t{1}, 300 + tail, int64_t{9}, 4 * tail, 5 * tail + 1}) {
-    const Samples one = random_samples(1, length, static_cast<uint64_t>(length), vocab());
-    samples.ids.append(one.ids);
-    samples.offsets.push_back(samples.offsets.back() + length);
-  }
-  for (int64_t i = 0; i < samples.count(); ++i)  // the targets of some samples begin in the middle of a part
-    samples.scored.push_back(samples.scored.back() + (samples.offsets.length(i) - 1) / (i % 2 + 1));
-  const std::vector<ResultKind> kinds{{.positions = Positions::kLast},
-                                      {.positions = Positions::kAll},
-                                      {.positions = Positions::kAll, .score = true},
-                                      {.hidden = Hidden::kMean}};
-  const std::vector<Cut> cuts{equal_partition(layers(), 2),
-                              equal_partition(layers(), layers()),
-                              {equal_partition(layers(), 4), 2},
-                              cut_at_blocks({last_mixer, blocks()}),
-                              cut_at_blocks({last_mixer + 1, blocks()})};
-  for (const DType compute : {DType::kF32, DType::kBf16})
-    for (const ResultKind& kind : kinds) {
-      const auto results = [&](const Cut& cut, MicroBatches::Size size) {
-        LogitsCollector logits;
-        ScoreCollector scores;
-        run(GetParam(), cut, samples, size, kind, compute, 1,
-            kind.score ? static_cast<ResultConsumer&>(scores) : logits);
-        return kind.score ? scores.log_probs : logits.logits;
-      };
-      const std::vector<float> whole = results(equal_partition(layers(), 1), {.tokens = 1});
-      ASSERT_FALSE(whole.empty());
-      for (const Cut& cut : cuts)
-        for (const int64_t target : {tail, 2 * tail + 1, int64_t{128}}) {
-          SCOPED_TRACE(testing::Message() << cut.ranges.size() << " virtual stages, parts of " << target << ", results "
-                                          << positions_name(kind) << kind.score);
-          EXPECT_TRUE(same_bits(whole, results(cut, {.tokens = target, .smallest_part = tail})));
-        }
-      if (compute == DType::kBf16) break;  // one kind of result says enough of another type
-    }
-}
-
 // A run that is stopped hands out what has begun, from the first micro-batch on, and nothing twice.
-struct CountingCollector : LogitsCollector {
-  void take(const ResultRows& rows) override {
-    LogitsCollector::take(rows);
-    ++taken;
-  }
-  int taken = 0;
-};
-
-// The last micro-batch in two parts through the last layers, from any layer on in front of the cut of the tails. Rows
-// come in order.
-TEST_P(ScorerTest, LatePartsGiveTheSameBits) {
-  const Samples samples = ragged_samples(vocab());
-  const std::vector<LayerRange> whole = equal_partition(layers(), 1);
-  const int64_t attention = last_attention_layer(config());
-  ASSERT_GT(attention, 0);
-  for (const DType compute : {DType::kF32, DType::kBf16}) {
-    const std::vector<float> alone = score(GetParam(), whole, samples, 0, Positions::kLast, compute);
-    for (const int64_t micro_batch : {0, 4})
-      for (int64_t layer = 1; layer <= attention; ++layer)
-        for (const int64_t second : {1, 2, 6}) {
-          SCOPED_TRACE(testing::Message() << "micro-batch " << micro_batch << ", from layer " << layer
-                                          << " on, the second part has " << second);
-          CountingCollector collector;
-          run(GetParam(), whole, samples, {micro_batch, 1 << 20}, {}, compute, 1, collector, {},
-              {.layer = layer, .samples = second});
-          EXPECT_TRUE(same_bits(alone, collector.logits));
-          // Of three samples, six cannot be the second part.
-          EXPECT_EQ(collector.taken, (micro_batch == 4 ? 2 : 1) + (micro_batch == 4 && second == 6 ? 0 : 1));
-        }
-  }
-}
-
 TEST_P(ScorerTest, ARingThatIsStoppedFinishesWhatHasBegun) {
   const Samples samples = random_samples(24, 6, 5, vocab());
   const std::vector<float> alone = score(GetParam(), equal_partition(layers(), 1), samples, 0, Positions::kLast);
   for (const int looks : {0, 1, 2, 5, 11, 23}) {
     LogitsCollector collector;
     int looked = 0;
-    const bool finished = run(GetParam(), {equal_partition(layers(), 4), 2}, samples, {1}, {}, DType::kF32, 1,
-                              collector, [&] { return looked++ >= looks; });
+    const bool finished = run_scoring(GetParam(), {equal_partition(layers(), 4), 2}, samples, {1}, {}, DType::kF32, 1,
+                                      collector, [&] { return looked++ >= looks; });
     EXPECT_FALSE(finished);
     ASSERT_LE(collector.logits.size(), alone.size());
     EXPECT_EQ(collector.logits.size() % static_cast<size_t>(vocab()), 0u);
@@ -404,7 +168,7 @@ TEST_P(ScorerTest, ScoresAreThoseOfTheLogits) {
     }
     ScoreCollector alone;
     const ResultKind kind{.positions = Positions::kAll, .score = true};
-    run(GetParam(), equal_partition(layers(), 1), samples, {}, kind, DType::kF32, 1, alone);
+    run_scoring(GetParam(), equal_partition(layers(), 1), samples, {}, kind, DType::kF32, 1, alone);
     ASSERT_EQ(std::ssize(alone.log_probs), samples.scored.back());
     size_t row = 0;
     for (int64_t i = 0; i < samples.count(); ++i)
@@ -418,22 +182,18 @@ TEST_P(ScorerTest, ScoresAreThoseOfTheLogits) {
         ++row;
       }
     ScoreCollector found;
-    run(GetParam(), equal_partition(layers(), targets ? 2 : 3), samples, {targets ? 1 : 2}, kind, DType::kF32, 1,
-        found);
+    run_scoring(GetParam(), equal_partition(layers(), targets ? 2 : 3), samples, {targets ? 1 : 2}, kind, DType::kF32,
+                1, found);
     EXPECT_TRUE(same_bits(found.log_probs, alone.log_probs));
     EXPECT_EQ(found.likeliest, alone.likeliest);
     ScoreCollector round;
-    run(GetParam(), {equal_partition(layers(), 4), 2}, samples, {1}, kind, DType::kF32, 1, round);
+    run_scoring(GetParam(), {equal_partition(layers(), 4), 2}, samples, {1}, kind, DType::kF32, 1, round);
     EXPECT_TRUE(same_bits(round.log_probs, alone.log_probs));
     EXPECT_EQ(round.likeliest, alone.likeliest);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, ScorerTest, testing::ValuesIn(kGoldenCases), [](const auto& tested) {
-  std::string name = tested.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Golden, ScorerTest, testing::ValuesIn(kGoldenCases), ScorerTest::name);
 
 TEST(ScorerErrorTest, AStageThatNeverHearsEndsWithItsName) {
   const Samples samples = golden_samples("tiny-moe");

@@ -1,23 +1,19 @@
-// Inputs, outputs and answers: what is read, what is refused, what is written.
+// What a job reads: samples of every form, and random ones.
+#include "stage/io/input_file.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <functional>
 #include <limits>
-#include <numeric>
 
 #include "kernels/thread_pool.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
-#include "stage/io/input_file.h"
 #include "stage/io/lines/line_reader.h"
 #include "stage/io/lines/request_line.h"
-#include "stage/io/output_file.h"
-#include "stage/io/validation.h"
 #include "support/shards.h"
 #include "support/weights_support.h"
 
@@ -25,12 +21,6 @@ namespace lfm2::test {
 namespace {
 
 constexpr InputLimits kLimits{.vocab = 100, .max_positions = 8, .max_samples = 0};
-
-template <class T>
-void write_values(const std::filesystem::path& path, const std::vector<T>& values) {
-  std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
-}
 
 void write_text(const std::filesystem::path& path, const std::string& text) {
   std::ofstream(path, std::ios::binary) << text;
@@ -274,187 +264,6 @@ TEST(RandomSamplesTest, EachSampleDependsOnSeedAndNumber) {
   EXPECT_TRUE(std::equal(few.ids.begin(), few.ids.end(), many.ids.begin()));
   EXPECT_NE(many.ids, other.ids);
   for (int32_t id : many.ids) EXPECT_TRUE(id >= 0 && id < 77);
-}
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-class OutputFileTest : public testing::Test {
- protected:
-  OutputJob job(ResultKind kind) const {
-    return {.kind = kind,
-            .vocab = 3,
-            .size = offsets_.job_size(),
-            .offsets = &offsets_,
-            .names = &names_,
-            .facts = {"lfm2", "fp32", "00", "test"}};
-  }
-  // Hands the rows out as a run does; the counter tells the file what is finished.
-  void hand_out(OutputFile& file, ResultKind kind, const ResultRows& rows) const {
-    ResultHash hash;
-    SampleCounter counter(kind.positions, offsets_, hash, &file);
-    for (ResultConsumer* consumer : std::initializer_list<ResultConsumer*>{&hash, &file, &counter})
-      consumer->take(rows);
-  }
-  bool folder_is_empty() const { return std::filesystem::is_empty(folder_.path()); }
-
-  TemporaryFolder folder_;
-  SampleOffsets offsets_{0, 2, 3};
-  SampleNames names_;
-  std::vector<float> logits_{1, 2.5f, -3, 4, 5, 0.1f, 7, kInfinity, 9};
-};
-
-TEST_F(OutputFileTest, BinIsWrittenInPiecesAndAppearsWhole) {
-  auto file = create_output(folder_ / "o.bin", job({}));
-  const std::span<const float> logits = logits_;
-  file->take({.first = 1, .count = 1, .logits = logits.subspan(3, 3)});
-  file->take({.first = 0, .count = 1, .logits = logits.subspan(0, 3)});
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "o.bin"));
-  file->commit();
-  const std::string text = read_bytes(folder_ / "o.bin");
-  ASSERT_EQ(text.size(), 8 + 6 * sizeof(float));
-  std::array<int32_t, 2> header{};
-  std::memcpy(header.data(), text.data(), 8);
-  EXPECT_EQ(header, (std::array<int32_t, 2>{2, 3}));
-  EXPECT_EQ(std::memcmp(text.data() + 8, logits_.data(), 24), 0);
-}
-
-// By several threads that hash them, the same bytes as by take().
-TEST_F(OutputFileTest, RowsAreWrittenOneByOneBesideTheirHash) {
-  constexpr int64_t kRows = 37, kVocab = 1003;
-  std::vector<float> logits(kRows * kVocab);
-  std::iota(logits.begin(), logits.end(), 0.5f);
-  const ResultRows all{.first = 0, .count = kRows, .logits = logits};
-  for (const std::string ending : {".bin", ".h5"}) {
-    const SampleOffsets offsets = SampleOffsets::equally_long(kRows, 1);
-    OutputJob job = this->job({});
-    job.vocab = kVocab;
-    job.size = offsets.job_size();
-    job.offsets = &offsets;
-    auto one = create_output(folder_ / ("one" + ending), job), other = create_output(folder_ / ("other" + ending), job);
-    if (one->by_rows() == nullptr) GTEST_SKIP() << "no mappings here";
-    ThreadPool threads(3);
-    ResultHash beside(&threads, one->by_rows()), alone;
-    beside.take(some_rows(all, 9, kRows - 9, 9));
-    beside.take(some_rows(all, 0, 9, 0));
-    alone.take(all);
-    other->take(all);
-    one->commit();
-    other->commit();
-    EXPECT_TRUE(read_bytes(folder_ / ("one" + ending)) == read_bytes(folder_ / ("other" + ending))) << ending;
-    EXPECT_EQ(beside.hex(), alone.hex());
-  }
-  EXPECT_EQ(create_output(folder_ / "lines.jsonl", job({}))->by_rows(), nullptr);
-}
-
-TEST_F(OutputFileTest, NothingIsLeftWithoutCommit) {
-  for (const char* name : {"o.bin", "o.h5", "o.jsonl"}) {
-    create_output(folder_ / name, job({}))
-        ->take({.first = 0, .count = 1, .logits = std::span<const float>(logits_).subspan(0, 3)});
-    EXPECT_TRUE(folder_is_empty()) << name;
-  }
-}
-
-TEST_F(OutputFileTest, JsonlOfAllPositions) {
-  names_ = {"\"first\"", ""};
-  auto file = create_output(folder_ / "o.jsonl", job({.positions = Positions::kAll}));
-  hand_out(*file, {.positions = Positions::kAll}, {.first = 0, .count = 3, .logits = logits_});
-  file->commit();
-  EXPECT_EQ(read_bytes(folder_ / "o.jsonl"),
-            "{\"id\":\"first\",\"logits\":[[1,2.5,-3],[4,5,0.1]]}\n{\"id\":1,\"logits\":[[7,null,9]]}\n");
-}
-
-TEST_F(OutputFileTest, JsonlOfTopLogProbs) {
-  const std::vector<int32_t> ids{2, 0, 1, 2};
-  const std::vector<float> log_probs{-0.5f, -1, -0.25f, -2};
-  auto file = create_output(folder_ / "o.jsonl", job({.top_k = 2}));
-  for (int pass = 0; pass < 2; ++pass) {  // a benchmark hands the rows out again
-    file->start_over();
-    hand_out(*file, {.top_k = 2}, {.first = 0, .count = 2, .top_ids = ids, .log_probs = log_probs});
-  }
-  file->commit();
-  EXPECT_EQ(read_bytes(folder_ / "o.jsonl"),
-            "{\"id\":0,\"top_ids\":[2,0],\"top_logprobs\":[-0.5,-1]}\n{\"id\":1,\"top_ids\":[1,2],\"top_logprobs\":[-0."
-            "25,-2]}\n");
-}
-
-TEST_F(OutputFileTest, H5HoldsLogitsOffsetsAndFacts) {
-  auto file = create_output(folder_ / "o.h5", job({.positions = Positions::kAll}));
-  file->take({.first = 0, .count = 3, .logits = logits_});
-  file->commit();
-  const CheckedFile written(folder_ / "o.h5");
-  const h5::Scan scan = h5::scan(written);
-  EXPECT_EQ(scan.datasets.at("logits").dims, (std::vector<uint64_t>{3, 3}));
-  EXPECT_EQ(h5::text_of(scan.attributes, "dtype", "o.h5"), "fp32");
-  const h5::File read = h5::File::open(written);
-  std::vector<int64_t> offsets(3);
-  read.read_rows("offsets", 0, 3, H5T_NATIVE_INT64, offsets.data());
-  EXPECT_EQ(SampleOffsets(offsets), offsets_);
-  std::vector<float> rows(6);
-  read.read_rows("logits", 1, 2, H5T_NATIVE_FLOAT, rows.data());
-  EXPECT_EQ(std::memcmp(rows.data(), logits_.data() + 3, 24), 0);
-}
-
-TEST_F(OutputFileTest, ImpossiblePlacesAndForms) {
-  const auto code_of = [](const std::function<void()>& f) {
-    try {
-      f();
-    } catch (const Error& error) {
-      return error.code();
-    }
-    return ExitCode::kOk;
-  };
-  EXPECT_EQ(code_of([&] { check_output_place(folder_ / "no/such/o.bin"); }), ExitCode::kCantCreate);
-  EXPECT_EQ(code_of([&] { check_output_place(folder_.path()); }), ExitCode::kCantCreate);
-  EXPECT_EQ(code_of([&] { check_output_place(folder_ / "fine.bin"); }), ExitCode::kOk);
-  EXPECT_TRUE(folder_is_empty());
-  EXPECT_EQ(code_of([] { check_output_form("o.txt", {}); }), ExitCode::kUsage);
-  EXPECT_EQ(code_of([] { check_output_form("o.bin", {.positions = Positions::kAll}); }), ExitCode::kUsage);
-  EXPECT_EQ(code_of([] { check_output_form("o.bin", {.top_k = 3}); }), ExitCode::kUsage);
-  EXPECT_EQ(code_of([] { check_output_form("o.h5", {.positions = Positions::kNone}); }), ExitCode::kUsage);
-  EXPECT_EQ(code_of([] { check_output_form("o.h5", {.positions = Positions::kAll, .top_k = 3}); }), ExitCode::kOk);
-}
-
-class ValidationTest : public OutputFileTest {
- protected:
-  Verdict compare(const std::vector<float>& ours, double tolerance) {
-    std::vector<int32_t> file{2, 3};
-    for (size_t i = 0; i < 6; ++i) file.push_back(std::bit_cast<int32_t>(logits_[i]));
-    write_values(folder_ / "answers.bin", file);
-    Validation validation(open_answers(folder_ / "answers.bin", Positions::kLast, offsets_, 3), 3, tolerance);
-    const std::span<const float> rows = ours;
-    validation.take({.first = 0, .count = 1, .logits = rows.subspan(0, 3)});
-    validation.take({.first = 1, .count = 1, .logits = rows.subspan(3, 3)});
-    return validation.verdict();
-  }
-};
-
-TEST_F(ValidationTest, EqualIsValid) {
-  const Verdict verdict = compare({1, 2.5f, -3, 4, 5, 0.1f}, 0);
-  EXPECT_TRUE(verdict.valid());
-  EXPECT_EQ(verdict.top1_equal, 2);
-  EXPECT_NEAR(verdict.mean_kl, 0, 1e-15);
-}
-
-TEST_F(ValidationTest, LargestDifferenceAndTop1AndKl) {
-  const Verdict verdict = compare({1, 2.5f, -3, 4, 3, 0.1f}, 1.5);
-  EXPECT_FALSE(verdict.valid());
-  EXPECT_EQ(verdict.largest_difference, 2);
-  EXPECT_EQ(verdict.top1_equal, 1);
-  // The KL divergence of one row by hand: p = softmax(4, 5, 0.1), q = softmax(4, 3, 0.1).
-  const double zp = std::exp(4) + std::exp(5) + std::exp(0.1), zq = std::exp(4) + std::exp(3) + std::exp(0.1);
-  const double kl = std::log(zq / zp) + std::exp(5) / zp * 2;
-  EXPECT_NEAR(verdict.mean_kl, kl / 2, 1e-6);
-}
-
-TEST_F(ValidationTest, NanIsInvalidAtAnyTolerance) {
-  EXPECT_FALSE(compare({1, std::nanf(""), -3, 4, 5, 0.1f}, 1e30).valid());
-}
-
-TEST_F(ValidationTest, AnswersOfAnotherShapeAreRefused) {
-  write_values<int32_t>(folder_ / "a.bin", {3, 3});
-  EXPECT_THROW(open_answers(folder_ / "a.bin", Positions::kLast, offsets_, 3), Error);
-  write_values<int32_t>(folder_ / "a.bin", {2, 3, 0, 0});
-  EXPECT_THROW(open_answers(folder_ / "a.bin", Positions::kLast, offsets_, 3), Error);
 }
 
 }  // namespace
