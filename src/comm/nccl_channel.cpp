@@ -102,6 +102,7 @@ class Edge {
     const auto count = static_cast<size_t>(tensor.numel());
     const Timing& timing = timing_[static_cast<size_t>(buffer)];
     expect(done(buffer), "NcclChannel: the buffer is in flight");
+    stream_.clock().follow();
     CUDA_CHECK(cudaEventRecord(timing.start.native(), stream_.native()));
     if (rank_ == kSender)
       NCCL_CHECK(comm_, ncclSend(tensor.data, count, nccl_type(tensor.dtype), kReceiver, comm_, stream_.native()));

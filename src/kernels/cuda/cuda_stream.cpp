@@ -42,24 +42,24 @@ CudaClock::CudaClock(cudaStream_t stream) : stream_(stream) {
   anchor_seconds_ = steady_seconds();
 }
 
-double CudaClock::seconds_of(const CudaTimingEvent& event) {
-  constexpr float kFarMilliseconds = 4000;  // up to here a float resolves half a microsecond
-  const auto since_anchor = [&](const CudaTimingEvent& later) {
-    float milliseconds = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, anchors_[anchor_].native(), later.native()));
-    return milliseconds;
-  };
-  CudaTimingEvent& next = anchors_[1 - anchor_];
-  if (next_recorded_ && next.done()) {
-    anchor_seconds_ += static_cast<double>(since_anchor(next)) * 1e-3;
+void CudaClock::follow() {
+  constexpr double kFarSeconds = 4;  // up to here a float resolves half a microsecond
+  const double now = steady_seconds();
+  const CudaTimingEvent& next = anchors_[1 - anchor_];
+  if (next_earliest_ && next.done()) {
+    // Whatever the GPU's clock says, it was not before it was recorded, nor after now.
+    anchor_seconds_ = std::clamp(seconds_of(next), *next_earliest_, now);
     anchor_ = 1 - anchor_;
-    next_recorded_ = false;
+    next_earliest_.reset();
+  } else if (!next_earliest_ && now - anchor_seconds_ > kFarSeconds) {
+    CUDA_CHECK(cudaEventRecord(next.native(), stream_));
+    next_earliest_ = now;
   }
-  const float milliseconds = since_anchor(event);
-  if (milliseconds > kFarMilliseconds && !next_recorded_) {
-    CUDA_CHECK(cudaEventRecord(anchors_[1 - anchor_].native(), stream_));
-    next_recorded_ = true;
-  }
+}
+
+double CudaClock::seconds_of(const CudaTimingEvent& event) const {
+  float milliseconds = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, anchors_[anchor_].native(), event.native()));
   return anchor_seconds_ + static_cast<double>(milliseconds) * 1e-3;
 }
 
@@ -100,6 +100,7 @@ void CudaStream::check() {
 }
 
 void CudaStream::collect_finished() {
+  clock_->follow();
   while (count_ > 0) {
     const Interval& interval = intervals_[first_];
     if (!interval.end.done()) return;

@@ -45,19 +45,21 @@ class CudaTimingEvent {
 };
 
 // Places a GPU's events on the host's steady clock. CUDA gives the time between two events as a float of milliseconds,
-// which is coarse after minutes. So times are counted from an anchor, an event that a newer one replaces from time to
-// time.
+// which is coarse after minutes, and its clock drifts from the host's by a millisecond in some minutes. So times are
+// counted from an anchor, an event that follow() replaces by a newer one from time to time.
 class CudaClock {
  public:
-  explicit CudaClock(cudaStream_t stream);          // waits for the stream, once
-  double seconds_of(const CudaTimingEvent& event);  // `event` must be done
+  explicit CudaClock(cudaStream_t stream);  // waits for the stream, once
+  // Call it before the events of a piece of work are recorded, and not between seconds_of() of its two.
+  void follow();
+  double seconds_of(const CudaTimingEvent& event) const;  // `event` must be done
 
  private:
   cudaStream_t stream_;
   std::array<CudaTimingEvent, 2> anchors_;
   size_t anchor_ = 0;
-  bool next_recorded_ = false;
   double anchor_seconds_ = 0;
+  std::optional<double> next_earliest_;  // of the newer anchor, once it is recorded
 };
 
 // submit() runs the work at once, on the calling thread, and the work enqueues kernels. The caller gets what the work
