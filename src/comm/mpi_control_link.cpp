@@ -1,91 +1,33 @@
-// A sent message is kept until MPI_Isend is done with it. Receiving uses matched probes, since only the sender knows
-// the length. The rest of a message may never come if its sender was stopped, so receives are tested and never waited
-// for.
 #include "comm/mpi_control_link.h"
-
-#include <chrono>
 
 namespace lfm2 {
 
 namespace {
 constexpr int kStepTag = 1, kTokensTag = 2, kStopTag = 3, kTimesTag = 4;
-// When a link is destroyed, all its messages have been received, but for times that nobody asked for any more; those
-// are so short that MPI keeps them. It may have to be polled before it notices.
-constexpr std::chrono::seconds kMaxFarewell{1};
 }  // namespace
 
 MpiControlLink::MpiControlLink(const MpiGroup& group)
-    : rank_(group.rank()),
-      size_(group.size()),
-      step_{0, kStepTag, {}},
-      tokens_{group.size() - 1, kTokensTag, {}},
-      stop_{MPI_ANY_SOURCE, kStopTag, {}},
-      times_{MPI_ANY_SOURCE, kTimesTag, {}} {
-  MPI_CHECK(MPI_Comm_dup(group.comm(), &comm_));
-}
+    : messages_(group),
+      last_(group.size() - 1),
+      step_{0, kStepTag},
+      tokens_{last_, kTokensTag},
+      stop_{MPI_ANY_SOURCE, kStopTag},
+      times_{MPI_ANY_SOURCE, kTimesTag} {}
 
-MpiControlLink::~MpiControlLink() {
-  const auto until = std::chrono::steady_clock::now() + kMaxFarewell;
-  while (!outgoing_.empty() && std::chrono::steady_clock::now() < until) {
-    Outgoing& out = outgoing_.front();
-    int done = 0;
-    if (MPI_Testall(static_cast<int>(out.requests.size()), out.requests.data(), &done, MPI_STATUSES_IGNORE) !=
-        MPI_SUCCESS)
-      break;
-    if (done != 0) outgoing_.pop_front();
-  }
-  MPI_Comm_free(&comm_);
-}
+void MpiControlLink::send_step(const std::vector<int32_t>& words) { messages_.send(words, 1, last_, kStepTag); }
+bool MpiControlLink::receive_step(std::vector<int32_t>& words) { return messages_.receive(words, step_); }
+void MpiControlLink::send_tokens(const std::vector<int32_t>& words) { messages_.send(words, 0, 0, kTokensTag); }
+bool MpiControlLink::receive_tokens(std::vector<int32_t>& words) { return messages_.receive(words, tokens_); }
+void MpiControlLink::send_times(const std::vector<int32_t>& words) { messages_.send(words, 0, 0, kTimesTag); }
+bool MpiControlLink::receive_times(std::vector<int32_t>& words) { return messages_.receive(words, times_); }
 
-void MpiControlLink::send(const std::vector<int32_t>& words, int first, int last, int tag) {
-  Outgoing& out = outgoing_.emplace_back(Outgoing{words, {}});
-  for (int rank = first; rank <= last; ++rank) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    MPI_CHECK(MPI_Isend(out.words.data(), static_cast<int>(out.words.size()), MPI_INT32_T, rank, tag, comm_, &request));
-    out.requests.push_back(request);
-  }
-}
-
-bool MpiControlLink::receive(std::vector<int32_t>& words, Incoming& incoming) {
-  if (incoming.request == MPI_REQUEST_NULL) {
-    int found = 0, count = 0;
-    MPI_Message message = MPI_MESSAGE_NULL;
-    MPI_Status status;
-    MPI_CHECK(MPI_Improbe(incoming.from, incoming.tag, comm_, &found, &message, &status));
-    if (found == 0) return false;
-    MPI_CHECK(MPI_Get_count(&status, MPI_INT32_T, &count));
-    incoming.words.resize(static_cast<size_t>(count));
-    MPI_CHECK(MPI_Imrecv(incoming.words.data(), count, MPI_INT32_T, &message, &incoming.request));
-  }
-  int done = 0;
-  MPI_CHECK(MPI_Test(&incoming.request, &done, MPI_STATUS_IGNORE));
-  if (done == 0) return false;
-  words.swap(incoming.words);
-  return true;
-}
-
-void MpiControlLink::send_step(const std::vector<int32_t>& words) { send(words, 1, size_ - 1, kStepTag); }
-bool MpiControlLink::receive_step(std::vector<int32_t>& words) { return receive(words, step_); }
-void MpiControlLink::send_tokens(const std::vector<int32_t>& words) { send(words, 0, 0, kTokensTag); }
-bool MpiControlLink::receive_tokens(std::vector<int32_t>& words) { return receive(words, tokens_); }
-void MpiControlLink::send_times(const std::vector<int32_t>& words) { send(words, 0, 0, kTimesTag); }
-bool MpiControlLink::receive_times(std::vector<int32_t>& words) { return receive(words, times_); }
-
-void MpiControlLink::ask_to_stop() { send({}, 0, 0, kStopTag); }
+void MpiControlLink::ask_to_stop() { messages_.send({}, 0, 0, kStopTag); }
 
 bool MpiControlLink::asked_to_stop() {
   std::vector<int32_t> words;
-  return receive(words, stop_);
+  return messages_.receive(words, stop_);
 }
 
-void MpiControlLink::progress() {
-  while (!outgoing_.empty()) {
-    Outgoing& out = outgoing_.front();
-    int done = 0;
-    MPI_CHECK(MPI_Testall(static_cast<int>(out.requests.size()), out.requests.data(), &done, MPI_STATUSES_IGNORE));
-    if (done == 0) return;
-    outgoing_.pop_front();
-  }
-}
+void MpiControlLink::progress() { messages_.progress(); }
 
 }  // namespace lfm2

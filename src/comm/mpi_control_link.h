@@ -1,19 +1,14 @@
-// The control link over MPI, on a communicator of its own.
+// The control link over MPI.
 #pragma once
 
-#include <deque>
-
 #include "comm/control_link.h"
-#include "comm/mpi_world.h"
+#include "comm/mpi_messages.h"
 
 namespace lfm2 {
 
 class MpiControlLink : public ControlLink {
  public:
   explicit MpiControlLink(const MpiGroup& group);  // collective; the group's first rank is the first stage
-  MpiControlLink(const MpiControlLink&) = delete;
-  MpiControlLink& operator=(const MpiControlLink&) = delete;
-  ~MpiControlLink() override;
 
   void send_step(const std::vector<int32_t>& words) override;
   bool receive_step(std::vector<int32_t>& words) override;
@@ -26,22 +21,9 @@ class MpiControlLink : public ControlLink {
   void progress() override;
 
  private:
-  struct Outgoing {
-    std::vector<int32_t> words;
-    std::vector<MPI_Request> requests;
-  };
-  struct Incoming {
-    int from, tag;
-    std::vector<int32_t> words;
-    MPI_Request request = MPI_REQUEST_NULL;  // a message that has begun to arrive but is not complete
-  };
-  void send(const std::vector<int32_t>& words, int first, int last, int tag);
-  bool receive(std::vector<int32_t>& words, Incoming& incoming);
-
-  MPI_Comm comm_ = MPI_COMM_NULL;
-  int rank_ = 0, size_ = 1;
-  std::deque<Outgoing> outgoing_;
-  Incoming step_, tokens_, stop_, times_;
+  MpiMessages messages_;
+  int last_ = 0;
+  MpiMessages::Incoming step_, tokens_, stop_, times_;
 };
 
 }  // namespace lfm2

@@ -11,6 +11,7 @@
 #include "support/golden.h"
 #include "support/program.h"
 #include "support/shards.h"
+#include "support/weights_support.h"
 
 namespace lfm2::test {
 namespace {
@@ -37,7 +38,7 @@ TEST_P(GenerationRunTest, GreedyIsTransformersGreedy) {
   };
   for (const Way& way :
        {Way{1, {}}, Way{2, {"--cache-page", "1"}}, Way{3, {"--cache-page", "16", "--micro-batch", "1"}},
-        Way{4, {"--max-sequences", "2", "--prefill-chunk", "3"}}}) {
+        Way{4, {"--max-sequences", "2", "--prefill-chunk", "3"}}, Way{4, {"--replicas", "2"}}}) {
     SCOPED_TRACE(testing::Message() << way.ranks << " ranks");
     std::vector<std::string> arguments{"--weights",
                                        golden_shards(GetParam(), 4),
@@ -192,6 +193,33 @@ TEST(GenerationRunTest, RanksThatTakeTurnsHaveAllProcessors) {
   }
 }
 
+// Byte for byte what one pipeline writes, run for run.
+TEST(GenerationRunTest, ReplicasWriteOneFile) {
+  const TemporaryFolder folder;
+  for (const std::string ending : {".jsonl", ".h5"}) {
+    const auto file_of = [&](const std::string& name, const std::vector<std::string>& options) {
+      std::vector<std::string> arguments{"--weights",      golden_shards("tiny-moe", 4),
+                                         "--samples",      "37",
+                                         "--length",       "9",
+                                         "--generate",     "20",
+                                         "--temperature",  "1",
+                                         "--top-logprobs", "2",
+                                         "--output",       folder / (name + ending),
+                                         "--report",       folder / (name + ".json")};
+      arguments.insert(arguments.end(), options.begin(), options.end());
+      const Outcome outcome = run_stage(4, arguments);
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+      return std::pair(read_bytes(folder / (name + ending)),
+                       Json::parse(read_bytes(folder / (name + ".json"))).at("results_xxh3"));
+    };
+    const auto one = file_of("one", {});
+    EXPECT_GT(one.first.size(), 1000u);
+    EXPECT_TRUE(file_of("two", {"--replicas", "2"}) == one);
+    EXPECT_TRUE(file_of("four", {"--replicas", "4", "--max-sequences", "3"}) == one);
+    EXPECT_TRUE(file_of("again", {"--replicas", "4", "--benchmark", "--warmup", "1", "--repeat", "2"}) == one);
+  }
+}
+
 // A pipeline with little work waits for the others for as long as they make progress.
 TEST(GenerationRunTest, UnequalReplicas) {
   const TemporaryFolder folder;
@@ -199,9 +227,11 @@ TEST(GenerationRunTest, UnequalReplicas) {
   for (const int length : {400, 3})
     input << Json{{"input_ids", std::vector<int>(static_cast<size_t>(length), 7)}} << "\n";
   input.close();
-  const Outcome outcome = run_stage(2, {"--weights", golden_shards("mini-24", 4), "--input", folder / "in.jsonl",
-                                        "--replicas", "2", "--generate", "600", "--ignore-eos", "--timeout", "1"});
+  const Outcome outcome =
+      run_stage(2, {"--weights", golden_shards("mini-24", 4), "--input", folder / "in.jsonl", "--replicas", "2",
+                    "--generate", "600", "--ignore-eos", "--timeout", "1", "--output", folder / "out.jsonl"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(read_lines(folder / "out.jsonl").size(), 2u);
 }
 
 TEST(GenerationRunTest, Refusals) {

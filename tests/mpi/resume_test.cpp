@@ -90,6 +90,14 @@ TEST_F(ResumeTest, GenerationStoppedAndKilled) {
                       output, 2, {SIGUSR1, SIGKILL}, 4, 3);
 }
 
+// One rank writes what all pipelines finish.
+TEST_F(ResumeTest, GenerationOfReplicas) {
+  for (const char* output : {"o.jsonl", "o.h5"})
+    expect_same_after(job(output, {"--samples", "400", "--length", "5", "--generate", "40", "--temperature", "1.2",
+                                   "--max-sequences", "12", "--top-logprobs", "2", "--replicas", "2"}),
+                      output, 4, {SIGUSR1, SIGKILL}, 4, 6);
+}
+
 class BegunTest : public ResumeTest {
  protected:
   BegunTest() {

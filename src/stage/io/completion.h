@@ -23,6 +23,7 @@ struct TokenLogProbs {
   std::vector<float> log_probs = {};      // [tokens]
   std::vector<int32_t> top_ids = {};      // [tokens, k]
   std::vector<float> top_log_probs = {};  // [tokens, k]
+  bool operator==(const TokenLogProbs&) const = default;
 };
 
 struct Completion {
@@ -41,6 +42,7 @@ struct Completion {
   TokenLogProbs prompt = {};             // of the prompt's tokens but the first one, where they are asked for
   std::vector<Completion> others = {};   // of the first choice: the other ones, in their order
   std::string error = {};                // why the sample was not continued; such a completion has no tokens
+  bool operator==(const Completion&) const = default;
 };
 
 class CompletionConsumer {

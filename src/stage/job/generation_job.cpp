@@ -298,6 +298,12 @@ void GenerationJob::open() {
   generator_.emplace(session_->links(), plan_, compute_, !options_.trace.empty());
   if (!options_.output.empty() && makes_output() && !output_)
     output_ = create_completion_file(options_.output, output_job());
+  if (!options_.output.empty() && options_.replicas > 1) open_relay();
+}
+
+void GenerationJob::open_relay() {
+  const MpiGroup last_stages(world_, is_last() ? 1 : 0);
+  if (is_last()) relay_.emplace(last_stages);
 }
 
 std::unique_ptr<RequestSource> GenerationJob::make_requests() const {
@@ -318,14 +324,19 @@ bool GenerationJob::run_once() {
   if (output_) {
     if (options_.benchmark) output_->start_over();
     consumers.push_back(output_.get());
+  } else if (relay_) {
+    consumers.push_back(&*relay_);
   }
   Progress progress("generate", static_cast<uint64_t>(prompts_.new_tokens), Progress::Unit::kTokens,
                     makes_output() && !options_.live() ? options_.progress : ProgressMode::kOff);
   if (makes_output()) answer_errors(consumers);
   const std::unique_ptr<RequestSource> requests = make_requests();
-  generator_->run(
-      requests.get(), consumers, [&](int64_t tokens) { progress.add(static_cast<uint64_t>(tokens)); }, stop_when(),
-      token_text());
+  const auto after_step = [&](int64_t tokens) {
+    progress.add(static_cast<uint64_t>(tokens));
+    if (relay_) relay_->pass(output_.get());
+  };
+  generator_->run(requests.get(), consumers, after_step, stop_when(), token_text());
+  if (relay_) relay_->end(output_.get());
   hash_.add(kept_.results);
   runs_.handed_out = hash_.count();
   return generator_->finished();

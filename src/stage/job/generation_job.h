@@ -4,6 +4,7 @@
 #include "stage/generation/generator.h"
 #include "stage/generation/sample_requests.h"
 #include "stage/io/completions.h"
+#include "stage/job/completion_relay.h"
 #include "stage/job/job.h"
 
 namespace lfm2 {
@@ -66,6 +67,7 @@ class GenerationJob : public Job {
 
   void answer_errors(const std::vector<CompletionConsumer*>& consumers) const;
   TokenText token_text() const;
+  void open_relay();        // collective
   CacheShape fit_caches();  // collective in the pipeline; the weights must be loaded
 
   const int64_t asked_top_k_;  // --top-logprobs; lines may ask for more
@@ -73,7 +75,8 @@ class GenerationJob : public Job {
   PromptSizes prompts_;
   std::optional<Generator> generator_;
   std::unique_ptr<CompletionFile> output_;
-  CompletionHash hash_;  // the completions of the last run
+  std::optional<CompletionRelay> relay_;  // last stages, where further replicas have completions for the output
+  CompletionHash hash_;                   // the completions of this rank's pipeline in the last run
 };
 
 }  // namespace lfm2

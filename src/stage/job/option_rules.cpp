@@ -86,9 +86,6 @@ void check_together(const Options& options) {
     throw Error(ExitCode::kUsage, "--top-logprobs with --logits none: no position has log-probabilities");
   if (!options.answers.empty() && (options.results.positions == Positions::kNone || options.results.top_k > 0))
     throw Error(ExitCode::kUsage, "--answers compares logits: expected --logits last or all, and no --top-logprobs");
-  if (options.replicas > 1 && options.output.extension() == ".jsonl")
-    throw Error(ExitCode::kUsage,
-                "--replicas with a .jsonl output: lines have no places of their own, expected .bin or .h5");
   if (options.transport == TransportChoice::kNccl && options.device == DeviceChoice::kCpu)
     throw Error(ExitCode::kUsage,
                 "--transport nccl with --device cpu: NCCL moves GPU memory, expected --transport mpi");
@@ -108,7 +105,12 @@ void check_kind(const Options& options, bool continues) {
     else
       check_output_form(options.output, options.results);
   }
-  if (!continues) return;
+  if (!continues) {
+    if (options.replicas > 1 && options.output.extension() == ".jsonl")
+      throw Error(ExitCode::kUsage,
+                  "--replicas with a .jsonl output: lines have no places of their own, expected .bin or .h5");
+    return;
+  }
   if (options.virtual_stages != 1)
     throw Error(ExitCode::kUsage, fmt::format("--virtual-stages {} in a job that continues texts: a step waits for the "
                                               "one before it, expected a job that scores",
@@ -124,10 +126,6 @@ void check_kind(const Options& options, bool continues) {
       throw Error(ExitCode::kUsage, "--stop: no text in UTF-8, expected one of at least a character");
   if (options.replicas > 1 && !options.generation.stop.empty())
     throw Error(ExitCode::kUsage, "--replicas with --stop: one rank looks for texts, expected one pipeline");
-  if (options.replicas > 1 && !options.output.empty())
-    throw Error(
-        ExitCode::kUsage,
-        "--replicas with --generate and --output: each pipeline would need a file of its own, expected one pipeline");
 }
 
 void check_embeddings(const Options& options) {

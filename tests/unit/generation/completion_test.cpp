@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stage/generation/sample_requests.h"
+#include "stage/io/completion_words.h"
 #include "stage/shards/shard_reader.h"
 #include "support/generation_run.h"
 #include "support/shards.h"
@@ -103,6 +104,37 @@ TEST(CompletionTest, ChoicesAreOneCompletion) {
       }
     }
   EXPECT_NE(alone[0].at(3).token_ids, alone[1].at(3).token_ids);
+}
+
+TEST(CompletionTest, GoesIntoAMessageAndComesBack) {
+  const Completion other{.sample = 7,
+                         .choice = 1,
+                         .tag = 5,
+                         .reason = FinishReason::kStop,
+                         .token_ids = {9, 8, 7},
+                         .text_bytes = 0,
+                         .log_probs = {-0.5f, -1.25f, 0},
+                         .top_ids = {1, 2, 3},
+                         .top_log_probs = {-1, -2, -3}};
+  Completion one{.sample = int64_t{1} << 40,
+                 .prompt_tokens = 3,
+                 .token_ids = {1},
+                 .log_probs = {},
+                 .top_ids = {},
+                 .top_log_probs = {}};
+  one.prompt_ids = {4, 5, 6};
+  one.prompt = {.log_probs = {-1, -2}, .top_ids = {3, 4}, .top_log_probs = {-7, -8}};
+  one.others = {other, other};
+  Completion failed{.sample = 3, .token_ids = {}, .log_probs = {}, .top_ids = {}, .top_log_probs = {}};
+  failed.error = "no prompt";
+  const std::vector<Completion> sent{one, failed, other};
+  std::vector<int32_t> words;
+  for (const Completion& completion : sent) append_words(words, completion);
+  std::vector<Completion> came;
+  for_each_completion(words, [&](const Completion& completion) { came.push_back(completion); });
+  EXPECT_TRUE(came == sent);
+  words.pop_back();
+  EXPECT_THROW(for_each_completion(words, [](const Completion&) {}), std::exception);
 }
 
 }  // namespace

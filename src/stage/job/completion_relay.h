@@ -1,0 +1,38 @@
+// Where replicas continue samples, one rank writes the completions of all: the last stage of the first pipeline. The
+// last stages of the others send it theirs after each step.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "comm/mpi_messages.h"
+#include "stage/io/completion.h"
+
+namespace lfm2 {
+
+class CompletionRelay : public CompletionConsumer {
+ public:
+  // Collective over the last stages, in the order of their pipelines.
+  explicit CompletionRelay(const MpiGroup& last_stages);
+
+  // Of the other last stages: keeps the completion for the next pass().
+  void take(const Completion& completion) override;
+  // After each step. Sends what was taken, or hands what has come to `writer`, which only the first pipeline's rank
+  // has. Never waits.
+  void pass(CompletionConsumer* writer);
+  // After the last step of this rank's pipeline. The first one waits until those of all others have ended and hands
+  // out what they sent; how long they take is theirs, and ranks that hang are noticed in their own pipelines.
+  void end(CompletionConsumer* writer);
+
+ private:
+  bool receives() const { return rank_ == 0; }
+
+  MpiMessages messages_;
+  Watchdog& watchdog_;
+  int rank_ = 0, others_ = 0;
+  int ended_ = 0;  // pipelines whose last message of this run has come
+  std::vector<int32_t> words_;
+  MpiMessages::Incoming incoming_;
+};
+
+}  // namespace lfm2
