@@ -56,6 +56,7 @@ ALL = {
     "1x65536 balanced": (scoring(1, 65536, more="--balance"), 7, False),
     "1x65536 stages chosen": (scoring(1, 65536, more="--virtual-stages 0"), 7, False),
     **{f"d{n}": (decoding(n, more="--balance"), 7, False) for n in (1, 256, 1024, 4096)},
+    **{f"d{n} a pipeline a GPU": (decoding(n, more="--replicas {gpus}"), 7, False) for n in (256, 1024, 4096)},
 }
 
 

@@ -47,9 +47,14 @@ TEST_F(TextRunTest, SameBytesForAnyRanksAndSizes) {
   const std::string first = output_of(1, job);
   const std::map<std::string, std::string> answers = by_name(first);
   ASSERT_EQ(answers.size(), lines.size());
-  for (const Arguments& sizes :
-       {Arguments{}, {"--micro-batch", "1"}, {"--max-sequences", "3", "--prefill-chunk", "5"}, {"--cache-page", "1"}})
+  for (const Arguments& sizes : {Arguments{},
+                                 {"--micro-batch", "1"},
+                                 {"--max-sequences", "3", "--prefill-chunk", "5"},
+                                 {"--cache-page", "1"},
+                                 {"--replicas", "2"},
+                                 {"--replicas", "4", "--max-sequences", "2"}})
     for (const int ranks : {1, 2, 4}) {
+      if (sizes.size() > 1 && sizes[0] == "--replicas" && ranks < std::stoi(sizes[1])) continue;
       Arguments arguments = job;
       arguments.insert(arguments.end(), sizes.begin(), sizes.end());
       EXPECT_EQ(output_of(ranks, arguments), first) << ranks << " ranks, " << testing::PrintToString(sizes);
@@ -150,6 +155,7 @@ TEST_F(TextRunTest, ThousandsOfFaultyLines) {
   }
   EXPECT_EQ(read, lines.size());
   EXPECT_EQ(output_of(4, {"--input", folder_ / "in.jsonl"}), output);
+  EXPECT_EQ(output_of(4, {"--input", folder_ / "in.jsonl", "--replicas", "4"}), output);
 }
 
 // Lines of .txt are scored and continued as lines of {"text"} are.
@@ -212,7 +218,7 @@ TEST_F(TextRunTest, Refusals) {
   refused({batch, "nonsense"}, {"--strict"}, 65, {"in.jsonl: line 2: not valid JSON"});
   refused({"", "  "}, {}, 65, {"in.jsonl: no samples"});
   refused({good}, {"--logits", "all"}, 64, {"--logits"});
-  refused({good}, {"--replicas", "2"}, 64, {"--replicas"});
+  refused({good}, {"--replicas", "2"}, 64, {"--replicas 2 for 1 samples"});
   write_lines("in.jsonl", {good, R"({"prompt": "a", "n": 2})"});
   expect_refused(2, {"--input", folder_ / "in.jsonl", "--output", folder_ / "o.h5"}, 64, {"\"n\" above 1"});
   // Without --strict each is one answer.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "stage/support/checksum.h"
@@ -44,6 +45,28 @@ struct Completion {
   std::string error = {};                // why the sample was not continued; such a completion has no tokens
   bool operator==(const Completion&) const = default;
 };
+
+// See stage/support/words.h.
+template <class Completions, class Each>
+requires std::is_same_v<std::remove_const_t<Completions>, Completion>
+void for_each_field(Completions& one, const Each& each) {
+  each(one.sample);
+  each(one.choice);
+  each(one.prompt_tokens);
+  each(one.tag);
+  each(one.reason);
+  each(one.token_ids);
+  each(one.text_bytes);
+  each(one.log_probs);
+  each(one.top_ids);
+  each(one.top_log_probs);
+  each(one.prompt_ids);
+  each(one.prompt.log_probs);
+  each(one.prompt.top_ids);
+  each(one.prompt.top_log_probs);
+  each(one.others);
+  each(one.error);
+}
 
 class CompletionConsumer {
  public:

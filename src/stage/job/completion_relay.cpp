@@ -4,7 +4,7 @@
 #include <thread>
 #include <utility>
 
-#include "stage/io/completion_words.h"
+#include "stage/support/words.h"
 
 namespace lfm2 {
 
@@ -20,7 +20,7 @@ CompletionRelay::CompletionRelay(const MpiGroup& last_stages)
       others_(last_stages.size() - 1),
       incoming_{MPI_ANY_SOURCE, kTag} {}
 
-void CompletionRelay::take(const Completion& completion) { append_words(words_, completion); }
+void CompletionRelay::take(const Completion& completion) { WordWriter(words_).add(completion); }
 
 void CompletionRelay::pass(CompletionConsumer* writer) {
   if (!receives()) {
@@ -28,10 +28,14 @@ void CompletionRelay::pass(CompletionConsumer* writer) {
     if (!words_.empty()) messages_.send(std::exchange(words_, {}), 0, 0, kTag);
     return;
   }
-  // A message without words is the last one of its pipeline in this run.
-  for (std::vector<int32_t> words; ended_ < others_ && messages_.receive(words, incoming_);)
-    words.empty() ? static_cast<void>(++ended_)
-                  : for_each_completion(words, [&](const Completion& one) { writer->take(one); });
+  for (std::vector<int32_t> words; ended_ < others_ && messages_.receive(words, incoming_);) {
+    if (words.empty()) ++ended_;  // the last message of its pipeline in this run
+    for (WordReader reader(words); !reader.at_end();) {
+      Completion completion;
+      reader.take(completion);
+      writer->take(completion);
+    }
+  }
 }
 
 void CompletionRelay::end(CompletionConsumer* writer) {

@@ -75,10 +75,6 @@ void GenerationJob::check_samples(const Samples& prompts) const {
   if (options_.output.extension() == ".h5" &&
       std::any_of(rules.begin(), rules.end(), [](const SampleRules& one) { return one.choices > 1 || one.echo; }))
     throw Error(ExitCode::kUsage, "--output with .h5 and lines with \"n\" above 1 or \"echo\": expected .jsonl");
-  const auto is_plain = [](const SampleRules& one) { return one == SampleRules{}; };
-  if (options_.replicas > 1 && (!std::all_of(rules.begin(), rules.end(), is_plain) || prompts.rules.have_seeds()))
-    throw Error(ExitCode::kUsage,
-                "--replicas with lines of text, or with fields of their own: expected one pipeline, or ids alone");
 }
 
 // Lines that were refused are answered before anything else. Last stages.

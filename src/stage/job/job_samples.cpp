@@ -2,6 +2,7 @@
 #include "stage/job/job_samples.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "stage/scoring/plan.h"
 #include "stage/support/json.h"
@@ -113,6 +114,20 @@ void JobSamples::pass_embeddings() {
   pass_offsets(writer, all, embeddings_.in_base64, embeddings_.in_base64);
 }
 
+void JobSamples::pass_rules(int to, SampleRange range) {
+  std::vector<int32_t> words;
+  if (!samples_.rules.empty()) {
+    const int64_t begin = numbers_[range.first], last = numbers_[range.first + range.count - 1];
+    words = samples_.rules.to_words(begin, last + 1 - begin);
+  }
+  std::string bytes(reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int32_t));
+  bytes = world_.pass(std::move(bytes), 0, to, distribution_.timeout_seconds, "rules of the samples");
+  if (world_.rank() != to || bytes.empty()) return;
+  words.resize(bytes.size() / sizeof(int32_t));
+  std::memcpy(words.data(), bytes.data(), bytes.size());
+  samples_.rules = RuleTable::from_words(words);
+}
+
 void JobSamples::leave_out(const FinishedRanges& finished) {
   if (finished.empty()) return;
   for (const auto& [first, count] : finished) left_.samples -= count;
@@ -158,6 +173,7 @@ void JobSamples::share() {
     const Share& part = share_of(pipeline);
     pass_offsets(first, part.samples, samples_.offsets, samples_.offsets);
     if (distribution_.scores) pass_offsets(first, part.samples, samples_.scored, samples_.scored);
+    pass_rules(first, part.samples);
     if (world_.rank() == first) samples_.ids.resize(static_cast<size_t>(part.tokens));
     int32_t* ids = samples_.ids.data() + (world_.rank() == first ? 0 : part.first_token);
     world_.pass(ids, static_cast<size_t>(part.tokens) * sizeof(int32_t), 0, first, timeout, "samples");

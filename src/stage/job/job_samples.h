@@ -82,6 +82,7 @@ class JobSamples {
  private:
   bool lists(int rank) const;
   void pass_offsets(int to, SampleRange range, const SampleOffsets& from, SampleOffsets& into);
+  void pass_rules(int to, SampleRange range);  // of first stages: how their samples are to be continued
   void pass_names();
   void pass_errors();
   void pass_embeddings();

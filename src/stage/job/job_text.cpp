@@ -94,7 +94,8 @@ void JobText::read_generation_config(const std::filesystem::path& folder) {
     if (folder.empty() || !std::filesystem::exists(folder / shard::kGenerationConfigFile)) return;
     file = folder / shard::kGenerationConfigFile;
   }
-  generation_config_ = GenerationConfig::parse(read_text_file(file, kMaxGenerationConfigBytes), file.string());
+  generation_config_text_ = read_text_file(file, kMaxGenerationConfigBytes);
+  generation_config_ = GenerationConfig::parse(generation_config_text_, file.string());
   if (generation_config_.stop.empty()) return;
   if (!model_) throw Error(ExitCode::kData, fmt::format("{}: \"stop_strings\": {}", file.string(), missing_));
   stops_ = true;
@@ -132,10 +133,20 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
 }
 
 void JobText::share(double timeout_seconds) {
-  if (!continues_ || writer_ == 0) return;
-  const bool gives = world_.rank() == 0 && model_ && (stops_ || options_.output.extension() == ".jsonl");
-  const std::string json = world_.pass(gives ? model_->tokenizer_json() : "", 0, writer_, timeout_seconds, "tokenizer");
-  if (world_.rank() == writer_ && !json.empty()) tokenizer_ = Tokenizer::parse(json, "tokenizer.json");
+  if (!continues_) return;
+  const int stages = world_.size() / options_.replicas;
+  for (int last = stages - 1; last < world_.size(); last += stages) {
+    if (last == 0) continue;
+    const bool needed = stops_ || (last == writer_ && options_.output.extension() == ".jsonl");
+    const bool gives = world_.rank() == 0 && model_ && needed;
+    const std::string json = world_.pass(gives ? model_->tokenizer_json() : "", 0, last, timeout_seconds, "tokenizer");
+    if (world_.rank() == last && !json.empty()) tokenizer_ = Tokenizer::parse(json, "tokenizer.json");
+  }
+  if (options_.replicas == 1) return;
+  const std::string file(shard::kGenerationConfigFile);
+  generation_config_text_ = world_.broadcast(generation_config_text_, 0, timeout_seconds, file.c_str());
+  if (world_.rank() != 0 && !generation_config_text_.empty())
+    generation_config_ = GenerationConfig::parse(generation_config_text_, file);
 }
 
 const Tokenizer* JobText::tokenizer() const {

@@ -1,5 +1,5 @@
 // The text side of a job on one rank. Rank 0 reads lines and has the tokenizer, the templates and
-// generation_config.json; the rank that writes completions with their texts has the tokenizer.
+// generation_config.json; ranks that write completions with their texts, or look for stop texts, have the tokenizer.
 #pragma once
 
 #include <ctime>
@@ -39,8 +39,8 @@ class JobText {
   void open(const ShardSet& shards);
   // Rank 0, after open(): the samples of an input of lines, or of --prompt.
   Samples read(const ModelConfig& config, ThreadPool& threads);
-  // Collective, after open() and read(): gives the tokenizer to the last rank where it writes texts or looks for
-  // stop texts.
+  // Collective, after open() and read(): gives the tokenizer to the last rank of each pipeline where it writes texts or
+  // looks for stop texts, and generation_config.json to all ranks of replicas.
   void share(double timeout_seconds);
 
   const Tokenizer* tokenizer() const;                 // null where this rank has none
@@ -59,9 +59,10 @@ class JobText {
   std::time_t now_ = 0;
   std::unique_ptr<LineReader> lines_;
   std::optional<TextModel> model_;      // rank 0
-  std::optional<Tokenizer> tokenizer_;  // the writer, where it is not rank 0
+  std::optional<Tokenizer> tokenizer_;  // see share(); not rank 0
   bool stops_ = false;                  // rank 0: completions may end at stop texts
   std::string missing_;                 // why there is no model
+  std::string generation_config_text_;
   GenerationConfig generation_config_;
 };
 

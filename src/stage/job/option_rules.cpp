@@ -124,8 +124,6 @@ void check_kind(const Options& options, bool continues) {
   for (const std::string& stop : options.generation.stop)
     if (stop.empty() || !is_utf8(stop))
       throw Error(ExitCode::kUsage, "--stop: no text in UTF-8, expected one of at least a character");
-  if (options.replicas > 1 && !options.generation.stop.empty())
-    throw Error(ExitCode::kUsage, "--replicas with --stop: one rank looks for texts, expected one pipeline");
 }
 
 void check_embeddings(const Options& options) {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "stage/generation/sample_requests.h"
-#include "stage/io/completion_words.h"
 #include "stage/shards/shard_reader.h"
+#include "stage/support/words.h"
 #include "support/generation_run.h"
 #include "support/shards.h"
 
@@ -129,12 +129,15 @@ TEST(CompletionTest, GoesIntoAMessageAndComesBack) {
   failed.error = "no prompt";
   const std::vector<Completion> sent{one, failed, other};
   std::vector<int32_t> words;
-  for (const Completion& completion : sent) append_words(words, completion);
-  std::vector<Completion> came;
-  for_each_completion(words, [&](const Completion& completion) { came.push_back(completion); });
-  EXPECT_TRUE(came == sent);
+  for (const Completion& completion : sent) WordWriter(words).add(completion);
+  const auto read = [&words] {
+    std::vector<Completion> came;
+    for (WordReader reader(words); !reader.at_end();) reader.take(came.emplace_back());
+    return came;
+  };
+  EXPECT_TRUE(read() == sent);
   words.pop_back();
-  EXPECT_THROW(for_each_completion(words, [](const Completion&) {}), std::exception);
+  EXPECT_THROW(read(), std::exception);
 }
 
 }  // namespace

@@ -196,7 +196,6 @@ TEST(OptionsTest, StopTexts) {
     EXPECT_EQ(parse_words({"--weights", "s", "--generate", "1", "--stop", text}).text,
               "lfm2_stage: --stop: no text in UTF-8, expected one of at least a character\n");
   EXPECT_EQ(parse_words({"--weights", "s", "--stop", "a"}).exit_code, 64);  // of a job that scores
-  EXPECT_EQ(parse_words({"--weights", "s", "--generate", "1", "--stop", "a", "--replicas", "2"}).exit_code, 64);
 }
 
 TEST(OptionsTest, VirtualStagesAreForScoring) {

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -38,6 +40,30 @@ struct SampleRules {
   auto operator<=>(const SampleRules&) const = default;
 };
 
+// See stage/support/words.h.
+template <class Rules, class Each>
+requires std::is_same_v<std::remove_const_t<Rules>, SampleRules>
+void for_each_field(Rules& rules, const Each& each) {
+  each(rules.form);
+  each(rules.ignore_eos);
+  each(rules.echo);
+  each(rules.choices);
+  each(rules.max_new);
+  each(rules.temperature);
+  each(rules.top_p);
+  each(rules.min_p);
+  each(rules.repetition_penalty);
+  each(rules.presence_penalty);
+  each(rules.frequency_penalty);
+  each(rules.top_k);
+  each(rules.min_tokens);
+  each(rules.seed);
+  each(rules.log_probs);
+  each(rules.stop_token_ids);
+  each(rules.stop);
+  each(rules.logit_bias);
+}
+
 // The rules of each sample of a job. Equal ones are kept once; seeds take 16 bytes a sample, and rules that are not
 // all equal 4.
 class RuleTable {
@@ -56,20 +82,24 @@ class RuleTable {
   bool empty() const { return samples_ == 0; }  // no sample has any
   SampleRules operator[](int64_t sample) const {
     if (empty()) return {};
-    const auto at = static_cast<size_t>(sample);
+    const auto at = static_cast<size_t>(sample - first_);
     SampleRules rules = distinct_[of_sample_.empty() ? 0 : of_sample_[at]];
     if (!seeds_.empty()) rules.seed = seeds_[at];
     return rules;
   }
   // Of the rules of a sample the number of choices alone.
   int32_t choices(int64_t sample) const {
-    return empty() ? 1 : distinct_[of_sample_.empty() ? 0 : of_sample_[static_cast<size_t>(sample)]].choices;
+    return empty() ? 1 : distinct_[of_sample_.empty() ? 0 : of_sample_[static_cast<size_t>(sample - first_)]].choices;
   }
-  bool have_seeds() const { return !seeds_.empty(); }
+  // The rules of the samples first ... first + count - 1 for a message, and the table that knows these alone, under
+  // the same numbers.
+  std::vector<int32_t> to_words(int64_t first, int64_t count) const;
+  static RuleTable from_words(std::span<const int32_t> words);
   const std::vector<SampleRules>& distinct() const { return distinct_; }  // without seeds
 
  private:
   size_t samples_ = 0;
+  int64_t first_ = 0;  // number of the first sample
   std::vector<SampleRules> distinct_;
   std::map<SampleRules, uint32_t> index_;
   std::vector<uint32_t> of_sample_;             // index of distinct_; empty while all are the first

@@ -8,38 +8,62 @@
 namespace lfm2::test {
 namespace {
 
-void expect_kept(const std::vector<SampleRules>& all, size_t distinct, bool seeds) {
+// Also of any part of the table that went through a message, by the same numbers.
+void expect_kept(const std::vector<SampleRules>& all, size_t distinct) {
   RuleTable table;
   for (const SampleRules& rules : all) table.push_back(rules);
   ASSERT_FALSE(table.empty());
   for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(table[static_cast<int64_t>(i)], all[i]) << i;
   EXPECT_EQ(table.distinct().size(), distinct);
-  EXPECT_EQ(table.have_seeds(), seeds);
+  const auto count = std::ssize(all);
+  for (int64_t first = 0; first < count; ++first)
+    for (int64_t end = first + 1; end <= count; ++end) {
+      const RuleTable part = RuleTable::from_words(table.to_words(first, end - first));
+      EXPECT_FALSE(part.empty());
+      for (int64_t i = first; i < end; ++i) {
+        EXPECT_EQ(part[i], all[static_cast<size_t>(i)]) << i << " of " << first << " to " << end;
+        EXPECT_EQ(part.choices(i), all[static_cast<size_t>(i)].choices);
+      }
+      if (end - first < 2) continue;
+      const RuleTable within = RuleTable::from_words(part.to_words(end - 1, 1));  // a part of a part
+      EXPECT_EQ(within[end - 1], all[static_cast<size_t>(end - 1)]);
+    }
 }
 
 TEST(RuleTableTest, GivesEachItsOwn) {
   const SampleRules plain, text{.form = LineForm::kText}, hot{.form = LineForm::kText, .temperature = 2.0f},
       seeded{.form = LineForm::kText, .seed = 5}, other{.form = LineForm::kText, .seed = 6}, zero{.seed = 0};
-  expect_kept({plain, plain, plain}, 1, false);
-  expect_kept({text, text, hot, text, plain}, 3, false);
-  expect_kept({seeded, other, seeded}, 1, true);
-  expect_kept({text, text, seeded, text}, 1, true);
-  expect_kept({plain, text, other, zero, plain, hot}, 3, true);
+  expect_kept({plain, plain, plain}, 1);
+  expect_kept({text, text, hot, text, plain}, 3);
+  expect_kept({seeded, other, seeded}, 1);
+  expect_kept({text, text, seeded, text}, 1);
+  expect_kept({plain, text, other, zero, plain, hot}, 3);
 }
 
 TEST(RuleTableTest, EveryFieldCounts) {
   const std::vector<SampleRules> all{{},
                                      {.form = LineForm::kChatCompletion},
                                      {.ignore_eos = true},
+                                     {.echo = true},
+                                     {.choices = 2},
                                      {.max_new = 1},
                                      {.temperature = 0.0f},
                                      {.top_p = 0.0f},
+                                     {.min_p = 0.0f},
+                                     {.repetition_penalty = 1.0f},
+                                     {.presence_penalty = 0.0f},
+                                     {.frequency_penalty = 0.0f},
                                      {.top_k = 0},
+                                     {.min_tokens = 0},
                                      {.log_probs = 0},
                                      {.stop_token_ids = {0}},
                                      {.stop_token_ids = {1}},
-                                     {.stop_token_ids = {0, 1}}};
-  expect_kept(all, all.size(), false);
+                                     {.stop_token_ids = {0, 1}},
+                                     {.stop = {""}},
+                                     {.stop = {"a", "b"}},
+                                     {.logit_bias = {{1, -0.5f}}},
+                                     {.logit_bias = {{1, -0.5f}, {2, 3.0f}}}};
+  expect_kept(all, all.size());
 }
 
 TEST(RuleTableTest, WithoutRules) {

@@ -1,0 +1,124 @@
+// Values as 32-bit words of a message. Lists and texts have their lengths before them, 64 bits are two words, and texts
+// are padded to whole words. A type of several values says which by for_each_field(value, each), in its own namespace.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "kernels/error.h"
+
+namespace lfm2 {
+
+template <class T>
+inline constexpr bool kIsOneWord = std::is_enum_v<T> || std::is_same_v<T, bool>;
+
+constexpr size_t words_of_text(size_t bytes) { return (bytes + sizeof(int32_t) - 1) / sizeof(int32_t); }
+
+class WordWriter {
+ public:
+  explicit WordWriter(std::vector<int32_t>& words) : words_(words) {}
+
+  template <class T>
+  void add(const T& value) {
+    if constexpr (kIsOneWord<T>) {
+      words_.push_back(static_cast<int32_t>(value));
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      const auto words = std::bit_cast<std::array<int32_t, sizeof(T) / sizeof(int32_t)>>(value);
+      words_.insert(words_.end(), words.begin(), words.end());
+    } else {
+      for_each_field(value, [this](const auto& field) { add(field); });
+    }
+  }
+  void add(const std::string& text) {
+    add(text.size());
+    const size_t at = words_.size();
+    words_.resize(at + words_of_text(text.size()));
+    std::memcpy(words_.data() + at, text.data(), text.size());
+  }
+  template <class T>
+  void add(const std::vector<T>& list) {
+    add(list.size());
+    for (const T& one : list) add(one);
+  }
+  template <class T>
+  void add(const std::optional<T>& value) {
+    add(value.has_value());
+    if (value) add(*value);
+  }
+  template <class A, class B>
+  void add(const std::pair<A, B>& both) {
+    add(both.first);
+    add(both.second);
+  }
+
+ private:
+  std::vector<int32_t>& words_;
+};
+
+class WordReader {
+ public:
+  explicit WordReader(std::span<const int32_t> words) : words_(words) {}
+
+  bool at_end() const { return words_.empty(); }
+  template <class T>
+  void take(T& value) {
+    if constexpr (kIsOneWord<T>) {
+      value = static_cast<T>(next(1)[0]);
+    } else if constexpr (std::is_arithmetic_v<T>) {
+      std::array<int32_t, sizeof(T) / sizeof(int32_t)> words{};
+      std::ranges::copy(next(words.size()), words.begin());
+      value = std::bit_cast<T>(words);
+    } else {
+      for_each_field(value, [this](auto& field) { take(field); });
+    }
+  }
+  void take(std::string& text) {
+    const size_t bytes = length();
+    text.assign(reinterpret_cast<const char*>(next(words_of_text(bytes)).data()), bytes);
+  }
+  template <class T>
+  void take(std::vector<T>& list) {
+    const size_t count = length();
+    expect(count <= words_.size(), "WordReader: a message is cut off");
+    list.resize(count);
+    for (T& one : list) take(one);
+  }
+  template <class T>
+  void take(std::optional<T>& value) {
+    bool there = false;
+    take(there);
+    value.reset();
+    if (there) take(value.emplace());
+  }
+  template <class A, class B>
+  void take(std::pair<A, B>& both) {
+    take(both.first);
+    take(both.second);
+  }
+
+ private:
+  size_t length() {
+    size_t count = 0;
+    take(count);
+    return count;
+  }
+  std::span<const int32_t> next(size_t count) {
+    expect(count <= words_.size(), "WordReader: a message is cut off");
+    const std::span<const int32_t> words = words_.first(count);
+    words_ = words_.subspan(count);
+    return words;
+  }
+
+  std::span<const int32_t> words_;
+};
+
+}  // namespace lfm2
