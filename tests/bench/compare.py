@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """compare.py BASELINE.jsonl NEW.jsonl [--tolerance 0.1]: benches against a baseline of the same hardware.
 
-Each line is {"bench": name, "seconds": s, "share": share of the ceiling measured in the same run}. Where both have a
-share it is compared, for clocks differ from day to day; else the seconds. Of several lines of one name the best counts.
+Each line is {"bench": name, "seconds": s, "share": share of the ceiling measured in the same run}, or one of gpu_jobs.py, {"job": name,
+"speed": speed}. Where both have a share it is compared, for clocks differ from day to day; else the seconds or the speed. Of several
+lines of one name the best counts.
 Ends with 1 where a bench is slower than the baseline by more than the tolerance, or missing.
 """
 import argparse
@@ -15,6 +16,8 @@ def read(path):
     with open(path) as lines:
         for text in lines:
             line = json.loads(text)
+            if "job" in line:
+                line = {"bench": line["job"], "seconds": 1 / line["speed"]}
             old = best.get(line["bench"])
             if old is None or line["seconds"] < old["seconds"]:
                 best[line["bench"]] = line

@@ -7,15 +7,15 @@
 one: each job on one GPU, the programs in turn; where there are several GPUs, each takes the next job, so their figures are from as many GPUs at work. all: each
 job on all GPUs, a rank on each, under mpirun. SHARDS is a split of LFM2-8B-A1B in bf16 (`weights-tools synth --config lfm2-8b-a1b --dtype
 bf16`), DIR one with fp32 weights that are not those of bf16. OUT, a folder, gets jobs.jsonl, in the form of tests/bench/baselines, and each job's report; outputs go to --outputs
-(default /dev/shm) and are removed.
+(default /dev/shm) and are removed. launch/gpu-bench.sh runs this beside the benches of operators and channels.
 
 Prints a line a job: median speed of --repeat runs behind one that warms up, the slowest and the fastest run, the first digits of the results'
 hash, idle share, seconds of loading, micro-batches, the least, median and highest clock while more than 250 W flowed, the most watts. Ends with 1 where a job
 failed or was not run, or programs gave different hashes. --only NAME,... runs these jobs alone, --seconds N begins no job after so many, --options '...' goes to every job. The
-ceilings come from PyTorch, where it is there: a copy of 4 GiB (bytes read and written), and cuBLAS in bf16 8192^3, 20 and 2000 products. CUDA_VISIBLE_DEVICES, numbers
-of nvidia-smi, leaves out other GPUs.
+ceilings come from PyTorch, where it is there: a copy of 4 GiB (bytes read and written), and cuBLAS in bf16 8192^3, 20 and 2000 products; and from twelve dd that write the folder
+of the outputs at once, for `all`. CUDA_VISIBLE_DEVICES, numbers of nvidia-smi, leaves out other GPUs.
 """
-import argparse, json, os, pathlib, queue, re, shlex, subprocess, sys, threading, time
+import argparse, json, os, pathlib, queue, random, re, shlex, subprocess, sys, threading, time
 
 BUSY_WATTS = 250
 
@@ -28,6 +28,10 @@ def decoding(sequences, length=32, new=64, more=""):
     return f"--dtype bf16 --samples {sequences} --length {length} --generate {new} --ignore-eos {more}"
 
 
+# Prompts of 16 to 1024 tokens. The ends of the texts are drawn: one token in 128 of the vocabulary ends a text, at 512 tokens at the latest.
+RAGGED = "--dtype bf16 --input {ragged} --generate 512 --temperature 1 --eos " + ",".join(map(str, range(0, 65536, 128)))
+PLAIN = {"headline-fp32 plain": (scoring(1024, 32, "fp32", "--fp32 simt"), 5, False), "1024x32 all positions": (scoring(1024, 32, more="--logits all"), 5, False)}
+
 # name: (options, runs, whether the weights are those of --fp32-shards)
 ONE = {
     "long": (decoding(32, 8192, 2048), 5, False),
@@ -39,6 +43,7 @@ ONE = {
     "headline-fp32": (scoring(1024, 32, "fp32"), 5, False),
     "headline-fp32-general": (scoring(1024, 32, "fp32"), 5, True),
     **{f"d{n}": (decoding(n), 7 if n in (1, 8, 256) else 5, False) for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)},
+    **PLAIN,
 }
 ALL = {
     "headline": (scoring(1024, 32), 7, False),
@@ -57,6 +62,8 @@ ALL = {
     "1x65536 stages chosen": (scoring(1, 65536, more="--virtual-stages 0"), 7, False),
     **{f"d{n}": (decoding(n, more="--balance"), 7, False) for n in (1, 256, 1024, 4096)},
     **{f"d{n} a pipeline a GPU": (decoding(n, more="--replicas {gpus}"), 7, False) for n in (256, 1024, 4096)},
+    "4096 ragged": (RAGGED + " --balance", 1, False),
+    **PLAIN,
 }
 
 
@@ -138,6 +145,26 @@ def ceilings(gpus):
     return found
 
 
+def write_speeds(folder):
+    """GB/s at which twelve files of 734 MB are written at once, new and once more."""
+    paths, speeds = [folder / f"lfm2-written-{os.getpid()}-{number}" for number in range(12)], []
+    for _ in range(2):
+        begin = time.time()
+        writers = [subprocess.Popen(["dd", "if=/dev/zero", f"of={path}", "bs=1M", "count=700", "conv=notrunc", "status=none"]) for path in paths]
+        failed = any([writer.wait() for writer in writers])
+        speeds.append(0 if failed else 12 * 0.734003 / (time.time() - begin))
+    for path in paths:
+        path.unlink(missing_ok=True)
+    return speeds
+
+
+def write_ragged(path):
+    drawn = random.Random(1)
+    with open(path, "w") as lines:
+        for _ in range(4096):
+            lines.write(json.dumps({"input_ids": [drawn.randrange(65536) for _ in range(drawn.randint(16, 1024))]}) + "\n")
+
+
 class Jobs:
     def __init__(self, args, gpus):
         self.args, self.gpus, self.watch, self.lock = args, gpus, Watch(), threading.Lock()
@@ -148,15 +175,22 @@ class Jobs:
         self.ceilings = ceilings(gpus)
         for gpu in self.ceilings:
             print(f"GPU {gpu}: {self.ceilings[gpu]}", flush=True)
+        outputs = pathlib.Path(args.outputs)
+        if args.what == "all":
+            print("{}: twelve writers {:.1f} GB/s into new files, {:.1f} into these once more".format(outputs, *write_speeds(outputs)), flush=True)
+        self.ragged = outputs / f"lfm2-ragged-{os.getpid()}.jsonl"
 
     def run(self, name, state, gpus, number):
         options, runs, general = (ONE if self.args.what == "one" else ALL)[name]
         weights = self.args.fp32_shards if general else self.args.shards
         tag = re.sub(r"[^a-z0-9]+", "-", f"{name}-{state}-{number}")
         report, output = self.out / "reports" / f"{tag}.json", pathlib.Path(self.args.outputs) / f"lfm2-{os.getpid()}-{tag}"
-        output = output.with_suffix(".jsonl" if "--generate" in options else ".bin")
+        output = output.with_suffix(".jsonl" if "--generate" in options else ".h5" if "--logits all" in options else ".bin")
+        if "{ragged}" in options and not self.ragged.exists():
+            write_ragged(self.ragged)
+        options = options.replace("{gpus}", str(len(gpus))).replace("{ragged}", str(self.ragged))
         command = [] if self.args.what == "one" else ["mpirun", "--bind-to", "none", "--oversubscribe", "-np", str(len(gpus))]
-        command += [self.programs[state], "--weights", weights, *shlex.split(options.replace("{gpus}", str(len(gpus)))), "--benchmark", "--warmup", "1", "--repeat",
+        command += [self.programs[state], "--weights", weights, *shlex.split(options), "--benchmark", "--warmup", "1", "--repeat",
                     str(self.args.repeat or runs), "--quiet", "--report", str(report), "--output", str(output), *shlex.split(self.args.options)]
         if self.args.what == "all":
             command += ["--trace", str(report.with_suffix(".trace.json"))]
@@ -177,7 +211,7 @@ class Jobs:
             self.tell(name, state, gpus, json.loads(report.read_text()), self.watch.between(begin, time.time(), gpus))
 
     def tell(self, name, state, gpus, report, clocks):
-        generates, positions = "generation" in report, not name.startswith(("headline", "16384x32", "65536x32"))
+        generates, positions = "generation" in report, not name.startswith(("headline", "16384x32", "65536x32", "1024x32"))
         unit = "generated_tokens_per_second" if generates else "tokens_per_second" if positions else "samples_per_second"
         seconds, median = sorted(report["seconds"]), report["median_seconds"]
         amount = report[unit] * median
@@ -232,6 +266,7 @@ class Jobs:
         for worker in workers:
             worker.join()
         self.watch.stop()
+        self.ragged.unlink(missing_ok=True)
         while not left.empty():
             self.leave_out(left.get(), f"{self.args.seconds:g} s were over")
         return 1 if self.failed else 0
