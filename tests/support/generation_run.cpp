@@ -7,10 +7,10 @@
 #include <thread>
 
 #include "comm/local_channel.h"
-#include "comm/local_control_link.h"
 #include "stage/generation/sample_requests.h"
 #include "stage/shards/shard_reader.h"
 #include "support/loaded_stage.h"
+#include "support/local_control_link.h"
 #include "support/local_watchdogs.h"
 #include "support/shards.h"
 

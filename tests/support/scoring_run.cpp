@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "comm/local_channel.h"
-#include "comm/local_control_link.h"
 #include "stage/scoring/scorer.h"
 #include "support/golden.h"
+#include "support/local_control_link.h"
 #include "support/local_watchdogs.h"
 
 namespace lfm2::test {

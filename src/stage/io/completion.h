@@ -47,9 +47,9 @@ struct Completion {
 };
 
 // See stage/support/words.h.
-template <class Completions, class Each>
-requires std::is_same_v<std::remove_const_t<Completions>, Completion>
-void for_each_field(Completions& one, const Each& each) {
+template <class T, class Each>
+requires std::is_same_v<std::remove_const_t<T>, Completion>
+void for_each_field(T& one, const Each& each) {
   each(one.sample);
   each(one.choice);
   each(one.prompt_tokens);

@@ -2,7 +2,6 @@
 // last stages of the others send it theirs after each step.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "comm/mpi_messages.h"

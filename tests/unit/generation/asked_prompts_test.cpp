@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "comm/local_channel.h"
-#include "comm/local_control_link.h"
 #include "stage/generation/generator.h"
 #include "stage/io/input_file.h"
 #include "stage/io/scores.h"
@@ -17,6 +16,7 @@
 #include "support/golden.h"
 #include "support/live_requests.h"
 #include "support/loaded_stage.h"
+#include "support/local_control_link.h"
 #include "support/local_watchdogs.h"
 
 namespace lfm2::test {

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "comm/local_channel.h"
-#include "comm/local_control_link.h"
 #include "stage/io/input_file.h"
 #include "stage/shards/shard_reader.h"
 #include "stage/support/json.h"
 #include "support/generation_run.h"
 #include "support/golden.h"
 #include "support/loaded_stage.h"
+#include "support/local_control_link.h"
 #include "support/local_watchdogs.h"
 #include "support/shards.h"
 

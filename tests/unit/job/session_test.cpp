@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "comm/local_channel.h"
-#include "comm/local_control_link.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "stage/generation/generator.h"
 #include "stage/io/input_file.h"
@@ -18,6 +17,7 @@
 #include "support/golden.h"
 #include "support/live_requests.h"
 #include "support/loaded_stage.h"
+#include "support/local_control_link.h"
 #include "support/local_watchdogs.h"
 #include "support/shards.h"
 

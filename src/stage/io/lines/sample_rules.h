@@ -41,9 +41,9 @@ struct SampleRules {
 };
 
 // See stage/support/words.h.
-template <class Rules, class Each>
-requires std::is_same_v<std::remove_const_t<Rules>, SampleRules>
-void for_each_field(Rules& rules, const Each& each) {
+template <class T, class Each>
+requires std::is_same_v<std::remove_const_t<T>, SampleRules>
+void for_each_field(T& rules, const Each& each) {
   each(rules.form);
   each(rules.ignore_eos);
   each(rules.echo);
