@@ -6,10 +6,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "stage/support/checksum.h"
+#include "stage/support/words.h"
 
 namespace lfm2 {
 
@@ -47,9 +47,7 @@ struct Completion {
 };
 
 // See stage/support/words.h.
-template <class T, class Each>
-requires std::is_same_v<std::remove_const_t<T>, Completion>
-void for_each_field(T& one, const Each& each) {
+void for_each_field(MaybeConst<Completion> auto& one, const auto& each) {
   each(one.sample);
   each(one.choice);
   each(one.prompt_tokens);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <concepts>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -17,6 +18,10 @@
 #include "kernels/error.h"
 
 namespace lfm2 {
+
+// For for_each_field(): a value of this type to be read, or one to be written.
+template <class T, class Value>
+concept MaybeConst = std::same_as<std::remove_const_t<T>, Value>;
 
 template <class T>
 inline constexpr bool kIsOneWord = std::is_enum_v<T> || std::is_same_v<T, bool>;
@@ -39,15 +44,18 @@ class WordWriter {
     }
   }
   void add(const std::string& text) {
-    add(text.size());
+    add(static_cast<int32_t>(text.size()));
     const size_t at = words_.size();
     words_.resize(at + words_of_text(text.size()));
     std::memcpy(words_.data() + at, text.data(), text.size());
   }
   template <class T>
   void add(const std::vector<T>& list) {
-    add(list.size());
-    for (const T& one : list) add(one);
+    add(static_cast<int32_t>(list.size()));
+    if constexpr (std::is_same_v<T, int32_t>)
+      words_.insert(words_.end(), list.begin(), list.end());
+    else
+      for (const T& one : list) add(one);
   }
   template <class T>
   void add(const std::optional<T>& value) {
@@ -81,16 +89,26 @@ class WordReader {
       for_each_field(value, [this](auto& field) { take(field); });
     }
   }
+  template <class T>
+  T take() {
+    T value{};
+    take(value);
+    return value;
+  }
   void take(std::string& text) {
-    const size_t bytes = length();
+    const size_t bytes = length(sizeof(int32_t));
     text.assign(reinterpret_cast<const char*>(next(words_of_text(bytes)).data()), bytes);
   }
   template <class T>
   void take(std::vector<T>& list) {
-    const size_t count = length();
-    expect(count <= words_.size(), "WordReader: a message is cut off");
-    list.resize(count);
-    for (T& one : list) take(one);
+    const size_t count = length(1);
+    if constexpr (std::is_same_v<T, int32_t>) {
+      const std::span<const int32_t> words = next(count);
+      list.assign(words.begin(), words.end());
+    } else {
+      list.resize(count);
+      for (T& one : list) take(one);
+    }
   }
   template <class T>
   void take(std::optional<T>& value) {
@@ -106,9 +124,10 @@ class WordReader {
   }
 
  private:
-  size_t length() {
-    size_t count = 0;
-    take(count);
+  // Of a list of which at most so many elements are in a word.
+  size_t length(size_t in_a_word) {
+    const auto count = static_cast<size_t>(take<int32_t>());
+    expect(count <= words_.size() * in_a_word, "WordReader: a message is cut off");
     return count;
   }
   std::span<const int32_t> next(size_t count) {

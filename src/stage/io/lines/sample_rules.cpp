@@ -1,7 +1,5 @@
 #include "stage/io/lines/sample_rules.h"
 
-#include "stage/support/words.h"
-
 namespace lfm2 {
 
 std::vector<int32_t> RuleTable::to_words(int64_t first, int64_t count) const {

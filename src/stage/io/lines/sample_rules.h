@@ -6,9 +6,10 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "stage/support/words.h"
 
 namespace lfm2 {
 
@@ -41,9 +42,7 @@ struct SampleRules {
 };
 
 // See stage/support/words.h.
-template <class T, class Each>
-requires std::is_same_v<std::remove_const_t<T>, SampleRules>
-void for_each_field(T& rules, const Each& each) {
+void for_each_field(MaybeConst<SampleRules> auto& rules, const auto& each) {
   each(rules.form);
   each(rules.ignore_eos);
   each(rules.echo);
