@@ -2,8 +2,9 @@
 # gpu-bench.sh SHARDS [FOLDER]: runs every bench and job whose speed is tracked on this machine's GPUs. SHARDS is a split
 # of LFM2-8B-A1B in bf16, SHARDS-fp32 one with fp32 weights, without which one job is not run. FOLDER (default
 # /tmp/lfm2-gpu-bench) keeps tables, reports, traces and bench.jsonl; tests/bench/compare.py compares bench.jsonl with
-# tests/bench/baselines/. LFM2_BENCH_SKIP names parts to leave out, of "ops channel jobs". With several GPUs each job
-# takes all of them: tests/bench/gpu_jobs.py. Ends with 1 where anything failed or was not run.
+# tests/bench/baselines/. LFM2_BENCH_SKIP names parts to leave out, of "ops channel jobs", LFM2_BENCH_JOBS jobs of
+# tests/bench/gpu_jobs.py to run alone (NAME,...). With several GPUs each job takes all of them. Ends with 1 where
+# anything failed or was not run.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 shards=${1:?folder of shards}
@@ -27,11 +28,11 @@ fi
 if [[ $skip != *" jobs "* ]]; then
   what=one
   [ "$gpus" -gt 1 ] && what=all
-  fp32=()
-  [ -d "$shards-fp32" ] && fp32=(--fp32-shards "$shards-fp32")
+  options=(--outputs "${LFM2_BENCH_TMPFS:-/dev/shm}" --only "${LFM2_BENCH_JOBS:-}")
+  [ -d "$shards-fp32" ] && options+=(--fp32-shards "$shards-fp32")
   rm -f "$folder/jobs/jobs.jsonl"
-  python3 tests/bench/gpu_jobs.py "$what" "$shards" "$folder/jobs" --program "now=$bin/lfm2_stage" --outputs "${LFM2_BENCH_TMPFS:-/dev/shm}" "${fp32[@]}" |
+  python3 tests/bench/gpu_jobs.py "$what" "$shards" "$folder/jobs" --program "now=$bin/lfm2_stage" "${options[@]}" |
     tee "$folder/jobs.txt" || failed=1
-  cat "$folder/jobs/jobs.jsonl" >>"$folder/bench.jsonl"
+  [ -f "$folder/jobs/jobs.jsonl" ] && cat "$folder/jobs/jobs.jsonl" >>"$folder/bench.jsonl"
 fi
 exit $failed
