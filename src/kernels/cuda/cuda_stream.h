@@ -49,7 +49,7 @@ class CudaTimingEvent {
 // counted from an anchor, an event that follow() replaces by a newer one from time to time.
 class CudaClock {
  public:
-  explicit CudaClock(cudaStream_t stream);  // waits for the stream, once
+  explicit CudaClock(cudaStream_t stream);  // waits for the stream, some times
   // Call it before the events of a piece of work are recorded, and not between seconds_of() of its two.
   void follow();
   double seconds_of(const CudaTimingEvent& event) const;  // `event` must be done
