@@ -122,17 +122,22 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
   };
   const auto few_tiles = static_cast<int64_t>(w.tiled ? kernel.few_tiles_tiled : kernel.few_tiles);
   const bool straight = block_tiles <= few_tiles && k > 0;
-  for (int64_t tile = 0; straight && tile < column_tiles; ++tile) {
-    const std::byte* next = tile + 1 < column_tiles ? w.rows(column_of(tile + 1), 1).data : next_w;
+  const auto at_once = w.tiled ? static_cast<int64_t>(kernel.few_columns(static_cast<size_t>(block.rows))) : 1;
+  for (int64_t tile = 0; straight && tile < column_tiles; tile += at_once) {
+    const int64_t count = std::min(at_once, column_tiles - tile);
+    const int64_t width = std::min(count * tile_columns, end_column - column_of(tile));
+    const std::byte* next = tile + count < column_tiles ? w.rows(column_of(tile + count), 1).data : next_w;
     for (int64_t row_tile = 0; row_tile < block_tiles; ++row_tile) {
       const int64_t row = row_tile * tile_rows;
       kernel.multiply_few(
           {.a = product.packed + static_cast<size_t>(block.first_tile + row_tile) * a_bytes,
            .a_stride = static_cast<size_t>(tiles) * a_bytes,
            .a_rows = view_of(product.a, block.first_row + row, std::min(tile_rows, block.rows - row), 0, k),
-           .w = view_of(w, column_of(tile), width_of(tile), 0, k),
+           .w = view_of(w, column_of(tile), width, 0, k),
+           .tiles = static_cast<size_t>(count),
            .next_w = next,
-           .sums = sums + tile * tile_sums + row * tile_columns});
+           .sums = sums + tile * tile_sums + row * tile_columns,
+           .sums_stride = static_cast<size_t>(tile_sums)});
     }
   }
   const int64_t steps = straight ? 0 : k_blocks * column_tiles;

@@ -48,13 +48,16 @@ struct PackedProduct {
   Fetch next_w, out;                 // what is packed next, and where the sums are written to
 };
 
-// The same for at most tile_rows rows of a, over all of k, with rows of w as they are stored.
+// The same for at most tile_rows rows of a, over all of k, with rows of w as they are stored: those of one tile of
+// columns, or, where they lie in tiles, of `tiles` that follow one another.
 struct FewProduct {
   const std::byte* a = nullptr;  // a packed tile for each block of k; tiles are `a_stride` bytes apart
   size_t a_stride = 0;
-  RowsView a_rows, w;            // at most tile_rows and tile_columns rows
+  RowsView a_rows, w;            // at most tile_rows and tiles * tile_columns rows
+  size_t tiles = 1;              // at most few_columns()
   const void* next_w = nullptr;  // the rows that are multiplied next, as far apart as those of w
-  float* sums = nullptr;         // [tile_rows, tile_columns]
+  float* sums = nullptr;         // [tiles, tile_rows, tile_columns]; tiles are sums_stride elements apart
+  size_t sums_stride = 0;
 };
 
 // A matrix product in register tiles over packed operands. k is cut into blocks of block_k elements. Each block is
@@ -76,6 +79,9 @@ struct MatmulKernel {
   // Gives the same bits, faster where a has at most few_tiles tiles of rows, or few_tiles_tiled where w lies in tiles.
   void (*multiply_few)(const FewProduct& product);
   size_t few_tiles, few_tiles_tiled;
+  // How many tiles of columns multiply_few should get at once, where they follow one another and a has `rows` rows in
+  // all its tiles: sums that wait for their own last addition leave room for others.
+  size_t (*few_columns)(size_t rows);
   // Weights of this type are held in tiles [k / unit, tile_columns, unit] of units of so many bytes, or in rows where
   // it is 0. `tile_w` turns rows [tile_columns, k] into a tile.
   size_t (*tile_unit_bytes)(DType w);

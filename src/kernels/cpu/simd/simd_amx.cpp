@@ -191,6 +191,7 @@ constinit const MatmulKernel kMatmulAmx{
     .multiply_few = multiply_few,
     .few_tiles = 3,
     .few_tiles_tiled = 3,
+    .few_columns = [](size_t) -> size_t { return 1; },
     .tile_unit_bytes = [](DType w) { return kStep * element_bytes(w); },
     .tile_w = tile_w,
     .tile_is_packed = [](DType, DType) { return false; }};

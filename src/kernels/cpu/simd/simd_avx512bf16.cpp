@@ -61,6 +61,7 @@ constinit const MatmulKernel kMatmulPairs{.tile_rows = kTileRows,
                                           .multiply_few = multiply_few_any,
                                           .few_tiles = kFewTiles,
                                           .few_tiles_tiled = kFewTilesTiled,
+                                          .few_columns = few_columns,
                                           .tile_unit_bytes = tile_unit_bytes,
                                           .tile_w = tile_w,
                                           .tile_is_packed = tile_is_packed};

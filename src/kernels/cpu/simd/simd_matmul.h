@@ -280,9 +280,22 @@ void multiply_few_block(const FewProduct& p, size_t first_k, size_t k) {
   add_block(tile, first_k == 0, p.sums);
 }
 
-// The same over a tile, which is read from end to end.
-template <class Step, class T, size_t rows>
-void multiply_few_tiled(const FewProduct& p, size_t first_k, size_t k) {
+// Multiply-adds that are under way at the same time, in narrow registers: two begin in a cycle, and each takes four.
+constexpr size_t kUnderWay = 8;
+
+// How many tiles of columns are multiplied at once by so many rows. Wide registers have two sums of twice the numbers
+// for each row, which is enough beside what memory gives.
+constexpr size_t tiles_at_once(size_t rows) {
+  return kWidth > 8 || rows * kTileVecs >= kUnderWay ? 1 : kUnderWay / (rows * kTileVecs);
+}
+size_t few_columns(size_t rows) {
+  const size_t most = tiles_at_once(kernel_rows((rows - 1) % kTileRows + 1));
+  return rows <= kTileRows || most < 2 ? most : 2;  // so few that a cache keeps them for the next tile of rows
+}
+
+// The same over tiles, each of which is read from end to end: those from number `tile` on.
+template <class Step, class T, size_t rows, size_t tiles>
+void multiply_few_tiled(const FewProduct& p, size_t tile, size_t first_k, size_t k) {
   constexpr size_t kUnit = Square<T>::kUnit, kUnits = kTileColumns * kUnit;
   // Sixteen registers do not hold the sums and both halves of the columns.
   constexpr size_t kTogether = kWidth > 8 ? kTileVecs : 1;
@@ -290,40 +303,55 @@ void multiply_few_tiled(const FewProduct& p, size_t first_k, size_t k) {
   // has. In narrow registers the multiplications take longer than the reading (not measured with lines asked for).
   constexpr size_t kAhead = rows > 2 && kWidth > 8 ? 4096 : 0;  // bytes
   const auto* a = reinterpret_cast<const typename Step::Element*>(p.a + first_k / kMatmulBlockK * p.a_stride);
-  const T* w = static_cast<const T*>(p.w.data) + first_k * kTileColumns;
-  Vec tile[rows][kTileVecs];
-  clear(tile);
+  const size_t tile_elements = kTileColumns * p.w.stride;
+  const T* w = static_cast<const T*>(p.w.data) + tile * tile_elements + first_k * kTileColumns;
+  Vec sums[tiles][rows][kTileVecs];
+  for (size_t t = 0; t < tiles; ++t) clear(sums[t]);
   for (size_t i = 0; i < k; i += kUnit, w += kUnits) {
     if constexpr (kAhead > 0)
       for (size_t byte = 0; byte < kUnits * sizeof(T); byte += 64)
         __builtin_prefetch(reinterpret_cast<const char*>(w) + kAhead + byte, 0, 3);
 #pragma GCC unroll 2
     for (size_t v = 0; v < kTileVecs; v += kTogether)
+#pragma GCC unroll 4
+      for (size_t t = 0; t < tiles; ++t)
 #pragma GCC unroll 2
-      for (size_t j = 0; j < kUnitSteps<Step, T>; ++j) {
-        Vec columns[kTogether];
-        for (size_t u = 0; u < kTogether; ++u)
-          columns[u] = Step::template element<T>(*reinterpret_cast<const VecBits*>(w + (v + u) * kWidth * kUnit), j);
+        for (size_t j = 0; j < kUnitSteps<Step, T>; ++j) {
+          Vec columns[kTogether];
+          for (size_t u = 0; u < kTogether; ++u)
+            columns[u] = Step::template element<T>(
+                *reinterpret_cast<const VecBits*>(w + t * tile_elements + (v + u) * kWidth * kUnit), j);
 #pragma GCC unroll 16
-        for (size_t r = 0; r < rows; ++r) {
-          const Vec x = Step::spread(a[r * kPackedStride<Step> + i / Step::kElements + j]);
-          for (size_t u = 0; u < kTogether; ++u) tile[r][v + u] = Step::multiply(x, columns[u], tile[r][v + u]);
+          for (size_t r = 0; r < rows; ++r) {
+            const Vec x = Step::spread(a[r * kPackedStride<Step> + i / Step::kElements + j]);
+            for (size_t u = 0; u < kTogether; ++u) sums[t][r][v + u] = Step::multiply(x, columns[u], sums[t][r][v + u]);
+          }
         }
-      }
   }
-  add_block(tile, first_k == 0, p.sums);
+  for (size_t t = 0; t < tiles; ++t) add_block(sums[t], first_k == 0, p.sums + (tile + t) * p.sums_stride);
+}
+
+// Calls f(first, count) for the blocks of k.
+template <class F>
+inline __attribute__((always_inline)) void for_each_block(size_t k, F&& f) {
+  for (size_t first = 0; first < k; first += kMatmulBlockK)
+    f(first, k - first < kMatmulBlockK ? k - first : kMatmulBlockK);
+}
+
+// The tiles from number `tile` on: `at_once` together, what is left by halves of that.
+template <class Step, class T, size_t rows, size_t at_once>
+void multiply_tiles(const FewProduct& p, size_t tile) {
+  for (; tile + at_once <= p.tiles; tile += at_once)
+    for_each_block(p.w.k,
+                   [&](size_t first, size_t k) { multiply_few_tiled<Step, T, rows, at_once>(p, tile, first, k); });
+  if constexpr (at_once > 1) multiply_tiles<Step, T, rows, at_once / 2>(p, tile);
 }
 
 template <class Step, class T>
 void multiply_few(const FewProduct& p) {
   with_kernel_rows(p.a_rows.rows, [&](auto rows) {
-    for (size_t first = 0; first < p.w.k; first += kMatmulBlockK) {
-      const size_t k = p.w.k - first < kMatmulBlockK ? p.w.k - first : kMatmulBlockK;
-      if (p.w.tiled)
-        multiply_few_tiled<Step, T, rows()>(p, first, k);
-      else
-        multiply_few_block<Step, T, rows()>(p, first, k);
-    }
+    if (p.w.tiled) return multiply_tiles<Step, T, rows(), tiles_at_once(rows())>(p, 0);
+    for_each_block(p.w.k, [&](size_t first, size_t k) { multiply_few_block<Step, T, rows()>(p, first, k); });
   });
 }
 void multiply_few_singles(const FewProduct& p) {
@@ -362,6 +390,7 @@ constexpr size_t kFewTilesTiled = kFewTiles + 1;
     .multiply_few = multiply_few_singles,
     .few_tiles = kFewTiles,
     .few_tiles_tiled = kFewTilesTiled,
+    .few_columns = few_columns,
     .tile_unit_bytes = tile_unit_bytes,
     .tile_w = tile_w,
     .tile_is_packed = [](DType, DType w) { return w == DType::kF32; }};
