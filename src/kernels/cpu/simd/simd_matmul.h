@@ -297,11 +297,9 @@ size_t few_columns(size_t rows) {
 template <class Step, class T, size_t rows, size_t tiles>
 void multiply_few_tiled(const FewProduct& p, size_t tile, size_t first_k, size_t k) {
   constexpr size_t kUnit = Square<T>::kUnit, kUnits = kTileColumns * kUnit;
-  // Sixteen registers do not hold the sums and both halves of the columns.
-  constexpr size_t kTogether = kWidth > 8 ? kTileVecs : 1;
   // With one or two rows the processor reads far enough ahead by itself; with more it is busy too long with what it
-  // has. In narrow registers the multiplications take longer than the reading (not measured with lines asked for).
-  constexpr size_t kAhead = rows > 2 && kWidth > 8 ? 4096 : 0;  // bytes
+  // has.
+  constexpr size_t kAhead = rows <= 2 ? 0 : kWidth > 8 ? 4096 : 1024;  // bytes
   const auto* a = reinterpret_cast<const typename Step::Element*>(p.a + first_k / kMatmulBlockK * p.a_stride);
   const size_t tile_elements = kTileColumns * p.w.stride;
   const T* w = static_cast<const T*>(p.w.data) + tile * tile_elements + first_k * kTileColumns;
@@ -311,22 +309,20 @@ void multiply_few_tiled(const FewProduct& p, size_t tile, size_t first_k, size_t
     if constexpr (kAhead > 0)
       for (size_t byte = 0; byte < kUnits * sizeof(T); byte += 64)
         __builtin_prefetch(reinterpret_cast<const char*>(w) + kAhead + byte, 0, 3);
-#pragma GCC unroll 2
-    for (size_t v = 0; v < kTileVecs; v += kTogether)
 #pragma GCC unroll 4
-      for (size_t t = 0; t < tiles; ++t)
+    for (size_t t = 0; t < tiles; ++t)
 #pragma GCC unroll 2
-        for (size_t j = 0; j < kUnitSteps<Step, T>; ++j) {
-          Vec columns[kTogether];
-          for (size_t u = 0; u < kTogether; ++u)
-            columns[u] = Step::template element<T>(
-                *reinterpret_cast<const VecBits*>(w + t * tile_elements + (v + u) * kWidth * kUnit), j);
+      for (size_t j = 0; j < kUnitSteps<Step, T>; ++j) {
+        Vec columns[kTileVecs];
+        for (size_t v = 0; v < kTileVecs; ++v)
+          columns[v] = Step::template element<T>(
+              *reinterpret_cast<const VecBits*>(w + t * tile_elements + v * kWidth * kUnit), j);
 #pragma GCC unroll 16
-          for (size_t r = 0; r < rows; ++r) {
-            const Vec x = Step::spread(a[r * kPackedStride<Step> + i / Step::kElements + j]);
-            for (size_t u = 0; u < kTogether; ++u) sums[t][r][v + u] = Step::multiply(x, columns[u], sums[t][r][v + u]);
-          }
+        for (size_t r = 0; r < rows; ++r) {
+          const Vec x = Step::spread(a[r * kPackedStride<Step> + i / Step::kElements + j]);
+          for (size_t v = 0; v < kTileVecs; ++v) sums[t][r][v] = Step::multiply(x, columns[v], sums[t][r][v]);
         }
+      }
   }
   for (size_t t = 0; t < tiles; ++t) add_block(sums[t], first_k == 0, p.sums + (tile + t) * p.sums_stride);
 }
