@@ -44,7 +44,7 @@ TEST(CpuTilesTest, ProductsHaveTheBitsOfRows) {
       for (const DType weight : kTypes)
         for (const auto& [n, k] :
              std::vector<std::pair<int64_t, int64_t>>{{32, 32}, {320, 256}, {64, 1120}, {1056, 288}})
-          for (const int64_t m : {1, 2, 3, 5, 7, 8, 9, 33, 130}) {
+          for (const int64_t m : {1, 2, 3, 5, 7, 8, 9, 14, 33, 130}) {
             const MatmulCase c{m, n, k, act, weight, act, true, Write::kAdd};
             SCOPED_TRACE(fmt::format("{} {}", simd->name, c.text()));
             const MatmulInputs in(c);

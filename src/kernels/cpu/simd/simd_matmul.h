@@ -371,8 +371,8 @@ void tile_w(const RowsView& rows, std::byte* tile) {
   });
 }
 
-// Tiles need no transposition, which is what packing saves each further tile of rows.
-constexpr size_t kFewTilesTiled = kFewTiles + 1;
+// Tiles need no transposition, which is what packing saves each further tile of rows; narrow tiles have fewer rows.
+constexpr size_t kFewTilesTiled = kFewTiles + (kWidth > 8 ? 1 : 2);
 
 [[maybe_unused]] constinit const MatmulKernel kMatmul{
     .tile_rows = kTileRows,
