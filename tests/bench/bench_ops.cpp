@@ -83,7 +83,8 @@ double seconds_of(auto&& work) {
 
 // The project's products and a loop that only reads take turns, then comes BLAS as often. The shares compare their
 // fastest times.
-void measure(benchmark::State& state, double flops, double weight_bytes, auto&& ours, auto&& blas, auto&& read) {
+void measure(benchmark::State& state, double flops, double weight_bytes, auto&& ours, const std::function<void()>& blas,
+             const std::function<void()>& read) {
   ours();
   double best = 1e9, best_blas = 1e9, best_read = 1e9;
   for (auto _ : state) {
@@ -137,9 +138,8 @@ void grouped_matmul(benchmark::State& state, CpuOps& ops, DType type) {
       }
     };
   const double touched = static_cast<double>(std::min(experts, rows)) / static_cast<double>(experts);
-  measure(
-      state, 2.0 * static_cast<double>(rows * n * k), static_cast<double>(x.w.bytes()) * touched,
-      [&] { ops.grouped_matmul(x.a, x.w, expert_offsets, x.out); }, blas, std::function<void()>());
+  measure(state, 2.0 * static_cast<double>(rows * n * k), static_cast<double>(x.w.bytes()) * touched,
+          [&] { ops.grouped_matmul(x.a, x.w, expert_offsets, x.out); }, blas, {});
 }
 
 }  // namespace

@@ -283,8 +283,8 @@ void multiply_few_block(const FewProduct& p, size_t first_k, size_t k) {
 // Multiply-adds that are under way at the same time, in narrow registers: two begin in a cycle, and each takes four.
 constexpr size_t kUnderWay = 8;
 
-// How many tiles of columns are multiplied at once by so many rows. Wide registers have two sums of twice the numbers
-// for each row, which is enough beside what memory gives.
+// How many tiles of columns are multiplied at once by so many rows. In wide registers one row's two sums are of twice
+// the numbers; more tiles at once were not measured there.
 constexpr size_t tiles_at_once(size_t rows) {
   return kWidth > 8 || rows * kTileVecs >= kUnderWay ? 1 : kUnderWay / (rows * kTileVecs);
 }
