@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# gpu-check.sh [FOLDER]: everything that needs GPUs, as one command with one summary: builds, the CUDA and MPI tests
-# over both transports (and over device buffers where packaging/openmpi-cuda.sh was run), compute-sanitizer, then the
-# full-size model against transformers. FOLDER (default /tmp/lfm2-gpu-check) takes about 40 GB. LFM2_SKIP names parts to
-# leave out, of "build cuda nccl mpi sanitizer full-size"; where "build" is left out, build/cuda is taken as it is, which
-# may come from another machine whose paths were the same. LFM2_CMAKE_OPTIONS holds further options for CMake. With four
-# GPUs the checks run side by side, and the headline job runs alone after them.
+# gpu-check.sh [FOLDER]: everything that needs GPUs, as one command with one summary: builds, the CUDA tests, the MPI
+# tests over NCCL, those of the channel over MPI (and over device buffers where packaging/openmpi-cuda.sh was run),
+# compute-sanitizer, then the full-size model against transformers. FOLDER (default /tmp/lfm2-gpu-check) takes about 40
+# GB. LFM2_SKIP names parts to leave out, of "build cuda nccl mpi sanitizer full-size"; where "build" is left out,
+# build/cuda is taken as it is, which may come from another machine whose paths were the same. LFM2_CMAKE_OPTIONS holds
+# further options for CMake. With four GPUs the checks of one GPU run side by side, the MPI tests after them, and the
+# headline job alone at the end.
 set -u
 cd "$(dirname "$0")/.." || exit
 folder=${1:-/tmp/lfm2-gpu-check}
@@ -12,6 +13,7 @@ skip=" ${LFM2_SKIP:-} "
 mkdir -p "$folder"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}
 gpus=$(nvidia-smi --list-gpus | wc -l)
+[ "$gpus" -gt 0 ] || { echo "gpu-check.sh: nvidia-smi lists no GPU, expected at least one" >&2; exit 69; }  # tests would be skipped
 ranks=$((gpus < 4 ? gpus : 4))
 bin=build/cuda/bin
 options=()

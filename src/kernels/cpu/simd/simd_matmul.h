@@ -300,6 +300,7 @@ void multiply_few_tiled(const FewProduct& p, size_t tile, size_t first_k, size_t
   // With one or two rows the processor reads far enough ahead by itself; with more it is busy too long with what it
   // has.
   constexpr size_t kAhead = rows <= 2 ? 0 : kWidth > 8 ? 4096 : 1024;  // bytes
+  static_assert(tiles == 1 || kAhead == 0, "only the first tile's lines are asked for");
   const auto* a = reinterpret_cast<const typename Step::Element*>(p.a + first_k / kMatmulBlockK * p.a_stride);
   const size_t tile_elements = kTileColumns * p.w.stride;
   const T* w = static_cast<const T*>(p.w.data) + tile * tile_elements + first_k * kTileColumns;
