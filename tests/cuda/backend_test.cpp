@@ -1,4 +1,5 @@
 // Tests the CUDA backend apart from its operators: memory, uploads, stream, events, and that operators can be captured.
+#include <cuda.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -27,6 +28,33 @@ TEST(CudaDeviceTest, FactsAreThere) {
               facts.bus_id.c_str(), facts.multiprocessors, static_cast<double>(facts.free_bytes) * 1e-9,
               static_cast<double>(facts.total_bytes) * 1e-9, gpu().description().c_str());
   EXPECT_THROW(make_cuda_backend(cuda_device_count()), Error);
+}
+
+bool has_context(int device) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  CUDA_CHECK(
+      cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 7000, cudaEnableDefault, &result));
+  unsigned flags = 0;
+  int active = 0;
+  const auto state = reinterpret_cast<CUresult (*)(CUdevice, unsigned*, int*)>(function);
+  EXPECT_EQ(state(device, &flags, &active), CUDA_SUCCESS);
+  return active != 0;
+}
+
+// In a new process, because this one uses the first GPU.
+TEST(CudaDeviceDeathTest, ARankStartsAContextOnItsOwnGpuAlone) {
+  const int last = cuda_device_count() - 1;
+  if (last == 0) GTEST_SKIP() << "needs two GPUs";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        static_cast<void>(cuda_device_facts(last));
+        const auto backend = make_cuda_backend(last);
+        static_cast<void>(backend->free_bytes());
+        std::exit(has_context(last) && !has_context(0) ? 0 : 1);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(CudaBackendTest, OutOfMemorySaysHowMuch) {

@@ -17,7 +17,7 @@ namespace lfm2::test {
 
 constexpr std::initializer_list<DType> kFloatTypes = {DType::kF32, DType::kBf16, DType::kF16};
 
-// The backend that main makes. Where there is no GPU, main ends before any test uses it.
+// Made by the first test that uses it, released by main. Where there is no GPU, main ends before that.
 Backend& gpu();
 
 // A copy of a host tensor on the GPU, with bytes 0xff around it: reading too far gives NaN, and fetch() notices writing

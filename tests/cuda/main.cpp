@@ -15,7 +15,10 @@ std::unique_ptr<Backend>& holder() {
 }
 }  // namespace
 
-Backend& gpu() { return *holder(); }
+Backend& gpu() {
+  if (!holder()) holder() = make_cuda_backend(0);
+  return *holder();
+}
 
 }  // namespace lfm2::test
 
@@ -29,7 +32,6 @@ int main(int argc, char** argv) {
     const int failed = RUN_ALL_TESTS();
     return failed != 0 ? failed : kSkipped;
   }
-  lfm2::test::holder() = lfm2::make_cuda_backend(0);
   const int failed = RUN_ALL_TESTS();
   lfm2::test::holder().reset();
   return failed;

@@ -188,8 +188,6 @@ CudaDeviceFacts cuda_device_facts(int device) {
   const int count = cuda_device_count();
   if (device < 0 || device >= count)
     throw Error(ExitCode::kUnavailable, fmt::format("no GPU {}: this process sees {}", device, count));
-  int before = 0;
-  CUDA_CHECK(cudaGetDevice(&before));
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
   CudaDeviceFacts facts;
@@ -205,7 +203,6 @@ CudaDeviceFacts cuda_device_facts(int device) {
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
   facts.free_bytes = free_bytes;
   facts.total_bytes = total_bytes;
-  CUDA_CHECK(cudaSetDevice(before));
   return facts;
 }
 

@@ -23,7 +23,8 @@ struct CudaDeviceFacts {
 // The number of GPUs that this process sees; 0 without a driver.
 int cuda_device_count();
 
-// The facts about one GPU. Error(kUnavailable) where there is no such device.
+// The facts about one GPU, which becomes the calling thread's: a way back to the first GPU would start a context there,
+// half a GB a rank. Error(kUnavailable) where there is no such device.
 CudaDeviceFacts cuda_device_facts(int device);
 
 // The versions of CUDA that this program was built with and that the driver supports, such as "13.0, driver 12.8".
