@@ -98,11 +98,13 @@ class Edge {
 
   // Starts a send or receive. At its first use NCCL connects the two sides in the background (ncclInProgress). Events
   // that are recorded on the stream before that is done do not cover the transfer, so this waits for it.
-  void transfer(int buffer, const Tensor& tensor, const Wait& wait) {
+  // `after`, where there is one, is what the transfer waits for on the GPU.
+  void transfer(int buffer, const Tensor& tensor, const Wait& wait, Event* after = nullptr) {
     const auto count = static_cast<size_t>(tensor.numel());
     const Timing& timing = timing_[static_cast<size_t>(buffer)];
     expect(done(buffer), "NcclChannel: the buffer is in flight");
     stream_.clock().follow();
+    if (after != nullptr) stream_.wait(*after);
     CUDA_CHECK(cudaEventRecord(timing.start.native(), stream_.native()));
     if (rank_ == kSender)
       NCCL_CHECK(comm_, ncclSend(tensor.data, count, nccl_type(tensor.dtype), kReceiver, comm_, stream_.native()));
@@ -174,8 +176,7 @@ class NcclChannel : public Channel {
     CUDA_CHECK(cudaStreamWaitEvent(dynamic_cast<CudaStream&>(compute).native(), previous_->end_of(buffer)));
   }
   void send(int buffer, const Tensor& from, Event& computed) override {
-    next_->stream().wait(computed);
-    next_->transfer(buffer, from, wait_);
+    next_->transfer(buffer, from, wait_, &computed);
   }
   bool sent(int buffer) override { return next_->done(buffer); }
   bool progress() override {

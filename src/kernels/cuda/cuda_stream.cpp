@@ -37,25 +37,31 @@ CudaTimingEvent::~CudaTimingEvent() { static_cast<void>(cudaEventDestroy(event_)
 bool CudaTimingEvent::done() const { return is_done(cudaEventQuery(event_), "work on the GPU"); }
 void CudaTimingEvent::wait() const { CUDA_CHECK(cudaEventSynchronize(event_)); }
 
-CudaClock::CudaClock(cudaStream_t stream) : stream_(stream) {
+CudaClock::CudaClock(cudaStream_t stream) : stream_(stream) { look(); }
+
+void CudaClock::look() {
   constexpr int kTries = 16;  // some 10 us each; on a busy host most of them are seen late
   double tightest = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kTries; ++i) {
     const CudaTimingEvent& next = anchors_[1 - anchor_];
     const double before = steady_seconds();
     CUDA_CHECK(cudaEventRecord(next.native(), stream_));
-    next.wait();
+    while (!next.done()) {
+    }
     const double between = steady_seconds() - before;
     if (between >= tightest) continue;
     tightest = between;
     anchor_ = 1 - anchor_;
     anchor_seconds_ = before + between / 2;
   }
+  next_earliest_.reset();
 }
 
 void CudaClock::follow() {
-  constexpr double kFarSeconds = 4;  // up to here a float resolves half a microsecond
+  constexpr double kStaleSeconds = 1;  // clocks drift by some 10 us in it, and a look takes a ten thousandth
+  constexpr double kFarSeconds = 4;    // up to here a float resolves half a microsecond
   const double now = steady_seconds();
+  if (now - anchor_seconds_ > kStaleSeconds && is_done(cudaStreamQuery(stream_), "work on the GPU")) return look();
   const CudaTimingEvent& next = anchors_[1 - anchor_];
   if (next_earliest_ && next.done()) {
     // Whatever the GPU's clock says, it was not before it was recorded, nor after now.

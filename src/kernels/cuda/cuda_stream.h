@@ -45,8 +45,10 @@ class CudaTimingEvent {
 };
 
 // Places a GPU's events on the host's steady clock. CUDA gives the time between two events as a float of milliseconds,
-// which is coarse after minutes, and its clock drifts from the host's by a millisecond in some minutes. So times are
-// counted from an anchor, an event that follow() replaces by a newer one from time to time.
+// which is coarse after minutes, and its clock drifts from the host's by 10 us in a second. So times are counted from
+// an anchor, an event that follow() replaces by a newer one from time to time: while the stream has work, by one that
+// says no more of the host's clock than that it went by in between; when the stream is empty, as at the begin of each
+// job behind the time of loading, by one that it waits for.
 class CudaClock {
  public:
   explicit CudaClock(cudaStream_t stream);  // waits for the stream, some times
@@ -55,6 +57,8 @@ class CudaClock {
   double seconds_of(const CudaTimingEvent& event) const;  // `event` must be done
 
  private:
+  void look();  // makes an anchor, and waits for it some times; for an empty stream
+
   cudaStream_t stream_;
   std::array<CudaTimingEvent, 2> anchors_;
   size_t anchor_ = 0;
