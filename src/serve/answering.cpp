@@ -30,6 +30,7 @@ Answering::Answering(const OpenAiRequest& request, int32_t first_sample, http::R
     Choice& choice = choices_[i];
     choice.completion.choice = static_cast<int32_t>(i);
     choice.stream.emplace(tokenizer, request.requests[i]);
+    choice.offsets.emplace(&tokenizer);
     if (i % static_cast<size_t>(choices_of_each_) == 0) prompt_tokens_ += std::ssize(request.requests[i].prompt);
     if (shape_.form.echo && shape_.form.log_probs) choice.completion.prompt_ids = request.requests[i].prompt;
     if (!prompts_.empty()) choice.text = prompts_[i / static_cast<size_t>(choices_of_each_)];
@@ -40,10 +41,12 @@ Answering::Answering(const OpenAiRequest& request, int32_t first_sample, http::R
 void Answering::add_text(Choice& choice, int32_t token, bool ends) {
   if (shape_.tools && token == tool_tokens_.begin && !choice.call) {
     choice.call.emplace();
+    choice.stream->skip(1);
   } else if (choice.call && token == tool_tokens_.end) {
     end_call(choice);
+    choice.stream->skip(1);
   } else if (choice.call) {
-    if (!tokenizer_.is_special(token)) *choice.call += tokenizer_.bytes(token);
+    choice.call->push_back(token);
   } else {
     choice.text += choice.stream->feed(token);
   }
@@ -52,13 +55,18 @@ void Answering::add_text(Choice& choice, int32_t token, bool ends) {
   choice.text += choice.stream->flush();
 }
 
-// What is no call is text after all.
+// What is no call is text after all, and ends where a stop text begins.
 void Answering::end_call(Choice& choice) {
-  std::string text = *std::exchange(choice.call, {});
-  if (std::optional<std::vector<ToolCall>> calls = parse_tool_calls(text))
+  const std::vector<int32_t> tokens = *std::exchange(choice.call, {});
+  std::string text;
+  for (const int32_t token : tokens)
+    if (!tokenizer_.is_special(token)) text += tokenizer_.bytes(token);
+  if (std::optional<std::vector<ToolCall>> calls = parse_tool_calls(text)) {
     std::move(calls->begin(), calls->end(), std::back_inserter(choice.calls));
-  else
-    choice.text += text;
+    choice.stream->skip(std::ssize(tokens));
+  } else {
+    for (const int32_t token : tokens) choice.text += choice.stream->feed(token);
+  }
 }
 
 std::string Answering::finish_reason(const Choice& choice) const {
@@ -139,7 +147,7 @@ bool Answering::send(const OrderedJson& chunk) { return responder_.write(http::e
 // Sends what of the choice was not sent yet.
 bool Answering::send_delta(Choice& choice) {
   if (!began_ && !begin_stream()) return false;
-  const OrderedJson probs = log_probs_json(choice.completion, shape_.form, &tokenizer_, choice.characters);
+  const OrderedJson probs = log_probs_json(choice.completion, shape_.form, &tokenizer_, *choice.offsets);
   const OrderedJson reason = choice.ended ? OrderedJson(finish_reason(choice)) : OrderedJson();
   const int32_t index = choice.completion.choice;
   OrderedJson choices = OrderedJson::array();
@@ -158,7 +166,7 @@ bool Answering::send_delta(Choice& choice) {
         wanted &&
         send(chunk(
             {{{"index", index}, {"delta", OrderedJson::object()}, {"logprobs", nullptr}, {"finish_reason", reason}}}));
-  choice.characters += characters_of(std::exchange(choice.text, {}));
+  choice.text.clear();
   for (auto* list : {&choice.completion.token_ids, &choice.completion.top_ids, &choice.completion.prompt_ids})
     list->clear();
   for (auto* list : {&choice.completion.log_probs, &choice.completion.top_log_probs}) list->clear();
@@ -186,7 +194,7 @@ OrderedJson Answering::whole_choice(Choice& choice) const {
   } else {
     whole["text"] = choice.text;
   }
-  whole["logprobs"] = log_probs_json(choice.completion, shape_.form, &tokenizer_);
+  whole["logprobs"] = log_probs_json(choice.completion, shape_.form, &tokenizer_, *choice.offsets);
   whole["finish_reason"] = finish_reason(choice);
   return whole;
 }

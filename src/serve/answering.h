@@ -36,10 +36,10 @@ class Answering : public OpenAnswer {
   struct Choice {
     Completion completion;  // whole, or in a stream what was not sent yet
     std::optional<AnswerStream> stream;
-    std::optional<std::string> call;  // text between the tokens of tool calls
+    std::optional<TokenOffsets> offsets;
+    std::optional<std::vector<int32_t>> call;  // the tokens between those of tool calls
     std::vector<ToolCall> calls;
-    std::string text;        // of the answer; in a stream what was not sent yet
-    int64_t characters = 0;  // of the text that was sent
+    std::string text;  // of the answer; in a stream what was not sent yet
     int64_t tokens = 0;
     int64_t cached = 0;  // see Drawn
     bool ended = false;

@@ -103,7 +103,7 @@ void Api::add_routes() {
   of_model("/tokenizer_info", &ModelAnswers::tokenizer_info);
   of_model("/version", &ModelAnswers::version);
   router_.add("GET", "/v1/models/*", [this](http::Request&& request, const http::Responder& responder) {
-    responder.answer(model_.model(request.path.substr(std::string_view("/v1/models/").size())));
+    responder.answer(model_.model(http::decoded(request.path).substr(std::string_view("/v1/models/").size())));
   });
   for (const auto& [path, kind] : {std::pair{"/v1/completions", Kind::kCompletion},
                                    {"/v1/chat/completions", Kind::kChat},

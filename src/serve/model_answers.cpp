@@ -32,13 +32,15 @@ http::Answer ModelAnswers::models() const {
 
 http::Answer ModelAnswers::version() const { return json_answer({{"version", facts_.version}}); }
 
-// The texts of special tokens: as tokenizer_config.json names them, and what ends a text in any case.
+// The texts of special tokens, as tokenizer_config.json names them, and what ends a text in any case; the chat
+// template.
 http::Answer ModelAnswers::tokenizer_info() const {
   const Tokenizer& tokenizer = facts_.lines.text->tokenizer();
   OrderedJson info{{"eos_token", nullptr}};
   if (const std::vector<int32_t>& ends = facts_.eos_tokens; !ends.empty())
     info["eos_token"] = std::string(tokenizer.bytes(ends.front()));
   for (const auto& [name, text] : facts_.lines.text->special_tokens()) info[name] = text;
+  if (const std::string& source = facts_.lines.text->template_source(); !source.empty()) info["chat_template"] = source;
   return json_answer(info);
 }
 
@@ -49,20 +51,24 @@ http::Answer ModelAnswers::tokenize(std::string_view body) const {
   lines.now = std::time(nullptr);
   const std::string where = "request";
   FieldReader fields(json, lines, where);
-  const OrderedJson* special = fields.find("add_special_tokens");
+  const OrderedJson *special = fields.find("add_special_tokens"), *goes_on = fields.find("add_generation_prompt");
   std::vector<int32_t> ids;
   if (json.contains("messages"))
-    ids = ids_of_messages(fields);
+    ids = ids_of_messages(fields, goes_on == nullptr || *goes_on != false);
   else if (const std::string* text = fields.text(json.contains("content") ? "content" : "prompt"))
     ids = encode(*text, special == nullptr || *special != false, lines, where);
   else
     throw Error(ExitCode::kData, "request: expected \"prompt\" or \"messages\"");
-  return json_answer({{"tokens", ids}, {"count", ids.size()}, {"max_model_len", facts_.max_length}});
+  OrderedJson answer{{"tokens", ids}, {"count", ids.size()}, {"max_model_len", facts_.max_length}};
+  if (fields.flag("return_token_strs"))
+    for (const int32_t id : ids) answer["token_strs"].push_back(std::string(facts_.lines.text->tokenizer().bytes(id)));
+  return json_answer(answer);
 }
 
 http::Answer ModelAnswers::detokenize(std::string_view body) const {
   const OrderedJson json = parse_ordered_json(body, "request");
   if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
+  if (!json.contains("tokens")) throw Error(ExitCode::kData, "request: expected \"tokens\"");
   const std::string where = "request";
   FieldReader fields(json, facts_.lines, where);
   std::string text;

@@ -147,6 +147,8 @@ void ServeJob::before_loading() {
                                                   .request_timeout = std::chrono::seconds(serve.request_timeout),
                                                   .max_connections = max_connections()},
                                  log_.get());
+  if (serve.api_key_file.empty() && !listener_->address().is_loopback())
+    print_line(fmt::format("no --api-key-file: whoever reaches http://{} is answered", listener_->address().text()));
   print_line(fmt::format("loading; http://{} answers with 503 meanwhile", listener_->address().text()));
 }
 
@@ -157,7 +159,7 @@ std::unique_ptr<RequestSource> ServeJob::make_requests() const {
                        .version = kVersionText,
                        .max_queue = serve.max_queue,
                        .request_timeout = std::chrono::seconds(serve.request_timeout),
-                       .defaults = defaults(),
+                       .defaults = defaults(std::min(positions(), max_length())),
                        .limits = {.max_requests = std::min(RequestLimits{}.max_requests, serve.max_queue),
                                   .max_prompt_tokens = std::min(positions(), max_length()),
                                   .max_edits = kMaxEdits,

@@ -6,6 +6,7 @@
 
 #include "kernels/error.h"
 #include "stage/support/json.h"
+#include "text/utf8.h"
 
 namespace lfm2::serve {
 
@@ -124,6 +125,34 @@ class PythonReader {
     if (const auto [end, error] = std::from_chars(first, last, real); error == std::errc() && end == last) return real;
     throw NoCall{};
   }
+  uint32_t hexadecimal(size_t digits) {
+    const std::string_view word = text_.substr(at_, digits);
+    uint32_t point = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), point, 16);
+    if (word.size() < digits || error != std::errc() || end != word.data() + word.size()) throw NoCall{};
+    at_ += digits;
+    return point;
+  }
+  // The character of an escape with so many digits. Two that are halves, as JSON has them, are one character.
+  uint32_t code_point(size_t digits) {
+    uint32_t point = hexadecimal(digits);
+    const auto is_half = [](uint32_t some, uint32_t first) { return some >= first && some < first + 0x400; };
+    if (is_half(point, 0xd800) && text_.substr(at_, 2) == "\\u") {
+      at_ += 2;
+      const uint32_t second = hexadecimal(4);
+      if (!is_half(second, 0xdc00)) throw NoCall{};
+      point = 0x10000 + ((point - 0xd800) << 10) + (second - 0xdc00);
+    }
+    if (point > 0x10ffff || is_half(point, 0xd800) || is_half(point, 0xdc00)) throw NoCall{};
+    return point;
+  }
+  // Of one to three digits, the first of which was read.
+  uint32_t octal(char first) {
+    auto point = static_cast<uint32_t>(first - '0');
+    for (int i = 1; i < 3 && at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '7'; ++i)
+      point = point * 8 + static_cast<uint32_t>(text_[at_++] - '0');
+    return point;
+  }
   OrderedJson string() {
     const char quote = text_[at_++];
     std::string text;
@@ -148,6 +177,33 @@ class PythonReader {
         case '\'':
         case '"':
           text += escaped;
+          break;
+        case '\n':  // the line goes on
+          break;
+        case 'x':
+          append_utf8(text, code_point(2));
+          break;
+        case 'u':
+          append_utf8(text, code_point(4));
+          break;
+        case 'U':
+          append_utf8(text, code_point(8));
+          break;
+        case 'a':
+        case 'b':
+        case 'f':
+        case 'v':
+          text += escaped == 'a' ? '\a' : escaped == 'b' ? '\b' : escaped == 'f' ? '\f' : '\v';
+          break;
+        case '0':
+        case '1':
+        case '2':
+        case '3':
+        case '4':
+        case '5':
+        case '6':
+        case '7':
+          append_utf8(text, octal(escaped));
           break;
         default:  // as Python keeps what it does not know
           (text += '\\') += escaped;

@@ -5,7 +5,8 @@
 #include "kernels/error.h"
 #include "stage/support/checked_file.h"
 #include "stage/support/checksum.h"
-#include "text/chat_template_files.h"
+#include "text/chat/chat_messages.h"
+#include "text/chat/chat_template_files.h"
 #include "text/stream_decoder.h"
 
 namespace lfm2 {
@@ -46,6 +47,7 @@ void TextModel::read_templates(const std::filesystem::path& folder) {
     const auto parse = [&](const std::optional<ChatTemplateText>& text, Template& into) {
       add(text ? "\n1" + text->source : "\n0");
       if (!text) return;
+      into.source = text->source;
       try {
         into.tree = ChatTemplate::parse(text->source, text->what);
       } catch (const Error& error) {
@@ -70,13 +72,14 @@ void TextModel::expect_template() const {
 }
 
 std::string TextModel::chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,
-                                 std::time_t now) const {
+                                 std::time_t now, bool goes_on) const {
   const bool for_tools = !tools.is_null() && (with_tools_.tree || !with_tools_.error.empty());
   const Template& used = for_tools ? with_tools_ : standard_;
   if (!used.tree) throw Error(ExitCode::kData, used.error);
-  return used.tree->render({.messages = messages,
+  const OrderedJson taken = template_messages(messages, takes_parts(used.source));
+  return used.tree->render({.messages = taken,
                             .tools = tools,
-                            .add_generation_prompt = true,
+                            .add_generation_prompt = goes_on,
                             .special_tokens = special_,
                             .variables = variables,
                             .now = now});

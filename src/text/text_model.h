@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "stage/support/json_fwd.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace lfm2 {
@@ -24,10 +24,12 @@ class TextModel {
   const Tokenizer& tokenizer() const { return tokenizer_; }
   // Error(kData) where there is no template for conversations, or one that is not supported.
   void expect_template() const;
-  // The text of a conversation, up to where the assistant goes on. Error(kData) where there is no template, or where it
-  // refuses the conversation.
+  // The text of a conversation in OpenAI's form (template_messages), up to where the assistant goes on, or up to its
+  // end. Error(kData) where there is no template, or where it refuses the conversation.
   std::string chat_text(const OrderedJson& messages, const OrderedJson& tools, const OrderedJson& variables,
-                        std::time_t now) const;
+                        std::time_t now, bool goes_on = true) const;
+  // The template's source; empty where there is none. Of two, that without tools.
+  const std::string& template_source() const { return standard_.source; }
   const SpecialTokens& special_tokens() const { return special_; }
   // The text of an error without the name of the model's folder: for those who need not know where it lies.
   std::string without_folder(std::string text) const;
@@ -39,6 +41,7 @@ class TextModel {
   struct Template {
     std::optional<ChatTemplate> tree;
     std::string error;  // why there is none
+    std::string source;
   };
   TextModel(std::string json, const std::string& what);
   void read_templates(const std::filesystem::path& folder);

@@ -10,7 +10,7 @@
 
 #include "fuzz/parser_files.h"
 #include "stage/support/json.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 #include "text/stream_decoder.h"
 #include "text/tokenizer.h"
 

@@ -2,6 +2,7 @@
 #include "serve/http/message.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "stage/support/json.h"
 
@@ -88,6 +89,18 @@ std::string_view reason_phrase(int status) {
       return "HTTP Version Not Supported";
   }
   return "Status";
+}
+
+std::string decoded(std::string_view path) {
+  std::string text;
+  for (size_t i = 0; i < path.size(); ++i) {
+    unsigned char byte = 0;
+    const char *first = path.data() + i + 1, *last = first + 2;
+    const bool coded = path[i] == '%' && i + 2 < path.size() && std::from_chars(first, last, byte, 16).ptr == last;
+    text += coded ? static_cast<char>(byte) : path[i];
+    if (coded) i += 2;
+  }
+  return text;
 }
 
 }  // namespace lfm2::http

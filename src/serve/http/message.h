@@ -51,4 +51,7 @@ Answer error_answer(int status, std::string_view message, Fields headers = {});
 
 std::string_view reason_phrase(int status);
 
+// A path without percent-encoding; what is no such code stays as it is.
+std::string decoded(std::string_view path);
+
 }  // namespace lfm2::http

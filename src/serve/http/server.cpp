@@ -73,6 +73,8 @@ std::string Address::text() const {
   return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
 }
 
+bool Address::is_loopback() const { return host == "::1" || host.starts_with("127."); }
+
 struct Server::Impl {
   Impl(const Limits& limits, Service all) : service(std::move(all)), shared(std::make_shared<Shared>(limits)) {
     shared->id_prefix = fmt::format("{:08x}", std::random_device()());

@@ -18,6 +18,7 @@ struct Address {
   uint16_t port = 0;
 
   std::string text() const;  // "127.0.0.1:8000", "[::1]:8000"
+  bool is_loopback() const;  // only programs of this machine reach it
 };
 
 struct Counts {

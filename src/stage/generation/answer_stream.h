@@ -27,6 +27,7 @@ class AnswerStream {
     if (stopped) held_.clear();
     return text;
   }
+  void skip(int64_t tokens) { tokens_ += tokens; }  // that are no part of the text
   // The rest, after the last token.
   std::string flush() {
     std::string text = show(held_.size());

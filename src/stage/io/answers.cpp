@@ -108,13 +108,13 @@ std::string token_key(const Tokenizer* tokenizer, int32_t id) {
 // "logprobs" of /v1/completions, part by part.
 class CompletionLogProbs {
  public:
-  // `characters`: how many characters of the text stand before the first token.
-  CompletionLogProbs(const Tokenizer* tokenizer, int64_t characters) : tokenizer_(tokenizer), before_(characters) {}
+  CompletionLogProbs(const Tokenizer* tokenizer, TokenOffsets& offsets) : tokenizer_(tokenizer), counted_(offsets) {}
 
   // A prompt: nothing says how likely its first token is.
   void add_prompt(const Completion& completion, size_t wanted) {
     const std::span<const int32_t> ids(completion.prompt_ids);
     add_offsets(ids);
+    counted_.end();
     tokens_.push_back(token_key(tokenizer_, ids.front()));
     own_.push_back(nullptr);
     top_.push_back(nullptr);
@@ -142,26 +142,13 @@ class CompletionLogProbs {
       top_.push_back(std::move(row));
     }
   }
-  // For each token the number of characters of the text that stand before it. A token that goes on with a character
-  // that others began counts from the beginning of that character.
   void add_offsets(std::span<const int32_t> ids) {
-    if (tokenizer_ == nullptr) {
-      offsets_.resize(offsets_.size() + ids.size());
-      return;
-    }
-    StreamDecoder decoder(*tokenizer_, true);
-    for (const int32_t id : ids) {
-      const std::string_view bytes = tokenizer_->bytes(id);
-      // What is left of a character that is never completed becomes U+FFFD in front of the token.
-      const bool goes_on = bytes.empty() || tokenizer_->is_special(id) || (bytes.front() & 0xc0) == 0x80;
-      offsets_.push_back(before_ + (goes_on ? 0 : characters_of(StreamDecoder(decoder).flush())));
-      before_ += characters_of(decoder.feed(id));
-    }
-    before_ += characters_of(decoder.flush());
+    const std::vector<int64_t> next = counted_.of(ids);
+    offsets_.insert(offsets_.end(), next.begin(), next.end());
   }
 
   const Tokenizer* tokenizer_;
-  int64_t before_;
+  TokenOffsets& counted_;
   std::vector<int64_t> offsets_;
   OrderedJson tokens_ = OrderedJson::array(), own_ = OrderedJson::array(), top_ = OrderedJson::array();
 };
@@ -175,7 +162,8 @@ OrderedJson choice_of(const Completion& completion, const AnswerForm& form, cons
     choice["message"] = {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
   else
     choice["text"] = text;
-  choice["logprobs"] = log_probs_json(completion, form, tokenizer);
+  TokenOffsets offsets(tokenizer);
+  choice["logprobs"] = log_probs_json(completion, form, tokenizer, offsets);
   choice["finish_reason"] = name(completion.reason);
   return choice;
 }
@@ -217,12 +205,36 @@ void append_choice(std::string& line, const Completion& completion, const Answer
 
 }  // namespace
 
+TokenOffsets::TokenOffsets(const Tokenizer* tokenizer) : tokenizer_(tokenizer) {
+  if (tokenizer != nullptr) decoder_.emplace(*tokenizer, true);
+}
+
+std::vector<int64_t> TokenOffsets::of(std::span<const int32_t> ids) {
+  std::vector<int64_t> offsets;
+  for (const int32_t id : ids) {
+    if (tokenizer_ == nullptr) {
+      offsets.push_back(0);
+      continue;
+    }
+    const std::string_view bytes = tokenizer_->bytes(id);
+    // What is left of a character that is never completed becomes U+FFFD in front of the token.
+    const bool goes_on = bytes.empty() || tokenizer_->is_special(id) || (bytes.front() & 0xc0) == 0x80;
+    offsets.push_back(before_ + (goes_on ? 0 : characters_of(StreamDecoder(*decoder_).flush())));
+    before_ += characters_of(decoder_->feed(id));
+  }
+  return offsets;
+}
+
+void TokenOffsets::end() {
+  if (decoder_) before_ += characters_of(decoder_->flush());
+}
+
 OrderedJson log_probs_json(const Completion& completion, const AnswerForm& form, const Tokenizer* tokenizer,
-                           int64_t characters) {
+                           TokenOffsets& offsets) {
   if (!form.log_probs) return nullptr;
   const auto wanted = static_cast<size_t>(*form.log_probs);
   if (form.form == LineForm::kChatCompletion) return chat_log_probs(LogProbs(completion, wanted), tokenizer);
-  CompletionLogProbs probs(tokenizer, characters);
+  CompletionLogProbs probs(tokenizer, offsets);
   if (form.echo && !completion.prompt_ids.empty()) probs.add_prompt(completion, wanted);
   probs.add(LogProbs(completion, wanted));
   return probs.take();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "stage/io/lines/answer_form.h"
 #include "stage/io/output_file.h"
 #include "stage/support/json_fwd.h"
+#include "text/stream_decoder.h"
 
 namespace lfm2 {
 
@@ -22,10 +24,25 @@ struct AnswerFacts {
   std::string model = {};
 };
 
+// For each token of a choice the number of characters of its text that stand before it. A token that goes on with a
+// character that others began counts from the beginning of that character.
+class TokenOffsets {
+ public:
+  // The tokenizer must outlive this; without one all offsets are 0.
+  explicit TokenOffsets(const Tokenizer* tokenizer);
+  std::vector<int64_t> of(std::span<const int32_t> ids);  // those that come next
+  void end();                                             // what comes next begins no character in the middle
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::optional<StreamDecoder> decoder_;
+  int64_t before_ = 0;
+};
+
 // "logprobs" of a choice in that form, of all tokens of `completion`, with echo behind those of its prompt_ids; null
-// where the request asks for none. `characters`: how many characters of the choice's text stand before them.
+// where the request asks for none. `offsets`: of the choice so far, where others of its tokens were answered before.
 OrderedJson log_probs_json(const Completion& completion, const AnswerForm& form, const Tokenizer* tokenizer,
-                           int64_t characters = 0);
+                           TokenOffsets& offsets);
 
 // The body of an answer of /v1/completions or /v1/chat/completions.
 OrderedJson answer_body(OrderedJson choices, const AnswerForm& form, const AnswerFacts& facts, OrderedJson usage);

@@ -133,14 +133,13 @@ GenerationJob::PromptSizes GenerationJob::measure_prompts(int64_t slots) const {
   return sizes;
 }
 
-RequestDefaults GenerationJob::defaults() const {
+RequestDefaults GenerationJob::defaults(int64_t tokens) const {
   const GenerationOptions& wanted = options_.generation;
   const GenerationConfig& model = text_.generation_config();
-  constexpr int64_t kDefaultTokens = 256;
-  Request of_ids{.max_new = wanted.max_new > 0 ? wanted.max_new : kDefaultTokens, .rule = wanted.rule};
+  Request of_ids{.max_new = wanted.max_new > 0 ? wanted.max_new : tokens, .rule = wanted.rule};
   if (!wanted.ignore_eos) of_ids.eos_tokens = wanted.eos_tokens.empty() ? config().eos_tokens : wanted.eos_tokens;
   Request of_text = of_ids;
-  if (wanted.max_new == 0) of_text.max_new = model.max_new.value_or(kDefaultTokens);
+  if (wanted.max_new == 0) of_text.max_new = model.max_new.value_or(tokens);
   if (!wanted.temperature_given) of_text.rule.temperature = model.temperature.value_or(of_text.rule.temperature);
   if (!wanted.top_k_given) of_text.rule.top_k = model.top_k.value_or(of_text.rule.top_k);
   if (!wanted.top_p_given) of_text.rule.top_p = model.top_p.value_or(of_text.rule.top_p);

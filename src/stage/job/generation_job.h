@@ -46,7 +46,9 @@ class GenerationJob : public Job {
   virtual double times_interval() const { return 0; }
   // Says, on each rank, when a run that has not ended is to stop.
   virtual std::function<bool()> stop_when() const;
-  RequestDefaults defaults() const;
+  // `tokens`: how many may follow a prompt where neither the options nor the model's generation_config.json say so.
+  static constexpr int64_t kDefaultTokens = 256;
+  RequestDefaults defaults(int64_t tokens = kDefaultTokens) const;
   int64_t positions() const;  // that a sequence may have, once the caches are there
 
  private:

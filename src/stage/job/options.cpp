@@ -277,7 +277,8 @@ void add_live_options(CLI::App& app, Options& options, std::string& dtype) {
   add_weights(app, options)->required();
   if (options.serve) {
     add_serve_options(app, *options.serve);
-    app.add_flag("-q,--quiet", options.quiet, "No line for each request on standard output");
+    auto* quiet = app.add_flag("-q,--quiet", options.quiet, "No line for each request on standard output");
+    app.get_option("--log-requests")->excludes(quiet);
   }
   add_text_options(app, options);
   add_seed(app, options);

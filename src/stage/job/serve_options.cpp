@@ -16,8 +16,8 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
                  "File for the address, written once the weights are loaded; an older one is removed before")
       ->type_name("FILE");
   app.add_option("--api-key-file", options.api_key_file,
-                 "File of keys, one a line, of which a client must send one; without it only programs of this machine "
-                 "and its own page are answered")
+                 "File of keys, one a line, of which a client must send one; without it everybody who can open a "
+                 "connection to --host is answered, but for web pages from elsewhere")
       ->type_name("FILE");
   app.add_option("--model-name", options.model_name, "What clients call the model; default: the folder of shards");
   add_number(app, "--max-queue", options.max_queue, "Requests that may wait; others get 429", 1, 1 << 20)

@@ -185,6 +185,19 @@ TEST_F(AnswersTest, OffsetsBehindTornCharacters) {
   EXPECT_EQ(choice["logprobs"]["text_offset"], (Json{0, 1, 2, 3, 3, 3, 4}));
 }
 
+TEST_F(AnswersTest, OffsetsOfPiecesAreThoseOfTheWhole) {
+  std::vector<int32_t> ids = ids_of("x日y");
+  const auto id = [&](const char* text) { return ids_of(text).at(0); };
+  for (const int32_t one : {id("\xc2"), id("y"), id("\xc3"), 4, id("\xa9"), id("z")}) ids.push_back(one);
+  const std::vector<int64_t> whole = TokenOffsets(&tokenizer_).of(ids);
+  for (size_t cut = 0; cut <= ids.size(); ++cut) {
+    TokenOffsets offsets(&tokenizer_);
+    std::vector<int64_t> pieces = offsets.of(std::span(ids).first(cut));
+    for (const int64_t offset : offsets.of(std::span(ids).subspan(cut))) pieces.push_back(offset);
+    EXPECT_EQ(pieces, whole) << cut;
+  }
+}
+
 // The prompt stands before the answer, in the text and in the lists; nothing says how likely its first token is.
 TEST_F(AnswersTest, EchoedPrompts) {
   Completion made = completion(ids_of("d"));

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <random>
 #include <sstream>
@@ -19,6 +20,8 @@
 #include "stage/support/json.h"
 #include "support/golden.h"
 #include "support/http_client.h"
+#include "support/shards.h"
+#include "support/weights_support.h"
 #include "text/text_model.h"
 
 namespace lfm2::serve {
@@ -30,13 +33,14 @@ using test::http_request;
 using test::HttpClient;
 using test::HttpReply;
 
-// Draws the token kToken for each sequence in turn, up to its limit; the log-probability of each token of a prompt is
-// -2, and those of a prompt of three tokens are too few.
+// Draws the token kToken for each sequence in turn, up to its limit, or the tokens of `text`, the last of which ends
+// the text; the log-probability of each token of a prompt is -2, and those of a prompt of three tokens are too few.
 class Drawer {
  public:
   static constexpr int32_t kToken = 300;
 
-  explicit Drawer(RequestSource& source) : thread_([this, &source] { run(source); }) {}
+  explicit Drawer(RequestSource& source, std::vector<int32_t> text = {})
+      : text_(std::move(text)), thread_([this, &source] { run(source); }) {}
   ~Drawer() {
     ends_ = true;
     thread_.join();
@@ -49,7 +53,7 @@ class Drawer {
       for (const int32_t sample : source.taken_back()) left.erase(sample);
       std::unordered_map<int32_t, TokenLogProbs> scored;
       while (std::optional<Request> request = source.next()) {
-        left[request->sample] = request->max_new;
+        left[request->sample] = text_.empty() ? request->max_new : std::ssize(text_);
         const size_t tokens = request->prompt.size();
         if (request->prompt_log_probs) scored[request->sample].log_probs.assign(tokens == 3 ? 1 : tokens - 1, -2.0f);
       }
@@ -57,7 +61,8 @@ class Drawer {
       for (auto at = left.begin(); at != left.end();) {
         DrawnToken token{.token = kToken, .log_prob = -1};
         if (const auto found = scored.find(at->first); found != scored.end()) token.prompt = found->second;
-        if (--at->second == 0) token.ends = FinishReason::kLength;
+        if (!text_.empty()) token.token = text_[text_.size() - static_cast<size_t>(at->second)];
+        if (--at->second == 0) token.ends = text_.empty() ? FinishReason::kLength : FinishReason::kStop;
         drawn.push_back({at->first, token});
         at = at->second == 0 ? left.erase(at) : std::next(at);
       }
@@ -66,13 +71,16 @@ class Drawer {
     }
   }
 
+  const std::vector<int32_t> text_;
   std::atomic<bool> ends_ = false;
   std::thread thread_;
 };
 
 class ApiTest : public testing::Test {
  protected:
-  ApiTest() { EXPECT_EQ(::pipe(log_ends_), 0); }
+  explicit ApiTest(const std::filesystem::path& text = test::golden_dir() / "text") : text_(TextModel::open(text)) {
+    EXPECT_EQ(::pipe(log_ends_), 0);
+  }
   ~ApiTest() override {
     close_all();  // the log's thread writes until then
     for (const int end : log_ends_) ::close(end);
@@ -113,7 +121,7 @@ class ApiTest : public testing::Test {
     return fmt::format(R"({{"prompt": "Hello", "max_tokens": {}, "stream": {}}})", tokens, stream);
   }
 
-  const TextModel text_ = TextModel::open(test::golden_dir() / "text");
+  const TextModel text_;
   int log_ends_[2] = {-1, -1};
   Metrics metrics_;
   LiveRequests live_{100, metrics_};
@@ -340,6 +348,45 @@ TEST_F(ApiTest, Figures) {
         "lfm2_stage_busy_seconds_total{stage=\"1\"} 2.600\n", "lfm2_stage_idle_seconds_total{stage=\"1\"} 1.500\n",
         "lfm2_stage_busy_seconds_total{stage=\"0\"} 0.000\n"})
     EXPECT_NE(text.find(line), std::string::npos) << line << text;
+}
+
+// A tokenizer with the tokens of tool calls, and a chat template.
+class ApiToolsTest : public ApiTest {
+ protected:
+  ApiToolsTest() : ApiTest(with_tools()) {}
+  static std::filesystem::path with_tools() {
+    static const test::TemporaryFolder folder;
+    std::string json = test::read_bytes(test::golden_dir() / "text" / "tokenizer.json");
+    for (const auto& [from, to] :
+         {std::pair{"\"<|im_start|>\"", "\"<|tool_call_start|>\""}, {"\"<|im_end|>\"", "\"<|tool_call_end|>\""}})
+      for (size_t at = 0; (at = json.find(from, at)) != std::string::npos;)
+        json.replace(at, std::string_view(from).size(), to);
+    test::write_bytes(folder / "tokenizer.json", json);
+    test::write_bytes(folder / "chat_template.jinja", "{{ messages[-1]['content'] }}");
+    return folder.path();
+  }
+  // The message of an answer in which the model draws these texts, calls of tools among them.
+  Json message(const std::vector<std::string>& texts, const std::string& stop) {
+    const Tokenizer& tokenizer = text_.tokenizer();
+    std::vector<int32_t> ids;
+    for (const std::string& text : texts) tokenizer.encode(text, false, ids);
+    drawer_.emplace(live_, ids);
+    const HttpReply reply = ask("POST", "/v1/chat/completions",
+                                json_text(Json{{"messages", Json::parse(R"([{"role": "user", "content": "Hello"}])")},
+                                               {"tools", Json::parse(R"([{"type": "function"}])")},
+                                               {"stop", stop}}));
+    drawer_.reset();
+    return parse_json(reply.body, "answer")["choices"][0]["message"];
+  }
+};
+
+TEST_F(ApiToolsTest, WhatIsNoCallIsTextUpToTheStopText) {
+  listen();
+  serve();
+  EXPECT_EQ(message({"Well. ", "<|tool_call_start|>", "[f(a=1)]", "<|tool_call_end|>"}, "and")["content"], "Well. ");
+  EXPECT_EQ(message({"Well. ", "<|tool_call_start|>", "no call and"}, "and")["content"], "Well. no call ");
+  EXPECT_EQ(message({"Well. ", "<|tool_call_start|>", "no call", "<|tool_call_end|>", " but"}, "and")["content"],
+            "Well. no call but");
 }
 
 }  // namespace

@@ -19,6 +19,15 @@ TEST(ToolCallsTest, AsLfm2WritesThem) {
   EXPECT_EQ(parse_tool_calls(R"(f(text="a\nb\\c", n=1e3))"), (Calls{{"f", R"({"text":"a\nb\\c","n":1000.0})"}}));
 }
 
+TEST(ToolCallsTest, EscapesArePythonsAndJsons) {
+  EXPECT_EQ(parse_tool_calls(R"(f(a="Z\u00fcrich", b='caf\xe9', c='\U0001f600\ud83d\ude00', d='\0\101\7\v', e="x\
+y\q"))"),
+            (Calls{{"f", R"({"a":"Zürich","b":"café","c":"😀😀","d":"\u0000A\u0007\u000b","e":"xy\\q"})"}}));
+  for (const char* text : {R"(f(a="\u00g0"))", R"(f(a="\ud83d"))", R"(f(a="\ude00"))", R"(f(a="\ud83d\u0041"))",
+                           R"(f(a="\x4"))", R"(f(a="\U00110000"))", R"(f(a="\u00)"})
+    EXPECT_EQ(parse_tool_calls(text), std::nullopt) << text;
+}
+
 TEST(ToolCallsTest, AsJson) {
   EXPECT_EQ(parse_tool_calls(R"([{"name": "f", "arguments": {"b": 1, "a": "x"}}, {"name": "g"}])"),
             (Calls{{"f", R"({"b":1,"a":"x"})"}, {"g", "{}"}}));

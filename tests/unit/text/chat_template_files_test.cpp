@@ -1,5 +1,5 @@
 // Where Hugging Face's folders have their chat template and special tokens.
-#include "text/chat_template_files.h"
+#include "text/chat/chat_template_files.h"
 
 #include "support/shards.h"
 #include "support/weights_support.h"

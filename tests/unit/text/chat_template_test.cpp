@@ -1,6 +1,6 @@
 // Chat templates: the texts are those of Python's Jinja; what is refused says why and where; strangers' templates end
 // soon.
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 #include <chrono>
 #include <map>

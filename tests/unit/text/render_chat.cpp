@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "kernels/error.h"
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 namespace {
 

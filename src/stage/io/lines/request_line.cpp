@@ -95,7 +95,7 @@ std::vector<int32_t> ids_of_prompt(FieldReader& fields) {
 
 }  // namespace
 
-std::vector<int32_t> ids_of_messages(FieldReader& fields) {
+std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on) {
   const OrderedJson none, no_variables = OrderedJson::object();
   const OrderedJson *messages = fields.find("messages"), *tools = fields.find("tools"),
                     *variables = fields.find("chat_template_kwargs");
@@ -109,7 +109,7 @@ std::vector<int32_t> ids_of_messages(FieldReader& fields) {
   std::string text;
   try {
     text = model.chat_text(*messages, tools != nullptr && !tools->empty() ? *tools : none,
-                           variables != nullptr ? *variables : no_variables, context.now);
+                           variables != nullptr ? *variables : no_variables, context.now, goes_on);
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", fields.where(), error.what()));
   }

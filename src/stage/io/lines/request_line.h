@@ -55,8 +55,9 @@ void read_echo(FieldReader& fields, SampleRules& rules);
 // "logprobs" as in /v1/completions (a number of tokens), and as in /v1/chat/completions (whether; "top_logprobs").
 void read_log_probs(FieldReader& fields, SampleRules& rules);
 void read_chat_log_probs(FieldReader& fields, SampleRules& rules);
-// "messages", "tools" and "chat_template_kwargs" through the chat template.
-std::vector<int32_t> ids_of_messages(FieldReader& fields);
+// "messages", "tools" and "chat_template_kwargs" through the chat template, up to where the assistant goes on, or up to
+// their end.
+std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on = true);
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where);
 // The fields of /v1/embeddings: ids, inputs and base64 of the line.
 void read_embeddings(FieldReader& fields, RequestLine& line);

@@ -27,6 +27,14 @@ TEST_F(RequestLineTest, Forms) {
   line = parse(R"({"messages": [{"role": "u", "content": "x"}], "tools": [{"b": 1, "a": 2}],
                    "chat_template_kwargs": {"mood": "!"}})");
   EXPECT_EQ(line.ids, encode(R"(<|startoftext|>1970-01-02[{"b": 1, "a": 2}]<|im_start|>u x!<|im_end|>)", false));
+  // As clients send them: a list of parts, and no content beside calls of tools.
+  const std::vector<int32_t> ids =
+      parse(R"({"messages": [{"role": "u", "content": "x\ny"}, {"role": "a", "content": ""}]})").ids;
+  EXPECT_EQ(
+      parse(R"({"messages": [{"role": "u", "content": [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]},
+                                   {"role": "a", "content": null}]})")
+          .ids,
+      ids);
 }
 
 TEST_F(RequestLineTest, LinesOfText) {

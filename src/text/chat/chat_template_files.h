@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 namespace lfm2 {
 

@@ -1,4 +1,4 @@
-#include "text/chat_template.h"
+#include "text/chat/chat_template.h"
 
 #include "kernels/error.h"
 #include "text/jinja/builtins/functions.h"

@@ -1,4 +1,4 @@
-#include "text/chat_template_files.h"
+#include "text/chat/chat_template_files.h"
 
 #include <fmt/format.h>
 

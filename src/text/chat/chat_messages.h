@@ -1,0 +1,20 @@
+// Conversations as clients of OpenAI's interface send them, in the form that chat templates take.
+#pragma once
+
+#include <string_view>
+
+#include "stage/support/json_fwd.h"
+
+namespace lfm2 {
+
+// Whether a template takes "content" as a list of parts: then it asks which of them are text. (Those that only put
+// whatever is no text into JSON do not.)
+bool takes_parts(std::string_view template_source);
+
+// The messages with what templates expect: "arguments" of tool calls that are JSON text become the object, null for
+// "content", or none beside tool calls, becomes "", and, unless the template takes_parts, a list of parts becomes their
+// text, with line feeds between them, as vLLM and llama.cpp have it. Everything else stays as it is. Error(kData) for a
+// part that is no text.
+OrderedJson template_messages(const OrderedJson& messages, bool takes_parts);
+
+}  // namespace lfm2
