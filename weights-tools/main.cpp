@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "kernels/error.h"
+#include "kernels/standard_streams.h"
 #include "stage/support/choice.h"
 #include "stage/support/number_option.h"
 #include "stage/support/stop.h"
@@ -149,7 +150,7 @@ void add_tokenize(CLI::App& app, Program& program) {
 }
 
 int report(ExitCode code, const std::string& message) {
-  fmt::print(stderr, "weights-tools: {}\n", message);
+  say("weights-tools: " + message);
   return static_cast<int>(code);
 }
 

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "kernels/error.h"
+#include "kernels/standard_streams.h"
 
 namespace lfm2 {
 
@@ -33,7 +34,7 @@ class Deadline {
   static constexpr double kCentury = 3.2e9;
 
   [[noreturn]] static void end_process(const std::string& line) {
-    fmt::print(stderr, "{}\n", line);
+    say(line);
     _exit(static_cast<int>(ExitCode::kLost));
   }
 

@@ -14,10 +14,12 @@
 #include <limits>
 #include <new>
 #include <string_view>
+#include <system_error>
 #include <thread>
 
 #include "comm/wait.h"
 #include "kernels/backend.h"
+#include "kernels/standard_streams.h"
 
 namespace lfm2 {
 
@@ -274,16 +276,19 @@ void MpiWorld::count_processors() {
 bool MpiWorld::claim_failure() { return shared_ == nullptr || shared_->failure_claimed.exchange(1) == 0; }
 
 void MpiWorld::say_failure(const std::string& text) const {
-  fmt::print(stderr, "lfm2_stage: rank {} ({}): {}\n", rank_, host_, text);
+  say(fmt::format("lfm2_stage: rank {} ({}): {}", rank_, host_, text));
 }
 
 void MpiWorld::abort(ExitCode code) {
   // The abort itself may hang in MPI, or in a lock that another thread never releases: then this thread ends the
   // process.
-  std::thread([code] {
-    std::this_thread::sleep_for(kMaxAbortTime);
-    _exit(static_cast<int>(code));
-  }).detach();
+  try {
+    std::thread([code] {
+      std::this_thread::sleep_for(kMaxAbortTime);
+      _exit(static_cast<int>(code));
+    }).detach();
+  } catch (const std::system_error&) {  // no more threads may be all that is wrong
+  }
   std::fflush(nullptr);
   MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   _exit(static_cast<int>(code));

@@ -4,6 +4,7 @@
 #include "kernels/thread_pool.h"
 
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 #include "kernels/error.h"
@@ -42,11 +43,21 @@ bool ThreadPool::look_for(F&& there) const {
 
 ThreadPool::ThreadPool(int threads, bool eager) : eager_(eager) {
   expect(threads >= 1, "ThreadPool: at least one thread");
-  for (size_t worker = 1; worker < static_cast<size_t>(threads); ++worker)
-    workers_.emplace_back([this, worker] { worker_loop(worker); });
+  try {
+    for (size_t worker = 1; worker < static_cast<size_t>(threads); ++worker)
+      workers_.emplace_back([this, worker] { worker_loop(worker); });
+  } catch (const std::system_error& error) {
+    stop();
+    throw Error(
+        ExitCode::kUnavailable,
+        fmt::format("thread {} of {} cannot be created: {}: expected fewer --threads, or room for more (ulimit -u)",
+                    workers_.size() + 2, threads, error.code().message()));
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stopping_ = true;
   ++generation_;
   generation_.notify_all();

@@ -51,6 +51,7 @@ class ThreadPool {
   void run(size_t count, Task task);
   template <class F>
   bool look_for(F&& there) const;
+  void stop();  // and waits for the threads
   void worker_loop(size_t worker);
   void take_items(size_t count, Task task, size_t worker);
   bool all_left() const;

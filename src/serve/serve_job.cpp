@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "kernels/standard_streams.h"
 #include "serve/api.h"
 #include "serve/open_files.h"
 #include "stage/support/checked_file.h"
@@ -57,7 +58,7 @@ void remove_address(const std::filesystem::path& path) {
   if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
 }
 
-void print_line(const std::string& line) { fmt::print(stderr, "lfm2_stage: {}\n", line); }
+void print_line(const std::string& line) { say("lfm2_stage: " + line); }
 
 size_t max_connections() {
   const int64_t files = raise_open_files(kMaxConnections + kOtherFiles), left = files - kOtherFiles;

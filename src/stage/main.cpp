@@ -7,9 +7,11 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "comm/deadline.h"
+#include "kernels/standard_streams.h"
 #include "serve/serve_job.h"
 #include "stage/doctor/doctor.h"
 #include "stage/job/job.h"
@@ -30,8 +32,14 @@ std::optional<int> launched_rank() {
 int rank_of_launch() { return launched_rank().value_or(0); }
 
 int end_without_mpi(const ParsedCommandLine& parsed) {
-  if (rank_of_launch() == 0)
-    std::fputs(parsed.text.c_str(), parsed.exit_code == 0 ? stdout : stderr);
+  if (rank_of_launch() == 0 && parsed.exit_code == 0) try {
+      print_results(parsed.text);
+    } catch (const Error& error) {
+      say(fmt::format("lfm2_stage: {}", error.what()));
+      return static_cast<int>(error.code());
+    }
+  else if (rank_of_launch() == 0)
+    std::fputs(parsed.text.c_str(), stderr);
   else if (parsed.exit_code != 0)
     std::this_thread::sleep_for(
         std::chrono::milliseconds(500));  // a launcher ends all when one fails: let the first speak
@@ -51,6 +59,10 @@ Failure describe(std::exception_ptr error, bool verbose) {
     return {known.code(), place ? fmt::format("{} [{}]", known.what(), known.where()) : known.what()};
   } catch (const std::bad_alloc&) {
     return {ExitCode::kUnavailable, "not enough memory"};
+  } catch (const std::system_error& other) {
+    const bool is_limit = other.code() == std::errc::resource_unavailable_try_again;
+    if (!is_limit) return {ExitCode::kSoftware, other.what()};
+    return {ExitCode::kUnavailable, fmt::format("a thread cannot be created: {} (ulimit -u)", other.code().message())};
   } catch (const std::exception& other) {
     return {ExitCode::kSoftware, other.what()};
   }
@@ -103,13 +115,14 @@ int run_or_end_all(MpiWorld& world, bool verbose, const Run& run, const Discard&
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_standard_streams();
   const ParsedCommandLine parsed = parse_command_line(argc, argv);
   if (!parsed.run) return end_without_mpi(parsed);
-  if (parsed.options.chat)
-    catch_conversation_signals();
-  else if (!parsed.doctor)
-    catch_stop_signals();
   try {
+    if (parsed.options.chat)
+      catch_conversation_signals();
+    else if (!parsed.doctor)
+      catch_stop_signals();
     auto deadline =
         std::make_unique<Deadline>(parsed.doctor ? doctors_deadline(parsed.options) : start_deadline(parsed.options));
     MpiWorld world(&argc, &argv,
@@ -129,8 +142,9 @@ int main(int argc, char** argv) {
     return run_or_end_all(world, verbose, run, [&] {
       if (job) job->leave_output();
     });
-  } catch (const Error& error) {
-    fmt::print(stderr, "lfm2_stage: {}\n", error.what());
-    return static_cast<int>(error.code());
+  } catch (...) {  // of what begins before there are ranks
+    const Failure failure = describe(std::current_exception(), parsed.options.verbose);
+    say("lfm2_stage: " + failure.text);
+    return static_cast<int>(failure.code);
   }
 }

@@ -31,7 +31,7 @@ JOBS = {
 EXIT = 9  # exit code of a rank that ends by itself
 # fault: (exit codes, part of the path that it hits)
 IO_FAULTS = {"enospc": ({73, 74}, "/o."), "eio": ({73, 74}, "/o."), "fsync": ({74}, "/o."), "slow disk": ({0}, "stage-"),
-             "exit while loading": ({EXIT}, "stage-"), "exit while writing": ({EXIT}, "/o."), "nofallocate": ({0}, "/o.")}
+             "exit while loading": ({EXIT}, "stage-"), "exit while writing": ({EXIT}, "/o."), "unlink": ({EXIT}, "/o."), "nofallocate": ({0}, "/o.")}
 FILE_FAULTS = {"flip": {65}, "truncate": {65}, "missing shard": {65, 66}, "swapped shards": {65}, "no folder": {73},
                "bad line": {65}, "missing input": {66}, "output not writable": {73}, "shard not readable": {74},
                "input not readable": {74}}
@@ -268,7 +268,7 @@ class Campaign:
         code, lines, in_time = self.finish(*self.start(self.command(job, output), env))
         case["call"] = call
         codes = codes | {0}  # 0: the run has fewer such calls
-        if fault.startswith("exit"):
+        if fault.startswith("exit") or fault == "unlink":
             codes |= {1, 137}  # the exit codes that the launcher gives the others
         self.check(case, code, codes, lines, in_time, output, job)
         self.resume(job, output, case)

@@ -149,6 +149,8 @@ TEST_F(RefusalTest, BadInputs) {
 }
 
 TEST_F(RefusalTest, Ranks) {
+  expect_refused(64, {"1 ranks for --replicas 2"}, {"--replicas", "2"}, 1);
+  expect_refused(64, {"3 ranks for --replicas 2"}, {"--replicas", "2"}, 3);
   expect_refused(69, {"9 ranks for the 8 layers"}, {}, 9);
   expect_refused(64, {"--layers names 2 stages", "4 ranks"}, {"--layers", "4,4"});
   expect_refused(64, {"--layers 4,2,1,2", "8 layers"}, {"--layers", "4,2,1,2"});

@@ -1,6 +1,7 @@
 /* Preloaded into the program under test: makes writing, fsync or reading of certain files fail or slow, as a disk
-   would, or ends the process. IO_FAULT = "enospc|eio|fsync|read|slow|exit|nofallocate:PART_OF_PATH:N": from the Nth
-   such call on a file whose path contains the part, or ends with it where "$" stands behind it. */
+   would, or ends the process. IO_FAULT = "enospc|eio|fsync|read|slow|exit|unlink|nofallocate:PART_OF_PATH:N": from the
+   Nth such call on a file whose path contains the part, or ends with it where "$" stands behind it. "exit" ends the
+   process in front of writing or reading, "unlink" in front of removing. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -16,9 +17,9 @@ static int matches(const char* path, const char* part) {
   return length >= wanted - 1 && strncmp(path + length - (wanted - 1), part, wanted - 1) == 0;
 }
 
-static int hits(const char* kind, int fd) {
+static int hits_path(const char* kind, const char* path) {
   static int calls = 0;
-  char fault[512], path[512], link[64];
+  char fault[512];
   const char* text = getenv("IO_FAULT");
   if (text == NULL || strlen(text) >= sizeof fault) return 0;
   strcpy(fault, text);
@@ -28,11 +29,17 @@ static int hits(const char* kind, int fd) {
   char* from = strrchr(part, ':');
   if (from == NULL || strcmp(fault, kind) != 0) return 0;
   *from++ = 0;
+  return matches(path, part) && __sync_add_and_fetch(&calls, 1) >= atoi(from);
+}
+
+static int hits(const char* kind, int fd) {
+  char path[512], link[64];
+  if (getenv("IO_FAULT") == NULL) return 0;
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
   const ssize_t length = readlink(link, path, sizeof path - 1);
   if (length < 0) return 0;
   path[length] = 0;
-  return matches(path, part) && __sync_add_and_fetch(&calls, 1) >= atoi(from);
+  return hits_path(kind, path);
 }
 
 static int fails(const char* kind, int fd, int error) {
@@ -66,6 +73,13 @@ int fallocate64(int fd, int mode, off64_t at, off64_t bytes) {
   return fails("enospc", fd, ENOSPC) || fails("nofallocate", fd, EOPNOTSUPP) ? -1 : real(fd, mode, at, bytes);
 }
 int fallocate(int fd, int mode, off_t at, off_t bytes) { return fallocate64(fd, mode, at, bytes); }
+
+int unlink(const char* path) {
+  static int (*real)(const char*);
+  if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "unlink");
+  if (hits_path("unlink", path)) _exit(9);
+  return real(path);
+}
 
 int fsync(int fd) {
   static int (*real)(int);

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "kernels/error.h"
+#include "kernels/standard_streams.h"
 #include "stage/shards/shard_format.h"
 #include "stage/shards/shard_reader.h"
 #include "stage/support/json.h"
@@ -31,8 +32,8 @@ void transfer(const std::string& title, const ModelSource& source, ModelWriter& 
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const double gigabytes = static_cast<double>(writer.total_bytes()) / 1e9;
   if (!console.quiet)
-    fmt::print(stderr, "{}: {} tensors, {:.3f} GB in {:.2f} s, {:.2f} GB/s: {}\n", title, writer.tensors().size(),
-               gigabytes, seconds, gigabytes / seconds, out);
+    say(fmt::format("{}: {} tensors, {:.3f} GB in {:.2f} s, {:.2f} GB/s: {}", title, writer.tensors().size(), gigabytes,
+                    seconds, gigabytes / seconds, out));
 }
 
 // Refuses what a job would refuse later, when the model is long split. Chat templates are copied as they are.

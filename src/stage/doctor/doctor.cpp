@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "kernels/standard_streams.h"
 #include "stage/support/bytes_text.h"
 #include "stage/version.h"
 
@@ -148,8 +149,7 @@ ExitCode Doctor::run() {
   TransferSize size;
   if (world_.rank() == 0) {
     size = choose_transfer_size(examination.ranks.front());
-    fmt::print("{}", facts_table(examination));  // printed before the trials, because those may hang
-    std::fflush(stdout);
+    print_results(facts_table(examination));  // before the trials, because those may hang
   }
   talk_.broadcast(&size, sizeof size, 0, options_.timeout_seconds, "size of the transfers");
 
@@ -158,8 +158,7 @@ ExitCode Doctor::run() {
     examination.trials.push_back(trial_facts_from_json(text));
   if (world_.rank() == 0) {
     const std::vector<Finding> findings = diagnose(examination);
-    fmt::print("{}", trials_table(examination, findings));
-    std::fflush(stdout);
+    print_results(trials_table(examination, findings));
     const auto stops = std::count_if(findings.begin(), findings.end(), [](const Finding& each) { return each.stops; });
     if (stops > 0)
       throw Error(ExitCode::kUnavailable, fmt::format("doctor: {} thing{} would stop a run: see the end of the table",

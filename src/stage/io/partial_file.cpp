@@ -162,8 +162,7 @@ PartialFile::~PartialFile() {
     return;
   }
   if (!is_at(file_, path_) || any_finished(output_)) return;
-  remove_journals(output_);
-  ::unlink(path_.c_str());
+  remove_all();
 }
 
 void PartialFile::start_journal(const JournalContent& content) {
@@ -316,10 +315,18 @@ void PartialFile::expect_ours() const {
 
 void PartialFile::remove() {
   syncing_.stop();
-  remove_journals(output_);
-  ::unlink(path_.c_str());
+  remove_all();
   file_.close();
   done_ = true;
+}
+
+// A run may be killed at any point of this. Content that no journal tells of would be taken for somebody else's, so it
+// goes first; a journal whose content is gone tells of nothing that holds; and the name goes last, because the lock on
+// the file keeps other runs away from the journals until then.
+void PartialFile::remove_all() {
+  static_cast<void>(::ftruncate(file_.get(), 0));
+  remove_journals(output_);
+  ::unlink(path_.c_str());
 }
 
 }  // namespace lfm2

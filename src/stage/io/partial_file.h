@@ -97,6 +97,7 @@ class PartialFile {
   void note(const JournalRecord& record);
   void add_part(const JournalRecord& record);
   void sync_all();
+  void remove_all();
   bool holds(const JournalRecord& record, const std::function<void()>& pulse) const;
 
   std::filesystem::path output_, path_;

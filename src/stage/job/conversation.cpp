@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/error.h"
+#include "kernels/standard_streams.h"
 
 namespace lfm2 {
 
@@ -72,10 +73,7 @@ std::string without_controls(std::string_view text) {
 
 }  // namespace
 
-void Conversation::print(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), place_.out);
-  std::fflush(place_.out);
-}
+void Conversation::print(std::string_view text) { print_results(text, place_.out); }
 
 void Conversation::look_for_line() {
   while (!next_ && !ended_) {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <map>
 
+#include "kernels/standard_streams.h"
 #include "stage/generation/answer_stream.h"
 #include "stage/io/lines/answer_form.h"
 #include "stage/model/memory_plan.h"
@@ -42,8 +43,7 @@ class StreamedRequests : public SampleRequests {
       text += answer_->feed(token.token);
       if (token.ends) text += answer_->flush() + "\n";
     }
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    print_results(text);
   }
 
  private:

@@ -9,6 +9,7 @@
 
 #include "comm/mpi_control_link.h"
 #include "kernels/host_memory.h"
+#include "kernels/standard_streams.h"
 #include "stage/io/lines/request_line.h"
 #include "stage/io/scores.h"
 #include "stage/job/chat_job.h"
@@ -88,15 +89,11 @@ void Job::enter(const Place& place) const { world_.watchdog().enter(place); }
 double Job::load_timeout() const { return kDiskFactor * options_.timeout_seconds; }
 
 void Job::say(const std::string& line) const {
-  if (options_.verbose) fmt::print(stderr, "lfm2_stage: rank {} ({}): {}\n", world_.rank(), world_.host(), line);
+  if (options_.verbose) lfm2::say(fmt::format("lfm2_stage: rank {} ({}): {}", world_.rank(), world_.host(), line));
 }
 
 void Job::form_pipelines() {
-  const int replicas = options_.replicas;
-  if (world_.size() % replicas != 0)
-    throw Error(ExitCode::kUsage,
-                fmt::format("{} ranks for --replicas {}: expected as many ranks for each", world_.size(), replicas));
-  pipeline_ranks_.emplace(world_, world_.rank() / (world_.size() / replicas));
+  pipeline_ranks_.emplace(world_, world_.rank() / ranks_of_a_pipeline(world_.size(), options_.replicas));
 }
 
 void Job::open_shards() {
@@ -347,8 +344,7 @@ bool Job::write_report(const std::vector<std::string>& stages) const {
     file.write(std::as_bytes(std::span(text)));
     file.commit();
   }
-  if (!options_.quiet) fmt::print("{}", end_table(job));
-  std::fflush(stdout);
+  if (!options_.quiet) print_results(end_table(job));
   return !job.verdict || job.verdict->valid();
 }
 

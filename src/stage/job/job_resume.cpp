@@ -6,6 +6,7 @@
 #include <limits>
 #include <set>
 
+#include "kernels/standard_streams.h"
 #include "stage/job/job.h"
 #include "stage/report/end_table.h"
 #include "stage/support/json.h"
@@ -46,8 +47,8 @@ void say_what_is_not_made(const Options& options) {
   for (const std::filesystem::path& file : {options.report, options.trace})
     if (!file.empty()) files.push_back(file.string());
   if (!files.empty())
-    fmt::print(stderr, "lfm2_stage: {}: not made, for all samples were finished before and nothing ran\n",
-               fmt::join(files, ", "));
+    say(fmt::format("lfm2_stage: {}: not made, for all samples were finished before and nothing ran",
+                    fmt::join(files, ", ")));
 }
 
 }  // namespace
@@ -150,13 +151,12 @@ ExitCode Job::finish_without_run() {
     if (output() != nullptr) output()->commit();
     if (verdict) valid = verdict->valid() ? 1 : 0;
     if (!options_.quiet)
-      fmt::print("{}: all {} samples were finished before, {} (XXH3-128){}\n{}", options_.output.string(),
-                 kept_.samples, kept_.results.hex(),
-                 !verdict     ? ""
-                 : valid != 0 ? ", VALID"
-                              : ", INVALID",
-                 score_lines(report));
-    std::fflush(stdout);
+      print_results(fmt::format("{}: all {} samples were finished before, {} (XXH3-128){}\n{}",
+                                options_.output.string(), kept_.samples, kept_.results.hex(),
+                                !verdict     ? ""
+                                : valid != 0 ? ", VALID"
+                                             : ", INVALID",
+                                score_lines(report)));
   }
   world_.broadcast(&valid, sizeof valid, writer, load_timeout(), "verdict");
   return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
@@ -175,8 +175,9 @@ ExitCode Job::finish_stopped() {
   for (const std::string& text : world_.gather(std::to_string(mine), 0, load_timeout(), "finished samples"))
     finished += std::stoll(text);
   if (world_.rank() == 0)
-    fmt::print(stderr, "lfm2_stage: stopped at {} of {} samples; {}\n", finished, samples_->size().samples,
-               options_.output.empty() || options_.benchmark ? "nothing was written" : "resume with --resume");
+    lfm2::say(
+        fmt::format("lfm2_stage: stopped at {} of {} samples; {}", finished, samples_->size().samples,
+                    options_.output.empty() || options_.benchmark ? "nothing was written" : "resume with --resume"));
   world_.barrier(load_timeout(), "stopped");
   return ExitCode::kStopped;
 }

@@ -22,8 +22,15 @@ int64_t max_sample_tokens(const Options& options, const ModelConfig& config) {
   return config.max_positions + (options.results.score ? 1 : 0);
 }
 
+int ranks_of_a_pipeline(int ranks, int replicas) {
+  if (ranks % replicas != 0)
+    throw Error(ExitCode::kUsage,
+                fmt::format("{} ranks for --replicas {}: expected as many ranks for each", ranks, replicas));
+  return ranks / replicas;
+}
+
 JobText::JobText(const Options& options, MpiWorld& world)
-    : options_(options), world_(world), writer_(world.size() / options.replicas - 1) {
+    : options_(options), world_(world), writer_(ranks_of_a_pipeline(world.size(), options.replicas) - 1) {
   world.watchdog().enter({.phase = Phase::kRead});
   int32_t continues = 0, embeds = 0;
   if (world.rank() == 0) {

@@ -23,6 +23,9 @@ struct ModelConfig;
 // its last token; with --stride it may be longer still.
 int64_t max_sample_tokens(const Options& options, const ModelConfig& config);
 
+// The ranks of each of the replicas. Error(kUsage) where some would have more than others.
+int ranks_of_a_pipeline(int ranks, int replicas);
+
 class JobText {
  public:
   // Collective. Opens an input of lines, on rank 0, and finds out what kind of job it is. Error(kUsage) for options

@@ -160,7 +160,8 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->type_name("TYPE")
       ->capture_default_str();
   app.add_flag_callback(
-      "--fp16", [&] { dtype = "fp16"; }, "Same as --dtype fp16");
+         "--fp16", [&] { dtype = "fp16"; }, "Same as --dtype fp16")
+      ->excludes("--dtype");
   const std::vector<std::pair<std::string, bool>> fp32_ways{{"auto", false}, {"simt", true}};
   app.add_option("--fp32", options.plain_fp32,
                  "fp32 products on a GPU: auto (tensor cores, exact bf16 products) or simt (plain fp32)")

@@ -51,10 +51,17 @@ DType held_dtype(DType stored, DType compute, bool keep_fp32) {
 
 ShardWeights::ShardWeights(const ShardSet& shards, Backend& backend, DType compute, Progress& progress, int readers)
     : shards_(shards), backend_(backend), compute_(compute), memory_(backend), progress_(progress) {
-  for (int i = 0; i < readers; ++i) readers_.emplace_back([this] { reader_loop(); });
+  try {
+    for (int i = 0; i < readers; ++i) readers_.emplace_back([this] { reader_loop(); });
+  } catch (...) {  // no more threads
+    end_readers();
+    throw;
+  }
 }
 
-ShardWeights::~ShardWeights() {
+ShardWeights::~ShardWeights() { end_readers(); }
+
+void ShardWeights::end_readers() {
   stop(nullptr);
   for (std::thread& reader : readers_)
     if (reader.joinable()) reader.join();

@@ -7,8 +7,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <initializer_list>
 #include <thread>
+#include <vector>
 
 #include "kernels/error.h"
 
@@ -37,7 +37,7 @@ void remember_or_end(int signal) {
   remember(signal);
 }
 
-void set_handler(std::initializer_list<int> signals, void (*handler)(int), unsigned flags) {
+void set_handler(const std::vector<int>& signals, void (*handler)(int), unsigned flags) {
   struct sigaction action {};
   action.sa_handler = handler;
   action.sa_flags = static_cast<int>(flags);
@@ -47,7 +47,7 @@ void set_handler(std::initializer_list<int> signals, void (*handler)(int), unsig
 // Handlers are the process's, and libraries that MPI loads later replace them: LLVM's, which come with OpenCL drivers,
 // drop USR1. So this thread, and all that it starts, block the signals, and one thread waits for them. The handler is
 // for a thread that was started before or that unblocks them.
-void wait_for_signals(std::initializer_list<int> signals, void (*handler)(int)) {
+void wait_for_signals(const std::vector<int>& signals, void (*handler)(int)) {
   set_handler(signals, handler, SA_RESTART);
   sigset_t caught{};
   ::sigemptyset(&caught);
@@ -68,7 +68,12 @@ void count_interrupt_or_end(int signal) {
 
 }  // namespace
 
-void catch_stop_signals() { wait_for_signals({SIGUSR1, SIGTERM, SIGINT}, remember_or_end); }
+void catch_stop_signals() {
+  std::vector<int> signals{SIGUSR1, SIGTERM, SIGINT};
+  struct sigaction before {};
+  if (::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) signals.push_back(SIGHUP);  // nohup
+  wait_for_signals(signals, remember_or_end);
+}
 
 void catch_conversation_signals() { wait_for_signals({SIGUSR1, SIGTERM, SIGINT, SIGUSR2}, count_interrupt_or_end); }
 

@@ -19,7 +19,7 @@ bool is_requested_soon() {
 }
 
 TEST(StopSignalDeathTest, EachOfThemAsksTheRunToStop) {
-  for (const int signal : {SIGUSR1, SIGTERM, SIGINT})
+  for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGHUP})
     EXPECT_EXIT(
         {
           catch_stop_signals();
@@ -28,6 +28,18 @@ TEST(StopSignalDeathTest, EachOfThemAsksTheRunToStop) {
           say(is_requested_soon());
         },
         testing::ExitedWithCode(0), "");
+}
+
+TEST(StopSignalDeathTest, NohupKeepsARunGoing) {
+  EXPECT_EXIT(
+      {
+        signal(SIGHUP, SIG_IGN);
+        catch_stop_signals();
+        send(SIGHUP);
+        usleep(100'000);
+        say(!stop_requested());
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(StopSignalDeathTest, AlsoWhereTheyWereBlocked) {
