@@ -40,7 +40,8 @@ ALLOWED = {
 }
 JINJA = ["kernels", "text/jinja/values"]
 ALLOWED |= {
-    "text": KERNELS + ["stage/support", "text/jinja", "text/jinja/values", "text/jinja/builtins", "text/jinja/syntax"],
+    "text": KERNELS + ["stage/support", "text/chat"],
+    "text/chat": KERNELS + ["stage/support", "text/jinja", "text/jinja/values", "text/jinja/builtins", "text/jinja/syntax"],
     "text/jinja/values": KERNELS,
     "text/jinja/builtins": JINJA,
     "text/jinja/syntax": JINJA + ["text/jinja/builtins"],
@@ -58,7 +59,7 @@ ALLOWED["stage/doctor"] = ALLOWED["stage/job"] + ["stage/job"]
 # Over a job, as a generation whose requests come from clients.
 ALLOWED["serve/page"] = ["serve/http"]
 ALLOWED["serve"] = KERNELS + ["serve/http", "serve/page", "comm", "stage", "stage/support", "stage/io", "stage/io/lines", "stage/generation", "stage/job", "text"]
-ALLOWED["stage"] = ["comm", "serve", "stage/support", "stage/job", "stage/doctor"]  # main.cpp
+ALLOWED["stage"] = ["kernels", "comm", "serve", "stage/support", "stage/job", "stage/doctor"]  # main.cpp
 TOOLS = ["kernels", "stage/support", "stage/hdf5", "stage/model", "stage/shards"]
 # A circle: model_writer makes the files of model_bin, whose layout needs a writer's types.
 ALLOWED["weights-tools/model"] = TOOLS + ["weights-tools/formats"]

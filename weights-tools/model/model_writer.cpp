@@ -16,11 +16,9 @@ namespace {
 constexpr uint64_t kSendBytes = uint64_t{32} << 20;
 
 void refuse_existing(const std::filesystem::path& path, bool force) {
+  expect_name_of_file(path);
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) return;
-  if (std::filesystem::is_directory(path, error))
-    throw Error(ExitCode::kCantCreate, fmt::format("{}: is a folder, expected the name of a file", path.string()));
-  if (!force)
+  if (std::filesystem::exists(path, error) && !force)
     throw Error(ExitCode::kCantCreate, fmt::format("{}: exists, expected a new name or --force", path.string()));
 }
 

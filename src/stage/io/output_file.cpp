@@ -304,9 +304,7 @@ void check_output_form(const std::filesystem::path& path, const ResultKind& kind
 }
 
 void check_output_place(const std::filesystem::path& path) {
-  std::error_code unknown;  // what cannot be looked at cannot be created either
-  if (std::filesystem::is_directory(path, unknown))
-    throw Error(ExitCode::kCantCreate, fmt::format("{}: is a folder, expected a file name", path.string()));
+  expect_name_of_file(path);
   const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
   const FileDescriptor probe(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
   if (probe.get() >= 0) return;

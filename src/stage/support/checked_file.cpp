@@ -101,6 +101,16 @@ std::filesystem::path temporary_name(const std::filesystem::path& path) {
   return free;
 }
 
+void expect_name_of_file(const std::filesystem::path& path) {
+  std::error_code unknown;  // what cannot be looked at cannot be created either
+  const std::filesystem::file_status there = std::filesystem::status(path, unknown);
+  if (std::filesystem::is_directory(there))
+    throw Error(ExitCode::kCantCreate, fmt::format("{}: is a folder, expected the name of a file", path.string()));
+  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there))
+    throw Error(ExitCode::kCantCreate,
+                fmt::format("{}: not a regular file, which is what it would become", path.string()));
+}
+
 PendingPath::PendingPath(std::filesystem::path path) : path_(std::move(path)), temporary_(temporary_name(path_)) {}
 
 PendingPath::PendingPath(std::filesystem::path path, std::filesystem::path temporary)

@@ -138,6 +138,9 @@ class AtomicFile {
   uint64_t end_ = 0;
 };
 
+// Refuses names of folders, and of devices and pipes: a finished file takes its place by renaming, which would remove
+// them. Error(kCantCreate).
+void expect_name_of_file(const std::filesystem::path& path);
 // A free name beside `path`, for a file that is not whole yet.
 std::filesystem::path temporary_name(const std::filesystem::path& path);
 // Creates or empties a file, for reading and writing; follows no link. Error(kCantCreate).

@@ -59,6 +59,20 @@ TEST(CheckedFileTest, RefusesWhatIsNoRegularFile) {
   expect_error([&] { CheckedFile file("/dev/null"); }, ExitCode::kData, {"/dev/null", "regular"});
 }
 
+// As root, a finished file would take the place of the device.
+TEST(CheckedFileTest, FilesDoNotReplaceDevicesAndPipes) {
+  const TemporaryFolder folder;
+  const std::filesystem::path pipe = folder / "pipe", link = folder / "link";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/null", link);
+  for (const std::filesystem::path& path : {pipe, link, std::filesystem::path("/dev/null")})
+    expect_error([&] { expect_name_of_file(path); }, ExitCode::kCantCreate, {path.string(), "not a regular file"});
+  expect_error([&] { expect_name_of_file(folder.path()); }, ExitCode::kCantCreate, {"is a folder"});
+  write_bytes(folder / "f", "");
+  expect_name_of_file(folder / "f");
+  expect_name_of_file(folder / "absent" / "f");
+}
+
 TEST(CheckedFileTest, TextHasALimit) {
   const TemporaryFolder folder;
   write_bytes(folder / "f", "0123456789");
