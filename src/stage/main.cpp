@@ -32,12 +32,8 @@ std::optional<int> launched_rank() {
 int rank_of_launch() { return launched_rank().value_or(0); }
 
 int end_without_mpi(const ParsedCommandLine& parsed) {
-  if (rank_of_launch() == 0 && parsed.exit_code == 0) try {
-      print_results(parsed.text);
-    } catch (const Error& error) {
-      say(fmt::format("lfm2_stage: {}", error.what()));
-      return static_cast<int>(error.code());
-    }
+  if (rank_of_launch() == 0 && parsed.exit_code == 0)
+    print_results(parsed.text);
   else if (rank_of_launch() == 0)
     std::fputs(parsed.text.c_str(), stderr);
   else if (parsed.exit_code != 0)
@@ -117,8 +113,8 @@ int run_or_end_all(MpiWorld& world, bool verbose, const Run& run, const Discard&
 int main(int argc, char** argv) {
   hold_standard_streams();
   const ParsedCommandLine parsed = parse_command_line(argc, argv);
-  if (!parsed.run) return end_without_mpi(parsed);
   try {
+    if (!parsed.run) return end_without_mpi(parsed);
     if (parsed.options.chat)
       catch_conversation_signals();
     else if (!parsed.doctor)

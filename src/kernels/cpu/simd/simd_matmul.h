@@ -284,7 +284,7 @@ void multiply_few_block(const FewProduct& p, size_t first_k, size_t k) {
 constexpr size_t kUnderWay = 8;
 
 // How many tiles of columns are multiplied at once by so many rows. In wide registers one row's two sums are of twice
-// the numbers; more tiles at once were not measured there.
+// the numbers; more tiles at once gained no more there than repeats differ by.
 constexpr size_t tiles_at_once(size_t rows) {
   return kWidth > 8 || rows * kTileVecs >= kUnderWay ? 1 : kUnderWay / (rows * kTileVecs);
 }
