@@ -253,7 +253,7 @@ Tensor CpuOps::as_product_weight(const Tensor& w) const {
   const MatmulKernel& kernel = *simd_.matmul;
   const auto tile = static_cast<int64_t>(kernel.tile_columns);
   Tensor same = w;
-  same.tiled = kernel.tile_unit_bytes(w.dtype) > 0 && w.dim(w.rank - 2) % tile == 0 && w.dim(w.rank - 1) % tile == 0;
+  same.tiled = kernel.has_tiles(w.dtype) && w.dim(w.rank - 2) % tile == 0 && w.dim(w.rank - 1) % tile == 0;
   return same;
 }
 

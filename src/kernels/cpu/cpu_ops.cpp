@@ -33,12 +33,18 @@ void CpuOps::embed(const Tensor& ids, const Tensor& table, const Tensor& out) {
 // The row of a table that lies in tiles.
 void CpuOps::embed_tiled(const Tensor& table, int64_t row, const Tensor& out) const {
   const auto tile = static_cast<int64_t>(simd_.matmul->tile_columns);
-  const size_t bytes = size_bytes(table.dtype), unit_bytes = simd_.matmul->tile_unit_bytes(table.dtype);
-  const std::byte* unit = table.rows(row / tile * tile, 1).data + static_cast<size_t>(row % tile) * unit_bytes;
-  const auto units = static_cast<size_t>(table.dim(1)) * bytes / unit_bytes;
-  for (size_t i = 0; i < units; ++i, unit += static_cast<size_t>(tile) * unit_bytes)
-    convert(table.dtype, unit, out.dtype, out.data + i * unit_bytes / bytes * size_bytes(out.dtype),
-            unit_bytes / bytes);
+  const auto k = static_cast<size_t>(table.dim(1));
+  const RowsView whole{.data = table.rows(row / tile * tile, 1).data,
+                       .type = table.dtype,
+                       .stride = k,
+                       .rows = static_cast<size_t>(tile),
+                       .k = k,
+                       .tiled = true};
+  const auto in_tile = static_cast<size_t>(row % tile);
+  if (out.dtype == table.dtype) return simd_.matmul->row_of_tile(whole, in_tile, out.data);
+  std::vector<std::byte> values(k * size_bytes(table.dtype));
+  simd_.matmul->row_of_tile(whole, in_tile, values.data());
+  convert(table.dtype, values.data(), out.dtype, out.data, k);
 }
 
 void CpuOps::insert_drawn(const Tensor& ids, const Tensor& drawn) {

@@ -20,9 +20,9 @@ class CpuOps : public Ops {
   CpuOps(ThreadPool& pool, const Simd& simd, int64_t rows_normed_in_passing = 0)
       : Ops(rows_normed_in_passing), pool_(pool), simd_(simd) {}
 
-  // Of whole tiles of w, each [tile_columns, k], the elements lie as a product takes them: [k / unit, tile_columns,
-  // unit], where a unit is one element, two neighbours of 16 bits, or with AMX 32 neighbours. So a product of one row
-  // reads memory from end to end, as fast as it is, and needs not transpose. Other shapes stay as they are.
+  // Of whole tiles of w, each [tile_columns, k], the elements lie as a product takes them (MatmulKernel::tile_w): so a
+  // product of one row reads memory from end to end, as fast as it is, and needs not transpose. Other shapes stay as they
+  // are.
   Tensor as_product_weight(const Tensor& w) const;
   void put_in_tiles(const Tensor& w);  // rows, in place
 

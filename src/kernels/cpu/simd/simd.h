@@ -25,7 +25,7 @@ struct RowsView {
   const void* data = nullptr;  // [rows, k]; rows are `stride` elements apart
   DType type = DType::kF32;
   size_t stride = 0, rows = 0, k = 0;
-  bool tiled = false;  // one tile, or its first rows, in the order that CpuOps::as_product_weight describes
+  bool tiled = false;  // one tile, in the order of MatmulKernel::tile_w
 };
 
 // Memory that will be needed soon. It is prefetched in small parts while a product is computed.
@@ -82,10 +82,10 @@ struct MatmulKernel {
   // How many tiles of columns multiply_few should get at once, where they follow one another and a has `rows` rows in
   // all its tiles: sums that wait for their own last addition leave room for others.
   size_t (*few_columns)(size_t rows);
-  // Weights of this type are held in tiles [k / unit, tile_columns, unit] of units of so many bytes, or in rows where
-  // it is 0. `tile_w` turns rows [tile_columns, k] into a tile.
-  size_t (*tile_unit_bytes)(DType w);
-  void (*tile_w)(const RowsView& rows, std::byte* tile);
+  // Whether weights of this type are held in tiles, in an order that the kernel alone knows.
+  bool (*has_tiles)(DType w);
+  void (*tile_w)(const RowsView& rows, std::byte* tile);                         // turns rows [tile_columns, k] into a tile
+  void (*row_of_tile)(const RowsView& tile, size_t row, std::byte* target);  // turns one of them, [k], back
   // Whether pack_w would leave such a tile's blocks of k as they are.
   bool (*tile_is_packed)(DType a, DType w);
 };

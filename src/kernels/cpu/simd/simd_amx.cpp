@@ -4,7 +4,9 @@
 // plane is the remainder so far, rounded to bf16. The product a w is the sum of all ai wj with i + j < 3; the rest is
 // below 2^-23 |a w| and has any sign. A block of k is summed in steps of 32 elements, in pairs (i, i + 16). First come
 // all small products (i + j > 0), then the products of the first planes, so that few roundings happen while the sums
-// are large. The products are exact, and the instruction rounds about once for its 32 elements.
+// are large. The products are exact. The instruction sums the first elements of the 16 pairs from zero by fused
+// multiply-adds, in order, the second ones likewise; it adds the two sums, and then that to what it had. So one row has
+// the same bits from vector registers (multiply_one), which reach the speed of memory where tiles do not.
 //
 // Tiles treat numbers below 2^-126 as zero, and an infinity has no planes. So a sum over a block of k is computed by
 // plain fused multiply-adds, as the vector kernels do, where
@@ -14,8 +16,8 @@
 // kLarge. That is 2^-6 units in the last place of kLeast. The choice depends on the row of a and the row of w alone, as
 // the sum does.
 //
-// The instruction takes rows of w as they are stored (16 rows, 32 elements), and a as [pairs of elements, rows]. The
-// tile of sums is [columns, rows]; the last block transposes it.
+// The instruction takes rows of a as they are stored (16 rows, 32 elements), and w as [pairs of elements, columns],
+// which is how tiles of weights are stored. The tile of sums is [rows, columns].
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/simd_amx_planes.h"
 #include "kernels/cpu/simd/simd_amx_sums.h"
@@ -38,84 +40,61 @@ void multiply(const PackedProduct& p) {
           p.w + kHeadBytes, a + kHeadBytes, steps(p.k), w_lines, out_lines);
     });
     add_block(part_of(p.a_rows, tile * kRows, rows, 0, p.k), p.w_rows,
-              p.k > 0 && (large_w || reinterpret_cast<const Head*>(a)->large), p.first, p.last,
+              p.k > 0 && (large_w || reinterpret_cast<const Head*>(a)->large), p.first,
               p.sums + tile * kRows * kRows);
   }
   _tile_release();
 }
 
-// Packs one step of the rows of w for multiply_few, some rows at a time: plane 0 as [tile_columns, 32 elements], the
-// others as [planes, tile_columns, 32 elements]. Behind the last row that row is repeated, for sums that nobody reads.
+// Packs one step of a tile of weights for multiply_few, some pairs at a time: plane 0 as [halves, pairs, columns], the
+// others as [planes, halves, pairs, columns].
 template <class T, size_t planes_w>
 class StepPacker {
  public:
-  explicit StepPacker(const FewProduct& p) : p_(p), row_bytes_((p.w.tiled ? kStep : p.w.stride) * sizeof(T)) {}
+  static constexpr size_t kParts = kHalves * kSide;
 
-  // Prepares the step that begins at element i of the rows.
-  void begin(size_t i, std::byte* first_plane, std::byte* others) {
-    const size_t byte = i * sizeof(T), ahead = byte + kAhead, row_bytes = p_.w.k * sizeof(T);
-    row_ = static_cast<const std::byte*>(p_.w.data) + offset_of(p_.w, 0, i) * sizeof(T);
-    const std::byte* next_w = static_cast<const std::byte*>(p_.next_w);
-    if (!p_.w.tiled) to_soon_ = (ahead < row_bytes ? row_ + kAhead : next_w + ahead - row_bytes) - row_;
-    left_ = p_.w.k - i;
+  void begin(const T* step, std::byte* first_plane, std::byte* others) {
+    step_ = step;
     first_plane_ = first_plane;
     others_ = others;
   }
-  bool whole() const { return left_ >= kStep; }
-  // Packs the rows [first, end) of a step that has all its elements.
   inline __attribute__((always_inline)) void pack(size_t first, size_t end) {
-    for (size_t r = first; r < end; ++r) pack_row(r, kStep);
+    for (size_t part = first; part < end; ++part) {
+      const size_t i = part / kHalves, half = part % kHalves, offset = half * kTileBytes + i * kRowBytes;
+      prefetch_ahead(step_, part);
+      __m512i plane[planes_w];
+      load_pair_planes(step_, i, half, plane);
+      largest_.see(plane[0]);
+      _mm512_store_si512(first_plane_ + offset, plane[0]);
+      for (size_t j = 1; j < planes_w; ++j)
+        _mm512_store_si512(others_ + (j - 1) * kHalves * kTileBytes + offset, plane[j]);
+    }
   }
-  // Packs all rows of a step that may be shorter. The packer goes by value, because one whose address is taken cannot
-  // stay in registers.
-  __attribute__((noinline)) static Largest pack_all(StepPacker packer) {
-    const size_t left = packer.left_ < kStep ? packer.left_ : kStep;
-    for (size_t r = 0; r < kRows; ++r) packer.pack_row(r, left);
-    return packer.largest_;
-  }
-  void pack_all() { largest_.take(pack_all(*this)); }
   bool large() const { return largest_.large(); }
 
  private:
-  static constexpr size_t kRows = kHalves * kSide;
-  static constexpr size_t kAhead = 1024;       // how many bytes ahead each row is prefetched
-  static constexpr size_t kAheadTiled = 8192;  // in a tile, which is read from end to end, as the next one is
-
-  inline __attribute__((always_inline)) void pack_row(size_t r, size_t left) {
-    __m512i plane[planes_w];
-    load_planes(reinterpret_cast<const T*>(row_), left, plane);
-    for (size_t byte = 0; byte < kStep * sizeof(T); byte += kRowBytes) __builtin_prefetch(row_ + to_soon_ + byte, 0, 2);
-    largest_.see(plane[0]);
-    _mm512_store_si512(first_plane_ + r * kRowBytes, plane[0]);
-    for (size_t j = 1; j < planes_w; ++j) _mm512_store_si512(others_ + ((j - 1) * kRows + r) * kRowBytes, plane[j]);
-    row_ += r + 1 < p_.w.rows ? row_bytes_ : 0;
-  }
-
-  const FewProduct p_;
-  const size_t row_bytes_;  // from one row to the next
-  const std::byte* row_ = nullptr;
-  std::ptrdiff_t to_soon_ = kAheadTiled;
-  size_t left_ = 0;
+  const T* step_ = nullptr;
   std::byte *first_plane_ = nullptr, *others_ = nullptr;
   Largest largest_;  // over all blocks so far: a number that is larger than those of this block only costs time
 };
 
-// Computes one register tile over all of k, for few rows of a. The next step's rows of w are packed while the tiles
-// multiply those of this step.
+// Computes one register tile over all of k, for few rows of a. The next step of w is packed while the tiles multiply
+// this one.
 template <class T, size_t planes_w, size_t planes_a, bool both>
 void multiply_few(const FewProduct& p) {
   constexpr size_t kStepA = (both ? 2 : 1) * planes_a * kTileBytes, kSmall = small_products(planes_w, planes_a);
-  constexpr size_t kRows = kHalves * kSide, kPlane = kHalves * kTileBytes;
-  // The rows of a step that are packed during each step of a block.
-  constexpr size_t kShare = kRows * kStep / kBlock;
+  constexpr size_t kPlane = kHalves * kTileBytes, kSteps = kBlock / kStep;
+  using Packer = StepPacker<T, planes_w>;
+  // The parts of a step that are packed during each step of a block.
+  constexpr size_t kShare = Packer::kParts / kSteps;
   // The first planes of a whole block and of the next block's first step are kept.
-  constexpr size_t kKept = kBlock / kStep + 1;
+  constexpr size_t kKept = kSteps + 1;
   alignas(64) std::byte first_planes[kKept][kPlane], others[2][planes_w > 1 ? (planes_w - 1) * kPlane : 1];
-  StepPacker<T, planes_w> packer(p);
+  Packer packer;
   const size_t k = p.w.k, all_steps = steps(k);
   const auto begin = [&](size_t step) {
-    packer.begin(step * kStep, first_planes[step % kKept], others[step % 2]);
-    if (!packer.whole()) packer.pack_all();
+    packer.begin(static_cast<const T*>(p.w.data) + step * kStep * kTileColumns, first_planes[step % kKept],
+                 others[step % 2]);
   };
   const auto w_of = [&](size_t step) __attribute__((always_inline)) {
     return [ first = first_planes[step % kKept], other = others[step % 2] ](size_t i, size_t half)
@@ -123,58 +102,185 @@ void multiply_few(const FewProduct& p) {
       return (i == 0 ? first : other + (i - 1) * kPlane) + half * kTileBytes;
     };
   };
-  packer.begin(0, first_planes[0], others[0]);
-  packer.pack_all();
-  for (size_t first = 0; first < all_steps; first += kBlock / kStep) {
-    const size_t count = all_steps - first < kBlock / kStep ? all_steps - first : kBlock / kStep;
-    const std::byte* a_block = p.a + first * kStep / kBlock * p.a_stride;
+  for (size_t first = 0; first < all_steps; first += kSteps) {
+    const size_t count = all_steps - first < kSteps ? all_steps - first : kSteps;
+    const std::byte* a_block = p.a + first / kSteps * p.a_stride;
     const std::byte* a = a_block + kHeadBytes;
-    zero_tiles();
-    if constexpr (kSmall > 0)
-      for (size_t s = 0; s < count; ++s) {
-        // Keeps the compiler from moving the stores of the packer behind the loads of the tiles.
-        asm volatile("" ::: "memory");
-        const bool more = s + 1 < count;
-        if (more) begin(first + s + 1);
-        const size_t rows = more && packer.whole() ? kRows : 0;
-        multiply_small<planes_w, planes_a, both>(
-            w_of(first + s), a + s * kStepA, [&](size_t nth) __attribute__((always_inline)) {
-              if (rows > 0) packer.pack(nth * kRows / kSmall, (nth + 1) * kRows / kSmall);
-            });
-      }
     const bool more = first + count < all_steps;
-    if (kSmall > 0 && more) begin(first + count);
-    for (size_t nth = 0; nth < count; ++nth) {
-      const size_t s = step_of(nth, count, kSmall), next = first + s + 1;
-      if constexpr (kSmall == 0) {
-        asm volatile("" ::: "memory");
-        if (next < all_steps) begin(next);
+    {
+      const DenormalsAreZeros mode;
+      if (first == 0) {
+        begin(0);
+        packer.pack(0, Packer::kParts);
       }
-      multiply_planes<planes_a, both>(w_of(first + s), a + s * kStepA, 0, 0, true, true);
-      if (kSmall == 0 && next < all_steps && packer.whole()) packer.pack(0, kRows);
-      if (kSmall > 0 && more && packer.whole()) packer.pack(nth * kShare, (nth + 1) * kShare);
+      zero_tiles();
+      if constexpr (kSmall > 0)
+        for (size_t s = 0; s < count; ++s) {
+          // Keeps the compiler from moving the stores of the packer behind the loads of the tiles.
+          asm volatile("" ::: "memory");
+          const bool next = s + 1 < count;
+          if (next) begin(first + s + 1);
+          multiply_small<planes_w, planes_a, both>(
+              w_of(first + s), a + s * kStepA, [&](size_t nth) __attribute__((always_inline)) {
+                if (next) packer.pack(nth * Packer::kParts / kSmall, (nth + 1) * Packer::kParts / kSmall);
+              });
+        }
+      if (kSmall > 0 && more) begin(first + count);
+      for (size_t nth = 0; nth < count; ++nth) {
+        const size_t s = step_of(nth, count, kSmall), next = first + s + 1;
+        if constexpr (kSmall == 0) {
+          asm volatile("" ::: "memory");
+          if (next < all_steps) begin(next);
+        }
+        multiply_planes<planes_a, both>(w_of(first + s), a + s * kStepA, 0, 0, true, true);
+        if (kSmall == 0 && next < all_steps) packer.pack(0, Packer::kParts);
+        if (kSmall > 0 && more) packer.pack(nth * kShare, (nth + 1) * kShare);
+      }
     }
     const size_t at = first * kStep, block_k = k - at < kBlock ? k - at : kBlock;
     add_block(part_of(p.a_rows, 0, p.a_rows.rows, at, block_k), part_of(p.w, 0, p.w.rows, at, block_k),
-              packer.large() || reinterpret_cast<const Head*>(a_block)->large, first == 0, !more, p.sums);
+              packer.large() || reinterpret_cast<const Head*>(a_block)->large, first == 0, p.sums);
+  }
+}
+
+// Calls f(Constant<0>{}), f(Constant<1>{}), ... `count` times.
+template <size_t count, class F>
+inline __attribute__((always_inline)) void repeat(F&& f) {
+  if constexpr (count > 0) {
+    repeat<count - 1>(f);
+    f(Constant<count - 1>{});
+  }
+}
+
+// The packed planes of one row over one block of k, as fp32.
+template <size_t planes_a>
+class RowPlanes {
+ public:
+  RowPlanes(const std::byte* packed, size_t count) {
+    const __m512i upper = constant(0xffff0000u);
+    for (size_t tile = 0; tile < count * planes_a; ++tile) {
+      const __m512i bits = _mm512_loadu_si512(packed + tile * kTileBytes);
+      _mm512_store_si512(values_[tile][0], _mm512_slli_epi32(bits, 16));
+      _mm512_store_si512(values_[tile][1], _mm512_and_si512(bits, upper));
+    }
+  }
+  // Element i of the 16 first ones, or of the 16 second ones, of a step; in every lane.
+  inline __attribute__((always_inline)) __m512 spread(size_t step, size_t plane, bool second, size_t i) const {
+    return _mm512_set1_ps(values_[step * planes_a + plane][second][i]);
+  }
+
+ private:
+  alignas(64) float values_[kBlock / kStep * planes_a][2][kSide];
+};
+
+// Sums one block of k for one row of a as the tiles would: [halves, 16]. Returns false where surely no element of w is
+// kLarge or more.
+template <class T, size_t planes_w, size_t planes_a>
+bool sum_one(const T* w, const std::byte* a_tiles, size_t count, float (&tile)[kHalves][kSide]) {
+  constexpr size_t kSmall = small_products(planes_w, planes_a), kProducts = kSmall + 1;
+  const DenormalsAreZeros mode;
+  const RowPlanes<planes_a> a(a_tiles, count);
+  alignas(64) float first_planes[kBlock / kStep][kHalves][kSide];
+  __m512 sums[kHalves] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+  __m512i bits = _mm512_setzero_si512();  // all that any element has
+  for (size_t s = 0; s < count; ++s, w += kStep * kTileColumns) {
+    Pair products[kProducts][kHalves];
+    repeat<kProducts * kHalves>([&](auto n) __attribute__((always_inline)) {
+      products[n.kValue / kHalves][n.kValue % kHalves] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+    });
+    for (size_t i = 0; i < kSide; ++i)
+      repeat<kHalves>([&](auto half) __attribute__((always_inline)) {
+        constexpr size_t kHalf = decltype(half)::kValue;
+        prefetch_ahead(w, i * kHalves + kHalf);
+        const Pair x = load_pair(w, i, kHalf);
+        constexpr int kOr = 0xfe;
+        bits = _mm512_ternarylogic_epi32(bits, _mm512_castps_si512(x.low), _mm512_castps_si512(x.high), kOr);
+        Pair parts[planes_w];
+        cut(x, parts);
+        repeat<kProducts>([&](auto n) __attribute__((always_inline)) {
+          constexpr size_t kNth = decltype(n)::kValue;
+          constexpr Planes kThis = kNth < kSmall ? small_product<planes_w, planes_a>(kNth) : Planes{0, 0};
+          Pair& sum = products[kNth][kHalf];
+          sum.low = _mm512_fmadd_ps(parts[kThis.w].low, a.spread(s, kThis.a, false, i), sum.low);
+          sum.high = _mm512_fmadd_ps(parts[kThis.w].high, a.spread(s, kThis.a, true, i), sum.high);
+        });
+      });
+    repeat<kHalves>([&](auto half) __attribute__((always_inline)) {
+      constexpr size_t kHalf = decltype(half)::kValue;
+      repeat<kSmall>([&](auto n) __attribute__((always_inline)) {
+        const Pair& sum = products[decltype(n)::kValue][kHalf];
+        sums[kHalf] = _mm512_add_ps(sums[kHalf], _mm512_add_ps(sum.low, sum.high));
+      });
+      const Pair& sum = products[kSmall][kHalf];
+      _mm512_store_ps(first_planes[s][kHalf], _mm512_add_ps(sum.low, sum.high));
+    });
+  }
+  for (size_t nth = 0; nth < count; ++nth)
+    for (size_t half = 0; half < kHalves; ++half)
+      sums[half] = _mm512_add_ps(sums[half], _mm512_load_ps(first_planes[step_of(nth, count, kSmall)][half]));
+  for (size_t half = 0; half < kHalves; ++half) _mm512_store_ps(tile[half], sums[half]);
+  return Kinds(magnitude(_mm512_castsi512_ps(bits))).large != 0;
+}
+
+// The same for one row of a, out of vector registers.
+template <class T, size_t planes_w, size_t planes_a>
+void multiply_one(const FewProduct& p) {
+  for (size_t at = 0; at < p.w.k; at += kBlock) {
+    const size_t block_k = p.w.k - at < kBlock ? p.w.k - at : kBlock;
+    const std::byte* a_block = p.a + at / kBlock * p.a_stride;
+    alignas(64) float tile[kHalves][kSide];
+    const RowsView a = part_of(p.a_rows, 0, 1, at, block_k), w = part_of(p.w, 0, p.w.rows, at, block_k);
+    const bool large_w =
+        sum_one<T, planes_w, planes_a>(static_cast<const T*>(w.data), a_block + kHeadBytes, steps(block_k), tile);
+    for (size_t half = 0; half < kHalves; ++half)
+      add_half(a, w, half, large_w || reinterpret_cast<const Head*>(a_block)->large, at == 0, tile[half], p.sums);
   }
 }
 
 void multiply_few(const FewProduct& p) {
-  configure_tiles();
+  const bool one = p.a_rows.rows == 1;
+  if (!one) configure_tiles(p.a_rows.rows);
   with_types(p.w.type, p.a_rows.type, p.a_rows.rows > kSide, [&](auto type, auto planes_w, auto planes_a, auto both) {
-    multiply_few<decltype(type), decltype(planes_w)::kValue, decltype(planes_a)::kValue, decltype(both)::kValue != 0>(
-        p);
+    using T = decltype(type);
+    constexpr size_t kPlanesW = decltype(planes_w)::kValue, kPlanesA = decltype(planes_a)::kValue;
+    if (one)
+      multiply_one<T, kPlanesW, kPlanesA>(p);
+    else
+      multiply_few<T, kPlanesW, kPlanesA, decltype(both)::kValue != 0>(p);
   });
-  _tile_release();
+  if (!one) _tile_release();
 }
 
-// A step of each row stands behind that of the row before.
+// Turns rows [32, k] into a tile, as load_pair wants it; k is in whole steps.
 void tile_w(const RowsView& rows, std::byte* tile) {
-  const size_t element = element_bytes(rows.type), step_bytes = kStep * element;
-  for (size_t i = 0; i < rows.k; i += kStep)
-    for (size_t r = 0; r < kTileColumns; ++r, tile += step_bytes)
-      __builtin_memcpy(tile, static_cast<const std::byte*>(rows.data) + offset_of(rows, r, i) * element, step_bytes);
+  const bool wide = rows.type == DType::kF32;
+  const size_t taken = wide ? kSide : kStep, row_bytes = rows.stride * element_bytes(rows.type);
+  for (size_t i = 0; i < rows.k; i += taken)
+    for (size_t half = 0; half < kHalves; ++half) {
+      const std::byte* from = static_cast<const std::byte*>(rows.data) + half * kSide * row_bytes + i * element_bytes(rows.type);
+      __m512i block[kSide];
+      for (size_t c = 0; c < kSide; ++c, from += row_bytes)
+        block[c] = wide ? _mm512_loadu_si512(from) : load_in_pairs(reinterpret_cast<const Bf16*>(from), kStep);
+      transpose(block);
+      for (size_t j = 0; j < kSide; ++j)
+        _mm512_storeu_si512(tile + ((i / taken * kSide + j) * kHalves + half) * kRowBytes, block[j]);
+    }
+}
+
+template <class T>
+void row_of_tile(const RowsView& tile, size_t row, T* target) {
+  const T* from = static_cast<const T*>(tile.data);
+  const auto place = [&](size_t i) {
+    if constexpr (sizeof(T) == sizeof(float)) return i * kTileColumns + row;
+    return ((i / kStep * kSide + i % kSide) * kTileColumns + row) * 2 + i % kStep / kSide;
+  };
+  for (size_t i = 0; i < tile.k; ++i) target[i] = from[place(i)];
+}
+void row_of_tile(const RowsView& tile, size_t row, std::byte* target) {
+  if (tile.type == DType::kF32)
+    row_of_tile(tile, row, reinterpret_cast<float*>(target));
+  else
+    row_of_tile(tile, row, reinterpret_cast<Bf16*>(target));
 }
 
 }  // namespace
@@ -189,11 +295,12 @@ constinit const MatmulKernel kMatmulAmx{
     .pack_w = [](const RowsView& w, DType, std::byte* packed) { pack_w(w, packed); },
     .multiply = multiply,
     .multiply_few = multiply_few,
-    .few_tiles = 3,
+    .few_tiles = 0,
     .few_tiles_tiled = 3,
     .few_columns = [](size_t) -> size_t { return 1; },
-    .tile_unit_bytes = [](DType w) { return kStep * element_bytes(w); },
+    .has_tiles = [](DType) { return true; },
     .tile_w = tile_w,
+    .row_of_tile = row_of_tile,
     .tile_is_packed = [](DType, DType) { return false; }};
 
 }  // namespace lfm2

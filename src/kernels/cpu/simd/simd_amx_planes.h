@@ -1,4 +1,4 @@
-// For simd_amx.cpp: cuts numbers into bf16 planes, and packs rows of them in the order in which the tiles take them.
+// For simd_amx.cpp: cuts numbers into bf16 planes, and packs them in the order in which the tiles take them.
 //
 // This file is compiled with flags that other processors cannot run: simd_body.h says why everything here, and in
 // simd_amx_tiles.h and simd_amx_sums.h, has internal linkage.
@@ -44,13 +44,7 @@ constexpr size_t steps(size_t k) { return (k + kStep - 1) / kStep; }
 // size_bytes() of dtype.h would be compiled here with flags that other processors cannot run, and might be linked.
 constexpr size_t element_bytes(DType type) { return type == DType::kF32 ? 4 : 2; }
 
-// The unit of a tile of weights (CpuOps::as_product_weight) is a step of k.
 constexpr size_t kTileColumns = kHalves * kSide;
-
-// Where element i of row r stands in `view`. A tiled view begins with a step.
-inline __attribute__((always_inline)) size_t offset_of(const RowsView& view, size_t r, size_t i) {
-  return view.tiled ? (i / kStep * kTileColumns + r) * kStep + i % kStep : r * view.stride + i;
-}
 
 // Loads 16 elements as fp32; reads only those that `mask` selects, the others are zero.
 __m512 load(const float* x, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, x); }
@@ -69,38 +63,109 @@ inline __attribute__((always_inline)) __m512i constant(unsigned bits) {
   return value;
 }
 
-// Loads the first 32 of the `left` elements of a row as planes: element i in the low half of lane i, element i + 16 in
-// the high half.
-template <size_t count, class T>
-inline __attribute__((always_inline)) void load_planes(const T* row, size_t left, __m512i (&plane)[count]) {
+// While one of these lives, fp32 arithmetic treats numbers below 2^-126 as zeros, as tiles do. Loads and stores stay on
+// their side of its beginning and end, and so does what is computed between them.
+class DenormalsAreZeros {
+ public:
+  DenormalsAreZeros() {
+    constexpr unsigned kInputs = 0x40, kResults = 0x8000;
+    _mm_setcsr(before_ | kInputs | kResults);
+    asm volatile("" ::: "memory");
+  }
+  ~DenormalsAreZeros() {
+    asm volatile("" ::: "memory");
+    _mm_setcsr(before_);
+  }
+  DenormalsAreZeros(const DenormalsAreZeros&) = delete;
+  DenormalsAreZeros& operator=(const DenormalsAreZeros&) = delete;
+
+ private:
+  const unsigned before_ = _mm_getcsr();
+};
+
+// Elements i ... i + 15 of a step of k, and those that are 16 further; or elements i and i + 16 of 16 columns.
+struct Pair {
   __m512 low, high;
-  if (left >= kStep) {
-    low = load(row, 0xffff);
-    high = load(row + kSide, 0xffff);
-  } else {
-    low = load(row, mask_of(left));
-    high = load(row + kSide, mask_of(left > kSide ? left - kSide : 0));
-  }
+};
+
+// Cuts each number into parts of 8 significant bits, of which it is the sum; DenormalsAreZeros must live.
+template <size_t count>
+inline __attribute__((always_inline)) void cut(Pair x, Pair (&parts)[count]) {
   const __m512i upper = constant(0xffff0000u), half = constant(0x8000);
-  for (size_t p = 0; p < count; ++p) {
-    __m512i low_bits = _mm512_castps_si512(low), high_bits = _mm512_castps_si512(high);
-    if (p + 1 < count) {  // rounded to nearest; the last plane takes all that is left
-      low_bits = _mm512_and_si512(_mm512_add_epi32(low_bits, half), upper);
-      high_bits = _mm512_and_si512(_mm512_add_epi32(high_bits, half), upper);
-      low = _mm512_sub_ps(low, _mm512_castsi512_ps(low_bits));
-      high = _mm512_sub_ps(high, _mm512_castsi512_ps(high_bits));
-    }
-    constexpr int kSelect = 0xd8;  // the operation that takes b's bits where c has ones, else a's bits
-    plane[p] = _mm512_ternarylogic_epi32(_mm512_srli_epi32(low_bits, 16), high_bits, upper, kSelect);
+  const auto rounded = [&](__m512 value) __attribute__((always_inline)) {
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(value), half), upper));
+  };
+  for (size_t p = 0; p + 1 < count; ++p) {
+    parts[p] = {rounded(x.low), rounded(x.high)};
+    x = {_mm512_sub_ps(x.low, parts[p].low), _mm512_sub_ps(x.high, parts[p].high)};
   }
+  parts[count - 1] = x;  // the last one takes all that is left
 }
 
-// A bf16 number is its own only plane.
-inline __attribute__((always_inline)) void load_planes(const Bf16* row, size_t left, __m512i (&plane)[1]) {
+// A plane holds numbers of 8 significant bits as bf16, those of `high` in the upper halves of the lanes.
+inline __attribute__((always_inline)) __m512i join(Pair x) {
+  constexpr int kSelect = 0xd8;  // the operation that takes b's bits where c has ones, else a's bits
+  return _mm512_ternarylogic_epi32(_mm512_srli_epi32(_mm512_castps_si512(x.low), 16), _mm512_castps_si512(x.high),
+                                   constant(0xffff0000u), kSelect);
+}
+template <size_t count>
+inline __attribute__((always_inline)) void cut(Pair x, __m512i (&plane)[count]) {
+  Pair parts[count];
+  cut(x, parts);
+  for (size_t p = 0; p < count; ++p) plane[p] = join(parts[p]);
+}
+
+// Loads the first 32 of the `left` elements of a row as planes.
+template <size_t count, class T>
+inline __attribute__((always_inline)) void load_planes(const T* row, size_t left, __m512i (&plane)[count]) {
+  if (left >= kStep)
+    cut({load(row, 0xffff), load(row + kSide, 0xffff)}, plane);
+  else
+    cut({load(row, mask_of(left)), load(row + kSide, mask_of(left > kSide ? left - kSide : 0))}, plane);
+}
+
+// Loads the first 32 of the `left` elements of a row of 16 bits each, i and i + 16 in one lane.
+inline __attribute__((always_inline)) __m512i load_in_pairs(const Bf16* row, size_t left) {
   const auto mask = static_cast<__mmask32>(left >= kStep ? 0xffffffffu : (1u << left) - 1);
   const __m512i low = _mm512_cvtepu16_epi32(_mm256_setr_epi16(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
   const __m512i order = _mm512_or_si512(low, _mm512_slli_epi32(_mm512_add_epi32(low, _mm512_set1_epi32(kSide)), 16));
-  plane[0] = _mm512_permutexvar_epi16(order, _mm512_maskz_loadu_epi16(mask, row));
+  return _mm512_permutexvar_epi16(order, _mm512_maskz_loadu_epi16(mask, row));
+}
+// A bf16 number is its own only plane.
+inline __attribute__((always_inline)) void load_planes(const Bf16* row, size_t left, __m512i (&plane)[1]) {
+  plane[0] = load_in_pairs(row, left);
+}
+
+// A tile of weights (CpuOps::as_product_weight) has the columns side by side, as the instruction takes them. A step of
+// k is [32, columns] in fp32; of 16 bits it is [16, columns, 2], where elements i and i + 16 stand side by side.
+
+// load_pair: elements i and i + 16 of a step, of the 16 columns of one half of a tile.
+inline __attribute__((always_inline)) Pair load_pair(const float* step, size_t i, size_t half) {
+  const float* low = step + i * kTileColumns + half * kSide;
+  return {_mm512_loadu_ps(low), _mm512_loadu_ps(low + kSide * kTileColumns)};
+}
+inline __attribute__((always_inline)) __m512i load_sixteen_bits(const void* step, size_t i, size_t half) {
+  return _mm512_loadu_si512(static_cast<const std::byte*>(step) + (i * kHalves + half) * kRowBytes);
+}
+inline __attribute__((always_inline)) Pair load_pair(const Bf16* step, size_t i, size_t half) {
+  const __m512i bits = load_sixteen_bits(step, i, half);
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)),
+          _mm512_castsi512_ps(_mm512_and_si512(bits, constant(0xffff0000u)))};
+}
+inline __attribute__((always_inline)) Pair load_pair(const F16* step, size_t i, size_t half) {
+  const __m512i bits = load_sixteen_bits(step, i, half);
+  return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(bits)),
+          _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)))};
+}
+
+template <size_t count, class T>
+inline __attribute__((always_inline)) void load_pair_planes(const T* step, size_t i, size_t half,
+                                                            __m512i (&plane)[count]) {
+  cut(load_pair(step, i, half), plane);
+}
+inline __attribute__((always_inline)) void load_pair_planes(const Bf16* step, size_t i, size_t half,
+                                                            __m512i (&plane)[1]) {
+  plane[0] = load_sixteen_bits(step, i, half);
 }
 
 // The largest magnitudes among the planes 0 that see() was given.
@@ -173,55 +238,73 @@ void with_types(DType w_type, DType a_type, bool both, F&& f) {
   });
 }
 
-// Packs w as a Head and [steps, halves, planes, tile], where a tile is 16 rows of w by 32 elements.
+// Calls f(T{}, step) for each step of a tiled view.
+template <class T, class F>
+inline __attribute__((always_inline)) void for_each_step(const RowsView& tile, F&& f) {
+  const T* step = static_cast<const T*>(tile.data);
+  for (size_t i = 0; i < tile.k; i += kStep, step += kStep * kTileColumns) f(step);
+}
+
+// Packs w as a Head and [steps, halves, planes, tile], where a tile is 16 pairs of elements by 16 columns.
 void pack_w(const RowsView& w, std::byte* packed) {
+  const DenormalsAreZeros mode;
   auto* head = reinterpret_cast<Head*>(packed);
   packed += kHeadBytes;
   with_type(w.type, [&](auto type, auto planes_constant) {
     using T = decltype(type);
     constexpr size_t kPlanes = decltype(planes_constant)::kValue;
     Largest largest;
-    for (size_t r = 0; r < kHalves * kSide; ++r) {
-      std::byte* target = packed + r / kSide * kPlanes * kTileBytes + r % kSide * kRowBytes;
-      for (size_t i = 0; i < w.k; i += kStep, target += kHalves * kPlanes * kTileBytes) {
-        __m512i plane[kPlanes] = {};
-        if (r < w.rows) load_planes(static_cast<const T*>(w.data) + offset_of(w, r, i), w.k - i, plane);
-        largest.see(plane[0]);
-        for (size_t p = 0; p < kPlanes; ++p) _mm512_storeu_si512(target + p * kTileBytes, plane[p]);
+    if (w.tiled)
+      for_each_step<T>(w, [&](const T* step) {
+        for (size_t half = 0; half < kHalves; ++half, packed += kPlanes * kTileBytes)
+          for (size_t i = 0; i < kSide; ++i) {
+            __m512i plane[kPlanes];
+            load_pair_planes(step, i, half, plane);
+            largest.see(plane[0]);
+            for (size_t p = 0; p < kPlanes; ++p)
+              _mm512_storeu_si512(packed + p * kTileBytes + i * kRowBytes, plane[p]);
+          }
+      });
+    for (size_t i = 0; !w.tiled && i < w.k; i += kStep)
+      for (size_t first = 0; first < kTileColumns; first += kSide, packed += kPlanes * kTileBytes) {
+        __m512i tile[kPlanes][kSide];
+        for (size_t c = 0; c < kSide; ++c) {
+          __m512i plane[kPlanes] = {};
+          if (first + c < w.rows) {
+            load_planes(static_cast<const T*>(w.data) + (first + c) * w.stride + i, w.k - i, plane);
+            largest.see(plane[0]);
+          }
+          for (size_t p = 0; p < kPlanes; ++p) tile[p][c] = plane[p];
+        }
+        for (size_t p = 0; p < kPlanes; ++p) {
+          transpose(tile[p]);
+          for (size_t c = 0; c < kSide; ++c) _mm512_storeu_si512(packed + p * kTileBytes + c * kRowBytes, tile[p][c]);
+        }
       }
-    }
     head->large = largest.large();
   });
 }
 
-// Packs a as a Head and [steps, halves, planes, tile], where a tile is 16 pairs of elements by 16 rows of a. A half
-// without rows is left out.
+// Packs a as a Head and [steps, halves, planes, tile], where a tile is 16 rows of a by 32 elements. A half without rows
+// is left out.
 void pack_a(const RowsView& a, std::byte* packed) {
+  const DenormalsAreZeros mode;
   auto* head = reinterpret_cast<Head*>(packed);
   packed += kHeadBytes;
   with_type(a.type, [&](auto type, auto planes_constant) {
     using T = decltype(type);
     constexpr size_t kPlanes = decltype(planes_constant)::kValue;
+    const size_t step_bytes = (a.rows > kSide ? kHalves : 1) * kPlanes * kTileBytes;
     Largest largest;
-    for (size_t i = 0; i < a.k; i += kStep)
-      for (size_t first = 0; first < a.rows; first += kSide, packed += kPlanes * kTileBytes) {
-        const size_t rows = a.rows - first < kSide ? a.rows - first : kSide;
-        __m512i tile[kPlanes][kSide];
-        for (size_t r = 0; r < kSide; ++r) {
-          __m512i plane[kPlanes] = {};
-          if (r < rows) {
-            const T* row = static_cast<const T*>(a.data) + (first + r) * a.stride + i;
-            __builtin_prefetch(row + 2 * kStep);
-            load_planes(row, a.k - i, plane);
-            largest.see(plane[0]);
-          }
-          for (size_t p = 0; p < kPlanes; ++p) tile[p][r] = plane[p];
-        }
-        for (size_t p = 0; p < kPlanes; ++p) {
-          transpose(tile[p]);
-          for (size_t r = 0; r < kSide; ++r) _mm512_storeu_si512(packed + p * kTileBytes + r * kRowBytes, tile[p][r]);
-        }
+    for (size_t r = 0; r < (a.rows > kSide ? kHalves : 1) * kSide; ++r) {
+      std::byte* target = packed + r / kSide * kPlanes * kTileBytes + r % kSide * kRowBytes;
+      for (size_t i = 0; i < a.k; i += kStep, target += step_bytes) {
+        __m512i plane[kPlanes] = {};
+        if (r < a.rows) load_planes(static_cast<const T*>(a.data) + r * a.stride + i, a.k - i, plane);
+        largest.see(plane[0]);
+        for (size_t p = 0; p < kPlanes; ++p) _mm512_storeu_si512(target + p * kTileBytes, plane[p]);
       }
+    }
     head->large = largest.large();
   });
 }

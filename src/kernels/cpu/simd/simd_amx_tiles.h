@@ -14,12 +14,18 @@ struct alignas(64) TileConfig {
   unsigned char rows[16] = {};
 };
 
-void configure_tiles() {
+// For at most `rows` rows of a.
+void configure_tiles(size_t rows = kHalves * kSide) {
   TileConfig config;
   for (size_t tile = 0; tile < 8; ++tile) {
     config.row_bytes[tile] = kRowBytes;
     config.rows[tile] = kSide;
   }
+  // Fewer rows take less time.
+  const auto first = static_cast<unsigned char>(rows < kSide ? rows : kSide);
+  const auto second = static_cast<unsigned char>(rows > kSide ? rows - kSide : kSide);
+  config.rows[0] = config.rows[2] = config.rows[6] = first;
+  config.rows[1] = config.rows[3] = config.rows[7] = second;
   // Keeps the compiler from moving stores of the configuration and of packed elements behind this point.
   asm volatile("" ::: "memory");
   _tile_loadconfig(&config);
@@ -47,6 +53,15 @@ class Fetcher {
   const Fetch fetch_;
   size_t row_, parts_, byte_ = 0;
 };
+
+// Prefetches what a step of a tile of weights needs soon: the lines of part `part` of 32. Tiles lie one behind the
+// other, and reaching beyond the last one is harmless.
+template <class T>
+inline __attribute__((always_inline)) void prefetch_ahead(const T* step, size_t part) {
+  constexpr size_t kAhead = 8192, kPartBytes = kStep * sizeof(T);
+  for (size_t byte = 0; byte < kPartBytes; byte += kRowBytes)
+    __builtin_prefetch(reinterpret_cast<const std::byte*>(step) + kAhead + part * kPartBytes + byte, 0, 2);
+}
 
 // Prefetches the rows of a that come next from the L2 to the L1 cache. Reaching beyond the last row is harmless.
 template <size_t lines>
@@ -81,10 +96,10 @@ inline __attribute__((always_inline)) void multiply_planes(W&& w, const std::byt
     _tile_loadd(6, a + j * kTileBytes, kRowBytes);
     if constexpr (both) _tile_loadd(7, a + (planes_a + j) * kTileBytes, kRowBytes);
   }
-  _tile_dpbf16ps(0, 4, 6);
-  if constexpr (both) _tile_dpbf16ps(1, 4, 7);
-  _tile_dpbf16ps(2, 5, 6);
-  if constexpr (both) _tile_dpbf16ps(3, 5, 7);
+  _tile_dpbf16ps(0, 6, 4);
+  if constexpr (both) _tile_dpbf16ps(1, 7, 4);
+  _tile_dpbf16ps(2, 6, 5);
+  if constexpr (both) _tile_dpbf16ps(3, 7, 5);
 }
 
 // Adds all small products over one step of k, and calls between(n) after the n-th.
@@ -126,20 +141,20 @@ constexpr Planes small_product(size_t nth) {
 template <size_t planes_w, size_t planes_a, bool both, bool load_w, bool load_a>
 inline __attribute__((always_inline)) void multiply_loaded(const std::byte* w, const std::byte* a) {
   constexpr size_t kHalfW = planes_w * kTileBytes, kHalfA = planes_a * kTileBytes;
-  _tile_dpbf16ps(0, 4, 6);
+  _tile_dpbf16ps(0, 6, 4);
   if constexpr (load_a) {
-    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(2, 6, 5);
     _tile_loadd(6, a, kRowBytes);
-    if constexpr (both) _tile_dpbf16ps(1, 4, 7);
+    if constexpr (both) _tile_dpbf16ps(1, 7, 4);
     if constexpr (load_w) _tile_loadd(4, w, kRowBytes);
-    if constexpr (both) _tile_dpbf16ps(3, 5, 7);
+    if constexpr (both) _tile_dpbf16ps(3, 7, 5);
     if constexpr (both) _tile_loadd(7, a + kHalfA, kRowBytes);
     if constexpr (load_w) _tile_loadd(5, w + kHalfW, kRowBytes);
   } else {
-    if constexpr (both) _tile_dpbf16ps(1, 4, 7);
+    if constexpr (both) _tile_dpbf16ps(1, 7, 4);
     if constexpr (load_w) _tile_loadd(4, w, kRowBytes);
-    _tile_dpbf16ps(2, 5, 6);
-    if constexpr (both) _tile_dpbf16ps(3, 5, 7);
+    _tile_dpbf16ps(2, 6, 5);
+    if constexpr (both) _tile_dpbf16ps(3, 7, 5);
     if constexpr (load_w) _tile_loadd(5, w + kHalfW, kRowBytes);
   }
 }

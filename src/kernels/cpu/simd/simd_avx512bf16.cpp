@@ -62,8 +62,9 @@ constinit const MatmulKernel kMatmulPairs{.tile_rows = kTileRows,
                                           .few_tiles = kFewTiles,
                                           .few_tiles_tiled = kFewTilesTiled,
                                           .few_columns = few_columns,
-                                          .tile_unit_bytes = tile_unit_bytes,
+                                          .has_tiles = has_tiles,
                                           .tile_w = tile_w,
+                                          .row_of_tile = row_of_tile,
                                           .tile_is_packed = tile_is_packed};
 
 }  // namespace

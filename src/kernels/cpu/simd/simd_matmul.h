@@ -355,11 +355,9 @@ void multiply_few_singles(const FewProduct& p) {
   with_type(p.w.type, [&](auto type) { multiply_few<Singles, decltype(type)>(p); });
 }
 
-// Rows become a tile, of units of 32 bits. fp16 that is not taken in pairs would have units of 16 bits: it stays in
-// rows.
-size_t tile_unit_bytes(DType w) {
-  return w == DType::kF32 || w == DType::kBf16 || (w == DType::kF16 && kPairF16) ? sizeof(float) : 0;
-}
+// Tiles are [k / unit, kTileColumns, unit], in units of 32 bits. fp16 that is not taken in pairs would have units of 16
+// bits: it stays in rows.
+bool has_tiles(DType w) { return w == DType::kF32 || w == DType::kBf16 || (w == DType::kF16 && kPairF16); }
 void tile_w(const RowsView& rows, std::byte* tile) {
   with_type(rows.type, [&](auto type) {
     using T = decltype(type);
@@ -369,6 +367,15 @@ void tile_w(const RowsView& rows, std::byte* tile) {
         part.load_from(rows, c, i);
         part.store_tiled(c, i, reinterpret_cast<T*>(tile));
       }
+  });
+}
+void row_of_tile(const RowsView& tile, size_t row, std::byte* target) {
+  with_type(tile.type, [&](auto type) {
+    using T = decltype(type);
+    constexpr size_t kUnit = Square<T>::kUnit;
+    for (size_t i = 0; i < tile.k; i += kUnit)
+      __builtin_memcpy(reinterpret_cast<T*>(target) + i,
+                       static_cast<const T*>(tile.data) + i * kTileColumns + row * kUnit, kUnit * sizeof(T));
   });
 }
 
@@ -388,8 +395,9 @@ constexpr size_t kFewTilesTiled = kFewTiles + (kWidth > 8 ? 1 : 2);
     .few_tiles = kFewTiles,
     .few_tiles_tiled = kFewTilesTiled,
     .few_columns = few_columns,
-    .tile_unit_bytes = tile_unit_bytes,
+    .has_tiles = has_tiles,
     .tile_w = tile_w,
+    .row_of_tile = row_of_tile,
     .tile_is_packed = [](DType, DType w) { return w == DType::kF32; }};
 
 }  // namespace
