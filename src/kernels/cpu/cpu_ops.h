@@ -21,8 +21,8 @@ class CpuOps : public Ops {
       : Ops(rows_normed_in_passing), pool_(pool), simd_(simd) {}
 
   // Of whole tiles of w, each [tile_columns, k], the elements lie as a product takes them (MatmulKernel::tile_w): so a
-  // product of one row reads memory from end to end, as fast as it is, and needs not transpose. Other shapes stay as they
-  // are.
+  // product of one row reads memory from end to end, as fast as it is, and needs not transpose. Other shapes stay as
+  // they are.
   Tensor as_product_weight(const Tensor& w) const;
   void put_in_tiles(const Tensor& w);  // rows, in place
 

@@ -84,7 +84,7 @@ struct MatmulKernel {
   size_t (*few_columns)(size_t rows);
   // Whether weights of this type are held in tiles, in an order that the kernel alone knows.
   bool (*has_tiles)(DType w);
-  void (*tile_w)(const RowsView& rows, std::byte* tile);                         // turns rows [tile_columns, k] into a tile
+  void (*tile_w)(const RowsView& rows, std::byte* tile);                     // turns rows [tile_columns, k] into a tile
   void (*row_of_tile)(const RowsView& tile, size_t row, std::byte* target);  // turns one of them, [k], back
   // Whether pack_w would leave such a tile's blocks of k as they are.
   bool (*tile_is_packed)(DType a, DType w);

@@ -40,8 +40,7 @@ void multiply(const PackedProduct& p) {
           p.w + kHeadBytes, a + kHeadBytes, steps(p.k), w_lines, out_lines);
     });
     add_block(part_of(p.a_rows, tile * kRows, rows, 0, p.k), p.w_rows,
-              p.k > 0 && (large_w || reinterpret_cast<const Head*>(a)->large), p.first,
-              p.sums + tile * kRows * kRows);
+              p.k > 0 && (large_w || reinterpret_cast<const Head*>(a)->large), p.first, p.sums + tile * kRows * kRows);
   }
   _tile_release();
 }
@@ -53,15 +52,17 @@ class StepPacker {
  public:
   static constexpr size_t kParts = kHalves * kSide;
 
-  void begin(const T* step, std::byte* first_plane, std::byte* others) {
+  // `ahead` is what is read soon.
+  void begin(const T* step, const std::byte* ahead, std::byte* first_plane, std::byte* others) {
     step_ = step;
+    ahead_ = ahead;
     first_plane_ = first_plane;
     others_ = others;
   }
   inline __attribute__((always_inline)) void pack(size_t first, size_t end) {
     for (size_t part = first; part < end; ++part) {
       const size_t i = part / kHalves, half = part % kHalves, offset = half * kTileBytes + i * kRowBytes;
-      prefetch_ahead(step_, part);
+      prefetch_part<T>(ahead_, part);
       __m512i plane[planes_w];
       load_pair_planes(step_, i, half, plane);
       largest_.see(plane[0]);
@@ -74,6 +75,7 @@ class StepPacker {
 
  private:
   const T* step_ = nullptr;
+  const std::byte* ahead_ = nullptr;
   std::byte *first_plane_ = nullptr, *others_ = nullptr;
   Largest largest_;  // over all blocks so far: a number that is larger than those of this block only costs time
 };
@@ -93,8 +95,8 @@ void multiply_few(const FewProduct& p) {
   Packer packer;
   const size_t k = p.w.k, all_steps = steps(k);
   const auto begin = [&](size_t step) {
-    packer.begin(static_cast<const T*>(p.w.data) + step * kStep * kTileColumns, first_planes[step % kKept],
-                 others[step % 2]);
+    packer.begin(static_cast<const T*>(p.w.data) + step * kStep * kTileColumns, ahead_of(p, step),
+                 first_planes[step % kKept], others[step % 2]);
   };
   const auto w_of = [&](size_t step) __attribute__((always_inline)) {
     return [ first = first_planes[step % kKept], other = others[step % 2] ](size_t i, size_t half)
@@ -173,17 +175,19 @@ class RowPlanes {
   alignas(64) float values_[kBlock / kStep * planes_a][2][kSide];
 };
 
-// Sums one block of k for one row of a as the tiles would: [halves, 16]. Returns false where surely no element of w is
-// kLarge or more.
+// Sums `count` steps of one block of k for one row of a as the tiles would: [halves, 16]. Returns false where surely no
+// element of w is kLarge or more.
 template <class T, size_t planes_w, size_t planes_a>
-bool sum_one(const T* w, const std::byte* a_tiles, size_t count, float (&tile)[kHalves][kSide]) {
+bool sum_one(const FewProduct& p, size_t first, size_t count, const std::byte* a_tiles, float (&tile)[kHalves][kSide]) {
   constexpr size_t kSmall = small_products(planes_w, planes_a), kProducts = kSmall + 1;
   const DenormalsAreZeros mode;
   const RowPlanes<planes_a> a(a_tiles, count);
   alignas(64) float first_planes[kBlock / kStep][kHalves][kSide];
   __m512 sums[kHalves] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
   __m512i bits = _mm512_setzero_si512();  // all that any element has
-  for (size_t s = 0; s < count; ++s, w += kStep * kTileColumns) {
+  for (size_t s = 0; s < count; ++s) {
+    const T* w = static_cast<const T*>(p.w.data) + (first + s) * kStep * kTileColumns;
+    const std::byte* ahead = ahead_of(p, first + s);
     Pair products[kProducts][kHalves];
     repeat<kProducts * kHalves>([&](auto n) __attribute__((always_inline)) {
       products[n.kValue / kHalves][n.kValue % kHalves] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
@@ -191,7 +195,7 @@ bool sum_one(const T* w, const std::byte* a_tiles, size_t count, float (&tile)[k
     for (size_t i = 0; i < kSide; ++i)
       repeat<kHalves>([&](auto half) __attribute__((always_inline)) {
         constexpr size_t kHalf = decltype(half)::kValue;
-        prefetch_ahead(w, i * kHalves + kHalf);
+        prefetch_part<T>(ahead, i * kHalves + kHalf);
         const Pair x = load_pair(w, i, kHalf);
         constexpr int kOr = 0xfe;
         bits = _mm512_ternarylogic_epi32(bits, _mm512_castps_si512(x.low), _mm512_castps_si512(x.high), kOr);
@@ -230,8 +234,7 @@ void multiply_one(const FewProduct& p) {
     const std::byte* a_block = p.a + at / kBlock * p.a_stride;
     alignas(64) float tile[kHalves][kSide];
     const RowsView a = part_of(p.a_rows, 0, 1, at, block_k), w = part_of(p.w, 0, p.w.rows, at, block_k);
-    const bool large_w =
-        sum_one<T, planes_w, planes_a>(static_cast<const T*>(w.data), a_block + kHeadBytes, steps(block_k), tile);
+    const bool large_w = sum_one<T, planes_w, planes_a>(p, at / kStep, steps(block_k), a_block + kHeadBytes, tile);
     for (size_t half = 0; half < kHalves; ++half)
       add_half(a, w, half, large_w || reinterpret_cast<const Head*>(a_block)->large, at == 0, tile[half], p.sums);
   }
@@ -257,7 +260,8 @@ void tile_w(const RowsView& rows, std::byte* tile) {
   const size_t taken = wide ? kSide : kStep, row_bytes = rows.stride * element_bytes(rows.type);
   for (size_t i = 0; i < rows.k; i += taken)
     for (size_t half = 0; half < kHalves; ++half) {
-      const std::byte* from = static_cast<const std::byte*>(rows.data) + half * kSide * row_bytes + i * element_bytes(rows.type);
+      const std::byte* from =
+          static_cast<const std::byte*>(rows.data) + half * kSide * row_bytes + i * element_bytes(rows.type);
       __m512i block[kSide];
       for (size_t c = 0; c < kSide; ++c, from += row_bytes)
         block[c] = wide ? _mm512_loadu_si512(from) : load_in_pairs(reinterpret_cast<const Bf16*>(from), kStep);

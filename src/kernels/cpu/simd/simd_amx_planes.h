@@ -261,8 +261,7 @@ void pack_w(const RowsView& w, std::byte* packed) {
             __m512i plane[kPlanes];
             load_pair_planes(step, i, half, plane);
             largest.see(plane[0]);
-            for (size_t p = 0; p < kPlanes; ++p)
-              _mm512_storeu_si512(packed + p * kTileBytes + i * kRowBytes, plane[p]);
+            for (size_t p = 0; p < kPlanes; ++p) _mm512_storeu_si512(packed + p * kTileBytes + i * kRowBytes, plane[p]);
           }
       });
     for (size_t i = 0; !w.tiled && i < w.k; i += kStep)

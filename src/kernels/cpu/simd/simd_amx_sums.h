@@ -79,9 +79,10 @@ void transpose_rows(const RowsView& view, float* target) {
       const size_t count = view.k - i < kSide ? view.k - i : kSide;
       __m512i block[kSide];
       for (size_t r = 0; r < kSide; ++r)
-        block[r] = r < view.rows ? _mm512_castps_si512(load(static_cast<const T*>(view.data) + r * view.stride + i,
-                                                            mask_of(count)))
-                                 : _mm512_setzero_si512();
+        block[r] =
+            r < view.rows
+                ? _mm512_castps_si512(load(static_cast<const T*>(view.data) + r * view.stride + i, mask_of(count)))
+                : _mm512_setzero_si512();
       transpose(block);
       for (size_t j = 0; j < count; ++j) _mm512_store_si512(target + (i + j) * kSide, block[j]);
     }

@@ -54,16 +54,22 @@ class Fetcher {
   size_t row_, parts_, byte_ = 0;
 };
 
-// Prefetches what a step of a tile of weights needs soon: the lines of part `part` of 32. Tiles lie one behind the
-// other, and reaching beyond the last one is harmless.
-template <class T>
-inline __attribute__((always_inline)) void prefetch_ahead(const T* step, size_t part) {
-  constexpr size_t kAhead = 8192, kPartBytes = kStep * sizeof(T);
-  for (size_t byte = 0; byte < kPartBytes; byte += kRowBytes)
-    __builtin_prefetch(reinterpret_cast<const std::byte*>(step) + kAhead + part * kPartBytes + byte, 0, 2);
+// Where that begins which a step of a tile of weights prefetches: so many bytes on, in the tile or in the one that is
+// multiplied next.
+constexpr size_t kAhead = 8192;
+inline __attribute__((always_inline)) const std::byte* ahead_of(const FewProduct& p, size_t step) {
+  const size_t row = kTileColumns * element_bytes(p.w.type), at = step * kStep * row + kAhead, end = p.w.k * row;
+  return at < end ? static_cast<const std::byte*>(p.w.data) + at : static_cast<const std::byte*>(p.next_w) + (at - end);
 }
 
-// Prefetches the rows of a that come next from the L2 to the L1 cache. Reaching beyond the last row is harmless.
+// Prefetches part `part` of the 32 of a step.
+template <class T>
+inline __attribute__((always_inline)) void prefetch_part(const std::byte* step, size_t part) {
+  constexpr size_t kPartBytes = kStep * sizeof(T);
+  for (size_t byte = 0; byte < kPartBytes; byte += kRowBytes) __builtin_prefetch(step + part * kPartBytes + byte, 0, 2);
+}
+
+// Prefetches lines of packed planes from the L2 to the L1 cache. Reaching beyond the last one is harmless.
 template <size_t lines>
 inline __attribute__((always_inline)) void prefetch_lines(const std::byte* from) {
 #pragma GCC unroll 64
@@ -138,25 +144,32 @@ constexpr Planes small_product(size_t nth) {
 }
 
 // Adds the product of the loaded planes, and loads the planes of the next product as soon as their registers are free.
-template <size_t planes_w, size_t planes_a, bool both, bool load_w, bool load_a>
-inline __attribute__((always_inline)) void multiply_loaded(const std::byte* w, const std::byte* a) {
+// Calls between(n) after each quarter.
+template <size_t planes_w, size_t planes_a, bool both, bool load_w, bool load_a, class F>
+inline __attribute__((always_inline)) void multiply_loaded(const std::byte* w, const std::byte* a, F&& between) {
   constexpr size_t kHalfW = planes_w * kTileBytes, kHalfA = planes_a * kTileBytes;
   _tile_dpbf16ps(0, 6, 4);
+  between(0);
   if constexpr (load_a) {
     _tile_dpbf16ps(2, 6, 5);
     _tile_loadd(6, a, kRowBytes);
+    between(1);
     if constexpr (both) _tile_dpbf16ps(1, 7, 4);
     if constexpr (load_w) _tile_loadd(4, w, kRowBytes);
+    between(2);
     if constexpr (both) _tile_dpbf16ps(3, 7, 5);
     if constexpr (both) _tile_loadd(7, a + kHalfA, kRowBytes);
     if constexpr (load_w) _tile_loadd(5, w + kHalfW, kRowBytes);
   } else {
     if constexpr (both) _tile_dpbf16ps(1, 7, 4);
     if constexpr (load_w) _tile_loadd(4, w, kRowBytes);
+    between(1);
     _tile_dpbf16ps(2, 6, 5);
+    between(2);
     if constexpr (both) _tile_dpbf16ps(3, 7, 5);
     if constexpr (load_w) _tile_loadd(5, w + kHalfW, kRowBytes);
   }
+  between(3);
 }
 
 // Computes the sums of one register tile over one block of k.
@@ -177,25 +190,33 @@ void multiply_block(const std::byte* w, const std::byte* a, size_t count, Fetche
   _tile_loadd(5, w + (planes_w + kFirst.w) * kTileBytes, kRowBytes);
   _tile_loadd(6, a + kFirst.a * kTileBytes, kRowBytes);
   if constexpr (both) _tile_loadd(7, a + (planes_a + kFirst.a) * kTileBytes, kRowBytes);
-  constexpr size_t kLines =
-      // Lines of a that are prefetched with each product.
-      kSmall > 0 ? (kTilesA * kSide + kSmall - 1) / kSmall : 0;
+  // Several planes are more than the L1 cache holds. What comes next is fetched into it while the tiles multiply, some
+  // lines at a time, as more at once would keep the loads of tiles waiting: with each quarter of a small product a part
+  // of the next step's a and w, with the products of first planes those of the next but one.
+  constexpr bool kFetch = planes_w > 1;
+  constexpr size_t kQuarters = 4 * (kSmall > 0 ? kSmall : 1);
+  constexpr size_t kLinesA = (kTilesA * kSide + kQuarters - 1) / kQuarters;
+  constexpr size_t kLinesW = (kHalves * planes_w * kSide + kQuarters - 1) / kQuarters;
   for (size_t s = 0; kSmall > 0 && s < count; ++s) {
     const std::byte *w_step = w + s * kStepW, *a_step = a + s * kStepA;
     const auto product = [&]<size_t nth>(Constant<nth>) __attribute__((always_inline)) {
       if constexpr (nth < kSmall) {
         constexpr Planes kThis = small_product<planes_w, planes_a>(nth);
+        const auto between = [&](size_t quarter) __attribute__((always_inline)) {
+          const size_t part = nth * 4 + quarter;
+          if constexpr (kFetch) prefetch_lines<kLinesA>(a_step + kStepA + part * kLinesA * kRowBytes);
+          if constexpr (kFetch) prefetch_lines<kLinesW>(w_step + kStepW + part * kLinesW * kRowBytes);
+        };
         if constexpr (nth + 1 < kSmall) {
           constexpr Planes kNext = small_product<planes_w, planes_a>(nth + 1);
           multiply_loaded<planes_w, planes_a, both, kThis.w != kNext.w, kThis.a != kNext.a>(
-              w_step + kNext.w * kTileBytes, a_step + kNext.a * kTileBytes);
+              w_step + kNext.w * kTileBytes, a_step + kNext.a * kTileBytes, between);
         } else {  // loads the planes of the next step's first product, or the first planes of the last step
           const bool more = s + 1 < count;
-          multiply_loaded<planes_w, planes_a, both, true, true>(
-              more ? w_step + kStepW + kFirst.w * kTileBytes : w_step,
-              more ? a_step + kStepA + kFirst.a * kTileBytes : a_step);
+          multiply_loaded<planes_w, planes_a, both, true, true>(more ? w_step + kStepW + kFirst.w * kTileBytes : w_step,
+                                                                more ? a_step + kStepA + kFirst.a * kTileBytes : a_step,
+                                                                between);
         }
-        if constexpr (planes_w > 1) prefetch_lines<kLines>(a_step + kStepA + nth * kLines * kRowBytes);
         fetch();
       }
     };
@@ -207,7 +228,13 @@ void multiply_block(const std::byte* w, const std::byte* a, size_t count, Fetche
   }
   for (size_t nth = 0; nth < count; ++nth) {
     const size_t next = step_of(nth + 1 < count ? nth + 1 : nth, count, kSmall);
-    multiply_loaded<planes_w, planes_a, both, true, true>(w + next * kStepW, a + next * kStepA);
+    const size_t later = step_of(nth + 2 < count ? nth + 2 : nth, count, kSmall);
+    multiply_loaded<planes_w, planes_a, both, true, true>(
+        w + next * kStepW, a + next * kStepA, [&](size_t quarter) __attribute__((always_inline)) {
+          const std::byte* plane = quarter < 2 ? w + later * kStepW : a + later * kStepA;
+          const size_t half = quarter % 2 * (quarter < 2 ? planes_w : planes_a) * kTileBytes;
+          if (kFetch && (quarter < 3 || both)) prefetch_lines<kSide>(plane + half);
+        });
     fetch();
   }
 }
