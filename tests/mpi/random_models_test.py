@@ -30,6 +30,7 @@ import lfm2_numpy  # noqa: E402
 from random_models import RandomModel  # noqa: E402
 
 MACHINE = os.environ.get("LFM2_TEST_MACHINE", "--device cpu --threads 1").split()
+OWN_GPU = [pathlib.Path(__file__).parent.parent / "support" / "own_gpu.sh"] if "LFM2_TEST_GPUS" in os.environ else []
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 JOBS = 3  # models at a time; most of a run is waiting for the launcher
 
@@ -75,7 +76,7 @@ class Programs:
         """The output file's bytes, and its logits [tokens, vocab]."""
         lines, output = self.folder / "samples.jsonl", self.folder / f"{shards.name}-{ranks}.h5"
         lines.write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in samples))
-        launcher = [self.args.mpirun, "--oversubscribe", "--bind-to", "none", "-np", ranks] if ranks > 1 else []
+        launcher = [self.args.mpirun, "--oversubscribe", "--bind-to", "none", "-np", ranks, *OWN_GPU] if ranks > 1 else []
         run(*launcher, self.args.stage, *MACHINE, "--weights", shards, "--input", lines, "--dtype", "fp32", "--logits", "all", "--micro-batch", "2",
             "--output", output, "--quiet")
         with h5py.File(output) as file:
@@ -86,7 +87,7 @@ class Programs:
         """The output file's bytes, the log-probabilities of all tokens but the first of each sample, and the report's figures."""
         lines, name = self.folder / "scored.jsonl", self.folder / f"{shards.name}-scores-{ranks}"
         lines.write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in samples))
-        launcher = [self.args.mpirun, "--oversubscribe", "--bind-to", "none", "-np", ranks] if ranks > 1 else []
+        launcher = [self.args.mpirun, "--oversubscribe", "--bind-to", "none", "-np", ranks, *OWN_GPU] if ranks > 1 else []
         run(*launcher, self.args.stage, *MACHINE, "--weights", shards, "--input", lines, "--dtype", "fp32", "--score", "--micro-batch", "3",
             "--output", f"{name}.jsonl", "--report", f"{name}.json", "--quiet")
         text = pathlib.Path(f"{name}.jsonl").read_bytes()

@@ -128,7 +128,11 @@ std::vector<std::string> mpi_command(int ranks, const std::string& program) {
   setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
   setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
   setenv("HWLOC_COMPONENTS", "-opencl", 0);  // as launch/run.sh: else mpirun may not pass signals on
-  return {LFM2_MPIEXEC, "-np", std::to_string(ranks), "--oversubscribe", "--bind-to", "none", program};
+  std::vector<std::string> command = {LFM2_MPIEXEC,      "-np",       std::to_string(ranks),
+                                      "--oversubscribe", "--bind-to", "none"};
+  if (std::getenv("LFM2_TEST_GPUS") != nullptr) command.emplace_back(LFM2_OWN_GPU_SCRIPT);
+  command.push_back(program);
+  return command;
 }
 
 std::vector<std::string> stage_command(int ranks, const std::vector<std::string>& arguments) {

@@ -54,7 +54,8 @@ Outcome run_program(const std::vector<std::string>& arguments, const Interruptio
 // weights-tools, which must succeed.
 void run_weights_tools(std::vector<std::string> arguments);
 // mpirun with `ranks` ranks of lfm2_stage. Options in LFM2_TEST_MACHINE ("--device cuda --transport nccl") come first,
-// so that the same tests run on GPUs; without it they run on the CPU.
+// so that the same tests run on GPUs; without it they run on the CPU. With LFM2_TEST_GPUS, the number of GPUs, a rank
+// sees its own alone (own_gpu.sh).
 std::vector<std::string> machine_options();
 bool on_gpus();
 std::vector<std::string> mpi_command(int ranks, const std::string& program);
