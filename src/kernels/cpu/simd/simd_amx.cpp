@@ -80,8 +80,8 @@ class StepPacker {
   Largest largest_;  // over all blocks so far: a number that is larger than those of this block only costs time
 };
 
-// Computes one register tile over all of k, for few rows of a. The next step of w is packed while the tiles multiply
-// this one.
+// Computes one register tile over all of k, for few rows of a by a tile of weights: few_tiles is 0. The next step of w
+// is packed while the tiles multiply this one.
 template <class T, size_t planes_w, size_t planes_a, bool both>
 void multiply_few(const FewProduct& p) {
   constexpr size_t kStepA = (both ? 2 : 1) * planes_a * kTileBytes, kSmall = small_products(planes_w, planes_a);
