@@ -180,6 +180,8 @@ class RowPlanes {
 template <class T, size_t planes_w, size_t planes_a>
 bool sum_one(const FewProduct& p, size_t first, size_t count, const std::byte* a_tiles, float (&tile)[kHalves][kSide]) {
   constexpr size_t kSmall = small_products(planes_w, planes_a), kProducts = kSmall + 1;
+  // The halves whose sums, two for each product, leave registers for the planes.
+  constexpr size_t kTogether = kProducts > 4 ? 1 : kHalves;
   const DenormalsAreZeros mode;
   const RowPlanes<planes_a> a(a_tiles, count);
   alignas(64) float first_planes[kBlock / kStep][kHalves][kSide];
@@ -188,35 +190,37 @@ bool sum_one(const FewProduct& p, size_t first, size_t count, const std::byte* a
   for (size_t s = 0; s < count; ++s) {
     const T* w = static_cast<const T*>(p.w.data) + (first + s) * kStep * kTileColumns;
     const std::byte* ahead = ahead_of(p, first + s);
-    Pair products[kProducts][kHalves];
-    repeat<kProducts * kHalves>([&](auto n) __attribute__((always_inline)) {
-      products[n.kValue / kHalves][n.kValue % kHalves] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-    });
-    for (size_t i = 0; i < kSide; ++i)
-      repeat<kHalves>([&](auto half) __attribute__((always_inline)) {
-        constexpr size_t kHalf = decltype(half)::kValue;
-        prefetch_part<T>(ahead, i * kHalves + kHalf);
-        const Pair x = load_pair(w, i, kHalf);
-        constexpr int kOr = 0xfe;
-        bits = _mm512_ternarylogic_epi32(bits, _mm512_castps_si512(x.low), _mm512_castps_si512(x.high), kOr);
-        Pair parts[planes_w];
-        cut(x, parts);
-        repeat<kProducts>([&](auto n) __attribute__((always_inline)) {
-          constexpr size_t kNth = decltype(n)::kValue;
-          constexpr Planes kThis = kNth < kSmall ? small_product<planes_w, planes_a>(kNth) : Planes{0, 0};
-          Pair& sum = products[kNth][kHalf];
-          sum.low = _mm512_fmadd_ps(parts[kThis.w].low, a.spread(s, kThis.a, false, i), sum.low);
-          sum.high = _mm512_fmadd_ps(parts[kThis.w].high, a.spread(s, kThis.a, true, i), sum.high);
+    repeat<kHalves / kTogether>([&](auto group) __attribute__((always_inline)) {
+      constexpr size_t kFirst = decltype(group)::kValue * kTogether;
+      Pair products[kTogether][kProducts];
+      for (auto& of_half : products)
+        for (Pair& sum : of_half) sum = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+      for (size_t i = 0; i < kSide; ++i)
+        repeat<kTogether>([&](auto nth_half) __attribute__((always_inline)) {
+          constexpr size_t kNthHalf = decltype(nth_half)::kValue, kHalf = kFirst + kNthHalf;
+          prefetch_part<T>(ahead, i * kHalves + kHalf);
+          const Pair x = load_pair(w, i, kHalf);
+          constexpr int kOr = 0xfe;
+          bits = _mm512_ternarylogic_epi32(bits, _mm512_castps_si512(x.low), _mm512_castps_si512(x.high), kOr);
+          Pair parts[planes_w];
+          cut(x, parts);
+          repeat<kProducts>([&](auto n) __attribute__((always_inline)) {
+            constexpr size_t kNth = decltype(n)::kValue;
+            constexpr Planes kThis = kNth < kSmall ? small_product<planes_w, planes_a>(kNth) : Planes{0, 0};
+            Pair& sum = products[kNthHalf][kNth];
+            sum.low = _mm512_fmadd_ps(parts[kThis.w].low, a.spread(s, kThis.a, false, i), sum.low);
+            sum.high = _mm512_fmadd_ps(parts[kThis.w].high, a.spread(s, kThis.a, true, i), sum.high);
+          });
         });
+      repeat<kTogether>([&](auto nth_half) __attribute__((always_inline)) {
+        constexpr size_t kNthHalf = decltype(nth_half)::kValue, kHalf = kFirst + kNthHalf;
+        repeat<kSmall>([&](auto n) __attribute__((always_inline)) {
+          const Pair& sum = products[kNthHalf][decltype(n)::kValue];
+          sums[kHalf] = _mm512_add_ps(sums[kHalf], _mm512_add_ps(sum.low, sum.high));
+        });
+        const Pair& sum = products[kNthHalf][kSmall];
+        _mm512_store_ps(first_planes[s][kHalf], _mm512_add_ps(sum.low, sum.high));
       });
-    repeat<kHalves>([&](auto half) __attribute__((always_inline)) {
-      constexpr size_t kHalf = decltype(half)::kValue;
-      repeat<kSmall>([&](auto n) __attribute__((always_inline)) {
-        const Pair& sum = products[decltype(n)::kValue][kHalf];
-        sums[kHalf] = _mm512_add_ps(sums[kHalf], _mm512_add_ps(sum.low, sum.high));
-      });
-      const Pair& sum = products[kSmall][kHalf];
-      _mm512_store_ps(first_planes[s][kHalf], _mm512_add_ps(sum.low, sum.high));
     });
   }
   for (size_t nth = 0; nth < count; ++nth)
@@ -258,6 +262,7 @@ void multiply_few(const FewProduct& p) {
 void tile_w(const RowsView& rows, std::byte* tile) {
   const bool wide = rows.type == DType::kF32;
   const size_t taken = wide ? kSide : kStep, row_bytes = rows.stride * element_bytes(rows.type);
+  const size_t lines = (wide ? 2 : 1) * kHalves;  // of the elements i and i + 16 of all columns
   for (size_t i = 0; i < rows.k; i += taken)
     for (size_t half = 0; half < kHalves; ++half) {
       const std::byte* from =
@@ -266,8 +271,8 @@ void tile_w(const RowsView& rows, std::byte* tile) {
       for (size_t c = 0; c < kSide; ++c, from += row_bytes)
         block[c] = wide ? _mm512_loadu_si512(from) : load_in_pairs(reinterpret_cast<const Bf16*>(from), kStep);
       transpose(block);
-      for (size_t j = 0; j < kSide; ++j)
-        _mm512_storeu_si512(tile + ((i / taken * kSide + j) * kHalves + half) * kRowBytes, block[j]);
+      std::byte* target = tile + (i / kStep * kSide * lines + i % kStep / kSide * kHalves + half) * kRowBytes;
+      for (size_t j = 0; j < kSide; ++j, target += lines * kRowBytes) _mm512_storeu_si512(target, block[j]);
     }
 }
 
@@ -275,8 +280,9 @@ template <class T>
 void row_of_tile(const RowsView& tile, size_t row, T* target) {
   const T* from = static_cast<const T*>(tile.data);
   const auto place = [&](size_t i) {
-    if constexpr (sizeof(T) == sizeof(float)) return i * kTileColumns + row;
-    return ((i / kStep * kSide + i % kSide) * kTileColumns + row) * 2 + i % kStep / kSide;
+    const size_t pair = i / kStep * kSide + i % kSide, second = i % kStep / kSide;
+    if constexpr (sizeof(T) == sizeof(float)) return (pair * 2 + second) * kTileColumns + row;
+    return (pair * kTileColumns + row) * 2 + second;
   };
   for (size_t i = 0; i < tile.k; ++i) target[i] = from[place(i)];
 }

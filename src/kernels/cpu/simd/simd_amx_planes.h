@@ -136,13 +136,14 @@ inline __attribute__((always_inline)) void load_planes(const Bf16* row, size_t l
   plane[0] = load_in_pairs(row, left);
 }
 
-// A tile of weights (CpuOps::as_product_weight) has the columns side by side, as the instruction takes them. A step of
-// k is [32, columns] in fp32; of 16 bits it is [16, columns, 2], where elements i and i + 16 stand side by side.
+// A tile of weights (CpuOps::as_product_weight) has the columns side by side, as the instruction takes them, and
+// elements i and i + 16 of a step of k beside each other, so that a product reads it from end to end: the processor
+// fetches ahead of one stream in a page, not of two. A step is [16, 2, columns] in fp32, [16, columns, 2] of 16 bits.
 
 // load_pair: elements i and i + 16 of a step, of the 16 columns of one half of a tile.
 inline __attribute__((always_inline)) Pair load_pair(const float* step, size_t i, size_t half) {
-  const float* low = step + i * kTileColumns + half * kSide;
-  return {_mm512_loadu_ps(low), _mm512_loadu_ps(low + kSide * kTileColumns)};
+  const float* low = step + 2 * i * kTileColumns + half * kSide;
+  return {_mm512_loadu_ps(low), _mm512_loadu_ps(low + kTileColumns)};
 }
 inline __attribute__((always_inline)) __m512i load_sixteen_bits(const void* step, size_t i, size_t half) {
   return _mm512_loadu_si512(static_cast<const std::byte*>(step) + (i * kHalves + half) * kRowBytes);
