@@ -63,6 +63,10 @@ class Programs:
     def tools(self, *command):
         return run(self.args.tools, *command)
 
+    def stage(self, ranks, *options):
+        launcher = [self.args.mpirun, "--oversubscribe", "--bind-to", "none", "-np", ranks, *OWN_GPU] if ranks > 1 else []
+        return run(*launcher, self.args.stage, *MACHINE, *options)
+
     def shards(self, name, config, tensors, bf16, stages):
         """Splits the model; returns the checkpoint's folder and the shards'."""
         model, shards = self.folder / name, self.folder / f"{name}-shards"
@@ -76,8 +80,7 @@ class Programs:
         """The output file's bytes, and its logits [tokens, vocab]."""
         lines, output = self.folder / "samples.jsonl", self.folder / f"{shards.name}-{ranks}.h5"
         lines.write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in samples))
-        launcher = [self.args.mpirun, "--oversubscribe", "--bind-to", "none", "-np", ranks, *OWN_GPU] if ranks > 1 else []
-        run(*launcher, self.args.stage, *MACHINE, "--weights", shards, "--input", lines, "--dtype", "fp32", "--logits", "all", "--micro-batch", "2",
+        self.stage(ranks, "--weights", shards, "--input", lines, "--dtype", "fp32", "--logits", "all", "--micro-batch", "2",
             "--output", output, "--quiet")
         with h5py.File(output) as file:
             return output.read_bytes(), file["logits"][:]
@@ -87,8 +90,7 @@ class Programs:
         """The output file's bytes, the log-probabilities of all tokens but the first of each sample, and the report's figures."""
         lines, name = self.folder / "scored.jsonl", self.folder / f"{shards.name}-scores-{ranks}"
         lines.write_text("".join(json.dumps({"input_ids": ids}) + "\n" for ids in samples))
-        launcher = [self.args.mpirun, "--oversubscribe", "--bind-to", "none", "-np", ranks, *OWN_GPU] if ranks > 1 else []
-        run(*launcher, self.args.stage, *MACHINE, "--weights", shards, "--input", lines, "--dtype", "fp32", "--score", "--micro-batch", "3",
+        self.stage(ranks, "--weights", shards, "--input", lines, "--dtype", "fp32", "--score", "--micro-batch", "3",
             "--output", f"{name}.jsonl", "--report", f"{name}.json", "--quiet")
         text = pathlib.Path(f"{name}.jsonl").read_bytes()
         found = [value for line in text.splitlines() for value in json.loads(line)["logprobs"]]

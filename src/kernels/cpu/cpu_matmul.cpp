@@ -157,11 +157,10 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
     part.w_rows = w_rows;
     part.sums = sums + tile * tile_sums;
     part.first = b == 0;
-    part.last = b + 1 == k_blocks;
     // With few rows the reads are sequential, and the processor fetches ahead by itself.
     if (i + 1 < steps && !few) part.next_w = fetch_of(w_of(step_of(i + 1)), false);
     const int64_t share = product.swiglu ? 2 : 1;
-    if (part.last)
+    if (b + 1 == k_blocks)
       part.out = fetch_of(
           view_of(product.out, block.first_row, block.rows, column_of(tile) / share, width_of(tile) / share), true);
     kernel.multiply(part);

@@ -42,10 +42,9 @@ struct PackedProduct {
   DType a_type = DType::kF32, w_type = DType::kF32;
   size_t rows = 0, k = 0;
   RowsView a_rows, w_rows;  // the packed elements as they are stored in the matrices
-  // [rows, tile_columns], rows in whole tiles. Until the last block of k the kernel may keep its own order here.
-  float* sums = nullptr;
-  bool first = false, last = false;  // whether this is the first, and the last, block of k
-  Fetch next_w, out;                 // what is packed next, and where the sums are written to
+  float* sums = nullptr;    // [rows, tile_columns], rows in whole tiles
+  bool first = false;       // whether this is the first block of k
+  Fetch next_w, out;        // what is packed next, and where the sums are written to
 };
 
 // The same for at most tile_rows rows of a, over all of k, with rows of w as they are stored: those of one tile of

@@ -175,7 +175,6 @@ class Largest {
   inline __attribute__((always_inline)) void see(__m512i plane) {
     most_ = _mm512_max_epu16(most_, _mm512_and_si512(plane, magnitude_));
   }
-  void take(const Largest& other) { most_ = _mm512_max_epu16(most_, other.most_); }
   bool large() const { return _mm512_cmpge_epu16_mask(most_, _mm512_set1_epi16(kLarge)) != 0; }
 
  private:
