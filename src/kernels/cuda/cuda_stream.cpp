@@ -20,6 +20,13 @@ bool is_done(cudaError_t answer, const char* call) {
   return false;
 }
 
+// By the GPU's clock; both events must be done.
+double seconds_between(const CudaTimingEvent& first, const CudaTimingEvent& second) {
+  float milliseconds = 0;
+  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, first.native(), second.native()));
+  return static_cast<double>(milliseconds) * 1e-3;
+}
+
 }  // namespace
 
 CudaEvent& as_cuda_event(Event& event) {
@@ -39,21 +46,24 @@ void CudaTimingEvent::wait() const { CUDA_CHECK(cudaEventSynchronize(event_)); }
 
 CudaClock::CudaClock(cudaStream_t stream) : stream_(stream) { look(); }
 
+// Each event was stamped after it was recorded, and before it was seen to be done. Where another process has the GPU's
+// turn, a stamp comes ms after the recording but is seen as soon; where others have the host's processors, stamps are
+// seen late, but not each of them. So all bounds are brought together, and the anchor lies close below the upper one.
 void CudaClock::look() {
-  constexpr int kTries = 16;  // some 10 us each; on a busy host most of them are seen late
-  double tightest = std::numeric_limits<double>::infinity();
+  constexpr int kTries = 16;           // some 10 us each
+  constexpr double kSeenAfter = 5e-6;  // from a stamp to when the host sees it, if nobody is in the way
+  double earliest = -std::numeric_limits<double>::infinity(), latest = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kTries; ++i) {
-    const CudaTimingEvent& next = anchors_[1 - anchor_];
+    const CudaTimingEvent& event = anchors_[i == 0 ? anchor_ : 1 - anchor_];
     const double before = steady_seconds();
-    CUDA_CHECK(cudaEventRecord(next.native(), stream_));
-    while (!next.done()) {
+    CUDA_CHECK(cudaEventRecord(event.native(), stream_));
+    while (!event.done()) {
     }
-    const double between = steady_seconds() - before;
-    if (between >= tightest) continue;
-    tightest = between;
-    anchor_ = 1 - anchor_;
-    anchor_seconds_ = before + between / 2;
+    const double seen = steady_seconds(), since = i == 0 ? 0 : seconds_between(anchors_[anchor_], event);
+    earliest = std::max(earliest, before - since);
+    latest = std::min(latest, seen - since);
   }
+  anchor_seconds_ = std::max(earliest, latest - kSeenAfter);
   next_earliest_.reset();
 }
 
@@ -75,9 +85,7 @@ void CudaClock::follow() {
 }
 
 double CudaClock::seconds_of(const CudaTimingEvent& event) const {
-  float milliseconds = 0;
-  CUDA_CHECK(cudaEventElapsedTime(&milliseconds, anchors_[anchor_].native(), event.native()));
-  return anchor_seconds_ + static_cast<double>(milliseconds) * 1e-3;
+  return anchor_seconds_ + seconds_between(anchors_[anchor_], event);
 }
 
 CudaStream::CudaStream(int priority) {
