@@ -1,8 +1,9 @@
-// The caller opens the gate to a task. Workers join, take items from a shared counter, and leave. The caller then
-// closes the gate and waits for the workers that are still inside. Workers sleep on the number of the task: with a
-// mutex they would wake one by one, which takes longer than a product of one row.
+// The caller opens the gate to a task. Workers join, take the items of their shares and then of others', and leave. The
+// caller then closes the gate and waits for the workers that are still inside. Workers sleep on the number of the task:
+// with a mutex they would wake one by one, which takes longer than a product of one row.
 #include "kernels/thread_pool.h"
 
+#include <algorithm>
 #include <chrono>
 #include <system_error>
 #include <utility>
@@ -41,7 +42,7 @@ bool ThreadPool::look_for(F&& there) const {
   return false;
 }
 
-ThreadPool::ThreadPool(int threads, bool eager) : eager_(eager) {
+ThreadPool::ThreadPool(int threads, bool eager) : shares_(static_cast<size_t>(std::max(threads, 1))), eager_(eager) {
   expect(threads >= 1, "ThreadPool: at least one thread");
   try {
     for (size_t worker = 1; worker < static_cast<size_t>(threads); ++worker)
@@ -67,19 +68,21 @@ void ThreadPool::stop() {
 void ThreadPool::run(size_t count, Task task) {
   if (workers_.empty() || count <= 1) {
     for (size_t item = 0; item < count; ++item) {
-      next_.store(item, std::memory_order_relaxed);
+      shares_[0].left.store(item, std::memory_order_relaxed);
       task.call(task.context, item, 0);
     }
     return;
   }
   expect((gate_ & kOpen) == 0, "ThreadPool: parallel_for inside parallel_for");
+  expect(count < kOneEnd, "ThreadPool: too many items");
   task_ = task;
-  count_ = count;
-  next_ = 0;
+  for (size_t worker = 0; worker < shares_.size(); ++worker)
+    shares_[worker].left.store(share_begin(count, worker) * kOneFirst + share_begin(count, worker + 1) * kOneEnd,
+                               std::memory_order_relaxed);
   gate_ += kOpen;
   ++generation_;
   generation_.notify_all();
-  take_items(count, task, 0);
+  take_items(task, 0);
 
   // All items are taken. A worker that wakes only now finds the gate closed, so nobody waits for it.
   gate_ -= kOpen;
@@ -90,6 +93,12 @@ void ThreadPool::run(size_t count, Task task) {
     caller_sleeps_ = false;
   }
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+uint64_t ThreadPool::activity() const {
+  uint64_t sum = generation_.load(std::memory_order_relaxed);
+  for (const Share& share : shares_) sum += share.left.load(std::memory_order_relaxed);
+  return sum;
 }
 
 bool ThreadPool::all_left() const { return gate_ == 0; }
@@ -107,23 +116,39 @@ void ThreadPool::worker_loop(size_t worker) {
     if (!look_for([&] { return generation_ != seen; })) generation_.wait(seen);
     seen = generation_;
     if (stopping_) return;  // behind the generation: the end comes with one of its own, which must not pass for seen
-    if (next_ >= count_) continue;  // the others have taken all items
+    if ((gate_ & kOpen) == 0) continue;  // the others have taken all items
     // The task may have ended meanwhile, and even the next one begun, whose items are as welcome. So the generation is
     // read again inside, where no other can begin.
     if ((gate_++ & kOpen) != 0) {
       seen = generation_;
-      take_items(count_, task_, worker);
+      take_items(task_, worker);
     }
     leave();
   }
 }
 
-void ThreadPool::take_items(size_t count, Task task, size_t worker) {
+// Takes the first item of the worker's share or, where that is empty, the last one of another's, which its owner would
+// have come to at the latest.
+bool ThreadPool::take(size_t worker, size_t& item) {
+  for (size_t other = 0; other < shares_.size(); ++other) {
+    std::atomic<uint64_t>& share = shares_[(worker + other) % shares_.size()].left;
+    uint64_t left = share.load(std::memory_order_relaxed);
+    while (left % kOneEnd < left / kOneEnd)
+      if (share.compare_exchange_weak(left, other == 0 ? left + kOneFirst : left - kOneEnd,
+                                      std::memory_order_relaxed)) {
+        item = static_cast<size_t>(other == 0 ? left % kOneEnd : left / kOneEnd - 1);
+        return true;
+      }
+  }
+  return false;
+}
+
+void ThreadPool::take_items(Task task, size_t worker) {
   try {
-    for (size_t item = next_.fetch_add(1); item < count; item = next_.fetch_add(1))
-      task.call(task.context, item, worker);
+    for (size_t item = 0; take(worker, item);) task.call(task.context, item, worker);
   } catch (...) {
-    next_ = count;  // the other workers stop after their current item
+    for (Share& share : shares_)
+      share.left.store(kNone, std::memory_order_relaxed);  // the others stop after their current item
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = std::current_exception();
   }

@@ -26,17 +26,23 @@ class ThreadPool {
 
   size_t threads() const { return workers_.size() + 1; }
   // Changes with every item that is taken.
-  size_t activity() const { return next_.load(std::memory_order_relaxed); }
+  uint64_t activity() const;
 
   // Calls f(item, worker) once for every item in [0, count), in any order; concurrent calls differ in worker <
   // threads(). Returns when all calls have returned. Throws the first exception of f; some items may not have run then.
   // Not reentrant.
+  // Each worker has a share of neighbouring items, the same for equal counts, and takes them in order. One that has
+  // finished its share takes from the ends of the others'.
   template <class F>
   void parallel_for(size_t count, F&& f) {
     run(count, Task{[](void* context, size_t item, size_t worker) {
                       (*static_cast<std::remove_reference_t<F>*>(context))(item, worker);
                     },
                     const_cast<void*>(static_cast<const void*>(&f))});
+  }
+  // The item of `count` that the worker most likely takes behind `item`, or `item` where that is the last of its share.
+  size_t next_item(size_t item, size_t count, size_t worker) const {
+    return item >= share_begin(count, worker) && item + 1 < share_begin(count, worker + 1) ? item + 1 : item;
   }
 
  private:
@@ -47,24 +53,30 @@ class ThreadPool {
   };
   // Processors fetch lines of 64 bytes in pairs. What different threads write at the same time stands that far apart.
   static constexpr size_t kLine = 128;
+  // What is left of a worker's share: the first item in the lower half of the bits, the end in the upper half.
+  struct alignas(kLine) Share {
+    std::atomic<uint64_t> left{0};
+  };
+  static constexpr uint64_t kOneFirst = 1, kOneEnd = uint64_t{1} << 32, kNone = 0;
 
+  size_t share_begin(size_t count, size_t worker) const { return count * worker / threads(); }
   void run(size_t count, Task task);
   template <class F>
   bool look_for(F&& there) const;
   void stop();  // and waits for the threads
   void worker_loop(size_t worker);
-  void take_items(size_t count, Task task, size_t worker);
+  void take_items(Task task, size_t worker);
+  bool take(size_t worker, size_t& item);
   bool all_left() const;
   void leave();
 
   // Written by the caller alone, between two tasks. A change of generation_ tells the workers of a new one; only those
   // inside read the task.
   alignas(kLine) Task task_;
-  std::atomic<size_t> count_{0};  // number of items of task_
   std::atomic<uint32_t> generation_{0};
   // Whether a worker may join, and the number of workers inside.
   alignas(kLine) std::atomic<uint32_t> gate_{0};
-  alignas(kLine) std::atomic<size_t> next_{0};  // the first item that nobody has taken
+  std::vector<Share> shares_;  // one for each worker, the caller's first
 
   // A caller that is to sleep says so before it looks a last time; the worker that leaves last looks for it after that.
   alignas(kLine) std::mutex mutex_;

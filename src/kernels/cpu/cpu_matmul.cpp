@@ -1,6 +1,7 @@
 // The matrix products. The rows of a are packed once, each tile of w when it is used. A work item computes a block of
 // rows by a group of columns of the output.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "kernels/cpu/cpu_ops.h"
@@ -17,6 +18,7 @@ constexpr int64_t kFewBytes = 512 * 1024;
 // Each thread gets at least this many work items, where there are enough columns, so that all end at about the same
 // time.
 constexpr int64_t kItemsPerThread = 4;
+constexpr int64_t kItemsPerThreadFew = 16;  // of few rows, whose items take as long as it takes to read their weights
 constexpr int64_t kGateUpColumns = 2 * kGateUpBlock;
 
 int64_t ceil_divide(int64_t x, int64_t y) { return (x + y - 1) / y; }
@@ -60,6 +62,15 @@ struct CpuOps::Product {
   int64_t n() const { return w.dim(1); }
   int64_t k() const { return w.dim(2); }
 };
+
+// With at most so many tiles of rows, rows of w are multiplied as they are stored.
+int64_t CpuOps::few_tiles(const Product& product) const {
+  return static_cast<int64_t>(product.w.tiled ? simd_.matmul->few_tiles_tiled : simd_.matmul->few_tiles);
+}
+// How many tiles of columns the kernel then takes at once.
+int64_t CpuOps::tiles_at_once(const Product& product, int64_t rows) const {
+  return product.w.tiled ? static_cast<int64_t>(simd_.matmul->few_columns(static_cast<size_t>(rows))) : 1;
+}
 
 // Adds blocks for the rows [first, last) of a, which are multiplied by matrix `matrix`.
 void CpuOps::cut_rows(int64_t matrix, int64_t first, int64_t last) {
@@ -120,9 +131,8 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
     return view_of(w, column_of(step.tile), width_of(step.tile), step.b * block_k,
                    std::min(block_k, k - step.b * block_k), tile_columns);
   };
-  const auto few_tiles = static_cast<int64_t>(w.tiled ? kernel.few_tiles_tiled : kernel.few_tiles);
-  const bool straight = block_tiles <= few_tiles && k > 0;
-  const auto at_once = w.tiled ? static_cast<int64_t>(kernel.few_columns(static_cast<size_t>(block.rows))) : 1;
+  const bool straight = block_tiles <= few_tiles(product) && k > 0;
+  const int64_t at_once = tiles_at_once(product, block.rows);
   for (int64_t tile = 0; straight && tile < column_tiles; tile += at_once) {
     const int64_t count = std::min(at_once, column_tiles - tile);
     const int64_t width = std::min(count * tile_columns, end_column - column_of(tile));
@@ -170,21 +180,96 @@ void CpuOps::multiply_group(const Product& product, const RowBlock& block, int64
                tile_sums);
 }
 
+// Multiplies rows each of which is a block of its own, as in a step of one sequence, where threads outnumber tiles of
+// columns so far that tiles over all of k would end at different times. A work item is some blocks of k of a group of
+// columns, whose sums are kept apart; whoever ends the last item of a group adds them in the order of k.
+void CpuOps::multiply_single_rows(const Product& product, int64_t group_columns, int64_t item_blocks) {
+  const MatmulKernel& kernel = *simd_.matmul;
+  const Tensor& w = product.w;
+  const auto tile_columns = static_cast<int64_t>(kernel.tile_columns), block_k = static_cast<int64_t>(kernel.block_k);
+  const int64_t n = product.n(), k = product.k(), k_blocks = ceil_divide(k, block_k);
+  const int64_t column_groups = ceil_divide(n, group_columns), parts = ceil_divide(k_blocks, item_blocks);
+  const int64_t groups = static_cast<int64_t>(row_blocks_.size()) * column_groups;
+  const size_t a_bytes = kernel.a_bytes(product.a.dtype, w.dtype);
+  const size_t a_stride = static_cast<size_t>(row_blocks_.back().end_tile) * a_bytes;
+  // [groups, blocks of k, columns], and for each group how many of its parts are done.
+  const int64_t group_sums = k_blocks * group_columns;
+  auto* all_sums = scratch_.reserve<float>(static_cast<size_t>(groups * (group_sums + 1)));
+  auto* done = reinterpret_cast<uint32_t*>(all_sums + groups * group_sums);
+  std::fill_n(done, groups, 0);
+
+  struct Place {
+    const RowBlock& block;
+    int64_t column, width;
+  };
+  const auto place_of = [&](int64_t group) -> Place {
+    const int64_t column = group % column_groups * group_columns;
+    return {row_blocks_[static_cast<size_t>(group / column_groups)], column, std::min(group_columns, n - column)};
+  };
+  // `count` columns of a place, from its column c on, over block b of k.
+  const auto w_of = [&](const Place& at, int64_t c, int64_t count, int64_t b) {
+    return view_of(w.at(at.block.matrix), at.column + c, count, b * block_k, std::min(block_k, k - b * block_k),
+                   tile_columns);
+  };
+  const int64_t at_once = tiles_at_once(product, 1) * tile_columns;
+  const auto items = static_cast<size_t>(groups * parts);
+  pool_.parallel_for(items, [&](size_t item, size_t worker) {
+    const int64_t group = static_cast<int64_t>(item) / parts, first = static_cast<int64_t>(item) % parts * item_blocks;
+    const int64_t end = std::min(first + item_blocks, k_blocks);
+    const Place at = place_of(group);
+    float* sums = all_sums + group * group_sums;
+    const auto next = static_cast<int64_t>(pool_.next_item(item, items, worker));
+    const void* next_w = w_of(place_of(next / parts), 0, 1, next % parts * item_blocks).data;
+    for (int64_t b = first; b < end; ++b)
+      for (int64_t c = 0; c < at.width; c += at_once) {
+        const RowsView part = w_of(at, c, std::min(at_once, at.width - c), b);
+        const bool more_columns = c + at_once < at.width;
+        kernel.multiply_few(
+            {.a = product.packed + static_cast<size_t>(b) * a_stride +
+                  static_cast<size_t>(at.block.first_tile) * a_bytes,
+             .a_stride = a_stride,
+             .a_rows = view_of(product.a, at.block.first_row, 1, b * block_k, static_cast<int64_t>(part.k)),
+             .w = part,
+             .tiles = static_cast<size_t>(ceil_divide(static_cast<int64_t>(part.rows), tile_columns)),
+             .next_w = more_columns  ? w_of(at, c + at_once, 1, b).data
+                       : b + 1 < end ? w_of(at, 0, 1, b + 1).data
+                                     : next_w,
+             .sums = sums + b * group_columns + c,
+             .sums_stride = static_cast<size_t>(tile_columns)});
+      }
+    if (std::atomic_ref(done[group]).fetch_add(1) + 1 < static_cast<uint32_t>(parts)) return;
+    for (int64_t b = 1; b < k_blocks; ++b)
+      for (int64_t c = 0; c < at.width; ++c) sums[c] += sums[b * group_columns + c];
+    write_sums(product, at.block.first_row, at.column, at.width, sums, tile_columns);
+  });
+}
+
 void CpuOps::multiply_blocks(Product product) {
   if (row_blocks_.empty() || product.n() == 0) return;
   const MatmulKernel& kernel = *simd_.matmul;
   const auto tile_columns = static_cast<int64_t>(kernel.tile_columns);
   const auto blocks = static_cast<int64_t>(row_blocks_.size()), threads = static_cast<int64_t>(pool_.threads());
-  const int64_t n = product.n();
-  // Groups consist of whole tiles, and of whole blocks of gate and up rows.
-  const int64_t group_columns =
-      round_up(std::clamp<int64_t>(n * blocks / (kItemsPerThread * threads), 1, kMaxGroupColumns),
-               std::max(tile_columns, kGateUpColumns));
-  const int64_t groups = ceil_divide(n, group_columns);
-  int64_t max_tiles = 0;
-  for (const RowBlock& block : row_blocks_) max_tiles = std::max(max_tiles, block.end_tile - block.first_tile);
-
+  const int64_t n = product.n(), k_blocks = ceil_divide(product.k(), static_cast<int64_t>(kernel.block_k));
+  int64_t max_tiles = 0, max_rows = 0;
+  for (const RowBlock& block : row_blocks_) {
+    max_tiles = std::max(max_tiles, block.end_tile - block.first_tile);
+    max_rows = std::max(max_rows, block.rows);
+  }
   product.packed = pack_rows(product.a, product.w.dtype);
+  const bool few = max_tiles <= few_tiles(product);
+  const int64_t wanted = (few ? kItemsPerThreadFew : kItemsPerThread) * threads;
+  // Groups consist of whole tiles, and of whole blocks of gate and up rows.
+  const int64_t unit = std::max(tile_columns, kGateUpColumns);
+  if (few && max_rows == 1 && k_blocks > 1) {
+    const int64_t columns = round_up(tile_columns * tiles_at_once(product, 1), unit);
+    const int64_t groups = blocks * ceil_divide(n, columns);
+    if (groups < wanted)
+      return multiply_single_rows(product, columns,
+                                  ceil_divide(k_blocks, std::min(k_blocks, ceil_divide(wanted, groups))));
+  }
+  const int64_t group_columns = round_up(std::clamp<int64_t>(n * blocks / wanted, 1, kMaxGroupColumns), unit);
+  const int64_t groups = ceil_divide(n, group_columns);
+
   const size_t w_bytes = kernel.w_bytes(product.a.dtype, product.w.dtype);
   const size_t sums_bytes = static_cast<size_t>(max_tiles) * kernel.tile_rows *
                             static_cast<size_t>(round_up(group_columns, tile_columns)) * sizeof(float);
@@ -194,8 +279,7 @@ void CpuOps::multiply_blocks(Product product) {
   const auto column_of = [&](size_t item) { return static_cast<int64_t>(item) % groups * group_columns; };
   pool_.parallel_for(items, [&](size_t item, size_t worker) {
     std::byte* w_tile = scratch + worker * (w_bytes + sums_bytes);
-    // Where all threads take items at the same pace, this one takes that one next.
-    const size_t next = item + pool_.threads() < items ? item + pool_.threads() : item;
+    const size_t next = pool_.next_item(item, items, worker);
     multiply_group(product, block_of(item), column_of(item), std::min(n, column_of(item) + group_columns), w_tile,
                    reinterpret_cast<float*>(w_tile + w_bytes),
                    product.w.at(block_of(next).matrix).rows(column_of(next), 1).data);

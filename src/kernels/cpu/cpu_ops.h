@@ -90,7 +90,10 @@ class CpuOps : public Ops {
   void cut_rows(int64_t matrix, int64_t first, int64_t last);
   void cut_experts(const Tensor& a, const Tensor& w, const Tensor& expert_offsets);
   const std::byte* pack_rows(const Tensor& a, DType w_type);
+  int64_t few_tiles(const Product& product) const;
+  int64_t tiles_at_once(const Product& product, int64_t rows) const;
   void multiply_blocks(Product product);
+  void multiply_single_rows(const Product& product, int64_t group_columns, int64_t item_blocks);
   void multiply_group(const Product& product, const RowBlock& block, int64_t first_column, int64_t end_column,
                       std::byte* w_tile, float* sums, const std::byte* next_w) const;
   void write_sums(const Product& product, int64_t row, int64_t first, int64_t columns, const float* sums,
