@@ -53,6 +53,36 @@ TEST(ThreadPoolTest, ItemsRunAtTheSameTimeWithDifferentWorkers) {
   EXPECT_NE(workers[0], workers[1]);
 }
 
+// Whoever is held up in an item, the others take the rest of its share.
+TEST(ThreadPoolTest, SharesOfTheSlowAreTakenByOthers) {
+  constexpr size_t kItems = 12;
+  for (const size_t slow : {size_t{0}, kItems / 2, kItems - 1}) {
+    ThreadPool pool(3);
+    std::atomic<size_t> others{0};
+    std::atomic<bool> all{false};
+    pool.parallel_for(kItems, [&](size_t item, size_t) {
+      if (item != slow) {
+        ++others;
+        return;
+      }
+      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (others < kItems - 1 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+      all = others == kItems - 1;
+    });
+    EXPECT_TRUE(all) << "item " << slow;
+  }
+}
+
+TEST(ThreadPoolTest, TheNextItemIsTheNeighbourWithinAShare) {
+  const ThreadPool pool(3);  // shares of 8 items: 0 and 1, 2 to 4, 5 to 7
+  EXPECT_EQ(pool.next_item(0, 8, 0), 1u);
+  EXPECT_EQ(pool.next_item(1, 8, 0), 1u);
+  EXPECT_EQ(pool.next_item(3, 8, 1), 4u);
+  EXPECT_EQ(pool.next_item(4, 8, 1), 4u);
+  EXPECT_EQ(pool.next_item(7, 8, 0), 7u);  // taken from another's end
+  EXPECT_EQ(pool.next_item(6, 8, 2), 7u);
+}
+
 // Sometimes the workers have fallen asleep when a task begins, and sometimes the caller has when the last worker
 // leaves.
 TEST(ThreadPoolTest, WhoeverSleepsIsWoken) {
