@@ -1,5 +1,5 @@
 // The matrix products. The rows of a are packed once, each tile of w when it is used. A work item computes a block of
-// rows by a group of columns of the output.
+// rows by a group of columns of the output, or, for single rows on many threads, a part of the sums of these.
 #include <algorithm>
 #include <atomic>
 #include <cstring>

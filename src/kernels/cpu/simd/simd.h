@@ -47,8 +47,8 @@ struct PackedProduct {
   Fetch next_w, out;        // what is packed next, and where the sums are written to
 };
 
-// The same for at most tile_rows rows of a, over all of k, with rows of w as they are stored: those of one tile of
-// columns, or, where they lie in tiles, of `tiles` that follow one another.
+// The same for at most tile_rows rows of a, over all of k or one block of it, with rows of w as they are stored: those
+// of one tile of columns, or, where they lie in tiles, of `tiles` that follow one another.
 struct FewProduct {
   const std::byte* a = nullptr;  // a packed tile for each block of k; tiles are `a_stride` bytes apart
   size_t a_stride = 0;
