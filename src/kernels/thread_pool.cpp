@@ -67,9 +67,9 @@ void ThreadPool::stop() {
 
 void ThreadPool::run(size_t count, Task task) {
   if (workers_.empty() || count <= 1) {
-    for (size_t item = 0; item < count; ++item) {
-      shares_[0].left.store(item, std::memory_order_relaxed);
-      task.call(task.context, item, 0);
+    for (size_t first = 0; first < count; first += task.most) {
+      shares_[0].left.store(first, std::memory_order_relaxed);
+      task.call(task.context, first, std::min(first + task.most, count), 0);
     }
     return;
   }
@@ -127,25 +127,27 @@ void ThreadPool::worker_loop(size_t worker) {
   }
 }
 
-// Takes the first item of the worker's share or, where that is empty, the last one of another's, which its owner would
-// have come to at the latest.
-bool ThreadPool::take(size_t worker, size_t& item) {
+// Takes the first items of the worker's share or, where that is empty, the last ones of another's, which its owner
+// would have come to at the latest. None where all are empty.
+ThreadPool::Range ThreadPool::take(size_t worker, size_t most) {
   for (size_t other = 0; other < shares_.size(); ++other) {
     std::atomic<uint64_t>& share = shares_[(worker + other) % shares_.size()].left;
     uint64_t left = share.load(std::memory_order_relaxed);
-    while (left % kOneEnd < left / kOneEnd)
-      if (share.compare_exchange_weak(left, other == 0 ? left + kOneFirst : left - kOneEnd,
-                                      std::memory_order_relaxed)) {
-        item = static_cast<size_t>(other == 0 ? left % kOneEnd : left / kOneEnd - 1);
-        return true;
-      }
+    while (left % kOneEnd < left / kOneEnd) {
+      const uint64_t first = left % kOneEnd, end = left / kOneEnd;
+      const uint64_t count = std::min<uint64_t>(most, (end - first + 1) / 2);
+      if (share.compare_exchange_weak(left, other == 0 ? left + count * kOneFirst : left - count * kOneEnd,
+                                      std::memory_order_relaxed))
+        return other == 0 ? Range{first, first + count} : Range{end - count, end};
+    }
   }
-  return false;
+  return {};
 }
 
 void ThreadPool::take_items(Task task, size_t worker) {
   try {
-    for (size_t item = 0; take(worker, item);) task.call(task.context, item, worker);
+    for (Range range; range = take(worker, task.most), range.first < range.end;)
+      task.call(task.context, range.first, range.end, worker);
   } catch (...) {
     for (Share& share : shares_)
       share.left.store(kNone, std::memory_order_relaxed);  // the others stop after their current item

@@ -35,10 +35,17 @@ class ThreadPool {
   // finished its share takes from the ends of the others'.
   template <class F>
   void parallel_for(size_t count, F&& f) {
-    run(count, Task{[](void* context, size_t item, size_t worker) {
-                      (*static_cast<std::remove_reference_t<F>*>(context))(item, worker);
+    parallel_for_ranges(count, 1, [&](size_t first, size_t, size_t worker) { f(first, worker); });
+  }
+  // The same with f(first, end, worker) for ranges of items, where a range costs less than its items one by one. Each
+  // takes half of what is left of a share, but at most `most` items: the last ones are single, so that all workers end
+  // at about the same time.
+  template <class F>
+  void parallel_for_ranges(size_t count, size_t most, F&& f) {
+    run(count, Task{[](void* context, size_t first, size_t end, size_t worker) {
+                      (*static_cast<std::remove_reference_t<F>*>(context))(first, end, worker);
                     },
-                    const_cast<void*>(static_cast<const void*>(&f))});
+                    const_cast<void*>(static_cast<const void*>(&f)), most});
   }
   // The item of `count` that the worker most likely takes behind `item`, or `item` where that is the last of its share.
   size_t next_item(size_t item, size_t count, size_t worker) const {
@@ -48,8 +55,9 @@ class ThreadPool {
  private:
   // A reference to the caller's f without its type, so that a call allocates nothing.
   struct Task {
-    void (*call)(void* context, size_t item, size_t worker) = nullptr;
+    void (*call)(void* context, size_t first, size_t end, size_t worker) = nullptr;
     void* context = nullptr;
+    size_t most = 1;
   };
   // Processors fetch lines of 64 bytes in pairs. What different threads write at the same time stands that far apart.
   static constexpr size_t kLine = 128;
@@ -58,6 +66,9 @@ class ThreadPool {
     std::atomic<uint64_t> left{0};
   };
   static constexpr uint64_t kOneFirst = 1, kOneEnd = uint64_t{1} << 32, kNone = 0;
+  struct Range {
+    size_t first = 0, end = 0;
+  };
 
   size_t share_begin(size_t count, size_t worker) const { return count * worker / threads(); }
   void run(size_t count, Task task);
@@ -66,7 +77,7 @@ class ThreadPool {
   void stop();  // and waits for the threads
   void worker_loop(size_t worker);
   void take_items(Task task, size_t worker);
-  bool take(size_t worker, size_t& item);
+  Range take(size_t worker, size_t most);
   bool all_left() const;
   void leave();
 

@@ -1,5 +1,6 @@
 // The matrix products. The rows of a are packed once, each tile of w when it is used. A work item computes a block of
-// rows by a group of columns of the output, or, for single rows on many threads, a part of the sums of these.
+// rows by a group of columns of the output, or, for single rows on many threads, a part of the sums of these; of many
+// rows, a thread takes several such groups at once.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -13,10 +14,12 @@ namespace {
 // A block of this many rows, packed for one block of k, and its sums stay in the L2 cache.
 constexpr int64_t kMaxBlockRows = 576;
 constexpr int64_t kMaxGroupColumns = 256;
+// Smaller blocks are not made for the sake of more work items: each packs all of w.
+constexpr int64_t kMinBlockRows = 256;
 // Packed rows of this size, over all of k, stay in the L2 cache in any order.
 constexpr int64_t kFewBytes = 512 * 1024;
-// Each thread gets at least this many work items, where there are enough columns, so that all end at about the same
-// time.
+// Each thread gets at least this many work items, where there are enough rows and columns, so that all end at about the
+// same time.
 constexpr int64_t kItemsPerThread = 4;
 constexpr int64_t kItemsPerThreadFew = 16;  // of few rows, whose items take as long as it takes to read their weights
 constexpr int64_t kGateUpColumns = 2 * kGateUpBlock;
@@ -72,15 +75,29 @@ int64_t CpuOps::tiles_at_once(const Product& product, int64_t rows) const {
   return product.w.tiled ? static_cast<int64_t>(simd_.matmul->few_columns(static_cast<size_t>(rows))) : 1;
 }
 
-// Adds blocks for the rows [first, last) of a, which are multiplied by matrix `matrix`.
-void CpuOps::cut_rows(int64_t matrix, int64_t first, int64_t last) {
+// Adds blocks for the rows [first, last) of a, which are multiplied by matrix `matrix`: at least `wanted` blocks, where
+// there are rows enough.
+void CpuOps::cut_rows(int64_t matrix, int64_t first, int64_t last, int64_t wanted) {
   const auto tile = static_cast<int64_t>(simd_.matmul->tile_rows);
-  const int64_t blocks = ceil_divide(last - first, kMaxBlockRows);
+  const int64_t blocks =
+      std::max(ceil_divide(last - first, kMaxBlockRows), std::min(wanted, (last - first) / kMinBlockRows));
   const int64_t most = blocks == 0 ? tile : round_up(ceil_divide(last - first, blocks), tile);
   for (int64_t row = first; row < last; row += most) {
     const int64_t first_tile = row_blocks_.empty() ? 0 : row_blocks_.back().end_tile, rows = std::min(most, last - row);
     row_blocks_.push_back({matrix, row, rows, first_tile, first_tile + ceil_divide(rows, tile)});
   }
+}
+
+// The least columns of a work item: whole tiles, and whole blocks of gate and up rows.
+int64_t CpuOps::min_item_columns() const {
+  return std::max(static_cast<int64_t>(simd_.matmul->tile_columns), kGateUpColumns);
+}
+
+// The blocks that rows are to be cut into where they are multiplied by a matrix with n columns of output, so that each
+// thread has kItemsPerThread items.
+int64_t CpuOps::wanted_blocks(int64_t n) const {
+  const int64_t items = std::max<int64_t>(1, ceil_divide(n, min_item_columns()));
+  return ceil_divide(kItemsPerThread * static_cast<int64_t>(pool_.threads()), items);
 }
 
 // Packs all tiles of rows for each block of k: [blocks of k, tiles].
@@ -90,13 +107,13 @@ const std::byte* CpuOps::pack_rows(const Tensor& a, DType w_type) {
   const int64_t tiles = row_blocks_.back().end_tile, k = a.dim(1), k_blocks = ceil_divide(k, block_k);
   const size_t tile_bytes = kernel.a_bytes(a.dtype, w_type);
   auto* packed = packed_.reserve<std::byte>(static_cast<size_t>(tiles * k_blocks) * tile_bytes);
-  for_each_row(tiles, a.dim(0) * k / tiles, [&](int64_t tile) {
+  for_each_row(tiles * k_blocks, a.dim(0) * std::min(k, block_k) / tiles, [&](int64_t item) {
+    const int64_t tile = item / k_blocks, b = item % k_blocks;
     const RowBlock& block = *std::partition_point(row_blocks_.begin(), row_blocks_.end(),
                                                   [&](const RowBlock& other) { return other.end_tile <= tile; });
     const int64_t offset = (tile - block.first_tile) * tile_rows, rows = std::min(tile_rows, block.rows - offset);
-    for (int64_t b = 0; b < k_blocks; ++b)
-      kernel.pack_a(view_of(a, block.first_row + offset, rows, b * block_k, std::min(block_k, k - b * block_k)), w_type,
-                    packed + static_cast<size_t>(b * tiles + tile) * tile_bytes);
+    kernel.pack_a(view_of(a, block.first_row + offset, rows, b * block_k, std::min(block_k, k - b * block_k)), w_type,
+                  packed + static_cast<size_t>(b * tiles + tile) * tile_bytes);
   });
   return packed;
 }
@@ -257,9 +274,7 @@ void CpuOps::multiply_blocks(Product product) {
   }
   product.packed = pack_rows(product.a, product.w.dtype);
   const bool few = max_tiles <= few_tiles(product);
-  const int64_t wanted = (few ? kItemsPerThreadFew : kItemsPerThread) * threads;
-  // Groups consist of whole tiles, and of whole blocks of gate and up rows.
-  const int64_t unit = std::max(tile_columns, kGateUpColumns);
+  const int64_t unit = min_item_columns(), wanted = kItemsPerThreadFew * threads;
   if (few && max_rows == 1 && k_blocks > 1) {
     const int64_t columns = round_up(tile_columns * tiles_at_once(product, 1), unit);
     const int64_t groups = blocks * ceil_divide(n, columns);
@@ -267,22 +282,29 @@ void CpuOps::multiply_blocks(Product product) {
       return multiply_single_rows(product, columns,
                                   ceil_divide(k_blocks, std::min(k_blocks, ceil_divide(wanted, groups))));
   }
-  const int64_t group_columns = round_up(std::clamp<int64_t>(n * blocks / wanted, 1, kMaxGroupColumns), unit);
-  const int64_t groups = ceil_divide(n, group_columns);
+  // With many rows, a thread takes several items at once, for which a block of k of the rows stays in its cache; with
+  // few, one at a time, and it asks for the weights of the next one ahead.
+  const int64_t item_columns =
+      few ? round_up(std::clamp<int64_t>(n * blocks / wanted, 1, kMaxGroupColumns), unit) : unit;
+  const int64_t most = few ? 1 : kMaxGroupColumns / unit;
+  const auto block_items = static_cast<size_t>(ceil_divide(n, item_columns));
 
   const size_t w_bytes = kernel.w_bytes(product.a.dtype, product.w.dtype);
   const size_t sums_bytes = static_cast<size_t>(max_tiles) * kernel.tile_rows *
-                            static_cast<size_t>(round_up(group_columns, tile_columns)) * sizeof(float);
+                            static_cast<size_t>(round_up(most * item_columns, tile_columns)) * sizeof(float);
   auto* scratch = scratch_.reserve<std::byte>(pool_.threads() * (w_bytes + sums_bytes));
-  const auto items = static_cast<size_t>(blocks * groups);
-  const auto block_of = [&](size_t item) -> const RowBlock& { return row_blocks_[item / static_cast<size_t>(groups)]; };
-  const auto column_of = [&](size_t item) { return static_cast<int64_t>(item) % groups * group_columns; };
-  pool_.parallel_for(items, [&](size_t item, size_t worker) {
+  const size_t items = static_cast<size_t>(blocks) * block_items;
+  const auto block_of = [&](size_t item) -> const RowBlock& { return row_blocks_[item / block_items]; };
+  const auto column_of = [&](size_t item) { return static_cast<int64_t>(item % block_items) * item_columns; };
+  pool_.parallel_for_ranges(items, static_cast<size_t>(most), [&](size_t first, size_t end, size_t worker) {
     std::byte* w_tile = scratch + worker * (w_bytes + sums_bytes);
-    const size_t next = pool_.next_item(item, items, worker);
-    multiply_group(product, block_of(item), column_of(item), std::min(n, column_of(item) + group_columns), w_tile,
-                   reinterpret_cast<float*>(w_tile + w_bytes),
-                   product.w.at(block_of(next).matrix).rows(column_of(next), 1).data);
+    for (size_t item = first, next; item < end; item = next) {
+      next = std::min(end, (item / block_items + 1) * block_items);
+      const size_t soon = next < end ? next : pool_.next_item(end - 1, items, worker);
+      multiply_group(product, block_of(item), column_of(item), std::min(n, column_of(next - 1) + item_columns), w_tile,
+                     reinterpret_cast<float*>(w_tile + w_bytes),
+                     product.w.at(block_of(soon).matrix).rows(column_of(soon), 1).data);
+    }
   });
 }
 
@@ -357,7 +379,7 @@ void CpuOps::matmul(const Tensor& a, const Tensor& w, const Tensor& bias, const 
              (!bias || bias.numel() == n) && is_float(a) && is_float(w),
          "matmul: shapes");
   row_blocks_.clear();
-  cut_rows(0, 0, m);
+  cut_rows(0, 0, m, wanted_blocks(n));
   multiply_blocks({.a = a,
                    .w = w.reshape({1, n, w.dim(1)}),
                    .bias = as_float(bias, weights_),
@@ -377,7 +399,7 @@ void CpuOps::matmul_swiglu(const Tensor& a, const Tensor& w, const Tensor& out) 
              2 * out.dim(1) == n && n % kGateUpColumns == 0 && out.dtype == a.dtype && is_float(a) && is_float(w),
          "matmul_swiglu: shapes");
   row_blocks_.clear();
-  cut_rows(0, 0, m);
+  cut_rows(0, 0, m, wanted_blocks(n));
   multiply_blocks({.a = a, .w = w.reshape({1, n, w.dim(1)}), .out = out, .swiglu = true});
 }
 
@@ -388,7 +410,7 @@ void CpuOps::cut_experts(const Tensor& a, const Tensor& w, const Tensor& expert_
   for (int64_t expert = 0; expert < w.dim(0); ++expert) {
     const int64_t first = offsets[expert], last = offsets[expert + 1];
     expect(first >= 0 && first <= last && last <= a.dim(0), "expert_offsets");
-    cut_rows(expert, first, last);
+    cut_rows(expert, first, last, 1);
   }
 }
 

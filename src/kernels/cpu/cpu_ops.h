@@ -87,7 +87,9 @@ class CpuOps : public Ops {
   struct RowBlock {
     int64_t matrix = 0, first_row = 0, rows = 0, first_tile = 0, end_tile = 0;
   };
-  void cut_rows(int64_t matrix, int64_t first, int64_t last);
+  void cut_rows(int64_t matrix, int64_t first, int64_t last, int64_t wanted);
+  int64_t min_item_columns() const;
+  int64_t wanted_blocks(int64_t n) const;
   void cut_experts(const Tensor& a, const Tensor& w, const Tensor& expert_offsets);
   const std::byte* pack_rows(const Tensor& a, DType w_type);
   int64_t few_tiles(const Product& product) const;

@@ -26,6 +26,31 @@ TEST(ThreadPoolTest, EveryItemRunsOnceWhateverTheCounts) {
   }
 }
 
+TEST(ThreadPoolTest, RangesCoverEveryItemOnceAndHalveWhatIsLeft) {
+  for (const int threads : {1, 2, 5})
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{1000}})
+      for (const size_t most : {size_t{1}, size_t{8}, size_t{2000}}) {
+        ThreadPool pool(threads);
+        std::vector<std::atomic<int>> runs(count);
+        std::atomic<size_t> largest{0};
+        pool.parallel_for_ranges(count, most, [&](size_t first, size_t end, size_t) {
+          ASSERT_LT(first, end);
+          ASSERT_LE(end, count);
+          for (size_t item = first; item < end; ++item) ++runs[item];
+          for (size_t seen = largest; seen < end - first && !largest.compare_exchange_weak(seen, end - first);) {
+          }
+        });
+        for (const auto& times : runs) ASSERT_EQ(times, 1) << threads << " threads, " << count << " items";
+        ASSERT_LE(largest, most);
+        // Half of the first share; all of it where one thread takes all and nobody waits for it.
+        const size_t share = (count + static_cast<size_t>(threads) - 1) / static_cast<size_t>(threads);
+        ASSERT_LE(largest, threads == 1 ? share : (share + 1) / 2);
+        if (count == 1000) {
+          ASSERT_GE(largest, std::min(most, share / 2)) << threads << " threads, at most " << most;
+        }
+      }
+}
+
 TEST(ThreadPoolTest, ResultsAreVisibleAfterManyShortCalls) {
   for (const bool eager : {false, true}) {
     ThreadPool pool(3, eager);
