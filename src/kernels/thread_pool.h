@@ -25,7 +25,7 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   size_t threads() const { return workers_.size() + 1; }
-  // Changes with every item that is taken.
+  // Changes with every range of items that is taken, but the first one of a task that one thread does alone.
   uint64_t activity() const;
 
   // Calls f(item, worker) once for every item in [0, count), in any order; concurrent calls differ in worker <
@@ -39,7 +39,7 @@ class ThreadPool {
   }
   // The same with f(first, end, worker) for ranges of items, where a range costs less than its items one by one. Each
   // takes half of what is left of a share, but at most `most` items: the last ones are single, so that all workers end
-  // at about the same time.
+  // at about the same time. A worker without others takes `most` at once.
   template <class F>
   void parallel_for_ranges(size_t count, size_t most, F&& f) {
     run(count, Task{[](void* context, size_t first, size_t end, size_t worker) {

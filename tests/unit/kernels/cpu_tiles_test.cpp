@@ -86,21 +86,23 @@ TEST(CpuTilesTest, ExpertsHaveTheBitsOfRows) {
   ThreadPool pool(2);
   for (const Simd* simd : available_simd()) {
     CpuOps ops(pool, *simd);
-    for (const DType type : kTypes) {
-      HostTensor a(type, {41, k}), w(type, {experts, n, k}), offsets(DType::kI32, {experts + 1});
-      a.fill_random(5);
-      w.fill_random(6);
-      offsets.fill({0, 1, 1, 8, 41});
-      const Held held(ops, w, {experts, n, k});
-      HostTensor out(type, {41, n}), expected(type, {41, n}), halves(type, {41, n / 2}),
-          expected_halves(type, {41, n / 2});
-      ops.grouped_matmul(a, w, offsets, expected);
-      ops.grouped_matmul(a, held.w, offsets, out);
-      EXPECT_TRUE(same_bits(out, expected)) << simd->name << " " << name(type);
-      ops.grouped_swiglu(a, w, offsets, expected_halves);
-      ops.grouped_swiglu(a, held.w, offsets, halves);
-      EXPECT_TRUE(same_bits(halves, expected_halves)) << simd->name << " " << name(type);
-    }
+    for (const DType type : kTypes)
+      for (const std::vector<double>& split : {std::vector<double>{0, 1, 1, 8, 41}, {0, 1, 1, 2, 3}}) {
+        const auto rows = static_cast<int64_t>(split.back());
+        HostTensor a(type, {rows, k}), w(type, {experts, n, k}), offsets(DType::kI32, {experts + 1});
+        a.fill_random(5);
+        w.fill_random(6);
+        offsets.fill(split);
+        const Held held(ops, w, {experts, n, k});
+        HostTensor out(type, {rows, n}), expected(type, {rows, n}), halves(type, {rows, n / 2}),
+            expected_halves(type, {rows, n / 2});
+        ops.grouped_matmul(a, w, offsets, expected);
+        ops.grouped_matmul(a, held.w, offsets, out);
+        EXPECT_TRUE(same_bits(out, expected)) << simd->name << " " << name(type) << ", " << rows << " rows";
+        ops.grouped_swiglu(a, w, offsets, expected_halves);
+        ops.grouped_swiglu(a, held.w, offsets, halves);
+        EXPECT_TRUE(same_bits(halves, expected_halves)) << simd->name << " " << name(type) << ", " << rows << " rows";
+      }
   }
 }
 
