@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # gpu-check.sh [FOLDER]: everything that needs GPUs, as one command with one summary: builds, the CUDA tests, the MPI
-# tests over NCCL, those of the channel over MPI (and over device buffers where packaging/openmpi-cuda.sh was run),
-# compute-sanitizer, then the full-size model against transformers. FOLDER (default /tmp/lfm2-gpu-check) takes about 40
-# GB. LFM2_SKIP names parts to leave out, of "build cuda nccl mpi sanitizer full-size"; where "build" is left out,
-# build/cuda is taken as it is, which may come from another machine whose paths were the same. LFM2_CMAKE_OPTIONS holds
-# further options for CMake. With four GPUs the checks of one GPU run side by side, the MPI tests after them, and the
-# headline job alone at the end.
+# tests over NCCL, those of the channel over peer copies and over MPI (over device buffers, too, where
+# packaging/openmpi-cuda.sh was run), compute-sanitizer, then the full-size model against transformers. FOLDER (default
+# /tmp/lfm2-gpu-check) takes about 40 GB. LFM2_SKIP names parts to leave out, of "build cuda nccl peer mpi sanitizer
+# full-size"; where "build" is left out, build/cuda is taken as it is, which may come from another machine whose paths
+# were the same. LFM2_CMAKE_OPTIONS holds further options for CMake. With four GPUs the checks of one GPU run side by
+# side, the MPI tests after them, and the headline job alone at the end.
 set -u
 cd "$(dirname "$0")/.." || exit
 folder=${1:-/tmp/lfm2-gpu-check}
@@ -116,7 +116,7 @@ mpi_tests() {
   ctest --test-dir build/cuda -R 'RefusalTest|DoctorTest|/StallTest' -j 3 --output-on-failure --no-tests=error || failed=1
   return $failed
 }
-# What differs between the ways over MPI is the channel, and what is planned and told of it.
+# What differs between these ways is the channel, and what is planned and told of it.
 channel_tests='(Golden|Bits|Generation|Trace|Begun).*Test\.'
 staged_tests() {
   local -x OMPI_MCA_opal_cuda_support=0
@@ -188,6 +188,8 @@ elif [ "$gpus" -ge 4 ]; then
 else
   skipped "mpi tests over NCCL" "$gpus GPUs, 4 are needed"
 fi
+wait
+if [[ $skip == *" peer "* ]]; then skipped "mpi tests, peer copies" "as asked"; else start "mpi tests, peer copies" mpi_tests peer "$channel_tests"; fi
 wait
 if [[ $skip == *" mpi "* ]]; then skipped "mpi tests over MPI, staged" "as asked"; else start "mpi tests over MPI, staged" staged_tests; fi
 wait

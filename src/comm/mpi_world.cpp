@@ -211,12 +211,21 @@ int64_t MpiWorld::sum_on_host(int64_t value) const {
   return sum;
 }
 
-bool MpiGroup::all_ranks(bool value) const {
+bool MpiGroup::all_ranks(bool value, double timeout_seconds) const {
   int mine = value ? 1 : 0, all = 0;
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_CHECK(MPI_Iallreduce(&mine, &all, 1, MPI_INT, MPI_LAND, comm(), &request));
-  wait_for(request, 0, "agreement");
+  wait_for(request, timeout_seconds, "agreement");
   return all != 0;
+}
+
+bool MpiGroup::on_one_host() const {
+  MPI_Comm local = MPI_COMM_NULL;
+  int local_size = 0;
+  MPI_CHECK(MPI_Comm_split_type(comm(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &local));
+  MPI_CHECK(MPI_Comm_size(local, &local_size));
+  MPI_CHECK(MPI_Comm_free(&local));
+  return all_ranks(local_size == size_);
 }
 
 double MpiGroup::smallest(double value, double timeout_seconds) const {

@@ -47,7 +47,8 @@ class MpiGroup {
   std::string pass(std::string text, int from, int to, double timeout_seconds, const char* what) const;
   // The same for values, in place: no rank holds more than what it sends or receives.
   void pass(void* data, size_t bytes, int from, int to, double timeout_seconds, const char* what) const;
-  bool all_ranks(bool value) const;
+  bool all_ranks(bool value, double timeout_seconds = 0) const;
+  bool on_one_host() const;                                     // whether all ranks are on one host; collective
   double smallest(double value, double timeout_seconds) const;  // the smallest `value` of all ranks
 
   // What to add to this rank's steady_seconds() to get rank 0's. It is taken from the fastest of several exchanges of

@@ -16,7 +16,7 @@ enum class Phase : uint8_t {
   kRead,  // reads inputs and the structure of shards
   kLoad,
   kPrepare,
-  kConnect,  // waits until the peer takes part in the start of NCCL
+  kConnect,  // waits until the peer takes part in the start of a channel between GPUs
   kCompute,
   kReceive,  // waits for hidden states from the peer
   kSend,     // waits until the peer has taken hidden states

@@ -1,7 +1,7 @@
 // Speed of hidden states from stage to stage, by message size: over the first edge alone, and with all edges busy at
 // once.
-//     mpirun -np 4 bench_channel [nccl] [device-buffers] [staged] [cpu] [pieces=BYTESxCOUNT] [message=BYTES]
-//     [FILE.jsonl]
+//     mpirun -np 4 bench_channel [peer] [nccl] [device-buffers] [staged] [cpu] [slots=BYTESxCOUNT]
+//     [pieces=BYTESxCOUNT] [message=BYTES] [FILE.jsonl]
 // Without a name of a way, all that there are. On a machine without GPUs, or with `cpu`, both ways of MPI between
 // memory of the host. With several GPUs beside it the plain peer copy between the first two. Run by hand.
 #include <fmt/format.h>
@@ -13,12 +13,13 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/gpu/peer_channel.h"
 #include "comm/mpi_channel.h"
 #include "comm/staged_channel.h"
 #include "comm/wait.h"
 #include "kernels/cpu/cpu_backend.h"
 #if LFM2_HAS_CUDA
-#include "comm/nccl_channel.h"
+#include "comm/gpu/nccl_channel.h"
 #include "kernels/cuda/common/cuda_check.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/cuda_stream.h"
@@ -39,6 +40,7 @@ struct Arguments {
   std::vector<std::string> ways;
   std::string json;
   bool cpu = false;
+  PeerSlots slots;
   StagingPieces pieces;
   size_t message_bytes = 0;  // of device-buffers; 0: what MpiChannel takes
 };
@@ -49,6 +51,9 @@ Arguments parse(int argc, char** argv) {
     const std::string_view argument = argv[i];
     if (argument == "cpu")
       arguments.cpu = true;
+    else if (argument.starts_with("slots="))
+      expect(std::sscanf(argv[i], "slots=%zux%u", &arguments.slots.bytes, &arguments.slots.count) == 2,
+             "expected slots=BYTESxCOUNT");
     else if (argument.starts_with("pieces="))
       expect(std::sscanf(argv[i], "pieces=%zux%d", &arguments.pieces.bytes, &arguments.pieces.count) == 2,
              "expected pieces=BYTESxCOUNT");
@@ -142,6 +147,7 @@ struct Machine {
 std::string absence(const Machine& machine, const std::string& way) {
   if (way == "staged") return "";
   if (way == "device-buffers") return machine.devices > 0 ? mpi_staging_reason() : "";
+  if (way == "peer") return machine.devices > 0 ? "" : "needs GPUs";
   if (way != "nccl") return "unknown";
   return machine.devices >= machine.world.local_size() ? "" : "needs a GPU for each rank";
 }
@@ -150,6 +156,7 @@ std::unique_ptr<Channel> make_channel(Machine& machine, const MpiGroup& ranks, c
                                       const Arguments& arguments) {
   if (way == "staged") return make_staged_channel(ranks, *machine.backend, {}, arguments.pieces);
 #if LFM2_HAS_CUDA
+  if (way == "peer") return make_peer_channel(ranks, *machine.backend, {}, arguments.slots);
   if (way == "nccl") return make_nccl_channel(ranks, *machine.backend, {});
 #endif
   return std::make_unique<MpiChannel>(ranks, *machine.backend, ChannelShape{}, arguments.message_bytes);
@@ -206,7 +213,7 @@ int run(const MpiWorld& world, const Arguments& arguments) {
   if (!arguments.json.empty() && world.rank() == 0) machine.json.open(arguments.json, std::ios::app);
   std::vector<std::string> ways = arguments.ways;
   if (ways.empty()) ways = {"device-buffers", "staged"};
-  if (arguments.ways.empty() && machine.devices > 0) ways.insert(ways.begin(), "nccl");
+  if (arguments.ways.empty() && machine.devices > 0) ways.insert(ways.begin(), {"peer", "nccl"});
   if (world.rank() == 0)
     fmt::print("{} ranks, {}, {}\n", world.size(), machine.backend->description(), mpi_library_version());
   for (const std::string& way : ways) measure_way(machine, way, arguments);

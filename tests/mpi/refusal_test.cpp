@@ -180,6 +180,7 @@ TEST_F(RefusalTest, NoGpu) {
   setenv("CUDA_VISIBLE_DEVICES", "", 1);
   expect_refused(69, {"--device cuda"}, {"--device", "cuda"});
   expect_refused(69, {"--transport nccl"}, {"--transport", "nccl"});
+  expect_refused(69, {"--transport peer"}, {"--transport", "peer"});
   unsetenv("CUDA_VISIBLE_DEVICES");
 }
 

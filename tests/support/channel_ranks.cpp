@@ -1,8 +1,8 @@
 // channel_ranks TRANSPORT ITEMS TIMEOUT STAMPS_FILE [ring|leave-send|leave-receive]: ranks pass ITEMS blocks of numbers
-// on over NcclChannel, or MpiChannel or StagedChannel (TRANSPORT is nccl or mpi), each rank adds one, and the last rank
-// checks them; in a ring it sends them to the first rank, which checks them. Ends as lfm2_stage does: with an exit code
-// and one line. With leave-..., a rank begins to send or to receive, while its neighbour does not, and destroys its
-// channel before the end.
+// on over NcclChannel, PeerChannel, or MpiChannel or StagedChannel (TRANSPORT is nccl, peer or mpi), each rank adds
+// one, and the last rank checks them; in a ring it sends them to the first rank, which checks them. Ends as lfm2_stage
+// does: with an exit code and one line. With leave-..., a rank begins to send or to receive, while its neighbour does
+// not, and destroys its channel before the end.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -10,10 +10,12 @@
 #include <thread>
 #include <vector>
 
+#include "comm/gpu/nccl_channel.h"
+#include "comm/gpu/peer_channel.h"
 #include "comm/mpi_channel.h"
-#include "comm/nccl_channel.h"
 #include "comm/staged_channel.h"
 #include "comm/wait.h"
+#include "fake_cuda.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_stream.h"
 
@@ -24,11 +26,13 @@ using namespace lfm2;
 constexpr int kRingBuffers = 4;                               // of the first rank: two are sent from, two received into
 constexpr int64_t kNumbers = 100000;                          // so many that MPI does not send them at once
 constexpr StagingPieces kPieces{.bytes = 30000, .count = 4};  // some fourteen for each block, the last one shorter
+constexpr PeerSlots kPeerSlots{.bytes = kPieces.bytes, .count = 4};
 
 // The CPU, but for what it says of its memory: MPI is to treat it as a GPU's.
 class DeviceBackend : public CpuBackend {
  public:
   DeviceBackend() : CpuBackend(1) {}
+  Buffer allocate(size_t bytes) override { return {fake_device_memory(bytes), bytes, free_fake_device_memory}; }
   Buffer allocate_host(size_t bytes) override {
     return {std::malloc(bytes), bytes, [](void* data) {
               ++host_buffers_freed;
@@ -42,13 +46,13 @@ class DeviceBackend : public CpuBackend {
 // Like lfm2_stage's job, this one stays after an error, because transfers may still be using its memory.
 class Job {
  public:
-  Job(const MpiWorld& world, bool nccl, bool ring)
+  Job(const MpiWorld& world, std::string_view transport, bool ring)
       : world_(world),
-        nccl_(nccl),
+        transport_(transport),
         shape_{.buffers = ring && world.rank() == 0 ? kRingBuffers : kBuffers, .ring = ring},
         buffers_(static_cast<size_t>(shape_.buffers)) {
     for (Buffer& buffer : buffers_) buffer = memory_.allocate(kNumbers * sizeof(int32_t));
-    if (nccl)
+    if (over_streams())
       computed_ = std::make_unique<CudaEvent>();
     else
       computed_ = memory_.create_event();
@@ -57,7 +61,8 @@ class Job {
   void leave(bool sends);
 
  private:
-  Stream& compute() { return nccl_ ? cuda_ : memory_.compute(); }
+  bool over_streams() const { return transport_ != "mpi"; }
+  Stream& compute() { return over_streams() ? cuda_ : memory_.compute(); }
   void connect();
   Tensor numbers_in(int buffer) const {
     return {buffers_[static_cast<size_t>(buffer)].data(), DType::kI32, {kNumbers}};
@@ -66,7 +71,7 @@ class Job {
   void check(int buffer, int64_t first) const;
 
   const MpiWorld& world_;
-  const bool nccl_;
+  const std::string_view transport_;
   const ChannelShape shape_;
   DeviceBackend memory_;
   CudaStream cuda_;
@@ -76,8 +81,14 @@ class Job {
 };
 
 void Job::connect() {
-  if (nccl_) {
+  if (transport_ == "nccl") {
     channel_ = make_nccl_channel(world_, memory_, shape_);
+    return;
+  }
+  if (transport_ == "peer") {
+    const std::string obstacle = peer_copies_obstacle(world_, world_, memory_, 0);
+    if (!obstacle.empty()) throw Error(ExitCode::kUnavailable, obstacle);
+    channel_ = make_peer_channel(world_, memory_, shape_, kPeerSlots);
     return;
   }
   const std::string reason = mpi_staging_reason(world_);
@@ -153,7 +164,7 @@ void Job::run(int64_t units) {
 int main(int argc, char** argv) {
   MpiWorld world(&argc, &argv, {.timeout_seconds = std::atof(argv[3]), .stamps_file = argv[4]});
   const std::string_view mode = argc > 5 ? argv[5] : "";
-  Job job(world, std::string_view(argv[1]) == "nccl", mode == "ring");
+  Job job(world, argv[1], mode == "ring");
   try {
     if (mode == "leave-send" || mode == "leave-receive")
       job.leave(mode == "leave-send");

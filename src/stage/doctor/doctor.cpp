@@ -172,7 +172,7 @@ TrialFacts Doctor::try_machine(TransferSize size) {
   TrialFacts facts;
   world_.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = trial_timeout(options_)});
   try {
-    machine_ = choose_machine(options_, world_, world_.size());
+    machine_ = choose_machine(options_, world_, world_.size(), Transport::kPeer);
     facts.device = machine_.backend->description();
     facts.transport = machine_.transport_name();
   } catch (const Error& error) {

@@ -19,7 +19,7 @@
 #include "stage/support/json.h"
 #include "stage/version.h"
 #if LFM2_HAS_CUDA
-#include "comm/nccl_channel.h"
+#include "comm/gpu/nccl_channel.h"
 #include "kernels/cuda/cuda_backend.h"
 #endif
 

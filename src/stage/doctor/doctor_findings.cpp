@@ -203,7 +203,7 @@ void look_at_gpus(const Examination& e, Findings& found) {
       slow.push_back(rank);
   }
   if (!hidden.empty())
-    found.push_back({false, ranks_text(hidden) + " cannot see the GPU of the next rank: NCCL may lose its direct way",
+    found.push_back({false, ranks_text(hidden) + " cannot see the GPU of the next rank: direct ways may be lost",
                      "all GPUs visible to all ranks: --gres=gpu:N without --gpus-per-task and --gpu-bind"});
   if (!slow.empty())
     found.push_back({false, ranks_text(slow) + " cannot reach the next rank's GPU directly (no peer access)",

@@ -1,7 +1,8 @@
-// Every build has the CPU backend over MPI. A build with CUDA also has GPUs, over NCCL or MPI.
+// Every build has the CPU backend over MPI. A build with CUDA also has GPUs, over copies between peers, NCCL or MPI.
 #include "stage/job/backend_choice.h"
 
 #include <algorithm>
+#include <exception>
 #include <set>
 #include <utility>
 
@@ -9,7 +10,8 @@
 #include "comm/staged_channel.h"
 #include "kernels/cpu/cpu_backend.h"
 #if LFM2_HAS_CUDA
-#include "comm/nccl_channel.h"
+#include "comm/gpu/nccl_channel.h"
+#include "comm/gpu/peer_channel.h"
 #include "kernels/cuda/cuda_backend.h"
 #endif
 
@@ -27,10 +29,12 @@ DeviceLayout shared_layout(const MpiWorld& world, const std::string& name) {
 }
 
 Machine cpu_machine(const Options& options, const MpiWorld& world, int64_t at_once) {
-  if (options.transport == TransportChoice::kNccl)
+  if (moves_gpu_memory(options.transport))
     throw Error(
         ExitCode::kUnavailable,
-        "--transport nccl: the ranks compute on the CPU, NCCL needs a GPU each: expected --transport mpi or auto");
+        fmt::format("--transport {}: the ranks compute on the CPU, and it moves GPU memory: expected --transport "
+                    "mpi or auto",
+                    options.transport == TransportChoice::kNccl ? "nccl" : "peer"));
   const int share = world.fair_share_of_processors(at_once), threads = options.threads > 0 ? options.threads : share;
   const bool in_turns = at_once < world.size() && options.threads == 0;
   return {.backend = std::make_unique<CpuBackend>(threads, options.simd, threads <= share),
@@ -39,7 +43,25 @@ Machine cpu_machine(const Options& options, const MpiWorld& world, int64_t at_on
 }
 
 #if LFM2_HAS_CUDA
-Machine cuda_machine(const Options& options, const MpiWorld& world, int devices) {
+// Collective.
+void choose_transport(const Options& options, const MpiWorld& world, bool distinct, Transport fastest,
+                      Machine& machine) {
+  const TransportChoice asked = options.transport;
+  if (asked == TransportChoice::kPeer || (asked == TransportChoice::kAuto && distinct && fastest == Transport::kPeer)) {
+    const MpiGroup pipeline(world, world.rank() / (world.size() / options.replicas));
+    machine.peer_obstacle = peer_copies_obstacle(world, pipeline, *machine.backend, kStartTimeout);
+    if (machine.peer_obstacle.empty()) {
+      machine.transport = Transport::kPeer;
+      return;
+    }
+    if (asked == TransportChoice::kPeer)
+      throw Error(ExitCode::kUnavailable,
+                  fmt::format("--transport peer: {}: expected --transport nccl, mpi or auto", machine.peer_obstacle));
+  }
+  if (asked != TransportChoice::kMpi && distinct) machine.transport = Transport::kNccl;
+}
+
+Machine cuda_machine(const Options& options, const MpiWorld& world, int devices, Transport fastest) {
   const int device = device_of(world, devices);
   DeviceLayout layout = shared_layout(world, cuda_device_facts(device).uuid);
   const bool distinct = layout.device_of.empty();  // NCCL cannot join ranks that share a GPU
@@ -48,14 +70,22 @@ Machine cuda_machine(const Options& options, const MpiWorld& world, int devices)
                 fmt::format("--transport nccl: {} ranks on {} see {} GPU{}, NCCL needs one for each rank: expected "
                             "--transport mpi or auto",
                             world.local_size(), world.host(), devices, devices == 1 ? "" : "s"));
-  std::string staging_reason = mpi_staging_reason(world);
-  // This comes after the collectives: a rank where the start of CUDA fails leaves no other waiting in one.
-  return {.backend = make_cuda_backend(device, {.plain_fp32 = options.plain_fp32}),
-          .cuda = true,
-          .nccl = options.transport != TransportChoice::kMpi && distinct && world.size() > options.replicas,
-          .staging_reason = std::move(staging_reason),
-          .sharing = (world.local_size() + devices - 1) / devices,
-          .devices = std::move(layout)};
+  Machine machine{.cuda = true,
+                  .staging_reason = mpi_staging_reason(world),
+                  .sharing = (world.local_size() + devices - 1) / devices,
+                  .devices = std::move(layout)};
+  // Where CUDA does not start on a rank, no other one waits for it in what follows.
+  std::exception_ptr failed;
+  try {
+    machine.backend = make_cuda_backend(device, {.plain_fp32 = options.plain_fp32});
+  } catch (const Error&) {
+    failed = std::current_exception();
+  }
+  const bool all_started = world.all_ranks(failed == nullptr, kStartTimeout);
+  if (failed) std::rethrow_exception(failed);
+  if (all_started && world.size() % options.replicas == 0 && world.size() > options.replicas)
+    choose_transport(options, world, distinct, fastest, machine);
+  return machine;
 }
 #endif
 
@@ -101,7 +131,8 @@ void in_turns(const MpiWorld& world, const DeviceLayout& layout, double timeout_
 }
 
 std::string Machine::transport_name() const {
-  if (nccl) return "NCCL";
+  if (transport == Transport::kPeer) return "peer copies";
+  if (transport == Transport::kNccl) return peer_obstacle.empty() ? "NCCL" : "NCCL: " + peer_obstacle;
   return backend->memory_is_host_memory() ? "MPI" : mpi_transport_name(staging_reason);
 }
 
@@ -109,11 +140,12 @@ std::string mpi_transport_name(const std::string& staging_reason) {
   return staging_reason.empty() ? "MPI, device buffers" : "MPI, staged: " + staging_reason;
 }
 
-Machine choose_machine(const Options& options, const MpiWorld& world, int64_t at_once) {
+Machine choose_machine(const Options& options, const MpiWorld& world, int64_t at_once,
+                       [[maybe_unused]] Transport fastest) {
 #if LFM2_HAS_CUDA
   if (options.device != DeviceChoice::kCpu) {
     const int devices = cuda_device_count();
-    if (world.all_ranks(devices > 0)) return cuda_machine(options, world, devices);
+    if (world.all_ranks(devices > 0)) return cuda_machine(options, world, devices, fastest);
     if (options.device == DeviceChoice::kCuda)
       throw Error(ExitCode::kUnavailable,
                   fmt::format("--device cuda: {} GPUs here and none for at least one rank, expected one for each rank",
@@ -130,7 +162,8 @@ Machine choose_machine(const Options& options, const MpiWorld& world, int64_t at
 std::unique_ptr<Channel> make_channel(const MpiGroup& pipeline, const Machine& machine, const ChannelShape& shape) {
   if (pipeline.size() == 1) return nullptr;
 #if LFM2_HAS_CUDA
-  if (machine.nccl) return make_nccl_channel(pipeline, *machine.backend, shape);
+  if (machine.transport == Transport::kPeer) return make_peer_channel(pipeline, *machine.backend, shape);
+  if (machine.transport == Transport::kNccl) return make_nccl_channel(pipeline, *machine.backend, shape);
 #endif
   if (!machine.staging_reason.empty()) return make_staged_channel(pipeline, *machine.backend, shape);
   return std::make_unique<MpiChannel>(pipeline, *machine.backend, shape);

@@ -86,9 +86,10 @@ void check_together(const Options& options) {
     throw Error(ExitCode::kUsage, "--top-logprobs with --logits none: no position has log-probabilities");
   if (!options.answers.empty() && (options.results.positions == Positions::kNone || options.results.top_k > 0))
     throw Error(ExitCode::kUsage, "--answers compares logits: expected --logits last or all, and no --top-logprobs");
-  if (options.transport == TransportChoice::kNccl && options.device == DeviceChoice::kCpu)
-    throw Error(ExitCode::kUsage,
-                "--transport nccl with --device cpu: NCCL moves GPU memory, expected --transport mpi");
+  if (moves_gpu_memory(options.transport) && options.device == DeviceChoice::kCpu)
+    throw Error(ExitCode::kUsage, fmt::format("--transport {} with --device cpu: it moves GPU memory, expected "
+                                              "--transport mpi",
+                                              options.transport == TransportChoice::kNccl ? "nccl" : "peer"));
 }
 
 std::optional<bool> continues_samples(const Options& options) {

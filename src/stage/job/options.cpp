@@ -174,9 +174,13 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->transform(one_of(devices))
       ->type_name("DEVICE")
       ->default_str("auto");
-  const std::vector<std::pair<std::string, TransportChoice>> transports{
-      {"auto", TransportChoice::kAuto}, {"nccl", TransportChoice::kNccl}, {"mpi", TransportChoice::kMpi}};
-  app.add_option("--transport", options.transport, "auto (NCCL where each rank has a GPU of its own), nccl or mpi")
+  const std::vector<std::pair<std::string, TransportChoice>> transports{{"auto", TransportChoice::kAuto},
+                                                                        {"peer", TransportChoice::kPeer},
+                                                                        {"nccl", TransportChoice::kNccl},
+                                                                        {"mpi", TransportChoice::kMpi}};
+  app.add_option("--transport", options.transport,
+                 "auto (where each rank has a GPU of its own: peer for scoring on one host, else NCCL; elsewhere MPI), "
+                 "peer (copies from GPU to GPU), nccl or mpi")
       ->transform(one_of(transports))
       ->type_name("TRANSPORT")
       ->default_str("auto");

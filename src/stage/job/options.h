@@ -17,7 +17,10 @@
 namespace lfm2 {
 
 enum class DeviceChoice : uint8_t { kAuto, kCuda, kCpu };
-enum class TransportChoice : uint8_t { kAuto, kNccl, kMpi };
+enum class TransportChoice : uint8_t { kAuto, kPeer, kNccl, kMpi };
+inline bool moves_gpu_memory(TransportChoice transport) {  // and nothing else
+  return transport == TransportChoice::kPeer || transport == TransportChoice::kNccl;
+}
 
 // --generate and the options that need it.
 struct GenerationOptions {

@@ -144,6 +144,10 @@ int64_t ScoringJob::largest_target() const {
 
 int64_t ScoringJob::mean_length() const { return std::min(samples_->mean_length(), config().max_positions); }
 
+StageTime ScoringJob::transfer_cost() const {
+  return estimate_transfer(config(), compute_, machine_.transport == Transport::kPeer ? kPeerLink : kNcclLink);
+}
+
 BlockCosts ScoringJob::block_costs() {
   const ResultKind& results = options_.results;
   const auto length = static_cast<double>(mean_length());
@@ -162,6 +166,7 @@ BlockCosts ScoringJob::block_costs() {
                   measured.head.per_token * 1e3));
   const double rows = !logits ? 0 : results.of_last_positions() ? 1 / length : 1;
   BlockCosts costs = measured_costs(config(), compute_, kept, rows, measured.blocks, measured.head);
+  costs.transfer = transfer_cost();
   // Of samples that go in parts, the head reads its weights for the last part alone.
   if (rows < 1 && mean_length() > (machine_.cuda ? kMaxCudaTarget : kMaxCpuTarget))
     costs.head = {.fixed = 0, .per_token = costs.head.per_token + rows * costs.head.fixed};
@@ -219,7 +224,7 @@ void ScoringJob::measure_and_replan() {
   PipelineJob job = pipeline_job(plan_.tokens, largest_target());
   PipelineCosts costs{.shape = shape(),
                       .virtual_stages = std::vector<StageTime>(cut_.size()),
-                      .transfer = estimate_transfer(config(), compute_),
+                      .transfer = transfer_cost(),
                       .devices = job.devices};
   int64_t stage = 0;
   for (const std::string& line : pipeline_ranks_->gather(json_text(mine), 0, options_.timeout_seconds, "speeds")) {

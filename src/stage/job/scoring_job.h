@@ -32,6 +32,7 @@ class ScoringJob : public Job {
   void add_to(StageReport& report) const override;
   void add_to(JobReport& report) const override;
 
+  StageTime transfer_cost() const;          // estimated
   BlockCosts block_costs();                 // measured; collective
   void choose_plan(int64_t target_tokens);  // collective in the pipeline
   TimedSamples timed_samples() const;

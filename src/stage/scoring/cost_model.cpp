@@ -35,7 +35,6 @@ constexpr double kFirstTolerance = 0.02;  // of slower cuts on that way
 // The speed of matrix products and of memory, as measured on an H200 (docs/performance.md). Other GPUs differ in both
 // by about the same factor, and only the ratio matters.
 constexpr double kFlopsPerSecond = 550e12, kBytesPerSecond = 3.5e12, kAttentionFlopsPerSecond = 280e12;
-constexpr double kLinkBytesPerSecond = 67e9, kLinkSeconds = 20e-6;  // NCCL with few thread blocks, on NVLink
 // Results on their way through the host's memory, hashed by some threads: slower than the bus, faster than files.
 // Several pipelines of one host share its memory.
 // By the output spans of --trace, four H200: 22 threads hand out 44 GB/s, four times 15 threads 54 in all.
@@ -260,10 +259,10 @@ double estimate_part_growth(const ModelConfig& config, DType compute, bool last_
   return flops / kAttentionFlopsPerSecond / (seconds / static_cast<double>(tokens));
 }
 
-StageTime estimate_transfer(const ModelConfig& config, DType compute) {
-  return {
-      .fixed = kLinkSeconds,
-      .per_token = static_cast<double>(config.hidden) * static_cast<double>(size_bytes(compute)) / kLinkBytesPerSecond};
+StageTime estimate_transfer(const ModelConfig& config, DType compute, LinkEstimate link) {
+  return {.fixed = link.seconds,
+          .per_token =
+              static_cast<double>(config.hidden) * static_cast<double>(size_bytes(compute)) / link.bytes_per_second};
 }
 
 BlockCosts estimate_costs(const ModelConfig& config, DType compute, double kept) {

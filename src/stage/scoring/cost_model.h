@@ -98,8 +98,13 @@ std::vector<double> estimate_block_seconds(const ModelConfig& config, DType comp
 // An estimate for GPUs of what MicroBatches::Size calls growth.
 double estimate_part_growth(const ModelConfig& config, DType compute, bool last_positions);
 
-// An estimate of a transfer between two GPUs.
-StageTime estimate_transfer(const ModelConfig& config, DType compute);
+// What a transfer between two GPUs costs on NVLink: over NCCL with few thread blocks, and by peer copies
+// (docs/performance.md).
+struct LinkEstimate {
+  double bytes_per_second, seconds;
+};
+inline constexpr LinkEstimate kNcclLink{67e9, 20e-6}, kPeerLink{280e9, 20e-6};
+StageTime estimate_transfer(const ModelConfig& config, DType compute, LinkEstimate link = kNcclLink);
 
 // The same estimates for micro-batches of any size. Of every token, `kept` tokens go on behind the last attention layer
 // (0: all). The head is left out.

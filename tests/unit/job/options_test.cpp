@@ -105,6 +105,7 @@ TEST(OptionsTest, MistakesAreOneLineAndCode64) {
       {"--weights", "s", "--top-logprobs", "0"},
       {"--weights", "s", "--answers", "a.bin", "--top-logprobs", "3"},
       {"--weights", "s", "--device", "cpu", "--transport", "nccl"},
+      {"--weights", "s", "--device", "cpu", "--transport", "peer"},
       {"--weights", "s", "--score", "--logits", "last"},
       {"--weights", "s", "--score", "--top-logprobs", "2"},
       {"--weights", "s", "--score", "--generate", "2"},

@@ -1,5 +1,9 @@
-// The part of CUDA's runtime that streams and events need; see README.md.
+// The part of CUDA's runtime that streams, events and peer memory need; see README.md.
 #pragma once
+
+#include <cstddef>
+
+#define CUDA_IPC_HANDLE_SIZE 64
 
 extern "C" {
 
@@ -14,6 +18,7 @@ typedef enum cudaError {
   cudaErrorInvalidPc = 718,
   cudaErrorLaunchFailure = 719,
   cudaErrorIllegalAddress = 700,
+  cudaErrorPeerAccessUnsupported = 217,
   cudaErrorLaunchTimeout = 702,
   cudaErrorAssert = 710,
   cudaErrorECCUncorrectable = 214,
@@ -24,6 +29,17 @@ typedef enum cudaError {
 
 #define cudaStreamNonBlocking 0x01
 #define cudaEventDisableTiming 0x02
+
+typedef struct cudaIpcMemHandle_st {
+  char reserved[CUDA_IPC_HANDLE_SIZE];
+} cudaIpcMemHandle_t;
+#define cudaIpcMemLazyEnablePeerAccess 0x01
+enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
+#define cudaEnableDefault 0x0
+typedef enum cudaDriverEntryPointQueryResult {
+  cudaDriverEntryPointSuccess = 0,
+  cudaDriverEntryPointSymbolNotFound = 1
+} cudaDriverEntryPointQueryResult;
 
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);
@@ -42,5 +58,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end);
+cudaError_t cudaDeviceSynchronize(void);
+cudaError_t cudaMemset(void* data, int value, size_t bytes);
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* data);
+cudaError_t cudaIpcOpenMemHandle(void** data, cudaIpcMemHandle_t handle, unsigned int flags);
+cudaError_t cudaIpcCloseMemHandle(void* data);
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int version,
+                                             unsigned long long flags, cudaDriverEntryPointQueryResult* result);
 
 }  // extern "C"

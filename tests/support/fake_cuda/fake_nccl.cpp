@@ -5,10 +5,7 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <sstream>
-#include <string>
 #include <thread>
 
 #include "fake_cuda.h"
@@ -23,21 +20,6 @@ int world_rank() {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   return rank;
-}
-
-// The number of a fault that the environment asks for on this rank, -1 where it does not.
-double fault(const char* name) {
-  const char* text = std::getenv("FAKE_NCCL");
-  std::istringstream list(text == nullptr ? "" : text);
-  for (std::string one; std::getline(list, one, ',');) {
-    std::istringstream parts(one);
-    std::string rank, what, number = "0";
-    std::getline(parts, rank, ':');
-    std::getline(parts, what, ':');
-    std::getline(parts, number, ':');
-    if (std::stoi(rank) == world_rank() && what == name) return std::stod(number);
-  }
-  return -1;
 }
 
 struct Id {
@@ -58,7 +40,7 @@ struct ncclComm {
   int word = 0;  // content of the greeting
   bool start() {
     if (started) return true;
-    if (fault("init-never") >= 0 || now() < may_start) return false;
+    if (fake_fault("init-never") >= 0 || now() < may_start) return false;
     int done = 0;
     if (greeting == MPI_REQUEST_NULL && rank == 0)
       MPI_Irecv(&word, 1, MPI_INT, MPI_ANY_SOURCE, kGreetingTag + tag, MPI_COMM_WORLD, &greeting);
@@ -80,7 +62,7 @@ struct ncclComm {
   template <class Post>
   ncclResult_t transfer(cudaStream_t stream, const Post& post) {
     const int number = ++transfers;
-    const double error = fault("transfer-error"), never = fault("transfer-never");
+    const double error = fake_fault("transfer-error"), never = fake_fault("transfer-never");
     if (error >= 0 && number >= error) return ncclInternalError;
     enqueue_fake_work(stream, [this, post, request = MPI_REQUEST_NULL, posted = false,
                                hangs = never >= 0 && number >= never]() mutable {
@@ -123,13 +105,13 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   // Each of its own: in a ring two ranks may be joined twice, and a rank's two edges hear from everybody.
   constexpr int kMaxRanks = 32;
   (*comm)->tag = from.number * kMaxRanks + from.maker;
-  (*comm)->may_start = now() + fault("init-delay");
+  (*comm)->may_start = now() + fake_fault("init-delay");
   return ncclInProgress;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
-  const double error = fault("async-error");
-  if (fault("init-error") >= 0)
+  const double error = fake_fault("async-error");
+  if (fake_fault("init-error") >= 0)
     *state = ncclSystemError;
   else if (error >= 0 && comm->transfers >= error)
     *state = ncclRemoteError;
@@ -146,7 +128,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 // Prints a line, by which tests see that it was called.
 ncclResult_t ncclCommAbort(ncclComm_t) {
   std::fputs("fake NCCL: ncclCommAbort\n", stderr);
-  while (fault("abort-never") >= 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  while (fake_fault("abort-never") >= 0) std::this_thread::sleep_for(std::chrono::seconds(1));
   return ncclSuccess;
 }
 
@@ -178,6 +160,6 @@ const char* ncclGetErrorString(ncclResult_t result) {
   }
 }
 
-const char* ncclGetLastError(ncclComm_t) { return "injected by FAKE_NCCL"; }
+const char* ncclGetLastError(ncclComm_t) { return "injected by FAKE_CUDA"; }
 
 }  // extern "C"

@@ -1,4 +1,5 @@
-// NcclChannel over the fake NCCL: transfers, and how a job ends whose NCCL is slow, fails or hangs.
+// NcclChannel and PeerChannel over the fake CUDA: transfers, and how a job ends whose NCCL or copies are slow, fail or
+// hang.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -11,15 +12,16 @@ namespace {
 
 constexpr double kFewSeconds = 5;
 
-class NcclChannelTest : public testing::Test {
+class GpuChannelTest : public testing::Test {
  protected:
+  explicit GpuChannelTest(const char* transport) : transport_(transport) {}
   Outcome run(const char* faults, int ranks = 3, int items = 50, bool ring = false) const {
-    setenv("FAKE_NCCL", faults, 1);
+    setenv("FAKE_CUDA", faults, 1);
     std::vector<std::string> command = mpi_command(ranks, LFM2_CHANNEL_RANKS_PROGRAM);
-    command.insert(command.end(), {"nccl", std::to_string(items), "2", folder_ / "stamps.txt"});
+    command.insert(command.end(), {transport_, std::to_string(items), "2", folder_ / "stamps.txt"});
     if (ring) command.emplace_back("ring");
     Outcome outcome = run_program(command);
-    unsetenv("FAKE_NCCL");
+    unsetenv("FAKE_CUDA");
     return outcome;
   }
   // The job ends with 76 in time, and its one line contains all `reasons`.
@@ -33,19 +35,33 @@ class NcclChannelTest : public testing::Test {
       EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
     EXPECT_EQ(outcome.err.find("fake NCCL: ncclCommAbort") != std::string::npos, aborts) << outcome.err;
   }
+  void expect_hands_on() const {
+    for (const int ranks : {2, 3, 4}) {
+      const Outcome outcome = run("", ranks, 200);
+      EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+      EXPECT_EQ(outcome.out, "200 units through " + std::to_string(ranks) + " ranks\n");
+      const Outcome round = run("", ranks, 200, true);
+      EXPECT_EQ(round.exit_code, 0) << round.err;
+      EXPECT_EQ(round.out, outcome.out);
+    }
+  }
+
+ private:
+  const std::string transport_;
   TemporaryFolder folder_;
 };
 
-TEST_F(NcclChannelTest, HandsOn) {
-  for (const int ranks : {2, 3, 4}) {
-    const Outcome outcome = run("", ranks, 200);
-    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_EQ(outcome.out, "200 units through " + std::to_string(ranks) + " ranks\n");
-    const Outcome round = run("", ranks, 200, true);
-    EXPECT_EQ(round.exit_code, 0) << round.err;
-    EXPECT_EQ(round.out, outcome.out);
-  }
-}
+class NcclChannelTest : public GpuChannelTest {
+ protected:
+  NcclChannelTest() : GpuChannelTest("nccl") {}
+};
+class PeerChannelTest : public GpuChannelTest {
+ protected:
+  PeerChannelTest() : GpuChannelTest("peer") {}
+};
+
+TEST_F(NcclChannelTest, HandsOn) { expect_hands_on(); }
+TEST_F(PeerChannelTest, HandsOn) { expect_hands_on(); }
 
 TEST_F(NcclChannelTest, ASlowStartIsNoFailure) {
   const Outcome outcome = run("1:init-delay:1");
@@ -72,6 +88,23 @@ TEST_F(NcclChannelTest, AnErrorInTheMiddle) {
 TEST_F(NcclChannelTest, ATransferThatNeverEnds) {
   expect_lost("1:transfer-never:20", {"no progress for", "rank 1 "}, false);
   expect_lost("0:transfer-never:20", {"no progress for", "rank 0 "}, false);
+}
+
+TEST_F(PeerChannelTest, ACopyThatNeverEnds) {
+  expect_lost("0:copy-never:20", {"no progress for", "rank 0 "}, false);
+  expect_lost("1:copy-never:20", {"no progress for", "rank 1 "}, false);
+}
+
+// The same line, of whoever speaks first.
+TEST_F(PeerChannelTest, GpusThatAreNoPeers) {
+  for (const auto& [faults, reason] :
+       {std::pair("2:no-peer", "rank 2: cudaIpcOpenMemHandle failed: an error of the fake CUDA"),
+        std::pair("1:writes-lost", "rank 0: what the next GPU writes into this one's memory does not arrive")}) {
+    const Outcome outcome = run(faults);
+    EXPECT_EQ(outcome.exit_code, 69) << outcome.err;
+    ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
+    EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
+  }
 }
 
 }  // namespace

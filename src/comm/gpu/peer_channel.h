@@ -1,0 +1,33 @@
+// Hidden states by the copy engines of GPUs of one host, straight into the other GPU's memory (CUDA IPC). No
+// multiprocessor takes part or waits, and a copy runs at the speed of the link. Free of CUDA headers, so that main can
+// include it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "comm/channel.h"
+#include "comm/mpi_world.h"
+
+namespace lfm2 {
+
+// Why ranks cannot copy into the memory of the next ranks' GPUs, round each of the pipelines that the job consists of;
+// empty where they can, which is tried. The same on all ranks of the job. Collective.
+std::string peer_copies_obstacle(const MpiGroup& job, const MpiGroup& pipeline, Backend& backend,
+                                 double timeout_seconds);
+
+// The room for pieces of micro-batches in the memory of a receiver's GPU. A piece takes some 10 us more than its copy:
+// two H200 move 98 GB/s with slots of 1 MiB, 211 with 4, 265 with 8 and 297 with 16.
+struct PeerSlots {
+  size_t bytes = size_t{16} << 20;
+  uint32_t count = 2;  // a power of two
+};
+
+// Connects the edges of this rank to its neighbours. Collective over all ranks. Error(kUnavailable) where the GPUs
+// of neighbours do not reach each other's memory.
+std::unique_ptr<Channel> make_peer_channel(const MpiGroup& group, Backend& backend, const ChannelShape& shape,
+                                           PeerSlots slots = {});
+
+}  // namespace lfm2
