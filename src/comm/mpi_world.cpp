@@ -225,7 +225,7 @@ bool MpiGroup::on_one_host() const {
   MPI_CHECK(MPI_Comm_split_type(comm(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &local));
   MPI_CHECK(MPI_Comm_size(local, &local_size));
   MPI_CHECK(MPI_Comm_free(&local));
-  return all_ranks(local_size == size_);
+  return local_size == size_;
 }
 
 double MpiGroup::smallest(double value, double timeout_seconds) const {

@@ -144,11 +144,14 @@ struct Machine {
 };
 
 // Why the way is not there; empty where it is. Ranks that share a GPU have no NCCL.
-std::string absence(const Machine& machine, const std::string& way) {
+std::string absence(Machine& machine, const std::string& way) {
   if (way == "staged") return "";
   if (way == "device-buffers") return machine.devices > 0 ? mpi_staging_reason() : "";
-  if (way == "peer") return machine.devices > 0 ? "" : "needs GPUs";
-  if (way != "nccl") return "unknown";
+  if (way != "nccl" && way != "peer") return "unknown";
+  if (machine.devices == 0) return "needs GPUs";
+#if LFM2_HAS_CUDA
+  if (way == "peer") return peer_copies_obstacle(machine.world, machine.world, *machine.backend, kTimeout);
+#endif
   return machine.devices >= machine.world.local_size() ? "" : "needs a GPU for each rank";
 }
 

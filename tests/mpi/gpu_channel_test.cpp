@@ -1,5 +1,5 @@
-// NcclChannel and PeerChannel over the fake CUDA: transfers, and how a job ends whose NCCL or copies are slow, fail or
-// hang.
+// The channels over NCCL and over peer copies, on the fake CUDA: transfers, and how a job ends whose NCCL or copies are
+// slow, fail or hang.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -15,11 +15,11 @@ constexpr double kFewSeconds = 5;
 class GpuChannelTest : public testing::Test {
  protected:
   explicit GpuChannelTest(const char* transport) : transport_(transport) {}
-  Outcome run(const char* faults, int ranks = 3, int items = 50, bool ring = false) const {
+  Outcome run(const char* faults, int ranks = 3, int items = 50, const char* mode = "") const {
     setenv("FAKE_CUDA", faults, 1);
     std::vector<std::string> command = mpi_command(ranks, LFM2_CHANNEL_RANKS_PROGRAM);
     command.insert(command.end(), {transport_, std::to_string(items), "2", folder_ / "stamps.txt"});
-    if (ring) command.emplace_back("ring");
+    if (*mode != '\0') command.emplace_back(mode);
     Outcome outcome = run_program(command);
     unsetenv("FAKE_CUDA");
     return outcome;
@@ -40,7 +40,7 @@ class GpuChannelTest : public testing::Test {
       const Outcome outcome = run("", ranks, 200);
       EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
       EXPECT_EQ(outcome.out, "200 units through " + std::to_string(ranks) + " ranks\n");
-      const Outcome round = run("", ranks, 200, true);
+      const Outcome round = run("", ranks, 200, "ring");
       EXPECT_EQ(round.exit_code, 0) << round.err;
       EXPECT_EQ(round.out, outcome.out);
     }
@@ -58,6 +58,14 @@ class NcclChannelTest : public GpuChannelTest {
 class PeerChannelTest : public GpuChannelTest {
  protected:
   PeerChannelTest() : GpuChannelTest("peer") {}
+  // The same line, whoever speaks first.
+  void expect_refused(const char* faults, const char* reason) const {
+    SCOPED_TRACE(faults);
+    const Outcome outcome = run(faults);
+    EXPECT_EQ(outcome.exit_code, 69) << outcome.err;
+    ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
+    EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
+  }
 };
 
 TEST_F(NcclChannelTest, HandsOn) { expect_hands_on(); }
@@ -85,26 +93,41 @@ TEST_F(NcclChannelTest, AnErrorInTheMiddle) {
   expect_lost("0:transfer-error:20", {"rank 0", "ncclSend", "failed: internal error"}, false);
 }
 
+// Whichever side hangs, the other one waits for it, and the line names both.
 TEST_F(NcclChannelTest, ATransferThatNeverEnds) {
-  expect_lost("1:transfer-never:20", {"no progress for", "rank 1 "}, false);
-  expect_lost("0:transfer-never:20", {"no progress for", "rank 0 "}, false);
+  for (const char* fault : {"1:transfer-never:20", "0:transfer-never:20"})
+    expect_lost(fault, {"no progress for", "rank 0 waits until rank 1 takes", "from rank 0"}, false);
 }
 
 TEST_F(PeerChannelTest, ACopyThatNeverEnds) {
-  expect_lost("0:copy-never:20", {"no progress for", "rank 0 "}, false);
-  expect_lost("1:copy-never:20", {"no progress for", "rank 1 "}, false);
+  for (const char* fault : {"1:copy-never:20", "0:copy-never:20"})
+    expect_lost(fault, {"no progress for", "rank 0 waits until rank 1 takes", "from rank 0"}, false);
 }
 
-// The same line, of whoever speaks first.
-TEST_F(PeerChannelTest, GpusThatAreNoPeers) {
-  for (const auto& [faults, reason] :
-       {std::pair("2:no-peer", "rank 2: cudaIpcOpenMemHandle failed: an error of the fake CUDA"),
-        std::pair("1:writes-lost", "rank 0: what the next GPU writes into this one's memory does not arrive")}) {
-    const Outcome outcome = run(faults);
-    EXPECT_EQ(outcome.exit_code, 69) << outcome.err;
+// Its neighbour still reaches its memory, so it waits a second for it and leaves the memory as it is; what is under way
+// is waited for until the watchdog ends the job.
+TEST_F(PeerChannelTest, ARankThatLeaves) {
+  for (const auto& [mode, reason] : {std::pair("leave", "): left"), std::pair("leave-send", "no progress for"),
+                                     std::pair("leave-receive", "no progress for")}) {
+    SCOPED_TRACE(mode);
+    const Outcome outcome = run("", 2, 1, mode);
+    EXPECT_EQ(outcome.exit_code, 76) << outcome.err;
+    EXPECT_GE(outcome.seconds, 1);
+    EXPECT_LT(outcome.seconds, 2 + kFewSeconds);
     ASSERT_EQ(outcome.error_lines().size(), 1u) << outcome.err;
     EXPECT_NE(outcome.error_lines()[0].find(reason), std::string::npos) << outcome.error_lines()[0];
   }
+}
+
+TEST_F(PeerChannelTest, GpusThatAreNoPeers) {
+  expect_refused("2:no-peer", "rank 2: cudaIpcOpenMemHandle failed: an error of the fake CUDA");
+  expect_refused("1:writes-lost", "rank 0: what the next GPU writes into this one's memory does not arrive");
+}
+
+TEST_F(PeerChannelTest, OneQueueForAllStreams) {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
+  expect_refused("", "rank 0: CUDA_DEVICE_MAX_CONNECTIONS is 1, expected at least 2");
+  unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// channel_ranks TRANSPORT ITEMS TIMEOUT STAMPS_FILE [ring|leave-send|leave-receive]: ranks pass ITEMS blocks of numbers
-// on over NcclChannel, PeerChannel, or MpiChannel or StagedChannel (TRANSPORT is nccl, peer or mpi), each rank adds
+// channel_ranks TRANSPORT ITEMS TIMEOUT STAMPS_FILE [ring|leave|leave-send|leave-receive]: ranks pass ITEMS blocks of
+// numbers on over NCCL, PeerChannel, or MpiChannel or StagedChannel (TRANSPORT is nccl, peer or mpi), each rank adds
 // one, and the last rank checks them; in a ring it sends them to the first rank, which checks them. Ends as lfm2_stage
-// does: with an exit code and one line. With leave-..., a rank begins to send or to receive, while its neighbour does
-// not, and destroys its channel before the end.
+// does: with an exit code and one line. With leave..., a rank begins to send or to receive, or neither, while its
+// neighbour does not, and destroys its channel before the end.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -58,7 +58,7 @@ class Job {
       computed_ = memory_.create_event();
   }
   void run(int64_t units);
-  void leave(bool sends);
+  void leave(std::string_view how);
 
  private:
   bool over_streams() const { return transport_ != "mpi"; }
@@ -115,11 +115,12 @@ void Job::check(int buffer, int64_t first) const {
     if (numbers[i] != static_cast<int32_t>(first + i)) throw Error(ExitCode::kInvalid, "numbers differ");
 }
 
-void Job::leave(bool sends) {
+void Job::leave(std::string_view how) {
   connect();
-  if (world_.rank() != (sends ? 0 : 1)) return world_.barrier(0, "another rank's end");
+  if (world_.rank() != (how == "leave-receive" ? 1 : 0)) return world_.barrier(0, "another rank's end");
   compute().record(*computed_);
-  sends ? channel_->send(0, numbers_in(0), *computed_) : channel_->receive(0, numbers_in(0));
+  if (how == "leave-send") channel_->send(0, numbers_in(0), *computed_);
+  if (how == "leave-receive") channel_->receive(0, numbers_in(0));
   for (int i = 0; i < 100; ++i) {
     channel_->progress();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -166,8 +167,8 @@ int main(int argc, char** argv) {
   const std::string_view mode = argc > 5 ? argv[5] : "";
   Job job(world, argv[1], mode == "ring");
   try {
-    if (mode == "leave-send" || mode == "leave-receive")
-      job.leave(mode == "leave-send");
+    if (mode.starts_with("leave"))
+      job.leave(mode);
     else
       job.run(std::atoi(argv[2]));
     return 0;

@@ -23,13 +23,14 @@ class GpuEdge {
   // Starts a send or receive. `after`, where there is one, is what the transfer waits for on the GPU.
   void transfer(int buffer, const Tensor& tensor, const Wait& wait, Event* after = nullptr);
   bool done(int buffer);
-  std::vector<Span>
-  take_finished();  // sorted by their begin, because the buffers are not looked at in the order of use
+  // Sorted by their begin, because the buffers are not looked at in the order of use.
+  std::vector<Span> take_finished();
   void order_after(int buffer, Stream& compute);  // later work of `compute` starts when the buffer's transfer is done
 
   // Begins to connect the two sides.
   virtual void start() = 0;
-  // False while the edge is busy in the background, where transfers cannot be started. Throws the error of either side.
+  // False while the edge is busy in the background, where transfers cannot be started. Throws the error of either side
+  // that is known by then.
   virtual bool settled() { return true; }
   // Ends the edge without the other side, in a second at most.
   virtual void abort() {}
@@ -81,6 +82,8 @@ class GpuChannel : public Channel {
 
  protected:
   void close_edges();
+  // Never frees the edges: the other sides may still use what belongs to them.
+  void abandon_edges();
 
  private:
   bool last_;  // the last rank of the pipeline

@@ -30,8 +30,9 @@ class PeerMemory {
   void* data_ = nullptr;
 };
 
-// The flag gets the value once everything before it on the stream is done, and whoever sees it sees that, too. No
-// multiprocessor waits.
+// The flag gets the value behind everything that is before it on the stream, and behind a fence for all GPUs of the
+// host. CUDA says more of what the waiting side sees only with CU_STREAM_WAIT_VALUE_FLUSH, which not all GPUs have;
+// without it this has run over NVLink, and not over PCIe.
 void write_flag(cudaStream_t stream, uint32_t* flag, uint32_t value);
 // What comes later on the stream waits until the flag has the value or a later one, counted modulo 2^32.
 void wait_for_flag(cudaStream_t stream, uint32_t* flag, uint32_t value);

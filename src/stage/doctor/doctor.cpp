@@ -172,7 +172,7 @@ TrialFacts Doctor::try_machine(TransferSize size) {
   TrialFacts facts;
   world_.watchdog().enter({.phase = Phase::kPrepare, .limit_seconds = trial_timeout(options_)});
   try {
-    machine_ = choose_machine(options_, world_, world_.size(), Transport::kPeer);
+    machine_ = choose_machine(options_, world_, world_.size());
     facts.device = machine_.backend->description();
     facts.transport = machine_.transport_name();
   } catch (const Error& error) {

@@ -184,6 +184,13 @@ void look_at_gpus(const Examination& e, Findings& found) {
     if (ranks.size() == 1) continue;
     const RankFacts& first = e.ranks[ranks.front()];
     const std::string& reason = first.mpi_staging_reason;
+    if (e.options.transport == TransportChoice::kPeer) {
+      found.push_back(
+          {false,
+           fmt::format("{} share {} on {}: peer copies wait for its turns", ranks_text(ranks), first.gpu, first.host),
+           "as many GPUs as ranks on each host, or --transport mpi"});
+      continue;
+    }
     found.push_back(
         {false,
          fmt::format("{} share {} on {}: NCCL cannot join them, hidden states go over MPI{}", ranks_text(ranks),
@@ -202,8 +209,8 @@ void look_at_gpus(const Examination& e, Findings& found) {
     else if (peer->second == kThroughHost)
       slow.push_back(rank);
   }
-  if (!hidden.empty())
-    found.push_back({false, ranks_text(hidden) + " cannot see the GPU of the next rank: direct ways may be lost",
+  if (!hidden.empty() && e.options.transport != TransportChoice::kPeer)
+    found.push_back({false, ranks_text(hidden) + " cannot see the GPU of the next rank: NCCL may lose its direct way",
                      "all GPUs visible to all ranks: --gres=gpu:N without --gpus-per-task and --gpu-bind"});
   if (!slow.empty())
     found.push_back({false, ranks_text(slow) + " cannot reach the next rank's GPU directly (no peer access)",

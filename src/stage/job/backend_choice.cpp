@@ -34,7 +34,7 @@ Machine cpu_machine(const Options& options, const MpiWorld& world, int64_t at_on
         ExitCode::kUnavailable,
         fmt::format("--transport {}: the ranks compute on the CPU, and it moves GPU memory: expected --transport "
                     "mpi or auto",
-                    options.transport == TransportChoice::kNccl ? "nccl" : "peer"));
+                    transport_option(options.transport)));
   const int share = world.fair_share_of_processors(at_once), threads = options.threads > 0 ? options.threads : share;
   const bool in_turns = at_once < world.size() && options.threads == 0;
   return {.backend = std::make_unique<CpuBackend>(threads, options.simd, threads <= share),
@@ -44,24 +44,15 @@ Machine cpu_machine(const Options& options, const MpiWorld& world, int64_t at_on
 
 #if LFM2_HAS_CUDA
 // Collective.
-void choose_transport(const Options& options, const MpiWorld& world, bool distinct, Transport fastest,
-                      Machine& machine) {
-  const TransportChoice asked = options.transport;
-  if (asked == TransportChoice::kPeer || (asked == TransportChoice::kAuto && distinct && fastest == Transport::kPeer)) {
-    const MpiGroup pipeline(world, world.rank() / (world.size() / options.replicas));
-    machine.peer_obstacle = peer_copies_obstacle(world, pipeline, *machine.backend, kStartTimeout);
-    if (machine.peer_obstacle.empty()) {
-      machine.transport = Transport::kPeer;
-      return;
-    }
-    if (asked == TransportChoice::kPeer)
-      throw Error(ExitCode::kUnavailable,
-                  fmt::format("--transport peer: {}: expected --transport nccl, mpi or auto", machine.peer_obstacle));
-  }
-  if (asked != TransportChoice::kMpi && distinct) machine.transport = Transport::kNccl;
+void expect_peer_copies(const MpiWorld& world, int replicas, Backend& backend) {
+  const MpiGroup pipeline(world, world.rank() / (world.size() / replicas));
+  const std::string obstacle = peer_copies_obstacle(world, pipeline, backend, kStartTimeout);
+  if (!obstacle.empty())
+    throw Error(ExitCode::kUnavailable,
+                fmt::format("--transport peer: {}: expected --transport auto or mpi", obstacle));
 }
 
-Machine cuda_machine(const Options& options, const MpiWorld& world, int devices, Transport fastest) {
+Machine cuda_machine(const Options& options, const MpiWorld& world, int devices) {
   const int device = device_of(world, devices);
   DeviceLayout layout = shared_layout(world, cuda_device_facts(device).uuid);
   const bool distinct = layout.device_of.empty();  // NCCL cannot join ranks that share a GPU
@@ -83,8 +74,14 @@ Machine cuda_machine(const Options& options, const MpiWorld& world, int devices,
   }
   const bool all_started = world.all_ranks(failed == nullptr, kStartTimeout);
   if (failed) std::rethrow_exception(failed);
-  if (all_started && world.size() % options.replicas == 0 && world.size() > options.replicas)
-    choose_transport(options, world, distinct, fastest, machine);
+  const bool pipelines = world.size() > options.replicas && world.size() % options.replicas == 0;
+  if (!all_started || !pipelines) return machine;
+  if (options.transport == TransportChoice::kPeer) {
+    expect_peer_copies(world, options.replicas, *machine.backend);
+    machine.transport = Transport::kPeer;
+  } else if (options.transport != TransportChoice::kMpi && distinct) {
+    machine.transport = Transport::kNccl;
+  }
   return machine;
 }
 #endif
@@ -132,7 +129,7 @@ void in_turns(const MpiWorld& world, const DeviceLayout& layout, double timeout_
 
 std::string Machine::transport_name() const {
   if (transport == Transport::kPeer) return "peer copies";
-  if (transport == Transport::kNccl) return peer_obstacle.empty() ? "NCCL" : "NCCL: " + peer_obstacle;
+  if (transport == Transport::kNccl) return "NCCL";
   return backend->memory_is_host_memory() ? "MPI" : mpi_transport_name(staging_reason);
 }
 
@@ -140,12 +137,11 @@ std::string mpi_transport_name(const std::string& staging_reason) {
   return staging_reason.empty() ? "MPI, device buffers" : "MPI, staged: " + staging_reason;
 }
 
-Machine choose_machine(const Options& options, const MpiWorld& world, int64_t at_once,
-                       [[maybe_unused]] Transport fastest) {
+Machine choose_machine(const Options& options, const MpiWorld& world, int64_t at_once) {
 #if LFM2_HAS_CUDA
   if (options.device != DeviceChoice::kCpu) {
     const int devices = cuda_device_count();
-    if (world.all_ranks(devices > 0)) return cuda_machine(options, world, devices, fastest);
+    if (world.all_ranks(devices > 0)) return cuda_machine(options, world, devices);
     if (options.device == DeviceChoice::kCuda)
       throw Error(ExitCode::kUnavailable,
                   fmt::format("--device cuda: {} GPUs here and none for at least one rank, expected one for each rank",

@@ -31,11 +31,10 @@ struct Machine {
   std::unique_ptr<Backend> backend = {};
   bool cuda = false;
   Transport transport = Transport::kMpi;
-  std::string peer_obstacle = {};   // why it is not kPeer where that was tried
   std::string staging_reason = {};  // why GPU memory goes over MPI by way of the host, on all ranks; else empty
   int sharing = 1;                  // how many ranks share the device's memory, at most
   DeviceLayout devices = {};        // on CPUs every rank has processors of its own, but where ranks take turns
-  // "peer copies", "NCCL" or "MPI"; of NCCL also why not peer copies, of MPI on GPUs which way their memory takes.
+  // "peer copies", "NCCL" or "MPI"; over MPI on GPUs also which way their memory takes.
   std::string transport_name() const;
 };
 
@@ -48,8 +47,7 @@ inline int device_of(const MpiWorld& world, int devices) { return world.local_ra
 
 // Collective. Error(kUnavailable) where the device or transport that the options ask for is not there. On CPUs, where
 // no more ranks than `at_once` compute at a time, these have the processors of all, if --threads says nothing else.
-// `fastest`: the way that --transport auto takes where every way is there.
-Machine choose_machine(const Options& options, const MpiWorld& world, int64_t at_once, Transport fastest);
+Machine choose_machine(const Options& options, const MpiWorld& world, int64_t at_once);
 
 // From the name of each rank's device.
 DeviceLayout device_layout(const std::vector<std::string>& names);

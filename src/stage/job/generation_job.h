@@ -55,8 +55,6 @@ class GenerationJob : public Job {
   void check_samples(const Samples& prompts) const override;
   bool lists_offsets(int) const override { return false; }
   int64_t ranks_at_once() const override;
-  // Steps are small: peer copies were no faster in their runs, and with one sequence perhaps a percent slower.
-  Transport fastest_transport() const override { return Transport::kNccl; }
   void add_to_identity(Json& identity) const override;
   JobOutput& resume_output_file(Unfinished& begun) override;
   void plan() override;

@@ -52,10 +52,9 @@ class Job {
   virtual void check_samples(const Samples&) const {}  // on rank 0, before anything else uses the samples
   // Whether the rank must know where each sample begins: see JobSamples.
   virtual bool lists_offsets(int rank) const = 0;
-  virtual int64_t ranks_at_once() const { return world_.size(); }           // the most that compute at a time
-  virtual Transport fastest_transport() const { return Transport::kPeer; }  // where every way is there
-  virtual void add_to_identity(Json&) const {}                              // adds what else the results depend on
-  virtual JobOutput& resume_output_file(Unfinished& begun) = 0;             // on the rank that makes the output
+  virtual int64_t ranks_at_once() const { return world_.size(); }  // the most that compute at a time
+  virtual void add_to_identity(Json&) const {}                     // adds what else the results depend on
+  virtual JobOutput& resume_output_file(Unfinished& begun) = 0;    // on the rank that makes the output
   virtual void plan() = 0;  // chooses sizes and cuts the layers, before anything is loaded; collective
   virtual Portion portion() const = 0;
   virtual void before_loading() {}        // once everything is checked that can be checked before

@@ -89,7 +89,7 @@ void check_together(const Options& options) {
   if (moves_gpu_memory(options.transport) && options.device == DeviceChoice::kCpu)
     throw Error(ExitCode::kUsage, fmt::format("--transport {} with --device cpu: it moves GPU memory, expected "
                                               "--transport mpi",
-                                              options.transport == TransportChoice::kNccl ? "nccl" : "peer"));
+                                              transport_option(options.transport)));
 }
 
 std::optional<bool> continues_samples(const Options& options) {

@@ -11,6 +11,20 @@
 
 namespace lfm2 {
 
+const char* transport_option(TransportChoice transport) {
+  switch (transport) {
+    case TransportChoice::kNccl:
+      return "nccl";
+    case TransportChoice::kPeer:
+      return "peer";
+    case TransportChoice::kMpi:
+      return "mpi";
+    case TransportChoice::kAuto:
+      break;
+  }
+  return "auto";
+}
+
 namespace {
 
 constexpr int64_t kMaxCount = int64_t{1} << 31;
@@ -174,13 +188,13 @@ void add_machine_options(CLI::App& app, Options& options, std::string& dtype) {
       ->transform(one_of(devices))
       ->type_name("DEVICE")
       ->default_str("auto");
-  const std::vector<std::pair<std::string, TransportChoice>> transports{{"auto", TransportChoice::kAuto},
-                                                                        {"peer", TransportChoice::kPeer},
-                                                                        {"nccl", TransportChoice::kNccl},
-                                                                        {"mpi", TransportChoice::kMpi}};
-  app.add_option("--transport", options.transport,
-                 "auto (where each rank has a GPU of its own: peer for scoring on one host, else NCCL; elsewhere MPI), "
-                 "peer (copies from GPU to GPU), nccl or mpi")
+  std::vector<std::pair<std::string, TransportChoice>> transports;
+  for (const TransportChoice transport :
+       {TransportChoice::kAuto, TransportChoice::kNccl, TransportChoice::kPeer, TransportChoice::kMpi})
+    transports.emplace_back(transport_option(transport), transport);
+  app.add_option(
+         "--transport", options.transport,
+         "auto (NCCL where each rank has a GPU of its own), nccl, peer (copies between the GPUs of a host) or mpi")
       ->transform(one_of(transports))
       ->type_name("TRANSPORT")
       ->default_str("auto");

@@ -17,7 +17,8 @@
 namespace lfm2 {
 
 enum class DeviceChoice : uint8_t { kAuto, kCuda, kCpu };
-enum class TransportChoice : uint8_t { kAuto, kPeer, kNccl, kMpi };
+enum class TransportChoice : uint8_t { kAuto, kNccl, kPeer, kMpi };
+const char* transport_option(TransportChoice transport);   // as --transport takes it
 inline bool moves_gpu_memory(TransportChoice transport) {  // and nothing else
   return transport == TransportChoice::kPeer || transport == TransportChoice::kNccl;
 }

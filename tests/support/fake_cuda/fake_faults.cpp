@@ -1,3 +1,4 @@
+// The faults that FAKE_CUDA asks for; see README.md.
 #include <mpi.h>
 
 #include <cstdlib>

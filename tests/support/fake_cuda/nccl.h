@@ -1,4 +1,4 @@
-// The part of NCCL that NcclChannel needs; see README.md.
+// The part of NCCL that src/comm/gpu/nccl_channel.cpp needs; see README.md.
 #pragma once
 
 #include <cuda_runtime_api.h>
