@@ -71,11 +71,16 @@ TEST(DoctorFindingsTest, NothingWrong) {
   }
 }
 
-TEST(DoctorFindingsTest, PeerCopiesNeedNoSightOfTheNextGpu) {
+TEST(DoctorFindingsTest, PeerCopiesNeedNoSightOfTheNextGpuButOneForEachRank) {
   Examination e = healthy(true);
   e.ranks[2].peers.clear();
   e.options.transport = TransportChoice::kPeer;
   EXPECT_TRUE(diagnose(e).empty());
+  e.ranks[1].gpu_uuid = e.ranks[0].gpu_uuid;
+  const std::vector<Finding> found = diagnose(e);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_FALSE(found[0].stops);
+  EXPECT_EQ(found[0].what, "ranks 0-1 share GPU 0 on a: peer copies wait for its turns");
 }
 
 TEST(DoctorFindingsTest, EachFaultIsNamedOnceWithWhatToDo) {
@@ -122,11 +127,6 @@ TEST(DoctorFindingsTest, EachFaultIsNamedOnceWithWhatToDo) {
        }},
       {true, false, "ranks 0-1 share GPU 0 on a: NCCL cannot join them, hidden states go over MPI", "as many GPUs",
        [](Examination& e) { e.ranks[1].gpu_uuid = e.ranks[0].gpu_uuid; }},
-      {true, false, "ranks 0-1 share GPU 0 on a: peer copies wait for its turns", "--transport mpi",
-       [](Examination& e) {
-         e.options.transport = TransportChoice::kPeer;
-         e.ranks[1].gpu_uuid = e.ranks[0].gpu_uuid;
-       }},
       {true, false, "rank 2 cannot see the GPU of the next", "--gpu-bind",
        [](Examination& e) { e.ranks[2].peers.clear(); }},
       {true, false, "rank 0 cannot reach the next rank's GPU", "topo",
