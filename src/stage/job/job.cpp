@@ -65,7 +65,9 @@ ExitCode Job::run() {
   enter({.phase = Phase::kRead});
   form_pipelines();
   share_job(check_inputs());
+  enter({.phase = Phase::kPrepare, .limit_seconds = kStartTimeout});
   machine_ = choose_machine(options_, world_, ranks_at_once());
+  enter({.phase = Phase::kRead});
   if (pipeline_ranks_->size() > 1) say("hidden states go over " + machine_.transport_name());
   if (machine_.cuda) expect_gpu_computes(config(), options_.weights.string());
   compute_ = options_.dtype.value_or(shards_->dtype());
