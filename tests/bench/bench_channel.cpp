@@ -144,7 +144,7 @@ struct Machine {
 };
 
 // Why the way is not there; empty where it is. Ranks that share a GPU have no NCCL.
-std::string absence(Machine& machine, const std::string& way) {
+std::string absence(const Machine& machine, const std::string& way) {
   if (way == "staged") return "";
   if (way == "device-buffers") return machine.devices > 0 ? mpi_staging_reason() : "";
   if (way != "nccl" && way != "peer") return "unknown";

@@ -61,7 +61,7 @@ ALL = {
     "1x65536 balanced": (scoring(1, 65536, more="--balance"), 7, False),
     "1x65536 stages chosen": (scoring(1, 65536, more="--virtual-stages 0"), 7, False),
     **{f"d{n}": (decoding(n, more="--balance"), 7, False) for n in (1, 256, 1024, 4096)},
-    **{f"{name}, peer copies": (options + " --virtual-stages 0 --transport peer", runs, False) for name, options, runs in (
+    **{f"{name} peer copies": (options + " --virtual-stages 0 --transport peer", runs, False) for name, options, runs in (
         ("headline", scoring(1024, 32), 7), ("65536x32", scoring(65536, 32), 3), ("8x2048", scoring(8, 2048), 7), ("1x65536", scoring(1, 65536), 7))},
     **{f"d{n} a pipeline a GPU": (decoding(n, more="--replicas {gpus}"), 7, False) for n in (256, 1024, 4096)},
     "4096 ragged": (RAGGED + " --balance", 1, False),

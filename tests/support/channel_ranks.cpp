@@ -32,14 +32,19 @@ constexpr PeerSlots kPeerSlots{.bytes = kPieces.bytes, .count = 4};
 class DeviceBackend : public CpuBackend {
  public:
   DeviceBackend() : CpuBackend(1) {}
-  Buffer allocate(size_t bytes) override { return {fake_device_memory(bytes), bytes, free_fake_device_memory}; }
+  Buffer allocate(size_t bytes) override {
+    return {fake_device_memory(bytes), bytes, [](void* data) {
+              ++device_buffers_freed;
+              free_fake_device_memory(data);
+            }};
+  }
   Buffer allocate_host(size_t bytes) override {
     return {std::malloc(bytes), bytes, [](void* data) {
               ++host_buffers_freed;
               std::free(data);
             }};
   }
-  static inline int host_buffers_freed = 0;
+  static inline int host_buffers_freed = 0, device_buffers_freed = 0;
   bool memory_is_host_memory() const override { return false; }
 };
 
@@ -125,8 +130,10 @@ void Job::leave(std::string_view how) {
     channel_->progress();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  const int freed_before = DeviceBackend::device_buffers_freed;
   channel_.reset();
-  fmt::print("{} of {} pieces freed\n", DeviceBackend::host_buffers_freed, kPieces.count);
+  fmt::print("{} of {} pieces freed\n{} buffers of the device freed\n", DeviceBackend::host_buffers_freed,
+             kPieces.count, DeviceBackend::device_buffers_freed - freed_before);
   std::fflush(stdout);
   throw Error(ExitCode::kLost, "left");
 }
