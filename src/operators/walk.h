@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "operators/host_device.h"
 #include "operators/tensor_view.h"
@@ -122,6 +123,21 @@ void tidy(Walk<kOperands>& walk) {
     for (int operand = 0; operand < kOperands; ++operand) walk.strides[operand][last] = walk.strides[operand][i];
   }
   if (walk.rank > 0) walk.rank = last + 1;
+}
+
+// The two halves of a walk of two steps or more, cut in the outermost loop that has several steps. A cut of the
+// innermost loop leaves the first half with whole units of `unit` elements, because units are not cut.
+template <int kOperands>
+std::pair<Walk<kOperands>, Walk<kOperands>> halves(const Walk<kOperands>& walk, int unit) {
+  int outer = walk.rank - 1;
+  while (walk.dims[outer] == 1) --outer;
+  const int64_t grain = outer == 0 ? unit : 1;
+  const int64_t half = (walk.dims[outer] / 2 + grain - 1) / grain * grain;
+  Walk<kOperands> first = walk, second = walk;
+  first.dims[outer] = half;
+  second.dims[outer] -= half;
+  for (int i = 0; i < kOperands; ++i) second.start[i] += walk.strides[i][outer] * half;
+  return {first, second};
 }
 
 // Calls f with each operand's position of the innermost loop's first element, for every step of the outer loops.

@@ -3,8 +3,6 @@
 // map.cu, map_trigonometric.cu, zip.cu.
 #pragma once
 
-#include <utility>
-
 #include "operators/cuda/turning.cuh"
 
 namespace lfm2::operators::gpu {
@@ -110,20 +108,6 @@ __global__ void __launch_bounds__(kThreads) elements_kernel(const __grid_constan
 #pragma unroll
   for (int step = 0; step < kSteps; ++step)
     if (first + step * kThreads < args.count) args.output[targets[step]] = rounded<T>(x[0][step]);
-}
-
-// The two halves of a walk, cut in the outermost loop that has several steps. Where that is the innermost one, the
-// first half ends with a whole unit.
-template <int kOperands>
-std::pair<Walk<kOperands>, Walk<kOperands>> halves(const Walk<kOperands>& walk, int unit) {
-  int outer = walk.rank - 1;
-  while (walk.dims[outer] == 1) --outer;
-  const int64_t half = ceil_divide(walk.dims[outer] / 2, unit) * unit;
-  Walk<kOperands> first = walk, second = walk;
-  first.dims[outer] = half;
-  second.dims[outer] -= half;
-  for (int i = 0; i < kOperands; ++i) second.start[i] += walk.strides[i][outer] * half;
-  return {first, second};
 }
 
 // Computes the walk's elements with the kernel that fits its tensors. More steps than 32 bits can count become several
