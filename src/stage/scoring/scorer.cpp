@@ -33,7 +33,8 @@ size_t max_array_bytes(const BatchPlan& plan) {
 
 BufferExtras buffer_extras(const ModelConfig& config, std::span<const LayerRange> pieces, const BatchPlan& plan,
                            const ResultKind& kind) {
-  BufferExtras extras{.array_bytes = max_array_bytes(plan) * (plan.late.samples > 0 ? 2 : 1)};
+  // Where there are late parts, the arrays of the whole micro-batch stand before those of its two parts.
+  BufferExtras extras{.array_bytes = max_array_bytes(plan) * (plan.late.samples > 0 ? 3 : 1)};
   const bool cuts =
       std::any_of(pieces.begin(), pieces.end(), [&](const LayerRange& piece) { return cuts_tails(config, piece); });
   if (cuts && kind.of_last_positions())
@@ -211,6 +212,7 @@ void Scorer::prepare(StageBuffer& buffer, const Open& open, Piece& piece, std::s
   size_t bytes = 0;
   const auto put = [&](const Open& some, const Passage& passage) {
     const IndexArrays host = lay_out(some, passage, buffer.staging.data() + bytes);
+    expect(bytes + host.bytes <= buffer.staging.bytes(), "Scorer: the index arrays are larger than their buffer");
     fill_arrays(host, some);
     if (host.ids) std::copy(ids.begin(), ids.end(), host.ids.as<int32_t>());
     if (host.batch.states) fill_part(host.batch, piece);

@@ -121,6 +121,20 @@ struct CountingCollector : LogitsCollector {
 
 // The last micro-batch in two parts through the last layers, from any layer on in front of the cut of the tails. Rows
 // come in order.
+// Of samples of one token, the rounding of each index array to whole units is most of what the arrays take.
+TEST_P(ScorerCutsTest, LatePartsOfTheShortestSamplesFitTheirArrays) {
+  const Samples samples = random_samples(3, 1, 7, vocab());
+  const std::vector<LayerRange> whole = equal_partition(layers(), 1);
+  const std::vector<float> alone = score(GetParam(), whole, samples, 0, Positions::kLast);
+  for (const int64_t second : {1, 2}) {
+    CountingCollector collector;
+    run_scoring(GetParam(), whole, samples, {0, 1 << 20}, {}, DType::kF32, 1, collector, {},
+                {.layer = last_attention_layer(config()), .samples = second});
+    EXPECT_TRUE(same_bits(alone, collector.logits));
+    EXPECT_EQ(collector.taken, 2);
+  }
+}
+
 TEST_P(ScorerCutsTest, LatePartsGiveTheSameBits) {
   const Samples samples = ragged_samples(vocab());
   const std::vector<LayerRange> whole = equal_partition(layers(), 1);
