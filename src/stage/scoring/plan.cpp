@@ -15,13 +15,17 @@ SampleRange replica_samples(const SampleOffsets& offsets, int64_t replicas, int6
   if (samples < replicas)
     throw Error(ExitCode::kUsage,
                 fmt::format("--replicas {} for {} samples: expected at most one a sample", replicas, samples));
-  // Replica r begins at the first sample behind r equal shares of the tokens, and leaves at least one sample for every
-  // other replica.
-  const auto begin = [&](int64_t r) {
-    const int64_t share = offsets.back() / replicas * r + offsets.back() % replicas * r / replicas;
-    return r == replicas ? samples : std::clamp<int64_t>(offsets.first_behind(share), r, samples - (replicas - r));
-  };
-  return {begin(replica), begin(replica + 1) - begin(replica)};
+  // Replica r begins at the first sample after r equal shares of the tokens. A long sample may cover several of those
+  // boundaries, so each replica keeps one sample at least, and leaves one for every later replica.
+  int64_t begin = 0, end = 0;
+  for (int64_t r = 0; r <= replica; ++r) {
+    begin = end;
+    const int64_t next = r + 1;
+    const int64_t shares = offsets.back() / replicas * next + offsets.back() % replicas * next / replicas;
+    end = next == replicas ? samples
+                           : std::clamp<int64_t>(offsets.first_behind(shares), begin + 1, samples - (replicas - next));
+  }
+  return {begin, end - begin};
 }
 
 int64_t BatchPlan::max_rows(const ResultKind& kind) const {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <random>
 
 #include "kernels/error.h"
 
@@ -223,8 +224,11 @@ TEST(PlanTest, MicroBatchesAreLargestWhereResultsAreFew) {
 }
 
 TEST(ReplicaSamplesTest, EveryPipelineGetsItsShareInOrder) {
-  for (const std::vector<int64_t>& lengths :
-       {std::vector<int64_t>{1, 1, 1, 1}, {100, 1, 1, 1, 1}, {1, 1, 1, 1, 100}, {5, 7, 3, 9, 2, 8, 1, 1, 30, 4}}) {
+  for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{1, 1, 1, 1},
+                                              {100, 1, 1, 1, 1},
+                                              {1, 1, 1, 1, 100},
+                                              {1, 8, 1, 1},
+                                              {5, 7, 3, 9, 2, 8, 1, 1, 30, 4}}) {
     const SampleOffsets offsets = offsets_of(lengths);
     for (int64_t replicas = 1; replicas <= 4; ++replicas) {
       int64_t next = 0;
@@ -240,6 +244,56 @@ TEST(ReplicaSamplesTest, EveryPipelineGetsItsShareInOrder) {
   const SampleOffsets even = offsets_of(std::vector<int64_t>(1024, 32));
   for (int64_t replica = 0; replica < 4; ++replica) EXPECT_EQ(replica_samples(even, 4, replica).count, 256);
   EXPECT_THROW(replica_samples(offsets_of({3, 3}), 3, 0), Error);
+}
+
+// The fewest tokens that the largest share of a cut into `replicas` shares in order can have.
+int64_t largest_share_of_best_cut(const std::vector<int64_t>& lengths, int64_t replicas) {
+  const auto shares_of = [&](int64_t most) {
+    int64_t shares = 1, tokens = 0;
+    for (const int64_t length : lengths) {
+      if (tokens + length > most) ++shares, tokens = 0;
+      tokens += length;
+    }
+    return shares;
+  };
+  int64_t low = *std::max_element(lengths.begin(), lengths.end());
+  int64_t high = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  while (low < high) {
+    const int64_t middle = (low + high) / 2;
+    if (shares_of(middle) <= replicas)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  return low;
+}
+
+std::vector<int64_t> ragged_lengths(std::mt19937& random, int64_t replicas) {
+  std::lognormal_distribution<double> length(2, 1.5);
+  std::vector<int64_t> lengths(static_cast<size_t>(replicas) + random() % 100);
+  for (int64_t& one : lengths) one = random() % 20 == 0 ? 1000 : 1 + static_cast<int64_t>(length(random));
+  return lengths;
+}
+
+// One long sample, or several, may cover the boundaries of many equal shares.
+TEST(ReplicaSamplesTest, NoShareIsEmptyAndNoneIsASampleLargerThanThoseOfTheBestCut) {
+  std::mt19937 random(1);
+  for (int list = 0; list < 10000; ++list) {
+    const auto replicas = static_cast<int64_t>(2 + random() % 63);
+    const std::vector<int64_t> lengths = ragged_lengths(random, replicas);
+    const SampleOffsets offsets = offsets_of(lengths);
+    const int64_t most =
+        largest_share_of_best_cut(lengths, replicas) + *std::max_element(lengths.begin(), lengths.end());
+    int64_t next = 0;
+    for (int64_t replica = 0; replica < replicas; ++replica) {
+      const SampleRange range = replica_samples(offsets, replicas, replica);
+      ASSERT_EQ(range.first, next) << "list " << list << ", replica " << replica;
+      ASSERT_GE(range.count, 1) << "list " << list << ", replica " << replica;
+      next += range.count;
+      ASSERT_LE(offsets[next] - offsets[range.first], most) << "list " << list << ", replica " << replica;
+    }
+    ASSERT_EQ(next, offsets.samples()) << "list " << list;
+  }
 }
 
 TEST(ReplicaSamplesTest, APlanOfAPartKnowsWhereItStands) {
