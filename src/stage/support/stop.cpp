@@ -32,7 +32,8 @@ void remember_or_end(int signal) {
   ::clock_gettime(CLOCK_MONOTONIC, &time);
   const int64_t now = int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
   int64_t first = 0;
-  if (!first_request.compare_exchange_strong(first, now) && now - first > kSameRequestNanoseconds)
+  // The kernel repeats XCPU with every further second of the processors' time: that asks for nothing more.
+  if (!first_request.compare_exchange_strong(first, now) && now - first > kSameRequestNanoseconds && signal != SIGXCPU)
     ::_exit(static_cast<int>(ExitCode::kStopped));
   remember(signal);
 }
@@ -69,13 +70,15 @@ void count_interrupt_or_end(int signal) {
 }  // namespace
 
 void catch_stop_signals() {
-  std::vector<int> signals{SIGUSR1, SIGTERM, SIGINT};
+  std::vector<int> signals{SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGXCPU};
   struct sigaction before {};
   if (::sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) signals.push_back(SIGHUP);  // nohup
   wait_for_signals(signals, remember_or_end);
 }
 
-void catch_conversation_signals() { wait_for_signals({SIGUSR1, SIGTERM, SIGINT, SIGUSR2}, count_interrupt_or_end); }
+void catch_conversation_signals() {
+  wait_for_signals({SIGUSR1, SIGTERM, SIGINT, SIGUSR2, SIGXCPU}, count_interrupt_or_end);
+}
 
 void catch_interrupts() { set_handler({SIGINT, SIGTERM, SIGHUP}, remember, SA_RESETHAND); }
 

@@ -19,7 +19,7 @@ bool is_requested_soon() {
 }
 
 TEST(StopSignalDeathTest, EachOfThemAsksTheRunToStop) {
-  for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGHUP})
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGTERM, SIGINT, SIGXCPU, SIGHUP})
     EXPECT_EXIT(
         {
           catch_stop_signals();
@@ -103,6 +103,21 @@ TEST(StopSignalDeathTest, TheSameRequestByTwoWaysIsOneAndALaterOneEndsTheProcess
         say(false);
       },
       testing::ExitedWithCode(75), "");
+}
+
+// A soft limit of CPU time sends one with each second of it.
+TEST(StopSignalDeathTest, ASoftLimitOfCpuTimeLeavesTheTimeUpToTheHardOne) {
+  EXPECT_EXIT(
+      {
+        catch_stop_signals();
+        send(SIGXCPU);
+        if (!is_requested_soon()) say(false);
+        usleep(1'100'000);
+        send(SIGXCPU);
+        usleep(200'000);
+        say(stop_signal() == SIGXCPU);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(InterruptDeathTest, ASignalIsRememberedAndTheSameOneAgainEndsTheProcess) {
