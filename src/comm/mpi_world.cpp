@@ -78,7 +78,7 @@ MpiWorld::MpiWorld(int* argc, char*** argv, Watchdog::Settings settings) {
   share_memory();
   count_processors();
   if (local_size_ < size_) settings.stamps_file += "." + host_;
-  auto* board = reinterpret_cast<RankStamps*>(shared_ + 1);
+  auto* board = reinterpret_cast<RankStamps*>(shared_.load() + 1);
   owned_watchdog_ = std::make_unique<Watchdog>(
       std::span(board, static_cast<size_t>(local_size_)), static_cast<size_t>(local_rank_), std::move(settings),
       Watchdog::Ending{.claim = [this] { return claim_failure(); },
@@ -89,13 +89,15 @@ MpiWorld::MpiWorld(int* argc, char*** argv, Watchdog::Settings settings) {
 
 void MpiWorld::share_memory() {
   const size_t bytes = sizeof(Shared) + static_cast<size_t>(local_size_) * sizeof(RankStamps);
+  Shared* shared = nullptr;
   MPI_CHECK(MPI_Win_allocate_shared(local_rank_ == 0 ? static_cast<MPI_Aint>(bytes) : 0, 1, MPI_INFO_NULL, local_,
-                                    &shared_, &window_));
+                                    &shared, &window_));
   MPI_Aint size = 0;
   int unit = 0;
-  MPI_CHECK(MPI_Win_shared_query(window_, 0, &size, &unit, &shared_));
-  if (local_rank_ == 0) new (shared_) Shared{};
-  (new (reinterpret_cast<RankStamps*>(shared_ + 1) + local_rank_) RankStamps)->start(rank_);
+  MPI_CHECK(MPI_Win_shared_query(window_, 0, &size, &unit, &shared));
+  if (local_rank_ == 0) new (shared) Shared{};
+  (new (reinterpret_cast<RankStamps*>(shared + 1) + local_rank_) RankStamps)->start(rank_);
+  shared_ = shared;
   MPI_CHECK(MPI_Barrier(local_));
 }
 
@@ -106,9 +108,9 @@ MpiWorld::~MpiWorld() {
     if (claim_failure()) say_failure(error.what());
     abort(error.code());
   }
-  watchdog_->leave_board();
-  watchdog_->enter({.phase = Phase::kEnd});
   shared_ = nullptr;
+  watchdog_->leave_board();  // waits for a watchdog that has read the pointer before
+  watchdog_->enter({.phase = Phase::kEnd});
   MPI_Win_free(&window_);
   MPI_Comm_free(&local_);
   MPI_Finalize();
@@ -277,12 +279,15 @@ void MpiWorld::count_processors() {
   sched_getaffinity(0, sizeof mine, &mine);
   std::vector<cpu_set_t> all(static_cast<size_t>(local_size_));
   MPI_CHECK(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, local_));
-  processors_ = std::max(1, CPU_COUNT(&mine));
+  processors_ = find_processor_limits();
   sharing_ = static_cast<int>(
       std::count_if(all.begin(), all.end(), [&](const cpu_set_t& other) { return CPU_EQUAL(&mine, &other) != 0; }));
 }
 
-bool MpiWorld::claim_failure() { return shared_ == nullptr || shared_->failure_claimed.exchange(1) == 0; }
+bool MpiWorld::claim_failure() {
+  Shared* const shared = shared_;
+  return shared == nullptr || shared->failure_claimed.exchange(1) == 0;
+}
 
 void MpiWorld::say_failure(const std::string& text) const {
   say(fmt::format("lfm2_stage: rank {} ({}): {}", rank_, host_, text));

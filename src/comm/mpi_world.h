@@ -4,6 +4,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "comm/fatal_signals.h"
+#include "comm/launch.h"
 #include "comm/watchdog.h"
 #include "kernels/error.h"
 
@@ -83,8 +85,11 @@ class MpiWorld : public MpiGroup {
   // The processors that this rank may use, divided by the ranks of this host that may use the same ones, or by
   // `at_once` where no more ranks than that compute at a time.
   int fair_share_of_processors(int64_t at_once = std::numeric_limits<int64_t>::max()) const {
-    return std::max(1, processors_ / static_cast<int>(std::clamp<int64_t>(at_once, 1, sharing_)));
+    const auto of = [&](int ranks) { return static_cast<int>(std::clamp<int64_t>(at_once, 1, ranks)); };
+    return processors_.share(of(sharing_), of(local_size_));
   }
+  // What makes that share smaller than the affinity mask does.
+  std::vector<std::string> processor_limits() const { return processors_.reasons(sharing_, local_size_); }
 
   // True for the first rank of this host that calls it. Only that rank reports, so that one cause gives one line.
   bool claim_failure();
@@ -98,11 +103,12 @@ class MpiWorld : public MpiGroup {
   void share_memory();
 
   int local_rank_ = 0, local_size_ = 1;
-  int processors_ = 1;  // that this rank may use
-  int sharing_ = 1;     // ranks that may use the same ones
+  ProcessorLimits processors_;  // that this rank may use
+  int sharing_ = 1;             // ranks that may use the same ones
   MPI_Comm local_ = MPI_COMM_NULL;
   MPI_Win window_ = MPI_WIN_NULL;
-  Shared* shared_ = nullptr;                  // null once this rank no longer shares memory with the others
+  // Null once this rank no longer shares memory with the others. The watchdog reads it, too.
+  std::atomic<Shared*> shared_ = nullptr;
   std::unique_ptr<Watchdog> owned_watchdog_;  // last, because its thread uses the members above
 };
 

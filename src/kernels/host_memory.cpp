@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 #include <string>
+
+#include "kernels/control_groups.h"
 
 namespace lfm2 {
 
@@ -42,22 +43,9 @@ std::optional<uint64_t> headroom(const fs::path& group, const Files& files) {
 
 std::optional<uint64_t> control_group_headroom(const fs::path& membership, const fs::path& mount) {
   std::optional<uint64_t> least;
-  std::ifstream file(membership);
-  for (std::string line; std::getline(file, line);) {  // such as "4:memory:/job" or "0::/job"
-    std::istringstream fields(line);
-    std::string id, controllers, place;
-    if (!std::getline(fields, id, ':') || !std::getline(fields, controllers, ':') || !std::getline(fields, place))
-      continue;
-    if (controllers != "memory" && !controllers.empty()) continue;
-    const fs::path top = controllers.empty() ? mount : mount / "memory";
-    // In a container, the named group may be one of the host that is not visible here. Then only the top group is
-    // found.
-    for (fs::path group = fs::path(place).relative_path();; group = group.parent_path()) {
-      if (const auto found = headroom(top / group, controllers.empty() ? kVersion2 : kVersion1))
-        least = std::min(*found, least.value_or(*found));
-      if (group.empty()) break;
-    }
-  }
+  for (const ControlGroup& group : control_groups(membership, mount, "memory"))
+    if (const auto found = headroom(group.folder, group.version2 ? kVersion2 : kVersion1))
+      least = std::min(*found, least.value_or(*found));
   return least;
 }
 

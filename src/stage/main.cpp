@@ -6,11 +6,11 @@
 #include <exception>
 #include <memory>
 #include <new>
-#include <optional>
 #include <system_error>
 #include <thread>
 
 #include "comm/deadline.h"
+#include "comm/launch.h"
 #include "kernels/standard_streams.h"
 #include "serve/serve_job.h"
 #include "stage/doctor/doctor.h"
@@ -22,24 +22,39 @@ namespace {
 
 using namespace lfm2;
 
-// Set by every launcher that this program is started with (mpirun, srun with PMIx or PMI); a usage error is one line,
-// not one a rank.
-std::optional<int> launched_rank() {
-  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
-    if (const char* rank = std::getenv(variable); rank != nullptr) return std::atoi(rank);
-  return {};
-}
 int rank_of_launch() { return launched_rank().value_or(0); }
 
+void let_the_first_rank_speak() {  // a launcher ends all ranks when one fails
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+}
+
+// A usage error is one line, not one a rank.
 int end_without_mpi(const ParsedCommandLine& parsed) {
   if (rank_of_launch() == 0 && parsed.exit_code == 0)
     print_results(parsed.text);
   else if (rank_of_launch() == 0)
     std::fputs(parsed.text.c_str(), stderr);
   else if (parsed.exit_code != 0)
-    std::this_thread::sleep_for(
-        std::chrono::milliseconds(500));  // a launcher ends all when one fails: let the first speak
+    let_the_first_rank_speak();
   return parsed.exit_code;
+}
+
+// Of a launcher whose ranks may not know of each other, too: srun without PMIx and PMI says no other number. Before MPI
+// starts, which makes a rank that runs alone number 0.
+bool is_first_task() {
+  const char* const task = std::getenv("SLURM_PROCID");
+  return launched_rank().value_or(task == nullptr ? 0 : std::atoi(task)) == 0;
+}
+
+// Ranks that do not know of each other would each do the whole job, and write the same output.
+bool runs_alone(const MpiWorld& world, bool first_task) {
+  const auto fault = ranks_that_run_alone(launched_ranks(), world.size(), mpi_library_version());
+  if (!fault) return false;
+  if (first_task)
+    say(fmt::format("lfm2_stage: {}; {}", fault->what, fault->todo));
+  else
+    let_the_first_rank_speak();
+  return true;
 }
 
 struct Failure {
@@ -121,6 +136,7 @@ int main(int argc, char** argv) {
       catch_stop_signals();
     auto deadline =
         std::make_unique<Deadline>(parsed.doctor ? doctors_deadline(parsed.options) : start_deadline(parsed.options));
+    const bool first_task = is_first_task();
     MpiWorld world(&argc, &argv,
                    {.timeout_seconds = parsed.options.timeout_seconds, .stamps_file = stamps_file(parsed.options)});
     const bool verbose = parsed.options.verbose;
@@ -130,6 +146,7 @@ int main(int argc, char** argv) {
           world, verbose, [&] { return doctor.run(); }, [] {});
     }
     deadline.reset();
+    if (runs_alone(world, first_task)) return static_cast<int>(ExitCode::kUnavailable);
     std::unique_ptr<Job> job;
     const auto run = [&] {
       job = make_job(parsed.options, world, serve::make_serve_job);

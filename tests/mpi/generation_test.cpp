@@ -1,11 +1,11 @@
 // Generation by the program under mpirun: the greedy texts of transformers for any number of ranks, the bits of
 // scoring, and the content of the files.
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <fstream>
 
+#include "comm/launch.h"
 #include "stage/support/checked_file.h"
 #include "stage/support/json.h"
 #include "support/golden.h"
@@ -170,17 +170,15 @@ TEST(GenerationRunTest, HugeChunksAndPages) {
 // Where ranks take turns each has all processors. Two texts at a time keep two ranks busy, which share them.
 TEST(GenerationRunTest, RanksThatTakeTurnsHaveAllProcessors) {
   if (on_gpus()) GTEST_SKIP() << "threads are those of CPUs";
-  cpu_set_t mine;
-  CPU_ZERO(&mine);
-  ASSERT_EQ(sched_getaffinity(0, sizeof mine, &mine), 0);
-  const int processors = CPU_COUNT(&mine);
+  const ProcessorLimits limits = find_processor_limits();
+  const int processors = limits.share(1, 1);
   if (processors < 2) GTEST_SKIP() << "one processor cannot be shared";
   const TemporaryFolder folder;
   struct Way {
     const char *texts, *at_a_time;
     int threads;
   };
-  for (const Way& way : {Way{"1", "0", processors}, Way{"2", "0", processors / 2}, Way{"2", "1", processors}}) {
+  for (const Way& way : {Way{"1", "0", processors}, Way{"2", "0", limits.share(2, 2)}, Way{"2", "1", processors}}) {
     const Outcome outcome = run_stage(
         2, {"--weights", golden_shards("tiny-moe", 4), "--samples", way.texts, "--length", "4", "--generate", "3",
             "--max-sequences", way.at_a_time, "--balance", "--threads", "0", "--report", folder / "report.json"});

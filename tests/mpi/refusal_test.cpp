@@ -68,6 +68,27 @@ class RefusalTest : public testing::Test {
   TemporaryFolder folder_;
 };
 
+// As srun without PMIx starts them, and the mpiexec of another MPI: each would do the whole job.
+TEST_F(RefusalTest, RanksThatRunAlone) {
+  for (const std::string rank : {"0", "1"})
+    for (const std::vector<std::string>& launcher :
+         {std::vector<std::string>{"PMI_SIZE=4", "PMI_RANK=" + rank},
+          std::vector<std::string>{"SLURM_STEP_NUM_TASKS=4", "SLURM_PROCID=" + rank}}) {
+      SCOPED_TRACE(launcher[1]);
+      std::vector<std::string> command{"env"};
+      command.insert(command.end(), launcher.begin(), launcher.end());
+      command.insert(command.end(), {LFM2_STAGE_PROGRAM, "--weights", "/nowhere", "--output", folder_ / "out.h5"});
+      const Outcome outcome = run_program(command);
+      EXPECT_EQ(outcome.exit_code, 69) << outcome.err;
+      EXPECT_EQ(outcome.out, "");
+      ASSERT_EQ(outcome.error_lines().size(), rank == "0" ? 1u : 0u) << outcome.err;
+      if (rank == "1") continue;
+      const std::string line = outcome.error_lines()[0];
+      EXPECT_NE(line.find("the launcher started 4 ranks, MPI (Open MPI"), std::string::npos) << line;
+      EXPECT_NE(line.find("knows of 1: each would run alone; srun --mpi=pmix"), std::string::npos) << line;
+    }
+}
+
 TEST_F(RefusalTest, FlippedBitNamesTheTensor) {
   const ShardSet set = ShardSet::open(shards());
   for (const char* name : {"model.embed_tokens.weight", "model.layers.3.feed_forward.experts.5.w2.weight",

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "comm/launch.h"
 #include "comm/mpi_channel.h"
 #include "kernels/host_memory.h"
 #include "stage/hdf5/h5.h"
@@ -37,13 +38,6 @@ std::vector<int> usable_processors() {
   return processors;
 }
 
-// Set for each rank alone, and not for a program that a batch script starts without a launcher.
-int launched_ranks() {
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
-    if (const char* size = std::getenv(variable); size != nullptr) return std::max(1, std::atoi(size));
-  return 1;
-}
-
 uint64_t soft_limit(__rlimit_resource resource) {
   rlimit limit{};
   return getrlimit(resource, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
@@ -59,6 +53,7 @@ void find_host(RankFacts& facts, const MpiWorld& world) {
   facts.usable_processors = static_cast<int>(processors.size());
   facts.all_processors = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   facts.share = world.fair_share_of_processors();
+  facts.processor_limits = world.processor_limits();
   facts.versions = {{"lfm2_stage", kVersionText}, {"MPI", mpi_library_version()}, {"HDF5", h5::library_version()}};
   facts.mpi_staging_reason = mpi_staging_reason();
   facts.free_memory_bytes = available_host_memory();
@@ -157,10 +152,11 @@ RankFacts find_facts(const Options& options, const MpiWorld& world) {
 
 // These are for nlohmann_json, which looks for them in the namespace of the types.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, host, ranks_on_host, launched, processors, usable_processors,
-                                   all_processors, share, versions, mpi_staging_reason, free_memory_bytes, shm_bytes,
-                                   free_shm_bytes, lockable_bytes, open_files, visible_gpus, gpu, gpu_uuid, gpu_bus,
-                                   free_gpu_bytes, all_gpu_bytes, peers, problems, split_id, model_layers, layers,
-                                   tokens, row_bytes, dtype, weight_bytes, activation_bytes)
+                                   all_processors, share, processor_limits, versions, mpi_staging_reason,
+                                   free_memory_bytes, shm_bytes, free_shm_bytes, lockable_bytes, open_files,
+                                   visible_gpus, gpu, gpu_uuid, gpu_bus, free_gpu_bytes, all_gpu_bytes, peers, problems,
+                                   split_id, model_layers, layers, tokens, row_bytes, dtype, weight_bytes,
+                                   activation_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TrialFacts, device, transport, problem, bytes_per_second, round_trip_seconds)
 
 std::string to_json(const RankFacts& facts) { return json_text(Json(facts)); }

@@ -21,6 +21,7 @@ struct RankFacts {
   std::string processors;                         // that this rank may use: "0-3,8"
   int usable_processors = 1, all_processors = 1;  // of them; of the host
   int share = 1;                                  // of this rank, where several may use the same ones
+  std::vector<std::string> processor_limits;      // what makes the share smaller: a CPU quota, OMP_NUM_THREADS
   std::map<std::string, std::string> versions;    // of what must fit together, by name
   std::string mpi_staging_reason;                 // why MPI gets no GPU memory itself; empty: it does
 

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "comm/launch.h"
 #include "stage/support/bytes_text.h"
 
 namespace lfm2 {
@@ -48,11 +49,9 @@ std::string differences(const Examination& e, const std::function<std::string(si
 
 void look_at_launch(const Examination& e, Findings& found) {
   const RankFacts& first = e.ranks.front();
-  if (const int size = static_cast<int>(e.ranks.size()); first.launched > size)
-    found.push_back({true,
-                     fmt::format("the launcher started {} ranks, MPI ({}) knows of {}: each would run alone",
-                                 first.launched, first.versions.at("MPI"), size),
-                     "srun --mpi=pmix (srun --mpi=list says what there is), or the mpirun of that MPI library"});
+  if (const auto fault =
+          ranks_that_run_alone(first.launched, static_cast<int>(e.ranks.size()), first.versions.at("MPI")))
+    found.push_back({true, fault->what, fault->todo});
   if (e.ranks.size() % static_cast<size_t>(e.options.replicas) != 0)
     found.push_back({true, fmt::format("{} ranks for --replicas {}", e.ranks.size(), e.options.replicas),
                      "as many ranks for each replica"});
@@ -160,7 +159,14 @@ void look_at_processors(const Examination& e, Findings& found) {
     const int count = static_cast<int>(ranks.size()), all = e.ranks[ranks.front()].all_processors;
     const int used =
         std::accumulate(ranks.begin(), ranks.end(), 0, [&](int sum, size_t rank) { return sum + e.ranks[rank].share; });
-    if (count > all)
+    const std::vector<std::string>& limits = e.ranks[ranks.front()].processor_limits;
+    if (!e.on_gpus() && !limits.empty())
+      found.push_back(
+          {false,
+           fmt::format("{} on {} may use {} of {} processors: {}", ranks_text(ranks), host, used, all,
+                       fmt::join(limits, ", ")),
+           "a larger quota (docker --cpus, the limit of a pod or job), and as many CPUs a task as there are"});
+    else if (count > all)
       found.push_back({false, fmt::format("{} ranks take turns on the {} processors of {}", count, all, host),
                        "at most a rank a processor; fewer ranks with more threads are no slower"});
     else if (!e.on_gpus() && 2 * used <= all)

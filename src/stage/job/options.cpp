@@ -333,7 +333,8 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
         "lfm2_stage serve a server (--help of each).\n"
         "Exit codes: 0 done; 1 validation failed; 64 usage; 65 bad input or weights; 66 missing file; 69 no GPU, ranks "
         "or\n"
-        "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, TERM or INT:\n"
+        "memory; 70 bug or GPU fault; 73 output cannot be created; 74 I/O error; 75 stopped by USR1, USR2, TERM or "
+        "INT:\n"
         "--resume goes on; 76 a rank was lost or timed out.");
     add_job_options(app, options);
     add_generation_options(app, options.generation);

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <functional>
 
+#include "comm/launch.h"
+#include "kernels/control_groups.h"
 #include "kernels/host_memory.h"
 #include "stage/job/backend_choice.h"
 #include "support/shards.h"
@@ -162,6 +164,17 @@ TEST(DoctorFindingsTest, EachFaultIsNamedOnceWithWhatToDo) {
   }
 }
 
+TEST(DoctorFindingsTest, WhatAllowsFewerProcessorsIsNamed) {
+  Examination e = healthy(false);
+  e.ranks[0].share = e.ranks[1].share = 1;
+  e.ranks[0].processor_limits = e.ranks[1].processor_limits = {"a CPU quota of 2", "OMP_NUM_THREADS=1"};
+  const std::vector<Finding> found = diagnose(e);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].what, "ranks 0-1 on a may use 2 of 16 processors: a CPU quota of 2, OMP_NUM_THREADS=1");
+  EXPECT_NE(found[0].todo.find("--cpus"), std::string::npos) << found[0].todo;
+  EXPECT_FALSE(found[0].stops);
+}
+
 TEST(DoctorFindingsTest, RanksThatShareAGpuAndAreStagedHearOfACudaAwareMpi) {
   Examination e = healthy(true);
   e.ranks[1].gpu_uuid = e.ranks[0].gpu_uuid;
@@ -239,6 +252,58 @@ TEST(HostMemoryTest, TightestControlGroupCounts) {
   write("fs/memory/slurm/memory.stat", "total_inactive_file 300\n");
   EXPECT_EQ(headroom("4:memory:/slurm\n"), 200u);
   EXPECT_GT(available_host_memory(), 0u);
+}
+
+TEST(ProcessorLimitsTest, TheTightestOfMaskQuotaAndRequestCounts) {
+  EXPECT_EQ((ProcessorLimits{.usable = 16, .asked_by = ""}.share(4, 4)), 4);
+  EXPECT_EQ((ProcessorLimits{.usable = 2, .asked_by = ""}.share(4, 4)), 1);
+  EXPECT_EQ((ProcessorLimits{.usable = 16, .quota = 8.5, .asked_by = ""}.share(4, 4)), 2);
+  EXPECT_EQ((ProcessorLimits{.usable = 16, .quota = 0.5, .asked_by = ""}.share(1, 1)), 1);
+  EXPECT_EQ((ProcessorLimits{.usable = 16, .quota = 100, .asked_by = ""}.share(1, 1)), 16);
+  // Ranks that are bound to processors of their own share the quota all the same.
+  EXPECT_EQ((ProcessorLimits{.usable = 8, .quota = 8, .asked_by = ""}.share(1, 4)), 2);
+  EXPECT_EQ((ProcessorLimits{.usable = 16, .asked = 3, .asked_by = "OMP_NUM_THREADS=3"}.share(2, 2)), 3);
+  EXPECT_EQ((ProcessorLimits{.usable = 16, .asked = 30, .asked_by = "OMP_NUM_THREADS=30"}.share(2, 2)), 8);
+}
+
+TEST(ProcessorLimitsTest, WhatMakesTheShareSmallerIsNamed) {
+  using Reasons = std::vector<std::string>;
+  const ProcessorLimits limits{.usable = 16, .quota = 6, .asked = 1, .asked_by = "SLURM_CPUS_PER_TASK=1"};
+  EXPECT_EQ(limits.reasons(2, 2), (Reasons{"a CPU quota of 6", "SLURM_CPUS_PER_TASK=1"}));
+  EXPECT_EQ((ProcessorLimits{.usable = 1, .quota = 0.5, .asked_by = ""}.reasons(1, 1)), Reasons{"a CPU quota of 0.5"});
+  EXPECT_EQ((ProcessorLimits{.usable = 16, .quota = 16, .asked = 8, .asked_by = "OMP_NUM_THREADS=8"}.reasons(2, 2)),
+            Reasons{});
+}
+
+TEST(ProcessorQuotaTest, TightestControlGroupCounts) {
+  const test::TemporaryFolder folder;
+  const auto write = [&](const std::filesystem::path& path, const std::string& text) {
+    std::filesystem::create_directories((folder.path() / path).parent_path());
+    std::ofstream(folder.path() / path) << text;
+  };
+  const auto quota = [&](const std::string& membership) {
+    write("membership", membership);
+    return processor_quota(folder / "membership", folder / "fs");
+  };
+  EXPECT_EQ(quota("0::/pod/container\n"), std::nullopt);
+  write("fs/pod/cpu.max", "150000 100000\n");
+  write("fs/pod/container/cpu.max", "max 100000\n");
+  EXPECT_EQ(quota("0::/pod/container\n"), 1.5);
+  write("fs/pod/container/cpu.max", "50000 100000\n");
+  EXPECT_EQ(quota("0::/pod/container\n"), 0.5);
+  write("fs/cpu,cpuacct/job/cpu.cfs_quota_us", "400000\n");
+  write("fs/cpu,cpuacct/job/cpu.cfs_period_us", "200000\n");
+  EXPECT_EQ(quota("4:memory:/other\n3:cpu,cpuacct:/job\n"), 2);
+  write("fs/cpu/job/cpu.cfs_quota_us", "-1\n");
+  write("fs/cpu/job/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(quota("3:cpu,cpuacct:/job\n"), std::nullopt);
+  EXPECT_EQ(quota("3:cpuset:/pod\n"), std::nullopt);
+}
+
+TEST(LaunchTest, RanksThatMpiDoesNotKnowOf) {
+  EXPECT_FALSE(ranks_that_run_alone(1, 1, "Open MPI"));
+  EXPECT_FALSE(ranks_that_run_alone(4, 4, "Open MPI"));
+  EXPECT_TRUE(ranks_that_run_alone(4, 1, "Open MPI"));
 }
 
 }  // namespace
