@@ -36,8 +36,8 @@ from transformers.modeling_rope_utils import RopeParameters
 CLASSES = {"lfm2": Lfm2Config, "lfm2_moe": Lfm2MoeConfig}
 READERS = ["configuration_utils.py", "modeling_rope_utils.py", "masking_utils.py", "cache_utils.py", "utils/generic.py",
            "integrations/heterogeneity/configuration_utils.py", "modeling_utils.py"]
-PUBLISHED = ["block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu", "block_use_xavier_init",
-             "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta", "use_pos_enc"]
+PUBLISHED = ["auto_map", "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
+             "block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "theta", "use_pos_enc"]
 FOREIGN = ["attention_bias", "hidden_act", "is_decoder", "mlp_bias"]
 
 

@@ -3,6 +3,10 @@
 // (tests/unit/model/model_config_keys.json lists every key).
 #include "stage/model/model_config.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <set>
 
@@ -46,6 +50,11 @@ constexpr OnlyValue kOnlyValues[] = {{"attention_bias", "false"},
                                      {"sub_configs", "null"},
                                      {"transformers_weights", "null"},
                                      {"use_pos_enc", "true"}};
+
+// Classes of transformers that compute what is computed here. Bidirectional models and others with layers of this
+// family have the same model_type and the same keys: only the name of their class differs.
+constexpr std::array<std::string_view, 4> kModelClasses = {"Lfm2ForCausalLM", "LFM2ForCausalLM", "Lfm2MoeForCausalLM",
+                                                           "Lfm2Model"};
 
 class ConfigReader {
  public:
@@ -103,6 +112,28 @@ class ConfigReader {
   const Json& json_;
   const std::string& what_;
 };
+
+void expect_known_class(const ConfigReader& reader, const std::string& key, const Json& name) {
+  std::string_view known = name.is_string() ? name.get_ref<const std::string&>() : std::string_view();
+  known.remove_prefix(known.rfind('.') + 1);  // auto_map names a class as "file.Class" or "repository--file.Class"
+  if (std::find(kModelClasses.begin(), kModelClasses.end(), known) == kModelClasses.end())
+    reader.fail(fmt::format("{} holds {}, expected one of {}: only these causal models are computed",
+                            json_excerpt(Json(key)), json_excerpt(name), fmt::join(kModelClasses, ", ")));
+}
+
+// What the file names as the model's class, both in `architectures` and, for code of its own, in `auto_map`.
+void expect_known_classes(const ConfigReader& reader) {
+  if (const Json* classes = reader.find_unless_null("architectures")) {
+    if (!classes->is_array())
+      reader.fail(fmt::format("\"architectures\" is {}, expected a list", json_excerpt(*classes)));
+    for (const Json& name : *classes) expect_known_class(reader, "architectures", name);
+  }
+  if (const Json* map = reader.find_unless_null("auto_map")) {
+    if (!map->is_object()) reader.fail(fmt::format("\"auto_map\" is {}, expected an object", json_excerpt(*map)));
+    for (const auto& [key, name] : map->items())
+      if (key.starts_with("AutoModel")) expect_known_class(reader, "auto_map." + key, name);
+  }
+}
 
 std::vector<LayerType> read_layer_types(const ConfigReader& reader, bool moe, int64_t layers) {
   std::vector<LayerType> types;
@@ -228,6 +259,7 @@ ModelConfig parse_model_config(std::string_view json_text, const std::string& wh
   if (type == nullptr || (*type != "lfm2_moe" && *type != "lfm2"))
     reader.fail(fmt::format("model_type is {}, expected \"lfm2_moe\" or \"lfm2\"",
                             type == nullptr ? "missing" : json_excerpt(*type)));
+  expect_known_classes(reader);
   reader.expect_only_values();
   config.moe = *type == "lfm2_moe";
   config.vocab = reader.integer("vocab_size", kMaxSampled);

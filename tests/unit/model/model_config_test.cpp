@@ -190,6 +190,44 @@ TEST(ModelConfigTest, RefusesWhatNoModelCanBe) {
   refused("lfm2-tiny", {{"num_hidden_layers", 4000}, {"layer_types", types}, {"num_experts", 4000}}, "experts in all");
 }
 
+// Bidirectional models differ from causal ones in nothing but the name of their class.
+TEST(ModelConfigTest, ComputesCausalModelsOnly) {
+  const auto with = [](const std::string& key, const OrderedJson& value) {
+    OrderedJson json = golden_config("tiny-dense");
+    json.erase("architectures");
+    json[key] = value;
+    return json;
+  };
+  const ModelConfig plain = parse_config(golden_config("tiny-dense"));
+  for (const OrderedJson& value : std::initializer_list<OrderedJson>{nullptr,
+                                                                     OrderedJson::array(),
+                                                                     {"Lfm2ForCausalLM"},
+                                                                     {"LFM2ForCausalLM"},
+                                                                     {"Lfm2MoeForCausalLM"},
+                                                                     {"Lfm2Model"}})
+    EXPECT_EQ(parse_config(with("architectures", value)), plain) << value;
+  for (const std::string name :
+       {"Lfm2BidirectionalModel", "Lfm2BidirectionalForMaskedLM", "Lfm2BidirForSequenceRouting",
+        "Lfm2ForSequenceClassification", "lfm2forcausallm", ""}) {
+    const std::string quoted = "\"" + name + "\"";
+    for (const OrderedJson& value : {OrderedJson::array({name}), OrderedJson::array({"Lfm2Model", name})})
+      expect_error([&] { parse_config(with("architectures", value)); }, ExitCode::kData,
+                   {"config.json", "architectures", quoted, "Lfm2ForCausalLM"});
+    expect_error(
+        [&] {
+          parse_config(with("auto_map", {{"AutoModel", "modeling." + name}}));
+        },
+        ExitCode::kData, {"config.json", "auto_map.AutoModel", "modeling." + name});
+  }
+  expect_error([&] { parse_config(with("architectures", "Lfm2Model")); }, ExitCode::kData, {"architectures", "a list"});
+  expect_error([&] { parse_config(with("architectures", {1})); }, ExitCode::kData, {"architectures", "1"});
+  expect_error([&] { parse_config(with("auto_map", "x")); }, ExitCode::kData, {"auto_map", "an object"});
+  const OrderedJson harmless = {{"AutoConfig", "configuration.Lfm2Config"},
+                                {"AutoModelForCausalLM", "owner/name--modeling.Lfm2ForCausalLM"},
+                                {"AutoTokenizer", {"tokenization.X", nullptr}}};
+  EXPECT_EQ(parse_config(with("auto_map", harmless)), plain);
+}
+
 TEST(ModelConfigTest, RefusesWhatItDoesNotKnow) {
   struct Case {
     std::string key;
