@@ -33,6 +33,9 @@ DEFAULT_NEW_TOKENS = 256  # the harness's own
 # What a request may say beside its stop texts and its number of tokens: names of the harness's, and of a line of the program.
 SAMPLING = {name: name for name in ("top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens")}
 SAMPLING["min_new_tokens"] = "min_tokens"
+# Of transformers' generate(): with these values they change nothing.
+NEUTRAL = {"num_beams": (1,), "num_return_sequences": (1,), "length_penalty": (1,), "early_stopping": (False,), "num_beam_groups": (1,),
+           "no_repeat_ngram_size": (0,), "use_cache": (True, False), "typical_p": (1,)}
 
 
 class EvalError(Exception):
@@ -274,14 +277,17 @@ class LFM2Stage(TemplateLM):
         texts, tokens = self._stops(options.pop("until", None))
         limits = [options.pop(name, None) for name in ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")]
         new_tokens = int(next((limit for limit in limits if limit is not None), DEFAULT_NEW_TOKENS))
-        temperature = float(options.pop("temperature", 0))
-        sampled = options.pop("do_sample", temperature > 0)
-        line = {"max_tokens": new_tokens, "temperature": (temperature or 1.0) if sampled else 0}
+        given = options.pop("temperature", None)
+        sampled = options.pop("do_sample", given is not None and float(given) > 0)
+        temperature = float(1.0 if given is None else given) if sampled else 0
+        sampled = temperature > 0
+        line = {"max_tokens": new_tokens, "temperature": temperature}
         seed = int(options.pop("seed", 0))
         if sampled:  # draws from one prompt with one seed are equal, and a task may repeat its requests
             line["seed"] = seed + number
         for name in [name for name in options if name in SAMPLING]:
             line[SAMPLING[name]] = options.pop(name)
+        options = {name: value for name, value in options.items() if value not in NEUTRAL.get(name, ())}
         if options:
             raise EvalError(f"generation_kwargs {', '.join(sorted(options))}: not supported, expected until, max_gen_toks, do_sample, "
                             f"temperature, seed, {', '.join(SAMPLING)}", 65)

@@ -5,6 +5,7 @@
 
 #include "kernels/error.h"
 #include "stage/io/lines/field_reader.h"
+#include "stage/io/lines/other_fields.h"
 #include "stage/support/json.h"
 #include "text/text_model.h"
 
@@ -45,18 +46,20 @@ http::Answer ModelAnswers::tokenizer_info() const {
 }
 
 http::Answer ModelAnswers::tokenize(std::string_view body) const {
-  const OrderedJson json = parse_ordered_json(body, "request");
+  const OrderedJson json = parse_ordered_json(body, "request", LargeIntegers::kDigits);
   if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
   LineContext lines = facts_.lines;
   lines.now = std::time(nullptr);
   const std::string where = "request";
   FieldReader fields(json, lines, where);
-  const OrderedJson *special = fields.find("add_special_tokens"), *goes_on = fields.find("add_generation_prompt");
+  const bool chat = json.contains("messages");
+  refuse_unsupported(json, {"add_generation_prompt", chat ? "" : "add_special_tokens"}, where);
+  const OrderedJson* goes_on = fields.find("add_generation_prompt");
   std::vector<int32_t> ids;
-  if (json.contains("messages"))
+  if (chat)
     ids = ids_of_messages(fields, goes_on == nullptr || *goes_on != false);
   else if (const std::string* text = fields.text(json.contains("content") ? "content" : "prompt"))
-    ids = encode(*text, special == nullptr || *special != false, lines, where);
+    ids = encode(*text, adds_special_tokens(fields), lines, where);
   else
     throw Error(ExitCode::kData, "request: expected \"prompt\" or \"messages\"");
   OrderedJson answer{{"tokens", ids}, {"count", ids.size()}, {"max_model_len", facts_.max_length}};
@@ -66,7 +69,7 @@ http::Answer ModelAnswers::tokenize(std::string_view body) const {
 }
 
 http::Answer ModelAnswers::detokenize(std::string_view body) const {
-  const OrderedJson json = parse_ordered_json(body, "request");
+  const OrderedJson json = parse_ordered_json(body, "request", LargeIntegers::kDigits);
   if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
   if (!json.contains("tokens")) throw Error(ExitCode::kData, "request: expected \"tokens\"");
   const std::string where = "request";

@@ -3,10 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 
 #include "kernels/error.h"
 #include "stage/io/lines/field_reader.h"
+#include "stage/io/lines/other_fields.h"
 #include "stage/support/json.h"
 #include "text/text_model.h"
 
@@ -16,41 +17,11 @@ namespace {
 
 const std::string kBody = "request";
 
-// Known to OpenAI's interface or to vLLM's, and not done here: any value but the ones that change nothing is refused,
-// since the answer would not be what was asked for.
-void refuse_unsupported(const OrderedJson& body, bool chat) {
-  constexpr std::array kUnsupported{
-      "suffix", "best_of", "prompt_logprobs", "allowed_token_ids", "bad_words", "guided_json", "guided_regex",
-      "guided_choice", "guided_grammar", "structured_outputs", "response_format", "use_beam_search", "length_penalty",
-      "functions", "function_call", "audio", "modalities", "prediction", "web_search_options",
-      // vLLM's:
-      "chat_template", "continue_final_message", "truncate_prompt_tokens", "include_stop_str_in_output",
-      "add_generation_prompt", "skip_special_tokens", "add_special_tokens"};
-  const auto changes_nothing = [chat](std::string_view key, const OrderedJson& value) {
-    if (key == "add_generation_prompt" || key == "skip_special_tokens") return value.is_null() || value == true;
-    if (key == "add_special_tokens" && !chat) return true;  // see prompts_of; a template writes all that it needs
-    if (value.is_null() || value == false || value == "" || value.empty()) return true;
-    if (key == "best_of" || key == "length_penalty") return value == 1;
-    if (key == "modalities") return value == OrderedJson::array({"text"});
-    if (key == "function_call") return value == "auto" || value == "none";
-    if (key == "response_format") return value.is_object() && value.contains("type") && value["type"] == "text";
-    return false;
-  };
-  for (const char* key : kUnsupported)
-    if (const auto found = body.find(key); found != body.end() && !changes_nothing(key, *found))
-      throw Error(ExitCode::kData, fmt::format("\"{}\" is {}, which is not supported", key, excerpt(*found)));
-  if (const auto choice = body.find("tool_choice"); choice != body.end() && !choice->is_null())
-    if (*choice != "auto" && *choice != "none")
-      throw Error(ExitCode::kData, fmt::format("\"tool_choice\" is {}, which is not supported: expected auto or none",
-                                               excerpt(*choice)));
-}
-
 // A text, a list of ids, or a list of either.
 std::vector<std::vector<int32_t>> prompts_of(FieldReader& fields, const RequestLimits& limits) {
   const OrderedJson* prompt = fields.find("prompt");
   if (prompt == nullptr) refuse_field(kBody, "prompt", nullptr, "text or a list of token ids");
-  const OrderedJson* special = fields.find("add_special_tokens");  // of the tokenizer, as BOS
-  const bool adds_special = special == nullptr || *special != false;
+  const bool adds_special = adds_special_tokens(fields);
   const auto ids_of = [&](const OrderedJson& one) {
     if (one.is_string()) return encode(one.get_ref<const std::string&>(), adds_special, fields.context(), kBody);
     if (!one.is_array()) refuse_field(kBody, "prompt", one, "text or a list of token ids");
@@ -86,20 +57,17 @@ int32_t likeliest_of(const AnswerForm& form, const RequestLimits& limits) {
 
 // A prompt that is not continued needs no room behind it.
 void check_room(const std::vector<int32_t>& prompt, bool continues, const LineContext& context,
-                const RequestLimits& limits) {
+                const RequestLimits& limits, std::string_view field) {
   LineContext own = context;
   own.continues = continues;
-  check_length(prompt, own, kBody);
-  const auto tokens = static_cast<int64_t>(prompt.size());
-  if (tokens >= limits.max_prompt_tokens + (continues ? 0 : 1))
-    throw Error(ExitCode::kData, fmt::format("the prompt has {} tokens, expected {} {}: the caches have no room "
-                                             "for more",
-                                             tokens, continues ? "fewer than" : "at most", limits.max_prompt_tokens));
+  own.max_positions = std::min(own.max_positions, limits.max_prompt_tokens);  // what the caches have room for
+  check_length(prompt, own, kBody, field);
 }
 
 void add_requests(const Request& each, const std::vector<int32_t>& prompt, const LineContext& context,
                   const RequestLimits& limits, OpenAiRequest& whole) {
-  check_room(prompt, !each.prompt_alone, context, limits);
+  check_room(prompt, !each.prompt_alone, context, limits,
+             whole.form.form == LineForm::kChatCompletion ? "messages" : "prompt");
   const auto tokens = static_cast<int64_t>(prompt.size());
   for (int32_t choice = 0; choice < whole.choices; ++choice) {
     Request& request = whole.requests.emplace_back(each);
@@ -127,9 +95,10 @@ void check_scored(const OpenAiRequest& request, const RequestLimits& limits) {
 
 OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineContext& context,
                                    const RequestDefaults& defaults, const RequestLimits& limits) {
-  const OrderedJson json = parse_ordered_json(body, kBody);
+  const OrderedJson json = parse_ordered_json(body, kBody, LargeIntegers::kDigits);
   if (!json.is_object()) throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, excerpt(json)));
-  refuse_unsupported(json, chat);
+  chat ? refuse_unsupported(json, {"stream"}, kBody)
+       : refuse_unsupported(json, {"stream", "echo", "add_special_tokens"}, kBody);
   FieldReader fields(json, context, kBody);
   SampleRules rules;
   rules.form = chat ? LineForm::kChatCompletion : LineForm::kCompletion;
@@ -141,6 +110,9 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   OpenAiRequest whole{
       .form = {rules.form, rules.log_probs, rules.echo}, .prompt_alone = rules.max_new == 0, .choices = rules.choices};
   read_stream(fields, whole);
+  const OrderedJson *tools = fields.find("tools"),
+                    *choice = json.contains("tool_choice") ? &json["tool_choice"] : nullptr;
+  whole.tools = chat && tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
   if (std::ssize(prompts) * rules.choices > limits.max_requests)
     throw Error(ExitCode::kData, fmt::format("{} prompts with {} choices, expected at most {} together", prompts.size(),
                                              rules.choices, limits.max_requests));
@@ -156,19 +128,18 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   if (rules.echo)
     for (const std::vector<int32_t>& prompt : prompts)
       whole.prompts.push_back(context.text != nullptr ? text_of(context.text->tokenizer(), prompt) : "");
-  const OrderedJson *tools = fields.find("tools"), *choice = fields.find("tool_choice");
-  whole.tools = chat && tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
   return whole;
 }
 
 EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineContext& context, Hidden hidden,
                                            const RequestLimits& limits) {
-  const OrderedJson json = parse_ordered_json(body, kBody);
+  const OrderedJson json = parse_ordered_json(body, kBody, LargeIntegers::kDigits);
   if (!json.is_object()) throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, excerpt(json)));
   LineContext own = context;
   own.continues = false;
   FieldReader fields(json, own, kBody);
   RequestLine line;
+  refuse_unsupported(json, {"add_special_tokens"}, kBody);
   read_embeddings(fields, line);
   if (std::ssize(line.inputs) > limits.max_inputs)
     throw Error(ExitCode::kData,
@@ -183,7 +154,7 @@ EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineCont
     Request& request = whole.requests.emplace_back();
     request.prompt.assign(ids, ids + tokens);
     ids += tokens;
-    check_room(request.prompt, false, own, limits);
+    check_room(request.prompt, false, own, limits, "input");
     request.hidden = hidden;
     ask_of_prompt_alone(request);
   }

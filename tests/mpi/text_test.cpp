@@ -158,6 +158,28 @@ TEST_F(TextRunTest, ThousandsOfFaultyLines) {
   EXPECT_EQ(output_of(4, {"--input", folder_ / "in.jsonl", "--replicas", "4"}), output);
 }
 
+// A line that cannot be read does not say what kind of file it stands in, and the only good line has its answer
+// wherever it stands.
+TEST_F(TextRunTest, TheOnlyGoodLineIsAnswered) {
+  const std::string good = batch_line("good", true,
+                                      R"({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2})"),
+                    cut = batch_line("cut", true, R"({"messages": [{"role": "user", "content": "\ud83d"}]})"),
+                    faulty = batch_line("faulty", true, R"({"messages": [], "max_tokens": 2})");
+  for (const std::vector<std::string>& lines :
+       {std::vector<std::string>{cut, good}, {faulty, faulty, good}, {good, cut}}) {
+    write_lines("in.jsonl", lines);
+    const std::string output = output_of(2, {"--input", folder_ / "in.jsonl"});
+    EXPECT_EQ(std::count(output.begin(), output.end(), '\n'), static_cast<std::ptrdiff_t>(lines.size())) << output;
+    EXPECT_NE(output.find(R"("custom_id":"good","response":{"status_code":200)"), std::string::npos) << output;
+  }
+  std::string ids = "1";
+  for (int i = 0; i < 10000; ++i) ids += ",1";
+  write_lines("in.jsonl", {batch_line("long", false, R"({"prompt": [)" + ids + "]}")});
+  const Json error = Json::parse(output_of(1, {"--input", folder_ / "in.jsonl"}))["error"];
+  EXPECT_EQ(error["code"], "context_length_exceeded");
+  EXPECT_EQ(error["param"], "prompt");
+}
+
 // Lines of .txt are scored and continued as lines of {"text"} are.
 TEST_F(TextRunTest, LinesOfText) {
   write_lines("in.txt", {"Hello, it's 12345", "", " 日本 python\r", R"({"prompt": "no JSON here"})"});

@@ -134,6 +134,8 @@ class StageEvalTest(unittest.TestCase):
                 ({"until": ["\n", "", "<|im_end|>"], "max_gen_toks": 5}, {"max_tokens": 5, "temperature": 0, "stop": ["\n"], "stop_token_ids": [EOS, MESSAGE_END]}),
                 ({"until": ".", "max_new_tokens": 7, "do_sample": False, "temperature": 0.7}, {"max_tokens": 7, "temperature": 0, "stop": ["."]}),
                 ({"until": None, "temperature": 0.7, "top_p": 0.5, "top_k": None}, {"max_tokens": 256, "temperature": 0.7, "top_p": 0.5, "seed": 0}),
+                ({"do_sample": True, "temperature": 0.0, "num_beams": 1, "use_cache": True}, {"max_tokens": 256, "temperature": 0}),
+                ({"do_sample": False, "num_beams": 1, "length_penalty": 1.0}, {"max_tokens": 256, "temperature": 0}),
                 ({"do_sample": True, "seed": 40, "min_new_tokens": 2}, {"max_tokens": 256, "temperature": 1, "seed": 40, "min_tokens": 2})):
             self.assertEqual(model._generation_line("Amen", options, 0)[0], {"prompt": ids, "stop_token_ids": [EOS], **line})
         self.assertEqual([model._generation_line("", {"temperature": 1}, number)[0]["seed"] for number in (0, 3)], [0, 3])

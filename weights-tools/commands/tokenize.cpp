@@ -66,7 +66,7 @@ class LineConverter {
   // Templates write the special tokens themselves.
   void encode_chat(std::string_view line, uint64_t number, std::string& out) {
     const std::string name = line_name(number);
-    const OrderedJson chat = parse_ordered_json(line, name);
+    const OrderedJson chat = parse_ordered_json(line, name, LargeIntegers::kDigits);
     if (!chat.is_object() || !chat.contains("messages") || !chat["messages"].is_array())
       throw Error(ExitCode::kData, fmt::format("{}: expected an object with \"messages\": [...]", name));
     for (const auto& [key, value] : chat.items())

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "stage/support/error_json.h"
 #include "stage/support/json.h"
 
 namespace lfm2::http {
@@ -29,13 +30,9 @@ const std::string* Headers::find(std::string_view name) const {
 }
 
 Answer error_answer(int status, std::string_view message, Fields headers) {
-  const OrderedJson error = {{"message", message},
-                             {"type", status < 500 ? "invalid_request_error" : "server_error"},
-                             {"param", nullptr},
-                             {"code", status}};
   return {.status = status,
           .content_type = "application/json",
-          .body = json_text(OrderedJson{{"error", error}}),
+          .body = json_text(OrderedJson{{"error", error_object(message, status)}}),
           .headers = std::move(headers)};
 }
 

@@ -46,7 +46,7 @@ struct Answer {
   Fields headers = {};  // further ones; the server adds those of the connection, the length, date and id
 };
 
-// {"error": {"message", "type", "param", "code"}}, as clients of OpenAI's interface expect; the code is the status.
+// {"error": error_object()}, as clients of OpenAI's interface expect.
 Answer error_answer(int status, std::string_view message, Fields headers = {});
 
 std::string_view reason_phrase(int status);

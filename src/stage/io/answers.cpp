@@ -8,6 +8,7 @@
 #include <cstddef>
 
 #include "kernels/error.h"
+#include "stage/support/error_json.h"
 #include "stage/support/json.h"
 #include "text/stream_decoder.h"
 #include "text/text_model.h"
@@ -276,8 +277,7 @@ namespace {
 // The frame of an answer: `body` is JSON text, which counts where there is no error.
 std::string batch_frame(int64_t sample, std::string_view name, std::string_view body, std::string_view error) {
   OrderedJson why;
-  if (!error.empty())
-    why = {{"message", std::string(error)}, {"type", "invalid_request_error"}, {"param", nullptr}, {"code", 400}};
+  if (!error.empty()) why = error_object(error, 400);
   return fmt::format(
       "{{\"id\":\"batch_req_{0}\",\"custom_id\":{1},\"response\":{{\"status_code\":{2},\"request_id\":\"req_{0}\","
       "\"body\":{3}}},\"error\":{4}}}",

@@ -246,8 +246,8 @@ bool is_input_of_lines(const std::filesystem::path& path) {
 Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_samples, ThreadPool& threads) {
   const InputLimits limits{context.vocab, context.max_positions, max_samples, context.scores};
   Samples samples{.ids = {}, .offsets = {0}};
-  const bool batch =
-      (context.continues || context.embeddings) && reader.path().extension() != ".txt" && is_batch_line(reader.first());
+  const bool batch = (context.continues || context.embeddings) && reader.path().extension() != ".txt" &&
+                     is_batch_line(deciding_line(reader.peek()));
   std::vector<ReadLine> read;
   std::span<const Line> lines;  // that were not read yet
   while (!enough(samples, limits)) {

@@ -282,6 +282,7 @@ ExitCode Job::finish() {
   enter({.phase = Phase::kWrite});
   end_runs();
   if (runs_.stopped) return finish_stopped();
+  expect_all_samples();
   // The rank that made the file renames it, after all other ranks have made their rows durable.
   if (output() != nullptr && !makes_output()) output()->commit();
   world_.barrier(load_timeout(), "results written");

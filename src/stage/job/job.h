@@ -135,6 +135,8 @@ class Job {
   bool write_report(const std::vector<std::string>& stages) const;
   ExitCode finish_without_run();
   virtual ExitCode finish_stopped();
+  int64_t count_finished();
+  void expect_all_samples();
   void enter(const Place& place) const;
 
   std::string identity_;

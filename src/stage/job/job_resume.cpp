@@ -167,13 +167,27 @@ bool Job::is_stopped_before_loading() {
   return runs_.stopped;
 }
 
-// Ends a job that a signal has stopped. All ranks have come here between two micro-batches or steps. Collective.
-ExitCode Job::finish_stopped() {
-  if (output() != nullptr) output()->keep();
+// How many samples of the whole job have their results, on rank 0. Collective.
+int64_t Job::count_finished() {
   const int64_t mine = is_last() ? kept_.samples + runs_.handed_out : 0;
   int64_t finished = 0;
   for (const std::string& text : world_.gather(std::to_string(mine), 0, load_timeout(), "finished samples"))
     finished += std::stoll(text);
+  return finished;
+}
+
+// Before an output gets its name. Error(kSoftware) on rank 0. Collective.
+void Job::expect_all_samples() {
+  if (options_.live() || options_.results.positions == Positions::kNone) return;
+  const int64_t finished = count_finished(), samples = samples_->size().samples;
+  if (world_.rank() == 0 && finished != samples)
+    throw Error(ExitCode::kSoftware, fmt::format("{} samples were finished, expected {}", finished, samples));
+}
+
+// Ends a job that a signal has stopped. All ranks have come here between two micro-batches or steps. Collective.
+ExitCode Job::finish_stopped() {
+  if (output() != nullptr) output()->keep();
+  const int64_t finished = count_finished();
   if (world_.rank() == 0)
     lfm2::say(
         fmt::format("lfm2_stage: stopped at {} of {} samples; {}", finished, samples_->size().samples,

@@ -42,8 +42,9 @@ JobText::JobText(const Options& options, MpiWorld& world)
       });
     const std::optional<bool> known = continues_samples(options);
     const bool asks = lines_ && options.input.extension() != ".txt" && !known.value_or(false) && !options.results.score;
-    embeds = asks && is_embeddings_line(lines_->first());
-    if (embeds == 0) continues = known ? *known : is_continued(lines_->first());
+    const std::string_view deciding = asks || (lines_ && !known) ? deciding_line(lines_->peek()) : std::string_view();
+    embeds = asks && is_embeddings_line(deciding);
+    if (embeds == 0) continues = known ? *known : is_continued(deciding);
   }
   const double timeout = kDiskFactor * options.timeout_seconds;
   world.broadcast(&continues, sizeof continues, 0, timeout, "kind of job");

@@ -24,7 +24,7 @@ std::string short_message(const nlohmann::detail::exception& error) {
 // the text of a number can be seen.
 class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
  public:
-  explicit OrderedBuilder(const std::string& what) : what_(what) {}
+  OrderedBuilder(const std::string& what, LargeIntegers large) : what_(what), large_(large) {}
   OrderedJson take() { return std::move(root_); }
 
   bool null() override { return add(nullptr); }
@@ -32,8 +32,9 @@ class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
   bool number_integer(number_integer_t value) override { return add(value); }
   bool number_unsigned(number_unsigned_t value) override { return add(value); }
   bool number_float(number_float_t value, const string_t& text) override {
-    if (text.find_first_of(".eE") == std::string::npos)
-      throw Error(ExitCode::kData, fmt::format("{}: the integer {} has more than 64 bits", what_, text));
+    const bool integer = text.find_first_of(".eE") == std::string::npos;
+    if (integer && large_ == LargeIntegers::kDigits) return add(OrderedJson::binary({text.begin(), text.end()}));
+    if (integer) throw Error(ExitCode::kData, fmt::format("{}: the integer {} has more than 64 bits", what_, text));
     return add(value);
   }
   bool string(string_t& value) override { return add(std::move(value)); }
@@ -89,6 +90,7 @@ class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
   }
 
   const std::string& what_;
+  const LargeIntegers large_;
   OrderedJson root_;
   std::vector<OrderedJson*> open_;  // each is the last thing in the one before, so none moves while it is open
   std::vector<std::set<std::string>> keys_;
@@ -135,9 +137,9 @@ Json parse_json(std::string_view text, const std::string& what) {
   }
 }
 
-OrderedJson parse_ordered_json(std::string_view text, const std::string& what) {
+OrderedJson parse_ordered_json(std::string_view text, const std::string& what, LargeIntegers large) {
   refuse_nul(text, what);
-  OrderedBuilder builder(what);
+  OrderedBuilder builder(what, large);
   OrderedJson::sax_parse(text, &builder);
   return builder.take();
 }

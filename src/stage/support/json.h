@@ -19,10 +19,13 @@ namespace lfm2 {
 // the file.
 Json parse_json(std::string_view text, const std::string& what);
 
-// The same for text from a conversation, with its tools and their schemas: objects keep the order of their keys, there
-// may be more levels, and integers that would lose digits are refused.
+// The same for text from a conversation, with its tools and their schemas: objects keep the order of their keys, and
+// there may be more levels. Integers of more than 64 bits, which would lose digits, are refused or become a binary
+// value whose bytes are the digits, which JSON text does not have otherwise: templates write them as they stood.
 inline constexpr int kMaxConversationDepth = 100;
-OrderedJson parse_ordered_json(std::string_view text, const std::string& what);
+enum class LargeIntegers { kRefused, kDigits };
+OrderedJson parse_ordered_json(std::string_view text, const std::string& what,
+                               LargeIntegers large = LargeIntegers::kRefused);
 
 // The value as JSON on one line, for messages; cut off where it is long.
 std::string json_excerpt(const Json& value);

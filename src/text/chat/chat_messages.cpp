@@ -22,6 +22,25 @@ const std::string& text_of_part(const OrderedJson& part, size_t message) {
   return text->get_ref<const std::string&>();
 }
 
+[[noreturn]] void refuse(const std::string& place, const OrderedJson& message, std::string_view key,
+                         std::string_view expected) {
+  const auto found = message.find(key);
+  throw Error(ExitCode::kData, fmt::format("\"{}.{}\" is {}, expected {}", place, key,
+                                           found == message.end() ? "missing" : json_excerpt(*found), expected));
+}
+
+// What templates take for granted, so that a client who does not know the template learns the field.
+void check_message(const OrderedJson& message, size_t number) {
+  const std::string place = fmt::format("messages[{}]", number);
+  if (!message.is_object())
+    throw Error(ExitCode::kData, fmt::format("\"{}\" is {}, expected an object", place, json_excerpt(message)));
+  const auto role = message.find("role"), content = message.find("content");
+  if (role == message.end() || !role->is_string()) refuse(place, message, "role", "text");
+  const bool fits = content == message.end() ? message.contains("tool_calls")
+                                             : content->is_string() || content->is_null() || content->is_array();
+  if (!fits) refuse(place, message, "content", "text or a list of parts");
+}
+
 void put_content(OrderedJson& message, size_t number, bool parts_stay) {
   const auto content = message.find("content");
   if (content == message.end()) {
@@ -63,7 +82,7 @@ bool takes_parts(std::string_view template_source) {
 OrderedJson template_messages(const OrderedJson& messages, bool takes_parts) {
   OrderedJson taken = messages;
   for (size_t i = 0; i < taken.size(); ++i) {
-    if (!taken[i].is_object()) continue;
+    check_message(taken[i], i);
     put_content(taken[i], i, takes_parts);
     put_arguments(taken[i]);
   }

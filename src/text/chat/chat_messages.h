@@ -14,7 +14,7 @@ bool takes_parts(std::string_view template_source);
 // The messages with what templates expect: "arguments" of tool calls that are JSON text become the object, null for
 // "content", or none beside tool calls, becomes "", and, unless the template takes_parts, a list of parts becomes their
 // text, with line feeds between them, as vLLM and llama.cpp have it. Everything else stays as it is. Error(kData) for a
-// part that is no text.
+// part that is no text, and, naming the place, for a message without a role or without content.
 OrderedJson template_messages(const OrderedJson& messages, bool takes_parts);
 
 }  // namespace lfm2

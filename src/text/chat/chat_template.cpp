@@ -19,14 +19,20 @@ Value text_value(const Heap& heap, const std::string& text) {
   return Value::text(text);
 }
 
+// See LargeIntegers.
+Value digits_value(const OrderedJson::binary_t& digits) {
+  return Value::digits({reinterpret_cast<const char*>(digits.data()), digits.size()});
+}
+
 Value value_of(Heap& heap, const OrderedJson& json, int depth = 1) {
   heap.charge(1);
   if (depth > heap.limits().value_depth) heap.check_depth(depth);
   switch (json.type()) {
     case OrderedJson::value_t::null:
     case OrderedJson::value_t::discarded:
-    case OrderedJson::value_t::binary:
       return Value::none();
+    case OrderedJson::value_t::binary:
+      return digits_value(json.get_binary());
     case OrderedJson::value_t::boolean:
       return Value::boolean(json.get<bool>());
     case OrderedJson::value_t::number_integer:

@@ -77,6 +77,7 @@ Value Evaluator::call(const Value& callee, Arguments& arguments) {
     case Kind::kNone:
     case Kind::kBoolean:
     case Kind::kInteger:
+    case Kind::kDigits:
     case Kind::kReal:
     case Kind::kText:
     case Kind::kList:

@@ -111,7 +111,7 @@ TEST_F(InputFileTest, JsonlRefused) {
       {"{\"input_ids\": [100]}", "line 1: \"input_ids\" is 100, expected token ids from 0 to 99"},
       {"{\"input_ids\": [-1]}", "\"input_ids\" is -1"},
       {"{\"input_ids\": [1.5]}", "\"input_ids\" is 1.5"},
-      {"{\"input_ids\": [99999999999999999999]}", "line 1: the integer 99999999999999999999 has more than 64 bits"},
+      {"{\"input_ids\": [99999999999999999999]}", "line 1: \"input_ids\" is 99999999999999999999, expected token ids"},
       {"{\"input_ids\": []}", "line 1: 0 tokens"},
       {"{\"input_ids\": 5}", "line 1: \"input_ids\" is 5, expected a list of token ids"},
       {"[1, 2]", "line 1: [1,2], expected an object"},

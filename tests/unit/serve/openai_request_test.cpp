@@ -81,8 +81,9 @@ TEST_F(OpenAiRequestTest, Refusals) {
         {R"({"prompt": "a", "stream": 1})", "\"stream\" is 1"}})
     EXPECT_NE(refusal(body).find(reason), std::string::npos) << body << ": " << refusal(body);
   EXPECT_NE(refusal(R"({"messages": []})", true).find("\"messages\" is []"), std::string::npos);
-  for (const char* field : {R"("add_generation_prompt": false)", R"("continue_final_message": true)",
-                            R"("chat_template": "{{ 1 }}")", R"("add_special_tokens": true)"})
+  for (const char* field :
+       {R"("add_generation_prompt": false)", R"("continue_final_message": true)", R"("chat_template": "{{ 1 }}")",
+        R"("add_special_tokens": true)", R"("echo": true)", R"("grammar": "x")"})
     EXPECT_NE(refusal(std::string(R"({"messages": [{"role": "user", "content": "a"}], )") + field + "}", true)
                   .find("not supported"),
               std::string::npos)
@@ -90,7 +91,9 @@ TEST_F(OpenAiRequestTest, Refusals) {
   EXPECT_NE(refusal("{\"prompt\": [" + std::string(200, '1') + "]}"), "taken");
   std::string long_prompt = R"({"prompt": [1)";
   for (int i = 0; i < 63; ++i) long_prompt += ",1";
-  EXPECT_NE(refusal(long_prompt + "]}").find("the prompt has 64 tokens"), std::string::npos);
+  EXPECT_NE(refusal(long_prompt + "]}")
+                .find("maximum context length is 64 tokens. However, your prompt resulted in 64 tokens"),
+            std::string::npos);
   for (const char* neutral : {R"({"prompt": "a", "best_of": 1, "suffix": null, "echo": false, "bad_words": []})",
                               R"({"prompt": "a", "response_format": {"type": "text"}, "length_penalty": 1.0})",
                               R"({"prompt": "a", "skip_special_tokens": true, "add_special_tokens": false})"})
@@ -121,7 +124,9 @@ TEST_F(OpenAiRequestTest, EchoedPromptsWithLogProbs) {
   std::string longest = R"({"logprobs": 20, "echo": true, "max_tokens": 0, "prompt": [1)";
   for (int i = 0; i < 63; ++i) longest += ",1";
   EXPECT_EQ(parse(longest + "]}").requests[0].prompt.size(), 64u);
-  EXPECT_NE(refusal(longest + ",1]}").find("the prompt has 65 tokens, expected at most 64"), std::string::npos);
+  EXPECT_NE(
+      refusal(longest + ",1]}").find("maximum context length is 64 tokens. However, your prompt resulted in 65 tokens"),
+      std::string::npos);
   EXPECT_EQ(refusal(longest + "], \"n\": 12, \"stream\": true}"), "taken");
   EXPECT_NE(refusal(longest + "], \"n\": 13, \"stream\": true}").find("asks for 17472 log-probabilities of prompts"),
             std::string::npos);

@@ -15,8 +15,7 @@ TEST(ChatMessagesTest, CallsOfToolsComeBackAsObjects) {
       {"type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": \"Z\\u00fcrich\"}"}},
       {"function": {"name": "g", "arguments": {"c": 2}}}, {"function": {"name": "h", "arguments": "no JSON"}},
       {"function": {"name": "i", "arguments": "[1]"}}, {"name": "j"}, 7]},
-    {"role": "assistant", "tool_calls": []},
-    {"role": "tool"}, 5])");
+    {"role": "assistant", "tool_calls": []}])");
   for (const bool parts : {false, true})
     EXPECT_EQ(template_messages(given, parts).dump(), conversation(R"([
     {"role": "user", "content": "x"},
@@ -24,9 +23,22 @@ TEST(ChatMessagesTest, CallsOfToolsComeBackAsObjects) {
       {"type": "function", "function": {"name": "f", "arguments": {"b": 1, "a": "Zürich"}}},
       {"function": {"name": "g", "arguments": {"c": 2}}}, {"function": {"name": "h", "arguments": "no JSON"}},
       {"function": {"name": "i", "arguments": "[1]"}}, {"name": "j"}, 7]},
-    {"role": "assistant", "tool_calls": [], "content": ""},
-    {"role": "tool"}, 5])")
+    {"role": "assistant", "tool_calls": [], "content": ""}])")
                                                           .dump());
+}
+
+TEST(ChatMessagesTest, WhatIsNoMessageIsRefusedWithItsPlace) {
+  for (const auto& [message, reason] :
+       {std::pair{R"({"role": "user"})", R"("messages[1].content" is missing, expected text or a list of parts)"},
+        {R"({"content": "x"})", R"("messages[1].role" is missing, expected text)"},
+        {R"({"role": 1, "content": "x"})", R"("messages[1].role" is 1, expected text)"},
+        {R"({"role": "user", "content": 5})", R"("messages[1].content" is 5, expected text or a list of parts)"},
+        {R"("hi")", R"("messages[1]" is "hi", expected an object)"}})
+    test::expect_error(
+        [&, message = message] {
+          template_messages(conversation(R"([{"role": "user", "content": "x"}, )" + std::string(message) + "]"), false);
+        },
+        ExitCode::kData, {reason});
 }
 
 TEST(ChatMessagesTest, PartsBecomeTextWhereTheTemplateDoesNotTakeThem) {
@@ -40,7 +52,9 @@ TEST(ChatMessagesTest, PartsBecomeTextWhereTheTemplateDoesNotTakeThem) {
     for (const bool parts : {false, true})
       test::expect_error(
           [&] {
-            template_messages(conversation(R"([{"content": "x"}, {"content": [)" + std::string(part) + "]}]"), parts);
+            template_messages(conversation(R"([{"role": "user", "content": "x"}, {"role": "user", "content": [)" +
+                                           std::string(part) + "]}]"),
+                              parts);
           },
           ExitCode::kData, {"\"messages\": a part of message 2 has \"type\" "});
 }

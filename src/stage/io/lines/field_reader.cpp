@@ -4,12 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <map>
 
 #include "kernels/error.h"
+#include "stage/io/lines/other_fields.h"
 #include "stage/io/lines/request_line.h"
 #include "stage/support/json.h"
 
@@ -19,32 +19,22 @@ namespace {
 
 constexpr size_t kMaxBiases = 1024, kMaxStops = 64, kMaxStopBytes = 1024;
 
-// Fields that change nothing here, or are for the service that answers online.
-constexpr std::array kIgnored{"model",
-                              "user",
-                              "metadata",
-                              "store",
-                              "stream_options",
-                              "service_tier",
-                              "safety_identifier",
-                              "prompt_cache_key",
-                              "parallel_tool_calls"};
-// Fields that have one value here: any other would change the answer.
-bool is_neutral(const std::string& key, const OrderedJson& value) {
-  if (value.is_null()) return true;
-  if (key == "best_of") return value.is_number() && value.get<double>() == 1;
-  if (key == "stream" || key == "echo") return value == false;
-  if (key == "suffix") return value == "";
-  if (key == "tool_choice") return value == "auto" || value == "none";
-  if (key == "response_format") return value.is_object() && value.contains("type") && value["type"] == "text";
-  return false;
+// The value where it is an integer of 64 bits; JSON writes 5 as 5.0, too.
+std::optional<int64_t> whole_number(const OrderedJson& value) {
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (number != std::trunc(number) || !(std::abs(number) < 0x1p63)) return {};
+    return static_cast<int64_t>(number);
+  }
+  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)) return {};
+  return value.get<int64_t>();
 }
-constexpr std::array kOneValue{"best_of", "stream", "echo", "suffix", "tool_choice", "response_format"};
 
 }  // namespace
 
 std::string excerpt(const OrderedJson& value) {
-  std::string text = json_text(value);
+  const OrderedJson::binary_t* digits = value.is_binary() ? &value.get_binary() : nullptr;  // see LargeIntegers
+  std::string text = digits != nullptr ? std::string(digits->begin(), digits->end()) : json_text(value);
   if (text.size() <= 80) return text;
   size_t end = 80;
   while ((text[end] & 0xc0) == 0x80) --end;  // no character is cut
@@ -69,10 +59,10 @@ const OrderedJson* FieldReader::find(const std::string& key) {
 std::optional<int64_t> FieldReader::integer(const std::string& key, int64_t least, int64_t most) {
   const OrderedJson* value = find(key);
   if (value == nullptr) return {};
-  if (!value->is_number_integer() || (value->is_number_unsigned() && value->get<uint64_t>() > INT64_MAX) ||
-      value->get<int64_t>() < least || value->get<int64_t>() > most)
+  const std::optional<int64_t> whole = whole_number(*value);
+  if (!whole || *whole < least || *whole > most)
     refuse_field(where_, key, *value, fmt::format("an integer from {} to {}", least, most));
-  return value->get<int64_t>();
+  return whole;
 }
 
 std::optional<float> FieldReader::number(const std::string& key, float least, float most) {
@@ -149,20 +139,14 @@ std::vector<std::pair<int32_t, float>> FieldReader::biases(const std::string& ke
   return {biases.begin(), biases.end()};
 }
 
-void FieldReader::expect_all_known(bool of_request) const {
+void FieldReader::expect_all_known(Others others) const {
   for (const auto& [key, value] : object_.items()) {
     if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-    const auto is_one_of = [&key = key](const auto& list) {
-      return std::find(list.begin(), list.end(), key) != list.end();
-    };
-    if (of_request && is_one_of(kIgnored)) continue;
-    if (of_request && is_one_of(kOneValue)) {
-      if (is_neutral(key, value)) continue;
+    const OtherField kind = others == Others::kRefused ? OtherField::kUnknown : other_field(key, value);
+    if (kind == OtherField::kUnsupported) refuse_unsupported_field(where_, key, value);
+    if (kind == OtherField::kUnknown)
       throw Error(ExitCode::kData,
-                  fmt::format("{}: \"{}\" is {}, which is not supported: expected none", where_, key, excerpt(value)));
-    }
-    throw Error(ExitCode::kData,
-                fmt::format("{}: unknown key \"{}\", expected one of {}", where_, key, fmt::join(known_, ", ")));
+                  fmt::format("{}: unknown key \"{}\", expected one of {}", where_, key, fmt::join(known_, ", ")));
   }
 }
 

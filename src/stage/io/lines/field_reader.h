@@ -42,9 +42,9 @@ class FieldReader {
   std::vector<std::string> stops(const std::string& key);  // one text, or a list of them
   // {"id": bias}, as in OpenAI's interface; sorted by id.
   std::vector<std::pair<int32_t, float>> biases(const std::string& key);
-  // `of_request`: the object may also have fields that change nothing here, and those that have the one value that is
-  // supported.
-  void expect_all_known(bool of_request) const;
+  // Error(kData) for a field that nobody asked for: for any, or for any that other_field() does not let pass.
+  enum class Others { kRefused, kListed };
+  void expect_all_known(Others others) const;
 
   const std::string& where() const { return where_; }
   const LineContext& context() const { return context_; }

@@ -91,10 +91,10 @@ const std::vector<Line>& LineReader::next() {
   return lines_;
 }
 
-std::string_view LineReader::first() {
+const std::vector<Line>& LineReader::peek() {
   next();
   peeked_ = true;
-  return lines_.empty() ? std::string_view() : lines_.front().text;
+  return lines_;
 }
 
 }  // namespace lfm2

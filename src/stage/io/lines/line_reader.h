@@ -34,8 +34,8 @@ class LineReader {
   // The next lines, some megabytes of them; none at the end. They are valid until the next call. Error(kData) for a
   // line that is longer than kMaxLineBytes, Error(kIo) where the system fails.
   const std::vector<Line>& next();
-  // The first line, which next() gives again; empty where there is none. Called before next().
-  std::string_view first();
+  // The lines that the first call of next() gives, which gives them again. Called before next().
+  const std::vector<Line>& peek();
 
   const std::filesystem::path& path() const { return path_; }
   std::string name() const { return path_ == "-" ? "standard input" : path_.string(); }

@@ -9,7 +9,9 @@
 
 #include "kernels/error.h"
 #include "stage/io/lines/field_reader.h"
+#include "stage/io/lines/line_reader.h"
 #include "stage/io/lines/target.h"
+#include "stage/support/error_json.h"
 #include "stage/support/json.h"
 #include "text/text_model.h"
 
@@ -33,8 +35,16 @@ std::vector<int32_t> encode(std::string_view text, bool special, const LineConte
   return ids;
 }
 
-void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where) {
+bool adds_special_tokens(FieldReader& fields) {
+  return fields.find("add_special_tokens") == nullptr || fields.flag("add_special_tokens");
+}
+
+void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where,
+                  std::string_view field) {
   const auto count = static_cast<int64_t>(ids.size()), most = context.max_positions - (context.continues ? 1 : 0);
+  if (count > most && !field.empty())
+    throw Error(ExitCode::kData,
+                fmt::format("{}: {}", where, context_length_text(context.max_positions, count, field)));
   if (count < 1 || count > most)
     throw Error(ExitCode::kData,
                 fmt::format("{}: {} tokens, expected 1 to {}{}", where, count, context.continues ? "fewer than " : "",
@@ -86,8 +96,9 @@ std::vector<int32_t> ids_of_prompt(FieldReader& fields) {
   const OrderedJson* prompt = fields.find("prompt");
   const bool one_text = prompt != nullptr && prompt->is_array() && prompt->size() == 1 && prompt->front().is_string();
   const OrderedJson* text = one_text ? &prompt->front() : prompt;
+  const bool special = adds_special_tokens(fields);
   if (text != nullptr && text->is_string())
-    return encode(text->get_ref<const std::string&>(), true, fields.context(), fields.where());
+    return encode(text->get_ref<const std::string&>(), special, fields.context(), fields.where());
   if (prompt == nullptr || !prompt->is_array())
     refuse_field(fields.where(), "prompt", prompt != nullptr ? *prompt : OrderedJson(), "text or a list of token ids");
   return fields.ids("prompt");
@@ -154,8 +165,8 @@ void read_body(const OrderedJson& body, bool chat, const LineContext& context, c
   if (!chat) read_echo(fields, line.rules);
   read_rules(fields, line.rules);
   chat ? read_chat_log_probs(fields, line.rules) : read_log_probs(fields, line.rules);
-  fields.expect_all_known(true);
-  check_length(line.ids, context, where);
+  fields.expect_all_known(FieldReader::Others::kListed);
+  check_length(line.ids, context, where, chat ? "messages" : "prompt");
 }
 
 }  // namespace
@@ -170,10 +181,11 @@ void read_embeddings(FieldReader& fields, RequestLine& line) {
   if (input == nullptr || (!input->is_string() && !some) || (list && input->size() > kMaxInputs))
     refuse_field(where, "input", input != nullptr ? *input : OrderedJson(),
                  fmt::format("text, a list of token ids, or a list of at most {} of these", kMaxInputs));
+  const bool special = adds_special_tokens(fields);
   const auto add = [&](const OrderedJson& one) {
     const std::vector<int32_t> ids =
-        one.is_string() ? encode(one.get_ref<const std::string&>(), true, context, where) : fields.ids("input", one);
-    check_length(ids, context, where);
+        one.is_string() ? encode(one.get_ref<const std::string&>(), special, context, where) : fields.ids("input", one);
+    check_length(ids, context, where, "input");
     line.inputs.push_back(static_cast<int32_t>(ids.size()));
     line.ids.insert(line.ids.end(), ids.begin(), ids.end());
   };
@@ -213,13 +225,13 @@ RequestLine parse_batch_line(const OrderedJson& json, const LineContext& context
     const OrderedJson* body = fields.find("body");
     if (body == nullptr || !body->is_object())
       refuse_field(where, "body", body != nullptr ? *body : OrderedJson(), "an object");
-    fields.expect_all_known(false);
+    fields.expect_all_known(FieldReader::Others::kRefused);
     const bool chat = *url == kChatUrl;
     if (chat) line.rules.form = LineForm::kChatCompletion;
     if (context.embeddings) {
       FieldReader embeddings(*body, context, where);
       read_embeddings(embeddings, line);
-      embeddings.expect_all_known(true);
+      embeddings.expect_all_known(FieldReader::Others::kListed);
     } else {
       read_body(*body, chat, context, where, line);
     }
@@ -265,7 +277,7 @@ RequestLine faulty_line(std::string name, LineForm form, std::string error) {
 }
 
 RequestLine parse_request_line(std::string_view text, const LineContext& context, const std::string& where) {
-  const OrderedJson json = parse_ordered_json(text, where);
+  const OrderedJson json = parse_ordered_json(text, where, LargeIntegers::kDigits);
   if (!json.is_object()) throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", where, excerpt(json)));
   const auto expect_continued = [&] {
     if (!context.continues)
@@ -312,7 +324,7 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
     expect_continued();
   }
   if (context.scores) read_target(fields, line);
-  fields.expect_all_known(context.continues);
+  fields.expect_all_known(context.continues ? FieldReader::Others::kListed : FieldReader::Others::kRefused);
   check_length(line.ids, context, where);
   return line;
 }
@@ -331,7 +343,7 @@ namespace {
 // null where the line is none: reading it says what is wrong with it.
 OrderedJson json_of(std::string_view line) {
   try {
-    return parse_ordered_json(line, "");
+    return parse_ordered_json(line, "", LargeIntegers::kDigits);
   } catch (const Error&) {
     return nullptr;
   }
@@ -339,13 +351,19 @@ OrderedJson json_of(std::string_view line) {
 
 }  // namespace
 
+std::string_view deciding_line(const std::vector<Line>& lines) {
+  const auto is_json = [](const Line& line) { return !json_of(line.text).is_null(); };
+  const auto found = std::find_if(lines.begin(), lines.end(), is_json);
+  return found == lines.end() ? std::string_view() : found->text;
+}
+
 bool is_batch_line(std::string_view line) { return has_batch_keys(json_of(line)); }
 bool is_embeddings_line(std::string_view line) {
   const OrderedJson json = json_of(line);
   return has_batch_keys(json) && json.contains("url") && json["url"] == kEmbeddingsUrl;
 }
-bool is_continued(std::string_view first_line) {
-  const OrderedJson json = json_of(first_line);
+bool is_continued(std::string_view deciding_line) {
+  const OrderedJson json = json_of(deciding_line);
   return has_batch_keys(json) || json.contains("prompt") || json.contains("messages");
 }
 

@@ -13,6 +13,7 @@ namespace lfm2 {
 
 class FieldReader;
 class TextModel;
+struct Line;
 
 // What lines are read with. max_positions: no sample has more tokens.
 struct LineContext {
@@ -59,17 +60,23 @@ void read_chat_log_probs(FieldReader& fields, SampleRules& rules);
 // their end.
 std::vector<int32_t> ids_of_messages(FieldReader& fields, bool goes_on = true);
 std::vector<int32_t> encode(std::string_view text, bool special, const LineContext& context, const std::string& where);
+// "add_special_tokens": whether a prompt gets the tokenizer's own, as BOS, as it does where nothing is said.
+bool adds_special_tokens(FieldReader& fields);
 // The fields of /v1/embeddings: ids, inputs and base64 of the line.
 void read_embeddings(FieldReader& fields, RequestLine& line);
-// Error(kData) where so many tokens are none, or leave no room in the model's positions.
-void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where);
+// Error(kData) where so many tokens are none, or leave no room in the model's positions: for a `field` of OpenAI's
+// interface in its words.
+void check_length(const std::vector<int32_t>& ids, const LineContext& context, const std::string& where,
+                  std::string_view field = {});
 // The most tokens of a sample, in words.
 std::string max_length_text(int64_t most, bool scores);
 
-// Whether the text is meant as a batch line, and as one of /v1/embeddings.
+// What decides the kind of a job: the first of the lines that is JSON; empty where none is.
+std::string_view deciding_line(const std::vector<Line>& lines);
+// Whether that line is meant as a batch line, and as one of /v1/embeddings.
 bool is_batch_line(std::string_view line);
 bool is_embeddings_line(std::string_view line);
-// Whether a job without --generate continues its samples: decided by its first line.
-bool is_continued(std::string_view first_line);
+// Whether a job without --generate continues its samples.
+bool is_continued(std::string_view deciding_line);
 
 }  // namespace lfm2

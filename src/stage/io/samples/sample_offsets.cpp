@@ -34,13 +34,14 @@ void SampleOffsets::push_back(int64_t end) {
 }
 
 int64_t SampleOffsets::sample_of(int64_t token) const {
-  if (list_.empty()) return std::min(token / length_, samples_ - 1);
+  if (list_.empty()) return length_ == 0 ? samples_ - 1 : std::min(token / length_, samples_ - 1);
   return std::upper_bound(list_.begin(), list_.end(), token) - list_.begin() - 1;
 }
 
 int64_t SampleOffsets::first_behind(int64_t token) const {
   if (!list_.empty()) return std::lower_bound(list_.begin(), list_.end(), token) - list_.begin();
-  return length_ == 0 ? samples_ : std::min((token + length_ - 1) / length_, samples_);
+  if (length_ == 0) return token > 0 ? samples_ : 0;
+  return std::min((token + length_ - 1) / length_, samples_);
 }
 
 SampleOffsets SampleOffsets::part(SampleRange range) const {

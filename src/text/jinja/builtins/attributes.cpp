@@ -102,6 +102,7 @@ Value own_attribute(Heap& heap, const Value& value, std::string_view name) {
       return {};
     case Kind::kBoolean:
     case Kind::kInteger:
+    case Kind::kDigits:
     case Kind::kReal:
     case Kind::kRange:
     case Kind::kView:

@@ -82,6 +82,7 @@ void append_str(Heap& heap, std::string& out, const Value& value) {
     case Kind::kReal:
       append_real(out, value.as_real());
       break;
+    case Kind::kDigits:
     case Kind::kText:
       out += value.as_text();
       break;

@@ -35,6 +35,7 @@ std::optional<size_t> length(const Value& value) {
     case Kind::kNone:
     case Kind::kBoolean:
     case Kind::kInteger:
+    case Kind::kDigits:
     case Kind::kReal:
     case Kind::kIterator:
     case Kind::kNamespace:
@@ -87,6 +88,7 @@ std::span<const Value> items_of(Heap& heap, const Value& value) {
     case Kind::kNone:
     case Kind::kBoolean:
     case Kind::kInteger:
+    case Kind::kDigits:
     case Kind::kReal:
     case Kind::kNamespace:
     case Kind::kMacro:

@@ -108,6 +108,10 @@ void append_json(Heap& heap, std::string& out, const Value& value, const JsonFor
     case Kind::kInteger:
       out += integer_text(value.as_integer());
       return;
+    case Kind::kDigits:
+      heap.charge_memory(value.as_text().size());
+      out += value.as_text();
+      return;
     case Kind::kReal:
       append_json_real(out, value.as_real());
       return;

@@ -97,6 +97,7 @@ bool truth(const Value& value) {
     case Kind::kRange:
     case Kind::kView:
       return length(value) != size_t{0};
+    case Kind::kDigits:
     case Kind::kIterator:
     case Kind::kNamespace:
     case Kind::kMacro:
@@ -113,6 +114,7 @@ bool equal(Heap& heap, const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) return compare_numbers(a, b) == 0;
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
+    case Kind::kDigits:
     case Kind::kText:
       if (a.as_text().size() != b.as_text().size()) return false;
       heap.charge_bytes(a.as_text().size());
@@ -148,6 +150,7 @@ bool equal(Heap& heap, const Value& a, const Value& b) {
 
 size_t hash(Heap& heap, const Value& value) {
   switch (value.kind()) {
+    case Kind::kDigits:
     case Kind::kText:
       heap.charge_bytes(value.as_text().size());
       return std::hash<std::string_view>()(value.as_text());

@@ -13,6 +13,7 @@ const char* type_name(const Value& value) {
     case Kind::kBoolean:
       return "bool";
     case Kind::kInteger:
+    case Kind::kDigits:
       return "int";
     case Kind::kReal:
       return "float";

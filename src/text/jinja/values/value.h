@@ -19,6 +19,7 @@ enum class Kind : uint8_t {
   kNone,
   kBoolean,
   kInteger,
+  kDigits,  // an integer of the conversation that has more bits than Integer: it can only be written
   kReal,
   kText,
   kList,
@@ -58,6 +59,11 @@ class Value {
   static Value integer(Integer value) {
     Value result(Kind::kInteger);
     result.integer_ = value;
+    return result;
+  }
+  static Value digits(std::string_view text) {
+    Value result = Value::text(text);
+    result.kind_ = Kind::kDigits;
     return result;
   }
   static Value real(double value) {

@@ -89,12 +89,12 @@ TEST_F(LineReaderTest, LongestLine) {
 TEST_F(LineReaderTest, FirstIsGivenAgain) {
   make("\n a\nb\n");
   LineReader reader(folder_ / "in.txt");
-  EXPECT_EQ(reader.first(), " a");
+  EXPECT_EQ(reader.peek().front().text, " a");
   EXPECT_EQ(all_of(reader), (NumberedLines{{2, " a"}, {3, "b"}}));
   EXPECT_TRUE(reader.next().empty());
   make("");
   LineReader empty(folder_ / "in.txt");
-  EXPECT_EQ(empty.first(), "");
+  EXPECT_TRUE(empty.peek().empty());
   EXPECT_TRUE(empty.next().empty());
 }
 
@@ -157,7 +157,7 @@ TEST_F(LineReaderTest, StandardInputIsAPipe) {
   });
   LineReader reader("-");
   EXPECT_EQ(reader.name(), "standard input");
-  EXPECT_EQ(reader.first(), "first");
+  EXPECT_EQ(reader.peek().front().text, "first");
   EXPECT_EQ(all_of(reader), (NumberedLines{{1, "first"}, {2, "sec\xc3\xa9nd"}, {4, "last"}}));
   writer.join();
   dup2(old, STDIN_FILENO);

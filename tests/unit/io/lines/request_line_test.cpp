@@ -115,6 +115,11 @@ TEST_F(RequestLineTest, RefusedFields) {
   expect_refused(
       R"("seed": 9223372036854775808)",
       R"("seed" is 9223372036854775808, expected an integer from -9223372036854775808 to 9223372036854775807)");
+  expect_refused(R"("seed": 123456789012345678901234)",
+                 R"("seed" is 123456789012345678901234, expected an integer from -9223372036854775808 to )"
+                 "9223372036854775807");
+  expect_refused(R"("n": 1.5)", R"("n" is 1.5, expected an integer from 1 to 128)");
+  expect_refused(R"("n": 1e300)", R"("n" is 1e+300, expected an integer from 1 to 128)");
   expect_refused(R"("seed": true)",
                  R"("seed" is true, expected an integer from -9223372036854775808 to 9223372036854775807)");
   expect_refused(R"("logprobs": 1025)", R"("logprobs" is 1025, expected an integer from 0 to 1024)");
@@ -131,18 +136,44 @@ TEST_F(RequestLineTest, RefusedFields) {
 
 // Fields of other programs are accepted where they change nothing.
 TEST_F(RequestLineTest, NeutralValues) {
-  for (const char* field :
-       {R"("model": "any")", R"("user": 5)", R"("metadata": {"a": 1})", R"("stream_options": null)", R"("n": 1)",
-        R"("presence_penalty": 0)", R"("frequency_penalty": 0.0)", R"("min_tokens": 0)", R"("repetition_penalty": 1.0)",
-        R"("best_of": 1)", R"("stream": false)", R"("echo": false)", R"("logit_bias": {})", R"("stop": [])",
-        R"("stop": null)", R"("suffix": "")", R"("tool_choice": "auto")", R"("response_format": {"type": "text"})",
-        R"("response_format": null)"}) {
+  for (const char* field : {R"("model": "any")",
+                            R"("user": 5)",
+                            R"("metadata": {"a": 1})",
+                            R"("stream_options": null)",
+                            R"("n": 1)",
+                            R"("presence_penalty": 0)",
+                            R"("frequency_penalty": 0.0)",
+                            R"("min_tokens": 0)",
+                            R"("repetition_penalty": 1.0)",
+                            R"("best_of": 1)",
+                            R"("stream": false)",
+                            R"("echo": false)",
+                            R"("logit_bias": {})",
+                            R"("stop": [])",
+                            R"("stop": null)",
+                            R"("suffix": "")",
+                            R"("tool_choice": "auto")",
+                            R"("response_format": {"type": "text"})",
+                            R"("response_format": null)",
+                            R"("n": 1.0)",
+                            R"("max_tokens": 5e0)",
+                            R"("prediction": {"type": "content"})",
+                            R"("functions": null)",
+                            R"("guided_json": null)",
+                            R"("modalities": ["text"])",
+                            R"("add_generation_prompt": true)",
+                            R"("skip_special_tokens": true)",
+                            R"("reasoning_effort": "low")",
+                            R"("add_special_tokens": false)",
+                            R"("metadata": {"order": 123456789012345678901234})"}) {
     EXPECT_EQ(of_body(R"({"prompt": "a", )" + std::string(field) + "}").error, "");
     EXPECT_EQ(refusal(R"({"prompt": "a", )" + std::string(field) + "}"), "accepted") << field;
   }
   for (const char* field : {R"("best_of": 3)", R"("stream": true)", R"("suffix": "x")", R"("tool_choice": "required")",
                             R"("response_format": {"type": "json_object"})", R"("response_format": {"type": 5})",
-                            R"("response_format": {})", R"("response_format": "text")"}) {
+                            R"("response_format": {})", R"("response_format": "text")", R"("grammar": "root ::= x")",
+                            R"("json_schema": {})", R"("regex": "[0-9]+")", R"("documents": [{"text": "x"}])",
+                            R"("no_repeat_ngram_size": 2)", R"("truncate_prompt_tokens": 2)"}) {
     const std::string error = of_body(R"({"prompt": "a", )" + std::string(field) + "}").error;
     EXPECT_NE(error.find("which is not supported"), std::string::npos) << field << ": " << error;
   }

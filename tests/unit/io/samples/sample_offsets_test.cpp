@@ -40,6 +40,15 @@ TEST(SampleOffsetsTest, AreAPlainList) {
   }
 }
 
+// Lines that are answered with errors have no tokens.
+TEST(SampleOffsetsTest, OnlyTheLastSampleHasTokens) {
+  for (int64_t empty = 1; empty < 4; ++empty) {
+    std::vector<int64_t> plain(static_cast<size_t>(empty) + 1, 0);
+    plain.push_back(5);
+    expect_equals(SampleOffsets(plain), plain);
+  }
+}
+
 // A job of 2^31 tokens, and its plan.
 TEST(SampleOffsetsTest, EquallyLongSamplesTakeNoMemory) {
   const SampleOffsets offsets = SampleOffsets::equally_long(int64_t{1} << 26, 32);

@@ -1,0 +1,35 @@
+#include "stage/support/error_json.h"
+
+#include <fmt/format.h>
+
+#include "stage/support/json.h"
+
+namespace lfm2 {
+
+namespace {
+
+constexpr std::string_view kContextLength = "This model's maximum context length is ";
+constexpr std::string_view kHowever = "However, your ";
+
+}  // namespace
+
+std::string context_length_text(int64_t most, int64_t tokens, std::string_view field) {
+  return fmt::format("{}{} tokens. {}{} resulted in {} tokens. Please reduce the length of the {}.", kContextLength,
+                     most, kHowever, field, tokens, field);
+}
+
+OrderedJson error_object(std::string_view message, int status) {
+  OrderedJson error{{"message", message},
+                    {"type", status < 500 ? "invalid_request_error" : "server_error"},
+                    {"param", nullptr},
+                    {"code", status}};
+  const size_t however = message.find(kContextLength) != std::string_view::npos ? message.find(kHowever) : message.npos;
+  if (however != message.npos) {
+    const std::string_view field = message.substr(however + kHowever.size());
+    error["param"] = field.substr(0, field.find(' '));
+    error["code"] = "context_length_exceeded";
+  }
+  return error;
+}
+
+}  // namespace lfm2
