@@ -6,7 +6,8 @@
 #   launch/run.sh -n 4 doctor --weights shards/
 #   launch/run.sh -n 4 chat --weights shards/         # Ctrl-C ends the answer, twice the program
 # Hosts are reached by ssh without a password, and have program and shards at the same paths. Environment: LFM2_STAGE
-# (the program), LFM2_WRAP (a command in front of it, such as each-rank.sh), LFM2_MPIRUN_OPTIONS.
+# (the program), LFM2_WRAP (a command in front of it, such as each-rank.sh), LFM2_MPIRUN_OPTIONS, LFM2_LOST_SECONDS (60:
+# mpirun is killed once all ranks of this host have been dead for so long; 0: never).
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 program=${LFM2_STAGE:-}
@@ -43,14 +44,52 @@ case ${1:-} in doctor | chat | serve) ;; *) [ ! -t 2 ] || progress=(--progress o
 for option in "$@"; do
   case $option in --progress | --progress=*) progress=() ;; esac
 done
+# look PID: sets `state` and `parent` of a process.
+look() {
+  local stat=''
+  { IFS= read -r stat <"/proc/$1/stat"; } 2>/dev/null || true
+  read -r state parent _ <<<"${stat##*) }"
+}
+# Open MPI 4 may wait forever for a lock of PMIx where ranks die while they start. Ranks on other hosts are no children.
+lost_seconds=${LFM2_LOST_SECONDS:-60}
+case "${places[*]} ${LFM2_MPIRUN_OPTIONS:-}" in *-host* | *-H\ * | *-machinefile*) lost_seconds=0 ;; esac
+# count_lost MPIRUN: called each second. Counts in `lost` for how many of them all ranks have been dead, and kills mpirun.
+count_lost() {
+  local file child state parent children=()
+  lost=$((lost + had_ranks))
+  for file in "/proc/$1"/task/*/children; do  # without a final line break
+    read -r -a children 2>/dev/null <"$file" || true
+    for child in "${children[@]}"; do
+      [ "$child" != "$BASHPID" ] || continue
+      had_ranks=1
+      look "$child"
+      case $state in Z | X | '') ;; *) lost=-1 ;; esac  # the first look at dead ones counts as 0
+    done
+  done
+  [ "$lost" -ge "$lost_seconds" ] || return 0
+  lost=0
+  echo "run.sh: all ranks have been dead for $lost_seconds s, but mpirun does not end: killed (docs/operations.md, \"Stalls\")"
+  kill -KILL "$1" || true
+}
 # When a program ends with an error, mpirun explains that in paragraphs between dashed lines, although the program has
 # said it in a line of its own. This filter removes these paragraphs. It keeps what only mpirun can say: a rank that was
 # killed, hosts that cannot be reached, an exit code that the program does not have.
 ours='(errorcode|Exit code:) +(1|6[4-9]|7[0-6])($|[^0-9])'
 without_echoes() {
   trap '' HUP INT QUIT TERM USR1 USR2  # the filter must outlive mpirun, and ends when its input does
-  local line block='' within=no
-  while IFS= read -r line || [ -n "$line" ]; do
+  local line part='' block='' within=no code state parent lost=0 had_ranks=0
+  look self
+  local mpirun=$parent
+  while :; do
+    code=0
+    IFS= read -r -t 1 line || code=$?
+    line=$part$line part=''
+    if [ "$code" -gt 128 ]; then  # a second without a whole line
+      part=$line
+      [ "$lost_seconds" = 0 ] || count_lost "$mpirun"
+      continue
+    fi
+    [ "$code" -eq 0 ] || [ -n "$line" ] || break
     case $within:$line in
       no:-----*) within=yes block=$line ;;
       yes:-----*)
@@ -69,19 +108,31 @@ without_echoes() {
   done
   [ $within = no ] || printf '%s\n' "$block"
 }
+export HOME=${HOME:-/}  # without it, and for a user without an entry in passwd, Open MPI 4 reads through a null pointer
 # mpirun looks for devices through hwloc, which asks OpenCL drivers. One with LLVM in it (PoCL) takes the signals: mpirun would not pass USR1 on.
 export HWLOC_COMPONENTS=${HWLOC_COMPONENTS--opencl}
 # Open MPI 4 writes such messages to the descriptor that OPAL_OUTPUT_STDERR_FD names, apart from the stderr of the
 # ranks, which have other files under that number. Other versions ignore the variable. exec lets signals reach mpirun.
 export OPAL_OUTPUT_STDERR_FD=9
+between=(env -u OPAL_OUTPUT_STDERR_FD)
+# These signals would end a rank that does not listen to them yet: they wait until it does.
+blocked=--block-signal=USR1,USR2,XCPU
+! env "$blocked" true 2>/dev/null || between+=("$blocked")  # coreutils since 8.31
 # shellcheck disable=SC2206  # lists of options
-command=(mpirun "${options[@]}" "${places[@]}" ${LFM2_MPIRUN_OPTIONS:-} env -u OPAL_OUTPUT_STDERR_FD ${LFM2_WRAP:-} "$program" "${progress[@]}" "$@")
+command=(mpirun "${options[@]}" "${places[@]}" ${LFM2_MPIRUN_OPTIONS:-} "${between[@]}" ${LFM2_WRAP:-} "$program" "${progress[@]}" "$@")
 # follow JOB: waits for its end, whatever signals come, and ends with its exit code.
 follow() {
   local code=0
   while kill -0 "$1" 2>/dev/null; do wait "$1" || true; done
   wait "$1" || code=$?
   return "$code"
+}
+# pass_on JOB SIGNAL...: passes each of these signals on.
+pass_on() {
+  local job=$1 signal
+  shift
+  # shellcheck disable=SC2064  # expanded now
+  for signal in "$@"; do trap "kill -$signal $job 2>/dev/null" "$signal"; done
 }
 case ${1:-} in
   chat) ;;
@@ -91,7 +142,12 @@ case ${1:-} in
     job=$!
     trap 'kill -USR1 "$job" 2>/dev/null' USR1 INT TERM HUP
     follow "$job" && exit || exit $? ;;
-  *) exec "${command[@]}" 9> >(without_echoes >&2) ;;
+  *)
+    # mpirun ends its ranks at HUP even where nohup has it ignored. In a session of its own it gets none.
+    [ -n "$(trap -p HUP)" ] || exec "${command[@]}" 9> >(without_echoes >&2)
+    setsid "${command[@]}" <&0 9> >(without_echoes >&2) &
+    pass_on $! USR1 USR2 INT TERM
+    follow $! && exit || exit $? ;;
 esac
 # Ctrl-C ends mpirun and all ranks with it. In a conversation it is to end the answer: mpirun gets a session of its own,
 # where the terminal's signals do not reach it, and is told by USR2, which it passes on. It does not read from the

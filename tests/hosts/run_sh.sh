@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run_sh.sh RUN_SH LFM2_STAGE SHARDS TEXT_SHARDS: which lines launch/run.sh lets through to stderr, of its own errors and
 # of mpirun's, that signals which are sent to it reach the ranks, and that a server of serve.sh ends what it has begun.
-# TEXT_SHARDS are those of a model with a tokenizer.
+# Also: what run.sh does around faults of mpirun. TEXT_SHARDS are those of a model with a tokenizer.
 set -eu
 run=$1 program=$2 shards=$3 text_shards=$4
 folder=$(mktemp -d)
@@ -20,31 +20,41 @@ expect_code() { [ "$code" = "$1" ] || fail "$2: exit code $code, expected $1"; }
 expect_lines() { [ "$(wc -l <"$folder/error")" = "$1" ] || fail "$2: $(wc -l <"$folder/error") lines, expected $1"; }
 expect_said() { grep -q -e "$1" "$folder/error" || fail "$2: nothing says \"$1\""; }
 
+user=()  # a command that runs run.sh as another user
 # Reads stderr through a pipe, whose end says that nothing more will come.
 foreground() {
   code=0
-  { timeout 60 "$run" "$@" 2>&1 >/dev/null || echo $? >"$folder/code"; } | cat >"$folder/error"
+  { timeout 60 "${user[@]}" "$run" "$@" 2>&1 >/dev/null || echo $? >"$folder/code"; } | cat >"$folder/error"
   [ ! -e "$folder/code" ] || { code=$(cat "$folder/code"); rm "$folder/code"; }
 }
-# interrupted SIGNAL WHOM COMMAND...: sends the signal to WHOM (run.sh or a rank) once the job has begun to write.
+# interrupted SIGNAL WHOM COMMAND...: sends the signal to WHOM (run.sh or a rank) once the job has begun to write. To
+# nohup, which started run.sh, HUP is sent before.
 interrupted() {
-  local signal=$1 whom=$2 rank
+  local signal=$1 whom=$2 rank=none nohup=()
+  [ "$whom" != nohup ] || nohup=(nohup)
   shift 2
   rm -f "$folder"/o.bin*
   mkfifo "$folder/stderr"
   cat "$folder/stderr" >"$folder/error" &
   local reader=$!
-  "$run" "$@" >/dev/null 2>"$folder/stderr" &
+  "${nohup[@]}" "$run" "$@" >/dev/null 2>"$folder/stderr" &
   local launcher=$!
   for ((i = 0; i < 600; ++i)); do
     [ "$(stat -c %s "$folder/o.bin.journal" 2>/dev/null || echo 0)" -le 400 ] || break
     sleep 0.05
   done
-  rank=$(for entry in /proc/[0-9]*; do
+  [ "$whom" = nohup ] || rank=$(for entry in /proc/[0-9]*; do
     grep -qz "^OMPI_COMM_WORLD_RANK=1" "$entry/environ" 2>/dev/null && grep -q "^PPid:[[:space:]]*$launcher$" "$entry/status" && basename "$entry"
   done || true)
   [ -n "$rank" ] || fail "mpirun does not run in the place of run.sh"
-  case $whom in launcher) kill "-$signal" "$launcher" ;; rank) kill "-$signal" "$rank" ;; esac
+  case $whom in
+    launcher) kill "-$signal" "$launcher" ;;
+    rank) kill "-$signal" "$rank" ;;
+    nohup)
+      kill -HUP "$launcher"
+      sleep 0.3
+      kill "-$signal" "$launcher" ;;
+  esac
   code=0
   wait "$launcher" || code=$?
   wait $reader
@@ -92,6 +102,17 @@ served() {
   servers=()
 }
 
+# Two that stand in for mpirun: the children of one are dead, and it does not end; the other has a living one.
+mkdir "$folder/lost" "$folder/alive"
+printf '#!/usr/bin/env python3\nimport subprocess, time\nchild = subprocess.Popen(["true"])\ntime.sleep(60)\n' >"$folder/lost/mpirun"
+printf '#!/usr/bin/env bash\nsleep 3.5\nexit 9\n' >"$folder/alive/mpirun"
+chmod +x "$folder"/{lost,alive}/mpirun
+for kind in lost alive; do  # they take seconds, in which the other tests run
+  LFM2_LOST_SECONDS=1 PATH=$folder/$kind:$PATH "$run" -n 2 >/dev/null 2>"$folder/$kind/error" &
+  servers+=($!)
+done
+stand_ins=("${servers[@]}")
+
 foreground -n 2 "${job[@]}" --samples 4
 expect_code 0 'a run'
 expect_lines 0 'a run'
@@ -114,6 +135,8 @@ interrupted USR1 launcher -n 2 "${endless[@]}"
 expect_code 75 USR1
 expect_lines 2 USR1  # one line is mpirun's own: that it forwards the signal
 expect_said '^lfm2_stage: stopped at ' USR1
+interrupted USR1 nohup -n 2 "${endless[@]}"
+expect_code 75 'HUP under nohup, then USR1'
 for signal in TERM INT; do  # mpirun itself answers 1, unless the ranks end first
   interrupted $signal launcher -n 2 "${endless[@]}"
   case $code in 1 | 75) ;; *) fail "$signal: exit code $code, expected 1 or 75" ;; esac
@@ -128,12 +151,31 @@ expect_said 'Exit code: *9' 'a code of another program'
 LFM2_MPIRUN_OPTIONS='--host localhost:1' foreground -n 2 "${job[@]}"
 expect_said 'not enough slots' 'too few places'
 
-# The descriptor that run.sh gives mpirun must not reach the ranks.
+# The descriptor that run.sh gives mpirun must not reach the ranks. USR1, USR2 and XCPU wait until they listen: bash, unlike
+# dash, keeps signals blocked.
 # shellcheck disable=SC2016  # expanded when it runs
-printf '#!/bin/sh\n[ -z "$OPAL_OUTPUT_STDERR_FD" ] && [ ! -e /proc/self/fd/9 ]\n' >"$folder/look"
+printf '#!/usr/bin/env bash\n[ -z "$OPAL_OUTPUT_STDERR_FD" ] && [ ! -e /proc/self/fd/9 ] && grep -q "^SigBlk:.*[89a-f]..[abef]..$" /proc/self/status\n' >"$folder/look"
 chmod +x "$folder/look"
 LFM2_STAGE=$folder/look foreground -n 2
 expect_code 0 'what ranks inherit'
+if [ "$(id -u)" -eq 0 ]; then
+  user=(setpriv --reuid 12345 --regid 12345 --clear-groups env -u HOME)
+  LFM2_STAGE=true foreground -n 2
+  expect_code 0 'a user without an entry in passwd and without HOME'
+  user=()
+fi
+
+code=0
+wait "${stand_ins[0]}" || code=$?
+cp "$folder/lost/error" "$folder/error"
+expect_code 137 'an mpirun whose ranks are dead'
+expect_said 'all ranks have been dead for 1 s' 'an mpirun whose ranks are dead'
+code=0
+wait "${stand_ins[1]}" || code=$?
+cp "$folder/alive/error" "$folder/error"
+expect_code 9 'an mpirun with a living rank'
+expect_lines 0 'an mpirun with a living rank'
+servers=()
 
 served TERM -n 2
 served HUP  # four ranks; INT is ignored by whatever a script starts in the background
