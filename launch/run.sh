@@ -134,13 +134,23 @@ pass_on() {
   # shellcheck disable=SC2064  # expanded now
   for signal in "$@"; do trap "kill -$signal $job 2>/dev/null" "$signal"; done
 }
+first_request=''
+# end_server JOB: the first time lets it finish what it has begun, more than a second later ends it at once.
+# shellcheck disable=SC2317  # called by the trap
+end_server() {
+  local signal=USR1
+  [ -z "$first_request" ] || [ $((SECONDS - first_request)) -lt 2 ] || signal=TERM
+  first_request=${first_request:-$SECONDS}
+  kill "-$signal" "$1" 2>/dev/null
+}
 case ${1:-} in
   chat) ;;
   # TERM, and INT from a terminal, end mpirun, which kills its ranks a second later. USR1 lets a server finish what it has begun.
   serve)
     setsid "${command[@]:0:1}" --quiet "${command[@]:1}" </dev/null 9> >(without_echoes >&2) &
     job=$!
-    trap 'kill -USR1 "$job" 2>/dev/null' USR1 INT TERM HUP
+    pass_on "$job" USR1
+    trap 'end_server "$job"' INT TERM HUP
     follow "$job" && exit || exit $? ;;
   *)
     # mpirun ends its ranks at HUP even where nohup has it ignored. In a session of its own it gets none.

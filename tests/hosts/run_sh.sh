@@ -102,15 +102,25 @@ served() {
   servers=()
 }
 
-# Two that stand in for mpirun: the children of one are dead, and it does not end; the other has a living one.
-mkdir "$folder/lost" "$folder/alive"
+# They stand in for mpirun: the children of one are dead, and it does not end; one has a living child; one serves.
+mkdir "$folder"/{lost,alive,serving}
 printf '#!/usr/bin/env python3\nimport subprocess, time\nchild = subprocess.Popen(["true"])\ntime.sleep(60)\n' >"$folder/lost/mpirun"
 printf '#!/usr/bin/env bash\nsleep 3.5\nexit 9\n' >"$folder/alive/mpirun"
-chmod +x "$folder"/{lost,alive}/mpirun
+printf '#!/usr/bin/env bash\ntrap "" USR1\ntrap "exit 5" TERM\nsleep 20 &\nwait\n' >"$folder/serving/mpirun"
+chmod +x "$folder"/{lost,alive,serving}/mpirun
 for kind in lost alive; do  # they take seconds, in which the other tests run
   LFM2_LOST_SECONDS=1 PATH=$folder/$kind:$PATH "$run" -n 2 >/dev/null 2>"$folder/$kind/error" &
   servers+=($!)
 done
+(
+  PATH=$folder/serving:$PATH "$run" serve >/dev/null 2>&1 &
+  for seconds in 0.5 2.2; do
+    sleep $seconds
+    kill -TERM $!
+  done
+  wait $!
+) &
+servers+=($!)
 stand_ins=("${servers[@]}")
 
 foreground -n 2 "${job[@]}" --samples 4
@@ -175,6 +185,9 @@ wait "${stand_ins[1]}" || code=$?
 cp "$folder/alive/error" "$folder/error"
 expect_code 9 'an mpirun with a living rank'
 expect_lines 0 'an mpirun with a living rank'
+code=0
+wait "${stand_ins[2]}" || code=$?
+expect_code 5 'a server that is asked a second time'
 servers=()
 
 served TERM -n 2

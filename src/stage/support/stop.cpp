@@ -27,13 +27,16 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_
 
 void remember(int signal) { newest_signal = signal; }
 
+// A later signal ends the process at once where a person insists. Batch systems repeat theirs, and so does the kernel
+// XCPU, with each second of the processors' time.
+bool insists(int signal) { return signal == SIGTERM || signal == SIGINT || signal == SIGHUP; }
+
 void remember_or_end(int signal) {
   timespec time{};
   ::clock_gettime(CLOCK_MONOTONIC, &time);
   const int64_t now = int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
   int64_t first = 0;
-  // The kernel repeats XCPU with every further second of the processors' time: that asks for nothing more.
-  if (!first_request.compare_exchange_strong(first, now) && now - first > kSameRequestNanoseconds && signal != SIGXCPU)
+  if (!first_request.compare_exchange_strong(first, now) && now - first > kSameRequestNanoseconds && insists(signal))
     ::_exit(static_cast<int>(ExitCode::kStopped));
   remember(signal);
 }
