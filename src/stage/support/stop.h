@@ -5,8 +5,8 @@
 namespace lfm2 {
 
 // For lfm2_stage: USR1, USR2, TERM, INT, XCPU (a soft limit of CPU time) and, unless nohup has it ignored, HUP ask the
-// run to stop at a point where all stages can. TERM, INT or HUP more than a second later ends this process at once, with
-// kStopped. Also where whoever started the program had blocked them. Call it once, before any other thread is
+// run to stop at a point where all stages can. TERM, INT or HUP more than a second later ends this process at once,
+// with kStopped. Also where whoever started the program had blocked them. Call it once, before any other thread is
 // started.
 void catch_stop_signals();
 // For a conversation: the same, but INT and USR2 end an answer instead, and are only counted here.
