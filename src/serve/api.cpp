@@ -4,6 +4,7 @@
 
 #include <ctime>
 #include <exception>
+#include <random>
 #include <utility>
 
 #include "kernels/error.h"
@@ -25,6 +26,12 @@ constexpr size_t kMaxLoggedBytes = 64 << 10;  // of a body
 http::Answer busy_answer(bool draining) {
   return draining ? http::error_answer(503, "the server is ending", {{"Retry-After", "30"}})
                   : http::error_answer(429, "too many requests wait already", {{"Retry-After", "1"}});
+}
+
+// Below 2^53, so that every client can send it back.
+uint64_t fresh_seed() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) >> 11;
 }
 
 int32_t token_named(const Tokenizer& tokenizer, std::string_view text) {
@@ -198,7 +205,9 @@ void Api::begin(const Unread& unread) {
   LineContext lines = settings_.lines;
   const std::time_t now = std::time(nullptr);
   lines.now = now;
-  OpenAiRequest request = parse_openai_request(unread.request.body, chat, lines, settings_.defaults, settings_.limits);
+  OpenAiRequest request = parse_openai_request(unread.request.body, chat, lines, settings_.defaults, settings_.limits,
+                                               settings_.fresh_seeds ? std::optional(fresh_seed()) : std::nullopt);
+  if (request.fresh_seed) unread.responder.note_seed(*request.fresh_seed);
   const int32_t first = live_.reserve(static_cast<int32_t>(request.requests.size()));
   AnswerFacts facts{fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", model_.started(), first),
                     static_cast<int64_t>(now), settings_.model_name};

@@ -28,6 +28,7 @@ struct ApiSettings {
   RequestLimits limits;
   LineContext lines;                  // `text` is set and outlives the Api
   Hidden embeddings = Hidden::kMean;  // what embeddings are made of
+  bool fresh_seeds = false;           // requests without a seed draw by one of their own
   bool log_requests = false;          // the log has the bodies of requests, texts and all
 };
 

@@ -1,5 +1,8 @@
 #include "serve/listener.h"
 
+#include <limits.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -27,11 +30,26 @@ std::vector<std::string> open_paths() {
   return paths;
 }
 
+// Where the server can be reached from other machines, its clients know it by this machine's name.
+std::vector<std::string> own_names(const ListenerSettings& settings) {
+  std::vector<std::string> names = settings.allowed_hosts;
+  names.push_back(settings.host);
+  char host[HOST_NAME_MAX + 1] = {};
+  const bool loopback = settings.host == "localhost" || settings.host == "::1" || settings.host.starts_with("127.");
+  if (!loopback && ::gethostname(host, sizeof host - 1) == 0) names.emplace_back(host);
+  return names;
+}
+
 }  // namespace
 
 Listener::Listener(const ListenerSettings& settings, LogWriter* log)
     : log_(log),
-      access_({.api_keys = settings.api_keys, .open_paths = open_paths(), .own_names = {settings.host}}),
+      root_path_(settings.root_path),
+      cors_(settings.cors_origins),
+      access_({.api_keys = settings.api_keys,
+               .open_paths = open_paths(),
+               .own_names = own_names(settings),
+               .cors = &cors_}),
       server_(http_limits(settings), service()) {
   address_ = server_.listen(settings.host, settings.port);
   server_.start();
@@ -39,7 +57,10 @@ Listener::Listener(const ListenerSettings& settings, LogWriter* log)
 
 http::Service Listener::service() {
   http::Service service;
-  service.admit = [this](const http::Request& request) -> std::optional<http::Answer> {
+  service.fields = [this](const http::Request& request) { return cors_.fields(request); };
+  service.admit = [this](http::Request& request) -> std::optional<http::Answer> {
+    if (std::optional<http::Answer> preflight = cors_.preflight(request)) return preflight;
+    if (std::optional<http::Answer> moved = strip_root_path(request.path)) return moved;
     if (std::optional<http::Answer> refusal = access_.refusal(request)) return refusal;
     if (const http::Router* router = router_) return router->refusal(request);
     return http::error_answer(503, "loading: the weights are not there yet", {{"Retry-After", "5"}});
@@ -52,6 +73,14 @@ http::Service Listener::service() {
     service.report = [this](const std::string& text) { log_->write(json_text(OrderedJson{{"error", text}})); };
   }
   return service;
+}
+
+// A proxy may pass the prefix on or take it away. The page's links are relative, so it needs the slash.
+std::optional<http::Answer> Listener::strip_root_path(std::string& path) const {
+  if (root_path_.empty() || !path.starts_with(root_path_)) return {};
+  if (path == root_path_) return http::Answer{.status = 308, .headers = {{"Location", root_path_ + '/'}}};
+  if (path[root_path_.size()] == '/') path.erase(0, root_path_.size());
+  return {};
 }
 
 void Listener::close() {

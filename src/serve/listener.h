@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct ListenerSettings {
   std::string host = "127.0.0.1";
   uint16_t port = 0;
   std::vector<std::string> api_keys = {};
+  std::vector<std::string> allowed_hosts = {};  // names that Host may have, besides `host`, localhost and addresses
+  std::vector<std::string> cors_origins = {};   // see http::Cors
+  std::string root_path = {};                   // "" or "/prefix": paths are taken with it and without
   size_t max_body_bytes = size_t{16} << 20;
   std::chrono::seconds request_timeout{600};
   size_t max_connections = 1024;
@@ -43,8 +47,11 @@ class Listener {
 
  private:
   http::Service service();
+  std::optional<http::Answer> strip_root_path(std::string& path) const;
 
   LogWriter* const log_;
+  const std::string root_path_;
+  const http::Cors cors_;
   const http::AccessRules access_;
   std::atomic<const http::Router*> router_ = nullptr;
   http::Server server_;

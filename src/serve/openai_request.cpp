@@ -16,6 +16,7 @@ namespace lfm2::serve {
 namespace {
 
 const std::string kBody = "request";
+constexpr auto kAnySeed = static_cast<uint64_t>(-1);  // as llama.cpp's clients say it
 
 // A text, a list of ids, or a list of either.
 std::vector<std::vector<int32_t>> prompts_of(FieldReader& fields, const RequestLimits& limits) {
@@ -94,7 +95,8 @@ void check_scored(const OpenAiRequest& request, const RequestLimits& limits) {
 }  // namespace
 
 OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineContext& context,
-                                   const RequestDefaults& defaults, const RequestLimits& limits) {
+                                   const RequestDefaults& defaults, const RequestLimits& limits,
+                                   std::optional<uint64_t> fresh_seed) {
   const OrderedJson json = parse_ordered_json(body, kBody, LargeIntegers::kDigits);
   if (!json.is_object()) throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, excerpt(json)));
   chat ? refuse_unsupported(json, {"stream"}, kBody)
@@ -116,14 +118,21 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   if (std::ssize(prompts) * rules.choices > limits.max_requests)
     throw Error(ExitCode::kData, fmt::format("{} prompts with {} choices, expected at most {} together", prompts.size(),
                                              rules.choices, limits.max_requests));
+  if (rules.seed == kAnySeed) rules.seed.reset();
+  const bool fresh = !rules.seed && fresh_seed;
+  if (fresh) rules.seed = fresh_seed;
   Request each = request_by_rules(defaults, rules, 0);
+  if (fresh && each.rule.temperature > 0) whole.fresh_seed = fresh_seed;
   each.echo = false;  // what the answer repeats is known here
   each.likeliest = likeliest_of(whole.form, limits);
   if (!chat && !rules.max_new) each.max_new = 16;  // as OpenAI's completions do
   if (std::ssize(edits_of(each)) > limits.max_edits)
     throw Error(ExitCode::kData, fmt::format("{} tokens are biased or end the text, expected at most {}",
                                              edits_of(each).size(), limits.max_edits));
-  for (const std::vector<int32_t>& prompt : prompts) add_requests(each, prompt, context, limits, whole);
+  for (const std::vector<int32_t>& prompt : prompts) {
+    add_requests(each, prompt, context, limits, whole);
+    if (fresh) ++each.rule.seed;
+  }
   check_scored(whole, limits);
   if (rules.echo)
     for (const std::vector<int32_t>& prompt : prompts)

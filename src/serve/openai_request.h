@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct OpenAiRequest {
   bool tools = false;          // calls of tools are looked for
   bool prompt_alone = false;   // no token is asked for: the answer is the prompt, with its log-probabilities
   int32_t choices = 1;         // of each prompt
+  std::optional<uint64_t> fresh_seed = {};  // that the first prompt draws by
 };
 
 struct EmbeddingsRequest {
@@ -42,9 +44,12 @@ struct RequestLimits {
 };
 
 // Fields that are null or not known are as if they were not there. Error(kData), with the field's name, for values of
-// other types or outside of their ranges, and for what is known and not supported. May be called by many threads.
+// other types or outside of their ranges, and for what is known and not supported. Where there is a `fresh_seed`, a
+// request without a seed, or with -1, draws by it: each prompt of a list by the next one. May be called by many
+// threads.
 OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineContext& context,
-                                   const RequestDefaults& defaults, const RequestLimits& limits);
+                                   const RequestDefaults& defaults, const RequestLimits& limits,
+                                   std::optional<uint64_t> fresh_seed = {});
 
 // The same for /v1/embeddings. An embedding is made of the hidden state of the last position, or of the mean of all.
 EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineContext& context, Hidden hidden,

@@ -144,6 +144,9 @@ void ServeJob::before_loading() {
       std::make_unique<Listener>(ListenerSettings{.host = serve.host,
                                                   .port = static_cast<uint16_t>(serve.port),
                                                   .api_keys = read_keys(serve.api_key_file),
+                                                  .allowed_hosts = serve.allowed_hosts,
+                                                  .cors_origins = serve.cors_origins,
+                                                  .root_path = serve.root_path,
                                                   .max_body_bytes = static_cast<size_t>(serve.max_body),
                                                   .request_timeout = std::chrono::seconds(serve.request_timeout),
                                                   .max_connections = max_connections()},
@@ -171,6 +174,7 @@ std::unique_ptr<RequestSource> ServeJob::make_requests() const {
                                  .text = &text_.model(),
                                  .continues = true},
                        .embeddings = serve.embeddings,
+                       .fresh_seeds = !options_.seed_given,
                        .log_requests = serve.log_requests};
   auto requests = std::make_unique<ServedRequests>(std::move(settings), *listener_);
   if (stop_requested()) return requests;  // during the loading: nobody is called any more

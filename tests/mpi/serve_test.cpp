@@ -1,5 +1,7 @@
 // The server under mpirun: what its clients get are the texts and bits of a job that has the same requests in a file,
 // whoever else comes and goes.
+#include <fmt/format.h>
+
 #include <functional>
 #include <map>
 #include <sstream>
@@ -195,6 +197,61 @@ TEST_F(ServeTest, EndsWithinItsTime) {
   EXPECT_TRUE(reply.whole);
   EXPECT_NE(reply.body.find("the server is ending"), std::string::npos) << reply.body.substr(0, 500);
   EXPECT_EQ(server_->wait().exit_code, 0);
+}
+
+TEST_F(ServeTest, PagesAndNamesFromElsewhere) {
+  start(1, {"--allowed-host", "lfm2", "--cors-origin", "http://pages.example:3000", "--root-path", "/api"});
+  const auto send = [&](const std::string& method, const std::string& path, const std::string& fields,
+                        const std::string& host = "lfm2") {
+    HttpClient client(port_);
+    client.send(fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\n{}\r\n", method, path, host, fields));
+    return client.reply();
+  };
+  EXPECT_EQ(send("GET", "/v1/models", "").status, 200);
+  const HttpReply stranger = send("GET", "/v1/models", "", "other");
+  EXPECT_EQ(stranger.status, 403);
+  EXPECT_NE(stranger.body.find("--allowed-host other or with --api-key-file"), std::string::npos) << stranger.body;
+  for (const auto& [path, status] : {std::pair{"/api/v1/models", 200}, {"/api/", 200}, {"/api", 308}, {"/apiv1", 404}})
+    EXPECT_EQ(send("GET", path, "").status, status) << path;
+  const std::string ours = "Origin: http://pages.example:3000\r\n", theirs = "Origin: http://other.example\r\n",
+                    asks = "Access-Control-Request-Method: POST\r\n";
+  EXPECT_EQ(send("OPTIONS", "/api/v1/completions", ours + asks).status, 204);
+  EXPECT_EQ(send("OPTIONS", "/api/v1/completions", theirs + asks).status, 403);
+  const HttpReply refused = send("GET", "/v1/nothing", ours);
+  EXPECT_EQ(refused.status, 404);
+  EXPECT_EQ(refused.headers.at("access-control-allow-origin"), "http://pages.example:3000");
+  EXPECT_EQ(send("GET", "/v1/models", theirs).status, 403);
+  for (const char* coding : {"Content-Encoding: gzip\r\n", "Content-Type: application/json; charset=utf-16\r\n"})
+    EXPECT_EQ(send("POST", "/v1/completions", std::string(coding) + "Content-Length: 1\r\n").status, 415) << coding;
+  end();
+}
+
+// What a request draws without a seed is drawn again by the seed in the log.
+TEST_F(ServeTest, ARequestWithoutASeedHasItsOwn) {
+  start(1);
+  const auto texts = [&](const Json& more) {
+    Json body{{"prompt", "In the beginning"}, {"max_tokens", 12}, {"temperature", 1.2}};
+    body.update(more);
+    std::vector<std::string> found;
+    const HttpReply reply = ask("POST", "/v1/completions", json_text(body));
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    const Json answer = parse_json(reply.body, "answer");
+    for (const Json& choice : answer["choices"]) found.push_back(choice["text"]);
+    return found;
+  };
+  const std::string first = texts(Json::object())[0];
+  EXPECT_NE(texts({{"seed", -1}})[0], first);
+  const std::vector<std::string> two = texts({{"prompt", Json::array({"In the beginning", "In the beginning"})}});
+  ASSERT_EQ(two.size(), 2u);
+  EXPECT_NE(two[0], two[1]);
+  EXPECT_EQ(texts({{"seed", 3}}), texts({{"seed", 3}}));
+  const std::string log = end().out;
+  const size_t at = log.find("\"seed\":");
+  ASSERT_NE(at, std::string::npos) << log;
+  start(1, {"--seed", "3"});
+  EXPECT_EQ(texts({{"seed", std::stoull(log.substr(at + 7))}})[0], first);
+  EXPECT_EQ(texts(Json::object()), texts({{"seed", 3}}));
+  end();
 }
 
 TEST_F(ServeTest, Keys) {

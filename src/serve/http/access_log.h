@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace lfm2::http {
@@ -15,6 +16,7 @@ struct AccessRecord {
   uint64_t bytes = 0;                  // of the answer and its head, as far as they were sent
   double seconds = 0;                  // from the request's first byte to the last one of the answer
   bool complete = false;               // whether the whole answer was sent
+  std::optional<uint64_t> seed = {};   // where the server drew one
 };
 
 // The record as JSON on one line, without a line break.

@@ -35,7 +35,9 @@ std::string_view host_name(std::string_view host) {
   if (end == std::string_view::npos) return {};
   const std::string_view rest = host.substr(bracketed ? end + 1 : end);
   if (!rest.empty() && (rest[0] != ':' || !is_port(rest.substr(1)))) return {};
-  return bracketed ? host.substr(1, end - 1) : host.substr(0, end);
+  std::string_view name = bracketed ? host.substr(1, end - 1) : host.substr(0, end);
+  if (!bracketed && name.ends_with('.')) name.remove_suffix(1);  // the root of all names
+  return name;
 }
 
 }  // namespace
@@ -81,12 +83,17 @@ std::optional<Answer> AccessRules::without_key(const Request& request) const {
                        : is_name("localhost") || is_address(AF_INET, name) ||
                              std::any_of(options_.own_names.begin(), options_.own_names.end(), is_name);
   if (!own)
-    return error_answer(403, "Without an API key the server answers only to its own address or localhost in Host.");
+    return error_answer(403,
+                        fmt::format("Without an API key the server answers only to its own address or localhost in "
+                                    "Host: start it with --allowed-host {} or with --api-key-file.",
+                                    name.empty() ? "NAME" : name));
   const std::string* origin = request.headers.find("Origin");
-  if (origin == nullptr) return {};
+  if (origin == nullptr || (options_.cors != nullptr && options_.cors->allows(*origin))) return {};
   for (const std::string_view scheme : {"http://", "https://"})
     if (equal_ignoring_case(*origin, fmt::format("{}{}", scheme, *host))) return {};
-  return error_answer(403, "Without an API key the server does not answer to pages from elsewhere.");
+  return error_answer(
+      403,
+      "Without an API key the server does not answer to pages from elsewhere: start it with --cors-origin ORIGIN.");
 }
 
 }  // namespace lfm2::http

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "serve/http/cors.h"
 #include "serve/http/message.h"
 
 namespace lfm2::http {
@@ -18,6 +19,8 @@ class AccessRules {
     // Names of this server, besides localhost and addresses. Where there is no key, requests to other names are
     // refused.
     std::vector<std::string> own_names = {};
+    // Pages from elsewhere that may use the server; must outlive the rules. Null: none.
+    const Cors* cors = nullptr;
   };
   // Error(kData) for a key that could not stand in a header. The message does not hold the key.
   explicit AccessRules(Options options);

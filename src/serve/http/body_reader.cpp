@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "kernels/error.h"
+
 namespace lfm2::http {
 
 namespace {
@@ -24,9 +26,31 @@ std::optional<uint64_t> leading_hex(std::string_view& text) {
   return value;
 }
 
+// Bodies are JSON in UTF-8, as they are.
+std::optional<Answer> refuse_coding(const Headers& headers) {
+  const std::string* coding = headers.find("Content-Encoding");
+  if (coding != nullptr && !equal_ignoring_case(*coding, "identity"))
+    return error_answer(
+        415, fmt::format("Content-Encoding {} is not supported: send the body uncompressed.", printable(*coding)));
+  const std::string* type = headers.find("Content-Type");
+  constexpr std::string_view kCharset = "charset=";
+  std::string_view rest = type != nullptr ? std::string_view(*type) : std::string_view();
+  const auto at = std::search(rest.begin(), rest.end(), kCharset.begin(), kCharset.end(), [](char a, char b) {
+    return equal_ignoring_case({&a, 1}, {&b, 1});
+  });
+  if (at == rest.end()) return {};
+  rest.remove_prefix(static_cast<size_t>(at - rest.begin()) + kCharset.size());
+  if (rest.starts_with('"')) rest.remove_prefix(1);
+  rest = rest.substr(0, rest.find_first_of("\"; \t"));
+  for (const std::string_view known : {"utf-8", "utf8", "us-ascii"})
+    if (equal_ignoring_case(rest, known)) return {};
+  return error_answer(415, fmt::format("charset {} is not supported: expected UTF-8.", printable(rest)));
+}
+
 }  // namespace
 
 std::optional<Answer> BodyReader::begin(const Headers& headers) {
+  if (std::optional<Answer> refusal = refuse_coding(headers)) return refusal;
   const std::string* length = headers.find("Content-Length");
   if (headers.find("Transfer-Encoding") != nullptr) {
     if (length != nullptr) return error_answer(400, "A body in chunks that has a Content-Length too.");

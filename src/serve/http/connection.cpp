@@ -123,11 +123,13 @@ void Connection::begin_exchange(bool keep_alive, Time now) {
   state_ = State::kAnswering;
   deadline_ = now + shared_->limits.answer_time;
   if (record_.id.empty()) name_request();
+  Fields fields = service_.fields ? service_.fields(parser_->request()) : Fields();
   exchange_ = std::make_shared<Exchange>(shared_,
                                          Exchange::Client{.request_id = record_.id,
                                                           .is_head = record_.method == "HEAD",
                                                           .http_1_0 = parser_->request().http_1_0,
-                                                          .keep_alive = keep_alive},
+                                                          .keep_alive = keep_alive,
+                                                          .fields = fields},
                                          wake_);
 }
 
@@ -145,6 +147,7 @@ void Connection::settle(Time now) {
   if (exchange_ == nullptr) return;
   const Exchange::Progress progress = exchange_->progress();
   record_.status = progress.status;
+  record_.seed = progress.seed;
   if (progress.broken) return close(Gone::kSlow);
   if (!progress.ended) return;
   if (!progress.any_unsent) return finish(progress.keep_alive, now);
@@ -181,7 +184,9 @@ void Connection::close(Gone reason) {
   state_ = State::kClosed;
   if (exchange_ != nullptr) {
     const std::shared_ptr<Exchange> exchange = std::move(exchange_);
-    record_.status = exchange->progress().status;
+    const Exchange::Progress progress = exchange->progress();
+    record_.status = progress.status;
+    record_.seed = progress.seed;
     record_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
     exchange->leave(reason);
     write_down(false);

@@ -33,12 +33,24 @@ bool Exchange::queue(std::string_view text) {
   return false;
 }
 
+Fields Exchange::with_own(const Fields& headers) const {
+  Fields all = headers;
+  all.insert(all.end(), client_.fields.begin(), client_.fields.end());
+  return all;
+}
+
+void Exchange::note_seed(uint64_t seed) {
+  const std::lock_guard lock(mutex_);
+  seed_ = seed;
+}
+
 void Exchange::queue_answer(const Answer& answer) {
   const bool no_body = has_no_body(answer.status);
   keep_alive_ = client_.keep_alive && !shared_->draining;
+  const Fields headers = with_own(answer.headers);
   std::string text = head_text({.status = answer.status,
                                 .content_type = answer.content_type,
-                                .headers = answer.headers,
+                                .headers = headers,
                                 .request_id = client_.request_id,
                                 .length = no_body ? std::nullopt : std::optional(answer.body.size()),
                                 .keep_alive = keep_alive_,
@@ -69,9 +81,10 @@ bool Exchange::begin_stream(int status, std::string_view content_type, const Fie
   expect(state_ == State::kWaiting && !has_no_body(status), "a stream that begins behind an answer, or without a body");
   chunked_ = !client_.http_1_0;
   keep_alive_ = client_.keep_alive && chunked_ && !shared_->draining;
+  const Fields all = with_own(headers);
   const std::string text = head_text({.status = status,
                                       .content_type = content_type,
-                                      .headers = headers,
+                                      .headers = all,
                                       .request_id = client_.request_id,
                                       .chunked = chunked_,
                                       .keep_alive = keep_alive_,
@@ -153,7 +166,8 @@ Exchange::Progress Exchange::progress() {
           .broken = broken_,
           .keep_alive = keep_alive_,
           .any_unsent = unsent_.bytes() > 0,
-          .status = status_};
+          .status = status_,
+          .seed = seed_};
 }
 
 std::string Exchange::take() {

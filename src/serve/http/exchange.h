@@ -40,6 +40,7 @@ class Exchange {
     bool is_head = false;  // the answer has no body
     bool http_1_0 = false;
     bool keep_alive = false;
+    Fields fields = {};  // of every answer, besides its own
   };
   // `wake` tells the connection, on any thread, that there is something for it; it must not call the exchange.
   Exchange(std::shared_ptr<const Shared> shared, Client client, std::function<void()> wake);
@@ -52,6 +53,7 @@ class Exchange {
   bool behind() const;
   void on_gone(std::function<void(Gone)> callback);
   bool gone() const;
+  void note_seed(uint64_t seed);
   void abandon();  // nobody holds a Responder any more: an answer that never began becomes a 500, a stream breaks off
 
   // The connection's side, on its one thread.
@@ -61,6 +63,7 @@ class Exchange {
     bool keep_alive = false;  // the connection may go on behind this answer
     bool any_unsent = false;  // including what was taken
     int status = 0;           // 0: not known yet
+    std::optional<uint64_t> seed = {};
   };
   Progress progress();
   std::string take();       // the bytes to be sent next
@@ -76,6 +79,7 @@ class Exchange {
   bool wanted() const { return !gone_ && !broken_; }
   bool queue(std::string_view text);  // false and broken where a limit is passed
   void queue_answer(const Answer& answer);
+  Fields with_own(const Fields& headers) const;
   void notify();
 
   const std::shared_ptr<const Shared> shared_;
@@ -91,6 +95,7 @@ class Exchange {
   bool keep_alive_ = false, chunked_ = false;
   bool notified_ = false;  // the connection was told, and has not looked since
   int status_ = 0;
+  std::optional<uint64_t> seed_;
   std::string outbox_;  // not taken yet
   ByteShare unsent_;    // outbox_, and what was taken and is not sent yet
 };

@@ -44,6 +44,8 @@ std::string_view reason_phrase(int status) {
       return "Accepted";
     case 204:
       return "No Content";
+    case 308:
+      return "Permanent Redirect";
     case 304:
       return "Not Modified";
     case 400:

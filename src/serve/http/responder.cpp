@@ -32,6 +32,8 @@ bool Responder::behind() const { return handle_->exchange->behind(); }
 
 void Responder::on_gone(std::function<void(Gone)> callback) const { handle_->exchange->on_gone(std::move(callback)); }
 
+void Responder::note_seed(uint64_t seed) const { handle_->exchange->note_seed(seed); }
+
 bool Responder::gone() const { return handle_->exchange->gone(); }
 
 }  // namespace lfm2::http

@@ -39,6 +39,8 @@ class Responder {
   // within this call where that has happened already. Never called behind answer() or end(). Replaces an earlier one.
   void on_gone(std::function<void(Gone)> callback) const;
   bool gone() const;
+  // For the access log: the seed that the server drew for the request.
+  void note_seed(uint64_t seed) const;
 
  private:
   struct Handle;

@@ -14,8 +14,10 @@ namespace lfm2::http {
 using Handler = std::function<void(Request&&, Responder)>;
 
 struct Service {
-  // Looks at the head of a request before any of its body is taken. With an answer, the handler never sees the request.
-  std::function<std::optional<Answer>(const Request&)> admit = {};
+  // Looks at the head of a request before any of its body is taken, and may rewrite its path for the handler. With an
+  // answer, the handler never sees the request.
+  std::function<std::optional<Answer>(Request&)> admit = {};
+  std::function<Fields(const Request&)> fields = {};  // that every answer to the request has, refusals included
   Handler handle = {};
   std::function<void(const AccessRecord&)> log = {};
   std::function<void(const std::string&)> report = {};  // of a handler that threw: what it said

@@ -362,6 +362,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
       options.generation.repetition_penalty_given = app.count("--repetition-penalty") > 0;
       options.generation.min_tokens_given = app.count("--min-tokens") > 0;
     }
+    options.seed_given = !parsed.doctor && app.count("--seed") > 0;
     options.generation.rule.seed = options.seed;
     check_together(options);
     if (!parsed.doctor) check_files(options);

@@ -54,6 +54,7 @@ struct Options {
   int64_t samples = 0;  // 0: all of the input; without an input the parser puts 1024
   int64_t length = 32;
   uint64_t seed = 0;
+  bool seed_given = false;
   ResultKind results;
   int64_t stride = 0;  // --score: tokens from one window of a text to the next; 0: no text is longer than the model
   GenerationOptions generation;

@@ -1,12 +1,31 @@
 #include "stage/job/serve_options.h"
 
-#include <CLI/CLI.hpp>
-#include <limits>
+#include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <limits>
+#include <string_view>
+
+#include "kernels/error.h"
 #include "stage/support/choice.h"
 #include "stage/support/number_option.h"
 
 namespace lfm2 {
+
+namespace {
+
+// As browsers name the origin of a page: scheme://host or scheme://host:port.
+bool is_origin(std::string_view text) {
+  const size_t end = text.find("://");
+  if (end == 0 || end == std::string_view::npos) return false;
+  const std::string_view host = text.substr(end + 3);
+  const auto visible = [](char c) { return c > ' ' && c < 0x7f; };
+  return !host.empty() && std::all_of(text.begin(), text.end(), visible) &&
+         host.find_first_of("/?#@,*") == std::string_view::npos;
+}
+
+}  // namespace
 
 void add_serve_options(CLI::App& app, ServeOptions& options) {
   constexpr int64_t kMaxSeconds = 86400 * 30;
@@ -19,6 +38,27 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
                  "File of keys, one a line, of which a client must send one; without it everybody who can open a "
                  "connection to --host is answered, but for web pages from elsewhere")
       ->type_name("FILE");
+  app.add_option("--allowed-host", options.allowed_hosts,
+                 "Name that a request may have in Host without a key, besides --host, localhost, addresses and, where "
+                 "--host is no loopback address, this machine's name; may be repeated")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  app.add_option("--cors-origin", options.cors_origins,
+                 "Origin of web pages that may use the server, as http://name:port, or * for all; may be repeated")
+      ->type_name("ORIGIN")
+      ->allow_extra_args(false)
+      ->check([](const std::string& text) {
+        return text == "*" || is_origin(text)
+                   ? std::string()
+                   : fmt::format("\"{}\", expected http://name, http://name:port or *", printable(text));
+      });
+  app.add_option("--root-path", options.root_path,
+                 "Prefix of all paths, as /api, for a proxy that passes it on; paths without it are answered, too")
+      ->type_name("PREFIX")
+      ->check([](const std::string& text) {
+        const bool fits = text.size() > 1 && text.front() == '/' && text.back() != '/' && text.find("//") == text.npos;
+        return fits ? std::string() : fmt::format("\"{}\", expected /prefix", printable(text));
+      });
   app.add_option("--model-name", options.model_name, "What clients call the model; default: the folder of shards");
   add_number(app, "--max-queue", options.max_queue, "Requests that may wait; others get 429", 1, 1 << 20)
       ->capture_default_str();

@@ -100,6 +100,23 @@ TEST_F(OpenAiRequestTest, Refusals) {
     EXPECT_EQ(refusal(neutral), "taken") << neutral;
 }
 
+TEST_F(OpenAiRequestTest, FreshSeeds) {
+  const auto seeds = [&](const std::string& body) {
+    RequestDefaults defaults;
+    defaults.of_text.rule.temperature = 0.5f;
+    std::vector<uint64_t> found;
+    for (const Request& request :
+         parse_openai_request(body, false, context_, defaults, {.max_prompt_tokens = 64}, 700).requests)
+      found.push_back(request.rule.seed);
+    return found;
+  };
+  EXPECT_EQ(seeds(R"({"prompt": [1]})"), std::vector<uint64_t>{700});
+  EXPECT_EQ(seeds(R"({"prompt": [1], "seed": -1})"), std::vector<uint64_t>{700});
+  EXPECT_EQ(seeds(R"({"prompt": [1], "seed": 5})"), std::vector<uint64_t>{5});
+  EXPECT_EQ(seeds(R"({"prompt": [[1], [1], [2]]})"), (std::vector<uint64_t>{700, 701, 702}));
+  EXPECT_EQ(seeds(R"({"prompt": [[1], [1]], "seed": 5})"), (std::vector<uint64_t>{5, 5}));
+}
+
 // The tokenizer of these tests begins each text with BOS.
 TEST_F(OpenAiRequestTest, TextsWithoutSpecialTokens) {
   const std::vector<int32_t> with = parse(R"({"prompt": "a"})").requests[0].prompt;

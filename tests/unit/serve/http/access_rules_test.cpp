@@ -51,7 +51,7 @@ TEST(AccessRulesTest, KeysThatCannotBeSent) {
 TEST(AccessRulesTest, WithoutAKeyTheHostIsOneOfOurs) {
   const AccessRules rules({.own_names = {"node17"}});
   for (const char* own : {"localhost", "LOCALHOST:8000", "127.0.0.1:8000", "127.0.0.1", "[::1]:8000", "[::1]",
-                          "node17:9000", "Node17", "10.1.2.3:80"})
+                          "node17:9000", "Node17", "node17.:9000", "10.1.2.3:80"})
     EXPECT_EQ(refusal(rules, {{"Host", own}}), 200) << own;
   for (const char* other : {"evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example", "",
                             "localhost:80:80", "[::1", "[localhost]", "::1", "localhost:x", "node17.evil",
@@ -69,6 +69,48 @@ TEST(AccessRulesTest, WithoutAKeyTheOriginIsOurs) {
   for (const char* other : {"http://evil.example", "http://localhost:3000", "http://127.0.0.1:8000", "null", "",
                             "http://localhost", "file://", "http://localhost:8000.evil.example"})
     EXPECT_EQ(refusal(rules, {{"Host", "localhost:8000"}, {"Origin", other}}), 403) << other;
+}
+
+TEST(AccessRulesTest, PagesThatAreAllowed) {
+  const http::Cors cors({"https://app.example", "http://localhost:3000"});
+  const AccessRules rules({.cors = &cors});
+  EXPECT_EQ(refusal(rules, {{"Host", "localhost:8000"}, {"Origin", "https://app.example"}}), 200);
+  EXPECT_EQ(refusal(rules, {{"Host", "localhost:8000"}, {"Origin", "https://app.example.evil"}}), 403);
+  EXPECT_EQ(refusal(rules, {{"Host", "evil"}, {"Origin", "https://app.example"}}), 403);
+}
+
+http::Fields fields_of(const http::Cors& cors, const std::string& origin) {
+  Request request{.method = "POST", .path = "/v1/completions"};
+  if (!origin.empty()) request.headers.add("Origin", origin);
+  return cors.fields(request);
+}
+
+TEST(CorsTest, FieldsOfEveryAnswer) {
+  const std::pair<std::string, std::string> vary{"Vary", "Origin"},
+      exposed{"Access-Control-Expose-Headers", "X-Request-Id"};
+  EXPECT_EQ(fields_of(http::Cors({}), "https://app.example"), http::Fields{});
+  const http::Cors one({"https://app.example"});
+  EXPECT_EQ(fields_of(one, ""), http::Fields{vary});
+  EXPECT_EQ(fields_of(one, "https://other.example"), http::Fields{vary});
+  EXPECT_EQ(fields_of(one, "https://app.example"),
+            (http::Fields{vary, {"Access-Control-Allow-Origin", "https://app.example"}, exposed}));
+  EXPECT_EQ(fields_of(http::Cors({"*"}), "https://x"), (http::Fields{{"Access-Control-Allow-Origin", "*"}, exposed}));
+}
+
+TEST(CorsTest, PreflightNeedsAnAllowedOrigin) {
+  const http::Cors cors({"https://app.example"});
+  Request request{.method = "OPTIONS", .path = "/v1/completions"};
+  request.headers.add("Origin", "https://app.example");
+  EXPECT_FALSE(cors.preflight(request)) << "a plain question for the methods";
+  request.headers.add("Access-Control-Request-Method", "POST");
+  request.headers.add("Access-Control-Request-Headers", "authorization,content-type");
+  const std::optional<http::Answer> answer = cors.preflight(request);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->status, 204);
+  EXPECT_EQ(answer->headers.at(1),
+            std::pair(std::string("Access-Control-Allow-Headers"), std::string("authorization,content-type")));
+  request.headers.set("Origin", "https://other.example");
+  EXPECT_FALSE(cors.preflight(request));
 }
 
 TEST(AccessRulesTest, ComparesAllOfTheText) {
