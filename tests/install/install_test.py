@@ -66,7 +66,7 @@ class Installed(Case):
 
     def test_programs_run_where_they_were_installed(self):
         self.expect_running(self.folder / "prefix")
-        for name in ("slurm/job.sbatch", "slurm/serve.sbatch", "serve.sh", "each-rank.sh", "README.md"):
+        for name in ("slurm/job.sbatch", "slurm/serve.sbatch", "pbs/job.pbs", "lsf/job.lsf", "serve.sh", "each-rank.sh", "README.md"):
             self.assertTrue((self.folder / "prefix/share/lfm2-stage/launch" / name).exists(), name)
         self.assertTrue((self.folder / "prefix/share/lfm2-stage/python/lfm2_stage_eval.py").exists())
         for name in ("README.md", "LICENSE", "NOTICE", "copyright", "docs/formats.md"):

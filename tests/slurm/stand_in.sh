@@ -2,6 +2,7 @@
 # stand_in.sh FOLDER OPTION...: stands in for the program in the tests of the batch scripts. Writes its arguments to
 # FOLDER, runs until a signal stops it (USR1, TERM: ends with 75), and ends with 0 when it is resumed. With
 # LFM2_STAND_IN=plain it knows neither stop nor --resume.
+[ -n "${LFM2_LISTENS:-}" ] || LFM2_LISTENS=yes exec env --default-signal=USR1 "$0" "$@"  # bash cannot unblock it
 if [ "$1" = --help ]; then
   [ "${LFM2_STAND_IN:-}" = plain ] || echo '--resume'
   exit 0
