@@ -18,10 +18,11 @@ import unittest
 
 LAUNCH = pathlib.Path(__file__).resolve().parents[2] / "launch"
 SYSTEMS = {"slurm": "slurm/job.sbatch", "pbs": "pbs/job.pbs", "lsf": "lsf/job.lsf"}
+SERVE = "slurm/serve.sbatch"
 
 LAUNCHER = """
 words = sys.argv[1:]
-while words[0] not in ("env", "sh"):
+while os.path.basename(words[0]) not in ("env", "bash", "lfm2_stage"):
     words.pop(0)
 note("starting", words)
 time.sleep(setting("start"))
@@ -30,7 +31,7 @@ rank = []
 signal.signal(signal.SIGUSR1, lambda *_: lose.pop() if lose else [each.send_signal(signal.SIGUSR1) for each in rank])
 rank.append(subprocess.Popen(words))
 code = rank[0].wait()
-sys.exit(code if code >= 0 else 128 - code)
+os._exit(code if code >= 0 else 128 - code)  # sys.exit would restore the default action before it ends
 """
 PROGRAM = """
 if sys.argv[1:] == ["--help"]:
@@ -46,7 +47,7 @@ if setting("progress"):
 if setting("dies"):
     os.kill(os.getpid(), signal.SIGUSR1)
 else:
-    signal.signal(signal.SIGUSR1, lambda *_: sys.exit(75))
+    signal.signal(signal.SIGUSR1, lambda *_: os._exit(75))
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
 note("listening", [])
 time.sleep(setting("work"))
@@ -83,7 +84,7 @@ class BatchScriptsTest(unittest.TestCase):
         file.write_text(text)
         file.chmod(0o755)
 
-    def start(self, system, arguments=("--output", "out.bin"), environment=None, **settings):
+    def start(self, system, arguments=("--output", "out.bin"), environment=None, script=None, **settings):
         """Starts the script; settings are of the stand-ins."""
         self.notes = self.folder / "notes"
         self.notes.unlink(missing_ok=True)
@@ -100,7 +101,7 @@ class BatchScriptsTest(unittest.TestCase):
         if system != "slurm":
             variables["LFM2_ARGUMENTS"] = " ".join(words)
             words = []
-        self.process = subprocess.Popen(["bash", str(LAUNCH / SYSTEMS[system]), *words], cwd=self.folder, env=variables, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(["bash", str(LAUNCH / (script or SYSTEMS[system])), *words], cwd=self.folder, env=variables, stderr=subprocess.PIPE, text=True)
         self.addCleanup(self.process.kill)
 
     def noted(self, what):
@@ -144,6 +145,11 @@ class BatchScriptsTest(unittest.TestCase):
             self.assertEqual(len(self.noted("running")), 1)
 
         self.each_system(test)
+
+    def test_a_server_that_is_asked_to_end_while_it_starts(self):
+        self.start("slurm", script=SERVE, start=0.2, lose=1, listen=0.3)
+        self.assertEqual(self.end(signal.SIGUSR1, "starting"), (75, True), self.errors)
+        self.assertEqual(len(self.noted("running")), 1)
 
     def test_a_rank_that_ends_by_the_signal(self):
         self.start("slurm", dies=1, listen=0.3, lose=9)
