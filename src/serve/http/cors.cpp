@@ -7,6 +7,8 @@ namespace lfm2::http {
 namespace {
 
 constexpr std::string_view kAny = "*";
+// Without it pages see no field but those of every answer.
+const std::pair<std::string, std::string> kExposed{"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"};
 
 }  // namespace
 
@@ -18,12 +20,12 @@ bool Cors::allows(std::string_view origin) const {
 Fields Cors::fields(const Request& request) const {
   if (origins_.empty()) return {};
   if (std::find(origins_.begin(), origins_.end(), kAny) != origins_.end())
-    return {{"Access-Control-Allow-Origin", std::string(kAny)}, {"Access-Control-Expose-Headers", "X-Request-Id"}};
+    return {{"Access-Control-Allow-Origin", std::string(kAny)}, kExposed};
   Fields fields{{"Vary", "Origin"}};  // else a cache gives one page the answer to another one
   const std::string* origin = request.headers.find("Origin");
   if (origin == nullptr || !allows(*origin)) return fields;
   fields.emplace_back("Access-Control-Allow-Origin", *origin);
-  fields.emplace_back("Access-Control-Expose-Headers", "X-Request-Id");
+  fields.push_back(kExposed);
   return fields;
 }
 

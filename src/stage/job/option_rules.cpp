@@ -1,6 +1,7 @@
 // Which options go together, and which results they ask for.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "kernels/error.h"
@@ -47,6 +48,12 @@ void check_score(const OptionGiven& given, Options& options) {
   options.results.positions = Positions::kAll;
 }
 
+void check_serve(const ServeOptions& serve) {
+  const std::vector<std::string>& origins = serve.cors_origins;
+  if (origins.size() > 1 && std::find(origins.begin(), origins.end(), "*") != origins.end())
+    throw Error(ExitCode::kUsage, "--cors-origin *: every page may use the server, expected no other --cors-origin");
+}
+
 bool is_utf8(std::string_view text) {
   while (!text.empty()) {
     const Utf8Character character = first_character(text);
@@ -69,6 +76,7 @@ void check_together(const Options& options) {
   if (options.virtual_stages == 0 && !options.layer_counts.empty())
     throw Error(ExitCode::kUsage,
                 "--layers with --virtual-stages 0: the cut is given, expected the number of pieces for each rank");
+  if (options.serve) check_serve(*options.serve);
   if (options.prompt && options.replicas > 1)
     throw Error(ExitCode::kUsage, "--replicas with --prompt: one text is continued, expected one pipeline");
   if (options.resume && options.input == "-")

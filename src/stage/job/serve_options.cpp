@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <string_view>
 
@@ -15,14 +16,43 @@ namespace lfm2 {
 
 namespace {
 
-// As browsers name the origin of a page: scheme://host or scheme://host:port.
+bool is_visible(char c) { return c > ' ' && c < 0x7f; }
+
+// As browsers send the origin of a page: scheme://host or scheme://host:port, without the scheme's usual port.
 bool is_origin(std::string_view text) {
   const size_t end = text.find("://");
-  if (end == 0 || end == std::string_view::npos) return false;
-  const std::string_view host = text.substr(end + 3);
-  const auto visible = [](char c) { return c > ' ' && c < 0x7f; };
-  return !host.empty() && std::all_of(text.begin(), text.end(), visible) &&
-         host.find_first_of("/?#@,*") == std::string_view::npos;
+  if (end == 0 || end == std::string_view::npos || !std::all_of(text.begin(), text.end(), is_visible)) return false;
+  const std::string_view scheme = text.substr(0, end), host = text.substr(end + 3);
+  const size_t bracket = host.starts_with('[') ? host.find(']') : 0;  // around an address of IPv6
+  if (bracket == std::string_view::npos) return false;
+  const size_t colon = host.find(':', bracket);
+  if (host.substr(0, colon).empty() || host.find_first_of("/?#@,*") != std::string_view::npos) return false;
+  if (colon == std::string_view::npos) return true;
+  const std::string_view port = host.substr(colon + 1), usual = scheme == "http"    ? "80"
+                                                                : scheme == "https" ? "443"
+                                                                                    : "";
+  return port != usual && parse_number<int64_t>(port, {1, 65535});
+}
+
+bool is_host_name(std::string_view text) {
+  return !text.empty() && !text.ends_with('.') && std::all_of(text.begin(), text.end(), is_visible) &&
+         text.find_first_of(":/@,*") == std::string_view::npos;
+}
+
+// Of characters that no client escapes.
+bool is_path_prefix(std::string_view text) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("/-._~").find(c) != std::string_view::npos;
+  };
+  return text.size() > 1 && text.front() == '/' && text.back() != '/' && text.find("//") == std::string_view::npos &&
+         std::all_of(text.begin(), text.end(), plain);
+}
+
+std::function<std::string(const std::string&)> check_text(bool (*fits)(std::string_view), const char* expected) {
+  return [=](const std::string& text) {
+    return fits(text) ? std::string() : fmt::format("\"{}\", expected {}", printable(text), expected);
+  };
 }
 
 }  // namespace
@@ -42,23 +72,18 @@ void add_serve_options(CLI::App& app, ServeOptions& options) {
                  "Name that a request may have in Host without a key, besides --host, localhost, addresses and, where "
                  "--host is no loopback address, this machine's name; may be repeated")
       ->type_name("NAME")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->check(check_text(is_host_name, "a name without a port"));
   app.add_option("--cors-origin", options.cors_origins,
                  "Origin of web pages that may use the server, as http://name:port, or * for all; may be repeated")
       ->type_name("ORIGIN")
       ->allow_extra_args(false)
-      ->check([](const std::string& text) {
-        return text == "*" || is_origin(text)
-                   ? std::string()
-                   : fmt::format("\"{}\", expected http://name, http://name:port or *", printable(text));
-      });
+      ->check(check_text([](std::string_view text) { return text == "*" || is_origin(text); },
+                         "http://name or http://name:port, without path and usual port, or *"));
   app.add_option("--root-path", options.root_path,
                  "Prefix of all paths, as /api, for a proxy that passes it on; paths without it are answered, too")
       ->type_name("PREFIX")
-      ->check([](const std::string& text) {
-        const bool fits = text.size() > 1 && text.front() == '/' && text.back() != '/' && text.find("//") == text.npos;
-        return fits ? std::string() : fmt::format("\"{}\", expected /prefix", printable(text));
-      });
+      ->check(check_text(is_path_prefix, "/prefix, of letters, digits and -._~"));
   app.add_option("--model-name", options.model_name, "What clients call the model; default: the folder of shards");
   add_number(app, "--max-queue", options.max_queue, "Requests that may wait; others get 429", 1, 1 << 20)
       ->capture_default_str();

@@ -1,6 +1,7 @@
 // The command line: what runs, and what is refused.
 #include "stage/job/options.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -197,6 +198,33 @@ TEST(OptionsTest, StopTexts) {
     EXPECT_EQ(parse_words({"--weights", "s", "--generate", "1", "--stop", text}).text,
               "lfm2_stage: --stop: no text in UTF-8, expected one of at least a character\n");
   EXPECT_EQ(parse_words({"--weights", "s", "--stop", "a"}).exit_code, 64);  // of a job that scores
+}
+
+TEST(OptionsTest, NamesAndPagesOfAServer) {
+  const auto serve = [](std::vector<const char*> more) {
+    more.insert(more.begin(), {"serve", "--weights", "s"});
+    return parse_words(more);
+  };
+  const ParsedCommandLine parsed =
+      serve({"--allowed-host", "lfm2", "--allowed-host", "llm_backend.local", "--cors-origin", "https://app.example",
+             "--cors-origin", "http://[::1]:3000", "--cors-origin", "chrome-extension://abc", "--root-path", "/a/b-1"});
+  ASSERT_TRUE(parsed.run) << parsed.text;
+  EXPECT_EQ(parsed.options.serve->allowed_hosts, (std::vector<std::string>{"lfm2", "llm_backend.local"}));
+  EXPECT_EQ(parsed.options.serve->cors_origins.size(), 3u);
+  const std::pair<const char*, std::vector<const char*>> refused[] = {
+      {"--allowed-host", {"", "lfm2:8000", "http://lfm2", "lfm2.", "*", "a,b"}},
+      {"--cors-origin",
+       {"", "app.example", "://a", "http://", "http://a/", "http://a/b", "http://:80", "http://a:b", "http://a:80",
+        "https://a:443", "http://a:70000", "http://u@a", "http://*.a", "http://[::1", "null"}},
+      {"--root-path", {"", "/", "api", "/api/", "/a//b", "/a?b", "/a b", "/%61"}}};
+  for (const auto& [option, values] : refused)
+    for (const char* value : values) {
+      const ParsedCommandLine one = serve({option, value});
+      EXPECT_EQ(one.exit_code, 64) << option << ' ' << value;
+      EXPECT_EQ(one.text.find(fmt::format("lfm2_stage: {}: \"{}\", expected ", option, value)), 0u) << one.text;
+    }
+  EXPECT_TRUE(serve({"--cors-origin", "*"}).run);
+  EXPECT_EQ(serve({"--cors-origin", "*", "--cors-origin", "http://a"}).exit_code, 64);
 }
 
 TEST(OptionsTest, VirtualStagesAreForScoring) {

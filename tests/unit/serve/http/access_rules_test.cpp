@@ -87,7 +87,7 @@ http::Fields fields_of(const http::Cors& cors, const std::string& origin) {
 
 TEST(CorsTest, FieldsOfEveryAnswer) {
   const std::pair<std::string, std::string> vary{"Vary", "Origin"},
-      exposed{"Access-Control-Expose-Headers", "X-Request-Id"};
+      exposed{"Access-Control-Expose-Headers", "X-Request-Id, Retry-After"};
   EXPECT_EQ(fields_of(http::Cors({}), "https://app.example"), http::Fields{});
   const http::Cors one({"https://app.example"});
   EXPECT_EQ(fields_of(one, ""), http::Fields{vary});
