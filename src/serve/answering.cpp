@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "kernels/error.h"
 #include "serve/http/event_stream.h"
 #include "stage/support/json.h"
 #include "text/utf8.h"
@@ -13,7 +14,8 @@
 namespace lfm2::serve {
 
 Answering::Answering(const OpenAiRequest& request, int32_t first_sample, http::Responder responder, AnswerFacts facts,
-                     const Tokenizer& tokenizer, const ToolTokens& tool_tokens, Clock::time_point deadline)
+                     const Tokenizer& tokenizer, const ToolTokens& tool_tokens, int64_t max_scored,
+                     Clock::time_point deadline)
     : OpenAnswer(first_sample, static_cast<int32_t>(request.requests.size()), std::move(responder), deadline),
       shape_{.form = request.form,
              .stream = request.stream,
@@ -25,6 +27,7 @@ Answering::Answering(const OpenAiRequest& request, int32_t first_sample, http::R
       facts_(std::move(facts)),
       tokenizer_(tokenizer),
       tool_tokens_(tool_tokens),
+      max_scored_(max_scored),
       choices_(request.requests.size()) {
   for (size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
@@ -41,10 +44,10 @@ Answering::Answering(const OpenAiRequest& request, int32_t first_sample, http::R
 void Answering::add_text(Choice& choice, int32_t token, bool ends) {
   if (shape_.tools && token == tool_tokens_.begin && !choice.call) {
     choice.call.emplace();
-    choice.stream->skip(1);
+    choice.text += choice.stream->hide(token);
   } else if (choice.call && token == tool_tokens_.end) {
     end_call(choice);
-    choice.stream->skip(1);
+    choice.text += choice.stream->hide(token);
   } else if (choice.call) {
     choice.call->push_back(token);
   } else {
@@ -63,7 +66,7 @@ void Answering::end_call(Choice& choice) {
     if (!tokenizer_.is_special(token)) text += tokenizer_.bytes(token);
   if (std::optional<std::vector<ToolCall>> calls = parse_tool_calls(text)) {
     std::move(calls->begin(), calls->end(), std::back_inserter(choice.calls));
-    choice.stream->skip(std::ssize(tokens));
+    for (const int32_t token : tokens) choice.text += choice.stream->hide(token);
   } else {
     for (const int32_t token : tokens) choice.text += choice.stream->feed(token);
   }
@@ -90,6 +93,12 @@ OrderedJson Answering::calls_json(const Choice& choice, bool numbered) const {
 
 void Answering::add_token(Choice& choice, const DrawnToken& token) {
   Completion& completion = choice.completion;
+  if (shape_.form.log_probs && !shape_.stream) scored_ += 1 + std::ssize(token.top_ids);
+  if (scored_ > max_scored_)
+    throw Error(ExitCode::kData,
+                fmt::format("the answer has more than {} log-probabilities: ask for fewer tokens, choices or "
+                            "\"top_logprobs\", or for a stream",
+                            max_scored_));
   completion.token_ids.push_back(token.token);
   completion.log_probs.push_back(token.log_prob);
   completion.top_ids.insert(completion.top_ids.end(), token.top_ids.begin(), token.top_ids.end());

@@ -22,9 +22,10 @@ struct ToolTokens {
 
 class Answering : public OpenAnswer {
  public:
-  // The tokenizer must outlive this. The requests have the numbers `first_sample` and following.
+  // The tokenizer must outlive this. The requests have the numbers `first_sample` and following. An answer that is no
+  // stream may have max_scored log-probabilities: take() throws Error(kData) beyond.
   Answering(const OpenAiRequest& request, int32_t first_sample, http::Responder responder, AnswerFacts facts,
-            const Tokenizer& tokenizer, const ToolTokens& tool_tokens, Clock::time_point deadline);
+            const Tokenizer& tokenizer, const ToolTokens& tool_tokens, int64_t max_scored, Clock::time_point deadline);
 
   bool take(const Drawn& drawn) override;
   bool done() const override { return ended_ == std::ssize(choices_); }
@@ -51,7 +52,7 @@ class Answering : public OpenAnswer {
   };
 
   bool chat() const { return shape_.form.form == LineForm::kChatCompletion; }
-  static void add_token(Choice& choice, const DrawnToken& token);
+  void add_token(Choice& choice, const DrawnToken& token);
   void add_text(Choice& choice, int32_t token, bool ends);
   void end_call(Choice& choice);
   std::string finish_reason(const Choice& choice) const;
@@ -69,8 +70,9 @@ class Answering : public OpenAnswer {
   const AnswerFacts facts_;
   const Tokenizer& tokenizer_;
   const ToolTokens tool_tokens_;
+  const int64_t max_scored_;
   std::vector<Choice> choices_;
-  int64_t ended_ = 0, prompt_tokens_ = 0;
+  int64_t ended_ = 0, prompt_tokens_ = 0, scored_ = 0;
   bool began_ = false;
 };
 

@@ -34,6 +34,29 @@ uint64_t fresh_seed() {
   return (uint64_t{random()} << 32 | random()) >> 11;
 }
 
+// JSON text whose characters that a terminal may act on are escaped: DEL, C1, and those that break lines or turn the
+// direction of writing. (JSON escapes the others below a space anyway.)
+std::string without_controls(const std::string& json) {
+  std::string text;
+  for (size_t at = 0; at < json.size();) {
+    const auto byte = [&](size_t i) { return at + i < json.size() ? static_cast<unsigned char>(json[at + i]) : 0u; };
+    const unsigned two = (byte(0) & 0x1f) << 6 | (byte(1) & 0x3f),
+                   three = (byte(0) & 0x0f) << 12 | (byte(1) & 0x3f) << 6 | (byte(2) & 0x3f);
+    const bool c1 = byte(0) == 0xc2 && two < 0xa0, turns = byte(0) == 0xe2 && ((three >= 0x2028 && three <= 0x202e) ||
+                                                                               (three >= 0x2066 && three <= 0x2069));
+    if (byte(0) == 0x7f || c1 || turns) {
+      text += fmt::format("\\u{:04x}", turns ? three : c1 ? two : 0x7f);
+      at += turns ? 3 : c1 ? 2 : 1;
+    } else {
+      text += json[at++];
+    }
+  }
+  return text;
+}
+
+// Data is the client's.
+int status_of(const Error& error) { return error.code() == ExitCode::kData ? 400 : 500; }
+
 int32_t token_named(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<int32_t> ids;
   tokenizer.encode(text, false, ids);
@@ -167,10 +190,10 @@ void Api::read_bodies(std::deque<Unread>& unread) {
 
 void Api::log_body(const http::Request& request) const {
   if (!settings_.log_requests || listener_.log() == nullptr) return;
-  listener_.log()->write(json_text(OrderedJson{{"id", request.id},
-                                               {"path", request.path},
-                                               {"body_bytes", request.body.size()},
-                                               {"body", request.body.substr(0, kMaxLoggedBytes)}}));
+  listener_.log()->write(without_controls(json_text(OrderedJson{{"id", request.id},
+                                                                {"path", request.path},
+                                                                {"body_bytes", request.body.size()},
+                                                                {"body", request.body.substr(0, kMaxLoggedBytes)}})));
 }
 
 void Api::read(const Unread& unread) {
@@ -191,9 +214,8 @@ void Api::read(const Unread& unread) {
     }
   } catch (const Error& error) {
     ++metrics_.requests_failed;
-    const bool own_fault = error.code() != ExitCode::kData;
     const std::string text = settings_.lines.text->without_folder(error.what());
-    unread.responder.answer(http::error_answer(own_fault ? 500 : 400, text));
+    unread.responder.answer(http::error_answer(status_of(error), text));
   } catch (const std::exception& error) {
     ++metrics_.requests_failed;
     unread.responder.answer(http::error_answer(500, error.what()));
@@ -213,7 +235,7 @@ void Api::begin(const Unread& unread) {
                     static_cast<int64_t>(now), settings_.model_name};
   auto answer =
       std::make_shared<Answering>(request, first, unread.responder, std::move(facts), settings_.lines.text->tokenizer(),
-                                  tool_tokens_, Clock::now() + settings_.request_timeout);
+                                  tool_tokens_, settings_.limits.max_scored, Clock::now() + settings_.request_timeout);
   begin(unread, std::move(answer), std::move(request.requests));
 }
 
@@ -293,6 +315,12 @@ void Api::hand_out(const std::vector<Drawn>& tokens) {
     bool wanted = false;
     try {
       wanted = answering->take(one);
+    } catch (const Error& error) {
+      ++metrics_.requests_failed;
+      answering->fail(status_of(error), error.what());
+      take_back(*answering);
+      forget(answering->first_sample());
+      continue;
     } catch (const std::exception& error) {
       ++metrics_.requests_failed;
       answering->fail(500, error.what());

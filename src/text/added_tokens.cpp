@@ -80,8 +80,7 @@ AddedTokens::Place AddedTokens::widened(const AddedToken& token, std::string_vie
   const std::string_view before = text.substr(0, found.begin), after = text.substr(found.end);
   if (token.single_word && (trailing(before, word_set()) > 0 || leading(after, word_set()) > 0)) place.taken = false;
   if (token.lstrip) {
-    while (const size_t bytes = trailing(text.substr(0, place.begin), whitespace_set())) place.begin -= bytes;
-    place.begin = std::max(place.begin, done);
+    while (const size_t bytes = trailing(text.substr(done, place.begin - done), whitespace_set())) place.begin -= bytes;
   }
   if (token.rstrip)
     while (const size_t bytes = leading(text.substr(place.end), whitespace_set())) place.end += bytes;

@@ -21,8 +21,4 @@ inline std::string event_text(std::string_view data) {
   return text += "\n\n";
 }
 
-// A line that readers of events ignore. It shows the client, and all that is between, that the stream lives, and the
-// server that its client does.
-inline constexpr std::string_view kPing = ": ping\n\n";
-
 }  // namespace lfm2::http

@@ -10,6 +10,8 @@ namespace lfm2::http {
 
 namespace {
 
+constexpr size_t kHead = 4096;  // with no more unsent a client is not behind: it is the stream's head
+
 // Statuses whose answers have neither a body nor a length.
 bool has_no_body(int status) { return status == 204 || status == 304; }
 
@@ -101,7 +103,9 @@ bool Exchange::write(std::string_view text) {
   if (!wanted()) return false;
   expect(state_ == State::kStreaming, "a piece of a stream that has not begun, or has ended");
   if (text.empty() || client_.is_head) return true;
-  if (unsent_.bytes() + text.size() > shared_->limits.max_unsent_bytes) {
+  const Limits& limits = shared_->limits;
+  const bool piles_up = unsent_.bytes() > kHead && unsent_.bytes() + text.size() > limits.max_unsent_bytes;
+  if (piles_up || text.size() > limits.max_answer_bytes) {
     broken_ = true;
   } else if (chunked_) {
     std::string chunk;

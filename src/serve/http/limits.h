@@ -13,10 +13,11 @@ struct Limits {
   size_t max_fields = 100;              // header fields of a request: 431 beyond
   size_t max_body_bytes = 16 << 20;     // body of a request: 413 beyond
   size_t max_bodies_bytes = 256 << 20;  // bodies of all requests that are read or answered: 503 beyond
-  // Bytes of a stream that the client has not read yet. A client that lets more pile up is disconnected.
+  // Bytes of a stream that the client has not read yet. A client that lets more pile up is disconnected; a single piece
+  // may be larger, up to max_answer_bytes, where nothing but a head is unsent.
   size_t max_unsent_bytes = 1 << 20;
   size_t behind_bytes = 128 << 10;            // with more of them the client is behind: Responder::behind()
-  size_t max_answer_bytes = 64 << 20;         // an answer that is no stream: 500 beyond
+  size_t max_answer_bytes = 64 << 20;         // an answer that is no stream: 500 beyond; a piece of a stream
   size_t max_total_unsent_bytes = 512 << 20;  // unsent bytes of all connections; who goes beyond is disconnected
   size_t max_connections = 1024;              // 503 beyond
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "stage/generation/request.h"
 #include "stage/generation/stop_text.h"
@@ -18,16 +19,10 @@ class AnswerStream {
   AnswerStream(const Tokenizer& tokenizer, const Request& request)
       : tokenizer_(tokenizer), stop_(request.stop), min_tokens_(request.rule.min_tokens) {}
 
-  std::string feed(TokenId id) {
-    const std::string_view bytes = tokenizer_.is_special(id) ? std::string_view() : tokenizer_.bytes(id);
-    held_ += bytes;
-    const std::optional<int64_t> stopped = stop_.feed(bytes, ++tokens_ > min_tokens_);
-    const int64_t shown = stopped ? *stopped : stop_.settled();
-    std::string text = show(static_cast<size_t>(shown - shown_));
-    if (stopped) held_.clear();
-    return text;
-  }
-  void skip(int64_t tokens) { tokens_ += tokens; }  // that are no part of the text
+  std::string feed(TokenId id) { return add(id, true); }
+  // A token whose bytes are not shown. They count for stop texts, since the last stage looks for these in all bytes.
+  // Returns what it decides of the bytes before.
+  std::string hide(TokenId id) { return add(id, false); }
   // The rest, after the last token.
   std::string flush() {
     std::string text = show(held_.size());
@@ -36,10 +31,26 @@ class AnswerStream {
   }
 
  private:
+  std::string add(TokenId id, bool visible) {
+    const std::string_view bytes = tokenizer_.is_special(id) ? std::string_view() : tokenizer_.bytes(id);
+    held_ += bytes;
+    visible_.resize(held_.size(), visible);
+    const std::optional<int64_t> stopped = stop_.feed(bytes, ++tokens_ > min_tokens_);
+    const int64_t shown = stopped ? *stopped : stop_.settled();
+    std::string text = show(static_cast<size_t>(shown - shown_));
+    if (stopped) {
+      held_.clear();
+      visible_.clear();
+    }
+    return text;
+  }
   std::string show(size_t bytes) {
-    std::string text;
-    utf8_.feed(std::string_view(held_).substr(0, bytes), text);
+    std::string seen, text;
+    for (size_t i = 0; i < bytes; ++i)
+      if (visible_[i]) seen += held_[i];
+    utf8_.feed(seen, text);
     held_.erase(0, bytes);
+    visible_.erase(visible_.begin(), visible_.begin() + static_cast<std::ptrdiff_t>(bytes));
     shown_ += static_cast<int64_t>(bytes);
     return text;
   }
@@ -47,7 +58,8 @@ class AnswerStream {
   const Tokenizer& tokenizer_;
   StopText stop_;
   Utf8Stream utf8_;
-  std::string held_;  // bytes that may be the beginning of a stop text
+  std::string held_;           // bytes that may be the beginning of a stop text
+  std::vector<bool> visible_;  // [bytes of held_]
   int64_t shown_ = 0, tokens_ = 0, min_tokens_;
 };
 

@@ -157,7 +157,7 @@ void Conversation::drawn(std::vector<SampleToken> tokens) {
 void Conversation::end_answer() {
   const std::string rest = stream_->flush();
   answer_ += rest;
-  print(rest + "\n> ");
+  print(without_controls(rest) + "\n> ");
   messages_.push_back({{"role", "assistant"}, {"content", answer_}});
   current_.reset();
 }

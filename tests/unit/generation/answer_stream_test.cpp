@@ -53,5 +53,20 @@ TEST(AnswerStreamTest, HoldsBackWhatMayBecomeAStopText) {
   EXPECT_EQ(stream.flush(), "");
 }
 
+TEST(AnswerStreamTest, HiddenBytesCountForStopTexts) {
+  const Tokenizer& tokenizer = small_tokenizer();
+  const auto id_of = [&](char byte) { return *tokenizer.find(byte_level_character(static_cast<uint8_t>(byte))); };
+  AnswerStream apart(tokenizer, {.stop = {"ac"}});
+  EXPECT_EQ(apart.feed(id_of('a')), "");
+  EXPECT_EQ(apart.hide(id_of('b')), "a") << "no stop text any more";
+  EXPECT_EQ(apart.feed(id_of('c')), "c");
+  AnswerStream within(tokenizer, {.stop = {"abc"}});
+  EXPECT_EQ(within.feed(id_of('x')), "x");
+  EXPECT_EQ(within.feed(id_of('a')), "");
+  EXPECT_EQ(within.hide(id_of('b')), "");
+  EXPECT_EQ(within.feed(id_of('d')), "ad");
+  EXPECT_EQ(within.flush(), "");
+}
+
 }  // namespace
 }  // namespace lfm2::test

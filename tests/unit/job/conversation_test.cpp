@@ -140,5 +140,14 @@ TEST_F(ConversationTest, ShowsControlCharactersAsQuestionMarks) {
   EXPECT_EQ(printed(), "> a?[31mb\tc?\n> ");
 }
 
+// What may become a stop text is shown at the end.
+TEST_F(ConversationTest, ShowsThemAsSuchInWhatWasHeldBack) {
+  Conversation conversation(*model_, {.max_new = 5, .stop = {"\x1b]0;x\x07y"}}, 1000, 0,
+                            {.in = in_, .out = out_, .interrupts = [this] { return interrupts_; }});
+  type("hi");
+  answer(conversation, next(conversation)->sample, "a\x1b]0;x\x07");
+  EXPECT_EQ(printed(), "> a?]0;x?\n> ");
+}
+
 }  // namespace
 }  // namespace lfm2

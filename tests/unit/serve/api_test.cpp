@@ -94,7 +94,7 @@ class ApiTest : public testing::Test {
                          .version = "1",
                          .max_queue = 100,
                          .request_timeout = timeout,
-                         .limits = {.max_prompt_tokens = 100'000, .max_edits = 8},
+                         .limits = {.max_prompt_tokens = 100'000, .max_edits = 8, .max_scored = max_scored_},
                          .lines = {.vocab = 1280, .max_positions = 100'000, .text = &text_, .continues = true},
                          .log_requests = log_requests};
     api_.emplace(std::move(settings), live_, metrics_, *listener_);
@@ -129,6 +129,7 @@ class ApiTest : public testing::Test {
   std::optional<Listener> listener_;
   std::optional<Drawer> drawer_;
   std::optional<Api> api_;
+  int64_t max_scored_ = RequestLimits{}.max_scored;
 };
 
 TEST_F(ApiTest, SaysThatItLoads) {
@@ -228,6 +229,18 @@ TEST_F(ApiTest, LargeAnswers) {
             400);
 }
 
+// Before it takes memory for what cannot be sent.
+TEST_F(ApiTest, AnAnswerWithTooManyLogProbabilitiesEndsAtOnce) {
+  max_scored_ = 50;
+  listen();
+  serve();
+  drawer_.emplace(live_);
+  const HttpReply reply = ask("POST", "/v1/completions", R"({"prompt": [1], "max_tokens": 20, "logprobs": 0, "n": 4})");
+  EXPECT_EQ(reply.status, 400) << reply.body;
+  EXPECT_NE(reply.body.find("more than 50 log-probabilities"), std::string::npos) << reply.body;
+  EXPECT_EQ(ask("POST", "/v1/completions", completion(1)).status, 200);
+}
+
 // A fault in the writing of one answer is that answer's alone.
 TEST_F(ApiTest, AnAnswerThatCannotBeWritten) {
   listen();
@@ -325,6 +338,13 @@ TEST_F(ApiTest, TextsAreLoggedWhereAskedForAlone) {
     const Json line = parse_json(log.substr(0, log.find('\n')), "log");
     EXPECT_EQ(line["path"], "/v1/completions");
     EXPECT_EQ(line["body"], R"({"prompt": "secret", "stop": 5})");
+    listen();
+    serve(asked);
+    const std::string body = "{\"\xc2\x9b\xe2\x80\xae\x7f\xc3\xa9\": 1}";
+    EXPECT_EQ(ask("POST", "/v1/completions", body).status, 400);
+    const std::string controls = end();
+    EXPECT_NE(controls.find("\\u009b\\u202e\\u007f\xc3\xa9"), std::string::npos) << controls;
+    EXPECT_EQ(parse_json(controls.substr(0, controls.find('\n')), "log")["body"], body);
   }
 }
 

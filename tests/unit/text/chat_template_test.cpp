@@ -137,6 +137,11 @@ TEST(ChatTemplateTest, RefusalsOfRenderingNameTheLine) {
   }
 }
 
+TEST(ChatTemplateTest, WhetherATextIsEmptyIsSeenAtOnce) {
+  EXPECT_EQ(render("{% set t = 'x' * 60000000 %}{% for i in range(3000) %}{% if t %}{% endif %}{% endfor %}done"),
+            "done");
+}
+
 // Each of these ends with one of the limits, long before it ends itself.
 TEST(ChatTemplateTest, HostileTemplatesEndSoon) {
   const auto repeat = [](const std::string& text, int times) {
@@ -181,6 +186,11 @@ TEST(ChatTemplateTest, HostileTemplatesEndSoon) {
        ""},
       {"{% set t = 'ab' * 500000 %}{% for i in range(100000) %}{{ t[i] }}{% endfor %}", "steps"},
       {"{% set t = 'ab' * 500000 %}{% for i in range(100000) %}{% set x = t | length %}{% endfor %}", "steps"},
+      {"{% set t = 'x' * 60000000 %}{% for i in range(100000) %}{% if t.startswith(t) %}{% endif %}{% endfor %}",
+       "steps"},
+      {"{% set t = 'x' * 60000000 %}{% for i in range(100000) %}{% set y = t.removesuffix(t) %}{% endfor %}", "steps"},
+      {"{{ ['\x01' * 1000000] * 240 | tojson }}", ""},
+      {"{{ (['\x01' * 1000000] * 100) | tojson }}", "MiB of values"},
       {"{% set t = 'x' * 1000000 %}{{ t | replace('x', t) }}", "MiB of values"},
       {"{% set t = 'x' * 1000000 %}{{ t.replace('', t) }}", "MiB of values"},
       {"{% set t = 'x ' * 20000000 %}{{ t.split() | length }}", "MiB of values"},

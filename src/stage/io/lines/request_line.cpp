@@ -51,6 +51,22 @@ void check_length(const std::vector<int32_t>& ids, const LineContext& context, c
                             max_length_text(context.max_positions, context.scores)));
 }
 
+namespace {
+
+// Each once: a step looks each drawn token up among them.
+std::vector<int32_t> stop_token_ids_of(FieldReader& fields) {
+  constexpr size_t kMaxStopTokens = 256;
+  std::vector<int32_t> ids = fields.ids("stop_token_ids");
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  if (ids.size() > kMaxStopTokens)
+    throw Error(ExitCode::kData, fmt::format("{}: \"stop_token_ids\" has {} token ids, expected at most {}",
+                                             fields.where(), ids.size(), kMaxStopTokens));
+  return ids;
+}
+
+}  // namespace
+
 // How a request is to be continued; the names of OpenAI's interface and those that transformers and vLLM add.
 void read_rules(FieldReader& fields, SampleRules& rules) {
   constexpr int64_t kMaxTokens = int64_t{1} << 31;
@@ -70,7 +86,7 @@ void read_rules(FieldReader& fields, SampleRules& rules) {
   rules.logit_bias = fields.biases("logit_bias");
   rules.choices = static_cast<int32_t>(fields.integer("n", 1, kMaxChoices).value_or(1));
   rules.stop = fields.stops("stop");
-  rules.stop_token_ids = fields.ids("stop_token_ids");
+  rules.stop_token_ids = stop_token_ids_of(fields);
   rules.ignore_eos = fields.flag("ignore_eos");
 }
 

@@ -77,6 +77,7 @@ Value startswith_method(Heap& heap, const Value& self, const Arguments& argument
   const std::vector<Value> bound = bind_positional(heap, "startswith()", arguments, {"prefix"}, 1);
   const auto matches = [&](const Value& part) {
     const std::string_view text = text_argument(heap, part, "the argument of startswith() or endswith()");
+    heap.charge_bytes(std::min(self.as_text().size(), text.size()));
     return kEnd ? self.as_text().ends_with(text) : self.as_text().starts_with(text);
   };
   if (!bound[0].is(Kind::kTuple)) return Value::boolean(matches(bound[0]));
@@ -159,6 +160,7 @@ template <bool kEnd>
 Value remove_method(Heap& heap, const Value& self, const Arguments& arguments) {
   const Value part = bind_positional(heap, "removeprefix() and removesuffix()", arguments, {"prefix"}, 1)[0];
   std::string_view text = self.as_text(), removed = text_argument(heap, part, "the argument of removeprefix()");
+  heap.charge_bytes(std::min(text.size(), removed.size()));
   if (kEnd && text.ends_with(removed))
     text.remove_suffix(removed.size());
   else if (!kEnd && text.starts_with(removed))

@@ -11,9 +11,20 @@ namespace lfm2::jinja {
 
 namespace {
 
+// At most so many bytes does the text take within JSON.
+size_t json_bytes(std::string_view text, bool ascii) {
+  size_t bytes = 2;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool escaped = byte < 0x20 && std::string_view("\b\t\n\f\r").find(c) == std::string_view::npos;
+    bytes += escaped || byte == 0x7f ? 6 : byte < 0x20 || c == '"' || c == '\\' ? 2 : byte >= 0x80 && ascii ? 3 : 1;
+  }
+  return bytes;
+}
+
 void append_json_text(Heap& heap, std::string& out, std::string_view text, bool ascii) {
-  heap.charge_memory(text.size());
   heap.charge_bytes(text.size());
+  heap.charge_memory(json_bytes(text, ascii));
   out += '"';
   const auto unit = [&](uint32_t value) { fmt::format_to(std::back_inserter(out), "\\u{:04x}", value); };
   for (size_t at = 0; at < text.size();) {

@@ -91,6 +91,7 @@ bool truth(const Value& value) {
     case Kind::kReal:
       return value.as_real() != 0;
     case Kind::kText:
+      return !value.as_text().empty();
     case Kind::kList:
     case Kind::kTuple:
     case Kind::kDict:
@@ -259,6 +260,9 @@ bool contains(Heap& heap, const Value& container, const Value& item) {
 
 Value escape(Heap& heap, const Value& value) {
   if (value.is_markup()) return value;
+  const size_t longest = std::string_view("&quot;").size();
+  heap.charge_bytes(value.as_text().size());
+  heap.charge_memory(longest * value.as_text().size());  // before it is there
   std::string escaped;
   for (const char c : value.as_text()) {
     switch (c) {

@@ -66,7 +66,7 @@ TEST_F(RequestLineTest, Fields) {
                          .min_tokens = 6,
                          .seed = 12,
                          .log_probs = 4,
-                         .stop_token_ids = {8, 7},
+                         .stop_token_ids = {7, 8},
                          .stop = {"é", "##"},
                          .logit_bias = {{3, 0.5f}, {12, -100.0f}}};
     const RequestLine line = batch ? of_body(fields) : parse(fields);
@@ -125,6 +125,9 @@ TEST_F(RequestLineTest, RefusedFields) {
   expect_refused(R"("logprobs": 1025)", R"("logprobs" is 1025, expected an integer from 0 to 1024)");
   expect_refused(R"("logprobs": true)", R"("logprobs" is true, expected an integer from 0 to 1024)");
   expect_refused(R"("stop_token_ids": [1209])", R"("stop_token_ids" is 1209, expected token ids from 0 to 1208)");
+  std::string ids = "0";
+  for (int id = 1; id <= 256; ++id) ids += fmt::format(",{0},{0}", id);
+  expect_refused(R"("stop_token_ids": [)" + ids + "]", R"("stop_token_ids" has 257 token ids, expected at most 256)");
   expect_refused(R"("stop_token_ids": 4)", R"("stop_token_ids" is 4, expected a list of token ids)");
   expect_refused(R"("ignore_eos": 1)", R"("ignore_eos" is 1, expected true or false)");
   expect_refused(R"("stop": [""])", R"("stop" is [""], expected text, or at most 64 of 1 to 1024 bytes)");
