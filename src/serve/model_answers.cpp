@@ -52,13 +52,13 @@ http::Answer ModelAnswers::tokenize(std::string_view body) const {
   lines.now = std::time(nullptr);
   const std::string where = "request";
   FieldReader fields(json, lines, where);
-  const bool chat = json.contains("messages");
+  const bool chat = fields.find("messages") != nullptr;
   refuse_unsupported(json, {"add_generation_prompt", chat ? "" : "add_special_tokens"}, where);
   const OrderedJson* goes_on = fields.find("add_generation_prompt");
   std::vector<int32_t> ids;
   if (chat)
     ids = ids_of_messages(fields, goes_on == nullptr || *goes_on != false);
-  else if (const std::string* text = fields.text(json.contains("content") ? "content" : "prompt"))
+  else if (const std::string* text = fields.text(fields.find("content") != nullptr ? "content" : "prompt"))
     ids = encode(*text, adds_special_tokens(fields), lines, where);
   else
     throw Error(ExitCode::kData, "request: expected \"prompt\" or \"messages\"");

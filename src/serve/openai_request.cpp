@@ -98,7 +98,8 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
                                    const RequestDefaults& defaults, const RequestLimits& limits,
                                    std::optional<uint64_t> fresh_seed) {
   const OrderedJson json = parse_ordered_json(body, kBody, LargeIntegers::kDigits);
-  if (!json.is_object()) throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, excerpt(json)));
+  if (!json.is_object())
+    throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, json_excerpt(json)));
   chat ? refuse_unsupported(json, {"stream"}, kBody)
        : refuse_unsupported(json, {"stream", "echo", "add_special_tokens"}, kBody);
   FieldReader fields(json, context, kBody);
@@ -143,7 +144,8 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
 EmbeddingsRequest parse_embeddings_request(std::string_view body, const LineContext& context, Hidden hidden,
                                            const RequestLimits& limits) {
   const OrderedJson json = parse_ordered_json(body, kBody, LargeIntegers::kDigits);
-  if (!json.is_object()) throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, excerpt(json)));
+  if (!json.is_object())
+    throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, json_excerpt(json)));
   LineContext own = context;
   own.continues = false;
   FieldReader fields(json, own, kBody);

@@ -2,6 +2,7 @@
 // whoever else comes and goes.
 #include <fmt/format.h>
 
+#include <cstring>
 #include <functional>
 #include <map>
 #include <sstream>
@@ -172,6 +173,37 @@ TEST_F(ServeTest, RoutesAndRefusals) {
     const HttpReply reply = ask("POST", path, body);
     EXPECT_EQ(reply.status, status) << path << " " << body << reply.body;
     EXPECT_FALSE(parse_json(reply.body, "error")["error"]["message"].get<std::string>().empty());
+  }
+  // What would change the answer is refused by its name, whoever's it is.
+  const std::string prompt = R"("prompt": "a")", chat = R"("messages": [{"role": "user", "content": "a"}])";
+  for (const auto& [path, fields, field] : {std::tuple{"/v1/chat/completions", chat, R"("grammar": "x")"},
+                                            {"/v1/chat/completions", chat, R"("echo": true)"},
+                                            {"/v1/completions", prompt, R"("no_repeat_ngram_size": 2)"},
+                                            {"/v1/embeddings", R"("input": "a")", R"("truncate_prompt_tokens": 2)"},
+                                            {"/tokenize", chat, R"("continue_final_message": true)"}}) {
+    const HttpReply reply = ask("POST", path, fmt::format("{{{}, {}}}", fields, field));
+    const std::string name(field + 1, std::strchr(field + 1, '"'));
+    EXPECT_EQ(reply.status, 400) << path << field;
+    EXPECT_NE(reply.body.find(name), std::string::npos) << reply.body;
+    EXPECT_NE(reply.body.find("which is not supported"), std::string::npos) << reply.body;
+  }
+  // By these words and this code clients know that the context is full.
+  std::string ones = "1";
+  for (int i = 0; i < 800; ++i) ones += ",1";
+  for (const auto& [path, fields, param] : {std::tuple{"/v1/completions", R"("stream": true, "prompt")", "prompt"},
+                                            {"/v1/embeddings", R"("input")", "input"}}) {
+    const HttpReply reply = ask("POST", path, fmt::format("{{{}: [{}]}}", fields, ones));
+    EXPECT_EQ(reply.status, 400);
+    const Json error = parse_json(reply.body, "error")["error"];
+    EXPECT_EQ(error["code"], "context_length_exceeded");
+    EXPECT_EQ(error["type"], "invalid_request_error");
+    EXPECT_EQ(error["param"], param);
+    EXPECT_NE(error["message"].get<std::string>().find(fmt::format(
+                  "the {0} is too long. This model's maximum context length is 700 tokens. However, your {0} "
+                  "resulted in 801 tokens.",
+                  param)),
+              std::string::npos)
+        << error;
   }
   // A running request ends as it would have: the server waits for it.
   HttpClient last(port_);

@@ -195,7 +195,7 @@ double read_rope_theta(const ConfigReader& reader) {
         key == "rope_theta" || key == "rope_type" || key == "type" || (key == "partial_rotary_factor" && value == 1);
     if (!plain)
       reader.fail(fmt::format("{} is {}, expected no such key: only plain RoPE over whole heads is computed",
-                              json_excerpt(fmt::format("{}.{}", name, key)), json_excerpt(value)));
+                              json_excerpt(Json(fmt::format("{}.{}", name, key))), json_excerpt(value)));
   }
   const auto theta = object->find("rope_theta");
   return theta == object->end() ? reader.real("rope_theta", kDefaultRopeTheta)

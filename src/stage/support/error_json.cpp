@@ -14,8 +14,9 @@ constexpr std::string_view kHowever = "However, your ";
 }  // namespace
 
 std::string context_length_text(int64_t most, int64_t tokens, std::string_view field) {
-  return fmt::format("{}{} tokens. {}{} resulted in {} tokens. Please reduce the length of the {}.", kContextLength,
-                     most, kHowever, field, tokens, field);
+  // The first words are those that LangChain looks for; LiteLLM looks for the sentence.
+  return fmt::format("the {} is too long. {}{} tokens. {}{} resulted in {} tokens. Please reduce the length of the {}.",
+                     field == "input" ? "input" : "prompt", kContextLength, most, kHowever, field, tokens, field);
 }
 
 OrderedJson error_object(std::string_view message, int status) {

@@ -97,6 +97,14 @@ class OrderedBuilder : public nlohmann::json_sax<OrderedJson> {
   std::string key_;
 };
 
+std::string cut_short(std::string text) {
+  if (text.size() <= 80) return text;
+  size_t end = 80;
+  while ((text[end] & 0xc0) == 0x80) --end;  // no character is cut
+  text.resize(end);
+  return text + "…";
+}
+
 void refuse_nul(std::string_view text, const std::string& what) {
   if (text.find('\0') != std::string_view::npos)  // a NUL would end the text for the parser
     throw Error(ExitCode::kData, fmt::format("{}: not valid JSON: a NUL character", what));
@@ -152,11 +160,20 @@ std::string json_text(const OrderedJson& value, int indent) {
   return value.dump(indent, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-std::string json_excerpt(const Json& value) {
-  std::string text = json_text(value);
-  if (text.size() > 80) text = text.substr(0, 80) + "…";
-  return text;
+std::string json_text_with_digits(const OrderedJson& value) {
+  if (value.is_binary()) return {value.get_binary().begin(), value.get_binary().end()};
+  if (!value.is_structured()) return json_text(value);
+  std::string text;
+  for (const auto& [key, element] : value.items()) {
+    if (!text.empty()) text += ',';
+    if (value.is_object()) text += json_text(OrderedJson(key)) + ':';
+    text += json_text_with_digits(element);
+  }
+  return value.is_object() ? '{' + text + '}' : '[' + text + ']';
 }
+
+std::string json_excerpt(const Json& value) { return cut_short(json_text(value)); }
+std::string json_excerpt(const OrderedJson& value) { return cut_short(json_text_with_digits(value)); }
 
 uint64_t json_unsigned(const Json& value, uint64_t limit, const std::string& what, std::string_view key) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() > limit)

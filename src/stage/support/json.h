@@ -27,8 +27,9 @@ enum class LargeIntegers { kRefused, kDigits };
 OrderedJson parse_ordered_json(std::string_view text, const std::string& what,
                                LargeIntegers large = LargeIntegers::kRefused);
 
-// The value as JSON on one line, for messages; cut off where it is long.
+// The value as JSON on one line, for messages; cut off between characters after 80 bytes.
 std::string json_excerpt(const Json& value);
+std::string json_excerpt(const OrderedJson& value);
 
 // Expects a non-negative integer of at most `limit`. Error(kData) naming `what` and `key` otherwise.
 uint64_t json_unsigned(const Json& value, uint64_t limit, const std::string& what, std::string_view key);
@@ -37,6 +38,8 @@ uint64_t json_unsigned(const Json& value, uint64_t limit, const std::string& wha
 // replaces invalid bytes, where nlohmann's dump() would throw. Compiled once, as is the parser: both are large.
 std::string json_text(const Json& value, int indent = -1);
 std::string json_text(const OrderedJson& value, int indent = -1);
+// On one line, with the digits of LargeIntegers::kDigits as numbers, which json_text() would write as bytes.
+std::string json_text_with_digits(const OrderedJson& value);
 
 // Appends numbers with commas between, each as the shortest text that reads back as the same number. JSON has no
 // infinities and no NaN: those become null.

@@ -160,12 +160,16 @@ TEST_F(OpenAiRequestTest, Embeddings) {
   EXPECT_EQ(many.requests[1].prompt, (std::vector<int32_t>{7}));
   EXPECT_EQ(many.requests[1].hidden, Hidden::kLast);
   EXPECT_TRUE(many.requests[1].prompt_alone);
-  EXPECT_EQ(parse_it(R"({"input": "a"})").requests.size(), 1u);
+  const std::vector<int32_t> whole = parse_it(R"({"input": "a"})").requests[0].prompt;
+  EXPECT_EQ(parse_it(R"({"input": "a", "add_special_tokens": false})").requests[0].prompt,
+            std::vector<int32_t>(whole.begin() + 1, whole.end()));
   EXPECT_EQ(parse_it(R"({"input": [5, 6, 7, 8]})").requests.size(), 1u);
   for (const auto& [body, reason] : {std::pair{R"({"input": [[1], [2], [3], [4]]})", "4 inputs, expected at most 3"},
                                      {R"({"input": ""})", "taken"},
                                      {R"({})", "\"input\" is null"},
                                      {R"({"input": [[]]})", "0 tokens"},
+                                     {R"({"input": "a", "truncate_prompt_tokens": 2})", "which is not supported"},
+                                     {R"({"input": "a", "normalize": false})", "expected true, or no such field"},
                                      {R"({"input": "a", "dimensions": 5})", "\"dimensions\" is 5"}}) {
     std::string found = "taken";
     try {

@@ -260,6 +260,18 @@ TEST(ChatTemplateTest, VariablesOfTheCaller) {
   expect_error([] { render("{{ x }}", "[]"); }, ExitCode::kData, {"t.jinja", "variables"});
 }
 
+TEST(ChatTemplateTest, LargeIntegersKeepTheirDigits) {
+  const std::string digits = "340282366920938463463374607431768211455";
+  const OrderedJson messages = json(R"([{"role": "user", "content": "Hi"}])"),
+                    tools = parse_ordered_json("[{\"maximum\": " + digits + "}, -" + digits + "]", "tools",
+                                               LargeIntegers::kDigits);
+  const ChatInput input{messages, tools};
+  const std::string source =
+      "{{ tools | tojson }} {{ tools[1] }} {{ tools[1] is number and tools[1] is integer and tools[1] is not string }}";
+  EXPECT_EQ(ChatTemplate::parse(source, "t.jinja").render(input),
+            "[{\"maximum\": " + digits + "}, -" + digits + "] -" + digits + " True");
+}
+
 TEST(ChatTemplateTest, TextMustBeUtf8) {
   OrderedJson messages = OrderedJson::array({"\xff"}), none;
   expect_error(

@@ -19,30 +19,20 @@ namespace {
 
 constexpr size_t kMaxBiases = 1024, kMaxStops = 64, kMaxStopBytes = 1024;
 
-// The value where it is an integer of 64 bits; JSON writes 5 as 5.0, too.
+}  // namespace
+
 std::optional<int64_t> whole_number(const OrderedJson& value) {
   if (value.is_number_float()) {
     const double number = value.get<double>();
-    if (number != std::trunc(number) || !(std::abs(number) < 0x1p63)) return {};
+    if (number != std::trunc(number) || !(number >= -0x1p63 && number < 0x1p63)) return {};
     return static_cast<int64_t>(number);
   }
   if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX)) return {};
   return value.get<int64_t>();
 }
 
-}  // namespace
-
-std::string excerpt(const OrderedJson& value) {
-  const OrderedJson::binary_t* digits = value.is_binary() ? &value.get_binary() : nullptr;  // see LargeIntegers
-  std::string text = digits != nullptr ? std::string(digits->begin(), digits->end()) : json_text(value);
-  if (text.size() <= 80) return text;
-  size_t end = 80;
-  while ((text[end] & 0xc0) == 0x80) --end;  // no character is cut
-  return text.substr(0, end) + "…";
-}
-
 void refuse_field(const std::string& where, std::string_view key, const OrderedJson& found, std::string_view expected) {
-  throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is {}, expected {}", where, key, excerpt(found), expected));
+  throw Error(ExitCode::kData, fmt::format("{}: \"{}\" is {}, expected {}", where, key, json_excerpt(found), expected));
 }
 
 const TextModel& text_model(const LineContext& context, const std::string& where) {
@@ -96,9 +86,10 @@ std::vector<int32_t> FieldReader::ids(const std::string& key, const OrderedJson&
   if (!value.is_array()) refuse_field(where_, key, value, "a list of token ids");
   ids.reserve(value.size());
   for (const OrderedJson& id : value) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(context_.vocab))
+    const std::optional<int64_t> token = whole_number(id);
+    if (!token || *token < 0 || *token >= context_.vocab)
       refuse_field(where_, key, id, fmt::format("token ids from 0 to {}", context_.vocab - 1));
-    ids.push_back(id.get<int32_t>());
+    ids.push_back(static_cast<int32_t>(*token));
   }
   return ids;
 }
@@ -141,7 +132,7 @@ std::vector<std::pair<int32_t, float>> FieldReader::biases(const std::string& ke
 
 void FieldReader::expect_all_known(Others others) const {
   for (const auto& [key, value] : object_.items()) {
-    if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+    if (value.is_null() || std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
     const OtherField kind = others == Others::kRefused ? OtherField::kUnknown : other_field(key, value);
     if (kind == OtherField::kUnsupported) refuse_unsupported_field(where_, key, value);
     if (kind == OtherField::kUnknown)

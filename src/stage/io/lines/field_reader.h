@@ -15,8 +15,8 @@ namespace lfm2 {
 class TextModel;
 struct LineContext;
 
-// A value as text for messages, shortened to 80 bytes.
-std::string excerpt(const OrderedJson& value);
+// The value where it is an integer of 64 bits, which JSON may write as 5.0, too.
+std::optional<int64_t> whole_number(const OrderedJson& value);
 // Error(kData) naming where, key, found and expected.
 [[noreturn]] void refuse_field(const std::string& where, std::string_view key, const OrderedJson& found,
                                std::string_view expected);
@@ -42,7 +42,8 @@ class FieldReader {
   std::vector<std::string> stops(const std::string& key);  // one text, or a list of them
   // {"id": bias}, as in OpenAI's interface; sorted by id.
   std::vector<std::pair<int32_t, float>> biases(const std::string& key);
-  // Error(kData) for a field that nobody asked for: for any, or for any that other_field() does not let pass.
+  // Error(kData) for a field with a value that nobody asked for: for any, or for any that other_field() does not let
+  // pass.
   enum class Others { kRefused, kListed };
   void expect_all_known(Others others) const;
 

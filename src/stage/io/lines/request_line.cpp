@@ -26,6 +26,7 @@ constexpr size_t kMaxInputs = 2048;  // of a line of /v1/embeddings; as OpenAI's
 
 // Of what is no object, contains() is false.
 bool has_batch_keys(const OrderedJson& json) { return json.contains("custom_id") || json.contains("body"); }
+bool has_field(const OrderedJson& json, const char* key) { return json.contains(key) && !json[key].is_null(); }
 
 }  // namespace
 
@@ -264,7 +265,7 @@ LineForm form_of(const OrderedJson& json, const std::string& where) {
                                                                     {"messages", LineForm::kMessages}}};
   std::optional<LineForm> found;
   for (const auto& [key, form] : kForms) {
-    if (!json.contains(key)) continue;
+    if (!has_field(json, key)) continue;
     if (found)
       throw Error(ExitCode::kData, fmt::format("{}: more than one of input_ids, text, prompt, messages", where));
     found = form;
@@ -294,7 +295,8 @@ RequestLine faulty_line(std::string name, LineForm form, std::string error) {
 
 RequestLine parse_request_line(std::string_view text, const LineContext& context, const std::string& where) {
   const OrderedJson json = parse_ordered_json(text, where, LargeIntegers::kDigits);
-  if (!json.is_object()) throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", where, excerpt(json)));
+  if (!json.is_object())
+    throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", where, json_excerpt(json)));
   const auto expect_continued = [&] {
     if (!context.continues)
       throw Error(ExitCode::kData,
@@ -316,16 +318,17 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
   line.rules.form = form_of(json, where);
   FieldReader fields(json, context, where);
   if (const OrderedJson* id = fields.find("id")) {
-    if (!id->is_string() && !id->is_number_integer())
+    if (!id->is_string() && !id->is_binary() && !whole_number(*id))
       throw Error(ExitCode::kData, fmt::format("{}: \"id\" is neither text nor integer", where));
-    line.name = json_text(*id);
+    line.name = json_text_with_digits(*id);
   }
   switch (line.rules.form) {
     case LineForm::kIds:
       line.ids = fields.ids("input_ids");
       break;
     case LineForm::kText:
-      if (const std::string* own = fields.text("text")) line.ids = encode(*own, true, context, where);
+      if (const std::string* own = fields.text("text"))
+        line.ids = encode(*own, !context.continues || adds_special_tokens(fields), context, where);
       break;
     case LineForm::kPrompt:
       line.ids = ids_of_prompt(fields);
@@ -380,7 +383,7 @@ bool is_embeddings_line(std::string_view line) {
 }
 bool is_continued(std::string_view deciding_line) {
   const OrderedJson json = json_of(deciding_line);
-  return has_batch_keys(json) || json.contains("prompt") || json.contains("messages");
+  return has_batch_keys(json) || has_field(json, "prompt") || has_field(json, "messages");
 }
 
 }  // namespace lfm2

@@ -27,7 +27,12 @@ bool is_the_boolean(Heap& heap, const Value& value, const Arguments& arguments) 
 
 bool is_number(Heap& heap, const Value& value, const Arguments& arguments) {
   bind(heap, "number", arguments, {});
-  return value.is_number();
+  return value.is_number() || value.is(Kind::kDigits);
+}
+
+bool is_integer(Heap& heap, const Value& value, const Arguments& arguments) {
+  bind(heap, "integer", arguments, {});
+  return value.is(Kind::kInteger) || value.is(Kind::kDigits);
 }
 
 bool is_sequence(Heap& heap, const Value& value, const Arguments& arguments) {
@@ -112,7 +117,7 @@ constexpr Named<Test> kTests[] = {
     {"boolean", is_kind<Kind::kBoolean>},
     {"true", is_the_boolean<true>},
     {"false", is_the_boolean<false>},
-    {"integer", is_kind<Kind::kInteger>},
+    {"integer", is_integer},
     {"float", is_kind<Kind::kReal>},
     {"number", is_number},
     {"string", is_kind<Kind::kText>},

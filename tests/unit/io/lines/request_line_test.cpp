@@ -1,4 +1,6 @@
 // One line as a sample: its ids, its name, its rules, and what is refused with which words.
+#include <fmt/format.h>
+
 #include "support/request_lines.h"
 
 namespace lfm2::test {
@@ -19,7 +21,12 @@ TEST_F(RequestLineTest, Forms) {
   EXPECT_EQ(line.name, "");
   EXPECT_EQ(line.rules.form, LineForm::kPrompt);
   EXPECT_EQ(parse(R"({"prompt": ["one"]})").ids, encode("one"));
-  EXPECT_EQ(parse(R"({"prompt": [5, 6]})").ids, (std::vector<int32_t>{5, 6}));
+  EXPECT_EQ(parse(R"({"prompt": [5, 6.0]})").ids, (std::vector<int32_t>{5, 6}));
+  EXPECT_EQ(parse(R"({"text": "a", "prompt": null, "messages": null})").rules.form, LineForm::kText);
+  for (const char* form : {"text", "prompt"})
+    EXPECT_EQ(parse(fmt::format(R"({{"{}": "a", "add_special_tokens": false}})", form)).ids, encode("a", false))
+        << form;
+  EXPECT_EQ(parse(R"({"text": "a", "id": -123456789012345678901234})").name, "-123456789012345678901234");
   line = parse(R"({"messages": [{"role": "user", "content": "hi"}]})");
   EXPECT_EQ(line.ids, encode("<|startoftext|>1970-01-02<|im_start|>user hi<|im_end|>", false));
   EXPECT_EQ(std::count(line.ids.begin(), line.ids.end(), 1), 1);  // templates write the beginning of text themselves
@@ -118,6 +125,10 @@ TEST_F(RequestLineTest, RefusedFields) {
   expect_refused(R"("seed": 123456789012345678901234)",
                  R"("seed" is 123456789012345678901234, expected an integer from -9223372036854775808 to )"
                  "9223372036854775807");
+  expect_refused(
+      R"("tool_choice": {"v": [1, 123456789012345678901234]})",
+      R"("tool_choice" is {"v":[1,123456789012345678901234]}, which is not supported: expected auto or none, )"
+      "or no such field");
   expect_refused(R"("n": 1.5)", R"("n" is 1.5, expected an integer from 1 to 128)");
   expect_refused(R"("n": 1e300)", R"("n" is 1e+300, expected an integer from 1 to 128)");
   expect_refused(R"("seed": true)",
@@ -204,9 +215,8 @@ TEST_F(RequestLineTest, RefusedForms) {
   EXPECT_EQ(refusal(R"({"text": "a"} {})").substr(0, 14), "not valid JSON");
   EXPECT_EQ(refusal(R"({"text": "a", "text": "b"})"), R"(JSON key "text" stands twice)");
   EXPECT_EQ(refusal(R"({"text": ["a"]})"), R"("text" is ["a"], expected text)");
-  EXPECT_EQ(refusal(R"({"text": null})"), "0 tokens, expected 1 to fewer than max_position_embeddings = 60");
+  EXPECT_EQ(refusal(R"({"text": null, "prompt": null})").substr(0, 24), "expected an object with ");
   EXPECT_EQ(refusal(R"({"prompt": 5})"), R"("prompt" is 5, expected text or a list of token ids)");
-  EXPECT_EQ(refusal(R"({"prompt": null})"), R"("prompt" is null, expected text or a list of token ids)");
   EXPECT_EQ(refusal(R"({"prompt": ["a", "b"]})"), R"("prompt" is "a", expected token ids from 0 to 1208)");
   EXPECT_EQ(refusal(R"({"prompt": [-1]})"), R"("prompt" is -1, expected token ids from 0 to 1208)");
   EXPECT_EQ(refusal(R"({"text": "a", "id": 1.5})"), R"("id" is neither text nor integer)");
@@ -281,7 +291,7 @@ TEST_F(RequestLineTest, FaultyBatchLinesAreAnswers) {
   EXPECT_EQ(error_of(R"({"custom_id": "a", "more": 1, )" + post + end),
             R"(unknown key "more", expected one of custom_id, method, url, body)");
   EXPECT_EQ(error_of(R"({"custom_id": "a", )" + post + R"("body": {"prompt": "x", "stream": true}})"),
-            R"("stream" is true, which is not supported: expected none)");
+            R"("stream" is true, which is not supported: expected false, or no such field)");
   // Found values are cut off between characters.
   const RequestLine wide = parse(R"({"custom_id": "a", "method": ")" + [] {
     std::string text;
@@ -306,7 +316,8 @@ TEST_F(RequestLineTest, TextWithoutATokenizer) {
 TEST(RequestLineKindTest, TheFirstLineDecides) {
   for (const char* line : {R"({"prompt": 1})", R"({"messages": []})", R"({"custom_id": 1})", R"({"body": {}})"})
     EXPECT_TRUE(is_continued(line)) << line;
-  for (const char* line : {R"({"text": "prompt"})", R"({"input_ids": []})", "nonsense", "", R"(["prompt"])"})
+  for (const char* line : {R"({"text": "prompt"})", R"({"input_ids": []})", R"({"text": "a", "prompt": null})",
+                           "nonsense", "", R"(["prompt"])"})
     EXPECT_FALSE(is_continued(line)) << line;
   EXPECT_TRUE(is_batch_line(R"({"custom_id": 1})"));
   EXPECT_FALSE(is_batch_line(R"({"prompt": "custom_id"})"));
