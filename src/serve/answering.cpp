@@ -14,13 +14,14 @@
 namespace lfm2::serve {
 
 Answering::Answering(const OpenAiRequest& request, int32_t first_sample, http::Responder responder, AnswerFacts facts,
-                     const Tokenizer& tokenizer, const ToolTokens& tool_tokens, int64_t max_scored,
+                     const Tokenizer* tokenizer, const ToolTokens& tool_tokens, int64_t max_scored,
                      Clock::time_point deadline)
     : OpenAnswer(first_sample, static_cast<int32_t>(request.requests.size()), std::move(responder), deadline),
       shape_{.form = request.form,
              .stream = request.stream,
              .include_usage = request.include_usage,
              .tools = request.tools && tool_tokens.begin >= 0,
+             .token_ids = request.token_ids,
              .prompt_alone = request.prompt_alone},
       choices_of_each_(request.choices),
       prompts_(request.prompts),
@@ -32,8 +33,8 @@ Answering::Answering(const OpenAiRequest& request, int32_t first_sample, http::R
   for (size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
     choice.completion.choice = static_cast<int32_t>(i);
-    choice.stream.emplace(tokenizer, request.requests[i]);
-    choice.offsets.emplace(&tokenizer);
+    if (tokenizer != nullptr) choice.stream.emplace(*tokenizer, request.requests[i]);
+    choice.offsets.emplace(tokenizer);
     if (i % static_cast<size_t>(choices_of_each_) == 0) prompt_tokens_ += std::ssize(request.requests[i].prompt);
     if (shape_.form.echo && shape_.form.log_probs) choice.completion.prompt_ids = request.requests[i].prompt;
     if (!prompts_.empty()) choice.text = prompts_[i / static_cast<size_t>(choices_of_each_)];
@@ -42,6 +43,7 @@ Answering::Answering(const OpenAiRequest& request, int32_t first_sample, http::R
 
 // What a token adds to the text. Calls of tools are kept out of it.
 void Answering::add_text(Choice& choice, int32_t token, bool ends) {
+  if (!choice.stream) return;
   if (shape_.tools && token == tool_tokens_.begin && !choice.call) {
     choice.call.emplace();
     choice.text += choice.stream->hide(token);
@@ -63,7 +65,7 @@ void Answering::end_call(Choice& choice) {
   const std::vector<int32_t> tokens = *std::exchange(choice.call, {});
   std::string text;
   for (const int32_t token : tokens)
-    if (!tokenizer_.is_special(token)) text += tokenizer_.bytes(token);
+    if (!tokenizer_->is_special(token)) text += tokenizer_->bytes(token);
   if (std::optional<std::vector<ToolCall>> calls = parse_tool_calls(text)) {
     std::move(calls->begin(), calls->end(), std::back_inserter(choice.calls));
     for (const int32_t token : tokens) choice.text += choice.stream->hide(token);
@@ -107,6 +109,11 @@ void Answering::add_token(Choice& choice, const DrawnToken& token) {
   ++choice.tokens;
 }
 
+// Whether the next piece of a stream would say anything.
+bool Answering::has_news(const Choice& choice) const {
+  return choice.ended || (choice.stream ? !choice.text.empty() : !choice.completion.token_ids.empty());
+}
+
 bool Answering::take(const Drawn& drawn) {
   const DrawnToken& token = drawn.token;
   Choice& choice = choices_[static_cast<size_t>(drawn.sample - first_sample_)];
@@ -125,7 +132,7 @@ bool Answering::take(const Drawn& drawn) {
   // takes some forty times its bytes, and a client that was held up for a second would be disconnected.
   // Log-probabilities would be as large in one event.
   const bool gathers = !shape_.form.log_probs && responder_.behind();
-  const bool waits = !choice.ended && (choice.text.empty() || gathers);
+  const bool waits = !has_news(choice) || (gathers && !choice.ended);
   const bool wanted = !shape_.stream || waits || send_delta(choice);
   return wanted && !responder_.gone();
 }
@@ -156,7 +163,7 @@ bool Answering::send(const OrderedJson& chunk) { return responder_.write(http::e
 // Sends what of the choice was not sent yet.
 bool Answering::send_delta(Choice& choice) {
   if (!began_ && !begin_stream()) return false;
-  const OrderedJson probs = log_probs_json(choice.completion, shape_.form, &tokenizer_, *choice.offsets);
+  const OrderedJson probs = log_probs_json(choice.completion, shape_.form, tokenizer_, *choice.offsets);
   const OrderedJson reason = choice.ended ? OrderedJson(finish_reason(choice)) : OrderedJson();
   const int32_t index = choice.completion.choice;
   OrderedJson choices = OrderedJson::array();
@@ -164,11 +171,12 @@ bool Answering::send_delta(Choice& choice) {
     OrderedJson delta = OrderedJson::object();
     if (!choice.text.empty()) delta["content"] = choice.text;
     if (choice.ended && !choice.calls.empty()) delta["tool_calls"] = calls_json(choice, true);
-    if (!delta.empty() || !probs.is_null())
+    if (!delta.empty() || !probs.is_null() || shape_.token_ids)
       choices.push_back({{"index", index}, {"delta", delta}, {"logprobs", probs}, {"finish_reason", nullptr}});
   } else {
     choices.push_back({{"index", index}, {"text", choice.text}, {"logprobs", probs}, {"finish_reason", reason}});
   }
+  if (shape_.token_ids) choices.back()["token_ids"] = choice.completion.token_ids;
   bool wanted = choices.empty() || send(chunk(choices));
   if (chat() && choice.ended)
     wanted =
@@ -203,7 +211,8 @@ OrderedJson Answering::whole_choice(Choice& choice) const {
   } else {
     whole["text"] = choice.text;
   }
-  whole["logprobs"] = log_probs_json(choice.completion, shape_.form, &tokenizer_, *choice.offsets);
+  if (shape_.token_ids) whole["token_ids"] = choice.completion.token_ids;
+  whole["logprobs"] = log_probs_json(choice.completion, shape_.form, tokenizer_, *choice.offsets);
   whole["finish_reason"] = finish_reason(choice);
   return whole;
 }

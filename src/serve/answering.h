@@ -22,10 +22,11 @@ struct ToolTokens {
 
 class Answering : public OpenAnswer {
  public:
-  // The tokenizer must outlive this. The requests have the numbers `first_sample` and following. An answer that is no
-  // stream may have max_scored log-probabilities: take() throws Error(kData) beyond.
+  // The tokenizer must outlive this; without one the choices have token ids and no text. The requests have the numbers
+  // `first_sample` and following. An answer that is no stream may have max_scored log-probabilities: take() throws
+  // Error(kData) beyond.
   Answering(const OpenAiRequest& request, int32_t first_sample, http::Responder responder, AnswerFacts facts,
-            const Tokenizer& tokenizer, const ToolTokens& tool_tokens, int64_t max_scored, Clock::time_point deadline);
+            const Tokenizer* tokenizer, const ToolTokens& tool_tokens, int64_t max_scored, Clock::time_point deadline);
 
   bool take(const Drawn& drawn) override;
   bool done() const override { return ended_ == std::ssize(choices_); }
@@ -35,8 +36,8 @@ class Answering : public OpenAnswer {
 
  private:
   struct Choice {
-    Completion completion;  // whole, or in a stream what was not sent yet
-    std::optional<AnswerStream> stream;
+    Completion completion;               // whole, or in a stream what was not sent yet
+    std::optional<AnswerStream> stream;  // nothing without a tokenizer
     std::optional<TokenOffsets> offsets;
     std::optional<std::vector<int32_t>> call;  // the tokens between those of tool calls
     std::vector<ToolCall> calls;
@@ -48,13 +49,15 @@ class Answering : public OpenAnswer {
 
   struct Shape {
     AnswerForm form;
-    bool stream = false, include_usage = false, tools = false, prompt_alone = false;  // see OpenAiRequest
+    bool stream = false, include_usage = false, tools = false, token_ids = false,
+         prompt_alone = false;  // see OpenAiRequest
   };
 
   bool chat() const { return shape_.form.form == LineForm::kChatCompletion; }
   void add_token(Choice& choice, const DrawnToken& token);
   void add_text(Choice& choice, int32_t token, bool ends);
   void end_call(Choice& choice);
+  bool has_news(const Choice& choice) const;
   std::string finish_reason(const Choice& choice) const;
   OrderedJson chunk(const OrderedJson& choices) const;
   bool send(const OrderedJson& chunk);
@@ -68,7 +71,7 @@ class Answering : public OpenAnswer {
   const int32_t choices_of_each_;
   const std::vector<std::string> prompts_;
   const AnswerFacts facts_;
-  const Tokenizer& tokenizer_;
+  const Tokenizer* const tokenizer_;
   const ToolTokens tool_tokens_;
   const int64_t max_scored_;
   std::vector<Choice> choices_;

@@ -63,7 +63,9 @@ int32_t token_named(const Tokenizer& tokenizer, std::string_view text) {
   return ids.size() == 1 ? ids.front() : -1;
 }
 
-ToolTokens tool_tokens_of(const Tokenizer& tokenizer) {
+ToolTokens tool_tokens_of(const TextModel* text) {
+  if (text == nullptr) return {};
+  const Tokenizer& tokenizer = text->tokenizer();
   const ToolTokens tokens{token_named(tokenizer, "<|tool_call_start|>"), token_named(tokenizer, "<|tool_call_end|>")};
   return tokens.end >= 0 ? tokens : ToolTokens{};
 }
@@ -75,7 +77,7 @@ Api::Api(ApiSettings settings, LiveRequests& live, Metrics& metrics, Listener& l
       live_(live),
       metrics_(metrics),
       listener_(listener),
-      tool_tokens_(tool_tokens_of(settings_.lines.text->tokenizer())),
+      tool_tokens_(tool_tokens_of(settings_.lines.text)),
       model_({.name = settings_.model_name,
               .version = settings_.version,
               .eos_tokens = settings_.defaults.of_text.eos_tokens,
@@ -214,7 +216,8 @@ void Api::read(const Unread& unread) {
     }
   } catch (const Error& error) {
     ++metrics_.requests_failed;
-    const std::string text = settings_.lines.text->without_folder(error.what());
+    const TextModel* model = settings_.lines.text;
+    const std::string text = model != nullptr ? model->without_folder(error.what()) : error.what();
     unread.responder.answer(http::error_answer(status_of(error), text));
   } catch (const std::exception& error) {
     ++metrics_.requests_failed;
@@ -233,9 +236,9 @@ void Api::begin(const Unread& unread) {
   const int32_t first = live_.reserve(static_cast<int32_t>(request.requests.size()));
   AnswerFacts facts{fmt::format("{}-{:x}-{}", chat ? "chatcmpl" : "cmpl", model_.started(), first),
                     static_cast<int64_t>(now), settings_.model_name};
-  auto answer =
-      std::make_shared<Answering>(request, first, unread.responder, std::move(facts), settings_.lines.text->tokenizer(),
-                                  tool_tokens_, settings_.limits.max_scored, Clock::now() + settings_.request_timeout);
+  const Tokenizer* tokenizer = lines.text != nullptr ? &lines.text->tokenizer() : nullptr;
+  auto answer = std::make_shared<Answering>(request, first, unread.responder, std::move(facts), tokenizer, tool_tokens_,
+                                            settings_.limits.max_scored, Clock::now() + settings_.request_timeout);
   begin(unread, std::move(answer), std::move(request.requests));
 }
 

@@ -26,7 +26,7 @@ struct ApiSettings {
   std::chrono::seconds request_timeout{0};
   RequestDefaults defaults = {};
   RequestLimits limits;
-  LineContext lines;                  // `text` is set and outlives the Api
+  LineContext lines;                  // `text` outlives the Api
   Hidden embeddings = Hidden::kMean;  // what embeddings are made of
   bool fresh_seeds = false;           // requests without a seed draw by one of their own
   bool log_requests = false;          // the log has the bodies of requests, texts and all

@@ -19,8 +19,10 @@ ModelAnswers::ModelAnswers(ModelFacts facts)
     : facts_(std::move(facts)), started_(static_cast<int64_t>(std::time(nullptr))) {}
 
 OrderedJson ModelAnswers::entry() const {
-  return {{"id", facts_.name},        {"object", "model"},   {"created", started_},
-          {"owned_by", "lfm2_stage"}, {"root", facts_.name}, {"max_model_len", facts_.max_length}};
+  OrderedJson entry{{"id", facts_.name},        {"object", "model"},   {"created", started_},
+                    {"owned_by", "lfm2_stage"}, {"root", facts_.name}, {"max_model_len", facts_.max_length}};
+  if (facts_.lines.text == nullptr) entry["tokenizer"] = nullptr;  // the page asks for it
+  return entry;
 }
 
 http::Answer ModelAnswers::model(std::string_view name) const {
@@ -36,6 +38,7 @@ http::Answer ModelAnswers::version() const { return json_answer({{"version", fac
 // The texts of special tokens, as tokenizer_config.json names them, and what ends a text in any case; the chat
 // template.
 http::Answer ModelAnswers::tokenizer_info() const {
+  if (facts_.lines.text == nullptr) return http::error_answer(404, facts_.lines.text_error);
   const Tokenizer& tokenizer = facts_.lines.text->tokenizer();
   OrderedJson info{{"eos_token", nullptr}};
   if (const std::vector<int32_t>& ends = facts_.eos_tokens; !ends.empty())
@@ -74,8 +77,9 @@ http::Answer ModelAnswers::detokenize(std::string_view body) const {
   if (!json.contains("tokens")) throw Error(ExitCode::kData, "request: expected \"tokens\"");
   const std::string where = "request";
   FieldReader fields(json, facts_.lines, where);
+  const Tokenizer& tokenizer = text_model(facts_.lines, where).tokenizer();
   std::string text;
-  for (const int32_t id : fields.ids("tokens")) text += facts_.lines.text->tokenizer().bytes(id);
+  for (const int32_t id : fields.ids("tokens")) text += tokenizer.bytes(id);
   return json_answer({{"prompt", text}});
 }
 

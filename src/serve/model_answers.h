@@ -17,7 +17,7 @@ struct ModelFacts {
   std::string version;  // of the program
   std::vector<int32_t> eos_tokens;
   int64_t max_length = 0;  // tokens of a text
-  LineContext lines;       // `text` is set and outlives this
+  LineContext lines;       // `text` outlives this
 };
 
 http::Answer json_answer(const OrderedJson& body);

@@ -100,8 +100,8 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   const OrderedJson json = parse_ordered_json(body, kBody, LargeIntegers::kDigits);
   if (!json.is_object())
     throw Error(ExitCode::kData, fmt::format("{}: {}, expected an object", kBody, json_excerpt(json)));
-  chat ? refuse_unsupported(json, {"stream"}, kBody)
-       : refuse_unsupported(json, {"stream", "echo", "add_special_tokens"}, kBody);
+  chat ? refuse_unsupported(json, {"stream", "return_token_ids"}, kBody)
+       : refuse_unsupported(json, {"stream", "return_token_ids", "echo", "add_special_tokens"}, kBody);
   FieldReader fields(json, context, kBody);
   SampleRules rules;
   rules.form = chat ? LineForm::kChatCompletion : LineForm::kCompletion;
@@ -113,6 +113,7 @@ OpenAiRequest parse_openai_request(std::string_view body, bool chat, const LineC
   OpenAiRequest whole{
       .form = {rules.form, rules.log_probs, rules.echo}, .prompt_alone = rules.max_new == 0, .choices = rules.choices};
   read_stream(fields, whole);
+  whole.token_ids = fields.flag("return_token_ids") || context.text == nullptr;
   const OrderedJson *tools = fields.find("tools"),
                     *choice = json.contains("tool_choice") ? &json["tool_choice"] : nullptr;
   whole.tools = chat && tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");

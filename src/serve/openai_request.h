@@ -19,6 +19,7 @@ struct OpenAiRequest {
   bool stream = false;
   bool include_usage = false;  // a stream ends with its usage
   bool tools = false;          // calls of tools are looked for
+  bool token_ids = false;      // choices have their token ids, as they always do where there is no tokenizer
   bool prompt_alone = false;   // no token is asked for: the answer is the prompt, with its log-probabilities
   int32_t choices = 1;         // of each prompt
   std::optional<uint64_t> fresh_seed = {};  // that the first prompt draws by

@@ -171,11 +171,13 @@ std::unique_ptr<RequestSource> ServeJob::make_requests() const {
                        .lines = {.vocab = config().vocab,
                                  .max_positions = config().max_positions,
                                  .hidden = config().hidden,
-                                 .text = &text_.model(),
+                                 .text = text_.model(),
+                                 .text_error = "the model has no tokenizer: expected token ids, as [1, 2, 3]",
                                  .continues = true},
                        .embeddings = serve.embeddings,
                        .fresh_seeds = !options_.seed_given,
                        .log_requests = serve.log_requests};
+  if (text_.model() == nullptr) print_line(text_.missing() + "; requests of token ids are answered");
   auto requests = std::make_unique<ServedRequests>(std::move(settings), *listener_);
   if (stop_requested()) return requests;  // during the loading: nobody is called any more
   write_address(serve.address_file, listener_->address());

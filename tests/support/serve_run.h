@@ -51,7 +51,7 @@ class ServeTest : public testing::Test {
     server_.reset();
     return outcome;
   }
-  static std::string shards(int ranks) { return golden_shards("kjv-moe", ranks == 2 ? 4 : ranks); }
+  std::string shards(int ranks) const { return golden_shards(model_, ranks == 2 ? 4 : ranks); }
 
   HttpReply ask(std::string_view method, std::string_view path, std::string_view body = {},
                 std::string_view fields = {}) const {
@@ -111,6 +111,7 @@ class ServeTest : public testing::Test {
   }
 
   TemporaryFolder folder_;
+  std::string model_ = "kjv-moe";
   std::optional<RunningProgram> server_;
   uint16_t port_ = 0;
 };

@@ -67,6 +67,8 @@ async function connect() {
       const models = await (await ask("v1/models", { key: key() })).json();
       document.title = element("model").textContent = modelName = models.data[0].id;
       state.textContent = "Ready";
+      if (models.data[0].tokenizer === null)
+        showProblem(new Error("This model has no tokenizer: it takes token ids from programs, and no text from here."));
       return;
     } catch (error) {
       if (comesBack(error) ? await serverIsBack(error) : error.status === 401 && (await askKey())) continue;

@@ -122,7 +122,7 @@ Samples JobText::read(const ModelConfig& config, ThreadPool& threads) {
                             .embeddings = embeds_,
                             .now = now_};
   if (options_.live()) {
-    if (!model_) throw Error(ExitCode::kData, missing_);
+    if (!model_ && options_.chat) throw Error(ExitCode::kData, missing_);
     if (options_.chat) model_->expect_template();
     stops_ |= options_.serve.has_value();
     return {.ids = {0}, .offsets = {0, 1}};  // stands for what is not known yet

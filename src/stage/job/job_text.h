@@ -46,8 +46,10 @@ class JobText {
   // looks for stop texts, and generation_config.json to all ranks of replicas.
   void share(double timeout_seconds);
 
-  const Tokenizer* tokenizer() const;                 // null where this rank has none
-  const TextModel& model() const { return *model_; }  // rank 0, where read() succeeded for a conversation
+  const Tokenizer* tokenizer() const;  // null where this rank has none
+  // Rank 0, after open(): null where there is no tokenizer. A conversation has one once read() has succeeded.
+  const TextModel* model() const { return model_ ? &*model_ : nullptr; }
+  const std::string& missing() const { return missing_; }  // then why
   const GenerationConfig& generation_config() const { return generation_config_; }
   std::string checksum() const { return model_ ? model_->checksum() : ""; }  // of tokenizer and templates
 

@@ -95,7 +95,11 @@ class ApiTest : public testing::Test {
                          .max_queue = 100,
                          .request_timeout = timeout,
                          .limits = {.max_prompt_tokens = 100'000, .max_edits = 8, .max_scored = max_scored_},
-                         .lines = {.vocab = 1280, .max_positions = 100'000, .text = &text_, .continues = true},
+                         .lines = {.vocab = 1280,
+                                   .max_positions = 100'000,
+                                   .text = has_text_ ? &text_ : nullptr,
+                                   .text_error = "no tokenizer",
+                                   .continues = true},
                          .log_requests = log_requests};
     api_.emplace(std::move(settings), live_, metrics_, *listener_);
   }
@@ -117,6 +121,19 @@ class ApiTest : public testing::Test {
     client.send(http_request(method, path, body));
     return client.reply();
   }
+  // The token ids of a streamed answer, and how many pieces have some.
+  std::pair<Json, int> streamed_ids(std::string_view path, Json body) const {
+    body["stream"] = true;
+    std::pair<Json, int> found{Json::array(), 0};
+    std::istringstream lines(ask("POST", path, json_text(body)).body);
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("data: {")) continue;
+      const Json ids = parse_json(line.substr(6), "chunk")["choices"][0].value("token_ids", Json::array());
+      found.second += ids.empty() ? 0 : 1;
+      found.first.insert(found.first.end(), ids.begin(), ids.end());
+    }
+    return found;
+  }
   static std::string completion(int tokens, bool stream = false) {
     return fmt::format(R"({{"prompt": "Hello", "max_tokens": {}, "stream": {}}})", tokens, stream);
   }
@@ -129,6 +146,7 @@ class ApiTest : public testing::Test {
   std::optional<Listener> listener_;
   std::optional<Drawer> drawer_;
   std::optional<Api> api_;
+  bool has_text_ = true;
   int64_t max_scored_ = RequestLimits{}.max_scored;
 };
 
@@ -227,6 +245,36 @@ TEST_F(ApiTest, LargeAnswers) {
   EXPECT_EQ(metrics_.requests_completed, 24);
   EXPECT_EQ(ask("POST", "/v1/completions", json_text(Json{{"prompt", std::vector<std::string>(129, "a")}})).status,
             400);
+}
+
+TEST_F(ApiTest, WithoutATokenizerThereAreTokenIdsAlone) {
+  has_text_ = false;
+  listen();
+  serve();
+  drawer_.emplace(live_);
+  const auto choice = [&](const std::string& body) {
+    const HttpReply reply = ask("POST", "/v1/completions", body);
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return parse_json(reply.body, "answer")["choices"].back();
+  };
+  const Json ids = Json::array({Drawer::kToken, Drawer::kToken});
+  const Json last = choice(R"({"prompt": [[1], [2, 3]], "max_tokens": 2, "logprobs": 0, "echo": true})");
+  EXPECT_EQ(last["text"], "");
+  EXPECT_EQ(last["token_ids"], ids);
+  EXPECT_EQ(last["logprobs"]["tokens"], Json::array({"token_id:2", "token_id:3", "token_id:300", "token_id:300"}));
+  EXPECT_EQ(streamed_ids("/v1/completions", {{"prompt", {1}}, {"max_tokens", 2}}), std::pair(ids, 2));
+  for (const auto& [path, body] : {std::pair{"/v1/completions", R"({"prompt": "a"})"},
+                                   {"/v1/completions", R"({"prompt": [1], "stop": "a"})"},
+                                   {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}]})"},
+                                   {"/v1/embeddings", R"({"input": "a"})"},
+                                   {"/tokenize", R"({"prompt": "a"})"},
+                                   {"/detokenize", R"({"tokens": [1]})"}}) {
+    const HttpReply reply = ask("POST", path, body);
+    EXPECT_EQ(reply.status, 400) << path;
+    EXPECT_NE(reply.body.find("no tokenizer"), std::string::npos) << reply.body;
+  }
+  EXPECT_EQ(ask("GET", "/tokenizer_info").status, 404);
+  EXPECT_TRUE(parse_json(ask("GET", "/v1/models").body, "models")["data"][0].at("tokenizer").is_null());
 }
 
 // Before it takes memory for what cannot be sent.
@@ -407,6 +455,22 @@ TEST_F(ApiToolsTest, WhatIsNoCallIsTextUpToTheStopText) {
   EXPECT_EQ(message({"Well. ", "<|tool_call_start|>", "no call and"}, "and")["content"], "Well. no call ");
   EXPECT_EQ(message({"Well. ", "<|tool_call_start|>", "no call", "<|tool_call_end|>", " but"}, "and")["content"],
             "Well. no call but");
+}
+
+TEST_F(ApiToolsTest, TokenIdsWhereTheyAreAskedFor) {
+  listen();
+  serve();
+  drawer_.emplace(live_);
+  const Json ids(std::vector<int32_t>(3, Drawer::kToken));
+  Json body{{"prompt", "a"}, {"messages", {{{"role", "user"}, {"content", "a"}}}}, {"max_tokens", 3}};
+  for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+    EXPECT_FALSE(parse_json(ask("POST", path, json_text(body)).body, "answer")["choices"][0].contains("token_ids"));
+    body["return_token_ids"] = true;
+    const Json whole = parse_json(ask("POST", path, json_text(body)).body, "answer")["choices"][0];
+    EXPECT_EQ(whole["token_ids"], ids) << path;
+    EXPECT_EQ(streamed_ids(path, body), std::pair(ids, 3)) << path;
+    body.erase("return_token_ids");
+  }
 }
 
 }  // namespace
