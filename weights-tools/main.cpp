@@ -11,6 +11,7 @@
 #include "kernels/standard_streams.h"
 #include "stage/support/choice.h"
 #include "stage/support/number_option.h"
+#include "stage/support/option_words.h"
 #include "stage/support/stop.h"
 #include "weights-tools/commands/commands.h"
 
@@ -167,13 +168,16 @@ int run(int argc, char** argv) {
   add_plan(app, program);
   add_tokenize(app, program);
   try {
+    for (const CLI::App* command :
+         app.get_subcommands([&](const CLI::App* one) { return argc > 1 && one->check_name(argv[1]); }))
+      check_option_words(*command, argc - 1, argv + 1);
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help and --version come here
     return app.exit(asked);
   } catch (const CLI::Error& error) {
     std::string message = error.what();
     message.resize(std::min(message.find('\n'), message.size()));
-    return report(ExitCode::kUsage, message + " (see --help)");
+    return report(ExitCode::kUsage, printable(message) + " (see --help)");
   }
   catch_interrupts();
   program.run();

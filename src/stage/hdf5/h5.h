@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -73,7 +74,8 @@ class File {
   void write_i64(const std::string& name, const std::vector<int64_t>& values);
   void write_i64(const std::string& name, int64_t count, const std::function<int64_t(int64_t)>& value_at);
 
-  // Reads rows [first, first + count) of the first axis; the library converts them to `memory`, a native type.
+  // Not for several threads at once. Reads rows [first, first + count) of the first axis; the library converts them to
+  // `memory`, a native type.
   void read_rows(const std::string& name, uint64_t first, uint64_t count, hid_t memory, void* into) const;
   void flush();
   void close();  // throws where closing fails, which the destructor cannot
@@ -81,10 +83,13 @@ class File {
  private:
   File(std::filesystem::path path, Id file) : path_(std::move(path)), file_(std::move(file)) {}
   Id open_dataset(const std::string& name) const;
+  const Id& dataset_in_chunks(const std::string& name) const;
   [[noreturn]] void fail(ExitCode code, const std::string& what) const;
 
   std::filesystem::path path_;
   Id file_;
+  // Datasets in chunks stay open, because closing one forgets the chunks that were unpacked; empty: not in chunks.
+  mutable std::map<std::string, Id> in_chunks_;
 };
 
 }  // namespace lfm2::h5

@@ -1,11 +1,15 @@
 // Readers of sample files; every one ends in check_sample, the only place that knows what a valid sample is.
 #include "stage/io/input_file.h"
 
+#include <sys/file.h>
+
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "kernels/thread_pool.h"
@@ -28,13 +32,15 @@ void check_length(int64_t length, const InputLimits& limits, const std::string& 
                                              max_length_text(limits.max_positions, limits.scores)));
 }
 
+[[noreturn]] void refuse_id(const std::string& where, size_t place, int64_t id, const InputLimits& limits) {
+  throw Error(ExitCode::kData, fmt::format("{}: token {} is {}, expected 0 to {}", where, place, id, limits.vocab - 1));
+}
+
 void check_sample(const Samples& samples, const InputLimits& limits, const std::string& where) {
   const auto first = static_cast<size_t>(samples.offsets[samples.count() - 1]);
   check_length(static_cast<int64_t>(samples.ids.size() - first), limits, where);
   for (size_t i = first; i < samples.ids.size(); ++i)
-    if (samples.ids[i] < 0 || samples.ids[i] >= limits.vocab)
-      throw Error(ExitCode::kData, fmt::format("{}: token {} is {}, expected 0 to {}", where, i - first, samples.ids[i],
-                                               limits.vocab - 1));
+    if (samples.ids[i] < 0 || samples.ids[i] >= limits.vocab) refuse_id(where, i - first, samples.ids[i], limits);
 }
 
 bool enough(const Samples& samples, const InputLimits& limits) {
@@ -44,6 +50,14 @@ bool enough(const Samples& samples, const InputLimits& limits) {
 void check_total(uint64_t tokens, const std::string& where) {
   if (tokens > TokenIds::kMaxIds)
     throw Error(ExitCode::kData, fmt::format("{}: more than 2^31 tokens in one job", where));
+}
+
+// Ids that may be wider than those of samples.
+void add_ids(std::span<const int64_t> ids, const InputLimits& limits, const std::string& where, Samples& samples) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= limits.vocab) refuse_id(where, i, ids[i], limits);
+    samples.ids.push_back(static_cast<int32_t>(ids[i]));
+  }
 }
 
 void finish_sample(Samples& samples, const InputLimits& limits, const std::string& where) {
@@ -77,9 +91,16 @@ Samples read_bin(const std::filesystem::path& path, const InputLimits& limits) {
   return samples;
 }
 
+// A file of integers that is read with `library`, once it is needed.
+struct IntegerFile {
+  CheckedFile file;
+  std::optional<h5::File> library = {};
+};
+
 // Rows [first, first + rows) of a dataset of integers. The HDF5 library reads what is in chunks, compact or big-endian.
-std::vector<int64_t> read_integers(const CheckedFile& file, const std::string& name, const h5::ScannedDataset& dataset,
+std::vector<int64_t> read_integers(IntegerFile& input, const std::string& name, const h5::ScannedDataset& dataset,
                                    uint64_t first, uint64_t rows) {
+  const CheckedFile& file = input.file;
   constexpr uint64_t kMaxCount = uint64_t{1} << 31;
   const std::string where = fmt::format("{}: dataset {}", file.path().string(), name);
   const uint64_t columns = dataset.dims.size() == 2 ? dataset.dims[1] : 1;
@@ -91,7 +112,8 @@ std::vector<int64_t> read_integers(const CheckedFile& file, const std::string& n
     throw Error(ExitCode::kData, fmt::format("{}: {} elements to read, expected fewer than 2^31", where, count));
   std::vector<int64_t> values(count);
   if (dataset.storage != h5::ScannedDataset::Storage::kContiguous || !dataset.type.little_endian) {
-    h5::File::open(file).read_rows(name, first, rows, H5T_NATIVE_INT64, values.data());
+    if (!input.library) input.library = h5::File::open(file);
+    input.library->read_rows(name, first, rows, H5T_NATIVE_INT64, values.data());
     return values;
   }
   std::vector<std::byte> bytes(count * width);
@@ -118,19 +140,79 @@ void check_extent(const CheckedFile& file, const h5::ScannedDataset& dataset, ui
                                              where, count, end, file.size()));
 }
 
+// Of what tokenizers of Hugging Face write beside input_ids, a mask says how long samples are; whatever else would make
+// another job is refused.
+void refuse_others(const h5::Scan& scan, bool flat, const std::filesystem::path& path) {
+  for (const char* name : {"labels", "position_ids", "token_type_ids"})
+    if (scan.datasets.contains(name))
+      throw Error(ExitCode::kData, fmt::format("{}: dataset {} is not supported: leave it out", path.string(), name));
+  for (const char* name : {"attention_mask", "lengths"})
+    if (flat && scan.datasets.contains(name))
+      throw Error(ExitCode::kData,
+                  fmt::format("{}: dataset {} beside offsets, expected one of them", path.string(), name));
+  if (scan.datasets.contains("attention_mask") && scan.datasets.contains("lengths"))
+    throw Error(ExitCode::kData, fmt::format("{}: attention_mask beside lengths, expected one of them", path.string()));
+}
+
+// How many tokens the samples [first, end) have of `columns`, where the file has an attention_mask [samples, columns]
+// of ones, then zeros, or lengths [samples]. Empty where it has neither.
+std::vector<int64_t> read_lengths(IntegerFile& input, const h5::Scan& scan, uint64_t first, uint64_t end,
+                                  const std::vector<uint64_t>& dims) {
+  const std::string path = input.file.path().string();
+  std::vector<int64_t> lengths;
+  if (const auto mask = scan.datasets.find("attention_mask"); mask != scan.datasets.end()) {
+    if (mask->second.dims != dims)
+      throw Error(ExitCode::kData, fmt::format("{}: attention_mask has another shape than input_ids", path));
+    const std::vector<int64_t> values = read_integers(input, "attention_mask", mask->second, first, end - first);
+    for (auto row = values.begin(); row != values.end(); row += static_cast<std::ptrdiff_t>(dims[1])) {
+      const auto row_end = row + static_cast<std::ptrdiff_t>(dims[1]), zeros = std::find(row, row_end, 0);
+      if (std::find_if(row, zeros, [](int64_t one) { return one != 1; }) != zeros ||
+          std::find_if(zeros, row_end, [](int64_t zero) { return zero != 0; }) != row_end)
+        throw Error(ExitCode::kData, fmt::format("{}: sample {}: attention_mask is not ones and then zeros", path,
+                                                 first + lengths.size()));
+      lengths.push_back(zeros - row);
+    }
+  } else if (const auto given = scan.datasets.find("lengths"); given != scan.datasets.end()) {
+    if (given->second.dims != std::vector<uint64_t>{dims[0]})
+      throw Error(ExitCode::kData, fmt::format("{}: lengths has another shape than [samples]", path));
+    lengths = read_integers(input, "lengths", given->second, first, end - first);
+    for (size_t i = 0; i < lengths.size(); ++i)
+      if (lengths[i] < 0 || static_cast<uint64_t>(lengths[i]) > dims[1])
+        throw Error(ExitCode::kData,
+                    fmt::format("{}: sample {}: length {}, expected at most the {} columns of input_ids", path,
+                                first + i, lengths[i], dims[1]));
+  }
+  return lengths;
+}
+
+// What HDF5's own lock says: a file that is open for writing may hold zeros where its ids will be. File systems without
+// locks do not say it.
+void refuse_while_written(const CheckedFile& file) {
+  if (::flock(file.descriptor(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    throw Error(ExitCode::kData,
+                fmt::format("{}: another program is writing it: expected a file that is closed", file.path().string()));
+}
+
 Samples read_h5(const std::filesystem::path& path, const InputLimits& limits) {
-  const CheckedFile file(path);
-  const h5::Scan scan = h5::scan(file, {.only = {"input_ids", "offsets"}});
+  IntegerFile file{CheckedFile(path)};
+  refuse_while_written(file.file);
+  const h5::Scan scan = h5::scan(file.file, {.only = {"input_ids", "offsets", "attention_mask", "lengths", "labels",
+                                                      "position_ids", "token_type_ids"}});
   const auto input_ids = scan.datasets.find("input_ids"), packed = scan.datasets.find("offsets");
   if (input_ids == scan.datasets.end())
     throw Error(ExitCode::kData, fmt::format("{}: no dataset input_ids", path.string()));
   const std::vector<uint64_t>& dims = input_ids->second.dims;
   const bool flat = packed != scan.datasets.end();
+  refuse_others(scan, flat, path);
+  const bool padded = scan.datasets.contains("attention_mask") || scan.datasets.contains("lengths");
   if (dims.size() != (flat ? 1u : 2u))
     throw Error(
         ExitCode::kData,
-        fmt::format("{}: input_ids has {} dimensions, expected [samples, length], or flat with a dataset offsets",
-                    path.string(), dims.size()));
+        flat
+            ? fmt::format("{}: input_ids has {} dimensions beside a dataset offsets, expected 1", path.string(),
+                          dims.size())
+            : fmt::format("{}: input_ids has {} dimensions, expected [samples, length], or flat with a dataset offsets",
+                          path.string(), dims.size()));
   if (!flat && dims[1] == 0)  // of any number of samples
     throw Error(ExitCode::kData, fmt::format("{}: input_ids has shape [{}, 0], expected samples of 1 token or more",
                                              path.string(), dims[0]));
@@ -151,7 +233,7 @@ Samples read_h5(const std::filesystem::path& path, const InputLimits& limits) {
                   fmt::format("{}: offsets do not rise from 0 to the {} ids of input_ids", path.string(), dims[0]));
     for (size_t sample = 0; sample + 1 < offsets.size(); ++sample)
       check_length(offsets[sample + 1] - offsets[sample], limits, where_of(sample));
-  } else if (dims[0] > 0) {
+  } else if (dims[0] > 0 && !padded) {
     check_length(static_cast<int64_t>(std::min<uint64_t>(dims[1], INT64_MAX)), limits, where_of(0));
   }
   // In pieces of some samples: the file's integers may be twice as wide as ids.
@@ -163,7 +245,7 @@ Samples read_h5(const std::filesystem::path& path, const InputLimits& limits) {
   Samples samples{.ids = {}, .offsets = {0}};
   check_total(offset_of(samples_to_read), path.string());
   if (samples_to_read > 0) read_integers(file, "input_ids", input_ids->second, 0, 0);  // its type, before any memory
-  check_extent(file, input_ids->second, offset_of(samples_to_read));
+  check_extent(file.file, input_ids->second, offset_of(samples_to_read));
   samples.ids.reserve(offset_of(samples_to_read));
   for (uint64_t first = 0; first < samples_to_read;) {
     uint64_t end = first + 1;
@@ -171,10 +253,11 @@ Samples read_h5(const std::filesystem::path& path, const InputLimits& limits) {
     const uint64_t begin = offset_of(first), count = offset_of(end) - begin;
     const std::vector<int64_t> ids = flat ? read_integers(file, "input_ids", input_ids->second, begin, count)
                                           : read_integers(file, "input_ids", input_ids->second, first, end - first);
-    for (; first < end; ++first) {
-      for (uint64_t i = offset_of(first) - begin; i < offset_of(first + 1) - begin; ++i)  // out of range stays so
-        samples.ids.push_back(
-            static_cast<int32_t>(std::clamp<int64_t>(ids[i], -1, std::numeric_limits<int32_t>::max())));
+    const std::vector<int64_t> lengths = padded ? read_lengths(file, scan, first, end, dims) : std::vector<int64_t>();
+    for (uint64_t i = 0; first < end; ++first, ++i) {
+      const uint64_t from = offset_of(first) - begin, all = offset_of(first + 1) - offset_of(first);
+      add_ids(std::span(ids).subspan(from, padded ? static_cast<uint64_t>(lengths[i]) : all), limits, where_of(first),
+              samples);
       finish_sample(samples, limits, where_of(first));
     }
   }

@@ -7,6 +7,7 @@
 #include "stage/job/named_files.h"
 #include "stage/support/choice.h"
 #include "stage/support/number_option.h"
+#include "stage/support/option_words.h"
 #include "stage/version.h"
 
 namespace lfm2 {
@@ -343,6 +344,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
   }
   try {
     const int words = parsed.doctor || options.live() ? 1 : 0;
+    check_option_words(app, argc - words, argv + words);
     app.parse(argc - words, argv + words);
     if (dtype != "auto") options.dtype = parse_dtype(dtype);
     if (options.serve) {
@@ -373,7 +375,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv) {
     parsed.text = std::string(kVersionText) + "\n";
   } catch (const CLI::ParseError& error) {
     parsed.exit_code = static_cast<int>(ExitCode::kUsage);
-    parsed.text = fmt::format("lfm2_stage: {} (see --help)\n", error.what());
+    parsed.text = fmt::format("lfm2_stage: {} (see --help)\n", printable(error.what()));
   } catch (const Error& error) {
     parsed.exit_code = static_cast<int>(error.code());
     parsed.text = fmt::format("lfm2_stage: {}\n", error.what());

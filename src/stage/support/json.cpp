@@ -6,15 +6,19 @@
 #include <vector>
 
 #include "kernels/error.h"
+#include "stage/support/file_kind.h"
 
 namespace lfm2 {
 
 namespace {
 constexpr int kMaxDepth = 16;
 
-// A parser's message without what it repeats of the file, which may be long.
+// A parser's message without its own name, the line of what is one line, and what it repeats of the file, which may be
+// long.
 std::string short_message(const nlohmann::detail::exception& error) {
   std::string message = error.what();
+  for (const std::string_view begin : {"] ", "parse error at ", "line 1, "})
+    if (const size_t at = message.find(begin); at != std::string::npos) message.erase(0, at + begin.size());
   const size_t end = message.find("; last read");
   if (end != std::string::npos) message.resize(end);
   return message;
@@ -106,6 +110,8 @@ std::string cut_short(std::string text) {
 }
 
 void refuse_nul(std::string_view text, const std::string& what) {
+  if (const std::string_view kind = file_kind(text); !kind.empty())
+    throw Error(ExitCode::kData, fmt::format("{}: not valid JSON: {}", what, kind));
   if (text.find('\0') != std::string_view::npos)  // a NUL would end the text for the parser
     throw Error(ExitCode::kData, fmt::format("{}: not valid JSON: a NUL character", what));
 }

@@ -35,7 +35,13 @@ struct NumberRange {
 template <class T>
 std::optional<T> parse_number(std::string_view text, NumberRange<T> range) {
   T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if constexpr (std::floating_point<T>)
+    if (error == std::errc::result_out_of_range &&
+        text.find("e-") != std::string_view::npos) {  // closer to 0 than any T
+      value = 0;
+      error = {};
+    }
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   if (!(value >= range.least && value <= range.most)) return std::nullopt;  // written so that NaN is refused
   return value;

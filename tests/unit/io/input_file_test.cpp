@@ -1,13 +1,17 @@
 // What a job reads: samples of every form, and random ones.
 #include "stage/io/input_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
 #include <array>
 #include <cmath>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "kernels/thread_pool.h"
 #include "stage/hdf5/h5.h"
@@ -141,6 +145,70 @@ TEST_F(InputFileTest, H5FlatWithOffsets) {
   EXPECT_EQ(samples.offsets, (SampleOffsets{0, 1, 4}));
 }
 
+// Integers [samples, columns], contiguous or in one chunk that is packed.
+void write_table(const h5::File& file, const char* name, const std::vector<int64_t>& values, hsize_t columns,
+                 bool packed = false) {
+  const hsize_t dims[] = {values.size() / columns, columns};
+  const h5::Id space{H5Screate_simple(2, dims, nullptr), H5Sclose}, list{H5Pcreate(H5P_DATASET_CREATE), H5Pclose};
+  if (packed) H5Pset_chunk(list.get(), 2, dims);
+  if (packed) H5Pset_deflate(list.get(), 1);
+  const h5::Id set{H5Dcreate2(file.id(), name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
+                   H5Dclose};
+  H5Dwrite(set.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
+}
+
+TEST_F(InputFileTest, H5PaddedOnTheRight) {
+  const auto read = [&](const char* beside, const std::vector<int64_t>& values, hsize_t columns) {
+    h5::File file = h5::File::create(folder_ / "p.h5");
+    write_table(file, "input_ids", {5, 6, 7, 0, 0, 1, 2, 3, 4, 5}, 5);
+    if (columns == 0)
+      file.write_i64(beside, values);
+    else
+      write_table(file, beside, values, columns);
+    file.close();
+  };
+  read("attention_mask", {1, 1, 1, 0, 0, 1, 1, 1, 1, 1}, 5);
+  EXPECT_EQ(read_samples(folder_ / "p.h5", kLimits).ids, (TokenIds{5, 6, 7, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(read_samples(folder_ / "p.h5", kLimits).offsets, (SampleOffsets{0, 3, 8}));
+  read("lengths", {3, 5}, 0);
+  EXPECT_EQ(read_samples(folder_ / "p.h5", kLimits).ids, (TokenIds{5, 6, 7, 1, 2, 3, 4, 5}));
+  const auto refused = [&](const std::string& reason) { expect_refused(folder_ / "p.h5", ExitCode::kData, reason); };
+  read("attention_mask", {1, 0, 1, 0, 0, 1, 1, 1, 1, 1}, 5);
+  refused("sample 0: attention_mask is not ones and then zeros");
+  read("attention_mask", {0, 0, 0, 0, 0, 1, 1, 1, 1, 1}, 5);
+  refused("sample 0: 0 tokens");
+  read("attention_mask", {1, 1, 1, 1}, 2);
+  refused("attention_mask has another shape");
+  read("lengths", {3, 6}, 0);
+  refused("sample 1: length 6, expected at most the 5 columns");
+  read("labels", {3, 6}, 0);
+  refused("dataset labels is not supported");
+}
+
+// Each of its rows is asked for by itself; unpacking the chunk for each would take minutes.
+TEST_F(InputFileTest, H5OneChunkIsUnpackedOnce) {
+  constexpr hsize_t kRows = 20000, kColumns = 100;
+  std::vector<int64_t> values(kRows * kColumns);
+  std::iota(values.begin(), values.end(), 0);
+  h5::File file = h5::File::create(folder_ / "c.h5");
+  write_table(file, "rows", values, kColumns, true);
+  file.close();
+  const h5::File opened = h5::File::open(CheckedFile(folder_ / "c.h5"));
+  std::vector<int64_t> row(kColumns);
+  const std::clock_t begin = std::clock();
+  for (uint64_t i = 0; i < kRows; ++i) {
+    opened.read_rows("rows", i, 1, H5T_NATIVE_INT64, row.data());
+    ASSERT_EQ(row[1], static_cast<int64_t>(i * kColumns + 1));
+  }
+  EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 20);
+}
+
+TEST_F(InputFileTest, H5ThatIsStillWrittenIsRefused) {
+  const h5::File file = h5::File::create(folder_ / "w.h5");  // the library has locked it
+  write_table(file, "input_ids", {1, 2, 3, 4}, 2);
+  expect_refused(folder_ / "w.h5", ExitCode::kData, "another program is writing it");
+}
+
 TEST_F(InputFileTest, H5Refused) {
   const auto refused = [&](const std::vector<int64_t>& ids, const std::vector<int64_t>& offsets,
                            const std::string& reason) {
@@ -158,7 +226,7 @@ TEST_F(InputFileTest, H5Refused) {
   refused({1, 2}, {1, 2}, "offsets do not rise");
   refused({1, 2, 3}, {0, 2, 1, 3}, "offsets do not rise");
   refused({1, 2}, {0, 0, 2}, "sample 0: 0 tokens");
-  refused({1, 5000000000}, {0, 2}, "token 1 is");
+  refused({1, 5000000000}, {0, 2}, "token 1 is 5000000000");
   write_text(folder_ / "text.h5", "this is no HDF5 file");
   expect_refused(folder_ / "text.h5", ExitCode::kData, "cannot be opened as HDF5");
 }
@@ -224,7 +292,7 @@ TEST_F(InputFileTest, H5ReadsOnlyTheSamplesAskedFor) {
   for (const bool chunked : {false, true}) {
     write(chunked);
     EXPECT_EQ(read_samples(folder_ / "f.h5", {100, 8, 2}).ids, (TokenIds{1, 2, 3, 4})) << chunked;
-    expect_refused(folder_ / "f.h5", ExitCode::kData, "sample 2: token 0 is -1");
+    expect_refused(folder_ / "f.h5", ExitCode::kData, "sample 2: token 0 is -5");
   }
   {
     h5::File file = h5::File::create(folder_ / "flat.h5");

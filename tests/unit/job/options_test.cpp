@@ -38,6 +38,38 @@ TEST(OptionsTest, AServerKeepsPrefixesUnlessToldOtherwise) {
   EXPECT_FALSE(parse_words({"--weights", "s", "--no-prefix-cache"}).run);
 }
 
+TEST(OptionsTest, ValuesThatAShellLeftOut) {
+  const auto refusal = [](std::vector<const char*> words) {
+    words.insert(words.begin(), {"--weights", "s"});
+    const ParsedCommandLine parsed = parse_words(words);
+    EXPECT_EQ(parsed.exit_code, parsed.run ? 0 : 64);
+    return parsed.run ? "taken" : parsed.text;
+  };
+  for (const char* option : {"--input", "--output", "--answers", "--report", "--trace", "--generation-config"}) {
+    EXPECT_EQ(refusal({option, ""}),
+              fmt::format("lfm2_stage: {}: \"\", expected the name of a file (see --help)\n", option));
+    EXPECT_NE(refusal({fmt::format("{}=", option).c_str()}), "taken") << option;
+  }
+  EXPECT_EQ(refusal({"--tokenizer", ""}),
+            "lfm2_stage: --tokenizer: \"\", expected the name of a folder (see --help)\n");
+  EXPECT_EQ(refusal({"--report", "--score"}),
+            "lfm2_stage: --report: \"--score\" is an option, expected the name of a file (or --report=--score, see "
+            "--help)\n");
+  EXPECT_NE(refusal({"--report", "-q"}), "taken");
+  EXPECT_EQ(refusal({"--report=--score"}), "taken");
+  EXPECT_EQ(refusal({"--report", "--scored"}), "taken") << "no option's name";
+  EXPECT_EQ(refusal({"--prompt", ""}), "taken");
+  EXPECT_EQ(refusal({"--samples", "10\r"}),
+            "lfm2_stage: --samples: \"10\\x0d\", expected an integer from 1 to 2147483648 (see --help)\n");
+}
+
+TEST(OptionsTest, NumbersTooSmallForTheirTypeAreZero) {
+  const ParsedCommandLine parsed = parse_words({"--weights", "s", "--generate", "2", "--temperature", "1e-300"});
+  ASSERT_TRUE(parsed.run) << parsed.text;
+  EXPECT_EQ(parsed.options.generation.rule.temperature, 0);
+  EXPECT_FALSE(parse_words({"--weights", "s", "--generate", "2", "--temperature", "1e300"}).run);
+}
+
 TEST(OptionsTest, EverythingAtOnce) {
   const ParsedCommandLine parsed = parse_words(
       {"--weights", "s",           "--input",   "i.bin",         "--samples",   "7",        "--output", "o.h5",

@@ -76,6 +76,8 @@ void LineReader::read_block() {
     std::string_view line = text.substr(begin, stop - begin);
     begin = stop + 1;
     ++number_;
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+    if (number_ == 1 && line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
     if (line.size() > kMaxLineBytes)
       throw Error(ExitCode::kData, fmt::format("{}: line {}: longer than {} bytes", name(), number_, kMaxLineBytes));
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);

@@ -12,8 +12,10 @@
 #include "stage/io/lines/line_reader.h"
 #include "stage/io/lines/target.h"
 #include "stage/support/error_json.h"
+#include "stage/support/file_kind.h"
 #include "stage/support/json.h"
 #include "text/text_model.h"
+#include "text/utf8.h"
 
 namespace lfm2 {
 
@@ -348,7 +350,24 @@ RequestLine parse_request_line(std::string_view text, const LineContext& context
   return line;
 }
 
+namespace {
+
+void check_text(std::string_view text, const std::string& where) {
+  const std::string_view kind = file_kind(text);
+  if (!kind.empty()) throw Error(ExitCode::kData, fmt::format("{}: {}", where, kind));
+  for (size_t at = 0; at < text.size();) {
+    const Utf8Character one = first_character(text.substr(at));
+    if (!one.valid || one.point == 0)
+      throw Error(ExitCode::kData, fmt::format("{}: byte {} is \\x{:02x}, expected UTF-8 text", where, at,
+                                               static_cast<unsigned char>(text[at])));
+    at += one.length;
+  }
+}
+
+}  // namespace
+
 RequestLine parse_text_line(std::string_view text, const LineContext& context, const std::string& where) {
+  check_text(text, where);
   RequestLine line;
   line.rules.form = LineForm::kText;
   line.ids = encode(text, true, context, where);

@@ -76,6 +76,15 @@ TEST_F(LineReaderTest, LinesLieAcrossPieces) {
   EXPECT_TRUE(lines_of(content) == expected);
 }
 
+TEST_F(LineReaderTest, AByteOrderMarkIsNoText) {
+  EXPECT_TRUE(lines_of("\xef\xbb\xbf"
+                       "a\n\xef\xbb\xbf"
+                       "b\n") == (NumberedLines{{1, "a"},
+                                                {2,
+                                                 "\xef\xbb\xbf"
+                                                 "b"}}));
+}
+
 TEST_F(LineReaderTest, LongestLine) {
   const std::string longest(LineReader::kMaxLineBytes, 'a');
   EXPECT_TRUE(lines_of("first\n" + longest + "\nb\n") == (NumberedLines{{1, "first"}, {2, longest}, {3, "b"}}));

@@ -48,7 +48,16 @@ TEST_F(RequestLineTest, LinesOfText) {
   const RequestLine line = parse_text_line(R"({"input_ids": [1]})", context_, "in.txt: line 3");
   EXPECT_EQ(line.ids, encode(R"({"input_ids": [1]})"));
   EXPECT_EQ(line.rules.form, LineForm::kText);
-  EXPECT_EQ(parse_text_line("\xff", context_, "in.txt: line 3").ids, encode("\xff"));
+  for (const auto& [bytes, reason] :
+       {std::pair{std::string("a\xff"), "in.txt: line 3: byte 1 is \\xff, expected UTF-8 text"},
+        {std::string("a\0b", 3), "in.txt: line 3: byte 1 is \\x00, expected UTF-8 text"},
+        {std::string("\xff\xfe"
+                     "a\0",
+                     4),
+         "in.txt: line 3: is UTF-16: expected UTF-8"},
+        {std::string("\x1f\x8b\x08"), "in.txt: line 3: is gzip: unpack it first"}})
+    test::expect_error([&, bytes = bytes] { parse_text_line(bytes, context_, "in.txt: line 3"); }, ExitCode::kData,
+                       {reason});
   EXPECT_THROW(parse_text_line(std::string(300, '!'), context_, "in.txt: line 3"), Error);
 }
 
