@@ -80,8 +80,8 @@ void chat_template(Bytes bytes) {
     {"role": "tool", "content": "<think>42</think> is it"}], "tools": [{"type": "function", "function": {"name": "f"}}]})";
   constexpr jinja::Limits kLimits = {.steps = 200'000, .memory_bytes = 32 << 20, .output_bytes = 8 << 20};
   expect_only_errors([&] {
-    const OrderedJson conversation =
-        parse_ordered_json(end < text.size() ? text.substr(end + 1) : kConversation, "conversation");
+    const OrderedJson conversation = parse_ordered_json(end < text.size() ? text.substr(end + 1) : kConversation,
+                                                        "conversation", LargeIntegers::kDigits);
     const OrderedJson none;
     const auto part = [&](const char* key) -> const OrderedJson& {
       return conversation.is_object() && conversation.contains(key) ? conversation[key] : none;

@@ -267,9 +267,13 @@ TEST(ChatTemplateTest, LargeIntegersKeepTheirDigits) {
                                                LargeIntegers::kDigits);
   const ChatInput input{messages, tools};
   const std::string source =
-      "{{ tools | tojson }} {{ tools[1] }} {{ tools[1] is number and tools[1] is integer and tools[1] is not string }}";
+      "{{ tools | tojson }} {{ tools[1] }} {{ tools[1] | int }} {{ tools[1] is integer and tools[1] is number }}";
   EXPECT_EQ(ChatTemplate::parse(source, "t.jinja").render(input),
-            "[{\"maximum\": " + digits + "}, -" + digits + "] -" + digits + " True");
+            "[{\"maximum\": " + digits + "}, -" + digits + "] -" + digits + " -" + digits + " True");
+  for (const char* expression :
+       {"tools[1] + 1", "tools[1] | float", "tools[1] < 1", "range(tools[1])", "'%d' % tools[1]"})
+    expect_error([&] { ChatTemplate::parse(fmt::format("{{{{ {} }}}}", expression), "t.jinja").render(input); },
+                 ExitCode::kData, {"of more than 64 bits"});
 }
 
 TEST(ChatTemplateTest, TextMustBeUtf8) {

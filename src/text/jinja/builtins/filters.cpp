@@ -117,6 +117,7 @@ Value int_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   const Value otherwise = bound[0].is_missing() ? Value::integer(0) : bound[0];
   require_defined(heap, input);
   if (input.is_integral()) return Value::integer(input.as_integer());
+  if (input.is(Kind::kDigits)) return input;
   double real = 0;
   if (input.is_text()) {
     refuse_odd_number(heap, input.as_text(), "int");
@@ -139,6 +140,7 @@ Value float_filter(Heap& heap, const Value& input, const Arguments& arguments) {
   const std::vector<Value> bound = bind(heap, "float", arguments, {"default"});
   require_defined(heap, input);
   if (input.is_number()) return Value::real(input.as_real());
+  if (input.is(Kind::kDigits)) heap.fail("float of an integer of more than 64 bits is not supported");
   if (input.is_text()) {
     refuse_odd_number(heap, input.as_text(), "float");
     if (const std::optional<double> read = real_of(input.as_text())) return Value::real(*read);

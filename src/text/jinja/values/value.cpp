@@ -13,8 +13,9 @@ const char* type_name(const Value& value) {
     case Kind::kBoolean:
       return "bool";
     case Kind::kInteger:
-    case Kind::kDigits:
       return "int";
+    case Kind::kDigits:
+      return "int of more than 64 bits";
     case Kind::kReal:
       return "float";
     case Kind::kText:
