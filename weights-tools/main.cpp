@@ -9,6 +9,7 @@
 
 #include "kernels/error.h"
 #include "kernels/standard_streams.h"
+#include "stage/support/checked_file.h"
 #include "stage/support/choice.h"
 #include "stage/support/number_option.h"
 #include "stage/support/option_words.h"
@@ -190,6 +191,7 @@ int run(int argc, char** argv) {
 }  // namespace lfm2
 
 int main(int argc, char** argv) {
+  lfm2::ignore_file_size_signal();
   try {
     return lfm2::run(argc, argv);
   } catch (const lfm2::Error& error) {

@@ -2,11 +2,13 @@
 #include "comm/mpi_world.h"
 
 #include <sched.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <climits>
 #include <cstdio>
@@ -87,11 +89,27 @@ MpiWorld::MpiWorld(int* argc, char*** argv, Watchdog::Settings settings) {
   watchdog_ = owned_watchdog_.get();
 }
 
+namespace {
+
+std::string free_shared_memory() {
+  constexpr const char* kFolder = "/dev/shm";
+  struct statvfs status {};
+  if (::statvfs(kFolder, &status) != 0) return fmt::format("{}: {}", kFolder, std::strerror(errno));
+  return fmt::format("{} has {} kB free", kFolder, status.f_bavail * status.f_frsize / 1024);
+}
+
+}  // namespace
+
 void MpiWorld::share_memory() {
   const size_t bytes = sizeof(Shared) + static_cast<size_t>(local_size_) * sizeof(RankStamps);
   Shared* shared = nullptr;
-  MPI_CHECK(MPI_Win_allocate_shared(local_rank_ == 0 ? static_cast<MPI_Aint>(bytes) : 0, 1, MPI_INFO_NULL, local_,
-                                    &shared, &window_));
+  const InsideMpi inside;
+  if (MPI_Win_allocate_shared(local_rank_ == 0 ? static_cast<MPI_Aint>(bytes) : 0, 1, MPI_INFO_NULL, local_, &shared,
+                              &window_) != MPI_SUCCESS)
+    throw Error(ExitCode::kUnavailable,
+                fmt::format("shared memory for the ranks of this host: {}, expected some MB, as by --shm-size of a "
+                            "container",
+                            free_shared_memory()));
   MPI_Aint size = 0;
   int unit = 0;
   MPI_CHECK(MPI_Win_shared_query(window_, 0, &size, &unit, &shared));

@@ -16,6 +16,7 @@
 #include "stage/doctor/doctor.h"
 #include "stage/job/job.h"
 #include "stage/job/named_files.h"
+#include "stage/support/checked_file.h"
 #include "stage/support/stop.h"
 
 namespace {
@@ -127,6 +128,7 @@ int run_or_end_all(MpiWorld& world, bool verbose, const Run& run, const Discard&
 
 int main(int argc, char** argv) {
   hold_standard_streams();
+  ignore_file_size_signal();
   const ParsedCommandLine parsed = parse_command_line(argc, argv);
   try {
     if (!parsed.run) return end_without_mpi(parsed);

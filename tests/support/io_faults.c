@@ -1,7 +1,7 @@
 /* Preloaded into the program under test: makes writing, fsync or reading of certain files fail or slow, as a disk
-   would, or ends the process. IO_FAULT = "enospc|eio|fsync|read|slow|exit|unlink|nofallocate:PART_OF_PATH:N": from the
-   Nth such call on a file whose path contains the part, or ends with it where "$" stands behind it. "exit" ends the
-   process in front of writing or reading, "unlink" in front of removing. */
+   would, or ends the process. IO_FAULT = "enospc|eio|fsync|read|slow|exit|unlink|nofallocate|nolock:PART_OF_PATH:N":
+   from the Nth such call on a file whose path contains the part, or ends with it where "$" stands behind it. "exit"
+   ends the process in front of writing or reading, "unlink" in front of removing. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -73,6 +73,12 @@ int fallocate64(int fd, int mode, off64_t at, off64_t bytes) {
   return fails("enospc", fd, ENOSPC) || fails("nofallocate", fd, EOPNOTSUPP) ? -1 : real(fd, mode, at, bytes);
 }
 int fallocate(int fd, int mode, off_t at, off_t bytes) { return fallocate64(fd, mode, at, bytes); }
+
+int flock(int fd, int operation) {
+  static int (*real)(int, int);
+  if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "flock");
+  return fails("nolock", fd, ENOLCK) ? -1 : real(fd, operation);
+}
 
 int unlink(const char* path) {
   static int (*real)(const char*);

@@ -66,7 +66,9 @@ void File::fail(ExitCode code, const std::string& what) const {
 File File::open(const CheckedFile& file) {
   silence_library();
   H5PLset_loading_state(0);  // no filters from plugins: they are code that the file chooses
-  Id id{H5Fopen(fmt::format("/proc/self/fd/{}", file.descriptor()).c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), H5Fclose};
+  const Id access{H5Pcreate(H5P_FILE_ACCESS), H5Pclose};
+  H5Pset_file_locking(access.get(), true, true);  // not where the file system has no locks
+  Id id{H5Fopen(fmt::format("/proc/self/fd/{}", file.descriptor()).c_str(), H5F_ACC_RDONLY, access.get()), H5Fclose};
   if (!id)
     throw Error(ExitCode::kData,
                 fmt::format("{}: cannot be opened as HDF5: {}", file.path().string(), library_message()));
@@ -77,7 +79,8 @@ File File::create(const std::filesystem::path& path) {
   silence_library();
   const Id access{H5Pcreate(H5P_FILE_ACCESS), H5Pclose}, creation{H5Pcreate(H5P_FILE_CREATE), H5Pclose};
   H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
-  H5Pset_alignment(access.get(), 4096, 4096);  // so that a loader can read with O_DIRECT and large pages
+  H5Pset_file_locking(access.get(), false, true);  // a lock of ours guards the name; some file systems have none
+  H5Pset_alignment(access.get(), 4096, 4096);      // so that a loader can read with O_DIRECT and large pages
   H5Pset_obj_track_times(creation.get(), false);
   Id id{H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get()), H5Fclose};
   if (!id)

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #if defined(__SSE2__)
@@ -49,8 +50,11 @@ void copy_past_caches(std::byte* to, const std::byte* from, size_t bytes) {
 
 }  // namespace
 
+void ignore_file_size_signal() { std::signal(SIGXFSZ, SIG_IGN); }
+
 void throw_failed_call(ExitCode code, const char* call, const std::filesystem::path& path, int error) {
-  throw Error(code, fmt::format("{}: {} failed: {}", path.string(), call, std::strerror(error)));
+  throw Error(code, fmt::format("{}: {} failed: {}{}", path.string(), call, std::strerror(error),
+                                error == EFBIG ? " (see ulimit -f)" : ""));
 }
 
 FileDescriptor::~FileDescriptor() { close(); }

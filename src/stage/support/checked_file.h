@@ -13,6 +13,9 @@ namespace lfm2 {
 
 enum class ExitCode : int;
 
+// From now on a file that grows beyond RLIMIT_FSIZE fails with EFBIG, where the system would end the process.
+void ignore_file_size_signal();
+
 // Throws the Error for a failed system call on `path`, with the text of `error`, an errno.
 [[noreturn]] void throw_failed_call(ExitCode code, const char* call, const std::filesystem::path& path, int error);
 

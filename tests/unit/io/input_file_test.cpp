@@ -204,8 +204,12 @@ TEST_F(InputFileTest, H5OneChunkIsUnpackedOnce) {
 }
 
 TEST_F(InputFileTest, H5ThatIsStillWrittenIsRefused) {
-  const h5::File file = h5::File::create(folder_ / "w.h5");  // the library has locked it
-  write_table(file, "input_ids", {1, 2, 3, 4}, 2);
+  {
+    const h5::File file = h5::File::create(folder_ / "w.h5");
+    write_table(file, "input_ids", {1, 2, 3, 4}, 2);
+  }
+  const FileDescriptor writer(::open((folder_ / "w.h5").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::flock(writer.get(), LOCK_EX | LOCK_NB), 0);
   expect_refused(folder_ / "w.h5", ExitCode::kData, "another program is writing it");
 }
 

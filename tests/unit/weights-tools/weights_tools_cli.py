@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import struct
@@ -566,6 +567,20 @@ class DamagedInputTest(CliTest):
                     # A folder that existed before needs no sync of its parent.
                     result = run(*command, "--out", out, "--force", "--quiet", cwd=self.folder, env=failing)
                     self.assertEqual(result.returncode, 0, result.stderr)
+
+    @unittest.skipUnless(os.environ.get("LFM2_IO_FAULTS"), "LFM2_IO_FAULTS names no library that makes locks fail")
+    def test_a_file_system_without_locks(self):
+        failing = {**os.environ, "LD_PRELOAD": os.environ["LFM2_IO_FAULTS"], "IO_FAULT": "nolock:/:1"}
+        result = run("split", GOLDEN / "tiny-moe", "--out", self.folder / "out", "--quiet", env=failing)
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_a_limit_of_file_sizes(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        result = run("synth", "--config", "lfm2-tiny", "--out", self.folder / "out", "--quiet", preexec_fn=limit)
+        self.assertEqual(result.returncode, 74, result.stderr)
+        self.assertIn("File too large (see ulimit -f)", result.stderr)
+        self.assertEqual(list((self.folder / "out").glob("*.tmp*")), [])
 
     @unittest.skipIf(os.geteuid() == 0, "root may read and write everything")
     def test_permissions(self):
