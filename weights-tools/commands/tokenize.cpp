@@ -16,6 +16,7 @@
 #include "stage/shards/shard_format.h"
 #include "stage/support/checked_file.h"
 #include "stage/support/json.h"
+#include "stage/support/line_text.h"
 #include "text/text_model.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/model/interrupt.h"
@@ -166,9 +167,10 @@ class BlockConverter {
     uint64_t number = part.first_line;
     for (std::string_view rest = part.lines; !rest.empty(); ++number) {
       const std::string_view line = rest.substr(0, rest.find('\n'));
+      const std::string_view text = text_of_line(line, number == 1);
       const size_t before = part.out.size();
       try {
-        converter.convert(line, number, part.out);
+        converter.convert(text, number, part.out);
       } catch (...) {
         part.out.resize(before);
         part.error = std::current_exception();

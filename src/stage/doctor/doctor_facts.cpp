@@ -64,6 +64,7 @@ void find_host(RankFacts& facts, const MpiWorld& world) {
   }
   facts.lockable_bytes = soft_limit(RLIMIT_MEMLOCK);
   facts.open_files = soft_limit(RLIMIT_NOFILE);
+  facts.address_bytes = soft_limit(RLIMIT_AS);
 }
 
 void find_gpu([[maybe_unused]] RankFacts& facts, [[maybe_unused]] const MpiWorld& world) {
@@ -154,9 +155,9 @@ RankFacts find_facts(const Options& options, const MpiWorld& world) {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, host, ranks_on_host, launched, processors, usable_processors,
                                    all_processors, share, processor_limits, versions, mpi_staging_reason,
                                    free_memory_bytes, shm_bytes, free_shm_bytes, lockable_bytes, open_files,
-                                   visible_gpus, gpu, gpu_uuid, gpu_bus, free_gpu_bytes, all_gpu_bytes, peers, problems,
-                                   split_id, model_layers, layers, tokens, row_bytes, dtype, weight_bytes,
-                                   activation_bytes)
+                                   address_bytes, visible_gpus, gpu, gpu_uuid, gpu_bus, free_gpu_bytes, all_gpu_bytes,
+                                   peers, problems, split_id, model_layers, layers, tokens, row_bytes, dtype,
+                                   weight_bytes, activation_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TrialFacts, device, transport, problem, bytes_per_second, round_trip_seconds)
 
 std::string to_json(const RankFacts& facts) { return json_text(Json(facts)); }

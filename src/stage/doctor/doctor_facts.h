@@ -27,7 +27,7 @@ struct RankFacts {
 
   uint64_t free_memory_bytes = 0;  // on the host; 0: unknown
   uint64_t shm_bytes = 0, free_shm_bytes = 0;
-  uint64_t lockable_bytes = 0, open_files = 0;  // limits; the largest number: none
+  uint64_t lockable_bytes = 0, open_files = 0, address_bytes = 0;  // limits; the largest number: none
 
   int visible_gpus = 0;
   std::string gpu, gpu_uuid, gpu_bus;  // the one that this rank takes

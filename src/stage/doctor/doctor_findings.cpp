@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -241,6 +242,11 @@ void look_at_limits(const Examination& e, Findings& found) {
     if (first.open_files < kLeastFiles)
       found.push_back(
           {false, fmt::format("open files on {}: at most {} a process", host, first.open_files), "ulimit -n 1024"});
+    if (first.address_bytes != std::numeric_limits<uint64_t>::max())
+      found.push_back({false,
+                       fmt::format("addresses on {}: at most {} a process, for libraries, weights, caches and samples",
+                                   host, bytes_text(first.address_bytes)),
+                       "ulimit -v unlimited; a batch system sets it by h_vmem or vmem"});
   }
 }
 

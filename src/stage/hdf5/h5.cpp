@@ -197,15 +197,18 @@ const Id& File::dataset_in_chunks(const std::string& name) const {
   if (H5Pget_chunk(creation.get(), rank, chunk.data()) < 0 ||
       H5Sget_simple_extent_dims(space.get(), dims.data(), nullptr) < 0)
     fail(ExitCode::kData, fmt::format("the chunks of dataset {} are not known", name));
-  hsize_t chunks = 1, bytes = H5Tget_size(type.get()) * chunk[0];
+  // Whatever the file says of its shape, the cache has a bound: one chunk, or 1 GiB.
+  constexpr hsize_t kMaxCacheBytes = hsize_t{1} << 30, kMaxSlots = hsize_t{1} << 20;
+  hsize_t chunks = 1, bytes = H5Tget_size(type.get()) * chunk[0];  // the library has checked that a chunk has < 4 GiB
   for (size_t axis = 1; axis < axes; ++axis) {
-    chunks *= (dims[axis] + chunk[axis] - 1) / chunk[axis];
+    chunks *= std::min(dims[axis] / chunk[axis] + 1, kMaxCacheBytes / chunks);
     bytes *= chunk[axis];
   }
+  const hsize_t cached = std::max(std::min(chunks * bytes, kMaxCacheBytes), bytes);
   constexpr hsize_t kSlotsOfAChunk = 100, kPrime = 521;  // as the library's manual advises
   const Id access{H5Pcreate(H5P_DATASET_ACCESS), H5Pclose};
   plain = {};  // while it is open, the cache is the one that it was opened with
-  H5Pset_chunk_cache(access.get(), chunks * kSlotsOfAChunk + kPrime, std::max<hsize_t>(chunks * bytes, 1 << 20), 1);
+  H5Pset_chunk_cache(access.get(), std::min(chunks * kSlotsOfAChunk, kMaxSlots) + kPrime, cached, 1);
   found->second = Id{H5Dopen2(file_.get(), name.c_str(), access.get()), H5Dclose};
   return found->second;
 }

@@ -66,7 +66,7 @@ void finish_sample(Samples& samples, const InputLimits& limits, const std::strin
   check_sample(samples, limits, where);
 }
 
-Samples read_bin(const std::filesystem::path& path, const InputLimits& limits) {
+Samples read_bin(const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse) {
   const CheckedFile file(path);
   std::array<int32_t, 2> header{};
   file.read(0, std::as_writable_bytes(std::span(header)));
@@ -84,6 +84,7 @@ Samples read_bin(const std::filesystem::path& path, const InputLimits& limits) {
   const int64_t wanted = limits.max_samples > 0 ? std::min<int64_t>(count, limits.max_samples) : count;
   samples.ids.reserve(static_cast<uint64_t>(wanted) * row.size());
   for (int32_t sample = 0; sample < count && !enough(samples, limits); ++sample) {
+    pulse();
     file.read(8 + static_cast<uint64_t>(sample) * row.size() * 4, std::as_writable_bytes(std::span(row)));
     samples.ids.append(row);
     finish_sample(samples, limits, fmt::format("{}: sample {}", path.string(), sample));
@@ -193,7 +194,7 @@ void refuse_while_written(const CheckedFile& file) {
                 fmt::format("{}: another program is writing it: expected a file that is closed", file.path().string()));
 }
 
-Samples read_h5(const std::filesystem::path& path, const InputLimits& limits) {
+Samples read_h5(const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse) {
   IntegerFile file{CheckedFile(path)};
   refuse_while_written(file.file);
   const h5::Scan scan = h5::scan(file.file, {.only = {"input_ids", "offsets", "attention_mask", "lengths", "labels",
@@ -248,6 +249,7 @@ Samples read_h5(const std::filesystem::path& path, const InputLimits& limits) {
   check_extent(file.file, input_ids->second, offset_of(samples_to_read));
   samples.ids.reserve(offset_of(samples_to_read));
   for (uint64_t first = 0; first < samples_to_read;) {
+    pulse();
     uint64_t end = first + 1;
     while (end < samples_to_read && offset_of(end + 1) - offset_of(first) <= kPieceIds) ++end;
     const uint64_t begin = offset_of(first), count = offset_of(end) - begin;
@@ -306,12 +308,12 @@ void add_line(RequestLine line, Samples& samples) {
 
 }  // namespace
 
-Samples read_samples(const std::filesystem::path& path, const InputLimits& limits) {
+Samples read_samples(const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse) {
   Samples samples;
   if (path.extension() == ".bin")
-    samples = read_bin(path, limits);
+    samples = read_bin(path, limits, pulse);
   else if (path.extension() == ".h5")
-    samples = read_h5(path, limits);
+    samples = read_h5(path, limits, pulse);
   else
     throw Error(ExitCode::kUsage,
                 fmt::format("--input {}: expected a name ending in .bin, .h5, .jsonl or .txt, or - for "

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,8 +54,10 @@ class ThreadPool;
 struct LineContext;
 
 // .bin or .h5, by the ending. Error(kNoInput) for a missing file; Error(kData) naming file, sample (or line), found
-// and expected for anything that is not exactly as interface and limits say; Error(kUsage) for another ending.
-Samples read_samples(const std::filesystem::path& path, const InputLimits& limits);
+// and expected for anything that is not exactly as interface and limits say; Error(kUsage) for another ending. `pulse`
+// is called with every piece that is read; it may throw to end that.
+Samples read_samples(
+    const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse = [] {});
 
 // Whether an input is one of lines: .jsonl, .txt, or "-", lines of JSON from standard input.
 bool is_input_of_lines(const std::filesystem::path& path);

@@ -111,7 +111,8 @@ Samples Job::read_input() {
   }
   const int64_t most = max_sample_tokens(options_, config);
   if (!options_.input.empty())
-    return read_samples(options_.input, {config.vocab, most, options_.samples, options_.results.score});
+    return read_samples(options_.input, {config.vocab, most, options_.samples, options_.results.score},
+                        [this] { pulse_while_reading(world_); });
   if (options_.length > most)
     throw Error(ExitCode::kData, fmt::format("--length {}: expected at most {}", options_.length,
                                              max_length_text(most, options_.results.score)));

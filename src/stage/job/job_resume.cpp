@@ -26,6 +26,14 @@ std::string kind_of_machine(const std::string& description) {
   return first == last ? description : description.substr(0, first) + description.substr(last);
 }
 
+// How to go on with what the CPUs of another kind began: their instructions can be chosen. "" where they cannot.
+std::string way_on(const std::string& key, const Json& begun) {
+  constexpr std::string_view kCpu = "CPU, ";
+  const std::string machine = key == "--device" && begun.is_string() ? begun.get<std::string>() : "";
+  if (!machine.starts_with(kCpu) || machine.find(" and ") != std::string::npos) return "";
+  return fmt::format(": --simd {} goes on with it on a processor that has it", machine.substr(kCpu.size()));
+}
+
 // Throws an Error that names the first difference between two identities, if there is one.
 void expect_same_job(const std::filesystem::path& journal, const Json& begun, const Json& now) {
   std::set<std::string> keys;
@@ -35,9 +43,10 @@ void expect_same_job(const std::filesystem::path& journal, const Json& begun, co
     const auto text = [&](const Json& job) { return job.contains(key) ? json_text(job.at(key)) : "nothing"; };
     if (text(begun) == text(now)) continue;
     const bool file = key == "input" || key == "lines" || key == "tokenizer" || key == "weights";
-    throw Error(file ? ExitCode::kData : ExitCode::kUsage,
-                fmt::format("--resume: {} is of a run with other {}: {} {}, expected {}", journal.string(),
-                            file ? key : "options", key, text(begun), text(now)));
+    throw Error(
+        file ? ExitCode::kData : ExitCode::kUsage,
+        fmt::format("--resume: {} is of a run with other {}: {} {}, expected {}{}", journal.string(),
+                    file ? key : "options", key, text(begun), text(now), way_on(key, begun.value(key, Json()))));
   }
 }
 

@@ -29,17 +29,19 @@ int ranks_of_a_pipeline(int ranks, int replicas) {
   return ranks / replicas;
 }
 
+void pulse_while_reading(MpiWorld& world) {
+  world.watchdog().pulse();
+  if (stop_requested())
+    throw Error(ExitCode::kStopped, "stopped on request while the input was read: nothing was computed");
+}
+
 JobText::JobText(const Options& options, MpiWorld& world)
     : options_(options), world_(world), writer_(ranks_of_a_pipeline(world.size(), options.replicas) - 1) {
   world.watchdog().enter({.phase = Phase::kRead});
   int32_t continues = 0, embeds = 0;
   if (world.rank() == 0) {
     if (is_input_of_lines(options.input))
-      lines_ = std::make_unique<LineReader>(options.input, [&world] {
-        world.watchdog().pulse();
-        if (stop_requested())
-          throw Error(ExitCode::kStopped, "stopped on request while the input was read: nothing was computed");
-      });
+      lines_ = std::make_unique<LineReader>(options.input, [&world] { pulse_while_reading(world); });
     const std::optional<bool> known = continues_samples(options);
     const bool asks = lines_ && options.input.extension() != ".txt" && !known.value_or(false) && !options.results.score;
     const std::string_view deciding = asks || (lines_ && !known) ? deciding_line(lines_->peek()) : std::string_view();

@@ -26,6 +26,9 @@ int64_t max_sample_tokens(const Options& options, const ModelConfig& config);
 // The ranks of each of the replicas. Error(kUsage) where some would have more than others.
 int ranks_of_a_pipeline(int ranks, int replicas);
 
+// Called with each piece of the input that rank 0 reads: this rank does not stall. Error(kStopped) on request.
+void pulse_while_reading(MpiWorld& world);
+
 class JobText {
  public:
   // Collective. Opens an input of lines, on rank 0, and finds out what kind of job it is. Error(kUsage) for options

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cmath>
 #include <concepts>
+#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <string>
@@ -37,9 +38,8 @@ std::optional<T> parse_number(std::string_view text, NumberRange<T> range) {
   T value{};
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if constexpr (std::floating_point<T>)
-    if (error == std::errc::result_out_of_range &&
-        text.find("e-") != std::string_view::npos) {  // closer to 0 than any T
-      value = 0;
+    if (error == std::errc::result_out_of_range && std::abs(std::strtold(std::string(text).c_str(), nullptr)) < 1) {
+      value = 0;  // closer to 0 than any other T
       error = {};
     }
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;

@@ -32,7 +32,7 @@ Examination healthy(bool gpus) {
     facts.versions = {{"lfm2_stage", "lfm2_stage 1"}, {"MPI", "Open MPI v4"}, {"HDF5", "1.10"}};
     facts.free_memory_bytes = 64 * kGiB;
     facts.shm_bytes = facts.free_shm_bytes = kGiB;
-    facts.lockable_bytes = facts.open_files = std::numeric_limits<uint64_t>::max();
+    facts.lockable_bytes = facts.open_files = facts.address_bytes = std::numeric_limits<uint64_t>::max();
     facts.split_id = "split";
     facts.model_layers = 24;
     facts.layers = fmt::format("{}-{}", rank * 6, rank * 6 + 5);
@@ -139,6 +139,8 @@ TEST(DoctorFindingsTest, EachFaultIsNamedOnceWithWhatToDo) {
        [&](Examination& e) { on_host_b(e, [](RankFacts& rank) { rank.lockable_bytes = 1 << 16; }); }},
       {false, false, "open files on b: at most 64", "ulimit -n",
        [&](Examination& e) { on_host_b(e, [](RankFacts& rank) { rank.open_files = 64; }); }},
+      {false, false, "addresses on b: at most 4.29 GB a process", "ulimit -v",
+       [&](Examination& e) { on_host_b(e, [](RankFacts& rank) { rank.address_bytes = 4 * kGiB; }); }},
       {false, false, "rank 1 to 2: 0.10 GB/s between hosts", "NCCL_SOCKET_IFNAME",
        [](Examination& e) { e.trials[1].bytes_per_second = 1e8; }},
       {false, false, "rank 0 to 1: 4.0 ms there and back", "top",

@@ -157,6 +157,16 @@ void write_table(const h5::File& file, const char* name, const std::vector<int64
   H5Dwrite(set.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
 }
 
+TEST_F(InputFileTest, ReadingSeesARequestToStop) {
+  write_values<int32_t>(folder_ / "a.bin", {2, 2, 1, 2, 3, 4});
+  h5::File file = h5::File::create(folder_ / "a.h5");
+  write_table(file, "input_ids", {1, 2, 3, 4}, 2);
+  file.close();
+  const auto stop = [] { throw Error(ExitCode::kStopped, "stopped"); };
+  for (const char* name : {"a.bin", "a.h5"})
+    test::expect_error([&] { read_samples(folder_ / name, kLimits, stop); }, ExitCode::kStopped, {"stopped"});
+}
+
 TEST_F(InputFileTest, H5PaddedOnTheRight) {
   const auto read = [&](const char* beside, const std::vector<int64_t>& values, hsize_t columns) {
     h5::File file = h5::File::create(folder_ / "p.h5");

@@ -67,6 +67,9 @@ TEST(OptionsTest, NumbersTooSmallForTheirTypeAreZero) {
   const ParsedCommandLine parsed = parse_words({"--weights", "s", "--generate", "2", "--temperature", "1e-300"});
   ASSERT_TRUE(parsed.run) << parsed.text;
   EXPECT_EQ(parsed.options.generation.rule.temperature, 0);
+  EXPECT_TRUE(parse_words({"--weights", "s", "--generate", "2", "--temperature", "1E-300"}).run);
+  const std::string tiny = "0." + std::string(400, '0') + "1";
+  EXPECT_TRUE(parse_words({"--weights", "s", "--generate", "2", "--temperature", tiny.c_str()}).run);
   EXPECT_FALSE(parse_words({"--weights", "s", "--generate", "2", "--temperature", "1e300"}).run);
 }
 

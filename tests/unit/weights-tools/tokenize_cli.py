@@ -19,8 +19,13 @@ class TokenizeTest(unittest.TestCase):
     def test_text_comes_back(self):
         text = "Hello, my name is\n\npythonic\r\n<|im_start|>user 你好 🌍\n".encode() + bytes(range(256)).replace(b"\n", b"") + b"\nno end"
         ids = self.lines("--no-special", data=text)
-        self.assertEqual(self.lines("--decode", data=ids), text + b"\n")
+        self.assertEqual(self.lines("--decode", data=ids), text.replace(b"\r\n", b"\n") + b"\n")
         self.assertEqual(ids.count(b"\n"), 6)
+
+    def test_what_is_no_text_of_a_line(self):
+        plain = self.lines(data=b"a\nb\n")
+        self.assertEqual(self.lines(data=b"\xef\xbb\xbfa\r\nb\r\n"), plain)
+        self.assertNotEqual(self.lines(data=b"a\n\xef\xbb\xbfb\n"), plain)
 
     def test_special_tokens(self):
         self.assertEqual(self.lines(data=b"\n"), b"[1]\n")

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "kernels/error.h"
+#include "stage/support/line_text.h"
 
 namespace lfm2 {
 
@@ -76,11 +77,9 @@ void LineReader::read_block() {
     std::string_view line = text.substr(begin, stop - begin);
     begin = stop + 1;
     ++number_;
-    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-    if (number_ == 1 && line.starts_with(kByteOrderMark)) line.remove_prefix(kByteOrderMark.size());
     if (line.size() > kMaxLineBytes)
       throw Error(ExitCode::kData, fmt::format("{}: line {}: longer than {} bytes", name(), number_, kMaxLineBytes));
-    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    line = text_of_line(line, number_ == 1);
     if (line.find_first_not_of(" \t\r") != std::string_view::npos) lines_.push_back({number_, line});
   }
   used_ = end;

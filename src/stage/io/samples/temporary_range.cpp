@@ -1,4 +1,4 @@
-// All addresses are set aside at once and mapped piece by piece: what was written never moves.
+// Addresses are set aside for twice what is needed and mapped piece by piece. Where they are used up, all pieces move.
 #include "stage/io/samples/temporary_range.h"
 
 #include <fcntl.h>
@@ -18,6 +18,7 @@ namespace lfm2 {
 namespace {
 
 constexpr uint64_t kPieceBytes = uint64_t{4} << 20;
+constexpr uint64_t kFewAddresses = uint64_t{64} << 20;
 
 std::filesystem::path temporary_folder() {
   const char* folder = std::getenv("TMPDIR");
@@ -29,7 +30,7 @@ double gigabytes(uint64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 }  // namespace
 
 TemporaryRange::~TemporaryRange() {
-  if (data_ != nullptr) ::munmap(data_, most_);
+  if (data_ != nullptr) ::munmap(data_, addresses_);
 }
 
 void TemporaryRange::swap(TemporaryRange& other) noexcept {
@@ -37,6 +38,8 @@ void TemporaryRange::swap(TemporaryRange& other) noexcept {
   std::swap(in_memory_, other.in_memory_);
   std::swap(what_, other.what_);
   std::swap(data_, other.data_);
+  std::swap(addresses_, other.addresses_);
+  std::swap(piece_ends_, other.piece_ends_);
   std::swap(capacity_, other.capacity_);
   std::swap(file_, other.file_);
   std::swap(file_begin_, other.file_begin_);
@@ -47,19 +50,38 @@ void TemporaryRange::swap(TemporaryRange& other) noexcept {
 void TemporaryRange::grow(uint64_t bytes) {
   if (bytes > most_)
     throw Error(ExitCode::kData, fmt::format("the {} of one job take more than {:.2f} GB", what_, gigabytes(most_)));
-  if (data_ == nullptr) {
-    void* range = ::mmap(nullptr, most_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (range == MAP_FAILED)
-      throw Error(ExitCode::kUnavailable,
-                  fmt::format("mmap of {} bytes of addresses for {}: {}", most_, what_, std::strerror(errno)));
-    data_ = static_cast<std::byte*>(range);
-  }
   // In steps of an eighth, so that the pieces of a large job stay few.
   const uint64_t wanted = std::max(bytes, capacity_ + capacity_ / 8);
   const uint64_t end = std::min((wanted + kPieceBytes - 1) / kPieceBytes * kPieceBytes, most_);
+  if (end > addresses_) set_addresses_aside(end);
   if (bytes <= in_memory_ || !map_file(capacity_, end - capacity_)) map_memory(capacity_, end - capacity_, bytes);
-  capacity_ = end;
+  piece_ends_.push_back(capacity_ = end);
   rest();
+}
+
+// A limit of addresses (ulimit -v) may leave no more than what is needed.
+void TemporaryRange::set_addresses_aside(uint64_t bytes) {
+  void* range = MAP_FAILED;
+  uint64_t room = 0;
+  for (const uint64_t wanted : {std::min(std::max(2 * bytes, kFewAddresses), most_), bytes})
+    if (range == MAP_FAILED)
+      range = ::mmap(nullptr, room = wanted, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const auto fail = [&] {
+    throw Error(ExitCode::kUnavailable, fmt::format("{} bytes of addresses for {}: {}, expected a higher limit of "
+                                                    "addresses (ulimit -v)",
+                                                    bytes, what_, std::strerror(errno)));
+  };
+  if (range == MAP_FAILED) fail();
+  auto* const to = static_cast<std::byte*>(range);
+  uint64_t begin = 0;
+  for (const uint64_t end : piece_ends_) {  // mremap moves parts of one mapping, and each piece was mapped by one call
+    if (::mremap(data_ + begin, end - begin, end - begin, MREMAP_MAYMOVE | MREMAP_FIXED, to + begin) == MAP_FAILED)
+      fail();
+    begin = end;
+  }
+  if (data_ != nullptr) ::munmap(data_, addresses_);
+  data_ = to;
+  addresses_ = room;
 }
 
 void TemporaryRange::rest() const {

@@ -1,9 +1,10 @@
-// Bytes that grow in place: in memory while they are few, in a temporary file without a name beyond that, so that a job
+// Bytes that grow: in memory while they are few, in a temporary file without a name beyond that, so that a job
 // may have more text than its host has memory. The file is in $TMPDIR, else in /var/tmp.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "stage/support/checked_file.h"
 
@@ -26,8 +27,8 @@ class TemporaryRange {
 
   std::byte* data() const { return data_; }
   uint64_t capacity() const { return capacity_; }
-  // Makes room for `bytes` bytes or more; new ones are 0, all others stay where they are. Error(kData) beyond `most`,
-  // Error(kUnavailable) where neither a temporary file nor memory can hold them.
+  // Makes room for `bytes` bytes or more; new ones are 0, all others stay as they are, but data() may move.
+  // Error(kData) beyond `most`, Error(kUnavailable) where neither a temporary file nor memory can hold them.
   void grow(uint64_t bytes);
 
   // Whoever goes through the bytes calls this from time to time: what lies in the file need not stay in memory, from
@@ -39,13 +40,15 @@ class TemporaryRange {
 
  private:
   void swap(TemporaryRange& other) noexcept;
+  void set_addresses_aside(uint64_t bytes);
   bool map_file(uint64_t first, uint64_t bytes);
   void map_memory(uint64_t first, uint64_t bytes, uint64_t wanted);
 
   uint64_t most_, in_memory_;
   const char* what_;
-  std::byte* data_ = nullptr;  // `most_` addresses, mapped up to capacity_
-  uint64_t capacity_ = 0;
+  std::byte* data_ = nullptr;  // `addresses_` bytes of addresses, mapped up to capacity_
+  uint64_t addresses_ = 0, capacity_ = 0;
+  std::vector<uint64_t> piece_ends_;  // where each call of grow() ended
   FileDescriptor file_;
   uint64_t file_begin_ = 0, file_bytes_ = 0;  // what lies in the file: one piece, behind the first bytes
   bool file_is_full_ = false;

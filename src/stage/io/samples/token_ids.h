@@ -40,7 +40,7 @@ class TokenIds {
   bool operator==(const TokenIds& other) const { return std::equal(begin(), end(), other.begin(), other.end()); }
 
   // Each of these throws Error(kData) beyond kMaxIds ids, and Error(kUnavailable) where neither a temporary file nor
-  // memory can hold them. Pointers stay valid.
+  // memory can hold them. Pointers do not stay valid.
   void push_back(int32_t id) {
     reserve(size_ + 1);
     data()[size_++] = id;

@@ -2,9 +2,13 @@
 #include "stage/io/samples/token_ids.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "kernels/error.h"
@@ -18,17 +22,16 @@ std::vector<int32_t> counted(int32_t count) {
   return ids;
 }
 
-TEST(TokenIdsTest, StaysWhereItIsWhileItGrows) {
+TEST(TokenIdsTest, KeepsItsIdsWhileItGrowsAndMoves) {
   const std::vector<int32_t> piece = counted(1 << 20);
   TokenIds ids;
   ids.set_memory_limit(3 << 20);
   ids.append(piece);
-  const int32_t* const begin = ids.data();
   EXPECT_FALSE(ids.is_on_disk());
-  for (int i = 0; i < 7; ++i) ids.append(piece);
+  for (int i = 0; i < 39; ++i) ids.append(piece);  // beyond the first addresses
   EXPECT_TRUE(ids.is_on_disk());
-  EXPECT_EQ(ids.data(), begin);
-  ASSERT_EQ(ids.size(), piece.size() * 8);
+  ASSERT_EQ(ids.size(), piece.size() * 40);
+  const int32_t* const begin = ids.data();
   for (size_t i = 0; i < ids.size(); ++i) ASSERT_EQ(ids[i], piece[i % piece.size()]);
   TokenIds moved = std::move(ids);
   EXPECT_EQ(moved.data(), begin);
@@ -45,6 +48,27 @@ TEST(TokenIdsTest, TakesMemoryWhereNoFileCanBeMade) {
   EXPECT_FALSE(ids.is_on_disk());
   EXPECT_EQ(ids[(1 << 20) - 1], (1 << 20) - 1);
   before != nullptr ? ::setenv("TMPDIR", folder.c_str(), 1) : ::unsetenv("TMPDIR");
+}
+
+// As ulimit -v sets it.
+TEST(TokenIdsTest, TakesTheAddressesThatALimitLeaves) {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  const rlimit limit{pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + (uint64_t{256} << 20), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
+  TokenIds ids;
+  for (int i = 0; i < 20; ++i) ids.append(counted(1 << 20));
+  std::string refusal;
+  try {
+    ids.reserve(TokenIds::kMaxIds);
+  } catch (const Error& error) {
+    refusal = error.what();
+  }
+  ::setrlimit(RLIMIT_AS, &before);
+  EXPECT_NE(refusal.find("expected a higher limit of addresses (ulimit -v)"), std::string::npos) << refusal;
+  EXPECT_EQ(ids[(20 << 20) - 1], (1 << 20) - 1);
 }
 
 TEST(TokenIdsTest, RefusesMoreThanAJobHas) {
