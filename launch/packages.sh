@@ -3,7 +3,7 @@
 # says what is needed.
 
 lfm2_packages=(build-essential cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libhdf5-dev libcli11-dev nlohmann-json3-dev
-  libfmt-dev libxxhash-dev libpcre2-dev libboost-dev)
+  libfmt-dev libxxhash-dev libpcre2-dev zlib1g-dev libzstd-dev libboost-dev)
 lfm2_test_packages=(curl file libgtest-dev hdf5-tools python3 python3-h5py python3-hypothesis python3-jinja2 python3-matplotlib
   python3-numpy)
 lfm2_fuzz_packages=(clang libclang-rt-dev)

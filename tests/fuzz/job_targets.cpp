@@ -78,6 +78,14 @@ void read_lines_of(const char* name, Bytes bytes, const LineContext& context, in
 
 void inputs_bin(Bytes bytes) { read_input("inputs.bin", bytes); }
 
+void inputs_npy(Bytes bytes) { read_input("inputs.npy", bytes); }
+
+// Lines of ids that are packed, in both forms.
+void inputs_packed(Bytes bytes) {
+  const LineContext context{.vocab = 1000, .max_positions = 100, .text_error = "no tokenizer"};
+  for (const char* name : {"inputs.jsonl.gz", "inputs.jsonl.zst"}) read_lines_of(name, bytes, context, 0);
+}
+
 // Lines of ids, without a tokenizer.
 void inputs_jsonl(Bytes bytes) {
   for (const bool continues : {false, true}) {
@@ -124,7 +132,8 @@ void inputs_h5(Bytes bytes) {
   expect_only_errors([&] {
     const CheckedFile file(path);
     chunked = false;
-    for (const auto& [name, dataset] : h5::scan(file, {.only = {"input_ids", "offsets"}}).datasets)
+    for (const auto& [name, dataset] :
+         h5::scan(file, {.only = {"input_ids", "offsets", "attention_mask", "lengths"}}).datasets)
       chunked |= dataset.storage != h5::ScannedDataset::Storage::kContiguous || !dataset.type.little_endian;
   });
   if (!chunked) read_input("inputs.h5", bytes);

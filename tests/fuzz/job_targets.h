@@ -7,6 +7,8 @@
 namespace lfm2::fuzz {
 
 void inputs_bin(std::span<const std::byte> bytes);
+void inputs_npy(std::span<const std::byte> bytes);
+void inputs_packed(std::span<const std::byte> bytes);
 void inputs_jsonl(std::span<const std::byte> bytes);
 void inputs_text(std::span<const std::byte> bytes);
 void inputs_h5(std::span<const std::byte> bytes);

@@ -20,6 +20,8 @@ constexpr std::array kTargets = {
     Target{"index_json", index_json},
     Target{"config_json", config_json},
     Target{"inputs_bin", inputs_bin},
+    Target{"inputs_npy", inputs_npy},
+    Target{"inputs_packed", inputs_packed},
     Target{"inputs_jsonl", inputs_jsonl},
     Target{"inputs_text", inputs_text},
     Target{"inputs_h5", inputs_h5},

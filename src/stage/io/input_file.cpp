@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cstring>
-#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -17,7 +15,9 @@
 #include "stage/hdf5/h5_scan.h"
 #include "stage/io/lines/line_reader.h"
 #include "stage/io/lines/request_line.h"
+#include "stage/io/npy_file.h"
 #include "stage/support/checked_file.h"
+#include "stage/support/integers.h"
 #include "stage/support/split_mix.h"
 
 namespace lfm2 {
@@ -92,6 +92,30 @@ Samples read_bin(const std::filesystem::path& path, const InputLimits& limits, c
   return samples;
 }
 
+constexpr uint64_t kPieceIds = uint64_t{1} << 20;  // the integers of a file may be twice as wide as ids
+
+Samples read_npy(const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse) {
+  const NpyFile file(path);
+  const auto most = static_cast<uint64_t>(limits.max_samples);
+  const uint64_t count = most > 0 ? std::min(file.rows(), most) : file.rows(), columns = file.columns();
+  const auto where_of = [&](uint64_t sample) { return fmt::format("{}: sample {}", path.string(), sample); };
+  Samples samples{.ids = {}, .offsets = {0}};
+  if (count == 0) return samples;
+  check_length(static_cast<int64_t>(std::min<uint64_t>(columns, INT64_MAX)), limits, where_of(0));
+  check_total(checked_multiply(count, columns, path.string()), path.string());
+  samples.ids.reserve(count * columns);
+  for (uint64_t first = 0, rows = 0; first < count; first += rows) {
+    pulse();
+    rows = std::min(std::max<uint64_t>(kPieceIds / columns, 1), count - first);
+    const std::vector<int64_t> ids = file.read(first, rows);
+    for (uint64_t row = 0; row < rows; ++row) {
+      add_ids(std::span(ids).subspan(row * columns, columns), limits, where_of(first + row), samples);
+      finish_sample(samples, limits, where_of(first + row));
+    }
+  }
+  return samples;
+}
+
 // A file of integers that is read with `library`, once it is needed.
 struct IntegerFile {
   CheckedFile file;
@@ -111,24 +135,15 @@ std::vector<int64_t> read_integers(IntegerFile& input, const std::string& name, 
     throw Error(ExitCode::kData, fmt::format("{} holds {}, expected integers", where, dataset.type.text()));
   if (count >= kMaxCount)
     throw Error(ExitCode::kData, fmt::format("{}: {} elements to read, expected fewer than 2^31", where, count));
-  std::vector<int64_t> values(count);
   if (dataset.storage != h5::ScannedDataset::Storage::kContiguous || !dataset.type.little_endian) {
     if (!input.library) input.library = h5::File::open(file);
+    std::vector<int64_t> values(count);
     input.library->read_rows(name, first, rows, H5T_NATIVE_INT64, values.data());
     return values;
   }
   std::vector<std::byte> bytes(count * width);
   file.read(checked_add(dataset.offset, checked_multiply(first, columns * width, where), where), bytes);
-  const int unused = 64 - 8 * static_cast<int>(width);
-  for (size_t i = 0; i < count; ++i) {
-    uint64_t value = 0;
-    std::memcpy(&value, bytes.data() + i * width, width);
-    if (dataset.type.is_signed)
-      values[i] = static_cast<int64_t>(value << unused) >> unused;
-    else  // as the library converts it
-      values[i] = static_cast<int64_t>(std::min<uint64_t>(value, std::numeric_limits<int64_t>::max()));
-  }
-  return values;
+  return integers_of(bytes, width, dataset.type.is_signed);
 }
 
 // A file may say that it holds more than it has bytes for: no memory is taken for that.
@@ -237,12 +252,10 @@ Samples read_h5(const std::filesystem::path& path, const InputLimits& limits, co
   } else if (dims[0] > 0 && !padded) {
     check_length(static_cast<int64_t>(std::min<uint64_t>(dims[1], INT64_MAX)), limits, where_of(0));
   }
-  // In pieces of some samples: the file's integers may be twice as wide as ids.
   const uint64_t samples_to_read = read - 1;
   const auto offset_of = [&](uint64_t sample) {
     return flat ? static_cast<uint64_t>(offsets[sample]) : checked_multiply(sample, dims[1], path.string());
   };
-  constexpr uint64_t kPieceIds = uint64_t{1} << 20;
   Samples samples{.ids = {}, .offsets = {0}};
   check_total(offset_of(samples_to_read), path.string());
   if (samples_to_read > 0) read_integers(file, "input_ids", input_ids->second, 0, 0);  // its type, before any memory
@@ -275,7 +288,7 @@ struct ReadLine {
 ReadLine read_line(const Line& line, const LineContext& context, const LineReader& reader) {
   const std::string where = reader.where(line);
   try {
-    if (reader.path().extension() == ".txt") return {parse_text_line(line.text, context, where)};
+    if (extension_of_lines(reader.path()) == ".txt") return {parse_text_line(line.text, context, where)};
     return {parse_request_line(line.text, context, where)};
   } catch (const Error& error) {
     return {{}, error};
@@ -314,10 +327,12 @@ Samples read_samples(const std::filesystem::path& path, const InputLimits& limit
     samples = read_bin(path, limits, pulse);
   else if (path.extension() == ".h5")
     samples = read_h5(path, limits, pulse);
+  else if (path.extension() == ".npy")
+    samples = read_npy(path, limits, pulse);
   else
     throw Error(ExitCode::kUsage,
-                fmt::format("--input {}: expected a name ending in .bin, .h5, .jsonl or .txt, or - for "
-                            "lines of JSON from standard input",
+                fmt::format("--input {}: expected a name ending in .bin, .h5, .npy, .jsonl or .txt, the "
+                            "last two perhaps with .gz or .zst, or - for lines of JSON from standard input",
                             path.string()));
   if (samples.count() == 0)
     throw Error(ExitCode::kData, fmt::format("{}: no samples, expected at least 1", path.string()));
@@ -325,13 +340,14 @@ Samples read_samples(const std::filesystem::path& path, const InputLimits& limit
 }
 
 bool is_input_of_lines(const std::filesystem::path& path) {
-  return path == "-" || path.extension() == ".jsonl" || path.extension() == ".txt";
+  const std::filesystem::path extension = extension_of_lines(path);
+  return path == "-" || extension == ".jsonl" || extension == ".txt";
 }
 
 Samples read_lines(LineReader& reader, const LineContext& context, int64_t max_samples, ThreadPool& threads) {
   const InputLimits limits{context.vocab, context.max_positions, max_samples, context.scores};
   Samples samples{.ids = {}, .offsets = {0}};
-  const bool batch = (context.continues || context.embeddings) && reader.path().extension() != ".txt" &&
+  const bool batch = (context.continues || context.embeddings) && extension_of_lines(reader.path()) != ".txt" &&
                      is_batch_line(deciding_line(reader.peek()));
   std::vector<ReadLine> read;
   std::span<const Line> lines;  // that were not read yet

@@ -53,13 +53,13 @@ class LineReader;
 class ThreadPool;
 struct LineContext;
 
-// .bin or .h5, by the ending. Error(kNoInput) for a missing file; Error(kData) naming file, sample (or line), found
-// and expected for anything that is not exactly as interface and limits say; Error(kUsage) for another ending. `pulse`
-// is called with every piece that is read; it may throw to end that.
+// .bin, .h5 or .npy, by the ending. Error(kNoInput) for a missing file; Error(kData) naming file, sample (or line),
+// found and expected for anything that is not exactly as interface and limits say; Error(kUsage) for another ending.
+// `pulse` is called with every piece that is read; it may throw to end that.
 Samples read_samples(
     const std::filesystem::path& path, const InputLimits& limits, const std::function<void()>& pulse = [] {});
 
-// Whether an input is one of lines: .jsonl, .txt, or "-", lines of JSON from standard input.
+// Whether an input is one of lines: .jsonl or .txt, perhaps packed, or "-", lines of JSON from standard input.
 bool is_input_of_lines(const std::filesystem::path& path);
 // The samples of such an input, in the order of the lines; parsed by all threads. Error(kData) for the first line that
 // is refused. Where the first line is a batch line, a line that is refused becomes an error answer instead, but for

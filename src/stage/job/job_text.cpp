@@ -43,7 +43,8 @@ JobText::JobText(const Options& options, MpiWorld& world)
     if (is_input_of_lines(options.input))
       lines_ = std::make_unique<LineReader>(options.input, [&world] { pulse_while_reading(world); });
     const std::optional<bool> known = continues_samples(options);
-    const bool asks = lines_ && options.input.extension() != ".txt" && !known.value_or(false) && !options.results.score;
+    const bool asks =
+        lines_ && extension_of_lines(options.input) != ".txt" && !known.value_or(false) && !options.results.score;
     const std::string_view deciding = asks || (lines_ && !known) ? deciding_line(lines_->peek()) : std::string_view();
     embeds = asks && is_embeddings_line(deciding);
     if (embeds == 0) continues = known ? *known : is_continued(deciding);

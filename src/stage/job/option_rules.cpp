@@ -6,6 +6,7 @@
 
 #include "kernels/error.h"
 #include "stage/io/completions.h"
+#include "stage/io/lines/line_reader.h"
 #include "stage/io/output_file.h"
 #include "stage/job/options.h"
 #include "text/utf8.h"
@@ -103,7 +104,7 @@ void check_together(const Options& options) {
 std::optional<bool> continues_samples(const Options& options) {
   if (options.generation.max_new > 0 || options.prompt || options.live()) return true;
   if (options.results.score || options.results.hidden != Hidden::kNone) return false;
-  if (options.input.extension() == ".jsonl" || options.input == "-") return {};
+  if (extension_of_lines(options.input) == ".jsonl" || options.input == "-") return {};
   return false;
 }
 

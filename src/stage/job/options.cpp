@@ -83,8 +83,8 @@ void add_job_options(CLI::App& app, Options& options) {
   add_weights(app, options)->required();
   auto* input =
       app.add_option("--input", options.input,
-                     "Samples: .bin, .h5, .jsonl, .txt (a line a sample), or - for lines of JSON from standard "
-                     "input; without it random ones")
+                     "Samples: .bin, .h5, .npy, .jsonl or .txt (a line a sample; perhaps with .gz or .zst), or - for "
+                     "lines of JSON from standard input; without it random ones")
           ->type_name("FILE");
   app.add_option_function<std::string>(
          "--prompt", [&options](const std::string& text) { options.prompt = text; },

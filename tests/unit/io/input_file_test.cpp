@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include <array>
 #include <cmath>
@@ -12,6 +14,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <random>
 
 #include "kernels/thread_pool.h"
 #include "stage/hdf5/h5.h"
@@ -49,6 +52,26 @@ void expect_refused(const std::filesystem::path& path, ExitCode code, const std:
     EXPECT_NE(std::string(error.what()).find(path.filename()), std::string::npos) << error.what();
     EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << "more than one line";
   }
+}
+
+std::string packed_with_gzip(const std::string& text) {
+  z_stream stream{};
+  EXPECT_EQ(::deflateInit2(&stream, 1, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  std::string packed(::deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(packed.data());
+  stream.avail_out = static_cast<uInt>(packed.size());
+  EXPECT_EQ(::deflate(&stream, Z_FINISH), Z_STREAM_END);
+  packed.resize(stream.total_out);
+  ::deflateEnd(&stream);
+  return packed;
+}
+
+std::string packed_with_zstd(const std::string& text) {
+  std::string packed(::ZSTD_compressBound(text.size()), '\0');
+  packed.resize(::ZSTD_compress(packed.data(), packed.size(), text.data(), text.size(), 1));
+  return packed;
 }
 
 class InputFileTest : public testing::Test {
@@ -155,6 +178,80 @@ void write_table(const h5::File& file, const char* name, const std::vector<int64
   const h5::Id set{H5Dcreate2(file.id(), name, H5T_STD_I64LE, space.get(), H5P_DEFAULT, list.get(), H5P_DEFAULT),
                    H5Dclose};
   H5Dwrite(set.get(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data());
+}
+
+// As numpy.save() writes it, in version 1.
+std::string npy(const std::string& description, const std::string& elements) {
+  const std::string header = "{" + description + "}" + std::string(20, ' ') + "\n";
+  return std::string("\x93NUMPY\x01\0", 8) + static_cast<char>(header.size()) + '\0' + header + elements;
+}
+
+TEST_F(InputFileTest, Npy) {
+  const std::string begin = "'descr': '<i2', 'fortran_order': False, 'shape': ", two({1, 0, 2, 0, 3, 0, 99, 0});
+  write_text(folder_ / "a.npy", npy(begin + "(2, 2), ", two));
+  EXPECT_EQ(read_samples(folder_ / "a.npy", kLimits).ids, (TokenIds{1, 2, 3, 99}));
+  EXPECT_EQ(read_samples(folder_ / "a.npy", kLimits).offsets, (SampleOffsets{0, 2, 4}));
+  EXPECT_EQ(read_samples(folder_ / "a.npy", {100, 8, 1}).offsets, (SampleOffsets{0, 2}));
+  write_text(folder_ / "a.npy", npy("'shape': (1, 3), 'fortran_order': False, 'descr': '|u1'", "abc"));
+  EXPECT_EQ(read_samples(folder_ / "a.npy", kLimits).ids, (TokenIds{97, 98, 99}));
+  std::string version2 = npy(begin + "(2, 2), ", two);
+  version2[6] = 2;
+  version2.insert(10, 2, '\0');
+  write_text(folder_ / "a.npy", version2);
+  EXPECT_EQ(read_samples(folder_ / "a.npy", kLimits).count(), 2);
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"a text that is long enough", "is no .npy file"},
+      {"\x93NUMPY\x04 and so on", "version 4, expected 1 to 3"},
+      {npy("'descr': '>i4', 'fortran_order': False, 'shape': (1, 1)", "abcd"),
+       "elements of type '>i4', expected little"},
+      {npy("'descr': '<f4', 'fortran_order': False, 'shape': (1, 1)", "abcd"), "elements of type '<f4'"},
+      {npy("'descr': [('a', '<i4')], 'fortran_order': False, 'shape': (1, 1)", "abcd"),
+       "elements of type [('a', '<i4')]"},
+      {npy("'descr': '<i2', 'fortran_order': True, 'shape': (2, 2)", two), "'fortran_order' is True, expected False"},
+      {npy(begin + "(4,)", two), "an array of shape (4,), expected (samples, length)"},
+      {npy(begin + "(2, 3)", two), "but 2 rows of 3 elements need"},
+      {npy(begin + "(2, 1)", two), "but 2 rows of 1 elements need"},
+      {npy(begin + "(9223372036854775807, 9)", two), "a.npy"},
+      {npy(begin + "(5, 0)", ""), "sample 0: 0 tokens"},
+      {npy(begin + "(0, 5)", ""), "no samples"},
+      {npy(begin + "(2, 2)", std::string({1, 0, 2, 0, 3, 0, -2, -1})), "sample 1: token 1 is -2, expected 0 to 99"}};
+  for (const auto& [bytes, reason] : cases) {
+    write_text(folder_ / "a.npy", bytes);
+    expect_refused(folder_ / "a.npy", ExitCode::kData, reason);
+  }
+}
+
+TEST_F(InputFileTest, PackedLines) {
+  std::mt19937 random(1);  // so that what is packed has several pieces, too
+  std::string text;
+  for (int i = 0; i < 60000; ++i) text += fmt::format("{{\"input_ids\": [{}, {}]}}\n", random() % 100, random() % 100);
+  text += std::string(400000, ' ') + "{\"input_ids\": [1]}\n";
+  write_text(folder_ / "a.jsonl", text);
+  const Samples plain = read_input(folder_ / "a.jsonl");
+  for (const bool gzip : {true, false}) {
+    const std::string name = gzip ? "a.jsonl.gz" : "a.jsonl.zst";
+    const auto pack = gzip ? packed_with_gzip : packed_with_zstd;
+    // Two members, as pigz and cat make them.
+    const std::string packed = pack(text.substr(0, text.size() / 2)) + pack(text.substr(text.size() / 2));
+    write_text(folder_ / name, packed);
+    const Samples samples = read_input(folder_ / name);
+    EXPECT_EQ(samples.ids, plain.ids);
+    EXPECT_EQ(samples.source, plain.source) << "a run may go on with the other one";
+    for (const auto& [bytes, reason] : std::vector<std::pair<std::string, std::string>>{
+             {packed.substr(0, packed.size() - 1), "the file ends within it"},
+             {"", "the file ends within it"},
+             {packed + "more", gzip ? "incorrect header check" : "Unknown frame descriptor"},
+             {"{\"input_ids\": [1]}\n", gzip ? "incorrect header check" : "Unknown frame descriptor"}}) {
+      write_text(folder_ / name, bytes);
+      expect_refused(folder_ / name, ExitCode::kData,
+                     (gzip ? ": gzip cannot be unpacked: " : ": Zstandard cannot be unpacked: ") + reason);
+    }
+    write_text(folder_ / name, pack(std::string(size_t{17} << 20, 'a')));
+    expect_refused(folder_ / name, ExitCode::kData, "line 1: longer than 16777216 bytes");
+  }
+  EXPECT_TRUE(is_input_of_lines("a.b.txt.zst"));
+  EXPECT_FALSE(is_input_of_lines("a.gz"));
+  EXPECT_FALSE(is_input_of_lines("a.bin.gz"));
 }
 
 TEST_F(InputFileTest, ReadingSeesARequestToStop) {

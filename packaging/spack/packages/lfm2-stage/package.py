@@ -24,6 +24,8 @@ class Lfm2Stage(CMakePackage, CudaPackage):
     depends_on("fmt@9:")
     depends_on("xxhash@0.8:")
     depends_on("pcre2@10.40: +jit")
+    depends_on("zlib-api")
+    depends_on("zstd")
     depends_on("boost@1.74:", type="build")  # headers alone
     depends_on("nccl", when="+cuda")
     conflicts("cuda_arch=none", when="+cuda", msg="cuda_arch=90 for H100 and H200, 80 for A100")

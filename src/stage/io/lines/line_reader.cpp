@@ -28,10 +28,16 @@ FileDescriptor open_lines(const std::filesystem::path& path) {
 
 }  // namespace
 
+std::filesystem::path extension_of_lines(const std::filesystem::path& path) {
+  const std::filesystem::path extension = path.extension();
+  return extension == ".gz" || extension == ".zst" ? path.stem().extension() : extension;
+}
+
 LineReader::LineReader(std::filesystem::path path, std::function<void()> pulse)
     : path_(std::move(path)),
       pulse_(std::move(pulse)),
       file_(open_lines(path_)),
+      unpacker_(make_unpacker(path_, [this](std::span<char> into) { return read_some(into); })),
       piece_(std::make_unique_for_overwrite<char[]>(kPieceBytes)) {
   if (file_.get() < 0) throw_failed_call(ExitCode::kNoInput, "dup", name(), errno);
 }
@@ -46,18 +52,23 @@ void LineReader::wait_for_input() {
   }
 }
 
-bool LineReader::read_more() {
+size_t LineReader::read_some(std::span<char> into) {
   ssize_t bytes = 0;
   do {
     wait_for_input();
-    bytes = ::read(file_.get(), piece_.get(), kPieceBytes);
+    bytes = ::read(file_.get(), into.data(), into.size());
   } while (bytes < 0 && errno == EINTR);
   if (bytes < 0) throw_failed_call(ExitCode::kIo, "read", name(), errno);
-  const std::span<const char> piece(piece_.get(), static_cast<size_t>(bytes));
+  return static_cast<size_t>(bytes);
+}
+
+bool LineReader::read_more() {
+  const std::span<char> room(piece_.get(), kPieceBytes);
+  const std::span<const char> piece = room.first(unpacker_ ? unpacker_->unpack(room) : read_some(room));
   text_.append(piece.data(), piece.size());
   checksum_.add(std::as_bytes(piece));
   pulse_();
-  return bytes > 0;
+  return !piece.empty();
 }
 
 void LineReader::read_block() {

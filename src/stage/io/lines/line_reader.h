@@ -7,10 +7,12 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "stage/io/lines/unpacker.h"
 #include "stage/support/checked_file.h"
 #include "stage/support/checksum.h"
 
@@ -22,12 +24,16 @@ struct Line {
   std::string_view text;
 };
 
+// The ending that says what the lines of a file are: .txt of texts.txt and of texts.txt.gz.
+std::filesystem::path extension_of_lines(const std::filesystem::path& path);
+
 class LineReader {
  public:
   static constexpr size_t kMaxLineBytes = size_t{16} << 20;
 
-  // "-" is standard input. Error(kNoInput) where there is no such file. `pulse` is called with every piece that is
-  // read, and some times a second while whoever writes the input lets this wait; it may throw to end that.
+  // "-" is standard input; what ends in .gz or .zst is unpacked. Error(kNoInput) where there is no such file. `pulse`
+  // is called with every piece that is read, and some times a second while whoever writes the input lets this wait; it
+  // may throw to end that.
   explicit LineReader(
       std::filesystem::path path, std::function<void()> pulse = [] {});
 
@@ -40,17 +46,19 @@ class LineReader {
   const std::filesystem::path& path() const { return path_; }
   std::string name() const { return path_ == "-" ? "standard input" : path_.string(); }
   std::string where(const Line& line) const { return fmt::format("{}: line {}", name(), line.number); }
-  // The checksum of everything that was read.
+  // The checksum of everything that was read, as it was before it was packed.
   const Checksum& checksum() const { return checksum_; }
 
  private:
   void read_block();
   bool read_more();
+  size_t read_some(std::span<char> into);
   void wait_for_input();
 
   std::filesystem::path path_;
   std::function<void()> pulse_;
   FileDescriptor file_;
+  std::unique_ptr<Unpacker> unpacker_;  // null where the file is not packed
   bool ended_ = false, peeked_ = false;
   std::unique_ptr<char[]> piece_;  // what one call reads
   std::string text_;               // what was read and is not behind the caller yet
