@@ -80,10 +80,6 @@ bool begins_as_journal(std::span<const char> start) {
                     kMagic.begin());
 }
 
-// The name under which a journal is written until it is whole. It is always the same, so that a run that is killed
-// meanwhile leaves at most one such file, which the next run overwrites.
-std::filesystem::path new_journal_path(const std::filesystem::path& journal) { return journal.string() + ".new"; }
-
 std::vector<char> start_of(const CheckedFile& journal) {
   std::vector<char> start(std::min<uint64_t>(journal.size(), kMagic.size()));
   journal.read(0, std::as_writable_bytes(std::span(start)));
@@ -149,6 +145,10 @@ std::filesystem::path pending_path(const std::filesystem::path& output) { return
 std::filesystem::path journal_path(const std::filesystem::path& output, int64_t replica) {
   return output.string() + (replica == 0 ? ".journal" : fmt::format(".journal.{}", replica));
 }
+
+// It is always the same, so that a run that is killed meanwhile leaves at most one such file, which the next run
+// overwrites.
+std::filesystem::path new_journal_path(const std::filesystem::path& journal) { return journal.string() + ".new"; }
 
 std::vector<std::filesystem::path> journal_paths(const std::filesystem::path& output) {
   const std::filesystem::path first = journal_path(output);
@@ -286,6 +286,7 @@ Journal::Journal(std::filesystem::path file, const JournalContent& content)
 }
 
 void Journal::append(const JournalRecord& record) {
+  const std::lock_guard lock(*replacing_);
   const Words words = to_words(record, id_, records_);
   write_fully(file_, end_, std::as_bytes(std::span(words)), path_);
   end_ += sizeof words;
@@ -293,5 +294,16 @@ void Journal::append(const JournalRecord& record) {
 }
 
 void Journal::sync() { sync_data(file_, path_); }
+
+void Journal::keep_name() {
+  if (!is_free(path_)) return;
+  const std::lock_guard lock(*replacing_);
+  const std::filesystem::path made = new_journal_path(path_);
+  FileDescriptor copy = create_file(made);
+  PendingPath pending(path_, made);
+  copy_data(file_, copy, path_);
+  pending.commit();
+  file_ = std::move(copy);
+}
 
 }  // namespace lfm2

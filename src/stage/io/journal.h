@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,6 +56,8 @@ bool has_journal(const std::filesystem::path& output);
 // Error(kCantCreate) where a file exists that is no journal, under this name or under the one that it is first written
 // to.
 void expect_name_of_journal(const std::filesystem::path& journal);
+// The name under which a journal is written until it is whole; the longest name that an output needs beside it.
+std::filesystem::path new_journal_path(const std::filesystem::path& journal);
 // Whether any sample is finished. True, too, where the journals cannot be read.
 bool any_finished(const std::filesystem::path& output);
 // Removes the journals. Files that were never journals stay, and with `id` also those of other runs.
@@ -69,12 +73,15 @@ class Journal {
   // The record survives the end of this process, but not yet a crash of the machine.
   void append(const JournalRecord& record);
   void sync();  // the records survive a crash of the machine, too
+  // Writes the file again where somebody has removed it. May run beside append(), on the thread that syncs.
+  void keep_name();
   const std::filesystem::path& path() const { return path_; }
 
  private:
   std::filesystem::path path_;
   FileDescriptor file_;
   uint64_t id_ = 0, end_ = 0, records_ = 0;
+  std::unique_ptr<std::mutex> replacing_ = std::make_unique<std::mutex>();  // guards file_ and end_
 };
 
 }  // namespace lfm2

@@ -102,9 +102,26 @@ void expect_names_are_ours(const std::filesystem::path& output) {
   expect_name_of_journal(journal_path(output));
 }
 
-// Two runs may begin together, and both find nothing: then what the faster one has finished must not be overwritten.
+namespace {
+
 // The journal is written before the first byte of content, so that the next run recognises the file whenever this one
 // is killed.
+void claim_names(const std::filesystem::path& output) {
+  constexpr uint64_t kClaim = 0;
+  expect_names_are_ours(output);
+  try {
+    const Journal claim(journal_path(output), {.id = kClaim, .text = R"({"job":{}})", .records = {}});
+  } catch (const Error&) {  // the folder may not have become durable
+    remove_journal(journal_path(output), kClaim);
+    throw;
+  }
+  remove_journals_of_others(output);
+  ::unlink(pending_path(output).c_str());
+}
+
+}  // namespace
+
+// Two runs may begin together, and both find nothing: then what the faster one has finished must not be overwritten.
 FileDescriptor begin_partial(const std::filesystem::path& output) {
   const std::filesystem::path path = partial_path(output);
   expect_names_are_ours(output);
@@ -112,10 +129,12 @@ FileDescriptor begin_partial(const std::filesystem::path& output) {
   if (size_of(file, path) > 0 && any_finished(output))
     throw Error(ExitCode::kCantCreate,
                 fmt::format("{}: another run has begun it meanwhile, expected none", path.string()));
-  expect_names_are_ours(output);
-  const Journal claim(journal_path(output), {.id = 0, .text = R"({"job":{}})", .records = {}});
-  remove_journals_of_others(output);
-  ::unlink(pending_path(output).c_str());
+  try {
+    claim_names(output);
+  } catch (const Error&) {
+    if (size_of(file, path) == 0 && is_at(file, path)) ::unlink(path.c_str());
+    throw;
+  }
   resize(file, 0, path);
   return file;
 }
@@ -286,7 +305,34 @@ void PartialFile::start_over() {
 
 void PartialFile::sync_all() {
   sync_data(file_, path_);
+  check_name();
   if (journal_) journal_->sync();
+}
+
+// Purges of scratch folders remove files that a run is writing. The journal comes first: without it the copy would be
+// somebody else's. The first replica makes the copy, and it alone ends the run.
+void PartialFile::check_name() {
+  if (journal_) journal_->keep_name();
+  if (replica_ > 0 || is_at(file_, path_)) return;
+  if (journal_ && is_free(path_)) save_copy();
+  throw Error(ExitCode::kIo,
+              fmt::format("{}: was replaced or removed, expected the file that this run is writing", path_.string()));
+}
+
+// A file without a name gets none again, so its content moves to a new one, and the next run goes on with that.
+void PartialFile::save_copy() {
+  std::string problem;
+  try {
+    const FileDescriptor copy(::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));
+    if (copy.get() < 0) throw_failed_call(ExitCode::kIo, "open", path_, errno);
+    copy_data(file_, copy, path_);
+    sync_file(copy, path_);
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  throw Error(ExitCode::kIo, fmt::format("{}: was removed while this run was writing it: {}", path_.string(),
+                                         problem.empty() ? "what is finished is saved, resume with --resume"
+                                                         : "what is finished cannot be saved: " + problem));
 }
 
 void PartialFile::sync() {
@@ -307,10 +353,9 @@ void PartialFile::commit() {
   done_ = true;
 }
 
-void PartialFile::expect_ours() const {
-  if (!is_at(file_, path_))
-    throw Error(ExitCode::kIo,
-                fmt::format("{}: was replaced or removed, expected the file that this run is writing", path_.string()));
+void PartialFile::expect_ours() {
+  syncing_.finish();
+  check_name();
 }
 
 void PartialFile::remove() {

@@ -88,15 +88,17 @@ class PartialFile {
   bool is_ordered();
   void start_over();  // for a benchmark's next pass
 
-  void sync();               // makes durable what is finished
-  void commit();             // gives the file, which is whole, its final name
-  void expect_ours() const;  // Error(kIo) where NAME.partial is no longer this file
-  void remove();             // removes the file and its journals, because its content stands elsewhere
+  void sync();         // makes durable what is finished
+  void commit();       // gives the file, which is whole, its final name
+  void expect_ours();  // Error(kIo) where NAME.partial is no longer this file
+  void remove();       // removes the file and its journals, because its content stands elsewhere
 
  private:
   void note(const JournalRecord& record);
   void add_part(const JournalRecord& record);
   void sync_all();
+  void check_name();
+  void save_copy();
   void remove_all();
   bool holds(const JournalRecord& record, const std::function<void()>& pulse) const;
 

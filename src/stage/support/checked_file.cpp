@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <vector>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -115,6 +116,11 @@ void expect_name_of_file(const std::filesystem::path& path) {
                 fmt::format("{}: not a regular file, which is what it would become", path.string()));
 }
 
+bool is_free(const std::filesystem::path& path) {
+  struct stat status {};
+  return ::lstat(path.c_str(), &status) != 0 && errno == ENOENT;
+}
+
 PendingPath::PendingPath(std::filesystem::path path) : path_(std::move(path)), temporary_(temporary_name(path_)) {}
 
 PendingPath::PendingPath(std::filesystem::path path, std::filesystem::path temporary)
@@ -154,6 +160,21 @@ void write_fully(const FileDescriptor& file, uint64_t offset, std::span<const st
     offset += static_cast<uint64_t>(put);
     bytes = bytes.subspan(static_cast<size_t>(put));
   }
+}
+
+void copy_data(const FileDescriptor& from, const FileDescriptor& to, const std::filesystem::path& path) {
+  std::vector<std::byte> piece(size_t{1} << 20);
+  for (off_t begin = 0, end = 0; (begin = ::lseek(from.get(), end, SEEK_DATA)) >= 0;) {
+    end = ::lseek(from.get(), begin, SEEK_HOLE);
+    for (auto at = static_cast<uint64_t>(begin); at < static_cast<uint64_t>(end);) {
+      const size_t wanted = std::min<uint64_t>(piece.size(), static_cast<uint64_t>(end) - at);
+      const size_t got = read_up_to(from, at, std::span(piece).first(wanted), path);
+      if (got == 0) return;
+      write_fully(to, at, std::span(piece).first(got), path);
+      at += got;
+    }
+  }
+  if (errno != ENXIO) throw_failed_call(ExitCode::kIo, "lseek", path, errno);  // ENXIO: no more data
 }
 
 FileMapping::~FileMapping() {

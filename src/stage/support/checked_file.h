@@ -65,6 +65,9 @@ size_t read_up_to(const FileDescriptor& file, uint64_t offset, std::span<std::by
 void write_fully(const FileDescriptor& file, uint64_t offset, std::span<const std::byte> bytes,
                  const std::filesystem::path& path);
 
+// Copies what `from` holds into `to`, which is empty; holes stay holes. Both are called `path` in an Error(kIo).
+void copy_data(const FileDescriptor& from, const FileDescriptor& to, const std::filesystem::path& path);
+
 // A file mapped into memory. Owns the mapping, not the file.
 class FileMapping {
  public:
@@ -144,6 +147,8 @@ class AtomicFile {
 // Refuses names of folders, and of devices and pipes: a finished file takes its place by renaming, which would remove
 // them. Error(kCantCreate).
 void expect_name_of_file(const std::filesystem::path& path);
+// Whether nothing has this name. False where nobody can tell.
+bool is_free(const std::filesystem::path& path);
 // A free name beside `path`, for a file that is not whole yet.
 std::filesystem::path temporary_name(const std::filesystem::path& path);
 // Creates or empties a file, for reading and writing; follows no link. Error(kCantCreate).

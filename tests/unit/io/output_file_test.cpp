@@ -2,6 +2,8 @@
 #include "stage/io/output_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstring>
@@ -147,12 +149,49 @@ TEST_F(OutputFileTest, ImpossiblePlacesAndForms) {
   EXPECT_EQ(code_of([&] { check_output_place(folder_ / "no/such/o.bin"); }), ExitCode::kCantCreate);
   EXPECT_EQ(code_of([&] { check_output_place(folder_.path()); }), ExitCode::kCantCreate);
   EXPECT_EQ(code_of([&] { check_output_place(folder_ / "fine.bin"); }), ExitCode::kOk);
+  EXPECT_EQ(code_of([&] { check_output_place(folder_ / (std::string(239, 'b') + ".bin")); }), ExitCode::kOk);
+  EXPECT_EQ(code_of([&] { check_output_place(folder_ / (std::string(240, 'b') + ".bin")); }), ExitCode::kCantCreate);
   EXPECT_TRUE(folder_is_empty());
   EXPECT_EQ(code_of([] { check_output_form("o.txt", {}); }), ExitCode::kUsage);
   EXPECT_EQ(code_of([] { check_output_form("o.bin", {.positions = Positions::kAll}); }), ExitCode::kUsage);
   EXPECT_EQ(code_of([] { check_output_form("o.bin", {.top_k = 3}); }), ExitCode::kUsage);
   EXPECT_EQ(code_of([] { check_output_form("o.h5", {.positions = Positions::kNone}); }), ExitCode::kUsage);
   EXPECT_EQ(code_of([] { check_output_form("o.h5", {.positions = Positions::kAll, .top_k = 3}); }), ExitCode::kOk);
+}
+
+// NAME.partial could be made, its journal cannot.
+TEST_F(OutputFileTest, NothingIsLeftOfAStartThatFails) {
+  EXPECT_THROW(create_output(folder_ / (std::string(240, 'b') + ".bin"), job({})), Error);
+  EXPECT_TRUE(folder_is_empty());
+}
+
+// In a folder with the sticky bit.
+TEST_F(OutputFileTest, FilesOfOtherUsersAreNotReplaced) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become other users";
+  constexpr uid_t kUs = 3001, kOther = 3002, kThird = 3003;
+  const auto place = folder_ / "sticky";
+  std::filesystem::create_directory(place);
+  write_bytes(place / "o.bin", "");
+  ASSERT_EQ(::chmod(folder_.path().c_str(), 0755) | ::chmod(place.c_str(), 01777), 0);
+  struct Case {
+    uid_t folder, file;
+    bool refused;
+  };
+  for (const Case& each :
+       {Case{0, kOther, true}, Case{kThird, kOther, true}, Case{kUs, kOther, false}, Case{0, kUs, false}}) {
+    ASSERT_EQ(::chown(place.c_str(), each.folder, 0) | ::chown((place / "o.bin").c_str(), each.file, 0), 0);
+    ASSERT_EQ(::seteuid(kUs), 0);
+    std::string problem;
+    try {
+      check_output_place(place / "o.bin");
+    } catch (const Error& error) {
+      problem = error.what();
+      EXPECT_EQ(error.code(), ExitCode::kCantCreate);
+    }
+    ASSERT_EQ(::seteuid(0), 0);
+    EXPECT_EQ(problem.find("belongs to user 3002") != std::string::npos, each.refused) << problem;
+    EXPECT_EQ(problem.empty(), !each.refused);
+  }
 }
 
 }  // namespace

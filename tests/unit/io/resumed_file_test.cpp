@@ -200,6 +200,46 @@ TEST_F(ResumedFileTest, OnlyItsOwnFileGetsTheName) {
   }
 }
 
+// As purges of scratch folders do, while a run is writing.
+TEST_F(ResumedFileTest, FilesThatAreRemovedMeanwhileAreSaved) {
+  for (const char* name : {"o.bin", "o.h5", "o.jsonl"}) {
+    SCOPED_TRACE(name);
+    const auto output = folder_ / name;
+    {
+      auto whole = create_output(output, job({}));
+      hand_out(*whole, {}, 0, 9);
+      whole->commit();
+    }
+    const std::string expected = read_bytes(output);
+    std::filesystem::remove(output);
+    for (const bool at_the_end : {false, true}) {
+      auto file = create_output(output, job({}));
+      hand_out(*file, {}, 0, 4);
+      std::filesystem::remove(journal_path(output));
+      file->keep();  // writes the journal again, and nothing else is wrong
+      hand_out(*file, {}, 4, at_the_end ? 5 : 1);
+      for (const auto& path : {partial_path(output), journal_path(output)}) std::filesystem::remove(path);
+      try {
+        at_the_end ? file->commit() : file->keep();
+        ADD_FAILURE() << "expected an error";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::kIo);
+        EXPECT_NE(std::string(error.what()).find("what is finished is saved, resume with --resume"), std::string::npos)
+            << error.what();
+      }
+      file.reset();
+      auto begun = find_unfinished(output, 9);
+      ASSERT_TRUE(begun);
+      auto resumed = resume_output(output, job({}), *begun);
+      EXPECT_EQ(begun->content.records.size(), 2u);
+      finish(*resumed, {}, begun->content);
+      EXPECT_EQ(read_bytes(output), expected);
+      std::filesystem::remove(output);
+      EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+    }
+  }
+}
+
 // Whichever replica ends first, the finished samples stay.
 TEST_F(ResumedFileTest, WhatOneReplicaFinishedStays) {
   for (const bool first_ends_first : {false, true}) {
