@@ -33,7 +33,7 @@ MACHINE = os.environ.get("LFM2_TEST_MACHINE", "--device cpu --threads 1").split(
 OWN_GPU = [pathlib.Path(__file__).parent.parent / "support" / "own_gpu.sh"] if "LFM2_TEST_GPUS" in os.environ else []
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 if "LFM2_TEST_MACHINE" not in os.environ:  # as tests/support/program.cpp
-    ENVIRONMENT.update(OMPI_MCA_pml="ob1", OMPI_MCA_btl="self,vader", OMPI_MCA_ess_singleton_isolated="1")
+    ENVIRONMENT.update(OMPI_MCA_pml="ob1", OMPI_MCA_btl="self,vader")
 JOBS = 3  # models at a time; most of a run is waiting for the launcher
 
 

@@ -37,7 +37,6 @@ void choose_one_host() {
   if (on_gpus()) return;  // another Open MPI, perhaps one with UCX
   setenv("OMPI_MCA_pml", "ob1", 0);
   setenv("OMPI_MCA_btl", "self,vader", 0);
-  setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
 }
 
 [[noreturn]] void become(const std::vector<std::string>& arguments, const std::filesystem::path& out,

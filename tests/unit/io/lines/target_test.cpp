@@ -37,7 +37,8 @@ TEST_F(TargetTest, IdsBehindIdsAndText) {
   EXPECT_EQ(refusal(R"({"input_ids": [], "target": [1]})"),
             "\"target\" has 1 of 1 tokens, expected one or more, behind one or more others");
   EXPECT_EQ(refusal(R"({"text": null, "target": "a"})"),
-            "\"target\" has 0 of 0 tokens, expected one or more, behind one or more others");
+            "expected an object with \"input_ids\": [...], \"text\", \"prompt\" or \"messages\", or a batch line with "
+            "\"custom_id\"");
   context_.scores = false;
   EXPECT_TRUE(refusal(R"({"input_ids": [3], "target": [5]})").starts_with("unknown key \"target\""));
 }
