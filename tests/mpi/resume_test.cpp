@@ -135,6 +135,42 @@ TEST_F(BegunTest, AnotherJobIsRefused) {
   expect_refused(model, 65, {"other weights"});
 }
 
+// A run with --resume marks what it finishes; the same job then ends without weights.
+TEST_F(ResumeTest, WhatIsFinishedIsNotComputedAgain) {
+  for (const auto& [output, more] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"o.bin", {"--samples", "20", "--resume"}},
+           {"scores.jsonl", {"--samples", "20", "--score", "--resume"}},
+           {"texts.h5", {"--samples", "4", "--length", "3", "--generate", "5", "--replicas", "2", "--resume"}}}) {
+    const std::vector<std::string> options = job(output, more);
+    const Outcome first = run_stage(2, options);
+    ASSERT_EQ(first.exit_code, 0) << first.err;
+    const auto time = std::filesystem::last_write_time(folder_ / output);
+    const Outcome second = run_stage(4, options);
+    EXPECT_EQ(second.exit_code, 0) << second.err;
+    EXPECT_NE(second.out.find("samples were finished before, "), std::string::npos) << output << second.out;
+    EXPECT_EQ(std::filesystem::last_write_time(folder_ / output), time) << output;
+    const size_t perplexity = first.out.find("perplexity ");
+    EXPECT_EQ(perplexity != std::string::npos, output == "scores.jsonl");
+    if (perplexity != std::string::npos) {
+      const std::string line = first.out.substr(perplexity, first.out.find('\n', perplexity) - perplexity);
+      EXPECT_NE(second.out.find(line), std::string::npos) << second.out;
+    }
+    // Another job, or a file that somebody changed, is computed.
+    const Outcome other = run_stage(2, with(options, {"--seed", "4"}));
+    EXPECT_EQ(other.exit_code, 0) << other.err;
+    EXPECT_NE(other.err.find("the output is of another job (input "), std::string::npos) << other.err;
+    EXPECT_EQ(run_stage(2, options).out.find("finished before"), std::string::npos) << output;
+    std::ofstream(folder_ / output, std::ios::app) << "x";
+    EXPECT_EQ(run_stage(2, options).out.find("finished before"), std::string::npos) << output;
+  }
+  std::ofstream(folder_ / "o.bin.finished") << "{}";
+  const Outcome foreign = run_stage(2, job("o.bin", {"--samples", "20", "--resume"}));
+  EXPECT_EQ(foreign.exit_code, 73) << foreign.err;
+  EXPECT_EQ(read_bytes(folder_ / "o.bin.finished"), "{}");
+  EXPECT_EQ(run_stage(2, job("plain.bin", {"--samples", "20"})).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "plain.bin.finished"));
+}
+
 TEST_F(ResumeTest, WithNothingToResumeItStarts) {
   const std::vector<std::string> options = job("o.bin", {"--samples", "20", "--resume"});
   for (int i = 0; i < 2; ++i) EXPECT_EQ(run_stage(2, options).exit_code, 0);

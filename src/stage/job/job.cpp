@@ -297,10 +297,12 @@ ExitCode Job::finish() {
                  .events = trace().events},
                 options_.trace, options_.timeout_seconds);
   const std::vector<std::string> stages = world_.gather(to_json(stage_report()), 0, load_timeout(), "figures");
-  int32_t valid = world_.rank() != 0 || write_report(stages) ? 1 : 0;
-  world_.broadcast(&valid, sizeof valid, 0, load_timeout(), "verdict");  // all ranks end with the same exit code
+  // All ranks end with the same exit code.
+  const std::string found =
+      world_.broadcast(world_.rank() == 0 ? write_report(stages) : "", 0, load_timeout(), "verdict");
+  if (!found.empty()) mark_finished(found);
   enter({.phase = Phase::kEnd});
-  return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
+  return found.empty() ? ExitCode::kInvalid : ExitCode::kOk;
 }
 
 StageReport Job::stage_report() const {
@@ -317,8 +319,9 @@ StageReport Job::stage_report() const {
   return report;
 }
 
-// Prints and writes the report, on rank 0. False where results were compared with answers and are not valid.
-bool Job::write_report(const std::vector<std::string>& stages) const {
+// Prints and writes the report, on rank 0. Returns what it found, and "" where results were compared with answers and
+// are not valid.
+std::string Job::write_report(const std::vector<std::string>& stages) const {
   JobReport job{.model_type = std::string(config().type_name()),
                 .dtype = std::string(name(compute_)),
                 .transport = pipeline_ranks_->size() == 1 ? "no transport" : machine_.transport_name(),
@@ -349,7 +352,7 @@ bool Job::write_report(const std::vector<std::string>& stages) const {
     file.commit();
   }
   if (!options_.quiet) print_results(end_table(job));
-  return !job.verdict || job.verdict->valid();
+  return !job.verdict || job.verdict->valid() ? found_text(job) : "";
 }
 
 }  // namespace lfm2

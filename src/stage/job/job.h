@@ -10,6 +10,7 @@
 
 #include "comm/mpi_world.h"
 #include "kernels/thread_pool.h"
+#include "stage/io/finished_mark.h"
 #include "stage/io/output_file.h"
 #include "stage/job/backend_choice.h"
 #include "stage/job/job_samples.h"
@@ -92,6 +93,7 @@ class Job {
     FinishedRanges ranges;
     HashSum results;
     int64_t samples = 0;
+    std::optional<FinishedMark> mark;  // where the output is whole
     bool holds(int64_t sample) const;
   };
   // What the runs of this job have done so far.
@@ -132,7 +134,8 @@ class Job {
   bool is_stopped_before_loading();  // collective
   ExitCode finish();
   StageReport stage_report() const;
-  bool write_report(const std::vector<std::string>& stages) const;
+  std::string write_report(const std::vector<std::string>& stages) const;
+  void mark_finished(const std::string& found) const;
   ExitCode finish_without_run();
   virtual ExitCode finish_stopped();
   int64_t count_finished();

@@ -34,20 +34,45 @@ std::string way_on(const std::string& key, const Json& begun) {
   return fmt::format(": --simd {} goes on with it on a processor that has it", machine.substr(kCpu.size()));
 }
 
-// Throws an Error that names the first difference between two identities, if there is one.
-void expect_same_job(const std::filesystem::path& journal, const Json& begun, const Json& now) {
+// The first difference between two identities, if there is one.
+struct Difference {
+  std::string key, begun, now;  // JSON
+};
+std::optional<Difference> difference(const Json& begun, const Json& now) {
   std::set<std::string> keys;
   for (const Json* job : {&begun, &now})
     for (const auto& [key, value] : job->items()) keys.insert(key);
   for (const std::string& key : keys) {
     const auto text = [&](const Json& job) { return job.contains(key) ? json_text(job.at(key)) : "nothing"; };
-    if (text(begun) == text(now)) continue;
-    const bool file = key == "input" || key == "lines" || key == "tokenizer" || key == "weights";
-    throw Error(
-        file ? ExitCode::kData : ExitCode::kUsage,
-        fmt::format("--resume: {} is of a run with other {}: {} {}, expected {}{}", journal.string(),
-                    file ? key : "options", key, text(begun), text(now), way_on(key, begun.value(key, Json()))));
+    if (text(begun) != text(now)) return Difference{key, text(begun), text(now)};
   }
+  return {};
+}
+
+void expect_same_job(const std::filesystem::path& journal, const Json& begun, const Json& now) {
+  const std::optional<Difference> found = difference(begun, now);
+  if (!found) return;
+  const std::string& key = found->key;
+  const bool file = key == "input" || key == "lines" || key == "tokenizer" || key == "weights";
+  throw Error(
+      file ? ExitCode::kData : ExitCode::kUsage,
+      fmt::format("--resume: {} is of a run with other {}: {} {}, expected {}{}", journal.string(),
+                  file ? key : "options", key, found->begun, found->now, way_on(key, begun.value(key, Json()))));
+}
+
+// What marks the output as finished by this job. Its results hold whatever machine computed them.
+std::optional<FinishedMark> find_finished(const std::filesystem::path& output, const std::string& identity) {
+  std::optional<FinishedMark> mark = read_finished_mark(output);
+  if (!mark) return {};
+  Json before = parse_json(mark->job, finished_path(output).string()),
+       now = parse_json(identity, "identity of the job");
+  before.erase("--device");
+  now.erase("--device");
+  const std::optional<Difference> found = difference(before, now);
+  if (!found) return mark;
+  say(fmt::format("lfm2_stage: {}: the output is of another job ({} {}, expected {}): it is computed again",
+                  output.string(), found->key, found->begun, found->now));
+  return {};
 }
 
 // Says that --report and --trace are not written: they would tell of a run, and there was none.
@@ -133,6 +158,10 @@ void Job::leave_out_finished() {
   if (!makes_output()) samples_->forget_names();
   if (makes_output()) open_unfinished_output();
   if (!options_.resume) return;
+  if (makes_output() && kept_.ranges.empty() && (kept_.mark = find_finished(options_.output, identity_))) {
+    kept_.samples = samples_->size().samples;
+    kept_.ranges = {{0, kept_.samples}};
+  }
   FinishedRanges finished = kept_.ranges;
   uint64_t count = finished.size();
   const int writer = pipeline_ranks_->size() - 1;
@@ -154,21 +183,31 @@ ExitCode Job::finish_without_run() {
   if (writer > 0 && (world_.rank() == 0 || world_.rank() == writer))
     world_.pass(&report.scored_words, sizeof report.scored_words, 0, writer, load_timeout(), "words");
   if (makes_output()) {
-    const std::optional<Verdict> verdict = verdict_of_kept();
-    report.scores = scores_of_kept();
-    if (const SampleOffsets* bytes = samples_->scored_bytes()) report.scored_bytes = bytes->back();
-    if (output() != nullptr) output()->commit();
-    if (verdict) valid = verdict->valid() ? 1 : 0;
+    if (!kept_.mark) {
+      report.verdict = verdict_of_kept();
+      report.scores = scores_of_kept();
+      report.results_xxh3 = kept_.results.hex();
+      if (const SampleOffsets* bytes = samples_->scored_bytes()) report.scored_bytes = bytes->back();
+      if (output() != nullptr) output()->commit();
+      if (report.verdict) valid = report.verdict->valid() ? 1 : 0;
+      if (valid != 0) mark_finished(found_text(report));
+    }
     if (!options_.quiet)
-      print_results(fmt::format("{}: all {} samples were finished before, {} (XXH3-128){}\n{}",
-                                options_.output.string(), kept_.samples, kept_.results.hex(),
-                                !verdict     ? ""
-                                : valid != 0 ? ", VALID"
-                                             : ", INVALID",
-                                score_lines(report)));
+      print_results(fmt::format("{}: all {} samples were finished before, {}", options_.output.string(), kept_.samples,
+                                kept_.mark ? kept_.mark->found : found_text(report)));
   }
   world_.broadcast(&valid, sizeof valid, writer, load_timeout(), "verdict");
   return valid != 0 ? ExitCode::kOk : ExitCode::kInvalid;
+}
+
+// With --resume, on the rank that made the output. The output is whole whether or not this can be written.
+void Job::mark_finished(const std::string& found) const {
+  if (!options_.resume || !makes_output()) return;
+  try {
+    write_finished_mark(options_.output, {identity_, found});
+  } catch (const Error& error) {
+    lfm2::say(fmt::format("lfm2_stage: {}: --resume will compute {} again", error.what(), options_.output.string()));
+  }
 }
 
 bool Job::is_stopped_before_loading() {

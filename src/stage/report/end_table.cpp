@@ -103,8 +103,6 @@ std::string rank_lines(const std::vector<StageReport>& stages) {
   return text;
 }
 
-}  // namespace
-
 std::string score_lines(const JobReport& report) {
   if (!report.scores) return "";
   const ScoreSums& sums = *report.scores;
@@ -119,6 +117,13 @@ std::string score_lines(const JobReport& report) {
     separator = ", ";
   }
   return text + "\n";
+}
+
+}  // namespace
+
+std::string found_text(const JobReport& report) {
+  const char* verdict = !report.verdict ? "" : report.verdict->valid() ? ", VALID" : ", INVALID";
+  return fmt::format("{} (XXH3-128){}\n{}", report.results_xxh3, verdict, score_lines(report));
 }
 
 std::string end_table(const JobReport& report) {

@@ -8,6 +8,6 @@
 namespace lfm2 {
 
 std::string end_table(const JobReport& report);
-std::string score_lines(const JobReport& report);  // of the end table, what --score found; "" without it
+std::string found_text(const JobReport& report);  // the hash of the results, the verdict and what --score found
 
 }  // namespace lfm2
