@@ -32,6 +32,7 @@ enum {
   LFM2_SHAPE_MISMATCH = 2, /* each tensor is well formed, but their shapes do not belong together */
   LFM2_NO_CUDA = 3,        /* a tensor is on a GPU, but the library was built without CUDA */
   LFM2_NO_MEMORY = 4,      /* not enough memory on the host */
+  LFM2_TOO_LARGE = 5,      /* a GPU would need more than 2^31 - 1 thread blocks in one launch */
   LFM2_CUDA_ERROR = 1000   /* LFM2_CUDA_ERROR + n: error n of CUDA, from a launch, a copy or an allocation */
 };
 

@@ -28,7 +28,8 @@ static_assert(static_cast<int>(UnaryFunction::kGelu) == LFM2_MAP_GELU &&
               static_cast<int>(ReduceFunction::kMean) == LFM2_MEAN && static_cast<int>(Activation::kGelu) == LFM2_GELU);
 static_assert(static_cast<int>(Status::kCudaError) == LFM2_CUDA_ERROR &&
               static_cast<int>(Status::kNoCuda) == LFM2_NO_CUDA &&
-              static_cast<int>(Status::kNoMemory) == LFM2_NO_MEMORY);
+              static_cast<int>(Status::kNoMemory) == LFM2_NO_MEMORY &&
+              static_cast<int>(Status::kTooLarge) == LFM2_TOO_LARGE);
 
 // The view of a tensor. A null pointer or a value out of range becomes a view that every check refuses.
 TensorView view_of(const lfm2_tensor* tensor) {

@@ -19,6 +19,8 @@ const char* status_text(Status status) {
       return "a tensor on a GPU, but this library was built without CUDA";
     case Status::kNoMemory:
       return "not enough memory on the host";
+    case Status::kTooLarge:
+      return "more than 2^31 - 1 thread blocks, the most of one launch on a GPU: split the batch over several calls";
     case Status::kCudaError:
       break;
   }

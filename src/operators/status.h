@@ -10,6 +10,7 @@ enum class Status : int {
   kShapeMismatch = 2,  // each tensor is well formed, but their shapes do not belong together
   kNoCuda = 3,         // a tensor is on a GPU, but the build is without CUDA
   kNoMemory = 4,       // the host has not enough memory
+  kTooLarge = 5,       // a GPU would need more than 2^31 - 1 thread blocks in one launch
   kCudaError = 1000,   // kCudaError + n: CUDA's error n, of the launch itself or of a copy or allocation
 };
 

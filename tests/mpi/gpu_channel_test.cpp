@@ -125,9 +125,14 @@ TEST_F(PeerChannelTest, GpusThatAreNoPeers) {
   expect_refused("1:writes-lost", "rank 0: what the next GPU writes into this one's memory does not arrive");
 }
 
-TEST_F(PeerChannelTest, OneQueueForAllStreams) {
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);
-  expect_refused("", "rank 0: CUDA_DEVICE_MAX_CONNECTIONS is 1, expected at least 2");
+TEST_F(PeerChannelTest, FewerQueuesThanStreams) {
+  for (const char* queues : {"1", "3", "many"}) {
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", queues, 1);
+    expect_refused("",
+                   (std::string("rank 0: CUDA_DEVICE_MAX_CONNECTIONS is ") + queues + ", expected at least 4").c_str());
+  }
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "4", 1);
+  EXPECT_EQ(run("", 2, 1).exit_code, 0);
   unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
 }
 

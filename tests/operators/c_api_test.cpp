@@ -154,7 +154,7 @@ TEST(CApiTest, DenseTensorsAndTexts) {
   const int64_t huge[3] = {int64_t{1} << 40, int64_t{1} << 40, 4};
   EXPECT_EQ(lfm2_tensor_dense(&tensor, memory, LFM2_FP32, LFM2_CPU, 3, huge), LFM2_INVALID);
   for (const int status : std::initializer_list<int>{LFM2_OK, LFM2_INVALID, LFM2_SHAPE_MISMATCH, LFM2_NO_CUDA,
-                                                     LFM2_CUDA_ERROR + 2, -5, 999}) {
+                                                     LFM2_TOO_LARGE, LFM2_CUDA_ERROR + 2, -5, 999}) {
     ASSERT_NE(lfm2_status_string(status), nullptr);
     EXPECT_GT(std::strlen(lfm2_status_string(status)), 3u);
   }

@@ -296,6 +296,12 @@ TEST_F(CudaLargeTest, Matmul) {
   EXPECT_EQ(y.get(kRows * kColumns - 2), 0);
 }
 
+TEST_F(CudaLargeTest, MoreProductsThanALaunchHasBlocks) {
+  const TensorView each = x.view({kFar, 1, 1});
+  EXPECT_EQ(matmul(each, each, y.view({kFar, 1, 1}), nullptr), Status::kTooLarge);
+  EXPECT_EQ(y.get(7), 0);
+}
+
 TEST_F(CudaLargeTest, CausalConv1d) {
   const Large taps(8);
   taps.put(0, 1), taps.put(1, 2);

@@ -118,13 +118,18 @@ Buffer zeroed(Backend& backend, size_t bytes) {
   return buffer;
 }
 
-// A stream that waits for a flag holds up the streams that share its queue, so that with a single queue a rank's send
-// would wait behind what it is to receive, round a whole ring.
+// The streams that a rank uses at the same time: what it computes, what it receives, what it sends, and the copies of a
+// step's arrays or of results.
+constexpr int kStreams = 4;
+
+// A stream that waits for a flag holds up the streams that share its queue. With fewer queues than streams a rank's
+// send might wait behind what it is to receive, round a whole ring.
 void expect_independent_streams() {
   const char* const kQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
   const char* queues = std::getenv(kQueues);
-  if (queues != nullptr && std::atoi(queues) == 1)
-    throw Error(ExitCode::kUnavailable, fmt::format("{} is 1, expected at least 2", kQueues));
+  if (queues != nullptr && std::atoi(queues) < kStreams)
+    throw Error(ExitCode::kUnavailable, fmt::format("{} is {}, expected at least {}, one for each stream of a rank",
+                                                    kQueues, queues, kStreams));
 }
 
 // The handle of each rank's memory goes to the next one, round the group.

@@ -49,7 +49,7 @@ Status launch_with_shared(void (*kernel)(Parameters...), int64_t blocks, dim3 th
                           void* stream, std::type_identity_t<Parameters>... arguments) {
   constexpr size_t kAlwaysThere = 48 * 1024;
   if (blocks == 0) return Status::kOk;
-  if (blocks > 0x7fffffff) return Status::kInvalid;  // tensors of more than 2^31 blocks are larger than any memory
+  if (blocks > 0x7fffffff) return Status::kTooLarge;  // such as a batch of 2^31 products of 1 x 1, a block each
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = threads;
