@@ -227,21 +227,19 @@ bool Answering::large() const {
   return !shape_.stream && shape_.form.log_probs && numbers > kLargeAnswer;
 }
 
-void Answering::finish() {
+bool Answering::finish() {
   if (shape_.stream) {
     if (shape_.include_usage) {
       OrderedJson last = chunk(OrderedJson::array());
       last["usage"] = usage();
       send(last);
     }
-    responder_.write(http::event_text("[DONE]"));
-    responder_.end();
-    return;
+    return responder_.write(http::event_text("[DONE]")) && responder_.end();
   }
   OrderedJson choices = OrderedJson::array();
   for (Choice& choice : choices_) choices.push_back(whole_choice(choice));
   const OrderedJson body = answer_body(std::move(choices), shape_.form, facts_, usage());
-  responder_.answer({.content_type = "application/json", .body = json_text(body)});
+  return responder_.answer({.content_type = "application/json", .body = json_text(body)});
 }
 
 void Answering::fail(int status, std::string_view message) {

@@ -30,7 +30,7 @@ class Answering : public OpenAnswer {
 
   bool take(const Drawn& drawn) override;
   bool done() const override { return ended_ == std::ssize(choices_); }
-  void finish() override;
+  bool finish() override;
   bool large() const override;
   void fail(int status, std::string_view message) override;  // within a stream as an event
 

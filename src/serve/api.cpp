@@ -350,7 +350,10 @@ void Api::hand_out(const std::vector<Drawn>& tokens) {
 
 void Api::finish(OpenAnswer& answering) {
   try {
-    answering.finish();
+    if (!answering.finish()) {
+      ++(answering.gone() ? metrics_.requests_aborted : metrics_.requests_failed);
+      return;
+    }
     ++metrics_.requests_completed;
     metrics_.request_seconds.observe(std::chrono::duration<double>(Clock::now() - answering.begin()).count());
   } catch (const std::exception& error) {  // as no memory for its text

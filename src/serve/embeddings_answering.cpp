@@ -22,10 +22,10 @@ bool EmbeddingsAnswering::take(const Drawn& drawn) {
 
 bool EmbeddingsAnswering::large() const { return std::ssize(states_) * std::ssize(states_.front()) > kLargeAnswer; }
 
-void EmbeddingsAnswering::finish() {
+bool EmbeddingsAnswering::finish() {
   EmbeddingAnswer answer;
   for (const std::vector<float>& state : states_) answer.add(state, base64_);
-  responder_.answer({.content_type = "application/json", .body = answer.take_body(model_, tokens_)});
+  return responder_.answer({.content_type = "application/json", .body = answer.take_body(model_, tokens_)});
 }
 
 }  // namespace lfm2::serve

@@ -17,7 +17,7 @@ class EmbeddingsAnswering : public OpenAnswer {
 
   bool take(const Drawn& drawn) override;
   bool done() const override { return left_ == 0; }
-  void finish() override;
+  bool finish() override;
   bool large() const override;
 
  private:

@@ -1,6 +1,9 @@
 #include "serve/model_answers.h"
 
+#include <fmt/format.h>
+
 #include <ctime>
+#include <span>
 #include <utility>
 
 #include "kernels/error.h"
@@ -48,6 +51,12 @@ http::Answer ModelAnswers::tokenizer_info() const {
   return json_answer(info);
 }
 
+void ModelAnswers::check_room(size_t answer_bytes) const {
+  if (answer_bytes > facts_.max_answer_bytes)
+    throw Error(ExitCode::kData, fmt::format("request: the answer would have more than {} MiB: ask for less at a time",
+                                             facts_.max_answer_bytes >> 20));
+}
+
 http::Answer ModelAnswers::tokenize(std::string_view body) const {
   const OrderedJson json = parse_ordered_json(body, "request", LargeIntegers::kDigits);
   if (!json.is_object()) throw Error(ExitCode::kData, "request: expected an object");
@@ -65,10 +74,23 @@ http::Answer ModelAnswers::tokenize(std::string_view body) const {
     ids = encode(*text, adds_special_tokens(fields), lines, where);
   else
     throw Error(ExitCode::kData, "request: expected \"prompt\" or \"messages\"");
-  OrderedJson answer{{"tokens", ids}, {"count", ids.size()}, {"max_model_len", facts_.max_length}};
-  if (fields.flag("return_token_strs"))
-    for (const int32_t id : ids) answer["token_strs"].push_back(std::string(facts_.lines.text->tokenizer().bytes(id)));
-  return json_answer(answer);
+  // Written without a JSON value, which would take twenty times the memory of the ids.
+  check_room(2 * ids.size());
+  std::string answer = R"({"tokens":[)";
+  append_values(answer, std::span<const int32_t>(ids));
+  answer += fmt::format(R"(],"count":{},"max_model_len":{})", ids.size(), facts_.max_length);
+  if (fields.flag("return_token_strs")) {
+    answer += R"(,"token_strs":[)";
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (i > 0) answer += ',';
+      answer += json_text(OrderedJson(std::string(lines.text->tokenizer().bytes(ids[i]))));
+      check_room(answer.size());
+    }
+    answer += ']';
+  }
+  answer += '}';
+  check_room(answer.size());
+  return {.content_type = "application/json", .body = std::move(answer)};
 }
 
 http::Answer ModelAnswers::detokenize(std::string_view body) const {
@@ -79,8 +101,13 @@ http::Answer ModelAnswers::detokenize(std::string_view body) const {
   FieldReader fields(json, facts_.lines, where);
   const Tokenizer& tokenizer = text_model(facts_.lines, where).tokenizer();
   std::string text;
-  for (const int32_t id : fields.ids("tokens")) text += tokenizer.bytes(id);
-  return json_answer({{"prompt", text}});
+  for (const int32_t id : fields.ids("tokens")) {
+    text += tokenizer.bytes(id);
+    check_room(text.size());
+  }
+  http::Answer answer = json_answer({{"prompt", text}});
+  check_room(answer.body.size());  // with what JSON escapes
+  return answer;
 }
 
 }  // namespace lfm2::serve

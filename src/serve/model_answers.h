@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "serve/http/limits.h"
 #include "serve/http/message.h"
 #include "stage/io/lines/request_line.h"
 #include "stage/support/json.h"
@@ -18,11 +19,13 @@ struct ModelFacts {
   std::vector<int32_t> eos_tokens;
   int64_t max_length = 0;  // tokens of a text
   LineContext lines;       // `text` outlives this
+  size_t max_answer_bytes = http::Limits{}.max_answer_bytes;
 };
 
 http::Answer json_answer(const OrderedJson& body);
 
-// May be asked by many threads. Error(kData) for what a body should not have.
+// May be asked by many threads. Error(kData) for what a body should not have, and for one whose answer would be too
+// large, before it is made.
 class ModelAnswers {
  public:
   explicit ModelAnswers(ModelFacts facts);
@@ -37,6 +40,7 @@ class ModelAnswers {
 
  private:
   OrderedJson entry() const;
+  void check_room(size_t answer_bytes) const;
 
   const ModelFacts facts_;
   const int64_t started_;  // seconds since 1970

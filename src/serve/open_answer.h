@@ -26,12 +26,15 @@ class OpenAnswer {
   virtual bool take(const Drawn& drawn) = 0;
   // All of the samples are there.
   virtual bool done() const = 0;
-  // Sends what of an answer that is done was not sent yet.
-  virtual void finish() = 0;
+  // Sends what of an answer that is done was not sent yet. False where the client gets something else: an error, or
+  // nothing, as it is gone.
+  virtual bool finish() = 0;
   // Its finish() takes long enough to hold up the answers of others.
   virtual bool large() const = 0;
   // Ends the answer with an error.
   virtual void fail(int status, std::string_view message) { responder_.answer(http::error_answer(status, message)); }
+
+  bool gone() const { return responder_.gone(); }
 
   // The samples have the numbers `first_sample` and following.
   int32_t first_sample() const { return first_sample_; }

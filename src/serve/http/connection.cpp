@@ -22,6 +22,8 @@ size_t empty_lines(std::string_view text) {
   return bytes;
 }
 
+Answer draining_answer() { return error_answer(503, "The server is shutting down."); }
+
 }  // namespace
 
 Connection::Connection(std::shared_ptr<Shared> shared, const Service& service, std::string peer,
@@ -92,7 +94,7 @@ void Connection::head_read(Time now) {
   request.id = record_.id;
   std::optional<Answer> answer;
   if (shared_->draining)
-    answer = error_answer(503, "The server is shutting down.");
+    answer = draining_answer();
   else if (service_.admit)
     answer = service_.admit(request);
   if (answer && parser_->has_body()) {
@@ -204,7 +206,9 @@ void Connection::hung_up(Time now) {
 
 void Connection::woken(Time now) {
   settle(now);
-  if (shared_->draining && state_ == State::kIdle) close(Gone::kStopped);
+  if (!shared_->draining) return;
+  if (state_ == State::kIdle) close(Gone::kStopped);
+  if (state_ == State::kReading) answer_and_close(draining_answer(), now);
 }
 
 void Connection::deadline_passed(Time now) {

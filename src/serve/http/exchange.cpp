@@ -68,13 +68,12 @@ bool Exchange::answer(const Answer& answer) {
   const std::lock_guard lock(mutex_);
   if (!wanted()) return false;
   expect(state_ == State::kWaiting, "a request was answered twice");
-  if (answer.body.size() > shared_->limits.max_answer_bytes)
-    queue_answer(error_answer(500, "The answer is larger than the server allows; ask for less, or for a stream."));
-  else
-    queue_answer(answer);
+  const bool fits = answer.body.size() <= shared_->limits.max_answer_bytes;
+  queue_answer(fits ? answer
+                    : error_answer(500, "The answer is larger than the server allows; ask for less, or for a stream."));
   ended.swap(callback_);
   notify();
-  return !broken_;
+  return fits && !broken_;
 }
 
 bool Exchange::begin_stream(int status, std::string_view content_type, const Fields& headers) {

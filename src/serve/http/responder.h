@@ -21,9 +21,9 @@ enum class Gone : uint8_t {
 };
 
 // Copies share one request. No function blocks. Those that send return false where the client is gone, and the handler
-// may then stop working. An answer is either answer(), or begin_stream(), any number of write(), and end(); another
-// order is a mistake of the handler: Error(kSoftware). Where the last copy goes without an answer, the client gets a
-// 500.
+// may then stop working; answer() also where the answer was too large, and a 500 went out instead. An answer is either
+// answer(), or begin_stream(), any number of write(), and end(); another order is a mistake of the handler:
+// Error(kSoftware). Where the last copy goes without an answer, the client gets a 500.
 class Responder {
  public:
   explicit Responder(std::shared_ptr<Exchange> exchange);

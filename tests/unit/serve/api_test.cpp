@@ -134,6 +134,13 @@ class ApiTest : public testing::Test {
     }
     return found;
   }
+  int32_t longest_token() const {
+    const Tokenizer& tokenizer = text_.tokenizer();
+    int32_t longest = 0;
+    for (int32_t id = 0; static_cast<size_t>(id) < tokenizer.size(); ++id)
+      if (tokenizer.bytes(id).size() > tokenizer.bytes(longest).size()) longest = id;
+    return longest;
+  }
   static std::string completion(int tokens, bool stream = false) {
     return fmt::format(R"({{"prompt": "Hello", "max_tokens": {}, "stream": {}}})", tokens, stream);
   }
@@ -287,6 +294,45 @@ TEST_F(ApiTest, AnAnswerWithTooManyLogProbabilitiesEndsAtOnce) {
   EXPECT_EQ(reply.status, 400) << reply.body;
   EXPECT_NE(reply.body.find("more than 50 log-probabilities"), std::string::npos) << reply.body;
   EXPECT_EQ(ask("POST", "/v1/completions", completion(1)).status, 200);
+}
+
+// An answer that became an error is not counted as completed.
+TEST_F(ApiTest, AnAnswerThatIsTooLarge) {
+  listen();
+  serve();
+  drawer_.emplace(live_);
+  const std::vector<int32_t> prompt(99'000, longest_token());
+  ASSERT_GT(90 * prompt.size() * text_.tokenizer().bytes(longest_token()).size(), http::Limits{}.max_answer_bytes);
+  const HttpReply reply =
+      ask("POST", "/v1/completions", json_text(Json{{"prompt", prompt}, {"max_tokens", 1}, {"n", 90}, {"echo", true}}));
+  EXPECT_EQ(reply.status, 500) << reply.body.substr(0, 200);
+  for (int i = 0; i < 1000 && metrics_.requests_failed == 0; ++i) std::this_thread::sleep_for(milliseconds(5));
+  EXPECT_EQ(metrics_.requests_failed, 1);
+  EXPECT_EQ(metrics_.requests_completed, 0);
+}
+
+TEST_F(ApiTest, TokenizingBeyondTheLargestAnswerIsRefused) {
+  listen();
+  serve();
+  const auto error = [&](std::string_view path, const std::string& body) {
+    const HttpReply reply = ask("POST", path, body);
+    EXPECT_EQ(reply.status, 400) << reply.body.substr(0, 200);
+    return reply.body;
+  };
+  std::string text, ids = "0";
+  while (text.size() < 12 << 20) text += "qxzjkv";
+  const std::string body = fmt::format(R"({{"prompt": "{}", "return_token_strs": true}})", text);
+  EXPECT_NE(error("/tokenize", body).find("more than 64 MiB"), std::string::npos);
+  const std::string longest = fmt::format(",{}", longest_token());
+  while (ids.size() < 15 << 20) ids += longest;
+  EXPECT_NE(error("/detokenize", fmt::format(R"({{"tokens": [{}]}})", ids)).find("more than 64 MiB"),
+            std::string::npos);
+  const Json answer = parse_json(
+      ask("POST", "/tokenize", R"({"prompt": "a\n\"é", "add_special_tokens": false, "return_token_strs": true})").body,
+      "answer");
+  EXPECT_EQ(answer["count"], answer["tokens"].size());
+  EXPECT_EQ(answer["token_strs"].size(), answer["tokens"].size());
+  EXPECT_EQ(answer["token_strs"][0], "a");
 }
 
 // A fault in the writing of one answer is that answer's alone.

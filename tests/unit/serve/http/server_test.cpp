@@ -124,13 +124,18 @@ TEST_F(HttpServerTest, TooManyConnectionsAreSentAway) {
 
 TEST_F(HttpServerTest, Drains) {
   const uint16_t port = start();
-  HttpClient idle(port), running(port);
+  HttpClient idle(port), running(port), half(port);
+  half.send("POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
+  EXPECT_EQ(half.reply().status, 100);
+  half.send("ab");
   idle.send(http_request("GET", "/"));
   EXPECT_EQ(idle.reply().status, 200);
   running.send(http_request("GET", "/hold?stream"));
   ASSERT_TRUE(soon([&] { return held() == 1; }));
   server_->stop_accepting();
   EXPECT_TRUE(idle.closed());
+  EXPECT_EQ(half.reply().status, 503);
+  half.close();
   EXPECT_FALSE(server_->wait_until_closed(milliseconds(100)));
   EXPECT_EQ(server_->counts().exchanges, 1u);
   EXPECT_THROW(HttpClient{port}, std::runtime_error);
