@@ -7,6 +7,7 @@
 #include "kernels/standard_streams.h"
 #include "serve/api.h"
 #include "serve/open_files.h"
+#include "stage/io/output_place.h"
 #include "stage/support/checked_file.h"
 #include "stage/support/stop.h"
 #include "stage/version.h"

@@ -7,6 +7,7 @@
 
 #include "support/program.h"
 #include "support/shards.h"
+#include "support/weights_support.h"
 
 namespace lfm2::test {
 namespace {
@@ -79,6 +80,23 @@ TEST(DoctorTest, WhatWouldStopARun) {
   expect_stops(run_program(mpirun(2) + doctor(kWeights + Words{"--layers", "3,3,2"})), "--layers names 3 stages");
   expect_stops(run_program(mpirun(3) + doctor(kWeights + Words{"--virtual-stages", "3"})), "9 pieces for 8 layers");
   expect_stops(run_program(Words{"env", "SLURM_STEP_NUM_TASKS=4"} + doctor({})), "each would run alone");
+}
+
+TEST(DoctorTest, ThePlaceOfAnOutput) {
+  const TemporaryFolder folder;
+  const Words output{"--output", folder / "o.h5"};
+  const Outcome outcome = run_program(mpirun(4) + doctor(kWeights + output + Words{"--replicas", "2"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.out << outcome.err;
+  EXPECT_EQ(count(outcome.out, "/o.h5 by rank 1 on .*: .* free, .*, largest file no limit, locks"), 1) << outcome.out;
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  expect_stops(run_program(mpirun(2) + doctor({"--output", folder / "no/o.h5"})),
+               "rank 1: .*/no/o.h5: cannot be created: open failed: No such file or directory");
+  write_bytes(folder / "o.h5.partial", "of somebody else");
+  expect_stops(run_program(doctor(output)), "rank 0: .*o.h5.partial");
+  std::filesystem::remove(folder / "o.h5.partial");
+  const Outcome limited = run_program(Words{"prlimit", "--fsize=1000000000"} + doctor(output));
+  EXPECT_EQ(limited.exit_code, 0) << limited.out << limited.err;
+  EXPECT_EQ(count(limited.out, "slow +.*/o.h5 on .*: a file may have at most 1.00 GB"), 1) << limited.out;
 }
 
 TEST(DoctorTest, OtherShardsOnOtherRanks) {

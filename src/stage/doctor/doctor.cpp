@@ -87,6 +87,16 @@ std::string host_rows(const Examination& e) {
   return text;
 }
 
+std::string output_row(const Examination& e) {
+  const RankFacts* writer = e.writer();
+  if (writer == nullptr) return "";
+  const OutputPlace& place = writer->output;
+  return fmt::format("\n{} by rank {} on {}: {} free, {}, largest file {}, {}\n", e.options.output.string(),
+                     writer->rank, writer->host, bytes_text(place.free_bytes),
+                     place.files > 0 ? fmt::format("{} files", place.free_files) : "files not counted",
+                     limit_text(place.largest_file_bytes, true), place.has_locks ? "locks" : "no locks");
+}
+
 std::string device_rows(const Examination& e) {
   std::map<std::string, std::vector<int>> ranks_of;
   for (size_t rank = 0; rank < e.trials.size(); ++rank)
@@ -128,7 +138,7 @@ std::string finding_rows(const std::vector<Finding>& findings) {
 double max_doctor_seconds(const Options& options) { return 2 * options.timeout_seconds + trial_timeout(options); }
 
 std::string facts_table(const Examination& e) {
-  return versions_line(e.ranks.front()) + rank_rows(e) + gpu_rows(e) + host_rows(e);
+  return versions_line(e.ranks.front()) + rank_rows(e) + gpu_rows(e) + host_rows(e) + output_row(e);
 }
 
 std::string trials_table(const Examination& e, const std::vector<Finding>& findings) {

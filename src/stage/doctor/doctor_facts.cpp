@@ -13,6 +13,7 @@
 #include "comm/mpi_channel.h"
 #include "kernels/host_memory.h"
 #include "stage/hdf5/h5.h"
+#include "stage/io/partial_file.h"
 #include "stage/job/backend_choice.h"
 #include "stage/job/gpu_limits.h"
 #include "stage/job/session.h"
@@ -118,6 +119,12 @@ void plan_memory(RankFacts& facts, const Options& options, const MpiWorld& world
   facts.activation_bytes = cost.total_bytes(buffers) - cost.weight_bytes;
 }
 
+void find_output(RankFacts& facts, const Options& options) {
+  facts.output = find_output_place(options.output);
+  facts.writes_output = true;
+  expect_names_are_ours(options.output);
+}
+
 }  // namespace
 
 std::string processor_list(const std::vector<int>& processors) {
@@ -148,8 +155,13 @@ RankFacts find_facts(const Options& options, const MpiWorld& world) {
   note([&] {
     if (!options.weights.empty()) plan_memory(facts, options, world);
   });
+  note([&] {
+    if (!options.output.empty() && (world.rank() + 1) * options.replicas == world.size()) find_output(facts, options);
+  });
   return facts;
 }
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OutputPlace, has_locks, free_bytes, files, free_files, largest_file_bytes)
 
 // These are for nlohmann_json, which looks for them in the namespace of the types.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, host, ranks_on_host, launched, processors, usable_processors,
@@ -157,7 +169,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankFacts, rank, host, ranks_on_host, launche
                                    free_memory_bytes, shm_bytes, free_shm_bytes, lockable_bytes, open_files,
                                    address_bytes, visible_gpus, gpu, gpu_uuid, gpu_bus, free_gpu_bytes, all_gpu_bytes,
                                    peers, problems, split_id, model_layers, layers, tokens, row_bytes, dtype,
-                                   weight_bytes, activation_bytes)
+                                   weight_bytes, activation_bytes, writes_output, output)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TrialFacts, device, transport, problem, bytes_per_second, round_trip_seconds)
 
 std::string to_json(const RankFacts& facts) { return json_text(Json(facts)); }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/mpi_world.h"
+#include "stage/io/output_place.h"
 #include "stage/job/options.h"
 
 namespace lfm2 {
@@ -44,6 +45,8 @@ struct RankFacts {
   int64_t tokens = 0, row_bytes = 0;  // of a slot
   std::string dtype;
   uint64_t weight_bytes = 0, activation_bytes = 0;
+  bool writes_output = false;  // with --output: whether `output` is known, which this rank would write
+  OutputPlace output;
   uint64_t needed_bytes() const { return weight_bytes + activation_bytes; }
 };
 

@@ -21,6 +21,8 @@ constexpr uint64_t kShmOfGpuRank = uint64_t{64} << 20;
 constexpr uint64_t kShmOfCpuRank = uint64_t{8} << 20;
 constexpr uint64_t kLeastLockable = uint64_t{64} << 20;
 constexpr uint64_t kLeastFiles = 128;
+constexpr uint64_t kLeastSpace = uint64_t{1} << 30;
+constexpr uint64_t kFilesOfOutput = 3;  // the output, its journal, and the next state of one of them
 constexpr double kNearlyFull = 0.9;
 constexpr double kSlowLink = 1.0 / 3;      // share of the fastest link of the same kind
 constexpr double kSlowNetwork = 1e9;       // bytes per second; a link of 10 Gbit/s reaches more
@@ -250,6 +252,26 @@ void look_at_limits(const Examination& e, Findings& found) {
   }
 }
 
+void look_at_output(const Examination& e, Findings& found) {
+  const RankFacts* writer = e.writer();
+  if (writer == nullptr) return;
+  const OutputPlace& place = writer->output;
+  const std::string where = fmt::format("{} on {}", e.options.output.string(), writer->host);
+  if (!place.has_locks)
+    found.push_back({false, where + ": the file system has no locks, so two runs that write one output are not noticed",
+                     "one run at a time for each output; mount NFS with a lock daemon, Lustre with -o flock"});
+  if (place.free_bytes < kLeastSpace)
+    found.push_back({place.free_bytes == 0, fmt::format("{}: {} free", where, bytes_text(place.free_bytes)),
+                     "another folder, or room there; a run that finds none ends with 74 and keeps what is finished"});
+  if (place.files > 0 && place.free_files < kFilesOfOutput)
+    found.push_back(
+        {true, fmt::format("{}: {} files may be made, a run makes up to {}", where, place.free_files, kFilesOfOutput),
+         "files removed there, or a larger quota of inodes"});
+  if (place.largest_file_bytes != std::numeric_limits<uint64_t>::max())
+    found.push_back({false, fmt::format("{}: a file may have at most {}", where, bytes_text(place.largest_file_bytes)),
+                     "ulimit -f unlimited"});
+}
+
 void look_at_links(const Examination& e, Findings& found) {
   std::map<std::string, double> fastest;
   const auto speed = [&](size_t rank) { return e.trials[rank].bytes_per_second; };
@@ -302,6 +324,11 @@ std::vector<size_t> Examination::ranks_of(const std::string& host) const {
   return found;
 }
 
+const RankFacts* Examination::writer() const {
+  const auto found = std::find_if(ranks.begin(), ranks.end(), [](const RankFacts& rank) { return rank.writes_output; });
+  return found == ranks.end() ? nullptr : &*found;
+}
+
 std::string Examination::way_to_next(size_t rank) const {
   const RankFacts &mine = ranks[rank], &next = ranks[rank + 1];
   if (mine.host != next.host) return "other host";
@@ -315,7 +342,7 @@ std::vector<Finding> diagnose(const Examination& examination) {
   Findings found;
   for (const auto look :
        {look_at_launch, look_at_problems, look_at_shards, look_at_versions, look_at_devices, look_at_order,
-        look_at_memory, look_at_processors, look_at_gpus, look_at_limits, look_at_links})
+        look_at_memory, look_at_processors, look_at_gpus, look_at_limits, look_at_output, look_at_links})
     look(examination, found);
   std::stable_partition(found.begin(), found.end(), [](const Finding& finding) { return finding.stops; });
   return found;

@@ -20,6 +20,7 @@ struct Examination {
   bool on_gpus() const;                    // whether a run would compute on GPUs
   std::vector<std::string> hosts() const;  // in the order of the ranks
   std::vector<size_t> ranks_of(const std::string& host) const;
+  const RankFacts* writer() const;  // the rank that would write --output; null without
   // The kind of the link to the next rank: "same host", "NVLink", "other host"...
   std::string way_to_next(size_t rank) const;
 };

@@ -37,12 +37,12 @@ void write_finished_mark(const std::filesystem::path& output, const FinishedMark
 }
 
 std::optional<FinishedMark> read_finished_mark(const std::filesystem::path& output) {
-  constexpr uint64_t kMost = 1 << 20;
+  constexpr uint64_t kMaxBytes = 1 << 20;
   const std::filesystem::path path = finished_path(output);
   if (is_free(path)) return {};
   Json json;
   try {
-    json = parse_json(read_text_file(path, kMost), path.string());
+    json = parse_json(read_text_file(path, kMaxBytes), path.string());
   } catch (const Error&) {  // said below
   }
   if (!json.is_object() || !json.contains(kJob) || !json.contains(kFound) || !json.contains(kOutput) ||

@@ -304,45 +304,6 @@ void check_output_form(const std::filesystem::path& path, const ResultKind& kind
         fmt::format("--output {}: .bin holds last-position logits only, expected .h5 or .jsonl", path.string()));
 }
 
-namespace {
-
-// The output takes its name by renaming, which in a folder with the sticky bit replaces no file of another user.
-void expect_replaceable(const std::filesystem::path& path, const std::filesystem::path& folder) {
-  struct stat file {};
-  struct stat around {};
-  const uid_t user = ::geteuid();
-  if (user == 0 || ::lstat(path.c_str(), &file) != 0 || ::stat(folder.c_str(), &around) != 0) return;
-  if ((around.st_mode & S_ISVTX) != 0 && file.st_uid != user && around.st_uid != user)
-    throw Error(ExitCode::kCantCreate,
-                fmt::format("{}: belongs to user {}, and {} has the sticky bit, so user {} cannot replace it: expected "
-                            "another name",
-                            path.string(), file.st_uid, folder.string(), user));
-}
-
-void expect_room_for_name(const std::filesystem::path& path) {
-  const std::filesystem::path longest = new_journal_path(journal_path(path));
-  struct stat status {};
-  if (::lstat(longest.c_str(), &status) != 0 && errno == ENAMETOOLONG)
-    throw Error(ExitCode::kCantCreate,
-                fmt::format("{}: too long a name, expected one to which this may be added while a run writes it: {}",
-                            path.string(), longest.string().substr(path.string().size())));
-}
-
-}  // namespace
-
-void check_output_place(const std::filesystem::path& path) {
-  expect_name_of_file(path);
-  expect_room_for_name(path);
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
-  expect_replaceable(path, folder);
-  const FileDescriptor probe(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
-  if (probe.get() >= 0) return;
-  int error = errno;
-  // EISDIR: from kernels that do not know the flag.
-  if (error == EOPNOTSUPP || error == EISDIR) error = ::access(folder.c_str(), W_OK | X_OK) == 0 ? 0 : errno;
-  if (error != 0) throw_failed_call(ExitCode::kCantCreate, "cannot be created: open", path, error);
-}
-
 PendingPath pending_output(const std::filesystem::path& output) { return {output, pending_path(output)}; }
 
 h5::File create_pending_h5(const PendingPath& pending) {

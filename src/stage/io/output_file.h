@@ -86,9 +86,6 @@ class OutputFile : public JobOutput, public ResultConsumer, public FinishedSampl
 bool needs_offsets(const std::filesystem::path& path, const ResultKind& kind);
 // Refuses endings and combinations that the form cannot hold: Error(kUsage). Call before MPI and weights.
 void check_output_form(const std::filesystem::path& path, const ResultKind& kind);
-// Whether a file can be made there: Error(kCantCreate) now rather than after the job. Makes a file without a name, so
-// that nothing is left whatever ends this process meanwhile.
-void check_output_place(const std::filesystem::path& path);
 std::unique_ptr<OutputFile> create_output(const std::filesystem::path& path, const OutputJob& job);
 // Goes on with what a run of the same job left; `begun.content` becomes what of it is intact.
 std::unique_ptr<OutputFile> resume_output(const std::filesystem::path& path, const OutputJob& job, Unfinished& begun);

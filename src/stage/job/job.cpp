@@ -11,6 +11,7 @@
 #include "kernels/host_memory.h"
 #include "kernels/standard_streams.h"
 #include "stage/io/lines/request_line.h"
+#include "stage/io/output_place.h"
 #include "stage/io/scores.h"
 #include "stage/job/chat_job.h"
 #include "stage/job/generation_job.h"

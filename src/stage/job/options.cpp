@@ -79,6 +79,13 @@ void add_seed(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
+CLI::Option* add_output(CLI::App& app, Options& options) {
+  return app
+      .add_option("--output", options.output,
+                  "Results: .bin (last-position logits), .h5 or .jsonl; written by the last rank")
+      ->type_name("FILE");
+}
+
 void add_job_options(CLI::App& app, Options& options) {
   add_weights(app, options)->required();
   auto* input =
@@ -95,9 +102,7 @@ void add_job_options(CLI::App& app, Options& options) {
   app.add_flag("--strict", options.strict, "A bad batch line ends the job instead of being answered with an error");
   add_sample_sizes(app, options);
   add_seed(app, options);
-  app.add_option("--output", options.output,
-                 "Results: .bin (last-position logits), .h5 or .jsonl; written by the last rank")
-      ->type_name("FILE");
+  add_output(app, options);
   app.add_flag("--resume", options.resume,
                "Go on with an --output that was interrupted: finished samples are kept and skipped");
   const std::vector<std::pair<std::string, Positions>> positions{
@@ -244,6 +249,7 @@ void add_doctor_options(CLI::App& app, Options& options, std::string& dtype) {
   add_score(app, options)
       ->description("The job's results are scores of tokens, for which more rows of logits are held");
   add_hidden(app, options);
+  add_output(app, options)->description("Where a job would write: its locks, room and limits are looked at");
   add_machine_options(app, options, dtype);
   app.remove_option(app.get_option("--balance"));  // doctor does not know the job, so it cannot balance it
   app.add_flag("-v,--verbose", options.verbose, "Say where errors were thrown");

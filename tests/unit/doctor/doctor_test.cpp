@@ -17,6 +17,17 @@ namespace {
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
+// A place for the output of the last rank, with nothing wrong.
+OutputPlace& writer_of(Examination& e) {
+  e.options.output = "o.h5";
+  e.ranks.back().writes_output = true;
+  return e.ranks.back().output = {.has_locks = true,
+                                  .free_bytes = 64 * kGiB,
+                                  .files = 1000,
+                                  .free_files = 900,
+                                  .largest_file_bytes = std::numeric_limits<uint64_t>::max()};
+}
+
 // Facts of two hosts with two ranks each, with nothing wrong.
 Examination healthy(bool gpus) {
   Examination e;
@@ -83,6 +94,21 @@ TEST(DoctorFindingsTest, PeerCopiesNeedNoSightOfTheNextGpuButOneForEachRank) {
   ASSERT_EQ(found.size(), 1u);
   EXPECT_FALSE(found[0].stops);
   EXPECT_EQ(found[0].what, "ranks 0-1 share GPU 0 on a: peer copies wait for its turns");
+}
+
+void expect_named(const std::vector<Case>& cases) {
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.what);
+    Examination e = healthy(each.gpus);
+    each.damage(e);
+    const std::vector<Finding> found = diagnose(e);
+    ASSERT_EQ(found.size(), 1u) << found.back().what;
+    EXPECT_NE(found[0].what.find(each.what), std::string::npos) << found[0].what;
+    EXPECT_NE(found[0].todo.find(each.todo), std::string::npos) << found[0].todo;
+    EXPECT_EQ(found[0].stops, each.stops);
+    EXPECT_FALSE(facts_table(e).empty());
+    EXPECT_NE(trials_table(e, found).find(each.what), std::string::npos);
+  }
 }
 
 TEST(DoctorFindingsTest, EachFaultIsNamedOnceWithWhatToDo) {
@@ -152,18 +178,19 @@ TEST(DoctorFindingsTest, EachFaultIsNamedOnceWithWhatToDo) {
       {false, false, "3 of the pipeline's links go from host to host, 1 would do", "--map-by slot",
        [](Examination& e) { std::swap(e.ranks[1].host, e.ranks[2].host); }},
   };
-  for (const Case& each : cases) {
-    SCOPED_TRACE(each.what);
-    Examination e = healthy(each.gpus);
-    each.damage(e);
-    const std::vector<Finding> found = diagnose(e);
-    ASSERT_EQ(found.size(), 1u) << found.back().what;
-    EXPECT_NE(found[0].what.find(each.what), std::string::npos) << found[0].what;
-    EXPECT_NE(found[0].todo.find(each.todo), std::string::npos) << found[0].todo;
-    EXPECT_EQ(found[0].stops, each.stops);
-    EXPECT_FALSE(facts_table(e).empty());
-    EXPECT_NE(trials_table(e, found).find(each.what), std::string::npos);
-  }
+  expect_named(cases);
+}
+
+TEST(DoctorFindingsTest, EachFaultOfThePlaceOfTheOutputIsNamed) {
+  expect_named({
+      {false, false, "no locks, so two runs", "-o flock", [](Examination& e) { writer_of(e).has_locks = false; }},
+      {false, false, "o.h5 on b: 268.44 MB free", "74", [](Examination& e) { writer_of(e).free_bytes = kGiB / 4; }},
+      {false, true, "o.h5 on b: 0 B free", "74", [](Examination& e) { writer_of(e).free_bytes = 0; }},
+      {false, true, "o.h5 on b: 2 files may be made, a run makes up to 3", "inodes",
+       [](Examination& e) { writer_of(e).free_files = 2; }},
+      {false, false, "o.h5 on b: a file may have at most 1.07 GB", "ulimit -f",
+       [](Examination& e) { writer_of(e).largest_file_bytes = kGiB; }},
+  });
 }
 
 TEST(DoctorFindingsTest, WhatAllowsFewerProcessorsIsNamed) {

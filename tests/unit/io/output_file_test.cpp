@@ -13,6 +13,7 @@
 #include "kernels/thread_pool.h"
 #include "stage/hdf5/h5.h"
 #include "stage/hdf5/h5_scan.h"
+#include "stage/io/output_place.h"
 #include "support/shards.h"
 #include "support/weights_support.h"
 
