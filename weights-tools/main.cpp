@@ -24,7 +24,8 @@ constexpr int64_t kMax = int64_t{1} << 20;
 
 constexpr const char* kDescription =
     "Prepares model weights for lfm2_stage: MODEL is model.bin, model.safetensors, a Hugging Face folder\n"
-    "(config.json with one or many safetensors) or a folder of shards.";
+    "(config.json with one or many safetensors) or a folder of shards. Of a folder that holds shards beside another\n"
+    "form, split and verify --against read the other form; verify, merge, inspect and plan read the shards.";
 
 struct Program {
   SplitOptions split;

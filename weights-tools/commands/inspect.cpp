@@ -140,7 +140,7 @@ OrderedJson describe(const ModelSource& model, const std::string& path, const Sh
 }  // namespace
 
 void run_inspect(const InspectOptions& options) {
-  const auto model = open_model(options.model, options.config);
+  const auto model = open_model(options.model, options.config, FolderForm::kShards);
   std::optional<ShardSet> shards;
   if (model->form() == "shards") shards = ShardSet::open(options.model);
   if (options.json) {

@@ -20,20 +20,16 @@ constexpr int64_t kUsualTokens = 2048;  // of a micro-batch, where no option say
 // A plan needs sizes and no weights, so a configuration is enough. Its weights count as bf16.
 std::unique_ptr<ModelSource> open_for_plan(const PlanOptions& options) {
   if (builtin_model_config(options.model).empty() && !options.model.ends_with(".json"))
-    return open_model(options.model, options.config);
+    return open_model(options.model, options.config, FolderForm::kShards);
   if (options.config)
     throw Error(ExitCode::kUsage,
                 fmt::format("--config {}: {} is a configuration itself", *options.config, options.model));
   return std::make_unique<SynthSource>(named_config_text(options.model), options.model, 0, DType::kBf16);
 }
 
-// The type that activations have: the one asked for, else as `--dtype auto` the type that most bytes of the weights
-// have.
+// The type that activations have: the one asked for, else that of `lfm2_stage --dtype auto`.
 DType act_dtype(const ModelSource& model, std::optional<DType> wanted) {
-  if (wanted) return *wanted;
-  const auto largest = std::max_element(model.tensors().begin(), model.tensors().end(),
-                                        [](const auto& a, const auto& b) { return a.bytes < b.bytes; });
-  return largest->dtype;
+  return wanted ? *wanted : dtype_of_most_bytes(model.tensors());
 }
 
 struct Plan {

@@ -8,7 +8,6 @@
 #include "kernels/error.h"
 #include "kernels/standard_streams.h"
 #include "stage/shards/shard_format.h"
-#include "stage/shards/shard_reader.h"
 #include "stage/support/json.h"
 #include "text/tokenizer.h"
 #include "weights-tools/commands/commands.h"
@@ -79,8 +78,7 @@ void run_synth(const SynthOptions& options, const Console& console) {
 }
 
 void run_merge(const MergeOptions& options, const Console& console) {
-  if (!is_shard_folder(options.shards)) list_shards(options.shards);  // throws, saying what the path is instead
-  const auto source = open_model(options.shards);
+  const auto source = open_shards(options.shards);
   const auto writer = create_model(*source, options.out, options.force, read_text_files(*source, options.shards));
   transfer("merge", *source, *writer, options.out, console);
 }

@@ -6,7 +6,6 @@
 #include <filesystem>
 
 #include "kernels/error.h"
-#include "stage/shards/shard_reader.h"
 #include "stage/support/bytes_text.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/commands/limited_child.h"
@@ -101,12 +100,12 @@ std::string verify_text_files(const ModelSource& model, const VerifyOptions& opt
 
 // Checks the model, and returns a line that says what was checked.
 std::string verify(const VerifyOptions& options, ProgressMode mode) {
-  const bool is_shards = is_shard_folder(options.model);
-  if (!is_shards && !options.untrusted) list_shards(options.model);  // throws, saying what the path is instead
-  if (options.config && !options.against && is_shards)
-    throw Error(ExitCode::kUsage, "--config describes the model of --against, which is not given");
   const bool own_config = options.config && !options.against;
-  const auto model = open_model(options.model, own_config ? options.config : std::nullopt);
+  const auto model = options.untrusted
+                         ? open_model(options.model, own_config ? options.config : std::nullopt, FolderForm::kShards)
+                         : open_shards(options.model);
+  if (own_config && model->form() == "shards")
+    throw Error(ExitCode::kUsage, "--config describes the model of --against, which is not given");
   std::unique_ptr<ModelSource> other;
   if (options.against) {
     other = open_model(*options.against, options.config);

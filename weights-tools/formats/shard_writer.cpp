@@ -49,7 +49,7 @@ bool is_temporary_ending(std::string_view rest) {
 }
 
 // Whether `rest` is a name such as stage-00-of-04.h5, of any split, or the temporary name of such a file.
-bool is_shard_name(std::string_view rest) {
+bool is_name_of_split(std::string_view rest) {
   if (!take_text(rest, "stage-") || !take_digits(rest) || !take_text(rest, "-of-") || !take_digits(rest) ||
       !take_text(rest, ".h5"))
     return false;
@@ -83,7 +83,7 @@ void add_unfinished(const fs::path& folder, std::string_view name, std::vector<f
 void add_older_text_files(const fs::path& folder, const std::vector<TextFile>& replaced, std::vector<fs::path>& found) {
   std::set<std::string> listed;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() != ".h5") continue;
+    if (!is_shard_name(entry.path().filename())) continue;
     for (const auto& [name, checksum] : older_text_files(entry.path())) listed.insert(name);
   }
   for (const TextFile& file : replaced) listed.erase(file.name);
@@ -100,9 +100,9 @@ std::vector<fs::path> find_older(const fs::path& folder, size_t stages, const st
   std::vector<fs::path> older;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string file = entry.path().filename().string();
-    if (is_shard_name(file)) {
+    if (is_name_of_split(file)) {
       if (!replaced.contains(file)) older.push_back(entry.path());
-    } else if (entry.path().extension() == ".h5") {
+    } else if (is_shard_name(entry.path().filename())) {
       throw Error(ExitCode::kCantCreate,
                   fmt::format("{}: is no shard, expected a folder for shards only", entry.path().string()));
     }

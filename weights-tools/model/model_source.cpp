@@ -137,7 +137,27 @@ std::unique_ptr<ModelSource> open_model_bin(const fs::path& path, const std::opt
   return make_source("model.bin", std::move(config), single(std::move(file)), std::move(found), what);
 }
 
-std::unique_ptr<ModelSource> open_folder(const fs::path& folder, const std::optional<fs::path>& config_path) {
+std::unique_ptr<ModelSource> open_complete_shards(const fs::path& folder, const std::optional<fs::path>& config_path) {
+  if (config_path)
+    throw Error(ExitCode::kUsage, fmt::format("--config {}: {} holds shards, which carry their configuration",
+                                              config_path->string(), folder.string()));
+  return open_shards(folder);
+}
+
+// Whether `matches` is true of the name of a file in the folder.
+bool holds(const fs::path& folder, bool (*matches)(const fs::path& name)) {
+  std::error_code error;
+  return std::any_of(fs::directory_iterator(folder, error), fs::directory_iterator(),
+                     [&](const fs::directory_entry& entry) { return matches(entry.path().filename()); });
+}
+
+// A name that split gives. Beside a model, other .h5 files may be anything.
+bool is_numbered_shard(const fs::path& name) { return is_shard_name(name) && name.string().starts_with("stage-"); }
+
+std::unique_ptr<ModelSource> open_folder(const fs::path& folder, const std::optional<fs::path>& config_path,
+                                         FolderForm first) {
+  if (first == FolderForm::kShards && holds(folder, is_numbered_shard))
+    return open_complete_shards(folder, config_path);
   std::error_code error;
   const fs::path one = folder / "model.safetensors", index = folder / "model.safetensors.index.json";
   if (fs::exists(one, error) && fs::exists(index, error))
@@ -149,12 +169,7 @@ std::unique_ptr<ModelSource> open_folder(const fs::path& folder, const std::opti
     return make_source("safetensors", find_config(folder / "config.json", config_path), std::move(checkpoint.files),
                        std::move(checkpoint.tensors), folder.string());
   }
-  if (is_shard_folder(folder)) {
-    if (config_path)
-      throw Error(ExitCode::kUsage, fmt::format("--config {}: {} holds shards, which carry their configuration",
-                                                config_path->string(), folder.string()));
-    return std::make_unique<ShardSource>(ShardSet::open(folder));
-  }
+  if (holds(folder, is_shard_name)) return open_complete_shards(folder, config_path);
   if (fs::exists(folder / "model.bin", error)) return open_model_bin(folder / "model.bin", config_path);
   throw Error(ExitCode::kNoInput, fmt::format("{}: holds no model, expected model.safetensors, "
                                               "model.safetensors.index.json, model.bin or shards (*.h5)",
@@ -169,18 +184,16 @@ uint64_t ModelSource::total_bytes() const {
   return total;
 }
 
-bool is_shard_folder(const fs::path& path) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) return false;
-  return std::any_of(fs::directory_iterator(path, error), fs::directory_iterator(),
-                     [](const fs::directory_entry& entry) { return entry.path().extension() == ".h5"; });
+std::unique_ptr<ModelSource> open_shards(const fs::path& folder) {
+  return std::make_unique<ShardSource>(ShardSet::open(folder));
 }
 
-std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::optional<fs::path>& config_path) {
+std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::optional<fs::path>& config_path,
+                                        FolderForm first) {
   std::error_code error;
   if (!fs::exists(path, error))
     throw Error(ExitCode::kNoInput, fmt::format("{}: no such file or folder", path.string()));
-  if (fs::is_directory(path, error)) return open_folder(path, config_path);
+  if (fs::is_directory(path, error)) return open_folder(path, config_path, first);
   if (path.extension() == ".safetensors") return open_safetensors(path, config_path);
   if (path.extension() == ".bin") return open_model_bin(path, config_path);
   throw Error(ExitCode::kData,

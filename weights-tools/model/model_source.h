@@ -49,12 +49,15 @@ class ModelSource {
 // Opens model.bin, model.safetensors, a Hugging Face folder or a folder of shards. Reads the headers, checks them
 // against the configuration, and reads no tensor. `config_path` replaces the config.json beside the model.
 // Error(kNoInput) where something is missing, kData where things disagree, kUsage where a configuration is given for
-// shards, which carry their own.
+// shards, which carry their own. A folder may hold shards beside the model that they were split from: `first` says
+// which of both is read.
+enum class FolderForm { kModel, kShards };
 std::unique_ptr<ModelSource> open_model(const std::filesystem::path& path,
-                                        const std::optional<std::filesystem::path>& config_path = std::nullopt);
+                                        const std::optional<std::filesystem::path>& config_path = std::nullopt,
+                                        FolderForm first = FolderForm::kModel);
 
-// Whether open_model() reads the path as a folder of shards.
-bool is_shard_folder(const std::filesystem::path& path);
+// Opens a folder of shards, whatever else it holds; the errors are those of ShardSet::open().
+std::unique_ptr<ModelSource> open_shards(const std::filesystem::path& folder);
 
 // The text of the configuration that --config names: a built-in model, or else a file.
 std::string named_config_text(const std::string& name_or_file);

@@ -1,7 +1,9 @@
 // Which tensors a model has: the one list that split, verify, merge, synth, plan and the loading of a stage use.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +38,14 @@ std::string layer_prefix(int64_t layer);       // "model.layers.7."
 bool in_feed_forward(const TensorSpec& spec);  // a layer's tensor: of its feed-forward and the norm in front
 std::string dims_text(const std::vector<uint64_t>& dims);  // "[2048, 1792]"
 uint64_t numel(const std::vector<uint64_t>& dims);         // Error(kData) on overflow
+// The type that most bytes of `tensors` have, which is the type of the matrices. Each has a `dtype` and `bytes`.
+template <class Tensors>
+DType dtype_of_most_bytes(const Tensors& tensors) {
+  std::map<DType, uint64_t> bytes;
+  for (const auto& tensor : tensors) bytes[tensor.dtype] += tensor.bytes;
+  return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
+}
 inline uint64_t held_elements(const TensorSpec& spec) { return numel(spec.dims) + spec.padding; }
 
 }  // namespace lfm2

@@ -20,8 +20,10 @@ namespace {
 
 constexpr size_t kPieceBytes = size_t{8} << 20;
 
+bool is_hidden(const std::filesystem::path& name) { return name.string().starts_with('.'); }
+
 bool is_model_file(const std::filesystem::path& path) {
-  return path.extension() == ".safetensors" || path.filename() == "model.bin";
+  return (path.extension() == ".safetensors" && !is_hidden(path.filename())) || path.filename() == "model.bin";
 }
 
 [[noreturn]] void refuse_model(const std::filesystem::path& model, const char* what) {
@@ -55,6 +57,8 @@ ShardTensor describe(const std::string& tensor, const h5::ScannedDataset& found,
 
 }  // namespace
 
+bool is_shard_name(const std::filesystem::path& name) { return name.extension() == ".h5" && !is_hidden(name); }
+
 std::vector<std::filesystem::path> list_shards(const std::filesystem::path& folder) {
   std::error_code error;
   if (std::filesystem::is_regular_file(folder, error)) {
@@ -67,7 +71,7 @@ std::vector<std::filesystem::path> list_shards(const std::filesystem::path& fold
   std::vector<std::filesystem::path> paths;
   bool holds_model = false;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".h5") paths.push_back(entry.path());
+    if (is_shard_name(entry.path().filename())) paths.push_back(entry.path());
     holds_model = holds_model || is_model_file(entry.path());
   }
   if (error) throw Error(ExitCode::kIo, fmt::format("{}: cannot be listed: {}", folder.string(), error.message()));
@@ -222,13 +226,6 @@ const ShardTensor& ShardSet::find(const std::string& name) const {
   const auto at = index_.find(name);
   expect(at != index_.end(), "ShardSet::find: no such tensor in the model");
   return tensors_[at->second];
-}
-
-DType ShardSet::dtype() const {
-  std::map<DType, uint64_t> bytes;
-  for (const ShardTensor& tensor : tensors_) bytes[tensor.dtype] += tensor.bytes;
-  return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })
-      ->first;
 }
 
 uint64_t ShardSet::total_bytes() const {

@@ -31,7 +31,11 @@ struct ShardTensor {
   std::string checksum;
 };
 
-// The .h5 files of a folder, sorted by name; at least one. Error(kNoInput) where there is none; Error(kData), with the
+// Whether a file of this name in a folder of shards counts as a shard: *.h5, but for hidden files, such as the ._NAME
+// that macOS writes beside NAME.
+bool is_shard_name(const std::filesystem::path& name);
+
+// The shards of a folder, sorted by name; at least one. Error(kNoInput) where there is none; Error(kData), with the
 // command that makes shards, where `folder` is a model.
 std::vector<std::filesystem::path> list_shards(const std::filesystem::path& folder);
 
@@ -58,8 +62,7 @@ class ShardSet {
   const std::vector<ShardTensor>& tensors() const { return tensors_; }  // in the order of model_tensors()
   // Error(kSoftware) where the model has no such tensor.
   const ShardTensor& find(const std::string& name) const;
-  // The type that most bytes of the tensors have, which is the type of the matrices.
-  DType dtype() const;
+  DType dtype() const { return dtype_of_most_bytes(tensors_); }
   uint64_t total_bytes() const;
 
   // Reads `into.size()` bytes of the tensor, from `first_byte` on. May be called from any thread.

@@ -46,6 +46,15 @@ def read_safetensors(path):
     }
 
 
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
 def as_float32(dtype, data):
     if dtype == "BF16":
         return (numpy.frombuffer(data, "<u2").astype(numpy.uint32) << 16).view(numpy.float32)
@@ -302,6 +311,41 @@ class RoundTripTest(CliTest):
         self.refuse(65, ["\\x1b[31m.h5"], "verify", "--untrusted", odd)
 
 
+class SeveralFormsTest(CliTest):
+    def test_shards_beside_the_model_they_were_split_from(self):
+        both = self.folder / "both"
+        both.mkdir()
+        for name in ["config.json", "model.safetensors"]:
+            shutil.copy(GOLDEN / "tiny-moe" / name, both)
+        self.succeed("split", both, "--out", both, "--force", "--dtype", "bf16")
+        self.assertEqual(json.loads(self.succeed("inspect", "--json", both).stdout)["form"], "shards")
+        self.assertIn("activations in bf16", self.succeed("plan", both).stdout)
+        self.assertIn("every element", self.succeed("verify", both, "--against", both).stdout)
+        self.succeed("merge", both, "--out", self.folder / "merged")
+        self.assertEqual({t[0] for n, t in read_safetensors(self.folder / "merged/model.safetensors").items() if "bias" not in n}, {"BF16"})
+        self.succeed("split", both, "--out", self.folder / "again")  # of the fp32 model
+        self.assertIn("activations in fp32", self.succeed("plan", self.folder / "again").stdout)
+        with open(both / "stage-01-of-04.h5", "r+b") as file:
+            file.seek(9000)
+            byte = file.read(1)[0]
+            file.seek(9000)
+            file.write(bytes([byte ^ 32]))
+        for arguments in [["verify", both], ["verify", "--untrusted", both], ["merge", both, "--out", self.folder / "m"]]:
+            self.refuse(65, ["stage-01-of-04.h5"], *arguments)
+
+    def test_hidden_files_are_passed_over(self):
+        # Such as macOS writes beside each file on exFAT, on SMB and into archives.
+        shards = self.split()
+        for name in ["._stage-02-of-04.h5", "._model.safetensors"]:
+            (shards / name).write_bytes(b"\0\5\26\7Mac OS X")
+        self.succeed("verify", shards)
+        self.assertEqual(json.loads(self.succeed("inspect", "--json", shards).stdout)["form"], "shards")
+        self.succeed("split", GOLDEN / "tiny-moe", "--out", shards, "--force", "--stages", "2")
+        self.assertEqual(self.names(shards), ["._model.safetensors", "._stage-02-of-04.h5", "stage-00-of-02.h5", "stage-01-of-02.h5"])
+        (shards / "stage-00-of-02.h5").unlink(), (shards / "stage-01-of-02.h5").unlink()
+        self.refuse(66, ["no .h5 file found"], "verify", shards)
+
+
 class TextFilesTest(CliTest):
     TEXTS = {
         "tokenizer.json": (GOLDEN / "text/tokenizer.json").read_bytes(),
@@ -388,6 +432,16 @@ class ReportTest(CliTest):
         self.assertIn("fits in 80.00 GB", self.succeed("plan", "lfm2-8b-a1b", "--gpu-memory", "80GB").stdout)
         for model in [GOLDEN / "tiny-moe", GOLDEN / "tiny-moe/config.json", self.split()]:
             self.assertIn("0-1", self.succeed("plan", model).stdout)
+
+    def test_activations_have_the_type_of_most_bytes(self):
+        mixed = self.folder / "mixed"
+        mixed.mkdir()
+        shutil.copy(GOLDEN / "tiny-bf16/config.json", mixed)
+        tensors = read_safetensors(GOLDEN / "tiny-bf16/model.safetensors")
+        largest = max(tensors, key=lambda name: len(tensors[name][2]))
+        tensors[largest] = ("F32", tensors[largest][1], as_float32(*tensors[largest][::2]).tobytes())
+        write_safetensors(mixed / "model.safetensors", tensors)
+        self.assertEqual(json.loads(self.succeed("plan", "--json", mixed).stdout)["activation_dtype"], "bf16")
 
     def test_full_stdout_is_an_error(self):
         with open("/dev/full", "w") as full:
