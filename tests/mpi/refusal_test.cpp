@@ -117,10 +117,10 @@ TEST_F(RefusalTest, TruncatedShards) {
 
 TEST_F(RefusalTest, MissingStage) {
   std::filesystem::remove(shard(1));
-  expect_refused(65, {"stage-02-of-04.h5", "stage 2 of 4, expected stage 1"});
+  expect_refused(66, {"stage 1 of 4 is missing", "stage-01-of-04.h5"});
   std::filesystem::remove(shard(3));
   std::filesystem::copy_file(golden_shards("tiny-moe", 4) / shard::file_name(1, 4), shard(1));
-  expect_refused(65, {"a stage is missing"});
+  expect_refused(66, {"stage 3 of 4 is missing", "stage-03-of-04.h5"});
 }
 
 TEST_F(RefusalTest, ShardsOfAnotherModelOrSchema) {

@@ -24,15 +24,17 @@ namespace {
 void transfer(const std::string& title, const ModelSource& source, ModelWriter& writer, const std::string& out,
               const Console& console) {
   const auto start = std::chrono::steady_clock::now();
+  NonFinite non_finite;
   {
     Progress progress(title, writer.total_bytes(), Progress::Unit::kBytes, console.progress);
-    copy_model(source, writer, progress);
+    non_finite = copy_model(source, writer, progress);
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const double gigabytes = static_cast<double>(writer.total_bytes()) / 1e9;
   if (!console.quiet)
     say(fmt::format("{}: {} tensors, {:.3f} GB in {:.2f} s, {:.2f} GB/s: {}", title, writer.tensors().size(), gigabytes,
                     seconds, gigabytes / seconds, out));
+  if (!console.quiet && non_finite.count > 0) say(fmt::format("{}: {}", title, non_finite.text()));
 }
 
 // Refuses what a job would refuse later, when the model is long split. Chat templates are copied as they are.

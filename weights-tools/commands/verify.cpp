@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "kernels/error.h"
+#include "stage/shards/element_range.h"
 #include "stage/support/bytes_text.h"
 #include "weights-tools/commands/commands.h"
 #include "weights-tools/commands/limited_child.h"
@@ -25,16 +26,6 @@ double element_value(DType dtype, const std::byte* at) {
   return value;
 }
 
-// The index, such as "[3, 17]", of the element with this number in row-major order.
-std::string index_text(uint64_t element, const std::vector<uint64_t>& dims) {
-  std::vector<uint64_t> index(dims.size());
-  for (size_t axis = dims.size(); axis-- > 0;) {
-    index[axis] = element % dims[axis];
-    element /= dims[axis];
-  }
-  return dims_text(index);
-}
-
 [[noreturn]] void report_difference(const ModelSource& shards, const ModelSource& other, size_t tensor,
                                     uint64_t first_byte, std::span<const std::byte> ours,
                                     std::span<const std::byte> theirs) {
@@ -51,9 +42,9 @@ std::string index_text(uint64_t element, const std::vector<uint64_t>& dims) {
 
 // Both are read in the shards' type, so that the other model's elements are converted as split converts them.
 void compare_tensor(const ModelSource& shards, const ModelSource& other, size_t tensor, std::span<std::byte> ours,
-                    std::span<std::byte> theirs, Progress& progress) {
+                    std::span<std::byte> theirs, Progress& progress, NonFinite& non_finite) {
   const DType dtype = shards.tensors()[tensor].dtype;
-  TensorReader our_reader(shards, tensor, dtype), their_reader(other, tensor, dtype);
+  TensorReader our_reader(shards, tensor, dtype, &non_finite), their_reader(other, tensor, dtype);
   for (uint64_t done = 0; our_reader.left_bytes() > 0;) {
     throw_if_interrupted();
     const size_t count = our_reader.next(ours);
@@ -65,8 +56,9 @@ void compare_tensor(const ModelSource& shards, const ModelSource& other, size_t 
   }
 }
 
-void check_tensor(const ModelSource& shards, size_t tensor, std::span<std::byte> piece, Progress& progress) {
-  TensorReader reader(shards, tensor, shards.tensors()[tensor].dtype);
+void check_tensor(const ModelSource& shards, size_t tensor, std::span<std::byte> piece, Progress& progress,
+                  NonFinite& non_finite) {
+  TensorReader reader(shards, tensor, shards.tensors()[tensor].dtype, &non_finite);
   while (reader.left_bytes() > 0) {
     throw_if_interrupted();
     progress.add(reader.next(piece));
@@ -115,20 +107,22 @@ std::string verify(const VerifyOptions& options, ProgressMode mode) {
   }
   const std::string text_files = verify_text_files(*model, options);
   std::vector<std::byte> ours(kPieceBytes), theirs(other ? kPieceBytes : 0);
+  NonFinite non_finite;
   {
     Progress progress("verify", model->total_bytes(), Progress::Unit::kBytes, mode);
     for (size_t tensor = 0; tensor < model->tensors().size(); ++tensor) {
       if (other)
-        compare_tensor(*model, *other, tensor, ours, theirs, progress);
+        compare_tensor(*model, *other, tensor, ours, theirs, progress, non_finite);
       else
-        check_tensor(*model, tensor, ours, progress);
+        check_tensor(*model, tensor, ours, progress, non_finite);
     }
   }
   return fmt::format(
-      "{}: {} tensors, {}{}: {}{}", options.model, model->tensors().size(), bytes_text(model->total_bytes()),
+      "{}: {} tensors, {}{}: {}{}{}", options.model, model->tensors().size(), bytes_text(model->total_bytes()),
       text_files,
       model->form() == "shards" ? "every checksum is right" : "well formed, in a form that has no checksums",
-      other ? fmt::format(", every element is that of {}", *options.against) : std::string());
+      other ? fmt::format(", every element is that of {}", *options.against) : std::string(),
+      non_finite.count > 0 ? "; " + non_finite.text() : std::string());
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "kernels/error.h"
+#include "stage/support/file_kind.h"
 
 namespace lfm2 {
 
@@ -17,6 +18,7 @@ static_assert(std::endian::native == std::endian::little, "the files are little-
 namespace {
 
 constexpr uint32_t kMaxTensors = 65536;
+constexpr uint32_t kZip = 0x04034b50;  // how a ZIP archive begins, which is how torch.save writes
 constexpr uint32_t kMaxNameBytes = 256;
 constexpr uint32_t kMaxRank = 4;
 constexpr std::string_view kLeftOut = "model.";
@@ -114,8 +116,11 @@ void put(std::string& text, T value) {
 RawTensors read_model_bin_header(const CheckedFile& file) {
   TableCursor cursor(file);
   const auto count = cursor.number<uint32_t>();
-  if (count == 0 || count > kMaxTensors)
+  if (count == 0 || count > kMaxTensors) {
+    if (count == kZip) file.refuse("is a PyTorch checkpoint, expected model.bin or safetensors");
+    refuse_other_kind(file);
     file.refuse(fmt::format("counts {} tensors, expected 1 to {}: is this a model.bin?", count, kMaxTensors));
+  }
   RawTensors tensors;
   for (uint32_t index = 0; index < count; ++index) {
     const std::string tensor = read_name(cursor, file, index);

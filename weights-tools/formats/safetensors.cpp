@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "kernels/error.h"
+#include "stage/support/file_kind.h"
 #include "stage/support/json.h"
 
 namespace lfm2 {
@@ -37,6 +38,7 @@ std::string read_header_text(const CheckedFile& file) {
   file.read(0, std::as_writable_bytes(std::span(raw)));
   uint64_t length = 0;
   for (size_t i = raw.size(); i-- > 0;) length = length << 8 | raw[i];
+  if (length > kMaxHeader || length > file.size() - kLengthBytes) refuse_other_kind(file);
   if (length > kMaxHeader) file.refuse(fmt::format("header length is {}, expected at most {}", length, kMaxHeader));
   if (length > file.size() - kLengthBytes)
     file.refuse(fmt::format("header length is {}, but the file has {} bytes", length, file.size()));

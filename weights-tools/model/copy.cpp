@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "kernels/error.h"
+#include "stage/shards/element_range.h"
 #include "stage/support/checksum.h"
 #include "weights-tools/model/interrupt.h"
 
@@ -63,8 +64,9 @@ class PieceRing {
   bool stopped_ = false;
 };
 
-void read_tensor(const ModelSource& source, const TargetTensor& tensor, size_t target, PieceRing& ring) {
-  TensorReader reader(source, tensor.source, tensor.dtype);
+void read_tensor(const ModelSource& source, const TargetTensor& tensor, size_t target, PieceRing& ring,
+                 NonFinite& non_finite) {
+  TensorReader reader(source, tensor.source, tensor.dtype, &non_finite);
   Checksum checksum;
   for (uint64_t done = 0; reader.left_bytes() > 0;) {
     throw_if_interrupted();
@@ -83,10 +85,30 @@ void read_tensor(const ModelSource& source, const TargetTensor& tensor, size_t t
 
 }  // namespace
 
-TensorReader::TensorReader(const ModelSource& source, size_t tensor, DType dtype)
-    : source_(source), tensor_(tensor), from_(source.tensors()[tensor].dtype), to_(dtype) {
+TensorReader::TensorReader(const ModelSource& source, size_t tensor, DType dtype, NonFinite* non_finite)
+    : source_(source), tensor_(tensor), non_finite_(non_finite), from_(source.tensors()[tensor].dtype), to_(dtype) {
   total_bytes_ = source.tensors()[tensor].bytes / size_bytes(from_) * size_bytes(to_);
   if (!source.tensors()[tensor].checksum.empty()) checksum_.emplace();
+}
+
+std::string NonFinite::text() const {
+  return count == 0
+             ? ""
+             : fmt::format("{} element{} NaN or infinite, the first in {}", count, count == 1 ? " is" : "s are", first);
+}
+
+void TensorReader::look_at(std::span<const std::byte> raw) {
+  const TensorSpec& spec = source_.tensors()[tensor_].spec;
+  const uint64_t first = done_bytes_ / size_bytes(to_);
+  const size_t count = raw.size() / size_bytes(from_);
+  if (!overflow_) overflow_ = find_overflow(spec, from_, to_, first, raw.data(), count);
+  if (non_finite_ == nullptr) return;
+  const ElementRange range = non_finite_range(from_);
+  const uint64_t found = count_in(range, from_, raw.data(), count);
+  if (found > 0 && non_finite_->count == 0)
+    non_finite_->first =
+        fmt::format("tensor {} at {}", spec.name, index_text(first + first_in(range, from_, raw.data()), spec.dims));
+  non_finite_->count += found;
 }
 
 size_t TensorReader::next(std::span<std::byte> into) {
@@ -100,25 +122,30 @@ size_t TensorReader::next(std::span<std::byte> into) {
   }
   source_.read(tensor_, first, raw);
   if (checksum_) checksum_->add(raw);
+  look_at(raw);
   if (from_ != to_) convert(from_, raw.data(), to_, into.data(), elements);
   done_bytes_ += wanted;
-  if (left_bytes() == 0 && checksum_) {
-    const SourceTensor& tensor = source_.tensors()[tensor_];
+  if (left_bytes() > 0) return wanted;
+  const SourceTensor& tensor = source_.tensors()[tensor_];
+  const std::string file = source_.file_of(tensor_);
+  if (checksum_)
     if (const std::string found = checksum_->hex(); found != tensor.checksum)
-      throw Error(ExitCode::kData, fmt::format("{}: tensor {} is damaged: checksum {}, expected {}",
-                                               source_.file_of(tensor_), tensor.spec.name, found, tensor.checksum));
-  }
+      throw Error(ExitCode::kData, fmt::format("{}: tensor {} is damaged: checksum {}, expected {}", file,
+                                               tensor.spec.name, found, tensor.checksum));
+  // Last, so that a damaged tensor is called so.
+  if (overflow_) throw Error(ExitCode::kData, fmt::format("{}: {}", file, *overflow_));
   return wanted;
 }
 
-void copy_model(const ModelSource& source, ModelWriter& writer, Progress& progress) {
+NonFinite copy_model(const ModelSource& source, ModelWriter& writer, Progress& progress) {
   PieceRing ring;
+  NonFinite non_finite;
   std::exception_ptr read_error;
   {
     const std::jthread reading([&] {
       try {
         for (size_t target = 0; target < writer.tensors().size(); ++target)
-          read_tensor(source, writer.tensors()[target], target, ring);
+          read_tensor(source, writer.tensors()[target], target, ring, non_finite);
       } catch (...) {
         read_error = std::current_exception();
       }
@@ -139,6 +166,7 @@ void copy_model(const ModelSource& source, ModelWriter& writer, Progress& progre
   if (read_error) std::rethrow_exception(read_error);
   throw_if_interrupted();
   writer.commit();
+  return non_finite;
 }
 
 }  // namespace lfm2

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "stage/support/checksum.h"
@@ -14,25 +15,39 @@
 
 namespace lfm2 {
 
-// Writes every tensor of `writer`, converted to the type that it has there, and commits. Where the source carries
-// checksums they are checked before the commit: Error(kData). Error(kStopped) on an interrupt.
-void copy_model(const ModelSource& source, ModelWriter& writer, Progress& progress);
+// Elements that are NaN or infinite.
+struct NonFinite {
+  uint64_t count = 0;
+  std::string first;         // such as "tensor NAME at [3, 17]"
+  std::string text() const;  // how many, and the first; empty where there are none
+};
 
-// Reads one tensor from front to back, converted to `dtype`. Compares the source's checksum at the end.
+// Writes every tensor of `writer`, converted to the type that it has there, and commits. Where the source carries
+// checksums they are checked before the commit: Error(kData), also where a finite element would become infinite.
+// Error(kStopped) on an interrupt.
+NonFinite copy_model(const ModelSource& source, ModelWriter& writer, Progress& progress);
+
+// Reads one tensor from front to back, converted to `dtype`. At its end, compares the source's checksum, and throws
+// Error(kData) where a finite element became infinite. Adds to `non_finite`, where it is given, what the source holds
+// of such.
 class TensorReader {
  public:
-  TensorReader(const ModelSource& source, size_t tensor, DType dtype);
+  TensorReader(const ModelSource& source, size_t tensor, DType dtype, NonFinite* non_finite = nullptr);
   uint64_t left_bytes() const { return total_bytes_ - done_bytes_; }  // in the converted type
   // Fills the front of `into` and returns the number of bytes, at least those of one element while any is left.
   size_t next(std::span<std::byte> into);
 
  private:
+  void look_at(std::span<const std::byte> raw);
+
   const ModelSource& source_;
   size_t tensor_;
+  NonFinite* non_finite_;
   DType from_, to_;
   uint64_t total_bytes_, done_bytes_ = 0;
   std::vector<std::byte> unconverted_;
   std::optional<Checksum> checksum_;
+  std::optional<std::string> overflow_;  // the first element that became infinite
 };
 
 }  // namespace lfm2

@@ -10,6 +10,7 @@
 #include "kernels/error.h"
 #include "stage/shards/shard_reader.h"
 #include "stage/support/checked_file.h"
+#include "stage/support/file_kind.h"
 #include "weights-tools/formats/hf_index.h"
 #include "weights-tools/formats/model_bin.h"
 #include "weights-tools/formats/safetensors.h"
@@ -92,8 +93,17 @@ struct FoundConfig {
 
 FoundConfig read_config(const fs::path& path) { return {read_text_file(path, kMaxConfig), path.string()}; }
 
+// A download that was interrupted leaves links whose files are not there.
+void refuse_dangling(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_symlink(path, error) || fs::exists(path, error)) return;
+  throw Error(ExitCode::kNoInput, fmt::format("{}: is a link to {}, which does not exist: was the download complete?",
+                                              path.string(), fs::read_symlink(path, error).string()));
+}
+
 FoundConfig find_config(const fs::path& beside, const std::optional<fs::path>& given) {
   if (given) return read_config(*given);
+  refuse_dangling(beside);
   std::error_code error;
   if (!fs::exists(beside, error))
     throw Error(ExitCode::kNoInput,
@@ -154,12 +164,32 @@ bool holds(const fs::path& folder, bool (*matches)(const fs::path& name)) {
 // A name that split gives. Beside a model, other .h5 files may be anything.
 bool is_numbered_shard(const fs::path& name) { return is_shard_name(name) && name.string().starts_with("stage-"); }
 
+// Says what the folder lacks to be a model.
+[[noreturn]] void refuse_without_model(const fs::path& folder) {
+  std::error_code error;
+  std::vector<std::string> others;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.path().extension() == ".safetensors" && !name.starts_with('.')) others.push_back(name);
+  }
+  std::string found = "holds no model";
+  if (others.size() == 1)
+    found = fmt::format("holds {0} and no model.safetensors: name {1} itself, if that is the model", others[0],
+                        (folder / others[0]).string());
+  else if (others.size() > 1)
+    found = fmt::format("holds {} .safetensors files without model.safetensors.index.json", others.size());
+  throw Error(ExitCode::kNoInput, fmt::format("{}: {}, expected model.safetensors, model.safetensors.index.json, "
+                                              "model.bin or shards (*.h5)",
+                                              folder.string(), found));
+}
+
 std::unique_ptr<ModelSource> open_folder(const fs::path& folder, const std::optional<fs::path>& config_path,
                                          FolderForm first) {
   if (first == FolderForm::kShards && holds(folder, is_numbered_shard))
     return open_complete_shards(folder, config_path);
   std::error_code error;
   const fs::path one = folder / "model.safetensors", index = folder / "model.safetensors.index.json";
+  for (const fs::path& path : {one, index, folder / "model.bin"}) refuse_dangling(path);
   if (fs::exists(one, error) && fs::exists(index, error))
     throw Error(ExitCode::kData, fmt::format("{}: holds both {} and {}, expected one of them", folder.string(),
                                              one.filename().string(), index.filename().string()));
@@ -171,9 +201,7 @@ std::unique_ptr<ModelSource> open_folder(const fs::path& folder, const std::opti
   }
   if (holds(folder, is_shard_name)) return open_complete_shards(folder, config_path);
   if (fs::exists(folder / "model.bin", error)) return open_model_bin(folder / "model.bin", config_path);
-  throw Error(ExitCode::kNoInput, fmt::format("{}: holds no model, expected model.safetensors, "
-                                              "model.safetensors.index.json, model.bin or shards (*.h5)",
-                                              folder.string()));
+  refuse_without_model(folder);
 }
 
 }  // namespace
@@ -191,11 +219,13 @@ std::unique_ptr<ModelSource> open_shards(const fs::path& folder) {
 std::unique_ptr<ModelSource> open_model(const fs::path& path, const std::optional<fs::path>& config_path,
                                         FolderForm first) {
   std::error_code error;
+  refuse_dangling(path);
   if (!fs::exists(path, error))
     throw Error(ExitCode::kNoInput, fmt::format("{}: no such file or folder", path.string()));
   if (fs::is_directory(path, error)) return open_folder(path, config_path, first);
   if (path.extension() == ".safetensors") return open_safetensors(path, config_path);
   if (path.extension() == ".bin") return open_model_bin(path, config_path);
+  refuse_other_kind(CheckedFile(path));
   throw Error(ExitCode::kData,
               fmt::format("{}: not a model, expected a .bin or .safetensors file or a folder", path.string()));
 }

@@ -1,9 +1,13 @@
 // The parts that all forms share, and the models that are one file: model.bin and model.safetensors.
 #include "weights-tools/model/model_writer.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "kernels/error.h"
 #include "weights-tools/formats/model_bin.h"
@@ -73,32 +77,67 @@ void GrowingFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
   unsent_first_ = unsent_end_;
 }
 
-OutputFolder::OutputFolder(std::filesystem::path path, bool force) : path_(std::move(path)) {
+void NewFolders::make(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> missing;
   std::error_code error;
-  const auto status = std::filesystem::status(path_, error);
-  if (!std::filesystem::exists(status)) {
-    created_ = std::filesystem::create_directory(path_, error);
-    if (!created_)
+  for (auto at = path; !at.empty() && !std::filesystem::exists(at, error); at = at.parent_path()) missing.push_back(at);
+  for (; !missing.empty(); missing.pop_back()) {
+    if (std::filesystem::create_directory(missing.back(), error)) made_.push_back(missing.back());
+    if (error)
       throw Error(ExitCode::kCantCreate,
-                  fmt::format("{}: folder cannot be created: {}", path_.string(), error.message()));
-    return;
+                  fmt::format("{}: folder cannot be created: {}", missing.back().string(), error.message()));
   }
-  if (!std::filesystem::is_directory(status))
+}
+
+// The folders' content is durable already; this syncs their names, each of which stands in its parent.
+void NewFolders::keep() {
+  for (const std::filesystem::path& path : made_) sync_path(path / "..");
+  made_.clear();
+}
+
+NewFolders::~NewFolders() {
+  std::error_code ignored;
+  for (; !made_.empty(); made_.pop_back()) std::filesystem::remove(made_.back(), ignored);
+}
+
+namespace {
+
+// Whether nothing is in the folder but what every new file system of some kinds has.
+bool is_unused(const std::filesystem::path& folder) {
+  std::error_code error;
+  return std::all_of(std::filesystem::directory_iterator(folder, error), std::filesystem::directory_iterator(),
+                     [](const auto& entry) { return entry.path().filename() == "lost+found"; });
+}
+
+// A file system without locks gives none: there the user has to see to it that one command alone writes.
+FileDescriptor lock_folder(const std::filesystem::path& path) {
+  FileDescriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0) throw_failed_call(ExitCode::kCantCreate, "open", path, errno);
+  struct stat ours {};
+  struct stat named {};
+  const bool taken = ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  // A command that ends without a result removes the folder that it made.
+  const bool removed =
+      ::fstat(folder.get(), &ours) == 0 &&
+      (::stat(path.c_str(), &named) != 0 || ours.st_dev != named.st_dev || ours.st_ino != named.st_ino);
+  if (taken || removed)
+    throw Error(ExitCode::kCantCreate,
+                fmt::format("{}: another weights-tools is writing into it, expected none", path.string()));
+  return folder;
+}
+
+}  // namespace
+
+OutputFolder::OutputFolder(std::filesystem::path path, bool force)
+    : path_(path.has_filename() ? std::move(path) : path.parent_path()) {
+  std::error_code error;
+  made_.make(path_);
+  if (!std::filesystem::is_directory(path_, error))
     throw Error(ExitCode::kCantCreate, fmt::format("{}: exists and is no folder", path_.string()));
-  if (!force && !std::filesystem::is_empty(path_, error))
+  lock_ = lock_folder(path_);
+  if (!force && !is_unused(path_))
     throw Error(ExitCode::kCantCreate,
                 fmt::format("{}: exists and is not empty, expected a new name or --force", path_.string()));
-}
-
-// The folder's content is durable already; this syncs the folder's own name, which stands in its parent.
-void OutputFolder::keep() {
-  if (created_) sync_path(path_ / "..");
-  created_ = false;
-}
-
-OutputFolder::~OutputFolder() {
-  std::error_code ignored;
-  if (created_) std::filesystem::remove(path_, ignored);  // removes the folder only where it is empty
 }
 
 TextFileWriter::TextFileWriter(const std::vector<TextFile>& files, const std::filesystem::path& folder, bool force) {

@@ -63,20 +63,33 @@ class GrowingFile {
   uint64_t unsent_first_ = 0, unsent_end_ = 0;
 };
 
-// A folder for results: made where it is missing, and removed again unless keep() is called. Error(kCantCreate) where
-// it cannot be made, or is not empty and `force` is not given.
+// A folder, made with those above it where they are missing. What was made is removed again, where it is empty, unless
+// keep() is called.
+class NewFolders {
+ public:
+  NewFolders() = default;
+  NewFolders(const NewFolders&) = delete;
+  NewFolders& operator=(const NewFolders&) = delete;
+  ~NewFolders();
+  void make(const std::filesystem::path& path);  // Error(kCantCreate)
+  void keep();                                   // makes them durable; Error(kIo)
+
+ private:
+  std::vector<std::filesystem::path> made_;  // outermost first
+};
+
+// A folder for results, locked, so that two commands do not mix their files in it. Error(kCantCreate) where it cannot
+// be made, another command writes into it, or it is not empty and `force` is not given.
 class OutputFolder {
  public:
   OutputFolder(std::filesystem::path path, bool force);
-  OutputFolder(const OutputFolder&) = delete;
-  OutputFolder& operator=(const OutputFolder&) = delete;
-  ~OutputFolder();
   const std::filesystem::path& path() const { return path_; }
-  void keep();  // makes the folder durable; Error(kIo)
+  void keep() { made_.keep(); }
 
  private:
   std::filesystem::path path_;
-  bool created_ = false;
+  NewFolders made_;
+  FileDescriptor lock_;
 };
 
 // Writes text files beside a model. They have temporary names until commit(); without it none stays.

@@ -9,6 +9,7 @@
 #include "stage/hdf5/h5_scan_header.h"
 #include "stage/hdf5/h5_scan_links.h"
 #include "stage/hdf5/h5_scan_messages.h"
+#include "stage/support/file_kind.h"
 
 namespace lfm2::h5 {
 
@@ -41,6 +42,8 @@ class SuperblockReader {
 Superblock SuperblockReader::read() {
   std::array<std::byte, kSignature.size()> found{};
   if (blocks_.file().size() >= found.size()) blocks_.file().read(0, found);
+  if (blocks_.file().size() == 0) blocks_.file().refuse("is empty, expected an HDF5 file");
+  if (found != kSignature) refuse_other_kind(blocks_.file());
   if (found != kSignature)
     throw Error(ExitCode::kData, fmt::format("{}: cannot be opened as HDF5: its signature is not at the start",
                                              blocks_.file().path().string()));

@@ -111,7 +111,14 @@ struct ShardSet::Handles {
   std::map<size_t, h5::File> files;
 };
 
-void ShardSet::open_file(const std::filesystem::path& path, std::map<std::string, ShardTensor>& found) {
+namespace {
+
+struct OpenShard {
+  CheckedFile file;
+  h5::Scan scan;
+};
+
+OpenShard open_shard(const std::filesystem::path& path) {
   CheckedFile file(path);
   const std::string where = path.string();
   const auto expect_shard = [&](const h5::ScannedAttributes& root) {
@@ -120,6 +127,37 @@ void ShardSet::open_file(const std::filesystem::path& path, std::map<std::string
                                                shard::kFormatAttribute, shard::kFormat));
   };
   h5::Scan scan = h5::scan(file, {.only = {}, .check_root = expect_shard});
+  return {std::move(file), std::move(scan)};
+}
+
+// Looks at the numbers of all stages before one of them is blamed for the place that it has by its name.
+void expect_each_stage_once(const std::vector<OpenShard>& shards, const std::filesystem::path& folder) {
+  std::map<int64_t, std::string> by_stage;
+  int64_t stages = 0;
+  for (const OpenShard& shard : shards) {
+    const std::filesystem::path& path = shard.file.path();
+    const h5::ScannedAttributes& root = shard.scan.attributes;
+    const auto of_split = [&](const OpenShard& one) {
+      return h5::text_of(one.scan.attributes, shard::kSplitIdAttribute, one.file.path().string());
+    };
+    if (of_split(shard) != of_split(shards.front())) return;  // which is said later
+    stages = h5::integer_of(root, shard::kStagesAttribute, path.string());
+    const int64_t stage = h5::integer_of(root, shard::kStageAttribute, path.string());
+    if (const auto [at, added] = by_stage.emplace(stage, path.filename().string()); !added)
+      throw Error(ExitCode::kData, fmt::format("{}: stage {} stands in {} and in {}, expected one of them",
+                                               folder.string(), stage, at->second, path.filename().string()));
+  }
+  int64_t missing = 0;
+  while (by_stage.contains(missing)) ++missing;
+  if (missing < stages)
+    throw Error(ExitCode::kNoInput, fmt::format("{}: stage {} of {} is missing, expected a file such as {}",
+                                                folder.string(), missing, stages, shard::file_name(missing, stages)));
+}
+
+}  // namespace
+
+void ShardSet::add_file(CheckedFile file, h5::Scan scan, std::map<std::string, ShardTensor>& found) {
+  const std::string where = file.path().string();
   const auto text = [&](const char* name) { return h5::text_of(scan.attributes, name, where); };
   const auto integer = [&](const char* name) { return h5::integer_of(scan.attributes, name, where); };
   if (const int64_t version = integer(shard::kVersionAttribute); version != shard::kVersion)
@@ -206,7 +244,10 @@ ShardSet ShardSet::open(const std::filesystem::path& folder) {
   ShardSet set;
   set.handles_ = std::make_shared<Handles>();
   std::map<std::string, ShardTensor> found;
-  for (const auto& path : list_shards(folder)) set.open_file(path, found);
+  std::vector<OpenShard> shards;
+  for (const auto& path : list_shards(folder)) shards.push_back(open_shard(path));
+  expect_each_stage_once(shards, folder);
+  for (OpenShard& shard : shards) set.add_file(std::move(shard.file), std::move(shard.scan), found);
   set.config_ = parse_model_config(set.config_text_,
                                    fmt::format("{}: {}", set.files_.front().path().string(), shard::kConfigAttribute));
   set.match_model(found);

@@ -45,9 +45,9 @@ std::map<std::string, std::string> text_files_of(const h5::ScannedAttributes& ro
 
 class ShardSet {
  public:
-  // Opens every shard of `folder` and reads all metadata, but no tensor. Error(kNoInput) where there is no shard.
-  // Error(kData), naming file, found and expected, where a stage is missing, files belong to different splits, or a
-  // tensor is missing, unknown, of another shape or type, or outside its file.
+  // Opens every shard of `folder` and reads all metadata, but no tensor. Error(kNoInput) where there is no shard,
+  // or a stage is missing. Error(kData), naming file, found and expected, where files belong to different splits or
+  // hold one stage twice, or a tensor is missing, unknown, of another shape or type, or outside its file.
   static ShardSet open(const std::filesystem::path& folder);
 
   const ModelConfig& config() const { return config_; }
@@ -75,7 +75,7 @@ class ShardSet {
   void read(const ShardTensor& tensor, const Sink& sink) const;
 
  private:
-  void open_file(const std::filesystem::path& path, std::map<std::string, ShardTensor>& found);
+  void add_file(CheckedFile file, h5::Scan scan, std::map<std::string, ShardTensor>& found);
   void match_model(std::map<std::string, ShardTensor>& found);
   void check_gaps();
 

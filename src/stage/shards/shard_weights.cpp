@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "stage/shards/element_range.h"
+
 namespace lfm2 {
 
 namespace {
@@ -173,6 +175,7 @@ void ShardWeights::read(const Task& task, Loader& loader) {
   const auto element_bytes = static_cast<int64_t>(size_bytes(task.source->dtype));
   SequentialReader reader(shards_, *task.source);
   Checksum checksum;
+  std::optional<std::string> overflow;
   const int64_t unit = std::max<int64_t>(task.place.block, 1), whole = task.count / unit * unit;
   const int64_t fitting = static_cast<int64_t>(Loader::kPieceBytes) / element_bytes, most = fitting / unit * unit;
   for (int64_t done = 0, count = 0; done < task.count; done += count) {
@@ -182,6 +185,9 @@ void ShardWeights::read(const Task& task, Loader& loader) {
     const std::span<std::byte> bytes = loader.piece().first(static_cast<size_t>(count * element_bytes));
     reader.next(bytes);
     checksum.add(bytes);
+    if (!overflow)
+      overflow = find_overflow(task.source->spec, task.source->dtype, task.target.dtype, static_cast<uint64_t>(done),
+                               bytes.data(), static_cast<size_t>(count));
     if (blocks)
       loader.put(task.target, task.place, done, task.source->dtype, count);
     else
@@ -191,6 +197,8 @@ void ShardWeights::read(const Task& task, Loader& loader) {
     progress_.add(bytes.size());
   }
   shards_.expect_checksum(*task.source, checksum);
+  if (overflow)
+    throw Error(ExitCode::kData, fmt::format("{}: {}", shards_.files()[task.source->file].path().string(), *overflow));
 }
 
 // Writes zeros in the type of the target, so that the loader converts nothing.

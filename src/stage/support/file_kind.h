@@ -1,8 +1,14 @@
 // What a file is that was given in place of another one, by its first bytes: for messages.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string>
 #include <string_view>
 #include <utility>
+
+#include "stage/support/checked_file.h"
 
 namespace lfm2 {
 
@@ -26,6 +32,15 @@ inline std::string_view file_kind(std::string_view first_bytes) {
   for (const auto& [bytes, kind] : kKinds)
     if (first_bytes.starts_with(bytes)) return kind;
   return {};
+}
+
+// Refuses the file by that name, where it has one. For binary forms, once their own first bytes are wrong: two bytes of
+// those may be the same by chance.
+inline void refuse_other_kind(const CheckedFile& file) {
+  std::array<char, 64> bytes{};
+  const size_t count = std::min<uint64_t>(bytes.size(), file.size());
+  file.read(0, std::as_writable_bytes(std::span(bytes).first(count)));
+  if (const std::string_view kind = file_kind({bytes.data(), count}); !kind.empty()) file.refuse(std::string(kind));
 }
 
 }  // namespace lfm2

@@ -72,7 +72,9 @@ TEST_F(ShardRefusalTest, RefusesMissingStages) {
   for (int64_t missing = 0; missing < 3; ++missing) {
     SCOPED_TRACE(missing);
     fs::rename(stage(missing), folder_ / "aside");
-    expect_refused({missing == 2 ? "stage is missing" : "expected stage " + std::to_string(missing)});
+    expect_refused(
+        {fmt::format("stage {} of 3 is missing, expected a file such as stage-0{}-of-03.h5", missing, missing)},
+        ExitCode::kNoInput);
     fs::rename(folder_ / "aside", stage(missing));
   }
 }
@@ -92,7 +94,7 @@ TEST_F(ShardRefusalTest, RefusesShardsOfTwoSplits) {
 
 TEST_F(ShardRefusalTest, RefusesACopyUnderAnotherName) {
   fs::copy_file(stage(2), shards() / "stage-03-of-03.h5");
-  expect_refused({"stage-03-of-03.h5", "holds stage 2", "expected stage 3"});
+  expect_refused({"stage 2 stands in stage-02-of-03.h5 and in stage-03-of-03.h5"});
 }
 
 TEST_F(ShardRefusalTest, RefusesEdits) {

@@ -4,11 +4,15 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "stage/model/memory_plan.h"
 #include "stage/model/stage.h"
+#include "stage/shards/element_range.h"
 #include "stage/support/json.h"
 #include "support/weights_support.h"
 #include "weights-tools/commands/stage_needs.h"
@@ -123,6 +127,55 @@ TEST(ShardWeightsTest, FeedForwardsArePaddedWithZeros) {
       for (int64_t e = 0; e < kExperts; ++e)
         expect_padded(source, fmt::format("{}{}.", moe, e), moe_ffn, all_gate_up.at(e), all_down.at(e));
     }
+}
+
+// Of fp32, with one element of w2 of layer 0 that fp16 cannot hold.
+class LargeSource : public SynthSource {
+ public:
+  static constexpr int64_t kFfn = 8;
+  static constexpr const char* kName = "model.layers.0.feed_forward.w2.weight";
+  LargeSource() : SynthSource(lfm2::config_text(kFfn, kFfn), "config", 1, DType::kF32) {}
+  void read(size_t tensor, uint64_t first_byte, std::span<std::byte> into) const override {
+    SynthSource::read(tensor, first_byte, into);
+    constexpr float kLarge = 70000;
+    if (tensors()[tensor].spec.name == kName) std::memcpy(into.data() + (3 * kFfn + 2) * sizeof(float), &kLarge, 4);
+  }
+};
+
+TEST(ShardWeightsTest, RefusesWhatWouldBecomeInfinite) {
+  const LargeSource source;
+  for (const DType compute : {DType::kF16, DType::kBf16}) {
+    Loaded loaded(source, compute);
+    WeightSource& weights = *loaded.weights;
+    weights.load({LargeSource::kName}, {kHidden, LargeSource::kFfn});
+    if (compute == DType::kBf16)
+      EXPECT_NO_THROW(loaded.weights->finish());
+    else
+      test::expect_error([&] { loaded.weights->finish(); }, ExitCode::kData,
+                         {"stage-00-of-01.h5", std::string(LargeSource::kName) + " is 70000 at [3, 2]", "fp16"});
+  }
+}
+
+TEST(ElementRangeTest, AgreesWithTheConversion) {
+  const auto agrees = [](DType from, DType to, const void* element) {
+    float before = 0, after = 0;
+    std::array<std::byte, 4> converted{};
+    convert(from, element, DType::kF32, &before, 1);
+    convert(from, element, to, converted.data(), 1);
+    convert(to, converted.data(), DType::kF32, &after, 1);
+    const auto* bytes = static_cast<const std::byte*>(element);
+    return (count_in(overflow_range(from, to), from, bytes, 1) == 1) == (std::isfinite(before) && std::isinf(after)) &&
+           (count_in(non_finite_range(from), from, bytes, 1) == 0) == std::isfinite(before);
+  };
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    for (const DType to : {DType::kF16, DType::kF32}) EXPECT_TRUE(agrees(DType::kBf16, to, &half)) << bits;
+    for (const DType to : {DType::kBf16, DType::kF32}) EXPECT_TRUE(agrees(DType::kF16, to, &half)) << bits;
+    for (const uint32_t near : {0u, 0xfffu, 0x7fffu, 0x8000u, 0xf000u, 0xefffu}) {
+      const uint32_t single = bits << 16 | near;
+      for (const DType to : {DType::kBf16, DType::kF16}) EXPECT_TRUE(agrees(DType::kF32, to, &single)) << single;
+    }
+  }
 }
 
 // Rows that are padded stand apart from each other on the device. Where one is longer than a piece, it comes in

@@ -151,8 +151,9 @@ TEST(SplitTest, RefusesWhatExists) {
                {"/shards", "--force"});
   test::write_bytes(folder / "file", "x");
   expect_error([&] { split(golden_dir() / "tiny-moe", folder / "file", stages); }, ExitCode::kCantCreate, {"/file"});
-  expect_error([&] { split(golden_dir() / "tiny-moe", folder / "no/such", stages); }, ExitCode::kCantCreate,
-               {"no/such"});
+  expect_error([&] { split(golden_dir() / "tiny-moe", folder / "file/such", stages); }, ExitCode::kCantCreate,
+               {"such"});
+  EXPECT_NO_THROW(split(golden_dir() / "tiny-moe", folder / "a/b/c/", stages));
   EXPECT_TRUE(before == read_bytes(folder / "shards/stage-00-of-02.h5"));
   fs::create_directory(folder / "empty");
   EXPECT_NO_THROW(split(golden_dir() / "tiny-moe", folder / "empty", stages));

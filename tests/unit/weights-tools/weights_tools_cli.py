@@ -203,7 +203,28 @@ class UsageTest(CliTest):
             self.refuse(73, [name, "--force"], "merge", shards, "--out", self.folder / name)
             self.succeed("merge", shards, "--out", self.folder / name, "--force")
         self.refuse(73, ["no/such"], "merge", shards, "--out", self.folder / "no/such/m.bin")
-        self.refuse(73, ["no/such"], "split", GOLDEN / "tiny-moe", "--out", self.folder / "no/such")
+
+    def test_folders_on_the_way_are_made(self):
+        self.succeed("split", GOLDEN / "tiny-moe", "--out", self.folder / "a/b/c")
+        self.succeed("merge", self.folder / "a/b/c", "--out", self.folder / "d/e/")
+        self.succeed("verify", self.folder / "a/b/c", "--against", self.folder / "d/e")
+        (self.folder / "disk/lost+found").mkdir(parents=True)
+        self.succeed("split", GOLDEN / "tiny-moe", "--out", self.folder / "disk")
+        (self.folder / "file").write_text("")
+        self.refuse(73, ["file/g"], "split", GOLDEN / "tiny-moe", "--out", self.folder / "file/g/h")
+        self.assertEqual(self.names(), ["a", "d", "disk", "file"])
+
+    def test_two_commands_write_into_one_folder(self):
+        for number in range(6):
+            out = self.folder / f"two-{number}"
+            started = [subprocess.Popen([PROGRAM, "split", GOLDEN / "mini-24", "--out", out, "-q", "--force", "--stages", stages],
+                                        stderr=subprocess.PIPE, text=True) for stages in "24"]  # fmt: skip
+            ended = [(process.communicate(timeout=TIMEOUT)[1], process.returncode) for process in started]
+            self.assertIn(0, [code for _, code in ended])
+            for errors, code in ended:
+                self.assertIn(code, [0, 73], errors)
+                self.assertIn("another weights-tools is writing into it" if code == 73 else "", errors)
+            self.succeed("verify", out)
 
     def test_input_is_not_replaced(self):
         shards = self.split()
@@ -344,6 +365,98 @@ class SeveralFormsTest(CliTest):
         self.assertEqual(self.names(shards), ["._model.safetensors", "._stage-02-of-04.h5", "stage-00-of-02.h5", "stage-01-of-02.h5"])
         (shards / "stage-00-of-02.h5").unlink(), (shards / "stage-01-of-02.h5").unlink()
         self.refuse(66, ["no .h5 file found"], "verify", shards)
+
+
+class OddElementsTest(CliTest):
+    NAME = "model.layers.0.feed_forward.w1.weight"
+
+    def model(self, *values):
+        model = self.folder / "model"
+        model.mkdir()
+        shutil.copy(GOLDEN / "tiny-moe/config.json", model)
+        tensors = read_safetensors(GOLDEN / "tiny-moe/model.safetensors")
+        dtype, shape, data = tensors[self.NAME]
+        elements = as_float32(dtype, data).copy().reshape(shape)
+        elements[1, 2 : 2 + len(values)] = values
+        tensors[self.NAME] = (dtype, shape, elements.tobytes())
+        write_safetensors(model / "model.safetensors", tensors)
+        return model
+
+    def test_finite_values_do_not_become_infinite(self):
+        model = self.model(-100000)
+        self.refuse(65, ["model.safetensors", self.NAME, "is -100000 at [1, 2]", "fp16"], "split", model, "--dtype", "fp16", "--out", self.folder / "out/deep")
+        self.assertEqual(self.names(), ["model"])
+        self.succeed("split", model, "--dtype", "bf16", "--out", self.folder / "out")
+        self.succeed("split", GOLDEN / "tiny-moe", "--dtype", "fp16", "--out", self.folder / "fp16")
+        self.refuse(65, [self.NAME, "is -100000 at [1, 2]", "fp16"], "verify", self.folder / "fp16", "--against", model)
+
+    def test_largest_finite_values(self):
+        for name, value, dtype, code in [("a", 65519, "fp16", 0), ("b", 65520, "fp16", 65), ("c", 3.39e38, "bf16", 0), ("d", 3.4e38, "bf16", 65)]:
+            result = run("split", self.model(value), "--dtype", dtype, "--out", self.folder / name)
+            self.assertEqual(result.returncode, code, result.stderr)
+            shutil.rmtree(self.folder / "model")
+
+    def test_nan_and_infinity_are_counted(self):
+        model = self.model(numpy.nan, numpy.inf, -numpy.inf)
+        line = f"3 elements are NaN or infinite, the first in tensor {self.NAME} at [1, 2]\n"
+        for dtype in ["keep", "fp16"]:
+            said = self.succeed("split", model, "--dtype", dtype, "--out", self.folder / dtype)
+            self.assertTrue(said.stderr.endswith("split: " + line), said.stderr)
+            for arguments in [[], ["--untrusted"], ["--against", model]]:
+                said = self.succeed("verify", self.folder / dtype, *arguments)
+                self.assertTrue(said.stdout.endswith("; " + line), said.stdout)
+        self.assertEqual(self.succeed("split", model, "-q", "--out", self.folder / "quiet").stderr, "")
+        self.assertNotIn("NaN", self.succeed("verify", self.split()).stdout)
+
+
+class OtherFilesTest(CliTest):
+    LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:01\nsize 25\n"
+
+    def test_files_of_another_kind(self):
+        shutil.copy(GOLDEN / "tiny-moe/config.json", self.folder)
+        kinds = {"Git LFS pointer": self.LFS, "GGUF": b"GGUF\3\0\0\0" + bytes(100), "HTML": b"<!DOCTYPE html><html></html>"}
+        for kind, content in kinds.items():
+            for name in ["model.safetensors", "model.bin", "stage-00-of-01.h5", "model.gguf"]:
+                with self.subTest(kind=kind, name=name):
+                    (self.folder / name).write_bytes(content)
+                    folder = name.endswith(".h5")
+                    self.refuse(65, [f"{name}: is ", kind], "verify" if folder else "inspect", self.folder if folder else self.folder / name)
+                    (self.folder / name).unlink()
+        (self.folder / "pytorch_model.bin").write_bytes(b"PK\3\4" + bytes(100))
+        self.refuse(65, ["is a PyTorch checkpoint"], "inspect", self.folder / "pytorch_model.bin")
+        # The first two bytes of gzip, which here are a length.
+        (self.folder / "m.safetensors").write_bytes(struct.pack("<Q", 0x8B1F) + b"x" * 0x8B1F)
+        self.refuse(65, ["does not start with '{'"], "inspect", self.folder / "m.safetensors")
+
+    def test_what_lies_in_the_place_of_a_model(self):
+        shutil.copy(GOLDEN / "tiny-moe/config.json", self.folder)
+        one = self.folder / "model.safetensors"
+        one.symlink_to("../blobs/0123")
+        for path in [self.folder, one]:
+            self.refuse(66, [f"{one}: is a link to ../blobs/0123, which does not exist"], "inspect", path)
+        one.unlink()
+        part = self.folder / "model-00001-of-00002.safetensors"
+        shutil.copy(GOLDEN / "tiny-moe/model.safetensors", part)
+        self.refuse(66, [f"holds {part.name} and no model.safetensors: name {part} itself"], "inspect", self.folder)
+        part.rename(self.folder / "consolidated.safetensors")
+        self.succeed("inspect", self.folder / "consolidated.safetensors")
+        part.write_bytes(b"")
+        self.refuse(66, ["2 .safetensors files without model.safetensors.index.json"], "inspect", self.folder)
+
+    def test_shards_that_are_missing_doubled_or_empty(self):
+        shards = self.split()
+        first, second = shards / "stage-01-of-04.h5", shards / "stage-01-of-04 (1).h5"
+        shutil.copy(first, second)
+        self.refuse(65, [f"stage 1 stands in {second.name} and in {first.name}"], "verify", shards)
+        second.unlink()
+        for number in range(4):
+            path = shards / f"stage-0{number}-of-04.h5"
+            path.rename(self.folder / "aside")
+            self.refuse(66, [f"stage {number} of 4 is missing", path.name], "verify", shards)
+            path.write_bytes(b"")
+            self.refuse(65, [f"{path}: is empty"], "verify", shards)
+            (self.folder / "aside").rename(path)
+        self.succeed("verify", shards)
 
 
 class TextFilesTest(CliTest):
